@@ -1,0 +1,53 @@
+package redisdelay
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// DefaultKeyPrefix is what all keys in Redis begin with unless a configuration says otherwise.
+const DefaultKeyPrefix = queue.DefaultPrefix
+
+// DefaultConsumerGroup is the group of a Subscriber that names none.
+const DefaultConsumerGroup = "default"
+
+// MaxTopicLength is the longest name of a topic or consumer group, in bytes.
+const MaxTopicLength = 512
+
+func checkTopic(topic string) error {
+	switch {
+	case topic == "":
+		return fmt.Errorf("%w: it is empty; name a topic", ErrInvalidTopic)
+	case len(topic) > MaxTopicLength:
+		return fmt.Errorf("%w: %q... has %d bytes; at most %d are allowed",
+			ErrInvalidTopic, topic[:32], len(topic), MaxTopicLength)
+	}
+	return nil
+}
+
+// invalid names the field that an error is about, and wraps ErrInvalidConfig.
+func invalid(field string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %s %w", ErrInvalidConfig, field, err)
+}
+
+// notNegative is for fields whose zero value stands for a default.
+func notNegative[N ~int | ~int64](n N) error {
+	if n < 0 {
+		return fmt.Errorf("is %v; it has to be positive, or zero for the default", n)
+	}
+	return nil
+}
+
+var errNameTooLong = errors.New("is too long")
+
+func checkGroup(group string) error {
+	if len(group) > MaxTopicLength {
+		return fmt.Errorf("%w: %d bytes, at most %d are allowed", errNameTooLong, len(group), MaxTopicLength)
+	}
+	return nil
+}

@@ -1,0 +1,38 @@
+package redisdelay
+
+import (
+	"context"
+	"time"
+)
+
+// Delivery describes one hand-over of a message to a consumer.
+type Delivery struct {
+	// ID is the message's own ID in Redis, a ULID: unique, the same at each delivery to each group.
+	ID string
+
+	// Topic and Group are where the message was subscribed to.
+	Topic, Group string
+
+	// Number counts the deliveries to this group that may use up MaxDeliveries, from 1. It stays the
+	// same after a lease ran out the first time, for then the delivery does not count against it.
+	Number int
+
+	// Redelivered tells that the message was, or may have been, delivered to the group before.
+	Redelivered bool
+
+	// DueAt is when the message was due, by the clock of the Redis server: its delay's end or, after a
+	// Nack with a delay, that of the last such delay.
+	DueAt time.Time
+}
+
+type deliveryKey struct{}
+
+// DeliveryFromContext returns the Delivery of the message that ctx is the context of, or that the
+// context is derived from. ok is false if there is none.
+func DeliveryFromContext(ctx context.Context) (d Delivery, ok bool) {
+	found, ok := ctx.Value(deliveryKey{}).(*Delivery)
+	if !ok {
+		return Delivery{}, false
+	}
+	return *found, true
+}

@@ -1,0 +1,36 @@
+package redisdelay
+
+import (
+	"errors"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+var (
+	// ErrClosed is returned by a Publisher or Subscriber after its Close.
+	ErrClosed = errors.New("closed")
+
+	// ErrInvalidConfig is wrapped by NewPublisher and NewSubscriber; the error names every field that
+	// cannot be used.
+	ErrInvalidConfig = errors.New("invalid configuration")
+
+	// ErrInvalidTopic is wrapped where a topic is empty or longer than MaxTopicLength.
+	ErrInvalidTopic = errors.New("invalid topic")
+
+	// ErrMessageTooLarge is wrapped by Publish for a message above PublisherConfig.MaxMessageBytes.
+	ErrMessageTooLarge = errors.New("message too large")
+
+	// ErrPublishTooLarge is wrapped by Publish for one call with more messages than
+	// PublisherConfig.MaxPublishMessages, or more bytes than MaxPublishBytes.
+	ErrPublishTooLarge = errors.New("too much for one Publish")
+
+	// ErrLayout is wrapped where the topic was written to Redis in another, incompatible form.
+	ErrLayout = queue.ErrLayout
+
+	// ErrLeaseLost is the cause (context.Cause) of a message's context when its lease has run out and
+	// the message is another's: the handler should stop, its ack and nack change nothing.
+	ErrLeaseLost = errors.New("lease lost")
+
+	// errSettled is the cause of a message's context after its ack or nack.
+	errSettled = errors.New("message is settled")
+)

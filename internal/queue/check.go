@@ -1,0 +1,41 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// DefaultPrefix is what keys begin with unless the user says otherwise.
+const DefaultPrefix = "redisdelay"
+
+// CheckClient tells why a client cannot be used, or returns nil.
+func CheckClient(client redis.UniversalClient) error {
+	if client == nil {
+		return errors.New("is nil; it has to be a connected go-redis client")
+	}
+	if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() {
+		return fmt.Errorf("is a nil %T; it has to be a connected go-redis client", client)
+	}
+	if _, ring := client.(*redis.Ring); ring {
+		return errors.New("is a *redis.Ring, whose shards do not share wake-ups; use a *redis.Client or *redis.ClusterClient")
+	}
+	return nil
+}
+
+// CheckPrefix tells why a key prefix cannot be used, or returns nil.
+func CheckPrefix(prefix string) error {
+	if strings.ContainsAny(prefix, "{}") {
+		return fmt.Errorf("%q has a brace, which would change the hash tag of every key", prefix)
+	}
+	return nil
+}
+
+// Unreachable tells whether an error says nothing about the call, only that there was no answer.
+func Unreachable(err error) bool {
+	var server redis.Error
+	return err != nil && !errors.As(err, &server)
+}

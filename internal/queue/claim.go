@@ -1,0 +1,157 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Group is a handle on one consumer group of a topic. It keeps its keys, which every call needs.
+type Group struct {
+	Name string
+
+	topic *Topic
+	claim []string // KEYS of claim but for the subscription's own
+	ack   []string
+	nack  []string
+	back  []string // of release
+	lease []string // of extend
+}
+
+// Group returns a handle on a consumer group.
+func (t *Topic) Group(name string) *Group {
+	k := t.keys
+	return &Group{
+		Name:  name,
+		topic: t,
+		claim: []string{k.Groups(), k.Messages(), k.Ready(name), k.Unack(name), k.Leases(name),
+			k.Deliveries(name), k.Waiters(name)},
+		ack: []string{k.Messages(), k.Options(), k.Refs(), k.Unack(name), k.Leases(name),
+			k.Deliveries(name)},
+		nack: []string{k.Unack(name), k.Leases(name), k.Deliveries(name), k.Ready(name),
+			k.Retry(name), k.Dead(name), k.Waiters(name), k.Scheduler()},
+		back:  []string{k.Unack(name), k.Leases(name), k.Ready(name), k.Waiters(name)},
+		lease: []string{k.Unack(name), k.Leases(name)},
+	}
+}
+
+// Claim asks for messages of a group.
+type Claim struct {
+	Subscription string        // random, of one Subscribe
+	Number       uint64        // counted by the subscription, the same only for a repeat
+	Limit        int           // at most 1000; 0 only passes a wake-up on to another
+	Busy         bool          // the subscription holds other messages
+	Lease        time.Duration // how long the messages are the subscription's
+	Slots        int           // messages that it could hand out at once
+	Address      string        // where to wake it if that is more than are ready
+	Patience     time.Duration // how long the address stays valid
+	Bytes        int           // of bodies, but for the first
+}
+
+// Claimed is what a claim brought.
+type Claimed struct {
+	Messages []Leased
+	More     bool // more is ready
+	Blocked  bool // the next message wants a subscription that holds nothing else
+	Waits    bool // nothing more is ready, and the subscription will be woken when something is
+	Orphans  int  // ids that had no body any more, and were dropped
+}
+
+// Leased is a message that a subscription holds.
+type Leased struct {
+	ID         string
+	Token      string // of the lease; settling and extending name it
+	Due        time.Time
+	Deliveries int    // that ended before and count
+	Suspect    bool   // its lease has expired before: it is to be alone in hand
+	DelayedFor string // the delay that the last nack asked for, as it was written, or ""
+	Body       []byte
+}
+
+// ClaimCall makes a call whose result ReadClaim reads.
+func (g *Group) ClaimCall(c Claim) *Call {
+	busy := "0"
+	if c.Busy {
+		busy = "1"
+	}
+	keys := make([]string, 0, 9)
+	keys = append(keys, g.claim...)
+	keys = append(keys, g.topic.keys.Claim(c.Subscription), g.topic.keys.Scheduler())
+	return &Call{script: &claimScript, keys: keys, args: []any{
+		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), busy, millis(c.Lease), c.Slots,
+		c.Address, millis(c.Patience), c.Bytes, millis(memory), g.topic.single,
+	}}
+}
+
+// ReadClaim returns what a claim brought, or ErrUnregistered.
+func (c Claim) ReadClaim(call *Call) (Claimed, error) {
+	reply, err := call.cmd.Slice()
+	if err != nil {
+		return Claimed{}, err
+	}
+	if len(reply) == 1 {
+		return Claimed{}, ErrUnregistered
+	}
+	if len(reply) < 5 || len(reply)%4 != 1 {
+		return Claimed{}, fmt.Errorf("claim: unexpected reply of %d parts", len(reply))
+	}
+	claimed := Claimed{
+		More:    reply[1] == int64(1),
+		Blocked: reply[2] == int64(1),
+		Waits:   reply[3] == int64(1),
+	}
+	orphans, _ := reply[4].(int64)
+	claimed.Orphans = int(orphans)
+	number := strconv.FormatUint(c.Number, 10)
+	for part := reply[5:]; len(part) > 0; part = part[4:] {
+		id, _ := part[0].(string)
+		due, _ := part[1].(string)
+		record, _ := part[2].(string)
+		body, _ := part[3].(string)
+		ms, err := strconv.ParseInt(due, 10, 64)
+		if err != nil {
+			return Claimed{}, fmt.Errorf("claim: message %q is due at %q, not a number", id, due)
+		}
+		m := Leased{
+			ID:    id,
+			Token: c.Subscription + ":" + number + ":" + due,
+			Due:   time.UnixMilli(ms),
+			Body:  []byte(body),
+		}
+		m.Deliveries, m.Suspect, m.DelayedFor, _ = parseRecord(record)
+		claimed.Messages = append(claimed.Messages, m)
+	}
+	return claimed, nil
+}
+
+// parseRecord reads what the group knows of a message's deliveries: "count flag delayed_for reason".
+func parseRecord(record string) (count int, suspect bool, delayedFor, reason string) {
+	if record == "" {
+		return 0, false, "", ""
+	}
+	parts := strings.SplitN(record, " ", 4)
+	count, _ = strconv.Atoi(parts[0])
+	if len(parts) > 1 {
+		suspect = parts[1] == "s"
+	}
+	if len(parts) > 2 && parts[2] != "-" {
+		delayedFor = parts[2]
+	}
+	if len(parts) > 3 {
+		reason = parts[3]
+	}
+	return count, suspect, delayedFor, reason
+}
+
+// Leave takes a subscription that will claim no more out of the waiters.
+// A claim of limit 0 after it passes on a wake-up that was already under way.
+func (g *Group) Leave(ctx context.Context, address string) error {
+	return g.topic.client.ZRem(ctx, g.topic.keys.Waiters(g.Name), address).Err()
+}
+
+// Client is the client that the group's calls go to.
+func (g *Group) Client() redis.UniversalClient { return g.topic.client }

@@ -1,0 +1,49 @@
+package queue
+
+import (
+	"crypto/rand"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// IDLength is the length of every message ID. Scripts rely on it.
+const IDLength = ulid.EncodedSize
+
+// IDs makes message IDs that sort by the time and order in which they were made: monotonic ULIDs
+// whose time never goes back, even if the clock does. Safe for concurrent use.
+type IDs struct {
+	mu      sync.Mutex
+	entropy *ulid.MonotonicEntropy
+	last    uint64
+}
+
+// NewIDs returns a source of IDs of its own.
+func NewIDs() *IDs {
+	return &IDs{entropy: ulid.Monotonic(rand.Reader, 0)}
+}
+
+// Next returns the next ID.
+func (s *IDs) Next(now time.Time) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = max(s.last, ulid.Timestamp(now))
+	id, err := ulid.New(s.last, s.entropy)
+	if err == ulid.ErrMonotonicOverflow {
+		s.last++
+		id, err = ulid.New(s.last, s.entropy)
+	}
+	if err != nil {
+		return "", err
+	}
+	return id.String(), nil
+}
+
+// Token returns a random text of 16 letters and digits that no one else has.
+func Token() string {
+	id := ulid.ULID{}
+	_, _ = io.ReadFull(rand.Reader, id[6:]) // crypto/rand never fails
+	return id.String()[10:]
+}

@@ -1,0 +1,62 @@
+package queue
+
+import "strings"
+
+// Layout is the version of everything that is stored: the keys, the fields, the scripts' forms.
+const Layout = "1"
+
+// Keys names everything a topic has in Redis. All of it shares one hash tag, so that a script may
+// touch all of it on a cluster. docs/redis-keys.md describes each.
+type Keys struct {
+	base string // "<prefix>:{<topic>}:"
+}
+
+// NewKeys returns the keys of a topic. The prefix must be free of braces.
+func NewKeys(prefix, topic string) Keys {
+	return Keys{base: prefix + ":{" + encodeTopic(topic) + "}:"}
+}
+
+var (
+	topicEncoder = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
+)
+
+// encodeTopic makes a topic safe inside a hash tag. Only what would break the tag is encoded, so the
+// tag of an ordinary topic is its name, and a plain key of that name is in the same slot.
+func encodeTopic(topic string) string { return topicEncoder.Replace(topic) }
+
+// Of the topic.
+
+func (k Keys) Meta() string      { return k.base + "meta" }
+func (k Keys) Messages() string  { return k.base + "messages" }
+func (k Keys) Options() string   { return k.base + "options" }
+func (k Keys) Refs() string      { return k.base + "refs" }
+func (k Keys) Pending() string   { return k.base + "pending" }
+func (k Keys) Groups() string    { return k.base + "groups" }
+func (k Keys) Scheduler() string { return k.base + "scheduler" }
+
+// Publisher remembers the number of a publisher's last call.
+func (k Keys) Publisher(id string) string { return k.base + "publisher:" + id }
+
+// Claim remembers a subscription's last claim.
+func (k Keys) Claim(subscription string) string { return k.base + "claim:" + subscription }
+
+// Of one group.
+
+func (k Keys) Ready(group string) string      { return k.base + "ready:" + group }
+func (k Keys) Unack(group string) string      { return k.base + "unack:" + group }
+func (k Keys) Leases(group string) string     { return k.base + "leases:" + group }
+func (k Keys) Retry(group string) string      { return k.base + "retry:" + group }
+func (k Keys) Deliveries(group string) string { return k.base + "deliveries:" + group }
+func (k Keys) Waiters(group string) string    { return k.base + "waiters:" + group }
+func (k Keys) Dead(group string) string       { return k.base + "dead:" + group }
+
+// Of the prefix.
+
+// Registry is the set of all topics under a prefix. It is in a slot of its own.
+func Registry(prefix string) string { return prefix + ":topics" }
+
+// NewTopics is the channel on which a topic is announced when it enters the registry.
+func NewTopics(prefix string) string { return prefix + ":new-topics" }
+
+// MailboxChannel is the channel on which a process is woken.
+func MailboxChannel(prefix, id string) string { return prefix + ":mailbox:" + id }

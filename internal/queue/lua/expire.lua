@@ -1,0 +1,110 @@
+-- expire: takes back the messages whose lease has run out.
+--
+-- KEYS  1 meta         hash: layout, groups (the version of the group set)
+--       2 groups       hash: group -> "<max deliveries> <retention ms>"
+--       3 options      hash: id -> options, only of messages that have any
+--       then for each group of the set:
+--         ready        list of "id:due"
+--         unack        zset: id -> lease deadline ms, its fraction the place in the claim
+--         leases       hash: id -> "subscription:claim:due", the lease's token
+--         deliveries   hash: id -> "count flag delayed_for reason"
+--         dead         zset: id -> ms at which it died
+--         waiters      zset: address of an idle subscription -> deadline ms
+-- ARGV  1 version      of the group set that KEYS were made from
+--       2 budget       messages of one group to take back at most (at most 1000)
+--       3 single       "1" if PUBLISH counts every receiver (not on a cluster)
+--       then the name of each group
+--
+-- The first time, the message goes back to the front of ready as a suspect ("s"), and no delivery is
+-- counted: nobody knows which of the messages held together ended their process. A suspect is
+-- claimed alone, so when its lease runs out again, the delivery counts, and the last one is its death.
+-- Returns {"stale"} when the group set has changed, else {"ok", taken back, left}: left is 1 if more
+-- has expired.
+-- Twice: the second run finds taken back what the first took.
+
+local meta, group_options, message_options = KEYS[1], KEYS[2], KEYS[3]
+local version, budget, single = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
+local groups = (#KEYS - 3) / 6
+
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+-- Wakes up to n idle subscriptions of a group, passing over those that are gone.
+local function wake(waiters, n)
+  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
+  while n > 0 do
+    local popped = redis.call('ZPOPMIN', waiters, n)
+    n = 0
+    for i = 1, #popped, 2 do
+      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
+      if redis.call('PUBLISH', channel, receiver) == 0 and single then
+        n = n + 1
+      end
+    end
+  end
+end
+
+if redis.call('HGET', meta, 'groups') ~= version then
+  return {'stale'}
+end
+-- Reading every key that will be written finds a key of a wrong type before anything is.
+redis.call('HLEN', message_options)
+for g = 1, groups do
+  redis.call('LLEN', KEYS[g * 6 - 2])
+  redis.call('ZCARD', KEYS[g * 6 - 1])
+  redis.call('HLEN', KEYS[g * 6])
+  redis.call('HLEN', KEYS[g * 6 + 1])
+  redis.call('ZCARD', KEYS[g * 6 + 2])
+  redis.call('ZCARD', KEYS[g * 6 + 3])
+end
+
+local total, left = 0, 0
+for g = 1, groups do
+  local ready, unack, leases = KEYS[g * 6 - 2], KEYS[g * 6 - 1], KEYS[g * 6]
+  local deliveries, dead, waiters = KEYS[g * 6 + 1], KEYS[g * 6 + 2], KEYS[g * 6 + 3]
+
+  -- From the last to the first, so that each goes in front of those behind it.
+  local ids = redis.call('ZREVRANGEBYSCORE', unack, now, '-inf', 'LIMIT', 0, budget)
+  if #ids == budget then
+    left = 1
+  end
+  if #ids > 0 then
+    local tokens = redis.call('HMGET', leases, unpack(ids))
+    local records = redis.call('HMGET', deliveries, unpack(ids))
+    local group_limit = tonumber(string.match(
+      redis.call('HGET', group_options, ARGV[3 + g]) or '', '^(%S+)') or -1)
+
+    redis.call('ZREM', unack, unpack(ids))
+    redis.call('HDEL', leases, unpack(ids))
+    local entries = {}
+    for i, id in ipairs(ids) do
+      local count, flag, delayed_for = 0, '-', '-'
+      if records[i] then
+        count, flag, delayed_for = string.match(records[i], '^(%d+) (%S+) (%S+)')
+        count = tonumber(count)
+      end
+      local limit = -1
+      if flag == 's' then
+        count = count + 1
+        local own = redis.call('HGET', message_options, id)
+        limit = tonumber(own and string.match(own, 'max_deliveries:(-?%d+)') or group_limit)
+      end
+      local record = string.format('%.0f', count) .. ' s ' .. delayed_for
+      if limit > 0 and count >= limit then
+        redis.call('HSET', deliveries, id, record .. ' lease expired on the last of '
+          .. string.format('%.0f', limit) .. ' deliveries')
+        redis.call('ZADD', dead, now, id)
+      else
+        redis.call('HSET', deliveries, id, record)
+        local due = tokens[i] and string.match(tokens[i], ':(%d+)$') or string.format('%.0f', now)
+        entries[#entries + 1] = id .. ':' .. due
+      end
+    end
+    if #entries > 0 then
+      redis.call('LPUSH', ready, unpack(entries))
+      wake(waiters, math.min(#entries, 64))
+    end
+    total = total + #ids
+  end
+end
+return {'ok', total, left}

@@ -1,0 +1,38 @@
+-- extend: moves the deadlines of leases on, while their handlers run.
+--
+-- KEYS  1 unack   zset: id -> lease deadline ms, its fraction the place in the claim
+--       2 leases  hash: id -> "subscription:claim:due", the lease's token
+-- ARGV  1 lease   ms from now
+--       then for each message, in the order of delivery (at most 1000): id, token
+--
+-- Returns the ids whose lease is lost.
+-- Twice: the second run moves the deadlines once more.
+
+local unack, leases = KEYS[1], KEYS[2]
+local lease = tonumber(ARGV[1])
+
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+if #ARGV == 1 then
+  return {}
+end
+local ids = {}
+for i = 2, #ARGV, 2 do
+  ids[#ids + 1] = ARGV[i]
+end
+local held, scores, lost = redis.call('HMGET', leases, unpack(ids)), {}, {}
+for i, id in ipairs(ids) do
+  if held[i] == ARGV[i * 2 + 1] then
+    scores[#scores + 1] = now + lease + (i - 1) / 1024
+    scores[#scores + 1] = id
+  else
+    lost[#lost + 1] = id
+  end
+end
+if #scores > 0 then
+  -- The first write is a deletion, of nothing: at maxmemory an extension still works.
+  redis.call('ZREM', unack, '')
+  redis.call('ZADD', unack, 'XX', unpack(scores))
+end
+return lost

@@ -1,0 +1,127 @@
+-- nack: ends deliveries that failed: the message is delivered again, or is dead.
+--
+-- KEYS  1 unack       zset: id -> lease deadline ms
+--       2 leases      hash: id -> "subscription:claim:due", the lease's token
+--       3 deliveries  hash: id -> "count flag delayed_for reason"
+--       4 ready       list of "id:due"
+--       5 retry       zset: id -> due ms
+--       6 dead        zset: id -> ms at which it died
+--       7 waiters     zset: address of an idle subscription -> deadline ms
+--       8 scheduler   hash: next, holder, standby, until
+-- ARGV  1 retention   of dead messages in ms, negative: for ever
+--       2 single      "1" if PUBLISH counts every receiver (not on a cluster)
+--       then for each message, in the order of delivery (at most 1000):
+--         id
+--         token       of its lease
+--         delay       ms from now, "@" and an instant in ms, or "dead": no further delivery
+--         limit       deliveries at most, negative: no limit
+--         for         the delay that the next delivery is told about, "" to keep the last
+--         reason      why it failed, kept if the message dies of it
+--
+-- Without delay the message goes to the front of ready, where it was. With one it waits in retry.
+-- Returns how many were settled; a message whose lease is another's by now is left alone.
+-- Twice: the second run finds no lease and changes nothing.
+
+local unack, leases, deliveries, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local retry, dead, waiters, scheduler = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local retention, single = tonumber(ARGV[1]), ARGV[2] == '1'
+
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local now_up = math.ceil((t[1] * 1000000 + t[2]) / 1000)
+
+-- Has the topic's scheduler look no later than at event; the standby a second after.
+local function schedule(event)
+  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
+  if s[1] and tonumber(s[1]) <= event then return end
+  redis.call('HSET', scheduler, 'next', string.format('%.0f', event))
+  local wait = event - now
+  for i = 2, 3 do
+    if s[i] then
+      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
+      redis.call('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
+    end
+    wait = wait + 1000
+  end
+end
+
+-- Wakes up to n idle subscriptions of a group, passing over those that are gone.
+local function wake(waiters, n)
+  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
+  while n > 0 do
+    local popped = redis.call('ZPOPMIN', waiters, n)
+    n = 0
+    for i = 1, #popped, 2 do
+      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
+      if redis.call('PUBLISH', channel, receiver) == 0 and single then
+        n = n + 1
+      end
+    end
+  end
+end
+
+if #ARGV == 2 then
+  return 0
+end
+local ids = {}
+for i = 3, #ARGV, 6 do
+  ids[#ids + 1] = ARGV[i]
+end
+local held = redis.call('HMGET', leases, unpack(ids))
+local records = redis.call('HMGET', deliveries, unpack(ids))
+
+-- Reading every key that will be written finds a key of a wrong type before anything is.
+redis.call('ZCARD', unack)
+redis.call('LLEN', ready)
+redis.call('ZCARD', retry)
+redis.call('ZCARD', dead)
+redis.call('ZCARD', waiters)
+redis.call('HLEN', scheduler)
+
+local settled, woken = 0, 0
+for i = #ids, 1, -1 do
+  local id, at = ids[i], i * 6 - 3
+  local token, delay, limit = ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
+  local delayed_for, reason = ARGV[at + 4], ARGV[at + 5]
+  if held[i] == token then
+    settled = settled + 1
+    redis.call('ZREM', unack, id)
+    redis.call('HDEL', leases, id)
+    local count, last_for = 0, '-'
+    if records[i] then
+      count, last_for = string.match(records[i], '^(%d+) %S+ (%S+)')
+    end
+    count = tonumber(count) + 1
+    if delayed_for == '' then
+      delayed_for = last_for
+    end
+    local record = string.format('%.0f', count) .. ' - ' .. delayed_for
+    if delay == 'dead' or (limit > 0 and count >= limit) then
+      redis.call('HSET', deliveries, id, record .. ' ' .. reason)
+      redis.call('ZADD', dead, now, id)
+      if retention >= 0 then
+        schedule(now + retention)
+      end
+    else
+      redis.call('HSET', deliveries, id, record)
+      local due
+      if string.sub(delay, 1, 1) == '@' then
+        due = tonumber(string.sub(delay, 2))
+      else
+        due = tonumber(delay)
+        due = due > 0 and now_up + due or now
+      end
+      if due > now then
+        redis.call('ZADD', retry, string.format('%.0f', due), id)
+        schedule(due)
+      else
+        redis.call('LPUSH', ready, id .. string.match(token, ':%d+$'))
+        woken = woken + 1
+      end
+    end
+  end
+end
+if woken > 0 then
+  wake(waiters, math.min(woken, 64))
+end
+return settled

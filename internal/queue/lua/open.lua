@@ -1,0 +1,25 @@
+-- open: prepares a topic on its first use and reads its set of groups.
+--
+-- KEYS  1 meta     hash: layout, groups (the version of the group set)
+--       2 groups   hash: group -> options
+-- ARGV  1 layout   the layout version that the caller writes
+--       2 version  a fresh random version, used if the topic is new
+--
+-- Returns {layout, version, group, ...}. The caller refuses a layout that is not its own.
+-- Twice: the second run finds the topic and only reads.
+
+local meta, groups = KEYS[1], KEYS[2]
+local layout, fresh = ARGV[1], ARGV[2]
+
+local names = redis.call('HKEYS', groups)
+local found = redis.call('HMGET', meta, 'layout', 'groups')
+if not found[1] or not found[2] then
+  found = {found[1] or layout, fresh}
+  redis.call('HSET', meta, 'layout', found[1], 'groups', found[2])
+end
+
+local reply = {found[1], found[2]}
+for _, name in ipairs(names) do
+  reply[#reply + 1] = name
+end
+return reply

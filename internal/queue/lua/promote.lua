@@ -1,0 +1,209 @@
+-- promote: takes or keeps the topic's scheduling lease, and moves what is due to ready.
+--
+-- KEYS  1 meta        hash: layout, groups (the version of the group set)
+--       2 groups      hash: group -> "<max deliveries> <retention ms>"
+--       3 pending     zset: id -> due ms
+--       4 refs        hash: id -> groups that still need the body, only where several do
+--       5 scheduler   hash: next (ms of the next event), holder, standby (addresses), until (ms)
+--       then for each group of the set:
+--         ready       list of "id:due"
+--         retry       zset: id -> due ms
+--         unack       zset: id -> lease deadline ms
+--         dead        zset: id -> ms at which it died
+--         waiters     zset: address of an idle subscription -> deadline ms
+-- ARGV  1 version     of the group set that KEYS were made from
+--       2 me          address of the caller
+--       3 patience    how long a standby stays one without a call, ms
+--       4 budget      messages times groups to move at most
+--       5 single      "1" if PUBLISH counts every receiver (not on a cluster)
+--       then the name of each group
+--
+-- The lease needs no end of its own: it is the holder's until a second after the next event. Then
+-- the holder has failed to act, and anyone may take it. Of the others one is the standby, which is
+-- told of every earlier event too; it watches the holder, and the rest poll.
+-- Returns {"stale"} when the group set has changed, else {role, wait, expired, purge}: role is
+-- "holder", "standby" or "other"; wait is microseconds until the caller has to look again (zero or
+-- less: at once), or "" if nothing is to come; expired and purge are 1 if leases have run out, or
+-- dead messages are past their retention.
+-- Twice: the second run finds moved what the first has moved.
+
+local meta, group_options, pending, refs, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local single = ARGV[5] == '1'
+local groups = (#KEYS - 5) / 5
+local grace = 1000
+
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local now_us = t[1] * 1000000 + t[2]
+
+-- Wakes up to n idle subscriptions of a group, passing over those that are gone.
+local function wake(waiters, n)
+  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
+  while n > 0 do
+    local popped = redis.call('ZPOPMIN', waiters, n)
+    n = 0
+    for i = 1, #popped, 2 do
+      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
+      if redis.call('PUBLISH', channel, receiver) == 0 and single then
+        n = n + 1
+      end
+    end
+  end
+end
+
+-- Calls a variadic command in chunks that Lua can unpack.
+local function each(command, key, list)
+  for i = 1, #list, 1000 do
+    redis.call(command, key, unpack(list, i, math.min(i + 999, #list)))
+  end
+end
+
+local function wait_until(ms)
+  return string.format('%.0f', ms * 1000 - now_us)
+end
+
+if redis.call('HGET', meta, 'groups') ~= version then
+  return {'stale'}
+end
+
+local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until')
+local next_event, holder, standby = tonumber(s[1] or nil), s[2], s[3]
+if holder and holder ~= me and not (next_event and now > next_event + grace) then
+  if standby and standby ~= me and tonumber(s[4]) >= now then
+    return {'other', '', 0, 0}
+  end
+  redis.call('HDEL', scheduler, '')
+  redis.call('HSET', scheduler, 'standby', me, 'until', string.format('%.0f', now + patience))
+  return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0}
+end
+
+-- What is due: messages for all groups, and each group's retries. Where more is due than this call
+-- may move, none moves that is later than what has to stay, so that all stay in order.
+local share = groups > 0 and math.max(1, math.floor(budget / groups)) or 0
+local cut_due, cut_id
+local function due_of(key)
+  local list = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, share)
+  if #list == share * 2 then
+    local id, due = list[#list - 1], tonumber(list[#list])
+    if not cut_due or due < cut_due or (due == cut_due and id < cut_id) then
+      cut_due, cut_id = due, id
+    end
+  end
+  return list
+end
+local function moves(list, i)
+  local id, due = list[i], tonumber(list[i + 1])
+  return id and (not cut_due or due < cut_due or (due == cut_due and id <= cut_id))
+end
+
+local fresh, retries, waiting = {}, {}, {}
+if groups > 0 then
+  fresh = due_of(pending)
+end
+for g = 1, groups do
+  local ready, retry, waiters = KEYS[1 + g * 5], KEYS[2 + g * 5], KEYS[5 + g * 5]
+  redis.call('LLEN', ready)
+  waiting[g] = redis.call('ZCARD', waiters)
+  retries[g] = due_of(retry)
+end
+redis.call('HLEN', refs)
+
+-- The first write is a deletion: at maxmemory promotion still works.
+local moved = 0
+while moves(fresh, moved * 2 + 1) do
+  moved = moved + 1
+end
+if moved > 0 then
+  redis.call('ZREMRANGEBYRANK', pending, 0, moved - 1)
+else
+  redis.call('HDEL', scheduler, '')
+end
+if moved > 0 and groups > 1 then
+  local counts = {}
+  for i = 1, moved do
+    counts[i * 2 - 1] = fresh[i * 2 - 1]
+    counts[i * 2] = groups
+  end
+  each('HSET', refs, counts)
+end
+
+local options = {}
+if groups > 0 then
+  options = redis.call('HMGET', group_options, unpack(ARGV, 6, 5 + groups))
+end
+local event, expired, purge
+local function upcoming(ms)
+  if ms and (not event or ms < event) then
+    event = ms
+  end
+end
+local function head_of(key)
+  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or nil)
+end
+
+for g = 1, groups do
+  local ready, retry, unack = KEYS[1 + g * 5], KEYS[2 + g * 5], KEYS[3 + g * 5]
+  local dead, waiters = KEYS[4 + g * 5], KEYS[5 + g * 5]
+  local again = retries[g]
+
+  local merged, f, r = {}, 1, 1
+  while true do
+    local has_fresh, has_retry = f <= moved * 2, moves(again, r)
+    local list, i
+    if has_fresh and has_retry then
+      local fd, rd = tonumber(fresh[f + 1]), tonumber(again[r + 1])
+      has_retry = rd < fd or (rd == fd and again[r] < fresh[f])
+    end
+    if has_retry then
+      list, i = again, r
+      r = r + 2
+    elseif has_fresh then
+      list, i = fresh, f
+      f = f + 2
+    else
+      break
+    end
+    merged[#merged + 1] = list[i] .. ':' .. string.format('%.0f', tonumber(list[i + 1]))
+  end
+  if #merged > 0 then
+    each('RPUSH', ready, merged)
+    if r > 1 then
+      redis.call('ZREMRANGEBYRANK', retry, 0, (r - 1) / 2 - 1)
+    end
+    if waiting[g] > 0 then
+      wake(waiters, math.min(#merged, 64))
+    end
+  end
+
+  upcoming(head_of(retry))
+  local deadline = head_of(unack)
+  if deadline then
+    upcoming(math.ceil(deadline))
+    if deadline <= now then
+      expired = true
+    end
+  end
+  local retention = tonumber(string.match(options[g] or '', '^%S+ (%S+)$') or -1)
+  local died = retention >= 0 and head_of(dead)
+  if died then
+    upcoming(died + retention)
+    if died + retention <= now then
+      purge = true
+    end
+  end
+end
+if groups > 0 then
+  upcoming(head_of(pending))
+end
+
+if standby == me then
+  redis.call('HDEL', scheduler, 'standby', 'until')
+end
+if event then
+  redis.call('HSET', scheduler, 'holder', me, 'next', string.format('%.0f', event))
+else
+  redis.call('HSET', scheduler, 'holder', me)
+  redis.call('HDEL', scheduler, 'next')
+end
+return {'holder', event and wait_until(event) or '', expired and 1 or 0, purge and 1 or 0}

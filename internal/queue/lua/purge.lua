@@ -1,0 +1,77 @@
+-- purge: forgets the dead messages that are past their group's retention.
+--
+-- KEYS  1 meta        hash: layout, groups (the version of the group set)
+--       2 groups      hash: group -> "<max deliveries> <retention ms>"
+--       3 messages    hash: id -> body
+--       4 options     hash: id -> options, only of messages that have any
+--       5 refs        hash: id -> groups that still need the body, only where several do
+--       then for each group of the set:
+--         dead        zset: id -> ms at which it died
+--         deliveries  hash: id -> "count flag delayed_for reason"
+-- ARGV  1 version     of the group set that KEYS were made from
+--       2 budget      messages of one group to forget at most (at most 1000)
+--       then the name of each group
+--
+-- Returns {"stale"} when the group set has changed, else {"ok", forgotten, left}: left is 1 if more
+-- is past its retention.
+-- Twice: the second run finds forgotten what the first forgot.
+
+local meta, group_options = KEYS[1], KEYS[2]
+local messages, options, refs = KEYS[3], KEYS[4], KEYS[5]
+local version, budget = ARGV[1], tonumber(ARGV[2])
+local groups = (#KEYS - 5) / 2
+
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+-- Forgets the bodies that no group needs any more.
+local function drop(ids)
+  local gone = ids
+  if redis.call('HLEN', refs) > 0 then
+    gone = {}
+    local left = redis.call('HMGET', refs, unpack(ids))
+    for i, id in ipairs(ids) do
+      if left[i] and tonumber(left[i]) > 1 then
+        redis.call('HINCRBY', refs, id, -1)
+      else
+        gone[#gone + 1] = id
+      end
+    end
+    if #gone == 0 then return end
+    redis.call('HDEL', refs, unpack(gone))
+  end
+  redis.call('HDEL', messages, unpack(gone))
+  redis.call('HDEL', options, unpack(gone))
+end
+
+if redis.call('HGET', meta, 'groups') ~= version then
+  return {'stale'}
+end
+-- Reading every key that will be written finds a key of a wrong type before anything is.
+redis.call('HLEN', messages)
+redis.call('HLEN', options)
+redis.call('HLEN', refs)
+for g = 1, groups do
+  redis.call('ZCARD', KEYS[4 + g * 2])
+  redis.call('HLEN', KEYS[5 + g * 2])
+end
+
+local total, left = 0, 0
+for g = 1, groups do
+  local dead, deliveries = KEYS[4 + g * 2], KEYS[5 + g * 2]
+  local retention = tonumber(string.match(
+    redis.call('HGET', group_options, ARGV[2 + g]) or '', '^%S+ (%S+)$') or -1)
+  if retention >= 0 then
+    local ids = redis.call('ZRANGEBYSCORE', dead, '-inf', now - retention, 'LIMIT', 0, budget)
+    if #ids == budget then
+      left = 1
+    end
+    if #ids > 0 then
+      redis.call('ZREM', dead, unpack(ids))
+      redis.call('HDEL', deliveries, unpack(ids))
+      drop(ids)
+      total = total + #ids
+    end
+  end
+end
+return {'ok', total, left}

@@ -1,0 +1,60 @@
+-- register: adds a consumer group to a topic, or renews its options.
+--
+-- KEYS  1 meta       hash: layout, groups (the version of the group set)
+--       2 groups     hash: group -> options
+--       3 pending    zset: id -> due ms
+--       4 scheduler  hash: next, holder, standby, until
+-- ARGV  1 layout     the layout version that the caller writes
+--       2 version    a fresh random version for the changed set
+--       3 group      the group's name
+--       4 options    "<max deliveries> <retention ms>", -1 for no limit
+--
+-- What waited for a first group is scheduled by this call.
+-- Returns {layout, version, group, ...}.
+-- Twice: the second run finds the group registered; the version stays what the first made it.
+
+local meta, groups, pending, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local layout, fresh, group, options = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+-- Has the topic's scheduler look no later than at event; the standby a second after.
+local function schedule(event)
+  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
+  if s[1] and tonumber(s[1]) <= event then return end
+  redis.call('HSET', scheduler, 'next', string.format('%.0f', event))
+  local wait = event - now
+  for i = 2, 3 do
+    if s[i] then
+      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
+      redis.call('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
+    end
+    wait = wait + 1000
+  end
+end
+
+local found = redis.call('HMGET', meta, 'layout', 'groups')
+local known = redis.call('HGET', groups, group)
+local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')
+redis.call('HLEN', scheduler)
+
+if found[1] and found[1] ~= layout then
+  return {found[1], found[2] or ''}
+end
+if not found[1] or not found[2] or not known then
+  found = {layout, fresh}
+  redis.call('HSET', meta, 'layout', layout, 'groups', fresh)
+end
+if known ~= options then
+  redis.call('HSET', groups, group, options)
+end
+if head[2] then
+  schedule(tonumber(head[2]))
+end
+
+local reply = {found[1], found[2]}
+for _, name in ipairs(redis.call('HKEYS', groups)) do
+  reply[#reply + 1] = name
+end
+return reply

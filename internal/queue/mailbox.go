@@ -1,0 +1,193 @@
+package queue
+
+import (
+	"context"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Mailbox is where a process is woken: one Redis Pub/Sub channel, hence one connection, however many
+// subscriptions and schedulers there are. A message on it is "receiver argument", or "*" for all.
+type Mailbox struct {
+	channel string
+	pubsub  *redis.PubSub
+	done    chan struct{}
+
+	mu        sync.Mutex
+	receivers map[string]func(argument string)
+	last      int
+}
+
+// healthCheck is how long a mailbox may be silent before its connection is tested.
+const healthCheck = 15 * time.Second
+
+// mailboxes are the process's open mailboxes, shared by all that use the same client and prefix.
+var mailboxes = struct {
+	sync.Mutex
+	open map[mailboxKey]*sharedMailbox
+}{open: map[mailboxKey]*sharedMailbox{}}
+
+type mailboxKey struct {
+	client redis.UniversalClient
+	prefix string
+}
+
+type sharedMailbox struct {
+	*Mailbox
+	users int
+}
+
+// OpenMailbox returns the process's mailbox for the client and prefix, and what closes it for this
+// user. The last user's closing ends its connection and goroutine.
+func OpenMailbox(client redis.UniversalClient, prefix string) (*Mailbox, func()) {
+	if !reflect.TypeOf(client).Comparable() {
+		m := newMailbox(client, prefix)
+		return m, sync.OnceFunc(m.close)
+	}
+	key := mailboxKey{client, prefix}
+	mailboxes.Lock()
+	defer mailboxes.Unlock()
+	shared := mailboxes.open[key]
+	if shared == nil {
+		shared = &sharedMailbox{Mailbox: newMailbox(client, prefix)}
+		mailboxes.open[key] = shared
+	}
+	shared.users++
+	return shared.Mailbox, sync.OnceFunc(func() {
+		mailboxes.Lock()
+		shared.users--
+		unused := shared.users == 0
+		if unused {
+			delete(mailboxes.open, key)
+		}
+		mailboxes.Unlock()
+		if unused {
+			shared.close()
+		}
+	})
+}
+
+func newMailbox(client redis.UniversalClient, prefix string) *Mailbox {
+	m := &Mailbox{
+		channel:   MailboxChannel(prefix, Token()),
+		done:      make(chan struct{}),
+		receivers: map[string]func(string){},
+	}
+	m.pubsub = client.Subscribe(context.Background())
+	go m.listen()
+	return m
+}
+
+func (m *Mailbox) close() {
+	_ = m.pubsub.Close() // nothing is left to lose
+	<-m.done
+}
+
+// listen passes on what comes, until the mailbox is closed. go-redis connects again by itself, and
+// reports each connection.
+func (m *Mailbox) listen() {
+	defer close(m.done)
+	_ = m.pubsub.Subscribe(context.Background(), m.channel) // a failure is repeated by the channel
+	incoming := m.pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(healthCheck))
+	for event := range incoming {
+		switch event := event.(type) {
+		case *redis.Subscription:
+			m.wakeAll() // what was sent while there was no connection is lost
+		case *redis.Message:
+			m.deliver(event.Payload)
+		}
+	}
+}
+
+func (m *Mailbox) deliver(payload string) {
+	receiver, argument, _ := strings.Cut(payload, " ")
+	if receiver == "*" {
+		m.wakeAll()
+		return
+	}
+	m.mu.Lock()
+	wake := m.receivers[receiver]
+	m.mu.Unlock()
+	if wake != nil {
+		wake(argument)
+	}
+}
+
+func (m *Mailbox) wakeAll() {
+	m.mu.Lock()
+	all := make([]func(string), 0, len(m.receivers))
+	for _, wake := range m.receivers {
+		all = append(all, wake)
+	}
+	m.mu.Unlock()
+	for _, wake := range all {
+		wake("")
+	}
+}
+
+// Receive has wake called for every message to the returned address, with its argument, and with ""
+// whenever messages may have been lost. It must not block. Calling stop ends it.
+func (m *Mailbox) Receive(wake func(argument string)) (address string, stop func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last++
+	receiver := strconv.Itoa(m.last)
+	m.receivers[receiver] = wake
+	return m.channel + "|" + receiver, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.receivers, receiver)
+	}
+}
+
+// Poll is how often each of the mailbox's receivers should look by itself, in case a wake-up was
+// lost: every few seconds, and more rarely the more there are, so that the sum stays small.
+func (m *Mailbox) Poll() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return min(5*time.Second+time.Duration(len(m.receivers))*25*time.Millisecond, time.Minute)
+}
+
+// rescan is how often the registry is read again, in case an announcement was lost.
+const rescan = 30 * time.Second
+
+// WatchTopics calls found for every topic of the registry, and soon for each that enters it later,
+// until the context ends. It may call found more than once for a topic. When the registry cannot be
+// read it calls failed, and tries again after a second.
+func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix string, found func(topic string), failed func(error)) {
+	pubsub := client.Subscribe(ctx, NewTopics(prefix))
+	defer pubsub.Close()
+	incoming := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(healthCheck))
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	read := func() {
+		timer.Reset(rescan)
+		if err := Topics(ctx, client, prefix, found); err != nil && ctx.Err() == nil {
+			failed(err)
+			timer.Reset(time.Second)
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			read()
+		case event, open := <-incoming:
+			switch event := event.(type) {
+			case *redis.Subscription:
+				read()
+			case *redis.Message:
+				found(event.Payload)
+			}
+			if !open { // the client was closed; the timer reports it
+				incoming = nil
+			}
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package queue
+
+import (
+	"context"
+	"strconv"
+	"time"
+)
+
+// Message is a message on its way into a topic.
+type Message struct {
+	ID      string
+	Due     Due
+	Options Options
+	Body    []byte
+}
+
+// Due says when a message is due by the clock of the Redis server. The zero value means now.
+type Due struct {
+	in time.Duration // from when the server takes the message
+	at int64         // ms of the Unix epoch; 0: relative
+}
+
+// In is due a while after the server takes the message. It is rounded up to the millisecond.
+func In(d time.Duration) Due { return Due{in: max(d, 0)} }
+
+// At is due at an instant. It is rounded up to the millisecond.
+func At(t time.Time) Due {
+	ms := t.UnixMilli()
+	if time.UnixMilli(ms).Before(t) {
+		ms++
+	}
+	return Due{at: max(ms, 1)}
+}
+
+func (d Due) encode() string {
+	if d.at != 0 {
+		return "@" + strconv.FormatInt(d.at, 10)
+	}
+	return millis(d.in)
+}
+
+// Options are a message's own settings, stored apart from its body where scripts can read them.
+type Options struct {
+	MaxDeliveries int // 0: the group's; negative: no limit
+}
+
+func (o Options) encode() string {
+	if o.MaxDeliveries == 0 {
+		return ""
+	}
+	return "max_deliveries:" + strconv.Itoa(max(o.MaxDeliveries, -1))
+}
+
+// Publish takes all the messages into the topic in one atomic step, or none. The publisher numbers
+// its calls of a topic from 1 and has one under way at a time; a number that the topic has seen is
+// taken for a repeat and changes nothing. The messages' IDs are in order.
+func (t *Topic) Publish(ctx context.Context, publisher string, number uint64, messages []Message) error {
+	return t.withGroups(ctx, func(groups *Groups) error {
+		keys := make([]string, 0, 7+3*len(groups.Names))
+		keys = append(keys, t.keys.Meta(), t.keys.Messages(), t.keys.Pending(), t.keys.Options(),
+			t.keys.Refs(), t.keys.Scheduler(), t.keys.Publisher(publisher))
+		for _, g := range groups.Names {
+			keys = append(keys, t.keys.Ready(g), t.keys.Retry(g), t.keys.Waiters(g))
+		}
+		args := make([]any, 0, 4+4*len(messages))
+		args = append(args, groups.Version, number, millis(memory), t.single)
+		for i := range messages {
+			m := &messages[i]
+			args = append(args, m.ID, m.Due.encode(), m.Options.encode(), m.Body)
+		}
+		call := &Call{script: &publishScript, keys: keys, args: args}
+		if err := Do(ctx, t.client, call); err != nil {
+			return err
+		}
+		if call.cmd.Val() == "stale" {
+			return errStale
+		}
+		return nil
+	})
+}
+
+// MayBeNow tells whether the message can be due as soon as the server hears of it.
+func (d Due) MayBeNow() bool { return d.at != 0 || d.in == 0 }

@@ -1,0 +1,126 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// budget is how many messages, times groups, one promoting or expiring call moves at most: about a
+// millisecond of the server's time.
+const budget = 1000
+
+// Role is what a process is to a topic's due-time work.
+type Role string
+
+const (
+	Holder  Role = "holder"  // does the work
+	Standby Role = "standby" // watches the holder
+	Other   Role = "other"   // asks again after the poll interval
+)
+
+// Turn is the outcome of one look at a topic.
+type Turn struct {
+	Role Role
+	// Wait is how long until the caller has to look again: the next event for the holder, a second
+	// after it for the standby. Negative if nothing is to come.
+	Wait time.Duration
+	// Expired and Purge tell that leases have run out, or that dead messages are past retention.
+	Expired, Purge bool
+}
+
+// PromoteCall makes a call that takes or keeps the scheduling lease and moves what is due.
+// ReadTurn reads its result. The groups are from Groups.
+func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Duration) *Call {
+	k := t.keys
+	keys := make([]string, 0, 5+5*len(groups.Names))
+	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler())
+	args := make([]any, 0, 5+len(groups.Names))
+	args = append(args, groups.Version, address, millis(patience), budget, t.single)
+	for _, g := range groups.Names {
+		keys = append(keys, k.Ready(g), k.Retry(g), k.Unack(g), k.Dead(g), k.Waiters(g))
+		args = append(args, g)
+	}
+	return &Call{script: &promoteScript, keys: keys, args: args}
+}
+
+// ReadTurn reads what a promoting call brought. If the set of groups has changed, nothing was done
+// and stale is true; the next Groups reads the set again.
+func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err error) {
+	reply, err := call.cmd.Slice()
+	if err != nil {
+		return Turn{}, false, err
+	}
+	if len(reply) == 1 {
+		t.forget(groups)
+		return Turn{}, true, nil
+	}
+	if len(reply) != 4 {
+		return Turn{}, false, fmt.Errorf("promote: unexpected reply of %d parts", len(reply))
+	}
+	role, _ := reply[0].(string)
+	turn = Turn{Role: Role(role), Wait: -1, Expired: reply[2] == int64(1), Purge: reply[3] == int64(1)}
+	if wait, _ := reply[1].(string); wait != "" {
+		us, err := strconv.ParseInt(wait, 10, 64)
+		if err != nil {
+			return Turn{}, false, fmt.Errorf("promote: wait is %q, not a number", wait)
+		}
+		turn.Wait = time.Duration(max(us, 0)) * time.Microsecond
+	}
+	return turn, false, nil
+}
+
+// Expire takes back messages whose lease has run out, at most about a thousand of each group, and
+// tells whether there are more.
+func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
+	return t.sweep(ctx, func(groups *Groups) *Call {
+		k := t.keys
+		keys := []string{k.Meta(), k.Groups(), k.Options()}
+		args := []any{groups.Version, max(1, budget/max(1, len(groups.Names))), t.single}
+		for _, g := range groups.Names {
+			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Deliveries(g), k.Dead(g), k.Waiters(g))
+			args = append(args, g)
+		}
+		return &Call{script: &expireScript, keys: keys, args: args}
+	})
+}
+
+// Purge forgets dead messages that are past their group's retention, at most about a thousand, and
+// tells whether there are more.
+func (t *Topic) Purge(ctx context.Context) (more bool, err error) {
+	return t.sweep(ctx, func(groups *Groups) *Call {
+		k := t.keys
+		keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Refs()}
+		args := []any{groups.Version, max(1, budget/max(1, len(groups.Names)))}
+		for _, g := range groups.Names {
+			keys = append(keys, k.Dead(g), k.Deliveries(g))
+			args = append(args, g)
+		}
+		return &Call{script: &purgeScript, keys: keys, args: args}
+	})
+}
+
+func (t *Topic) sweep(ctx context.Context, make func(*Groups) *Call) (more bool, err error) {
+	err = t.withGroups(ctx, func(groups *Groups) error {
+		call := make(groups)
+		if err := Do(ctx, t.client, call); err != nil {
+			return err
+		}
+		reply, err := call.cmd.Slice()
+		if err != nil {
+			return err
+		}
+		if len(reply) == 1 {
+			return errStale
+		}
+		more = len(reply) == 3 && reply[2] == int64(1)
+		return nil
+	})
+	return more, err
+}
+
+// ResignCall gives up the scheduling lease, so that the standby takes it at once.
+func (t *Topic) ResignCall(address string) *Call {
+	return &Call{script: &resignScript, keys: []string{t.keys.Scheduler()}, args: []any{address}}
+}

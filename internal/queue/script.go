@@ -1,0 +1,108 @@
+package queue
+
+import (
+	"context"
+	"crypto/sha1"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed lua/*.lua
+var luaFiles embed.FS
+
+// script is one transition of the pipeline, as a Lua file.
+type script struct {
+	source string
+	sha    string
+}
+
+func load(name string) script {
+	source, err := luaFiles.ReadFile("lua/" + name + ".lua")
+	if err != nil {
+		panic(err) // the file is part of the build
+	}
+	sum := sha1.Sum(source)
+	return script{source: string(source), sha: hex.EncodeToString(sum[:])}
+}
+
+var (
+	openScript     = load("open")
+	registerScript = load("register")
+	publishScript  = load("publish")
+	claimScript    = load("claim")
+	ackScript      = load("ack")
+	nackScript     = load("nack")
+	releaseScript  = load("release")
+	extendScript   = load("extend")
+	promoteScript  = load("promote")
+	expireScript   = load("expire")
+	purgeScript    = load("purge")
+	resignScript   = load("resign")
+)
+
+// Call is one run of a script, to be sent alone or in a pipeline with others.
+// Its typed results are read after Do.
+type Call struct {
+	script *script
+	keys   []string
+	args   []any
+	cmd    *redis.Cmd
+}
+
+// Err is the error of the call itself, nil before Do.
+func (c *Call) Err() error {
+	if c.cmd == nil {
+		return nil
+	}
+	return c.cmd.Err()
+}
+
+func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) {
+	if full {
+		c.cmd = p.Eval(ctx, c.script.source, c.keys, c.args...)
+	} else {
+		c.cmd = p.EvalSha(ctx, c.script.sha, c.keys, c.args...)
+	}
+}
+
+// Do sends the calls in one round trip, in order, and returns the first error.
+// A script that the server does not have yet is sent again in full, which loads it.
+func Do(ctx context.Context, client redis.UniversalClient, calls ...*Call) error {
+	send(ctx, client, calls, false)
+	var missing []*Call
+	for _, c := range calls {
+		if isNoScript(c.Err()) {
+			missing = append(missing, c)
+		}
+	}
+	if len(missing) > 0 {
+		send(ctx, client, missing, true)
+	}
+	for _, c := range calls {
+		if err := c.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func send(ctx context.Context, client redis.UniversalClient, calls []*Call, full bool) {
+	if len(calls) == 1 {
+		calls[0].queue(ctx, client, full)
+		return
+	}
+	pipe := client.Pipeline()
+	for _, c := range calls {
+		c.queue(ctx, pipe, full)
+	}
+	_, _ = pipe.Exec(ctx) // each call keeps its own error
+}
+
+func isNoScript(err error) bool {
+	var server redis.Error
+	return errors.As(err, &server) && strings.HasPrefix(server.Error(), "NOSCRIPT")
+}

@@ -1,0 +1,86 @@
+package queue
+
+import "time"
+
+// chunk is how many messages one settling or extending call carries at most.
+const chunk = 1000
+
+// AckCalls settles messages as done.
+func (g *Group) AckCalls(messages []*Leased) []*Call {
+	return g.calls(&ackScript, g.ack, nil, messages)
+}
+
+// ReleaseCalls hands messages back that were not delivered. They are in the order of claiming.
+func (g *Group) ReleaseCalls(messages []*Leased) []*Call {
+	calls := g.calls(&releaseScript, g.back, []any{g.topic.single}, messages)
+	// Each call puts its messages in front of ready: the last of them go first.
+	for i, j := 0, len(calls)-1; i < j; i, j = i+1, j-1 {
+		calls[i], calls[j] = calls[j], calls[i]
+	}
+	return calls
+}
+
+// ExtendCalls gives leases a new deadline. ReadLost reads each call's result.
+func (g *Group) ExtendCalls(messages []*Leased, lease time.Duration) []*Call {
+	return g.calls(&extendScript, g.lease, []any{millis(lease)}, messages)
+}
+
+func (g *Group) calls(s *script, keys []string, head []any, messages []*Leased) []*Call {
+	var calls []*Call
+	for len(messages) > 0 {
+		part := messages[:min(chunk, len(messages))]
+		messages = messages[len(part):]
+		args := make([]any, 0, len(head)+2*len(part))
+		args = append(args, head...)
+		for _, m := range part {
+			args = append(args, m.ID, m.Token)
+		}
+		calls = append(calls, &Call{script: s, keys: keys, args: args})
+	}
+	return calls
+}
+
+// ReadLost returns the ids that the subscription no longer holds.
+func ReadLost(call *Call) ([]string, error) {
+	return call.cmd.StringSlice()
+}
+
+// Failure is the end of a delivery that was not acked.
+type Failure struct {
+	*Leased
+	Retry      Due
+	Dead       bool   // no further delivery, whatever the limit
+	Limit      int    // deliveries at most; negative: no limit
+	DelayedFor string // what the next delivery is told of its delay; "" keeps what there was
+	Reason     string // kept with the message if it dies of this
+}
+
+// maxReason is how much of a reason is kept.
+const maxReason = 1024
+
+// NackCalls ends deliveries that failed. They are in the order of delivery.
+func (g *Group) NackCalls(failures []Failure, retention time.Duration) []*Call {
+	var calls []*Call
+	for len(failures) > 0 {
+		part := failures[:min(chunk, len(failures))]
+		failures = failures[len(part):]
+		args := make([]any, 0, 2+6*len(part))
+		args = append(args, millis(retention), g.topic.single)
+		for _, f := range part {
+			delay := f.Retry.encode()
+			if f.Dead {
+				delay = "dead"
+			}
+			args = append(args, f.ID, f.Token, delay, f.Limit, f.DelayedFor, clip(f.Reason))
+		}
+		calls = append(calls, &Call{script: &nackScript, keys: g.nack, args: args})
+	}
+	return calls
+}
+
+func clip(s string) string {
+	if len(s) > maxReason {
+		return s[:maxReason]
+	}
+	return s
+}

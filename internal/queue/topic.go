@@ -1,0 +1,166 @@
+// Package queue is the pipeline in Redis: keys, scripts, and a Go function for each transition.
+// Nothing else in the project talks to Redis.
+package queue
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// memory is how long Redis remembers the last numbered call of a publisher or subscription, so that
+// a repeat of it is known as one. Clients repeat within seconds.
+const memory = time.Hour
+
+// Topic is a handle on one topic. Safe for concurrent use.
+type Topic struct {
+	Name string
+
+	client redis.UniversalClient
+	prefix string
+	keys   Keys
+	single string // "1" if the number that PUBLISH returns counts every receiver
+
+	mu     sync.Mutex
+	groups *Groups // as last read; nil if never
+}
+
+// Groups is a set of consumer groups at one time.
+type Groups struct {
+	Version string
+	Names   []string
+}
+
+// GroupOptions is what the pipeline knows of a group when no subscriber runs.
+type GroupOptions struct {
+	MaxDeliveries int           // negative: no limit
+	Retention     time.Duration // of dead messages; negative: for ever
+}
+
+func (o GroupOptions) encode() string {
+	return strconv.Itoa(max(o.MaxDeliveries, -1)) + " " + millis(o.Retention)
+}
+
+// millis writes a duration in milliseconds, rounded up; negative ones as -1.
+func millis(d time.Duration) string {
+	if d < 0 {
+		return "-1"
+	}
+	return strconv.FormatInt(ceilMillis(d), 10)
+}
+
+func ceilMillis(d time.Duration) int64 {
+	ms := d.Milliseconds()
+	if time.Duration(ms)*time.Millisecond < d {
+		ms++
+	}
+	return ms
+}
+
+// NewTopic returns a handle. It does not talk to Redis.
+func NewTopic(client redis.UniversalClient, prefix, name string) *Topic {
+	single := "1"
+	if _, cluster := client.(*redis.ClusterClient); cluster {
+		single = "0"
+	}
+	return &Topic{Name: name, client: client, prefix: prefix, keys: NewKeys(prefix, name), single: single}
+}
+
+// Groups returns the set of groups as last read, reading it if it never was. The topic is entered in
+// the registry first, so that nothing is ever in a topic that a scheduler cannot find.
+func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
+	t.mu.Lock()
+	groups := t.groups
+	t.mu.Unlock()
+	if groups != nil {
+		return groups, nil
+	}
+	if err := t.enroll(ctx); err != nil {
+		return nil, err
+	}
+	call := &Call{
+		script: &openScript,
+		keys:   []string{t.keys.Meta(), t.keys.Groups()},
+		args:   []any{Layout, Token()},
+	}
+	return t.readGroups(ctx, call)
+}
+
+// Register makes sure that the group exists with these options.
+func (t *Topic) Register(ctx context.Context, group string, options GroupOptions) error {
+	if err := t.enroll(ctx); err != nil {
+		return err
+	}
+	call := &Call{
+		script: &registerScript,
+		keys:   []string{t.keys.Meta(), t.keys.Groups(), t.keys.Pending(), t.keys.Scheduler()},
+		args:   []any{Layout, Token(), group, options.encode()},
+	}
+	_, err := t.readGroups(ctx, call)
+	return err
+}
+
+func (t *Topic) readGroups(ctx context.Context, call *Call) (*Groups, error) {
+	if err := Do(ctx, t.client, call); err != nil {
+		return nil, err
+	}
+	reply, err := call.cmd.StringSlice()
+	if err != nil || len(reply) < 2 {
+		return nil, fmt.Errorf("unexpected reply %v: %w", reply, err)
+	}
+	if reply[0] != Layout {
+		return nil, fmt.Errorf("%w: it is %q, this program writes %q", ErrLayout, reply[0], Layout)
+	}
+	groups := &Groups{Version: reply[1], Names: reply[2:]}
+	t.mu.Lock()
+	t.groups = groups
+	t.mu.Unlock()
+	return groups, nil
+}
+
+// forget drops a set of groups that turned out to be stale.
+func (t *Topic) forget(stale *Groups) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.groups == stale {
+		t.groups = nil
+	}
+}
+
+// withGroups runs a call that is made from the set of groups, reading the set again if it has
+// changed under the call.
+func (t *Topic) withGroups(ctx context.Context, run func(*Groups) error) error {
+	for {
+		groups, err := t.Groups(ctx)
+		if err != nil {
+			return err
+		}
+		err = run(groups)
+		if err != errStale {
+			return err
+		}
+		t.forget(groups)
+	}
+}
+
+// enroll enters the topic in the registry, and announces it if it is new there.
+func (t *Topic) enroll(ctx context.Context) error {
+	added, err := t.client.SAdd(ctx, Registry(t.prefix), t.Name).Result()
+	if err != nil || added == 0 {
+		return err
+	}
+	return t.client.Publish(ctx, NewTopics(t.prefix), t.Name).Err()
+}
+
+// Topics calls f with the name of every topic in the registry, in no order, some perhaps twice.
+func Topics(ctx context.Context, client redis.UniversalClient, prefix string, f func(topic string)) error {
+	scan := client.SScan(ctx, Registry(prefix), 0, "", 1000).Iterator()
+	for scan.Next(ctx) {
+		f(scan.Val())
+	}
+	return scan.Err()
+}

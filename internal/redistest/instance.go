@@ -1,0 +1,301 @@
+package redistest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// startTimeout bounds how long a server may take to answer PING, loading its
+// data included.
+const startTimeout = 30 * time.Second
+
+// Instance is a real redis-server that belongs to one test. It ends with the
+// test, and with the test binary however that ends. Its methods are for the
+// test's goroutine: they fail the test by t.Fatal.
+type Instance struct {
+	t    testing.TB
+	bin  string
+	dir  string // holds data, log and socket
+	port int
+	env  []string
+	args []string
+
+	mu   sync.Mutex
+	proc *process // nil: shall be down
+	wg   sync.WaitGroup
+}
+
+// process is one run of the server.
+type process struct {
+	cmd    *exec.Cmd
+	exited chan struct{}
+}
+
+// Start starts a server without persistence, with args added to its command
+// line, such as "--appendonly", "yes", and returns when it answers PING.
+func Start(t testing.TB, args ...string) *Instance {
+	t.Helper()
+	return start(t, freePort, nil, args)
+}
+
+// StartEnv is Start with more environment for the server, such as
+// "LD_PRELOAD="+FaketimeLib(t), "FAKETIME=+2h".
+func StartEnv(t testing.TB, env []string, args ...string) *Instance {
+	t.Helper()
+	return start(t, freePort, env, args)
+}
+
+func start(t testing.TB, pickPort func() int, env, args []string) *Instance {
+	t.Helper()
+	bin := serverBin()
+	if bin == "" {
+		missing(t, "no redis-server: install one, or set REDIS_SERVER_BIN")
+	}
+	in := &Instance{t: t, bin: bin, dir: leashedDir(t), env: env, args: args}
+	t.Cleanup(in.stop)
+
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	var err error
+	for range 5 { // the port may be taken between picking and binding it
+		in.port = pickPort()
+		if err = in.up(); err == nil {
+			return in
+		}
+	}
+	t.Fatal(err)
+	return nil
+}
+
+// Addr is the server's host:port, the same after every restart.
+func (in *Instance) Addr() string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(in.port))
+}
+
+// Client is a new client of the server, closed when t ends.
+func (in *Instance) Client(t testing.TB) redis.UniversalClient {
+	t.Helper()
+	return newClient(t, in.Addr())
+}
+
+// Kill ends the server by SIGKILL. It stays down until Restart.
+func (in *Instance) Kill() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.down()
+}
+
+// Restart starts the server again with the same address, arguments and data
+// directory, killing it first if it runs, and returns when it answers PING.
+func (in *Instance) Restart() {
+	in.t.Helper()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.down()
+	if err := in.up(); err != nil {
+		in.t.Fatal(err)
+	}
+}
+
+// Pause freezes the server by SIGSTOP: connections stay open, nothing answers.
+func (in *Instance) Pause() { in.t.Helper(); in.signal("STOP") }
+
+// Resume ends Pause.
+func (in *Instance) Resume() { in.t.Helper(); in.signal("CONT") }
+
+// RestartCommand is a command line that kills the server by SIGKILL and returns
+// when it answers PING again; for tests that restart it by running a command.
+// Several may run at the same time. The test must still be running, because
+// it is the Instance that starts the killed server again.
+func (in *Instance) RestartCommand() []string {
+	const script = `
+		was=$(cat "$0/ready") && kill -9 "$was" 2>/dev/null
+		tries=0
+		until now=$(cat "$0/ready" 2>/dev/null) && [ "$now" != "$was" ]; do
+			tries=$((tries + 1))
+			[ "$tries" -lt 600 ] || { echo "redis-server did not come back" >&2; exit 1; }
+			sleep 0.05
+		done`
+	return []string{"sh", "-c", script, in.dir}
+}
+
+// signal goes by way of the shell because syscall has no SIGSTOP on Windows,
+// where this package must still compile.
+func (in *Instance) signal(name string) {
+	in.t.Helper()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.proc == nil {
+		in.t.Fatalf("redistest: SIG%s for a server that is down", name)
+	}
+	pid := strconv.Itoa(in.proc.cmd.Process.Pid)
+	if out, err := exec.Command("sh", "-c", `kill -s "$0" "$1"`, name, pid).CombinedOutput(); err != nil {
+		in.t.Fatalf("redistest: SIG%s: %v %s", name, err, out)
+	}
+}
+
+func (in *Instance) stop() {
+	in.Kill()
+	in.wg.Wait()
+}
+
+// down kills the server, if it runs, and waits for its end. The caller holds mu.
+func (in *Instance) down() {
+	if p := in.proc; p != nil {
+		in.proc = nil
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+	}
+}
+
+// up starts the server and waits until it answers PING. The caller holds mu.
+func (in *Instance) up() error {
+	log, err := os.Create(in.path("log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(in.bin, append([]string{
+		"--port", strconv.Itoa(in.port), "--bind", "127.0.0.1", "--unixsocket", in.path("sock"),
+		"--dir", in.dir, "--save", "", "--appendonly", "no",
+	}, in.args...)...)
+	cmd.Env = append(os.Environ(), in.env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	p := &process{cmd: cmd, exited: make(chan struct{})}
+	in.proc = p
+	in.wg.Go(func() { in.watch(p) })
+	if err := in.write("pid", cmd.Process.Pid); err != nil {
+		in.down()
+		return err
+	}
+	if err := in.awaitPong(p); err != nil {
+		in.down()
+		said, _ := os.ReadFile(log.Name())
+		return fmt.Errorf("redistest: %s: %w; it said:\n%s", cmd, err, said)
+	}
+	return in.write("ready", cmd.Process.Pid)
+}
+
+// watch waits for the end of a run. A run that somebody else ended by SIGKILL
+// was ended by RestartCommand, so the server is started again.
+func (in *Instance) watch(p *process) {
+	err := p.cmd.Wait()
+	_ = os.Remove(in.path("ready"))
+	_ = os.Remove(in.path("pid")) // a number that others may get now
+	close(p.exited)
+
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.proc != p {
+		return // as wished
+	}
+	in.proc = nil
+	if err == nil || err.Error() != "signal: killed" {
+		in.t.Errorf("redistest: redis-server ended by itself: %v", err)
+		return
+	}
+	if err := in.up(); err != nil {
+		in.t.Error(err)
+	}
+}
+
+// awaitPong asks through the socket in the server's own directory, where no
+// other server can answer in its place. The server opens it after its port.
+func (in *Instance) awaitPong(p *process) error {
+	answer := "no answer"
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
+		if answer = ping(in.path("sock")); answer == "+PONG" {
+			return nil
+		}
+		select {
+		case <-p.exited:
+			return fmt.Errorf("ended at once: %v", p.cmd.ProcessState)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("not ready after %v: %s", startTimeout, answer)
+}
+
+// ping returns the first line of the server's answer, or why there is none.
+func ping(socket string) string {
+	conn, err := net.DialTimeout("unix", socket, time.Second)
+	if err != nil {
+		return err.Error()
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	_, _ = io.WriteString(conn, "PING\r\n")
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(line)
+}
+
+func (in *Instance) path(name string) string { return filepath.Join(in.dir, name) }
+
+// write replaces a file whole, so that a shell reading it never sees half of it.
+func (in *Instance) write(name string, pid int) error {
+	if err := os.WriteFile(in.path("new"), []byte(strconv.Itoa(pid)), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(in.path("new"), in.path(name))
+}
+
+// leashedDir makes a directory and ties it to this process: a shell waits for
+// the end of its standard input, which also comes when the test binary
+// panics or is killed, and then kills the server whose number is in the file
+// "pid" and removes the directory.
+func leashedDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "redistest-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leash := exec.Command("sh", "-c", `
+		trap "" HUP INT QUIT TERM
+		read _
+		pid=$(cat "$0/pid" 2>/dev/null) && kill -9 "$pid"
+		rm -rf "$0"`, dir)
+	hold, err := leash.StdinPipe()
+	if err == nil {
+		err = leash.Start()
+	}
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = hold.Close()
+		_ = leash.Wait()
+	})
+	return dir
+}
+
+// freePort picks below the ports that systems hand out by themselves, lest a
+// client that redials a killed server gets the server's port for its own end.
+func freePort() int {
+	for {
+		port := 20000 + rand.IntN(12000)
+		if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			_ = l.Close()
+			return port
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package redistest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"regexp"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+// Server is one Redis, embedded or real, as a subtest of Both sees it.
+type Server struct {
+	Client redis.UniversalClient
+	Prefix string               // begins every key of this subtest; unique; without braces or SCAN wildcards
+	Mini   *miniredis.Miniredis // nil on the real server
+
+	hooks *[]func()
+}
+
+// OnCleanup calls check after all of the subtest's own cleanups and before its
+// keys are deleted, wherever in the subtest it was registered. It is the place
+// to look at what was left in Redis. The last one registered runs first.
+func (s Server) OnCleanup(check func()) {
+	*s.hooks = append(*s.hooks, check)
+}
+
+// Both runs the same test on an embedded and on the real Redis, as the parallel
+// subtests "embedded" and "real". Being parallel, they run after the calling
+// test function has returned.
+func Both(t *testing.T, test func(t *testing.T, s Server)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		mini, client := Embedded(t)
+		test(t, newServer(t, client, mini))
+	})
+	t.Run("real", func(t *testing.T) {
+		t.Parallel()
+		test(t, newServer(t, Client(t), nil))
+	})
+}
+
+func newServer(t *testing.T, client redis.UniversalClient, mini *miniredis.Miniredis) Server {
+	s := Server{Client: client, Prefix: uniquePrefix(t), Mini: mini, hooks: new([]func())}
+	// The test may close its client, so what follows has another one.
+	sweeper := client
+	if mini == nil {
+		sweeper = newClient(t, Addr(t))
+	}
+	t.Cleanup(func() {
+		if mini == nil {
+			defer deleteKeys(t, sweeper, s.Prefix)
+		}
+		for i := len(*s.hooks) - 1; i >= 0; i-- {
+			(*s.hooks)[i]()
+		}
+	})
+	return s
+}
+
+var notInPrefix = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
+
+func uniquePrefix(t *testing.T) string {
+	id := make([]byte, 4)
+	_, _ = rand.Read(id) // never fails
+	name := notInPrefix.ReplaceAllString(t.Name(), "-")
+	return "test-" + hex.EncodeToString(id) + ":" + name[:min(len(name), 80)]
+}
+
+// deleteKeys deletes every key that begins with prefix.
+func deleteKeys(t *testing.T, client redis.UniversalClient, prefix string) {
+	ctx := context.Background()
+	var cursor uint64
+	for {
+		keys, next, err := client.Scan(ctx, cursor, prefix+"*", 1000).Result()
+		if err == nil && len(keys) > 0 {
+			err = client.Unlink(ctx, keys...).Err()
+		}
+		if err != nil {
+			t.Errorf("redistest: deleting %s*: %v", prefix, err)
+			return
+		}
+		if cursor = next; cursor == 0 {
+			return
+		}
+	}
+}

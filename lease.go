@@ -1,0 +1,114 @@
+package redisdelay
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// planExtend returns the deliveries whose lease is to be extended, in order. It runs three times in a
+// lease, so that two calls may fail. s.mu is held.
+func (s *subscription) planExtend(now time.Time) []*delivery {
+	s.nextExtend = now.Add(s.config.LeaseDuration / 3)
+	s.loseExpired(now)
+	var extend []*delivery
+	for d := range s.inHand {
+		if !d.handed.IsZero() && s.config.MaxExtension >= 0 {
+			end := d.handed.Add(s.config.LeaseDuration + s.config.MaxExtension)
+			if !now.Before(end) {
+				s.giveUp(d)
+				continue
+			}
+			if end.Before(s.nextExtend) {
+				s.nextExtend = end
+			}
+		}
+		extend = append(extend, d)
+	}
+	extend = append(extend, s.buffer...)
+	slices.SortFunc(extend, func(a, b *delivery) int { return cmp.Compare(a.sequence, b.sequence) })
+	return extend
+}
+
+// giveUp takes a message from a handler that has run for too long. s.mu is held.
+func (s *subscription) giveUp(d *delivery) {
+	delete(s.inHand, d)
+	d.cancel(ErrLeaseLost)
+	f := queue.Failure{
+		Leased: &d.Leased,
+		Limit:  d.limit,
+		Reason: fmt.Sprintf("the handler ran for longer than %v (LeaseDuration and MaxExtension)",
+			s.config.LeaseDuration+s.config.MaxExtension),
+	}
+	f.Retry = queue.In(s.config.Backoff(d.info.Number))
+	s.settled.nacks = append(s.settled.nacks, f)
+	s.logger.Info("A handler ran for too long, its message is delivered again", watermill.LogFields{
+		"message_id": d.ID,
+	})
+	signal(s.feed)
+}
+
+// extended takes in which leases were lost, and the deadlines of the others. s.mu is held.
+func (s *subscription) extended(asked []*delivery, calls []*queue.Call, sent time.Time) {
+	lost := map[string]bool{}
+	for _, c := range calls {
+		ids, err := queue.ReadLost(c)
+		if err != nil {
+			return // the old deadlines hold
+		}
+		for _, id := range ids {
+			lost[id] = true
+		}
+	}
+	for _, d := range asked {
+		if lost[d.ID] {
+			s.lose(d)
+		} else {
+			d.deadline = sent.Add(s.config.LeaseDuration)
+		}
+	}
+}
+
+// loseExpired ends the deliveries whose lease was not extended in time, as far as can be told here:
+// they are another's by now, or soon. s.mu is held.
+func (s *subscription) loseExpired(now time.Time) {
+	for d := range s.inHand {
+		if now.After(d.deadline) {
+			s.lose(d)
+		}
+	}
+	for _, d := range slices.Clone(s.buffer) {
+		if now.After(d.deadline) {
+			s.lose(d)
+		}
+	}
+}
+
+// lose ends a delivery whose message is another's now. s.mu is held.
+func (s *subscription) lose(d *delivery) {
+	if _, held := s.inHand[d]; held {
+		s.logger.Info("The lease of a message was lost while its handler ran", watermill.LogFields{
+			"message_id": d.ID,
+		})
+	}
+	delete(s.inHand, d)
+	if i := slices.Index(s.buffer, d); i >= 0 {
+		s.buffer = slices.Delete(s.buffer, i, i+1)
+	}
+	d.cancel(ErrLeaseLost)
+	signal(s.feed)
+	signal(s.kick)
+}
+
+func leases(deliveries []*delivery) []*queue.Leased {
+	held := make([]*queue.Leased, len(deliveries))
+	for i, d := range deliveries {
+		held[i] = &d.Leased
+	}
+	return held
+}

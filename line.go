@@ -1,0 +1,146 @@
+package redisdelay
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// What goes to Redis together at most, when concurrent calls are joined.
+const (
+	joinedMessages = 1000
+	joinedBytes    = 1 << 20
+)
+
+// line is where calls of Publish for one topic queue up. One call to Redis is under way at a time;
+// whoever comes meanwhile waits, and all who wait go together next. So a lone call never waits, and
+// many cost few round trips. The first of those who wait makes the call for all: there is no
+// goroutine of the line's own.
+type line struct {
+	publisher *Publisher
+	topic     *queue.Topic
+
+	mu      sync.Mutex
+	busy    bool
+	waiting []*batch
+
+	number uint64 // of the last call to Redis; the leader's
+}
+
+// batch is the messages of one Publish call.
+type batch struct {
+	messages []queue.Message
+	bytes    int
+	turn     chan turn
+}
+
+// turn ends the wait of a batch: either it was published with the result err, or it is to make the
+// call to Redis for all of lead, itself included.
+type turn struct {
+	lead []*batch
+	err  error
+}
+
+// publish returns when the batch is in Redis, or is not going to be.
+func (l *line) publish(ctx context.Context, b *batch) error {
+	l.mu.Lock()
+	if err := l.identify(b); err != nil {
+		l.mu.Unlock()
+		return err
+	}
+	lead := []*batch{b}
+	if l.busy {
+		b.turn = make(chan turn, 1)
+		l.waiting = append(l.waiting, b)
+		l.mu.Unlock()
+		t := l.wait(ctx, b)
+		if t.lead == nil {
+			return t.err
+		}
+		lead = t.lead
+	} else {
+		l.busy = true
+		l.mu.Unlock()
+	}
+	return l.send(lead)
+}
+
+// identify gives the messages their IDs, in the order in which they queue up. l.mu is held.
+func (l *line) identify(b *batch) error {
+	now := time.Now()
+	for i := range b.messages {
+		id, err := l.publisher.ids.Next(now)
+		if err != nil {
+			return err
+		}
+		b.messages[i].ID = id
+	}
+	return nil
+}
+
+// wait waits for the batch's turn. If the context ends before, the batch leaves the line.
+func (l *line) wait(ctx context.Context, b *batch) turn {
+	select {
+	case t := <-b.turn:
+		return t
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	i := slices.Index(l.waiting, b)
+	if i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+	}
+	l.mu.Unlock()
+	if i >= 0 {
+		return turn{err: ctx.Err()}
+	}
+	return <-b.turn // it is on its way
+}
+
+// send publishes the batches of the lead, the first of which is the caller's, and passes the lead on.
+func (l *line) send(lead []*batch) error {
+	messages := lead[0].messages
+	for _, b := range lead[1:] {
+		messages = append(messages, b.messages...)
+	}
+	l.number++
+	err := l.topic.Publish(l.publisher.ctx, l.publisher.id, l.number, messages)
+	if err != nil && l.publisher.ctx.Err() != nil {
+		err = errors.Join(ErrClosed, err)
+	}
+
+	l.mu.Lock()
+	next := l.next()
+	l.busy = next != nil
+	l.mu.Unlock()
+	if next != nil {
+		next[0].turn <- turn{lead: next}
+	}
+	for _, b := range lead[1:] {
+		b.turn <- turn{err: err}
+	}
+	return err
+}
+
+// next takes from those who wait what goes to Redis together. l.mu is held.
+func (l *line) next() []*batch {
+	count, bytes, n := 0, 0, 0
+	for ; n < len(l.waiting); n++ {
+		b := l.waiting[n]
+		if n > 0 && (count+len(b.messages) > joinedMessages || bytes+b.bytes > joinedBytes) {
+			break
+		}
+		count += len(b.messages)
+		bytes += b.bytes
+	}
+	if n == 0 {
+		return nil
+	}
+	lead := slices.Clone(l.waiting[:n])
+	l.waiting = slices.Delete(l.waiting, 0, n)
+	return lead
+}

@@ -1,0 +1,227 @@
+package redisdelay
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// binaryVersion is the first byte of every message that BinaryMarshaler writes.
+const binaryVersion = 1
+
+// BinaryMarshaler is the default Marshaler and Unmarshaler: a compact binary form.
+//
+//	version   1 byte, 1
+//	UUID      0 and 16 bytes for a UUID in its usual text (36 characters, lower-case);
+//	          for any other text its length plus 1, then its bytes
+//	metadata  the number of pairs, then for each pair, in ascending byte order of the keys:
+//	          length of the key, key, length of the value, value
+//	payload   the rest
+//
+// Lengths and counts are unsigned varints, as in encoding/binary. A message has exactly one
+// form: Unmarshal refuses keys out of order or repeated, varints longer than needed, and a UUID
+// as text that could have been packed. UUID, keys and values may hold any bytes.
+//
+// A nil and an empty payload are stored alike and come back empty; metadata comes back never
+// nil. The payload of an unmarshaled message shares memory with data.
+type BinaryMarshaler struct{}
+
+var _ MarshalerUnmarshaler = BinaryMarshaler{}
+
+// Marshal never returns an error.
+func (BinaryMarshaler) Marshal(_ string, msg *message.Message) ([]byte, error) {
+	packed, canonical := packUUID(msg.UUID)
+
+	// The usual handful of keys is sorted without an allocation.
+	var scratch [16]string
+	keys := scratch[:0]
+
+	size := 1 + 1 + len(packed) + uvarintSize(len(msg.Metadata)) + len(msg.Payload)
+	if !canonical {
+		size += uvarintSize(len(msg.UUID)+1) - 1 + len(msg.UUID) - len(packed)
+	}
+	for key, value := range msg.Metadata {
+		keys = append(keys, key)
+		size += uvarintSize(len(key)) + len(key) + uvarintSize(len(value)) + len(value)
+	}
+	slices.Sort(keys)
+
+	data := make([]byte, 0, size)
+	data = append(data, binaryVersion)
+	if canonical {
+		data = append(data, 0)
+		data = append(data, packed[:]...)
+	} else {
+		data = binary.AppendUvarint(data, uint64(len(msg.UUID))+1)
+		data = append(data, msg.UUID...)
+	}
+	data = binary.AppendUvarint(data, uint64(len(keys)))
+	for _, key := range keys {
+		data = appendText(data, key)
+		data = appendText(data, msg.Metadata[key])
+	}
+	return append(data, msg.Payload...), nil
+}
+
+// Unmarshal returns an error that wraps ErrMalformed for bytes that Marshal cannot have written.
+// It allocates no more than a small multiple of len(data), whatever the bytes claim.
+func (BinaryMarshaler) Unmarshal(_ string, data []byte) (*message.Message, error) {
+	if len(data) == 0 {
+		return nil, fmt.Errorf("%w: no bytes", ErrMalformed)
+	}
+	if data[0] != binaryVersion {
+		return nil, fmt.Errorf("%w: unknown version %d of the binary form; was it written by another Marshaler?",
+			ErrMalformed, data[0])
+	}
+	in := binaryReader{rest: data[1:]}
+	uuid, err := in.uuid()
+	if err != nil {
+		return nil, err
+	}
+	msg := message.NewMessage(uuid, nil)
+	if err := in.metadataInto(msg.Metadata); err != nil {
+		return nil, err
+	}
+	// Clipped, so that appending to the payload cannot write into data's spare capacity.
+	msg.Payload = slices.Clip(in.rest)
+	return msg, nil
+}
+
+// binaryReader takes the parts of the binary form from the front of rest.
+type binaryReader struct{ rest []byte }
+
+func (r *binaryReader) uuid() (string, error) {
+	n, err := r.uvarint("length of the UUID")
+	if err != nil {
+		return "", err
+	}
+	if n == 0 {
+		packed, err := r.bytes(16, "packed UUID")
+		if err != nil {
+			return "", err
+		}
+		return unpackUUID([16]byte(packed)), nil
+	}
+	text, err := r.bytes(n-1, "UUID")
+	if err != nil {
+		return "", err
+	}
+	uuid := string(text)
+	if _, canonical := packUUID(uuid); canonical {
+		return "", fmt.Errorf("%w: UUID %s is not packed", ErrMalformed, uuid)
+	}
+	return uuid, nil
+}
+
+// metadataInto lets the map grow with the pairs it reads, since their number is only claimed.
+func (r *binaryReader) metadataInto(metadata message.Metadata) error {
+	count, err := r.uvarint("number of metadata pairs")
+	if err != nil {
+		return err
+	}
+	// A pair takes at least the two bytes of its lengths.
+	if count > uint64(len(r.rest))/2 {
+		return fmt.Errorf("%w: %d metadata pairs in %d bytes", ErrMalformed, count, len(r.rest))
+	}
+	previous := ""
+	for i := range count {
+		key, err := r.text("metadata key")
+		if err != nil {
+			return err
+		}
+		if i > 0 && key <= previous {
+			return fmt.Errorf("%w: metadata key %d is repeated or out of order", ErrMalformed, i+1)
+		}
+		value, err := r.text("metadata value")
+		if err != nil {
+			return err
+		}
+		metadata[key] = value
+		previous = key
+	}
+	return nil
+}
+
+func (r *binaryReader) text(what string) (string, error) {
+	n, err := r.uvarint(what)
+	if err != nil {
+		return "", err
+	}
+	text, err := r.bytes(n, what)
+	return string(text), err
+}
+
+func (r *binaryReader) uvarint(what string) (uint64, error) {
+	value, size := binary.Uvarint(r.rest)
+	if size <= 0 {
+		return 0, fmt.Errorf("%w: %s: bad or cut varint", ErrMalformed, what)
+	}
+	if size > 1 && r.rest[size-1] == 0 {
+		return 0, fmt.Errorf("%w: %s: varint longer than needed", ErrMalformed, what)
+	}
+	r.rest = r.rest[size:]
+	return value, nil
+}
+
+func (r *binaryReader) bytes(n uint64, what string) ([]byte, error) {
+	if n > uint64(len(r.rest)) {
+		return nil, fmt.Errorf("%w: %s of %d bytes, %d are left", ErrMalformed, what, n, len(r.rest))
+	}
+	taken := r.rest[:n]
+	r.rest = r.rest[n:]
+	return taken, nil
+}
+
+func appendText(data []byte, text string) []byte {
+	data = binary.AppendUvarint(data, uint64(len(text)))
+	return append(data, text...)
+}
+
+// uvarintSize is the number of bytes that binary.AppendUvarint adds for n: seven bits a byte.
+func uvarintSize(n int) int {
+	return (bits.Len64(uint64(n)|1) + 6) / 7
+}
+
+// packUUID returns the 16 bytes of a UUID in its usual text. Any other text, upper-case too, is
+// not ok, because it would not come back as it was.
+func packUUID(text string) (packed [16]byte, ok bool) {
+	if len(text) != 36 {
+		return packed, false
+	}
+	digits := 0
+	for i := range len(text) {
+		c := text[i]
+		if i == 8 || i == 13 || i == 18 || i == 23 {
+			if c != '-' {
+				return packed, false
+			}
+			continue
+		}
+		switch {
+		case '0' <= c && c <= '9':
+			c -= '0'
+		case 'a' <= c && c <= 'f':
+			c -= 'a' - 10
+		default:
+			return packed, false
+		}
+		packed[digits/2] = packed[digits/2]<<4 | c
+		digits++
+	}
+	return packed, true
+}
+
+func unpackUUID(packed [16]byte) string {
+	text := make([]byte, 0, 36)
+	for i, b := range packed {
+		if i == 4 || i == 6 || i == 8 || i == 10 {
+			text = append(text, '-')
+		}
+		text = hex.AppendEncode(text, []byte{b})
+	}
+	return string(text)
+}

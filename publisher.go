@@ -1,0 +1,256 @@
+package redisdelay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// PublisherConfig configures a Publisher.
+type PublisherConfig struct {
+	// Client is the connection to Redis, required. It stays the caller's: Close never closes it.
+	// A *redis.Ring is refused, because its shards do not share wake-ups.
+	Client redis.UniversalClient
+
+	// Marshaler turns messages into bytes. Default BinaryMarshaler{}.
+	Marshaler Marshaler
+
+	// KeyPrefix is what all keys in Redis begin with. Default DefaultKeyPrefix. Braces are not
+	// allowed.
+	KeyPrefix string
+
+	// MaxMessageBytes is the largest message, marshaled. Default 8 MiB.
+	MaxMessageBytes int
+
+	// MaxPublishMessages and MaxPublishBytes limit one Publish call, which is one atomic step of the
+	// server, during which it does nothing else. Default 10,000 messages and 32 MiB.
+	MaxPublishMessages int
+	MaxPublishBytes    int
+
+	// CloseTimeout is how long Close waits for calls of Publish under way. Default 10s.
+	CloseTimeout time.Duration
+}
+
+func (c *PublisherConfig) setDefaults() {
+	if c.Marshaler == nil {
+		c.Marshaler = BinaryMarshaler{}
+	}
+	c.KeyPrefix = cmp.Or(c.KeyPrefix, DefaultKeyPrefix)
+	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 8<<20)
+	c.MaxPublishMessages = cmp.Or(c.MaxPublishMessages, 10_000)
+	c.MaxPublishBytes = cmp.Or(c.MaxPublishBytes, 32<<20)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
+}
+
+// Validate reports every fault of the configuration at once. NewPublisher calls it.
+func (c PublisherConfig) Validate() error {
+	return errors.Join(
+		invalid("Client", queue.CheckClient(c.Client)),
+		invalid("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
+		invalid("MaxMessageBytes", notNegative(c.MaxMessageBytes)),
+		invalid("MaxPublishMessages", notNegative(c.MaxPublishMessages)),
+		invalid("MaxPublishBytes", notNegative(c.MaxPublishBytes)),
+		invalid("CloseTimeout", notNegative(c.CloseTimeout)),
+	)
+}
+
+// Publisher is a Watermill Publisher that keeps messages in Redis until they are due.
+// It is safe for concurrent use.
+type Publisher struct {
+	config PublisherConfig
+	logger watermill.LoggerAdapter
+	id     string
+	ids    *queue.IDs
+
+	// ctx is what calls to Redis run under: a caller's context ends its own wait only.
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu       sync.Mutex
+	closed   bool
+	underWay sync.WaitGroup
+	lines    map[string]*line
+}
+
+var _ message.Publisher = (*Publisher)(nil)
+
+// NewPublisher returns a Publisher. It does not talk to Redis yet. A nil logger logs nothing.
+func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config.setDefaults()
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	p := &Publisher{
+		config: config,
+		logger: logger.With(watermill.LogFields{"component": "redisdelay.publisher"}),
+		id:     queue.Token(),
+		ids:    queue.NewIDs(),
+		lines:  map[string]*line{},
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	return p, nil
+}
+
+// Publish puts messages into Redis, each to be delivered when its delay is over: see DelayKey and
+// DelayUntilKey; the keys of Watermill's components/delay count too, as does a delay.WithContext in a
+// message's context. Messages without delay are delivered at once.
+//
+// A call is one atomic step: if it returns nil, all messages are in Redis; if it returns an error
+// about a message or its size, none is. An error from the network leaves open whether they are, as
+// it does with any server; what the client repeats by itself after a lost reply is not doubled.
+// Messages of one Publisher that are due at the same time keep their order. Messages are not changed.
+//
+// Concurrent calls go to Redis together. A message's context, if it ends while the call still waits
+// for that, takes the call back; it does not interrupt what is on its way. The context of a delivered
+// message does not count.
+//
+// Errors wrap ErrClosed, ErrInvalidTopic, ErrInvalidDelay, ErrInvalidMetadata, ErrMessageTooLarge or
+// ErrPublishTooLarge, or come from the Marshaler, the context, or Redis.
+func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
+	if err := checkTopic(topic); err != nil {
+		return err
+	}
+	waiting, err := p.prepare(topic, messages)
+	if err != nil {
+		return fmt.Errorf("publish to topic %q: %w", topic, err)
+	}
+	l, err := p.begin(topic)
+	if err != nil {
+		return err
+	}
+	defer p.underWay.Done()
+	if len(messages) == 0 {
+		return nil
+	}
+	if err := l.publish(callerContext(messages), waiting); err != nil {
+		return fmt.Errorf("publish to topic %q: %w", topic, err)
+	}
+	return nil
+}
+
+// begin counts a call as under way, unless the publisher is closed, and returns the topic's line.
+func (p *Publisher) begin(topic string) (*line, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, fmt.Errorf("publisher: %w", ErrClosed)
+	}
+	p.underWay.Add(1)
+	l := p.lines[topic]
+	if l == nil {
+		l = &line{publisher: p, topic: queue.NewTopic(p.config.Client, p.config.KeyPrefix, topic)}
+		p.lines[topic] = l
+	}
+	return l, nil
+}
+
+// prepare checks and marshals all messages, so that a bad one keeps the whole call from being sent.
+func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, error) {
+	if n := len(messages); n > p.config.MaxPublishMessages {
+		return nil, fmt.Errorf("%w: %d messages, at most %d are allowed (MaxPublishMessages)",
+			ErrPublishTooLarge, n, p.config.MaxPublishMessages)
+	}
+	now := time.Now()
+	b := &batch{messages: make([]queue.Message, len(messages))}
+	for i, msg := range messages {
+		m, err := p.prepareOne(topic, msg, now)
+		if err != nil {
+			return nil, fmt.Errorf("message %d (UUID %q): %w", i, msg.UUID, err)
+		}
+		b.messages[i] = m
+		b.bytes += len(m.Body)
+	}
+	if b.bytes > p.config.MaxPublishBytes {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d are allowed (MaxPublishBytes)",
+			ErrPublishTooLarge, b.bytes, p.config.MaxPublishBytes)
+	}
+	return b, nil
+}
+
+func (p *Publisher) prepareOne(topic string, msg *message.Message, now time.Time) (queue.Message, error) {
+	_, delivered := DeliveryFromContext(msg.Context())
+	if err := msg.Context().Err(); err != nil && !delivered {
+		return queue.Message{}, err
+	}
+	due, err := publishDue(msg, now)
+	if err != nil {
+		return queue.Message{}, err
+	}
+	limit, _, err := maxDeliveries(msg.Metadata)
+	if err != nil {
+		return queue.Message{}, err
+	}
+	body, err := p.config.Marshaler.Marshal(topic, withoutDelay(msg, delivered))
+	if err != nil {
+		return queue.Message{}, fmt.Errorf("marshal: %w", err)
+	}
+	if len(body) > p.config.MaxMessageBytes {
+		return queue.Message{}, fmt.Errorf("%w: %d bytes marshaled, at most %d are allowed (MaxMessageBytes)",
+			ErrMessageTooLarge, len(body), p.config.MaxMessageBytes)
+	}
+	return queue.Message{Due: due.queued(), Options: queue.Options{MaxDeliveries: limit}, Body: body}, nil
+}
+
+// withoutDelay returns the message as consumers are to see it: without the keys that delayed it, so
+// that a handler which publishes it on does not delay it twice. A message that a handler passes on
+// out of a delivery keeps what Watermill's DelayOnError counts on from.
+func withoutDelay(msg *message.Message, delivered bool) *message.Message {
+	metadata := stripDelay(msg.Metadata, delivered)
+	if len(metadata) == len(msg.Metadata) {
+		return msg
+	}
+	stored := message.NewMessage(msg.UUID, msg.Payload)
+	stored.Metadata = metadata
+	stored.SetContext(msg.Context())
+	return stored
+}
+
+// callerContext is the context that may take a waiting call back.
+func callerContext(messages []*message.Message) context.Context {
+	ctx := messages[0].Context()
+	if _, delivered := DeliveryFromContext(ctx); delivered {
+		return context.Background()
+	}
+	return ctx
+}
+
+// Close waits until the calls of Publish under way have ended, CloseTimeout at most, and refuses new
+// ones. It may be called more than once, and from several goroutines.
+func (p *Publisher) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.underWay.Wait()
+	}()
+	timeout := time.NewTimer(p.config.CloseTimeout)
+	defer timeout.Stop()
+	select {
+	case <-ended:
+		p.cancel()
+		return nil
+	case <-timeout.C:
+	}
+	p.cancel()
+	select {
+	case <-ended:
+	case <-time.After(time.Second / 2):
+		// The client does not give up the connection before its own timeout.
+	}
+	return fmt.Errorf("close publisher: calls of Publish were under way after %v (CloseTimeout) and are given up", p.config.CloseTimeout)
+}

@@ -1,0 +1,226 @@
+// Package scheduler does the due-time work of topics: it makes messages ready when they are due,
+// takes back those whose lease has run out, and purges dead letters past their retention.
+//
+// A scheduler runs inside every Subscriber. A Scheduler of its own is for programs that only publish,
+// or whose subscribers come and go. Any number may serve a topic: one does the work, another watches
+// it, and Redis holds who is which.
+package scheduler
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/delayqueue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+var (
+	// ErrInvalidConfig means that a field of the Config cannot be used; the error names it.
+	ErrInvalidConfig = errors.New("invalid scheduler configuration")
+	// ErrAlreadyRun means that Run was called a second time.
+	ErrAlreadyRun = errors.New("scheduler was run before")
+)
+
+// Config configures a Scheduler.
+type Config struct {
+	// Client is the connection to Redis, required. It stays the caller's: the scheduler never closes
+	// it. A *redis.Ring is refused, because its shards do not share wake-ups.
+	Client redis.UniversalClient
+
+	// KeyPrefix is what all keys begin with, the same as the publishers'. Default "redisdelay".
+	// Braces are not allowed.
+	KeyPrefix string
+
+	// Topics are the topics to serve. If nil, all topics under the prefix are served, and a new one
+	// within a second of its first use.
+	Topics []string
+}
+
+func (c *Config) setDefaults() {
+	c.KeyPrefix = cmp.Or(c.KeyPrefix, queue.DefaultPrefix)
+}
+
+// Validate reports every fault of the configuration at once.
+func (c Config) Validate() error {
+	c.setDefaults()
+	return errors.Join(
+		wrap("Client", queue.CheckClient(c.Client)),
+		wrap("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
+	)
+}
+
+func wrap(field string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %s %w", ErrInvalidConfig, field, err)
+}
+
+// workers is how many goroutines talk to Redis at most; each takes many topics in one round trip.
+const workers = 4
+
+// batch is how many topics go in one round trip at most.
+const batch = 128
+
+// Scheduler serves topics. Its methods are safe for concurrent use.
+type Scheduler struct {
+	config  Config
+	logger  watermill.LoggerAdapter
+	started atomic.Bool
+	mailbox *queue.Mailbox
+	agenda  *delayqueue.Queue[appointment]
+	outage  atomic.Bool
+
+	mu     sync.Mutex
+	topics map[string]*served
+	ended  bool
+}
+
+// New returns a scheduler that serves nothing until Run.
+func New(config Config, logger watermill.LoggerAdapter) (*Scheduler, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config.setDefaults()
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	return &Scheduler{
+		config: config,
+		logger: logger.With(watermill.LogFields{"component": "redisdelay.scheduler"}),
+		agenda: delayqueue.New[appointment](0),
+		topics: map[string]*served{},
+	}, nil
+}
+
+// Run serves the topics until the context ends, and returns nil then. It keeps trying while Redis
+// cannot be reached. A Scheduler runs once; a second Run returns ErrAlreadyRun.
+func (s *Scheduler) Run(ctx context.Context) error {
+	if s.started.Swap(true) {
+		return ErrAlreadyRun
+	}
+	mailbox, closeMailbox := queue.OpenMailbox(s.config.Client, s.config.KeyPrefix)
+	defer closeMailbox()
+
+	s.mu.Lock()
+	s.mailbox = mailbox
+	for _, t := range s.topics {
+		s.begin(t)
+	}
+	s.mu.Unlock()
+	for _, topic := range s.config.Topics {
+		s.Add(topic)
+	}
+
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() { s.work(ctx) })
+	}
+	if s.config.Topics == nil {
+		wg.Go(func() {
+			queue.WatchTopics(ctx, s.config.Client, s.config.KeyPrefix, s.addOnce, func(err error) {
+				s.logger.Error("Cannot read the registry of topics, trying again", err, nil)
+			})
+		})
+	}
+	wg.Wait()
+	s.end()
+	return nil
+}
+
+// end leaves all topics, so that others take over at once.
+func (s *Scheduler) end() {
+	s.mu.Lock()
+	s.ended = true
+	left := make([]*served, 0, len(s.topics))
+	for _, t := range s.topics {
+		left = append(left, t)
+	}
+	s.topics = map[string]*served{}
+	s.mu.Unlock()
+	s.agenda.Close()
+	s.leave(left...)
+}
+
+// leave resigns from topics. What cannot be said is found out: the lease ends by itself.
+func (s *Scheduler) leave(topics ...*served) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	var calls []*queue.Call
+	for _, t := range topics {
+		if t.stop != nil {
+			t.stop()
+			calls = append(calls, t.topic.ResignCall(t.address))
+		}
+	}
+	for len(calls) > 0 && ctx.Err() == nil {
+		n := min(batch, len(calls))
+		if err := queue.Do(ctx, s.config.Client, calls[:n]...); err != nil {
+			s.logger.Debug("Cannot resign, others take over by themselves", watermill.LogFields{"err": err})
+			return
+		}
+		calls = calls[n:]
+	}
+}
+
+// Add serves one more topic. Each Add wants one Remove.
+func (s *Scheduler) Add(topic string) { s.add(topic, true) }
+
+// addOnce serves a topic that may be served already.
+func (s *Scheduler) addOnce(topic string) { s.add(topic, false) }
+
+func (s *Scheduler) add(topic string, again bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return
+	}
+	t := s.topics[topic]
+	if t == nil {
+		t = &served{topic: queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic)}
+		s.topics[topic] = t
+		if s.mailbox != nil {
+			s.begin(t)
+		}
+	} else if !again {
+		return
+	}
+	t.users++
+}
+
+// Remove undoes one Add. After the last, the topic is served no more.
+func (s *Scheduler) Remove(topic string) {
+	s.mu.Lock()
+	t := s.topics[topic]
+	if t == nil {
+		s.mu.Unlock()
+		return
+	}
+	t.users--
+	idle := false
+	if t.users == 0 {
+		delete(s.topics, topic)
+		t.mu.Lock()
+		t.removed = true
+		idle = !t.busy // else the worker leaves when it is done
+		t.mu.Unlock()
+	}
+	s.mu.Unlock()
+	if idle {
+		s.leave(t)
+	}
+}
+
+// begin gives a topic its address and has a worker look at it at once.
+func (s *Scheduler) begin(t *served) {
+	t.address, t.stop = s.mailbox.Receive(func(argument string) { s.told(t, argument) })
+	s.look(t, time.Now())
+}

@@ -1,0 +1,213 @@
+package scheduler
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// served is a topic that the scheduler serves.
+type served struct {
+	topic   *queue.Topic
+	users   int // guarded by Scheduler.mu
+	address string
+	stop    func()
+
+	mu      sync.Mutex
+	target  time.Time // when to look next
+	armed   time.Time // the earliest appointment in the agenda; zero: none
+	busy    bool      // a worker is looking; it makes the next appointment
+	removed bool
+	failed  int // looks in a row that failed
+	fault   string
+}
+
+// appointment is a topic to look at, at a time. A topic has several in the agenda when an event came
+// up that is earlier than what was known; all but the earliest are stale and do nothing.
+type appointment struct {
+	served *served
+	at     time.Time
+}
+
+// told takes a message from the mailbox: an event in so many milliseconds, or "" to look at once.
+func (s *Scheduler) told(t *served, argument string) {
+	ms, _ := strconv.ParseInt(argument, 10, 64)
+	s.look(t, time.Now().Add(time.Duration(ms)*time.Millisecond))
+}
+
+// look has a worker look at the topic at a time, unless it will earlier.
+func (s *Scheduler) look(t *served, at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.target.IsZero() || at.Before(t.target) {
+		t.target = at
+	}
+	if !t.busy {
+		s.arm(t)
+	}
+}
+
+// arm makes the appointment for the target, unless there is an earlier one. t.mu is held.
+func (s *Scheduler) arm(t *served) {
+	if t.removed || (!t.armed.IsZero() && !t.target.Before(t.armed)) {
+		return
+	}
+	t.armed = t.target
+	_ = s.agenda.Enqueue(context.Background(), appointment{t, t.target}, t.target) // closed: Run has ended
+}
+
+// begins tells whether an appointment is to be kept; if so the topic is the worker's until done.
+func (s *Scheduler) begins(a appointment) bool {
+	t := a.served
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !a.at.Equal(t.armed) {
+		return false // an earlier one replaced it
+	}
+	t.armed = time.Time{}
+	if t.removed || t.busy {
+		return false
+	}
+	if time.Now().Before(t.target) {
+		s.arm(t)
+		return false
+	}
+	t.target = time.Time{}
+	t.busy = true
+	return true
+}
+
+// done makes the next appointment, or an earlier one that came up meanwhile.
+func (s *Scheduler) done(t *served, wait time.Duration) {
+	at := time.Now().Add(wait)
+	t.mu.Lock()
+	if t.removed {
+		t.mu.Unlock()
+		s.leave(t)
+		return
+	}
+	defer t.mu.Unlock()
+	t.busy = false
+	if t.target.IsZero() || at.Before(t.target) {
+		t.target = at
+	}
+	s.arm(t)
+}
+
+// work keeps appointments, as many as are due in one round trip, until the context ends.
+func (s *Scheduler) work(ctx context.Context) {
+	for {
+		a, err := s.agenda.Dequeue(ctx)
+		if err != nil {
+			return
+		}
+		var due []*served
+		for ok := true; ok; {
+			if s.begins(a) {
+				due = append(due, a.served)
+			}
+			ok = false
+			if len(due) < batch {
+				a, ok = s.agenda.TryDequeue()
+			}
+		}
+		if len(due) > 0 {
+			s.promote(ctx, due)
+		}
+	}
+}
+
+// promote looks at topics: what is due becomes ready, and each gets its next appointment.
+func (s *Scheduler) promote(ctx context.Context, due []*served) {
+	poll := s.mailbox.Poll()
+	type look struct {
+		*served
+		groups *queue.Groups
+		call   *queue.Call
+	}
+	looks := make([]look, 0, len(due))
+	calls := make([]*queue.Call, 0, len(due))
+	for _, t := range due {
+		groups, err := t.topic.Groups(ctx)
+		if err != nil {
+			s.retry(ctx, t, err, poll)
+			continue
+		}
+		call := t.topic.PromoteCall(groups, t.address, 3*poll)
+		looks = append(looks, look{t, groups, call})
+		calls = append(calls, call)
+	}
+	if len(calls) == 0 {
+		return
+	}
+	_ = queue.Do(ctx, s.config.Client, calls...) // each look reads its own error
+	for _, l := range looks {
+		turn, stale, err := l.topic.ReadTurn(l.call, l.groups)
+		if err == nil && turn.Expired {
+			turn.Wait, err = 0, s.sweep(ctx, l.topic.Expire)
+		}
+		if err == nil && turn.Purge {
+			turn.Wait, err = 0, s.sweep(ctx, l.topic.Purge)
+		}
+		switch {
+		case err != nil:
+			s.retry(ctx, l.served, err, poll)
+		case stale:
+			s.done(l.served, 0)
+		default:
+			s.succeeded(l.served)
+			// Whatever the wait, the clocks of the two machines run at different speeds.
+			if turn.Wait < 0 || turn.Wait > poll {
+				turn.Wait = jitter(poll)
+			}
+			s.done(l.served, turn.Wait)
+		}
+	}
+}
+
+// sweep repeats a call that moves a bounded number of messages until none are left, or it is time
+// that other topics have their turn.
+func (s *Scheduler) sweep(ctx context.Context, call func(context.Context) (bool, error)) error {
+	for range 20 {
+		more, err := call(ctx)
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// retry makes the appointment after a look that failed. Each fault of a topic is logged once.
+func (s *Scheduler) retry(ctx context.Context, t *served, err error, poll time.Duration) {
+	if ctx.Err() != nil {
+		return
+	}
+	t.failed++
+	if fault := err.Error(); fault != t.fault {
+		t.fault = fault
+		if !s.outage.Swap(true) || !queue.Unreachable(err) {
+			s.logger.Error("Cannot look for due messages, trying again", err, watermill.LogFields{"topic": t.topic.Name})
+		}
+	}
+	s.done(t, jitter(min(50*time.Millisecond<<min(t.failed, 10), poll)))
+}
+
+func (s *Scheduler) succeeded(t *served) {
+	if t.failed > 0 {
+		t.failed, t.fault = 0, ""
+		if s.outage.Swap(false) {
+			s.logger.Info("Looking for due messages again", watermill.LogFields{"topic": t.topic.Name})
+		}
+	}
+}
+
+// jitter spreads what would come at once: between 0.9 and 1.1 of d.
+func jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
+}

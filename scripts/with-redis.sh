@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# Runs a command with a real Redis server for the tests, and stops it afterwards.
+#
+#   scripts/with-redis.sh COMMAND [ARG...]
+#
+# The server is the one at REDIS_ADDR (host:port) if that is set; else a fresh
+# one on a free port of this machine. A missing redis-server is installed where
+# that can be done (root, apt-get). The command sees REDIS_ADDR,
+# REDIS_SERVER_BIN, FAKETIME_LIB (see internal/redistest) and
+# REDISTEST_REQUIRED=1, with which no test may be skipped for want of them.
+set -euo pipefail
+
+dir='' server='' command='' policy=''
+
+die() {
+	echo "with-redis: $*" >&2
+	exit 1
+}
+
+# ask HOST:PORT COMMAND: what that server answers
+ask() {
+	(
+		exec 3<>"/dev/tcp/${1%:*}/${1##*:}"
+		printf '%s\r\nQUIT\r\n' "$2" >&3
+		while IFS= read -r -t 5 line <&3; do echo "${line%$'\r'}"; done
+	) 2>/dev/null
+}
+
+# install PACKAGE: with apt-get, if we may, and without starting its service
+install() {
+	[[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || return 1
+	if [[ ! -e /usr/sbin/policy-rc.d ]]; then
+		policy=/usr/sbin/policy-rc.d # removed by stop
+		printf '#!/bin/sh\nexit 101\n' >$policy
+		chmod +x $policy
+	fi
+	local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120)
+	local get=("${apt[@]}" install -y --no-install-recommends "$1") said
+	said=$({ "${get[@]}" || { "${apt[@]}" update && "${get[@]}"; }; } </dev/null 2>&1) || {
+		echo "$said" >&2
+		return 1
+	}
+}
+
+find_server() {
+	REDIS_SERVER_BIN=${REDIS_SERVER_BIN:-$(command -v redis-server || command -v valkey-server)}
+}
+
+find_faketime() {
+	[[ -n ${FAKETIME_LIB:-} ]] && return
+	local lib
+	for lib in /usr/lib/*/faketime/libfaketime.so.1 /usr/lib*/faketime/libfaketime.so.1 \
+		/usr/local/lib/faketime/libfaketime.so.1; do
+		[[ -e $lib ]] && FAKETIME_LIB=$lib && return
+	done
+	return 1
+}
+
+# start_server: on the first port that no one else has
+start_server() {
+	local port
+	dir=$(mktemp -d)
+	for _ in {1..10}; do
+		port=$((20000 + RANDOM % 12000)) # below the ports that systems hand out by themselves
+		"$REDIS_SERVER_BIN" --port "$port" --bind 127.0.0.1 --save '' --appendonly no \
+			--dir "$dir" --logfile "$dir/log" </dev/null >/dev/null 2>&1 &
+		server=$!
+		for _ in {1..200}; do
+			kill -0 $server 2>/dev/null || break
+			# Its process number tells it from another server that has the port.
+			if [[ $(ask "127.0.0.1:$port" 'INFO server') == *$'\n'"process_id:$server"$'\n'* ]]; then
+				REDIS_ADDR=127.0.0.1:$port
+				return
+			fi
+			sleep 0.05
+		done
+		kill -9 $server 2>/dev/null || true
+	done
+	cat "$dir/log" >&2
+	die "$REDIS_SERVER_BIN does not start"
+}
+
+# shellcheck disable=SC2317 # called by a trap
+stop() {
+	trap '' HUP INT TERM
+	[[ -z $server ]] || { kill -9 "$server" && wait "$server"; } 2>/dev/null || true
+	rm -rf ${dir:+"$dir"} ${policy:+"$policy"}
+}
+
+# interrupted SIGNAL NUMBER: ends the command first, then by EXIT the server
+# shellcheck disable=SC2317 # called by traps
+interrupted() {
+	if [[ -n $command ]]; then
+		kill -s "$1" "$command" 2>/dev/null || true
+		wait "$command" 2>/dev/null || true
+	fi
+	exit $((128 + $2))
+}
+
+[[ $# -gt 0 ]] || die "usage: $0 COMMAND [ARG...]"
+trap stop EXIT
+trap 'interrupted HUP 1' HUP
+trap 'interrupted INT 2' INT
+trap 'interrupted TERM 15' TERM
+
+find_server || { install redis-server && find_server; } || true
+find_faketime || { install libfaketime && find_faketime; } ||
+	echo "with-redis: no libfaketime: the tests that need it will fail (install it or set FAKETIME_LIB)" >&2
+
+if [[ -n ${REDIS_ADDR:-} ]]; then
+	[[ $(ask "$REDIS_ADDR" PING) == +PONG* ]] || die "REDIS_ADDR=$REDIS_ADDR does not answer PING"
+else
+	[[ -n $REDIS_SERVER_BIN ]] || die "no redis-server: install redis-server or valkey-server, or set REDIS_ADDR"
+	start_server
+fi
+export REDIS_ADDR REDIS_SERVER_BIN FAKETIME_LIB REDISTEST_REQUIRED=1
+
+# In the background, because a shell that waits for a command in the foreground
+# does not act on signals.
+(
+	trap - INT
+	exec "$@"
+) <&0 &
+command=$!
+status=0
+wait $command || status=$?
+exit $status

@@ -1,0 +1,286 @@
+package redisdelay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/scheduler"
+)
+
+// SubscriberConfig configures a Subscriber.
+type SubscriberConfig struct {
+	// Client is the connection to Redis, required. It stays the caller's: Close never closes it.
+	// A *redis.Ring is refused, because its shards do not share wake-ups.
+	Client redis.UniversalClient
+
+	// Unmarshaler turns bytes back into messages. Default BinaryMarshaler{}. What it refuses is
+	// dead-lettered at once, with the reason.
+	Unmarshaler Unmarshaler
+
+	// KeyPrefix is what all keys in Redis begin with, the same as the publishers'. Default
+	// DefaultKeyPrefix. Braces are not allowed.
+	KeyPrefix string
+
+	// ConsumerGroup is whose messages are consumed. Every group gets every message that becomes due
+	// after the group exists; within a group, one subscriber gets it. At most MaxTopicLength bytes.
+	// Default DefaultConsumerGroup.
+	ConsumerGroup string
+
+	// MaxInFlight is how many messages of one Subscribe the consumer has at once, neither acked nor
+	// nacked. Default 1: with one subscriber in the group, messages then come in order.
+	MaxInFlight int
+
+	// LeaseDuration is how long a message is a subscriber's before another may have it. The lease is
+	// extended while the handler runs, so it says how soon others notice a crash, not how long a
+	// handler may take. Default 30s, at least 10ms.
+	LeaseDuration time.Duration
+
+	// MaxExtension is how long a lease is extended at most after its first end. A handler that runs
+	// longer loses the message: its context ends, and the delivery counts as failed. Default 1h;
+	// negative: no limit.
+	MaxExtension time.Duration
+
+	// MaxDeliveries is how often a message is delivered before it is dead-lettered. A publisher may
+	// set it for one message: see MaxDeliveriesKey. Default 25; negative: no limit.
+	MaxDeliveries int
+
+	// Backoff says how long a nacked message waits, given the number of the delivery that failed,
+	// from 1. A delay in the message's metadata (DelayKey, DelayUntilKey, or Watermill's
+	// DelayOnError) comes first. Zero or less: no wait, and the message keeps its place. It must be
+	// safe for concurrent use. Default ExponentialBackoff(time.Second, 10*time.Minute).
+	Backoff func(delivery int) time.Duration
+
+	// DeadRetention is how long dead-lettered messages are kept. Default 30 days; negative: for ever.
+	DeadRetention time.Duration
+
+	// CloseTimeout is how long Close, and the end of a Subscribe's context, wait for handlers under
+	// way. Default 10s.
+	CloseTimeout time.Duration
+}
+
+func (c *SubscriberConfig) setDefaults() {
+	if c.Unmarshaler == nil {
+		c.Unmarshaler = BinaryMarshaler{}
+	}
+	c.KeyPrefix = cmp.Or(c.KeyPrefix, DefaultKeyPrefix)
+	c.ConsumerGroup = cmp.Or(c.ConsumerGroup, DefaultConsumerGroup)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, 1)
+	c.LeaseDuration = cmp.Or(c.LeaseDuration, 30*time.Second)
+	c.MaxExtension = cmp.Or(c.MaxExtension, time.Hour)
+	c.MaxDeliveries = cmp.Or(c.MaxDeliveries, 25)
+	if c.Backoff == nil {
+		c.Backoff = ExponentialBackoff(time.Second, 10*time.Minute)
+	}
+	c.DeadRetention = cmp.Or(c.DeadRetention, 30*24*time.Hour)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
+}
+
+// Validate reports every fault of the configuration at once. NewSubscriber calls it.
+func (c SubscriberConfig) Validate() error {
+	return errors.Join(
+		invalid("Client", queue.CheckClient(c.Client)),
+		invalid("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
+		invalid("ConsumerGroup", checkGroup(c.ConsumerGroup)),
+		invalid("MaxInFlight", notNegative(c.MaxInFlight)),
+		invalid("LeaseDuration", checkLease(c.LeaseDuration)),
+		invalid("CloseTimeout", notNegative(c.CloseTimeout)),
+	)
+}
+
+func checkLease(d time.Duration) error {
+	if d != 0 && d < 10*time.Millisecond {
+		return fmt.Errorf("is %v; it has to be at least 10ms, or zero for the default", d)
+	}
+	return nil
+}
+
+// Subscriber is a Watermill Subscriber that emits messages from Redis when they are due. It also runs
+// the topics' scheduler. It is safe for concurrent use.
+type Subscriber struct {
+	config SubscriberConfig
+	logger watermill.LoggerAdapter
+
+	mu            sync.Mutex
+	closed        bool
+	running       *runtime // nil until the first Subscribe
+	subscriptions map[*subscription]struct{}
+}
+
+// runtime is what all subscriptions of a Subscriber share.
+type runtime struct {
+	mailbox      *queue.Mailbox
+	closeMailbox func()
+	scheduler    *scheduler.Scheduler
+	stop         context.CancelFunc // of the scheduler
+	stopped      chan struct{}
+}
+
+var (
+	_ message.Subscriber           = (*Subscriber)(nil)
+	_ message.SubscribeInitializer = (*Subscriber)(nil)
+)
+
+// NewSubscriber returns a Subscriber. It does not talk to Redis yet. A nil logger logs nothing.
+func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config.setDefaults()
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	return &Subscriber{
+		config: config,
+		logger: logger.With(watermill.LogFields{
+			"component":      "redisdelay.subscriber",
+			"consumer_group": config.ConsumerGroup,
+		}),
+		subscriptions: map[*subscription]struct{}{},
+	}, nil
+}
+
+// SubscribeInitialize makes sure that the consumer group exists, so that it gets every message of the
+// topic that becomes due from now on, subscribed or not.
+// Errors wrap ErrInvalidTopic, ErrClosed or ErrLayout, or come from Redis.
+func (s *Subscriber) SubscribeInitialize(topic string) error {
+	_, err := s.register(context.Background(), topic)
+	return err
+}
+
+func (s *Subscriber) register(ctx context.Context, topic string) (*queue.Topic, error) {
+	if err := checkTopic(topic); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return nil, fmt.Errorf("subscriber: %w", ErrClosed)
+	}
+	t := queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic)
+	if err := t.Register(ctx, s.config.ConsumerGroup, s.groupOptions()); err != nil {
+		return nil, fmt.Errorf("register consumer group %q of topic %q: %w", s.config.ConsumerGroup, topic, err)
+	}
+	return t, nil
+}
+
+func (s *Subscriber) groupOptions() queue.GroupOptions {
+	return queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention}
+}
+
+// Subscribe returns the channel of the topic's messages, each when it is due. Ack settles a message,
+// Nack has it delivered again: see SubscriberConfig.Backoff. At most MaxInFlight messages are
+// unsettled at a time.
+//
+// A message's context carries the values of ctx and the Delivery. It ends when the message is settled,
+// when its lease is lost (context.Cause is ErrLeaseLost), or when CloseTimeout runs out after Close
+// (ErrClosed); not when ctx ends.
+//
+// When ctx ends, this subscription closes as Close would close it: nothing more is handed out, what
+// was not handed out goes back at once, in order, without counting as a delivery, and the channel
+// closes when the messages handed out are settled, or CloseTimeout is over.
+//
+// Losing Redis does not end a subscription; it goes on when Redis is back.
+// Errors wrap ErrInvalidTopic, ErrClosed or ErrLayout, or come from ctx or Redis.
+func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	t, err := s.register(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, fmt.Errorf("subscriber: %w", ErrClosed)
+	}
+	if s.running == nil {
+		if s.running, err = s.start(); err != nil {
+			return nil, err
+		}
+	}
+	sub := newSubscription(s, ctx, t)
+	s.subscriptions[sub] = struct{}{}
+	running := s.running
+	running.scheduler.Add(topic)
+	go func() {
+		sub.run()
+		running.scheduler.Remove(topic)
+		s.mu.Lock()
+		delete(s.subscriptions, sub)
+		s.mu.Unlock()
+		close(sub.ended)
+	}()
+	return sub.out, nil
+}
+
+// start begins what the subscriptions share. s.mu is held.
+func (s *Subscriber) start() (*runtime, error) {
+	sched, err := scheduler.New(scheduler.Config{
+		Client:    s.config.Client,
+		KeyPrefix: s.config.KeyPrefix,
+		Topics:    []string{}, // those that are subscribed to
+	}, s.logger)
+	if err != nil {
+		return nil, err
+	}
+	r := &runtime{scheduler: sched, stopped: make(chan struct{})}
+	r.mailbox, r.closeMailbox = queue.OpenMailbox(s.config.Client, s.config.KeyPrefix)
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	go func() {
+		defer close(r.stopped)
+		_ = sched.Run(ctx) // it only fails when run twice
+	}()
+	return r, nil
+}
+
+// Close ends all subscriptions: nothing more is handed out, what was not handed out goes back at once,
+// in order, and handlers under way have CloseTimeout to settle. Then their contexts end, and their
+// messages are delivered again when the leases run out. Close returns when all is done, at the latest
+// a second after CloseTimeout; if Redis did not answer, it returns an error then, and what it was told
+// last may not have reached it. It may be called more than once, and from several goroutines; the
+// Client stays open.
+func (s *Subscriber) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	running := s.running
+	open := make([]*subscription, 0, len(s.subscriptions))
+	for sub := range s.subscriptions {
+		open = append(open, sub)
+	}
+	s.mu.Unlock()
+	if running == nil {
+		return nil
+	}
+
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for _, sub := range open {
+			sub.close()
+		}
+		for _, sub := range open {
+			<-sub.ended
+		}
+		running.stop()
+		<-running.stopped
+		running.closeMailbox()
+	}()
+	timeout := time.NewTimer(s.config.CloseTimeout + 900*time.Millisecond)
+	defer timeout.Stop()
+	select {
+	case <-ended:
+		return nil
+	case <-timeout.C:
+		running.stop()
+		return fmt.Errorf("close subscriber: Redis did not answer within %v (CloseTimeout)", s.config.CloseTimeout)
+	}
+}

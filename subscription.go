@@ -1,0 +1,461 @@
+package redisdelay
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// subscription is one Subscribe. Two goroutines work on it, and what they share is under mu:
+//
+//	run      talks to Redis: one exchange after the other, each a pipeline of all there is to say:
+//	         settle what was settled, hand back, extend leases, claim more. What comes up during an
+//	         exchange goes with the next, so the batches grow with the load.
+//	handOut  hands the claimed messages to the consumer, in order, MaxInFlight at a time.
+//
+// Consumers settle by Ack and Nack on the messages, which await notices.
+type subscription struct {
+	config  *SubscriberConfig
+	mailbox *queue.Mailbox
+	logger  watermill.LoggerAdapter
+	topic   *queue.Topic
+	group   *queue.Group
+	options queue.GroupOptions
+	values  context.Context // Subscribe's, without its end
+
+	out     chan *message.Message
+	closing chan struct{}
+	ended   chan struct{}
+	close   func()
+	forget  func() bool // ends watching Subscribe's context
+
+	kick chan struct{} // run: look again
+	feed chan struct{} // handOut: look again
+
+	mu       sync.Mutex
+	buffer   []*delivery // claimed, not handed out
+	inHand   map[*delivery]struct{}
+	settled  settlements // to be told to Redis
+	woken    bool        // something is ready
+	held     bool        // nothing is handed out before a nacked message is back in its place
+	stuck    bool        // the consumer takes nothing: claiming more would only hoard
+	handOver bool        // handOut has ended
+	pace     pace
+	sequence uint64
+
+	// What follows is run's alone.
+	id         string
+	address    string
+	claims     uint64 // number of the claim under way, or of the next
+	more       bool   // the last claim left something
+	waits      bool   // the last claim had us noted as waiting
+	blocked    bool   // a suspect is next
+	nextPoll   time.Time
+	nextExtend time.Time
+	deadline   time.Time // of closing; zero: not closing
+	outage     bool
+	failures   int
+}
+
+// settlements are what the consumer decided, and what it did not get to see.
+type settlements struct {
+	acks     []*queue.Leased
+	releases []*queue.Leased // in the order of claiming
+	nacks    []queue.Failure // in the order of delivery
+}
+
+func (s *settlements) empty() bool {
+	return len(s.acks) == 0 && len(s.releases) == 0 && len(s.nacks) == 0
+}
+
+func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic) *subscription {
+	closing := make(chan struct{})
+	sub := &subscription{
+		config:  &s.config,
+		mailbox: s.running.mailbox,
+		logger:  s.logger.With(watermill.LogFields{"topic": topic.Name}),
+		topic:   topic,
+		group:   topic.Group(s.config.ConsumerGroup),
+		options: s.groupOptions(),
+		values:  context.WithoutCancel(ctx),
+		out:     make(chan *message.Message),
+		closing: closing,
+		ended:   make(chan struct{}),
+		close:   sync.OnceFunc(func() { close(closing) }),
+		kick:    make(chan struct{}, 1),
+		feed:    make(chan struct{}, 1),
+		inHand:  map[*delivery]struct{}{},
+		id:      queue.Token(),
+		claims:  1,
+	}
+	sub.forget = context.AfterFunc(ctx, sub.close)
+	return sub
+}
+
+// signal has a goroutine look again, now or when it next does.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// run talks to Redis until the subscription is closed and everything is settled.
+func (s *subscription) run() {
+	defer close(s.out)
+	defer s.forget()
+	address, stop := s.mailbox.Receive(func(string) {
+		s.mu.Lock()
+		s.woken = true
+		s.mu.Unlock()
+		signal(s.kick)
+	})
+	defer stop()
+	s.address = address
+
+	// Calls go on while the subscription closes, and half a second longer than handlers may.
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	go s.handOut()
+
+	now := time.Now()
+	s.nextExtend = now.Add(s.config.LeaseDuration / 3)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		now = time.Now()
+		if s.deadline.IsZero() && s.isClosing() {
+			s.deadline = now.Add(s.config.CloseTimeout)
+			cutoff := time.AfterFunc(s.config.CloseTimeout+500*time.Millisecond, cancel)
+			defer cutoff.Stop()
+		}
+		x, wake := s.plan(now)
+		switch {
+		case x != nil:
+			if s.perform(ctx, x) {
+				continue
+			}
+			wake = time.Now().Add(s.patience())
+		case s.finished():
+			s.leave(ctx)
+			return
+		}
+		timer.Reset(time.Until(wake))
+		select {
+		case <-s.kick:
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *subscription) isClosing() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// finished tells that the subscription is closed, and all is said.
+func (s *subscription) finished() bool {
+	if s.deadline.IsZero() {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.handOver && len(s.buffer) == 0 && len(s.inHand) == 0 && s.settled.empty()
+}
+
+// leave takes the subscription out of those that are woken. If a wake-up was on its way here, the
+// claim of nothing passes it on.
+func (s *subscription) leave(ctx context.Context) {
+	err := s.group.Leave(ctx, s.address)
+	if err == nil {
+		err = queue.Do(ctx, s.config.Client, s.group.ClaimCall(s.claim(0, 0, false)))
+	}
+	if err != nil {
+		s.logger.Debug("Cannot say that the subscription has closed", watermill.LogFields{"err": err})
+	}
+}
+
+// exchange is what goes to Redis in one round trip.
+type exchange struct {
+	settlements
+	extend []*delivery
+	claim  *queue.Claim
+}
+
+// plan decides what to say to Redis now: nil for nothing, until wake or a signal.
+func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if !s.deadline.IsZero() {
+		s.planClose(now)
+	}
+	s.planRelease(now)
+	x = &exchange{}
+	if !now.Before(s.nextExtend) {
+		x.extend = s.planExtend(now)
+	}
+	x.claim = s.planClaim(now)
+	x.settlements, s.settled = s.settled, settlements{}
+
+	if x.empty() && len(x.extend) == 0 && x.claim == nil {
+		x = nil
+	}
+	return x, s.wakeAt()
+}
+
+// planClose takes back what was not handed out, and gives up what is not settled in time.
+func (s *subscription) planClose(now time.Time) {
+	if s.handOver {
+		s.releaseBuffer()
+	}
+	if now.Before(s.deadline) {
+		return
+	}
+	for d := range s.inHand {
+		delete(s.inHand, d)
+		d.cancel(ErrClosed)
+	}
+}
+
+// hoard is how long a claimed message may wait for the consumer. What waits longer goes back, for
+// others to take.
+const hoard = 100 * time.Millisecond
+
+// planRelease takes back what the consumer should not get, or does not get to.
+func (s *subscription) planRelease(now time.Time) {
+	if len(s.buffer) == 0 {
+		return
+	}
+	if s.held {
+		s.releaseBuffer()
+	} else if now.Sub(s.buffer[0].claimed) > hoard {
+		s.stuck = len(s.inHand) > 0
+		s.releaseBuffer()
+	}
+}
+
+func (s *subscription) releaseBuffer() {
+	for _, d := range s.buffer {
+		s.settled.releases = append(s.settled.releases, &d.Leased)
+		d.cancel(errSettled)
+	}
+	s.buffer = nil
+}
+
+// planClaim decides whether to ask for messages, and for how many.
+func (s *subscription) planClaim(now time.Time) *queue.Claim {
+	poll := !now.Before(s.nextPoll)
+	woken := s.woken
+	if !s.deadline.IsZero() || (s.blocked && len(s.inHand)+len(s.buffer) > 0) {
+		return nil
+	}
+	free := s.config.MaxInFlight - len(s.inHand)
+	prefetch := s.pace.prefetch(s.config.MaxInFlight)
+	limit := free + prefetch - len(s.buffer)
+	if s.stuck || s.suspectHeld() {
+		free, limit = 0, 0
+	}
+	switch {
+	case woken, poll:
+	case s.more && limit > 0 && len(s.buffer) <= prefetch/2:
+	case !s.waits && free > 0 && len(s.buffer) == 0:
+	default:
+		return nil
+	}
+	s.woken = false
+	s.nextPoll = now.Add(jitter(s.mailbox.Poll()))
+	if limit <= 0 && !woken {
+		return nil
+	}
+	c := s.claim(max(limit, 0), free-len(s.buffer), len(s.inHand)+len(s.buffer) > 0)
+	return &c
+}
+
+// suspectHeld tells whether a message is held whose lease has expired before: it is to be alone.
+func (s *subscription) suspectHeld() bool {
+	if len(s.inHand)+len(s.buffer) != 1 {
+		return false
+	}
+	for d := range s.inHand {
+		return d.Suspect
+	}
+	return s.buffer[0].Suspect
+}
+
+// claimBytes is how many bytes of messages one claim brings, about.
+const claimBytes = 4 << 20
+
+func (s *subscription) claim(limit, slots int, busy bool) queue.Claim {
+	return queue.Claim{
+		Subscription: s.id,
+		Number:       s.claims,
+		Limit:        limit,
+		Busy:         busy,
+		Lease:        s.config.LeaseDuration,
+		Slots:        slots,
+		Address:      s.address,
+		Patience:     3 * s.mailbox.Poll(),
+		Bytes:        claimBytes,
+	}
+}
+
+// wakeAt is when there is something to do without a signal.
+func (s *subscription) wakeAt() time.Time {
+	wake := s.nextPoll
+	earlier := func(t time.Time) {
+		if t.Before(wake) {
+			wake = t
+		}
+	}
+	if !s.deadline.IsZero() {
+		wake = s.deadline
+	}
+	if len(s.inHand)+len(s.buffer) > 0 {
+		earlier(s.nextExtend)
+	}
+	if len(s.buffer) > 0 {
+		earlier(s.buffer[0].claimed.Add(hoard + time.Millisecond))
+	}
+	return wake
+}
+
+// perform tells Redis what was planned, and takes in what it answers. It returns false if something
+// failed and is to be said again after a while.
+func (s *subscription) perform(ctx context.Context, x *exchange) bool {
+	sent := time.Now()
+	acks := s.group.AckCalls(x.acks)
+	releases := s.group.ReleaseCalls(x.releases)
+	nacks := s.group.NackCalls(x.nacks, s.options.Retention)
+	extends := s.group.ExtendCalls(leases(x.extend), s.config.LeaseDuration)
+	var claims []*queue.Call
+	if x.claim != nil {
+		claims = append(claims, s.group.ClaimCall(*x.claim))
+	}
+	// What goes to the front of ready goes last to first: nacked messages are older than those handed
+	// back. And what is settled makes room before more is claimed.
+	var calls []*queue.Call
+	for _, part := range [][]*queue.Call{acks, releases, nacks, extends, claims} {
+		calls = append(calls, part...)
+	}
+	err := queue.Do(ctx, s.config.Client, calls...)
+
+	s.mu.Lock()
+	var again settlements
+	if failed(acks) {
+		again.acks = x.acks
+	}
+	if failed(releases) {
+		again.releases = x.releases
+	}
+	if failed(nacks) {
+		again.nacks = x.nacks
+	} else if len(x.nacks) > 0 && len(s.settled.nacks) == 0 {
+		s.held = false
+	}
+	s.settled = settlements{
+		acks:     append(again.acks, s.settled.acks...),
+		releases: append(again.releases, s.settled.releases...),
+		nacks:    append(again.nacks, s.settled.nacks...),
+	}
+	if len(extends) > 0 {
+		s.extended(x.extend, extends, sent)
+	}
+	s.loseExpired(time.Now())
+	s.mu.Unlock()
+
+	if len(claims) > 0 {
+		if claimErr := s.claimed(ctx, x.claim, claims[0], sent); err == nil {
+			err = claimErr
+		}
+	}
+	signal(s.feed)
+	s.report(ctx, err)
+	return err == nil
+}
+
+func failed(calls []*queue.Call) bool {
+	for _, c := range calls {
+		if c.Err() != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// claimed takes in what a claim brought.
+func (s *subscription) claimed(ctx context.Context, c *queue.Claim, call *queue.Call, sent time.Time) error {
+	claimed, err := c.ReadClaim(call)
+	if errors.Is(err, queue.ErrUnregistered) {
+		// The server lost its data. The group is to exist as long as it is subscribed to.
+		s.logger.Info("The consumer group is gone from Redis, registering it again", nil)
+		s.retryClaim()
+		return s.topic.Register(ctx, s.group.Name, s.options)
+	}
+	if err != nil {
+		s.retryClaim()
+		return err
+	}
+	if claimed.Orphans > 0 {
+		s.logger.Error("Messages had lost their bodies in Redis and were dropped",
+			errors.New("bodies are missing"), watermill.LogFields{"messages": claimed.Orphans})
+	}
+	s.claims++
+	s.more, s.waits, s.blocked = claimed.More, claimed.Waits, claimed.Blocked
+	if len(claimed.Messages) == 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range claimed.Messages {
+		s.sequence++
+		s.buffer = append(s.buffer, s.newDelivery(m, sent))
+	}
+	return nil
+}
+
+// retryClaim has the next exchange claim again.
+func (s *subscription) retryClaim() {
+	s.mu.Lock()
+	s.woken = true
+	s.mu.Unlock()
+}
+
+// report logs the beginning and the end of an outage, once each.
+func (s *subscription) report(ctx context.Context, err error) {
+	switch {
+	case err == nil && s.outage:
+		s.outage, s.failures = false, 0
+		s.logger.Info("Redis answers again", nil)
+	case err != nil && ctx.Err() == nil:
+		s.failures++
+		if !s.outage {
+			s.outage = true
+			s.logger.Error("Redis does not answer as it should, trying again", err, nil)
+		}
+	}
+}
+
+// patience is how long to wait after a failure.
+func (s *subscription) patience() time.Duration {
+	return jitter(min(25*time.Millisecond<<min(s.failures, 10), 5*time.Second))
+}
+
+// jitter spreads what would come at once: between 0.9 and 1.1 of d.
+func jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
+}
