@@ -102,9 +102,9 @@ func publishDue(msg *message.Message, now time.Time) (due, error) {
 // not. A delivered message has no delay keys, so those here were set by its handler or a
 // middleware. now is the consumer's clock.
 func retryDue(metadata message.Metadata, now time.Time) (d due, set bool, err error) {
-	d, set, err = watermillDue(metadata, now)
+	d, set, err = ownDue(metadata, now)
 	if !set {
-		d, set, err = ownDue(metadata, now)
+		d, set, err = watermillDue(metadata, now)
 	}
 	return d, set, err
 }
@@ -162,16 +162,15 @@ func watermillDue(metadata message.Metadata, now time.Time) (d due, set bool, er
 }
 
 // watermillDelayKey is the key under which delay.WithContext puts its value. It is not exported,
-// so Watermill's own publisher is made to ask for it, once.
+// so Watermill's own publisher is made to ask for it, once. It is nil, and such delays are not seen, if
+// a version of Watermill keeps them in another way; a test watches for that.
 var watermillDelayKey = func() any {
 	asked := &keyRecorder{Context: context.Background()}
 	publisher, err := delay.NewPublisher(noPublisher{}, delay.PublisherConfig{AllowNoDelay: true})
-	if err == nil {
-		err = publisher.Publish("", message.NewMessageWithContext(asked, "", nil))
+	if err != nil {
+		return nil
 	}
-	if err != nil || asked.key == nil {
-		panic("redisdelay: this version of Watermill keeps delays in contexts in another way")
-	}
+	_ = publisher.Publish("", message.NewMessageWithContext(asked, "", nil)) // to nowhere
 	return asked.key
 }()
 
@@ -193,6 +192,9 @@ func (noPublisher) Close() error                              { return nil }
 
 // contextDue reads what delay.WithContext put into ctx.
 func contextDue(ctx context.Context, now time.Time) (due, error) {
+	if watermillDelayKey == nil {
+		return due{}, nil
+	}
 	found, ok := ctx.Value(watermillDelayKey).(delay.Delay)
 	if !ok {
 		return due{}, nil

@@ -261,16 +261,16 @@ func (s *Subscriber) Close() error {
 		return nil
 	}
 
+	running.stop() // others take over the due-time work at once
+	for _, sub := range open {
+		sub.close()
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		for _, sub := range open {
-			sub.close()
-		}
-		for _, sub := range open {
 			<-sub.ended
 		}
-		running.stop()
 		<-running.stopped
 		running.closeMailbox()
 	}()
@@ -280,7 +280,6 @@ func (s *Subscriber) Close() error {
 	case <-ended:
 		return nil
 	case <-timeout.C:
-		running.stop()
 		return fmt.Errorf("close subscriber: Redis did not answer within %v (CloseTimeout)", s.config.CloseTimeout)
 	}
 }

@@ -13,6 +13,9 @@
 //     either takes the item or leaves the wake-up to another one.
 //   - The queue keeps no reference to a value that was taken out.
 //
+// How late an item may be is up to the timers of the Go runtime: on an idle
+// machine, typically up to a millisecond.
+//
 // Nothing is stored outside the process. There is one mutex, one timer and no
 // goroutine, so a queue that is no longer used need not be closed.
 //

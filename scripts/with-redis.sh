@@ -6,8 +6,8 @@
 # The server is the one at REDIS_ADDR (host:port) if that is set; else a fresh
 # one on a free port of this machine. A missing redis-server is installed where
 # that can be done (root, apt-get). The command sees REDIS_ADDR,
-# REDIS_SERVER_BIN, FAKETIME_LIB (see internal/redistest) and
-# REDISTEST_REQUIRED=1, with which no test may be skipped for want of them.
+# REDIS_SERVER_BIN (see internal/redistest) and REDISTEST_REQUIRED=1, with which
+# no test may be skipped for want of them.
 set -euo pipefail
 
 dir='' server='' command='' policy=''
@@ -46,16 +46,6 @@ find_server() {
 	REDIS_SERVER_BIN=${REDIS_SERVER_BIN:-$(command -v redis-server || command -v valkey-server)}
 }
 
-find_faketime() {
-	[[ -n ${FAKETIME_LIB:-} ]] && return
-	local lib
-	for lib in /usr/lib/*/faketime/libfaketime.so.1 /usr/lib*/faketime/libfaketime.so.1 \
-		/usr/local/lib/faketime/libfaketime.so.1; do
-		[[ -e $lib ]] && FAKETIME_LIB=$lib && return
-	done
-	return 1
-}
-
 # start_server: on the first port that no one else has
 start_server() {
 	local port
@@ -87,11 +77,12 @@ stop() {
 	rm -rf ${dir:+"$dir"} ${policy:+"$policy"}
 }
 
-# interrupted SIGNAL NUMBER: ends the command first, then by EXIT the server
+# interrupted SIGNAL NUMBER: ends the command and its children first, then by
+# EXIT the server
 # shellcheck disable=SC2317 # called by traps
 interrupted() {
 	if [[ -n $command ]]; then
-		kill -s "$1" "$command" 2>/dev/null || true
+		kill -s "$1" -- "-$command" 2>/dev/null || true
 		wait "$command" 2>/dev/null || true
 	fi
 	exit $((128 + $2))
@@ -104,23 +95,19 @@ trap 'interrupted INT 2' INT
 trap 'interrupted TERM 15' TERM
 
 find_server || { install redis-server && find_server; } || true
-find_faketime || { install libfaketime && find_faketime; } ||
-	echo "with-redis: no libfaketime: the tests that need it will fail (install it or set FAKETIME_LIB)" >&2
-
 if [[ -n ${REDIS_ADDR:-} ]]; then
 	[[ $(ask "$REDIS_ADDR" PING) == +PONG* ]] || die "REDIS_ADDR=$REDIS_ADDR does not answer PING"
 else
 	[[ -n $REDIS_SERVER_BIN ]] || die "no redis-server: install redis-server or valkey-server, or set REDIS_ADDR"
 	start_server
 fi
-export REDIS_ADDR REDIS_SERVER_BIN FAKETIME_LIB REDISTEST_REQUIRED=1
+export REDIS_ADDR REDIS_SERVER_BIN REDISTEST_REQUIRED=1
 
 # In the background, because a shell that waits for a command in the foreground
-# does not act on signals.
-(
-	trap - INT
-	exec "$@"
-) <&0 &
+# does not act on signals, and in a process group of its own (-m), because the
+# go command does not pass them on to the tests.
+set -m
+"$@" &
 command=$!
 status=0
 wait $command || status=$?

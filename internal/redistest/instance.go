@@ -48,24 +48,20 @@ type process struct {
 // line, such as "--appendonly", "yes", and returns when it answers PING.
 func Start(t testing.TB, args ...string) *Instance {
 	t.Helper()
-	return start(t, freePort, nil, args)
+	return start(t, freePort, false, args)
 }
 
-// StartEnv is Start with more environment for the server, such as
-// "LD_PRELOAD="+FaketimeLib(t), "FAKETIME=+2h".
-func StartEnv(t testing.TB, env []string, args ...string) *Instance {
-	t.Helper()
-	return start(t, freePort, env, args)
-}
-
-func start(t testing.TB, pickPort func() int, env, args []string) *Instance {
+func start(t testing.TB, pickPort func() int, withClock bool, args []string) *Instance {
 	t.Helper()
 	bin := serverBin()
 	if bin == "" {
 		missing(t, "no redis-server: install one, or set REDIS_SERVER_BIN")
 	}
-	in := &Instance{t: t, bin: bin, dir: leashedDir(t), env: env, args: args}
+	in := &Instance{t: t, bin: bin, dir: leashedDir(t), args: args}
 	t.Cleanup(in.stop)
+	if withClock {
+		in.fakeClock()
+	}
 
 	in.mu.Lock()
 	defer in.mu.Unlock()

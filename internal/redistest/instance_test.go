@@ -94,22 +94,32 @@ func TestPortTakenByAnotherServerIsAvoided(t *testing.T) {
 		port := taken[0]
 		taken = taken[1:]
 		return port
-	}, nil, nil)
+	}, false, nil)
 	require.NotEqual(t, other.Addr(), in.Addr())
 	require.NotEqual(t, other.pid(t), in.pid(t))
 }
 
-func TestServerCanSeeAnotherTime(t *testing.T) {
+func TestServersClockCanBeSet(t *testing.T) {
 	t.Parallel()
-	in := StartEnv(t, []string{"LD_PRELOAD=" + FaketimeLib(t), "FAKETIME=+2h"})
-	now, err := in.Client(t).Time(ctx).Result()
-	require.NoError(t, err)
-	require.WithinDuration(t, time.Now().Add(2*time.Hour), now, time.Minute)
+	in := StartWithClock(t)
+	client := in.Client(t)
+	shift := func() time.Duration {
+		now, err := client.Time(ctx).Result()
+		require.NoError(t, err)
+		return now.Sub(time.Now().Round(0)).Round(10 * time.Second)
+	}
+	require.Zero(t, shift())
+	in.SetClock(2 * time.Hour)
+	require.Equal(t, 2*time.Hour, shift())
+	in.SetClock(-time.Hour)
+	require.Equal(t, -time.Hour, shift())
+	in.Restart()
+	require.Equal(t, -time.Hour, shift())
 }
 
 func TestServerEndsWithItsTest(t *testing.T) {
 	t.Parallel()
-	var in *Instance
+	in := Start(t) // skips or fails where the subtests would
 	t.Run("running", func(t *testing.T) { in = Start(t) })
 	requireGone(t, in.Addr(), in.dir)
 	t.Run("paused", func(t *testing.T) { in = Start(t); in.Pause() })

@@ -6,7 +6,6 @@
 //
 //	REDIS_ADDR         host:port of the shared real server
 //	REDIS_SERVER_BIN   redis-server binary for private servers; default: from PATH
-//	FAKETIME_LIB       libfaketime.so.1; default: the usual places
 //	REDISTEST_REQUIRED 1: a test that misses one of them fails instead of being skipped
 package redistest
 
@@ -15,7 +14,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -126,25 +124,5 @@ func serverBin() string {
 			return bin
 		}
 	}
-	return ""
-}
-
-// FaketimeLib is the path of libfaketime.so.1, to be put into LD_PRELOAD of a
-// process that shall see another time (see StartEnv).
-func FaketimeLib(t testing.TB) string {
-	t.Helper()
-	if lib := os.Getenv("FAKETIME_LIB"); lib != "" {
-		return lib
-	}
-	for _, place := range []string{
-		"/usr/lib/*/faketime/libfaketime.so.1", // Debian, Ubuntu
-		"/usr/lib*/faketime/libfaketime.so.1",  // Alpine, Arch, Fedora
-		"/usr/local/lib/faketime/libfaketime.so.1",
-	} {
-		if found, _ := filepath.Glob(place); len(found) > 0 {
-			return found[0]
-		}
-	}
-	missing(t, "libfaketime not found: install it or set FAKETIME_LIB")
 	return ""
 }

@@ -1,0 +1,27 @@
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZTIME    ?= 30s
+
+.DEFAULT_GOAL := help
+.PHONY: help test lint bench stress fuzz cover
+
+help: ## show these lines
+	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
+
+test: ## all tests, on a real Redis too, with the race detector
+	@scripts/with-redis.sh go test -race -count=1 -timeout 20m ./...
+
+lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
+	@STATICCHECK=$(STATICCHECK) scripts/lint.sh
+
+bench: ## all benchmarks
+	@scripts/with-redis.sh go test -run '^$$' -bench . -benchmem ./...
+
+stress: ## the long tests that look for rare interleavings
+	@STRESS=1 scripts/with-redis.sh go test -race -count=1 -tags=stress -timeout 60m -run Stress ./tests/...
+
+fuzz: ## every fuzz target for FUZZTIME (30s)
+	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
+
+cover: ## test coverage of all packages together, in cover.out
+	@scripts/with-redis.sh go test -count=1 -timeout 20m -coverpkg=./... -coverprofile=cover.out ./...
+	@go tool cover -func=cover.out | tail -n 1

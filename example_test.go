@@ -1,0 +1,281 @@
+package redisdelay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+)
+
+// remind publishes a delayed message and handles messages when they are due, until ctx ends.
+func remind(ctx context.Context, client redis.UniversalClient, logger watermill.LoggerAdapter) error {
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, logger)
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+
+	msg := message.NewMessage(watermill.NewUUID(), []byte("order 123"))
+	msg.Metadata.Set("delay", "50ms") // or "15m", or redisdelay.DelayFor(msg, 15*time.Minute)
+	if err := publisher.Publish("unpaid-orders", msg); err != nil {
+		return err
+	}
+
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client}, logger)
+	if err != nil {
+		return err
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, logger)
+	if err != nil {
+		return err
+	}
+	router.AddConsumerHandler("cancel-unpaid-orders", "unpaid-orders", subscriber, cancelOrder)
+	return router.Run(ctx) // it closes the subscriber
+}
+
+// The code of remind is also in the README. A real program makes the client by
+// redis.NewClient(&redis.Options{Addr: "localhost:6379"}).
+func Example() {
+	client, stop := startRedis()
+	defer stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	cancelOrder = func(msg *message.Message) error {
+		fmt.Println("not paid in time:", string(msg.Payload))
+		cancel()
+		return nil
+	}
+	check(remind(ctx, client, watermill.NopLogger{}))
+
+	// Output: not paid in time: order 123
+}
+
+var cancelOrder message.NoPublishHandlerFunc
+
+// A Publisher and a Subscriber without a router.
+func ExampleNewSubscriber() {
+	client, stop := startRedis()
+	defer stop()
+	ctx := context.Background()
+
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
+	check(err)
+	defer publisher.Close()
+
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+		Client:        client,
+		ConsumerGroup: "billing",
+	}, nil)
+	check(err)
+	defer subscriber.Close()
+
+	messages, err := subscriber.Subscribe(ctx, "orders")
+	check(err)
+
+	later := message.NewMessage(watermill.NewUUID(), []byte("later"))
+	redisdelay.DelayFor(later, 30*time.Millisecond)
+	now := message.NewMessage(watermill.NewUUID(), []byte("now"))
+	check(publisher.Publish("orders", later, now))
+
+	for range 2 {
+		msg := <-messages
+		fmt.Println(string(msg.Payload))
+		msg.Ack()
+	}
+
+	// Output:
+	// now
+	// later
+}
+
+func ExampleDelayFor() {
+	publisher, messages, stop := pubSub(redisdelay.SubscriberConfig{})
+	defer stop()
+
+	msg := message.NewMessage(watermill.NewUUID(), nil)
+	redisdelay.DelayFor(msg, 20*time.Millisecond)
+	fmt.Println(msg.Metadata.Get(redisdelay.DelayKey))
+
+	published := time.Now()
+	check(publisher.Publish("orders", msg))
+	received := <-messages
+	received.Ack()
+	fmt.Println("early:", time.Since(published) < 20*time.Millisecond)
+	fmt.Println("delay that the handler sees:", received.Metadata.Get(redisdelay.DelayKey) != "")
+
+	// Output:
+	// 20ms
+	// early: false
+	// delay that the handler sees: false
+}
+
+func ExampleDelayUntil() {
+	publisher, messages, stop := pubSub(redisdelay.SubscriberConfig{})
+	defer stop()
+
+	due := time.Now().Add(20 * time.Millisecond).Truncate(time.Millisecond)
+	msg := message.NewMessage(watermill.NewUUID(), nil)
+	redisdelay.DelayUntil(msg, due)
+	check(publisher.Publish("orders", msg))
+
+	received := <-messages
+	received.Ack()
+	delivery, _ := redisdelay.DeliveryFromContext(received.Context())
+	fmt.Println("due as set:", delivery.DueAt.Equal(due))
+
+	// Output: due as set: true
+}
+
+func ExampleDeliveryFromContext() {
+	publisher, messages, stop := pubSub(redisdelay.SubscriberConfig{ConsumerGroup: "billing"})
+	defer stop()
+	check(publisher.Publish("orders", message.NewMessage("uuid", nil)))
+
+	handle := func(ctx context.Context) { // a function that only gets the context
+		if delivery, ok := redisdelay.DeliveryFromContext(ctx); ok {
+			fmt.Println(delivery.Topic, delivery.Group, delivery.Number, delivery.Redelivered, len(delivery.ID))
+		}
+	}
+	msg := <-messages
+	handle(msg.Context())
+	msg.Ack()
+
+	// Output: orders billing 1 false 26
+}
+
+// A delay on a message that is nacked is how long it waits for its next delivery. Without one,
+// SubscriberConfig.Backoff says it.
+func Example_nackWithDelay() {
+	publisher, messages, stop := pubSub(redisdelay.SubscriberConfig{})
+	defer stop()
+	check(publisher.Publish("orders", message.NewMessage("uuid", nil)))
+
+	failed := <-messages
+	redisdelay.DelayFor(failed, 20*time.Millisecond)
+	nacked := time.Now()
+	failed.Nack()
+
+	again := <-messages
+	delivery, _ := redisdelay.DeliveryFromContext(again.Context())
+	fmt.Println("delivery", delivery.Number, "early:", time.Since(nacked) < 20*time.Millisecond)
+	again.Ack()
+
+	// Output: delivery 2 early: false
+}
+
+// Watermill's own way to delay a message works too: for instance in a CQRS bus, where there is a
+// context and no message.
+func Example_watermillDelay() {
+	publisher, messages, stop := pubSub(redisdelay.SubscriberConfig{})
+	defer stop()
+
+	msg := message.NewMessage("uuid", nil)
+	msg.SetContext(delay.WithContext(context.Background(), delay.For(20*time.Millisecond)))
+	published := time.Now()
+	check(publisher.Publish("orders", msg))
+
+	received := <-messages
+	received.Ack()
+	fmt.Println("early:", time.Since(published) < 20*time.Millisecond)
+
+	// Output: early: false
+}
+
+// Watermill's DelayOnError becomes a backoff that is kept in Redis: it grows from delivery to
+// delivery, whichever process gets them.
+func Example_delayOnError() {
+	client, stop := startRedis()
+	defer stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
+	check(err)
+	defer publisher.Close()
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client}, nil)
+	check(err)
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	check(err)
+
+	backoff := middleware.DelayOnError{
+		InitialInterval: 10 * time.Millisecond,
+		MaxInterval:     time.Minute,
+		Multiplier:      3,
+	}
+	router.AddMiddleware(backoff.Middleware)
+	router.AddConsumerHandler("charge", "orders", subscriber, func(msg *message.Message) error {
+		delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+		fmt.Printf("delivery %d, waited %q\n", delivery.Number, msg.Metadata.Get(delay.DelayedForKey))
+		if delivery.Number < 3 {
+			return errors.New("the bank does not answer")
+		}
+		cancel()
+		return nil
+	})
+	check(publisher.Publish("orders", message.NewMessage("uuid", nil)))
+	check(router.Run(ctx))
+
+	// Output:
+	// delivery 1, waited ""
+	// delivery 2, waited "10ms"
+	// delivery 3, waited "30ms"
+}
+
+// Each wait is spread by a fifth either way.
+func ExampleExponentialBackoff() {
+	config := redisdelay.SubscriberConfig{
+		Backoff: redisdelay.ExponentialBackoff(time.Second, time.Minute),
+	}
+	for delivery, about := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 3: 4 * time.Second, 20: time.Minute} {
+		wait := config.Backoff(delivery)
+		if wait < about*8/10 || wait > about*12/10 {
+			fmt.Println("delivery", delivery, "waits", wait)
+		}
+	}
+	fmt.Println("1s, 2s, 4s, ... 1m0s")
+
+	// Output: 1s, 2s, 4s, ... 1m0s
+}
+
+// startRedis starts a server in this process.
+func startRedis() (client redis.UniversalClient, stop func()) {
+	server, err := miniredis.Run()
+	check(err)
+	client = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return client, func() {
+		check(client.Close())
+		server.Close()
+	}
+}
+
+// pubSub returns a publisher and the messages of the topic "orders".
+func pubSub(config redisdelay.SubscriberConfig) (_ *redisdelay.Publisher, _ <-chan *message.Message, stop func()) {
+	client, stopRedis := startRedis()
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
+	check(err)
+	config.Client = client
+	subscriber, err := redisdelay.NewSubscriber(config, nil)
+	check(err)
+	messages, err := subscriber.Subscribe(context.Background(), "orders")
+	check(err)
+	return publisher, messages, func() {
+		check(publisher.Close())
+		check(subscriber.Close())
+		stopRedis()
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

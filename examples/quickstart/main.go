@@ -1,0 +1,138 @@
+// Quickstart runs order timeouts through delayed messages, on a Redis inside this process:
+//
+//	go run ./examples/quickstart
+//
+// On a server of your own, which it leaves as it was:
+//
+//	REDIS_ADDR=localhost:6379 go run ./examples/quickstart
+//
+// It exits with 0 when every message came, and none early; with 1 when something went wrong; with
+// 130 when it was interrupted.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+)
+
+// keyPrefix keeps the example's keys apart from others on the same server.
+const keyPrefix = "quickstart"
+
+// order is what the messages carry. The example publishes one for each order that is placed, to come
+// back when the time to pay is over.
+type order struct {
+	ID       string        `json:"id"`
+	PlacedAt time.Time     `json:"placed_at"` // by the server's clock
+	PayIn    time.Duration `json:"pay_in"`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+
+	switch err := run(ctx, logger); {
+	case err == nil:
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		fmt.Println("Interrupted.")
+		os.Exit(130)
+	default:
+		logger.Error("quickstart failed", "error", err)
+		os.Exit(1)
+	}
+}
+
+// run publishes the timeouts, handles each when it is due, and checks what came.
+func run(ctx context.Context, logger *slog.Logger) error {
+	client, disconnect, err := connect(ctx, os.Getenv("REDIS_ADDR"))
+	if err != nil {
+		return err
+	}
+	defer disconnect()
+
+	log := watermill.NewSlogLogger(logger)
+	topic := "order-timeouts-" + watermill.NewShortUUID() // its own, so that two runs do not mix
+	defer removeTopic(client, topic, logger)
+
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
+		Client:    client,
+		KeyPrefix: keyPrefix,
+	}, log)
+	if err != nil {
+		return err
+	}
+	defer closeLogged(publisher, logger)
+
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+		Client:    client,
+		KeyPrefix: keyPrefix,
+		Backoff:   redisdelay.ExponentialBackoff(200*time.Millisecond, time.Minute),
+	}, log)
+	if err != nil {
+		return err
+	}
+	defer closeLogged(subscriber, logger)
+
+	router, err := message.NewRouter(message.RouterConfig{}, log)
+	if err != nil {
+		return err
+	}
+	orders, err := publishOrders(ctx, client, publisher, topic)
+	if err != nil {
+		return err
+	}
+
+	ctx, finish := context.WithCancelCause(ctx)
+	defer finish(nil)
+	enough := time.AfterFunc(10*time.Second, func() { finish(errors.New("waited long enough")) })
+	defer enough.Stop()
+
+	t := &tally{client: client, left: orders, done: func() { finish(errFinished) }}
+	router.AddConsumerHandler("cancel-unpaid-orders", topic, subscriber, t.handle)
+	if err := router.Run(ctx); err != nil {
+		return err
+	}
+	return t.summary(context.Cause(ctx))
+}
+
+// publishOrders places a few orders, each with a timeout of its own, and returns how many. All of
+// them are in Redis when it returns nil, or none.
+func publishOrders(ctx context.Context, client redis.UniversalClient, publisher message.Publisher, topic string) (int, error) {
+	now, err := client.Time(ctx).Result()
+	if err != nil {
+		return 0, fmt.Errorf("ask Redis for its time: %w", err)
+	}
+	var messages []*message.Message
+	for i, payIn := range []time.Duration{
+		3 * time.Second, 0, 250 * time.Millisecond, failsOnce, 1500 * time.Millisecond, 2 * time.Second,
+		2250 * time.Millisecond, 2250 * time.Millisecond,
+	} {
+		payload, err := json.Marshal(order{ID: fmt.Sprintf("A-%d", i+1), PlacedAt: now, PayIn: payIn})
+		if err != nil {
+			return 0, err
+		}
+		msg := message.NewMessage(watermill.NewUUID(), payload)
+		redisdelay.DelayFor(msg, payIn) // the same as msg.Metadata.Set("delay", "250ms")
+		messages = append(messages, msg)
+	}
+	if err := publisher.Publish(topic, messages...); err != nil {
+		return 0, err
+	}
+	fmt.Printf("Published %d messages to topic %s, due in 0s to 3s.\n\n", len(messages), topic)
+	fmt.Println("due           came        order  timeout  delivery")
+	return len(messages), nil
+}

@@ -1,0 +1,264 @@
+package queuetest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// kinds are all the keys that a topic may have, by the first part of what follows the hash tag, and
+// their types in Redis.
+var kinds = map[string]struct {
+	typ     string
+	of      string // what the rest of the key names: "" for nothing
+	expires bool
+}{
+	"meta":       {typ: "hash"},
+	"messages":   {typ: "hash"},
+	"options":    {typ: "hash"},
+	"refs":       {typ: "hash"},
+	"pending":    {typ: "zset"},
+	"groups":     {typ: "hash"},
+	"scheduler":  {typ: "hash"},
+	"publisher":  {typ: "string", of: "publisher", expires: true},
+	"claim":      {typ: "string", of: "subscription", expires: true},
+	"ready":      {typ: "list", of: "group"},
+	"unack":      {typ: "zset", of: "group"},
+	"leases":     {typ: "hash", of: "group"},
+	"retry":      {typ: "zset", of: "group"},
+	"deliveries": {typ: "hash", of: "group"},
+	"waiters":    {typ: "zset", of: "group"},
+	"dead":       {typ: "zset", of: "group"},
+}
+
+// value is what one key held.
+type value struct {
+	key  string
+	kind string // first part of the key after the hash tag
+	name string // the rest of it: a group, a publisher, a subscription
+	typ  string // in Redis
+	ttl  time.Duration
+
+	text   string             // of a string
+	list   []string           // of a list; the ids of messages
+	fields map[string]string  // of a hash but messages
+	scores map[string]float64 // of a zset
+}
+
+func (v *value) summary() string {
+	switch {
+	case v.fields != nil:
+		return fmt.Sprintf("%d fields, such as %q", len(v.fields), first(v.fields))
+	case v.scores != nil:
+		return fmt.Sprintf("%d members, such as %q", len(v.scores), first(v.scores))
+	case v.list != nil:
+		return fmt.Sprintf("%d entries, such as %q", len(v.list), v.list[0])
+	default:
+		return fmt.Sprintf("%q", v.text)
+	}
+}
+
+func first[V any](m map[string]V) string { return slices.Min(slices.Collect(maps.Keys(m))) }
+
+// snapshot is all that a topic had at one time.
+type snapshot struct {
+	prefix string
+	topic  string
+	listed bool // in the registry
+	values []*value
+}
+
+// get returns the key's value, an empty one if there is none, or if it has another type.
+func (s *snapshot) get(kind, name string) *value {
+	for _, v := range s.values {
+		if v.kind == kind && v.name == name && v.typ == kinds[kind].typ {
+			return v
+		}
+	}
+	return &value{kind: kind, name: name}
+}
+
+// readAll finds the topics, in the registry and by their keys, and reads each.
+func readAll(ctx context.Context, client redis.UniversalClient, prefix string) (topics []*snapshot, found []string, err error) {
+	byName := map[string]*snapshot{}
+	keys := map[string][]string{}
+	topic := func(name string) *snapshot {
+		if byName[name] == nil {
+			byName[name] = &snapshot{prefix: prefix, topic: name}
+		}
+		return byName[name]
+	}
+
+	scanned, err := scan(ctx, client, prefix)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, key := range scanned {
+		name, _, ok := parse(prefix, key)
+		if ok {
+			topic(name)
+			keys[name] = append(keys[name], key)
+		} else if key != queue.Registry(prefix) {
+			found = append(found, fmt.Sprintf("unknown key %q", key))
+		}
+	}
+	// A topic is in the registry before it has keys: read after them, the registry has them all.
+	err = queue.Topics(ctx, client, prefix, func(name string) { topic(name).listed = true })
+	if redis.HasErrorPrefix(err, "WRONGTYPE") {
+		found = append(found, fmt.Sprintf("%s is not a set", queue.Registry(prefix)))
+		err = nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if ttl, err := client.PTTL(ctx, queue.Registry(prefix)).Result(); err != nil {
+		return nil, nil, err
+	} else if ttl >= 0 {
+		found = append(found, fmt.Sprintf("%s has a TTL", queue.Registry(prefix)))
+	}
+	for name, s := range byName {
+		if err := s.read(ctx, client, keys[name]); err != nil {
+			return nil, nil, fmt.Errorf("topic %q: %w", name, err)
+		}
+		topics = append(topics, s)
+	}
+	slices.SortFunc(topics, func(a, b *snapshot) int { return cmp.Compare(a.topic, b.topic) })
+	slices.Sort(found)
+	return topics, found, nil
+}
+
+var escapeGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `^`, `\^`)
+
+// scan returns every key under the prefix, each once.
+func scan(ctx context.Context, client redis.UniversalClient, prefix string) ([]string, error) {
+	var mu sync.Mutex // the nodes of a cluster are asked at the same time
+	keys := map[string]bool{}
+	one := func(ctx context.Context, node *redis.Client) error {
+		it := node.Scan(ctx, 0, escapeGlob.Replace(prefix)+":*", 1000).Iterator()
+		for it.Next(ctx) {
+			mu.Lock()
+			keys[it.Val()] = true
+			mu.Unlock()
+		}
+		return it.Err()
+	}
+	var err error
+	switch client := client.(type) {
+	case *redis.Client:
+		err = one(ctx, client)
+	case *redis.ClusterClient:
+		err = client.ForEachMaster(ctx, one)
+	default:
+		err = fmt.Errorf("a %T cannot be scanned", client)
+	}
+	return slices.Sorted(maps.Keys(keys)), err
+}
+
+var decodeTopic = strings.NewReplacer("%25", "%", "%7B", "{", "%7D", "}")
+
+// parse splits "<prefix>:{<topic>}:<rest>".
+func parse(prefix, key string) (topic, rest string, ok bool) {
+	tagged, ok := strings.CutPrefix(key, prefix+":{")
+	if !ok {
+		return "", "", false
+	}
+	tag, rest, ok := strings.Cut(tagged, "}:")
+	topic = decodeTopic.Replace(tag)
+	return topic, rest, ok && queue.NewKeys(prefix, topic).Meta() == prefix+":{"+tag+"}:meta"
+}
+
+var errGroupsChange = errors.New("the set of groups changes too fast")
+
+// read reads everything in one transaction. Which keys there can be depends on the groups, so they
+// are read first, and again if a group appeared in between.
+func (s *snapshot) read(ctx context.Context, client redis.UniversalClient, scanned []string) error {
+	k := queue.NewKeys(s.prefix, s.topic)
+	for range 10 {
+		names, err := client.HKeys(ctx, k.Groups()).Result()
+		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+			return err
+		}
+		keys := append([]string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Groups(), k.Scheduler()}, scanned...)
+		for _, g := range names {
+			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g), k.Dead(g))
+		}
+		slices.Sort(keys)
+		if s.values, err = readKeys(ctx, client, slices.Compact(keys)); err != nil {
+			return err
+		}
+		if len(s.get("groups", "").fields) <= len(names) { // groups are not removed
+			return nil
+		}
+	}
+	return errGroupsChange
+}
+
+// readKeys reads the keys at one time. All are in one slot.
+func readKeys(ctx context.Context, client redis.UniversalClient, keys []string) ([]*value, error) {
+	values := make([]*value, 0, len(keys))
+	var collect []func()
+	_, err := client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		for _, key := range keys {
+			v := &value{key: key}
+			_, rest, _ := strings.Cut(key, "}:")
+			v.kind, v.name, _ = strings.Cut(rest, ":")
+			typ, ttl := p.Type(ctx, key), p.PTTL(ctx, key)
+			content := v.load(ctx, p)
+			collect = append(collect, func() {
+				if v.typ = typ.Val(); v.typ != "none" {
+					v.ttl = ttl.Val()
+					content()
+					values = append(values, v)
+				}
+			})
+		}
+		return nil
+	})
+	var answered redis.Error
+	if err != nil && !errors.As(err, &answered) { // a key of a wrong type is a violation, not a failure
+		return nil, err
+	}
+	for _, f := range collect {
+		f()
+	}
+	return values, nil
+}
+
+// load asks for the value as the type that it should have.
+func (v *value) load(ctx context.Context, p redis.Pipeliner) (collect func()) {
+	switch kinds[v.kind].typ {
+	case "hash":
+		if v.kind == "messages" {
+			cmd := p.HKeys(ctx, v.key) // bodies are the users'
+			return func() { v.list = cmd.Val() }
+		}
+		cmd := p.HGetAll(ctx, v.key)
+		return func() { v.fields = cmd.Val() }
+	case "zset":
+		cmd := p.ZRangeWithScores(ctx, v.key, 0, -1)
+		return func() {
+			v.scores = map[string]float64{}
+			for _, z := range cmd.Val() {
+				v.scores[z.Member.(string)] = z.Score
+			}
+		}
+	case "list":
+		cmd := p.LRange(ctx, v.key, 0, -1)
+		return func() { v.list = cmd.Val() }
+	case "string":
+		cmd := p.Get(ctx, v.key)
+		return func() { v.text = cmd.Val() }
+	default:
+		return func() {}
+	}
+}

@@ -1,0 +1,296 @@
+package queuetest
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// The forms of what is stored.
+var (
+	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+)$`)
+	optionsForm  = regexp.MustCompile(`^max_deliveries:(-1|[1-9]\d*)$`)
+	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+$`)
+	deliveryForm = regexp.MustCompile(`(?s)^\d+ [s-] \S+( .*)?$`)
+	claimForm    = regexp.MustCompile(`^\d+( [^ :]+:\d+)+$`)
+	addressForm  = regexp.MustCompile(`^.+\|[^| ]+$`)
+	numberForm   = regexp.MustCompile(`^\d+$`)
+)
+
+// inspection is one look at a topic.
+type inspection struct {
+	*snapshot
+	found []string
+
+	groups  []string
+	bodies  map[string]bool
+	holders map[string][]string // id -> groups that hold it, in whatever state
+}
+
+func (s *snapshot) violations() []string {
+	i := &inspection{snapshot: s, bodies: map[string]bool{}, holders: map[string][]string{}}
+	i.groups = slices.Sorted(maps.Keys(s.get("groups", "").fields))
+	for _, id := range s.get("messages", "").list {
+		i.bodies[id] = true
+	}
+	i.keys()
+	i.meta()
+	for _, g := range i.groups {
+		i.group(g)
+	}
+	i.messages()
+	i.scheduler()
+	slices.Sort(i.found)
+	return i.found
+}
+
+func (i *inspection) report(format string, args ...any) {
+	i.found = append(i.found, fmt.Sprintf("topic %q: ", i.topic)+fmt.Sprintf(format, args...))
+}
+
+// keys checks that there are only keys that the layout knows, of their types.
+func (i *inspection) keys() {
+	if len(i.values) > 0 && !i.listed {
+		i.report("it is not in the registry")
+	}
+	for _, v := range i.values {
+		kind, known := kinds[v.kind]
+		switch {
+		case !known, kind.of == "" && v.key != i.base()+v.kind, kind.of != "" && v.key != i.base()+v.kind+":"+v.name:
+			i.report("unknown key %q", v.key)
+			continue
+		case v.typ != kind.typ:
+			i.report("%s is a %s, not a %s", v.key, v.typ, kind.typ)
+			continue
+		case kind.of == "group" && !slices.Contains(i.groups, v.name):
+			i.report("%s is of a group that is not registered: %s", v.key, v.summary())
+		}
+		if kind.expires && v.ttl < 0 {
+			i.report("%s has no TTL", v.key)
+		}
+		if !kind.expires && v.ttl >= 0 {
+			i.report("%s has a TTL", v.key)
+		}
+		if v.kind == "publisher" && !numberForm.MatchString(v.text) {
+			i.report("%s is %q, not the number of a call", v.key, v.text)
+		}
+		if v.kind == "claim" && !claimForm.MatchString(v.text) {
+			i.report("%s is %q, not a claim", v.key, v.text)
+		}
+	}
+}
+
+func (i *inspection) base() string {
+	return strings.TrimSuffix(queue.NewKeys(i.prefix, i.topic).Meta(), "meta")
+}
+
+func (i *inspection) meta() {
+	meta := i.get("meta", "").fields
+	if len(i.values) > 0 && meta["layout"] != queue.Layout {
+		i.report("meta: layout is %q, not %q", meta["layout"], queue.Layout)
+	}
+	if len(i.values) > 0 && meta["groups"] == "" {
+		i.report("meta: the set of groups has no version")
+	}
+	for field, value := range meta {
+		if field != "layout" && field != "groups" {
+			i.report("meta: unknown field %q: %q", field, value)
+		}
+	}
+	for name, options := range i.get("groups", "").fields {
+		if !groupForm.MatchString(options) {
+			i.report("group %q: its options are %q", name, options)
+		}
+	}
+}
+
+// group checks that each message is in one state of the group, with all that belongs to the state.
+func (i *inspection) group(name string) {
+	states := map[string][]string{}
+	enter := func(id, state string) {
+		if len(states[id]) == 0 {
+			i.holders[id] = append(i.holders[id], name)
+		}
+		states[id] = append(states[id], state)
+	}
+	for n, entry := range i.get("ready", name).list {
+		id, due, _ := strings.Cut(entry, ":")
+		if len(id) != queue.IDLength || !numberForm.MatchString(due) {
+			i.report("group %q: ready[%d] is %q, not id:due", name, n, entry)
+			continue
+		}
+		enter(id, "ready")
+	}
+	leases := i.get("leases", name).fields
+	for id := range i.get("unack", name).scores {
+		enter(id, "unack")
+		if token, ok := leases[id]; !ok {
+			i.report("group %q: message %s is in unack without a lease", name, id)
+		} else if !tokenForm.MatchString(token) {
+			i.report("group %q: message %s: its lease is %q, not subscription:claim:due", name, id, token)
+		}
+	}
+	for id := range leases {
+		if _, ok := i.get("unack", name).scores[id]; !ok {
+			i.report("group %q: message %s has a lease and is not in unack", name, id)
+		}
+	}
+	records := i.get("deliveries", name).fields
+	for _, state := range []string{"retry", "dead"} {
+		for id, score := range i.get(state, name).scores {
+			enter(id, state)
+			i.instant(score, "group %q: message %s: its score in %s", name, id, state)
+			if _, ok := records[id]; !ok {
+				i.report("group %q: message %s is in %s without a record of deliveries", name, id, state)
+			}
+		}
+	}
+	for id, in := range states {
+		if len(in) > 1 {
+			i.report("group %q: message %s is in several places: %s", name, id, strings.Join(in, ", "))
+		}
+		i.identifier(id, "group %q: %s", name, strings.Join(in, ", "))
+	}
+	for id, record := range records {
+		if len(states[id]) == 0 {
+			i.report("group %q: message %s has a record of deliveries (%q) and no state", name, id, record)
+		}
+		if !deliveryForm.MatchString(record) {
+			i.report("group %q: message %s: its record of deliveries is %q", name, id, record)
+		}
+	}
+	for address, deadline := range i.get("waiters", name).scores {
+		if !addressForm.MatchString(address) {
+			i.report("group %q: waiter %q is not an address", name, address)
+		}
+		i.instant(deadline, "group %q: the deadline of waiter %q", name, address)
+	}
+}
+
+// messages checks that bodies, and what is kept beside them, are of messages in some state.
+func (i *inspection) messages() {
+	pending := i.get("pending", "").scores
+	for id, due := range pending {
+		i.instant(due, "message %s: its due time in pending", id)
+		i.identifier(id, "pending")
+		if groups := i.holders[id]; len(groups) > 0 {
+			i.report("message %s is in pending and in groups %q", id, groups)
+		}
+	}
+	for id := range pending {
+		if !i.bodies[id] {
+			i.report("message %s is in pending without a body", id)
+		}
+	}
+	for id, groups := range i.holders {
+		if !i.bodies[id] {
+			i.report("message %s is in groups %q without a body", id, groups)
+		}
+	}
+	for id := range i.bodies {
+		if _, ok := pending[id]; !ok && len(i.holders[id]) == 0 {
+			i.report("message %s has a body and no state", id)
+		}
+	}
+	refs := i.get("refs", "").fields
+	for id, text := range refs {
+		if n, err := strconv.Atoi(text); err != nil || n != len(i.holders[id]) || n < 1 {
+			i.report("message %s: refs says %q groups need it, and it is in %d: %q", id, text, len(i.holders[id]), i.holders[id])
+		}
+	}
+	for id, groups := range i.holders {
+		if _, ok := refs[id]; !ok && len(groups) > 1 {
+			i.report("message %s is in %d groups and not in refs", id, len(groups))
+		}
+	}
+	for id, options := range i.get("options", "").fields {
+		if !i.bodies[id] {
+			i.report("message %s has options (%q) and no body", id, options)
+		}
+		if !optionsForm.MatchString(options) {
+			i.report("message %s: its options are %q", id, options)
+		}
+	}
+}
+
+// scheduler checks that whoever serves the topic looks in time for all that is to come.
+func (i *inspection) scheduler() {
+	fields := i.get("scheduler", "").fields
+	for field, value := range fields {
+		switch field {
+		case "next", "until":
+			if !numberForm.MatchString(value) {
+				i.report("scheduler: %s is %q, not a time in ms", field, value)
+			}
+		case "holder", "standby":
+			if !addressForm.MatchString(value) {
+				i.report("scheduler: %s is %q, not an address", field, value)
+			}
+		default:
+			i.report("scheduler: unknown field %q: %q", field, value)
+		}
+	}
+	if (fields["standby"] == "") != (fields["until"] == "") {
+		i.report("scheduler: standby is %q, until is %q: both or none", fields["standby"], fields["until"])
+	}
+	if fields["standby"] != "" && fields["standby"] == fields["holder"] {
+		i.report("scheduler: %q is both holder and standby", fields["holder"])
+	}
+	event, what := i.nextEvent()
+	if what == "" {
+		return
+	}
+	switch next, err := strconv.ParseFloat(fields["next"], 64); {
+	case fields["next"] == "":
+		i.report("scheduler: it has no next event, and %s is at %.0f", what, event)
+	case err == nil && next > event:
+		i.report("scheduler: the next event is at %.0f, and %s is %.0f ms earlier, at %.0f", next, what, next-event, event)
+	}
+}
+
+// nextEvent is the earliest time at which the scheduler has to do something, and what; "": never.
+func (i *inspection) nextEvent() (event float64, what string) {
+	event = math.Inf(1)
+	earliest := func(scores map[string]float64, wait float64, format string, args ...any) {
+		for id, score := range scores {
+			if at := math.Ceil(score + wait); at < event {
+				event, what = at, fmt.Sprintf(format, args...)+" of message "+id
+			}
+		}
+	}
+	if len(i.groups) == 0 {
+		return event, ""
+	}
+	earliest(i.get("pending", "").scores, 0, "the due time")
+	for _, g := range i.groups {
+		earliest(i.get("retry", g).scores, 0, "the retry in group %q", g)
+		earliest(i.get("unack", g).scores, 0, "the end of the lease in group %q", g)
+		_, text, _ := strings.Cut(i.get("groups", "").fields[g], " ")
+		if retention, err := strconv.ParseFloat(text, 64); err == nil && retention >= 0 {
+			earliest(i.get("dead", g).scores, retention, "the end of the retention in group %q", g)
+		}
+	}
+	return event, what
+}
+
+// identifier checks that an id is one of this project's.
+func (i *inspection) identifier(id, format string, args ...any) {
+	if _, err := ulid.ParseStrict(id); err != nil {
+		i.report("%q is not a message's id (%v), in %s", id, err, fmt.Sprintf(format, args...))
+	}
+}
+
+// instant checks that a score is a whole number of milliseconds.
+func (i *inspection) instant(ms float64, format string, args ...any) {
+	if ms != math.Trunc(ms) || ms < 0 || math.IsInf(ms, 0) {
+		i.report("%s is %v, not a time in ms", fmt.Sprintf(format, args...), ms)
+	}
+}

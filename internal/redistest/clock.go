@@ -1,0 +1,56 @@
+package redistest
+
+import (
+	_ "embed"
+	"encoding/binary"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"time"
+)
+
+//go:embed testdata/clock.c
+var clockSource []byte
+
+// StartWithClock is Start for a server whose wall clock the test can set with
+// SetClock. It needs Linux and a C compiler (as -race does).
+func StartWithClock(t testing.TB, args ...string) *Instance {
+	t.Helper()
+	return start(t, freePort, true, args)
+}
+
+// SetClock lets a server of StartWithClock see the time of this machine plus
+// offset, from its next look at the clock on, and after a restart.
+func (in *Instance) SetClock(offset time.Duration) {
+	in.t.Helper()
+	shift := binary.NativeEndian.AppendUint64(nil, uint64(offset))
+	file, err := os.OpenFile(in.path("clock"), os.O_WRONLY, 0) // must exist
+	if err == nil {
+		_, err = file.WriteAt(shift, 0)
+		_ = file.Close()
+	}
+	if err != nil {
+		in.t.Fatal(err)
+	}
+}
+
+// fakeClock prepares what StartWithClock adds to the server's environment.
+func (in *Instance) fakeClock() {
+	in.t.Helper()
+	cc, err := exec.LookPath("cc")
+	if err != nil || runtime.GOOS != "linux" {
+		missing(in.t, "a server with a clock of its own needs Linux and a C compiler")
+	}
+	source, lib := in.path("clock.c"), in.path("clock.so")
+	if err := os.WriteFile(source, clockSource, 0o600); err != nil {
+		in.t.Fatal(err)
+	}
+	if err := os.WriteFile(in.path("clock"), make([]byte, 8), 0o600); err != nil {
+		in.t.Fatal(err)
+	}
+	if out, err := exec.Command(cc, "-O1", "-Wall", "-Wextra", "-fPIC", "-shared", "-o", lib, source).CombinedOutput(); err != nil {
+		in.t.Fatalf("redistest: %v: %s", err, out)
+	}
+	in.env = []string{"LD_PRELOAD=" + lib, "REDISTEST_CLOCK=" + in.path("clock")}
+}

@@ -1,0 +1,124 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// suite is one run of Watermill's universal suite.
+type suite struct {
+	client      redis.UniversalClient
+	prefix      string
+	maxInFlight int
+	delay       time.Duration // of every message
+}
+
+var (
+	ordered = tests.Features{
+		ConsumerGroups:                      true,
+		GuaranteedOrder:                     true,
+		GuaranteedOrderWithSingleSubscriber: true,
+		Persistent:                          true,
+	}
+	parallel = tests.Features{
+		ConsumerGroups: true,
+		Persistent:     true,
+	}
+)
+
+const (
+	orderedInFlight  = 1
+	parallelInFlight = 100
+)
+
+func TestUniversalOrdered(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		run(t, ordered, onServer(t, s, orderedInFlight, 0))
+	})
+}
+
+func TestUniversalOrderedDelayed(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		run(t, ordered, onServer(t, s, orderedInFlight, time.Second))
+	})
+}
+
+func TestUniversalParallel(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		run(t, parallel, onServer(t, s, parallelInFlight, 0))
+	})
+}
+
+func TestUniversalParallelDelayed(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		run(t, parallel, onServer(t, s, parallelInFlight, time.Second))
+	})
+}
+
+func onServer(t *testing.T, s redistest.Server, maxInFlight int, delay time.Duration) suite {
+	s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
+	return suite{client: s.Client, prefix: s.Prefix, maxInFlight: maxInFlight, delay: delay}
+}
+
+func run(t *testing.T, features tests.Features, s suite) {
+	tests.TestPubSub(t, features, s.pubSub, s.pubSubInGroup)
+}
+
+func (s suite) pubSub(t *testing.T) (message.Publisher, message.Subscriber) {
+	return s.pubSubInGroup(t, "")
+}
+
+// pubSubInGroup has defaults but for what the suite needs: it nacks 300 times over 50 messages, and
+// waits for each redelivery.
+func (s suite) pubSubInGroup(t *testing.T, group string) (message.Publisher, message.Subscriber) {
+	logger := watermill.NopLogger{}
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
+		Client:    s.client,
+		KeyPrefix: s.prefix,
+	}, logger)
+	require.NoError(t, err)
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+		Client:        s.client,
+		KeyPrefix:     s.prefix,
+		ConsumerGroup: group,
+		MaxInFlight:   s.maxInFlight,
+		MaxDeliveries: -1,
+		Backoff:       func(int) time.Duration { return 0 },
+	}, logger)
+	require.NoError(t, err)
+	// Not all of the suite's tests close what they had made.
+	t.Cleanup(func() {
+		require.NoError(t, publisher.Close())
+		require.NoError(t, subscriber.Close())
+	})
+	return delaying{publisher, s.delay}, subscriber
+}
+
+// delaying is a Publisher that delays every message.
+type delaying struct {
+	message.Publisher
+	delay time.Duration
+}
+
+func (p delaying) Publish(topic string, messages ...*message.Message) error {
+	if p.delay > 0 {
+		for _, msg := range messages {
+			redisdelay.DelayFor(msg, p.delay)
+		}
+	}
+	return p.Publisher.Publish(topic, messages...)
+}
