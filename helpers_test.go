@@ -498,7 +498,7 @@ func (p *proxy) accept() {
 		p.conns[in], p.conns[out] = true, true
 		p.mu.Unlock()
 
-		loses := make(chan func(), 1)
+		loses := make(chan func(), 16)
 		p.wg.Go(func() { p.pump(in, out, func(data []byte) { p.noteRequest(data, loses) }, nil) })
 		p.wg.Go(func() { p.pump(out, in, nil, loses) })
 	}

@@ -3,10 +3,13 @@ package scheduler_test
 import (
 	"context"
 	"fmt"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
@@ -23,12 +26,34 @@ func Example() {
 	check(err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error)
-	go func() { ended <- s.Run(ctx) }() // the goroutine is yours, as is its end
+	go func() { ended <- s.Run(ctx) }()
+
+	// The consumer group exists, and nobody subscribes: the message becomes ready all the same.
+	publishDelayed(client, "orders", "20ms")
+	for client.LLen(ctx, "redisdelay:{orders}:ready:default").Val() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println("ready")
 
 	stop()
-	fmt.Println(<-ended)
+	fmt.Println("ended:", <-ended)
 
-	// Output: <nil>
+	// Output:
+	// ready
+	// ended: <nil>
+}
+
+func publishDelayed(client redis.UniversalClient, topic, delay string) {
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client}, nil)
+	check(err)
+	check(subscriber.SubscribeInitialize(topic))
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
+	check(err)
+	msg := message.NewMessage("uuid", nil)
+	msg.Metadata.Set(redisdelay.DelayKey, delay)
+	check(publisher.Publish(topic, msg))
+	check(publisher.Close())
+	check(subscriber.Close())
 }
 
 func check(err error) {

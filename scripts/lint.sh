@@ -8,16 +8,13 @@ if [[ -n $unformatted ]]; then
 	exit 1
 fi
 
-find . -name go.mod -not -path './.tools/*' -print0 | sort -z | while IFS= read -r -d '' mod; do
-	(
-		cd "$(dirname "$mod")"
-		for tags in '' stress; do # with and without the files of `make stress`
-			go vet -tags "$tags" ./...
-			go run "$STATICCHECK" -tags "$tags" ./...
-		done
-		go mod tidy -diff
-	) || {
-		echo "lint: failed in $(dirname "$mod")" >&2
-		exit 1
-	}
+find . -name go.mod -not -path './.tools/*' | sort | while read -r mod; do
+	echo "lint: $(dirname "$mod")"
+	cd "$(dirname "$mod")"
+	for tags in '' stress; do # with and without the files of `make stress`
+		go vet -tags "$tags" ./...
+		go run "$STATICCHECK" -tags "$tags" ./...
+	done
+	go mod tidy -diff
+	cd - >/dev/null
 done

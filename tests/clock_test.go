@@ -83,21 +83,17 @@ func testClocksApart(t *testing.T, client redis.UniversalClient, shift time.Dura
 
 	// The same for what a handler sets on the message that it nacks.
 	publish(t, publisher, "nacked", 0)
+	msg, _ := receive(t, messages)
+	delete(delays, "context") // delays no nack
 	for name, set := range delays {
-		if name == "context" {
-			continue // it does not delay a nack
-		}
-		msg, _ := receive(t, messages)
 		before := onServer()
 		set(msg, 300*time.Millisecond)
 		msg.Nack()
-		again, delivery := receive(t, messages)
+		var delivery redisdelay.Delivery
+		msg, delivery = receive(t, messages)
 		requireOnTime(t, delivery, onServer())
-		// Watermill's duration counts from when it was written.
-		require.WithinRange(t, delivery.DueAt, before.Add(300*time.Millisecond), onServer(), name)
-		again.Nack()
+		require.False(t, delivery.DueAt.Before(before.Add(300*time.Millisecond)), "%s is due early", name)
 	}
-	msg, _ := receive(t, messages)
 	msg.Ack()
 }
 

@@ -20,13 +20,18 @@ type script struct {
 	sha    string
 }
 
+// allScripts are the scripts that load has returned.
+var allScripts []script
+
 func load(name string) script {
 	source, err := luaFiles.ReadFile("lua/" + name + ".lua")
 	if err != nil {
 		panic(err) // the file is part of the build
 	}
 	sum := sha1.Sum(source)
-	return script{source: string(source), sha: hex.EncodeToString(sum[:])}
+	s := script{source: string(source), sha: hex.EncodeToString(sum[:])}
+	allScripts = append(allScripts, s)
+	return s
 }
 
 var (
@@ -70,17 +75,18 @@ func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) {
 }
 
 // Do sends the calls in one round trip, in order, and returns the first error.
-// A script that the server does not have yet is sent again in full, which loads it.
+//
+// If the server lacks a script, all scripts are loaded, so that it has all or none, and calls in one
+// pipeline keep their order. Those that failed for want of theirs are sent again.
 func Do(ctx context.Context, client redis.UniversalClient, calls ...*Call) error {
 	send(ctx, client, calls, false)
-	var missing []*Call
-	for _, c := range calls {
-		if isNoScript(c.Err()) {
-			missing = append(missing, c)
+	if missing := lacking(calls); len(missing) > 0 {
+		loaded := loadAll(ctx, client)
+		send(ctx, client, missing, !loaded)
+		// Another node of a cluster may have taken over, or the user may not load scripts.
+		if missing = lacking(missing); len(missing) > 0 {
+			send(ctx, client, missing, true)
 		}
-	}
-	if len(missing) > 0 {
-		send(ctx, client, missing, true)
 	}
 	for _, c := range calls {
 		if err := c.Err(); err != nil {
@@ -88,6 +94,27 @@ func Do(ctx context.Context, client redis.UniversalClient, calls ...*Call) error
 		}
 	}
 	return nil
+}
+
+// lacking returns the calls whose script the server does not have.
+func lacking(calls []*Call) []*Call {
+	var missing []*Call
+	for _, c := range calls {
+		if isNoScript(c.Err()) {
+			missing = append(missing, c)
+		}
+	}
+	return missing
+}
+
+// loadAll loads every script on every server that takes calls. It returns false if that failed.
+func loadAll(ctx context.Context, client redis.UniversalClient) bool {
+	for _, s := range allScripts {
+		if client.ScriptLoad(ctx, s.source).Err() != nil {
+			return false
+		}
+	}
+	return true
 }
 
 func send(ctx context.Context, client redis.UniversalClient, calls []*Call, full bool) {

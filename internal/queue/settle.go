@@ -1,6 +1,9 @@
 package queue
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // chunk is how many messages one settling or extending call carries at most.
 const chunk = 1000
@@ -13,14 +16,12 @@ func (g *Group) AckCalls(messages []*Leased) []*Call {
 // ReleaseCalls hands messages back that were not delivered. They are in the order of claiming.
 func (g *Group) ReleaseCalls(messages []*Leased) []*Call {
 	calls := g.calls(&releaseScript, g.back, []any{g.topic.single}, messages)
-	// Each call puts its messages in front of ready: the last of them go first.
-	for i, j := 0, len(calls)-1; i < j; i, j = i+1, j-1 {
-		calls[i], calls[j] = calls[j], calls[i]
-	}
+	slices.Reverse(calls) // each call puts its messages in front of ready: the last of them go first
 	return calls
 }
 
-// ExtendCalls gives leases a new deadline. ReadLost reads each call's result.
+// ExtendCalls gives leases a new deadline. ReadLost reads each call's result. Beyond a thousand, the
+// deadlines no longer keep the order of the messages.
 func (g *Group) ExtendCalls(messages []*Leased, lease time.Duration) []*Call {
 	return g.calls(&extendScript, g.lease, []any{millis(lease)}, messages)
 }
@@ -75,6 +76,7 @@ func (g *Group) NackCalls(failures []Failure, retention time.Duration) []*Call {
 		}
 		calls = append(calls, &Call{script: &nackScript, keys: g.nack, args: args})
 	}
+	slices.Reverse(calls) // as in ReleaseCalls
 	return calls
 }
 

@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -21,6 +22,8 @@ import (
 // startTimeout bounds how long a server may take to answer PING, loading its
 // data included.
 const startTimeout = 30 * time.Second
+
+var errEnded = errors.New("ended before it was ready")
 
 // Instance is a real redis-server that belongs to one test. It ends with the
 // test, and with the test binary however that ends. Its methods are for the
@@ -66,11 +69,14 @@ func start(t testing.TB, pickPort func() int, withClock bool, args []string) *In
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	var err error
-	for range 5 { // the port may be taken between picking and binding it
+	for range 5 {
 		in.port = pickPort()
 		if err = in.up(); err == nil {
 			return in
 		}
+		if !errors.Is(err, errEnded) {
+			break
+		} // else the port may have been taken since it was picked
 	}
 	t.Fatal(err)
 	return nil
@@ -221,7 +227,7 @@ func (in *Instance) awaitPong(p *process) error {
 		}
 		select {
 		case <-p.exited:
-			return fmt.Errorf("ended at once: %v", p.cmd.ProcessState)
+			return fmt.Errorf("%w: %v", errEnded, p.cmd.ProcessState)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

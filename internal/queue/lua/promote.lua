@@ -97,13 +97,17 @@ local function moves(list, i)
   return id and (not cut_due or due < cut_due or (due == cut_due and id <= cut_id))
 end
 
-local fresh, retries, waiting = {}, {}, {}
+-- Reading every key that will be read or written later finds one of a wrong type before anything is.
+local fresh, retries, waiting, options = {}, {}, {}, {}
 if groups > 0 then
   fresh = due_of(pending)
+  options = redis.call('HMGET', group_options, unpack(ARGV, 6, 5 + groups))
 end
 for g = 1, groups do
   local ready, retry, waiters = KEYS[1 + g * 5], KEYS[2 + g * 5], KEYS[5 + g * 5]
   redis.call('LLEN', ready)
+  redis.call('ZCARD', KEYS[3 + g * 5])
+  redis.call('ZCARD', KEYS[4 + g * 5])
   waiting[g] = redis.call('ZCARD', waiters)
   retries[g] = due_of(retry)
 end
@@ -128,10 +132,6 @@ if moved > 0 and groups > 1 then
   each('HSET', refs, counts)
 end
 
-local options = {}
-if groups > 0 then
-  options = redis.call('HMGET', group_options, unpack(ARGV, 6, 5 + groups))
-end
 local event, expired, purge
 local function upcoming(ms)
   if ms and (not event or ms < event) then

@@ -48,6 +48,9 @@ if not found[1] or not found[2] or not known then
 end
 if known ~= options then
   redis.call('HSET', groups, group, options)
+  if known then
+    schedule(now) -- a shorter retention makes dead messages due earlier
+  end
 end
 if head[2] then
   schedule(tonumber(head[2]))

@@ -1,0 +1,598 @@
+package redisdelay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+func newRing(t *testing.T) *redis.Ring {
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"shard": "127.0.0.1:1"}})
+	t.Cleanup(func() { _ = ring.Close() })
+	return ring
+}
+
+func TestPublisherConfigurationIsChecked(t *testing.T) {
+	t.Parallel()
+	client := clientOf(t, "127.0.0.1:1")
+	var typedNil *redis.Client
+	cases := map[string]struct {
+		config redisdelay.PublisherConfig
+		names  []string
+	}{
+		"nothing":          {redisdelay.PublisherConfig{}, []string{"Client is nil"}},
+		"typed nil client": {redisdelay.PublisherConfig{Client: typedNil}, []string{"Client", "nil *redis.Client"}},
+		"Ring":             {redisdelay.PublisherConfig{Client: newRing(t)}, []string{"Client", "*redis.Ring"}},
+		"opening brace":    {redisdelay.PublisherConfig{Client: client, KeyPrefix: "a{b"}, []string{"KeyPrefix", `"a{b"`}},
+		"closing brace":    {redisdelay.PublisherConfig{Client: client, KeyPrefix: "a}b"}, []string{"KeyPrefix", `"a}b"`}},
+		"all at once": {
+			redisdelay.PublisherConfig{
+				KeyPrefix: "{}", MaxMessageBytes: -1, MaxPublishMessages: -2, MaxPublishBytes: -3, CloseTimeout: -4,
+			},
+			[]string{"Client", "KeyPrefix", "MaxMessageBytes is -1", "MaxPublishMessages is -2",
+				"MaxPublishBytes is -3", "CloseTimeout is -4ns"},
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			p, err := redisdelay.NewPublisher(c.config, nil)
+			require.Nil(t, p)
+			require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+			for _, named := range c.names {
+				require.ErrorContains(t, err, named)
+			}
+			require.Equal(t, err.Error(), c.config.Validate().Error())
+		})
+	}
+}
+
+// brokenMarshaler refuses every message with the payload "broken".
+type brokenMarshaler struct{ redisdelay.BinaryMarshaler }
+
+var errBroken = errors.New("broken by the test")
+
+func (m brokenMarshaler) Marshal(topic string, msg *message.Message) ([]byte, error) {
+	if string(msg.Payload) == "broken" {
+		return nil, errBroken
+	}
+	return m.BinaryMarshaler.Marshal(topic, msg)
+}
+
+func withMetadata(pairs ...string) *message.Message {
+	msg := text("bad")
+	for i := 0; i < len(pairs); i += 2 {
+		msg.Metadata.Set(pairs[i], pairs[i+1])
+	}
+	return msg
+}
+
+func TestBadInputPublishesNothing(t *testing.T) {
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	cases := map[string]struct {
+		topic    string
+		messages []*message.Message
+		sentinel error
+		names    []string
+	}{
+		"empty topic":      {"", nil, redisdelay.ErrInvalidTopic, []string{"empty"}},
+		"long topic":       {strings.Repeat("x", 513), nil, redisdelay.ErrInvalidTopic, []string{"513 bytes", "512"}},
+		"large message":    {"t", []*message.Message{text(strings.Repeat("x", 1001))}, redisdelay.ErrMessageTooLarge, []string{"message 1 ", "MaxMessageBytes"}},
+		"many messages":    {"t", slices.Repeat([]*message.Message{text("")}, 5), redisdelay.ErrPublishTooLarge, []string{"6 messages", "MaxPublishMessages"}},
+		"many bytes":       {"t", slices.Repeat([]*message.Message{text(strings.Repeat("x", 900))}, 3), redisdelay.ErrPublishTooLarge, []string{"MaxPublishBytes"}},
+		"malformed delay":  {"t", []*message.Message{withMetadata("delay", "soon")}, redisdelay.ErrInvalidDelay, []string{"message 1 ", "delay", `"soon"`}},
+		"negative delay":   {"t", []*message.Message{withMetadata("delay", "-1s")}, redisdelay.ErrInvalidDelay, []string{"delay", `"-1s"`}},
+		"overlong delay":   {"t", []*message.Message{withMetadata("delay", "876000h0m0.000000001s")}, redisdelay.ErrInvalidDelay, []string{"delay"}},
+		"malformed until":  {"t", []*message.Message{withMetadata("delay_until", "tomorrow")}, redisdelay.ErrInvalidDelay, []string{"delay_until", `"tomorrow"`}},
+		"far until":        {"t", []*message.Message{withMetadata("delay_until", "9999-01-01T00:00:00Z")}, redisdelay.ErrInvalidDelay, []string{"delay_until"}},
+		"two delays":       {"t", []*message.Message{withMetadata("delay", "1s", "delay_until", "2026-01-01T00:00:00Z")}, redisdelay.ErrInvalidDelay, []string{"delay", "delay_until"}},
+		"Watermill's":      {"t", []*message.Message{withMetadata(delay.DelayedUntilKey, "later")}, redisdelay.ErrInvalidDelay, []string{delay.DelayedUntilKey, `"later"`}},
+		"max_deliveries":   {"t", []*message.Message{withMetadata("max_deliveries", "many")}, redisdelay.ErrInvalidMetadata, []string{"max_deliveries", `"many"`}},
+		"no deliveries":    {"t", []*message.Message{withMetadata("max_deliveries", "0")}, redisdelay.ErrInvalidMetadata, []string{"max_deliveries"}},
+		"many deliveries":  {"t", []*message.Message{withMetadata("max_deliveries", "2147483648")}, redisdelay.ErrInvalidMetadata, []string{"max_deliveries"}},
+		"cannot marshal":   {"t", []*message.Message{text("broken")}, errBroken, []string{"message 1 ", "marshal"}},
+		"cancelled before": {"t", []*message.Message{message.NewMessageWithContext(ended, "", nil)}, context.Canceled, nil},
+	}
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) {
+			c.Marshaler = brokenMarshaler{}
+			c.MaxMessageBytes, c.MaxPublishMessages, c.MaxPublishBytes = 1000, 5, 2500
+		})
+		for name, c := range cases {
+			t.Run(name, func(t *testing.T) {
+				err := p.Publish(c.topic, append([]*message.Message{text("good")}, c.messages...)...)
+				require.ErrorIs(t, err, c.sentinel)
+				for _, named := range c.names {
+					require.ErrorContains(t, err, named)
+				}
+				require.Less(t, len(err.Error()), 500)
+				require.Empty(t, keysOf(t, s))
+			})
+		}
+	})
+}
+
+func TestWhatIsJustAllowedIsPublished(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		topic := strings.Repeat("x", redisdelay.MaxTopicLength)
+		body, err := redisdelay.BinaryMarshaler{}.Marshal(topic, text("0123456789"))
+		require.NoError(t, err)
+		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) {
+			c.MaxMessageBytes, c.MaxPublishMessages, c.MaxPublishBytes = len(body), 3, 3*len(body)
+		})
+		publish(t, p, topic, "0123456789", "abcdefghij", "ABCDEFGHIJ")
+		group := strings.Repeat("g", redisdelay.MaxTopicLength)
+		require.Equal(t, []string{"0123456789", "abcdefghij", "ABCDEFGHIJ"},
+			consume(t, subscribe(t, s, topic, inGroup(group)), 3))
+	})
+}
+
+func TestPublishingNothingDoesNothing(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		require.NoError(t, newPublisher(t, s).Publish("t"))
+		require.Empty(t, keysOf(t, s))
+	})
+}
+
+func TestPublishRefusedByRedisWritesNothing(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		register(t, s, "t", "a", "b")
+		k := queue.NewKeys(s.Prefix, "t")
+		for _, key := range []string{k.Messages(), k.Pending(), k.Options(), k.Refs(), k.Ready("b"), k.Retry("b"), k.Waiters("b")} {
+			require.NoError(t, s.Client.Set(ctx, key, "of a wrong type", 0).Err())
+			limited := withMetadata(redisdelay.MaxDeliveriesKey, "3")
+			err := p.Publish("t", limited, delayed("later", never))
+			require.ErrorContains(t, err, "WRONGTYPE", key)
+			require.NoError(t, s.Client.Del(ctx, key).Err())
+			require.Zero(t, stateOfGroup(t, s, "t", "a"), key)
+			require.Zero(t, stateOfGroup(t, s, "t", "b"), key)
+		}
+	})
+}
+
+func TestAnyNameIsATopicAndAGroup(t *testing.T) {
+	names := []string{
+		"plain", "a:b", ":", "{", "}", "{}", "{a}", "}{", "a{b}c", "%", "%7B", "%25", "with space", " ",
+		"new\nline", "\x00", "\xff\xfe", "Straße/日本語/🙂", "a|b", "*", "[a]?", "meta", "a:ready:b", "topics", "-1",
+	}
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		p := newPublisher(t, s)
+		subscriptions := map[string]<-chan *message.Message{}
+		for _, name := range names {
+			subscriptions[name] = subscribe(t, s, name, inGroup(name))
+		}
+		for _, name := range names {
+			require.NoError(t, p.Publish(name, delayed("for "+name, 10*time.Millisecond)), "%q", name)
+			publish(t, p, name, "now for "+name)
+		}
+		for _, name := range names {
+			first, second := receive(t, subscriptions[name]), ""
+			d := deliveryOf(t, first)
+			require.Equal(t, name, d.Topic)
+			require.Equal(t, name, d.Group)
+			require.True(t, first.Ack())
+			second = consume(t, subscriptions[name], 1)[0]
+			require.ElementsMatch(t, []string{"for " + name, "now for " + name}, []string{string(first.Payload), second})
+		}
+	})
+}
+
+func TestAnyMessageArrivesAsItWas(t *testing.T) {
+	for form, m := range marshalers {
+		t.Run(form, func(t *testing.T) {
+			both(t, func(t *testing.T, s redistest.Server) {
+				drained(t, s)
+				p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Marshaler = m })
+				messages := subscribe(t, s, "t", func(c *redisdelay.SubscriberConfig) { c.Unmarshaler = m })
+
+				bytes := rapid.Custom(func(t *rapid.T) string { return string(rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "bytes")) })
+				sent := []*message.Message{
+					newMessage("", nil, nil),
+					newMessage("", message.Metadata{}, []byte{}),
+					newMessage("same", message.Metadata{"": ""}, []byte("\x00")),
+					newMessage("same", message.Metadata{"\xff": "\xfe\n"}, []byte("\r\n$-1\r\n")),
+					newMessage("same", message.Metadata{"k": "v"}, []byte("same")),
+					newMessage("same", message.Metadata{"k": "v"}, []byte("same")),
+					newMessage(sampleUUID, nil, slices.Repeat([]byte{0xff}, 100_000)),
+				}
+				for i := range 20 {
+					sent = append(sent, newMessage(bytes.Example(i),
+						message.Metadata{bytes.Example(i + 100): bytes.Example(i + 200)}, []byte(bytes.Example(i+300))))
+				}
+				require.NoError(t, p.Publish("t", sent...))
+				for i, want := range sent {
+					got := receive(t, messages)
+					require.True(t, want.Equals(got), "message %d: want %v, got %v", i, want, got)
+					require.NotNil(t, got.Metadata)
+					require.True(t, got.Ack())
+				}
+			})
+		})
+	}
+}
+
+func TestPublishDoesNotChangeMessages(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		bare := newMessage("", nil, nil)
+		full := withMetadata("delay", "1h", delay.DelayedForKey, "1s", "max_deliveries", "3", "other", "x")
+		before := full.Copy()
+		full.SetContext(delay.WithContext(ctx, delay.For(never)))
+		context := full.Context()
+		require.NoError(t, p.Publish("t", bare, full))
+		require.Nil(t, bare.Metadata)
+		require.Nil(t, bare.Payload)
+		require.True(t, before.Equals(full))
+		require.Equal(t, context, full.Context())
+		for _, msg := range []*message.Message{bare, full} {
+			select {
+			case <-msg.Acked():
+				require.Fail(t, "acked")
+			case <-msg.Nacked():
+				require.Fail(t, "nacked")
+			default:
+			}
+		}
+	})
+}
+
+func TestConcurrentPublishesAllArriveInTheOrderOfEachCaller(t *testing.T) {
+	const callers, calls = 24, 20
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		p := newPublisher(t, s)
+		messages := subscribe(t, s, "t")
+		var wg sync.WaitGroup
+		for caller := range callers {
+			wg.Go(func() {
+				for call := range calls {
+					pair := []*message.Message{
+						text(fmt.Sprintf("%02d %02d a", caller, call)), text(fmt.Sprintf("%02d %02d b", caller, call)),
+					}
+					assert.NoError(t, p.Publish("t", pair...))
+				}
+			})
+		}
+		got := map[string][]string{}
+		var all []string
+		for range 2 * callers * calls {
+			payload := consume(t, messages, 1)[0]
+			all = append(all, payload)
+			got[payload[:2]] = append(got[payload[:2]], payload)
+		}
+		wg.Wait()
+		for _, one := range got {
+			require.IsIncreasing(t, one)
+		}
+		for i := 0; i < len(all); i += 2 {
+			require.Equal(t, all[i][:5], all[i+1][:5], "one call's messages are not together")
+		}
+		slices.Sort(all)
+		require.Len(t, slices.Compact(all), 2*callers*calls)
+	})
+}
+
+// startedMarshaler tells of each message that is being published.
+type startedMarshaler struct {
+	redisdelay.BinaryMarshaler
+	started chan string
+}
+
+func (m startedMarshaler) Marshal(topic string, msg *message.Message) ([]byte, error) {
+	m.started <- string(msg.Payload)
+	return m.BinaryMarshaler.Marshal(topic, msg)
+}
+
+// gated returns a publisher whose first call is on its way to Redis and held, and the call's result.
+func gated(t *testing.T, s redistest.Server) (p *redisdelay.Publisher, held *hook, started chan string, first <-chan error) {
+	client := another(t, s)
+	held = gate(client)
+	started = make(chan string, 1000)
+	p = newPublisher(t, s, func(c *redisdelay.PublisherConfig) {
+		c.Client, c.Marshaler = client, startedMarshaler{started: started}
+		c.CloseTimeout = soon
+	})
+	first = begin(func() error { return p.Publish("t", text("first")) })
+	wait(t, held.arrived, "the first call")
+	require.Equal(t, "first", <-started)
+	return p, held, started, first
+}
+
+func TestConcurrentPublishesGoTogether(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p, held, started, first := gated(t, s)
+		var others []<-chan error
+		for _, payload := range numbered(0, 50) {
+			others = append(others, begin(func() error { return p.Publish("t", text(payload)) }))
+		}
+		for range others {
+			wait(t, started, "the other calls")
+		}
+		close(held.open)
+		require.NoError(t, <-first)
+		for _, other := range others {
+			require.NoError(t, <-other)
+		}
+		// The first of all is sent twice where the server does not have the script yet.
+		require.Less(t, held.calls(), 25)
+		require.EqualValues(t, 51, stateOf(t, s, "t").Bodies)
+	})
+}
+
+func TestACancelledCallerLeavesTheOthersAlone(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		p, held, started, first := gated(t, s)
+		cancelled, cancel := context.WithCancel(ctx)
+		second := begin(func() error { return p.Publish("t", message.NewMessageWithContext(cancelled, "", []byte("second"))) })
+		third := begin(func() error { return p.Publish("t", text("third")) })
+		wait(t, started, "the second call")
+		wait(t, started, "the third call")
+
+		cancel()
+		require.ErrorIs(t, wait(t, second, "the cancelled call"), context.Canceled)
+
+		close(held.open)
+		require.NoError(t, <-first)
+		require.NoError(t, <-third)
+		publish(t, p, "t", "last")
+		require.Equal(t, []string{"first", "third", "last"}, consume(t, subscribe(t, s, "t"), 3))
+	})
+}
+
+func TestACancelDoesNotInterruptWhatIsOnItsWay(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		client := another(t, s)
+		held := gate(client)
+		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
+		cancelled, cancel := context.WithCancel(ctx)
+		result := begin(func() error { return p.Publish("t", message.NewMessageWithContext(cancelled, "", []byte("sent"))) })
+		wait(t, held.arrived, "the call")
+		cancel()
+		close(held.open)
+		require.NoError(t, wait(t, result, "the call"))
+		require.Equal(t, []string{"sent"}, consume(t, subscribe(t, s, "t"), 1))
+	})
+}
+
+func TestALostReplyDoesNotDouble(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		network := newProxy(t, s)
+		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = network.client(t) })
+		messages := subscribe(t, s, "t")
+		publish(t, p, "t", "before") // the server has the scripts now
+		require.Equal(t, []string{"before"}, consume(t, messages, 1))
+
+		for lost := 1; lost <= 3; lost++ { // the client tries four times
+			network.loseReplies(lost, ":publisher:", func() {})
+			publish(t, p, "t", "a", "b")
+			require.Zero(t, network.left())
+			require.Equal(t, []string{"a", "b"}, consume(t, messages, 2))
+		}
+
+		// The message is consumed before the client asks again.
+		consumed := make(chan struct{})
+		network.loseReplies(1, ":publisher:", func() { <-consumed })
+		published := begin(func() error { return p.Publish("t", text("c")) })
+		require.Equal(t, []string{"c"}, consume(t, messages, 1))
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{} }, "the ack")
+		close(consumed)
+		require.NoError(t, wait(t, published, "the repeated call"))
+
+		publish(t, p, "t", "after")
+		require.Equal(t, []string{"after"}, consume(t, messages, 1))
+	})
+}
+
+func TestALostReplyOfTheFirstCallDoesNotDouble(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		publish(t, newPublisher(t, s), "other", "so that the server has the script")
+		require.Equal(t, 1, len(consume(t, subscribe(t, s, "other"), 1)))
+		network := newProxy(t, s)
+		network.loseReplies(1, ":publisher:", func() {
+			register(t, s, "t") // the set of groups changes before the client asks again
+		})
+		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = network.client(t) })
+		publish(t, p, "t", "a", "b")
+		require.Zero(t, network.left())
+		publish(t, p, "t", "c")
+		require.Equal(t, []string{"a", "b", "c"}, consume(t, subscribe(t, s, "t"), 3))
+	})
+}
+
+func TestPublisherClosesOnce(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		publish(t, p, "t", "kept")
+		var closes []<-chan error
+		for range 10 {
+			closes = append(closes, begin(p.Close))
+		}
+		for _, closed := range closes {
+			require.NoError(t, wait(t, closed, "Close"))
+		}
+		require.NoError(t, p.Close())
+		require.ErrorIs(t, p.Publish("t", text("refused")), redisdelay.ErrClosed)
+		require.ErrorIs(t, p.Publish("t"), redisdelay.ErrClosed)
+		require.NoError(t, s.Client.Ping(ctx).Err(), "the client is the caller's")
+		require.EqualValues(t, 1, stateOf(t, s, "t").Bodies)
+	})
+}
+
+func TestPublisherCloseWaitsForCallsUnderWay(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p, held, started, first := gated(t, s)
+		second := begin(func() error { return p.Publish("t", text("second")) })
+		wait(t, started, "the second call")
+		closed := begin(p.Close)
+		eventually(t, func() bool { return errors.Is(p.Publish("t"), redisdelay.ErrClosed) }, "Close")
+		select {
+		case <-closed:
+			require.Fail(t, "Close did not wait")
+		default:
+		}
+		close(held.open)
+		require.NoError(t, <-first)
+		require.NoError(t, wait(t, closed, "Close"))
+		// It began before Close, or was refused.
+		if err := <-second; err != nil {
+			require.ErrorIs(t, err, redisdelay.ErrClosed)
+		}
+	})
+}
+
+func TestPublisherCloseGivesUpInTime(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		client := another(t, s)
+		held := gate(client)
+		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) {
+			c.Client, c.CloseTimeout = client, 50*time.Millisecond
+		})
+		stuck := begin(func() error { return p.Publish("t", text("x")) })
+		wait(t, held.arrived, "the call")
+		require.ErrorContains(t, wait(t, begin(p.Close), "Close"), "CloseTimeout")
+		require.ErrorIs(t, wait(t, stuck, "the call that was given up"), redisdelay.ErrClosed)
+		require.NoError(t, p.Close())
+	})
+}
+
+func TestPublishingWhileClosingIsDoneOrRefused(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		var mu sync.Mutex
+		var published int64
+		var wg sync.WaitGroup
+		going := make(chan struct{}, 1000)
+		for range 8 {
+			wg.Go(func() {
+				for {
+					if err := p.Publish("t", text("x")); err != nil {
+						assert.ErrorIs(t, err, redisdelay.ErrClosed)
+						return
+					}
+					mu.Lock()
+					published++
+					mu.Unlock()
+					select {
+					case going <- struct{}{}:
+					default:
+					}
+				}
+			})
+		}
+		for range 20 {
+			wait(t, going, "publishing")
+		}
+		require.NoError(t, p.Close())
+		wg.Wait()
+		require.Equal(t, published, stateOf(t, s, "t").Bodies)
+	})
+}
+
+// due is what is known of a message's due time: at least least after publishing, at most most after.
+type dueBounds struct{ least, most time.Duration }
+
+func TestDelaysOfAllKindsAreKept(t *testing.T) {
+	withContext := text("context")
+	withContext.SetContext(delay.WithContext(ctx, delay.For(80*time.Millisecond)))
+	watermills := text("for")
+	delay.Message(watermills, delay.For(120*time.Millisecond))
+	until := text("until")
+	forDuration := func(d time.Duration) *message.Message { return delayed(d.String(), d) }
+
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		messages := subscribe(t, s, "t")
+		until := until.Copy()
+		redisdelay.DelayUntil(until, serverTime(t, s).Add(200*time.Millisecond))
+		sent := map[string]time.Duration{"context": 80 * time.Millisecond, "for": 120 * time.Millisecond,
+			"until": 150 * time.Millisecond, "50ms": 50 * time.Millisecond, "1.000001ms": 2 * time.Millisecond, "0s": 0}
+
+		before := serverTime(t, s)
+		require.NoError(t, newPublisher(t, s).Publish("t", watermills, until, withContext,
+			forDuration(50*time.Millisecond), forDuration(time.Millisecond+time.Nanosecond), forDuration(0)))
+		after := serverTime(t, s)
+
+		var last time.Time
+		for range sent {
+			msg := receive(t, messages)
+			received := serverTime(t, s)
+			name := string(msg.Payload)
+			due := deliveryOf(t, msg).DueAt
+			require.False(t, received.Before(due), "%s is early: due at %v, received at %v", name, due, received)
+			if name == "until" {
+				want, err := time.Parse(time.RFC3339Nano, until.Metadata.Get(redisdelay.DelayUntilKey))
+				require.NoError(t, err)
+				require.WithinDuration(t, want, due, time.Millisecond)
+				require.False(t, due.Before(want))
+			} else {
+				// A delay of nothing is not rounded up.
+				require.False(t, due.Before(before.Add(sent[name]).Truncate(time.Millisecond)), "%s is due too early", name)
+				require.False(t, due.After(after.Add(sent[name]+2*time.Millisecond)), "%s is due too late", name)
+			}
+			require.False(t, due.Before(last), "not in the order of the due times")
+			last = due
+			for _, key := range []string{"delay", "delay_until", delay.DelayedForKey, delay.DelayedUntilKey} {
+				require.NotContains(t, msg.Metadata, key)
+			}
+			require.True(t, msg.Ack())
+		}
+	})
+}
+
+func TestAPublisherWrappedByWatermillsDelaysToo(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		register(t, s, "t")
+		wrapped, err := delay.NewPublisher(newPublisher(t, s), delay.PublisherConfig{
+			DefaultDelayGenerator: func(delay.DefaultDelayGeneratorParams) (delay.Delay, error) { return delay.For(never), nil },
+		})
+		require.NoError(t, err)
+		publish(t, wrapped, "t", "x")
+		require.Equal(t, state{Bodies: 1, Pending: 1}, stateOf(t, s, "t"))
+	})
+}
+
+func TestAMessagePublishedOnIsNotDelayedTwice(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		messages := subscribe(t, s, "from")
+		register(t, s, "to")
+		context := text("context")
+		context.SetContext(delay.WithContext(ctx, delay.For(5*time.Millisecond)))
+		watermills := text("watermill")
+		delay.Message(watermills, delay.For(5*time.Millisecond))
+		until := text("until")
+		redisdelay.DelayUntil(until, time.Now().Add(5*time.Millisecond))
+		require.NoError(t, p.Publish("from", delayed("delay", 5*time.Millisecond), until, context, watermills))
+		for i := range 4 {
+			msg := receive(t, messages)
+			require.NoError(t, p.Publish("to", msg, msg.Copy()))
+			require.True(t, msg.Ack())
+			require.NoError(t, p.Publish("to", msg), "the context of a settled message does not count")
+			n := int64(3 * (i + 1))
+			require.Equal(t, state{Bodies: n, Ready: n}, stateOf(t, s, "to"))
+		}
+	})
+}
