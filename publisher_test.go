@@ -511,49 +511,42 @@ func TestPublishingWhileClosingIsDoneOrRefused(t *testing.T) {
 	})
 }
 
-// due is what is known of a message's due time: at least least after publishing, at most most after.
-type dueBounds struct{ least, most time.Duration }
-
 func TestDelaysOfAllKindsAreKept(t *testing.T) {
-	withContext := text("context")
-	withContext.SetContext(delay.WithContext(ctx, delay.For(80*time.Millisecond)))
-	watermills := text("for")
-	delay.Message(watermills, delay.For(120*time.Millisecond))
-	until := text("until")
-	forDuration := func(d time.Duration) *message.Message { return delayed(d.String(), d) }
-
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		messages := subscribe(t, s, "t")
-		until := until.Copy()
-		redisdelay.DelayUntil(until, serverTime(t, s).Add(200*time.Millisecond))
-		sent := map[string]time.Duration{"context": 80 * time.Millisecond, "for": 120 * time.Millisecond,
-			"until": 150 * time.Millisecond, "50ms": 50 * time.Millisecond, "1.000001ms": 2 * time.Millisecond, "0s": 0}
-
+		p := newPublisher(t, s)
 		before := serverTime(t, s)
-		require.NoError(t, newPublisher(t, s).Publish("t", watermills, until, withContext,
-			forDuration(50*time.Millisecond), forDuration(time.Millisecond+time.Nanosecond), forDuration(0)))
+
+		withContext := text("context")
+		withContext.SetContext(delay.WithContext(ctx, delay.For(80*time.Millisecond)))
+		watermills := text("metadata")
+		delay.Message(watermills, delay.For(120*time.Millisecond))
+		until := text("until")
+		redisdelay.DelayUntil(until, before.Add(200*time.Millisecond))
+		require.NoError(t, p.Publish("t", until, watermills, withContext, delayed("delay", 50*time.Millisecond),
+			delayed("fraction", time.Millisecond+time.Nanosecond), delayed("none", 0)))
 		after := serverTime(t, s)
 
+		want := map[string]time.Duration{"none": 0, "fraction": 2 * time.Millisecond, "delay": 50 * time.Millisecond,
+			"context": 80 * time.Millisecond, "metadata": 120 * time.Millisecond}
 		var last time.Time
-		for range sent {
+		for range 6 {
 			msg := receive(t, messages)
 			received := serverTime(t, s)
-			name := string(msg.Payload)
+			kind := string(msg.Payload)
 			due := deliveryOf(t, msg).DueAt
-			require.False(t, received.Before(due), "%s is early: due at %v, received at %v", name, due, received)
-			if name == "until" {
-				want, err := time.Parse(time.RFC3339Nano, until.Metadata.Get(redisdelay.DelayUntilKey))
-				require.NoError(t, err)
-				require.WithinDuration(t, want, due, time.Millisecond)
-				require.False(t, due.Before(want))
-			} else {
-				// A delay of nothing is not rounded up.
-				require.False(t, due.Before(before.Add(sent[name]).Truncate(time.Millisecond)), "%s is due too early", name)
-				require.False(t, due.After(after.Add(sent[name]+2*time.Millisecond)), "%s is due too late", name)
-			}
-			require.False(t, due.Before(last), "not in the order of the due times")
+			require.False(t, received.Before(due), "%s is early: due at %v, received at %v", kind, due, received)
+			require.False(t, due.Before(last), "%s is not in the order of the due times", kind)
 			last = due
+			if kind == "until" {
+				least := before.Add(200 * time.Millisecond)
+				require.False(t, due.Before(least), "%s is due too early", kind)
+				require.WithinDuration(t, least, due, time.Millisecond)
+			} else { // no delay at all is due at once, within the same millisecond
+				require.False(t, due.Before(before.Add(want[kind]).Truncate(time.Millisecond)), "%s is due too early", kind)
+				require.False(t, due.After(after.Add(want[kind]+2*time.Millisecond)), "%s is due too late", kind)
+			}
 			for _, key := range []string{"delay", "delay_until", delay.DelayedForKey, delay.DelayedUntilKey} {
 				require.NotContains(t, msg.Metadata, key)
 			}

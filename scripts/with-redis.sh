@@ -26,7 +26,7 @@ ask() {
 	) 2>/dev/null
 }
 
-# install PACKAGE: with apt-get, if we may, and without starting its service
+# install PACKAGE...: with apt-get, if we may, and without starting services
 install() {
 	[[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || return 1
 	if [[ ! -e /usr/sbin/policy-rc.d ]]; then
@@ -35,7 +35,7 @@ install() {
 		chmod +x $policy
 	fi
 	local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120)
-	local get=("${apt[@]}" install -y --no-install-recommends "$1") said
+	local get=("${apt[@]}" install -y --no-install-recommends "$@") said
 	said=$({ "${get[@]}" || { "${apt[@]}" update && "${get[@]}"; }; } </dev/null 2>&1) || {
 		echo "$said" >&2
 		return 1
@@ -94,6 +94,7 @@ trap 'interrupted HUP 1' HUP
 trap 'interrupted INT 2' INT
 trap 'interrupted TERM 15' TERM
 
+command -v "${CC:-gcc}" >/dev/null || install gcc libc6-dev || die "no C compiler, which go test -race needs: install gcc"
 find_server || { install redis-server && find_server; } || true
 if [[ -n ${REDIS_ADDR:-} ]]; then
 	[[ $(ask "$REDIS_ADDR" PING) == +PONG* ]] || die "REDIS_ADDR=$REDIS_ADDR does not answer PING"

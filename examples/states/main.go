@@ -44,7 +44,10 @@ func run(ctx context.Context, addr, prefix string) error {
 	}
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer client.Close()
-	s := &session{ctx: ctx, addr: addr, prefix: prefix, client: client}
+	cli := redis.NewClient(&redis.Options{Addr: addr, Protocol: 2})
+	defer cli.Close()
+	s := &session{ctx: ctx, addr: addr, prefix: prefix, client: client, cli: cli.Conn()}
+	defer s.cli.Close()
 	if err := s.removeKeys(); err != nil {
 		return err
 	}

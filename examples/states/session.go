@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -14,3 +11,130 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
+
+// session is what the steps share.
+type session struct {
+	ctx    context.Context
+	addr   string
+	prefix string
+	client *redis.Client
+	cli    *redis.Conn // one connection, as redis-cli has
+}
+
+// key is one of the topic's keys.
+func (s *session) key(name string) string { return s.prefix + ":{orders}:" + name }
+
+func (s *session) title(text string) { fmt.Printf("\n# %s\n", text) }
+
+// show runs a command and prints it with its reply.
+func (s *session) show(command ...any) {
+	fmt.Print(">")
+	for _, word := range command {
+		fmt.Printf(" %v", word)
+	}
+	fmt.Println()
+	printReply(s.cli.Do(s.ctx, command...).Result())
+}
+
+// showLike shows the topic's key whose name begins so, the rest of which is random.
+func (s *session) showLike(command, pattern string) {
+	keys, err := s.client.Keys(s.ctx, s.key(pattern)).Result()
+	if err != nil || len(keys) == 0 {
+		printReply(keys, err)
+		return
+	}
+	s.show(command, keys[0])
+}
+
+// printReply prints what Redis answered the way redis-cli does.
+func printReply(reply any, err error) {
+	switch reply := reply.(type) {
+	case nil:
+		if err != nil && !errors.Is(err, redis.Nil) {
+			fmt.Println("(error)", err)
+			return
+		}
+		fmt.Println("(nil)")
+	case int64:
+		fmt.Println("(integer)", reply)
+	case string:
+		if reply == "OK" || reply == "QUEUED" {
+			fmt.Println(reply)
+			return
+		}
+		fmt.Printf("%q\n", reply)
+	case []any:
+		if len(reply) == 0 {
+			fmt.Println("(empty array)")
+		}
+		for i, part := range reply {
+			fmt.Printf("%d) ", i+1)
+			printReply(part, nil)
+		}
+	default:
+		fmt.Println(reply, err)
+	}
+}
+
+// subscriber is one of the group "billing". Its lease is short, and a nack does not wait, so that the
+// session is short too.
+func (s *session) subscriber(client redis.UniversalClient) (*redisdelay.Subscriber, error) {
+	return redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+		Client:        client,
+		KeyPrefix:     s.prefix,
+		Unmarshaler:   redisdelay.JSONMarshaler{},
+		ConsumerGroup: "billing",
+		LeaseDuration: 300 * time.Millisecond,
+		Backoff:       func(int) time.Duration { return 0 },
+		CloseTimeout:  100 * time.Millisecond,
+	}, nil)
+}
+
+// consume subscribes for as long as step runs.
+func (s *session) consume(step func(<-chan *message.Message) error) error {
+	subscriber, err := s.subscriber(s.client)
+	if err != nil {
+		return err
+	}
+	messages, err := subscriber.Subscribe(s.ctx, "orders")
+	if err != nil {
+		return err
+	}
+	return errors.Join(step(messages), subscriber.Close())
+}
+
+func receive(ctx context.Context, messages <-chan *message.Message) (*message.Message, error) {
+	select {
+	case msg, open := <-messages:
+		if !open {
+			return nil, errors.New("the subscription has ended")
+		}
+		return msg, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("no message came: %w", ctx.Err())
+	}
+}
+
+// await waits until Redis is as a step wants it.
+func (s *session) await(reached func() bool) error {
+	for !reached() {
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-s.ctx.Done():
+			return fmt.Errorf("the next state is not reached: %w", s.ctx.Err())
+		}
+	}
+	return nil
+}
+
+func (s *session) removeKeys() error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 5*time.Second)
+	defer cancel()
+	keys := s.client.Scan(ctx, 0, s.prefix+":*", 1000).Iterator()
+	for keys.Next(ctx) {
+		if err := s.client.Del(ctx, keys.Val()).Err(); err != nil {
+			return err
+		}
+	}
+	return keys.Err()
+}

@@ -37,6 +37,12 @@ func Both(t *testing.T, test func(t *testing.T, s Server)) {
 		mini, client := Embedded(t)
 		test(t, newServer(t, client, mini))
 	})
+	Real(t, test)
+}
+
+// Real runs a test on the real Redis, as the parallel subtest "real".
+func Real(t *testing.T, test func(t *testing.T, s Server)) {
+	t.Helper()
 	t.Run("real", func(t *testing.T) {
 		t.Parallel()
 		test(t, newServer(t, Client(t), nil))

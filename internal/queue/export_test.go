@@ -1,0 +1,50 @@
+package queue
+
+import (
+	"io"
+	"slices"
+
+	"github.com/oklog/ulid/v2"
+)
+
+// What the tests of this package see of its inside. They are in a package of their own because the
+// checker that they end with imports this one.
+
+const (
+	Budget = budget
+	Chunk  = chunk
+	Memory = memory
+)
+
+var (
+	EncodeTopic = encodeTopic
+	ParseRecord = parseRecord
+)
+
+// Reply is what the script returned.
+func (c *Call) Reply() any { return c.cmd.Val() }
+
+// Keys are the keys that the call declares.
+func (c *Call) Keys() []string { return slices.Clone(c.keys) }
+
+// ScriptSources returns the text of every script.
+func ScriptSources() map[string]string {
+	files, err := luaFiles.ReadDir("lua")
+	if err != nil {
+		panic(err)
+	}
+	sources := map[string]string{}
+	for _, f := range files {
+		text, err := luaFiles.ReadFile("lua/" + f.Name())
+		if err != nil {
+			panic(err)
+		}
+		sources[f.Name()] = string(text)
+	}
+	return sources
+}
+
+// NewIDsFrom returns a source of IDs whose randomness is not random.
+func NewIDsFrom(entropy io.Reader) *IDs {
+	return &IDs{entropy: ulid.Monotonic(entropy, 1)}
+}

@@ -1,0 +1,534 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+var ctx = context.Background()
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// standard is what groups are registered with unless the test is about it.
+var standard = queue.GroupOptions{MaxDeliveries: 5, Retention: time.Hour}
+
+// world is a topic on one Redis. Messages are called by their bodies, which are unique in a test.
+// On the embedded server time stands still, but for pass.
+type world struct {
+	redistest.Server
+	t     testing.TB
+	topic *queue.Topic
+	keys  queue.Keys
+	ids   *queue.IDs
+	calls uint64
+
+	id   map[string]string // by name
+	name map[string]string // by id
+	subs int
+}
+
+// both runs a test on both servers, and looks afterwards whether it left the topic whole.
+func both(t *testing.T, test func(t *testing.T, w *world), groups ...string) {
+	t.Helper()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() {
+			if !t.Failed() {
+				queuetest.Check(t, s.Client, s.Prefix)
+			}
+		})
+		test(t, newWorld(t, s, "topic", groups...))
+	})
+}
+
+// private is a server that a test may flush, fill and kill.
+func private(t testing.TB, client redis.UniversalClient) redistest.Server {
+	return redistest.Server{Client: client, Prefix: "private"}
+}
+
+func newWorld(t testing.TB, s redistest.Server, topic string, groups ...string) *world {
+	w := &world{Server: s, t: t, topic: queue.NewTopic(s.Client, s.Prefix, topic),
+		keys: queue.NewKeys(s.Prefix, topic), ids: queue.NewIDs(), id: map[string]string{}, name: map[string]string{}}
+	if s.Mini != nil {
+		s.Mini.SetTime(time.Now().Truncate(time.Millisecond))
+	}
+	for _, g := range groups {
+		w.register(g)
+	}
+	return w
+}
+
+func (w *world) register(group string) {
+	w.t.Helper()
+	require.NoError(w.t, w.topic.Register(ctx, group, standard))
+}
+
+// Time.
+
+// now is the server's time in ms, rounded down.
+func (w *world) now() int64 {
+	w.t.Helper()
+	now, err := w.Client.Time(ctx).Result()
+	require.NoError(w.t, err)
+	return now.UnixMilli()
+}
+
+// pass returns when the server's clock has moved on that far.
+func (w *world) pass(d time.Duration) { w.passUntil(w.now() + d.Milliseconds()) }
+
+func (w *world) passUntil(ms int64) {
+	if w.Mini != nil {
+		if ms > w.now() {
+			w.Mini.SetTime(time.UnixMilli(ms))
+		}
+		return
+	}
+	for w.now() < ms {
+		time.Sleep(time.Duration(ms-w.now()) * time.Millisecond) // only to spare the processor
+	}
+}
+
+// Publishing.
+
+type message struct {
+	name    string
+	due     queue.Due
+	options queue.Options
+}
+
+func now(name string) message                  { return message{name: name} }
+func in(name string, d time.Duration) message  { return message{name: name, due: queue.In(d)} }
+func at(name string, ms int64) message         { return message{name: name, due: queue.At(time.UnixMilli(ms))} }
+func (m message) with(o queue.Options) message { m.options = o; return m }
+func names(format string, from, to int) (s []string) {
+	for i := from; i < to; i++ {
+		s = append(s, fmt.Sprintf(format, i))
+	}
+	return s
+}
+
+// make gives messages their IDs.
+func (w *world) make(messages ...message) []queue.Message {
+	w.t.Helper()
+	made := make([]queue.Message, len(messages))
+	for i, m := range messages {
+		id, err := w.ids.Next(time.Now())
+		require.NoError(w.t, err)
+		w.id[m.name], w.name[id] = id, m.name
+		made[i] = queue.Message{ID: id, Due: m.due, Options: m.options, Body: []byte(m.name)}
+	}
+	return made
+}
+
+// publish publishes in one call.
+func (w *world) publish(messages ...message) {
+	w.t.Helper()
+	w.calls++
+	require.NoError(w.t, w.topic.Publish(ctx, "PUBLISHER", w.calls, w.make(messages...)))
+}
+
+// publishNow publishes messages that are due, in one call.
+func (w *world) publishNow(names ...string) {
+	w.t.Helper()
+	messages := make([]message, len(names))
+	for i, name := range names {
+		messages[i] = now(name)
+	}
+	w.publish(messages...)
+}
+
+// Subscribing.
+
+// sub is a subscription.
+type sub struct {
+	w      *world
+	group  *queue.Group
+	id     string
+	number uint64
+}
+
+func (w *world) sub(group string) *sub {
+	w.subs++
+	return &sub{w: w, group: w.topic.Group(group), id: fmt.Sprintf("SUB%d", w.subs)}
+}
+
+// query is the subscription's next claim: for an hour, and without wanting to be woken.
+func (s *sub) query(limit int, edits ...func(*queue.Claim)) queue.Claim {
+	s.number++
+	c := queue.Claim{Subscription: s.id, Number: s.number, Limit: limit, Lease: time.Hour,
+		Address: s.w.Prefix + ":nowhere|" + s.id, Patience: time.Hour, Bytes: 1 << 20}
+	for _, edit := range edits {
+		edit(&c)
+	}
+	return c
+}
+
+func (s *sub) ask(c queue.Claim) queue.Claimed {
+	s.w.t.Helper()
+	call := s.group.ClaimCall(c)
+	s.w.do(call)
+	claimed, err := c.ReadClaim(call)
+	require.NoError(s.w.t, err)
+	return claimed
+}
+
+func (s *sub) claim(limit int, edits ...func(*queue.Claim)) queue.Claimed {
+	s.w.t.Helper()
+	return s.ask(s.query(limit, edits...))
+}
+
+func lease(d time.Duration) func(*queue.Claim) { return func(c *queue.Claim) { c.Lease = d } }
+func bytes(n int) func(*queue.Claim)           { return func(c *queue.Claim) { c.Bytes = n } }
+func busy(c *queue.Claim)                      { c.Busy = true }
+
+// idle has the claim wait at an address.
+func idle(slots int, address string) func(*queue.Claim) {
+	return func(c *queue.Claim) { c.Slots, c.Address = slots, address }
+}
+
+// bodies are the names of claimed messages.
+func bodies(c queue.Claimed) []string {
+	bodies := []string{}
+	for _, m := range c.Messages {
+		bodies = append(bodies, string(m.Body))
+	}
+	return bodies
+}
+
+// held are claimed messages, as settling takes them.
+func held(c queue.Claimed) []*queue.Leased {
+	var held []*queue.Leased
+	for i := range c.Messages {
+		held = append(held, &c.Messages[i])
+	}
+	return held
+}
+
+// Calls.
+
+func (w *world) do(calls ...*queue.Call) {
+	w.t.Helper()
+	require.NoError(w.t, queue.Do(ctx, w.Client, calls...))
+}
+
+// count runs calls and adds up how many messages each says it settled.
+func (w *world) count(calls ...*queue.Call) (settled int) {
+	w.t.Helper()
+	w.do(calls...)
+	for _, c := range calls {
+		settled += int(c.Reply().(int64))
+	}
+	return settled
+}
+
+func (s *sub) ack(messages ...*queue.Leased) int {
+	s.w.t.Helper()
+	return s.w.count(s.group.AckCalls(messages)...)
+}
+
+func (s *sub) release(messages ...*queue.Leased) int {
+	s.w.t.Helper()
+	return s.w.count(s.group.ReleaseCalls(messages)...)
+}
+
+func (s *sub) nack(failures ...queue.Failure) int {
+	s.w.t.Helper()
+	return s.w.count(s.group.NackCalls(failures, standard.Retention)...)
+}
+
+// failed is the end of a delivery, to be retried at once unless edited.
+func failed(m *queue.Leased, edits ...func(*queue.Failure)) queue.Failure {
+	f := queue.Failure{Leased: m, Limit: standard.MaxDeliveries}
+	for _, edit := range edits {
+		edit(&f)
+	}
+	return f
+}
+
+func after(d time.Duration) func(*queue.Failure) {
+	return func(f *queue.Failure) { f.Retry = queue.In(d) }
+}
+
+// promote is one look of a scheduler at the topic.
+func (w *world) promote(address string) queue.Turn {
+	w.t.Helper()
+	for {
+		groups, err := w.topic.Groups(ctx)
+		require.NoError(w.t, err)
+		call := w.topic.PromoteCall(groups, address, time.Minute)
+		w.do(call)
+		turn, stale, err := w.topic.ReadTurn(call, groups)
+		require.NoError(w.t, err)
+		if !stale {
+			return turn
+		}
+	}
+}
+
+// promoteAll looks until nothing is due.
+func (w *world) promoteAll() {
+	w.t.Helper()
+	for w.promote("scheduler|1").Wait == 0 || len(w.due()) > 0 {
+	}
+}
+
+// due are the IDs in pending that are due.
+func (w *world) due() []string {
+	w.t.Helper()
+	ids, err := w.Client.ZRangeByScore(ctx, w.keys.Pending(), &redis.ZRangeBy{Min: "-inf", Max: fmt.Sprint(w.now())}).Result()
+	require.NoError(w.t, err)
+	return ids
+}
+
+func (w *world) expire() (more bool) {
+	w.t.Helper()
+	more, err := w.topic.Expire(ctx)
+	require.NoError(w.t, err)
+	return more
+}
+
+func (w *world) purge() (more bool) {
+	w.t.Helper()
+	more, err := w.topic.Purge(ctx)
+	require.NoError(w.t, err)
+	return more
+}
+
+// What is in Redis.
+
+func (w *world) named(ids []string) []string {
+	named := []string{}
+	for _, id := range ids {
+		id, _, _ = strings.Cut(id, ":")
+		named = append(named, w.name[id])
+	}
+	return named
+}
+
+func (w *world) ready(group string) []string {
+	w.t.Helper()
+	entries, err := w.Client.LRange(ctx, w.keys.Ready(group), 0, -1).Result()
+	require.NoError(w.t, err)
+	return w.named(entries)
+}
+
+// zset returns the names in a sorted set, in order.
+func (w *world) zset(key string) []string {
+	w.t.Helper()
+	ids, err := w.Client.ZRange(ctx, key, 0, -1).Result()
+	require.NoError(w.t, err)
+	return w.named(ids)
+}
+
+func (w *world) pending() []string           { w.t.Helper(); return w.zset(w.keys.Pending()) }
+func (w *world) unack(group string) []string { w.t.Helper(); return w.zset(w.keys.Unack(group)) }
+func (w *world) retry(group string) []string { w.t.Helper(); return w.zset(w.keys.Retry(group)) }
+func (w *world) dead(group string) []string  { w.t.Helper(); return w.zset(w.keys.Dead(group)) }
+func (w *world) waiters(group string) []string {
+	w.t.Helper()
+	addresses, err := w.Client.ZRange(ctx, w.keys.Waiters(group), 0, -1).Result()
+	require.NoError(w.t, err)
+	return addresses
+}
+
+// score of a message in a sorted set.
+func (w *world) score(key, name string) float64 {
+	w.t.Helper()
+	score, err := w.Client.ZScore(ctx, key, w.id[name]).Result()
+	require.NoError(w.t, err, name)
+	return score
+}
+
+// field of a message in a hash, or "".
+func (w *world) field(key, name string) string {
+	w.t.Helper()
+	value, err := w.Client.HGet(ctx, key, w.id[name]).Result()
+	if err != redis.Nil {
+		require.NoError(w.t, err)
+	}
+	return value
+}
+
+// stored are the names of the messages that have a body, sorted.
+func (w *world) stored() []string {
+	w.t.Helper()
+	stored, err := w.Client.HVals(ctx, w.keys.Messages()).Result()
+	require.NoError(w.t, err)
+	slices.Sort(stored)
+	return stored
+}
+
+// next is when the topic's scheduler is to look; 0: never.
+func (w *world) next() int64 {
+	w.t.Helper()
+	next, err := w.Client.HGet(ctx, w.keys.Scheduler(), "next").Int64()
+	if err != redis.Nil {
+		require.NoError(w.t, err)
+	}
+	return next
+}
+
+// dump is all that there is under the prefix, by key.
+func (w *world) dump() map[string]string {
+	w.t.Helper()
+	all := map[string]string{}
+	for it := w.Client.Scan(ctx, 0, w.Prefix+":*", 1000).Iterator(); it.Next(ctx); {
+		key := it.Val()
+		all[key] = w.content(key)
+	}
+	return all
+}
+
+func (w *world) content(key string) string {
+	w.t.Helper()
+	var content any
+	var err error
+	switch typ := w.Client.Type(ctx, key).Val(); typ {
+	case "string":
+		content, err = w.Client.Get(ctx, key).Result()
+	case "list":
+		content, err = w.Client.LRange(ctx, key, 0, -1).Result()
+	case "hash":
+		content, err = w.Client.HGetAll(ctx, key).Result() // fmt sorts it
+	case "zset":
+		content, err = w.Client.ZRangeWithScores(ctx, key, 0, -1).Result()
+	case "set":
+		var members []string
+		members, err = w.Client.SMembers(ctx, key).Result()
+		slices.Sort(members)
+		content = members
+	default:
+		require.Fail(w.t, "unexpected type", "%s is a %s", key, typ)
+	}
+	require.NoError(w.t, err, key)
+	return fmt.Sprintf("%v, expires: %t", content, w.Client.PTTL(ctx, key).Val() >= 0)
+}
+
+// unchanged runs f and requires that nothing under the prefix changed.
+func (w *world) unchanged(f func()) {
+	w.t.Helper()
+	before := w.dump()
+	f()
+	require.Equal(w.t, before, w.dump())
+}
+
+// Wake-ups.
+
+// inbox is a mailbox whose messages the test reads.
+type inbox struct {
+	w       *world
+	channel string
+	pubsub  *redis.PubSub
+	ends    int
+}
+
+func (w *world) inbox() *inbox {
+	w.t.Helper()
+	b := &inbox{w: w, channel: queue.MailboxChannel(w.Prefix, queue.Token())}
+	b.pubsub = w.Client.Subscribe(ctx, b.channel)
+	w.t.Cleanup(func() { _ = b.pubsub.Close() })
+	_, err := b.pubsub.Receive(ctx) // the subscription's confirmation
+	require.NoError(w.t, err)
+	return b
+}
+
+func (b *inbox) address(receiver string) string { return b.channel + "|" + receiver }
+
+// received are the messages since the last time, in order.
+func (b *inbox) received() []string {
+	b.w.t.Helper()
+	b.ends++
+	end := fmt.Sprintf("end %d", b.ends)
+	require.NoError(b.w.t, b.w.Client.Publish(ctx, b.channel, end).Err())
+	received := []string{}
+	for {
+		m, err := b.pubsub.ReceiveMessage(ctx)
+		require.NoError(b.w.t, err)
+		if m.Payload == end {
+			return received
+		}
+		received = append(received, m.Payload)
+	}
+}
+
+// wait notes receivers as idle subscriptions of a group, the first to be woken first.
+func (b *inbox) wait(group string, receivers ...string) {
+	b.w.t.Helper()
+	for i, r := range receivers {
+		require.NoError(b.w.t, b.w.Client.ZAdd(ctx, b.w.keys.Waiters(group),
+			redis.Z{Score: float64(b.w.now() + 3600_000 + int64(i)), Member: b.address(r)}).Err())
+	}
+}
+
+// Watching a client.
+
+// recorder keeps the script calls that go through a client.
+type recorder struct {
+	mu    sync.Mutex
+	calls [][]any
+}
+
+// record has every script call of the client recorded.
+func (w *world) record() *recorder {
+	r := &recorder{}
+	w.Client.AddHook(r)
+	return r
+}
+
+// take returns the calls since the last time, but for those that were sent again in full.
+func (r *recorder) take() [][]any {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	calls := r.calls
+	r.calls = nil
+	return calls
+}
+
+func (r *recorder) note(cmd redis.Cmder) {
+	if cmd.Name() == "evalsha" {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.calls = append(r.calls, slices.Clone(cmd.Args()))
+	}
+}
+
+func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *recorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		r.note(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			r.note(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// keysOf are the keys that a recorded call declares.
+func keysOf(call []any) []string {
+	keys := make([]string, call[2].(int))
+	for i := range keys {
+		keys[i] = call[3+i].(string)
+	}
+	return keys
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
