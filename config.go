@@ -14,15 +14,11 @@ const DefaultKeyPrefix = queue.DefaultPrefix
 const DefaultConsumerGroup = "default"
 
 // MaxTopicLength is the longest name of a topic or consumer group, in bytes.
-const MaxTopicLength = 512
+const MaxTopicLength = queue.MaxNameLength
 
 func checkTopic(topic string) error {
-	switch {
-	case topic == "":
-		return fmt.Errorf("%w: it is empty; name a topic", ErrInvalidTopic)
-	case len(topic) > MaxTopicLength:
-		return fmt.Errorf("%w: %q... has %d bytes; at most %d are allowed",
-			ErrInvalidTopic, topic[:32], len(topic), MaxTopicLength)
+	if err := queue.CheckTopic(topic); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidTopic, err)
 	}
 	return nil
 }

@@ -202,8 +202,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, fmt.Errorf("subscriber: %w", ErrClosed)
 	}
 	if s.running == nil {
-		if s.running, err = s.start(); err != nil {
-			return nil, err
+		if s.running, err = s.start(ctx); err != nil {
+			return nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
 		}
 	}
 	sub := newSubscription(s, ctx, t)
@@ -222,7 +222,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 }
 
 // start begins what the subscriptions share. s.mu is held.
-func (s *Subscriber) start() (*runtime, error) {
+func (s *Subscriber) start(ctx context.Context) (*runtime, error) {
 	sched, err := scheduler.New(scheduler.Config{
 		Client:    s.config.Client,
 		KeyPrefix: s.config.KeyPrefix,
@@ -233,11 +233,15 @@ func (s *Subscriber) start() (*runtime, error) {
 	}
 	r := &runtime{scheduler: sched, stopped: make(chan struct{})}
 	r.mailbox, r.closeMailbox = queue.OpenMailbox(s.config.Client, s.config.KeyPrefix)
-	ctx, stop := context.WithCancel(context.Background())
+	if err := r.mailbox.Check(ctx); err != nil {
+		r.closeMailbox()
+		return nil, err
+	}
+	running, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go func() {
 		defer close(r.stopped)
-		_ = sched.Run(ctx) // it only fails when run twice
+		_ = sched.Run(running) // it only fails when run twice
 	}()
 	return r, nil
 }

@@ -53,10 +53,11 @@ type subscription struct {
 	// What follows is run's alone.
 	id         string
 	address    string
-	claims     uint64 // number of the claim under way, or of the next
-	more       bool   // the last claim left something
-	waits      bool   // the last claim had us noted as waiting
-	blocked    bool   // a suspect is next
+	claims     uint64       // number of the claim under way, or of the next
+	more       bool         // the last claim left something
+	waits      bool         // the last claim had us noted as waiting
+	blocked    bool         // a suspect is next
+	unanswered *queue.Claim // the last claim, if it had no answer
 	nextPoll   time.Time
 	nextExtend time.Time
 	deadline   time.Time // of closing; zero: not closing
@@ -174,7 +175,7 @@ func (s *subscription) finished() bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.handOver && len(s.buffer) == 0 && len(s.inHand) == 0 && s.settled.empty()
+	return s.handOver && s.unanswered == nil && len(s.buffer) == 0 && len(s.inHand) == 0 && s.settled.empty()
 }
 
 // leave takes the subscription out of those that are woken. If a wake-up was on its way here, the
@@ -259,15 +260,19 @@ func (s *subscription) releaseBuffer() {
 
 // planClaim decides whether to ask for messages, and for how many.
 func (s *subscription) planClaim(now time.Time) *queue.Claim {
-	poll := !now.Before(s.nextPoll)
-	woken := s.woken
-	if !s.deadline.IsZero() || (s.blocked && len(s.inHand)+len(s.buffer) > 0) {
+	if s.unanswered != nil {
+		return s.unanswered // unchanged, for the answer that it had
+	}
+	if !s.deadline.IsZero() {
 		return nil
 	}
+	poll := !now.Before(s.nextPoll)
+	woken := s.woken
+	busy := len(s.inHand)+len(s.buffer) > 0
 	free := s.config.MaxInFlight - len(s.inHand)
 	prefetch := s.pace.prefetch(s.config.MaxInFlight)
 	limit := free + prefetch - len(s.buffer)
-	if s.stuck || s.suspectHeld() {
+	if s.stuck || s.suspectHeld() || (s.blocked && busy) {
 		free, limit = 0, 0
 	}
 	switch {
@@ -282,7 +287,7 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 	if limit <= 0 && !woken {
 		return nil
 	}
-	c := s.claim(max(limit, 0), free-len(s.buffer), len(s.inHand)+len(s.buffer) > 0)
+	c := s.claim(max(limit, 0), free-len(s.buffer), busy)
 	return &c
 }
 
@@ -375,7 +380,9 @@ func (s *subscription) perform(ctx context.Context, x *exchange) bool {
 	if len(extends) > 0 {
 		s.extended(x.extend, extends, sent)
 	}
-	s.loseExpired(time.Now())
+	if err != nil {
+		s.loseExpired(time.Now())
+	}
 	s.mu.Unlock()
 
 	if len(claims) > 0 {
@@ -400,14 +407,16 @@ func failed(calls []*queue.Call) bool {
 // claimed takes in what a claim brought.
 func (s *subscription) claimed(ctx context.Context, c *queue.Claim, call *queue.Call, sent time.Time) error {
 	claimed, err := c.ReadClaim(call)
+	s.unanswered = nil
 	if errors.Is(err, queue.ErrUnregistered) {
 		// The server lost its data. The group is to exist as long as it is subscribed to.
 		s.logger.Info("The consumer group is gone from Redis, registering it again", nil)
-		s.retryClaim()
+		s.claimAgain()
 		return s.topic.Register(ctx, s.group.Name, s.options)
 	}
 	if err != nil {
-		s.retryClaim()
+		c.Slots = 0 // it is not to wait if it is sent again
+		s.unanswered = c
 		return err
 	}
 	if claimed.Orphans > 0 {
@@ -415,7 +424,10 @@ func (s *subscription) claimed(ctx context.Context, c *queue.Claim, call *queue.
 			errors.New("bodies are missing"), watermill.LogFields{"messages": claimed.Orphans})
 	}
 	s.claims++
-	s.more, s.waits, s.blocked = claimed.More, claimed.Waits, claimed.Blocked
+	s.more, s.waits = claimed.More, claimed.Waits
+	if c.Limit > 0 {
+		s.blocked = claimed.Blocked
+	}
 	if len(claimed.Messages) == 0 {
 		return nil
 	}
@@ -428,8 +440,8 @@ func (s *subscription) claimed(ctx context.Context, c *queue.Claim, call *queue.
 	return nil
 }
 
-// retryClaim has the next exchange claim again.
-func (s *subscription) retryClaim() {
+// claimAgain has the next exchange claim.
+func (s *subscription) claimAgain() {
 	s.mu.Lock()
 	s.woken = true
 	s.mu.Unlock()

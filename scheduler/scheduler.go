@@ -54,7 +54,17 @@ func (c Config) Validate() error {
 	return errors.Join(
 		wrap("Client", queue.CheckClient(c.Client)),
 		wrap("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
+		wrap("Topics", checkTopics(c.Topics)),
 	)
+}
+
+func checkTopics(topics []string) error {
+	for i, topic := range topics {
+		if err := queue.CheckTopic(topic); err != nil {
+			return fmt.Errorf("[%d]: %w", i, err)
+		}
+	}
+	return nil
 }
 
 func wrap(field string, err error) error {

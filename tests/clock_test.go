@@ -274,4 +274,3 @@ func requireOnTime(t testing.TB, delivery redisdelay.Delivery, now time.Time) {
 	require.False(t, now.Before(delivery.DueAt), "%v early", delivery.DueAt.Sub(now))
 	require.Less(t, now.Sub(delivery.DueAt), prompt, "late")
 }
-

@@ -133,11 +133,15 @@ func subscribe(t testing.TB, client redis.UniversalClient, prefix string, change
 // publish publishes one message, delayed if the delay is not zero.
 func publish(t testing.TB, publisher *redisdelay.Publisher, uuid string, delay time.Duration) {
 	t.Helper()
+	require.NoError(t, publisher.Publish(topic, newMessage(uuid, delay)))
+}
+
+func newMessage(uuid string, delay time.Duration) *message.Message {
 	msg := message.NewMessage(uuid, nil)
 	if delay != 0 {
 		redisdelay.DelayFor(msg, delay)
 	}
-	require.NoError(t, publisher.Publish(topic, msg))
+	return msg
 }
 
 // receive returns the next message, and what is known of its delivery.

@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -51,7 +52,10 @@ func run(ctx context.Context, addr, prefix string) error {
 	if err := s.removeKeys(); err != nil {
 		return err
 	}
-	defer s.removeKeys()
+	return errors.Join(s.allSteps(), s.removeKeys())
+}
+
+func (s *session) allSteps() error {
 	for _, step := range []func() error{
 		s.register, s.publish, s.promote, s.crash, s.takeBack, s.nack, s.die, s.requeue,
 	} {
@@ -73,7 +77,7 @@ func (s *session) register() error {
 		return err
 	}
 	s.show("SMEMBERS", s.prefix+":topics")
-	s.show("HGETALL", s.key("meta"))
+	s.show("HMGET", s.key("meta"), "layout", "groups")
 	s.show("HGETALL", s.key("groups"))
 	return nil
 }
@@ -96,7 +100,7 @@ func (s *session) publish() error {
 	s.show("ZRANGE", s.key("pending"), "0", "-1", "WITHSCORES")
 	s.show("HGETALL", s.key("messages"))
 	s.show("HGETALL", s.key("options"))
-	s.show("HGETALL", s.key("scheduler"))
+	s.showScheduler()
 	s.showLike("GET", "publisher:*")
 	return nil
 }
@@ -108,12 +112,12 @@ func (s *session) promote() error {
 		return err
 	}
 	defer stop()
-	if err := s.await(func() bool { return s.client.LLen(s.ctx, s.key("ready:billing")).Val() == 1 }); err != nil {
+	if err := s.await(1, "LLEN", s.key("ready:billing")); err != nil {
 		return err
 	}
 	s.show("ZCARD", s.key("pending"))
 	s.show("LRANGE", s.key("ready:billing"), "0", "-1")
-	s.show("HGETALL", s.key("scheduler"))
+	s.showScheduler()
 	return nil
 }
 
@@ -135,8 +139,10 @@ func (s *session) crash() error {
 	s.show("LLEN", s.key("ready:billing"))
 	s.show("ZRANGE", s.key("unack:billing"), "0", "-1", "WITHSCORES")
 	s.show("HGETALL", s.key("leases:billing"))
-	s.showLike("GET", "claim:*")
-	s.show("HGETALL", s.key("scheduler"))
+	if err := s.await(1, "HEXISTS", s.key("scheduler"), "holder"); err != nil {
+		return err
+	}
+	s.showScheduler()
 	return client.Close() // the subscriber can no longer extend the lease: as if its process had died
 }
 
@@ -147,7 +153,7 @@ func (s *session) takeBack() error {
 		return err
 	}
 	defer stop()
-	if err := s.await(func() bool { return s.client.LLen(s.ctx, s.key("ready:billing")).Val() == 1 }); err != nil {
+	if err := s.await(1, "LLEN", s.key("ready:billing")); err != nil {
 		return err
 	}
 	s.show("LRANGE", s.key("ready:billing"), "0", "-1")
@@ -164,7 +170,7 @@ func (s *session) nack() error {
 		}
 		redisdelay.DelayFor(msg, 200*time.Millisecond)
 		msg.Nack()
-		if err := s.await(func() bool { return s.client.ZCard(s.ctx, s.key("retry:billing")).Val() == 1 }); err != nil {
+		if err := s.await(1, "ZCARD", s.key("retry:billing")); err != nil {
 			return err
 		}
 		s.show("ZCARD", s.key("unack:billing"))
@@ -184,7 +190,7 @@ func (s *session) die() error {
 			}
 			msg.Nack()
 		}
-		if err := s.await(func() bool { return s.client.ZCard(s.ctx, s.key("dead:billing")).Val() == 1 }); err != nil {
+		if err := s.await(1, "ZCARD", s.key("dead:billing")); err != nil {
 			return err
 		}
 		s.show("ZRANGE", s.key("dead:billing"), "0", "-1", "WITHSCORES")
@@ -209,7 +215,7 @@ func (s *session) requeue() error {
 			return err
 		}
 		msg.Ack()
-		if err := s.await(func() bool { return s.client.HLen(s.ctx, s.key("messages")).Val() == 0 }); err != nil {
+		if err := s.await(0, "HLEN", s.key("messages")); err != nil {
 			return err
 		}
 		s.show("EXISTS", s.key("messages"), s.key("options"), s.key("pending"), s.key("ready:billing"),

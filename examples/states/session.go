@@ -46,6 +46,8 @@ func (s *session) showLike(command, pattern string) {
 	s.show(command, keys[0])
 }
 
+func (s *session) showScheduler() { s.show("HMGET", s.key("scheduler"), "next", "holder", "standby") }
+
 // printReply prints what Redis answered the way redis-cli does.
 func printReply(reply any, err error) {
 	switch reply := reply.(type) {
@@ -115,16 +117,19 @@ func receive(ctx context.Context, messages <-chan *message.Message) (*message.Me
 	}
 }
 
-// await waits until Redis is as a step wants it.
-func (s *session) await(reached func() bool) error {
-	for !reached() {
+// await waits until Redis answers a command with a number.
+func (s *session) await(want int, command ...any) error {
+	for {
+		got, err := s.client.Do(s.ctx, command...).Int()
+		if err != nil || got == want {
+			return err
+		}
 		select {
 		case <-time.After(2 * time.Millisecond):
 		case <-s.ctx.Done():
-			return fmt.Errorf("the next state is not reached: %w", s.ctx.Err())
+			return fmt.Errorf("%v does not get to %d: %w", command, want, s.ctx.Err())
 		}
 	}
-	return nil
 }
 
 func (s *session) removeKeys() error {

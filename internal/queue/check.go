@@ -26,6 +26,20 @@ func CheckClient(client redis.UniversalClient) error {
 	return nil
 }
 
+// MaxNameLength is the longest topic or consumer group, in bytes.
+const MaxNameLength = 512
+
+// CheckTopic tells why a topic cannot be used, or returns nil.
+func CheckTopic(topic string) error {
+	switch {
+	case topic == "":
+		return errors.New("topic is empty; it needs a name")
+	case len(topic) > MaxNameLength:
+		return fmt.Errorf("topic %q... has %d bytes; at most %d are allowed", topic[:32], len(topic), MaxNameLength)
+	}
+	return nil
+}
+
 // CheckPrefix tells why a key prefix cannot be used, or returns nil.
 func CheckPrefix(prefix string) error {
 	if strings.ContainsAny(prefix, "{}") {

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 // Mailbox is where a process is woken: one Redis Pub/Sub channel, hence one connection, however many
 // subscriptions and schedulers there are. A message on it is "receiver argument", or "*" for all.
 type Mailbox struct {
+	client  redis.UniversalClient
 	channel string
 	pubsub  *redis.PubSub
 	done    chan struct{}
@@ -74,6 +76,7 @@ func OpenMailbox(client redis.UniversalClient, prefix string) (*Mailbox, func())
 
 func newMailbox(client redis.UniversalClient, prefix string) *Mailbox {
 	m := &Mailbox{
+		client:    client,
 		channel:   MailboxChannel(prefix, Token()),
 		done:      make(chan struct{}),
 		receivers: map[string]func(string){},
@@ -143,6 +146,14 @@ func (m *Mailbox) Receive(wake func(argument string)) (address string, stop func
 		defer m.mu.Unlock()
 		delete(m.receivers, receiver)
 	}
+}
+
+// Check tells whether the process may be woken: a server's user may lack the permission for channels.
+func (m *Mailbox) Check(ctx context.Context) error {
+	if err := m.client.Publish(ctx, m.channel, "").Err(); err != nil {
+		return fmt.Errorf("publish to channel %q, by which subscribers are woken: %w", m.channel, err)
+	}
+	return nil
 }
 
 // Poll is how often each of the mailbox's receivers should look by itself, in case a wake-up was

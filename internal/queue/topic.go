@@ -149,6 +149,11 @@ func (t *Topic) withGroups(ctx context.Context, run func(*Groups) error) error {
 
 // enroll enters the topic in the registry, and announces it if it is new there.
 func (t *Topic) enroll(ctx context.Context) error {
+	// A server at its memory limit refuses SADD even where there is nothing to add.
+	known, err := t.client.SIsMember(ctx, Registry(t.prefix), t.Name).Result()
+	if err != nil || known {
+		return err
+	}
 	added, err := t.client.SAdd(ctx, Registry(t.prefix), t.Name).Result()
 	if err != nil || added == 0 {
 		return err

@@ -53,9 +53,23 @@ func both(t *testing.T, test func(t *testing.T, w *world), groups ...string) {
 	})
 }
 
-// private is a server that a test may flush, fill and kill.
-func private(t testing.TB, client redis.UniversalClient) redistest.Server {
-	return redistest.Server{Client: client, Prefix: "private"}
+// own runs a test on two servers that belong to it, which it may flush.
+func own(t *testing.T, test func(t *testing.T, w *world), groups ...string) {
+	t.Helper()
+	run := func(t *testing.T, s redistest.Server) {
+		s.Prefix = "own"
+		test(t, newWorld(t, s, "topic", groups...))
+		queuetest.Check(t, s.Client, s.Prefix)
+	}
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		mini, client := redistest.Embedded(t)
+		run(t, redistest.Server{Client: client, Mini: mini})
+	})
+	t.Run("real", func(t *testing.T) {
+		t.Parallel()
+		run(t, redistest.Server{Client: redistest.Start(t).Client(t)})
+	})
 }
 
 func newWorld(t testing.TB, s redistest.Server, topic string, groups ...string) *world {
@@ -280,16 +294,30 @@ func (w *world) promote(address string) queue.Turn {
 // promoteAll looks until nothing is due.
 func (w *world) promoteAll() {
 	w.t.Helper()
-	for w.promote("scheduler|1").Wait == 0 || len(w.due()) > 0 {
+	for {
+		w.promote("scheduler|1")
+		if !w.anyDue() {
+			return
+		}
 	}
 }
 
-// due are the IDs in pending that are due.
-func (w *world) due() []string {
+func (w *world) anyDue() bool {
 	w.t.Helper()
-	ids, err := w.Client.ZRangeByScore(ctx, w.keys.Pending(), &redis.ZRangeBy{Min: "-inf", Max: fmt.Sprint(w.now())}).Result()
+	groups, err := w.topic.Groups(ctx)
 	require.NoError(w.t, err)
-	return ids
+	keys := []string{w.keys.Pending()}
+	for _, g := range groups.Names {
+		keys = append(keys, w.keys.Retry(g))
+	}
+	for _, key := range keys {
+		n, err := w.Client.ZCount(ctx, key, "-inf", fmt.Sprint(w.now())).Result()
+		require.NoError(w.t, err)
+		if n > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *world) expire() (more bool) {

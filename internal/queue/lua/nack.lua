@@ -39,7 +39,7 @@ local function schedule(event)
   for i = 2, 3 do
     if s[i] then
       local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.call('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
+      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
     end
     wait = wait + 1000
   end
@@ -53,7 +53,7 @@ local function wake(waiters, n)
     n = 0
     for i = 1, #popped, 2 do
       local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.call('PUBLISH', channel, receiver) == 0 and single then
+      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
         n = n + 1
       end
     end

@@ -45,7 +45,7 @@ local function wake(waiters, n)
     n = 0
     for i = 1, #popped, 2 do
       local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.call('PUBLISH', channel, receiver) == 0 and single then
+      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
         n = n + 1
       end
     end

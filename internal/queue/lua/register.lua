@@ -28,7 +28,7 @@ local function schedule(event)
   for i = 2, 3 do
     if s[i] then
       local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.call('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
+      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
     end
     wait = wait + 1000
   end
@@ -41,6 +41,10 @@ redis.call('HLEN', scheduler)
 
 if found[1] and found[1] ~= layout then
   return {found[1], found[2] or ''}
+end
+if known then
+  -- The first write is a deletion, of nothing: at maxmemory a group that exists may come back.
+  redis.call('HDEL', scheduler, '')
 end
 if not found[1] or not found[2] or not known then
   found = {layout, fresh}

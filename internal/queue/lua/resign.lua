@@ -14,7 +14,7 @@ if s[1] == me then
   redis.call('HDEL', scheduler, 'holder')
   if s[2] then
     local channel, receiver = string.match(s[2], '^(.*)|(.*)$')
-    redis.call('PUBLISH', channel, receiver .. ' 0')
+    redis.pcall('PUBLISH', channel, receiver .. ' 0')
   end
   return 1
 end

@@ -1,0 +1,92 @@
+// Package redisdelay is a Watermill Pub/Sub on Redis whose messages can be delayed: a [Publisher]
+// keeps each message in Redis until it is due, and a [Subscriber] emits it then. Any Watermill router,
+// middleware or CQRS bus gets delays by setting one metadata key:
+//
+//	msg.Metadata.Set("delay", "15m") // or redisdelay.DelayFor(msg, 15*time.Minute)
+//	err := publisher.Publish("unpaid-orders", msg)
+//
+// # Words
+//
+// A topic has consumer groups; a message goes to each of them. It is due at its due time, by the
+// clock of the Redis server. A delivery is one hand-over of it to a consumer; the consumer settles it
+// by an ack or a nack. Until then the subscriber holds a lease on it, which is extended while the
+// handler runs. These are the states of a message in one group:
+//
+//	publish, delayed ----> pending
+//	                          | due
+//	                          v        claim            ack
+//	publish, due now -----> ready --------------> unack -----> gone
+//	                        ^   ^                 | | |
+//	                        |   |    at the front | | |
+//	                        |   +-----------------+ | |
+//	                        |     nack, no delay    | |
+//	                        |     lease expired     | |
+//	                        |     not handed out    | |
+//	                        |                       | |
+//	                        +--due--- retry <-------+ |
+//	                                    nack, delay   |
+//	                                                  +--> dead ---> gone
+//	                                  no deliveries left   retention
+//
+// A lease that expires for the first time marks the message as a suspect: the delivery does not count,
+// and the message is claimed alone from then on, until it is nacked. So a message that kills its
+// process does not use up the deliveries of those that were held with it. From the second time on
+// each expired lease counts.
+//
+// # Guarantees
+//
+//   - Durable once published: after Publish returned nil, the message is in Redis until it is acked or
+//     purged from the dead letters. How durable that is, is a matter of the server's configuration.
+//   - Never early, not by a millisecond, by the clock of the Redis server. Durations are rounded up.
+//   - On time: delivery is driven by events, not by polling. A slow poll is there for lost wake-ups.
+//   - At least once. A handler that dies, hangs beyond its lease, or nacks, gets the message again. An
+//     ack or nack that comes after the lease was lost changes nothing.
+//   - Publish is all or nothing, and once: what the client sends again after a lost reply is known as a
+//     repeat.
+//   - In order where asked: with MaxInFlight 1 and one subscriber in the group, messages come by due
+//     time, those with the same due time as their Publisher published them. A nacked message without
+//     delay keeps its place; one with a delay has a new due time.
+//   - Every group gets every message that becomes due after the group exists. Messages that become due
+//     while a topic has no group at all wait for the first one.
+//
+// # Which delay counts
+//
+// When a message is published, the first of these that is there:
+//
+//  1. [DelayKey] or [DelayUntilKey]; both together are an error.
+//  2. Watermill's own metadata, as set by delay.Message of its components/delay.
+//  3. The delay in the message's context, as set by delay.WithContext.
+//
+// A malformed, negative or overlong value is an error that wraps [ErrInvalidDelay], and nothing of the
+// call is published. Zero, or an instant that is past, means now. Consumers do not see these keys, so a
+// handler that publishes a message again does not delay it again.
+//
+// # Nack
+//
+// A nacked message waits as long as its metadata says, if the handler or a middleware set one of the
+// keys above (Watermill's first); else as long as SubscriberConfig.Backoff says. A value that cannot be
+// read is logged, and Backoff decides. Watermill's DelayOnError middleware thereby becomes a backoff
+// that is kept in Redis: the delay that it reached, _watermill_delayed_for, is given back with the next
+// delivery.
+//
+// When a delivery fails and was the last of SubscriberConfig.MaxDeliveries, the message becomes a dead
+// letter with the reason. So does one that the Unmarshaler refuses, at once. Dead letters are kept for
+// SubscriberConfig.DeadRetention.
+//
+// # Contexts and Close
+//
+// A message's context carries the values of the context given to Subscribe, and the [Delivery], but not
+// that context's cancellation. It ends when the message is settled, when the lease is lost
+// (context.Cause is [ErrLeaseLost]), or when CloseTimeout runs out ([ErrClosed]).
+//
+// When the subscriber is closed, or the context given to Subscribe ends, nothing more is handed out.
+// What was claimed and not handed out goes back at once, in order, and does not count as delivered.
+// Handlers under way have CloseTimeout to settle; the output channel stays open for as long. After that
+// their contexts end, and their messages are delivered again once the leases run out.
+//
+// Publish uses the context of the first message only to take the call back while it waits for others
+// before it. The context of a delivered message does not count, so a handler may publish while its
+// subscriber closes.
+//
+// The Redis client stays the caller's: no Close of this package closes it.
+package redisdelay

@@ -1,0 +1,406 @@
+package queue_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+func TestClaimLeasesTheOldestMessages(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x", "y", "z")
+		before := w.now()
+		s := w.sub("a")
+		claimed := s.claim(2, lease(time.Minute))
+		after := w.now()
+		require.Equal(t, []string{"x", "y"}, bodies(claimed))
+		require.True(t, claimed.More)
+		require.False(t, claimed.Waits)
+		require.False(t, claimed.Blocked)
+		require.Equal(t, []string{"z"}, w.ready("a"))
+		require.Equal(t, []string{"x", "y"}, w.unack("a"))
+		require.Equal(t, []string{"x", "y", "z"}, w.ready("b"), "groups do not affect one another")
+		for i, m := range claimed.Messages {
+			require.Equal(t, w.id[string(m.Body)], m.ID)
+			require.Equal(t, s.id+":1:"+strconv.FormatInt(m.Due.UnixMilli(), 10), m.Token)
+			require.Equal(t, m.Token, w.field(w.keys.Leases("a"), string(m.Body)))
+			require.Zero(t, m.Deliveries)
+			require.False(t, m.Suspect)
+			require.Empty(t, m.DelayedFor)
+			deadline := w.score(w.keys.Unack("a"), string(m.Body))
+			require.GreaterOrEqual(t, deadline, float64(before)+60_000+float64(i)/1024)
+			require.LessOrEqual(t, deadline, float64(after)+60_000+float64(i)/1024)
+		}
+		require.Equal(t, int64(w.score(w.keys.Unack("a"), "x")), w.next(), "the end of the lease is an event")
+		require.Equal(t, []string{"z"}, bodies(s.claim(2)))
+	}, "a", "b")
+}
+
+func TestClaimOfNothing(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		s := w.sub("a")
+		w.unchanged(func() { require.Equal(t, queue.Claimed{}, s.claim(10)) })
+		require.Zero(t, w.next())
+		w.publishNow("x")
+		w.unchanged(func() { require.Equal(t, queue.Claimed{More: true}, s.claim(0)) })
+		w.unchanged(func() { require.Equal(t, queue.Claimed{More: true}, s.claim(-1)) })
+	}, "a")
+}
+
+func TestClaimOfAGroupThatDoesNotExist(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		s := w.sub("b")
+		c := s.query(10, idle(10, "channel|1"))
+		call := s.group.ClaimCall(c)
+		w.unchanged(func() { w.do(call) })
+		_, err := c.ReadClaim(call)
+		require.ErrorIs(t, err, queue.ErrUnregistered)
+	}, "a")
+}
+
+func TestRepeatedClaimReturnsTheSameMessages(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3", "4", "5", "6", "7")
+		s := w.sub("a")
+		c := s.query(3)
+		first := s.ask(c)
+		require.Equal(t, []string{"1", "2", "3"}, bodies(first))
+		w.unchanged(func() { require.Equal(t, first, s.ask(c)) })
+		w.unchanged(func() {
+			call := s.group.ClaimCall(c)
+			w.do(call)
+			w.do(call)
+			again, err := c.ReadClaim(call)
+			require.NoError(t, err)
+			require.Equal(t, first, again)
+		})
+
+		require.Equal(t, 1, s.ack(held(first)[1]))
+		require.Equal(t, []string{"1", "3"}, bodies(s.ask(c)), "a settled one does not come back")
+		require.Equal(t, 1, s.release(held(first)[0]))
+		require.Equal(t, []string{"3"}, bodies(s.ask(c)))
+		other := w.sub("a")
+		require.Equal(t, []string{"1"}, bodies(other.claim(1)))
+		require.Equal(t, []string{"3"}, bodies(s.ask(c)), "what another holds now is another's")
+		require.Equal(t, 1, s.ack(held(first)[2]))
+		require.Empty(t, bodies(s.ask(c)), "the number has brought its messages")
+		require.Equal(t, []string{"4"}, bodies(s.claim(1)), "the next number brings others")
+	}, "a")
+}
+
+func TestRepeatedClaimOfMessagesDeliveredBefore(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		s := w.sub("a")
+		require.Equal(t, 1, s.nack(failed(held(s.claim(1))[0], func(f *queue.Failure) { f.DelayedFor = "15s" })))
+		c := s.query(1)
+		first := s.ask(c)
+		require.Equal(t, 1, first.Messages[0].Deliveries)
+		require.Equal(t, "15s", first.Messages[0].DelayedFor)
+		require.Equal(t, first, s.ask(c))
+	}, "a")
+}
+
+func TestLastClaimIsForgottenAfterAnHourOrByTheNext(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x", "y")
+		s := w.sub("a")
+		claimed := s.claim(2)
+		left := w.Client.PTTL(ctx, w.keys.Claim(s.id)).Val()
+		require.Greater(t, left, queue.Memory-time.Minute)
+		require.LessOrEqual(t, left, queue.Memory)
+		require.Equal(t, 2, s.ack(held(claimed)...))
+		s.claim(1)
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Claim(s.id)).Val())
+	}, "a")
+}
+
+func TestClaimsTakeAThousandAtMostFromMoreThanTenThousand(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		const n = 10_100
+		all := names("%05d", 0, n)
+		w.publishNow(all...)
+		s := w.sub("a")
+		var got []string
+		for {
+			claimed := s.claim(n)
+			require.LessOrEqual(t, len(claimed.Messages), 1000)
+			got = append(got, bodies(claimed)...)
+			if !claimed.More {
+				break
+			}
+		}
+		require.Equal(t, all, got)
+		require.Empty(t, w.ready("a"))
+		require.EqualValues(t, n, w.Client.ZCard(ctx, w.keys.Unack("a")).Val())
+	}, "a")
+}
+
+func TestClaimTakesNoMoreBytesThanAsked(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		ten := func(s string) string { return strings.Repeat(s, 10) }
+		w.publishNow(ten("1"), ten("2"), ten("3"), ten("4"), strings.Repeat("5", 1000), ten("6"))
+		s := w.sub("a")
+		require.Equal(t, []string{ten("1"), ten("2")}, bodies(s.claim(9, bytes(20))))
+		require.Equal(t, []string{ten("3")}, bodies(s.claim(9, bytes(19))))
+		require.Equal(t, []string{ten("4")}, bodies(s.claim(9, bytes(1009))))
+		claimed := s.claim(9, bytes(1))
+		require.Equal(t, []string{strings.Repeat("5", 1000)}, bodies(claimed), "the first is always taken")
+		require.True(t, claimed.More)
+		require.Equal(t, []string{ten("6")}, bodies(s.claim(9, bytes(0))))
+	}, "a")
+}
+
+func TestClaimCountsBytesAcrossPortions(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		all := names("%010d", 0, 200)
+		w.publishNow(all...)
+		s := w.sub("a")
+		for _, c := range []struct{ from, to int }{{0, 31}, {31, 63}, {63, 96}, {96, 161}} {
+			claimed := s.claim(1000, bytes((c.to-c.from)*10))
+			require.Equal(t, all[c.from:c.to], bodies(claimed))
+			require.True(t, claimed.More)
+		}
+	}, "a")
+}
+
+func TestMessagesWithoutBodyAreDropped(t *testing.T) {
+	own(t, func(t *testing.T, w *world) {
+		w.publishNow("x", "lost 1", "y", "lost 2", "z")
+		s := w.sub("a")
+		for _, m := range s.claim(5).Messages {
+			require.Equal(t, 1, s.release(&m))
+		}
+		claimed := s.claim(1) // x has a record of deliveries
+		require.Equal(t, 1, s.nack(failed(held(claimed)[0])))
+		w.Client.HDel(ctx, w.keys.Messages(), w.id["lost 1"], w.id["lost 2"])
+		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["lost 1"], "1 - -")
+
+		claimed = s.claim(2)
+		require.Len(t, claimed.Messages, 1)
+		require.Equal(t, 1, claimed.Orphans)
+		require.True(t, claimed.More)
+		claimed = s.claim(4)
+		require.Equal(t, 1, claimed.Orphans)
+		require.Len(t, claimed.Messages, 2)
+		require.False(t, claimed.More)
+		require.EqualValues(t, 1, w.Client.HLen(ctx, w.keys.Deliveries("a")).Val())
+	}, "a")
+}
+
+func TestClaimOfMessagesThatAllLostTheirBodies(t *testing.T) {
+	own(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3")
+		w.Client.Del(ctx, w.keys.Messages())
+		s := w.sub("a")
+		claimed := s.claim(2, idle(2, "channel|1"))
+		require.Equal(t, queue.Claimed{Orphans: 2, More: true}, claimed)
+		claimed = s.claim(2, idle(2, "channel|1"))
+		require.Equal(t, queue.Claimed{Orphans: 1, Waits: true}, claimed)
+	}, "a")
+}
+
+func TestIdleSubscriptionWaits(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		address := w.inbox().address("1")
+		s := w.sub("a")
+		before := w.now()
+		claimed := s.claim(3, idle(3, address))
+		require.Equal(t, queue.Claimed{Waits: true}, claimed)
+		require.Equal(t, []string{address}, w.waiters("a"))
+		deadline := int64(w.Client.ZScore(ctx, w.keys.Waiters("a"), address).Val())
+		require.GreaterOrEqual(t, deadline, before+time.Hour.Milliseconds())
+		require.LessOrEqual(t, deadline, w.now()+time.Hour.Milliseconds())
+
+		require.Equal(t, queue.Claimed{Waits: true}, s.claim(3, idle(3, address)))
+		require.Len(t, w.waiters("a"), 1, "a repeat renews the entry")
+	}, "a")
+}
+
+func TestSubscriptionWaitsOnlyForSlotsThatStayFree(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		address := w.inbox().address("1")
+		s := w.sub("a")
+		w.publishNow("1", "2")
+		claimed := s.claim(5, idle(2, address))
+		require.Len(t, claimed.Messages, 2)
+		require.False(t, claimed.Waits, "both slots are taken")
+		w.publishNow("3")
+		claimed = s.claim(5, idle(2, address))
+		require.Len(t, claimed.Messages, 1)
+		require.True(t, claimed.Waits)
+		require.Empty(t, bodies(s.claim(5, idle(0, address))))
+	}, "a")
+}
+
+func TestClaimDropsWaitersThatGaveUp(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		s := w.sub("a")
+		s.claim(1, idle(1, inbox.address("impatient")), func(c *queue.Claim) { c.Patience = time.Millisecond })
+		w.pass(2 * time.Millisecond)
+		s.claim(1, idle(1, inbox.address("patient")))
+		require.Equal(t, []string{inbox.address("patient")}, w.waiters("a"))
+		w.publishNow("x")
+		require.Equal(t, []string{"patient"}, inbox.received())
+	}, "a")
+}
+
+func TestExpiredWaitersAreNotWoken(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		s := w.sub("a")
+		s.claim(1, idle(1, inbox.address("impatient")), func(c *queue.Claim) { c.Patience = time.Millisecond })
+		w.pass(2 * time.Millisecond)
+		w.publishNow("x")
+		require.Empty(t, inbox.received())
+		require.Empty(t, w.waiters("a"))
+	}, "a")
+}
+
+func TestClaimThatLeavesMessagesWakesOneOther(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		w.publishNow("1", "2", "3", "4")
+		inbox.wait("a", "x", "y", "z")
+		s := w.sub("a")
+		require.True(t, s.claim(1).More)
+		require.Equal(t, []string{"x"}, inbox.received())
+		require.True(t, s.claim(0).More)
+		require.Equal(t, []string{"y"}, inbox.received(), "a woken one without a free slot passes it on")
+		require.True(t, s.claim(9, bytes(1)).More)
+		require.Equal(t, []string{"z"}, inbox.received())
+
+		inbox.wait("a", "x")
+		require.False(t, s.claim(9).More)
+		require.False(t, s.claim(0).More)
+		require.Empty(t, inbox.received())
+		require.Len(t, w.waiters("a"), 1)
+	}, "a")
+}
+
+func TestRepeatedClaimTakesNothingMore(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		w.publishNow("1", "2")
+		s := w.sub("a")
+		c := s.query(1)
+		s.ask(c)
+		inbox.wait("a", "x")
+		w.unchanged(func() { require.True(t, s.ask(c).More) })
+	}, "a")
+}
+
+func TestWakeUpsPassOverAddressesThatNobodyHears(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		dead := &inbox{w: w, channel: queue.MailboxChannel(w.Prefix, "dead")}
+		dead.wait("a", "1", "2", "3")
+		inbox.wait("a", "alive 1", "alive 2")
+		w.publishNow("x")
+		require.Equal(t, []string{"alive 1"}, inbox.received())
+		require.Equal(t, []string{inbox.address("alive 2")}, w.waiters("a"))
+		dead.wait("a", "1", "2", "3")
+		w.publishNow("x", "y", "z")
+		require.Equal(t, []string{"alive 2"}, inbox.received())
+		require.Empty(t, w.waiters("a"))
+	}, "a")
+}
+
+func TestLeaveTakesASubscriptionOutOfTheWaiters(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		s := w.sub("a")
+		s.claim(1, idle(1, "channel|1"))
+		w.sub("a").claim(1, idle(1, "channel|2"))
+		require.NoError(t, s.group.Leave(ctx, "channel|1"))
+		require.NoError(t, s.group.Leave(ctx, "channel|1"))
+		require.Equal(t, []string{"channel|2"}, w.waiters("a"))
+	}, "a")
+}
+
+func TestSuspectIsClaimedAlone(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3", "4")
+		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["3"], "2 s 15s")
+		s := w.sub("a")
+		claimed := s.claim(9, busy)
+		require.Equal(t, []string{"1", "2"}, bodies(claimed))
+		require.True(t, claimed.More)
+		require.False(t, claimed.Blocked)
+		require.Equal(t, queue.Claimed{More: true, Blocked: true}, s.claim(9, busy))
+		claimed = s.claim(9)
+		require.Equal(t, []string{"3"}, bodies(claimed))
+		require.True(t, claimed.Messages[0].Suspect)
+		require.Equal(t, 2, claimed.Messages[0].Deliveries)
+		require.Equal(t, "15s", claimed.Messages[0].DelayedFor)
+		require.Equal(t, []string{"4"}, bodies(s.claim(9, busy)))
+	}, "a")
+}
+
+func TestBlockedClaimWakesAnother(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		w.publishNow("1")
+		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
+		inbox.wait("a", "x")
+		require.True(t, w.sub("a").claim(9, busy).Blocked)
+		require.Equal(t, []string{"x"}, inbox.received())
+	}, "a")
+}
+
+func TestClaimLowersTheNextEventAndTellsTheScheduler(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		w.publishNow("x", "y", "z")
+		w.promote(inbox.address("holder"))
+		w.promote(inbox.address("standby"))
+		s := w.sub("a")
+		s.claim(1, lease(30*time.Second))
+		told := inbox.received()
+		require.Len(t, told, 2)
+		require.Equal(t, 30_000, wait(t, told[0], "holder"))
+		require.Equal(t, 31_000, wait(t, told[1], "standby"))
+		s.claim(1, lease(time.Minute))
+		require.Empty(t, inbox.received())
+		s.claim(1, lease(10*time.Second))
+		require.Len(t, inbox.received(), 2)
+	}, "a")
+}
+
+func TestParseRecord(t *testing.T) {
+	t.Parallel()
+	for record, want := range map[string][]any{
+		"":                  {0, false, "", ""},
+		"3 - -":             {3, false, "", ""},
+		"3 s 1m0s":          {3, true, "1m0s", ""},
+		"3 s - it went out": {3, true, "", "it went out"},
+		"3 - - ":            {3, false, "", ""},
+	} {
+		count, suspect, delayedFor, reason := queue.ParseRecord(record)
+		require.Equal(t, want, []any{count, suspect, delayedFor, reason}, record)
+	}
+}
+
+func TestClaimAfterTheServerLostItsData(t *testing.T) {
+	own(t, func(t *testing.T, w *world) {
+		w.publishNow("x", "y")
+		s := w.sub("a")
+		claimed := s.claim(1)
+		require.NoError(t, w.Client.FlushAll(ctx).Err())
+		c := s.query(1)
+		call := s.group.ClaimCall(c)
+		w.do(call)
+		_, err := c.ReadClaim(call)
+		require.ErrorIs(t, err, queue.ErrUnregistered)
+		require.Zero(t, s.ack(held(claimed)...))
+		require.Zero(t, s.release(held(claimed)...))
+		require.Zero(t, s.nack(failed(held(claimed)[0])))
+		require.Empty(t, w.dump())
+	}, "a")
+}

@@ -1,0 +1,71 @@
+//go:build stress
+
+package tests
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// This is timed by nature: with nothing but far-future messages, it counts the commands of a while.
+// It runs alone, so that what else goes on does not stretch that.
+func TestStressIdleCommands(t *testing.T) {
+	const topics, subscriptions, window = 4, 5, 12 * time.Second
+	for name, processes := range map[string]int{"each a process of its own": topics * subscriptions, "one process": 1} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			client := server.Client(t)
+			publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
+			var subscribers []*redisdelay.Subscriber
+			for range processes {
+				subscribers = append(subscribers, newSubscriber(t, server.Client(t), redisdelay.DefaultKeyPrefix, nil))
+			}
+			for i := range topics * subscriptions {
+				name := fmt.Sprint(topic, i%topics)
+				_, err := subscribers[i%processes].Subscribe(context.Background(), name)
+				require.NoError(t, err)
+				if i < topics {
+					require.NoError(t, publisher.Publish(name, newMessage("far", time.Hour)))
+				}
+			}
+			time.Sleep(2 * time.Second) // what follows a beginning is over
+
+			before := commandsOfClients(t, client)
+			time.Sleep(window)
+			commands := commandsOfClients(t, client) - before
+
+			rate := float64(commands) / window.Seconds() / (topics * subscriptions)
+			t.Logf("%.3f commands a second for each idle subscription", rate)
+			require.LessOrEqual(t, rate, 0.5)
+		})
+	}
+}
+
+var statistic = regexp.MustCompile(`cmdstat_(\w+):calls=(\d+)`)
+
+// commandsOfClients is how many commands the server got. What scripts call does not count, and nothing
+// that an idle program sends is the name of a command that scripts call, but for publish and zrem.
+func commandsOfClients(t *testing.T, client redis.UniversalClient) (total int) {
+	t.Helper()
+	info, err := client.Info(t.Context(), "commandstats").Result()
+	require.NoError(t, err)
+	for _, found := range statistic.FindAllStringSubmatch(info, -1) {
+		switch found[1] {
+		case "evalsha", "eval", "ping", "subscribe", "sadd", "sscan", "hello", "client":
+			calls, err := strconv.Atoi(found[2])
+			require.NoError(t, err)
+			total += calls
+		}
+	}
+	return total
+}

@@ -1,0 +1,292 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/scheduler"
+)
+
+func init() {
+	children["scheduler"] = schedulerChild
+	children["idle subscriber"] = idleSubscriberChild
+}
+
+func TestSchedulerAloneMakesMessagesReady(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { queuetest.CheckDrained(t, s.Client, s.Prefix) })
+		runScheduler(t, scheduler.Config{Client: s.Client, KeyPrefix: s.Prefix})
+		subscriber := newSubscriber(t, s.Client, s.Prefix, nil)
+		require.NoError(t, subscriber.SubscribeInitialize(topic))
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		publish(t, publisher, "second", 300*time.Millisecond)
+		publish(t, publisher, "first", 200*time.Millisecond)
+
+		awaitReady(t, s.Client, s.Prefix, topic, 2, prompt)
+
+		messages, err := subscriber.Subscribe(context.Background(), topic)
+		require.NoError(t, err)
+		for _, uuid := range []string{"first", "second"} {
+			msg, delivery := receive(t, messages)
+			require.Equal(t, uuid, msg.UUID)
+			require.False(t, serverTime(t, s.Client).Before(delivery.DueAt))
+			msg.Ack()
+		}
+	})
+}
+
+func TestSchedulerServesANewTopicWithinASecond(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		runScheduler(t, scheduler.Config{Client: s.Client, KeyPrefix: s.Prefix})
+		subscriber := newSubscriber(t, s.Client, s.Prefix, nil)
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		for i := range 5 { // the first may be found by the scheduler's first look, the others not
+			name := fmt.Sprint(topic, i)
+			require.NoError(t, subscriber.SubscribeInitialize(name))
+			require.NoError(t, publisher.Publish(name, newMessage("new", time.Millisecond)))
+			awaitReady(t, s.Client, s.Prefix, name, 1, time.Second)
+		}
+		queuetest.Check(t, s.Client, s.Prefix)
+	})
+}
+
+func TestSchedulerOfNamedTopicsServesNoOthers(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		runScheduler(t, scheduler.Config{Client: s.Client, KeyPrefix: s.Prefix, Topics: []string{topic}})
+		subscriber := newSubscriber(t, s.Client, s.Prefix, nil)
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		for _, name := range []string{"other", topic} {
+			require.NoError(t, subscriber.SubscribeInitialize(name))
+			require.NoError(t, publisher.Publish(name, newMessage("", time.Millisecond)))
+		}
+		awaitReady(t, s.Client, s.Prefix, topic, 1, prompt)
+		other := queue.NewKeys(s.Prefix, "other")
+		require.Zero(t, s.Client.LLen(t.Context(), other.Ready(redisdelay.DefaultConsumerGroup)).Val())
+		require.False(t, s.Client.HExists(t.Context(), other.Scheduler(), "holder").Val())
+	})
+}
+
+func TestManySchedulersAndSubscribersDeliverEachMessageOnce(t *testing.T) {
+	t.Parallel()
+	const schedulers, subscribers, messages = 2, 10, 1000
+	server := redistest.Start(t)
+	expectDrained(t, server.Client(t), redisdelay.DefaultKeyPrefix)
+	for range schedulers {
+		runScheduler(t, scheduler.Config{Client: server.Client(t)})
+	}
+	received := newReceipts()
+	for range subscribers {
+		received.ackAll(subscribe(t, server.Client(t), redisdelay.DefaultKeyPrefix, nil))
+	}
+	publisher := newPublisher(t, server.Client(t), redisdelay.DefaultKeyPrefix)
+	for i := range messages {
+		publish(t, publisher, fmt.Sprint(i), time.Duration(rand.Int64N(int64(time.Second))))
+	}
+	received.await(t, messages)
+}
+
+func TestStoppedHolderHandsOverAtOnce(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
+		require.NoError(t, newSubscriber(t, s.Client, s.Prefix, nil).SubscribeInitialize(topic))
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		publish(t, publisher, "far", time.Hour) // until then, the holder need not show itself
+		config := scheduler.Config{Client: s.Client, KeyPrefix: s.Prefix}
+		stop := runScheduler(t, config)
+		holder := awaitRole(t, s.Client, s.Prefix, "holder", patience)
+		runScheduler(t, config)
+		standby := awaitRole(t, s.Client, s.Prefix, "standby", patience)
+		require.NotEqual(t, holder, standby)
+
+		stop()
+
+		require.Eventually(t, func() bool {
+			return role(t, s.Client, s.Prefix, "holder") == standby
+		}, time.Second, time.Millisecond)
+		publish(t, publisher, "near", 100*time.Millisecond)
+		awaitReady(t, s.Client, s.Prefix, topic, 1, prompt)
+	})
+}
+
+// schedulerChild serves all topics until it is killed.
+func schedulerChild() int {
+	s, err := scheduler.New(scheduler.Config{Client: childClient()}, nil)
+	orDie(err)
+	orDie(s.Run(context.Background()))
+	return 0
+}
+
+// idleSubscriberChild takes no message.
+func idleSubscriberChild() int {
+	childSubscribe(ofCrashLease)
+	select {}
+}
+
+func TestKilledHolderDelaysNothingByMoreThanASecond(t *testing.T) {
+	t.Parallel()
+	for _, role := range []string{"scheduler", "idle subscriber"} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			client := server.Client(t)
+			require.NoError(t, newSubscriber(t, client, redisdelay.DefaultKeyPrefix, nil).SubscribeInitialize(topic))
+			child := startChild(t, server, role)
+			awaitRole(t, client, redisdelay.DefaultKeyPrefix, "holder", patience)
+			messages := subscribe(t, client, redisdelay.DefaultKeyPrefix, ofCrashLease)
+			awaitRole(t, client, redisdelay.DefaultKeyPrefix, "standby", patience)
+			publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
+			publish(t, publisher, "pending", time.Second)
+			publish(t, publisher, "far", time.Hour)
+
+			child.kill()
+			awaitGone(t, client, role)
+
+			msg, delivery := receive(t, messages)
+			require.Equal(t, "pending", msg.UUID)
+			requireOnTime(t, delivery, time.Now())
+			msg.Ack()
+			queuetest.Check(t, client, redisdelay.DefaultKeyPrefix)
+		})
+	}
+}
+
+// All that would be told of an earlier event are dead: it is found by the poll.
+func TestKilledHolderAndStandbyDelayAnEarlierMessageByNoMoreThanThePoll(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	require.NoError(t, newSubscriber(t, client, redisdelay.DefaultKeyPrefix, nil).SubscribeInitialize(topic))
+	publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
+	publish(t, publisher, "far", time.Hour)
+	holder := startChild(t, server, "scheduler")
+	awaitRole(t, client, redisdelay.DefaultKeyPrefix, "holder", patience)
+	standby := startChild(t, server, "scheduler")
+	awaitRole(t, client, redisdelay.DefaultKeyPrefix, "standby", patience)
+	messages := subscribe(t, client, redisdelay.DefaultKeyPrefix, nil)
+
+	holder.kill()
+	standby.kill()
+	awaitGone(t, client, "scheduler")
+	publish(t, publisher, "earlier than all", 100*time.Millisecond)
+
+	msg, delivery := receive(t, messages)
+	require.Equal(t, "earlier than all", msg.UUID)
+	late := time.Since(delivery.DueAt)
+	require.False(t, late < 0, "early")
+	// A second of it is the time that the holder is given to do its work.
+	require.Less(t, late, time.Second+fallbackPoll+prompt)
+	t.Logf("late by %v", late)
+	msg.Ack()
+}
+
+func TestSchedulerConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	client := redis.NewClient(&redis.Options{})
+	defer client.Close()
+	ring := redis.NewRing(&redis.RingOptions{})
+	defer ring.Close()
+	for name, test := range map[string]struct {
+		config scheduler.Config
+		says   []string
+	}{
+		"no client":   {scheduler.Config{}, []string{"Client"}},
+		"nil client":  {scheduler.Config{Client: (*redis.Client)(nil)}, []string{"Client"}},
+		"ring":        {scheduler.Config{Client: ring}, []string{"Client", "Ring"}},
+		"braces":      {scheduler.Config{Client: client, KeyPrefix: "{app}"}, []string{"KeyPrefix", "{app}"}},
+		"two at once": {scheduler.Config{KeyPrefix: "app}"}, []string{"Client", "KeyPrefix"}},
+		"empty topic": {scheduler.Config{Client: client, Topics: []string{topic, ""}}, []string{"Topics"}},
+	} {
+		_, err := scheduler.New(test.config, nil)
+		require.ErrorIs(t, err, scheduler.ErrInvalidConfig, name)
+		for _, part := range test.says {
+			require.ErrorContains(t, err, part, name)
+		}
+	}
+	_, err := scheduler.New(scheduler.Config{Client: client}, nil)
+	require.NoError(t, err)
+}
+
+// It is not parallel, for then the only goroutines that come and go are its own.
+func TestSchedulerRunsOnceAndLeavesNothingBehind(t *testing.T) {
+	client := redistest.Start(t).Client(t)
+	require.NoError(t, newSubscriber(t, client, redisdelay.DefaultKeyPrefix, nil).SubscribeInitialize(topic))
+	before := goleak.IgnoreCurrent()
+	s, err := scheduler.New(scheduler.Config{Client: client}, nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	awaitRole(t, client, redisdelay.DefaultKeyPrefix, "holder", patience)
+
+	require.ErrorIs(t, s.Run(ctx), scheduler.ErrAlreadyRun)
+	cancel()
+	require.NoError(t, <-ended)
+
+	require.Empty(t, role(t, client, redisdelay.DefaultKeyPrefix, "holder"))
+	goleak.VerifyNone(t, before)
+	require.NoError(t, client.Ping(t.Context()).Err(), "the client is the caller's")
+	require.ErrorIs(t, s.Run(t.Context()), scheduler.ErrAlreadyRun)
+}
+
+// runScheduler runs a scheduler until it is stopped, at the latest when the test ends.
+func runScheduler(t *testing.T, config scheduler.Config) (stop func()) {
+	t.Helper()
+	s, err := scheduler.New(config, nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() {
+		ended <- s.Run(ctx)
+		close(ended)
+	}()
+	stop = func() {
+		cancel()
+		assert.NoError(t, <-ended)
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// awaitReady waits until a number of messages are ready for the default group.
+func awaitReady(t *testing.T, client redis.UniversalClient, prefix, topic string, messages int64, within time.Duration) {
+	t.Helper()
+	ready := queue.NewKeys(prefix, topic).Ready(redisdelay.DefaultConsumerGroup)
+	require.Eventually(t, func() bool {
+		return client.LLen(t.Context(), ready).Val() == messages
+	}, within, time.Millisecond)
+}
+
+// role is the address of who has a role in the scheduling of the topic.
+func role(t *testing.T, client redis.UniversalClient, prefix, role string) string {
+	t.Helper()
+	address, err := client.HGet(t.Context(), queue.NewKeys(prefix, topic).Scheduler(), role).Result()
+	if err != redis.Nil {
+		assert.NoError(t, err)
+	}
+	return address
+}
+
+func awaitRole(t *testing.T, client redis.UniversalClient, prefix, name string, within time.Duration) (address string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		address = role(t, client, prefix, name)
+		return address != ""
+	}, within, time.Millisecond, "nobody is the "+name)
+	return address
+}
