@@ -3,7 +3,7 @@
 // middleware or CQRS bus gets delays by setting one metadata key:
 //
 //	msg.Metadata.Set("delay", "15m") // or redisdelay.DelayFor(msg, 15*time.Minute)
-//	err := publisher.Publish("unpaid-orders", msg)
+//	err = publisher.Publish("unpaid-orders", msg)
 //
 // # Words
 //
@@ -84,9 +84,10 @@
 // Handlers under way have CloseTimeout to settle; the output channel stays open for as long. After that
 // their contexts end, and their messages are delivered again once the leases run out.
 //
-// Publish uses the context of the first message only to take the call back while it waits for others
-// before it. The context of a delivered message does not count, so a handler may publish while its
-// subscriber closes.
+// Publish refuses a message whose context has ended, and takes a call back when the context of its
+// first message ends while it still waits for calls before it; what is on its way is not interrupted.
+// The context of a delivered message does not count, so a handler may publish while its subscriber
+// closes.
 //
 // The Redis client stays the caller's: no Close of this package closes it.
 package redisdelay

@@ -34,12 +34,13 @@ func remind(ctx context.Context, client redis.UniversalClient, logger watermill.
 	if err != nil {
 		return err
 	}
+	defer subscriber.Close()
 	router, err := message.NewRouter(message.RouterConfig{}, logger)
 	if err != nil {
 		return err
 	}
 	router.AddConsumerHandler("cancel-unpaid-orders", "unpaid-orders", subscriber, cancelOrder)
-	return router.Run(ctx) // it closes the subscriber
+	return router.Run(ctx)
 }
 
 // The code of remind is also in the README. A real program makes the client by
@@ -61,6 +62,27 @@ func Example() {
 }
 
 var cancelOrder message.NoPublishHandlerFunc
+
+func ExamplePublisher() {
+	client, stop := startRedis()
+	defer stop()
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
+	check(err)
+	defer publisher.Close()
+	msg := message.NewMessage(watermill.NewUUID(), []byte("order 123"))
+
+	msg.Metadata.Set("delay", "15m") // or redisdelay.DelayFor(msg, 15*time.Minute)
+	err = publisher.Publish("unpaid-orders", msg)
+	fmt.Println("error:", err)
+
+	msg.Metadata.Set("delay", "15 minutes")
+	err = publisher.Publish("unpaid-orders", msg)
+	fmt.Println("refused:", errors.Is(err, redisdelay.ErrInvalidDelay))
+
+	// Output:
+	// error: <nil>
+	// refused: true
+}
 
 // A Publisher and a Subscriber without a router.
 func ExampleNewSubscriber() {
@@ -203,6 +225,7 @@ func Example_delayOnError() {
 	defer publisher.Close()
 	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client}, nil)
 	check(err)
+	defer subscriber.Close()
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
 

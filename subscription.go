@@ -110,7 +110,15 @@ func signal(c chan struct{}) {
 
 // run talks to Redis until the subscription is closed and everything is settled.
 func (s *subscription) run() {
-	defer close(s.out)
+	handedOut := make(chan struct{})
+	go func() {
+		defer close(handedOut)
+		s.handOut()
+	}()
+	defer func() {
+		<-handedOut
+		close(s.out)
+	}()
 	defer s.forget()
 	address, stop := s.mailbox.Receive(func(string) {
 		s.mu.Lock()
@@ -124,8 +132,6 @@ func (s *subscription) run() {
 	// Calls go on while the subscription closes, and half a second longer than handlers may.
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-
-	go s.handOut()
 
 	now := time.Now()
 	s.nextExtend = now.Add(s.config.LeaseDuration / 3)

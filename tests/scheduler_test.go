@@ -32,8 +32,8 @@ func TestSchedulerAloneMakesMessagesReady(t *testing.T) {
 		subscriber := newSubscriber(t, s.Client, s.Prefix, nil)
 		require.NoError(t, subscriber.SubscribeInitialize(topic))
 		publisher := newPublisher(t, s.Client, s.Prefix)
-		publish(t, publisher, "second", 300*time.Millisecond)
-		publish(t, publisher, "first", 200*time.Millisecond)
+		require.NoError(t, publisher.Publish(topic,
+			newMessage("second", 300*time.Millisecond), newMessage("first", 200*time.Millisecond)))
 
 		awaitReady(t, s.Client, s.Prefix, topic, 2, prompt)
 
@@ -118,7 +118,7 @@ func TestStoppedHolderHandsOverAtOnce(t *testing.T) {
 
 		require.Eventually(t, func() bool {
 			return role(t, s.Client, s.Prefix, "holder") == standby
-		}, time.Second, time.Millisecond)
+		}, prompt, time.Millisecond)
 		publish(t, publisher, "near", 100*time.Millisecond)
 		awaitReady(t, s.Client, s.Prefix, topic, 1, prompt)
 	})
@@ -151,7 +151,7 @@ func TestKilledHolderDelaysNothingByMoreThanASecond(t *testing.T) {
 			messages := subscribe(t, client, redisdelay.DefaultKeyPrefix, ofCrashLease)
 			awaitRole(t, client, redisdelay.DefaultKeyPrefix, "standby", patience)
 			publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
-			publish(t, publisher, "pending", time.Second)
+			publish(t, publisher, "pending", 2*time.Second)
 			publish(t, publisher, "far", time.Hour)
 
 			child.kill()

@@ -123,7 +123,7 @@ func TestLastClaimIsForgottenAfterAnHourOrByTheNext(t *testing.T) {
 
 func TestClaimsTakeAThousandAtMostFromMoreThanTenThousand(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		const n = 10_100
+		n := w.many()
 		all := names("%05d", 0, n)
 		w.publishNow(all...)
 		s := w.sub("a")
@@ -136,7 +136,7 @@ func TestClaimsTakeAThousandAtMostFromMoreThanTenThousand(t *testing.T) {
 				break
 			}
 		}
-		require.Equal(t, all, got)
+		sameOrder(t, all, got)
 		require.Empty(t, w.ready("a"))
 		require.EqualValues(t, n, w.Client.ZCard(ctx, w.keys.Unack("a")).Val())
 	}, "a")
@@ -174,11 +174,8 @@ func TestMessagesWithoutBodyAreDropped(t *testing.T) {
 	own(t, func(t *testing.T, w *world) {
 		w.publishNow("x", "lost 1", "y", "lost 2", "z")
 		s := w.sub("a")
-		for _, m := range s.claim(5).Messages {
-			require.Equal(t, 1, s.release(&m))
-		}
-		claimed := s.claim(1) // x has a record of deliveries
-		require.Equal(t, 1, s.nack(failed(held(claimed)[0])))
+		claimed := s.claim(1)
+		require.Equal(t, 1, s.nack(failed(held(claimed)[0]))) // x has a record of deliveries
 		w.Client.HDel(ctx, w.keys.Messages(), w.id["lost 1"], w.id["lost 2"])
 		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["lost 1"], "1 - -")
 
@@ -299,8 +296,8 @@ func TestRepeatedClaimTakesNothingMore(t *testing.T) {
 
 func TestWakeUpsPassOverAddressesThatNobodyHears(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		inbox := w.inbox()
 		dead := &inbox{w: w, channel: queue.MailboxChannel(w.Prefix, "dead")}
+		inbox := w.inbox()
 		dead.wait("a", "1", "2", "3")
 		inbox.wait("a", "alive 1", "alive 2")
 		w.publishNow("x")

@@ -38,6 +38,9 @@ type world struct {
 	id   map[string]string // by name
 	name map[string]string // by id
 	subs int
+
+	start int64 // by the server's clock
+	waits int64 // receivers that wait
 }
 
 // both runs a test on both servers, and looks afterwards whether it left the topic whole.
@@ -78,6 +81,7 @@ func newWorld(t testing.TB, s redistest.Server, topic string, groups ...string) 
 	if s.Mini != nil {
 		s.Mini.SetTime(time.Now().Truncate(time.Millisecond))
 	}
+	w.start = w.now()
 	for _, g := range groups {
 		w.register(g)
 	}
@@ -112,6 +116,14 @@ func (w *world) passUntil(ms int64) {
 	for w.now() < ms {
 		time.Sleep(time.Duration(ms-w.now()) * time.Millisecond) // only to spare the processor
 	}
+}
+
+// many is more than 10,000 messages, or what the embedded server can do within its client's timeout.
+func (w *world) many() int {
+	if w.Mini != nil {
+		return 2100
+	}
+	return 10_100
 }
 
 // Publishing.
@@ -494,9 +506,10 @@ func (b *inbox) received() []string {
 // wait notes receivers as idle subscriptions of a group, the first to be woken first.
 func (b *inbox) wait(group string, receivers ...string) {
 	b.w.t.Helper()
-	for i, r := range receivers {
+	for _, r := range receivers {
+		b.w.waits++
 		require.NoError(b.w.t, b.w.Client.ZAdd(ctx, b.w.keys.Waiters(group),
-			redis.Z{Score: float64(b.w.now() + 3600_000 + int64(i)), Member: b.address(r)}).Err())
+			redis.Z{Score: float64(b.w.start + 3600_000*b.w.waits), Member: b.address(r)}).Err())
 	}
 }
 
@@ -560,3 +573,12 @@ func keysOf(call []any) []string {
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// sameOrder is require.Equal for long lists: it shows the first difference only.
+func sameOrder(t testing.TB, want, got []string) {
+	t.Helper()
+	for i := range min(len(want), len(got)) {
+		require.Equal(t, want[i], got[i], "at %d of %d", i, len(want))
+	}
+	require.Equal(t, len(want), len(got))
+}

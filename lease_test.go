@@ -1,0 +1,390 @@
+package redisdelay_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/scheduler"
+)
+
+// deadlines are the ends of the default group's leases.
+func deadlines(t *testing.T, s redistest.Server, topic string) []time.Time {
+	t.Helper()
+	unack := queue.NewKeys(s.Prefix, topic).Unack(redisdelay.DefaultConsumerGroup)
+	leases, err := s.Client.ZRangeWithScores(ctx, unack, 0, -1).Result()
+	require.NoError(t, err)
+	var ends []time.Time
+	for _, lease := range leases {
+		ends = append(ends, time.UnixMilli(int64(lease.Score)))
+	}
+	return ends
+}
+
+func TestALeaseIsExtendedWhileTheHandlerRuns(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		messages := subscribe(t, s, "t", leaseOf(time.Second), inFlight(2))
+		publish(t, newPublisher(t, s), "t", "long")
+		long := receive(t, messages)
+		first := deadlines(t, s, "t")[0]
+		eventually(t, func() bool { return serverTime(t, s).After(first.Add(500 * time.Millisecond)) }, "the first end of the lease")
+		require.NoError(t, long.Context().Err())
+		last := deadlines(t, s, "t")
+		require.Len(t, last, 1)
+		require.True(t, last[0].After(first))
+
+		publish(t, newPublisher(t, s), "t", "next")
+		require.Equal(t, []string{"next"}, consume(t, messages, 1))
+		require.True(t, long.Ack())
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{} }, "the ack")
+	})
+}
+
+// schedule runs a scheduler of its own until stop.
+func schedule(t *testing.T, s redistest.Server) (stop func()) {
+	t.Helper()
+	due, err := scheduler.New(scheduler.Config{Client: s.Client, KeyPrefix: s.Prefix}, nil)
+	require.NoError(t, err)
+	running, cancel := context.WithCancel(ctx)
+	ended := begin(func() error { return due.Run(running) })
+	return func() {
+		cancel()
+		require.NoError(t, wait(t, ended, "the scheduler"))
+	}
+}
+
+// lapse has all leases of a topic run out by the server's clock.
+func lapse(t *testing.T, s redistest.Server, topic string, lease time.Duration) {
+	t.Helper()
+	jump(t, s, lease+2*time.Second)
+	stop := schedule(t, s)
+	settledState(t, s, topic)
+	stop()
+}
+
+// stolen has a message in the hand of one worker, whose lease then runs out by the server's clock,
+// and in the hand of another, which it returns.
+func stolen(t *testing.T, s redistest.Server, lease time.Duration) (late, current *message.Message, messages <-chan *message.Message) {
+	t.Helper()
+	messages = subscribe(t, s, "t", leaseOf(lease))
+	publish(t, newPublisher(t, s), "t", "x")
+	late = receive(t, messages)
+	lapse(t, s, "t", lease)
+	current = receive(t, subscribe(t, s, "t", leaseOf(lease)))
+	require.Equal(t, deliveryOf(t, late).ID, deliveryOf(t, current).ID)
+	return late, current, messages
+}
+
+func TestALateAckOrNackChangesNothingForTheNewHolder(t *testing.T) {
+	for how, settle := range map[string]func(*message.Message) bool{
+		"ack":  (*message.Message).Ack,
+		"nack": (*message.Message).Nack,
+		"nack with delay": func(msg *message.Message) bool {
+			msg.Metadata.Set(redisdelay.DelayKey, "1h")
+			return msg.Nack()
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			s := embedded(t)
+			drained(t, s)
+			late, current, messages := stolen(t, s, 10*time.Minute)
+			require.True(t, settle(late))
+			publish(t, newPublisher(t, s), "t", "next")
+			next := receive(t, messages) // asked for together with the late settling
+			require.Equal(t, "next", string(next.Payload))
+			require.Equal(t, state{Bodies: 2, Unack: 2}, stateOf(t, s, "t"))
+
+			require.NoError(t, current.Context().Err())
+			require.Equal(t, 1, deliveryOf(t, current).Number, "it is not known who is to blame")
+			require.True(t, deliveryOf(t, current).Redelivered)
+			require.True(t, current.Ack())
+			require.True(t, next.Ack())
+			eventually(t, func() bool { return stateOf(t, s, "t") == state{} }, "the acks that count")
+		})
+	}
+}
+
+func TestAHandlerIsToldThatItsLeaseIsLost(t *testing.T) {
+	s := embedded(t)
+	drained(t, s)
+	late, current, messages := stolen(t, s, 900*time.Millisecond)
+	wait(t, late.Context().Done(), "the end of the context")
+	require.ErrorIs(t, context.Cause(late.Context()), redisdelay.ErrLeaseLost)
+	require.True(t, late.Ack())
+	require.NoError(t, current.Context().Err())
+	publish(t, newPublisher(t, s), "t", "next")
+	require.Equal(t, []string{"next"}, consume(t, messages, 1), "the subscription goes on")
+	require.True(t, current.Ack())
+	eventually(t, func() bool { return stateOf(t, s, "t") == state{} }, "the acks that count")
+}
+
+func TestAWorkerWhoseNetworkFreezesLosesItsMessages(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		network := newProxy(t, s)
+		messages := subscribe(t, s, "t", through(network.client(t)), leaseOf(time.Second), inFlight(2))
+		publish(t, newPublisher(t, s), "t", "a", "b")
+		acked, nacked := receive(t, messages), receive(t, messages)
+		network.stall()
+
+		started := time.Now()
+		healthy := subscribe(t, s, "t", leaseOf(10*time.Minute))
+		first := receive(t, healthy)
+		for _, late := range []*message.Message{acked, nacked} {
+			wait(t, late.Context().Done(), "the end of the context")
+			require.ErrorIs(t, context.Cause(late.Context()), redisdelay.ErrLeaseLost)
+		}
+		// The client gives up a connection that does not answer only after seconds, and tries again.
+		require.Less(t, time.Since(started), 5*time.Second, "the handler is told when the lease is over")
+
+		require.True(t, acked.Ack())
+		require.True(t, nacked.Nack())
+		network.resume()
+		require.True(t, first.Ack())
+		second := consume(t, healthy, 1)
+		require.ElementsMatch(t, []string{"a", "b"}, append(second, string(first.Payload)))
+		publish(t, newPublisher(t, s), "t", "c", "d")
+		require.ElementsMatch(t, []string{"c", "d"}, consume(t, merged(t, messages, healthy), 2))
+	})
+}
+
+// merged gives what comes on any of the channels.
+func merged(t *testing.T, channels ...<-chan *message.Message) <-chan *message.Message {
+	all := make(chan *message.Message)
+	done := make(chan struct{})
+	t.Cleanup(func() { close(done) })
+	for _, c := range channels {
+		go func() {
+			for {
+				select {
+				case msg, open := <-c:
+					if !open {
+						return
+					}
+					select {
+					case all <- msg:
+					case <-done:
+						return
+					}
+				case <-done:
+					return
+				}
+			}
+		}()
+	}
+	return all
+}
+
+func TestAHandlerThatRunsForTooLongFails(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		messages := subscribe(t, s, "t", leaseOf(300*time.Millisecond), func(c *redisdelay.SubscriberConfig) {
+			c.MaxExtension, c.MaxDeliveries = 300*time.Millisecond, 2
+		})
+		publish(t, newPublisher(t, s), "t", "long", "good")
+		for number := 1; number <= 2; number++ {
+			msg := receive(t, messages)
+			handed := time.Now()
+			require.Equal(t, number, deliveryOf(t, msg).Number)
+			wait(t, msg.Context().Done(), "the end of the context")
+			require.GreaterOrEqual(t, time.Since(handed), 500*time.Millisecond)
+			require.ErrorIs(t, context.Cause(msg.Context()), redisdelay.ErrLeaseLost)
+			require.True(t, msg.Ack(), "it is too late")
+		}
+		require.Equal(t, []string{"good"}, consume(t, messages, 1))
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Dead: 1} }, "a dead message")
+		for _, record := range records(t, s, "t") {
+			require.Equal(t, "2 - - the handler ran for longer than 600ms (LeaseDuration and MaxExtension)", record)
+		}
+	})
+}
+
+func TestNegativeMaxExtensionIsNoLimit(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		messages := subscribe(t, s, "t", leaseOf(500*time.Millisecond), func(c *redisdelay.SubscriberConfig) { c.MaxExtension = -1 })
+		publish(t, newPublisher(t, s), "t", "long")
+		msg := receive(t, messages)
+		first := deadlines(t, s, "t")[0]
+		eventually(t, func() bool { return serverTime(t, s).After(first.Add(time.Second)) }, "the end of three leases")
+		require.NoError(t, msg.Context().Err())
+		require.True(t, msg.Ack())
+	})
+}
+
+func TestWhatMayHaveEndedItsProcessIsDeliveredAlone(t *testing.T) {
+	s := embedded(t)
+	const lease = 10 * time.Minute
+	freezes := func(c *redisdelay.SubscriberConfig) { c.MaxDeliveries, c.CloseTimeout = 3, time.Millisecond }
+	publish(t, newPublisher(t, s), "t", numbered(0, 4)...)
+
+	// The first worker has all of them in hand when it freezes.
+	first := subscribe(t, s, "t", leaseOf(lease), inFlight(4), freezes)
+	for range 4 {
+		require.False(t, deliveryOf(t, receive(t, first)).Redelivered)
+	}
+
+	// Each further one freezes with 0000, and has nothing else.
+	for number := 1; number <= 3; number++ {
+		lapse(t, s, "t", lease)
+		messages := subscribe(t, s, "t", leaseOf(lease), inFlight(10), freezes)
+		msg := receive(t, messages)
+		require.Equal(t, "0000", string(msg.Payload))
+		require.Equal(t, number, deliveryOf(t, msg).Number)
+		require.True(t, deliveryOf(t, msg).Redelivered)
+		if number == 1 {
+			publish(t, newPublisher(t, s), "t", "new")
+		}
+		require.Equal(t, state{Bodies: 5, Ready: 4, Unack: 1}, stateOf(t, s, "t"))
+		select {
+		case msg := <-messages:
+			require.Fail(t, "it is not alone", "%s", msg.Payload)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+
+	// After the last of its deliveries it is dead, and the others have lost none of theirs.
+	lapse(t, s, "t", lease)
+	messages := subscribe(t, s, "t", leaseOf(lease), inFlight(10), freezes)
+	for i, want := range []string{"0001", "0002", "0003"} {
+		msg := receive(t, messages)
+		require.Equal(t, want, string(msg.Payload))
+		require.Equal(t, 1, deliveryOf(t, msg).Number)
+		require.True(t, deliveryOf(t, msg).Redelivered)
+		require.Equal(t, state{Bodies: int64(5 - i), Ready: int64(3 - i), Unack: 1, Dead: 1}, stateOf(t, s, "t"))
+		require.True(t, msg.Ack())
+	}
+	msg := receive(t, messages)
+	require.Equal(t, "new", string(msg.Payload))
+	require.False(t, deliveryOf(t, msg).Redelivered)
+	require.True(t, msg.Ack())
+	eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Dead: 1} }, "one dead message")
+	for _, record := range records(t, s, "t") {
+		require.Equal(t, "3 s - lease expired on the last of 3 deliveries", record)
+	}
+}
+
+// suspected has a suspect in front of ready, and a worker with room for two that is busy with one
+// message, which it returns.
+func suspected(t *testing.T, s redistest.Server) (busy *message.Message, messages <-chan *message.Message) {
+	t.Helper()
+	const lease = 10 * time.Minute
+	p := newPublisher(t, s)
+	frozen := subscribe(t, s, "t", leaseOf(lease), closingWithin(time.Millisecond))
+	publish(t, p, "t", "suspect")
+	receive(t, frozen)
+	messages = subscribe(t, s, "t", leaseOf(100*lease), inFlight(2))
+	publish(t, p, "t", "busy")
+	busy = receive(t, messages)
+	require.Equal(t, "busy", string(busy.Payload))
+	jump(t, s, lease+2*time.Second)
+	stop := schedule(t, s)
+	eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 2, Ready: 1, Unack: 1} }, "the end of the lease")
+	stop()
+	return busy, messages
+}
+
+func TestASuspectWaitsForAWorkerThatHoldsNothing(t *testing.T) {
+	s := embedded(t)
+	drained(t, s)
+	busy, messages := suspected(t, s)
+	publish(t, newPublisher(t, s), "t", "a")
+	select {
+	case msg := <-messages:
+		require.Fail(t, "it is not alone", "%s", msg.Payload)
+	case <-time.After(20 * time.Millisecond):
+	}
+	require.True(t, busy.Ack())
+	suspect := receive(t, messages)
+	require.Equal(t, "suspect", string(suspect.Payload))
+	require.Equal(t, state{Bodies: 2, Ready: 1, Unack: 1}, stateOf(t, s, "t"))
+
+	require.True(t, suspect.Nack()) // its handler lives, so it is no suspect any more
+	suspect, a := receive(t, messages), receive(t, messages)
+	require.Equal(t, "suspect", string(suspect.Payload))
+	require.Equal(t, 2, deliveryOf(t, suspect).Number)
+	require.Equal(t, "a", string(a.Payload))
+	require.True(t, suspect.Ack())
+	require.True(t, a.Ack())
+}
+
+func TestASuspectGoesToAnotherWorkerThatHoldsNothing(t *testing.T) {
+	s := embedded(t)
+	drained(t, s)
+	busy, _ := suspected(t, s)
+	require.Equal(t, []string{"suspect"}, consume(t, subscribe(t, s, "t"), 1))
+	require.True(t, busy.Ack())
+	eventually(t, func() bool { return stateOf(t, s, "t") == state{} }, "the acks")
+}
+
+func TestALostReplyToAClaimStrandsNothing(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		network := newProxy(t, s)
+		p := newPublisher(t, s)
+		messages := subscribe(t, s, "t", through(network.client(t)), leaseOf(10*time.Minute), inFlight(5))
+		publish(t, p, "t", "before")
+		consume(t, messages, 1)
+		for lost := 1; lost <= 3; lost++ {
+			network.loseReplies(lost, ":claim:", func() {})
+			want := numbered(lost*10, lost*10+10)
+			publish(t, p, "t", want...)
+			var got []string
+			for range want {
+				msg := receive(t, messages)
+				require.False(t, deliveryOf(t, msg).Redelivered)
+				got = append(got, string(msg.Payload))
+				require.True(t, msg.Ack())
+			}
+			require.Equal(t, want, got)
+			require.Zero(t, network.left())
+		}
+	})
+}
+
+func TestLeasesOfAWorkerThatIsGoneRunOut(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		publish(t, newPublisher(t, s), "t", "x")
+		sub := newSubscriber(t, s, leaseOf(time.Second), closingWithin(time.Millisecond))
+		gone := receive(t, subscribeTo(t, sub, "t"))
+		require.NoError(t, sub.Close())
+		require.ErrorIs(t, context.Cause(gone.Context()), redisdelay.ErrClosed)
+		end := deadlines(t, s, "t")[0]
+
+		msg := receive(t, subscribe(t, s, "t", leaseOf(time.Second)))
+		require.False(t, serverTime(t, s).Before(end), "handlers do not overlap")
+		require.Equal(t, 1, deliveryOf(t, msg).Number)
+		require.True(t, msg.Ack())
+	})
+}
+
+func TestLeasesThatEndTogetherComeBackInOrder(t *testing.T) {
+	s := embedded(t)
+	drained(t, s)
+	start := serverTime(t, s)
+	s.Mini.SetTime(start)
+	const lease = 10 * time.Minute
+	publish(t, newPublisher(t, s), "t", "a", "b", "c")
+	gone := newSubscriber(t, s, leaseOf(lease), inFlight(3), closingWithin(time.Millisecond))
+	messages := subscribeTo(t, gone, "t")
+	for range 3 {
+		receive(t, messages)
+	}
+	require.NoError(t, gone.Close())
+
+	stop := schedule(t, s)
+	for ms := range 3 { // the scheduler looks at the very millisecond
+		s.Mini.SetTime(start.Add(lease + time.Duration(ms)*time.Millisecond))
+		eventually(t, func() bool { return stateOf(t, s, "t").Ready > 0 }, "the end of the leases")
+	}
+	eventually(t, func() bool { return stateOf(t, s, "t").Ready == 3 }, "the end of all leases")
+	stop()
+	require.Equal(t, []string{"a", "b", "c"}, consume(t, subscribe(t, s, "t"), 3))
+}
