@@ -74,6 +74,24 @@ func (s *subscription) extended(asked []*delivery, calls []*queue.Call, sent tim
 	}
 }
 
+// watch ends the deliveries whose lease runs out while Redis does not answer.
+func (s *subscription) watch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.asking {
+		return
+	}
+	now := time.Now()
+	s.loseExpired(now)
+	next := now.Add(s.config.LeaseDuration)
+	for d := range s.inHand {
+		if d.deadline.Before(next) {
+			next = d.deadline
+		}
+	}
+	s.watchdog.Reset(time.Until(next) + time.Millisecond)
+}
+
 // loseExpired ends the deliveries whose lease was not extended in time, as far as can be told here:
 // they are another's by now, or soon. s.mu is held.
 func (s *subscription) loseExpired(now time.Time) {

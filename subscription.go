@@ -30,11 +30,17 @@ type subscription struct {
 	options queue.GroupOptions
 	values  context.Context // Subscribe's, without its end
 
+	// Calls to Redis go on while the subscription closes, and half a second longer than handlers may.
+	calls       context.Context
+	cancelCalls context.CancelFunc
+
 	out     chan *message.Message
 	closing chan struct{}
 	ended   chan struct{}
 	close   func()
 	forget  func() bool // ends watching Subscribe's context
+
+	endTimers []*time.Timer // of closing
 
 	kick chan struct{} // run: look again
 	feed chan struct{} // handOut: look again
@@ -49,6 +55,8 @@ type subscription struct {
 	handOver bool        // handOut has ended
 	pace     pace
 	sequence uint64
+	asking   bool        // an exchange is under way
+	watchdog *time.Timer // runs meanwhile
 
 	// What follows is run's alone.
 	id         string
@@ -60,7 +68,6 @@ type subscription struct {
 	unanswered *queue.Claim // the last claim, if it had no answer
 	nextPoll   time.Time
 	nextExtend time.Time
-	deadline   time.Time // of closing; zero: not closing
 	outage     bool
 	failures   int
 }
@@ -77,7 +84,6 @@ func (s *settlements) empty() bool {
 }
 
 func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic) *subscription {
-	closing := make(chan struct{})
 	sub := &subscription{
 		config:  &s.config,
 		mailbox: s.running.mailbox,
@@ -87,15 +93,25 @@ func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic) *su
 		options: s.groupOptions(),
 		values:  context.WithoutCancel(ctx),
 		out:     make(chan *message.Message),
-		closing: closing,
+		closing: make(chan struct{}),
 		ended:   make(chan struct{}),
-		close:   sync.OnceFunc(func() { close(closing) }),
 		kick:    make(chan struct{}, 1),
 		feed:    make(chan struct{}, 1),
 		inHand:  map[*delivery]struct{}{},
 		id:      queue.Token(),
 		claims:  1,
 	}
+	sub.calls, sub.cancelCalls = context.WithCancel(context.Background())
+	sub.watchdog = time.AfterFunc(time.Hour, sub.watch)
+	sub.watchdog.Stop()
+	sub.close = sync.OnceFunc(func() {
+		sub.endTimers = []*time.Timer{
+			time.AfterFunc(sub.config.CloseTimeout, sub.endHandlers),
+			time.AfterFunc(sub.config.CloseTimeout+500*time.Millisecond, sub.cancelCalls),
+		}
+		close(sub.closing) // which the end of run waits for
+		signal(sub.kick)
+	})
 	sub.forget = context.AfterFunc(ctx, sub.close)
 	return sub
 }
@@ -129,9 +145,12 @@ func (s *subscription) run() {
 	defer stop()
 	s.address = address
 
-	// Calls go on while the subscription closes, and half a second longer than handlers may.
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	defer func() {
+		s.cancelCalls()
+		for _, timer := range s.endTimers {
+			timer.Stop()
+		}
+	}()
 
 	now := time.Now()
 	s.nextExtend = now.Add(s.config.LeaseDuration / 3)
@@ -139,27 +158,22 @@ func (s *subscription) run() {
 	defer timer.Stop()
 	for {
 		now = time.Now()
-		if s.deadline.IsZero() && s.isClosing() {
-			s.deadline = now.Add(s.config.CloseTimeout)
-			cutoff := time.AfterFunc(s.config.CloseTimeout+500*time.Millisecond, cancel)
-			defer cutoff.Stop()
-		}
 		x, wake := s.plan(now)
 		switch {
 		case x != nil:
-			if s.perform(ctx, x) {
+			if s.perform(x) {
 				continue
 			}
 			wake = time.Now().Add(s.patience())
 		case s.finished():
-			s.leave(ctx)
+			s.leave()
 			return
 		}
 		timer.Reset(time.Until(wake))
 		select {
 		case <-s.kick:
 		case <-timer.C:
-		case <-ctx.Done():
+		case <-s.calls.Done():
 			return
 		}
 	}
@@ -176,9 +190,6 @@ func (s *subscription) isClosing() bool {
 
 // finished tells that the subscription is closed, and all is said.
 func (s *subscription) finished() bool {
-	if s.deadline.IsZero() {
-		return false
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.handOver && s.unanswered == nil && len(s.buffer) == 0 && len(s.inHand) == 0 && s.settled.empty()
@@ -186,10 +197,10 @@ func (s *subscription) finished() bool {
 
 // leave takes the subscription out of those that are woken. If a wake-up was on its way here, the
 // claim of nothing passes it on.
-func (s *subscription) leave(ctx context.Context) {
-	err := s.group.Leave(ctx, s.address)
+func (s *subscription) leave() {
+	err := s.group.Leave(s.calls, s.address)
 	if err == nil {
-		err = queue.Do(ctx, s.config.Client, s.group.ClaimCall(s.claim(0, 0, false)))
+		err = queue.Do(s.calls, s.config.Client, s.group.ClaimCall(s.claim(0, 0, false)))
 	}
 	if err != nil {
 		s.logger.Debug("Cannot say that the subscription has closed", watermill.LogFields{"err": err})
@@ -208,8 +219,8 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if !s.deadline.IsZero() {
-		s.planClose(now)
+	if s.handOver {
+		s.releaseBuffer()
 	}
 	s.planRelease(now)
 	x = &exchange{}
@@ -221,22 +232,22 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 
 	if x.empty() && len(x.extend) == 0 && x.claim == nil {
 		x = nil
+	} else {
+		s.asking = true
+		s.watchdog.Reset(s.config.LeaseDuration / 4)
 	}
 	return x, s.wakeAt()
 }
 
-// planClose takes back what was not handed out, and gives up what is not settled in time.
-func (s *subscription) planClose(now time.Time) {
-	if s.handOver {
-		s.releaseBuffer()
-	}
-	if now.Before(s.deadline) {
-		return
-	}
+// endHandlers gives up what is not settled in time when the subscription closes. The leases run out.
+func (s *subscription) endHandlers() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for d := range s.inHand {
 		delete(s.inHand, d)
 		d.cancel(ErrClosed)
 	}
+	signal(s.kick)
 }
 
 // hoard is how long a claimed message may wait for the consumer. What waits longer goes back, for
@@ -269,7 +280,7 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 	if s.unanswered != nil {
 		return s.unanswered // unchanged, for the answer that it had
 	}
-	if !s.deadline.IsZero() {
+	if s.isClosing() {
 		return nil
 	}
 	poll := !now.Before(s.nextPoll)
@@ -333,8 +344,8 @@ func (s *subscription) wakeAt() time.Time {
 			wake = t
 		}
 	}
-	if !s.deadline.IsZero() {
-		wake = s.deadline
+	if s.isClosing() {
+		wake = s.nextExtend
 	}
 	if len(s.inHand)+len(s.buffer) > 0 {
 		earlier(s.nextExtend)
@@ -347,7 +358,7 @@ func (s *subscription) wakeAt() time.Time {
 
 // perform tells Redis what was planned, and takes in what it answers. It returns false if something
 // failed and is to be said again after a while.
-func (s *subscription) perform(ctx context.Context, x *exchange) bool {
+func (s *subscription) perform(x *exchange) bool {
 	sent := time.Now()
 	acks := s.group.AckCalls(x.acks)
 	releases := s.group.ReleaseCalls(x.releases)
@@ -363,9 +374,11 @@ func (s *subscription) perform(ctx context.Context, x *exchange) bool {
 	for _, part := range [][]*queue.Call{acks, releases, nacks, extends, claims} {
 		calls = append(calls, part...)
 	}
-	err := queue.Do(ctx, s.config.Client, calls...)
+	err := queue.Do(s.calls, s.config.Client, calls...)
 
 	s.mu.Lock()
+	s.asking = false
+	s.watchdog.Stop()
 	var again settlements
 	if failed(acks) {
 		again.acks = x.acks
@@ -392,12 +405,12 @@ func (s *subscription) perform(ctx context.Context, x *exchange) bool {
 	s.mu.Unlock()
 
 	if len(claims) > 0 {
-		if claimErr := s.claimed(ctx, x.claim, claims[0], sent); err == nil {
+		if claimErr := s.claimed(x.claim, claims[0], sent); err == nil {
 			err = claimErr
 		}
 	}
 	signal(s.feed)
-	s.report(ctx, err)
+	s.report(err)
 	return err == nil
 }
 
@@ -411,14 +424,14 @@ func failed(calls []*queue.Call) bool {
 }
 
 // claimed takes in what a claim brought.
-func (s *subscription) claimed(ctx context.Context, c *queue.Claim, call *queue.Call, sent time.Time) error {
+func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time) error {
 	claimed, err := c.ReadClaim(call)
 	s.unanswered = nil
 	if errors.Is(err, queue.ErrUnregistered) {
 		// The server lost its data. The group is to exist as long as it is subscribed to.
 		s.logger.Info("The consumer group is gone from Redis, registering it again", nil)
 		s.claimAgain()
-		return s.topic.Register(ctx, s.group.Name, s.options)
+		return s.topic.Register(s.calls, s.group.Name, s.options)
 	}
 	if err != nil {
 		c.Slots = 0 // it is not to wait if it is sent again
@@ -454,12 +467,12 @@ func (s *subscription) claimAgain() {
 }
 
 // report logs the beginning and the end of an outage, once each.
-func (s *subscription) report(ctx context.Context, err error) {
+func (s *subscription) report(err error) {
 	switch {
 	case err == nil && s.outage:
 		s.outage, s.failures = false, 0
 		s.logger.Info("Redis answers again", nil)
-	case err != nil && ctx.Err() == nil:
+	case err != nil && s.calls.Err() == nil:
 		s.failures++
 		if !s.outage {
 			s.outage = true

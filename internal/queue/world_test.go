@@ -118,6 +118,37 @@ func (w *world) passUntil(ms int64) {
 	}
 }
 
+// travel has everything that was to come until then be due, without waiting: on the real server what
+// is stored moves instead of the clock.
+func (w *world) travel(d time.Duration) {
+	w.t.Helper()
+	if w.Mini != nil {
+		w.pass(d)
+		return
+	}
+	groups, err := w.topic.Groups(ctx)
+	require.NoError(w.t, err)
+	keys := []string{w.keys.Pending()}
+	for _, g := range groups.Names {
+		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g))
+	}
+	for _, key := range keys {
+		members, err := w.Client.ZRangeWithScores(ctx, key, 0, -1).Result()
+		require.NoError(w.t, err)
+		for i := range members {
+			members[i].Score -= float64(d.Milliseconds())
+		}
+		for part := range slices.Chunk(members, 1000) {
+			require.NoError(w.t, w.Client.ZAdd(ctx, key, part...).Err())
+		}
+	}
+	for _, field := range []string{"next", "until"} {
+		if w.Client.HExists(ctx, w.keys.Scheduler(), field).Val() {
+			require.NoError(w.t, w.Client.HIncrBy(ctx, w.keys.Scheduler(), field, -d.Milliseconds()).Err())
+		}
+	}
+}
+
 // many is more than 10,000 messages, or what the embedded server can do within its client's timeout.
 func (w *world) many() int {
 	if w.Mini != nil {

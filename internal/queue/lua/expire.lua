@@ -63,8 +63,10 @@ for g = 1, groups do
   local ready, unack, leases = KEYS[g * 6 - 2], KEYS[g * 6 - 1], KEYS[g * 6]
   local deliveries, dead, waiters = KEYS[g * 6 + 1], KEYS[g * 6 + 2], KEYS[g * 6 + 3]
 
-  -- From the last to the first, so that each goes in front of those behind it.
-  local ids = redis.call('ZREVRANGEBYSCORE', unack, now, '-inf', 'LIMIT', 0, budget)
+  -- From the last to the first, so that each goes in front of those behind it. Whole milliseconds
+  -- count, so that what was claimed together comes back together.
+  local before = '(' .. string.format('%.0f', now + 1)
+  local ids = redis.call('ZREVRANGEBYSCORE', unack, before, '-inf', 'LIMIT', 0, budget)
   if #ids == budget then
     left = 1
   end

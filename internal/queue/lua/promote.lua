@@ -179,7 +179,8 @@ for g = 1, groups do
   upcoming(head_of(retry))
   local deadline = head_of(unack)
   if deadline then
-    upcoming(math.ceil(deadline))
+    deadline = math.floor(deadline)
+    upcoming(deadline)
     if deadline <= now then
       expired = true
     end

@@ -1,0 +1,218 @@
+package redisdelay_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+)
+
+func TestGoCodeInDocumentsIsCompiled(t *testing.T) {
+	compiled := unindented(read(t, "example_test.go"))
+	for _, file := range documents(t) {
+		for _, block := range submatches("(?s)```go\n(.*?)```", read(t, file)) {
+			require.Contains(t, compiled, unindented(block), "%s has code that is not in example_test.go", file)
+		}
+	}
+}
+
+func unindented(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestREADMEListsTheMetadataKeys(t *testing.T) {
+	_, section, _ := strings.Cut(read(t, "README.md"), "\n## Metadata\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, key := range []string{
+		redisdelay.DelayKey, redisdelay.DelayUntilKey, redisdelay.MaxDeliveriesKey,
+		delay.DelayedUntilKey, delay.DelayedForKey,
+	} {
+		require.Regexp(t, "(?m)^\\|.*`"+key+"`.*\\|.*\\|", section)
+	}
+}
+
+func TestRequirementsAreThoseOfTheModule(t *testing.T) {
+	version := submatches(`(?m)^go (\d+\.\d+)`, read(t, "go.mod"))[0]
+	require.Contains(t, read(t, "README.md"), "Go "+version+" or later")
+}
+
+func TestCommandsInDocumentsExist(t *testing.T) {
+	makefile := read(t, "Makefile")
+	for _, file := range documents(t) {
+		text := read(t, file)
+		for _, verb := range submatches(`(?m)(?:^ +|`+"`"+`)make ([a-z]+)`, text) {
+			require.Contains(t, makefile, "\n"+verb+":", "%s: make %s", file, verb)
+		}
+		for _, program := range submatches(`go run \./([a-z/]+)`, text) {
+			require.FileExists(t, filepath.Join(program, "main.go"), file)
+		}
+	}
+}
+
+func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
+	for _, file := range documents(t) {
+		for _, link := range submatches(`\]\(([^)]+)\)`, read(t, file)) {
+			target, _, _ := strings.Cut(link, "#")
+			if strings.HasPrefix(link, "https://") || target == "" {
+				continue
+			}
+			_, err := os.Stat(filepath.Join(filepath.Dir(file), target))
+			require.NoError(t, err, "%s links to %s", file, link)
+		}
+	}
+}
+
+func TestFileMapNamesEveryFile(t *testing.T) {
+	design := read(t, "docs/design.md")
+	named := func(name string) bool { return strings.Contains(design, "| `"+name+"` |") }
+	walk(t, func(file string) {
+		isCode := strings.HasSuffix(file, ".go") && !strings.HasSuffix(file, "_test.go") || strings.HasSuffix(file, ".lua")
+		covered := named(file)
+		for dir := path.Dir(file); dir != "."; dir = path.Dir(dir) {
+			covered = covered || named(dir+"/")
+		}
+		if isCode && !covered {
+			t.Errorf("the file map in docs/design.md lacks %s, and its directory", file)
+		}
+	})
+	for _, file := range submatches("(?m)^\\| `([^`]+[./][^`]*)` \\|", design[strings.Index(design, "## File map"):]) {
+		_, err := os.Stat(file)
+		require.NoError(t, err, "the file map in docs/design.md has a file that is not there")
+	}
+}
+
+func TestEveryKeyIsDescribed(t *testing.T) {
+	keys := read(t, "docs/redis-keys.md")
+	source := read(t, "internal/queue/keys.go")
+	names := submatches(`(?:k\.base|prefix) \+ "([a-z:-]+)"`, source)
+	require.NotEmpty(t, names)
+	for _, name := range names {
+		require.Regexp(t, "(?m)^\\| `(<prefix>)?"+name+"(<[a-z]+>)?` \\|", keys, "docs/redis-keys.md lacks a key")
+	}
+	layout := submatches(`Layout = "(\w+)"`, source)[0]
+	require.Contains(t, keys, "This is layout `"+layout+"`")
+}
+
+func TestFormsOfMessagesAreAsDescribed(t *testing.T) {
+	keys := read(t, "docs/redis-keys.md")
+	_, section, _ := strings.Cut(keys, "\n### BinaryMarshaler\n")
+	section, _, _ = strings.Cut(section, "\n### ")
+	var described []string
+	for _, block := range submatches(`(?m)^    ((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  .*)?$`, section) {
+		described = append(described, strings.Fields(block)...)
+	}
+	gift := message.NewMessage("1", []byte("not paid"))
+	gift.Metadata = message.Metadata{"kind": "gift", "n": ""}
+	packed := gift.Copy()
+	packed.UUID = "2f8e4a61-94d7-4c52-9b1c-6f0e1d3a5b70"
+
+	want := bytesOf(t, redisdelay.BinaryMarshaler{}, gift)
+	want = append(want, bytesOf(t, redisdelay.BinaryMarshaler{}, packed)[1:18]...)
+	require.Equal(t, strings.Fields(fmt.Sprintf("% x", want)), described)
+
+	odd := message.NewMessage("\xff", []byte{0xff, 0})
+	odd.Metadata = message.Metadata{"k": "\xfe"}
+	for _, msg := range []*message.Message{gift, odd} {
+		require.Contains(t, keys, "\n    "+string(bytesOf(t, redisdelay.JSONMarshaler{}, msg))+"\n")
+	}
+}
+
+func bytesOf(t *testing.T, m redisdelay.Marshaler, msg *message.Message) []byte {
+	t.Helper()
+	data, err := m.Marshal("", msg)
+	require.NoError(t, err)
+	return data
+}
+
+func TestAccessListHasEveryCommandOfTheScripts(t *testing.T) {
+	_, access, _ := strings.Cut(read(t, "docs/redis-keys.md"), "\n## Access\n")
+	access, _, _ = strings.Cut(access, "\n## ")
+	allowed := submatches(`\+([a-z|@]+)`, access)
+	for _, script := range scripts(t) {
+		text := read(t, script)
+		commands := submatches(`redis\.p?call\('([A-Z]+)'`, text)
+		commands = append(commands, submatches(`each\('([A-Z]+)'`, text)...)
+		for _, command := range commands {
+			require.Contains(t, allowed, strings.ToLower(command), script)
+		}
+	}
+}
+
+func TestCopiesOfALuaFunctionAreTheSame(t *testing.T) {
+	first := map[string]string{} // function: text
+	for _, script := range scripts(t) {
+		for _, function := range submatches(`(?sm)^(local function .*?^end\n)`, read(t, script)) {
+			name, _, _ := strings.Cut(function, "\n")
+			if first[name] == "" {
+				first[name] = function
+			}
+			require.Equal(t, first[name], function, "%s has another copy", script)
+		}
+	}
+	require.Greater(t, len(first), 2)
+}
+
+func scripts(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("internal/queue/lua/*.lua")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	return files
+}
+
+// documents are all Markdown files.
+func documents(t *testing.T) (files []string) {
+	walk(t, func(file string) {
+		if strings.HasSuffix(file, ".md") {
+			files = append(files, file)
+		}
+	})
+	require.NotEmpty(t, files)
+	return files
+}
+
+// walk visits all files of the module but the hidden ones.
+func walk(t *testing.T, visit func(file string)) {
+	t.Helper()
+	require.NoError(t, fs.WalkDir(os.DirFS("."), ".", func(file string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && file != "." && (strings.HasPrefix(entry.Name(), ".") || slices.Contains([]string{"testdata", "bin"}, entry.Name())):
+			return fs.SkipDir
+		case !entry.IsDir():
+			visit(file)
+		}
+		return nil
+	}))
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// submatches are what the first group of a pattern matches, wherever it does.
+func submatches(pattern, text string) (found []string) {
+	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		found = append(found, match[1])
+	}
+	return found
+}

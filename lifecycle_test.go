@@ -1,0 +1,453 @@
+package redisdelay_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// noise is how much longer than promised something may take on a slow machine.
+const noise = 1500 * time.Millisecond
+
+// closeInTime closes and returns Close's error. It may take a second longer than CloseTimeout.
+func closeInTime(t *testing.T, timeout time.Duration, closer func() error) error {
+	t.Helper()
+	started := time.Now()
+	err := wait(t, begin(closer), "Close")
+	require.Less(t, time.Since(started), timeout+time.Second+noise)
+	return err
+}
+
+func TestSubscriberClosesOnce(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		sub := newSubscriber(t, s)
+		var channels []<-chan *message.Message
+		for i := range 5 {
+			channels = append(channels, subscribeTo(t, sub, fmt.Sprint("t", i%3)))
+		}
+		var closes []<-chan error
+		for range 10 {
+			closes = append(closes, begin(sub.Close))
+		}
+		for _, closed := range closes {
+			require.NoError(t, wait(t, closed, "Close"))
+		}
+		for _, messages := range channels {
+			requireClosed(t, messages)
+		}
+		require.NoError(t, sub.Close())
+		_, err := sub.Subscribe(ctx, "t0")
+		require.ErrorIs(t, err, redisdelay.ErrClosed)
+		require.ErrorIs(t, sub.SubscribeInitialize("t0"), redisdelay.ErrClosed)
+		require.NoError(t, s.Client.Ping(ctx).Err(), "the client is the caller's")
+	})
+}
+
+func TestASubscriberThatNeverSubscribedCloses(t *testing.T) {
+	t.Parallel()
+	s := redistest.Server{Client: clientOf(t, "127.0.0.1:1"), Prefix: "test"}
+	sub := newSubscriber(t, s)
+	require.NoError(t, sub.Close())
+	_, err := sub.Subscribe(ctx, "t")
+	require.ErrorIs(t, err, redisdelay.ErrClosed)
+}
+
+// ends are the two ways to end a subscription. Each returns at once.
+var ends = map[string]func(sub *redisdelay.Subscriber, cancel func()) (closed <-chan error){
+	"Close": func(sub *redisdelay.Subscriber, _ func()) <-chan error { return begin(sub.Close) },
+	"cancel": func(_ *redisdelay.Subscriber, cancel func()) <-chan error {
+		cancel()
+		return begin(func() error { return nil })
+	},
+}
+
+// subscribeToEnd returns a subscription and what ends it.
+func subscribeToEnd(t *testing.T, s redistest.Server, topic, how string, change ...func(*redisdelay.SubscriberConfig)) (<-chan *message.Message, func() <-chan error) {
+	t.Helper()
+	sub := newSubscriber(t, s, change...)
+	cancellable, cancel := context.WithCancel(ctx)
+	t.Cleanup(cancel)
+	messages, err := sub.Subscribe(cancellable, topic)
+	require.NoError(t, err)
+	return messages, func() <-chan error { return ends[how](sub, cancel) }
+}
+
+func bothEnds(t *testing.T, test func(t *testing.T, s redistest.Server, how string)) {
+	for how := range ends {
+		t.Run(how, func(t *testing.T) {
+			both(t, func(t *testing.T, s redistest.Server) { test(t, s, how) })
+		})
+	}
+}
+
+func TestWhatNobodyReadsGoesBackInOrderUncounted(t *testing.T) {
+	bothEnds(t, func(t *testing.T, s redistest.Server, how string) {
+		drained(t, s)
+		register(t, s, "t")
+		publish(t, newPublisher(t, s), "t", numbered(0, 30)...)
+		messages, end := subscribeToEnd(t, s, "t", how, inFlight(20))
+		eventually(t, func() bool { return stateOf(t, s, "t").Unack > 0 }, "messages are claimed")
+
+		require.NoError(t, wait(t, end(), "the end"))
+		requireClosed(t, messages)
+		require.Equal(t, state{Bodies: 30, Ready: 30}, stateOf(t, s, "t"))
+		require.Empty(t, records(t, s, "t"))
+
+		next := subscribe(t, s, "t")
+		for _, want := range numbered(0, 30) {
+			msg := receive(t, next)
+			require.Equal(t, want, string(msg.Payload))
+			require.Equal(t, 1, deliveryOf(t, msg).Number)
+			require.False(t, deliveryOf(t, msg).Redelivered)
+			require.True(t, msg.Ack())
+		}
+	})
+}
+
+func TestHandlersFinishWhatOthersTakeAtOnce(t *testing.T) {
+	bothEnds(t, func(t *testing.T, s redistest.Server, how string) {
+		drained(t, s)
+		p := newPublisher(t, s)
+		messages, end := subscribeToEnd(t, s, "t", how, closingWithin(soon))
+		others := subscribe(t, s, "other")
+		publish(t, p, "t", numbered(0, 100)...)
+		consume(t, messages, 40) // a quick consumer has messages claimed ahead
+		msg := receive(t, messages)
+		closed := end()
+
+		// What it has not begun is another's while it still runs.
+		next := subscribe(t, s, "t")
+		for _, want := range numbered(41, 100) {
+			got := receive(t, next)
+			require.Equal(t, want, string(got.Payload))
+			require.False(t, deliveryOf(t, got).Redelivered)
+			require.True(t, got.Ack())
+		}
+		require.NoError(t, msg.Context().Err())
+		require.NoError(t, p.Publish("other", msg), "what the handler publishes counts")
+		require.True(t, msg.Ack())
+		require.NoError(t, wait(t, closed, "the end"))
+		requireClosed(t, messages)
+		require.Equal(t, []string{"0040"}, consume(t, others, 1))
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{} }, "the last ack counts")
+	})
+}
+
+func TestANackWhileClosingCounts(t *testing.T) {
+	bothEnds(t, func(t *testing.T, s redistest.Server, how string) {
+		drained(t, s)
+		messages, end := subscribeToEnd(t, s, "t", how, closingWithin(soon), inFlight(3))
+		publish(t, newPublisher(t, s), "t", "a", "b", "c")
+		a, b, c := receive(t, messages), receive(t, messages), receive(t, messages)
+		closed := end()
+		require.True(t, b.Nack())
+		require.True(t, c.Ack())
+		require.True(t, a.Ack())
+		require.NoError(t, wait(t, closed, "the end"))
+		requireClosed(t, messages)
+		require.Equal(t, state{Bodies: 1, Ready: 1}, stateOf(t, s, "t"))
+		msg := receive(t, subscribe(t, s, "t"))
+		require.Equal(t, 2, deliveryOf(t, msg).Number)
+		require.True(t, msg.Ack())
+	})
+}
+
+func TestAHandlerThatDoesNotEndIsGivenUpAfterCloseTimeout(t *testing.T) {
+	const timeout = 100 * time.Millisecond
+	bothEnds(t, func(t *testing.T, s redistest.Server, how string) {
+		messages, end := subscribeToEnd(t, s, "t", how, closingWithin(timeout), inFlight(2))
+		publish(t, newPublisher(t, s), "t", "a", "b")
+		a, b := receive(t, messages), receive(t, messages)
+		require.NoError(t, closeInTime(t, timeout, func() error { return <-end() }))
+		for _, msg := range []*message.Message{a, b} {
+			wait(t, msg.Context().Done(), "the end of the context")
+			require.ErrorIs(t, context.Cause(msg.Context()), redisdelay.ErrClosed)
+			require.True(t, msg.Ack(), "it is too late")
+		}
+		requireClosed(t, messages)
+		require.Equal(t, state{Bodies: 2, Unack: 2}, stateOf(t, s, "t"), "until the leases run out")
+	})
+}
+
+func TestACancelledContextEndsItsSubscriptionOnly(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		sub := newSubscriber(t, s)
+		cancellable, cancel := context.WithCancel(ctx)
+		defer cancel()
+		ending, err := sub.Subscribe(cancellable, "t")
+		require.NoError(t, err)
+		sameTopic, otherTopic := subscribeTo(t, sub, "t"), subscribeTo(t, sub, "other")
+		cancel()
+		requireClosed(t, ending)
+		p := newPublisher(t, s)
+		require.NoError(t, p.Publish("t", delayed("a", 10*time.Millisecond)))
+		require.NoError(t, p.Publish("other", delayed("b", 10*time.Millisecond)))
+		require.Equal(t, []string{"a"}, consume(t, sameTopic, 1))
+		require.Equal(t, []string{"b"}, consume(t, otherTopic, 1))
+		require.Equal(t, []string{"c"}, func() []string {
+			again := subscribeTo(t, sub, "third")
+			publish(t, p, "third", "c")
+			return consume(t, again, 1)
+		}())
+	})
+}
+
+func TestAnotherSubscriberGetsWhatAStuckOneHasNotStarted(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		stuck := subscribe(t, s, "t", leaseOf(never))
+		publish(t, newPublisher(t, s), "t", numbered(0, 200)...)
+		consume(t, stuck, 100) // a quick one
+		msg := receive(t, stuck)
+		require.Equal(t, numbered(101, 200), consume(t, subscribe(t, s, "t"), 99))
+		publish(t, newPublisher(t, s), "t", "later")
+		require.True(t, msg.Ack())
+		eventually(t, func() bool { return stateOf(t, s, "t").Bodies == 1 }, "the ack")
+		require.Equal(t, []string{"later"}, consume(t, merged(t, stuck, subscribe(t, s, "t")), 1))
+	})
+}
+
+func TestAnUnreadChannelHoldsOneMessageAtMost(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		sub := newSubscriber(t, s, leaseOf(never), inFlight(10))
+		unread := subscribeTo(t, sub, "t")
+		publish(t, newPublisher(t, s), "t", numbered(0, 50)...)
+		eventually(t, func() bool { return stateOf(t, s, "t").Unack > 0 }, "messages are claimed")
+		others := subscribe(t, s, "t")
+		got := consume(t, others, 49)
+		require.NoError(t, sub.Close())
+		requireClosed(t, unread)
+		require.ElementsMatch(t, numbered(0, 50), append(got, consume(t, others, 1)...))
+	})
+}
+
+func TestCloseWithARedisThatIsGone(t *testing.T) {
+	const timeout = 500 * time.Millisecond
+	s, in := private(t)
+	s.Client = in.Client(t) // one that tries again, for longer than CloseTimeout
+	p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.CloseTimeout = timeout })
+	subs := map[string]*redisdelay.Subscriber{}
+	for _, name := range []string{"idle", "unread", "handling", "settling"} {
+		subs[name] = newSubscriber(t, s, closingWithin(timeout), inFlight(2))
+		messages := subscribeTo(t, subs[name], name)
+		if name == "idle" {
+			continue
+		}
+		publish(t, p, name, "a", "b")
+		if name == "unread" {
+			continue
+		}
+		defer func(msg *message.Message) {
+			require.ErrorIs(t, context.Cause(msg.Context()), redisdelay.ErrClosed, name)
+		}(receive(t, messages))
+		if second := receive(t, messages); name == "settling" {
+			defer second.Ack()
+		}
+	}
+	in.Kill()
+	publishing := begin(func() error { return p.Publish("t", text("x")) })
+	var wg sync.WaitGroup
+	for name, sub := range subs {
+		wg.Go(func() {
+			started := time.Now()
+			_ = sub.Close() // whether it could say all it had to say
+			assert.Less(t, time.Since(started), timeout+time.Second+noise, name)
+		})
+	}
+	_ = closeInTime(t, timeout, p.Close)
+	wg.Wait()
+	require.Error(t, wait(t, publishing, "the call of Publish"))
+	require.ErrorIs(t, p.Publish("t", text("x")), redisdelay.ErrClosed)
+}
+
+func TestCloseWithARedisThatIsFrozen(t *testing.T) {
+	const timeout = 500 * time.Millisecond
+	s, in := private(t)
+	s.Client = in.Client(t)
+	p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.CloseTimeout = timeout })
+	idle := newSubscriber(t, s, closingWithin(timeout))
+	subscribeTo(t, idle, "t")
+	busy := newSubscriber(t, s, closingWithin(timeout), inFlight(2))
+	messages := subscribeTo(t, busy, "busy")
+	publish(t, p, "busy", "a", "b")
+	running, settled := receive(t, messages), receive(t, messages)
+
+	in.Pause()
+	require.True(t, settled.Ack()) // which Redis does not answer
+	publishing := begin(func() error { return p.Publish("t", text("x")) })
+	closes := []<-chan error{
+		begin(func() error { return closeInTime(t, timeout, idle.Close) }),
+		begin(func() error { return closeInTime(t, timeout, busy.Close) }),
+		begin(func() error { return closeInTime(t, timeout, p.Close) }),
+	}
+	for _, closed := range closes {
+		require.ErrorContains(t, wait(t, closed, "Close"), "CloseTimeout")
+	}
+	// Handlers are told in time too, and not when the client has given up its connections.
+	select {
+	case <-running.Context().Done():
+		require.ErrorIs(t, context.Cause(running.Context()), redisdelay.ErrClosed)
+	case <-time.After(noise):
+		assert.Fail(t, "the handler does not know that CloseTimeout is over")
+	}
+
+	in.Resume()
+	require.NoError(t, wait(t, begin(idle.Close), "the rest of Close"))
+	require.NoError(t, wait(t, begin(busy.Close), "the rest of Close"))
+	requireClosed(t, messages)
+	<-publishing // it may have been done, or given up
+	require.NoError(t, p.Close())
+}
+
+func TestAnOutageIsLoggedOnceAndSurvived(t *testing.T) {
+	s, in := private(t, "--appendonly", "yes", "--appendfsync", "always")
+	calls := counter(s.Client, s.Prefix)
+	book := &logbook{}
+	sub := newLoggingSubscriber(t, s, book.logger(), leaseOf(never))
+	messages := subscribeTo(t, sub, "t")
+	p := newPublisher(t, s)
+	require.NoError(t, p.Publish("t", text("in hand"), delayed("delayed", time.Second)))
+	held := receive(t, messages)
+
+	for outage := 1; outage <= 2; outage++ {
+		in.Kill()
+		require.Error(t, p.Publish("t", text("refused")))
+		failed := calls.failures()
+		eventually(t, func() bool { return calls.failures() > failed+12 }, "many attempts")
+		in.Restart()
+		for _, component := range []string{"redisdelay.subscriber", "redisdelay.scheduler"} {
+			eventually(t, func() bool { return book.count("info", component) == outage }, component+" is back")
+			require.Equal(t, outage, book.count("error", component), component)
+		}
+	}
+	require.True(t, held.Ack())
+	require.Equal(t, []string{"delayed"}, consume(t, messages, 1))
+	require.NoError(t, p.Publish("t", text("after"), delayed("after", 10*time.Millisecond)))
+	require.Equal(t, []string{"after", "after"}, consume(t, messages, 2))
+	require.NoError(t, sub.Close())
+	eventually(t, func() bool { return stateOf(t, s, "t") == state{} }, "everything is gone")
+}
+
+func TestASubscriptionSurvivesTheLossOfAllData(t *testing.T) {
+	losses := map[string]func(t *testing.T, s redistest.Server, in *redistest.Instance){
+		"FLUSHALL": func(t *testing.T, s redistest.Server, _ *redistest.Instance) {
+			require.NoError(t, s.Client.FlushAll(ctx).Err())
+		},
+		"SCRIPT FLUSH too": func(t *testing.T, s redistest.Server, _ *redistest.Instance) {
+			require.NoError(t, s.Client.FlushAll(ctx).Err())
+			require.NoError(t, s.Client.ScriptFlush(ctx).Err())
+		},
+		"restart": func(_ *testing.T, _ redistest.Server, in *redistest.Instance) { in.Restart() },
+	}
+	for name, lose := range losses {
+		t.Run(name, func(t *testing.T) {
+			s, in := private(t)
+			s.Client = in.Client(t)
+			p := newPublisher(t, s)
+			idle := subscribe(t, s, "t")
+			busy := subscribe(t, s, "t", inGroup("busy"), inFlight(2))
+			publish(t, p, "t", "lost")
+			consume(t, idle, 1)
+			lost := receive(t, busy)
+
+			lose(t, s, in)
+			require.NoError(t, p.Publish("t", text("now"), delayed("later", 20*time.Millisecond)))
+			require.Equal(t, []string{"now", "later"}, consume(t, idle, 2))
+			require.True(t, lost.Ack(), "it concerns nobody")
+			publish(t, p, "t", "both")
+			require.Equal(t, []string{"both"}, consume(t, idle, 1))
+			// It may have come back later than what was published first.
+			for {
+				if consume(t, busy, 1)[0] == "both" {
+					break
+				}
+			}
+		})
+	}
+}
+
+func TestStartingAndStoppingLosesAndDoublesNothing(t *testing.T) {
+	const all, workers = 300, 4
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		p := newPublisher(t, s)
+		register(t, s, "t")
+		var mu sync.Mutex
+		times := map[string]int{}
+		complete := make(chan struct{})
+		handle := func(msg *message.Message) {
+			mu.Lock()
+			defer mu.Unlock()
+			times[string(msg.Payload)]++
+			msg.Ack()
+			if len(times) == all {
+				close(complete)
+			}
+		}
+		work := func(quota int, byCancel bool) {
+			sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+				Client: s.Client, KeyPrefix: s.Prefix, MaxInFlight: 1 + rand.IntN(8), CloseTimeout: soon, LeaseDuration: never,
+			}, nil)
+			if !assert.NoError(t, err) {
+				return
+			}
+			defer sub.Close()
+			cancellable, cancel := context.WithCancel(ctx)
+			defer cancel()
+			messages, err := sub.Subscribe(cancellable, "t")
+			if !assert.NoError(t, err) {
+				return
+			}
+			for range quota {
+				select {
+				case msg := <-messages:
+					handle(msg)
+				case <-complete:
+				}
+			}
+			if byCancel {
+				cancel()
+			} else {
+				defer begin(sub.Close)
+			}
+		}
+		var wg sync.WaitGroup
+		for worker := range workers {
+			wg.Go(func() {
+				for round := 0; ; round++ {
+					select {
+					case <-complete:
+						return
+					default:
+						work(rand.IntN(20), (worker+round)%2 == 0)
+					}
+				}
+			})
+		}
+		for i := 0; i < all; i += 3 {
+			var batch []*message.Message
+			for _, payload := range numbered(i, i+3) {
+				batch = append(batch, delayed(payload, time.Duration(rand.IntN(30))*time.Millisecond))
+			}
+			require.NoError(t, p.Publish("t", batch...))
+		}
+		wait(t, complete, "all messages")
+		wg.Wait()
+		for payload, n := range times {
+			require.Equal(t, 1, n, payload)
+		}
+	})
+}
+
