@@ -337,7 +337,7 @@ func (h *hook) failures() int {
 	return h.failed
 }
 
-func (h *hook) hold(ctx context.Context, cmds ...redis.Cmder) error {
+func (h *hook) pass(ctx context.Context, cmds ...redis.Cmder) error {
 	matched := false
 	for _, cmd := range cmds {
 		for _, arg := range cmd.Args() {
@@ -379,7 +379,7 @@ func (h *hook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if err := h.hold(ctx, cmd); err != nil {
+		if err := h.pass(ctx, cmd); err != nil {
 			cmd.SetErr(err)
 			return err
 		}
@@ -389,19 +389,22 @@ func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if err := h.hold(ctx, cmds...); err != nil {
+		if err := h.pass(ctx, cmds...); err != nil {
 			return err
 		}
 		return h.note(next(ctx, cmds))
 	}
 }
 
-// gate holds every call of Publish to Redis until open is closed.
-func gate(client redis.UniversalClient) *hook {
-	h := &hook{matches: ":publisher:", arrived: make(chan struct{}, 1), open: make(chan struct{})}
+// hold holds every call that matches until open is closed.
+func hold(client redis.UniversalClient, matches string) *hook {
+	h := &hook{matches: matches, arrived: make(chan struct{}, 1), open: make(chan struct{})}
 	client.AddHook(h)
 	return h
 }
+
+// gate holds every call of Publish to Redis until open is closed.
+func gate(client redis.UniversalClient) *hook { return hold(client, ":publisher:") }
 
 // counter counts calls to Redis.
 func counter(client redis.UniversalClient, matches string) *hook {

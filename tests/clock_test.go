@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -202,7 +204,9 @@ func TestDelayOnErrorGrowsFromItsInitialIntervalByAClockMovedByHand(t *testing.T
 		return nil, errors.New("not today")
 	})
 
-	publish(t, publisher, "order", time.Hour)
+	order := message.NewMessage("order", nil)
+	delay.Message(order, delay.For(time.Hour))
+	require.NoError(t, publisher.Publish(topic, order))
 	s.advance(t, time.Hour)
 	for i, interval := range []time.Duration{1, 2, 4, 5, 5} {
 		interval *= time.Minute
@@ -224,6 +228,48 @@ func TestDelayOnErrorGrowsFromItsInitialIntervalByAClockMovedByHand(t *testing.T
 	msg, _ := s.receiveAtOnce(t, messages)
 	require.Equal(t, "order", msg.UUID)
 	msg.Ack()
+}
+
+// The lease runs out by the server's clock alone, so the worker does not know, and says what it says.
+func TestLateSettlementChangesNothingByAClockMovedByHand(t *testing.T) {
+	t.Parallel()
+	for name, settle := range map[string]func(*message.Message) bool{
+		"ack":  (*message.Message).Ack,
+		"nack": (*message.Message).Nack,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := handMoved(t)
+			expectDrained(t, s.Client, s.Prefix)
+			const lease = time.Minute
+			ofLease := func(c *redisdelay.SubscriberConfig) {
+				c.LeaseDuration = lease
+				c.Backoff = func(int) time.Duration { return 0 }
+			}
+			first := newSubscriber(t, s.Client, s.Prefix, ofLease)
+			messages, err := first.Subscribe(context.Background(), topic)
+			require.NoError(t, err)
+			publisher := newPublisher(t, s.Client, s.Prefix)
+			publish(t, publisher, "order", 0)
+			late, _ := receive(t, messages)
+
+			messages = subscribe(t, s.Client, s.Prefix, ofLease)
+			s.advance(t, lease)
+			msg, delivery := s.receiveAtOnce(t, messages)
+			require.True(t, delivery.Redelivered)
+			require.True(t, settle(late))
+			require.NoError(t, first.Close()) // so the server has heard of it
+
+			require.True(t, exists(t, s.Client, keys.Unack(delivery.Group)), "the message is not its new holder's any more")
+			require.NoError(t, msg.Context().Err())
+			queuetest.Check(t, s.Client, s.Prefix)
+			msg.Nack()
+			msg, again := s.receiveAtOnce(t, messages)
+			require.Equal(t, delivery.ID, again.ID)
+			require.Equal(t, delivery.Number+1, again.Number)
+			msg.Ack()
+		})
+	}
 }
 
 // handMovedServer is an embedded server whose clock stands still unless the test moves it.

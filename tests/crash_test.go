@@ -39,10 +39,11 @@ func ofCrashLease(c *redisdelay.SubscriberConfig) { c.LeaseDuration = crashLease
 
 var keys = queue.NewKeys(redisdelay.DefaultKeyPrefix, topic)
 
-// consumerChild says which messages it got, and acks them.
+// consumerChild says which messages it got, works a little, and acks them.
 func consumerChild() int {
 	for msg := range childSubscribe(ofCrashLease) {
 		fmt.Println(msg.UUID)
+		time.Sleep(time.Millisecond)
 		msg.Ack()
 	}
 	return 0
@@ -188,14 +189,17 @@ func TestMessageThatKillsItsProcessDiesWithoutItsNeighbours(t *testing.T) {
 	queuetest.Check(t, client, redisdelay.DefaultKeyPrefix)
 }
 
-// frozenChild acks its message when it is told to, closes, and says so.
+// frozenChild works on its message until it has been frozen for longer than its lease, and acks it as
+// the first thing afterwards. It says so when that has reached the server, or did not have to.
 func frozenChild() int {
 	subscriber := childSubscriber(ofCrashLease)
 	messages, err := subscriber.Subscribe(context.Background(), topic)
 	orDie(err)
 	msg := <-messages
 	fmt.Println(msg.UUID)
-	<-childOrders
+	for last := time.Now(); time.Since(last) < crashLease; time.Sleep(time.Millisecond) {
+		last = time.Now()
+	}
 	msg.Ack()
 	orDie(subscriber.Close())
 	fmt.Println("closed")
@@ -223,7 +227,6 @@ func TestLateAckOfAFrozenWorkerChangesNothing(t *testing.T) {
 	require.Equal(t, "order", msg.UUID)
 	require.True(t, delivery.Redelivered)
 
-	child.order("ack")
 	thaw()
 	require.Equal(t, "closed", child.line())
 
@@ -383,13 +386,6 @@ func (c *child) awaitSubscribed() {
 	}, patience, time.Millisecond)
 }
 
-// order has the child go on with what waits for a line from childOrders.
-func (c *child) order(line string) {
-	c.t.Helper()
-	_, err := fmt.Fprintln(c.stdin, line)
-	require.NoError(c.t, err)
-}
-
 // freeze stops the child as SIGSTOP does, until it is thawed or the test ends, however that ends.
 func (c *child) freeze() (thaw func()) {
 	c.t.Helper()
@@ -411,16 +407,11 @@ func (c *child) freeze() (thaw func()) {
 
 // What follows runs in the child.
 
-// childOrders are the lines that the test writes to the child.
-var childOrders = make(chan string, 1)
-
 // childClient is connected to the test's server. It makes the child end with the test.
 func childClient() redis.UniversalClient {
 	time.AfterFunc(childLife, func() { orDie(fmt.Errorf("nobody has ended the child in %v", childLife)) })
 	go func() {
-		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-			childOrders <- lines.Text()
-		}
+		_, _ = io.Copy(io.Discard, os.Stdin)
 		dieAtOnce()
 	}()
 	return redis.NewClient(&redis.Options{

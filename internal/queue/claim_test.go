@@ -147,13 +147,13 @@ func TestClaimTakesNoMoreBytesThanAsked(t *testing.T) {
 		ten := func(s string) string { return strings.Repeat(s, 10) }
 		w.publishNow(ten("1"), ten("2"), ten("3"), ten("4"), strings.Repeat("5", 1000), ten("6"))
 		s := w.sub("a")
-		require.Equal(t, []string{ten("1"), ten("2")}, bodies(s.claim(9, bytes(20))))
-		require.Equal(t, []string{ten("3")}, bodies(s.claim(9, bytes(19))))
-		require.Equal(t, []string{ten("4")}, bodies(s.claim(9, bytes(1009))))
-		claimed := s.claim(9, bytes(1))
+		require.Equal(t, []string{ten("1"), ten("2")}, bodies(s.claim(9, upTo(20))))
+		require.Equal(t, []string{ten("3")}, bodies(s.claim(9, upTo(19))))
+		require.Equal(t, []string{ten("4")}, bodies(s.claim(9, upTo(1009))))
+		claimed := s.claim(9, upTo(1))
 		require.Equal(t, []string{strings.Repeat("5", 1000)}, bodies(claimed), "the first is always taken")
 		require.True(t, claimed.More)
-		require.Equal(t, []string{ten("6")}, bodies(s.claim(9, bytes(0))))
+		require.Equal(t, []string{ten("6")}, bodies(s.claim(9, upTo(0))))
 	}, "a")
 }
 
@@ -163,7 +163,7 @@ func TestClaimCountsBytesAcrossPortions(t *testing.T) {
 		w.publishNow(all...)
 		s := w.sub("a")
 		for _, c := range []struct{ from, to int }{{0, 31}, {31, 63}, {63, 96}, {96, 161}} {
-			claimed := s.claim(1000, bytes((c.to-c.from)*10))
+			claimed := s.claim(1000, upTo((c.to-c.from)*10))
 			require.Equal(t, all[c.from:c.to], bodies(claimed))
 			require.True(t, claimed.More)
 		}
@@ -271,7 +271,7 @@ func TestClaimThatLeavesMessagesWakesOneOther(t *testing.T) {
 		require.Equal(t, []string{"x"}, inbox.received())
 		require.True(t, s.claim(0).More)
 		require.Equal(t, []string{"y"}, inbox.received(), "a woken one without a free slot passes it on")
-		require.True(t, s.claim(9, bytes(1)).More)
+		require.True(t, s.claim(9, upTo(1)).More)
 		require.Equal(t, []string{"z"}, inbox.received())
 
 		inbox.wait("a", "x")

@@ -365,16 +365,42 @@ func TestEveryKindOfEventIsWaitedFor(t *testing.T) {
 	}, "a", "b")
 }
 
-func TestFractionOfALeaseIsWaitedForToItsEnd(t *testing.T) {
+func TestWhatWasClaimedTogetherComesBackTogether(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		w.publishNow("1", "2")
+		w.publishNow("1", "2", "3")
+		s := w.sub("a")
+		claimed := held(s.claim(3, lease(20*time.Millisecond)))
+		require.Equal(t, 1, s.ack(claimed[0]))
+		deadline := int64(w.score(w.keys.Unack("a"), "2"))
+		w.promote("s|1")
+		require.Equal(t, deadline, w.next())
+		for len(w.unack("a")) > 0 {
+			require.Equal(t, []string{"2", "3"}, w.unack("a"))
+			before := w.now()
+			w.expire()
+			if len(w.unack("a")) > 0 {
+				require.Less(t, before, deadline)
+			}
+			w.pass(time.Millisecond)
+		}
+		require.GreaterOrEqual(t, w.now(), deadline)
+		require.Equal(t, []string{"2", "3"}, w.ready("a"))
+	}, "a")
+}
+
+func TestClaimsOfOneMillisecondComeBackInOrder(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		if w.Mini == nil {
+			t.Skip("needs a clock that stands still")
+		}
+		w.publishNow("1", "2", "3", "4", "5", "6")
 		s := w.sub("a")
 		claimed := held(s.claim(2))
-		require.Equal(t, 1, s.ack(claimed[0]))
-		w.promote("s|1")
-		deadline := w.score(w.keys.Unack("a"), "2")
-		require.NotEqual(t, deadline, float64(int64(deadline)))
-		require.Equal(t, int64(deadline)+1, w.next())
+		claimed = append(claimed, held(s.claim(2))...)
+		w.do(append(s.group.ExtendCalls(claimed, time.Hour), s.group.ClaimCall(s.query(2)))...)
+		w.pass(2 * time.Hour)
+		w.expire()
+		require.Equal(t, []string{"1", "2", "3", "4", "5", "6"}, w.ready("a"))
 	}, "a")
 }
 

@@ -247,7 +247,7 @@ func (s *sub) claim(limit int, edits ...func(*queue.Claim)) queue.Claimed {
 }
 
 func lease(d time.Duration) func(*queue.Claim) { return func(c *queue.Claim) { c.Lease = d } }
-func bytes(n int) func(*queue.Claim)           { return func(c *queue.Claim) { c.Bytes = n } }
+func upTo(n int) func(*queue.Claim)            { return func(c *queue.Claim) { c.Bytes = n } }
 func busy(c *queue.Claim)                      { c.Busy = true }
 
 // idle has the claim wait at an address.

@@ -263,7 +263,7 @@ func TestEachKindOfDamageIsFound(t *testing.T) {
 		}, `the retry in group "a" of message X is`},
 		{"lease before the next event", func(f *fixture, c redis.UniversalClient) error {
 			return c.ZAdd(ctx, f.keys.Unack("a"), redis.Z{Score: 1000.25, Member: f.unack}).Err()
-		}, `earlier, at 1001`},
+		}, `earlier, at 1000`},
 		{"retention before the next event", func(f *fixture, c redis.UniversalClient) error {
 			return c.ZAdd(ctx, f.keys.Dead("a"), redis.Z{Score: 1000, Member: f.dead}).Err()
 		}, `earlier, at 3601000`},

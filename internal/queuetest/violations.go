@@ -261,7 +261,7 @@ func (i *inspection) nextEvent() (event float64, what string) {
 	event = math.Inf(1)
 	earliest := func(scores map[string]float64, wait float64, format string, args ...any) {
 		for id, score := range scores {
-			if at := math.Ceil(score + wait); at < event {
+			if at := math.Floor(score) + wait; at < event {
 				event, what = at, fmt.Sprintf(format, args...)+" of message "+id
 			}
 		}

@@ -3,7 +3,7 @@
 -- KEYS  1 groups      hash: group -> options
 --       2 messages    hash: id -> body
 --       3 ready       list of "id:due"
---       4 unack       zset: id -> lease deadline ms, its fraction the place in the claim
+--       4 unack       zset: id -> lease deadline ms, its fraction the place among those of one ms
 --       5 leases      hash: id -> "subscription:claim:due", the lease's token
 --       6 deliveries  hash: id -> "count flag delayed_for", only after a first delivery ended
 --       7 waiters     zset: address of an idle subscription -> deadline ms
@@ -94,10 +94,12 @@ if last and limit > 0 and string.match(last, '^%d+') == number then
 end
 
 -- Reading every key that will be written finds a key of a wrong type before anything is.
-redis.call('ZCARD', unack)
 redis.call('HLEN', leases)
 redis.call('HLEN', scheduler)
 local waiting = redis.call('ZCARD', waiters)
+-- What was claimed or extended within this millisecond is in front.
+local deadline = string.format('%.0f', now + lease)
+local place = redis.call('ZCOUNT', unack, deadline, '(' .. string.format('%.0f', now + lease + 1))
 local left = redis.call('LLEN', ready)
 
 local entries = {}
@@ -145,7 +147,7 @@ while consumed < allowed and not full do
     if body then
       size = size + #body
       local due = string.sub(entry, id_length + 2)
-      scores[#scores + 1] = now + lease + (#taken - 1) / 1024
+      scores[#scores + 1] = now + lease + math.min(place + #taken - 1, 1023) / 1024
       scores[#scores + 1] = id
       tokens[#tokens + 1] = id
       tokens[#tokens + 1] = subscription .. ':' .. number .. ':' .. due

@@ -1,0 +1,178 @@
+package queue_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// ofTopic is how many keys of keysOfTopic are not the group's.
+const ofTopic = 9
+
+// slotOf is the cluster slot of a key: CRC16 (XMODEM) of its hash tag, or of all of it.
+func slotOf(key string) int {
+	if open := strings.IndexByte(key, '{'); open >= 0 {
+		if tag, _, closed := strings.Cut(key[open+1:], "}"); closed && tag != "" {
+			key = tag
+		}
+	}
+	crc := uint16(0)
+	for _, b := range []byte(key) {
+		crc ^= uint16(b) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return int(crc % 16384)
+}
+
+func TestSlotOfKnownKeys(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, 12739, slotOf("123456789")) // the cluster specification's example
+	require.Equal(t, slotOf("user1000"), slotOf("{user1000}.following"))
+	require.Equal(t, slotOf("bar"), slotOf("foo{bar}{zap}"))
+	require.Equal(t, slotOf("{bar"), slotOf("foo{{bar}}zap"))
+	require.NotEqual(t, slotOf(""), slotOf("foo{}{bar}"))
+}
+
+// keysOfTopic are all keys that a topic has with one group, publisher and subscription.
+func keysOfTopic(k queue.Keys, group, publisher, subscription string) []string {
+	return []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Groups(), k.Scheduler(),
+		k.Publisher(publisher), k.Claim(subscription), k.Ready(group), k.Unack(group), k.Leases(group),
+		k.Retry(group), k.Deliveries(group), k.Waiters(group), k.Dead(group)}
+}
+
+// What is stored and heard under these names is shared with other versions of this program.
+func TestNamesOfKeysAndTheirSlots(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	list := func(names ...string) {
+		for _, name := range names {
+			fmt.Fprintf(&b, "%5d %s\n", slotOf(name), name)
+		}
+	}
+	list(queue.Registry(queue.DefaultPrefix), queue.NewTopics(queue.DefaultPrefix),
+		queue.MailboxChannel(queue.DefaultPrefix, "PROCESS"))
+	for _, topic := range []string{"orders", "a{b}c%", "ünïcode topic"} {
+		k := queue.NewKeys(queue.DefaultPrefix, topic)
+		list(keysOfTopic(k, "default", "PUBLISHER", "SUBSCRIPTION")...)
+		list(keysOfTopic(k, "a:b {c}", "", "")[ofTopic:]...)
+	}
+	list(queue.NewKeys("", "orders").Meta(), queue.Registry(""))
+
+	const golden = "testdata/keys.golden"
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(golden, []byte(b.String()), 0o644))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Equal(t, string(want), b.String())
+}
+
+func FuzzTopicsHaveTheirOwnKeysInOneSlot(f *testing.F) {
+	for _, topic := range []string{"a", "{", "}", "{}", "{a}", "a}b{", "%", "%7B", "%257B", "%25", "a:b", ":", " ", "\x00", "ü", "\xff"} {
+		f.Add(topic, "b", "g")
+		f.Add(topic, topic+"}", "}:ready:g")
+	}
+	f.Fuzz(func(t *testing.T, topic, other, group string) {
+		if topic == "" || other == "" {
+			t.Skip() // refused by CheckTopic
+		}
+		encoded := queue.EncodeTopic(topic)
+		if strings.ContainsAny(encoded, "{}") {
+			t.Errorf("%q is encoded as %q, with a brace", topic, encoded)
+		}
+		if (topic == other) != (encoded == queue.EncodeTopic(other)) {
+			t.Errorf("%q and %q are both encoded as %q", topic, other, encoded)
+		}
+		keys := keysOfTopic(queue.NewKeys("prefix", topic), group, "P", "S")
+		for _, key := range keys {
+			if slotOf(key) != slotOf(keys[0]) {
+				t.Errorf("%q and %q are in different slots", keys[0], key)
+			}
+			if !strings.ContainsAny(topic, "%{}") && slotOf(key) != slotOf(topic) {
+				t.Errorf("%q is not in the slot of a key %q", key, topic)
+			}
+		}
+		if topic == other {
+			return
+		}
+		others := map[string]bool{}
+		for _, key := range keysOfTopic(queue.NewKeys("prefix", other), group, "P", "S") {
+			others[key] = true
+		}
+		for _, key := range keys {
+			if others[key] {
+				t.Errorf("%q is a key of both %q and %q", key, topic, other)
+			}
+		}
+	})
+}
+
+func FuzzGroupsHaveTheirOwnKeys(f *testing.F) {
+	for _, group := range []string{"", "a", ":", "ready", "ready:a", "a:ready:", "{", "}", "}:x", "%", "\x00", "*", "ü"} {
+		f.Add(group, "default")
+		f.Add(group, group+":")
+	}
+	f.Fuzz(func(t *testing.T, group, other string) {
+		k := queue.NewKeys("prefix", "topic")
+		seen := map[string]string{}
+		add := func(key, what string) {
+			if before := seen[key]; before != "" {
+				t.Errorf("%q is %s and %s", key, before, what)
+			}
+			seen[key] = what
+		}
+		for i, key := range keysOfTopic(k, group, "P", "S") {
+			add(key, fmt.Sprintf("key %d, of group %q", i, group))
+		}
+		add(k.Publisher("S"), "a publisher")
+		add(k.Claim("P"), "a subscription")
+		if group == other {
+			return
+		}
+		for i, key := range keysOfTopic(k, other, "P", "S")[ofTopic:] {
+			add(key, fmt.Sprintf("key %d, of group %q", i, other))
+		}
+	})
+}
+
+func TestPrefixesDoNotMeet(t *testing.T) {
+	t.Parallel()
+	seen := map[string]string{}
+	for _, prefix := range []string{"", "a", "a:", "a:b", "b", ":"} {
+		for _, topic := range []string{"a", "b", "a:b", ":", "topics"} {
+			for _, key := range append(keysOfTopic(queue.NewKeys(prefix, topic), "g", "P", "S"), queue.Registry(prefix)) {
+				owner := prefix + " / " + topic
+				if key == queue.Registry(prefix) {
+					owner = prefix
+				}
+				if before, found := seen[key]; found {
+					require.Equal(t, before, owner, key)
+				}
+				seen[key] = owner
+			}
+		}
+	}
+}
+
+// Without a name there is no tag: the keys would be in different slots. CheckTopic refuses it.
+func TestKeysOfAnEmptyTopicHaveNoTag(t *testing.T) {
+	t.Parallel()
+	k := queue.NewKeys("prefix", "")
+	require.NotEqual(t, slotOf(k.Meta()), slotOf(k.Messages()))
+	require.Error(t, queue.CheckTopic(""))
+}

@@ -1,0 +1,320 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+func TestScriptsThatTheServerLostAreLoadedAgain(t *testing.T) {
+	own(t, func(t *testing.T, w *world) {
+		s := w.sub("a")
+		for _, do := range []func(){
+			func() { w.publishNow("1", "2", "3", "4") },
+			func() { w.promote("scheduler|1") },
+			func() { require.Len(t, s.claim(1).Messages, 1) },
+			func() { w.expire() },
+		} {
+			require.NoError(t, w.Client.ScriptFlush(ctx).Err())
+			do()
+		}
+		require.Equal(t, []string{"2", "3", "4"}, w.ready("a"))
+	}, "a")
+}
+
+// Between the two calls of a pipeline nothing may come, and none may pass the other.
+func TestPipelinedCallsKeepTheirOrderWhenScriptsAreMissing(t *testing.T) {
+	own(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3", "4")
+		s := w.sub("a")
+		claimed := held(s.claim(3))
+		require.NoError(t, w.Client.ScriptFlush(ctx).Err())
+		w.do(s.group.ExtendCalls(claimed, time.Hour)...) // loads what it needs
+
+		calls := s.group.ReleaseCalls(claimed[1:])
+		calls = append(calls, s.group.NackCalls([]queue.Failure{failed(claimed[0])}, time.Hour)...)
+		query := s.query(9)
+		calls = append(calls, s.group.ClaimCall(query))
+		w.do(calls...)
+		got, err := query.ReadClaim(calls[len(calls)-1])
+		require.NoError(t, err)
+		require.Equal(t, []string{"1", "2", "3", "4"}, bodies(got))
+	}, "a")
+}
+
+func TestPipelineAfterScriptFlush(t *testing.T) {
+	own(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3")
+		s := w.sub("a")
+		claimed := held(s.claim(2))
+		require.NoError(t, w.Client.ScriptFlush(ctx).Err())
+		calls := s.group.ReleaseCalls(claimed[1:])
+		calls = append(calls, s.group.AckCalls(claimed[:1])...)
+		query := s.query(9)
+		calls = append(calls, s.group.ClaimCall(query))
+		w.do(calls...)
+		got, err := query.ReadClaim(calls[2])
+		require.NoError(t, err)
+		require.Equal(t, []string{"2", "3"}, bodies(got))
+		require.Equal(t, []string{"2", "3"}, w.stored())
+	}, "a")
+}
+
+// after is a hook that does something after each command of a name.
+type hook struct {
+	redis.Hook
+	name string
+	do   func()
+}
+
+func (h hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if cmd.Name() == h.name {
+			h.do()
+		}
+		return err
+	}
+}
+
+func TestScriptsLostAgainAtOnceAreSentWhole(t *testing.T) {
+	own(t, func(t *testing.T, w *world) {
+		other := redis.NewClient(&redis.Options{Addr: w.Client.(*redis.Client).Options().Addr})
+		defer other.Close()
+		flush := func() { require.NoError(t, other.ScriptFlush(ctx).Err()) }
+		flush()
+		w.Client.AddHook(hook{name: "script", do: flush})
+		w.publishNow("x")
+		require.Equal(t, []string{"x"}, w.ready("a"))
+	}, "a")
+}
+
+func TestUserThatMayNotLoadScriptsRunsThem(t *testing.T) {
+	t.Parallel()
+	admin := redistest.Start(t).Client(t)
+	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "&own:*", "+@all", "-script").Err())
+	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
+	defer user.Close()
+	w := newWorld(t, redistest.Server{Client: user, Prefix: "own"}, "topic", "a")
+	w.publishNow("x", "y")
+	s := w.sub("a")
+	query := s.query(2)
+	require.Equal(t, []string{"x", "y"}, bodies(s.ask(query)))
+	require.NoError(t, admin.ScriptFlush(ctx).Err())
+	claim := s.group.ClaimCall(query)
+	w.do(claim, w.topic.ResignCall("nobody"))
+	got, err := query.ReadClaim(claim)
+	require.NoError(t, err)
+	require.Len(t, got.Messages, 2)
+}
+
+func TestEachCallKeepsItsOwnError(t *testing.T) {
+	own(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		require.NoError(t, w.Client.Set(ctx, w.keys.Ready("b"), "wrong", 0).Err())
+		queries := []queue.Claim{w.sub("b").query(1), w.sub("a").query(1)}
+		calls := []*queue.Call{w.topic.Group("b").ClaimCall(queries[0]), w.topic.Group("a").ClaimCall(queries[1])}
+		require.NoError(t, calls[0].Err(), "not yet")
+		require.ErrorContains(t, queue.Do(ctx, w.Client, calls...), "WRONGTYPE")
+		require.ErrorContains(t, calls[0].Err(), "WRONGTYPE")
+		_, err := queries[0].ReadClaim(calls[0])
+		require.ErrorContains(t, err, "WRONGTYPE")
+		require.NoError(t, calls[1].Err())
+		got, err := queries[1].ReadClaim(calls[1])
+		require.NoError(t, err)
+		require.Len(t, got.Messages, 1)
+		require.NoError(t, w.Client.Del(ctx, w.keys.Ready("b")).Err())
+	}, "a", "b")
+}
+
+func TestNoAnswerIsUnreachable(t *testing.T) {
+	t.Parallel()
+	mini, client := redistest.Embedded(t)
+	w := newWorld(t, redistest.Server{Client: client, Prefix: "own"}, "topic", "a")
+	mini.Close()
+	soon, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	err := queue.Do(soon, client, w.topic.ResignCall("a|b"), w.topic.ResignCall("a|c"))
+	require.Error(t, err)
+	require.True(t, queue.Unreachable(err))
+}
+
+// lossy is a connection that, when armed, loses the server's next answer and breaks.
+type lossy struct {
+	net.Conn
+	armed *atomic.Int32
+	lost  *atomic.Int32
+}
+
+func (c lossy) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err == nil && c.armed.Add(-1) >= 0 {
+		c.lost.Add(1)
+		_ = c.Conn.Close()
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// A client sends a command again when its answer is lost, so every call may run more than once.
+func TestCallsWhoseAnswersAreLostCountOnce(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		var armed, lost atomic.Int32
+		client := redis.NewClient(&redis.Options{
+			Addr: w.Client.(*redis.Client).Options().Addr, MinRetryBackoff: -1, MaxRetryBackoff: -1,
+			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+				return lossy{conn, &armed, &lost}, err
+			},
+		})
+		defer client.Close()
+		w.register("a")
+		w.register("b")
+		w.publish() // all scripts are loaded
+		w.topic = queue.NewTopic(client, w.Prefix, "topic")
+		_, err := w.topic.Groups(ctx)
+		require.NoError(t, err)
+		w.Client = client
+		losing := func(f func()) {
+			t.Helper()
+			lost.Store(0)
+			armed.Store(2)
+			f()
+			require.EqualValues(t, 2, lost.Load())
+		}
+
+		losing(func() { w.publishNow("1", "2", "3", "4", "5") })
+		require.Equal(t, []string{"1", "2", "3", "4", "5"}, w.ready("b"))
+
+		s := w.sub("a")
+		var claimed []*queue.Leased
+		losing(func() { claimed = held(s.claim(2)) })
+		require.Len(t, claimed, 2)
+		require.Equal(t, []string{"3", "4", "5"}, w.ready("a"))
+
+		query := s.query(2)
+		calls := append(s.group.NackCalls([]queue.Failure{failed(claimed[0])}, time.Hour), s.group.AckCalls(claimed[1:])...)
+		calls = append(calls, s.group.ClaimCall(query))
+		losing(func() { w.do(calls...) })
+		got, err := query.ReadClaim(calls[2])
+		require.NoError(t, err)
+		require.Equal(t, []string{"1", "3"}, bodies(got))
+		require.Equal(t, 1, got.Messages[0].Deliveries)
+		require.Equal(t, []string{"4", "5"}, w.ready("a"))
+		require.Equal(t, "1", w.field(w.keys.Refs(), "2"))
+
+		losing(func() { w.register("c") })
+		losing(func() { w.promote("scheduler|1") })
+		losing(func() { w.do(w.topic.ResignCall("scheduler|1")) })
+	})
+}
+
+func TestServerThatIsGoneMidwayIsReported(t *testing.T) {
+	t.Parallel()
+	_, client := redistest.Embedded(t)
+	w := newWorld(t, redistest.Server{Client: client, Prefix: "own"}, "topic", "a")
+	require.NoError(t, client.Close())
+	_, err := w.topic.Expire(ctx)
+	require.Truef(t, errors.Is(err, redis.ErrClosed), "%v", err)
+	require.True(t, queue.Unreachable(err))
+}
+
+// The scripts themselves.
+
+// commands are those that scripts may use, with the Redis version that first had them so.
+var commands = map[string]string{
+	"TIME": "2.6", "PUBLISH": "2.0", "GET": "1.0", "SET": "2.6.12", "DEL": "1.0",
+	"HGET": "2.0", "HMGET": "2.0", "HSET": "4.0", "HDEL": "2.4", "HLEN": "2.0", "HKEYS": "2.0", "HEXISTS": "2.0", "HINCRBY": "2.0",
+	"LLEN": "1.0", "LRANGE": "1.0", "LPUSH": "2.4", "RPUSH": "2.4", "LPOP": "6.2",
+	"ZADD": "2.4", "ZREM": "2.4", "ZCARD": "1.2", "ZCOUNT": "2.0", "ZRANGE": "1.2", "ZRANGEBYSCORE": "1.0.5", "ZREVRANGEBYSCORE": "2.2",
+	"ZREMRANGEBYRANK": "2.0", "ZREMRANGEBYSCORE": "1.2", "ZPOPMIN": "5.0",
+}
+
+var called = regexp.MustCompile(`redis\.p?call\('?(\w+)'?`)
+
+func TestScriptsRunOnTheOldestRedisAndInTheEmbeddedOne(t *testing.T) {
+	t.Parallel()
+	for name, source := range queue.ScriptSources() {
+		for _, call := range called.FindAllStringSubmatch(source, -1) {
+			if call[1] != "command" { // of the function each
+				require.Contains(t, commands, call[1], name)
+			}
+		}
+		for _, call := range regexp.MustCompile(`each\('(\w+)'`).FindAllStringSubmatch(source, -1) {
+			require.Contains(t, commands, call[1], name)
+		}
+		require.NotRegexp(t, `#!|\b(struct|cmsgpack|cjson|bit)\.|~= nil|BYSCORE'\)|'(BYSCORE|REV|LT|GT|KEEPTTL)'`, source, name)
+		require.NotRegexp(t, `(?m)^\s*[A-Za-z_]+\s*=[^=]`, globals(source), name+" sets a global")
+	}
+}
+
+// globals are the lines of a script that assign to something that it has not declared.
+func globals(source string) string {
+	declared := map[string]bool{}
+	for _, m := range regexp.MustCompile(`\blocal ([\w, ]+)`).FindAllStringSubmatch(source, -1) {
+		for _, name := range strings.Split(m[1], ",") {
+			declared[strings.TrimSpace(name)] = true
+		}
+	}
+	for _, m := range regexp.MustCompile(`function \w*\(([\w, ]*)\)`).FindAllStringSubmatch(source, -1) {
+		for _, name := range strings.Split(m[1], ",") {
+			declared[strings.TrimSpace(name)] = true
+		}
+	}
+	var found []string
+	for _, line := range strings.Split(source, "\n") {
+		m := regexp.MustCompile(`^\s*(\w+)\s*=[^=]`).FindStringSubmatch(line)
+		if m != nil && !declared[m[1]] {
+			found = append(found, line)
+		}
+	}
+	return strings.Join(found, "\n")
+}
+
+func TestEveryScriptSaysWhatItIsFor(t *testing.T) {
+	t.Parallel()
+	for name, source := range queue.ScriptSources() {
+		head, _, _ := strings.Cut(source, "\n\n")
+		require.True(t, strings.HasPrefix(head, "-- "+strings.TrimSuffix(name, ".lua")+": "), name)
+		for _, part := range []string{"\n-- KEYS  1 ", "\n-- ARGV  1 ", "\n-- Returns ", "\n-- Twice: "} {
+			if !(part == "\n-- ARGV  1 " && strings.Contains(head, "\n-- ARGV  for each message")) {
+				require.Contains(t, head, part, name)
+			}
+		}
+	}
+}
+
+// Scripts cannot share code, so some functions are in several. They must not drift apart.
+func TestFunctionsOfSeveralScriptsAreTheSame(t *testing.T) {
+	t.Parallel()
+	function := regexp.MustCompile(`(?ms)^(?:-- [^\n]*\n)*^local function (schedule|wake|each|drop)\(.*?^end$`)
+	first, shared := map[string]string{}, 0
+	for name, source := range queue.ScriptSources() {
+		for _, m := range function.FindAllStringSubmatch(source, -1) {
+			if first[m[1]] == "" {
+				first[m[1]] = m[0]
+				continue
+			}
+			shared++
+			require.Equal(t, first[m[1]], m[0], "%s in %s", m[1], name)
+		}
+	}
+	require.Greater(t, shared, 5)
+	require.Len(t, first, 4)
+}
