@@ -318,7 +318,8 @@ func keysOf(t testing.TB, s redistest.Server) (keys []string) {
 type hook struct {
 	matches string // part of a key of the call
 	arrived chan struct{}
-	open    chan struct{} // nil: nothing is held
+	opened  chan struct{} // nil: nothing is held
+	open    func()        // lets go what is held
 
 	mu     sync.Mutex
 	count  int
@@ -351,7 +352,7 @@ func (h *hook) pass(ctx context.Context, cmds ...redis.Cmder) error {
 	h.mu.Lock()
 	h.count++
 	h.mu.Unlock()
-	if h.open == nil {
+	if h.opened == nil {
 		return nil
 	}
 	select {
@@ -359,7 +360,7 @@ func (h *hook) pass(ctx context.Context, cmds ...redis.Cmder) error {
 	default:
 	}
 	select {
-	case <-h.open:
+	case <-h.opened:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -396,15 +397,17 @@ func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// hold holds every call that matches until open is closed.
-func hold(client redis.UniversalClient, matches string) *hook {
-	h := &hook{matches: matches, arrived: make(chan struct{}, 1), open: make(chan struct{})}
+// hold holds every call that matches until it is opened.
+func hold(t *testing.T, client redis.UniversalClient, matches string) *hook {
+	h := &hook{matches: matches, arrived: make(chan struct{}, 1), opened: make(chan struct{})}
+	h.open = sync.OnceFunc(func() { close(h.opened) })
+	t.Cleanup(h.open)
 	client.AddHook(h)
 	return h
 }
 
-// gate holds every call of Publish to Redis until open is closed.
-func gate(client redis.UniversalClient) *hook { return hold(client, ":publisher:") }
+// gate holds every call of Publish to Redis until it is opened.
+func gate(t *testing.T, client redis.UniversalClient) *hook { return hold(t, client, ":publisher:") }
 
 // counter counts calls to Redis.
 func counter(client redis.UniversalClient, matches string) *hook {

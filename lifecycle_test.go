@@ -185,14 +185,13 @@ func TestCloseDoesNotWaitForASubscribe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			both(t, func(t *testing.T, s redistest.Server) {
 				client := another(t, s)
-				held := hold(client, call)
+				held := hold(t, client, call)
 				sub := newSubscriber(t, s, through(client), closingWithin(time.Millisecond))
 				subscribed := begin(func() error { _, err := sub.Subscribe(ctx, "t"); return err })
 				wait(t, held.arrived, "Subscribe")
 				closed := begin(sub.Close)
-				defer close(held.open)
 				require.NoError(t, wait(t, closed, "Close"))
-				held.open <- struct{}{}
+				held.open()
 				require.ErrorIs(t, wait(t, subscribed, "Subscribe"), redisdelay.ErrClosed)
 			})
 		})
@@ -304,11 +303,11 @@ func TestCloseWithARedisThatIsFrozen(t *testing.T) {
 	publish(t, p, "busy", "a", "b")
 	running, settled := receive(t, messages), receive(t, messages)
 
-	sent := gate(s.Client)
-	close(sent.open)
+	sent := gate(t, s.Client)
+	sent.open()
 	in.Pause()
 	require.True(t, settled.Ack()) // which Redis does not answer
-	publishing := begin(func() error { return p.Publish("t", text("x")) })
+	publishing := begin(func() error { return p.Publish("busy", text("x")) })
 	wait(t, sent.arrived, "the call of Publish")
 	closes := []<-chan error{
 		begin(func() error { return closeInTime(t, timeout, idle.Close) }),
@@ -338,7 +337,7 @@ func TestAnOutageIsLoggedOnceAndSurvived(t *testing.T) {
 	s, in := private(t, "--appendonly", "yes", "--appendfsync", "always")
 	calls := counter(s.Client, s.Prefix)
 	book := &logbook{}
-	sub := newLoggingSubscriber(t, s, book.logger(), leaseOf(never))
+	sub := newLoggingSubscriber(t, s, book.logger(), inFlight(2))
 	messages := subscribeTo(t, sub, "t")
 	p := newPublisher(t, s)
 	require.NoError(t, p.Publish("t", text("in hand"), delayed("delayed", time.Second)))
@@ -471,4 +470,3 @@ func TestStartingAndStoppingLosesAndDoublesNothing(t *testing.T) {
 		}
 	})
 }
-

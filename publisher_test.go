@@ -305,7 +305,7 @@ func (m startedMarshaler) Marshal(topic string, msg *message.Message) ([]byte, e
 // gated returns a publisher whose first call is on its way to Redis and held, and the call's result.
 func gated(t *testing.T, s redistest.Server) (p *redisdelay.Publisher, held *hook, started chan string, first <-chan error) {
 	client := another(t, s)
-	held = gate(client)
+	held = gate(t, client)
 	started = make(chan string, 1000)
 	p = newPublisher(t, s, func(c *redisdelay.PublisherConfig) {
 		c.Client, c.Marshaler = client, startedMarshaler{started: started}
@@ -327,7 +327,7 @@ func TestConcurrentPublishesGoTogether(t *testing.T) {
 		for range others {
 			wait(t, started, "the other calls")
 		}
-		close(held.open)
+		held.open()
 		require.NoError(t, <-first)
 		for _, other := range others {
 			require.NoError(t, <-other)
@@ -351,7 +351,7 @@ func TestACancelledCallerLeavesTheOthersAlone(t *testing.T) {
 		cancel()
 		require.ErrorIs(t, wait(t, second, "the cancelled call"), context.Canceled)
 
-		close(held.open)
+		held.open()
 		require.NoError(t, <-first)
 		require.NoError(t, <-third)
 		publish(t, p, "t", "last")
@@ -363,13 +363,13 @@ func TestACancelDoesNotInterruptWhatIsOnItsWay(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		client := another(t, s)
-		held := gate(client)
+		held := gate(t, client)
 		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
 		cancelled, cancel := context.WithCancel(ctx)
 		result := begin(func() error { return p.Publish("t", message.NewMessageWithContext(cancelled, "", []byte("sent"))) })
 		wait(t, held.arrived, "the call")
 		cancel()
-		close(held.open)
+		held.open()
 		require.NoError(t, wait(t, result, "the call"))
 		require.Equal(t, []string{"sent"}, consume(t, subscribe(t, s, "t"), 1))
 	})
@@ -453,7 +453,7 @@ func TestPublisherCloseWaitsForCallsUnderWay(t *testing.T) {
 			require.Fail(t, "Close did not wait")
 		default:
 		}
-		close(held.open)
+		held.open()
 		require.NoError(t, <-first)
 		require.NoError(t, wait(t, closed, "Close"))
 		// It began before Close, or was refused.
@@ -466,7 +466,7 @@ func TestPublisherCloseWaitsForCallsUnderWay(t *testing.T) {
 func TestPublisherCloseGivesUpInTime(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		client := another(t, s)
-		held := gate(client)
+		held := gate(t, client)
 		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) {
 			c.Client, c.CloseTimeout = client, 50*time.Millisecond
 		})

@@ -329,9 +329,7 @@ type child struct {
 	role   string
 	client redis.UniversalClient
 	cmd    *exec.Cmd
-	stdin  io.WriteCloser
 	lines  *bufio.Scanner
-	wait   func() error
 }
 
 const childLife = time.Minute
@@ -343,19 +341,18 @@ func startChild(t testing.TB, server *redistest.Instance, role string) *child {
 	cmd := exec.Command(binary)
 	cmd.Env = append(os.Environ(), "REDISDELAY_CHILD="+role, "REDISDELAY_CHILD_REDIS="+server.Addr())
 	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
+	_, err = cmd.StdinPipe() // ends with this process, or with Wait
 	require.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	// Wait closes the pipe, so it comes when all lines are read or nobody wants them.
 	c := &child{
 		t: t, role: role, client: server.Client(t),
-		cmd: cmd, stdin: stdin, lines: bufio.NewScanner(stdout), wait: sync.OnceValue(cmd.Wait),
+		cmd: cmd, lines: bufio.NewScanner(stdout),
 	}
 	t.Cleanup(func() {
 		c.kill()
-		_ = c.wait()
+		_ = cmd.Wait()
 	})
 	return c
 }

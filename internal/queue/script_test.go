@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -72,7 +73,7 @@ func TestPipelineAfterScriptFlush(t *testing.T) {
 	}, "a")
 }
 
-// after is a hook that does something after each command of a name.
+// hook does something after each command of a name.
 type hook struct {
 	redis.Hook
 	name string
@@ -127,6 +128,7 @@ func TestUserThatMayNotLoadScriptsRunsThem(t *testing.T) {
 func TestEachCallKeepsItsOwnError(t *testing.T) {
 	own(t, func(t *testing.T, w *world) {
 		w.publishNow("x")
+		require.NoError(t, w.Client.Rename(ctx, w.keys.Ready("b"), "aside").Err())
 		require.NoError(t, w.Client.Set(ctx, w.keys.Ready("b"), "wrong", 0).Err())
 		queries := []queue.Claim{w.sub("b").query(1), w.sub("a").query(1)}
 		calls := []*queue.Call{w.topic.Group("b").ClaimCall(queries[0]), w.topic.Group("a").ClaimCall(queries[1])}
@@ -139,7 +141,7 @@ func TestEachCallKeepsItsOwnError(t *testing.T) {
 		got, err := queries[1].ReadClaim(calls[1])
 		require.NoError(t, err)
 		require.Len(t, got.Messages, 1)
-		require.NoError(t, w.Client.Del(ctx, w.keys.Ready("b")).Err())
+		require.NoError(t, w.Client.Rename(ctx, "aside", w.keys.Ready("b")).Err())
 	}, "a", "b")
 }
 
@@ -155,17 +157,23 @@ func TestNoAnswerIsUnreachable(t *testing.T) {
 	require.True(t, queue.Unreachable(err))
 }
 
-// lossy is a connection that, when armed, loses the server's next answer and breaks.
+// lossy is a connection that, when armed, loses the server's answer to a script call and breaks.
 type lossy struct {
 	net.Conn
-	armed *atomic.Int32
-	lost  *atomic.Int32
+	armed  *atomic.Int32
+	called atomic.Bool
 }
 
-func (c lossy) Read(p []byte) (int, error) {
+func (c *lossy) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte("evalsha")) {
+		c.called.Store(true)
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *lossy) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if err == nil && c.armed.Add(-1) >= 0 {
-		c.lost.Add(1)
+	if err == nil && c.called.Swap(false) && c.armed.Add(-1) >= 0 {
 		_ = c.Conn.Close()
 		return 0, io.EOF
 	}
@@ -175,12 +183,12 @@ func (c lossy) Read(p []byte) (int, error) {
 // A client sends a command again when its answer is lost, so every call may run more than once.
 func TestCallsWhoseAnswersAreLostCountOnce(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		var armed, lost atomic.Int32
+		var armed atomic.Int32
 		client := redis.NewClient(&redis.Options{
 			Addr: w.Client.(*redis.Client).Options().Addr, MinRetryBackoff: -1, MaxRetryBackoff: -1,
 			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 				conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-				return lossy{conn, &armed, &lost}, err
+				return &lossy{Conn: conn, armed: &armed}, err
 			},
 		})
 		defer client.Close()
@@ -193,10 +201,9 @@ func TestCallsWhoseAnswersAreLostCountOnce(t *testing.T) {
 		w.Client = client
 		losing := func(f func()) {
 			t.Helper()
-			lost.Store(0)
 			armed.Store(2)
 			f()
-			require.EqualValues(t, 2, lost.Load())
+			require.LessOrEqual(t, armed.Load(), int32(0), "two answers were lost")
 		}
 
 		losing(func() { w.publishNow("1", "2", "3", "4", "5") })
@@ -260,7 +267,7 @@ func TestScriptsRunOnTheOldestRedisAndInTheEmbeddedOne(t *testing.T) {
 			require.Contains(t, commands, call[1], name)
 		}
 		require.NotRegexp(t, `#!|\b(struct|cmsgpack|cjson|bit)\.|~= nil|BYSCORE'\)|'(BYSCORE|REV|LT|GT|KEEPTTL)'`, source, name)
-		require.NotRegexp(t, `(?m)^\s*[A-Za-z_]+\s*=[^=]`, globals(source), name+" sets a global")
+		require.Empty(t, globals(source), name)
 	}
 }
 

@@ -350,3 +350,63 @@ func TestUnreadableStateFailsTheTest(t *testing.T) {
 	require.Len(t, failing.failures, 1)
 	require.Contains(t, failing.failures[0], "cannot read the state")
 }
+
+func TestTopicIsWholeWhileItIsUsed(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		f := newFixture(t, s)
+		stop, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			defer close(done)
+			group := f.topic.Group("b:*")
+			for n := uint64(100); ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				id, err := f.ids.Next(time.Now())
+				if err == nil {
+					err = f.topic.Publish(ctx, "PUBLISHER", n, []queue.Message{{ID: id, Body: []byte("body")}})
+				}
+				c := queue.Claim{Subscription: "OTHER", Number: n, Limit: 2, Lease: time.Minute, Bytes: 1}
+				call := group.ClaimCall(c)
+				if err == nil {
+					err = queue.Do(ctx, s.Client, call)
+				}
+				var claimed queue.Claimed
+				if err == nil {
+					claimed, err = c.ReadClaim(call)
+				}
+				for i := range claimed.Messages {
+					if err == nil {
+						err = queue.Do(ctx, s.Client, group.AckCalls([]*queue.Leased{&claimed.Messages[i]})...)
+					}
+				}
+				if err == nil && n%10 == 0 && n < 150 {
+					err = f.topic.Register(ctx, fmt.Sprint(n), queue.GroupOptions{})
+				}
+				if err != nil {
+					done <- err
+					return
+				}
+			}
+		}()
+		for range 50 {
+			Check(t, s.Client, s.Prefix)
+		}
+		close(stop)
+		require.NoError(t, <-done)
+	})
+}
+
+func TestFullServerCanBeChecked(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t, "--maxmemory-policy", "noeviction").Client(t)
+	f := newFixture(t, redistest.Server{Client: client, Prefix: "own"})
+	require.NoError(t, client.ConfigSet(ctx, "maxmemory", "1").Err())
+	Check(t, client, "own")
+	require.NoError(t, client.HDel(ctx, f.keys.Leases("a"), f.unack).Err())
+	found, err := Violations(ctx, client, "own")
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+}

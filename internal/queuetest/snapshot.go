@@ -205,15 +205,28 @@ func (s *snapshot) read(ctx context.Context, client redis.UniversalClient, scann
 
 // readKeys reads the keys at one time. All are in one slot.
 func readKeys(ctx context.Context, client redis.UniversalClient, keys []string) ([]*value, error) {
-	values := make([]*value, 0, len(keys))
+	values, err := readIn(ctx, client.TxPipelined, keys)
+	if redis.HasErrorPrefix(err, "OOM") || redis.HasErrorPrefix(err, "EXECABORT") {
+		// A server that is full takes no transactions. Whoever fills it keeps the topic quiet.
+		values, err = readIn(ctx, client.Pipelined, keys)
+	}
+	return values, err
+}
+
+type pipelined func(context.Context, func(redis.Pipeliner) error) ([]redis.Cmder, error)
+
+func readIn(ctx context.Context, pipelined pipelined, keys []string) ([]*value, error) {
+	var values []*value
+	var types []*redis.StatusCmd
 	var collect []func()
-	_, err := client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+	_, err := pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, key := range keys {
 			v := &value{key: key}
 			_, rest, _ := strings.Cut(key, "}:")
 			v.kind, v.name, _ = strings.Cut(rest, ":")
 			typ, ttl := p.Type(ctx, key), p.PTTL(ctx, key)
 			content := v.load(ctx, p)
+			types = append(types, typ)
 			collect = append(collect, func() {
 				if v.typ = typ.Val(); v.typ != "none" {
 					v.ttl = ttl.Val()
@@ -224,12 +237,11 @@ func readKeys(ctx context.Context, client redis.UniversalClient, keys []string) 
 		}
 		return nil
 	})
-	var answered redis.Error
-	if err != nil && !errors.As(err, &answered) { // a key of a wrong type is a violation, not a failure
-		return nil, err
-	}
-	for _, f := range collect {
-		f()
+	for i, f := range collect {
+		if types[i].Err() != nil {
+			return nil, err
+		}
+		f() // that a key of a wrong type was not read is a violation, not a failure
 	}
 	return values, nil
 }

@@ -1,0 +1,255 @@
+package queue_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// live takes messages through every transition, of several topics, with the wake-ups between processes.
+func live(t *testing.T, s redistest.Server) {
+	m, closeMailbox := queue.OpenMailbox(s.Client, s.Prefix)
+	defer closeMailbox()
+	for i := range 3 { // on a cluster, each is in a slot of its own
+		w := newWorld(t, s, fmt.Sprintf("topic {%d}", i), "a", "b")
+		w.live(m)
+	}
+	queuetest.CheckDrained(t, s.Client, s.Prefix)
+}
+
+func (w *world) live(m *queue.Mailbox) {
+	subscriber, holder, standby := receive(w.t, m), receive(w.t, m), receive(w.t, m)
+	for _, r := range []*receiver{subscriber, holder, standby} {
+		defer r.stop()
+		r.connected(w.Server)
+	}
+	require.Equal(w.t, queue.Holder, w.promote(holder.address).Role)
+	require.Equal(w.t, queue.Standby, w.promote(standby.address).Role)
+
+	a, b := w.sub("a"), w.sub("b")
+	woken := func() {
+		w.t.Helper()
+		require.Equal(w.t, "", subscriber.argument())
+	}
+	waits := func() {
+		w.t.Helper()
+		require.True(w.t, a.claim(9, idle(9, subscriber.address)).Waits)
+	}
+
+	// Published, delayed and direct.
+	waits()
+	w.publish(now("1").with(queue.Options{MaxDeliveries: 1}), now("2"), in("3", 20*time.Millisecond))
+	woken()
+	require.NotEmpty(w.t, holder.argument())
+	require.NotEmpty(w.t, standby.argument())
+	w.publish() // repeated below, with nothing left of it
+	claimed := held(a.claim(9))
+	require.Len(w.t, claimed, 2)
+	w.do(a.group.ExtendCalls(claimed, time.Minute)...)
+
+	// Nacked in the three ways, and released.
+	waits()
+	require.Equal(w.t, 2, a.nack(failed(claimed[0]), failed(claimed[1], after(time.Millisecond))))
+	woken()
+	claimed = held(a.claim(9))
+	waits()
+	require.Equal(w.t, 1, a.release(claimed...))
+	woken()
+	waits()
+	w.passUntil(int64(w.score(w.keys.Pending(), "3")))
+	w.promote(holder.address)
+	woken()
+	require.Equal(w.t, []string{"1", "2", "3"}, w.ready("a"))
+
+	// Expired, twice.
+	for _, want := range []string{"1", "1"} {
+		claimed = held(a.claim(1, lease(time.Millisecond)))
+		require.Equal(w.t, want, string(claimed[0].Body))
+		require.Len(w.t, held(a.claim(9)), map[string]int{"1": 2}[want])
+		w.pass(3 * time.Millisecond)
+		require.True(w.t, w.promote(holder.address).Expired)
+		w.expire()
+		for _, id := range w.zset(w.keys.Unack("a")) {
+			require.NotEqual(w.t, want, id)
+		}
+		for _, name := range w.unack("a") {
+			require.Equal(w.t, 1, a.release(&queue.Leased{ID: w.id[name], Token: w.field(w.keys.Leases("a"), name)}))
+		}
+	}
+	require.Equal(w.t, []string{"1"}, w.dead("a"))
+
+	// Acked in one group after the other, and purged.
+	for _, s := range []*sub{a, b} {
+		for {
+			claimed := s.claim(9)
+			if len(claimed.Messages) == 0 {
+				break
+			}
+			require.Equal(w.t, len(claimed.Messages), s.ack(held(claimed)...))
+		}
+	}
+	require.Equal(w.t, []string{"1"}, w.stored())
+	require.NoError(w.t, w.topic.Register(ctx, "a", queue.GroupOptions{MaxDeliveries: 5, Retention: time.Millisecond}))
+	w.pass(3 * time.Millisecond)
+	require.True(w.t, w.promote(holder.address).Purge)
+	require.False(w.t, w.purge())
+
+	w.do(w.topic.ResignCall(holder.address))
+	for standby.argument() != "0" {
+	}
+	require.Equal(w.t, queue.Holder, w.promote(standby.address).Role)
+	require.NoError(w.t, a.group.Leave(ctx, subscriber.address))
+}
+
+// argument is what the receiver is woken with next.
+func (r *receiver) argument() string {
+	r.t.Helper()
+	select {
+	case argument := <-r.woken:
+		return argument
+	case <-time.After(patience):
+		require.Fail(r.t, "not woken", r.address)
+		return ""
+	}
+}
+
+func TestLifeOfMessages(t *testing.T) {
+	redistest.Both(t, live)
+}
+
+func TestLifeOfMessagesOnACluster(t *testing.T) {
+	t.Parallel()
+	in := redistest.Start(t, "--cluster-enabled", "yes")
+	node := in.Client(t)
+	for slots := range slices.Chunk(slotNumbers(), 1024) {
+		require.NoError(t, node.ClusterAddSlots(ctx, slots...).Err())
+	}
+	require.Eventually(t, func() bool {
+		return strings.Contains(node.ClusterInfo(ctx).Val(), "cluster_state:ok")
+	}, patience, 10*time.Millisecond)
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{in.Addr()}})
+	defer client.Close()
+	live(t, redistest.Server{Client: client, Prefix: "own"})
+	require.NotEqual(t, slotOf("topic %7B0%7D"), slotOf("topic %7B1%7D"))
+}
+
+func slotNumbers() []int {
+	slots := make([]int, 16384)
+	for i := range slots {
+		slots[i] = i
+	}
+	return slots
+}
+
+// On a cluster a script does not learn of receivers on other nodes, so nobody is passed over.
+func TestClusterWakesNoMoreThanItNeeds(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		options := w.Client.(*redis.Client).Options()
+		cluster := redis.NewClusterClient(&redis.ClusterOptions{
+			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+				return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: options.Addr}}}}, nil
+			},
+		})
+		defer cluster.Close()
+		w.topic = queue.NewTopic(cluster, w.Prefix, "topic")
+		nobody := &inbox{w: w, channel: queue.MailboxChannel(w.Prefix, "elsewhere")}
+		inbox := w.inbox()
+		nobody.wait("a", "1", "2")
+		inbox.wait("a", "3", "4")
+		w.publishNow("x", "y", "z")
+		require.Equal(t, []string{"3"}, inbox.received())
+		s := w.sub("a")
+		claimed := held(s.claim(9))
+		nobody.wait("a", "5")
+		require.Equal(t, 1, s.nack(failed(claimed[0])))
+		require.Equal(t, []string{"4"}, inbox.received())
+		require.Equal(t, 2, s.release(claimed[1:]...))
+		require.Empty(t, inbox.received())
+		require.Empty(t, w.waiters("a"))
+	}, "a")
+}
+
+func TestLifeOfMessagesOfAUserWhoMayOnlyUseThePrefix(t *testing.T) {
+	t.Parallel()
+	admin := redistest.Start(t).Client(t)
+	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "&own:*", "+@all", "-@dangerous", "-@admin").Err())
+	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
+	defer user.Close()
+	live(t, redistest.Server{Client: user, Prefix: "own"})
+}
+
+// A server that is asked to tells every command, those of scripts after the call of the script.
+func TestScriptsTouchOnlyKeysThatTheyDeclare(t *testing.T) {
+	t.Parallel()
+	in := redistest.Start(t)
+	monitor, err := net.Dial("tcp", in.Addr())
+	require.NoError(t, err)
+	defer monitor.Close()
+	_, err = monitor.Write([]byte("MONITOR\r\n"))
+	require.NoError(t, err)
+	lines := bufio.NewReaderSize(monitor, 1<<20)
+	_, err = lines.ReadString('\n') // OK
+	require.NoError(t, err)
+
+	client := in.Client(t)
+	live(t, redistest.Server{Client: client, Prefix: "own"})
+	require.NoError(t, client.Echo(ctx, "the end").Err())
+
+	declared, script, used := map[string]bool{}, "", map[string]int{}
+	for {
+		line, err := lines.ReadString('\n')
+		require.NoError(t, err)
+		words, lua := monitored(t, line)
+		if words[0] == "echo" {
+			break
+		}
+		switch {
+		case !lua:
+			if words[0] != "evalsha" && words[0] != "eval" {
+				continue
+			}
+			script, declared = words[1], map[string]bool{}
+			n, err := strconv.Atoi(words[2])
+			require.NoError(t, err)
+			for _, key := range words[3 : 3+n] {
+				declared[key] = true
+			}
+		case words[0] == "PUBLISH" || words[0] == "TIME":
+		default:
+			used[script]++
+			if !declared[words[1]] {
+				t.Errorf("%.200q uses %q, which it does not declare: %q", script, words[1], words)
+			}
+		}
+	}
+	require.Len(t, used, len(queue.ScriptSources()), "every script was seen")
+}
+
+var quoted = regexp.MustCompile(`"((?:[^"\\]|\\.)*)"`)
+
+// monitored takes a line apart, such as: +1700000000.123456 [0 lua] "HGET" "key" "field"
+func monitored(t *testing.T, line string) (words []string, lua bool) {
+	t.Helper()
+	head, _, _ := strings.Cut(line, "]")
+	for _, m := range quoted.FindAllString(line, -1) {
+		word, err := strconv.Unquote(m)
+		require.NoError(t, err, line)
+		words = append(words, word)
+	}
+	require.NotEmpty(t, words, line)
+	return words, strings.HasSuffix(head, " lua")
+}

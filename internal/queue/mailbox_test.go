@@ -1,0 +1,358 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// patience is for what happens at once, on a machine that is busy.
+const patience = 20 * time.Second
+
+// receiver is one receiver of a mailbox.
+type receiver struct {
+	t       testing.TB
+	address string
+	stop    func()
+	woken   chan string
+}
+
+func receive(t testing.TB, m *queue.Mailbox) *receiver {
+	r := &receiver{t: t, woken: make(chan string, 1000)}
+	r.address, r.stop = m.Receive(func(argument string) { r.woken <- argument })
+	return r
+}
+
+// gets waits for an argument, and passes over calls to look for what was lost.
+func (r *receiver) gets(want string) {
+	r.t.Helper()
+	for {
+		select {
+		case got := <-r.woken:
+			if got == want {
+				return
+			}
+			require.Empty(r.t, got)
+		case <-time.After(patience):
+			require.Fail(r.t, "not woken", "%s with %q", r.address, want)
+		}
+	}
+}
+
+// connected waits until the mailbox is, and lets pass what comes of that.
+func (r *receiver) connected(s redistest.Server) {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool {
+		return s.Client.PubSubNumSub(ctx, r.channel()).Val()[r.channel()] > 0
+	}, patience, time.Millisecond)
+	post(r.t, s, r.channel(), r.name()+" connected")
+	r.gets("connected")
+}
+
+func (r *receiver) channel() string { return r.address[:strings.LastIndexByte(r.address, '|')] }
+func (r *receiver) name() string    { return r.address[strings.LastIndexByte(r.address, '|')+1:] }
+
+func mailbox(t testing.TB, s redistest.Server) *queue.Mailbox {
+	m, closeMailbox := queue.OpenMailbox(s.Client, s.Prefix)
+	t.Cleanup(closeMailbox)
+	return m
+}
+
+// post sends to a mailbox's channel.
+func post(t testing.TB, s redistest.Server, channel, payload string) {
+	t.Helper()
+	require.NoError(t, s.Client.Publish(ctx, channel, payload).Err())
+}
+
+func TestMailboxWakesTheReceiverThatIsNamed(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		m := mailbox(t, s)
+		one, two := receive(t, m), receive(t, m)
+		one.connected(s)
+		two.connected(s)
+		require.NotEqual(t, one.address, two.address)
+		require.Equal(t, one.channel(), two.channel())
+		require.True(t, strings.HasPrefix(one.channel(), s.Prefix+":mailbox:"))
+		for _, payload := range []string{"nobody", "nobody x", "", " ", one.name() + "0 x", one.name() + " first",
+			one.name() + " of several words", one.name(), two.name() + " second"} {
+			post(t, s, one.channel(), payload)
+		}
+		two.gets("second")
+		require.Equal(t, "first", <-one.woken)
+		require.Equal(t, "of several words", <-one.woken)
+		require.Equal(t, "", <-one.woken)
+		require.Empty(t, one.woken)
+	})
+}
+
+func TestMailboxWakesAllForAStar(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		m := mailbox(t, s)
+		one, two := receive(t, m), receive(t, m)
+		one.connected(s)
+		two.connected(s)
+		post(t, s, one.channel(), "*")
+		one.gets("")
+		two.gets("")
+	})
+}
+
+func TestReceiverThatStoppedIsNotWoken(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		m := mailbox(t, s)
+		one, two := receive(t, m), receive(t, m)
+		one.connected(s)
+		two.connected(s)
+		one.stop()
+		one.stop()
+		post(t, s, one.channel(), one.name())
+		post(t, s, one.channel(), "*")
+		post(t, s, one.channel(), two.name()+" end")
+		two.gets("end")
+		require.Empty(t, one.woken)
+		three := receive(t, m)
+		require.NotEqual(t, one.address, three.address, "an address is not used again")
+	})
+}
+
+func TestProcessHasOneMailboxForAClientAndPrefix(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		first, closeFirst := queue.OpenMailbox(s.Client, s.Prefix)
+		second, closeSecond := queue.OpenMailbox(s.Client, s.Prefix)
+		require.Same(t, first, second)
+		other, closeOther := queue.OpenMailbox(s.Client, s.Prefix+"2")
+		defer closeOther()
+		require.NotSame(t, first, other)
+
+		r := receive(t, second)
+		r.connected(s)
+		subscribers := func() int64 { return s.Client.PubSubNumSub(ctx, r.channel()).Val()[r.channel()] }
+		require.EqualValues(t, 1, subscribers())
+		closeFirst()
+		closeFirst() // is the same user's
+		post(t, s, r.channel(), r.name()+" still open")
+		r.gets("still open")
+		closeSecond()
+		require.Eventually(t, func() bool { return subscribers() == 0 }, patience, time.Millisecond)
+
+		third, closeThird := queue.OpenMailbox(s.Client, s.Prefix)
+		defer closeThird()
+		require.NotSame(t, first, third)
+		receive(t, third).connected(s)
+	})
+}
+
+// odd is a client that cannot be a key of a map.
+type odd struct {
+	redis.UniversalClient
+	_ []int
+}
+
+func TestMailboxOfAClientThatCannotBeCompared(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		s.Client = odd{UniversalClient: s.Client}
+		m := mailbox(t, s)
+		require.NotSame(t, m, mailbox(t, s))
+		receive(t, m).connected(s)
+	})
+}
+
+func TestMailboxWakesAllWhenItConnectsAgain(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client(t)
+	s := redistest.Server{Client: client, Prefix: "own"}
+	m := mailbox(t, s)
+	one, two := receive(t, m), receive(t, m)
+	one.connected(s)
+	two.connected(s)
+	for range 3 {
+		require.EqualValues(t, 1, client.ClientKillByFilter(ctx, "TYPE", "pubsub").Val())
+		one.gets("")
+		two.gets("")
+	}
+	post(t, s, one.channel(), one.name()+" x")
+	one.gets("x")
+}
+
+func TestMailboxOfAServerThatComesUpLater(t *testing.T) {
+	t.Parallel()
+	in := redistest.Start(t)
+	in.Kill()
+	s := redistest.Server{Client: in.Client(t), Prefix: "own"}
+	m := mailbox(t, s)
+	r := receive(t, m)
+	require.Error(t, m.Check(ctx))
+	in.Restart()
+	r.gets("")
+	require.NoError(t, m.Check(ctx))
+	post(t, s, r.channel(), r.name()+" x")
+	r.gets("x")
+}
+
+func TestMailboxOfAClosedClientCanBeClosed(t *testing.T) {
+	t.Parallel()
+	_, client := redistest.Embedded(t)
+	_, closeMailbox := queue.OpenMailbox(client, "own")
+	require.NoError(t, client.Close())
+	closeMailbox()
+}
+
+func TestCheckTellsThatChannelsAreForbidden(t *testing.T) {
+	t.Parallel()
+	admin := redistest.Start(t).Client(t)
+	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "resetchannels", "+@all").Err())
+	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
+	defer user.Close()
+	m := mailbox(t, redistest.Server{Client: user, Prefix: "own"})
+	require.ErrorContains(t, m.Check(ctx), "own:mailbox:")
+	require.ErrorContains(t, m.Check(ctx), "NOPERM")
+}
+
+func TestReceiversPollMoreRarelyTheMoreThereAre(t *testing.T) {
+	t.Parallel()
+	_, client := redistest.Embedded(t)
+	m := mailbox(t, redistest.Server{Client: client, Prefix: "own"})
+	for n, want := range map[int]time.Duration{1: 5025 * time.Millisecond, 101: 7525 * time.Millisecond,
+		2200: time.Minute, 3000: time.Minute} {
+		var stops []func()
+		for range n {
+			_, stop := m.Receive(func(string) {})
+			stops = append(stops, stop)
+		}
+		require.Equal(t, want, m.Poll())
+		for _, stop := range stops {
+			stop()
+		}
+	}
+	require.Equal(t, 5*time.Second, m.Poll())
+}
+
+// Addresses go through scripts, which take them apart.
+func TestPublishWakesAReceiverOfAMailbox(t *testing.T) {
+	for _, prefix := range []string{"plain", "with|bar", "with space"} {
+		t.Run(prefix, func(t *testing.T) {
+			redistest.Both(t, func(t *testing.T, s redistest.Server) {
+				s.Prefix += prefix
+				w := newWorld(t, s, "topic", "a")
+				m := mailbox(t, s)
+				subscriber, scheduler := receive(t, m), receive(t, m)
+				subscriber.connected(s)
+				scheduler.connected(s)
+				require.True(t, w.sub("a").claim(1, idle(1, subscriber.address)).Waits)
+				require.Equal(t, queue.Holder, w.promote(scheduler.address).Role)
+				w.publish(now("x"), at("y", w.now()+10_000))
+				require.Equal(t, "", <-subscriber.woken)
+				var ms int
+				_, err := fmt.Sscan(<-scheduler.woken, &ms)
+				require.NoError(t, err)
+				require.Greater(t, ms, 0)
+				require.LessOrEqual(t, ms, 10_000)
+			})
+		})
+	}
+}
+
+// watch runs WatchTopics until the test ends.
+func watch(t *testing.T, s redistest.Server) (found chan string, failures chan error, stop func()) {
+	found, failures = make(chan string, 1000), make(chan error, 1000)
+	ended := make(chan struct{})
+	until, cancel := context.WithCancel(ctx)
+	go func() {
+		defer close(ended)
+		queue.WatchTopics(until, s.Client, s.Prefix, func(topic string) { found <- topic }, func(err error) { failures <- err })
+	}()
+	stop = func() {
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			t.Error("WatchTopics does not end")
+		}
+	}
+	t.Cleanup(stop)
+	return found, failures, stop
+}
+
+func next(t *testing.T, found chan string, want string) {
+	t.Helper()
+	for {
+		select {
+		case topic := <-found:
+			if topic == want {
+				return
+			}
+		case <-time.After(patience):
+			require.Fail(t, "not found", want)
+		}
+	}
+}
+
+func TestTopicsAreFoundThatAreThereAndThatCome(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		newWorld(t, s, "old", "a")
+		found, failures, stop := watch(t, s)
+		next(t, found, "old")
+		before := time.Now()
+		for _, name := range []string{"new", "{new} topic"} {
+			newWorld(t, s, name, "a")
+			next(t, found, name)
+		}
+		require.Less(t, time.Since(before), patience)
+		stop()
+		require.Empty(t, failures)
+	})
+}
+
+func TestTopicsAreFoundAgainAfterALostConnection(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client(t)
+	s := redistest.Server{Client: client, Prefix: "own"}
+	newWorld(t, s, "one", "a")
+	found, _, _ := watch(t, s)
+	next(t, found, "one")
+	require.NoError(t, client.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
+	require.NoError(t, client.SAdd(ctx, queue.Registry(s.Prefix), "unannounced").Err())
+	next(t, found, "unannounced")
+}
+
+func TestUnreadableRegistryIsReadAgain(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		require.NoError(t, s.Client.Set(ctx, queue.Registry(s.Prefix), "not a set", 0).Err())
+		found, failures, _ := watch(t, s)
+		select {
+		case err := <-failures:
+			require.ErrorContains(t, err, "WRONGTYPE")
+		case <-time.After(patience):
+			require.Fail(t, "nothing was said")
+		}
+		require.NoError(t, s.Client.Del(ctx, queue.Registry(s.Prefix)).Err())
+		require.NoError(t, s.Client.SAdd(ctx, queue.Registry(s.Prefix), "unannounced").Err())
+		next(t, found, "unannounced")
+	})
+}
+
+func TestWatchOfAClosedClientIsQuietAndEnds(t *testing.T) {
+	t.Parallel()
+	_, client := redistest.Embedded(t)
+	s := redistest.Server{Client: client, Prefix: "own"}
+	newWorld(t, s, "topic", "a")
+	found, failures, stop := watch(t, s)
+	next(t, found, "topic")
+	require.NoError(t, client.Close())
+	select {
+	case err := <-failures:
+		require.True(t, errors.Is(err, redis.ErrClosed), err)
+	case <-time.After(50 * time.Millisecond): // the registry is read rarely
+	}
+	stop()
+	require.LessOrEqual(t, len(failures), 3, "it does not spin")
+}

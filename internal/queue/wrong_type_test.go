@@ -1,0 +1,139 @@
+package queue_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// transitions are calls of every script, each on a topic of groups a and b in which it has something
+// to do with every key that it declares.
+var transitions = map[string]func(w *world) (call func() error){
+	"open": func(w *world) func() error {
+		return func() error {
+			_, err := queue.NewTopic(w.Client, w.Prefix, w.topic.Name).Groups(ctx)
+			return err
+		}
+	},
+	"register": func(w *world) func() error {
+		w.publish(in("x", time.Hour))
+		return func() error { return w.topic.Register(ctx, "c", standard) }
+	},
+	"publish": func(w *world) func() error {
+		messages := w.make(now("x").with(queue.Options{MaxDeliveries: 1}), in("y", time.Hour))
+		return func() error { return w.topic.Publish(ctx, "P", 1, messages) }
+	},
+	"claim": func(w *world) func() error {
+		w.publishNow("x", "y")
+		s := w.sub("a")
+		s.claim(1)
+		return run(w, s.group.ClaimCall(s.query(5, idle(9, "channel|1"))))
+	},
+	"ack": func(w *world) func() error {
+		s, claimed := w.inHand()
+		return run(w, s.group.AckCalls(claimed)...)
+	},
+	"nack": func(w *world) func() error {
+		s, claimed := w.inHand()
+		return run(w, s.group.NackCalls([]queue.Failure{failed(claimed[0]), failed(claimed[1], after(time.Hour)),
+			failed(claimed[2], dead)}, time.Hour)...)
+	},
+	"release": func(w *world) func() error {
+		s, claimed := w.inHand()
+		return run(w, s.group.ReleaseCalls(claimed)...)
+	},
+	"extend": func(w *world) func() error {
+		s, claimed := w.inHand()
+		return run(w, s.group.ExtendCalls(claimed, 2*time.Hour)...)
+	},
+	"promote": func(w *world) func() error {
+		for _, g := range []string{"a", "b"} {
+			s, claimed := w.inHand()
+			s.nack(failed(claimed[0], dead), failed(claimed[1], after(time.Minute)))
+			w.sub(g).claim(2)
+		}
+		w.publish(in("pending", time.Minute))
+		w.travel(2 * time.Minute)
+		groups, err := w.topic.Groups(ctx)
+		require.NoError(w.t, err)
+		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute))
+	},
+	"expire": func(w *world) func() error {
+		w.publish(now("x").with(queue.Options{MaxDeliveries: 1}), now("y"), now("z"))
+		for _, g := range []string{"a", "b"} {
+			require.NoError(w.t, w.Client.HSet(ctx, w.keys.Deliveries(g), w.id["x"], "0 s -").Err())
+			s := w.sub(g)
+			s.claim(1)
+			s.claim(1)
+		}
+		w.travel(2 * time.Hour)
+		return func() error { _, err := w.topic.Expire(ctx); return err }
+	},
+	"purge": func(w *world) func() error {
+		w.publish(now("x").with(queue.Options{MaxDeliveries: 1}), now("y"))
+		w.die("a", 2)
+		w.die("b", 1)
+		w.travel(2 * time.Hour)
+		return func() error { _, err := w.topic.Purge(ctx); return err }
+	},
+	"resign": func(w *world) func() error {
+		w.promote("channel|1")
+		return run(w, w.topic.ResignCall("channel|1"))
+	},
+}
+
+func run(w *world, calls ...*queue.Call) func() error {
+	return func() error { return queue.Do(ctx, w.Client, calls...) }
+}
+
+// inHand publishes three messages and claims them.
+func (w *world) inHand() (*sub, []*queue.Leased) {
+	w.publish(now("1").with(queue.Options{MaxDeliveries: 9}), now("2"), now("3"), now("4"))
+	s := w.sub("a")
+	return s, held(s.claim(3))
+}
+
+// Each script checks the types of its keys before it writes, so that it does all or nothing.
+func TestKeyOfAWrongTypeFailsTheScriptAndChangesNothing(t *testing.T) {
+	for name, prepare := range transitions {
+		t.Run(name, func(t *testing.T) {
+			redistest.Both(t, func(t *testing.T, s redistest.Server) {
+				topics := 0
+				fresh := func() (*world, func() error) {
+					topics++
+					w := newWorld(t, s, fmt.Sprint("topic", topics), "a", "b")
+					return w, prepare(w)
+				}
+				w, call := fresh()
+				r := w.record()
+				require.NoError(t, call())
+				calls := r.take()
+				require.Len(t, calls, 1)
+				keys := len(keysOf(calls[0]))
+
+				for i := range keys {
+					w, call := fresh()
+					key := w.rename(keysOf(calls[0])[i], "topic1", w.topic.Name)
+					require.NoError(t, w.Client.Del(ctx, key).Err())
+					if slices.Contains([]string{w.keys.Publisher("P"), w.keys.Claim("SUB1")}, key) {
+						require.NoError(t, w.Client.RPush(ctx, key, "wrong").Err())
+					} else {
+						require.NoError(t, w.Client.Set(ctx, key, "wrong", 0).Err())
+					}
+					w.unchanged(func() { require.ErrorContains(t, call(), "WRONGTYPE", key) })
+				}
+			})
+		})
+	}
+}
+
+// rename returns the same key of another topic.
+func (w *world) rename(key, from, to string) string {
+	return w.Prefix + ":{" + to + key[len(w.Prefix+":{"+from):]
+}
