@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -108,6 +109,7 @@ func checkLease(d time.Duration) error {
 type Subscriber struct {
 	config SubscriberConfig
 	logger watermill.LoggerAdapter
+	wakes  atomic.Bool // the mailbox was checked
 
 	mu            sync.Mutex
 	closed        bool
@@ -196,13 +198,19 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, err
 	}
+	if !s.wakes.Load() {
+		if err := queue.CheckMailbox(ctx, s.config.Client, s.config.KeyPrefix); err != nil {
+			return nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
+		}
+		s.wakes.Store(true)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, fmt.Errorf("subscriber: %w", ErrClosed)
 	}
 	if s.running == nil {
-		if s.running, err = s.start(ctx); err != nil {
+		if s.running, err = s.start(); err != nil {
 			return nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
 		}
 	}
@@ -222,7 +230,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 }
 
 // start begins what the subscriptions share. s.mu is held.
-func (s *Subscriber) start(ctx context.Context) (*runtime, error) {
+func (s *Subscriber) start() (*runtime, error) {
 	sched, err := scheduler.New(scheduler.Config{
 		Client:    s.config.Client,
 		KeyPrefix: s.config.KeyPrefix,
@@ -233,10 +241,6 @@ func (s *Subscriber) start(ctx context.Context) (*runtime, error) {
 	}
 	r := &runtime{scheduler: sched, stopped: make(chan struct{})}
 	r.mailbox, r.closeMailbox = queue.OpenMailbox(s.config.Client, s.config.KeyPrefix)
-	if err := r.mailbox.Check(ctx); err != nil {
-		r.closeMailbox()
-		return nil, err
-	}
 	running, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go func() {

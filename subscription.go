@@ -430,6 +430,7 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 	if errors.Is(err, queue.ErrUnregistered) {
 		// The server lost its data. The group is to exist as long as it is subscribed to.
 		s.logger.Info("The consumer group is gone from Redis, registering it again", nil)
+		s.mailbox.DataLost() // the sooner other groups are back, the less they miss
 		s.claimAgain()
 		return s.topic.Register(s.calls, s.group.Name, s.options)
 	}

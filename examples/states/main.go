@@ -47,17 +47,17 @@ func run(ctx context.Context, addr, prefix string) error {
 	defer client.Close()
 	cli := redis.NewClient(&redis.Options{Addr: addr, Protocol: 2})
 	defer cli.Close()
-	s := &session{ctx: ctx, addr: addr, prefix: prefix, client: client, cli: cli.Conn()}
-	defer s.cli.Close()
-	if err := s.removeKeys(); err != nil {
+	w := &walk{ctx: ctx, addr: addr, prefix: prefix, client: client, cli: cli.Conn()}
+	defer w.cli.Close()
+	if err := w.removeKeys(); err != nil {
 		return err
 	}
-	return errors.Join(s.allSteps(), s.removeKeys())
+	return errors.Join(w.allSteps(), w.removeKeys())
 }
 
-func (s *session) allSteps() error {
+func (w *walk) allSteps() error {
 	for _, step := range []func() error{
-		s.register, s.publish, s.promote, s.crash, s.takeBack, s.nack, s.die, s.requeue,
+		w.register, w.publish, w.promote, w.crash, w.takeBack, w.nack, w.die, w.requeue,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -66,9 +66,9 @@ func (s *session) allSteps() error {
 	return nil
 }
 
-func (s *session) register() error {
-	s.title("A consumer group exists")
-	billing, err := s.subscriber(s.client)
+func (w *walk) register() error {
+	w.title("A consumer group exists")
+	billing, err := w.subscriber(w.client)
 	if err != nil {
 		return err
 	}
@@ -76,16 +76,16 @@ func (s *session) register() error {
 	if err := billing.SubscribeInitialize("orders"); err != nil {
 		return err
 	}
-	s.show("SMEMBERS", s.prefix+":topics")
-	s.show("HMGET", s.key("meta"), "layout", "groups")
-	s.show("HGETALL", s.key("groups"))
+	w.show("SMEMBERS", w.prefix+":topics")
+	w.show("HMGET", w.key("meta"), "layout", "groups")
+	w.show("HGETALL", w.key("groups"))
 	return nil
 }
 
-func (s *session) publish() error {
-	s.title("A message is published with a delay: it is pending")
+func (w *walk) publish() error {
+	w.title("A message is published with a delay: it is pending")
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
-		Client: s.client, KeyPrefix: s.prefix, Marshaler: redisdelay.JSONMarshaler{},
+		Client: w.client, KeyPrefix: w.prefix, Marshaler: redisdelay.JSONMarshaler{},
 	}, nil)
 	if err != nil {
 		return err
@@ -97,141 +97,141 @@ func (s *session) publish() error {
 	if err := publisher.Publish("orders", msg); err != nil {
 		return err
 	}
-	s.show("ZRANGE", s.key("pending"), "0", "-1", "WITHSCORES")
-	s.show("HGETALL", s.key("messages"))
-	s.show("HGETALL", s.key("options"))
-	s.showScheduler()
-	s.showLike("GET", "publisher:*")
+	w.show("ZRANGE", w.key("pending"), "0", "-1", "WITHSCORES")
+	w.show("HGETALL", w.key("messages"))
+	w.show("HGETALL", w.key("options"))
+	w.showScheduler()
+	w.showLike("GET", "publisher:*")
 	return nil
 }
 
-func (s *session) promote() error {
-	s.title("A scheduler runs, and the message is due: it is ready")
-	stop, err := s.scheduler()
+func (w *walk) promote() error {
+	w.title("A scheduler runs, and the message is due: it is ready")
+	stop, err := w.scheduler()
 	if err != nil {
 		return err
 	}
 	defer stop()
-	if err := s.await(1, "LLEN", s.key("ready:billing")); err != nil {
+	if err := w.await(1, "LLEN", w.key("ready:billing")); err != nil {
 		return err
 	}
-	s.show("ZCARD", s.key("pending"))
-	s.show("LRANGE", s.key("ready:billing"), "0", "-1")
-	s.showScheduler()
+	w.show("ZCARD", w.key("pending"))
+	w.show("LRANGE", w.key("ready:billing"), "0", "-1")
+	w.showScheduler()
 	return nil
 }
 
-func (s *session) crash() error {
-	s.title("A subscriber claims it: it is in unack, under a lease")
-	client := redis.NewClient(&redis.Options{Addr: s.addr})
-	billing, err := s.subscriber(client)
+func (w *walk) crash() error {
+	w.title("A subscriber claims it: it is in unack, under a lease")
+	client := redis.NewClient(&redis.Options{Addr: w.addr})
+	billing, err := w.subscriber(client)
 	if err != nil {
 		return err
 	}
 	defer billing.Close()
-	messages, err := billing.Subscribe(s.ctx, "orders")
+	messages, err := billing.Subscribe(w.ctx, "orders")
 	if err != nil {
 		return err
 	}
-	if _, err := receive(s.ctx, messages); err != nil {
+	if _, err := receive(w.ctx, messages); err != nil {
 		return err
 	}
-	s.show("LLEN", s.key("ready:billing"))
-	s.show("ZRANGE", s.key("unack:billing"), "0", "-1", "WITHSCORES")
-	s.show("HGETALL", s.key("leases:billing"))
-	if err := s.await(1, "HEXISTS", s.key("scheduler"), "holder"); err != nil {
+	w.show("LLEN", w.key("ready:billing"))
+	w.show("ZRANGE", w.key("unack:billing"), "0", "-1", "WITHSCORES")
+	w.show("HGETALL", w.key("leases:billing"))
+	if err := w.await(1, "HEXISTS", w.key("scheduler"), "holder"); err != nil {
 		return err
 	}
-	s.showScheduler()
+	w.showScheduler()
 	return client.Close() // the subscriber can no longer extend the lease: as if its process had died
 }
 
-func (s *session) takeBack() error {
-	s.title("The lease runs out: the message is ready again, and a suspect")
-	stop, err := s.scheduler()
+func (w *walk) takeBack() error {
+	w.title("The lease runs out: the message is ready again, and a suspect")
+	stop, err := w.scheduler()
 	if err != nil {
 		return err
 	}
 	defer stop()
-	if err := s.await(1, "LLEN", s.key("ready:billing")); err != nil {
+	if err := w.await(1, "LLEN", w.key("ready:billing")); err != nil {
 		return err
 	}
-	s.show("LRANGE", s.key("ready:billing"), "0", "-1")
-	s.show("HGETALL", s.key("deliveries:billing"))
+	w.show("LRANGE", w.key("ready:billing"), "0", "-1")
+	w.show("HGETALL", w.key("deliveries:billing"))
 	return nil
 }
 
-func (s *session) nack() error {
-	s.title("It is delivered and nacked with a delay: it is in retry")
-	return s.consume(func(messages <-chan *message.Message) error {
-		msg, err := receive(s.ctx, messages)
+func (w *walk) nack() error {
+	w.title("It is delivered and nacked with a delay: it is in retry")
+	return w.consume(func(messages <-chan *message.Message) error {
+		msg, err := receive(w.ctx, messages)
 		if err != nil {
 			return err
 		}
 		redisdelay.DelayFor(msg, 200*time.Millisecond)
 		msg.Nack()
-		if err := s.await(1, "ZCARD", s.key("retry:billing")); err != nil {
+		if err := w.await(1, "ZCARD", w.key("retry:billing")); err != nil {
 			return err
 		}
-		s.show("ZCARD", s.key("unack:billing"))
-		s.show("ZRANGE", s.key("retry:billing"), "0", "-1", "WITHSCORES")
-		s.show("HGETALL", s.key("deliveries:billing"))
+		w.show("ZCARD", w.key("unack:billing"))
+		w.show("ZRANGE", w.key("retry:billing"), "0", "-1", "WITHSCORES")
+		w.show("HGETALL", w.key("deliveries:billing"))
 		return nil
 	})
 }
 
-func (s *session) die() error {
-	s.title("It is nacked until no deliveries are left: it is dead")
-	return s.consume(func(messages <-chan *message.Message) error {
+func (w *walk) die() error {
+	w.title("It is nacked until no deliveries are left: it is dead")
+	return w.consume(func(messages <-chan *message.Message) error {
 		for range 2 {
-			msg, err := receive(s.ctx, messages)
+			msg, err := receive(w.ctx, messages)
 			if err != nil {
 				return err
 			}
 			msg.Nack()
 		}
-		if err := s.await(1, "ZCARD", s.key("dead:billing")); err != nil {
+		if err := w.await(1, "ZCARD", w.key("dead:billing")); err != nil {
 			return err
 		}
-		s.show("ZRANGE", s.key("dead:billing"), "0", "-1", "WITHSCORES")
-		s.show("HGETALL", s.key("deliveries:billing"))
-		s.show("HGETALL", s.key("messages"))
+		w.show("ZRANGE", w.key("dead:billing"), "0", "-1", "WITHSCORES")
+		w.show("HGETALL", w.key("deliveries:billing"))
+		w.show("HGETALL", w.key("messages"))
 		return nil
 	})
 }
 
-func (s *session) requeue() error {
-	s.title("It is put into retry by hand, delivered and acked: it is gone")
-	id := s.client.ZRange(s.ctx, s.key("dead:billing"), 0, 0).Val()[0]
-	now := s.client.Time(s.ctx).Val().UnixMilli()
-	s.show("MULTI")
-	s.show("ZREM", s.key("dead:billing"), id)
-	s.show("HDEL", s.key("deliveries:billing"), id)
-	s.show("ZADD", s.key("retry:billing"), fmt.Sprint(now), id)
-	s.show("EXEC")
-	return s.consume(func(messages <-chan *message.Message) error {
-		msg, err := receive(s.ctx, messages)
+func (w *walk) requeue() error {
+	w.title("It is put into retry by hand, delivered and acked: it is gone")
+	id := w.client.ZRange(w.ctx, w.key("dead:billing"), 0, 0).Val()[0]
+	now := w.client.Time(w.ctx).Val().UnixMilli()
+	w.show("MULTI")
+	w.show("ZREM", w.key("dead:billing"), id)
+	w.show("HDEL", w.key("deliveries:billing"), id)
+	w.show("ZADD", w.key("retry:billing"), fmt.Sprint(now), id)
+	w.show("EXEC")
+	return w.consume(func(messages <-chan *message.Message) error {
+		msg, err := receive(w.ctx, messages)
 		if err != nil {
 			return err
 		}
 		msg.Ack()
-		if err := s.await(0, "HLEN", s.key("messages")); err != nil {
+		if err := w.await(0, "HLEN", w.key("messages")); err != nil {
 			return err
 		}
-		s.show("EXISTS", s.key("messages"), s.key("options"), s.key("pending"), s.key("ready:billing"),
-			s.key("unack:billing"), s.key("leases:billing"), s.key("retry:billing"),
-			s.key("deliveries:billing"), s.key("dead:billing"))
+		w.show("EXISTS", w.key("messages"), w.key("options"), w.key("pending"), w.key("ready:billing"),
+			w.key("unack:billing"), w.key("leases:billing"), w.key("retry:billing"),
+			w.key("deliveries:billing"), w.key("dead:billing"))
 		return nil
 	})
 }
 
 // scheduler runs a scheduler of its own until stop is called.
-func (s *session) scheduler() (stop func(), err error) {
-	sched, err := scheduler.New(scheduler.Config{Client: s.client, KeyPrefix: s.prefix}, nil)
+func (w *walk) scheduler() (stop func(), err error) {
+	sched, err := scheduler.New(scheduler.Config{Client: w.client, KeyPrefix: w.prefix}, nil)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithCancel(w.ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- sched.Run(ctx) }()
 	return func() {

@@ -17,14 +17,14 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-func TestSessionInTheDocumentIsWhatHappens(t *testing.T) {
+func TestWalkInTheDocumentIsWhatHappens(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "states")
 	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 
 	text, err := os.ReadFile("../../docs/redis-keys.md")
 	require.NoError(t, err)
-	_, documented, _ := strings.Cut(string(text), "\n## A session\n")
+	_, documented, _ := strings.Cut(string(text), "\n## A walk through the states\n")
 	_, documented, _ = strings.Cut(documented, "```\n")
 	documented, _, _ = strings.Cut(documented, "```\n")
 	documented = withoutChance(documented)

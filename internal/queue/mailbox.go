@@ -15,7 +15,6 @@ import (
 // Mailbox is where a process is woken: one Redis Pub/Sub channel, hence one connection, however many
 // subscriptions and schedulers there are. A message on it is "receiver argument", or "*" for all.
 type Mailbox struct {
-	client  redis.UniversalClient
 	channel string
 	pubsub  *redis.PubSub
 	done    chan struct{}
@@ -23,6 +22,7 @@ type Mailbox struct {
 	mu        sync.Mutex
 	receivers map[string]func(argument string)
 	last      int
+	lastLoss  time.Time
 }
 
 // healthCheck is how long a mailbox may be silent before its connection is tested.
@@ -74,9 +74,18 @@ func OpenMailbox(client redis.UniversalClient, prefix string) (*Mailbox, func())
 	})
 }
 
+// CheckMailbox tells whether a process may be woken: a server's user may lack the permission for
+// channels.
+func CheckMailbox(ctx context.Context, client redis.UniversalClient, prefix string) error {
+	channel := MailboxChannel(prefix, "check") // no one's
+	if err := client.Publish(ctx, channel, "").Err(); err != nil {
+		return fmt.Errorf("publish to channel %q, as it takes to wake subscribers: %w", channel, err)
+	}
+	return nil
+}
+
 func newMailbox(client redis.UniversalClient, prefix string) *Mailbox {
 	m := &Mailbox{
-		client:    client,
 		channel:   MailboxChannel(prefix, Token()),
 		done:      make(chan struct{}),
 		receivers: map[string]func(string){},
@@ -121,6 +130,21 @@ func (m *Mailbox) deliver(payload string) {
 	}
 }
 
+// DataLost wakes all receivers, since what one has found gone from Redis is gone for all. Of many calls
+// within a second, one does.
+func (m *Mailbox) DataLost() {
+	m.mu.Lock()
+	now := time.Now()
+	known := now.Sub(m.lastLoss) < time.Second
+	if !known {
+		m.lastLoss = now
+	}
+	m.mu.Unlock()
+	if !known {
+		m.wakeAll()
+	}
+}
+
 func (m *Mailbox) wakeAll() {
 	m.mu.Lock()
 	all := make([]func(string), 0, len(m.receivers))
@@ -146,14 +170,6 @@ func (m *Mailbox) Receive(wake func(argument string)) (address string, stop func
 		defer m.mu.Unlock()
 		delete(m.receivers, receiver)
 	}
-}
-
-// Check tells whether the process may be woken: a server's user may lack the permission for channels.
-func (m *Mailbox) Check(ctx context.Context) error {
-	if err := m.client.Publish(ctx, m.channel, "").Err(); err != nil {
-		return fmt.Errorf("publish to channel %q, by which subscribers are woken: %w", m.channel, err)
-	}
-	return nil
 }
 
 // Poll is how often each of the mailbox's receivers should look by itself, in case a wake-up was

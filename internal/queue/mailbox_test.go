@@ -94,6 +94,20 @@ func TestMailboxWakesTheReceiverThatIsNamed(t *testing.T) {
 	})
 }
 
+func TestAllReceiversOfAProcessAreWokenAtOnce(t *testing.T) {
+	t.Parallel()
+	_, client := redistest.Embedded(t)
+	s := redistest.Server{Client: client, Prefix: "own"}
+	m := mailbox(t, s)
+	one, two := receive(t, m), receive(t, m)
+	one.connected(s)
+	two.connected(s)
+	two.stop()
+	m.WakeAll()
+	require.Equal(t, "", <-one.woken)
+	require.Empty(t, two.woken)
+}
+
 func TestMailboxWakesAllForAStar(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		m := mailbox(t, s)
@@ -190,10 +204,10 @@ func TestMailboxOfAServerThatComesUpLater(t *testing.T) {
 	s := redistest.Server{Client: in.Client(t), Prefix: "own"}
 	m := mailbox(t, s)
 	r := receive(t, m)
-	require.Error(t, m.Check(ctx))
+	require.Error(t, queue.CheckMailbox(ctx, s.Client, s.Prefix))
 	in.Restart()
 	r.gets("")
-	require.NoError(t, m.Check(ctx))
+	require.NoError(t, queue.CheckMailbox(ctx, s.Client, s.Prefix))
 	post(t, s, r.channel(), r.name()+" x")
 	r.gets("x")
 }
@@ -213,8 +227,8 @@ func TestCheckTellsThatChannelsAreForbidden(t *testing.T) {
 	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
 	defer user.Close()
 	m := mailbox(t, redistest.Server{Client: user, Prefix: "own"})
-	require.ErrorContains(t, m.Check(ctx), "own:mailbox:")
-	require.ErrorContains(t, m.Check(ctx), "NOPERM")
+	require.ErrorContains(t, queue.CheckMailbox(ctx), "own:mailbox:")
+	require.ErrorContains(t, queue.CheckMailbox(ctx), "NOPERM")
 }
 
 func TestReceiversPollMoreRarelyTheMoreThereAre(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
-// session is what the steps share.
-type session struct {
+// walk is what the steps share.
+type walk struct {
 	ctx    context.Context
 	addr   string
 	prefix string
@@ -22,31 +22,31 @@ type session struct {
 }
 
 // key is one of the topic's keys.
-func (s *session) key(name string) string { return s.prefix + ":{orders}:" + name }
+func (w *walk) key(name string) string { return w.prefix + ":{orders}:" + name }
 
-func (s *session) title(text string) { fmt.Printf("\n# %s\n", text) }
+func (w *walk) title(text string) { fmt.Printf("\n# %s\n", text) }
 
 // show runs a command and prints it with its reply.
-func (s *session) show(command ...any) {
+func (w *walk) show(command ...any) {
 	fmt.Print(">")
 	for _, word := range command {
 		fmt.Printf(" %v", word)
 	}
 	fmt.Println()
-	printReply(s.cli.Do(s.ctx, command...).Result())
+	printReply(w.cli.Do(w.ctx, command...).Result())
 }
 
 // showLike shows the topic's key whose name begins so, the rest of which is random.
-func (s *session) showLike(command, pattern string) {
-	keys, err := s.client.Keys(s.ctx, s.key(pattern)).Result()
+func (w *walk) showLike(command, pattern string) {
+	keys, err := w.client.Keys(w.ctx, w.key(pattern)).Result()
 	if err != nil || len(keys) == 0 {
 		printReply(keys, err)
 		return
 	}
-	s.show(command, keys[0])
+	w.show(command, keys[0])
 }
 
-func (s *session) showScheduler() { s.show("HMGET", s.key("scheduler"), "next", "holder", "standby") }
+func (w *walk) showScheduler() { w.show("HMGET", w.key("scheduler"), "next", "holder", "standby") }
 
 // printReply prints what Redis answered the way redis-cli does.
 func printReply(reply any, err error) {
@@ -80,10 +80,10 @@ func printReply(reply any, err error) {
 
 // subscriber is one of the group "billing". Its lease is short, and a nack does not wait, so that the
 // session is short too.
-func (s *session) subscriber(client redis.UniversalClient) (*redisdelay.Subscriber, error) {
+func (w *walk) subscriber(client redis.UniversalClient) (*redisdelay.Subscriber, error) {
 	return redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
 		Client:        client,
-		KeyPrefix:     s.prefix,
+		KeyPrefix:     w.prefix,
 		Unmarshaler:   redisdelay.JSONMarshaler{},
 		ConsumerGroup: "billing",
 		LeaseDuration: 300 * time.Millisecond,
@@ -93,12 +93,12 @@ func (s *session) subscriber(client redis.UniversalClient) (*redisdelay.Subscrib
 }
 
 // consume subscribes for as long as step runs.
-func (s *session) consume(step func(<-chan *message.Message) error) error {
-	subscriber, err := s.subscriber(s.client)
+func (w *walk) consume(step func(<-chan *message.Message) error) error {
+	subscriber, err := w.subscriber(w.client)
 	if err != nil {
 		return err
 	}
-	messages, err := subscriber.Subscribe(s.ctx, "orders")
+	messages, err := subscriber.Subscribe(w.ctx, "orders")
 	if err != nil {
 		return err
 	}
@@ -118,26 +118,26 @@ func receive(ctx context.Context, messages <-chan *message.Message) (*message.Me
 }
 
 // await waits until Redis answers a command with a number.
-func (s *session) await(want int, command ...any) error {
+func (w *walk) await(want int, command ...any) error {
 	for {
-		got, err := s.client.Do(s.ctx, command...).Int()
+		got, err := w.client.Do(w.ctx, command...).Int()
 		if err != nil || got == want {
 			return err
 		}
 		select {
 		case <-time.After(2 * time.Millisecond):
-		case <-s.ctx.Done():
-			return fmt.Errorf("%v does not get to %d: %w", command, want, s.ctx.Err())
+		case <-w.ctx.Done():
+			return fmt.Errorf("%v does not get to %d: %w", command, want, w.ctx.Err())
 		}
 	}
 }
 
-func (s *session) removeKeys() error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 5*time.Second)
+func (w *walk) removeKeys() error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), 5*time.Second)
 	defer cancel()
-	keys := s.client.Scan(ctx, 0, s.prefix+":*", 1000).Iterator()
+	keys := w.client.Scan(ctx, 0, w.prefix+":*", 1000).Iterator()
 	for keys.Next(ctx) {
-		if err := s.client.Del(ctx, keys.Val()).Err(); err != nil {
+		if err := w.client.Del(ctx, keys.Val()).Err(); err != nil {
 			return err
 		}
 	}
