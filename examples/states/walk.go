@@ -79,7 +79,7 @@ func printReply(reply any, err error) {
 }
 
 // subscriber is one of the group "billing". Its lease is short, and a nack does not wait, so that the
-// session is short too.
+// walk is short too.
 func (w *walk) subscriber(client redis.UniversalClient) (*redisdelay.Subscriber, error) {
 	return redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
 		Client:        client,
