@@ -100,8 +100,8 @@ func TestWhatNobodyReadsGoesBackInOrderUncounted(t *testing.T) {
 		eventually(t, func() bool { return stateOf(t, s, "t").Unack > 0 }, "messages are claimed")
 
 		require.NoError(t, wait(t, end(), "the end"))
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 30, Ready: 30} }, "all are back")
 		requireClosed(t, messages)
-		require.Equal(t, state{Bodies: 30, Ready: 30}, stateOf(t, s, "t"))
 		require.Empty(t, records(t, s, "t"))
 
 		next := subscribe(t, s, "t")
@@ -186,6 +186,7 @@ func TestCloseDoesNotWaitForASubscribe(t *testing.T) {
 			both(t, func(t *testing.T, s redistest.Server) {
 				client := another(t, s)
 				held := hold(t, client, call)
+				defer held.open()
 				sub := newSubscriber(t, s, through(client), closingWithin(time.Millisecond))
 				subscribed := begin(func() error { _, err := sub.Subscribe(ctx, "t"); return err })
 				wait(t, held.arrived, "Subscribe")
@@ -295,7 +296,10 @@ func TestCloseWithARedisThatIsFrozen(t *testing.T) {
 	const timeout = 500 * time.Millisecond
 	s, in := private(t)
 	s.Client = in.Client(t)
-	p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.CloseTimeout = timeout })
+	client := another(t, s)
+	sent := gate(t, client)
+	sent.open()
+	p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client, c.CloseTimeout = client, timeout })
 	idle := newSubscriber(t, s, closingWithin(timeout))
 	subscribeTo(t, idle, "t")
 	busy := newSubscriber(t, s, closingWithin(timeout), inFlight(2))
@@ -303,8 +307,7 @@ func TestCloseWithARedisThatIsFrozen(t *testing.T) {
 	publish(t, p, "busy", "a", "b")
 	running, settled := receive(t, messages), receive(t, messages)
 
-	sent := gate(t, s.Client)
-	sent.open()
+	<-sent.arrived // the first call of Publish
 	in.Pause()
 	require.True(t, settled.Ack()) // which Redis does not answer
 	publishing := begin(func() error { return p.Publish("busy", text("x")) })

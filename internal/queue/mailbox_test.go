@@ -20,13 +20,13 @@ const patience = 20 * time.Second
 
 // receiver is one receiver of a mailbox.
 type receiver struct {
-	t       testing.TB
+	t       tb
 	address string
 	stop    func()
 	woken   chan string
 }
 
-func receive(t testing.TB, m *queue.Mailbox) *receiver {
+func receive(t tb, m *queue.Mailbox) *receiver {
 	r := &receiver{t: t, woken: make(chan string, 1000)}
 	r.address, r.stop = m.Receive(func(argument string) { r.woken <- argument })
 	return r
@@ -61,14 +61,14 @@ func (r *receiver) connected(s redistest.Server) {
 func (r *receiver) channel() string { return r.address[:strings.LastIndexByte(r.address, '|')] }
 func (r *receiver) name() string    { return r.address[strings.LastIndexByte(r.address, '|')+1:] }
 
-func mailbox(t testing.TB, s redistest.Server) *queue.Mailbox {
+func mailbox(t tb, s redistest.Server) *queue.Mailbox {
 	m, closeMailbox := queue.OpenMailbox(s.Client, s.Prefix)
 	t.Cleanup(closeMailbox)
 	return m
 }
 
 // post sends to a mailbox's channel.
-func post(t testing.TB, s redistest.Server, channel, payload string) {
+func post(t tb, s redistest.Server, channel, payload string) {
 	t.Helper()
 	require.NoError(t, s.Client.Publish(ctx, channel, payload).Err())
 }

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,7 +21,23 @@ import (
 
 var ctx = context.Background()
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+// tb is what the helpers need of a test: a testing.T or a rapid.T.
+type tb interface {
+	Helper()
+	Cleanup(func())
+	Errorf(format string, args ...any)
+	FailNow()
+}
+
+func TestMain(m *testing.M) {
+	// The model's steps are round trips: fewer by default.
+	for name, value := range map[string]string{"rapid.checks": "20", "rapid.shrinktime": "10s", "rapid.nofailfile": "true"} {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
+	redistest.Main(m)
+}
 
 // standard is what groups are registered with unless the test is about it.
 var standard = queue.GroupOptions{MaxDeliveries: 5, Retention: time.Hour}
@@ -29,7 +46,7 @@ var standard = queue.GroupOptions{MaxDeliveries: 5, Retention: time.Hour}
 // On the embedded server time stands still, but for pass.
 type world struct {
 	redistest.Server
-	t     testing.TB
+	t     tb
 	topic *queue.Topic
 	keys  queue.Keys
 	ids   *queue.IDs
@@ -75,7 +92,7 @@ func own(t *testing.T, test func(t *testing.T, w *world), groups ...string) {
 	})
 }
 
-func newWorld(t testing.TB, s redistest.Server, topic string, groups ...string) *world {
+func newWorld(t tb, s redistest.Server, topic string, groups ...string) *world {
 	w := &world{Server: s, t: t, topic: queue.NewTopic(s.Client, s.Prefix, topic),
 		keys: queue.NewKeys(s.Prefix, topic), ids: queue.NewIDs(), id: map[string]string{}, name: map[string]string{}}
 	if s.Mini != nil {
@@ -606,7 +623,7 @@ func keysOf(call []any) []string {
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // sameOrder is require.Equal for long lists: it shows the first difference only.
-func sameOrder(t testing.TB, want, got []string) {
+func sameOrder(t tb, want, got []string) {
 	t.Helper()
 	for i := range min(len(want), len(got)) {
 		require.Equal(t, want[i], got[i], "at %d of %d", i, len(want))

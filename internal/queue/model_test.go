@@ -1,0 +1,365 @@
+package queue_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// Whatever is done in whatever order, every message is where the model says, and nothing else is left.
+func TestAnyOrderOfTransitions(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		runs, prefix := 0, s.Prefix
+		rapid.Check(t, func(t *rapid.T) {
+			runs++
+			s.Prefix = fmt.Sprint(prefix, ":", runs)
+			m := newModel(t, s)
+			t.Repeat(map[string]func(*rapid.T){
+				"":         m.check,
+				"register": m.register,
+				"publish":  m.publish,
+				"promote":  m.promote,
+				"claim":    m.claim,
+				"ack":      m.ack,
+				"nack":     m.nack,
+				"release":  m.release,
+				"extend":   m.extend,
+				"travel":   m.travel,
+				"expire":   m.expire,
+				"purge":    m.purge,
+			})
+		})
+	})
+}
+
+// known is what a group knows of a message that it has.
+type known struct {
+	count   int
+	suspect bool
+}
+
+// leased is a message in the hand of a subscription.
+type leased struct {
+	*queue.Leased
+	sub *sub
+}
+
+type model struct {
+	*world
+	groups  map[string]queue.GroupOptions
+	own     map[string]int               // id -> its own limit of deliveries
+	pending map[string]bool              // ids
+	has     map[string]map[string]*known // group -> id -> what is known
+	dead    map[string]map[string]bool   // group -> ids
+	subs    []*sub
+	inHand  []leased
+}
+
+func newModel(t *rapid.T, s redistest.Server) *model {
+	m := &model{world: newWorld(t, s, "topic"), groups: map[string]queue.GroupOptions{}, own: map[string]int{},
+		pending: map[string]bool{}, has: map[string]map[string]*known{}, dead: map[string]map[string]bool{}}
+	for range rapid.IntRange(0, 2).Draw(t, "groups at first") {
+		m.register(t)
+	}
+	return m
+}
+
+func (m *model) check(t *rapid.T) {
+	m.t = t
+	for g := range m.groups {
+		var ids []string
+		for _, entry := range m.Client.LRange(ctx, m.keys.Ready(g), 0, -1).Val() {
+			id, _, _ := strings.Cut(entry, ":")
+			ids = append(ids, id)
+		}
+		for _, key := range []string{m.keys.Unack(g), m.keys.Retry(g), m.keys.Dead(g)} {
+			ids = append(ids, m.Client.ZRange(ctx, key, 0, -1).Val()...)
+		}
+		require.ElementsMatch(t, slices.Collect(maps.Keys(m.has[g])), ids, "group %s has", g)
+		dead := m.Client.ZRange(ctx, m.keys.Dead(g), 0, -1).Val()
+		require.ElementsMatch(t, slices.Collect(maps.Keys(m.dead[g])), dead, "dead in group %s", g)
+		records := m.Client.HGetAll(ctx, m.keys.Deliveries(g)).Val()
+		for id, k := range m.has[g] {
+			count, suspect, _, _ := queue.ParseRecord(records[id])
+			require.Equal(t, *k, known{count, suspect}, "%s in group %s: %q", m.name[id], g, records[id])
+		}
+	}
+	require.Len(t, m.inHand, m.unacked())
+	found, err := queuetest.Violations(ctx, m.Client, m.Prefix)
+	require.NoError(t, err)
+	require.Empty(t, found)
+}
+
+func (m *model) unacked() (n int) {
+	for g := range m.groups {
+		n += int(m.Client.ZCard(ctx, m.keys.Unack(g)).Val())
+	}
+	return n
+}
+
+// settle notes what left pending: every group has it now.
+func (m *model) moved() {
+	left := map[string]bool{}
+	for _, id := range m.Client.ZRange(ctx, m.keys.Pending(), 0, -1).Val() {
+		left[id] = true
+	}
+	for id := range m.pending {
+		if !left[id] {
+			delete(m.pending, id)
+			for g := range m.groups {
+				m.has[g][id] = &known{}
+			}
+		}
+	}
+	require.Equal(m.t, left, m.pending)
+}
+
+func (m *model) register(t *rapid.T) {
+	m.t = t
+	if len(m.groups) == 4 {
+		t.Skip("enough groups")
+	}
+	g := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "group")
+	options := queue.GroupOptions{MaxDeliveries: rapid.SampledFrom([]int{-1, 1, 2, 5}).Draw(t, "max deliveries"),
+		Retention: rapid.SampledFrom([]time.Duration{-1, 0, time.Minute, time.Hour}).Draw(t, "retention")}
+	// By another process, so that this one's set is stale.
+	topic := queue.NewTopic(m.Client, m.Prefix, m.topic.Name)
+	require.NoError(t, topic.Register(ctx, g, options))
+	m.unchanged(func() { require.NoError(t, topic.Register(ctx, g, options)) })
+	if m.has[g] == nil {
+		m.has[g], m.dead[g] = map[string]*known{}, map[string]bool{}
+		m.subs = append(m.subs, m.sub(g), m.sub(g))
+	}
+	m.groups[g] = options
+}
+
+func (m *model) publish(t *rapid.T) {
+	m.t = t
+	var messages []message
+	for i := range rapid.IntRange(0, 5).Draw(t, "messages") {
+		name := fmt.Sprintf("m%d.%d", m.calls, i)
+		due := rapid.SampledFrom([]queue.Due{{}, {}, queue.In(time.Second), queue.In(time.Minute),
+			queue.In(time.Hour), queue.At(time.UnixMilli(1))}).Draw(t, "due")
+		limit := rapid.SampledFrom([]int{0, 0, 1, 2, -1}).Draw(t, "own limit")
+		messages = append(messages, message{name, due, queue.Options{MaxDeliveries: limit}})
+	}
+	made := m.make(messages...)
+	publish := func() { require.NoError(t, m.topic.Publish(ctx, "PUBLISHER", m.calls, made)) }
+	m.calls++
+	publish()
+	for _, message := range made {
+		m.own[message.ID] = message.Options.MaxDeliveries
+		m.pending[message.ID] = true
+	}
+	m.moved()
+	m.unchanged(publish)
+}
+
+func (m *model) promote(t *rapid.T) {
+	m.t = t
+	before := map[string][]string{}
+	for g := range m.groups {
+		before[g] = m.Client.LRange(ctx, m.keys.Ready(g), 0, -1).Val()
+	}
+	turn := m.world.promote(rapid.SampledFrom([]string{"s|1", "s|2", "s|3"}).Draw(t, "scheduler"))
+	m.moved()
+	for g := range m.groups {
+		after := m.Client.LRange(ctx, m.keys.Ready(g), 0, -1).Val()
+		require.Equal(t, before[g], after[:len(before[g])])
+		added := after[len(before[g]):]
+		require.True(t, slices.IsSortedFunc(added, func(a, b string) int {
+			idA, dueA, _ := strings.Cut(a, ":")
+			idB, dueB, _ := strings.Cut(b, ":")
+			x, _ := strconv.Atoi(dueA)
+			y, _ := strconv.Atoi(dueB)
+			return cmp.Or(cmp.Compare(x, y), cmp.Compare(idA, idB))
+		}), "%q", added)
+		if turn.Role != queue.Holder {
+			require.Empty(t, added)
+		}
+	}
+	if turn.Role == queue.Holder && m.Mini != nil {
+		require.False(t, len(m.groups) > 0 && m.anyDue())
+	}
+	if rapid.Bool().Draw(t, "resigns") {
+		m.do(m.topic.ResignCall("s|1"))
+	}
+}
+
+func (m *model) claim(t *rapid.T) {
+	m.t = t
+	if len(m.subs) == 0 {
+		t.Skip("no groups")
+	}
+	s := rapid.SampledFrom(m.subs).Draw(t, "subscription")
+	g := s.group.Name
+	ready := m.Client.LRange(ctx, m.keys.Ready(g), 0, -1).Val()
+	limit := rapid.IntRange(0, 6).Draw(t, "limit")
+	c := s.query(limit, lease(rapid.SampledFrom([]time.Duration{time.Minute, time.Hour}).Draw(t, "lease")),
+		idle(rapid.IntRange(0, 9).Draw(t, "slots"), "nobody|"+s.id))
+	c.Busy = rapid.Bool().Draw(t, "busy")
+	claimed := s.ask(c)
+
+	want := []string{}
+	for i, entry := range ready[:min(limit, len(ready))] {
+		id, _, _ := strings.Cut(entry, ":")
+		suspect := m.has[g][id].suspect
+		if suspect && (i > 0 || c.Busy) {
+			require.Equal(t, i == 0, claimed.Blocked)
+			break
+		}
+		want = append(want, m.name[id])
+		if suspect {
+			break
+		}
+	}
+	require.Equal(t, want, bodies(claimed))
+	require.Equal(t, len(ready) > len(want), claimed.More)
+	require.Equal(t, !claimed.More && len(want) < c.Slots, claimed.Waits)
+	for i := range claimed.Messages {
+		m.inHand = append(m.inHand, leased{&claimed.Messages[i], s})
+		k := *m.has[g][claimed.Messages[i].ID]
+		require.Equal(t, k, known{claimed.Messages[i].Deliveries, claimed.Messages[i].Suspect})
+	}
+	if len(want) > 0 {
+		m.unchanged(func() {
+			again := s.ask(c)
+			again.Waits = claimed.Waits
+			require.Equal(t, claimed, again)
+		})
+	}
+}
+
+// take takes some messages of one subscription out of hand, in order.
+func (m *model) take(t *rapid.T) (s *sub, taken []*queue.Leased) {
+	m.t = t
+	if len(m.inHand) == 0 {
+		t.Skip("nothing in hand")
+	}
+	s = rapid.SampledFrom(m.inHand).Draw(t, "message of").sub
+	var left []leased
+	for _, l := range m.inHand {
+		if l.sub == s && rapid.Bool().Draw(t, "takes "+m.name[l.ID]) {
+			taken = append(taken, l.Leased)
+		} else {
+			left = append(left, l)
+		}
+	}
+	m.inHand = left
+	return s, taken
+}
+
+// settle settles messages, twice.
+func (m *model) settle(calls []*queue.Call, want int) {
+	require.Equal(m.t, want, m.count(calls...))
+	m.unchanged(func() { require.Zero(m.t, m.count(calls...)) })
+}
+
+func (m *model) ack(t *rapid.T) {
+	s, taken := m.take(t)
+	m.settle(s.group.AckCalls(taken), len(taken))
+	for _, l := range taken {
+		delete(m.has[s.group.Name], l.ID)
+	}
+}
+
+func (m *model) release(t *rapid.T) {
+	s, taken := m.take(t)
+	m.settle(s.group.ReleaseCalls(taken), len(taken))
+}
+
+func (m *model) nack(t *rapid.T) {
+	s, taken := m.take(t)
+	g := s.group.Name
+	var failures []queue.Failure
+	for _, l := range taken {
+		f := queue.Failure{Leased: l, Limit: cmp.Or(m.own[l.ID], m.groups[g].MaxDeliveries),
+			Retry: queue.In(rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay")),
+			Dead:  rapid.IntRange(0, 9).Draw(t, "dead") == 0, Reason: "for a reason"}
+		failures = append(failures, f)
+		k := m.has[g][l.ID]
+		*k = known{count: k.count + 1}
+		if f.Dead || (f.Limit > 0 && k.count >= f.Limit) {
+			m.dead[g][l.ID] = true
+		}
+	}
+	m.settle(s.group.NackCalls(failures, m.groups[g].Retention), len(taken))
+}
+
+func (m *model) extend(t *rapid.T) {
+	m.t = t
+	if len(m.inHand) == 0 {
+		t.Skip("nothing in hand")
+	}
+	s := rapid.SampledFrom(m.inHand).Draw(t, "message of").sub
+	var all []*queue.Leased
+	for _, l := range m.inHand {
+		if l.sub == s {
+			all = append(all, l.Leased)
+		}
+	}
+	for _, call := range s.group.ExtendCalls(all, time.Hour) {
+		m.do(call)
+		lost, err := queue.ReadLost(call)
+		require.NoError(t, err)
+		require.Empty(t, lost)
+	}
+}
+
+func (m *model) travel(t *rapid.T) {
+	m.t = t
+	m.world.travel(rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, 3 * time.Second,
+		2 * time.Minute, 2 * time.Hour}).Draw(t, "time"))
+}
+
+func (m *model) expire(t *rapid.T) {
+	m.t = t
+	require.False(t, m.world.expire())
+	var left []leased
+	for _, l := range m.inHand {
+		g := l.sub.group.Name
+		if m.field(m.keys.Leases(g), m.name[l.ID]) == l.Token {
+			left = append(left, l)
+			continue
+		}
+		k := m.has[g][l.ID]
+		if k.suspect {
+			k.count++
+			if limit := cmp.Or(m.own[l.ID], m.groups[g].MaxDeliveries); limit > 0 && k.count >= limit {
+				m.dead[g][l.ID] = true
+			}
+		}
+		k.suspect = true
+	}
+	m.inHand = left
+	if m.Mini != nil {
+		m.unchanged(func() { require.False(t, m.world.expire()) })
+	}
+}
+
+func (m *model) purge(t *rapid.T) {
+	m.t = t
+	require.False(t, m.world.purge())
+	for g, ids := range m.dead {
+		for id := range ids {
+			_, err := m.Client.ZScore(ctx, m.keys.Dead(g), id).Result()
+			if err != nil {
+				require.GreaterOrEqual(t, m.groups[g].Retention, time.Duration(0))
+				delete(ids, id)
+				delete(m.has[g], id)
+			}
+		}
+	}
+}
