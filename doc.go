@@ -64,7 +64,7 @@
 // # Nack
 //
 // A nacked message waits as long as its metadata says, if the handler or a middleware set one of the
-// keys above (Watermill's first); else as long as SubscriberConfig.Backoff says. A value that cannot be
+// keys above, in the same order; else as long as SubscriberConfig.Backoff says. A value that cannot be
 // read is logged, and Backoff decides. Watermill's DelayOnError middleware thereby becomes a backoff
 // that is kept in Redis: the delay that it reached, _watermill_delayed_for, is given back with the next
 // delivery.

@@ -76,6 +76,7 @@ type snapshot struct {
 	topic  string
 	listed bool // in the registry
 	values []*value
+	now    int64 // by the server's clock, just after
 }
 
 // get returns the key's value, an empty one if there is none, or if it has another type.
@@ -197,7 +198,9 @@ func (s *snapshot) read(ctx context.Context, client redis.UniversalClient, scann
 			return err
 		}
 		if len(s.get("groups", "").fields) <= len(names) { // groups are not removed
-			return nil
+			now, err := client.Time(ctx).Result()
+			s.now = now.UnixMilli()
+			return err
 		}
 	}
 	return errGroupsChange

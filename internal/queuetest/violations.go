@@ -251,7 +251,7 @@ func (i *inspection) scheduler() {
 	switch next, err := strconv.ParseFloat(fields["next"], 64); {
 	case fields["next"] == "":
 		i.report("scheduler: it has no next event, and %s is at %.0f", what, event)
-	case err == nil && next > event:
+	case err == nil && next > max(event, float64(i.now)): // otherwise the next look finds it
 		i.report("scheduler: the next event is at %.0f, and %s is %.0f ms earlier, at %.0f", next, what, next-event, event)
 	}
 }
