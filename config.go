@@ -1,8 +1,8 @@
 package redisdelay
 
 import (
-	"errors"
 	"fmt"
+	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
@@ -39,11 +39,20 @@ func notNegative[N ~int | ~int64](n N) error {
 	return nil
 }
 
-var errNameTooLong = errors.New("is too long")
+// atLeast is for durations whose zero value stands for a default.
+func atLeast(d, least time.Duration) error {
+	if d != 0 && d < least {
+		return fmt.Errorf("is %v; it has to be at least %v, or zero for the default", d, least)
+	}
+	return nil
+}
 
-func checkGroup(group string) error {
-	if len(group) > MaxTopicLength {
-		return fmt.Errorf("%w: %d bytes, at most %d are allowed", errNameTooLong, len(group), MaxTopicLength)
+func checkGroup(group string, broadcast bool) error {
+	switch {
+	case broadcast && group != "":
+		return fmt.Errorf("is %q, but with Broadcast each subscription has a group of its own; leave it empty", group)
+	case len(group) > MaxTopicLength:
+		return fmt.Errorf("has %d bytes; at most %d are allowed", len(group), MaxTopicLength)
 	}
 	return nil
 }

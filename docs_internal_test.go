@@ -75,6 +75,8 @@ func inWords(value any) string {
 			return fmt.Sprintf("%d days", value/(24*time.Hour))
 		case value%time.Hour == 0:
 			return fmt.Sprintf("%dh", value/time.Hour)
+		case value%time.Minute == 0:
+			return fmt.Sprintf("%dm", value/time.Minute)
 		}
 	}
 	return fmt.Sprint(value)

@@ -17,6 +17,9 @@ var (
 	// ErrInvalidTopic is wrapped where a topic is empty or longer than MaxTopicLength.
 	ErrInvalidTopic = errors.New("invalid topic")
 
+	// ErrNilMessage is wrapped by Publish for a message that is nil.
+	ErrNilMessage = errors.New("message is nil")
+
 	// ErrMessageTooLarge is wrapped by Publish for a message above PublisherConfig.MaxMessageBytes.
 	ErrMessageTooLarge = errors.New("message too large")
 

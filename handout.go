@@ -2,6 +2,7 @@ package redisdelay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -124,6 +125,8 @@ func (s *subscription) take() *delivery {
 	}
 }
 
+var errNoMessage = errors.New("the Unmarshaler returned neither a message nor an error")
+
 // unmarshal makes the message that the consumer gets.
 func (s *subscription) unmarshal(d *delivery) error {
 	msg, err := s.config.Unmarshaler.Unmarshal(s.topic.Name, d.Body)
@@ -131,6 +134,14 @@ func (s *subscription) unmarshal(d *delivery) error {
 		return err
 	}
 	d.Body = nil
+	if msg == nil {
+		return errNoMessage
+	}
+	if msg.Acked() == nil { // it was not made by NewMessage, and could not tell of its Ack
+		made := message.NewMessage(msg.UUID, msg.Payload)
+		made.Metadata = msg.Metadata
+		msg = made
+	}
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
 	}

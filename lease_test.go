@@ -11,7 +11,6 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
-	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
 // deadlines are the ends of the default group's leases.
@@ -48,19 +47,6 @@ func TestALeaseIsExtendedWhileTheHandlerRuns(t *testing.T) {
 				eventually(t, func() bool { return stateOf(t, s, "t") == state{} }, "the ack")
 			})
 		})
-	}
-}
-
-// schedule runs a scheduler of its own until stop.
-func schedule(t *testing.T, s redistest.Server) (stop func()) {
-	t.Helper()
-	due, err := scheduler.New(scheduler.Config{Client: s.Client, KeyPrefix: s.Prefix}, nil)
-	require.NoError(t, err)
-	running, cancel := context.WithCancel(ctx)
-	ended := begin(func() error { return due.Run(running) })
-	return func() {
-		cancel()
-		require.NoError(t, wait(t, ended, "the scheduler"))
 	}
 }
 
@@ -158,33 +144,6 @@ func TestAWorkerWhoseNetworkFreezesLosesItsMessages(t *testing.T) {
 		publish(t, newPublisher(t, s), "t", "c", "d")
 		require.ElementsMatch(t, []string{"c", "d"}, consume(t, either, 2))
 	})
-}
-
-// merged gives what comes on any of the channels.
-func merged(t *testing.T, channels ...<-chan *message.Message) <-chan *message.Message {
-	all := make(chan *message.Message)
-	done := make(chan struct{})
-	t.Cleanup(func() { close(done) })
-	for _, c := range channels {
-		go func() {
-			for {
-				select {
-				case msg, open := <-c:
-					if !open {
-						return
-					}
-					select {
-					case all <- msg:
-					case <-done:
-						return
-					}
-				case <-done:
-					return
-				}
-			}
-		}()
-	}
-	return all
 }
 
 func TestAHandlerThatRunsForTooLongFails(t *testing.T) {
@@ -337,6 +296,32 @@ func TestALostReplyToAClaimStrandsNothing(t *testing.T) {
 			require.Equal(t, want, got)
 			require.Zero(t, network.left())
 		}
+	})
+}
+
+func TestLostRepliesDoNotChangeTheOrder(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		network := newProxy(t, s)
+		messages := subscribe(t, s, "t", through(network.client(t)), leaseOf(10*time.Minute))
+		want := numbered(0, 400)
+		publish(t, newPublisher(t, s), "t", want...)
+		lost := 0
+		for done := 0; done < len(want); {
+			msg := receive(t, messages)
+			require.Equal(t, want[done], string(msg.Payload))
+			if done%50 == 40 && deliveryOf(t, msg).Number <= 2 {
+				// Together with the nack; the client tries four times before it gives up.
+				network.loseReplies(1+lost%2*3, ":claim:", func() {})
+				require.True(t, msg.Nack())
+				eventually(t, func() bool { return network.left() == 0 }, "the lost reply")
+				lost++
+				continue
+			}
+			done++
+			require.True(t, msg.Ack())
+		}
+		require.Equal(t, 16, lost)
 	})
 }
 

@@ -48,7 +48,7 @@ func (c *PublisherConfig) setDefaults() {
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 8<<20)
 	c.MaxPublishMessages = cmp.Or(c.MaxPublishMessages, 10_000)
 	c.MaxPublishBytes = cmp.Or(c.MaxPublishBytes, 32<<20)
-	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
+	c.CloseTimeout = min(cmp.Or(c.CloseTimeout, 10*time.Second), MaxDelay)
 }
 
 // Validate reports every fault of the configuration at once. NewPublisher calls it.
@@ -116,8 +116,8 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 // for that, takes the call back; it does not interrupt what is on its way. The context of a delivered
 // message does not count.
 //
-// Errors wrap ErrClosed, ErrInvalidTopic, ErrInvalidDelay, ErrInvalidMetadata, ErrMessageTooLarge or
-// ErrPublishTooLarge, or come from the Marshaler, the context, or Redis.
+// Errors wrap ErrClosed, ErrInvalidTopic, ErrInvalidDelay, ErrInvalidMetadata, ErrNilMessage,
+// ErrMessageTooLarge or ErrPublishTooLarge, or come from the Marshaler, the context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := checkTopic(topic); err != nil {
 		return err
@@ -165,6 +165,9 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, 
 	now := time.Now()
 	b := &batch{messages: make([]queue.Message, len(messages))}
 	for i, msg := range messages {
+		if msg == nil {
+			return nil, fmt.Errorf("message %d: %w", i, ErrNilMessage)
+		}
 		m, err := p.prepareOne(topic, msg, now)
 		if err != nil {
 			return nil, fmt.Errorf("message %d (UUID %q): %w", i, msg.UUID, err)

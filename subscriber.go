@@ -36,6 +36,15 @@ type SubscriberConfig struct {
 	// Default DefaultConsumerGroup.
 	ConsumerGroup string
 
+	// Broadcast gives every Subscribe a consumer group of its own, so that each gets every message that
+	// becomes due while it lasts. The group ends with the subscription. ConsumerGroup must be empty.
+	// Default false: subscribers of the same group share the messages.
+	Broadcast bool
+
+	// BroadcastExpiry is how long the group of a Broadcast subscription outlasts a process that crashed,
+	// or is cut off from Redis. Default 5m, at least 2m.
+	BroadcastExpiry time.Duration
+
 	// MaxInFlight is how many messages of one Subscribe the consumer has at once, neither acked nor
 	// nacked. Default 1: with one subscriber in the group, messages then come in order.
 	MaxInFlight int
@@ -73,7 +82,10 @@ func (c *SubscriberConfig) setDefaults() {
 		c.Unmarshaler = BinaryMarshaler{}
 	}
 	c.KeyPrefix = cmp.Or(c.KeyPrefix, DefaultKeyPrefix)
-	c.ConsumerGroup = cmp.Or(c.ConsumerGroup, DefaultConsumerGroup)
+	if !c.Broadcast {
+		c.ConsumerGroup = cmp.Or(c.ConsumerGroup, DefaultConsumerGroup)
+	}
+	c.BroadcastExpiry = cmp.Or(c.BroadcastExpiry, 5*time.Minute)
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, 1)
 	c.LeaseDuration = cmp.Or(c.LeaseDuration, 30*time.Second)
 	c.MaxExtension = cmp.Or(c.MaxExtension, time.Hour)
@@ -83,6 +95,10 @@ func (c *SubscriberConfig) setDefaults() {
 	}
 	c.DeadRetention = cmp.Or(c.DeadRetention, 30*24*time.Hour)
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
+	// Far enough, and far from what overflows in a sum.
+	c.LeaseDuration = min(c.LeaseDuration, MaxDelay)
+	c.MaxExtension = min(c.MaxExtension, MaxDelay)
+	c.CloseTimeout = min(c.CloseTimeout, MaxDelay)
 }
 
 // Validate reports every fault of the configuration at once. NewSubscriber calls it.
@@ -90,18 +106,12 @@ func (c SubscriberConfig) Validate() error {
 	return errors.Join(
 		invalid("Client", queue.CheckClient(c.Client)),
 		invalid("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
-		invalid("ConsumerGroup", checkGroup(c.ConsumerGroup)),
+		invalid("ConsumerGroup", checkGroup(c.ConsumerGroup, c.Broadcast)),
+		invalid("BroadcastExpiry", atLeast(c.BroadcastExpiry, 2*time.Minute)),
 		invalid("MaxInFlight", notNegative(c.MaxInFlight)),
-		invalid("LeaseDuration", checkLease(c.LeaseDuration)),
+		invalid("LeaseDuration", atLeast(c.LeaseDuration, 10*time.Millisecond)),
 		invalid("CloseTimeout", notNegative(c.CloseTimeout)),
 	)
-}
-
-func checkLease(d time.Duration) error {
-	if d != 0 && d < 10*time.Millisecond {
-		return fmt.Errorf("is %v; it has to be at least 10ms, or zero for the default", d)
-	}
-	return nil
 }
 
 // Subscriber is a Watermill Subscriber that emits messages from Redis when they are due. It also runs
@@ -151,32 +161,54 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 }
 
 // SubscribeInitialize makes sure that the consumer group exists, so that it gets every message of the
-// topic that becomes due from now on, subscribed or not.
+// topic that becomes due from now on, subscribed or not. With Broadcast there is nothing to make sure of.
 // Errors wrap ErrInvalidTopic, ErrClosed or ErrLayout, or come from Redis.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	_, err := s.register(context.Background(), topic)
+	if s.config.Broadcast {
+		return s.check(topic)
+	}
+	_, err := s.register(context.Background(), topic, s.config.ConsumerGroup)
 	return err
 }
 
-func (s *Subscriber) register(ctx context.Context, topic string) (*queue.Topic, error) {
+// groupOf is the group of the subscription with an id.
+func (s *Subscriber) groupOf(id string) string {
+	if s.config.Broadcast {
+		return "broadcast:" + id
+	}
+	return s.config.ConsumerGroup
+}
+
+// check tells why a topic cannot be subscribed to, or returns nil.
+func (s *Subscriber) check(topic string) error {
 	if err := checkTopic(topic); err != nil {
-		return nil, err
+		return err
 	}
 	s.mu.Lock()
-	closed := s.closed
-	s.mu.Unlock()
-	if closed {
-		return nil, fmt.Errorf("subscriber: %w", ErrClosed)
+	defer s.mu.Unlock()
+	if s.closed {
+		return fmt.Errorf("subscriber: %w", ErrClosed)
+	}
+	return nil
+}
+
+func (s *Subscriber) register(ctx context.Context, topic, group string) (*queue.Topic, error) {
+	if err := s.check(topic); err != nil {
+		return nil, err
 	}
 	t := queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic)
-	if err := t.Register(ctx, s.config.ConsumerGroup, s.groupOptions()); err != nil {
-		return nil, fmt.Errorf("register consumer group %q of topic %q: %w", s.config.ConsumerGroup, topic, err)
+	if err := t.Register(ctx, group, s.groupOptions()); err != nil {
+		return nil, fmt.Errorf("register consumer group %q of topic %q: %w", group, topic, err)
 	}
 	return t, nil
 }
 
 func (s *Subscriber) groupOptions() queue.GroupOptions {
-	return queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention}
+	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention}
+	if s.config.Broadcast {
+		options.Expiry = s.config.BroadcastExpiry
+	}
+	return options
 }
 
 // Subscribe returns the channel of the topic's messages, each when it is due. Ack settles a message,
@@ -194,7 +226,8 @@ func (s *Subscriber) groupOptions() queue.GroupOptions {
 // Losing Redis does not end a subscription; it goes on when Redis is back.
 // Errors wrap ErrInvalidTopic, ErrClosed or ErrLayout, or come from ctx or Redis.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	t, err := s.register(ctx, topic)
+	id := queue.Token()
+	t, err := s.register(ctx, topic, s.groupOf(id))
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +247,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 			return nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
 		}
 	}
-	sub := newSubscription(s, ctx, t)
+	sub := newSubscription(s, ctx, t, id)
 	s.subscriptions[sub] = struct{}{}
 	running := s.running
 	running.scheduler.Add(topic)

@@ -82,7 +82,7 @@ func TestADeliveryDescribesItself(t *testing.T) {
 	type key struct{}
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
-		valued, cancel := context.WithCancel(context.WithValue(ctx, key{}, "value"))
+		valued, cancel := context.WithTimeout(context.WithValue(ctx, key{}, "value"), never)
 		defer cancel()
 		messages, err := newSubscriber(t, s, inGroup("g")).Subscribe(valued, "t")
 		require.NoError(t, err)
@@ -102,6 +102,8 @@ func TestADeliveryDescribesItself(t *testing.T) {
 		_, ok = redisdelay.DeliveryFromContext(valued)
 		require.False(t, ok)
 		require.NoError(t, msg.Context().Err())
+		_, ok = msg.Context().Deadline()
+		require.False(t, ok)
 
 		require.True(t, msg.Nack())
 		wait(t, msg.Context().Done(), "the context of a nacked message")
@@ -230,21 +232,23 @@ func TestDeadMessagesArePurgedAfterTheirRetention(t *testing.T) {
 			}
 			start := serverTime(t, s)
 			messages := subscribe(t, s, "t", retention)
-			publish(t, newPublisher(t, s), "t", "a", "b")
+			p := newPublisher(t, s)
+			publish(t, p, "t", "a", "b")
 			require.True(t, receive(t, messages).Nack())
 			require.True(t, receive(t, messages).Nack())
-			dead := state{Bodies: 2, Dead: 2}
-			eventually(t, func() bool { return stateOf(t, s, "t") == dead }, "two dead messages")
+			require.NoError(t, p.Publish("t", delayed("c", c.kept-time.Minute)))
+			eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 3, Pending: 1, Dead: 2} }, "two dead messages")
 
 			s.Mini.SetTime(start.Add(c.kept))
-			publish(t, newPublisher(t, s), "t", "c")
-			consume(t, subscribe(t, s, "t", retention, inGroup("new")), 0) // its scheduler looks at once
-			consume(t, messages, 1)
-			eventually(t, func() bool { return stateOf(t, s, "t") == dead }, "they are kept")
+			stop := schedule(t, s)
+			require.Equal(t, []string{"c"}, consume(t, merged(t, messages, subscribe(t, s, "t", retention)), 1))
+			stop()
+			require.Equal(t, state{Bodies: 2, Dead: 2}, settledState(t, s, "t"), "they are kept")
 			if c.purged > 0 {
 				s.Mini.SetTime(start.Add(c.purged))
-				subscribe(t, s, "t", retention)
+				stop := schedule(t, s)
 				eventually(t, func() bool { return stateOf(t, s, "t") == state{} }, "they are purged")
+				stop()
 				require.Empty(t, records(t, s, "t"))
 			}
 		})
@@ -306,28 +310,15 @@ func TestANackWithoutDelayKeepsTheMessagesPlace(t *testing.T) {
 
 func TestANackWithADelayHoldsUpNothing(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
-		drained(t, s)
 		messages := subscribe(t, s, "t")
 		publish(t, newPublisher(t, s), "t", numbered(0, 100)...)
 		require.Equal(t, numbered(0, 50), consume(t, messages, 50))
 		nackWith(t, receive(t, messages), "delay", "1h")
-		nackWith(t, receive(t, messages), "delay", "3s")
+		nackWith(t, receive(t, messages), "delay", "2s")
 		require.Equal(t, numbered(52, 100), consume(t, messages, 48))
 		require.Equal(t, numbered(51, 52), consume(t, messages, 1))
 		require.Equal(t, state{Bodies: 1, Retry: 1}, settledState(t, s, "t"))
-		retry := queue.NewKeys(s.Prefix, "t").Retry(redisdelay.DefaultConsumerGroup)
-		id := s.Client.ZRange(ctx, retry, 0, 0).Val()[0]
-		require.NoError(t, s.Client.ZAdd(ctx, retry, redis.Z{Member: id, Score: 1}).Err()) // it is due
-		consume(t, subscribe(t, s, "t", inGroup("wakes the scheduler")), 0)
-		require.Equal(t, numbered(50, 51), consume(t, messages, 1))
 	})
-}
-
-// settledState waits until nothing is leased.
-func settledState(t *testing.T, s redistest.Server, topic string) (found state) {
-	t.Helper()
-	eventually(t, func() bool { found = stateOf(t, s, topic); return found.Unack == 0 }, "everything is settled")
-	return found
 }
 
 func TestMessagesComeInOrderOfDueTimeThenOfPublishing(t *testing.T) {

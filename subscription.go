@@ -66,6 +66,7 @@ type subscription struct {
 	waits      bool         // the last claim had us noted as waiting
 	blocked    bool         // a suspect is next
 	unanswered *queue.Claim // the last claim, if it had no answer
+	left       bool         // it is closing, and has said so
 	nextPoll   time.Time
 	nextExtend time.Time
 	outage     bool
@@ -83,13 +84,13 @@ func (s *settlements) empty() bool {
 	return len(s.acks) == 0 && len(s.releases) == 0 && len(s.nacks) == 0
 }
 
-func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic) *subscription {
+func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic, id string) *subscription {
 	sub := &subscription{
 		config:  &s.config,
 		mailbox: s.running.mailbox,
 		logger:  s.logger.With(watermill.LogFields{"topic": topic.Name}),
 		topic:   topic,
-		group:   topic.Group(s.config.ConsumerGroup),
+		group:   topic.Group(s.groupOf(id)),
 		options: s.groupOptions(),
 		values:  context.WithoutCancel(ctx),
 		out:     make(chan *message.Message),
@@ -98,7 +99,7 @@ func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic) *su
 		kick:    make(chan struct{}, 1),
 		feed:    make(chan struct{}, 1),
 		inHand:  map[*delivery]struct{}{},
-		id:      queue.Token(),
+		id:      id,
 		claims:  1,
 	}
 	sub.calls, sub.cancelCalls = context.WithCancel(context.Background())
@@ -166,7 +167,7 @@ func (s *subscription) run() {
 			}
 			wake = time.Now().Add(s.patience())
 		case s.finished():
-			s.leave()
+			s.removeBroadcast()
 			return
 		}
 		timer.Reset(time.Until(wake))
@@ -192,18 +193,16 @@ func (s *subscription) isClosing() bool {
 func (s *subscription) finished() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.handOver && s.unanswered == nil && len(s.buffer) == 0 && len(s.inHand) == 0 && s.settled.empty()
+	return s.handOver && s.left && s.unanswered == nil && len(s.buffer) == 0 && len(s.inHand) == 0 && s.settled.empty()
 }
 
-// leave takes the subscription out of those that are woken. If a wake-up was on its way here, the
-// claim of nothing passes it on.
-func (s *subscription) leave() {
-	err := s.group.Leave(s.calls, s.address)
-	if err == nil {
-		err = queue.Do(s.calls, s.config.Client, s.group.ClaimCall(s.claim(0, 0, false)))
+// removeBroadcast ends the group of a subscription that has one of its own.
+func (s *subscription) removeBroadcast() {
+	if !s.config.Broadcast {
+		return
 	}
-	if err != nil {
-		s.logger.Debug("Cannot say that the subscription has closed", watermill.LogFields{"err": err})
+	if err := s.topic.Remove(s.calls, s.group.Name); err != nil {
+		s.logger.Debug("Cannot remove the subscription's group, a scheduler will", watermill.LogFields{"err": err})
 	}
 }
 
@@ -281,12 +280,17 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 		return s.unanswered // unchanged, for the answer that it had
 	}
 	if s.isClosing() {
-		return nil
+		if s.left {
+			return nil
+		}
+		s.left = true
+		c := s.claim(0, 0, false) // others are to be woken from now on
+		return &c
 	}
 	poll := !now.Before(s.nextPoll)
 	woken := s.woken
 	busy := len(s.inHand)+len(s.buffer) > 0
-	free := s.config.MaxInFlight - len(s.inHand)
+	free := min(s.config.MaxInFlight-len(s.inHand), mostClaimed)
 	prefetch := s.pace.prefetch(s.config.MaxInFlight)
 	limit := free + prefetch - len(s.buffer)
 	if s.stuck || s.suspectHeld() || (s.blocked && busy) {
@@ -301,7 +305,7 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 	}
 	s.woken = false
 	s.nextPoll = now.Add(jitter(s.mailbox.Poll()))
-	if limit <= 0 && !woken {
+	if limit <= 0 && !woken && !s.config.Broadcast { // whose group has to be seen to be in use
 		return nil
 	}
 	c := s.claim(max(limit, 0), free-len(s.buffer), busy)
@@ -319,6 +323,9 @@ func (s *subscription) suspectHeld() bool {
 	return s.buffer[0].Suspect
 }
 
+// mostClaimed is how many messages one claim brings at most.
+const mostClaimed = 1000
+
 // claimBytes is how many bytes of messages one claim brings, about.
 const claimBytes = 4 << 20
 
@@ -333,6 +340,7 @@ func (s *subscription) claim(limit, slots int, busy bool) queue.Claim {
 		Address:      s.address,
 		Patience:     3 * s.mailbox.Poll(),
 		Bytes:        claimBytes,
+		Expiry:       s.options.Expiry,
 	}
 }
 

@@ -155,6 +155,11 @@ func (s *Scheduler) promote(ctx context.Context, due []*served) {
 		if err == nil && turn.Purge {
 			turn.Wait, err = 0, s.sweep(ctx, l.topic.Purge)
 		}
+		if err == nil && turn.Unused != "" {
+			turn.Wait, err = 0, s.sweep(ctx, func(ctx context.Context) (bool, error) {
+				return l.topic.RemoveUnused(ctx, turn.Unused)
+			})
+		}
 		switch {
 		case err != nil:
 			s.retry(ctx, l.served, err, poll)

@@ -1,13 +1,10 @@
 package queue
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // Group is a handle on one consumer group of a topic. It keeps its keys, which every call needs.
@@ -43,13 +40,14 @@ func (t *Topic) Group(name string) *Group {
 type Claim struct {
 	Subscription string        // random, of one Subscribe
 	Number       uint64        // counted by the subscription, the same only for a repeat
-	Limit        int           // at most 1000; 0 only passes a wake-up on to another
+	Limit        int           // at most 1000; 0: it can take none, and passes on what woke it
 	Busy         bool          // the subscription holds other messages
 	Lease        time.Duration // how long the messages are the subscription's
 	Slots        int           // messages that it could hand out at once
 	Address      string        // where to wake it if that is more than are ready
 	Patience     time.Duration // how long the address stays valid
 	Bytes        int           // of bodies, but for the first
+	Expiry       time.Duration // of the group, which the claim shows to be in use; 0: none
 }
 
 // Claimed is what a claim brought.
@@ -78,12 +76,12 @@ func (g *Group) ClaimCall(c Claim) *Call {
 	if c.Busy {
 		busy = "1"
 	}
-	keys := make([]string, 0, 9)
+	keys := make([]string, 0, 10)
 	keys = append(keys, g.claim...)
-	keys = append(keys, g.topic.keys.Claim(c.Subscription), g.topic.keys.Scheduler())
+	keys = append(keys, g.topic.keys.Claim(c.Subscription), g.topic.keys.Scheduler(), g.topic.keys.Idle())
 	return &Call{script: &claimScript, keys: keys, args: []any{
 		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), busy, millis(c.Lease), c.Slots,
-		c.Address, millis(c.Patience), c.Bytes, millis(memory), g.topic.single,
+		c.Address, millis(c.Patience), c.Bytes, millis(memory), g.topic.single, expiry(c.Expiry),
 	}}
 }
 
@@ -146,12 +144,3 @@ func parseRecord(record string) (count int, suspect bool, delayedFor, reason str
 	}
 	return count, suspect, delayedFor, reason
 }
-
-// Leave takes a subscription that will claim no more out of the waiters.
-// A claim of limit 0 after it passes on a wake-up that was already under way.
-func (g *Group) Leave(ctx context.Context, address string) error {
-	return g.topic.client.ZRem(ctx, g.topic.keys.Waiters(g.Name), address).Err()
-}
-
-// Client is the client that the group's calls go to.
-func (g *Group) Client() redis.UniversalClient { return g.topic.client }

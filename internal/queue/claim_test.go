@@ -310,14 +310,30 @@ func TestWakeUpsPassOverAddressesThatNobodyHears(t *testing.T) {
 	}, "a")
 }
 
-func TestLeaveTakesASubscriptionOutOfTheWaiters(t *testing.T) {
+func TestSubscriptionThatCanTakeNoneIsNotWoken(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
 		s := w.sub("a")
-		s.claim(1, idle(1, "channel|1"))
-		w.sub("a").claim(1, idle(1, "channel|2"))
-		require.NoError(t, s.group.Leave(ctx, "channel|1"))
-		require.NoError(t, s.group.Leave(ctx, "channel|1"))
-		require.Equal(t, []string{"channel|2"}, w.waiters("a"))
+		waits := func() {
+			t.Helper()
+			require.True(t, s.claim(1, idle(1, inbox.address("full"))).Waits)
+		}
+		waits()
+		require.Equal(t, queue.Claimed{}, s.claim(0, idle(0, inbox.address("full"))))
+		w.unchanged(func() { s.claim(0, idle(0, inbox.address("full"))) })
+		require.Empty(t, w.waiters("a"))
+
+		waits()
+		inbox.wait("a", "other")
+		w.publishNow("x")
+		require.Equal(t, []string{"full"}, inbox.received())
+		s.claim(0, idle(0, inbox.address("full")))
+		require.Equal(t, []string{"other"}, inbox.received(), "what woke it is passed on, to another")
+
+		inbox.wait("a", "full", "other")
+		s.claim(0, idle(0, inbox.address("full")))
+		require.Equal(t, []string{"other"}, inbox.received())
+		require.Empty(t, w.waiters("a"))
 	}, "a")
 }
 

@@ -33,6 +33,7 @@ func (k Keys) Refs() string      { return k.base + "refs" }
 func (k Keys) Pending() string   { return k.base + "pending" }
 func (k Keys) Groups() string    { return k.base + "groups" }
 func (k Keys) Scheduler() string { return k.base + "scheduler" }
+func (k Keys) Idle() string      { return k.base + "idle" }
 
 // Publisher remembers the number of a publisher's last call.
 func (k Keys) Publisher(id string) string { return k.base + "publisher:" + id }

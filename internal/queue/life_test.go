@@ -104,11 +104,24 @@ func (w *world) live(m *queue.Mailbox) {
 	require.True(w.t, w.promote(holder.address).Purge)
 	require.False(w.t, w.purge())
 
+	// A group that nobody uses, and its end.
+	w.registerFor("short-lived", queue.GroupOptions{Expiry: time.Millisecond})
+	w.publish(now("4").with(queue.Options{MaxDeliveries: 1}))
+	for _, s := range []*sub{a, b} {
+		require.Equal(w.t, 1, s.ack(held(s.claim(9))...))
+		require.Empty(w.t, s.claim(9).Messages)
+	}
+	w.pass(3 * time.Millisecond)
+	require.Equal(w.t, "short-lived", w.promote(holder.address).Unused)
+	more, err := w.topic.RemoveUnused(ctx, "short-lived")
+	require.NoError(w.t, err)
+	require.False(w.t, more)
+
 	w.do(w.topic.ResignCall(holder.address))
 	for standby.argument() != "0" {
 	}
 	require.Equal(w.t, queue.Holder, w.promote(standby.address).Role)
-	require.NoError(w.t, a.group.Leave(ctx, subscriber.address))
+	a.claim(0, idle(0, subscriber.address))
 }
 
 // argument is what the receiver is woken with next.

@@ -106,6 +106,26 @@ func TestMailboxWakesAllForAStar(t *testing.T) {
 	})
 }
 
+func TestLossOfDataWakesAllReceiversOnce(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		m := mailbox(t, s)
+		one, two := receive(t, m), receive(t, m)
+		one.connected(s)
+		two.connected(s)
+		began := time.Now()
+		for range 3 { // each of the process's subscriptions finds its group gone
+			m.DataLost()
+		}
+		one.gets("")
+		two.gets("")
+		if time.Since(began) < time.Second {
+			require.Empty(t, one.woken)
+		}
+		require.Eventually(t, func() bool { m.DataLost(); return len(two.woken) > 0 }, patience, 10*time.Millisecond)
+		require.GreaterOrEqual(t, time.Since(began), time.Second)
+	})
+}
+
 func TestReceiverThatStoppedIsNotWoken(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		m := mailbox(t, s)

@@ -72,6 +72,8 @@ func TestGroupOfAFullServer(t *testing.T) {
 func TestFullServerDrains(t *testing.T) {
 	w, full := fullWorld(t, "a", "b")
 	w.publishNow("1", "2", "3", "4", "5", "6", "7", "8")
+	w.registerFor("c", queue.GroupOptions{Expiry: time.Millisecond})
+	w.publishNow("9")
 	w.publish(in("pending", time.Millisecond), in("later", time.Hour))
 	w.die("b", 1)
 	a, b := w.sub("a"), w.sub("b")
@@ -87,7 +89,7 @@ func TestFullServerDrains(t *testing.T) {
 	require.Equal(t, queue.Standby, w.promote("s|2").Role)
 	require.Equal(t, []string{"later"}, w.pending())
 	require.False(t, w.expire())
-	require.Equal(t, []string{"2", "3", "4", "5", "6", "7", "8", "pending"}, w.ready("b"))
+	require.Equal(t, []string{"2", "3", "4", "5", "6", "7", "8", "9", "pending"}, w.ready("b"))
 	require.Equal(t, "0 s -", w.field(w.keys.Deliveries("b"), "2"))
 	w.shiftDead("b", time.Hour)
 	require.True(t, w.promote("s|1").Purge)
@@ -96,17 +98,23 @@ func TestFullServerDrains(t *testing.T) {
 	w.do(w.topic.ResignCall("s|1"))
 	require.Equal(t, queue.Holder, w.promote("s|2").Role)
 
+	// The end of a group.
+	require.True(t, w.promote("s|2").Unused == "c")
+	more, err := w.topic.RemoveUnused(ctx, "c")
+	require.NoError(t, err)
+	require.False(t, more)
+
 	// Claims, settling, extension.
 	w.do(a.group.ExtendCalls(held1, 2*time.Hour)...)
 	require.Equal(t, 1, a.ack(held1[0]))
 	require.Equal(t, 3, a.nack(failed(held1[1]), failed(held1[2], after(time.Millisecond)), failed(held1[3], dead)))
-	require.Equal(t, []string{"2", "5", "6", "7", "8", "pending"}, w.ready("a"))
+	require.Equal(t, []string{"2", "5", "6", "7", "8", "9", "pending"}, w.ready("a"))
 	claimed := a.claim(2)
 	require.Equal(t, []string{"2", "5"}, bodies(claimed))
 	require.Equal(t, 2, a.release(held(claimed)...))
 	w.pass(3 * time.Millisecond)
 	w.promote("s|2")
-	require.Equal(t, []string{"2", "5", "6", "7", "8", "pending", "3"}, w.ready("a"))
+	require.Equal(t, []string{"2", "5", "6", "7", "8", "9", "pending", "3"}, w.ready("a"))
 	for _, s := range []*sub{a, b} {
 		for {
 			claimed := s.claim(100, idle(100, "channel|1"))
@@ -117,7 +125,8 @@ func TestFullServerDrains(t *testing.T) {
 			require.Equal(t, len(claimed.Messages), s.ack(held(claimed)...))
 		}
 	}
-	require.NoError(t, a.group.Leave(ctx, "channel|1"))
+	a.claim(0, idle(0, "channel|1"))
+	require.Empty(t, w.waiters("a"))
 	require.Equal(t, []string{"4", "later"}, w.stored())
 	queuetest.Check(t, w.Client, w.Prefix)
 }

@@ -28,14 +28,16 @@ type Turn struct {
 	Wait time.Duration
 	// Expired and Purge tell that leases have run out, or that dead messages are past retention.
 	Expired, Purge bool
+	// Unused is a group that was not used for its time and is to be removed, or "".
+	Unused string
 }
 
 // PromoteCall makes a call that takes or keeps the scheduling lease and moves what is due.
 // ReadTurn reads its result. The groups are from Groups.
 func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Duration) *Call {
 	k := t.keys
-	keys := make([]string, 0, 5+5*len(groups.Names))
-	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler())
+	keys := make([]string, 0, 6+5*len(groups.Names))
+	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle())
 	args := make([]any, 0, 5+len(groups.Names))
 	args = append(args, groups.Version, address, millis(patience), budget, t.single)
 	for _, g := range groups.Names {
@@ -56,11 +58,12 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 		t.forget(groups)
 		return Turn{}, true, nil
 	}
-	if len(reply) != 4 {
+	if len(reply) != 5 {
 		return Turn{}, false, fmt.Errorf("promote: unexpected reply of %d parts", len(reply))
 	}
 	role, _ := reply[0].(string)
 	turn = Turn{Role: Role(role), Wait: -1, Expired: reply[2] == int64(1), Purge: reply[3] == int64(1)}
+	turn.Unused, _ = reply[4].(string)
 	if wait, _ := reply[1].(string); wait != "" {
 		us, err := strconv.ParseInt(wait, 10, 64)
 		if err != nil {
@@ -118,6 +121,37 @@ func (t *Topic) sweep(ctx context.Context, make func(*Groups) *Call) (more bool,
 		return nil
 	})
 	return more, err
+}
+
+// RemoveUnused removes a group that was not used for its time, about a thousand of its messages at a
+// time, and tells whether there are more.
+func (t *Topic) RemoveUnused(ctx context.Context, group string) (more bool, err error) {
+	return t.remove(ctx, group, "1")
+}
+
+// Remove removes a group and all that it holds.
+func (t *Topic) Remove(ctx context.Context, group string) error {
+	for {
+		more, err := t.remove(ctx, group, "0")
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
+func (t *Topic) remove(ctx context.Context, group, unused string) (more bool, err error) {
+	k := t.keys
+	call := &Call{
+		script: &removeScript,
+		keys: []string{k.Meta(), k.Groups(), k.Idle(), k.Messages(), k.Options(), k.Refs(), k.Ready(group),
+			k.Retry(group), k.Unack(group), k.Leases(group), k.Deliveries(group), k.Dead(group), k.Waiters(group)},
+		args: []any{group, Token(), budget, unused},
+	}
+	if err := Do(ctx, t.client, call); err != nil {
+		return false, err
+	}
+	left, err := call.cmd.Int()
+	return left == 1, err
 }
 
 // ResignCall gives up the scheduling lease, so that the standby takes it at once.

@@ -47,6 +47,7 @@ var (
 	expireScript   = load("expire")
 	purgeScript    = load("purge")
 	resignScript   = load("resign")
+	removeScript   = load("remove")
 )
 
 // Call is one run of a script, to be sent alone or in a pipeline with others.

@@ -39,10 +39,19 @@ type Groups struct {
 type GroupOptions struct {
 	MaxDeliveries int           // negative: no limit
 	Retention     time.Duration // of dead messages; negative: for ever
+	Expiry        time.Duration // without use, after which the group is removed; 0: never
 }
 
 func (o GroupOptions) encode() string {
 	return strconv.Itoa(max(o.MaxDeliveries, -1)) + " " + millis(o.Retention)
+}
+
+// expiry is "" for a group that is never removed.
+func expiry(d time.Duration) string {
+	if d <= 0 {
+		return ""
+	}
+	return millis(d)
 }
 
 // millis writes a duration in milliseconds, rounded up; negative ones as -1.
@@ -97,8 +106,9 @@ func (t *Topic) Register(ctx context.Context, group string, options GroupOptions
 	}
 	call := &Call{
 		script: &registerScript,
-		keys:   []string{t.keys.Meta(), t.keys.Groups(), t.keys.Pending(), t.keys.Scheduler()},
-		args:   []any{Layout, Token(), group, options.encode()},
+		keys: []string{t.keys.Meta(), t.keys.Groups(), t.keys.Pending(), t.keys.Scheduler(),
+			t.keys.Idle()},
+		args: []any{Layout, Token(), group, options.encode(), expiry(options.Expiry)},
 	}
 	_, err := t.readGroups(ctx, call)
 	return err

@@ -145,7 +145,7 @@ func (w *world) travel(d time.Duration) {
 	}
 	groups, err := w.topic.Groups(ctx)
 	require.NoError(w.t, err)
-	keys := []string{w.keys.Pending()}
+	keys := []string{w.keys.Pending(), w.keys.Idle()}
 	for _, g := range groups.Names {
 		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g))
 	}

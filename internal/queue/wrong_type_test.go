@@ -23,7 +23,7 @@ var transitions = map[string]func(w *world) (call func() error){
 	},
 	"register": func(w *world) func() error {
 		w.publish(in("x", time.Hour))
-		return func() error { return w.topic.Register(ctx, "c", standard) }
+		return func() error { return w.topic.Register(ctx, "c", shortLived) }
 	},
 	"publish": func(w *world) func() error {
 		messages := w.make(now("x").with(queue.Options{MaxDeliveries: 1}), in("y", time.Hour))
@@ -33,7 +33,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.publishNow("x", "y")
 		s := w.sub("a")
 		s.claim(1)
-		return run(w, s.group.ClaimCall(s.query(5, idle(9, "channel|1"))))
+		return run(w, s.group.ClaimCall(s.query(5, idle(9, "channel|1"), func(c *queue.Claim) { c.Expiry = time.Hour })))
 	},
 	"ack": func(w *world) func() error {
 		s, claimed := w.inHand()
@@ -82,6 +82,10 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.travel(2 * time.Hour)
 		return func() error { _, err := w.topic.Purge(ctx); return err }
 	},
+	"remove": func(w *world) func() error {
+		w.fill("a")
+		return func() error { return w.topic.Remove(ctx, "a") }
+	},
 	"resign": func(w *world) func() error {
 		w.promote("channel|1")
 		return run(w, w.topic.ResignCall("channel|1"))
@@ -103,6 +107,7 @@ func (w *world) inHand() (*sub, []*queue.Leased) {
 func TestKeyOfAWrongTypeFailsTheScriptAndChangesNothing(t *testing.T) {
 	for name, prepare := range transitions {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			redistest.Both(t, func(t *testing.T, s redistest.Server) {
 				topics := 0
 				fresh := func() (*world, func() error) {

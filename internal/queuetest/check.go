@@ -68,7 +68,7 @@ func look(ctx context.Context, client redis.UniversalClient, prefix string) ([]*
 func (d drained) leftovers(s *snapshot) (left []string) {
 	for _, v := range s.values {
 		switch v.kind {
-		case "meta", "groups", "scheduler", "publisher":
+		case "meta", "groups", "scheduler", "idle", "publisher":
 			continue
 		case "claim", "waiters":
 			if d.live {

@@ -98,6 +98,19 @@ func TestTopicWithAMessageInEveryStateIsWhole(t *testing.T) {
 	})
 }
 
+func TestGroupThatIsBeingRemovedHoldsWhatItHas(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		f := newFixture(t, s)
+		require.NoError(t, s.Client.HDel(ctx, f.keys.Groups(), "a").Err())
+		require.NoError(t, s.Client.ZAdd(ctx, f.keys.Idle(), redis.Z{Score: 0, Member: "a"}).Err())
+		Check(t, s.Client, s.Prefix)
+		require.NoError(t, s.Client.Del(ctx, f.keys.Ready("a")).Err())
+		found, err := Violations(ctx, s.Client, s.Prefix)
+		require.NoError(t, err)
+		require.NotEmpty(t, found)
+	})
+}
+
 func TestNothingIsScheduledWithoutAGroup(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		topic := queue.NewTopic(s.Client, s.Prefix, "topic")
@@ -267,6 +280,12 @@ func TestEachKindOfDamageIsFound(t *testing.T) {
 		{"retention before the next event", func(f *fixture, c redis.UniversalClient) error {
 			return c.ZAdd(ctx, f.keys.Dead("a"), redis.Z{Score: 1000, Member: f.dead}).Err()
 		}, `earlier, at 3601000`},
+		{"group that ends before the next event", func(f *fixture, c redis.UniversalClient) error {
+			return c.ZAdd(ctx, f.keys.Idle(), redis.Z{Score: 1000, Member: "a"}).Err()
+		}, `the end of group a is`},
+		{"end of a group", func(f *fixture, c redis.UniversalClient) error {
+			return c.ZAdd(ctx, f.keys.Idle(), redis.Z{Score: 3e12 + 0.5, Member: "a"}).Err()
+		}, `group "a": its end in idle is 3.0000000000005e+12, not a time in ms`},
 		{"unknown field of the scheduler", func(f *fixture, c redis.UniversalClient) error {
 			return c.HSet(ctx, f.keys.Scheduler(), "other", "x").Err()
 		}, `scheduler: unknown field "other": "x"`},

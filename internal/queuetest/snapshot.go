@@ -30,6 +30,7 @@ var kinds = map[string]struct {
 	"pending":    {typ: "zset"},
 	"groups":     {typ: "hash"},
 	"scheduler":  {typ: "hash"},
+	"idle":       {typ: "zset"},
 	"publisher":  {typ: "string", of: "publisher", expires: true},
 	"claim":      {typ: "string", of: "subscription", expires: true},
 	"ready":      {typ: "list", of: "group"},
@@ -184,26 +185,36 @@ var errGroupsChange = errors.New("the set of groups changes too fast")
 // are read first, and again if a group appeared in between.
 func (s *snapshot) read(ctx context.Context, client redis.UniversalClient, scanned []string) error {
 	k := queue.NewKeys(s.prefix, s.topic)
+	names, err := readKeys(ctx, client, []string{k.Groups(), k.Idle()})
 	for range 10 {
-		names, err := client.HKeys(ctx, k.Groups()).Result()
-		if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+		if err != nil {
 			return err
 		}
-		keys := append([]string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Groups(), k.Scheduler()}, scanned...)
-		for _, g := range names {
+		before := snapshot{values: names}
+		keys := append([]string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Groups(), k.Scheduler(), k.Idle()}, scanned...)
+		for _, g := range before.groups() {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g), k.Dead(g))
 		}
 		slices.Sort(keys)
 		if s.values, err = readKeys(ctx, client, slices.Compact(keys)); err != nil {
 			return err
 		}
-		if len(s.get("groups", "").fields) <= len(names) { // groups are not removed
+		if slices.Equal(before.groups(), s.groups()) {
 			now, err := client.Time(ctx).Result()
 			s.now = now.UnixMilli()
 			return err
 		}
+		names = s.values
 	}
 	return errGroupsChange
+}
+
+// groups are the registered groups, and those whose removal is under way.
+func (s *snapshot) groups() []string {
+	groups := slices.Collect(maps.Keys(s.get("groups", "").fields))
+	groups = slices.AppendSeq(groups, maps.Keys(s.get("idle", "").scores))
+	slices.Sort(groups)
+	return slices.Compact(groups)
 }
 
 // readKeys reads the keys at one time. All are in one slot.

@@ -2,7 +2,6 @@ package queuetest
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -30,14 +29,14 @@ type inspection struct {
 	*snapshot
 	found []string
 
-	groups  []string
+	groups  []string // those being removed, too
 	bodies  map[string]bool
 	holders map[string][]string // id -> groups that hold it, in whatever state
 }
 
 func (s *snapshot) violations() []string {
 	i := &inspection{snapshot: s, bodies: map[string]bool{}, holders: map[string][]string{}}
-	i.groups = slices.Sorted(maps.Keys(s.get("groups", "").fields))
+	i.groups = s.groups()
 	for _, id := range s.get("messages", "").list {
 		i.bodies[id] = true
 	}
@@ -104,6 +103,9 @@ func (i *inspection) meta() {
 		if field != "layout" && field != "groups" {
 			i.report("meta: unknown field %q: %q", field, value)
 		}
+	}
+	for name, ends := range i.get("idle", "").scores {
+		i.instant(ends, "group %q: its end in idle", name)
 	}
 	for name, options := range i.get("groups", "").fields {
 		if !groupForm.MatchString(options) {
@@ -260,22 +262,25 @@ func (i *inspection) scheduler() {
 func (i *inspection) nextEvent() (event float64, what string) {
 	event = math.Inf(1)
 	earliest := func(scores map[string]float64, wait float64, format string, args ...any) {
-		for id, score := range scores {
+		for member, score := range scores {
 			if at := math.Floor(score) + wait; at < event {
-				event, what = at, fmt.Sprintf(format, args...)+" of message "+id
+				event, what = at, fmt.Sprintf(format, args...)+" "+member
 			}
 		}
 	}
-	if len(i.groups) == 0 {
-		return event, ""
+	registered := i.get("groups", "").fields
+	if len(registered) > 0 {
+		earliest(i.get("pending", "").scores, 0, "the due time of message")
 	}
-	earliest(i.get("pending", "").scores, 0, "the due time")
-	for _, g := range i.groups {
-		earliest(i.get("retry", g).scores, 0, "the retry in group %q", g)
-		earliest(i.get("unack", g).scores, 0, "the end of the lease in group %q", g)
-		_, text, _ := strings.Cut(i.get("groups", "").fields[g], " ")
+	for g := range registered {
+		earliest(i.get("retry", g).scores, 0, "the retry in group %q of message", g)
+		earliest(i.get("unack", g).scores, 0, "the end of the lease in group %q of message", g)
+		_, text, _ := strings.Cut(registered[g], " ")
 		if retention, err := strconv.ParseFloat(text, 64); err == nil && retention >= 0 {
-			earliest(i.get("dead", g).scores, retention, "the end of the retention in group %q", g)
+			earliest(i.get("dead", g).scores, retention, "the end of the retention in group %q of message", g)
+		}
+		if ends, ok := i.get("idle", "").scores[g]; ok {
+			earliest(map[string]float64{g: ends}, 0, "the end of group")
 		}
 	}
 	return event, what

@@ -9,10 +9,12 @@
 --       7 waiters     zset: address of an idle subscription -> deadline ms
 --       8 claim       string: this subscription's last claim, "number id:due ...", expiring
 --       9 scheduler   hash: next, holder, standby, until
+--      10 idle        zset: group that is removed when unused -> ms at which it is
 -- ARGV  1 group
 --       2 subscription
 --       3 number      of this claim, counted by the subscription
---       4 limit       messages at most (at most 1000); 0 only passes a wake-up on
+--       4 limit       messages at most (at most 1000); 0: the subscription can take none, is not to
+--                     be woken, and passes on the wake-up that it may have had
 --       5 busy        "1" if the subscription holds other messages
 --       6 lease       ms
 --       7 slots       messages that the subscription could hand out at once
@@ -21,6 +23,7 @@
 --      10 bytes       of bodies at most, the first message excepted
 --      11 memory      how long the claim is remembered, ms
 --      12 single      "1" if PUBLISH counts every receiver (not on a cluster)
+--      13 expiry      ms without use after which the group is removed, or "": never
 --
 -- A message whose lease has expired before (flag "s", suspect) is claimed alone, and only by a
 -- subscription that holds nothing else.
@@ -31,10 +34,11 @@
 -- Twice: the same number returns those messages of the first run that are still leased by it.
 
 local groups, messages, ready, unack, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local deliveries, waiters, claim, scheduler = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local deliveries, waiters, claim, scheduler, idle = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local group, subscription, number, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local busy, lease, slots, address = ARGV[5] == '1', tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local patience, bytes, memory, single = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12] == '1'
+local expiry = ARGV[13]
 local id_length = 26
 
 local t = redis.call('TIME')
@@ -96,6 +100,9 @@ end
 -- Reading every key that will be written finds a key of a wrong type before anything is.
 redis.call('HLEN', leases)
 redis.call('HLEN', scheduler)
+if expiry ~= '' then
+  redis.call('ZCARD', idle)
+end
 local waiting = redis.call('ZCARD', waiters)
 -- What was claimed or extended within this millisecond is in front.
 local deadline = string.format('%.0f', now + lease)
@@ -173,11 +180,17 @@ if consumed > 0 then
 else
   redis.call('DEL', claim)
 end
+if expiry ~= '' then
+  redis.call('ZADD', idle, now + expiry, group)
+end
 if #tokens > 0 then
   redis.call('ZADD', unack, unpack(scores))
   redis.call('HSET', leases, unpack(tokens))
   redis.call('SET', claim, table.concat(taken, ' '), 'PX', memory)
   schedule(now + lease)
+end
+if limit == 0 then
+  redis.call('ZREM', waiters, address)
 end
 if left > 0 then
   reply[2] = 1

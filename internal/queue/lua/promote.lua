@@ -5,6 +5,7 @@
 --       3 pending     zset: id -> due ms
 --       4 refs        hash: id -> groups that still need the body, only where several do
 --       5 scheduler   hash: next (ms of the next event), holder, standby (addresses), until (ms)
+--       6 idle        zset: group that is removed when unused -> ms at which it is
 --       then for each group of the set:
 --         ready       list of "id:due"
 --         retry       zset: id -> due ms
@@ -21,16 +22,17 @@
 -- The lease needs no end of its own: it is the holder's until a second after the next event. Then
 -- the holder has failed to act, and anyone may take it. Of the others one is the standby, which is
 -- told of every earlier event too; it watches the holder, and the rest poll.
--- Returns {"stale"} when the group set has changed, else {role, wait, expired, purge}: role is
+-- Returns {"stale"} when the group set has changed, else {role, wait, expired, purge, unused}: role is
 -- "holder", "standby" or "other"; wait is microseconds until the caller has to look again (zero or
 -- less: at once), or "" if nothing is to come; expired and purge are 1 if leases have run out, or
--- dead messages are past their retention.
+-- dead messages are past their retention; unused is a group to remove, or "".
 -- Twice: the second run finds moved what the first has moved.
 
-local meta, group_options, pending, refs, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local meta, group_options, pending, refs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local scheduler, idle = KEYS[5], KEYS[6]
 local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local single = ARGV[5] == '1'
-local groups = (#KEYS - 5) / 5
+local groups = (#KEYS - 6) / 5
 local grace = 1000
 
 local t = redis.call('TIME')
@@ -71,11 +73,11 @@ local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until')
 local next_event, holder, standby = tonumber(s[1] or nil), s[2], s[3]
 if holder and holder ~= me and not (next_event and now > next_event + grace) then
   if standby and standby ~= me and tonumber(s[4]) >= now then
-    return {'other', '', 0, 0}
+    return {'other', '', 0, 0, ''}
   end
   redis.call('HDEL', scheduler, '')
   redis.call('HSET', scheduler, 'standby', me, 'until', string.format('%.0f', now + patience))
-  return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0}
+  return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0, ''}
 end
 
 -- What is due: messages for all groups, and each group's retries. Where more is due than this call
@@ -104,14 +106,15 @@ if groups > 0 then
   options = redis.call('HMGET', group_options, unpack(ARGV, 6, 5 + groups))
 end
 for g = 1, groups do
-  local ready, retry, waiters = KEYS[1 + g * 5], KEYS[2 + g * 5], KEYS[5 + g * 5]
+  local ready, retry, waiters = KEYS[2 + g * 5], KEYS[3 + g * 5], KEYS[6 + g * 5]
   redis.call('LLEN', ready)
-  redis.call('ZCARD', KEYS[3 + g * 5])
   redis.call('ZCARD', KEYS[4 + g * 5])
+  redis.call('ZCARD', KEYS[5 + g * 5])
   waiting[g] = redis.call('ZCARD', waiters)
   retries[g] = due_of(retry)
 end
 redis.call('HLEN', refs)
+local unused = redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES')
 
 -- The first write is a deletion: at maxmemory promotion still works.
 local moved = 0
@@ -143,8 +146,8 @@ local function head_of(key)
 end
 
 for g = 1, groups do
-  local ready, retry, unack = KEYS[1 + g * 5], KEYS[2 + g * 5], KEYS[3 + g * 5]
-  local dead, waiters = KEYS[4 + g * 5], KEYS[5 + g * 5]
+  local ready, retry, unack = KEYS[2 + g * 5], KEYS[3 + g * 5], KEYS[4 + g * 5]
+  local dead, waiters = KEYS[5 + g * 5], KEYS[6 + g * 5]
   local again = retries[g]
 
   local merged, f, r = {}, 1, 1
@@ -197,6 +200,7 @@ end
 if groups > 0 then
   upcoming(head_of(pending))
 end
+upcoming(tonumber(unused[2] or nil))
 
 if standby == me then
   redis.call('HDEL', scheduler, 'standby', 'until')
@@ -207,4 +211,5 @@ else
   redis.call('HSET', scheduler, 'holder', me)
   redis.call('HDEL', scheduler, 'next')
 end
-return {'holder', event and wait_until(event) or '', expired and 1 or 0, purge and 1 or 0}
+unused = unused[2] and tonumber(unused[2]) <= now and unused[1] or ''
+return {'holder', event and wait_until(event) or '', expired and 1 or 0, purge and 1 or 0, unused}

@@ -4,17 +4,19 @@
 --       2 groups     hash: group -> options
 --       3 pending    zset: id -> due ms
 --       4 scheduler  hash: next, holder, standby, until
+--       5 idle       zset: group that is removed when unused -> ms at which it is
 -- ARGV  1 layout     the layout version that the caller writes
 --       2 version    a fresh random version for the changed set
 --       3 group      the group's name
 --       4 options    "<max deliveries> <retention ms>", -1 for no limit
+--       5 expiry     ms without use after which the group is removed, or "": never
 --
 -- What waited for a first group is scheduled by this call.
 -- Returns {layout, version, group, ...}.
 -- Twice: the second run finds the group registered; the version stays what the first made it.
 
-local meta, groups, pending, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local layout, fresh, group, options = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local meta, groups, pending, scheduler, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local layout, fresh, group, options, expiry = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -38,6 +40,7 @@ local found = redis.call('HMGET', meta, 'layout', 'groups')
 local known = redis.call('HGET', groups, group)
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')
 redis.call('HLEN', scheduler)
+redis.call('ZCARD', idle)
 
 if found[1] and found[1] ~= layout then
   return {found[1], found[2] or ''}
@@ -55,6 +58,12 @@ if known ~= options then
   if known then
     schedule(now) -- a shorter retention makes dead messages due earlier
   end
+end
+if expiry ~= '' then
+  redis.call('ZADD', idle, now + expiry, group)
+  schedule(now + expiry)
+else
+  redis.call('ZREM', idle, group)
 end
 if head[2] then
   schedule(tonumber(head[2]))

@@ -1,0 +1,151 @@
+// Package exampletest runs the examples as the programs that they are.
+package exampletest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// Succeeds builds the program in the test's directory and runs it on the embedded and on the real
+// server. It has to end by itself within a limit, with status 0, and leave nothing in Redis. check
+// looks at what it printed.
+func Succeeds(t *testing.T, limit time.Duration, check func(t *testing.T, out string)) {
+	t.Helper()
+	program := Build(t)
+	OnBoth(t, func(t *testing.T, addr string) {
+		began := time.Now()
+		p := Start(t, program, addr)
+		out, status := p.End(t)
+		require.Zero(t, status, "%s%s", out, p.Stderr())
+		require.Less(t, time.Since(began), limit)
+		check(t, out)
+		RequireRemoved(t, addr, out)
+	})
+}
+
+// EndsOnInterrupt does the same, but interrupts the program when it has printed a line that matches.
+func EndsOnInterrupt(t *testing.T, line string) {
+	t.Helper()
+	program := Build(t)
+	OnBoth(t, func(t *testing.T, addr string) {
+		p := Start(t, program, addr)
+		p.ReadUntil(t, line)
+		p.Interrupt(t)
+		interrupted := time.Now()
+		out, status := p.End(t)
+		require.Equal(t, 130, status, "%s%s", out, p.Stderr())
+		require.Less(t, time.Since(interrupted), 5*time.Second)
+		require.Regexp(t, `(?m)^Interrupted\.$`, out)
+		RequireRemoved(t, addr, out)
+	})
+}
+
+// Build compiles the program in the test's directory.
+func Build(t *testing.T) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "example")
+	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return program
+}
+
+// OnBoth runs a test for the embedded server, where addr is empty, and for the real one.
+func OnBoth(t *testing.T, test func(t *testing.T, addr string)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		test(t, "")
+	})
+	t.Run("real", func(t *testing.T) {
+		t.Parallel()
+		test(t, redistest.Addr(t))
+	})
+}
+
+// Process is a run of a program.
+type Process struct {
+	cmd    *exec.Cmd
+	stdout *bufio.Reader
+	read   strings.Builder // of stdout
+	stderr bytes.Buffer
+}
+
+// Start runs a program on the server at addr, or on its embedded one.
+func Start(t *testing.T, program, addr string) *Process {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	p := &Process{cmd: exec.CommandContext(ctx, program)}
+	p.cmd.WaitDelay = time.Second // a child that outlives it does not hold up the test
+	p.cmd.Env = append(os.Environ(), "REDIS_ADDR="+addr)
+	p.cmd.Stderr = &p.stderr
+	stdout, err := p.cmd.StdoutPipe()
+	require.NoError(t, err)
+	p.stdout = bufio.NewReader(stdout)
+	require.NoError(t, p.cmd.Start())
+	return p
+}
+
+// ReadUntil reads what the program prints, until a line matches.
+func (p *Process) ReadUntil(t *testing.T, pattern string) {
+	t.Helper()
+	want := regexp.MustCompile(pattern)
+	for {
+		line, err := p.stdout.ReadString('\n')
+		p.read.WriteString(line)
+		if want.MatchString(strings.TrimSpace(line)) {
+			return
+		}
+		require.NoError(t, err, p.read.String())
+	}
+}
+
+// Interrupt does what Ctrl-C does.
+func (p *Process) Interrupt(t *testing.T) {
+	t.Helper()
+	require.NoError(t, p.cmd.Process.Signal(os.Interrupt))
+}
+
+// End waits for the end of the program, and returns all that it printed to stdout.
+func (p *Process) End(t *testing.T) (stdout string, status int) {
+	t.Helper()
+	_, err := io.Copy(&p.read, p.stdout)
+	require.NoError(t, err)
+	err = p.cmd.Wait()
+	if failed := new(exec.ExitError); err != nil && !errors.As(err, &failed) {
+		t.Fatal(err)
+	}
+	return p.read.String(), p.cmd.ProcessState.ExitCode()
+}
+
+// Stderr is what an ended program printed there.
+func (p *Process) Stderr() string { return p.stderr.String() }
+
+// RequireRemoved checks that a run on a real server left nothing there.
+func RequireRemoved(t *testing.T, addr, out string) {
+	t.Helper()
+	if addr == "" {
+		return
+	}
+	keys := regexp.MustCompile(`keys (\S+:\*)`).FindStringSubmatch(out)
+	require.Len(t, keys, 2, out)
+	left := redistest.Client(t).Scan(context.Background(), 0, keys[1], 1000).Iterator()
+	for left.Next(context.Background()) {
+		t.Errorf("%s is left", left.Val())
+	}
+	require.NoError(t, left.Err())
+}

@@ -1,0 +1,98 @@
+-- remove: removes a consumer group and what it still held.
+--
+-- KEYS  1 meta        hash: layout, groups (the version of the group set)
+--       2 groups      hash: group -> options
+--       3 idle        zset: group that is removed when unused -> ms at which it is
+--       4 messages    hash: id -> body
+--       5 options     hash: id -> options, only of messages that have any
+--       6 refs        hash: id -> groups that still need the body, only where several do
+--       7 ready       list of "id:due"
+--       8 retry       zset: id -> due ms
+--       9 unack       zset: id -> lease deadline ms
+--      10 leases      hash: id -> "subscription:claim:due", the lease's token
+--      11 deliveries  hash: id -> "count flag delayed_for"
+--      12 dead        zset: id -> ms at which it died
+--      13 waiters     zset: address of an idle subscription -> deadline ms
+-- ARGV  1 group
+--       2 version     a fresh random version for the changed set
+--       3 budget      messages to forget at most (at most 1000)
+--       4 unused      "1": only if the group has been unused for its time
+--
+-- The first call takes the group out of the set, so that nothing more comes to it, and notes it in idle,
+-- so that a scheduler goes on if the caller does not.
+-- Returns 1 if more is left, else 0.
+-- Twice: the second run goes on with the removal, or finds nothing to do.
+
+local meta, groups, idle, messages, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local refs, ready, retry, unack, leases = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local deliveries, dead, waiters = KEYS[11], KEYS[12], KEYS[13]
+local group, fresh, budget, unused = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+local id_length = 26
+
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+-- Forgets the bodies that no group needs any more.
+local function drop(ids)
+  local gone = ids
+  if redis.call('HLEN', refs) > 0 then
+    gone = {}
+    local left = redis.call('HMGET', refs, unpack(ids))
+    for i, id in ipairs(ids) do
+      if left[i] and tonumber(left[i]) > 1 then
+        redis.call('HINCRBY', refs, id, -1)
+      else
+        gone[#gone + 1] = id
+      end
+    end
+    if #gone == 0 then return end
+    redis.call('HDEL', refs, unpack(gone))
+  end
+  redis.call('HDEL', messages, unpack(gone))
+  redis.call('HDEL', options, unpack(gone))
+end
+
+local ends = redis.call('ZSCORE', idle, group)
+if unused and not (ends and tonumber(ends) <= now) then
+  return 0
+end
+-- Reading every key that will be written finds a key of a wrong type before anything is.
+local known = redis.call('HEXISTS', groups, group) == 1
+redis.call('HLEN', meta)
+redis.call('HLEN', messages)
+redis.call('HLEN', options)
+redis.call('HLEN', refs)
+redis.call('HLEN', leases)
+redis.call('HLEN', deliveries)
+redis.call('ZCARD', waiters)
+local left = redis.call('LLEN', ready) + redis.call('ZCARD', retry)
+  + redis.call('ZCARD', unack) + redis.call('ZCARD', dead)
+
+redis.call('HDEL', groups, group)
+if known then
+  redis.call('HSET', meta, 'groups', fresh)
+end
+if left > 0 then
+  redis.call('ZADD', idle, 0, group)
+  local ids = {}
+  for _, entry in ipairs(redis.call('LPOP', ready, budget) or {}) do
+    ids[#ids + 1] = string.sub(entry, 1, id_length)
+  end
+  for _, key in ipairs({retry, unack, dead}) do
+    if #ids < budget then
+      local popped = redis.call('ZPOPMIN', key, budget - #ids)
+      for i = 1, #popped, 2 do
+        ids[#ids + 1] = popped[i]
+      end
+    end
+  end
+  redis.call('HDEL', leases, unpack(ids))
+  redis.call('HDEL', deliveries, unpack(ids))
+  drop(ids)
+  if left > #ids then
+    return 1
+  end
+end
+redis.call('DEL', ready, retry, unack, leases, deliveries, dead, waiters)
+redis.call('ZREM', idle, group)
+return 0

@@ -1,0 +1,336 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+)
+
+// shortLived is of a group that is removed after an hour without use.
+var shortLived = queue.GroupOptions{MaxDeliveries: 5, Retention: 10 * time.Hour, Expiry: time.Hour}
+
+func (w *world) registerFor(group string, options queue.GroupOptions) {
+	w.t.Helper()
+	require.NoError(w.t, w.topic.Register(ctx, group, options))
+}
+
+// end is when an unused group is removed; 0: never.
+func (w *world) end(group string) int64 {
+	w.t.Helper()
+	return int64(w.Client.ZScore(ctx, w.keys.Idle(), group).Val())
+}
+
+func (w *world) registered() []string {
+	w.t.Helper()
+	groups, err := queue.NewTopic(w.Client, w.Prefix, w.topic.Name).Groups(ctx)
+	require.NoError(w.t, err)
+	return groups.Names
+}
+
+// fill gives the group a message in every state.
+func (w *world) fill(group string) []*queue.Leased {
+	w.t.Helper()
+	w.publish(now("dead").with(queue.Options{MaxDeliveries: 3}), now("retried"), now("leased"), now("ready"))
+	s := w.sub(group)
+	claimed := held(s.claim(3))
+	require.Len(w.t, claimed, 3)
+	require.Equal(w.t, 2, s.nack(failed(claimed[0], dead), failed(claimed[1], after(time.Hour))))
+	return claimed[2:]
+}
+
+func (w *world) empty(group string) {
+	w.t.Helper()
+	for _, key := range keysOfTopic(w.keys, group, "", "")[ofTopic:] {
+		require.Zero(w.t, w.Client.Exists(ctx, key).Val(), key)
+	}
+	require.Zero(w.t, w.end(group))
+	require.NotContains(w.t, w.registered(), group)
+}
+
+func TestRemovedGroupLeavesNothing(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.fill("a")
+		w.publish(in("pending", time.Hour))
+		require.NoError(t, w.Client.ZAdd(ctx, w.keys.Waiters("a"), redis.Z{Score: 3e12, Member: "channel|1"}).Err())
+		before, err := w.topic.Groups(ctx)
+		require.NoError(t, err)
+		require.NoError(t, w.topic.Remove(ctx, "a"))
+		w.empty("a")
+		require.Equal(t, []string{"pending"}, w.stored())
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Options()).Val())
+		require.NotEqual(t, before.Version, w.Client.HGet(ctx, w.keys.Meta(), "groups").Val())
+		require.Equal(t, []string{"pending"}, w.pending(), "waits for another group")
+	}, "a")
+}
+
+func TestRemovalOfAGroupKeepsWhatOthersNeed(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.fill("a")
+		require.NoError(t, w.topic.Remove(ctx, "a"))
+		w.empty("a")
+		require.Equal(t, []string{"dead", "leased", "ready", "retried"}, w.stored())
+		require.Equal(t, []string{"dead", "retried", "leased", "ready"}, w.ready("b"))
+		require.Equal(t, "2", w.field(w.keys.Refs(), "ready"))
+		require.NoError(t, w.topic.Remove(ctx, "b"))
+		require.Equal(t, "1", w.field(w.keys.Refs(), "ready"))
+		c := w.sub("c")
+		require.Equal(t, 4, c.ack(held(c.claim(4))...))
+		require.Empty(t, w.stored())
+	}, "a", "b", "c")
+}
+
+func TestRepeatedRemovalChangesNothing(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.fill("a")
+		r := w.record()
+		require.NoError(t, w.topic.Remove(ctx, "a"))
+		calls := r.take()
+		require.Len(t, calls, 1)
+		w.unchanged(func() {
+			require.Equal(t, int64(0), w.Client.Do(ctx, calls[0]...).Val())
+			require.NoError(t, w.topic.Remove(ctx, "a"))
+			require.NoError(t, w.topic.Remove(ctx, "never registered"))
+		})
+	}, "a", "b")
+}
+
+func TestSettlingInARemovedGroupChangesNothing(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		leased := w.fill("a")
+		require.NoError(t, w.topic.Remove(ctx, "a"))
+		s := w.sub("a")
+		w.unchanged(func() {
+			require.Zero(t, s.ack(leased...))
+			require.Zero(t, s.nack(failed(leased[0])))
+			require.Zero(t, s.release(leased...))
+			w.do(s.group.ExtendCalls(leased, time.Hour)...)
+			c := s.query(1, idle(1, "channel|1"), func(c *queue.Claim) { c.Expiry = time.Hour })
+			call := s.group.ClaimCall(c)
+			w.do(call)
+			_, err := c.ReadClaim(call)
+			require.ErrorIs(t, err, queue.ErrUnregistered)
+		})
+	}, "a", "b")
+}
+
+func TestOthersNoticeThatAGroupWasRemoved(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		require.NoError(t, queue.NewTopic(w.Client, w.Prefix, "topic").Remove(ctx, "a"))
+		w.publishNow("y")
+		require.Empty(t, w.ready("a"))
+		require.Equal(t, []string{"x", "y"}, w.ready("b"))
+		require.Empty(t, w.field(w.keys.Refs(), "y"))
+		w.register("a")
+		w.publishNow("z")
+		require.Equal(t, []string{"z"}, w.ready("a"), "what came before it existed again is not its")
+	}, "a", "b")
+}
+
+// removeSome runs the first call of a removal, as a process that ends then. It tells whether there
+// would have been more.
+func (w *world) removeSome(group string) (more bool) {
+	w.t.Helper()
+	first, ends := context.WithCancel(ctx)
+	defer ends()
+	w.Client.AddHook(hook{name: "evalsha", do: ends})
+	return queue.NewTopic(w.Client, w.Prefix, w.topic.Name).Remove(first, group) != nil
+}
+
+func TestRemovalOfMoreThanTenThousand(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		n := w.many()
+		w.publishNow(names("%05d", 0, n)...)
+		a := w.sub("a")
+		claimed := held(a.claim(1000))
+		require.Equal(t, 500, a.nack(failures(claimed[:500], after(time.Hour))...))
+		r := w.record()
+		require.NoError(t, w.topic.Remove(ctx, "a"))
+		require.Len(t, r.take(), n/queue.Budget+1)
+		w.empty("a")
+		require.Len(t, w.stored(), n)
+		require.NoError(t, w.topic.Remove(ctx, "b"))
+		require.Empty(t, w.stored())
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Refs()).Val())
+	}, "a", "b")
+}
+
+func failures(messages []*queue.Leased, edits ...func(*queue.Failure)) (failures []queue.Failure) {
+	for _, m := range messages {
+		failures = append(failures, failed(m, edits...))
+	}
+	return failures
+}
+
+func TestInterruptedRemovalGoesOnWithTheScheduler(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("%04d", 0, 2500)...)
+		require.True(t, w.removeSome("a"))
+		require.NotContains(t, w.registered(), "a")
+		require.Len(t, w.ready("a"), 2500-queue.Budget)
+		queuetest.Check(t, w.Client, w.Prefix)
+		w.publishNow("x")
+		require.Len(t, w.ready("a"), 2500-queue.Budget, "nothing more comes to it")
+
+		for calls := 1; ; calls++ {
+			turn := w.promote("scheduler|1")
+			if turn.Unused == "" {
+				require.Equal(t, 3, calls)
+				break
+			}
+			require.Equal(t, "a", turn.Unused)
+			require.Zero(t, turn.Wait)
+			_, err := w.topic.RemoveUnused(ctx, turn.Unused)
+			require.NoError(t, err)
+			queuetest.Check(t, w.Client, w.Prefix)
+		}
+		w.empty("a")
+		require.Len(t, w.stored(), 2501)
+	}, "a", "b")
+}
+
+func TestGroupMayComeBackInTheMiddleOfItsRemoval(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("%04d", 0, 1500)...)
+		require.True(t, w.removeSome("a"))
+		w.register("a")
+		more, err := w.topic.RemoveUnused(ctx, "a")
+		require.NoError(t, err)
+		require.False(t, more)
+		require.Contains(t, w.registered(), "a")
+		sameOrder(t, names("%04d", 1000, 1500), w.ready("a"))
+		require.Empty(t, w.promote("scheduler|1").Unused)
+	}, "a", "b")
+}
+
+// Expiry.
+
+func TestRegisteringNotesWhenAnUnusedGroupEnds(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		w.promote(inbox.address("holder"))
+		before := w.now()
+		w.registerFor("a", shortLived)
+		require.GreaterOrEqual(t, w.end("a"), before+3600_000)
+		require.LessOrEqual(t, w.end("a"), w.now()+3600_000)
+		require.Equal(t, w.end("a"), w.next())
+		told := inbox.received()
+		require.Len(t, told, 1)
+		require.Equal(t, 3600_000, wait(t, told[0], "holder"))
+		require.Equal(t, map[string]string{"a": "5 36000000"}, w.Client.HGetAll(ctx, w.keys.Groups()).Val())
+
+		w.register("b")
+		require.Zero(t, w.end("b"), "others stay")
+		first := w.end("a")
+		w.pass(3 * time.Millisecond)
+		w.registerFor("a", shortLived)
+		require.Greater(t, w.end("a"), first)
+		w.registerFor("a", standard)
+		require.Zero(t, w.end("a"), "it is to stay from now on")
+	})
+}
+
+func TestClaimShowsThatTheGroupIsUsed(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.registerFor("a", shortLived)
+		w.register("b")
+		uses := func(c *queue.Claim) { c.Expiry = 2 * time.Hour }
+		for i, limit := range []int{0, 1, 1} { // of a busy subscription, of an idle one, of one that gets something
+			if i == 2 {
+				w.publishNow("x")
+			}
+			before := w.now()
+			require.Len(t, w.sub("a").claim(limit, uses).Messages, i/2)
+			require.GreaterOrEqual(t, w.end("a"), before+7200_000)
+			require.LessOrEqual(t, w.end("a"), w.now()+7200_000)
+		}
+		last := w.end("a")
+		w.pass(3 * time.Millisecond)
+		w.sub("a").claim(1)
+		require.Equal(t, last, w.end("a"), "one that does not know of the group's end does not move it")
+		w.sub("b").claim(1)
+		require.Zero(t, w.end("b"))
+	})
+}
+
+func TestUnusedGroupIsRemovedAfterItsTimeAndNotEarlier(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.registerFor("a", queue.GroupOptions{MaxDeliveries: 5, Retention: 10 * time.Hour, Expiry: 15 * time.Millisecond})
+		w.fill("a")
+		ends := w.end("a")
+		for {
+			before := w.now()
+			turn := w.promote("scheduler|1")
+			if turn.Unused == "" {
+				require.Less(t, before, ends)
+				require.Equal(t, min(ends, w.next()), w.next())
+				w.passUntil(before + 1)
+				continue
+			}
+			require.GreaterOrEqual(t, w.now(), ends)
+			require.Equal(t, "a", turn.Unused)
+			require.Zero(t, turn.Wait)
+			break
+		}
+		more, err := w.topic.RemoveUnused(ctx, "a")
+		require.NoError(t, err)
+		require.False(t, more)
+		w.empty("a")
+		require.Empty(t, w.promote("scheduler|1").Unused)
+		require.Equal(t, []string{"dead", "retried", "leased", "ready"}, w.ready("b"))
+	}, "b")
+}
+
+func TestGroupThatIsUsedAgainInTimeStays(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.registerFor("a", shortLived)
+		w.publishNow("x")
+		w.unchanged(func() {
+			more, err := w.topic.RemoveUnused(ctx, "a")
+			require.NoError(t, err)
+			require.False(t, more, "it is not time yet")
+		})
+		w.travel(2 * time.Hour)
+		require.Equal(t, "a", w.promote("scheduler|1").Unused)
+		w.sub("a").claim(0, func(c *queue.Claim) { c.Expiry = time.Hour })
+		w.unchanged(func() {
+			more, err := w.topic.RemoveUnused(ctx, "a")
+			require.NoError(t, err)
+			require.False(t, more)
+		})
+		require.Empty(t, w.promote("scheduler|1").Unused)
+		w.unchanged(func() {
+			for _, group := range []string{"b", "never registered"} {
+				more, err := w.topic.RemoveUnused(ctx, group)
+				require.NoError(t, err)
+				require.False(t, more)
+			}
+		})
+	}, "b")
+}
+
+func TestSeveralUnusedGroupsEndOneAfterTheOther(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		for i := range 3 {
+			w.registerFor(fmt.Sprint(i), queue.GroupOptions{Expiry: time.Duration(i+1) * time.Minute})
+		}
+		w.publishNow("x")
+		w.travel(time.Hour)
+		for i := range 3 {
+			turn := w.promote("scheduler|1")
+			require.Equal(t, fmt.Sprint(i), turn.Unused)
+			_, err := w.topic.RemoveUnused(ctx, turn.Unused)
+			require.NoError(t, err)
+		}
+		require.Equal(t, queue.Turn{Role: queue.Holder, Wait: -1}, w.promote("scheduler|1"))
+		require.Empty(t, w.registered())
+		require.Empty(t, w.stored())
+	})
+}

@@ -1,0 +1,105 @@
+package redisdelay_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// While a closing subscription waits for its handler, it is woken no more, though it had a free place.
+func TestAClosingSubscriptionLeavesWakeUpsToOthers(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		sub := newSubscriber(t, s, inFlight(10))
+		closing := subscribeTo(t, sub, "t")
+		idle := subscribe(t, s, "t", inFlight(10))
+		publish(t, p, "t", "one", "two")
+		held := merged(t, closing, idle)
+		first, second := receive(t, held), receive(t, held)
+		closed := begin(sub.Close)
+		waiters := queue.NewKeys(s.Prefix, "t").Waiters(redisdelay.DefaultConsumerGroup)
+		eventually(t, func() bool { return s.Client.ZCard(ctx, waiters).Val() == 1 }, "only the other is woken")
+
+		start := time.Now()
+		publish(t, p, "t", "three")
+		third := receive(t, held)
+		require.Equal(t, "three", string(third.Payload))
+		require.Less(t, time.Since(start), 3*time.Second, "it must not have waited for a poll")
+		for _, msg := range []*message.Message{first, second, third} {
+			msg.Ack()
+		}
+		require.NoError(t, wait(t, closed, "Close"))
+	})
+}
+
+// Limits that mean "none" do not overflow where they are added to something.
+func TestTheLargestLimitsAreLimitsToo(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		sub := newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) {
+			c.MaxInFlight = math.MaxInt
+			c.MaxExtension = math.MaxInt64
+			c.CloseTimeout = math.MaxInt64
+		})
+		messages := subscribeTo(t, sub, "t")
+		for i := range 5 {
+			publish(t, p, "t", "one", "two")
+			require.Len(t, consume(t, messages, 2), 2, "round %d", i)
+		}
+		publish(t, p, "t", "held")
+		held := receive(t, messages)
+		closed := begin(sub.Close)
+		requireOpen := time.After(50 * time.Millisecond)
+		select {
+		case err := <-closed:
+			require.Fail(t, "Close did not wait", "%v", err)
+		case <-requireOpen:
+		}
+		held.Ack()
+		require.NoError(t, wait(t, closed, "Close"))
+	})
+}
+
+func TestANilMessageIsRefused(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		require.ErrorIs(t, p.Publish("t", text("fine"), nil), redisdelay.ErrNilMessage)
+		require.Empty(t, keysOf(t, s))
+	})
+}
+
+type unmarshaler func(data []byte) (*message.Message, error)
+
+func (u unmarshaler) Unmarshal(_ string, data []byte) (*message.Message, error) { return u(data) }
+
+func TestAnUnmarshalerMayReturnAMessageOfItsOwnMaking(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		messages := subscribe(t, s, "t", func(c *redisdelay.SubscriberConfig) {
+			c.Unmarshaler = unmarshaler(func(data []byte) (*message.Message, error) {
+				return &message.Message{Payload: data}, nil
+			})
+		})
+		publish(t, p, "t", "one", "two")
+		require.Len(t, consume(t, messages, 2), 2)
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{} }, "the acks were seen")
+	})
+}
+
+func TestAnUnmarshalerThatReturnsNothingBuriesTheMessage(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		subscribe(t, s, "t", func(c *redisdelay.SubscriberConfig) {
+			c.Unmarshaler = unmarshaler(func([]byte) (*message.Message, error) { return nil, nil })
+		})
+		publish(t, p, "t", "one")
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Dead: 1} }, "it is dead")
+	})
+}
