@@ -13,7 +13,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -26,10 +25,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/examples/internal/example"
 )
-
-// keyPrefix keeps the example's keys apart from others on the same server.
-const keyPrefix = "quickstart"
 
 // order is what the messages carry. The example publishes one for each order that is placed, to come
 // back when the time to pay is over.
@@ -45,73 +42,62 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 
-	switch err := run(ctx, logger); {
-	case err == nil:
-	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		fmt.Println("Interrupted.")
-		os.Exit(130)
-	default:
-		logger.Error("quickstart failed", "error", err)
-		os.Exit(1)
-	}
+	example.Exit(ctx, logger, run(ctx, logger))
 }
+
+// topic is where the timeouts of orders go.
+const topic = "order-timeouts"
 
 // run publishes the timeouts, handles each when it is due, and checks what came.
 func run(ctx context.Context, logger *slog.Logger) error {
-	client, disconnect, err := connect(ctx, os.Getenv("REDIS_ADDR"))
+	server, err := example.Connect(ctx, "quickstart")
 	if err != nil {
 		return err
 	}
-	defer disconnect()
-
-	log := watermill.NewSlogLogger(logger)
-	topic := "order-timeouts-" + watermill.NewShortUUID() // its own, so that two runs do not mix
-	defer removeTopic(client, topic, logger)
+	defer server.Close(logger)
+	client, log := server.Client, watermill.NewSlogLogger(logger)
 
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
 		Client:    client,
-		KeyPrefix: keyPrefix,
+		KeyPrefix: server.KeyPrefix,
 	}, log)
 	if err != nil {
 		return err
 	}
-	defer closeLogged(publisher, logger)
+	defer example.CloseLogged(publisher, logger)
 
 	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
 		Client:    client,
-		KeyPrefix: keyPrefix,
+		KeyPrefix: server.KeyPrefix,
 		Backoff:   redisdelay.ExponentialBackoff(200*time.Millisecond, time.Minute),
 	}, log)
 	if err != nil {
 		return err
 	}
-	defer closeLogged(subscriber, logger)
+	defer example.CloseLogged(subscriber, logger)
 
 	router, err := message.NewRouter(message.RouterConfig{}, log)
 	if err != nil {
 		return err
 	}
-	orders, err := publishOrders(ctx, client, publisher, topic)
+	orders, err := publishOrders(ctx, client, publisher)
 	if err != nil {
 		return err
 	}
 
-	ctx, finish := context.WithCancelCause(ctx)
-	defer finish(nil)
-	enough := time.AfterFunc(10*time.Second, func() { finish(errors.New("waited long enough")) })
-	defer enough.Stop()
-
-	t := &tally{client: client, left: orders, done: func() { finish(errFinished) }}
+	running, done, why := example.Until(ctx, 10*time.Second)
+	defer done()
+	t := &tally{client: client, left: orders, done: done}
 	router.AddConsumerHandler("cancel-unpaid-orders", topic, subscriber, t.handle)
-	if err := router.Run(ctx); err != nil {
+	if err := router.Run(running); err != nil {
 		return err
 	}
-	return t.summary(context.Cause(ctx))
+	return t.summary(why())
 }
 
 // publishOrders places a few orders, each with a timeout of its own, and returns how many. All of
 // them are in Redis when it returns nil, or none.
-func publishOrders(ctx context.Context, client redis.UniversalClient, publisher message.Publisher, topic string) (int, error) {
+func publishOrders(ctx context.Context, client redis.UniversalClient, publisher message.Publisher) (int, error) {
 	now, err := client.Time(ctx).Result()
 	if err != nil {
 		return 0, fmt.Errorf("ask Redis for its time: %w", err)

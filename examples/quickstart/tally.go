@@ -15,10 +15,7 @@ import (
 // failsOnce is the timeout of the order whose handling fails at first, to show a retry.
 const failsOnce = time.Second
 
-var (
-	errFinished = errors.New("every order was handled")
-	errShop     = errors.New("the shop does not answer (made up, to show a retry)")
-)
+var errShop = errors.New("the shop does not answer (made up, to show a retry)")
 
 // tally handles the timeouts and counts them. With MaxInFlight 1, which is the default, a handler
 // runs once at a time.
@@ -73,7 +70,7 @@ func (t *tally) count(o order, delivery redisdelay.Delivery, now time.Time) {
 }
 
 // summary prints what came, and returns an error if that is not all as promised. why is what ended
-// the router.
+// the router, if it was not that all is done.
 func (t *tally) summary(why error) error {
 	fmt.Printf("\n%d deliveries, %d of them retries; early: %d; the latest came %.1f ms after it was due.\n",
 		t.deliveries, t.retries, t.early, float64(t.latest.Microseconds())/1000)

@@ -314,17 +314,12 @@ func TestSubscriptionThatCanTakeNoneIsNotWoken(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
 		s := w.sub("a")
-		waits := func() {
-			t.Helper()
-			require.True(t, s.claim(1, idle(1, inbox.address("full"))).Waits)
-		}
-		waits()
+		require.True(t, s.claim(1, idle(1, inbox.address("full"))).Waits)
 		require.Equal(t, queue.Claimed{}, s.claim(0, idle(0, inbox.address("full"))))
 		w.unchanged(func() { s.claim(0, idle(0, inbox.address("full"))) })
 		require.Empty(t, w.waiters("a"))
 
-		waits()
-		inbox.wait("a", "other")
+		inbox.wait("a", "full", "other")
 		w.publishNow("x")
 		require.Equal(t, []string{"full"}, inbox.received())
 		s.claim(0, idle(0, inbox.address("full")))

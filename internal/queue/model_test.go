@@ -39,6 +39,7 @@ func TestAnyOrderOfTransitions(t *testing.T) {
 				"travel":   m.travel,
 				"expire":   m.expire,
 				"purge":    m.purge,
+				"remove":   m.remove,
 			})
 		})
 	})
@@ -128,16 +129,16 @@ func (m *model) moved() {
 
 func (m *model) register(t *rapid.T) {
 	m.t = t
-	if len(m.groups) == 4 {
-		t.Skip("enough groups")
-	}
 	g := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "group")
 	options := queue.GroupOptions{MaxDeliveries: rapid.SampledFrom([]int{-1, 1, 2, 5}).Draw(t, "max deliveries"),
-		Retention: rapid.SampledFrom([]time.Duration{-1, 0, time.Minute, time.Hour}).Draw(t, "retention")}
+		Retention: rapid.SampledFrom([]time.Duration{-1, 0, time.Minute, time.Hour}).Draw(t, "retention"),
+		Expiry:    rapid.SampledFrom([]time.Duration{0, 0, 0, time.Hour}).Draw(t, "expiry")}
 	// By another process, so that this one's set is stale.
 	topic := queue.NewTopic(m.Client, m.Prefix, m.topic.Name)
 	require.NoError(t, topic.Register(ctx, g, options))
-	m.unchanged(func() { require.NoError(t, topic.Register(ctx, g, options)) })
+	if options.Expiry == 0 || m.Mini != nil {
+		m.unchanged(func() { require.NoError(t, topic.Register(ctx, g, options)) })
+	}
 	if m.has[g] == nil {
 		m.has[g], m.dead[g] = map[string]*known{}, map[string]bool{}
 		m.subs = append(m.subs, m.sub(g), m.sub(g))
@@ -193,6 +194,13 @@ func (m *model) promote(t *rapid.T) {
 	if turn.Role == queue.Holder && m.Mini != nil {
 		require.False(t, len(m.groups) > 0 && m.anyDue())
 	}
+	if turn.Unused != "" {
+		require.Positive(t, m.groups[turn.Unused].Expiry)
+		more, err := m.topic.RemoveUnused(ctx, turn.Unused)
+		require.NoError(t, err)
+		require.False(t, more)
+		m.removed(turn.Unused)
+	}
 	if rapid.Bool().Draw(t, "resigns") {
 		m.do(m.topic.ResignCall("s|1"))
 	}
@@ -210,6 +218,7 @@ func (m *model) claim(t *rapid.T) {
 	c := s.query(limit, lease(rapid.SampledFrom([]time.Duration{time.Minute, time.Hour}).Draw(t, "lease")),
 		idle(rapid.IntRange(0, 9).Draw(t, "slots"), "nobody|"+s.id))
 	c.Busy = rapid.Bool().Draw(t, "busy")
+	c.Expiry = m.groups[g].Expiry
 	claimed := s.ask(c)
 
 	want := []string{}
@@ -362,4 +371,23 @@ func (m *model) purge(t *rapid.T) {
 			}
 		}
 	}
+}
+
+func (m *model) remove(t *rapid.T) {
+	m.t = t
+	if len(m.groups) == 0 || rapid.IntRange(0, 2).Draw(t, "seldom") > 0 {
+		t.Skip("no group")
+	}
+	g := rapid.SampledFrom(slices.Sorted(maps.Keys(m.groups))).Draw(t, "group")
+	require.NoError(t, m.topic.Remove(ctx, g))
+	m.unchanged(func() { require.NoError(t, m.topic.Remove(ctx, g)) })
+	m.removed(g)
+}
+
+func (m *model) removed(group string) {
+	delete(m.groups, group)
+	delete(m.has, group)
+	delete(m.dead, group)
+	m.subs = slices.DeleteFunc(m.subs, func(s *sub) bool { return s.group.Name == group })
+	m.inHand = slices.DeleteFunc(m.inHand, func(l leased) bool { return l.sub.group.Name == group })
 }

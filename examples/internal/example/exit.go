@@ -24,20 +24,22 @@ func Exit(ctx context.Context, logger *slog.Logger, err error) {
 	}
 }
 
-var errTooLong = errors.New("waited long enough")
+var (
+	errDone    = errors.New("done")
+	errTooLong = errors.New("waited long enough")
+)
 
 // Until returns a context to run a router with, which ends when done is called, with ctx, or after a
 // limit. why says, after that, what ended it: nil for done.
 func Until(ctx context.Context, limit time.Duration) (running context.Context, done func(), why func() error) {
-	ended := errors.New("done")
 	running, finish := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(limit, func() { finish(errTooLong) })
 	done = func() {
 		timer.Stop()
-		finish(ended)
+		finish(errDone)
 	}
 	why = func() error {
-		if cause := context.Cause(running); cause != ended {
+		if cause := context.Cause(running); cause != errDone {
 			return cause
 		}
 		return nil

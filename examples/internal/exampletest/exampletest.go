@@ -37,8 +37,9 @@ func Succeeds(t *testing.T, limit time.Duration, check func(t *testing.T, out st
 	})
 }
 
-// EndsOnInterrupt does the same, but interrupts the program when it has printed a line that matches.
-func EndsOnInterrupt(t *testing.T, line string) {
+// EndsOnInterrupt does the same, but interrupts the program when it has printed a line that matches,
+// and wants status 130.
+func EndsOnInterrupt(t *testing.T, line *regexp.Regexp, check func(t *testing.T, out string)) {
 	t.Helper()
 	program := Build(t)
 	OnBoth(t, func(t *testing.T, addr string) {
@@ -50,6 +51,7 @@ func EndsOnInterrupt(t *testing.T, line string) {
 		require.Equal(t, 130, status, "%s%s", out, p.Stderr())
 		require.Less(t, time.Since(interrupted), 5*time.Second)
 		require.Regexp(t, `(?m)^Interrupted\.$`, out)
+		check(t, out)
 		RequireRemoved(t, addr, out)
 	})
 }
@@ -101,9 +103,8 @@ func Start(t *testing.T, program, addr string) *Process {
 }
 
 // ReadUntil reads what the program prints, until a line matches.
-func (p *Process) ReadUntil(t *testing.T, pattern string) {
+func (p *Process) ReadUntil(t *testing.T, want *regexp.Regexp) {
 	t.Helper()
-	want := regexp.MustCompile(pattern)
 	for {
 		line, err := p.stdout.ReadString('\n')
 		p.read.WriteString(line)
