@@ -223,14 +223,14 @@ func TestWhatMayHaveEndedItsProcessIsDeliveredAlone(t *testing.T) {
 
 // suspected has a suspect in front of ready, and a worker with room for two that is busy with one
 // message, which it returns.
-func suspected(t *testing.T, s redistest.Server) (busy *message.Message, messages <-chan *message.Message) {
+func suspected(t *testing.T, s redistest.Server, change ...func(*redisdelay.SubscriberConfig)) (busy *message.Message, messages <-chan *message.Message) {
 	t.Helper()
 	p := newPublisher(t, s)
 	crashing := newSubscriber(t, s, leaseOf(time.Second), closingWithin(time.Millisecond))
 	crashes := subscribeTo(t, crashing, "t")
 	publish(t, p, "t", "suspect")
 	receive(t, crashes)
-	messages = subscribe(t, s, "t", inFlight(2))
+	messages = subscribe(t, s, "t", append(change, inFlight(2))...)
 	publish(t, p, "t", "busy")
 	busy = receive(t, messages)
 	require.Equal(t, "busy", string(busy.Payload))
@@ -261,6 +261,18 @@ func TestASuspectWaitsForAWorkerThatHoldsNothing(t *testing.T) {
 		require.Equal(t, "a", string(a.Payload))
 		require.True(t, suspect.Ack())
 		require.True(t, a.Ack())
+	})
+}
+
+// Else one handler that runs for hours would keep its worker from all that is behind the suspect.
+func TestASuspectWaitsNoLongerThanALease(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		busy, messages := suspected(t, s, leaseOf(time.Second))
+		publish(t, newPublisher(t, s), "t", "a")
+		require.Equal(t, []string{"suspect", "a"}, consume(t, messages, 2))
+		require.NoError(t, busy.Context().Err(), "it was in hand all the time")
+		require.True(t, busy.Ack())
 	})
 }
 

@@ -59,18 +59,19 @@ type subscription struct {
 	watchdog *time.Timer // runs meanwhile
 
 	// What follows is run's alone.
-	id         string
-	address    string
-	claims     uint64       // number of the claim under way, or of the next
-	more       bool         // the last claim left something
-	waits      bool         // the last claim had us noted as waiting
-	blocked    bool         // a suspect is next
-	unanswered *queue.Claim // the last claim, if it had no answer
-	left       bool         // it is closing, and has said so
-	nextPoll   time.Time
-	nextExtend time.Time
-	outage     bool
-	failures   int
+	id           string
+	address      string
+	claims       uint64       // number of the claim under way, or of the next
+	more         bool         // the last claim left something
+	waits        bool         // the last claim had us noted as waiting
+	blocked      bool         // a suspect is next
+	blockedUntil time.Time    // until when it waits for the subscription to hold nothing else
+	unanswered   *queue.Claim // the last claim, if it had no answer
+	left         bool         // it is closing, and has said so
+	nextPoll     time.Time
+	nextExtend   time.Time
+	outage       bool
+	failures     int
 }
 
 // settlements are what the consumer decided, and what it did not get to see.
@@ -293,11 +294,18 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 	free := min(s.config.MaxInFlight-len(s.inHand), mostClaimed)
 	prefetch := s.pace.prefetch(s.config.MaxInFlight)
 	limit := free + prefetch - len(s.buffer)
-	if s.stuck || s.suspectHeld() || (s.blocked && busy) {
+	waitsForSuspect := s.blocked && busy
+	if waitsForSuspect && free > 0 && !now.Before(s.blockedUntil) {
+		// Handlers run for so long that the suspect is taken beside their messages, before all stands
+		// still for them.
+		waitsForSuspect, busy = false, false
+	}
+	if s.stuck || s.suspectHeld() || waitsForSuspect {
 		free, limit = 0, 0
 	}
 	switch {
 	case woken, poll:
+	case s.blocked && free > 0:
 	case s.more && limit > 0 && len(s.buffer) <= prefetch/2:
 	case !s.waits && free > 0 && len(s.buffer) == 0:
 	default:
@@ -306,6 +314,7 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 	s.woken = false
 	s.nextPoll = now.Add(jitter(s.mailbox.Poll()))
 	if limit <= 0 && !woken && !s.config.Broadcast { // whose group has to be seen to be in use
+		s.waits = false // not renewed, the place among the waiters ends
 		return nil
 	}
 	c := s.claim(max(limit, 0), free-len(s.buffer), busy)
@@ -360,6 +369,9 @@ func (s *subscription) wakeAt() time.Time {
 	}
 	if len(s.buffer) > 0 {
 		earlier(s.buffer[0].claimed.Add(hoard + time.Millisecond))
+	}
+	if s.blocked && !s.stuck && len(s.inHand) < s.config.MaxInFlight {
+		earlier(s.blockedUntil)
 	}
 	return wake
 }
@@ -434,11 +446,11 @@ func failed(calls []*queue.Call) bool {
 // claimed takes in what a claim brought.
 func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time) error {
 	claimed, err := c.ReadClaim(call)
-	s.unanswered = nil
 	if errors.Is(err, queue.ErrUnregistered) {
 		// The server lost its data. The group is to exist as long as it is subscribed to.
 		s.logger.Info("The consumer group is gone from Redis, registering it again", nil)
 		s.mailbox.DataLost() // the sooner other groups are back, the less they miss
+		s.unanswered = nil
 		s.claimAgain()
 		return s.topic.Register(s.calls, s.group.Name, s.options)
 	}
@@ -454,8 +466,16 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 	s.claims++
 	s.more, s.waits = claimed.More, claimed.Waits
 	if c.Limit > 0 {
+		if claimed.Blocked && !s.blocked {
+			s.blockedUntil = time.Now().Add(s.config.LeaseDuration)
+		}
 		s.blocked = claimed.Blocked
 	}
+	if c == s.unanswered {
+		// Its first run was long ago, and so was the beginning of the leases.
+		s.nextExtend = time.Time{}
+	}
+	s.unanswered = nil
 	if len(claimed.Messages) == 0 {
 		return nil
 	}
