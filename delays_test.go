@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -60,6 +61,29 @@ func TestDelaysOfAllKindsAreKept(t *testing.T) {
 			require.True(t, msg.Ack())
 		}
 	})
+}
+
+func TestDueTimesAreRoundedUpToTheMillisecond(t *testing.T) {
+	s := embedded(t)
+	base := time.UnixMilli(serverTime(t, s).UnixMilli())
+	s.Mini.SetTime(base.Add(999 * time.Microsecond))
+	p := newPublisher(t, s)
+	until := text("until")
+	redisdelay.DelayUntil(until, base.Add(5*time.Millisecond+1))
+	require.NoError(t, p.Publish("t", delayed("millisecond", time.Millisecond), delayed("nanosecond", 1), until))
+	k := queue.NewKeys(s.Prefix, "t")
+	scores := func(key string) (ms []int64) {
+		for _, z := range s.Client.ZRangeWithScores(ctx, key, 0, -1).Val() {
+			ms = append(ms, int64(z.Score)-base.UnixMilli())
+		}
+		return ms
+	}
+	require.Equal(t, []int64{2, 2, 6}, scores(k.Pending()))
+
+	publish(t, p, "t", "now")
+	nackWith(t, receive(t, subscribe(t, s, "t")), redisdelay.DelayKey, "1ms")
+	eventually(t, func() bool { return stateOf(t, s, "t").Retry == 1 }, "the nack")
+	require.Equal(t, []int64{2}, scores(k.Retry(redisdelay.DefaultConsumerGroup)))
 }
 
 func TestAPublisherWrappedByWatermillsDelaysToo(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -40,37 +41,36 @@ func (h *hook) failures() int {
 	return h.failed
 }
 
-func (h *hook) pass(ctx context.Context, cmds ...redis.Cmder) error {
-	matched := false
+// match tells whether the calls are the hook's.
+func (h *hook) match(cmds ...redis.Cmder) bool {
 	for _, cmd := range cmds {
 		for _, arg := range cmd.Args() {
-			key, ok := arg.(string)
-			matched = matched || ok && strings.Contains(key, h.matches)
+			if key, ok := arg.(string); ok && strings.Contains(key, h.matches) {
+				return true
+			}
 		}
 	}
-	if !matched {
-		return nil
-	}
+	return false
+}
+
+// pass runs what matches, when it is let go.
+func (h *hook) pass(ctx context.Context, run func() error) error {
 	h.mu.Lock()
 	h.count++
 	h.mu.Unlock()
-	if h.opened == nil {
-		return nil
+	if h.opened != nil {
+		select {
+		case h.arrived <- struct{}{}:
+		default:
+		}
+		select {
+		case <-h.opened:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	select {
-	case h.arrived <- struct{}{}:
-	default:
-	}
-	select {
-	case <-h.opened:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (h *hook) note(err error) error {
-	if err != nil && err != redis.Nil && !strings.HasPrefix(err.Error(), "NOSCRIPT") {
+	err := run()
+	if queue.Unreachable(err) {
 		h.mu.Lock()
 		h.failed++
 		h.mu.Unlock()
@@ -82,20 +82,23 @@ func (h *hook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if err := h.pass(ctx, cmd); err != nil {
-			cmd.SetErr(err)
-			return err
+		if !h.match(cmd) {
+			return next(ctx, cmd)
 		}
-		return h.note(next(ctx, cmd))
+		err := h.pass(ctx, func() error { return next(ctx, cmd) })
+		if err != nil {
+			cmd.SetErr(err)
+		}
+		return err
 	}
 }
 
 func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if err := h.pass(ctx, cmds...); err != nil {
-			return err
+		if !h.match(cmds...) {
+			return next(ctx, cmds)
 		}
-		return h.note(next(ctx, cmds))
+		return h.pass(ctx, func() error { return next(ctx, cmds) })
 	}
 }
 

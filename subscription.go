@@ -219,16 +219,19 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if s.handOver {
-		s.releaseBuffer()
-	}
-	s.planRelease(now)
 	x = &exchange{}
 	if !now.Before(s.nextExtend) {
 		x.extend = s.planExtend(now)
 	}
-	x.claim = s.planClaim(now)
-	x.settlements, s.settled = s.settled, settlements{}
+	if s.unanswered != nil {
+		// What it has brought comes after all that is here, so nothing goes back before it is known.
+		x.claim = s.unanswered
+		x.acks, s.settled.acks = s.settled.acks, nil
+	} else {
+		s.planRelease(now)
+		x.claim = s.planClaim(now)
+		x.settlements, s.settled = s.settled, settlements{}
+	}
 
 	if x.empty() && len(x.extend) == 0 && x.claim == nil {
 		x = nil
@@ -259,7 +262,7 @@ func (s *subscription) planRelease(now time.Time) {
 	if len(s.buffer) == 0 {
 		return
 	}
-	if s.held {
+	if s.held || s.handOver {
 		s.releaseBuffer()
 	} else if now.Sub(s.buffer[0].claimed) > hoard {
 		s.stuck = len(s.inHand) > 0
@@ -277,9 +280,6 @@ func (s *subscription) releaseBuffer() {
 
 // planClaim decides whether to ask for messages, and for how many.
 func (s *subscription) planClaim(now time.Time) *queue.Claim {
-	if s.unanswered != nil {
-		return s.unanswered // unchanged, for the answer that it had
-	}
 	if s.isClosing() {
 		if s.left {
 			return nil
@@ -455,8 +455,13 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 		return s.topic.Register(s.calls, s.group.Name, s.options)
 	}
 	if err != nil {
-		c.Slots = 0 // it is not to wait if it is sent again
-		s.unanswered = c
+		if queue.Unreachable(err) {
+			c.Slots = 0 // it is not to wait if it is sent again
+			s.unanswered = c
+		} else {
+			s.unanswered = nil // the script did nothing
+			s.claimAgain()
+		}
 		return err
 	}
 	if claimed.Orphans > 0 {

@@ -1,0 +1,204 @@
+package queue_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// lapse has all leases of the group's messages run out.
+func (w *world) lapse(s *sub, want ...string) {
+	w.t.Helper()
+	require.Equal(w.t, want, bodies(s.claim(len(want), lease(time.Millisecond))))
+	w.pass(3 * time.Millisecond)
+	require.True(w.t, w.promote("scheduler|1").Expired)
+	require.False(w.t, w.expire())
+	require.False(w.t, w.promote("scheduler|1").Expired)
+}
+
+func TestExpiredLeaseBringsTheMessageBackInItsPlace(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3", "4", "5")
+		s := w.sub("a")
+		due := w.Client.LRange(ctx, w.keys.Ready("a"), 0, -1).Val()
+		w.lapse(s, "1", "2", "3")
+		require.Equal(t, due, w.Client.LRange(ctx, w.keys.Ready("a"), 0, -1).Val())
+		require.Empty(t, w.unack("a"))
+		require.Empty(t, w.Client.HGetAll(ctx, w.keys.Leases("a")).Val())
+		require.Equal(t, []string{"1", "2", "3", "4", "5"}, w.ready("b"))
+		for i := range 3 {
+			require.Equal(t, "0 s -", w.field(w.keys.Deliveries("a"), fmt.Sprint(i+1)), "no delivery is counted")
+		}
+		require.Empty(t, w.field(w.keys.Deliveries("a"), "4"))
+	}, "a", "b")
+}
+
+func TestUnexpiredLeasesStay(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2")
+		s := w.sub("a")
+		s.claim(1, lease(time.Millisecond))
+		s.claim(1, lease(time.Hour))
+		w.pass(3 * time.Millisecond)
+		require.False(t, w.expire())
+		require.Equal(t, []string{"1"}, w.ready("a"))
+		require.Equal(t, []string{"2"}, w.unack("a"))
+		w.unchanged(func() { require.False(t, w.expire()) })
+	}, "a")
+}
+
+func TestDeliveriesOfASuspectCountAndTheLastIsItsDeath(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		limited := queue.GroupOptions{MaxDeliveries: 2, Retention: time.Hour}
+		require.NoError(t, w.topic.Register(ctx, "a", limited))
+		w.publishNow("x", "y")
+		s := w.sub("a")
+		w.lapse(s, "x", "y")
+		require.Equal(t, "0 s -", w.field(w.keys.Deliveries("a"), "x"))
+		w.lapse(s, "x")
+		require.Equal(t, "1 s -", w.field(w.keys.Deliveries("a"), "x"))
+		require.Equal(t, []string{"x", "y"}, w.ready("a"))
+		before := w.now()
+		w.lapse(s, "x")
+		require.Equal(t, []string{"y"}, w.ready("a"))
+		require.Equal(t, []string{"x"}, w.dead("a"))
+		require.Equal(t, "2 s - lease expired on the last of 2 deliveries", w.field(w.keys.Deliveries("a"), "x"))
+		died := int64(w.score(w.keys.Dead("a"), "x"))
+		require.GreaterOrEqual(t, died, before)
+		require.LessOrEqual(t, died, w.now())
+		require.Equal(t, died+3600_000, w.next())
+		require.Equal(t, []string{"x", "y"}, w.stored())
+		require.Equal(t, "0 s -", w.field(w.keys.Deliveries("a"), "y"), "its neighbour is not worse off")
+	})
+}
+
+func TestMessagesMayHaveALimitOfTheirOwn(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		limited := queue.GroupOptions{MaxDeliveries: 2, Retention: time.Hour}
+		require.NoError(t, w.topic.Register(ctx, "a", limited))
+		w.publish(now("one").with(queue.Options{MaxDeliveries: 1}))
+		s := w.sub("a")
+		w.lapse(s, "one")
+		w.lapse(s, "one")
+		require.Equal(t, []string{"one"}, w.dead("a"))
+		require.Equal(t, "1 s - lease expired on the last of 1 deliveries", w.field(w.keys.Deliveries("a"), "one"))
+
+		w.publish(now("endless").with(queue.Options{MaxDeliveries: -1}))
+		for range 4 {
+			w.lapse(s, "endless")
+		}
+		require.Equal(t, []string{"endless"}, w.ready("a"))
+		require.Equal(t, "3 s -", w.field(w.keys.Deliveries("a"), "endless"))
+	})
+}
+
+func TestGroupWithoutLimit(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		require.NoError(t, w.topic.Register(ctx, "a", queue.GroupOptions{MaxDeliveries: -1, Retention: time.Hour}))
+		w.publishNow("x")
+		s := w.sub("a")
+		for range 4 {
+			w.lapse(s, "x")
+		}
+		require.Equal(t, "3 s -", w.field(w.keys.Deliveries("a"), "x"))
+	})
+}
+
+func TestEachGroupHasItsOwnLimit(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		require.NoError(t, w.topic.Register(ctx, "a", queue.GroupOptions{MaxDeliveries: 3, Retention: time.Hour}))
+		require.NoError(t, w.topic.Register(ctx, "b", queue.GroupOptions{MaxDeliveries: 1, Retention: time.Hour}))
+		w.publishNow("x")
+		a, b := w.sub("a"), w.sub("b")
+		for range 2 {
+			w.lapse(a, "x")
+			w.lapse(b, "x")
+		}
+		require.Equal(t, []string{"x"}, w.ready("a"))
+		require.Equal(t, []string{"x"}, w.dead("b"))
+	})
+}
+
+func TestSuspicionEndsWithANackAndOutlastsARelease(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		s := w.sub("a")
+		require.Equal(t, 1, s.nack(failed(held(s.claim(1))[0], func(f *queue.Failure) { f.DelayedFor = "15s" })))
+		w.lapse(s, "x")
+		require.Equal(t, "1 s 15s", w.field(w.keys.Deliveries("a"), "x"))
+		claimed := s.claim(1)
+		require.True(t, claimed.Messages[0].Suspect)
+		require.Equal(t, 1, s.release(held(claimed)...))
+		claimed = s.claim(1)
+		require.True(t, claimed.Messages[0].Suspect)
+		require.Equal(t, 1, s.nack(failed(held(claimed)[0])))
+		require.Equal(t, "2 - 15s", w.field(w.keys.Deliveries("a"), "x"))
+	}, "a")
+}
+
+func TestExpireOfMoreThanTenThousand(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		n := w.many()
+		w.publishNow(names("%05d", 0, n)...)
+		s := w.sub("a")
+		for i := range (n + 999) / 1000 {
+			s.claim(1000, lease(time.Hour+time.Duration(i)*time.Second))
+		}
+		w.travel(2 * time.Hour)
+		calls := 1
+		for ; w.expire(); calls++ {
+			require.LessOrEqual(t, int(w.Client.LLen(ctx, w.keys.Ready("a")).Val()), calls*queue.Budget)
+		}
+		require.Equal(t, n/queue.Budget+1, calls)
+		sameOrder(t, names("%05d", 0, n), w.ready("a"))
+		require.Empty(t, w.unack("a"))
+	}, "a")
+}
+
+func TestExpireIsBoundedInEachGroup(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("%03d", 0, 600)...)
+		w.sub("a").claim(1000, lease(time.Millisecond))
+		w.sub("b").claim(1000, lease(time.Millisecond))
+		w.pass(5 * time.Millisecond)
+		require.True(t, w.expire())
+		require.Len(t, w.ready("a"), queue.Budget/2)
+		require.Len(t, w.ready("b"), queue.Budget/2)
+		require.False(t, w.expire())
+		sameOrder(t, names("%03d", 0, 600), w.ready("a"))
+		sameOrder(t, names("%03d", 0, 600), w.ready("b"))
+	}, "a", "b")
+}
+
+func TestExpireWakesAsManyAsItMakesReady(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "deadly")
+		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["deadly"], "4 s -")
+		s := w.sub("a")
+		s.claim(2, lease(time.Millisecond))
+		s.claim(1, lease(time.Millisecond))
+		w.pass(5 * time.Millisecond)
+		inbox := w.inbox()
+		inbox.wait("a", "x", "y", "z")
+		w.expire()
+		require.Equal(t, []string{"deadly"}, w.dead("a"))
+		require.Equal(t, []string{"x", "y"}, inbox.received())
+	}, "a")
+}
+
+func TestExpireAfterAGroupWasRegistered(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		w.sub("a").claim(1, lease(time.Millisecond))
+		require.NoError(t, queue.NewTopic(w.Client, w.Prefix, "topic").Register(ctx, "b", standard))
+		w.pass(3 * time.Millisecond)
+		r := w.record()
+		require.False(t, w.expire())
+		require.Len(t, r.take(), 3, "stale, read again, done")
+		require.Equal(t, []string{"x"}, w.ready("a"))
+	}, "a")
+}

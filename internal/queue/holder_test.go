@@ -1,0 +1,203 @@
+package queue_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+func TestOneHolderOneStandbyAndOthers(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("x", time.Hour))
+		waits := func(turn queue.Turn, want time.Duration) {
+			t.Helper()
+			if w.Mini != nil {
+				require.Equal(t, want, turn.Wait)
+			}
+			require.InDelta(t, want, turn.Wait, float64(time.Minute))
+		}
+		for range 2 {
+			turn := w.promote("s|1")
+			require.Equal(t, queue.Holder, turn.Role)
+			waits(turn, time.Hour)
+			turn = w.promote("s|2")
+			require.Equal(t, queue.Standby, turn.Role)
+			waits(turn, time.Hour+1001*time.Millisecond)
+			require.Equal(t, queue.Turn{Role: queue.Other, Wait: -1}, w.promote("s|3"))
+			require.Equal(t, queue.Turn{Role: queue.Other, Wait: -1}, w.promote("s|4"))
+		}
+		require.Equal(t, "s|1", w.Client.HGet(ctx, w.keys.Scheduler(), "holder").Val())
+		require.Equal(t, "s|2", w.Client.HGet(ctx, w.keys.Scheduler(), "standby").Val())
+	}, "a")
+}
+
+func TestStandbyThatIsNotSeenIsReplaced(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.promote("s|1")
+		groups, err := w.topic.Groups(ctx)
+		require.NoError(t, err)
+		w.do(w.topic.PromoteCall(groups, "s|2", time.Millisecond))
+		w.pass(3 * time.Millisecond)
+		require.Equal(t, queue.Turn{Role: queue.Standby, Wait: -1}, w.promote("s|3"))
+		require.Equal(t, queue.Other, w.promote("s|2").Role)
+		require.Equal(t, queue.Holder, w.promote("s|1").Role)
+	}, "a")
+}
+
+func TestOnlyTheHolderMovesWhatIsDueUntilItIsLate(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("x", time.Hour))
+		w.promote("s|holder")
+		w.promote("s|standby")
+		w.travel(time.Hour + time.Millisecond)
+		due := int64(w.score(w.keys.Pending(), "x"))
+		for w.now() < due+1000 {
+			turn := w.promote("s|standby")
+			if turn.Role == queue.Holder {
+				require.Greater(t, w.now(), due+1000, "the real clock went on")
+				break
+			}
+			require.Equal(t, queue.Standby, turn.Role)
+			require.Equal(t, queue.Other, w.promote("s|other").Role)
+			require.Empty(t, w.ready("a"))
+			w.pass(333 * time.Millisecond)
+		}
+		w.passUntil(due + 1001)
+		turn := w.promote("s|standby")
+		require.Equal(t, queue.Holder, turn.Role, "a second after a missed event anyone may take the lease")
+		require.Equal(t, []string{"x"}, w.ready("a"))
+		require.Equal(t, map[string]string{"holder": "s|standby"}, w.Client.HGetAll(ctx, w.keys.Scheduler()).Val())
+		require.Equal(t, queue.Standby, w.promote("s|holder").Role, "the late one is not the holder any more")
+	}, "a")
+}
+
+func TestAnyoneMayTakeTheLeaseOfALateHolder(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("x", time.Hour))
+		w.promote("s|holder")
+		w.promote("s|standby")
+		w.travel(time.Hour + 2*time.Second)
+		require.Equal(t, queue.Holder, w.promote("s|other").Role)
+		require.Equal(t, []string{"x"}, w.ready("a"))
+		require.Equal(t, queue.Standby, w.promote("s|standby").Role)
+	}, "a")
+}
+
+func TestIdleTopicKeepsItsHolder(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		require.Equal(t, queue.Turn{Role: queue.Holder, Wait: -1}, w.promote("s|1"))
+		require.Equal(t, queue.Turn{Role: queue.Standby, Wait: -1}, w.promote("s|2"))
+		w.pass(20 * time.Millisecond)
+		require.Equal(t, queue.Standby, w.promote("s|2").Role)
+		require.Zero(t, w.next())
+	}, "a")
+}
+
+func TestEveryKindOfEventIsWaitedFor(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		s := w.sub("b")
+		event := func(want int64) {
+			t.Helper()
+			require.Equal(t, want, w.next(), "told by what made it")
+			require.NoError(t, w.Client.HDel(ctx, w.keys.Scheduler(), "next").Err())
+			w.promote("s|1")
+			require.Equal(t, want, w.next(), "found by the scheduler")
+		}
+		w.publishNow("dead", "retried", "leased", "leased, too")
+		claimed := s.claim(4, lease(10*time.Hour))
+		w.promote("s|1")
+		event(int64(w.score(w.keys.Unack("b"), "dead")))
+
+		s.nack(failed(held(claimed)[0], dead))
+		event(int64(w.score(w.keys.Dead("b"), "dead")) + standard.Retention.Milliseconds())
+
+		s.nack(failed(held(claimed)[1], after(30*time.Minute)))
+		event(int64(w.score(w.keys.Retry("b"), "retried")))
+
+		w.publish(in("pending", 10*time.Minute))
+		event(int64(w.score(w.keys.Pending(), "pending")))
+	}, "a", "b")
+}
+
+func TestWhatWasClaimedTogetherComesBackTogether(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3")
+		s := w.sub("a")
+		claimed := held(s.claim(3, lease(20*time.Millisecond)))
+		require.Equal(t, 1, s.ack(claimed[0]))
+		deadline := int64(w.score(w.keys.Unack("a"), "2"))
+		w.promote("s|1")
+		require.Equal(t, deadline, w.next())
+		for len(w.unack("a")) > 0 {
+			require.Equal(t, []string{"2", "3"}, w.unack("a"))
+			before := w.now()
+			w.expire()
+			if len(w.unack("a")) > 0 {
+				require.Less(t, before, deadline)
+			}
+			w.pass(time.Millisecond)
+		}
+		require.GreaterOrEqual(t, w.now(), deadline)
+		require.Equal(t, []string{"2", "3"}, w.ready("a"))
+	}, "a")
+}
+
+func TestClaimsOfOneMillisecondComeBackInOrder(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		if w.Mini == nil {
+			t.Skip("needs a clock that stands still")
+		}
+		w.publishNow("1", "2", "3", "4", "5", "6")
+		s := w.sub("a")
+		claimed := held(s.claim(2))
+		claimed = append(claimed, held(s.claim(2))...)
+		w.do(append(s.group.ExtendCalls(claimed, time.Hour), s.group.ClaimCall(s.query(2)))...)
+		w.pass(2 * time.Hour)
+		w.expire()
+		require.Equal(t, []string{"1", "2", "3", "4", "5", "6"}, w.ready("a"))
+	}, "a")
+}
+
+func TestResigningHolderWakesTheStandby(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		w.publish(in("x", time.Hour))
+		w.promote(inbox.address("1"))
+		w.promote(inbox.address("2"))
+		resign := w.topic.ResignCall(inbox.address("1"))
+		require.Equal(t, 1, w.count(resign))
+		require.Equal(t, []string{"2 0"}, inbox.received())
+		w.unchanged(func() { require.Zero(t, w.count(resign)) })
+		require.Empty(t, inbox.received())
+		require.Equal(t, queue.Holder, w.promote(inbox.address("2")).Role)
+		require.Equal(t, queue.Standby, w.promote(inbox.address("1")).Role)
+
+		require.Equal(t, 1, w.count(resign), "the standby resigns")
+		require.Empty(t, inbox.received())
+		require.Equal(t, queue.Standby, w.promote(inbox.address("3")).Role)
+	}, "a")
+}
+
+func TestResigningWithoutARoleOrAStandby(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		require.Zero(t, w.count(w.topic.ResignCall("s|1")))
+		w.promote("s|1")
+		w.unchanged(func() { require.Zero(t, w.count(w.topic.ResignCall("s|2"))) })
+		require.Equal(t, 1, w.count(w.topic.ResignCall("s|1")))
+		require.Equal(t, queue.Holder, w.promote("s|2").Role)
+	}, "a")
+}
+
+func TestEarlierEventOfATopicWithoutHolderIsNoted(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.promote("s|1")
+		w.count(w.topic.ResignCall("s|1"))
+		w.publish(in("x", time.Hour))
+		w.publish(in("y", time.Minute))
+		require.Equal(t, int64(w.score(w.keys.Pending(), "y")), w.next())
+		require.Equal(t, queue.Holder, w.promote("s|2").Role)
+	}, "a")
+}

@@ -1,0 +1,206 @@
+package queue_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+func dead(f *queue.Failure) { f.Dead = true }
+
+func TestNackWithoutDelayPutsTheMessageWhereItWas(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3", "4", "5")
+		s := w.sub("a")
+		first := s.claim(1)
+		claimed := held(s.claim(3))
+		require.Equal(t, 3, s.nack(failed(claimed[0]), failed(claimed[1]), failed(claimed[2])))
+		require.Equal(t, []string{"2", "3", "4", "5"}, w.ready("a"))
+		require.Equal(t, 1, s.nack(failed(held(first)[0])))
+		require.Equal(t, []string{"1", "2", "3", "4", "5"}, w.ready("a"))
+		require.Equal(t, []string{"1", "2", "3", "4", "5"}, w.ready("b"))
+		require.Equal(t, "1 - -", w.field(w.keys.Deliveries("a"), "1"))
+		require.Empty(t, w.field(w.keys.Deliveries("b"), "1"))
+		again := s.claim(1).Messages[0]
+		require.Equal(t, 1, again.Deliveries)
+		require.Equal(t, first.Messages[0].Due, again.Due)
+	}, "a", "b")
+}
+
+func TestNackWithDelayIsANewDueTime(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x", "y", "newer")
+		s := w.sub("a")
+		claimed := held(s.claim(2))
+		instant := w.now() + 5000
+		before := w.now()
+		require.Equal(t, 2, s.nack(failed(claimed[0], after(time.Minute)),
+			failed(claimed[1], func(f *queue.Failure) { f.Retry = queue.At(time.UnixMilli(instant)) })))
+		due := int64(w.score(w.keys.Retry("a"), "x"))
+		require.GreaterOrEqual(t, due, before+60_000)
+		require.LessOrEqual(t, due, w.now()+1+60_000)
+		require.Equal(t, instant, int64(w.score(w.keys.Retry("a"), "y")))
+		require.Equal(t, instant, w.next())
+		require.Empty(t, w.unack("a"))
+		require.Equal(t, []string{"newer"}, w.ready("a"), "newer messages pass meanwhile")
+		require.Equal(t, []string{"x", "y", "newer"}, w.ready("b"))
+	}, "a", "b")
+}
+
+func TestDelayOfANackIsRoundedUp(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		if w.Mini == nil {
+			t.Skip("needs a clock that stands still")
+		}
+		w.publishNow("x")
+		s := w.sub("a")
+		claimed := held(s.claim(1))
+		clock := time.UnixMilli(w.now())
+		w.Mini.SetTime(clock.Add(time.Microsecond))
+		require.Equal(t, 1, s.nack(failed(claimed[0], after(time.Nanosecond))))
+		require.Equal(t, clock.Add(2*time.Millisecond).UnixMilli(), int64(w.score(w.keys.Retry("a"), "x")))
+	}, "a")
+}
+
+func TestNackUntilAnInstantInThePastIsNow(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x", "y")
+		s := w.sub("a")
+		claimed := held(s.claim(1))
+		require.Equal(t, 1, s.nack(failed(claimed[0], func(f *queue.Failure) { f.Retry = queue.At(time.UnixMilli(1)) })))
+		require.Equal(t, []string{"x", "y"}, w.ready("a"))
+	}, "a")
+}
+
+func TestMessageIsDeadAfterItsLastDelivery(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x", "y")
+		s := w.sub("a")
+		limited := func(f *queue.Failure) { f.Limit, f.Reason = 2, "it broke\nin two" }
+		require.Equal(t, 1, s.nack(failed(held(s.claim(1, lease(2*time.Hour)))[0], limited)))
+		require.Equal(t, []string{"x", "y"}, w.ready("a"))
+		before := w.now()
+		require.Equal(t, 1, s.nack(failed(held(s.claim(1, lease(2*time.Hour)))[0], limited, after(time.Hour))))
+		died := int64(w.score(w.keys.Dead("a"), "x"))
+		require.GreaterOrEqual(t, died, before)
+		require.LessOrEqual(t, died, w.now())
+		require.Equal(t, "2 - - it broke\nin two", w.field(w.keys.Deliveries("a"), "x"))
+		require.Equal(t, died+standard.Retention.Milliseconds(), w.next())
+		require.Equal(t, []string{"y"}, w.ready("a"))
+		require.Empty(t, w.retry("a"))
+		require.Equal(t, []string{"x", "y"}, w.stored())
+		require.Equal(t, []string{"x", "y"}, w.ready("b"))
+	}, "a", "b")
+}
+
+func TestNackMayEndAMessageWhateverTheLimit(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		s := w.sub("a")
+		require.Equal(t, 1, s.nack(failed(held(s.claim(1))[0], dead,
+			func(f *queue.Failure) { f.Limit, f.Reason, f.DelayedFor = -1, strings.Repeat("é", 2000), "15s" })))
+		require.Equal(t, []string{"x"}, w.dead("a"))
+		count, suspect, delayedFor, reason := queue.ParseRecord(w.field(w.keys.Deliveries("a"), "x"))
+		require.Equal(t, []any{1, false, "15s"}, []any{count, suspect, delayedFor})
+		require.Equal(t, strings.Repeat("é", 512), reason)
+	}, "a")
+}
+
+func TestNackWithoutLimit(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		s := w.sub("a")
+		for i := range 30 {
+			claimed := s.claim(1)
+			require.Equal(t, i, claimed.Messages[0].Deliveries)
+			require.Equal(t, 1, s.nack(failed(held(claimed)[0], func(f *queue.Failure) { f.Limit = -1 })))
+		}
+		require.Equal(t, []string{"x"}, w.ready("a"))
+	}, "a")
+}
+
+func TestNextDeliveryIsToldTheLastDelayThatWasSet(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		s := w.sub("a")
+		told := func(set, want string) {
+			t.Helper()
+			require.Equal(t, 1, s.nack(failed(held(s.claim(1))[0], func(f *queue.Failure) { f.DelayedFor = set })))
+			claimed := s.claim(1)
+			require.Equal(t, want, claimed.Messages[0].DelayedFor)
+			require.Equal(t, 1, s.release(held(claimed)...))
+		}
+		told("", "")
+		told("10s", "10s")
+		told("", "10s")
+		told("20s", "20s")
+	}, "a")
+}
+
+func TestRepeatedNackChangesNothing(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("retried", "delayed", "dead")
+		s := w.sub("a")
+		claimed := held(s.claim(3))
+		calls := s.group.NackCalls([]queue.Failure{failed(claimed[0]), failed(claimed[1], after(time.Hour)),
+			failed(claimed[2], dead)}, time.Hour)
+		require.Equal(t, 3, w.count(calls...))
+		require.Equal(t, []string{"retried"}, w.ready("a"))
+		require.Equal(t, []string{"delayed"}, w.retry("a"))
+		require.Equal(t, []string{"dead"}, w.dead("a"))
+		w.unchanged(func() { require.Zero(t, w.count(calls...)) })
+	}, "a", "b")
+}
+
+func TestNackWakesAsManyAsItMakesReady(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3", "4")
+		s := w.sub("a")
+		claimed := held(s.claim(4))
+		inbox := w.inbox()
+		inbox.wait("a", "x", "y", "z")
+		s.nack(failed(claimed[0]), failed(claimed[1], after(time.Hour)), failed(claimed[2], dead), failed(claimed[3]))
+		require.Equal(t, []string{"x", "y"}, inbox.received())
+		require.Equal(t, []string{inbox.address("z")}, w.waiters("a"))
+	}, "a")
+}
+
+func TestNackTellsTheSchedulerOfAnEarlierEvent(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		w.publishNow("1", "2", "3")
+		s := w.sub("a")
+		claimed := held(s.claim(3, lease(100*time.Hour)))
+		w.promote(inbox.address("holder"))
+		w.promote(inbox.address("standby"))
+		s.nack(failed(claimed[0], dead)) // an hour's retention
+		told := inbox.received()
+		require.Len(t, told, 2)
+		require.Equal(t, 3600_000, wait(t, told[0], "holder"))
+		require.Equal(t, 3601_000, wait(t, told[1], "standby"))
+		s.nack(failed(claimed[1], after(time.Minute)))
+		told = inbox.received()
+		require.Len(t, told, 2)
+		require.InDelta(t, 60_000, wait(t, told[0], "holder"), 1)
+		s.nack(failed(claimed[2], after(2*time.Minute)))
+		require.Empty(t, inbox.received())
+	}, "a")
+}
+
+func TestDeadForEverIsNoEvent(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		forever := queue.GroupOptions{MaxDeliveries: -1, Retention: -1}
+		require.NoError(t, w.topic.Register(ctx, "a", forever))
+		w.publishNow("1")
+		s := w.sub("a")
+		require.Equal(t, 1, w.count(s.group.NackCalls([]queue.Failure{failed(held(s.claim(1))[0], dead)}, forever.Retention)...))
+		w.promote("scheduler|1")
+		require.Zero(t, w.next())
+		require.False(t, w.purge())
+		require.Equal(t, []string{"1"}, w.dead("a"))
+	})
+}

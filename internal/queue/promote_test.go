@@ -1,0 +1,251 @@
+package queue_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+func TestMessagesAreReadyWhenTheyAreDueAndNotEarlier(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("x", 20*time.Millisecond), in("later", time.Hour))
+		due := int64(w.score(w.keys.Pending(), "x"))
+		for {
+			before := w.now()
+			turn := w.promote("scheduler|1")
+			if len(w.ready("a")) > 0 {
+				require.GreaterOrEqual(t, w.now(), due)
+				break
+			}
+			require.Less(t, before, due)
+			require.LessOrEqual(t, turn.Wait, time.Duration(due-before)*time.Millisecond)
+			require.Equal(t, due, w.next())
+			w.pass(time.Millisecond)
+		}
+		require.Equal(t, []string{"x"}, w.ready("a"))
+		require.Equal(t, []string{"x"}, w.ready("b"))
+		require.Equal(t, "2", w.field(w.keys.Refs(), "x"))
+		require.Empty(t, w.field(w.keys.Refs(), "later"))
+		require.Equal(t, []string{"later"}, w.pending())
+		require.Equal(t, int64(w.score(w.keys.Pending(), "later")), w.next())
+		require.Equal(t, due, w.sub("a").claim(1).Messages[0].Due.UnixMilli())
+	}, "a", "b")
+}
+
+func TestWaitIsExactToTheMicrosecond(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		if w.Mini == nil {
+			t.Skip("needs a clock that stands still")
+		}
+		clock := time.UnixMilli(w.now())
+		w.publish(at("x", clock.UnixMilli()+10))
+		for _, c := range []struct{ passed, wait time.Duration }{
+			{0, 10 * time.Millisecond},
+			{time.Microsecond, 9999 * time.Microsecond},
+			{9999 * time.Microsecond, time.Microsecond},
+		} {
+			w.Mini.SetTime(clock.Add(c.passed))
+			require.Equal(t, queue.Turn{Role: queue.Holder, Wait: c.wait}, w.promote("scheduler|1"))
+			require.Empty(t, w.ready("a"))
+		}
+		w.Mini.SetTime(clock.Add(10 * time.Millisecond))
+		require.Equal(t, queue.Turn{Role: queue.Holder, Wait: -1}, w.promote("scheduler|1"))
+		require.Equal(t, []string{"x"}, w.ready("a"))
+	}, "a")
+}
+
+func TestPromotedMessagesAreInOrderOfDueTimeThenID(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("first")
+		due := w.now() + time.Hour.Milliseconds()
+		w.publish(at("3", due+2), at("1", due), at("2", due), at("4", due+2), at("0", due-1))
+		w.travel(2 * time.Hour)
+		w.promote("scheduler|1")
+		require.Equal(t, []string{"first", "0", "1", "2", "3", "4"}, w.ready("a"))
+	}, "a")
+}
+
+// retryAt has the messages retried by a group at these times.
+func (w *world) retryAt(group string, due map[string]int64) {
+	w.t.Helper()
+	s := w.sub(group)
+	var failures []queue.Failure
+	claimed := s.claim(1000)
+	for _, m := range held(claimed) {
+		failures = append(failures, failed(m, func(f *queue.Failure) {
+			f.Retry = queue.At(time.UnixMilli(due[string(m.Body)]))
+		}))
+	}
+	require.Len(w.t, failures, len(due))
+	require.Equal(w.t, len(due), s.nack(failures...))
+}
+
+func TestRetriesAndFreshMessagesAreMerged(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		due := w.now() + time.Hour.Milliseconds()
+		w.publishNow("r1", "r2", "r3", "r4")
+		w.retryAt("a", map[string]int64{"r1": due + 5, "r2": due, "r3": due + 1, "r4": due + 9})
+		require.Equal(t, []string{"r1", "r2", "r3", "r4"}, bodies(w.sub("b").claim(4)))
+		w.publish(at("f1", due), at("f2", due+1), at("f3", due+1), at("f4", due+7))
+		w.travel(2 * time.Hour)
+		w.promote("scheduler|1")
+		require.Equal(t, []string{"r2", "f1", "r3", "f2", "f3", "r1", "f4", "r4"}, w.ready("a"))
+		require.Equal(t, []string{"f1", "f2", "f3", "f4"}, w.ready("b"))
+		require.Empty(t, w.retry("a"))
+		require.Empty(t, w.pending())
+		claimed := w.sub("a").claim(6).Messages
+		require.Equal(t, 5*time.Millisecond, claimed[5].Due.Sub(claimed[0].Due), "the retry's own due time")
+	}, "a", "b")
+}
+
+func TestNothingPassesWhatHasToStayForTheNextCall(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		// 900 retries of a interleave with 3000 fresh ones; each call moves at most a thousand of each.
+		w.publishNow(names("r%04d", 0, 900)...)
+		due := w.now() + time.Hour.Milliseconds()
+		retries, want := map[string]int64{}, []string{}
+		for i := range 900 {
+			retries[fmt.Sprintf("r%04d", i)] = due + int64(i)
+		}
+		w.retryAt("a", retries)
+		var fresh []message
+		for i := range 3000 {
+			fresh = append(fresh, at(fmt.Sprintf("f%04d", i), due+int64(i/3)))
+			if i%3 == 0 && i < 2700 {
+				want = append(want, fmt.Sprintf("r%04d", i/3))
+			}
+			want = append(want, fresh[i].name)
+		}
+		w.publish(fresh...)
+		w.travel(2 * time.Hour)
+		ready := 0
+		for calls := 1; w.anyDue(); calls++ {
+			w.promote("scheduler|1")
+			got := w.ready("a")
+			sameOrder(t, want[:len(got)], got)
+			require.Greater(t, len(got), ready)
+			require.LessOrEqual(t, len(got)-ready, 2*queue.Budget)
+			ready = len(got)
+			require.LessOrEqual(t, calls, 5)
+		}
+		sameOrder(t, want, w.ready("a"))
+	}, "a")
+}
+
+func TestNothingPassesARetryThatHasToStay(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		// Three groups share a budget of 1000: 333 each. Group b has 400 retries that are all older
+		// than what is fresh, so nothing fresh moves in any group before they have.
+		w.publishNow(names("r%04d", 0, 400)...)
+		due := w.now() + time.Hour.Milliseconds()
+		retries := map[string]int64{}
+		for i := range 400 {
+			retries[fmt.Sprintf("r%04d", i)] = due
+		}
+		w.retryAt("b", retries)
+		w.publish(at("fresh", due+1))
+		w.travel(2 * time.Hour)
+		require.Zero(t, w.promote("scheduler|1").Wait)
+		sameOrder(t, names("r%04d", 0, 333), w.ready("b"))
+		require.Equal(t, []string{"fresh"}, w.pending())
+		w.promoteAll()
+		sameOrder(t, append(names("r%04d", 0, 400), "fresh"), w.ready("a"))
+		sameOrder(t, append(names("r%04d", 0, 400), "fresh"), w.ready("b"))
+	}, "a", "b", "c")
+}
+
+func TestPromoteOfMoreThanTenThousand(t *testing.T) {
+	for _, groups := range [][]string{{"a"}, {"a", "b", "c"}} {
+		t.Run(fmt.Sprint(len(groups)), func(t *testing.T) {
+			t.Parallel()
+			both(t, func(t *testing.T, w *world) {
+				n := w.many()
+				due := w.now() + time.Hour.Milliseconds()
+				messages := make([]message, n)
+				for i := range messages {
+					messages[i] = at(fmt.Sprintf("%05d", i), due+int64(i/1000))
+				}
+				w.publish(messages...)
+				w.travel(2 * time.Hour)
+				ready := int64(0)
+				for w.anyDue() {
+					turn := w.promote("scheduler|1")
+					now := w.Client.LLen(ctx, w.keys.Ready("a")).Val()
+					require.Greater(t, now, ready)
+					require.LessOrEqual(t, (now-ready)*int64(len(groups)), int64(queue.Budget))
+					ready = now
+					require.Equal(t, now < int64(n), turn.Wait == 0)
+				}
+				for _, g := range groups {
+					sameOrder(t, names("%05d", 0, n), w.ready(g))
+				}
+			}, groups...)
+		})
+	}
+}
+
+func TestPromotingTwiceMovesNothingMore(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("x", time.Millisecond), in("later", time.Hour))
+		w.passUntil(int64(w.score(w.keys.Pending(), "x")))
+		groups, err := w.topic.Groups(ctx)
+		require.NoError(t, err)
+		call := w.topic.PromoteCall(groups, "scheduler|1", time.Minute)
+		w.do(call)
+		require.Equal(t, []string{"x"}, w.ready("b"))
+		w.unchanged(func() { w.do(call) })
+	}, "a", "b")
+}
+
+func TestPromoteWakesAsManyAsItMakesReady(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("x", 5*time.Millisecond), in("y", 5*time.Millisecond), in("later", time.Hour))
+		inbox := w.inbox()
+		inbox.wait("a", "1", "2", "3")
+		inbox.wait("b", "4")
+		w.passUntil(int64(w.score(w.keys.Pending(), "y")))
+		w.promote("scheduler|1")
+		require.ElementsMatch(t, []string{"1", "2", "4"}, inbox.received())
+		require.Equal(t, []string{inbox.address("3")}, w.waiters("a"))
+	}, "a", "b")
+}
+
+func TestPromoteAfterAGroupWasRegistered(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("x", time.Millisecond))
+		groups, err := w.topic.Groups(ctx)
+		require.NoError(t, err)
+		require.NoError(t, queue.NewTopic(w.Client, w.Prefix, "topic").Register(ctx, "b", standard))
+		w.pass(5 * time.Millisecond)
+		call := w.topic.PromoteCall(groups, "scheduler|1", time.Minute)
+		w.unchanged(func() { w.do(call) })
+		_, stale, err := w.topic.ReadTurn(call, groups)
+		require.NoError(t, err)
+		require.True(t, stale)
+		w.promote("scheduler|1")
+		require.Equal(t, []string{"x"}, w.ready("b"))
+	}, "a")
+}
+
+func TestSchedulingAfterTheServerLostItsData(t *testing.T) {
+	own(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		groups, err := w.topic.Groups(ctx)
+		require.NoError(t, err)
+		require.NoError(t, w.Client.FlushAll(ctx).Err())
+		call := w.topic.PromoteCall(groups, "scheduler|1", time.Minute)
+		w.do(call)
+		require.Empty(t, w.dump())
+		_, stale, err := w.topic.ReadTurn(call, groups)
+		require.NoError(t, err)
+		require.True(t, stale)
+		require.False(t, w.expire())
+		require.False(t, w.purge())
+		w.do(w.topic.ResignCall("scheduler|1"))
+		require.Equal(t, queue.Turn{Role: queue.Holder, Wait: -1}, w.promote("scheduler|1"))
+	}, "a")
+}

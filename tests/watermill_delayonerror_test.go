@@ -1,0 +1,334 @@
+package tests
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+func init() { children["failing worker"] = failingChild }
+
+// A message that fails again and again waits for InitialInterval, then for Multiplier times as long each
+// time, up to MaxInterval.
+func TestDelayOnErrorGrowsUpToItsMaxInterval(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		intervals := []time.Duration{60, 120, 240, 300, 300}
+		failing := newFailing(middleware.DelayOnError{
+			InitialInterval: 60 * time.Millisecond, Multiplier: 2, MaxInterval: 300 * time.Millisecond,
+		}, len(intervals))
+		router := newRouter(t)
+		failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
+		start(t, router)
+
+		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
+		last := failing.next(t)
+		require.Empty(t, last.metadata.Get(delay.DelayedForKey))
+		for i, interval := range intervals {
+			interval *= time.Millisecond
+			again := failing.next(t)
+			require.Equal(t, i+2, again.delivery.Number)
+			require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
+			requireGap(t, last, again, interval)
+			last = again
+		}
+	})
+}
+
+// requireGap checks that a message that failed waited for as long as it was to, and not much longer.
+func requireGap(t testing.TB, failed, again sighting, interval time.Duration) {
+	t.Helper()
+	if interval == 0 { // the message keeps its place, and its due time
+		require.Equal(t, failed.delivery.DueAt, again.delivery.DueAt)
+		require.Less(t, again.at.Sub(failed.at), prompt, "came late")
+		return
+	}
+	requireOnTime(t, again.delivery, again.at)
+	// The server counts from when it hears of the failure.
+	gap := again.delivery.DueAt.Sub(failed.at.Truncate(time.Millisecond))
+	require.GreaterOrEqual(t, gap, interval, "came early")
+	require.Less(t, gap, interval+prompt, "came late")
+	t.Logf("interval %v: due %v after the failure, delivered %v after that", interval,
+		again.delivery.DueAt.Sub(failed.at).Round(time.Microsecond), again.at.Sub(again.delivery.DueAt).Round(time.Microsecond))
+}
+
+// The intervals are exact, and begin with InitialInterval however long the message was delayed at first:
+// by a clock that stands still but for what the test moves it.
+func TestDelayOnErrorAfterADelayOfAnHour(t *testing.T) {
+	t.Parallel()
+	for name, set := range waysToDelay {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := handMoved(t)
+			expectDrained(t, s.Client, s.Prefix)
+			intervals := []time.Duration{1, 2, 4, 5, 5}
+			failing := newFailing(middleware.DelayOnError{
+				InitialInterval: time.Minute, Multiplier: 2, MaxInterval: 5 * time.Minute,
+			}, len(intervals))
+			router := newRouter(t)
+			failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
+			start(t, router)
+			due := serverTime(t, s.Client).Add(time.Hour)
+			order := message.NewMessage("order", nil)
+			set(order, time.Hour)
+			require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish(topic, order))
+
+			s.advance(t, time.Hour)
+			first := failing.next(t)
+			require.Equal(t, due, first.delivery.DueAt.UTC())
+			require.Empty(t, first.metadata.Get(delay.DelayedForKey))
+			handled := first.at
+			for i, interval := range intervals {
+				interval *= time.Minute
+				s.awaitRetry(t)
+				// Watermill writes an instant, so what passed until Redis was told is not waited for again.
+				underWay := time.Since(handled) + time.Millisecond
+				now := serverTime(t, s.Client)
+				s.advance(t, interval)
+				again := failing.next(t)
+				require.Equal(t, i+2, again.delivery.Number)
+				require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
+				require.LessOrEqual(t, again.delivery.DueAt.Sub(now), interval)
+				require.GreaterOrEqual(t, again.delivery.DueAt.Sub(now), interval-underWay)
+				handled = again.at
+			}
+		})
+	}
+}
+
+// Each delivery is in a process of its own, which is killed after it. The next one goes on where the
+// last one was.
+func TestDelayOnErrorSurvivesTheRestartOfTheWorker(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	s := redistest.Server{Client: client, Prefix: redisdelay.DefaultKeyPrefix}
+	expectDrained(t, client, s.Prefix)
+	subscriber := newSubscriber(t, client, s.Prefix, nil)
+	require.NoError(t, subscriber.SubscribeInitialize(topic))
+	publish(t, newPublisher(t, client, s.Prefix), "order", 0)
+
+	var last sighting
+	for i, interval := range []time.Duration{0, 1, 2, 4, 4} {
+		interval *= 100 * time.Millisecond
+		worker := startChild(t, server, "failing worker")
+		var again sighting
+		again.metadata = message.Metadata{}
+		require.NoError(t, json.Unmarshal([]byte(worker.line()), &reported{&again.at, &again.delivery, &again.metadata}))
+		require.Equal(t, i+1, again.delivery.Number)
+		if i > 0 {
+			require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
+			require.GreaterOrEqual(t, again.delivery.DueAt.Sub(last.at.Truncate(time.Millisecond)), interval, "came early")
+			require.Less(t, again.delivery.DueAt.Sub(last.at), interval+prompt)
+		}
+		awaitRetry(t, s)
+		worker.kill()
+		last = again
+	}
+	msg, delivery := receive(t, subscribeTo(t, subscriber, topic))
+	require.Equal(t, 6, delivery.Number)
+	msg.Ack()
+}
+
+// reported is what the failing worker prints.
+type reported struct {
+	At       *time.Time
+	Delivery *redisdelay.Delivery
+	Metadata *message.Metadata
+}
+
+// failingChild fails, says so, and keeps running.
+func failingChild() int {
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	orDie(err)
+	onError := middleware.DelayOnError{
+		InitialInterval: 100 * time.Millisecond, Multiplier: 2, MaxInterval: 400 * time.Millisecond,
+	}
+	router.AddMiddleware(onError.Middleware)
+	out := bufio.NewWriter(os.Stdout)
+	subscriber := childSubscriber(func(c *redisdelay.SubscriberConfig) { c.LeaseDuration = crashLease })
+	router.AddConsumerHandler("work", topic, subscriber, func(msg *message.Message) error {
+		delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+		now := time.Now()
+		orDie(json.NewEncoder(out).Encode(reported{&now, &delivery, &msg.Metadata}))
+		orDie(out.Flush())
+		return errNotToday
+	})
+	orDie(router.Run(context.Background()))
+	return 0
+}
+
+// Groups that fail with the same message back off each for itself.
+func TestDelayOnErrorOfTwoGroupsIsIndependent(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		ofGroup := func(group string) *redisdelay.Subscriber {
+			return newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) { c.ConsumerGroup = group })
+		}
+		slow := newFailing(middleware.DelayOnError{
+			InitialInterval: 150 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour,
+		}, 2)
+		fast := newFailing(middleware.DelayOnError{
+			InitialInterval: 20 * time.Millisecond, Multiplier: 3, MaxInterval: time.Hour,
+		}, 3)
+		content := newFailing(middleware.DelayOnError{}, 0)
+		router := newRouter(t)
+		slow.add(router, "slow", ofGroup("slow"))
+		fast.add(router, "fast", ofGroup("fast"))
+		content.add(router, "content", ofGroup("content"))
+		start(t, router)
+		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 50*time.Millisecond)
+
+		for _, group := range []struct {
+			failing   *failing
+			intervals []time.Duration
+		}{
+			{slow, []time.Duration{150 * time.Millisecond, 300 * time.Millisecond}},
+			{fast, []time.Duration{20 * time.Millisecond, 60 * time.Millisecond, 180 * time.Millisecond}},
+			{content, nil},
+		} {
+			last := group.failing.next(t)
+			require.Empty(t, last.metadata.Get(delay.DelayedForKey))
+			for i, interval := range group.intervals {
+				again := group.failing.next(t)
+				require.Equal(t, i+2, again.delivery.Number)
+				require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
+				requireGap(t, last, again, interval)
+				last = again
+			}
+		}
+	})
+}
+
+// What a handler sends is a message of its own: the delay that it is sent with is not where its backoff
+// begins.
+func TestDelayOnErrorOfAMessageThatAHandlerSent(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		sender := newPublisher(t, s.Client, s.Prefix)
+		failing := newFailing(middleware.DelayOnError{
+			InitialInterval: 30 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour,
+		}, 1)
+		router := newRouter(t)
+		router.AddConsumerHandler("send", "placed", newSubscriber(t, s.Client, s.Prefix, nil), func(msg *message.Message) error {
+			reminder := message.NewMessage("reminder", nil)
+			reminder.SetContext(msg.Context())
+			delay.Message(reminder, delay.For(200*time.Millisecond))
+			return sender.Publish(topic, reminder)
+		})
+		failing.add(router, "remind", newSubscriber(t, s.Client, s.Prefix, nil))
+		start(t, router)
+		require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish("placed", message.NewMessage("order", nil)))
+
+		first := failing.next(t)
+		require.Empty(t, first.metadata.Get(delay.DelayedForKey), "not where DelayOnError is to begin")
+		again := failing.next(t)
+		require.Equal(t, "30ms", again.metadata.Get(delay.DelayedForKey))
+		requireGap(t, first, again, 30*time.Millisecond)
+	})
+}
+
+// DelayOnError cuts its multiplier to a whole number. What it then asks for is what it gets; Backoff can
+// do better.
+func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {
+	t.Parallel()
+	const initial = 40 * time.Millisecond
+	for _, test := range []struct {
+		multiplier float64
+		want       []time.Duration
+	}{
+		{1.5, []time.Duration{initial, initial, initial}},
+		{0.5, []time.Duration{initial, 0, 0}},
+		{2.9, []time.Duration{initial, 2 * initial, 4 * initial}},
+	} {
+		t.Run(fmt.Sprint(test.multiplier), func(t *testing.T) {
+			t.Parallel()
+			redistest.Real(t, func(t *testing.T, s redistest.Server) {
+				s.OnCleanup(func() { checkDrained(t, s) })
+				failing := newFailing(middleware.DelayOnError{
+					InitialInterval: initial, Multiplier: test.multiplier, MaxInterval: time.Hour,
+				}, len(test.want))
+				router := newRouter(t)
+				failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
+				start(t, router)
+				publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
+				last := failing.next(t)
+				for _, interval := range test.want {
+					again := failing.next(t)
+					require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
+					requireGap(t, last, again, interval)
+					last = again
+				}
+			})
+		})
+	}
+	t.Run("Backoff", func(t *testing.T) {
+		t.Parallel()
+		redistest.Real(t, func(t *testing.T, s redistest.Server) {
+			s.OnCleanup(func() { checkDrained(t, s) })
+			got := make(sightings, 10)
+			router := newRouter(t)
+			router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+				c.Backoff = func(delivery int) time.Duration {
+					wait := initial
+					for range delivery - 1 {
+						wait = wait * 3 / 2
+					}
+					return wait
+				}
+			}), func(msg *message.Message) error {
+				if got.record(msg).delivery.Number <= 3 {
+					return errNotToday
+				}
+				return nil
+			})
+			start(t, router)
+			publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
+			last := got.next(t)
+			for _, interval := range []time.Duration{initial, initial * 3 / 2, initial * 9 / 4} {
+				again := got.next(t)
+				require.Empty(t, again.metadata)
+				requireGap(t, last, again, interval)
+				last = again
+			}
+		})
+	})
+}
+
+// failing is a handler that fails so many times, below DelayOnError.
+type failing struct {
+	sightings
+	onError  middleware.DelayOnError
+	failures int
+}
+
+func newFailing(onError middleware.DelayOnError, failures int) *failing {
+	return &failing{sightings: make(sightings, 100), onError: onError, failures: failures}
+}
+
+func (f *failing) add(router *message.Router, name string, subscriber message.Subscriber) {
+	router.AddConsumerHandler(name, topic, subscriber, f.handle).AddMiddleware(f.onError.Middleware)
+}
+
+func (f *failing) handle(msg *message.Message) error {
+	if f.record(msg).delivery.Number <= f.failures {
+		return errNotToday
+	}
+	return nil
+}

@@ -1,0 +1,398 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+var errNotToday = errors.New("not today")
+
+// Handlers that are at work when the router closes finish, and all they do counts: what they return is
+// published, and their messages are done.
+func TestRouterClosesWhileHandlersWork(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		const atWork, waiting = 4, 20
+		published := newPublisher(t, s.Client, s.Prefix)
+		subscriber := newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) { c.MaxInFlight = atWork })
+		require.NoError(t, subscriber.SubscribeInitialize(topic))
+		for i := range atWork + waiting {
+			publish(t, published, strconv.Itoa(i), 0)
+		}
+
+		router := newRouter(t)
+		started, finish := make(sightings, atWork+waiting), make(chan struct{})
+		router.AddHandler("work", topic, subscriber, "done", newPublisher(t, s.Client, s.Prefix),
+			func(msg *message.Message) ([]*message.Message, error) {
+				started.record(msg)
+				<-finish
+				if err := msg.Context().Err(); err != nil {
+					return nil, err
+				}
+				return []*message.Message{message.NewMessage(msg.UUID, nil)}, nil
+			})
+		stop := start(t, router)
+		handled := map[string]bool{}
+		for range atWork {
+			handled[started.next(t).uuid] = true
+		}
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			stop()
+		}()
+		awaitClosing(t, subscriber)
+		close(finish)
+		<-closed
+		for range len(started) { // by the time that passed since the router was told to close
+			handled[started.next(t).uuid] = true
+		}
+
+		// Nothing of it comes again, nothing of the rest is lost or counted as delivered.
+		rest := newReceipts()
+		rest.ackAll(subscribe(t, s.Client, s.Prefix, nil))
+		for uuid, r := range rest.await(t, atWork+waiting-len(handled)) {
+			require.False(t, handled[uuid], "%s was done and came again", uuid)
+			require.Equal(t, 1, r.delivery.Number)
+			require.False(t, r.delivery.Redelivered)
+		}
+		done := newReceipts()
+		done.ackAll(subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "done"))
+		for uuid := range done.await(t, len(handled)) {
+			require.True(t, handled[uuid])
+		}
+	})
+}
+
+// awaitClosing waits until a subscriber takes no more subscriptions, as it does when it closes.
+func awaitClosing(t testing.TB, subscriber *redisdelay.Subscriber) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		return errors.Is(subscriber.SubscribeInitialize(topic), redisdelay.ErrClosed)
+	}, patience, time.Millisecond)
+}
+
+// The router closes a handler's publisher when the handler's subscription has ended, so that handlers
+// which share a publisher fail when another has ended before them. Their messages are not lost.
+func TestRouterClosesAPublisherThatOthersStillUse(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		shared := newPublisher(t, s.Client, s.Prefix)
+		router := newRouter(t)
+		pass := func(msg *message.Message) ([]*message.Message, error) { return []*message.Message{msg}, nil }
+		idle := router.AddHandler("idle", "nothing", newSubscriber(t, s.Client, s.Prefix, nil), "out", shared, pass)
+		router.AddHandler("busy", topic, newSubscriber(t, s.Client, s.Prefix, nil), "out", shared, pass)
+		stop := start(t, router)
+
+		idle.Stop()
+		await(t, idle.Stopped())
+		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
+		awaitRetry(t, s)
+		stop()
+
+		messages := subscribe(t, s.Client, s.Prefix, nil)
+		msg, delivery := receive(t, messages)
+		require.Equal(t, "order", msg.UUID)
+		require.Equal(t, 2, delivery.Number)
+		msg.Ack()
+	})
+}
+
+// awaitRetry waits until the server knows that a message was nacked.
+func awaitRetry(t testing.TB, s redistest.Server) {
+	t.Helper()
+	retry := queue.NewKeys(s.Prefix, topic).Retry(redisdelay.DefaultConsumerGroup)
+	require.Eventually(t, func() bool { return exists(t, s.Client, retry) }, patience, time.Millisecond)
+}
+
+// A message that a handler passes on, the same object, is not delayed a second time.
+func TestMessagePassedOnIsNotDelayedTwice(t *testing.T) {
+	t.Parallel()
+	for name, set := range waysToDelay {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := handMoved(t)
+			expectDrained(t, s.Client, s.Prefix)
+			router := newRouter(t)
+			router.AddHandler("pass", topic, newSubscriber(t, s.Client, s.Prefix, nil), "second", newPublisher(t, s.Client, s.Prefix),
+				message.PassthroughHandler)
+			byHand := newPublisher(t, s.Client, s.Prefix)
+			router.AddConsumerHandler("pass by hand", "second", newSubscriber(t, s.Client, s.Prefix, nil),
+				func(msg *message.Message) error { return byHand.Publish("third", msg) })
+			start(t, router)
+			messages := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "third")
+			begin := serverTime(t, s.Client)
+
+			order := message.NewMessage("order", []byte("payload"))
+			order.Metadata.Set("kind", "gift")
+			set(order, time.Hour)
+			require.NoError(t, byHand.Publish(topic, order))
+			s.advance(t, time.Hour)
+			msg, delivery := s.receiveAtOnce(t, messages)
+			require.Equal(t, begin.Add(time.Hour), delivery.DueAt.UTC())
+			require.Equal(t, "order", msg.UUID)
+			require.Equal(t, "payload", string(msg.Payload))
+			require.Equal(t, message.Metadata{"kind": "gift"}, msg.Metadata)
+			msg.Ack()
+		})
+	}
+}
+
+// waysToDelay are those whose due time does not depend on the clock of the program.
+var waysToDelay = map[string]func(*message.Message, time.Duration){
+	"delay":         redisdelay.DelayFor,
+	"watermill for": func(msg *message.Message, d time.Duration) { delay.Message(msg, delay.For(d)) },
+	"context": func(msg *message.Message, d time.Duration) {
+		msg.SetContext(delay.WithContext(msg.Context(), delay.For(d)))
+	},
+}
+
+// A handler that publishes its own message again, with a new delay, is called again when that is over.
+func TestHandlerReschedulesItself(t *testing.T) {
+	t.Parallel()
+	s := handMoved(t)
+	expectDrained(t, s.Client, s.Prefix)
+	publisher := newPublisher(t, s.Client, s.Prefix)
+	router := newRouter(t)
+	runs := make(sightings, 10)
+	const times = 4
+	router.AddHandler("report", topic, newSubscriber(t, s.Client, s.Prefix, nil), topic, newPublisher(t, s.Client, s.Prefix),
+		func(msg *message.Message) ([]*message.Message, error) {
+			run, _ := strconv.Atoi(msg.Metadata.Get("run"))
+			if run++; run < times {
+				msg.Metadata.Set("run", strconv.Itoa(run))
+				redisdelay.DelayFor(msg, 24*time.Hour)
+				defer runs.record(msg)
+				return []*message.Message{msg}, nil
+			}
+			runs.record(msg)
+			return nil, nil
+		})
+	start(t, router)
+
+	publish(t, publisher, "daily report", time.Hour)
+	due := serverTime(t, s.Client).Add(time.Hour)
+	s.advance(t, time.Hour)
+	for i := range times {
+		run := runs.next(t)
+		require.Equal(t, due, run.delivery.DueAt.UTC(), "run %d", i+1)
+		require.Equal(t, 1, run.delivery.Number)
+		require.False(t, run.delivery.Redelivered)
+		s.awaitPending(t, i < times-1)
+		s.advance(t, 24*time.Hour)
+		due = due.Add(24 * time.Hour)
+	}
+}
+
+// awaitPending waits until the topic has messages that wait for their first delay, or none at all.
+func (s handMovedServer) awaitPending(t *testing.T, some bool) {
+	t.Helper()
+	keys := queue.NewKeys(s.Prefix, topic)
+	require.Eventually(t, func() bool {
+		return s.Mini.Exists(keys.Pending()) == some && s.Mini.Exists(keys.Messages()) == some
+	}, patience, time.Millisecond)
+}
+
+// A chain of decorators sees each delivery once, in order, those of a nacked message too, and closes
+// with the router.
+func TestSubscriberDecoratorsAreAChain(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		router := newRouter(t)
+		type stage struct{}
+		for i := range 3 {
+			router.AddSubscriberDecorators(message.MessageTransformSubscriberDecorator(func(msg *message.Message) {
+				msg.Metadata.Set("stages", msg.Metadata.Get("stages")+strconv.Itoa(i))
+				msg.SetContext(context.WithValue(msg.Context(), stage{}, i))
+			}))
+		}
+		router.AddPublisherDecorators(message.MessageTransformPublisherDecorator(func(msg *message.Message) {
+			msg.Metadata.Set("decorated", "yes")
+			redisdelay.DelayFor(msg, 50*time.Millisecond)
+		}))
+		got := make(sightings, 100)
+		router.AddHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+			c.Backoff = func(int) time.Duration { return 0 }
+		}), "out", newPublisher(t, s.Client, s.Prefix), func(msg *message.Message) ([]*message.Message, error) {
+			assert.Equal(t, 2, msg.Context().Value(stage{}))
+			if got.record(msg).delivery.Number == 1 {
+				return nil, errNotToday
+			}
+			return []*message.Message{message.NewMessage(msg.UUID, nil)}, nil
+		})
+		stop := start(t, router)
+		out := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "out")
+
+		const messages = 10
+		for i := range messages {
+			publish(t, publisher, strconv.Itoa(i), 0)
+		}
+		for i := range messages {
+			for number := range 2 {
+				delivery := got.next(t)
+				require.Equal(t, strconv.Itoa(i), delivery.uuid, "out of order")
+				require.Equal(t, number+1, delivery.delivery.Number)
+				require.Equal(t, "012", delivery.metadata.Get("stages"))
+			}
+			msg, delivery := receive(t, out)
+			require.Equal(t, "yes", msg.Metadata.Get("decorated"))
+			requireOnTime(t, delivery, time.Now())
+			msg.Ack()
+		}
+		stop()
+	})
+}
+
+// A handler that is added to a running router gets what was there, and stops alone.
+func TestHandlersComeAndGoWhileTheRouterRuns(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		router := newRouter(t)
+		got := make(sightings, 10)
+		add := func(group string) *message.Handler {
+			return router.AddConsumerHandler(group, topic, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+				c.ConsumerGroup = group
+			}), func(msg *message.Message) error {
+				got.record(msg)
+				return nil
+			})
+		}
+		first := add("first")
+		start(t, router)
+		second := add("second")
+		require.NoError(t, router.RunHandlers(t.Context()))
+		await(t, second.Started())
+
+		publish(t, publisher, "both", 50*time.Millisecond)
+		groups := map[string]bool{}
+		for range 2 {
+			sighting := got.next(t)
+			require.Equal(t, "both", sighting.uuid)
+			groups[sighting.delivery.Group] = true
+		}
+		require.Len(t, groups, 2)
+
+		first.Stop()
+		await(t, first.Stopped())
+		publish(t, publisher, "second", 50*time.Millisecond)
+		require.Equal(t, "second", got.next(t).delivery.Group)
+
+		third := add("first")
+		require.NoError(t, router.RunHandlers(t.Context()))
+		await(t, third.Started())
+		sighting := got.next(t)
+		require.Equal(t, "second", sighting.uuid, "what came while the group had no handler")
+		require.Equal(t, "first", sighting.delivery.Group)
+	})
+}
+
+// What the tests of routers have in common.
+
+func newRouter(t testing.TB) *message.Router {
+	t.Helper()
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, watermill.NopLogger{})
+	require.NoError(t, err)
+	return router
+}
+
+// start runs a router until stop, or until the test ends.
+func start(t testing.TB, router runner) (stop func()) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.Background()) }()
+	select {
+	case <-router.Running():
+	case err := <-ended:
+		require.FailNow(t, "the router does not run", "%v", err)
+	case <-time.After(patience):
+		require.FailNow(t, "the router does not run")
+	}
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		assert.NoError(t, router.Close())
+		assert.NoError(t, <-ended)
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// runner is a router, or a component of Watermill that has one.
+type runner interface {
+	Run(context.Context) error
+	Running() chan struct{}
+	Close() error
+}
+
+func subscribeTo(t testing.TB, subscriber message.Subscriber, topic string) <-chan *message.Message {
+	t.Helper()
+	messages, err := subscriber.Subscribe(context.Background(), topic)
+	require.NoError(t, err)
+	return messages
+}
+
+func await(t testing.TB, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		require.FailNow(t, "it did not happen")
+	}
+}
+
+// sightings are what handlers were given.
+type sightings chan sighting
+
+type sighting struct {
+	uuid     string
+	metadata message.Metadata
+	delivery redisdelay.Delivery
+	at       time.Time
+}
+
+func (s sightings) record(msg *message.Message) sighting {
+	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+	seen := sighting{msg.UUID, maps.Clone(msg.Metadata), delivery, time.Now()}
+	s <- seen
+	return seen
+}
+
+func (s sightings) next(t testing.TB) sighting {
+	t.Helper()
+	select {
+	case seen := <-s:
+		return seen
+	case <-time.After(patience):
+		require.FailNow(t, "no handler was called")
+		return sighting{}
+	}
+}
+
+// checkDrained is queuetest.CheckDrained, for OnCleanup, unless the test has failed anyway.
+func checkDrained(t testing.TB, s redistest.Server) {
+	if !t.Failed() {
+		queuetest.CheckDrained(t, s.Client, s.Prefix)
+	}
+}
