@@ -370,7 +370,7 @@ func TestAnOutageIsLoggedOnceAndSurvived(t *testing.T) {
 	s, in := private(t, "--appendonly", "yes", "--appendfsync", "always")
 	claims, looks := counter(s.Client, ":claim:"), counter(s.Client, ":pending")
 	book := &logbook{}
-	sub := newLoggingSubscriber(t, s, book.logger(), inFlight(2))
+	sub := newLoggingSubscriber(t, s, book.logger(), inFlight(10))
 	messages := subscribeTo(t, sub, "t")
 	p := newPublisher(t, s)
 	require.NoError(t, p.Publish("t", text("in hand"), delayed("delayed", time.Second)))

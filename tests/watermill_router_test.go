@@ -171,7 +171,7 @@ func TestHandlerReschedulesItself(t *testing.T) {
 	router := newRouter(t)
 	runs := make(sightings, 10)
 	const times = 4
-	router.AddHandler("report", topic, newSubscriber(t, s.Client, s.Prefix, nil), topic, newPublisher(t, s.Client, s.Prefix),
+	router.AddHandler("report", topic, newSubscriber(t, s.Client, s.Prefix, ofLongLease), topic, newPublisher(t, s.Client, s.Prefix),
 		func(msg *message.Message) ([]*message.Message, error) {
 			run, _ := strconv.Atoi(msg.Metadata.Get("run"))
 			if run++; run < times {
@@ -199,13 +199,14 @@ func TestHandlerReschedulesItself(t *testing.T) {
 	}
 }
 
+// ofLongLease is for clocks that are moved by hand before the server may have heard that a message is done.
+func ofLongLease(c *redisdelay.SubscriberConfig) { c.LeaseDuration = 365 * 24 * time.Hour }
+
 // awaitPending waits until the topic has messages that wait for their first delay, or none at all.
 func (s handMovedServer) awaitPending(t *testing.T, some bool) {
 	t.Helper()
-	keys := queue.NewKeys(s.Prefix, topic)
-	require.Eventually(t, func() bool {
-		return s.Mini.Exists(keys.Pending()) == some && s.Mini.Exists(keys.Messages()) == some
-	}, patience, time.Millisecond)
+	pending := queue.NewKeys(s.Prefix, topic).Pending()
+	require.Eventually(t, func() bool { return s.Mini.Exists(pending) == some }, patience, time.Millisecond)
 }
 
 // A chain of decorators sees each delivery once, in order, those of a nacked message too, and closes

@@ -45,12 +45,12 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 
 	if *worker != "" {
 		example.Exit(ctx, logger, work(ctx, os.Getenv("REDIS_ADDR"), *prefix, logger.With("worker", *worker)))
 	}
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once; the workers finish their jobs
 	example.Exit(ctx, logger, run(ctx, logger))
 }
 
@@ -67,8 +67,9 @@ func run(ctx context.Context, logger *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second) // half the time of a lease
 	defer cancel()
 	done, err := deploy(ctx, server)
-	left, err2 := server.Client.HLen(context.WithoutCancel(ctx), server.KeyPrefix+":{"+topic+"}:messages").Result()
-	return cmp.Or(errors.Join(err, err2), done.summary(left))
+	left, asked := server.Client.HLen(context.WithoutCancel(ctx), server.KeyPrefix+":{"+topic+"}:messages").Result()
+	counted := done.summary(left)
+	return cmp.Or(errors.Join(err, asked), counted)
 }
 
 // publish publishes all jobs in one step, so that they are there when the workers come.

@@ -1,0 +1,210 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/components/forwarder"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// A message that waited in an outbox comes when it would have come without: never before, and by
+// Watermill's keys, which are cut to seconds, at most a second after; by delay_until to the millisecond.
+// The outbox is a table of another database in life; here a forwarder that does not run yet makes it wait.
+func TestForwardedMessageIsOnTime(t *testing.T) {
+	t.Parallel()
+	const after, waits = 2500 * time.Millisecond, 1200 * time.Millisecond
+	ways := map[string]struct {
+		set  func(*message.Message, time.Time)
+		late time.Duration // at most
+	}{
+		"watermill for": {func(msg *message.Message, due time.Time) {
+			delay.Message(msg, delay.For(time.Until(due)))
+		}, time.Second},
+		"watermill until": {func(msg *message.Message, due time.Time) {
+			delay.Message(msg, delay.Until(due))
+		}, time.Second},
+		"delay_until": {redisdelay.DelayUntil, time.Millisecond}, // rounded up
+	}
+	for name, way := range ways {
+		for outbox, newOutbox := range outboxes {
+			t.Run(name+" in "+outbox, func(t *testing.T) {
+				t.Parallel()
+				redistest.Real(t, func(t *testing.T, s redistest.Server) {
+					s.OnCleanup(func() { checkDrained(t, s) })
+					box, run := newOutbox(t, s)
+					sender := forwarder.NewPublisher(box, forwarder.PublisherConfig{})
+					messages := subscribe(t, s.Client, s.Prefix, nil)
+
+					due := time.Now().Add(after)
+					order := message.NewMessage("order", []byte("payload"))
+					order.Metadata.Set("kind", "gift")
+					way.set(order, due)
+					stamped := time.Now()
+					require.NoError(t, sender.Publish(topic, order))
+					outlast(waits)
+					run()
+
+					msg, delivery := receive(t, messages)
+					requireOnTime(t, delivery, time.Now())
+					require.False(t, delivery.DueAt.Before(due.Truncate(time.Millisecond)), "%v before its time", due.Sub(delivery.DueAt))
+					latest := due.Add(stamped.Sub(due.Add(-after))).Add(way.late) // For counts from when it is called
+					require.LessOrEqual(t, delivery.DueAt.Sub(latest), time.Duration(0), "late")
+					t.Logf("due %v after its time", delivery.DueAt.Sub(due).Round(time.Microsecond))
+					require.Equal(t, "order", msg.UUID)
+					require.Equal(t, "payload", string(msg.Payload))
+					require.Equal(t, message.Metadata{"kind": "gift"}, msg.Metadata)
+					msg.Ack()
+				})
+			})
+		}
+	}
+}
+
+// outlast is what an outbox does with a message: it lets time pass. It synchronises nothing.
+func outlast(d time.Duration) { <-time.After(d) }
+
+// outboxes are where messages wait for a forwarder: this Pub/Sub, and one that knows no delays.
+var outboxes = map[string]func(*testing.T, redistest.Server) (box message.Publisher, run func()){
+	"redis": func(t *testing.T, s redistest.Server) (message.Publisher, func()) {
+		subscriber := newSubscriber(t, s.Client, s.Prefix, nil)
+		require.NoError(t, subscriber.SubscribeInitialize("forwarder_topic"))
+		return newPublisher(t, s.Client, s.Prefix), func() { forward(t, s, subscriber) }
+	},
+	"another database": func(t *testing.T, s redistest.Server) (message.Publisher, func()) {
+		box := &table{rows: make(chan *message.Message, 10)}
+		return box, func() { forward(t, s, box) }
+	},
+}
+
+func forward(t testing.TB, s redistest.Server, from message.Subscriber) {
+	t.Helper()
+	f, err := forwarder.NewForwarder(from, newPublisher(t, s.Client, s.Prefix), watermill.NopLogger{}, forwarder.Config{})
+	require.NoError(t, err)
+	start(t, f)
+}
+
+// table is an outbox that hands out what it has.
+type table struct{ rows chan *message.Message }
+
+func (b *table) Publish(_ string, messages ...*message.Message) error {
+	for _, msg := range messages {
+		b.rows <- msg.Copy()
+	}
+	return nil
+}
+
+func (b *table) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	out := make(chan *message.Message)
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case msg := <-b.rows:
+				out <- msg
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+func (b *table) Close() error { return nil }
+
+// A delay in the context of a message delays it once, though the envelope in the outbox has that context too.
+func TestForwardedMessageIsDelayedOnce(t *testing.T) {
+	t.Parallel()
+	s := handMoved(t)
+	expectDrained(t, s.Client, s.Prefix)
+	forward(t, s.Server, newSubscriber(t, s.Client, s.Prefix, nil))
+	sender := forwarder.NewPublisher(newPublisher(t, s.Client, s.Prefix), forwarder.PublisherConfig{})
+	messages := subscribe(t, s.Client, s.Prefix, nil)
+	due := serverTime(t, s.Client).Add(time.Hour)
+
+	order := message.NewMessage("order", nil)
+	waysToDelay["context"](order, time.Hour)
+	require.NoError(t, sender.Publish(topic, order))
+	s.advance(t, time.Hour)
+	msg, delivery := s.receiveAtOnce(t, messages)
+	require.Equal(t, "order", msg.UUID)
+	require.Equal(t, due, delivery.DueAt.UTC())
+	msg.Ack()
+}
+
+// What was delayed before it was forwarded begins its backoff with InitialInterval.
+func TestDelayOnErrorOfAForwardedMessage(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		forward(t, s, newSubscriber(t, s.Client, s.Prefix, nil))
+		failing := newFailing(middleware.DelayOnError{
+			InitialInterval: 30 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour,
+		}, 1)
+		router := newRouter(t)
+		failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
+		start(t, router)
+		order := message.NewMessage("order", nil)
+		delay.Message(order, delay.For(300*time.Millisecond))
+		sender := forwarder.NewPublisher(newPublisher(t, s.Client, s.Prefix), forwarder.PublisherConfig{})
+		require.NoError(t, sender.Publish(topic, order))
+
+		first := failing.next(t)
+		require.Empty(t, first.metadata)
+		again := failing.next(t)
+		require.Equal(t, "30ms", again.metadata.Get(delay.DelayedForKey))
+		requireGap(t, first, again, 30*time.Millisecond)
+	})
+}
+
+// What is no envelope is nacked by the forwarder: it becomes a dead letter after its last delivery, and
+// holds up nothing.
+func TestForwarderIsNotHeldUpByWhatIsNoEnvelope(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		forward(t, s, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+			c.MaxDeliveries = 2
+			c.Backoff = func(int) time.Duration { return 20 * time.Millisecond }
+		}))
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		messages := subscribe(t, s.Client, s.Prefix, nil)
+		require.NoError(t, publisher.Publish("forwarder_topic", message.NewMessage("odd", []byte("no envelope"))))
+		sender := forwarder.NewPublisher(publisher, forwarder.PublisherConfig{})
+		require.NoError(t, sender.Publish(topic, message.NewMessage("order", nil)))
+		msg, _ := receive(t, messages)
+		require.Equal(t, "order", msg.UUID)
+		msg.Ack()
+		awaitDead(t, s, "forwarder_topic")
+	})
+}
+
+// A message with a delay that cannot be read is not forwarded, and not lost.
+func TestForwarderKeepsWhatCannotBePublished(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		forward(t, s, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) { c.MaxDeliveries = 1 }))
+		odd := message.NewMessage("odd", nil)
+		odd.Metadata.Set(redisdelay.DelayKey, "15 minutes")
+		require.True(t, errors.Is(newPublisher(t, s.Client, s.Prefix).Publish(topic, odd), redisdelay.ErrInvalidDelay))
+		sender := forwarder.NewPublisher(newPublisher(t, s.Client, s.Prefix), forwarder.PublisherConfig{})
+		require.NoError(t, sender.Publish(topic, odd), "the envelope has no delay")
+		awaitDead(t, s, "forwarder_topic")
+	})
+}
+
+// awaitDead waits until a topic has a dead letter.
+func awaitDead(t testing.TB, s redistest.Server, topic string) {
+	t.Helper()
+	dead := queue.NewKeys(s.Prefix, topic).Dead(redisdelay.DefaultConsumerGroup)
+	require.Eventually(t, func() bool { return exists(t, s.Client, dead) }, patience, time.Millisecond)
+}

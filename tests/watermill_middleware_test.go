@@ -1,0 +1,448 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// atOnce lets the tests see what a nack does without waiting for it.
+func atOnce(c *redisdelay.SubscriberConfig) { c.Backoff = func(int) time.Duration { return 0 } }
+
+// Retries of the middleware are one delivery, for which the lease is extended for as long as they take.
+func TestRetryKeepsTheLease(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		got := make(sightings, 10)
+		retry := middleware.Retry{MaxRetries: 5, InitialInterval: crashLease, Multiplier: 1, MaxInterval: crashLease}
+		router := newRouter(t)
+		var others atomic.Int32
+		work := func(msg *message.Message) error {
+			others.Add(1)
+			if got.record(msg); others.Load() <= 2 {
+				return errNotToday
+			}
+			return msg.Context().Err()
+		}
+		for i := range 2 { // the second would get it if the first lost it
+			router.AddConsumerHandler(strconv.Itoa(i), topic, newSubscriber(t, s.Client, s.Prefix, ofCrashLease), work)
+		}
+		router.AddMiddleware(retry.Middleware)
+		start(t, router)
+		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 50*time.Millisecond)
+		first := got.next(t)
+		for range 2 {
+			require.Equal(t, first.delivery, got.next(t).delivery)
+		}
+	})
+}
+
+// What the retries of the middleware do not mend is nacked once, and then waits in Redis.
+func TestRetryGivesUpWithOneNack(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		got := make(sightings, 10)
+		router := newRouter(t)
+		onError := middleware.DelayOnError{InitialInterval: 50 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour}
+		retry := middleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond, Multiplier: 1, MaxInterval: time.Millisecond}
+		router.AddMiddleware(onError.Middleware, retry.Middleware)
+		router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, nil), func(msg *message.Message) error {
+			if got.record(msg).delivery.Number < 3 {
+				return errNotToday
+			}
+			return nil
+		})
+		start(t, router)
+		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
+		for number, waited := range []string{"", "50ms"} {
+			for range 3 { // a delivery and two retries
+				seen := got.next(t)
+				require.Equal(t, number+1, seen.delivery.Number)
+				require.Equal(t, waited, seen.metadata.Get(delay.DelayedForKey))
+			}
+		}
+		require.Equal(t, 3, got.next(t).delivery.Number)
+	})
+}
+
+// Timeout ends the handler's context, not the message's own: the nack counts, the delivery after it has
+// a context that lives, and what is published with the ended one is published.
+func TestTimeoutEndsTheHandlerOnly(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		router := newRouter(t)
+		router.AddMiddleware(poisonQueue(t, newPublisher(t, s.Client, s.Prefix), "poison"), middleware.Timeout(20*time.Millisecond))
+		handle := func(msg *message.Message) ([]*message.Message, error) {
+			if msg.UUID == "slow" {
+				<-msg.Context().Done()
+				return nil, msg.Context().Err()
+			}
+			return []*message.Message{msg}, msg.Context().Err() // Timeout cancels its context then
+		}
+		router.AddHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, nil), "out", newPublisher(t, s.Client, s.Prefix), handle)
+		got := make(sightings, 10)
+		nacking := router.AddConsumerHandler("nack", "nacked", newSubscriber(t, s.Client, s.Prefix, atOnce), func(msg *message.Message) error {
+			if got.record(msg).delivery.Number == 1 {
+				<-msg.Context().Done()
+			}
+			return msg.Context().Err()
+		})
+		nacking.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				_, err := next(msg)
+				if err != nil {
+					msg.Nack() // before the poison queue takes it
+				}
+				return nil, nil
+			}
+		})
+		start(t, router)
+		poisoned := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "poison")
+		out := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "out")
+		publisher := newPublisher(t, s.Client, s.Prefix)
+
+		publish(t, publisher, "slow", 0)
+		msg, _ := receive(t, poisoned)
+		require.Equal(t, "slow", msg.UUID)
+		require.Equal(t, context.DeadlineExceeded.Error(), msg.Metadata.Get(middleware.ReasonForPoisonedKey))
+		msg.Ack()
+		publish(t, publisher, "quick", 0)
+		msg, _ = receive(t, out)
+		require.Equal(t, "quick", msg.UUID)
+		msg.Ack()
+		require.NoError(t, publisher.Publish("nacked", message.NewMessage("nacked", nil)))
+		require.Equal(t, 1, got.next(t).delivery.Number)
+		require.Equal(t, 2, got.next(t).delivery.Number)
+	})
+}
+
+// Messages that wait for their turn keep their leases, and no subscriber hoards what it cannot take.
+func TestThrottleHoldsMessagesWithoutLosingThem(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		const messages, interval = 12, 200 * time.Millisecond
+		router := newRouter(t)
+		got := make(sightings, 2*messages)
+		throttle := middleware.NewThrottle(1, interval)
+		router.AddMiddleware(throttle.Middleware)
+		for i := range 2 {
+			router.AddConsumerHandler(strconv.Itoa(i), topic, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+				c.LeaseDuration = crashLease
+				c.MaxInFlight = messages
+			}), func(msg *message.Message) error {
+				got.record(msg)
+				return msg.Context().Err()
+			})
+		}
+		start(t, router)
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		begin := time.Now()
+		for i := range messages {
+			publish(t, publisher, strconv.Itoa(i), 50*time.Millisecond)
+		}
+		seen := map[string]bool{}
+		for range messages {
+			sighting := got.next(t)
+			require.False(t, seen[sighting.uuid], "%s came twice", sighting.uuid)
+			require.False(t, sighting.delivery.Redelivered)
+			seen[sighting.uuid] = true
+		}
+		// A tick may have been waiting for the first.
+		require.GreaterOrEqual(t, time.Since(begin), (messages-2)*interval)
+	})
+}
+
+// Deduplicator drops what it has seen. A message that failed was seen too, so it would be dropped at its
+// retry: unless the deliveries are told apart.
+func TestDeduplicatorAndRetries(t *testing.T) {
+	t.Parallel()
+	byUUID := func(msg *message.Message) (string, error) { return msg.UUID, nil }
+	byDelivery := func(msg *message.Message) (string, error) {
+		delivery, ok := redisdelay.DeliveryFromContext(msg.Context())
+		if !ok {
+			return "", errors.New("not a delivery")
+		}
+		return fmt.Sprint(msg.UUID, " ", delivery.Number), nil
+	}
+	for name, test := range map[string]struct {
+		key   middleware.MessageHasher
+		tries []string
+	}{
+		"retries are dropped": {byUUID, []string{"1"}},
+		"retries are handled": {byDelivery, []string{"1", "2", "3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Real(t, func(t *testing.T, s redistest.Server) {
+				s.OnCleanup(func() { checkDrained(t, s) })
+				router := newRouter(t)
+				deduplicator := middleware.Deduplicator{KeyFactory: test.key, Repository: &seenKeys{}, Timeout: patience}
+				router.AddMiddleware(deduplicator.Middleware)
+				got := make(sightings, 10)
+				router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, atOnce), func(msg *message.Message) error {
+					if seen := got.record(msg); seen.uuid == "order" && seen.delivery.Number < 3 {
+						return errNotToday
+					}
+					return nil
+				})
+				start(t, router)
+				publisher := newPublisher(t, s.Client, s.Prefix)
+				publish(t, publisher, "order", 50*time.Millisecond)
+				for _, number := range test.tries {
+					seen := got.next(t)
+					require.Equal(t, "order", seen.uuid)
+					require.Equal(t, number, strconv.Itoa(seen.delivery.Number))
+				}
+				publish(t, publisher, "order", 0) // the same UUID again
+				publish(t, publisher, "end", 0)
+				require.Equal(t, "end", got.next(t).uuid)
+			})
+		})
+	}
+}
+
+// seenKeys is a middleware.ExpiringKeyRepository that keeps its keys: Watermill's own has a goroutine that
+// does not end.
+type seenKeys struct{ keys sync.Map }
+
+func (s *seenKeys) IsDuplicate(_ context.Context, key string) (bool, error) {
+	_, seen := s.keys.LoadOrStore(key, true)
+	return seen, nil
+}
+
+// On the publisher's side the delayed messages that are repeated are dropped before they are in Redis.
+func TestDeduplicatorDecoratesAPublisher(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		deduplicator := middleware.Deduplicator{
+			KeyFactory: middleware.NewMessageHasherSHA256(math.MaxInt64), Repository: &seenKeys{}, Timeout: patience,
+		}
+		publisher, err := deduplicator.PublisherDecorator()(newPublisher(t, s.Client, s.Prefix))
+		require.NoError(t, err)
+		messages := subscribe(t, s.Client, s.Prefix, nil)
+		for i, payload := range []string{"a", "a", "b", "a"} {
+			msg := message.NewMessage(strconv.Itoa(i), []byte(payload))
+			redisdelay.DelayFor(msg, time.Duration(i+1)*50*time.Millisecond)
+			require.NoError(t, publisher.Publish(topic, msg))
+		}
+		for _, uuid := range []string{"0", "2"} {
+			msg, _ := receive(t, messages)
+			require.Equal(t, uuid, msg.UUID)
+			msg.Ack()
+		}
+		publish(t, newPublisher(t, s.Client, s.Prefix), "end", 300*time.Millisecond)
+		msg, _ := receive(t, messages)
+		require.Equal(t, "end", msg.UUID)
+		msg.Ack()
+	})
+}
+
+// The correlation ID passes through delays, retries, and from message to message.
+func TestCorrelationIDOutlastsDelaysAndRetries(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		router := newRouter(t)
+		router.AddMiddleware(middleware.CorrelationID)
+		router.AddHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, atOnce), "out", newPublisher(t, s.Client, s.Prefix),
+			func(msg *message.Message) ([]*message.Message, error) {
+				if deliveryOf(t, msg).Number == 1 {
+					return nil, errNotToday
+				}
+				return []*message.Message{newMessage("later", 50*time.Millisecond)}, nil
+			})
+		start(t, router)
+		out := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "out")
+		order := newMessage("order", 50*time.Millisecond)
+		middleware.SetCorrelationID("request 7", order)
+		require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish(topic, order))
+		msg, delivery := receive(t, out)
+		require.Equal(t, "later", msg.UUID)
+		require.Equal(t, "request 7", middleware.MessageCorrelationID(msg))
+		requireOnTime(t, delivery, time.Now())
+		msg.Ack()
+	})
+}
+
+// A handler that panics has nacked, with Recoverer, so that others in the chain see it, and without.
+func TestPanickingHandlerHasNacked(t *testing.T) {
+	t.Parallel()
+	for name, recoverer := range map[string]message.HandlerMiddleware{
+		"Recoverer": middleware.Recoverer,
+		"none":      func(next message.HandlerFunc) message.HandlerFunc { return next },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Real(t, func(t *testing.T, s redistest.Server) {
+				s.OnCleanup(func() { checkDrained(t, s) })
+				onError := middleware.DelayOnError{InitialInterval: 50 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour}
+				got := make(sightings, 10)
+				router := newRouter(t)
+				router.AddMiddleware(onError.Middleware, recoverer)
+				router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+					c.Backoff = func(int) time.Duration { return 30 * time.Millisecond }
+				}), func(msg *message.Message) error {
+					if got.record(msg).delivery.Number < 3 {
+						panic("no such order")
+					}
+					return nil
+				})
+				start(t, router)
+				publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
+
+				intervals := []time.Duration{50 * time.Millisecond, 100 * time.Millisecond}
+				if name == "none" { // a panic passes DelayOnError by
+					intervals = []time.Duration{30 * time.Millisecond, 30 * time.Millisecond}
+				}
+				last := got.next(t)
+				for i, interval := range intervals {
+					again := got.next(t)
+					require.Equal(t, i+2, again.delivery.Number)
+					requireGap(t, last, again, interval)
+					last = again
+				}
+			})
+		})
+	}
+}
+
+// InstantAck settles the message before it is handled, which ends its context. Publishing the same
+// object, or another with its context, works all the same, with a delay and without.
+func TestInstantAckAndPublishingOn(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		router := newRouter(t)
+		router.AddMiddleware(middleware.InstantAck)
+		router.AddHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, nil), "out", newPublisher(t, s.Client, s.Prefix),
+			func(msg *message.Message) ([]*message.Message, error) {
+				await(t, msg.Context().Done()) // the server has it, or is about to
+				other := newMessage("other", 100*time.Millisecond)
+				other.SetContext(msg.Context())
+				assert.NoError(t, publisher.Publish("out", other))
+				redisdelay.DelayFor(msg, 50*time.Millisecond)
+				assert.NoError(t, publisher.Publish("out", msg))
+				msg.Metadata.Set("returned", "yes")
+				redisdelay.DelayFor(msg, 150*time.Millisecond)
+				return []*message.Message{msg}, nil
+			})
+		start(t, router)
+		out := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "out")
+		publish(t, publisher, "order", 50*time.Millisecond)
+		for range 3 {
+			msg, delivery := receive(t, out)
+			requireOnTime(t, delivery, time.Now())
+			name := msg.UUID + msg.Metadata.Get("returned")
+			require.Contains(t, []string{"order", "other", "orderyes"}, name)
+			msg.Ack()
+		}
+	})
+}
+
+// With InstantAck a handler that fails has lost its message, and nothing is held up by it.
+func TestInstantAckForgetsWhatFails(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		got := make(sightings, 10)
+		router := newRouter(t)
+		router.AddMiddleware(middleware.InstantAck)
+		router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, atOnce), func(msg *message.Message) error {
+			got.record(msg)
+			return errNotToday
+		})
+		start(t, router)
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		for _, uuid := range []string{"first", "second"} {
+			publish(t, publisher, uuid, 0)
+			seen := got.next(t)
+			require.Equal(t, uuid, seen.uuid)
+			require.Equal(t, 1, seen.delivery.Number)
+		}
+	})
+}
+
+// An error that is ignored is an ack; another is a nack.
+func TestIgnoredErrorIsAnAck(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		errGone := errors.New("order is gone")
+		got := make(sightings, 10)
+		router := newRouter(t)
+		router.AddMiddleware(middleware.NewIgnoreErrors([]error{errGone}).Middleware)
+		router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, atOnce), func(msg *message.Message) error {
+			if got.record(msg).delivery.Number == 1 {
+				return errNotToday
+			}
+			return errGone
+		})
+		start(t, router)
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		for _, uuid := range []string{"first", "second"} {
+			publish(t, publisher, uuid, 0)
+			for number := range 2 {
+				seen := got.next(t)
+				require.Equal(t, uuid, seen.uuid)
+				require.Equal(t, number+1, seen.delivery.Number)
+			}
+		}
+	})
+}
+
+// Under handlers that fail, panic, and run twice, every message gets through, and nothing is left.
+func TestEverythingGetsThroughFailingPanickingAndDuplicatingHandlers(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		const messages, workers = 300, 3
+		onError := middleware.DelayOnError{InitialInterval: time.Millisecond, Multiplier: 2, MaxInterval: 20 * time.Millisecond}
+		router := newRouter(t)
+		router.AddMiddleware(onError.Middleware, middleware.Recoverer, middleware.RandomFail(0.2), middleware.RandomPanic(0.2), middleware.Duplicator)
+		for i := range workers {
+			router.AddHandler(strconv.Itoa(i), topic, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+				c.MaxInFlight = 10
+				c.MaxDeliveries = -1
+			}), "out", newPublisher(t, s.Client, s.Prefix), message.PassthroughHandler)
+		}
+		start(t, router)
+		out := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) { c.MaxInFlight = 100 }), "out")
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		for i := range messages {
+			publish(t, publisher, strconv.Itoa(i), time.Duration(i%100)*time.Millisecond)
+		}
+		copies, ids := map[string]int{}, map[string]bool{}
+		for range 2 * messages { // Duplicator returns the same message object twice
+			msg, delivery := receive(t, out)
+			copies[msg.UUID]++
+			require.False(t, ids[delivery.ID])
+			ids[delivery.ID] = true
+			msg.Ack()
+		}
+		require.Len(t, copies, messages)
+		for uuid, n := range copies {
+			require.Equal(t, 2, n, uuid)
+		}
+	})
+}
