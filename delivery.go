@@ -23,6 +23,8 @@ type Delivery struct {
 	// DueAt is when the message was due, by the clock of the Redis server: its delay's end or, after a
 	// Nack with a delay, that of the last such delay.
 	DueAt time.Time
+
+	uuid string // of the message
 }
 
 type deliveryKey struct{}

@@ -109,6 +109,9 @@ func (s *subscription) take() *delivery {
 			s.buffer = s.buffer[1:]
 			d.taken = time.Now()
 			s.inHand[d] = struct{}{}
+			if len(s.buffer) == 0 && s.room < s.config.MaxInFlight {
+				s.room *= 2 // it takes all that it is given
+			}
 			low := len(s.buffer) == 0 || len(s.buffer) == s.pace.prefetch(s.config.MaxInFlight)/2
 			s.mu.Unlock()
 			if low {
@@ -151,6 +154,7 @@ func (s *subscription) unmarshal(d *delivery) error {
 	if limit, set, err := maxDeliveries(msg.Metadata); set && err == nil {
 		d.limit = limit
 	}
+	d.info.uuid = msg.UUID
 	msg.SetContext(d.ctx)
 	d.msg = msg
 	return nil
@@ -200,11 +204,16 @@ func (s *subscription) nack(d *delivery) {
 	}
 	s.end(d, func() {
 		s.settled.nacks = append(s.settled.nacks, f)
-		// In order means that what is claimed already comes after this one.
-		if s.config.MaxInFlight == 1 && f.Retry.MayBeNow() {
-			s.held = true
-		}
+		s.holdFor(f.Retry)
 	})
+}
+
+// holdFor holds the hand-over until a message that is retried now is back in its place: in order means
+// that what is claimed already comes after it. s.mu is held.
+func (s *subscription) holdFor(retry queue.Due) {
+	if s.config.MaxInFlight == 1 && retry.MayBeNow() {
+		s.held = true
+	}
 }
 
 // delayedFor is what Watermill's DelayOnError counts on from at the next delivery.

@@ -39,18 +39,31 @@ func (s *subscription) planExtend(now time.Time) []*delivery {
 func (s *subscription) giveUp(d *delivery) {
 	delete(s.inHand, d)
 	d.cancel(ErrLeaseLost)
-	f := queue.Failure{
-		Leased: &d.Leased,
-		Limit:  d.limit,
-		Reason: fmt.Sprintf("the handler ran for longer than %v (LeaseDuration and MaxExtension)",
-			s.config.LeaseDuration+s.config.MaxExtension),
+	s.tired = append(s.tired, d)
+	s.holdFor(queue.In(0)) // what Backoff says is not known yet
+}
+
+// failTired counts the deliveries that were given up as failed. Backoff is the user's: it is called
+// without s.mu.
+func (s *subscription) failTired() {
+	for _, d := range s.tired {
+		s.logger.Info("A handler ran for too long, its message is delivered again", watermill.LogFields{
+			"message_id": d.ID,
+		})
+		f := queue.Failure{
+			Leased: &d.Leased,
+			Retry:  queue.In(s.config.Backoff(d.info.Number)),
+			Limit:  d.limit,
+			Reason: fmt.Sprintf("the handler ran for longer than %v (LeaseDuration and MaxExtension)",
+				s.config.LeaseDuration+s.config.MaxExtension),
+		}
+		s.mu.Lock()
+		s.settled.nacks = append(s.settled.nacks, f)
+		s.mu.Unlock()
+		signal(s.feed)
+		signal(s.kick)
 	}
-	f.Retry = queue.In(s.config.Backoff(d.info.Number))
-	s.settled.nacks = append(s.settled.nacks, f)
-	s.logger.Info("A handler ran for too long, its message is delivered again", watermill.LogFields{
-		"message_id": d.ID,
-	})
-	signal(s.feed)
+	s.tired = nil
 }
 
 // extended takes in which leases were lost, and the deadlines of the others. s.mu is held.

@@ -386,7 +386,7 @@ func TestAnOutageIsLoggedOnceAndSurvived(t *testing.T) {
 		in.Restart()
 		for _, component := range []string{"redisdelay.subscriber", "redisdelay.scheduler"} {
 			eventually(t, func() bool { return book.count("info", component) == outage }, component+" is back")
-			require.Equal(t, outage, book.count("error", component), component)
+			require.Len(t, book.find("error", component), outage)
 		}
 	}
 	require.True(t, held.Ack())

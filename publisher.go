@@ -183,7 +183,7 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, 
 }
 
 func (p *Publisher) prepareOne(topic string, msg *message.Message, now time.Time) (queue.Message, error) {
-	_, delivered := DeliveryFromContext(msg.Context())
+	delivery, delivered := DeliveryFromContext(msg.Context())
 	if err := msg.Context().Err(); err != nil && !delivered {
 		return queue.Message{}, err
 	}
@@ -195,7 +195,7 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, now time.Time
 	if err != nil {
 		return queue.Message{}, err
 	}
-	body, err := p.config.Marshaler.Marshal(topic, withoutDelay(msg, delivered))
+	body, err := p.config.Marshaler.Marshal(topic, withoutDelay(msg, delivered && delivery.uuid == msg.UUID))
 	if err != nil {
 		return queue.Message{}, fmt.Errorf("marshal: %w", err)
 	}
@@ -207,10 +207,10 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, now time.Time
 }
 
 // withoutDelay returns the message as consumers are to see it: without the keys that delayed it, so
-// that a handler which publishes it on does not delay it twice. A message that a handler passes on
-// out of a delivery keeps what Watermill's DelayOnError counts on from.
-func withoutDelay(msg *message.Message, delivered bool) *message.Message {
-	metadata := stripDelay(msg.Metadata, delivered)
+// that a handler which publishes it on does not delay it twice. A delivered message that is passed on, by a
+// poison queue or requeuer, keeps what Watermill's DelayOnError counts on from.
+func withoutDelay(msg *message.Message, passedOn bool) *message.Message {
+	metadata := stripDelay(msg.Metadata, passedOn)
 	if len(metadata) == len(msg.Metadata) {
 		return msg
 	}

@@ -52,6 +52,7 @@ type subscription struct {
 	woken    bool        // something is ready
 	held     bool        // nothing is handed out before a nacked message is back in its place
 	stuck    bool        // the consumer takes nothing: claiming more would only hoard
+	room     int         // how many messages the consumer seems to take at once
 	handOver bool        // handOut has ended
 	pace     pace
 	sequence uint64
@@ -67,7 +68,8 @@ type subscription struct {
 	blocked      bool         // a suspect is next
 	blockedUntil time.Time    // until when it waits for the subscription to hold nothing else
 	unanswered   *queue.Claim // the last claim, if it had no answer
-	left         bool         // it is closing, and has said so
+	left         bool         // it is closing, and Redis knows
+	tired        []*delivery  // whose handlers ran for too long
 	nextPoll     time.Time
 	nextExtend   time.Time
 	outage       bool
@@ -100,6 +102,7 @@ func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic, id 
 		kick:    make(chan struct{}, 1),
 		feed:    make(chan struct{}, 1),
 		inHand:  map[*delivery]struct{}{},
+		room:    s.config.MaxInFlight,
 		id:      id,
 		claims:  1,
 	}
@@ -161,6 +164,7 @@ func (s *subscription) run() {
 	for {
 		now = time.Now()
 		x, wake := s.plan(now)
+		s.failTired()
 		switch {
 		case x != nil:
 			if s.perform(x) {
@@ -266,6 +270,7 @@ func (s *subscription) planRelease(now time.Time) {
 		s.releaseBuffer()
 	} else if now.Sub(s.buffer[0].claimed) > hoard {
 		s.stuck = len(s.inHand) > 0
+		s.room = max(1, len(s.inHand))
 		s.releaseBuffer()
 	}
 }
@@ -284,15 +289,14 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 		if s.left {
 			return nil
 		}
-		s.left = true
 		c := s.claim(0, 0, false) // others are to be woken from now on
 		return &c
 	}
 	poll := !now.Before(s.nextPoll)
 	woken := s.woken
 	busy := len(s.inHand)+len(s.buffer) > 0
-	free := min(s.config.MaxInFlight-len(s.inHand), mostClaimed)
-	prefetch := s.pace.prefetch(s.config.MaxInFlight)
+	free := min(s.config.MaxInFlight-len(s.inHand), s.room, mostClaimed)
+	prefetch := s.pace.prefetch(min(s.config.MaxInFlight, s.room))
 	limit := free + prefetch - len(s.buffer)
 	waitsForSuspect := s.blocked && busy
 	if waitsForSuspect && free > 0 && !now.Before(s.blockedUntil) {
@@ -370,7 +374,7 @@ func (s *subscription) wakeAt() time.Time {
 	if len(s.buffer) > 0 {
 		earlier(s.buffer[0].claimed.Add(hoard + time.Millisecond))
 	}
-	if s.blocked && !s.stuck && len(s.inHand) < s.config.MaxInFlight {
+	if s.blocked && !s.stuck && !s.isClosing() && !s.suspectHeld() && len(s.inHand) < s.config.MaxInFlight {
 		earlier(s.blockedUntil)
 	}
 	return wake
@@ -475,6 +479,9 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 			s.blockedUntil = time.Now().Add(s.config.LeaseDuration)
 		}
 		s.blocked = claimed.Blocked
+	}
+	if c.Limit == 0 && s.isClosing() {
+		s.left = true
 	}
 	if c == s.unanswered {
 		// Its first run was long ago, and so was the beginning of the leases.

@@ -7,9 +7,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -196,10 +198,10 @@ func frozenChild() int {
 	messages, err := subscriber.Subscribe(context.Background(), topic)
 	orDie(err)
 	msg := <-messages
+	thawed := make(chan os.Signal, 1)
+	signal.Notify(thawed, syscall.Signal(18)) // SIGCONT, which syscall has not on every system
 	fmt.Println(msg.UUID)
-	for last := time.Now(); time.Since(last) < crashLease; time.Sleep(time.Millisecond) {
-		last = time.Now()
-	}
+	<-thawed
 	msg.Ack()
 	orDie(subscriber.Close())
 	fmt.Println("closed")

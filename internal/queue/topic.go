@@ -164,10 +164,10 @@ func (t *Topic) enroll(ctx context.Context) error {
 	if err != nil || known {
 		return err
 	}
-	added, err := t.client.SAdd(ctx, Registry(t.prefix), t.Name).Result()
-	if err != nil || added == 0 {
+	if err := t.client.SAdd(ctx, Registry(t.prefix), t.Name).Err(); err != nil {
 		return err
 	}
+	// Announced even if another has just added it, who may have died since.
 	return t.client.Publish(ctx, NewTopics(t.prefix), t.Name).Err()
 }
 
