@@ -58,7 +58,7 @@ func TestCommandsInDocumentsExist(t *testing.T) {
 		for _, verb := range submatches(`(?m)(?:^ +|`+"`"+`)make ([a-z]+)`, text) {
 			require.Contains(t, makefile, "\n"+verb+":", "%s: make %s", file, verb)
 		}
-		for _, program := range submatches(`go run \./([a-z/]+)`, text) {
+		for _, program := range submatches(`go run \./([a-z/-]+)`, text) {
 			require.FileExists(t, filepath.Join(program, "main.go"), file)
 		}
 	}

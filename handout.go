@@ -202,6 +202,11 @@ func (s *subscription) nack(d *delivery) {
 		f.Retry = due.queued()
 		f.DelayedFor = delayedFor(d.msg.Metadata)
 	}
+	if d.limit > 0 && d.info.Number >= d.limit {
+		s.logger.Error("A message is dead-lettered", errors.New(f.Reason), watermill.LogFields{
+			"message_id": d.ID, "message_uuid": d.msg.UUID,
+		})
+	}
 	s.end(d, func() {
 		s.settled.nacks = append(s.settled.nacks, f)
 		s.holdFor(f.Retry)
