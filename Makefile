@@ -11,7 +11,8 @@ help: ## show these lines
 test: ## all tests, on a real Redis too, with the race detector
 	@scripts/with-redis.sh sh -c '\
 		go test -race -count=1 -timeout 20m ./... && \
-		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests'
+		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests && \
+		cd tests/components && go test -race -count=1 -timeout 10m ./...'
 
 lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
 	@STATICCHECK=$(STATICCHECK) scripts/lint.sh

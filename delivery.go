@@ -3,6 +3,8 @@ package redisdelay
 import (
 	"context"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 // Delivery describes one hand-over of a message to a consumer.
@@ -23,8 +25,6 @@ type Delivery struct {
 	// DueAt is when the message was due, by the clock of the Redis server: its delay's end or, after a
 	// Nack with a delay, that of the last such delay.
 	DueAt time.Time
-
-	uuid string // of the message
 }
 
 type deliveryKey struct{}
@@ -32,9 +32,16 @@ type deliveryKey struct{}
 // DeliveryFromContext returns the Delivery of the message that ctx is the context of, or that the
 // context is derived from. ok is false if there is none.
 func DeliveryFromContext(ctx context.Context) (d Delivery, ok bool) {
-	found, ok := ctx.Value(deliveryKey{}).(*Delivery)
+	found, ok := ctx.Value(deliveryKey{}).(*delivery)
 	if !ok {
 		return Delivery{}, false
 	}
-	return *found, true
+	return found.info, true
+}
+
+// passedOn tells whether msg is itself the message of the delivery that its context is of or derived
+// from, and not another that was made while that was handled.
+func passedOn(msg *message.Message) bool {
+	d, ok := msg.Context().Value(deliveryKey{}).(*delivery)
+	return ok && d.uuid == msg.UUID
 }

@@ -145,7 +145,7 @@ func ExampleDelayUntil() {
 	publisher, messages, stop := pubSub(redisdelay.SubscriberConfig{})
 	defer stop()
 
-	due := time.Now().Add(20 * time.Millisecond).Truncate(time.Millisecond)
+	due := time.Now().Add(200 * time.Millisecond).Truncate(time.Millisecond)
 	msg := message.NewMessage(watermill.NewUUID(), nil)
 	redisdelay.DelayUntil(msg, due)
 	check(publisher.Publish("orders", msg))

@@ -25,6 +25,7 @@ type delivery struct {
 	limit    int       // deliveries at most; negative: no limit
 
 	msg    *message.Message
+	uuid   string // of msg, which is the consumer's to change
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
@@ -46,7 +47,7 @@ func (s *subscription) newDelivery(m queue.Leased, sent time.Time) *delivery {
 		deadline: sent.Add(s.config.LeaseDuration),
 		limit:    s.config.MaxDeliveries,
 	}
-	ctx := context.WithValue(s.values, deliveryKey{}, &d.info)
+	ctx := context.WithValue(s.values, deliveryKey{}, d)
 	d.ctx, d.cancel = context.WithCancelCause(ctx)
 	return d
 }
@@ -154,9 +155,8 @@ func (s *subscription) unmarshal(d *delivery) error {
 	if limit, set, err := maxDeliveries(msg.Metadata); set && err == nil {
 		d.limit = limit
 	}
-	d.info.uuid = msg.UUID
 	msg.SetContext(d.ctx)
-	d.msg = msg
+	d.msg, d.uuid = msg, msg.UUID
 	return nil
 }
 

@@ -244,6 +244,47 @@ func TestDelayOnErrorOfAMessageThatAHandlerSent(t *testing.T) {
 	})
 }
 
+// Watermill's delay.NewPublisher takes a message that comes from a retry for one that has a delay already,
+// and sets none: what a handler then passes on comes at once.
+func TestWatermillsDelayPublisherSetsNoDelayOnARetriedMessage(t *testing.T) {
+	t.Parallel()
+	s := handMoved(t)
+	expectDrained(t, s.Client, s.Prefix)
+	delaying, err := delay.NewPublisher(newPublisher(t, s.Client, s.Prefix), delay.PublisherConfig{
+		DefaultDelayGenerator: func(delay.DefaultDelayGeneratorParams) (delay.Delay, error) {
+			return delay.For(time.Hour), nil
+		},
+	})
+	require.NoError(t, err)
+	onError := middleware.DelayOnError{InitialInterval: time.Minute}
+	router := newRouter(t)
+	router.AddMiddleware(onError.Middleware)
+	router.AddHandler("pass", topic, newSubscriber(t, s.Client, s.Prefix, nil), "out", delaying,
+		func(msg *message.Message) ([]*message.Message, error) {
+			if msg.UUID == "retried" && deliveryOf(t, msg).Number == 1 {
+				return nil, errNotToday
+			}
+			return []*message.Message{msg}, nil
+		})
+	start(t, router)
+	out := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "out")
+	publisher := newPublisher(t, s.Client, s.Prefix)
+	publish(t, publisher, "fresh", 0)
+	due := s.awaitPendingDue(t, "out")
+	require.WithinDuration(t, serverTime(t, s.Client).Add(time.Hour), due, time.Minute)
+
+	publish(t, publisher, "retried", 0)
+	s.awaitRetry(t)
+	s.advance(t, time.Minute)
+	msg, _ := s.receiveAtOnce(t, out)
+	require.Equal(t, "retried", msg.UUID)
+	msg.Ack()
+	s.advance(t, time.Hour)
+	msg, _ = s.receiveAtOnce(t, out)
+	require.Equal(t, "fresh", msg.UUID)
+	msg.Ack()
+}
+
 // DelayOnError cuts its multiplier to a whole number. What it then asks for is what it gets; Backoff can
 // do better.
 func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {

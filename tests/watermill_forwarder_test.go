@@ -141,6 +141,25 @@ func TestForwardedMessageIsDelayedOnce(t *testing.T) {
 	msg.Ack()
 }
 
+// A delay that is relative begins when the message is published, which the forwarder does.
+func TestRelativeDelayBeginsWhenItIsForwarded(t *testing.T) {
+	t.Parallel()
+	s := handMoved(t)
+	expectDrained(t, s.Client, s.Prefix)
+	subscriber := newSubscriber(t, s.Client, s.Prefix, nil)
+	require.NoError(t, subscriber.SubscribeInitialize("forwarder_topic"))
+	sender := forwarder.NewPublisher(newPublisher(t, s.Client, s.Prefix), forwarder.PublisherConfig{})
+	require.NoError(t, sender.Publish(topic, newMessage("order", time.Hour)))
+	s.advance(t, 20*time.Minute)
+	forward(t, s.Server, subscriber)
+	due := s.awaitPendingDue(t, topic)
+	require.Equal(t, serverTime(t, s.Client).Add(time.Hour), due)
+	messages := subscribe(t, s.Client, s.Prefix, nil)
+	s.advance(t, time.Hour)
+	msg, _ := s.receiveAtOnce(t, messages)
+	msg.Ack()
+}
+
 // What was delayed before it was forwarded begins its backoff with InitialInterval.
 func TestDelayOnErrorOfAForwardedMessage(t *testing.T) {
 	t.Parallel()

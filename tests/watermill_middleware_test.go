@@ -383,6 +383,51 @@ func TestInstantAckForgetsWhatFails(t *testing.T) {
 	})
 }
 
+// Retry looks at the context before it calls the handler, and the ack has ended it, or is about to: so
+// Retry belongs outside of InstantAck.
+func TestRetryAndInstantAck(t *testing.T) {
+	t.Parallel()
+	afterTheAck := func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			<-msg.Context().Done()
+			return next(msg)
+		}
+	}
+	retry := middleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond, Multiplier: 1, MaxInterval: time.Millisecond}
+	for name, test := range map[string]struct {
+		chain []message.HandlerMiddleware
+		calls int
+	}{
+		"inside":  {[]message.HandlerMiddleware{middleware.InstantAck, afterTheAck, retry.Middleware}, 0},
+		"outside": {[]message.HandlerMiddleware{retry.Middleware, middleware.InstantAck, afterTheAck}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Real(t, func(t *testing.T, s redistest.Server) {
+				s.OnCleanup(func() { checkDrained(t, s) })
+				calls := make(sightings, 10)
+				done := make(chan struct{})
+				router := newRouter(t)
+				router.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+					return func(msg *message.Message) ([]*message.Message, error) {
+						defer close(done)
+						return next(msg)
+					}
+				})
+				router.AddMiddleware(test.chain...)
+				router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, nil), func(msg *message.Message) error {
+					calls.record(msg)
+					return errNotToday
+				})
+				start(t, router)
+				publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
+				await(t, done)
+				require.Len(t, calls, test.calls)
+			})
+		})
+	}
+}
+
 // An error that is ignored is an ack; another is a nack.
 func TestIgnoredErrorIsAnAck(t *testing.T) {
 	t.Parallel()

@@ -210,7 +210,9 @@ func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix strin
 			case *redis.Subscription:
 				read()
 			case *redis.Message:
-				found(event.Payload)
+				if CheckTopic(event.Payload) == nil { // anyone may publish
+					found(event.Payload)
+				}
 			}
 			if !open { // the client was closed; the timer reports it
 				incoming = nil
