@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -23,6 +22,7 @@ type hook struct {
 	arrived chan struct{}
 	opened  chan struct{} // nil: nothing is held
 	open    func()        // lets go what is held
+	fault   error         // what matches fails with, instead of being sent
 
 	mu     sync.Mutex
 	count  int
@@ -69,8 +69,13 @@ func (h *hook) pass(ctx context.Context, run func() error) error {
 			return ctx.Err()
 		}
 	}
-	err := run()
-	if queue.Unreachable(err) {
+	h.mu.Lock()
+	err := h.fault
+	h.mu.Unlock()
+	if err == nil {
+		err = run()
+	}
+	if err != nil && !redis.HasErrorPrefix(err, "NOSCRIPT") {
 		h.mu.Lock()
 		h.failed++
 		h.mu.Unlock()
@@ -98,7 +103,12 @@ func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 		if !h.match(cmds...) {
 			return next(ctx, cmds)
 		}
-		return h.pass(ctx, func() error { return next(ctx, cmds) })
+		sent := false
+		err := h.pass(ctx, func() error { sent = true; return next(ctx, cmds) })
+		for i := 0; i < len(cmds) && !sent; i++ {
+			cmds[i].SetErr(err)
+		}
+		return err
 	}
 }
 
@@ -113,6 +123,19 @@ func hold(t *testing.T, client redis.UniversalClient, matches string) *hook {
 
 // gate holds every call of Publish to Redis until it is opened.
 func gate(t *testing.T, client redis.UniversalClient) *hook { return hold(t, client, ":publisher:") }
+
+// failing has calls fail, from fail(err) to fail(nil).
+func failing(client redis.UniversalClient, matches string) *hook {
+	h := &hook{matches: matches}
+	client.AddHook(h)
+	return h
+}
+
+func (h *hook) fail(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fault = err
+}
 
 // counter counts calls to Redis.
 func counter(client redis.UniversalClient, matches string) *hook {

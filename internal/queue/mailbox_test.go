@@ -333,6 +333,27 @@ func TestTopicsAreFoundThatAreThereAndThatCome(t *testing.T) {
 	})
 }
 
+func TestAnnouncementsThatAreNoTopicsAreIgnored(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		newWorld(t, s, "old", "a")
+		found, _, stop := watch(t, s)
+		newWorld(t, s, "new", "a")
+		next(t, found, "new") // it listens
+		post(t, s, queue.NewTopics(s.Prefix), "")
+		post(t, s, queue.NewTopics(s.Prefix), strings.Repeat("x", queue.MaxNameLength+1))
+		post(t, s, queue.NewTopics(s.Prefix), "end")
+		for topic := ""; topic != "end"; {
+			select {
+			case topic = <-found:
+				require.Contains(t, []string{"old", "new", "end"}, topic)
+			case <-time.After(patience):
+				require.Fail(t, "not found")
+			}
+		}
+		stop()
+	})
+}
+
 func TestTopicsAreFoundAgainAfterALostConnection(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client(t)
@@ -340,8 +361,8 @@ func TestTopicsAreFoundAgainAfterALostConnection(t *testing.T) {
 	newWorld(t, s, "one", "a")
 	found, _, _ := watch(t, s)
 	next(t, found, "one")
-	require.NoError(t, client.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
 	require.NoError(t, client.SAdd(ctx, queue.Registry(s.Prefix), "unannounced").Err())
+	require.NoError(t, client.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
 	next(t, found, "unannounced")
 }
 

@@ -138,8 +138,8 @@ func TestNothingPassesWhatHasToStayForTheNextCall(t *testing.T) {
 
 func TestNothingPassesARetryThatHasToStay(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		// Three groups share a budget of 1000: 333 each. Group b has 400 retries that are all older
-		// than what is fresh, so nothing fresh moves in any group before they have.
+		// Three groups share a budget of 1000: 333 each. Group b has 400 retries that come before all
+		// that is fresh, by their IDs, so nothing fresh moves in any group before they have.
 		w.publishNow(names("r%04d", 0, 400)...)
 		due := w.now() + time.Hour.Milliseconds()
 		retries := map[string]int64{}
@@ -147,14 +147,19 @@ func TestNothingPassesARetryThatHasToStay(t *testing.T) {
 			retries[fmt.Sprintf("r%04d", i)] = due
 		}
 		w.retryAt("b", retries)
-		w.publish(at("fresh", due+1))
+		var fresh []message
+		for _, name := range names("x%04d", 0, 400) {
+			fresh = append(fresh, at(name, due))
+		}
+		w.publish(fresh...)
 		w.travel(2 * time.Hour)
 		require.Zero(t, w.promote("scheduler|1").Wait)
 		sameOrder(t, names("r%04d", 0, 333), w.ready("b"))
-		require.Equal(t, []string{"fresh"}, w.pending())
+		require.Len(t, w.pending(), 400)
 		w.promoteAll()
-		sameOrder(t, append(names("r%04d", 0, 400), "fresh"), w.ready("a"))
-		sameOrder(t, append(names("r%04d", 0, 400), "fresh"), w.ready("b"))
+		want := append(names("r%04d", 0, 400), names("x%04d", 0, 400)...)
+		sameOrder(t, want, w.ready("a"))
+		sameOrder(t, want, w.ready("b"))
 	}, "a", "b", "c")
 }
 
