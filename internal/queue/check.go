@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -48,8 +49,17 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// Unreachable tells whether an error says nothing about the call, only that there was no answer.
+// notReady begins the errors of a server that takes no call for now, whatever it is.
+var notReady = []string{"LOADING ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "READONLY "}
+
+// Unreachable tells whether an error says nothing about the call, only that there was no answer or that
+// the server was not ready for any.
 func Unreachable(err error) bool {
 	var server redis.Error
-	return err != nil && !errors.As(err, &server)
+	if !errors.As(err, &server) {
+		return err != nil
+	}
+	return slices.ContainsFunc(notReady, func(prefix string) bool {
+		return strings.HasPrefix(server.Error(), prefix)
+	})
 }

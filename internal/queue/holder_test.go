@@ -1,6 +1,8 @@
 package queue_test
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -176,6 +178,7 @@ func TestResigningHolderWakesTheStandby(t *testing.T) {
 		require.Equal(t, queue.Standby, w.promote(inbox.address("1")).Role)
 
 		require.Equal(t, 1, w.count(resign), "the standby resigns")
+		require.Equal(t, []string{"holder", "next"}, slices.Sorted(maps.Keys(w.Client.HGetAll(ctx, w.keys.Scheduler()).Val())))
 		require.Empty(t, inbox.received())
 		require.Equal(t, queue.Standby, w.promote(inbox.address("3")).Role)
 	}, "a")

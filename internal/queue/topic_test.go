@@ -78,6 +78,11 @@ func TestTopicOfAnotherLayoutIsLeftAlone(t *testing.T) {
 			_, err = topic.Expire(ctx)
 			require.ErrorIs(t, err, queue.ErrLayout)
 		})
+
+		require.NoError(t, w.Client.HDel(ctx, w.keys.Meta(), "groups").Err())
+		_, err := queue.NewTopic(w.Client, w.Prefix, "topic").Groups(ctx)
+		require.ErrorIs(t, err, queue.ErrLayout)
+		require.Equal(t, "0", w.Client.HGet(ctx, w.keys.Meta(), "layout").Val())
 		require.NoError(t, w.Client.HSet(ctx, w.keys.Meta(), "layout", queue.Layout).Err())
 	}, "a")
 }

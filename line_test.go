@@ -1,0 +1,169 @@
+package redisdelay_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+func TestConcurrentPublishesAllArriveInTheOrderOfEachCaller(t *testing.T) {
+	const callers, calls = 24, 20
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		p := newPublisher(t, s)
+		messages := subscribe(t, s, "t")
+		var wg sync.WaitGroup
+		for caller := range callers {
+			wg.Go(func() {
+				for call := range calls {
+					pair := []*message.Message{
+						text(fmt.Sprintf("%02d %02d a", caller, call)), text(fmt.Sprintf("%02d %02d b", caller, call)),
+					}
+					assert.NoError(t, p.Publish("t", pair...))
+				}
+			})
+		}
+		got := map[string][]string{}
+		var all []string
+		for range 2 * callers * calls {
+			payload := consume(t, messages, 1)[0]
+			all = append(all, payload)
+			got[payload[:2]] = append(got[payload[:2]], payload)
+		}
+		wg.Wait()
+		for _, one := range got {
+			require.IsIncreasing(t, one)
+		}
+		for i := 0; i < len(all); i += 2 {
+			require.Equal(t, all[i][:5], all[i+1][:5], "one call's messages are not together")
+		}
+		slices.Sort(all)
+		require.Len(t, slices.Compact(all), 2*callers*calls)
+	})
+}
+
+// startedMarshaler tells of each message that is being published.
+type startedMarshaler struct {
+	redisdelay.BinaryMarshaler
+	started chan string
+}
+
+func (m startedMarshaler) Marshal(topic string, msg *message.Message) ([]byte, error) {
+	m.started <- string(msg.Payload)
+	return m.BinaryMarshaler.Marshal(topic, msg)
+}
+
+// gated returns a publisher whose first call is on its way to Redis and held, and the call's result.
+func gated(t *testing.T, s redistest.Server) (p *redisdelay.Publisher, held *hook, started chan string, first <-chan error) {
+	client := another(t, s)
+	held = gate(t, client)
+	started = make(chan string, 1000)
+	p = newPublisher(t, s, func(c *redisdelay.PublisherConfig) {
+		c.Client, c.Marshaler = client, startedMarshaler{started: started}
+		c.CloseTimeout = soon
+	})
+	first = begin(func() error { return p.Publish("t", text("first")) })
+	wait(t, held.arrived, "the first call")
+	require.Equal(t, "first", <-started)
+	return p, held, started, first
+}
+
+func TestConcurrentPublishesGoTogether(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p, held, started, first := gated(t, s)
+		var others []<-chan error
+		for _, payload := range numbered(0, 50) {
+			others = append(others, begin(func() error { return p.Publish("t", text(payload)) }))
+		}
+		for range others {
+			wait(t, started, "the other calls")
+		}
+		held.open()
+		require.NoError(t, <-first)
+		for _, other := range others {
+			require.NoError(t, <-other)
+		}
+		// The first of all is sent twice where the server does not have the script yet.
+		require.Less(t, held.calls(), 25)
+		require.EqualValues(t, 51, stateOf(t, s, "t").Bodies)
+	})
+}
+
+func TestACancelledCallerLeavesTheOthersAlone(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		p, held, started, first := gated(t, s)
+		cancelled, cancel := context.WithCancel(ctx)
+		second := begin(func() error { return p.Publish("t", message.NewMessageWithContext(cancelled, "", []byte("second"))) })
+		third := begin(func() error { return p.Publish("t", text("third")) })
+		wait(t, started, "the second call")
+		wait(t, started, "the third call")
+
+		cancel()
+		require.ErrorIs(t, wait(t, second, "the cancelled call"), context.Canceled)
+
+		held.open()
+		require.NoError(t, <-first)
+		require.NoError(t, <-third)
+		publish(t, p, "t", "last")
+		require.Equal(t, []string{"first", "third", "last"}, consume(t, subscribe(t, s, "t"), 3))
+	})
+}
+
+func TestACancelDoesNotInterruptWhatIsOnItsWay(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		client := another(t, s)
+		held := gate(t, client)
+		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
+		cancelled, cancel := context.WithCancel(ctx)
+		result := begin(func() error { return p.Publish("t", message.NewMessageWithContext(cancelled, "", []byte("sent"))) })
+		wait(t, held.arrived, "the call")
+		cancel()
+		held.open()
+		require.NoError(t, wait(t, result, "the call"))
+		require.Equal(t, []string{"sent"}, consume(t, subscribe(t, s, "t"), 1))
+	})
+}
+
+func TestWhatIsTakenBackIsNotPublished(t *testing.T) {
+	const callers, calls = 16, 25
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		p := newPublisher(t, s)
+		var mu sync.Mutex
+		var published []string
+		var wg sync.WaitGroup
+		for caller := range callers {
+			wg.Go(func() {
+				for call := range calls {
+					limited, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(2000))*time.Microsecond)
+					payload := fmt.Sprintf("%02d %02d", caller, call)
+					err := p.Publish("t", message.NewMessageWithContext(limited, "", []byte(payload)))
+					cancel()
+					if err != nil {
+						assert.ErrorIs(t, err, context.DeadlineExceeded)
+						continue
+					}
+					mu.Lock()
+					published = append(published, payload)
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		require.EqualValues(t, len(published), stateOf(t, s, "t").Bodies)
+		require.ElementsMatch(t, published, consume(t, subscribe(t, s, "t"), len(published)))
+	})
+}
