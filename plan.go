@@ -1,0 +1,165 @@
+package redisdelay
+
+import (
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// exchange is what goes to Redis in one round trip.
+type exchange struct {
+	settlements
+	extend []*delivery
+	claim  *queue.Claim
+}
+
+// plan decides what to say to Redis now: nil for nothing, until wake or a signal.
+func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	x = &exchange{}
+	if !now.Before(s.nextExtend) {
+		x.extend = s.planExtend(now)
+	}
+	if s.unanswered != nil {
+		// What it has brought comes after all that is here, so nothing goes back before it is known.
+		x.claim = s.unanswered
+		x.acks, s.settled.acks = s.settled.acks, nil
+	} else {
+		s.planRelease(now)
+		x.claim = s.planClaim(now)
+		x.settlements, s.settled = s.settled, settlements{}
+	}
+
+	if x.empty() && len(x.extend) == 0 && x.claim == nil {
+		x = nil
+	} else {
+		s.asking = true
+		s.watchdog.Reset(s.config.LeaseDuration / 4)
+	}
+	return x, s.wakeAt()
+}
+
+// hoard is how long a claimed message may wait for the consumer. What waits longer goes back, for
+// others to take.
+const hoard = 100 * time.Millisecond
+
+// planRelease takes back what the consumer should not get, or does not get to.
+func (s *subscription) planRelease(now time.Time) {
+	if len(s.buffer) == 0 {
+		return
+	}
+	if s.held || s.handOver {
+		s.releaseBuffer()
+	} else if now.Sub(s.buffer[0].claimed) > hoard {
+		s.stuck = len(s.inHand) > 0
+		s.room = max(1, len(s.inHand))
+		s.releaseBuffer()
+	}
+}
+
+func (s *subscription) releaseBuffer() {
+	for _, d := range s.buffer {
+		s.settled.releases = append(s.settled.releases, &d.Leased)
+		d.cancel(errSettled)
+	}
+	s.buffer = nil
+}
+
+// planClaim decides whether to ask for messages, and for how many.
+func (s *subscription) planClaim(now time.Time) *queue.Claim {
+	if s.isClosing() {
+		if s.left {
+			return nil
+		}
+		c := s.claim(0, 0, false) // others are to be woken from now on
+		return &c
+	}
+	poll := !now.Before(s.nextPoll)
+	woken := s.woken
+	busy := len(s.inHand)+len(s.buffer) > 0
+	free := min(s.config.MaxInFlight-len(s.inHand), s.room, mostClaimed)
+	prefetch := s.pace.prefetch(min(s.config.MaxInFlight, s.room))
+	limit := free + prefetch - len(s.buffer)
+	waitsForSuspect := s.blocked && busy
+	if waitsForSuspect && free > 0 && !now.Before(s.blockedUntil) {
+		// Handlers run for so long that the suspect is taken beside their messages, before all stands
+		// still for them.
+		waitsForSuspect, busy = false, false
+	}
+	if s.stuck || s.suspectHeld() || waitsForSuspect {
+		free, limit = 0, 0
+	}
+	switch {
+	case woken, poll:
+	case s.blocked && free > 0:
+	case s.more && limit > 0 && len(s.buffer) <= prefetch/2:
+	case !s.waits && free > 0 && len(s.buffer) == 0:
+	default:
+		return nil
+	}
+	s.woken = false
+	s.nextPoll = now.Add(jitter(s.mailbox.Poll()))
+	if limit <= 0 && !woken && !s.config.Broadcast { // whose group has to be seen to be in use
+		s.waits = false // not renewed, the place among the waiters ends
+		return nil
+	}
+	c := s.claim(max(limit, 0), free-len(s.buffer), busy)
+	return &c
+}
+
+// suspectHeld tells whether a message is held whose lease has expired before: it is to be alone.
+func (s *subscription) suspectHeld() bool {
+	if len(s.inHand)+len(s.buffer) != 1 {
+		return false
+	}
+	for d := range s.inHand {
+		return d.Suspect
+	}
+	return s.buffer[0].Suspect
+}
+
+// mostClaimed is how many messages one claim brings at most.
+const mostClaimed = 1000
+
+// claimBytes is how many bytes of messages one claim brings, about.
+const claimBytes = 4 << 20
+
+func (s *subscription) claim(limit, slots int, busy bool) queue.Claim {
+	return queue.Claim{
+		Subscription: s.id,
+		Number:       s.claims,
+		Limit:        limit,
+		Busy:         busy,
+		Lease:        s.config.LeaseDuration,
+		Slots:        slots,
+		Address:      s.address,
+		Patience:     3 * s.mailbox.Poll(),
+		Bytes:        claimBytes,
+		Expiry:       s.options.Expiry,
+	}
+}
+
+// wakeAt is when there is something to do without a signal.
+func (s *subscription) wakeAt() time.Time {
+	wake := s.nextPoll
+	earlier := func(t time.Time) {
+		if t.Before(wake) {
+			wake = t
+		}
+	}
+	if s.isClosing() {
+		wake = s.nextExtend
+	}
+	if len(s.inHand)+len(s.buffer) > 0 {
+		earlier(s.nextExtend)
+	}
+	if len(s.buffer) > 0 {
+		earlier(s.buffer[0].claimed.Add(hoard + time.Millisecond))
+	}
+	if s.blocked && !s.stuck && !s.isClosing() && !s.suspectHeld() && len(s.inHand) < s.config.MaxInFlight {
+		earlier(s.blockedUntil)
+	}
+	return wake
+}
