@@ -92,7 +92,7 @@ func TestAnOutageOfSeveralKindsIsLoggedOnce(t *testing.T) {
 	book := &logbook{}
 	messages := subscribeTo(t, newLoggingSubscriber(t, s, book.logger()), "t")
 
-	for _, fault := range []error{io.EOF, loading{}, io.ErrUnexpectedEOF, loading{}} {
+	for _, fault := range []error{io.EOF, loading{}} {
 		failedClaims, failedLooks := claims.failures(), calls.failures()-claims.failures()
 		faults.fail(fault)
 		eventually(t, func() bool {

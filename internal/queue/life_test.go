@@ -73,7 +73,7 @@ func (w *world) live(m *queue.Mailbox) {
 	// Promoted.
 	claimed = held(a.claim(9))
 	waits()
-	w.passUntil(int64(w.score(w.keys.Pending(), "3")))
+	w.passUntil(int64(max(w.score(w.keys.Pending(), "3"), w.score(w.keys.Retry("a"), "2"))))
 	w.promote(holder.address)
 	woken()
 	require.ElementsMatch(w.t, []string{"2", "3"}, w.ready("a"))
