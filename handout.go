@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -242,9 +243,15 @@ func (s *subscription) bury(d *delivery, err error) {
 	})
 }
 
-// giveBack ends a delivery that the consumer did not take.
+// giveBack puts a message that the consumer did not take back in front of the buffer, with which it
+// goes back to Redis, in order.
 func (s *subscription) giveBack(d *delivery) {
-	s.end(d, func() { s.settled.releases = append(s.settled.releases, &d.Leased) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, held := s.inHand[d]; held {
+		delete(s.inHand, d)
+		s.buffer = slices.Insert(s.buffer, 0, d)
+	}
 }
 
 // end ends a delivery, unless it was lost: settle notes the outcome, under s.mu.

@@ -128,6 +128,7 @@ func TestHandlersFinishWhatOthersTakeAtOnce(t *testing.T) {
 		closed := end()
 
 		// What it has not begun is another's while it still runs.
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 60, Ready: 59, Unack: 1} }, "it is handed back")
 		next := subscribe(t, s, "t")
 		for _, want := range numbered(41, 100) {
 			got := receive(t, next)

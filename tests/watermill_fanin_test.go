@@ -56,16 +56,18 @@ func TestFanInDelaysOnce(t *testing.T) {
 			t.Parallel()
 			s := handMoved(t)
 			expectDrained(t, s.Client, s.Prefix)
-			in, err := fanin.NewFanIn(newSubscriber(t, s.Client, s.Prefix, nil), newPublisher(t, s.Client, s.Prefix), fanin.Config{
+			in, err := fanin.NewFanIn(newSubscriber(t, s.Client, s.Prefix, ofLongLease), newPublisher(t, s.Client, s.Prefix), fanin.Config{
 				SourceTopics: []string{"cards"}, TargetTopic: topic,
 			}, watermill.NopLogger{})
 			require.NoError(t, err)
 			start(t, in)
-			messages := subscribe(t, s.Client, s.Prefix, nil)
+			messages := subscribe(t, s.Client, s.Prefix, ofLongLease)
 			order := message.NewMessage("order", nil)
 			order.Metadata.Set("kind", "gift")
 			set(order, time.Hour)
-			require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish("cards", order))
+			publisher := newPublisher(t, s.Client, s.Prefix)
+			require.NoError(t, publisher.Publish("cards", order))
+			s.nothingYet(t, publisher, "cards", messages)
 			s.advance(t, time.Hour)
 			msg, delivery := s.receiveAtOnce(t, messages)
 			require.Equal(t, serverTime(t, s.Client), delivery.DueAt.UTC())

@@ -28,16 +28,17 @@ func TestPoisonedCopyArrivesAtOnce(t *testing.T) {
 			expectDrained(t, s.Client, s.Prefix)
 			publisher := newPublisher(t, s.Client, s.Prefix)
 			router := newRouter(t)
-			router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, nil), func(*message.Message) error {
+			router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, ofLongLease), func(*message.Message) error {
 				return errNotToday
 			}).AddMiddleware(poisonQueue(t, publisher, "poison"))
 			start(t, router)
-			poisoned := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "poison")
+			poisoned := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, ofLongLease), "poison")
 			due := serverTime(t, s.Client).Add(time.Hour)
 
 			order := message.NewMessage("order", []byte("payload"))
 			set(order, time.Hour)
 			require.NoError(t, publisher.Publish(topic, order))
+			s.nothingYet(t, publisher, topic, poisoned)
 			s.advance(t, time.Hour)
 			msg, delivery := s.receiveAtOnce(t, poisoned)
 			require.Equal(t, due, delivery.DueAt.UTC())
@@ -213,10 +214,12 @@ func TestRequeuerAfterADelayOfAnHour(t *testing.T) {
 			publisher := newPublisher(t, s.Client, s.Prefix)
 			order := message.NewMessage("order", nil)
 			set(order, time.Hour)
+			due := serverTime(t, s.Client).Add(time.Hour)
 			require.NoError(t, publisher.Publish(topic, order))
 
 			s.advance(t, time.Hour)
 			last := got.next(t)
+			require.Equal(t, due, last.delivery.DueAt.UTC())
 			for i, interval := range []time.Duration{1, 2, 3} {
 				interval *= time.Minute
 				due := s.awaitPendingDue(t, "requeue")

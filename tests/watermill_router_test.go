@@ -129,19 +129,20 @@ func TestMessagePassedOnIsNotDelayedTwice(t *testing.T) {
 			s := handMoved(t)
 			expectDrained(t, s.Client, s.Prefix)
 			router := newRouter(t)
-			router.AddHandler("pass", topic, newSubscriber(t, s.Client, s.Prefix, nil), "second", newPublisher(t, s.Client, s.Prefix),
+			router.AddHandler("pass", topic, newSubscriber(t, s.Client, s.Prefix, ofLongLease), "second", newPublisher(t, s.Client, s.Prefix),
 				message.PassthroughHandler)
 			byHand := newPublisher(t, s.Client, s.Prefix)
-			router.AddConsumerHandler("pass by hand", "second", newSubscriber(t, s.Client, s.Prefix, nil),
+			router.AddConsumerHandler("pass by hand", "second", newSubscriber(t, s.Client, s.Prefix, ofLongLease),
 				func(msg *message.Message) error { return byHand.Publish("third", msg) })
 			start(t, router)
-			messages := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "third")
+			messages := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, ofLongLease), "third")
 			begin := serverTime(t, s.Client)
 
 			order := message.NewMessage("order", []byte("payload"))
 			order.Metadata.Set("kind", "gift")
 			set(order, time.Hour)
 			require.NoError(t, byHand.Publish(topic, order))
+			s.nothingYet(t, byHand, topic, messages)
 			s.advance(t, time.Hour)
 			msg, delivery := s.receiveAtOnce(t, messages)
 			require.Equal(t, begin.Add(time.Hour), delivery.DueAt.UTC())
@@ -151,6 +152,15 @@ func TestMessagePassedOnIsNotDelayedTwice(t *testing.T) {
 			msg.Ack()
 		})
 	}
+}
+
+// nothingYet checks that nothing comes before its time: what is published now comes first.
+func (s handMovedServer) nothingYet(t *testing.T, publisher message.Publisher, topic string, messages <-chan *message.Message) {
+	t.Helper()
+	require.NoError(t, publisher.Publish(topic, message.NewMessage("meanwhile", nil)))
+	msg, _ := s.receiveAtOnce(t, messages)
+	require.Equal(t, "meanwhile", msg.UUID, "it came early")
+	msg.Ack()
 }
 
 // waysToDelay are those whose due time does not depend on the clock of the program.
