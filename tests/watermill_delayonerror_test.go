@@ -124,7 +124,7 @@ func TestDelayOnErrorSurvivesTheRestartOfTheWorker(t *testing.T) {
 
 	var last sighting
 	for i, interval := range []time.Duration{0, 1, 2, 4, 4} {
-		interval *= 100 * time.Millisecond
+		interval *= 500 * time.Millisecond
 		worker := startChild(t, server, "failing worker")
 		var again sighting
 		again.metadata = message.Metadata{}
@@ -156,7 +156,7 @@ func failingChild() int {
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	orDie(err)
 	onError := middleware.DelayOnError{
-		InitialInterval: 100 * time.Millisecond, Multiplier: 2, MaxInterval: 400 * time.Millisecond,
+		InitialInterval: 500 * time.Millisecond, Multiplier: 2, MaxInterval: 2 * time.Second,
 	}
 	router.AddMiddleware(onError.Middleware)
 	out := bufio.NewWriter(os.Stdout)

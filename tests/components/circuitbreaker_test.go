@@ -22,7 +22,7 @@ func TestCircuitBreakerLeavesTheWaitToTheBackoff(t *testing.T) {
 		expectDrained(t, s)
 		opened := make(chan struct{}, 10)
 		breaker := middleware.NewCircuitBreaker(gobreaker.Settings{
-			Timeout:     500 * time.Millisecond,
+			Timeout:     2 * time.Second,
 			ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures == 2 },
 			OnStateChange: func(_ string, _, to gobreaker.State) {
 				if to == gobreaker.StateOpen {
