@@ -212,14 +212,11 @@ func TestRequeuerAfterADelayOfAnHour(t *testing.T) {
 			})
 			start(t, router)
 			publisher := newPublisher(t, s.Client, s.Prefix)
-			order := message.NewMessage("order", nil)
-			set(order, time.Hour)
-			due := serverTime(t, s.Client).Add(time.Hour)
-			require.NoError(t, publisher.Publish(topic, order))
+			inAnHour := s.publishDelayed(t, set)
 
 			s.advance(t, time.Hour)
 			last := got.next(t)
-			require.Equal(t, due, last.delivery.DueAt.UTC())
+			inAnHour(last)
 			for i, interval := range []time.Duration{1, 2, 3} {
 				interval *= time.Minute
 				due := s.awaitPendingDue(t, "requeue")
