@@ -1,0 +1,111 @@
+package redisdelay_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// usual is a message of 100 bytes with one pair of metadata.
+func usual() *message.Message {
+	msg := message.NewMessage(watermill.NewUUID(), message.Payload(strings.Repeat("x", 100)))
+	msg.Metadata.Set("kind", "order")
+	return msg
+}
+
+// BenchmarkPublish publishes on a real server. An op is a message. With concurrent callers their number is
+// 16 times that of -cpu.
+func BenchmarkPublish(b *testing.B) {
+	for _, delay := range []string{"", "1h"} {
+		name := "now"
+		if delay != "" {
+			name = "delayed"
+		}
+		b.Run(name+"/callers", func(b *testing.B) {
+			p := benchPublisher(b)
+			b.ReportAllocs()
+			b.SetParallelism(16)
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					msg := usual()
+					if delay != "" {
+						msg.Metadata.Set(redisdelay.DelayKey, delay)
+					}
+					if err := p.Publish("topic", msg); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		})
+		for _, size := range []int{1, 100} {
+			b.Run(fmt.Sprintf("%s/batch=%d", name, size), func(b *testing.B) {
+				p := benchPublisher(b)
+				b.ReportAllocs()
+				for left := b.N; left > 0; left -= size {
+					messages := make([]*message.Message, min(size, left))
+					for i := range messages {
+						messages[i] = usual()
+						if delay != "" {
+							messages[i].Metadata.Set(redisdelay.DelayKey, delay)
+						}
+					}
+					require.NoError(b, p.Publish("topic", messages...))
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkConsume has a consumer ack what is ready on a real server. An op is a message.
+func BenchmarkConsume(b *testing.B) {
+	for _, inFlight := range []int{1, 16, 256} {
+		b.Run(fmt.Sprintf("inflight=%d", inFlight), func(b *testing.B) {
+			s := redistest.ForBenchmark(b)
+			sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+				Client: s.Client, KeyPrefix: s.Prefix, MaxInFlight: inFlight,
+			}, nil)
+			require.NoError(b, err)
+			defer func() { require.NoError(b, sub.Close()) }()
+			require.NoError(b, sub.SubscribeInitialize("topic"))
+			p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
+			require.NoError(b, err)
+			for left := b.N; left > 0; left -= 1000 {
+				messages := make([]*message.Message, min(1000, left))
+				for i := range messages {
+					messages[i] = usual()
+				}
+				require.NoError(b, p.Publish("topic", messages...))
+			}
+
+			b.ReportAllocs()
+			b.ResetTimer()
+			out, err := sub.Subscribe(ctx, "topic")
+			require.NoError(b, err)
+			for range b.N {
+				(<-out).Ack()
+			}
+			b.StopTimer()
+		})
+	}
+}
+
+func benchPublisher(b *testing.B) *redisdelay.Publisher {
+	b.Helper()
+	s := redistest.ForBenchmark(b)
+	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
+	require.NoError(b, err)
+	require.NoError(b, sub.SubscribeInitialize("topic"))
+	require.NoError(b, sub.Close())
+	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, p.Close()) })
+	return p
+}
