@@ -2,11 +2,14 @@ package redisdelay_test
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -29,8 +32,9 @@ func BenchmarkPublish(b *testing.B) {
 			name = "delayed"
 		}
 		b.Run(name+"/callers", func(b *testing.B) {
-			p := benchPublisher(b)
+			p, client := benchPublisher(b)
 			b.ReportAllocs()
+			defer reportServer(b, client)()
 			b.SetParallelism(16)
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
@@ -47,8 +51,9 @@ func BenchmarkPublish(b *testing.B) {
 		})
 		for _, size := range []int{1, 100} {
 			b.Run(fmt.Sprintf("%s/batch=%d", name, size), func(b *testing.B) {
-				p := benchPublisher(b)
+				p, client := benchPublisher(b)
 				b.ReportAllocs()
+				defer reportServer(b, client)()
 				for left := b.N; left > 0; left -= size {
 					messages := make([]*message.Message, min(size, left))
 					for i := range messages {
@@ -86,6 +91,7 @@ func BenchmarkConsume(b *testing.B) {
 			}
 
 			b.ReportAllocs()
+			defer reportServer(b, s.Client)()
 			b.ResetTimer()
 			out, err := sub.Subscribe(ctx, "topic")
 			require.NoError(b, err)
@@ -97,7 +103,30 @@ func BenchmarkConsume(b *testing.B) {
 	}
 }
 
-func benchPublisher(b *testing.B) *redisdelay.Publisher {
+// reportServer reports what the server's process has spent from now until the returned function is called.
+// Nothing else may use the server meanwhile.
+func reportServer(b *testing.B, client redis.UniversalClient) func() {
+	before := serverCPU(b, client)
+	return func() {
+		b.ReportMetric((serverCPU(b, client)-before)*1e6/float64(b.N), "redis-us/op")
+	}
+}
+
+// serverCPU is the seconds that the server's process has run.
+func serverCPU(b *testing.B, client redis.UniversalClient) float64 {
+	b.Helper()
+	info, err := client.Info(ctx, "cpu").Result()
+	require.NoError(b, err)
+	seconds := 0.0
+	for _, m := range regexp.MustCompile(`(?m)^used_cpu_(?:sys|user):(\S+)`).FindAllStringSubmatch(info, -1) {
+		s, err := strconv.ParseFloat(m[1], 64)
+		require.NoError(b, err)
+		seconds += s
+	}
+	return seconds
+}
+
+func benchPublisher(b *testing.B) (*redisdelay.Publisher, redis.UniversalClient) {
 	b.Helper()
 	s := redistest.ForBenchmark(b)
 	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
@@ -107,5 +136,5 @@ func benchPublisher(b *testing.B) *redisdelay.Publisher {
 	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, p.Close()) })
-	return p
+	return p, s.Client
 }
