@@ -17,8 +17,8 @@ test: ## all tests, on a real Redis too, with the race detector
 lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
 	@STATICCHECK=$(STATICCHECK) scripts/lint.sh
 
-bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md
-	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -out results'
+bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md and the README
+	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -out results -readme ../README.md'
 
 bench-smoke: ## that every scenario of make bench works, in tiny sizes
 	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -smoke'
