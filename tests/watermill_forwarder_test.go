@@ -18,6 +18,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -230,6 +231,7 @@ func TestDelayOnErrorOfAForwardedMessage(t *testing.T) {
 func TestForwarderIsNotHeldUpByWhatIsNoEnvelope(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
 		forward(t, s, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
 			c.MaxDeliveries = 2
 			c.Backoff = func(int) time.Duration { return 20 * time.Millisecond }
@@ -250,6 +252,7 @@ func TestForwarderIsNotHeldUpByWhatIsNoEnvelope(t *testing.T) {
 func TestForwarderKeepsWhatCannotBePublished(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
 		forward(t, s, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) { c.MaxDeliveries = 1 }))
 		odd := message.NewMessage("odd", nil)
 		odd.Metadata.Set(redisdelay.DelayKey, "15 minutes")
