@@ -3,6 +3,7 @@ package redisdelay
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -113,15 +114,18 @@ func (l *line) send(lead []*batch) error {
 		err = errors.Join(ErrClosed, err)
 	}
 
+	for _, b := range lead[1:] {
+		b.turn <- turn{err: err}
+	}
+	// Those whose wait has ended often have more to publish. If they can have it said by now, it goes with
+	// the next call, which is then the larger.
+	runtime.Gosched()
 	l.mu.Lock()
 	next := l.next()
 	l.busy = next != nil
 	l.mu.Unlock()
 	if next != nil {
 		next[0].turn <- turn{lead: next}
-	}
-	for _, b := range lead[1:] {
-		b.turn <- turn{err: err}
 	}
 	return err
 }

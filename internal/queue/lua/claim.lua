@@ -50,12 +50,12 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local function schedule(event)
   local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
   if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%.0f', event))
+  redis.call('HSET', scheduler, 'next', string.format('%d', event))
   local wait = event - now
   for i = 2, 3 do
     if s[i] then
       local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
+      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%d', wait))
     end
     wait = wait + 1000
   end
@@ -114,8 +114,8 @@ if expiry ~= '' then
   redis.call('ZCARD', idle)
 end
 local waiting = redis.call('ZCARD', waiters)
-local deadline = string.format('%.0f', now + lease)
-local latest = redis.call('ZREVRANGEBYSCORE', unack, '(' .. string.format('%.0f', now + lease + 1), deadline,
+local deadline = string.format('%d', now + lease)
+local latest = redis.call('ZREVRANGEBYSCORE', unack, '(' .. string.format('%d', now + lease + 1), deadline,
   'WITHSCORES', 'LIMIT', 0, 1)
 local left = redis.call('LLEN', ready)
 
@@ -160,10 +160,11 @@ if unfold then
 end
 local orphans, consumed, size, full = {}, 0, 0, false
 while consumed < allowed and not full do
-  -- As many as will fit if they are like those so far.
-  local some = 32
+  -- One, then as many as will fit if they are like those so far, but not too many, lest they are not.
+  local some = 1
   if size > 0 then
-    some = math.min(math.max(math.floor((bytes - size) / (size / #taken)), 1), 1000)
+    some = math.floor((bytes - size) / (size / #taken))
+    some = math.max(1, math.min(some, consumed * 8, 100))
   end
   local found = redis.call('HMGET', messages, unpack(ids, consumed + 1, math.min(consumed + some, allowed)))
   for _, body in ipairs(found) do

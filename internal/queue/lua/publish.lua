@@ -45,12 +45,12 @@ local now_up = math.ceil((t[1] * 1000000 + t[2]) / 1000)
 local function schedule(event)
   local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
   if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%.0f', event))
+  redis.call('HSET', scheduler, 'next', string.format('%d', event))
   local wait = event - now
   for i = 2, 3 do
     if s[i] then
       local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
+      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%d', wait))
     end
     wait = wait + 1000
   end
@@ -125,7 +125,7 @@ for r = first_run, first_option - 1, 2 do
   else
     due = now_up + tonumber(spec)
   end
-  local score = string.format('%.0f', due)
+  local score = string.format('%d', due)
   local stop = at + count * 2
   if direct and due == now then
     local suffix = ':' .. score
