@@ -32,6 +32,9 @@ stress: ## the long tests that look for rare interleavings
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
-cover: ## test coverage of all packages together, in cover.out
-	@scripts/with-redis.sh go test -count=1 -timeout 20m -coverpkg=./... -coverprofile=cover.out ./...
+cover: ## test coverage of all packages together, by tests/components too, in cover.out
+	@scripts/with-redis.sh sh -c '\
+		go test -count=1 -timeout 20m -coverpkg=./... -coverprofile=cover.out ./... && \
+		cd tests/components && go test -count=1 -timeout 10m -coverpkg=github.com/redisdelay/watermill-redisdelay/... -coverprofile=cover.out ./...'
+	@tail -n +2 tests/components/cover.out >>cover.out
 	@go tool cover -func=cover.out | tail -n 1
