@@ -75,7 +75,7 @@ func (t *Topic) Publish(ctx context.Context, publisher string, number uint64, me
 
 func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message) []any {
 	args := make([]any, 6, 6+4*len(messages))
-	// Pointers to texts spare each text a header of its own.
+	// Pointers are not boxed, as texts are.
 	for i := range messages {
 		args = append(args, &messages[i].ID, messages[i].Body)
 	}
