@@ -98,6 +98,14 @@ func publishDue(msg *message.Message, now time.Time) (due, error) {
 	return d, err
 }
 
+// Delayed tells whether Publish would keep msg in Redis for some time: whether it has a delay, in one of the
+// forms that Publish knows, other than none at all ("0s"). An instant counts as a delay even if it is past, as
+// only the Redis server can tell. Errors wrap ErrInvalidDelay, and are those of Publish.
+func Delayed(msg *message.Message) (bool, error) {
+	d, err := publishDue(msg, time.Now())
+	return d != due{}, err
+}
+
 // retryDue returns when a nacked message is due again, if its metadata says so; set is false if
 // not. A delivered message has no delay keys, so those here were set by its handler or a
 // middleware. now is the consumer's clock.

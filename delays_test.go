@@ -305,3 +305,33 @@ func TestDelayOnErrorGrowsFromPublishToPublish(t *testing.T) {
 		consume(t, messages, 1)
 	})
 }
+
+func TestDelayedTellsWhatPublishWouldKeep(t *testing.T) {
+	t.Parallel()
+	withWatermills := text("metadata")
+	delay.Message(withWatermills, delay.For(time.Minute))
+	inContext := text("context")
+	inContext.SetContext(delay.WithContext(ctx, delay.For(time.Minute)))
+	left := withMetadata(delay.DelayedForKey, "1m0s") // of an earlier retry
+	for _, c := range []struct {
+		name string
+		msg  *message.Message
+		want bool
+	}{
+		{"delay", delayed("x", time.Nanosecond), true},
+		{"no delay", delayed("x", 0), false},
+		{"nothing", text("x"), false},
+		{"an instant that is past", withMetadata("delay_until", "2001-01-01T00:00:00Z"), true},
+		{"Watermill's keys", withWatermills, true},
+		{"Watermill's duration alone", left, false},
+		{"context", inContext, true},
+	} {
+		got, err := redisdelay.Delayed(c.msg)
+		require.NoError(t, err, c.name)
+		require.Equal(t, c.want, got, c.name)
+	}
+	for _, odd := range []*message.Message{withMetadata("delay", "15 minutes"), withMetadata("delay_until", "soon")} {
+		_, err := redisdelay.Delayed(odd)
+		require.ErrorIs(t, err, redisdelay.ErrInvalidDelay)
+	}
+}

@@ -70,8 +70,8 @@
 // delivery.
 //
 // When a delivery fails and was the last of SubscriberConfig.MaxDeliveries, the message becomes a dead
-// letter with the reason. So does one that the Unmarshaler refuses, at once. Dead letters are kept for
-// SubscriberConfig.DeadRetention.
+// letter with the reason. So does one that the Unmarshaler refuses, at once, and one that is nacked after
+// [DeadOnNack]. Dead letters are kept for SubscriberConfig.DeadRetention.
 //
 // # Contexts and Close
 //

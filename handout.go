@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -33,6 +34,8 @@ type delivery struct {
 	uuid   string // of msg, which is the consumer's to change
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+
+	hopeless atomic.Pointer[error] // why a Nack is the last, if it is
 }
 
 // Value is context.Context's.
@@ -320,7 +323,10 @@ func (s *subscription) nack(d *delivery) {
 		f.Retry = due.queued()
 		f.DelayedFor = delayedFor(d.msg.Metadata)
 	}
-	if d.limit > 0 && d.info.Number >= d.limit {
+	if reason := d.hopeless.Load(); reason != nil {
+		f.Dead, f.Reason = true, (*reason).Error()
+	}
+	if f.Dead || d.limit > 0 && d.info.Number >= d.limit {
 		s.logger.Error("A message is dead-lettered", errors.New(f.Reason), watermill.LogFields{
 			"message_id": d.ID, "message_uuid": d.msg.UUID,
 		})

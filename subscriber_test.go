@@ -202,6 +202,25 @@ func TestAMessageOutOfDeliveriesIsDead(t *testing.T) {
 	})
 }
 
+func TestAHopelessMessageIsDeadWithItsNack(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		messages := subscribe(t, s, "t", func(c *redisdelay.SubscriberConfig) { c.MaxDeliveries = -1 })
+		publish(t, newPublisher(t, s), "t", "hopeless", "acked", "good")
+		msg := receive(t, messages)
+		id := deliveryOf(t, msg).ID
+		require.True(t, redisdelay.DeadOnNack(msg, errors.New("no such order")))
+		redisdelay.DelayFor(msg, never) // which does not count
+		require.True(t, msg.Nack())
+		msg = receive(t, messages)
+		require.True(t, redisdelay.DeadOnNack(msg, errors.New("no such order")))
+		require.True(t, msg.Ack())
+		require.Equal(t, []string{"good"}, consume(t, messages, 1))
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Dead: 1} }, "one dead message")
+		require.Equal(t, map[string]string{id: "1 - - no such order"}, records(t, s, "t"))
+	})
+	require.False(t, redisdelay.DeadOnNack(text("not delivered"), errors.New("no such order")))
+}
+
 func TestNegativeMaxDeliveriesIsNoLimit(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
