@@ -1,0 +1,255 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/relay"
+)
+
+// soon is the time in which everything happens that happens, on a slow machine too; never is longer than any test.
+const soon, never = 30 * time.Second, time.Hour
+
+const topic = "orders"
+
+var (
+	errDown    = errors.New("the destination is down")
+	errRefused = errors.New("the message is too large")
+)
+
+// both runs a test on an embedded and on a real server, and checks what it leaves in Redis.
+func both(t *testing.T, test func(t *testing.T, s redistest.Server)) {
+	t.Helper()
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
+		test(t, s)
+	})
+}
+
+// drained checks, when the test is over, that no message is left.
+func drained(t *testing.T, s redistest.Server) {
+	s.OnCleanup(func() {
+		if !t.Failed() {
+			queuetest.CheckDrained(t, s.Client, s.Prefix)
+		}
+	})
+}
+
+// sent is one message that a destination took.
+type sent struct {
+	topic, uuid, payload string
+	metadata             message.Metadata
+	at                   time.Time
+}
+
+// destination is a Publisher that does as answer says: nil takes all messages.
+type destination struct {
+	answer func(topic string, messages []*message.Message) error
+
+	mu     sync.Mutex
+	taken  []sent
+	calls  [][]string // UUIDs of each call that was answered with nil
+	tries  int
+	closed bool
+	news   chan struct{}
+}
+
+func newDestination(answer func(topic string, messages []*message.Message) error) *destination {
+	if answer == nil {
+		answer = func(string, []*message.Message) error { return nil }
+	}
+	return &destination{answer: answer, news: make(chan struct{}, 1)}
+}
+
+func (d *destination) Publish(topic string, messages ...*message.Message) error {
+	err := d.answer(topic, messages)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tries++
+	if err == nil {
+		var call []string
+		for _, msg := range messages {
+			d.taken = append(d.taken, sent{topic, msg.UUID, string(msg.Payload), maps.Clone(msg.Metadata), time.Now()})
+			call = append(call, msg.UUID)
+		}
+		d.calls = append(d.calls, call)
+	}
+	select {
+	case d.news <- struct{}{}:
+	default:
+	}
+	return err
+}
+
+func (d *destination) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	return nil
+}
+
+// await waits until n messages were taken, and returns them.
+func (d *destination) await(t testing.TB, n int) []sent {
+	t.Helper()
+	d.until(t, func() bool { return len(d.taken) >= n }, "not enough messages came")
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	require.Len(t, d.taken, n)
+	return d.taken
+}
+
+func (d *destination) awaitTries(t testing.TB, n int) {
+	t.Helper()
+	d.until(t, func() bool { return d.tries >= n }, "not enough calls of Publish")
+}
+
+func (d *destination) until(t testing.TB, condition func() bool, otherwise string) {
+	t.Helper()
+	timeout := time.After(soon)
+	for {
+		d.mu.Lock()
+		met := condition()
+		d.mu.Unlock()
+		if met {
+			return
+		}
+		select {
+		case <-d.news:
+		case <-timeout:
+			require.FailNow(t, otherwise)
+		}
+	}
+}
+
+func uuids(all []sent) (found []string) {
+	for _, s := range all {
+		found = append(found, s.uuid)
+	}
+	return found
+}
+
+func newMessage(uuid string, delay time.Duration) *message.Message {
+	msg := message.NewMessage(uuid, []byte("payload of "+uuid))
+	msg.Metadata.Set("kind", "gift")
+	if delay > 0 {
+		redisdelay.DelayFor(msg, delay)
+	}
+	return msg
+}
+
+// numbered are messages "0", "1" ... with one delay.
+func numbered(n int, delay time.Duration) (all []*message.Message, names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprint(i))
+		all = append(all, newMessage(names[i], delay))
+	}
+	return all, names
+}
+
+func newPublisher(t testing.TB, s redistest.Server) *redisdelay.Publisher {
+	t.Helper()
+	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+// newRelay returns one of topic that tries again after 20 ms.
+func newRelay(t testing.TB, s redistest.Server, to message.Publisher, change ...func(*relay.Config)) *relay.Relay {
+	t.Helper()
+	config := relay.Config{
+		Subscriber: redisdelay.SubscriberConfig{
+			Client: s.Client, KeyPrefix: s.Prefix,
+			Backoff: func(int) time.Duration { return 20 * time.Millisecond },
+		},
+		Topics:      []string{topic},
+		Destination: to,
+		Permanent:   func(err error) bool { return errors.Is(err, errRefused) },
+	}
+	for _, f := range change {
+		f(&config)
+	}
+	r, err := relay.New(config, nil)
+	require.NoError(t, err)
+	return r
+}
+
+func ordered(c *relay.Config) { c.Ordered = true }
+
+func singly(c *relay.Config) { c.Concurrency = 1 }
+
+// run runs a relay until stop, which the end of the test calls otherwise.
+func run(t testing.TB, r *relay.Relay) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(soon):
+			return errors.New("the relay goes on")
+		}
+	})
+	t.Cleanup(func() { require.NoError(t, stop()) })
+	return stop
+}
+
+func publish(t testing.TB, p message.Publisher, topic string, messages ...*message.Message) {
+	t.Helper()
+	require.NoError(t, p.Publish(topic, messages...))
+}
+
+func wait[T any](t testing.TB, c <-chan T, what string) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(soon):
+		require.FailNow(t, "timeout waiting for "+what)
+	}
+	return v
+}
+
+func eventually(t testing.TB, condition func() bool, what string) {
+	t.Helper()
+	require.Eventually(t, condition, soon, 2*time.Millisecond, what)
+}
+
+// counts are of a topic's messages in the relay's group.
+type counts struct{ Bodies, Pending, Ready, Unack, Retry, Dead int64 }
+
+func countsOf(t testing.TB, s redistest.Server, topic string) counts {
+	t.Helper()
+	k, group, ctx := queue.NewKeys(s.Prefix, topic), relay.DefaultConsumerGroup, context.Background()
+	return counts{
+		s.Client.HLen(ctx, k.Messages()).Val(), s.Client.ZCard(ctx, k.Pending()).Val(), s.Client.LLen(ctx, k.Ready(group)).Val(),
+		s.Client.ZCard(ctx, k.Unack(group)).Val(), s.Client.ZCard(ctx, k.Retry(group)).Val(), s.Client.ZCard(ctx, k.Dead(group)).Val(),
+	}
+}
+
+// reasons are why a topic's messages are dead, by ID.
+func reasons(t testing.TB, s redistest.Server, topic string) map[string]string {
+	t.Helper()
+	found, err := s.Client.HGetAll(context.Background(), queue.NewKeys(s.Prefix, topic).Deliveries(relay.DefaultConsumerGroup)).Result()
+	require.NoError(t, err)
+	for id, record := range found {
+		found[id] = strings.SplitN(record, " ", 4)[3]
+	}
+	return found
+}

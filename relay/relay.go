@@ -1,0 +1,222 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// ErrStuck is wrapped by the error of a Run that had to leave calls of the destination's Publish behind, which did
+// not return.
+var ErrStuck = errors.New("the destination's Publish does not return")
+
+// Relay publishes due messages to a destination. It has no state of its own: several may run at once, in one
+// process or in many, and share the messages.
+type Relay struct {
+	config Config
+	logger watermill.LoggerAdapter
+	outage outages
+}
+
+// New returns a Relay. It does not talk to Redis yet. A nil logger logs nothing. Errors wrap
+// redisdelay.ErrInvalidConfig.
+func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config.setDefaults()
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	logger = logger.With(watermill.LogFields{"component": "redisdelay.relay"})
+	return &Relay{config: config, logger: logger, outage: outages{logger: logger}}, nil
+}
+
+// Run relays until ctx ends. Then nothing more is taken, and what is in hand is published and settled, for the
+// Subscriber's CloseTimeout at most; what is not by then, another relay has when its lease is over. The contexts
+// of the messages end then, and with them every Publish that heeds them. One that does not return within a
+// further second is left behind, and Run returns an error that wraps ErrStuck.
+//
+// Losing Redis does not end a Run, not at its beginning either: it logs that, and goes on when Redis is there. An
+// error that does not wrap ErrStuck says that Redis did not answer at the end; else Run returns nil. It may be
+// called again, and several times at once.
+func (r *Relay) Run(ctx context.Context) error {
+	subscriber, err := r.subscriber(r.config.BatchMessages * (r.config.Concurrency + 1))
+	if err != nil {
+		return err
+	}
+	run := &run{Relay: r, subscriber: subscriber, served: map[string]bool{}}
+	var watching sync.WaitGroup
+	for _, topic := range r.config.Topics {
+		run.serve(ctx, topic)
+	}
+	if r.config.Topics == nil {
+		c := r.config.Subscriber
+		watching.Go(func() {
+			queue.WatchTopics(ctx, c.Client, run.prefix(), func(topic string) { run.serve(ctx, topic) }, func(err error) {
+				r.logger.Error("Cannot read the registry of topics, trying again", err, nil)
+			})
+		})
+	}
+	<-ctx.Done()
+	watching.Wait() // no topic is added any more
+	return errors.Join(subscriber.Close(), run.await())
+}
+
+// subscriber is what a Run, or a router, takes messages from.
+func (r *Relay) subscriber(inFlight int) (*redisdelay.Subscriber, error) {
+	config := r.config.Subscriber
+	config.MaxInFlight = inFlight
+	if r.config.Ordered {
+		// The relay waits itself, with the message in hand, so that it keeps its place.
+		config.MaxInFlight = 1
+		config.Backoff = func(int) time.Duration { return 0 }
+	}
+	return redisdelay.NewSubscriber(config, r.logger)
+}
+
+// run is one Run.
+type run struct {
+	*Relay
+	subscriber *redisdelay.Subscriber
+
+	served  map[string]bool // topics; touched by one goroutine
+	serving sync.WaitGroup
+}
+
+func (r *run) prefix() string {
+	if prefix := r.config.Subscriber.KeyPrefix; prefix != "" {
+		return prefix
+	}
+	return redisdelay.DefaultKeyPrefix
+}
+
+// serve relays a topic, from now until ctx ends. It may be called again for the same.
+func (r *run) serve(ctx context.Context, topic string) {
+	if r.served[topic] {
+		return
+	}
+	r.served[topic] = true
+	r.serving.Go(func() {
+		if messages := r.subscribe(ctx, topic); messages != nil {
+			r.relay(ctx, topic, messages)
+		}
+	})
+}
+
+// subscribe tries until it has the topic's messages, and returns nil if ctx ends before.
+func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Message {
+	patience := redisdelay.ExponentialBackoff(25*time.Millisecond, 5*time.Second)
+	for try := 1; ctx.Err() == nil; try++ {
+		messages, err := r.subscriber.Subscribe(ctx, topic)
+		switch {
+		case err == nil:
+			return messages
+		case ctx.Err() != nil:
+			return nil
+		case try == 1:
+			r.logger.Error("Cannot subscribe, trying again", err, watermill.LogFields{"topic": topic})
+		}
+		pause(ctx, patience(try))
+	}
+	return nil
+}
+
+// relay publishes messages until there are no more.
+func (r *run) relay(ctx context.Context, topic string, messages <-chan *message.Message) {
+	inHand := make(chan *message.Message, r.config.BatchMessages)
+	var workers sync.WaitGroup
+	for range r.config.Concurrency {
+		workers.Go(func() {
+			for {
+				batch := r.collect(ctx, inHand)
+				if len(batch) == 0 {
+					return
+				}
+				r.publishBatch(ctx, topic, batch)
+			}
+		})
+	}
+	for msg := range messages {
+		inHand <- msg
+	}
+	close(inHand)
+	workers.Wait()
+}
+
+// collect waits for a message, and returns it with those that are there to go with it; none when there will be
+// no more.
+func (r *run) collect(ctx context.Context, inHand <-chan *message.Message) []*message.Message {
+	first, open := <-inHand
+	if !open {
+		return nil
+	}
+	batch := []*message.Message{first}
+	var full <-chan time.Time
+	if r.config.BatchWait > 0 {
+		timer := time.NewTimer(r.config.BatchWait)
+		defer timer.Stop()
+		full = timer.C
+	}
+	for len(batch) < r.config.BatchMessages {
+		select {
+		case msg, open := <-inHand:
+			if !open {
+				return batch
+			}
+			batch = append(batch, msg)
+			continue
+		default:
+		}
+		if full == nil {
+			return batch
+		}
+		select {
+		case msg, open := <-inHand:
+			if !open {
+				return batch
+			}
+			batch = append(batch, msg)
+		case <-full:
+			return batch
+		case <-ctx.Done():
+			full = nil
+		}
+	}
+	return batch
+}
+
+// await waits for the end of what the run has begun. The subscriber is closed.
+func (r *run) await() error {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.serving.Wait()
+	}()
+	timeout := time.NewTimer(time.Second)
+	defer timeout.Stop()
+	select {
+	case <-ended:
+		return nil
+	case <-timeout.C:
+		return fmt.Errorf("relay: %w: it is left behind, a second after the Subscriber's CloseTimeout", ErrStuck)
+	}
+}
+
+// pause waits, until ctx ends at the latest.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,524 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/relay"
+)
+
+func TestDueMessagesGoOutAsTheyWere(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		to := newDestination(nil)
+		run(t, newRelay(t, s, to))
+		start := time.Now()
+		delays := map[string]time.Duration{"now": 0, "soon": 30 * time.Millisecond, "later": 150 * time.Millisecond}
+		for uuid, d := range delays {
+			publish(t, newPublisher(t, s), topic, newMessage(uuid, d))
+		}
+		ids := map[string]bool{}
+		for _, got := range to.await(t, 3) {
+			require.Equal(t, topic, got.topic)
+			require.Equal(t, "payload of "+got.uuid, got.payload)
+			require.Len(t, got.metadata[relay.IDKey], 26, "a ULID")
+			ids[got.metadata[relay.IDKey]] = true
+			require.Equal(t, message.Metadata{"kind": "gift", relay.IDKey: got.metadata[relay.IDKey]}, got.metadata)
+			require.GreaterOrEqual(t, got.at.Sub(start), delays[got.uuid], "%s is early", got.uuid)
+		}
+		require.Len(t, ids, 3)
+		eventually(t, func() bool { return countsOf(t, s, topic) == counts{} }, "all is settled")
+	})
+}
+
+func TestMessageIsKeptUntilTheDestinationHasIt(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		arrived, let := make(chan struct{}), make(chan struct{})
+		to := newDestination(func(string, []*message.Message) error {
+			arrived <- struct{}{}
+			<-let
+			return nil
+		})
+		run(t, newRelay(t, s, to))
+		publish(t, newPublisher(t, s), topic, newMessage("order", 0))
+		wait(t, arrived, "Publish")
+		require.Equal(t, counts{Bodies: 1, Unack: 1}, countsOf(t, s, topic))
+		close(let)
+		to.await(t, 1)
+		eventually(t, func() bool { return countsOf(t, s, topic) == counts{} }, "it is settled")
+	})
+}
+
+func TestDestinationThatIsDownLosesNothing(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		var up atomic.Bool
+		to := newDestination(func(topic string, _ []*message.Message) error {
+			if topic == "orders" && !up.Load() {
+				return errDown
+			}
+			return nil
+		})
+		stop := run(t, newRelay(t, s, to, func(c *relay.Config) { c.Topics = []string{"orders", "other"} }))
+		p := newPublisher(t, s)
+		all, names := numbered(250, 0)
+		publish(t, p, "orders", all...)
+		to.awaitTries(t, 10)
+		others, otherNames := numbered(50, 0)
+		publish(t, p, "other", others...)
+		require.ElementsMatch(t, otherNames, uuids(to.await(t, 50)), "the other topic is not affected")
+
+		// What waits for its retry does so in Redis.
+		require.NoError(t, stop())
+		eventually(t, func() bool { return countsOf(t, s, "orders").Unack == 0 }, "nothing is in hand")
+		require.EqualValues(t, 250, countsOf(t, s, "orders").Bodies)
+		up.Store(true)
+		run(t, newRelay(t, s, to, func(c *relay.Config) { c.Topics = []string{"orders", "other"} }))
+		require.ElementsMatch(t, names, uuids(to.await(t, 300)[50:]))
+	})
+}
+
+func TestRetriesWaitAsBackoffSays(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		var tries atomic.Int32
+		to := newDestination(func(string, []*message.Message) error {
+			if tries.Add(1) < 4 {
+				return errDown
+			}
+			return nil
+		})
+		asked := make(chan int, 10)
+		run(t, newRelay(t, s, to, func(c *relay.Config) {
+			c.Subscriber.Backoff = func(delivery int) time.Duration {
+				asked <- delivery
+				return time.Duration(delivery) * 10 * time.Millisecond
+			}
+		}))
+		start := time.Now()
+		publish(t, newPublisher(t, s), topic, newMessage("order", 0))
+		require.GreaterOrEqual(t, to.await(t, 1)[0].at.Sub(start), 60*time.Millisecond)
+		require.Equal(t, []int{1, 2, 3}, []int{<-asked, <-asked, <-asked})
+	})
+}
+
+func TestOrderIsKeptWhereAskedFor(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		var failures atomic.Int32
+		to := newDestination(func(_ string, messages []*message.Message) error {
+			if strings.HasSuffix(messages[0].UUID, "7") && failures.Add(1)%3 != 0 {
+				return errDown
+			}
+			return nil
+		})
+		config := func(c *relay.Config) {
+			ordered(c)
+			c.Topics = []string{topic, "other"}
+			c.Subscriber.Backoff = func(int) time.Duration { return 2 * time.Millisecond }
+		}
+		stop := run(t, newRelay(t, s, to, config))
+		all, names := numbered(100, 0)
+		publish(t, newPublisher(t, s), topic, all...)
+		to.until(t, func() bool { return len(to.taken) >= 30 }, "30 messages")
+		require.NoError(t, stop())
+		run(t, newRelay(t, s, to, config))
+		require.Equal(t, names, uuids(to.await(t, 100)))
+		require.EqualValues(t, 30, failures.Load())
+	})
+}
+
+func TestOrderedTopicWaitsWhileOthersGoOn(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		var up atomic.Bool
+		to := newDestination(func(topic string, _ []*message.Message) error {
+			if topic == "orders" && !up.Load() {
+				return errDown
+			}
+			return nil
+		})
+		config := func(c *relay.Config) {
+			ordered(c)
+			c.Topics = []string{"orders", "other"}
+			c.Subscriber.Backoff = func(int) time.Duration { return never }
+		}
+		stop := run(t, newRelay(t, s, to, config))
+		p := newPublisher(t, s)
+		publish(t, p, "orders", newMessage("1", 0), newMessage("2", 0))
+		to.awaitTries(t, 1)
+		publish(t, p, "other", newMessage("a", 0), newMessage("b", 0))
+		require.Equal(t, []string{"a", "b"}, uuids(to.await(t, 2)))
+
+		// Stopped while it waits, it gives the message back to its place at once.
+		require.NoError(t, stop())
+		eventually(t, func() bool { return countsOf(t, s, "orders") == counts{Bodies: 2, Ready: 2} }, "it is back")
+		up.Store(true)
+		run(t, newRelay(t, s, to, config))
+		require.Equal(t, []string{"1", "2"}, uuids(to.await(t, 4)[2:]))
+	})
+}
+
+func TestWhatIsRefusedForGoodIsDeadWithTheError(t *testing.T) {
+	for name, change := range map[string]func(*relay.Config){"in batches": singly, "ordered": ordered} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, s redistest.Server) {
+				to := newDestination(func(_ string, messages []*message.Message) error {
+					for _, msg := range messages {
+						if msg.UUID == "3" {
+							return fmt.Errorf("%w: %s", errRefused, msg.UUID)
+						}
+					}
+					return nil
+				})
+				all, names := numbered(10, 0)
+				publish(t, newPublisher(t, s), topic, all...)
+				run(t, newRelay(t, s, to, change))
+				require.Equal(t, append(names[:3:3], names[4:]...), uuids(to.await(t, 9)))
+				eventually(t, func() bool { return countsOf(t, s, topic) == counts{Bodies: 1, Dead: 1} }, "one dead message")
+				for _, reason := range reasons(t, s, topic) {
+					require.Equal(t, `refused by the destination: publish to destination topic "orders": the message is too large: 3`, reason)
+				}
+			})
+		})
+	}
+}
+
+// While the messages of a refused batch go one by one, the destination goes down: it is not asked for each.
+func TestDestinationGoesDownWhileARefusedMessageIsLookedFor(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		var tried [][]string // one call after the other
+		to := newDestination(func(_ string, messages []*message.Message) error {
+			var call []string
+			for _, msg := range messages {
+				call = append(call, msg.UUID)
+			}
+			tried = append(tried, call)
+			switch len(tried) {
+			case 1:
+				return errRefused
+			case 3:
+				return errDown
+			}
+			return nil
+		})
+		all, names := numbered(10, 0)
+		publish(t, newPublisher(t, s), topic, all...)
+		stop := run(t, newRelay(t, s, to, singly, func(c *relay.Config) { c.BatchMessages, c.BatchWait = 10, time.Second }))
+		require.ElementsMatch(t, names, uuids(to.await(t, 10)))
+		require.NoError(t, stop())
+		require.Equal(t, [][]string{names, {"0"}, {"1"}}, tried[:3])
+		require.Greater(t, len(tried[3]), 1, "the others were left for later, together")
+	})
+}
+
+func TestMaxDeliveriesOfAMessageCounts(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		to := newDestination(func(string, []*message.Message) error { return errDown })
+		run(t, newRelay(t, s, to))
+		msg := newMessage("order", 0)
+		msg.Metadata.Set(redisdelay.MaxDeliveriesKey, "3")
+		publish(t, newPublisher(t, s), topic, msg)
+		eventually(t, func() bool { return countsOf(t, s, topic) == counts{Bodies: 1, Dead: 1} }, "it is dead")
+		require.Equal(t, 3, to.tries)
+	})
+}
+
+func TestMessagesThatAreThereGoTogether(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		arrived, let := make(chan struct{}, 1), make(chan struct{})
+		to := newDestination(func(string, []*message.Message) error {
+			select {
+			case arrived <- struct{}{}:
+			default:
+			}
+			<-let
+			return nil
+		})
+		run(t, newRelay(t, s, to, singly, func(c *relay.Config) { c.BatchMessages = 20 }))
+		p := newPublisher(t, s)
+		publish(t, p, topic, newMessage("first", 0))
+		wait(t, arrived, "Publish")
+		all, names := numbered(50, 0)
+		publish(t, p, topic, all...)
+		eventually(t, func() bool { return countsOf(t, s, topic).Unack >= 40 }, "all that may be are in hand")
+		close(let)
+		require.Equal(t, append([]string{"first"}, names...), uuids(to.await(t, 51)), "in order")
+		longest := 0
+		for _, call := range to.calls {
+			longest = max(longest, len(call))
+		}
+		require.Greater(t, longest, 1, "what came meanwhile goes together")
+		require.LessOrEqual(t, longest, 20)
+	})
+}
+
+func TestMessagesWaitForOthersToGoWithThem(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		to := newDestination(nil)
+		run(t, newRelay(t, s, to, singly, func(c *relay.Config) { c.BatchMessages, c.BatchWait = 3, never }))
+		p := newPublisher(t, s)
+		for _, uuid := range []string{"1", "2", "3"} {
+			publish(t, p, topic, newMessage(uuid, 0))
+		}
+		to.await(t, 3)
+		require.Equal(t, [][]string{{"1", "2", "3"}}, to.calls)
+
+		shortly := newDestination(nil)
+		run(t, newRelay(t, s, shortly, singly, func(c *relay.Config) {
+			c.Topics, c.BatchWait = []string{"other"}, 20*time.Millisecond
+		}))
+		publish(t, p, "other", newMessage("alone", 0))
+		shortly.await(t, 1)
+	})
+}
+
+// A relay that ends does not wait for a batch to be full.
+func TestStopDoesNotWaitForABatch(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		to := newDestination(nil)
+		stop := run(t, newRelay(t, s, to, singly, func(c *relay.Config) { c.BatchWait = never }))
+		publish(t, newPublisher(t, s), topic, newMessage("alone", 0))
+		eventually(t, func() bool { return countsOf(t, s, topic).Unack == 1 }, "it is in hand")
+		require.NoError(t, stop())
+		if len(to.taken) == 0 { // it had not been handed out
+			run(t, newRelay(t, s, to))
+		}
+		to.await(t, 1)
+	})
+}
+
+func TestBatchIsPublishedByDestinationTopic(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		to := newDestination(nil)
+		all, _ := numbered(10, 0)
+		publish(t, newPublisher(t, s), topic, all...)
+		run(t, newRelay(t, s, to, singly, func(c *relay.Config) {
+			c.DestinationTopic = func(topic string, msg *message.Message) string {
+				return map[bool]string{true: "even", false: "odd"}[msg.UUID[0]%2 == 0] + "-" + topic
+			}
+		}))
+		byTopic := map[string][]string{}
+		for _, got := range to.await(t, 10) {
+			byTopic[got.topic] = append(byTopic[got.topic], got.uuid)
+		}
+		require.Equal(t, map[string][]string{"even-orders": {"0", "2", "4", "6", "8"}, "odd-orders": {"1", "3", "5", "7", "9"}}, byTopic)
+	})
+}
+
+func TestSeveralRelaysPublishEachMessageOnce(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		to := newDestination(nil)
+		for range 3 {
+			run(t, newRelay(t, s, to))
+		}
+		all, names := numbered(300, 20*time.Millisecond)
+		p := newPublisher(t, s)
+		publish(t, p, topic, all...)
+		require.ElementsMatch(t, names, uuids(to.await(t, 300)))
+		eventually(t, func() bool { return countsOf(t, s, topic) == counts{} }, "all is settled")
+		to.await(t, 300)
+	})
+}
+
+func TestPublishThatBlocksDoesNotHoldUpTheEnd(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		arrived, let := make(chan string, 2), make(chan struct{})
+		t.Cleanup(func() { close(let) })
+		blocked := newDestination(func(_ string, messages []*message.Message) error {
+			arrived <- messages[0].Metadata.Get(relay.IDKey)
+			<-let
+			return errDown
+		})
+		heeding := newDestination(func(_ string, messages []*message.Message) error {
+			arrived <- messages[0].Metadata.Get(relay.IDKey)
+			<-messages[0].Context().Done()
+			return messages[0].Context().Err()
+		})
+		short := func(c *relay.Config) {
+			c.Subscriber.CloseTimeout, c.Subscriber.LeaseDuration = 50*time.Millisecond, 200*time.Millisecond
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- newRelay(t, s, blocked, short).Run(ctx) }()
+		publish(t, newPublisher(t, s), topic, newMessage("order", 0))
+		id := wait(t, arrived, "Publish")
+		cancel()
+		require.ErrorIs(t, wait(t, ended, "the end of Run"), relay.ErrStuck)
+
+		stop := run(t, newRelay(t, s, heeding, short))
+		require.Equal(t, id, wait(t, arrived, "Publish"), "it comes again, with the same ID")
+		require.NoError(t, stop(), "it ends with the messages' contexts")
+		to := newDestination(nil)
+		run(t, newRelay(t, s, to))
+		require.Equal(t, id, to.await(t, 1)[0].metadata[relay.IDKey])
+	})
+}
+
+func TestPanicIsAnError(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		var once, mapped sync.Once
+		to := newDestination(func(string, []*message.Message) error {
+			once.Do(func() { panic("odd") })
+			return nil
+		})
+		run(t, newRelay(t, s, to, func(c *relay.Config) {
+			c.DestinationTopic = func(topic string, _ *message.Message) string {
+				mapped.Do(func() { panic("odd too") })
+				return topic
+			}
+		}))
+		publish(t, newPublisher(t, s), topic, newMessage("order", 0))
+		to.await(t, 1)
+	})
+}
+
+func TestTopicsAreFoundWhereNoneAreNamed(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		to := newDestination(nil)
+		p := newPublisher(t, s)
+		publish(t, p, "first", newMessage("a", 0))
+		run(t, newRelay(t, s, to, func(c *relay.Config) { c.Topics = nil }))
+		require.Equal(t, "first", to.await(t, 1)[0].topic)
+		publish(t, p, "second", newMessage("b", 10*time.Millisecond))
+		publish(t, p, "first", newMessage("c", 10*time.Millisecond))
+		to.await(t, 3)
+	})
+}
+
+func TestRedisMayComeLater(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() { _ = client.Close() })
+	s := redistest.Server{Client: client, Prefix: "test"}
+	for name, topics := range map[string][]string{"named": {topic}, "found": nil} {
+		server.Kill()
+		to, logged := newDestination(nil), newLog()
+		r, err := relay.New(relay.Config{
+			Subscriber: redisdelay.SubscriberConfig{Client: client, KeyPrefix: s.Prefix}, Topics: topics, Destination: to,
+		}, logged)
+		require.NoError(t, err)
+		stop := run(t, r)
+		wait(t, logged.errors, "the first failure of "+name)
+		server.Restart()
+		publish(t, newPublisher(t, s), topic, newMessage(name, 0))
+		require.Equal(t, name, to.await(t, 1)[0].uuid)
+		require.NoError(t, stop())
+	}
+}
+
+// log tells of errors.
+type log struct {
+	watermill.NopLogger
+	errors chan string
+}
+
+func newLog() log { return log{errors: make(chan string, 1)} }
+
+func (l log) Error(msg string, _ error, _ watermill.LogFields) {
+	select {
+	case l.errors <- msg:
+	default:
+	}
+}
+
+func (l log) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+func TestHandlersOnARouter(t *testing.T) {
+	for name, change := range map[string]func(*relay.Config){"parallel": singly, "ordered": ordered} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, s redistest.Server) {
+				var tries atomic.Int32
+				to := newDestination(func(_ string, messages []*message.Message) error {
+					switch messages[0].UUID {
+					case "3":
+						return errRefused
+					case "5":
+						if tries.Add(1) < 3 {
+							return errDown
+						}
+					}
+					return nil
+				})
+				router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+				require.NoError(t, err)
+				r := newRelay(t, s, to, change, func(c *relay.Config) { c.Topics = []string{topic, "other"} })
+				require.NoError(t, r.AddHandlers(router))
+				ended := make(chan error, 1)
+				go func() { ended <- router.Run(context.Background()) }()
+				wait(t, router.Running(), "the router")
+				all, names := numbered(10, 0)
+				p := newPublisher(t, s)
+				publish(t, p, topic, all...)
+				publish(t, p, "other", newMessage("x", 0))
+
+				var came []string
+				for _, got := range to.await(t, 10) {
+					require.NotEmpty(t, got.metadata[relay.IDKey])
+					if got.topic == topic {
+						came = append(came, got.uuid)
+					}
+				}
+				want := append(names[:3:3], names[4:]...)
+				if name == "ordered" {
+					require.Equal(t, want, came)
+				} else {
+					require.ElementsMatch(t, want, came)
+				}
+				eventually(t, func() bool { return countsOf(t, s, topic) == counts{Bodies: 1, Dead: 1} }, "one dead message")
+				require.NoError(t, router.Close())
+				require.NoError(t, wait(t, ended, "the router's end"))
+				require.False(t, to.closed)
+			})
+		})
+	}
+}
+
+func TestConfigurationIsCheckedWhole(t *testing.T) {
+	t.Parallel()
+	_, err := relay.New(relay.Config{
+		Subscriber: redisdelay.SubscriberConfig{MaxInFlight: 3, Broadcast: true, LeaseDuration: time.Millisecond},
+		Topics:     []string{"fine", ""},
+		Ordered:    true, Concurrency: 2, BatchMessages: 2, BatchWait: -1,
+	}, nil)
+	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+	for _, field := range []string{
+		"Destination", "Subscriber.MaxInFlight", "Subscriber.Broadcast", "Topics[1]", "Concurrency", "BatchMessages", "BatchWait",
+		"Client", "LeaseDuration",
+	} {
+		require.ErrorContains(t, err, field)
+	}
+	_, err = relay.NewPublisher(relay.PublisherConfig{})
+	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+	require.ErrorContains(t, err, "Destination")
+	require.ErrorContains(t, err, "Delayed")
+
+	_, client := redistest.Embedded(t)
+	r, err := relay.New(relay.Config{Subscriber: redisdelay.SubscriberConfig{Client: client}, Destination: newDestination(nil)}, nil)
+	require.NoError(t, err)
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	require.ErrorIs(t, r.AddHandlers(router), redisdelay.ErrInvalidConfig)
+}
