@@ -2,7 +2,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 30s
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint bench bench-smoke microbench stress fuzz cover
+.PHONY: help test test-brokers lint bench bench-smoke microbench stress fuzz cover
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -13,6 +13,10 @@ test: ## all tests, on a real Redis too, with the race detector
 		go test -race -count=1 -timeout 20m ./... && \
 		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests && \
 		cd tests/components && go test -race -count=1 -timeout 10m ./...'
+
+# Without the race detector, because watermill-amqp has a data race where it reconnects.
+test-brokers: ## the relay with real brokers: Redis Streams, NATS JetStream, RabbitMQ, gochannel
+	@scripts/with-rabbitmq.sh scripts/with-redis.sh sh -c 'cd tests/brokers && go test -count=1 -timeout 15m ./...'
 
 lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
 	@STATICCHECK=$(STATICCHECK) scripts/lint.sh

@@ -1,0 +1,54 @@
+// Package brokers has the tests of the relay with real brokers, each of which the test starts itself. It is a module
+// of its own, so that the library does not get their clients.
+//
+// Messages with all kinds of delays go through relay.Publisher, Redis, and a relay in a process of its own, to a
+// consumer of the broker. In the middle the broker is restarted, and the process is killed. Everything has to
+// arrive as it was sent, nothing early, and no more of it twice than is promised.
+package brokers
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.uber.org/goleak"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// A broker is a message queue to relay to.
+type broker struct {
+	// start starts it for a test; nil if it lives in the process that relays.
+	start func(t *testing.T) server
+
+	newPublisher  func(addr string) (message.Publisher, error)
+	newSubscriber func(addr string) (message.Subscriber, error)
+}
+
+// A server is a running broker. It ends with its test.
+type server interface {
+	addr() string
+	restart(t *testing.T)
+}
+
+var brokers = map[string]broker{
+	"redisstream": redisstreamBroker,
+	"jetstream":   jetstreamBroker,
+	"rabbitmq":    rabbitmqBroker,
+	"gochannel":   {}, // which cannot be had from outside
+}
+
+func TestMain(m *testing.M) {
+	switch role := os.Getenv("REDISDELAY_CHILD"); role {
+	case "":
+		// watermill-amqp leaves it behind when a connection is closed after it was lost.
+		redistest.Main(m, goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp.(*ConnectionWrapper).handleConnectionClose"))
+	case "relay":
+		os.Exit(relayChild())
+	case "gochannel":
+		os.Exit(gochannelChild())
+	default:
+		panic(fmt.Sprintf("no child process has the role %q", role))
+	}
+}
