@@ -12,7 +12,8 @@ test: ## all tests, on a real Redis too, with the race detector
 	@scripts/with-redis.sh sh -c '\
 		go test -race -count=1 -timeout 20m ./... && \
 		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests && \
-		cd tests/components && go test -race -count=1 -timeout 10m ./...'
+		go -C examples/delayed-nats test -race -count=1 -timeout 5m ./... && \
+		go -C tests/components test -race -count=1 -timeout 10m ./...'
 
 # Without the race detector, because watermill-amqp has a data race where it reconnects.
 test-brokers: ## the relay with real brokers: Redis Streams, NATS JetStream, RabbitMQ, gochannel

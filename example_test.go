@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
 // remind publishes a delayed message and handles messages when they are due, until ctx ends.
@@ -301,4 +304,56 @@ func check(err error) {
 	if err != nil {
 		panic(err)
 	}
+}
+
+// giveDelays takes a Publisher to NATS, or to any other queue. It returns one that knows delays, and a relay,
+// whose Run publishes to NATS what is due: here, or in any number of other processes.
+func giveDelays(client redis.UniversalClient, nats message.Publisher, logger watermill.LoggerAdapter) (*relay.Publisher, *relay.Relay, error) {
+	delayed, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, logger)
+	if err != nil {
+		return nil, nil, err
+	}
+	publisher, err := relay.NewPublisher(relay.PublisherConfig{Destination: nats, Delayed: delayed})
+	if err != nil {
+		return nil, nil, err
+	}
+	due, err := relay.New(relay.Config{
+		Subscriber:  redisdelay.SubscriberConfig{Client: client},
+		Topics:      []string{"unpaid-orders"},
+		Destination: nats,
+	}, logger)
+	return publisher, due, err
+}
+
+// A gochannel is in the place of NATS.
+func Example_relay() {
+	client, stop := startRedis()
+	defer stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	nats := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})
+	orders, err := nats.Subscribe(ctx, "unpaid-orders")
+	check(err)
+	publisher, due, err := giveDelays(client, nats, watermill.NopLogger{})
+	check(err)
+	defer publisher.Close()
+
+	var running sync.WaitGroup
+	running.Go(func() { check(due.Run(ctx)) })
+	running.Go(func() {
+		later := message.NewMessage("1", []byte("not paid in time"))
+		redisdelay.DelayFor(later, 50*time.Millisecond)
+		check(publisher.Publish("unpaid-orders", later, message.NewMessage("2", []byte("placed"))))
+	})
+	for range 2 {
+		order := <-orders
+		fmt.Printf("%s, relayed: %v\n", order.Payload, order.Metadata.Get(relay.IDKey) != "")
+		order.Ack()
+	}
+	cancel()
+	running.Wait()
+
+	// Output:
+	// placed, relayed: false
+	// not paid in time, relayed: true
 }

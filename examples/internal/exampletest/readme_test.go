@@ -18,7 +18,11 @@ func TestEveryExampleIsInTheREADME(t *testing.T) {
 	_, section, _ := strings.Cut(string(readme), "\n## Examples\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	for _, program := range programs {
-		name := filepath.Base(filepath.Dir(program))
-		require.Contains(t, section, "\n    go run ./examples/"+name+"\n")
+		dir := filepath.Dir(program)
+		command := "go run ./examples/" + filepath.Base(dir)
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil { // a module of its own
+			command = "go -C examples/" + filepath.Base(dir) + " run ."
+		}
+		require.Contains(t, section, "\n    "+command+"\n")
 	}
 }
