@@ -144,8 +144,10 @@ func TestOrderIsKeptWhereAskedFor(t *testing.T) {
 func TestOrderedTopicWaitsWhileOthersGoOn(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		var up atomic.Bool
+		var failures atomic.Int32
 		to := newDestination(func(topic string, _ []*message.Message) error {
 			if topic == "orders" && !up.Load() {
+				failures.Add(1)
 				return errDown
 			}
 			return nil
@@ -165,6 +167,7 @@ func TestOrderedTopicWaitsWhileOthersGoOn(t *testing.T) {
 		// Stopped while it waits, it gives the message back to its place at once.
 		require.NoError(t, stop())
 		eventually(t, func() bool { return countsOf(t, s, "orders") == counts{Bodies: 2, Ready: 2} }, "it is back")
+		require.EqualValues(t, 1, failures.Load())
 		up.Store(true)
 		run(t, newRelay(t, s, to, config))
 		require.Equal(t, []string{"1", "2"}, uuids(to.await(t, 4)[2:]))
@@ -371,6 +374,38 @@ func TestPublishThatBlocksDoesNotHoldUpTheEnd(t *testing.T) {
 		to := newDestination(nil)
 		run(t, newRelay(t, s, to))
 		require.Equal(t, id, to.await(t, 1)[0].metadata[relay.IDKey])
+	})
+}
+
+// What a relay could not publish before its end is another's by then.
+func TestWhatIsAnothersIsNotPublished(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		arrived, let := make(chan struct{}, 1), make(chan struct{})
+		late := newDestination(func(string, []*message.Message) error {
+			arrived <- struct{}{}
+			<-let
+			return nil
+		})
+		change := func(c *relay.Config) {
+			c.Concurrency, c.BatchMessages = 1, 2
+			c.Subscriber.CloseTimeout, c.Subscriber.LeaseDuration = 50*time.Millisecond, 200*time.Millisecond
+		}
+		all, names := numbered(6, 0)
+		publish(t, newPublisher(t, s), topic, all...)
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- newRelay(t, s, late, change).Run(ctx) }()
+		wait(t, arrived, "Publish")
+		cancel()
+		require.ErrorIs(t, wait(t, ended, "the end of Run"), relay.ErrStuck)
+		close(let)
+		to := newDestination(nil)
+		run(t, newRelay(t, s, to))
+		require.ElementsMatch(t, names, uuids(to.await(t, 6)))
+		late.mu.Lock()
+		defer late.mu.Unlock()
+		require.Equal(t, 1, late.tries)
 	})
 }
 
