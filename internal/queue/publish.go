@@ -39,18 +39,6 @@ func (d Due) encode() string {
 	return millis(d.in)
 }
 
-// Options are a message's own settings, stored apart from its body where scripts can read them.
-type Options struct {
-	MaxDeliveries int // 0: the group's; negative: no limit
-}
-
-func (o Options) encode() string {
-	if o.MaxDeliveries == 0 {
-		return ""
-	}
-	return "max_deliveries:" + strconv.Itoa(max(o.MaxDeliveries, -1))
-}
-
 // Publish takes all the messages into the topic in one atomic step, or none. The publisher numbers
 // its calls of a topic from 1 and has one under way at a time; a number that the topic has seen is
 // taken for a repeat and changes nothing. The messages' IDs are in order.
