@@ -2,10 +2,10 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 30s
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint bench stress fuzz cover
+.PHONY: help test lint bench bench-smoke microbench stress fuzz cover
 
 help: ## show these lines
-	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
 
 # Watermill's own TestReconnect has a data race in it, so that one runs without the detector.
 test: ## all tests, on a real Redis too, with the race detector
@@ -17,7 +17,13 @@ test: ## all tests, on a real Redis too, with the race detector
 lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
 	@STATICCHECK=$(STATICCHECK) scripts/lint.sh
 
-bench: ## all benchmarks
+bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md
+	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -out results'
+
+bench-smoke: ## that every scenario of make bench works, in tiny sizes
+	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -smoke'
+
+microbench: ## the benchmarks of single parts
 	@scripts/with-redis.sh go test -run '^$$' -bench . -benchmem ./...
 
 stress: ## the long tests that look for rare interleavings

@@ -1,17 +1,54 @@
 package redisdelay_test
 
 import (
+	"context"
+	"io"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
 func broadcasting(c *redisdelay.SubscriberConfig) { c.Broadcast = true }
+
+func expiringAfter(d time.Duration) func(*redisdelay.SubscriberConfig) {
+	return func(c *redisdelay.SubscriberConfig) { c.BroadcastExpiry = d }
+}
+
+func TestBroadcastConfigurationIsChecked(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		config redisdelay.SubscriberConfig
+		fault  string // "": none
+	}{
+		"defaults":           {redisdelay.SubscriberConfig{Broadcast: true}, ""},
+		"shortest expiry":    {redisdelay.SubscriberConfig{Broadcast: true, BroadcastExpiry: 2 * time.Minute}, ""},
+		"too short expiry":   {redisdelay.SubscriberConfig{Broadcast: true, BroadcastExpiry: 2*time.Minute - 1}, "BroadcastExpiry is 1m59.999999999s; it has to be at least 2m0s"},
+		"negative expiry":    {redisdelay.SubscriberConfig{Broadcast: true, BroadcastExpiry: -time.Hour}, "BroadcastExpiry is -1h0m0s; it has to be at least 2m0s"},
+		"a group of its own": {redisdelay.SubscriberConfig{Broadcast: true, ConsumerGroup: "g"}, `ConsumerGroup is "g", but with Broadcast each subscription has a group of its own`},
+		"default group":      {redisdelay.SubscriberConfig{Broadcast: true, ConsumerGroup: redisdelay.DefaultConsumerGroup}, `ConsumerGroup is "default"`},
+		// Without Broadcast the expiry has no effect, but nonsense is nonsense.
+		"expiry without Broadcast":           {redisdelay.SubscriberConfig{BroadcastExpiry: time.Hour}, ""},
+		"too short expiry without Broadcast": {redisdelay.SubscriberConfig{BroadcastExpiry: time.Minute}, "BroadcastExpiry is 1m0s; it has to be at least 2m0s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.config.Client = clientOf(t, "127.0.0.1:1")
+			_, err := redisdelay.NewSubscriber(c.config, nil)
+			if c.fault == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+			require.ErrorContains(t, err, c.fault)
+		})
+	}
+}
 
 func TestEveryBroadcastSubscriptionGetsEveryMessage(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
@@ -46,37 +83,215 @@ func TestABroadcastGroupEndsWithItsSubscription(t *testing.T) {
 	})
 }
 
-// The embedded clock moves; the other group's subscription is the scheduler.
-func TestABroadcastGroupOfADeadProcessIsRemoved(t *testing.T) {
-	s := embedded(t)
-	client := s.Client
-	jump(t, s, 0)
-	dead := queue.NewTopic(client, s.Prefix, "t")
-	require.NoError(t, dead.Register(ctx, "broadcast:dead", queue.GroupOptions{Expiry: 5 * time.Minute}))
-	p := newPublisher(t, s)
-	shared, broadcast := subscribe(t, s, "t"), subscribe(t, s, "t", broadcasting)
-	publish(t, p, "t", "for all")
-	require.Equal(t, []string{"for all"}, consume(t, shared, 1))
-	require.Equal(t, []string{"for all"}, consume(t, broadcast, 1))
-	keys := queue.NewKeys(s.Prefix, "t")
-	require.Equal(t, int64(1), client.HLen(ctx, keys.Messages()).Val(), "the dead one holds it")
+func TestTwoSubscribesOfABroadcastSubscriberAreIndependent(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		p := newPublisher(t, s)
+		sub := newSubscriber(t, s, broadcasting)
+		lasting, cancel := context.WithCancel(ctx)
+		defer cancel()
+		one, err := sub.Subscribe(lasting, "t")
+		require.NoError(t, err)
+		two := subscribeTo(t, sub, "t")
+		require.NoError(t, p.Publish("t", text("now"), text("again"), delayed("later", 20*time.Millisecond)))
+		require.Equal(t, []string{"now", "again", "later"}, consume(t, one, 3))
+		require.Equal(t, []string{"now", "again", "later"}, consume(t, two, 3))
 
-	acked := func() bool { return len(client.Keys(ctx, keys.Leases("*")).Val()) == 0 }
-	eventually(t, acked, "before leases expire by the jump")
-	jump(t, s, 4*time.Minute)
-	publish(t, p, "t", "seen") // the living one is in use
-	require.Equal(t, []string{"seen"}, consume(t, shared, 1))
-	require.Equal(t, []string{"seen"}, consume(t, broadcast, 1))
-	eventually(t, acked, "before leases expire by the jump")
-	jump(t, s, 2*time.Minute)
-	channels, err := client.PubSubChannels(ctx, queue.MailboxChannel(s.Prefix, "*")).Result()
+		publish(t, p, "t", "last of one")
+		require.Equal(t, []string{"last of one"}, consume(t, one, 1))
+		msg := receive(t, two)
+		cancel()
+		requireClosed(t, one)
+		keys := queue.NewKeys(s.Prefix, "t")
+		require.Equal(t, []string{deliveryOf(t, msg).Group}, s.Client.HKeys(ctx, keys.Groups()).Val(), "only the other's group is left")
+		require.Equal(t, []string{deliveryOf(t, msg).Group}, s.Client.ZRange(ctx, keys.Idle(), 0, -1).Val())
+		require.True(t, msg.Ack())
+		require.NoError(t, p.Publish("t", text("for two"), delayed("later for two", 20*time.Millisecond)))
+		require.Equal(t, []string{"for two", "later for two"}, consume(t, two, 2))
+	})
+}
+
+// What follows moves the clock of the server. The leases last for longer than that.
+
+// clocked is a server whose clock a test sets ahead.
+type clocked struct {
+	redistest.Server
+	move func(time.Duration)
+}
+
+// onMovedClock runs a test on an embedded server, whose clock stands still but for what the test moves
+// it, and on a real one, whose clock goes on.
+func onMovedClock(t *testing.T, test func(t *testing.T, s clocked)) {
+	t.Helper()
+	t.Parallel()
+	t.Run("embedded", func(t *testing.T) {
+		s := embedded(t)
+		s.Mini.SetTime(serverTime(t, s).Truncate(time.Millisecond)) // as times are rounded up to it
+		test(t, clocked{s, func(d time.Duration) { jump(t, s, d) }})
+	})
+	t.Run("real", func(t *testing.T) {
+		t.Parallel()
+		in := redistest.StartWithClock(t)
+		s := redistest.Server{Client: in.Client(t), Prefix: "test"}
+		t.Cleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
+		var ahead time.Duration
+		test(t, clocked{s, func(d time.Duration) { ahead += d; in.SetClock(ahead) }})
+	})
+}
+
+// look has all processes look at the clock now, as they sleep by their own.
+func (s clocked) look(t *testing.T) {
+	t.Helper()
+	channels, err := s.Client.PubSubChannels(ctx, queue.MailboxChannel(s.Prefix, "*")).Result()
 	require.NoError(t, err)
 	for _, channel := range channels {
-		require.NoError(t, client.Publish(ctx, channel, "*").Err())
+		require.NoError(t, s.Client.Publish(ctx, channel, "*").Err())
 	}
-	eventually(t, func() bool { return !client.HExists(ctx, keys.Groups(), "broadcast:dead").Val() }, "the dead group is removed")
-	eventually(t, func() bool { return client.HLen(ctx, keys.Messages()).Val() == 0 }, "with its messages")
-	require.Equal(t, int64(2), client.HLen(ctx, keys.Groups()).Val())
-	publish(t, p, "t", "after")
-	require.Equal(t, []string{"after"}, consume(t, broadcast, 1))
+}
+
+// subscribeScheduler subscribes the default group, in a process that does the topic's due-time work from
+// now on.
+func (s clocked) subscribeScheduler(t *testing.T) <-chan *message.Message {
+	t.Helper()
+	messages := subscribe(t, s.Server, "t", leaseOf(never))
+	scheduler := queue.NewKeys(s.Prefix, "t").Scheduler()
+	eventually(t, func() bool { return s.Client.HExists(ctx, scheduler, "holder").Val() }, "somebody schedules")
+	return messages
+}
+
+// hasGroup tells whether a group exists.
+func (s clocked) hasGroup(group string) bool {
+	return s.Client.HExists(ctx, queue.NewKeys(s.Prefix, "t").Groups(), group).Val()
+}
+
+// end is when a group is removed if it is not used.
+func (s clocked) end(t *testing.T, group string) time.Time {
+	t.Helper()
+	ms, err := s.Client.ZScore(ctx, queue.NewKeys(s.Prefix, "t").Idle(), group).Result()
+	require.NoError(t, err)
+	return time.UnixMilli(int64(ms))
+}
+
+// A Subscriber that has lost its client cannot remove its group. A scheduler does, BroadcastExpiry after
+// its last sign of life, and not before. A subscription that lives keeps its group.
+func TestABroadcastGroupOutlastsItsProcessForBroadcastExpiry(t *testing.T) {
+	for name, c := range map[string]struct{ config, expiry time.Duration }{
+		"default": {0, 5 * time.Minute},
+		"set":     {7 * time.Minute, 7 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMovedClock(t, func(t *testing.T, s clocked) {
+				scheduling := s.subscribeScheduler(t)
+				ofExpiry := expiringAfter(c.config)
+				living := subscribe(t, s.Server, "t", broadcasting, ofExpiry, leaseOf(never))
+				client := another(t, s.Server)
+				before := serverTime(t, s.Server)
+				dying := subscribe(t, s.Server, "t", broadcasting, ofExpiry, leaseOf(never), through(client), closingWithin(tick))
+				p := newPublisher(t, s.Server)
+				publish(t, p, "t", "for all")
+				group := deliveryOf(t, receive(t, dying)).Group
+				require.False(t, s.end(t, group).Before(before.Add(c.expiry).Truncate(time.Millisecond)))
+				require.False(t, s.end(t, group).After(serverTime(t, s.Server).Add(c.expiry)))
+				require.NoError(t, client.Close(), "with a message in hand")
+				othersGet := func(payload string) {
+					t.Helper()
+					require.Equal(t, []string{payload}, consume(t, scheduling, 1))
+					require.Equal(t, []string{payload}, consume(t, living, 1))
+				}
+				othersGet("for all")
+
+				step := time.Millisecond
+				if s.Mini == nil {
+					step = 30 * time.Second // its clock goes on
+				}
+				require.NoError(t, p.Publish("t", delayed("two steps before", c.expiry-2*step), delayed("one step before", c.expiry-step)))
+				s.move(c.expiry - 2*step)
+				s.look(t)
+				othersGet("two steps before")
+				s.move(step)
+				s.look(t)
+				othersGet("one step before")
+				require.True(t, s.hasGroup(group), "two looks have left it alone")
+				s.move(step)
+				s.look(t)
+				eventually(t, func() bool { return !s.hasGroup(group) }, "the dead one's group is removed")
+				messages := queue.NewKeys(s.Prefix, "t").Messages()
+				eventually(t, func() bool { return s.Client.Exists(ctx, messages).Val() == 0 }, "with all that it held")
+				publish(t, p, "t", "after")
+				othersGet("after")
+			})
+		})
+	}
+}
+
+// A handler that runs for longer than BroadcastExpiry, in a subscription that has no room for more, is no
+// reason to take the group for a dead one's.
+func TestAFullBroadcastSubscriptionKeepsItsGroup(t *testing.T) {
+	const expiry, step = 2 * time.Minute, 80 * time.Second
+	onMovedClock(t, func(t *testing.T, s clocked) {
+		drained(t, s.Server)
+		scheduling := s.subscribeScheduler(t)
+		require.NoError(t, queue.NewTopic(s.Client, s.Prefix, "t").Register(ctx, "dead", queue.GroupOptions{Expiry: expiry}))
+		full := subscribe(t, s.Server, "t", broadcasting, expiringAfter(expiry), leaseOf(never))
+		p := newPublisher(t, s.Server)
+		publish(t, p, "t", "in hand", "waiting")
+		inHand := receive(t, full)
+		group := deliveryOf(t, inHand).Group
+		require.Equal(t, []string{"in hand", "waiting"}, consume(t, scheduling, 2))
+
+		// It says so at its poll, without being woken.
+		s.move(step)
+		now := serverTime(t, s.Server)
+		eventually(t, func() bool { return !s.end(t, group).Before(now.Add(expiry).Truncate(time.Millisecond)) }, "it is still in use")
+		s.move(step)
+		s.look(t)
+		eventually(t, func() bool { return !s.hasGroup("dead") }, "a group is removed that was last used at the same time")
+		require.True(t, s.hasGroup(group))
+
+		publish(t, p, "t", "later")
+		require.True(t, inHand.Ack())
+		require.Equal(t, []string{"waiting", "later"}, consume(t, full, 2))
+		require.Equal(t, []string{"later"}, consume(t, scheduling, 1))
+	})
+}
+
+// What falls due while the group is gone is lost to it, and what waited for it too.
+func TestABroadcastSubscriptionThatWasCutOffForTooLongGoesOn(t *testing.T) {
+	const expiry = 2 * time.Minute
+	onMovedClock(t, func(t *testing.T, s clocked) {
+		drained(t, s.Server)
+		scheduling := s.subscribeScheduler(t)
+		client := another(t, s.Server)
+		claims, network := counter(client, ":claim:"), failing(client, s.Prefix)
+		cutOff := subscribe(t, s.Server, "t", broadcasting, expiringAfter(expiry), leaseOf(never), through(client))
+		p := newPublisher(t, s.Server)
+		publish(t, p, "t", "before")
+		msg := receive(t, cutOff)
+		group := deliveryOf(t, msg).Group
+		require.True(t, msg.Ack())
+		require.Equal(t, []string{"before"}, consume(t, scheduling, 1))
+
+		network.fail(io.EOF)
+		s.look(t)
+		eventually(t, func() bool { return claims.failures() > 0 }, "it is cut off")
+		require.NoError(t, p.Publish("t", text("waiting for it"), delayed("in the gap", 150*time.Second), delayed("after", 270*time.Second)))
+		require.Equal(t, []string{"waiting for it"}, consume(t, scheduling, 1))
+		s.move(140 * time.Second)
+		s.look(t)
+		eventually(t, func() bool { return !s.hasGroup(group) }, "its group is removed")
+		s.move(20 * time.Second)
+		s.look(t)
+		require.Equal(t, []string{"in the gap"}, consume(t, scheduling, 1))
+
+		network.fail(nil)
+		now := serverTime(t, s.Server)
+		s.look(t)
+		eventually(t, func() bool { return s.hasGroup(group) }, "it registers its group again")
+		require.False(t, s.end(t, group).Before(now.Add(expiry).Truncate(time.Millisecond)), "with its expiry")
+		s.move(110 * time.Second)
+		s.look(t)
+		publish(t, p, "t", "new")
+		require.Equal(t, []string{"after", "new"}, consume(t, cutOff, 2))
+		require.Equal(t, []string{"after", "new"}, consume(t, scheduling, 2))
+	})
 }

@@ -14,8 +14,11 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// delivery is a claimed message on its way to the consumer, or with it.
+// delivery is a claimed message on its way to the consumer, or with it. It is the parent of the message's
+// context, which has the values of Subscribe's context and the delivery.
 type delivery struct {
+	context.Context // Subscribe's, without its end
+
 	queue.Leased
 	info     Delivery
 	sequence uint64    // by which deliveries are in order
@@ -24,6 +27,7 @@ type delivery struct {
 	taken    time.Time // by handOut
 	handed   time.Time // to the consumer; zero: not yet
 	limit    int       // deliveries at most; negative: no limit
+	place    int       // in hand
 
 	msg    *message.Message
 	uuid   string // of msg, which is the consumer's to change
@@ -31,10 +35,19 @@ type delivery struct {
 	cancel context.CancelCauseFunc
 }
 
+// Value is context.Context's.
+func (d *delivery) Value(key any) any {
+	if key == (deliveryKey{}) {
+		return d
+	}
+	return d.Context.Value(key)
+}
+
 // newDelivery is made from what a claim brought. s.mu is held.
-func (s *subscription) newDelivery(m queue.Leased, sent time.Time) *delivery {
+func (s *subscription) newDelivery(m queue.Leased, sent, now time.Time) *delivery {
 	d := &delivery{
-		Leased: m,
+		Context: s.values,
+		Leased:  m,
 		info: Delivery{
 			ID:          m.ID,
 			Topic:       s.topic.Name,
@@ -44,16 +57,43 @@ func (s *subscription) newDelivery(m queue.Leased, sent time.Time) *delivery {
 			DueAt:       m.Due,
 		},
 		sequence: s.sequence,
-		claimed:  time.Now(),
+		claimed:  now,
 		deadline: sent.Add(s.config.LeaseDuration),
 		limit:    s.config.MaxDeliveries,
 	}
-	ctx := context.WithValue(s.values, deliveryKey{}, d)
-	d.ctx, d.cancel = context.WithCancelCause(ctx)
+	d.ctx, d.cancel = context.WithCancelCause(d)
 	return d
 }
 
+// hand is the deliveries that the consumer has, or is offered, in no order.
+type hand []*delivery
+
+func (h *hand) add(d *delivery) {
+	d.place = len(*h)
+	*h = append(*h, d)
+}
+
+func (h hand) has(d *delivery) bool {
+	return d.place < len(h) && h[d.place] == d
+}
+
+// remove returns false if the delivery is not in hand.
+func (h *hand) remove(d *delivery) bool {
+	if !h.has(d) {
+		return false
+	}
+	last := len(*h) - 1
+	moved := (*h)[last]
+	(*h)[d.place], moved.place = moved, d.place
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return true
+}
+
 // handOut hands messages to the consumer until the subscription closes.
+//
+// A consumer that takes one message after the other has settled the last when it takes the next. So handOut
+// itself awaits the last message, and only those before it need goroutines.
 func (s *subscription) handOut() {
 	defer func() {
 		s.mu.Lock()
@@ -61,87 +101,119 @@ func (s *subscription) handOut() {
 		s.mu.Unlock()
 		signal(s.kick)
 	}()
+	var last, offered *delivery
 	for {
-		d := s.take()
-		if d == nil {
-			return
+		if last != nil && s.settledNow(last) {
+			last = nil
 		}
-		if err := s.unmarshal(d); err != nil {
-			s.bury(d, err)
+		if offered == nil {
+			if offered = s.take(); offered != nil && !s.unmarshal(offered) {
+				offered = nil
+				continue
+			}
+		}
+		taken := s.offer(last, offered)
+		if taken {
+			if last != nil && !s.settledNow(last) {
+				go s.await(last)
+			}
+			last, offered = offered, nil
 			continue
 		}
 		select {
-		case s.out <- d.msg:
-		case <-d.ctx.Done():
-			continue // its lease was lost
 		case <-s.closing:
-			s.giveBack(d)
+			if offered != nil {
+				s.giveBack(offered)
+			}
+			if last != nil {
+				go s.await(last)
+			}
 			return
+		default:
 		}
-		s.handed(d)
-		if s.config.MaxInFlight > 1 {
-			go s.await(d)
-			continue
-		}
-		select {
-		case <-d.msg.Acked():
-			s.ack(d)
-		case <-d.msg.Nacked():
-			s.nack(d)
-		case <-d.ctx.Done():
-		case <-s.closing:
-			go s.await(d)
-			return
+		if offered != nil && !s.holds(offered) {
+			offered = nil // its lease was lost
 		}
 	}
 }
 
-// take waits for the next message that may be handed out, nil if the subscription closes.
-func (s *subscription) take() *delivery {
-	for {
+// offer offers a message to the consumer, if there is one, and returns true if it was taken; else when it is
+// time to look again: the last message is settled, something can be taken from the buffer, a lease
+// was lost, or the subscription closes.
+func (s *subscription) offer(last, offered *delivery) (taken bool) {
+	var out chan<- *message.Message
+	var msg *message.Message
+	feed := s.feed
+	if offered != nil {
+		out, msg, feed = s.out, offered.msg, nil
 		select {
 		case <-s.closing:
-			return nil
+			return false
 		default:
 		}
-		s.mu.Lock()
-		if len(s.buffer) > 0 && len(s.inHand) < s.config.MaxInFlight && !s.held {
-			d := s.buffer[0]
-			s.buffer[0] = nil
-			s.buffer = s.buffer[1:]
-			d.taken = time.Now()
-			s.inHand[d] = struct{}{}
-			if len(s.buffer) == 0 && s.room < s.config.MaxInFlight {
-				s.room *= 2 // it takes all that it is given
-			}
-			low := len(s.buffer) == 0 || len(s.buffer) == s.pace.prefetch(s.config.MaxInFlight)/2
-			s.mu.Unlock()
-			if low {
-				signal(s.kick)
-			}
-			return d
-		}
-		s.mu.Unlock()
 		select {
-		case <-s.feed:
-		case <-s.closing:
-			return nil
+		case out <- msg:
+			s.handed(offered, offered.taken)
+			return true
+		default:
 		}
 	}
+	over := s.overNow()
+	if offered != nil && !s.holds(offered) {
+		return false
+	}
+	var acked, nacked <-chan struct{}
+	if last != nil {
+		acked, nacked = last.msg.Acked(), last.msg.Nacked()
+	}
+	select {
+	case out <- msg:
+		s.handed(offered, time.Now())
+		return true
+	case <-feed:
+	case <-acked:
+	case <-nacked:
+	case <-over:
+	case <-s.closing:
+	}
+	return false
+}
+
+// take takes the next message that may be handed out, or returns nil.
+func (s *subscription) take() *delivery {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.buffer) == 0 || len(s.inHand) >= s.config.MaxInFlight || s.held || s.isClosing() {
+		return nil
+	}
+	d := s.buffer[0]
+	s.buffer[0] = nil
+	s.buffer = s.buffer[1:]
+	d.taken = time.Now()
+	s.inHand.add(d)
+	if len(s.buffer) == 0 && s.room < s.config.MaxInFlight {
+		s.room *= 2 // it takes all that it is given
+	}
+	if !s.asking && (len(s.buffer) == 0 || s.more && len(s.buffer) <= s.refill) {
+		signal(s.kick)
+	}
+	return d
 }
 
 var errNoMessage = errors.New("the Unmarshaler returned neither a message nor an error")
 
-// unmarshal makes the message that the consumer gets.
-func (s *subscription) unmarshal(d *delivery) error {
+// unmarshal makes the message that the consumer gets. If there is none, it buries the delivery and returns
+// false.
+func (s *subscription) unmarshal(d *delivery) bool {
 	msg, err := s.config.Unmarshaler.Unmarshal(s.topic.Name, d.Body)
+	if err == nil && msg == nil {
+		err = errNoMessage
+	}
 	if err != nil {
-		return err
+		s.bury(d, err)
+		return false
 	}
 	d.Body = nil
-	if msg == nil {
-		return errNoMessage
-	}
 	if msg.Acked() == nil { // it was not made by NewMessage, and could not tell of its Ack
 		made := message.NewMessage(msg.UUID, msg.Payload)
 		made.Metadata = msg.Metadata
@@ -158,26 +230,71 @@ func (s *subscription) unmarshal(d *delivery) error {
 	}
 	msg.SetContext(d.ctx)
 	d.msg, d.uuid = msg, msg.UUID
-	return nil
+	return true
 }
 
 // handed notes that the consumer has the message.
-func (s *subscription) handed(d *delivery) {
+func (s *subscription) handed(d *delivery, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d.handed = time.Now()
+	d.handed = now
 	s.stuck = false
 }
 
-// await waits for the consumer to settle the message.
+// await waits for the consumer to settle the message, or for the end of its delivery.
 func (s *subscription) await(d *delivery) {
+	for {
+		over := s.overNow()
+		if s.settledNow(d) {
+			signal(s.feed)
+			return
+		}
+		select {
+		case <-d.msg.Acked():
+		case <-d.msg.Nacked():
+		case <-over:
+		}
+	}
+}
+
+// settledNow settles the delivery if the consumer has, and returns true if it has ended.
+func (s *subscription) settledNow(d *delivery) bool {
 	select {
 	case <-d.msg.Acked():
 		s.ack(d)
+		return true
+	default:
+	}
+	select {
 	case <-d.msg.Nacked():
 		s.nack(d)
-	case <-d.ctx.Done(): // lost, or closed
+		return true
+	default:
 	}
+	return !s.holds(d)
+}
+
+// holds tells whether a delivery is in hand.
+func (s *subscription) holds(d *delivery) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inHand.has(d)
+}
+
+// overNow is a channel that is closed when a delivery ends that the consumer has not settled: which one is
+// for those who wait to find out.
+func (s *subscription) overNow() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over
+}
+
+// abandon ends a delivery that the consumer has not settled. s.mu is held.
+func (s *subscription) abandon(d *delivery, cause error) {
+	s.inHand.remove(d)
+	d.cancel(cause)
+	close(s.over)
+	s.over = make(chan struct{})
 }
 
 func (s *subscription) ack(d *delivery) {
@@ -248,8 +365,7 @@ func (s *subscription) bury(d *delivery, err error) {
 func (s *subscription) giveBack(d *delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, held := s.inHand[d]; held {
-		delete(s.inHand, d)
+	if s.inHand.remove(d) {
 		s.buffer = slices.Insert(s.buffer, 0, d)
 	}
 }
@@ -257,18 +373,19 @@ func (s *subscription) giveBack(d *delivery) {
 // end ends a delivery, unless it was lost: settle notes the outcome, under s.mu.
 func (s *subscription) end(d *delivery, settle func()) {
 	s.mu.Lock()
-	if _, held := s.inHand[d]; !held {
+	if !s.inHand.remove(d) {
 		s.mu.Unlock()
 		return
 	}
-	delete(s.inHand, d)
 	settle()
 	s.stuck = false
 	s.pace.observe(time.Since(d.taken))
+	urgent := s.urgent()
 	s.mu.Unlock()
 	d.cancel(errSettled)
-	signal(s.kick)
-	signal(s.feed)
+	if urgent {
+		signal(s.kick)
+	}
 }
 
 // pace is how long the consumer takes for a message, by which what is claimed ahead is measured.

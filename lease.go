@@ -17,7 +17,7 @@ func (s *subscription) planExtend(now time.Time) []*delivery {
 	s.nextExtend = now.Add(s.config.LeaseDuration / 3)
 	s.loseExpired(now)
 	var extend []*delivery
-	for d := range s.inHand {
+	for _, d := range slices.Clone(s.inHand) {
 		if !d.handed.IsZero() && s.config.MaxExtension >= 0 {
 			end := d.handed.Add(s.config.LeaseDuration + s.config.MaxExtension)
 			if !now.Before(end) {
@@ -37,8 +37,7 @@ func (s *subscription) planExtend(now time.Time) []*delivery {
 
 // giveUp takes a message from a handler that has run for too long. s.mu is held.
 func (s *subscription) giveUp(d *delivery) {
-	delete(s.inHand, d)
-	d.cancel(ErrLeaseLost)
+	s.abandon(d, ErrLeaseLost)
 	s.tired = append(s.tired, d)
 	s.holdFor(queue.In(0)) // what Backoff says is not known yet
 }
@@ -97,7 +96,7 @@ func (s *subscription) watch() {
 	now := time.Now()
 	s.loseExpired(now)
 	next := now.Add(s.config.LeaseDuration)
-	for d := range s.inHand {
+	for _, d := range s.inHand {
 		if d.deadline.Before(next) {
 			next = d.deadline
 		}
@@ -108,12 +107,7 @@ func (s *subscription) watch() {
 // loseExpired ends the deliveries whose lease was not extended in time, as far as can be told here:
 // they are another's by now, or soon. s.mu is held.
 func (s *subscription) loseExpired(now time.Time) {
-	for d := range s.inHand {
-		if now.After(d.deadline) {
-			s.lose(d)
-		}
-	}
-	for _, d := range slices.Clone(s.buffer) {
+	for _, d := range slices.Concat(s.inHand, s.buffer) {
 		if now.After(d.deadline) {
 			s.lose(d)
 		}
@@ -122,16 +116,15 @@ func (s *subscription) loseExpired(now time.Time) {
 
 // lose ends a delivery whose message is another's now. s.mu is held.
 func (s *subscription) lose(d *delivery) {
-	if _, held := s.inHand[d]; held {
+	if s.inHand.has(d) {
 		s.logger.Info("The lease of a message was lost while its handler ran", watermill.LogFields{
 			"message_id": d.ID,
 		})
 	}
-	delete(s.inHand, d)
 	if i := slices.Index(s.buffer, d); i >= 0 {
 		s.buffer = slices.Delete(s.buffer, i, i+1)
 	}
-	d.cancel(ErrLeaseLost)
+	s.abandon(d, ErrLeaseLost)
 	signal(s.feed)
 	signal(s.kick)
 }

@@ -1,6 +1,7 @@
 package redisdelay
 
 import (
+	"slices"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -32,13 +33,43 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 		x.settlements, s.settled = s.settled, settlements{}
 	}
 
-	if x.empty() && len(x.extend) == 0 && x.claim == nil {
-		x = nil
-	} else {
-		s.asking = true
-		s.watchdog.Reset(s.config.LeaseDuration / 4)
+	s.gathers = false
+	if len(x.extend) == 0 && x.claim == nil {
+		if x.empty() {
+			return nil, s.wakeAt()
+		}
+		if end := s.answered.Add(gather); s.canGather(x.settlements) && now.Before(end) {
+			s.settled, s.gathers = x.settlements, true
+			return nil, end
+		}
 	}
+	s.asking = true
+	s.watchdog.Reset(s.config.LeaseDuration / 4)
 	return x, s.wakeAt()
+}
+
+// gather is how long acks wait for others after an exchange, when that is all there is to say and the
+// consumer has more to do.
+const gather = time.Millisecond
+
+// gathered is how many acks wait for no more.
+const gathered = 256
+
+func (s *subscription) canGather(settled settlements) bool {
+	return len(settled.nacks) == 0 && len(settled.releases) == 0 && len(settled.acks) < gathered &&
+		len(s.inHand)+len(s.buffer) > 0 && !s.isClosing()
+}
+
+// urgent tells whether run is to look at what was settled at once. s.mu is held.
+func (s *subscription) urgent() bool {
+	switch {
+	case s.asking: // it looks when it has the answer
+		return false
+	case s.gathers:
+		return !s.canGather(s.settled)
+	default:
+		return true
+	}
 }
 
 // hoard is how long a claimed message may wait for the consumer. What waits longer goes back, for
@@ -82,6 +113,7 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 	free := min(s.config.MaxInFlight-len(s.inHand), s.room, mostClaimed)
 	prefetch := s.pace.prefetch(min(s.config.MaxInFlight, s.room))
 	limit := free + prefetch - len(s.buffer)
+	s.refill = (free + prefetch) * 3 / 4
 	waitsForSuspect := s.blocked && busy
 	if waitsForSuspect && free > 0 && !now.Before(s.blockedUntil) {
 		// Handlers run for so long that the suspect is taken beside their messages, before all stands
@@ -94,7 +126,7 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 	switch {
 	case woken, poll:
 	case s.blocked && free > 0:
-	case s.more && limit > 0 && len(s.buffer) <= prefetch/2:
+	case s.more && limit > 0 && len(s.buffer) <= s.refill:
 	case !s.waits && free > 0 && len(s.buffer) == 0:
 	default:
 		return nil
@@ -114,10 +146,7 @@ func (s *subscription) suspectHeld() bool {
 	if len(s.inHand)+len(s.buffer) != 1 {
 		return false
 	}
-	for d := range s.inHand {
-		return d.Suspect
-	}
-	return s.buffer[0].Suspect
+	return slices.Concat(s.inHand, s.buffer)[0].Suspect
 }
 
 // mostClaimed is how many messages one claim brings at most.

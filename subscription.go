@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,29 +48,33 @@ type subscription struct {
 
 	mu       sync.Mutex
 	buffer   []*delivery // claimed, not handed out
-	inHand   map[*delivery]struct{}
-	settled  settlements // to be told to Redis
-	woken    bool        // something is ready
-	held     bool        // nothing is handed out before a nacked message is back in its place
-	stuck    bool        // the consumer takes nothing: claiming more would only hoard
-	room     int         // how many messages the consumer seems to take at once
-	handOver bool        // handOut has ended
+	inHand   hand
+	over     chan struct{} // closed, and made anew, when a delivery ends that was not settled
+	settled  settlements   // to be told to Redis
+	woken    bool          // something is ready
+	held     bool          // nothing is handed out before a nacked message is back in its place
+	stuck    bool          // the consumer takes nothing: claiming more would only hoard
+	room     int           // how many messages the consumer seems to take at once
+	handOver bool          // handOut has ended
 	pace     pace
 	sequence uint64
 	asking   bool        // an exchange is under way
+	gathers  bool        // run waits for more acks to go together
+	more     bool        // the last claim left something
+	waits    bool        // the last claim had us noted as waiting
+	refill   int         // with how many messages left in buffer more are claimed
 	watchdog *time.Timer // runs meanwhile
 
 	// What follows is run's alone.
 	id           string
 	address      string
 	claims       uint64       // number of the claim under way, or of the next
-	more         bool         // the last claim left something
-	waits        bool         // the last claim had us noted as waiting
 	blocked      bool         // a suspect is next
 	blockedUntil time.Time    // until when it waits for the subscription to hold nothing else
 	unanswered   *queue.Claim // the last claim, if it had no answer
 	left         bool         // it is closing, and Redis knows
 	tired        []*delivery  // whose handlers ran for too long
+	answered     time.Time    // when the last exchange was over
 	nextPoll     time.Time
 	nextExtend   time.Time
 	outage       bool
@@ -101,7 +106,7 @@ func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic, id 
 		ended:   make(chan struct{}),
 		kick:    make(chan struct{}, 1),
 		feed:    make(chan struct{}, 1),
-		inHand:  map[*delivery]struct{}{},
+		over:    make(chan struct{}),
 		room:    s.config.MaxInFlight,
 		id:      id,
 		claims:  1,
@@ -215,9 +220,8 @@ func (s *subscription) removeBroadcast() {
 func (s *subscription) endHandlers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for d := range s.inHand {
-		delete(s.inHand, d)
-		d.cancel(ErrClosed)
+	for _, d := range slices.Clone(s.inHand) {
+		s.abandon(d, ErrClosed)
 	}
 	signal(s.kick)
 }
@@ -277,6 +281,7 @@ func (s *subscription) perform(x *exchange) bool {
 	}
 	signal(s.feed)
 	s.report(err)
+	s.answered = time.Now()
 	return err == nil
 }
 
@@ -315,10 +320,10 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 			errors.New("bodies are missing"), watermill.LogFields{"messages": claimed.Orphans})
 	}
 	s.claims++
-	s.more, s.waits = claimed.More, claimed.Waits
+	now := time.Now()
 	if c.Limit > 0 {
 		if claimed.Blocked && !s.blocked {
-			s.blockedUntil = time.Now().Add(s.config.LeaseDuration)
+			s.blockedUntil = now.Add(s.config.LeaseDuration)
 		}
 		s.blocked = claimed.Blocked
 	}
@@ -330,14 +335,12 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 		s.nextExtend = time.Time{}
 	}
 	s.unanswered = nil
-	if len(claimed.Messages) == 0 {
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.more, s.waits = claimed.More, claimed.Waits
 	for _, m := range claimed.Messages {
 		s.sequence++
-		s.buffer = append(s.buffer, s.newDelivery(m, sent))
+		s.buffer = append(s.buffer, s.newDelivery(m, sent, now))
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ func notRunning(t *testing.T, maxInFlight int) (s *subscription, now time.Time) 
 func (s *subscription) hold(n int, suspect bool) {
 	for range n {
 		m := queue.Leased{Suspect: suspect}
-		s.inHand[s.newDelivery(m, time.Now())] = struct{}{}
+		s.inHand.add(s.newDelivery(m, time.Now(), time.Now()))
 	}
 }
 
@@ -98,7 +98,7 @@ func TestClaimsFollowWhatTheConsumerTakes(t *testing.T) {
 	require.Equal(t, 100, x.claim.Limit)
 	s.hold(2, false)
 	for range 98 {
-		s.buffer = append(s.buffer, s.newDelivery(queue.Leased{}, now))
+		s.buffer = append(s.buffer, s.newDelivery(queue.Leased{}, now, now))
 	}
 
 	later := now.Add(2 * hoard)
@@ -110,8 +110,8 @@ func TestClaimsFollowWhatTheConsumerTakes(t *testing.T) {
 	require.Equal(t, 2, x.claim.Limit)
 
 	for _, want := range []int{4, 8, 16, 32, 64, 100 - 2} { // it takes all it is given
-		s.buffer = append(s.buffer, s.newDelivery(queue.Leased{}, later))
-		delete(s.inHand, s.take())
+		s.buffer = append(s.buffer, s.newDelivery(queue.Leased{}, later, later))
+		s.inHand.remove(s.take())
 		x, _ = s.plan(later)
 		require.Equal(t, want, x.claim.Limit)
 	}

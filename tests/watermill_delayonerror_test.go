@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -88,23 +89,70 @@ func TestDelayOnErrorAfterADelayOfAnHour(t *testing.T) {
 			first := failing.next(t)
 			inAnHour(first)
 			require.Empty(t, first.metadata.Get(delay.DelayedForKey))
-			handled := first.at
 			for i, interval := range intervals {
 				interval *= time.Minute
 				s.awaitRetry(t)
-				// Watermill writes an instant, so what passed until Redis was told is not waited for again.
-				underWay := time.Since(handled) + time.Millisecond
+				// Watermill cuts the instant to whole seconds, and what that leaves is the most it takes.
+				exactly := min(interval, time.Until((<-failing.instants).Add(time.Second)))
 				now := serverTime(t, s.Client)
 				s.advance(t, interval)
 				again := failing.next(t)
 				require.Equal(t, i+2, again.delivery.Number)
 				require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
 				require.LessOrEqual(t, again.delivery.DueAt.Sub(now), interval)
-				require.GreaterOrEqual(t, again.delivery.DueAt.Sub(now), interval-underWay)
-				handled = again.at
+				require.GreaterOrEqual(t, again.delivery.DueAt.Sub(now), exactly)
 			}
 		})
 	}
+}
+
+// On a real server, whose clock is this machine's plus what the test sets it ahead, the interval begins
+// between the error and the moment at which the server has it.
+func TestDelayOnErrorWaitsForItsIntervalByTheServersClock(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartWithClock(t)
+	client := server.Client(t)
+	expectDrained(t, client, redisdelay.DefaultKeyPrefix)
+	intervals := []time.Duration{1, 2, 4, 5, 5}
+	failing := newFailing(middleware.DelayOnError{
+		InitialInterval: time.Minute, Multiplier: 2, MaxInterval: 5 * time.Minute,
+	}, len(intervals))
+	router := newRouter(t)
+	failing.add(router, "work", newSubscriber(t, client, redisdelay.DefaultKeyPrefix, ofLongLease))
+	start(t, router)
+	publish(t, newPublisher(t, client, redisdelay.DefaultKeyPrefix), "order", 0)
+
+	var ahead time.Duration
+	last := failing.next(t)
+	for i, interval := range intervals {
+		interval *= time.Minute
+		due := awaitRetryDue(t, client)
+		failed, known := last.at.Add(ahead), serverTime(t, client)
+		require.False(t, due.Before(failed.Add(interval)), "early")
+		require.False(t, due.After(known.Add(interval+time.Millisecond)), "late") // rounded up
+		t.Logf("interval %v: due %v after the failure, of which the server knew in at most %v",
+			interval, due.Sub(failed), known.Sub(failed))
+
+		ahead += interval
+		server.SetClock(ahead)
+		lookNow(t, client)
+		last = failing.next(t)
+		require.Equal(t, i+2, last.delivery.Number)
+		require.Equal(t, due, last.delivery.DueAt.UTC())
+	}
+}
+
+// awaitRetryDue waits until the server knows that the message was nacked, and returns when it is due.
+func awaitRetryDue(t testing.TB, client redis.UniversalClient) (due time.Time) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		retries := client.ZRangeWithScores(t.Context(), keys.Retry(redisdelay.DefaultConsumerGroup), 0, -1).Val()
+		if len(retries) == 1 {
+			due = time.UnixMilli(int64(retries[0].Score)).UTC()
+		}
+		return len(retries) == 1
+	}, patience, time.Millisecond)
+	return due
 }
 
 // publishDelayed publishes a message that is due in an hour. due checks that it was.
@@ -370,16 +418,28 @@ func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {
 // failing is a handler that fails so many times, below DelayOnError.
 type failing struct {
 	sightings
+	instants chan time.Time // that DelayOnError wrote
 	onError  middleware.DelayOnError
 	failures int
 }
 
 func newFailing(onError middleware.DelayOnError, failures int) *failing {
-	return &failing{sightings: make(sightings, 100), onError: onError, failures: failures}
+	return &failing{make(sightings, 100), make(chan time.Time, 100), onError, failures}
 }
 
 func (f *failing) add(router *message.Router, name string, subscriber message.Subscriber) {
-	router.AddConsumerHandler(name, topic, subscriber, f.handle).AddMiddleware(f.onError.Middleware)
+	router.AddConsumerHandler(name, topic, subscriber, f.handle).AddMiddleware(f.noteInstant, f.onError.Middleware)
+}
+
+func (f *failing) noteInstant(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		produced, err := next(msg)
+		if err != nil {
+			instant, _ := time.Parse(time.RFC3339, msg.Metadata.Get(delay.DelayedUntilKey))
+			f.instants <- instant
+		}
+		return produced, err
+	}
 }
 
 func (f *failing) handle(msg *message.Message) error {

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 )
 
 // Group is a handle on one consumer group of a topic. It keeps its keys, which every call needs.
@@ -94,36 +95,49 @@ func (c Claim) ReadClaim(call *Call) (Claimed, error) {
 	if len(reply) == 1 {
 		return Claimed{}, ErrUnregistered
 	}
-	if len(reply) < 5 || len(reply)%4 != 1 {
+	if len(reply) != 8 {
 		return Claimed{}, fmt.Errorf("claim: unexpected reply of %d parts", len(reply))
 	}
+	orphans, _ := reply[4].(int64)
 	claimed := Claimed{
 		More:    reply[1] == int64(1),
 		Blocked: reply[2] == int64(1),
 		Waits:   reply[3] == int64(1),
+		Orphans: int(orphans),
 	}
-	orphans, _ := reply[4].(int64)
-	claimed.Orphans = int(orphans)
-	number := strconv.FormatUint(c.Number, 10)
-	for part := reply[5:]; len(part) > 0; part = part[4:] {
-		id, _ := part[0].(string)
-		due, _ := part[1].(string)
-		record, _ := part[2].(string)
-		body, _ := part[3].(string)
+	entries, _ := reply[5].([]any)
+	bodies, _ := reply[6].([]any)
+	records, _ := reply[7].([]any)
+	if len(bodies) != len(entries) || len(records) > 0 && len(records) != len(entries) {
+		return Claimed{}, fmt.Errorf("claim: %d messages with %d bodies and %d records", len(entries), len(bodies), len(records))
+	}
+	if len(entries) == 0 {
+		return claimed, nil
+	}
+	claimed.Messages = make([]Leased, len(entries))
+	token := c.Subscription + ":" + strconv.FormatUint(c.Number, 10)
+	for i := range entries {
+		entry, _ := entries[i].(string)
+		body, _ := bodies[i].(string)
+		id, due, _ := strings.Cut(entry, ":")
 		ms, err := strconv.ParseInt(due, 10, 64)
 		if err != nil {
 			return Claimed{}, fmt.Errorf("claim: message %q is due at %q, not a number", id, due)
 		}
-		m := Leased{
-			ID:    id,
-			Token: c.Subscription + ":" + number + ":" + due,
-			Due:   time.UnixMilli(ms),
-			Body:  []byte(body),
+		m := &claimed.Messages[i]
+		m.ID, m.Token, m.Due, m.Body = id, token+entry[len(id):], time.UnixMilli(ms), bytesOf(body)
+		if len(records) > 0 {
+			record, _ := records[i].(string)
+			m.Deliveries, m.Suspect, m.DelayedFor, _ = parseRecord(record)
 		}
-		m.Deliveries, m.Suspect, m.DelayedFor, _ = parseRecord(record)
-		claimed.Messages = append(claimed.Messages, m)
 	}
 	return claimed, nil
+}
+
+// bytesOf is the text's memory, without a copy. It is only for what a reply holds, which the client has
+// read into a buffer of its own and no one else has.
+func bytesOf(text string) []byte {
+	return unsafe.Slice(unsafe.StringData(text), len(text))
 }
 
 // parseRecord reads what the group knows of a message's deliveries: "count flag delayed_for reason".

@@ -152,7 +152,11 @@ func TestClaimsOfOneMillisecondComeBackInOrder(t *testing.T) {
 		if w.Mini == nil {
 			t.Skip("needs a clock that stands still")
 		}
-		w.publishNow("1", "2", "3", "4", "5", "6")
+		// The order of due times is not that of the ids.
+		w.publish(in("3", 3*time.Millisecond), in("1", time.Millisecond), in("2", 2*time.Millisecond),
+			in("6", 6*time.Millisecond), in("5", 5*time.Millisecond), in("4", 4*time.Millisecond))
+		w.pass(6 * time.Millisecond)
+		w.promoteAll()
 		s := w.sub("a")
 		claimed := held(s.claim(2))
 		claimed = append(claimed, held(s.claim(2))...)

@@ -50,13 +50,7 @@ func (t *Topic) Publish(ctx context.Context, publisher string, number uint64, me
 		for _, g := range groups.Names {
 			keys = append(keys, t.keys.Ready(g), t.keys.Retry(g), t.keys.Waiters(g))
 		}
-		args := make([]any, 0, 4+4*len(messages))
-		args = append(args, groups.Version, number, millis(memory), t.single)
-		for i := range messages {
-			m := &messages[i]
-			args = append(args, m.ID, m.Due.encode(), m.Options.encode(), m.Body)
-		}
-		call := &Call{script: &publishScript, keys: keys, args: args}
+		call := &Call{script: &publishScript, keys: keys, args: t.publishArgs(groups, number, messages)}
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
 		}
@@ -65,6 +59,29 @@ func (t *Topic) Publish(ctx context.Context, publisher string, number uint64, me
 		}
 		return nil
 	})
+}
+
+func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message) []any {
+	args := make([]any, 6, 6+4*len(messages))
+	// Pointers to texts spare each text a header of its own.
+	for i := range messages {
+		args = append(args, &messages[i].ID, messages[i].Body)
+	}
+	runs := 0
+	for i := 0; i < len(messages); runs++ {
+		first := i
+		for i < len(messages) && messages[i].Due == messages[first].Due {
+			i++
+		}
+		args = append(args, i-first, messages[first].Due.encode())
+	}
+	for i := range messages {
+		if options := messages[i].Options.encode(); options != "" {
+			args = append(args, &messages[i].ID, options)
+		}
+	}
+	copy(args, []any{groups.Version, number, millis(memory), t.single, len(messages), runs})
+	return args
 }
 
 // MayBeNow tells whether the message can be due as soon as the server hears of it.

@@ -49,7 +49,13 @@ func Real(t *testing.T, test func(t *testing.T, s Server)) {
 	})
 }
 
-func newServer(t *testing.T, client redis.UniversalClient, mini *miniredis.Miniredis) Server {
+// ForBenchmark is the real Redis as a benchmark sees it.
+func ForBenchmark(b *testing.B) Server {
+	b.Helper()
+	return newServer(b, Client(b), nil)
+}
+
+func newServer(t testing.TB, client redis.UniversalClient, mini *miniredis.Miniredis) Server {
 	s := Server{Client: client, Prefix: uniquePrefix(t), Mini: mini, hooks: new([]func())}
 	// The test may close its client, so what follows has another one.
 	sweeper := client
@@ -69,7 +75,7 @@ func newServer(t *testing.T, client redis.UniversalClient, mini *miniredis.Minir
 
 var notInPrefix = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 
-func uniquePrefix(t *testing.T) string {
+func uniquePrefix(t testing.TB) string {
 	id := make([]byte, 4)
 	_, _ = rand.Read(id) // never fails
 	name := notInPrefix.ReplaceAllString(t.Name(), "-")
@@ -77,7 +83,7 @@ func uniquePrefix(t *testing.T) string {
 }
 
 // deleteKeys deletes every key that begins with prefix.
-func deleteKeys(t *testing.T, client redis.UniversalClient, prefix string) {
+func deleteKeys(t testing.TB, client redis.UniversalClient, prefix string) {
 	ctx := context.Background()
 	var cursor uint64
 	for {

@@ -14,26 +14,6 @@
 local messages, options, refs, unack = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local leases, deliveries = KEYS[5], KEYS[6]
 
--- Forgets the bodies that no group needs any more.
-local function drop(ids)
-  local gone = ids
-  if redis.call('HLEN', refs) > 0 then
-    gone = {}
-    local left = redis.call('HMGET', refs, unpack(ids))
-    for i, id in ipairs(ids) do
-      if left[i] and tonumber(left[i]) > 1 then
-        redis.call('HINCRBY', refs, id, -1)
-      else
-        gone[#gone + 1] = id
-      end
-    end
-    if #gone == 0 then return end
-    redis.call('HDEL', refs, unpack(gone))
-  end
-  redis.call('HDEL', messages, unpack(gone))
-  redis.call('HDEL', options, unpack(gone))
-end
-
 if #ARGV == 0 then
   return 0
 end
@@ -51,14 +31,39 @@ if #mine == 0 then
   return 0
 end
 
--- Reading every key that will be written finds a key of a wrong type before anything is.
+-- Reading every key that will be written finds a key of a wrong type before anything is. What is empty
+-- need not be written.
 redis.call('HLEN', messages)
-redis.call('HLEN', options)
-redis.call('HLEN', refs)
-redis.call('HLEN', deliveries)
+local have_options = redis.call('HLEN', options) > 0
+local have_refs = redis.call('HLEN', refs) > 0
+local have_deliveries = redis.call('HLEN', deliveries) > 0
 
 redis.call('ZREM', unack, unpack(mine))
 redis.call('HDEL', leases, unpack(mine))
-redis.call('HDEL', deliveries, unpack(mine))
-drop(mine)
+if have_deliveries then
+  redis.call('HDEL', deliveries, unpack(mine))
+end
+
+-- The bodies that no group needs any more.
+local gone = mine
+if have_refs then
+  gone = {}
+  local left = redis.call('HMGET', refs, unpack(mine))
+  for i, id in ipairs(mine) do
+    if left[i] and tonumber(left[i]) > 1 then
+      redis.call('HINCRBY', refs, id, -1)
+    else
+      gone[#gone + 1] = id
+    end
+  end
+  if #gone > 0 then
+    redis.call('HDEL', refs, unpack(gone))
+  end
+end
+if #gone > 0 then
+  redis.call('HDEL', messages, unpack(gone))
+  if have_options then
+    redis.call('HDEL', options, unpack(gone))
+  end
+end
 return #mine

@@ -27,10 +27,11 @@
 --
 -- A message whose lease has expired before (flag "s", suspect) is claimed alone, and only by a
 -- subscription that holds nothing else.
--- Returns {"unregistered"} if the group does not exist, else {"ok", left, blocked, waits,
--- orphans, then id, due, record, body for each message}: left is 1 if more is ready; blocked is 1 if
--- a suspect waits for the subscription to be free; waits is 1 if the subscription will be woken;
--- orphans counts ids that had no body and were dropped.
+-- Returns {"unregistered"} if the group does not exist, else {"ok", left, blocked, waits, orphans,
+-- entries, bodies, records}: left is 1 if more is ready; blocked is 1 if a suspect waits for the
+-- subscription to be free; waits is 1 if the subscription will be woken; orphans counts ids that had no
+-- body and were dropped. The rest are lists, with a part for each message; records is empty if no message
+-- of the group has one.
 -- Twice: the same number returns those messages of the first run that are still leased by it.
 
 local groups, messages, ready, unack, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -40,6 +41,7 @@ local busy, lease, slots, address = ARGV[5] == '1', tonumber(ARGV[6]), tonumber(
 local patience, bytes, memory, single = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12] == '1'
 local expiry = ARGV[13]
 local id_length = 26
+local long = string.rep('-', 65)
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -78,51 +80,54 @@ if redis.call('HEXISTS', groups, group) == 0 then
   return {'unregistered'}
 end
 
+local function ids_of(entries)
+  local ids = {}
+  for i, entry in ipairs(entries) do
+    ids[i] = string.sub(entry, 1, id_length)
+  end
+  return ids
+end
+local token = subscription .. ':' .. number -- and ":due", as the entry ends
+
 local last = redis.call('GET', claim)
 if last and limit > 0 and string.match(last, '^%d+') == number then
-  local ids, dues = {}, {}
-  for id, due in string.gmatch(last, ' ([^ :]+):(%d+)') do
-    ids[#ids + 1], dues[#dues + 1] = id, due
+  local entries = {}
+  for entry in string.gmatch(last, ' (%S+)') do
+    entries[#entries + 1] = entry
   end
-  local tokens = redis.call('HMGET', leases, unpack(ids))
-  local reply = {'ok', redis.call('LLEN', ready) > 0 and 1 or 0, 0, 0, 0}
+  local ids = ids_of(entries)
+  local tokens, mine, bodies, records = redis.call('HMGET', leases, unpack(ids)), {}, {}, {}
   for i, id in ipairs(ids) do
-    if tokens[i] == subscription .. ':' .. number .. ':' .. dues[i] then
-      reply[#reply + 1] = id
-      reply[#reply + 1] = dues[i]
-      reply[#reply + 1] = redis.call('HGET', deliveries, id) or ''
-      reply[#reply + 1] = redis.call('HGET', messages, id) or ''
+    if tokens[i] == token .. string.sub(entries[i], id_length + 1) then
+      mine[#mine + 1] = entries[i]
+      bodies[#bodies + 1] = redis.call('HGET', messages, id) or ''
+      records[#records + 1] = redis.call('HGET', deliveries, id) or ''
     end
   end
-  return reply
+  return {'ok', redis.call('LLEN', ready) > 0 and 1 or 0, 0, 0, 0, mine, bodies, records}
 end
 
 -- Reading every key that will be written finds a key of a wrong type before anything is.
-redis.call('HLEN', leases)
+local leased = redis.call('HLEN', leases)
 redis.call('HLEN', scheduler)
 if expiry ~= '' then
   redis.call('ZCARD', idle)
 end
 local waiting = redis.call('ZCARD', waiters)
--- What was claimed or extended within this millisecond is in front.
 local deadline = string.format('%.0f', now + lease)
-local place = redis.call('ZCOUNT', unack, deadline, '(' .. string.format('%.0f', now + lease + 1))
+local latest = redis.call('ZREVRANGEBYSCORE', unack, '(' .. string.format('%.0f', now + lease + 1), deadline,
+  'WITHSCORES', 'LIMIT', 0, 1)
 local left = redis.call('LLEN', ready)
 
 local entries = {}
 if limit > 0 and left > 0 then
   entries = redis.call('LRANGE', ready, 0, limit - 1)
 end
+local ids = ids_of(entries)
 
-local ids = {}
-for i, entry in ipairs(entries) do
-  ids[i] = string.sub(entry, 1, id_length)
-end
-
-local allowed, blocked, records = 0, 0, {}
-if #ids > 0 then
+local allowed, blocked, records = #ids, 0, {}
+if redis.call('HLEN', deliveries) > 0 and #ids > 0 then
   records = redis.call('HMGET', deliveries, unpack(ids))
-  allowed = #ids
   for i = 1, #ids do
     if records[i] and string.match(records[i], '^%d+ (%S+)') == 's' then
       if i > 1 then
@@ -137,38 +142,59 @@ if #ids > 0 then
   end
 end
 
-local reply = {'ok', 0, blocked, 0, 0}
-local scores, tokens, taken = {}, {}, {number}
+-- Leases that end in the same millisecond are kept in order by their ids, which is what Redis does with
+-- equal scores, and by a fraction that grows where an id is not after the one before.
+local before, place, score = '', 0, deadline
+if latest[1] then
+  before, score = latest[1], latest[2]
+  place = (tonumber(score) - now - lease) * 1024
+end
+
+local taken, bodies, taken_records = {}, {}, {}
+local scores, tokens = {}, {}
+-- A small hash or zset is a list that Redis searches from end to end, which would cost more than all else
+-- here. Where one long text comes first it is a table, and stays one for as long as it exists.
+local unfold = leased <= 512 and leased + allowed > 16
+if unfold then
+  scores, tokens = {0, long}, {long, ''}
+end
 local orphans, consumed, size, full = {}, 0, 0, false
 while consumed < allowed and not full do
-  local upto = math.min(consumed + 32, allowed)
-  local bodies = redis.call('HMGET', messages, unpack(ids, consumed + 1, upto))
-  for i, body in ipairs(bodies) do
-    local id = ids[consumed + 1]
+  -- As many as will fit if they are like those so far.
+  local some = 32
+  if size > 0 then
+    some = math.min(math.max(math.floor((bytes - size) / (size / #taken)), 1), 1000)
+  end
+  local found = redis.call('HMGET', messages, unpack(ids, consumed + 1, math.min(consumed + some, allowed)))
+  for _, body in ipairs(found) do
     if body and size > 0 and size + #body > bytes then
       full = true
       break
     end
-    local entry, record = entries[consumed + 1], records[consumed + 1]
     consumed = consumed + 1
+    local id, entry = ids[consumed], entries[consumed]
     if body then
       size = size + #body
-      local due = string.sub(entry, id_length + 2)
-      scores[#scores + 1] = now + lease + math.min(place + #taken - 1, 1023) / 1024
+      if id < before and place < 1023 then
+        place = place + 1
+        score = string.format('%.17g', now + lease + place / 1024)
+      end
+      before = id
+      local n = #taken + 1
+      taken[n], bodies[n] = entry, body
+      if #records > 0 then
+        taken_records[n] = records[consumed] or ''
+      end
+      scores[#scores + 1] = score
       scores[#scores + 1] = id
       tokens[#tokens + 1] = id
-      tokens[#tokens + 1] = subscription .. ':' .. number .. ':' .. due
-      taken[#taken + 1] = entry
-      reply[#reply + 1] = id
-      reply[#reply + 1] = due
-      reply[#reply + 1] = record or ''
-      reply[#reply + 1] = body
+      tokens[#tokens + 1] = token .. string.sub(entry, id_length + 1)
     else
       orphans[#orphans + 1] = id
     end
   end
 end
-reply[5] = #orphans
+local reply = {'ok', 0, blocked, 0, #orphans, taken, bodies, taken_records}
 
 -- The first write is a deletion: at maxmemory a claim still works.
 if consumed > 0 then
@@ -183,10 +209,14 @@ end
 if expiry ~= '' then
   redis.call('ZADD', idle, now + expiry, group)
 end
-if #tokens > 0 then
+if #taken > 0 then
   redis.call('ZADD', unack, unpack(scores))
   redis.call('HSET', leases, unpack(tokens))
-  redis.call('SET', claim, table.concat(taken, ' '), 'PX', memory)
+  if unfold then
+    redis.call('ZREM', unack, long)
+    redis.call('HDEL', leases, long)
+  end
+  redis.call('SET', claim, number .. ' ' .. table.concat(taken, ' '), 'PX', memory)
   schedule(now + lease)
 end
 if limit == 0 then
@@ -197,7 +227,7 @@ if left > 0 then
   if waiting > 0 then
     wake(waiters, 1)
   end
-elseif #taken - 1 < slots then
+elseif #taken < slots then
   redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
   redis.call('ZADD', waiters, now + patience, address)
   reply[4] = 1

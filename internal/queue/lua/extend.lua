@@ -22,9 +22,15 @@ for i = 2, #ARGV, 2 do
   ids[#ids + 1] = ARGV[i]
 end
 local held, scores, lost = redis.call('HMGET', leases, unpack(ids)), {}, {}
+local before, place, score = '', 0, string.format('%.0f', now + lease)
 for i, id in ipairs(ids) do
   if held[i] == ARGV[i * 2 + 1] then
-    scores[#scores + 1] = now + lease + (i - 1) / 1024
+    if id < before then -- the fraction keeps the order, as in claim
+      place = place + 1
+      score = string.format('%.17g', now + lease + place / 1024)
+    end
+    before = id
+    scores[#scores + 1] = score
     scores[#scores + 1] = id
   else
     lost[#lost + 1] = id

@@ -54,10 +54,10 @@ local function wake(waiters, n)
   end
 end
 
--- Calls a variadic command in chunks that Lua can unpack.
-local function each(command, key, list)
-  for i = 1, #list, 1000 do
-    redis.call(command, key, unpack(list, i, math.min(i + 999, #list)))
+-- Calls a variadic command with list from first to last, in chunks that Lua can unpack.
+local function each(command, key, list, first, last)
+  for i = first, last, 1000 do
+    redis.call(command, key, unpack(list, i, math.min(i + 999, last)))
   end
 end
 
@@ -117,7 +117,7 @@ redis.call('HLEN', refs)
 local unused = redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES')
 
 -- The first write is a deletion: at maxmemory promotion still works.
-local moved = 0
+local moved = cut_due and 0 or #fresh / 2
 while moves(fresh, moved * 2 + 1) do
   moved = moved + 1
 end
@@ -132,7 +132,7 @@ if moved > 0 and groups > 1 then
     counts[i * 2 - 1] = fresh[i * 2 - 1]
     counts[i * 2] = groups
   end
-  each('HSET', refs, counts)
+  each('HSET', refs, counts, 1, #counts)
 end
 
 local event, expired, purge
@@ -151,26 +151,30 @@ for g = 1, groups do
   local again = retries[g]
 
   local merged, f, r = {}, 1, 1
-  while true do
-    local has_fresh, has_retry = f <= moved * 2, moves(again, r)
-    local list, i
-    if has_fresh and has_retry then
-      local fd, rd = tonumber(fresh[f + 1]), tonumber(again[r + 1])
-      has_retry = rd < fd or (rd == fd and again[r] < fresh[f])
+  local last_score, suffix
+  local function push(list, i)
+    if list[i + 1] ~= last_score then
+      last_score = list[i + 1]
+      suffix = ':' .. string.format('%.0f', tonumber(last_score))
     end
-    if has_retry then
-      list, i = again, r
-      r = r + 2
-    elseif has_fresh then
-      list, i = fresh, f
+    merged[#merged + 1] = list[i] .. suffix
+  end
+  while moves(again, r) do
+    local due = tonumber(again[r + 1])
+    while f <= moved * 2 do
+      local fresh_due = tonumber(fresh[f + 1])
+      if due < fresh_due or (due == fresh_due and again[r] < fresh[f]) then break end
+      push(fresh, f)
       f = f + 2
-    else
-      break
     end
-    merged[#merged + 1] = list[i] .. ':' .. string.format('%.0f', tonumber(list[i + 1]))
+    push(again, r)
+    r = r + 2
+  end
+  for i = f, moved * 2, 2 do
+    push(fresh, i)
   end
   if #merged > 0 then
-    each('RPUSH', ready, merged)
+    each('RPUSH', ready, merged, 1, #merged)
     if r > 1 then
       redis.call('ZREMRANGEBYRANK', retry, 0, (r - 1) / 2 - 1)
     end

@@ -15,11 +15,13 @@
 --       2 number     of this call, counted by the publisher
 --       3 memory     how long the number is remembered, ms
 --       4 single     "1" if PUBLISH counts every receiver (not on a cluster)
---       then for each message:
---         id
+--       5 n          messages
+--       6 runs       of messages with the same due
+--       then for each message: id, body
+--       then for each run:
+--         count      of messages
 --         due        ms from now, or "@" and an instant in ms
---         options    "" for none
---         body
+--       then for each message that has options: id, options
 --
 -- A message that is due goes straight to the groups' ready lists, unless something older is due
 -- and not yet moved: then it queues behind it in pending, as does everything while there is no group.
@@ -29,7 +31,11 @@
 local meta, messages, pending, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local refs, scheduler, publisher = KEYS[5], KEYS[6], KEYS[7]
 local version, number, memory, single = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
+local n, runs = tonumber(ARGV[5]), tonumber(ARGV[6])
 local groups = (#KEYS - 7) / 3
+-- Where in ARGV the runs and the options begin.
+local first_run = 7 + n * 2
+local first_option = first_run + runs * 2
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -65,10 +71,10 @@ local function wake(waiters, n)
   end
 end
 
--- Calls a variadic command in chunks that Lua can unpack.
-local function each(command, key, list)
-  for i = 1, #list, 1000 do
-    redis.call(command, key, unpack(list, i, math.min(i + 999, #list)))
+-- Calls a variadic command with list from first to last, in chunks that Lua can unpack.
+local function each(command, key, list, first, last)
+  for i = first, last, 1000 do
+    redis.call(command, key, unpack(list, i, math.min(i + 999, last)))
   end
 end
 
@@ -80,9 +86,11 @@ if last and tonumber(last) >= tonumber(number) then
   return 'repeated'
 end
 
--- Reading every key that will be written finds a key of a wrong type before anything is.
-redis.call('HLEN', messages)
-redis.call('HLEN', options)
+-- Reading every key that will be written finds a key of a wrong type before anything is; messages is the
+-- first to be written.
+if first_option <= #ARGV then
+  redis.call('HLEN', options)
+end
 redis.call('HLEN', scheduler)
 if groups > 1 then
   redis.call('HLEN', refs)
@@ -100,51 +108,51 @@ for g = 1, groups do
   end
 end
 
+each('HSET', messages, ARGV, 7, first_run - 1)
+each('HSET', options, ARGV, first_option, #ARGV)
 redis.call('SET', publisher, number, 'PX', memory)
 
-local bodies, delayed, ready_now, opts, counts = {}, {}, {}, {}, {}
+local delayed, ready_now, counts = {}, {}, {}
 local next_due
-for i = 5, #ARGV, 4 do
-  local id, spec = ARGV[i], ARGV[i + 1]
+local at = 7 -- in ARGV, of the next id
+for r = first_run, first_option - 1, 2 do
+  local count, spec = tonumber(ARGV[r]), ARGV[r + 1]
   local due
   if string.sub(spec, 1, 1) == '@' then
-    due = tonumber(string.sub(spec, 2))
+    due = math.max(tonumber(string.sub(spec, 2)), now)
   elseif spec == '0' then
     due = now
   else
     due = now_up + tonumber(spec)
   end
-  if due < now then
-    due = now
-  end
-  if ARGV[i + 2] ~= '' then
-    opts[#opts + 1] = id
-    opts[#opts + 1] = ARGV[i + 2]
-  end
-  bodies[#bodies + 1] = id
-  bodies[#bodies + 1] = ARGV[i + 3]
+  local score = string.format('%.0f', due)
+  local stop = at + count * 2
   if direct and due == now then
-    ready_now[#ready_now + 1] = id .. ':' .. string.format('%.0f', due)
-    if groups > 1 then
-      counts[#counts + 1] = id
-      counts[#counts + 1] = groups
+    local suffix = ':' .. score
+    for i = at, stop - 1, 2 do
+      ready_now[#ready_now + 1] = ARGV[i] .. suffix
+      if groups > 1 then
+        counts[#counts + 1] = ARGV[i]
+        counts[#counts + 1] = groups
+      end
     end
   else
-    delayed[#delayed + 1] = string.format('%.0f', due)
-    delayed[#delayed + 1] = id
+    for i = at, stop - 1, 2 do
+      delayed[#delayed + 1] = score
+      delayed[#delayed + 1] = ARGV[i]
+    end
     if not next_due or due < next_due then
       next_due = due
     end
   end
+  at = stop
 end
 
-each('HSET', messages, bodies)
-each('HSET', options, opts)
-each('ZADD', pending, delayed)
-each('HSET', refs, counts)
+each('ZADD', pending, delayed, 1, #delayed)
+each('HSET', refs, counts, 1, #counts)
 if #ready_now > 0 then
   for g = 1, groups do
-    each('RPUSH', KEYS[5 + g * 3], ready_now)
+    each('RPUSH', KEYS[5 + g * 3], ready_now, 1, #ready_now)
     if waiting[g] > 0 then
       wake(KEYS[7 + g * 3], math.min(#ready_now, 64))
     end

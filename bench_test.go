@@ -1,0 +1,140 @@
+package redisdelay_test
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// usual is a message of 100 bytes with one pair of metadata.
+func usual() *message.Message {
+	msg := message.NewMessage(watermill.NewUUID(), message.Payload(strings.Repeat("x", 100)))
+	msg.Metadata.Set("kind", "order")
+	return msg
+}
+
+// BenchmarkPublish publishes on a real server. An op is a message. With concurrent callers their number is
+// 16 times that of -cpu.
+func BenchmarkPublish(b *testing.B) {
+	for _, delay := range []string{"", "1h"} {
+		name := "now"
+		if delay != "" {
+			name = "delayed"
+		}
+		b.Run(name+"/callers", func(b *testing.B) {
+			p, client := benchPublisher(b)
+			b.ReportAllocs()
+			defer reportServer(b, client)()
+			b.SetParallelism(16)
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					msg := usual()
+					if delay != "" {
+						msg.Metadata.Set(redisdelay.DelayKey, delay)
+					}
+					if err := p.Publish("topic", msg); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		})
+		for _, size := range []int{1, 100} {
+			b.Run(fmt.Sprintf("%s/batch=%d", name, size), func(b *testing.B) {
+				p, client := benchPublisher(b)
+				b.ReportAllocs()
+				defer reportServer(b, client)()
+				for left := b.N; left > 0; left -= size {
+					messages := make([]*message.Message, min(size, left))
+					for i := range messages {
+						messages[i] = usual()
+						if delay != "" {
+							messages[i].Metadata.Set(redisdelay.DelayKey, delay)
+						}
+					}
+					require.NoError(b, p.Publish("topic", messages...))
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkConsume has a consumer ack what is ready on a real server. An op is a message.
+func BenchmarkConsume(b *testing.B) {
+	for _, inFlight := range []int{1, 16, 256} {
+		b.Run(fmt.Sprintf("inflight=%d", inFlight), func(b *testing.B) {
+			s := redistest.ForBenchmark(b)
+			sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+				Client: s.Client, KeyPrefix: s.Prefix, MaxInFlight: inFlight,
+			}, nil)
+			require.NoError(b, err)
+			defer func() { require.NoError(b, sub.Close()) }()
+			require.NoError(b, sub.SubscribeInitialize("topic"))
+			p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
+			require.NoError(b, err)
+			for left := b.N; left > 0; left -= 1000 {
+				messages := make([]*message.Message, min(1000, left))
+				for i := range messages {
+					messages[i] = usual()
+				}
+				require.NoError(b, p.Publish("topic", messages...))
+			}
+
+			b.ReportAllocs()
+			defer reportServer(b, s.Client)()
+			b.ResetTimer()
+			out, err := sub.Subscribe(ctx, "topic")
+			require.NoError(b, err)
+			for range b.N {
+				(<-out).Ack()
+			}
+			b.StopTimer()
+		})
+	}
+}
+
+// reportServer reports what the server's process has spent from now until the returned function is called.
+// Nothing else may use the server meanwhile.
+func reportServer(b *testing.B, client redis.UniversalClient) func() {
+	before := serverCPU(b, client)
+	return func() {
+		b.ReportMetric((serverCPU(b, client)-before)*1e6/float64(b.N), "redis-us/op")
+	}
+}
+
+// serverCPU is the seconds that the server's process has run.
+func serverCPU(b *testing.B, client redis.UniversalClient) float64 {
+	b.Helper()
+	info, err := client.Info(ctx, "cpu").Result()
+	require.NoError(b, err)
+	seconds := 0.0
+	for _, m := range regexp.MustCompile(`(?m)^used_cpu_(?:sys|user):(\S+)`).FindAllStringSubmatch(info, -1) {
+		s, err := strconv.ParseFloat(m[1], 64)
+		require.NoError(b, err)
+		seconds += s
+	}
+	return seconds
+}
+
+func benchPublisher(b *testing.B) (*redisdelay.Publisher, redis.UniversalClient) {
+	b.Helper()
+	s := redistest.ForBenchmark(b)
+	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
+	require.NoError(b, err)
+	require.NoError(b, sub.SubscribeInitialize("topic"))
+	require.NoError(b, sub.Close())
+	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, p.Close()) })
+	return p, s.Client
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+)
+
+// env is what all scenarios run in.
+type env struct {
+	server  *server
+	smoke   bool
+	rounds  int
+	systems *regexp.Regexp
+	sent    atomic.Int64 // commands that clients sent so far
+	topics  int          // that were named so far
+}
+
+// size is a number of messages or the like, or with -smoke a small one.
+func (e *env) size(n int) int {
+	if e.smoke {
+		return min(n, max(n/200, 100))
+	}
+	return n
+}
+
+// topic is the name of a topic that was not used yet.
+func (e *env) topic() string {
+	e.topics++
+	return fmt.Sprintf("bench%d", e.topics)
+}
+
+// scenario is something to measure, the same with several systems or in several ways.
+type scenario struct {
+	name   string // what -run chooses by
+	title  string
+	about  string // what is done, for the report
+	trials []trial
+
+	// once tells that a single round is enough, because the trials are long, or take many samples.
+	once bool
+
+	// setup, if any, prepares the server for all rounds. Without one the server is emptied before
+	// each trial.
+	setup func(e *env) error
+
+	// targets says what was aimed at, and what came out.
+	targets func(r results) []target
+}
+
+// trial is one row of a scenario: what one system does, in one way. run is one round of it.
+type trial struct {
+	system string
+	what   string
+	run    func(e *env) (figures, error)
+}
+
+// key names a trial among those of its scenario.
+func (t trial) key() string { return t.system + ": " + t.what }
+
+// figures are what was measured, by column.
+type figures map[column]float64
+
+// results are the medians of all rounds, by the keys of the trials.
+type results map[string]figures
+
+// get is a figure, or NaN if it was not measured.
+func (r results) get(t trial, c column) float64 {
+	if f, ok := r[t.key()][c]; ok {
+		return f
+	}
+	return math.NaN()
+}
+
+// run runs all trials once, then all again, and so on, so that a noisy minute of the machine hits them all.
+func (s scenario) run(e *env) (results, error) {
+	if err := e.server.admin.FlushAll(ctx).Err(); err != nil {
+		return nil, err
+	}
+	if s.setup != nil {
+		if err := s.setup(e); err != nil {
+			return nil, fmt.Errorf("setup: %w", err)
+		}
+	}
+	rounds := e.rounds
+	if s.once {
+		rounds = 1
+	}
+	all := map[string][]figures{}
+	for round := range rounds {
+		for _, t := range s.trials {
+			if !e.systems.MatchString(t.system) {
+				continue
+			}
+			if s.setup == nil {
+				if err := e.server.admin.FlushAll(ctx).Err(); err != nil {
+					return nil, err
+				}
+			}
+			found, err := t.run(e)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", t.key(), err)
+			}
+			fmt.Fprintf(os.Stderr, "%s %d/%d  %s  %s\n", s.name, round+1, rounds, t.key(), found)
+			all[t.key()] = append(all[t.key()], found)
+		}
+	}
+	medians := results{}
+	for key, rounds := range all {
+		medians[key] = median(rounds)
+	}
+	return medians, nil
+}
+
+// median takes the median of each figure by itself.
+func median(rounds []figures) figures {
+	m := figures{}
+	for c := range rounds[0] {
+		var values []float64
+		for _, f := range rounds {
+			values = append(values, f[c])
+		}
+		slices.Sort(values)
+		m[c] = (values[(len(values)-1)/2] + values[len(values)/2]) / 2
+	}
+	return m
+}
+
+func (f figures) String() string {
+	var text []string
+	for _, c := range columns {
+		if value, ok := f[c]; ok {
+			text = append(text, fmt.Sprintf("%s %s", c, number(value)))
+		}
+	}
+	return strings.Join(text, ", ")
+}
+
+// target is a figure that is aimed at.
+type target struct {
+	what   string
+	least  bool // limit is the least that is wanted, else the most
+	limit  float64
+	figure float64
+}
+
+func atLeast(limit float64, what string, figure float64) target {
+	return target{what: what, least: true, limit: limit, figure: figure}
+}
+
+func atMost(limit float64, what string, figure float64) target {
+	return target{what: what, limit: limit, figure: figure}
+}
+
+// verdict is "met" or "missed", or "-" if the figure was not measured.
+func (t target) verdict() string {
+	switch {
+	case math.IsNaN(t.figure):
+		return "-"
+	case t.least == (t.figure > t.limit), t.figure == t.limit:
+		return "met"
+	}
+	return "missed"
+}

@@ -1,0 +1,104 @@
+package queue_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// BenchmarkScripts takes messages through their life, a batch at a time, on a real server that nothing else
+// uses. An op is a message; each transition reports what the server's only thread spent on it, as INFO
+// commandstats has it.
+func BenchmarkScripts(b *testing.B) {
+	for _, size := range []int{1, 16, 100, 500} {
+		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) { benchmarkScripts(b, size) })
+	}
+}
+
+func benchmarkScripts(b *testing.B, size int) {
+	s := redistest.ForBenchmark(b)
+	w := newWorld(b, s, "topic", "group")
+	group := w.topic.Group("group")
+	body := []byte(strings.Repeat("x", 128))
+	publisher, subscription := queue.Token(), queue.Token()
+	spent := map[string]float64{}
+	measure := func(transition string, f func()) {
+		before := evalMicros(b, s.Client)
+		f()
+		spent[transition] += evalMicros(b, s.Client) - before
+	}
+	number := uint64(0)
+	publish := func(due queue.Due) {
+		number++
+		messages := make([]queue.Message, size)
+		for i := range messages {
+			id, err := w.ids.Next(time.Now())
+			require.NoError(b, err)
+			messages[i] = queue.Message{ID: id, Due: due, Body: body}
+		}
+		require.NoError(b, w.topic.Publish(ctx, publisher, number, messages))
+	}
+	claim := queue.Claim{Subscription: subscription, Limit: size, Lease: time.Minute, Bytes: 4 << 20,
+		Address: "mailbox|1", Patience: time.Minute, Slots: size}
+	take := func() []*queue.Leased {
+		claim.Number++
+		call := group.ClaimCall(claim)
+		require.NoError(b, queue.Do(ctx, s.Client, call))
+		claimed, err := claim.ReadClaim(call)
+		require.NoError(b, err)
+		require.Len(b, claimed.Messages, size)
+		var leased []*queue.Leased
+		for i := range claimed.Messages {
+			leased = append(leased, &claimed.Messages[i])
+		}
+		return leased
+	}
+
+	done := 0
+	for b.Loop() {
+		done += 2 * size
+		measure("publish", func() { publish(queue.In(0)) })
+		var leased []*queue.Leased
+		measure("claim", func() { leased = take() })
+		measure("ack", func() { require.NoError(b, queue.Do(ctx, s.Client, group.AckCalls(leased)...)) })
+
+		measure("publish-delayed", func() { publish(queue.In(time.Millisecond)) })
+		time.Sleep(2 * time.Millisecond)
+		for w.llen(w.keys.Ready("group")) < size {
+			measure("promote", func() {
+				groups, err := w.topic.Groups(ctx)
+				require.NoError(b, err)
+				require.NoError(b, queue.Do(ctx, s.Client, w.topic.PromoteCall(groups, "mailbox|2", time.Minute)))
+			})
+		}
+		require.NoError(b, queue.Do(ctx, s.Client, group.AckCalls(take())...))
+	}
+	b.ReportMetric(0, "ns/op")
+	for transition, us := range spent {
+		b.ReportMetric(us/float64(done/2), transition+"-us/msg")
+	}
+}
+
+func (w *world) llen(key string) int {
+	n, err := w.Client.LLen(ctx, key).Result()
+	require.NoError(w.t, err)
+	return int(n)
+}
+
+// evalMicros is what the server has spent on scripts since it started.
+func evalMicros(b *testing.B, client redis.UniversalClient) float64 {
+	b.Helper()
+	info, err := client.Info(ctx, "commandstats").Result()
+	require.NoError(b, err)
+	_, after, _ := strings.Cut(info, "cmdstat_evalsha:")
+	var calls, us float64
+	_, _ = fmt.Sscanf(after, "calls=%f,usec=%f", &calls, &us)
+	return us
+}

@@ -1,0 +1,94 @@
+package tests
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+func init() { children["broadcast consumer"] = broadcastChild }
+
+const broadcastExpiry = 2 * time.Minute
+
+func ofBroadcast(c *redisdelay.SubscriberConfig) {
+	c.Broadcast = true
+	c.BroadcastExpiry = broadcastExpiry
+}
+
+// broadcastChild says which group it is, and keeps its first message in hand.
+func broadcastChild() int {
+	msg := <-childSubscribe(ofBroadcast)
+	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+	fmt.Println(delivery.Group)
+	select {}
+}
+
+// The lease of what the killed process had in hand runs out long before: that is no sign of life.
+func TestGroupOfAKilledBroadcastProcessIsRemovedWhenItsTimeHasCome(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartWithClock(t)
+	client := server.Client(t)
+	t.Cleanup(func() { queuetest.Check(t, client, redisdelay.DefaultKeyPrefix) })
+	hasGroup := func(group string) bool { return client.HExists(t.Context(), keys.Groups(), group).Val() }
+	subscriptions := []<-chan *message.Message{
+		subscribe(t, client, redisdelay.DefaultKeyPrefix, ofLongLease),
+		subscribe(t, client, redisdelay.DefaultKeyPrefix, func(c *redisdelay.SubscriberConfig) {
+			ofBroadcast(c)
+			ofLongLease(c)
+		}),
+	}
+	livingGet := func(uuid string) {
+		t.Helper()
+		for _, messages := range subscriptions {
+			msg, _ := receive(t, messages)
+			require.Equal(t, uuid, msg.UUID)
+			msg.Ack()
+		}
+	}
+
+	child := startChild(t, server, "broadcast consumer")
+	require.Eventually(t, func() bool {
+		return client.HLen(t.Context(), keys.Groups()).Val() == int64(len(subscriptions)+1)
+	}, patience, time.Millisecond)
+	publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
+	publish(t, publisher, "in hand", 0)
+	group := child.line()
+	publish(t, publisher, "waiting", 0)
+	livingGet("in hand")
+	livingGet("waiting")
+	child.kill()
+	awaitGone(t, client, "broadcast consumer")
+
+	publish(t, publisher, "meanwhile", broadcastExpiry/2)
+	server.SetClock(broadcastExpiry / 2)
+	lookNow(t, client)
+	livingGet("meanwhile")
+	require.True(t, hasGroup(group))
+	require.EqualValues(t, 3, client.HLen(t.Context(), keys.Messages()).Val(), "it has not acked any")
+
+	server.SetClock(broadcastExpiry)
+	lookNow(t, client)
+	require.Eventually(t, func() bool { return !hasGroup(group) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return !exists(t, client, keys.Messages()) }, patience, time.Millisecond)
+	publish(t, publisher, "after", 0)
+	livingGet("after")
+}
+
+// lookNow has all processes look at the server's clock, as they sleep by clocks of their own.
+func lookNow(t testing.TB, client redis.UniversalClient) {
+	t.Helper()
+	mailboxes, err := client.PubSubChannels(t.Context(), queue.MailboxChannel(redisdelay.DefaultKeyPrefix, "*")).Result()
+	require.NoError(t, err)
+	for _, mailbox := range mailboxes {
+		require.NoError(t, client.Publish(t.Context(), mailbox, "*").Err())
+	}
+}
