@@ -36,8 +36,8 @@ type Turn struct {
 // ReadTurn reads its result. The groups are from Groups.
 func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Duration) *Call {
 	k := t.keys
-	keys := make([]string, 0, 6+5*len(groups.Names))
-	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle())
+	keys := make([]string, 0, 8+5*len(groups.Names))
+	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle(), k.Names(), k.Taken())
 	args := make([]any, 0, 5+len(groups.Names))
 	args = append(args, groups.Version, address, millis(patience), budget, t.single)
 	for _, g := range groups.Names {
@@ -82,7 +82,7 @@ func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 		keys := []string{k.Meta(), k.Groups(), k.Options()}
 		args := []any{groups.Version, max(1, budget/max(1, len(groups.Names))), t.single}
 		for _, g := range groups.Names {
-			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Deliveries(g), k.Dead(g), k.Waiters(g))
+			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Deliveries(g), k.Dead(g), k.Waiters(g), k.Stats(g))
 			args = append(args, g)
 		}
 		return &Call{script: &expireScript, keys: keys, args: args}

@@ -141,7 +141,7 @@ func (w *world) travel(d time.Duration) {
 	}
 	groups, err := w.topic.Groups(ctx)
 	require.NoError(w.t, err)
-	keys := []string{w.keys.Pending(), w.keys.Idle()}
+	keys := []string{w.keys.Pending(), w.keys.Idle(), w.keys.Taken()}
 	for _, g := range groups.Names {
 		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g))
 	}
