@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -30,7 +31,8 @@ type delivery struct {
 	place    int       // in hand
 
 	msg    *message.Message
-	uuid   string // of msg, which is the consumer's to change
+	uuid   string                 // of msg, which is the consumer's to change
+	said   atomic.Pointer[string] // the error of the handler, if KeepError kept it
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
@@ -53,7 +55,7 @@ func (s *subscription) newDelivery(m queue.Leased, sent, now time.Time) *deliver
 			Topic:       s.topic.Name,
 			Group:       s.group.Name,
 			Number:      m.Deliveries + 1,
-			Redelivered: m.Deliveries > 0 || m.Suspect,
+			Redelivered: m.Delivered,
 			DueAt:       m.Due,
 		},
 		sequence: s.sequence,
@@ -225,6 +227,10 @@ func (s *subscription) unmarshal(d *delivery) bool {
 	if d.DelayedFor != "" {
 		msg.Metadata.Set(delay.DelayedForKey, d.DelayedFor)
 	}
+	if id, named := msg.Metadata[DelayIDKey]; named {
+		d.info.DelayID = id
+		delete(msg.Metadata, DelayIDKey)
+	}
 	if limit, set, err := maxDeliveries(msg.Metadata); set && err == nil {
 		d.limit = limit
 	}
@@ -307,6 +313,9 @@ func (s *subscription) nack(d *delivery) {
 		Limit:  d.limit,
 		Reason: fmt.Sprintf("nacked on the last of %d deliveries", d.limit),
 	}
+	if said := d.said.Load(); said != nil {
+		f.Error = *said
+	}
 	due, set, err := retryDue(d.msg.Metadata, time.Now())
 	switch {
 	case err != nil:
@@ -315,20 +324,36 @@ func (s *subscription) nack(d *delivery) {
 		})
 		fallthrough
 	case !set:
-		f.Retry = queue.In(s.config.Backoff(d.info.Number))
+		f.Retry = queue.In(s.backoff(d)(d.info.Number))
 	default:
 		f.Retry = due.queued()
 		f.DelayedFor = delayedFor(d.msg.Metadata)
 	}
 	if d.limit > 0 && d.info.Number >= d.limit {
-		s.logger.Error("A message is dead-lettered", errors.New(f.Reason), watermill.LogFields{
-			"message_id": d.ID, "message_uuid": d.msg.UUID,
-		})
+		fields := watermill.LogFields{"message_id": d.ID, "message_uuid": d.msg.UUID}
+		if f.Error != "" {
+			fields["handler_error"] = f.Error
+		}
+		s.logger.Error("A message is dead-lettered", errors.New(f.Reason), fields)
 	}
 	s.end(d, func() {
 		s.settled.nacks = append(s.settled.nacks, f)
 		s.holdFor(f.Retry)
 	})
+}
+
+// backoff is the message's own, or else the subscriber's.
+func (s *subscription) backoff(d *delivery) func(int) time.Duration {
+	own, set, err := ownBackoff(d.msg.Metadata)
+	if err != nil {
+		s.logger.Error("A nacked message has a backoff that cannot be read, using Backoff", err, watermill.LogFields{
+			"message_id": d.ID, "message_uuid": d.msg.UUID,
+		})
+	}
+	if set && err == nil {
+		return own
+	}
+	return s.config.Backoff
 }
 
 // holdFor holds the hand-over until a message that is retried now is back in its place: in order means

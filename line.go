@@ -107,10 +107,16 @@ func (l *line) send(lead []*batch) error {
 	for _, b := range lead[1:] {
 		messages = append(messages, b.messages...)
 	}
-	l.number++
-	err := l.topic.Publish(l.publisher.ctx, l.publisher.id, l.number, messages)
-	if err != nil && l.publisher.ctx.Err() != nil {
-		err = errors.Join(ErrClosed, err)
+	errs := make([]error, len(lead))
+	err := l.call(messages)
+	for i := range errs {
+		errs[i] = err
+	}
+	if len(lead) > 1 && (errors.Is(err, ErrExists) || errors.Is(err, ErrTopicFull)) {
+		// Nothing was written, and it is the fault of some of them only.
+		for i, b := range lead {
+			errs[i] = l.call(b.messages)
+		}
 	}
 
 	l.mu.Lock()
@@ -120,8 +126,19 @@ func (l *line) send(lead []*batch) error {
 	if next != nil {
 		next[0].turn <- turn{lead: next}
 	}
-	for _, b := range lead[1:] {
-		b.turn <- turn{err: err}
+	for i, b := range lead[1:] {
+		b.turn <- turn{err: errs[i+1]}
+	}
+	return errs[0]
+}
+
+// call is one call to Redis.
+func (l *line) call(messages []queue.Message) error {
+	l.number++
+	p := l.publisher
+	err := l.topic.PublishWithin(p.ctx, p.id, l.number, messages, p.config.MaxWaiting)
+	if err != nil && p.ctx.Err() != nil {
+		err = errors.Join(ErrClosed, err)
 	}
 	return err
 }

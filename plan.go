@@ -133,7 +133,7 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 	}
 	s.woken = false
 	s.nextPoll = now.Add(jitter(s.mailbox.Poll()))
-	if limit <= 0 && !woken && !s.config.Broadcast { // whose group has to be seen to be in use
+	if limit <= 0 && !woken && s.options.Expiry == 0 { // else the group has to be seen to be in use
 		s.waits = false // not renewed, the place among the waiters ends
 		return nil
 	}

@@ -111,7 +111,7 @@ func (a *Admin) message(topic, id string, o queue.Options, body []byte) Message 
 		m.Err = err
 		return m
 	}
-	delete(msg.Metadata, "delay_id") // it has a field of its own
+	delete(msg.Metadata, redisdelay.DelayIDKey) // it has a field of its own
 	m.UUID, m.Metadata, m.Payload = msg.UUID, msg.Metadata, msg.Payload
 	return m
 }
