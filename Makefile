@@ -17,8 +17,8 @@ test: ## all tests, on a real Redis too, with the race detector
 lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
 	@STATICCHECK=$(STATICCHECK) scripts/lint.sh
 
-bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md
-	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -out results'
+bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md and the README
+	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -out results -readme ../README.md'
 
 bench-smoke: ## that every scenario of make bench works, in tiny sizes
 	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -smoke'
@@ -32,6 +32,9 @@ stress: ## the long tests that look for rare interleavings
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
 
-cover: ## test coverage of all packages together, in cover.out
-	@scripts/with-redis.sh go test -count=1 -timeout 20m -coverpkg=./... -coverprofile=cover.out ./...
+cover: ## test coverage of all packages together, by tests/components too, in cover.out
+	@scripts/with-redis.sh sh -c '\
+		go test -count=1 -timeout 20m -coverpkg=./... -coverprofile=cover.out ./... && \
+		cd tests/components && go test -count=1 -timeout 10m -coverpkg=github.com/redisdelay/watermill-redisdelay/... -coverprofile=cover.out ./...'
+	@tail -n +2 tests/components/cover.out >>cover.out
 	@go tool cover -func=cover.out | tail -n 1

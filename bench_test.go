@@ -2,10 +2,12 @@ package redisdelay_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -101,6 +103,41 @@ func BenchmarkConsume(b *testing.B) {
 			b.StopTimer()
 		})
 	}
+}
+
+// BenchmarkLife has a consumer ack on a real server what a publisher delays meanwhile, 100 messages a call, by
+// 100 to 600 ms. An op is a message.
+func BenchmarkLife(b *testing.B) {
+	s := redistest.ForBenchmark(b)
+	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+		Client: s.Client, KeyPrefix: s.Prefix, MaxInFlight: 256,
+	}, nil)
+	require.NoError(b, err)
+	defer func() { require.NoError(b, sub.Close()) }()
+	out, err := sub.Subscribe(ctx, "topic")
+	require.NoError(b, err)
+	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
+	require.NoError(b, err)
+
+	b.ReportAllocs()
+	defer reportServer(b, s.Client)()
+	b.ResetTimer()
+	go func() {
+		for left := b.N; left > 0; left -= 100 {
+			messages := make([]*message.Message, min(100, left))
+			for i := range messages {
+				messages[i] = usual()
+				redisdelay.DelayFor(messages[i], time.Duration(100+rand.IntN(500))*time.Millisecond)
+			}
+			if err := p.Publish("topic", messages...); err != nil {
+				b.Error(err)
+			}
+		}
+	}()
+	for range b.N {
+		(<-out).Ack()
+	}
+	b.StopTimer()
 }
 
 // reportServer reports what the server's process has spent from now until the returned function is called.

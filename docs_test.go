@@ -19,7 +19,8 @@ import (
 )
 
 func TestGoCodeInDocumentsIsCompiled(t *testing.T) {
-	compiled := unindented(read(t, "example_test.go"))
+	compiled := unindented(read(t, "example_test.go")) + unindented(read(t, "admin/example_test.go")) +
+		unindented(read(t, "redisdelaytest/example_test.go"))
 	for _, file := range documents(t) {
 		for _, block := range submatches("(?s)```go\n(.*?)```", read(t, file)) {
 			require.Contains(t, compiled, unindented(block), "%s has code that is not in example_test.go", file)
@@ -39,11 +40,35 @@ func TestREADMEListsTheMetadataKeys(t *testing.T) {
 	_, section, _ := strings.Cut(read(t, "README.md"), "\n## Metadata\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	for _, key := range []string{
-		redisdelay.DelayKey, redisdelay.DelayUntilKey, redisdelay.MaxDeliveriesKey,
+		redisdelay.DelayKey, redisdelay.DelayUntilKey, redisdelay.MaxDeliveriesKey, redisdelay.BackoffKey,
+		redisdelay.DelayIDKey, redisdelay.DelayIDModeKey, redisdelay.DelayIDWindowKey,
+		redisdelay.ExpiresAtKey, redisdelay.MaxLatenessKey, redisdelay.OnExpiryKey,
 		delay.DelayedUntilKey, delay.DelayedForKey,
 	} {
 		require.Regexp(t, "(?m)^\\|.*`"+key+"`.*\\|.*\\|", section)
 	}
+}
+
+// Every operation of package admin has an entry in docs/control.md, and an Example.
+func TestOperationsAreDescribedAndShown(t *testing.T) {
+	control, examples := read(t, "docs/control.md"), read(t, "admin/example_test.go")
+	entries := map[string]string{"PauseGroup": "Pause", "ResumeGroup": "Resume"}
+	found := 0
+	walk(t, func(file string) {
+		if path.Dir(file) != "admin" || strings.HasSuffix(file, "_test.go") || !strings.HasSuffix(file, ".go") {
+			return
+		}
+		for _, name := range submatches(`(?m)^func \(a \*Admin\) ([A-Z]\w*)\(`, read(t, file)) {
+			found++
+			entry := name
+			if entries[name] != "" {
+				entry = entries[name]
+			}
+			require.Contains(t, control, "\n### "+entry+"\n", "docs/control.md")
+			require.Contains(t, examples, "func ExampleAdmin_"+name+"()", "admin/example_test.go")
+		}
+	})
+	require.Greater(t, found, 20)
 }
 
 func TestRequirementsAreThoseOfTheModule(t *testing.T) {

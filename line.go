@@ -3,6 +3,7 @@ package redisdelay
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -107,18 +108,27 @@ func (l *line) send(lead []*batch) error {
 	for _, b := range lead[1:] {
 		messages = append(messages, b.messages...)
 	}
-	errs := make([]error, len(lead))
 	err := l.call(messages)
-	for i := range errs {
-		errs[i] = err
-	}
+	var errs []error // of each, if that is not the same
 	if len(lead) > 1 && (errors.Is(err, ErrExists) || errors.Is(err, ErrTopicFull)) {
 		// Nothing was written, and it is the fault of some of them only.
+		errs = make([]error, len(lead))
 		for i, b := range lead {
 			errs[i] = l.call(b.messages)
 		}
+		err = errs[0]
 	}
 
+	for i, b := range lead[1:] {
+		if errs != nil {
+			b.turn <- turn{err: errs[i+1]}
+		} else {
+			b.turn <- turn{err: err}
+		}
+	}
+	// Those whose wait has ended often have more to publish. If they can have it said by now, it goes with
+	// the next call, which is then the larger.
+	runtime.Gosched()
 	l.mu.Lock()
 	next := l.next()
 	l.busy = next != nil
@@ -126,10 +136,7 @@ func (l *line) send(lead []*batch) error {
 	if next != nil {
 		next[0].turn <- turn{lead: next}
 	}
-	for i, b := range lead[1:] {
-		b.turn <- turn{err: errs[i+1]}
-	}
-	return errs[0]
+	return err
 }
 
 // call is one call to Redis.

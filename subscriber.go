@@ -129,12 +129,12 @@ type Subscriber struct {
 
 	mu            sync.Mutex
 	closed        bool
-	running       *runtime // nil until the first Subscribe
+	running       *engine // nil until the first Subscribe
 	subscriptions map[*subscription]struct{}
 }
 
-// runtime is what all subscriptions of a Subscriber share.
-type runtime struct {
+// engine is what all subscriptions of a Subscriber share.
+type engine struct {
 	mailbox      *queue.Mailbox
 	closeMailbox func()
 	scheduler    *scheduler.Scheduler
@@ -269,7 +269,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 }
 
 // start begins what the subscriptions share. s.mu is held.
-func (s *Subscriber) start() (*runtime, error) {
+func (s *Subscriber) start() (*engine, error) {
 	sched, err := scheduler.New(scheduler.Config{
 		Client:    s.config.Client,
 		KeyPrefix: s.config.KeyPrefix,
@@ -278,7 +278,7 @@ func (s *Subscriber) start() (*runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &runtime{scheduler: sched, stopped: make(chan struct{})}
+	r := &engine{scheduler: sched, stopped: make(chan struct{})}
 	r.mailbox, r.closeMailbox = queue.OpenMailbox(s.config.Client, s.config.KeyPrefix)
 	running, stop := context.WithCancel(context.Background())
 	r.stop = stop

@@ -10,11 +10,13 @@ import (
 
 const asynqName = "asynq"
 
-var asynqSystem = system{asynqName, openAsynq}
+// asynq cuts due times to whole seconds.
+var asynqSystem = system{name: asynqName, open: openAsynq, mayBeEarly: true}
 
-// openAsynq gives a message's UUID to its task as ID, and its metadata as headers. One queue, which asynq
-// serves fastest; scheduled tasks are looked for every second, not every five, which is as often as it
-// makes sense for it, since it keeps due times in whole seconds. inFlight is its Concurrency.
+// openAsynq gives a message's UUID to its task as ID, and its metadata as headers. There is one queue, as asynq
+// serves that fastest. Scheduled tasks are looked for every second instead of every five; more often makes
+// no sense, since asynq keeps whole seconds. inFlight is its Concurrency. Its other intervals are left, of which
+// the one for an empty queue, a second, shows where it starts with nothing to do.
 func openAsynq(e *env, o options) (*queue, error) {
 	name := e.topic()
 	redisClient := e.newClient()

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"time"
 )
@@ -57,7 +58,7 @@ func (o options) String() string {
 }
 
 func consumeTrial(s system, o options, n int) trial {
-	return trial{s.name, fmt.Sprintf("%v, %d messages", o, n), func(e *env) (figures, error) {
+	return trial{s.name, fmt.Sprintf("%v, %s messages", o, count(n)), func(e *env) (figures, error) {
 		q, err := s.open(e, o)
 		if err != nil {
 			return nil, err
@@ -136,10 +137,19 @@ func lifeTrial(s system, o options, l load) trial {
 		if err := q.consume(t.arrive); err != nil {
 			return nil, err
 		}
+		l.dues = make([]time.Time, l.messages)
 		u, err := e.measure(func() error { return errors.Join(q.publishAll(l), t.wait()) })
 		if err != nil {
 			return nil, err
 		}
-		return u.perMessage(lifeRate, l.messages), q.finish(t)
+		found := u.perMessage(lifeRate, l.messages)
+		if l.due != nil {
+			late, err := t.lateness(s, l.dues)
+			if err != nil {
+				return nil, err
+			}
+			maps.Copy(found, late)
+		}
+		return found, q.finish(t)
 	}}
 }

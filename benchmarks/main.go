@@ -16,6 +16,7 @@ import (
 func scenarios(e *env) []scenario {
 	return []scenario{
 		publishing(e), consuming(e), ordered(e), life(e), memory(e),
+		lateness(e), idleLateness(e), idle(e), crowd(e), sameInstant(e), backlog(e), manyTopics(e), large(e),
 	}
 }
 
@@ -64,7 +65,7 @@ func run(f flags) (err error) {
 	}
 	defer func() { err = errors.Join(err, stopProfiles()) }()
 
-	e := &env{server: server, smoke: f.smoke, rounds: f.rounds, systems: systems}
+	e := &env{server: server, smoke: f.smoke, rounds: max(f.rounds, 1), systems: systems}
 	if f.smoke {
 		e.rounds = 1
 	}
@@ -81,6 +82,9 @@ func run(f flags) (err error) {
 			return fmt.Errorf("scenario %s: %w", s.name, err)
 		}
 		report.add(s, found)
+	}
+	if len(report.parts) == 0 {
+		return fmt.Errorf("-run: no scenario matches %q", f.run)
 	}
 	report.print(os.Stdout)
 	return report.write(f.out, f.readme)

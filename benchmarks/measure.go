@@ -111,20 +111,26 @@ func (e *env) newClientWithPool(size int) *redis.Client {
 // here, so the server counts that.
 type counter struct{ sent *atomic.Int64 }
 
+func (c counter) count(cmd redis.Cmder) {
+	if !ofConnection(cmd.Name()) {
+		c.sent.Add(1)
+	}
+}
+
 func (counter) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (c counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if !ofConnection(cmd.Name()) {
-			c.sent.Add(1)
-		}
+		c.count(cmd)
 		return next(ctx, cmd)
 	}
 }
 
 func (c counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.sent.Add(int64(len(cmds)))
+		for _, cmd := range cmds {
+			c.count(cmd)
+		}
 		return next(ctx, cmds)
 	}
 }

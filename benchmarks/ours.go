@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -12,11 +13,11 @@ import (
 
 const oursName = "watermill-redisdelay"
 
-var ours = system{oursName, openOurs}
+var ours = system{name: oursName, open: openOurs}
 
 // openOurs leaves all at its default but MaxInFlight and the limits that large payloads need.
 func openOurs(e *env, o options) (*queue, error) {
-	topic := e.topic()
+	topic := cmp.Or(o.topic, e.topic())
 	client := e.newClient()
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
 		Client:          client,
@@ -60,7 +61,8 @@ func openOurs(e *env, o options) (*queue, error) {
 			return nil
 		},
 		unsettled: func() (int64, error) {
-			return client.HLen(ctx, redisdelay.DefaultKeyPrefix+":{"+topic+"}:messages").Result()
+			left, err := client.HLen(ctx, redisdelay.DefaultKeyPrefix+":{"+topic+"}:messages").Result()
+			return left - int64(o.pending), err
 		},
 		close: closeAll(closers),
 	}, nil

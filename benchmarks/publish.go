@@ -75,7 +75,7 @@ func publishTrial(s system, l load) trial {
 }
 
 // nothing throws messages away.
-var nothing = system{"nothing", func(*env, options) (*queue, error) {
+var nothing = system{name: "nothing", open: func(*env, options) (*queue, error) {
 	return &queue{
 		publish: func([]*message.Message, []time.Time) error { return nil },
 		close:   func() error { return nil },
@@ -101,7 +101,7 @@ func memory(e *env) scenario {
 }
 
 func memoryTrial(s system, l load) trial {
-	return trial{s.name, fmt.Sprintf("%d waiting", l.messages), func(e *env) (figures, error) {
+	return trial{s.name, fmt.Sprintf("%s waiting", count(l.messages)), func(e *env) (figures, error) {
 		q, err := s.open(e, options{subscribers: 1, inFlight: 1})
 		if err != nil {
 			return nil, err

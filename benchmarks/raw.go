@@ -10,7 +10,7 @@ import (
 
 const rawName = "go-redis alone"
 
-var raw = system{rawName, openRaw}
+var raw = system{name: rawName, open: openRaw}
 
 // openRaw is what go-redis takes for commands of the same shape, without scripts, without joining the calls
 // of several callers, and without any of the promises: a hash of bodies, a list of what is due, a sorted

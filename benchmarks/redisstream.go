@@ -9,7 +9,7 @@ import (
 
 const redisstreamName = "watermill-redisstream"
 
-var redisStream = system{redisstreamName, openRedisstream}
+var redisStream = system{name: redisstreamName, open: openRedisstream}
 
 // openRedisstream makes each subscriber a consumer of its own in one group, which is how its documents
 // scale it out: a subscriber reads one message at a time. It has no delays. Messages stay in the

@@ -25,12 +25,30 @@ const (
 	allocations    column = "allocs"
 	allocatedBytes column = "alloc bytes"
 	heldBytes      column = "bytes held"
+	publishMB      column = "publish MB/s"
+	consumeMB      column = "consume MB/s"
+	publishCopies  column = "publish alloc bytes/byte"
+	consumeCopies  column = "consume alloc bytes/byte"
+	lateMin        column = "late min ms"
+	lateP50        column = "late p50 ms"
+	lateP99        column = "late p99 ms"
+	lateMax        column = "late max ms"
+	earlyCount     column = "early"
+	slowScripts    column = "over 10 ms"
+	slowest        column = "slowest ms"
+	sentEach       column = "sent/s each"
+	runEach        column = "run/s each"
+	connections    column = "connections"
+	heapPerTopic   column = "heap bytes/topic"
+	redisPerTopic  column = "Redis bytes/topic"
 )
 
 // columns are all columns, in the order in which tables have them.
 var columns = []column{
 	publishRate, consumeRate, lifeRate, redisCPU, clientCPU, commandsSent, commandsRun, allocations, allocatedBytes,
-	heldBytes,
+	heldBytes, publishMB, consumeMB, publishCopies, consumeCopies,
+	lateMin, lateP50, lateP99, lateMax, earlyCount, slowScripts, slowest,
+	sentEach, runEach, connections, heapPerTopic, redisPerTopic,
 }
 
 // report is all that was found.
@@ -65,13 +83,17 @@ func (r *report) print(w io.Writer) {
 	fmt.Fprintf(w, "%s\n\n", r.heading)
 	r.printTargets(w)
 	for _, p := range r.parts {
-		fmt.Fprintf(w, "\n## %s\n\n%s\n\n", p.scenario.title, p.scenario.about)
+		fmt.Fprintf(w, "\n## %s\n\n%s", p.scenario.title, p.scenario.about)
+		if p.scenario.once {
+			fmt.Fprint(w, " One round.")
+		}
+		fmt.Fprint(w, "\n\n")
 		p.printFigures(w)
 	}
 }
 
 func (r *report) printTargets(w io.Writer) {
-	rows := [][]string{{"What", "Target", "Figure", ""}}
+	rows := [][]string{{"What", "Target", "Figure", "Verdict"}}
 	for _, p := range r.parts {
 		for _, t := range p.targets {
 			rows = append(rows, []string{t.what, t.want(), number(t.figure), t.verdict()})
@@ -150,6 +172,9 @@ func number(v float64) string {
 	}
 	return text
 }
+
+// count writes a whole number with commas.
+func count(n int) string { return number(float64(n)) }
 
 const (
 	beginMark = "<!-- bench:begin -->\n"

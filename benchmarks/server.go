@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -20,18 +20,17 @@ var ctx = context.Background()
 // server is the Redis server that everything runs on. It is the benchmarks' own: they empty it, and read
 // its statistics.
 type server struct {
-	addr    string
-	admin   *redis.Client
-	process *exec.Cmd // nil if it was there before
-	dir     string
+	addr  string
+	admin *redis.Client
+	stop  func()
 }
 
 // startServer uses the server at REDIS_ADDR, or starts one without persistence.
 func startServer() (*server, error) {
-	s := &server{addr: os.Getenv("REDIS_ADDR")}
+	s := &server{addr: os.Getenv("REDIS_ADDR"), stop: func() {}}
 	if s.addr == "" {
 		if err := s.launch(); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("start a server: %w", err)
 		}
 	}
 	s.admin = redis.NewClient(&redis.Options{Addr: s.addr})
@@ -40,18 +39,25 @@ func startServer() (*server, error) {
 		err = s.checkEmpty()
 	}
 	if err != nil {
-		if s.process != nil {
-			s.stop()
-		}
+		s.stop()
 		return nil, fmt.Errorf("redis at %s: %w", s.addr, err)
 	}
 	return s, nil
 }
 
+// leash runs a server until standard input ends, which it does however this process ends.
+const leash = `
+	trap '' INT TERM
+	dir=$(mktemp -d)
+	"$0" "$@" --dir "$dir" >/dev/null &
+	cat
+	kill -9 $!
+	rm -rf "$dir"`
+
 func (s *server) launch() error {
-	bin := os.Getenv("REDIS_SERVER_BIN")
-	if bin == "" {
-		bin = "redis-server"
+	bin, err := exec.LookPath(cmp.Or(os.Getenv("REDIS_SERVER_BIN"), "redis-server"))
+	if err != nil {
+		return err
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // finds a free port
 	if err != nil {
@@ -62,14 +68,17 @@ func (s *server) launch() error {
 	if err := listener.Close(); err != nil {
 		return err
 	}
-	if s.dir, err = os.MkdirTemp("", "benchmarks-"); err != nil {
+	cmd := exec.Command("sh", "-c", leash, bin, "--port", port, "--bind", "127.0.0.1",
+		"--save", "", "--appendonly", "no")
+	end, err := cmd.StdinPipe()
+	if err != nil {
 		return err
 	}
-	s.process = exec.Command(bin, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.dir)
-	if err := s.process.Start(); err != nil {
-		return errors.Join(fmt.Errorf("start a server: %w", err), os.RemoveAll(s.dir))
+	s.stop = func() {
+		_ = end.Close()
+		_ = cmd.Wait()
 	}
-	return nil
+	return cmd.Start()
 }
 
 func (s *server) awaitPong() error {
@@ -88,17 +97,6 @@ func (s *server) checkEmpty() error {
 		err = fmt.Errorf("has %d keys; the benchmarks need an empty server, since they empty it", keys)
 	}
 	return err
-}
-
-// stop ends the server if the benchmarks started it, and else leaves it as empty as it was.
-func (s *server) stop() {
-	if s.process == nil {
-		_ = s.admin.FlushAll(ctx).Err()
-		return
-	}
-	_ = s.process.Process.Kill()
-	_ = s.process.Wait()
-	_ = os.RemoveAll(s.dir)
 }
 
 // info is a section of the server's INFO.

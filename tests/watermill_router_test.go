@@ -27,6 +27,7 @@ var errNotToday = errors.New("not today")
 func TestRouterClosesWhileHandlersWork(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
 		const atWork, waiting = 4, 20
 		published := newPublisher(t, s.Client, s.Prefix)
 		subscriber := newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) { c.MaxInFlight = atWork })
@@ -92,6 +93,7 @@ func awaitClosing(t testing.TB, subscriber *redisdelay.Subscriber) {
 func TestRouterClosesAPublisherThatOthersStillUse(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
 		shared := newPublisher(t, s.Client, s.Prefix)
 		router := newRouter(t)
 		pass := func(msg *message.Message) ([]*message.Message, error) { return []*message.Message{msg}, nil }

@@ -60,12 +60,12 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local function schedule(event)
   local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
   if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%.0f', event))
+  redis.call('HSET', scheduler, 'next', string.format('%d', event))
   local wait = event - now
   for i = 2, 3 do
     if s[i] then
       local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
+      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%d', wait))
     end
     wait = wait + 1000
   end
@@ -166,8 +166,8 @@ if stopped[1] or stopped[2] then
   return {'ok', 0, 0, waits and 1 or 0, 0, {}, {}, {}}
 end
 
-local deadline = string.format('%.0f', now + lease)
-local latest = redis.call('ZREVRANGEBYSCORE', unack, '(' .. string.format('%.0f', now + lease + 1), deadline,
+local deadline = string.format('%d', now + lease)
+local latest = redis.call('ZREVRANGEBYSCORE', unack, '(' .. string.format('%d', now + lease + 1), deadline,
   'WITHSCORES', 'LIMIT', 0, 1)
 local left = redis.call('LLEN', ready)
 
@@ -252,10 +252,11 @@ if unfold then
 end
 local orphans, consumed, size, full = {}, 0, 0, false
 while consumed < allowed and not full do
-  -- As many as will fit if they are like those so far.
-  local some = 32
+  -- One, then as many as will fit if they are like those so far, but not too many, lest they are not.
+  local some = 1
   if size > 0 then
-    some = math.min(math.max(math.floor((bytes - size) / (size / #taken)), 1), 1000)
+    some = math.floor((bytes - size) / (size / #taken))
+    some = math.max(1, math.min(some, consumed * 8, 100))
   end
   local found = redis.call('HMGET', messages, unpack(ids, consumed + 1, math.min(consumed + some, allowed)))
   for _, body in ipairs(found) do
@@ -347,10 +348,10 @@ if #taken > 0 then
     redis.call('HDEL', leases, long)
   end
   redis.call('SET', claim, number .. ' ' .. table.concat(taken, ' '), 'PX', memory)
-  redis.call('HSET', stats, 'delivered', string.format('%.0f', (counted[1] or 0) + #taken),
-    'late_ms', string.format('%.0f', (counted[2] or 0) + lateness),
-    'latest_ms', string.format('%.0f', math.max(counted[3] or 0, latest_ms)),
-    'seen', string.format('%.0f', now))
+  redis.call('HSET', stats, 'delivered', string.format('%d', (counted[1] or 0) + #taken),
+    'late_ms', string.format('%d', (counted[2] or 0) + lateness),
+    'latest_ms', string.format('%d', math.max(counted[3] or 0, latest_ms)),
+    'seen', string.format('%d', now))
   schedule(now + lease)
 end
 if limit == 0 then

@@ -61,6 +61,6 @@ end
 redis.call('ZREM', dead, unpack(ids))
 redis.call('HDEL', deliveries, unpack(ids))
 drop(ids)
-local result = string.format('%.0f', #ids)
+local result = string.format('%d', #ids)
 redis.call('SET', operation, result, 'PX', memory)
 return result

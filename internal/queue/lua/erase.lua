@@ -25,4 +25,4 @@ if not dry then
     redis.call('UNLINK', unpack(KEYS, i, math.min(i + 999, #KEYS)))
   end
 end
-return string.format('%.0f', found)
+return string.format('%d', found)

@@ -67,7 +67,7 @@ for g = 1, groups do
 
   -- From the last to the first, so that each goes in front of those behind it. Whole milliseconds
   -- count, so that what was claimed together comes back together.
-  local before = '(' .. string.format('%.0f', now + 1)
+  local before = '(' .. string.format('%d', now + 1)
   local ids = redis.call('ZREVRANGEBYSCORE', unack, before, '-inf', 'LIMIT', 0, budget)
   if #ids == budget then
     left = 1
@@ -93,14 +93,14 @@ for g = 1, groups do
         local own = redis.call('HGET', message_options, id)
         limit = tonumber(own and string.match(own, 'max_deliveries:(-?%d+)') or group_limit)
       end
-      local record = string.format('%.0f', count) .. ' s ' .. delayed_for
+      local record = string.format('%d', count) .. ' s ' .. delayed_for
       if limit > 0 and count >= limit then
         redis.call('HSET', deliveries, id, record .. ' lease expired on the last of '
-          .. string.format('%.0f', limit) .. ' deliveries')
+          .. string.format('%d', limit) .. ' deliveries')
         redis.call('ZADD', dead, now, id)
       else
         redis.call('HSET', deliveries, id, record .. said)
-        local due = tokens[i] and string.match(tokens[i], ':(%d+)$') or string.format('%.0f', now)
+        local due = tokens[i] and string.match(tokens[i], ':(%d+)$') or string.format('%d', now)
         entries[#entries + 1] = id .. ':' .. due
       end
     end

@@ -22,7 +22,7 @@ for i = 2, #ARGV, 2 do
   ids[#ids + 1] = ARGV[i]
 end
 local held, scores, lost = redis.call('HMGET', leases, unpack(ids)), {}, {}
-local before, place, score = '', 0, string.format('%.0f', now + lease)
+local before, place, score = '', 0, string.format('%d', now + lease)
 for i, id in ipairs(ids) do
   if held[i] == ARGV[i * 2 + 1] then
     if id < before then -- the fraction keeps the order, as in claim

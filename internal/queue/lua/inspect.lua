@@ -90,7 +90,7 @@ else
     entries[#entries + 1] = ARGV[i]
   end
 end
-local reply = {'ok', string.format('%.0f', now), marks}
+local reply = {'ok', string.format('%d', now), marks}
 for _, entry in ipairs(entries) do
   local id = string.sub(entry, 1, id_length)
   local own = redis.call('HGET', options, id)

@@ -39,18 +39,18 @@ local id_length, most = 26, 1000
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local score = string.format('%.0f', now)
+local score = string.format('%d', now)
 
 -- Has the topic's scheduler look no later than at event; the standby a second after.
 local function schedule(event)
   local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
   if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%.0f', event))
+  redis.call('HSET', scheduler, 'next', string.format('%d', event))
   local wait = event - now
   for i = 2, 3 do
     if s[i] then
       local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
+      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%d', wait))
     end
     wait = wait + 1000
   end
@@ -177,7 +177,7 @@ if due and due > now and name then
   if not owner or (owner == id and not free) then
     local window = tonumber(string.match(own, 'window:(%d+)') or 0)
     redis.call('HSET', names, name, id)
-    redis.call('ZADD', taken, string.format('%.0f', due + window), name)
+    redis.call('ZADD', taken, string.format('%d', due + window), name)
     did('gave its delay id back to it')
   end
 end

@@ -36,12 +36,12 @@ local now_up = math.ceil((t[1] * 1000000 + t[2]) / 1000)
 local function schedule(event)
   local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
   if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%.0f', event))
+  redis.call('HSET', scheduler, 'next', string.format('%d', event))
   local wait = event - now
   for i = 2, 3 do
     if s[i] then
       local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
+      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%d', wait))
     end
     wait = wait + 1000
   end
@@ -98,7 +98,7 @@ for i = #ids, 1, -1 do
     if delayed_for == '' then
       delayed_for = last_for
     end
-    local record = string.format('%.0f', count) .. ' - ' .. delayed_for
+    local record = string.format('%d', count) .. ' - ' .. delayed_for
     if delay == 'dead' or (limit > 0 and count >= limit) then
       redis.call('HSET', deliveries, id, record .. ' ' .. reason .. (said ~= '' and ': ' .. said or ''))
       redis.call('ZADD', dead, now, id)
@@ -115,7 +115,7 @@ for i = #ids, 1, -1 do
         due = due > 0 and now_up + due or now
       end
       if due > now then
-        redis.call('ZADD', retry, string.format('%.0f', due), id)
+        redis.call('ZADD', retry, string.format('%d', due), id)
         schedule(due)
       else
         redis.call('LPUSH', ready, id .. string.match(token, ':%d+$'))

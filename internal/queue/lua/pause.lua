@@ -23,7 +23,7 @@ local since = redis.call('HGET', paused, group)
 if since then
   return since
 end
-since = string.format('%.0f', now)
+since = string.format('%d', now)
 -- The first write is a deletion, of nothing: at maxmemory it still works.
 redis.call('HDEL', meta, '')
 redis.call('HSET', paused, group, since)

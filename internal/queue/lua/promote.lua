@@ -64,7 +64,7 @@ local function each(command, key, list, first, last)
 end
 
 local function wait_until(ms)
-  return string.format('%.0f', ms * 1000 - now_us)
+  return string.format('%d', ms * 1000 - now_us)
 end
 
 if redis.call('HGET', meta, 'groups') ~= version then
@@ -78,7 +78,7 @@ if holder and holder ~= me and not (next_event and now > next_event + grace) the
     return {'other', '', 0, 0, ''}
   end
   redis.call('HDEL', scheduler, '')
-  redis.call('HSET', scheduler, 'standby', me, 'until', string.format('%.0f', now + patience))
+  redis.call('HSET', scheduler, 'standby', me, 'until', string.format('%d', now + patience))
   return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0, ''}
 end
 
@@ -170,7 +170,7 @@ for g = 1, groups do
   local function push(list, i)
     if list[i + 1] ~= last_score then
       last_score = list[i + 1]
-      suffix = ':' .. string.format('%.0f', tonumber(last_score))
+      suffix = ':' .. string.format('%d', tonumber(last_score))
     end
     merged[#merged + 1] = list[i] .. suffix
   end
@@ -226,7 +226,7 @@ if standby == me then
   redis.call('HDEL', scheduler, 'standby', 'until')
 end
 if event then
-  redis.call('HSET', scheduler, 'holder', me, 'next', string.format('%.0f', event))
+  redis.call('HSET', scheduler, 'holder', me, 'next', string.format('%d', event))
 else
   redis.call('HSET', scheduler, 'holder', me)
   redis.call('HDEL', scheduler, 'next')

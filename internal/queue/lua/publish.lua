@@ -52,12 +52,12 @@ local now_up = math.ceil((t[1] * 1000000 + t[2]) / 1000)
 local function schedule(event)
   local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
   if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%.0f', event))
+  redis.call('HSET', scheduler, 'next', string.format('%d', event))
   local wait = event - now
   for i = 2, 3 do
     if s[i] then
       local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
+      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%d', wait))
     end
     wait = wait + 1000
   end
@@ -220,7 +220,7 @@ local next_due
 local at = 8 -- in args, of the next id
 for r = first_run, first_option - 1, 2 do
   local count, due = tonumber(args[r]), due_of(args[r + 1])
-  local score = string.format('%.0f', due)
+  local score = string.format('%d', due)
   local stop = at + count * 2
   if direct and due == now then
     local suffix = ':' .. score
@@ -249,7 +249,7 @@ each('HDEL', options, replaced, 1, #replaced)
 for _, name in ipairs(named) do
   if free[name] > now then
     redis.call('HSET', names, name, owner[name])
-    redis.call('ZADD', taken, string.format('%.0f', free[name]), name)
+    redis.call('ZADD', taken, string.format('%d', free[name]), name)
     if not next_due or free[name] < next_due then
       next_due = free[name]
     end

@@ -27,12 +27,12 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local function schedule(event)
   local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
   if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%.0f', event))
+  redis.call('HSET', scheduler, 'next', string.format('%d', event))
   local wait = event - now
   for i = 2, 3 do
     if s[i] then
       local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
+      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%d', wait))
     end
     wait = wait + 1000
   end
@@ -59,7 +59,7 @@ end
 if known ~= options then
   redis.call('HSET', groups, group, options)
   if not known then
-    redis.call('HSET', stats, 'seen', string.format('%.0f', now))
+    redis.call('HSET', stats, 'seen', string.format('%d', now))
   else
     schedule(now) -- a shorter retention makes dead messages due earlier
   end

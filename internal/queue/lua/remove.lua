@@ -65,7 +65,7 @@ end
 -- Reading every key that will be written finds a key of a wrong type before anything is.
 local known = redis.call('HEXISTS', groups, group) == 1
 local seen = tonumber(redis.call('HGET', stats, 'seen') or nil)
-local after = '(' .. string.format('%.0f', now)
+local after = '(' .. string.format('%d', now)
 local subscribed = redis.call('ZCOUNT', waiters, after, '+inf') + redis.call('ZCOUNT', resting, after, '+inf')
   + redis.call('ZCOUNT', unack, after, '+inf') > 0
 redis.call('HLEN', paused)

@@ -27,12 +27,12 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local function schedule(event)
   local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
   if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%.0f', event))
+  redis.call('HSET', scheduler, 'next', string.format('%d', event))
   local wait = event - now
   for i = 2, 3 do
     if s[i] then
       local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
+      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%d', wait))
     end
     wait = wait + 1000
   end
@@ -52,7 +52,7 @@ redis.call('HLEN', deliveries)
 redis.call('ZCARD', retry)
 redis.call('HLEN', scheduler)
 local ids, scores, records, seen = {}, {}, {}, {}
-local score = string.format('%.0f', now)
+local score = string.format('%d', now)
 for i = 3, #ARGV do
   local id = ARGV[i]
   if not seen[id] and redis.call('ZSCORE', dead, id) and redis.call('HEXISTS', messages, id) == 1 then
@@ -73,6 +73,6 @@ redis.call('ZREM', dead, unpack(ids))
 redis.call('HSET', deliveries, unpack(records))
 redis.call('ZADD', retry, unpack(scores))
 schedule(now)
-local result = string.format('%.0f', #ids)
+local result = string.format('%d', #ids)
 redis.call('SET', operation, result, 'PX', memory)
 return result

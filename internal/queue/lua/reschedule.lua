@@ -35,12 +35,12 @@ local now_up = math.ceil((t[1] * 1000000 + t[2]) / 1000)
 local function schedule(event)
   local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
   if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%.0f', event))
+  redis.call('HSET', scheduler, 'next', string.format('%d', event))
   local wait = event - now
   for i = 2, 3 do
     if s[i] then
       local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%.0f', wait))
+      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%d', wait))
     end
     wait = wait + 1000
   end
@@ -92,7 +92,7 @@ end
 if due < now then
   due = now
 end
-local score = string.format('%.0f', due)
+local score = string.format('%d', due)
 local name = was and own and string.match(own, 'delay_id:(%S+)')
 if name then
   local owner, free = redis.call('HGET', names, name), tonumber(redis.call('ZSCORE', taken, name) or nil)
@@ -108,7 +108,7 @@ if was then
   if name then
     local window = tonumber(string.match(own, 'window:(%d+)') or 0)
     redis.call('HSET', names, name, id)
-    redis.call('ZADD', taken, string.format('%.0f', due + window), name)
+    redis.call('ZADD', taken, string.format('%d', due + window), name)
   end
 end
 for _, retry in ipairs(waits) do

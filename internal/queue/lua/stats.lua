@@ -42,13 +42,13 @@ if redis.call('HGET', meta, 'groups') ~= version then
 end
 local s = redis.call('HMGET', scheduler, 'next', 'holder')
 local reply = {
-  'ok', string.format('%.0f', now), redis.call('HLEN', messages), redis.call('ZCARD', pending), head(pending),
+  'ok', string.format('%d', now), redis.call('HLEN', messages), redis.call('ZCARD', pending), head(pending),
   redis.call('HLEN', names), s[1] or '', s[2] or '', redis.call('HGET', paused, '') or '',
 }
 for g = 1, groups do
   local ready, unack, retry, dead = KEYS[2 + g * 7], KEYS[3 + g * 7], KEYS[4 + g * 7], KEYS[5 + g * 7]
   local waiters, resting, stats = KEYS[6 + g * 7], KEYS[7 + g * 7], KEYS[8 + g * 7]
-  local after = '(' .. string.format('%.0f', now)
+  local after = '(' .. string.format('%d', now)
   local counted = redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms', 'dropped', 'seen')
   for _, value in ipairs({
     redis.call('LLEN', ready), redis.call('LRANGE', ready, 0, 0)[1] or '', redis.call('ZCARD', unack),

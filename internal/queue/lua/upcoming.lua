@@ -16,10 +16,10 @@ if not from then
   local t = redis.call('TIME')
   from = t[1] * 1000 + math.floor(t[2] / 1000)
 end
-local reply = {string.format('%.0f', from)}
+local reply = {string.format('%d', from)}
 for i = 0, spans - 1 do
-  local first = string.format('%.0f', from + i * width)
-  local before = '(' .. string.format('%.0f', from + (i + 1) * width)
+  local first = string.format('%d', from + i * width)
+  local before = '(' .. string.format('%d', from + (i + 1) * width)
   reply[#reply + 1] = redis.call('ZCOUNT', pending, first, before)
   reply[#reply + 1] = redis.call('ZCOUNT', retry, first, before)
 end

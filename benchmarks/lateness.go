@@ -1,0 +1,95 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+func lateness(e *env) scenario {
+	n := e.size(10_000)
+	mine := latenessTrial(ours, options{subscribers: 1, inFlight: 256}, n)
+	return scenario{
+		name:  "lateness",
+		title: "Lateness under load",
+		about: "Messages are due at random whole milliseconds, 1,000 in a second. They are published before the first is due. " +
+			"asynq keeps whole seconds.",
+		trials: []trial{mine, latenessTrial(asynqSystem, options{subscribers: 1, inFlight: 32}, n)},
+		targets: func(r results) []target {
+			return []target{
+				atMost(1, "ms late at 1,000 due a second, p50", r.get(mine, lateP50)),
+				atMost(5, "the same, p99", r.get(mine, lateP99)),
+				atMost(0, "messages that come early", r.get(mine, earlyCount)),
+			}
+		},
+	}
+}
+
+func latenessTrial(s system, o options, n int) trial {
+	return trial{s.name, fmt.Sprintf("%s messages; %v", count(n), o), func(e *env) (figures, error) {
+		q, err := s.open(e, o)
+		if err != nil {
+			return nil, err
+		}
+		t := newTally(n)
+		if err := q.consume(t.arrive); err != nil {
+			return nil, err
+		}
+		l := load{messages: n, callers: 32, perCall: 1, payload: smallPayload}
+		l.dues = spread(n, time.Duration(n)*time.Millisecond)
+		l.due = func(i int) time.Time { return l.dues[i] }
+		if err := errors.Join(q.publishAll(l), t.wait()); err != nil {
+			return nil, err
+		}
+		found, err := t.lateness(s, l.dues)
+		return found, errors.Join(err, q.finish(t))
+	}}
+}
+
+func idleLateness(e *env) scenario {
+	const topicCount = 64
+	n := e.size(400)
+	mine := trial{oursName, fmt.Sprintf("%s messages, %d topics", count(n), topicCount), func(e *env) (figures, error) {
+		t, err := openTopics(e, topicCount)
+		if err != nil {
+			return nil, err
+		}
+		tally := newTally(n)
+		arrived := make(chan struct{}, n)
+		err = t.consume(func(payload []byte) {
+			tally.arrive(payload)
+			arrived <- struct{}{}
+		})
+		if err != nil {
+			return nil, err
+		}
+		l := load{messages: n, payload: smallPayload, dues: make([]time.Time, n)}
+		l.due = func(int) time.Time {
+			return wholeMillis(time.Now().Add(20*time.Millisecond + rand.N(50*time.Millisecond)))
+		}
+		for i := range n {
+			if err := t.publish(l, i, rand.N(topicCount)); err != nil {
+				return nil, err
+			}
+			select {
+			case <-arrived:
+			case <-time.After(patience):
+				return nil, fmt.Errorf("message %d is lost", i)
+			}
+			time.Sleep(rand.N(20 * time.Millisecond))
+		}
+		found, err := tally.lateness(ours, l.dues)
+		return found, errors.Join(err, t.close())
+	}}
+	return scenario{
+		name:  "idle-lateness",
+		title: "Lateness on an idle system",
+		about: "One message at a time, due after 20 to 70 ms, in one of the topics of one Subscriber. The next is published " +
+			"when it has arrived.",
+		trials: []trial{mine},
+		targets: func(r results) []target {
+			return []target{atMost(3, "ms late on an idle system with 64 topics, p99", r.get(mine, lateP99))}
+		},
+	}
+}

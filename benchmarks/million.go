@@ -1,0 +1,157 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// sameInstant is about many messages that are due at once.
+func sameInstant(e *env) scenario {
+	n := e.size(1_000_000)
+	var (
+		many    = instantTrial(options{subscribers: 1, inFlight: 256}, n)
+		inOrder = instantTrial(options{subscribers: 1, inFlight: 1}, n)
+		ready   = consumeTrial(ours, options{subscribers: 1, inFlight: 256}, e.size(200_000))
+	)
+	return scenario{
+		name:  "instant",
+		title: "Many messages due in the same millisecond",
+		about: "All messages are published, 1 caller, 100 a call, to be due in the same millisecond. The rate counts from then. Slow " +
+			"are scripts in the server's SLOWLOG, from the first publish on; it counts time in which the server got no CPU, too. " +
+			"The last row is consuming what is due already.",
+		trials: []trial{many, inOrder, ready},
+		once:   true,
+		targets: func(r results) []target {
+			what := fmt.Sprintf("%s due in the same ms", count(n))
+			return []target{
+				atMost(50, what+": ms until the first arrives", r.get(many, lateMin)),
+				atMost(0, what+": scripts over 10 ms", r.get(many, slowScripts)+r.get(inOrder, slowScripts)),
+				atLeast(0.8, what+": rate, times that of messages due before", r.get(many, consumeRate)/r.get(ready, consumeRate)),
+			}
+		},
+	}
+}
+
+func instantTrial(o options, n int) trial {
+	return trial{oursName, fmt.Sprintf("%s messages due at once; %v", count(n), o), func(e *env) (figures, error) {
+		q, err := openOurs(e, o)
+		if err != nil {
+			return nil, err
+		}
+		t := newTally(n)
+		if err := errors.Join(e.server.watchSlow(), q.consume(t.arrive)); err != nil {
+			return nil, err
+		}
+		due := wholeMillis(time.Now().Add(time.Second + time.Duration(n)*30*time.Microsecond))
+		l := load{messages: n, callers: 1, perCall: 100, payload: smallPayload, dues: make([]time.Time, n)}
+		l.due = func(int) time.Time { return due }
+		if err := q.publishAll(l); err != nil {
+			return nil, err
+		}
+		if left := time.Until(due); left < 0 {
+			return nil, fmt.Errorf("publishing took %v too long", -left)
+		}
+		if err := t.wait(); err != nil {
+			return nil, err
+		}
+		late, err := t.lateness(ours, l.dues)
+		if err != nil {
+			return nil, err
+		}
+		found, err := e.server.slow()
+		if err != nil {
+			return nil, err
+		}
+		found[consumeRate] = float64(n) / late[lateMax] * 1000
+		found[lateMin] = late[lateMin]
+		if o.inFlight == 1 {
+			err = t.checkOrder()
+		}
+		return found, errors.Join(err, q.finish(t))
+	}}
+}
+
+// watchSlow begins to log what takes the server more than a millisecond.
+func (s *server) watchSlow() error {
+	return errors.Join(
+		s.admin.ConfigSet(ctx, "slowlog-log-slower-than", "1000").Err(),
+		s.admin.ConfigSet(ctx, "slowlog-max-len", "100000").Err(),
+		s.admin.Do(ctx, "SLOWLOG", "RESET").Err(),
+	)
+}
+
+// slow is what was logged since then.
+func (s *server) slow() (figures, error) {
+	log, err := s.admin.SlowLogGet(ctx, -1).Result()
+	if err != nil {
+		return nil, err
+	}
+	found := figures{slowScripts: 0, slowest: 0}
+	for _, entry := range log {
+		if ofAdmin(entry.Args[0]) {
+			continue
+		}
+		found[slowest] = max(found[slowest], float64(entry.Duration)/float64(time.Millisecond))
+		if entry.Duration > 10*time.Millisecond {
+			found[slowScripts]++
+		}
+	}
+	return found, nil
+}
+
+// backlog is about messages that wait in the topic meanwhile.
+func backlog(e *env) scenario {
+	n := e.size(1_000_000)
+	full := e.topic()
+	var (
+		none    = backlogTrial("", 0, e.size(100_000))
+		waiting = backlogTrial(full, n, e.size(100_000))
+	)
+	return scenario{
+		name:  "backlog",
+		title: "With many messages waiting",
+		about: "Messages that are due at once are published, 32 callers, 1 a call, and then consumed, 1 subscriber, " +
+			"256 in flight: in an empty topic, and in one with messages that are due in an hour.",
+		setup: func(e *env) error {
+			q, err := openOurs(e, options{subscribers: 1, topic: full})
+			if err != nil {
+				return err
+			}
+			l := load{callers: 4, perCall: 1000, payload: smallPayload}.of(n).delayed()
+			return errors.Join(q.publishAll(l), q.close())
+		},
+		trials: []trial{none, waiting},
+		targets: func(r results) []target {
+			times := func(c column) float64 { return r.get(waiting, c) / r.get(none, c) }
+			return []target{
+				atLeast(0.8, fmt.Sprintf("publish with %s waiting: times that with none", count(n)), times(publishRate)),
+				atLeast(0.8, "consume and ack: the same", times(consumeRate)),
+			}
+		},
+	}
+}
+
+// backlogTrial publishes and consumes n messages in a topic where others wait.
+func backlogTrial(topic string, waiting, n int) trial {
+	return trial{oursName, fmt.Sprintf("%s messages, %s waiting", count(n), count(waiting)), func(e *env) (figures, error) {
+		q, err := openOurs(e, options{subscribers: 1, inFlight: 256, topic: topic, pending: waiting})
+		if err != nil {
+			return nil, err
+		}
+		l := load{messages: n, callers: 32, perCall: 1, payload: smallPayload}
+		published, err := e.measure(func() error { return q.publishAll(l) })
+		if err != nil {
+			return nil, err
+		}
+		t := newTally(n)
+		consumed, err := e.measure(func() error { return errors.Join(q.consume(t.arrive), t.wait()) })
+		if err != nil {
+			return nil, err
+		}
+		return figures{
+			publishRate: float64(n) / published.wall.Seconds(),
+			consumeRate: float64(n) / consumed.wall.Seconds(),
+		}, q.finish(t)
+	}}
+}
