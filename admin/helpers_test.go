@@ -1,7 +1,6 @@
 package admin_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -146,11 +145,4 @@ func (s *setup) list(t testing.TB, group string, state admin.State) []admin.Mess
 			return all
 		}
 	}
-}
-
-func numbered(n int) (payloads []string) {
-	for i := range n {
-		payloads = append(payloads, fmt.Sprintf("%05d", i))
-	}
-	return payloads
 }
