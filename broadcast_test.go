@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -294,4 +295,17 @@ func TestABroadcastSubscriptionThatWasCutOffForTooLongGoesOn(t *testing.T) {
 		require.Equal(t, []string{"after", "new"}, consume(t, cutOff, 2))
 		require.Equal(t, []string{"after", "new"}, consume(t, scheduling, 2))
 	})
+}
+
+// A subscription that may not use channels could not be woken.
+func TestASubscribeThatFailsLeavesNoGroup(t *testing.T) {
+	s, in := private(t)
+	require.NoError(t, s.Client.Do(ctx, "ACL", "SETUSER", "mute", "on", "nopass", "allkeys", "resetchannels", "+@all").Err())
+	mute := redis.NewClient(&redis.Options{Addr: in.Addr(), Username: "mute", Password: "any"})
+	t.Cleanup(func() { _ = mute.Close() })
+	for _, change := range []func(*redisdelay.SubscriberConfig){broadcasting, inGroup("group")} {
+		_, err := newSubscriber(t, s, through(mute), change).Subscribe(ctx, "topic")
+		require.ErrorContains(t, err, "NOPERM")
+	}
+	require.Empty(t, s.Client.Keys(ctx, "*").Val())
 }

@@ -216,12 +216,14 @@ func packUUID(text string) (packed [16]byte, ok bool) {
 }
 
 func unpackUUID(packed [16]byte) string {
-	text := make([]byte, 0, 36)
+	var text [36]byte
+	at := 0
 	for i, b := range packed {
 		if i == 4 || i == 6 || i == 8 || i == 10 {
-			text = append(text, '-')
+			text[at] = '-'
+			at++
 		}
-		text = hex.AppendEncode(text, []byte{b})
+		at += hex.Encode(text[at:], []byte{b})
 	}
-	return string(text)
+	return string(text[:])
 }

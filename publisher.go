@@ -224,8 +224,7 @@ func withoutDelay(msg *message.Message, passedOn bool) *message.Message {
 	if len(metadata) == len(msg.Metadata) {
 		return msg
 	}
-	stored := message.NewMessage(msg.UUID, msg.Payload)
-	stored.Metadata = metadata
+	stored := &message.Message{UUID: msg.UUID, Metadata: metadata, Payload: msg.Payload} // nobody acks it
 	stored.SetContext(msg.Context())
 	return stored
 }

@@ -232,9 +232,7 @@ func (s *Subscriber) groupOptions() queue.GroupOptions {
 // Losing Redis does not end a subscription; it goes on when Redis is back.
 // Errors wrap ErrInvalidTopic, ErrClosed or ErrLayout, or come from ctx or Redis.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	id := queue.Token()
-	t, err := s.register(ctx, topic, s.groupOf(id))
-	if err != nil {
+	if err := s.check(topic); err != nil {
 		return nil, err
 	}
 	if !s.wakes.Load() {
@@ -243,23 +241,39 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		}
 		s.wakes.Store(true)
 	}
+	id := queue.Token()
+	t, err := s.register(ctx, topic, s.groupOf(id))
+	if err != nil {
+		return nil, err
+	}
+	out, err := s.run(ctx, t, id)
+	if err != nil && s.config.Broadcast {
+		err = errors.Join(err, t.Remove(ctx, s.groupOf(id)))
+	}
+	return out, err
+}
+
+// run starts a subscription, and what all subscriptions share.
+func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan *message.Message, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, fmt.Errorf("subscriber: %w", ErrClosed)
 	}
 	if s.running == nil {
-		if s.running, err = s.start(); err != nil {
-			return nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
+		running, err := s.start()
+		if err != nil {
+			return nil, fmt.Errorf("subscribe to topic %q: %w", t.Name, err)
 		}
+		s.running = running
 	}
 	sub := newSubscription(s, ctx, t, id)
 	s.subscriptions[sub] = struct{}{}
 	running := s.running
-	running.scheduler.Add(topic)
+	running.scheduler.Add(t.Name)
 	go func() {
 		sub.run()
-		running.scheduler.Remove(topic)
+		running.scheduler.Remove(t.Name)
 		s.mu.Lock()
 		delete(s.subscriptions, sub)
 		s.mu.Unlock()

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -35,6 +36,19 @@ type appointment struct {
 	at     time.Time
 }
 
+// early is how long before its time an appointment comes up. Timers end up to a millisecond late where
+// all else sleeps, because the Go runtime then sleeps whole milliseconds; so the last part is waited out
+// awake. The median lateness is less by that much, for a few percent of a processor at a thousand looks a
+// second.
+const early = 250 * time.Microsecond
+
+// waitOut returns at a time that is near.
+func waitOut(at time.Time) {
+	for time.Now().Before(at) {
+		runtime.Gosched()
+	}
+}
+
 // told takes a message from the mailbox: an event in so many milliseconds, or "" to look at once.
 func (s *Scheduler) told(t *served, argument string) {
 	ms, _ := strconv.ParseInt(argument, 10, 64)
@@ -59,7 +73,7 @@ func (s *Scheduler) arm(t *served) {
 		return
 	}
 	t.armed = t.target
-	_ = s.agenda.Enqueue(context.Background(), appointment{t, t.target}, t.target) // closed: Run has ended
+	_ = s.agenda.Enqueue(context.Background(), appointment{t, t.target}, t.target.Add(-early)) // closed: Run has ended
 }
 
 // begins tells whether an appointment is to be kept; if so the topic is the worker's until done.
@@ -74,7 +88,7 @@ func (s *Scheduler) begins(a appointment) bool {
 	if t.removed || t.busy {
 		return false
 	}
-	if time.Now().Before(t.target) {
+	if time.Now().Before(t.target.Add(-early)) {
 		s.arm(t)
 		return false
 	}
@@ -108,9 +122,11 @@ func (s *Scheduler) work(ctx context.Context) {
 			return
 		}
 		var due []*served
+		var last time.Time
 		for ok := true; ok; {
 			if s.begins(a) {
 				due = append(due, a.served)
+				last = a.at // the appointments are in order
 			}
 			ok = false
 			if len(due) < batch {
@@ -118,6 +134,7 @@ func (s *Scheduler) work(ctx context.Context) {
 			}
 		}
 		if len(due) > 0 {
+			waitOut(last)
 			s.promote(ctx, due)
 		}
 	}

@@ -21,6 +21,8 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(child())
 	}
-	// Watermill's TestReconnect leaves a goroutine of its own behind.
-	redistest.Main(m, goleak.IgnoreTopFunction("github.com/ThreeDotsLabs/watermill/pubsub/tests.TestReconnect.func2"))
+	// Watermill's TestReconnect and Deduplicator leave goroutines of their own behind.
+	redistest.Main(m,
+		goleak.IgnoreTopFunction("github.com/ThreeDotsLabs/watermill/pubsub/tests.TestReconnect.func2"),
+		goleak.IgnoreTopFunction("github.com/ThreeDotsLabs/watermill/message/router/middleware.(*mapExpiringKeyRepository).cleanOutLoop"))
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -195,7 +194,7 @@ func TestDeduplicatorAndRetries(t *testing.T) {
 			redistest.Real(t, func(t *testing.T, s redistest.Server) {
 				s.OnCleanup(func() { checkDrained(t, s) })
 				router := newRouter(t)
-				deduplicator := middleware.Deduplicator{KeyFactory: test.key, Repository: &seenKeys{}, Timeout: patience}
+				deduplicator := middleware.Deduplicator{KeyFactory: test.key, Timeout: patience}
 				router.AddMiddleware(deduplicator.Middleware)
 				got := make(sightings, 10)
 				router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, atOnce), func(msg *message.Message) error {
@@ -220,22 +219,13 @@ func TestDeduplicatorAndRetries(t *testing.T) {
 	}
 }
 
-// seenKeys is a middleware.ExpiringKeyRepository that keeps its keys: Watermill's own has a goroutine that
-// does not end.
-type seenKeys struct{ keys sync.Map }
-
-func (s *seenKeys) IsDuplicate(_ context.Context, key string) (bool, error) {
-	_, seen := s.keys.LoadOrStore(key, true)
-	return seen, nil
-}
-
 // On the publisher's side the delayed messages that are repeated are dropped before they are in Redis.
 func TestDeduplicatorDecoratesAPublisher(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		s.OnCleanup(func() { checkDrained(t, s) })
 		deduplicator := middleware.Deduplicator{
-			KeyFactory: middleware.NewMessageHasherSHA256(math.MaxInt64), Repository: &seenKeys{}, Timeout: patience,
+			KeyFactory: middleware.NewMessageHasherSHA256(math.MaxInt64), Timeout: patience,
 		}
 		publisher, err := deduplicator.PublisherDecorator()(newPublisher(t, s.Client, s.Prefix))
 		require.NoError(t, err)

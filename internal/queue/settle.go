@@ -34,7 +34,7 @@ func (g *Group) calls(s *script, keys []string, head []any, messages []*Leased) 
 		args := make([]any, 0, len(head)+2*len(part))
 		args = append(args, head...)
 		for _, m := range part {
-			args = append(args, m.ID, m.Token)
+			args = append(args, &m.ID, &m.Token) // pointers are not boxed
 		}
 		calls = append(calls, &Call{script: s, keys: keys, args: args})
 	}
