@@ -62,11 +62,13 @@ func TestWhatFallsDueIsReadyWhenAdvanceReturns(t *testing.T) {
 
 	s.Advance(24 * time.Hour)
 	require.Len(t, s.Scheduled(topic), 1, "moved when it returns")
+	began := time.Now()
 	for _, want := range []string{"first", "second"} {
 		msg := s.Receive(t, messages)
 		require.Equal(t, want, msg.UUID)
 		require.True(t, msg.Ack())
 	}
+	require.Less(t, time.Since(began), 4*time.Second, "without waiting for a poll")
 	s.AwaitScheduled(t, topic, 1)
 	s.Advance(time.Hour - time.Millisecond)
 	require.Len(t, s.Scheduled(topic), 1, "not a millisecond early")

@@ -125,6 +125,7 @@ func TestRescheduledMessageKeepsItsDelayID(t *testing.T) {
 		require.ErrorIs(t, w.tryPublish(under(in("2", time.Minute), "x", queue.Reject, 0)), queue.ErrExists)
 		require.NoError(t, w.topic.Reschedule(ctx, queue.Ref{DelayID: "x"}, queue.In(0)))
 		require.ErrorIs(t, w.topic.Reschedule(ctx, queue.Ref{DelayID: "x"}, queue.In(time.Hour)), queue.ErrTooLate, "it is due")
+		require.ErrorIs(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "x"}), queue.ErrTooLate)
 		require.ErrorIs(t, w.tryPublish(under(in("3", time.Minute), "x", queue.Reject, 0)), queue.ErrExists, "its window")
 		w.travel(time.Minute)
 		w.publish(under(in("4", time.Hour), "x", queue.Reject, 0))
