@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -74,6 +75,15 @@ func TestOperationsAreDescribedAndShown(t *testing.T) {
 func TestRequirementsAreThoseOfTheModule(t *testing.T) {
 	version := submatches(`(?m)^go (\d+\.\d+)`, read(t, "go.mod"))[0]
 	require.Contains(t, read(t, "README.md"), "Go "+version+" or later")
+}
+
+// The embedded server is for tests: it is in no program that only uses the library.
+func TestLibraryDoesNotContainTheEmbeddedServer(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".", "./admin", "./scheduler", "./delayqueue").Output()
+	require.NoError(t, err)
+	require.Contains(t, string(out), "github.com/redisdelay/watermill-redisdelay/internal/queue\n")
+	require.NotContains(t, string(out), "miniredis")
+	require.NotContains(t, string(out), "\ntesting\n")
 }
 
 func TestCommandsInDocumentsExist(t *testing.T) {

@@ -41,6 +41,20 @@ func BenchmarkOperations(b *testing.B) {
 	}
 }
 
+// BenchmarkCheck measures Check on a topic of a hundred thousand messages.
+func BenchmarkCheck(b *testing.B) {
+	s := setupOn(b, redistest.Server{Client: redistest.Start(b).Client(b), Prefix: "bench"})
+	const n = 100_000
+	s.fillBench(b, n)
+	for b.Loop() {
+		report, err := s.admin.Check(ctx, topic)
+		require.NoError(b, err)
+		require.Empty(b, report.Violations())
+		require.Equal(b, n, report.Messages)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/message")
+}
+
 // operations are what is measured: prepare returns what is done the i-th time.
 var operations = []struct {
 	name    string

@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"errors"
-
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
@@ -29,5 +27,5 @@ var (
 	ErrInvalidConfig = redisdelay.ErrInvalidConfig
 
 	// ErrInvalidArgument is wrapped where another argument cannot be used; the error says which.
-	ErrInvalidArgument = errors.New("invalid argument")
+	ErrInvalidArgument = queue.ErrInvalid
 )

@@ -172,7 +172,7 @@ type Page struct {
 //
 // Pages of all states but Ready stay right while messages come and go: one that stays where it is all the
 // time is in exactly one of them. Ready is a list that is used at both ends, so from page to page some may be
-// there twice or be passed over.
+// there twice or be passed over. A topic or group that there is not has no messages.
 //
 // Errors wrap ErrInvalidArgument, or come from ctx or Redis.
 func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {

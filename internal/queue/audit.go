@@ -456,29 +456,42 @@ func (a *audit) delayIDs(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			for _, name := range names {
-				var owner *redis.StringCmd
-				var free *redis.FloatCmd
-				_, err := a.topic.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
-					owner, free = p.HGet(ctx, k.Names(), name), p.ZScore(ctx, k.Taken(), name)
-					return nil
-				})
-				if err != nil && err != redis.Nil {
-					return err
-				}
-				switch {
-				case owner.Err() == nil && free.Err() == redis.Nil:
-					a.report(Violation{Fault: FaultDelayID, name: name, mending: true,
-						Detail: fmt.Sprintf("delay ID %q is in names and not in taken", decodeName(name))})
-				case owner.Err() == redis.Nil && free.Err() == nil:
-					a.report(Violation{Fault: FaultDelayID, name: name, mending: true,
-						Detail: fmt.Sprintf("delay ID %q is in taken and not in names", decodeName(name))})
-				}
+			if err := a.halves(ctx, names); err != nil {
+				return err
 			}
 			if cursor = next; cursor == "0" {
 				break
 			}
 		}
+	}
+	return nil
+}
+
+// halves reports those of the delay IDs that are in one of the two keys only, at one time.
+func (a *audit) halves(ctx context.Context, names []string) error {
+	k := a.topic.keys
+	owners, frees := make([]*redis.StringCmd, len(names)), make([]*redis.FloatCmd, len(names))
+	_, err := a.topic.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		for i, name := range names {
+			owners[i], frees[i] = p.HGet(ctx, k.Names(), name), p.ZScore(ctx, k.Taken(), name)
+		}
+		return nil
+	})
+	if err != nil && err != redis.Nil {
+		return err
+	}
+	for i, name := range names {
+		where := ""
+		switch {
+		case owners[i].Err() == nil && frees[i].Err() == redis.Nil:
+			where = "in names and not in taken"
+		case owners[i].Err() == redis.Nil && frees[i].Err() == nil:
+			where = "in taken and not in names"
+		default:
+			continue
+		}
+		a.report(Violation{Fault: FaultDelayID, name: name, mending: true,
+			Detail: fmt.Sprintf("delay ID %q is %s", decodeName(name), where)})
 	}
 	return nil
 }

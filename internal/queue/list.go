@@ -55,7 +55,7 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 	case Dead:
 		key = k.Dead(group)
 	default:
-		return Page{}, fmt.Errorf("unknown state %q", state)
+		return Page{}, fmt.Errorf("%w: there is no state %q", ErrInvalid, state)
 	}
 	score, id, err := parseCursor(kind, cursor)
 	if err != nil {
@@ -112,7 +112,7 @@ func parseCursor(kind, cursor string) (score, id string, err error) {
 	score, id, ok := strings.Cut(cursor, ":")
 	_, numeric := strconv.ParseFloat(score, 64)
 	if numeric != nil || ok != (kind == "zset") {
-		return "", "", fmt.Errorf("%q is no cursor of a page of this state", cursor)
+		return "", "", fmt.Errorf("%w: %q is no cursor of a page of this state", ErrInvalid, cursor)
 	}
 	return score, id, nil
 }
