@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -14,8 +15,12 @@ func lateness(e *env) scenario {
 		name:  "lateness",
 		title: "Lateness under load",
 		about: "Messages are due at random whole milliseconds, 1,000 in a second. They are published before the first is due. " +
-			"asynq keeps whole seconds.",
-		trials: []trial{mine, latenessTrial(asynqSystem, options{subscribers: 1, inFlight: 32}, n)},
+			"asynq keeps whole seconds. The last row is what the machine can do: a timer for each, and one round trip.",
+		trials: []trial{
+			mine,
+			latenessTrial(asynqSystem, options{subscribers: 1, inFlight: 32}, n),
+			timerTrial(n, time.Duration(n)*time.Millisecond),
+		},
 		targets: func(r results) []target {
 			return []target{
 				atMost(1, "ms late at 1,000 due a second, p50", r.get(mine, lateP50)),
@@ -44,6 +49,26 @@ func latenessTrial(s system, o options, n int) trial {
 		}
 		found, err := t.lateness(s, l.dues)
 		return found, errors.Join(err, q.finish(t))
+	}}
+}
+
+// timerTrial is for comparison: it waits for each of n due times, spread over a while, and asks the server
+// for a PONG then.
+func timerTrial(n int, over time.Duration) trial {
+	return trial{rawName, fmt.Sprintf("%s timers, each with a PING", count(n)), func(e *env) (figures, error) {
+		client := e.newClient()
+		t := newTally(n)
+		dues := spread(n, over)
+		slices.SortFunc(dues, time.Time.Compare)
+		for i, due := range dues {
+			time.Sleep(time.Until(due))
+			if err := client.Ping(ctx).Err(); err != nil {
+				return nil, err
+			}
+			t.arrived[i].Store(time.Now().UnixNano())
+		}
+		found, err := t.lateness(raw, dues)
+		return found, errors.Join(err, client.Close())
 	}}
 }
 
@@ -86,8 +111,8 @@ func idleLateness(e *env) scenario {
 		name:  "idle-lateness",
 		title: "Lateness on an idle system",
 		about: "One message at a time, due after 20 to 70 ms, in one of the topics of one Subscriber. The next is published " +
-			"when it has arrived.",
-		trials: []trial{mine},
+			"when it has arrived. The last row is a timer for each of as many, and one round trip.",
+		trials: []trial{mine, timerTrial(n, time.Duration(n)*50*time.Millisecond)},
 		targets: func(r results) []target {
 			return []target{atMost(3, "ms late on an idle system with 64 topics, p99", r.get(mine, lateP99))}
 		},

@@ -21,7 +21,7 @@ func scenarios(e *env) []scenario {
 }
 
 type flags struct {
-	run, systems           string
+	run, trials            string
 	rounds                 int
 	smoke                  bool
 	out, readme            string
@@ -31,8 +31,8 @@ type flags struct {
 func main() {
 	var f flags
 	flag.StringVar(&f.run, "run", "", "run only scenarios whose name matches this `regexp`")
-	flag.StringVar(&f.systems, "systems", "", "run only systems whose name matches this `regexp`")
-	flag.IntVar(&f.rounds, "rounds", 3, "how often each figure is taken; the median counts")
+	flag.StringVar(&f.trials, "trials", "", "run only trials whose system and description, as in \"asynq: 10,000 waiting\", match this `regexp`")
+	flag.IntVar(&f.rounds, "rounds", 5, "how often each figure is taken; the median counts")
 	flag.BoolVar(&f.smoke, "smoke", false, "tiny sizes, one round: checks that all scenarios work, measures nothing")
 	flag.StringVar(&f.out, "out", "", "write the results to `FILE`.md and FILE.json")
 	flag.StringVar(&f.readme, "readme", "", "write the summary between the markers of this `file`")
@@ -50,9 +50,9 @@ func run(f flags) (err error) {
 	if err != nil {
 		return fmt.Errorf("-run: %w", err)
 	}
-	systems, err := regexp.Compile(f.systems)
+	trials, err := regexp.Compile(f.trials)
 	if err != nil {
-		return fmt.Errorf("-systems: %w", err)
+		return fmt.Errorf("-trials: %w", err)
 	}
 	server, err := startServer()
 	if err != nil {
@@ -65,7 +65,7 @@ func run(f flags) (err error) {
 	}
 	defer func() { err = errors.Join(err, stopProfiles()) }()
 
-	e := &env{server: server, smoke: f.smoke, rounds: max(f.rounds, 1), systems: systems}
+	e := &env{server: server, smoke: f.smoke, rounds: max(f.rounds, 1), trials: trials}
 	if f.smoke {
 		e.rounds = 1
 	}

@@ -12,12 +12,12 @@ import (
 
 // env is what all scenarios run in.
 type env struct {
-	server  *server
-	smoke   bool
-	rounds  int
-	systems *regexp.Regexp
-	sent    atomic.Int64 // commands that clients sent so far
-	topics  int          // that were named so far
+	server *server
+	smoke  bool
+	rounds int
+	trials *regexp.Regexp // those to run, by their keys
+	sent   atomic.Int64   // commands that clients sent so far
+	topics int            // that were named so far
 }
 
 // size is a number of messages or the like, or with -smoke a small one.
@@ -93,7 +93,7 @@ func (s scenario) run(e *env) (results, error) {
 	all := map[string][]figures{}
 	for round := range rounds {
 		for _, t := range s.trials {
-			if !e.systems.MatchString(t.system) {
+			if !e.trials.MatchString(t.key()) {
 				continue
 			}
 			if s.setup == nil {
