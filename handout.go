@@ -155,7 +155,7 @@ func (s *subscription) offer(last, offered *delivery) (taken bool) {
 		}
 		select {
 		case out <- msg:
-			s.handed(offered, offered.taken)
+			s.handed(offered)
 			return true
 		default:
 		}
@@ -170,7 +170,7 @@ func (s *subscription) offer(last, offered *delivery) (taken bool) {
 	}
 	select {
 	case out <- msg:
-		s.handed(offered, time.Now())
+		s.handed(offered)
 		return true
 	case <-feed:
 	case <-acked:
@@ -240,10 +240,10 @@ func (s *subscription) unmarshal(d *delivery) bool {
 }
 
 // handed notes that the consumer has the message.
-func (s *subscription) handed(d *delivery, now time.Time) {
+func (s *subscription) handed(d *delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d.handed = now
+	d.handed = time.Now()
 	s.stuck = false
 }
 
