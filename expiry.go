@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 const (
@@ -23,7 +21,7 @@ const (
 )
 
 // OnExpiry says what becomes of a message that could not be delivered in time. It is decided when a subscriber
-// would get it, for each group by itself; a message that nobody asks for stays where it is.
+// is about to hand it over, for each group by itself; a message that nobody asks for stays where it is.
 type OnExpiry string
 
 const (
@@ -53,40 +51,51 @@ func ExpireAfter(msg *message.Message, lateness time.Duration, then OnExpiry) {
 	setKey(msg, OnExpiryKey, string(then))
 }
 
-// readExpiry reads the three keys into options.
-func readExpiry(metadata message.Metadata, o *queue.Options) error {
+// expiryKeys are taken from what consumers see, so that what is published again out of a delivery, by a poison
+// queue or a requeuer, does not expire for the sake of the message that it was.
+var expiryKeys = []string{ExpiresAtKey, MaxLatenessKey, OnExpiryKey}
+
+// expiry is when it is too late for a message, and what happens then.
+type expiry struct {
+	at       time.Time     // zero: never
+	lateness time.Duration // after it is due; 0: never
+	then     OnExpiry
+}
+
+// readExpiry reads the three keys.
+func readExpiry(metadata message.Metadata) (e expiry, err error) {
 	at, hasAt := metadata[ExpiresAtKey]
 	if hasAt {
 		t, ok := parseTime(at)
 		if !ok {
-			return invalidValue(ErrInvalidMetadata, ExpiresAtKey, at, wantExpiresAt)
+			return e, invalidValue(ErrInvalidMetadata, ExpiresAtKey, at, wantExpiresAt)
 		}
-		o.Expires = t
+		e.at = t
 	}
 	lateness, hasLateness := metadata[MaxLatenessKey]
 	if hasLateness {
 		d, ok := parseDuration(lateness)
 		if !ok || d < time.Millisecond || d > MaxDelay {
-			return invalidValue(ErrInvalidMetadata, MaxLatenessKey, lateness, wantMaxLateness)
+			return e, invalidValue(ErrInvalidMetadata, MaxLatenessKey, lateness, wantMaxLateness)
 		}
-		o.Lateness = d
+		e.lateness = d
 	}
 	then, set := metadata[OnExpiryKey]
-	if !set {
-		return nil
-	}
-	known := hasAt || hasLateness
-	switch OnExpiry(then) {
-	case ExpiryDeliver:
-	case ExpiryDrop:
-		o.Late = queue.Drop
-	case ExpiryDead:
-		o.Late = queue.Bury
+	e.then = OnExpiry(then)
+	switch e.then {
+	case ExpiryDeliver, ExpiryDrop, ExpiryDead:
+		if hasAt || hasLateness {
+			return e, nil
+		}
 	default:
-		known = false
+		if !set {
+			return e, nil
+		}
 	}
-	if !known {
-		return invalidValue(ErrInvalidMetadata, OnExpiryKey, then, wantOnExpiry)
-	}
-	return nil
+	return e, invalidValue(ErrInvalidMetadata, OnExpiryKey, then, wantOnExpiry)
+}
+
+// tooLate tells whether a message that was due is too late at an instant by the same clock.
+func (e expiry) tooLate(due, now time.Time) bool {
+	return !e.at.IsZero() && !now.Before(e.at) || e.lateness > 0 && now.After(due.Add(e.lateness))
 }

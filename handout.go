@@ -204,8 +204,8 @@ func (s *subscription) take() *delivery {
 
 var errNoMessage = errors.New("the Unmarshaler returned neither a message nor an error")
 
-// unmarshal makes the message that the consumer gets. If there is none, it buries the delivery and returns
-// false.
+// unmarshal makes the message that the consumer gets. If there is none, or it is too late for it, it ends the
+// delivery and returns false.
 func (s *subscription) unmarshal(d *delivery) bool {
 	msg, err := s.config.Unmarshaler.Unmarshal(s.topic.Name, d.Body)
 	if err == nil && msg == nil {
@@ -213,6 +213,9 @@ func (s *subscription) unmarshal(d *delivery) bool {
 	}
 	if err != nil {
 		s.bury(d, err)
+		return false
+	}
+	if s.expired(d, msg.Metadata) {
 		return false
 	}
 	d.Body = nil
@@ -241,10 +244,46 @@ func (s *subscription) unmarshal(d *delivery) bool {
 
 // handed notes that the consumer has the message.
 func (s *subscription) handed(d *delivery) {
+	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d.handed = time.Now()
+	d.handed = now
 	s.stuck = false
+	late := max(0, s.serverNow(now).Sub(d.Due))
+	s.counts.Add(queue.Counts{Delivered: 1, Lateness: late, Latest: late})
+}
+
+// serverNow is what the server's clock shows at least. It counts from when a claim was answered, which is a
+// little after the server told the time, so that nothing is taken for later than it is. s.mu is held.
+func (s *subscription) serverNow(now time.Time) time.Time { return s.server.Add(now.Sub(s.heard)) }
+
+// expired ends the delivery of a message that it is too late for, and takes off the keys that say so.
+func (s *subscription) expired(d *delivery, metadata message.Metadata) bool {
+	if len(metadata) == 0 {
+		return false
+	}
+	e, err := readExpiry(metadata)
+	for _, key := range expiryKeys {
+		delete(metadata, key)
+	}
+	if err != nil || (e.then != ExpiryDrop && e.then != ExpiryDead) {
+		return false
+	}
+	s.mu.Lock()
+	now := s.serverNow(time.Now())
+	s.mu.Unlock()
+	if !e.tooLate(d.Due, now) {
+		return false
+	}
+	s.end(d, func() {
+		if e.then == ExpiryDead {
+			s.settled.nacks = append(s.settled.nacks, queue.Failure{Leased: &d.Leased, Dead: true, Reason: "not delivered in time"})
+			return
+		}
+		s.counts.Add(queue.Counts{Dropped: 1})
+		s.settled.acks = append(s.settled.acks, &d.Leased)
+	})
+	return true
 }
 
 // await waits for the consumer to settle the message, or for the end of its delivery.

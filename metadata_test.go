@@ -51,7 +51,7 @@ func TestHelpersSetWhatPublishTakes(t *testing.T) {
 		require.Equal(t, 3, m.MaxDeliveries)
 		require.Equal(t, time.Date(2030, 1, 2, 3, 4, 5, 6e6, time.UTC), m.ExpiresAt.UTC())
 		require.Equal(t, 90*time.Second, m.MaxLateness)
-		require.Equal(t, "dead", m.OnExpiry)
+		require.Equal(t, redisdelay.ExpiryDead, m.OnExpiry)
 		require.Equal(t, message.Metadata{"max_deliveries": "3", "backoff": "1s..1m0s"}, m.Metadata)
 	})
 }
@@ -190,14 +190,45 @@ func TestExpiredMessageIsDroppedOrDeadLettered(t *testing.T) {
 		}
 		require.Equal(t, []string{"deliver"}, consume(t, subscribe(t, s, "topic"), 1))
 		require.Equal(t, state{Bodies: 1, Dead: 1}, settledState(t, s, "topic"))
-		stats, err := adminOf(t, s).Stats(ctx, "topic")
-		require.NoError(t, err)
-		require.Equal(t, 1, stats.Groups[0].Dropped)
+		eventually(t, func() bool {
+			stats, err := adminOf(t, s).Stats(ctx, "topic")
+			require.NoError(t, err)
+			return stats.Groups[0].Dropped == 1 && stats.Groups[0].Delivered == 1
+		}, "the subscription tells what it did")
 		page, err := adminOf(t, s).List(ctx, "topic", admin.Query{State: admin.Dead})
 		require.NoError(t, err)
 		require.Equal(t, "dead", string(page.Messages[0].Payload))
 		require.Equal(t, "not delivered in time", page.Messages[0].Places[0].Reason)
 	})
+}
+
+// It is too late by the clock of the server, whatever that of the program says; at each delivery anew.
+func TestItIsTooLateByTheServersClock(t *testing.T) {
+	s := embedded(t)
+	s.Mini.SetTime(time.Date(2040, time.March, 4, 12, 0, 0, 0, time.UTC))
+	register(t, s, "topic")
+	p := newPublisher(t, s)
+	for payload, at := range map[string]time.Time{
+		"too late": time.Date(2039, time.March, 4, 12, 0, 0, 0, time.UTC),
+		"in time":  time.Date(2040, time.March, 4, 13, 0, 0, 0, time.UTC),
+	} {
+		msg := text(payload)
+		redisdelay.ExpireAt(msg, at, redisdelay.ExpiryDead)
+		require.NoError(t, p.Publish("topic", msg))
+	}
+	after := text("in time after due")
+	redisdelay.ExpireAfter(after, time.Hour, redisdelay.ExpiryDead)
+	redisdelay.DelayFor(after, 0)
+	require.NoError(t, p.Publish("topic", after))
+
+	messages := subscribe(t, s, "topic")
+	msg := receive(t, messages)
+	require.Equal(t, "in time", string(msg.Payload))
+	require.Empty(t, msg.Metadata, "what Redis needs consumers do not see")
+	jump(t, s, 2*time.Hour)
+	msg.Nack()
+	eventually(t, func() bool { return stateOf(t, s, "topic").Dead >= 2 }, "it is too late for it now")
+	eventually(t, func() bool { return stateOf(t, s, "topic").Ready == 0 }, "the rest is taken")
 }
 
 // What a poison queue publishes again is a message of its own.

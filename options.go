@@ -33,12 +33,12 @@ func readOptions(metadata message.Metadata) (o queue.Options, err error) {
 	if err = readDelayID(metadata, &o); err != nil {
 		return o, err
 	}
-	return o, readExpiry(metadata, &o)
+	_, err = readExpiry(metadata)
+	return o, err
 }
 
-// optionKeys are the keys that only Redis needs. What is published again out of a delivery, by a poison queue
-// or a requeuer, is thereby not replaced, kept out or dropped for the sake of the message that it was.
-var optionKeys = []string{DelayIDModeKey, DelayIDWindowKey, ExpiresAtKey, MaxLatenessKey, OnExpiryKey}
+// optionKeys are the keys that only Redis needs.
+var optionKeys = []string{DelayIDModeKey, DelayIDWindowKey}
 
 // SetMaxDeliveries limits how often msg is delivered before it is dead-lettered, instead of the subscriber's
 // MaxDeliveries; a negative n is no limit. Publish refuses 0 and what is above 2147483647.

@@ -156,6 +156,8 @@ const mostClaimed = 1000
 const claimBytes = 4 << 20
 
 func (s *subscription) claim(limit, slots int, busy bool) queue.Claim {
+	counts := s.counts
+	s.counts = queue.Counts{}
 	return queue.Claim{
 		Subscription: s.id,
 		Number:       s.claims,
@@ -167,6 +169,7 @@ func (s *subscription) claim(limit, slots int, busy bool) queue.Claim {
 		Patience:     3 * s.mailbox.Poll(),
 		Bytes:        claimBytes,
 		Expiry:       s.options.Expiry,
+		Counts:       counts,
 	}
 }
 

@@ -50,7 +50,7 @@ type Message struct {
 	// happens then.
 	ExpiresAt   time.Time
 	MaxLateness time.Duration
-	OnExpiry    string
+	OnExpiry    redisdelay.OnExpiry
 
 	// Places are where it is: one for all groups while it is pending, else one for each group that has it.
 	// A message out of List has the one that was asked for.
@@ -97,8 +97,7 @@ func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err 
 }
 
 func (a *Admin) message(topic, id string, o queue.Options, body []byte) Message {
-	m := Message{ID: id, DelayID: o.DelayID, MaxDeliveries: o.MaxDeliveries, ExpiresAt: o.Expires, MaxLateness: o.Lateness,
-		OnExpiry: string(o.Late)}
+	m := Message{ID: id, DelayID: o.DelayID, MaxDeliveries: o.MaxDeliveries}
 	if body == nil {
 		m.Err = errNoBody
 		return m
@@ -111,7 +110,13 @@ func (a *Admin) message(topic, id string, o queue.Options, body []byte) Message 
 		m.Err = err
 		return m
 	}
-	delete(msg.Metadata, redisdelay.DelayIDKey) // it has a field of its own
+	// What has a field of its own. Publish refuses what cannot be read.
+	m.ExpiresAt, _ = time.Parse(time.RFC3339, msg.Metadata.Get(redisdelay.ExpiresAtKey))
+	m.MaxLateness, _ = time.ParseDuration(msg.Metadata.Get(redisdelay.MaxLatenessKey))
+	m.OnExpiry = redisdelay.OnExpiry(msg.Metadata.Get(redisdelay.OnExpiryKey))
+	for _, key := range []string{redisdelay.DelayIDKey, redisdelay.ExpiresAtKey, redisdelay.MaxLatenessKey, redisdelay.OnExpiryKey} {
+		delete(msg.Metadata, key)
+	}
 	m.UUID, m.Metadata, m.Payload = msg.UUID, msg.Metadata, msg.Payload
 	return m
 }

@@ -33,7 +33,7 @@ type GroupStats struct {
 	NextRetry, OldestDead         time.Time
 
 	// Subscribed tells that some process takes the group's messages: it waits for them, or holds one.
-	// LastSeen is when one last got a message, or else when the group was made.
+	// LastSeen is when one last told of a message, or else when the group was made.
 	Subscribed bool
 	LastSeen   time.Time
 
@@ -46,8 +46,9 @@ type GroupStats struct {
 	MaxDeliveries int
 	DeadRetention time.Duration
 
-	// Delivered counts the messages that subscriptions took, each time anew, and Dropped those that were too
-	// late and were dropped. MeanLateness and MaxLateness are from due until a subscription took them.
+	// Delivered counts the messages that consumers got, each time anew, and Dropped those that were too late
+	// and were dropped. MeanLateness and MaxLateness are from due until the consumer got them. Subscriptions
+	// tell of them with their next claim, so up to a poll interval later.
 	Delivered, Dropped        int
 	MeanLateness, MaxLateness time.Duration
 }

@@ -28,8 +28,8 @@ func (t *Topic) Group(name string) *Group {
 		Name:  name,
 		topic: t,
 		claim: []string{k.Groups(), k.Messages(), k.Ready(name), k.Unack(name), k.Leases(name),
-			k.Deliveries(name), k.Waiters(name), "", k.Scheduler(), k.Idle(), k.Options(), k.Refs(),
-			k.Dead(name), k.Paused(), k.Resting(name), k.Stats(name)},
+			k.Deliveries(name), k.Waiters(name), "", k.Scheduler(), k.Idle(), k.Paused(),
+			k.Resting(name), k.Stats(name)},
 		ack: []string{k.Messages(), k.Options(), k.Refs(), k.Unack(name), k.Leases(name),
 			k.Deliveries(name)},
 		nack: []string{k.Unack(name), k.Leases(name), k.Deliveries(name), k.Ready(name),
@@ -51,15 +51,31 @@ type Claim struct {
 	Patience     time.Duration // how long the address stays valid
 	Bytes        int           // of bodies, but for the first
 	Expiry       time.Duration // of the group, which the claim shows to be in use; 0: none
+	Counts       Counts        // since the last claim
+}
+
+// Counts is what a subscription did with messages: handed over, how late, or dropped as too late.
+type Counts struct {
+	Delivered, Dropped int
+	Lateness, Latest   time.Duration // of all together, and of the latest
+}
+
+// Add adds others.
+func (c *Counts) Add(o Counts) {
+	c.Delivered += o.Delivered
+	c.Dropped += o.Dropped
+	c.Lateness += o.Lateness
+	c.Latest = max(c.Latest, o.Latest)
 }
 
 // Claimed is what a claim brought.
 type Claimed struct {
 	Messages []Leased
-	More     bool // more is ready
-	Blocked  bool // the next message wants a subscription that holds nothing else
-	Waits    bool // nothing more is ready, and the subscription will be woken when something is
-	Orphans  int  // ids that had no body any more, and were dropped
+	More     bool      // more is ready
+	Blocked  bool      // the next message wants a subscription that holds nothing else
+	Waits    bool      // nothing more is ready, and the subscription will be woken when something is
+	Orphans  int       // ids that had no body any more, and were dropped
+	Now      time.Time // by the server's clock
 }
 
 // Leased is a message that a subscription holds.
@@ -85,6 +101,7 @@ func (g *Group) ClaimCall(c Claim) *Call {
 	return &Call{script: &claimScript, keys: keys, args: []any{
 		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), busy, millis(c.Lease), c.Slots,
 		c.Address, millis(c.Patience), c.Bytes, millis(memory), g.topic.single, expiry(c.Expiry),
+		c.Counts.Delivered, c.Counts.Lateness.Milliseconds(), c.Counts.Latest.Milliseconds(), c.Counts.Dropped,
 	}}
 }
 
@@ -97,7 +114,7 @@ func (c Claim) ReadClaim(call *Call) (Claimed, error) {
 	if len(reply) == 1 {
 		return Claimed{}, ErrUnregistered
 	}
-	if len(reply) != 8 {
+	if len(reply) != 9 {
 		return Claimed{}, fmt.Errorf("claim: unexpected reply of %d parts", len(reply))
 	}
 	orphans, _ := reply[4].(int64)
@@ -106,6 +123,7 @@ func (c Claim) ReadClaim(call *Call) (Claimed, error) {
 		Blocked: reply[2] == int64(1),
 		Waits:   reply[3] == int64(1),
 		Orphans: int(orphans),
+		Now:     instant(text(reply[8])),
 	}
 	entries, _ := reply[5].([]any)
 	bodies, _ := reply[6].([]any)

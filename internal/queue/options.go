@@ -15,15 +15,6 @@ const (
 	Reject  Mode = "reject" // the whole call is refused
 )
 
-// Late says what becomes of a message that could not be delivered in time.
-type Late string
-
-const (
-	Deliver Late = ""     // it is delivered all the same
-	Drop    Late = "drop" // it is forgotten, and counted
-	Bury    Late = "dead" // it becomes a dead letter
-)
-
 // Options are a message's own settings, stored apart from its body where scripts can read them.
 type Options struct {
 	MaxDeliveries int // 0: the group's; negative: no limit
@@ -31,10 +22,6 @@ type Options struct {
 	DelayID string        // names the message while it waits; "": nothing does
 	Window  time.Duration // how long the delay ID stays taken after the message is due
 	Mode    Mode
-
-	Expires  time.Time     // when it is too late for the message; zero: never
-	Lateness time.Duration // how long after it is due it is too late; 0: never
-	Late     Late          // what happens then
 }
 
 // encode writes them as scripts read them: names and values without spaces or further colons.
@@ -53,15 +40,6 @@ func (o Options) encode() string {
 			add("mode", string(o.Mode))
 		}
 	}
-	if o.Late != Deliver {
-		if !o.Expires.IsZero() {
-			add("expires", strconv.FormatInt(max(o.Expires.UnixMilli(), 0), 10))
-		}
-		if o.Lateness > 0 {
-			add("lateness", millis(o.Lateness))
-		}
-		add("late", string(o.Late))
-	}
 	return strings.Join(parts, " ")
 }
 
@@ -70,22 +48,15 @@ func parseOptions(text string) (o Options) {
 	for _, part := range strings.Fields(text) {
 		name, value, _ := strings.Cut(part, ":")
 		n, _ := strconv.ParseInt(value, 10, 64)
-		duration := time.Duration(n) * time.Millisecond
 		switch name {
 		case "max_deliveries":
 			o.MaxDeliveries = int(n)
 		case "delay_id":
 			o.DelayID = decodeName(value)
 		case "window":
-			o.Window = duration
+			o.Window = time.Duration(n) * time.Millisecond
 		case "mode":
 			o.Mode = Mode(value)
-		case "expires":
-			o.Expires = time.UnixMilli(n)
-		case "lateness":
-			o.Lateness = duration
-		case "late":
-			o.Late = Late(value)
 		}
 	}
 	return o

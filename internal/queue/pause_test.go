@@ -103,3 +103,23 @@ func TestResumeWakesAllThatRest(t *testing.T) {
 		require.Zero(t, w.Client.Exists(ctx, w.keys.Resting("a"), w.keys.Paused()).Val())
 	}, "a")
 }
+
+func TestWhatSubscriptionsTellIsAddedUp(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x", "y")
+		s := w.sub("a")
+		query := s.query(1, counting)
+		s.ask(query)
+		s.ask(query) // a repeat
+		require.NoError(t, only(w.topic.Pause(ctx, "a")))
+		claimed := s.claim(1, counting)
+		require.Empty(t, claimed.Messages)
+		stats, err := w.topic.Stats(ctx)
+		require.NoError(t, err)
+		g := stats.Groups[0]
+		require.Equal(t, []int{6, 4}, []int{g.Delivered, g.Dropped})
+		require.Equal(t, 100*time.Millisecond, g.Lateness)
+		require.Equal(t, 30*time.Millisecond, g.Latest)
+		require.GreaterOrEqual(t, g.Seen.UnixMilli(), w.start)
+	}, "a")
+}

@@ -15,9 +15,8 @@ import (
 
 // The forms of what is stored.
 var (
-	groupForm   = regexp.MustCompile(`^(-1|\d+) (-1|\d+)$`)
-	optionsForm = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?` +
-		`( ?(expires:\d+ ?)?(lateness:\d+ ?)?late:(drop|dead))?$`)
+	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+)$`)
+	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?$`)
 	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+$`)
 	deliveryForm = regexp.MustCompile(`(?s)^\d+ [sr-] \S+( .*)?$`)
 	claimForm    = regexp.MustCompile(`^\d+( [^ :]+:\d+)+$`)

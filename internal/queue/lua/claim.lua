@@ -10,12 +10,9 @@
 --       8 claim       string: this subscription's last claim, "number id:due ...", expiring
 --       9 scheduler   hash: next, holder, standby, until
 --      10 idle        zset: group that is removed when unused -> ms at which it is
---      11 options     hash: id -> options, only of messages that have any
---      12 refs        hash: id -> groups that still need the body, only where several do
---      13 dead        zset: id -> ms at which it died
---      14 paused      hash: group, or "" for the topic -> ms since when
---      15 resting     zset: address of a subscription whose claim was stopped -> deadline ms
---      16 stats       hash: what was counted so far
+--      11 paused      hash: group, or "" for the topic -> ms since when
+--      12 resting     zset: address of a subscription whose claim was stopped -> deadline ms
+--      13 stats       hash: what was counted so far
 -- ARGV  1 group
 --       2 subscription
 --       3 number      of this claim, counted by the subscription
@@ -30,26 +27,30 @@
 --      11 memory      how long the claim is remembered, ms
 --      12 single      "1" if PUBLISH counts every receiver (not on a cluster)
 --      13 expiry      ms without use after which the group is removed, or "": never
+--      14 delivered   messages that the subscription handed over since its last claim
+--      15 late_ms     by how much those were late, all together
+--      16 latest_ms   and at most
+--      17 dropped     messages that it dropped since, as too late
 --
+-- While the group or its topic is paused, nothing is leased, and the subscription is woken when that ends.
 -- A message whose lease has expired before (flag "s", suspect) is claimed alone, and only by a
 -- subscription that holds nothing else.
--- While the group or its topic is paused, nothing is leased, and the subscription is woken when that ends.
--- A message for which it is too late by its options is dropped or becomes a dead letter; one call looks at
--- 1,000 messages at most.
 -- Returns {"unregistered"} if the group does not exist, else {"ok", left, blocked, waits, orphans,
--- entries, bodies, records}: left is 1 if more is ready; blocked is 1 if a suspect waits for the
+-- entries, bodies, records, now}: left is 1 if more is ready; blocked is 1 if a suspect waits for the
 -- subscription to be free; waits is 1 if the subscription will be woken; orphans counts ids that had no
 -- body and were dropped. The rest are lists, with a part for each message; records is empty if no message
--- of the group has one.
--- Twice: the same number returns those messages of the first run that are still leased by it.
+-- of the group has one; now is the server's time, in ms as text.
+-- Twice: the same number returns those messages of the first run that are still leased by it. If it brought
+-- none, what the subscription handed over and dropped is counted once more.
 
 local groups, messages, ready, unack, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, waiters, claim, scheduler, idle = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local options, refs, dead, paused, resting, stats = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16]
+local paused, resting, stats = KEYS[11], KEYS[12], KEYS[13]
 local group, subscription, number, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local busy, lease, slots, address = ARGV[5] == '1', tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local patience, bytes, memory, single = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12] == '1'
 local expiry = ARGV[13]
+local delivered, dropped = tonumber(ARGV[14]), tonumber(ARGV[17])
 local id_length = 26
 local long = string.rep('-', 65)
 
@@ -86,28 +87,7 @@ local function wake(waiters, n)
   end
 end
 
--- Forgets the bodies that no group needs any more.
-local function drop(ids)
-  local gone = ids
-  if redis.call('HLEN', refs) > 0 then
-    gone = {}
-    local left = redis.call('HMGET', refs, unpack(ids))
-    for i, id in ipairs(ids) do
-      if left[i] and tonumber(left[i]) > 1 then
-        redis.call('HINCRBY', refs, id, -1)
-      else
-        gone[#gone + 1] = id
-      end
-    end
-    if #gone == 0 then return end
-    redis.call('HDEL', refs, unpack(gone))
-  end
-  redis.call('HDEL', messages, unpack(gone))
-  redis.call('HDEL', options, unpack(gone))
-end
-
-local group_options = redis.call('HGET', groups, group)
-if not group_options then
+if redis.call('HEXISTS', groups, group) == 0 then
   return {'unregistered'}
 end
 
@@ -135,7 +115,9 @@ if last and limit > 0 and string.match(last, '^%d+') == number then
       records[#records + 1] = redis.call('HGET', deliveries, id) or ''
     end
   end
-  return {'ok', redis.call('LLEN', ready) > 0 and 1 or 0, 0, 0, 0, mine, bodies, records}
+  return {
+    'ok', redis.call('LLEN', ready) > 0 and 1 or 0, 0, 0, 0, mine, bodies, records, string.format('%d', now),
+  }
 end
 
 -- Reading every key that will be written finds a key of a wrong type before anything is.
@@ -148,12 +130,25 @@ local waiting = redis.call('ZCARD', waiters)
 if limit == 0 then
   redis.call('ZCARD', resting)
 end
+local counted = delivered + dropped > 0
+  and redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms', 'dropped')
+
+-- Adds what the subscription handed over and dropped.
+local function count()
+  if counted then
+    redis.call('HSET', stats, 'delivered', string.format('%d', (counted[1] or 0) + delivered),
+      'late_ms', string.format('%d', (counted[2] or 0) + ARGV[15]),
+      'latest_ms', string.format('%d', math.max(counted[3] or 0, ARGV[16])),
+      'dropped', string.format('%d', (counted[4] or 0) + dropped), 'seen', string.format('%d', now))
+  end
+end
 
 local stopped = redis.call('HMGET', paused, '', group)
 if stopped[1] or stopped[2] then
   redis.call('ZREMRANGEBYSCORE', resting, '-inf', now)
   redis.call('DEL', claim)
   redis.call('ZREM', waiters, address)
+  count()
   if expiry ~= '' then
     redis.call('ZADD', idle, now + expiry, group)
   end
@@ -163,7 +158,7 @@ if stopped[1] or stopped[2] then
   else
     redis.call('ZREM', resting, address)
   end
-  return {'ok', 0, 0, waits and 1 or 0, 0, {}, {}, {}}
+  return {'ok', 0, 0, waits and 1 or 0, 0, {}, {}, {}, string.format('%d', now)}
 end
 
 local deadline = string.format('%d', now + lease)
@@ -174,45 +169,6 @@ local left = redis.call('LLEN', ready)
 local entries = {}
 if limit > 0 and left > 0 then
   entries = redis.call('LRANGE', ready, 0, limit - 1)
-end
-
--- What it is too late for is passed over, and more is looked at instead. places are those of the entries
--- that are left, counted from the front of ready.
-local late, places, looked = {}, nil, #entries
-if #entries > 0 and redis.call('HLEN', options) > 0 then
-  local some, good = entries, {}
-  places, looked = {}, 0
-  while #some > 0 do
-    local none = #late
-    local own = redis.call('HMGET', options, unpack(ids_of(some)))
-    for i, entry in ipairs(some) do
-      local fate = own[i] and string.match(own[i], 'late:(%a+)')
-      if fate then
-        local due = tonumber(string.sub(entry, id_length + 2))
-        local expires = tonumber(string.match(own[i], 'expires:(%d+)') or nil)
-        local lateness = tonumber(string.match(own[i], 'lateness:(%d+)') or nil)
-        if not ((expires and now >= expires) or (lateness and now > due + lateness)) then
-          fate = nil
-        end
-      end
-      if fate then
-        late[#late + 1] = {place = looked + i, id = string.sub(entry, 1, id_length), fate = fate}
-      else
-        good[#good + 1] = entry
-        places[#good] = looked + i
-      end
-    end
-    looked = looked + #some
-    if #late == none or #good >= limit or looked >= 1000 then
-      break
-    end
-    some = redis.call('LRANGE', ready, looked, looked + math.min(limit - #good, 1000 - looked) - 1)
-  end
-  entries = good
-end
-if #late > 0 then
-  redis.call('HLEN', refs)
-  redis.call('ZCARD', dead)
 end
 local ids = ids_of(entries)
 
@@ -243,7 +199,6 @@ end
 
 local taken, bodies, taken_records = {}, {}, {}
 local scores, tokens = {}, {}
-local lateness, latest_ms, last_suffix, late_by = 0, 0, nil, 0
 -- A small hash or zset is a list that Redis searches from end to end, which would cost more than all else
 -- here. Where one long text comes first it is a table, and stays one for as long as it exists.
 local unfold = leased <= 512 and leased + allowed > 16
@@ -278,65 +233,28 @@ while consumed < allowed and not full do
       if #records > 0 then
         taken_records[n] = records[consumed] or ''
       end
-      local suffix = string.sub(entry, id_length + 1)
-      if suffix ~= last_suffix then
-        last_suffix = suffix
-        late_by = math.max(now - tonumber(string.sub(suffix, 2)), 0)
-        latest_ms = math.max(latest_ms, late_by)
-      end
-      lateness = lateness + late_by
       scores[#scores + 1] = score
       scores[#scores + 1] = id
       tokens[#tokens + 1] = id
-      tokens[#tokens + 1] = token .. suffix
+      tokens[#tokens + 1] = token .. string.sub(entry, id_length + 1)
     else
       orphans[#orphans + 1] = id
     end
   end
 end
-local reply = {'ok', 0, blocked, 0, #orphans, taken, bodies, taken_records}
-local counted = #taken > 0 and redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms')
--- What is too late goes with those in front of which it is.
-local popped = consumed
-if places then
-  popped = consumed < #entries and places[consumed + 1] - 1 or looked
-end
+local reply = {'ok', 0, blocked, 0, #orphans, taken, bodies, taken_records, string.format('%d', now)}
 
 -- The first write is a deletion: at maxmemory a claim still works.
-if popped > 0 then
-  redis.call('LPOP', ready, popped)
-  left = left - popped
+if consumed > 0 then
+  redis.call('LPOP', ready, consumed)
+  left = left - consumed
   if #orphans > 0 then
     redis.call('HDEL', deliveries, unpack(orphans))
   end
-end
-if consumed == 0 then
+else
   redis.call('DEL', claim)
 end
-local dropped, buried = {}, {}
-for _, l in ipairs(late) do
-  if l.place <= popped then
-    local list = l.fate == 'dead' and buried or dropped
-    list[#list + 1] = l.id
-  end
-end
-if #dropped > 0 then
-  redis.call('HDEL', deliveries, unpack(dropped))
-  drop(dropped)
-  redis.call('HINCRBY', stats, 'dropped', #dropped)
-end
-if #buried > 0 then
-  local known = redis.call('HMGET', deliveries, unpack(buried))
-  for i, id in ipairs(buried) do
-    local count, delayed_for = string.match(known[i] or '', '^(%d+) %S+ (%S+)')
-    redis.call('HSET', deliveries, id, (count or '0') .. ' - ' .. (delayed_for or '-') .. ' not delivered in time')
-    redis.call('ZADD', dead, now, id)
-  end
-  local retention = tonumber(string.match(group_options, '^%S+ (%S+)$') or -1)
-  if retention >= 0 then
-    schedule(now + retention)
-  end
-end
+count()
 if expiry ~= '' then
   redis.call('ZADD', idle, now + expiry, group)
 end
@@ -348,10 +266,6 @@ if #taken > 0 then
     redis.call('HDEL', leases, long)
   end
   redis.call('SET', claim, number .. ' ' .. table.concat(taken, ' '), 'PX', memory)
-  redis.call('HSET', stats, 'delivered', string.format('%d', (counted[1] or 0) + #taken),
-    'late_ms', string.format('%d', (counted[2] or 0) + lateness),
-    'latest_ms', string.format('%d', math.max(counted[3] or 0, latest_ms)),
-    'seen', string.format('%d', now))
   schedule(now + lease)
 end
 if limit == 0 then
