@@ -212,7 +212,7 @@ func TestPauseStopsAllProcessesAndResumeStartsThem(t *testing.T) {
 		const processes, rounds = 8, 3
 		received := make(chan *message.Message)
 		for range processes {
-			client := redis.NewClient(s.Client.(*redis.Client).Options())
+			client := redis.NewClient(&redis.Options{Addr: s.Client.(*redis.Client).Options().Addr})
 			t.Cleanup(func() { _ = client.Close() })
 			messages := s.subscribe(t, "a", func(c *redisdelay.SubscriberConfig) { c.Client = client })
 			go func() {

@@ -336,12 +336,14 @@ func ExampleAdmin_GroupsWithoutSubscribers() {
 	s := start()
 	defer s.stop()
 	s.register("orders", "billing")
-	s.subscribe("orders")
+	messages := s.subscribe("orders") // in group default
 	s.publish("orders", "order 123", 0)
+	msg := <-messages
 	s.server.Advance(time.Hour)
 
 	groups, err := s.admin.GroupsWithoutSubscribers(ctx, "orders", 10*time.Minute)
 	check(err)
+	msg.Ack()
 	for _, g := range groups {
 		fmt.Println(g.Group, "has", g.Ready, "ready")
 	}

@@ -241,19 +241,23 @@ func (s *Server) ExpireLeases(topic string) {
 	s.wakeAll()
 }
 
-// moveLeases moves the deadlines of all leases on, and of groups that end when they are not used.
+// moveLeases moves on what ends in real time: leases, places among those who wait or rest, and groups that end
+// when they are not used.
 func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration) error {
 	groups, err := t.Groups(ctx)
 	if err != nil {
 		return err
 	}
-	err = s.moveScores(ctx, t.keys.Idle(), func(redis.Z) float64 { return float64(d.Milliseconds()) })
+	keys := []string{t.keys.Idle()}
 	for _, g := range groups.Names {
-		if err == nil {
-			err = s.moveScores(ctx, t.keys.Unack(g), func(redis.Z) float64 { return float64(d.Milliseconds()) })
+		keys = append(keys, t.keys.Unack(g), t.keys.Waiters(g), t.keys.Resting(g))
+	}
+	for _, key := range keys {
+		if err := s.moveScores(ctx, key, func(redis.Z) float64 { return float64(d.Milliseconds()) }); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
 // endLeases moves all deadlines into the past, in the order that they are in.
