@@ -108,14 +108,23 @@ func (l *line) send(lead []*batch) error {
 	for _, b := range lead[1:] {
 		messages = append(messages, b.messages...)
 	}
-	l.number++
-	err := l.topic.Publish(l.publisher.ctx, l.publisher.id, l.number, messages)
-	if err != nil && l.publisher.ctx.Err() != nil {
-		err = errors.Join(ErrClosed, err)
+	err := l.call(messages)
+	var errs []error // of each, if that is not the same
+	if len(lead) > 1 && (errors.Is(err, ErrExists) || errors.Is(err, ErrTopicFull)) {
+		// Nothing was written, and it is the fault of some of them only.
+		errs = make([]error, len(lead))
+		for i, b := range lead {
+			errs[i] = l.call(b.messages)
+		}
+		err = errs[0]
 	}
 
-	for _, b := range lead[1:] {
-		b.turn <- turn{err: err}
+	for i, b := range lead[1:] {
+		if errs != nil {
+			b.turn <- turn{err: errs[i+1]}
+		} else {
+			b.turn <- turn{err: err}
+		}
 	}
 	// Those whose wait has ended often have more to publish. If they can have it said by now, it goes with
 	// the next call, which is then the larger.
@@ -126,6 +135,17 @@ func (l *line) send(lead []*batch) error {
 	l.mu.Unlock()
 	if next != nil {
 		next[0].turn <- turn{lead: next}
+	}
+	return err
+}
+
+// call is one call to Redis.
+func (l *line) call(messages []queue.Message) error {
+	l.number++
+	p := l.publisher
+	err := l.topic.PublishWithin(p.ctx, p.id, l.number, messages, p.config.MaxWaiting)
+	if err != nil && p.ctx.Err() != nil {
+		err = errors.Join(ErrClosed, err)
 	}
 	return err
 }

@@ -45,6 +45,10 @@ type SubscriberConfig struct {
 	// or is cut off from Redis. Default 5m, at least 2m.
 	BroadcastExpiry time.Duration
 
+	// GroupExpiry is how long the consumer group outlasts its last subscriber. Then it is removed, with all
+	// that it holds. Not for Broadcast. Default 0: for ever; else at least 2m.
+	GroupExpiry time.Duration
+
 	// MaxInFlight is how many messages of one Subscribe the consumer has at once, neither acked nor
 	// nacked. Default 1: with one subscriber in the group, messages then come in order.
 	MaxInFlight int
@@ -99,6 +103,7 @@ func (c *SubscriberConfig) setDefaults() {
 	c.LeaseDuration = min(c.LeaseDuration, MaxDelay)
 	c.MaxExtension = min(c.MaxExtension, MaxDelay)
 	c.CloseTimeout = min(c.CloseTimeout, MaxDelay)
+	c.GroupExpiry = min(c.GroupExpiry, MaxDelay)
 }
 
 // Validate reports every fault of the configuration at once. NewSubscriber calls it.
@@ -108,6 +113,7 @@ func (c SubscriberConfig) Validate() error {
 		invalid("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
 		invalid("ConsumerGroup", checkGroup(c.ConsumerGroup, c.Broadcast)),
 		invalid("BroadcastExpiry", atLeast(c.BroadcastExpiry, 2*time.Minute)),
+		invalid("GroupExpiry", checkGroupExpiry(c.GroupExpiry, c.Broadcast)),
 		invalid("MaxInFlight", notNegative(c.MaxInFlight)),
 		invalid("LeaseDuration", atLeast(c.LeaseDuration, 10*time.Millisecond)),
 		invalid("CloseTimeout", notNegative(c.CloseTimeout)),
@@ -204,7 +210,7 @@ func (s *Subscriber) register(ctx context.Context, topic, group string) (*queue.
 }
 
 func (s *Subscriber) groupOptions() queue.GroupOptions {
-	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention}
+	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention, Expiry: s.config.GroupExpiry}
 	if s.config.Broadcast {
 		options.Expiry = s.config.BroadcastExpiry
 	}

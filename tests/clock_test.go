@@ -18,6 +18,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
 // A Go program reads the clock from the kernel's vDSO, past everything that can be preloaded, and time
@@ -254,7 +255,7 @@ func TestLateSettlementChangesNothingByAClockMovedByHand(t *testing.T) {
 			late, _ := receive(t, messages)
 
 			messages = subscribe(t, s.Client, s.Prefix, ofLease)
-			s.advance(t, lease)
+			s.kit.ExpireLeases(topic)
 			msg, delivery := s.receiveAtOnce(t, messages)
 			require.True(t, delivery.Redelivered)
 			require.True(t, settle(late))
@@ -273,21 +274,20 @@ func TestLateSettlementChangesNothingByAClockMovedByHand(t *testing.T) {
 }
 
 // handMovedServer is an embedded server whose clock stands still unless the test moves it.
-type handMovedServer struct{ redistest.Server }
-
-func handMoved(t *testing.T) handMovedServer {
-	mini, client := redistest.Embedded(t)
-	mini.SetTime(time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC))
-	return handMovedServer{redistest.Server{Mini: mini, Client: client, Prefix: redisdelay.DefaultKeyPrefix}}
+type handMovedServer struct {
+	redistest.Server
+	kit *redisdelaytest.Server
 }
 
-// advance moves the clock, and has every process look at it, as they sleep by clocks of their own.
+func handMoved(t *testing.T) handMovedServer {
+	kit := redisdelaytest.StartWith(t, redisdelaytest.Config{Now: time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)})
+	return handMovedServer{redistest.Server{Client: kit.Client(), Prefix: redisdelay.DefaultKeyPrefix}, kit}
+}
+
+// advance moves the clock.
 func (s handMovedServer) advance(t *testing.T, d time.Duration) {
 	t.Helper()
-	s.Mini.SetTime(serverTime(t, s.Client).Add(d))
-	for _, mailbox := range s.Mini.PubSubChannels(queue.MailboxChannel(s.Prefix, "*")) {
-		s.Mini.Publish(mailbox, "*")
-	}
+	s.kit.Advance(d)
 }
 
 // receiveAtOnce is receive of a message that no poll had to find.
@@ -304,7 +304,7 @@ func (s handMovedServer) receiveAtOnce(t *testing.T, messages <-chan *message.Me
 func (s handMovedServer) awaitRetry(t *testing.T) {
 	t.Helper()
 	retry := queue.NewKeys(s.Prefix, topic).Retry(redisdelay.DefaultConsumerGroup)
-	require.Eventually(t, func() bool { return s.Mini.Exists(retry) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return exists(t, s.Client, retry) }, patience, time.Millisecond)
 }
 
 func serverTime(t testing.TB, client redis.UniversalClient) time.Time {

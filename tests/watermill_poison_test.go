@@ -240,7 +240,7 @@ func TestRequeuerAfterADelayOfAnHour(t *testing.T) {
 func (s handMovedServer) awaitPendingDue(t *testing.T, topic string) time.Time {
 	t.Helper()
 	pending := queue.NewKeys(s.Prefix, topic).Pending()
-	require.Eventually(t, func() bool { return s.Mini.Exists(pending) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return exists(t, s.Client, pending) }, patience, time.Millisecond)
 	first, err := s.Client.ZRangeWithScores(t.Context(), pending, 0, 0).Result()
 	require.NoError(t, err)
 	return time.UnixMilli(int64(first[0].Score)).UTC()

@@ -218,7 +218,7 @@ func ofLongLease(c *redisdelay.SubscriberConfig) { c.LeaseDuration = 365 * 24 * 
 func (s handMovedServer) awaitPending(t *testing.T, some bool) {
 	t.Helper()
 	pending := queue.NewKeys(s.Prefix, topic).Pending()
-	require.Eventually(t, func() bool { return s.Mini.Exists(pending) == some }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return exists(t, s.Client, pending) == some }, patience, time.Millisecond)
 }
 
 // A chain of decorators sees each delivery once, in order, those of a nacked message too, and closes
