@@ -146,23 +146,18 @@ func (s *subscription) offer(last, offered *delivery) (taken bool) {
 	var out chan<- *message.Message
 	var msg *message.Message
 	feed := s.feed
+	over := s.overNow()
 	if offered != nil {
-		out, msg, feed = s.out, offered.msg, nil
-		select {
-		case <-s.closing:
+		if !s.holds(offered) || s.isClosing() {
 			return false
-		default:
 		}
-		select {
+		out, msg, feed = s.out, offered.msg, nil
+		select { // the consumer waits, most of the time
 		case out <- msg:
 			s.handed(offered)
 			return true
 		default:
 		}
-	}
-	over := s.overNow()
-	if offered != nil && !s.holds(offered) {
-		return false
 	}
 	var acked, nacked <-chan struct{}
 	if last != nil {
@@ -248,7 +243,10 @@ func (s *subscription) handed(d *delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d.handed = now
-	s.stuck = false
+	if s.stuck { // it takes messages again, and none are here
+		s.stuck = false
+		signal(s.kick)
+	}
 	late := max(0, s.serverNow(now).Sub(d.Due))
 	s.counts.Add(queue.Counts{Delivered: 1, Lateness: late, Latest: late})
 }
@@ -317,6 +315,18 @@ func (s *subscription) settledNow(d *delivery) bool {
 	default:
 	}
 	return !s.holds(d)
+}
+
+// decided tells whether the consumer has settled the message, which handOut may not have noticed yet.
+func (d *delivery) decided() bool {
+	select {
+	case <-d.msg.Acked():
+		return true
+	case <-d.msg.Nacked():
+		return true
+	default:
+		return false
+	}
 }
 
 // holds tells whether a delivery is in hand.

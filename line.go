@@ -29,7 +29,9 @@ type line struct {
 	busy    bool
 	waiting []*batch
 
-	number uint64 // of the last call to Redis; the leader's
+	// The leader's:
+	number uint64 // of the last call to Redis
+	hurry  int    // calls that do not wait for others to join
 }
 
 // batch is the messages of one Publish call.
@@ -126,9 +128,7 @@ func (l *line) send(lead []*batch) error {
 			b.turn <- turn{err: err}
 		}
 	}
-	// Those whose wait has ended often have more to publish. If they can have it said by now, it goes with
-	// the next call, which is then the larger.
-	runtime.Gosched()
+	l.yield(len(lead))
 	l.mu.Lock()
 	next := l.next()
 	l.busy = next != nil
@@ -148,6 +148,23 @@ func (l *line) call(messages []queue.Message) error {
 		err = errors.Join(ErrClosed, err)
 	}
 	return err
+}
+
+// yield lets those run whose wait has ended. They often have more to publish, which then goes with the next
+// call. Where others keep the processors busy, that takes too long, and is not done again soon.
+func (l *line) yield(answered int) {
+	if l.hurry > 0 {
+		l.hurry--
+		return
+	}
+	if answered == 1 { // nobody waited
+		return
+	}
+	began := time.Now()
+	runtime.Gosched()
+	if time.Since(began) > time.Millisecond {
+		l.hurry = 1000
+	}
 }
 
 // next takes from those who wait what goes to Redis together. l.mu is held.

@@ -21,7 +21,7 @@ import (
 //	         exchange goes with the next, so the batches grow with the load.
 //	handOut  hands the claimed messages to the consumer, in order, MaxInFlight at a time.
 //
-// Consumers settle by Ack and Nack on the messages, which await notices.
+// Consumers settle by Ack and Nack on the messages, which handOut notices, or await.
 type subscription struct {
 	config  *SubscriberConfig
 	mailbox *queue.Mailbox

@@ -88,7 +88,7 @@ func outcome(reply any, messages []Message, limit int) error {
 
 func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit int) []any {
 	args := make([]any, 7, 7+4*len(messages))
-	// Pointers are not boxed, as texts are.
+	// Pointers are not boxed, as texts are. Tools that print commands show addresses for them.
 	for i := range messages {
 		args = append(args, &messages[i].ID, messages[i].Body)
 	}

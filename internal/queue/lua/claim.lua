@@ -3,7 +3,7 @@
 -- KEYS  1 groups      hash: group -> options
 --       2 messages    hash: id -> body
 --       3 ready       list of "id:due"
---       4 unack       zset: id -> lease deadline ms, its fraction the place among those of one ms
+--       4 unack       zset: id -> lease deadline ms, its fraction keeps the order
 --       5 leases      hash: id -> "subscription:claim:due", the lease's token
 --       6 deliveries  hash: id -> "count flag delayed_for", only after a first delivery ended
 --       7 waiters     zset: address of an idle subscription -> deadline ms
@@ -209,8 +209,8 @@ local orphans, consumed, size, full = {}, 0, 0, false
 while consumed < allowed and not full do
   -- One, then as many as will fit if they are like those so far, but not too many, lest they are not.
   local some = 1
-  if size > 0 then
-    some = math.floor((bytes - size) / (size / #taken))
+  if #taken > 0 then
+    some = math.floor((bytes - size) / (math.max(size, 1) / #taken))
     some = math.max(1, math.min(some, consumed * 8, 100))
   end
   local found = redis.call('HMGET', messages, unpack(ids, consumed + 1, math.min(consumed + some, allowed)))

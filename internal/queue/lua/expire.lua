@@ -5,7 +5,7 @@
 --       3 options      hash: id -> options, only of messages that have any
 --       then for each group of the set:
 --         ready        list of "id:due"
---         unack        zset: id -> lease deadline ms, its fraction the place in the claim
+--         unack        zset: id -> lease deadline ms, its fraction keeps the order
 --         leases       hash: id -> "subscription:claim:due", the lease's token
 --         deliveries   hash: id -> "count flag delayed_for reason"
 --         dead         zset: id -> ms at which it died
