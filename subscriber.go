@@ -42,7 +42,8 @@ type SubscriberConfig struct {
 	Broadcast bool
 
 	// BroadcastExpiry is how long the group of a Broadcast subscription outlasts a process that crashed,
-	// or is cut off from Redis. Default 5m, at least 2m.
+	// or is cut off from Redis. Then it is removed by whoever subscribes to the topic, or runs a
+	// scheduler for it: while there is neither, it stays, and messages pile up. Default 5m, at least 2m.
 	BroadcastExpiry time.Duration
 
 	// GroupExpiry is how long the consumer group outlasts its last subscriber. Then it is removed, with all
@@ -248,9 +249,19 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	out, err := s.run(ctx, t, id)
 	if err != nil && s.config.Broadcast {
-		err = errors.Join(err, t.Remove(ctx, s.groupOf(id)))
+		err = errors.Join(err, s.unregister(ctx, t, s.groupOf(id)))
 	}
 	return out, err
+}
+
+// unregister removes the group of a subscription that did not come about, even if ctx has ended.
+func (s *Subscriber) unregister(ctx context.Context, t *queue.Topic, group string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := t.Remove(ctx, group); err != nil {
+		return fmt.Errorf("remove consumer group %q of topic %q: %w", group, t.Name, err)
+	}
+	return nil
 }
 
 // run starts a subscription, and what all subscriptions share.
