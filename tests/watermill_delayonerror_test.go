@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -36,27 +37,50 @@ func TestDelayOnErrorGrowsUpToItsMaxInterval(t *testing.T) {
 		failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
 		start(t, router)
 
-		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
-		last := failing.next(t)
-		require.Empty(t, last.metadata.Get(delay.DelayedForKey))
-		for i, interval := range intervals {
-			interval *= time.Millisecond
-			again := failing.next(t)
-			require.Equal(t, i+2, again.delivery.Number)
-			require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
-			requireGap(t, last, again, interval)
-			last = again
-		}
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		untilExact(t, func() (over []time.Duration) {
+			publish(t, publisher, "order", 0)
+			last := failing.next(t)
+			require.Empty(t, last.metadata.Get(delay.DelayedForKey))
+			for i, interval := range intervals {
+				interval *= time.Millisecond
+				again := failing.next(t)
+				require.Equal(t, i+2, again.delivery.Number)
+				require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
+				over = append(over, requireGap(t, last, again, interval))
+				last = again
+			}
+			return over
+		})
 	})
 }
 
-// requireGap checks that a message that failed waited for as long as it was to, and not much longer.
-func requireGap(t testing.TB, failed, again sighting, interval time.Duration) {
+// untilExact does something that shows how much longer than they were to messages waited, until one of
+// them did not. A busy machine makes many of them late, but not all.
+func untilExact(t testing.TB, round func() (over []time.Duration)) {
 	t.Helper()
+	least := time.Hour
+	for range 5 {
+		least = min(least, slices.Min(round()))
+		if least < exact {
+			return
+		}
+	}
+	require.Less(t, least, exact, "all of them came late")
+}
+
+// exact is how late a message is at most where nothing else keeps the machine busy, and far more than it is.
+const exact = 20 * time.Millisecond
+
+// requireGap checks that a message that failed waited for as long as it was to, and not much longer. It
+// returns how much longer, from handler to handler.
+func requireGap(t testing.TB, failed, again sighting, interval time.Duration) (over time.Duration) {
+	t.Helper()
+	over = again.at.Sub(failed.at) - interval
 	if interval == 0 { // the message keeps its place, and its due time
 		require.Equal(t, failed.delivery.DueAt, again.delivery.DueAt)
-		require.Less(t, again.at.Sub(failed.at), prompt, "came late")
-		return
+		require.Less(t, over, prompt, "came late")
+		return over
 	}
 	requireOnTime(t, again.delivery, again.at)
 	// The server counts from when it hears of the failure.
@@ -65,6 +89,7 @@ func requireGap(t testing.TB, failed, again sighting, interval time.Duration) {
 	require.Less(t, gap, interval+prompt, "came late")
 	t.Logf("interval %v: due %v after the failure, delivered %v after that", interval,
 		again.delivery.DueAt.Sub(failed.at).Round(time.Microsecond), again.at.Sub(again.delivery.DueAt).Round(time.Microsecond))
+	return over
 }
 
 // The intervals are exact, and begin with InitialInterval however long the message was delayed at first:
@@ -255,26 +280,29 @@ func TestDelayOnErrorOfTwoGroupsIsIndependent(t *testing.T) {
 		fast.add(router, "fast", ofGroup("fast"))
 		content.add(router, "content", ofGroup("content"))
 		start(t, router)
-		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 50*time.Millisecond)
-
-		for _, group := range []struct {
-			failing   *failing
-			intervals []time.Duration
-		}{
-			{slow, []time.Duration{150 * time.Millisecond, 300 * time.Millisecond}},
-			{fast, []time.Duration{20 * time.Millisecond, 60 * time.Millisecond, 180 * time.Millisecond}},
-			{content, nil},
-		} {
-			last := group.failing.next(t)
-			require.Empty(t, last.metadata.Get(delay.DelayedForKey))
-			for i, interval := range group.intervals {
-				again := group.failing.next(t)
-				require.Equal(t, i+2, again.delivery.Number)
-				require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
-				requireGap(t, last, again, interval)
-				last = again
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		untilExact(t, func() (over []time.Duration) {
+			publish(t, publisher, "order", 50*time.Millisecond)
+			for _, group := range []struct {
+				failing   *failing
+				intervals []time.Duration
+			}{
+				{slow, []time.Duration{150 * time.Millisecond, 300 * time.Millisecond}},
+				{fast, []time.Duration{20 * time.Millisecond, 60 * time.Millisecond, 180 * time.Millisecond}},
+				{content, nil},
+			} {
+				last := group.failing.next(t)
+				require.Empty(t, last.metadata.Get(delay.DelayedForKey))
+				for i, interval := range group.intervals {
+					again := group.failing.next(t)
+					require.Equal(t, i+2, again.delivery.Number)
+					require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
+					over = append(over, requireGap(t, last, again, interval))
+					last = again
+				}
 			}
-		}
+			return over
+		})
 	})
 }
 
@@ -297,13 +325,15 @@ func TestDelayOnErrorOfAMessageThatAHandlerSent(t *testing.T) {
 		})
 		failing.add(router, "remind", newSubscriber(t, s.Client, s.Prefix, nil))
 		start(t, router)
-		require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish("placed", message.NewMessage("order", nil)))
-
-		first := failing.next(t)
-		require.Empty(t, first.metadata.Get(delay.DelayedForKey), "not where DelayOnError is to begin")
-		again := failing.next(t)
-		require.Equal(t, "30ms", again.metadata.Get(delay.DelayedForKey))
-		requireGap(t, first, again, 30*time.Millisecond)
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		untilExact(t, func() []time.Duration {
+			require.NoError(t, publisher.Publish("placed", message.NewMessage("order", nil)))
+			first := failing.next(t)
+			require.Empty(t, first.metadata.Get(delay.DelayedForKey), "not where DelayOnError is to begin")
+			again := failing.next(t)
+			require.Equal(t, "30ms", again.metadata.Get(delay.DelayedForKey))
+			return []time.Duration{requireGap(t, first, again, 30*time.Millisecond)}
+		})
 	})
 }
 
@@ -372,14 +402,20 @@ func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {
 				router := newRouter(t)
 				failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
 				start(t, router)
-				publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
-				last := failing.next(t)
-				for _, interval := range test.want {
-					again := failing.next(t)
-					require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
-					requireGap(t, last, again, interval)
-					last = again
-				}
+				publisher := newPublisher(t, s.Client, s.Prefix)
+				untilExact(t, func() (over []time.Duration) {
+					publish(t, publisher, "order", 0)
+					last := failing.next(t)
+					for _, interval := range test.want {
+						again := failing.next(t)
+						require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
+						if late := requireGap(t, last, again, interval); interval > 0 {
+							over = append(over, late)
+						}
+						last = again
+					}
+					return over
+				})
 			})
 		})
 	}
@@ -404,14 +440,18 @@ func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {
 				return nil
 			})
 			start(t, router)
-			publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
-			last := got.next(t)
-			for _, interval := range []time.Duration{initial, initial * 3 / 2, initial * 9 / 4} {
-				again := got.next(t)
-				require.Empty(t, again.metadata)
-				requireGap(t, last, again, interval)
-				last = again
-			}
+			publisher := newPublisher(t, s.Client, s.Prefix)
+			untilExact(t, func() (over []time.Duration) {
+				publish(t, publisher, "order", 0)
+				last := got.next(t)
+				for _, interval := range []time.Duration{initial, initial * 3 / 2, initial * 9 / 4} {
+					again := got.next(t)
+					require.Empty(t, again.metadata)
+					over = append(over, requireGap(t, last, again, interval))
+					last = again
+				}
+				return over
+			})
 		})
 	})
 }
