@@ -67,6 +67,22 @@ func TestEveryBroadcastSubscriptionGetsEveryMessage(t *testing.T) {
 	})
 }
 
+func TestWhatFellDueWithoutAGroupIsTheFirstBroadcastSubscriptionsAlone(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		p := newPublisher(t, s)
+		publish(t, p, "t", "backlog")
+		first := subscribe(t, s, "t", broadcasting)
+		backlog := receive(t, first)
+		second := subscribe(t, s, "t", broadcasting) // at the same moment it might get it too
+		publish(t, p, "t", "new")
+		require.Equal(t, []string{"new"}, consume(t, second, 1))
+		require.Equal(t, "backlog", string(backlog.Payload))
+		require.True(t, backlog.Ack())
+		require.Equal(t, []string{"new"}, consume(t, first, 1))
+	})
+}
+
 func TestABroadcastGroupEndsWithItsSubscription(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p := newPublisher(t, s)

@@ -337,6 +337,34 @@ func TestDelayOnErrorOfAMessageThatAHandlerSent(t *testing.T) {
 	})
 }
 
+// A message that was retried, and is then passed on, takes its interval along.
+func TestDelayOnErrorGoesOnWhereTheMessageIsPassedOn(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		onError := middleware.DelayOnError{InitialInterval: 30 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour}
+		router := newRouter(t)
+		router.AddHandler("pass", "placed", newSubscriber(t, s.Client, s.Prefix, nil), topic, newPublisher(t, s.Client, s.Prefix),
+			func(msg *message.Message) ([]*message.Message, error) {
+				if deliveryOf(t, msg).Number == 1 {
+					return nil, errNotToday
+				}
+				return []*message.Message{msg}, nil
+			}).AddMiddleware(onError.Middleware)
+		failing := newFailing(onError, 1)
+		failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
+		start(t, router)
+		require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish("placed", message.NewMessage("order", nil)))
+
+		first := failing.next(t)
+		require.Equal(t, "30ms", first.metadata.Get(delay.DelayedForKey))
+		require.Equal(t, 1, first.delivery.Number)
+		again := failing.next(t)
+		require.Equal(t, "60ms", again.metadata.Get(delay.DelayedForKey))
+		requireGap(t, first, again, 60*time.Millisecond)
+	})
+}
+
 // Watermill's delay.NewPublisher takes a message that comes from a retry for one that has a delay already,
 // and sets none: what a handler then passes on comes at once.
 func TestWatermillsDelayPublisherSetsNoDelayOnARetriedMessage(t *testing.T) {
