@@ -3,6 +3,8 @@ package redisdelay_test
 import (
 	"context"
 	"io"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -62,6 +64,22 @@ func TestEveryBroadcastSubscriptionGetsEveryMessage(t *testing.T) {
 		require.Equal(t, want, consume(t, one, 2))
 		require.Equal(t, want, consume(t, two, 2))
 		require.Equal(t, want, consume(t, shared, 2))
+	})
+}
+
+func TestWhatFellDueWithoutAGroupIsTheFirstBroadcastSubscriptionsAlone(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		p := newPublisher(t, s)
+		publish(t, p, "t", "backlog")
+		first := subscribe(t, s, "t", broadcasting)
+		backlog := receive(t, first)
+		second := subscribe(t, s, "t", broadcasting) // at the same moment it might get it too
+		publish(t, p, "t", "new")
+		require.Equal(t, []string{"new"}, consume(t, second, 1))
+		require.Equal(t, "backlog", string(backlog.Payload))
+		require.True(t, backlog.Ack())
+		require.Equal(t, []string{"new"}, consume(t, first, 1))
 	})
 }
 
@@ -308,4 +326,48 @@ func TestASubscribeThatFailsLeavesNoGroup(t *testing.T) {
 		require.ErrorContains(t, err, "NOPERM")
 	}
 	require.Empty(t, s.Client.Keys(ctx, "*").Val())
+}
+
+// The Subscriber is closed, and the caller's context has ended, when the group has just been made.
+func TestABroadcastSubscribeThatComesTooLateLeavesNoGroup(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		client := another(t, s)
+		sub := newSubscriber(t, s, broadcasting, through(client))
+		subscribing, cancel := context.WithCancel(ctx)
+		defer cancel()
+		groups := queue.NewKeys(s.Prefix, "t").Groups()
+		registered := &afterwards{matches: groups, do: sync.OnceFunc(func() {
+			require.Len(t, s.Client.HKeys(ctx, groups).Val(), 1, "the group exists")
+			require.NoError(t, sub.Close())
+			cancel()
+		})}
+		client.AddHook(registered)
+		_, err := sub.Subscribe(subscribing, "t")
+		require.ErrorIs(t, err, redisdelay.ErrClosed)
+		require.Error(t, subscribing.Err())
+		require.Zero(t, s.Client.HLen(ctx, groups).Val())
+		require.Zero(t, s.Client.Exists(ctx, queue.NewKeys(s.Prefix, "t").Idle()).Val())
+	})
+}
+
+// afterwards does something when a call with a key has succeeded.
+type afterwards struct {
+	matches string
+	do      func()
+}
+
+func (h *afterwards) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *afterwards) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if err == nil && slices.Contains(cmd.Args(), any(h.matches)) {
+			h.do()
+		}
+		return err
+	}
+}
+
+func (h *afterwards) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }

@@ -56,3 +56,13 @@ func checkGroup(group string, broadcast bool) error {
 	}
 	return nil
 }
+
+func checkGroupExpiry(d time.Duration, broadcast bool) error {
+	if broadcast && d != 0 {
+		return fmt.Errorf("is %v, but with Broadcast it is BroadcastExpiry that says it; leave it zero", d)
+	}
+	if d < 0 {
+		return fmt.Errorf("is %v; it has to be positive, or zero for no end", d)
+	}
+	return atLeast(d, 2*time.Minute)
+}

@@ -29,7 +29,7 @@ const (
 
 	// MaxDeliveriesKey is the metadata key that sets, for one message, how often it is delivered
 	// before it is dead-lettered, instead of the subscriber's MaxDeliveries. The value is a decimal
-	// integer from 1 to 2147483647; a negative one means no limit.
+	// integer from 1 to 2147483647; a negative one means no limit. See SetMaxDeliveries.
 	MaxDeliveriesKey = "max_deliveries"
 
 	// MaxDelay is the longest delay: 100 years of 365 days. Longer ones are refused as mistakes,
@@ -247,15 +247,16 @@ func parseTime(value string) (time.Time, bool) {
 	return t, err == nil
 }
 
-// delayKeys are all keys that delay a message. DelayedForKey is first, so that it is easily kept.
-var delayKeys = []string{delay.DelayedForKey, DelayKey, DelayUntilKey, delay.DelayedUntilKey}
+// publishKeys are all keys that delay a message, or that only Redis needs. DelayedForKey is first, so that it
+// is easily kept.
+var publishKeys = append([]string{delay.DelayedForKey, DelayKey, DelayUntilKey, delay.DelayedUntilKey}, optionKeys...)
 
-// stripDelay returns metadata without the keys that delay a message; keepFor keeps Watermill's
+// stripDelay returns metadata without the keys that are for Publish; keepFor keeps Watermill's
 // duration. The result is metadata itself if there is nothing to remove, else a copy.
 func stripDelay(metadata message.Metadata, keepFor bool) message.Metadata {
-	remove := delayKeys
+	remove := publishKeys
 	if keepFor {
-		remove = delayKeys[1:]
+		remove = publishKeys[1:]
 	}
 	present := func(key string) bool { _, ok := metadata[key]; return ok }
 	if !slices.ContainsFunc(remove, present) {

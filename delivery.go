@@ -12,6 +12,9 @@ type Delivery struct {
 	// ID is the message's own ID in Redis, a ULID: unique, the same at each delivery to each group.
 	ID string
 
+	// DelayID is what its publisher named it while it waited, or "": see DelayIDKey. It is free by now.
+	DelayID string
+
 	// Topic and Group are where the message was subscribed to.
 	Topic, Group string
 

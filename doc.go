@@ -35,8 +35,8 @@
 //
 // # Guarantees
 //
-//   - Durable once published: after Publish returned nil, the message is in Redis until it is acked or
-//     purged from the dead letters. How durable that is, is a matter of the server's configuration.
+//   - Durable once published: after Publish returned nil, the message is in Redis until it is acked, purged
+//     from the dead letters, or taken back: by its own expiry, its delay ID, or an operator. How durable that is, is a matter of the server's configuration.
 //   - Never early, not by a millisecond, by the clock of the Redis server. Durations are rounded up.
 //   - On time: delivery is driven by events, not by polling. A slow poll is there for lost wake-ups.
 //   - At least once. A handler that dies, hangs beyond its lease, or nacks, gets the message again. An
@@ -72,6 +72,20 @@
 // When a delivery fails and was the last of SubscriberConfig.MaxDeliveries, the message becomes a dead
 // letter with the reason. So does one that the Unmarshaler refuses, at once, and one that is nacked after
 // [DeadOnNack]. Dead letters are kept for SubscriberConfig.DeadRetention.
+//
+// The [KeepError] middleware has the error of the handler kept with the retry and the dead letter.
+//
+// # Names and expiry
+//
+// [DelayIDKey] names a message while it waits for its due time, so that it can be cancelled or rescheduled
+// (package admin), and so that publishing again under the same name replaces it, is left out, or is refused:
+// see [DelayIDMode]. The name is free as soon as the message is due. [ExpiresAtKey] and [MaxLatenessKey] say
+// from when on it is too late for a message, and [OnExpiry] what happens then. Consumers see none of these
+// keys, so that a message which is published again is not treated as the one that it was; the name is in
+// [Delivery].
+//
+// Package admin lists, cancels, reschedules, requeues, pauses, removes, checks and repairs. Package
+// redisdelaytest is a server for tests whose clock the test moves.
 //
 // # Contexts and Close
 //

@@ -64,13 +64,14 @@ func inWords(value any) string {
 		return "`BinaryMarshaler{}`"
 	case int:
 		switch {
-		case value%(1<<20) == 0:
+		case value > 0 && value%(1<<20) == 0:
 			return fmt.Sprintf("%d MiB", value>>20)
 		case value >= 1000:
 			return fmt.Sprintf("%d,%03d", value/1000, value%1000)
 		}
 	case time.Duration:
 		switch {
+		case value == 0:
 		case value%(24*time.Hour) == 0:
 			return fmt.Sprintf("%d days", value/(24*time.Hour))
 		case value%time.Hour == 0:

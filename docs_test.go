@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -19,7 +20,8 @@ import (
 )
 
 func TestGoCodeInDocumentsIsCompiled(t *testing.T) {
-	compiled := unindented(read(t, "example_test.go"))
+	compiled := unindented(read(t, "example_test.go")) + unindented(read(t, "admin/example_test.go")) +
+		unindented(read(t, "redisdelaytest/example_test.go"))
 	for _, file := range documents(t) {
 		for _, block := range submatches("(?s)```go\n(.*?)```", read(t, file)) {
 			require.Contains(t, compiled, unindented(block), "%s has code that is not in example_test.go", file)
@@ -39,16 +41,49 @@ func TestREADMEListsTheMetadataKeys(t *testing.T) {
 	_, section, _ := strings.Cut(read(t, "README.md"), "\n## Metadata\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	for _, key := range []string{
-		redisdelay.DelayKey, redisdelay.DelayUntilKey, redisdelay.MaxDeliveriesKey,
+		redisdelay.DelayKey, redisdelay.DelayUntilKey, redisdelay.MaxDeliveriesKey, redisdelay.BackoffKey,
+		redisdelay.DelayIDKey, redisdelay.DelayIDModeKey, redisdelay.DelayIDWindowKey,
+		redisdelay.ExpiresAtKey, redisdelay.MaxLatenessKey, redisdelay.OnExpiryKey,
 		delay.DelayedUntilKey, delay.DelayedForKey,
 	} {
 		require.Regexp(t, "(?m)^\\|.*`"+key+"`.*\\|.*\\|", section)
 	}
 }
 
+// Every operation of package admin has an entry in docs/control.md, and an Example.
+func TestOperationsAreDescribedAndShown(t *testing.T) {
+	control, examples := read(t, "docs/control.md"), read(t, "admin/example_test.go")
+	entries := map[string]string{"PauseGroup": "Pause", "ResumeGroup": "Resume"}
+	found := 0
+	walk(t, func(file string) {
+		if path.Dir(file) != "admin" || strings.HasSuffix(file, "_test.go") || !strings.HasSuffix(file, ".go") {
+			return
+		}
+		for _, name := range submatches(`(?m)^func \(a \*Admin\) ([A-Z]\w*)\(`, read(t, file)) {
+			found++
+			entry := name
+			if entries[name] != "" {
+				entry = entries[name]
+			}
+			require.Contains(t, control, "\n### "+entry+"\n", "docs/control.md")
+			require.Contains(t, examples, "func ExampleAdmin_"+name+"()", "admin/example_test.go")
+		}
+	})
+	require.Greater(t, found, 20)
+}
+
 func TestRequirementsAreThoseOfTheModule(t *testing.T) {
 	version := submatches(`(?m)^go (\d+\.\d+)`, read(t, "go.mod"))[0]
 	require.Contains(t, read(t, "README.md"), "Go "+version+" or later")
+}
+
+// The embedded server is for tests: it is in no program that only uses the library.
+func TestLibraryDoesNotContainTheEmbeddedServer(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".", "./admin", "./scheduler", "./delayqueue").Output()
+	require.NoError(t, err)
+	require.Contains(t, string(out), "github.com/redisdelay/watermill-redisdelay/internal/queue\n")
+	require.NotContains(t, string(out), "miniredis")
+	require.NotContains(t, string(out), "\ntesting\n")
 }
 
 func TestCommandsInDocumentsExist(t *testing.T) {

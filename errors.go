@@ -27,6 +27,13 @@ var (
 	// PublisherConfig.MaxPublishMessages, or more bytes than MaxPublishBytes.
 	ErrPublishTooLarge = errors.New("too much for one Publish")
 
+	// ErrExists is wrapped by Publish for a message whose delay ID is taken, if it is to be refused then: see
+	// DelayIDReject.
+	ErrExists = queue.ErrExists
+
+	// ErrTopicFull is wrapped by Publish if more messages would wait than PublisherConfig.MaxWaiting.
+	ErrTopicFull = queue.ErrTopicFull
+
 	// ErrLayout is wrapped where the topic was written to Redis in another, incompatible form.
 	ErrLayout = queue.ErrLayout
 

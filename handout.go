@@ -31,7 +31,8 @@ type delivery struct {
 	place    int       // in hand
 
 	msg    *message.Message
-	uuid   string // of msg, which is the consumer's to change
+	uuid   string                 // of msg, which is the consumer's to change
+	said   atomic.Pointer[string] // the error of the handler, if KeepError kept it
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -56,7 +57,7 @@ func (s *subscription) newDelivery(m queue.Leased, sent, now time.Time) *deliver
 			Topic:       s.topic.Name,
 			Group:       s.group.Name,
 			Number:      m.Deliveries + 1,
-			Redelivered: m.Deliveries > 0 || m.Suspect,
+			Redelivered: m.Delivered,
 			DueAt:       m.Due,
 		},
 		sequence: s.sequence,
@@ -147,23 +148,18 @@ func (s *subscription) offer(last, offered *delivery) (taken bool) {
 	var out chan<- *message.Message
 	var msg *message.Message
 	feed := s.feed
+	over := s.overNow()
 	if offered != nil {
-		out, msg, feed = s.out, offered.msg, nil
-		select {
-		case <-s.closing:
+		if !s.holds(offered) || s.isClosing() {
 			return false
-		default:
 		}
-		select {
+		out, msg, feed = s.out, offered.msg, nil
+		select { // the consumer waits, most of the time
 		case out <- msg:
-			s.handed(offered, offered.taken)
+			s.handed(offered)
 			return true
 		default:
 		}
-	}
-	over := s.overNow()
-	if offered != nil && !s.holds(offered) {
-		return false
 	}
 	var acked, nacked <-chan struct{}
 	if last != nil {
@@ -171,7 +167,7 @@ func (s *subscription) offer(last, offered *delivery) (taken bool) {
 	}
 	select {
 	case out <- msg:
-		s.handed(offered, time.Now())
+		s.handed(offered)
 		return true
 	case <-feed:
 	case <-acked:
@@ -205,8 +201,8 @@ func (s *subscription) take() *delivery {
 
 var errNoMessage = errors.New("the Unmarshaler returned neither a message nor an error")
 
-// unmarshal makes the message that the consumer gets. If there is none, it buries the delivery and returns
-// false.
+// unmarshal makes the message that the consumer gets. If there is none, or it is too late for it, it ends the
+// delivery and returns false.
 func (s *subscription) unmarshal(d *delivery) bool {
 	msg, err := s.config.Unmarshaler.Unmarshal(s.topic.Name, d.Body)
 	if err == nil && msg == nil {
@@ -214,6 +210,9 @@ func (s *subscription) unmarshal(d *delivery) bool {
 	}
 	if err != nil {
 		s.bury(d, err)
+		return false
+	}
+	if s.expired(d, msg.Metadata) {
 		return false
 	}
 	d.Body = nil
@@ -228,6 +227,10 @@ func (s *subscription) unmarshal(d *delivery) bool {
 	if d.DelayedFor != "" {
 		msg.Metadata.Set(delay.DelayedForKey, d.DelayedFor)
 	}
+	if id, named := msg.Metadata[DelayIDKey]; named {
+		d.info.DelayID = id
+		delete(msg.Metadata, DelayIDKey)
+	}
 	if limit, set, err := maxDeliveries(msg.Metadata); set && err == nil {
 		d.limit = limit
 	}
@@ -237,11 +240,50 @@ func (s *subscription) unmarshal(d *delivery) bool {
 }
 
 // handed notes that the consumer has the message.
-func (s *subscription) handed(d *delivery, now time.Time) {
+func (s *subscription) handed(d *delivery) {
+	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d.handed = now
-	s.stuck = false
+	if s.stuck { // it takes messages again, and none are here
+		s.stuck = false
+		signal(s.kick)
+	}
+	late := max(0, s.serverNow(now).Sub(d.Due))
+	s.counts.Add(queue.Counts{Delivered: 1, Lateness: late, Latest: late})
+}
+
+// serverNow is what the server's clock shows at least. It counts from when a claim was answered, which is a
+// little after the server told the time, so that nothing is taken for later than it is. s.mu is held.
+func (s *subscription) serverNow(now time.Time) time.Time { return s.server.Add(now.Sub(s.heard)) }
+
+// expired ends the delivery of a message that it is too late for, and takes off the keys that say so.
+func (s *subscription) expired(d *delivery, metadata message.Metadata) bool {
+	if len(metadata) == 0 {
+		return false
+	}
+	e, err := readExpiry(metadata)
+	for _, key := range expiryKeys {
+		delete(metadata, key)
+	}
+	if err != nil || (e.then != ExpiryDrop && e.then != ExpiryDead) {
+		return false
+	}
+	s.mu.Lock()
+	now := s.serverNow(time.Now())
+	s.mu.Unlock()
+	if !e.tooLate(d.Due, now) {
+		return false
+	}
+	s.end(d, func() {
+		if e.then == ExpiryDead {
+			s.settled.nacks = append(s.settled.nacks, queue.Failure{Leased: &d.Leased, Dead: true, Reason: "not delivered in time"})
+			return
+		}
+		s.counts.Add(queue.Counts{Dropped: 1})
+		s.settled.acks = append(s.settled.acks, &d.Leased)
+	})
+	return true
 }
 
 // await waits for the consumer to settle the message, or for the end of its delivery.
@@ -277,6 +319,18 @@ func (s *subscription) settledNow(d *delivery) bool {
 	return !s.holds(d)
 }
 
+// decided tells whether the consumer has settled the message, which handOut may not have noticed yet.
+func (d *delivery) decided() bool {
+	select {
+	case <-d.msg.Acked():
+		return true
+	case <-d.msg.Nacked():
+		return true
+	default:
+		return false
+	}
+}
+
 // holds tells whether a delivery is in hand.
 func (s *subscription) holds(d *delivery) bool {
 	s.mu.Lock()
@@ -310,6 +364,9 @@ func (s *subscription) nack(d *delivery) {
 		Limit:  d.limit,
 		Reason: fmt.Sprintf("nacked on the last of %d deliveries", d.limit),
 	}
+	if said := d.said.Load(); said != nil {
+		f.Error = *said
+	}
 	due, set, err := retryDue(d.msg.Metadata, time.Now())
 	switch {
 	case err != nil:
@@ -318,7 +375,7 @@ func (s *subscription) nack(d *delivery) {
 		})
 		fallthrough
 	case !set:
-		f.Retry = queue.In(s.config.Backoff(d.info.Number))
+		f.Retry = queue.In(s.backoff(d)(d.info.Number))
 	default:
 		f.Retry = due.queued()
 		f.DelayedFor = delayedFor(d.msg.Metadata)
@@ -327,14 +384,30 @@ func (s *subscription) nack(d *delivery) {
 		f.Dead, f.Reason = true, (*reason).Error()
 	}
 	if f.Dead || d.limit > 0 && d.info.Number >= d.limit {
-		s.logger.Error("A message is dead-lettered", errors.New(f.Reason), watermill.LogFields{
-			"message_id": d.ID, "message_uuid": d.msg.UUID,
-		})
+		fields := watermill.LogFields{"message_id": d.ID, "message_uuid": d.msg.UUID}
+		if f.Error != "" {
+			fields["handler_error"] = f.Error
+		}
+		s.logger.Error("A message is dead-lettered", errors.New(f.Reason), fields)
 	}
 	s.end(d, func() {
 		s.settled.nacks = append(s.settled.nacks, f)
 		s.holdFor(f.Retry)
 	})
+}
+
+// backoff is the message's own, or else the subscriber's.
+func (s *subscription) backoff(d *delivery) func(int) time.Duration {
+	own, set, err := ownBackoff(d.msg.Metadata)
+	if err != nil {
+		s.logger.Error("A nacked message has a backoff that cannot be read, using Backoff", err, watermill.LogFields{
+			"message_id": d.ID, "message_uuid": d.msg.UUID,
+		})
+	}
+	if set && err == nil {
+		return own
+	}
+	return s.config.Backoff
 }
 
 // holdFor holds the hand-over until a message that is retried now is back in its place: in order means

@@ -18,7 +18,7 @@ func (s *subscription) planExtend(now time.Time) []*delivery {
 	s.loseExpired(now)
 	var extend []*delivery
 	for _, d := range slices.Clone(s.inHand) {
-		if !d.handed.IsZero() && s.config.MaxExtension >= 0 {
+		if !d.handed.IsZero() && s.config.MaxExtension >= 0 && !d.decided() {
 			end := d.handed.Add(s.config.LeaseDuration + s.config.MaxExtension)
 			if !now.Before(end) {
 				s.giveUp(d)

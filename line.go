@@ -29,7 +29,9 @@ type line struct {
 	busy    bool
 	waiting []*batch
 
-	number uint64 // of the last call to Redis; the leader's
+	// The leader's:
+	number uint64 // of the last call to Redis
+	hurry  int    // calls that do not wait for others to join
 }
 
 // batch is the messages of one Publish call.
@@ -108,18 +110,25 @@ func (l *line) send(lead []*batch) error {
 	for _, b := range lead[1:] {
 		messages = append(messages, b.messages...)
 	}
-	l.number++
-	err := l.topic.Publish(l.publisher.ctx, l.publisher.id, l.number, messages)
-	if err != nil && l.publisher.ctx.Err() != nil {
-		err = errors.Join(ErrClosed, err)
+	err := l.call(messages)
+	var errs []error // of each, if that is not the same
+	if len(lead) > 1 && (errors.Is(err, ErrExists) || errors.Is(err, ErrTopicFull)) {
+		// Nothing was written, and it is the fault of some of them only.
+		errs = make([]error, len(lead))
+		for i, b := range lead {
+			errs[i] = l.call(b.messages)
+		}
+		err = errs[0]
 	}
 
-	for _, b := range lead[1:] {
-		b.turn <- turn{err: err}
+	for i, b := range lead[1:] {
+		if errs != nil {
+			b.turn <- turn{err: errs[i+1]}
+		} else {
+			b.turn <- turn{err: err}
+		}
 	}
-	// Those whose wait has ended often have more to publish. If they can have it said by now, it goes with
-	// the next call, which is then the larger.
-	runtime.Gosched()
+	l.yield(len(lead))
 	l.mu.Lock()
 	next := l.next()
 	l.busy = next != nil
@@ -128,6 +137,34 @@ func (l *line) send(lead []*batch) error {
 		next[0].turn <- turn{lead: next}
 	}
 	return err
+}
+
+// call is one call to Redis.
+func (l *line) call(messages []queue.Message) error {
+	l.number++
+	p := l.publisher
+	err := l.topic.PublishWithin(p.ctx, p.id, l.number, messages, p.config.MaxWaiting)
+	if err != nil && p.ctx.Err() != nil {
+		err = errors.Join(ErrClosed, err)
+	}
+	return err
+}
+
+// yield lets those run whose wait has ended. They often have more to publish, which then goes with the next
+// call. Where others keep the processors busy, that takes too long, and is not done again soon.
+func (l *line) yield(answered int) {
+	if l.hurry > 0 {
+		l.hurry--
+		return
+	}
+	if answered == 1 { // nobody waited
+		return
+	}
+	began := time.Now()
+	runtime.Gosched()
+	if time.Since(began) > time.Millisecond {
+		l.hurry = 1000
+	}
 }
 
 // next takes from those who wait what goes to Redis together. l.mu is held.

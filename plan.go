@@ -133,7 +133,7 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 	}
 	s.woken = false
 	s.nextPoll = now.Add(jitter(s.mailbox.Poll()))
-	if limit <= 0 && !woken && !s.config.Broadcast { // whose group has to be seen to be in use
+	if limit <= 0 && !woken && s.options.Expiry == 0 { // else the group has to be seen to be in use
 		s.waits = false // not renewed, the place among the waiters ends
 		return nil
 	}
@@ -156,6 +156,8 @@ const mostClaimed = 1000
 const claimBytes = 4 << 20
 
 func (s *subscription) claim(limit, slots int, busy bool) queue.Claim {
+	counts := s.counts
+	s.counts = queue.Counts{}
 	return queue.Claim{
 		Subscription: s.id,
 		Number:       s.claims,
@@ -167,6 +169,7 @@ func (s *subscription) claim(limit, slots int, busy bool) queue.Claim {
 		Patience:     3 * s.mailbox.Poll(),
 		Bytes:        claimBytes,
 		Expiry:       s.options.Expiry,
+		Counts:       counts,
 	}
 }
 

@@ -36,6 +36,11 @@ type PublisherConfig struct {
 	MaxPublishMessages int
 	MaxPublishBytes    int
 
+	// MaxWaiting is how many messages of a topic may wait for their delivery: for their due time, and in the
+	// group that has most of them, for a subscriber or a retry. What is in a consumer's hands does not count,
+	// nor do dead letters. A call that would exceed it fails with ErrTopicFull. Default 0: no limit.
+	MaxWaiting int
+
 	// CloseTimeout is how long Close waits for calls of Publish under way. Default 10s.
 	CloseTimeout time.Duration
 }
@@ -59,6 +64,7 @@ func (c PublisherConfig) Validate() error {
 		invalid("MaxMessageBytes", notNegative(c.MaxMessageBytes)),
 		invalid("MaxPublishMessages", notNegative(c.MaxPublishMessages)),
 		invalid("MaxPublishBytes", notNegative(c.MaxPublishBytes)),
+		invalid("MaxWaiting", notNegative(c.MaxWaiting)),
 		invalid("CloseTimeout", notNegative(c.CloseTimeout)),
 	)
 }
@@ -117,8 +123,11 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 // for that, takes the call back; it does not interrupt what is on its way. The context of a delivered
 // message does not count.
 //
+// Metadata may name a message (DelayIDKey), set an end to it (ExpiresAtKey, MaxLatenessKey), and limit or
+// space its deliveries (MaxDeliveriesKey, BackoffKey).
+//
 // Errors wrap ErrClosed, ErrInvalidTopic, ErrInvalidDelay, ErrInvalidMetadata, ErrNilMessage,
-// ErrMessageTooLarge or ErrPublishTooLarge, or come from the Marshaler, the context, or Redis.
+// ErrMessageTooLarge, ErrPublishTooLarge, ErrExists or ErrTopicFull, or come from the Marshaler, the context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := checkTopic(topic); err != nil {
 		return err
@@ -192,7 +201,7 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, now time.Time
 	if err != nil {
 		return queue.Message{}, err
 	}
-	limit, _, err := maxDeliveries(msg.Metadata)
+	options, err := readOptions(msg.Metadata)
 	if err != nil {
 		return queue.Message{}, err
 	}
@@ -204,7 +213,7 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, now time.Time
 		return queue.Message{}, fmt.Errorf("%w: %d bytes marshaled, at most %d are allowed (MaxMessageBytes)",
 			ErrMessageTooLarge, len(body), p.config.MaxMessageBytes)
 	}
-	return queue.Message{Due: due.queued(), Options: queue.Options{MaxDeliveries: limit}, Body: body}, nil
+	return queue.Message{Due: due.queued(), Options: options, Body: body}, nil
 }
 
 // withoutDelay returns the message as consumers are to see it: without the keys that delayed it, so

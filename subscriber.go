@@ -42,8 +42,13 @@ type SubscriberConfig struct {
 	Broadcast bool
 
 	// BroadcastExpiry is how long the group of a Broadcast subscription outlasts a process that crashed,
-	// or is cut off from Redis. Default 5m, at least 2m.
+	// or is cut off from Redis. Then it is removed by whoever subscribes to the topic, or runs a
+	// scheduler for it: while there is neither, it stays, and messages pile up. Default 5m, at least 2m.
 	BroadcastExpiry time.Duration
+
+	// GroupExpiry is how long the consumer group outlasts its last subscriber. Then it is removed, with all
+	// that it holds. Not for Broadcast. Default 0: for ever; else at least 2m.
+	GroupExpiry time.Duration
 
 	// MaxInFlight is how many messages of one Subscribe the consumer has at once, neither acked nor
 	// nacked. Default 1: with one subscriber in the group, messages then come in order.
@@ -99,6 +104,7 @@ func (c *SubscriberConfig) setDefaults() {
 	c.LeaseDuration = min(c.LeaseDuration, MaxDelay)
 	c.MaxExtension = min(c.MaxExtension, MaxDelay)
 	c.CloseTimeout = min(c.CloseTimeout, MaxDelay)
+	c.GroupExpiry = min(c.GroupExpiry, MaxDelay)
 }
 
 // Validate reports every fault of the configuration at once. NewSubscriber calls it.
@@ -108,6 +114,7 @@ func (c SubscriberConfig) Validate() error {
 		invalid("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
 		invalid("ConsumerGroup", checkGroup(c.ConsumerGroup, c.Broadcast)),
 		invalid("BroadcastExpiry", atLeast(c.BroadcastExpiry, 2*time.Minute)),
+		invalid("GroupExpiry", checkGroupExpiry(c.GroupExpiry, c.Broadcast)),
 		invalid("MaxInFlight", notNegative(c.MaxInFlight)),
 		invalid("LeaseDuration", atLeast(c.LeaseDuration, 10*time.Millisecond)),
 		invalid("CloseTimeout", notNegative(c.CloseTimeout)),
@@ -204,7 +211,7 @@ func (s *Subscriber) register(ctx context.Context, topic, group string) (*queue.
 }
 
 func (s *Subscriber) groupOptions() queue.GroupOptions {
-	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention}
+	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention, Expiry: s.config.GroupExpiry}
 	if s.config.Broadcast {
 		options.Expiry = s.config.BroadcastExpiry
 	}
@@ -242,9 +249,19 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	out, err := s.run(ctx, t, id)
 	if err != nil && s.config.Broadcast {
-		err = errors.Join(err, t.Remove(ctx, s.groupOf(id)))
+		err = errors.Join(err, s.unregister(ctx, t, s.groupOf(id)))
 	}
 	return out, err
+}
+
+// unregister removes the group of a subscription that did not come about, even if ctx has ended.
+func (s *Subscriber) unregister(ctx context.Context, t *queue.Topic, group string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := t.Remove(ctx, group); err != nil {
+		return fmt.Errorf("remove consumer group %q of topic %q: %w", group, t.Name, err)
+	}
+	return nil
 }
 
 // run starts a subscription, and what all subscriptions share.

@@ -21,7 +21,7 @@ import (
 //	         exchange goes with the next, so the batches grow with the load.
 //	handOut  hands the claimed messages to the consumer, in order, MaxInFlight at a time.
 //
-// Consumers settle by Ack and Nack on the messages, which await notices.
+// Consumers settle by Ack and Nack on the messages, which handOut notices, or await.
 type subscription struct {
 	config  *SubscriberConfig
 	mailbox *queue.Mailbox
@@ -57,6 +57,9 @@ type subscription struct {
 	room     int           // how many messages the consumer seems to take at once
 	handOver bool          // handOut has ended
 	pace     pace
+	counts   queue.Counts // to be told with the next claim
+	server   time.Time    // the server's clock, as a claim told it
+	heard    time.Time    // when that was answered
 	sequence uint64
 	asking   bool        // an exchange is under way
 	gathers  bool        // run waits for more acks to go together
@@ -311,6 +314,9 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 			s.unanswered = c
 		} else {
 			s.unanswered = nil // the script did nothing
+			s.mu.Lock()
+			s.counts.Add(c.Counts)
+			s.mu.Unlock()
 			s.claimAgain()
 		}
 		return err
@@ -338,6 +344,7 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.more, s.waits = claimed.More, claimed.Waits
+	s.server, s.heard = claimed.Now, now
 	for _, m := range claimed.Messages {
 		s.sequence++
 		s.buffer = append(s.buffer, s.newDelivery(m, sent, now))

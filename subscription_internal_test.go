@@ -1,9 +1,11 @@
 package redisdelay
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -115,4 +117,87 @@ func TestClaimsFollowWhatTheConsumerTakes(t *testing.T) {
 		x, _ = s.plan(later)
 		require.Equal(t, want, x.claim.Limit)
 	}
+}
+
+// buffered puts a message into the buffer, as a claim does.
+func (s *subscription) buffered(t *testing.T, now time.Time) {
+	t.Helper()
+	body, err := BinaryMarshaler{}.Marshal("t", message.NewMessage("1", nil))
+	require.NoError(t, err)
+	s.buffer = append(s.buffer, s.newDelivery(queue.Leased{Body: body}, now, now))
+}
+
+// taken is a message that handOut is about to offer.
+func (s *subscription) taken(t *testing.T, now time.Time) *delivery {
+	t.Helper()
+	s.buffered(t, now)
+	d := s.take()
+	require.NotNil(t, d)
+	require.True(t, s.unmarshal(d))
+	return d
+}
+
+// read has a consumer wait for a message.
+func (s *subscription) read(t *testing.T) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-s.out:
+		case <-s.closing:
+		}
+	}()
+	t.Cleanup(func() { s.close(); <-ended })
+	for range 1000 {
+		runtime.Gosched() // so that it does wait, mostly
+	}
+}
+
+// One that had been offered for long was given up at once.
+func TestAHandlersTimeBeginsWhenItHasTheMessage(t *testing.T) {
+	s, now := notRunning(t, 2)
+	d := s.taken(t, now)
+	d.taken = now.Add(-time.Hour)
+	s.read(t)
+	require.True(t, s.offer(nil, d))
+	require.False(t, d.handed.Before(now))
+}
+
+func TestAMessageWhoseLeaseIsLostIsNotHandedOut(t *testing.T) {
+	s, now := notRunning(t, 2)
+	d := s.taken(t, now)
+	s.abandon(d, ErrLeaseLost) // while it was unmarshaled
+	s.read(t)
+	require.False(t, s.offer(nil, d))
+}
+
+// What was not handed out had gone back, and the consumer waited for the next poll.
+func TestAConsumerThatTakesAgainIsGivenMore(t *testing.T) {
+	s, now := notRunning(t, 2)
+	d := s.taken(t, now)
+	s.stuck = true
+	for len(s.kick) > 0 {
+		<-s.kick
+	}
+	s.handed(d)
+	require.Len(t, s.kick, 1)
+	s.waits = false
+	x, _ := s.plan(now)
+	require.NotNil(t, x)
+	require.Equal(t, 1, x.claim.Limit)
+}
+
+// handOut may be in the Unmarshaler with the next message, and not have noticed.
+func TestAMessageThatIsAckedIsNotGivenUp(t *testing.T) {
+	s, now := notRunning(t, 2)
+	acked, running := s.taken(t, now), s.taken(t, now)
+	s.handed(acked)
+	s.handed(running)
+	require.True(t, acked.msg.Ack())
+	later := now.Add(s.config.LeaseDuration + s.config.MaxExtension + time.Second)
+	acked.deadline, running.deadline = later.Add(time.Hour), later.Add(time.Hour)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	require.Equal(t, []*delivery{acked}, s.planExtend(later))
+	require.Equal(t, []*delivery{running}, s.tired)
 }

@@ -40,9 +40,7 @@ func publishing(e *env) scenario {
 			times := func(t trial) float64 { return r.get(t, publishRate) / r.get(stream, publishRate) }
 			return []target{
 				atLeast(2, "publish, 32 callers, 1 a call: times watermill-redisstream", times(oneNow)),
-				atLeast(2, "the same, delayed", times(oneLater)),
 				atLeast(2.5, "publish, 1 caller, 100 a call: times watermill-redisstream with 32 callers", times(batchNow)),
-				atLeast(2.5, "the same, delayed", times(batchLater)),
 			}
 		},
 	}

@@ -11,8 +11,8 @@ import (
 // which the router closes.
 //
 // Each message is published on its own. What the destination does not take, the handler returns as an error, for the
-// router to log and to nack. With Ordered, the handler waits for as long as Backoff says before it returns,
-// at most half the Subscriber's CloseTimeout.
+// router to log and to nack; the middleware redisdelay.KeepError keeps it with the message, as Run does. With Ordered,
+// the handler waits for as long as Backoff says before it returns, at most half the Subscriber's CloseTimeout.
 //
 // Errors wrap redisdelay.ErrInvalidConfig.
 func (r *Relay) AddHandlers(router *message.Router) error {

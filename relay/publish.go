@@ -90,11 +90,17 @@ func (r *Relay) failed(ctx context.Context, to string, msg *message.Message, err
 		msg.Nack()
 		return
 	}
+	keepError(msg, err)
 	r.outage.begin(to, err)
 	if r.config.Ordered {
 		r.holdUp(ctx, msg, redisdelay.MaxDelay)
 	}
 	msg.Nack()
+}
+
+// keepError has the error kept with the message, with its retry and if it dies of too many deliveries.
+func keepError(msg *message.Message, err error) {
+	_, _ = redisdelay.KeepError(func(*message.Message) ([]*message.Message, error) { return nil, err })(msg)
 }
 
 // hopeless tells whether an error is permanent. The next nack of the message is its last then, and is logged.

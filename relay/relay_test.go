@@ -237,6 +237,10 @@ func TestMaxDeliveriesOfAMessageCounts(t *testing.T) {
 		publish(t, newPublisher(t, s), topic, msg)
 		eventually(t, func() bool { return countsOf(t, s, topic) == counts{Bodies: 1, Dead: 1} }, "it is dead")
 		require.Equal(t, 3, to.tries)
+		for _, reason := range reasons(t, s, topic) {
+			require.Contains(t, reason, "nacked on the last of 3 deliveries")
+			require.Contains(t, reason, errDown.Error())
+		}
 	})
 }
 

@@ -38,8 +38,8 @@ type appointment struct {
 
 // early is how long before its time an appointment comes up. Timers end up to a millisecond late where
 // all else sleeps, because the Go runtime then sleeps whole milliseconds; so the last part is waited out
-// awake. The median lateness is less by that much, for a few percent of a processor at a thousand looks a
-// second.
+// awake. The median lateness is less by most of that, for a few percent of a processor at a thousand looks
+// a second.
 const early = 250 * time.Microsecond
 
 // waitOut returns at a time that is near.

@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
 // A Go program reads the clock from the kernel's vDSO, past everything that can be preloaded, and time
@@ -254,7 +254,7 @@ func TestLateSettlementChangesNothingByAClockMovedByHand(t *testing.T) {
 			late, _ := receive(t, messages)
 
 			messages = subscribe(t, s.Client, s.Prefix, ofLease)
-			s.advance(t, lease)
+			s.kit.ExpireLeases(topic)
 			msg, delivery := s.receiveAtOnce(t, messages)
 			require.True(t, delivery.Redelivered)
 			require.True(t, settle(late))
@@ -272,22 +272,53 @@ func TestLateSettlementChangesNothingByAClockMovedByHand(t *testing.T) {
 	}
 }
 
-// handMovedServer is an embedded server whose clock stands still unless the test moves it.
-type handMovedServer struct{ redistest.Server }
-
-func handMoved(t *testing.T) handMovedServer {
-	mini, client := redistest.Embedded(t)
-	mini.SetTime(time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC))
-	return handMovedServer{redistest.Server{Mini: mini, Client: client, Prefix: redisdelay.DefaultKeyPrefix}}
+// handMovedServer is a server whose clock the test moves: an embedded one, whose clock stands still else,
+// or a real one, whose clock goes on.
+type handMovedServer struct {
+	redistest.Server
+	kit  *redisdelaytest.Server // nil: it is a real one
+	move func(time.Duration)
 }
 
-// advance moves the clock, and has every process look at it, as they sleep by clocks of their own.
+func handMoved(t *testing.T) handMovedServer {
+	kit := redisdelaytest.StartWith(t, redisdelaytest.Config{Now: time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)})
+	return handMovedServer{redistest.Server{Client: kit.Client(), Prefix: redisdelay.DefaultKeyPrefix}, kit, kit.Advance}
+}
+
+// onHandMoved runs a test on an embedded server and on a real one.
+func onHandMoved(t *testing.T, test func(t *testing.T, s handMovedServer)) {
+	t.Helper()
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		test(t, handMoved(t))
+	})
+	t.Run("real", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.StartWithClock(t)
+		s := redistest.Server{Client: server.Client(t), Prefix: redisdelay.DefaultKeyPrefix}
+		var ahead time.Duration
+		test(t, handMovedServer{s, nil, func(d time.Duration) {
+			ahead += d
+			server.SetClock(ahead)
+			lookNow(t, s.Client) // as processes sleep by clocks of their own
+		}})
+	})
+}
+
+// advance moves the clock.
 func (s handMovedServer) advance(t *testing.T, d time.Duration) {
 	t.Helper()
-	s.Mini.SetTime(serverTime(t, s.Client).Add(d))
-	for _, mailbox := range s.Mini.PubSubChannels(queue.MailboxChannel(s.Prefix, "*")) {
-		s.Mini.Publish(mailbox, "*")
-	}
+	s.move(d)
+}
+
+// requireBetween checks an instant that the server took while the test did something, between two looks
+// at the clock. The embedded one's stands still, so that there it is exact. What the server takes is
+// rounded up to the millisecond.
+func requireBetween(t testing.TB, instant, earliest, latest time.Time) {
+	t.Helper()
+	require.False(t, instant.Before(earliest), "%v too early", earliest.Sub(instant))
+	latest = latest.Add(time.Millisecond - 1).Truncate(time.Millisecond)
+	require.False(t, instant.After(latest), "%v too late", instant.Sub(latest))
 }
 
 // receiveAtOnce is receive of a message that no poll had to find.
@@ -303,8 +334,7 @@ func (s handMovedServer) receiveAtOnce(t *testing.T, messages <-chan *message.Me
 // awaitRetry waits until the server knows that the message was nacked.
 func (s handMovedServer) awaitRetry(t *testing.T) {
 	t.Helper()
-	retry := queue.NewKeys(s.Prefix, topic).Retry(redisdelay.DefaultConsumerGroup)
-	require.Eventually(t, func() bool { return s.Mini.Exists(retry) }, patience, time.Millisecond)
+	awaitRetry(t, s.Server)
 }
 
 func serverTime(t testing.TB, client redis.UniversalClient) time.Time {

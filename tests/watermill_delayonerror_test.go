@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -36,27 +37,50 @@ func TestDelayOnErrorGrowsUpToItsMaxInterval(t *testing.T) {
 		failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
 		start(t, router)
 
-		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
-		last := failing.next(t)
-		require.Empty(t, last.metadata.Get(delay.DelayedForKey))
-		for i, interval := range intervals {
-			interval *= time.Millisecond
-			again := failing.next(t)
-			require.Equal(t, i+2, again.delivery.Number)
-			require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
-			requireGap(t, last, again, interval)
-			last = again
-		}
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		untilExact(t, func() (over []time.Duration) {
+			publish(t, publisher, "order", 0)
+			last := failing.next(t)
+			require.Empty(t, last.metadata.Get(delay.DelayedForKey))
+			for i, interval := range intervals {
+				interval *= time.Millisecond
+				again := failing.next(t)
+				require.Equal(t, i+2, again.delivery.Number)
+				require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
+				over = append(over, requireGap(t, last, again, interval))
+				last = again
+			}
+			return over
+		})
 	})
 }
 
-// requireGap checks that a message that failed waited for as long as it was to, and not much longer.
-func requireGap(t testing.TB, failed, again sighting, interval time.Duration) {
+// untilExact does something that shows how much longer than they were to messages waited, until one of
+// them did not. A busy machine makes many of them late, but not all.
+func untilExact(t testing.TB, round func() (over []time.Duration)) {
 	t.Helper()
+	least := time.Hour
+	for range 5 {
+		least = min(least, slices.Min(round()))
+		if least < exact {
+			return
+		}
+	}
+	require.Less(t, least, exact, "all of them came late")
+}
+
+// exact is how late a message is at most where nothing else keeps the machine busy, and far more than it is.
+const exact = 20 * time.Millisecond
+
+// requireGap checks that a message that failed waited for as long as it was to, and not much longer. It
+// returns how much longer, from handler to handler.
+func requireGap(t testing.TB, failed, again sighting, interval time.Duration) (over time.Duration) {
+	t.Helper()
+	over = again.at.Sub(failed.at) - interval
 	if interval == 0 { // the message keeps its place, and its due time
 		require.Equal(t, failed.delivery.DueAt, again.delivery.DueAt)
-		require.Less(t, again.at.Sub(failed.at), prompt, "came late")
-		return
+		require.Less(t, over, prompt, "came late")
+		return over
 	}
 	requireOnTime(t, again.delivery, again.at)
 	// The server counts from when it hears of the failure.
@@ -65,6 +89,7 @@ func requireGap(t testing.TB, failed, again sighting, interval time.Duration) {
 	require.Less(t, gap, interval+prompt, "came late")
 	t.Logf("interval %v: due %v after the failure, delivered %v after that", interval,
 		again.delivery.DueAt.Sub(failed.at).Round(time.Microsecond), again.at.Sub(again.delivery.DueAt).Round(time.Microsecond))
+	return over
 }
 
 // The intervals are exact, and begin with InitialInterval however long the message was delayed at first:
@@ -165,11 +190,11 @@ func (s handMovedServer) publishDelayed(t *testing.T, set func(*message.Message,
 	require.NoError(t, publisher.Publish(topic, order))
 	// The same as for intervals: Watermill's delays begin when they are made, not when they are published.
 	underWay := time.Since(start) + time.Millisecond
+	published := serverTime(t, s.Client)
 	return func(seen sighting) {
 		t.Helper()
 		require.Equal(t, "order", seen.uuid)
-		require.LessOrEqual(t, seen.delivery.DueAt.Sub(now), time.Hour)
-		require.GreaterOrEqual(t, seen.delivery.DueAt.Sub(now), time.Hour-underWay)
+		requireBetween(t, seen.delivery.DueAt, now.Add(time.Hour-underWay), published.Add(time.Hour))
 	}
 }
 
@@ -255,26 +280,29 @@ func TestDelayOnErrorOfTwoGroupsIsIndependent(t *testing.T) {
 		fast.add(router, "fast", ofGroup("fast"))
 		content.add(router, "content", ofGroup("content"))
 		start(t, router)
-		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 50*time.Millisecond)
-
-		for _, group := range []struct {
-			failing   *failing
-			intervals []time.Duration
-		}{
-			{slow, []time.Duration{150 * time.Millisecond, 300 * time.Millisecond}},
-			{fast, []time.Duration{20 * time.Millisecond, 60 * time.Millisecond, 180 * time.Millisecond}},
-			{content, nil},
-		} {
-			last := group.failing.next(t)
-			require.Empty(t, last.metadata.Get(delay.DelayedForKey))
-			for i, interval := range group.intervals {
-				again := group.failing.next(t)
-				require.Equal(t, i+2, again.delivery.Number)
-				require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
-				requireGap(t, last, again, interval)
-				last = again
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		untilExact(t, func() (over []time.Duration) {
+			publish(t, publisher, "order", 50*time.Millisecond)
+			for _, group := range []struct {
+				failing   *failing
+				intervals []time.Duration
+			}{
+				{slow, []time.Duration{150 * time.Millisecond, 300 * time.Millisecond}},
+				{fast, []time.Duration{20 * time.Millisecond, 60 * time.Millisecond, 180 * time.Millisecond}},
+				{content, nil},
+			} {
+				last := group.failing.next(t)
+				require.Empty(t, last.metadata.Get(delay.DelayedForKey))
+				for i, interval := range group.intervals {
+					again := group.failing.next(t)
+					require.Equal(t, i+2, again.delivery.Number)
+					require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
+					over = append(over, requireGap(t, last, again, interval))
+					last = again
+				}
 			}
-		}
+			return over
+		})
 	})
 }
 
@@ -297,13 +325,43 @@ func TestDelayOnErrorOfAMessageThatAHandlerSent(t *testing.T) {
 		})
 		failing.add(router, "remind", newSubscriber(t, s.Client, s.Prefix, nil))
 		start(t, router)
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		untilExact(t, func() []time.Duration {
+			require.NoError(t, publisher.Publish("placed", message.NewMessage("order", nil)))
+			first := failing.next(t)
+			require.Empty(t, first.metadata.Get(delay.DelayedForKey), "not where DelayOnError is to begin")
+			again := failing.next(t)
+			require.Equal(t, "30ms", again.metadata.Get(delay.DelayedForKey))
+			return []time.Duration{requireGap(t, first, again, 30*time.Millisecond)}
+		})
+	})
+}
+
+// A message that was retried, and is then passed on, takes its interval along.
+func TestDelayOnErrorGoesOnWhereTheMessageIsPassedOn(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		onError := middleware.DelayOnError{InitialInterval: 30 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour}
+		router := newRouter(t)
+		router.AddHandler("pass", "placed", newSubscriber(t, s.Client, s.Prefix, nil), topic, newPublisher(t, s.Client, s.Prefix),
+			func(msg *message.Message) ([]*message.Message, error) {
+				if deliveryOf(t, msg).Number == 1 {
+					return nil, errNotToday
+				}
+				return []*message.Message{msg}, nil
+			}).AddMiddleware(onError.Middleware)
+		failing := newFailing(onError, 1)
+		failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
+		start(t, router)
 		require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish("placed", message.NewMessage("order", nil)))
 
 		first := failing.next(t)
-		require.Empty(t, first.metadata.Get(delay.DelayedForKey), "not where DelayOnError is to begin")
+		require.Equal(t, "30ms", first.metadata.Get(delay.DelayedForKey))
+		require.Equal(t, 1, first.delivery.Number)
 		again := failing.next(t)
-		require.Equal(t, "30ms", again.metadata.Get(delay.DelayedForKey))
-		requireGap(t, first, again, 30*time.Millisecond)
+		require.Equal(t, "60ms", again.metadata.Get(delay.DelayedForKey))
+		requireGap(t, first, again, 60*time.Millisecond)
 	})
 }
 
@@ -311,41 +369,42 @@ func TestDelayOnErrorOfAMessageThatAHandlerSent(t *testing.T) {
 // and sets none: what a handler then passes on comes at once.
 func TestWatermillsDelayPublisherSetsNoDelayOnARetriedMessage(t *testing.T) {
 	t.Parallel()
-	s := handMoved(t)
-	expectDrained(t, s.Client, s.Prefix)
-	delaying, err := delay.NewPublisher(newPublisher(t, s.Client, s.Prefix), delay.PublisherConfig{
-		DefaultDelayGenerator: func(delay.DefaultDelayGeneratorParams) (delay.Delay, error) {
-			return delay.For(time.Hour), nil
-		},
-	})
-	require.NoError(t, err)
-	onError := middleware.DelayOnError{InitialInterval: time.Minute}
-	router := newRouter(t)
-	router.AddMiddleware(onError.Middleware)
-	router.AddHandler("pass", topic, newSubscriber(t, s.Client, s.Prefix, nil), "out", delaying,
-		func(msg *message.Message) ([]*message.Message, error) {
-			if msg.UUID == "retried" && deliveryOf(t, msg).Number == 1 {
-				return nil, errNotToday
-			}
-			return []*message.Message{msg}, nil
+	onHandMoved(t, func(t *testing.T, s handMovedServer) {
+		expectDrained(t, s.Client, s.Prefix)
+		delaying, err := delay.NewPublisher(newPublisher(t, s.Client, s.Prefix), delay.PublisherConfig{
+			DefaultDelayGenerator: func(delay.DefaultDelayGeneratorParams) (delay.Delay, error) {
+				return delay.For(time.Hour), nil
+			},
 		})
-	start(t, router)
-	out := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "out")
-	publisher := newPublisher(t, s.Client, s.Prefix)
-	publish(t, publisher, "fresh", 0)
-	due := s.awaitPendingDue(t, "out")
-	require.WithinDuration(t, serverTime(t, s.Client).Add(time.Hour), due, time.Minute)
+		require.NoError(t, err)
+		onError := middleware.DelayOnError{InitialInterval: time.Minute}
+		router := newRouter(t)
+		router.AddMiddleware(onError.Middleware)
+		router.AddHandler("pass", topic, newSubscriber(t, s.Client, s.Prefix, ofLongLease), "out", delaying,
+			func(msg *message.Message) ([]*message.Message, error) {
+				if msg.UUID == "retried" && deliveryOf(t, msg).Number == 1 {
+					return nil, errNotToday
+				}
+				return []*message.Message{msg}, nil
+			})
+		start(t, router)
+		out := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, ofLongLease), "out")
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		publish(t, publisher, "fresh", 0)
+		due := s.awaitPendingDue(t, "out")
+		require.WithinDuration(t, serverTime(t, s.Client).Add(time.Hour), due, time.Minute)
 
-	publish(t, publisher, "retried", 0)
-	s.awaitRetry(t)
-	s.advance(t, time.Minute)
-	msg, _ := s.receiveAtOnce(t, out)
-	require.Equal(t, "retried", msg.UUID)
-	msg.Ack()
-	s.advance(t, time.Hour)
-	msg, _ = s.receiveAtOnce(t, out)
-	require.Equal(t, "fresh", msg.UUID)
-	msg.Ack()
+		publish(t, publisher, "retried", 0)
+		s.awaitRetry(t)
+		s.advance(t, time.Minute)
+		msg, _ := s.receiveAtOnce(t, out)
+		require.Equal(t, "retried", msg.UUID)
+		msg.Ack()
+		s.advance(t, time.Hour)
+		msg, _ = s.receiveAtOnce(t, out)
+		require.Equal(t, "fresh", msg.UUID)
+		msg.Ack()
+	})
 }
 
 // DelayOnError cuts its multiplier to a whole number. What it then asks for is what it gets; Backoff can
@@ -371,14 +430,20 @@ func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {
 				router := newRouter(t)
 				failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
 				start(t, router)
-				publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
-				last := failing.next(t)
-				for _, interval := range test.want {
-					again := failing.next(t)
-					require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
-					requireGap(t, last, again, interval)
-					last = again
-				}
+				publisher := newPublisher(t, s.Client, s.Prefix)
+				untilExact(t, func() (over []time.Duration) {
+					publish(t, publisher, "order", 0)
+					last := failing.next(t)
+					for _, interval := range test.want {
+						again := failing.next(t)
+						require.Equal(t, interval.String(), again.metadata.Get(delay.DelayedForKey))
+						if late := requireGap(t, last, again, interval); interval > 0 {
+							over = append(over, late)
+						}
+						last = again
+					}
+					return over
+				})
 			})
 		})
 	}
@@ -403,14 +468,18 @@ func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {
 				return nil
 			})
 			start(t, router)
-			publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
-			last := got.next(t)
-			for _, interval := range []time.Duration{initial, initial * 3 / 2, initial * 9 / 4} {
-				again := got.next(t)
-				require.Empty(t, again.metadata)
-				requireGap(t, last, again, interval)
-				last = again
-			}
+			publisher := newPublisher(t, s.Client, s.Prefix)
+			untilExact(t, func() (over []time.Duration) {
+				publish(t, publisher, "order", 0)
+				last := got.next(t)
+				for _, interval := range []time.Duration{initial, initial * 3 / 2, initial * 9 / 4} {
+					again := got.next(t)
+					require.Empty(t, again.metadata)
+					over = append(over, requireGap(t, last, again, interval))
+					last = again
+				}
+				return over
+			})
 		})
 	})
 }

@@ -24,33 +24,34 @@ func TestPoisonedCopyArrivesAtOnce(t *testing.T) {
 	for name, set := range waysToDelay {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := handMoved(t)
-			expectDrained(t, s.Client, s.Prefix)
-			publisher := newPublisher(t, s.Client, s.Prefix)
-			router := newRouter(t)
-			router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, ofLongLease), func(*message.Message) error {
-				return errNotToday
-			}).AddMiddleware(poisonQueue(t, publisher, "poison"))
-			start(t, router)
-			poisoned := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, ofLongLease), "poison")
-			due := serverTime(t, s.Client).Add(time.Hour)
+			onHandMoved(t, func(t *testing.T, s handMovedServer) {
+				expectDrained(t, s.Client, s.Prefix)
+				publisher := newPublisher(t, s.Client, s.Prefix)
+				router := newRouter(t)
+				router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, ofLongLease), func(*message.Message) error {
+					return errNotToday
+				}).AddMiddleware(poisonQueue(t, publisher, "poison"))
+				start(t, router)
+				poisoned := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, ofLongLease), "poison")
+				due := serverTime(t, s.Client).Add(time.Hour)
 
-			order := message.NewMessage("order", []byte("payload"))
-			set(order, time.Hour)
-			require.NoError(t, publisher.Publish(topic, order))
-			s.nothingYet(t, publisher, topic, poisoned)
-			s.advance(t, time.Hour)
-			msg, delivery := s.receiveAtOnce(t, poisoned)
-			require.Equal(t, due, delivery.DueAt.UTC())
-			require.Equal(t, "order", msg.UUID)
-			require.Equal(t, "payload", string(msg.Payload))
-			require.Equal(t, message.Metadata{
-				middleware.ReasonForPoisonedKey:  errNotToday.Error(),
-				middleware.PoisonedTopicKey:      topic,
-				middleware.PoisonedHandlerKey:    "work",
-				middleware.PoisonedSubscriberKey: "redisdelay.Subscriber",
-			}, msg.Metadata)
-			msg.Ack()
+				order := message.NewMessage("order", []byte("payload"))
+				set(order, time.Hour)
+				require.NoError(t, publisher.Publish(topic, order))
+				s.nothingYet(t, publisher, topic, poisoned)
+				s.advance(t, time.Hour)
+				msg, delivery := s.receiveAtOnce(t, poisoned)
+				requireBetween(t, delivery.DueAt, due, serverTime(t, s.Client))
+				require.Equal(t, "order", msg.UUID)
+				require.Equal(t, "payload", string(msg.Payload))
+				require.Equal(t, message.Metadata{
+					middleware.ReasonForPoisonedKey:  errNotToday.Error(),
+					middleware.PoisonedTopicKey:      topic,
+					middleware.PoisonedHandlerKey:    "work",
+					middleware.PoisonedSubscriberKey: "redisdelay.Subscriber",
+				}, msg.Metadata)
+				msg.Ack()
+			})
 		})
 	}
 }
@@ -189,49 +190,49 @@ func delayedRequeue(t testing.TB, s redistest.Server, onError *middleware.DelayO
 	}
 }
 
-// The first interval is InitialInterval after a delay of an hour too, and they are exact: by a clock that
-// stands still but for what the test moves it.
+// The first interval is InitialInterval after a delay of an hour too, and they are exact: on the embedded
+// server by a clock that stands still but for what the test moves it.
 func TestRequeuerAfterADelayOfAnHour(t *testing.T) {
 	t.Parallel()
 	for name, set := range waysToDelay {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := handMoved(t)
-			expectDrained(t, s.Client, s.Prefix)
-			router := newRouter(t)
-			router.AddMiddleware(delayedRequeue(t, s.Server, &middleware.DelayOnError{
-				InitialInterval: time.Minute, Multiplier: 2, MaxInterval: 3 * time.Minute,
-			})...)
-			got := make(sightings, 10)
-			router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, ofLongLease), func(msg *message.Message) error {
-				seen := got.record(msg)
-				if seen.uuid == "other" || seen.metadata.Get(requeuer.RetriesKey) == "3" {
-					return nil
-				}
-				return errNotToday
-			})
-			start(t, router)
-			publisher := newPublisher(t, s.Client, s.Prefix)
-			inAnHour := s.publishDelayed(t, set)
+			onHandMoved(t, func(t *testing.T, s handMovedServer) {
+				expectDrained(t, s.Client, s.Prefix)
+				router := newRouter(t)
+				router.AddMiddleware(delayedRequeue(t, s.Server, &middleware.DelayOnError{
+					InitialInterval: time.Minute, Multiplier: 2, MaxInterval: 3 * time.Minute,
+				})...)
+				got := make(sightings, 10)
+				router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, ofLongLease), func(msg *message.Message) error {
+					seen := got.record(msg)
+					if seen.uuid == "other" || seen.metadata.Get(requeuer.RetriesKey) == "3" {
+						return nil
+					}
+					return errNotToday
+				})
+				start(t, router)
+				publisher := newPublisher(t, s.Client, s.Prefix)
+				inAnHour := s.publishDelayed(t, set)
 
-			s.advance(t, time.Hour)
-			last := got.next(t)
-			inAnHour(last)
-			for i, interval := range []time.Duration{1, 2, 3} {
-				interval *= time.Minute
-				due := s.awaitPendingDue(t, "requeue")
-				// Watermill writes an instant, so what passed until Redis was told is not waited for again.
-				underWay := time.Since(last.at) + time.Millisecond
-				wait := due.Sub(serverTime(t, s.Client))
-				require.LessOrEqual(t, wait, interval)
-				require.GreaterOrEqual(t, wait, interval-underWay)
-				publish(t, publisher, "other", 0) // is not held up
-				require.Equal(t, "other", got.next(t).uuid)
-				s.advance(t, wait)
-				last = got.next(t)
-				require.Equal(t, strconv.Itoa(i+1), last.metadata.Get(requeuer.RetriesKey))
-				require.Equal(t, interval.String(), last.metadata.Get(delay.DelayedForKey))
-			}
+				s.advance(t, time.Hour)
+				last := got.next(t)
+				inAnHour(last)
+				for i, interval := range []time.Duration{1, 2, 3} {
+					interval *= time.Minute
+					due := s.awaitPendingDue(t, "requeue")
+					now := serverTime(t, s.Client)
+					// Watermill writes an instant, so what passed until Redis was told is not waited for again.
+					underWay := time.Since(last.at) + time.Millisecond
+					requireBetween(t, due, now.Add(interval-underWay), now.Add(interval))
+					publish(t, publisher, "other", 0) // is not held up
+					require.Equal(t, "other", got.next(t).uuid)
+					s.advance(t, due.Sub(now))
+					last = got.next(t)
+					require.Equal(t, strconv.Itoa(i+1), last.metadata.Get(requeuer.RetriesKey))
+					require.Equal(t, interval.String(), last.metadata.Get(delay.DelayedForKey))
+				}
+			})
 		})
 	}
 }
@@ -240,7 +241,7 @@ func TestRequeuerAfterADelayOfAnHour(t *testing.T) {
 func (s handMovedServer) awaitPendingDue(t *testing.T, topic string) time.Time {
 	t.Helper()
 	pending := queue.NewKeys(s.Prefix, topic).Pending()
-	require.Eventually(t, func() bool { return s.Mini.Exists(pending) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return exists(t, s.Client, pending) }, patience, time.Millisecond)
 	first, err := s.Client.ZRangeWithScores(t.Context(), pending, 0, 0).Result()
 	require.NoError(t, err)
 	return time.UnixMilli(int64(first[0].Score)).UTC()

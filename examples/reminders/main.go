@@ -13,6 +13,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -79,7 +80,11 @@ func run(ctx context.Context, logger *slog.Logger) error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(running) }()
-	<-router.Running() // from here on all groups exist, so each gets what is published
+	select {
+	case <-router.Running(): // from here on all groups exist, so each gets what is published
+	case err := <-ended: // it could not start: Running stays open then
+		return cmp.Or(err, why())
+	}
 
 	if err := c.open(ctx); err != nil {
 		done()

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,7 +14,7 @@ type Group struct {
 	Name string
 
 	topic *Topic
-	claim []string // KEYS of claim but for the subscription's own
+	claim []string // KEYS of claim, the eighth of which is the subscription's own
 	ack   []string
 	nack  []string
 	back  []string // of release
@@ -27,12 +28,13 @@ func (t *Topic) Group(name string) *Group {
 		Name:  name,
 		topic: t,
 		claim: []string{k.Groups(), k.Messages(), k.Ready(name), k.Unack(name), k.Leases(name),
-			k.Deliveries(name), k.Waiters(name)},
+			k.Deliveries(name), k.Waiters(name), "", k.Scheduler(), k.Idle(), k.Paused(),
+			k.Resting(name), k.Stats(name)},
 		ack: []string{k.Messages(), k.Options(), k.Refs(), k.Unack(name), k.Leases(name),
 			k.Deliveries(name)},
 		nack: []string{k.Unack(name), k.Leases(name), k.Deliveries(name), k.Ready(name),
-			k.Retry(name), k.Dead(name), k.Waiters(name), k.Scheduler()},
-		back:  []string{k.Unack(name), k.Leases(name), k.Ready(name), k.Waiters(name)},
+			k.Retry(name), k.Dead(name), k.Waiters(name), k.Scheduler(), k.Stats(name)},
+		back:  []string{k.Unack(name), k.Leases(name), k.Ready(name), k.Waiters(name), k.Stats(name)},
 		lease: []string{k.Unack(name), k.Leases(name)},
 	}
 }
@@ -49,15 +51,31 @@ type Claim struct {
 	Patience     time.Duration // how long the address stays valid
 	Bytes        int           // of bodies, but for the first
 	Expiry       time.Duration // of the group, which the claim shows to be in use; 0: none
+	Counts       Counts        // since the last claim
+}
+
+// Counts is what a subscription did with messages: handed over, how late, or dropped as too late.
+type Counts struct {
+	Delivered, Dropped int
+	Lateness, Latest   time.Duration // of all together, and of the latest
+}
+
+// Add adds others.
+func (c *Counts) Add(o Counts) {
+	c.Delivered += o.Delivered
+	c.Dropped += o.Dropped
+	c.Lateness += o.Lateness
+	c.Latest = max(c.Latest, o.Latest)
 }
 
 // Claimed is what a claim brought.
 type Claimed struct {
 	Messages []Leased
-	More     bool // more is ready
-	Blocked  bool // the next message wants a subscription that holds nothing else
-	Waits    bool // nothing more is ready, and the subscription will be woken when something is
-	Orphans  int  // ids that had no body any more, and were dropped
+	More     bool      // more is ready
+	Blocked  bool      // the next message wants a subscription that holds nothing else
+	Waits    bool      // nothing more is ready, and the subscription will be woken when something is
+	Orphans  int       // ids that had no body any more, and were dropped
+	Now      time.Time // by the server's clock
 }
 
 // Leased is a message that a subscription holds.
@@ -66,6 +84,7 @@ type Leased struct {
 	Token      string // of the lease; settling and extending name it
 	Due        time.Time
 	Deliveries int    // that ended before and count
+	Delivered  bool   // if it may have been, to this group
 	Suspect    bool   // its lease has expired before: it is to be alone in hand
 	DelayedFor string // the delay that the last nack asked for, as it was written, or ""
 	Body       []byte
@@ -77,12 +96,12 @@ func (g *Group) ClaimCall(c Claim) *Call {
 	if c.Busy {
 		busy = "1"
 	}
-	keys := make([]string, 0, 10)
-	keys = append(keys, g.claim...)
-	keys = append(keys, g.topic.keys.Claim(c.Subscription), g.topic.keys.Scheduler(), g.topic.keys.Idle())
+	keys := slices.Clone(g.claim)
+	keys[7] = g.topic.keys.Claim(c.Subscription)
 	return &Call{script: &claimScript, keys: keys, args: []any{
 		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), busy, millis(c.Lease), c.Slots,
 		c.Address, millis(c.Patience), c.Bytes, millis(memory), g.topic.single, expiry(c.Expiry),
+		c.Counts.Delivered, c.Counts.Lateness.Milliseconds(), c.Counts.Latest.Milliseconds(), c.Counts.Dropped,
 	}}
 }
 
@@ -95,7 +114,7 @@ func (c Claim) ReadClaim(call *Call) (Claimed, error) {
 	if len(reply) == 1 {
 		return Claimed{}, ErrUnregistered
 	}
-	if len(reply) != 8 {
+	if len(reply) != 9 {
 		return Claimed{}, fmt.Errorf("claim: unexpected reply of %d parts", len(reply))
 	}
 	orphans, _ := reply[4].(int64)
@@ -104,6 +123,7 @@ func (c Claim) ReadClaim(call *Call) (Claimed, error) {
 		Blocked: reply[2] == int64(1),
 		Waits:   reply[3] == int64(1),
 		Orphans: int(orphans),
+		Now:     instant(text(reply[8])),
 	}
 	entries, _ := reply[5].([]any)
 	bodies, _ := reply[6].([]any)
@@ -127,8 +147,9 @@ func (c Claim) ReadClaim(call *Call) (Claimed, error) {
 		m := &claimed.Messages[i]
 		m.ID, m.Token, m.Due, m.Body = id, token+entry[len(id):], time.UnixMilli(ms), bytesOf(body)
 		if len(records) > 0 {
-			record, _ := records[i].(string)
-			m.Deliveries, m.Suspect, m.DelayedFor, _ = parseRecord(record)
+			var r record
+			r.parse(text(records[i]))
+			m.Deliveries, m.Delivered, m.Suspect, m.DelayedFor = r.count, r.delivered(), r.suspect(), r.delayedFor
 		}
 	}
 	return claimed, nil
@@ -138,23 +159,4 @@ func (c Claim) ReadClaim(call *Call) (Claimed, error) {
 // read into a buffer of its own and no one else has.
 func bytesOf(text string) []byte {
 	return unsafe.Slice(unsafe.StringData(text), len(text))
-}
-
-// parseRecord reads what the group knows of a message's deliveries: "count flag delayed_for reason".
-func parseRecord(record string) (count int, suspect bool, delayedFor, reason string) {
-	if record == "" {
-		return 0, false, "", ""
-	}
-	parts := strings.SplitN(record, " ", 4)
-	count, _ = strconv.Atoi(parts[0])
-	if len(parts) > 1 {
-		suspect = parts[1] == "s"
-	}
-	if len(parts) > 2 && parts[2] != "-" {
-		delayedFor = parts[2]
-	}
-	if len(parts) > 3 {
-		reason = parts[3]
-	}
-	return count, suspect, delayedFor, reason
 }

@@ -7,6 +7,16 @@ var (
 	ErrLayout = errors.New("topic has another layout version")
 	// ErrUnregistered means that the consumer group does not exist, or no longer.
 	ErrUnregistered = errors.New("consumer group is not registered")
+	// ErrNotFound means that there is no such topic, group or message.
+	ErrNotFound = errors.New("not found")
+	// ErrTooLate means that the message does not wait any more.
+	ErrTooLate = errors.New("message does not wait any more")
+	// ErrExists means that another message has the delay id.
+	ErrExists = errors.New("delay id is taken")
+	// ErrTopicFull means that as many messages wait as may.
+	ErrTopicFull = errors.New("topic is full")
+	// ErrInvalid means that an argument cannot be used.
+	ErrInvalid = errors.New("invalid argument")
 	// errStale means that the set of groups has changed since it was read.
 	errStale = errors.New("set of consumer groups has changed")
 )

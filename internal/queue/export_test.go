@@ -18,8 +18,14 @@ const (
 
 var (
 	EncodeTopic = encodeTopic
-	ParseRecord = parseRecord
 )
+
+// ParseRecord reads a record of deliveries.
+func ParseRecord(text string) (count int, suspect bool, delayedFor, reason string) {
+	var r record
+	r.parse(text)
+	return r.count, r.suspect(), r.delayedFor, r.reason
+}
 
 // Reply is what the script returned.
 func (c *Call) Reply() any { return c.cmd.Val() }

@@ -34,12 +34,18 @@ func (k Keys) Pending() string   { return k.base + "pending" }
 func (k Keys) Groups() string    { return k.base + "groups" }
 func (k Keys) Scheduler() string { return k.base + "scheduler" }
 func (k Keys) Idle() string      { return k.base + "idle" }
+func (k Keys) Names() string     { return k.base + "names" }
+func (k Keys) Taken() string     { return k.base + "taken" }
+func (k Keys) Paused() string    { return k.base + "paused" }
 
 // Publisher remembers the number of a publisher's last call.
 func (k Keys) Publisher(id string) string { return k.base + "publisher:" + id }
 
 // Claim remembers a subscription's last claim.
 func (k Keys) Claim(subscription string) string { return k.base + "claim:" + subscription }
+
+// Operation remembers the result of one operation of an operator.
+func (k Keys) Operation(token string) string { return k.base + "operation:" + token }
 
 // Of one group.
 
@@ -50,6 +56,8 @@ func (k Keys) Retry(group string) string      { return k.base + "retry:" + group
 func (k Keys) Deliveries(group string) string { return k.base + "deliveries:" + group }
 func (k Keys) Waiters(group string) string    { return k.base + "waiters:" + group }
 func (k Keys) Dead(group string) string       { return k.base + "dead:" + group }
+func (k Keys) Resting(group string) string    { return k.base + "resting:" + group }
+func (k Keys) Stats(group string) string      { return k.base + "stats:" + group }
 
 // Of the prefix.
 

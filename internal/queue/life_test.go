@@ -27,6 +27,8 @@ func live(t *testing.T, s redistest.Server) {
 	for i := range 3 { // on a cluster, each is in a slot of its own
 		w := newWorld(t, s, fmt.Sprintf("topic {%d}", i), "a", "b")
 		w.live(m)
+		w = newWorld(t, s, fmt.Sprintf("operated {%d}", i), "a", "b")
+		w.operate()
 	}
 	queuetest.CheckDrained(t, s.Client, s.Prefix)
 }

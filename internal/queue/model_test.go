@@ -40,6 +40,13 @@ func TestAnyOrderOfTransitions(t *testing.T) {
 				"expire":   m.expire,
 				"purge":    m.purge,
 				"remove":   m.remove,
+
+				"cancel":     m.cancel,
+				"reschedule": m.reschedule,
+				"requeue":    m.requeue,
+				"discard":    m.discard,
+				"pause":      m.pause,
+				"audit":      m.audit,
 			})
 		})
 	})
@@ -392,4 +399,116 @@ func (m *model) removed(group string) {
 	delete(m.dead, group)
 	m.subs = slices.DeleteFunc(m.subs, func(s *sub) bool { return s.group.Name == group })
 	m.inHand = slices.DeleteFunc(m.inHand, func(l leased) bool { return l.sub.group.Name == group })
+}
+
+// waiting draws a message, most often one that waits, and tells in which groups it waits for a retry.
+func (m *model) waiting(t *rapid.T) (id string, retries []string) {
+	m.t = t
+	if len(m.name) == 0 {
+		t.Skip("no message")
+	}
+	all := slices.Sorted(maps.Keys(m.name))
+	if waits := slices.Sorted(maps.Keys(m.pending)); len(waits) > 0 && rapid.Bool().Draw(t, "pending") {
+		all = waits
+	}
+	id = rapid.SampledFrom(all).Draw(t, "message")
+	for g := range m.groups {
+		if m.Client.ZScore(ctx, m.keys.Retry(g), id).Err() == nil {
+			retries = append(retries, g)
+		}
+	}
+	return id, retries
+}
+
+// refused is how an operation on a message that does not wait ends.
+func (m *model) refused(id string) error {
+	if m.Client.HExists(ctx, m.keys.Messages(), id).Val() {
+		return queue.ErrTooLate
+	}
+	return queue.ErrNotFound
+}
+
+func (m *model) cancel(t *rapid.T) {
+	id, retries := m.waiting(t)
+	if !m.pending[id] && len(retries) == 0 {
+		want := m.refused(id)
+		m.unchanged(func() { require.ErrorIs(t, m.topic.Cancel(ctx, queue.Ref{ID: id}), want) })
+		return
+	}
+	require.NoError(t, m.topic.Cancel(ctx, queue.Ref{ID: id}))
+	delete(m.pending, id)
+	for _, g := range retries {
+		delete(m.has[g], id)
+	}
+}
+
+func (m *model) reschedule(t *rapid.T) {
+	id, retries := m.waiting(t)
+	due := queue.In(rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay"))
+	err := m.topic.Reschedule(ctx, queue.Ref{ID: id}, due)
+	if !m.pending[id] && len(retries) == 0 {
+		require.ErrorIs(t, err, m.refused(id))
+		return
+	}
+	require.NoError(t, err)
+}
+
+// letter draws a dead letter.
+func (m *model) letter(t *rapid.T) (group, id string) {
+	m.t = t
+	for _, g := range slices.Sorted(maps.Keys(m.dead)) {
+		if len(m.dead[g]) > 0 {
+			return g, rapid.SampledFrom(slices.Sorted(maps.Keys(m.dead[g]))).Draw(t, "dead letter")
+		}
+	}
+	t.Skip("nothing is dead")
+	return "", ""
+}
+
+func (m *model) requeue(t *rapid.T) {
+	g, id := m.letter(t)
+	n, err := m.topic.Group(g).Requeue(ctx, []string{id, id})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	delete(m.dead[g], id)
+	*m.has[g][id] = known{}
+	m.unchanged(func() {
+		n, err := m.topic.Group(g).Requeue(ctx, []string{id})
+		require.NoError(t, err)
+		require.Zero(t, n)
+	})
+}
+
+func (m *model) discard(t *rapid.T) {
+	g, id := m.letter(t)
+	n, err := m.topic.Group(g).Discard(ctx, []string{id})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	delete(m.dead[g], id)
+	delete(m.has[g], id)
+}
+
+func (m *model) pause(t *rapid.T) {
+	m.t = t
+	if len(m.subs) == 0 {
+		t.Skip("no groups")
+	}
+	s := rapid.SampledFrom(m.subs).Draw(t, "subscription")
+	which := rapid.SampledFrom([]string{"", s.group.Name}).Draw(t, "paused")
+	require.NoError(t, only(m.topic.Pause(ctx, which)))
+	ready := m.ready(s.group.Name)
+	require.Empty(t, s.claim(9, idle(9, "nobody|"+s.id)).Messages)
+	require.Equal(t, ready, m.ready(s.group.Name))
+	require.NoError(t, only(m.topic.Resume(ctx, which)))
+}
+
+func (m *model) audit(t *rapid.T) {
+	m.t = t
+	if !m.Client.HExists(ctx, m.keys.Meta(), "groups").Val() {
+		t.Skip("no topic")
+	}
+	audit, err := m.topic.Audit(ctx)
+	require.NoError(t, err)
+	require.Empty(t, audit.Violations)
+	require.Zero(t, audit.Unconfirmed)
 }

@@ -204,3 +204,21 @@ func TestDeadForEverIsNoEvent(t *testing.T) {
 		require.Equal(t, []string{"1"}, w.dead("a"))
 	})
 }
+
+func TestWhatTheHandlerSaidIsKept(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		said := func(f *queue.Failure) {
+			f.Error, f.Reason = "the bank\nis closed", "nacked on the last of 5 deliveries"
+		}
+		w.publishNow("retried", "again", "dead")
+		s := w.sub("a")
+		claimed := held(s.claim(3))
+		require.Equal(t, 3, s.nack(failed(claimed[0], after(time.Hour), said), failed(claimed[1], said), failed(claimed[2], dead, said)))
+		require.Equal(t, "1 - - the bank\nis closed", w.field(w.keys.Deliveries("a"), "retried"))
+		require.Equal(t, "1 - - nacked on the last of 5 deliveries: the bank\nis closed", w.field(w.keys.Deliveries("a"), "dead"))
+		require.Equal(t, []string{"again"}, bodies(s.claim(1, lease(time.Millisecond))))
+		w.pass(3 * time.Millisecond)
+		w.expire()
+		require.Equal(t, "1 s - the bank\nis closed", w.field(w.keys.Deliveries("a"), "again"), "it outlasts an expired lease")
+	}, "a")
+}

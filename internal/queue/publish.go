@@ -2,7 +2,10 @@ package queue
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -39,43 +42,53 @@ func (d Due) encode() string {
 	return millis(d.in)
 }
 
-// Options are a message's own settings, stored apart from its body where scripts can read them.
-type Options struct {
-	MaxDeliveries int // 0: the group's; negative: no limit
-}
-
-func (o Options) encode() string {
-	if o.MaxDeliveries == 0 {
-		return ""
-	}
-	return "max_deliveries:" + strconv.Itoa(max(o.MaxDeliveries, -1))
-}
-
 // Publish takes all the messages into the topic in one atomic step, or none. The publisher numbers
 // its calls of a topic from 1 and has one under way at a time; a number that the topic has seen is
 // taken for a repeat and changes nothing. The messages' IDs are in order.
 func (t *Topic) Publish(ctx context.Context, publisher string, number uint64, messages []Message) error {
+	return t.PublishWithin(ctx, publisher, number, messages, 0)
+}
+
+// PublishWithin is Publish unless more messages than limit would then wait for a delivery: then it returns
+// ErrTopicFull. 0 is no limit. ErrExists means that the delay ID of one is taken.
+func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint64, messages []Message, limit int) error {
 	return t.withGroups(ctx, func(groups *Groups) error {
-		keys := make([]string, 0, 7+3*len(groups.Names))
+		keys := make([]string, 0, 9+3*len(groups.Names))
 		keys = append(keys, t.keys.Meta(), t.keys.Messages(), t.keys.Pending(), t.keys.Options(),
-			t.keys.Refs(), t.keys.Scheduler(), t.keys.Publisher(publisher))
+			t.keys.Refs(), t.keys.Scheduler(), t.keys.Publisher(publisher), t.keys.Names(), t.keys.Taken())
 		for _, g := range groups.Names {
 			keys = append(keys, t.keys.Ready(g), t.keys.Retry(g), t.keys.Waiters(g))
 		}
-		call := &Call{script: &publishScript, keys: keys, args: t.publishArgs(groups, number, messages)}
+		call := &Call{script: &publishScript, keys: keys, args: t.publishArgs(groups, number, messages, limit)}
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
 		}
-		if call.cmd.Val() == "stale" {
-			return errStale
-		}
-		return nil
+		return outcome(call.cmd.Val(), messages, limit)
 	})
 }
 
-func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message) []any {
-	args := make([]any, 6, 6+4*len(messages))
-	// Pointers are not boxed, as texts are.
+// outcome is what the script says of a call.
+func outcome(reply any, messages []Message, limit int) error {
+	switch said := text(reply); said {
+	case "ok", "repeated":
+		return nil
+	case "stale":
+		return errStale
+	case "full":
+		return fmt.Errorf("%w: at most %d messages may wait", ErrTopicFull, limit)
+	default:
+		id, ok := strings.CutPrefix(said, "exists ")
+		if !ok {
+			return fmt.Errorf("publish: unexpected reply %q", said)
+		}
+		i := slices.IndexFunc(messages, func(m Message) bool { return m.ID == id })
+		return fmt.Errorf("%w: %q", ErrExists, messages[max(i, 0)].Options.DelayID)
+	}
+}
+
+func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit int) []any {
+	args := make([]any, 7, 7+4*len(messages))
+	// Pointers are not boxed, as texts are. Tools that print commands show addresses for them.
 	for i := range messages {
 		args = append(args, &messages[i].ID, messages[i].Body)
 	}
@@ -92,7 +105,7 @@ func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message) [
 			args = append(args, &messages[i].ID, options)
 		}
 	}
-	copy(args, []any{groups.Version, number, millis(memory), t.single, len(messages), runs})
+	copy(args, []any{groups.Version, number, millis(memory), t.single, len(messages), runs, limit})
 	return args
 }
 

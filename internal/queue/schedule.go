@@ -36,8 +36,8 @@ type Turn struct {
 // ReadTurn reads its result. The groups are from Groups.
 func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Duration) *Call {
 	k := t.keys
-	keys := make([]string, 0, 6+5*len(groups.Names))
-	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle())
+	keys := make([]string, 0, 8+5*len(groups.Names))
+	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle(), k.Names(), k.Taken())
 	args := make([]any, 0, 5+len(groups.Names))
 	args = append(args, groups.Version, address, millis(patience), budget, t.single)
 	for _, g := range groups.Names {
@@ -82,7 +82,7 @@ func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 		keys := []string{k.Meta(), k.Groups(), k.Options()}
 		args := []any{groups.Version, max(1, budget/max(1, len(groups.Names))), t.single}
 		for _, g := range groups.Names {
-			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Deliveries(g), k.Dead(g), k.Waiters(g))
+			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Deliveries(g), k.Dead(g), k.Waiters(g), k.Stats(g))
 			args = append(args, g)
 		}
 		return &Call{script: &expireScript, keys: keys, args: args}
@@ -126,32 +126,44 @@ func (t *Topic) sweep(ctx context.Context, make func(*Groups) *Call) (more bool,
 // RemoveUnused removes a group that was not used for its time, about a thousand of its messages at a
 // time, and tells whether there are more.
 func (t *Topic) RemoveUnused(ctx context.Context, group string) (more bool, err error) {
-	return t.remove(ctx, group, "1")
+	left, err := t.remove(ctx, group, "1", "")
+	return left == 1, err
 }
 
 // Remove removes a group and all that it holds.
 func (t *Topic) Remove(ctx context.Context, group string) error {
+	_, err := t.removeAll(ctx, group, "")
+	return err
+}
+
+// RemoveIdle is Remove for a group that has no subscribers, and got no message for so long. It tells
+// whether that is so.
+func (t *Topic) RemoveIdle(ctx context.Context, group string, limit time.Duration) (removed bool, err error) {
+	return t.removeAll(ctx, group, millis(limit))
+}
+
+func (t *Topic) removeAll(ctx context.Context, group, limit string) (removed bool, err error) {
 	for {
-		more, err := t.remove(ctx, group, "0")
-		if err != nil || !more {
-			return err
+		left, err := t.remove(ctx, group, "0", limit)
+		if err != nil || left != 1 {
+			return err == nil && left == 0, err
 		}
 	}
 }
 
-func (t *Topic) remove(ctx context.Context, group, unused string) (more bool, err error) {
+func (t *Topic) remove(ctx context.Context, group, unused, limit string) (left int, err error) {
 	k := t.keys
 	call := &Call{
 		script: &removeScript,
 		keys: []string{k.Meta(), k.Groups(), k.Idle(), k.Messages(), k.Options(), k.Refs(), k.Ready(group),
-			k.Retry(group), k.Unack(group), k.Leases(group), k.Deliveries(group), k.Dead(group), k.Waiters(group)},
-		args: []any{group, Token(), budget, unused},
+			k.Retry(group), k.Unack(group), k.Leases(group), k.Deliveries(group), k.Dead(group), k.Waiters(group),
+			k.Resting(group), k.Stats(group), k.Paused()},
+		args: []any{group, Token(), budget, unused, limit},
 	}
 	if err := Do(ctx, t.client, call); err != nil {
-		return false, err
+		return 0, err
 	}
-	left, err := call.cmd.Int()
-	return left == 1, err
+	return call.cmd.Int()
 }
 
 // ResignCall gives up the scheduling lease, so that the standby takes it at once.

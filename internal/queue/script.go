@@ -48,6 +48,23 @@ var (
 	purgeScript    = load("purge")
 	resignScript   = load("resign")
 	removeScript   = load("remove")
+
+	// Of operators.
+	cancelScript     = load("cancel")
+	rescheduleScript = load("reschedule")
+	requeueScript    = load("requeue")
+	discardScript    = load("discard")
+	pauseScript      = load("pause")
+	resumeScript     = load("resume")
+	eraseScript      = load("erase")
+	pageScript       = load("page")
+	statsScript      = load("stats")
+	upcomingScript   = load("upcoming")
+	inspectScript    = load("inspect")
+	scanScript       = load("scan")
+	mendScript       = load("mend")
+	untangleScript   = load("untangle")
+	nudgeScript      = load("nudge")
 )
 
 // Call is one run of a script, to be sent alone or in a pipeline with others.

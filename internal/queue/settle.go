@@ -54,6 +54,7 @@ type Failure struct {
 	Limit      int    // deliveries at most; negative: no limit
 	DelayedFor string // what the next delivery is told of its delay; "" keeps what there was
 	Reason     string // kept with the message if it dies of this
+	Error      string // what the handler said, kept in any case
 }
 
 // maxReason is how much of a reason is kept.
@@ -65,14 +66,14 @@ func (g *Group) NackCalls(failures []Failure, retention time.Duration) []*Call {
 	for len(failures) > 0 {
 		part := failures[:min(chunk, len(failures))]
 		failures = failures[len(part):]
-		args := make([]any, 0, 2+6*len(part))
+		args := make([]any, 0, 2+7*len(part))
 		args = append(args, millis(retention), g.topic.single)
 		for _, f := range part {
 			delay := f.Retry.encode()
 			if f.Dead {
 				delay = "dead"
 			}
-			args = append(args, f.ID, f.Token, delay, f.Limit, f.DelayedFor, clip(f.Reason))
+			args = append(args, f.ID, f.Token, delay, f.Limit, f.DelayedFor, clip(f.Reason), clip(f.Error))
 		}
 		calls = append(calls, &Call{script: &nackScript, keys: g.nack, args: args})
 	}

@@ -99,6 +99,28 @@ func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
 	return t.readGroups(ctx, call)
 }
 
+// existing is Groups for a topic that is not to come into being by this: ErrNotFound if there is none.
+func (t *Topic) existing(ctx context.Context) (*Groups, error) {
+	t.mu.Lock()
+	groups := t.groups
+	t.mu.Unlock()
+	if groups != nil {
+		return groups, nil
+	}
+	call := &Call{
+		script: &openScript,
+		keys:   []string{t.keys.Meta(), t.keys.Groups()},
+		args:   []any{Layout, ""},
+	}
+	if err := Do(ctx, t.client, call); err != nil {
+		return nil, err
+	}
+	if reply, _ := call.cmd.Slice(); len(reply) == 0 {
+		return nil, fmt.Errorf("topic %q: %w", t.Name, ErrNotFound)
+	}
+	return t.takeGroups(call)
+}
+
 // Register makes sure that the group exists with these options.
 func (t *Topic) Register(ctx context.Context, group string, options GroupOptions) error {
 	if err := t.enroll(ctx); err != nil {
@@ -107,7 +129,7 @@ func (t *Topic) Register(ctx context.Context, group string, options GroupOptions
 	call := &Call{
 		script: &registerScript,
 		keys: []string{t.keys.Meta(), t.keys.Groups(), t.keys.Pending(), t.keys.Scheduler(),
-			t.keys.Idle()},
+			t.keys.Idle(), t.keys.Stats(group)},
 		args: []any{Layout, Token(), group, options.encode(), expiry(options.Expiry)},
 	}
 	_, err := t.readGroups(ctx, call)
@@ -118,6 +140,11 @@ func (t *Topic) readGroups(ctx context.Context, call *Call) (*Groups, error) {
 	if err := Do(ctx, t.client, call); err != nil {
 		return nil, err
 	}
+	return t.takeGroups(call)
+}
+
+// takeGroups takes in what a call has read.
+func (t *Topic) takeGroups(call *Call) (*Groups, error) {
 	reply, err := call.cmd.StringSlice()
 	if err != nil || len(reply) < 2 {
 		return nil, fmt.Errorf("unexpected reply %v: %w", reply, err)
@@ -144,8 +171,17 @@ func (t *Topic) forget(stale *Groups) {
 // withGroups runs a call that is made from the set of groups, reading the set again if it has
 // changed under the call.
 func (t *Topic) withGroups(ctx context.Context, run func(*Groups) error) error {
+	return t.with(ctx, t.Groups, run)
+}
+
+// withExisting is withGroups for a topic that is not to come into being by this.
+func (t *Topic) withExisting(ctx context.Context, run func(*Groups) error) error {
+	return t.with(ctx, t.existing, run)
+}
+
+func (t *Topic) with(ctx context.Context, read func(context.Context) (*Groups, error), run func(*Groups) error) error {
 	for {
-		groups, err := t.Groups(ctx)
+		groups, err := read(ctx)
 		if err != nil {
 			return err
 		}
@@ -169,6 +205,12 @@ func (t *Topic) enroll(ctx context.Context) error {
 	}
 	// Announced even if another has just added it, who may have died since.
 	return t.client.Publish(ctx, NewTopics(t.prefix), t.Name).Err()
+}
+
+// TopicsFrom returns some names of the registry, and the cursor of the next ones; 0 begins and ends. A
+// name that enters or leaves meanwhile may be there or not; one may be there twice.
+func TopicsFrom(ctx context.Context, client redis.UniversalClient, prefix string, cursor uint64, count int) ([]string, uint64, error) {
+	return client.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
 }
 
 // Topics calls f with the name of every topic in the registry, in no order, some perhaps twice.

@@ -141,7 +141,7 @@ func (w *world) travel(d time.Duration) {
 	}
 	groups, err := w.topic.Groups(ctx)
 	require.NoError(w.t, err)
-	keys := []string{w.keys.Pending(), w.keys.Idle()}
+	keys := []string{w.keys.Pending(), w.keys.Idle(), w.keys.Taken()}
 	for _, g := range groups.Names {
 		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g))
 	}
@@ -251,6 +251,8 @@ func (s *sub) ask(c queue.Claim) queue.Claimed {
 	s.w.do(call)
 	claimed, err := c.ReadClaim(call)
 	require.NoError(s.w.t, err)
+	require.False(s.w.t, claimed.Now.UnixMilli() < s.w.start || claimed.Now.UnixMilli() > s.w.now())
+	claimed.Now = time.Time{} // what else a repeat returns is the same
 	return claimed
 }
 

@@ -66,11 +66,14 @@ func look(ctx context.Context, client redis.UniversalClient, prefix string) ([]*
 
 // leftovers lists the keys that a topic without messages does not have.
 func (d drained) leftovers(s *snapshot) (left []string) {
+	if !s.exists() {
+		return nil
+	}
 	for _, v := range s.values {
 		switch v.kind {
-		case "meta", "groups", "scheduler", "idle", "publisher":
+		case "meta", "groups", "scheduler", "idle", "publisher", "operation", "paused", "stats":
 			continue
-		case "claim", "waiters":
+		case "claim", "waiters", "resting":
 			if d.live {
 				continue
 			}

@@ -31,7 +31,11 @@ var kinds = map[string]struct {
 	"groups":     {typ: "hash"},
 	"scheduler":  {typ: "hash"},
 	"idle":       {typ: "zset"},
+	"names":      {typ: "hash"},
+	"taken":      {typ: "zset"},
+	"paused":     {typ: "hash"},
 	"publisher":  {typ: "string", of: "publisher", expires: true},
+	"operation":  {typ: "string", of: "operation", expires: true},
 	"claim":      {typ: "string", of: "subscription", expires: true},
 	"ready":      {typ: "list", of: "group"},
 	"unack":      {typ: "zset", of: "group"},
@@ -40,6 +44,8 @@ var kinds = map[string]struct {
 	"deliveries": {typ: "hash", of: "group"},
 	"waiters":    {typ: "zset", of: "group"},
 	"dead":       {typ: "zset", of: "group"},
+	"resting":    {typ: "zset", of: "group"},
+	"stats":      {typ: "hash", of: "group"},
 }
 
 // value is what one key held.
@@ -88,6 +94,11 @@ func (s *snapshot) get(kind, name string) *value {
 		}
 	}
 	return &value{kind: kind, name: name}
+}
+
+// exists tells that the topic has more than what expires by itself, which a topic that was erased leaves.
+func (s *snapshot) exists() bool {
+	return slices.ContainsFunc(s.values, func(v *value) bool { return !kinds[v.kind].expires })
 }
 
 // readAll finds the topics, in the registry and by their keys, and reads each.
@@ -191,9 +202,10 @@ func (s *snapshot) read(ctx context.Context, client redis.UniversalClient, scann
 			return err
 		}
 		before := snapshot{values: names}
-		keys := append([]string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Groups(), k.Scheduler(), k.Idle()}, scanned...)
+		keys := append([]string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Groups(), k.Scheduler(), k.Idle(),
+			k.Names(), k.Taken(), k.Paused()}, scanned...)
 		for _, g := range before.groups() {
-			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g), k.Dead(g))
+			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g), k.Dead(g), k.Resting(g), k.Stats(g))
 		}
 		slices.Sort(keys)
 		if s.values, err = readKeys(ctx, client, slices.Compact(keys)); err != nil {

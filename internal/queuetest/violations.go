@@ -16,9 +16,9 @@ import (
 // The forms of what is stored.
 var (
 	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+)$`)
-	optionsForm  = regexp.MustCompile(`^max_deliveries:(-1|[1-9]\d*)$`)
+	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?$`)
 	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+$`)
-	deliveryForm = regexp.MustCompile(`(?s)^\d+ [s-] \S+( .*)?$`)
+	deliveryForm = regexp.MustCompile(`(?s)^\d+ [sr-] \S+( .*)?$`)
 	claimForm    = regexp.MustCompile(`^\d+( [^ :]+:\d+)+$`)
 	addressForm  = regexp.MustCompile(`^.+\|[^| ]+$`)
 	numberForm   = regexp.MustCompile(`^\d+$`)
@@ -46,6 +46,7 @@ func (s *snapshot) violations() []string {
 		i.group(g)
 	}
 	i.messages()
+	i.names()
 	i.scheduler()
 	slices.Sort(i.found)
 	return i.found
@@ -57,7 +58,7 @@ func (i *inspection) report(format string, args ...any) {
 
 // keys checks that there are only keys that the layout knows, of their types.
 func (i *inspection) keys() {
-	if len(i.values) > 0 && !i.listed {
+	if i.exists() && !i.listed {
 		i.report("it is not in the registry")
 	}
 	for _, v := range i.values {
@@ -93,10 +94,10 @@ func (i *inspection) base() string {
 
 func (i *inspection) meta() {
 	meta := i.get("meta", "").fields
-	if len(i.values) > 0 && meta["layout"] != queue.Layout {
+	if i.exists() && meta["layout"] != queue.Layout {
 		i.report("meta: layout is %q, not %q", meta["layout"], queue.Layout)
 	}
-	if len(i.values) > 0 && meta["groups"] == "" {
+	if i.exists() && meta["groups"] == "" {
 		i.report("meta: the set of groups has no version")
 	}
 	for field, value := range meta {
@@ -106,6 +107,11 @@ func (i *inspection) meta() {
 	}
 	for name, ends := range i.get("idle", "").scores {
 		i.instant(ends, "group %q: its end in idle", name)
+	}
+	for group, since := range i.get("paused", "").fields {
+		if !numberForm.MatchString(since) {
+			i.report("paused: %q since %q, not a time in ms", group, since)
+		}
 	}
 	for name, options := range i.get("groups", "").fields {
 		if !groupForm.MatchString(options) {
@@ -169,11 +175,43 @@ func (i *inspection) group(name string) {
 			i.report("group %q: message %s: its record of deliveries is %q", name, id, record)
 		}
 	}
-	for address, deadline := range i.get("waiters", name).scores {
-		if !addressForm.MatchString(address) {
-			i.report("group %q: waiter %q is not an address", name, address)
+	for _, kind := range []string{"waiters", "resting"} {
+		for address, deadline := range i.get(kind, name).scores {
+			if !addressForm.MatchString(address) {
+				i.report("group %q: waiter %q is not an address", name, address)
+			}
+			i.instant(deadline, "group %q: the deadline of waiter %q", name, address)
 		}
-		i.instant(deadline, "group %q: the deadline of waiter %q", name, address)
+	}
+	for field, value := range i.get("stats", name).fields {
+		known := slices.Contains([]string{"delivered", "late_ms", "latest_ms", "dropped", "seen", "returned"}, field)
+		if !known || !numberForm.MatchString(value) {
+			i.report("group %q: stats: %q is %q", name, field, value)
+		}
+	}
+}
+
+// names checks that delay IDs are told whole, and that what waits has its own.
+func (i *inspection) names() {
+	names, taken := i.get("names", "").fields, i.get("taken", "").scores
+	for name, id := range names {
+		i.identifier(id, "names, delay id %q", name)
+		if _, ok := taken[name]; !ok {
+			i.report("delay id %q is in names and not in taken", name)
+		}
+	}
+	for name, free := range taken {
+		i.instant(free, "delay id %q: when it is free", name)
+		if _, ok := names[name]; !ok {
+			i.report("delay id %q is in taken and not in names", name)
+		}
+	}
+	for id, due := range i.get("pending", "").scores {
+		_, after, ok := strings.Cut(i.get("options", "").fields[id], "delay_id:")
+		name, _, _ := strings.Cut(after, " ")
+		if ok && due > float64(i.now) && (names[name] != id || taken[name] < due) {
+			i.report("message %s waits until %.0f and does not have its delay id %q: it is that of %q until %.0f", id, due, name, names[name], taken[name])
+		}
 	}
 }
 

@@ -59,8 +59,13 @@ func EndsOnInterrupt(t *testing.T, line *regexp.Regexp, check func(t *testing.T,
 // Build compiles the program in the test's directory.
 func Build(t *testing.T) (program string) {
 	t.Helper()
+	return build(t, ".")
+}
+
+func build(t *testing.T, dir string) (program string) {
+	t.Helper()
 	program = filepath.Join(t.TempDir(), "example")
-	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", program, dir).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return program
 }

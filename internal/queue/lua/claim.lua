@@ -3,13 +3,16 @@
 -- KEYS  1 groups      hash: group -> options
 --       2 messages    hash: id -> body
 --       3 ready       list of "id:due"
---       4 unack       zset: id -> lease deadline ms, its fraction the place among those of one ms
+--       4 unack       zset: id -> lease deadline ms, its fraction keeps the order
 --       5 leases      hash: id -> "subscription:claim:due", the lease's token
 --       6 deliveries  hash: id -> "count flag delayed_for", only after a first delivery ended
 --       7 waiters     zset: address of an idle subscription -> deadline ms
 --       8 claim       string: this subscription's last claim, "number id:due ...", expiring
 --       9 scheduler   hash: next, holder, standby, until
 --      10 idle        zset: group that is removed when unused -> ms at which it is
+--      11 paused      hash: group, or "" for the topic -> ms since when
+--      12 resting     zset: address of a subscription whose claim was stopped -> deadline ms
+--      13 stats       hash: what was counted so far
 -- ARGV  1 group
 --       2 subscription
 --       3 number      of this claim, counted by the subscription
@@ -24,22 +27,30 @@
 --      11 memory      how long the claim is remembered, ms
 --      12 single      "1" if PUBLISH counts every receiver (not on a cluster)
 --      13 expiry      ms without use after which the group is removed, or "": never
+--      14 delivered   messages that the subscription handed over since its last claim
+--      15 late_ms     by how much those were late, all together
+--      16 latest_ms   and at most
+--      17 dropped     messages that it dropped since, as too late
 --
+-- While the group or its topic is paused, nothing is leased, and the subscription is woken when that ends.
 -- A message whose lease has expired before (flag "s", suspect) is claimed alone, and only by a
 -- subscription that holds nothing else.
 -- Returns {"unregistered"} if the group does not exist, else {"ok", left, blocked, waits, orphans,
--- entries, bodies, records}: left is 1 if more is ready; blocked is 1 if a suspect waits for the
+-- entries, bodies, records, now}: left is 1 if more is ready; blocked is 1 if a suspect waits for the
 -- subscription to be free; waits is 1 if the subscription will be woken; orphans counts ids that had no
 -- body and were dropped. The rest are lists, with a part for each message; records is empty if no message
--- of the group has one.
--- Twice: the same number returns those messages of the first run that are still leased by it.
+-- of the group has one; now is the server's time, in ms as text.
+-- Twice: the same number returns those messages of the first run that are still leased by it. If it brought
+-- none, what the subscription handed over and dropped is counted once more.
 
 local groups, messages, ready, unack, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, waiters, claim, scheduler, idle = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local paused, resting, stats = KEYS[11], KEYS[12], KEYS[13]
 local group, subscription, number, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local busy, lease, slots, address = ARGV[5] == '1', tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local patience, bytes, memory, single = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12] == '1'
 local expiry = ARGV[13]
+local delivered, dropped = tonumber(ARGV[14]), tonumber(ARGV[17])
 local id_length = 26
 local long = string.rep('-', 65)
 
@@ -104,7 +115,9 @@ if last and limit > 0 and string.match(last, '^%d+') == number then
       records[#records + 1] = redis.call('HGET', deliveries, id) or ''
     end
   end
-  return {'ok', redis.call('LLEN', ready) > 0 and 1 or 0, 0, 0, 0, mine, bodies, records}
+  return {
+    'ok', redis.call('LLEN', ready) > 0 and 1 or 0, 0, 0, 0, mine, bodies, records, string.format('%d', now),
+  }
 end
 
 -- Reading every key that will be written finds a key of a wrong type before anything is.
@@ -114,6 +127,40 @@ if expiry ~= '' then
   redis.call('ZCARD', idle)
 end
 local waiting = redis.call('ZCARD', waiters)
+if limit == 0 then
+  redis.call('ZCARD', resting)
+end
+local counted = delivered + dropped > 0
+  and redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms', 'dropped')
+
+-- Adds what the subscription handed over and dropped.
+local function count()
+  if counted then
+    redis.call('HSET', stats, 'delivered', string.format('%d', (counted[1] or 0) + delivered),
+      'late_ms', string.format('%d', (counted[2] or 0) + ARGV[15]),
+      'latest_ms', string.format('%d', math.max(counted[3] or 0, ARGV[16])),
+      'dropped', string.format('%d', (counted[4] or 0) + dropped), 'seen', string.format('%d', now))
+  end
+end
+
+local stopped = redis.call('HMGET', paused, '', group)
+if stopped[1] or stopped[2] then
+  redis.call('ZREMRANGEBYSCORE', resting, '-inf', now)
+  redis.call('DEL', claim)
+  redis.call('ZREM', waiters, address)
+  count()
+  if expiry ~= '' then
+    redis.call('ZADD', idle, now + expiry, group)
+  end
+  local waits = limit > 0 and slots > 0
+  if waits then
+    redis.call('ZADD', resting, now + patience, address)
+  else
+    redis.call('ZREM', resting, address)
+  end
+  return {'ok', 0, 0, waits and 1 or 0, 0, {}, {}, {}, string.format('%d', now)}
+end
+
 local deadline = string.format('%d', now + lease)
 local latest = redis.call('ZREVRANGEBYSCORE', unack, '(' .. string.format('%d', now + lease + 1), deadline,
   'WITHSCORES', 'LIMIT', 0, 1)
@@ -162,8 +209,8 @@ local orphans, consumed, size, full = {}, 0, 0, false
 while consumed < allowed and not full do
   -- One, then as many as will fit if they are like those so far, but not too many, lest they are not.
   local some = 1
-  if size > 0 then
-    some = math.floor((bytes - size) / (size / #taken))
+  if #taken > 0 then
+    some = math.floor((bytes - size) / (math.max(size, 1) / #taken))
     some = math.max(1, math.min(some, consumed * 8, 100))
   end
   local found = redis.call('HMGET', messages, unpack(ids, consumed + 1, math.min(consumed + some, allowed)))
@@ -195,7 +242,7 @@ while consumed < allowed and not full do
     end
   end
 end
-local reply = {'ok', 0, blocked, 0, #orphans, taken, bodies, taken_records}
+local reply = {'ok', 0, blocked, 0, #orphans, taken, bodies, taken_records, string.format('%d', now)}
 
 -- The first write is a deletion: at maxmemory a claim still works.
 if consumed > 0 then
@@ -207,6 +254,7 @@ if consumed > 0 then
 else
   redis.call('DEL', claim)
 end
+count()
 if expiry ~= '' then
   redis.call('ZADD', idle, now + expiry, group)
 end
@@ -222,6 +270,7 @@ if #taken > 0 then
 end
 if limit == 0 then
   redis.call('ZREM', waiters, address)
+  redis.call('ZREM', resting, address)
 end
 if left > 0 then
   reply[2] = 1

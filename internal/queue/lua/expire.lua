@@ -5,11 +5,12 @@
 --       3 options      hash: id -> options, only of messages that have any
 --       then for each group of the set:
 --         ready        list of "id:due"
---         unack        zset: id -> lease deadline ms, its fraction the place in the claim
+--         unack        zset: id -> lease deadline ms, its fraction keeps the order
 --         leases       hash: id -> "subscription:claim:due", the lease's token
 --         deliveries   hash: id -> "count flag delayed_for reason"
 --         dead         zset: id -> ms at which it died
 --         waiters      zset: address of an idle subscription -> deadline ms
+--         stats        hash: what was counted so far
 -- ARGV  1 version      of the group set that KEYS were made from
 --       2 budget       messages of one group to take back at most (at most 1000)
 --       3 single       "1" if PUBLISH counts every receiver (not on a cluster)
@@ -24,7 +25,7 @@
 
 local meta, group_options, message_options = KEYS[1], KEYS[2], KEYS[3]
 local version, budget, single = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
-local groups = (#KEYS - 3) / 6
+local groups = (#KEYS - 3) / 7
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -50,18 +51,19 @@ end
 -- Reading every key that will be written finds a key of a wrong type before anything is.
 redis.call('HLEN', message_options)
 for g = 1, groups do
-  redis.call('LLEN', KEYS[g * 6 - 2])
-  redis.call('ZCARD', KEYS[g * 6 - 1])
-  redis.call('HLEN', KEYS[g * 6])
-  redis.call('HLEN', KEYS[g * 6 + 1])
-  redis.call('ZCARD', KEYS[g * 6 + 2])
-  redis.call('ZCARD', KEYS[g * 6 + 3])
+  redis.call('LLEN', KEYS[g * 7 - 3])
+  redis.call('ZCARD', KEYS[g * 7 - 2])
+  redis.call('HLEN', KEYS[g * 7 - 1])
+  redis.call('HLEN', KEYS[g * 7])
+  redis.call('ZCARD', KEYS[g * 7 + 1])
+  redis.call('ZCARD', KEYS[g * 7 + 2])
+  redis.call('HLEN', KEYS[g * 7 + 3])
 end
 
 local total, left = 0, 0
 for g = 1, groups do
-  local ready, unack, leases = KEYS[g * 6 - 2], KEYS[g * 6 - 1], KEYS[g * 6]
-  local deliveries, dead, waiters = KEYS[g * 6 + 1], KEYS[g * 6 + 2], KEYS[g * 6 + 3]
+  local ready, unack, leases = KEYS[g * 7 - 3], KEYS[g * 7 - 2], KEYS[g * 7 - 1]
+  local deliveries, dead, waiters = KEYS[g * 7], KEYS[g * 7 + 1], KEYS[g * 7 + 2]
 
   -- From the last to the first, so that each goes in front of those behind it. Whole milliseconds
   -- count, so that what was claimed together comes back together.
@@ -80,9 +82,9 @@ for g = 1, groups do
     redis.call('HDEL', leases, unpack(ids))
     local entries = {}
     for i, id in ipairs(ids) do
-      local count, flag, delayed_for = 0, '-', '-'
+      local count, flag, delayed_for, said = 0, '-', '-', ''
       if records[i] then
-        count, flag, delayed_for = string.match(records[i], '^(%d+) (%S+) (%S+)')
+        count, flag, delayed_for, said = string.match(records[i], '^(%d+) (%S+) (%S+)(.*)$')
         count = tonumber(count)
       end
       local limit = -1
@@ -97,13 +99,14 @@ for g = 1, groups do
           .. string.format('%d', limit) .. ' deliveries')
         redis.call('ZADD', dead, now, id)
       else
-        redis.call('HSET', deliveries, id, record)
+        redis.call('HSET', deliveries, id, record .. said)
         local due = tokens[i] and string.match(tokens[i], ':(%d+)$') or string.format('%d', now)
         entries[#entries + 1] = id .. ':' .. due
       end
     end
     if #entries > 0 then
       redis.call('LPUSH', ready, unpack(entries))
+      redis.call('HINCRBY', KEYS[g * 7 + 3], 'returned', #entries)
       wake(waiters, math.min(#entries, 64))
     end
     total = total + #ids

@@ -1,6 +1,6 @@
 -- extend: moves the deadlines of leases on, while their handlers run.
 --
--- KEYS  1 unack   zset: id -> lease deadline ms, its fraction the place in the claim
+-- KEYS  1 unack   zset: id -> lease deadline ms, its fraction keeps the order
 --       2 leases  hash: id -> "subscription:claim:due", the lease's token
 -- ARGV  1 lease   ms from now
 --       then for each message, in the order of delivery (at most 1000): id, token

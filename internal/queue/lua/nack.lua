@@ -8,6 +8,7 @@
 --       6 dead        zset: id -> ms at which it died
 --       7 waiters     zset: address of an idle subscription -> deadline ms
 --       8 scheduler   hash: next, holder, standby, until
+--       9 stats       hash: what was counted so far
 -- ARGV  1 retention   of dead messages in ms, negative: for ever
 --       2 single      "1" if PUBLISH counts every receiver (not on a cluster)
 --       then for each message, in the order of delivery (at most 1000):
@@ -16,14 +17,15 @@
 --         delay       ms from now, "@" and an instant in ms, or "dead": no further delivery
 --         limit       deliveries at most, negative: no limit
 --         for         the delay that the next delivery is told about, "" to keep the last
---         reason      why it failed, kept if the message dies of it
+--         reason      why it is dead, kept if the message dies of it
+--         error       what the handler said, kept with the message in any case; "" for nothing
 --
 -- Without delay the message goes to the front of ready, where it was. With one it waits in retry.
 -- Returns how many were settled; a message whose lease is another's by now is left alone.
 -- Twice: the second run finds no lease and changes nothing.
 
 local unack, leases, deliveries, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local retry, dead, waiters, scheduler = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local retry, dead, waiters, scheduler, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local retention, single = tonumber(ARGV[1]), ARGV[2] == '1'
 
 local t = redis.call('TIME')
@@ -64,7 +66,7 @@ if #ARGV == 2 then
   return 0
 end
 local ids = {}
-for i = 3, #ARGV, 6 do
+for i = 3, #ARGV, 7 do
   ids[#ids + 1] = ARGV[i]
 end
 local held = redis.call('HMGET', leases, unpack(ids))
@@ -77,12 +79,13 @@ redis.call('ZCARD', retry)
 redis.call('ZCARD', dead)
 redis.call('ZCARD', waiters)
 redis.call('HLEN', scheduler)
+redis.call('HLEN', stats)
 
 local settled, woken = 0, 0
 for i = #ids, 1, -1 do
-  local id, at = ids[i], i * 6 - 3
+  local id, at = ids[i], i * 7 - 4
   local token, delay, limit = ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
-  local delayed_for, reason = ARGV[at + 4], ARGV[at + 5]
+  local delayed_for, reason, said = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
   if held[i] == token then
     settled = settled + 1
     redis.call('ZREM', unack, id)
@@ -97,13 +100,13 @@ for i = #ids, 1, -1 do
     end
     local record = string.format('%d', count) .. ' - ' .. delayed_for
     if delay == 'dead' or (limit > 0 and count >= limit) then
-      redis.call('HSET', deliveries, id, record .. ' ' .. reason)
+      redis.call('HSET', deliveries, id, record .. ' ' .. reason .. (said ~= '' and ': ' .. said or ''))
       redis.call('ZADD', dead, now, id)
       if retention >= 0 then
         schedule(now + retention)
       end
     else
-      redis.call('HSET', deliveries, id, record)
+      redis.call('HSET', deliveries, id, record .. (said ~= '' and ' ' .. said or ''))
       local due
       if string.sub(delay, 1, 1) == '@' then
         due = tonumber(string.sub(delay, 2))
@@ -122,6 +125,7 @@ for i = #ids, 1, -1 do
   end
 end
 if woken > 0 then
+  redis.call('HINCRBY', stats, 'returned', woken)
   wake(waiters, math.min(woken, 64))
 end
 return settled

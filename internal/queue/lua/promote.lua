@@ -6,6 +6,8 @@
 --       4 refs        hash: id -> groups that still need the body, only where several do
 --       5 scheduler   hash: next (ms of the next event), holder, standby (addresses), until (ms)
 --       6 idle        zset: group that is removed when unused -> ms at which it is
+--       7 names       hash: delay id -> id
+--       8 taken       zset: delay id -> ms at which it is free
 --       then for each group of the set:
 --         ready       list of "id:due"
 --         retry       zset: id -> due ms
@@ -29,10 +31,10 @@
 -- Twice: the second run finds moved what the first has moved.
 
 local meta, group_options, pending, refs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local scheduler, idle = KEYS[5], KEYS[6]
+local scheduler, idle, names, taken = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local single = ARGV[5] == '1'
-local groups = (#KEYS - 6) / 5
+local groups = (#KEYS - 8) / 5
 local grace = 1000
 
 local t = redis.call('TIME')
@@ -106,15 +108,19 @@ if groups > 0 then
   options = redis.call('HMGET', group_options, unpack(ARGV, 6, 5 + groups))
 end
 for g = 1, groups do
-  local ready, retry, waiters = KEYS[2 + g * 5], KEYS[3 + g * 5], KEYS[6 + g * 5]
+  local ready, retry, waiters = KEYS[4 + g * 5], KEYS[5 + g * 5], KEYS[8 + g * 5]
   redis.call('LLEN', ready)
-  redis.call('ZCARD', KEYS[4 + g * 5])
-  redis.call('ZCARD', KEYS[5 + g * 5])
+  redis.call('ZCARD', KEYS[6 + g * 5])
+  redis.call('ZCARD', KEYS[7 + g * 5])
   waiting[g] = redis.call('ZCARD', waiters)
   retries[g] = due_of(retry)
 end
 redis.call('HLEN', refs)
 local unused = redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES')
+local first_free = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
+if first_free[1] then
+  redis.call('HLEN', names)
+end
 
 -- The first write is a deletion: at maxmemory promotion still works.
 local moved = cut_due and 0 or #fresh / 2
@@ -135,6 +141,15 @@ if moved > 0 and groups > 1 then
   each('HSET', refs, counts, 1, #counts)
 end
 
+-- Delay ids whose time has come. Whoever publishes with one finds it free without this, so it is not urgent
+-- where there are more.
+if first_free[1] and tonumber(first_free[2]) <= now then
+  local free = redis.call('ZRANGEBYSCORE', taken, '-inf', now, 'LIMIT', 0, 1000)
+  redis.call('HDEL', names, unpack(free))
+  redis.call('ZREM', taken, unpack(free))
+  first_free = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
+end
+
 local event, expired, purge
 local function upcoming(ms)
   if ms and (not event or ms < event) then
@@ -146,8 +161,8 @@ local function head_of(key)
 end
 
 for g = 1, groups do
-  local ready, retry, unack = KEYS[2 + g * 5], KEYS[3 + g * 5], KEYS[4 + g * 5]
-  local dead, waiters = KEYS[5 + g * 5], KEYS[6 + g * 5]
+  local ready, retry, unack = KEYS[4 + g * 5], KEYS[5 + g * 5], KEYS[6 + g * 5]
+  local dead, waiters = KEYS[7 + g * 5], KEYS[8 + g * 5]
   local again = retries[g]
 
   local merged, f, r = {}, 1, 1
@@ -203,6 +218,7 @@ for g = 1, groups do
 end
 if groups > 0 then
   upcoming(head_of(pending))
+  upcoming(tonumber(first_free[2] or nil))
 end
 upcoming(tonumber(unused[2] or nil))
 

@@ -7,6 +7,8 @@
 --       5 refs       hash: id -> groups that still need the body, only where several do
 --       6 scheduler  hash: next, holder, standby, until
 --       7 publisher  string: number of this publisher's last call, expiring
+--       8 names      hash: delay id -> id
+--       9 taken      zset: delay id -> ms at which it is free
 --       then for each group of the set:
 --         ready      list of "id:due"
 --         retry      zset: id -> due ms
@@ -17,24 +19,29 @@
 --       4 single     "1" if PUBLISH counts every receiver (not on a cluster)
 --       5 n          messages
 --       6 runs       of messages with the same due
+--       7 limit      messages that may wait at most, or 0: any number
 --       then for each message: id, body
 --       then for each run:
 --         count      of messages
 --         due        ms from now, or "@" and an instant in ms
---       then for each message that has options: id, options
+--       then for each message that has options, in the same order: id, options
 --
+-- A message whose delay id is another's that waits takes its place, is not taken in ("mode:keep"), or has the
+-- call refused ("mode:reject"). A delay id is free when its time in taken has come.
 -- A message that is due goes straight to the groups' ready lists, unless something older is due
 -- and not yet moved: then it queues behind it in pending, as does everything while there is no group.
--- Returns "ok", "repeated", or "stale" when the group set has changed; the last two write nothing.
+-- Returns "ok", "repeated", "stale" when the group set has changed, "full" if more would wait than may, or
+-- "exists" and the id of the message that is refused; all but the first write nothing.
 -- Twice: the second run finds its number remembered and writes nothing.
 
 local meta, messages, pending, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local refs, scheduler, publisher = KEYS[5], KEYS[6], KEYS[7]
+local refs, scheduler, publisher, names, taken = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local version, number, memory, single = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
-local n, runs = tonumber(ARGV[5]), tonumber(ARGV[6])
-local groups = (#KEYS - 7) / 3
--- Where in ARGV the runs and the options begin.
-local first_run = 7 + n * 2
+local n, runs, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local groups = (#KEYS - 9) / 3
+local args = ARGV
+-- Where in args the runs and the options begin.
+local first_run = 8 + n * 2
 local first_option = first_run + runs * 2
 
 local t = redis.call('TIME')
@@ -97,10 +104,13 @@ if groups > 1 then
 end
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')
 local direct = groups > 0 and not (head[2] and tonumber(head[2]) <= now)
-local waiting = {}
+local waiting, backlog = {}, 0
 for g = 1, groups do
-  local ready, retry, waiters = KEYS[5 + g * 3], KEYS[6 + g * 3], KEYS[7 + g * 3]
-  redis.call('LLEN', ready)
+  local ready, retry, waiters = KEYS[7 + g * 3], KEYS[8 + g * 3], KEYS[9 + g * 3]
+  local wait = redis.call('LLEN', ready)
+  if limit > 0 then
+    backlog = math.max(backlog, wait + redis.call('ZCARD', retry))
+  end
   waiting[g] = redis.call('ZCARD', waiters)
   head = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
   if head[2] and tonumber(head[2]) <= now then
@@ -108,38 +118,123 @@ for g = 1, groups do
   end
 end
 
-each('HSET', messages, ARGV, 7, first_run - 1)
-each('HSET', options, ARGV, first_option, #ARGV)
+local function due_of(spec)
+  if string.sub(spec, 1, 1) == '@' then
+    return math.max(tonumber(string.sub(spec, 2)), now)
+  elseif spec == '0' then
+    return now
+  end
+  return now_up + tonumber(spec)
+end
+
+-- What becomes of the messages with a delay id: those of this call that are left out, those of earlier calls
+-- that make room, and who has which id then, until when. As if published one after the other.
+local left_out, some_left_out, replaced = {}, false, {}
+local named, owner, free = {}, {}, {}
+local dues -- of this call's messages
+for i = first_option, #ARGV, 2 do
+  local name = string.match(ARGV[i + 1], 'delay_id:(%S+)')
+  if name then
+    if not dues then
+      redis.call('HLEN', names)
+      dues = {}
+      local at = 8
+      for r = first_run, first_option - 1, 2 do
+        local due, stop = due_of(ARGV[r + 1]), at + tonumber(ARGV[r]) * 2
+        for j = at, stop - 1, 2 do
+          dues[ARGV[j]] = due
+        end
+        at = stop
+      end
+    end
+    local id, own = ARGV[i], ARGV[i + 1]
+    if not free[name] then
+      named[#named + 1] = name
+      owner[name] = redis.call('HGET', names, name)
+      free[name] = tonumber(redis.call('ZSCORE', taken, name) or 0)
+    end
+    local mode, before = string.match(own, 'mode:(%a+)'), owner[name]
+    local is_taken = before and free[name] > now
+    if is_taken and mode == 'reject' then
+      return 'exists ' .. id
+    elseif is_taken and mode == 'keep' then
+      left_out[id], some_left_out = true, true
+    else
+      if is_taken then
+        local due = dues[before]
+        if due and due > now then
+          left_out[before], some_left_out = true, true
+        elseif not due and tonumber(redis.call('ZSCORE', pending, before) or 0) > now then
+          replaced[#replaced + 1] = before
+        end
+      end
+      owner[name] = id
+      free[name] = dues[id] + tonumber(string.match(own, 'window:(%d+)') or 0)
+    end
+  end
+end
+
+if some_left_out then
+  args = {}
+  for i = 1, 7 do
+    args[i] = ARGV[i]
+  end
+  for i = 8, first_run - 1, 2 do
+    if not left_out[ARGV[i]] then
+      args[#args + 1], args[#args + 2] = ARGV[i], ARGV[i + 1]
+    end
+  end
+  local run, at = #args + 1, 8
+  for r = first_run, first_option - 1, 2 do
+    local count, stop = 0, at + tonumber(ARGV[r]) * 2
+    for i = at, stop - 1, 2 do
+      if not left_out[ARGV[i]] then
+        count = count + 1
+      end
+    end
+    if count > 0 then
+      args[#args + 1], args[#args + 2] = count, ARGV[r + 1]
+    end
+    at = stop
+  end
+  local option = #args + 1
+  for i = first_option, #ARGV, 2 do
+    if not left_out[ARGV[i]] then
+      args[#args + 1], args[#args + 2] = ARGV[i], ARGV[i + 1]
+    end
+  end
+  first_run, first_option, n = run, option, (run - 8) / 2
+end
+if limit > 0 and n > #replaced then
+  if redis.call('ZCARD', pending) + backlog + n - #replaced > limit then
+    return 'full'
+  end
+end
+
+each('HSET', messages, args, 8, first_run - 1)
+each('HSET', options, args, first_option, #args)
 redis.call('SET', publisher, number, 'PX', memory)
 
 local delayed, ready_now, counts = {}, {}, {}
 local next_due
-local at = 7 -- in ARGV, of the next id
+local at = 8 -- in args, of the next id
 for r = first_run, first_option - 1, 2 do
-  local count, spec = tonumber(ARGV[r]), ARGV[r + 1]
-  local due
-  if string.sub(spec, 1, 1) == '@' then
-    due = math.max(tonumber(string.sub(spec, 2)), now)
-  elseif spec == '0' then
-    due = now
-  else
-    due = now_up + tonumber(spec)
-  end
+  local count, due = tonumber(args[r]), due_of(args[r + 1])
   local score = string.format('%d', due)
   local stop = at + count * 2
   if direct and due == now then
     local suffix = ':' .. score
     for i = at, stop - 1, 2 do
-      ready_now[#ready_now + 1] = ARGV[i] .. suffix
+      ready_now[#ready_now + 1] = args[i] .. suffix
       if groups > 1 then
-        counts[#counts + 1] = ARGV[i]
+        counts[#counts + 1] = args[i]
         counts[#counts + 1] = groups
       end
     end
   else
     for i = at, stop - 1, 2 do
       delayed[#delayed + 1] = score
-      delayed[#delayed + 1] = ARGV[i]
+      delayed[#delayed + 1] = args[i]
     end
     if not next_due or due < next_due then
       next_due = due
@@ -148,13 +243,28 @@ for r = first_run, first_option - 1, 2 do
   at = stop
 end
 
+each('ZREM', pending, replaced, 1, #replaced)
+each('HDEL', messages, replaced, 1, #replaced)
+each('HDEL', options, replaced, 1, #replaced)
+for _, name in ipairs(named) do
+  if free[name] > now then
+    redis.call('HSET', names, name, owner[name])
+    redis.call('ZADD', taken, string.format('%d', free[name]), name)
+    if not next_due or free[name] < next_due then
+      next_due = free[name]
+    end
+  else
+    redis.call('HDEL', names, name)
+    redis.call('ZREM', taken, name)
+  end
+end
 each('ZADD', pending, delayed, 1, #delayed)
 each('HSET', refs, counts, 1, #counts)
 if #ready_now > 0 then
   for g = 1, groups do
-    each('RPUSH', KEYS[5 + g * 3], ready_now, 1, #ready_now)
+    each('RPUSH', KEYS[7 + g * 3], ready_now, 1, #ready_now)
     if waiting[g] > 0 then
-      wake(KEYS[7 + g * 3], math.min(#ready_now, 64))
+      wake(KEYS[9 + g * 3], math.min(#ready_now, 64))
     end
   end
 end

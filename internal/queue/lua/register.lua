@@ -5,6 +5,7 @@
 --       3 pending    zset: id -> due ms
 --       4 scheduler  hash: next, holder, standby, until
 --       5 idle       zset: group that is removed when unused -> ms at which it is
+--       6 stats      hash of the group: what was counted so far
 -- ARGV  1 layout     the layout version that the caller writes
 --       2 version    a fresh random version for the changed set
 --       3 group      the group's name
@@ -16,6 +17,7 @@
 -- Twice: the second run finds the group registered; the version stays what the first made it.
 
 local meta, groups, pending, scheduler, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local stats = KEYS[6]
 local layout, fresh, group, options, expiry = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local t = redis.call('TIME')
@@ -41,6 +43,7 @@ local known = redis.call('HGET', groups, group)
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')
 redis.call('HLEN', scheduler)
 redis.call('ZCARD', idle)
+redis.call('HLEN', stats)
 
 if found[1] and found[1] ~= layout then
   return {found[1], found[2] or ''}
@@ -55,7 +58,9 @@ if not found[1] or not found[2] or not known then
 end
 if known ~= options then
   redis.call('HSET', groups, group, options)
-  if known then
+  if not known then
+    redis.call('HSET', stats, 'seen', string.format('%d', now))
+  else
     schedule(now) -- a shorter retention makes dead messages due earlier
   end
 end

@@ -13,20 +13,26 @@
 --      11 deliveries  hash: id -> "count flag delayed_for"
 --      12 dead        zset: id -> ms at which it died
 --      13 waiters     zset: address of an idle subscription -> deadline ms
+--      14 resting     zset: address of a subscription whose claim was stopped -> deadline ms
+--      15 stats       hash: what was counted so far
+--      16 paused      hash: group, or "" for the topic -> ms since when
 -- ARGV  1 group
 --       2 version     a fresh random version for the changed set
 --       3 budget      messages to forget at most (at most 1000)
 --       4 unused      "1": only if the group has been unused for its time
+--       5 limit       ms: only if the group has no subscribers, and got nothing for so long; or "": always
 --
 -- The first call takes the group out of the set, so that nothing more comes to it, and notes it in idle,
 -- so that a scheduler goes on if the caller does not.
--- Returns 1 if more is left, else 0.
+-- Returns 1 if more is left, 2 if the group is in use and stays, else 0.
 -- Twice: the second run goes on with the removal, or finds nothing to do.
 
 local meta, groups, idle, messages, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local refs, ready, retry, unack, leases = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local deliveries, dead, waiters = KEYS[11], KEYS[12], KEYS[13]
+local deliveries, dead, waiters, resting = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local stats, paused = KEYS[15], KEYS[16]
 local group, fresh, budget, unused = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+local limit = tonumber(ARGV[5])
 local id_length = 26
 
 local t = redis.call('TIME')
@@ -58,17 +64,25 @@ if unused and not (ends and tonumber(ends) <= now) then
 end
 -- Reading every key that will be written finds a key of a wrong type before anything is.
 local known = redis.call('HEXISTS', groups, group) == 1
+local seen = tonumber(redis.call('HGET', stats, 'seen') or nil)
+local after = '(' .. string.format('%d', now)
+local subscribed = redis.call('ZCOUNT', waiters, after, '+inf') + redis.call('ZCOUNT', resting, after, '+inf')
+  + redis.call('ZCOUNT', unack, after, '+inf') > 0
+redis.call('HLEN', paused)
 redis.call('HLEN', meta)
 redis.call('HLEN', messages)
 redis.call('HLEN', options)
 redis.call('HLEN', refs)
 redis.call('HLEN', leases)
 redis.call('HLEN', deliveries)
-redis.call('ZCARD', waiters)
 local left = redis.call('LLEN', ready) + redis.call('ZCARD', retry)
   + redis.call('ZCARD', unack) + redis.call('ZCARD', dead)
+if limit and known and (subscribed or not seen or seen > now - limit) then
+  return 2
+end
 
 redis.call('HDEL', groups, group)
+redis.call('HDEL', paused, group)
 if known then
   redis.call('HSET', meta, 'groups', fresh)
 end
@@ -93,6 +107,6 @@ if left > 0 then
     return 1
   end
 end
-redis.call('DEL', ready, retry, unack, leases, deliveries, dead, waiters)
+redis.call('DEL', ready, retry, unack, leases, deliveries, dead, waiters, resting, stats)
 redis.call('ZREM', idle, group)
 return 0

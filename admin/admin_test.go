@@ -1,0 +1,342 @@
+package admin_test
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
+)
+
+func TestConfigurationAndArgumentsAreChecked(t *testing.T) {
+	t.Parallel()
+	_, err := admin.New(admin.Config{KeyPrefix: "{x}"})
+	require.ErrorIs(t, err, admin.ErrInvalidConfig)
+	require.ErrorContains(t, err, "Client")
+	require.ErrorContains(t, err, "KeyPrefix")
+
+	_, client := redistest.Embedded(t)
+	s := setupOn(t, redistest.Server{Client: client, Prefix: "own"})
+	s.register(t, "a")
+	for name, err := range map[string]error{
+		"empty ref":        s.admin.Cancel(ctx, topic, admin.Ref{}),
+		"negative delay":   s.admin.Reschedule(ctx, topic, admin.ByID("x"), admin.In(-1)),
+		"overlong delay":   s.admin.Reschedule(ctx, topic, admin.ByID("x"), admin.In(redisdelay.MaxDelay+1)),
+		"overlong instant": s.admin.Reschedule(ctx, topic, admin.ByID("x"), admin.At(time.Now().Add(redisdelay.MaxDelay+time.Hour))),
+		"no width":         only(s.admin.Upcoming(ctx, topic, admin.Load{Buckets: 1})),
+		"too many buckets": only(s.admin.Upcoming(ctx, topic, admin.Load{Width: 1, Buckets: 1001})),
+		"no state":         only(s.admin.List(ctx, topic, admin.Query{})),
+		"cursor of a list": only(s.admin.List(ctx, topic, admin.Query{State: admin.Dead, Cursor: "12"})),
+		"move to itself":   only(s.admin.MoveDead(ctx, topic, "a", topic, admin.Bulk{})),
+		"cursor of Topics": func() error { _, _, err := s.admin.Topics(ctx, "x", 1); return err }(),
+	} {
+		require.ErrorIs(t, err, admin.ErrInvalidArgument, name)
+	}
+	require.ErrorIs(t, s.admin.Cancel(ctx, "", admin.ByID("x")), admin.ErrInvalidTopic)
+	require.ErrorIs(t, s.admin.Requeue(ctx, topic, "unknown", "x"), admin.ErrNotFound)
+	require.ErrorIs(t, only(s.admin.RequeueAll(ctx, topic, "unknown", admin.Bulk{})), admin.ErrNotFound)
+	require.ErrorIs(t, only(s.admin.DeleteGroup(ctx, topic, "unknown", false)), admin.ErrNotFound)
+	require.ErrorIs(t, only(s.admin.Ready(ctx, "unknown")), admin.ErrNotFound)
+}
+
+func TestTopicsAreListedInPages(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		p := s.publisher(t)
+		want := map[string]bool{}
+		for i := range 1000 {
+			name := fmt.Sprint("topic ", i)
+			want[name] = true
+			require.NoError(t, p.Publish(name, delayed("x", time.Hour)))
+		}
+		for cursor := ""; ; {
+			topics, next, err := s.admin.Topics(ctx, cursor, 100)
+			require.NoError(t, err)
+			require.LessOrEqual(t, len(topics), 1000)
+			for _, name := range topics {
+				delete(want, name)
+			}
+			if cursor = next; cursor == "" {
+				break
+			}
+		}
+		require.Empty(t, want)
+	})
+}
+
+// bury makes dead letters of group a.
+func (s *setup) bury(t *testing.T, n int) {
+	t.Helper()
+	s.register(t, "a")
+	p := s.publisher(t)
+	group := queue.NewTopic(s.Client, s.Prefix, topic).Group("a")
+	for done := 0; done < n; {
+		var messages []*message.Message
+		for i := range min(1000, n-done) {
+			msg := text(fmt.Sprintf("%05d", done+i))
+			msg.Metadata.Set("kind", []string{"even", "odd"}[i%2])
+			messages = append(messages, msg)
+		}
+		require.NoError(t, p.Publish(topic, messages...))
+		c := queue.Claim{Subscription: "S", Number: uint64(done + 1), Limit: 1000, Lease: time.Hour, Bytes: 1 << 30}
+		call := group.ClaimCall(c)
+		require.NoError(t, queue.Do(ctx, s.Client, call))
+		claimed, err := c.ReadClaim(call)
+		require.NoError(t, err)
+		var failures []queue.Failure
+		for i := range claimed.Messages {
+			failures = append(failures, queue.Failure{Leased: &claimed.Messages[i], Dead: true, Reason: "for a reason"})
+		}
+		require.NoError(t, queue.Do(ctx, s.Client, group.NackCalls(failures, -1)...))
+		done += len(messages)
+	}
+	require.Equal(t, n, s.group(t, "a").Dead)
+}
+
+func TestManyDeadLettersAreDealtWithInChunks(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		const n = 2500
+		s.bury(t, n)
+		var progress []admin.Progress
+		bulk := admin.Bulk{
+			Filter:   admin.Filter{Metadata: map[string]string{"kind": "even"}, Reason: "reason"},
+			Progress: func(p admin.Progress) { progress = append(progress, p) },
+		}
+		requeued, err := s.admin.RequeueAll(ctx, topic, "a", bulk)
+		require.NoError(t, err)
+		require.Equal(t, n/2, requeued)
+		require.Equal(t, []admin.Progress{{1000, 500}, {2000, 1000}, {2500, 1250}}, progress)
+		require.Equal(t, n/2, s.group(t, "a").Retrying)
+
+		moved, err := s.admin.MoveDead(ctx, topic, "a", "other", admin.Bulk{Filter: admin.Filter{Match: func(m admin.Message) bool {
+			return strings.HasPrefix(string(m.Payload), "00")
+		}}})
+		require.NoError(t, err)
+		require.Equal(t, 500, moved)
+		other, err := s.admin.Stats(ctx, "other")
+		require.NoError(t, err)
+		require.Equal(t, 500, other.Messages)
+
+		purged, err := s.admin.PurgeDead(ctx, topic, "a", admin.Bulk{})
+		require.NoError(t, err)
+		require.Equal(t, 750, purged)
+		require.Equal(t, n/2, s.stats(t).Messages)
+	})
+}
+
+func TestMovedDeadLettersAreDeliveredThere(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.bury(t, 3)
+		sub := s.subscriber(t, "")
+		messages, err := sub.Subscribe(ctx, "other")
+		require.NoError(t, err)
+		require.NoError(t, only(s.admin.MoveDead(ctx, topic, "a", "other", admin.Bulk{})))
+		for i := range 3 {
+			msg := receive(t, messages)
+			require.Equal(t, fmt.Sprintf("%05d", i), string(msg.Payload))
+			delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+			require.False(t, delivery.Redelivered, "it is a new message")
+			require.True(t, msg.Ack())
+		}
+	})
+}
+
+// It ends although each dies again at once.
+func TestRequeueingEndsWithThoseThatWereDeadWhenItBegan(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		const n = 50
+		s.bury(t, n)
+		messages := s.subscribe(t, "a", func(c *redisdelay.SubscriberConfig) { c.MaxDeliveries = 1 })
+		go func() {
+			for msg := range messages {
+				msg.Nack()
+			}
+		}()
+		for range 3 {
+			eventually(t, func() bool { return s.group(t, "a").Dead == n }, "all are dead again")
+			requeued, err := s.admin.RequeueAll(ctx, topic, "a", admin.Bulk{})
+			require.NoError(t, err)
+			require.LessOrEqual(t, requeued, n)
+		}
+		eventually(t, func() bool { return s.group(t, "a").Dead == n }, "all are dead again")
+	})
+}
+
+func TestMessageIsFoundInEachGroup(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.register(t, "acked", "ready")
+		nacked := s.subscribe(t, "nacked")
+		held := s.subscribe(t, "held")
+		require.NoError(t, s.publisher(t).Publish(topic, text("x")))
+		msg := receive(t, nacked)
+		redisdelay.DelayFor(msg, time.Hour)
+		msg.Nack()
+		inHand := receive(t, held)
+		eventually(t, func() bool { return s.group(t, "nacked").Retrying == 1 }, "it is nacked")
+		delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+		states := func() map[string]admin.State {
+			m, err := s.admin.Get(ctx, topic, admin.ByID(delivery.ID))
+			require.NoError(t, err)
+			require.Equal(t, "x", string(m.Payload))
+			found := map[string]admin.State{}
+			for _, p := range m.Places {
+				found[p.Group] = p.State
+			}
+			return found
+		}
+		require.Equal(t, map[string]admin.State{"nacked": admin.Retrying, "held": admin.InHand, "acked": admin.Ready, "ready": admin.Ready}, states())
+		receive(t, s.subscribe(t, "acked")).Ack()
+		eventually(t, func() bool { g := s.group(t, "acked"); return g.Ready+g.InHand == 0 }, "it is acked")
+		require.Equal(t, map[string]admin.State{"nacked": admin.Retrying, "held": admin.InHand, "acked": admin.Unknown, "ready": admin.Unknown}, states())
+		receive(t, s.subscribe(t, "ready")).Ack()
+		eventually(t, func() bool { g := s.group(t, "ready"); return g.Ready+g.InHand == 0 }, "it is acked")
+		require.Equal(t, map[string]admin.State{"nacked": admin.Retrying, "held": admin.InHand}, states())
+		inHand.Ack()
+	})
+}
+
+// All processes stop at once, and all go on.
+func TestPauseStopsAllProcessesAndResumeStartsThem(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		const processes, rounds = 8, 3
+		received := make(chan *message.Message)
+		for range processes {
+			client := redis.NewClient(&redis.Options{Addr: s.Client.(*redis.Client).Options().Addr})
+			t.Cleanup(func() { _ = client.Close() })
+			messages := s.subscribe(t, "a", func(c *redisdelay.SubscriberConfig) { c.Client = client })
+			go func() {
+				for msg := range messages {
+					received <- msg
+				}
+			}()
+		}
+		eventually(t, func() bool { return s.group(t, "a").Subscribed }, "they wait")
+		p := s.publisher(t)
+		for range rounds {
+			require.NoError(t, only(s.admin.Pause(ctx, topic)))
+			for i := range processes {
+				require.NoError(t, p.Publish(topic, text(fmt.Sprint(i))))
+			}
+			select {
+			case msg := <-received:
+				require.Fail(t, "delivered while paused", "%s", msg.Payload)
+			case <-time.After(50 * time.Millisecond):
+			}
+			require.Equal(t, processes, s.group(t, "a").Ready)
+			resumed := time.Now()
+			was, err := s.admin.Resume(ctx, topic)
+			require.NoError(t, err)
+			require.True(t, was)
+			for range processes {
+				receive(t, received).Ack()
+			}
+			require.Less(t, time.Since(resumed), 3*time.Second, "they were woken, and did not poll")
+		}
+	})
+}
+
+func TestPauseOutlastsARestartOfTheServer(t *testing.T) {
+	t.Parallel()
+	in := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	s := setupOn(t, redistest.Server{Client: in.Client(t), Prefix: "own"})
+	s.register(t, "a")
+	since, err := s.admin.PauseGroup(ctx, topic, "a")
+	require.NoError(t, err)
+	in.Restart()
+	eventually(t, func() bool { return s.Client.Ping(ctx).Err() == nil }, "it is back")
+	require.Equal(t, since, s.group(t, "a").PausedSince)
+}
+
+func TestLagIsForHowLongSomethingIsDue(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.Start(t)
+	s := setupOn(t, redistest.Server{Client: server.Client(), Prefix: redisdelay.DefaultKeyPrefix})
+	s.register(t, "a")
+	require.NoError(t, s.publisher(t).Publish(topic, delayed("x", time.Minute)))
+	readiness, err := s.admin.Ready(ctx, topic)
+	require.NoError(t, err)
+	require.Equal(t, admin.TopicReadiness{Topic: topic}, readiness.Topics[0])
+	require.ErrorIs(t, readiness.Err(time.Hour), admin.ErrNotReady, "nobody schedules it")
+
+	server.Advance(2 * time.Minute) // which makes it ready
+	server.Advance(time.Minute)
+	readiness, err = s.admin.Ready(ctx, topic)
+	require.NoError(t, err)
+	require.Equal(t, 2*time.Minute, readiness.Topics[0].Waiting)
+	require.NoError(t, only(s.admin.Ready(ctx)), "Redis answers")
+	require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "a")))
+	readiness, err = s.admin.Ready(ctx, topic)
+	require.NoError(t, err)
+	require.Zero(t, readiness.Topics[0].Waiting)
+
+	require.NoError(t, s.publisher(t).Publish(topic, delayed("y", time.Minute)))
+	require.NoError(t, s.Client.ZAdd(ctx, s.keys.Pending(), redis.Z{Score: float64(server.Now().Add(-time.Hour).UnixMilli()),
+		Member: s.list(t, "", admin.Pending)[0].ID}).Err())
+	readiness, err = s.admin.Ready(ctx, topic)
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, readiness.Topics[0].Lag)
+	require.ErrorContains(t, readiness.Err(time.Minute), "1h0m0s behind")
+}
+
+// The access lists in docs/redis-keys.md are enough: the first for programs, both together for operators.
+func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/redis-keys.md")
+	require.NoError(t, err)
+	_, section, _ := strings.Cut(string(text), "\n## Access\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var rules []any
+	for _, rule := range regexp.MustCompile(`\+[@a-z|]+`).FindAllString(section, -1) {
+		rules = append(rules, rule)
+	}
+	require.Greater(t, len(rules), 40)
+	root := redistest.Start(t).Client(t)
+	args := append([]any{"ACL", "SETUSER", "app", "on", ">secret", "~redisdelay:*", "&redisdelay:*"}, rules...)
+	require.NoError(t, root.Do(ctx, args...).Err())
+	client := redis.NewClient(&redis.Options{Addr: root.(*redis.Client).Options().Addr, Username: "app", Password: "secret"})
+	t.Cleanup(func() { _ = client.Close() })
+	s := setupOn(t, redistest.Server{Client: client, Prefix: redisdelay.DefaultKeyPrefix})
+
+	s.bury(t, 5)
+	messages := s.subscribe(t, "a")
+	msg := delayed("x", time.Hour)
+	redisdelay.SetDelayID(msg, "x", redisdelay.DelayIDReplace)
+	require.NoError(t, s.publisher(t).Publish(topic, msg, delayed("y", time.Hour)))
+	require.NoError(t, s.admin.Reschedule(ctx, topic, admin.ByDelayID("x"), admin.In(time.Minute)))
+	require.NoError(t, only(s.admin.Get(ctx, topic, admin.ByDelayID("x"))))
+	require.NoError(t, s.admin.Cancel(ctx, topic, admin.ByDelayID("x")))
+	require.NoError(t, only(s.admin.Upcoming(ctx, topic, admin.Load{Width: time.Hour, Buckets: 2})))
+	dead := s.list(t, "a", admin.Dead)
+	require.NoError(t, s.admin.Requeue(ctx, topic, "a", dead[0].ID))
+	receive(t, messages).Ack()
+	require.NoError(t, s.admin.DeleteDead(ctx, topic, "a", dead[1].ID))
+	require.NoError(t, only(s.admin.MoveDead(ctx, topic, "a", "other", admin.Bulk{})))
+	require.NoError(t, only(s.admin.Pause(ctx, topic)))
+	require.NoError(t, only(s.admin.Resume(ctx, topic)))
+	require.NoError(t, only(s.admin.Ready(ctx, topic)))
+	require.NoError(t, client.HSet(ctx, s.keys.Names(), "half", dead[0].ID).Err())
+	require.NoError(t, root.Expire(ctx, s.keys.Messages(), time.Hour).Err())
+	repaired, err := s.admin.Repair(ctx, topic)
+	require.NoError(t, err)
+	require.Len(t, repaired.Mended, 2)
+	report, err := s.admin.Check(ctx, topic)
+	require.NoError(t, err)
+	require.Empty(t, report.Violations())
+	require.Len(t, report.Findings, 1, "the server tells what it is asked: %v", report.Findings)
+	_, _, err = s.admin.Topics(ctx, "", 10)
+	require.NoError(t, err)
+	require.NoError(t, only(s.admin.DeleteIdleGroups(ctx, "other", 0, false)))
+	require.NoError(t, only(s.admin.DeleteTopic(ctx, "other", false)))
+	queuetest.Check(t, root, s.Prefix)
+}

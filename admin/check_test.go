@@ -1,0 +1,405 @@
+package admin_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// torn is a topic with a message in every state of group a, to be damaged. Group b has them ready.
+type torn struct {
+	*setup
+	id map[string]string
+}
+
+func newTorn(t *testing.T, s *setup, groups ...string) *torn {
+	w := &torn{setup: s, id: map[string]string{}}
+	s.register(t, groups...)
+	p := s.publisher(t)
+	publish := func(name string, d time.Duration) {
+		msg := delayed(name, d)
+		redisdelay.SetDelayID(msg, name, redisdelay.DelayIDReplace)
+		redisdelay.SetMaxDeliveries(msg, 3)
+		require.NoError(t, p.Publish(topic, msg))
+	}
+	for _, name := range []string{"dead", "retry", "unack", "ready"} {
+		publish(name, 0)
+	}
+	publish("pending", time.Hour)
+	group := queue.NewTopic(s.Client, s.Prefix, topic).Group("a")
+	c := queue.Claim{Subscription: "S", Number: 1, Limit: 3, Lease: time.Hour, Bytes: 1 << 20}
+	call := group.ClaimCall(c)
+	require.NoError(t, queue.Do(ctx, s.Client, call))
+	claimed, err := c.ReadClaim(call)
+	require.NoError(t, err)
+	require.Len(t, claimed.Messages, 3)
+	require.NoError(t, queue.Do(ctx, s.Client, group.NackCalls([]queue.Failure{
+		{Leased: &claimed.Messages[0], Dead: true, Reason: "it died"},
+		{Leased: &claimed.Messages[1], Limit: 3, Retry: queue.In(time.Hour)},
+	}, time.Hour)...))
+	for _, state := range []admin.State{admin.Pending, admin.Ready, admin.InHand, admin.Retrying, admin.Dead} {
+		for _, m := range s.list(t, "a", state) {
+			w.id[string(m.Payload)] = m.ID
+		}
+	}
+	require.Len(t, w.id, 5)
+	return w
+}
+
+// tear is a damage, what Check says of it, and whether Repair mends it. After that Check says nothing, and the
+// checker of this project's tests neither.
+type tear struct {
+	name   string
+	damage func(w *torn, c redis.UniversalClient) error
+	kinds  []string
+	left   bool // it is not mended
+	then   string
+}
+
+func both2(f func(w *torn, p redis.Pipeliner)) func(*torn, redis.UniversalClient) error {
+	return func(w *torn, c redis.UniversalClient) error {
+		_, err := c.TxPipelined(ctx, func(p redis.Pipeliner) error { f(w, p); return nil })
+		return err
+	}
+}
+
+var tears = []tear{
+	{"body of a pending message is gone", both2(func(w *torn, p redis.Pipeliner) {
+		p.HDel(ctx, w.keys.Messages(), w.id["pending"])
+	}), []string{"no body"}, false, "forgotten"},
+	{"body of a leased message is gone", both2(func(w *torn, p redis.Pipeliner) {
+		p.HDel(ctx, w.keys.Messages(), w.id["unack"])
+	}), []string{"no body"}, false, "forgotten"},
+	{"body of a dead message is gone", both2(func(w *torn, p redis.Pipeliner) {
+		p.HDel(ctx, w.keys.Messages(), w.id["dead"])
+	}), []string{"no body"}, false, "forgotten"},
+	{"body of a retried message is gone", both2(func(w *torn, p redis.Pipeliner) {
+		p.HDel(ctx, w.keys.Messages(), w.id["retry"])
+	}), []string{"no body"}, false, "forgotten"},
+	{"pending is gone", both2(func(w *torn, p redis.Pipeliner) {
+		p.Del(ctx, w.keys.Pending())
+	}), []string{"lost"}, false, "pending due again"},
+	{"retry is gone", both2(func(w *torn, p redis.Pipeliner) {
+		p.Del(ctx, w.keys.Retry("a"))
+	}), []string{"lost"}, false, "retry due again"},
+	{"ready is gone", both2(func(w *torn, p redis.Pipeliner) {
+		p.Del(ctx, w.keys.Ready("a"))
+	}), []string{"lost"}, false, "ready due again"},
+	{"leased message has no lease", both2(func(w *torn, p redis.Pipeliner) {
+		p.Del(ctx, w.keys.Leases("a"))
+	}), []string{"lease"}, false, "unack due again"},
+	{"leased message has no deadline", both2(func(w *torn, p redis.Pipeliner) {
+		p.Del(ctx, w.keys.Unack("a"))
+	}), []string{"lease", "lost"}, false, "unack due again"},
+	{"message is leased and retried", both2(func(w *torn, p redis.Pipeliner) {
+		p.ZAdd(ctx, w.keys.Retry("a"), redis.Z{Score: 3e12, Member: w.id["unack"]})
+		p.HSet(ctx, w.keys.Deliveries("a"), w.id["unack"], "1 - -")
+	}), []string{"two states"}, false, ""},
+	{"message is retried and dead", both2(func(w *torn, p redis.Pipeliner) {
+		p.ZAdd(ctx, w.keys.Dead("a"), redis.Z{Score: 1e12, Member: w.id["retry"]})
+	}), []string{"two states"}, false, ""},
+	{"message is ready and dead", both2(func(w *torn, p redis.Pipeliner) {
+		p.ZAdd(ctx, w.keys.Dead("a"), redis.Z{Score: 3e12, Member: w.id["ready"]})
+		p.HSet(ctx, w.keys.Deliveries("a"), w.id["ready"], "1 - - x")
+	}), []string{"two states"}, true, ""},
+	{"message is pending and retried", both2(func(w *torn, p redis.Pipeliner) {
+		p.ZAdd(ctx, w.keys.Retry("a"), redis.Z{Score: 3e12, Member: w.id["pending"]})
+		p.HSet(ctx, w.keys.Deliveries("a"), w.id["pending"], "1 - -")
+	}), []string{"two states"}, true, ""},
+	{"retry without a record of deliveries", both2(func(w *torn, p redis.Pipeliner) {
+		p.HDel(ctx, w.keys.Deliveries("a"), w.id["retry"])
+	}), []string{"record"}, false, ""},
+	{"dead letter without a record of deliveries", both2(func(w *torn, p redis.Pipeliner) {
+		p.HDel(ctx, w.keys.Deliveries("a"), w.id["dead"])
+	}), []string{"record"}, false, ""},
+	{"record of deliveries of no message", both2(func(w *torn, p redis.Pipeliner) {
+		p.HSet(ctx, w.keys.Deliveries("a"), "01ARZ3NDEKTSV4RRFFQ69G5FAV", "1 - -")
+	}), []string{"no body"}, false, ""},
+	{"options of no message", both2(func(w *torn, p redis.Pipeliner) {
+		p.HSet(ctx, w.keys.Options(), "01ARZ3NDEKTSV4RRFFQ69G5FAV", "max_deliveries:1")
+	}), []string{"no body"}, false, ""},
+	{"refs of no message", both2(func(w *torn, p redis.Pipeliner) {
+		p.HSet(ctx, w.keys.Refs(), "01ARZ3NDEKTSV4RRFFQ69G5FAV", 2)
+	}), []string{"no body"}, false, ""},
+	{"delay ID that is free and waits", both2(func(w *torn, p redis.Pipeliner) {
+		p.HDel(ctx, w.keys.Names(), "pending")
+		p.ZRem(ctx, w.keys.Taken(), "pending")
+	}), []string{"delay id"}, false, ""},
+	{"delay ID of another", both2(func(w *torn, p redis.Pipeliner) {
+		p.HSet(ctx, w.keys.Names(), "pending", w.id["dead"])
+	}), []string{"delay id"}, true, ""},
+	{"delay ID in names only", both2(func(w *torn, p redis.Pipeliner) {
+		p.HSet(ctx, w.keys.Names(), "x", w.id["pending"])
+	}), []string{"delay id"}, false, ""},
+	{"delay ID in taken only", both2(func(w *torn, p redis.Pipeliner) {
+		p.ZAdd(ctx, w.keys.Taken(), redis.Z{Score: 3e12, Member: "x"})
+	}), []string{"delay id"}, false, ""},
+	{"scheduler that does not look", both2(func(w *torn, p redis.Pipeliner) {
+		p.HDel(ctx, w.keys.Scheduler(), "next")
+	}), []string{"scheduler"}, false, ""},
+	{"scheduler that looks too late", both2(func(w *torn, p redis.Pipeliner) {
+		p.HSet(ctx, w.keys.Scheduler(), "next", "3000000000000")
+	}), []string{"scheduler"}, false, ""},
+	{"key that expires", both2(func(w *torn, p redis.Pipeliner) {
+		p.Expire(ctx, w.keys.Messages(), time.Hour)
+	}), []string{"key"}, false, ""},
+	{"topic that is not in the registry", both2(func(w *torn, p redis.Pipeliner) {
+		p.SRem(ctx, queue.Registry(w.Prefix), topic)
+	}), []string{"registry"}, false, ""},
+	{"key of a wrong type", both2(func(w *torn, p redis.Pipeliner) {
+		p.Del(ctx, w.keys.Dead("a"))
+		p.Set(ctx, w.keys.Dead("a"), "x", 0)
+	}), []string{"key"}, true, ""},
+	{"entry of ready that is none", both2(func(w *torn, p redis.Pipeliner) {
+		p.RPush(ctx, w.keys.Ready("a"), "nonsense")
+	}), []string{"key"}, true, ""},
+}
+
+func TestTornStateIsFoundAndMended(t *testing.T) {
+	t.Parallel()
+	for _, tear := range tears {
+		t.Run(tear.name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Both(t, func(t *testing.T, s redistest.Server) {
+				w := newTorn(t, setupOn(t, s), "a")
+				report, err := w.admin.Check(ctx, topic)
+				require.NoError(t, err)
+				require.Empty(t, report.Violations(), "whole before")
+				require.Equal(t, 5, report.Messages)
+				require.NoError(t, tear.damage(w, s.Client))
+
+				repaired, err := w.admin.Repair(ctx, topic)
+				require.NoError(t, err)
+				var kinds []string
+				for _, f := range repaired.Violations() {
+					require.NotEmpty(t, f.Detail)
+					kinds = append(kinds, f.Kind)
+				}
+				require.ElementsMatch(t, tear.kinds, compact(kinds), "%v", repaired.Violations())
+				require.Zero(t, repaired.Unconfirmed)
+				if tear.left {
+					require.NotEmpty(t, repaired.Left)
+					return
+				}
+				require.NotEmpty(t, repaired.Mended)
+				for _, m := range repaired.Mended {
+					require.NotEmpty(t, m.Done, m.Finding)
+				}
+				report, err = w.admin.Check(ctx, topic)
+				require.NoError(t, err)
+				require.Empty(t, report.Violations())
+				queuetest.Check(t, s.Client, s.Prefix)
+				if name, ok := strings.CutSuffix(tear.then, " due again"); ok {
+					m, err := w.admin.Get(ctx, topic, admin.ByID(w.id[name]))
+					require.NoError(t, err)
+					require.Equal(t, admin.Retrying, m.Places[0].State)
+					require.False(t, m.Places[0].At.After(w.stats(t).Now))
+				}
+				if tear.then == "forgotten" {
+					require.Equal(t, 4, w.stats(t).Messages)
+				}
+			})
+		})
+	}
+}
+
+func compact(kinds []string) (some []string) {
+	seen := map[string]bool{}
+	for _, k := range kinds {
+		if !seen[k] {
+			some = append(some, k)
+		}
+		seen[k] = true
+	}
+	return some
+}
+
+// No script looks through ready, so the claim that comes to it drops it.
+func TestEntryOfReadyWithoutABodyGoesWithTheNextClaim(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		w := newTorn(t, s, "a")
+		require.NoError(t, s.Client.HDel(ctx, s.keys.Messages(), w.id["ready"]).Err())
+		repaired, err := s.admin.Repair(ctx, topic)
+		require.NoError(t, err)
+		require.Len(t, repaired.Violations(), 2, "in ready, and with options")
+		messages := s.subscribe(t, "a")
+		require.NoError(t, s.publisher(t).Publish(topic, text("x")))
+		receive(t, messages).Ack()
+		report, err := s.admin.Check(ctx, topic)
+		require.NoError(t, err)
+		require.Empty(t, report.Violations())
+	})
+}
+
+// What several groups need is counted.
+func TestTornCountsOfGroupsAreFound(t *testing.T) {
+	t.Parallel()
+	for name, tear := range map[string]struct {
+		damage func(w *torn, c redis.UniversalClient) error
+		mended bool
+	}{
+		"more are counted than have it": {both2(func(w *torn, p redis.Pipeliner) {
+			p.HSet(ctx, w.keys.Refs(), w.id["dead"], 3)
+		}), false},
+		"fewer are counted than have it": {both2(func(w *torn, p redis.Pipeliner) {
+			p.HDel(ctx, w.keys.Refs(), w.id["ready"])
+		}), false},
+		"fewer are counted than have it in hand or retry": {both2(func(w *torn, p redis.Pipeliner) {
+			p.ZAdd(ctx, w.keys.Retry("b"), redis.Z{Score: 3e12, Member: w.id["retry"]})
+			p.HSet(ctx, w.keys.Deliveries("b"), w.id["retry"], "1 - -")
+			p.LRem(ctx, w.keys.Ready("b"), 1, "")
+			p.HSet(ctx, w.keys.Refs(), w.id["retry"], 1)
+		}), true},
+		"a group has lost it": {both2(func(w *torn, p redis.Pipeliner) {
+			p.ZRem(ctx, w.keys.Dead("a"), w.id["dead"])
+			p.HDel(ctx, w.keys.Deliveries("a"), w.id["dead"])
+		}), false},
+		"both have lost it": {both2(func(w *torn, p redis.Pipeliner) {
+			p.Del(ctx, w.keys.Ready("a"), w.keys.Ready("b"))
+			p.ZRem(ctx, w.keys.Unack("a"), w.id["unack"])
+			p.HDel(ctx, w.keys.Leases("a"), w.id["unack"])
+		}), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Both(t, func(t *testing.T, s redistest.Server) {
+				w := newTorn(t, setupOn(t, s), "a", "b")
+				report, err := w.admin.Check(ctx, topic)
+				require.NoError(t, err)
+				require.Empty(t, report.Violations(), "whole before")
+				require.NoError(t, tear.damage(w, s.Client))
+				repaired, err := w.admin.Repair(ctx, topic)
+				require.NoError(t, err)
+				require.NotEmpty(t, repaired.Violations())
+				require.Equal(t, tear.mended, len(repaired.Mended) > 0, "%v", repaired.Violations())
+			})
+		})
+	}
+}
+
+func TestServerThatMayLoseMessagesIsTold(t *testing.T) {
+	t.Parallel()
+	check := func(args ...string) string {
+		client := redistest.Start(t, args...).Client(t)
+		s := setupOn(t, redistest.Server{Client: client, Prefix: "own"})
+		s.register(t, "a")
+		report, err := s.admin.Check(ctx, topic)
+		require.NoError(t, err)
+		require.Empty(t, report.Violations())
+		var all []string
+		for _, f := range report.Findings {
+			require.Equal(t, admin.Warning, f.Severity)
+			all = append(all, f.String())
+		}
+		return strings.Join(all, "\n")
+	}
+	require.Empty(t, check("--appendonly", "yes", "--maxmemory-policy", "noeviction"))
+	said := check("--maxmemory-policy", "allkeys-lru")
+	require.Contains(t, said, "warning: eviction: maxmemory-policy is allkeys-lru: any message may be evicted")
+	require.Contains(t, said, "warning: persistence: there is no append-only file")
+	require.Contains(t, check("--maxmemory-policy", "volatile-ttl"), "keys that expire may be evicted")
+}
+
+func TestClockThatIsOffIsTold(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartWithClock(t)
+	s := setupOn(t, redistest.Server{Client: server.Client(t), Prefix: "own"})
+	s.register(t, "a")
+	for offset, want := range map[time.Duration]string{time.Hour: "ahead of", -time.Hour: "behind"} {
+		server.SetClock(offset)
+		report, err := s.admin.Check(ctx, topic)
+		require.NoError(t, err)
+		found := false
+		for _, f := range report.Findings {
+			found = found || f.Kind == "clock" && strings.Contains(f.Detail, want)
+		}
+		require.True(t, found, "%v", report.Findings)
+	}
+}
+
+// Nothing that merely moves is a violation.
+func TestCheckOfALiveTopicFindsNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		w := setupOn(t, s)
+		for _, group := range []string{"a", "b"} {
+			messages := w.subscribe(t, group, func(c *redisdelay.SubscriberConfig) {
+				c.MaxInFlight = 20
+				c.Backoff = func(int) time.Duration { return time.Millisecond }
+			})
+			go func() {
+				for i := 0; ; i++ {
+					msg, open := <-messages
+					if !open {
+						return
+					}
+					switch i % 7 {
+					case 0:
+						msg.Nack()
+					case 1: // back to the front
+						redisdelay.DelayFor(msg, 0)
+						msg.Nack()
+					default:
+						msg.Ack()
+					}
+				}
+			}()
+		}
+		p := w.publisher(t)
+		stop, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			defer close(done)
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := p.Publish(topic, text("now"), delayed("soon", time.Duration(i%5)*time.Millisecond)); err != nil {
+					done <- err
+					return
+				}
+			}
+		}()
+		// What is lost is found all the same, mended, and delivered.
+		repair := func() {
+			body, err := redisdelay.BinaryMarshaler{}.Marshal(topic, text("lost"))
+			require.NoError(t, err)
+			id, err := queue.NewIDs().Next(time.Now())
+			require.NoError(t, err)
+			require.NoError(t, s.Client.HSet(ctx, w.keys.Messages(), id, body).Err())
+			eventually(t, func() bool {
+				repaired, err := w.admin.Repair(ctx, topic)
+				require.NoError(t, err)
+				for _, m := range repaired.Mended {
+					require.Equal(t, id, m.MessageID, m.Finding)
+				}
+				return len(repaired.Mended) == 1
+			}, "it is found")
+			eventually(t, func() bool {
+				there, err := s.Client.HExists(ctx, w.keys.Messages(), id).Result()
+				return err == nil && !there
+			}, "it is delivered and acked")
+		}
+		looked := 0
+		for begin := time.Now(); time.Since(begin) < 3*time.Second; {
+			report, err := w.admin.Check(ctx, topic)
+			require.NoError(t, err)
+			require.Empty(t, report.Violations())
+			looked += report.Messages
+		}
+		repair()
+		close(stop)
+		require.NoError(t, <-done)
+		require.Positive(t, looked)
+	})
+}

@@ -1,0 +1,163 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+var (
+	errNoBody    = errors.New("the body is gone from Redis")
+	errNoMessage = errors.New("the Unmarshaler returned neither a message nor an error")
+)
+
+// Progress is how far an operation on many messages is.
+type Progress struct {
+	Looked int // messages that were looked at
+	Done   int // messages that it was done to
+}
+
+// Bulk says to which dead letters something is done, and how.
+type Bulk struct {
+	// Filter chooses them; the zero value is all of them.
+	Filter Filter
+
+	// Progress, if it is not nil, is called after each chunk of at most 1,000 messages.
+	Progress func(Progress)
+}
+
+// Requeue has a dead letter of a group delivered again, as if for the first time: its deliveries are counted
+// anew. Delivery.Redelivered tells of it.
+//
+// Errors wrap ErrNotFound if there is no such dead letter, or come from ctx or Redis.
+func (a *Admin) Requeue(ctx context.Context, topic, group, id string) error {
+	return a.one(topic, group, id, "requeue", func(g *queue.Group) (int, error) { return g.Requeue(ctx, []string{id}) })
+}
+
+// DeleteDead forgets a dead letter of a group. Errors wrap ErrNotFound if there is no such dead letter, or
+// come from ctx or Redis.
+func (a *Admin) DeleteDead(ctx context.Context, topic, group, id string) error {
+	return a.one(topic, group, id, "delete", func(g *queue.Group) (int, error) { return g.Discard(ctx, []string{id}) })
+}
+
+func (a *Admin) one(topic, group, id, what string, do func(*queue.Group) (int, error)) error {
+	t, err := a.topic(topic)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	n, err := do(t.Group(cmp.Or(group, redisdelay.DefaultConsumerGroup)))
+	if err == nil && n == 0 {
+		err = fmt.Errorf("dead letter %q of group %q of topic %q: %w", id, group, topic, ErrNotFound)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// RequeueAll is Requeue for many dead letters of a group, in chunks. It returns how many were requeued. What
+// dies after it began is left alone, so it ends even if all of them die again.
+func (a *Admin) RequeueAll(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
+	return a.all(ctx, topic, group, "requeue", bulk, func(g *queue.Group, chunk []queue.Listed) (int, error) {
+		return g.Requeue(ctx, ids(chunk))
+	})
+}
+
+// PurgeDead is DeleteDead for many dead letters of a group, in chunks. It returns how many were forgotten.
+func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
+	return a.all(ctx, topic, group, "purge", bulk, func(g *queue.Group, chunk []queue.Listed) (int, error) {
+		return g.Discard(ctx, ids(chunk))
+	})
+}
+
+// MoveDead moves many dead letters of a group to another topic, in chunks, where they are new messages that
+// are due at once. It returns how many were moved. They keep their own limit of deliveries, and no delay ID
+// and no expiry.
+//
+// Two topics may be on two servers, so a chunk is published first and forgotten then. If the program ends in
+// between, the chunk is in both.
+func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk) (int, error) {
+	target, err := a.topic(to)
+	if err != nil {
+		return 0, fmt.Errorf("move: %w", err)
+	}
+	if to == topic {
+		return 0, fmt.Errorf("move: %w: from topic %q to itself; RequeueAll does that", ErrInvalidArgument, topic)
+	}
+	mover := target.Mover()
+	return a.all(ctx, topic, group, "move", bulk, func(g *queue.Group, chunk []queue.Listed) (int, error) {
+		var whole []queue.Listed
+		for _, l := range chunk {
+			if l.Body != nil {
+				whole = append(whole, l)
+			}
+		}
+		if err := mover.Publish(ctx, whole); err != nil {
+			return 0, err
+		}
+		return g.Discard(ctx, ids(whole))
+	})
+}
+
+// all does something to the dead letters that there are now, chunk by chunk.
+func (a *Admin) all(ctx context.Context, topic, group, what string, bulk Bulk,
+	do func(*queue.Group, []queue.Listed) (int, error)) (done int, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s dead letters of group %q of topic %q: %w", what, group, topic, err)
+		}
+	}()
+	t, err := a.topic(topic)
+	if err != nil {
+		return 0, err
+	}
+	group = cmp.Or(group, redisdelay.DefaultConsumerGroup)
+	stats, err := t.Stats(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if !stats.Has(group) {
+		return 0, ErrNotFound
+	}
+	var progress Progress
+	for cursor := ""; ; {
+		page, err := t.List(ctx, group, queue.Dead, cursor, 1000, pageBytes)
+		if err != nil {
+			return progress.Done, err
+		}
+		var chunk []queue.Listed
+		for _, l := range page.Messages {
+			if l.At.After(stats.Now) {
+				page.Next = ""
+				break
+			}
+			progress.Looked++
+			if bulk.Filter.matches(a.listed(topic, group, Dead, l)) {
+				chunk = append(chunk, l)
+			}
+		}
+		n, err := do(t.Group(group), chunk)
+		progress.Done += n
+		if err != nil {
+			return progress.Done, err
+		}
+		if bulk.Progress != nil {
+			bulk.Progress(progress)
+		}
+		if cursor = page.Next; cursor == "" {
+			return progress.Done, nil
+		}
+	}
+}
+
+func ids(messages []queue.Listed) []string {
+	found := make([]string, len(messages))
+	for i, m := range messages {
+		found[i] = m.ID
+	}
+	return found
+}

@@ -1,0 +1,31 @@
+package admin
+
+import (
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+var (
+	// ErrNotFound is wrapped where there is no such topic, group or message. A delay ID that is free names
+	// no message.
+	ErrNotFound = queue.ErrNotFound
+
+	// ErrTooLate is wrapped where a message is there and does not wait any more: it is ready, in a
+	// consumer's hands, or dead.
+	ErrTooLate = queue.ErrTooLate
+
+	// ErrExists is wrapped where another message has the delay ID by now.
+	ErrExists = queue.ErrExists
+
+	// ErrLayout is wrapped where the topic was written to Redis in another, incompatible form.
+	ErrLayout = queue.ErrLayout
+
+	// ErrInvalidTopic is wrapped where a topic is empty or too long.
+	ErrInvalidTopic = redisdelay.ErrInvalidTopic
+
+	// ErrInvalidConfig is wrapped by New; the error names every field that cannot be used.
+	ErrInvalidConfig = redisdelay.ErrInvalidConfig
+
+	// ErrInvalidArgument is wrapped where another argument cannot be used; the error says which.
+	ErrInvalidArgument = queue.ErrInvalid
+)

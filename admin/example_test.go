@@ -1,0 +1,538 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
+)
+
+// cancel is also in the README.
+func cancel(ctx context.Context, client redis.UniversalClient) error {
+	a, err := admin.New(admin.Config{Client: client})
+	if err != nil {
+		return err
+	}
+	err = a.Cancel(ctx, "unpaid-orders", admin.ByDelayID("order 123"))
+	if errors.Is(err, admin.ErrNotFound) {
+		return nil // it was never published, or is due
+	}
+	return err
+}
+
+// An order is paid in time.
+func Example() {
+	s := start()
+	defer s.stop()
+	s.publish("unpaid-orders", "order 123", 15*time.Minute)
+
+	fmt.Println("waiting:", len(s.server.Scheduled("unpaid-orders")))
+	check(cancel(ctx, s.server.Client()))
+	fmt.Println("waiting:", len(s.server.Scheduled("unpaid-orders")))
+
+	// Output:
+	// waiting: 1
+	// waiting: 0
+}
+
+func ExampleAdmin_Cancel() {
+	s := start()
+	defer s.stop()
+	s.publish("orders", "order 123", time.Hour)
+
+	fmt.Println(s.admin.Cancel(ctx, "orders", admin.ByDelayID("order 123")))
+	err := s.admin.Cancel(ctx, "orders", admin.ByDelayID("order 123"))
+	fmt.Println("not found:", errors.Is(err, admin.ErrNotFound))
+
+	// Output:
+	// <nil>
+	// not found: true
+}
+
+func ExampleAdmin_Reschedule() {
+	s := start()
+	defer s.stop()
+	s.publish("orders", "order 123", time.Hour)
+
+	check(s.admin.Reschedule(ctx, "orders", admin.ByDelayID("order 123"), admin.In(10*time.Minute)))
+	due := s.server.Scheduled("orders")[0].Places[0].At
+	fmt.Println("due in", due.Sub(s.server.Now()))
+
+	// Output: due in 10m0s
+}
+
+func ExampleAdmin_DeliverNow() {
+	s := start()
+	defer s.stop()
+	messages := s.subscribe("orders")
+	s.publish("orders", "order 123", time.Hour)
+
+	check(s.admin.DeliverNow(ctx, "orders", admin.ByDelayID("order 123")))
+	msg := <-messages
+	msg.Ack()
+	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+	fmt.Println("delivered:", delivery.DelayID)
+
+	// Output: delivered: order 123
+}
+
+func ExampleAdmin_Topics() {
+	s := start()
+	defer s.stop()
+	s.publish("orders", "order 123", time.Hour)
+
+	for cursor := ""; ; {
+		topics, next, err := s.admin.Topics(ctx, cursor, 100)
+		check(err)
+		for _, topic := range topics {
+			fmt.Println(topic)
+		}
+		if cursor = next; cursor == "" {
+			break
+		}
+	}
+
+	// Output: orders
+}
+
+func ExampleAdmin_Stats() {
+	s := start()
+	defer s.stop()
+	s.register("orders", "billing")
+	s.publish("orders", "order 1", 0)
+	s.publish("orders", "order 2", time.Hour)
+
+	stats, err := s.admin.Stats(ctx, "orders")
+	check(err)
+	fmt.Println(stats.Pending, "pending, next due in", stats.NextDue.Sub(stats.Now))
+	for _, g := range stats.Groups {
+		fmt.Printf("%s: %d ready, subscribed: %t\n", g.Group, g.Ready, g.Subscribed)
+	}
+
+	// Output:
+	// 1 pending, next due in 1h0m0s
+	// billing: 1 ready, subscribed: false
+}
+
+func ExampleAdmin_List() {
+	s := start()
+	defer s.stop()
+	s.publish("orders", "order 1", time.Hour)
+	s.publish("orders", "order 2", 2*time.Hour)
+	s.publish("orders", "order 3", 3*time.Hour)
+
+	query := admin.Query{State: admin.Pending, Limit: 2, Filter: admin.Filter{
+		Match: func(m admin.Message) bool { return m.DelayID != "order 2" },
+	}}
+	for {
+		page, err := s.admin.List(ctx, "orders", query)
+		check(err)
+		for _, m := range page.Messages {
+			fmt.Printf("%s in %v: %s\n", m.DelayID, m.Places[0].At.Sub(s.server.Now()), m.Payload)
+		}
+		if query.Cursor = page.Next; query.Cursor == "" {
+			break
+		}
+	}
+
+	// Output:
+	// order 1 in 1h0m0s: not paid
+	// order 3 in 3h0m0s: not paid
+}
+
+func ExampleAdmin_Get() {
+	s := start()
+	defer s.stop()
+	s.publish("orders", "order 123", time.Hour)
+
+	m, err := s.admin.Get(ctx, "orders", admin.ByDelayID("order 123"))
+	check(err)
+	fmt.Printf("%s is %s: %s\n", m.UUID, m.Places[0].State, m.Payload)
+
+	// Output: uuid of order 123 is pending: not paid
+}
+
+func ExampleAdmin_Upcoming() {
+	s := start()
+	defer s.stop()
+	for i := range 5 {
+		s.publish("orders", fmt.Sprint("order ", i), time.Duration(i)*time.Hour+time.Minute)
+	}
+
+	buckets, err := s.admin.Upcoming(ctx, "orders", admin.Load{Width: 2 * time.Hour, Buckets: 3})
+	check(err)
+	for _, b := range buckets {
+		fmt.Println("from", b.From.Sub(s.server.Now()), "on:", b.Pending)
+	}
+
+	// Output:
+	// from 0s on: 2
+	// from 2h0m0s on: 2
+	// from 4h0m0s on: 1
+}
+
+func ExampleAdmin_Requeue() {
+	s := start()
+	defer s.stop()
+	messages := s.die("orders", "order 123")
+
+	page, err := s.admin.List(ctx, "orders", admin.Query{State: admin.Dead})
+	check(err)
+	dead := page.Messages[0]
+	fmt.Println("dead:", dead.Places[0].Reason)
+	check(s.admin.Requeue(ctx, "orders", "", dead.ID))
+	msg := <-messages
+	msg.Ack()
+	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+	fmt.Println("delivery", delivery.Number, "redelivered:", delivery.Redelivered)
+
+	// Output:
+	// dead: nacked on the last of 1 deliveries
+	// delivery 1 redelivered: true
+}
+
+func ExampleAdmin_RequeueAll() {
+	s := start()
+	defer s.stop()
+	s.die("orders", "order 1", "order 2", "order 3")
+
+	n, err := s.admin.RequeueAll(ctx, "orders", "", admin.Bulk{
+		Filter:   admin.Filter{Match: func(m admin.Message) bool { return !strings.HasSuffix(m.UUID, "2") }},
+		Progress: func(p admin.Progress) { fmt.Println("looked at", p.Looked, "requeued", p.Done) },
+	})
+	check(err)
+	fmt.Println(n, "requeued")
+
+	// Output:
+	// looked at 3 requeued 2
+	// 2 requeued
+}
+
+func ExampleAdmin_DeleteDead() {
+	s := start()
+	defer s.stop()
+	s.die("orders", "order 123")
+
+	page, err := s.admin.List(ctx, "orders", admin.Query{State: admin.Dead})
+	check(err)
+	check(s.admin.DeleteDead(ctx, "orders", "", page.Messages[0].ID))
+	err = s.admin.DeleteDead(ctx, "orders", "", page.Messages[0].ID)
+	fmt.Println("not found:", errors.Is(err, admin.ErrNotFound))
+
+	// Output: not found: true
+}
+
+func ExampleAdmin_PurgeDead() {
+	s := start()
+	defer s.stop()
+	s.die("orders", "order 1", "order 2")
+
+	n, err := s.admin.PurgeDead(ctx, "orders", "", admin.Bulk{Filter: admin.Filter{Reason: "last of 1 deliveries"}})
+	check(err)
+	fmt.Println(n, "purged")
+
+	// Output: 2 purged
+}
+
+func ExampleAdmin_MoveDead() {
+	s := start()
+	defer s.stop()
+	s.die("orders", "order 1", "order 2")
+
+	n, err := s.admin.MoveDead(ctx, "orders", "", "orders-to-look-at", admin.Bulk{})
+	check(err)
+	stats, err := s.admin.Stats(ctx, "orders-to-look-at")
+	check(err)
+	fmt.Println(n, "moved,", stats.Messages, "there")
+
+	// Output: 2 moved, 2 there
+}
+
+func ExampleAdmin_Pause() {
+	s := start()
+	defer s.stop()
+	messages := s.subscribe("orders")
+
+	_, err := s.admin.Pause(ctx, "orders")
+	check(err)
+	s.publish("orders", "order 123", 0)
+	select {
+	case <-messages:
+		fmt.Println("delivered")
+	case <-time.After(20 * time.Millisecond):
+		fmt.Println("paused")
+	}
+	_, err = s.admin.Resume(ctx, "orders")
+	check(err)
+	msg := <-messages
+	msg.Ack()
+	fmt.Println("delivered:", string(msg.Payload))
+
+	// Output:
+	// paused
+	// delivered: not paid
+}
+
+func ExampleAdmin_Resume() {
+	s := start()
+	defer s.stop()
+	s.register("orders", "billing")
+
+	_, err := s.admin.Pause(ctx, "orders")
+	check(err)
+	for range 2 {
+		was, err := s.admin.Resume(ctx, "orders")
+		check(err)
+		fmt.Println("was paused:", was)
+	}
+
+	// Output:
+	// was paused: true
+	// was paused: false
+}
+
+func ExampleAdmin_PauseGroup() {
+	s := start()
+	defer s.stop()
+	s.register("orders", "billing")
+	s.register("orders", "shipping")
+
+	_, err := s.admin.PauseGroup(ctx, "orders", "billing")
+	check(err)
+	stats, err := s.admin.Stats(ctx, "orders")
+	check(err)
+	for _, g := range stats.Groups {
+		fmt.Println(g.Group, "paused:", !g.PausedSince.IsZero())
+	}
+
+	// Output:
+	// billing paused: true
+	// shipping paused: false
+}
+
+func ExampleAdmin_ResumeGroup() {
+	s := start()
+	defer s.stop()
+	s.register("orders", "billing")
+
+	_, err := s.admin.PauseGroup(ctx, "orders", "billing")
+	check(err)
+	was, err := s.admin.ResumeGroup(ctx, "orders", "billing")
+	check(err)
+	fmt.Println("was paused:", was)
+
+	// Output: was paused: true
+}
+
+func ExampleAdmin_GroupsWithoutSubscribers() {
+	s := start()
+	defer s.stop()
+	s.register("orders", "billing")
+	messages := s.subscribe("orders") // in group default
+	s.publish("orders", "order 123", 0)
+	msg := <-messages
+	s.server.Advance(time.Hour)
+
+	groups, err := s.admin.GroupsWithoutSubscribers(ctx, "orders", 10*time.Minute)
+	check(err)
+	msg.Ack()
+	for _, g := range groups {
+		fmt.Println(g.Group, "has", g.Ready, "ready")
+	}
+
+	// Output: billing has 1 ready
+}
+
+func ExampleAdmin_DeleteIdleGroups() {
+	s := start()
+	defer s.stop()
+	s.register("orders", "billing")
+	s.publish("orders", "order 123", 0)
+	s.server.Advance(time.Hour)
+
+	removal, err := s.admin.DeleteIdleGroups(ctx, "orders", 10*time.Minute, false)
+	check(err)
+	fmt.Println(removal.Groups, removal.Messages)
+
+	// Output: [billing] 1
+}
+
+func ExampleAdmin_DeleteGroup() {
+	s := start()
+	defer s.stop()
+	s.register("orders", "billing")
+	s.publish("orders", "order 123", 0)
+
+	for _, dryRun := range []bool{true, false} {
+		removal, err := s.admin.DeleteGroup(ctx, "orders", "billing", dryRun)
+		check(err)
+		stats, err := s.admin.Stats(ctx, "orders")
+		check(err)
+		fmt.Println(removal.Messages, "message, groups left:", len(stats.Groups))
+	}
+
+	// Output:
+	// 1 message, groups left: 1
+	// 1 message, groups left: 0
+}
+
+func ExampleAdmin_DeleteTopic() {
+	s := start()
+	defer s.stop()
+	s.publish("orders", "order 123", time.Hour)
+
+	removal, err := s.admin.DeleteTopic(ctx, "orders", true)
+	check(err)
+	fmt.Println("would remove", removal.Messages)
+	_, err = s.admin.DeleteTopic(ctx, "orders", false)
+	check(err)
+	_, err = s.admin.Stats(ctx, "orders")
+	fmt.Println("gone:", errors.Is(err, admin.ErrNotFound))
+
+	// Output:
+	// would remove 1
+	// gone: true
+}
+
+// In a health endpoint.
+func ExampleAdmin_Ready() {
+	s := start()
+	defer s.stop()
+	s.register("orders", "billing")
+	healthy := func() error {
+		ctx, end := context.WithTimeout(ctx, 2*time.Second)
+		defer end()
+		readiness, err := s.admin.Ready(ctx, "orders")
+		if err != nil {
+			return err
+		}
+		return readiness.Err(5 * time.Second)
+	}
+
+	fmt.Println(healthy())
+	s.subscribe("orders")
+	for healthy() != nil { // until the subscriber's scheduler has taken over
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println("ready")
+
+	// Output:
+	// not ready: nobody schedules topic "orders"
+	// ready
+}
+
+func ExampleAdmin_Check() {
+	s := start()
+	defer s.stop()
+	s.publish("orders", "order 123", time.Hour)
+
+	report, err := s.admin.Check(ctx, "orders")
+	check(err)
+	fmt.Println(report.Messages, "message,", len(report.Violations()), "violations")
+	for _, f := range report.Findings { // of the server in this process
+		fmt.Println(f)
+	}
+
+	// Output:
+	// 1 message, 0 violations
+	// warning: eviction: the server does not say its maxmemory-policy; it should be noeviction
+	// warning: persistence: the server does not say whether it writes an append-only file
+}
+
+func ExampleAdmin_Repair() {
+	s := start()
+	defer s.stop()
+	s.register("orders", "billing")
+	s.publish("orders", "order 123", time.Hour)
+	// Somebody removes the wrong key.
+	check(s.server.Client().Del(ctx, "redisdelay:{orders}:pending").Err())
+
+	repaired, err := s.admin.Repair(ctx, "orders")
+	check(err)
+	for _, m := range repaired.Mended {
+		fmt.Println(m.Kind+":", m.Done[0])
+	}
+
+	// Output: lost: made it due again, for it was in no state of group "billing"
+}
+
+var ctx = context.Background()
+
+// setting is a server with an Admin, for Examples.
+type setting struct {
+	server     *redisdelaytest.Server
+	admin      *admin.Admin
+	publisher  *redisdelay.Publisher
+	subscriber *redisdelay.Subscriber
+}
+
+func start() *setting {
+	server, err := redisdelaytest.New(redisdelaytest.Config{})
+	check(err)
+	a, err := admin.New(admin.Config{Client: server.Client()})
+	check(err)
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: server.Client()}, nil)
+	check(err)
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: server.Client(), CloseTimeout: time.Second}, nil)
+	check(err)
+	return &setting{server, a, publisher, subscriber}
+}
+
+func (s *setting) stop() {
+	check(s.subscriber.Close())
+	check(s.publisher.Close())
+	s.server.Close()
+}
+
+func (s *setting) publish(topic, delayID string, delay time.Duration) {
+	msg := message.NewMessage("uuid of "+delayID, []byte("not paid"))
+	redisdelay.SetDelayID(msg, delayID, redisdelay.DelayIDReplace)
+	redisdelay.DelayFor(msg, delay)
+	check(s.publisher.Publish(topic, msg))
+}
+
+func (s *setting) subscribe(topic string) <-chan *message.Message {
+	messages, err := s.subscriber.Subscribe(ctx, topic)
+	check(err)
+	return messages
+}
+
+func (s *setting) register(topic, group string) {
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.server.Client(), ConsumerGroup: group}, nil)
+	check(err)
+	check(subscriber.SubscribeInitialize(topic))
+	check(subscriber.Close())
+}
+
+// die publishes messages that become dead letters.
+func (s *setting) die(topic string, uuids ...string) <-chan *message.Message {
+	messages := s.subscribe(topic)
+	for _, uuid := range uuids {
+		msg := message.NewMessage(uuid, nil)
+		redisdelay.SetMaxDeliveries(msg, 1)
+		check(s.publisher.Publish(topic, msg))
+		(<-messages).Nack()
+	}
+	for {
+		stats, err := s.admin.Stats(ctx, topic)
+		check(err)
+		if stats.Groups[0].Dead == len(uuids) {
+			return messages
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

@@ -1,0 +1,60 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+)
+
+// Pause stops the consumers of a topic: its messages become ready and stay that. What is in a consumer's
+// hands is settled as ever, retries become ready, leases are extended and run out. It holds for all
+// processes at once, and until Resume, through restarts. It returns since when the topic is paused: a second
+// Pause changes nothing.
+//
+// Errors wrap ErrNotFound, or come from ctx or Redis.
+func (a *Admin) Pause(ctx context.Context, topic string) (since time.Time, err error) {
+	return a.pause(ctx, topic, "")
+}
+
+// PauseGroup is Pause for one group.
+func (a *Admin) PauseGroup(ctx context.Context, topic, group string) (since time.Time, err error) {
+	return a.pause(ctx, topic, cmp.Or(group, redisdelay.DefaultConsumerGroup))
+}
+
+func (a *Admin) pause(ctx context.Context, topic, group string) (since time.Time, err error) {
+	t, err := a.topic(topic)
+	if err == nil {
+		since, err = t.Pause(ctx, group)
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("pause: %w", err)
+	}
+	return since, nil
+}
+
+// Resume ends Pause, and wakes the consumers. Groups that are paused by themselves stay so. It tells whether
+// the topic was paused.
+//
+// Errors wrap ErrNotFound, or come from ctx or Redis.
+func (a *Admin) Resume(ctx context.Context, topic string) (was bool, err error) {
+	return a.resume(ctx, topic, "")
+}
+
+// ResumeGroup ends PauseGroup. If the topic is paused, the group rests until that ends, too.
+func (a *Admin) ResumeGroup(ctx context.Context, topic, group string) (was bool, err error) {
+	return a.resume(ctx, topic, cmp.Or(group, redisdelay.DefaultConsumerGroup))
+}
+
+func (a *Admin) resume(ctx context.Context, topic, group string) (was bool, err error) {
+	t, err := a.topic(topic)
+	if err == nil {
+		was, err = t.Resume(ctx, group)
+	}
+	if err != nil {
+		return was, fmt.Errorf("resume: %w", err)
+	}
+	return was, nil
+}

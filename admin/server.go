@@ -1,0 +1,48 @@
+package admin
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// maxClockDifference is how far the clocks of this machine and the server may be apart before it is told.
+const maxClockDifference = time.Second
+
+// serverFindings judges the server by what it says about itself.
+func serverFindings(s queue.Server) []Finding {
+	var found []Finding
+	warn := func(kind, format string, args ...any) {
+		found = append(found, Finding{Severity: Warning, Kind: kind, Detail: fmt.Sprintf(format, args...)})
+	}
+	switch policy, known := s.Info["maxmemory_policy"]; {
+	case !known:
+		warn("eviction", "the server does not say its maxmemory-policy; it should be noeviction")
+	case policy != "noeviction" && strings.HasPrefix(policy, "volatile-"):
+		warn("eviction", "maxmemory-policy is %s: keys that expire may be evicted, so that a repeated call is not known as one; it should be noeviction", policy)
+	case policy != "noeviction":
+		warn("eviction", "maxmemory-policy is %s: any message may be evicted; it should be noeviction", policy)
+	}
+	aof, known := s.Info["aof_enabled"]
+	switch {
+	case !known:
+		warn("persistence", "the server does not say whether it writes an append-only file")
+	case aof != "1":
+		warn("persistence", "there is no append-only file: a restart loses what was written since the last snapshot, or all if there are none")
+	case s.Info["aof_last_write_status"] != "" && s.Info["aof_last_write_status"] != "ok":
+		warn("persistence", "the last write of the append-only file failed: %s", s.Info["aof_last_write_status"])
+	}
+	if status := s.Info["rdb_last_bgsave_status"]; status != "" && status != "ok" {
+		warn("persistence", "the last snapshot failed: %s", status)
+	}
+	if off := s.Clock.Abs(); off > maxClockDifference {
+		where := "ahead of"
+		if s.Clock < 0 {
+			where = "behind"
+		}
+		warn("clock", "the server's clock is %v %s this machine's; its own decides when messages are due", off.Round(time.Millisecond), where)
+	}
+	return found
+}

@@ -1,0 +1,190 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Stats is what a topic holds at one time. Zero instants mean that there is nothing of the kind.
+type Stats struct {
+	Topic string
+	Now   time.Time // by the server's clock
+
+	Messages int       // all, each once however many groups have it
+	Pending  int       // that wait for their due time
+	NextDue  time.Time // of them; past if it is due and not made ready yet
+	DelayIDs int       // names that are taken
+
+	Scheduled bool      // some process does the due-time work
+	NextLook  time.Time // when it has something to do
+
+	PausedSince time.Time
+	Groups      []GroupStats // by name
+}
+
+// GroupStats is what a group of it holds.
+type GroupStats struct {
+	Group                         string
+	Ready, InHand, Retrying, Dead int
+	OldestDue                     time.Time // due time of the message that is next of Ready
+	NextRetry, OldestDead         time.Time
+
+	// Subscribed tells that some process takes the group's messages: it waits for them, or holds one.
+	// LastSeen is when one last told of a message, or else when the group was made.
+	Subscribed bool
+	LastSeen   time.Time
+
+	PausedSince time.Time
+
+	// RemovedAt is when the group is removed if nobody uses it until then; zero: never.
+	RemovedAt time.Time
+
+	// MaxDeliveries and DeadRetention are as last configured; negative: no limit.
+	MaxDeliveries int
+	DeadRetention time.Duration
+
+	// Delivered counts the messages that consumers got, each time anew, and Dropped those that were too late
+	// and were dropped. MeanLateness and MaxLateness are from due until the consumer got them. Subscriptions
+	// tell of them with their next claim, so up to a poll interval later.
+	Delivered, Dropped        int
+	MeanLateness, MaxLateness time.Duration
+}
+
+// Stats returns what a topic holds, in one step. Errors wrap ErrNotFound, or come from ctx or Redis.
+func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
+	t, err := a.topic(topic)
+	if err != nil {
+		return Stats{}, fmt.Errorf("stats: %w", err)
+	}
+	s, err := t.Stats(ctx)
+	if err != nil {
+		return Stats{}, fmt.Errorf("stats: %w", err)
+	}
+	stats := Stats{Topic: topic, Now: s.Now, Messages: s.Messages, Pending: s.Pending, NextDue: s.NextDue,
+		DelayIDs: s.DelayIDs, Scheduled: s.Holder != "", NextLook: s.Next, PausedSince: s.Paused}
+	for _, g := range s.Groups {
+		stats.Groups = append(stats.Groups, groupStats(g))
+	}
+	return stats, nil
+}
+
+func groupStats(g queue.GroupStats) GroupStats {
+	stats := GroupStats{Group: g.Name, Ready: g.Ready, InHand: g.Unack, Retrying: g.Retry, Dead: g.Dead,
+		OldestDue: g.OldestDue, NextRetry: g.NextRetry, OldestDead: g.OldestDead,
+		Subscribed: g.Subscribed(), LastSeen: g.Seen, PausedSince: g.Paused, RemovedAt: g.Ends,
+		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention,
+		Delivered: g.Delivered, Dropped: g.Dropped, MaxLateness: g.Latest}
+	if g.Delivered > 0 {
+		stats.MeanLateness = g.Lateness / time.Duration(g.Delivered)
+	}
+	return stats
+}
+
+// Removal is what was removed, or would be.
+type Removal struct {
+	Groups   []string
+	Messages int // of one group: what it had of them; of a topic: all
+	DryRun   bool
+}
+
+// GroupsWithoutSubscribers returns the groups of a topic whose messages nobody takes, and that got none for
+// so long; 0: those that nobody takes now. Errors wrap ErrNotFound, or come from ctx or Redis.
+func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle time.Duration) ([]GroupStats, error) {
+	stats, err := a.Stats(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	var found []GroupStats
+	for _, g := range stats.Groups {
+		if !g.Subscribed && !g.LastSeen.After(stats.Now.Add(-idle)) {
+			found = append(found, g)
+		}
+	}
+	return found, nil
+}
+
+// DeleteIdleGroups removes the groups that GroupsWithoutSubscribers returns, with all that they hold. That a
+// group has no subscriber is looked at again in the step that removes it. SubscriberConfig.GroupExpiry does
+// the same without a call.
+func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, idle time.Duration, dryRun bool) (Removal, error) {
+	removal := Removal{DryRun: dryRun}
+	groups, err := a.GroupsWithoutSubscribers(ctx, topic, idle)
+	if err != nil {
+		return removal, err
+	}
+	t, err := a.topic(topic)
+	if err != nil {
+		return removal, err
+	}
+	for _, g := range groups {
+		removed := true
+		if !dryRun {
+			if removed, err = t.RemoveIdle(ctx, g.Group, idle); err != nil {
+				return removal, fmt.Errorf("delete group %q of topic %q: %w", g.Group, topic, err)
+			}
+		}
+		if removed {
+			removal.Groups = append(removal.Groups, g.Group)
+			removal.Messages += g.holds()
+		}
+	}
+	return removal, nil
+}
+
+func (g GroupStats) holds() int { return g.Ready + g.InHand + g.Retrying + g.Dead }
+
+// DeleteGroup removes a group of a topic, with all that it holds, in chunks of about 1,000 messages. Other
+// groups lose nothing. A group that is subscribed to comes back empty. If the call ends early, a scheduler
+// goes on with it.
+//
+// Errors wrap ErrNotFound, or come from ctx or Redis.
+func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun bool) (Removal, error) {
+	stats, err := a.Stats(ctx, topic)
+	if err != nil {
+		return Removal{}, fmt.Errorf("delete group: %w", err)
+	}
+	for _, g := range stats.Groups {
+		if g.Group != group {
+			continue
+		}
+		removal := Removal{Groups: []string{group}, Messages: g.holds(), DryRun: dryRun}
+		if dryRun {
+			return removal, nil
+		}
+		t, err := a.topic(topic)
+		if err == nil {
+			err = t.Remove(ctx, group)
+		}
+		if err != nil {
+			return Removal{}, fmt.Errorf("delete group %q of topic %q: %w", group, topic, err)
+		}
+		return removal, nil
+	}
+	return Removal{}, fmt.Errorf("delete group %q of topic %q: %w", group, topic, ErrNotFound)
+}
+
+// DeleteTopic removes a topic and all that it holds, in one step; the server frees the memory beside its
+// work. End its publishers and subscribers first: those that go on make it anew.
+//
+// Errors wrap ErrNotFound, or come from ctx or Redis.
+func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {
+	stats, err := a.Stats(ctx, topic)
+	if err != nil {
+		return Removal{}, fmt.Errorf("delete topic: %w", err)
+	}
+	removal := Removal{Messages: stats.Messages, DryRun: dryRun}
+	for _, g := range stats.Groups {
+		removal.Groups = append(removal.Groups, g.Group)
+	}
+	t, err := a.topic(topic)
+	if err == nil {
+		_, err = t.Erase(ctx, dryRun)
+	}
+	if err != nil {
+		return Removal{}, fmt.Errorf("delete topic %q: %w", topic, err)
+	}
+	return removal, nil
+}

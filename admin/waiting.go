@@ -1,0 +1,52 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Cancel takes back a message that waits: for its due time, or for a retry. By its ID, it is taken from all
+// groups in which it waits for a retry; a group that has it ready or in hand keeps it. Its delay ID is free
+// again.
+//
+// Errors wrap ErrNotFound or ErrTooLate, or come from ctx or Redis.
+func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
+	return a.about(topic, message, "cancel", func(t *queue.Topic) error {
+		return t.Cancel(ctx, message.ref)
+	})
+}
+
+// Reschedule gives a message that waits another due time: of its first delivery, or of its retry in all groups
+// in which it waits for one. Its delay ID stays taken until the new due time.
+//
+// Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument, or ErrExists if the message was due and another
+// has its delay ID by now; or they come from ctx or Redis.
+func (a *Admin) Reschedule(ctx context.Context, topic string, message Ref, when When) error {
+	if when.err != nil {
+		return fmt.Errorf("reschedule: %w", when.err)
+	}
+	return a.about(topic, message, "reschedule", func(t *queue.Topic) error {
+		return t.Reschedule(ctx, message.ref, when.due)
+	})
+}
+
+// DeliverNow makes a message that waits due now. It is Reschedule with the zero When.
+func (a *Admin) DeliverNow(ctx context.Context, topic string, message Ref) error {
+	return a.Reschedule(ctx, topic, message, When{})
+}
+
+func (a *Admin) about(topic string, message Ref, what string, do func(*queue.Topic) error) error {
+	t, err := a.topic(topic)
+	if err == nil {
+		err = message.check()
+	}
+	if err == nil {
+		err = do(t)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}

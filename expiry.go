@@ -1,0 +1,101 @@
+package redisdelay
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+const (
+	// ExpiresAtKey is the metadata key for the instant, by the clock of the Redis server, from which it is too
+	// late to deliver the message. The value is RFC 3339. What happens then says OnExpiryKey. See ExpireAt.
+	ExpiresAtKey = "expires_at"
+
+	// MaxLatenessKey is the metadata key for how long after it is due it is too late to deliver the message: a
+	// duration such as "5m", from "1ms" to MaxDelay. A retry is due anew. With ExpiresAtKey too, what comes
+	// first counts. See ExpireAfter.
+	MaxLatenessKey = "max_lateness"
+
+	// OnExpiryKey is the metadata key for an OnExpiry. Without it, it is ExpiryDeliver.
+	OnExpiryKey = "on_expiry"
+)
+
+// OnExpiry says what becomes of a message that could not be delivered in time. It is decided when a subscriber
+// is about to hand it over, for each group by itself; a message that nobody asks for stays where it is.
+type OnExpiry string
+
+const (
+	// ExpiryDeliver delivers it all the same; Delivery.DueAt tells the handler how late it is.
+	ExpiryDeliver OnExpiry = "deliver"
+	// ExpiryDrop forgets it, and counts it: see admin.GroupStats.
+	ExpiryDrop OnExpiry = "drop"
+	// ExpiryDead makes it a dead letter.
+	ExpiryDead OnExpiry = "dead"
+)
+
+const (
+	wantExpiresAt   = `want an RFC 3339 time, such as "2006-01-02T15:04:05Z"`
+	wantMaxLateness = `want a duration from "1ms" to "876000h" (100 years)`
+	wantOnExpiry    = `want "deliver", "drop" or "dead", and expires_at or max_lateness`
+)
+
+// ExpireAt says from when on it is too late to deliver msg, and what happens then.
+func ExpireAt(msg *message.Message, t time.Time, then OnExpiry) {
+	setKey(msg, ExpiresAtKey, t.UTC().Format(time.RFC3339Nano))
+	setKey(msg, OnExpiryKey, string(then))
+}
+
+// ExpireAfter says how long after msg is due it is too late to deliver it, and what happens then.
+func ExpireAfter(msg *message.Message, lateness time.Duration, then OnExpiry) {
+	setKey(msg, MaxLatenessKey, lateness.String())
+	setKey(msg, OnExpiryKey, string(then))
+}
+
+// expiryKeys are taken from what consumers see, so that what is published again out of a delivery, by a poison
+// queue or a requeuer, does not expire for the sake of the message that it was.
+var expiryKeys = []string{ExpiresAtKey, MaxLatenessKey, OnExpiryKey}
+
+// expiry is when it is too late for a message, and what happens then.
+type expiry struct {
+	at       time.Time     // zero: never
+	lateness time.Duration // after it is due; 0: never
+	then     OnExpiry
+}
+
+// readExpiry reads the three keys.
+func readExpiry(metadata message.Metadata) (e expiry, err error) {
+	at, hasAt := metadata[ExpiresAtKey]
+	if hasAt {
+		t, ok := parseTime(at)
+		if !ok {
+			return e, invalidValue(ErrInvalidMetadata, ExpiresAtKey, at, wantExpiresAt)
+		}
+		e.at = t
+	}
+	lateness, hasLateness := metadata[MaxLatenessKey]
+	if hasLateness {
+		d, ok := parseDuration(lateness)
+		if !ok || d < time.Millisecond || d > MaxDelay {
+			return e, invalidValue(ErrInvalidMetadata, MaxLatenessKey, lateness, wantMaxLateness)
+		}
+		e.lateness = d
+	}
+	then, set := metadata[OnExpiryKey]
+	e.then = OnExpiry(then)
+	switch e.then {
+	case ExpiryDeliver, ExpiryDrop, ExpiryDead:
+		if hasAt || hasLateness {
+			return e, nil
+		}
+	default:
+		if !set {
+			return e, nil
+		}
+	}
+	return e, invalidValue(ErrInvalidMetadata, OnExpiryKey, then, wantOnExpiry)
+}
+
+// tooLate tells whether a message that was due is too late at an instant by the same clock.
+func (e expiry) tooLate(due, now time.Time) bool {
+	return !e.at.IsZero() && !now.Before(e.at) || e.lateness > 0 && now.After(due.Add(e.lateness))
+}

@@ -1,0 +1,249 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// between is a hook that does something after the n-th script call of a client.
+type between struct {
+	redis.Hook
+	calls int
+	do    map[int]func()
+	walks func(page int) // after each page of ready that was looked through
+	pages int
+}
+
+func (b *between) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (b *between) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (b *between) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if cmd.Name() == "evalsha" && err == nil {
+			b.calls++
+			if do := b.do[b.calls]; do != nil {
+				do()
+			}
+			if b.walks != nil && isWalk(cmd.Args()) {
+				b.pages++
+				b.walks(b.pages)
+			}
+		}
+		return err
+	}
+}
+
+// isWalk tells a call of inspect that takes ids from ready.
+func isWalk(call []any) bool {
+	argv := call[3+call[2].(int):]
+	return len(argv) >= 6 && argv[2] == 1
+}
+
+// auditing audits the topic by another client, and does something after some of its script calls.
+func (w *world) auditing(do map[int]func()) queue.Audit {
+	w.t.Helper()
+	return w.auditingBy(&between{do: do})
+}
+
+func (w *world) auditingBy(hook *between) queue.Audit {
+	w.t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: w.Client.(*redis.Client).Options().Addr})
+	defer client.Close()
+	client.AddHook(hook)
+	audit, err := queue.NewTopic(client, w.Prefix, "topic").Audit(ctx)
+	require.NoError(w.t, err)
+	return audit
+}
+
+// What an audit of a small topic with one group calls, one after the other.
+const (
+	readGroups  = iota + 1
+	readIDs     // of bodies
+	readFacts   // of those
+	walkedReady // from the right to the left
+	askedAgain  // about those that were not seen
+)
+
+// A message is taken from ready before the audit looks through it, and comes back behind its back. It is not
+// lost, wherever it comes back.
+func TestMessageThatComesBackToReadyWhileItIsLookedThroughIsNotLost(t *testing.T) {
+	for name, comeBack := range map[string]func(w *world, s *sub, m *queue.Leased){
+		"released": func(w *world, s *sub, m *queue.Leased) { require.Equal(w.t, 1, s.release(m)) },
+		"nacked":   func(w *world, s *sub, m *queue.Leased) { require.Equal(w.t, 1, s.nack(failed(m))) },
+		"expired": func(w *world, s *sub, m *queue.Leased) {
+			w.travel(2 * time.Hour)
+			require.False(w.t, w.expire())
+		},
+		"nacked and promoted": func(w *world, s *sub, m *queue.Leased) {
+			require.Equal(w.t, 1, s.nack(failed(m, after(time.Minute))))
+			w.travel(time.Hour)
+			w.promote("s|1")
+		},
+		"dead and requeued": func(w *world, s *sub, m *queue.Leased) {
+			require.Equal(w.t, 1, s.nack(failed(m, dead)))
+			require.NoError(w.t, only(s.group.Requeue(ctx, []string{m.ID})))
+			w.promote("s|1")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, w *world) {
+				w.publishNow("1", "2", "3")
+				s := w.sub("a")
+				var m *queue.Leased
+				again := 0
+				audit := w.auditing(map[int]func(){
+					readFacts:   func() { m = held(s.claim(1))[0] },
+					walkedReady: func() { comeBack(w, s, m) },
+					askedAgain:  func() { again++ },
+				})
+				require.Equal(t, 1, again)
+				require.Empty(t, audit.Violations)
+				require.Equal(t, 3, audit.Messages)
+				require.ElementsMatch(t, []string{"1", "2", "3"}, w.ready("a"))
+			}, "a")
+		})
+	}
+}
+
+func TestMessageThatIsAckedWhileItIsLookedForIsNotLost(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2")
+		s := w.sub("a")
+		audit := w.auditing(map[int]func(){readFacts: func() { require.Equal(t, 2, s.ack(held(s.claim(9))...)) }})
+		require.Empty(t, audit.Violations)
+		require.Zero(t, audit.Unconfirmed)
+	}, "a")
+}
+
+// What moves the places of a list while it is looked through hides nothing that stays in it.
+func TestNothingIsPassedOverWhileReadyIsUsedAtBothEnds(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("%d", 0, 1500)...)
+		s := w.sub("a")
+		pages := 0
+		audit := w.auditingBy(&between{walks: func(page int) {
+			pages = page
+			w.publishNow(names(fmt.Sprint("behind ", page, ":%d"), 0, 30)...)
+			if page > 3 {
+				return
+			}
+			claimed := held(s.claim(100))
+			require.Equal(t, 60, s.ack(claimed[:60]...))
+			require.Equal(t, 40, s.release(claimed[60:]...))
+		}})
+		require.Greater(t, pages, 4)
+		require.Empty(t, audit.Violations)
+		require.Zero(t, audit.Unconfirmed)
+	}, "a")
+}
+
+// More comes back than one step may look at, so nothing is said.
+func TestWhatCannotBeToldForSureIsNotReported(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("lost")
+		w.publishNow(names("%d", 0, 1100)...)
+		require.NoError(t, w.Client.LPop(ctx, w.keys.Ready("a")).Err())
+		s := w.sub("a")
+		moved := false
+		move := func() {
+			if moved {
+				return
+			}
+			moved = true
+			for range 2 {
+				w.do(s.group.ReleaseCalls(held(s.claim(1000)))...)
+			}
+		}
+		audit := w.auditing(map[int]func(){readFacts: move})
+		require.True(t, moved)
+		require.Empty(t, audit.Violations)
+		require.Equal(t, 1, audit.Unconfirmed)
+		audit = w.auditing(nil)
+		require.Len(t, audit.Violations, 1, "when it is quiet")
+		require.NoError(t, only(w.topic.Mend(ctx, audit.Violations[0])))
+	}, "a")
+}
+
+// Mend looks again: the message that an audit found lost has come back.
+func TestMessageThatIsBackIsNotMended(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2")
+		entry := w.Client.LPop(ctx, w.keys.Ready("a")).Val() // by hand, so that it is lost
+		audit, err := w.topic.Audit(ctx)
+		require.NoError(t, err)
+		require.Len(t, audit.Violations, 1)
+		require.Equal(t, queue.FaultLost, audit.Violations[0].Fault)
+		require.NoError(t, w.Client.RPush(ctx, w.keys.Ready("a"), entry).Err())
+		w.unchanged(func() {
+			did, err := w.topic.Mend(ctx, audit.Violations[0])
+			require.NoError(t, err)
+			require.Empty(t, did)
+		})
+
+		// In front, as a release would have put it.
+		require.NoError(t, w.Client.LRem(ctx, w.keys.Ready("a"), 1, entry).Err())
+		audit, err = w.topic.Audit(ctx)
+		require.NoError(t, err)
+		require.Len(t, audit.Violations, 1)
+		require.NoError(t, w.Client.LPush(ctx, w.keys.Ready("a"), entry).Err())
+		require.NoError(t, w.Client.HIncrBy(ctx, w.keys.Stats("a"), "returned", 1).Err())
+		w.unchanged(func() {
+			did, err := w.topic.Mend(ctx, audit.Violations[0])
+			require.NoError(t, err)
+			require.Empty(t, did)
+		})
+
+		// The set of groups has changed: what was looked through is not all of it.
+		require.NoError(t, w.Client.LRem(ctx, w.keys.Ready("a"), 1, entry).Err())
+		audit, err = w.topic.Audit(ctx)
+		require.NoError(t, err)
+		w.register("b")
+		did, err := w.topic.Mend(ctx, audit.Violations[0])
+		require.NoError(t, err)
+		require.Empty(t, did)
+		audit, err = w.topic.Audit(ctx)
+		require.NoError(t, err)
+		did, err = w.topic.Mend(ctx, audit.Violations[0])
+		require.NoError(t, err)
+		require.Len(t, did, 2)
+		require.Equal(t, []string{"1"}, w.retry("b"))
+	}, "a")
+}
+
+// A topic with many messages is read in pages, and ready is looked through for all of them.
+func TestManyMessagesAreAudited(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		n := w.many()
+		w.publishNow(names("%d", 0, n)...)
+		audit, err := w.topic.Audit(ctx)
+		require.NoError(t, err)
+		require.Empty(t, audit.Violations)
+		require.Equal(t, n, audit.Messages)
+		require.NoError(t, w.Client.LTrim(ctx, w.keys.Ready("a"), 5, -6).Err())
+		audit, err = w.topic.Audit(ctx)
+		require.NoError(t, err)
+		require.Len(t, audit.Violations, 10)
+		for _, v := range audit.Violations {
+			require.Equal(t, queue.FaultRefs, v.Fault, "group b has it")
+		}
+		require.NoError(t, w.Client.LTrim(ctx, w.keys.Ready("b"), 5, -6).Err())
+		audit, err = w.topic.Audit(ctx)
+		require.NoError(t, err)
+		require.Len(t, audit.Violations, 10)
+		for _, v := range audit.Violations {
+			require.Equal(t, queue.FaultLost, v.Fault)
+			did, err := w.topic.Mend(ctx, v)
+			require.NoError(t, err)
+			require.Len(t, did, 2)
+		}
+	}, "a", "b")
+}

@@ -1,0 +1,265 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// operationMemory is how long the result of an operation is remembered, so that a repeat of it after a
+// lost reply gets the same. Clients repeat within seconds.
+const operationMemory = 2 * time.Minute
+
+// Ref names a message: by its ID, or by its delay ID while that is taken.
+type Ref struct {
+	ID      string
+	DelayID string
+}
+
+func (r Ref) args() (by, message string) {
+	if r.ID != "" {
+		return "id", r.ID
+	}
+	return "name", encodeName(r.DelayID)
+}
+
+func (r Ref) String() string {
+	if r.ID != "" {
+		return "message " + r.ID
+	}
+	return fmt.Sprintf("delay ID %q", r.DelayID)
+}
+
+// encodeName is how a delay ID is stored: without spaces and colons, which divide the options that it is
+// one of.
+func encodeName(name string) string { return url.QueryEscape(name) }
+
+func decodeName(stored string) string {
+	name, err := url.QueryUnescape(stored)
+	if err != nil {
+		return stored // not written by this program
+	}
+	return name
+}
+
+// Cancel takes back a message that waits. Errors are ErrNotFound, ErrTooLate, or Redis's.
+func (t *Topic) Cancel(ctx context.Context, ref Ref) error {
+	k := t.keys
+	operation := k.Operation(Token())
+	return t.withExisting(ctx, func(groups *Groups) error {
+		by, message := ref.args()
+		keys := []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Names(), k.Taken(), operation}
+		for _, g := range groups.Names {
+			keys = append(keys, k.Retry(g), k.Deliveries(g))
+		}
+		return t.operate(ctx, ref, &Call{script: &cancelScript, keys: keys,
+			args: []any{groups.Version, by, message, millis(operationMemory)}})
+	})
+}
+
+// Reschedule gives a message that waits another due time. Errors are ErrNotFound, ErrTooLate, ErrExists,
+// or Redis's.
+func (t *Topic) Reschedule(ctx context.Context, ref Ref, due Due) error {
+	k := t.keys
+	operation := k.Operation(Token())
+	return t.withExisting(ctx, func(groups *Groups) error {
+		by, message := ref.args()
+		keys := []string{k.Meta(), k.Messages(), k.Options(), k.Pending(), k.Names(), k.Taken(), k.Scheduler(), operation}
+		for _, g := range groups.Names {
+			keys = append(keys, k.Retry(g))
+		}
+		return t.operate(ctx, ref, &Call{script: &rescheduleScript, keys: keys,
+			args: []any{groups.Version, by, message, due.encode(), millis(operationMemory)}})
+	})
+}
+
+// operate runs a call about one message and reads its outcome.
+func (t *Topic) operate(ctx context.Context, ref Ref, call *Call) error {
+	if err := Do(ctx, t.client, call); err != nil {
+		return err
+	}
+	switch outcome := call.cmd.Val(); outcome {
+	case "ok":
+		return nil
+	case "stale":
+		return errStale
+	case "late":
+		return fmt.Errorf("%v of topic %q: %w", ref, t.Name, ErrTooLate)
+	case "missing":
+		return fmt.Errorf("%v of topic %q: %w", ref, t.Name, ErrNotFound)
+	case "exists":
+		return fmt.Errorf("%v of topic %q: %w", ref, t.Name, ErrExists)
+	default:
+		return fmt.Errorf("unexpected outcome %v", outcome)
+	}
+}
+
+// Requeue has dead messages of the group delivered again, and returns how many. At most a thousand.
+func (g *Group) Requeue(ctx context.Context, ids []string) (int, error) {
+	k := g.topic.keys
+	keys := []string{k.Groups(), k.Messages(), k.Dead(g.Name), k.Deliveries(g.Name), k.Retry(g.Name), k.Scheduler(),
+		k.Operation(Token())}
+	return g.bulk(ctx, &requeueScript, keys, []any{g.Name, millis(operationMemory)}, ids)
+}
+
+// Discard forgets dead messages of the group, and returns how many. At most a thousand.
+func (g *Group) Discard(ctx context.Context, ids []string) (int, error) {
+	k := g.topic.keys
+	keys := []string{k.Messages(), k.Options(), k.Refs(), k.Dead(g.Name), k.Deliveries(g.Name), k.Operation(Token())}
+	return g.bulk(ctx, &discardScript, keys, []any{millis(operationMemory)}, ids)
+}
+
+func (g *Group) bulk(ctx context.Context, s *script, keys []string, args []any, ids []string) (int, error) {
+	if len(ids) == 0 {
+		return 0, nil
+	}
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	call := &Call{script: s, keys: keys, args: args}
+	if err := Do(ctx, g.topic.client, call); err != nil {
+		return 0, err
+	}
+	reply, err := call.cmd.Text()
+	if err != nil {
+		return 0, err
+	}
+	if reply == "unregistered" {
+		return 0, fmt.Errorf("group %q of topic %q: %w", g.Name, g.topic.Name, ErrNotFound)
+	}
+	return strconv.Atoi(reply)
+}
+
+// Pause stops the claims of a group, or of the topic if group is "", and returns since when they are.
+func (t *Topic) Pause(ctx context.Context, group string) (since time.Time, err error) {
+	if _, err := t.existing(ctx); err != nil {
+		return time.Time{}, err
+	}
+	call := &Call{script: &pauseScript, keys: []string{t.keys.Meta(), t.keys.Groups(), t.keys.Paused()}, args: []any{group}}
+	if err := Do(ctx, t.client, call); err != nil {
+		return time.Time{}, err
+	}
+	reply, err := call.cmd.Text()
+	if err != nil {
+		return time.Time{}, err
+	}
+	if reply == "unregistered" {
+		return time.Time{}, fmt.Errorf("group %q of topic %q: %w", group, t.Name, ErrNotFound)
+	}
+	ms, err := strconv.ParseInt(reply, 10, 64)
+	return time.UnixMilli(ms), err
+}
+
+// Resume lets the claims of a group go on, or of the topic if group is "", and tells whether they were
+// stopped.
+func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) {
+	k := t.keys
+	for left := true; left; {
+		err := t.withExisting(ctx, func(groups *Groups) error {
+			keys := []string{k.Meta(), k.Paused()}
+			args := []any{groups.Version, group, budget, t.single}
+			for _, g := range groups.Names {
+				keys = append(keys, k.Resting(g), k.Ready(g), k.Waiters(g))
+				args = append(args, g)
+			}
+			call := &Call{script: &resumeScript, keys: keys, args: args}
+			if err := Do(ctx, t.client, call); err != nil {
+				return err
+			}
+			reply, err := call.cmd.Slice()
+			if err != nil {
+				return err
+			}
+			if len(reply) != 3 {
+				return errStale
+			}
+			was = was || reply[1] == int64(1)
+			left = reply[2] == int64(1)
+			return nil
+		})
+		if err != nil {
+			return was, err
+		}
+	}
+	return was, nil
+}
+
+// Erase forgets the topic and all that it holds, and returns how many keys there were; dry only counts.
+func (t *Topic) Erase(ctx context.Context, dry bool) (keys int, err error) {
+	k := t.keys
+	err = t.withExisting(ctx, func(groups *Groups) error {
+		names := []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(),
+			k.Idle(), k.Names(), k.Taken(), k.Paused()}
+		for _, g := range groups.Names {
+			names = append(names, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g),
+				k.Dead(g), k.Resting(g), k.Stats(g))
+		}
+		call := &Call{script: &eraseScript, keys: names, args: []any{groups.Version, flag(dry)}}
+		if err := Do(ctx, t.client, call); err != nil {
+			return err
+		}
+		reply, err := call.cmd.Text()
+		if err != nil {
+			return err
+		}
+		if reply == "stale" {
+			return errStale
+		}
+		keys, err = strconv.Atoi(reply)
+		return err
+	})
+	if err != nil || dry {
+		return keys, err
+	}
+	t.mu.Lock()
+	t.groups = nil
+	t.mu.Unlock()
+	if err := t.client.SRem(ctx, Registry(t.prefix), t.Name).Err(); err != nil {
+		return keys, err
+	}
+	// Somebody who used it meanwhile has made it anew, and thinks that it is in the registry.
+	if there, err := t.client.Exists(ctx, k.Meta()).Result(); err != nil || there == 0 {
+		return keys, err
+	}
+	return keys, t.enroll(ctx)
+}
+
+// flag is a condition as scripts take it.
+func flag(set bool) string {
+	if set {
+		return "1"
+	}
+	return "0"
+}
+
+// Mover publishes messages of another topic in this one.
+type Mover struct {
+	topic     *Topic
+	publisher string
+	number    uint64
+	ids       *IDs
+}
+
+// Mover returns one, for one goroutine.
+func (t *Topic) Mover() *Mover {
+	return &Mover{topic: t, publisher: Token(), ids: NewIDs()}
+}
+
+// Publish makes new messages of others, in one step. They are due now, and keep their limit of deliveries.
+func (m *Mover) Publish(ctx context.Context, from []Listed) error {
+	messages := make([]Message, len(from))
+	for i, l := range from {
+		id, err := m.ids.Next(time.Now())
+		if err != nil {
+			return err
+		}
+		messages[i] = Message{ID: id, Body: l.Body, Options: Options{MaxDeliveries: l.Options.MaxDeliveries}}
+	}
+	if len(messages) == 0 {
+		return nil
+	}
+	m.number++
+	return m.topic.Publish(ctx, m.publisher, m.number, messages)
+}

@@ -1,0 +1,374 @@
+package queue_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+)
+
+func byID(w *world, name string) queue.Ref { return queue.Ref{ID: w.id[name]} }
+
+// operate does each operation once, and leaves nothing.
+func (w *world) operate() {
+	t := w.t
+	w.fill("a")
+	w.publish(in("pending", time.Hour))
+	require.NoError(t, w.topic.Reschedule(ctx, byID(w, "pending"), queue.In(time.Minute)))
+	require.NoError(t, w.topic.Cancel(ctx, byID(w, "pending")))
+	require.NoError(t, only(w.topic.Pause(ctx, "")))
+	require.NoError(t, only(w.topic.Resume(ctx, "")))
+	require.NoError(t, only(w.topic.List(ctx, "a", queue.Dead, "", 10, 1<<20)))
+	require.NoError(t, only(w.topic.Stats(ctx)))
+	require.NoError(t, only(w.topic.Upcoming(ctx, "a", time.Time{}, time.Second, 10)))
+	require.NoError(t, only(w.topic.Find(ctx, byID(w, "dead"))))
+	require.NoError(t, only(w.topic.Group("a").Requeue(ctx, []string{w.id["dead"]})))
+	w.promote("nobody|1")
+	s := w.sub("a")
+	for _, m := range held(s.claim(9)) {
+		require.Equal(t, 1, s.nack(failed(m, dead)))
+	}
+	require.NoError(t, only(w.topic.Group("a").Discard(ctx, []string{w.id["dead"]})))
+
+	require.NoError(t, w.Client.HSet(ctx, w.keys.Leases("a"), w.id["pending"], "x:1:1").Err())
+	require.NoError(t, w.Client.HSet(ctx, w.keys.Names(), "name", w.id["pending"]).Err())
+	require.NoError(t, w.Client.Del(ctx, w.keys.Scheduler()).Err())
+	audit, err := w.topic.Audit(ctx)
+	require.NoError(t, err)
+	require.Len(t, audit.Violations, 3)
+	for _, v := range audit.Violations {
+		did, err := w.topic.Mend(ctx, v)
+		require.NoError(t, err)
+		require.NotEmpty(t, did)
+	}
+	keys, err := w.topic.Erase(ctx, false)
+	require.NoError(t, err)
+	require.Greater(t, keys, 5)
+	require.False(t, w.Client.SIsMember(ctx, queue.Registry(w.Prefix), w.topic.Name).Val())
+}
+
+func TestPendingMessageIsCancelled(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("x", time.Hour).with(queue.Options{MaxDeliveries: 3}), in("y", time.Hour))
+		require.NoError(t, w.topic.Cancel(ctx, byID(w, "x")))
+		require.Equal(t, []string{"y"}, w.pending())
+		require.Equal(t, []string{"y"}, w.stored())
+		require.ErrorIs(t, w.topic.Cancel(ctx, byID(w, "x")), queue.ErrNotFound)
+	}, "a", "b")
+}
+
+// What is due and not moved yet waits still.
+func TestOverdueMessageIsCancelledAsLongAsItIsPending(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("x", time.Millisecond))
+		w.pass(5 * time.Millisecond)
+		require.NoError(t, w.topic.Cancel(ctx, byID(w, "x")))
+		require.Empty(t, w.stored())
+	}, "a")
+}
+
+func TestMessageThatDoesNotWaitIsNotCancelled(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.fill("a")
+		for _, name := range []string{"dead", "leased", "ready"} {
+			w.unchanged(func() {
+				require.ErrorIs(t, w.topic.Cancel(ctx, byID(w, name)), queue.ErrTooLate, name)
+				require.ErrorIs(t, w.topic.Reschedule(ctx, byID(w, name), queue.In(0)), queue.ErrTooLate, name)
+			})
+		}
+		w.unchanged(func() {
+			nobody := queue.Ref{ID: "01ARZ3NDEKTSV4RRFFQ69G5FAV"}
+			require.ErrorIs(t, w.topic.Cancel(ctx, nobody), queue.ErrNotFound)
+			require.ErrorIs(t, w.topic.Reschedule(ctx, nobody, queue.In(0)), queue.ErrNotFound)
+		})
+	}, "a")
+}
+
+func TestOperationsDoNotMakeATopic(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		none := queue.NewTopic(w.Client, w.Prefix, "none")
+		w.unchanged(func() {
+			for what, err := range map[string]error{
+				"cancel":     none.Cancel(ctx, queue.Ref{ID: "x"}),
+				"reschedule": none.Reschedule(ctx, queue.Ref{ID: "x"}, queue.In(0)),
+				"pause":      only(none.Pause(ctx, "")),
+				"resume":     only(none.Resume(ctx, "")),
+				"stats":      only(none.Stats(ctx)),
+				"upcoming":   only(none.Upcoming(ctx, "a", time.Time{}, time.Second, 1)),
+				"find":       only(none.Find(ctx, queue.Ref{ID: "x"})),
+				"audit":      only(none.Audit(ctx)),
+				"erase":      only(none.Erase(ctx, false)),
+			} {
+				require.ErrorIs(t, err, queue.ErrNotFound, what)
+			}
+		})
+	}, "a")
+}
+
+// In one group it waits for a retry, in another it is in hand.
+func TestRetryIsCancelledInTheGroupsInWhichItWaits(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(now("x").with(queue.Options{MaxDeliveries: 3}))
+		for _, g := range []string{"a", "b"} {
+			s := w.sub(g)
+			s.nack(failed(held(s.claim(1))[0], after(time.Hour)))
+		}
+		c := w.sub("c")
+		claimed := held(c.claim(1))
+		require.NoError(t, w.topic.Cancel(ctx, byID(w, "x")))
+		require.Empty(t, w.retry("a"))
+		require.Empty(t, w.retry("b"))
+		require.Equal(t, []string{"x"}, w.stored())
+		require.Equal(t, 1, c.ack(claimed...))
+		require.Empty(t, w.stored())
+	}, "a", "b", "c")
+}
+
+func TestRescheduledMessageIsDueThen(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("x", time.Hour), in("y", time.Minute))
+		at := time.UnixMilli(w.now()).Add(time.Second)
+		require.NoError(t, w.topic.Reschedule(ctx, byID(w, "x"), queue.At(at)))
+		require.Equal(t, []string{"x", "y"}, w.pending())
+		require.Equal(t, float64(at.UnixMilli()), w.score(w.keys.Pending(), "x"))
+		require.Equal(t, at.UnixMilli(), w.next(), "the scheduler looks in time")
+		require.NoError(t, w.topic.Reschedule(ctx, byID(w, "x"), queue.In(2*time.Hour)))
+		require.Equal(t, []string{"y", "x"}, w.pending())
+		require.NoError(t, w.topic.Reschedule(ctx, byID(w, "x"), queue.In(0)))
+		w.promote("s|1")
+		require.Equal(t, []string{"x"}, w.ready("a"))
+		require.Equal(t, []string{"x"}, w.ready("b"))
+	}, "a", "b")
+}
+
+func TestRescheduledRetryIsDueThenInAllGroups(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		for _, g := range []string{"a", "b"} {
+			s := w.sub(g)
+			s.nack(failed(held(s.claim(1))[0], after(time.Hour)))
+		}
+		require.NoError(t, w.topic.Reschedule(ctx, byID(w, "x"), queue.In(0)))
+		w.promote("s|1")
+		require.Equal(t, []string{"x"}, w.ready("a"))
+		require.Equal(t, []string{"x"}, w.ready("b"))
+	}, "a", "b")
+}
+
+func TestRequeuedMessageIsDeliveredAnewInOrder(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3")
+		w.die("a", 3)
+		n, err := w.topic.Group("a").Requeue(ctx, []string{w.id["3"], w.id["1"], w.id["1"], "unknown"})
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+		require.Equal(t, []string{"2"}, w.dead("a"))
+		w.promote("s|1")
+		require.Equal(t, []string{"1", "3"}, w.ready("a"))
+		claimed := w.sub("a").claim(1)
+		require.Zero(t, claimed.Messages[0].Deliveries)
+		_, err = w.topic.Group("none").Requeue(ctx, []string{w.id["2"]})
+		require.ErrorIs(t, err, queue.ErrNotFound)
+	}, "a", "b")
+}
+
+func TestDiscardedMessageLeavesNothing(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(now("1").with(queue.Options{MaxDeliveries: 1}), now("2"))
+		w.die("a", 2)
+		w.die("b", 1)
+		n, err := w.topic.Group("a").Discard(ctx, []string{w.id["1"], w.id["2"], w.id["2"]})
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+		require.Equal(t, []string{"1", "2"}, w.stored(), "b needs them")
+		n, err = w.topic.Group("b").Discard(ctx, []string{w.id["1"]})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Equal(t, []string{"2"}, w.stored())
+	}, "a", "b")
+}
+
+// A repeat of a call whose answer was lost gets the answer of the first, not that there is nothing to do.
+func TestRepeatedOperationAnswersTheSame(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("1", time.Hour), in("2", time.Hour), now("3"), now("4"))
+		w.die("a", 2)
+		for name, call := range map[string]func() error{
+			"cancel":     func() error { return w.topic.Cancel(ctx, byID(w, "1")) },
+			"reschedule": func() error { return w.topic.Reschedule(ctx, byID(w, "2"), queue.In(0)) },
+			"requeue":    func() error { return only(w.topic.Group("a").Requeue(ctx, []string{w.id["3"]})) },
+			"discard":    func() error { return only(w.topic.Group("a").Discard(ctx, []string{w.id["4"]})) },
+		} {
+			r := w.record()
+			require.NoError(t, call(), name)
+			calls := r.take()
+			last := calls[len(calls)-1]
+			w.promote("s|1") // it goes on meanwhile
+			w.unchanged(func() {
+				again, err := w.Client.Do(ctx, last...).Text()
+				require.NoError(t, err)
+				require.Contains(t, []string{"ok", "1"}, again, name)
+			})
+		}
+	}, "a")
+}
+
+func TestOperationsWorkOnAFullServer(t *testing.T) {
+	w, full := fullWorld(t, "a")
+	w.publish(in("1", time.Hour), in("2", time.Hour), now("3"), now("4"))
+	w.die("a", 2)
+	full()
+	require.NoError(t, w.topic.Cancel(ctx, byID(w, "1")))
+	require.NoError(t, w.topic.Reschedule(ctx, byID(w, "2"), queue.In(time.Minute)))
+	require.NoError(t, only(w.topic.Group("a").Requeue(ctx, []string{w.id["3"]})))
+	require.NoError(t, only(w.topic.Group("a").Discard(ctx, []string{w.id["4"]})))
+	require.NoError(t, only(w.topic.Pause(ctx, "")))
+	require.NoError(t, only(w.topic.Stats(ctx)))
+	require.NoError(t, only(w.topic.Audit(ctx)))
+	require.NoError(t, only(w.topic.Resume(ctx, "")))
+	queuetest.Check(t, w.Client, w.Prefix)
+	require.NoError(t, only(w.topic.Erase(ctx, false)))
+}
+
+func TestPagesOfAStateStayRightWhileMessagesComeAndGo(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		due := time.UnixMilli(w.now()).Add(time.Hour)
+		var messages []message
+		for i := range 20 { // five share an instant
+			messages = append(messages, message{fmt.Sprintf("%02d", i), queue.At(due.Add(time.Duration(i/5) * time.Second)), queue.Options{}})
+		}
+		w.publish(messages...)
+		var got []string
+		for cursor, pages := "", 0; ; pages++ {
+			page, err := w.topic.List(ctx, "", queue.Pending, cursor, 3, 1<<20)
+			require.NoError(t, err)
+			for _, m := range page.Messages {
+				require.Equal(t, w.name[m.ID], string(m.Body))
+				got = append(got, w.name[m.ID])
+			}
+			if cursor = page.Next; cursor == "" {
+				require.Equal(t, 6, pages)
+				break
+			}
+			// The last of the page goes, and one that was before it comes back.
+			last := page.Messages[len(page.Messages)-1]
+			require.NoError(t, w.topic.Cancel(ctx, queue.Ref{ID: last.ID}))
+			require.NoError(t, w.topic.Reschedule(ctx, queue.Ref{ID: page.Messages[0].ID}, queue.At(due.Add(-time.Minute))))
+		}
+		require.Equal(t, names("%02d", 0, 20), got[:20])
+	}, "a")
+}
+
+func TestPageHasNoMoreThanItsBytes(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("%010d", 0, 10)...)
+		for state, group := range map[queue.State]string{queue.Ready: "a", queue.Dead: "b"} {
+			if state == queue.Dead {
+				w.die("b", 10)
+			}
+			var got []string
+			for cursor := ""; ; {
+				page, err := w.topic.List(ctx, group, state, cursor, 100, 35)
+				require.NoError(t, err)
+				require.LessOrEqual(t, len(page.Messages), 3)
+				for _, m := range page.Messages {
+					got = append(got, string(m.Body))
+				}
+				if cursor = page.Next; cursor == "" {
+					break
+				}
+			}
+			require.Equal(t, names("%010d", 0, 10), got)
+		}
+		_, err := w.topic.List(ctx, "a", queue.Dead, "nonsense", 1, 0)
+		require.Error(t, err)
+		_, err = w.topic.List(ctx, "a", "nowhere", "", 1, 0)
+		require.Error(t, err)
+	}, "a", "b")
+}
+
+func TestUpcomingLoadIsExact(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		from := time.UnixMilli(w.now()).Add(time.Hour)
+		for i, at := range []int{-1, 0, 0, 999, 1000, 1999, 2000, 3000} {
+			w.publish(message{strconv.Itoa(i), queue.At(from.Add(time.Duration(at) * time.Millisecond)), queue.Options{}})
+		}
+		buckets, err := w.topic.Upcoming(ctx, "a", from, time.Second, 3)
+		require.NoError(t, err)
+		var counts []int
+		for i, b := range buckets {
+			counts = append(counts, b.Pending)
+			require.Equal(t, from.Add(time.Duration(i)*time.Second).UnixMilli(), b.From.UnixMilli())
+		}
+		require.Equal(t, []int{3, 2, 1}, counts)
+	}, "a")
+}
+
+func TestStatsCountEveryState(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.fill("a")
+		w.publish(in("pending", time.Hour))
+		require.NoError(t, only(w.topic.Pause(ctx, "b")))
+		require.NoError(t, w.Client.ZAdd(ctx, w.keys.Waiters("b"), redis.Z{Score: 3e12, Member: "channel|1"}).Err())
+		stats, err := w.topic.Stats(ctx)
+		require.NoError(t, err)
+		require.Equal(t, 5, stats.Messages)
+		require.Equal(t, 1, stats.Pending)
+		require.Equal(t, int64(w.score(w.keys.Pending(), "pending")), stats.NextDue.UnixMilli())
+		require.Len(t, stats.Groups, 2)
+		a, b := stats.Groups[0], stats.Groups[1]
+		require.Equal(t, []int{1, 1, 1, 1}, []int{a.Ready, a.Unack, a.Retry, a.Dead})
+		require.Equal(t, []int{4, 0, 0, 0}, []int{b.Ready, b.Unack, b.Retry, b.Dead})
+		require.Equal(t, int64(w.score(w.keys.Retry("a"), "retried")), a.NextRetry.UnixMilli())
+		require.Equal(t, int64(w.score(w.keys.Dead("a"), "dead")), a.OldestDead.UnixMilli())
+		require.Equal(t, standard.MaxDeliveries, a.MaxDeliveries)
+		require.Equal(t, standard.Retention, a.Retention)
+		require.Equal(t, 1, a.Held)
+		require.True(t, a.Subscribed())
+		require.True(t, b.Subscribed())
+		require.True(t, a.Paused.IsZero())
+		require.False(t, b.Paused.IsZero())
+		require.GreaterOrEqual(t, b.OldestDue.UnixMilli(), w.start)
+		require.True(t, stats.Paused.IsZero())
+	}, "a", "b")
+}
+
+func TestIdleGroupIsRemovedUnlessItIsUsed(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		claimed := held(w.sub("a").claim(1))
+		require.Len(t, claimed, 1)
+		w.pass(5 * time.Millisecond)
+		removed, err := w.topic.RemoveIdle(ctx, "a", time.Millisecond)
+		require.NoError(t, err)
+		require.False(t, removed, "it holds a message")
+		removed, err = w.topic.RemoveIdle(ctx, "b", time.Hour)
+		require.NoError(t, err)
+		require.False(t, removed, "it was made a moment ago")
+		removed, err = w.topic.RemoveIdle(ctx, "b", time.Millisecond)
+		require.NoError(t, err)
+		require.True(t, removed)
+		w.empty("b")
+	}, "a", "b")
+}
+
+func TestErasedTopicLeavesNothing(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.fill("a")
+		w.publish(in("pending", time.Hour))
+		w.unchanged(func() { require.NoError(t, only(w.topic.Erase(ctx, true))) })
+		require.NoError(t, only(w.topic.Erase(ctx, false)))
+		for key := range w.dump() {
+			require.Regexp(t, `:(publisher|claim|operation):`, key, "which expires by itself")
+		}
+		require.ErrorIs(t, only(w.topic.Erase(ctx, false)), queue.ErrNotFound)
+		require.NoError(t, w.topic.Publish(ctx, "OTHER", 1, w.make(in("again", time.Hour))), "it comes into being again")
+		require.True(t, w.Client.SIsMember(ctx, queue.Registry(w.Prefix), "topic").Val())
+	}, "a")
+}

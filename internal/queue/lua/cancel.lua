@@ -1,0 +1,91 @@
+-- cancel: takes back a message that waits: in pending, or for a retry of any group.
+--
+-- KEYS  1 meta        hash: layout, groups (the version of the group set)
+--       2 messages    hash: id -> body
+--       3 options     hash: id -> options, only of messages that have any
+--       4 refs        hash: id -> groups that still need the body, only where several do
+--       5 pending     zset: id -> due ms
+--       6 names       hash: delay id -> id
+--       7 taken       zset: delay id -> ms at which it is free
+--       8 operation   string: what an earlier run of this call returned, expiring
+--       then for each group of the set:
+--         retry       zset: id -> due ms
+--         deliveries  hash: id -> "count flag delayed_for reason"
+-- ARGV  1 version     of the group set that KEYS were made from
+--       2 by          "id" or "name"
+--       3 message     its id, or its delay id as it is stored
+--       4 memory      how long the result is remembered, ms
+--
+-- A message with a delay id gives it back. A message that waits for a retry in some groups and not in
+-- others is taken from those where it waits.
+-- Returns "ok", "late" (the message is there and does not wait), "missing", or "stale" when the group set
+-- has changed; all but the first write nothing.
+-- Twice: the second run finds the result of the first remembered, and returns it.
+
+local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local names, taken, operation = KEYS[6], KEYS[7], KEYS[8]
+local version, by, id, memory = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local groups = (#KEYS - 8) / 2
+
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+local before = redis.call('GET', operation)
+if before then
+  return before
+end
+if redis.call('HGET', meta, 'groups') ~= version then
+  return 'stale'
+end
+if by == 'name' then
+  local free = tonumber(redis.call('ZSCORE', taken, id) or nil)
+  id = redis.call('HGET', names, id)
+  if not id or not free or free <= now then
+    return 'missing'
+  end
+end
+
+-- Reading every key that will be written finds a key of a wrong type before anything is.
+local own = redis.call('HGET', options, id)
+local due = tonumber(redis.call('ZSCORE', pending, id) or nil)
+local left = tonumber(redis.call('HGET', refs, id) or 1)
+local there = redis.call('HEXISTS', messages, id) == 1
+redis.call('HLEN', names)
+redis.call('ZCARD', taken)
+local waits = {}
+for g = 1, groups do
+  local retry, deliveries = KEYS[7 + g * 2], KEYS[8 + g * 2]
+  redis.call('HLEN', deliveries)
+  if redis.call('ZSCORE', retry, id) then
+    waits[#waits + 1] = g
+  end
+end
+if by == 'name' and not (due and due > now) then
+  return there and 'late' or 'missing'
+end
+if not due and #waits == 0 then
+  return there and 'late' or 'missing'
+end
+
+-- The first write is a deletion: at maxmemory a cancellation still works.
+if due then
+  redis.call('ZREM', pending, id)
+  local name = own and string.match(own, 'delay_id:(%S+)')
+  if name and redis.call('HGET', names, name) == id then
+    redis.call('HDEL', names, name)
+    redis.call('ZREM', taken, name)
+  end
+end
+for _, g in ipairs(waits) do
+  redis.call('ZREM', KEYS[7 + g * 2], id)
+  redis.call('HDEL', KEYS[8 + g * 2], id)
+end
+if due or left <= #waits then
+  redis.call('HDEL', refs, id)
+  redis.call('HDEL', messages, id)
+  redis.call('HDEL', options, id)
+else
+  redis.call('HINCRBY', refs, id, -#waits)
+end
+redis.call('SET', operation, 'ok', 'PX', memory)
+return 'ok'

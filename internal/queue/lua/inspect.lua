@@ -1,0 +1,121 @@
+-- inspect: reads all that the indexes say about some messages, at one time.
+--
+-- KEYS  1 meta        hash: layout, groups (the version of the group set)
+--       2 messages    hash: id -> body
+--       3 options     hash: id -> options, only of messages that have any
+--       4 refs        hash: id -> groups that still need the body, only where several do
+--       5 pending     zset: id -> due ms
+--       6 names       hash: delay id -> id
+--       7 taken       zset: delay id -> ms at which it is free
+--       then for each group of the set:
+--         ready       list of "id:due"
+--         unack       zset: id -> lease deadline ms
+--         leases      hash: id -> "subscription:claim:due", the lease's token
+--         retry       zset: id -> due ms
+--         dead        zset: id -> ms at which it died
+--         deliveries  hash: id -> "count flag delayed_for reason"
+--         stats       hash: what was counted so far
+-- ARGV  1 version     of the group set that KEYS were made from
+--       2 bodies      "1" to have them, else only whether they are there
+--       3 source      number of the group from whose ready list the ids are taken, or 0
+--       4 from, 5 to  indexes in that list
+--       6 marked      "1" if two marks of each group follow
+--       then the marks of each group, as an earlier call returned them: returned, last
+--       then the ids of messages, if the source is 0
+--
+-- No script looks through all of ready. But what came into it since the marks were taken is in front, if it
+-- was put back, at most as many entries as were counted in "returned"; or behind the entry that was last.
+-- Returns {"stale"} when the group set has changed, else {"ok", now, marks, then the facts of each message}:
+-- marks are for each group its number of returned, the length of ready, its last entry, and 1 if all that
+-- came since was looked at. Facts are the entry, the body or 1, options, refs, due ms, who has the delay id,
+-- until when; then for each group the score in unack, the lease, the score in retry, the score in dead, the
+-- record, and 1 if the message came into ready since. What is not there is false.
+-- Twice: it only reads.
+
+local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local names, taken = KEYS[6], KEYS[7]
+local version, bodies, source, marked = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), ARGV[6] == '1'
+local groups = (#KEYS - 7) / 7
+local id_length, most = 26, 1000
+
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+if redis.call('HGET', meta, 'groups') ~= version then
+  return {'stale'}
+end
+
+-- What came into the list of a group since its marks were taken, by id, and whether that is all.
+local function came(ready, stats, returned, last)
+  local ids = {}
+  local length = redis.call('LLEN', ready)
+  local front = tonumber(redis.call('HGET', stats, 'returned') or 0) - tonumber(returned)
+  if front < 0 or front > most then
+    return ids, false
+  end
+  if front > 0 then
+    for _, entry in ipairs(redis.call('LRANGE', ready, 0, front - 1)) do
+      ids[string.sub(entry, 1, id_length)] = true
+    end
+  end
+  local tail = redis.call('LRANGE', ready, -most, -1)
+  for i = #tail, 1, -1 do
+    if tail[i] == last then
+      return ids, true
+    end
+    ids[string.sub(tail[i], 1, id_length)] = true
+  end
+  return ids, length <= most
+end
+
+local marks, recent = {}, {}
+for g = 1, groups do
+  local ready, stats = KEYS[1 + g * 7], KEYS[7 + g * 7]
+  local sure = true
+  recent[g] = {}
+  if marked then
+    recent[g], sure = came(ready, stats, ARGV[5 + g * 2], ARGV[6 + g * 2])
+  end
+  marks[g] = {
+    redis.call('HGET', stats, 'returned') or '0', redis.call('LLEN', ready),
+    redis.call('LRANGE', ready, -1, -1)[1] or '', sure and 1 or 0,
+  }
+end
+
+local entries = {}
+if source > 0 then
+  entries = redis.call('LRANGE', KEYS[1 + source * 7], ARGV[4], ARGV[5])
+else
+  for i = marked and 7 + groups * 2 or 7, #ARGV do
+    entries[#entries + 1] = ARGV[i]
+  end
+end
+local reply = {'ok', string.format('%d', now), marks}
+for _, entry in ipairs(entries) do
+  local id = string.sub(entry, 1, id_length)
+  local own = redis.call('HGET', options, id)
+  local body
+  if bodies then
+    body = redis.call('HGET', messages, id)
+  else
+    body = redis.call('HEXISTS', messages, id) == 1
+  end
+  local name = own and string.match(own, 'delay_id:(%S+)')
+  local facts = {
+    entry, body, own, redis.call('HGET', refs, id), redis.call('ZSCORE', pending, id),
+    name and redis.call('HGET', names, name), name and redis.call('ZSCORE', taken, name),
+  }
+  if not name then
+    facts[6], facts[7] = false, false
+  end
+  for g = 1, groups do
+    facts[2 + g * 6] = redis.call('ZSCORE', KEYS[2 + g * 7], id)
+    facts[3 + g * 6] = redis.call('HGET', KEYS[3 + g * 7], id)
+    facts[4 + g * 6] = redis.call('ZSCORE', KEYS[4 + g * 7], id)
+    facts[5 + g * 6] = redis.call('ZSCORE', KEYS[5 + g * 7], id)
+    facts[6 + g * 6] = redis.call('HGET', KEYS[6 + g * 7], id)
+    facts[7 + g * 6] = recent[g][id] or false
+  end
+  reply[#reply + 1] = facts
+end
+return reply

@@ -1,0 +1,214 @@
+-- mend: puts right what the indexes say about one message, where that is safe.
+--
+-- KEYS  1 meta        hash: layout, groups (the version of the group set)
+--       2 messages    hash: id -> body
+--       3 options     hash: id -> options, only of messages that have any
+--       4 refs        hash: id -> groups that still need the body, only where several do
+--       5 pending     zset: id -> due ms
+--       6 names       hash: delay id -> id
+--       7 taken       zset: delay id -> ms at which it is free
+--       then for each group of the set:
+--         ready       list of "id:due"
+--         unack       zset: id -> lease deadline ms
+--         leases      hash: id -> "subscription:claim:due", the lease's token
+--         retry       zset: id -> due ms
+--         dead        zset: id -> ms at which it died
+--         deliveries  hash: id -> "count flag delayed_for reason"
+--         stats       hash: what was counted so far
+--       and last
+--         scheduler   hash: next, holder, standby, until
+-- ARGV  1 version    of the group set that KEYS were made from
+--       2 id         of the message
+--       3 looked     "1": the caller has looked through ready and not found it there in the groups that have
+--                    a "1" below
+--       then for each group: "1" or "0", and its marks from before that look: returned, last
+--
+-- A message without a body is forgotten. One whose lease is not told whole is made due again. So is one that
+-- is in no state at all: in all groups, some of which may have had it. One that is in two states of a group
+-- keeps the one in which it is not forgotten. All is looked at again here, so that what is right by now stays
+-- as it is.
+-- Returns {"stale"} when the group set has changed, else {"ok", then what was done, a line for each group}.
+-- Twice: the second run finds mended what the first mended.
+
+local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local names, taken = KEYS[6], KEYS[7]
+local groups = (#KEYS - 8) / 7
+local scheduler = KEYS[#KEYS]
+local version, id, looked = ARGV[1], ARGV[2], ARGV[3] == '1'
+local id_length, most = 26, 1000
+
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local score = string.format('%d', now)
+
+-- Has the topic's scheduler look no later than at event; the standby a second after.
+local function schedule(event)
+  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
+  if s[1] and tonumber(s[1]) <= event then return end
+  redis.call('HSET', scheduler, 'next', string.format('%d', event))
+  local wait = event - now
+  for i = 2, 3 do
+    if s[i] then
+      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
+      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%d', wait))
+    end
+    wait = wait + 1000
+  end
+end
+
+-- What came into the list of a group since its marks were taken, by id, and whether that is all.
+local function came(ready, stats, returned, last)
+  local ids = {}
+  local length = redis.call('LLEN', ready)
+  local front = tonumber(redis.call('HGET', stats, 'returned') or 0) - tonumber(returned)
+  if front < 0 or front > most then
+    return ids, false
+  end
+  if front > 0 then
+    for _, entry in ipairs(redis.call('LRANGE', ready, 0, front - 1)) do
+      ids[string.sub(entry, 1, id_length)] = true
+    end
+  end
+  local tail = redis.call('LRANGE', ready, -most, -1)
+  for i = #tail, 1, -1 do
+    if tail[i] == last then
+      return ids, true
+    end
+    ids[string.sub(tail[i], 1, id_length)] = true
+  end
+  return ids, length <= most
+end
+
+if redis.call('HGET', meta, 'groups') ~= version then
+  return {'stale'}
+end
+local reply = {'ok'}
+local function did(what)
+  reply[#reply + 1] = what
+end
+
+-- Reading every key that will be written finds a key of a wrong type before anything is.
+redis.call('HLEN', scheduler)
+redis.call('HLEN', names)
+redis.call('ZCARD', taken)
+local body = redis.call('HEXISTS', messages, id) == 1
+local own, counted = redis.call('HGET', options, id), redis.call('HGET', refs, id)
+local due = tonumber(redis.call('ZSCORE', pending, id) or nil)
+local facts, found = {}, not looked
+for g = 1, groups do
+  local absent = false -- from ready, for sure
+  if looked and ARGV[1 + g * 3] == '1' then
+    local ids, sure = came(KEYS[1 + g * 7], KEYS[7 + g * 7], ARGV[2 + g * 3], ARGV[3 + g * 3])
+    absent = sure and not ids[id]
+  end
+  local record = redis.call('HGET', KEYS[6 + g * 7], id)
+  facts[g] = {
+    unack = redis.call('ZSCORE', KEYS[2 + g * 7], id), lease = redis.call('HGET', KEYS[3 + g * 7], id),
+    retry = redis.call('ZSCORE', KEYS[4 + g * 7], id), dead = redis.call('ZSCORE', KEYS[5 + g * 7], id),
+  }
+  facts[g].record, facts[g].absent = record, absent
+  found = found or facts[g].unack or facts[g].retry or facts[g].dead or not absent
+end
+local name = own and string.match(own, 'delay_id:(%S+)')
+
+redis.call('HDEL', scheduler, '') -- a deletion, of nothing: at maxmemory it still works
+if not body then
+  if redis.call('ZREM', pending, id) == 1 then
+    did('forgot it in pending, for it had no body')
+  end
+  if redis.call('HDEL', refs, id) + redis.call('HDEL', options, id) > 0 then
+    did('forgot its refs and options, for it had no body')
+  end
+  if name and redis.call('HGET', names, name) == id then
+    redis.call('HDEL', names, name)
+    redis.call('ZREM', taken, name)
+  end
+  for g = 1, groups do
+    local gone = redis.call('ZREM', KEYS[2 + g * 7], id) + redis.call('HDEL', KEYS[3 + g * 7], id)
+      + redis.call('ZREM', KEYS[4 + g * 7], id) + redis.call('ZREM', KEYS[5 + g * 7], id)
+      + redis.call('HDEL', KEYS[6 + g * 7], id)
+    if gone > 0 then
+      did('forgot it in group ' .. g .. ', for it had no body')
+    end
+  end
+  return reply
+end
+
+for g = 1, groups do
+  local f = facts[g]
+  local unack, leases, retry, dead = KEYS[2 + g * 7], KEYS[3 + g * 7], KEYS[4 + g * 7], KEYS[5 + g * 7]
+  if f.lease and not f.unack then
+    redis.call('HDEL', leases, id)
+    did('took away the lease that had no deadline in group ' .. g)
+  end
+  if f.unack and not f.lease then
+    redis.call('ZREM', unack, id)
+    f.unack = false
+    if not f.retry and not f.dead then
+      redis.call('ZADD', retry, score, id)
+      schedule(now)
+      f.retry = score
+    end
+    did('made it due again, for it had a deadline and no lease in group ' .. g)
+  end
+  if f.unack and (f.retry or f.dead) then
+    redis.call('ZREM', retry, id)
+    redis.call('ZREM', dead, id)
+    f.retry, f.dead = false, false
+    did('took it from retry and dead, for it is leased in group ' .. g)
+  end
+  if f.retry and f.dead then
+    redis.call('ZREM', dead, id)
+    f.dead = false
+    did('took it from dead, for it waits for a retry in group ' .. g)
+  end
+  if (f.retry or f.dead) and not f.record then
+    redis.call('HSET', KEYS[6 + g * 7], id, f.dead and '0 - - not known' or '0 r -')
+    did('gave it a record of deliveries in group ' .. g)
+  end
+  if f.record and f.absent and not (f.unack or f.retry or f.dead) then
+    redis.call('HDEL', KEYS[6 + g * 7], id)
+    did('forgot its record of deliveries in group ' .. g .. ', which does not have it')
+  end
+end
+
+if due and due > now and name then
+  local owner, free = redis.call('HGET', names, name), redis.call('ZSCORE', taken, name)
+  if not owner or (owner == id and not free) then
+    local window = tonumber(string.match(own, 'window:(%d+)') or 0)
+    redis.call('HSET', names, name, id)
+    redis.call('ZADD', taken, string.format('%d', due + window), name)
+    did('gave its delay id back to it')
+  end
+end
+
+if not due and not found then
+  if groups == 0 then
+    redis.call('ZADD', pending, score, id)
+    did('put it into pending, for it was in no state')
+  end
+  for g = 1, groups do
+    redis.call('ZADD', KEYS[4 + g * 7], score, id)
+    redis.call('HSET', KEYS[6 + g * 7], id, '0 r -')
+    did('made it due again, for it was in no state of group ' .. g)
+  end
+  if groups > 1 then
+    redis.call('HSET', refs, id, groups)
+  end
+  if groups > 0 then
+    schedule(now)
+  end
+elseif counted and not due then
+  -- Fewer than hold it would have the body forgotten before its time.
+  local holders = 0
+  for g = 1, groups do
+    if facts[g].unack or facts[g].retry or facts[g].dead then
+      holders = holders + 1
+    end
+  end
+  if tonumber(counted) < holders then
+    redis.call('HSET', refs, id, holders)
+    did('set refs to the ' .. holders .. ' groups that hold it')
+  end
+end
+return reply

@@ -1,0 +1,72 @@
+-- page: reads some messages of one state, from a place on.
+--
+-- KEYS  1 state       zset of pending, unack, retry or dead: id -> score; or list of ready: "id:due"
+--       2 messages    hash: id -> body
+--       3 options     hash: id -> options, only of messages that have any
+--       4 deliveries  hash of the group: id -> "count flag delayed_for reason"; of pending: none, options again
+-- ARGV  1 kind        "zset" or "list"
+--       2 score       of the last message of the page before, as it was returned; "": from the beginning.
+--                     Of a list: how many entries to pass over.
+--       3 id          of that message
+--       4 limit       messages at most (at most 1000)
+--       5 bytes       of bodies at most, the first message excepted; "": without bodies
+--
+-- A page of a zset begins after the score and the id, whether that message is still there or not, so pages
+-- stay right while messages come and go. A page of a list begins at an index, so that they may not.
+-- Returns {more, then id, score, body, options, record for each message}: more is 1 if there may be others.
+-- Twice: it only reads.
+
+local state, messages, options, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local kind, score, id, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local bytes = tonumber(ARGV[5])
+local id_length = 26
+
+-- The rank of the first member that comes after the score and the id.
+local function after()
+  local low = redis.call('ZCOUNT', state, '-inf', '(' .. score)
+  local high = low + redis.call('ZCOUNT', state, score, score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if redis.call('ZRANGE', state, middle, middle)[1] <= id then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+local ids, scores = {}, {}
+if kind == 'list' then
+  local from = tonumber(score) or 0
+  for i, entry in ipairs(redis.call('LRANGE', state, from, from + limit - 1)) do
+    ids[i], scores[i] = string.sub(entry, 1, id_length), string.sub(entry, id_length + 2)
+  end
+else
+  local from = score == '' and 0 or after()
+  local found = redis.call('ZRANGE', state, from, from + limit - 1, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    ids[#ids + 1], scores[#scores + 1] = found[i], found[i + 1]
+  end
+end
+local reply, size = {#ids == limit and 1 or 0}, 0
+for from = 1, #ids, 32 do
+  local upto = math.min(from + 31, #ids)
+  local bodies = bytes and redis.call('HMGET', messages, unpack(ids, from, upto)) or {}
+  local own = redis.call('HMGET', options, unpack(ids, from, upto))
+  local records = redis.call('HMGET', deliveries, unpack(ids, from, upto))
+  for i = 1, upto - from + 1 do
+    local body = bodies[i] or ''
+    if bytes and size > 0 and size + #body > bytes then
+      reply[1] = 1
+      return reply
+    end
+    size = size + #body
+    reply[#reply + 1] = ids[from + i - 1]
+    reply[#reply + 1] = scores[from + i - 1]
+    reply[#reply + 1] = body
+    reply[#reply + 1] = own[i] or ''
+    reply[#reply + 1] = records[i] or ''
+  end
+end
+return reply

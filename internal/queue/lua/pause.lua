@@ -1,0 +1,30 @@
+-- pause: stops the claims of a topic, or of one of its groups.
+--
+-- KEYS  1 meta    hash: layout, groups (the version of the group set)
+--       2 groups  hash: group -> options
+--       3 paused  hash: group, or "" for the topic -> ms since when
+-- ARGV  1 group   or "" for the topic
+--
+-- Returns since when it is paused, in ms as text, or "unregistered" if the group does not exist.
+-- Twice: the second run finds it paused, and returns since when.
+
+local meta, groups, paused = KEYS[1], KEYS[2], KEYS[3]
+local group = ARGV[1]
+
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+redis.call('HLEN', meta)
+redis.call('HLEN', groups)
+if group ~= '' and redis.call('HEXISTS', groups, group) == 0 then
+  return 'unregistered'
+end
+local since = redis.call('HGET', paused, group)
+if since then
+  return since
+end
+since = string.format('%d', now)
+-- The first write is a deletion, of nothing: at maxmemory it still works.
+redis.call('HDEL', meta, '')
+redis.call('HSET', paused, group, since)
+return since

@@ -1,0 +1,75 @@
+-- resume: lets the claims of a topic, or of one of its groups, go on, and wakes those that rest.
+--
+-- KEYS  1 meta      hash: layout, groups (the version of the group set)
+--       2 paused    hash: group, or "" for the topic -> ms since when
+--       then for each group of the set:
+--         resting   zset: address of a subscription whose claim was stopped -> deadline ms
+--         ready     list of "id:due"
+--         waiters   zset: address of an idle subscription -> deadline ms
+-- ARGV  1 version   of the group set that KEYS were made from
+--       2 group     or "" for the topic
+--       3 budget    subscriptions to wake at most
+--       4 single    "1" if PUBLISH counts every receiver (not on a cluster)
+--       then the name of each group
+--
+-- Groups that are still paused, for themselves or with the topic, are left to rest.
+-- Returns {"stale"} when the group set has changed, else {"ok", was paused, left}: left is 1 if more rest.
+-- Twice: the second run finds it not paused, and wakes those that still rest.
+
+local meta, paused = KEYS[1], KEYS[2]
+local version, group, budget, single = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+local groups = (#KEYS - 2) / 3
+
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+-- Wakes up to n idle subscriptions of a group, passing over those that are gone.
+local function wake(waiters, n)
+  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
+  while n > 0 do
+    local popped = redis.call('ZPOPMIN', waiters, n)
+    n = 0
+    for i = 1, #popped, 2 do
+      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
+      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
+        n = n + 1
+      end
+    end
+  end
+end
+
+if redis.call('HGET', meta, 'groups') ~= version then
+  return {'stale'}
+end
+
+-- Reading every key that will be written finds a key of a wrong type before anything is.
+redis.call('HLEN', paused)
+for g = 1, groups do
+  redis.call('ZCARD', KEYS[g * 3])
+  redis.call('LLEN', KEYS[1 + g * 3])
+  redis.call('ZCARD', KEYS[2 + g * 3])
+end
+
+local was, left = redis.call('HDEL', paused, group), 0
+if redis.call('HEXISTS', paused, '') == 1 then
+  return {'ok', was, 0}
+end
+for g = 1, groups do
+  local resting, ready, waiters = KEYS[g * 3], KEYS[1 + g * 3], KEYS[2 + g * 3]
+  if redis.call('HEXISTS', paused, ARGV[4 + g]) == 0 then
+    local popped = budget > 0 and redis.call('ZPOPMIN', resting, budget) or {}
+    for i = 1, #popped, 2 do
+      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
+      redis.pcall('PUBLISH', channel, receiver)
+    end
+    budget = budget - #popped / 2
+    if redis.call('ZCARD', resting) > 0 then
+      left = 1
+    end
+    local waiting = redis.call('LLEN', ready)
+    if was == 1 and waiting > 0 then
+      wake(waiters, math.min(waiting, 64))
+    end
+  end
+end
+return {'ok', was, left}

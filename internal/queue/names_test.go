@@ -1,0 +1,188 @@
+package queue_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// under gives a message a delay ID.
+func under(m message, id string, mode queue.Mode, window time.Duration) message {
+	m.options.DelayID, m.options.Mode, m.options.Window = id, mode, window
+	return m
+}
+
+func (w *world) tryPublish(messages ...message) error {
+	w.t.Helper()
+	w.calls++
+	return w.topic.Publish(ctx, "PUBLISHER", w.calls, w.make(messages...))
+}
+
+func TestMessageTakesThePlaceOfTheOneThatWaits(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(under(in("1", time.Hour), "x", queue.Replace, 0), in("other", time.Hour))
+		w.publish(under(in("2", 2*time.Hour), "x", queue.Replace, 0))
+		require.Equal(t, []string{"other", "2"}, w.pending())
+		require.Equal(t, []string{"2", "other"}, w.stored())
+		require.Len(t, w.Client.HKeys(ctx, w.keys.Options()).Val(), 1)
+		require.NoError(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "x"}))
+		require.Equal(t, []string{"other"}, w.pending())
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Names(), w.keys.Taken()).Val(), "it is free again")
+		require.ErrorIs(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "x"}), queue.ErrNotFound)
+	}, "a")
+}
+
+// Without a delay it is delivered now, and nothing waits under the ID any more.
+func TestMessageThatIsDueNowTakesThePlaceOfTheOneThatWaits(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(under(in("1", time.Hour), "x", queue.Replace, 0))
+		w.publish(under(now("2"), "x", queue.Replace, 0))
+		require.Empty(t, w.pending())
+		require.Equal(t, []string{"2"}, w.ready("a"))
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Names(), w.keys.Taken()).Val())
+	}, "a")
+}
+
+func TestMessageIsNotTakenInWhileAnotherWaits(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(under(in("1", time.Hour), "x", queue.Keep, 0))
+		w.publish(now("before"), under(in("2", time.Minute), "x", queue.Keep, 0), in("after", time.Minute))
+		require.Equal(t, []string{"after", "1"}, w.pending())
+		require.Equal(t, []string{"before"}, w.ready("a"))
+		require.Equal(t, []string{"1", "after", "before"}, w.stored())
+		w.unchanged(func() {
+			require.ErrorIs(t, w.tryPublish(in("3", time.Minute), under(now("4"), "x", queue.Reject, 0)), queue.ErrExists)
+		})
+		w.publish(under(in("5", time.Minute), "y", queue.Reject, 0))
+	}, "a")
+}
+
+func TestMessagesOfOneCallAreTakenInOneAfterTheOther(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(under(in("1", time.Hour), "x", queue.Replace, 0), in("2", time.Hour), under(in("3", time.Hour), "x", queue.Replace, 0),
+			under(in("4", time.Minute), "x", queue.Keep, 0), under(now("5"), "y", queue.Keep, 0), under(in("6", time.Hour), "y", queue.Keep, 0))
+		require.Equal(t, []string{"2", "3", "6"}, w.pending())
+		require.Equal(t, []string{"5"}, w.ready("a"))
+		w.unchanged(func() {
+			require.ErrorIs(t, w.tryPublish(under(in("7", time.Hour), "z", queue.Reject, 0), under(in("8", time.Hour), "z", queue.Reject, 0)), queue.ErrExists)
+		})
+	}, "a")
+}
+
+// By the server's time against the due time, whether the message was moved or not.
+func TestDelayIDIsFreeAsSoonAsTheMessageIsDue(t *testing.T) {
+	for _, promoted := range []bool{false, true} {
+		both(t, func(t *testing.T, w *world) {
+			w.publish(under(in("1", time.Minute), "x", queue.Reject, 0))
+			w.travel(time.Minute - time.Second)
+			require.ErrorIs(t, w.tryPublish(under(in("2", time.Minute), "x", queue.Reject, 0)), queue.ErrExists)
+			w.travel(time.Second)
+			if promoted {
+				w.promote("s|1")
+				require.Zero(t, w.Client.Exists(ctx, w.keys.Names(), w.keys.Taken()).Val())
+			}
+			require.ErrorIs(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "x"}), queue.ErrNotFound)
+			w.publish(under(in("3", time.Minute), "x", queue.Reject, 0))
+			w.promote("s|1")
+			require.Equal(t, []string{"1"}, w.ready("a"))
+			require.Equal(t, []string{"3"}, w.pending())
+			require.ErrorIs(t, w.tryPublish(under(in("4", time.Minute), "x", queue.Reject, 0)), queue.ErrExists)
+		}, "a")
+	}
+}
+
+func TestDelayIDStaysTakenForItsWindow(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(under(now("1"), "x", queue.Keep, time.Hour))
+		s := w.sub("a")
+		require.Equal(t, 1, s.ack(held(s.claim(9))...))
+		w.publish(under(now("2"), "x", queue.Keep, time.Hour))
+		require.Empty(t, w.stored(), "kept out")
+		require.ErrorIs(t, w.tryPublish(under(now("3"), "x", queue.Reject, time.Hour)), queue.ErrExists)
+		require.ErrorIs(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "x"}), queue.ErrNotFound)
+		require.Positive(t, w.next(), "the scheduler forgets it")
+		w.publish(under(now("4"), "x", queue.Replace, 0))
+		require.Equal(t, []string{"4"}, w.ready("a"), "what is due is not replaced, only its ID taken over")
+
+		w.publish(under(now("5"), "y", queue.Keep, time.Hour))
+		require.ErrorIs(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "y"}), queue.ErrTooLate)
+		w.travel(time.Hour)
+		w.publish(under(now("6"), "y", queue.Keep, 0))
+		require.Equal(t, []string{"4", "5", "6"}, w.ready("a"))
+		w.promote("s|1")
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Names(), w.keys.Taken()).Val(), "forgotten")
+	}, "a")
+}
+
+func TestRescheduledMessageKeepsItsDelayID(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(under(in("1", time.Minute), "x", queue.Reject, time.Minute))
+		require.NoError(t, w.topic.Reschedule(ctx, queue.Ref{DelayID: "x"}, queue.In(time.Hour)))
+		w.travel(50 * time.Minute)
+		require.ErrorIs(t, w.tryPublish(under(in("2", time.Minute), "x", queue.Reject, 0)), queue.ErrExists)
+		require.NoError(t, w.topic.Reschedule(ctx, queue.Ref{DelayID: "x"}, queue.In(0)))
+		require.ErrorIs(t, w.topic.Reschedule(ctx, queue.Ref{DelayID: "x"}, queue.In(time.Hour)), queue.ErrTooLate, "it is due")
+		require.ErrorIs(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "x"}), queue.ErrTooLate)
+		require.ErrorIs(t, w.tryPublish(under(in("3", time.Minute), "x", queue.Reject, 0)), queue.ErrExists, "its window")
+		w.travel(time.Minute)
+		w.publish(under(in("4", time.Hour), "x", queue.Reject, 0))
+
+		// The first is still in pending, and another has its ID.
+		w.unchanged(func() {
+			require.ErrorIs(t, w.topic.Reschedule(ctx, byID(w, "1"), queue.In(time.Hour)), queue.ErrExists)
+		})
+		require.NoError(t, w.topic.Cancel(ctx, byID(w, "1")))
+		require.Equal(t, []string{"4"}, w.pending())
+		require.ErrorIs(t, w.tryPublish(under(in("5", time.Minute), "x", queue.Reject, 0)), queue.ErrExists, "4 has it")
+	})
+}
+
+func TestDelayIDMayBeAnyText(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		for _, id := range []string{"order 1", "a:b", "max_deliveries:1", "\x00\xff\n", "%", "späte%20", "+"} {
+			w.publish(under(in(id, time.Hour), id, queue.Reject, 0).with(queue.Options{DelayID: id, MaxDeliveries: 7, Mode: queue.Reject}))
+			require.ErrorIs(t, w.tryPublish(under(in("again", time.Hour), id, queue.Reject, 0)), queue.ErrExists)
+			found, err := w.topic.Find(ctx, queue.Ref{DelayID: id})
+			require.NoError(t, err)
+			require.Equal(t, queue.Options{DelayID: id, MaxDeliveries: 7, Mode: queue.Reject}, found.Options)
+			require.Equal(t, w.id[id], found.ID)
+			require.NoError(t, w.topic.Cancel(ctx, queue.Ref{DelayID: id}))
+		}
+		require.Empty(t, w.stored())
+	}, "a")
+}
+
+func TestFullTopicTakesNoMore(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		publish := func(messages ...message) error {
+			w.calls++
+			return w.topic.PublishWithin(ctx, "PUBLISHER", w.calls, w.make(messages...), 3)
+		}
+		require.NoError(t, publish(now("1"), under(in("2", time.Hour), "x", queue.Replace, 0)))
+		w.unchanged(func() { require.ErrorIs(t, publish(now("3"), in("4", time.Hour)), queue.ErrTopicFull) })
+		require.NoError(t, publish(now("3")))
+		require.NoError(t, publish(under(in("5", time.Hour), "x", queue.Replace, 0)), "it replaces one")
+		require.NoError(t, publish(under(in("6", time.Hour), "x", queue.Keep, 0)), "it is not taken in")
+		w.unchanged(func() { require.ErrorIs(t, publish(now("7")), queue.ErrTopicFull) })
+
+		s := w.sub("a")
+		claimed := held(s.claim(2))
+		w.unchanged(func() { require.ErrorIs(t, publish(now("7")), queue.ErrTopicFull) })
+		b := w.sub("b")
+		require.Equal(t, 2, b.ack(held(b.claim(2))...))
+		require.NoError(t, publish(now("7")), "what is in hand does not wait")
+		require.Equal(t, 2, s.nack(failed(claimed[0], after(time.Hour)), failed(claimed[1])))
+		w.unchanged(func() { require.ErrorIs(t, publish(now("8")), queue.ErrTopicFull) })
+	}, "a", "b")
+}
+
+func TestRepeatedPublishWithDelayIDsChangesNothing(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		messages := w.make(under(in("1", time.Hour), "x", queue.Reject, 0), under(in("2", time.Hour), "y", queue.Keep, 0))
+		require.NoError(t, w.topic.Publish(ctx, "P", 1, messages))
+		w.unchanged(func() { require.NoError(t, w.topic.Publish(ctx, "P", 1, messages)) })
+	}, "a")
+}

@@ -1,0 +1,63 @@
+package queue
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Mode says what a message does whose delay ID is another's.
+type Mode string
+
+const (
+	Replace Mode = ""       // it takes the place of the one that waits
+	Keep    Mode = "keep"   // it is not taken in
+	Reject  Mode = "reject" // the whole call is refused
+)
+
+// Options are a message's own settings, stored apart from its body where scripts can read them.
+type Options struct {
+	MaxDeliveries int // 0: the group's; negative: no limit
+
+	DelayID string        // names the message while it waits; "": nothing does
+	Window  time.Duration // how long the delay ID stays taken after the message is due
+	Mode    Mode
+}
+
+// encode writes them as scripts read them: names and values without spaces or further colons.
+func (o Options) encode() string {
+	var parts []string
+	add := func(name, value string) { parts = append(parts, name+":"+value) }
+	if o.MaxDeliveries != 0 {
+		add("max_deliveries", strconv.Itoa(max(o.MaxDeliveries, -1)))
+	}
+	if o.DelayID != "" {
+		add("delay_id", encodeName(o.DelayID))
+		if o.Window > 0 {
+			add("window", millis(o.Window))
+		}
+		if o.Mode != Replace {
+			add("mode", string(o.Mode))
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// parseOptions reads what encode has written.
+func parseOptions(text string) (o Options) {
+	for _, part := range strings.Fields(text) {
+		name, value, _ := strings.Cut(part, ":")
+		n, _ := strconv.ParseInt(value, 10, 64)
+		switch name {
+		case "max_deliveries":
+			o.MaxDeliveries = int(n)
+		case "delay_id":
+			o.DelayID = decodeName(value)
+		case "window":
+			o.Window = time.Duration(n) * time.Millisecond
+		case "mode":
+			o.Mode = Mode(value)
+		}
+	}
+	return o
+}

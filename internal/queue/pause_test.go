@@ -1,0 +1,125 @@
+package queue_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+func TestPausedGroupGetsNothingAndRests(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		inbox.wait("a", "1")
+		since, err := w.topic.Pause(ctx, "a")
+		require.NoError(t, err)
+		again, err := w.topic.Pause(ctx, "a")
+		require.NoError(t, err)
+		require.Equal(t, since, again)
+		w.publishNow("x", "y")
+		require.Equal(t, []string{"1"}, inbox.received(), "it was waiting before")
+
+		a, b := w.sub("a"), w.sub("b")
+		claimed := a.claim(9, idle(9, inbox.channel+"|2"))
+		require.Empty(t, claimed.Messages)
+		require.True(t, claimed.Waits)
+		require.False(t, claimed.More)
+		require.Equal(t, []string{"x", "y"}, bodies(b.claim(9)))
+		w.publishNow("z")
+		require.Empty(t, inbox.received(), "publishing wakes nobody")
+
+		was, err := w.topic.Resume(ctx, "a")
+		require.NoError(t, err)
+		require.True(t, was)
+		require.Equal(t, []string{"2"}, inbox.received())
+		require.Equal(t, []string{"x", "y", "z"}, bodies(a.claim(9)))
+		was, err = w.topic.Resume(ctx, "a")
+		require.NoError(t, err)
+		require.False(t, was)
+		_, err = w.topic.Pause(ctx, "unknown")
+		require.ErrorIs(t, err, queue.ErrNotFound)
+	}, "a", "b")
+}
+
+func TestGroupOfAPausedTopicRestsUntilBothGoOn(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		require.NoError(t, only(w.topic.Pause(ctx, "")))
+		require.NoError(t, only(w.topic.Pause(ctx, "a")))
+		w.publishNow("x")
+		a, b := w.sub("a"), w.sub("b")
+		a.claim(1, idle(1, inbox.channel+"|a"))
+		b.claim(1, idle(1, inbox.channel+"|b"))
+		require.NoError(t, only(w.topic.Resume(ctx, "")))
+		require.Equal(t, []string{"b"}, inbox.received())
+		require.Empty(t, a.claim(1).Messages)
+		require.Len(t, b.claim(1).Messages, 1)
+		require.NoError(t, only(w.topic.Pause(ctx, "")))
+		require.NoError(t, only(w.topic.Resume(ctx, "a")))
+		require.Empty(t, inbox.received())
+		require.NoError(t, only(w.topic.Resume(ctx, "")))
+		require.Equal(t, []string{"a"}, inbox.received())
+		require.Len(t, a.claim(1).Messages, 1)
+	}, "a", "b")
+}
+
+func TestPauseStopsNothingButClaims(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3", "4")
+		s := w.sub("a")
+		query := s.query(4)
+		claimed := held(s.ask(query))
+		require.NoError(t, only(w.topic.Pause(ctx, "")))
+		again := s.ask(query)
+		require.Len(t, again.Messages, 4, "a repeat brings what was claimed before")
+		require.Equal(t, 1, s.ack(claimed[0]))
+		require.Equal(t, 1, s.release(claimed[1]))
+		require.Equal(t, 1, s.nack(failed(claimed[2], after(time.Minute))))
+		w.do(s.group.ExtendCalls(claimed[3:], time.Minute)...)
+		w.publish(in("5", time.Minute))
+		w.travel(2 * time.Minute)
+		require.True(t, w.promote("s|1").Expired)
+		require.False(t, w.expire())
+		require.Equal(t, []string{"4", "2", "3", "5"}, w.ready("a"))
+	}, "a")
+}
+
+// All are woken, in chunks, and none is left.
+func TestResumeWakesAllThatRest(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		require.NoError(t, only(w.topic.Pause(ctx, "")))
+		inbox := w.inbox()
+		want := names("%d", 0, 1200)
+		for _, name := range want {
+			w.sub("a").claim(1, idle(1, inbox.channel+"|"+name))
+		}
+		require.NoError(t, only(w.topic.Resume(ctx, "")))
+		woken := inbox.received()
+		if w.Mini == nil { // the embedded server loses one now and then of so many at once
+			require.ElementsMatch(t, want, woken)
+		}
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Resting("a"), w.keys.Paused()).Val())
+	}, "a")
+}
+
+func TestWhatSubscriptionsTellIsAddedUp(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x", "y")
+		s := w.sub("a")
+		query := s.query(1, counting)
+		s.ask(query)
+		s.ask(query) // a repeat
+		require.NoError(t, only(w.topic.Pause(ctx, "a")))
+		claimed := s.claim(1, counting)
+		require.Empty(t, claimed.Messages)
+		stats, err := w.topic.Stats(ctx)
+		require.NoError(t, err)
+		g := stats.Groups[0]
+		require.Equal(t, []int{6, 4}, []int{g.Delivered, g.Dropped})
+		require.Equal(t, 100*time.Millisecond, g.Lateness)
+		require.Equal(t, 30*time.Millisecond, g.Latest)
+		require.GreaterOrEqual(t, g.Seen.UnixMilli(), w.start)
+	}, "a")
+}

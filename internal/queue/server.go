@@ -1,0 +1,55 @@
+package queue
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Server is what the server of a topic says about itself.
+type Server struct {
+	Info  map[string]string // what INFO has of memory and persistence; managed servers forbid CONFIG
+	Clock time.Duration     // how far its clock is ahead of this machine's, at least
+}
+
+// Server asks the server that has the topic.
+func (t *Topic) Server(ctx context.Context) (Server, error) {
+	node := redis.Cmdable(t.client)
+	if cluster, ok := t.client.(*redis.ClusterClient); ok {
+		master, err := cluster.MasterForKey(ctx, t.keys.Meta())
+		if err != nil {
+			return Server{}, err
+		}
+		node = master
+	}
+	s := Server{Info: map[string]string{}}
+	sent := time.Now()
+	now, err := node.Time(ctx).Result()
+	if err != nil {
+		return Server{}, err
+	}
+	answered := time.Now()
+	switch {
+	case now.After(answered):
+		s.Clock = now.Sub(answered)
+	case now.Before(sent):
+		s.Clock = now.Sub(sent)
+	}
+	for _, section := range []string{"memory", "persistence"} {
+		text, err := node.Info(ctx, section).Result()
+		if err != nil {
+			if Unreachable(err) {
+				return Server{}, err
+			}
+			continue // the server has no such section, or does not let us see it
+		}
+		for line := range strings.Lines(text) {
+			if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+				s.Info[name] = value
+			}
+		}
+	}
+	return s, nil
+}

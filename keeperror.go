@@ -1,0 +1,24 @@
+package redisdelay
+
+import "github.com/ThreeDotsLabs/watermill/message"
+
+// KeepError is a middleware that has the error of the handler kept with the message, if it is nacked: with its
+// retry, and with its dead letter. admin.Place.Reason shows it. About a kilobyte of it is kept.
+//
+//	router.AddMiddleware(redisdelay.KeepError)
+//
+// It changes nothing of what the handler returns. Add it before the middleware whose errors it is to see: in
+// front of Watermill's Recoverer, it keeps panics too. What a PoisonQueue takes is acked, and not kept.
+func KeepError(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		produced, err := h(msg)
+		if d, ok := msg.Context().Value(deliveryKey{}).(*delivery); ok {
+			said := ""
+			if err != nil {
+				said = err.Error()
+			}
+			d.said.Store(&said)
+		}
+		return produced, err
+	}
+}

@@ -1,0 +1,17 @@
+// Package redisdelaytest is for tests of programs that use watermill-redisdelay: a Redis in the process of
+// the test, whose clock stands still until the test moves it, so that a delay of a day takes no time at all.
+//
+//	server := redisdelaytest.Start(t)
+//	app := newApp(server.Client())
+//	app.PlaceOrder("123") // publishes with a delay of 15 minutes
+//
+//	server.RequireScheduled(t, "unpaid-orders", server.Now().Add(15*time.Minute))
+//	server.Advance(15 * time.Minute)
+//	msg := server.Receive(t, messages)
+//
+// What falls due by [Server.Advance] is ready for its consumers when that returns. Consumers run as they
+// always do, in goroutines of their own and in real time: what a handler does is to be waited for, by
+// [Server.AwaitScheduled], by [Server.AwaitDrained], or by what the program itself offers.
+//
+// The server is miniredis. It is not the real one: it persists nothing, has no limits and is slower.
+package redisdelaytest

@@ -1,0 +1,137 @@
+package redisdelaytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// patience is how long helpers wait for what handlers do, in real time.
+const patience = 10 * time.Second
+
+// Scheduled returns the messages of a topic that wait for their due time, in order of it. A topic that was
+// never used has none.
+func (s *Server) Scheduled(topic string) []admin.Message {
+	var all []admin.Message
+	query := admin.Query{State: admin.Pending, Limit: 1000}
+	for {
+		page, err := s.admin.List(context.Background(), topic, query)
+		if err != nil {
+			s.fail(fmt.Errorf("redisdelaytest: %w", err))
+		}
+		all = append(all, page.Messages...)
+		if query.Cursor = page.Next; query.Cursor == "" {
+			return all
+		}
+	}
+}
+
+// RequireScheduled fails the test unless exactly one message of the topic is due at that instant, and returns
+// it.
+func (s *Server) RequireScheduled(t testing.TB, topic string, due time.Time) admin.Message {
+	t.Helper()
+	var found []admin.Message
+	scheduled := s.Scheduled(topic)
+	for _, m := range scheduled {
+		if m.Places[0].At.Equal(due) {
+			found = append(found, m)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%d messages of topic %q are due at %s, want one; scheduled are:%s", len(found), topic, stamp(due), s.listed(scheduled))
+		return admin.Message{}
+	}
+	return found[0]
+}
+
+// RequireNothingScheduled fails the test if a message of the topic waits for its due time.
+func (s *Server) RequireNothingScheduled(t testing.TB, topic string) {
+	t.Helper()
+	if scheduled := s.Scheduled(topic); len(scheduled) > 0 {
+		t.Fatalf("messages of topic %q are scheduled:%s", topic, s.listed(scheduled))
+	}
+}
+
+// AwaitScheduled waits until exactly n messages of the topic wait for their due time, such as those that a
+// handler is about to publish, and returns them in order of it. After ten seconds it fails the test.
+func (s *Server) AwaitScheduled(t testing.TB, topic string, n int) []admin.Message {
+	t.Helper()
+	var scheduled []admin.Message
+	if !eventually(func() bool { scheduled = s.Scheduled(topic); return len(scheduled) == n }) {
+		t.Fatalf("%d messages of topic %q are scheduled, want %d:%s", len(scheduled), topic, n, s.listed(scheduled))
+	}
+	return scheduled
+}
+
+// AwaitDrained waits until the topic has no message in any state but dead, so that all handlers are done with
+// all of them. After ten seconds it fails the test.
+func (s *Server) AwaitDrained(t testing.TB, topic string) {
+	t.Helper()
+	var left string
+	drained := eventually(func() bool {
+		stats, err := s.admin.Stats(context.Background(), topic)
+		if errors.Is(err, admin.ErrNotFound) {
+			return true
+		}
+		if err != nil {
+			left = err.Error()
+			return false
+		}
+		n := stats.Pending
+		left = fmt.Sprintf("%d pending", stats.Pending)
+		for _, g := range stats.Groups {
+			n += g.Ready + g.InHand + g.Retrying
+			left += fmt.Sprintf("; group %q: %d ready, %d in hand, %d retrying", g.Group, g.Ready, g.InHand, g.Retrying)
+		}
+		return n == 0
+	})
+	if !drained {
+		t.Fatalf("topic %q is not drained: %s", topic, left)
+	}
+}
+
+// Receive returns the next message of a subscription. After ten seconds without one it fails the test.
+func (s *Server) Receive(t testing.TB, messages <-chan *message.Message) *message.Message {
+	t.Helper()
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	select {
+	case msg, open := <-messages:
+		if !open {
+			t.Fatal("the subscription is closed")
+		}
+		return msg
+	case <-timeout.C:
+		t.Fatal("no message came")
+		return nil
+	}
+}
+
+func eventually(is func() bool) bool {
+	for end := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Server) listed(messages []admin.Message) string {
+	if len(messages) == 0 {
+		return " none"
+	}
+	var b strings.Builder
+	for _, m := range messages {
+		fmt.Fprintf(&b, "\n  %s, in %v: UUID %q, payload %.100q", stamp(m.Places[0].At), m.Places[0].At.Sub(s.Now()), m.UUID, m.Payload)
+	}
+	return b.String()
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }

@@ -1,0 +1,322 @@
+package redisdelaytest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Config configures a Server. Its zero value will do for most tests.
+type Config struct {
+	// KeyPrefix is what the program under test uses. Default redisdelay.DefaultKeyPrefix.
+	KeyPrefix string
+
+	// Unmarshaler shows the messages of the program under test. Default redisdelay.BinaryMarshaler{}.
+	Unmarshaler redisdelay.Unmarshaler
+
+	// Now is what the server's clock shows at first. Default the present: delays that Watermill's own
+	// components write are by the clock of the program.
+	Now time.Time
+}
+
+// Server is a Redis server in the process, with a clock that stands still. Its methods are safe for
+// concurrent use, but for those that move the clock.
+//
+// Methods that cannot do their work fail the test of Start; on a Server of New they panic.
+type Server struct {
+	mini   *miniredis.Miniredis
+	client redis.UniversalClient
+	admin  *admin.Admin
+	prefix string
+	fail   func(error)
+}
+
+// Start returns a server that is closed when the test ends.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	return StartWith(t, Config{})
+}
+
+// StartWith is Start with a configuration.
+func StartWith(t testing.TB, config Config) *Server {
+	t.Helper()
+	s, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.fail = func(err error) {
+		t.Helper()
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// New returns a server for what is no test, such as an Example. It is the caller's to close.
+func New(config Config) (*Server, error) {
+	mini := miniredis.NewMiniRedis()
+	if err := mini.Start(); err != nil {
+		return nil, fmt.Errorf("redisdelaytest: %w", err)
+	}
+	now := config.Now
+	if now.IsZero() {
+		now = time.Now()
+	}
+	mini.SetTime(now.Truncate(time.Millisecond))
+	s := &Server{
+		mini:   mini,
+		client: redis.NewClient(&redis.Options{Addr: mini.Addr()}),
+		prefix: cmp.Or(config.KeyPrefix, redisdelay.DefaultKeyPrefix),
+		fail:   func(err error) { panic(err) },
+	}
+	var err error
+	s.admin, err = admin.New(admin.Config{Client: s.client, KeyPrefix: config.KeyPrefix, Unmarshaler: config.Unmarshaler})
+	if err != nil {
+		s.Close()
+		return nil, fmt.Errorf("redisdelaytest: %w", err)
+	}
+	return s, nil
+}
+
+// Close ends the server. Close what uses it first.
+func (s *Server) Close() {
+	_ = s.client.Close() // nothing of it matters any more
+	s.mini.Close()
+}
+
+// Client is a client of the server, which closes it.
+func (s *Server) Client() redis.UniversalClient { return s.client }
+
+// Addr is the server's address, for clients of the program's own.
+func (s *Server) Addr() string { return s.mini.Addr() }
+
+// Admin looks after the server's topics.
+func (s *Server) Admin() *admin.Admin { return s.admin }
+
+// Now is what the server's clock shows.
+func (s *Server) Now() time.Time {
+	now, err := s.client.Time(context.Background()).Result()
+	if err != nil {
+		s.fail(fmt.Errorf("redisdelaytest: %w", err))
+	}
+	return now
+}
+
+// Advance moves the clock on by d, in one leap. When it returns, everything that fell due by then is ready, in
+// order, and its consumers are woken; dead letters past their retention are gone.
+//
+// Handlers live in real time, so leases do not run out by it: see ExpireLeases. What a handler schedules when
+// it gets its message counts from the time that the clock shows then; to see it at its own time, move the clock
+// in steps, or by AdvanceToNext.
+func (s *Server) Advance(d time.Duration) {
+	if err := s.advance(context.Background(), d); err != nil {
+		s.fail(fmt.Errorf("redisdelaytest: advance by %v: %w", d, err))
+	}
+}
+
+// AdvanceToNext moves the clock on to the next due time of a message or retry of any topic, and returns it, as
+// Advance does. It returns false, and does nothing, if none is to come.
+func (s *Server) AdvanceToNext() (time.Time, bool) {
+	topics, err := s.topics(context.Background())
+	if err != nil {
+		s.fail(fmt.Errorf("redisdelaytest: %w", err))
+	}
+	var next time.Time
+	for _, t := range topics {
+		stats, err := t.Stats(context.Background())
+		if err != nil {
+			continue // it was deleted
+		}
+		dues := []time.Time{stats.NextDue}
+		for _, g := range stats.Groups {
+			dues = append(dues, g.NextRetry)
+		}
+		for _, due := range dues {
+			if due.After(stats.Now) && (next.IsZero() || due.Before(next)) {
+				next = due
+			}
+		}
+	}
+	if next.IsZero() {
+		return next, false
+	}
+	s.Advance(next.Sub(s.Now()))
+	return next, true
+}
+
+func (s *Server) advance(ctx context.Context, d time.Duration) error {
+	if d < 0 {
+		return fmt.Errorf("the clock does not go back")
+	}
+	topics, err := s.topics(ctx)
+	if err != nil {
+		return err
+	}
+	for _, t := range topics {
+		if err := s.moveLeases(ctx, t, d); err != nil {
+			return err
+		}
+	}
+	s.mini.SetTime(s.Now().Add(d))
+	for _, t := range topics {
+		if err := s.settle(ctx, t); err != nil {
+			return err
+		}
+	}
+	s.wakeAll()
+	return nil
+}
+
+// settle does the due-time work of a topic, in the place of whoever holds its scheduling lease.
+func (s *Server) settle(ctx context.Context, t topic) error {
+	const own = "redisdelaytest|0"
+	for {
+		groups, err := t.Groups(ctx)
+		if err != nil {
+			return err
+		}
+		holder, err := s.client.HGet(ctx, t.keys.Scheduler(), "holder").Result()
+		if err != nil && err != redis.Nil {
+			return err
+		}
+		call := t.PromoteCall(groups, cmp.Or(holder, own), time.Minute)
+		if err := queue.Do(ctx, s.client, call); err != nil {
+			return err
+		}
+		turn, stale, err := t.ReadTurn(call, groups)
+		if err != nil {
+			return err
+		}
+		if stale || turn.Role != queue.Holder {
+			continue // another scheduler was faster
+		}
+		if turn.Expired {
+			_, err = t.Expire(ctx)
+		}
+		if err == nil && turn.Purge {
+			_, err = t.Purge(ctx)
+		}
+		if err == nil && turn.Unused != "" {
+			_, err = t.RemoveUnused(ctx, turn.Unused)
+		}
+		if err != nil {
+			return err
+		}
+		if turn.Wait != 0 {
+			return queue.Do(ctx, s.client, t.ResignCall(own))
+		}
+	}
+}
+
+// wakeAll has every process look at the clock, as they sleep by clocks of their own.
+func (s *Server) wakeAll() {
+	for _, mailbox := range s.mini.PubSubChannels("*:mailbox:*") {
+		s.mini.Publish(mailbox, "*")
+	}
+}
+
+// ExpireLeases has the leases of a topic run out now, as if the processes that hold its messages had died. The
+// messages are ready again when it returns.
+func (s *Server) ExpireLeases(topic string) {
+	ctx := context.Background()
+	t := s.topic(s.prefix, topic)
+	err := s.endLeases(ctx, t)
+	if err == nil {
+		err = s.settle(ctx, t)
+	}
+	if err != nil {
+		s.fail(fmt.Errorf("redisdelaytest: expire leases of topic %q: %w", topic, err))
+	}
+	s.wakeAll()
+}
+
+// moveLeases moves on what ends in real time: leases, places among those who wait or rest, and groups that end
+// when they are not used.
+func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration) error {
+	groups, err := t.Groups(ctx)
+	if err != nil {
+		return err
+	}
+	keys := []string{t.keys.Idle()}
+	for _, g := range groups.Names {
+		keys = append(keys, t.keys.Unack(g), t.keys.Waiters(g), t.keys.Resting(g))
+	}
+	for _, key := range keys {
+		if err := s.moveScores(ctx, key, func(redis.Z) float64 { return float64(d.Milliseconds()) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endLeases moves all deadlines into the past, in the order that they are in.
+func (s *Server) endLeases(ctx context.Context, t topic) error {
+	groups, err := t.Groups(ctx)
+	if err != nil {
+		return err
+	}
+	now := float64(s.Now().UnixMilli())
+	for _, g := range groups.Names {
+		if err := s.moveScores(ctx, t.keys.Unack(g), func(last redis.Z) float64 { return now - 1 - last.Score }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moveScores adds to all scores of a sorted set what by says of the highest.
+func (s *Server) moveScores(ctx context.Context, key string, by func(last redis.Z) float64) error {
+	members, err := s.client.ZRangeWithScores(ctx, key, 0, -1).Result()
+	if err != nil || len(members) == 0 {
+		return err
+	}
+	move := by(members[len(members)-1])
+	for _, m := range members {
+		m.Score += move
+		if err := s.client.ZAddXX(ctx, key, m).Err(); err != nil { // those that are still there
+			return err
+		}
+	}
+	return nil
+}
+
+// topic is one with its keys.
+type topic struct {
+	*queue.Topic
+	keys queue.Keys
+}
+
+func (s *Server) topic(prefix, name string) topic {
+	return topic{queue.NewTopic(s.client, prefix, name), queue.NewKeys(prefix, name)}
+}
+
+// topics are those of every prefix.
+func (s *Server) topics(ctx context.Context) ([]topic, error) {
+	var topics []topic
+	for _, key := range s.mini.Keys() {
+		prefix, ok := strings.CutSuffix(key, ":topics")
+		if !ok || key != queue.Registry(prefix) || strings.Contains(key, "{") {
+			continue
+		}
+		var names []string
+		if err := queue.Topics(ctx, s.client, prefix, func(name string) { names = append(names, name) }); err != nil {
+			return nil, err
+		}
+		slices.Sort(names)
+		for _, name := range slices.Compact(names) {
+			topics = append(topics, s.topic(prefix, name))
+		}
+	}
+	return topics, nil
+}

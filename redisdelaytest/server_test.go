@@ -1,0 +1,222 @@
+package redisdelaytest_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
+)
+
+const topic = "reminders"
+
+var ctx = context.Background()
+
+func publisher(t *testing.T, s *redisdelaytest.Server) *redisdelay.Publisher {
+	t.Helper()
+	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client()}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+func subscribe(t *testing.T, s *redisdelaytest.Server) (<-chan *message.Message, *redisdelay.Subscriber) {
+	t.Helper()
+	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client(), CloseTimeout: time.Second}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = sub.Close() })
+	messages, err := sub.Subscribe(ctx, topic)
+	require.NoError(t, err)
+	return messages, sub
+}
+
+func delayed(uuid string, d time.Duration) *message.Message {
+	msg := message.NewMessage(uuid, message.Payload(uuid))
+	redisdelay.DelayFor(msg, d)
+	return msg
+}
+
+func start(t *testing.T) *redisdelaytest.Server {
+	t.Helper()
+	t.Parallel()
+	s := redisdelaytest.Start(t)
+	t.Cleanup(func() { queuetest.Check(t, s.Client(), redisdelay.DefaultKeyPrefix) })
+	return s
+}
+
+func TestWhatFallsDueIsReadyWhenAdvanceReturns(t *testing.T) {
+	s := start(t)
+	messages, _ := subscribe(t, s)
+	p := publisher(t, s)
+	now := s.Now()
+	require.NoError(t, p.Publish(topic, delayed("second", 24*time.Hour), delayed("first", time.Hour), delayed("third", 25*time.Hour)))
+	require.Equal(t, now, s.Now(), "the clock stands still")
+
+	s.Advance(24 * time.Hour)
+	require.Len(t, s.Scheduled(topic), 1, "moved when it returns")
+	began := time.Now()
+	for _, want := range []string{"first", "second"} {
+		msg := s.Receive(t, messages)
+		require.Equal(t, want, msg.UUID)
+		require.True(t, msg.Ack())
+	}
+	require.Less(t, time.Since(began), 4*time.Second, "without waiting for a poll")
+	s.AwaitScheduled(t, topic, 1)
+	s.Advance(time.Hour - time.Millisecond)
+	require.Len(t, s.Scheduled(topic), 1, "not a millisecond early")
+	s.Advance(time.Millisecond)
+	s.Receive(t, messages).Ack()
+	s.AwaitDrained(t, topic)
+}
+
+// No scheduler runs where nobody subscribes, and what fell due is ready all the same.
+func TestAdvanceNeedsNoSubscriber(t *testing.T) {
+	s := start(t)
+	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client()}, nil)
+	require.NoError(t, err)
+	require.NoError(t, sub.SubscribeInitialize(topic))
+	require.NoError(t, publisher(t, s).Publish(topic, delayed("x", time.Hour)))
+	s.Advance(time.Hour)
+	stats, err := s.Admin().Stats(ctx, topic)
+	require.NoError(t, err)
+	require.Equal(t, 1, stats.Groups[0].Ready)
+	require.False(t, stats.Scheduled, "it leaves the work to others")
+}
+
+func TestMoreThanAChunkFallsDueAtOnce(t *testing.T) {
+	s := start(t)
+	_, sub := subscribe(t, s)
+	require.NoError(t, sub.Close())
+	const many = 2500
+	var all []*message.Message
+	for i := range many {
+		all = append(all, delayed(fmt.Sprint(i), time.Hour))
+	}
+	require.NoError(t, publisher(t, s).Publish(topic, all...))
+	require.Len(t, s.Scheduled(topic), many)
+	s.Advance(time.Hour)
+	s.RequireNothingScheduled(t, topic)
+	stats, err := s.Admin().Stats(ctx, topic)
+	require.NoError(t, err)
+	require.Equal(t, many, stats.Groups[0].Ready)
+}
+
+func TestHandlersKeepTheirMessagesWhenTheClockLeaps(t *testing.T) {
+	s := start(t)
+	messages, _ := subscribe(t, s)
+	require.NoError(t, publisher(t, s).Publish(topic, delayed("x", 0)))
+	msg := s.Receive(t, messages)
+	s.Advance(30 * 24 * time.Hour)
+	require.NoError(t, msg.Context().Err())
+	require.True(t, msg.Ack())
+	s.AwaitDrained(t, topic)
+}
+
+func TestLeasesRunOutWhenTheTestSaysSo(t *testing.T) {
+	s := start(t)
+	first, _ := subscribe(t, s)
+	require.NoError(t, publisher(t, s).Publish(topic, delayed("x", 0)))
+	held := s.Receive(t, first)
+	second, _ := subscribe(t, s)
+	s.ExpireLeases(topic)
+	msg := s.Receive(t, second)
+	require.Equal(t, held.UUID, msg.UUID)
+	delivery, ok := redisdelay.DeliveryFromContext(msg.Context())
+	require.True(t, ok)
+	require.True(t, delivery.Redelivered)
+	held.Ack() // too late
+	msg.Ack()
+	s.AwaitDrained(t, topic)
+}
+
+func TestClockMovesFromOneDueTimeToTheNext(t *testing.T) {
+	s := start(t)
+	messages, _ := subscribe(t, s)
+	p := publisher(t, s)
+	begin := s.Now()
+	require.NoError(t, p.Publish(topic, delayed("later", 3*time.Hour), delayed("sooner", time.Hour)))
+	for _, want := range []struct {
+		uuid  string
+		after time.Duration
+	}{{"sooner", time.Hour}, {"nacked", 2 * time.Hour}, {"later", 3 * time.Hour}} {
+		next, ok := s.AdvanceToNext()
+		require.True(t, ok)
+		require.Equal(t, want.after, next.Sub(begin), want.uuid)
+		msg := s.Receive(t, messages)
+		if want.uuid == "sooner" {
+			redisdelay.DelayFor(msg, time.Hour)
+			msg.Nack()
+			require.Eventually(t, func() bool {
+				stats, err := s.Admin().Stats(ctx, topic)
+				return err == nil && stats.Groups[0].Retrying == 1
+			}, 10*time.Second, time.Millisecond)
+			continue
+		}
+		msg.Ack()
+	}
+	_, ok := s.AdvanceToNext()
+	require.False(t, ok)
+	s.AwaitDrained(t, topic)
+}
+
+// recorder is a test that is expected to fail.
+type recorder struct {
+	testing.TB
+	failure string
+}
+
+func (r *recorder) Helper() {}
+func (r *recorder) Fatal(args ...any) {
+	r.failure = fmt.Sprint(args...)
+	runtime.Goexit()
+}
+func (r *recorder) Fatalf(format string, args ...any) { r.Fatal(fmt.Sprintf(format, args...)) }
+
+func failing(t *testing.T, f func(t testing.TB)) string {
+	r := &recorder{TB: t}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f(r)
+	}()
+	<-done
+	return r.failure
+}
+
+func TestRequirementsSayWhatIsScheduled(t *testing.T) {
+	s := start(t)
+	due := s.Now().Add(time.Hour)
+	require.Contains(t, failing(t, func(t testing.TB) { s.RequireScheduled(t, topic, due) }), "scheduled are: none")
+	require.NoError(t, publisher(t, s).Publish(topic, delayed("the uuid", time.Hour)))
+	require.Equal(t, "the uuid", s.RequireScheduled(t, topic, due).UUID)
+	said := failing(t, func(t testing.TB) { s.RequireNothingScheduled(t, topic) })
+	require.Contains(t, said, `in 1h0m0s: UUID "the uuid"`)
+	require.True(t, strings.HasPrefix(said, `messages of topic "reminders" are scheduled:`), said)
+	require.NotEmpty(t, failing(t, func(t testing.TB) { s.RequireScheduled(t, topic, due.Add(time.Millisecond)) }))
+}
+
+func TestOtherPrefixesAreServedToo(t *testing.T) {
+	t.Parallel()
+	s := redisdelaytest.StartWith(t, redisdelaytest.Config{KeyPrefix: "my:app", Unmarshaler: redisdelay.JSONMarshaler{}})
+	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client(), KeyPrefix: "my:app", Marshaler: redisdelay.JSONMarshaler{}}, nil)
+	require.NoError(t, err)
+	defer p.Close()
+	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client(), KeyPrefix: "my:app", Unmarshaler: redisdelay.JSONMarshaler{}}, nil)
+	require.NoError(t, err)
+	defer sub.Close()
+	messages, err := sub.Subscribe(ctx, topic)
+	require.NoError(t, err)
+	require.NoError(t, p.Publish(topic, delayed("x", time.Hour)))
+	require.Equal(t, "x", s.RequireScheduled(t, topic, s.Now().Add(time.Hour)).UUID)
+	s.Advance(time.Hour)
+	s.Receive(t, messages).Ack()
+	s.AwaitDrained(t, topic)
+}
