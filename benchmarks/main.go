@@ -16,7 +16,7 @@ import (
 func scenarios(e *env) []scenario {
 	return []scenario{
 		publishing(e), consuming(e), ordered(e), life(e), memory(e),
-		lateness(e), idleLateness(e), idle(e), crowd(e), sameInstant(e), backlog(e), manyTopics(e), large(e),
+		lateness(e), idleLateness(e), idle(e), crowd(e), sameInstant(e), backlog(e), manyTopics(e), large(e), relaying(e),
 	}
 }
 
