@@ -20,8 +20,9 @@ const (
 	OnExpiryKey = "on_expiry"
 )
 
-// OnExpiry says what becomes of a message that could not be delivered in time. It is decided when a subscriber
-// is about to hand it over, for each group by itself; a message that nobody asks for stays where it is.
+// OnExpiry says what becomes of a message that could not be delivered in time. It is decided while a subscriber
+// offers it to its consumer, for each group by itself; a message that nobody asks for stays where it is. A dead
+// letter that an operator requeued is delivered, however late.
 type OnExpiry string
 
 const (
@@ -95,7 +96,17 @@ func readExpiry(metadata message.Metadata) (e expiry, err error) {
 	return e, invalidValue(ErrInvalidMetadata, OnExpiryKey, then, wantOnExpiry)
 }
 
-// tooLate tells whether a message that was due is too late at an instant by the same clock.
-func (e expiry) tooLate(due, now time.Time) bool {
-	return !e.at.IsZero() && !now.Before(e.at) || e.lateness > 0 && now.After(due.Add(e.lateness))
+// from is the instant from which it is too late to deliver a message that was due, by the same clock. Zero: it
+// is delivered however late it is.
+func (e expiry) from(due time.Time) time.Time {
+	if e.then != ExpiryDrop && e.then != ExpiryDead {
+		return time.Time{}
+	}
+	from := e.at
+	if e.lateness > 0 {
+		if late := due.Add(e.lateness); from.IsZero() || late.Before(from) {
+			from = late
+		}
+	}
+	return from
 }

@@ -29,6 +29,8 @@ type delivery struct {
 	handed   time.Time // to the consumer; zero: not yet
 	limit    int       // deliveries at most; negative: no limit
 	place    int       // in hand
+	tooLate  time.Time // by the server's clock: from when on it is not to be handed over; zero: never
+	onExpiry OnExpiry  // what happens then
 
 	msg    *message.Message
 	uuid   string                 // of msg, which is the consumer's to change
@@ -143,14 +145,19 @@ func (s *subscription) handOut() {
 
 // offer offers a message to the consumer, if there is one, and returns true if it was taken; else when it is
 // time to look again: the last message is settled, something can be taken from the buffer, a lease
-// was lost, or the subscription closes.
+// was lost, it is too late for the message, or the subscription closes.
 func (s *subscription) offer(last, offered *delivery) (taken bool) {
 	var out chan<- *message.Message
 	var msg *message.Message
 	feed := s.feed
 	over := s.overNow()
+	var late <-chan time.Time
 	if offered != nil {
 		if !s.holds(offered) || s.isClosing() {
+			return false
+		}
+		expires := !offered.tooLate.IsZero()
+		if expires && s.expired(offered) {
 			return false
 		}
 		out, msg, feed = s.out, offered.msg, nil
@@ -159,6 +166,11 @@ func (s *subscription) offer(last, offered *delivery) (taken bool) {
 			s.handed(offered)
 			return true
 		default:
+		}
+		if expires {
+			timer := time.NewTimer(s.timeLeft(offered))
+			defer timer.Stop()
+			late = timer.C
 		}
 	}
 	var acked, nacked <-chan struct{}
@@ -173,6 +185,7 @@ func (s *subscription) offer(last, offered *delivery) (taken bool) {
 	case <-acked:
 	case <-nacked:
 	case <-over:
+	case <-late:
 	case <-s.closing:
 	}
 	return false
@@ -201,8 +214,7 @@ func (s *subscription) take() *delivery {
 
 var errNoMessage = errors.New("the Unmarshaler returned neither a message nor an error")
 
-// unmarshal makes the message that the consumer gets. If there is none, or it is too late for it, it ends the
-// delivery and returns false.
+// unmarshal makes the message that the consumer gets. If there is none, it ends the delivery and returns false.
 func (s *subscription) unmarshal(d *delivery) bool {
 	msg, err := s.config.Unmarshaler.Unmarshal(s.topic.Name, d.Body)
 	if err == nil && msg == nil {
@@ -210,9 +222,6 @@ func (s *subscription) unmarshal(d *delivery) bool {
 	}
 	if err != nil {
 		s.bury(d, err)
-		return false
-	}
-	if s.expired(d, msg.Metadata) {
 		return false
 	}
 	d.Body = nil
@@ -234,6 +243,7 @@ func (s *subscription) unmarshal(d *delivery) bool {
 	if limit, set, err := maxDeliveries(msg.Metadata); set && err == nil {
 		d.limit = limit
 	}
+	d.takeExpiry(msg.Metadata)
 	msg.SetContext(d.ctx)
 	d.msg, d.uuid = msg, msg.UUID
 	return true
@@ -257,26 +267,35 @@ func (s *subscription) handed(d *delivery) {
 // little after the server told the time, so that nothing is taken for later than it is. s.mu is held.
 func (s *subscription) serverNow(now time.Time) time.Time { return s.server.Add(now.Sub(s.heard)) }
 
-// expired ends the delivery of a message that it is too late for, and takes off the keys that say so.
-func (s *subscription) expired(d *delivery, metadata message.Metadata) bool {
+// takeExpiry takes the keys off that say when it is too late for the message, and notes when that is. For what an
+// operator requeued it never is: it is to be delivered, however late it is by now.
+func (d *delivery) takeExpiry(metadata message.Metadata) {
 	if len(metadata) == 0 {
-		return false
+		return
 	}
 	e, err := readExpiry(metadata)
 	for _, key := range expiryKeys {
 		delete(metadata, key)
 	}
-	if err != nil || (e.then != ExpiryDrop && e.then != ExpiryDead) {
-		return false
+	if err == nil && !d.Requeued {
+		d.tooLate, d.onExpiry = e.from(d.Due), e.then
 	}
+}
+
+// timeLeft is how long a message that expires may still be handed over.
+func (s *subscription) timeLeft(d *delivery) time.Duration {
 	s.mu.Lock()
-	now := s.serverNow(time.Now())
-	s.mu.Unlock()
-	if !e.tooLate(d.Due, now) {
+	defer s.mu.Unlock()
+	return d.tooLate.Sub(s.serverNow(time.Now()))
+}
+
+// expired ends the delivery of a message that expires, if it is too late for it.
+func (s *subscription) expired(d *delivery) bool {
+	if s.timeLeft(d) > 0 {
 		return false
 	}
 	s.end(d, func() {
-		if e.then == ExpiryDead {
+		if d.onExpiry == ExpiryDead {
 			s.settled.nacks = append(s.settled.nacks, queue.Failure{Leased: &d.Leased, Dead: true, Reason: "not delivered in time"})
 			return
 		}

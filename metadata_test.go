@@ -231,6 +231,37 @@ func TestItIsTooLateByTheServersClock(t *testing.T) {
 	eventually(t, func() bool { return stateOf(t, s, "topic").Ready == 0 }, "the rest is taken")
 }
 
+// A consumer that does not read lets a message wait that was offered to it in time.
+func TestItIsTooLateForAMessageThatTheConsumerDoesNotTake(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		messages := subscribe(t, s, "topic", inFlight(1))
+		p := newPublisher(t, s)
+		first := text("in time")
+		redisdelay.ExpireAfter(first, time.Hour, redisdelay.ExpiryDrop)
+		require.NoError(t, p.Publish("topic", first))
+		require.True(t, receive(t, messages).Ack())
+
+		expiring := func(then redisdelay.OnExpiry) {
+			msg := text(string(then))
+			redisdelay.ExpireAfter(msg, 200*time.Millisecond, then)
+			require.NoError(t, p.Publish("topic", msg))
+		}
+		expiring(redisdelay.ExpiryDrop)
+		eventually(t, func() bool { return stateOf(t, s, "topic").Unack == 1 }, "it is claimed in time")
+		eventually(t, func() bool { return stateOf(t, s, "topic").Bodies == 0 }, "it is dropped")
+		expiring(redisdelay.ExpiryDead)
+		eventually(t, func() bool { return stateOf(t, s, "topic").Dead == 1 }, "it is a dead letter")
+		expiring(redisdelay.ExpiryDeliver)
+		time.Sleep(300 * time.Millisecond)
+		require.Equal(t, []string{"deliver"}, consume(t, messages, 1))
+		eventually(t, func() bool {
+			stats, err := adminOf(t, s).Stats(ctx, "topic")
+			require.NoError(t, err)
+			return stats.Groups[0].Dropped == 1 && stats.Groups[0].Delivered == 2
+		}, "the subscription tells what it did")
+	})
+}
+
 // What a poison queue publishes again is a message of its own.
 func TestPoisonedMessageIsNeitherDroppedNorReplaced(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {

@@ -86,6 +86,7 @@ type Leased struct {
 	Deliveries int    // that ended before and count
 	Delivered  bool   // if it may have been, to this group
 	Suspect    bool   // its lease has expired before: it is to be alone in hand
+	Requeued   bool   // it was a dead letter, and no lease of it has expired since
 	DelayedFor string // the delay that the last nack asked for, as it was written, or ""
 	Body       []byte
 }
@@ -150,6 +151,7 @@ func (c Claim) ReadClaim(call *Call) (Claimed, error) {
 			var r record
 			r.parse(text(records[i]))
 			m.Deliveries, m.Delivered, m.Suspect, m.DelayedFor = r.count, r.delivered(), r.suspect(), r.delayedFor
+			m.Requeued = r.requeued()
 		}
 	}
 	return claimed, nil

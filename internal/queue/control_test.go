@@ -178,6 +178,34 @@ func TestRequeuedMessageIsDeliveredAnewInOrder(t *testing.T) {
 	}, "a", "b")
 }
 
+// By that a subscription knows that the message's expiry does not count.
+func TestClaimTellsOfARequeuedMessageUntilItsLeaseExpires(t *testing.T) {
+	own(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		s := w.sub("a")
+		claim := func() *queue.Leased {
+			claimed := held(s.claim(1, lease(time.Minute)))
+			require.Len(t, claimed, 1)
+			return claimed[0]
+		}
+		m := claim()
+		require.False(t, m.Requeued)
+		require.Equal(t, 1, s.nack(failed(m, dead)))
+		require.NoError(t, only(w.topic.Group("a").Requeue(ctx, []string{w.id["x"]})))
+		w.promoteAll()
+		m = claim()
+		require.Equal(t, []any{true, true, 0}, []any{m.Requeued, m.Delivered, m.Deliveries})
+		require.Equal(t, 1, s.nack(failed(m)))
+		w.promoteAll()
+		m = claim()
+		require.Equal(t, []any{true, true, 1}, []any{m.Requeued, m.Delivered, m.Deliveries})
+		w.travel(2 * time.Minute)
+		w.expire()
+		m = claim()
+		require.Equal(t, []any{false, true, 1}, []any{m.Requeued, m.Delivered, m.Deliveries})
+	}, "a")
+}
+
 func TestDiscardedMessageLeavesNothing(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(now("1").with(queue.Options{MaxDeliveries: 1}), now("2"))

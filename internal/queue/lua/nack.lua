@@ -90,15 +90,18 @@ for i = #ids, 1, -1 do
     settled = settled + 1
     redis.call('ZREM', unack, id)
     redis.call('HDEL', leases, id)
-    local count, last_for = 0, '-'
+    local count, flag, last_for = 0, '-', '-'
     if records[i] then
-      count, last_for = string.match(records[i], '^(%d+) %S+ (%S+)')
+      count, flag, last_for = string.match(records[i], '^(%d+) (%S+) (%S+)')
+    end
+    if flag ~= 'r' then -- a message that was requeued stays one, whose expiry does not count
+      flag = '-'
     end
     count = tonumber(count) + 1
     if delayed_for == '' then
       delayed_for = last_for
     end
-    local record = string.format('%d', count) .. ' - ' .. delayed_for
+    local record = string.format('%d', count) .. ' ' .. flag .. ' ' .. delayed_for
     if delay == 'dead' or (limit > 0 and count >= limit) then
       redis.call('HSET', deliveries, id, record .. ' ' .. reason .. (said ~= '' and ': ' .. said or ''))
       redis.call('ZADD', dead, now, id)
