@@ -26,12 +26,24 @@ type Config struct {
 	// Unmarshaler turns bytes into messages, so that their metadata and payload can be shown. Default
 	// redisdelay.BinaryMarshaler{}.
 	Unmarshaler redisdelay.Unmarshaler
+
+	// Marshaler is for MoveDead, which takes the delay ID and the expiry off what it moves: the other half of
+	// the Unmarshaler, and of those of the subscribers of the topic that it moves to. Default the Unmarshaler,
+	// if it is a Marshaler too, else redisdelay.BinaryMarshaler{}.
+	Marshaler redisdelay.Marshaler
 }
 
 func (c *Config) setDefaults() {
 	c.KeyPrefix = cmp.Or(c.KeyPrefix, redisdelay.DefaultKeyPrefix)
 	if c.Unmarshaler == nil {
 		c.Unmarshaler = redisdelay.BinaryMarshaler{}
+	}
+	if c.Marshaler == nil {
+		both, ok := c.Unmarshaler.(redisdelay.MarshalerUnmarshaler)
+		if !ok {
+			both = redisdelay.BinaryMarshaler{}
+		}
+		c.Marshaler = both
 	}
 }
 

@@ -79,8 +79,6 @@ func TestTopicsAreListedInPages(t *testing.T) {
 func (s *setup) bury(t *testing.T, n int) {
 	t.Helper()
 	s.register(t, "a")
-	p := s.publisher(t)
-	group := queue.NewTopic(s.Client, s.Prefix, topic).Group("a")
 	for done := 0; done < n; {
 		var messages []*message.Message
 		for i := range min(1000, n-done) {
@@ -88,20 +86,136 @@ func (s *setup) bury(t *testing.T, n int) {
 			msg.Metadata.Set("kind", []string{"even", "odd"}[i%2])
 			messages = append(messages, msg)
 		}
-		require.NoError(t, p.Publish(topic, messages...))
-		c := queue.Claim{Subscription: "S", Number: uint64(done + 1), Limit: 1000, Lease: time.Hour, Bytes: 1 << 30}
-		call := group.ClaimCall(c)
-		require.NoError(t, queue.Do(ctx, s.Client, call))
-		claimed, err := c.ReadClaim(call)
-		require.NoError(t, err)
-		var failures []queue.Failure
-		for i := range claimed.Messages {
-			failures = append(failures, queue.Failure{Leased: &claimed.Messages[i], Dead: true, Reason: "for a reason"})
-		}
-		require.NoError(t, queue.Do(ctx, s.Client, group.NackCalls(failures, -1)...))
+		s.buryThese(t, messages...)
 		done += len(messages)
 	}
 	require.Equal(t, n, s.group(t, "a").Dead)
+}
+
+// buryThese makes messages dead letters of group a, whatever they say. Nothing else may be ready in it.
+func (s *setup) buryThese(t *testing.T, messages ...*message.Message) {
+	t.Helper()
+	require.NoError(t, s.publisher(t).Publish(topic, messages...))
+	s.buryReady(t, len(messages))
+}
+
+func (s *setup) buryReady(t *testing.T, n int) {
+	t.Helper()
+	group := queue.NewTopic(s.Client, s.Prefix, topic).Group("a")
+	c := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: 1000, Lease: time.Hour, Bytes: 1 << 30}
+	call := group.ClaimCall(c)
+	require.NoError(t, queue.Do(ctx, s.Client, call))
+	claimed, err := c.ReadClaim(call)
+	require.NoError(t, err)
+	require.Len(t, claimed.Messages, n)
+	var failures []queue.Failure
+	for i := range claimed.Messages {
+		failures = append(failures, queue.Failure{Leased: &claimed.Messages[i], Dead: true, Reason: "for a reason"})
+	}
+	require.NoError(t, queue.Do(ctx, s.Client, group.NackCalls(failures, -1)...))
+}
+
+// expired are messages for which it is too late, one for each thing that happens then.
+func expired() []*message.Message {
+	var messages []*message.Message
+	for _, then := range []redisdelay.OnExpiry{redisdelay.ExpiryDrop, redisdelay.ExpiryDead} {
+		msg := text(string(then))
+		redisdelay.ExpireAt(msg, time.Now().Add(-time.Hour), then)
+		redisdelay.ExpireAfter(msg, time.Millisecond, then)
+		messages = append(messages, msg)
+	}
+	return messages
+}
+
+// Nor is it too late for what comes of the requeued one being nacked.
+func TestItIsNeverTooLateForARequeuedDeadLetter(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.register(t, "a")
+		s.buryThese(t, expired()...)
+		messages := s.subscribe(t, "a", func(c *redisdelay.SubscriberConfig) {
+			c.Backoff = func(int) time.Duration { return 5 * time.Millisecond }
+		})
+		dead := s.list(t, "a", admin.Dead)
+		require.NoError(t, s.admin.Requeue(ctx, topic, "a", dead[0].ID))
+		n, err := s.admin.RequeueAll(ctx, topic, "a", admin.Bulk{})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		for delivery := range 3 {
+			var got []string
+			for range 2 {
+				msg := receive(t, messages)
+				require.Empty(t, msg.Metadata, "what Redis needs consumers do not see")
+				got = append(got, string(msg.Payload))
+				if delivery < 2 {
+					require.True(t, msg.Nack())
+				} else {
+					require.True(t, msg.Ack())
+				}
+			}
+			if delivery == 0 {
+				require.ElementsMatch(t, []string{"drop", "dead"}, got)
+			}
+		}
+		eventually(t, func() bool { return s.stats(t).Messages == 0 }, "all are acked")
+		require.Zero(t, s.group(t, "a").Dropped)
+	})
+}
+
+// opaque has only the one half of JSONMarshaler, and refuses one body. It spoils the bytes, which are its own.
+type opaque struct{}
+
+func (opaque) Unmarshal(topic string, data []byte) (*message.Message, error) {
+	defer clear(data)
+	if strings.Contains(string(data), "refused") {
+		return nil, redisdelay.ErrMalformed
+	}
+	msg, err := redisdelay.JSONMarshaler{}.Unmarshal(topic, data)
+	if err == nil {
+		msg.Payload = []byte(string(msg.Payload))
+	}
+	return msg, err
+}
+
+func TestMovedDeadLettersHaveNeitherNameNorExpiry(t *testing.T) {
+	for name, forms := range map[string]admin.Config{
+		"the Unmarshaler is a Marshaler too": {Unmarshaler: redisdelay.JSONMarshaler{}},
+		"each is one half":                   {Unmarshaler: opaque{}, Marshaler: redisdelay.JSONMarshaler{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, s *setup) {
+				forms := forms
+				forms.Client, forms.KeyPrefix = s.Client, s.Prefix
+				a, err := admin.New(forms)
+				require.NoError(t, err)
+				s.register(t, "a")
+				p := s.publisher(t, func(c *redisdelay.PublisherConfig) { c.Marshaler = redisdelay.JSONMarshaler{} })
+				published := append(expired(), text("named"), text("plain"), text("refused"))
+				redisdelay.SetDelayID(published[2], "name", redisdelay.DelayIDKeep)
+				for _, msg := range published {
+					msg.Metadata.Set("key", "value")
+					redisdelay.SetMaxDeliveries(msg, 3)
+				}
+				require.NoError(t, p.Publish(topic, published...))
+				s.buryReady(t, len(published))
+				messages, err := s.subscriber(t, "", func(c *redisdelay.SubscriberConfig) {
+					c.Unmarshaler = redisdelay.JSONMarshaler{}
+				}).Subscribe(ctx, "other")
+				require.NoError(t, err)
+				n, err := a.MoveDead(ctx, topic, "a", "other", admin.Bulk{})
+				require.NoError(t, err)
+				require.Equal(t, len(published), n)
+				for _, want := range published {
+					msg := receive(t, messages)
+					require.Equal(t, want.UUID, msg.UUID)
+					require.Equal(t, want.Payload, msg.Payload)
+					require.Equal(t, message.Metadata{"key": "value", redisdelay.MaxDeliveriesKey: "3"}, msg.Metadata)
+					delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+					require.Empty(t, delivery.DelayID)
+					require.True(t, msg.Ack())
+				}
+			})
+		})
+	}
 }
 
 func TestManyDeadLettersAreDealtWithInChunks(t *testing.T) {

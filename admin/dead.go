@@ -31,7 +31,7 @@ type Bulk struct {
 }
 
 // Requeue has a dead letter of a group delivered again, as if for the first time: its deliveries are counted
-// anew. Delivery.Redelivered tells of it.
+// anew, and its expiry no longer counts. Delivery.Redelivered tells of it.
 //
 // Errors wrap ErrNotFound if there is no such dead letter, or come from ctx or Redis.
 func (a *Admin) Requeue(ctx context.Context, topic, group, id string) error {
@@ -76,7 +76,7 @@ func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (
 
 // MoveDead moves many dead letters of a group to another topic, in chunks, where they are new messages that
 // are due at once. It returns how many were moved. They keep their own limit of deliveries, and no delay ID
-// and no expiry.
+// and no expiry: for that they are unmarshaled and marshaled again. What the Unmarshaler refuses moves as it is.
 //
 // Two topics may be on two servers, so a chunk is published first and forgotten then. If the program ends in
 // between, the chunk is in both.
@@ -92,15 +92,37 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 	return a.all(ctx, topic, group, "move", bulk, func(g *queue.Group, chunk []queue.Listed) (int, error) {
 		var whole []queue.Listed
 		for _, l := range chunk {
-			if l.Body != nil {
-				whole = append(whole, l)
+			if l.Body == nil {
+				continue
 			}
+			body, err := a.anew(topic, to, l.Body)
+			if err != nil {
+				return 0, fmt.Errorf("message %s: %w", l.ID, err)
+			}
+			l.Body = body
+			whole = append(whole, l)
 		}
 		if err := mover.Publish(ctx, whole); err != nil {
 			return 0, err
 		}
 		return g.Discard(ctx, ids(whole))
 	})
+}
+
+// anew returns the body of a message that has neither a delay ID nor an expiry any more.
+func (a *Admin) anew(from, to string, body []byte) ([]byte, error) {
+	msg, err := a.unmarshal(from, body)
+	if err != nil {
+		return body, nil // it has none that a subscriber would read
+	}
+	keys := len(msg.Metadata)
+	for _, key := range notForConsumers {
+		delete(msg.Metadata, key)
+	}
+	if len(msg.Metadata) == keys {
+		return body, nil
+	}
+	return a.config.Marshaler.Marshal(to, msg)
 }
 
 // all does something to the dead letters that there are now, chunk by chunk.

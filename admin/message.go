@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -102,10 +103,7 @@ func (a *Admin) message(topic, id string, o queue.Options, body []byte) Message 
 		m.Err = errNoBody
 		return m
 	}
-	msg, err := a.config.Unmarshaler.Unmarshal(topic, body)
-	if err == nil && msg == nil {
-		err = errNoMessage
-	}
+	msg, err := a.unmarshal(topic, body)
 	if err != nil {
 		m.Err = err
 		return m
@@ -114,11 +112,25 @@ func (a *Admin) message(topic, id string, o queue.Options, body []byte) Message 
 	m.ExpiresAt, _ = time.Parse(time.RFC3339, msg.Metadata.Get(redisdelay.ExpiresAtKey))
 	m.MaxLateness, _ = time.ParseDuration(msg.Metadata.Get(redisdelay.MaxLatenessKey))
 	m.OnExpiry = redisdelay.OnExpiry(msg.Metadata.Get(redisdelay.OnExpiryKey))
-	for _, key := range []string{redisdelay.DelayIDKey, redisdelay.ExpiresAtKey, redisdelay.MaxLatenessKey, redisdelay.OnExpiryKey} {
+	for _, key := range notForConsumers {
 		delete(msg.Metadata, key)
 	}
 	m.UUID, m.Metadata, m.Payload = msg.UUID, msg.Metadata, msg.Payload
 	return m
+}
+
+// notForConsumers are keys that are stored with a message and that consumers do not see.
+var notForConsumers = []string{
+	redisdelay.DelayIDKey, redisdelay.ExpiresAtKey, redisdelay.MaxLatenessKey, redisdelay.OnExpiryKey,
+}
+
+// unmarshal leaves the body as it is: the Unmarshaler owns what it gets.
+func (a *Admin) unmarshal(topic string, body []byte) (*message.Message, error) {
+	msg, err := a.config.Unmarshaler.Unmarshal(topic, bytes.Clone(body))
+	if err == nil && msg == nil {
+		err = errNoMessage
+	}
+	return msg, err
 }
 
 // Filter chooses messages. Its zero value chooses all; what is set has to be true of a message together.
