@@ -47,7 +47,8 @@ type SubscriberConfig struct {
 	BroadcastExpiry time.Duration
 
 	// GroupExpiry is how long the consumer group outlasts its last subscriber. Then it is removed, with all
-	// that it holds. Not for Broadcast. Default 0: for ever; else at least 2m.
+	// that it holds. Not for Broadcast. Default 0: for ever; else at least 2m. If subscribers of the group
+	// differ in it, the last to subscribe decides, and the group is not removed while somebody subscribes.
 	GroupExpiry time.Duration
 
 	// MaxInFlight is how many messages of one Subscribe the consumer has at once, neither acked nor

@@ -316,6 +316,102 @@ func TestGroupThatIsUsedAgainInTimeStays(t *testing.T) {
 	}, "b")
 }
 
+// unaware is a subscription's claim that does not know of its group's end.
+func (w *world) unaware(group string, limit int) []*queue.Leased {
+	return held(w.sub(group).claim(limit, idle(limit, "channel|1"), lease(4*time.Hour),
+		func(c *queue.Claim) { c.Patience = 4 * time.Hour }))
+}
+
+func (w *world) removeUnused(group string) {
+	w.t.Helper()
+	more, err := w.topic.RemoveUnused(ctx, group)
+	require.NoError(w.t, err)
+	require.False(w.t, more)
+}
+
+// Subscribers that are configured to let the group end, and others that are not, as in the course of a
+// deployment.
+func TestGroupInWhichSomebodyWaitsLosesItsEndInsteadOfBeingRemoved(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		for name, stop := range map[string]bool{"waiting": false, "resting": true} {
+			w.registerFor("a", shortLived)
+			if stop {
+				require.NoError(t, only(w.topic.Pause(ctx, "a")))
+			}
+			w.unaware("a", 1)
+			w.travel(2 * time.Hour)
+			require.Equal(t, "a", w.promote("scheduler|1").Unused)
+			w.removeUnused("a")
+			require.Contains(t, w.registered(), "a", name)
+			require.Zero(t, w.end("a"), name)
+			require.Empty(t, w.promote("scheduler|1").Unused)
+		}
+	})
+}
+
+func TestGroupThatHoldsALeaseEndsWithIt(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.register("a")
+		w.registerFor("a", shortLived)
+		w.publishNow("x")
+		held := held(w.sub("a").claim(1, lease(4*time.Hour)))
+		require.Len(t, held, 1)
+		w.travel(2 * time.Hour)
+		w.removeUnused("a")
+		require.Contains(t, w.registered(), "a")
+		require.Equal(t, int64(w.score(w.keys.Unack("a"), "x"))+1, w.end("a"))
+		turn := w.promote("scheduler|1")
+		require.Empty(t, turn.Unused)
+		require.LessOrEqual(t, w.next(), w.end("a"), "the scheduler looks then")
+		w.travel(3 * time.Hour)
+		require.Equal(t, "a", w.promote("scheduler|1").Unused)
+		w.removeUnused("a")
+		w.empty("a")
+	})
+}
+
+func TestClaimGivesAGroupNoEndThatItLost(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		uses := func(c *queue.Claim) { c.Expiry = time.Hour }
+		w.registerFor("a", shortLived)
+		w.register("a")
+		w.sub("a").claim(1, uses)
+		require.Zero(t, w.end("a"))
+		require.NoError(t, only(w.topic.Pause(ctx, "a")))
+		w.sub("a").claim(1, uses)
+		require.Zero(t, w.end("a"), "while it is paused")
+
+		// In the other order: the one that knows the end came last.
+		w.registerFor("a", shortLived)
+		before := w.now()
+		w.sub("a").claim(1, uses)
+		require.GreaterOrEqual(t, w.end("a"), before+3600_000)
+	})
+}
+
+// In a group in which all know of its end, a lease is of one that is gone.
+func TestGroupThatWasAlwaysToEndDoesNotOutlastItsTimeByALease(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.registerFor("a", shortLived)
+		w.publishNow("x")
+		require.Len(t, w.sub("a").claim(1, lease(4*time.Hour)).Messages, 1)
+		w.travel(2 * time.Hour)
+		w.removeUnused("a")
+		w.empty("a")
+	})
+}
+
+// A process that has died is not taken for a subscriber, however long its address would be valid.
+func TestAddressOfASubscriptionThatKnowsTheEndIsNotValidForLonger(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.registerFor("a", shortLived)
+		w.sub("a").claim(1, idle(1, "channel|1"), func(c *queue.Claim) { c.Expiry, c.Patience = time.Hour, 9*time.Hour })
+		w.travel(2 * time.Hour)
+		w.removeUnused("a")
+		w.empty("a")
+	})
+}
+
 func TestSeveralUnusedGroupsEndOneAfterTheOther(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		for i := range 3 {

@@ -184,7 +184,7 @@ func (i *inspection) group(name string) {
 		}
 	}
 	for field, value := range i.get("stats", name).fields {
-		known := slices.Contains([]string{"delivered", "late_ms", "latest_ms", "dropped", "seen", "returned"}, field)
+		known := slices.Contains([]string{"delivered", "late_ms", "latest_ms", "dropped", "seen", "returned", "lasting"}, field)
 		if !known || !numberForm.MatchString(value) {
 			i.report("group %q: stats: %q is %q", name, field, value)
 		}

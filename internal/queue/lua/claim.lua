@@ -26,7 +26,8 @@
 --      10 bytes       of bodies at most, the first message excepted
 --      11 memory      how long the claim is remembered, ms
 --      12 single      "1" if PUBLISH counts every receiver (not on a cluster)
---      13 expiry      ms without use after which the group is removed, or "": never
+--      13 expiry      ms without use after which the group is removed, or "": not known to this subscription.
+--                     A group without an end gets none by a claim, only by register.
 --      14 delivered   messages that the subscription handed over since its last claim
 --      15 late_ms     by how much those were late, all together
 --      16 latest_ms   and at most
@@ -50,6 +51,10 @@ local group, subscription, number, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(A
 local busy, lease, slots, address = ARGV[5] == '1', tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local patience, bytes, memory, single = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12] == '1'
 local expiry = ARGV[13]
+if expiry ~= '' then
+  -- Who is found waiting when the group ends is then one that does not know of its end.
+  patience = math.min(patience, tonumber(expiry))
+end
 local delivered, dropped = tonumber(ARGV[14]), tonumber(ARGV[17])
 local id_length = 26
 local long = string.rep('-', 65)
@@ -150,7 +155,7 @@ if stopped[1] or stopped[2] then
   redis.call('ZREM', waiters, address)
   count()
   if expiry ~= '' then
-    redis.call('ZADD', idle, now + expiry, group)
+    redis.call('ZADD', idle, 'XX', now + expiry, group)
   end
   local waits = limit > 0 and slots > 0
   if waits then
@@ -256,7 +261,7 @@ else
 end
 count()
 if expiry ~= '' then
-  redis.call('ZADD', idle, now + expiry, group)
+  redis.call('ZADD', idle, 'XX', now + expiry, group)
 end
 if #taken > 0 then
   redis.call('ZADD', unack, unpack(scores))

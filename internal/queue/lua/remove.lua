@@ -19,7 +19,10 @@
 -- ARGV  1 group
 --       2 version     a fresh random version for the changed set
 --       3 budget      messages to forget at most (at most 1000)
---       4 unused      "1": only if the group has been unused for its time
+--       4 unused      "1": only if the group has been unused for its time. Subscriptions that do not know of
+--                     its end do not move it on; if one waits for messages, the group loses its end instead of
+--                     being removed. While a message is leased, it ends with that lease, if it ever had
+--                     subscriptions of that kind ("lasting" in stats).
 --       5 limit       ms: only if the group has no subscribers, and got nothing for so long; or "": always
 --
 -- The first call takes the group out of the set, so that nothing more comes to it, and notes it in idle,
@@ -65,9 +68,10 @@ end
 -- Reading every key that will be written finds a key of a wrong type before anything is.
 local known = redis.call('HEXISTS', groups, group) == 1
 local seen = tonumber(redis.call('HGET', stats, 'seen') or nil)
+local lasting = redis.call('HEXISTS', stats, 'lasting') == 1
 local after = '(' .. string.format('%d', now)
-local subscribed = redis.call('ZCOUNT', waiters, after, '+inf') + redis.call('ZCOUNT', resting, after, '+inf')
-  + redis.call('ZCOUNT', unack, after, '+inf') > 0
+local waiting = redis.call('ZCOUNT', waiters, after, '+inf') + redis.call('ZCOUNT', resting, after, '+inf')
+local subscribed = waiting + redis.call('ZCOUNT', unack, after, '+inf') > 0
 redis.call('HLEN', paused)
 redis.call('HLEN', meta)
 redis.call('HLEN', messages)
@@ -77,6 +81,14 @@ redis.call('HLEN', leases)
 redis.call('HLEN', deliveries)
 local left = redis.call('LLEN', ready) + redis.call('ZCARD', retry)
   + redis.call('ZCARD', unack) + redis.call('ZCARD', dead)
+if unused and known and (waiting > 0 or (subscribed and lasting)) then
+  local lease = waiting == 0 and redis.call('ZREVRANGEBYSCORE', unack, '+inf', after, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  redis.call('ZREM', idle, group)
+  if lease then
+    redis.call('ZADD', idle, string.format('%d', math.floor(tonumber(lease)) + 1), group)
+  end
+  return 0
+end
 if limit and known and (subscribed or not seen or seen > now - limit) then
   return 2
 end
