@@ -252,7 +252,10 @@ func TestTornCountsOfGroupsAreFound(t *testing.T) {
 		}), false},
 		"fewer are counted than have it": {both2(func(w *torn, p redis.Pipeliner) {
 			p.HDel(ctx, w.keys.Refs(), w.id["ready"])
-		}), false},
+		}), true},
+		"none are counted, and both have it, in retry and ready": {both2(func(w *torn, p redis.Pipeliner) {
+			p.HDel(ctx, w.keys.Refs(), w.id["retry"])
+		}), true},
 		"fewer are counted than have it in hand or retry": {both2(func(w *torn, p redis.Pipeliner) {
 			p.ZAdd(ctx, w.keys.Retry("b"), redis.Z{Score: 3e12, Member: w.id["retry"]})
 			p.HSet(ctx, w.keys.Deliveries("b"), w.id["retry"], "1 - -")

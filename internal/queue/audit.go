@@ -38,6 +38,7 @@ type Violation struct {
 	marks   []mark   // from before ready was looked through
 	version string   // of the set of groups that they are of
 	absent  []string // groups in whose ready it was not found
+	present []string // groups in whose ready it was
 	mending bool     // whether Mend may be able to do something
 }
 
@@ -53,8 +54,8 @@ type audit struct {
 	Audit
 	topic  *Topic
 	groups *Groups
-	seen   map[string]bool // violations that are known
-	walked bool            // ready was looked through
+	seen   map[string]int // violations that are known, and where they are
+	walked bool           // ready was looked through
 }
 
 const (
@@ -65,14 +66,15 @@ const (
 )
 
 // Audit looks for everything that is wrong, in calls that each take about a millisecond, on a topic that may
-// be in use. What it reports was so at one time, not the sum of what was read at different times.
+// be in use. What it reports was so at one time, not the sum of what was read at different times. Removals of
+// groups that somebody has begun and not finished are finished first.
 func (t *Topic) Audit(ctx context.Context) (Audit, error) {
 	for range 5 {
 		groups, err := t.existing(ctx)
 		if err != nil {
 			return Audit{}, err
 		}
-		a := &audit{topic: t, groups: groups, seen: map[string]bool{}}
+		a := &audit{topic: t, groups: groups, seen: map[string]int{}}
 		if err = a.run(ctx); err != errStale {
 			return a.Audit, err
 		}
@@ -82,8 +84,17 @@ func (t *Topic) Audit(ctx context.Context) (Audit, error) {
 }
 
 func (a *audit) run(ctx context.Context) error {
-	whole, err := a.keys(ctx)
+	removing, err := a.topic.removing(ctx)
+	if err != nil {
+		return err
+	}
+	whole, err := a.keys(ctx, removing)
 	if err != nil || !whole {
+		return err
+	}
+	// What a group that is out of the set still holds would look as if nobody had it. None begins to be removed
+	// after this without a change of the set.
+	if err := a.topic.finishRemovals(ctx, removing); err != nil {
 		return err
 	}
 	for _, look := range []func(context.Context) error{a.bodies, a.indexes, a.delayIDs, a.scheduler} {
@@ -99,19 +110,23 @@ func (a *audit) report(v Violation) {
 	if v.ID == "" && v.name == "" {
 		key += v.Detail
 	}
-	if !a.seen[key] {
-		a.seen[key] = true
+	at, known := a.seen[key]
+	switch {
+	case !known:
+		a.seen[key] = len(a.Violations)
 		a.Violations = append(a.Violations, v)
+	case v.Fault == FaultRefs && len(v.present) > len(a.Violations[at].present):
+		a.Violations[at] = v // which knows more
 	}
 }
 
 // keys checks types and that nothing expires. With a key of a wrong type there is nothing more to look at.
-func (a *audit) keys(ctx context.Context) (whole bool, err error) {
+func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err error) {
 	k := a.topic.keys
 	types := map[string]string{k.Meta(): "hash", k.Groups(): "hash", k.Messages(): "hash", k.Options(): "hash",
 		k.Refs(): "hash", k.Scheduler(): "hash", k.Names(): "hash", k.Paused(): "hash",
 		k.Pending(): "zset", k.Idle(): "zset", k.Taken(): "zset"}
-	for _, g := range a.groups.Names {
+	for _, g := range slices.Concat(a.groups.Names, removing) {
 		for _, key := range []string{k.Leases(g), k.Deliveries(g), k.Stats(g)} {
 			types[key] = "hash"
 		}
@@ -203,7 +218,7 @@ func (a *audit) bodies(ctx context.Context) error {
 
 // settled tells that the indexes account for a message, so that ready need not be looked through for it.
 func (a *audit) settled(f *facts) bool {
-	if f.holders() < max(f.refs, 1) {
+	if f.holders() != max(f.refs, 1) {
 		return false
 	}
 	for i := range f.groups {
@@ -217,7 +232,7 @@ func (a *audit) settled(f *facts) bool {
 // confirm looks through ready for the candidates, and reports those that are not there.
 func (a *audit) confirm(ctx context.Context, candidates map[string]*candidate, marks []mark) error {
 	for g := range a.groups.Names {
-		if err := a.walk(ctx, g, candidates); err != nil {
+		if err := a.walk(ctx, g, candidates, marks != nil); err != nil {
 			return err
 		}
 	}
@@ -244,7 +259,9 @@ func (a *audit) confirm(ctx context.Context, candidates map[string]*candidate, m
 // walk goes through a list of ready from the right to the left. Places counted from the right only grow, by
 // what comes in behind, so nothing that was in the list is passed over; some may be seen twice. What is put
 // back in front meanwhile is known by the marks.
-func (a *audit) walk(ctx context.Context, group int, candidates map[string]*candidate) error {
+//
+// What has too few groups counted, and is ready besides, becomes a candidate if more is set.
+func (a *audit) walk(ctx context.Context, group int, candidates map[string]*candidate, more bool) error {
 	size := a.page()
 	if a.walked {
 		size = 1000
@@ -258,13 +275,15 @@ func (a *audit) walk(ctx context.Context, group int, candidates map[string]*cand
 				return err
 			}
 		} else {
-			found, _, now, err := a.topic.inspect(ctx, a.groups, inspection{source: group + 1, from: -from - size, to: -from - 1})
+			found, marks, now, err := a.topic.inspect(ctx, a.groups, inspection{source: group + 1, from: -from - size, to: -from - 1})
 			if err != nil {
 				return err
 			}
 			for i := range found {
 				entries = append(entries, found[i].entry)
-				a.judgeReady(&found[i], group, now)
+				if a.judgeReady(&found[i], group, marks, now) && more && candidates[found[i].id] == nil {
+					candidates[found[i].id] = &candidate{seen: map[int]bool{}}
+				}
 			}
 		}
 		for _, entry := range entries {
@@ -285,12 +304,13 @@ func (a *audit) convict(f *facts, c *candidate, before, after []mark) {
 		return // it went its way meanwhile
 	}
 	sure, still := true, true
-	var absent []string
+	var absent, present []string
 	ready := 0
 	for g := range f.groups {
 		if f.groups[g].recent || c.seen[g] {
 			if !f.groups[g].held() {
 				ready++
+				present = append(present, a.groups.Names[g])
 			}
 		} else if after[g].sure {
 			absent = append(absent, a.groups.Names[g])
@@ -299,7 +319,7 @@ func (a *audit) convict(f *facts, c *candidate, before, after []mark) {
 		still = still && after[g].returned == before[g].returned && after[g].last == before[g].last && after[g].length == before[g].length
 	}
 	needed, holders := max(f.refs, 1), f.holders()
-	v := Violation{ID: f.id, marks: before, version: a.groups.Version, absent: absent, mending: true}
+	v := Violation{ID: f.id, marks: before, version: a.groups.Version, absent: absent, present: present, mending: true}
 	switch {
 	case holders+ready < needed && !sure:
 		a.Unconfirmed++
@@ -311,7 +331,7 @@ func (a *audit) convict(f *facts, c *candidate, before, after []mark) {
 		v.Detail = fmt.Sprintf("refs says that %d groups need it, and %d have it", needed, holders+ready)
 		a.report(v)
 	case holders+ready > needed && still:
-		v.Fault, v.mending = FaultRefs, holders > needed
+		v.Fault = FaultRefs
 		v.Detail = fmt.Sprintf("refs says that %d groups need it, and %d have it", needed, holders+ready)
 		a.report(v)
 	}
@@ -375,8 +395,9 @@ func (a *audit) judge(f *facts, now time.Time) {
 	}
 }
 
-// judgeReady reports what is wrong with an entry of ready for sure.
-func (a *audit) judgeReady(f *facts, group int, now time.Time) {
+// judgeReady reports what is wrong with an entry of ready for sure, and tells whether fewer groups are counted
+// than have the message. The marks are of the same step.
+func (a *audit) judgeReady(f *facts, group int, marks []mark, now time.Time) (few bool) {
 	a.judge(f, now)
 	name := a.groups.Names[group]
 	switch g := f.groups[group]; {
@@ -388,7 +409,12 @@ func (a *audit) judgeReady(f *facts, group int, now time.Time) {
 		a.report(Violation{Fault: FaultStates, Group: name, ID: f.id, Detail: "it is in ready and in " + g.places()})
 	case f.due != "":
 		a.report(Violation{Fault: FaultStates, Group: name, ID: f.id, Detail: "it is in ready and in pending"})
+	case f.holders()+1 > max(f.refs, 1):
+		a.report(Violation{Fault: FaultRefs, ID: f.id, marks: marks, version: a.groups.Version, present: []string{name}, mending: true,
+			Detail: fmt.Sprintf("refs says that %d groups need it, and %d have it", max(f.refs, 1), f.holders()+1)})
+		return true
 	}
+	return false
 }
 
 func (f *groupFacts) states() (places []string) {

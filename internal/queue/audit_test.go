@@ -247,3 +247,112 @@ func TestManyMessagesAreAudited(t *testing.T) {
 		}
 	}, "a", "b")
 }
+
+// The removal of a group was cut short: what the group still has is not lost to others.
+func TestAuditFinishesARemovalFirst(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("%04d", 0, 1500)...)
+		s := w.sub("b")
+		require.Equal(t, 1000, s.ack(held(s.claim(1000))...))
+		require.True(t, w.removeSome("a"))
+		audit, err := w.topic.Audit(ctx)
+		require.NoError(t, err)
+		require.Empty(t, audit.Violations)
+		require.Equal(t, 500, audit.Messages)
+		w.empty("a")
+		require.Len(t, w.ready("b"), 500)
+	}, "a", "b")
+}
+
+// Who needs a body cannot be told while a group is being removed.
+func TestMendDoesNotTakeAMessageForLostWhileAGroupIsBeingRemoved(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("lost", "few")
+		require.NoError(t, w.Client.LTrim(ctx, w.keys.Ready("a"), 1, -1).Err())
+		require.NoError(t, w.Client.LTrim(ctx, w.keys.Ready("b"), 1, -1).Err())
+		require.NoError(t, w.Client.HDel(ctx, w.keys.Refs(), w.id["few"]).Err())
+		audit, err := w.topic.Audit(ctx)
+		require.NoError(t, err)
+		require.Len(t, audit.Violations, 2)
+		require.NoError(t, w.Client.ZAdd(ctx, w.keys.Idle(), redis.Z{Score: 0, Member: "c"}).Err())
+		w.unchanged(func() {
+			for _, v := range audit.Violations {
+				did, err := w.topic.Mend(ctx, v)
+				require.NoError(t, err)
+				require.Empty(t, did)
+			}
+		})
+		require.NoError(t, w.Client.ZRem(ctx, w.keys.Idle(), "c").Err())
+		for _, v := range audit.Violations {
+			did, err := w.topic.Mend(ctx, v)
+			require.NoError(t, err)
+			require.NotEmpty(t, did)
+		}
+	}, "a", "b")
+}
+
+// Without a count, the first ack would forget the body that the other groups need.
+func TestMissingCountsAreRestored(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(w *world)
+		want    string
+	}{
+		"ready in all": {func(*world) {}, "3"},
+		"retried in all": {func(w *world) {
+			for _, g := range []string{"a", "b", "c"} {
+				s := w.sub(g)
+				s.nack(failed(held(s.claim(1))[0], after(time.Hour)))
+			}
+		}, "3"},
+		"in hand and ready": {func(w *world) { w.sub("a").claim(1) }, "3"},
+		"in hand, done with, ready": {func(w *world) {
+			s := w.sub("b")
+			s.ack(held(s.claim(1))...)
+			w.sub("a").claim(1)
+		}, "2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, w *world) {
+				w.publishNow("x", "y")
+				c.prepare(w)
+				require.NoError(t, w.Client.HDel(ctx, w.keys.Refs(), w.id["x"]).Err())
+				audit, err := w.topic.Audit(ctx)
+				require.NoError(t, err)
+				require.Len(t, audit.Violations, 1)
+				require.Equal(t, queue.FaultRefs, audit.Violations[0].Fault)
+				did, err := w.topic.Mend(ctx, audit.Violations[0])
+				require.NoError(t, err)
+				require.Equal(t, []string{"set refs to the " + c.want + " groups that have it"}, did)
+				require.Equal(t, c.want, w.field(w.keys.Refs(), "x"))
+				audit, err = w.topic.Audit(ctx)
+				require.NoError(t, err)
+				require.Empty(t, audit.Violations)
+			}, "a", "b", "c")
+		})
+	}
+}
+
+// What was ready may have been acked since, so that counting it would keep the body for nobody.
+func TestReadyMessageIsNotCountedIfTheListHasChangedSince(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("w", "x", "y")
+		require.NoError(t, w.Client.HDel(ctx, w.keys.Refs(), w.id["x"]).Err())
+		audit, err := w.topic.Audit(ctx)
+		require.NoError(t, err)
+		require.Len(t, audit.Violations, 1)
+		s := w.sub("b")
+		require.Equal(t, 1, s.ack(held(s.claim(1))...))
+		w.unchanged(func() {
+			did, err := w.topic.Mend(ctx, audit.Violations[0])
+			require.NoError(t, err)
+			require.Empty(t, did)
+		})
+		audit, err = w.topic.Audit(ctx)
+		require.NoError(t, err)
+		require.Len(t, audit.Violations, 1)
+		require.NotEmpty(t, first(w.topic.Mend(ctx, audit.Violations[0])))
+	}, "a", "b")
+}
+
+// first is the result of a call.
+func first[T any](result T, _ error) T { return result }

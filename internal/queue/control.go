@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -192,7 +193,13 @@ func (t *Topic) Erase(ctx context.Context, dry bool) (keys int, err error) {
 	err = t.withExisting(ctx, func(groups *Groups) error {
 		names := []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(),
 			k.Idle(), k.Names(), k.Taken(), k.Paused()}
-		for _, g := range groups.Names {
+		// Those that are being removed are out of the set, and hold something still. More of them would have
+		// changed the set.
+		removing, err := t.removing(ctx)
+		if err != nil {
+			return err
+		}
+		for _, g := range slices.Concat(groups.Names, removing) {
 			names = append(names, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g),
 				k.Dead(g), k.Resting(g), k.Stats(g))
 		}

@@ -386,6 +386,18 @@ func TestIdleGroupIsRemovedUnlessItIsUsed(t *testing.T) {
 	}, "a", "b")
 }
 
+func TestErasedTopicLeavesNothingOfAGroupThatIsBeingRemoved(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("%04d", 0, 1500)...)
+		require.True(t, w.removeSome("a"))
+		require.NotEmpty(t, w.ready("a"))
+		require.NoError(t, only(w.topic.Erase(ctx, false)))
+		for key := range w.dump() {
+			require.Regexp(t, `:(publisher|claim|operation):`, key, "which expires by itself")
+		}
+	}, "a", "b")
+}
+
 func TestErasedTopicLeavesNothing(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.fill("a")

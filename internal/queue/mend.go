@@ -43,10 +43,17 @@ func (t *Topic) mend(ctx context.Context, v Violation) (did []string, err error)
 		args := []any{groups.Version, v.ID, flag(looked)}
 		if looked {
 			for i, m := range v.marks {
-				args = append(args, flag(slices.Contains(v.absent, groups.Names[i])), m.returned, m.last)
+				seen := ""
+				switch name := groups.Names[i]; {
+				case slices.Contains(v.absent, name):
+					seen = "absent"
+				case slices.Contains(v.present, name):
+					seen = "present"
+				}
+				args = append(args, seen, m.returned, m.last, m.length)
 			}
 		}
-		call := &Call{script: &mendScript, keys: append(t.inspectKeys(groups), t.keys.Scheduler()), args: args}
+		call := &Call{script: &mendScript, keys: append(t.inspectKeys(groups), t.keys.Scheduler(), t.keys.Idle()), args: args}
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // budget is how many messages, times groups, one promoting or expiring call moves at most: about a
@@ -140,6 +142,29 @@ func (t *Topic) Remove(ctx context.Context, group string) error {
 // whether that is so.
 func (t *Topic) RemoveIdle(ctx context.Context, group string, limit time.Duration) (removed bool, err error) {
 	return t.removeAll(ctx, group, millis(limit))
+}
+
+// removing returns the groups that are out of the set, and whose removal is not through. A set of groups that
+// is read before has none of them.
+func (t *Topic) removing(ctx context.Context) ([]string, error) {
+	groups, err := t.client.ZRangeByScore(ctx, t.keys.Idle(), &redis.ZRangeBy{Min: "-inf", Max: "0"}).Result()
+	if redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return nil, nil // it names none
+	}
+	return groups, err
+}
+
+// finishRemovals goes on with removals that somebody has begun and not finished.
+func (t *Topic) finishRemovals(ctx context.Context, groups []string) error {
+	for _, g := range groups {
+		for more := true; more; {
+			var err error
+			if more, err = t.RemoveUnused(ctx, g); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (t *Topic) removeAll(ctx context.Context, group, limit string) (removed bool, err error) {

@@ -17,23 +17,26 @@
 --         stats       hash: what was counted so far
 --       and last
 --         scheduler   hash: next, holder, standby, until
+--         idle        zset: group that is removed when unused -> ms at which it is
 -- ARGV  1 version    of the group set that KEYS were made from
 --       2 id         of the message
---       3 looked     "1": the caller has looked through ready and not found it there in the groups that have
---                    a "1" below
---       then for each group: "1" or "0", and its marks from before that look: returned, last
+--       3 looked     "1": the caller has looked through ready
+--       then for each group: "absent" if it was not found there, "present" if it was, else ""; and its marks
+--       from before that look: returned, last, length
 --
 -- A message without a body is forgotten. One whose lease is not told whole is made due again. So is one that
 -- is in no state at all: in all groups, some of which may have had it. One that is in two states of a group
 -- keeps the one in which it is not forgotten. All is looked at again here, so that what is right by now stays
--- as it is.
+-- as it is. refs is raised to the number of groups that have the message for sure, in ready if that has not
+-- changed since the marks; it is never lowered. While a group that is out of the set still holds something, as
+-- its removal is under way, it cannot be told who needs a body: then neither is done.
 -- Returns {"stale"} when the group set has changed, else {"ok", then what was done, a line for each group}.
 -- Twice: the second run finds mended what the first mended.
 
 local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local names, taken = KEYS[6], KEYS[7]
-local groups = (#KEYS - 8) / 7
-local scheduler = KEYS[#KEYS]
+local groups = (#KEYS - 9) / 7
+local scheduler, idle = KEYS[#KEYS - 1], KEYS[#KEYS]
 local version, id, looked = ARGV[1], ARGV[2], ARGV[3] == '1'
 local id_length, most = 26, 1000
 
@@ -91,22 +94,28 @@ end
 redis.call('HLEN', scheduler)
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
+local removing = redis.call('ZCOUNT', idle, '-inf', 0) > 0
 local body = redis.call('HEXISTS', messages, id) == 1
 local own, counted = redis.call('HGET', options, id), redis.call('HGET', refs, id)
 local due = tonumber(redis.call('ZSCORE', pending, id) or nil)
 local facts, found = {}, not looked
 for g = 1, groups do
-  local absent = false -- from ready, for sure
-  if looked and ARGV[1 + g * 3] == '1' then
-    local ids, sure = came(KEYS[1 + g * 7], KEYS[7 + g * 7], ARGV[2 + g * 3], ARGV[3 + g * 3])
+  local absent, present = false, false -- from and in ready, for sure
+  local ready, stats, seen = KEYS[1 + g * 7], KEYS[7 + g * 7], looked and ARGV[g * 4]
+  local returned, last, length = ARGV[1 + g * 4], ARGV[2 + g * 4], ARGV[3 + g * 4]
+  if seen == 'absent' then
+    local ids, sure = came(ready, stats, returned, last)
     absent = sure and not ids[id]
+  elseif seen == 'present' then
+    present = (redis.call('HGET', stats, 'returned') or '0') == returned
+      and redis.call('LRANGE', ready, -1, -1)[1] == last and redis.call('LLEN', ready) == tonumber(length)
   end
   local record = redis.call('HGET', KEYS[6 + g * 7], id)
   facts[g] = {
     unack = redis.call('ZSCORE', KEYS[2 + g * 7], id), lease = redis.call('HGET', KEYS[3 + g * 7], id),
     retry = redis.call('ZSCORE', KEYS[4 + g * 7], id), dead = redis.call('ZSCORE', KEYS[5 + g * 7], id),
   }
-  facts[g].record, facts[g].absent = record, absent
+  facts[g].record, facts[g].absent, facts[g].present = record, absent, present
   found = found or facts[g].unack or facts[g].retry or facts[g].dead or not absent
 end
 local name = own and string.match(own, 'delay_id:(%S+)')
@@ -182,7 +191,7 @@ if due and due > now and name then
   end
 end
 
-if not due and not found then
+if not due and not removing and not found then
   if groups == 0 then
     redis.call('ZADD', pending, score, id)
     did('put it into pending, for it was in no state')
@@ -198,17 +207,17 @@ if not due and not found then
   if groups > 0 then
     schedule(now)
   end
-elseif counted and not due then
-  -- Fewer than hold it would have the body forgotten before its time.
+elseif not due and not removing then
+  -- Fewer than have it would have the body forgotten before its time; more only keep it.
   local holders = 0
   for g = 1, groups do
-    if facts[g].unack or facts[g].retry or facts[g].dead then
+    if facts[g].unack or facts[g].retry or facts[g].dead or facts[g].present then
       holders = holders + 1
     end
   end
-  if tonumber(counted) < holders then
+  if (tonumber(counted) or 1) < holders then
     redis.call('HSET', refs, id, holders)
-    did('set refs to the ' .. holders .. ' groups that hold it')
+    did('set refs to the ' .. holders .. ' groups that have it')
   end
 end
 return reply
