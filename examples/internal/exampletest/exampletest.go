@@ -65,7 +65,9 @@ func Build(t *testing.T) (program string) {
 func build(t *testing.T, dir string) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "example")
-	out, err := exec.Command("go", "build", "-o", program, dir).CombinedOutput()
+	command := exec.Command("go", "build", "-o", program)
+	command.Dir = dir // some are modules of their own
+	out, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return program
 }
