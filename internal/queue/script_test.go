@@ -308,10 +308,11 @@ func TestEveryScriptSaysWhatItIsFor(t *testing.T) {
 	}
 }
 
-// Scripts cannot share code, so some functions are in several. They must not drift apart.
+// Scripts cannot share code, so some functions are in several. They must not drift apart, and none may be
+// called what another is.
 func TestFunctionsOfSeveralScriptsAreTheSame(t *testing.T) {
 	t.Parallel()
-	function := regexp.MustCompile(`(?ms)^(?:-- [^\n]*\n)*^local function (schedule|wake|each|drop)\(.*?^end$`)
+	function := regexp.MustCompile(`(?ms)^(?:-- [^\n]*\n)*^local function (\w+)\(.*?^end$`)
 	first, shared := map[string]string{}, 0
 	for name, source := range queue.ScriptSources() {
 		for _, m := range function.FindAllStringSubmatch(source, -1) {
@@ -323,6 +324,5 @@ func TestFunctionsOfSeveralScriptsAreTheSame(t *testing.T) {
 			require.Equal(t, first[m[1]], m[0], "%s in %s", m[1], name)
 		}
 	}
-	require.Greater(t, shared, 5)
-	require.Len(t, first, 4)
+	require.Greater(t, shared, 14)
 }

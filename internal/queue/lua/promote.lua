@@ -86,7 +86,7 @@ end
 -- may move, none moves that is later than what has to stay, so that all stay in order.
 local share = groups > 0 and math.max(1, math.floor(budget / groups)) or 0
 local cut_due, cut_id
-local function due_of(key)
+local function take_due(key)
   local list = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, share)
   if #list == share * 2 then
     local id, due = list[#list - 1], tonumber(list[#list])
@@ -104,7 +104,7 @@ end
 -- Reading every key that will be read or written later finds one of a wrong type before anything is.
 local fresh, retries, waiting, options = {}, {}, {}, {}
 if groups > 0 then
-  fresh = due_of(pending)
+  fresh = take_due(pending)
   options = redis.call('HMGET', group_options, unpack(ARGV, 6, 5 + groups))
 end
 for g = 1, groups do
@@ -113,7 +113,7 @@ for g = 1, groups do
   redis.call('ZCARD', KEYS[6 + g * 5])
   redis.call('ZCARD', KEYS[7 + g * 5])
   waiting[g] = redis.call('ZCARD', waiters)
-  retries[g] = due_of(retry)
+  retries[g] = take_due(retry)
 end
 redis.call('HLEN', refs)
 local unused = redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES')
