@@ -252,7 +252,8 @@ func TestItIsTooLateForAMessageThatTheConsumerDoesNotTake(t *testing.T) {
 		expiring(redisdelay.ExpiryDead)
 		eventually(t, func() bool { return stateOf(t, s, "topic").Dead == 1 }, "it is a dead letter")
 		expiring(redisdelay.ExpiryDeliver)
-		time.Sleep(300 * time.Millisecond)
+		late := serverTime(t, s).Add(201 * time.Millisecond)
+		eventually(t, func() bool { return serverTime(t, s).After(late) }, "it is too late")
 		require.Equal(t, []string{"deliver"}, consume(t, messages, 1))
 		eventually(t, func() bool {
 			stats, err := adminOf(t, s).Stats(ctx, "topic")
