@@ -128,7 +128,7 @@ func (l *line) send(lead []*batch) error {
 			b.turn <- turn{err: err}
 		}
 	}
-	l.yield(len(lead))
+	l.join(len(lead))
 	l.mu.Lock()
 	next := l.next()
 	l.busy = next != nil
@@ -150,9 +150,10 @@ func (l *line) call(messages []queue.Message) error {
 	return err
 }
 
-// yield lets those run whose wait has ended. They often have more to publish, which then goes with the next
-// call. Where others keep the processors busy, that takes too long, and is not done again soon.
-func (l *line) yield(answered int) {
+// join waits for those to come back whose calls were answered. They often have more to publish, which then goes
+// with the next call. Each runs as soon as this goroutine yields, so the wait is over when nobody has come for some
+// microseconds. Where others keep the processors busy, yielding takes too long, and is not done again soon.
+func (l *line) join(answered int) {
 	if l.hurry > 0 {
 		l.hurry--
 		return
@@ -160,12 +161,27 @@ func (l *line) yield(answered int) {
 	if answered == 1 { // nobody waited
 		return
 	}
-	began := time.Now()
-	runtime.Gosched()
-	if time.Since(began) > time.Millisecond {
-		l.hurry = 1000
+	joined, last := 0, time.Now()
+	for joined < answered {
+		runtime.Gosched()
+		now := time.Now()
+		l.mu.Lock()
+		waiting := len(l.waiting)
+		l.mu.Unlock()
+		switch {
+		case now.Sub(last) > time.Millisecond:
+			l.hurry = 1000
+			return
+		case waiting > joined:
+			joined, last = waiting, now
+		case now.Sub(last) > straggle:
+			return
+		}
 	}
 }
+
+// straggle is how long join waits for the next to come.
+const straggle = 20 * time.Microsecond
 
 // next takes from those who wait what goes to Redis together. l.mu is held.
 func (l *line) next() []*batch {
