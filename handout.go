@@ -213,7 +213,7 @@ func (s *subscription) expired(d *delivery) bool {
 	}
 	s.end(d, func() {
 		if d.onExpiry == ExpiryDead {
-			s.settled.nacks = append(s.settled.nacks, queue.Failure{Leased: &d.Leased, Dead: true, Reason: "not delivered in time"})
+			s.settled.nacks = append(s.settled.nacks, queue.Failure{Leased: &d.Leased, Nobody: true, Reason: "not delivered in time"})
 			return
 		}
 		s.counts.Add(queue.Counts{Dropped: 1})
@@ -370,7 +370,7 @@ func (s *subscription) bury(d *delivery, err error) {
 	})
 	s.end(d, func() {
 		s.settled.nacks = append(s.settled.nacks, queue.Failure{
-			Leased: &d.Leased, Dead: true, Reason: "unmarshal: " + err.Error(),
+			Leased: &d.Leased, Nobody: true, Reason: "unmarshal: " + err.Error(),
 		})
 	})
 }

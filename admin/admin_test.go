@@ -17,7 +17,6 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
-	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
 func TestConfigurationAndArgumentsAreChecked(t *testing.T) {
@@ -370,37 +369,6 @@ func TestPauseOutlastsARestartOfTheServer(t *testing.T) {
 	in.Restart()
 	eventually(t, func() bool { return s.Client.Ping(ctx).Err() == nil }, "it is back")
 	require.Equal(t, since, s.group(t, "a").PausedSince)
-}
-
-func TestLagIsForHowLongSomethingIsDue(t *testing.T) {
-	t.Parallel()
-	server := redisdelaytest.Start(t)
-	s := setupOn(t, redistest.Server{Client: server.Client(), Prefix: redisdelay.DefaultKeyPrefix})
-	s.register(t, "a")
-	require.NoError(t, s.publisher(t).Publish(topic, delayed("x", time.Minute)))
-	readiness, err := s.admin.Ready(ctx, topic)
-	require.NoError(t, err)
-	require.Equal(t, admin.TopicReadiness{Topic: topic}, readiness.Topics[0])
-	require.ErrorIs(t, readiness.Err(time.Hour), admin.ErrNotReady, "nobody schedules it")
-
-	server.Advance(2 * time.Minute) // which makes it ready
-	server.Advance(time.Minute)
-	readiness, err = s.admin.Ready(ctx, topic)
-	require.NoError(t, err)
-	require.Equal(t, 2*time.Minute, readiness.Topics[0].Waiting)
-	require.NoError(t, only(s.admin.Ready(ctx)), "Redis answers")
-	require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "a")))
-	readiness, err = s.admin.Ready(ctx, topic)
-	require.NoError(t, err)
-	require.Zero(t, readiness.Topics[0].Waiting)
-
-	require.NoError(t, s.publisher(t).Publish(topic, delayed("y", time.Minute)))
-	require.NoError(t, s.Client.ZAdd(ctx, s.keys.Pending(), redis.Z{Score: float64(server.Now().Add(-time.Hour).UnixMilli()),
-		Member: s.list(t, "", admin.Pending)[0].ID}).Err())
-	readiness, err = s.admin.Ready(ctx, topic)
-	require.NoError(t, err)
-	require.Equal(t, time.Hour, readiness.Topics[0].Lag)
-	require.ErrorContains(t, readiness.Err(time.Minute), "1h0m0s behind")
 }
 
 // The access lists in docs/redis-keys.md are enough: the first for programs, both together for operators.

@@ -16,9 +16,11 @@ type Stats struct {
 	Messages int       // all, each once however many groups have it
 	Pending  int       // that wait for their due time
 	NextDue  time.Time // of them; past if it is due and not made ready yet
-	DelayIDs int       // names that are taken
+	DelayIDs int       // names that are taken now
 
-	Scheduled bool      // some process does the due-time work
+	// Scheduled tells that some process holds the scheduling lease, and is not a second late to use it. Whether
+	// that process is still there, and needed, Ready finds out.
+	Scheduled bool
 	NextLook  time.Time // when it has something to do
 
 	PausedSince time.Time
@@ -47,19 +49,17 @@ type GroupStats struct {
 	DeadRetention time.Duration
 
 	// Delivered counts the messages that consumers got, each time anew, and Dropped those that were too late
-	// and were dropped. MeanLateness and MaxLateness are from due until the consumer got them. Subscriptions
-	// tell of them with their next claim, so up to a poll interval later.
+	// and were dropped. MeanLateness and MaxLateness are from due until the consumer got them. These are
+	// statistics, not accounts: a subscription tells of them with its next claim, so up to a poll interval
+	// later; what it has not told when its process dies is never counted; and a claim that the client sends
+	// again after a lost reply may count twice.
 	Delivered, Dropped        int
 	MeanLateness, MaxLateness time.Duration
 }
 
 // Stats returns what a topic holds, in one step. Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
-	t, err := a.topic(topic)
-	if err != nil {
-		return Stats{}, fmt.Errorf("stats: %w", err)
-	}
-	s, err := t.Stats(ctx)
+	s, err := a.stats(ctx, topic)
 	if err != nil {
 		return Stats{}, fmt.Errorf("stats: %w", err)
 	}
@@ -69,6 +69,14 @@ func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 		stats.Groups = append(stats.Groups, groupStats(g))
 	}
 	return stats, nil
+}
+
+func (a *Admin) stats(ctx context.Context, topic string) (queue.Stats, error) {
+	t, err := a.topic(topic)
+	if err != nil {
+		return queue.Stats{}, err
+	}
+	return t.Stats(ctx)
 }
 
 func groupStats(g queue.GroupStats) GroupStats {
@@ -142,9 +150,10 @@ func (g GroupStats) holds() int { return g.Ready + g.InHand + g.Retrying + g.Dea
 //
 // Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun bool) (Removal, error) {
+	group = groupName(group)
 	stats, err := a.Stats(ctx, topic)
 	if err != nil {
-		return Removal{}, fmt.Errorf("delete group: %w", err)
+		return Removal{}, fmt.Errorf("delete group %q: %w", group, err)
 	}
 	for _, g := range stats.Groups {
 		if g.Group != group {
@@ -166,8 +175,10 @@ func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun boo
 	return Removal{}, fmt.Errorf("delete group %q of topic %q: %w", group, topic, ErrNotFound)
 }
 
-// DeleteTopic removes a topic and all that it holds, in one step; the server frees the memory beside its
-// work. End its publishers and subscribers first: those that go on make it anew.
+// DeleteTopic removes a topic and all that it holds: in one step, or, if it has more than a hundred groups, a
+// hundred of them at a time. If the call ends between those, the topic is there without groups, and a scheduler,
+// Check, Repair or another DeleteTopic removes what they had. The server frees the memory beside its work. End
+// publishers and subscribers first: those that go on make it anew.
 //
 // Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {
@@ -179,9 +190,12 @@ func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Rem
 	for _, g := range stats.Groups {
 		removal.Groups = append(removal.Groups, g.Group)
 	}
+	if dryRun {
+		return removal, nil
+	}
 	t, err := a.topic(topic)
 	if err == nil {
-		_, err = t.Erase(ctx, dryRun)
+		err = t.Erase(ctx)
 	}
 	if err != nil {
 		return Removal{}, fmt.Errorf("delete topic %q: %w", topic, err)

@@ -160,9 +160,10 @@ type Stats struct {
 	Messages int // bodies
 	Pending  int
 	NextDue  time.Time // of pending; zero: none
-	DelayIDs int       // taken, or free and not forgotten yet
+	DelayIDs int       // that are taken
 	Next     time.Time // when the scheduler has to look; zero: no need
-	Holder   string    // of the scheduling lease, or ""
+	Holder   string    // of the scheduling lease, or "": an address, of one that is not overdue
+	Standby  string    // who watches the holder, or ""
 	Paused   time.Time // since when; zero: it is not
 	Groups   []GroupStats
 }
@@ -196,7 +197,7 @@ func (s Stats) Has(group string) bool {
 func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
 	k := t.keys
 	err = t.withExisting(ctx, func(groups *Groups) error {
-		keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Names(), k.Scheduler(), k.Paused(), k.Idle()}
+		keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle()}
 		args := []any{groups.Version}
 		for _, g := range groups.Names {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g))
@@ -213,13 +214,19 @@ func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
 		if len(reply) == 1 {
 			return errStale
 		}
-		const head, each = 9, 19
+		const head, each = 11, 19
 		if len(reply) != head+each*len(groups.Names) {
 			return fmt.Errorf("stats: unexpected reply of %d parts", len(reply))
 		}
 		stats = Stats{Now: instant(text(reply[1])), Messages: number(reply[2]), Pending: number(reply[3]),
 			NextDue: instant(text(reply[4])), DelayIDs: number(reply[5]), Next: instant(text(reply[6])),
-			Holder: text(reply[7]), Paused: instant(text(reply[8]))}
+			Paused: instant(text(reply[10]))}
+		if stats.Next.IsZero() || !stats.Now.After(stats.Next.Add(grace)) { // else the lease has ended
+			stats.Holder = text(reply[7])
+		}
+		if !stats.Now.After(instant(text(reply[9]))) {
+			stats.Standby = text(reply[8])
+		}
 		for i, name := range groups.Names {
 			r := reply[head+each*i:]
 			g := GroupStats{Name: name, Ready: number(r[0]), Unack: number(r[2]), NextLease: instant(text(r[3])),

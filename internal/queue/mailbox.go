@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -178,6 +179,40 @@ func (m *Mailbox) Poll() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return min(5*time.Second+time.Duration(len(m.receivers))*25*time.Millisecond, time.Minute)
+}
+
+// Listening tells whether the process of any of some addresses is connected to its mailbox now. Empty addresses
+// are nobody's. Where the server does not let us ask, whoever has an address is taken to be.
+func Listening(ctx context.Context, client redis.UniversalClient, addresses ...string) (bool, error) {
+	var channels []string
+	for _, address := range addresses {
+		if end := strings.LastIndexByte(address, '|'); end >= 0 {
+			channels = append(channels, address[:end])
+		}
+	}
+	if len(channels) == 0 {
+		return false, nil
+	}
+	var found atomic.Bool
+	ask := func(ctx context.Context, node redis.Cmdable) error {
+		receivers, err := node.PubSubNumSub(ctx, channels...).Result()
+		for _, n := range receivers {
+			if n > 0 {
+				found.Store(true)
+			}
+		}
+		return err
+	}
+	var err error
+	if cluster, ok := client.(*redis.ClusterClient); ok { // a node knows its own receivers only
+		err = cluster.ForEachShard(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, node) })
+	} else {
+		err = ask(ctx, client)
+	}
+	if found.Load() || redis.HasErrorPrefix(err, "NOPERM") {
+		return true, nil
+	}
+	return false, err
 }
 
 // rescan is how often the registry is read again, in case an announcement was lost.

@@ -34,7 +34,7 @@
 --      17 dropped     messages that it dropped since, as too late
 --
 -- While the group or its topic is paused, nothing is leased, and the subscription is woken when that ends.
--- A message whose lease has expired before (flag "s", suspect) is claimed alone, and only by a
+-- A message whose lease has expired before (flag "s" or "rs", suspect) is claimed alone, and only by a
 -- subscription that holds nothing else.
 -- Returns {"unregistered"} if the group does not exist, else {"ok", left, blocked, waits, orphans,
 -- entries, bodies, records, now}: left is 1 if more is ready; blocked is 1 if a suspect waits for the
@@ -181,7 +181,7 @@ local allowed, blocked, records = #ids, 0, {}
 if redis.call('HLEN', deliveries) > 0 and #ids > 0 then
   records = redis.call('HMGET', deliveries, unpack(ids))
   for i = 1, #ids do
-    if records[i] and string.match(records[i], '^%d+ (%S+)') == 's' then
+    if records[i] and string.match(records[i], '^%d+ r?s ') then
       if i > 1 then
         allowed = i - 1
       elseif busy then
