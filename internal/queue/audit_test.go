@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 )
 
 // between is a hook that does something after the n-th script call of a client.
@@ -17,8 +18,10 @@ type between struct {
 	redis.Hook
 	calls int
 	do    map[int]func()
+	each  func(call int)
 	walks func(page int) // after each page of ready that was looked through
 	pages int
+	reads func(reply []any, call []any)
 }
 
 func (b *between) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -32,6 +35,12 @@ func (b *between) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			b.calls++
 			if do := b.do[b.calls]; do != nil {
 				do()
+			}
+			if b.each != nil {
+				b.each(b.calls)
+			}
+			if reply, ok := cmd.(*redis.Cmd).Val().([]any); ok && b.reads != nil {
+				b.reads(reply, cmd.Args())
 			}
 			if b.walks != nil && isWalk(cmd.Args()) {
 				b.pages++
@@ -146,31 +155,40 @@ func TestNothingIsPassedOverWhileReadyIsUsedAtBothEnds(t *testing.T) {
 	}, "a")
 }
 
-// More comes back than one step may look at, so nothing is said.
+// More comes back than one step may look at. Then another look decides, and if it goes on like that, nothing is said.
 func TestWhatCannotBeToldForSureIsNotReported(t *testing.T) {
-	both(t, func(t *testing.T, w *world) {
-		w.publishNow("lost")
-		w.publishNow(names("%d", 0, 1100)...)
-		require.NoError(t, w.Client.LPop(ctx, w.keys.Ready("a")).Err())
-		s := w.sub("a")
-		moved := false
-		move := func() {
-			if moved {
-				return
-			}
-			moved = true
-			for range 2 {
-				w.do(s.group.ReleaseCalls(held(s.claim(1000)))...)
-			}
-		}
-		audit := w.auditing(map[int]func(){readFacts: move})
-		require.True(t, moved)
-		require.Empty(t, audit.Violations)
-		require.Equal(t, 1, audit.Unconfirmed)
-		audit = w.auditing(nil)
-		require.Len(t, audit.Violations, 1, "when it is quiet")
-		require.NoError(t, only(w.topic.Mend(ctx, audit.Violations[0])))
-	}, "a")
+	for name, c := range map[string]struct {
+		moves         int
+		found, unsaid int
+	}{
+		"once":     {moves: 1, found: 1},
+		"for ever": {moves: 1000, unsaid: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, w *world) {
+				w.publishNow("lost")
+				w.publishNow(names("%d", 0, 1100)...)
+				require.NoError(t, w.Client.LPop(ctx, w.keys.Ready("a")).Err())
+				s := w.sub("a")
+				moved := 0
+				audit := w.auditingBy(&between{each: func(call int) {
+					if call < readFacts || moved == c.moves {
+						return
+					}
+					moved++
+					for range 2 {
+						w.do(s.group.ReleaseCalls(held(s.claim(1000)))...)
+					}
+				}})
+				require.Positive(t, moved)
+				require.Len(t, audit.Violations, c.found)
+				require.Equal(t, c.unsaid, audit.Unconfirmed)
+				audit = w.auditing(nil)
+				require.Len(t, audit.Violations, 1, "when it is quiet")
+				require.NoError(t, only(w.topic.Mend(ctx, audit.Violations[0])))
+			}, "a")
+		})
+	}
 }
 
 // Mend looks again: the message that an audit found lost has come back.
@@ -356,3 +374,150 @@ func TestReadyMessageIsNotCountedIfTheListHasChangedSince(t *testing.T) {
 
 // first is the result of a call.
 func first[T any](result T, _ error) T { return result }
+
+// However large bodies are, a step goes through about a megabyte of them.
+func TestAuditStopsTheServerForNoMoreThanSomeBytes(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		if w.Mini != nil {
+			t.Skip("its HSCAN returns all at once")
+		}
+		const size, n = 64 << 10, 200
+		for i := range n {
+			w.publishNow(fmt.Sprintf("%0*d", size, i))
+		}
+		scanned, steps := 0, 0
+		audit := w.auditingBy(&between{reads: func(reply, call []any) {
+			if argv := call[3+call[2].(int):]; argv[0] != "HSCAN" || call[3] != w.keys.Messages() {
+				return
+			}
+			steps++
+			scanned += len(reply) - 1
+			require.LessOrEqual(t, (len(reply)-1)*size, 1<<20+10*size, "bytes that one step goes through")
+		}})
+		require.Empty(t, audit.Violations)
+		require.Equal(t, n, audit.Messages)
+		require.GreaterOrEqual(t, scanned, n)
+		require.Greater(t, steps, 5)
+	}, "a")
+}
+
+// Small ones go by hundreds.
+func TestAuditReadsManySmallMessagesAtATime(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("%d", 0, 2000)...)
+		steps := 0
+		w.auditingBy(&between{reads: func(reply, call []any) {
+			if call[3] == w.keys.Messages() {
+				steps++
+			}
+		}})
+		require.LessOrEqual(t, steps, 5)
+	}, "a")
+}
+
+// repeat puts the entry of a message into ready once more.
+func (w *world) repeat(group, name string, front bool) {
+	w.t.Helper()
+	for _, entry := range w.Client.LRange(ctx, w.keys.Ready(group), 0, -1).Val() {
+		if entry[:queue.IDLength] == w.id[name] {
+			push := w.Client.RPush
+			if front {
+				push = w.Client.LPush
+			}
+			require.NoError(w.t, push(ctx, w.keys.Ready(group), entry).Err())
+			return
+		}
+	}
+	require.FailNow(w.t, "it is not ready: "+name)
+}
+
+// A message that is twice in one list would be handed over twice at the same time.
+func TestMessageThatIsReadyTwiceIsFoundAndMended(t *testing.T) {
+	for name, c := range map[string]struct {
+		repeat func(w *world)
+		want   int
+	}{
+		"side by side":    {func(w *world) { w.repeat("a", "1499", false) }, 1},
+		"from end to end": {func(w *world) { w.repeat("a", "0000", false) }, 1},
+		"in front":        {func(w *world) { w.repeat("a", "1499", true) }, 1},
+		"three times":     {func(w *world) { w.repeat("a", "0700", false); w.repeat("a", "0700", true) }, 2},
+		"several": {func(w *world) {
+			for _, name := range names("%04d", 100, 160) {
+				w.repeat("a", name, false)
+			}
+		}, 60},
+		"of two groups": {func(w *world) { w.repeat("a", "0001", false); w.repeat("b", "0001", true) }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, w *world) {
+				all := names("%04d", 0, 1500)
+				w.publishNow(all...)
+				c.repeat(w)
+				audit, err := w.topic.Audit(ctx)
+				require.NoError(t, err)
+				require.Len(t, audit.Violations, c.want)
+				for _, v := range audit.Violations {
+					require.Equal(t, queue.FaultRepeated, v.Fault)
+					did, err := w.topic.Mend(ctx, v)
+					require.NoError(t, err)
+					require.Len(t, did, 1, v)
+				}
+				w.unchanged(func() {
+					for _, v := range audit.Violations {
+						require.Empty(t, only2(w.topic.Mend(ctx, v)), "it is right by now")
+					}
+				})
+				audit, err = w.topic.Audit(ctx)
+				require.NoError(t, err)
+				require.Empty(t, audit.Violations)
+				queuetest.Check(t, w.Client, w.Prefix)
+				page, err := w.topic.List(ctx, "a", queue.Ready, "", 1000, 0)
+				require.NoError(t, err)
+				for _, m := range page.Messages {
+					require.Contains(t, w.name, m.ID)
+				}
+				for _, group := range []string{"a", "b"} {
+					var got []string
+					s := w.sub(group)
+					for {
+						claimed := s.claim(1000)
+						require.Zero(t, claimed.Orphans)
+						if got = append(got, bodies(claimed)...); !claimed.More {
+							break
+						}
+						s.ack(held(claimed)...)
+					}
+					require.ElementsMatch(t, all, got, "each once")
+				}
+			}, "a", "b")
+		})
+	}
+}
+
+// What comes behind moves all to the left, so that entries are seen again which are there once.
+func TestMessagesThatOnlyMoveAreNotTakenForRepeated(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("%d", 0, 1500)...)
+		audit := w.auditingBy(&between{walks: func(page int) {
+			w.publishNow(names(fmt.Sprint("behind ", page, ":%d"), 0, 100)...)
+		}})
+		require.Empty(t, audit.Violations)
+	}, "a")
+}
+
+// One of the two was claimed since.
+func TestMessageThatIsReadyOnceByNowIsNotTouched(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3")
+		w.repeat("a", "1", false)
+		audit, err := w.topic.Audit(ctx)
+		require.NoError(t, err)
+		require.Len(t, audit.Violations, 1)
+		require.NoError(t, w.Client.LPop(ctx, w.keys.Ready("a")).Err())
+		w.unchanged(func() { require.Empty(t, only2(w.topic.Mend(ctx, audit.Violations[0]))) })
+		w.publishNow("4", "5", "6")
+		w.repeat("a", "1", true)
+		require.NotEmpty(t, only2(w.topic.Mend(ctx, audit.Violations[0])), "both have moved since")
+		require.Equal(t, 7, int(w.Client.LLen(ctx, w.keys.Ready("a")).Val()))
+	}, "a")
+}

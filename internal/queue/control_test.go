@@ -37,12 +37,14 @@ func (w *world) operate() {
 	}
 	require.NoError(t, only(w.topic.Group("a").Discard(ctx, []string{w.id["dead"]})))
 
+	w.publishNow("twice")
+	w.repeat("a", "twice", true)
 	require.NoError(t, w.Client.HSet(ctx, w.keys.Leases("a"), w.id["pending"], "x:1:1").Err())
 	require.NoError(t, w.Client.HSet(ctx, w.keys.Names(), "name", w.id["pending"]).Err())
 	require.NoError(t, w.Client.Del(ctx, w.keys.Scheduler()).Err())
 	audit, err := w.topic.Audit(ctx)
 	require.NoError(t, err)
-	require.Len(t, audit.Violations, 3)
+	require.Len(t, audit.Violations, 4)
 	for _, v := range audit.Violations {
 		did, err := w.topic.Mend(ctx, v)
 		require.NoError(t, err)

@@ -80,8 +80,13 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 	}
 	var page Page
 	var last string
+	looked := 0
 	for part := reply[1:]; len(part) > 0; part = part[5:] {
 		id, score := text(part[0]), text(part[1])
+		last, looked = score+":"+id, looked+1
+		if id == nobody {
+			continue
+		}
 		m := Listed{ID: id, At: instant(score), Options: parseOptions(text(part[3]))}
 		if body := text(part[2]); body != "" {
 			m.Body = []byte(body)
@@ -92,13 +97,12 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 			m.Deliveries, m.Delivered, m.Reason = r.count, r.delivered(), r.reason
 		}
 		page.Messages = append(page.Messages, m)
-		last = score + ":" + id
 	}
 	if reply[0] == int64(1) {
 		page.Next = last
 		if kind == "list" {
 			from, _ := strconv.Atoi(score)
-			page.Next = strconv.Itoa(from + len(page.Messages))
+			page.Next = strconv.Itoa(from + looked)
 		}
 	}
 	return page, nil

@@ -135,6 +135,9 @@ func (i *inspection) group(name string) {
 			i.report("group %q: ready[%d] is %q, not id:due", name, n, entry)
 			continue
 		}
+		if id == strings.Repeat("0", queue.IDLength) { // out of force
+			continue
+		}
 		enter(id, "ready")
 	}
 	leases := i.get("leases", name).fields

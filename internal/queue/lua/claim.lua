@@ -57,6 +57,7 @@ if expiry ~= '' then
 end
 local delivered, dropped = tonumber(ARGV[14]), tonumber(ARGV[17])
 local id_length = 26
+local nobody = string.rep('0', id_length) -- an entry that is out of force
 local long = string.rep('-', 65)
 
 local t = redis.call('TIME')
@@ -242,7 +243,7 @@ while consumed < allowed and not full do
       scores[#scores + 1] = id
       tokens[#tokens + 1] = id
       tokens[#tokens + 1] = token .. string.sub(entry, id_length + 1)
-    else
+    elseif id ~= nobody then
       orphans[#orphans + 1] = id
     end
   end
