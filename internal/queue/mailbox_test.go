@@ -28,7 +28,7 @@ type receiver struct {
 
 func receive(t tb, m *queue.Mailbox) *receiver {
 	r := &receiver{t: t, woken: make(chan string, 1000)}
-	r.address, r.stop = m.Receive(func(argument string) { r.woken <- argument })
+	r.address, r.stop = m.Receive(func(argument string, _ func()) { r.woken <- argument })
 	return r
 }
 
@@ -246,7 +246,7 @@ func TestReceiversPollMoreRarelyTheMoreThereAre(t *testing.T) {
 		2200: time.Minute, 3000: time.Minute} {
 		var stops []func()
 		for range n {
-			_, stop := m.Receive(func(string) {})
+			_, stop := m.Receive(func(string, func()) {})
 			stops = append(stops, stop)
 		}
 		require.Equal(t, want, m.Poll())
