@@ -78,7 +78,7 @@ func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (
 // and no expiry: for that they are unmarshaled and marshaled again. What the Unmarshaler refuses moves as it is.
 //
 // Two topics may be on two servers, so a chunk is published first and forgotten then. If the program ends in
-// between, the chunk is in both.
+// between, the chunk is in both; and so is what somebody else requeues or moves in between.
 func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk) (int, error) {
 	target, err := a.topic(to)
 	if err != nil {
