@@ -418,7 +418,7 @@ func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	require.Len(t, report.Findings, 1, "the server tells what it is asked: %v", report.Findings)
 	_, _, err = s.admin.Topics(ctx, "", 10)
 	require.NoError(t, err)
-	require.NoError(t, only(s.admin.DeleteIdleGroups(ctx, "other", 0, false)))
+	require.NoError(t, only(s.admin.DeleteIdleGroups(ctx, "other", time.Minute, false)))
 	require.NoError(t, only(s.admin.DeleteTopic(ctx, "other", false)))
 	queuetest.Check(t, root, s.Prefix)
 }

@@ -192,7 +192,7 @@ var operations = []struct {
 		return func(int) error { return only(s.admin.GroupsWithoutSubscribers(ctx, topic, time.Hour)) }
 	}},
 	{"DeleteIdleGroups", func(b *testing.B, s *setup) func(int) error { // that one is found is another's end
-		return func(int) error { return only(s.admin.DeleteIdleGroups(ctx, topic, 0, true)) }
+		return func(int) error { return only(s.admin.DeleteIdleGroups(ctx, topic, time.Minute, true)) }
 	}},
 	{"DeleteGroup100", func(b *testing.B, s *setup) func(int) error {
 		return s.bulk(b, func(group string) (int, error) {

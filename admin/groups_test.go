@@ -53,6 +53,18 @@ func TestGroupWithoutANameIsTheDefaultOne(t *testing.T) {
 	})
 }
 
+func TestIdleGroupsAreLeftAloneForAMinuteAtLeast(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.register(t, "a")
+		for _, idle := range []time.Duration{-1, 0, time.Minute - 1} {
+			require.ErrorIs(t, only(s.admin.DeleteIdleGroups(ctx, topic, idle, true)), admin.ErrInvalidArgument)
+		}
+		removal, err := s.admin.DeleteIdleGroups(ctx, topic, time.Minute, false)
+		require.NoError(t, err)
+		require.Empty(t, removal.Groups)
+	})
+}
+
 // A name counts for as long as it is taken, whether it was forgotten by then or not.
 func TestDelayIDsAreCountedThatAreTaken(t *testing.T) {
 	t.Parallel()

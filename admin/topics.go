@@ -35,7 +35,7 @@ type GroupStats struct {
 	NextRetry, OldestDead         time.Time
 
 	// Subscribed tells that some process takes the group's messages: it waits for them, or holds one.
-	// LastSeen is when one last told of a message, or else when the group was made.
+	// LastSeen is when one last took messages or told of them, or else when the group was made.
 	Subscribed bool
 	LastSeen   time.Time
 
@@ -98,8 +98,9 @@ type Removal struct {
 	DryRun   bool
 }
 
-// GroupsWithoutSubscribers returns the groups of a topic whose messages nobody takes, and that got none for
-// so long; 0: those that nobody takes now. Errors wrap ErrNotFound, or come from ctx or Redis.
+// GroupsWithoutSubscribers returns the groups of a topic whose messages nobody takes: nobody has taken any for so
+// long, and what is ready has been that for as long. 0: those that nobody takes now; one of which a subscriber is
+// just being woken may be among them. Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle time.Duration) ([]GroupStats, error) {
 	stats, err := a.Stats(ctx, topic)
 	if err != nil {
@@ -107,7 +108,7 @@ func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle
 	}
 	var found []GroupStats
 	for _, g := range stats.Groups {
-		if !g.Subscribed && !g.LastSeen.After(stats.Now.Add(-idle)) {
+		if since := stats.Now.Add(-idle); !g.Subscribed && !g.LastSeen.After(since) && !g.OldestDue.After(since) {
 			found = append(found, g)
 		}
 	}
@@ -115,10 +116,16 @@ func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle
 }
 
 // DeleteIdleGroups removes the groups that GroupsWithoutSubscribers returns, with all that they hold. That a
-// group has no subscriber is looked at again in the step that removes it. SubscriberConfig.GroupExpiry does
-// the same without a call.
+// group has no subscriber is looked at again in the step that removes it. idle is at least a minute, for a
+// subscriber that is being woken, or has just settled what it had, is not to be seen for a moment.
+// SubscriberConfig.GroupExpiry does the same without a call.
+//
+// Errors wrap ErrNotFound or ErrInvalidArgument, or come from ctx or Redis.
 func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, idle time.Duration, dryRun bool) (Removal, error) {
 	removal := Removal{DryRun: dryRun}
+	if idle < time.Minute {
+		return removal, fmt.Errorf("delete idle groups: %w: idle is %v: want at least %v", ErrInvalidArgument, idle, time.Minute)
+	}
 	groups, err := a.GroupsWithoutSubscribers(ctx, topic, idle)
 	if err != nil {
 		return removal, err

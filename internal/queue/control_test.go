@@ -387,6 +387,30 @@ func TestIdleGroupIsRemovedUnlessItIsUsed(t *testing.T) {
 	}, "a", "b")
 }
 
+// For a moment a subscription is neither a waiter nor holds anything: when it was just woken, and when it has just
+// settled. Its group is not idle for that, though nothing came for long before.
+func TestGroupWhoseSubscriberIsJustBusyIsNotIdle(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		longAgo := w.now() - time.Hour.Milliseconds()
+		stays := func(why string) {
+			removed, err := w.topic.RemoveIdle(ctx, "a", time.Minute)
+			require.NoError(t, err)
+			require.False(t, removed, why)
+		}
+		s := w.sub("a")
+		s.claim(1, idle(1, "channel|1"))
+		require.NoError(t, w.Client.HSet(ctx, w.keys.Stats("a"), "seen", longAgo).Err())
+		stays("it waits")
+		w.publishNow("x")
+		require.Empty(t, w.waiters("a"))
+		stays("it was woken")
+		claimed := held(s.claim(1))
+		stays("it holds one")
+		require.Equal(t, 1, s.ack(claimed...))
+		stays("it has acked it")
+	}, "a", "b")
+}
+
 func TestErasedTopicLeavesNothingOfAGroupThatIsBeingRemoved(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow(names("%04d", 0, 1500)...)

@@ -129,6 +129,7 @@ end
 -- Reading every key that will be written finds a key of a wrong type before anything is.
 local leased = redis.call('HLEN', leases)
 redis.call('HLEN', scheduler)
+redis.call('HLEN', stats)
 if expiry ~= '' then
   redis.call('ZCARD', idle)
 end
@@ -273,6 +274,9 @@ if #taken > 0 then
   end
   redis.call('SET', claim, number .. ' ' .. table.concat(taken, ' '), 'PX', memory)
   schedule(now + lease)
+  if not counted then -- else it is noted
+    redis.call('HSET', stats, 'seen', string.format('%d', now))
+  end
 end
 if limit == 0 then
   redis.call('ZREM', waiters, address)
