@@ -72,6 +72,15 @@ func TestOperationsAreDescribedAndShown(t *testing.T) {
 	require.Greater(t, found, 20)
 }
 
+// Each helper that says by metadata what is to become of a message has an Example, as has each mode.
+func TestMetadataHelpersAreShown(t *testing.T) {
+	examples := read(t, "example_test.go") + read(t, "example_control_test.go")
+	for _, name := range []string{"SetDelayID_replace", "SetDelayID_keep", "SetDelayID_reject", "SetDelayIDWindow",
+		"ExpireAt", "ExpireAfter", "SetBackoff", "KeepError", "PublisherConfig_maxWaiting"} {
+		require.Contains(t, examples, "func Example"+name+"()")
+	}
+}
+
 func TestRequirementsAreThoseOfTheModule(t *testing.T) {
 	version := submatches(`(?m)^go (\d+\.\d+)`, read(t, "go.mod"))[0]
 	require.Contains(t, read(t, "README.md"), "Go "+version+" or later")

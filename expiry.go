@@ -21,8 +21,9 @@ const (
 )
 
 // OnExpiry says what becomes of a message that could not be delivered in time. It is decided while a subscriber
-// offers it to its consumer, for each group by itself; a message that nobody asks for stays where it is. A dead
-// letter that an operator requeued is delivered, however late.
+// offers it to its consumer, for each group by itself; a message that nobody asks for stays where it is, as does one
+// of a group that is paused: for that the time goes on, and it is decided when the group is resumed. It is not
+// a delivery, and counts as none. A dead letter that an operator requeued is delivered, however late.
 type OnExpiry string
 
 const (

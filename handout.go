@@ -62,7 +62,7 @@ func (s *subscription) handOut() {
 
 // offer offers a message to the consumer, if there is one, and returns true if it was taken; else when it is
 // time to look again: the last message is settled, something can be taken from the buffer, a lease
-// was lost, it is too late for the message, or the subscription closes.
+// was lost, the message expires and it may be too late for it by now, or the subscription closes.
 func (s *subscription) offer(last, offered *delivery) (taken bool) {
 	var out chan<- *message.Message
 	var msg *message.Message
@@ -73,21 +73,28 @@ func (s *subscription) offer(last, offered *delivery) (taken bool) {
 		if !s.holds(offered) || s.isClosing() {
 			return false
 		}
-		expires := !offered.tooLate.IsZero()
-		if expires && s.expired(offered) {
-			return false
+		out, msg = s.out, offered.msg
+		if offered.tooLate.IsZero() {
+			feed = nil
+		} else {
+			verdict, left := s.judge(offered)
+			defer s.withdrawn()
+			switch verdict {
+			case tooLate:
+				return false
+			case unknown: // until feed
+				out = nil
+			default:
+				timer := time.NewTimer(left)
+				defer timer.Stop()
+				late = timer.C
+			}
 		}
-		out, msg, feed = s.out, offered.msg, nil
 		select { // the consumer waits, most of the time
 		case out <- msg:
 			s.handed(offered)
 			return true
 		default:
-		}
-		if expires {
-			timer := time.NewTimer(s.timeLeft(offered))
-			defer timer.Stop()
-			late = timer.C
 		}
 	}
 	var acked, nacked <-chan struct{}
@@ -178,48 +185,6 @@ func (s *subscription) handed(d *delivery) {
 	}
 	late := max(0, s.serverNow(now).Sub(d.Due))
 	s.counts.Add(queue.Counts{Delivered: 1, Lateness: late, Latest: late})
-}
-
-// serverNow is what the server's clock shows at least. It counts from when a claim was answered, which is a
-// little after the server told the time, so that nothing is taken for later than it is. s.mu is held.
-func (s *subscription) serverNow(now time.Time) time.Time { return s.server.Add(now.Sub(s.heard)) }
-
-// takeExpiry takes the keys off that say when it is too late for the message, and notes when that is. For what an
-// operator requeued it never is: it is to be delivered, however late it is by now.
-func (d *delivery) takeExpiry(metadata message.Metadata) {
-	if len(metadata) == 0 {
-		return
-	}
-	e, err := readExpiry(metadata)
-	for _, key := range expiryKeys {
-		delete(metadata, key)
-	}
-	if err == nil && !d.Requeued {
-		d.tooLate, d.onExpiry = e.from(d.Due), e.then
-	}
-}
-
-// timeLeft is how long a message that expires may still be handed over.
-func (s *subscription) timeLeft(d *delivery) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return d.tooLate.Sub(s.serverNow(time.Now()))
-}
-
-// expired ends the delivery of a message that expires, if it is too late for it.
-func (s *subscription) expired(d *delivery) bool {
-	if s.timeLeft(d) > 0 {
-		return false
-	}
-	s.end(d, func() {
-		if d.onExpiry == ExpiryDead {
-			s.settled.nacks = append(s.settled.nacks, queue.Failure{Leased: &d.Leased, Dead: true, Reason: "not delivered in time"})
-			return
-		}
-		s.counts.Add(queue.Counts{Dropped: 1})
-		s.settled.acks = append(s.settled.acks, &d.Leased)
-	})
-	return true
 }
 
 // await waits for the consumer to settle the message, or for the end of its delivery.
@@ -370,7 +335,7 @@ func (s *subscription) bury(d *delivery, err error) {
 	})
 	s.end(d, func() {
 		s.settled.nacks = append(s.settled.nacks, queue.Failure{
-			Leased: &d.Leased, Dead: true, Reason: "unmarshal: " + err.Error(),
+			Leased: &d.Leased, Nobody: true, Reason: "unmarshal: " + err.Error(),
 		})
 	})
 }

@@ -199,6 +199,7 @@ func TestExpiredMessageIsDroppedOrDeadLettered(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "dead", string(page.Messages[0].Payload))
 		require.Equal(t, "not delivered in time", page.Messages[0].Places[0].Reason)
+		require.Zero(t, page.Messages[0].Places[0].Deliveries, "nobody got it")
 	})
 }
 

@@ -12,6 +12,7 @@ type exchange struct {
 	settlements
 	extend []*delivery
 	claim  *queue.Claim
+	asked  []func() // to be called when the claim was answered, and all was judged by it
 }
 
 // plan decides what to say to Redis now: nil for nothing, until wake or a signal.
@@ -33,6 +34,10 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 		x.settlements, s.settled = s.settled, settlements{}
 	}
 
+	if s.handOver { // nothing is on offer, and nothing will be
+		call(s.asked)
+		s.asked = nil
+	}
 	s.gathers = false
 	if len(x.extend) == 0 && x.claim == nil {
 		if x.empty() {
@@ -42,6 +47,9 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 			s.settled, s.gathers = x.settlements, true
 			return nil, end
 		}
+	}
+	if x.claim != nil {
+		x.asked, s.asked = s.asked, nil
 	}
 	s.asking = true
 	s.watchdog.Reset(s.config.LeaseDuration / 4)

@@ -285,7 +285,7 @@ func TestBytesThatAreNoMessageAreDeadAtOnce(t *testing.T) {
 		require.Equal(t, []string{"good"}, consume(t, messages, 1))
 		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 2, Dead: 2} }, "two dead messages")
 		for _, record := range records(t, s, "t") {
-			require.Regexp(t, `^1 - - unmarshal: malformed message: `, record)
+			require.Regexp(t, `^0 - - unmarshal: malformed message: `, record)
 		}
 		logged := book.find("error", "redisdelay.subscriber")
 		require.Len(t, logged, 2)

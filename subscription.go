@@ -58,6 +58,10 @@ type subscription struct {
 	handOver bool          // handOut has ended
 	pace     pace
 	counts   queue.Counts // to be told with the next claim
+	asked    []func()     // to be called when a claim was answered that is sent from now on, and all was judged by it
+	unjudged []func()     // to be called when what is on offer was judged
+	onOffer  bool         // a message that expires is
+	gone     bool         // run has ended, so that nobody is answered any more but at once
 	server   time.Time    // the server's clock, as a claim told it
 	heard    time.Time    // when that was answered
 	sequence uint64
@@ -149,12 +153,19 @@ func (s *subscription) run() {
 		close(s.out)
 	}()
 	defer s.forget()
-	address, stop := s.mailbox.Receive(func(string) {
+	address, stop := s.mailbox.Receive(func(_ string, done func()) {
 		s.mu.Lock()
 		s.woken = true
+		if done != nil && !s.gone {
+			s.asked, done = append(s.asked, done), nil
+		}
 		s.mu.Unlock()
+		if done != nil {
+			done()
+		}
 		signal(s.kick)
 	})
+	defer s.answerAll() // after stop
 	defer stop()
 	s.address = address
 
@@ -278,7 +289,7 @@ func (s *subscription) perform(x *exchange) bool {
 	s.mu.Unlock()
 
 	if len(claims) > 0 {
-		if claimErr := s.claimed(x.claim, claims[0], sent); err == nil {
+		if claimErr := s.claimed(x, claims[0], sent); err == nil {
 			err = claimErr
 		}
 	}
@@ -298,17 +309,20 @@ func failed(calls []*queue.Call) bool {
 }
 
 // claimed takes in what a claim brought.
-func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time) error {
+func (s *subscription) claimed(x *exchange, call *queue.Call, sent time.Time) error {
+	c := x.claim
 	claimed, err := c.ReadClaim(call)
 	if errors.Is(err, queue.ErrUnregistered) {
 		// The server lost its data. The group is to exist as long as it is subscribed to.
 		s.logger.Info("The consumer group is gone from Redis, registering it again", nil)
 		s.mailbox.DataLost() // the sooner other groups are back, the less they miss
 		s.unanswered = nil
+		s.askAgain(x)
 		s.claimAgain()
 		return s.topic.Register(s.calls, s.group.Name, s.options)
 	}
 	if err != nil {
+		s.askAgain(x)
 		if queue.Unreachable(err) {
 			c.Slots = 0 // it is not to wait if it is sent again
 			s.unanswered = c
@@ -341,6 +355,7 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 		s.nextExtend = time.Time{}
 	}
 	s.unanswered = nil
+	defer s.answer(x.asked)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.more, s.waits = claimed.More, claimed.Waits

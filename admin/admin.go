@@ -84,6 +84,9 @@ func (a *Admin) topic(name string) (*queue.Topic, error) {
 	return queue.NewTopic(a.config.Client, a.config.KeyPrefix, name), nil
 }
 
+// groupName is the name of a group, "" that of redisdelay.DefaultConsumerGroup.
+func groupName(group string) string { return cmp.Or(group, redisdelay.DefaultConsumerGroup) }
+
 // Topics returns names of topics, about limit of them (default 100), and where the next ones begin. The first
 // call takes the cursor ""; an empty next says that there are no more. Topics that come or go meanwhile may
 // be there or not.

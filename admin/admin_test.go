@@ -17,7 +17,6 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
-	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
 func TestConfigurationAndArgumentsAreChecked(t *testing.T) {
@@ -372,37 +371,6 @@ func TestPauseOutlastsARestartOfTheServer(t *testing.T) {
 	require.Equal(t, since, s.group(t, "a").PausedSince)
 }
 
-func TestLagIsForHowLongSomethingIsDue(t *testing.T) {
-	t.Parallel()
-	server := redisdelaytest.Start(t)
-	s := setupOn(t, redistest.Server{Client: server.Client(), Prefix: redisdelay.DefaultKeyPrefix})
-	s.register(t, "a")
-	require.NoError(t, s.publisher(t).Publish(topic, delayed("x", time.Minute)))
-	readiness, err := s.admin.Ready(ctx, topic)
-	require.NoError(t, err)
-	require.Equal(t, admin.TopicReadiness{Topic: topic}, readiness.Topics[0])
-	require.ErrorIs(t, readiness.Err(time.Hour), admin.ErrNotReady, "nobody schedules it")
-
-	server.Advance(2 * time.Minute) // which makes it ready
-	server.Advance(time.Minute)
-	readiness, err = s.admin.Ready(ctx, topic)
-	require.NoError(t, err)
-	require.Equal(t, 2*time.Minute, readiness.Topics[0].Waiting)
-	require.NoError(t, only(s.admin.Ready(ctx)), "Redis answers")
-	require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "a")))
-	readiness, err = s.admin.Ready(ctx, topic)
-	require.NoError(t, err)
-	require.Zero(t, readiness.Topics[0].Waiting)
-
-	require.NoError(t, s.publisher(t).Publish(topic, delayed("y", time.Minute)))
-	require.NoError(t, s.Client.ZAdd(ctx, s.keys.Pending(), redis.Z{Score: float64(server.Now().Add(-time.Hour).UnixMilli()),
-		Member: s.list(t, "", admin.Pending)[0].ID}).Err())
-	readiness, err = s.admin.Ready(ctx, topic)
-	require.NoError(t, err)
-	require.Equal(t, time.Hour, readiness.Topics[0].Lag)
-	require.ErrorContains(t, readiness.Err(time.Minute), "1h0m0s behind")
-}
-
 // The access lists in docs/redis-keys.md are enough: the first for programs, both together for operators.
 func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	t.Parallel()
@@ -450,7 +418,7 @@ func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	require.Len(t, report.Findings, 1, "the server tells what it is asked: %v", report.Findings)
 	_, _, err = s.admin.Topics(ctx, "", 10)
 	require.NoError(t, err)
-	require.NoError(t, only(s.admin.DeleteIdleGroups(ctx, "other", 0, false)))
+	require.NoError(t, only(s.admin.DeleteIdleGroups(ctx, "other", time.Minute, false)))
 	require.NoError(t, only(s.admin.DeleteTopic(ctx, "other", false)))
 	queuetest.Check(t, root, s.Prefix)
 }

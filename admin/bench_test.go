@@ -1,13 +1,19 @@
 package admin_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -37,25 +43,75 @@ func BenchmarkOperations(b *testing.B) {
 					}
 				})
 			}
+			began := time.Now()
+			require.NoError(b, only(s.admin.DeleteTopic(ctx, topic, false)))
+			b.Log("DeleteTopic of all that took ", time.Since(began))
 		})
 	}
 }
 
-// BenchmarkCheck measures Check on a topic of a hundred thousand messages.
+// BenchmarkCheck measures Check on topics of many messages: each takes as long, however many there are.
 func BenchmarkCheck(b *testing.B) {
-	s := setupOn(b, redistest.Server{Client: redistest.Start(b).Client(b), Prefix: "bench"})
-	const n = 100_000
-	s.fillBench(b, n)
-	for b.Loop() {
-		report, err := s.admin.Check(ctx, topic)
-		require.NoError(b, err)
-		require.Empty(b, report.Violations())
-		require.Equal(b, n, report.Messages)
+	for _, n := range []int{100_000, 400_000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			if n > 100_000 && testing.Short() {
+				b.Skip("it takes a while")
+			}
+			s := setupOn(b, redistest.Server{Client: redistest.Start(b).Client(b), Prefix: "bench"})
+			s.fillBench(b, n)
+			for b.Loop() {
+				report, err := s.admin.Check(ctx, topic)
+				require.NoError(b, err)
+				require.Empty(b, report.Violations())
+				require.Equal(b, n, report.Messages)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/message")
+		})
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/message")
 }
 
-// operations are what is measured: prepare returns what is done the i-th time.
+// BenchmarkCheckOfLargeMessages measures for how long the longest step of Check stops the server, with a thousand
+// bodies of 256 KiB.
+func BenchmarkCheckOfLargeMessages(b *testing.B) {
+	s := setupOn(b, redistest.Server{Client: redistest.Start(b).Client(b), Prefix: "bench"})
+	s.register(b, "a")
+	p := s.publisher(b)
+	for range 1000 {
+		msg := text("large")
+		msg.Payload = make([]byte, 256<<10)
+		require.NoError(b, p.Publish(topic, msg))
+	}
+	longest := &longestCall{}
+	s.Client.AddHook(longest)
+	for b.Loop() {
+		require.NoError(b, only(s.admin.Check(ctx, topic)))
+	}
+	b.ReportMetric(float64(longest.took.Microseconds())/1000, "ms/longest-step")
+}
+
+// longestCall is a hook that keeps how long the longest script took.
+type longestCall struct {
+	mu   sync.Mutex
+	took time.Duration
+}
+
+func (l *longestCall) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (l *longestCall) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (l *longestCall) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		began := time.Now()
+		err := next(ctx, cmd)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.took = max(l.took, time.Since(began))
+		return err
+	}
+}
+
+// operations are what is measured: prepare returns what is done the i-th time. Each operation of Admin is there, but
+// those that are about a whole topic. Those on many messages are measured on a hundred.
 var operations = []struct {
 	name    string
 	prepare func(b *testing.B, s *setup) func(i int) error
@@ -74,44 +130,158 @@ var operations = []struct {
 		s.names(b, b.N)
 		return func(i int) error { return s.admin.DeliverNow(ctx, topic, admin.ByDelayID(strconv.Itoa(i))) }
 	}},
-	{"PublishReplacing", func(b *testing.B, s *setup) func(int) error {
-		p := s.publisher(b)
-		return func(int) error {
-			msg := delayed("x", time.Hour)
-			redisdelay.SetDelayID(msg, "replaced", redisdelay.DelayIDReplace)
-			return p.Publish(topic, msg)
-		}
+	{"PublishReplacing", func(b *testing.B, s *setup) func(int) error { return s.publishing(b, redisdelay.DelayIDReplace) }},
+	{"PublishKeeping", func(b *testing.B, s *setup) func(int) error { return s.publishing(b, redisdelay.DelayIDKeep) }},
+	{"PublishRejecting", func(b *testing.B, s *setup) func(int) error { return s.publishing(b, redisdelay.DelayIDReject) }},
+	{"PublishLimited", func(b *testing.B, s *setup) func(int) error {
+		p := s.publisher(b, func(c *redisdelay.PublisherConfig) { c.MaxWaiting = 1 << 40 })
+		return func(int) error { return p.Publish(topic, delayed("x", time.Hour)) }
 	}},
 	{"Get", func(b *testing.B, s *setup) func(int) error {
 		s.names(b, 1)
 		return func(int) error { return only(s.admin.Get(ctx, topic, admin.ByDelayID("0"))) }
 	}},
 	{"ListPending", func(b *testing.B, s *setup) func(int) error { return s.pages(admin.Pending) }},
+	{"ListReady", func(b *testing.B, s *setup) func(int) error { return s.pages(admin.Ready) }},
 	{"ListDead", func(b *testing.B, s *setup) func(int) error { return s.pages(admin.Dead) }},
 	{"Stats", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error { return only(s.admin.Stats(ctx, topic)) }
+	}},
+	{"Ready", func(b *testing.B, s *setup) func(int) error {
+		return func(int) error { return only(s.admin.Ready(ctx, topic)) }
+	}},
+	{"Topics", func(b *testing.B, s *setup) func(int) error {
+		return func(int) error {
+			_, _, err := s.admin.Topics(ctx, "", 100)
+			return err
+		}
 	}},
 	{"Upcoming100", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error {
 			return only(s.admin.Upcoming(ctx, topic, admin.Load{Width: time.Minute, Buckets: 100, Group: "a"}))
 		}
 	}},
-	{"RequeueNone", func(b *testing.B, s *setup) func(int) error {
-		return func(int) error { // as one that is there is gone then
-			if err := s.admin.Requeue(ctx, topic, "a", "unknown"); !errors.Is(err, admin.ErrNotFound) {
-				return fmt.Errorf("unexpected: %w", err)
-			}
-			return nil
-		}
+	{"Requeue", func(b *testing.B, s *setup) func(int) error {
+		ids := s.letters(b, "a", b.N)
+		return func(i int) error { return s.admin.Requeue(ctx, topic, "a", ids[i]) }
 	}},
-	{"PauseResume", func(b *testing.B, s *setup) func(int) error {
+	{"DeleteDead", func(b *testing.B, s *setup) func(int) error {
+		ids := s.letters(b, "a", b.N)
+		return func(i int) error { return s.admin.DeleteDead(ctx, topic, "a", ids[i]) }
+	}},
+	{"RequeueAll100", func(b *testing.B, s *setup) func(int) error {
+		return s.bulk(b, func(group string) (int, error) { return s.admin.RequeueAll(ctx, topic, group, admin.Bulk{}) })
+	}},
+	{"PurgeDead100", func(b *testing.B, s *setup) func(int) error {
+		return s.bulk(b, func(group string) (int, error) { return s.admin.PurgeDead(ctx, topic, group, admin.Bulk{}) })
+	}},
+	{"MoveDead100", func(b *testing.B, s *setup) func(int) error {
+		return s.bulk(b, func(group string) (int, error) { return s.admin.MoveDead(ctx, topic, group, "moved", admin.Bulk{}) })
+	}},
+	{"Pause, Resume", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error {
-			if err := only(s.admin.Pause(ctx, topic)); err != nil {
-				return err
-			}
-			return only(s.admin.Resume(ctx, topic))
+			return errors.Join(only(s.admin.Pause(ctx, topic)), only(s.admin.Resume(ctx, topic)))
 		}
 	}},
+	{"PauseGroup, ResumeGroup", func(b *testing.B, s *setup) func(int) error {
+		return func(int) error {
+			return errors.Join(only(s.admin.PauseGroup(ctx, topic, "a")), only(s.admin.ResumeGroup(ctx, topic, "a")))
+		}
+	}},
+	{"GroupsWithoutSubscribers", func(b *testing.B, s *setup) func(int) error {
+		return func(int) error { return only(s.admin.GroupsWithoutSubscribers(ctx, topic, time.Hour)) }
+	}},
+	{"DeleteIdleGroups", func(b *testing.B, s *setup) func(int) error { // that one is found is another's end
+		return func(int) error { return only(s.admin.DeleteIdleGroups(ctx, topic, time.Minute, true)) }
+	}},
+	{"DeleteGroup100", func(b *testing.B, s *setup) func(int) error {
+		return s.bulk(b, func(group string) (int, error) {
+			removal, err := s.admin.DeleteGroup(ctx, topic, group, false)
+			return removal.Messages, err
+		})
+	}},
+	{"DeleteTopic", func(b *testing.B, s *setup) func(int) error {
+		p := s.publisher(b)
+		return func(int) error {
+			b.StopTimer()
+			err := p.Publish("small", text("x"))
+			b.StartTimer()
+			return errors.Join(err, only(s.admin.DeleteTopic(ctx, "small", false)))
+		}
+	}},
+}
+
+func TestEveryOperationIsMeasured(t *testing.T) {
+	t.Parallel()
+	admins := reflect.TypeFor[*admin.Admin]()
+	for i := range admins.NumMethod() {
+		name := admins.Method(i).Name
+		if name == "Check" || name == "Repair" { // BenchmarkCheck
+			continue
+		}
+		measured := false
+		for _, op := range operations {
+			measured = measured || slices.Contains(strings.Split(strings.TrimSuffix(op.name, "100"), ", "), name) ||
+				name == "List" && strings.HasPrefix(op.name, "List")
+		}
+		require.True(t, measured, "BenchmarkOperations lacks %s", name)
+	}
+}
+
+// publishing publishes under a delay ID that is taken.
+func (s *setup) publishing(b *testing.B, mode redisdelay.DelayIDMode) func(int) error {
+	p := s.publisher(b)
+	return func(int) error {
+		msg := delayed("x", time.Hour)
+		redisdelay.SetDelayID(msg, "taken", mode)
+		if err := p.Publish(topic, msg); !errors.Is(err, redisdelay.ErrExists) {
+			return err
+		}
+		return nil
+	}
+}
+
+// letters writes dead letters of a group.
+func (s *setup) letters(b *testing.B, group string, n int) []string {
+	b.Helper()
+	body, err := redisdelay.BinaryMarshaler{}.Marshal(topic, text("x"))
+	require.NoError(b, err)
+	died := float64(time.Now().UnixMilli() - 1)
+	source, ids := queue.NewIDs(), make([]string, n)
+	p := s.Client.Pipeline()
+	for i := range ids {
+		ids[i], err = source.Next(time.Now())
+		require.NoError(b, err)
+		p.HSet(ctx, s.keys.Messages(), ids[i], body)
+		p.ZAdd(ctx, s.keys.Dead(group), redis.Z{Score: died, Member: ids[i]})
+		p.HSet(ctx, s.keys.Deliveries(group), ids[i], "1 - - for a reason")
+		if i%1000 == 999 || i == n-1 {
+			_, err = p.Exec(ctx)
+			require.NoError(b, err)
+		}
+	}
+	return ids
+}
+
+// bulk does something to a hundred dead letters of a group that has no more.
+func (s *setup) bulk(b *testing.B, do func(group string) (int, error)) func(int) error {
+	return func(i int) error {
+		b.StopTimer()
+		group := fmt.Sprint("bulk ", i)
+		s.register(b, group)
+		s.letters(b, group, 100)
+		b.StartTimer()
+		n, err := do(group)
+		b.StopTimer()
+		defer b.StartTimer()
+		if err == nil && n != 100 {
+			err = fmt.Errorf("it did it to %d", n)
+		}
+		if gone := only(s.admin.DeleteGroup(ctx, topic, group, false)); gone != nil && !errors.Is(gone, admin.ErrNotFound) {
+			return gone
+		}
+		return err
+	}
 }
 
 // pages returns what lists a page of 20 messages, each time the next.

@@ -159,6 +159,9 @@ var tears = []tear{
 		p.Del(ctx, w.keys.Dead("a"))
 		p.Set(ctx, w.keys.Dead("a"), "x", 0)
 	}), []string{"key"}, true, ""},
+	{"message is ready twice", func(w *torn, c redis.UniversalClient) error {
+		return c.RPush(ctx, w.keys.Ready("a"), c.LRange(ctx, w.keys.Ready("a"), -1, -1).Val()[0]).Err()
+	}, []string{"repeated"}, false, ""},
 	{"entry of ready that is none", both2(func(w *torn, p redis.Pipeliner) {
 		p.RPush(ctx, w.keys.Ready("a"), "nonsense")
 	}), []string{"key"}, true, ""},

@@ -1,12 +1,10 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 
-	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -45,11 +43,12 @@ func (a *Admin) DeleteDead(ctx context.Context, topic, group, id string) error {
 }
 
 func (a *Admin) one(topic, group, id, what string, do func(*queue.Group) (int, error)) error {
+	group = groupName(group)
 	t, err := a.topic(topic)
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	n, err := do(t.Group(cmp.Or(group, redisdelay.DefaultConsumerGroup)))
+	n, err := do(t.Group(group))
 	if err == nil && n == 0 {
 		err = fmt.Errorf("dead letter %q of group %q of topic %q: %w", id, group, topic, ErrNotFound)
 	}
@@ -79,7 +78,7 @@ func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (
 // and no expiry: for that they are unmarshaled and marshaled again. What the Unmarshaler refuses moves as it is.
 //
 // Two topics may be on two servers, so a chunk is published first and forgotten then. If the program ends in
-// between, the chunk is in both.
+// between, the chunk is in both; and so is what somebody else requeues or moves in between.
 func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk) (int, error) {
 	target, err := a.topic(to)
 	if err != nil {
@@ -128,6 +127,7 @@ func (a *Admin) anew(from, to string, body []byte) ([]byte, error) {
 // all does something to the dead letters that there are now, chunk by chunk.
 func (a *Admin) all(ctx context.Context, topic, group, what string, bulk Bulk,
 	do func(*queue.Group, []queue.Listed) (int, error)) (done int, err error) {
+	group = groupName(group)
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s dead letters of group %q of topic %q: %w", what, group, topic, err)
@@ -137,7 +137,6 @@ func (a *Admin) all(ctx context.Context, topic, group, what string, bulk Bulk,
 	if err != nil {
 		return 0, err
 	}
-	group = cmp.Or(group, redisdelay.DefaultConsumerGroup)
 	stats, err := t.Stats(ctx)
 	if err != nil {
 		return 0, err

@@ -407,6 +407,7 @@ func ExampleAdmin_Ready() {
 	s := start()
 	defer s.stop()
 	s.register("orders", "billing")
+	s.publish("orders", "order 123", time.Hour)
 	healthy := func() error {
 		ctx, end := context.WithTimeout(ctx, 2*time.Second)
 		defer end()

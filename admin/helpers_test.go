@@ -146,3 +146,11 @@ func (s *setup) list(t testing.TB, group string, state admin.State) []admin.Mess
 		}
 	}
 }
+
+func messagesOf(n int) []*message.Message {
+	messages := make([]*message.Message, n)
+	for i := range messages {
+		messages[i] = text("x")
+	}
+	return messages
+}

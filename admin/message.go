@@ -197,10 +197,10 @@ func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
 	if err != nil {
 		return Page{}, fmt.Errorf("list: %w", err)
 	}
-	group := cmp.Or(q.Group, redisdelay.DefaultConsumerGroup)
+	group := groupName(q.Group)
 	listed, err := t.List(ctx, group, queue.State(q.State), q.Cursor, cmp.Or(max(q.Limit, 0), 100), pageBytes)
 	if err != nil {
-		return Page{}, fmt.Errorf("list %s of topic %q: %w", q.State, topic, err)
+		return Page{}, fmt.Errorf("list %s of group %q of topic %q: %w", q.State, group, topic, err)
 	}
 	page := Page{Next: listed.Next}
 	for _, l := range listed.Messages {

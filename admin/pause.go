@@ -1,17 +1,15 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
-
-	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
 // Pause stops the consumers of a topic: its messages become ready and stay that. What is in a consumer's
 // hands is settled as ever, retries become ready, leases are extended and run out. It holds for all
-// processes at once, and until Resume, through restarts. It returns since when the topic is paused: a second
+// processes at once, and until Resume, through restarts. Messages age meanwhile: those for which it is too late by
+// the time of Resume are dropped or dead-lettered then, as they say, and not delivered. It returns since when the topic is paused: a second
 // Pause changes nothing.
 //
 // Errors wrap ErrNotFound, or come from ctx or Redis.
@@ -21,7 +19,7 @@ func (a *Admin) Pause(ctx context.Context, topic string) (since time.Time, err e
 
 // PauseGroup is Pause for one group.
 func (a *Admin) PauseGroup(ctx context.Context, topic, group string) (since time.Time, err error) {
-	return a.pause(ctx, topic, cmp.Or(group, redisdelay.DefaultConsumerGroup))
+	return a.pause(ctx, topic, groupName(group))
 }
 
 func (a *Admin) pause(ctx context.Context, topic, group string) (since time.Time, err error) {
@@ -45,7 +43,7 @@ func (a *Admin) Resume(ctx context.Context, topic string) (was bool, err error) 
 
 // ResumeGroup ends PauseGroup. If the topic is paused, the group rests until that ends, too.
 func (a *Admin) ResumeGroup(ctx context.Context, topic, group string) (was bool, err error) {
-	return a.resume(ctx, topic, cmp.Or(group, redisdelay.DefaultConsumerGroup))
+	return a.resume(ctx, topic, groupName(group))
 }
 
 func (a *Admin) resume(ctx context.Context, topic, group string) (was bool, err error) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // ErrNotReady is wrapped by the error of Readiness.Err.
@@ -19,8 +21,16 @@ type Readiness struct {
 type TopicReadiness struct {
 	Topic string
 
-	// Scheduled tells that some process does the due-time work.
+	// Scheduled tells that a process does the due-time work: it holds the topic's scheduling lease, or watches
+	// who does, and it is connected to Redis at this moment. A process that was killed is not, and the topic
+	// is not Scheduled until another takes its place: at the latest with its next poll, some seconds later.
+	// One whose machine vanished is thought to be there until Redis misses it, or the next event is a second
+	// overdue. If the user of Redis may not ask who is connected (PUBSUB NUMSUB), the lease alone counts.
 	Scheduled bool
+
+	// Idle tells that nothing is to come that takes anybody: nothing waits for its due time, a retry, or the
+	// end of a lease or of a retention; or the topic has no group. The lease may have ended without harm.
+	Idle bool
 
 	// Lag is for how long something has been due that was not done: a message not made ready, a lease that
 	// ran out not taken back. It is zero if all is done.
@@ -31,12 +41,13 @@ type TopicReadiness struct {
 	Waiting time.Duration
 }
 
-// Err says what keeps the topics from being ready, or is nil: a topic that nobody schedules, or whose Lag is
-// above what is allowed.
+// Err says what keeps the topics from being ready, or is nil: a topic that is not Idle and that nobody
+// schedules, or whose Lag is above what is allowed. Waiting is for the caller to judge, who knows how fast
+// consumers should be.
 func (r Readiness) Err(maxLag time.Duration) error {
 	var all []error
 	for _, t := range r.Topics {
-		if !t.Scheduled {
+		if !t.Scheduled && !t.Idle {
 			all = append(all, fmt.Errorf("%w: nobody schedules topic %q", ErrNotReady, t.Topic))
 		}
 		if t.Lag > maxLag {
@@ -62,25 +73,36 @@ func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) 
 	}
 	var r Readiness
 	for _, topic := range topics {
-		s, err := a.Stats(ctx, topic)
+		s, err := a.stats(ctx, topic)
 		if err != nil {
 			return Readiness{}, fmt.Errorf("ready: %w", err)
 		}
-		t := TopicReadiness{Topic: topic, Scheduled: s.Scheduled}
-		since := func(at time.Time) time.Duration {
-			if at.IsZero() || len(s.Groups) == 0 { // what is due before there is a group waits for one
-				return 0
-			}
-			return max(0, s.Now.Sub(at))
+		scheduled, err := queue.Listening(ctx, a.config.Client, s.Holder, s.Standby)
+		if err != nil {
+			return Readiness{}, fmt.Errorf("ready: find out who schedules topic %q: %w", topic, err)
 		}
-		t.Lag = max(since(s.NextDue), since(s.NextLook))
-		for _, g := range s.Groups {
-			t.Lag = max(t.Lag, since(g.NextRetry))
-			if s.PausedSince.IsZero() && g.PausedSince.IsZero() {
-				t.Waiting = max(t.Waiting, since(g.OldestDue))
-			}
-		}
+		t := readiness(topic, s)
+		t.Scheduled = scheduled
 		r.Topics = append(r.Topics, t)
 	}
 	return r, nil
+}
+
+// readiness is what the topic's own data say.
+func readiness(topic string, s queue.Stats) TopicReadiness {
+	t := TopicReadiness{Topic: topic, Idle: s.Next.IsZero() || len(s.Groups) == 0}
+	since := func(at time.Time) time.Duration {
+		if at.IsZero() || len(s.Groups) == 0 { // what is due before there is a group waits for one
+			return 0
+		}
+		return max(0, s.Now.Sub(at))
+	}
+	t.Lag = max(since(s.NextDue), since(s.Next))
+	for _, g := range s.Groups {
+		t.Lag = max(t.Lag, since(g.NextRetry))
+		if s.Paused.IsZero() && g.Paused.IsZero() {
+			t.Waiting = max(t.Waiting, since(g.OldestDue))
+		}
+	}
+	return t
 }

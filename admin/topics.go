@@ -16,9 +16,11 @@ type Stats struct {
 	Messages int       // all, each once however many groups have it
 	Pending  int       // that wait for their due time
 	NextDue  time.Time // of them; past if it is due and not made ready yet
-	DelayIDs int       // names that are taken
+	DelayIDs int       // names that are taken now
 
-	Scheduled bool      // some process does the due-time work
+	// Scheduled tells that some process holds the scheduling lease, and is not a second late to use it. Whether
+	// that process is still there, and needed, Ready finds out.
+	Scheduled bool
 	NextLook  time.Time // when it has something to do
 
 	PausedSince time.Time
@@ -33,7 +35,7 @@ type GroupStats struct {
 	NextRetry, OldestDead         time.Time
 
 	// Subscribed tells that some process takes the group's messages: it waits for them, or holds one.
-	// LastSeen is when one last told of a message, or else when the group was made.
+	// LastSeen is when one last took messages or told of them, or else when the group was made.
 	Subscribed bool
 	LastSeen   time.Time
 
@@ -47,19 +49,17 @@ type GroupStats struct {
 	DeadRetention time.Duration
 
 	// Delivered counts the messages that consumers got, each time anew, and Dropped those that were too late
-	// and were dropped. MeanLateness and MaxLateness are from due until the consumer got them. Subscriptions
-	// tell of them with their next claim, so up to a poll interval later.
+	// and were dropped. MeanLateness and MaxLateness are from due until the consumer got them. These are
+	// statistics, not accounts: a subscription tells of them with its next claim, so up to a poll interval
+	// later; what it has not told when its process dies is never counted; and a claim that the client sends
+	// again after a lost reply may count twice.
 	Delivered, Dropped        int
 	MeanLateness, MaxLateness time.Duration
 }
 
 // Stats returns what a topic holds, in one step. Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
-	t, err := a.topic(topic)
-	if err != nil {
-		return Stats{}, fmt.Errorf("stats: %w", err)
-	}
-	s, err := t.Stats(ctx)
+	s, err := a.stats(ctx, topic)
 	if err != nil {
 		return Stats{}, fmt.Errorf("stats: %w", err)
 	}
@@ -69,6 +69,14 @@ func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 		stats.Groups = append(stats.Groups, groupStats(g))
 	}
 	return stats, nil
+}
+
+func (a *Admin) stats(ctx context.Context, topic string) (queue.Stats, error) {
+	t, err := a.topic(topic)
+	if err != nil {
+		return queue.Stats{}, err
+	}
+	return t.Stats(ctx)
 }
 
 func groupStats(g queue.GroupStats) GroupStats {
@@ -90,8 +98,9 @@ type Removal struct {
 	DryRun   bool
 }
 
-// GroupsWithoutSubscribers returns the groups of a topic whose messages nobody takes, and that got none for
-// so long; 0: those that nobody takes now. Errors wrap ErrNotFound, or come from ctx or Redis.
+// GroupsWithoutSubscribers returns the groups of a topic whose messages nobody takes: nobody has taken any for so
+// long, and what is ready has been that for as long. 0: those that nobody takes now; one of which a subscriber is
+// just being woken may be among them. Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle time.Duration) ([]GroupStats, error) {
 	stats, err := a.Stats(ctx, topic)
 	if err != nil {
@@ -99,7 +108,7 @@ func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle
 	}
 	var found []GroupStats
 	for _, g := range stats.Groups {
-		if !g.Subscribed && !g.LastSeen.After(stats.Now.Add(-idle)) {
+		if since := stats.Now.Add(-idle); !g.Subscribed && !g.LastSeen.After(since) && !g.OldestDue.After(since) {
 			found = append(found, g)
 		}
 	}
@@ -107,10 +116,16 @@ func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle
 }
 
 // DeleteIdleGroups removes the groups that GroupsWithoutSubscribers returns, with all that they hold. That a
-// group has no subscriber is looked at again in the step that removes it. SubscriberConfig.GroupExpiry does
-// the same without a call.
+// group has no subscriber is looked at again in the step that removes it. idle is at least a minute, for a
+// subscriber that is being woken, or has just settled what it had, is not to be seen for a moment.
+// SubscriberConfig.GroupExpiry does the same without a call.
+//
+// Errors wrap ErrNotFound or ErrInvalidArgument, or come from ctx or Redis.
 func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, idle time.Duration, dryRun bool) (Removal, error) {
 	removal := Removal{DryRun: dryRun}
+	if idle < time.Minute {
+		return removal, fmt.Errorf("delete idle groups: %w: idle is %v: want at least %v", ErrInvalidArgument, idle, time.Minute)
+	}
 	groups, err := a.GroupsWithoutSubscribers(ctx, topic, idle)
 	if err != nil {
 		return removal, err
@@ -142,9 +157,10 @@ func (g GroupStats) holds() int { return g.Ready + g.InHand + g.Retrying + g.Dea
 //
 // Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun bool) (Removal, error) {
+	group = groupName(group)
 	stats, err := a.Stats(ctx, topic)
 	if err != nil {
-		return Removal{}, fmt.Errorf("delete group: %w", err)
+		return Removal{}, fmt.Errorf("delete group %q: %w", group, err)
 	}
 	for _, g := range stats.Groups {
 		if g.Group != group {
@@ -166,8 +182,10 @@ func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun boo
 	return Removal{}, fmt.Errorf("delete group %q of topic %q: %w", group, topic, ErrNotFound)
 }
 
-// DeleteTopic removes a topic and all that it holds, in one step; the server frees the memory beside its
-// work. End its publishers and subscribers first: those that go on make it anew.
+// DeleteTopic removes a topic and all that it holds: in one step, or, if it has more than a hundred groups, a
+// hundred of them at a time. If the call ends between those, the topic is there without groups, and a scheduler,
+// Check, Repair or another DeleteTopic removes what they had. The server frees the memory beside its work. End
+// publishers and subscribers first: those that go on make it anew.
 //
 // Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {
@@ -179,9 +197,12 @@ func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Rem
 	for _, g := range stats.Groups {
 		removal.Groups = append(removal.Groups, g.Group)
 	}
+	if dryRun {
+		return removal, nil
+	}
 	t, err := a.topic(topic)
 	if err == nil {
-		_, err = t.Erase(ctx, dryRun)
+		err = t.Erase(ctx)
 	}
 	if err != nil {
 		return Removal{}, fmt.Errorf("delete topic %q: %w", topic, err)

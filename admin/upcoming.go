@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -45,7 +44,7 @@ func (a *Admin) Upcoming(ctx context.Context, topic string, load Load) ([]Bucket
 	if err != nil {
 		return nil, fmt.Errorf("upcoming: %w", err)
 	}
-	counted, err := t.Upcoming(ctx, cmp.Or(load.Group, redisdelay.DefaultConsumerGroup), load.From, load.Width, load.Buckets)
+	counted, err := t.Upcoming(ctx, groupName(load.Group), load.From, load.Width, load.Buckets)
 	if err != nil {
 		return nil, fmt.Errorf("upcoming: %w", err)
 	}

@@ -9,7 +9,8 @@
 //	server.Advance(15 * time.Minute)
 //	msg := server.Receive(t, messages)
 //
-// What falls due by [Server.Advance] is ready for its consumers when that returns. Consumers run as they
+// What falls due by [Server.Advance] is ready for its consumers when that returns, and what became too late by it
+// comes no more; time that merely passes makes nothing due and nothing too late. Consumers run as they
 // always do, in goroutines of their own and in real time: what a handler does is to be waited for, by
 // [Server.AwaitScheduled], by [Server.AwaitDrained], or by what the program itself offers.
 //

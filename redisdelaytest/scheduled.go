@@ -71,7 +71,8 @@ func (s *Server) AwaitScheduled(t testing.TB, topic string, n int) []admin.Messa
 }
 
 // AwaitDrained waits until the topic has no message in any state but dead, so that all handlers are done with
-// all of them. After ten seconds it fails the test.
+// all of them, and has the consumers tell what they delivered and dropped, for Stats. After ten seconds it fails
+// the test.
 func (s *Server) AwaitDrained(t testing.TB, topic string) {
 	t.Helper()
 	var left string
@@ -94,6 +95,9 @@ func (s *Server) AwaitDrained(t testing.TB, topic string) {
 	})
 	if !drained {
 		t.Fatalf("topic %q is not drained: %s", topic, left)
+	}
+	if err := s.wakeAll(); err != nil {
+		t.Fatalf("topic %q is drained: %v", topic, err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -114,11 +115,13 @@ func (s *Server) Now() time.Time {
 }
 
 // Advance moves the clock on by d, in one leap. When it returns, everything that fell due by then is ready, in
-// order, and its consumers are woken; dead letters past their retention are gone.
+// order, and its consumers are woken; dead letters past their retention are gone; and no consumer is offered a
+// message any more for which it is too late by now, whether it was ready, claimed or on offer before.
 //
-// Handlers live in real time, so leases do not run out by it: see ExpireLeases. What a handler schedules when
-// it gets its message counts from the time that the clock shows then; to see it at its own time, move the clock
-// in steps, or by AdvanceToNext.
+// Only this clock decides whether it is too late for a message, so that one that was in time before a slow part
+// of the test is in time after it. Handlers live in real time, so leases do not run out by Advance: see
+// ExpireLeases. What a handler schedules when it gets its message counts from the time that the clock shows then;
+// to see it at its own time, move the clock in steps, or by AdvanceToNext.
 func (s *Server) Advance(d time.Duration) {
 	if err := s.advance(context.Background(), d); err != nil {
 		s.fail(fmt.Errorf("redisdelaytest: advance by %v: %w", d, err))
@@ -164,18 +167,24 @@ func (s *Server) advance(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	for _, t := range topics {
-		if err := s.moveLeases(ctx, t, d); err != nil {
+		if err := s.moveLeases(ctx, t, d, math.Inf(1)); err != nil {
 			return err
 		}
 	}
-	s.mini.SetTime(s.Now().Add(d))
+	now := s.Now().Add(d)
+	s.mini.SetTime(now)
+	for _, t := range topics {
+		// What was claimed just before that would have run out.
+		if err := s.moveLeases(ctx, t, d, float64(now.UnixMilli())); err != nil {
+			return err
+		}
+	}
 	for _, t := range topics {
 		if err := s.settle(ctx, t); err != nil {
 			return err
 		}
 	}
-	s.wakeAll()
-	return nil
+	return s.wakeAll()
 }
 
 // settle does the due-time work of a topic, in the place of whoever holds its scheduling lease.
@@ -219,11 +228,29 @@ func (s *Server) settle(ctx context.Context, t topic) error {
 	}
 }
 
-// wakeAll has every process look at the clock, as they sleep by clocks of their own.
-func (s *Server) wakeAll() {
-	for _, mailbox := range s.mini.PubSubChannels("*:mailbox:*") {
-		s.mini.Publish(mailbox, "*")
+// wakeAll has every process look at the clock, as they sleep by clocks of their own, and waits until all have: then
+// their subscriptions have claimed what is ready, and offer nothing that is too late.
+func (s *Server) wakeAll() error {
+	answers := s.prefix + ":looked:" + queue.Token()
+	listener := s.client.Subscribe(context.Background(), answers)
+	defer listener.Close()
+	if _, err := listener.Receive(context.Background()); err != nil {
+		return err
 	}
+	asked := 0
+	for _, mailbox := range s.mini.PubSubChannels("*:mailbox:*") {
+		asked += s.mini.Publish(mailbox, "* "+answers)
+	}
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	for ; asked > 0; asked-- {
+		select {
+		case <-listener.Channel():
+		case <-timeout.C:
+			return fmt.Errorf("%d programs have not looked at the clock within %v", asked, patience)
+		}
+	}
+	return nil
 }
 
 // ExpireLeases has the leases of a topic run out now, as if the processes that hold its messages had died. The
@@ -235,15 +262,17 @@ func (s *Server) ExpireLeases(topic string) {
 	if err == nil {
 		err = s.settle(ctx, t)
 	}
+	if err == nil {
+		err = s.wakeAll()
+	}
 	if err != nil {
 		s.fail(fmt.Errorf("redisdelaytest: expire leases of topic %q: %w", topic, err))
 	}
-	s.wakeAll()
 }
 
-// moveLeases moves on what ends in real time: leases, places among those who wait or rest, and groups that end
-// when they are not used.
-func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration) error {
+// moveLeases moves on what ends in real time, up to a time: leases, places among those who wait or rest, and groups
+// that end when they are not used.
+func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration, upTo float64) error {
 	groups, err := t.Groups(ctx)
 	if err != nil {
 		return err
@@ -253,7 +282,7 @@ func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration) error
 		keys = append(keys, t.keys.Unack(g), t.keys.Waiters(g), t.keys.Resting(g))
 	}
 	for _, key := range keys {
-		if err := s.moveScores(ctx, key, func(redis.Z) float64 { return float64(d.Milliseconds()) }); err != nil {
+		if err := s.moveScores(ctx, key, upTo, func(redis.Z) float64 { return float64(d.Milliseconds()) }); err != nil {
 			return err
 		}
 	}
@@ -268,21 +297,25 @@ func (s *Server) endLeases(ctx context.Context, t topic) error {
 	}
 	now := float64(s.Now().UnixMilli())
 	for _, g := range groups.Names {
-		if err := s.moveScores(ctx, t.keys.Unack(g), func(last redis.Z) float64 { return now - 1 - last.Score }); err != nil {
+		if err := s.moveScores(ctx, t.keys.Unack(g), math.Inf(1), func(last redis.Z) float64 { return now - 1 - last.Score }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// moveScores adds to all scores of a sorted set what by says of the highest.
-func (s *Server) moveScores(ctx context.Context, key string, by func(last redis.Z) float64) error {
+// moveScores adds to all scores of a sorted set up to one what by says of the highest. 0 is no time, but a group that
+// is being removed.
+func (s *Server) moveScores(ctx context.Context, key string, upTo float64, by func(last redis.Z) float64) error {
 	members, err := s.client.ZRangeWithScores(ctx, key, 0, -1).Result()
 	if err != nil || len(members) == 0 {
 		return err
 	}
 	move := by(members[len(members)-1])
 	for _, m := range members {
+		if m.Score == 0 || m.Score > upTo {
+			continue
+		}
 		m.Score += move
 		if err := s.client.ZAddXX(ctx, key, m).Err(); err != nil { // those that are still there
 			return err

@@ -231,6 +231,6 @@ func (s *Scheduler) Remove(topic string) {
 
 // begin gives a topic its address and has a worker look at it at once.
 func (s *Scheduler) begin(t *served) {
-	t.address, t.stop = s.mailbox.Receive(func(argument string) { s.told(t, argument) })
+	t.address, t.stop = s.mailbox.Receive(func(argument string, done func()) { s.told(t, argument, done) })
 	s.look(t, time.Now())
 }

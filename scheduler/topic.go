@@ -49,8 +49,12 @@ func waitOut(at time.Time) {
 	}
 }
 
-// told takes a message from the mailbox: an event in so many milliseconds, or "" to look at once.
-func (s *Scheduler) told(t *served, argument string) {
+// told takes a message from the mailbox: an event in so many milliseconds, or "" to look at once. Who waits until
+// all have looked waits for no scheduler: which of them does the work is not the matter.
+func (s *Scheduler) told(t *served, argument string, done func()) {
+	if done != nil {
+		done()
+	}
 	ms, _ := strconv.ParseInt(argument, 10, 64)
 	s.look(t, time.Now().Add(time.Duration(ms)*time.Millisecond))
 }

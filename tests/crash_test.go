@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
@@ -49,6 +50,34 @@ func consumerChild() int {
 		msg.Ack()
 	}
 	return 0
+}
+
+// What a killed process leaves in Redis looks as if it did the due-time work still.
+func TestReadinessNoticesThatWhoSchedulesWasKilled(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	a, err := admin.New(admin.Config{Client: client})
+	require.NoError(t, err)
+	scheduled := func() bool {
+		r, err := a.Ready(t.Context(), topic)
+		require.NoError(t, err)
+		require.False(t, r.Topics[0].Idle)
+		require.Zero(t, r.Topics[0].Lag)
+		return r.Topics[0].Scheduled && r.Err(0) == nil
+	}
+
+	child := startChild(t, server, "consumer")
+	child.awaitSubscribed()
+	msg := message.NewMessage("1", nil)
+	redisdelay.DelayFor(msg, time.Hour)
+	require.NoError(t, newPublisher(t, client, redisdelay.DefaultKeyPrefix).Publish(topic, msg))
+	require.Eventually(t, scheduled, patience, time.Millisecond, "the child schedules")
+	child.kill()
+	require.Eventually(t, func() bool { return !scheduled() }, patience, time.Millisecond, "it was killed")
+	require.NotEmpty(t, client.HGet(t.Context(), keys.Scheduler(), "holder").Val(), "as far as its lease says, it does still")
+	subscribe(t, client, redisdelay.DefaultKeyPrefix, ofCrashLease)
+	require.Eventually(t, scheduled, patience, time.Millisecond, "another is there")
 }
 
 func TestKilledSubscriberLosesNothing(t *testing.T) {

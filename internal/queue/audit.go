@@ -20,6 +20,7 @@ const (
 	FaultLost      Fault = "lost"       // a body is there, and no index has it
 	FaultLease     Fault = "lease"      // a deadline without a lease, or a lease without a deadline
 	FaultStates    Fault = "two states" // a message is in two states of a group
+	FaultRepeated  Fault = "repeated"   // a message is more than once in ready of a group
 	FaultRecord    Fault = "record"     // a state without its record of deliveries, or a record without a state
 	FaultRefs      Fault = "refs"       // another number of groups need the body than have the message
 	FaultDelayID   Fault = "delay id"   // a waiting message does not have its delay ID, or one is told by half
@@ -33,7 +34,9 @@ type Violation struct {
 	ID     string // of the message; "": it is not about one
 	Detail string
 
-	name    string   // of FaultDelayID
+	name    string // tells apart what else would be the same: a delay ID, a key, a number
+	first   int    // places in ready of FaultRepeated
+	second  int
 	marks   []mark   // from before ready was looked through
 	version string   // of the set of groups that they are of
 	absent  []string // groups in whose ready it was not found
@@ -54,19 +57,19 @@ type audit struct {
 	topic  *Topic
 	groups *Groups
 	seen   map[string]int // violations that are known, and where they are
-	walked bool           // ready was looked through
 }
 
 const (
 	// auditPage is how many messages one call looks at, times groups.
 	auditPage = 500
-	// auditRound is how many messages are held in mind that may be ready, or lost.
-	auditRound = 100_000
+	// auditBytes is how many bytes of bodies one call goes through to find ids.
+	auditBytes = 1 << 20
 )
 
 // Audit looks for everything that is wrong, in calls that each take about a millisecond, on a topic that may
 // be in use. What it reports was so at one time, not the sum of what was read at different times. Removals of
-// groups that somebody has begun and not finished are finished first.
+// groups that somebody has begun and not finished are finished first. Their number grows with that of the
+// messages, and no faster.
 func (t *Topic) Audit(ctx context.Context) (Audit, error) {
 	for range 5 {
 		groups, err := t.existing(ctx)
@@ -101,6 +104,7 @@ func (a *audit) run(ctx context.Context) error {
 			return err
 		}
 	}
+	slices.SortStableFunc(a.Violations, byID)
 	return nil
 }
 
@@ -291,7 +295,7 @@ func (a *audit) scheduler(ctx context.Context) error {
 func (a *audit) page() int { return max(1, auditPage/(1+len(a.groups.Names))) }
 
 func (a *audit) scan(ctx context.Context, key, kind, cursor string) (next string, ids []string, err error) {
-	call := &Call{script: &scanScript, keys: []string{key}, args: []any{kind, cursor, auditPage}}
+	call := &Call{script: &scanScript, keys: []string{key}, args: []any{kind, cursor, auditPage, auditBytes}}
 	if err := Do(ctx, a.topic.client, call); err != nil {
 		return "", nil, err
 	}

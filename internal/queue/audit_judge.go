@@ -62,6 +62,7 @@ func (a *audit) judgeReady(f *facts, group int, marks []mark, now time.Time) (fe
 	a.judge(f, now)
 	name := a.groups.Names[group]
 	switch g := f.groups[group]; {
+	case f.id == nobody:
 	case len(f.id) != IDLength || len(f.entry) <= IDLength:
 		a.report(Violation{Fault: FaultKey, Group: name, Detail: fmt.Sprintf("ready has an entry %.64q, which is not id:due", f.entry)})
 	case !f.there: // the claim that comes to it drops it

@@ -17,8 +17,10 @@ type between struct {
 	redis.Hook
 	calls int
 	do    map[int]func()
+	each  func(call int)
 	walks func(page int) // after each page of ready that was looked through
 	pages int
+	reads func(reply []any, call []any)
 }
 
 func (b *between) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -32,6 +34,12 @@ func (b *between) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			b.calls++
 			if do := b.do[b.calls]; do != nil {
 				do()
+			}
+			if b.each != nil {
+				b.each(b.calls)
+			}
+			if reply, ok := cmd.(*redis.Cmd).Val().([]any); ok && b.reads != nil {
+				b.reads(reply, cmd.Args())
 			}
 			if b.walks != nil && isWalk(cmd.Args()) {
 				b.pages++
@@ -146,31 +154,40 @@ func TestNothingIsPassedOverWhileReadyIsUsedAtBothEnds(t *testing.T) {
 	}, "a")
 }
 
-// More comes back than one step may look at, so nothing is said.
+// More comes back than one step may look at. Then another look decides, and if it goes on like that, nothing is said.
 func TestWhatCannotBeToldForSureIsNotReported(t *testing.T) {
-	both(t, func(t *testing.T, w *world) {
-		w.publishNow("lost")
-		w.publishNow(names("%d", 0, 1100)...)
-		require.NoError(t, w.Client.LPop(ctx, w.keys.Ready("a")).Err())
-		s := w.sub("a")
-		moved := false
-		move := func() {
-			if moved {
-				return
-			}
-			moved = true
-			for range 2 {
-				w.do(s.group.ReleaseCalls(held(s.claim(1000)))...)
-			}
-		}
-		audit := w.auditing(map[int]func(){readFacts: move})
-		require.True(t, moved)
-		require.Empty(t, audit.Violations)
-		require.Equal(t, 1, audit.Unconfirmed)
-		audit = w.auditing(nil)
-		require.Len(t, audit.Violations, 1, "when it is quiet")
-		require.NoError(t, only(w.topic.Mend(ctx, audit.Violations[0])))
-	}, "a")
+	for name, c := range map[string]struct {
+		moves         int
+		found, unsaid int
+	}{
+		"once":     {moves: 1, found: 1},
+		"for ever": {moves: 1000, unsaid: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, w *world) {
+				w.publishNow("lost")
+				w.publishNow(names("%d", 0, 1100)...)
+				require.NoError(t, w.Client.LPop(ctx, w.keys.Ready("a")).Err())
+				s := w.sub("a")
+				moved := 0
+				audit := w.auditingBy(&between{each: func(call int) {
+					if call < readFacts || moved == c.moves {
+						return
+					}
+					moved++
+					for range 2 {
+						w.do(s.group.ReleaseCalls(held(s.claim(1000)))...)
+					}
+				}})
+				require.Positive(t, moved)
+				require.Len(t, audit.Violations, c.found)
+				require.Equal(t, c.unsaid, audit.Unconfirmed)
+				audit = w.auditing(nil)
+				require.Len(t, audit.Violations, 1, "when it is quiet")
+				require.NoError(t, only(w.topic.Mend(ctx, audit.Violations[0])))
+			}, "a")
+		})
+	}
 }
 
 // Mend looks again: the message that an audit found lost has come back.
@@ -356,3 +373,43 @@ func TestReadyMessageIsNotCountedIfTheListHasChangedSince(t *testing.T) {
 
 // first is the result of a call.
 func first[T any](result T, _ error) T { return result }
+
+// However large bodies are, a step goes through about a megabyte of them.
+func TestAuditStopsTheServerForNoMoreThanSomeBytes(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		if w.Mini != nil {
+			t.Skip("its HSCAN returns all at once")
+		}
+		const size, n = 64 << 10, 200
+		for i := range n {
+			w.publishNow(fmt.Sprintf("%0*d", size, i))
+		}
+		scanned, steps := 0, 0
+		audit := w.auditingBy(&between{reads: func(reply, call []any) {
+			if argv := call[3+call[2].(int):]; argv[0] != "HSCAN" || call[3] != w.keys.Messages() {
+				return
+			}
+			steps++
+			scanned += len(reply) - 1
+			require.LessOrEqual(t, (len(reply)-1)*size, 1<<20+10*size, "bytes that one step goes through")
+		}})
+		require.Empty(t, audit.Violations)
+		require.Equal(t, n, audit.Messages)
+		require.GreaterOrEqual(t, scanned, n)
+		require.Greater(t, steps, 5)
+	}, "a")
+}
+
+// Small ones go by hundreds.
+func TestAuditReadsManySmallMessagesAtATime(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("%d", 0, 2000)...)
+		steps := 0
+		w.auditingBy(&between{reads: func(reply, call []any) {
+			if call[3] == w.keys.Messages() {
+				steps++
+			}
+		}})
+		require.LessOrEqual(t, steps, 5)
+	}, "a")
+}

@@ -86,7 +86,7 @@ type Leased struct {
 	Deliveries int    // that ended before and count
 	Delivered  bool   // if it may have been, to this group
 	Suspect    bool   // its lease has expired before: it is to be alone in hand
-	Requeued   bool   // it was a dead letter, and no lease of it has expired since
+	Requeued   bool   // it was a dead letter, and an operator had it delivered again
 	DelayedFor string // the delay that the last nack asked for, as it was written, or ""
 	Body       []byte
 }

@@ -187,50 +187,75 @@ func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) 
 	return was, nil
 }
 
-// Erase forgets the topic and all that it holds, and returns how many keys there were; dry only counts.
-func (t *Topic) Erase(ctx context.Context, dry bool) (keys int, err error) {
+// eraseGroups is how many groups one step of Erase removes at most: of nine keys each, which takes the server a
+// fraction of a millisecond.
+const eraseGroups = 100
+
+// Erase forgets the topic and all that it holds: in one step, or, with many groups, in several. If it ends
+// between those, the topic is there without groups, and what they have goes as that of other groups that are
+// being removed.
+func (t *Topic) Erase(ctx context.Context) error {
 	k := t.keys
-	err = t.withExisting(ctx, func(groups *Groups) error {
-		names := []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(),
-			k.Idle(), k.Names(), k.Taken(), k.Paused()}
+	own := []string{k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(), k.Names(), k.Taken(), k.Paused()}
+	keysOf := func(groups []string) (keys []string) {
+		for _, g := range groups {
+			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g),
+				k.Dead(g), k.Resting(g), k.Stats(g))
+		}
+		return keys
+	}
+	err := t.withExisting(ctx, func(groups *Groups) error {
 		// Those that are being removed are out of the set, and hold something still. More of them would have
 		// changed the set.
 		removing, err := t.removing(ctx)
 		if err != nil {
 			return err
 		}
-		for _, g := range slices.Concat(groups.Names, removing) {
-			names = append(names, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g),
-				k.Dead(g), k.Resting(g), k.Stats(g))
+		version, names := groups.Version, slices.Concat(groups.Names, removing)
+		if len(names) > eraseGroups {
+			fresh := Token()
+			if err := t.erase(ctx, version, "first", fresh, own, names); err != nil {
+				return err
+			}
+			version = fresh
+			for some := range slices.Chunk(names, eraseGroups) {
+				if err := t.erase(ctx, version, "some", "", keysOf(some), some); err != nil {
+					return err
+				}
+			}
+			names = nil
 		}
-		call := &Call{script: &eraseScript, keys: names, args: []any{groups.Version, flag(dry)}}
-		if err := Do(ctx, t.client, call); err != nil {
-			return err
-		}
-		reply, err := call.cmd.Text()
-		if err != nil {
-			return err
-		}
-		if reply == "stale" {
-			return errStale
-		}
-		keys, err = strconv.Atoi(reply)
-		return err
+		return t.erase(ctx, version, "last", "", slices.Concat(own, keysOf(names)), nil)
 	})
-	if err != nil || dry {
-		return keys, err
+	if err != nil {
+		return err
 	}
 	t.mu.Lock()
 	t.groups = nil
 	t.mu.Unlock()
 	if err := t.client.SRem(ctx, Registry(t.prefix), t.Name).Err(); err != nil {
-		return keys, err
+		return err
 	}
 	// Somebody who used it meanwhile has made it anew, and thinks that it is in the registry.
 	if there, err := t.client.Exists(ctx, k.Meta()).Result(); err != nil || there == 0 {
-		return keys, err
+		return err
 	}
-	return keys, t.enroll(ctx)
+	return t.enroll(ctx)
+}
+
+func (t *Topic) erase(ctx context.Context, version, step, fresh string, keys, groups []string) error {
+	args := []any{version, step, fresh}
+	for _, g := range groups {
+		args = append(args, g)
+	}
+	call := &Call{script: &eraseScript, keys: append([]string{t.keys.Meta(), t.keys.Groups(), t.keys.Idle()}, keys...), args: args}
+	if err := Do(ctx, t.client, call); err != nil {
+		return err
+	}
+	if call.cmd.Val() == "stale" {
+		return errStale
+	}
+	return nil
 }
 
 // flag is a condition as scripts take it.

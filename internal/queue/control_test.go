@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"testing"
@@ -36,20 +37,20 @@ func (w *world) operate() {
 	}
 	require.NoError(t, only(w.topic.Group("a").Discard(ctx, []string{w.id["dead"]})))
 
+	w.publishNow("twice")
+	w.repeat("a", "twice", true)
 	require.NoError(t, w.Client.HSet(ctx, w.keys.Leases("a"), w.id["pending"], "x:1:1").Err())
 	require.NoError(t, w.Client.HSet(ctx, w.keys.Names(), "name", w.id["pending"]).Err())
 	require.NoError(t, w.Client.Del(ctx, w.keys.Scheduler()).Err())
 	audit, err := w.topic.Audit(ctx)
 	require.NoError(t, err)
-	require.Len(t, audit.Violations, 3)
+	require.Len(t, audit.Violations, 4)
 	for _, v := range audit.Violations {
 		did, err := w.topic.Mend(ctx, v)
 		require.NoError(t, err)
 		require.NotEmpty(t, did)
 	}
-	keys, err := w.topic.Erase(ctx, false)
-	require.NoError(t, err)
-	require.Greater(t, keys, 5)
+	require.NoError(t, w.topic.Erase(ctx))
 	require.False(t, w.Client.SIsMember(ctx, queue.Registry(w.Prefix), w.topic.Name).Val())
 }
 
@@ -103,7 +104,7 @@ func TestOperationsDoNotMakeATopic(t *testing.T) {
 				"upcoming":   only(none.Upcoming(ctx, "a", time.Time{}, time.Second, 1)),
 				"find":       only(none.Find(ctx, queue.Ref{ID: "x"})),
 				"audit":      only(none.Audit(ctx)),
-				"erase":      only(none.Erase(ctx, false)),
+				"erase":      none.Erase(ctx),
 			} {
 				require.ErrorIs(t, err, queue.ErrNotFound, what)
 			}
@@ -179,7 +180,7 @@ func TestRequeuedMessageIsDeliveredAnewInOrder(t *testing.T) {
 }
 
 // By that a subscription knows that the message's expiry does not count.
-func TestClaimTellsOfARequeuedMessageUntilItsLeaseExpires(t *testing.T) {
+func TestClaimTellsOfARequeuedMessage(t *testing.T) {
 	own(t, func(t *testing.T, w *world) {
 		w.publishNow("x")
 		s := w.sub("a")
@@ -202,7 +203,7 @@ func TestClaimTellsOfARequeuedMessageUntilItsLeaseExpires(t *testing.T) {
 		w.travel(2 * time.Minute)
 		w.expire()
 		m = claim()
-		require.Equal(t, []any{false, true, 1}, []any{m.Requeued, m.Delivered, m.Deliveries})
+		require.Equal(t, []any{true, true, 1}, []any{m.Requeued, m.Delivered, m.Deliveries})
 	}, "a")
 }
 
@@ -261,7 +262,7 @@ func TestOperationsWorkOnAFullServer(t *testing.T) {
 	require.NoError(t, only(w.topic.Audit(ctx)))
 	require.NoError(t, only(w.topic.Resume(ctx, "")))
 	queuetest.Check(t, w.Client, w.Prefix)
-	require.NoError(t, only(w.topic.Erase(ctx, false)))
+	require.NoError(t, w.topic.Erase(ctx))
 }
 
 func TestPagesOfAStateStayRightWhileMessagesComeAndGo(t *testing.T) {
@@ -386,12 +387,36 @@ func TestIdleGroupIsRemovedUnlessItIsUsed(t *testing.T) {
 	}, "a", "b")
 }
 
+// For a moment a subscription is neither a waiter nor holds anything: when it was just woken, and when it has just
+// settled. Its group is not idle for that, though nothing came for long before.
+func TestGroupWhoseSubscriberIsJustBusyIsNotIdle(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		longAgo := w.now() - time.Hour.Milliseconds()
+		stays := func(why string) {
+			removed, err := w.topic.RemoveIdle(ctx, "a", time.Minute)
+			require.NoError(t, err)
+			require.False(t, removed, why)
+		}
+		s := w.sub("a")
+		s.claim(1, idle(1, "channel|1"))
+		require.NoError(t, w.Client.HSet(ctx, w.keys.Stats("a"), "seen", longAgo).Err())
+		stays("it waits")
+		w.publishNow("x")
+		require.Empty(t, w.waiters("a"))
+		stays("it was woken")
+		claimed := held(s.claim(1))
+		stays("it holds one")
+		require.Equal(t, 1, s.ack(claimed...))
+		stays("it has acked it")
+	}, "a", "b")
+}
+
 func TestErasedTopicLeavesNothingOfAGroupThatIsBeingRemoved(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow(names("%04d", 0, 1500)...)
 		require.True(t, w.removeSome("a"))
 		require.NotEmpty(t, w.ready("a"))
-		require.NoError(t, only(w.topic.Erase(ctx, false)))
+		require.NoError(t, w.topic.Erase(ctx))
 		for key := range w.dump() {
 			require.Regexp(t, `:(publisher|claim|operation):`, key, "which expires by itself")
 		}
@@ -402,13 +427,70 @@ func TestErasedTopicLeavesNothing(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.fill("a")
 		w.publish(in("pending", time.Hour))
-		w.unchanged(func() { require.NoError(t, only(w.topic.Erase(ctx, true))) })
-		require.NoError(t, only(w.topic.Erase(ctx, false)))
+		require.NoError(t, w.topic.Erase(ctx))
 		for key := range w.dump() {
 			require.Regexp(t, `:(publisher|claim|operation):`, key, "which expires by itself")
 		}
-		require.ErrorIs(t, only(w.topic.Erase(ctx, false)), queue.ErrNotFound)
+		require.ErrorIs(t, w.topic.Erase(ctx), queue.ErrNotFound)
 		require.NoError(t, w.topic.Publish(ctx, "OTHER", 1, w.make(in("again", time.Hour))), "it comes into being again")
 		require.True(t, w.Client.SIsMember(ctx, queue.Registry(w.Prefix), "topic").Val())
 	}, "a")
+}
+
+// Of a topic with many groups some go at a time. If the caller ends in between, others remove what is left.
+func TestTopicWithManyGroupsIsErasedInSteps(t *testing.T) {
+	for name, goOn := range map[string]func(w *world){
+		"by another call": func(w *world) { require.NoError(w.t, w.topic.Erase(ctx)) },
+		"by a scheduler": func(w *world) {
+			for turn := w.promote("scheduler|1"); turn.Unused != ""; turn = w.promote("scheduler|1") {
+				require.False(w.t, only2(w.topic.RemoveUnused(ctx, turn.Unused)))
+			}
+			require.NoError(w.t, w.topic.Erase(ctx))
+		},
+		"by a group that comes back": func(w *world) {
+			w.register("007")
+			require.Empty(w.t, w.ready("007"))
+			w.publishNow("y")
+			require.Equal(w.t, []string{"y"}, w.ready("007"))
+			require.NoError(w.t, w.topic.Erase(ctx))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, w *world) {
+				groups := names("%03d", 0, 250)
+				for _, g := range groups {
+					w.register(g)
+				}
+				w.publishNow("x")
+				w.publish(in("pending", time.Hour).with(queue.Options{DelayID: "name"}))
+				first, ends := context.WithCancel(ctx)
+				defer ends()
+				steps := 0
+				w.Client.AddHook(hook{name: "evalsha", do: func() {
+					if steps++; steps == 3 { // groups, the first step, the first hundred groups
+						ends()
+					}
+				}})
+				require.ErrorIs(t, queue.NewTopic(w.Client, w.Prefix, "topic").Erase(first), context.Canceled)
+				require.Empty(t, w.registered())
+				require.Zero(t, w.Client.Exists(ctx, w.keys.Messages(), w.keys.Pending(), w.keys.Ready("000")).Val())
+				require.EqualValues(t, 1, w.Client.Exists(ctx, w.keys.Ready("249")).Val())
+				w.publish(in("meanwhile", time.Hour))
+				require.Equal(t, []string{"meanwhile"}, w.pending(), "nothing more comes to the groups")
+
+				goOn(w)
+				for key := range w.dump() {
+					require.Regexp(t, `:(publisher|claim|operation):`, key, "which expires by itself")
+				}
+			})
+		})
+	}
+}
+
+// only2 is the result of a call that has to succeed.
+func only2[T any](result T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return result
 }

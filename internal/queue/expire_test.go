@@ -202,3 +202,26 @@ func TestExpireAfterAGroupWasRegistered(t *testing.T) {
 		require.Equal(t, []string{"x"}, w.ready("a"))
 	}, "a")
 }
+
+// A process that crashes with a dead letter that was requeued does not make it what it was before.
+func TestRequeuedMessageStaysThatWhenItsLeaseEnds(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		w.die("a", 1)
+		require.NoError(t, only(w.topic.Group("a").Requeue(ctx, []string{w.id["x"]})))
+		for i, want := range []string{"0 r -", "0 rs -", "1 rs -"} {
+			w.promote("scheduler|1")
+			claimed := w.sub("a").claim(1).Messages
+			require.Len(t, claimed, 1)
+			require.True(t, claimed[0].Requeued)
+			require.Equal(t, i > 0, claimed[0].Suspect)
+			require.Equal(t, want, w.field(w.keys.Deliveries("a"), "x"))
+			w.travel(2 * time.Hour)
+			w.expire()
+		}
+		s := w.sub("a")
+		require.Empty(t, s.claim(1, busy).Messages, "it is claimed alone")
+		require.Equal(t, 1, s.nack(failed(held(s.claim(1))[0], after(time.Minute))))
+		require.Equal(t, "3 r -", w.field(w.keys.Deliveries("a"), "x"))
+	}, "a")
+}

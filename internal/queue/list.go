@@ -80,8 +80,13 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 	}
 	var page Page
 	var last string
+	looked := 0
 	for part := reply[1:]; len(part) > 0; part = part[5:] {
 		id, score := text(part[0]), text(part[1])
+		last, looked = score+":"+id, looked+1
+		if id == nobody {
+			continue
+		}
 		m := Listed{ID: id, At: instant(score), Options: parseOptions(text(part[3]))}
 		if body := text(part[2]); body != "" {
 			m.Body = []byte(body)
@@ -92,13 +97,12 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 			m.Deliveries, m.Delivered, m.Reason = r.count, r.delivered(), r.reason
 		}
 		page.Messages = append(page.Messages, m)
-		last = score + ":" + id
 	}
 	if reply[0] == int64(1) {
 		page.Next = last
 		if kind == "list" {
 			from, _ := strconv.Atoi(score)
-			page.Next = strconv.Itoa(from + len(page.Messages))
+			page.Next = strconv.Itoa(from + looked)
 		}
 	}
 	return page, nil
@@ -160,9 +164,10 @@ type Stats struct {
 	Messages int // bodies
 	Pending  int
 	NextDue  time.Time // of pending; zero: none
-	DelayIDs int       // taken, or free and not forgotten yet
+	DelayIDs int       // that are taken
 	Next     time.Time // when the scheduler has to look; zero: no need
-	Holder   string    // of the scheduling lease, or ""
+	Holder   string    // of the scheduling lease, or "": an address, of one that is not overdue
+	Standby  string    // who watches the holder, or ""
 	Paused   time.Time // since when; zero: it is not
 	Groups   []GroupStats
 }
@@ -196,7 +201,7 @@ func (s Stats) Has(group string) bool {
 func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
 	k := t.keys
 	err = t.withExisting(ctx, func(groups *Groups) error {
-		keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Names(), k.Scheduler(), k.Paused(), k.Idle()}
+		keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle()}
 		args := []any{groups.Version}
 		for _, g := range groups.Names {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g))
@@ -213,13 +218,19 @@ func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
 		if len(reply) == 1 {
 			return errStale
 		}
-		const head, each = 9, 19
+		const head, each = 11, 19
 		if len(reply) != head+each*len(groups.Names) {
 			return fmt.Errorf("stats: unexpected reply of %d parts", len(reply))
 		}
 		stats = Stats{Now: instant(text(reply[1])), Messages: number(reply[2]), Pending: number(reply[3]),
 			NextDue: instant(text(reply[4])), DelayIDs: number(reply[5]), Next: instant(text(reply[6])),
-			Holder: text(reply[7]), Paused: instant(text(reply[8]))}
+			Paused: instant(text(reply[10]))}
+		if stats.Next.IsZero() || !stats.Now.After(stats.Next.Add(grace)) { // else the lease has ended
+			stats.Holder = text(reply[7])
+		}
+		if !stats.Now.After(instant(text(reply[9]))) {
+			stats.Standby = text(reply[8])
+		}
 		for i, name := range groups.Names {
 			r := reply[head+each*i:]
 			g := GroupStats{Name: name, Ready: number(r[0]), Unack: number(r[2]), NextLease: instant(text(r[3])),

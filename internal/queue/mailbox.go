@@ -7,23 +7,34 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
 // Mailbox is where a process is woken: one Redis Pub/Sub channel, hence one connection, however many
-// subscriptions and schedulers there are. A message on it is "receiver argument", or "*" for all.
+// subscriptions and schedulers there are. A message on it is "receiver argument", or "*" for all; or "* channel",
+// after which the process says on that channel when all have looked.
 type Mailbox struct {
 	channel string
+	client  redis.UniversalClient
 	pubsub  *redis.PubSub
 	done    chan struct{}
 
+	running context.Context // until it is closed
+	stop    context.CancelFunc
+	answers sync.WaitGroup // under way
+
 	mu        sync.Mutex
-	receivers map[string]func(argument string)
+	receivers map[string]Wake
 	last      int
 	lastLoss  time.Time
 }
+
+// Wake is called with what a receiver is told. If done is not nil, the receiver calls it when it has looked since,
+// or has nothing to look for any more. It must not block.
+type Wake func(argument string, done func())
 
 // healthCheck is how long a mailbox may be silent before its connection is tested.
 const healthCheck = 15 * time.Second
@@ -87,17 +98,21 @@ func CheckMailbox(ctx context.Context, client redis.UniversalClient, prefix stri
 func newMailbox(client redis.UniversalClient, prefix string) *Mailbox {
 	m := &Mailbox{
 		channel:   MailboxChannel(prefix, Token()),
+		client:    client,
 		done:      make(chan struct{}),
-		receivers: map[string]func(string){},
+		receivers: map[string]Wake{},
 	}
+	m.running, m.stop = context.WithCancel(context.Background())
 	m.pubsub = client.Subscribe(context.Background())
 	go m.listen()
 	return m
 }
 
 func (m *Mailbox) close() {
+	m.stop()
 	_ = m.pubsub.Close() // nothing is left to lose
 	<-m.done
+	m.answers.Wait()
 }
 
 // listen passes on what comes, until the mailbox is closed. go-redis connects again by itself, and
@@ -109,7 +124,7 @@ func (m *Mailbox) listen() {
 	for event := range incoming {
 		switch event := event.(type) {
 		case *redis.Subscription:
-			m.wakeAll() // what was sent while there was no connection is lost
+			m.wakeAll(nil) // what was sent while there was no connection is lost
 		case *redis.Message:
 			m.deliver(event.Payload)
 		}
@@ -119,15 +134,26 @@ func (m *Mailbox) listen() {
 func (m *Mailbox) deliver(payload string) {
 	receiver, argument, _ := strings.Cut(payload, " ")
 	if receiver == "*" {
-		m.wakeAll()
+		var looked func()
+		if argument != "" {
+			looked = func() { m.answer(argument) }
+		}
+		m.wakeAll(looked)
 		return
 	}
 	m.mu.Lock()
 	wake := m.receivers[receiver]
 	m.mu.Unlock()
 	if wake != nil {
-		wake(argument)
+		wake(argument, nil)
 	}
+}
+
+// answer says on a channel that all receivers have looked.
+func (m *Mailbox) answer(channel string) {
+	m.answers.Go(func() {
+		_ = m.client.Publish(m.running, channel, "").Err() // who asked waits for no answer for ever
+	})
 }
 
 // DataLost wakes all receivers, since what one has found gone from Redis is gone for all. Of many calls
@@ -141,25 +167,37 @@ func (m *Mailbox) DataLost() {
 	}
 	m.mu.Unlock()
 	if !known {
-		m.wakeAll()
+		m.wakeAll(nil)
 	}
 }
 
-func (m *Mailbox) wakeAll() {
+// wakeAll wakes all receivers. If looked is not nil, it is called when all have looked since.
+func (m *Mailbox) wakeAll(looked func()) {
 	m.mu.Lock()
-	all := make([]func(string), 0, len(m.receivers))
+	all := make([]Wake, 0, len(m.receivers))
 	for _, wake := range m.receivers {
 		all = append(all, wake)
 	}
 	m.mu.Unlock()
+	var done func()
+	if looked != nil {
+		var left atomic.Int64
+		left.Store(int64(len(all)) + 1)
+		done = func() {
+			if left.Add(-1) == 0 {
+				looked()
+			}
+		}
+		defer done()
+	}
 	for _, wake := range all {
-		wake("")
+		wake("", done)
 	}
 }
 
 // Receive has wake called for every message to the returned address, with its argument, and with ""
-// whenever messages may have been lost. It must not block. Calling stop ends it.
-func (m *Mailbox) Receive(wake func(argument string)) (address string, stop func()) {
+// whenever messages may have been lost. Calling stop ends it.
+func (m *Mailbox) Receive(wake Wake) (address string, stop func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last++
@@ -178,6 +216,40 @@ func (m *Mailbox) Poll() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return min(5*time.Second+time.Duration(len(m.receivers))*25*time.Millisecond, time.Minute)
+}
+
+// Listening tells whether the process of any of some addresses is connected to its mailbox now. Empty addresses
+// are nobody's. Where the server does not let us ask, whoever has an address is taken to be.
+func Listening(ctx context.Context, client redis.UniversalClient, addresses ...string) (bool, error) {
+	var channels []string
+	for _, address := range addresses {
+		if end := strings.LastIndexByte(address, '|'); end >= 0 {
+			channels = append(channels, address[:end])
+		}
+	}
+	if len(channels) == 0 {
+		return false, nil
+	}
+	var found atomic.Bool
+	ask := func(ctx context.Context, node redis.Cmdable) error {
+		receivers, err := node.PubSubNumSub(ctx, channels...).Result()
+		for _, n := range receivers {
+			if n > 0 {
+				found.Store(true)
+			}
+		}
+		return err
+	}
+	var err error
+	if cluster, ok := client.(*redis.ClusterClient); ok { // a node knows its own receivers only
+		err = cluster.ForEachShard(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, node) })
+	} else {
+		err = ask(ctx, client)
+	}
+	if found.Load() || redis.HasErrorPrefix(err, "NOPERM") {
+		return true, nil
+	}
+	return false, err
 }
 
 // rescan is how often the registry is read again, in case an announcement was lost.

@@ -28,7 +28,7 @@ type receiver struct {
 
 func receive(t tb, m *queue.Mailbox) *receiver {
 	r := &receiver{t: t, woken: make(chan string, 1000)}
-	r.address, r.stop = m.Receive(func(argument string) { r.woken <- argument })
+	r.address, r.stop = m.Receive(func(argument string, _ func()) { r.woken <- argument })
 	return r
 }
 
@@ -246,7 +246,7 @@ func TestReceiversPollMoreRarelyTheMoreThereAre(t *testing.T) {
 		2200: time.Minute, 3000: time.Minute} {
 		var stops []func()
 		for range n {
-			_, stop := m.Receive(func(string) {})
+			_, stop := m.Receive(func(string, func()) {})
 			stops = append(stops, stop)
 		}
 		require.Equal(t, want, m.Poll())
@@ -402,4 +402,40 @@ func TestWatchOfAClosedClientIsQuietAndEnds(t *testing.T) {
 	}
 	stop()
 	require.LessOrEqual(t, len(failures), 3, "it does not spin")
+}
+
+// Who moves a clock waits until all have looked at it.
+func TestMailboxSaysWhenAllHaveLooked(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		m := mailbox(t, s)
+		var looking []func()
+		asked := make(chan func(), 9)
+		var address string
+		for range 2 {
+			var stop func()
+			address, stop = m.Receive(func(_ string, done func()) {
+				if done != nil {
+					asked <- done
+				}
+			})
+			defer stop()
+		}
+		channel := address[:strings.LastIndexByte(address, '|')]
+		require.Eventually(t, func() bool { return s.Client.PubSubNumSub(ctx, channel).Val()[channel] > 0 }, patience, time.Millisecond)
+		answers := s.Client.Subscribe(ctx, s.Prefix+":looked")
+		defer answers.Close()
+		_, err := answers.Receive(ctx)
+		require.NoError(t, err)
+		answered := answers.Channel()
+
+		post(t, s, channel, "* "+s.Prefix+":looked")
+		for range 2 {
+			looking = append(looking, <-asked)
+		}
+		looking[0]()
+		post(t, s, s.Prefix+":looked", "before the second has looked")
+		require.Equal(t, "before the second has looked", (<-answered).Payload)
+		looking[1]()
+		require.Empty(t, (<-answered).Payload)
+	})
 }

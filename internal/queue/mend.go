@@ -25,6 +25,12 @@ func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error)
 	case v.Fault == FaultScheduler:
 		return []string{"had the scheduler look at once"}, Do(ctx, t.client, &Call{script: &nudgeScript,
 			keys: []string{t.keys.Scheduler()}, args: []any{""}})
+	case v.Fault == FaultRepeated:
+		done, err := t.disable(ctx, v)
+		if err != nil || !done {
+			return nil, err
+		}
+		return []string{fmt.Sprintf("put an entry of ready out of force in group %q", v.Group)}, nil
 	case v.Fault == FaultDelayID && v.name != "":
 		call := &Call{script: &untangleScript, keys: []string{t.keys.Names(), t.keys.Taken()}, args: []any{v.name}}
 		if err := Do(ctx, t.client, call); err != nil || call.cmd.Val() != int64(1) {

@@ -222,3 +222,22 @@ func TestWhatTheHandlerSaidIsKept(t *testing.T) {
 		require.Equal(t, "1 s - the bank\nis closed", w.field(w.keys.Deliveries("a"), "again"), "it outlasts an expired lease")
 	}, "a")
 }
+
+// What nobody could be given died without a delivery.
+func TestDeathOfAMessageThatNobodyGotCountsNoDelivery(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("first", "failed before", "crashed before")
+		require.NoError(t, w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["failed before"], "2 - 30s",
+			w.id["crashed before"], "0 s -").Err())
+		s := w.sub("a")
+		for _, n := range []int{2, 1} {
+			for _, m := range held(s.claim(n)) {
+				require.Equal(t, 1, s.nack(failed(m, func(f *queue.Failure) { f.Nobody, f.Reason = true, "too late" })))
+			}
+		}
+		require.ElementsMatch(t, []string{"first", "failed before", "crashed before"}, w.dead("a"))
+		for name, want := range map[string]string{"first": "0 - - too late", "failed before": "2 - 30s too late", "crashed before": "0 s - too late"} {
+			require.Equal(t, want, w.field(w.keys.Deliveries("a"), name))
+		}
+	}, "a")
+}

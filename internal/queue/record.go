@@ -8,7 +8,7 @@ import (
 // record is what a group knows of a message's deliveries: "count flag delayed_for reason".
 type record struct {
 	count      int
-	flag       string // "s": a suspect; "r": it was a dead letter, and was requeued; "-"
+	flag       string // "s": a suspect; "r": it was a dead letter, and was requeued; "rs": both; "-"
 	delayedFor string
 	reason     string
 }
@@ -31,9 +31,9 @@ func (r *record) parse(text string) {
 	}
 }
 
-func (r *record) suspect() bool { return r.flag == "s" }
+func (r *record) suspect() bool { return r.flag == "s" || r.flag == "rs" }
 
-func (r *record) requeued() bool { return r.flag == "r" }
+func (r *record) requeued() bool { return r.flag == "r" || r.flag == "rs" }
 
 // delivered tells whether the message was, or may have been, delivered to the group before.
 func (r *record) delivered() bool { return r.count > 0 || r.suspect() || r.requeued() }

@@ -63,6 +63,7 @@ var (
 	inspectScript    = load("inspect")
 	scanScript       = load("scan")
 	mendScript       = load("mend")
+	singleScript     = load("single")
 	untangleScript   = load("untangle")
 	nudgeScript      = load("nudge")
 )

@@ -51,6 +51,7 @@ type Failure struct {
 	*Leased
 	Retry      Due
 	Dead       bool   // no further delivery, whatever the limit
+	Nobody     bool   // Dead, and nobody got it, so that this is no delivery
 	Limit      int    // deliveries at most; negative: no limit
 	DelayedFor string // what the next delivery is told of its delay; "" keeps what there was
 	Reason     string // kept with the message if it dies of this
@@ -70,7 +71,10 @@ func (g *Group) NackCalls(failures []Failure, retention time.Duration) []*Call {
 		args = append(args, millis(retention), g.topic.single)
 		for _, f := range part {
 			delay := f.Retry.encode()
-			if f.Dead {
+			switch {
+			case f.Nobody:
+				delay = "undelivered"
+			case f.Dead:
 				delay = "dead"
 			}
 			args = append(args, f.ID, f.Token, delay, f.Limit, f.DelayedFor, clip(f.Reason), clip(f.Error))

@@ -121,7 +121,8 @@ func (t *Topic) existing(ctx context.Context) (*Groups, error) {
 	return t.takeGroups(call)
 }
 
-// Register makes sure that the group exists with these options.
+// Register makes sure that the group exists with these options. If it is being removed, it comes back empty: what
+// is left of it goes first.
 func (t *Topic) Register(ctx context.Context, group string, options GroupOptions) error {
 	if err := t.enroll(ctx); err != nil {
 		return err
@@ -132,8 +133,18 @@ func (t *Topic) Register(ctx context.Context, group string, options GroupOptions
 			t.keys.Idle(), t.keys.Stats(group)},
 		args: []any{Layout, Token(), group, options.encode(), expiry(options.Expiry)},
 	}
-	_, err := t.readGroups(ctx, call)
-	return err
+	for {
+		if err := Do(ctx, t.client, call); err != nil {
+			return err
+		}
+		if reply, _ := call.cmd.Slice(); len(reply) != 1 {
+			_, err := t.takeGroups(call)
+			return err
+		}
+		if err := t.finishRemovals(ctx, []string{group}); err != nil {
+			return err
+		}
+	}
 }
 
 func (t *Topic) readGroups(ctx context.Context, call *Call) (*Groups, error) {

@@ -18,7 +18,7 @@ var (
 	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+)$`)
 	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?$`)
 	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+$`)
-	deliveryForm = regexp.MustCompile(`(?s)^\d+ [sr-] \S+( .*)?$`)
+	deliveryForm = regexp.MustCompile(`(?s)^\d+ (s|r|rs|-) \S+( .*)?$`)
 	claimForm    = regexp.MustCompile(`^\d+( [^ :]+:\d+)+$`)
 	addressForm  = regexp.MustCompile(`^.+\|[^| ]+$`)
 	numberForm   = regexp.MustCompile(`^\d+$`)
@@ -133,6 +133,9 @@ func (i *inspection) group(name string) {
 		id, due, _ := strings.Cut(entry, ":")
 		if len(id) != queue.IDLength || !numberForm.MatchString(due) {
 			i.report("group %q: ready[%d] is %q, not id:due", name, n, entry)
+			continue
+		}
+		if id == strings.Repeat("0", queue.IDLength) { // out of force
 			continue
 		}
 		enter(id, "ready")

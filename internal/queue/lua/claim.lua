@@ -34,7 +34,7 @@
 --      17 dropped     messages that it dropped since, as too late
 --
 -- While the group or its topic is paused, nothing is leased, and the subscription is woken when that ends.
--- A message whose lease has expired before (flag "s", suspect) is claimed alone, and only by a
+-- A message whose lease has expired before (flag "s" or "rs", suspect) is claimed alone, and only by a
 -- subscription that holds nothing else.
 -- Returns {"unregistered"} if the group does not exist, else {"ok", left, blocked, waits, orphans,
 -- entries, bodies, records, now}: left is 1 if more is ready; blocked is 1 if a suspect waits for the
@@ -57,6 +57,7 @@ if expiry ~= '' then
 end
 local delivered, dropped = tonumber(ARGV[14]), tonumber(ARGV[17])
 local id_length = 26
+local nobody = string.rep('0', id_length) -- an entry that is out of force
 local long = string.rep('-', 65)
 
 local t = redis.call('TIME')
@@ -128,6 +129,7 @@ end
 -- Reading every key that will be written finds a key of a wrong type before anything is.
 local leased = redis.call('HLEN', leases)
 redis.call('HLEN', scheduler)
+redis.call('HLEN', stats)
 if expiry ~= '' then
   redis.call('ZCARD', idle)
 end
@@ -181,7 +183,7 @@ local allowed, blocked, records = #ids, 0, {}
 if redis.call('HLEN', deliveries) > 0 and #ids > 0 then
   records = redis.call('HMGET', deliveries, unpack(ids))
   for i = 1, #ids do
-    if records[i] and string.match(records[i], '^%d+ (%S+)') == 's' then
+    if records[i] and string.match(records[i], '^%d+ r?s ') then
       if i > 1 then
         allowed = i - 1
       elseif busy then
@@ -242,7 +244,7 @@ while consumed < allowed and not full do
       scores[#scores + 1] = id
       tokens[#tokens + 1] = id
       tokens[#tokens + 1] = token .. string.sub(entry, id_length + 1)
-    else
+    elseif id ~= nobody then
       orphans[#orphans + 1] = id
     end
   end
@@ -272,6 +274,9 @@ if #taken > 0 then
   end
   redis.call('SET', claim, number .. ' ' .. table.concat(taken, ' '), 'PX', memory)
   schedule(now + lease)
+  if not counted then -- else it is noted
+    redis.call('HSET', stats, 'seen', string.format('%d', now))
+  end
 end
 if limit == 0 then
   redis.call('ZREM', waiters, address)

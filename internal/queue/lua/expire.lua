@@ -19,6 +19,7 @@
 -- The first time, the message goes back to the front of ready as a suspect ("s"), and no delivery is
 -- counted: nobody knows which of the messages held together ended their process. A suspect is
 -- claimed alone, so when its lease runs out again, the delivery counts, and the last one is its death.
+-- A message that was requeued ("r") stays that ("rs").
 -- Returns {"stale"} when the group set has changed, else {"ok", taken back, left}: left is 1 if more
 -- has expired.
 -- Twice: the second run finds taken back what the first took.
@@ -88,12 +89,13 @@ for g = 1, groups do
         count = tonumber(count)
       end
       local limit = -1
-      if flag == 's' then
+      if string.find(flag, 's', 1, true) then
         count = count + 1
         local own = redis.call('HGET', message_options, id)
         limit = tonumber(own and string.match(own, 'max_deliveries:(-?%d+)') or group_limit)
       end
-      local record = string.format('%d', count) .. ' s ' .. delayed_for
+      flag = string.find(flag, 'r', 1, true) and 'rs' or 's'
+      local record = string.format('%d', count) .. ' ' .. flag .. ' ' .. delayed_for
       if limit > 0 and count >= limit then
         redis.call('HSET', deliveries, id, record .. ' lease expired on the last of '
           .. string.format('%d', limit) .. ' deliveries')

@@ -14,7 +14,8 @@
 --       then for each message, in the order of delivery (at most 1000):
 --         id
 --         token       of its lease
---         delay       ms from now, "@" and an instant in ms, or "dead": no further delivery
+--         delay       ms from now, "@" and an instant in ms, "dead": no further delivery, or "undelivered":
+--                     dead too, and nobody got it, so that no delivery is counted
 --         limit       deliveries at most, negative: no limit
 --         for         the delay that the next delivery is told about, "" to keep the last
 --         reason      why it is dead, kept if the message dies of it
@@ -94,15 +95,17 @@ for i = #ids, 1, -1 do
     if records[i] then
       count, flag, last_for = string.match(records[i], '^(%d+) (%S+) (%S+)')
     end
-    if flag ~= 'r' then -- a message that was requeued stays one, whose expiry does not count
-      flag = '-'
+    count = tonumber(count)
+    if delay ~= 'undelivered' then
+      count = count + 1
+      -- A message that was requeued stays one, whose expiry does not count.
+      flag = string.find(flag, 'r', 1, true) and 'r' or '-'
     end
-    count = tonumber(count) + 1
     if delayed_for == '' then
       delayed_for = last_for
     end
     local record = string.format('%d', count) .. ' ' .. flag .. ' ' .. delayed_for
-    if delay == 'dead' or (limit > 0 and count >= limit) then
+    if delay == 'dead' or delay == 'undelivered' or (limit > 0 and count >= limit) then
       redis.call('HSET', deliveries, id, record .. ' ' .. reason .. (said ~= '' and ': ' .. said or ''))
       redis.call('ZADD', dead, now, id)
       if retention >= 0 then

@@ -12,8 +12,9 @@
 --       4 options    "<max deliveries> <retention ms>", -1 for no limit
 --       5 expiry     ms without use after which the group is removed, or "": never
 --
--- What waited for a first group is scheduled by this call.
--- Returns {layout, version, group, ...}.
+-- What waited for a first group is scheduled by this call. A group whose removal is under way is not added: it
+-- would come back with what is left of it.
+-- Returns {layout, version, group, ...}, or {"removing"} if the caller is to finish that removal first.
 -- Twice: the second run finds the group registered; the version stays what the first made it.
 
 local meta, groups, pending, scheduler, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -47,6 +48,9 @@ redis.call('HLEN', stats)
 
 if found[1] and found[1] ~= layout then
   return {found[1], found[2] or ''}
+end
+if not known and redis.call('ZSCORE', idle, group) == '0' then
+  return {'removing'}
 end
 if known then
   -- The first write is a deletion, of nothing: at maxmemory a group that exists may come back.

@@ -23,7 +23,9 @@
 --                     its end do not move it on; if one waits for messages, the group loses its end instead of
 --                     being removed. While a message is leased, it ends with that lease, if it ever had
 --                     subscriptions of that kind ("lasting" in stats).
---       5 limit       ms: only if the group has no subscribers, and got nothing for so long; or "": always
+--       5 limit       ms: only if the group has no subscribers, and got nothing for so long; or "": always. Who has
+--                     just been woken is no waiter any more, and holds nothing yet; so what is ready has to have
+--                     been due for so long, too.
 --
 -- The first call takes the group out of the set, so that nothing more comes to it, and notes it in idle,
 -- so that a scheduler goes on if the caller does not.
@@ -89,7 +91,8 @@ if unused and known and (waiting > 0 or (subscribed and lasting)) then
   end
   return 0
 end
-if limit and known and (subscribed or not seen or seen > now - limit) then
+local first = tonumber(string.match(redis.call('LRANGE', ready, 0, 0)[1] or '', ':(%d+)$') or nil)
+if limit and known and (subscribed or not seen or math.max(seen, first or 0) > now - limit) then
   return 2
 end
 

@@ -4,7 +4,7 @@
 --       2 groups      hash: group -> "<max deliveries> <retention ms>"
 --       3 messages    hash: id -> body
 --       4 pending     zset: id -> due ms
---       5 names       hash: delay id -> id
+--       5 taken       zset: delay id -> ms at which it is free
 --       6 scheduler   hash: next, holder, standby, until
 --       7 paused      hash: group, or "" for the topic -> ms since when
 --       8 idle        zset: group that is removed when unused -> ms at which it is
@@ -19,13 +19,13 @@
 -- ARGV  1 version     of the group set that KEYS were made from
 --       then the name of each group
 --
--- Returns {"stale"} when the group set has changed, else {"ok", now, messages, pending, head of pending, names,
--- next, holder, paused, then for each group: ready, its first entry, unack, its head, retry, its head, dead,
+-- Returns {"stale"} when the group set has changed, else {"ok", now, messages, pending, head of pending,
+-- delay ids that are taken, next, holder, standby, until, paused, then for each group: ready, its first entry, unack, its head, retry, its head, dead,
 -- its head, waiters, resting, paused, options, end of an unused group, valid leases, delivered, late_ms,
 -- latest_ms, dropped, seen}. What is not there is "".
 -- Twice: it only reads.
 
-local meta, group_options, messages, pending, names = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local meta, group_options, messages, pending, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local scheduler, paused, idle = KEYS[6], KEYS[7], KEYS[8]
 local version = ARGV[1]
 local groups = (#KEYS - 8) / 7
@@ -40,15 +40,15 @@ end
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
-local s = redis.call('HMGET', scheduler, 'next', 'holder')
+local after = '(' .. string.format('%d', now)
+local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until')
 local reply = {
   'ok', string.format('%d', now), redis.call('HLEN', messages), redis.call('ZCARD', pending), head(pending),
-  redis.call('HLEN', names), s[1] or '', s[2] or '', redis.call('HGET', paused, '') or '',
+  redis.call('ZCOUNT', taken, after, '+inf'), s[1] or '', s[2] or '', s[3] or '', s[4] or '', redis.call('HGET', paused, '') or '',
 }
 for g = 1, groups do
   local ready, unack, retry, dead = KEYS[2 + g * 7], KEYS[3 + g * 7], KEYS[4 + g * 7], KEYS[5 + g * 7]
   local waiters, resting, stats = KEYS[6 + g * 7], KEYS[7 + g * 7], KEYS[8 + g * 7]
-  local after = '(' .. string.format('%d', now)
   local counted = redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms', 'dropped', 'seen')
   for _, value in ipairs({
     redis.call('LLEN', ready), redis.call('LRANGE', ready, 0, 0)[1] or '', redis.call('ZCARD', unack),

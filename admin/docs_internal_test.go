@@ -1,0 +1,19 @@
+package admin
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/readme"
+)
+
+func TestConfigurationTableInTheREADMEIsTrue(t *testing.T) {
+	var config Config
+	config.setDefaults()
+	require.Equal(t, redisdelay.BinaryMarshaler{}, config.Marshaler)
+	readme.RequireTable(t, "../README.md", "admin.Config", config, map[string]string{
+		"Marshaler": "the `Unmarshaler`, if it is one too, else `BinaryMarshaler{}`",
+	})
+}

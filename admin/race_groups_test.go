@@ -1,0 +1,358 @@
+package admin_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// fate is what is to become of a message of the race of groups, in each group.
+type fate string
+
+const (
+	settles  fate = "acked, unless it is cancelled"
+	keeps    fate = "kept out, as another has its name, or acked"
+	rejects  fate = "refused, as another has its name, or acked"
+	limited  fate = "refused, as the topic is full, or acked"
+	vanishes fate = "dropped, as it is too late, or acked"
+	purged   fate = "dead, and purged"
+	moved    fate = "dead, and moved"
+	deleted  fate = "dead, and deleted"
+)
+
+var fates = []fate{settles, keeps, rejects, limited, vanishes, purged, moved, deleted}
+
+// groupRace is a pipeline of two groups, a third that comes and goes, and operators.
+type groupRace struct {
+	*setup
+	t       *testing.T
+	n       int
+	refused []atomic.Bool
+	taken   []atomic.Bool             // cancelled
+	acked   map[string][]atomic.Int32 // by group
+	removed map[string][]atomic.Int32 // deleted, by group
+	there   []atomic.Int32            // how often it was moved
+	purged  map[string]*atomic.Int64  // by group
+	moved   map[string]*atomic.Int64  // by group
+	failed  atomic.Pointer[error]
+	stop    chan struct{}
+
+	// Repair begins again when the set of groups changes under it, and gives up at last.
+	changing sync.Mutex
+}
+
+// Whatever becomes of a message, in each of the groups it is one thing, and none of it is the other group's.
+func TestOperationsOnARunningPipelineOfGroups(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		n := 10_000
+		if s.Mini != nil {
+			n = 800 // it is slower
+		}
+		r := &groupRace{setup: s, t: t, n: n, refused: make([]atomic.Bool, n), taken: make([]atomic.Bool, n),
+			there: make([]atomic.Int32, n), acked: map[string][]atomic.Int32{}, removed: map[string][]atomic.Int32{},
+			purged: map[string]*atomic.Int64{}, moved: map[string]*atomic.Int64{}, stop: make(chan struct{})}
+		for _, g := range []string{"a", "b"} {
+			r.acked[g], r.removed[g] = make([]atomic.Int32, n), make([]atomic.Int32, n)
+			r.purged[g], r.moved[g] = &atomic.Int64{}, &atomic.Int64{}
+		}
+		r.register(t, "a", "b")
+		r.run()
+		for _, g := range []string{"a", "b"} {
+			r.judge(g)
+		}
+		report, err := s.admin.Check(ctx, topic)
+		require.NoError(t, err)
+		require.Empty(t, report.Violations())
+		require.Zero(t, report.Unconfirmed)
+	})
+}
+
+func (r *groupRace) fate(i int) fate { return fates[i%len(fates)] }
+
+func (r *groupRace) fail(err error) {
+	if err != nil {
+		r.failed.CompareAndSwap(nil, &err)
+	}
+}
+
+func (r *groupRace) run() {
+	t := r.t
+	for _, g := range []string{"a", "b"} {
+		for range 2 {
+			messages := r.subscribe(t, g, func(c *redisdelay.SubscriberConfig) {
+				c.MaxInFlight, c.MaxDeliveries = 8, -1
+				c.Backoff = func(int) time.Duration { return time.Duration(rand.IntN(20)) * time.Millisecond }
+			})
+			go r.consume(g, messages)
+		}
+	}
+	elsewhere, err := r.subscriber(t, "").Subscribe(ctx, "moved")
+	require.NoError(t, err)
+	go func() {
+		for msg := range elsewhere {
+			r.there[r.number(msg)].Add(1)
+			msg.Ack()
+		}
+	}()
+
+	var operators, publishers sync.WaitGroup
+	loop := func(do func()) {
+		operators.Go(func() {
+			for {
+				select {
+				case <-r.stop:
+					return
+				default:
+					do()
+				}
+			}
+		})
+	}
+	for range 4 {
+		loop(r.operate)
+	}
+	loop(r.bury)
+	loop(r.comeAndGo)
+	const writers = 5
+	for w := range writers {
+		publishers.Go(func() {
+			p := r.publisher(t)
+			narrow := r.publisher(t, func(c *redisdelay.PublisherConfig) { c.MaxWaiting = 200 })
+			for i := w; i < r.n; i += writers {
+				r.fail(r.publishOne(p, narrow, i))
+			}
+		})
+	}
+	publishers.Wait()
+	eventually(t, func() bool { return r.stats(t).Pending == 0 }, "all are due")
+	close(r.stop)
+	operators.Wait()
+	require.NoError(t, only(r.admin.Resume(ctx, topic)))
+	for _, g := range []string{"a", "b"} {
+		require.NoError(t, only(r.admin.ResumeGroup(ctx, topic, g)))
+		eventually(t, func() bool {
+			stats := r.group(t, g)
+			return stats.Ready+stats.InHand+stats.Retrying == 0
+		}, "all are delivered")
+	}
+	eventually(t, func() bool {
+		stats, err := r.admin.Stats(ctx, "moved")
+		return errors.Is(err, admin.ErrNotFound) || err == nil && stats.Messages == 0
+	}, "those that were moved are delivered there")
+	if err := only(r.admin.DeleteGroup(ctx, topic, "comes and goes", false)); !errors.Is(err, admin.ErrNotFound) {
+		require.NoError(t, err)
+	}
+	if err := r.failed.Load(); err != nil {
+		require.NoError(t, *err)
+	}
+}
+
+func (r *groupRace) number(msg *message.Message) int {
+	i, err := strconv.Atoi(string(msg.Payload))
+	r.fail(err)
+	return i
+}
+
+func (r *groupRace) publishOne(p, narrow *redisdelay.Publisher, i int) error {
+	msg := delayed(strconv.Itoa(i), time.Duration(rand.IntN(1000))*time.Millisecond)
+	msg.Metadata.Set("fate", string(r.fate(i)))
+	var refusal error
+	switch r.fate(i) {
+	case settles:
+		redisdelay.SetDelayID(msg, "own "+strconv.Itoa(i), redisdelay.DelayIDReject)
+	case keeps:
+		redisdelay.SetDelayID(msg, fmt.Sprint("kept ", i/400), redisdelay.DelayIDKeep)
+	case rejects:
+		redisdelay.SetDelayID(msg, fmt.Sprint("rejected ", i/400), redisdelay.DelayIDReject)
+		refusal = redisdelay.ErrExists
+	case limited:
+		p, refusal = narrow, redisdelay.ErrTopicFull
+	case vanishes:
+		redisdelay.ExpireAfter(msg, time.Duration(1+rand.IntN(20))*time.Millisecond, redisdelay.ExpiryDrop)
+	default:
+		redisdelay.SetMaxDeliveries(msg, 1)
+	}
+	err := p.Publish(topic, msg)
+	if refusal != nil && errors.Is(err, refusal) {
+		r.refused[i].Store(true)
+		return nil
+	}
+	return err
+}
+
+func (r *groupRace) consume(group string, messages <-chan *message.Message) {
+	for msg := range messages {
+		i := r.number(msg)
+		if r.taken[i].Load() || r.refused[i].Load() || r.acked[group][i].Load() > 0 || r.removed[group][i].Load() > 0 {
+			r.fail(fmt.Errorf("message %d was delivered in group %s after its end", i, group))
+		}
+		switch fate := r.fate(i); {
+		case fate == purged || fate == moved || fate == deleted || rand.IntN(8) == 0:
+			msg.Nack()
+		default:
+			r.acked[group][i].Add(1)
+			msg.Ack()
+		}
+	}
+}
+
+// operate does an operation at random.
+func (r *groupRace) operate() {
+	group := []string{"a", "b"}[rand.IntN(2)]
+	switch rand.IntN(10) {
+	case 0, 1, 2:
+		i := rand.IntN(r.n/len(fates)) * len(fates)
+		err := r.admin.Cancel(ctx, topic, admin.ByDelayID("own "+strconv.Itoa(i)))
+		if err == nil && r.taken[i].Swap(true) {
+			err = fmt.Errorf("message %d was cancelled twice", i)
+		}
+		r.did(err)
+	case 3:
+		i := rand.IntN(r.n/len(fates)) * len(fates)
+		r.did(r.admin.Reschedule(ctx, topic, admin.ByDelayID("own "+strconv.Itoa(i)), admin.In(time.Duration(rand.IntN(100))*time.Millisecond)))
+	case 4, 5:
+		letters, err := r.admin.List(ctx, topic, admin.Query{State: admin.Dead, Group: group, Limit: 50,
+			Filter: admin.Filter{Metadata: map[string]string{"fate": string(deleted)}}})
+		r.fail(err)
+		if len(letters.Messages) == 0 {
+			return
+		}
+		m := letters.Messages[rand.IntN(len(letters.Messages))]
+		if rand.IntN(3) == 0 {
+			r.did(r.admin.Requeue(ctx, topic, group, m.ID))
+			return
+		}
+		if err = r.admin.DeleteDead(ctx, topic, group, m.ID); err == nil {
+			i, _ := strconv.Atoi(string(m.Payload))
+			r.removed[group][i].Add(1)
+		}
+		r.did(err)
+	case 6:
+		r.fail(only(r.admin.PauseGroup(ctx, topic, group)))
+		r.fail(only(r.admin.ResumeGroup(ctx, topic, group)))
+	case 7:
+		r.fail(only(r.admin.Pause(ctx, topic)))
+		r.fail(only(r.admin.Resume(ctx, topic)))
+	case 8:
+		r.fail(only(r.admin.RequeueAll(ctx, topic, group, admin.Bulk{Filter: admin.Filter{
+			Metadata: map[string]string{"fate": string(deleted)}, Match: func(admin.Message) bool { return rand.IntN(4) == 0 }}})))
+	case 9:
+		if rand.IntN(20) == 0 {
+			r.changing.Lock()
+			defer r.changing.Unlock()
+			repaired, err := r.admin.Repair(ctx, topic)
+			r.fail(err)
+			if found := repaired.Violations(); len(found) > 0 {
+				r.fail(fmt.Errorf("violations: %v", found))
+			}
+		}
+	}
+}
+
+// bury purges and moves dead letters. It is alone with them, as who else took them meanwhile would not be known.
+func (r *groupRace) bury() {
+	group := []string{"a", "b"}[rand.IntN(2)]
+	some := func(f fate) admin.Bulk {
+		return admin.Bulk{Filter: admin.Filter{Metadata: map[string]string{"fate": string(f)}, Match: func(admin.Message) bool { return rand.IntN(3) > 0 }}}
+	}
+	n, err := r.admin.PurgeDead(ctx, topic, group, some(purged))
+	r.fail(err)
+	r.purged[group].Add(int64(n))
+	n, err = r.admin.MoveDead(ctx, topic, group, "moved", some(moved))
+	r.fail(err)
+	r.moved[group].Add(int64(n))
+}
+
+// comeAndGo has a group made, get some messages, and removed with all that it has.
+func (r *groupRace) comeAndGo() {
+	const name = "comes and goes"
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: r.Client, KeyPrefix: r.Prefix, ConsumerGroup: name,
+		MaxInFlight: 5, CloseTimeout: time.Second}, nil)
+	r.fail(err)
+	messages, err := sub.Subscribe(ctx, topic)
+	r.fail(err)
+	for range rand.IntN(30) {
+		select {
+		case msg := <-messages:
+			if rand.IntN(2) == 0 {
+				msg.Ack()
+			} else {
+				msg.Nack()
+			}
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	r.fail(sub.Close())
+	r.fail(only(r.admin.DeleteGroup(ctx, topic, name, false)))
+}
+
+// did takes in the outcome of an operation that may come too late.
+func (r *groupRace) did(err error) {
+	if !errors.Is(err, admin.ErrTooLate) && !errors.Is(err, admin.ErrNotFound) && !errors.Is(err, admin.ErrExists) {
+		r.fail(err)
+	}
+}
+
+func (r *groupRace) judge(group string) {
+	t := r.t
+	dead := map[int]int32{}
+	for _, m := range r.list(t, group, admin.Dead) {
+		i, err := strconv.Atoi(string(m.Payload))
+		require.NoError(t, err)
+		dead[i]++
+	}
+	unknown := map[fate]int{}
+	names := map[string]bool{} // under which one was delivered
+	for i := range r.n {
+		fate := r.fate(i)
+		ends := r.acked[group][i].Load() + r.removed[group][i].Load() + dead[i]
+		if r.taken[i].Load() {
+			ends++
+		}
+		if r.refused[i].Load() {
+			ends++
+		}
+		require.LessOrEqual(t, ends, int32(1), "message %d, to be %s, has several ends in group %s", i, fate, group)
+		if ends == 0 {
+			unknown[fate]++
+		}
+		switch {
+		case fate == keeps:
+			names[fmt.Sprint(i/400)] = names[fmt.Sprint(i/400)] || ends == 1
+			require.Equal(t, r.acked["a"][i].Load(), r.acked["b"][i].Load(), "message %d is kept out of one group", i)
+		case fate == moved || fate == purged || fate == deleted:
+			require.Zero(t, r.acked[group][i].Load())
+		default:
+			require.Zero(t, dead[i], "message %d, to be %s, is dead", i, fate)
+		}
+		require.LessOrEqual(t, r.there[i].Load(), int32(2))
+	}
+	for _, fate := range []fate{settles, rejects, limited, deleted} {
+		require.Zero(t, unknown[fate], "messages to be %s have no end in group %s", fate, group)
+	}
+	for name, delivered := range names {
+		require.True(t, delivered, "none of the messages named %s was delivered", name)
+	}
+	require.EqualValues(t, r.purged[group].Load(), unknown[purged])
+	require.EqualValues(t, r.moved[group].Load(), unknown[moved])
+	eventually(t, func() bool { return r.group(t, group).Dropped >= unknown[vanishes] }, "subscriptions tell what they dropped")
+	require.Equal(t, r.group(t, group).Dropped, unknown[vanishes])
+	var there int64
+	for i := range r.there {
+		there += int64(r.there[i].Load())
+	}
+	require.Equal(t, r.moved["a"].Load()+r.moved["b"].Load(), there, "what was moved came there once for each group")
+}

@@ -1,0 +1,120 @@
+package admin_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
+)
+
+func (s *setup) readiness(t *testing.T) admin.TopicReadiness {
+	t.Helper()
+	readiness, err := s.admin.Ready(ctx, topic)
+	require.NoError(t, err)
+	require.Len(t, readiness.Topics, 1)
+	r := readiness.Topics[0]
+	if r.Scheduled || r.Idle {
+		require.NoError(t, readiness.Err(soon))
+	} else {
+		require.ErrorIs(t, readiness.Err(soon), admin.ErrNotReady)
+	}
+	return r
+}
+
+// Where nothing is to come, nobody is needed. Where something is, somebody has to be there, not only in Redis.
+func TestTopicIsScheduledByAProcessThatIsThere(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		p := s.publisher(t)
+		require.NoError(t, p.Publish(topic, delayed("x", time.Hour)))
+		require.True(t, s.readiness(t).Idle, "it has no group that it could become ready for")
+		s.register(t, "a")
+		require.Equal(t, admin.TopicReadiness{Topic: topic}, s.readiness(t), "nobody is there")
+
+		sub := s.subscriber(t, "a")
+		messages, err := sub.Subscribe(ctx, topic)
+		require.NoError(t, err)
+		eventually(t, func() bool { return s.readiness(t).Scheduled }, "the subscriber's scheduler takes the lease")
+		require.False(t, s.readiness(t).Idle)
+		require.True(t, s.stats(t).Scheduled)
+		require.NoError(t, s.admin.DeliverNow(ctx, topic, admin.ByID(s.list(t, "", admin.Pending)[0].ID)))
+		receive(t, messages).Ack()
+		eventually(t, func() bool { return s.readiness(t).Idle }, "nothing is to come")
+
+		require.NoError(t, p.Publish(topic, delayed("x", time.Hour)))
+		require.NoError(t, sub.Close())
+		require.Equal(t, admin.TopicReadiness{Topic: topic}, s.readiness(t), "it has resigned")
+	})
+}
+
+// Its name is still in Redis, and nothing is overdue yet.
+func TestTopicIsNotScheduledByAProcessThatWasKilled(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.register(t, "a")
+		require.NoError(t, s.publisher(t).Publish(topic, delayed("x", time.Hour)))
+		require.NoError(t, s.Client.HSet(ctx, s.keys.Scheduler(), "holder", s.Prefix+":mailbox:KILLED|1").Err())
+		require.Equal(t, admin.TopicReadiness{Topic: topic}, s.readiness(t))
+		require.True(t, s.stats(t).Scheduled, "as far as Redis can tell")
+
+		// A standby looks as soon as the holder is late.
+		s.subscribe(t, "a")
+		eventually(t, func() bool { return s.readiness(t).Scheduled }, "another watches")
+		require.Contains(t, s.Client.HGet(ctx, s.keys.Scheduler(), "holder").Val(), "KILLED")
+	})
+}
+
+// A lease is over when its holder is more than a second late, whoever is connected.
+func TestTopicIsNotScheduledByAHolderThatIsLate(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.Start(t)
+	s := setupOn(t, redistest.Server{Client: server.Client(), Prefix: redisdelay.DefaultKeyPrefix})
+	s.register(t, "a")
+	require.NoError(t, s.publisher(t).Publish(topic, delayed("x", time.Hour)))
+	frozen := server.Client().Subscribe(ctx, s.Prefix+":mailbox:FROZEN")
+	defer frozen.Close()
+	_, err := frozen.Receive(ctx)
+	require.NoError(t, err)
+	for late, scheduled := range map[time.Duration]bool{0: true, time.Second: true, 1001 * time.Millisecond: false} {
+		require.NoError(t, s.Client.HSet(ctx, s.keys.Scheduler(), "holder", s.Prefix+":mailbox:FROZEN|1",
+			"next", server.Now().Add(-late).UnixMilli()).Err())
+		require.Equal(t, scheduled, s.readiness(t).Scheduled, late)
+		require.Equal(t, scheduled, s.stats(t).Scheduled, late)
+		require.Equal(t, late, s.readiness(t).Lag)
+	}
+}
+
+func TestLagIsForHowLongSomethingIsDue(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.Start(t)
+	s := setupOn(t, redistest.Server{Client: server.Client(), Prefix: redisdelay.DefaultKeyPrefix})
+	s.register(t, "a")
+	require.NoError(t, s.publisher(t).Publish(topic, delayed("x", time.Minute)))
+	readiness, err := s.admin.Ready(ctx, topic)
+	require.NoError(t, err)
+	require.Equal(t, admin.TopicReadiness{Topic: topic}, readiness.Topics[0])
+	require.ErrorIs(t, readiness.Err(time.Hour), admin.ErrNotReady, "nobody schedules it")
+
+	server.Advance(2 * time.Minute) // which makes it ready
+	server.Advance(time.Minute)
+	readiness, err = s.admin.Ready(ctx, topic)
+	require.NoError(t, err)
+	require.Equal(t, 2*time.Minute, readiness.Topics[0].Waiting)
+	require.NoError(t, only(s.admin.Ready(ctx)), "Redis answers")
+	require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "a")))
+	readiness, err = s.admin.Ready(ctx, topic)
+	require.NoError(t, err)
+	require.Zero(t, readiness.Topics[0].Waiting)
+
+	require.NoError(t, s.publisher(t).Publish(topic, delayed("y", time.Minute)))
+	require.NoError(t, s.Client.ZAdd(ctx, s.keys.Pending(), redis.Z{Score: float64(server.Now().Add(-time.Hour).UnixMilli()),
+		Member: s.list(t, "", admin.Pending)[0].ID}).Err())
+	readiness, err = s.admin.Ready(ctx, topic)
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, readiness.Topics[0].Lag)
+	require.ErrorContains(t, readiness.Err(time.Minute), "1h0m0s behind")
+}

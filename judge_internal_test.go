@@ -1,0 +1,45 @@
+package redisdelay
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Who asks whether all was judged by a new time is not answered while something is on offer that was judged by an
+// earlier one.
+func TestNobodyIsAnsweredWhileSomethingIsOnOffer(t *testing.T) {
+	t.Parallel()
+	answered := 0
+	asked := []func(){func() { answered++ }}
+	s := &subscription{kick: make(chan struct{}, 1), server: time.UnixMilli(1000), heard: time.Now()}
+	s.answer(asked)
+	require.Equal(t, 1, answered, "nothing is")
+
+	d := &delivery{tooLate: time.UnixMilli(1000).Add(time.Hour), Leased: queue.Leased{ID: "x"}}
+	v, left := s.judge(d)
+	require.Equal(t, inTime, v)
+	require.Greater(t, left, 59*time.Minute)
+	s.answer(asked)
+	require.Equal(t, 1, answered, "it may be taken yet")
+	s.withdrawn()
+	require.Equal(t, 2, answered)
+	s.answer(asked)
+	require.Equal(t, 3, answered)
+
+	// The program's clock says that it is too late, and the server has not said so.
+	s.heard = s.heard.Add(-2 * time.Hour)
+	v, _ = s.judge(d)
+	require.Equal(t, unknown, v)
+	require.True(t, s.woken, "it is asked")
+	s.answer(asked)
+	require.Equal(t, 4, answered, "nothing is on offer meanwhile")
+
+	s.asked = asked
+	s.answerAll()
+	require.Equal(t, 5, answered, "when it ends")
+	require.True(t, s.gone)
+}
