@@ -27,7 +27,7 @@
 --
 -- The first call takes the group out of the set, so that nothing more comes to it, and notes it in idle,
 -- so that a scheduler goes on if the caller does not.
--- Returns 1 if more is left, 2 if the group is in use and stays, else 0.
+-- Returns 1 if more is left, 2 if the group is in use or the one of a stream, and stays, else 0.
 -- Twice: the second run goes on with the removal, or finds nothing to do.
 
 local meta, groups, idle, messages, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -73,7 +73,7 @@ local after = '(' .. string.format('%d', now)
 local waiting = redis.call('ZCOUNT', waiters, after, '+inf') + redis.call('ZCOUNT', resting, after, '+inf')
 local subscribed = waiting + redis.call('ZCOUNT', unack, after, '+inf') > 0
 redis.call('HLEN', paused)
-redis.call('HLEN', meta)
+local streaming = redis.call('HEXISTS', meta, 'maxlen') == 1
 redis.call('HLEN', messages)
 redis.call('HLEN', options)
 redis.call('HLEN', refs)
@@ -89,7 +89,7 @@ if unused and known and (waiting > 0 or (subscribed and lasting)) then
   end
   return 0
 end
-if limit and known and (subscribed or not seen or seen > now - limit) then
+if streaming or (limit and known and (subscribed or not seen or seen > now - limit)) then
   return 2
 end
 
