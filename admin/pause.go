@@ -11,7 +11,8 @@ import (
 
 // Pause stops the consumers of a topic: its messages become ready and stay that. What is in a consumer's
 // hands is settled as ever, retries become ready, leases are extended and run out. It holds for all
-// processes at once, and until Resume, through restarts. It returns since when the topic is paused: a second
+// processes at once, and until Resume, through restarts. In a topic with a Redis Stream, what is due waits and does
+// not go into the stream; its consumers go on with what is there. It returns since when the topic is paused: a second
 // Pause changes nothing.
 //
 // Errors wrap ErrNotFound, or come from ctx or Redis.

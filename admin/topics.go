@@ -22,7 +22,13 @@ type Stats struct {
 	NextLook  time.Time // when it has something to do
 
 	PausedSince time.Time
-	Groups      []GroupStats // by name
+
+	// Stream tells that the topic's messages go into a Redis Stream: see redisdelay.StreamConfig. Its only group is
+	// redisdelay.StreamGroup. It has nothing ready or in hand, and Delivered and lateness are those of the messages
+	// that waited; what is in the stream, the stream knows.
+	Stream bool
+
+	Groups []GroupStats // by name
 }
 
 // GroupStats is what a group of it holds.
@@ -64,7 +70,8 @@ func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 		return Stats{}, fmt.Errorf("stats: %w", err)
 	}
 	stats := Stats{Topic: topic, Now: s.Now, Messages: s.Messages, Pending: s.Pending, NextDue: s.NextDue,
-		DelayIDs: s.DelayIDs, Scheduled: s.Holder != "", NextLook: s.Next, PausedSince: s.Paused}
+		DelayIDs: s.DelayIDs, Scheduled: s.Holder != "", NextLook: s.Next, PausedSince: s.Paused,
+		Stream: s.Stream}
 	for _, g := range s.Groups {
 		stats.Groups = append(stats.Groups, groupStats(g))
 	}
@@ -91,7 +98,7 @@ type Removal struct {
 }
 
 // GroupsWithoutSubscribers returns the groups of a topic whose messages nobody takes, and that got none for
-// so long; 0: those that nobody takes now. Errors wrap ErrNotFound, or come from ctx or Redis.
+// so long; 0: those that nobody takes now. That of a Redis Stream is none of them. Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle time.Duration) ([]GroupStats, error) {
 	stats, err := a.Stats(ctx, topic)
 	if err != nil {
@@ -99,7 +106,7 @@ func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle
 	}
 	var found []GroupStats
 	for _, g := range stats.Groups {
-		if !g.Subscribed && !g.LastSeen.After(stats.Now.Add(-idle)) {
+		if !stats.Stream && !g.Subscribed && !g.LastSeen.After(stats.Now.Add(-idle)) {
 			found = append(found, g)
 		}
 	}
@@ -138,9 +145,9 @@ func (g GroupStats) holds() int { return g.Ready + g.InHand + g.Retrying + g.Dea
 
 // DeleteGroup removes a group of a topic, with all that it holds, in chunks of about 1,000 messages. Other
 // groups lose nothing. A group that is subscribed to comes back empty. If the call ends early, a scheduler
-// goes on with it.
+// goes on with it. That of a Redis Stream cannot be removed, but with the topic.
 //
-// Errors wrap ErrNotFound, or come from ctx or Redis.
+// Errors wrap ErrNotFound or ErrTopicMode, or come from ctx or Redis.
 func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun bool) (Removal, error) {
 	stats, err := a.Stats(ctx, topic)
 	if err != nil {
@@ -151,7 +158,7 @@ func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun boo
 			continue
 		}
 		removal := Removal{Groups: []string{group}, Messages: g.holds(), DryRun: dryRun}
-		if dryRun {
+		if dryRun && !stats.Stream {
 			return removal, nil
 		}
 		t, err := a.topic(topic)
@@ -167,7 +174,7 @@ func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun boo
 }
 
 // DeleteTopic removes a topic and all that it holds, in one step; the server frees the memory beside its
-// work. End its publishers and subscribers first: those that go on make it anew.
+// work. A Redis Stream that its messages went into stays. End its publishers and subscribers first: those that go on make it anew.
 //
 // Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {

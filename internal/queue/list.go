@@ -164,7 +164,13 @@ type Stats struct {
 	Next     time.Time // when the scheduler has to look; zero: no need
 	Holder   string    // of the scheduling lease, or ""
 	Paused   time.Time // since when; zero: it is not
+	Stream   bool      // its messages go into a stream
 	Groups   []GroupStats
+}
+
+// rests tells that what is due does not move, because the topic has a stream and is paused.
+func (s Stats) rests() bool {
+	return s.Stream && (!s.Paused.IsZero() || slices.ContainsFunc(s.Groups, func(g GroupStats) bool { return !g.Paused.IsZero() }))
 }
 
 // GroupStats is what a group of it holds.
@@ -219,7 +225,7 @@ func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
 		}
 		stats = Stats{Now: instant(text(reply[1])), Messages: number(reply[2]), Pending: number(reply[3]),
 			NextDue: instant(text(reply[4])), DelayIDs: number(reply[5]), Next: instant(text(reply[6])),
-			Holder: text(reply[7]), Paused: instant(text(reply[8]))}
+			Holder: text(reply[7]), Paused: instant(text(reply[8])), Stream: groups.Stream}
 		for i, name := range groups.Names {
 			r := reply[head+each*i:]
 			g := GroupStats{Name: name, Ready: number(r[0]), Unack: number(r[2]), NextLease: instant(text(r[3])),
