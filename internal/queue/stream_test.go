@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
 // streaming makes the world's topic one with a stream, which has a name of its own on a server that others use.
@@ -69,6 +71,14 @@ func (w *world) makeEntries(messages ...message) []queue.Message {
 	return made
 }
 
+// raw is a field of a hash that is not of messages.
+func (w *world) raw(key, field string) string {
+	w.t.Helper()
+	value, err := w.Client.HGet(ctx, key, field).Result()
+	require.NoError(w.t, err)
+	return value
+}
+
 func TestMessagesWithoutDelayGoIntoTheStreamAtOnceInOrder(t *testing.T) {
 	bothStreaming(t, func(t *testing.T, w *world) {
 		w.send(now("1"), now("2"), in("later", time.Hour), now("3"))
@@ -87,7 +97,7 @@ func TestWhatIsDueGoesIntoTheStreamInOrder(t *testing.T) {
 		require.Greater(t, turn.Wait, 50*time.Second)
 		require.Empty(t, w.entries(), "none is early")
 
-		w.travel(3 * time.Minute)
+		w.travel(4 * time.Minute)
 		w.send(now("now"), in("due", 0)) // behind what is due
 		require.Empty(t, w.entries())
 		w.promote("s|1")
@@ -147,4 +157,369 @@ func TestAStreamIsCutAtItsLength(t *testing.T) {
 	})
 }
 
-var _ = redis.Nil
+// flow takes messages through every transition of a topic with a stream.
+func (w *world) flow() {
+	w.send(now("1"), in("2", time.Millisecond), in("dead", time.Millisecond).with(queue.Options{Expiry: queue.Expiry{At: time.UnixMilli(w.now()), Dead: true}}),
+		under(in("named", time.Hour), "name", queue.Replace, 0))
+	w.pass(3 * time.Millisecond)
+	w.promote("s|1")
+	require.Equal(w.t, []string{"1", "2"}, w.entries())
+	require.Equal(w.t, []string{"dead"}, w.dead(queue.StreamGroup))
+	require.NoError(w.t, w.topic.Reschedule(ctx, queue.Ref{DelayID: "name"}, queue.In(0)))
+	require.NoError(w.t, only(w.topic.Group(queue.StreamGroup).Requeue(ctx, []string{w.id["dead"]})))
+	w.promote("s|1")
+	require.ElementsMatch(w.t, []string{"1", "2", "named", "dead"}, w.entries())
+}
+
+// A topic that a scheduler, or a publisher that has not published, has opened may still become one with a stream.
+func TestTopicWithoutGroupsAndMessagesBecomesOneWithAStream(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		scheduler := w.topic
+		groups, err := scheduler.Groups(ctx)
+		require.NoError(t, err)
+		require.False(t, groups.Stream)
+		w.retarget("topic", kept)
+		require.NoError(t, only(w.topic.Groups(ctx)))
+
+		call := scheduler.PromoteCall(groups, "s|1", time.Minute)
+		w.do(call)
+		_, stale, err := scheduler.ReadTurn(call, groups)
+		require.NoError(t, err)
+		require.True(t, stale)
+		groups, err = scheduler.Groups(ctx)
+		require.NoError(t, err)
+		require.True(t, groups.Stream)
+		require.Equal(t, []string{queue.StreamGroup}, groups.Names)
+	})
+}
+
+// Nobody who takes a topic for what it is not reads or writes anything of it.
+func TestTopicIsOfOneMode(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		ordinary := queue.NewTopic(w.Client, w.Prefix, "topic")
+		require.NoError(t, only(ordinary.Groups(ctx))) // before it has a stream
+		w.retarget("topic", kept)
+		require.NoError(t, only(w.topic.Groups(ctx)))
+		w.unchanged(func() {
+			for range 2 {
+				require.ErrorIs(t, ordinary.Publish(ctx, "P", 1, w.make(now("x"))), queue.ErrTopicMode)
+				require.ErrorIs(t, ordinary.Register(ctx, "a", standard), queue.ErrTopicMode)
+			}
+			require.ErrorIs(t, w.topic.Remove(ctx, queue.StreamGroup), queue.ErrTopicMode)
+			require.False(t, must(w.topic.RemoveIdle(ctx, queue.StreamGroup, 0)))
+		})
+
+		for name, fill := range map[string]func(*world){
+			"with a group":    func(w *world) { w.register("a") },
+			"with a message":  func(w *world) { w.publish(in("x", time.Hour)) },
+			"with both":       func(w *world) { w.register("a"); w.publish(in("x", time.Hour)) },
+			"with one, ready": func(w *world) { w.register("a"); w.publishNow("x") },
+		} {
+			w := newWorld(t, w.Server, name)
+			fill(w)
+			w.unchanged(func() {
+				stream := queue.NewStreamTopic(w.Client, w.Prefix, name, kept)
+				for range 2 {
+					require.ErrorIs(t, stream.Publish(ctx, "P", 1, w.makeEntries(now("y"))), queue.ErrTopicMode)
+				}
+			})
+		}
+	})
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+// A program of before there were streams knows one layout, and says so.
+func TestOlderProgramsKeepAwayFromATopicWithAStream(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		require.Equal(t, "1 stream", w.raw(w.keys.Meta(), "layout"))
+		require.NotEqual(t, queue.Layout, queue.StreamLayout)
+	})
+}
+
+func TestOptionsOfAStreamAreThoseOfTheLastWhoOpenedIt(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		version := w.raw(w.keys.Meta(), "groups")
+		w.unchanged(func() {
+			require.NoError(t, only(queue.NewStreamTopic(w.Client, w.Prefix, w.topic.Name, kept).Groups(ctx)))
+		})
+		other := queue.StreamOptions{MaxLen: 7, Retention: 2 * time.Hour}
+		require.NoError(t, only(queue.NewStreamTopic(w.Client, w.Prefix, w.topic.Name, other).Groups(ctx)))
+		require.Equal(t, "7", w.raw(w.keys.Meta(), "maxlen"))
+		require.Equal(t, "-1 7200000", w.raw(w.keys.Groups(), queue.StreamGroup))
+		require.Equal(t, version, w.raw(w.keys.Meta(), "groups"), "the set is the same")
+	})
+}
+
+func TestRepeatedPublishIntoAStreamAddsNothing(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		messages := w.makeEntries(now("x"), in("y", time.Hour))
+		require.NoError(t, w.topic.Publish(ctx, "P", 1, messages))
+		w.unchanged(func() { require.NoError(t, w.topic.Publish(ctx, "P", 1, messages)) })
+		require.Equal(t, []string{"x"}, w.entries())
+	})
+}
+
+func TestMessageForWhichItIsTooLateDoesNotGoIntoTheStream(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		late := func(name string, e queue.Expiry) message {
+			return in(name, time.Minute).with(queue.Options{Expiry: e})
+		}
+		soon := time.UnixMilli(w.now()).Add(time.Minute)
+		w.send(
+			late("in time", queue.Expiry{Lateness: time.Hour}),
+			late("in time too", queue.Expiry{At: soon.Add(time.Hour), Dead: true}),
+			late("late, dropped", queue.Expiry{Lateness: time.Second}),
+			late("late, dead", queue.Expiry{Lateness: time.Second, Dead: true}),
+			late("last", queue.Expiry{}),
+		)
+		w.travel(2 * time.Minute)
+		w.promote("s|1")
+		require.Equal(t, []string{"in time", "in time too", "last"}, w.entries())
+		require.Equal(t, []string{"late, dead"}, w.dead(queue.StreamGroup))
+		_, _, _, reason := queue.ParseRecord(w.field(w.keys.Deliveries(queue.StreamGroup), "late, dead"))
+		require.Equal(t, "not delivered in time", reason)
+		stats, err := w.topic.Stats(ctx)
+		require.NoError(t, err)
+		require.True(t, stats.Stream)
+		require.Equal(t, 3, stats.Groups[0].Delivered)
+		require.Equal(t, 1, stats.Groups[0].Dropped)
+		require.GreaterOrEqual(t, stats.Groups[0].Latest, time.Minute)
+
+		// An operator has it delivered all the same.
+		require.Equal(t, 1, must(w.topic.Group(queue.StreamGroup).Requeue(ctx, []string{w.id["late, dead"]})))
+		w.promote("s|1")
+		require.Equal(t, []string{"in time", "in time too", "last", "late, dead"}, w.entries())
+		require.Empty(t, w.stored())
+	})
+}
+
+func TestMessageThatExpiredBeforeItIsPublished(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		past := time.UnixMilli(w.now()).Add(-time.Minute)
+		w.send(now("dropped").with(queue.Options{Expiry: queue.Expiry{At: past}}),
+			now("x").with(queue.Options{Expiry: queue.Expiry{At: past.Add(time.Hour)}}),
+			now("dead").with(queue.Options{Expiry: queue.Expiry{At: past, Dead: true}}), now("y"))
+		require.Equal(t, []string{"x", "y"}, w.entries())
+		w.promote("s|1")
+		require.Equal(t, []string{"x", "y"}, w.entries())
+		require.Equal(t, []string{"dead"}, w.dead(queue.StreamGroup))
+	})
+}
+
+func TestDeadMessagesOfAStreamEnd(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		w.send(in("x", time.Minute).with(queue.Options{Expiry: queue.Expiry{Lateness: time.Second, Dead: true}}))
+		w.travel(2 * time.Minute)
+		turn := w.promote("s|1")
+		require.False(t, turn.Purge)
+		require.Greater(t, turn.Wait, 59*time.Minute)
+		w.travel(2 * time.Hour)
+		require.True(t, w.promote("s|1").Purge)
+		require.False(t, w.purge())
+		require.Empty(t, w.stored())
+	})
+}
+
+func TestMessageThatCannotBecomeAnEntryIsDead(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		for i, body := range []string{"", "no entry", "1 x", "1 2", "-1 0 x", "2 3 abc", "9 9 x", " 1 1 ab"} {
+			m := w.make(in(fmt.Sprint(i), time.Minute))
+			m[0].Body = []byte(body)
+			w.calls++
+			require.NoError(t, w.topic.Publish(ctx, "PUBLISHER", w.calls, m))
+			m[0].Due = queue.Due{}
+			w.calls++
+			w.unchanged(func() {
+				require.ErrorContains(t, w.topic.Publish(ctx, "PUBLISHER", w.calls, m), "not in the form of a stream entry")
+			})
+		}
+		w.send(in("x", time.Minute))
+		w.travel(2 * time.Minute)
+		w.promote("s|1")
+		require.Equal(t, []string{"x"}, w.entries(), "it holds up none")
+		require.Len(t, w.dead(queue.StreamGroup), 8)
+	})
+}
+
+func TestMessageWithoutABodyIsForgottenAndTold(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		w.send(in("x", time.Minute), in("y", time.Minute))
+		require.NoError(t, w.Client.HDel(ctx, w.keys.Messages(), w.id["x"]).Err())
+		w.travel(2 * time.Minute)
+		require.Equal(t, 1, w.promote("s|1").Lost)
+		require.Equal(t, []string{"y"}, w.entries())
+		require.Zero(t, w.promote("s|1").Lost)
+	})
+}
+
+func TestNothingMovesWhileATopicWithAStreamIsPaused(t *testing.T) {
+	for _, group := range []string{"", queue.StreamGroup} {
+		t.Run(group, func(t *testing.T) {
+			bothStreaming(t, func(t *testing.T, w *world) {
+				w.send(in("1", time.Minute))
+				require.NoError(t, only(w.topic.Pause(ctx, group)))
+				w.travel(2 * time.Minute)
+				w.send(now("2"))
+				require.Negative(t, w.promote("s|1").Wait, "nothing is to come")
+				require.Empty(t, w.entries())
+				audit, err := w.topic.Audit(ctx)
+				require.NoError(t, err)
+				require.Empty(t, audit.Violations)
+
+				require.True(t, must(w.topic.Resume(ctx, group)))
+				require.NotEmpty(t, w.raw(w.keys.Scheduler(), "next"), "the scheduler is to look")
+				w.promote("s|1")
+				require.Equal(t, []string{"1", "2"}, w.entries())
+			})
+		})
+	}
+}
+
+func TestDelayIDsInATopicWithAStream(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		w.send(under(in("1", time.Hour), "x", queue.Replace, 0), under(in("2", 2*time.Hour), "x", queue.Replace, 0))
+		require.Equal(t, []string{"2"}, w.pending())
+		w.send(under(in("3", time.Minute), "x", queue.Keep, 0), now("4"))
+		w.unchanged(func() {
+			require.ErrorIs(t, w.trySend(now("5"), under(now("6"), "x", queue.Reject, 0)), queue.ErrExists)
+		})
+		require.Equal(t, []string{"2"}, w.pending())
+		require.Equal(t, []string{"4"}, w.entries())
+
+		// One without delay takes the place of the one that waits.
+		w.send(under(now("7"), "x", queue.Replace, 0))
+		require.Empty(t, w.pending())
+		require.Empty(t, w.stored())
+		require.Equal(t, []string{"4", "7"}, w.entries())
+
+		// A name stays taken for its window, though the message is in the stream.
+		w.send(under(now("8"), "once", queue.Keep, time.Hour))
+		w.send(under(now("9"), "once", queue.Keep, time.Hour))
+		require.Equal(t, []string{"4", "7", "8"}, w.entries())
+		require.ErrorIs(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "once"}), queue.ErrNotFound)
+
+		w.send(under(in("10", time.Hour), "cancelled", queue.Keep, 0), under(in("11", time.Hour), "moved", queue.Keep, 0))
+		require.NoError(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "cancelled"}))
+		require.NoError(t, w.topic.Reschedule(ctx, queue.Ref{DelayID: "moved"}, queue.In(0)))
+		w.promote("s|1")
+		require.Equal(t, []string{"4", "7", "8", "11"}, w.entries())
+	})
+}
+
+func TestATopicWithAStreamMayBeFull(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		publish := func(messages ...message) error {
+			w.calls++
+			return w.topic.PublishWithin(ctx, "P", w.calls, w.makeEntries(messages...), 2)
+		}
+		require.NoError(t, publish(now("1"), now("2"), now("3")), "what is in the stream does not wait")
+		require.NoError(t, publish(in("4", time.Hour), in("5", time.Hour), now("6")))
+		w.unchanged(func() { require.ErrorIs(t, publish(now("7"), in("8", time.Hour)), queue.ErrTopicFull) })
+		require.NoError(t, publish(now("9")))
+		require.Equal(t, []string{"1", "2", "3", "6", "9"}, w.entries())
+	})
+}
+
+func TestOthersThanTheHolderMoveNothing(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		require.Equal(t, queue.Holder, w.promote("s|1").Role)
+		w.send(in("x", time.Minute))
+		require.Equal(t, queue.Standby, w.promote("s|2").Role)
+		require.Equal(t, queue.Other, w.promote("s|3").Role)
+		w.travel(time.Minute + 500*time.Millisecond)
+		require.Equal(t, queue.Standby, w.promote("s|2").Role)
+		require.Empty(t, w.entries())
+		w.travel(time.Second)
+		require.Equal(t, queue.Holder, w.promote("s|3").Role, "the holder has failed")
+		require.Equal(t, []string{"x"}, w.entries())
+	})
+}
+
+func TestBytesThatMoveInOneStepAreBounded(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		var messages []queue.Message
+		for _, m := range w.make(in("1", time.Minute), in("2", time.Minute), in("3", time.Minute), in("4", time.Minute)) {
+			m.Body = []byte("1 0 x" + strings.Repeat("x", 3<<20))
+			messages = append(messages, m)
+		}
+		require.NoError(t, w.topic.Publish(ctx, "P", 1, messages))
+		w.travel(2 * time.Minute)
+		for n := range 4 {
+			w.promote("s|1")
+			require.EqualValues(t, n+1, w.Client.XLen(ctx, w.topic.Name).Val())
+		}
+	})
+}
+
+// The last ID that a stream may have.
+const lastID = "18446744073709551615-18446744073709551615"
+
+func TestWhatAStreamDoesNotTakeIsNotPublished(t *testing.T) {
+	redistest.Real(t, func(t *testing.T, s redistest.Server) { // the embedded server's IDs end elsewhere
+		w := newWorld(t, s, "topic").streaming(kept)
+		require.NoError(t, w.Client.XAdd(ctx, &redis.XAddArgs{Stream: w.topic.Name, ID: lastID[:len(lastID)-1] + "3", Values: []string{"the", "first"}}).Err())
+		w.unchanged(func() {
+			require.ErrorContains(t, w.trySend(now("1"), in("2", time.Hour), now("3"), now("4")), "exhausted the last possible ID")
+			require.ErrorContains(t, w.trySend(now("5")), "exhausted the last possible ID")
+		})
+		w.send(in("6", time.Hour))
+	})
+}
+
+func TestWhatAStreamDoesNotTakeWaits(t *testing.T) {
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s, "topic").streaming(kept)
+		require.NoError(t, w.Client.XAdd(ctx, &redis.XAddArgs{Stream: w.topic.Name, ID: lastID[:len(lastID)-1] + "3", Values: []string{"the", "first"}}).Err())
+		w.send(in("1", time.Minute), in("2", time.Minute), in("3", time.Minute))
+		w.travel(2 * time.Minute)
+		require.Zero(t, w.promote("s|1").Wait)
+		require.EqualValues(t, 3, w.Client.XLen(ctx, w.topic.Name).Val())
+		require.Equal(t, []string{"3"}, w.pending(), "two IDs were left")
+		w.unchanged(func() {
+			groups := must(w.topic.Groups(ctx))
+			require.ErrorContains(t, queue.Do(ctx, w.Client, w.topic.PromoteCall(groups, "s|1", time.Minute)), "exhausted the last possible ID")
+		})
+		queuetest.Check(t, s.Client, s.Prefix)
+		require.NoError(t, w.Client.Del(ctx, w.topic.Name).Err())
+		w.promote("s|1")
+		require.Equal(t, []string{"3"}, w.entries())
+	})
+}
+
+func TestAFullServerTakesNothingNewAndMovesWhatIsDue(t *testing.T) {
+	w, full := fullWorld(t)
+	w.streaming(kept)
+	w.send(now("0"), in("1", time.Millisecond), in("2", time.Millisecond).with(queue.Options{Expiry: queue.Expiry{Lateness: time.Nanosecond, Dead: true}}))
+	w.pass(5 * time.Millisecond)
+	fresh := queue.NewStreamTopic(w.Client, w.Prefix, "fresh", kept)
+	full()
+	w.unchanged(func() {
+		for _, messages := range [][]message{{now("x")}, {in("x", time.Hour)}, {now("x"), in("y", time.Hour)}} {
+			require.ErrorContains(t, w.topic.Publish(ctx, "P", 1, w.makeEntries(messages...)), "OOM")
+		}
+		require.ErrorContains(t, only(fresh.Groups(ctx)), "OOM")
+		require.NoError(t, only(queue.NewStreamTopic(w.Client, w.Prefix, w.topic.Name, kept).Groups(ctx)))
+	})
+	require.Equal(t, queue.Holder, w.promote("s|1").Role)
+	require.Equal(t, []string{"0", "1"}, w.entries())
+	require.Equal(t, []string{"2"}, w.dead(queue.StreamGroup))
+	require.NoError(t, only(queue.NewStreamTopic(w.Client, w.Prefix, w.topic.Name, queue.StreamOptions{MaxLen: 5}).Groups(ctx)))
+	queuetest.Check(t, w.Client, w.Prefix)
+}
+
+func TestNamesOfStreams(t *testing.T) {
+	t.Parallel()
+	for _, topic := range []string{"%", "a{", "}b", "{a}", "100%"} {
+		require.ErrorContains(t, queue.CheckStreamTopic(topic), "none of")
+	}
+	for _, topic := range []string{"a", "a.b-c:d", "ünïcode topic", "a b"} {
+		require.NoError(t, queue.CheckStreamTopic(topic))
+		require.Equal(t, slotOf(topic), slotOf(queue.NewKeys("prefix", topic).Meta()))
+	}
+}

@@ -116,7 +116,10 @@ if last and tonumber(last) >= tonumber(number) then
 end
 
 -- Reading every key that will be written finds a key of a wrong type before anything is; messages is the
--- first to be written.
+-- first to be written, but for the stream.
+if maxlen then
+  redis.call('HLEN', messages)
+end
 if first_option <= #ARGV then
   redis.call('HLEN', options)
 end
