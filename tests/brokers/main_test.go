@@ -3,7 +3,8 @@
 //
 // Messages with all kinds of delays go through relay.Publisher, Redis, and a relay in a process of its own, to a
 // consumer of the broker. In the middle the broker is restarted, and the process is killed. Everything has to
-// arrive as it was sent, nothing early, and no more of it twice than is promised.
+// arrive as it was sent, nothing early, and no more of it twice than is promised. With a Publisher into Redis Streams
+// there is no relay, and nothing is twice.
 package brokers
 
 import (
@@ -48,6 +49,8 @@ func TestMain(m *testing.M) {
 		os.Exit(relayChild())
 	case "gochannel":
 		os.Exit(gochannelChild())
+	case "scheduler":
+		os.Exit(schedulerChild())
 	default:
 		panic(fmt.Sprintf("no child process has the role %q", role))
 	}
