@@ -1,6 +1,7 @@
 package redisdelay
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -57,6 +58,9 @@ func (StreamMarshaler) Unmarshal(_ string, data []byte) (*message.Message, error
 	if err != nil {
 		return nil, err
 	}
+	if metadata[streamUUIDKey] != "" {
+		return nil, fmt.Errorf("%w: metadata %s is reserved", ErrMalformed, streamUUIDKey)
+	}
 	msg := message.NewMessage(string(rest[:uuid]), rest[uuid+packed:])
 	msg.Metadata = metadata
 	return msg, nil
@@ -105,29 +109,29 @@ func appendPacked(data []byte, text string) []byte {
 	return append(data, text...)
 }
 
-// readPackedMap reads what appendPackedMap has written.
-func readPackedMap(data []byte) (message.Metadata, error) {
+// readPackedMap reads what appendPackedMap has written, and nothing else.
+func readPackedMap(packed []byte) (message.Metadata, error) {
 	metadata := message.Metadata{}
-	if len(data) == 0 {
+	if len(packed) == 0 {
 		return metadata, nil
 	}
-	n, data, ok := cutPackedLength(data, 0x80, 16, [3]byte{0, 0xde, 0xdf})
-	if !ok || n == 0 {
+	n, data, ok := cutPackedLength(packed, 0x80, 16, [3]byte{0, 0xde, 0xdf})
+	if !ok {
 		return nil, fmt.Errorf("%w: the metadata is no map", ErrMalformed)
 	}
 	for range n {
-		var texts [2]string // key and value
-		for i := range texts {
+		var pair [2]string
+		for i := range pair {
 			var length int
 			if length, data, ok = cutPackedLength(data, 0xa0, 32, [3]byte{0xd9, 0xda, 0xdb}); !ok || length > len(data) {
 				return nil, fmt.Errorf("%w: the metadata is not of texts, or ends within one", ErrMalformed)
 			}
-			texts[i], data = string(data[:length]), data[length:]
+			pair[i], data = string(data[:length]), data[length:]
 		}
-		metadata[texts[0]] = texts[1]
+		metadata[pair[0]] = pair[1]
 	}
-	if len(data) > 0 || len(metadata) != n {
-		return nil, fmt.Errorf("%w: the metadata has a key twice, or bytes behind it", ErrMalformed)
+	if !bytes.Equal(appendPackedMap(nil, metadata), packed) {
+		return nil, fmt.Errorf("%w: the metadata is not in order, or there is more behind it", ErrMalformed)
 	}
 	return metadata, nil
 }
