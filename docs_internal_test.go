@@ -17,7 +17,9 @@ import (
 func TestConfigurationTablesInTheREADMEAreTrue(t *testing.T) {
 	var publisher PublisherConfig
 	publisher.setDefaults()
-	requireTable(t, "PublisherConfig", publisher, nil)
+	requireTable(t, "PublisherConfig", publisher, map[string]string{"Stream": "nil: none"})
+
+	requireTable(t, "StreamConfig", *StreamConfig{}.withDefaults(), map[string]string{"MaxLens": "nil: none"})
 
 	var subscriber SubscriberConfig
 	subscriber.setDefaults()

@@ -18,14 +18,14 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// intoStreams is the configuration of a Publisher into streams.
-func intoStreams(config redisdelay.StreamConfig) func(*redisdelay.PublisherConfig) {
+// streaming is the configuration of a Publisher into streams.
+func streaming(config redisdelay.StreamConfig) func(*redisdelay.PublisherConfig) {
 	return func(c *redisdelay.PublisherConfig) { c.Stream = &config }
 }
 
 var (
-	scheduling    = intoStreams(redisdelay.StreamConfig{})
-	notScheduling = intoStreams(redisdelay.StreamConfig{DisableScheduler: true})
+	scheduling    = streaming(redisdelay.StreamConfig{})
+	notScheduling = streaming(redisdelay.StreamConfig{DisableScheduler: true})
 )
 
 // stream is the name of a topic, and so a key, that no other test has.
@@ -234,7 +234,7 @@ func newAdmin(t *testing.T, s redistest.Server) *admin.Admin {
 func TestStreamsHaveLengthsOfTheirOwn(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		other := stream(s) + "-other"
-		p := newPublisher(t, s, intoStreams(redisdelay.StreamConfig{
+		p := newPublisher(t, s, streaming(redisdelay.StreamConfig{
 			MaxLen: 100, MaxLens: map[string]int64{other: 0}, DisableScheduler: true,
 		}))
 		for range 5 {
