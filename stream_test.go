@@ -366,12 +366,24 @@ func TestPausedTopicKeepsWhatIsDueFromTheStream(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, p.Publish(stream(s), text("2"), delayed("3", time.Millisecond)))
 		require.EqualValues(t, 1, s.Client.XLen(ctx, stream(s)).Val())
+		eventually(t, func() bool { return due(t, s) == 2 }, "both are due")
+		eventually(t, func() bool {
+			ready, err := a.Ready(ctx, stream(s))
+			return err == nil && ready.Topics[0].Lag == 0
+		}, "that nobody takes it for late")
 		_, err = a.Resume(ctx, stream(s))
 		require.NoError(t, err)
 		awaitEntries(t, s, 3)
 		_, payloads := entries(t, s)
 		require.Equal(t, []string{"1", "2", "3"}, payloads)
 	})
+}
+
+// due is how many messages wait in the test's topic though they are due.
+func due(t *testing.T, s redistest.Server) int64 {
+	t.Helper()
+	before := strconv.FormatInt(serverTime(t, s).UnixMilli()-1, 10) // and so have been for a while
+	return s.Client.ZCount(ctx, s.Prefix+":{"+stream(s)+"}:pending", "-inf", before).Val()
 }
 
 func TestStreamsGoOnAfterTheServerLostAll(t *testing.T) {

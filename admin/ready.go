@@ -23,7 +23,7 @@ type TopicReadiness struct {
 	Scheduled bool
 
 	// Lag is for how long something has been due that was not done: a message not made ready, a lease that
-	// ran out not taken back. It is zero if all is done.
+	// ran out not taken back. It is zero if all is done. What a pause keeps from a Redis Stream does not count.
 	Lag time.Duration
 
 	// Waiting is for how long the next message of a group that is not paused has been ready and not been
@@ -73,9 +73,14 @@ func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) 
 			}
 			return max(0, s.Now.Sub(at))
 		}
-		t.Lag = max(since(s.NextDue), since(s.NextLook))
+		t.Lag = since(s.NextLook)
+		if !s.rests() {
+			t.Lag = max(t.Lag, since(s.NextDue))
+		}
 		for _, g := range s.Groups {
-			t.Lag = max(t.Lag, since(g.NextRetry))
+			if !s.rests() {
+				t.Lag = max(t.Lag, since(g.NextRetry))
+			}
 			if s.PausedSince.IsZero() && g.PausedSince.IsZero() {
 				t.Waiting = max(t.Waiting, since(g.OldestDue))
 			}

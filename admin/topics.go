@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -57,6 +58,12 @@ type GroupStats struct {
 	// tell of them with their next claim, so up to a poll interval later.
 	Delivered, Dropped        int
 	MeanLateness, MaxLateness time.Duration
+}
+
+// rests tells that what is due stays where it is, because the topic has a Redis Stream and is paused.
+func (s Stats) rests() bool {
+	return s.Stream && (!s.PausedSince.IsZero() ||
+		slices.ContainsFunc(s.Groups, func(g GroupStats) bool { return !g.PausedSince.IsZero() }))
 }
 
 // Stats returns what a topic holds, in one step. Errors wrap ErrNotFound, or come from ctx or Redis.
