@@ -278,7 +278,7 @@ func TestMessageForWhichItIsTooLateDoesNotGoIntoTheStream(t *testing.T) {
 			late("late, dead", queue.Expiry{Lateness: time.Second, Dead: true}),
 			late("last", queue.Expiry{}),
 		)
-		w.travel(2 * time.Minute)
+		w.travel(3 * time.Minute)
 		w.promote("s|1")
 		require.Equal(t, []string{"in time", "in time too", "last"}, w.entries())
 		require.Equal(t, []string{"late, dead"}, w.dead(queue.StreamGroup))
@@ -309,6 +309,26 @@ func TestMessageThatExpiredBeforeItIsPublished(t *testing.T) {
 		w.promote("s|1")
 		require.Equal(t, []string{"x", "y"}, w.entries())
 		require.Equal(t, []string{"dead"}, w.dead(queue.StreamGroup))
+		require.Equal(t, 1, must(w.topic.Group(queue.StreamGroup).Requeue(ctx, []string{w.id["dead"]})))
+		w.promote("s|1")
+		require.Equal(t, []string{"x", "y", "dead"}, w.entries(), "an operator has it delivered, however late it is")
+	})
+}
+
+// What an operator has delivered comes in its turn, by when the operator said so.
+func TestRequeuedMessageGoesIntoTheStreamInOrder(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		w.send(now("requeued").with(queue.Options{Expiry: queue.Expiry{At: time.UnixMilli(w.now()), Dead: true}}))
+		w.promote("s|1")
+		require.Equal(t, []string{"requeued"}, w.dead(queue.StreamGroup))
+		w.send(in("before", time.Millisecond))
+		w.pass(4 * time.Millisecond)
+		require.Equal(t, 1, must(w.topic.Group(queue.StreamGroup).Requeue(ctx, []string{w.id["requeued"]})))
+		w.pass(time.Millisecond)
+		w.send(in("after", time.Millisecond))
+		w.pass(4 * time.Millisecond)
+		w.promote("s|1")
+		require.Equal(t, []string{"before", "requeued", "after"}, w.entries())
 	})
 }
 
@@ -364,6 +384,8 @@ func TestNothingMovesWhileATopicWithAStreamIsPaused(t *testing.T) {
 			bothStreaming(t, func(t *testing.T, w *world) {
 				w.send(in("1", time.Minute))
 				require.NoError(t, only(w.topic.Pause(ctx, group)))
+				w.send(now("0"))
+				require.Empty(t, w.entries())
 				w.travel(2 * time.Minute)
 				w.send(now("2"))
 				require.Negative(t, w.promote("s|1").Wait, "nothing is to come")
@@ -375,7 +397,7 @@ func TestNothingMovesWhileATopicWithAStreamIsPaused(t *testing.T) {
 				require.True(t, must(w.topic.Resume(ctx, group)))
 				require.NotEmpty(t, w.raw(w.keys.Scheduler(), "next"), "the scheduler is to look")
 				w.promote("s|1")
-				require.Equal(t, []string{"1", "2"}, w.entries())
+				require.Equal(t, []string{"0", "1", "2"}, w.entries())
 			})
 		})
 	}
