@@ -6,12 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
 // streaming makes the world's topic one with a stream, which has a name of its own on a server that others use.
@@ -171,89 +168,11 @@ func (w *world) flow() {
 	require.ElementsMatch(w.t, []string{"1", "2", "named", "dead"}, w.entries())
 }
 
-// A topic that a scheduler, or a publisher that has not published, has opened may still become one with a stream.
-func TestTopicWithoutGroupsAndMessagesBecomesOneWithAStream(t *testing.T) {
-	both(t, func(t *testing.T, w *world) {
-		scheduler := w.topic
-		groups, err := scheduler.Groups(ctx)
-		require.NoError(t, err)
-		require.False(t, groups.Stream)
-		w.retarget("topic", kept)
-		require.NoError(t, only(w.topic.Groups(ctx)))
-
-		call := scheduler.PromoteCall(groups, "s|1", time.Minute)
-		w.do(call)
-		_, stale, err := scheduler.ReadTurn(call, groups)
-		require.NoError(t, err)
-		require.True(t, stale)
-		groups, err = scheduler.Groups(ctx)
-		require.NoError(t, err)
-		require.True(t, groups.Stream)
-		require.Equal(t, []string{queue.StreamGroup}, groups.Names)
-	})
-}
-
-// Nobody who takes a topic for what it is not reads or writes anything of it.
-func TestTopicIsOfOneMode(t *testing.T) {
-	both(t, func(t *testing.T, w *world) {
-		ordinary := queue.NewTopic(w.Client, w.Prefix, "topic")
-		require.NoError(t, only(ordinary.Groups(ctx))) // before it has a stream
-		w.retarget("topic", kept)
-		require.NoError(t, only(w.topic.Groups(ctx)))
-		w.unchanged(func() {
-			for range 2 {
-				require.ErrorIs(t, ordinary.Publish(ctx, "P", 1, w.make(now("x"))), queue.ErrTopicMode)
-				require.ErrorIs(t, ordinary.Register(ctx, "a", standard), queue.ErrTopicMode)
-			}
-			require.ErrorIs(t, w.topic.Remove(ctx, queue.StreamGroup), queue.ErrTopicMode)
-			require.False(t, must(w.topic.RemoveIdle(ctx, queue.StreamGroup, 0)))
-		})
-
-		for name, fill := range map[string]func(*world){
-			"with a group":    func(w *world) { w.register("a") },
-			"with a message":  func(w *world) { w.publish(in("x", time.Hour)) },
-			"with both":       func(w *world) { w.register("a"); w.publish(in("x", time.Hour)) },
-			"with one, ready": func(w *world) { w.register("a"); w.publishNow("x") },
-		} {
-			w := newWorld(t, w.Server, name)
-			fill(w)
-			w.unchanged(func() {
-				stream := queue.NewStreamTopic(w.Client, w.Prefix, name, kept)
-				for range 2 {
-					require.ErrorIs(t, stream.Publish(ctx, "P", 1, w.makeEntries(now("y"))), queue.ErrTopicMode)
-				}
-			})
-		}
-	})
-}
-
 func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
 	}
 	return value
-}
-
-// A program of before there were streams knows one layout, and says so.
-func TestOlderProgramsKeepAwayFromATopicWithAStream(t *testing.T) {
-	bothStreaming(t, func(t *testing.T, w *world) {
-		require.Equal(t, "1 stream", w.raw(w.keys.Meta(), "layout"))
-		require.NotEqual(t, queue.Layout, queue.StreamLayout)
-	})
-}
-
-func TestOptionsOfAStreamAreThoseOfTheLastWhoOpenedIt(t *testing.T) {
-	bothStreaming(t, func(t *testing.T, w *world) {
-		version := w.raw(w.keys.Meta(), "groups")
-		w.unchanged(func() {
-			require.NoError(t, only(queue.NewStreamTopic(w.Client, w.Prefix, w.topic.Name, kept).Groups(ctx)))
-		})
-		other := queue.StreamOptions{MaxLen: 7, Retention: 2 * time.Hour}
-		require.NoError(t, only(queue.NewStreamTopic(w.Client, w.Prefix, w.topic.Name, other).Groups(ctx)))
-		require.Equal(t, "7", w.raw(w.keys.Meta(), "maxlen"))
-		require.Equal(t, "-1 7200000", w.raw(w.keys.Groups(), queue.StreamGroup))
-		require.Equal(t, version, w.raw(w.keys.Meta(), "groups"), "the set is the same")
-	})
 }
 
 func TestRepeatedPublishIntoAStreamAddsNothing(t *testing.T) {
@@ -343,38 +262,6 @@ func TestDeadMessagesOfAStreamEnd(t *testing.T) {
 		require.True(t, w.promote("s|1").Purge)
 		require.False(t, w.purge())
 		require.Empty(t, w.stored())
-	})
-}
-
-func TestMessageThatCannotBecomeAnEntryIsDead(t *testing.T) {
-	bothStreaming(t, func(t *testing.T, w *world) {
-		for i, body := range []string{"", "no entry", "1 x", "1 2", "-1 0 x", "2 3 abc", "9 9 x", " 1 1 ab"} {
-			m := w.make(in(fmt.Sprint(i), time.Minute))
-			m[0].Body = []byte(body)
-			w.calls++
-			require.NoError(t, w.topic.Publish(ctx, "PUBLISHER", w.calls, m))
-			m[0].Due = queue.Due{}
-			w.calls++
-			w.unchanged(func() {
-				require.ErrorContains(t, w.topic.Publish(ctx, "PUBLISHER", w.calls, m), "not in the form of a stream entry")
-			})
-		}
-		w.send(in("x", time.Minute))
-		w.travel(2 * time.Minute)
-		w.promote("s|1")
-		require.Equal(t, []string{"x"}, w.entries(), "it holds up none")
-		require.Len(t, w.dead(queue.StreamGroup), 8)
-	})
-}
-
-func TestMessageWithoutABodyIsForgottenAndTold(t *testing.T) {
-	bothStreaming(t, func(t *testing.T, w *world) {
-		w.send(in("x", time.Minute), in("y", time.Minute))
-		require.NoError(t, w.Client.HDel(ctx, w.keys.Messages(), w.id["x"]).Err())
-		w.travel(2 * time.Minute)
-		require.Equal(t, 1, w.promote("s|1").Lost)
-		require.Equal(t, []string{"y"}, w.entries())
-		require.Zero(t, w.promote("s|1").Lost)
 	})
 }
 
@@ -477,71 +364,4 @@ func TestBytesThatMoveInOneStepAreBounded(t *testing.T) {
 			require.EqualValues(t, n+1, w.Client.XLen(ctx, w.topic.Name).Val())
 		}
 	})
-}
-
-// The last ID that a stream may have.
-const lastID = "18446744073709551615-18446744073709551615"
-
-func TestWhatAStreamDoesNotTakeIsNotPublished(t *testing.T) {
-	redistest.Real(t, func(t *testing.T, s redistest.Server) { // the embedded server's IDs end elsewhere
-		w := newWorld(t, s, "topic").streaming(kept)
-		require.NoError(t, w.Client.XAdd(ctx, &redis.XAddArgs{Stream: w.topic.Name, ID: lastID[:len(lastID)-1] + "3", Values: []string{"the", "first"}}).Err())
-		w.unchanged(func() {
-			require.ErrorContains(t, w.trySend(now("1"), in("2", time.Hour), now("3"), now("4")), "exhausted the last possible ID")
-			require.ErrorContains(t, w.trySend(now("5")), "exhausted the last possible ID")
-		})
-		w.send(in("6", time.Hour))
-	})
-}
-
-func TestWhatAStreamDoesNotTakeWaits(t *testing.T) {
-	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		w := newWorld(t, s, "topic").streaming(kept)
-		require.NoError(t, w.Client.XAdd(ctx, &redis.XAddArgs{Stream: w.topic.Name, ID: lastID[:len(lastID)-1] + "3", Values: []string{"the", "first"}}).Err())
-		w.send(in("1", time.Minute), in("2", time.Minute), in("3", time.Minute))
-		w.travel(2 * time.Minute)
-		require.Zero(t, w.promote("s|1").Wait)
-		require.EqualValues(t, 3, w.Client.XLen(ctx, w.topic.Name).Val())
-		require.Equal(t, []string{"3"}, w.pending(), "two IDs were left")
-		w.unchanged(func() {
-			groups := must(w.topic.Groups(ctx))
-			require.ErrorContains(t, queue.Do(ctx, w.Client, w.topic.PromoteCall(groups, "s|1", time.Minute)), "exhausted the last possible ID")
-		})
-		queuetest.Check(t, s.Client, s.Prefix)
-		require.NoError(t, w.Client.Del(ctx, w.topic.Name).Err())
-		w.promote("s|1")
-		require.Equal(t, []string{"3"}, w.entries())
-	})
-}
-
-func TestAFullServerTakesNothingNewAndMovesWhatIsDue(t *testing.T) {
-	w, full := fullWorld(t)
-	w.streaming(kept)
-	w.send(now("0"), in("1", time.Millisecond), in("2", time.Millisecond).with(queue.Options{Expiry: queue.Expiry{Lateness: time.Nanosecond, Dead: true}}))
-	w.pass(5 * time.Millisecond)
-	fresh := queue.NewStreamTopic(w.Client, w.Prefix, "fresh", kept)
-	full()
-	w.unchanged(func() {
-		for _, messages := range [][]message{{now("x")}, {in("x", time.Hour)}, {now("x"), in("y", time.Hour)}} {
-			require.ErrorContains(t, w.topic.Publish(ctx, "P", 1, w.makeEntries(messages...)), "OOM")
-		}
-		require.ErrorContains(t, only(fresh.Groups(ctx)), "OOM")
-		require.NoError(t, only(queue.NewStreamTopic(w.Client, w.Prefix, w.topic.Name, kept).Groups(ctx)))
-	})
-	require.Equal(t, queue.Holder, w.promote("s|1").Role)
-	require.Equal(t, []string{"0", "1"}, w.entries())
-	require.Equal(t, []string{"2"}, w.dead(queue.StreamGroup))
-	require.NoError(t, only(queue.NewStreamTopic(w.Client, w.Prefix, w.topic.Name, queue.StreamOptions{MaxLen: 5}).Groups(ctx)))
-	queuetest.Check(t, w.Client, w.Prefix)
-}
-
-func TestNamesOfStreams(t *testing.T) {
-	t.Parallel()
-	for _, topic := range []string{"%", "a{", "}b", "{a}", "100%"} {
-		require.ErrorContains(t, queue.CheckStreamTopic(topic), "none of")
-	}
-	for _, topic := range []string{"a", "a.b-c:d", "ünïcode topic", "a b"} {
-		require.NoError(t, queue.CheckStreamTopic(topic))
-		require.Equal(t, slotOf(topic), slotOf(queue.NewKeys("prefix", topic).Meta()))
-	}
 }
