@@ -98,8 +98,8 @@ type Publisher struct {
 	underWay sync.WaitGroup
 	lines    map[string]*line
 
-	scheduler     sync.WaitGroup // with Stream
-	stopScheduler context.CancelFunc
+	stopScheduler context.CancelFunc // with Stream, as what follows
+	scheduled     chan struct{}      // closed when the scheduler has ended; nil if there is none
 }
 
 var _ message.Publisher = (*Publisher)(nil)
@@ -262,14 +262,29 @@ func callerContext(messages []*message.Message) context.Context {
 	return ctx
 }
 
-// Close waits until the calls of Publish under way have ended, CloseTimeout at most, and refuses new
-// ones. It may be called more than once, and from several goroutines.
+// Close waits until the calls of Publish under way have ended, and the scheduler if there is one, CloseTimeout at
+// most, and refuses new ones. It may be called more than once, and from several goroutines.
 func (p *Publisher) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	defer p.endScheduler()
+	if p.scheduled == nil {
+		return p.awaitCalls()
+	}
+	timeout := time.NewTimer(p.config.CloseTimeout + 900*time.Millisecond)
+	defer timeout.Stop()
+	p.stopScheduler() // others take over the due-time work at once
+	err := p.awaitCalls()
+	select {
+	case <-p.scheduled:
+		return err
+	case <-timeout.C:
+		return errors.Join(err, fmt.Errorf("close publisher: its scheduler had no answer from Redis within %v (CloseTimeout)", p.config.CloseTimeout))
+	}
+}
 
+// awaitCalls waits for the end of calls of Publish, and gives them up if that takes too long.
+func (p *Publisher) awaitCalls() error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

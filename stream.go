@@ -105,7 +105,7 @@ func (p *Publisher) topic(name string) *queue.Topic {
 	return queue.NewTopic(p.config.Client, p.config.KeyPrefix, name)
 }
 
-// schedule runs a scheduler until endScheduler, if there is to be one.
+// schedule runs a scheduler until Close, if there is to be one.
 func (p *Publisher) schedule() error {
 	if p.config.Stream == nil || p.config.Stream.DisableScheduler {
 		return nil
@@ -115,17 +115,12 @@ func (p *Publisher) schedule() error {
 		return err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	p.scheduler.Go(func() { _ = s.Run(ctx) }) // the only error is that it was run before
-	p.stopScheduler = stop
+	p.stopScheduler, p.scheduled = stop, make(chan struct{})
+	go func() {
+		defer close(p.scheduled)
+		_ = s.Run(ctx) // the only error is that it was run before
+	}()
 	return nil
-}
-
-// endScheduler returns when the scheduler has left its topics to others.
-func (p *Publisher) endScheduler() {
-	if p.stopScheduler != nil {
-		p.stopScheduler()
-	}
-	p.scheduler.Wait()
 }
 
 // poisonedKey is the metadata key by which Watermill's PoisonQueue says why a handler failed

@@ -117,6 +117,19 @@ func TestClosedPublisherLeavesTheSchedulingToOthers(t *testing.T) {
 	})
 }
 
+func TestPublisherWithASchedulerClosesInTimeIfRedisDoesNotAnswer(t *testing.T) {
+	s, in := private(t)
+	p := newPublisher(t, s, scheduling, func(c *redisdelay.PublisherConfig) { c.CloseTimeout = 50 * time.Millisecond })
+	publish(t, p, stream(s), "1")
+	in.Pause()
+	defer in.Resume()
+	began := time.Now()
+	if err := p.Close(); err != nil { // it may end all the same
+		require.ErrorContains(t, err, "CloseTimeout")
+	}
+	require.Less(t, time.Since(began), 2*time.Second)
+}
+
 // Consumers of a stream see neither what was for Publish, nor what they have no use for.
 func TestMetadataOfAnEntry(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
