@@ -46,7 +46,7 @@ type PublisherConfig struct {
 	// Default nil: they are for Subscribers.
 	Stream *StreamConfig
 
-	// CloseTimeout is how long Close waits for calls of Publish under way. Default 10s.
+	// CloseTimeout is how long Close waits for calls of Publish under way, and for a scheduler. Default 10s.
 	CloseTimeout time.Duration
 }
 
