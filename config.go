@@ -16,6 +16,8 @@ const DefaultConsumerGroup = "default"
 // MaxTopicLength is the longest name of a topic or consumer group, in bytes.
 const MaxTopicLength = queue.MaxNameLength
 
+const defaultDeadRetention = 30 * 24 * time.Hour
+
 func checkTopic(topic string) error {
 	if err := queue.CheckTopic(topic); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidTopic, err)

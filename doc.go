@@ -87,6 +87,11 @@
 // Package admin lists, cancels, reschedules, requeues, pauses, removes, checks and repairs. Package
 // redisdelaytest is a server for tests whose clock the test moves.
 //
+// # Redis Streams
+//
+// A Publisher with a [StreamConfig] puts messages into Redis Streams when they are due, in one atomic step, for
+// subscribers of watermill-redisstream. Package relay gives delays to any other message queue.
+//
 // # Contexts and Close
 //
 // A message's context carries the values of the context given to Subscribe, and the [Delivery], but not

@@ -10,7 +10,9 @@ import (
 func TestConfigurationTablesInTheREADMEAreTrue(t *testing.T) {
 	var publisher PublisherConfig
 	publisher.setDefaults()
-	readme.RequireTable(t, "README.md", "PublisherConfig", publisher, nil)
+	readme.RequireTable(t, "README.md", "PublisherConfig", publisher, map[string]string{"Stream": "nil: none"})
+
+	readme.RequireTable(t, "README.md", "StreamConfig", *StreamConfig{}.withDefaults(), map[string]string{"MaxLens": "nil: none"})
 
 	var subscriber SubscriberConfig
 	subscriber.setDefaults()

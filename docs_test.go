@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -174,6 +175,8 @@ func TestFormsOfMessagesAreAsDescribed(t *testing.T) {
 	for _, msg := range []*message.Message{gift, odd} {
 		require.Contains(t, keys, "\n    "+string(bytesOf(t, redisdelay.JSONMarshaler{}, msg))+"\n")
 	}
+	inWords := strings.Trim(strconv.QuoteToASCII(string(bytesOf(t, redisdelay.StreamMarshaler{}, gift))), `"`)
+	require.Contains(t, keys, "\n    "+inWords+"\n")
 }
 
 func bytesOf(t *testing.T, m redisdelay.Marshaler, msg *message.Message) []byte {

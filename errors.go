@@ -34,6 +34,10 @@ var (
 	// ErrTopicFull is wrapped by Publish if more messages would wait than PublisherConfig.MaxWaiting.
 	ErrTopicFull = queue.ErrTopicFull
 
+	// ErrTopicMode is wrapped where a topic has a Redis Stream and should have none, or has none, and groups or
+	// messages instead, where it should: see StreamConfig.
+	ErrTopicMode = queue.ErrTopicMode
+
 	// ErrLayout is wrapped where the topic was written to Redis in another, incompatible form.
 	ErrLayout = queue.ErrLayout
 

@@ -325,6 +325,38 @@ func giveDelays(client redis.UniversalClient, nats message.Publisher, logger wat
 	return publisher, due, err
 }
 
+// intoStreams takes the place of redisstream.NewPublisher. Subscribers of watermill-redisstream stay what they are.
+func intoStreams(client redis.UniversalClient, logger watermill.LoggerAdapter) (message.Publisher, error) {
+	return redisdelay.NewPublisher(redisdelay.PublisherConfig{
+		Client: client,
+		Stream: &redisdelay.StreamConfig{MaxLen: 1_000_000},
+	}, logger)
+}
+
+// XREAD is in the place of a subscriber of watermill-redisstream.
+func Example_streams() {
+	client, stop := startRedis()
+	defer stop()
+	publisher, err := intoStreams(client, watermill.NopLogger{})
+	check(err)
+	defer publisher.Close()
+
+	later := message.NewMessage("1", []byte("not paid in time"))
+	redisdelay.DelayFor(later, 50*time.Millisecond)
+	check(publisher.Publish("unpaid-orders", later, message.NewMessage("2", []byte("placed"))))
+	for last, n := "0", 0; n < 2; n++ {
+		read, err := client.XRead(context.Background(), &redis.XReadArgs{Streams: []string{"unpaid-orders", last}, Count: 1, Block: time.Minute}).Result()
+		check(err)
+		entry := read[0].Messages[0]
+		last = entry.ID
+		fmt.Println(entry.Values["payload"])
+	}
+
+	// Output:
+	// placed
+	// not paid in time
+}
+
 // A gochannel is in the place of NATS.
 func Example_relay() {
 	client, stop := startRedis()

@@ -19,6 +19,7 @@ const sampleUUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 var marshalers = map[string]redisdelay.MarshalerUnmarshaler{
 	"binary": redisdelay.BinaryMarshaler{},
 	"json":   redisdelay.JSONMarshaler{},
+	"stream": redisdelay.StreamMarshaler{},
 }
 
 func newMessage(uuid string, metadata message.Metadata, payload []byte) *message.Message {

@@ -21,7 +21,8 @@ type PublisherConfig struct {
 	// A *redis.Ring is refused, because its shards do not share wake-ups.
 	Client redis.UniversalClient
 
-	// Marshaler turns messages into bytes. Default BinaryMarshaler{}.
+	// Marshaler turns messages into bytes. Default BinaryMarshaler{}; with Stream it is StreamMarshaler{}, and
+	// no other can be set.
 	Marshaler Marshaler
 
 	// KeyPrefix is what all keys in Redis begin with. Default DefaultKeyPrefix. Braces are not
@@ -41,12 +42,20 @@ type PublisherConfig struct {
 	// nor do dead letters. A call that would exceed it fails with ErrTopicFull. Default 0: no limit.
 	MaxWaiting int
 
-	// CloseTimeout is how long Close waits for calls of Publish under way. Default 10s.
+	// Stream has messages go into Redis Streams when they are due, for subscribers of watermill-redisstream.
+	// Default nil: they are for Subscribers.
+	Stream *StreamConfig
+
+	// CloseTimeout is how long Close waits for calls of Publish under way, and for a scheduler. Default 10s.
 	CloseTimeout time.Duration
 }
 
 func (c *PublisherConfig) setDefaults() {
-	if c.Marshaler == nil {
+	switch {
+	case c.Stream != nil:
+		c.Stream = c.Stream.withDefaults()
+		c.Marshaler = StreamMarshaler{}
+	case c.Marshaler == nil:
 		c.Marshaler = BinaryMarshaler{}
 	}
 	c.KeyPrefix = cmp.Or(c.KeyPrefix, DefaultKeyPrefix)
@@ -65,6 +74,8 @@ func (c PublisherConfig) Validate() error {
 		invalid("MaxPublishMessages", notNegative(c.MaxPublishMessages)),
 		invalid("MaxPublishBytes", notNegative(c.MaxPublishBytes)),
 		invalid("MaxWaiting", notNegative(c.MaxWaiting)),
+		invalid("Marshaler", checkMarshaler(c.Marshaler, c.Stream)),
+		c.Stream.validate(),
 		invalid("CloseTimeout", notNegative(c.CloseTimeout)),
 	)
 }
@@ -86,11 +97,15 @@ type Publisher struct {
 	closed   bool
 	underWay sync.WaitGroup
 	lines    map[string]*line
+
+	stopScheduler context.CancelFunc // with Stream, as what follows
+	scheduled     chan struct{}      // closed when the scheduler has ended; nil if there is none
 }
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// NewPublisher returns a Publisher. It does not talk to Redis yet. A nil logger logs nothing.
+// NewPublisher returns a Publisher. It does not talk to Redis yet, unless it runs a scheduler: see StreamConfig. A
+// nil logger logs nothing.
 func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -107,6 +122,9 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 		lines:  map[string]*line{},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	if err := p.schedule(); err != nil {
+		return nil, err
+	}
 	return p, nil
 }
 
@@ -126,10 +144,10 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 // Metadata may name a message (DelayIDKey), set an end to it (ExpiresAtKey, MaxLatenessKey), and limit or
 // space its deliveries (MaxDeliveriesKey, BackoffKey).
 //
-// Errors wrap ErrClosed, ErrInvalidTopic, ErrInvalidDelay, ErrInvalidMetadata, ErrNilMessage,
+// Errors wrap ErrClosed, ErrInvalidTopic, ErrTopicMode, ErrInvalidDelay, ErrInvalidMetadata, ErrNilMessage,
 // ErrMessageTooLarge, ErrPublishTooLarge, ErrExists or ErrTopicFull, or come from the Marshaler, the context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
-	if err := checkTopic(topic); err != nil {
+	if err := p.checkTopic(topic); err != nil {
 		return err
 	}
 	waiting, err := p.prepare(topic, messages)
@@ -160,7 +178,7 @@ func (p *Publisher) begin(topic string) (*line, error) {
 	p.underWay.Add(1)
 	l := p.lines[topic]
 	if l == nil {
-		l = &line{publisher: p, topic: queue.NewTopic(p.config.Client, p.config.KeyPrefix, topic)}
+		l = &line{publisher: p, topic: p.topic(topic)}
 		p.lines[topic] = l
 	}
 	return l, nil
@@ -205,7 +223,13 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, now time.Time
 	if err != nil {
 		return queue.Message{}, err
 	}
-	body, err := p.config.Marshaler.Marshal(topic, withoutDelay(msg, passedOn(msg)))
+	stored := withoutDelay(msg, passedOn(msg))
+	if p.config.Stream != nil {
+		stored = forStream(msg)
+		e, _ := readExpiry(msg.Metadata) // readOptions has refused what cannot be read
+		options.Expiry = e.queued()
+	}
+	body, err := p.config.Marshaler.Marshal(topic, stored)
 	if err != nil {
 		return queue.Message{}, fmt.Errorf("marshal: %w", err)
 	}
@@ -238,13 +262,29 @@ func callerContext(messages []*message.Message) context.Context {
 	return ctx
 }
 
-// Close waits until the calls of Publish under way have ended, CloseTimeout at most, and refuses new
-// ones. It may be called more than once, and from several goroutines.
+// Close waits until the calls of Publish under way have ended, and the scheduler if there is one, CloseTimeout at
+// most, and refuses new ones. It may be called more than once, and from several goroutines.
 func (p *Publisher) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
+	if p.scheduled == nil {
+		return p.awaitCalls()
+	}
+	timeout := time.NewTimer(p.config.CloseTimeout + 900*time.Millisecond)
+	defer timeout.Stop()
+	p.stopScheduler() // others take over the due-time work at once
+	err := p.awaitCalls()
+	select {
+	case <-p.scheduled:
+		return err
+	case <-timeout.C:
+		return errors.Join(err, fmt.Errorf("close publisher: its scheduler had no answer from Redis within %v (CloseTimeout)", p.config.CloseTimeout))
+	}
+}
 
+// awaitCalls waits for the end of calls of Publish, and gives them up if that takes too long.
+func (p *Publisher) awaitCalls() error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

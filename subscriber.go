@@ -99,7 +99,7 @@ func (c *SubscriberConfig) setDefaults() {
 	if c.Backoff == nil {
 		c.Backoff = ExponentialBackoff(time.Second, 10*time.Minute)
 	}
-	c.DeadRetention = cmp.Or(c.DeadRetention, 30*24*time.Hour)
+	c.DeadRetention = cmp.Or(c.DeadRetention, defaultDeadRetention)
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
 	// Far enough, and far from what overflows in a sum.
 	c.LeaseDuration = min(c.LeaseDuration, MaxDelay)

@@ -24,7 +24,7 @@ type Config struct {
 	KeyPrefix string
 
 	// Unmarshaler turns bytes into messages, so that their metadata and payload can be shown. Default
-	// redisdelay.BinaryMarshaler{}.
+	// redisdelay.BinaryMarshaler{}. What it refuses is tried as a message for a Redis Stream.
 	Unmarshaler redisdelay.Unmarshaler
 
 	// Marshaler is for MoveDead, which takes the delay ID and the expiry off what it moves: the other half of

@@ -76,6 +76,7 @@ func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (
 // MoveDead moves many dead letters of a group to another topic, in chunks, where they are new messages that
 // are due at once. It returns how many were moved. They keep their own limit of deliveries, and no delay ID
 // and no expiry: for that they are unmarshaled and marshaled again. What the Unmarshaler refuses moves as it is.
+// A topic with a Redis Stream can be moved from, not to: ErrTopicMode.
 //
 // Two topics may be on two servers, so a chunk is published first and forgotten then. If the program ends in
 // between, the chunk is in both; and so is what somebody else requeues or moves in between.
@@ -110,7 +111,7 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 
 // anew returns the body of a message that has neither a delay ID nor an expiry any more.
 func (a *Admin) anew(from, to string, body []byte) ([]byte, error) {
-	msg, err := a.unmarshal(from, body)
+	msg, forStream, err := a.unmarshal(from, body)
 	if err != nil {
 		return body, nil // it has none that a subscriber would read
 	}
@@ -118,7 +119,7 @@ func (a *Admin) anew(from, to string, body []byte) ([]byte, error) {
 	for _, key := range notForConsumers {
 		delete(msg.Metadata, key)
 	}
-	if len(msg.Metadata) == keys {
+	if len(msg.Metadata) == keys && !forStream {
 		return body, nil
 	}
 	return a.config.Marshaler.Marshal(to, msg)

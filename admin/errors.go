@@ -20,6 +20,9 @@ var (
 	// ErrLayout is wrapped where the topic was written to Redis in another, incompatible form.
 	ErrLayout = queue.ErrLayout
 
+	// ErrTopicMode is wrapped where something cannot be done because the topic has a Redis Stream: see
+	// redisdelay.StreamConfig.
+	ErrTopicMode = queue.ErrTopicMode
 	// ErrInvalidTopic is wrapped where a topic is empty or too long.
 	ErrInvalidTopic = redisdelay.ErrInvalidTopic
 

@@ -103,7 +103,7 @@ func (a *Admin) message(topic, id string, o queue.Options, body []byte) Message 
 		m.Err = errNoBody
 		return m
 	}
-	msg, err := a.unmarshal(topic, body)
+	msg, _, err := a.unmarshal(topic, body)
 	if err != nil {
 		m.Err = err
 		return m
@@ -112,6 +112,12 @@ func (a *Admin) message(topic, id string, o queue.Options, body []byte) Message 
 	m.ExpiresAt, _ = time.Parse(time.RFC3339, msg.Metadata.Get(redisdelay.ExpiresAtKey))
 	m.MaxLateness, _ = time.ParseDuration(msg.Metadata.Get(redisdelay.MaxLatenessKey))
 	m.OnExpiry = redisdelay.OnExpiry(msg.Metadata.Get(redisdelay.OnExpiryKey))
+	if e := o.Expiry; e != (queue.Expiry{}) { // of a message for a stream, whose metadata does not say it
+		m.ExpiresAt, m.MaxLateness, m.OnExpiry = e.At, e.Lateness, redisdelay.ExpiryDrop
+		if e.Dead {
+			m.OnExpiry = redisdelay.ExpiryDead
+		}
+	}
 	for _, key := range notForConsumers {
 		delete(msg.Metadata, key)
 	}
@@ -124,13 +130,19 @@ var notForConsumers = []string{
 	redisdelay.DelayIDKey, redisdelay.ExpiresAtKey, redisdelay.MaxLatenessKey, redisdelay.OnExpiryKey,
 }
 
-// unmarshal leaves the body as it is: the Unmarshaler owns what it gets.
-func (a *Admin) unmarshal(topic string, body []byte) (*message.Message, error) {
-	msg, err := a.config.Unmarshaler.Unmarshal(topic, bytes.Clone(body))
+// unmarshal leaves the body as it is: the Unmarshaler owns what it gets. What it refuses may be in the form for a
+// stream.
+func (a *Admin) unmarshal(topic string, body []byte) (msg *message.Message, forStream bool, err error) {
+	msg, err = a.config.Unmarshaler.Unmarshal(topic, bytes.Clone(body))
 	if err == nil && msg == nil {
 		err = errNoMessage
 	}
-	return msg, err
+	if err != nil {
+		if entry, refused := (redisdelay.StreamMarshaler{}).Unmarshal(topic, bytes.Clone(body)); refused == nil {
+			return entry, true, nil
+		}
+	}
+	return msg, false, err
 }
 
 // Filter chooses messages. Its zero value chooses all; what is set has to be true of a message together.

@@ -9,7 +9,9 @@ import (
 // Pause stops the consumers of a topic: its messages become ready and stay that. What is in a consumer's
 // hands is settled as ever, retries become ready, leases are extended and run out. It holds for all
 // processes at once, and until Resume, through restarts. Messages age meanwhile: those for which it is too late by
-// the time of Resume are dropped or dead-lettered then, as they say, and not delivered. It returns since when the topic is paused: a second
+// the time of Resume are dropped or dead-lettered then, as they say, and not delivered. In a topic with a Redis
+// Stream, what is due waits and does not go into the stream; its consumers go on with what is there. It returns
+// since when the topic is paused: a second
 // Pause changes nothing.
 //
 // Errors wrap ErrNotFound, or come from ctx or Redis.

@@ -33,7 +33,7 @@ type TopicReadiness struct {
 	Idle bool
 
 	// Lag is for how long something has been due that was not done: a message not made ready, a lease that
-	// ran out not taken back. It is zero if all is done.
+	// ran out not taken back. It is zero if all is done. What a pause keeps from a Redis Stream does not count.
 	Lag time.Duration
 
 	// Waiting is for how long the next message of a group that is not paused has been ready and not been
@@ -97,9 +97,14 @@ func readiness(topic string, s queue.Stats) TopicReadiness {
 		}
 		return max(0, s.Now.Sub(at))
 	}
-	t.Lag = max(since(s.NextDue), since(s.Next))
+	t.Lag = since(s.Next)
+	if !s.Rests() {
+		t.Lag = max(t.Lag, since(s.NextDue))
+	}
 	for _, g := range s.Groups {
-		t.Lag = max(t.Lag, since(g.NextRetry))
+		if !s.Rests() {
+			t.Lag = max(t.Lag, since(g.NextRetry))
+		}
 		if s.Paused.IsZero() && g.Paused.IsZero() {
 			t.Waiting = max(t.Waiting, since(g.OldestDue))
 		}

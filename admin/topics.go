@@ -24,7 +24,13 @@ type Stats struct {
 	NextLook  time.Time // when it has something to do
 
 	PausedSince time.Time
-	Groups      []GroupStats // by name
+
+	// Stream tells that the topic's messages go into a Redis Stream: see redisdelay.StreamConfig. Its only group is
+	// redisdelay.StreamGroup. It has nothing ready or in hand, and Delivered and lateness are those of the messages
+	// that waited; what is in the stream, the stream knows.
+	Stream bool
+
+	Groups []GroupStats // by name
 }
 
 // GroupStats is what a group of it holds.
@@ -64,7 +70,8 @@ func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 		return Stats{}, fmt.Errorf("stats: %w", err)
 	}
 	stats := Stats{Topic: topic, Now: s.Now, Messages: s.Messages, Pending: s.Pending, NextDue: s.NextDue,
-		DelayIDs: s.DelayIDs, Scheduled: s.Holder != "", NextLook: s.Next, PausedSince: s.Paused}
+		DelayIDs: s.DelayIDs, Scheduled: s.Holder != "", NextLook: s.Next, PausedSince: s.Paused,
+		Stream: s.Stream}
 	for _, g := range s.Groups {
 		stats.Groups = append(stats.Groups, groupStats(g))
 	}
@@ -100,7 +107,8 @@ type Removal struct {
 
 // GroupsWithoutSubscribers returns the groups of a topic whose messages nobody takes: nobody has taken any for so
 // long, and what is ready has been that for as long. 0: those that nobody takes now; one of which a subscriber is
-// just being woken may be among them. Errors wrap ErrNotFound, or come from ctx or Redis.
+// just being woken may be among them. That of a Redis Stream is none of them. Errors wrap ErrNotFound, or come from
+// ctx or Redis.
 func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle time.Duration) ([]GroupStats, error) {
 	stats, err := a.Stats(ctx, topic)
 	if err != nil {
@@ -108,7 +116,7 @@ func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle
 	}
 	var found []GroupStats
 	for _, g := range stats.Groups {
-		if since := stats.Now.Add(-idle); !g.Subscribed && !g.LastSeen.After(since) && !g.OldestDue.After(since) {
+		if since := stats.Now.Add(-idle); !stats.Stream && !g.Subscribed && !g.LastSeen.After(since) && !g.OldestDue.After(since) {
 			found = append(found, g)
 		}
 	}
@@ -153,9 +161,9 @@ func (g GroupStats) holds() int { return g.Ready + g.InHand + g.Retrying + g.Dea
 
 // DeleteGroup removes a group of a topic, with all that it holds, in chunks of about 1,000 messages. Other
 // groups lose nothing. A group that is subscribed to comes back empty. If the call ends early, a scheduler
-// goes on with it.
+// goes on with it. That of a Redis Stream cannot be removed, but with the topic.
 //
-// Errors wrap ErrNotFound, or come from ctx or Redis.
+// Errors wrap ErrNotFound or ErrTopicMode, or come from ctx or Redis.
 func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun bool) (Removal, error) {
 	group = groupName(group)
 	stats, err := a.Stats(ctx, topic)
@@ -167,7 +175,7 @@ func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun boo
 			continue
 		}
 		removal := Removal{Groups: []string{group}, Messages: g.holds(), DryRun: dryRun}
-		if dryRun {
+		if dryRun && !stats.Stream {
 			return removal, nil
 		}
 		t, err := a.topic(topic)
@@ -184,8 +192,8 @@ func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun boo
 
 // DeleteTopic removes a topic and all that it holds: in one step, or, if it has more than a hundred groups, a
 // hundred of them at a time. If the call ends between those, the topic is there without groups, and a scheduler,
-// Check, Repair or another DeleteTopic removes what they had. The server frees the memory beside its work. End
-// publishers and subscribers first: those that go on make it anew.
+// Check, Repair or another DeleteTopic removes what they had. The server frees the memory beside its work. A Redis
+// Stream that its messages went into stays. End publishers and subscribers first: those that go on make it anew.
 //
 // Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {

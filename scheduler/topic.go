@@ -170,6 +170,10 @@ func (s *Scheduler) promote(ctx context.Context, due []*served) {
 	_ = queue.Do(ctx, s.config.Client, calls...) // each look reads its own error
 	for _, l := range looks {
 		turn, stale, err := l.topic.ReadTurn(l.call, l.groups)
+		if turn.Lost > 0 {
+			s.logger.Error("Messages are gone from Redis, their bodies were not there when they were due", nil,
+				watermill.LogFields{"topic": l.topic.Name, "messages": turn.Lost})
+		}
 		if err == nil && turn.Expired {
 			turn.Wait, err = 0, s.sweep(ctx, l.topic.Expire)
 		}

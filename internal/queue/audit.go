@@ -265,7 +265,7 @@ func (a *audit) scheduler(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(stats.Groups) == 0 {
+	if len(stats.Groups) == 0 || stats.Rests() {
 		return nil
 	}
 	event, what := stats.NextDue, "a message is due"

@@ -157,6 +157,7 @@ func (t *Topic) Pause(ctx context.Context, group string) (since time.Time, err e
 // stopped.
 func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) {
 	k := t.keys
+	stream := false
 	for left := true; left; {
 		err := t.withExisting(ctx, func(groups *Groups) error {
 			keys := []string{k.Meta(), k.Paused()}
@@ -178,11 +179,15 @@ func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) 
 			}
 			was = was || reply[1] == int64(1)
 			left = reply[2] == int64(1)
+			stream = groups.Stream
 			return nil
 		})
 		if err != nil {
 			return was, err
 		}
+	}
+	if stream { // whose messages it is the scheduler that stopped to move
+		return was, t.nudge(ctx)
 	}
 	return was, nil
 }

@@ -5,6 +5,8 @@ import "errors"
 var (
 	// ErrLayout means that the topic was written by an incompatible version.
 	ErrLayout = errors.New("topic has another layout version")
+	// ErrTopicMode means that the topic has a stream where it should have none, or none where it should have one.
+	ErrTopicMode = errors.New("topic is of another mode")
 	// ErrUnregistered means that the consumer group does not exist, or no longer.
 	ErrUnregistered = errors.New("consumer group is not registered")
 	// ErrNotFound means that there is no such topic, group or message.

@@ -5,6 +5,13 @@ import "strings"
 // Layout is the version of everything that is stored: the keys, the fields, the scripts' forms.
 const Layout = "1"
 
+// StreamLayout is the layout of a topic with a stream. A program that does not know of streams takes it for
+// another version, and keeps away.
+const StreamLayout = Layout + " stream"
+
+// StreamGroup is the only group of a topic with a stream. Its ready list is the stream.
+const StreamGroup = "stream"
+
 // Keys names everything a topic has in Redis. All of it shares one hash tag, so that a script may
 // touch all of it on a cluster. docs/redis-keys.md describes each.
 type Keys struct {

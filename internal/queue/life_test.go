@@ -29,6 +29,7 @@ func live(t *testing.T, s redistest.Server) {
 		w.live(m)
 		w = newWorld(t, s, fmt.Sprintf("operated {%d}", i), "a", "b")
 		w.operate()
+		newWorld(t, s, fmt.Sprint("stream ", i)).streaming(kept).flow()
 	}
 	queuetest.CheckDrained(t, s.Client, s.Prefix)
 }
@@ -197,7 +198,7 @@ func TestClusterWakesNoMoreThanItNeeds(t *testing.T) {
 func TestLifeOfMessagesOfAUserWhoMayOnlyUseThePrefix(t *testing.T) {
 	t.Parallel()
 	admin := redistest.Start(t).Client(t)
-	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "&own:*", "+@all", "-@dangerous", "-@admin").Err())
+	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "~own-*", "&own:*", "+@all", "-@dangerous", "-@admin").Err())
 	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
 	defer user.Close()
 	live(t, redistest.Server{Client: user, Prefix: "own"})

@@ -169,7 +169,13 @@ type Stats struct {
 	Holder   string    // of the scheduling lease, or "": an address, of one that is not overdue
 	Standby  string    // who watches the holder, or ""
 	Paused   time.Time // since when; zero: it is not
+	Stream   bool      // its messages go into a stream
 	Groups   []GroupStats
+}
+
+// Rests tells that what is due does not move, because the topic has a stream and is paused.
+func (s Stats) Rests() bool {
+	return s.Stream && (!s.Paused.IsZero() || slices.ContainsFunc(s.Groups, func(g GroupStats) bool { return !g.Paused.IsZero() }))
 }
 
 // GroupStats is what a group of it holds.
@@ -224,7 +230,7 @@ func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
 		}
 		stats = Stats{Now: instant(text(reply[1])), Messages: number(reply[2]), Pending: number(reply[3]),
 			NextDue: instant(text(reply[4])), DelayIDs: number(reply[5]), Next: instant(text(reply[6])),
-			Paused: instant(text(reply[10]))}
+			Paused: instant(text(reply[10])), Stream: groups.Stream}
 		if stats.Next.IsZero() || !stats.Now.After(stats.Next.Add(grace)) { // else the lease has ended
 			stats.Holder = text(reply[7])
 		}

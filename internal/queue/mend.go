@@ -23,8 +23,7 @@ func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error)
 		}
 		return []string{v.name + " does not expire any more"}, nil
 	case v.Fault == FaultScheduler:
-		return []string{"had the scheduler look at once"}, Do(ctx, t.client, &Call{script: &nudgeScript,
-			keys: []string{t.keys.Scheduler()}, args: []any{""}})
+		return []string{"had the scheduler look at once"}, t.nudge(ctx)
 	case v.Fault == FaultRepeated:
 		done, err := t.disable(ctx, v)
 		if err != nil || !done {

@@ -22,6 +22,32 @@ type Options struct {
 	DelayID string        // names the message while it waits; "": nothing does
 	Window  time.Duration // how long the delay ID stays taken after the message is due
 	Mode    Mode
+
+	Expiry Expiry // only where a script judges by it
+}
+
+// Expiry says from when on it is too late for a message to go into a stream. The zero value is never.
+type Expiry struct {
+	At       time.Time     // zero: never
+	Lateness time.Duration // after it is due; 0: never
+	Dead     bool          // it is dead then; else it is dropped
+}
+
+func (e Expiry) encode(add func(name, value string)) {
+	if e.At.IsZero() && e.Lateness == 0 {
+		return
+	}
+	if !e.At.IsZero() {
+		add("expires_at", At(e.At).encode()[1:])
+	}
+	if e.Lateness > 0 {
+		add("max_lateness", millis(e.Lateness))
+	}
+	if e.Dead {
+		add("on_expiry", "dead")
+	} else {
+		add("on_expiry", "drop")
+	}
 }
 
 // encode writes them as scripts read them: names and values without spaces or further colons.
@@ -40,6 +66,7 @@ func (o Options) encode() string {
 			add("mode", string(o.Mode))
 		}
 	}
+	o.Expiry.encode(add)
 	return strings.Join(parts, " ")
 }
 
@@ -57,6 +84,12 @@ func parseOptions(text string) (o Options) {
 			o.Window = time.Duration(n) * time.Millisecond
 		case "mode":
 			o.Mode = Mode(value)
+		case "expires_at":
+			o.Expiry.At = time.UnixMilli(n)
+		case "max_lateness":
+			o.Expiry.Lateness = time.Duration(n) * time.Millisecond
+		case "on_expiry":
+			o.Expiry.Dead = value == "dead"
 		}
 	}
 	return o

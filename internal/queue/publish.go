@@ -50,14 +50,22 @@ func (t *Topic) Publish(ctx context.Context, publisher string, number uint64, me
 }
 
 // PublishWithin is Publish unless more messages than limit would then wait for a delivery: then it returns
-// ErrTopicFull. 0 is no limit. ErrExists means that the delay ID of one is taken.
+// ErrTopicFull. 0 is no limit. ErrExists means that the delay ID of one is taken, ErrTopicMode that the handle is
+// for another kind of topic.
 func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint64, messages []Message, limit int) error {
 	return t.withGroups(ctx, func(groups *Groups) error {
+		if err := t.checkMode(groups); err != nil {
+			return err
+		}
 		keys := make([]string, 0, 9+3*len(groups.Names))
 		keys = append(keys, t.keys.Meta(), t.keys.Messages(), t.keys.Pending(), t.keys.Options(),
 			t.keys.Refs(), t.keys.Scheduler(), t.keys.Publisher(publisher), t.keys.Names(), t.keys.Taken())
 		for _, g := range groups.Names {
-			keys = append(keys, t.keys.Ready(g), t.keys.Retry(g), t.keys.Waiters(g))
+			if groups.Stream {
+				keys = append(keys, t.Name, t.keys.Retry(g), t.keys.Paused())
+			} else {
+				keys = append(keys, t.keys.Ready(g), t.keys.Retry(g), t.keys.Waiters(g))
+			}
 		}
 		call := &Call{script: &publishScript, keys: keys, args: t.publishArgs(groups, number, messages, limit)}
 		if err := Do(ctx, t.client, call); err != nil {

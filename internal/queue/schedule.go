@@ -35,11 +35,16 @@ type Turn struct {
 	Expired, Purge bool
 	// Unused is a group that was not used for its time and is to be removed, or "".
 	Unused string
+	// Lost is how many messages had no body, and were forgotten. Only where they go into a stream.
+	Lost int
 }
 
 // PromoteCall makes a call that takes or keeps the scheduling lease and moves what is due.
 // ReadTurn reads its result. The groups are from Groups.
 func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Duration) *Call {
+	if groups.Stream {
+		return t.promoteStreamCall(groups, address, patience)
+	}
 	k := t.keys
 	keys := make([]string, 0, 8+5*len(groups.Names))
 	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle(), k.Names(), k.Taken())
@@ -63,12 +68,16 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 		t.forget(groups)
 		return Turn{}, true, nil
 	}
-	if len(reply) != 5 {
+	if len(reply) != 5 && len(reply) != 6 {
 		return Turn{}, false, fmt.Errorf("promote: unexpected reply of %d parts", len(reply))
 	}
 	role, _ := reply[0].(string)
 	turn = Turn{Role: Role(role), Wait: -1, Expired: reply[2] == int64(1), Purge: reply[3] == int64(1)}
 	turn.Unused, _ = reply[4].(string)
+	if len(reply) == 6 {
+		lost, _ := reply[5].(int64)
+		turn.Lost = int(lost)
+	}
 	if wait, _ := reply[1].(string); wait != "" {
 		us, err := strconv.ParseInt(wait, 10, 64)
 		if err != nil {
@@ -135,9 +144,12 @@ func (t *Topic) RemoveUnused(ctx context.Context, group string) (more bool, err 
 	return left == 1, err
 }
 
-// Remove removes a group and all that it holds.
+// Remove removes a group and all that it holds. ErrTopicMode means that it is the one of a stream, which stays.
 func (t *Topic) Remove(ctx context.Context, group string) error {
-	_, err := t.removeAll(ctx, group, "")
+	removed, err := t.removeAll(ctx, group, "")
+	if err == nil && !removed {
+		err = fmt.Errorf("%w: the messages of topic %q go into a Redis Stream, by group %q", ErrTopicMode, t.Name, group)
+	}
 	return err
 }
 

@@ -49,6 +49,10 @@ var (
 	resignScript   = load("resign")
 	removeScript   = load("remove")
 
+	// Of topics with a stream.
+	openStreamScript    = load("open_stream")
+	promoteStreamScript = load("promote_stream")
+
 	// Of operators.
 	cancelScript     = load("cancel")
 	rescheduleScript = load("reschedule")

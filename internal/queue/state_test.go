@@ -85,7 +85,7 @@ func (w *world) next() int64 {
 func (w *world) dump() map[string]string {
 	w.t.Helper()
 	all := map[string]string{}
-	for it := w.Client.Scan(ctx, 0, w.Prefix+":*", 1000).Iterator(); it.Next(ctx); {
+	for it := w.Client.Scan(ctx, 0, w.Prefix+"*", 1000).Iterator(); it.Next(ctx); {
 		key := it.Val()
 		all[key] = w.content(key)
 	}
@@ -105,6 +105,8 @@ func (w *world) content(key string) string {
 		content, err = w.Client.HGetAll(ctx, key).Result() // fmt sorts it
 	case "zset":
 		content, err = w.Client.ZRangeWithScores(ctx, key, 0, -1).Result()
+	case "stream":
+		content, err = w.Client.XRange(ctx, key, "-", "+").Result()
 	case "set":
 		var members []string
 		members, err = w.Client.SMembers(ctx, key).Result()

@@ -23,7 +23,8 @@ type Topic struct {
 	client redis.UniversalClient
 	prefix string
 	keys   Keys
-	single string // "1" if the number that PUBLISH returns counts every receiver
+	single string         // "1" if the number that PUBLISH returns counts every receiver
+	stream *StreamOptions // nil: the handle is not to publish into a stream
 
 	mu     sync.Mutex
 	groups *Groups // as last read; nil if never
@@ -33,6 +34,7 @@ type Topic struct {
 type Groups struct {
 	Version string
 	Names   []string
+	Stream  bool // the topic has a stream, and the one group for it
 }
 
 // GroupOptions is what the pipeline knows of a group when no subscriber runs.
@@ -91,6 +93,9 @@ func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
 	if err := t.enroll(ctx); err != nil {
 		return nil, err
 	}
+	if t.stream != nil {
+		return t.readGroups(ctx, t.openStreamCall())
+	}
 	call := &Call{
 		script: &openScript,
 		keys:   []string{t.keys.Meta(), t.keys.Groups()},
@@ -122,7 +127,7 @@ func (t *Topic) existing(ctx context.Context) (*Groups, error) {
 }
 
 // Register makes sure that the group exists with these options. If it is being removed, it comes back empty: what
-// is left of it goes first.
+// is left of it goes first. ErrTopicMode means that the topic has a stream.
 func (t *Topic) Register(ctx context.Context, group string, options GroupOptions) error {
 	if err := t.enroll(ctx); err != nil {
 		return err
@@ -138,8 +143,11 @@ func (t *Topic) Register(ctx context.Context, group string, options GroupOptions
 			return err
 		}
 		if reply, _ := call.cmd.Slice(); len(reply) != 1 {
-			_, err := t.takeGroups(call)
-			return err
+			groups, err := t.takeGroups(call)
+			if err != nil {
+				return err
+			}
+			return t.checkMode(groups)
 		}
 		if err := t.finishRemovals(ctx, []string{group}); err != nil {
 			return err
@@ -160,10 +168,10 @@ func (t *Topic) takeGroups(call *Call) (*Groups, error) {
 	if err != nil || len(reply) < 2 {
 		return nil, fmt.Errorf("unexpected reply %v: %w", reply, err)
 	}
-	if reply[0] != Layout {
+	if reply[0] != Layout && reply[0] != StreamLayout {
 		return nil, fmt.Errorf("%w: it is %q, this program writes %q", ErrLayout, reply[0], Layout)
 	}
-	groups := &Groups{Version: reply[1], Names: reply[2:]}
+	groups := &Groups{Version: reply[1], Names: reply[2:], Stream: reply[0] == StreamLayout}
 	t.mu.Lock()
 	t.groups = groups
 	t.mu.Unlock()

@@ -119,6 +119,31 @@ var transitions = map[string]func(w *world) (call func() error){
 		require.NoError(w.t, only(w.topic.Pause(ctx, "a")))
 		return func() error { return only(w.topic.Resume(ctx, "a")) }
 	},
+	"open_stream": func(w *world) func() error {
+		w.retarget(w.Prefix+"-"+w.topic.Name, kept)
+		require.NoError(w.t, only(queue.NewTopic(w.Client, w.Prefix, w.topic.Name).Groups(ctx))) // it is in the registry
+		return func() error { return only(w.topic.Groups(ctx)) }
+	},
+	"open_stream, again": func(w *world) func() error {
+		w.retarget(w.Prefix+"-"+w.topic.Name, kept)
+		require.NoError(w.t, only(w.topic.Groups(ctx)))
+		w.retarget(w.topic.Name, queue.StreamOptions{MaxLen: 5})
+		return func() error { return only(w.topic.Groups(ctx)) }
+	},
+	"publish, with a stream": func(w *world) func() error {
+		w.streaming(kept)
+		messages := w.makeEntries(now("x").with(queue.Options{MaxDeliveries: 1}), in("y", time.Hour).with(queue.Options{DelayID: "y"}))
+		return func() error { return w.topic.Publish(ctx, "P", 1, messages) }
+	},
+	"promote_stream": func(w *world) func() error {
+		w.streaming(kept)
+		w.send(in("pending", time.Minute).with(queue.Options{DelayID: "pending"}),
+			in("dead", time.Minute).with(queue.Options{Expiry: queue.Expiry{Lateness: time.Second, Dead: true}}))
+		w.travel(2 * time.Minute)
+		groups, err := w.topic.Groups(ctx)
+		require.NoError(w.t, err)
+		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute))
+	},
 	"resign": func(w *world) func() error {
 		w.promote("channel|1")
 		return run(w, w.topic.ResignCall("channel|1"))
@@ -148,6 +173,10 @@ func unused(name, key string, k queue.Keys) bool {
 	switch name {
 	case "claim":
 		return key == k.Resting("a") // but when it is paused, or the subscription has no room
+	case "publish, with a stream":
+		return key == k.Refs()
+	case "open_stream, again":
+		return slices.Contains([]string{k.Messages(), k.Pending()}, key) // as it has a group
 	case "claim, paused":
 		return slices.Contains([]string{k.Messages(), k.Ready("a"), k.Unack("a"),
 			k.Deliveries("a")}, key)
@@ -178,8 +207,8 @@ func TestKeyOfAWrongTypeFailsTheScriptAndChangesNothing(t *testing.T) {
 					w := newWorld(t, s, fmt.Sprint("topic", topics), "a", "b")
 					return w, prepare(w)
 				}
-				w, call := fresh()
-				r := w.record()
+				first, call := fresh()
+				r := first.record()
 				require.NoError(t, call())
 				calls := r.take()
 				calls = calls[len(calls)-1:] // an operation may have to read the groups first
@@ -187,7 +216,7 @@ func TestKeyOfAWrongTypeFailsTheScriptAndChangesNothing(t *testing.T) {
 
 				for i := range keys {
 					w, call := fresh()
-					key := w.rename(keysOf(calls[0])[i], "topic1", w.topic.Name)
+					key := w.rename(keysOf(calls[0])[i], first.topic.Name)
 					require.NoError(t, w.Client.Del(ctx, key).Err())
 					if unused(name, key, w.keys) {
 						continue
@@ -205,6 +234,9 @@ func TestKeyOfAWrongTypeFailsTheScriptAndChangesNothing(t *testing.T) {
 }
 
 // rename returns the same key of another topic.
-func (w *world) rename(key, from, to string) string {
-	return w.Prefix + ":{" + to + key[len(w.Prefix+":{"+from):]
+func (w *world) rename(key, from string) string {
+	if key == from { // its stream
+		return w.topic.Name
+	}
+	return w.Prefix + ":{" + w.topic.Name + key[len(w.Prefix+":{"+from):]
 }

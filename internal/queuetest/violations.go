@@ -16,7 +16,7 @@ import (
 // The forms of what is stored.
 var (
 	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+)$`)
-	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?$`)
+	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?( ?(expires_at:\d+ ?)?(max_lateness:\d+ )?on_expiry:(drop|dead))?$`)
 	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+$`)
 	deliveryForm = regexp.MustCompile(`(?s)^\d+ (s|r|rs|-) \S+( .*)?$`)
 	claimForm    = regexp.MustCompile(`^\d+( [^ :]+:\d+)+$`)
@@ -94,14 +94,17 @@ func (i *inspection) base() string {
 
 func (i *inspection) meta() {
 	meta := i.get("meta", "").fields
-	if i.exists() && meta["layout"] != queue.Layout {
+	if i.exists() && meta["layout"] != queue.Layout && !i.streaming() {
 		i.report("meta: layout is %q, not %q", meta["layout"], queue.Layout)
 	}
 	if i.exists() && meta["groups"] == "" {
 		i.report("meta: the set of groups has no version")
 	}
+	if i.streaming() {
+		i.stream(meta)
+	}
 	for field, value := range meta {
-		if field != "layout" && field != "groups" {
+		if field != "layout" && field != "groups" && (field != "maxlen" || !i.streaming()) {
 			i.report("meta: unknown field %q: %q", field, value)
 		}
 	}
@@ -116,6 +119,23 @@ func (i *inspection) meta() {
 	for name, options := range i.get("groups", "").fields {
 		if !groupForm.MatchString(options) {
 			i.report("group %q: its options are %q", name, options)
+		}
+	}
+}
+
+func (s *snapshot) streaming() bool { return s.get("meta", "").fields["layout"] == queue.StreamLayout }
+
+// stream checks that a topic with a stream has only what it may have.
+func (i *inspection) stream(meta map[string]string) {
+	if !numberForm.MatchString(meta["maxlen"]) {
+		i.report("meta: maxlen is %q, not a number", meta["maxlen"])
+	}
+	if registered := i.get("groups", "").fields; len(registered) != 1 || registered[queue.StreamGroup] == "" {
+		i.report("it has a stream, and the groups %q", registered)
+	}
+	for _, v := range i.values {
+		if slices.Contains([]string{"refs", "idle", "claim", "ready", "unack", "leases", "waiters", "resting"}, v.kind) {
+			i.report("it has a stream, and %s: %s", v.key, v.summary())
 		}
 	}
 }
@@ -310,11 +330,14 @@ func (i *inspection) nextEvent() (event float64, what string) {
 		}
 	}
 	registered := i.get("groups", "").fields
-	if len(registered) > 0 {
+	rests := i.streaming() && len(i.get("paused", "").fields) > 0 // what is due waits until it is resumed
+	if len(registered) > 0 && !rests {
 		earliest(i.get("pending", "").scores, 0, "the due time of message")
 	}
 	for g := range registered {
-		earliest(i.get("retry", g).scores, 0, "the retry in group %q of message", g)
+		if !rests {
+			earliest(i.get("retry", g).scores, 0, "the retry in group %q of message", g)
+		}
 		earliest(i.get("unack", g).scores, 0, "the end of the lease in group %q of message", g)
 		_, text, _ := strings.Cut(registered[g], " ")
 		if retention, err := strconv.ParseFloat(text, 64); err == nil && retention >= 0 {

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/relay"
+	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
 // A child is this test binary as a process of its own, so that it can be killed. It ends with the test at the
@@ -104,6 +105,15 @@ func relayChild() int {
 	r, err := relay.New(relayTo(childRedis(), destination), nil)
 	orDie(err)
 	orDie(r.Run(ctx))
+	return 0
+}
+
+// schedulerChild moves what is due into streams.
+func schedulerChild() int {
+	ctx := untilTold()
+	s, err := scheduler.New(scheduler.Config{Client: childRedis()}, nil)
+	orDie(err)
+	orDie(s.Run(ctx))
 	return 0
 }
 

@@ -81,7 +81,7 @@ func TestEverythingArrivesOverARestartAndAKill(t *testing.T) {
 			go got.ackAll(consumed)
 			first := startChild(t, "relay", name, store.Addr(), running.addr(), nil)
 			publisher := newPublisher(t, store, direct)
-			sent := publishAll(t, publisher)
+			sent := publishAll(t, publisher, messages)
 
 			got.await(t, restartAfter)
 			running.restart(t)
@@ -110,7 +110,7 @@ func TestGochannelInAProcessThatIsKilled(t *testing.T) {
 	got := newReceipts()
 	first := startChild(t, "gochannel", "gochannel", store.Addr(), "", got)
 	// Nobody is there to publish to directly.
-	sent := publishAll(t, newPublisher(t, store, nobody{}))
+	sent := publishAll(t, newPublisher(t, store, nobody{}), messages)
 	got.await(t, restartAfter)
 	first.kill()
 	second := startChild(t, "gochannel", "gochannel", store.Addr(), "", got)
@@ -167,7 +167,7 @@ type sent struct {
 }
 
 // publishAll publishes messages with delays of all kinds, and without, a hundred in a call.
-func publishAll(t *testing.T, publisher message.Publisher) sent {
+func publishAll(t *testing.T, publisher message.Publisher, messages int) sent {
 	t.Helper()
 	s := sent{orders: map[string]order{}}
 	random := rand.New(rand.NewPCG(1, 2))
@@ -214,8 +214,10 @@ type receipt struct {
 }
 
 func newReceipt(msg *message.Message) receipt {
-	return receipt{msg.UUID, base64.StdEncoding.EncodeToString(msg.Payload), maps.Clone(msg.Metadata), time.Now()}
+	return receipt{msg.UUID, encoded(string(msg.Payload)), maps.Clone(msg.Metadata), time.Now()}
 }
+
+func encoded(payload string) string { return base64.StdEncoding.EncodeToString([]byte(payload)) }
 
 // receipts are all arrivals.
 type receipts struct {
@@ -293,7 +295,7 @@ func check(t *testing.T, sent sent, got *receipts, allowed int) {
 		}
 		delete(r.Metadata, redeliveredByRabbitmq)
 		require.Equal(t, want.metadata, r.Metadata)
-		require.Equal(t, base64.StdEncoding.EncodeToString([]byte(want.payload)), r.Payload)
+		require.Equal(t, encoded(want.payload), r.Payload)
 	}
 	different, doubled, twice := map[string]bool{}, 0, 0
 	for uuid, n := range times {

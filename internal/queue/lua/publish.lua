@@ -1,6 +1,6 @@
 -- publish: takes the messages of one numbered call into the topic, all or none.
 --
--- KEYS  1 meta       hash: layout, groups (the version of the group set)
+-- KEYS  1 meta       hash: layout, groups (the version of the group set), maxlen (only of a topic with a stream)
 --       2 messages   hash: id -> body
 --       3 pending    zset: id -> due ms
 --       4 options    hash: id -> options, only of messages that have any
@@ -13,6 +13,10 @@
 --         ready      list of "id:due"
 --         retry      zset: id -> due ms
 --         waiters    zset: address of an idle subscription -> deadline ms
+--       or for the one group of a topic with a stream:
+--         stream     that messages go into when they are due
+--         retry      zset: id -> due ms
+--         paused     hash: group, or "" for the topic -> ms since when
 -- ARGV  1 version    of the group set that KEYS were made from
 --       2 number     of this call, counted by the publisher
 --       3 memory     how long the number is remembered, ms
@@ -29,9 +33,11 @@
 -- A message whose delay id is another's that waits takes its place, is not taken in ("mode:keep"), or has the
 -- call refused ("mode:reject"). A delay id is free when its time in taken has come.
 -- A message that is due goes straight to the groups' ready lists, unless something older is due
--- and not yet moved: then it queues behind it in pending, as does everything while there is no group.
+-- and not yet moved: then it queues behind it in pending, as does everything while there is no group. In a topic
+-- with a stream it goes into that, and is not kept; while the topic is paused, it waits in pending.
 -- Returns "ok", "repeated", "stale" when the group set has changed, "full" if more would wait than may, or
--- "exists" and the id of the message that is refused; all but the first write nothing.
+-- "exists" and the id of the message that is refused; all but the first write nothing. What the stream does not
+-- take is the server's error, and then nothing is written either.
 -- Twice: the second run finds its number remembered and writes nothing.
 
 local meta, messages, pending, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -85,16 +91,35 @@ local function each(command, key, list, first, last)
   end
 end
 
-if redis.call('HGET', meta, 'groups') ~= version then
+-- Splits a body into the fields of an entry; nothing if it is not in the form of one.
+local function fields_of(body)
+  local uuid, metadata, at = string.match(body, '^(%d+) (%d+) ()')
+  if not at or at + uuid + metadata > #body + 1 then
+    return nil
+  end
+  local rest = at + uuid + metadata
+  return {
+    '_watermill_message_uuid', string.sub(body, at, at + uuid - 1),
+    'metadata', string.sub(body, at + uuid, rest - 1),
+    'payload', string.sub(body, rest),
+  }
+end
+
+local topic = redis.call('HMGET', meta, 'groups', 'maxlen')
+if topic[1] ~= version then
   return 'stale'
 end
+local maxlen = tonumber(topic[2] or nil) -- of the stream, if there is one
 local last = redis.call('GET', publisher)
 if last and tonumber(last) >= tonumber(number) then
   return 'repeated'
 end
 
 -- Reading every key that will be written finds a key of a wrong type before anything is; messages is the
--- first to be written.
+-- first to be written, but for the stream.
+if maxlen then
+  redis.call('HLEN', messages)
+end
 if first_option <= #ARGV then
   redis.call('HLEN', options)
 end
@@ -107,11 +132,17 @@ local direct = groups > 0 and not (head[2] and tonumber(head[2]) <= now)
 local waiting, backlog = {}, 0
 for g = 1, groups do
   local ready, retry, waiters = KEYS[7 + g * 3], KEYS[8 + g * 3], KEYS[9 + g * 3]
-  local wait = redis.call('LLEN', ready)
+  local wait = 0
+  if maxlen then
+    redis.call('XLEN', ready)
+    direct = direct and redis.call('HLEN', waiters) == 0 -- which is paused
+  else
+    wait = redis.call('LLEN', ready)
+    waiting[g] = redis.call('ZCARD', waiters)
+  end
   if limit > 0 then
     backlog = math.max(backlog, wait + redis.call('ZCARD', retry))
   end
-  waiting[g] = redis.call('ZCARD', waiters)
   head = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
   if head[2] and tonumber(head[2]) <= now then
     direct = false
@@ -174,6 +205,34 @@ for i = first_option, #ARGV, 2 do
   end
 end
 
+-- What is due goes into the stream at once, and is left out of what is kept.
+local entries = {}
+if maxlen and direct then
+  direct = false
+  local expires = {}
+  for i = first_option, #ARGV, 2 do
+    expires[ARGV[i]] = tonumber(string.match(ARGV[i + 1], 'expires_at:(%d+)') or nil)
+  end
+  local at = 8
+  for r = first_run, first_option - 1, 2 do
+    local stop = at + tonumber(ARGV[r]) * 2
+    if due_of(ARGV[r + 1]) == now then
+      for i = at, stop - 1, 2 do
+        local id = ARGV[i]
+        if not left_out[id] and not (expires[id] and expires[id] <= now) then -- which promote_stream judges
+          local fields = fields_of(ARGV[i + 1])
+          if not fields then
+            return redis.error_reply('ERR message ' .. id .. ' is not in the form of a stream entry')
+          end
+          entries[#entries + 1] = fields
+          left_out[id], some_left_out = true, true
+        end
+      end
+    end
+    at = stop
+  end
+end
+
 if some_left_out then
   args = {}
   for i = 1, 7 do
@@ -209,6 +268,20 @@ if limit > 0 and n > #replaced then
   if redis.call('ZCARD', pending) + backlog + n - #replaced > limit then
     return 'full'
   end
+end
+
+-- The stream may refuse an entry for want of memory, or of ids: then it is to have none of this call.
+local added = {}
+for i, fields in ipairs(entries) do
+  local id = redis.pcall('XADD', KEYS[10], '*', unpack(fields))
+  if type(id) == 'table' then
+    each('XDEL', KEYS[10], added, 1, #added)
+    return id
+  end
+  added[i] = id
+end
+if #entries > 0 and maxlen > 0 then
+  redis.call('XTRIM', KEYS[10], 'MAXLEN', '~', maxlen)
 end
 
 each('HSET', messages, args, 8, first_run - 1)

@@ -29,7 +29,7 @@
 --
 -- The first call takes the group out of the set, so that nothing more comes to it, and notes it in idle,
 -- so that a scheduler goes on if the caller does not.
--- Returns 1 if more is left, 2 if the group is in use and stays, else 0.
+-- Returns 1 if more is left, 2 if the group is in use or the one of a stream, and stays, else 0.
 -- Twice: the second run goes on with the removal, or finds nothing to do.
 
 local meta, groups, idle, messages, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -75,7 +75,7 @@ local after = '(' .. string.format('%d', now)
 local waiting = redis.call('ZCOUNT', waiters, after, '+inf') + redis.call('ZCOUNT', resting, after, '+inf')
 local subscribed = waiting + redis.call('ZCOUNT', unack, after, '+inf') > 0
 redis.call('HLEN', paused)
-redis.call('HLEN', meta)
+local streaming = redis.call('HEXISTS', meta, 'maxlen') == 1
 redis.call('HLEN', messages)
 redis.call('HLEN', options)
 redis.call('HLEN', refs)
@@ -92,7 +92,8 @@ if unused and known and (waiting > 0 or (subscribed and lasting)) then
   return 0
 end
 local first = tonumber(string.match(redis.call('LRANGE', ready, 0, 0)[1] or '', ':(%d+)$') or nil)
-if limit and known and (subscribed or not seen or math.max(seen, first or 0) > now - limit) then
+local busy = subscribed or not seen or (limit and math.max(seen, first or 0) > now - limit)
+if streaming or (limit and known and busy) then
   return 2
 end
 

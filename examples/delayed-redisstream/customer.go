@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// customer gets the reminders, and counts them.
+type customer struct {
+	expected int // set before the first comes
+	done     func()
+
+	mu    sync.Mutex
+	times map[string]int // by UUID
+	early int
+}
+
+// remind is the handler of the router.
+func (c *customer) remind(msg *message.Message) error {
+	notBefore, err := time.Parse(time.RFC3339Nano, msg.Metadata.Get("not_before"))
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	late := time.Since(notBefore)
+	fmt.Printf("%s  %6.1f ms late  %s\n", time.Now().Format("15:04:05.000"), float64(late.Microseconds())/1000, msg.Payload)
+	if late < 0 {
+		c.early++
+	}
+	if c.times[msg.UUID]++; len(c.times) == c.expected {
+		c.done()
+	}
+	return nil
+}
+
+// summary returns an error if not all came as promised. why is what ended the router, if it was not that all is done.
+func (c *customer) summary(why error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	twice := 0
+	for _, n := range c.times {
+		if n > 1 {
+			twice++
+		}
+	}
+	fmt.Printf("\n%d reminders came; early: %d, more than once: %d.\n", len(c.times), c.early, twice)
+	switch {
+	case c.early > 0:
+		return fmt.Errorf("%d reminders came early", c.early)
+	case twice > 0:
+		return fmt.Errorf("%d reminders came more than once", twice)
+	case len(c.times) < c.expected:
+		return fmt.Errorf("%d reminders did not come: %w", c.expected-len(c.times), why)
+	}
+	return nil
+}

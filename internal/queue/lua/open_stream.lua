@@ -1,0 +1,67 @@
+-- open_stream: prepares a topic whose due messages go into a stream, and reads its set of groups.
+--
+-- KEYS  1 meta       hash: layout, groups (the version of the group set), maxlen (entries that the stream keeps)
+--       2 groups     hash: group -> options
+--       3 messages   hash: id -> body
+--       4 pending    zset: id -> due ms
+--       5 scheduler  hash: next, holder, standby, until
+-- ARGV  1 layout     of topics without a stream
+--       2 stream     the layout of topics with one
+--       3 version    a fresh random version for a changed set
+--       4 group      that stands for the stream
+--       5 options    of the group: "<max deliveries> <retention ms>", -1 for no limit
+--       6 maxlen     about how many entries the stream keeps, or 0: all
+--
+-- A topic that is new, or has neither groups nor messages, becomes one with a stream; the version changes, so
+-- that whoever took it for another finds out. One that has either stays what it is.
+-- Returns {layout, version, group, ...}. The caller refuses a layout that is not that of a stream.
+-- Twice: the second run finds the topic and only reads.
+
+local meta, groups, messages, pending, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local layout, with_stream, fresh, group, options, maxlen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+-- Has the topic's scheduler look no later than at event; the standby a second after.
+local function schedule(event)
+  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
+  if s[1] and tonumber(s[1]) <= event then return end
+  redis.call('HSET', scheduler, 'next', string.format('%d', event))
+  local wait = event - now
+  for i = 2, 3 do
+    if s[i] then
+      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
+      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%d', wait))
+    end
+    wait = wait + 1000
+  end
+end
+
+local found = redis.call('HMGET', meta, 'layout', 'groups', 'maxlen')
+local names = redis.call('HKEYS', groups)
+local known = redis.call('HGET', groups, group)
+local empty = #names == 0 and redis.call('HLEN', messages) + redis.call('ZCARD', pending) == 0
+redis.call('HLEN', scheduler)
+
+if found[1] and found[1] ~= with_stream and not (found[1] == layout and empty) then
+  local reply = {found[1], found[2] or ''}
+  for _, name in ipairs(names) do
+    reply[#reply + 1] = name
+  end
+  return reply
+end
+local whole = found[1] == with_stream and found[2] and known
+if whole then
+  if known == options and found[3] == maxlen then
+    return {found[1], found[2], group}
+  end
+  -- The first write is a deletion, of nothing: at maxmemory a topic that exists may be used.
+  redis.call('HDEL', scheduler, '')
+else
+  found[2] = fresh
+end
+redis.call('HSET', meta, 'layout', with_stream, 'groups', found[2], 'maxlen', maxlen)
+redis.call('HSET', groups, group, options)
+schedule(now) -- a shorter retention makes dead messages due earlier
+return {with_stream, found[2], group}

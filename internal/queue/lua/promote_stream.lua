@@ -1,0 +1,234 @@
+-- promote_stream: takes or keeps the topic's scheduling lease, and moves what is due into the topic's stream.
+--
+-- KEYS  1 meta        hash: layout, groups (the version of the group set), maxlen (entries that the stream keeps)
+--       2 groups      hash: group -> "<max deliveries> <retention ms>"
+--       3 messages    hash: id -> body
+--       4 options     hash: id -> options, only of messages that have any
+--       5 pending     zset: id -> due ms
+--       6 scheduler   hash: next (ms of the next event), holder, standby (addresses), until (ms)
+--       7 names       hash: delay id -> id
+--       8 taken       zset: delay id -> ms at which it is free
+--       9 paused      hash: group, or "" for the topic -> ms since when
+--      10 stream      that the messages go into
+--         and of the group that stands for it:
+--      11 retry       zset: id -> due ms, of dead messages that were requeued
+--      12 dead        zset: id -> ms at which it died
+--      13 deliveries  hash: id -> "count flag delayed_for reason"
+--      14 stats       hash: what was counted so far
+-- ARGV  1 version     of the group set that KEYS were made from
+--       2 me          address of the caller
+--       3 patience    how long a standby stays one without a call, ms
+--       4 budget      messages to move at most
+--       5 bytes       of bodies to move at most, but for the first
+--       6 group       that stands for the stream
+--
+-- The lease is that of promote. Messages go in order of due time and id. One for which it is too late is dropped,
+-- or dead, as its options say; one whose body is not in the form of an entry is dead. What the stream does not
+-- take stays where it is, with all that is behind it; if that is the first, the server's error is the outcome.
+-- The first write is a deletion: at maxmemory messages still move, which adds to the stream what it takes from
+-- the rest.
+-- Returns {"stale"} when the group set has changed, else {role, wait, 0, purge, "", lost}: as promote does; lost is
+-- how many messages had no body and were forgotten.
+-- Twice: the second run finds moved what the first has moved.
+
+local meta, groups, messages, options, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local scheduler, names, taken, paused, stream = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local retry, dead, deliveries, stats = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local bytes, group = tonumber(ARGV[5]), ARGV[6]
+local grace = 1000
+
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local now_us = t[1] * 1000000 + t[2]
+
+-- Calls a variadic command with list from first to last, in chunks that Lua can unpack.
+local function each(command, key, list, first, last)
+  for i = first, last, 1000 do
+    redis.call(command, key, unpack(list, i, math.min(i + 999, last)))
+  end
+end
+
+local function wait_until(ms)
+  return string.format('%d', ms * 1000 - now_us)
+end
+
+-- Splits a body into the fields of an entry; nothing if it is not in the form of one.
+local function fields_of(body)
+  local uuid, metadata, at = string.match(body, '^(%d+) (%d+) ()')
+  if not at or at + uuid + metadata > #body + 1 then
+    return nil
+  end
+  local rest = at + uuid + metadata
+  return {
+    '_watermill_message_uuid', string.sub(body, at, at + uuid - 1),
+    'metadata', string.sub(body, at + uuid, rest - 1),
+    'payload', string.sub(body, rest),
+  }
+end
+
+-- Whether it is too late for a message with these options.
+local function too_late(own, due)
+  local at = tonumber(string.match(own, 'expires_at:(%d+)') or nil)
+  local lateness = tonumber(string.match(own, 'max_lateness:(%d+)') or nil)
+  return (at and now >= at) or (lateness and now >= due + lateness)
+end
+
+local topic = redis.call('HMGET', meta, 'groups', 'maxlen')
+if topic[1] ~= version then
+  return {'stale'}
+end
+local maxlen = tonumber(topic[2] or 0)
+
+local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until')
+local next_event, holder, standby = tonumber(s[1] or nil), s[2], s[3]
+if holder and holder ~= me and not (next_event and now > next_event + grace) then
+  if standby and standby ~= me and tonumber(s[4]) >= now then
+    return {'other', '', 0, 0, '', 0}
+  end
+  redis.call('HDEL', scheduler, '')
+  redis.call('HSET', scheduler, 'standby', me, 'until', string.format('%d', now + patience))
+  return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0, '', 0}
+end
+
+-- Reading every key that will be read or written later finds one of a wrong type before anything is.
+local rests = redis.call('HLEN', paused) > 0
+local fresh = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'WITHSCORES', 'LIMIT', 0, budget)
+local again = redis.call('ZRANGEBYSCORE', retry, '-inf', now, 'WITHSCORES', 'LIMIT', 0, budget)
+if rests then
+  fresh, again = {}, {}
+end
+local retention = tonumber(string.match(redis.call('HGET', groups, group) or '', '^%S+ (%S+)$') or -1)
+local optional = redis.call('HLEN', options) > 0
+local counted = redis.call('HGET', stats, 'latest_ms')
+local first_free = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
+redis.call('HLEN', names)
+redis.call('HLEN', messages)
+redis.call('HLEN', deliveries)
+redis.call('ZCARD', dead)
+redis.call('XLEN', stream)
+
+redis.call('HDEL', scheduler, '')
+
+-- One message after the other, of both in order.
+local f, r, moved, size, refused = 1, 1, 0, 0, nil
+local gone, died, records = {}, {}, {}
+local delivered, dropped, lost, late, latest = 0, 0, 0, 0, tonumber(counted or 0)
+while moved < budget and (fresh[f] or again[r]) do
+  local retried = not fresh[f]
+  if fresh[f] and again[r] then
+    local a, b = tonumber(again[r + 1]), tonumber(fresh[f + 1])
+    retried = a < b or (a == b and again[r] < fresh[f])
+  end
+  local id, due = fresh[f], tonumber(fresh[f + 1] or nil)
+  if retried then
+    id, due = again[r], tonumber(again[r + 1])
+  end
+  local body = redis.call('HGET', messages, id)
+  size = size + #(body or '')
+  if moved > 0 and size > bytes then break end
+
+  local own = optional and redis.call('HGET', options, id)
+  local fields = body and fields_of(body)
+  local reason
+  if not body then
+    lost = lost + 1
+  elseif not retried and own and too_late(own, due) then
+    if string.find(own, 'on_expiry:dead', 1, true) then
+      reason = 'not delivered in time'
+    else
+      dropped = dropped + 1
+    end
+  elseif not fields then
+    reason = 'unmarshal: the body is not in the form of a stream entry'
+  else
+    local added = redis.pcall('XADD', stream, '*', unpack(fields))
+    if type(added) == 'table' then
+      refused = added
+      break
+    end
+    delivered = delivered + 1
+    late = late + now - due
+    latest = math.max(latest, now - due)
+  end
+  if reason then
+    died[#died + 1] = string.format('%d', now)
+    died[#died + 1] = id
+    records[#records + 1] = id
+    records[#records + 1] = '0 - - ' .. reason
+  else
+    gone[#gone + 1] = id
+  end
+  moved = moved + 1
+  if retried then
+    r = r + 2
+  else
+    f = f + 2
+  end
+end
+if refused and moved == 0 then
+  return refused
+end
+
+if f > 1 then
+  redis.call('ZREMRANGEBYRANK', pending, 0, (f - 1) / 2 - 1)
+end
+if r > 1 then
+  redis.call('ZREMRANGEBYRANK', retry, 0, (r - 1) / 2 - 1)
+end
+each('HDEL', messages, gone, 1, #gone)
+each('HDEL', options, gone, 1, #gone)
+each('HDEL', deliveries, gone, 1, #gone)
+each('ZADD', dead, died, 1, #died)
+each('HSET', deliveries, records, 1, #records)
+if delivered > 0 then
+  redis.call('HINCRBY', stats, 'delivered', delivered)
+  redis.call('HINCRBY', stats, 'late_ms', string.format('%d', late))
+  redis.call('HSET', stats, 'latest_ms', string.format('%d', latest), 'seen', string.format('%d', now))
+  if maxlen > 0 then
+    redis.call('XTRIM', stream, 'MAXLEN', '~', maxlen)
+  end
+end
+if dropped > 0 then
+  redis.call('HINCRBY', stats, 'dropped', dropped)
+end
+
+-- Delay ids whose time has come. Whoever publishes with one finds it free without this, so it is not urgent
+-- where there are more.
+if first_free[1] and tonumber(first_free[2]) <= now then
+  local free = redis.call('ZRANGEBYSCORE', taken, '-inf', now, 'LIMIT', 0, 1000)
+  redis.call('HDEL', names, unpack(free))
+  redis.call('ZREM', taken, unpack(free))
+  first_free = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
+end
+
+local event, purge
+local function upcoming(ms)
+  if ms and (not event or ms < event) then
+    event = ms
+  end
+end
+local function head_of(key)
+  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or nil)
+end
+if not rests then
+  upcoming(head_of(pending))
+  upcoming(head_of(retry))
+end
+upcoming(tonumber(first_free[2] or nil))
+local death = retention >= 0 and head_of(dead)
+if death then
+  upcoming(death + retention)
+  purge = death + retention <= now
+end
+
+if standby == me then
+  redis.call('HDEL', scheduler, 'standby', 'until')
+end
+if event then
+  redis.call('HSET', scheduler, 'holder', me, 'next', string.format('%d', event))
+else
+  redis.call('HSET', scheduler, 'holder', me)
+  redis.call('HDEL', scheduler, 'next')
+end
+return {'holder', event and wait_until(event) or '', 0, purge and 1 or 0, '', lost}

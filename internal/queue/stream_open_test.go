@@ -1,0 +1,99 @@
+package queue_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// A topic that a scheduler, or a publisher that has not published, has opened may still become one with a stream.
+func TestTopicWithoutGroupsAndMessagesBecomesOneWithAStream(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		scheduler := w.topic
+		groups, err := scheduler.Groups(ctx)
+		require.NoError(t, err)
+		require.False(t, groups.Stream)
+		w.retarget("topic", kept)
+		require.NoError(t, only(w.topic.Groups(ctx)))
+
+		call := scheduler.PromoteCall(groups, "s|1", time.Minute)
+		w.do(call)
+		_, stale, err := scheduler.ReadTurn(call, groups)
+		require.NoError(t, err)
+		require.True(t, stale)
+		groups, err = scheduler.Groups(ctx)
+		require.NoError(t, err)
+		require.True(t, groups.Stream)
+		require.Equal(t, []string{queue.StreamGroup}, groups.Names)
+	})
+}
+
+// Nobody who takes a topic for what it is not reads or writes anything of it.
+func TestTopicIsOfOneMode(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		ordinary := queue.NewTopic(w.Client, w.Prefix, "topic")
+		require.NoError(t, only(ordinary.Groups(ctx))) // before it has a stream
+		w.retarget("topic", kept)
+		require.NoError(t, only(w.topic.Groups(ctx)))
+		w.unchanged(func() {
+			for range 2 {
+				require.ErrorIs(t, ordinary.Publish(ctx, "P", 1, w.make(now("x"))), queue.ErrTopicMode)
+				require.ErrorIs(t, ordinary.Register(ctx, "a", standard), queue.ErrTopicMode)
+			}
+			require.ErrorIs(t, w.topic.Remove(ctx, queue.StreamGroup), queue.ErrTopicMode)
+			require.False(t, must(w.topic.RemoveIdle(ctx, queue.StreamGroup, 0)))
+		})
+
+		for name, fill := range map[string]func(*world){
+			"with a group":    func(w *world) { w.register("a") },
+			"with a message":  func(w *world) { w.publish(in("x", time.Hour)) },
+			"with both":       func(w *world) { w.register("a"); w.publish(in("x", time.Hour)) },
+			"with one, ready": func(w *world) { w.register("a"); w.publishNow("x") },
+		} {
+			w := newWorld(t, w.Server, name)
+			fill(w)
+			w.unchanged(func() {
+				stream := queue.NewStreamTopic(w.Client, w.Prefix, name, kept)
+				for range 2 {
+					require.ErrorIs(t, stream.Publish(ctx, "P", 1, w.makeEntries(now("y"))), queue.ErrTopicMode)
+				}
+			})
+		}
+	})
+}
+
+// A program of before there were streams knows one layout, and says so.
+func TestOlderProgramsKeepAwayFromATopicWithAStream(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		require.Equal(t, "1 stream", w.raw(w.keys.Meta(), "layout"))
+		require.NotEqual(t, queue.Layout, queue.StreamLayout)
+	})
+}
+
+func TestOptionsOfAStreamAreThoseOfTheLastWhoOpenedIt(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		version := w.raw(w.keys.Meta(), "groups")
+		w.unchanged(func() {
+			require.NoError(t, only(queue.NewStreamTopic(w.Client, w.Prefix, w.topic.Name, kept).Groups(ctx)))
+		})
+		other := queue.StreamOptions{MaxLen: 7, Retention: 2 * time.Hour}
+		require.NoError(t, only(queue.NewStreamTopic(w.Client, w.Prefix, w.topic.Name, other).Groups(ctx)))
+		require.Equal(t, "7", w.raw(w.keys.Meta(), "maxlen"))
+		require.Equal(t, "-1 7200000", w.raw(w.keys.Groups(), queue.StreamGroup))
+		require.Equal(t, version, w.raw(w.keys.Meta(), "groups"), "the set is the same")
+	})
+}
+
+func TestNamesOfStreams(t *testing.T) {
+	t.Parallel()
+	for _, topic := range []string{"%", "a{", "}b", "{a}", "100%"} {
+		require.ErrorContains(t, queue.CheckStreamTopic(topic), "none of")
+	}
+	for _, topic := range []string{"a", "a.b-c:d", "ünïcode topic", "a b"} {
+		require.NoError(t, queue.CheckStreamTopic(topic))
+		require.Equal(t, slotOf(topic), slotOf(queue.NewKeys("prefix", topic).Meta()))
+	}
+}
