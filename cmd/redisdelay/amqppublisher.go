@@ -126,7 +126,7 @@ func (p *amqpPublisher) release(channel *amqpChannel) {
 	}
 }
 
-// Close closes the connection.
+// Close closes the connection, in a second at most.
 func (p *amqpPublisher) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,7 +134,7 @@ func (p *amqpPublisher) Close() error {
 	if p.connection == nil || p.connection.IsClosed() {
 		return nil
 	}
-	return p.connection.Close()
+	return p.connection.CloseDeadline(time.Now().Add(time.Second))
 }
 
 // amqpLayout says where the messages of a topic go.
@@ -272,4 +272,3 @@ func checkShort(what, text string) error {
 	}
 	return nil
 }
-

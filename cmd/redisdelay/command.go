@@ -90,6 +90,7 @@ func (c command) run(ctx context.Context, args []string, sys system) error {
 	if err != nil {
 		return err
 	}
+	slog.SetDefault(logger)
 	for _, name := range s.unknown() {
 		logger.Warn("An environment variable stands for no setting of this command, and is not used", "variable", name)
 	}

@@ -6,8 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // logSettings are the same for all commands.
@@ -17,8 +15,8 @@ type logSettings struct {
 }
 
 func (l *logSettings) declare(s *settings) {
-	l.format = s.choice("log-format", "`text` or `json`, on standard error", "text", "json")
-	l.level = s.choice("log-level", "`debug`, `info`, `warn` or `error`: what is logged, and what is worse", "info", "debug", "warn", "error")
+	l.format = s.choice("log-format", "text", "`text` or `json`, on standard error", "text", "json")
+	l.level = s.choice("log-level", "info", "`debug`, `info`, `warn` or `error`: what is logged, and what is worse", "debug", "info", "warn", "error")
 }
 
 func (l *logSettings) logger(w io.Writer) (*slog.Logger, error) {
@@ -31,15 +29,13 @@ func (l *logSettings) logger(w io.Writer) (*slog.Logger, error) {
 	if l.format.value == "json" {
 		handler = slog.NewJSONHandler(w, options)
 	}
-	logger := slog.New(handler)
-	redis.SetLogger(redisLog{logger})
-	return logger, nil
+	return slog.New(handler), nil
 }
 
 // redisLog is what the Redis client logs by itself: failures to connect, which the relay logs too, once for each
 // outage.
-type redisLog struct{ to *slog.Logger }
+type redisLog struct{}
 
-func (l redisLog) Printf(ctx context.Context, format string, args ...any) {
-	l.to.DebugContext(ctx, strings.TrimSpace(fmt.Sprintf(format, args...)))
+func (redisLog) Printf(ctx context.Context, format string, args ...any) {
+	slog.DebugContext(ctx, strings.TrimSpace(fmt.Sprintf(format, args...)))
 }

@@ -14,10 +14,13 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/redis/go-redis/v9"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal does what signals do
+	redis.SetLogger(redisLog{})
 	os.Exit(run(ctx, os.Args[1:], system{environment: os.Environ(), stdout: os.Stdout, stderr: os.Stderr}))
 }

@@ -50,11 +50,11 @@ func declareRelay(s *settings) *relaySettings {
 	r.from = s.list("from", "topics to relay, with commas between, or given several times")
 	r.all = s.yes("all", false, "relay all topics under the key prefix, and new ones as they come, instead of --from")
 	r.mapping = s.list("map", "`topic=destination topic`: other names at the destination, with commas between, or given several times")
-	r.to = s.choice("to", "`redisstream`, `nats` or `amqp`: where to; required", "", "redisstream", "nats", "amqp")
+	r.to = s.choice("to", "", "`redisstream`, `nats` or `amqp`: where to; required", "redisstream", "nats", "amqp")
 
 	r.redis = declareRedis(s, "redis", "the Redis where messages wait")
 	r.keyPrefix = s.text("key-prefix", redisdelay.DefaultKeyPrefix, "what the keys begin with, the same as the publishers'")
-	r.marshaler = s.choice("marshaler", "`binary` or `json`: the publishers' Marshaler", "binary", "json")
+	r.marshaler = s.choice("marshaler", "binary", "`binary` or `json`: the publishers' Marshaler", "binary", "json")
 	r.group = s.text("group", relay.DefaultConsumerGroup, "consumer group; all processes of one relay have the same")
 	r.ordered = s.yes("ordered", false, "keep each topic in order; for one process")
 	r.concurrency = s.number("concurrency", 0, "calls of the destination at once, for each topic; 0: 4, or 1 with --ordered")
@@ -128,7 +128,10 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger, _ system) 
 		return err
 	}
 	defer health.close()
-	context.AfterFunc(ctx, health.stopping)
+	defer context.AfterFunc(ctx, func() {
+		health.stopping()
+		logger.Info("Told to end: what is in hand goes out yet", "stop_timeout", *r.stopTimeout)
+	})()
 
 	logger.Info("Relaying", "version", version(), "from", strings.Join(topics, ","), "all", topics == nil, "to", r.to.value)
 	defer func() { logger.Info("Ended", "err", err) }()
@@ -165,7 +168,7 @@ func (r *relaySettings) topics() ([]string, relay.TopicFunc, error) {
 func (r *relaySettings) open(logger *slog.Logger) (*destination, error) {
 	kind := r.kinds[r.to.value]
 	if kind == nil {
-		return nil, refuse("--to is missing: %s", strings.Join(r.to.of[1:], ", "))
+		return nil, refuse("--to is missing: %s", strings.Join(r.to.of, ", "))
 	}
 	if *r.stopTimeout <= 0 {
 		return nil, refuse("--stop-timeout is %v; it has to be positive", *r.stopTimeout)
@@ -177,7 +180,7 @@ func (r *relaySettings) open(logger *slog.Logger) (*destination, error) {
 func (r *relaySettings) misplaced() error {
 	var errs []error
 	for _, setting := range r.settings.all {
-		for _, kind := range r.to.of[1:] {
+		for _, kind := range r.to.of {
 			if kind != r.to.value && setting.given == byFlag && (setting.name == kind || strings.HasPrefix(setting.name, kind+"-")) {
 				errs = append(errs, refuse("--%s is for --to %s", setting.name, kind))
 			}

@@ -251,8 +251,8 @@ func (s *settings) list(name, usage string) *list {
 	return l
 }
 
-func (s *settings) choice(name, usage string, of ...string) *choice {
-	c := &choice{of[0], of}
+func (s *settings) choice(name, byDefault, usage string, of ...string) *choice {
+	c := &choice{byDefault, of}
 	s.declare(c, name, usage)
 	return c
 }
