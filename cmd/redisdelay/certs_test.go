@@ -30,16 +30,16 @@ func newCertificates(t *testing.T) certificates {
 	write := func(name, kind string, der []byte) {
 		require.NoError(t, os.WriteFile(path(name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 	}
-	template := func(serial int64) *x509.Certificate {
+	template := func(serial int64, name string) *x509.Certificate {
 		return &x509.Certificate{
-			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "redisdelay tests"},
+			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},
 			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 			BasicConstraintsValid: true,
 		}
 	}
 	authorityKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	authority := template(1)
+	authority := template(1, "authority")
 	authority.IsCA, authority.KeyUsage = true, x509.KeyUsageCertSign
 	der, err := x509.CreateCertificate(rand.Reader, authority, authority, authorityKey.Public(), authorityKey)
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func newCertificates(t *testing.T) certificates {
 	issue := func(serial int64, name string, usage x509.ExtKeyUsage) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		require.NoError(t, err)
-		of := template(serial)
+		of := template(serial, name)
 		of.KeyUsage, of.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{usage}
 		of.DNSNames, of.IPAddresses = []string{certifiedName}, []net.IP{net.IPv4(192, 0, 2, 1)}
 		der, err := x509.CreateCertificate(rand.Reader, of, authority, key.Public(), authorityKey)

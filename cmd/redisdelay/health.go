@@ -71,7 +71,7 @@ func (h *healthSettings) listen(logger *slog.Logger, check func(context.Context)
 	go func() {
 		defer close(s.served)
 		if err := s.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			logger.Error("Probes are answered no more", "err", err)
+			logger.Error("Probes are answered no more", "error", err)
 		}
 	}()
 	return s, nil

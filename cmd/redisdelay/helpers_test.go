@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -188,4 +189,12 @@ func freePort(t *testing.T) string {
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	require.NoError(t, err)
 	return port
+}
+
+// listens is a port as a number.
+func listens(t *testing.T, port string) int {
+	t.Helper()
+	number, err := strconv.Atoi(port)
+	require.NoError(t, err)
+	return number
 }

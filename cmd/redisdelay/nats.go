@@ -98,7 +98,7 @@ func (k *natsKind) connection(logger *slog.Logger) (servers string, options []na
 		natsclient.ReconnectBufSize(-1), // what cannot be sent is an error, not sent later beside its retry
 		natsclient.DisconnectErrHandler(func(_ *natsclient.Conn, err error) {
 			if err != nil {
-				logger.Warn("NATS is gone, connecting again", "err", err)
+				logger.Warn("NATS is gone, connecting again", "error", err)
 			}
 		}),
 		natsclient.ReconnectHandler(func(*natsclient.Conn) { logger.Info("NATS is there") }),

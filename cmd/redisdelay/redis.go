@@ -82,7 +82,7 @@ func (r *redisSettings) addressed(o *redis.UniversalOptions) (user credentials, 
 				return user, false, refuse("--%s has %q after the address, which is not the number of a database", r.name, path)
 			}
 			if *r.db != 0 && *r.db != o.DB {
-				return user, false, refuse("--%s says that the database is %d, --%[1]s-db that it is %d", r.name, o.DB, *r.db)
+				return user, false, refuse("--%s says that the database is %d, --%[1]s-db that it is %[3]d", r.name, o.DB, *r.db)
 			}
 		}
 		port := u.Port()

@@ -133,8 +133,13 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger, _ system) 
 		logger.Info("Told to end: what is in hand goes out yet", "stop_timeout", *r.stopTimeout)
 	})()
 
+	for _, setting := range r.settings.all {
+		if strings.HasSuffix(setting.name, "-tls-insecure") && setting.given != byDefault {
+			logger.Warn("Certificates are not checked: whoever is in between can read and change everything", "setting", "--"+setting.name)
+		}
+	}
 	logger.Info("Relaying", "version", version(), "from", strings.Join(topics, ","), "all", topics == nil, "to", r.to.value)
-	defer func() { logger.Info("Ended", "err", err) }()
+	defer func() { logger.Info("Ended", "error", err) }()
 	return due.Run(ctx)
 }
 
