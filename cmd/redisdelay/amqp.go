@@ -30,8 +30,8 @@ func declareAMQP(s *settings) destinationKind {
 		username: s.text("amqp-username", "", "user of the broker; without it, `guest`"),
 		password: s.secret("amqp-password", "the password"),
 		vhost:    s.text("amqp-vhost", "", "virtual host, if the URL does not say it"),
-		kind: s.choice("amqp-exchange-kind", "queue", "`queue`: each topic is a queue, by the default exchange; or `fanout`, `direct`, `topic`, `headers`: "+
-			"the kind of the exchange that all goes to", "queue", "fanout", "direct", "topic", "headers"),
+		kind: s.choice("amqp-exchange-kind", "queue", "`queue`: each topic is a queue, by the default exchange; or `fanout`, `direct`, `topic`: "+
+			"the kind of the exchange that all goes to", "queue", "fanout", "direct", "topic"),
 		exchange: s.text("amqp-exchange", "", "name of that exchange; the topic is the routing key then. Without it, each topic is an exchange, "+
 			"without a routing key"),
 		declares: s.yes("amqp-declare", true, "declare the queue or exchange, durable, before it is first used; false: it has to be there"),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/jwt/v2"
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	natsclient "github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
@@ -163,6 +164,7 @@ func TestWhoTheProgramIsToNATS(t *testing.T) {
 	public, err := pair.PublicKey()
 	require.NoError(t, err)
 	certs := newCertificates(t)
+	byOperator, creds := newOperator(t)
 
 	byUser := func(o *natsserver.Options) { o.Username, o.Password = "relay", "hunter2" }
 	byToken := func(o *natsserver.Options) { o.Authorization = "hunter2" }
@@ -180,6 +182,7 @@ func TestWhoTheProgramIsToNATS(t *testing.T) {
 		"token in the URL":          {byToken, []string{"REDISDELAY_NATS=nats://hunter2@ADDR"}, nil, false},
 		"token in a variable":       {byToken, []string{"REDISDELAY_NATS_TOKEN=hunter2"}, []string{"--nats", "nats://ADDR"}, false},
 		"NKey":                      {byNKey, nil, []string{"--nats", "nats://ADDR", "--nats-nkey-file", file(t, string(seed))}, false},
+		"credentials file":          {byOperator, nil, []string{"--nats", "nats://ADDR", "--nats-creds-file", creds}, false},
 		"certificate":               {byCertificate(t, certs), nil, certified("tls://ADDR", certs), false},
 		"certificate by nats-tls":   {byCertificate(t, certs), nil, append(certified("nats://ADDR", certs), "--nats-tls"), false},
 		"certificate of nobody":     {byCertificate(t, certs), nil, []string{"--nats", "tls://ADDR", "--nats-tls-insecure"}, true},
@@ -228,4 +231,41 @@ func byCertificate(t *testing.T, certs certificates) func(*natsserver.Options) {
 func certified(url string, certs certificates) []string {
 	return []string{"--nats", url, "--nats-tls-ca", certs.ca, "--nats-tls-cert", certs.clientCert, "--nats-tls-key", certs.clientKey,
 		"--nats-tls-server-name", certifiedName}
+}
+
+// newOperator makes an operator that the server trusts, an account and a user, and the user's credentials file.
+func newOperator(t *testing.T) (server func(*natsserver.Options), creds string) {
+	t.Helper()
+	pair := func(make func() (nkeys.KeyPair, error)) (key nkeys.KeyPair, public string) {
+		key, err := make()
+		require.NoError(t, err)
+		public, err = key.PublicKey()
+		require.NoError(t, err)
+		return key, public
+	}
+	encode := func(claims jwt.Claims, by nkeys.KeyPair) string {
+		text, err := claims.Encode(by)
+		require.NoError(t, err)
+		return text
+	}
+	operator, operatorID := pair(nkeys.CreateOperator)
+	account, accountID := pair(nkeys.CreateAccount)
+	user, userID := pair(nkeys.CreateUser)
+	_, systemID := pair(nkeys.CreateAccount)
+
+	of := jwt.NewAccountClaims(accountID)
+	of.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
+	accounts := &natsserver.MemAccResolver{}
+	require.NoError(t, accounts.Store(accountID, encode(of, operator)))
+	require.NoError(t, accounts.Store(systemID, encode(jwt.NewAccountClaims(systemID), operator)))
+	trusted, err := jwt.DecodeOperatorClaims(encode(jwt.NewOperatorClaims(operatorID), operator))
+	require.NoError(t, err)
+
+	seed, err := user.Seed()
+	require.NoError(t, err)
+	text, err := jwt.FormatUserConfig(encode(jwt.NewUserClaims(userID), account), seed)
+	require.NoError(t, err)
+	return func(o *natsserver.Options) {
+		o.TrustedOperators, o.AccountResolver, o.SystemAccount = []*jwt.OperatorClaims{trusted}, accounts, systemID
+	}, file(t, string(text))
 }

@@ -18,7 +18,22 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// Its tests have RabbitMQ in their names, for `make test` to leave them to `make test-brokers`.
+// TestRabbitMQ has one server for all, as that takes long to start. `make test` leaves it to `make test-brokers`.
+func TestRabbitMQ(t *testing.T) {
+	t.Parallel()
+	certs, port := newCertificates(t), freePort(t)
+	broker := rabbitmqtest.Start(t, "max_message_size = 100000", "listeners.ssl.1 = 127.0.0.1:"+port,
+		"ssl_options.cacertfile = "+certs.ca, "ssl_options.certfile = "+certs.serverCert, "ssl_options.keyfile = "+certs.serverKey,
+		"ssl_options.verify = verify_peer", "ssl_options.fail_if_no_peer_cert = true")
+	t.Run("everything arrives over a stop", func(t *testing.T) {
+		consumed := consumeAMQP(t, amqp.NewDurableQueueConfig(broker.URL()), topic)
+		relaysOverAStop(t, start, consumed, []string{"REDISDELAY_AMQP_PASSWORD_FILE=" + file(t, "guest\n")},
+			"--to", "amqp", "--amqp", "amqp://"+broker.Addr(), "--amqp-username", "guest")
+	})
+	t.Run("nothing is dropped", func(t *testing.T) { dropsNothing(t, broker) })
+	t.Run("TLS", func(t *testing.T) { connectsByTLS(t, certs, port) })
+	t.Run("it may go and come back", func(t *testing.T) { goesAndComesBack(t, broker) })
+}
 
 func consumeAMQP(t *testing.T, config amqp.Config, topic string) *consumer {
 	t.Helper()
@@ -39,18 +54,8 @@ func openAMQP(t *testing.T, broker *rabbitmqtest.Server, args ...string) *destin
 
 func message1() *message.Message { return message.NewMessage("1", []byte("x")) }
 
-func TestToRabbitMQ(t *testing.T) {
-	t.Parallel()
-	broker := rabbitmqtest.Start(t)
-	consumed := consumeAMQP(t, amqp.NewDurableQueueConfig(broker.URL()), topic)
-	relaysOverAStop(t, start, consumed, []string{"REDISDELAY_AMQP_PASSWORD_FILE=" + file(t, "guest\n")},
-		"--to", "amqp", "--amqp", "amqp://"+broker.Addr(), "--amqp-username", "guest")
-}
-
-// Where RabbitMQ confirms what it drops, because no queue is there, nothing is lost.
-func TestRabbitMQDropsNothing(t *testing.T) {
-	t.Parallel()
-	broker := rabbitmqtest.Start(t, "max_message_size = 100000")
+// dropsNothing: RabbitMQ itself confirms what it drops, because no queue is there.
+func dropsNothing(t *testing.T, broker *rabbitmqtest.Server) {
 	connection, err := amqp091.Dial(broker.URL())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = connection.Close() })
@@ -150,9 +155,8 @@ func TestRabbitMQDropsNothing(t *testing.T) {
 	})
 }
 
-func TestRabbitMQMayGoAndComeBack(t *testing.T) {
-	t.Parallel()
-	store, broker := redistest.Start(t), rabbitmqtest.Start(t)
+func goesAndComesBack(t *testing.T, broker *rabbitmqtest.Server) {
+	store := redistest.Start(t)
 	p := startRelay(t, start, store, []string{"REDISDELAY_AMQP=" + broker.URL()}, "--to", "amqp", "--health", "127.0.0.1:0", "--backoff", "20ms..1s")
 	p.awaitProbe("/readyz", http.StatusOK)
 	before := publishOrders(t, store.Client(t), "orders", 100, 10*time.Millisecond)
@@ -181,11 +185,7 @@ func TestRabbitMQMayGoAndComeBack(t *testing.T) {
 	}
 }
 
-func TestRabbitMQWithTLS(t *testing.T) {
-	t.Parallel()
-	certs, port := newCertificates(t), freePort(t)
-	rabbitmqtest.Start(t, "listeners.ssl.1 = 127.0.0.1:"+port, "ssl_options.cacertfile = "+certs.ca, "ssl_options.certfile = "+certs.serverCert,
-		"ssl_options.keyfile = "+certs.serverKey, "ssl_options.verify = verify_peer", "ssl_options.fail_if_no_peer_cert = true")
+func connectsByTLS(t *testing.T, certs certificates, port string) {
 	client := []string{"--amqp-tls-cert", certs.clientCert, "--amqp-tls-key", certs.clientKey}
 	trusting := append(client[:4:4], "--amqp-tls-ca", certs.ca)
 	for name, c := range map[string]struct {
@@ -208,7 +208,7 @@ func TestRabbitMQWithTLS(t *testing.T) {
 			to, err := reading(t, []string{"REDISDELAY_AMQP_PASSWORD=" + c.password}, args...).kinds["amqp"].open(1, quiet())
 			require.NoError(t, err)
 			defer to.Close()
-			err = to.Publish(topic, message1())
+			err = to.Publish("by TLS", message1())
 			if c.refused == "" {
 				require.NoError(t, err)
 				return

@@ -151,7 +151,7 @@ func (s *settings) print(w io.Writer) {
 		if row.byDefault != "" {
 			_, _ = fmt.Fprintf(w, ", default %s", row.byDefault)
 		}
-		_, _ = fmt.Fprintf(w, "\n      %s\n", row.meaning)
+		_, _ = fmt.Fprintf(w, "\n      %s\n", strings.ReplaceAll(row.meaning, "`", ""))
 	}
 }
 

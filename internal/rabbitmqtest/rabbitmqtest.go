@@ -16,7 +16,7 @@ import (
 )
 
 // startTimeout bounds how long a server may take to answer.
-const startTimeout = 90 * time.Second
+const startTimeout = 3 * time.Minute
 
 // Server is a RabbitMQ server with a directory, ports and a port mapper of its own. It ends with its test, however
 // that ends. Its methods are for the test's goroutine: they fail the test by t.Fatal.
