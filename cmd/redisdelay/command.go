@@ -41,6 +41,9 @@ const (
 // errRefused is wrapped by errors about settings, and what else the program is told.
 var errRefused = errors.New("refused")
 
+// errLogged is for what the log says already.
+var errLogged = errors.New("see the log")
+
 // refuse is an error about what the program is told.
 func refuse(format string, args ...any) error {
 	return &refusal{fmt.Errorf(format, args...)}
@@ -94,7 +97,13 @@ func (c command) run(ctx context.Context, args []string, sys system) error {
 	for _, name := range s.unknown() {
 		logger.Warn("An environment variable stands for no setting of this command, and is not used", "variable", name)
 	}
-	return start(ctx, logger, sys)
+	if err := start(ctx, logger, sys); errors.Is(err, errRefused) {
+		return err
+	} else if err != nil {
+		logger.Error("Failed", "error", err)
+		return errLogged
+	}
+	return nil
 }
 
 func find(name string) (command, error) {
@@ -110,11 +119,18 @@ func find(name string) (command, error) {
 
 // complain says what is wrong, a line for each fault, and returns the exit status.
 func complain(sys system, who string, err error) int {
-	if err == nil {
+	switch {
+	case err == nil:
 		return 0
+	case errors.Is(err, errLogged):
+		return exitFailed
 	}
+	said := map[string]bool{} // two settings may have the same fault
 	for _, line := range strings.Split(err.Error(), "\n") {
-		_, _ = fmt.Fprintf(sys.stderr, "%s: %s\n", who, line)
+		if !said[line] {
+			_, _ = fmt.Fprintf(sys.stderr, "%s: %s\n", who, line)
+		}
+		said[line] = true
 	}
 	if errors.Is(err, errRefused) {
 		return exitRefused

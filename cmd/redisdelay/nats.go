@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"time"
 
@@ -178,6 +179,11 @@ type natsMarshaler struct {
 }
 
 func (m natsMarshaler) Marshal(topic string, msg *message.Message) (*natsclient.Msg, error) {
+	for key := range msg.Metadata {
+		if !headerName.MatchString(key) {
+			return nil, fmt.Errorf("%w: NATS has no header %.50q, so this metadata key would be lost", errUnsendable, key)
+		}
+	}
 	out, err := m.NATSMarshaler.Marshal(topic, msg)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnsendable, err)
@@ -187,6 +193,9 @@ func (m natsMarshaler) Marshal(topic string, msg *message.Message) (*natsclient.
 	}
 	return out, nil
 }
+
+// headerName matches what NATS' client does not drop from the headers without a word.
+var headerName = regexp.MustCompile("^[0-9A-Za-z!#$%&'*+.^_`|~-]+$")
 
 // errUnsendable is wrapped by errors about messages that the destination's protocol has no room for.
 var errUnsendable = errors.New("the message cannot be sent")

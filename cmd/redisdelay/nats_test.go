@@ -150,6 +150,11 @@ func TestWhatNATSRefusesForGoodIsDead(t *testing.T) {
 		require.Equal(t, permanent, err != nil, "%d bytes: %v", size, err)
 		require.Equal(t, permanent, err != nil && to.permanent(err), "%d bytes: %v", size, err)
 	}
+	odd := message.NewMessage("order", nil)
+	odd.Metadata.Set("order number", "1")
+	err = to.Publish(topic, odd)
+	require.ErrorContains(t, err, `NATS has no header "order number"`)
+	require.True(t, to.permanent(err))
 	err = to.Publish("nowhere", message.NewMessage("order", nil))
 	require.Error(t, err)
 	require.False(t, to.permanent(err), "a stream may come")

@@ -139,8 +139,11 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger, _ system) 
 		}
 	}
 	logger.Info("Relaying", "version", version(), "from", strings.Join(topics, ","), "all", topics == nil, "to", r.to.value)
-	defer func() { logger.Info("Ended", "error", err) }()
-	return due.Run(ctx)
+	if err := due.Run(ctx); err != nil {
+		return err
+	}
+	logger.Info("Ended: nothing is in hand")
+	return nil
 }
 
 // topics are what is relayed, nil if all are, and what they are called at the destination.

@@ -55,10 +55,9 @@ func publishOrders(t *testing.T, client redis.UniversalClient, topic string, n i
 
 // consumer gets what comes out of the broker.
 type consumer struct {
-	mu    sync.Mutex
-	came  []arrival
-	wrong error
-	news  chan struct{}
+	mu   sync.Mutex
+	came []arrival
+	news chan struct{}
 }
 
 type arrival struct {
