@@ -18,7 +18,7 @@ tidy() {
 	dir=$(mktemp -d)
 	cp go.mod "$dir"
 	grep -v '^github.com/redisdelay/watermill-redisdelay v' go.sum >"$dir/go.sum"
-	go mod edit -replace github.com/redisdelay/watermill-redisdelay="$PWD/../.." "$dir/go.mod"
+	go mod edit -replace github.com/redisdelay/watermill-redisdelay=../.. "$dir/go.mod"
 	local status=0
 	GOWORK=off go mod tidy -diff -modfile="$dir/go.mod" || status=$?
 	rm -rf "$dir"

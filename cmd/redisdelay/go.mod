@@ -21,7 +21,7 @@ require (
 	github.com/google/go-tpm v0.9.5 // indirect
 	github.com/minio/highwayhash v1.0.3 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
-	go.uber.org/goleak v1.3.0 // indirect
+	go.uber.org/goleak v1.3.0
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/time v0.13.0 // indirect
 )

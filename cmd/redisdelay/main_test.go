@@ -4,6 +4,8 @@ import (
 	"os"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -11,5 +13,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
 	}
-	redistest.Main(m)
+	// watermill-nats and watermill-amqp leave these behind when a consumer closes.
+	redistest.Main(m, goleak.IgnoreAnyFunction("github.com/nats-io/nats%2ego.(*Conn).drainConnection"),
+		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp.(*ConnectionWrapper).handleConnectionClose"))
 }
