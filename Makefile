@@ -14,11 +14,14 @@ test: ## all tests, on a real Redis too, with the race detector
 		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests && \
 		go -C examples/delayed-nats test -race -count=1 -timeout 5m ./... && \
 		go -C examples/delayed-redisstream test -race -count=1 -timeout 5m ./... && \
+		go -C cmd/redisdelay test -race -count=1 -timeout 10m -skip RabbitMQ ./... && \
 		go -C tests/components test -race -count=1 -timeout 10m ./...'
 
-# Without the race detector, because watermill-amqp has a data race where it reconnects.
-test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS JetStream, RabbitMQ, gochannel
-	@scripts/with-rabbitmq.sh scripts/with-redis.sh sh -c 'cd tests/brokers && go test -count=1 -timeout 15m ./...'
+# tests/brokers without the race detector, because watermill-amqp has a data race where it reconnects.
+test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS JetStream, RabbitMQ, gochannel; the tool with RabbitMQ
+	@scripts/with-rabbitmq.sh scripts/with-redis.sh sh -c '\
+		go -C tests/brokers test -count=1 -timeout 15m ./... && \
+		go -C cmd/redisdelay test -race -count=1 -timeout 15m -run RabbitMQ ./...'
 
 lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
 	@STATICCHECK=$(STATICCHECK) scripts/lint.sh

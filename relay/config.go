@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -44,7 +45,8 @@ type Config struct {
 
 	// Ordered keeps the messages of a topic in order, by due time, then as their Publisher published them, as
 	// long as there is one relay process. They go out one at a time, and one that the destination does not
-	// take holds up those behind it, for as long as Backoff says, until it is tried again. Other topics go on.
+	// take holds up those behind it, wherever they are to go, for as long as Backoff says, until it is tried again.
+	// Other topics go on. A backoff of the message's own (redisdelay.BackoffKey) does not count.
 	// A process that ends without having been stopped breaks the order: what it had in hand comes late.
 	// Default false: what cannot be published waits in Redis, and others pass.
 	Ordered bool
@@ -54,7 +56,8 @@ type Config struct {
 	Concurrency int
 
 	// BatchMessages is how many messages one Publish has at most. What is there when a call can be made goes with
-	// it, in order. Default 100; with Ordered it has to be 1 or 0. AddHandlers does not use it.
+	// it, in order. What failed before goes alone, so that one that is never taken holds up no other. Default 100;
+	// with Ordered it has to be 1 or 0. AddHandlers does not use it.
 	BatchMessages int
 
 	// BatchWait is how long a message waits for others to go with it, if fewer than BatchMessages are there.
@@ -92,10 +95,16 @@ func (c Config) Validate() error {
 		notNegative("BatchMessages", c.BatchMessages),
 		notNegative("BatchWait", c.BatchWait),
 	}
+	if c.Topics != nil && len(c.Topics) == 0 {
+		errs = append(errs, invalid("Topics", "is empty, so there is nothing to relay; it has to be nil for all topics"))
+	}
 	for i, topic := range c.Topics {
 		if topic == "" || len(topic) > redisdelay.MaxTopicLength {
 			errs = append(errs, invalid(fmt.Sprintf("Topics[%d]", i),
 				fmt.Sprintf("has %d bytes; it needs from 1 to %d", len(topic), redisdelay.MaxTopicLength)))
+		}
+		if slices.Contains(c.Topics[:i], topic) {
+			errs = append(errs, invalid(fmt.Sprintf("Topics[%d]", i), fmt.Sprintf("is %.64q again; name each once", topic)))
 		}
 	}
 	if c.Ordered && c.Concurrency > 1 {

@@ -13,7 +13,9 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
-// publishBatch publishes messages, those of one destination topic together and in order, and settles them.
+// publishBatch publishes messages, those of one destination topic together and in order, and settles them. What
+// failed before goes alone: one that the destination never takes would else fail those that it is with, again and
+// again.
 func (r *Relay) publishBatch(ctx context.Context, topic string, batch []*message.Message) {
 	var order []string
 	byTopic := map[string][]*message.Message{}
@@ -21,6 +23,10 @@ func (r *Relay) publishBatch(ctx context.Context, topic string, batch []*message
 		to, err := r.destinationTopic(topic, msg)
 		if err != nil {
 			r.failed(ctx, topic, msg, err)
+			continue
+		}
+		if delivery, _ := redisdelay.DeliveryFromContext(msg.Context()); delivery.Number > 1 {
+			r.publishTogether(ctx, to, []*message.Message{msg})
 			continue
 		}
 		if byTopic[to] == nil {
@@ -41,7 +47,7 @@ func (r *Relay) publishTogether(ctx context.Context, to string, messages []*mess
 		return
 	}
 	err := r.publish(to, messages...)
-	if err != nil && len(messages) > 1 && r.config.Permanent(err) {
+	if err != nil && len(messages) > 1 && r.permanent(err) {
 		r.publishSingly(ctx, to, messages)
 		return
 	}
@@ -57,7 +63,7 @@ func (r *Relay) publishSingly(ctx context.Context, to string, messages []*messag
 		if err == nil && msg.Context().Err() == nil {
 			err = r.publish(to, msg)
 		}
-		if err != nil && !r.config.Permanent(err) {
+		if err != nil && !r.permanent(err) {
 			down = err
 		}
 		r.settle(ctx, to, msg, err)
@@ -105,11 +111,13 @@ func keepError(msg *message.Message, err error) {
 
 // hopeless tells whether an error is permanent. The next nack of the message is its last then, and is logged.
 func (r *Relay) hopeless(msg *message.Message, err error) bool {
-	return r.config.Permanent(err) && redisdelay.DeadOnNack(msg, fmt.Errorf("refused by the destination: %w", err))
+	return r.permanent(err) && redisdelay.DeadOnNack(msg, fmt.Errorf("refused by the destination: %w", err))
 }
 
-// holdUp waits with the message in hand for as long as Backoff says.
+// holdUp waits with the message in hand for as long as Backoff says. Its nack puts it back to its place then, even if
+// it has a backoff of its own.
 func (r *Relay) holdUp(ctx context.Context, msg *message.Message, atMost time.Duration) {
+	redisdelay.DelayFor(msg, 0)
 	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -134,6 +142,16 @@ func (r *Relay) publish(to string, messages ...*message.Message) (err error) {
 func (r *Relay) destinationTopic(topic string, msg *message.Message) (to string, err error) {
 	defer recovered(&err)
 	return r.config.DestinationTopic(topic, msg), nil
+}
+
+// permanent is Config.Permanent. If that panics, a further try may help.
+func (r *Relay) permanent(err error) (permanent bool) {
+	defer func() {
+		if recover() != nil {
+			permanent = false
+		}
+	}()
+	return r.config.Permanent(err)
 }
 
 // errPanic is what a panic of the destination, or of the configuration's functions, becomes.

@@ -2,8 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -115,135 +113,6 @@ func TestRetriesWaitAsBackoffSays(t *testing.T) {
 	})
 }
 
-func TestOrderIsKeptWhereAskedFor(t *testing.T) {
-	both(t, func(t *testing.T, s redistest.Server) {
-		drained(t, s)
-		var failures atomic.Int32
-		to := newDestination(func(_ string, messages []*message.Message) error {
-			if strings.HasSuffix(messages[0].UUID, "7") && failures.Add(1)%3 != 0 {
-				return errDown
-			}
-			return nil
-		})
-		config := func(c *relay.Config) {
-			ordered(c)
-			c.Topics = []string{topic, "other"}
-			c.Subscriber.Backoff = func(int) time.Duration { return 2 * time.Millisecond }
-		}
-		stop := run(t, newRelay(t, s, to, config))
-		all, names := numbered(100, 0)
-		publish(t, newPublisher(t, s), topic, all...)
-		to.until(t, func() bool { return len(to.taken) >= 30 }, "30 messages")
-		require.NoError(t, stop())
-		run(t, newRelay(t, s, to, config))
-		require.Equal(t, names, uuids(to.await(t, 100)))
-		require.EqualValues(t, 30, failures.Load())
-	})
-}
-
-func TestOrderedTopicWaitsWhileOthersGoOn(t *testing.T) {
-	both(t, func(t *testing.T, s redistest.Server) {
-		var up atomic.Bool
-		var failures atomic.Int32
-		to := newDestination(func(topic string, _ []*message.Message) error {
-			if topic == "orders" && !up.Load() {
-				failures.Add(1)
-				return errDown
-			}
-			return nil
-		})
-		config := func(c *relay.Config) {
-			ordered(c)
-			c.Topics = []string{"orders", "other"}
-			c.Subscriber.Backoff = func(int) time.Duration { return never }
-		}
-		stop := run(t, newRelay(t, s, to, config))
-		p := newPublisher(t, s)
-		publish(t, p, "orders", newMessage("1", 0), newMessage("2", 0))
-		to.awaitTries(t, 1)
-		publish(t, p, "other", newMessage("a", 0), newMessage("b", 0))
-		require.Equal(t, []string{"a", "b"}, uuids(to.await(t, 2)))
-
-		// Stopped while it waits, it gives the message back to its place at once.
-		require.NoError(t, stop())
-		eventually(t, func() bool { return countsOf(t, s, "orders") == counts{Bodies: 2, Ready: 2} }, "it is back")
-		require.LessOrEqual(t, failures.Load(), int32(2), "handed out once more at most, before the subscription ended too")
-		up.Store(true)
-		run(t, newRelay(t, s, to, config))
-		require.Equal(t, []string{"1", "2"}, uuids(to.await(t, 4)[2:]))
-	})
-}
-
-func TestWhatIsRefusedForGoodIsDeadWithTheError(t *testing.T) {
-	for name, change := range map[string]func(*relay.Config){"in batches": singly, "ordered": ordered} {
-		t.Run(name, func(t *testing.T) {
-			both(t, func(t *testing.T, s redistest.Server) {
-				to := newDestination(func(_ string, messages []*message.Message) error {
-					for _, msg := range messages {
-						if msg.UUID == "3" {
-							return fmt.Errorf("%w: %s", errRefused, msg.UUID)
-						}
-					}
-					return nil
-				})
-				all, names := numbered(10, 0)
-				publish(t, newPublisher(t, s), topic, all...)
-				run(t, newRelay(t, s, to, change))
-				require.Equal(t, append(names[:3:3], names[4:]...), uuids(to.await(t, 9)))
-				eventually(t, func() bool { return countsOf(t, s, topic) == counts{Bodies: 1, Dead: 1} }, "one dead message")
-				for _, reason := range reasons(t, s, topic) {
-					require.Equal(t, `refused by the destination: publish to destination topic "orders": the message is too large: 3`, reason)
-				}
-			})
-		})
-	}
-}
-
-// While the messages of a refused batch go one by one, the destination goes down: it is not asked for each.
-func TestDestinationGoesDownWhileARefusedMessageIsLookedFor(t *testing.T) {
-	both(t, func(t *testing.T, s redistest.Server) {
-		drained(t, s)
-		var tried [][]string // one call after the other
-		to := newDestination(func(_ string, messages []*message.Message) error {
-			var call []string
-			for _, msg := range messages {
-				call = append(call, msg.UUID)
-			}
-			tried = append(tried, call)
-			switch len(tried) {
-			case 1:
-				return errRefused
-			case 3:
-				return errDown
-			}
-			return nil
-		})
-		all, names := numbered(10, 0)
-		publish(t, newPublisher(t, s), topic, all...)
-		stop := run(t, newRelay(t, s, to, singly, func(c *relay.Config) { c.BatchMessages, c.BatchWait = 10, time.Second }))
-		require.ElementsMatch(t, names, uuids(to.await(t, 10)))
-		require.NoError(t, stop())
-		require.Equal(t, [][]string{names, {"0"}, {"1"}}, tried[:3])
-		require.Greater(t, len(tried[3]), 1, "the others were left for later, together")
-	})
-}
-
-func TestMaxDeliveriesOfAMessageCounts(t *testing.T) {
-	both(t, func(t *testing.T, s redistest.Server) {
-		to := newDestination(func(string, []*message.Message) error { return errDown })
-		run(t, newRelay(t, s, to))
-		msg := newMessage("order", 0)
-		msg.Metadata.Set(redisdelay.MaxDeliveriesKey, "3")
-		publish(t, newPublisher(t, s), topic, msg)
-		eventually(t, func() bool { return countsOf(t, s, topic) == counts{Bodies: 1, Dead: 1} }, "it is dead")
-		require.Equal(t, 3, to.tries)
-		for _, reason := range reasons(t, s, topic) {
-			require.Contains(t, reason, "nacked on the last of 3 deliveries")
-			require.Contains(t, reason, errDown.Error())
-		}
-	})
-}
-
 func TestMessagesThatAreThereGoTogether(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
@@ -346,6 +215,30 @@ func TestSeveralRelaysPublishEachMessageOnce(t *testing.T) {
 	})
 }
 
+func TestRunMayBeCalledAgainAndTwiceAtOnce(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		to := newDestination(nil)
+		r := newRelay(t, s, to)
+		first, second := run(t, r), run(t, r)
+		all, names := numbered(50, 0)
+		p := newPublisher(t, s)
+		publish(t, p, topic, all...)
+		require.ElementsMatch(t, names, uuids(to.await(t, 50)))
+		require.NoError(t, first())
+		publish(t, p, topic, newMessage("to the second", 0))
+		to.await(t, 51)
+		require.NoError(t, second())
+		publish(t, p, topic, newMessage("to the third", 10*time.Millisecond))
+		run(t, r)
+		to.await(t, 52)
+
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		require.NoError(t, r.Run(ended))
+	})
+}
+
 func TestPublishThatBlocksDoesNotHoldUpTheEnd(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
@@ -426,6 +319,7 @@ func TestPanicIsAnError(t *testing.T) {
 				mapped.Do(func() { panic("odd too") })
 				return topic
 			}
+			c.Permanent = func(error) bool { panic("odd as well") }
 		}))
 		publish(t, newPublisher(t, s), topic, newMessage("order", 0))
 		to.await(t, 1)
@@ -555,6 +449,14 @@ func TestConfigurationIsCheckedWhole(t *testing.T) {
 	require.ErrorContains(t, err, "Delayed")
 
 	_, client := redistest.Embedded(t)
+	_, err = relay.New(relay.Config{
+		Subscriber: redisdelay.SubscriberConfig{Client: client}, Destination: newDestination(nil), Topics: []string{"a", "b", "a"},
+	}, nil)
+	require.ErrorContains(t, err, `Topics[2] is "a" again`)
+	_, err = relay.New(relay.Config{
+		Subscriber: redisdelay.SubscriberConfig{Client: client}, Destination: newDestination(nil), Topics: []string{},
+	}, nil)
+	require.ErrorContains(t, err, "Topics is empty")
 	r, err := relay.New(relay.Config{Subscriber: redisdelay.SubscriberConfig{Client: client}, Destination: newDestination(nil)}, nil)
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})

@@ -8,6 +8,23 @@ if [[ -n $unformatted ]]; then
 	exit 1
 fi
 
+# tidy: go mod tidy does not read go.work, so what that replaces is replaced in a copy of go.mod
+tidy() {
+	if [[ ! -e go.work ]]; then
+		go mod tidy -diff
+		return
+	fi
+	local dir
+	dir=$(mktemp -d)
+	cp go.mod "$dir"
+	grep -v '^github.com/redisdelay/watermill-redisdelay v' go.sum >"$dir/go.sum"
+	go mod edit -replace github.com/redisdelay/watermill-redisdelay=../.. "$dir/go.mod"
+	local status=0
+	GOWORK=off go mod tidy -diff -modfile="$dir/go.mod" || status=$?
+	rm -rf "$dir"
+	return $status
+}
+
 find . -name go.mod -not -path './.tools/*' | sort | while read -r mod; do
 	echo "lint: $(dirname "$mod")"
 	cd "$(dirname "$mod")"
@@ -15,6 +32,6 @@ find . -name go.mod -not -path './.tools/*' | sort | while read -r mod; do
 		go vet -tags "$tags" ./...
 		go run "$STATICCHECK" -tags "$tags" ./...
 	done
-	go mod tidy -diff
+	tidy
 	cd - >/dev/null
 done

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// connectTimeout is for a connection to be there, with all that is said at its beginning.
+const connectTimeout = 5 * time.Second
+
+// errUnrouted is wrapped by the error for messages that no queue took.
+var errUnrouted = errors.New("no queue is there for it")
+
+// amqpPublisher publishes to a broker, and returns nil when the broker has confirmed all messages, and a queue was
+// there for each. It connects when it is first used, and again when it has lost the connection. Messages are those of
+// watermill-amqp; its own Publisher waits for each message by itself, and takes one that no queue is there for as
+// published, although the broker has dropped it.
+type amqpPublisher struct {
+	dial   func() (*amqp091.Connection, error)
+	layout amqpLayout
+	batch  int
+	logger *slog.Logger
+
+	mu         sync.Mutex
+	connection *amqp091.Connection
+	declared   map[string]bool // topics, on this connection
+	idle       []*amqpChannel
+	closed     bool
+}
+
+// Publish publishes messages, and returns when all are confirmed. What is refused closes the channel, so that those
+// behind it fail too.
+func (p *amqpPublisher) Publish(topic string, messages ...*message.Message) error {
+	for together := range slices.Chunk(messages, p.batch) {
+		channel, err := p.channel(topic)
+		if err != nil {
+			return err
+		}
+		err = channel.publish(p.layout, topic, together)
+		if err != nil {
+			_ = channel.Close() // there may be confirmations to come
+			p.forget(topic)     // somebody may have deleted what was declared
+			return err
+		}
+		p.release(channel)
+	}
+	return nil
+}
+
+// connected connects unless it is.
+func (p *amqpPublisher) connected() (*amqp091.Connection, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, errors.New("closed")
+	}
+	if p.connection != nil && !p.connection.IsClosed() {
+		return p.connection, nil
+	}
+	connection, err := p.dial()
+	if err != nil {
+		return nil, fmt.Errorf("connect to the broker: %w", err)
+	}
+	p.logger.Info("The broker is there")
+	p.connection, p.idle, p.declared = connection, nil, map[string]bool{}
+	return connection, nil
+}
+
+// channel returns one that is nobody else's, with all declared that the topic needs.
+func (p *amqpPublisher) channel(topic string) (*amqpChannel, error) {
+	if err := checkShort("the topic", topic); err != nil {
+		return nil, err
+	}
+	connection, err := p.connected()
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	var channel *amqpChannel
+	if last := len(p.idle) - 1; last >= 0 && p.connection == connection {
+		channel, p.idle = p.idle[last], p.idle[:last]
+	}
+	declared := p.declared[topic]
+	p.mu.Unlock()
+	if channel == nil || channel.IsClosed() {
+		if channel, err = openAMQPChannel(connection, p.batch); err != nil {
+			return nil, err
+		}
+	}
+	if declared {
+		return channel, nil
+	}
+	if err := p.layout.declare(channel, topic); err != nil {
+		_ = channel.Close()
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.connection == connection {
+		p.declared[topic] = true
+	}
+	return channel, nil
+}
+
+// forget has a topic declared again.
+func (p *amqpPublisher) forget(topic string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.declared, topic)
+}
+
+// release lets others use the channel.
+func (p *amqpPublisher) release(channel *amqpChannel) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if channel.connection == p.connection && !p.closed {
+		p.idle = append(p.idle, channel)
+	}
+}
+
+// Close closes the connection, in a second at most.
+func (p *amqpPublisher) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	if p.connection == nil || p.connection.IsClosed() {
+		return nil
+	}
+	return p.connection.CloseDeadline(time.Now().Add(time.Second))
+}
+
+// amqpLayout says where the messages of a topic go.
+type amqpLayout struct {
+	kind, exchange string
+	declares       bool
+}
+
+// to is the exchange and the routing key.
+func (l amqpLayout) to(topic string) (exchange, key string) {
+	switch {
+	case l.kind == "queue":
+		return "", topic
+	case l.exchange == "":
+		return topic, ""
+	default:
+		return l.exchange, topic
+	}
+}
+
+func (l amqpLayout) declare(channel *amqpChannel, topic string) (err error) {
+	if !l.declares {
+		return nil
+	}
+	exchange, _ := l.to(topic)
+	if exchange == "" {
+		_, err = channel.QueueDeclare(topic, true, false, false, false, nil)
+	} else {
+		err = channel.ExchangeDeclare(exchange, l.kind, true, false, false, false, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("declare it: %w", err)
+	}
+	return nil
+}
+
+// amqpChannel is a channel in confirm mode.
+type amqpChannel struct {
+	*amqp091.Channel
+	connection *amqp091.Connection
+	largest    int // bytes that all headers of a message may have
+	returned   chan amqp091.Return
+	ended      chan *amqp091.Error
+}
+
+// openAMQPChannel opens one for so many messages at once.
+func openAMQPChannel(connection *amqp091.Connection, batch int) (*amqpChannel, error) {
+	opened, err := connection.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("open a channel: %w", err)
+	}
+	channel := &amqpChannel{
+		Channel:    opened,
+		connection: connection,
+		largest:    connection.Config.FrameSize - 1024,
+		returned:   opened.NotifyReturn(make(chan amqp091.Return, batch)), // never full, or the connection would stand still
+		ended:      opened.NotifyClose(make(chan *amqp091.Error, 1)),
+	}
+	if err := opened.Confirm(false); err != nil {
+		_ = opened.Close()
+		return nil, fmt.Errorf("have deliveries confirmed: %w", err)
+	}
+	return channel, nil
+}
+
+func (c *amqpChannel) publish(layout amqpLayout, topic string, messages []*message.Message) error {
+	exchange, key := layout.to(topic)
+	var publishings []amqp091.Publishing
+	for _, msg := range messages {
+		publishing, err := c.marshal(msg)
+		if err != nil {
+			return err
+		}
+		publishings = append(publishings, publishing)
+	}
+	var confirmations []*amqp091.DeferredConfirmation
+	for _, publishing := range publishings {
+		confirmation, err := c.PublishWithDeferredConfirm(exchange, key, true, false, publishing)
+		if err != nil {
+			return c.why(err)
+		}
+		confirmations = append(confirmations, confirmation)
+	}
+	for i, confirmation := range confirmations {
+		taken, err := confirmation.WaitContext(messages[i].Context())
+		if err != nil {
+			return err
+		}
+		if !taken {
+			return c.why(errors.New("the broker did not take it"))
+		}
+	}
+	select {
+	case r, open := <-c.returned: // which came before the confirmation
+		if !open {
+			return nil
+		}
+		return fmt.Errorf("%w: %s (exchange %q, routing key %q)", errUnrouted, r.ReplyText, exchange, key)
+	default:
+		return nil
+	}
+}
+
+// why is what the broker said when it closed the channel or, if it did not, err.
+func (c *amqpChannel) why(err error) error {
+	select {
+	case fault := <-c.ended:
+		if fault != nil {
+			return fault
+		}
+	case <-time.After(100 * time.Millisecond): // it ends the confirmations first
+	}
+	return err
+}
+
+// marshal checks what the client would cut off, or what would have the broker end the connection.
+func (c *amqpChannel) marshal(msg *message.Message) (amqp091.Publishing, error) {
+	size := len(msg.UUID)
+	for key, value := range msg.Metadata {
+		if err := checkShort("a metadata key", key); err != nil {
+			return amqp091.Publishing{}, err
+		}
+		size += len(key) + len(value) + 6
+	}
+	if c.largest > 0 && size > c.largest {
+		return amqp091.Publishing{}, fmt.Errorf("%w: its metadata has %d bytes, and the broker takes %d", errUnsendable, size, c.largest)
+	}
+	return amqp.DefaultMarshaler{}.Marshal(msg)
+}
+
+// checkShort is for what AMQP has only one byte to tell the length of.
+func checkShort(what, text string) error {
+	if len(text) > 255 {
+		return fmt.Errorf("%w: %s has %d bytes, and AMQP takes 255: %.50q", errUnsendable, what, len(text), text)
+	}
+	return nil
+}

@@ -1,0 +1,28 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+func TestTopicThatNobodySchedulesIsNotReady(t *testing.T) {
+	t.Parallel()
+	_, client := redistest.Embedded(t)
+	looker, err := admin.New(admin.Config{Client: client})
+	require.NoError(t, err)
+	health := reading(t, nil).health
+	require.ErrorIs(t, health.ready(t.Context(), looker, []string{topic}), admin.ErrNotFound)
+
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client}, nil)
+	require.NoError(t, err)
+	require.NoError(t, subscriber.SubscribeInitialize(topic))
+	require.ErrorContains(t, health.ready(t.Context(), looker, []string{topic}), `nobody schedules topic "orders"`)
+	require.NoError(t, health.ready(t.Context(), looker, nil), "with --all, only Redis is asked")
+	require.NoError(t, client.Close())
+	require.Error(t, health.ready(t.Context(), looker, nil))
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+)
+
+// logSettings are the same for all commands.
+type logSettings struct {
+	format *choice
+	level  *choice
+}
+
+func (l *logSettings) declare(s *settings) {
+	l.format = s.choice("log-format", "text", "`text` or `json`, on standard error", "text", "json")
+	l.level = s.choice("log-level", "info", "`debug`, `info`, `warn` or `error`: what is logged, and what is worse", "debug", "info", "warn", "error")
+}
+
+func (l *logSettings) logger(w io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l.level.value)); err != nil {
+		return nil, err
+	}
+	options := &slog.HandlerOptions{Level: level}
+	var handler slog.Handler = slog.NewTextHandler(w, options)
+	if l.format.value == "json" {
+		handler = slog.NewJSONHandler(w, options)
+	}
+	return slog.New(handler), nil
+}
+
+// redisLog is what the Redis client logs by itself: failures to connect, which the relay logs too, once for each
+// outage.
+type redisLog struct{}
+
+func (redisLog) Printf(ctx context.Context, format string, args ...any) {
+	slog.DebugContext(ctx, strings.TrimSpace(fmt.Sprintf(format, args...)))
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill/message"
+	natsclient "github.com/nats-io/nats.go"
+
+	"github.com/redisdelay/watermill-redisdelay/relay"
+)
+
+// natsKind is NATS JetStream by watermill-nats: each topic is a subject.
+type natsKind struct {
+	settings        *settings
+	urls            *list
+	username        *string
+	password, token *secret
+	creds, nkey     *string
+	tls             *tlsSettings
+	provision       *bool
+	drop            *bool
+}
+
+func declareNATS(s *settings) destinationKind {
+	return &natsKind{
+		settings:  s,
+		urls:      s.list("nats", "for --to nats: `nats://host:port`, or several; `tls://` for TLS"),
+		username:  s.text("nats-username", "", "user of NATS"),
+		password:  s.secret("nats-password", "the password"),
+		token:     s.secret("nats-token", "a token, instead of user and password"),
+		creds:     s.text("nats-creds-file", "", "credentials file (JWT and seed), as nsc writes it"),
+		nkey:      s.text("nats-nkey-file", "", "file with the seed of an NKey"),
+		tls:       declareTLS(s, "nats", "; `tls://` says it too"),
+		provision: s.yes("nats-provision", false, "make a stream, named as the topic, for a topic without one"),
+		drop: s.yes("nats-drop-duplicates", true, "give each message its ID in Redis as `Nats-Msg-Id`, so that the stream drops what comes twice "+
+			"within its duplicate window"),
+	}
+}
+
+func (k *natsKind) open(_ int, logger *slog.Logger) (*destination, error) {
+	servers, options, err := k.connection(logger)
+	if err != nil {
+		return nil, err
+	}
+	connection, err := natsclient.Connect(servers, options...)
+	if err != nil {
+		return nil, refuse("--nats: %w", err)
+	}
+	publisher, err := nats.NewPublisherWithNatsConn(connection, nats.PublisherPublishConfig{
+		Marshaler:         natsMarshaler{drop: *k.drop},
+		SubjectCalculator: nats.DefaultSubjectCalculator,
+		JetStream:         nats.JetStreamConfig{AutoProvision: *k.provision},
+	}, watermill.NewSlogLogger(logger))
+	if err != nil {
+		connection.Close()
+		return nil, err
+	}
+	return &destination{
+		Publisher: publisher,
+		permanent: refusedByNATS,
+		check: func(context.Context) error {
+			if connection.IsConnected() {
+				return nil
+			}
+			return errors.Join(errors.New("no connection to NATS"), connection.LastError())
+		},
+	}, nil
+}
+
+// connection is what the client is told.
+func (k *natsKind) connection(logger *slog.Logger) (servers string, options []natsclient.Option, err error) {
+	user, byURL, servers, err := k.servers()
+	if err != nil {
+		return "", nil, err
+	}
+	identity, err := k.identity(user)
+	if err != nil {
+		return "", nil, err
+	}
+	tlsConfig, err := k.tls.config(byURL)
+	if err != nil {
+		return "", nil, err
+	}
+	options = []natsclient.Option{
+		natsclient.Name("redisdelay relay"),
+		natsclient.Timeout(5 * time.Second),
+		natsclient.RetryOnFailedConnect(true),
+		natsclient.MaxReconnects(-1),
+		natsclient.IgnoreAuthErrorAbort(),
+		natsclient.ReconnectBufSize(-1), // what cannot be sent is an error, not sent later beside its retry
+		natsclient.DisconnectErrHandler(func(_ *natsclient.Conn, err error) {
+			if err != nil {
+				logger.Warn("NATS is gone, connecting again", "error", err)
+			}
+		}),
+		natsclient.ReconnectHandler(func(*natsclient.Conn) { logger.Info("NATS is there") }),
+	}
+	return servers, append(append(options, identity...), secured(tlsConfig)...), nil
+}
+
+func secured(config *tls.Config) []natsclient.Option {
+	if config == nil {
+		return nil
+	}
+	return []natsclient.Option{natsclient.Secure(config)}
+}
+
+// servers reads the URLs. Only one of them can say who the program is.
+func (k *natsKind) servers() (user credentials, tls bool, servers string, err error) {
+	if len(*k.urls) == 0 {
+		return user, false, "", refuse("--nats is missing: nats://host:port")
+	}
+	var all []string
+	for _, text := range *k.urls {
+		u, found, err := readURL(k.settings, "nats", text, "nats", "tls")
+		if err != nil {
+			return user, false, "", err
+		}
+		if found != (credentials{}) {
+			user = found
+		}
+		tls = tls || u.Scheme == "tls"
+		all = append(all, u.String())
+	}
+	return user, tls, strings.Join(all, ","), nil
+}
+
+// identity says who the program is, in one of the ways.
+func (k *natsKind) identity(user credentials) ([]natsclient.Option, error) {
+	user = user.or(*k.username, k.password.value)
+	token := k.token.value
+	if user.user != "" && user.password == "" && *k.username == "" { // nats://token@host
+		user, token = credentials{}, user.user
+	}
+	var ways []string
+	var options []natsclient.Option
+	add := func(way string, option natsclient.Option) {
+		ways, options = append(ways, way), append(options, option)
+	}
+	if user != (credentials{}) {
+		add("user and password", natsclient.UserInfo(user.user, user.password))
+	}
+	if token != "" {
+		add("a token", natsclient.Token(token))
+	}
+	if *k.creds != "" {
+		if _, err := readSecret(*k.creds); err != nil {
+			return nil, refuse("--nats-creds-file: %w", err)
+		}
+		add("--nats-creds-file", natsclient.UserCredentials(*k.creds))
+	}
+	if *k.nkey != "" {
+		option, err := natsclient.NkeyOptionFromSeed(*k.nkey)
+		if err != nil {
+			return nil, refuse("--nats-nkey-file: %s has no seed of an NKey: %w", *k.nkey, err)
+		}
+		add("--nats-nkey-file", option)
+	}
+	if len(ways) > 1 {
+		return nil, refuse("NATS is told who this is in several ways: %s; leave one", strings.Join(ways, ", "))
+	}
+	return options, nil
+}
+
+// natsMarshaler is watermill-nats' own, and adds what JetStream knows a duplicate by. A UUID would not do: two messages
+// may have the same.
+type natsMarshaler struct {
+	nats.NATSMarshaler
+	drop bool
+}
+
+func (m natsMarshaler) Marshal(topic string, msg *message.Message) (*natsclient.Msg, error) {
+	for key := range msg.Metadata {
+		if !headerName.MatchString(key) {
+			return nil, fmt.Errorf("%w: NATS has no header %.50q, so this metadata key would be lost", errUnsendable, key)
+		}
+	}
+	out, err := m.NATSMarshaler.Marshal(topic, msg)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnsendable, err)
+	}
+	if m.drop && out.Header.Get(natsclient.MsgIdHdr) == "" {
+		out.Header.Set(natsclient.MsgIdHdr, msg.Metadata.Get(relay.IDKey))
+	}
+	return out, nil
+}
+
+// headerName matches what NATS' client does not drop from the headers without a word.
+var headerName = regexp.MustCompile("^[0-9A-Za-z!#$%&'*+.^_`|~-]+$")
+
+// errUnsendable is wrapped by errors about messages that the destination's protocol has no room for.
+var errUnsendable = errors.New("the message cannot be sent")
+
+// streamsMaximum is JetStream's error code for a message that is larger than its stream takes.
+const streamsMaximum natsclient.ErrorCode = 10054
+
+func refusedByNATS(err error) bool {
+	var api *natsclient.APIError
+	return errors.Is(err, natsclient.ErrMaxPayload) || errors.Is(err, errUnsendable) ||
+		errors.As(err, &api) && api.ErrorCode == streamsMaximum
+}

@@ -1,0 +1,276 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/jwt/v2"
+	natsserver "github.com/nats-io/nats-server/v2/server"
+	natsclient "github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/relay"
+)
+
+// natsBroker is a NATS server with JetStream in the process of the test.
+type natsBroker struct {
+	options *natsserver.Options
+	running *natsserver.Server
+}
+
+func startNATS(t *testing.T, change ...func(*natsserver.Options)) *natsBroker {
+	t.Helper()
+	b := &natsBroker{options: &natsserver.Options{
+		Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
+	}}
+	for _, f := range change {
+		f(b.options)
+	}
+	b.up(t)
+	t.Cleanup(b.down)
+	return b
+}
+
+func (b *natsBroker) up(t *testing.T) {
+	t.Helper()
+	var err error
+	b.running, err = natsserver.NewServer(b.options)
+	require.NoError(t, err)
+	b.running.Start()
+	require.True(t, b.running.ReadyForConnections(patience))
+}
+
+func (b *natsBroker) down() {
+	b.running.Shutdown()
+	b.running.WaitForShutdown()
+}
+
+func (b *natsBroker) addr() string { return b.running.Addr().String() }
+func (b *natsBroker) url() string  { return "nats://" + b.addr() }
+
+// stream makes a stream for a topic, and returns a handle on JetStream.
+func (b *natsBroker) stream(t *testing.T, config natsclient.StreamConfig, options ...natsclient.Option) natsclient.JetStreamContext {
+	t.Helper()
+	client, err := natsclient.Connect(b.url(), options...)
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	js, err := client.JetStream()
+	require.NoError(t, err)
+	_, err = js.AddStream(&config)
+	require.NoError(t, err)
+	return js
+}
+
+func (b *natsBroker) consume(t *testing.T, topic string) *consumer {
+	t.Helper()
+	subscriber, err := nats.NewSubscriber(nats.SubscriberConfig{
+		URL:       b.url(),
+		JetStream: nats.JetStreamConfig{AutoProvision: true, DurablePrefix: "consumers"},
+	}, nil)
+	require.NoError(t, err)
+	return consume(t, subscriber, topic)
+}
+
+func TestToNATS(t *testing.T) {
+	t.Parallel()
+	broker := startNATS(t)
+	relaysOverAStop(t, start, broker.consume(t, topic), []string{"REDISDELAY_NATS=" + broker.url()}, "--to", "nats")
+}
+
+func TestNATSMayComeLaterAndGo(t *testing.T) {
+	t.Parallel()
+	store, port := redistest.Start(t), freePort(t)
+	p := startRelay(t, start, store, nil, "--to", "nats", "--nats", "nats://127.0.0.1:"+port, "--nats-provision", "--health", "127.0.0.1:0",
+		"--backoff", "20ms")
+	require.Contains(t, p.awaitProbe("/readyz", http.StatusServiceUnavailable), "no connection to NATS")
+	orders := publishOrders(t, store.Client(t), topic, 10, time.Millisecond)
+	p.await("The destination does not take messages")
+
+	broker := startNATS(t, func(o *natsserver.Options) { o.Port = listens(t, port) })
+	requireAll(t, orders, broker.consume(t, topic).await(t, 10))
+	p.awaitProbe("/readyz", http.StatusOK)
+	broker.down()
+	p.awaitProbe("/readyz", http.StatusServiceUnavailable)
+	broker.up(t)
+	p.awaitProbe("/readyz", http.StatusOK)
+	p.stop()
+}
+
+func TestStreamThatIsMissingLosesNothing(t *testing.T) {
+	t.Parallel()
+	store, broker := redistest.Start(t), startNATS(t)
+	p := startRelay(t, start, store, nil, "--to", "nats", "--nats", broker.url(), "--backoff", "20ms")
+	orders := publishOrders(t, store.Client(t), topic, 10, time.Millisecond)
+	require.Contains(t, p.await(`error="(.*no response from stream)"`), topic)
+	requireAll(t, orders, broker.consume(t, topic).await(t, 10))
+	p.stop()
+}
+
+// A message that comes twice from Redis is one in the stream, and two with the same UUID are two.
+func TestStreamDropsWhatComesTwiceAndNothingElse(t *testing.T) {
+	t.Parallel()
+	broker := startNATS(t)
+	js := broker.stream(t, natsclient.StreamConfig{Name: topic})
+	r := reading(t, nil, "--nats", broker.url())
+	to, err := r.kinds["nats"].open(1, quiet())
+	require.NoError(t, err)
+	defer to.Close()
+	publish := func(id string) {
+		msg := message.NewMessage("the same", []byte("x"))
+		msg.Metadata.Set(relay.IDKey, id)
+		require.NoError(t, to.Publish(topic, msg))
+	}
+	publish("1")
+	publish("1")
+	publish("2")
+	info, err := js.StreamInfo(topic)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, info.State.Msgs)
+}
+
+func TestWhatNATSRefusesForGoodIsDead(t *testing.T) {
+	t.Parallel()
+	broker := startNATS(t, func(o *natsserver.Options) { o.MaxPayload = 2000 })
+	broker.stream(t, natsclient.StreamConfig{Name: topic, MaxMsgSize: 1000})
+	to, err := reading(t, nil, "--nats", broker.url()).kinds["nats"].open(1, quiet())
+	require.NoError(t, err)
+	defer to.Close()
+	require.Eventually(t, func() bool { return to.check(t.Context()) == nil }, patience, time.Millisecond)
+	for size, permanent := range map[int]bool{100: false, 1500: true, 3000: true} {
+		err := to.Publish(topic, message.NewMessage("order", []byte(strings.Repeat("x", size))))
+		require.Equal(t, permanent, err != nil, "%d bytes: %v", size, err)
+		require.Equal(t, permanent, err != nil && to.permanent(err), "%d bytes: %v", size, err)
+	}
+	odd := message.NewMessage("order", nil)
+	odd.Metadata.Set("order number", "1")
+	err = to.Publish(topic, odd)
+	require.ErrorContains(t, err, `NATS has no header "order number"`)
+	require.True(t, to.permanent(err))
+	err = to.Publish("nowhere", message.NewMessage("order", nil))
+	require.Error(t, err)
+	require.False(t, to.permanent(err), "a stream may come")
+}
+
+func TestWhoTheProgramIsToNATS(t *testing.T) {
+	t.Parallel()
+	pair, err := nkeys.CreateUser()
+	require.NoError(t, err)
+	seed, err := pair.Seed()
+	require.NoError(t, err)
+	public, err := pair.PublicKey()
+	require.NoError(t, err)
+	certs := newCertificates(t)
+	byOperator, creds := newOperator(t)
+
+	byUser := func(o *natsserver.Options) { o.Username, o.Password = "relay", "hunter2" }
+	byToken := func(o *natsserver.Options) { o.Authorization = "hunter2" }
+	byNKey := func(o *natsserver.Options) { o.Nkeys = []*natsserver.NkeyUser{{Nkey: public}} }
+	for name, c := range map[string]struct {
+		server            func(*natsserver.Options)
+		environment, args []string
+		refused           bool
+	}{
+		"password in the URL":       {byUser, []string{"REDISDELAY_NATS=nats://relay:hunter2@ADDR"}, nil, false},
+		"password in a variable":    {byUser, []string{"REDISDELAY_NATS_PASSWORD=hunter2"}, []string{"--nats", "nats://ADDR", "--nats-username", "relay"}, false},
+		"password in a file":        {byUser, nil, []string{"--nats", "nats://ADDR", "--nats-username", "relay", "--nats-password-file", file(t, "hunter2\n")}, false},
+		"wrong password":            {byUser, []string{"REDISDELAY_NATS=nats://relay:hunter3@ADDR"}, nil, true},
+		"no password":               {byUser, nil, []string{"--nats", "nats://ADDR"}, true},
+		"token in the URL":          {byToken, []string{"REDISDELAY_NATS=nats://hunter2@ADDR"}, nil, false},
+		"token in a variable":       {byToken, []string{"REDISDELAY_NATS_TOKEN=hunter2"}, []string{"--nats", "nats://ADDR"}, false},
+		"NKey":                      {byNKey, nil, []string{"--nats", "nats://ADDR", "--nats-nkey-file", file(t, string(seed))}, false},
+		"credentials file":          {byOperator, nil, []string{"--nats", "nats://ADDR", "--nats-creds-file", creds}, false},
+		"certificate":               {byCertificate(t, certs), nil, certified("tls://ADDR", certs), false},
+		"certificate by nats-tls":   {byCertificate(t, certs), nil, append(certified("nats://ADDR", certs), "--nats-tls"), false},
+		"certificate of nobody":     {byCertificate(t, certs), nil, []string{"--nats", "tls://ADDR", "--nats-tls-insecure"}, true},
+		"authority that is unknown": {byCertificate(t, certs), nil, []string{"--nats", "tls://ADDR"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			broker := startNATS(t, c.server)
+			fill := func(all []string) (filled []string) {
+				for _, text := range all {
+					filled = append(filled, strings.ReplaceAll(text, "ADDR", broker.addr()))
+				}
+				return filled
+			}
+			to, err := reading(t, fill(c.environment), append(fill(c.args), "--nats-provision")...).kinds["nats"].open(1, quiet())
+			require.NoError(t, err)
+			defer to.Close()
+			err = to.Publish(topic, message.NewMessage("order", nil))
+			if c.refused {
+				require.Error(t, err)
+				require.Error(t, to.check(t.Context()))
+				require.NotContains(t, to.check(t.Context()).Error(), "hunter")
+				return
+			}
+			require.Eventually(t, func() bool { return to.check(t.Context()) == nil }, patience, time.Millisecond)
+			require.NoError(t, to.Publish(topic, message.NewMessage("order", nil)))
+		})
+	}
+}
+
+// byCertificate has the server ask for the client's certificate.
+func byCertificate(t *testing.T, certs certificates) func(*natsserver.Options) {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(certs.serverCert, certs.serverKey)
+	require.NoError(t, err)
+	authority, err := os.ReadFile(certs.ca)
+	require.NoError(t, err)
+	trusted := x509.NewCertPool()
+	require.True(t, trusted.AppendCertsFromPEM(authority))
+	return func(o *natsserver.Options) {
+		o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: trusted, ClientAuth: tls.RequireAndVerifyClientCert}
+		o.TLSTimeout = 10
+	}
+}
+
+func certified(url string, certs certificates) []string {
+	return []string{"--nats", url, "--nats-tls-ca", certs.ca, "--nats-tls-cert", certs.clientCert, "--nats-tls-key", certs.clientKey,
+		"--nats-tls-server-name", certifiedName}
+}
+
+// newOperator makes an operator that the server trusts, an account and a user, and the user's credentials file.
+func newOperator(t *testing.T) (server func(*natsserver.Options), creds string) {
+	t.Helper()
+	pair := func(make func() (nkeys.KeyPair, error)) (key nkeys.KeyPair, public string) {
+		key, err := make()
+		require.NoError(t, err)
+		public, err = key.PublicKey()
+		require.NoError(t, err)
+		return key, public
+	}
+	encode := func(claims jwt.Claims, by nkeys.KeyPair) string {
+		text, err := claims.Encode(by)
+		require.NoError(t, err)
+		return text
+	}
+	operator, operatorID := pair(nkeys.CreateOperator)
+	account, accountID := pair(nkeys.CreateAccount)
+	user, userID := pair(nkeys.CreateUser)
+	_, systemID := pair(nkeys.CreateAccount)
+
+	of := jwt.NewAccountClaims(accountID)
+	of.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: -1, DiskStorage: -1, Streams: -1, Consumer: -1}
+	accounts := &natsserver.MemAccResolver{}
+	require.NoError(t, accounts.Store(accountID, encode(of, operator)))
+	require.NoError(t, accounts.Store(systemID, encode(jwt.NewAccountClaims(systemID), operator)))
+	trusted, err := jwt.DecodeOperatorClaims(encode(jwt.NewOperatorClaims(operatorID), operator))
+	require.NoError(t, err)
+
+	seed, err := user.Seed()
+	require.NoError(t, err)
+	text, err := jwt.FormatUserConfig(encode(jwt.NewUserClaims(userID), account), seed)
+	require.NoError(t, err)
+	return func(o *natsserver.Options) {
+		o.TrustedOperators, o.AccountResolver, o.SystemAccount = []*jwt.OperatorClaims{trusted}, accounts, systemID
+	}, file(t, string(text))
+}

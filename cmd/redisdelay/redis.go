@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// redisSettings are of a connection to Redis; name is what they begin with.
+type redisSettings struct {
+	settings         *settings
+	name             string
+	addresses        *list
+	username         *string
+	password         *secret
+	db               *int
+	cluster          *bool
+	sentinelMaster   *string
+	sentinelUsername *string
+	sentinelPassword *secret
+	tls              *tlsSettings
+}
+
+func declareRedis(s *settings, name, usage string) *redisSettings {
+	return &redisSettings{
+		settings: s,
+		name:     name,
+		addresses: s.list(name, usage+": `host:port`, one of a single server, several of a Cluster or of Sentinels; or a URL, "+
+			"`redis://host:port/db`, or `rediss://` for TLS"),
+		username:         s.text(name+"-username", "", "user of Redis's ACL"),
+		password:         s.secret(name+"-password", "the password"),
+		db:               s.number(name+"-db", 0, "number of the database"),
+		cluster:          s.yes(name+"-cluster", false, "it is a Cluster; several addresses without a Sentinel master are taken for one anyway"),
+		sentinelMaster:   s.text(name+"-sentinel-master", "", "name of the master that the Sentinels at the addresses know"),
+		sentinelUsername: s.text(name+"-sentinel-username", "", "user of the Sentinels"),
+		sentinelPassword: s.secret(name+"-sentinel-password", "the password of the Sentinels"),
+		tls:              declareTLS(s, name, "; `rediss://` says it too"),
+	}
+}
+
+// options are what the settings say.
+func (r *redisSettings) options() (*redis.UniversalOptions, error) {
+	o := &redis.UniversalOptions{
+		DB:               *r.db,
+		MasterName:       *r.sentinelMaster,
+		SentinelUsername: *r.sentinelUsername,
+		SentinelPassword: r.sentinelPassword.value,
+		IsClusterMode:    *r.cluster,
+	}
+	user, byURL, err := r.addressed(o)
+	if err != nil {
+		return nil, err
+	}
+	user = user.or(*r.username, r.password.value)
+	o.Username, o.Password = user.user, user.password
+	tlsConfig, err := r.tls.config(byURL)
+	o.TLSConfig = tlsConfig
+	return o, errors.Join(err, r.fits(o))
+}
+
+// addressed reads the addresses, or the URL, and tells whether that asks for TLS.
+func (r *redisSettings) addressed(o *redis.UniversalOptions) (user credentials, tls bool, err error) {
+	if len(*r.addresses) == 0 {
+		return user, false, refuse("--%s is missing: a host:port", r.name)
+	}
+	if text := (*r.addresses)[0]; strings.ContainsAny(text, "/@") {
+		if len(*r.addresses) > 1 {
+			return user, false, refuse("--%s has a URL and more; several addresses are each a host:port", r.name)
+		}
+		u, user, err := readURL(r.settings, r.name, text, "redis", "rediss")
+		if err != nil {
+			return user, false, err
+		}
+		if u.RawQuery != "" {
+			return user, false, refuse("--%s has parameters after a question mark; they have settings of their own", r.name)
+		}
+		if path := strings.Trim(u.Path, "/"); path != "" {
+			if o.DB, err = strconv.Atoi(path); err != nil {
+				return user, false, refuse("--%s has %q after the address, which is not the number of a database", r.name, path)
+			}
+			if *r.db != 0 && *r.db != o.DB {
+				return user, false, refuse("--%s says that the database is %d, --%[1]s-db that it is %[3]d", r.name, o.DB, *r.db)
+			}
+		}
+		port := u.Port()
+		if port == "" {
+			port = "6379"
+		}
+		o.Addrs = []string{net.JoinHostPort(u.Hostname(), port)}
+		return user, u.Scheme == "rediss", nil
+	}
+	for _, address := range *r.addresses {
+		if host, port, err := net.SplitHostPort(address); err != nil || host == "" || port == "" {
+			return user, false, refuse("--%s is %.100q, which is not a host:port", r.name, address)
+		}
+	}
+	o.Addrs = *r.addresses
+	return user, false, nil
+}
+
+// fits tells what of the settings does not go with one another.
+func (r *redisSettings) fits(o *redis.UniversalOptions) error {
+	var errs []error
+	cluster := o.IsClusterMode || len(o.Addrs) > 1 && o.MasterName == ""
+	if o.IsClusterMode && o.MasterName != "" {
+		errs = append(errs, refuse("--%s-cluster and --%[1]s-sentinel-master exclude one another", r.name))
+	}
+	if cluster && o.DB != 0 {
+		errs = append(errs, refuse("--%s-db is %d, and a Cluster has only 0", r.name, o.DB))
+	}
+	if o.DB < 0 {
+		errs = append(errs, refuse("--%s-db is %d; it has to be 0 or more", r.name, o.DB))
+	}
+	if o.MasterName == "" && (o.SentinelUsername != "" || o.SentinelPassword != "") {
+		errs = append(errs, refuse("--%s-sentinel-username and -password have no effect without --%[1]s-sentinel-master", r.name))
+	}
+	return errors.Join(errs...)
+}
+
+// given tells whether any address is.
+func (r *redisSettings) given() bool { return len(*r.addresses) > 0 }

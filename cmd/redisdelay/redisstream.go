@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/redis/go-redis/v9"
+)
+
+// redisstreamKind is watermill-redisstream: each topic is a Redis Stream.
+type redisstreamKind struct {
+	redis, source *redisSettings
+	maxlen        *int
+}
+
+func declareRedisstream(s *settings, source *redisSettings) destinationKind {
+	return &redisstreamKind{
+		source: source,
+		redis:  declareRedis(s, "redisstream", "for --to redisstream: the Redis that has the streams; without it, that of --redis"),
+		maxlen: s.number("redisstream-maxlen", 0, "for --to redisstream: how long a stream may be, approximately; 0: as long as it gets. "+
+			"What is cut off is lost, read or not"),
+	}
+}
+
+func (k *redisstreamKind) open(_ int, logger *slog.Logger) (*destination, error) {
+	connection := k.redis
+	if !connection.given() {
+		connection = k.source
+	}
+	options, err := connection.options()
+	if err != nil {
+		return nil, err
+	}
+	if *k.maxlen < 0 {
+		return nil, refuse("--redisstream-maxlen is %d; it has to be positive, or 0 for no limit", *k.maxlen)
+	}
+	options.MaxRetries = -1 // the relay tries again
+	client := redis.NewUniversalClient(options)
+	publisher, err := redisstream.NewPublisher(redisstream.PublisherConfig{
+		Client:        client,
+		DefaultMaxlen: int64(*k.maxlen),
+	}, watermill.NewSlogLogger(logger))
+	if err != nil {
+		return nil, err
+	}
+	return &destination{
+		Publisher: publisher,
+		permanent: func(error) bool { return false }, // a stream takes whatever Redis does
+		check:     func(ctx context.Context) error { return client.Ping(ctx).Err() },
+	}, nil
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/relay"
+)
+
+// streams is a Redis that has the streams.
+type streams struct{ *redistest.Instance }
+
+func startStreams(t *testing.T, args ...string) streams {
+	t.Helper()
+	return streams{redistest.Start(t, args...)}
+}
+
+func (s streams) consume(t *testing.T, topic string) *consumer {
+	t.Helper()
+	return consumeStream(t, redis.NewClient(&redis.Options{Addr: s.Addr()}), topic)
+}
+
+func consumeStream(t *testing.T, client redis.UniversalClient, topic string) *consumer {
+	t.Helper()
+	subscriber, err := redisstream.NewSubscriber(redisstream.SubscriberConfig{Client: client, ConsumerGroup: "consumers", OldestId: "0"}, nil)
+	require.NoError(t, err)
+	return consume(t, subscriber, topic)
+}
+
+func inHand(t *testing.T, store *redistest.Instance) int64 {
+	t.Helper()
+	return store.Client(t).ZCard(t.Context(), redisdelay.DefaultKeyPrefix+":{"+topic+"}:unack:"+relay.DefaultConsumerGroup).Val()
+}
+
+func TestAllTopicsGoToTheSameRedisByOtherNames(t *testing.T) {
+	t.Parallel()
+	store := startStreams(t)
+	p := start(t, []string{"REDISDELAY_ALL=true", "REDISDELAY_TO=redisstream", "REDISDELAY_REDIS=" + store.Addr()},
+		"relay", "--map", "orders=stream:orders", "--redisstream-maxlen", "1000", "--log-format", "json")
+	p.await(`"msg":"Relaying"`)
+	orders := publishOrders(t, store.Client(t), "orders", 20, 100*time.Millisecond)
+	refunds := publishOrders(t, store.Client(t), "refunds", 20, 100*time.Millisecond)
+	requireAll(t, orders, store.consume(t, "stream:orders").await(t, 20))
+	requireAll(t, refunds, store.consume(t, "refunds").await(t, 20))
+	p.stop()
+}
+
+func TestProbesTellOfRedisAndTheBroker(t *testing.T) {
+	t.Parallel()
+	store, broker := redistest.Start(t), startStreams(t)
+	p := startRelay(t, start, store, nil, "--to", "redisstream", "--redisstream", broker.Addr(), "--health", "127.0.0.1:0")
+	require.Equal(t, "ok", p.awaitProbe("/healthz", http.StatusOK))
+	require.Equal(t, "ok", p.awaitProbe("/readyz", http.StatusOK))
+	status, _ := p.probe("/")
+	require.Equal(t, http.StatusNotFound, status)
+
+	broker.Kill()
+	require.Contains(t, p.awaitProbe("/readyz", http.StatusServiceUnavailable), broker.Addr())
+	p.awaitProbe("/healthz", http.StatusOK)
+	broker.Restart()
+	p.awaitProbe("/readyz", http.StatusOK)
+	store.Kill()
+	require.Contains(t, p.awaitProbe("/readyz", http.StatusServiceUnavailable), store.Addr())
+	p.awaitProbe("/healthz", http.StatusOK)
+	store.Restart()
+	p.awaitProbe("/readyz", http.StatusOK)
+	p.stop()
+}
+
+func TestThereIsNoEndpointUnlessAskedFor(t *testing.T) {
+	t.Parallel()
+	store := startStreams(t)
+	p := startRelay(t, start, store.Instance, nil, "--to", "redisstream")
+	p.stop()
+	require.NotContains(t, p.said(), "probes")
+
+	used := start(t, nil, "relay", "--redis", store.Addr(), "--from", topic, "--to", "redisstream", "--health", store.Addr())
+	require.Equal(t, exitFailed, used.wait())
+	require.Contains(t, used.said(), "--health: listen tcp "+store.Addr())
+}
+
+// holding starts a relay that has a message in hand, which the broker does not answer for.
+func holding(t *testing.T, args ...string) (p *tool, store *redistest.Instance, broker streams, orders map[string]order) {
+	t.Helper()
+	store, broker = redistest.Start(t), startStreams(t)
+	p = startRelay(t, start, store, nil, append([]string{"--to", "redisstream", "--redisstream", broker.Addr(), "--health", "127.0.0.1:0",
+		"--lease", "1s"}, args...)...)
+	broker.Pause()
+	t.Cleanup(broker.Resume)
+	orders = publishOrders(t, store.Client(t), topic, 1, time.Millisecond)
+	require.Eventually(t, func() bool { return inHand(t, store) == 1 }, patience, time.Millisecond)
+	p.signal()
+	p.await(`msg="Told to end`)
+	require.Equal(t, "it is about to end", p.awaitProbe("/readyz", http.StatusServiceUnavailable))
+	p.awaitProbe("/healthz", http.StatusOK)
+	return p, store, broker, orders
+}
+
+func TestWhatIsInHandGoesOutBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	p, store, broker, orders := holding(t)
+	broker.Resume()
+	require.Zero(t, p.wait())
+	require.Zero(t, inHand(t, store))
+	requireAll(t, orders, broker.consume(t, topic).await(t, 1))
+}
+
+func TestASecondSignalEndsItAtOnce(t *testing.T) {
+	t.Parallel()
+	p, store, broker, orders := holding(t)
+	p.signal()
+	p.wait()
+	require.Equal(t, syscall.SIGTERM, p.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal())
+	require.EqualValues(t, 1, inHand(t, store), "it is another's when the lease is over")
+	broker.Resume()
+	startRelay(t, start, store, nil, "--to", "redisstream", "--redisstream", broker.Addr())
+	for _, a := range broker.consume(t, topic).await(t, 1) { // the paused one may have taken it too
+		require.Contains(t, orders, a.uuid)
+	}
+}
+
+func TestABrokerThatHangsIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	p, store, _, _ := holding(t, "--stop-timeout", "100ms")
+	require.Equal(t, exitFailed, p.wait())
+	require.Contains(t, p.said(), relay.ErrStuck.Error())
+	require.EqualValues(t, 1, store.Client(t).HLen(t.Context(), redisdelay.DefaultKeyPrefix+":{"+topic+"}:messages").Val(), "it is not lost")
+}
+
+func TestRedisWithTLSAndAPassword(t *testing.T) {
+	t.Parallel()
+	certs, port, password := newCertificates(t), freePort(t), "hunter2"
+	store := redistest.Start(t, "--tls-port", port, "--tls-cert-file", certs.serverCert, "--tls-key-file", certs.serverKey,
+		"--tls-ca-cert-file", certs.ca, "--tls-auth-clients", "yes",
+		"--user", "relay", "on", ">"+password, "~*", "&*", "+@all", "--user", "default", "on", "nopass", "+ping")
+	connection := []string{"--redis", "localhost:" + port, "--redis-username", "relay", "--redis-tls",
+		"--redis-tls-ca", certs.ca, "--redis-tls-cert", certs.clientCert, "--redis-tls-key", certs.clientKey}
+	args := func(more ...string) []string {
+		return append(append([]string{"relay", "--from", topic, "--to", "redisstream", "--health", "127.0.0.1:0", "--log-level", "debug"}, connection...), more...)
+	}
+	byFile := []string{"REDISDELAY_REDIS_PASSWORD_FILE=" + file(t, password+"\n")}
+
+	p := start(t, byFile, args("--redis-tls-server-name", certifiedName)...)
+	p.awaitProbe("/readyz", http.StatusOK)
+	client := redis.NewClient(&redis.Options{Addr: store.Addr(), Username: "relay", Password: password})
+	t.Cleanup(func() { _ = client.Close() })
+	orders := publishOrders(t, client, topic, 50, 100*time.Millisecond)
+	requireAll(t, orders, consumeStream(t, redis.NewClient(client.Options()), topic).await(t, 50))
+	p.stop()
+	require.NotContains(t, p.said(), "hunter2")
+
+	// What must not connect does not, and says why.
+	other := start(t, byFile, args()...)
+	require.Contains(t, other.awaitProbe("/readyz", http.StatusServiceUnavailable), "certificate")
+	wrong := start(t, []string{"REDISDELAY_REDIS_PASSWORD=hunter3"}, args("--redis-tls-server-name", certifiedName)...)
+	require.Contains(t, wrong.awaitProbe("/readyz", http.StatusServiceUnavailable), "WRONGPASS")
+	wrong.stop()
+	require.NotContains(t, wrong.said(), "hunter")
+	insecure := start(t, byFile, args("--redis-tls-insecure")...)
+	insecure.awaitProbe("/readyz", http.StatusOK)
+	require.Contains(t, insecure.said(), "level=WARN")
+	require.Contains(t, insecure.said(), "--redis-tls-insecure")
+}
+
+// bodies is how many messages the store has.
+func bodies(t *testing.T, store *redistest.Instance) int64 {
+	t.Helper()
+	return store.Client(t).HLen(t.Context(), redisdelay.DefaultKeyPrefix+":{"+topic+"}:messages").Val()
+}

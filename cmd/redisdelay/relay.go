@@ -1,0 +1,240 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/relay"
+)
+
+// relaySettings are those of the command relay.
+type relaySettings struct {
+	settings *settings
+	redis    *redisSettings
+	health   *healthSettings
+
+	from    *list
+	all     *bool
+	mapping *list
+
+	keyPrefix, group *string
+	marshaler        *choice
+	ordered          *bool
+	concurrency      *int
+	batch            *int
+	batchWait        *time.Duration
+	backoff          *backoff
+	maxDeliveries    *int
+	lease            *time.Duration
+	deadRetention    *time.Duration
+	stopTimeout      *time.Duration
+
+	to    *choice
+	kinds map[string]destinationKind
+}
+
+func declareRelay(s *settings) *relaySettings {
+	r := &relaySettings{settings: s}
+	r.from = s.list("from", "topics to relay, with commas between, or given several times")
+	r.all = s.yes("all", false, "relay all topics under the key prefix, and new ones as they come, instead of --from")
+	r.mapping = s.list("map", "`topic=destination topic`: other names at the destination, with commas between, or given several times")
+	r.to = s.choice("to", "", "`redisstream`, `nats` or `amqp`: where to; required", "redisstream", "nats", "amqp")
+
+	r.redis = declareRedis(s, "redis", "the Redis where messages wait")
+	r.keyPrefix = s.text("key-prefix", redisdelay.DefaultKeyPrefix, "what the keys begin with, the same as the publishers'")
+	r.marshaler = s.choice("marshaler", "binary", "`binary` or `json`: the publishers' Marshaler", "binary", "json")
+	r.group = s.text("group", relay.DefaultConsumerGroup, "consumer group; all processes of one relay have the same")
+	r.ordered = s.yes("ordered", false, "keep each topic in order; for one process")
+	r.concurrency = s.number("concurrency", 0, "calls of the destination at once, for each topic; 0: 4, or 1 with --ordered")
+	r.batch = s.number("batch", 0, "messages of one call at most; 0: 100, or 1 with --ordered")
+	r.batchWait = s.duration("batch-wait", 0, "how long a message waits for others to go with it")
+	r.backoff = &backoff{text: "250ms..1m"}
+	s.declare(r.backoff, "backoff", "how long a message waits that the destination did not take: growing, or always the same, as `5s`")
+	r.maxDeliveries = s.number("max-deliveries", -1, "tries before a message is dead; negative: no limit")
+	r.lease = s.duration("lease", 30*time.Second, "how soon another process has what a crashed one held")
+	r.deadRetention = s.duration("dead-retention", 30*24*time.Hour, "how long dead letters are kept; negative: for ever")
+	r.stopTimeout = s.duration("stop-timeout", 10*time.Second, "how long what is in hand has to go out after a SIGTERM")
+	r.health = declareHealth(s)
+
+	r.kinds = map[string]destinationKind{
+		"redisstream": declareRedisstream(s, r.redis),
+		"nats":        declareNATS(s),
+		"amqp":        declareAMQP(s),
+	}
+	return r
+}
+
+func prepareRelay(s *settings) func(context.Context, *slog.Logger, system) error {
+	r := declareRelay(s)
+	return r.run
+}
+
+// run relays until ctx ends.
+func (r *relaySettings) run(ctx context.Context, logger *slog.Logger, _ system) (err error) {
+	topics, rename, err := r.topics()
+	options, redisErr := r.redis.options()
+	to, openErr := r.open(logger)
+	if err := errors.Join(err, redisErr, openErr, r.misplaced()); err != nil {
+		return errors.Join(err, closed(to))
+	}
+	defer func() { err = errors.Join(err, closed(to)) }()
+	client := redis.NewUniversalClient(options)
+	defer func() { err = errors.Join(err, client.Close()) }()
+
+	due, err := relay.New(relay.Config{
+		Subscriber: redisdelay.SubscriberConfig{
+			Client:        client,
+			KeyPrefix:     *r.keyPrefix,
+			ConsumerGroup: *r.group,
+			Unmarshaler:   r.unmarshaler(),
+			Backoff:       r.backoff.wait,
+			MaxDeliveries: *r.maxDeliveries,
+			LeaseDuration: *r.lease,
+			DeadRetention: *r.deadRetention,
+			CloseTimeout:  *r.stopTimeout,
+		},
+		Topics:           topics,
+		Destination:      to,
+		DestinationTopic: rename,
+		Permanent:        to.permanent,
+		Ordered:          *r.ordered,
+		Concurrency:      *r.concurrency,
+		BatchMessages:    *r.batch,
+		BatchWait:        *r.batchWait,
+	}, watermill.NewSlogLogger(logger))
+	if err != nil {
+		return refuse("%w", err)
+	}
+	looker, err := admin.New(admin.Config{Client: client, KeyPrefix: *r.keyPrefix})
+	if err != nil {
+		return refuse("%w", err)
+	}
+	health, err := r.health.listen(logger, func(ctx context.Context) error {
+		return errors.Join(r.health.ready(ctx, looker, topics), to.check(ctx))
+	})
+	if err != nil {
+		return err
+	}
+	defer health.close()
+	defer context.AfterFunc(ctx, func() {
+		health.stopping()
+		logger.Info("Told to end: what is in hand goes out yet", "stop_timeout", *r.stopTimeout)
+	})()
+
+	for _, setting := range r.settings.all {
+		if strings.HasSuffix(setting.name, "-tls-insecure") && setting.given != byDefault {
+			logger.Warn("Certificates are not checked: whoever is in between can read and change everything", "setting", "--"+setting.name)
+		}
+	}
+	logger.Info("Relaying", "version", version(), "from", strings.Join(topics, ","), "all", topics == nil, "to", r.to.value)
+	if err := due.Run(ctx); err != nil {
+		return err
+	}
+	logger.Info("Ended: nothing is in hand")
+	return nil
+}
+
+// topics are what is relayed, nil if all are, and what they are called at the destination.
+func (r *relaySettings) topics() ([]string, relay.TopicFunc, error) {
+	names := map[string]string{}
+	for _, pair := range *r.mapping {
+		topic, name, ok := strings.Cut(pair, "=")
+		switch {
+		case !ok || topic == "" || name == "":
+			return nil, nil, refuse("--map has %q, which is not topic=destination topic", pair)
+		case names[topic] != "":
+			return nil, nil, refuse("--map has topic %q twice", topic)
+		case !*r.all && !slices.Contains(*r.from, topic):
+			return nil, nil, refuse("--map has topic %q, which --from does not have", topic)
+		}
+		names[topic] = name
+	}
+	rename := func(topic string, _ *message.Message) string { return cmp.Or(names[topic], topic) }
+	switch {
+	case *r.all && len(*r.from) > 0:
+		return nil, nil, refuse("--from and --all exclude one another")
+	case *r.all:
+		return nil, rename, nil
+	case len(*r.from) == 0:
+		return nil, nil, refuse("--from is missing: the topics to relay; or --all")
+	}
+	return *r.from, rename, nil
+}
+
+func (r *relaySettings) open(logger *slog.Logger) (*destination, error) {
+	kind := r.kinds[r.to.value]
+	if kind == nil {
+		return nil, refuse("--to is missing: %s", strings.Join(r.to.of, ", "))
+	}
+	if *r.stopTimeout <= 0 {
+		return nil, refuse("--stop-timeout is %v; it has to be positive", *r.stopTimeout)
+	}
+	return kind.open(max(1, cmp.Or(*r.batch, 100)), logger)
+}
+
+// misplaced tells of flags for another destination. Variables may be there for other commands of the same environment.
+func (r *relaySettings) misplaced() error {
+	var errs []error
+	for _, setting := range r.settings.all {
+		for _, kind := range r.to.of {
+			if kind != r.to.value && setting.given == byFlag && (setting.name == kind || strings.HasPrefix(setting.name, kind+"-")) {
+				errs = append(errs, refuse("--%s is for --to %s", setting.name, kind))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *relaySettings) unmarshaler() redisdelay.Unmarshaler {
+	if r.marshaler.value == "json" {
+		return redisdelay.JSONMarshaler{}
+	}
+	return redisdelay.BinaryMarshaler{}
+}
+
+func closed(to *destination) error {
+	if to == nil {
+		return nil
+	}
+	if err := to.Close(); err != nil {
+		return fmt.Errorf("close the destination: %w", err)
+	}
+	return nil
+}
+
+// backoff is a setting: "5s", or growing, "250ms..1m".
+type backoff struct {
+	text string
+	wait func(delivery int) time.Duration // nil: the relay's own
+}
+
+func (b *backoff) String() string { return b.text }
+
+func (b *backoff) Set(text string) error {
+	first, last, grows := strings.Cut(text, "..")
+	initial, err := time.ParseDuration(first)
+	longest := initial
+	if err == nil && grows {
+		longest, err = time.ParseDuration(last)
+	}
+	if err != nil || initial <= 0 || longest < initial || longest > redisdelay.MaxDelay {
+		return errors.New("it has to be a positive duration, as 5s, or two that grow, as 250ms..1m")
+	}
+	b.text, b.wait = text, func(int) time.Duration { return initial }
+	if grows {
+		b.wait = redisdelay.ExponentialBackoff(initial, longest)
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// reading declares the settings of the command relay, and reads them.
+func reading(t *testing.T, environment []string, args ...string) *relaySettings {
+	t.Helper()
+	s := newSettings(environment)
+	r := declareRelay(s)
+	require.NoError(t, s.read(args))
+	return r
+}
+
+func TestFlagComesBeforeVariableAndThatBeforeDefault(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "relay", *reading(t, nil).group)
+	require.Equal(t, "a", *reading(t, []string{"REDISDELAY_GROUP=a"}).group)
+	require.Equal(t, "b", *reading(t, []string{"REDISDELAY_GROUP=a"}, "--group", "b").group)
+	require.Equal(t, "relay", *reading(t, []string{"REDISDELAY_GROUP="}).group, "an empty variable is none")
+
+	require.Equal(t, list{"a", "b"}, *reading(t, []string{"REDISDELAY_FROM=a, b"}).from)
+	require.Equal(t, list{"c", "d", "e"}, *reading(t, []string{"REDISDELAY_FROM=a,b"}, "--from", "c,d", "--from=e").from)
+	require.True(t, *reading(t, []string{"REDISDELAY_ORDERED=true"}).ordered)
+	require.False(t, *reading(t, []string{"REDISDELAY_ORDERED=true"}, "--ordered=false").ordered)
+	require.Equal(t, "json", reading(t, []string{"REDISDELAY_MARSHALER=json"}).marshaler.value)
+	require.Equal(t, time.Minute, *reading(t, []string{"REDISDELAY_LEASE=1m"}).lease)
+	require.Equal(t, 5*time.Second, reading(t, nil, "--backoff", "5s").backoff.wait(9))
+	grows := reading(t, nil, "--backoff", "1s..4s").backoff.wait
+	require.InDelta(t, time.Second, grows(1), float64(200*time.Millisecond))
+	require.InDelta(t, 4*time.Second, grows(9), float64(800*time.Millisecond))
+	require.Nil(t, reading(t, nil).backoff.wait, "the relay's own")
+}
+
+func TestSecretsComeFromTheEnvironmentOrAFile(t *testing.T) {
+	t.Parallel()
+	inFile := file(t, "from the file\n")
+	byVariable := []string{"REDISDELAY_REDIS_PASSWORD=from the variable"}
+	require.Equal(t, "from the variable", reading(t, byVariable).redis.password.value)
+	require.Equal(t, "from the file", reading(t, nil, "--redis-password-file", inFile).redis.password.value)
+	require.Equal(t, "from the file", reading(t, []string{"REDISDELAY_REDIS_PASSWORD_FILE=" + inFile}).redis.password.value)
+	require.Equal(t, "from the file", reading(t, byVariable, "--redis-password-file", inFile).redis.password.value)
+}
+
+// Nothing secret is taken from the command line, nor repeated by what refuses it.
+func TestSecretsOnTheCommandLineAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, refused := range []struct{ args, wants []string }{
+		{[]string{"--redis-password", "hunter2"}, []string{"REDISDELAY_REDIS_PASSWORD", "--redis-password-file"}},
+		{[]string{"-redis-password=hunter2"}, []string{"REDISDELAY_REDIS_PASSWORD", "--redis-password-file"}},
+		{[]string{"--redis-sentinel-password=hunter2"}, []string{"REDISDELAY_REDIS_SENTINEL_PASSWORD"}},
+		{[]string{"--to", "nats", "--nats-token", "hunter2"}, []string{"REDISDELAY_NATS_TOKEN", "--nats-token-file"}},
+		{[]string{"--redis", "redis://:hunter2@localhost"}, []string{"REDISDELAY_REDIS"}},
+		{[]string{"--redis", "redis://:hunt%er2@localhost"}, []string{"REDISDELAY_REDIS"}},
+		{[]string{"--redis", "hunter2@localhost:6379"}, []string{"REDISDELAY_REDIS"}},
+		{[]string{"--to", "redisstream", "--redisstream", "redis://a:hunter2@localhost"}, []string{"REDISDELAY_REDISSTREAM"}},
+		{[]string{"--to", "nats", "--nats", "nats://localhost,nats://hunter2@localhost"}, []string{"REDISDELAY_NATS"}},
+		{[]string{"--to", "amqp", "--amqp", "amqp://a:hunter2@localhost/"}, []string{"REDISDELAY_AMQP"}},
+	} {
+		status, _, said := says(nil, append([]string{"relay", "--from", "a"}, refused.args...)...)
+		require.Equal(t, exitRefused, status, refused.args)
+		require.NotContains(t, said, "hunt", refused.args)
+		for _, want := range refused.wants {
+			require.Contains(t, said, want, refused.args)
+		}
+	}
+	// Nor is one repeated that is at its place, and cannot be read.
+	for _, environment := range []string{"REDISDELAY_REDIS=redis://:hunt%er2@localhost", "REDISDELAY_REDIS=redis://:hunter2@", "REDISDELAY_REDIS=redis://:hunter2@localhost,,"} {
+		status, _, said := says([]string{environment}, "relay", "--from", "a", "--to", "redisstream")
+		require.Equal(t, exitRefused, status, environment)
+		require.Contains(t, said, "--redis")
+		require.NotContains(t, said, "hunt", environment)
+	}
+}
+
+func TestWhatCannotBeDoneIsRefused(t *testing.T) {
+	t.Parallel()
+	const redis = "--redis=localhost:6379"
+	fine := []string{"--from=a", redis}
+	toStream := slices.Clip(append(slices.Clip(fine), "--to=redisstream"))
+	for _, refused := range []struct {
+		args, environment []string
+		want              string
+	}{
+		{nil, nil, "--from is missing: the topics to relay; or --all"},
+		{nil, nil, "--redis is missing: a host:port"},
+		{nil, nil, "--to is missing: redisstream, nats, amqp"},
+		{[]string{"--from=a", "--to=redisstream"}, nil, "--redis is missing: a host:port"},
+		{[]string{"--to", "kafka"}, nil, "it has to be one of redisstream, nats, amqp"},
+		{[]string{"--colour", "red"}, nil, "flag provided but not defined: -colour"},
+		{append(toStream, "orders"), nil, `"orders" is no setting; they all begin with --`},
+		{nil, []string{"REDISDELAY_LEASE=soon"}, `REDISDELAY_LEASE is "soon"`},
+		{nil, []string{"REDISDELAY_TO=kafka"}, "it has to be one of redisstream"},
+		{[]string{"--backoff", "1m..1s"}, nil, "as 250ms..1m"},
+		{[]string{"--backoff", "0s"}, nil, "as 250ms..1m"},
+		{[]string{"--log-level", "loud"}, nil, "it has to be one of debug, info"},
+		{append(toStream, "--all"), nil, "--from and --all exclude one another"},
+		{append(toStream, "--map", "b=c"), nil, `--map has topic "b", which --from does not have`},
+		{append(toStream, "--map", "a"), nil, `--map has "a", which is not topic=destination topic`},
+		{append(toStream, "--map", "a=b,a=c"), nil, `--map has topic "a" twice`},
+		{append(toStream, "--from", "a"), nil, `Topics[1] is "a" again`},
+		{append(toStream, "--from", ""), nil, "Topics[1] has 0 bytes"},
+		{append(toStream, "--ordered", "--concurrency", "2"), nil, "Concurrency has to be 1 or 0 with Ordered"},
+		{append(toStream, "--batch", "-1"), nil, "BatchMessages"},
+		{append(toStream, "--lease", "1ms"), nil, "LeaseDuration"},
+		{append(toStream, "--stop-timeout", "0s"), nil, "--stop-timeout is 0s"},
+		{append(toStream, "--key-prefix", "a{b"), nil, "KeyPrefix"},
+		{append(toStream, "--amqp", "amqp://localhost"), nil, "--amqp is for --to amqp"},
+		{append(toStream, "--nats-provision"), nil, "--nats-provision is for --to nats"},
+		{append(toStream, "--redisstream-maxlen", "-1"), nil, "--redisstream-maxlen is -1"},
+		{append(slices.Clip(fine), "--to=nats"), nil, "--nats is missing"},
+		{append(slices.Clip(fine), "--to=nats", "--nats", "localhost:4222"), nil, "--nats is not a URL that begins with nats:// or tls://"},
+		{append(slices.Clip(fine), "--to=nats", "--nats", "http://localhost"), nil, "--nats is not a URL that begins with nats://"},
+		{append(slices.Clip(fine), "--to=nats", "--nats=nats://a", "--nats-username=u"), []string{"REDISDELAY_NATS_TOKEN=t"}, "in several ways: user and password, a token"},
+		{append(slices.Clip(fine), "--to=nats", "--nats=nats://a", "--nats-nkey-file", file(t, "no seed")), nil, "has no seed of an NKey"},
+		{append(slices.Clip(fine), "--to=nats", "--nats=nats://a", "--nats-creds-file", "/nowhere"), nil, "/nowhere: no such file"},
+		{append(slices.Clip(fine), "--to=amqp"), nil, "--amqp is missing"},
+		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/?heartbeat=1"), nil, "parameters after a question mark"},
+		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/", "--amqp-exchange", "x"), nil, `--amqp-exchange is "x"`},
+		{[]string{"--redis=localhost"}, nil, `--redis is "localhost", which is not a host:port`},
+		{[]string{"--redis=http://localhost"}, nil, "--redis is not a URL that begins with redis:// or rediss://"},
+		{[]string{"--redis=redis://localhost/x"}, nil, "not the number of a database"},
+		{[]string{"--redis=redis://localhost/2", "--redis-db=3"}, nil, "--redis says that the database is 2, --redis-db that it is 3"},
+		{[]string{"--redis=redis://localhost?pool_size=2"}, nil, "parameters after a question mark"},
+		{[]string{"--redis=redis://a", redis}, nil, "--redis has a URL and more"},
+		{[]string{"--redis=a:1,b:2", "--redis-db=3"}, nil, "--redis-db is 3, and a Cluster has only 0"},
+		{[]string{redis, "--redis-cluster", "--redis-sentinel-master=m"}, nil, "exclude one another"},
+		{[]string{redis, "--redis-sentinel-username=u"}, nil, "without --redis-sentinel-master"},
+		{[]string{redis, "--redis-tls-insecure"}, nil, "--redis-tls-insecure has no effect without --redis-tls"},
+		{[]string{redis, "--redis-tls", "--redis-tls-ca=/nowhere"}, nil, "--redis-tls-ca: open /nowhere"},
+		{[]string{redis, "--redis-tls", "--redis-tls-ca", file(t, "not PEM")}, nil, "has no certificate in the form of PEM"},
+		{[]string{redis, "--redis-tls", "--redis-tls-cert=/nowhere"}, nil, "--redis-tls-cert and --redis-tls-key go together"},
+		{[]string{redis, "--redis-tls", "--redis-tls-cert=/no", "--redis-tls-key=/no"}, nil, "--redis-tls-cert, --redis-tls-key: open /no"},
+		{[]string{redis, "--redis-password-file=/nowhere"}, nil, "--redis-password-file: open /nowhere"},
+		{[]string{redis, "--redis-password-file", file(t, "\n")}, nil, "is empty"},
+	} {
+		status, _, said := says(refused.environment, append([]string{"relay"}, refused.args...)...)
+		require.Equal(t, exitRefused, status, "%v %v", refused.args, said)
+		require.Equal(t, 1, strings.Count(said, refused.want), said)
+		require.Regexp(t, "^redisdelay relay: ", said)
+	}
+}
+
+func TestRedisIsWhatTheSettingsSay(t *testing.T) {
+	t.Parallel()
+	single, err := reading(t, []string{"REDISDELAY_REDIS=rediss://user:pass@redis.test/3"}).redis.options()
+	require.NoError(t, err)
+	require.Equal(t, []string{"redis.test:6379"}, single.Addrs)
+	require.Equal(t, []any{"user", "pass", 3}, []any{single.Username, single.Password, single.DB})
+	require.NotNil(t, single.TLSConfig)
+	require.False(t, single.TLSConfig.InsecureSkipVerify)
+
+	sentinel, err := reading(t, []string{"REDISDELAY_REDIS_SENTINEL_PASSWORD=s", "REDISDELAY_REDIS_PASSWORD=r"},
+		"--redis=a:1,b:2", "--redis-sentinel-master=m", "--redis-sentinel-username=watcher", "--redis-username=relay", "--redis-db=1").redis.options()
+	require.NoError(t, err)
+	require.Equal(t, []string{"a:1", "b:2"}, sentinel.Addrs)
+	require.Equal(t, []any{"m", "watcher", "s", "relay", "r", 1},
+		[]any{sentinel.MasterName, sentinel.SentinelUsername, sentinel.SentinelPassword, sentinel.Username, sentinel.Password, sentinel.DB})
+	require.Nil(t, sentinel.TLSConfig)
+
+	cluster, err := reading(t, nil, "--redis=a:1", "--redis-cluster", "--redis-tls", "--redis-tls-server-name=x", "--redis-tls-insecure").redis.options()
+	require.NoError(t, err)
+	require.True(t, cluster.IsClusterMode)
+	require.Equal(t, "x", cluster.TLSConfig.ServerName)
+	require.True(t, cluster.TLSConfig.InsecureSkipVerify)
+}
+
+func TestUnknownVariablesAreNamed(t *testing.T) {
+	t.Parallel()
+	s := newSettings([]string{"REDISDELAY_FORM=orders", "REDISDELAY_REDIS_PASSWORD=x", "REDISDELAY_FROM=orders", "PATH=/bin"})
+	declareRelay(s)
+	require.Equal(t, []string{"REDISDELAY_FORM"}, s.unknown())
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"help"}, {"--help"}, {"-h"}, {"help", "help"}} {
+		status, out, _ := says(nil, args...)
+		require.Zero(t, status)
+		for _, c := range commands() {
+			require.Contains(t, out, "\n  "+c.name)
+		}
+	}
+	for _, args := range [][]string{{"help", "relay"}, {"relay", "--help"}, {"relay", "-h"}} {
+		status, out, _ := says(nil, args...)
+		require.Zero(t, status)
+		require.Contains(t, out, "--redis-password-file, REDISDELAY_REDIS_PASSWORD_FILE\n")
+		require.Contains(t, out, "or that itself in REDISDELAY_REDIS_PASSWORD\n")
+	}
+	status, out, _ := says(nil, "version")
+	require.Zero(t, status)
+	require.Regexp(t, `^redisdelay \S+, go1\.\S+, \w+/\w+\n$`, out)
+
+	status, _, said := says(nil)
+	require.Equal(t, exitRefused, status)
+	require.Contains(t, said, "redisdelay COMMAND")
+	status, _, said = says(nil, "replay")
+	require.Equal(t, exitRefused, status)
+	require.Equal(t, "redisdelay: there is no command \"replay\"; there are relay, version, help\n", said)
+	status, _, _ = says(nil, "help", "replay")
+	require.Equal(t, exitRefused, status)
+}

@@ -1,0 +1,94 @@
+package relay_test
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/relay"
+)
+
+func TestOrderIsKeptWhereAskedFor(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		var failures atomic.Int32
+		to := newDestination(func(_ string, messages []*message.Message) error {
+			if strings.HasSuffix(messages[0].UUID, "7") && failures.Add(1)%3 != 0 {
+				return errDown
+			}
+			return nil
+		})
+		config := func(c *relay.Config) {
+			ordered(c)
+			c.Topics = []string{topic, "other"}
+			c.Subscriber.Backoff = func(int) time.Duration { return 2 * time.Millisecond }
+		}
+		stop := run(t, newRelay(t, s, to, config))
+		all, names := numbered(100, 0)
+		publish(t, newPublisher(t, s), topic, all...)
+		to.until(t, func() bool { return len(to.taken) >= 30 }, "30 messages")
+		require.NoError(t, stop())
+		run(t, newRelay(t, s, to, config))
+		require.Equal(t, names, uuids(to.await(t, 100)))
+		require.EqualValues(t, 30, failures.Load())
+	})
+}
+
+func TestOrderedTopicWaitsWhileOthersGoOn(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		var up atomic.Bool
+		var failures atomic.Int32
+		to := newDestination(func(topic string, _ []*message.Message) error {
+			if topic == "orders" && !up.Load() {
+				failures.Add(1)
+				return errDown
+			}
+			return nil
+		})
+		config := func(c *relay.Config) {
+			ordered(c)
+			c.Topics = []string{"orders", "other"}
+			c.Subscriber.Backoff = func(int) time.Duration { return never }
+		}
+		stop := run(t, newRelay(t, s, to, config))
+		p := newPublisher(t, s)
+		publish(t, p, "orders", newMessage("1", 0), newMessage("2", 0))
+		to.awaitTries(t, 1)
+		publish(t, p, "other", newMessage("a", 0), newMessage("b", 0))
+		require.Equal(t, []string{"a", "b"}, uuids(to.await(t, 2)))
+
+		// Stopped while it waits, it gives the message back to its place at once.
+		require.NoError(t, stop())
+		eventually(t, func() bool { return countsOf(t, s, "orders") == counts{Bodies: 2, Ready: 2} }, "it is back")
+		require.LessOrEqual(t, failures.Load(), int32(2), "handed out once more at most, before the subscription ended too")
+		up.Store(true)
+		run(t, newRelay(t, s, to, config))
+		require.Equal(t, []string{"1", "2"}, uuids(to.await(t, 4)[2:]))
+	})
+}
+
+// A message's own backoff does not let others pass it.
+func TestOrderIsKeptWhateverBackoffAMessageHas(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		var tries atomic.Int32
+		to := newDestination(func(_ string, messages []*message.Message) error {
+			if messages[0].UUID == "1" && tries.Add(1) < 3 {
+				return errDown
+			}
+			return nil
+		})
+		all, names := numbered(4, 0)
+		redisdelay.SetBackoff(all[1], 100*time.Millisecond, 100*time.Millisecond)
+		publish(t, newPublisher(t, s), topic, all...)
+		run(t, newRelay(t, s, to, ordered))
+		got := to.await(t, 4)
+		require.Equal(t, names, uuids(got))
+	})
+}
