@@ -34,6 +34,11 @@ var (
 	// ErrTopicFull is wrapped by Publish if more messages would wait than PublisherConfig.MaxWaiting.
 	ErrTopicFull = queue.ErrTopicFull
 
+	// ErrNotReplicated is wrapped by Publish if fewer than PublisherConfig.WaitReplicas replicas are known to have
+	// the messages after WaitTimeout. The primary has taken them, and most often they are delivered; a failover
+	// may lose them. To publish them again may double them, unless they have a delay ID, and it is still taken.
+	ErrNotReplicated = queue.ErrNotReplicated
+
 	// ErrLayout is wrapped where the topic was written to Redis in another, incompatible form.
 	ErrLayout = queue.ErrLayout
 

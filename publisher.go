@@ -41,6 +41,18 @@ type PublisherConfig struct {
 	// nor do dead letters. A call that would exceed it fails with ErrTopicFull. Default 0: no limit.
 	MaxWaiting int
 
+	// WaitReplicas is how many replicas have to have the messages, in memory at least, before Publish returns nil:
+	// Redis's WAIT. If they do not within WaitTimeout, it fails with ErrNotReplicated. On a cluster these are replicas
+	// of the node that has the topic. A failover then loses nothing that was published, if it can only lead to a
+	// replica that was waited for: to be sure, wait for all. Default 0: Publish does not wait, and replicas are some
+	// milliseconds behind. Waiting costs a round trip and the replicas' way for each call to Redis, which many calls
+	// of Publish share.
+	WaitReplicas int
+
+	// WaitTimeout is how long Publish waits for WaitReplicas, and longer only if the server does not answer.
+	// Other calls for the topic wait meanwhile. Default 1s.
+	WaitTimeout time.Duration
+
 	// CloseTimeout is how long Close waits for calls of Publish under way. Default 10s.
 	CloseTimeout time.Duration
 }
@@ -53,6 +65,7 @@ func (c *PublisherConfig) setDefaults() {
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 8<<20)
 	c.MaxPublishMessages = cmp.Or(c.MaxPublishMessages, 10_000)
 	c.MaxPublishBytes = cmp.Or(c.MaxPublishBytes, 32<<20)
+	c.WaitTimeout = min(cmp.Or(c.WaitTimeout, time.Second), MaxDelay)
 	c.CloseTimeout = min(cmp.Or(c.CloseTimeout, 10*time.Second), MaxDelay)
 }
 
@@ -65,6 +78,8 @@ func (c PublisherConfig) Validate() error {
 		invalid("MaxPublishMessages", notNegative(c.MaxPublishMessages)),
 		invalid("MaxPublishBytes", notNegative(c.MaxPublishBytes)),
 		invalid("MaxWaiting", notNegative(c.MaxWaiting)),
+		invalid("WaitReplicas", notNegative(c.WaitReplicas)),
+		invalid("WaitTimeout", notNegative(c.WaitTimeout)),
 		invalid("CloseTimeout", notNegative(c.CloseTimeout)),
 	)
 }
@@ -127,7 +142,8 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 // space its deliveries (MaxDeliveriesKey, BackoffKey).
 //
 // Errors wrap ErrClosed, ErrInvalidTopic, ErrInvalidDelay, ErrInvalidMetadata, ErrNilMessage,
-// ErrMessageTooLarge, ErrPublishTooLarge, ErrExists or ErrTopicFull, or come from the Marshaler, the context, or Redis.
+// ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrTopicFull or ErrNotReplicated, or come from the Marshaler, the
+// context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := checkTopic(topic); err != nil {
 		return err

@@ -15,6 +15,8 @@ var (
 	ErrExists = errors.New("delay id is taken")
 	// ErrTopicFull means that as many messages wait as may.
 	ErrTopicFull = errors.New("topic is full")
+	// ErrNotReplicated means that too few replicas are known to have what was published.
+	ErrNotReplicated = errors.New("not replicated")
 	// ErrInvalid means that an argument cannot be used.
 	ErrInvalid = errors.New("invalid argument")
 	// errStale means that the set of groups has changed since it was read.

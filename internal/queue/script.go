@@ -108,10 +108,19 @@ func Do(ctx context.Context, client redis.UniversalClient, calls ...*Call) error
 	}
 	for _, c := range calls {
 		if err := c.Err(); err != nil {
+			findNodes(ctx, client, err)
 			return err
 		}
 	}
 	return nil
+}
+
+// findNodes has a cluster's client ask who has which slots if a node did not answer. By itself it would ask nodes
+// that are gone for another ten seconds.
+func findNodes(ctx context.Context, client redis.UniversalClient, err error) {
+	if cluster, ok := client.(*redis.ClusterClient); ok && Unreachable(err) {
+		cluster.ReloadState(ctx)
+	}
 }
 
 // lacking returns the calls whose script the server does not have.

@@ -87,14 +87,14 @@ func TestPortTakenByAnotherServerIsAvoided(t *testing.T) {
 	t.Parallel()
 	other := Start(t)
 	taken := []int{other.port, other.port}
-	in := start(t, func() int {
+	in := (&Instance{t: t}).start(func() int {
 		if len(taken) == 0 {
 			return freePort()
 		}
 		port := taken[0]
 		taken = taken[1:]
 		return port
-	}, false, nil)
+	})
 	require.NotEqual(t, other.Addr(), in.Addr())
 	require.NotEqual(t, other.pid(t), in.pid(t))
 }
