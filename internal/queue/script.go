@@ -16,6 +16,7 @@ var luaFiles embed.FS
 
 // script is one transition of the pipeline, as a Lua file.
 type script struct {
+	name   string
 	source string
 	sha    string
 }
@@ -23,13 +24,22 @@ type script struct {
 // allScripts are the scripts that load has returned.
 var allScripts []script
 
+// Scripts returns the sources of all scripts by their names, for who sees calls pass by and has to know them.
+func Scripts() map[string]string {
+	sources := make(map[string]string, len(allScripts))
+	for _, s := range allScripts {
+		sources[s.name] = s.source
+	}
+	return sources
+}
+
 func load(name string) script {
 	source, err := luaFiles.ReadFile("lua/" + name + ".lua")
 	if err != nil {
 		panic(err) // the file is part of the build
 	}
 	sum := sha1.Sum(source)
-	s := script{source: string(source), sha: hex.EncodeToString(sum[:])}
+	s := script{name: name, source: string(source), sha: hex.EncodeToString(sum[:])}
 	allScripts = append(allScripts, s)
 	return s
 }
