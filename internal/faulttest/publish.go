@@ -22,7 +22,7 @@ func (p *process) publish() error {
 	others := goleak.IgnoreCurrent()
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
 		Client: p.client, KeyPrefix: p.Prefix, MaxMessageBytes: max(8<<20, p.Payload+1<<20),
-		CloseTimeout: ms(orElse(p.CloseTimeoutMS, 5000)),
+		CloseTimeout: ms(orElse(p.CloseTimeoutMS, 5000)), WaitReplicas: p.WaitReplicas,
 	}, p.logger())
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func outcomeOf(err error) Kind {
 	switch {
 	case err == nil:
 		return Published
-	case errors.Is(err, redisdelay.ErrClosed):
+	case errors.Is(err, redisdelay.ErrClosed), errors.Is(err, redisdelay.ErrNotReplicated):
 		return Unknown
 	case !queue.Unreachable(err), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		// A caller's context ends its wait only while the call is not on its way.

@@ -50,6 +50,7 @@ type Worker struct {
 	Do             []string `json:"do,omitempty"`               // see Do; default: "ack"
 	Payload        int      `json:"payload,omitempty"`          // bytes; default 32
 	CancelEvery    int      `json:"cancel_every,omitempty"`     // every so many messages one is due in an hour, and cancelled
+	WaitReplicas   int      `json:"wait_replicas,omitempty"`    // PublisherConfig.WaitReplicas
 	CancelCallerMS int      `json:"cancel_caller_ms,omitempty"` // the context of a call ends after up to so long
 
 	// Of a consumer.
@@ -179,11 +180,15 @@ func (p *process) close(others goleak.Option, close func() error) {
 	if err != nil {
 		e.Err = "close: " + err.Error()
 	}
-	if leak := goleak.Find(others); leak != nil {
-		e.Err += " goroutines: " + leak.Error()
-	}
 	if ping := p.client.Ping(context.Background()).Err(); ping == redis.ErrClosed {
 		e.Err += " the caller's client is closed"
+	}
+	if p.Place.MasterName != "" { // such clients have goroutines of their own, which come and go with Sentinels
+		_ = p.client.Close()
+		_ = p.direct.Close()
+	}
+	if leak := goleak.Find(others); leak != nil {
+		e.Err += " goroutines: " + leak.Error()
 	}
 	p.journal.Write(e)
 	_ = p.client.Close()
