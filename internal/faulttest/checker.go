@@ -149,6 +149,9 @@ func (c *checker) start(e Event) {
 	if m != nil && m.Sum != e.Sum {
 		c.report(Contents, "%s was published as %s and delivered as %s", e.UUID, m.Sum, e.Sum)
 	}
+	if e.Redis != 0 {
+		c.figures.Handed = max(c.figures.Handed, micros(e.Redis-e.Due*1000))
+	}
 	if e.Redis != 0 && e.Redis < e.Due*1000 {
 		c.report(NotEarly, "%s was handled %v before it was due: %s", e.UUID, micros(e.Due*1000-e.Redis), e)
 	}
