@@ -58,7 +58,7 @@ type Event struct {
 	Group   string `json:"group,omitempty"`
 	UUID    string `json:"uuid,omitempty"`
 	ID      string `json:"id,omitempty"`
-	Token   string `json:"token,omitempty"` // of the lease
+	Token   string `json:"token,omitempty"` // of the lease; of an Ask, what the tokens of its leases begin with
 	Sum     string `json:"sum,omitempty"`   // of the contents
 	Delay   int64  `json:"delay,omitempty"` // ms
 	Due     int64  `json:"due,omitempty"`   // ms, by the server's clock

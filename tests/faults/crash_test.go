@@ -89,19 +89,45 @@ func TestWorkersKilledInTheirHandlersLoseNothing(t *testing.T) {
 	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
 }
 
-func TestMessageOfAKilledWorkerComesBackWithinASecondOfItsLease(t *testing.T) {
+func TestMessageOfAKilledWorkerComesBack(t *testing.T) {
 	t.Parallel()
-	faulttest.Case(t, "what a killed consumer had in hand comes to another within the lease and a second")
-	w := faulttest.NewWorld(t, faulttest.At(redistest.Start(t).Addr()))
-	victim := w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "victim", LeaseMS: 600})[0]
+	for name, c := range map[string]struct {
+		scheduler bool
+		within    time.Duration
+	}{
+		"its scheduler lives":     {true, 200 * time.Millisecond},
+		"its scheduler dies, too": {false, 1300 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			faulttest.Case(t, "what a killed consumer had in hand comes to an idle one as its lease ends; a second later if the topic's scheduler was killed with it")
+			w := faulttest.NewWorld(t, faulttest.At(redistest.Start(t).Addr()), func(w *faulttest.World) { w.Groups = []string{"g", "h"} })
+			handlers := 1
+			if c.scheduler { // who subscribes first does the due-time work of the topic, for all groups
+				w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "scheduler", Group: "h"})
+				w.AwaitEvents(faulttest.Answer, 1)
+				handlers = 2
+			}
+			victim := w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "victim", LeaseMS: 600})[0]
+			publishOne(t, w, handlers)
+			w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "idle"})
+			victim.Kill()
+			if !c.scheduler {
+				w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "other", Group: "h"})
+			}
+			figures := w.Verify(faulttest.Rules{Return: c.within})
+			require.Equal(t, 1, figures.Redeliveries)
+		})
+	}
+}
+
+// publishOne publishes a message, and returns when as many handlers work on it, for half a second.
+func publishOne(t *testing.T, w *faulttest.World, handlers int) {
+	t.Helper()
 	w.Await(w.Start(faulttest.Worker{
-		Role: faulttest.Publisher, Name: "publisher", Messages: 1, Do: []string{faulttest.Work(300 * time.Millisecond)},
+		Role: faulttest.Publisher, Name: "publisher", Messages: 1, Do: []string{faulttest.Work(time.Second / 2)},
 	})...)
-	w.Handled(1)
-	w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "idle"})
-	victim.Kill()
-	figures := w.Verify(faulttest.Rules{Return: time.Second})
-	require.Equal(t, 1, figures.Redeliveries)
+	w.Handled(handlers)
 }
 
 func TestFrozenWorkerChangesNothingAfterItsLease(t *testing.T) {

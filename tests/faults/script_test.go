@@ -47,66 +47,67 @@ func TestScriptsFlushedAllTheTime(t *testing.T) {
 	faulttest.Report(t, fmt.Sprintf("%d flushes", n))
 }
 
-// Every script that workers call, with which replies get lost in TestRepliesSwallowed.
+// scriptsOfWorkers are the scripts that workers call.
 var scriptsOfWorkers = []string{"open", "register", "publish", "claim", "ack", "nack", "release", "extend", "promote", "expire", "resign", "cancel"}
 
 func TestRepliesSwallowed(t *testing.T) {
 	t.Parallel()
 	for _, script := range scriptsOfWorkers {
-		for name, swallow := range map[string]int{"once": 1, "until the client gives up": 6} {
+		for name, n := range map[string]int{"once": 1, "until the client gives up": clientTries} {
 			t.Run(script+" "+name, func(t *testing.T) {
 				t.Parallel()
 				faulttest.Case(t, "the server does what was asked and the reply is lost: nothing is doubled, lost, or counted twice")
-				repliesSwallowed(t, script, swallow)
+				repliesSwallowed(t, script, n)
 			})
 		}
 	}
 }
 
+// clientTries is how often go-redis sends a call, if there is no reply.
+const clientTries = 4
+
 // repliesSwallowed has a script's replies get lost several times under load: n in a row each time.
 func repliesSwallowed(t *testing.T, script string, n int) {
 	server := redistest.Start(t)
 	p := faulttest.NewProxy(t, server.Addr())
-	rounds, swallowed := faulttest.Pick(2, 20), 0
 	chooses := faulttest.Script(script)
-	once := script == "open" || script == "register" || script == "resign" || script == "release"
-	if once { // only called as workers begin or end
-		p.Swallow(n, chooses)
+	start := func() *load {
+		return newLoad(t, server, p.Place(), func(w *faulttest.Worker) {
+			w.LeaseMS = 400
+			if script == "extend" || script == "release" || script == "expire" {
+				w.WorkMS = 300 // longer than a lease goes unextended, and than a claimed message waits
+			}
+		})
 	}
-	l := newLoad(t, server, p.Place(), func(w *faulttest.Worker) {
-		w.LeaseMS = 300
-		if script == "extend" || script == "expire" {
-			w.WorkMS = 150
-		}
-	})
-	for range rounds {
+	if script == "open" || script == "register" || script == "resign" { // of workers that begin or end
+		p.Swallow(n, chooses)
+		l := start()
 		l.progress(t, 20)
+		l.w.Verify(loadRules)
+		require.Equal(t, n, p.Swallowed())
+		faulttest.Report(t, fmt.Sprintf("%d replies lost", n))
+		return
+	}
+	l, rounds := start(), faulttest.Pick(1, 20)
+	for round := range rounds {
+		l.progress(t, 20)
+		p.Swallow(n, chooses)
 		if script == "expire" {
 			l.consumers[0].Kill()
 			successor := l.consumers[0].Worker
-			successor.Name += "x"
-			p.Swallow(n, chooses)
+			successor.Name = fmt.Sprintf("%s.%d", successor.Name, round)
 			l.consumers[0] = l.w.Start(successor)[0]
-		} else if !once {
-			p.Swallow(n, chooses)
 		}
-		if !once {
-			require.Eventually(t, func() bool { return p.Swallowed() == n }, time.Minute, time.Millisecond)
-			swallowed += n
-		}
+		require.Eventually(t, func() bool { return p.Swallowed() == n }, time.Minute, time.Millisecond)
 	}
-	rules := loadRules
-	l.w.Verify(rules)
-	if once {
-		swallowed = p.Swallowed()
-	}
-	faulttest.Report(t, fmt.Sprintf("%d replies lost", swallowed))
+	l.w.Verify(loadRules)
+	faulttest.Report(t, fmt.Sprintf("%d replies lost", rounds*n))
 }
 
 func TestClaimedBatchWhoseReplyIsLostComesInUnderASecond(t *testing.T) {
 	t.Parallel()
 	faulttest.Case(t, "a claim whose reply is lost strands nothing: its batch is handed over within a second, not after the lease of 30 s, and no delivery is counted")
-	for name, n := range map[string]int{"once": 1, "until the client gives up": 4} {
+	for name, n := range map[string]int{"once": 1, "until the client gives up": clientTries} {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
 			p := faulttest.NewProxy(t, server.Addr())
