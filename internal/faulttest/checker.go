@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -15,6 +16,7 @@ func Check(history []Event, rules Rules) ([]Violation, Figures) {
 		rules:    rules,
 		messages: map[string]*published{},
 		courses:  map[place]*course{},
+		asked:    map[string]int64{},
 		lostAsks: map[string][]int64{},
 	}
 	history = slices.Clone(history)
@@ -39,6 +41,7 @@ type checker struct {
 	rules    Rules
 	messages map[string]*published // by UUID
 	courses  map[place]*course
+	asked    map[string]int64   // when a claim was sent first, by what the tokens of its leases begin with
 	lostAsks map[string][]int64 // by group: when claims were sent whose answer nobody has
 	found    []Violation
 	figures  Figures
@@ -71,10 +74,11 @@ type course struct {
 
 // lease is one claim of a message.
 type lease struct {
-	Event                    // Claimed
-	until  int64             // µs by the server's clock: not before this it ends by itself
-	settle *Event            // the first settlement that was sent under it
-	sure   map[string]*Event // settlements that Redis has confirmed for sure, by script
+	Event                      // Claimed
+	extended int64             // the server's time before its last extension was sent
+	until    int64             // µs by the server's clock: not before this it ends by itself
+	settle   *Event            // the first settlement that was sent under it
+	sure     map[string]*Event // settlements that Redis has confirmed for sure, by script
 }
 
 func (c *checker) report(p Property, format string, args ...any) {
@@ -104,8 +108,12 @@ func (c *checker) take(e Event) {
 	case Cancelled:
 		c.messages[e.UUID].cancelled = e.At
 		c.figures.Cancelled++
+	case Ask:
+		if _, again := c.asked[e.Token]; !again {
+			c.asked[e.Token] = e.At
+		}
 	case Claimed:
-		c.course(e).claimed(e)
+		c.course(e).claimed(e, c.asked[claimOf(e.Token)])
 	case Start:
 		c.start(e)
 	case End:
@@ -148,6 +156,9 @@ func (c *checker) start(e Event) {
 	m := c.messages[e.UUID]
 	if m != nil && m.Sum != e.Sum {
 		c.report(Contents, "%s was published as %s and delivered as %s", e.UUID, m.Sum, e.Sum)
+	}
+	if e.Redis != 0 {
+		c.figures.Handed = max(c.figures.Handed, micros(e.Redis-e.Due*1000))
 	}
 	if e.Redis != 0 && e.Redis < e.Due*1000 {
 		c.report(NotEarly, "%s was handled %v before it was due: %s", e.UUID, micros(e.Due*1000-e.Redis), e)
@@ -222,10 +233,19 @@ func (c *checker) findLostAsks(history []Event) {
 
 func serverSaid(err string) bool { return len(err) > 8 && err[:8] == "server: " }
 
-func (k *course) claimed(e Event) {
-	if k.lease(e.Token) == nil { // else the claim was repeated
-		k.leases = append(k.leases, &lease{Event: e, until: e.Redis + e.Lease*1000, sure: map[string]*Event{}})
+// claimOf is what the tokens of all leases of a claim begin with.
+func claimOf(token string) string { return token[:max(0, strings.LastIndexByte(token, ':'))] }
+
+// claimed takes in a lease. A claim whose reply was lost is sent again, and the answer tells the time of its last
+// run, while the lease began with the first: at the earliest when the claim was sent first.
+func (k *course) claimed(e Event, asked int64) {
+	if k.lease(e.Token) != nil {
+		return
 	}
+	e.Sent = asked
+	began := e.Redis - (e.At-asked)/1000
+	began -= began % 1000 // the server looks at whole milliseconds
+	k.leases = append(k.leases, &lease{Event: e, until: began + e.Lease*1000, sure: map[string]*Event{}})
 }
 
 func (k *course) lease(token string) *lease {
@@ -261,10 +281,10 @@ func (k *course) told(e Event) {
 			k.acked = e.At
 		}
 	case Extend:
-		l.Sent = e.Redis // until it is answered
+		l.extended = e.Redis
 	case Extended:
-		if l.Sent != 0 {
-			l.until = max(l.until, l.Sent+e.Lease*1000)
+		if l.extended != 0 {
+			l.until = max(l.until, l.extended-l.extended%1000+e.Lease*1000)
 		}
 	}
 }

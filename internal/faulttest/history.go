@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,7 +58,7 @@ type Event struct {
 	Group   string `json:"group,omitempty"`
 	UUID    string `json:"uuid,omitempty"`
 	ID      string `json:"id,omitempty"`
-	Token   string `json:"token,omitempty"` // of the lease
+	Token   string `json:"token,omitempty"` // of the lease; of an Ask, what the tokens of its leases begin with
 	Sum     string `json:"sum,omitempty"`   // of the contents
 	Delay   int64  `json:"delay,omitempty"` // ms
 	Due     int64  `json:"due,omitempty"`   // ms, by the server's clock
@@ -150,4 +151,54 @@ func readJournal(name string) ([]Event, error) {
 		events = append(events, e)
 	}
 	return events, lines.Err()
+}
+
+// counter counts events while they are written, without reading any twice.
+type counter struct {
+	dir string
+
+	mu    sync.Mutex
+	read  map[string]int64 // bytes of each journal
+	kinds map[Kind]int
+}
+
+func (c *counter) count(kind Kind) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.read == nil {
+		c.read, c.kinds = map[string]int64{}, map[Kind]int{}
+	}
+	files, err := filepath.Glob(filepath.Join(c.dir, "*.jsonl"))
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range files {
+		if err := c.readOn(name); err != nil {
+			return 0, err
+		}
+	}
+	return c.kinds[kind], nil
+}
+
+func (c *counter) readOn(name string) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.Seek(c.read[name], io.SeekStart); err != nil {
+		return err
+	}
+	data, err := io.ReadAll(file)
+	if err != nil {
+		return err
+	}
+	whole := data[:bytes.LastIndexByte(data, '\n')+1]
+	c.read[name] += int64(len(whole))
+	for line := range bytes.Lines(whole) {
+		rest, _ := bytes.CutPrefix(line, []byte(`{"kind":"`))
+		kind, _, _ := bytes.Cut(rest, []byte(`"`))
+		c.kinds[Kind(kind)]++
+	}
+	return nil
 }

@@ -58,12 +58,13 @@ func (v Violation) String() string { return fmt.Sprintf("property %v: %s", v.Pro
 
 // Figures are what a history amounts to.
 type Figures struct {
-	Published, Refused, Unknown, Cancelled int // messages, by what Publish and Cancel returned
-	Deliveries, Redeliveries               int // handlers begun, and those among them that were not a message's first in its group
-	Acked, Dead                            int // messages times groups
-	Lost                                   int // acknowledged messages that a server which forgets has lost, times groups
-	Latest                                 time.Duration
-	Looks                                  int // of the sampler
+	Published, Refused, Unknown, Cancelled int           // messages, by what Publish and Cancel returned
+	Deliveries, Redeliveries               int           // handlers begun, and those among them that were not a message's first in its group
+	Acked, Dead                            int           // messages times groups
+	Lost                                   int           // acknowledged messages that a server which forgets has lost, times groups
+	Latest                                 time.Duration // from when a message was due to its claim, at most
+	Handed                                 time.Duration // the same to its handler's beginning
+	Looks                                  int           // of the sampler
 }
 
 func (f Figures) String() string {

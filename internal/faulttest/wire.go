@@ -123,7 +123,7 @@ func (w *wire) before(c *scriptCall) {
 	topic, group := c.about()
 	base := Event{Call: c.number, Topic: topic, Group: group, Script: c.script}
 	if c.script == "claim" {
-		base.Kind = Ask
+		base.Kind, base.Token = Ask, c.args[1]+":"+c.args[2]
 		w.journal.Write(base)
 		return
 	}

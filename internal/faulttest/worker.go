@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // Role is what a worker does.
@@ -220,6 +221,9 @@ func (p *process) consume() error {
 	var handlers, topics sync.WaitGroup
 	for _, topic := range p.Topics {
 		messages, err := subscriber.Subscribe(context.Background(), topic)
+		for ; queue.Unreachable(err); messages, err = subscriber.Subscribe(context.Background(), topic) {
+			time.Sleep(20 * time.Millisecond) // as a program would
+		}
 		if err != nil {
 			return err
 		}

@@ -42,12 +42,12 @@ type World struct {
 	direct  Place
 	dir     string
 	journal *Journal // the test's own
-	began   time.Time
 
 	mu      sync.Mutex
 	workers []*Running
 
 	sampler *sampler
+	counter counter
 }
 
 // NewWorld makes a world on the Redis at a place, with a topic "t" and a group "g", unless change says
@@ -60,7 +60,7 @@ func NewWorld(t testing.TB, direct Place, change ...func(*World)) *World {
 	t.Cleanup(func() { _ = journal.Close() })
 	w := &World{
 		Client: direct.Client(impatient), Prefix: redisdelay.DefaultKeyPrefix, Topics: []string{"t"}, Groups: []string{"g"},
-		t: t, direct: direct, dir: dir, journal: journal, began: time.Now(),
+		t: t, direct: direct, dir: dir, journal: journal, counter: counter{dir: dir},
 	}
 	for _, c := range change {
 		c(w)
@@ -199,13 +199,10 @@ func (w *World) AwaitEvents(kind Kind, n int) {
 }
 
 // Count counts the events of a kind so far.
-func (w *World) Count(kind Kind) (n int) {
+func (w *World) Count(kind Kind) int {
 	w.t.Helper()
-	for _, e := range w.History() {
-		if e.Kind == kind {
-			n++
-		}
-	}
+	n, err := w.counter.count(kind)
+	require.NoError(w.t, err)
 	return n
 }
 

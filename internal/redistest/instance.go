@@ -115,6 +115,22 @@ func (in *Instance) Kill() {
 	in.down()
 }
 
+// Shutdown ends the server as an operator does: it saves its data first. It stays down until Restart.
+func (in *Instance) Shutdown() {
+	in.t.Helper()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	p := in.proc
+	if p == nil {
+		in.t.Fatal("redistest: SHUTDOWN for a server that is down")
+	}
+	in.proc = nil
+	if _, err := send(in.path("sock"), "SHUTDOWN SAVE"); err != nil {
+		_ = p.cmd.Process.Kill()
+	}
+	<-p.exited
+}
+
 // Restart starts the server again with the same address, arguments and data
 // directory, killing it first if it runs, and returns when it answers PING.
 func (in *Instance) Restart() {
@@ -255,18 +271,29 @@ func (in *Instance) awaitPong(p *process) error {
 
 // ping returns the first line of the server's answer, or why there is none.
 func ping(socket string) string {
+	answer, err := send(socket, "PING")
+	if err != nil {
+		return err.Error()
+	}
+	return answer
+}
+
+// send returns the first line of what a server answers; nothing if it ends the connection instead.
+func send(socket, command string) (string, error) {
 	conn, err := net.DialTimeout("unix", socket, time.Second)
 	if err != nil {
-		return err.Error()
+		return "", err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Second))
-	_, _ = io.WriteString(conn, "PING\r\n")
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	if err != nil {
-		return err.Error()
+	_ = conn.SetDeadline(time.Now().Add(startTimeout))
+	if _, err := io.WriteString(conn, command+"\r\n"); err != nil {
+		return "", err
 	}
-	return strings.TrimSpace(line)
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil && err != io.EOF {
+		return "", err
+	}
+	return strings.TrimSpace(line), nil
 }
 
 func (in *Instance) path(name string) string { return filepath.Join(in.dir, name) }
