@@ -184,7 +184,7 @@ func (p *process) close(others goleak.Option, close func() error) {
 	if ping := p.client.Ping(context.Background()).Err(); ping == redis.ErrClosed {
 		e.Err += " the caller's client is closed"
 	}
-	if p.Place.MasterName != "" { // such clients have goroutines of their own, which come and go with Sentinels
+	if p.Place.MasterName != "" || p.Place.Cluster { // their clients have goroutines, which come and go with nodes
 		_ = p.client.Close()
 		_ = p.direct.Close()
 	}

@@ -102,7 +102,7 @@ func (c *Cluster) ID(in *Instance) string {
 	return fmt.Sprint(c.do(in, "CLUSTER", "MYID"))
 }
 
-// Owner is the primary that has the slot of a key, and its replica, if it has one.
+// Owner is the primary that has the slot of a key by its own account, and its replica, if it has one.
 func (c *Cluster) Owner(key string) (primary, replica *Instance) {
 	c.t.Helper()
 	for _, asked := range c.Nodes() {
@@ -111,12 +111,13 @@ func (c *Cluster) Owner(key string) (primary, replica *Instance) {
 		owners := client.ClusterSlots(context.Background()).Val() // none if the node is down
 		_ = client.Close()
 		for _, owner := range owners {
-			if owner.Start <= slot && slot <= owner.End {
-				for _, node := range owner.Nodes[1:] {
-					replica = c.at(node.Addr)
-				}
-				return c.at(owner.Nodes[0].Addr), replica
+			if owner.Nodes[0].Addr != asked.Addr() || slot < owner.Start || owner.End < slot {
+				continue
 			}
+			for _, node := range owner.Nodes[1:] {
+				replica = c.at(node.Addr)
+			}
+			return asked, replica
 		}
 	}
 	c.t.Fatalf("redistest: nobody has the slot of %q", key)

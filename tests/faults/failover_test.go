@@ -25,7 +25,7 @@ func TestSentinelFailover(t *testing.T) {
 			w := faulttest.NewWorld(t, faulttest.Place{Addrs: sentinels, MasterName: redistest.PrimaryName})
 			f := underLoad(t, w, replicas)
 
-			f.behind(others...)
+			f.behind(primary, others...)
 			f.fail(func() {
 				primary.Kill()
 				for _, replica := range others {
@@ -51,7 +51,7 @@ func TestClusterFailover(t *testing.T) {
 			f := underLoad(t, w, replicas)
 
 			owner, replica := cluster.Owner("{t}")
-			f.behind(replica)
+			f.behind(owner, replica)
 			f.fail(func() {
 				owner.Kill()
 				replica.Resume()
@@ -74,6 +74,7 @@ func TestClusterFailoverByHand(t *testing.T) {
 		f.fail(func() {
 			require.NoError(t, replica.Client(t).ClusterFailover(t.Context()).Err())
 			replica.AwaitInfo("role:master")
+			owner.AwaitInfo("role:slave")
 			owner.AwaitInfo("master_link_status:up")
 		})
 	}
@@ -109,7 +110,7 @@ func underLoad(t *testing.T, w *faulttest.World, replicas int) *failover {
 	}
 	for i := range 2 {
 		w.Start(faulttest.Worker{
-			Role: faulttest.Publisher, Name: fmt.Sprintf("publisher-%d", i), Callers: 4, PauseMS: 10, WaitReplicas: replicas,
+			Role: faulttest.Publisher, Name: fmt.Sprintf("publisher-%d", i), Callers: 4, PauseMS: 50, WaitReplicas: replicas,
 			DelaysMS: []int{0, 0, 20, 700},
 			Do:       []string{faulttest.Ack, faulttest.Ack, faulttest.Ack, faulttest.Nack(1, 50*time.Millisecond)},
 		})
@@ -118,14 +119,15 @@ func underLoad(t *testing.T, w *faulttest.World, replicas int) *failover {
 	return &failover{t, w}
 }
 
-// behind freezes replicas for long enough that publishers publish what the replicas do not get.
-func (f *failover) behind(replicas ...*redistest.Instance) {
+// behind freezes replicas and cuts them off from their primary, until publishers have begun to publish what the
+// replicas do not get.
+func (f *failover) behind(primary *redistest.Instance, replicas ...*redistest.Instance) {
 	f.t.Helper()
 	for _, replica := range replicas {
 		replica.Pause()
 	}
-	f.w.AwaitEvents(faulttest.Publish, f.w.Count(faulttest.Publish)+8) // each caller one
-	time.Sleep(100 * time.Millisecond)
+	require.NoError(f.t, primary.Client(f.t).ClientKillByFilter(f.t.Context(), "TYPE", "replica").Err())
+	f.w.AwaitEvents(faulttest.Publish, f.w.Count(faulttest.Publish)+2*8) // each caller one that it begins now
 }
 
 // fail does what is done to servers, and waits until new messages are published and handled.
