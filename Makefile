@@ -1,8 +1,9 @@
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 30s
+MODEL_SEQUENCES ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-brokers lint bench bench-smoke microbench stress fuzz cover
+.PHONY: help test test-brokers lint bench bench-smoke microbench model stress fuzz cover
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -30,6 +31,9 @@ bench-smoke: ## that every scenario of make bench works, in tiny sizes
 
 microbench: ## the benchmarks of single parts
 	@scripts/with-redis.sh go test -run '^$$' -bench . -benchmem ./...
+
+model: ## MODEL_SEQUENCES (1,000) random sequences of transitions on each server, compared with a model
+	@MODEL_SEQUENCES=$(MODEL_SEQUENCES) scripts/with-redis.sh go test -count=1 -timeout 30m -run TestManySequencesOfTransitions ./internal/queue
 
 stress: ## the long tests that look for rare interleavings
 	@STRESS=1 scripts/with-redis.sh go test -race -count=1 -tags=stress -timeout 60m -run Stress ./tests/...
