@@ -143,7 +143,10 @@ func (l *line) send(lead []*batch) error {
 func (l *line) call(messages []queue.Message) error {
 	l.number++
 	p := l.publisher
-	err := l.topic.PublishWithin(p.ctx, p.id, l.number, messages, p.config.MaxWaiting)
+	err := p.checkServer(l.topic)
+	if err == nil {
+		err = l.topic.PublishWithin(p.ctx, p.id, l.number, messages, p.config.MaxWaiting)
+	}
 	if err != nil && p.ctx.Err() != nil {
 		err = errors.Join(ErrClosed, err)
 	}

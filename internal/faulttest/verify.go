@@ -66,7 +66,7 @@ func (w *World) buryDead() {
 				body, err := w.Client.HGet(ctx, k.Messages(), id).Bytes()
 				require.NoError(w.t, err, "the body of dead letter %s", id)
 				msg, err := redisdelay.BinaryMarshaler{}.Unmarshal(topic, body)
-				uuid := ""
+				uuid := string(body) // of one that cannot be read
 				if err == nil {
 					uuid = msg.UUID
 				}

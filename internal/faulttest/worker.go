@@ -59,6 +59,7 @@ type Worker struct {
 	LeaseMS        int    `json:"lease_ms,omitempty"`       // default 1000
 	MaxDeliveries  int    `json:"max_deliveries,omitempty"` // default: no limit
 	WorkMS         int    `json:"work_ms,omitempty"`        // a handler takes up to so long
+	Stuck          bool   `json:"stuck,omitempty"`          // no handler ever ends
 	BackoffMS      int    `json:"backoff_ms,omitempty"`     // of what is nacked without a delay
 	CloseTimeoutMS int    `json:"close_timeout_ms,omitempty"`
 }
@@ -190,12 +191,19 @@ func (p *process) close(others goleak.Option, close func() error) {
 	_ = p.client.Close()
 }
 
-func (p *process) logger() watermill.LoggerAdapter {
-	if os.Getenv("FAULTTEST_LOG") == "" {
-		return nil
-	}
-	return watermill.NewStdLoggerWithOut(os.Stderr, false, false).With(watermill.LogFields{"worker": p.Name})
+// logger writes errors to the journal.
+type logger struct {
+	watermill.NopLogger
+	journal *Journal
 }
+
+func (l logger) Error(text string, err error, fields watermill.LogFields) {
+	l.journal.Write(Event{Kind: Logged, Err: fmt.Sprintf("%s: %v %v", text, err, fields)})
+}
+
+func (l logger) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+func (p *process) logger() watermill.LoggerAdapter { return logger{journal: p.journal} }
 
 // consume handles messages until the process is told to stop.
 func (p *process) consume() error {

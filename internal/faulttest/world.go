@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -144,6 +145,18 @@ func (w *World) launch(worker Worker) (*Running, error) {
 	defer w.mu.Unlock()
 	w.workers = append(w.workers, r)
 	return r, nil
+}
+
+// StopLooking ends the looks at Redis while the test goes on, where they would see what the test does itself.
+func (w *World) StopLooking() { w.sampler.stop() }
+
+// Note adds what the test itself does to the history.
+func (w *World) Note(events ...Event) { w.journal.Write(events...) }
+
+// HasLogged tells whether a worker has logged an error with a text.
+func (w *World) HasLogged(text string) bool {
+	w.t.Helper()
+	return slices.ContainsFunc(w.History(), func(e Event) bool { return e.Kind == Logged && strings.Contains(e.Err, text) })
 }
 
 // sampler looks at Redis all the time, while it can be reached.
