@@ -2,7 +2,7 @@
 --
 -- KEYS  1 meta     hash: layout, groups; it exists, and stays as it is
 --       2 nothing  a key that does not exist, and stays so
--- ARGV  names of commands
+-- ARGV  1 command  its name, and so on
 --
 -- Each is called so that it fails, or has nothing to do: with a key of another type, a value that is no number,
 -- fields without values, or a key that does not exist. Who may not call it gets another error, before.
@@ -12,20 +12,23 @@
 
 local meta, nothing = KEYS[1], KEYS[2]
 
-if redis.pcall('HLEN', meta) == 0 then -- the topic is gone again, and must not come back as something else
+local fields = redis.pcall('HLEN', meta)
+if fields == 0 then -- the topic is gone again, and must not come back as something else
   return {''}
+elseif type(fields) == 'table' and string.find(fields['err'], 'WRONGTYPE', 1, true) then
+  return fields
 end
 local one, two = {meta}, {meta, ''}
 local samples = {
-  TIME = {}, GET = one, HLEN = one, HKEYS = one, ZCARD = one, LLEN = one,
-  HGET = two, HMGET = two, HEXISTS = two, ZSCORE = two,
-  ZCOUNT = {meta, 0, 0}, ZRANGE = {meta, 0, 0}, ZRANGEBYSCORE = {meta, 0, 0}, ZREVRANGEBYSCORE = {meta, 0, 0},
-  LRANGE = {meta, 0, 0},
-  DEL = {nothing}, SET = {nothing, '', 'XX'},
-  HDEL = {nothing, ''}, HSET = {nothing, '', '', ''}, HINCRBY = {nothing, '', 'no number'},
-  LPUSH = two, RPUSH = two, LPOP = one,
-  ZADD = {nothing, 'no number', ''}, ZREM = two, ZPOPMIN = one,
-  ZREMRANGEBYSCORE = {meta, 0, 0}, ZREMRANGEBYRANK = {meta, 0, 0},
+  ['TIME'] = {}, ['GET'] = one, ['HLEN'] = one, ['HKEYS'] = one, ['ZCARD'] = one, ['LLEN'] = one,
+  ['HGET'] = two, ['HMGET'] = two, ['HEXISTS'] = two, ['ZSCORE'] = two,
+  ['ZCOUNT'] = {meta, 0, 0}, ['ZRANGE'] = {meta, 0, 0}, ['ZRANGEBYSCORE'] = {meta, 0, 0}, ['ZREVRANGEBYSCORE'] = {meta, 0, 0},
+  ['LRANGE'] = {meta, 0, 0},
+  ['DEL'] = {nothing}, ['SET'] = {nothing, '', 'XX'},
+  ['HDEL'] = {nothing, ''}, ['HSET'] = {nothing, '', '', ''}, ['HINCRBY'] = {nothing, '', 'no number'},
+  ['LPUSH'] = two, ['RPUSH'] = two, ['LPOP'] = one,
+  ['ZADD'] = {nothing, 'no number', ''}, ['ZREM'] = two, ['ZPOPMIN'] = one,
+  ['ZREMRANGEBYSCORE'] = {meta, 0, 0}, ['ZREMRANGEBYRANK'] = {meta, 0, 0},
 }
 
 local reply = {''}
