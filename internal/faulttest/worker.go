@@ -55,8 +55,9 @@ type Worker struct {
 
 	// Of a consumer.
 	Group          string `json:"group,omitempty"`
-	InFlight       int    `json:"in_flight,omitempty"`      // default 1
-	LeaseMS        int    `json:"lease_ms,omitempty"`       // default 1000
+	InFlight       int    `json:"in_flight,omitempty"` // default 1
+	LeaseMS        int    `json:"lease_ms,omitempty"`  // default 1000
+	MaxExtensionMS int    `json:"max_extension_ms,omitempty"`
 	MaxDeliveries  int    `json:"max_deliveries,omitempty"` // default: no limit
 	WorkMS         int    `json:"work_ms,omitempty"`        // a handler takes up to so long
 	Stuck          bool   `json:"stuck,omitempty"`          // no handler ever ends
@@ -214,6 +215,7 @@ func (p *process) consume() error {
 		ConsumerGroup: p.Group,
 		MaxInFlight:   max(p.InFlight, 1),
 		LeaseDuration: ms(orElse(p.LeaseMS, 1000)),
+		MaxExtension:  ms(p.MaxExtensionMS),
 		MaxDeliveries: orElse(p.MaxDeliveries, -1),
 		Backoff:       func(int) time.Duration { return ms(p.BackoffMS) },
 		CloseTimeout:  ms(orElse(p.CloseTimeoutMS, 5000)),
