@@ -2,7 +2,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 30s
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-brokers lint bench bench-smoke microbench stress fuzz cover
+.PHONY: help test test-brokers lint bench bench-smoke microbench stress faults fuzz cover
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ microbench: ## the benchmarks of single parts
 
 stress: ## the long tests that look for rare interleavings
 	@STRESS=1 scripts/with-redis.sh go test -race -count=1 -tags=stress -timeout 60m -run Stress ./tests/...
+
+faults: ## all that can fail does, in the long form, and a table of what that showed
+	@FAULTS_LONG=1 scripts/with-redis.sh scripts/faults.sh
 
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh

@@ -39,6 +39,11 @@ func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	w.Drain(time.Minute)
 	w.stop(Consumer)
 	w.sampler.stop()
+	for _, r := range w.workers {
+		if err := r.failed(); err != nil {
+			w.t.Errorf("worker %q has failed: %v", r.Name, err)
+		}
+	}
 	w.buryDead()
 
 	violations, figures := Check(w.History(), rules)
