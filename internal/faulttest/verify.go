@@ -39,7 +39,7 @@ func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	w.Drain(time.Minute)
 	w.stop(Consumer)
 	w.sampler.stop()
-	for _, r := range w.workers {
+	for _, r := range w.running() {
 		if err := r.failed(); err != nil {
 			w.t.Errorf("worker %q has failed: %v", r.Name, err)
 		}

@@ -45,12 +45,16 @@ func TestPoisonMessages(t *testing.T) {
 			faulttest.Ack, faulttest.Ack, faulttest.Die,
 		},
 	})...)
+	var ends []func()
 	for i := range 2 {
-		w.Start(faulttest.Worker{
+		ends = append(ends, w.Start(faulttest.Worker{
 			Role: faulttest.Consumer, Name: fmt.Sprint("consumer-", i), InFlight: 3, LeaseMS: 200, MaxExtensionMS: 200, MaxDeliveries: 2, BackoffMS: 10,
-		})[0].Respawn()
+		})[0].Respawn())
 	}
-	w.Drain(time.Minute)
+	w.Drain(faulttest.Pick(time.Minute, 5*time.Minute))
+	for _, end := range ends {
+		end()
+	}
 	figures := w.Verify(faulttest.Rules{MaxDeliveries: 2})
 	require.Equal(t, 5+faulttest.Pick(30, 300)/15*5, figures.Dead)
 }
