@@ -1,9 +1,10 @@
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 30s
 MODEL_SEQUENCES ?= 1000
+SOAK        ?= 1h
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-brokers lint bench bench-smoke microbench model stress fuzz cover
+.PHONY: help test test-brokers lint bench bench-smoke microbench model stress faults soak fuzz cover
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -37,6 +38,12 @@ model: ## MODEL_SEQUENCES (1,000) random sequences of transitions on each server
 
 stress: ## the long tests that look for rare interleavings
 	@STRESS=1 scripts/with-redis.sh go test -race -count=1 -tags=stress -timeout 60m -run Stress ./tests/...
+
+faults: ## all that can fail does, in the long form, and a table of what that showed
+	@FAULTS_LONG=1 scripts/with-redis.sh scripts/faults.sh
+
+soak: ## random faults for SOAK (1h), a verdict and figures
+	@SOAK=$(SOAK) scripts/with-redis.sh go test -count=1 -timeout 0 -v -run TestSoak ./tests/faults 2>&1 | grep -v '^redis: '
 
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh

@@ -42,9 +42,16 @@ var (
 	// ErrLayout is wrapped where the topic was written to Redis in another, incompatible form.
 	ErrLayout = queue.ErrLayout
 
+	// ErrForbidden is wrapped where the Redis user may not run a command that it takes; the error names all that
+	// it lacks. It is found before anything is written.
+	ErrForbidden = queue.ErrForbidden
+
 	// ErrLeaseLost is the cause (context.Cause) of a message's context when its lease has run out and
 	// the message is another's: the handler should stop, its ack and nack change nothing.
 	ErrLeaseLost = errors.New("lease lost")
+
+	// errGroupGone is logged where a subscription finds its group gone.
+	errGroupGone = errors.New("data was lost, or the group was removed")
 
 	// errSettled is the cause of a message's context after its ack or nack.
 	errSettled = errors.New("message is settled")

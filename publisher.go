@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -97,6 +98,8 @@ type Publisher struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
+	fit atomic.Bool // the server was checked
+
 	mu       sync.Mutex
 	closed   bool
 	underWay sync.WaitGroup
@@ -180,6 +183,18 @@ func (p *Publisher) begin(topic string) (*line, error) {
 		p.lines[topic] = l
 	}
 	return l, nil
+}
+
+// checkServer tells, once, whether the server can be used.
+func (p *Publisher) checkServer(topic *queue.Topic) error {
+	if p.fit.Load() {
+		return nil
+	}
+	evicts, err := topic.Permit(p.ctx, queue.Publishing)
+	if err == nil && !p.fit.Swap(true) {
+		warnOfEviction(p.logger, evicts)
+	}
+	return err
 }
 
 // prepare checks and marshals all messages, so that a bad one keeps the whole call from being sent.

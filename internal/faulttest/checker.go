@@ -22,6 +22,9 @@ func Check(history []Event, rules Rules) ([]Violation, Figures) {
 	history = slices.Clone(history)
 	slices.SortStableFunc(history, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	for _, e := range history {
+		if rules.ClockSteps && e.Redis != 0 && (e.Kind == Claimed || e.Kind == Start) {
+			e.Redis = max(e.Redis, e.At/1000)
+		}
 		c.take(e)
 	}
 	c.findLostAsks(history)

@@ -24,6 +24,9 @@ func (p *process) handle(msg *message.Message) {
 	start := note
 	start.Kind, start.Redis, start.Sum = Start, p.clock(), sumOf(msg)
 	p.journal.Write(start)
+	if p.Stuck {
+		select {}
+	}
 	if p.WorkMS > 0 {
 		h := fnv.New32a()
 		fmt.Fprint(h, p.Name, msg.UUID, delivery.Number)

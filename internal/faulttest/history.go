@@ -39,6 +39,7 @@ const (
 
 	Dead   Kind = "dead"   // found among the dead letters at the end
 	Closed Kind = "closed" // the worker has closed: Took, Err
+	Logged Kind = "logged" // the worker's program logged an error: Err
 	Killed Kind = "killed" // the test has killed the worker
 )
 

@@ -112,6 +112,8 @@ func outcomeOf(err error) Kind {
 		return Published
 	case errors.Is(err, redisdelay.ErrClosed), errors.Is(err, redisdelay.ErrNotReplicated):
 		return Unknown
+	case errors.Is(err, redisdelay.ErrLayout), errors.Is(err, redisdelay.ErrForbidden), errors.Is(err, redisdelay.ErrExists):
+		return Failed
 	case !queue.Unreachable(err), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		// A caller's context ends its wait only while the call is not on its way.
 		return Failed

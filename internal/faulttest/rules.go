@@ -43,6 +43,10 @@ type Rules struct {
 	Return        time.Duration // how late a nacked message, or one whose lease was lost, may be claimed; 0: not checked
 	CloseWithin   time.Duration // default 7s: the workers' CloseTimeout of 5s, a second that the library takes, and one of a busy machine
 
+	// ClockSteps is for a server whose clock is set back from this machine's for a while: then its times say nothing
+	// about what came first, and a message may be due because it was so before.
+	ClockSteps bool
+
 	// LosesData is for a server that forgets what it has confirmed: then a message may be lost, come after its
 	// ack, or be leased twice. How many were lost is among the figures.
 	LosesData bool

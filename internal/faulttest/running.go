@@ -3,6 +3,7 @@ package faulttest
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -81,6 +82,20 @@ func (r *Running) Stop() {
 		r.w.t.Errorf("worker %q does not end", r.Name)
 		r.Kill()
 	}
+}
+
+// failed tells how the worker has ended by itself, as no worker should: by anything but a signal.
+func (r *Running) failed() error {
+	select {
+	case <-r.ended:
+	default:
+		return nil
+	}
+	var exit *exec.ExitError
+	if errors.As(r.err, &exit) && !exit.Exited() {
+		return nil
+	}
+	return r.err
 }
 
 // Ended is closed when the worker's process is gone.

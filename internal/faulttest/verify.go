@@ -39,6 +39,11 @@ func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	w.Drain(time.Minute)
 	w.stop(Consumer)
 	w.sampler.stop()
+	for _, r := range w.running() {
+		if err := r.failed(); err != nil {
+			w.t.Errorf("worker %q has failed: %v", r.Name, err)
+		}
+	}
 	w.buryDead()
 
 	violations, figures := Check(w.History(), rules)
@@ -66,7 +71,7 @@ func (w *World) buryDead() {
 				body, err := w.Client.HGet(ctx, k.Messages(), id).Bytes()
 				require.NoError(w.t, err, "the body of dead letter %s", id)
 				msg, err := redisdelay.BinaryMarshaler{}.Unmarshal(topic, body)
-				uuid := ""
+				uuid := string(body) // of one that cannot be read
 				if err == nil {
 					uuid = msg.UUID
 				}

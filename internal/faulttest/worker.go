@@ -56,10 +56,12 @@ type Worker struct {
 
 	// Of a consumer.
 	Group          string `json:"group,omitempty"`
-	InFlight       int    `json:"in_flight,omitempty"`      // default 1
-	LeaseMS        int    `json:"lease_ms,omitempty"`       // default 1000
+	InFlight       int    `json:"in_flight,omitempty"` // default 1
+	LeaseMS        int    `json:"lease_ms,omitempty"`  // default 1000
+	MaxExtensionMS int    `json:"max_extension_ms,omitempty"`
 	MaxDeliveries  int    `json:"max_deliveries,omitempty"` // default: no limit
 	WorkMS         int    `json:"work_ms,omitempty"`        // a handler takes up to so long
+	Stuck          bool   `json:"stuck,omitempty"`          // no handler ever ends
 	BackoffMS      int    `json:"backoff_ms,omitempty"`     // of what is nacked without a delay
 	CloseTimeoutMS int    `json:"close_timeout_ms,omitempty"`
 }
@@ -195,12 +197,19 @@ func (p *process) close(others goleak.Option, close func() error) {
 	_ = p.client.Close()
 }
 
-func (p *process) logger() watermill.LoggerAdapter {
-	if os.Getenv("FAULTTEST_LOG") == "" {
-		return nil
-	}
-	return watermill.NewStdLoggerWithOut(os.Stderr, false, false).With(watermill.LogFields{"worker": p.Name})
+// logger writes errors to the journal.
+type logger struct {
+	watermill.NopLogger
+	journal *Journal
 }
+
+func (l logger) Error(text string, err error, fields watermill.LogFields) {
+	l.journal.Write(Event{Kind: Logged, Err: fmt.Sprintf("%s: %v %v", text, err, fields)})
+}
+
+func (l logger) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+func (p *process) logger() watermill.LoggerAdapter { return logger{journal: p.journal} }
 
 // consume handles messages until the process is told to stop.
 func (p *process) consume() error {
@@ -211,6 +220,7 @@ func (p *process) consume() error {
 		ConsumerGroup: p.Group,
 		MaxInFlight:   max(p.InFlight, 1),
 		LeaseDuration: ms(orElse(p.LeaseMS, 1000)),
+		MaxExtension:  ms(p.MaxExtensionMS),
 		MaxDeliveries: orElse(p.MaxDeliveries, -1),
 		Backoff:       func(int) time.Duration { return ms(p.BackoffMS) },
 		CloseTimeout:  ms(orElse(p.CloseTimeoutMS, 5000)),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,11 +25,16 @@ import (
 
 // Main is for a package's TestMain: it is redistest.Main, and also what a worker runs.
 func Main(m *testing.M, opts ...goleak.Option) {
+	redis.SetLogger(quiet{}) // connections break all the time here
 	if text := os.Getenv(workerVariable); text != "" {
 		os.Exit(runWorker(text))
 	}
 	redistest.Main(m, opts...)
 }
+
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
 
 // World is a Redis, the workers that use it, and their history.
 type World struct {
@@ -146,6 +152,25 @@ func (w *World) launch(worker Worker) (*Running, error) {
 	return r, nil
 }
 
+// StopLooking ends the looks at Redis while the test goes on, where they would see what the test does itself.
+func (w *World) StopLooking() { w.sampler.stop() }
+
+// Note adds what the test itself does to the history.
+func (w *World) Note(events ...Event) { w.journal.Write(events...) }
+
+// HasLogged tells whether a worker has logged an error with a text.
+func (w *World) HasLogged(text string) bool {
+	w.t.Helper()
+	return slices.ContainsFunc(w.History(), func(e Event) bool { return e.Kind == Logged && strings.Contains(e.Err, text) })
+}
+
+// running are all workers that were ever started.
+func (w *World) running() []*Running {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.workers)
+}
+
 // sampler looks at Redis all the time, while it can be reached.
 type sampler struct {
 	end  context.CancelFunc
@@ -219,11 +244,8 @@ func (w *World) StopPublishers() { w.t.Helper(); w.stop(Publisher) }
 
 func (w *World) stop(role Role) {
 	w.t.Helper()
-	w.mu.Lock()
-	workers := append([]*Running(nil), w.workers...)
-	w.mu.Unlock()
 	var wg sync.WaitGroup
-	for _, r := range workers {
+	for _, r := range w.running() {
 		if r.Role == role {
 			wg.Go(r.Stop)
 		}

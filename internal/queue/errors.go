@@ -7,6 +7,8 @@ var (
 	ErrLayout = errors.New("topic has another layout version")
 	// ErrUnregistered means that the consumer group does not exist, or no longer.
 	ErrUnregistered = errors.New("consumer group is not registered")
+	// ErrForbidden means that the server's user lacks a permission.
+	ErrForbidden = errors.New("the Redis user lacks permissions")
 	// ErrNotFound means that there is no such topic, group or message.
 	ErrNotFound = errors.New("not found")
 	// ErrTooLate means that the message does not wait any more.

@@ -58,6 +58,7 @@ var (
 	purgeScript    = load("purge")
 	resignScript   = load("resign")
 	removeScript   = load("remove")
+	permitScript   = load("permit")
 
 	// Of operators.
 	cancelScript     = load("cancel")

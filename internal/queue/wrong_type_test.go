@@ -119,6 +119,9 @@ var transitions = map[string]func(w *world) (call func() error){
 		require.NoError(w.t, only(w.topic.Pause(ctx, "a")))
 		return func() error { return only(w.topic.Resume(ctx, "a")) }
 	},
+	"permit": func(w *world) func() error {
+		return func() error { return only(w.topic.Permit(ctx, queue.Consuming)) }
+	},
 	"resign": func(w *world) func() error {
 		w.promote("channel|1")
 		return run(w, w.topic.ResignCall("channel|1"))
