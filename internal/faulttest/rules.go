@@ -91,6 +91,22 @@ func (f Figures) String() string {
 	return strings.Join(parts, ", ")
 }
 
+// Plus adds up the figures of two histories.
+func (f Figures) Plus(o Figures) Figures {
+	f.Published += o.Published
+	f.Refused += o.Refused
+	f.Unknown += o.Unknown
+	f.Cancelled += o.Cancelled
+	f.Deliveries += o.Deliveries
+	f.Redeliveries += o.Redeliveries
+	f.Acked += o.Acked
+	f.Dead += o.Dead
+	f.Lost += o.Lost
+	f.Latest = max(f.Latest, o.Latest)
+	f.Looks += o.Looks
+	return f
+}
+
 // Has tells whether a property is violated.
 func Has(violations []Violation, p Property) bool {
 	return slices.ContainsFunc(violations, func(v Violation) bool { return v.Property == p })
