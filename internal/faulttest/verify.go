@@ -36,7 +36,7 @@ func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	w.t.Helper()
 	rules.Topics, rules.Groups = w.Topics, w.Groups
 	w.StopPublishers()
-	w.Drain(time.Minute)
+	w.Drain(Pick(time.Minute, 10*time.Minute))
 	w.stop(Consumer)
 	w.sampler.stop()
 	for _, r := range w.running() {
