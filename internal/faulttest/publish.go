@@ -72,7 +72,7 @@ func (p *process) call(publisher *redisdelay.Publisher, operator *admin.Admin, f
 		msg, delay := p.message(i)
 		sum := sumOf(msg)
 		if p.CancelEvery > 0 && i%p.CancelEvery == 0 {
-			delay = int(time.Hour.Milliseconds())
+			delay = int(cancelledDelay.Milliseconds())
 			redisdelay.SetDelayID(msg, msg.UUID, redisdelay.DelayIDReject)
 			cancels = append(cancels, msg.UUID)
 		}
@@ -98,7 +98,7 @@ func (p *process) call(publisher *redisdelay.Publisher, operator *admin.Admin, f
 		}
 	}
 	p.journal.Write(notes...)
-	if err == nil {
+	if outcomeOf(err) != Failed {
 		for _, uuid := range cancels {
 			p.cancel(operator, topic, uuid)
 		}
@@ -138,7 +138,10 @@ func (p *process) message(i int) (*message.Message, int) {
 	return msg, p.DelaysMS[i%len(p.DelaysMS)]
 }
 
-// cancel takes a message back that is not due for an hour, however often it takes.
+// cancelledDelay is that of messages which are to be cancelled.
+const cancelledDelay = time.Hour
+
+// cancel takes a message back, however often it takes.
 func (p *process) cancel(operator *admin.Admin, topic, uuid string) {
 	note := Event{Kind: Cancel, Topic: topic, UUID: uuid}
 	p.journal.Write(note)

@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 )
@@ -36,7 +38,8 @@ func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	w.t.Helper()
 	rules.Topics, rules.Groups = w.Topics, w.Groups
 	w.StopPublishers()
-	w.Drain(time.Minute)
+	w.cancelLeftOver()
+	w.Drain(Pick(time.Minute, 10*time.Minute))
 	w.stop(Consumer)
 	w.sampler.stop()
 	for _, r := range w.running() {
@@ -53,6 +56,32 @@ func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	}
 	violations = append(violations, w.leftovers()...)
 	return violations, figures
+}
+
+// cancelLeftOver cancels what publishers that were killed had to cancel.
+func (w *World) cancelLeftOver() {
+	w.t.Helper()
+	left := map[string]Event{}
+	for _, e := range w.History() {
+		switch {
+		case e.Kind == Publish && e.Delay == cancelledDelay.Milliseconds():
+			left[e.UUID] = e
+		case e.Kind == Failed, e.Kind == Cancelled:
+			delete(left, e.UUID)
+		}
+	}
+	operator, err := admin.New(admin.Config{Client: w.Client, KeyPrefix: w.Prefix})
+	require.NoError(w.t, err)
+	for uuid, e := range left {
+		note := Event{Kind: Cancel, Topic: e.Topic, UUID: uuid}
+		w.Note(note)
+		err := operator.Cancel(context.Background(), e.Topic, admin.ByDelayID(uuid))
+		if !errors.Is(err, admin.ErrNotFound) {
+			require.NoError(w.t, err)
+		}
+		note.Kind = Cancelled
+		w.Note(note)
+	}
 }
 
 // buryDead writes down the dead letters, and removes them.

@@ -217,7 +217,7 @@ func (w *World) Handled(n int) { w.t.Helper(); w.AwaitEvents(Start, n) }
 // AwaitEvents waits until there are so many events of a kind.
 func (w *World) AwaitEvents(kind Kind, n int) {
 	w.t.Helper()
-	w.eventually(time.Minute, func() (bool, string) {
+	w.eventually(Pick(time.Minute, 10*time.Minute), func() (bool, string) {
 		found := w.Count(kind)
 		return found >= n, fmt.Sprintf("%d of %d events %q", found, n, kind)
 	})

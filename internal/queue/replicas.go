@@ -34,7 +34,7 @@ func (t *Topic) AwaitReplicas(ctx context.Context, publisher string, number uint
 			return nil
 		case errors.Is(err, errGone):
 			return fmt.Errorf("%w: %w", ErrNotReplicated, err)
-		case ctx.Err() != nil || !time.Now().Before(end):
+		case ctx.Err() != nil || !time.Now().Before(end) || err != nil && !Unreachable(err):
 			if err != nil {
 				return fmt.Errorf("%w: asked for %d replicas: %w", ErrNotReplicated, replicas, err)
 			}

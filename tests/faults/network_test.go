@@ -68,7 +68,7 @@ func TestTwoSecondsOfLatency(t *testing.T) {
 	})
 	l.progress(t, 20)
 	p.Delay(time.Second)
-	l.progress(t, faulttest.Pick(30, 500))
+	l.progress(t, faulttest.Pick(30, 200))
 	l.w.StopPublishers()
 	p.Delay(0)
 	l.w.Verify(faulttest.Rules{MaxDeliveries: loadDeliveries, CloseWithin: 22 * time.Second})
