@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -168,6 +169,33 @@ func TestPublishThatDoesNotWaitAsksForNoReplica(t *testing.T) {
 		publish(t, newPublisher(t, s), "t", "x")
 		require.Zero(t, asks.calls())
 	})
+}
+
+func TestPublisherThatMayNotWaitIsToldAtOnce(t *testing.T) {
+	s, in := private(t)
+	require.NoError(t, s.Client.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~*", "&*", "+@all", "-wait").Err())
+	s.Client = redis.NewClient(&redis.Options{Addr: in.Addr(), Username: "user", Password: "secret"})
+	t.Cleanup(func() { _ = s.Client.Close() })
+	err := newPublisher(t, s, waitingFor(1, never)).Publish("t", text("x"))
+	require.ErrorIs(t, err, redisdelay.ErrNotReplicated)
+	require.ErrorContains(t, err, "NOPERM")
+}
+
+// go-redis by itself goes on for ten seconds to ask the node that it knows.
+func TestPublisherFindsTheNodeThatTookOver(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	s := redistest.Server{Client: cluster.Client(t), Prefix: "test"}
+	p := newPublisher(t, s)
+	publish(t, p, "t", "x")
+	owner, replica := cluster.Owner("{t}")
+	owner.Kill()
+	require.Error(t, p.Publish("t", text("x")))
+	replica.AwaitInfo("role:master")
+	began := time.Now()
+	for p.Publish("t", text("x")) != nil {
+		require.Less(t, time.Since(began), 5*time.Second)
+	}
 }
 
 func TestReplicasOfAClusterConfirm(t *testing.T) {
