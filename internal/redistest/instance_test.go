@@ -31,6 +31,17 @@ func TestKilledServerComesBackWithItsData(t *testing.T) {
 	require.Equal(t, "kept", client.Get(ctx, "key").Val())
 }
 
+func TestServerThatIsShutDownSavesItsData(t *testing.T) {
+	t.Parallel()
+	in := Start(t, "--save", "3600 1000000")
+	client := in.Client(t)
+	require.NoError(t, client.Set(ctx, "key", "kept", 0).Err())
+	in.Shutdown()
+	require.Error(t, client.Ping(ctx).Err())
+	in.Restart()
+	require.Equal(t, "kept", client.Get(ctx, "key").Val())
+}
+
 func TestRestartOfARunningServerKillsItFirst(t *testing.T) {
 	t.Parallel()
 	in := Start(t)

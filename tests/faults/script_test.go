@@ -104,6 +104,28 @@ func repliesSwallowed(t *testing.T, script string, n int) {
 	faulttest.Report(t, fmt.Sprintf("%d replies lost", rounds*n))
 }
 
+func TestPublishThatIsSentAgainAfterItsMessagesWereAcked(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "a publish whose reply is lost is sent again by the client when its messages were delivered and acked already: they do not come back")
+	server := redistest.Start(t)
+	p := faulttest.NewProxy(t, server.Addr())
+	w := faulttest.NewWorld(t, faulttest.At(server.Addr()))
+	w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "consumer"})
+	publisher := w.Start(faulttest.Worker{Role: faulttest.Publisher, Name: "publisher", Place: p.Place(), ReadTimeoutMS: 1000, Messages: 60, Batch: 3, PauseMS: 100})
+	for lost := 1; lost <= 3; lost++ { // of 20 calls
+		p.SwallowSilently(1, faulttest.Script("publish"))
+		require.Eventually(t, func() bool { return p.Swallowed() == 1 }, time.Minute, time.Millisecond)
+		acked := func() bool { return w.Count(faulttest.Settled) == w.Count(faulttest.Publish) }
+		require.Eventually(t, acked, 900*time.Millisecond, time.Millisecond) // before the client gives up waiting
+	}
+	w.Await(publisher...)
+	figures := w.Verify(faulttest.Rules{MaxDeliveries: 1})
+	require.Equal(t, 60, figures.Published)
+	require.Equal(t, 60, figures.Deliveries)
+	require.Zero(t, figures.Unknown)
+	faulttest.Report(t, "3 replies lost")
+}
+
 func TestClaimedBatchWhoseReplyIsLostComesInUnderASecond(t *testing.T) {
 	t.Parallel()
 	faulttest.Case(t, "a claim whose reply is lost strands nothing: its batch is handed over within a second, not after the lease of 30 s, and no delivery is counted")
