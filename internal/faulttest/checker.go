@@ -22,9 +22,6 @@ func Check(history []Event, rules Rules) ([]Violation, Figures) {
 	history = slices.Clone(history)
 	slices.SortStableFunc(history, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	for _, e := range history {
-		if rules.ClockSteps && e.Redis != 0 && (e.Kind == Claimed || e.Kind == Start) {
-			e.Redis = max(e.Redis, e.At/1000)
-		}
 		c.take(e)
 	}
 	c.findLostAsks(history)
@@ -160,15 +157,25 @@ func (c *checker) start(e Event) {
 	if m != nil && m.Sum != e.Sum {
 		c.report(Contents, "%s was published as %s and delivered as %s", e.UUID, m.Sum, e.Sum)
 	}
-	if e.Redis != 0 {
-		c.figures.Handed = max(c.figures.Handed, micros(e.Redis-e.Due*1000))
+	if e.Redis == 0 {
+		return
 	}
-	if e.Redis != 0 && e.Redis < e.Due*1000 {
-		c.report(NotEarly, "%s was handled %v before it was due: %s", e.UUID, micros(e.Due*1000-e.Redis), e)
+	now := c.shown(e)
+	c.figures.Handed = max(c.figures.Handed, micros(now-e.Due*1000))
+	if now < e.Due*1000 {
+		c.report(NotEarly, "%s was handled %v before it was due: %s", e.UUID, micros(e.Due*1000-now), e)
 	}
-	if m != nil && e.Redis != 0 && len(k.starts) == 1 {
-		c.notBefore(m, e.Redis, e)
+	if m != nil && len(k.starts) == 1 {
+		c.notBefore(m, now, e)
 	}
+}
+
+// shown is the latest that the server's clock has shown at an event, as far as is known, in µs.
+func (c *checker) shown(e Event) int64 {
+	if c.rules.ClockSteps {
+		return max(e.Redis, e.At/1000)
+	}
+	return e.Redis
 }
 
 // notBefore checks the time of a first delivery against what the publisher knows: the server's time just before

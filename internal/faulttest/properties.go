@@ -54,12 +54,13 @@ func (c *checker) checkCourse(k *course) {
 	}
 	m := c.messages[k.uuid]
 	for i, l := range k.leases {
-		if l.Redis < l.Due*1000 {
-			c.report(NotEarly, "%s was claimed %v before it was due: %s", k.name(), micros(l.Due*1000-l.Redis), l.Event)
+		now := c.shown(l.Event)
+		if now < l.Due*1000 {
+			c.report(NotEarly, "%s was claimed %v before it was due: %s", k.name(), micros(l.Due*1000-now), l.Event)
 		}
-		c.figures.Latest = max(c.figures.Latest, micros(l.Redis-l.Due*1000))
+		c.figures.Latest = max(c.figures.Latest, micros(now-l.Due*1000))
 		if i == 0 && m != nil {
-			c.notBefore(m, l.Redis, l.Event)
+			c.notBefore(m, now, l.Event)
 		}
 		if m != nil && m.cancelled != 0 && l.Sent > m.cancelled {
 			c.report(AckHolds, "%s was claimed after it was cancelled: %s", k.name(), l.Event)
@@ -132,8 +133,8 @@ func (c *checker) checkReturn(k *course, before, l *lease) {
 	for _, e := range k.ends { // with the server's time as it was before the nack
 		if e.By == before.By && e.At >= before.At && e.At <= nack.At && e.Redis != 0 {
 			earliest := over(e.Redis, nack.Delay)
-			if l.Redis < earliest {
-				c.report(ReturnTime, "%s came back %v before the delay of its nack, %d ms, was over", k.name(), micros(earliest-l.Redis), nack.Delay)
+			if now := c.shown(l.Event); now < earliest {
+				c.report(ReturnTime, "%s came back %v before the delay of its nack, %d ms, was over", k.name(), micros(earliest-now), nack.Delay)
 			}
 		}
 	}
