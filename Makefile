@@ -43,7 +43,7 @@ faults: ## all that can fail does, in the long form, a table of what that showed
 	@scripts/with-redis.sh scripts/faults.sh
 
 soak: ## random faults for SOAK (1h), a verdict and figures
-	@SOAK=$(SOAK) scripts/with-redis.sh go test -count=1 -timeout 0 -v -run TestSoak ./tests/faults 2>&1 | grep -v '^redis: '
+	@SOAK=$(SOAK) scripts/with-redis.sh scripts/soak.sh
 
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh
