@@ -6,7 +6,7 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 status=0
-FAULTS_LONG=1 FAULTS_REPORT=$work/rows go test -race -count=1 -timeout 90m ./tests/faults || status=$?
+FAULTS_LONG=1 FAULTS_REPORT=$work/rows go test -race -count=1 -parallel 4 -timeout 90m ./tests/faults || status=$?
 
 {
 	echo '| Test | Must show | Verdict | Figures |'

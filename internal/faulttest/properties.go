@@ -102,7 +102,7 @@ func (c *checker) checkLease(k *course, i int) {
 				c.report(AckHolds, "%s was claimed after its ack was confirmed: %s", k.name(), later.Event)
 			case script == "ack", later.At < e.Sent:
 				// An ack that came before the later claim would have left nothing to claim.
-				c.report(StaleSettle, "%s: a %s settled it under lease %s, though it was leased as %s by then",
+				c.report(StaleSettle, "%s: its %s under lease %s was taken, though it was leased as %s by then",
 					k.name(), script, l.Token, later.Token)
 			}
 		}

@@ -51,7 +51,7 @@ func TestPoisonMessages(t *testing.T) {
 			Role: faulttest.Consumer, Name: fmt.Sprint("consumer-", i), InFlight: 3, LeaseMS: 200, MaxExtensionMS: 200, MaxDeliveries: 2, BackoffMS: 10,
 		})[0].Respawn())
 	}
-	w.Drain(faulttest.Pick(time.Minute, 5*time.Minute))
+	w.Drain(faulttest.Pick(time.Minute, 15*time.Minute))
 	for _, end := range ends {
 		end()
 	}

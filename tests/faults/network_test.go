@@ -92,9 +92,9 @@ func TestHalfOpenConnections(t *testing.T) {
 	faulttest.Report(t, fmt.Sprintf("%d times", rounds))
 }
 
-func TestHalfOpenMailbox(t *testing.T) {
+func TestServerFrozenForLongerThanTheLease(t *testing.T) {
 	t.Parallel()
-	faulttest.Case(t, "Redis frozen (SIGSTOP) for longer than the lease: the same, for all workers at once")
+	faulttest.Case(t, "Redis frozen (SIGSTOP) for longer than the lease: workers notice by their timeouts, and go on when it does")
 	server := redistest.Start(t)
 	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS, w.ReadTimeoutMS = 500, 300 })
 	for range faulttest.Pick(1, 5) {
