@@ -1,8 +1,10 @@
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 30s
+MODEL_SEQUENCES ?= 1000
+SOAK        ?= 1h
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-brokers lint bench bench-smoke microbench stress fuzz cover
+.PHONY: help test test-brokers lint bench bench-smoke microbench model stress faults soak fuzz cover
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -35,8 +37,17 @@ bench-smoke: ## that every scenario of make bench works, in tiny sizes
 microbench: ## the benchmarks of single parts
 	@scripts/with-redis.sh go test -run '^$$' -bench . -benchmem ./...
 
+model: ## MODEL_SEQUENCES (1,000) random sequences of transitions on each server, compared with a model
+	@MODEL_SEQUENCES=$(MODEL_SEQUENCES) scripts/with-redis.sh go test -count=1 -timeout 30m -run TestManySequencesOfTransitions ./internal/queue
+
 stress: ## the long tests that look for rare interleavings
 	@STRESS=1 scripts/with-redis.sh go test -race -count=1 -tags=stress -timeout 60m -run Stress ./tests/...
+
+faults: ## all that can fail does, in the long form, a table of what that showed, into docs/reliability.md
+	@scripts/with-redis.sh scripts/faults.sh
+
+soak: ## random faults for SOAK (1h), a verdict and figures
+	@SOAK=$(SOAK) scripts/with-redis.sh scripts/soak.sh
 
 fuzz: ## every fuzz target for FUZZTIME (30s)
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz.sh

@@ -336,7 +336,7 @@ func TestABroadcastSubscribeThatComesTooLateLeavesNoGroup(t *testing.T) {
 		subscribing, cancel := context.WithCancel(ctx)
 		defer cancel()
 		groups := queue.NewKeys(s.Prefix, "t").Groups()
-		registered := &afterwards{matches: groups, do: sync.OnceFunc(func() {
+		registered := &afterwards{matches: queue.NewKeys(s.Prefix, "t").Idle(), do: sync.OnceFunc(func() {
 			require.Len(t, s.Client.HKeys(ctx, groups).Val(), 1, "the group exists")
 			require.NoError(t, sub.Close())
 			cancel()

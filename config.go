@@ -1,8 +1,11 @@
 package redisdelay
 
 import (
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
@@ -23,6 +26,16 @@ func checkTopic(topic string) error {
 		return fmt.Errorf("%w: %w", ErrInvalidTopic, err)
 	}
 	return nil
+}
+
+var errEvicts = errors.New("the server may evict keys")
+
+// warnOfEviction logs that the server may remove keys of its choice, if it has such a maxmemory-policy.
+func warnOfEviction(logger watermill.LoggerAdapter, policy string) {
+	if policy != "" {
+		logger.Error("Redis may lose messages when its memory is full: set maxmemory-policy to noeviction", errEvicts,
+			watermill.LogFields{"maxmemory_policy": policy})
+	}
 }
 
 // invalid names the field that an error is about, and wraps ErrInvalidConfig.

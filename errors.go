@@ -38,12 +38,24 @@ var (
 	// messages instead, where it should: see StreamConfig.
 	ErrTopicMode = queue.ErrTopicMode
 
+	// ErrNotReplicated is wrapped by Publish if fewer than PublisherConfig.WaitReplicas replicas are known to have
+	// the messages after WaitTimeout. The primary has taken them, and most often they are delivered; a failover
+	// may lose them. To publish them again may double them, unless they have a delay ID, and it is still taken.
+	ErrNotReplicated = queue.ErrNotReplicated
+
 	// ErrLayout is wrapped where the topic was written to Redis in another, incompatible form.
 	ErrLayout = queue.ErrLayout
+
+	// ErrForbidden is wrapped where the Redis user may not run a command that it takes; the error names all that
+	// it lacks. It is found before anything is written.
+	ErrForbidden = queue.ErrForbidden
 
 	// ErrLeaseLost is the cause (context.Cause) of a message's context when its lease has run out and
 	// the message is another's: the handler should stop, its ack and nack change nothing.
 	ErrLeaseLost = errors.New("lease lost")
+
+	// errGroupGone is logged where a subscription finds its group gone.
+	errGroupGone = errors.New("data was lost, or the group was removed")
 
 	// errSettled is the cause of a message's context after its ack or nack.
 	errSettled = errors.New("message is settled")

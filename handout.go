@@ -250,6 +250,7 @@ func (s *subscription) overNow() <-chan struct{} {
 // abandon ends a delivery that the consumer has not settled. s.mu is held.
 func (s *subscription) abandon(d *delivery, cause error) {
 	s.inHand.remove(d)
+	s.stuck = false // there is room for another
 	d.cancel(cause)
 	close(s.over)
 	s.over = make(chan struct{})

@@ -169,6 +169,29 @@ func TestAHandlerThatRunsForTooLongFails(t *testing.T) {
 	})
 }
 
+// What was claimed ahead went back while the handlers ran. They end by losing their messages, and nothing else
+// tells that the consumer takes others.
+func TestMessagesComeAgainAfterAllHandlersRanForTooLong(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		messages := subscribe(t, s, "t", leaseOf(500*time.Millisecond), inFlight(3), func(c *redisdelay.SubscriberConfig) {
+			c.MaxExtension, c.Backoff = 200*time.Millisecond, func(int) time.Duration { return time.Hour }
+		})
+		p := newPublisher(t, s)
+		publish(t, p, "t", numbered(0, 20)...)
+		consume(t, messages, 20) // fast, so that it claims ahead
+		publish(t, p, "t", numbered(0, 40)...)
+		var slow []*message.Message
+		for range 3 {
+			slow = append(slow, receive(t, messages))
+		}
+		eventually(t, func() bool { return stateOf(t, s, "t").Ready == 37 }, "the others are back")
+		for _, msg := range slow {
+			wait(t, msg.Context().Done(), "the end of the context")
+		}
+		require.Equal(t, numbered(3, 40), consume(t, messages, 37))
+	})
+}
+
 func TestWhatMayHaveEndedItsProcessIsDeliveredAlone(t *testing.T) {
 	s := embedded(t)
 	const lease = 10 * time.Minute

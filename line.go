@@ -139,11 +139,17 @@ func (l *line) send(lead []*batch) error {
 	return err
 }
 
-// call is one call to Redis.
+// call is one call to Redis, and the wait for its replicas.
 func (l *line) call(messages []queue.Message) error {
 	l.number++
 	p := l.publisher
-	err := l.topic.PublishWithin(p.ctx, p.id, l.number, messages, p.config.MaxWaiting)
+	err := p.checkServer(l.topic)
+	if err == nil {
+		err = l.topic.PublishWithin(p.ctx, p.id, l.number, messages, p.config.MaxWaiting)
+	}
+	if err == nil && p.config.WaitReplicas > 0 {
+		err = l.topic.AwaitReplicas(p.ctx, p.id, l.number, p.config.WaitReplicas, p.config.WaitTimeout)
+	}
 	if err != nil && p.ctx.Err() != nil {
 		err = errors.Join(ErrClosed, err)
 	}

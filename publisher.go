@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -46,6 +47,18 @@ type PublisherConfig struct {
 	// Default nil: they are for Subscribers.
 	Stream *StreamConfig
 
+	// WaitReplicas is how many replicas have to have the messages, in memory at least, before Publish returns nil:
+	// Redis's WAIT. If they do not within WaitTimeout, it fails with ErrNotReplicated. On a cluster these are replicas
+	// of the node that has the topic. A failover then loses nothing that was published, if it can only lead to a
+	// replica that was waited for: to be sure, wait for all. Default 0: Publish does not wait, and replicas are some
+	// milliseconds behind. Waiting costs a round trip and the replicas' way for each call to Redis, which many calls
+	// of Publish share.
+	WaitReplicas int
+
+	// WaitTimeout is how long Publish waits for WaitReplicas, and longer only if the server does not answer.
+	// Other calls for the topic wait meanwhile. Default 1s.
+	WaitTimeout time.Duration
+
 	// CloseTimeout is how long Close waits for calls of Publish under way, and for a scheduler. Default 10s.
 	CloseTimeout time.Duration
 }
@@ -62,6 +75,7 @@ func (c *PublisherConfig) setDefaults() {
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 8<<20)
 	c.MaxPublishMessages = cmp.Or(c.MaxPublishMessages, 10_000)
 	c.MaxPublishBytes = cmp.Or(c.MaxPublishBytes, 32<<20)
+	c.WaitTimeout = min(cmp.Or(c.WaitTimeout, time.Second), MaxDelay)
 	c.CloseTimeout = min(cmp.Or(c.CloseTimeout, 10*time.Second), MaxDelay)
 }
 
@@ -76,6 +90,8 @@ func (c PublisherConfig) Validate() error {
 		invalid("MaxWaiting", notNegative(c.MaxWaiting)),
 		invalid("Marshaler", checkMarshaler(c.Marshaler, c.Stream)),
 		c.Stream.validate(),
+		invalid("WaitReplicas", notNegative(c.WaitReplicas)),
+		invalid("WaitTimeout", notNegative(c.WaitTimeout)),
 		invalid("CloseTimeout", notNegative(c.CloseTimeout)),
 	)
 }
@@ -92,6 +108,8 @@ type Publisher struct {
 	// ctx is what calls to Redis run under: a caller's context ends its own wait only.
 	ctx    context.Context
 	cancel context.CancelFunc
+
+	fit atomic.Bool // the server was checked
 
 	mu       sync.Mutex
 	closed   bool
@@ -145,7 +163,8 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 // space its deliveries (MaxDeliveriesKey, BackoffKey).
 //
 // Errors wrap ErrClosed, ErrInvalidTopic, ErrTopicMode, ErrInvalidDelay, ErrInvalidMetadata, ErrNilMessage,
-// ErrMessageTooLarge, ErrPublishTooLarge, ErrExists or ErrTopicFull, or come from the Marshaler, the context, or Redis.
+// ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrTopicFull or ErrNotReplicated, or come from the Marshaler, the
+// context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := p.checkTopic(topic); err != nil {
 		return err
@@ -182,6 +201,18 @@ func (p *Publisher) begin(topic string) (*line, error) {
 		p.lines[topic] = l
 	}
 	return l, nil
+}
+
+// checkServer tells, once, whether the server can be used.
+func (p *Publisher) checkServer(topic *queue.Topic) error {
+	if p.fit.Load() {
+		return nil
+	}
+	evicts, err := topic.Permit(p.ctx, queue.Publishing)
+	if err == nil && !p.fit.Swap(true) {
+		warnOfEviction(p.logger, evicts)
+	}
+	return err
 }
 
 // prepare checks and marshals all messages, so that a bad one keeps the whole call from being sent.

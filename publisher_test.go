@@ -43,9 +43,10 @@ func TestPublisherConfigurationIsChecked(t *testing.T) {
 		"all at once": {
 			redisdelay.PublisherConfig{
 				KeyPrefix: "{}", MaxMessageBytes: -1, MaxPublishMessages: -2, MaxPublishBytes: -3, CloseTimeout: -4,
+				WaitReplicas: -5, WaitTimeout: -6,
 			},
 			[]string{"Client", "KeyPrefix", "MaxMessageBytes is -1", "MaxPublishMessages is -2",
-				"MaxPublishBytes is -3", "CloseTimeout is -4ns"},
+				"MaxPublishBytes is -3", "CloseTimeout is -4ns", "WaitReplicas is -5", "WaitTimeout is -6ns"},
 		},
 	}
 	for name, c := range cases {

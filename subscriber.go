@@ -127,7 +127,7 @@ func (c SubscriberConfig) Validate() error {
 type Subscriber struct {
 	config SubscriberConfig
 	logger watermill.LoggerAdapter
-	wakes  atomic.Bool // the mailbox was checked
+	fit    atomic.Bool // the server was checked
 
 	mu            sync.Mutex
 	closed        bool
@@ -237,11 +237,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err := s.check(topic); err != nil {
 		return nil, err
 	}
-	if !s.wakes.Load() {
-		if err := queue.CheckMailbox(ctx, s.config.Client, s.config.KeyPrefix); err != nil {
-			return nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
-		}
-		s.wakes.Store(true)
+	if err := s.checkServer(ctx, topic); err != nil {
+		return nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
 	}
 	id := queue.Token()
 	t, err := s.register(ctx, topic, s.groupOf(id))
@@ -253,6 +250,24 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		err = errors.Join(err, s.unregister(ctx, t, s.groupOf(id)))
 	}
 	return out, err
+}
+
+// checkServer tells, once, whether the server can be used.
+func (s *Subscriber) checkServer(ctx context.Context, topic string) error {
+	if s.fit.Load() {
+		return nil
+	}
+	if err := queue.CheckMailbox(ctx, s.config.Client, s.config.KeyPrefix); err != nil {
+		return err
+	}
+	evicts, err := queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic).Permit(ctx, queue.Consuming)
+	if err != nil {
+		return err
+	}
+	if !s.fit.Swap(true) {
+		warnOfEviction(s.logger, evicts)
+	}
+	return nil
 }
 
 // unregister removes the group of a subscription that did not come about, even if ctx has ended.

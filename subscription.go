@@ -314,7 +314,7 @@ func (s *subscription) claimed(x *exchange, call *queue.Call, sent time.Time) er
 	claimed, err := c.ReadClaim(call)
 	if errors.Is(err, queue.ErrUnregistered) {
 		// The server lost its data. The group is to exist as long as it is subscribed to.
-		s.logger.Info("The consumer group is gone from Redis, registering it again", nil)
+		s.logger.Error("The consumer group is gone from Redis, with all that it held; registering it again", errGroupGone, nil)
 		s.mailbox.DataLost() // the sooner other groups are back, the less they miss
 		s.unanswered = nil
 		s.askAgain(x)

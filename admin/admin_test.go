@@ -420,5 +420,9 @@ func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, only(s.admin.DeleteIdleGroups(ctx, "other", time.Minute, false)))
 	require.NoError(t, only(s.admin.DeleteTopic(ctx, "other", false)))
+	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client, WaitReplicas: 1, WaitTimeout: time.Millisecond}, nil)
+	require.NoError(t, err)
+	require.ErrorContains(t, p.Publish(topic, delayed("z", time.Hour)), "0 of 1 replicas")
+	require.NoError(t, p.Close())
 	queuetest.Check(t, root, s.Prefix)
 }

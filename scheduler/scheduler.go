@@ -88,6 +88,7 @@ type Scheduler struct {
 	mailbox *queue.Mailbox
 	agenda  *delayqueue.Queue[appointment]
 	outage  atomic.Bool
+	fit     atomic.Bool // the server was checked
 
 	mu     sync.Mutex
 	topics map[string]*served

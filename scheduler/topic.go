@@ -155,7 +155,7 @@ func (s *Scheduler) promote(ctx context.Context, due []*served) {
 	looks := make([]look, 0, len(due))
 	calls := make([]*queue.Call, 0, len(due))
 	for _, t := range due {
-		groups, err := t.topic.Groups(ctx)
+		groups, err := s.open(ctx, t.topic)
 		if err != nil {
 			s.retry(ctx, t, err, poll)
 			continue
@@ -199,6 +199,18 @@ func (s *Scheduler) promote(ctx context.Context, due []*served) {
 			s.done(l.served, turn.Wait)
 		}
 	}
+}
+
+// open reads the groups of a topic. The first time it asks the server whether what a scheduler does is
+// permitted.
+func (s *Scheduler) open(ctx context.Context, topic *queue.Topic) (*queue.Groups, error) {
+	if !s.fit.Load() {
+		if _, err := topic.Permit(ctx, queue.Scheduling); err != nil {
+			return nil, err
+		}
+		s.fit.Store(true)
+	}
+	return topic.Groups(ctx)
 }
 
 // sweep repeats a call that moves a bounded number of messages until none are left, or it is time

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unsafe"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Group is a handle on one consumer group of a topic. It keeps its keys, which every call needs.
@@ -107,8 +109,11 @@ func (g *Group) ClaimCall(c Claim) *Call {
 }
 
 // ReadClaim returns what a claim brought, or ErrUnregistered.
-func (c Claim) ReadClaim(call *Call) (Claimed, error) {
-	reply, err := call.cmd.Slice()
+func (c Claim) ReadClaim(call *Call) (Claimed, error) { return c.ReadReply(call.cmd) }
+
+// ReadReply is ReadClaim for who sees the call pass by.
+func (c Claim) ReadReply(cmd *redis.Cmd) (Claimed, error) {
+	reply, err := cmd.Slice()
 	if err != nil {
 		return Claimed{}, err
 	}

@@ -9,6 +9,8 @@ var (
 	ErrTopicMode = errors.New("topic is of another mode")
 	// ErrUnregistered means that the consumer group does not exist, or no longer.
 	ErrUnregistered = errors.New("consumer group is not registered")
+	// ErrForbidden means that the server's user lacks a permission.
+	ErrForbidden = errors.New("the Redis user lacks permissions")
 	// ErrNotFound means that there is no such topic, group or message.
 	ErrNotFound = errors.New("not found")
 	// ErrTooLate means that the message does not wait any more.
@@ -17,6 +19,8 @@ var (
 	ErrExists = errors.New("delay id is taken")
 	// ErrTopicFull means that as many messages wait as may.
 	ErrTopicFull = errors.New("topic is full")
+	// ErrNotReplicated means that too few replicas are known to have what was published.
+	ErrNotReplicated = errors.New("not replicated")
 	// ErrInvalid means that an argument cannot be used.
 	ErrInvalid = errors.New("invalid argument")
 	// errStale means that the set of groups has changed since it was read.

@@ -54,3 +54,6 @@ func ScriptSources() map[string]string {
 func NewIDsFrom(entropy io.Reader) *IDs {
 	return &IDs{entropy: ulid.Monotonic(entropy, 1)}
 }
+
+// Commands are those that the work takes.
+func (w Work) Commands() []string { return w.commands() }

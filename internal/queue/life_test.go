@@ -41,6 +41,8 @@ func (w *world) live(m *queue.Mailbox) {
 		r.connected(w.Server)
 	}
 	w.topic = queue.NewTopic(w.Client, w.Prefix, w.topic.Name) // of another process
+	_, err := w.topic.Permit(ctx, queue.Consuming)
+	require.NoError(w.t, err)
 	require.Equal(w.t, queue.Holder, w.promote(holder.address).Role)
 	require.Equal(w.t, queue.Standby, w.promote(standby.address).Role)
 
@@ -240,7 +242,7 @@ func TestScriptsTouchOnlyKeysThatTheyDeclare(t *testing.T) {
 			for _, key := range words[3 : 3+n] {
 				declared[key] = true
 			}
-		case words[0] == "PUBLISH" || words[0] == "TIME":
+		case words[0] == "PUBLISH" || words[0] == "TIME" || words[0] == "INFO":
 		default:
 			used[script]++
 			if !declared[words[1]] {

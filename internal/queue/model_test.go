@@ -1,14 +1,13 @@
 package queue_test
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -21,35 +20,75 @@ import (
 // Whatever is done in whatever order, every message is where the model says, and nothing else is left.
 func TestAnyOrderOfTransitions(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		runs, prefix := 0, s.Prefix
-		rapid.Check(t, func(t *rapid.T) {
-			runs++
-			s.Prefix = fmt.Sprint(prefix, ":", runs)
-			m := newModel(t, s)
-			t.Repeat(map[string]func(*rapid.T){
-				"":         m.check,
-				"register": m.register,
-				"publish":  m.publish,
-				"promote":  m.promote,
-				"claim":    m.claim,
-				"ack":      m.ack,
-				"nack":     m.nack,
-				"release":  m.release,
-				"extend":   m.extend,
-				"travel":   m.travel,
-				"expire":   m.expire,
-				"purge":    m.purge,
-				"remove":   m.remove,
+		sequences(t, s, true)
+	})
+}
 
-				"cancel":     m.cancel,
-				"reschedule": m.reschedule,
-				"requeue":    m.requeue,
-				"discard":    m.discard,
-				"pause":      m.pause,
-				"audit":      m.audit,
+// The same, many more times, looking at all there is only at the end of each sequence. MODEL_SEQUENCES says how
+// many times on each server.
+func TestManySequencesOfTransitions(t *testing.T) {
+	wanted, _ := strconv.Atoi(os.Getenv("MODEL_SEQUENCES")) // else a few
+	for part := range 4 {
+		t.Run(fmt.Sprint("part ", part+1), func(t *testing.T) {
+			redistest.Both(t, func(t *testing.T, s redistest.Server) {
+				total, prefix := 0, s.Prefix
+				for round := 0; round == 0 || total < wanted/4; round++ {
+					s.Prefix = fmt.Sprint(prefix, ":", round)
+					total += sequences(t, s, false)
+				}
+				t.Logf("%d sequences", total)
 			})
 		})
+	}
+}
+
+// sequences runs as many random sequences as rapid is told to, and returns how many that were. If it is thorough,
+// it compares all there is with the model after each transition, and repeats most of them.
+func sequences(t *testing.T, s redistest.Server, thorough bool) (runs int) {
+	prefix := s.Prefix
+	rapid.Check(t, func(t *rapid.T) {
+		runs++
+		s.Prefix = fmt.Sprint(prefix, ":", runs)
+		m := newModel(t, s)
+		m.thorough = thorough
+		each := m.check
+		if !thorough {
+			each = func(*rapid.T) {}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"":         each,
+			"register": m.register,
+			"publish":  m.publish,
+			"promote":  m.promote,
+			"claim":    m.claim,
+			"ack":      m.ack,
+			"nack":     m.nack,
+			"release":  m.release,
+			"extend":   m.extend,
+			"late":     m.late,
+			"lose":     m.lose,
+			"close":    m.close,
+			"travel":   m.travel,
+			"expire":   m.expire,
+			"purge":    m.purge,
+			"remove":   m.remove,
+
+			// What all else builds on, more often.
+			"publish again": m.publish,
+			"claim again":   m.claim,
+			"claim more":    m.claim,
+
+			"cancel":     m.cancel,
+			"reschedule": m.reschedule,
+			"requeue":    m.requeue,
+			"discard":    m.discard,
+			"pause":      m.pause,
+			"audit":      m.audit,
+		})
+		m.check(t)
+		m.vanish()
 	})
+	return runs
 }
 
 // known is what a group knows of a message that it has.
@@ -66,6 +105,8 @@ type leased struct {
 
 type model struct {
 	*world
+	thorough bool
+
 	groups  map[string]queue.GroupOptions
 	own     map[string]int               // id -> its own limit of deliveries
 	pending map[string]bool              // ids
@@ -73,6 +114,7 @@ type model struct {
 	dead    map[string]map[string]bool   // group -> ids
 	subs    []*sub
 	inHand  []leased
+	lost    []leased // that some subscription believes to hold, and does not
 }
 
 func newModel(t *rapid.T, s redistest.Server) *model {
@@ -82,6 +124,24 @@ func newModel(t *rapid.T, s redistest.Server) *model {
 		m.register(t)
 	}
 	return m
+}
+
+// unchanged runs what is to change nothing, if the model is thorough.
+func (m *model) unchanged(f func()) {
+	m.t.Helper()
+	if m.thorough {
+		m.world.unchanged(f)
+	}
+}
+
+// vanish removes all keys: sequences are many.
+func (m *model) vanish() {
+	if m.Mini != nil {
+		m.Mini.FlushAll()
+		return
+	}
+	require.NoError(m.t, m.Client.Unlink(ctx, append(m.Client.Keys(ctx, m.keys.Meta()[:len(m.keys.Meta())-len("meta")]+"*").Val(),
+		queue.Registry(m.Prefix))...).Err())
 }
 
 func (m *model) check(t *rapid.T) {
@@ -134,381 +194,4 @@ func (m *model) moved() {
 		}
 	}
 	require.Equal(m.t, left, m.pending)
-}
-
-func (m *model) register(t *rapid.T) {
-	m.t = t
-	g := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "group")
-	options := queue.GroupOptions{MaxDeliveries: rapid.SampledFrom([]int{-1, 1, 2, 5}).Draw(t, "max deliveries"),
-		Retention: rapid.SampledFrom([]time.Duration{-1, 0, time.Minute, time.Hour}).Draw(t, "retention"),
-		Expiry:    rapid.SampledFrom([]time.Duration{0, 0, 0, time.Hour}).Draw(t, "expiry")}
-	// By another process, so that this one's set is stale.
-	topic := queue.NewTopic(m.Client, m.Prefix, m.topic.Name)
-	require.NoError(t, topic.Register(ctx, g, options))
-	if options.Expiry == 0 || m.Mini != nil {
-		m.unchanged(func() { require.NoError(t, topic.Register(ctx, g, options)) })
-	}
-	if m.has[g] == nil {
-		m.has[g], m.dead[g] = map[string]*known{}, map[string]bool{}
-		m.subs = append(m.subs, m.sub(g), m.sub(g))
-	}
-	m.groups[g] = options
-}
-
-func (m *model) publish(t *rapid.T) {
-	m.t = t
-	var messages []message
-	for i := range rapid.IntRange(0, 5).Draw(t, "messages") {
-		name := fmt.Sprintf("m%d.%d", m.calls, i)
-		due := rapid.SampledFrom([]queue.Due{{}, {}, queue.In(time.Second), queue.In(time.Minute),
-			queue.In(time.Hour), queue.At(time.UnixMilli(1))}).Draw(t, "due")
-		limit := rapid.SampledFrom([]int{0, 0, 1, 2, -1}).Draw(t, "own limit")
-		messages = append(messages, message{name, due, queue.Options{MaxDeliveries: limit}})
-	}
-	made := m.make(messages...)
-	publish := func() { require.NoError(t, m.topic.Publish(ctx, "PUBLISHER", m.calls, made)) }
-	m.calls++
-	publish()
-	for _, message := range made {
-		m.own[message.ID] = message.Options.MaxDeliveries
-		m.pending[message.ID] = true
-	}
-	m.moved()
-	m.unchanged(publish)
-}
-
-func (m *model) promote(t *rapid.T) {
-	m.t = t
-	before := map[string][]string{}
-	for g := range m.groups {
-		before[g] = m.Client.LRange(ctx, m.keys.Ready(g), 0, -1).Val()
-	}
-	turn := m.world.promote(rapid.SampledFrom([]string{"s|1", "s|2", "s|3"}).Draw(t, "scheduler"))
-	m.moved()
-	for g := range m.groups {
-		after := m.Client.LRange(ctx, m.keys.Ready(g), 0, -1).Val()
-		require.Equal(t, before[g], after[:len(before[g])])
-		added := after[len(before[g]):]
-		require.True(t, slices.IsSortedFunc(added, func(a, b string) int {
-			idA, dueA, _ := strings.Cut(a, ":")
-			idB, dueB, _ := strings.Cut(b, ":")
-			x, _ := strconv.Atoi(dueA)
-			y, _ := strconv.Atoi(dueB)
-			return cmp.Or(cmp.Compare(x, y), cmp.Compare(idA, idB))
-		}), "%q", added)
-		if turn.Role != queue.Holder {
-			require.Empty(t, added)
-		}
-	}
-	if turn.Role == queue.Holder && m.Mini != nil {
-		require.False(t, len(m.groups) > 0 && m.anyDue())
-	}
-	if turn.Unused != "" {
-		require.Positive(t, m.groups[turn.Unused].Expiry)
-		more, err := m.topic.RemoveUnused(ctx, turn.Unused)
-		require.NoError(t, err)
-		require.False(t, more)
-		m.removed(turn.Unused)
-	}
-	if rapid.Bool().Draw(t, "resigns") {
-		m.do(m.topic.ResignCall("s|1"))
-	}
-}
-
-func (m *model) claim(t *rapid.T) {
-	m.t = t
-	if len(m.subs) == 0 {
-		t.Skip("no groups")
-	}
-	s := rapid.SampledFrom(m.subs).Draw(t, "subscription")
-	g := s.group.Name
-	ready := m.Client.LRange(ctx, m.keys.Ready(g), 0, -1).Val()
-	limit := rapid.IntRange(0, 6).Draw(t, "limit")
-	c := s.query(limit, lease(rapid.SampledFrom([]time.Duration{time.Minute, time.Hour}).Draw(t, "lease")),
-		idle(rapid.IntRange(0, 9).Draw(t, "slots"), "nobody|"+s.id))
-	c.Busy = rapid.Bool().Draw(t, "busy")
-	c.Expiry = m.groups[g].Expiry
-	claimed := s.ask(c)
-
-	want := []string{}
-	for i, entry := range ready[:min(limit, len(ready))] {
-		id, _, _ := strings.Cut(entry, ":")
-		suspect := m.has[g][id].suspect
-		if suspect && (i > 0 || c.Busy) {
-			require.Equal(t, i == 0, claimed.Blocked)
-			break
-		}
-		want = append(want, m.name[id])
-		if suspect {
-			break
-		}
-	}
-	require.Equal(t, want, bodies(claimed))
-	require.Equal(t, len(ready) > len(want), claimed.More)
-	require.Equal(t, !claimed.More && len(want) < c.Slots, claimed.Waits)
-	for i := range claimed.Messages {
-		m.inHand = append(m.inHand, leased{&claimed.Messages[i], s})
-		k := *m.has[g][claimed.Messages[i].ID]
-		require.Equal(t, k, known{claimed.Messages[i].Deliveries, claimed.Messages[i].Suspect})
-	}
-	if len(want) > 0 {
-		m.unchanged(func() {
-			again := s.ask(c)
-			again.Waits = claimed.Waits
-			require.Equal(t, claimed, again)
-		})
-	}
-}
-
-// take takes some messages of one subscription out of hand, in order.
-func (m *model) take(t *rapid.T) (s *sub, taken []*queue.Leased) {
-	m.t = t
-	if len(m.inHand) == 0 {
-		t.Skip("nothing in hand")
-	}
-	s = rapid.SampledFrom(m.inHand).Draw(t, "message of").sub
-	var left []leased
-	for _, l := range m.inHand {
-		if l.sub == s && rapid.Bool().Draw(t, "takes "+m.name[l.ID]) {
-			taken = append(taken, l.Leased)
-		} else {
-			left = append(left, l)
-		}
-	}
-	m.inHand = left
-	return s, taken
-}
-
-// settle settles messages, twice.
-func (m *model) settle(calls []*queue.Call, want int) {
-	require.Equal(m.t, want, m.count(calls...))
-	m.unchanged(func() { require.Zero(m.t, m.count(calls...)) })
-}
-
-func (m *model) ack(t *rapid.T) {
-	s, taken := m.take(t)
-	m.settle(s.group.AckCalls(taken), len(taken))
-	for _, l := range taken {
-		delete(m.has[s.group.Name], l.ID)
-	}
-}
-
-func (m *model) release(t *rapid.T) {
-	s, taken := m.take(t)
-	m.settle(s.group.ReleaseCalls(taken), len(taken))
-}
-
-func (m *model) nack(t *rapid.T) {
-	s, taken := m.take(t)
-	g := s.group.Name
-	var failures []queue.Failure
-	for _, l := range taken {
-		f := queue.Failure{Leased: l, Limit: cmp.Or(m.own[l.ID], m.groups[g].MaxDeliveries),
-			Retry: queue.In(rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay")),
-			Dead:  rapid.IntRange(0, 9).Draw(t, "dead") == 0, Reason: "for a reason"}
-		failures = append(failures, f)
-		k := m.has[g][l.ID]
-		*k = known{count: k.count + 1}
-		if f.Dead || (f.Limit > 0 && k.count >= f.Limit) {
-			m.dead[g][l.ID] = true
-		}
-	}
-	m.settle(s.group.NackCalls(failures, m.groups[g].Retention), len(taken))
-}
-
-func (m *model) extend(t *rapid.T) {
-	m.t = t
-	if len(m.inHand) == 0 {
-		t.Skip("nothing in hand")
-	}
-	s := rapid.SampledFrom(m.inHand).Draw(t, "message of").sub
-	var all []*queue.Leased
-	for _, l := range m.inHand {
-		if l.sub == s {
-			all = append(all, l.Leased)
-		}
-	}
-	for _, call := range s.group.ExtendCalls(all, time.Hour) {
-		m.do(call)
-		lost, err := queue.ReadLost(call)
-		require.NoError(t, err)
-		require.Empty(t, lost)
-	}
-}
-
-func (m *model) travel(t *rapid.T) {
-	m.t = t
-	m.world.travel(rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, 3 * time.Second,
-		2 * time.Minute, 2 * time.Hour}).Draw(t, "time"))
-}
-
-func (m *model) expire(t *rapid.T) {
-	m.t = t
-	require.False(t, m.world.expire())
-	var left []leased
-	for _, l := range m.inHand {
-		g := l.sub.group.Name
-		if m.field(m.keys.Leases(g), m.name[l.ID]) == l.Token {
-			left = append(left, l)
-			continue
-		}
-		k := m.has[g][l.ID]
-		if k.suspect {
-			k.count++
-			if limit := cmp.Or(m.own[l.ID], m.groups[g].MaxDeliveries); limit > 0 && k.count >= limit {
-				m.dead[g][l.ID] = true
-			}
-		}
-		k.suspect = true
-	}
-	m.inHand = left
-	if m.Mini != nil {
-		m.unchanged(func() { require.False(t, m.world.expire()) })
-	}
-}
-
-func (m *model) purge(t *rapid.T) {
-	m.t = t
-	require.False(t, m.world.purge())
-	for g, ids := range m.dead {
-		for id := range ids {
-			_, err := m.Client.ZScore(ctx, m.keys.Dead(g), id).Result()
-			if err != nil {
-				require.GreaterOrEqual(t, m.groups[g].Retention, time.Duration(0))
-				delete(ids, id)
-				delete(m.has[g], id)
-			}
-		}
-	}
-}
-
-func (m *model) remove(t *rapid.T) {
-	m.t = t
-	if len(m.groups) == 0 || rapid.IntRange(0, 2).Draw(t, "seldom") > 0 {
-		t.Skip("no group")
-	}
-	g := rapid.SampledFrom(slices.Sorted(maps.Keys(m.groups))).Draw(t, "group")
-	require.NoError(t, m.topic.Remove(ctx, g))
-	m.unchanged(func() { require.NoError(t, m.topic.Remove(ctx, g)) })
-	m.removed(g)
-}
-
-func (m *model) removed(group string) {
-	delete(m.groups, group)
-	delete(m.has, group)
-	delete(m.dead, group)
-	m.subs = slices.DeleteFunc(m.subs, func(s *sub) bool { return s.group.Name == group })
-	m.inHand = slices.DeleteFunc(m.inHand, func(l leased) bool { return l.sub.group.Name == group })
-}
-
-// waiting draws a message, most often one that waits, and tells in which groups it waits for a retry.
-func (m *model) waiting(t *rapid.T) (id string, retries []string) {
-	m.t = t
-	if len(m.name) == 0 {
-		t.Skip("no message")
-	}
-	all := slices.Sorted(maps.Keys(m.name))
-	if waits := slices.Sorted(maps.Keys(m.pending)); len(waits) > 0 && rapid.Bool().Draw(t, "pending") {
-		all = waits
-	}
-	id = rapid.SampledFrom(all).Draw(t, "message")
-	for g := range m.groups {
-		if m.Client.ZScore(ctx, m.keys.Retry(g), id).Err() == nil {
-			retries = append(retries, g)
-		}
-	}
-	return id, retries
-}
-
-// refused is how an operation on a message that does not wait ends.
-func (m *model) refused(id string) error {
-	if m.Client.HExists(ctx, m.keys.Messages(), id).Val() {
-		return queue.ErrTooLate
-	}
-	return queue.ErrNotFound
-}
-
-func (m *model) cancel(t *rapid.T) {
-	id, retries := m.waiting(t)
-	if !m.pending[id] && len(retries) == 0 {
-		want := m.refused(id)
-		m.unchanged(func() { require.ErrorIs(t, m.topic.Cancel(ctx, queue.Ref{ID: id}), want) })
-		return
-	}
-	require.NoError(t, m.topic.Cancel(ctx, queue.Ref{ID: id}))
-	delete(m.pending, id)
-	for _, g := range retries {
-		delete(m.has[g], id)
-	}
-}
-
-func (m *model) reschedule(t *rapid.T) {
-	id, retries := m.waiting(t)
-	due := queue.In(rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay"))
-	err := m.topic.Reschedule(ctx, queue.Ref{ID: id}, due)
-	if !m.pending[id] && len(retries) == 0 {
-		require.ErrorIs(t, err, m.refused(id))
-		return
-	}
-	require.NoError(t, err)
-}
-
-// letter draws a dead letter.
-func (m *model) letter(t *rapid.T) (group, id string) {
-	m.t = t
-	for _, g := range slices.Sorted(maps.Keys(m.dead)) {
-		if len(m.dead[g]) > 0 {
-			return g, rapid.SampledFrom(slices.Sorted(maps.Keys(m.dead[g]))).Draw(t, "dead letter")
-		}
-	}
-	t.Skip("nothing is dead")
-	return "", ""
-}
-
-func (m *model) requeue(t *rapid.T) {
-	g, id := m.letter(t)
-	n, err := m.topic.Group(g).Requeue(ctx, []string{id, id})
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	delete(m.dead[g], id)
-	*m.has[g][id] = known{}
-	m.unchanged(func() {
-		n, err := m.topic.Group(g).Requeue(ctx, []string{id})
-		require.NoError(t, err)
-		require.Zero(t, n)
-	})
-}
-
-func (m *model) discard(t *rapid.T) {
-	g, id := m.letter(t)
-	n, err := m.topic.Group(g).Discard(ctx, []string{id})
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	delete(m.dead[g], id)
-	delete(m.has[g], id)
-}
-
-func (m *model) pause(t *rapid.T) {
-	m.t = t
-	if len(m.subs) == 0 {
-		t.Skip("no groups")
-	}
-	s := rapid.SampledFrom(m.subs).Draw(t, "subscription")
-	which := rapid.SampledFrom([]string{"", s.group.Name}).Draw(t, "paused")
-	require.NoError(t, only(m.topic.Pause(ctx, which)))
-	ready := m.ready(s.group.Name)
-	require.Empty(t, s.claim(9, idle(9, "nobody|"+s.id)).Messages)
-	require.Equal(t, ready, m.ready(s.group.Name))
-	require.NoError(t, only(m.topic.Resume(ctx, which)))
-}
-
-func (m *model) audit(t *rapid.T) {
-	m.t = t
-	if !m.Client.HExists(ctx, m.keys.Meta(), "groups").Val() {
-		t.Skip("no topic")
-	}
-	audit, err := m.topic.Audit(ctx)
-	require.NoError(t, err)
-	require.Empty(t, audit.Violations)
-	require.Zero(t, audit.Unconfirmed)
 }

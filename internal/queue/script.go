@@ -16,6 +16,7 @@ var luaFiles embed.FS
 
 // script is one transition of the pipeline, as a Lua file.
 type script struct {
+	name   string
 	source string
 	sha    string
 }
@@ -23,13 +24,22 @@ type script struct {
 // allScripts are the scripts that load has returned.
 var allScripts []script
 
+// Scripts returns the sources of all scripts by their names, for who sees calls pass by and has to know them.
+func Scripts() map[string]string {
+	sources := make(map[string]string, len(allScripts))
+	for _, s := range allScripts {
+		sources[s.name] = s.source
+	}
+	return sources
+}
+
 func load(name string) script {
 	source, err := luaFiles.ReadFile("lua/" + name + ".lua")
 	if err != nil {
 		panic(err) // the file is part of the build
 	}
 	sum := sha1.Sum(source)
-	s := script{source: string(source), sha: hex.EncodeToString(sum[:])}
+	s := script{name: name, source: string(source), sha: hex.EncodeToString(sum[:])}
 	allScripts = append(allScripts, s)
 	return s
 }
@@ -48,6 +58,7 @@ var (
 	purgeScript    = load("purge")
 	resignScript   = load("resign")
 	removeScript   = load("remove")
+	permitScript   = load("permit")
 
 	// Of topics with a stream.
 	openStreamScript    = load("open_stream")
@@ -113,10 +124,19 @@ func Do(ctx context.Context, client redis.UniversalClient, calls ...*Call) error
 	}
 	for _, c := range calls {
 		if err := c.Err(); err != nil {
+			findNodes(ctx, client, err)
 			return err
 		}
 	}
 	return nil
+}
+
+// findNodes has a cluster's client ask who has which slots if a node did not answer. By itself it would ask nodes
+// that are gone for another ten seconds.
+func findNodes(ctx context.Context, client redis.UniversalClient, err error) {
+	if cluster, ok := client.(*redis.ClusterClient); ok && Unreachable(err) {
+		cluster.ReloadState(ctx)
+	}
 }
 
 // lacking returns the calls whose script the server does not have.

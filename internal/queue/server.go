@@ -14,15 +14,19 @@ type Server struct {
 	Clock time.Duration     // how far its clock is ahead of this machine's, at least
 }
 
+// node is a client of the server that has the topic.
+func (t *Topic) node(ctx context.Context) (redis.UniversalClient, error) {
+	if cluster, ok := t.client.(*redis.ClusterClient); ok {
+		return cluster.MasterForKey(ctx, t.keys.Meta())
+	}
+	return t.client, nil
+}
+
 // Server asks the server that has the topic.
 func (t *Topic) Server(ctx context.Context) (Server, error) {
-	node := redis.Cmdable(t.client)
-	if cluster, ok := t.client.(*redis.ClusterClient); ok {
-		master, err := cluster.MasterForKey(ctx, t.keys.Meta())
-		if err != nil {
-			return Server{}, err
-		}
-		node = master
+	node, err := t.node(ctx)
+	if err != nil {
+		return Server{}, err
 	}
 	s := Server{Info: map[string]string{}}
 	sent := time.Now()

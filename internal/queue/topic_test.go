@@ -371,5 +371,10 @@ func TestUnreachable(t *testing.T) {
 		defer closed.Close()
 		require.True(t, queue.Unreachable(closed.Ping(ctx).Err()))
 		require.True(t, queue.Unreachable(context.DeadlineExceeded))
+		for _, said := range []string{"MOVED 1 127.0.0.1:1", "ASK 1 127.0.0.1:1", "TRYAGAIN x", "CLUSTERDOWN x", "READONLY x"} {
+			err := w.Client.Eval(ctx, "return redis.error_reply(ARGV[1])", nil, said).Err()
+			require.Error(t, err)
+			require.True(t, queue.Unreachable(err), said)
+		}
 	}, "a")
 }

@@ -144,6 +144,9 @@ var transitions = map[string]func(w *world) (call func() error){
 		require.NoError(w.t, err)
 		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute))
 	},
+	"permit": func(w *world) func() error {
+		return func() error { return only(w.topic.Permit(ctx, queue.Consuming)) }
+	},
 	"resign": func(w *world) func() error {
 		w.promote("channel|1")
 		return run(w, w.topic.ResignCall("channel|1"))

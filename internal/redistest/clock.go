@@ -17,7 +17,7 @@ var clockSource []byte
 // SetClock. It needs Linux and a C compiler (as -race does).
 func StartWithClock(t testing.TB, args ...string) *Instance {
 	t.Helper()
-	return start(t, freePort, true, args)
+	return (&Instance{t: t, args: args, withClock: true}).start(freePort)
 }
 
 // SetClock lets a server of StartWithClock see the time of this machine plus

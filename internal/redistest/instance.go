@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +37,10 @@ type Instance struct {
 	env  []string
 	args []string
 
+	withClock bool
+
+	config string // what the server is to find in its configuration file; "": it has none
+
 	mu   sync.Mutex
 	proc *process // nil: shall be down
 	wg   sync.WaitGroup
@@ -51,24 +56,31 @@ type process struct {
 // line, such as "--appendonly", "yes", and returns when it answers PING.
 func Start(t testing.TB, args ...string) *Instance {
 	t.Helper()
-	return start(t, freePort, false, args)
+	return (&Instance{t: t, args: args}).start(freePort)
 }
 
-func start(t testing.TB, pickPort func() int, withClock bool, args []string) *Instance {
+func (in *Instance) start(pickPort func() int) *Instance {
+	t := in.t
 	t.Helper()
-	bin := serverBin()
-	if bin == "" {
+	in.bin = serverBin()
+	if in.bin == "" {
 		missing(t, "no redis-server: install one, or set REDIS_SERVER_BIN")
 	}
-	in := &Instance{t: t, bin: bin, dir: leashedDir(t), args: args}
+	in.dir = leashedDir(t)
 	t.Cleanup(in.stop)
-	if withClock {
+	if in.withClock {
 		in.fakeClock()
 	}
-
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	var err error
+	if in.config != "" {
+		// The server may rewrite it.
+		err = os.WriteFile(in.path("config"), []byte(in.config+"\n"), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	for range 5 {
 		in.port = pickPort()
 		if err = in.up(); err == nil {
@@ -87,6 +99,9 @@ func (in *Instance) Addr() string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(in.port))
 }
 
+// Port is that of Addr.
+func (in *Instance) Port() string { return strconv.Itoa(in.port) }
+
 // Client is a new client of the server, closed when t ends.
 func (in *Instance) Client(t testing.TB) redis.UniversalClient {
 	t.Helper()
@@ -98,6 +113,22 @@ func (in *Instance) Kill() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.down()
+}
+
+// Shutdown ends the server as an operator does: it saves its data first. It stays down until Restart.
+func (in *Instance) Shutdown() {
+	in.t.Helper()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	p := in.proc
+	if p == nil {
+		in.t.Fatal("redistest: SHUTDOWN for a server that is down")
+	}
+	in.proc = nil
+	if _, err := send(in.path("sock"), "SHUTDOWN SAVE"); err != nil {
+		_ = p.cmd.Process.Kill()
+	}
+	<-p.exited
 }
 
 // Restart starts the server again with the same address, arguments and data
@@ -170,10 +201,14 @@ func (in *Instance) up() error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(in.bin, append([]string{
+	var args []string
+	if in.config != "" {
+		args = []string{in.path("config")}
+	}
+	cmd := exec.Command(in.bin, slices.Concat(args, []string{
 		"--port", strconv.Itoa(in.port), "--bind", "127.0.0.1", "--unixsocket", in.path("sock"),
 		"--dir", in.dir, "--save", "", "--appendonly", "no",
-	}, in.args...)...)
+	}, in.args)...)
 	cmd.Env = append(os.Environ(), in.env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
@@ -236,18 +271,29 @@ func (in *Instance) awaitPong(p *process) error {
 
 // ping returns the first line of the server's answer, or why there is none.
 func ping(socket string) string {
+	answer, err := send(socket, "PING")
+	if err != nil {
+		return err.Error()
+	}
+	return answer
+}
+
+// send returns the first line of what a server answers; nothing if it ends the connection instead.
+func send(socket, command string) (string, error) {
 	conn, err := net.DialTimeout("unix", socket, time.Second)
 	if err != nil {
-		return err.Error()
+		return "", err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Second))
-	_, _ = io.WriteString(conn, "PING\r\n")
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	if err != nil {
-		return err.Error()
+	_ = conn.SetDeadline(time.Now().Add(startTimeout))
+	if _, err := io.WriteString(conn, command+"\r\n"); err != nil {
+		return "", err
 	}
-	return strings.TrimSpace(line)
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil && err != io.EOF {
+		return "", err
+	}
+	return strings.TrimSpace(line), nil
 }
 
 func (in *Instance) path(name string) string { return filepath.Join(in.dir, name) }

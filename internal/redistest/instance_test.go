@@ -31,6 +31,17 @@ func TestKilledServerComesBackWithItsData(t *testing.T) {
 	require.Equal(t, "kept", client.Get(ctx, "key").Val())
 }
 
+func TestServerThatIsShutDownSavesItsData(t *testing.T) {
+	t.Parallel()
+	in := Start(t, "--save", "3600 1000000")
+	client := in.Client(t)
+	require.NoError(t, client.Set(ctx, "key", "kept", 0).Err())
+	in.Shutdown()
+	require.Error(t, client.Ping(ctx).Err())
+	in.Restart()
+	require.Equal(t, "kept", client.Get(ctx, "key").Val())
+}
+
 func TestRestartOfARunningServerKillsItFirst(t *testing.T) {
 	t.Parallel()
 	in := Start(t)
@@ -87,14 +98,14 @@ func TestPortTakenByAnotherServerIsAvoided(t *testing.T) {
 	t.Parallel()
 	other := Start(t)
 	taken := []int{other.port, other.port}
-	in := start(t, func() int {
+	in := (&Instance{t: t}).start(func() int {
 		if len(taken) == 0 {
 			return freePort()
 		}
 		port := taken[0]
 		taken = taken[1:]
 		return port
-	}, false, nil)
+	})
 	require.NotEqual(t, other.Addr(), in.Addr())
 	require.NotEqual(t, other.pid(t), in.pid(t))
 }

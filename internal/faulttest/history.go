@@ -1,0 +1,205 @@
+package faulttest
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Kind is what an Event tells of.
+type Kind string
+
+// What is about to happen is written before, so that a process that is killed leaves word of it.
+const (
+	Publish   Kind = "publish"   // a call of Publish begins; an event for each message
+	Published Kind = "published" // it succeeded
+	Failed    Kind = "failed"    // it failed: the message is not in Redis
+	Unknown   Kind = "unknown"   // it failed, and nobody knows
+	Cancel    Kind = "cancel"    // a call of admin.Cancel begins
+	Cancelled Kind = "cancelled" // it succeeded
+
+	Ask      Kind = "ask"      // a claim goes to Redis
+	Answer   Kind = "answer"   // Redis has answered, or there is no answer: Err
+	Claimed  Kind = "claimed"  // a message that the answer brought
+	Start    Kind = "start"    // a handler has got a message
+	End      Kind = "end"      // it is about to Ack or Nack: Outcome
+	Settle   Kind = "settle"   // an ack, nack or release goes to Redis: Script
+	Settled  Kind = "settled"  // Redis has settled Count of the Of messages of the call
+	Extend   Kind = "extend"   // an extension goes to Redis
+	Extended Kind = "extended" // Redis has extended the lease
+	Lost     Kind = "lost"     // Redis has said that the lease is lost
+
+	Dead   Kind = "dead"   // found among the dead letters at the end
+	Closed Kind = "closed" // the worker has closed: Took, Err
+	Logged Kind = "logged" // the worker's program logged an error: Err
+	Killed Kind = "killed" // the test has killed the worker
+)
+
+// Event is an entry of the history. Which fields are set depends on its Kind.
+type Event struct {
+	Kind Kind   `json:"kind"`
+	By   string `json:"by"`             // the worker
+	At   int64  `json:"at"`             // ns, by the clock of this machine, which all workers share
+	Sent int64  `json:"sent,omitempty"` // when what has now been answered was asked, likewise
+	Call int    `json:"call,omitempty"` // of the worker, the same in what is asked and answered
+
+	// Redis is the server's time in µs, as the event itself tells it (Claimed), or as it was read just before.
+	// Zero: not known.
+	Redis int64 `json:"redis,omitempty"`
+
+	Topic   string `json:"topic,omitempty"`
+	Group   string `json:"group,omitempty"`
+	UUID    string `json:"uuid,omitempty"`
+	ID      string `json:"id,omitempty"`
+	Token   string `json:"token,omitempty"` // of the lease; of an Ask, what the tokens of its leases begin with
+	Sum     string `json:"sum,omitempty"`   // of the contents
+	Delay   int64  `json:"delay,omitempty"` // ms
+	Due     int64  `json:"due,omitempty"`   // ms, by the server's clock
+	Lease   int64  `json:"lease,omitempty"` // ms
+	Number  int    `json:"number,omitempty"`
+	Script  string `json:"script,omitempty"`
+	Outcome string `json:"outcome,omitempty"` // "ack" or "nack"
+	Count   int    `json:"count,omitempty"`
+	Of      int    `json:"of,omitempty"`
+	Took    int64  `json:"took,omitempty"` // ns
+	Err     string `json:"err,omitempty"`
+}
+
+func (e Event) String() string {
+	text, _ := json.Marshal(e)
+	return string(text)
+}
+
+// Journal is the part of the history that one process writes: a file, a line for each event. What was
+// written stays when the process is killed.
+type Journal struct {
+	by   string
+	mu   sync.Mutex
+	file *os.File
+}
+
+// OpenJournal opens or makes the journal of a worker in a directory.
+func OpenJournal(dir, by string) (*Journal, error) {
+	file, err := os.OpenFile(filepath.Join(dir, by+".jsonl"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &Journal{by: by, file: file}, nil
+}
+
+// Write adds events, all in one write. A journal that cannot be written proves nothing, so it panics.
+func (j *Journal) Write(events ...Event) {
+	var lines bytes.Buffer
+	encode := json.NewEncoder(&lines)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	now := time.Now().UnixNano()
+	for _, e := range events {
+		e.By, e.At = cmp.Or(e.By, j.by), cmp.Or(e.At, now)
+		if err := encode.Encode(e); err != nil {
+			panic(err)
+		}
+	}
+	if _, err := j.file.Write(lines.Bytes()); err != nil {
+		panic(fmt.Sprintf("faulttest: the journal cannot be written: %v", err))
+	}
+}
+
+// Close closes the file.
+func (j *Journal) Close() error { return j.file.Close() }
+
+// ReadHistory reads all journals in a directory, in the order of time. The last line of a process that was
+// killed may be cut; another that cannot be read is an error.
+func ReadHistory(dir string) ([]Event, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+	if err != nil {
+		return nil, err
+	}
+	var history []Event
+	for _, name := range files {
+		events, err := readJournal(name)
+		if err != nil {
+			return nil, err
+		}
+		history = append(history, events...)
+	}
+	slices.SortStableFunc(history, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	return history, nil
+}
+
+func readJournal(name string) ([]Event, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	whole := data[:bytes.LastIndexByte(data, '\n')+1]
+	var events []Event
+	lines := bufio.NewScanner(bytes.NewReader(whole))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return nil, fmt.Errorf("%s: %q: %w", name, lines.Text(), err)
+		}
+		events = append(events, e)
+	}
+	return events, lines.Err()
+}
+
+// counter counts events while they are written, without reading any twice.
+type counter struct {
+	dir string
+
+	mu    sync.Mutex
+	read  map[string]int64 // bytes of each journal
+	kinds map[Kind]int
+}
+
+func (c *counter) count(kind Kind) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.read == nil {
+		c.read, c.kinds = map[string]int64{}, map[Kind]int{}
+	}
+	files, err := filepath.Glob(filepath.Join(c.dir, "*.jsonl"))
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range files {
+		if err := c.readOn(name); err != nil {
+			return 0, err
+		}
+	}
+	return c.kinds[kind], nil
+}
+
+func (c *counter) readOn(name string) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := file.Seek(c.read[name], io.SeekStart); err != nil {
+		return err
+	}
+	data, err := io.ReadAll(file)
+	if err != nil {
+		return err
+	}
+	whole := data[:bytes.LastIndexByte(data, '\n')+1]
+	c.read[name] += int64(len(whole))
+	for line := range bytes.Lines(whole) {
+		rest, _ := bytes.CutPrefix(line, []byte(`{"kind":"`))
+		kind, _, _ := bytes.Cut(rest, []byte(`"`))
+		c.kinds[Kind(kind)]++
+	}
+	return nil
+}

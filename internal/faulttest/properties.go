@@ -1,0 +1,165 @@
+package faulttest
+
+import (
+	"cmp"
+	"slices"
+)
+
+// checkMessage checks what is about a message in all groups.
+func (c *checker) checkMessage(m *published) {
+	if len(m.ids) > 1 {
+		c.report(OneCopy, "%s is in Redis %d times: %q", m.UUID, len(m.ids), m.ids)
+	}
+	if m.outcome == Failed && len(m.ids) > 0 {
+		c.report(Settlement, "%s was refused, and is there: %q", m.UUID, m.ids)
+	}
+	if m.outcome != Published || m.cancel != 0 {
+		return
+	}
+	for _, group := range c.rules.Groups {
+		switch k := c.courseOf(m, group); {
+		case k != nil && (k.ackSent || k.dead != nil):
+		case c.rules.LosesData:
+			c.figures.Lost++
+		case k == nil:
+			c.report(Settlement, "%s was published and never came to group %q", m.UUID, group)
+		default:
+			c.report(Settlement, "%s was neither acked nor is it dead in group %q", m.UUID, group)
+		}
+	}
+}
+
+func (c *checker) courseOf(m *published, group string) *course {
+	for _, id := range m.ids {
+		if k := c.courses[place{m.Topic, group, id}]; k != nil {
+			return k
+		}
+	}
+	return nil
+}
+
+// checkCourse checks what is about a message in one group.
+func (c *checker) checkCourse(k *course) {
+	slices.SortStableFunc(k.leases, func(a, b *lease) int {
+		if c.rules.ClockSteps {
+			return cmp.Compare(a.At, b.At)
+		}
+		return cmp.Compare(a.Redis, b.Redis)
+	})
+	if !slices.Contains(c.rules.Groups, k.group) {
+		c.report(Isolation, "%s came to group %q, which is not one of %q", k.name(), k.group, c.rules.Groups)
+	}
+	if k.ackSent {
+		c.figures.Acked++
+	}
+	m := c.messages[k.uuid]
+	for i, l := range k.leases {
+		now := c.shown(l.Event)
+		if now < l.Due*1000 {
+			c.report(NotEarly, "%s was claimed %v before it was due: %s", k.name(), micros(l.Due*1000-now), l.Event)
+		}
+		c.figures.Latest = max(c.figures.Latest, micros(now-l.Due*1000))
+		if i == 0 && m != nil {
+			c.notBefore(m, now, l.Event)
+		}
+		if m != nil && m.cancelled != 0 && l.Sent > m.cancelled {
+			c.report(AckHolds, "%s was claimed after it was cancelled: %s", k.name(), l.Event)
+		}
+		c.checkNumber(k, i)
+		if !c.rules.LosesData {
+			c.checkLease(k, i)
+		}
+	}
+	c.checkDeath(k)
+}
+
+func (k *course) name() string { return cmp.Or(k.uuid, k.id) + " of group " + k.group }
+
+// checkNumber checks that no delivery is counted twice, and none is above the limit.
+func (c *checker) checkNumber(k *course, i int) {
+	l := k.leases[i]
+	if limit := c.rules.MaxDeliveries; limit > 0 && l.Number > limit {
+		c.report(Limit, "%s was delivered for the %dth time, at most %d are allowed", k.name(), l.Number, limit)
+	}
+	unseen := 0 // leases that nobody has heard of
+	for _, at := range c.lostAsks[k.group] {
+		if at < l.At {
+			unseen++
+		}
+	}
+	if l.Number-1 > i+unseen {
+		c.report(Limit, "%s has number %d after %d deliveries: one was counted twice: %s", k.name(), l.Number, i, l.Event)
+	}
+}
+
+// checkLease checks a lease against those before.
+func (c *checker) checkLease(k *course, i int) {
+	l := k.leases[i]
+	for _, later := range k.leases[i+1:] {
+		for script, e := range l.sure {
+			switch {
+			case script == "ack" && later.Sent > e.At:
+				c.report(AckHolds, "%s was claimed after its ack was confirmed: %s", k.name(), later.Event)
+			case script == "ack", later.At < e.Sent:
+				// An ack that came before the later claim would have left nothing to claim.
+				c.report(StaleSettle, "%s: its %s under lease %s was taken, though it was leased as %s by then",
+					k.name(), script, l.Token, later.Token)
+			}
+		}
+	}
+	if i == 0 {
+		return
+	}
+	before := k.leases[i-1]
+	ended := before.settle != nil && before.settle.At <= l.At
+	if !ended && l.Redis < before.until {
+		c.report(OneLease, "%s was leased as %s %v before lease %s was over", k.name(), l.Token, micros(before.until-l.Redis), before.Token)
+	}
+	c.checkReturn(k, before, l)
+}
+
+// checkReturn checks when a message came back.
+func (c *checker) checkReturn(k *course, before, l *lease) {
+	nack := before.sure["nack"]
+	if nack == nil {
+		if bound := c.rules.Return; bound > 0 && before.settle == nil && micros(l.Redis-before.until) > bound {
+			c.report(ReturnTime, "%s came back %v after its lease was lost, more than %v", k.name(), micros(l.Redis-before.until), bound)
+		}
+		return
+	}
+	if nack.Delay < 0 {
+		return
+	}
+	for _, e := range k.ends { // with the server's time as it was before the nack
+		if e.By == before.By && e.At >= before.At && e.At <= nack.At && e.Redis != 0 {
+			earliest := over(e.Redis, nack.Delay)
+			if now := c.shown(l.Event); now < earliest {
+				c.report(ReturnTime, "%s came back %v before the delay of its nack, %d ms, was over", k.name(), micros(earliest-now), nack.Delay)
+			}
+		}
+	}
+	if bound := c.rules.Return; bound > 0 && micros(l.Redis-l.Due*1000) > bound {
+		c.report(ReturnTime, "%s came back %v after it was due again, more than %v", k.name(), micros(l.Redis-l.Due*1000), bound)
+	}
+}
+
+// checkDeath checks that a dead message has died once, for good, and for a reason.
+func (c *checker) checkDeath(k *course) {
+	if k.dead == nil {
+		return
+	}
+	if k.deaths > 1 {
+		c.report(Limit, "%s is dead %d times", k.name(), k.deaths)
+	}
+	if c.rules.LosesData {
+		return
+	}
+	if k.acked != 0 {
+		c.report(AckHolds, "%s is dead, and its ack was confirmed", k.name())
+	}
+	for _, l := range k.leases {
+		if k.dead.Redis != 0 && !c.rules.ClockSteps && l.Redis > k.dead.Redis {
+			c.report(AckHolds, "%s was claimed after it died: %s", k.name(), l.Event)
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package faulttest
+
+import (
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Proxy is a network between workers and a server that can be made to fail. It knows which reply answers
+// which call.
+type Proxy struct {
+	listener net.Listener
+	target   string
+	wg       sync.WaitGroup
+
+	mu      sync.Mutex
+	conns   map[*proxied]bool
+	delay   time.Duration
+	flows   chan struct{} // closed: data flows
+	refuses bool
+	chooses func(call []string) bool
+	swallow int
+	silent  bool // the connection stays, instead of being cut
+	gone    int  // replies that were swallowed
+}
+
+// NewProxy is a proxy to an address, which ends with the test.
+func NewProxy(t testing.TB, target string) *Proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	p := &Proxy{listener: listener, target: target, conns: map[*proxied]bool{}, flows: make(chan struct{})}
+	close(p.flows)
+	p.wg.Go(p.accept)
+	t.Cleanup(func() {
+		_ = listener.Close()
+		p.Resume()
+		p.Cut()
+		p.wg.Wait()
+	})
+	return p
+}
+
+// Place is where workers find the server through the proxy.
+func (p *Proxy) Place() Place { return At(p.listener.Addr().String()) }
+
+// Cut cuts all connections.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		c.cut()
+	}
+}
+
+// Refuse cuts all connections, and refuses others until it is called with false.
+func (p *Proxy) Refuse(refuses bool) {
+	p.mu.Lock()
+	p.refuses = refuses
+	p.mu.Unlock()
+	if refuses {
+		p.Cut()
+	}
+}
+
+// Delay holds whatever passes for so long, in each direction.
+func (p *Proxy) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
+// Stall has nothing arrive any more, in either direction, while all connections stay open and new ones can be
+// made: they are half open.
+func (p *Proxy) Stall() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.flows = make(chan struct{})
+}
+
+// Resume ends Stall. What was held arrives.
+func (p *Proxy) Resume() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.flows:
+	default:
+		close(p.flows)
+	}
+}
+
+// Swallow has the replies to the next n calls that are chosen get lost: the server has done what was asked, and
+// the connection is cut.
+func (p *Proxy) Swallow(n int, chooses func(call []string) bool) { p.swallows(n, false, chooses) }
+
+// SwallowSilently is Swallow, but the connection stays open, and nothing comes on it any more.
+func (p *Proxy) SwallowSilently(n int, chooses func(call []string) bool) {
+	p.swallows(n, true, chooses)
+}
+
+func (p *Proxy) swallows(n int, silent bool, chooses func(call []string) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.swallow, p.silent, p.chooses, p.gone = n, silent, chooses, 0
+}
+
+// Swallowed is how many replies have been lost since the last Swallow.
+func (p *Proxy) Swallowed() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gone
+}
+
+// Script chooses the calls of a script.
+func Script(name string) func(call []string) bool {
+	sha := ScriptSHA(queue.Scripts()[name])
+	return func(call []string) bool {
+		return len(call) > 2 && strings.EqualFold(call[0], "evalsha") && call[1] == sha
+	}
+}
+
+// swallowsReplyTo decides it, and counts.
+func (p *Proxy) swallowsReplyTo(call []string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.swallow == 0 || !p.chooses(call) {
+		return false
+	}
+	p.swallow--
+	return true
+}
+
+func (p *Proxy) accept() {
+	for {
+		in, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		refuses := p.refuses
+		p.mu.Unlock()
+		if refuses {
+			_ = in.Close()
+			continue
+		}
+		out, err := net.Dial("tcp", p.target)
+		if err != nil {
+			_ = in.Close()
+			continue
+		}
+		c := &proxied{proxy: p, in: in, out: out, fates: make(chan bool, 1<<16), ended: make(chan struct{})}
+		p.mu.Lock()
+		p.conns[c] = true
+		p.mu.Unlock()
+		p.wg.Go(func() {
+			c.run()
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			delete(p.conns, c)
+		})
+	}
+}
+
+// losesSilently counts a reply that gets lost, and tells whether its connection stays open.
+func (p *Proxy) losesSilently() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone++
+	return p.silent
+}
+
+// pass waits for as long as the network takes; false if the connection was cut meanwhile.
+func (c *proxied) pass(arrived time.Time) bool {
+	c.proxy.mu.Lock()
+	flows, delay := c.proxy.flows, c.proxy.delay
+	c.proxy.mu.Unlock()
+	select {
+	case <-flows:
+	case <-c.ended:
+		return false
+	}
+	if wait := delay - time.Since(arrived); delay > 0 && wait > 0 {
+		select {
+		case <-time.After(wait):
+		case <-c.ended:
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,160 @@
+package faulttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.uber.org/goleak"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// publish publishes until all is published, or the process is told to stop.
+func (p *process) publish() error {
+	others := goleak.IgnoreCurrent()
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
+		Client: p.client, KeyPrefix: p.Prefix, MaxMessageBytes: max(8<<20, p.Payload+1<<20),
+		CloseTimeout: ms(orElse(p.CloseTimeoutMS, 5000)), WaitReplicas: p.WaitReplicas,
+	}, p.logger())
+	if err != nil {
+		return err
+	}
+	operator, err := admin.New(admin.Config{Client: p.client, KeyPrefix: p.Prefix})
+	if err != nil {
+		return err
+	}
+	tell("ready")
+	var next atomic.Int64
+	var callers sync.WaitGroup
+	for range max(p.Callers, 1) {
+		callers.Go(func() {
+			for p.ending.Err() == nil {
+				last := int(next.Add(int64(max(p.Batch, 1))))
+				first := last - max(p.Batch, 1)
+				if p.Messages > 0 && first >= p.Messages {
+					return
+				}
+				p.call(publisher, operator, first, last)
+				p.pause()
+			}
+		})
+	}
+	callers.Wait()
+	tell("done")
+	<-p.stopped
+	p.close(others, publisher.Close)
+	return nil
+}
+
+func (p *process) pause() {
+	select {
+	case <-time.After(ms(p.PauseMS)):
+	case <-p.stopped:
+	}
+}
+
+// call is one call of Publish, with the messages from first to before last, of one topic.
+func (p *process) call(publisher *redisdelay.Publisher, operator *admin.Admin, first, last int) {
+	topic := p.Topics[first/max(p.Batch, 1)%len(p.Topics)]
+	var messages []*message.Message
+	var notes []Event
+	var cancels []string
+	now := p.clock()
+	for i := first; i < last; i++ {
+		msg, delay := p.message(i)
+		sum := sumOf(msg)
+		if p.CancelEvery > 0 && i%p.CancelEvery == 0 {
+			delay = int(cancelledDelay.Milliseconds())
+			redisdelay.SetDelayID(msg, msg.UUID, redisdelay.DelayIDReject)
+			cancels = append(cancels, msg.UUID)
+		}
+		note := Event{Kind: Publish, Redis: now, Topic: topic, UUID: msg.UUID, Sum: sum, Delay: int64(delay)}
+		if delay > 0 {
+			redisdelay.DelayFor(msg, ms(delay))
+		}
+		messages, notes = append(messages, msg), append(notes, note)
+	}
+	if p.CancelCallerMS > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.Int64N(int64(ms(p.CancelCallerMS)))))
+		defer cancel()
+		for _, msg := range messages {
+			msg.SetContext(ctx)
+		}
+	}
+	p.journal.Write(notes...)
+	err := publisher.Publish(topic, messages...)
+	for i := range notes {
+		notes[i].Kind = outcomeOf(err)
+		if err != nil {
+			notes[i].Err = err.Error()
+		}
+	}
+	p.journal.Write(notes...)
+	if outcomeOf(err) != Failed {
+		for _, uuid := range cancels {
+			p.cancel(operator, topic, uuid)
+		}
+	}
+}
+
+// outcomeOf tells whether a call of Publish that failed may have published.
+func outcomeOf(err error) Kind {
+	switch {
+	case err == nil:
+		return Published
+	case errors.Is(err, redisdelay.ErrClosed), errors.Is(err, redisdelay.ErrNotReplicated):
+		return Unknown
+	case errors.Is(err, redisdelay.ErrLayout), errors.Is(err, redisdelay.ErrForbidden), errors.Is(err, redisdelay.ErrExists):
+		return Failed
+	case !queue.Unreachable(err), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		// A caller's context ends its wait only while the call is not on its way.
+		return Failed
+	default:
+		return Unknown
+	}
+}
+
+// message is the i-th, and its delay in ms.
+func (p *process) message(i int) (*message.Message, int) {
+	uuid := fmt.Sprintf("%s-%d", p.Name, i)
+	payload := make([]byte, orElse(p.Payload, 32))
+	_, _ = rand.NewChaCha8([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}).Read(payload)
+	msg := message.NewMessage(uuid, payload)
+	msg.Metadata.Set("made by", p.Name)
+	if len(p.Do) > 0 {
+		msg.Metadata.Set(doKey, p.Do[i%len(p.Do)])
+	}
+	if len(p.DelaysMS) == 0 {
+		return msg, 0
+	}
+	return msg, p.DelaysMS[i%len(p.DelaysMS)]
+}
+
+// cancelledDelay is that of messages which are to be cancelled.
+const cancelledDelay = time.Hour
+
+// cancel takes a message back, however often it takes.
+func (p *process) cancel(operator *admin.Admin, topic, uuid string) {
+	note := Event{Kind: Cancel, Topic: topic, UUID: uuid}
+	p.journal.Write(note)
+	for {
+		err := operator.Cancel(context.Background(), topic, admin.ByDelayID(uuid))
+		if err == nil || errors.Is(err, admin.ErrNotFound) {
+			note.Kind = Cancelled
+			if err != nil {
+				note.Err = err.Error() // it was cancelled by a call whose answer was lost
+			}
+			p.journal.Write(note)
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

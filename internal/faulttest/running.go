@@ -1,0 +1,155 @@
+package faulttest
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// start starts the process.
+func (r *Running) start() error {
+	text, err := json.Marshal(r.Worker)
+	if err != nil {
+		return err
+	}
+	binary, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	r.cmd = exec.Command(binary)
+	r.cmd.Env = append(os.Environ(), workerVariable+"="+string(text))
+	r.cmd.Stderr = os.Stderr
+	if r.stdin, err = r.cmd.StdinPipe(); err != nil { // ends with this process, and then so does the worker
+		return err
+	}
+	stdout, err := r.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := r.cmd.Start(); err != nil {
+		return err
+	}
+	go func() {
+		defer close(r.ended)
+		lines := bufio.NewScanner(stdout)
+		for lines.Scan() {
+			r.lines <- lines.Text()
+		}
+		r.err = r.cmd.Wait()
+	}()
+	return nil
+}
+
+func (r *Running) await(line string) {
+	r.w.t.Helper()
+	select {
+	case said := <-r.lines:
+		require.Equal(r.w.t, line, said)
+	case <-r.ended:
+		r.w.t.Fatalf("worker %q has ended: %v", r.Name, r.err)
+	case <-time.After(2 * time.Minute):
+		r.w.t.Fatalf("worker %q does not say that it is %s", r.Name, line)
+	}
+}
+
+// Kill ends the worker as kill -9 does, and waits until it is gone. The history says so.
+func (r *Running) Kill() {
+	select {
+	case <-r.ended:
+		return
+	default:
+	}
+	_ = r.cmd.Process.Kill()
+	<-r.ended
+	r.w.journal.Write(Event{Kind: Killed, By: r.Name})
+}
+
+// Stop has the worker end properly, and waits for that.
+func (r *Running) Stop() {
+	_, _ = io.WriteString(r.stdin, "stop\n")
+	select {
+	case <-r.ended:
+	case <-time.After(30 * time.Second):
+		r.w.t.Errorf("worker %q does not end", r.Name)
+		r.Kill()
+	}
+}
+
+// failed tells how the worker has ended by itself, as no worker should: by anything but a signal.
+func (r *Running) failed() error {
+	select {
+	case <-r.ended:
+	default:
+		return nil
+	}
+	var exit *exec.ExitError
+	if errors.As(r.err, &exit) && !exit.Exited() {
+		return nil
+	}
+	return r.err
+}
+
+// Ended is closed when the worker's process is gone.
+func (r *Running) Ended() <-chan struct{} { return r.ended }
+
+// Freeze stops the process as SIGSTOP does, until it is thawed or the test ends, however that ends.
+func (r *Running) Freeze() (thaw func()) {
+	r.w.t.Helper()
+	shell := exec.Command("sh", "-c", `kill -s STOP "$0" && echo; read _; kill -s CONT "$0"`, strconv.Itoa(r.cmd.Process.Pid))
+	stdin, err := shell.StdinPipe()
+	require.NoError(r.w.t, err)
+	stdout, err := shell.StdoutPipe()
+	require.NoError(r.w.t, err)
+	require.NoError(r.w.t, shell.Start())
+	thaw = sync.OnceFunc(func() {
+		_ = stdin.Close()
+		_ = shell.Wait()
+	})
+	r.w.t.Cleanup(thaw)
+	require.True(r.w.t, bufio.NewScanner(stdout).Scan(), "worker %q cannot be frozen", r.Name)
+	return thaw
+}
+
+// Respawn starts the worker anew whenever its process has ended by itself, until the returned function is
+// called. The new ones have names of their own.
+func (r *Running) Respawn() (end func()) {
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		current := r
+		for life := 2; ; life++ {
+			select {
+			case <-stop:
+				return
+			case <-current.ended:
+			}
+			worker := r.Worker
+			worker.Name = fmt.Sprintf("%s.%d", r.Name, life)
+			var err error
+			if current, err = r.w.launch(worker); err != nil {
+				r.w.t.Error(err)
+				return
+			}
+			select {
+			case <-current.lines:
+			case <-current.ended:
+			}
+		}
+	}()
+	end = sync.OnceFunc(func() {
+		close(stop)
+		<-done
+	})
+	r.w.t.Cleanup(end)
+	return end
+}

@@ -1,0 +1,108 @@
+package faulttest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Broken is a worker that is broken on purpose, to see that the checker finds out.
+type Broken string
+
+const (
+	NotBroken Broken = ""
+	// TornMove moves what is due in two steps.
+	TornMove Broken = "torn move"
+	// UnfencedAck acks whatever lease the message has.
+	UnfencedAck Broken = "unfenced ack"
+	// WholeSeconds rounds due times to seconds.
+	WholeSeconds Broken = "whole seconds"
+	// ClientClock takes the worker's clock, which is two seconds ahead, for the server's.
+	ClientClock Broken = "client clock"
+)
+
+// tamper changes the scripts that a broken worker runs.
+type tamper struct {
+	broken Broken
+	client redis.UniversalClient
+	shas   map[string]string // of a script -> of what runs in its place
+	timed  map[string]string // sha -> source of a script that takes the time from the caller
+}
+
+const takesTime = "local t = redis.call('TIME')"
+
+// newTamper loads what runs in the place of scripts. It has a connection of its own.
+func newTamper(ctx context.Context, client redis.UniversalClient, broken Broken) (tamper, error) {
+	t := tamper{broken: broken, client: client, shas: map[string]string{}, timed: map[string]string{}}
+	edits := map[Broken]struct{ script, from, to string }{
+		TornMove:     {"promote", "each('RPUSH', ready, merged, 1, #merged)", "each('RPUSH', ready .. ':moving', merged, 1, #merged)"},
+		UnfencedAck:  {"ack", "if held[i] == ARGV[i * 2] then", "if held[i] then"},
+		WholeSeconds: {"publish", "return now_up + tonumber(spec)", "return math.floor((now_up + tonumber(spec)) / 1000) * 1000"},
+	}
+	sources := queue.Scripts()
+	switch edit, ok := edits[broken]; {
+	case ok:
+		source := sources[edit.script]
+		changed := strings.Replace(source, edit.from, edit.to, 1)
+		if changed == source {
+			return t, fmt.Errorf("%s.lua has no %q to break", edit.script, edit.from)
+		}
+		sha, err := client.ScriptLoad(ctx, changed).Result()
+		if err != nil {
+			return t, err
+		}
+		t.shas[ScriptSHA(source)] = sha
+	case broken == ClientClock:
+		for _, source := range sources {
+			if strings.Contains(source, takesTime) {
+				t.timed[ScriptSHA(source)] = source
+			}
+		}
+	case broken != NotBroken:
+		return t, fmt.Errorf("nobody knows how to be broken by %q", broken)
+	}
+	return t, nil
+}
+
+// with changes the calls, and returns what is to be done when they are answered.
+func (t *tamper) with(cmds []redis.Cmder) func() {
+	done := func() {}
+	if t.broken == NotBroken {
+		return done
+	}
+	for _, cmd := range cmds {
+		args := cmd.Args()
+		if len(args) < 3 || args[0] != "evalsha" {
+			continue
+		}
+		sha := textOf(args[1])
+		if to, ok := t.shas[sha]; ok {
+			if args[1] = to; t.broken == TornMove {
+				keys := args[3:]
+				done = func() { t.finishMove(keys) }
+			}
+		}
+		if source, ok := t.timed[sha]; ok {
+			now := time.Now().Add(2 * time.Second)
+			mine := fmt.Sprintf("local t = {'%d', '%d'}", now.Unix(), now.Nanosecond()/1000)
+			args[0], args[1] = "eval", strings.Replace(source, takesTime, mine, 1)
+		}
+	}
+	return done
+}
+
+// finishMove is the second step of a move that should have had one.
+func (t *tamper) finishMove(keys []any) {
+	time.Sleep(5 * time.Millisecond)
+	for _, key := range keys {
+		if ready := textOf(key); strings.Contains(ready, "}:ready:") {
+			for t.client.LMove(context.Background(), ready+":moving", ready, "LEFT", "RIGHT").Err() == nil {
+			}
+		}
+	}
+}

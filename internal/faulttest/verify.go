@@ -1,0 +1,137 @@
+package faulttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+)
+
+// Verify ends the workers, drained, and fails the test if its history violates a property. It returns and
+// logs the figures. Topics and Groups of the rules are the world's.
+func (w *World) Verify(rules Rules) Figures {
+	w.t.Helper()
+	violations, figures := w.Judge(rules)
+	for i, v := range violations {
+		if i == 30 {
+			w.t.Errorf("... and %d more", len(violations)-i)
+			break
+		}
+		w.t.Errorf("%v", v)
+	}
+	Report(w.t, figures.String())
+	return figures
+}
+
+// Judge is Verify for tests that want violations.
+func (w *World) Judge(rules Rules) ([]Violation, Figures) {
+	w.t.Helper()
+	rules.Topics, rules.Groups = w.Topics, w.Groups
+	w.StopPublishers()
+	w.cancelLeftOver()
+	w.Drain(Pick(time.Minute, 10*time.Minute))
+	w.stop(Consumer)
+	w.sampler.stop()
+	for _, r := range w.running() {
+		if err := r.failed(); err != nil {
+			w.t.Errorf("worker %q has failed: %v", r.Name, err)
+		}
+	}
+	w.buryDead()
+
+	violations, figures := Check(w.History(), rules)
+	figures.Looks = w.sampler.looks
+	for _, text := range w.sampler.found {
+		violations = append(violations, Violation{OneState, text})
+	}
+	violations = append(violations, w.leftovers()...)
+	return violations, figures
+}
+
+// cancelLeftOver cancels what publishers that were killed had to cancel.
+func (w *World) cancelLeftOver() {
+	w.t.Helper()
+	left := map[string]Event{}
+	for _, e := range w.History() {
+		switch {
+		case e.Kind == Publish && e.Delay == cancelledDelay.Milliseconds():
+			left[e.UUID] = e
+		case e.Kind == Failed, e.Kind == Cancelled:
+			delete(left, e.UUID)
+		}
+	}
+	operator, err := admin.New(admin.Config{Client: w.Client, KeyPrefix: w.Prefix})
+	require.NoError(w.t, err)
+	for uuid, e := range left {
+		note := Event{Kind: Cancel, Topic: e.Topic, UUID: uuid}
+		w.Note(note)
+		err := operator.Cancel(context.Background(), e.Topic, admin.ByDelayID(uuid))
+		if !errors.Is(err, admin.ErrNotFound) {
+			require.NoError(w.t, err)
+		}
+		note.Kind = Cancelled
+		w.Note(note)
+	}
+}
+
+// buryDead writes down the dead letters, and removes them.
+func (w *World) buryDead() {
+	w.t.Helper()
+	ctx := context.Background()
+	for _, topic := range w.Topics {
+		k := queue.NewKeys(w.Prefix, topic)
+		for _, group := range w.Groups {
+			var ids []string
+			dead, err := w.Client.ZRangeWithScores(ctx, k.Dead(group), 0, -1).Result()
+			require.NoError(w.t, err)
+			for _, z := range dead {
+				id := z.Member.(string)
+				ids = append(ids, id)
+				body, err := w.Client.HGet(ctx, k.Messages(), id).Bytes()
+				require.NoError(w.t, err, "the body of dead letter %s", id)
+				msg, err := redisdelay.BinaryMarshaler{}.Unmarshal(topic, body)
+				uuid := string(body) // of one that cannot be read
+				if err == nil {
+					uuid = msg.UUID
+				}
+				w.journal.Write(Event{Kind: Dead, Topic: topic, Group: group, ID: id, UUID: uuid, Redis: int64(z.Score) * 1000})
+			}
+			for chunk := range slices.Chunk(ids, 1000) {
+				_, err = queue.NewTopic(w.Client, w.Prefix, topic).Group(group).Discard(ctx, chunk)
+				require.NoError(w.t, err)
+			}
+		}
+	}
+}
+
+// leftovers finds keys that a drained world has not.
+func (w *World) leftovers() (found []Violation) {
+	r := &recorder{TB: w.t}
+	queuetest.CheckDrained(r, w.Client, w.Prefix, queuetest.Live()) // killed workers have not taken their leave
+	for _, text := range r.said {
+		found = append(found, Violation{Clean, text})
+	}
+	return found
+}
+
+// recorder is a test that takes note of what is wrong with it.
+type recorder struct {
+	testing.TB
+	said []string
+}
+
+func (r *recorder) Helper() {}
+
+func (r *recorder) Errorf(format string, args ...any) {
+	r.said = append(r.said, strings.TrimSpace(fmt.Sprintf(format, args...)))
+}

@@ -1,0 +1,258 @@
+package faulttest
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// wire is a hook of a worker's client that writes to the journal what goes to Redis and what comes back:
+// leases and settlements, which no API tells. Its calls include what go-redis sends again by itself.
+type wire struct {
+	journal *Journal
+	clock   func() int64 // the server's time in µs, by a connection of its own; 0: no answer
+	tamper  tamper       // what a worker does that is broken on purpose
+	calls   atomic.Int64
+}
+
+// scriptNames are the names of the scripts by the SHA1 of their text.
+var scriptNames = func() map[string]string {
+	names := map[string]string{}
+	for name, source := range queue.Scripts() {
+		names[ScriptSHA(source)] = name
+	}
+	return names
+}()
+
+// ScriptSHA is what EVALSHA calls a script by.
+func ScriptSHA(source string) string {
+	sum := sha1.Sum([]byte(source))
+	return hex.EncodeToString(sum[:])
+}
+
+// scriptCall is an EVALSHA of one of the project's scripts.
+type scriptCall struct {
+	redis.Cmder
+	number int
+	script string
+	keys   []string
+	args   []string // of what matters here, not of publish
+}
+
+// read reads a call; nil if it is none, or says nothing about leases.
+func (w *wire) read(cmd redis.Cmder) *scriptCall {
+	all := cmd.Args()
+	if len(all) < 3 || all[0] != "evalsha" && all[0] != "eval" {
+		return nil
+	}
+	name := scriptNames[textOf(all[1])]
+	if all[0] == "eval" {
+		name = scriptNames[ScriptSHA(textOf(all[1]))]
+	}
+	switch name {
+	case "claim", "ack", "nack", "release", "extend":
+	default:
+		return nil
+	}
+	n, err := strconv.Atoi(textOf(all[2]))
+	if err != nil || len(all) < 3+n {
+		return nil
+	}
+	c := &scriptCall{Cmder: cmd, number: int(w.calls.Add(1)), script: name}
+	for _, key := range all[3 : 3+n] {
+		c.keys = append(c.keys, textOf(key))
+	}
+	for _, arg := range all[3+n:] {
+		c.args = append(c.args, textOf(arg))
+	}
+	return c
+}
+
+func textOf(arg any) string {
+	switch arg := arg.(type) {
+	case string:
+		return arg
+	case *string:
+		return *arg
+	case []byte:
+		return string(arg)
+	default:
+		return fmt.Sprint(arg)
+	}
+}
+
+// topic and group are told by the key of the leases.
+func (c *scriptCall) about() (topic, group string) {
+	for _, key := range c.keys {
+		_, tagged, _ := strings.Cut(key, ":{")
+		if topic, rest, ok := strings.Cut(tagged, "}:"); ok {
+			if group, ok := strings.CutPrefix(rest, "leases:"); ok {
+				return topic, group
+			}
+		}
+	}
+	return "", ""
+}
+
+// leases are the ids and tokens of the call.
+func (c *scriptCall) leases() (ids, tokens []string) {
+	first, step := 0, 2
+	switch c.script {
+	case "nack":
+		first, step = 2, 7
+	case "release", "extend":
+		first = 1
+	}
+	for i := first; i+1 < len(c.args); i += step {
+		ids, tokens = append(ids, c.args[i]), append(tokens, c.args[i+1])
+	}
+	return ids, tokens
+}
+
+func (w *wire) before(c *scriptCall) {
+	topic, group := c.about()
+	base := Event{Call: c.number, Topic: topic, Group: group, Script: c.script}
+	if c.script == "claim" {
+		base.Kind, base.Token = Ask, c.args[1]+":"+c.args[2]
+		w.journal.Write(base)
+		return
+	}
+	base.Kind = Settle
+	if c.script == "extend" {
+		base.Kind, base.Redis = Extend, w.clock()
+		base.Lease, _ = strconv.ParseInt(c.args[0], 10, 64)
+	}
+	w.journal.Write(c.events(base)...)
+}
+
+// events is an event for each message of the call.
+func (c *scriptCall) events(base Event) (events []Event) {
+	ids, tokens := c.leases()
+	for i, id := range ids {
+		e := base
+		e.ID, e.Token, e.Of = id, tokens[i], len(ids)
+		if c.script == "nack" {
+			e.Delay = -1 // dead, or at an instant
+			if ms, err := strconv.ParseInt(c.args[2+7*i+2], 10, 64); err == nil {
+				e.Delay = ms
+			}
+		}
+		events = append(events, e)
+	}
+	return events
+}
+
+func (w *wire) after(c *scriptCall, sent time.Time) {
+	topic, group := c.about()
+	base := Event{Call: c.number, Topic: topic, Group: group, Script: c.script, Sent: sent.UnixNano()}
+	cmd, _ := c.Cmder.(*redis.Cmd)
+	err := c.Err()
+	switch {
+	case c.script == "claim":
+		w.answer(c, cmd, base, err)
+	case err != nil:
+		base.Kind, base.Err = Answer, errorText(err)
+		w.journal.Write(base)
+	case c.script == "extend":
+		w.extended(c, cmd, base)
+	default:
+		base.Kind = Settled
+		base.Count, _ = cmd.Int()
+		w.journal.Write(c.events(base)...)
+	}
+}
+
+func (w *wire) extended(c *scriptCall, cmd *redis.Cmd, base Event) {
+	lost := map[string]bool{}
+	ids, _ := cmd.StringSlice()
+	for _, id := range ids {
+		lost[id] = true
+	}
+	base.Lease, _ = strconv.ParseInt(c.args[0], 10, 64)
+	events := c.events(base)
+	for i := range events {
+		events[i].Kind = Extended
+		if lost[events[i].ID] {
+			events[i].Kind = Lost
+		}
+	}
+	w.journal.Write(events...)
+}
+
+func (w *wire) answer(c *scriptCall, cmd *redis.Cmd, base Event, err error) {
+	answer := base
+	answer.Kind, answer.Err = Answer, errorText(err)
+	events := []Event{}
+	if err == nil {
+		claim := queue.Claim{Subscription: c.args[1]}
+		claim.Number, _ = strconv.ParseUint(c.args[2], 10, 64)
+		claimed, readErr := claim.ReadReply(cmd)
+		if readErr != nil {
+			answer.Err = readErr.Error()
+		}
+		base.Kind, base.Redis = Claimed, claimed.Now.UnixMicro()
+		base.Lease, _ = strconv.ParseInt(c.args[5], 10, 64)
+		for _, m := range claimed.Messages {
+			e := base
+			e.ID, e.Token, e.Due, e.Number = m.ID, m.Token, m.Due.UnixMilli(), m.Deliveries+1
+			events = append(events, e)
+		}
+		answer.Count = len(claimed.Messages)
+	}
+	w.journal.Write(append(events, answer)...)
+}
+
+// errorText marks what the server has not said, after which nobody knows whether it did what it was asked.
+func errorText(err error) string {
+	var server redis.Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &server):
+		return "server: " + err.Error()
+	default:
+		return err.Error()
+	}
+}
+
+func (w *wire) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (w *wire) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return w.pass([]redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
+	}
+}
+
+func (w *wire) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return w.pass(cmds, func() error { return next(ctx, cmds) })
+	}
+}
+
+func (w *wire) pass(cmds []redis.Cmder, send func() error) error {
+	var calls []*scriptCall
+	for _, cmd := range cmds {
+		if c := w.read(cmd); c != nil {
+			calls = append(calls, c)
+			w.before(c)
+		}
+	}
+	done := w.tamper.with(cmds)
+	sent := time.Now()
+	err := send()
+	done()
+	for _, c := range calls {
+		w.after(c, sent)
+	}
+	return err
+}

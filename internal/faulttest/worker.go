@@ -1,0 +1,264 @@
+package faulttest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Role is what a worker does.
+type Role string
+
+const (
+	Publisher Role = "publisher"
+	Consumer  Role = "consumer"
+)
+
+// Worker says what a process does: a publisher or a consumer. Times are in ms, since it is passed as JSON.
+// Place, Direct, Journal, Topics and Groups are filled in by World.Start.
+type Worker struct {
+	Role Role   `json:"role"`
+	Name string `json:"name"` // unique in the World
+
+	Place  Place  `json:"place"`  // by which it uses the project
+	Direct Place  `json:"direct"` // by which it reads the server's clock
+	Dir    string `json:"dir"`    // of its journal
+	Prefix string `json:"prefix"`
+
+	Topics []string `json:"topics"`
+	Broken Broken   `json:"broken,omitempty"`
+
+	PoolSize      int `json:"pool_size,omitempty"`       // of its client; 0: go-redis's default
+	ReadTimeoutMS int `json:"read_timeout_ms,omitempty"` // likewise
+
+	// Of a publisher. Message i goes to topic i, modulo their number, and so on with the lists.
+	Messages       int      `json:"messages,omitempty"`         // then it is done; 0: until it is stopped
+	Batch          int      `json:"batch,omitempty"`            // messages of one call; default 1
+	Callers        int      `json:"callers,omitempty"`          // goroutines; default 1
+	PauseMS        int      `json:"pause_ms,omitempty"`         // of a goroutine after a call
+	DelaysMS       []int    `json:"delays_ms,omitempty"`        // default: none
+	Do             []string `json:"do,omitempty"`               // see Do; default: "ack"
+	Payload        int      `json:"payload,omitempty"`          // bytes; default 32
+	CancelEvery    int      `json:"cancel_every,omitempty"`     // every so many messages one is due in an hour, and cancelled
+	WaitReplicas   int      `json:"wait_replicas,omitempty"`    // PublisherConfig.WaitReplicas
+	CancelCallerMS int      `json:"cancel_caller_ms,omitempty"` // the context of a call ends after up to so long
+
+	// Of a consumer.
+	Group          string `json:"group,omitempty"`
+	InFlight       int    `json:"in_flight,omitempty"` // default 1
+	LeaseMS        int    `json:"lease_ms,omitempty"`  // default 1000
+	MaxExtensionMS int    `json:"max_extension_ms,omitempty"`
+	MaxDeliveries  int    `json:"max_deliveries,omitempty"` // default: no limit
+	WorkMS         int    `json:"work_ms,omitempty"`        // a handler takes up to so long
+	Stuck          bool   `json:"stuck,omitempty"`          // no handler ever ends
+	BackoffMS      int    `json:"backoff_ms,omitempty"`     // of what is nacked without a delay
+	CloseTimeoutMS int    `json:"close_timeout_ms,omitempty"`
+}
+
+// How a publisher tells a consumer by a message's metadata what its handler is to do.
+const doKey = "do"
+
+// Nack is for Worker.Do: the handler nacks the first times deliveries, with a delay, which is not there if
+// it is negative.
+func Nack(times int, delay time.Duration) string {
+	return fmt.Sprintf("nack %d %d", times, delay.Milliseconds())
+}
+
+// Work is for Worker.Do: the handler takes so long, and acks.
+func Work(d time.Duration) string { return fmt.Sprintf("work %d", d.Milliseconds()) }
+
+// Others for Worker.Do.
+const (
+	Ack  = "ack"
+	Die  = "die"  // the process kills itself whenever it gets the message
+	Hang = "hang" // the handler waits for the end of its message's context, and nacks
+)
+
+// workerVariable is where a process finds what it is to do.
+const workerVariable = "FAULTTEST_WORKER"
+
+// process is a worker at work.
+type process struct {
+	Worker
+	journal *Journal
+	client  redis.UniversalClient // the project's
+	direct  redis.UniversalClient
+	stopped chan struct{} // closed: it is to end properly
+	ending  context.Context
+}
+
+// runWorker does what the environment says, and returns the exit status.
+func runWorker(text string) int {
+	p := &process{stopped: make(chan struct{})}
+	if err := json.Unmarshal([]byte(text), &p.Worker); err != nil {
+		return p.fail(err)
+	}
+	var err error
+	if p.journal, err = OpenJournal(p.Dir, p.Name); err != nil {
+		return p.fail(err)
+	}
+	p.direct = p.Direct.Client(impatient)
+	t, err := newTamper(context.Background(), p.direct, p.Broken)
+	if err != nil {
+		return p.fail(err)
+	}
+	p.client = p.Place.Client(func(o *redis.UniversalOptions) {
+		o.PoolSize = p.PoolSize
+		o.ReadTimeout = time.Duration(p.ReadTimeoutMS) * time.Millisecond
+	})
+	p.client.AddHook(&wire{journal: p.journal, clock: p.clock, tamper: t})
+	ending, end := context.WithCancel(context.Background())
+	p.ending = ending
+	go p.obey(end)
+	switch p.Role {
+	case Publisher:
+		err = p.publish()
+	case Consumer:
+		err = p.consume()
+	default:
+		err = fmt.Errorf("nobody knows what a %q does", p.Role)
+	}
+	if err != nil {
+		return p.fail(err)
+	}
+	return 0
+}
+
+func (p *process) fail(err error) int {
+	fmt.Fprintf(os.Stderr, "faulttest: worker %q: %v\n", p.Name, err)
+	return 1
+}
+
+// obey reads the test's commands. When there is no test any more, the process ends at once.
+func (p *process) obey(end func()) {
+	commands := bufio.NewScanner(os.Stdin)
+	for commands.Scan() {
+		if commands.Text() == "stop" {
+			close(p.stopped)
+			end()
+		}
+	}
+	kill()
+}
+
+// kill ends the process as kill -9 does.
+func kill() {
+	if self, err := os.FindProcess(os.Getpid()); err == nil {
+		_ = self.Kill()
+	}
+	select {}
+}
+
+// tell lets the test know.
+func tell(what string) { fmt.Println(what) }
+
+// clock is the server's time in µs, or 0 if it does not answer.
+func (p *process) clock() int64 {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second/4)
+	defer cancel()
+	now, err := p.direct.Time(ctx).Result()
+	if err != nil {
+		return 0
+	}
+	return now.UnixMicro()
+}
+
+// close closes what the process has of the project, and notes how long that took, whether goroutines are
+// left, and whether the client is still open.
+func (p *process) close(others goleak.Option, close func() error) {
+	began := time.Now()
+	err := close()
+	e := Event{Kind: Closed, Took: int64(time.Since(began))}
+	if err != nil {
+		e.Err = "close: " + err.Error()
+	}
+	if ping := p.client.Ping(context.Background()).Err(); ping == redis.ErrClosed {
+		e.Err += " the caller's client is closed"
+	}
+	if p.Place.MasterName != "" || p.Place.Cluster { // their clients have goroutines, which come and go with nodes
+		_ = p.client.Close()
+		_ = p.direct.Close()
+	}
+	if leak := goleak.Find(others); leak != nil {
+		e.Err += " goroutines: " + leak.Error()
+	}
+	p.journal.Write(e)
+	_ = p.client.Close()
+}
+
+// logger writes errors to the journal.
+type logger struct {
+	watermill.NopLogger
+	journal *Journal
+}
+
+func (l logger) Error(text string, err error, fields watermill.LogFields) {
+	l.journal.Write(Event{Kind: Logged, Err: fmt.Sprintf("%s: %v %v", text, err, fields)})
+}
+
+func (l logger) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+func (p *process) logger() watermill.LoggerAdapter { return logger{journal: p.journal} }
+
+// consume handles messages until the process is told to stop.
+func (p *process) consume() error {
+	others := goleak.IgnoreCurrent()
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+		Client:        p.client,
+		KeyPrefix:     p.Prefix,
+		ConsumerGroup: p.Group,
+		MaxInFlight:   max(p.InFlight, 1),
+		LeaseDuration: ms(orElse(p.LeaseMS, 1000)),
+		MaxExtension:  ms(p.MaxExtensionMS),
+		MaxDeliveries: orElse(p.MaxDeliveries, -1),
+		Backoff:       func(int) time.Duration { return ms(p.BackoffMS) },
+		CloseTimeout:  ms(orElse(p.CloseTimeoutMS, 5000)),
+	}, p.logger())
+	if err != nil {
+		return err
+	}
+	var handlers, topics sync.WaitGroup
+	for _, topic := range p.Topics {
+		messages, err := subscriber.Subscribe(context.Background(), topic)
+		for ; queue.Unreachable(err); messages, err = subscriber.Subscribe(context.Background(), topic) {
+			time.Sleep(20 * time.Millisecond) // as a program would
+		}
+		if err != nil {
+			return err
+		}
+		topics.Go(func() {
+			for msg := range messages {
+				handlers.Go(func() { p.handle(msg) })
+			}
+		})
+	}
+	tell("ready")
+	<-p.stopped
+	p.close(others, func() error {
+		err := subscriber.Close()
+		topics.Wait()
+		handlers.Wait()
+		return err
+	})
+	return nil
+}
+
+func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func orElse(n, other int) int {
+	if n == 0 {
+		return other
+	}
+	return n
+}

@@ -1,0 +1,315 @@
+package faulttest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// Main is for a package's TestMain: it is redistest.Main, and also what a worker runs.
+func Main(m *testing.M, opts ...goleak.Option) {
+	redis.SetLogger(quiet{}) // connections break all the time here
+	if text := os.Getenv(workerVariable); text != "" {
+		os.Exit(runWorker(text))
+	}
+	redistest.Main(m, opts...)
+}
+
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
+
+// World is a Redis, the workers that use it, and their history.
+type World struct {
+	// Client looks on, drains and finds dead letters. It is not disturbed by faults of a Proxy.
+	Client redis.UniversalClient
+	Prefix string
+	Topics []string
+	Groups []string
+
+	t       testing.TB
+	direct  Place
+	dir     string
+	journal *Journal // the test's own
+
+	mu      sync.Mutex
+	workers []*Running
+
+	sampler *sampler
+	counter counter
+}
+
+// NewWorld makes a world on the Redis at a place, with a topic "t" and a group "g", unless change says
+// otherwise. The groups exist when it returns.
+func NewWorld(t testing.TB, direct Place, change ...func(*World)) *World {
+	t.Helper()
+	dir := t.TempDir()
+	journal, err := OpenJournal(dir, "test")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = journal.Close() })
+	w := &World{
+		Client: direct.Client(impatient), Prefix: redisdelay.DefaultKeyPrefix, Topics: []string{"t"}, Groups: []string{"g"},
+		t: t, direct: direct, dir: dir, journal: journal, counter: counter{dir: dir},
+	}
+	for _, c := range change {
+		c(w)
+	}
+	t.Cleanup(func() { _ = w.Client.Close() })
+	w.Register()
+	w.sampler = newSampler(w)
+	t.Cleanup(w.sampler.stop)
+	return w
+}
+
+// Register makes sure that all groups exist.
+func (w *World) Register() {
+	w.t.Helper()
+	for _, topic := range w.Topics {
+		for _, group := range w.Groups {
+			s, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+				Client: w.Client, KeyPrefix: w.Prefix, ConsumerGroup: group, MaxDeliveries: -1,
+			}, nil)
+			require.NoError(w.t, err)
+			require.NoError(w.t, s.SubscribeInitialize(topic))
+			require.NoError(w.t, s.Close())
+		}
+	}
+}
+
+// Running is a worker that was started.
+type Running struct {
+	Worker
+	w     *World
+	cmd   *exec.Cmd
+	stdin interface {
+		Write([]byte) (int, error)
+		Close() error
+	}
+	lines chan string
+	ended chan struct{}
+	err   error
+}
+
+// Start starts workers, and returns when they are at work. A worker without a Place uses the world's own.
+func (w *World) Start(workers ...Worker) []*Running {
+	w.t.Helper()
+	var started []*Running
+	for _, worker := range workers {
+		r, err := w.launch(worker)
+		require.NoError(w.t, err)
+		started = append(started, r)
+	}
+	for _, r := range started {
+		r.await("ready")
+	}
+	return started
+}
+
+// Await waits until publishers have published all that they were to publish.
+func (w *World) Await(publishers ...*Running) {
+	w.t.Helper()
+	for _, r := range publishers {
+		r.await("done")
+	}
+}
+
+func (w *World) launch(worker Worker) (*Running, error) {
+	if len(worker.Place.Addrs) == 0 {
+		worker.Place = w.direct
+	}
+	if worker.Topics == nil {
+		worker.Topics = w.Topics
+	}
+	if worker.Role == Consumer && worker.Group == "" {
+		worker.Group = w.Groups[0]
+	}
+	worker.Direct, worker.Dir, worker.Prefix = w.direct, w.dir, w.Prefix
+	r := &Running{Worker: worker, w: w, lines: make(chan string, 10), ended: make(chan struct{})}
+	if err := r.start(); err != nil {
+		return nil, err
+	}
+	w.t.Cleanup(r.Kill)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.workers = append(w.workers, r)
+	return r, nil
+}
+
+// StopLooking ends the looks at Redis while the test goes on, where they would see what the test does itself.
+func (w *World) StopLooking() { w.sampler.stop() }
+
+// Note adds what the test itself does to the history.
+func (w *World) Note(events ...Event) { w.journal.Write(events...) }
+
+// HasLogged tells whether a worker has logged an error with a text.
+func (w *World) HasLogged(text string) bool {
+	w.t.Helper()
+	return slices.ContainsFunc(w.History(), func(e Event) bool { return e.Kind == Logged && strings.Contains(e.Err, text) })
+}
+
+// running are all workers that were ever started.
+func (w *World) running() []*Running {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.workers)
+}
+
+// sampler looks at Redis all the time, while it can be reached.
+type sampler struct {
+	end  context.CancelFunc
+	done chan struct{}
+
+	mu    sync.Mutex
+	looks int
+	found []string
+}
+
+func newSampler(w *World) *sampler {
+	ctx, end := context.WithCancel(context.Background())
+	s := &sampler{end: end, done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		for ctx.Err() == nil {
+			began := time.Now()
+			found, err := queuetest.Violations(ctx, w.Client, w.Prefix)
+			s.mu.Lock()
+			if err == nil {
+				s.looks++
+				if len(s.found) < 100 {
+					s.found = append(s.found, found...)
+				}
+			}
+			s.mu.Unlock()
+			select { // a third of the time at most, as looking stops the server
+			case <-ctx.Done():
+			case <-time.After(max(20*time.Millisecond, 2*time.Since(began))):
+			}
+		}
+	}()
+	return s
+}
+
+func (s *sampler) stop() {
+	s.end()
+	<-s.done
+}
+
+// Handled waits until handlers have begun so many times.
+func (w *World) Handled(n int) { w.t.Helper(); w.AwaitEvents(Start, n) }
+
+// AwaitEvents waits until there are so many events of a kind.
+func (w *World) AwaitEvents(kind Kind, n int) {
+	w.t.Helper()
+	w.eventually(Pick(time.Minute, 10*time.Minute), func() (bool, string) {
+		found := w.Count(kind)
+		return found >= n, fmt.Sprintf("%d of %d events %q", found, n, kind)
+	})
+}
+
+// Count counts the events of a kind so far.
+func (w *World) Count(kind Kind) int {
+	w.t.Helper()
+	n, err := w.counter.count(kind)
+	require.NoError(w.t, err)
+	return n
+}
+
+// History is what has happened so far.
+func (w *World) History() []Event {
+	w.t.Helper()
+	history, err := ReadHistory(w.dir)
+	require.NoError(w.t, err)
+	return history
+}
+
+// StopPublishers has all publishers end, and waits for that.
+func (w *World) StopPublishers() { w.t.Helper(); w.stop(Publisher) }
+
+func (w *World) stop(role Role) {
+	w.t.Helper()
+	var wg sync.WaitGroup
+	for _, r := range w.running() {
+		if r.Role == role {
+			wg.Go(r.Stop)
+		}
+	}
+	wg.Wait()
+}
+
+// Drain waits until all that was published is acked, cancelled or dead.
+func (w *World) Drain(patience time.Duration) {
+	w.t.Helper()
+	w.eventually(patience, func() (bool, string) {
+		var left []string
+		for _, topic := range w.Topics {
+			n, err := w.unsettled(context.Background(), queue.NewKeys(w.Prefix, topic))
+			if err != nil {
+				return false, err.Error()
+			}
+			if n > 0 {
+				left = append(left, fmt.Sprintf("topic %q: %d messages", topic, n))
+			}
+		}
+		return len(left) == 0, strings.Join(left, ", ")
+	})
+}
+
+// unsettled counts the messages of a topic that some group is not through with.
+func (w *World) unsettled(ctx context.Context, k queue.Keys) (n int, err error) {
+	bodies, err := w.Client.HKeys(ctx, k.Messages()).Result()
+	if err != nil || len(bodies) == 0 {
+		return 0, err
+	}
+	dead := map[string]int{}
+	for _, group := range w.Groups {
+		ids, err := w.Client.ZRange(ctx, k.Dead(group), 0, -1).Result()
+		if err != nil {
+			return 0, err
+		}
+		for _, id := range ids {
+			dead[id]++
+		}
+	}
+	refs, err := w.Client.HGetAll(ctx, k.Refs()).Result()
+	if err != nil {
+		return 0, err
+	}
+	for _, id := range bodies {
+		needed, _ := strconv.Atoi(cmp.Or(refs[id], "1"))
+		if dead[id] < needed {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// eventually polls until a condition holds, and fails the test with what it says if that takes too long.
+func (w *World) eventually(patience time.Duration, holds func() (bool, string)) {
+	w.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		ok, said := holds()
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("not after %v: %s", patience, said)
+		}
+	}
+}

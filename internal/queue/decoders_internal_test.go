@@ -1,0 +1,161 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// What is in Redis may have been changed by hand: nothing that is read there ends the process, and what this
+// program writes it reads as it was.
+
+func FuzzOptions(f *testing.F) {
+	f.Add("", 0, "", int64(0), uint8(0))
+	f.Add("max_deliveries:3 delay_id:a%20b window:5 mode:keep", 3, "a b:c", int64(5), uint8(1))
+	f.Add("delay_id:%zz mode: window:x :", -7, "%", int64(-1), uint8(2))
+	f.Fuzz(func(t *testing.T, text string, deliveries int, delayID string, window int64, mode uint8) {
+		_ = parseOptions(text)
+		want := Options{MaxDeliveries: max(deliveries, -1), DelayID: delayID}
+		if delayID != "" {
+			want.Window = time.Duration(max(window, 0) % (1 << 40)).Truncate(time.Millisecond)
+			want.Mode = []Mode{Replace, Keep, Reject}[mode%3]
+		}
+		encoded := want.encode()
+		if got := parseOptions(encoded); got != want {
+			t.Errorf("%+v is written as %q and read as %+v", want, encoded, got)
+		}
+		// Scripts find the values by these patterns.
+		for part := range strings.SplitSeq(encoded, " ") {
+			if name, value, ok := strings.Cut(part, ":"); encoded != "" && (!ok || name == "" || strings.ContainsAny(value, ": \t\n")) {
+				t.Errorf("%+v is written as %q", want, encoded)
+			}
+		}
+	})
+}
+
+func FuzzDelayIDs(f *testing.F) {
+	for _, id := range []string{"", "a", "a b", "a:b", "%", "%20", "+", "\x00", "ü", "\xff", "\n"} {
+		f.Add(id, id)
+	}
+	f.Fuzz(func(t *testing.T, id, other string) {
+		_ = decodeName(other)
+		stored := encodeName(id)
+		if decodeName(stored) != id {
+			t.Errorf("%q is stored as %q and read as %q", id, stored, decodeName(stored))
+		}
+		if strings.ContainsAny(stored, ": \t\r\n\x00") {
+			t.Errorf("%q is stored as %q", id, stored)
+		}
+		if (id == other) != (stored == encodeName(other)) {
+			t.Errorf("%q and %q are both stored as %q", id, other, stored)
+		}
+	})
+}
+
+func FuzzRecords(f *testing.F) {
+	for _, text := range []string{"", "1", "1 s", "2 r 30s", "3 - - nacked on the last of 3 deliveries", "x y z  ", " ", "-1 s", "99999999999999999999 -"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var r record
+		r.parse(text)
+		if strings.Contains(r.flag, " ") || strings.Contains(r.delayedFor, " ") {
+			t.Errorf("%q is read as %+v", text, r)
+		}
+		if r.suspect() && !r.delivered() {
+			t.Errorf("%q is of a suspect that was never delivered", text)
+		}
+	})
+}
+
+func FuzzCursors(f *testing.F) {
+	for _, cursor := range []string{"", "1:a", "1", "x:a", ":", "1:", "NaN:a", "1e309", "-1:a:b"} {
+		f.Add(cursor)
+	}
+	f.Fuzz(func(t *testing.T, cursor string) {
+		for _, kind := range []string{"zset", "list"} {
+			score, id, err := parseCursor(kind, cursor)
+			switch {
+			case err != nil && !errors.Is(err, ErrInvalid):
+				t.Errorf("%q of %s: %v does not say that it is invalid", cursor, kind, err)
+			case err == nil && kind == "zset" && cursor != "" && score+":"+id != cursor:
+				t.Errorf("%q is read as %q and %q", cursor, score, id)
+			}
+		}
+	})
+}
+
+// replied is a call that was answered.
+func replied(reply ...any) *Call {
+	cmd := redis.NewCmd(context.Background())
+	cmd.SetVal(reply)
+	return &Call{cmd: cmd}
+}
+
+func FuzzClaims(f *testing.F) {
+	f.Add(9, "01M7Y3SQGNBVX5P66MY8JV56FH:1795233210078", "body", "1 s -", "1795233210078", int64(1), true, true)
+	f.Add(9, "id", "", "", "", int64(-1), false, false)
+	f.Add(1, ":", "x", "x", "NaN", int64(0), true, true)
+	f.Fuzz(func(t *testing.T, parts int, entry, body, record, now string, orphans int64, bodies, records bool) {
+		list := func(there bool, part string) []any {
+			if !there {
+				return nil
+			}
+			return []any{part}
+		}
+		reply := []any{"ok", int64(1), int64(0), now, orphans, []any{entry}, list(bodies, body), list(records, record), now}
+		reply = reply[:min(max(parts, 0), len(reply))]
+		claimed, err := Claim{Subscription: "S", Number: 1}.ReadClaim(replied(reply...))
+		if err != nil {
+			if len(claimed.Messages) > 0 {
+				t.Errorf("%q brought messages, and %v", reply, err)
+			}
+			return
+		}
+		for _, m := range claimed.Messages {
+			if m.Token != "S:1"+entry[len(m.ID):] || string(m.Body) != body {
+				t.Errorf("%q is read as %+v", reply, m)
+			}
+		}
+	})
+}
+
+func FuzzTurns(f *testing.F) {
+	f.Add(5, "holder", "1500", int64(1), "group")
+	f.Add(5, "", "", int64(0), "")
+	f.Add(1, "standby", "x", int64(2), "")
+	f.Add(5, "holder", "-9223372036854775808", int64(1), "")
+	f.Fuzz(func(t *testing.T, parts int, role, wait string, flag int64, unused string) {
+		reply := []any{role, wait, flag, flag, unused}
+		topic := NewTopic(nil, "p", "t")
+		turn, stale, err := topic.ReadTurn(replied(reply[:min(max(parts, 0), 5)]...), &Groups{})
+		if err == nil && !stale && turn.Wait < -1 {
+			t.Errorf("%q is read as %+v", reply, turn)
+		}
+	})
+}
+
+func FuzzFacts(f *testing.F) {
+	f.Add("01M7Y3SQGNBVX5P66MY8JV56FH:1", "body", "mode:keep", "2", "1", uint8(0xff), uint8(2))
+	f.Add("", "", "", "x", "NaN", uint8(0), uint8(0))
+	f.Fuzz(func(t *testing.T, entry, body, options, refs, score string, there, groups uint8) {
+		part := []any{entry, body, options, refs, score, entry, score}
+		for range groups % 4 {
+			part = append(part, score, entry, score, score, options, score)
+		}
+		for i := range part { // false and nil stand for what is not there
+			if there&(1<<(i%8)) == 0 {
+				part[i] = nil
+			}
+		}
+		found := parseFacts(part)
+		if len(found.groups) != int(groups%4) || len(found.id) > IDLength {
+			t.Errorf("%q is read as %+v", part, found)
+		}
+		_ = instant(score)
+	})
+}

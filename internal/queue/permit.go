@@ -1,0 +1,77 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Work is what a process does with a topic, by the scripts that it takes.
+type Work []string
+
+// Publishing and Consuming take these. A scheduler takes those of Consuming that are its own.
+var (
+	Publishing = Work{"open", "publish"}
+	Scheduling = Work{"open", "promote", "expire", "purge", "remove", "resign"}
+	Consuming  = append(Work{"register", "claim", "ack", "nack", "release", "extend"}, Scheduling...)
+)
+
+var calledCommand = regexp.MustCompile(`(?:redis\.p?call|each)\('([A-Z]+)'`)
+
+// commandsOf are the commands of each script.
+var commandsOf = sync.OnceValue(func() map[string][]string {
+	commands := map[string][]string{}
+	for name, source := range Scripts() {
+		for _, match := range calledCommand.FindAllStringSubmatch(source, -1) {
+			commands[name] = append(commands[name], match[1])
+		}
+	}
+	return commands
+})
+
+// commands are those of all the work's scripts, each once.
+func (w Work) commands() []string {
+	all := map[string]bool{}
+	for _, script := range w {
+		for _, command := range commandsOf()[script] {
+			all[command] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// Permit tells whether the server's user may do the work: ErrForbidden names the commands that it lacks. Else a
+// script would fail in its middle. It opens the topic. evicts is maxmemory-policy, if by that the server
+// may evict keys; "" if not, or if it does not say.
+func (t *Topic) Permit(ctx context.Context, work Work) (evicts string, err error) {
+	if _, err := t.Groups(ctx); err != nil {
+		return "", err
+	}
+	call := t.permitCall(work)
+	if err := Do(ctx, t.client, call); err != nil {
+		return "", err
+	}
+	reply, err := call.cmd.StringSlice()
+	if err != nil || len(reply) == 0 {
+		return "", fmt.Errorf("permit: unexpected reply %v: %w", reply, err)
+	}
+	if lacking := reply[1:]; len(lacking) > 0 {
+		return "", fmt.Errorf("%w: it has to be allowed %s", ErrForbidden, strings.ToLower("+"+strings.Join(lacking, " +")))
+	}
+	if evicts = reply[0]; evicts == "noeviction" {
+		evicts = ""
+	}
+	return evicts, nil
+}
+
+func (t *Topic) permitCall(work Work) *Call {
+	var args []any
+	for _, command := range work.commands() {
+		args = append(args, command)
+	}
+	return &Call{script: &permitScript, keys: []string{t.keys.Meta(), t.keys.Operation(Token())}, args: args}
+}

@@ -1,0 +1,70 @@
+package queue_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+var allWork = append(append(queue.Work{}, queue.Publishing...), queue.Consuming...)
+
+func TestPermitFindsNothingWhereAllIsAllowedAndChangesNothing(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s, "topic", "a")
+		w.publishNow("x")
+		w.unchanged(func() {
+			evicts, err := w.topic.Permit(ctx, allWork)
+			require.NoError(t, err)
+			require.Empty(t, evicts)
+			_, err = w.topic.Permit(ctx, allWork)
+			require.NoError(t, err)
+		})
+	})
+}
+
+func TestPermitNamesEachCommandThatIsNotAllowed(t *testing.T) {
+	t.Parallel()
+	admin := redistest.Start(t).Client(t)
+	w := newWorld(t, redistest.Server{Client: admin, Prefix: "own"}, "topic", "a")
+	w.publishNow("x")
+	commands := allWork.Commands()
+	require.Greater(t, len(commands), 20)
+	for _, command := range commands {
+		name := strings.ToLower(command)
+		require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", name, "on", ">secret", "~own:*", "&own:*", "+@all", "-"+name).Err())
+		user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: name, Password: "secret"})
+		defer user.Close()
+		if command == "PUBLISH" { // of channels: CheckMailbox
+			continue
+		}
+		w.unchanged(func() {
+			_, err := queue.NewTopic(user, "own", "topic").Permit(ctx, allWork)
+			if command == "HMGET" || command == "HKEYS" { // what open takes
+				require.Error(t, err, command)
+				return
+			}
+			require.ErrorIs(t, err, queue.ErrForbidden, command)
+			require.ErrorContains(t, err, "allowed +"+name)
+		})
+	}
+}
+
+func TestPermitTellsThatKeysMayBeEvicted(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ limit, policy, want string }{
+		{"0", "allkeys-lru", ""},
+		{"100mb", "noeviction", ""},
+		{"100mb", "allkeys-lru", "allkeys-lru"},
+		{"100mb", "volatile-ttl", "volatile-ttl"},
+	} {
+		w := newWorld(t, redistest.Server{Client: redistest.Start(t, "--maxmemory", c.limit, "--maxmemory-policy", c.policy).Client(t), Prefix: "own"}, "topic")
+		evicts, err := w.topic.Permit(ctx, allWork)
+		require.NoError(t, err)
+		require.Equal(t, c.want, evicts)
+	}
+}

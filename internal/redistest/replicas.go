@@ -1,0 +1,100 @@
+package redistest
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// StartReplicated starts a server and replicas of it, with args added to the command line of each, and returns when
+// the replicas are in step.
+func StartReplicated(t testing.TB, replicas int, args ...string) (primary *Instance, others []*Instance) {
+	t.Helper()
+	args = append([]string{"--repl-diskless-sync-delay", "0"}, args...)
+	primary = Start(t, args...)
+	for range replicas {
+		others = append(others, Start(t, append(args, "--replicaof", "127.0.0.1 "+primary.Port())...))
+	}
+	for _, replica := range others {
+		replica.AwaitInfo("master_link_status:up")
+	}
+	return primary, others
+}
+
+// AwaitInfo waits until INFO replication of the server has a line.
+func (in *Instance) AwaitInfo(line string) {
+	in.t.Helper()
+	client := in.Client(in.t)
+	defer client.Close()
+	in.await(line, func() bool {
+		return strings.Contains(client.Info(context.Background(), "replication").Val(), line+"\r\n")
+	})
+}
+
+// await fails the test if the condition does not hold within startTimeout.
+func (in *Instance) await(what string, holds func() bool) {
+	in.t.Helper()
+	for deadline := time.Now().Add(startTimeout); !holds(); {
+		if time.Now().After(deadline) {
+			in.t.Fatalf("redistest: %s: not after %v: %s", in.Addr(), startTimeout, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// PrimaryName is what Sentinels call the primary that they watch.
+const PrimaryName = "primary"
+
+// StartSentinels starts three Sentinels that watch a primary and its replicas, and returns their addresses when they
+// are able to lead a failover. They do so when the primary has not answered for half a second.
+func StartSentinels(t testing.TB, primary *Instance, replicas ...*Instance) (addrs []string) {
+	t.Helper()
+	const n, quorum = 3, 2
+	// What Sentinels otherwise tell one another, every two seconds, by way of the primary.
+	var ports []int
+	var known []string
+	for i := range n {
+		ports = append(ports, freePort())
+		known = append(known, fmt.Sprintf("sentinel known-sentinel %s 127.0.0.1 %d %s", PrimaryName, ports[i], sentinelID(i)))
+	}
+	for _, replica := range replicas {
+		known = append(known, fmt.Sprintf("sentinel known-replica %s 127.0.0.1 %s", PrimaryName, replica.Port()))
+	}
+	var sentinels []*Instance
+	for i := range n {
+		config := []string{
+			"sentinel myid " + sentinelID(i),
+			fmt.Sprintf("sentinel monitor %s 127.0.0.1 %s %d", PrimaryName, primary.Port(), quorum),
+			"sentinel down-after-milliseconds " + PrimaryName + " 500",
+			"sentinel failover-timeout " + PrimaryName + " 5000",
+		}
+		for j, line := range known {
+			if j != i {
+				config = append(config, line)
+			}
+		}
+		in := &Instance{t: t, config: strings.Join(config, "\n"), args: []string{"--sentinel"}}
+		sentinels = append(sentinels, in.start(func() int { return ports[i] }))
+	}
+	for _, in := range sentinels {
+		client := in.Client(t)
+		in.await("the Sentinels agree", func() bool {
+			text, err := client.Do(context.Background(), "SENTINEL", "CKQUORUM", PrimaryName).Text()
+			if err != nil || !strings.HasPrefix(text, fmt.Sprintf("OK %d ", n)) {
+				return false
+			}
+			known, err := client.Do(context.Background(), "SENTINEL", "REPLICAS", PrimaryName).Slice()
+			return err == nil && strings.Count(fmt.Sprint(known), "master-link-status:ok ") == len(replicas)
+		})
+		addrs = append(addrs, in.Addr())
+	}
+	return addrs
+}
+
+func sentinelID(i int) string {
+	return hex.EncodeToString(bytes.Repeat([]byte{byte(i + 1)}, 20))
+}

@@ -1,0 +1,101 @@
+package redisdelay_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/scheduler"
+)
+
+const evictionWarning = "Redis may lose messages when its memory is full: set maxmemory-policy to noeviction"
+
+func warnings(book *logbook, component string) (n int) {
+	for _, e := range book.find("error", component) {
+		if e.text == evictionWarning && e.fields["maxmemory_policy"] == "allkeys-lru" {
+			n++
+		}
+	}
+	return n
+}
+
+func TestAServerThatMayEvictIsWarnedOfOnce(t *testing.T) {
+	s, _ := private(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	book := &logbook{}
+	sub := newLoggingSubscriber(t, s, book.logger())
+	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}, book.logger())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = p.Close() })
+	for _, topic := range []string{"t", "u"} {
+		messages := subscribeTo(t, sub, topic)
+		publish(t, p, topic, "x")
+		require.Equal(t, []string{"x"}, consume(t, messages, 1))
+	}
+	require.Equal(t, 1, warnings(book, "redisdelay.subscriber"))
+	require.Equal(t, 1, warnings(book, "redisdelay.publisher"))
+}
+
+// lacking is a client whose user may do anything but run a command.
+func lacking(t *testing.T, s redistest.Server, in *redistest.Instance, command string) *redis.Client {
+	t.Helper()
+	require.NoError(t, s.Client.Do(ctx, "ACL", "SETUSER", command, "on", ">secret", "~*", "&*", "+@all", "-"+command).Err())
+	client := redis.NewClient(&redis.Options{Addr: in.Addr(), Username: command, Password: "secret"})
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func TestAUserThatLacksAPermissionIsRefusedBeforeAnythingIsWritten(t *testing.T) {
+	s, in := private(t)
+	for _, command := range []string{"hset", "zadd", "lpush", "rpush", "set"} {
+		forbidden := s
+		forbidden.Client = lacking(t, s, in, command)
+		_, err := newSubscriber(t, forbidden).Subscribe(ctx, "t")
+		if command != "hset" { // which it takes to open the topic
+			require.ErrorIs(t, err, redisdelay.ErrForbidden)
+		}
+		require.ErrorContains(t, err, "t")
+		if command != "lpush" { // which publishing does not take
+			require.Error(t, newPublisher(t, forbidden).Publish("t", text("x")))
+		}
+		require.Zero(t, s.Client.HLen(ctx, s.Prefix+":{t}:messages").Val(), command)
+	}
+	queuetest.Check(t, s.Client, s.Prefix)
+}
+
+func TestASchedulerWhoseUserLacksAPermissionMovesNothing(t *testing.T) {
+	s, in := private(t)
+	register(t, s, "t")
+	require.NoError(t, newPublisher(t, s).Publish("t", delayed("x", time.Millisecond)))
+	book := &logbook{}
+	alone, err := scheduler.New(scheduler.Config{Client: lacking(t, s, in, "rpush"), KeyPrefix: s.Prefix, Topics: []string{"t"}}, book.logger())
+	require.NoError(t, err)
+	running, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- alone.Run(running) }()
+	eventually(t, func() bool { return book.count("error", "redisdelay.scheduler") == 1 }, "it says so")
+	require.ErrorContains(t, book.find("error", "redisdelay.scheduler")[0].err, "it has to be allowed +rpush")
+	stop()
+	require.NoError(t, <-done)
+	require.EqualValues(t, 1, s.Client.ZCard(ctx, s.Prefix+":{t}:pending").Val())
+	queuetest.Check(t, s.Client, s.Prefix)
+}
+
+func TestTheLossOfAGroupIsLogged(t *testing.T) {
+	s, _ := private(t)
+	book := &logbook{}
+	messages := subscribeTo(t, newLoggingSubscriber(t, s, book.logger()), "t")
+	s.Client.FlushAll(ctx)
+	publish(t, newPublisher(t, s), "t", "x")
+	require.Equal(t, []string{"x"}, consume(t, messages, 1))
+	found := book.find("error", "redisdelay.subscriber")
+	require.Len(t, found, 1)
+	require.True(t, strings.HasPrefix(found[0].text, "The consumer group is gone from Redis"))
+	require.EqualError(t, found[0].err, "data was lost, or the group was removed")
+}

@@ -1,0 +1,157 @@
+package faults
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+var fsyncAlways = []string{"--appendonly", "yes", "--appendfsync", "always"}
+
+func TestServerKilledWithFsyncAlwaysLosesNothing(t *testing.T) {
+	t.Parallel()
+	rounds := faulttest.Pick(5, 50)
+	faulttest.Case(t, "kill -9 of Redis with appendfsync always: what was confirmed is there afterwards, and is not undone")
+	server := redistest.Start(t, fsyncAlways...)
+	l := newLoad(t, server, faulttest.Place{})
+	for round := range rounds {
+		l.progress(t, 40)
+		server.Kill()
+		if round%5 == 2 { // for longer than clients try
+			l.w.AwaitEvents(faulttest.Unknown, l.w.Count(faulttest.Unknown)+1)
+		}
+		server.Restart()
+	}
+	l.progress(t, 40)
+	figures := l.w.Verify(loadRules)
+	require.Zero(t, figures.Lost)
+	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
+}
+
+func TestServerKilledWithFsyncEverySecondLosesAtMostItsLastSeconds(t *testing.T) {
+	t.Parallel()
+	rounds := faulttest.Pick(2, 20)
+	faulttest.Case(t, "kill -9 of Redis with appendfsync everysec: the process dies, the machine does not, so the kernel has what was written")
+	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "everysec")
+	l := newLoad(t, server, faulttest.Place{})
+	for range rounds {
+		l.progress(t, 40)
+		server.Kill()
+		server.Restart()
+	}
+	l.progress(t, 40)
+	rules := loadRules
+	rules.LosesData = true
+	l.w.Verify(rules)
+	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
+}
+
+func TestServerRestartedProperlyLosesNothing(t *testing.T) {
+	t.Parallel()
+	rounds := faulttest.Pick(2, 10)
+	faulttest.Case(t, "a restart of Redis that saves its data first (SHUTDOWN SAVE): nothing is lost or undone")
+	server := redistest.Start(t, "--save", "3600 1000000")
+	l := newLoad(t, server, faulttest.Place{})
+	for range rounds {
+		l.progress(t, 40)
+		server.Shutdown()
+		server.Restart()
+	}
+	l.progress(t, 40)
+	figures := l.w.Verify(loadRules)
+	require.Zero(t, figures.Lost)
+	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
+}
+
+func TestWorkersKilledInTheirHandlersLoseNothing(t *testing.T) {
+	t.Parallel()
+	rounds := faulttest.Pick(4, 40)
+	faulttest.Case(t, "kill -9 of a consumer in a handler, and of a publisher in a call: what it had comes again, a second after its lease at the latest when others are idle")
+	server := redistest.Start(t)
+	l := newLoad(t, server, faulttest.Place{})
+	for round := range rounds {
+		l.progress(t, 30)
+		victims := []**faulttest.Running{&l.consumers[round%3], &l.publishers[round%2]}
+		for _, victim := range victims {
+			(*victim).Kill()
+			successor := (*victim).Worker
+			successor.Name = fmt.Sprintf("%s.%d", successor.Name, round)
+			*victim = l.w.Start(successor)[0]
+		}
+	}
+	l.progress(t, 30)
+	l.w.Verify(loadRules)
+	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
+}
+
+func TestMessageOfAKilledWorkerComesBack(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		scheduler bool
+		within    time.Duration
+	}{
+		"its scheduler lives":     {true, 200 * time.Millisecond},
+		"its scheduler dies, too": {false, 1300 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			faulttest.Case(t, "what a killed consumer had in hand comes to an idle one as its lease ends; a second later if the topic's scheduler was killed with it")
+			w := faulttest.NewWorld(t, faulttest.At(redistest.Start(t).Addr()), func(w *faulttest.World) { w.Groups = []string{"g", "h"} })
+			handlers := 1
+			if c.scheduler { // who subscribes first does the due-time work of the topic, for all groups
+				w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "scheduler", Group: "h"})
+				w.AwaitEvents(faulttest.Answer, 1)
+				handlers = 2
+			}
+			victim := w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "victim", LeaseMS: 600})[0]
+			publishOne(t, w, handlers)
+			w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "idle"})
+			victim.Kill()
+			if !c.scheduler {
+				w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "other", Group: "h"})
+			}
+			figures := w.Verify(faulttest.Rules{Return: c.within})
+			require.Equal(t, 1, figures.Redeliveries)
+		})
+	}
+}
+
+// publishOne publishes a message, and returns when as many handlers work on it, for half a second.
+func publishOne(t *testing.T, w *faulttest.World, handlers int) {
+	t.Helper()
+	w.Await(w.Start(faulttest.Worker{
+		Role: faulttest.Publisher, Name: "publisher", Messages: 1, Do: []string{faulttest.Work(time.Second / 2)},
+	})...)
+	w.Handled(handlers)
+}
+
+func TestFrozenWorkerChangesNothingAfterItsLease(t *testing.T) {
+	t.Parallel()
+	rounds := faulttest.Pick(2, 20)
+	faulttest.Case(t, "SIGSTOP of a consumer for longer than its lease, then SIGCONT: others have its messages, its own acks and nacks change nothing")
+	server := redistest.Start(t)
+	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS = 400 })
+	for round := range rounds {
+		l.progress(t, 30)
+		thaw := l.consumers[round%3].Freeze()
+		// Two leases, by what happens: of a message that the frozen one has, or might have.
+		time.Sleep(900 * time.Millisecond)
+		thaw()
+	}
+	l.progress(t, 30)
+	l.w.Verify(loadRules)
+	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
+}
+
+func TestAckThatWasHeldUpForLongerThanItsLeaseChangesNothing(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "an ack that arrives after another has the message leaves it to that one")
+	w, _ := lateAck(t, faulttest.NotBroken)
+	figures := w.Verify(faulttest.Rules{})
+	require.Equal(t, 2, figures.Deliveries)
+}

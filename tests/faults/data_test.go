@@ -1,0 +1,162 @@
+package faults
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+const saysThatDataWasLost = "The consumer group is gone from Redis"
+
+func TestAllDataLost(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(l *load, server *redistest.Instance){
+		"by FLUSHALL":                   func(l *load, _ *redistest.Instance) { l.w.Client.FlushAll(t.Context()) },
+		"by a restart without its data": func(_ *load, server *redistest.Instance) { server.Restart() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rounds := faulttest.Pick(1, 10)
+			faulttest.Case(t, "all goes on without a restart of anything, and the log says that data was lost; what was in Redis is lost")
+			server := redistest.Start(t)
+			l := newLoad(t, server, faulttest.Place{})
+			for range rounds {
+				l.progress(t, 40)
+				lose(l, server)
+			}
+			l.progress(t, 40)
+			rules := loadRules
+			rules.LosesData = true
+			l.w.Verify(rules)
+			require.True(t, l.w.HasLogged(saysThatDataWasLost))
+			faulttest.Report(t, fmt.Sprintf("%d times", rounds))
+		})
+	}
+}
+
+func TestMemoryFull(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "maxmemory with noeviction: Publish fails whole with Redis's OOM error, and claims, acks and nacks go on and make room")
+	server := redistest.Start(t)
+	w := faulttest.NewWorld(t, faulttest.At(server.Addr()))
+	w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "consumer", InFlight: 5, WorkMS: 5, BackoffMS: 20, MaxDeliveries: loadDeliveries})
+	publisher := w.Start(faulttest.Worker{
+		Role: faulttest.Publisher, Name: "publisher", Callers: 4, PauseMS: 10, Payload: 20_000, DelaysMS: []int{0, 200, 1000}, Do: mixed,
+	})[0]
+	w.Handled(20)
+	w.StopLooking() // it takes transactions, which a full server refuses
+	info, err := w.Client.Info(t.Context(), "memory").Result()
+	require.NoError(t, err)
+	_, used, _ := strings.Cut(info, "used_memory:")
+	var bytes int
+	_, err = fmt.Sscan(used, &bytes)
+	require.NoError(t, err)
+	require.NoError(t, w.Client.ConfigSet(t.Context(), "maxmemory", fmt.Sprint(bytes+1<<20)).Err())
+	for range faulttest.Pick(2, 20) {
+		w.AwaitEvents(faulttest.Failed, w.Count(faulttest.Failed)+10)
+		w.Handled(w.Count(faulttest.Start) + 20)
+	}
+	publisher.Stop()
+	w.Drain(time.Minute)
+	figures := w.Verify(loadRules)
+	require.Positive(t, figures.Refused)
+	for _, e := range w.History() {
+		if e.Kind == faulttest.Failed {
+			require.Contains(t, e.Err, "OOM command not allowed when used memory > 'maxmemory'")
+		}
+	}
+}
+
+func TestEvictionPolicyIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "a maxmemory-policy by which Redis may evict messages: publishers and subscribers say so in their logs as they begin")
+	server := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	l := newLoad(t, server, faulttest.Place{})
+	l.progress(t, 10)
+	l.w.Verify(loadRules)
+	warned := map[string]bool{}
+	for _, e := range l.w.History() {
+		if e.Kind == faulttest.Logged && strings.Contains(e.Err, "set maxmemory-policy to noeviction") && strings.Contains(e.Err, "allkeys-lru") {
+			warned[e.By] = true
+		}
+	}
+	require.Len(t, warned, 5, "the workers that warn are %v", warned)
+}
+
+func TestMissingPermission(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "a Redis user without the permission for a command: Publish and Subscribe fail at once and name it, and nothing is half done")
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	require.NoError(t, newSubscriber(t, redisdelay.SubscriberConfig{Client: admin}).SubscribeInitialize("t"))
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: admin}, nil)
+	require.NoError(t, err)
+	require.NoError(t, publisher.Publish("t", message.NewMessage("1", nil)))
+	names := []string{"evalsha", "hset", "hget", "hdel", "zadd", "zrem", "zrange", "lpush", "rpush", "lpop", "set", "get", "del", "hincrby", "time", "publish", "sismember"}
+	for _, name := range names {
+		require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", name, "on", ">secret", "~*", "&*", "+@all", "-eval", "-"+name).Err())
+		place := faulttest.At(server.Addr())
+		place.Username, place.Password = name, "secret"
+		client := place.Client()
+		messages, err := newSubscriber(t, redisdelay.SubscriberConfig{Client: client}).Subscribe(t.Context(), "t")
+		require.ErrorContains(t, err, name)
+		require.Nil(t, messages)
+		p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
+		require.NoError(t, err)
+		if err := p.Publish("t", message.NewMessage("2", nil)); err != nil { // it takes fewer
+			require.ErrorContains(t, err, name)
+		}
+		require.NoError(t, p.Close())
+		require.NoError(t, client.Close())
+		found, err := queuetest.Violations(t.Context(), admin, redisdelay.DefaultKeyPrefix)
+		require.NoError(t, err)
+		require.Empty(t, found, name)
+	}
+	faulttest.Report(t, fmt.Sprintf("%d commands", len(names)))
+}
+
+func newSubscriber(t *testing.T, config redisdelay.SubscriberConfig) *redisdelay.Subscriber {
+	t.Helper()
+	s, err := redisdelay.NewSubscriber(config, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func TestNewerLayoutOnATopic(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "a topic that a newer version takes over under load: workers of this one refuse it with ErrLayout, change nothing, and lose nothing if it is given back")
+	server := redistest.Start(t)
+	l := newLoad(t, server, faulttest.Place{})
+	l.progress(t, 40)
+	l.w.StopLooking()
+	k := queue.NewKeys(l.w.Prefix, "t")
+	const takeOver = `redis.call('HSET', KEYS[1], 'layout', ARGV[1], 'groups', ARGV[2]) return redis.call('RENAME', KEYS[2], KEYS[3])`
+	newer := k.Groups() + ":2"
+	require.NoError(t, l.w.Client.Eval(t.Context(), takeOver, []string{k.Meta(), k.Groups(), newer}, "2", "taken").Err())
+	l.w.AwaitEvents(faulttest.Failed, 5)
+	for _, e := range l.w.History() {
+		if e.Kind == faulttest.Failed {
+			require.Contains(t, e.Err, `topic has another layout version: it is "2", this program writes "1"`)
+		}
+	}
+	subscriber := newSubscriber(t, redisdelay.SubscriberConfig{Client: l.w.Client, ConsumerGroup: "new"})
+	_, err := subscriber.Subscribe(t.Context(), "t")
+	require.ErrorIs(t, err, redisdelay.ErrLayout)
+	require.Equal(t, map[string]string{"layout": "2", "groups": "taken"}, l.w.Client.HGetAll(t.Context(), k.Meta()).Val())
+	require.Zero(t, l.w.Client.Exists(t.Context(), k.Groups()).Val())
+
+	require.NoError(t, l.w.Client.Eval(t.Context(), takeOver, []string{k.Meta(), newer, k.Groups()}, queue.Layout, "given back").Err())
+	l.progress(t, 40)
+	l.w.Verify(loadRules)
+}

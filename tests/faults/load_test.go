@@ -1,0 +1,63 @@
+package faults
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// A load is what goes on while something fails: publishers of messages with and without delays, some of which
+// are nacked, some cancelled, some die, and consumers, in two groups.
+type load struct {
+	w          *faulttest.World
+	publishers []*faulttest.Running
+	consumers  []*faulttest.Running
+}
+
+const loadDeliveries = 4
+
+// mixed is what the handlers of a load do.
+var mixed = []string{
+	faulttest.Ack, faulttest.Ack, faulttest.Ack, faulttest.Ack, faulttest.Ack, faulttest.Ack,
+	faulttest.Nack(1, 50*time.Millisecond), faulttest.Nack(1, 0), faulttest.Nack(2, -1), faulttest.Nack(loadDeliveries, time.Millisecond),
+}
+
+// newLoad makes a world on a server and puts it to work: by way of place, or directly if that is empty. change
+// is for the workers.
+func newLoad(t *testing.T, server *redistest.Instance, place faulttest.Place, change ...func(*faulttest.Worker)) *load {
+	t.Helper()
+	w := faulttest.NewWorld(t, faulttest.At(server.Addr()), func(w *faulttest.World) { w.Groups = []string{"g", "h"} })
+	l := &load{w: w}
+	worker := func(worker faulttest.Worker) *faulttest.Running {
+		worker.Place = place
+		for _, c := range change {
+			c(&worker)
+		}
+		return w.Start(worker)[0]
+	}
+	for i, group := range []string{"g", "g", "h"} {
+		l.consumers = append(l.consumers, worker(faulttest.Worker{
+			Role: faulttest.Consumer, Name: fmt.Sprint("consumer-", i+1), Group: group, InFlight: 5, WorkMS: 4, BackoffMS: 20,
+			MaxDeliveries: loadDeliveries,
+		}))
+	}
+	for i := range 2 {
+		l.publishers = append(l.publishers, worker(faulttest.Worker{
+			Role: faulttest.Publisher, Name: fmt.Sprint("publisher-", i+1), Batch: 1 + 2*i, Callers: 2, PauseMS: 50,
+			DelaysMS: []int{0, 0, 5, 100, 700}, Do: mixed, CancelEvery: 40,
+		}))
+	}
+	return l
+}
+
+// progress waits until so many more messages were handled.
+func (l *load) progress(t *testing.T, n int) {
+	t.Helper()
+	l.w.Handled(l.w.Count(faulttest.Start) + n)
+}
+
+// The rules of a load, where nothing is lost.
+var loadRules = faulttest.Rules{MaxDeliveries: loadDeliveries}

@@ -1,0 +1,124 @@
+package faults
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+func TestConnectionsKilledAllTheTime(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "CLIENT KILL of all connections every 30 ms, of Pub/Sub too: nothing is lost, doubled or stuck")
+	server := redistest.Start(t)
+	l := newLoad(t, server, faulttest.Place{})
+	kills := every(30*time.Millisecond, func() {
+		for _, kind := range []string{"normal", "pubsub"} {
+			l.w.Client.ClientKillByFilter(t.Context(), "TYPE", kind, "SKIPME", "yes")
+		}
+	})
+	l.progress(t, faulttest.Pick(200, 3000))
+	n := kills()
+	l.w.Verify(loadRules)
+	faulttest.Report(t, fmt.Sprintf("%d times", n))
+}
+
+func TestConnectionsCutAllTheTime(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "connections that break in the middle of calls and replies: nothing is lost, doubled or stuck")
+	server := redistest.Start(t)
+	p := faulttest.NewProxy(t, server.Addr())
+	l := newLoad(t, server, p.Place())
+	cuts := every(40*time.Millisecond, p.Cut)
+	l.progress(t, faulttest.Pick(200, 3000))
+	n := cuts()
+	l.w.Verify(loadRules)
+	faulttest.Report(t, fmt.Sprintf("%d times", n))
+}
+
+func TestServerPausedForLongerThanTheLease(t *testing.T) {
+	t.Parallel()
+	rounds := faulttest.Pick(2, 10)
+	faulttest.Case(t, "CLIENT PAUSE for longer than the lease: what was in hand comes again, and the late acks change nothing")
+	server := redistest.Start(t)
+	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS = 400 })
+	for range rounds {
+		l.progress(t, 30)
+		require.NoError(t, l.w.Client.Do(t.Context(), "CLIENT", "PAUSE", 900, "ALL").Err())
+	}
+	l.progress(t, 30)
+	l.w.Verify(loadRules)
+	faulttest.Report(t, fmt.Sprintf("%d pauses", rounds))
+}
+
+func TestTwoSecondsOfLatency(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "2 s from a worker to Redis and back, with leases of 30 s: all is slow, nothing comes again or early")
+	server := redistest.Start(t)
+	p := faulttest.NewProxy(t, server.Addr())
+	l := newLoad(t, server, p.Place(), func(w *faulttest.Worker) {
+		w.LeaseMS, w.ReadTimeoutMS, w.CloseTimeoutMS = 30_000, 10_000, 20_000
+		if w.Role == faulttest.Consumer {
+			w.InFlight = 50
+		}
+	})
+	l.progress(t, 20)
+	p.Delay(time.Second)
+	l.progress(t, faulttest.Pick(30, 200))
+	l.w.StopPublishers()
+	p.Delay(0)
+	l.w.Verify(faulttest.Rules{MaxDeliveries: loadDeliveries, CloseWithin: 22 * time.Second})
+}
+
+func TestHalfOpenConnections(t *testing.T) {
+	t.Parallel()
+	rounds := faulttest.Pick(1, 5)
+	faulttest.Case(t, "connections that stay open and bring nothing, for longer than the lease: workers notice by their timeouts, and go on when the network does")
+	server := redistest.Start(t)
+	p := faulttest.NewProxy(t, server.Addr())
+	l := newLoad(t, server, p.Place(), func(w *faulttest.Worker) { w.LeaseMS, w.ReadTimeoutMS = 500, 300 })
+	for range rounds {
+		l.progress(t, 30)
+		p.Stall()
+		l.w.AwaitEvents(faulttest.Unknown, l.w.Count(faulttest.Unknown)+1)
+		p.Resume()
+	}
+	l.progress(t, 30)
+	l.w.Verify(loadRules)
+	faulttest.Report(t, fmt.Sprintf("%d times", rounds))
+}
+
+func TestServerFrozenForLongerThanTheLease(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "Redis frozen (SIGSTOP) for longer than the lease: workers notice by their timeouts, and go on when it does")
+	server := redistest.Start(t)
+	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS, w.ReadTimeoutMS = 500, 300 })
+	for range faulttest.Pick(1, 5) {
+		l.progress(t, 30)
+		server.Pause()
+		l.w.AwaitEvents(faulttest.Unknown, l.w.Count(faulttest.Unknown)+1)
+		server.Resume()
+	}
+	l.progress(t, 30)
+	l.w.Verify(loadRules)
+}
+
+func TestPoolOfOneConnection(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "clients with a pool of one connection: publishers with many callers, and subscribers of many topics, do not block one another for good")
+	w := faulttest.NewWorld(t, faulttest.At(redistest.Start(t).Addr()), func(w *faulttest.World) {
+		w.Topics = nil
+		for i := range 10 {
+			w.Topics = append(w.Topics, fmt.Sprint("t", i))
+		}
+	})
+	w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "consumer", InFlight: 10, PoolSize: 1, MaxDeliveries: loadDeliveries, BackoffMS: 20})
+	w.Await(w.Start(faulttest.Worker{
+		Role: faulttest.Publisher, Name: "publisher", Messages: faulttest.Pick(300, 5000), Callers: 20, PoolSize: 1, Do: mixed, DelaysMS: []int{0, 30},
+	})...)
+	w.Verify(loadRules)
+}

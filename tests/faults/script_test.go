@@ -1,0 +1,148 @@
+package faults
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// every calls f again and again, until the returned function is called, which returns how often that was.
+func every(d time.Duration, f func()) (end func() int) {
+	stop, done := make(chan struct{}), make(chan struct{})
+	times := 0
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(d):
+				f()
+				times++
+			}
+		}
+	}()
+	return func() int {
+		close(stop)
+		<-done
+		return times
+	}
+}
+
+func TestScriptsFlushedAllTheTime(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "SCRIPT FLUSH every 10 ms: no call fails for it, in pipelines either, and nothing is out of order or twice")
+	server := redistest.Start(t)
+	l := newLoad(t, server, faulttest.Place{})
+	flushes := every(10*time.Millisecond, func() { l.w.Client.ScriptFlush(t.Context()) })
+	l.progress(t, faulttest.Pick(300, 5000))
+	n := flushes()
+	figures := l.w.Verify(loadRules)
+	require.Zero(t, figures.Refused+figures.Unknown)
+	faulttest.Report(t, fmt.Sprintf("%d flushes", n))
+}
+
+// scriptsOfWorkers are the scripts that workers call.
+var scriptsOfWorkers = []string{"open", "register", "publish", "claim", "ack", "nack", "release", "extend", "promote", "expire", "resign", "cancel"}
+
+func TestRepliesSwallowed(t *testing.T) {
+	t.Parallel()
+	for _, script := range scriptsOfWorkers {
+		for name, n := range map[string]int{"once": 1, "until the client gives up": clientTries} {
+			t.Run(script+" "+name, func(t *testing.T) {
+				t.Parallel()
+				faulttest.Case(t, "the server does what was asked and the reply is lost: nothing is doubled, lost, or counted twice")
+				repliesSwallowed(t, script, n)
+			})
+		}
+	}
+}
+
+// clientTries is how often go-redis sends a call, if there is no reply.
+const clientTries = 4
+
+// repliesSwallowed has a script's replies get lost several times under load: n in a row each time.
+func repliesSwallowed(t *testing.T, script string, n int) {
+	server := redistest.Start(t)
+	p := faulttest.NewProxy(t, server.Addr())
+	chooses := faulttest.Script(script)
+	start := func() *load {
+		return newLoad(t, server, p.Place(), func(w *faulttest.Worker) {
+			w.LeaseMS = 400
+			if script == "extend" || script == "release" || script == "expire" {
+				w.WorkMS = 300 // longer than a lease goes unextended, and than a claimed message waits
+			}
+		})
+	}
+	if script == "open" || script == "register" || script == "resign" { // of workers that begin or end
+		p.Swallow(n, chooses)
+		l := start()
+		l.progress(t, 20)
+		l.w.Verify(loadRules)
+		require.Equal(t, n, p.Swallowed())
+		faulttest.Report(t, fmt.Sprintf("%d replies lost", n))
+		return
+	}
+	l, rounds := start(), faulttest.Pick(1, 20)
+	for round := range rounds {
+		l.progress(t, 20)
+		p.Swallow(n, chooses)
+		if script == "expire" {
+			l.consumers[0].Kill()
+			successor := l.consumers[0].Worker
+			successor.Name = fmt.Sprintf("%s.%d", successor.Name, round)
+			l.consumers[0] = l.w.Start(successor)[0]
+		}
+		require.Eventually(t, func() bool { return p.Swallowed() == n }, time.Minute, time.Millisecond)
+	}
+	l.w.Verify(loadRules)
+	faulttest.Report(t, fmt.Sprintf("%d replies lost", rounds*n))
+}
+
+func TestPublishThatIsSentAgainAfterItsMessagesWereAcked(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "a publish whose reply is lost is sent again by the client when its messages were delivered and acked already: they do not come back")
+	server := redistest.Start(t)
+	p := faulttest.NewProxy(t, server.Addr())
+	w := faulttest.NewWorld(t, faulttest.At(server.Addr()))
+	w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "consumer"})
+	publisher := w.Start(faulttest.Worker{Role: faulttest.Publisher, Name: "publisher", Place: p.Place(), ReadTimeoutMS: 1000, Messages: 60, Batch: 3, PauseMS: 100})
+	for lost := 1; lost <= 3; lost++ { // of 20 calls
+		p.SwallowSilently(1, faulttest.Script("publish"))
+		require.Eventually(t, func() bool { return p.Swallowed() == 1 }, time.Minute, time.Millisecond)
+		acked := func() bool { return w.Count(faulttest.Settled) == w.Count(faulttest.Publish) }
+		require.Eventually(t, acked, 900*time.Millisecond, time.Millisecond) // before the client gives up waiting
+	}
+	w.Await(publisher...)
+	figures := w.Verify(faulttest.Rules{MaxDeliveries: 1})
+	require.Equal(t, 60, figures.Published)
+	require.Equal(t, 60, figures.Deliveries)
+	require.Zero(t, figures.Unknown)
+	faulttest.Report(t, "3 replies lost")
+}
+
+func TestClaimedBatchWhoseReplyIsLostComesInUnderASecond(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "a claim whose reply is lost strands nothing: its batch is handed over within a second, not after the lease of 30 s, and no delivery is counted")
+	for name, n := range map[string]int{"once": 1, "until the client gives up": clientTries} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			p := faulttest.NewProxy(t, server.Addr())
+			w := faulttest.NewWorld(t, faulttest.At(server.Addr()))
+			w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "consumer", Place: p.Place(), InFlight: 10, LeaseMS: 30_000})
+			w.AwaitEvents(faulttest.Answer, 1)
+			p.Swallow(n, faulttest.Script("claim"))
+			w.Await(w.Start(faulttest.Worker{Role: faulttest.Publisher, Name: "publisher", Messages: 10, Batch: 10, DelaysMS: []int{50}})...)
+			figures := w.Verify(faulttest.Rules{MaxDeliveries: 1})
+			require.Equal(t, n, p.Swallowed())
+			require.Equal(t, 10, figures.Deliveries)
+			require.Less(t, figures.Handed, time.Second)
+			faulttest.Report(t, fmt.Sprintf("handed over %v after it was due", figures.Handed.Round(time.Millisecond)))
+		})
+	}
+}
