@@ -181,7 +181,7 @@ func (c *checker) shown(e Event) int64 {
 // notBefore checks the time of a first delivery against what the publisher knows: the server's time just before
 // it published, and the delay.
 func (c *checker) notBefore(m *published, at int64, e Event) {
-	if m.Redis == 0 {
+	if m.Redis == 0 || c.rules.ClockSteps { // the clock may have been set between the look at it and the publish
 		return
 	}
 	if earliest := over(m.Redis, m.Delay); at < earliest {
@@ -292,9 +292,12 @@ func (k *course) told(e Event) {
 		}
 	case Extend:
 		l.extended = e.Redis
+		if e.Redis != 0 { // a clock that was set back makes the lease shorter
+			l.until = min(l.until, e.Redis-e.Redis%1000+e.Lease*1000)
+		}
 	case Extended:
 		if l.extended != 0 {
-			l.until = max(l.until, l.extended-l.extended%1000+e.Lease*1000)
+			l.until = l.extended - l.extended%1000 + e.Lease*1000
 		}
 	}
 }

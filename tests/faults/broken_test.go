@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +19,8 @@ func caught(t *testing.T, w *faulttest.World, want ...faulttest.Property) {
 		require.True(t, faulttest.Has(violations, p), "property %v is not found to be violated, only %v", p, violations)
 		for _, v := range violations {
 			if v.Property == p {
-				faulttest.Report(t, v.String())
+				what, _, _ := strings.Cut(v.String(), `: {"`)
+				faulttest.Report(t, what)
 				break
 			}
 		}
