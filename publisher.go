@@ -208,7 +208,11 @@ func (p *Publisher) checkServer(topic *queue.Topic) error {
 	if p.fit.Load() {
 		return nil
 	}
-	evicts, err := topic.Permit(p.ctx, queue.Publishing)
+	work := queue.Publishing
+	if p.config.Stream != nil {
+		work = queue.PublishingStreams
+	}
+	evicts, err := topic.Permit(p.ctx, work)
 	if err == nil && !p.fit.Swap(true) {
 		warnOfEviction(p.logger, evicts)
 	}

@@ -69,6 +69,43 @@ func TestAUserThatLacksAPermissionIsRefusedBeforeAnythingIsWritten(t *testing.T)
 	queuetest.Check(t, s.Client, s.Prefix)
 }
 
+// Without the check, a Publish that may add entries and not trim them would fail when they are in the stream.
+func TestAUserThatLacksAPermissionForStreamsIsRefusedBeforeAnythingIsWritten(t *testing.T) {
+	s, in := private(t)
+	for _, command := range []string{"xadd", "xtrim", "xdel", "xlen"} {
+		forbidden := s
+		forbidden.Client = lacking(t, s, in, command)
+		p := newPublisher(t, forbidden, streaming(redisdelay.StreamConfig{MaxLen: 10, DisableScheduler: true}))
+		err := p.Publish(stream(s), text("x"), delayed("y", time.Hour))
+		require.ErrorIs(t, err, redisdelay.ErrForbidden)
+		require.ErrorContains(t, err, "it has to be allowed +"+command)
+		require.Zero(t, s.Client.Exists(ctx, stream(s), s.Prefix+":{"+stream(s)+"}:messages").Val())
+		require.NoError(t, newPublisher(t, forbidden).Publish("t", text("x")), "which takes no stream")
+	}
+	queuetest.Check(t, s.Client, s.Prefix)
+}
+
+func TestASchedulerWhoseUserLacksAPermissionForStreamsDoesTheRest(t *testing.T) {
+	s, in := private(t)
+	register(t, s, "t")
+	into := streaming(redisdelay.StreamConfig{MaxLen: 10, DisableScheduler: true})
+	book := &logbook{}
+	alone, err := scheduler.New(scheduler.Config{Client: lacking(t, s, in, "xtrim"), KeyPrefix: s.Prefix}, book.logger())
+	require.NoError(t, err)
+	running, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- alone.Run(running) }()
+	require.NoError(t, newPublisher(t, s).Publish("t", delayed("x", time.Millisecond)))
+	require.NoError(t, newPublisher(t, s, into).Publish(stream(s), delayed("x", time.Millisecond)))
+	eventually(t, func() bool { return book.count("error", "redisdelay.scheduler") == 1 }, "it says so")
+	require.ErrorContains(t, book.find("error", "redisdelay.scheduler")[0].err, "it has to be allowed +xtrim")
+	eventually(t, func() bool { return s.Client.ZCard(ctx, s.Prefix+":{t}:pending").Val() == 0 }, "the other topic is served")
+	stop()
+	require.NoError(t, <-done)
+	require.Zero(t, s.Client.XLen(ctx, stream(s)).Val())
+	queuetest.Check(t, s.Client, s.Prefix)
+}
+
 func TestASchedulerWhoseUserLacksAPermissionMovesNothing(t *testing.T) {
 	s, in := private(t)
 	register(t, s, "t")

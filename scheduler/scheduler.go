@@ -90,6 +90,8 @@ type Scheduler struct {
 	outage  atomic.Bool
 	fit     atomic.Bool // the server was checked
 
+	fitForStreams atomic.Bool // and for topics that have one
+
 	mu     sync.Mutex
 	topics map[string]*served
 	ended  bool

@@ -202,15 +202,23 @@ func (s *Scheduler) promote(ctx context.Context, due []*served) {
 }
 
 // open reads the groups of a topic. The first time it asks the server whether what a scheduler does is
-// permitted.
+// permitted, for topics with a stream and for others.
 func (s *Scheduler) open(ctx context.Context, topic *queue.Topic) (*queue.Groups, error) {
-	if !s.fit.Load() {
-		if _, err := topic.Permit(ctx, queue.Scheduling); err != nil {
+	groups, err := topic.Groups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	work, fit := queue.Scheduling, &s.fit
+	if groups.Stream {
+		work, fit = queue.SchedulingStreams, &s.fitForStreams
+	}
+	if !fit.Load() {
+		if _, err := topic.Permit(ctx, work); err != nil {
 			return nil, err
 		}
-		s.fit.Store(true)
+		fit.Store(true)
 	}
-	return topic.Groups(ctx)
+	return groups, nil
 }
 
 // sweep repeats a call that moves a bounded number of messages until none are left, or it is time

@@ -13,11 +13,14 @@ import (
 // Work is what a process does with a topic, by the scripts that it takes.
 type Work []string
 
-// Publishing and Consuming take these. A scheduler takes those of Consuming that are its own.
+// Publishing and Consuming take these. A scheduler takes those of Consuming that are its own. Topics with a stream
+// take others.
 var (
-	Publishing = Work{"open", "publish"}
-	Scheduling = Work{"open", "promote", "expire", "purge", "remove", "resign"}
-	Consuming  = append(Work{"register", "claim", "ack", "nack", "release", "extend"}, Scheduling...)
+	Publishing        = Work{"open", "publish"}
+	PublishingStreams = Work{"open_stream", "publish"}
+	Scheduling        = Work{"open", "promote", "expire", "purge", "remove", "resign"}
+	SchedulingStreams = Work{"open", "promote_stream", "purge", "resign"}
+	Consuming         = append(Work{"register", "claim", "ack", "nack", "release", "extend"}, Scheduling...)
 )
 
 var calledCommand = regexp.MustCompile(`(?:redis\.p?call|each)\('([A-Z]+)'`)
@@ -33,12 +36,16 @@ var commandsOf = sync.OnceValue(func() map[string][]string {
 	return commands
 })
 
-// commands are those of all the work's scripts, each once.
+// commands are those of all the work's scripts, each once. Those of streams, which all begin with an X, are for topics
+// that have one: publish has them too.
 func (w Work) commands() []string {
+	streams := slices.ContainsFunc(w, func(script string) bool { return strings.HasSuffix(script, "_stream") })
 	all := map[string]bool{}
 	for _, script := range w {
 		for _, command := range commandsOf()[script] {
-			all[command] = true
+			if streams || command[0] != 'X' {
+				all[command] = true
+			}
 		}
 	}
 	return slices.Sorted(maps.Keys(all))

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,7 +12,23 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-var allWork = append(append(queue.Work{}, queue.Publishing...), queue.Consuming...)
+var allWork = slices.Concat(queue.PublishingStreams, queue.SchedulingStreams, queue.Publishing, queue.Consuming)
+
+func TestOnlyThoseOfStreamsTakeTheCommandsOfStreams(t *testing.T) {
+	t.Parallel()
+	ofStreams := func(work queue.Work) (commands []string) {
+		for _, command := range work.Commands() {
+			if strings.HasPrefix(command, "X") {
+				commands = append(commands, command)
+			}
+		}
+		return commands
+	}
+	require.Equal(t, []string{"XADD", "XDEL", "XLEN", "XTRIM"}, ofStreams(queue.PublishingStreams))
+	require.Equal(t, []string{"XADD", "XLEN", "XTRIM"}, ofStreams(queue.SchedulingStreams))
+	require.Empty(t, ofStreams(queue.Publishing))
+	require.Empty(t, ofStreams(queue.Consuming))
+}
 
 func TestPermitFindsNothingWhereAllIsAllowedAndChangesNothing(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
