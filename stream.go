@@ -52,6 +52,9 @@ type StreamConfig struct {
 	DisableScheduler bool
 }
 
+// IntoStreams tells whether the messages go into Redis Streams, by PublisherConfig.Stream.
+func (p *Publisher) IntoStreams() bool { return p.config.Stream != nil }
+
 // withDefaults returns a copy that is the Publisher's own.
 func (c StreamConfig) withDefaults() *StreamConfig {
 	c.MaxLens = maps.Clone(c.MaxLens)

@@ -19,7 +19,8 @@ type PublisherConfig struct {
 	// Destination gets the messages without delay. Required.
 	Destination message.Publisher
 
-	// Delayed gets those with one. Required. A Relay with its KeyPrefix and Client has to run somewhere.
+	// Delayed gets those with one. Required. A Relay with its KeyPrefix and Client has to run somewhere. One with a
+	// StreamConfig is refused: its messages go into Redis Streams, and no Relay could have them.
 	Delayed *redisdelay.Publisher
 
 	// DestinationTopic names the topics of messages that go straight to the destination; Config.DestinationTopic
@@ -33,7 +34,15 @@ func (c PublisherConfig) Validate() error {
 	return errors.Join(
 		required("Destination", c.Destination != nil),
 		required("Delayed", c.Delayed != nil),
+		c.checkDelayed(),
 	)
+}
+
+func (c PublisherConfig) checkDelayed() error {
+	if c.Delayed == nil || !c.Delayed.IntoStreams() {
+		return nil
+	}
+	return invalid("Delayed", "has a Stream, so that its messages go into Redis Streams and not to the Destination; leave Stream nil")
 }
 
 func required(field string, there bool) error {

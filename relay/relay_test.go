@@ -449,6 +449,14 @@ func TestConfigurationIsCheckedWhole(t *testing.T) {
 	require.ErrorContains(t, err, "Delayed")
 
 	_, client := redistest.Embedded(t)
+	streams, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
+		Client: client, Stream: &redisdelay.StreamConfig{DisableScheduler: true},
+	}, nil)
+	require.NoError(t, err)
+	_, err = relay.NewPublisher(relay.PublisherConfig{Destination: newDestination(nil), Delayed: streams})
+	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+	require.ErrorContains(t, err, "Delayed has a Stream")
+	require.NoError(t, streams.Close())
 	_, err = relay.New(relay.Config{
 		Subscriber: redisdelay.SubscriberConfig{Client: client}, Destination: newDestination(nil), Topics: []string{"a", "b", "a"},
 	}, nil)
