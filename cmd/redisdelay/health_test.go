@@ -2,6 +2,7 @@ package main
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -21,6 +22,8 @@ func TestTopicThatNobodySchedulesIsNotReady(t *testing.T) {
 	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client}, nil)
 	require.NoError(t, err)
 	require.NoError(t, subscriber.SubscribeInitialize(topic))
+	require.NoError(t, health.ready(t.Context(), looker, []string{topic}), "there is nothing to schedule yet")
+	publishOrders(t, client, topic, 1, time.Hour)
 	require.ErrorContains(t, health.ready(t.Context(), looker, []string{topic}), `nobody schedules topic "orders"`)
 	require.NoError(t, health.ready(t.Context(), looker, nil), "with --all, only Redis is asked")
 	require.NoError(t, client.Close())
