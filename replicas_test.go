@@ -49,6 +49,25 @@ func TestPublishReturnsWhenTheReplicasHaveIt(t *testing.T) {
 	}
 }
 
+// What is in the stream at once leaves no body that a replica could have: only the entry, and the call's number.
+func TestPublishIntoAStreamReturnsWhenTheReplicasHaveIt(t *testing.T) {
+	s, _, replicas := replicated(t, 2)
+	p := newPublisher(t, s, notScheduling, waitingFor(2, never))
+	hasty := newPublisher(t, s, notScheduling, waitingFor(2, 100*time.Millisecond))
+	for i := range 20 {
+		require.NoError(t, p.Publish("t", delayed("later", never)))
+		require.NoError(t, p.Publish("t", text("at once")))
+		for _, replica := range replicas {
+			require.EqualValues(t, i+1, replica.Client(t).XLen(ctx, "t").Val())
+			require.Equal(t, i+1, bodiesOn(t, replica, "t"))
+		}
+	}
+	replicas[0].Pause()
+	defer replicas[0].Resume()
+	require.ErrorIs(t, hasty.Publish("t", text("unconfirmed")), redisdelay.ErrNotReplicated)
+	require.EqualValues(t, 21, s.Client.XLen(ctx, "t").Val())
+}
+
 func TestPublishThatAFrozenReplicaDoesNotConfirm(t *testing.T) {
 	s, _, replicas := replicated(t, 2)
 	p, patient := newPublisher(t, s, waitingFor(2, 100*time.Millisecond)), newPublisher(t, s, waitingFor(2, never))

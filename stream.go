@@ -24,7 +24,7 @@ const StreamGroup = queue.StreamGroup
 //
 // The stream of a topic is the key with the topic's name, on the same server. In one atomic step a message leaves
 // what waits and is in the stream: it is never in both, nor in none. Topics may not have %, { or } in their names
-// (ErrInvalidTopic), so that on a cluster too that is one slot.
+// (ErrInvalidTopic), so that on a cluster too that is one slot, nor be the key "<KeyPrefix>:topics" of this package.
 //
 // The first Publish makes the topic one with a stream, and it stays one. A topic that has groups, or messages of a
 // Publisher without a StreamConfig, cannot be one, and a topic with a stream has no Subscribers of this package:
@@ -94,7 +94,7 @@ func (p *Publisher) checkTopic(topic string) error {
 	if err := checkTopic(topic); err != nil || p.config.Stream == nil {
 		return err
 	}
-	if err := queue.CheckStreamTopic(topic); err != nil {
+	if err := queue.CheckStreamTopic(p.config.KeyPrefix, topic); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidTopic, err)
 	}
 	return nil

@@ -197,7 +197,7 @@ func TestStreamConfigurationIsChecked(t *testing.T) {
 func TestNamesThatNoStreamMayHave(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p := newPublisher(t, s, notScheduling)
-		for _, topic := range []string{"", "100%", "a{b}", "}"} {
+		for _, topic := range []string{"", "100%", "a{b}", "}", s.Prefix + ":topics"} {
 			require.ErrorIs(t, p.Publish(topic, text("x")), redisdelay.ErrInvalidTopic, topic)
 		}
 		require.Empty(t, keysOf(t, s))

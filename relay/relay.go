@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -88,8 +89,9 @@ type run struct {
 	*Relay
 	subscriber *redisdelay.Subscriber
 
-	served  map[string]bool // topics; touched by one goroutine
-	serving sync.WaitGroup
+	served   map[string]bool // topics; touched by one goroutine
+	serving  sync.WaitGroup
+	relaying atomic.Int32 // of those served, the ones that are subscribed to
 }
 
 func (r *run) prefix() string {
@@ -107,7 +109,9 @@ func (r *run) serve(ctx context.Context, topic string) {
 	r.served[topic] = true
 	r.serving.Go(func() {
 		if messages := r.subscribe(ctx, topic); messages != nil {
+			r.relaying.Add(1)
 			r.relay(ctx, topic, messages)
+			r.relaying.Add(-1)
 		}
 	})
 }
@@ -207,6 +211,9 @@ func (r *run) await() error {
 	case <-ended:
 		return nil
 	case <-timeout.C:
+		if r.relaying.Load() == 0 {
+			return errors.New("relay: Redis does not answer: a call that was to subscribe is left behind")
+		}
 		return fmt.Errorf("relay: %w: it is left behind, a second after the Subscriber's CloseTimeout", ErrStuck)
 	}
 }

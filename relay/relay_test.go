@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -427,6 +428,33 @@ func TestHandlersOnARouter(t *testing.T) {
 			})
 		})
 	}
+}
+
+// It is not the destination that a Run waited for, if it could not subscribe.
+func TestARedisThatSaysNothingIsNotTakenForTheDestination(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	client := redis.NewClient(&redis.Options{Addr: listener.Addr().String(), MaxRetries: -1})
+	defer client.Close()
+	r, err := relay.New(relay.Config{
+		Subscriber:  redisdelay.SubscriberConfig{Client: client, CloseTimeout: time.Millisecond},
+		Destination: newDestination(nil), Topics: []string{topic},
+	}, nil)
+	require.NoError(t, err)
+	running, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(running) }()
+	asked, err := listener.Accept()
+	require.NoError(t, err)
+	defer asked.Close()
+	_, err = asked.Read(make([]byte, 1))
+	require.NoError(t, err)
+	stop()
+	err = wait(t, ended, "the end of the Run")
+	require.ErrorContains(t, err, "Redis does not answer")
+	require.NotErrorIs(t, err, relay.ErrStuck)
 }
 
 func TestConfigurationIsCheckedWhole(t *testing.T) {

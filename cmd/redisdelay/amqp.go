@@ -56,8 +56,8 @@ func (k *amqpKind) open(batch int, logger *slog.Logger) (*destination, error) {
 	return &destination{
 		Publisher: publisher,
 		permanent: refusedByAMQP,
-		check: func(context.Context) error {
-			_, err := publisher.connected()
+		check: func(ctx context.Context) error {
+			_, err := publisher.connected(ctx)
 			return err
 		},
 	}, nil

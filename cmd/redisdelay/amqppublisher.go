@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,6 +32,7 @@ type amqpPublisher struct {
 
 	mu         sync.Mutex
 	connection *amqp091.Connection
+	dialing    *amqpDial       // nil: nobody connects
 	declared   map[string]bool // topics, on this connection
 	idle       []*amqpChannel
 	closed     bool
@@ -40,7 +42,7 @@ type amqpPublisher struct {
 // behind it fail too.
 func (p *amqpPublisher) Publish(topic string, messages ...*message.Message) error {
 	for together := range slices.Chunk(messages, p.batch) {
-		channel, err := p.channel(topic)
+		channel, err := p.channel(together[0].Context(), topic)
 		if err != nil {
 			return err
 		}
@@ -55,31 +57,69 @@ func (p *amqpPublisher) Publish(topic string, messages ...*message.Message) erro
 	return nil
 }
 
-// connected connects unless it is.
-func (p *amqpPublisher) connected() (*amqp091.Connection, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return nil, errors.New("closed")
-	}
-	if p.connection != nil && !p.connection.IsClosed() {
-		return p.connection, nil
-	}
-	connection, err := p.dial()
-	if err != nil {
-		return nil, fmt.Errorf("connect to the broker: %w", err)
-	}
-	p.logger.Info("The broker is there")
-	p.connection, p.idle, p.declared = connection, nil, map[string]bool{}
-	return connection, nil
+// amqpDial is an attempt to connect. Whoever comes meanwhile waits for its end, and makes none of its own: where a
+// broker does not answer, that would take each of them as long again.
+type amqpDial struct {
+	ended      chan struct{}
+	connection *amqp091.Connection
+	err        error
 }
 
+// connected connects unless it is. Who waits for another's attempt waits until ctx ends at most.
+func (p *amqpPublisher) connected(ctx context.Context) (*amqp091.Connection, error) {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil, errClosed
+	}
+	if p.connection != nil && !p.connection.IsClosed() {
+		defer p.mu.Unlock()
+		return p.connection, nil
+	}
+	attempt, first := p.dialing, p.dialing == nil
+	if first {
+		attempt = &amqpDial{ended: make(chan struct{})}
+		p.dialing = attempt
+	}
+	p.mu.Unlock()
+	if first {
+		p.connect(attempt)
+	}
+	select {
+	case <-attempt.ended:
+		return attempt.connection, attempt.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// connect makes the attempt. Close does not wait for it.
+func (p *amqpPublisher) connect(attempt *amqpDial) {
+	defer close(attempt.ended)
+	connection, err := p.dial()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dialing = nil
+	switch {
+	case err != nil:
+		attempt.err = fmt.Errorf("connect to the broker: %w", err)
+	case p.closed:
+		attempt.err = errors.Join(errClosed, connection.CloseDeadline(time.Now().Add(time.Second)))
+	default:
+		p.logger.Info("The broker is there")
+		p.connection, p.idle, p.declared = connection, nil, map[string]bool{}
+		attempt.connection = connection
+	}
+}
+
+var errClosed = errors.New("closed")
+
 // channel returns one that is nobody else's, with all declared that the topic needs.
-func (p *amqpPublisher) channel(topic string) (*amqpChannel, error) {
+func (p *amqpPublisher) channel(ctx context.Context, topic string) (*amqpChannel, error) {
 	if err := checkShort("the topic", topic); err != nil {
 		return nil, err
 	}
-	connection, err := p.connected()
+	connection, err := p.connected(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -198,3 +198,32 @@ func listens(t *testing.T, port string) int {
 	require.NoError(t, err)
 	return number
 }
+
+// silent is a server that takes connections, and says nothing. It tells of each that somebody asked something on.
+func silent(t *testing.T) (address string, asked <-chan struct{}) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	told := make(chan struct{}, 1000)
+	var connections sync.WaitGroup
+	connections.Go(func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			connections.Go(func() {
+				defer connection.Close()
+				if n, _ := connection.Read(make([]byte, 1)); n > 0 {
+					told <- struct{}{}
+				}
+				_, _ = io.Copy(io.Discard, connection) // until the other side ends
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		connections.Wait()
+	})
+	return listener.Addr().String(), told
+}

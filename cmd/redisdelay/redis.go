@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -66,7 +67,8 @@ func (r *redisSettings) addressed(o *redis.UniversalOptions) (user credentials, 
 	if len(*r.addresses) == 0 {
 		return user, false, refuse("--%s is missing: a host:port", r.name)
 	}
-	if text := (*r.addresses)[0]; strings.ContainsAny(text, "/@") {
+	isURL := func(text string) bool { return strings.ContainsAny(text, "/@") }
+	if text := (*r.addresses)[0]; slices.ContainsFunc(*r.addresses, isURL) {
 		if len(*r.addresses) > 1 {
 			return user, false, refuse("--%s has a URL and more; several addresses are each a host:port", r.name)
 		}

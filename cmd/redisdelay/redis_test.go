@@ -67,3 +67,19 @@ func startSentinel(t *testing.T, server, password string) string {
 	})
 	return net.JoinHostPort("127.0.0.1", port)
 }
+
+// A Redis that takes connections and says nothing keeps the program from its work, and not from its end.
+func TestARedisThatSaysNothingIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	store, asked := silent(t)
+	p := start(t, nil, "relay", "--redis", store, "--from", "a,b,c,d,e,f", "--stop-timeout", "1s",
+		"--to", "redisstream", "--redisstream", store)
+	p.await("msg=Relaying")
+	for range 6 {
+		<-asked
+	}
+	began := time.Now()
+	p.signal()
+	p.wait()
+	require.Less(t, time.Since(began), 6*time.Second)
+}

@@ -57,6 +57,7 @@ func TestSecretsOnTheCommandLineAreRefused(t *testing.T) {
 		{[]string{"--redis-sentinel-password=hunter2"}, []string{"REDISDELAY_REDIS_SENTINEL_PASSWORD"}},
 		{[]string{"--to", "nats", "--nats-token", "hunter2"}, []string{"REDISDELAY_NATS_TOKEN", "--nats-token-file"}},
 		{[]string{"--redis", "redis://:hunter2@localhost"}, []string{"REDISDELAY_REDIS"}},
+		{[]string{"--redis", "localhost:6379,redis://:hunter2@localhost"}, []string{"--redis has a URL and more"}},
 		{[]string{"--redis", "redis://:hunt%er2@localhost"}, []string{"REDISDELAY_REDIS"}},
 		{[]string{"--redis", "hunter2@localhost:6379"}, []string{"REDISDELAY_REDIS"}},
 		{[]string{"--to", "redisstream", "--redisstream", "redis://a:hunter2@localhost"}, []string{"REDISDELAY_REDISSTREAM"}},

@@ -31,8 +31,11 @@ func NewStreamTopic(client redis.UniversalClient, prefix, name string, options S
 
 // CheckStreamTopic tells why a topic's name cannot be that of a stream, or returns nil. The stream and the
 // topic's own keys have to be in one slot of a cluster. That the name may be used on a single server only would
-// be a trap, so it is the same there.
-func CheckStreamTopic(topic string) error {
+// be a trap, so it is the same there. Of all keys that have no braces, one is taken.
+func CheckStreamTopic(prefix, topic string) error {
+	if topic == Registry(prefix) {
+		return fmt.Errorf("%q is the key of the registry of topics; the stream would be the same key", topic)
+	}
 	if i := strings.IndexAny(topic, "%{}"); i >= 0 {
 		return fmt.Errorf("%q has a %q; the name of a stream may have none of %%, { and }", topic, topic[i])
 	}

@@ -90,10 +90,11 @@ func TestOptionsOfAStreamAreThoseOfTheLastWhoOpenedIt(t *testing.T) {
 func TestNamesOfStreams(t *testing.T) {
 	t.Parallel()
 	for _, topic := range []string{"%", "a{", "}b", "{a}", "100%"} {
-		require.ErrorContains(t, queue.CheckStreamTopic(topic), "none of")
+		require.ErrorContains(t, queue.CheckStreamTopic("prefix", topic), "none of")
 	}
-	for _, topic := range []string{"a", "a.b-c:d", "ünïcode topic", "a b"} {
-		require.NoError(t, queue.CheckStreamTopic(topic))
+	require.ErrorContains(t, queue.CheckStreamTopic("prefix", "prefix:topics"), "the registry")
+	for _, topic := range []string{"a", "topics", "other:topics", "a.b-c:d", "ünïcode topic", "a b"} {
+		require.NoError(t, queue.CheckStreamTopic("prefix", topic))
 		require.Equal(t, slotOf(topic), slotOf(queue.NewKeys("prefix", topic).Meta()))
 	}
 }
