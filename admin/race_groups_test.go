@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -27,7 +28,7 @@ const (
 	limited  fate = "refused, as the topic is full, or acked"
 	vanishes fate = "dropped, as it is too late, or acked"
 	purged   fate = "dead, and purged"
-	moved    fate = "dead, and moved"
+	moved    fate = "dead, and moved or deleted"
 	deleted  fate = "dead, and deleted"
 )
 
@@ -223,7 +224,7 @@ func (r *groupRace) operate() {
 		r.did(r.admin.Reschedule(ctx, topic, admin.ByDelayID("own "+strconv.Itoa(i)), admin.In(time.Duration(rand.IntN(100))*time.Millisecond)))
 	case 4, 5:
 		letters, err := r.admin.List(ctx, topic, admin.Query{State: admin.Dead, Group: group, Limit: 50,
-			Filter: admin.Filter{Metadata: map[string]string{"fate": string(deleted)}}})
+			Filter: admin.Filter{Match: ofFate(deleted, moved)}})
 		r.fail(err)
 		if len(letters.Messages) == 0 {
 			return
@@ -245,8 +246,9 @@ func (r *groupRace) operate() {
 		r.fail(only(r.admin.Pause(ctx, topic)))
 		r.fail(only(r.admin.Resume(ctx, topic)))
 	case 8:
+		match := ofFate(deleted, moved)
 		r.fail(only(r.admin.RequeueAll(ctx, topic, group, admin.Bulk{Filter: admin.Filter{
-			Metadata: map[string]string{"fate": string(deleted)}, Match: func(admin.Message) bool { return rand.IntN(4) == 0 }}})))
+			Match: func(m admin.Message) bool { return match(m) && rand.IntN(4) == 0 }}})))
 	case 9:
 		if rand.IntN(20) == 0 {
 			r.changing.Lock()
@@ -260,7 +262,13 @@ func (r *groupRace) operate() {
 	}
 }
 
-// bury purges and moves dead letters. It is alone with them, as who else took them meanwhile would not be known.
+// ofFate matches messages of some fates.
+func ofFate(fates ...fate) func(admin.Message) bool {
+	return func(m admin.Message) bool { return slices.Contains(fates, fate(m.Metadata["fate"])) }
+}
+
+// bury purges and moves dead letters. It alone purges, as what others took of those would not be known. What it moves, the
+// others requeue and delete at the same time.
 func (r *groupRace) bury() {
 	group := []string{"a", "b"}[rand.IntN(2)]
 	some := func(f fate) admin.Bulk {
