@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -223,6 +224,7 @@ const eraseGroups = 100
 // being removed.
 func (t *Topic) Erase(ctx context.Context) error {
 	k := t.keys
+	begun := false
 	own := []string{k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(), k.Names(), k.Taken(), k.Paused()}
 	keysOf := func(groups []string) (keys []string) {
 		for _, g := range groups {
@@ -238,6 +240,7 @@ func (t *Topic) Erase(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		begun = true
 		version, names := groups.Version, slices.Concat(groups.Names, removing)
 		if len(names) > eraseGroups {
 			fresh := Token()
@@ -254,7 +257,8 @@ func (t *Topic) Erase(ctx context.Context) error {
 		}
 		return t.erase(ctx, version, "last", "", slices.Concat(own, keysOf(names)), nil)
 	})
-	if err != nil {
+	// It was there, and is gone: a call whose answer was lost has removed it, or somebody else.
+	if err != nil && !(begun && errors.Is(err, ErrNotFound)) {
 		return err
 	}
 	t.mu.Lock()
