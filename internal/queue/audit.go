@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -69,7 +68,7 @@ const (
 // Audit looks for everything that is wrong, in calls that each take about a millisecond, on a topic that may
 // be in use. What it reports was so at one time, not the sum of what was read at different times. Removals of
 // groups that somebody has begun and not finished are finished first. Their number grows with that of the
-// messages, and no faster.
+// messages, and no faster. ErrChanging means that the set of groups changed under it five times.
 func (t *Topic) Audit(ctx context.Context) (Audit, error) {
 	for range 5 {
 		groups, err := t.existing(ctx)
@@ -82,7 +81,7 @@ func (t *Topic) Audit(ctx context.Context) (Audit, error) {
 		}
 		t.forget(groups)
 	}
-	return Audit{}, errors.New("the set of groups changes too fast")
+	return Audit{}, fmt.Errorf("topic %q: %w", t.Name, ErrChanging)
 }
 
 func (a *audit) run(ctx context.Context) error {
