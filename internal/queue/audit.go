@@ -71,7 +71,7 @@ const (
 // messages, and no faster. ErrChanging means that the set of groups changed under it five times.
 func (t *Topic) Audit(ctx context.Context) (Audit, error) {
 	for range 5 {
-		groups, err := t.existing(ctx)
+		groups, err := t.Existing(ctx)
 		if err != nil {
 			return Audit{}, err
 		}
@@ -137,7 +137,7 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 		}
 		types[k.Ready(g)] = "list"
 	}
-	listed, err := a.topic.client.SIsMember(ctx, Registry(a.topic.prefix), a.topic.Name).Result()
+	listed, err := a.topic.Listed(ctx)
 	if err != nil {
 		return false, err
 	}

@@ -158,7 +158,7 @@ func (g *Group) bulk(ctx context.Context, s *script, keys []string, args []any, 
 
 // Pause stops the claims of a group, or of the topic if group is "", and returns since when they are.
 func (t *Topic) Pause(ctx context.Context, group string) (since time.Time, err error) {
-	if _, err := t.existing(ctx); err != nil {
+	if _, err := t.Existing(ctx); err != nil {
 		return time.Time{}, err
 	}
 	call := &Call{script: &pauseScript, keys: []string{t.keys.Meta(), t.keys.Groups(), t.keys.Paused()}, args: []any{group}}
