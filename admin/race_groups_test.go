@@ -125,6 +125,10 @@ func (r *groupRace) run() {
 	}
 	loop(r.bury)
 	loop(r.comeAndGo)
+	doomed := r.publisher(t)
+	for range 2 {
+		loop(func() { r.doom(doomed) })
+	}
 	const writers = 5
 	for w := range writers {
 		publishers.Go(func() {
@@ -151,6 +155,8 @@ func (r *groupRace) run() {
 		stats, err := r.admin.Stats(ctx, "moved")
 		return errors.Is(err, admin.ErrNotFound) || err == nil && stats.Messages == 0
 	}, "those that were moved are delivered there")
+	r.did(only(r.admin.DeleteTopic(ctx, "doomed", false)))
+	require.ErrorIs(t, only(r.admin.Stats(ctx, "doomed")), admin.ErrNotFound)
 	if err := only(r.admin.DeleteGroup(ctx, topic, "comes and goes", false)); !errors.Is(err, admin.ErrNotFound) {
 		require.NoError(t, err)
 	}
@@ -211,7 +217,20 @@ func (r *groupRace) consume(group string, messages <-chan *message.Message) {
 // operate does an operation at random.
 func (r *groupRace) operate() {
 	group := []string{"a", "b"}[rand.IntN(2)]
-	switch rand.IntN(10) {
+	switch rand.IntN(12) {
+	case 10:
+		m, err := r.admin.Get(ctx, topic, admin.ByDelayID("own "+strconv.Itoa(rand.IntN(r.n/len(fates))*len(fates))))
+		r.did(err)
+		if err == nil && fate(m.Metadata["fate"]) != settles {
+			r.fail(fmt.Errorf("message %s has the name of another", m.ID))
+		}
+	case 11:
+		r.fail(only(r.admin.DeleteIdleGroups(ctx, topic, time.Minute, false))) // none is
+		topics, _, err := r.admin.Topics(ctx, "", 100)
+		r.fail(err)
+		if !slices.Contains(topics, topic) {
+			r.fail(fmt.Errorf("the topic is not among %q", topics))
+		}
 	case 0, 1, 2:
 		i := rand.IntN(r.n/len(fates)) * len(fates)
 		err := r.admin.Cancel(ctx, topic, admin.ByDelayID("own "+strconv.Itoa(i)))
@@ -280,6 +299,14 @@ func (r *groupRace) bury() {
 	n, err = r.admin.MoveDead(ctx, topic, group, "moved", some(moved))
 	r.fail(err)
 	r.moved[group].Add(int64(n))
+}
+
+// doom has a topic made and deleted, at the same time as others do.
+func (r *groupRace) doom(p *redisdelay.Publisher) {
+	for range rand.IntN(20) {
+		r.fail(p.Publish("doomed", delayed("x", time.Duration(rand.IntN(10))*time.Millisecond)))
+	}
+	r.did(only(r.admin.DeleteTopic(ctx, "doomed", false)))
 }
 
 // comeAndGo has a group made, get some messages, and removed with all that it has.
