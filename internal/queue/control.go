@@ -180,11 +180,11 @@ func (t *Topic) Pause(ctx context.Context, group string) (since time.Time, err e
 // stopped.
 func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) {
 	k := t.keys
-	stream := false
+	stream, operation := false, k.Operation(Token())
 	for left := true; left; {
 		err := t.withExisting(ctx, func(groups *Groups) error {
-			keys := []string{k.Meta(), k.Paused()}
-			args := []any{groups.Version, group, budget, t.single}
+			keys := []string{k.Meta(), k.Paused(), operation}
+			args := []any{groups.Version, group, budget, t.single, millis(operationMemory)}
 			for _, g := range groups.Names {
 				keys = append(keys, k.Resting(g), k.Ready(g), k.Waiters(g))
 				args = append(args, g)
@@ -200,7 +200,10 @@ func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) 
 			if len(reply) != 3 {
 				return errStale
 			}
-			was = was || reply[1] == int64(1)
+			if group != "" && !slices.Contains(groups.Names, group) {
+				return fmt.Errorf("group %q of topic %q: %w", group, t.Name, ErrNotFound)
+			}
+			was = reply[1] == int64(1)
 			left = reply[2] == int64(1)
 			stream = groups.Stream
 			return nil
