@@ -208,20 +208,27 @@ func (s *Scheduler) promote(ctx context.Context, due []*served) {
 }
 
 // open reads the groups of a topic. The first time it asks the server whether what a scheduler does is
-// permitted. A topic that nobody named does not come into being by this: it may just have been deleted.
+// permitted, for topics with a stream and for others. A topic that nobody named does not come into being by this: it
+// may just have been deleted.
 func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) {
-	open := t.topic.Groups
+	read := t.topic.Groups
 	if !t.named.Load() {
-		open = t.topic.Existing
+		read = t.topic.Existing
 	}
-	groups, err := open(ctx)
-	if err != nil || s.fit.Load() {
-		return groups, err
-	}
-	if _, err := t.topic.Permit(ctx, queue.Scheduling); err != nil {
+	groups, err := read(ctx)
+	if err != nil {
 		return nil, err
 	}
-	s.fit.Store(true)
+	work, fit := queue.Scheduling, &s.fit
+	if groups.Stream {
+		work, fit = queue.SchedulingStreams, &s.fitForStreams
+	}
+	if !fit.Load() {
+		if _, err := t.topic.Permit(ctx, work); err != nil {
+			return nil, err
+		}
+		fit.Store(true)
+	}
 	return groups, nil
 }
 
