@@ -76,7 +76,7 @@ func (r Report) Violations() []Finding {
 // of memory for each that is ready. It changes nothing, but that it first finishes removals of groups that were
 // begun and not ended. It begins again if the set of groups changes meanwhile, and gives up after five times.
 //
-// Errors wrap ErrNotFound, or come from ctx or Redis.
+// Errors wrap ErrNotFound or ErrChanging, or come from ctx or Redis.
 func (a *Admin) Check(ctx context.Context, topic string) (Report, error) {
 	report := Report{Topic: topic}
 	t, err := a.topic(topic)
@@ -124,7 +124,7 @@ type Mending struct {
 // each kind. It may be called while the topic is in use, since each violation is looked at again in the step
 // that mends it.
 //
-// Errors wrap ErrNotFound, or come from ctx or Redis.
+// Errors wrap ErrNotFound or ErrChanging, or come from ctx or Redis.
 func (a *Admin) Repair(ctx context.Context, topic string) (Repaired, error) {
 	report, err := a.Check(ctx, topic)
 	repaired := Repaired{Report: report}

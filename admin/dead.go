@@ -78,8 +78,10 @@ func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (
 // and no expiry: for that they are unmarshaled and marshaled again. What the Unmarshaler refuses moves as it is.
 // A topic with a Redis Stream can be moved from, not to: ErrTopicMode.
 //
-// Two topics may be on two servers, so a chunk is published first and forgotten then. If the program ends in
-// between, the chunk is in both; and so is what somebody else requeues or moves in between.
+// Two topics may be on two servers, so a chunk is published first, not due yet, and forgotten then; what was forgotten
+// is due there from then on. What somebody else requeues, deletes or moves in between is theirs alone, and is not
+// counted. If the program ends in between, or Redis does not answer, none is lost: the chunk is due in the other topic
+// a minute later, and may be dead in this one still.
 func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk) (int, error) {
 	target, err := a.topic(to)
 	if err != nil {
@@ -102,10 +104,7 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 			l.Body = body
 			whole = append(whole, l)
 		}
-		if err := mover.Publish(ctx, whole); err != nil {
-			return 0, err
-		}
-		return g.Discard(ctx, ids(whole))
+		return mover.Move(ctx, g, whole)
 	})
 }
 

@@ -20,6 +20,10 @@ var (
 	// ErrLayout is wrapped where the topic was written to Redis in another, incompatible form.
 	ErrLayout = queue.ErrLayout
 
+	// ErrChanging is wrapped by Check and Repair where groups come and go too fast for a look at all of the topic.
+	// Another call may find a quieter time.
+	ErrChanging = queue.ErrChanging
+
 	// ErrTopicMode is wrapped where something cannot be done because the topic has a Redis Stream: see
 	// redisdelay.StreamConfig.
 	ErrTopicMode = queue.ErrTopicMode

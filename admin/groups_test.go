@@ -26,6 +26,7 @@ func TestGroupWithoutANameIsTheDefaultOne(t *testing.T) {
 			"PurgeDead":   func(topic string) error { return only(s.admin.PurgeDead(ctx, topic, "", admin.Bulk{})) },
 			"MoveDead":    func(topic string) error { return only(s.admin.MoveDead(ctx, topic, "", "to", admin.Bulk{})) },
 			"PauseGroup":  func(topic string) error { return only(s.admin.PauseGroup(ctx, topic, "")) },
+			"ResumeGroup": func(topic string) error { return only(s.admin.ResumeGroup(ctx, topic, "")) },
 			"DeleteGroup": func(topic string) error { return only(s.admin.DeleteGroup(ctx, topic, "", false)) },
 		}
 		for name, do := range operations {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -27,7 +28,7 @@ const (
 	limited  fate = "refused, as the topic is full, or acked"
 	vanishes fate = "dropped, as it is too late, or acked"
 	purged   fate = "dead, and purged"
-	moved    fate = "dead, and moved"
+	moved    fate = "dead, and moved or deleted"
 	deleted  fate = "dead, and deleted"
 )
 
@@ -124,6 +125,10 @@ func (r *groupRace) run() {
 	}
 	loop(r.bury)
 	loop(r.comeAndGo)
+	doomed := r.publisher(t)
+	for range 2 {
+		loop(func() { r.doom(doomed) })
+	}
 	const writers = 5
 	for w := range writers {
 		publishers.Go(func() {
@@ -150,6 +155,8 @@ func (r *groupRace) run() {
 		stats, err := r.admin.Stats(ctx, "moved")
 		return errors.Is(err, admin.ErrNotFound) || err == nil && stats.Messages == 0
 	}, "those that were moved are delivered there")
+	r.did(only(r.admin.DeleteTopic(ctx, "doomed", false)))
+	require.ErrorIs(t, only(r.admin.Stats(ctx, "doomed")), admin.ErrNotFound)
 	if err := only(r.admin.DeleteGroup(ctx, topic, "comes and goes", false)); !errors.Is(err, admin.ErrNotFound) {
 		require.NoError(t, err)
 	}
@@ -210,7 +217,20 @@ func (r *groupRace) consume(group string, messages <-chan *message.Message) {
 // operate does an operation at random.
 func (r *groupRace) operate() {
 	group := []string{"a", "b"}[rand.IntN(2)]
-	switch rand.IntN(10) {
+	switch rand.IntN(12) {
+	case 10:
+		m, err := r.admin.Get(ctx, topic, admin.ByDelayID("own "+strconv.Itoa(rand.IntN(r.n/len(fates))*len(fates))))
+		r.did(err)
+		if err == nil && fate(m.Metadata["fate"]) != settles {
+			r.fail(fmt.Errorf("message %s has the name of another", m.ID))
+		}
+	case 11:
+		r.fail(only(r.admin.DeleteIdleGroups(ctx, topic, time.Minute, false))) // none is
+		topics, _, err := r.admin.Topics(ctx, "", 100)
+		r.fail(err)
+		if !slices.Contains(topics, topic) {
+			r.fail(fmt.Errorf("the topic is not among %q", topics))
+		}
 	case 0, 1, 2:
 		i := rand.IntN(r.n/len(fates)) * len(fates)
 		err := r.admin.Cancel(ctx, topic, admin.ByDelayID("own "+strconv.Itoa(i)))
@@ -223,7 +243,7 @@ func (r *groupRace) operate() {
 		r.did(r.admin.Reschedule(ctx, topic, admin.ByDelayID("own "+strconv.Itoa(i)), admin.In(time.Duration(rand.IntN(100))*time.Millisecond)))
 	case 4, 5:
 		letters, err := r.admin.List(ctx, topic, admin.Query{State: admin.Dead, Group: group, Limit: 50,
-			Filter: admin.Filter{Metadata: map[string]string{"fate": string(deleted)}}})
+			Filter: admin.Filter{Match: ofFate(deleted, moved)}})
 		r.fail(err)
 		if len(letters.Messages) == 0 {
 			return
@@ -245,8 +265,9 @@ func (r *groupRace) operate() {
 		r.fail(only(r.admin.Pause(ctx, topic)))
 		r.fail(only(r.admin.Resume(ctx, topic)))
 	case 8:
+		match := ofFate(deleted, moved)
 		r.fail(only(r.admin.RequeueAll(ctx, topic, group, admin.Bulk{Filter: admin.Filter{
-			Metadata: map[string]string{"fate": string(deleted)}, Match: func(admin.Message) bool { return rand.IntN(4) == 0 }}})))
+			Match: func(m admin.Message) bool { return match(m) && rand.IntN(4) == 0 }}})))
 	case 9:
 		if rand.IntN(20) == 0 {
 			r.changing.Lock()
@@ -260,7 +281,13 @@ func (r *groupRace) operate() {
 	}
 }
 
-// bury purges and moves dead letters. It is alone with them, as who else took them meanwhile would not be known.
+// ofFate matches messages of some fates.
+func ofFate(fates ...fate) func(admin.Message) bool {
+	return func(m admin.Message) bool { return slices.Contains(fates, fate(m.Metadata["fate"])) }
+}
+
+// bury purges and moves dead letters. It alone purges, as what others took of those would not be known. What it moves, the
+// others requeue and delete at the same time.
 func (r *groupRace) bury() {
 	group := []string{"a", "b"}[rand.IntN(2)]
 	some := func(f fate) admin.Bulk {
@@ -272,6 +299,14 @@ func (r *groupRace) bury() {
 	n, err = r.admin.MoveDead(ctx, topic, group, "moved", some(moved))
 	r.fail(err)
 	r.moved[group].Add(int64(n))
+}
+
+// doom has a topic made and deleted, at the same time as others do.
+func (r *groupRace) doom(p *redisdelay.Publisher) {
+	for range rand.IntN(20) {
+		r.fail(p.Publish("doomed", delayed("x", time.Duration(rand.IntN(10))*time.Millisecond)))
+	}
+	r.did(only(r.admin.DeleteTopic(ctx, "doomed", false)))
 }
 
 // comeAndGo has a group made, get some messages, and removed with all that it has.

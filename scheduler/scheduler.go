@@ -190,7 +190,7 @@ func (s *Scheduler) Add(topic string) { s.add(topic, true) }
 // addOnce serves a topic that may be served already.
 func (s *Scheduler) addOnce(topic string) { s.add(topic, false) }
 
-func (s *Scheduler) add(topic string, again bool) {
+func (s *Scheduler) add(topic string, named bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -203,8 +203,11 @@ func (s *Scheduler) add(topic string, again bool) {
 		if s.mailbox != nil {
 			s.begin(t)
 		}
-	} else if !again {
+	} else if !named {
 		return
+	}
+	if named {
+		t.named.Store(true)
 	}
 	t.users++
 }

@@ -2,10 +2,12 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -16,7 +18,8 @@ import (
 // served is a topic that the scheduler serves.
 type served struct {
 	topic   *queue.Topic
-	users   int // guarded by Scheduler.mu
+	users   int         // guarded by Scheduler.mu
+	named   atomic.Bool // somebody named it; else it is served for as long as there is one
 	address string
 	stop    func()
 
@@ -155,14 +158,17 @@ func (s *Scheduler) promote(ctx context.Context, due []*served) {
 	looks := make([]look, 0, len(due))
 	calls := make([]*queue.Call, 0, len(due))
 	for _, t := range due {
-		groups, err := s.open(ctx, t.topic)
+		groups, err := s.open(ctx, t)
+		if errors.Is(err, queue.ErrNotFound) {
+			err = s.gone(ctx, t, poll)
+		} else if err == nil {
+			call := t.topic.PromoteCall(groups, t.address, 3*poll)
+			looks = append(looks, look{t, groups, call})
+			calls = append(calls, call)
+		}
 		if err != nil {
 			s.retry(ctx, t, err, poll)
-			continue
 		}
-		call := t.topic.PromoteCall(groups, t.address, 3*poll)
-		looks = append(looks, look{t, groups, call})
-		calls = append(calls, call)
 	}
 	if len(calls) == 0 {
 		return
@@ -202,9 +208,14 @@ func (s *Scheduler) promote(ctx context.Context, due []*served) {
 }
 
 // open reads the groups of a topic. The first time it asks the server whether what a scheduler does is
-// permitted, for topics with a stream and for others.
-func (s *Scheduler) open(ctx context.Context, topic *queue.Topic) (*queue.Groups, error) {
-	groups, err := topic.Groups(ctx)
+// permitted, for topics with a stream and for others. A topic that nobody named does not come into being by this: it
+// may just have been deleted.
+func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) {
+	read := t.topic.Groups
+	if !t.named.Load() {
+		read = t.topic.Existing
+	}
+	groups, err := read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -213,12 +224,39 @@ func (s *Scheduler) open(ctx context.Context, topic *queue.Topic) (*queue.Groups
 		work, fit = queue.SchedulingStreams, &s.fitForStreams
 	}
 	if !fit.Load() {
-		if _, err := topic.Permit(ctx, work); err != nil {
+		if _, err := t.topic.Permit(ctx, work); err != nil {
 			return nil, err
 		}
 		fit.Store(true)
 	}
 	return groups, nil
+}
+
+// gone serves a topic no more that is neither there nor in the registry. While it is in there, it is just being made,
+// or deleted.
+func (s *Scheduler) gone(ctx context.Context, t *served, poll time.Duration) error {
+	listed, err := t.topic.Listed(ctx)
+	if err != nil {
+		return err
+	}
+	if listed {
+		s.later(t, poll)
+		return nil
+	}
+	s.mu.Lock()
+	if s.topics[t.topic.Name] == t && !t.named.Load() {
+		delete(s.topics, t.topic.Name)
+		t.mu.Lock()
+		t.removed = true
+		t.mu.Unlock()
+	}
+	s.mu.Unlock()
+	s.done(t, 0)
+	// Who entered it before that announced it in vain.
+	if listed, err = t.topic.Listed(ctx); err == nil && listed {
+		s.addOnce(t.topic.Name)
+	}
+	return nil
 }
 
 // sweep repeats a call that moves a bounded number of messages until none are left, or it is time
@@ -238,13 +276,18 @@ func (s *Scheduler) retry(ctx context.Context, t *served, err error, poll time.D
 	if ctx.Err() != nil {
 		return
 	}
-	t.failed++
 	if fault := err.Error(); fault != t.fault {
 		t.fault = fault
 		if !s.outage.Swap(true) || !queue.Unreachable(err) {
 			s.logger.Error("Cannot look for due messages, trying again", err, watermill.LogFields{"topic": t.topic.Name})
 		}
 	}
+	s.later(t, poll)
+}
+
+// later makes the appointment after a look that came to nothing.
+func (s *Scheduler) later(t *served, poll time.Duration) {
+	t.failed++
 	s.done(t, jitter(min(50*time.Millisecond<<min(t.failed, 10), poll)))
 }
 

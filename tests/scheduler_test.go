@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
@@ -62,6 +65,53 @@ func TestSchedulerServesANewTopicWithinASecond(t *testing.T) {
 		}
 		queuetest.Check(t, s.Client, s.Prefix)
 	})
+}
+
+// It serves all topics there are, and makes none.
+func TestSchedulerLetsADeletedTopicBe(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		client := redis.NewClient(s.Client.(*redis.Client).Options())
+		t.Cleanup(func() { _ = client.Close() })
+		looks := &commandCounter{}
+		client.AddHook(looks)
+		runScheduler(t, scheduler.Config{Client: client, KeyPrefix: s.Prefix})
+		keys := queue.NewKeys(s.Prefix, topic)
+		use := func() {
+			require.NoError(t, newSubscriber(t, s.Client, s.Prefix, nil).SubscribeInitialize(topic))
+			require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish(topic, newMessage("", time.Millisecond)))
+			awaitReady(t, s.Client, s.Prefix, topic, 1, time.Second)
+		}
+		use()
+		holder := s.Client.HGet(t.Context(), keys.Scheduler(), "holder").Val()
+		channel, receiver, _ := strings.Cut(holder, "|")
+		a, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix})
+		require.NoError(t, err)
+		_, err = a.DeleteTopic(t.Context(), topic, false)
+		require.NoError(t, err)
+		before := looks.n.Load()
+		require.NoError(t, s.Client.Publish(t.Context(), channel, receiver+" 0").Err())
+		require.Eventually(t, func() bool { return looks.n.Load() >= before+3 }, prompt, time.Millisecond, "it looks")
+		require.Zero(t, s.Client.Exists(t.Context(), keys.Meta(), queue.Registry(s.Prefix)).Val())
+		use()
+	})
+}
+
+// commandCounter counts what a client sends one by one.
+type commandCounter struct {
+	redis.Hook
+	n atomic.Int64
+}
+
+func (c *commandCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (c *commandCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (c *commandCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		defer c.n.Add(1)
+		return next(ctx, cmd)
+	}
 }
 
 func TestSchedulerOfNamedTopicsServesNoOthers(t *testing.T) {

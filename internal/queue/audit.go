@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -69,10 +68,10 @@ const (
 // Audit looks for everything that is wrong, in calls that each take about a millisecond, on a topic that may
 // be in use. What it reports was so at one time, not the sum of what was read at different times. Removals of
 // groups that somebody has begun and not finished are finished first. Their number grows with that of the
-// messages, and no faster.
+// messages, and no faster. ErrChanging means that the set of groups changed under it five times.
 func (t *Topic) Audit(ctx context.Context) (Audit, error) {
 	for range 5 {
-		groups, err := t.existing(ctx)
+		groups, err := t.Existing(ctx)
 		if err != nil {
 			return Audit{}, err
 		}
@@ -82,7 +81,7 @@ func (t *Topic) Audit(ctx context.Context) (Audit, error) {
 		}
 		t.forget(groups)
 	}
-	return Audit{}, errors.New("the set of groups changes too fast")
+	return Audit{}, fmt.Errorf("topic %q: %w", t.Name, ErrChanging)
 }
 
 func (a *audit) run(ctx context.Context) error {
@@ -138,7 +137,7 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 		}
 		types[k.Ready(g)] = "list"
 	}
-	listed, err := a.topic.client.SIsMember(ctx, Registry(a.topic.prefix), a.topic.Name).Result()
+	listed, err := a.topic.Listed(ctx)
 	if err != nil {
 		return false, err
 	}

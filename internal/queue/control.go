@@ -2,10 +2,12 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -47,33 +49,40 @@ func decodeName(stored string) string {
 
 // Cancel takes back a message that waits. Errors are ErrNotFound, ErrTooLate, or Redis's.
 func (t *Topic) Cancel(ctx context.Context, ref Ref) error {
-	k := t.keys
-	operation := k.Operation(Token())
+	operation := t.keys.Operation(Token())
 	return t.withExisting(ctx, func(groups *Groups) error {
-		by, message := ref.args()
-		keys := []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Names(), k.Taken(), operation}
-		for _, g := range groups.Names {
-			keys = append(keys, k.Retry(g), k.Deliveries(g))
-		}
-		return t.operate(ctx, ref, &Call{script: &cancelScript, keys: keys,
-			args: []any{groups.Version, by, message, millis(operationMemory)}})
+		return t.operate(ctx, ref, t.cancelCall(groups, ref, operation))
 	})
+}
+
+func (t *Topic) cancelCall(groups *Groups, ref Ref, operation string) *Call {
+	k := t.keys
+	by, message := ref.args()
+	keys := []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Names(), k.Taken(), operation}
+	for _, g := range groups.Names {
+		keys = append(keys, k.Retry(g), k.Deliveries(g))
+	}
+	return &Call{script: &cancelScript, keys: keys, args: []any{groups.Version, by, message, millis(operationMemory)}}
 }
 
 // Reschedule gives a message that waits another due time. Errors are ErrNotFound, ErrTooLate, ErrExists,
 // or Redis's.
 func (t *Topic) Reschedule(ctx context.Context, ref Ref, due Due) error {
-	k := t.keys
-	operation := k.Operation(Token())
+	operation := t.keys.Operation(Token())
 	return t.withExisting(ctx, func(groups *Groups) error {
-		by, message := ref.args()
-		keys := []string{k.Meta(), k.Messages(), k.Options(), k.Pending(), k.Names(), k.Taken(), k.Scheduler(), operation}
-		for _, g := range groups.Names {
-			keys = append(keys, k.Retry(g))
-		}
-		return t.operate(ctx, ref, &Call{script: &rescheduleScript, keys: keys,
-			args: []any{groups.Version, by, message, due.encode(), millis(operationMemory)}})
+		return t.operate(ctx, ref, t.rescheduleCall(groups, ref, due, operation))
 	})
+}
+
+func (t *Topic) rescheduleCall(groups *Groups, ref Ref, due Due, operation string) *Call {
+	k := t.keys
+	by, message := ref.args()
+	keys := []string{k.Meta(), k.Messages(), k.Options(), k.Pending(), k.Names(), k.Taken(), k.Scheduler(), operation}
+	for _, g := range groups.Names {
+		keys = append(keys, k.Retry(g))
+	}
+	return &Call{script: &rescheduleScript, keys: keys,
+		args: []any{groups.Version, by, message, due.encode(), millis(operationMemory)}}
 }
 
 // operate runs a call about one message and reads its outcome.
@@ -81,6 +90,10 @@ func (t *Topic) operate(ctx context.Context, ref Ref, call *Call) error {
 	if err := Do(ctx, t.client, call); err != nil {
 		return err
 	}
+	return t.outcome(ref, call)
+}
+
+func (t *Topic) outcome(ref Ref, call *Call) error {
 	switch outcome := call.cmd.Val(); outcome {
 	case "ok":
 		return nil
@@ -102,40 +115,50 @@ func (g *Group) Requeue(ctx context.Context, ids []string) (int, error) {
 	k := g.topic.keys
 	keys := []string{k.Groups(), k.Messages(), k.Dead(g.Name), k.Deliveries(g.Name), k.Retry(g.Name), k.Scheduler(),
 		k.Operation(Token())}
-	return g.bulk(ctx, &requeueScript, keys, []any{g.Name, millis(operationMemory)}, ids)
+	reply, err := g.bulk(ctx, &requeueScript, keys, []any{g.Name, millis(operationMemory)}, ids)
+	switch {
+	case err != nil || reply == "":
+		return 0, err
+	case reply == "unregistered":
+		return 0, fmt.Errorf("group %q of topic %q: %w", g.Name, g.topic.Name, ErrNotFound)
+	}
+	return strconv.Atoi(reply)
 }
 
 // Discard forgets dead messages of the group, and returns how many. At most a thousand.
 func (g *Group) Discard(ctx context.Context, ids []string) (int, error) {
-	k := g.topic.keys
-	keys := []string{k.Messages(), k.Options(), k.Refs(), k.Dead(g.Name), k.Deliveries(g.Name), k.Operation(Token())}
-	return g.bulk(ctx, &discardScript, keys, []any{millis(operationMemory)}, ids)
+	discarded, err := g.discard(ctx, ids)
+	return strings.Count(discarded, "1"), err
 }
 
-func (g *Group) bulk(ctx context.Context, s *script, keys []string, args []any, ids []string) (int, error) {
+// discard is Discard, and returns for each of the messages a 1 if it was dead, else a 0.
+func (g *Group) discard(ctx context.Context, ids []string) (string, error) {
+	k := g.topic.keys
+	keys := []string{k.Messages(), k.Options(), k.Refs(), k.Dead(g.Name), k.Deliveries(g.Name), k.Operation(Token())}
+	reply, err := g.bulk(ctx, &discardScript, keys, []any{millis(operationMemory)}, ids)
+	if err == nil && len(reply) != len(ids) {
+		err = fmt.Errorf("discard: unexpected reply %.64q about %d messages", reply, len(ids))
+	}
+	return reply, err
+}
+
+func (g *Group) bulk(ctx context.Context, s *script, keys []string, args []any, ids []string) (string, error) {
 	if len(ids) == 0 {
-		return 0, nil
+		return "", nil
 	}
 	for _, id := range ids {
 		args = append(args, id)
 	}
 	call := &Call{script: s, keys: keys, args: args}
 	if err := Do(ctx, g.topic.client, call); err != nil {
-		return 0, err
+		return "", err
 	}
-	reply, err := call.cmd.Text()
-	if err != nil {
-		return 0, err
-	}
-	if reply == "unregistered" {
-		return 0, fmt.Errorf("group %q of topic %q: %w", g.Name, g.topic.Name, ErrNotFound)
-	}
-	return strconv.Atoi(reply)
+	return call.cmd.Text()
 }
 
 // Pause stops the claims of a group, or of the topic if group is "", and returns since when they are.
 func (t *Topic) Pause(ctx context.Context, group string) (since time.Time, err error) {
-	if _, err := t.existing(ctx); err != nil {
+	if _, err := t.Existing(ctx); err != nil {
 		return time.Time{}, err
 	}
 	call := &Call{script: &pauseScript, keys: []string{t.keys.Meta(), t.keys.Groups(), t.keys.Paused()}, args: []any{group}}
@@ -157,11 +180,11 @@ func (t *Topic) Pause(ctx context.Context, group string) (since time.Time, err e
 // stopped.
 func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) {
 	k := t.keys
-	stream := false
+	stream, operation := false, k.Operation(Token())
 	for left := true; left; {
 		err := t.withExisting(ctx, func(groups *Groups) error {
-			keys := []string{k.Meta(), k.Paused()}
-			args := []any{groups.Version, group, budget, t.single}
+			keys := []string{k.Meta(), k.Paused(), operation}
+			args := []any{groups.Version, group, budget, t.single, millis(operationMemory)}
 			for _, g := range groups.Names {
 				keys = append(keys, k.Resting(g), k.Ready(g), k.Waiters(g))
 				args = append(args, g)
@@ -177,7 +200,10 @@ func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) 
 			if len(reply) != 3 {
 				return errStale
 			}
-			was = was || reply[1] == int64(1)
+			if group != "" && !slices.Contains(groups.Names, group) {
+				return fmt.Errorf("group %q of topic %q: %w", group, t.Name, ErrNotFound)
+			}
+			was = reply[1] == int64(1)
 			left = reply[2] == int64(1)
 			stream = groups.Stream
 			return nil
@@ -201,6 +227,7 @@ const eraseGroups = 100
 // being removed.
 func (t *Topic) Erase(ctx context.Context) error {
 	k := t.keys
+	begun := false
 	own := []string{k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(), k.Names(), k.Taken(), k.Paused()}
 	keysOf := func(groups []string) (keys []string) {
 		for _, g := range groups {
@@ -216,6 +243,7 @@ func (t *Topic) Erase(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		begun = true
 		version, names := groups.Version, slices.Concat(groups.Names, removing)
 		if len(names) > eraseGroups {
 			fresh := Token()
@@ -232,7 +260,8 @@ func (t *Topic) Erase(ctx context.Context) error {
 		}
 		return t.erase(ctx, version, "last", "", slices.Concat(own, keysOf(names)), nil)
 	})
-	if err != nil {
+	// It was there, and is gone: a call whose answer was lost has removed it, or somebody else.
+	if err != nil && !(begun && errors.Is(err, ErrNotFound)) {
 		return err
 	}
 	t.mu.Lock()
@@ -269,34 +298,4 @@ func flag(set bool) string {
 		return "1"
 	}
 	return "0"
-}
-
-// Mover publishes messages of another topic in this one.
-type Mover struct {
-	topic     *Topic
-	publisher string
-	number    uint64
-	ids       *IDs
-}
-
-// Mover returns one, for one goroutine.
-func (t *Topic) Mover() *Mover {
-	return &Mover{topic: t, publisher: Token(), ids: NewIDs()}
-}
-
-// Publish makes new messages of others, in one step. They are due now, and keep their limit of deliveries.
-func (m *Mover) Publish(ctx context.Context, from []Listed) error {
-	messages := make([]Message, len(from))
-	for i, l := range from {
-		id, err := m.ids.Next(time.Now())
-		if err != nil {
-			return err
-		}
-		messages[i] = Message{ID: id, Body: l.Body, Options: Options{MaxDeliveries: l.Options.MaxDeliveries}}
-	}
-	if len(messages) == 0 {
-		return nil
-	}
-	m.number++
-	return m.topic.Publish(ctx, m.publisher, m.number, messages)
 }

@@ -23,6 +23,8 @@ var (
 	ErrNotReplicated = errors.New("not replicated")
 	// ErrInvalid means that an argument cannot be used.
 	ErrInvalid = errors.New("invalid argument")
+	// ErrChanging means that groups come and go too fast for a look at all of a topic.
+	ErrChanging = errors.New("the set of consumer groups keeps changing")
 	// errStale means that the set of groups has changed since it was read.
 	errStale = errors.New("set of consumer groups has changed")
 )

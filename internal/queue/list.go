@@ -130,7 +130,7 @@ type Bucket struct {
 // Upcoming counts the messages that fall due in each of n spans of time, a thousand at most, from an instant
 // on, or from now if it is zero: of pending, and the retries of a group.
 func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, width time.Duration, n int) ([]Bucket, error) {
-	if _, err := t.existing(ctx); err != nil {
+	if _, err := t.Existing(ctx); err != nil {
 		return nil, err
 	}
 	begin := ""

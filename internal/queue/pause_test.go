@@ -40,6 +40,8 @@ func TestPausedGroupGetsNothingAndRests(t *testing.T) {
 		require.False(t, was)
 		_, err = w.topic.Pause(ctx, "unknown")
 		require.ErrorIs(t, err, queue.ErrNotFound)
+		_, err = w.topic.Resume(ctx, "unknown")
+		require.ErrorIs(t, err, queue.ErrNotFound)
 	}, "a", "b")
 }
 

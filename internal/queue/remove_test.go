@@ -101,6 +101,20 @@ func TestRepeatedRemovalChangesNothing(t *testing.T) {
 	}, "a", "b")
 }
 
+// The answer was lost, and a subscriber came before the call was sent again.
+func TestRepeatedRemovalLeavesAGroupThatCameBack(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.fill("a")
+		r := w.record()
+		require.NoError(t, w.topic.Remove(ctx, "a"))
+		call := r.take()[0]
+		w.register("a")
+		w.publishNow("new")
+		w.unchanged(func() { require.Equal(t, int64(0), w.Client.Do(ctx, call...).Val()) })
+		require.Equal(t, []string{"new"}, w.ready("a"))
+	}, "a", "b")
+}
+
 func TestSettlingInARemovedGroupChangesNothing(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		leased := w.fill("a")

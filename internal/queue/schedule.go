@@ -198,8 +198,8 @@ func (t *Topic) remove(ctx context.Context, group, unused, limit string) (left i
 		script: &removeScript,
 		keys: []string{k.Meta(), k.Groups(), k.Idle(), k.Messages(), k.Options(), k.Refs(), k.Ready(group),
 			k.Retry(group), k.Unack(group), k.Leases(group), k.Deliveries(group), k.Dead(group), k.Waiters(group),
-			k.Resting(group), k.Stats(group), k.Paused()},
-		args: []any{group, Token(), budget, unused, limit},
+			k.Resting(group), k.Stats(group), k.Paused(), k.Operation(Token())},
+		args: []any{group, Token(), budget, unused, limit, millis(operationMemory)},
 	}
 	if err := Do(ctx, t.client, call); err != nil {
 		return 0, err

@@ -180,31 +180,36 @@ func (c *lossy) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// losing has the world use a client that loses answers. What it returns has two answers lost to a function.
+func (w *world) losing() func(f func()) {
+	var armed atomic.Int32
+	client := redis.NewClient(&redis.Options{
+		Addr: w.Client.(*redis.Client).Options().Addr, MinRetryBackoff: -1, MaxRetryBackoff: -1,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			return &lossy{Conn: conn, armed: &armed}, err
+		},
+	})
+	w.t.Cleanup(func() { _ = client.Close() })
+	w.topic = queue.NewTopic(client, w.Prefix, "topic")
+	_, err := w.topic.Groups(ctx)
+	require.NoError(w.t, err)
+	w.Client = client
+	return func(f func()) {
+		w.t.Helper()
+		armed.Store(2)
+		f()
+		require.LessOrEqual(w.t, armed.Load(), int32(0), "two answers were lost")
+	}
+}
+
 // A client sends a command again when its answer is lost, so every call may run more than once.
 func TestCallsWhoseAnswersAreLostCountOnce(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		var armed atomic.Int32
-		client := redis.NewClient(&redis.Options{
-			Addr: w.Client.(*redis.Client).Options().Addr, MinRetryBackoff: -1, MaxRetryBackoff: -1,
-			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-				conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-				return &lossy{Conn: conn, armed: &armed}, err
-			},
-		})
-		defer client.Close()
 		w.register("a")
 		w.register("b")
 		w.publish() // all scripts are loaded
-		w.topic = queue.NewTopic(client, w.Prefix, "topic")
-		_, err := w.topic.Groups(ctx)
-		require.NoError(t, err)
-		w.Client = client
-		losing := func(f func()) {
-			t.Helper()
-			armed.Store(2)
-			f()
-			require.LessOrEqual(t, armed.Load(), int32(0), "two answers were lost")
-		}
+		losing := w.losing()
 
 		losing(func() { w.publishNow("1", "2", "3", "4", "5") })
 		require.Equal(t, []string{"1", "2", "3", "4", "5"}, w.ready("b"))
@@ -230,6 +235,50 @@ func TestCallsWhoseAnswersAreLostCountOnce(t *testing.T) {
 		losing(func() { w.promote("scheduler|1") })
 		losing(func() { w.do(w.topic.ResignCall("scheduler|1")) })
 	})
+}
+
+func TestOperationsWhoseAnswersAreLostSucceed(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.fill("a")
+		w.publish(in("1", time.Hour), in("2", time.Hour))
+		losing := w.losing()
+		a := w.topic.Group("a")
+		count := func(n int, err error) {
+			t.Helper()
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+		}
+		losing(func() { require.NoError(t, w.topic.Cancel(ctx, byID(w, "1"))) })
+		losing(func() { require.NoError(t, w.topic.Reschedule(ctx, byID(w, "2"), queue.In(time.Minute))) })
+		losing(func() { count(a.Requeue(ctx, []string{w.id["dead"]})) })
+		w.promote("s|1")
+		s := w.sub("a")
+		for _, m := range held(s.claim(9)) {
+			require.Equal(t, 1, s.nack(failed(m, dead)))
+		}
+		other := queue.NewTopic(w.Client, w.Prefix, "other")
+		page, err := w.topic.List(ctx, "a", queue.Dead, "", 1, 1<<20)
+		require.NoError(t, err)
+		losing(func() { count(other.Mover().Move(ctx, a, page.Messages)) })
+		stats, err := other.Stats(ctx)
+		require.NoError(t, err)
+		require.Equal(t, 1, stats.Messages)
+		page, err = w.topic.List(ctx, "a", queue.Dead, "", 1, 1<<20)
+		require.NoError(t, err)
+		losing(func() { count(a.Discard(ctx, []string{page.Messages[0].ID})) })
+		losing(func() { require.NoError(t, only(w.topic.Pause(ctx, ""))) })
+		losing(func() {
+			was, err := w.topic.Resume(ctx, "")
+			require.NoError(t, err)
+			require.True(t, was)
+		})
+		losing(func() { require.NoError(t, w.topic.Remove(ctx, "a")) })
+		w.empty("a")
+		require.NoError(t, only(w.topic.Stats(ctx))) // it knows the set of groups
+		losing(func() { require.NoError(t, w.topic.Erase(ctx)) })
+		require.False(t, w.Client.SIsMember(ctx, queue.Registry(w.Prefix), "topic").Val())
+		require.NoError(t, other.Erase(ctx))
+	}, "a", "b")
 }
 
 func TestServerThatIsGoneMidwayIsReported(t *testing.T) {

@@ -104,8 +104,8 @@ func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
 	return t.readGroups(ctx, call)
 }
 
-// existing is Groups for a topic that is not to come into being by this: ErrNotFound if there is none.
-func (t *Topic) existing(ctx context.Context) (*Groups, error) {
+// Existing is Groups for a topic that is not to come into being by this: ErrNotFound if there is none.
+func (t *Topic) Existing(ctx context.Context) (*Groups, error) {
 	t.mu.Lock()
 	groups := t.groups
 	t.mu.Unlock()
@@ -195,7 +195,7 @@ func (t *Topic) withGroups(ctx context.Context, run func(*Groups) error) error {
 
 // withExisting is withGroups for a topic that is not to come into being by this.
 func (t *Topic) withExisting(ctx context.Context, run func(*Groups) error) error {
-	return t.with(ctx, t.existing, run)
+	return t.with(ctx, t.Existing, run)
 }
 
 func (t *Topic) with(ctx context.Context, read func(context.Context) (*Groups, error), run func(*Groups) error) error {
@@ -212,10 +212,15 @@ func (t *Topic) with(ctx context.Context, read func(context.Context) (*Groups, e
 	}
 }
 
+// Listed tells whether the topic is in the registry.
+func (t *Topic) Listed(ctx context.Context) (bool, error) {
+	return t.client.SIsMember(ctx, Registry(t.prefix), t.Name).Result()
+}
+
 // enroll enters the topic in the registry, and announces it if it is new there.
 func (t *Topic) enroll(ctx context.Context) error {
 	// A server at its memory limit refuses SADD even where there is nothing to add.
-	known, err := t.client.SIsMember(ctx, Registry(t.prefix), t.Name).Result()
+	known, err := t.Listed(ctx)
 	if err != nil || known {
 		return err
 	}

@@ -105,7 +105,7 @@ func (in *Instance) Port() string { return strconv.Itoa(in.port) }
 // Client is a new client of the server, closed when t ends.
 func (in *Instance) Client(t testing.TB) redis.UniversalClient {
 	t.Helper()
-	return newClient(t, in.Addr())
+	return newClient(t, in.Addr(), 0)
 }
 
 // Kill ends the server by SIGKILL. It stays down until Restart.

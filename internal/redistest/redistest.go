@@ -93,7 +93,7 @@ func Addr(t testing.TB) string {
 func Client(t testing.TB) redis.UniversalClient {
 	t.Helper()
 	addr := Addr(t)
-	client := newClient(t, addr)
+	client := newClient(t, addr, 0)
 	if err := client.Ping(context.Background()).Err(); err != nil {
 		t.Fatalf("REDIS_ADDR=%s does not answer PING: %v", addr, err)
 	}
@@ -105,11 +105,13 @@ func Client(t testing.TB) redis.UniversalClient {
 func Embedded(t testing.TB) (*miniredis.Miniredis, redis.UniversalClient) {
 	t.Helper()
 	mini := miniredis.RunT(t)
-	return mini, newClient(t, mini.Addr())
+	// It does one thing at a time in the test's own process, so on a busy machine it is slow, and not gone.
+	return mini, newClient(t, mini.Addr(), 30*time.Second)
 }
 
-func newClient(t testing.TB, addr string) redis.UniversalClient {
-	client := redis.NewClient(&redis.Options{Addr: addr, DialTimeout: 2 * time.Second})
+// newClient returns a client that waits so long for an answer; 0: as long as go-redis does by itself.
+func newClient(t testing.TB, addr string, patience time.Duration) redis.UniversalClient {
+	client := redis.NewClient(&redis.Options{Addr: addr, DialTimeout: 2 * time.Second, ReadTimeout: patience})
 	t.Cleanup(func() { _ = client.Close() }) // the test may have closed it already
 	return client
 }

@@ -60,7 +60,7 @@ func newServer(t testing.TB, client redis.UniversalClient, mini *miniredis.Minir
 	// The test may close its client, so what follows has another one.
 	sweeper := client
 	if mini == nil {
-		sweeper = newClient(t, Addr(t))
+		sweeper = newClient(t, Addr(t), 0)
 	}
 	t.Cleanup(func() {
 		if mini == nil {

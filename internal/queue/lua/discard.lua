@@ -9,7 +9,7 @@
 -- ARGV  1 memory      how long the result is remembered, ms
 --       then the ids of messages (at most 1000)
 --
--- Returns how many were dead, as text.
+-- Returns a text with a 1 for each that was dead, and a 0 for each that was not, or was named before.
 -- Twice: the second run finds the result of the first remembered, and returns it.
 
 local messages, options, refs = KEYS[1], KEYS[2], KEYS[3]
@@ -46,21 +46,23 @@ redis.call('HLEN', messages)
 redis.call('HLEN', options)
 redis.call('HLEN', refs)
 redis.call('HLEN', deliveries)
-local ids, seen = {}, {}
+local ids, seen, result = {}, {}, {}
 for i = 2, #ARGV do
   local id = ARGV[i]
+  result[i - 1] = '0'
   if not seen[id] and redis.call('ZSCORE', dead, id) then
     seen[id] = true
     ids[#ids + 1] = id
+    result[i - 1] = '1'
   end
 end
+result = table.concat(result)
 if #ids == 0 then
-  return '0'
+  return result
 end
 
 redis.call('ZREM', dead, unpack(ids))
 redis.call('HDEL', deliveries, unpack(ids))
 drop(ids)
-local result = string.format('%d', #ids)
 redis.call('SET', operation, result, 'PX', memory)
 return result

@@ -16,6 +16,7 @@
 --      14 resting     zset: address of a subscription whose claim was stopped -> deadline ms
 --      15 stats       hash: what was counted so far
 --      16 paused      hash: group, or "" for the topic -> ms since when
+--      17 operation   string: what an earlier run of this call returned, expiring
 -- ARGV  1 group
 --       2 version     a fresh random version for the changed set
 --       3 budget      messages to forget at most (at most 1000)
@@ -26,18 +27,20 @@
 --       5 limit       ms: only if the group has no subscribers, and got nothing for so long; or "": always. Who has
 --                     just been woken is no waiter any more, and holds nothing yet; so what is ready has to have
 --                     been due for so long, too.
+--       6 memory      how long the result is remembered, ms
 --
 -- The first call takes the group out of the set, so that nothing more comes to it, and notes it in idle,
 -- so that a scheduler goes on if the caller does not.
 -- Returns 1 if more is left, 2 if the group is in use or the one of a stream, and stays, else 0.
--- Twice: the second run goes on with the removal, or finds nothing to do.
+-- Twice: the second run finds the result of the first remembered, and returns it; so it does not remove the group
+-- that somebody has made anew. With unused it goes on with the removal, or finds nothing to do.
 
 local meta, groups, idle, messages, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local refs, ready, retry, unack, leases = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local deliveries, dead, waiters, resting = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local stats, paused = KEYS[15], KEYS[16]
+local stats, paused, operation = KEYS[15], KEYS[16], KEYS[17]
 local group, fresh, budget, unused = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
-local limit = tonumber(ARGV[5])
+local limit, memory = tonumber(ARGV[5]), ARGV[6]
 local id_length = 26
 
 local t = redis.call('TIME')
@@ -63,6 +66,10 @@ local function drop(ids)
   redis.call('HDEL', options, unpack(gone))
 end
 
+local before = redis.call('GET', operation)
+if before then
+  return tonumber(before)
+end
 local ends = redis.call('ZSCORE', idle, group)
 if unused and not (ends and tonumber(ends) <= now) then
   return 0
@@ -97,6 +104,14 @@ if streaming or (limit and known and busy) then
   return 2
 end
 
+-- Returns a result, which is remembered if it was this run that took the group out of the set.
+local function done(result)
+  if known and not unused then
+    redis.call('SET', operation, result, 'PX', memory)
+  end
+  return result
+end
+
 redis.call('HDEL', groups, group)
 redis.call('HDEL', paused, group)
 if known then
@@ -120,9 +135,9 @@ if left > 0 then
   redis.call('HDEL', deliveries, unpack(ids))
   drop(ids)
   if left > #ids then
-    return 1
+    return done(1)
   end
 end
 redis.call('DEL', ready, retry, unack, leases, deliveries, dead, waiters, resting, stats)
 redis.call('ZREM', idle, group)
-return 0
+return done(0)

@@ -2,6 +2,7 @@
 --
 -- KEYS  1 meta      hash: layout, groups (the version of the group set)
 --       2 paused    hash: group, or "" for the topic -> ms since when
+--       3 operation string: whether it was paused at an earlier run of this call, expiring
 --       then for each group of the set:
 --         resting   zset: address of a subscription whose claim was stopped -> deadline ms
 --         ready     list of "id:due"
@@ -10,15 +11,18 @@
 --       2 group     or "" for the topic
 --       3 budget    subscriptions to wake at most
 --       4 single    "1" if PUBLISH counts every receiver (not on a cluster)
+--       5 memory    how long it is remembered that it was paused, ms
 --       then the name of each group
 --
 -- Groups that are still paused, for themselves or with the topic, are left to rest.
 -- Returns {"stale"} when the group set has changed, else {"ok", was paused, left}: left is 1 if more rest.
--- Twice: the second run finds it not paused, and wakes those that still rest.
+-- Twice: the second run finds remembered whether it was paused, and wakes those that still rest; a pause that came
+-- meanwhile it leaves.
 
-local meta, paused = KEYS[1], KEYS[2]
+local meta, paused, operation = KEYS[1], KEYS[2], KEYS[3]
 local version, group, budget, single = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
-local groups = (#KEYS - 2) / 3
+local memory = ARGV[5]
+local groups = (#KEYS - 3) / 3
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -45,18 +49,22 @@ end
 -- Reading every key that will be written finds a key of a wrong type before anything is.
 redis.call('HLEN', paused)
 for g = 1, groups do
-  redis.call('ZCARD', KEYS[g * 3])
-  redis.call('LLEN', KEYS[1 + g * 3])
-  redis.call('ZCARD', KEYS[2 + g * 3])
+  redis.call('ZCARD', KEYS[1 + g * 3])
+  redis.call('LLEN', KEYS[2 + g * 3])
+  redis.call('ZCARD', KEYS[3 + g * 3])
 end
 
-local was, left = redis.call('HDEL', paused, group), 0
+local was, left = tonumber(redis.call('GET', operation) or nil), 0
+if not was then
+  was = redis.call('HDEL', paused, group)
+  redis.call('SET', operation, was, 'PX', memory)
+end
 if redis.call('HEXISTS', paused, '') == 1 then
   return {'ok', was, 0}
 end
 for g = 1, groups do
-  local resting, ready, waiters = KEYS[g * 3], KEYS[1 + g * 3], KEYS[2 + g * 3]
-  if redis.call('HEXISTS', paused, ARGV[4 + g]) == 0 then
+  local resting, ready, waiters = KEYS[1 + g * 3], KEYS[2 + g * 3], KEYS[3 + g * 3]
+  if redis.call('HEXISTS', paused, ARGV[5 + g]) == 0 then
     local popped = budget > 0 and redis.call('ZPOPMIN', resting, budget) or {}
     for i = 1, #popped, 2 do
       local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')

@@ -1,0 +1,117 @@
+package admin_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// when returns an Admin that has something done once, as soon as something is so after one of its scripts.
+func (s *setup) when(t *testing.T, is func() bool, do func()) *admin.Admin {
+	t.Helper()
+	client := redis.NewClient(s.Client.(*redis.Client).Options())
+	t.Cleanup(func() { _ = client.Close() })
+	a, err := admin.New(admin.Config{Client: client, KeyPrefix: s.Prefix})
+	require.NoError(t, err)
+	done := false
+	client.AddHook(&eachScript{do: func() {
+		if !done && is() {
+			done = true
+			do()
+		}
+	}})
+	t.Cleanup(func() { require.True(t, done || t.Failed(), "it came to that") })
+	return a
+}
+
+// eachScript does something after each script.
+type eachScript struct {
+	afterScripts
+	do func()
+}
+
+func (h *eachScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if cmd.Name() == "evalsha" && err == nil {
+			h.do()
+		}
+		return err
+	}
+}
+
+func (s *setup) movedTo(other string) int64 {
+	return s.Client.HLen(ctx, queue.NewKeys(s.Prefix, other).Messages()).Val()
+}
+
+// Whoever of several operators is first has a dead letter for himself: it is not moved, and requeued or deleted too.
+func TestDeadLettersThatOthersTakeMeanwhileAreNotMoved(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.bury(t, 6)
+		dead := s.list(t, "a", admin.Dead)
+		a := s.when(t, func() bool { return s.movedTo("other") > 0 }, func() {
+			require.NoError(t, s.admin.Requeue(ctx, topic, "a", dead[1].ID))
+			require.NoError(t, s.admin.DeleteDead(ctx, topic, "a", dead[2].ID))
+			n, err := s.admin.MoveDead(ctx, topic, "a", "another", admin.Bulk{Filter: admin.Filter{
+				Match: func(m admin.Message) bool { return m.ID == dead[4].ID }}})
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+		})
+		n, err := a.MoveDead(ctx, topic, "a", "other", admin.Bulk{})
+		require.NoError(t, err)
+		require.Equal(t, 3, n)
+		require.EqualValues(t, 3, s.movedTo("other"))
+		require.EqualValues(t, 1, s.movedTo("another"))
+		require.Equal(t, []int{1, 0}, []int{s.group(t, "a").Retrying, s.group(t, "a").Dead})
+
+		messages, err := s.subscriber(t, "").Subscribe(ctx, "other")
+		require.NoError(t, err)
+		for _, i := range []int{0, 3, 5} {
+			msg := receive(t, messages)
+			require.Equal(t, fmt.Sprintf("%05d", i), string(msg.Payload))
+			msg.Ack()
+		}
+		eventually(t, func() bool { return s.movedTo("other") == 0 }, "nothing is left of the others")
+	})
+}
+
+// Whatever of it was done: nothing is lost.
+func TestMoveThatIsCutShortLosesNothing(t *testing.T) {
+	const n = 5
+	due := func(t *testing.T, s *setup) time.Duration {
+		stats, err := s.admin.Stats(ctx, "other")
+		require.NoError(t, err)
+		require.Equal(t, n, stats.Pending)
+		return stats.NextDue.Sub(stats.Now)
+	}
+	t.Run("when they are published", func(t *testing.T) {
+		both(t, func(t *testing.T, s *setup) {
+			s.bury(t, n)
+			ending, end := context.WithCancel(ctx)
+			defer end()
+			a := s.when(t, func() bool { return s.movedTo("other") > 0 }, end)
+			require.ErrorIs(t, only(a.MoveDead(ending, topic, "a", "other", admin.Bulk{})), context.Canceled)
+			require.Equal(t, n, s.group(t, "a").Dead)
+			require.LessOrEqual(t, due(t, s), time.Minute+time.Millisecond) // rounded up
+		})
+	})
+	t.Run("when they are forgotten", func(t *testing.T) {
+		both(t, func(t *testing.T, s *setup) {
+			s.bury(t, n)
+			ending, end := context.WithCancel(ctx)
+			defer end()
+			a := s.when(t, func() bool { return s.movedTo("other") > 0 && s.group(t, "a").Dead == 0 }, end)
+			moved, err := a.MoveDead(ending, topic, "a", "other", admin.Bulk{})
+			require.NoError(t, err)
+			require.Equal(t, n, moved)
+			require.LessOrEqual(t, due(t, s), time.Duration(0))
+		})
+	})
+}
