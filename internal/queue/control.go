@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -209,7 +210,9 @@ func (t *Topic) Erase(ctx context.Context) error {
 		}
 		return keys
 	}
+	begun := false
 	err := t.withExisting(ctx, func(groups *Groups) error {
+		begun = true
 		// Those that are being removed are out of the set, and hold something still. More of them would have
 		// changed the set.
 		removing, err := t.removing(ctx)
@@ -232,6 +235,9 @@ func (t *Topic) Erase(ctx context.Context) error {
 		}
 		return t.erase(ctx, version, "last", "", slices.Concat(own, keysOf(names)), nil)
 	})
+	if begun && errors.Is(err, ErrNotFound) {
+		err = nil // it is gone by a call whose reply was lost
+	}
 	if err != nil {
 		return err
 	}
