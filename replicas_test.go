@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -127,6 +128,40 @@ func TestConcurrentPublishesAreConfirmedTogether(t *testing.T) {
 	wg.Wait()
 	require.Equal(t, 102, bodiesOn(t, replicas[0], "t"))
 	require.Less(t, asks.calls(), 50)
+}
+
+// One of many calls that go to Redis together is refused, so that each goes by itself.
+func TestReplicasThatDoNotConfirmAreWaitedForOnceByAllWhoAreTogether(t *testing.T) {
+	const callers, timeout = 20, 300 * time.Millisecond
+	s, _, replicas := replicated(t, 1)
+	named := func() *message.Message {
+		msg := delayed("named", time.Hour)
+		redisdelay.SetDelayID(msg, "name", redisdelay.DelayIDReject)
+		return msg
+	}
+	require.NoError(t, newPublisher(t, s).Publish("t", named()))
+	client, started := another(t, s), make(chan string, 1000)
+	held := gate(t, client)
+	p := newPublisher(t, s, waitingFor(1, timeout), func(c *redisdelay.PublisherConfig) {
+		c.Client, c.Marshaler = client, startedMarshaler{started: started}
+	})
+	replicas[0].Pause()
+	results := []<-chan error{begin(func() error { return p.Publish("t", text("first")) })}
+	wait(t, held.arrived, "the first call")
+	for range callers {
+		results = append(results, begin(func() error { return p.Publish("t", text("x")) }))
+	}
+	refused := begin(func() error { return p.Publish("t", named()) })
+	for range 1 + callers + 1 {
+		wait(t, started, "a call")
+	}
+	began := time.Now()
+	held.open()
+	for _, result := range results {
+		require.ErrorIs(t, wait(t, result, "a call"), redisdelay.ErrNotReplicated)
+	}
+	require.ErrorIs(t, wait(t, refused, "the one that is refused"), redisdelay.ErrExists)
+	require.Less(t, time.Since(began), callers*timeout/2)
 }
 
 func TestClosedPublisherWaitsForNoReplica(t *testing.T) {
