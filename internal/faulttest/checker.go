@@ -16,6 +16,7 @@ func Check(history []Event, rules Rules) ([]Violation, Figures) {
 		rules:    rules,
 		messages: map[string]*published{},
 		courses:  map[place]*course{},
+		firsts:   map[place]*lease{},
 		asked:    map[string]int64{},
 		lostAsks: map[string][]int64{},
 	}
@@ -41,6 +42,7 @@ type checker struct {
 	rules    Rules
 	messages map[string]*published // by UUID
 	courses  map[place]*course
+	firsts   map[place]*lease   // of messages, in whatever group
 	asked    map[string]int64   // when a claim was sent first, by what the tokens of its leases begin with
 	lostAsks map[string][]int64 // by group: when claims were sent whose answer nobody has
 	found    []Violation
