@@ -53,6 +53,7 @@ type checker struct {
 type published struct {
 	Event           // Publish
 	outcome   Kind  // Published, Failed, Unknown, or "" if the publisher was killed
+	answered  int64 // when it was known
 	cancel    int64 // when its cancellation began
 	cancelled int64 // when it was confirmed
 	ids       []string
@@ -103,7 +104,7 @@ func (c *checker) take(e Event) {
 		}
 		c.messages[e.UUID] = &published{Event: e}
 	case Published, Failed, Unknown:
-		c.messages[e.UUID].outcome = e.Kind
+		c.messages[e.UUID].outcome, c.messages[e.UUID].answered = e.Kind, e.At
 		c.countPublished(e.Kind)
 	case Cancel:
 		c.messages[e.UUID].cancel = e.At

@@ -189,4 +189,13 @@ func TestCheckerCountsWhatAServerThatForgetsHasLost(t *testing.T) {
 	found, figures := Check(begin().events, Rules{Groups: []string{"g"}, LosesData: true})
 	require.Empty(t, found)
 	require.Equal(t, 1, figures.Lost)
+
+	at := begin().events
+	in := func(safe, killed int64) []Violation {
+		found, _ := Check(at, Rules{Groups: []string{"g"}, LosesData: true, LosesIn: []Span{{safe, killed}}})
+		return found
+	}
+	require.Empty(t, in(at[0].At, at[1].At+1))
+	require.True(t, Has(in(at[1].At, at[1].At+1), Settlement), "it was safe before")
+	require.True(t, Has(in(0, at[0].At), Settlement), "it was published later")
 }

@@ -21,6 +21,10 @@ func (c *checker) checkMessage(m *published) {
 		case k != nil && (k.ackSent || k.dead != nil):
 		case c.rules.LosesData:
 			c.figures.Lost++
+			under := func(s Span) bool { return m.At < s.Killed && m.answered > s.Safe }
+			if c.rules.LosesIn != nil && !slices.ContainsFunc(c.rules.LosesIn, under) {
+				c.report(Settlement, "%s was lost in group %q, and was safe when the server was killed", m.UUID, group)
+			}
 		case k == nil:
 			c.report(Settlement, "%s was published and never came to group %q", m.UUID, group)
 		default:
