@@ -110,13 +110,16 @@ func (l *line) send(lead []*batch) error {
 	for _, b := range lead[1:] {
 		messages = append(messages, b.messages...)
 	}
-	err := l.call(messages)
+	patience := l.publisher.config.WaitTimeout
+	err := l.call(messages, patience)
 	var errs []error // of each, if that is not the same
 	if len(lead) > 1 && (errors.Is(err, ErrExists) || errors.Is(err, ErrTopicFull)) {
 		// Nothing was written, and it is the fault of some of them only.
 		errs = make([]error, len(lead))
 		for i, b := range lead {
-			errs[i] = l.call(b.messages)
+			if errs[i] = l.call(b.messages, patience); errors.Is(errs[i], ErrNotReplicated) {
+				patience = 0 // the replicas were waited for long enough, by all together
+			}
 		}
 		err = errs[0]
 	}
@@ -139,8 +142,8 @@ func (l *line) send(lead []*batch) error {
 	return err
 }
 
-// call is one call to Redis, and the wait for its replicas.
-func (l *line) call(messages []queue.Message) error {
+// call is one call to Redis, and the wait for its replicas, for as long as patience.
+func (l *line) call(messages []queue.Message, patience time.Duration) error {
 	l.number++
 	p := l.publisher
 	err := p.checkServer(l.topic)
@@ -148,7 +151,7 @@ func (l *line) call(messages []queue.Message) error {
 		err = l.topic.PublishWithin(p.ctx, p.id, l.number, messages, p.config.MaxWaiting)
 	}
 	if err == nil && p.config.WaitReplicas > 0 {
-		err = l.topic.AwaitReplicas(p.ctx, p.id, l.number, p.config.WaitReplicas, p.config.WaitTimeout)
+		err = l.topic.AwaitReplicas(p.ctx, p.id, l.number, p.config.WaitReplicas, patience)
 	}
 	if err != nil && p.ctx.Err() != nil {
 		err = errors.Join(ErrClosed, err)

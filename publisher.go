@@ -163,8 +163,8 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 // space its deliveries (MaxDeliveriesKey, BackoffKey).
 //
 // Errors wrap ErrClosed, ErrInvalidTopic, ErrTopicMode, ErrInvalidDelay, ErrInvalidMetadata, ErrNilMessage,
-// ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrTopicFull or ErrNotReplicated, or come from the Marshaler, the
-// context, or Redis.
+// ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrTopicFull, ErrNotReplicated, ErrForbidden or ErrLayout, or come
+// from the Marshaler, the context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := p.checkTopic(topic); err != nil {
 		return err
@@ -213,6 +213,9 @@ func (p *Publisher) checkServer(topic *queue.Topic) error {
 		work = queue.PublishingStreams
 	}
 	evicts, err := topic.Permit(p.ctx, work)
+	if err == nil && p.config.WaitReplicas > 0 {
+		err = topic.PermitWait(p.ctx)
+	}
 	if err == nil && !p.fit.Swap(true) {
 		warnOfEviction(p.logger, evicts)
 	}

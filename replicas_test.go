@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -148,6 +149,40 @@ func TestConcurrentPublishesAreConfirmedTogether(t *testing.T) {
 	require.Less(t, asks.calls(), 50)
 }
 
+// One of many calls that go to Redis together is refused, so that each goes by itself.
+func TestReplicasThatDoNotConfirmAreWaitedForOnceByAllWhoAreTogether(t *testing.T) {
+	const callers, timeout = 20, 300 * time.Millisecond
+	s, _, replicas := replicated(t, 1)
+	named := func() *message.Message {
+		msg := delayed("named", time.Hour)
+		redisdelay.SetDelayID(msg, "name", redisdelay.DelayIDReject)
+		return msg
+	}
+	require.NoError(t, newPublisher(t, s).Publish("t", named()))
+	client, started := another(t, s), make(chan string, 1000)
+	held := gate(t, client)
+	p := newPublisher(t, s, waitingFor(1, timeout), func(c *redisdelay.PublisherConfig) {
+		c.Client, c.Marshaler = client, startedMarshaler{started: started}
+	})
+	replicas[0].Pause()
+	results := []<-chan error{begin(func() error { return p.Publish("t", text("first")) })}
+	wait(t, held.arrived, "the first call")
+	for range callers {
+		results = append(results, begin(func() error { return p.Publish("t", text("x")) }))
+	}
+	refused := begin(func() error { return p.Publish("t", named()) })
+	for range 1 + callers + 1 {
+		wait(t, started, "a call")
+	}
+	began := time.Now()
+	held.open()
+	for _, result := range results {
+		require.ErrorIs(t, wait(t, result, "a call"), redisdelay.ErrNotReplicated)
+	}
+	require.ErrorIs(t, wait(t, refused, "the one that is refused"), redisdelay.ErrExists)
+	require.Less(t, time.Since(began), callers*timeout/2)
+}
+
 func TestClosedPublisherWaitsForNoReplica(t *testing.T) {
 	s, _, replicas := replicated(t, 1)
 	p := newPublisher(t, s, waitingFor(1, never), func(c *redisdelay.PublisherConfig) { c.CloseTimeout = 50 * time.Millisecond })
@@ -166,6 +201,7 @@ func TestPublishThatAFailoverLostIsNotConfirmed(t *testing.T) {
 	s, _, _ := replicated(t, 1)
 	publish(t, newPublisher(t, s), "t", "x")
 	p := newPublisher(t, s, waitingFor(1, never))
+	publish(t, p, "t", "y") // and what is permitted is known
 	asks := hold(t, s.Client, "pexpire")
 	published := begin(func() error { return p.Publish("t", text("lost")) })
 	wait(t, asks.arrived, "the question whether the replica has it")
@@ -190,14 +226,23 @@ func TestPublishThatDoesNotWaitAsksForNoReplica(t *testing.T) {
 	})
 }
 
-func TestPublisherThatMayNotWaitIsToldAtOnce(t *testing.T) {
+func TestPublisherThatMayNotWaitIsToldBeforeAnythingIsWritten(t *testing.T) {
 	s, in := private(t)
-	require.NoError(t, s.Client.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~*", "&*", "+@all", "-wait").Err())
-	s.Client = redis.NewClient(&redis.Options{Addr: in.Addr(), Username: "user", Password: "secret"})
-	t.Cleanup(func() { _ = s.Client.Close() })
-	err := newPublisher(t, s, waitingFor(1, never)).Publish("t", text("x"))
-	require.ErrorIs(t, err, redisdelay.ErrNotReplicated)
-	require.ErrorContains(t, err, "NOPERM")
+	admin := s.Client
+	for _, name := range []string{"wait", "pexpire"} {
+		require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", name, "on", ">secret", "~*", "&*", "+@all", "-"+name).Err())
+		client := redis.NewClient(&redis.Options{Addr: in.Addr(), Username: name, Password: "secret"})
+		t.Cleanup(func() { _ = client.Close() })
+		s.Client = client
+		p := newPublisher(t, s, waitingFor(1, never))
+		for range 2 {
+			err := p.Publish("t", text("x"))
+			require.ErrorIs(t, err, redisdelay.ErrForbidden)
+			require.ErrorContains(t, err, "+"+name)
+		}
+		s.Client = admin
+		require.Zero(t, stateOf(t, s, "t").Bodies)
+	}
 }
 
 // go-redis by itself goes on for ten seconds to ask the node that it knows.

@@ -232,7 +232,7 @@ func (s *Subscriber) groupOptions() queue.GroupOptions {
 // closes when the messages handed out are settled, or CloseTimeout is over.
 //
 // Losing Redis does not end a subscription; it goes on when Redis is back.
-// Errors wrap ErrInvalidTopic, ErrClosed or ErrLayout, or come from ctx or Redis.
+// Errors wrap ErrInvalidTopic, ErrClosed, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if err := s.check(topic); err != nil {
 		return nil, err

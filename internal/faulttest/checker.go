@@ -16,6 +16,7 @@ func Check(history []Event, rules Rules) ([]Violation, Figures) {
 		rules:    rules,
 		messages: map[string]*published{},
 		courses:  map[place]*course{},
+		firsts:   map[place]*lease{},
 		asked:    map[string]int64{},
 		lostAsks: map[string][]int64{},
 	}
@@ -41,6 +42,7 @@ type checker struct {
 	rules    Rules
 	messages map[string]*published // by UUID
 	courses  map[place]*course
+	firsts   map[place]*lease   // of messages, in whatever group
 	asked    map[string]int64   // when a claim was sent first, by what the tokens of its leases begin with
 	lostAsks map[string][]int64 // by group: when claims were sent whose answer nobody has
 	found    []Violation
@@ -51,6 +53,7 @@ type checker struct {
 type published struct {
 	Event           // Publish
 	outcome   Kind  // Published, Failed, Unknown, or "" if the publisher was killed
+	answered  int64 // when it was known
 	cancel    int64 // when its cancellation began
 	cancelled int64 // when it was confirmed
 	ids       []string
@@ -101,7 +104,7 @@ func (c *checker) take(e Event) {
 		}
 		c.messages[e.UUID] = &published{Event: e}
 	case Published, Failed, Unknown:
-		c.messages[e.UUID].outcome = e.Kind
+		c.messages[e.UUID].outcome, c.messages[e.UUID].answered = e.Kind, e.At
 		c.countPublished(e.Kind)
 	case Cancel:
 		c.messages[e.UUID].cancel = e.At

@@ -71,7 +71,9 @@ func (s *tale) nacked(by, token string, delay int64) *tale {
 }
 
 func (s *tale) check(rules Rules) []Violation {
-	rules.Groups = []string{"g"}
+	if rules.Groups == nil {
+		rules.Groups = []string{"g"}
+	}
 	found, _ := Check(s.events, rules)
 	return found
 }
@@ -150,9 +152,50 @@ func TestCheckerFindsEachViolation(t *testing.T) {
 	}
 }
 
+// inOther is a lease of another group and the beginning of its handler.
+func (s *tale) inOther(group string, number int, due int64) *tale {
+	e := Event{By: "o", Topic: "t", Group: group, ID: "1", UUID: "m", Token: "o:1:0", Sum: "sum", Number: number, Due: due, Lease: 100}
+	claimed, start := e, e
+	claimed.Kind, start.Kind = Claimed, Start
+	claimed.Redis, start.Redis = s.now*1000, s.now*1000
+	settle := Event{Kind: Settle, By: "o", Topic: "t", Group: group, ID: "1", Token: "o:1:0", Script: "ack", Of: 1}
+	return s.tell(claimed, start, settle)
+}
+
+func TestCheckerFindsWhatOneGroupDoesToAnother(t *testing.T) {
+	t.Parallel()
+	nacked := func() *tale {
+		return begin().claimed("a", "a:1:0", due(1002)).nacked("a", "a:1:0", 50).wait(100).
+			claimed("a", "a:2:0", numbered(2), due(1060)).acked("a", "a:2:0")
+	}
+	rules := Rules{Groups: []string{"g", "h"}}
+	require.Empty(t, nacked().inOther("h", 1, 1002).check(rules))
+	for name, s := range map[string]*tale{
+		"its nack moves the other's":         nacked().inOther("h", 1, 1060),
+		"its delivery counts for the other":  nacked().inOther("h", 2, 1002),
+		"its ack takes it from the other":    nacked(),
+		"it gets what is for nobody's group": nacked().inOther("h", 1, 1002).inOther("x", 1, 1002),
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := s.check(rules)
+			require.True(t, Has(found, Isolation) || Has(found, Settlement), "%v", found)
+			require.Equal(t, name != "its ack takes it from the other", Has(found, Isolation), "%v", found)
+		})
+	}
+}
+
 func TestCheckerCountsWhatAServerThatForgetsHasLost(t *testing.T) {
 	t.Parallel()
 	found, figures := Check(begin().events, Rules{Groups: []string{"g"}, LosesData: true})
 	require.Empty(t, found)
 	require.Equal(t, 1, figures.Lost)
+
+	at := begin().events
+	in := func(safe, killed int64) []Violation {
+		found, _ := Check(at, Rules{Groups: []string{"g"}, LosesData: true, LosesIn: []Span{{safe, killed}}})
+		return found
+	}
+	require.Empty(t, in(at[0].At, at[1].At+1))
+	require.True(t, Has(in(at[1].At, at[1].At+1), Settlement), "it was safe before")
+	require.True(t, Has(in(0, at[0].At), Settlement), "it was published later")
 }

@@ -21,6 +21,10 @@ func (c *checker) checkMessage(m *published) {
 		case k != nil && (k.ackSent || k.dead != nil):
 		case c.rules.LosesData:
 			c.figures.Lost++
+			under := func(s Span) bool { return m.At < s.Killed && m.answered > s.Safe }
+			if c.rules.LosesIn != nil && !slices.ContainsFunc(c.rules.LosesIn, under) {
+				c.report(Settlement, "%s was lost in group %q, and was safe when the server was killed", m.UUID, group)
+			}
 		case k == nil:
 			c.report(Settlement, "%s was published and never came to group %q", m.UUID, group)
 		default:
@@ -61,6 +65,7 @@ func (c *checker) checkCourse(k *course) {
 		c.figures.Latest = max(c.figures.Latest, micros(now-l.Due*1000))
 		if i == 0 && m != nil {
 			c.notBefore(m, now, l.Event)
+			c.checkIsolation(k, l)
 		}
 		if m != nil && m.cancelled != 0 && l.Sent > m.cancelled {
 			c.report(AckHolds, "%s was claimed after it was cancelled: %s", k.name(), l.Event)
@@ -81,14 +86,36 @@ func (c *checker) checkNumber(k *course, i int) {
 	if limit := c.rules.MaxDeliveries; limit > 0 && l.Number > limit {
 		c.report(Limit, "%s was delivered for the %dth time, at most %d are allowed", k.name(), l.Number, limit)
 	}
-	unseen := 0 // leases that nobody has heard of
+	if l.Number-1 > i+c.unseen(k, l) {
+		c.report(Limit, "%s has number %d after %d deliveries: one was counted twice: %s", k.name(), l.Number, i, l.Event)
+	}
+}
+
+// unseen is how many leases before may be there that nobody has heard of.
+func (c *checker) unseen(k *course, l *lease) (n int) {
 	for _, at := range c.lostAsks[k.group] {
 		if at < l.At {
-			unseen++
+			n++
 		}
 	}
-	if l.Number-1 > i+unseen {
-		c.report(Limit, "%s has number %d after %d deliveries: one was counted twice: %s", k.name(), l.Number, i, l.Event)
+	return n
+}
+
+// checkIsolation checks that a message comes to a group at first as it came to others, whatever they did with it: due
+// when it was due there, and without their deliveries.
+func (c *checker) checkIsolation(k *course, l *lease) {
+	if c.rules.LosesData || c.unseen(k, l) > 0 {
+		return
+	}
+	at := place{topic: k.topic, id: k.id}
+	first := c.firsts[at]
+	if first == nil {
+		c.firsts[at] = l
+		return
+	}
+	if l.Due != first.Due || l.Number != first.Number {
+		c.report(Isolation, "%s came as delivery %d, due at %d, and to group %s as delivery %d, due at %d: %s",
+			k.name(), l.Number, l.Due, first.Group, first.Number, first.Due, l.Event)
 	}
 }
 

@@ -50,7 +50,13 @@ type Rules struct {
 	// LosesData is for a server that forgets what it has confirmed: then a message may be lost, come after its
 	// ack, or be leased twice. How many were lost is among the figures.
 	LosesData bool
+
+	// LosesIn limits that: only what was published in one of these spans of time may be lost. Nil: anything.
+	LosesIn []Span
 }
+
+// Span is from when all before was safe until the server was killed, in ns, as Event.At.
+type Span struct{ Safe, Killed int64 }
 
 // Violation is what must not be.
 type Violation struct {

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -157,5 +158,37 @@ func FuzzFacts(f *testing.F) {
 			t.Errorf("%q is read as %+v", part, found)
 		}
 		_ = instant(score)
+	})
+}
+
+// What comes on a channel may be of anybody.
+func FuzzWakeUps(f *testing.F) {
+	for _, payload := range []string{"", "*", "* ", "* channel", "1", "1 500", "1  x", "2", " 1", "**", "1\n"} {
+		f.Add(payload)
+	}
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	f.Cleanup(func() { _ = client.Close() })
+	closed, stop := context.WithCancel(context.Background())
+	stop()
+	f.Fuzz(func(t *testing.T, payload string) {
+		var woken []string
+		m := &Mailbox{client: client, running: closed, receivers: map[string]Wake{"1": func(argument string, looked func()) {
+			woken = append(woken, argument)
+			if looked != nil {
+				looked()
+			}
+		}}}
+		m.deliver(payload)
+		m.answers.Wait()
+		var want []string
+		switch receiver, argument, _ := strings.Cut(payload, " "); receiver {
+		case "1":
+			want = []string{argument}
+		case "*":
+			want = []string{""}
+		}
+		if !slices.Equal(woken, want) {
+			t.Errorf("%q wakes with %q", payload, woken)
+		}
 	})
 }

@@ -2,12 +2,14 @@ package faults
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -47,17 +49,24 @@ func TestScriptsFlushedAllTheTime(t *testing.T) {
 	faulttest.Report(t, fmt.Sprintf("%d flushes", n))
 }
 
-// scriptsOfWorkers are the scripts that workers call.
-var scriptsOfWorkers = []string{"open", "register", "publish", "claim", "ack", "nack", "release", "extend", "promote", "expire", "resign", "cancel"}
+// scriptsOfWorkers are the scripts that workers call under load.
+var scriptsOfWorkers = []string{"open", "register", "publish", "claim", "ack", "nack", "release", "extend", "promote", "expire", "resign", "cancel", "permit"}
 
 func TestRepliesSwallowed(t *testing.T) {
 	t.Parallel()
-	for _, script := range scriptsOfWorkers {
+	for script := range queue.Scripts() {
+		swallowed := operatorsRepliesSwallowed
+		if slices.Contains(scriptsOfWorkers, script) {
+			swallowed = repliesSwallowed
+		} else if _, ok := operations[script]; !ok {
+			t.Errorf("nothing here makes a call of script %q", script)
+			continue
+		}
 		for name, n := range map[string]int{"once": 1, "until the client gives up": clientTries} {
 			t.Run(script+" "+name, func(t *testing.T) {
 				t.Parallel()
 				faulttest.Case(t, "the server does what was asked and the reply is lost: nothing is doubled, lost, or counted twice")
-				repliesSwallowed(t, script, n)
+				swallowed(t, script, n)
 			})
 		}
 	}
@@ -79,7 +88,7 @@ func repliesSwallowed(t *testing.T, script string, n int) {
 			}
 		})
 	}
-	if script == "open" || script == "register" || script == "resign" { // of workers that begin or end
+	if script == "open" || script == "register" || script == "resign" || script == "permit" { // of workers that begin or end
 		p.Swallow(n, chooses)
 		l := start()
 		l.progress(t, 20)

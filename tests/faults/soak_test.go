@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -139,7 +138,7 @@ var troubles = map[string]func(*trouble){
 		f.proxy.Resume()
 	},
 	"replies are lost": func(f *trouble) {
-		names := slices.Sorted(maps.Keys(queue.Scripts()))
+		names := scriptsOfWorkers
 		f.proxy.Swallow(1+f.random.IntN(5), faulttest.Script(names[f.random.IntN(len(names))]))
 		time.Sleep(f.between(0, time.Second))
 		f.proxy.Swallow(0, nil)

@@ -1,0 +1,327 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/scheduler"
+)
+
+// A desk is where an operator works on topic "t", behind a network, while nobody else does. Groups a and b have a
+// message that waits, one that is ready, and group a has one that is dead.
+type desk struct {
+	t      *testing.T
+	direct redis.UniversalClient
+	client redis.UniversalClient // by way of the network
+	keys   queue.Keys
+	lost   func() int   // replies so far
+	loses  int          // replies in the end
+	admin  *admin.Admin // by way of the network
+	onlook *admin.Admin
+	id     map[string]string // of messages, by their payload
+}
+
+func newDesk(t *testing.T, server *redistest.Instance, p *faulttest.Proxy) *desk {
+	t.Helper()
+	d := &desk{t: t, direct: server.Client(t), client: p.Place().Client(), keys: queue.NewKeys(redisdelay.DefaultKeyPrefix, "t"), lost: p.Swallowed, id: map[string]string{}}
+	t.Cleanup(func() { _ = d.client.Close() })
+	var err error
+	d.admin, err = admin.New(admin.Config{Client: d.client})
+	require.NoError(t, err)
+	d.onlook, err = admin.New(admin.Config{Client: d.direct})
+	require.NoError(t, err)
+	for _, group := range []string{"a", "b"} {
+		d.register(group, time.Hour)
+	}
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: d.direct}, nil)
+	require.NoError(t, err)
+	for _, name := range []string{"dead", "ready", "waits"} {
+		msg := message.NewMessage(name, []byte(name))
+		if name == "waits" {
+			redisdelay.DelayFor(msg, time.Hour)
+			redisdelay.SetDelayID(msg, name, redisdelay.DelayIDReplace)
+		}
+		require.NoError(t, publisher.Publish("t", msg))
+	}
+	require.NoError(t, publisher.Close())
+	d.kill("a")
+	require.Equal(t, map[string]string{"waits": "pending", "ready": "ready", "dead": "dead"}, d.states("a"))
+	return d
+}
+
+func (d *desk) register(group string, retention time.Duration) {
+	d.t.Helper()
+	config := redisdelay.SubscriberConfig{Client: d.direct, ConsumerGroup: group, DeadRetention: retention}
+	require.NoError(d.t, newSubscriber(d.t, config).SubscribeInitialize("t"))
+}
+
+// kill has the message die that is the first of a group.
+func (d *desk) kill(group string) {
+	d.t.Helper()
+	g := queue.NewTopic(d.direct, redisdelay.DefaultKeyPrefix, "t").Group(group)
+	claim := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: 1, Lease: time.Hour, Bytes: 1 << 20}
+	call := g.ClaimCall(claim)
+	require.NoError(d.t, queue.Do(d.t.Context(), d.direct, call))
+	claimed, err := claim.ReadClaim(call)
+	require.NoError(d.t, err)
+	require.Len(d.t, claimed.Messages, 1)
+	require.NoError(d.t, queue.Do(d.t.Context(), d.direct, g.NackCalls([]queue.Failure{{Leased: &claimed.Messages[0], Dead: true, Reason: "it died"}}, time.Hour)...))
+}
+
+// states are where the messages of a group are, by their payload; of one that is there twice, both.
+func (d *desk) states(group string) map[string]string {
+	d.t.Helper()
+	found := map[string]string{}
+	for _, state := range []admin.State{admin.Pending, admin.Ready, admin.InHand, admin.Retrying, admin.Dead} {
+		page, err := d.onlook.List(d.t.Context(), "t", admin.Query{Group: group, State: state})
+		require.NoError(d.t, err)
+		for _, m := range page.Messages {
+			if found[string(m.Payload)] != "" {
+				found[string(m.Payload)] += " and "
+			}
+			found[string(m.Payload)] += string(state)
+			d.id[string(m.Payload)] = m.ID
+		}
+	}
+	return found
+}
+
+// read has an answer that is read twice be the same both times.
+func read[T any](f func(d *desk, a *admin.Admin) (T, error)) func(*desk) error {
+	return func(d *desk) error {
+		got, err := f(d, d.admin)
+		if err != nil {
+			return err
+		}
+		want, err := f(d, d.onlook)
+		require.NoError(d.t, err)
+		require.Equal(d.t, want, got)
+		return nil
+	}
+}
+
+// repair mends what was damaged.
+func repair(d *desk) error {
+	_, err := d.admin.Repair(d.t.Context(), "t")
+	return err
+}
+
+// operation is what makes the call of a script, and where group a has its messages then: nil, where it had them.
+type operation struct {
+	prepare func(d *desk)
+	do      func(d *desk) error
+	want    map[string]string
+	holds   func(d *desk)
+}
+
+// operations are of the scripts that no worker calls under load.
+var operations = map[string]operation{
+	"purge": {
+		prepare: func(d *desk) { d.register("a", time.Millisecond) },
+		do: func(d *desk) error {
+			_, err := queue.NewTopic(d.client, redisdelay.DefaultKeyPrefix, "t").Purge(d.t.Context())
+			return err
+		},
+		want: map[string]string{"waits": "pending", "ready": "ready"},
+	},
+	"remove": {
+		do: func(d *desk) error {
+			_, err := d.admin.DeleteGroup(d.t.Context(), "t", "a", false)
+			return err
+		},
+		want: map[string]string{"waits": "pending"},
+		holds: func(d *desk) {
+			require.Equal(d.t, map[string]string{"waits": "pending", "ready": "ready", "dead": "ready"}, d.states("b"))
+		},
+	},
+	"reschedule": {
+		do: func(d *desk) error {
+			return d.admin.Reschedule(d.t.Context(), "t", admin.ByDelayID("waits"), admin.In(3*time.Hour))
+		},
+		holds: func(d *desk) {
+			m, err := d.onlook.Get(d.t.Context(), "t", admin.ByDelayID("waits"))
+			require.NoError(d.t, err)
+			require.WithinDuration(d.t, time.Now().Add(3*time.Hour), m.Places[0].At, time.Minute)
+		},
+	},
+	"requeue": {
+		do:   func(d *desk) error { return d.admin.Requeue(d.t.Context(), "t", "a", d.id["dead"]) },
+		want: map[string]string{"waits": "pending", "ready": "ready", "dead": "retry"}, // at once
+	},
+	"discard": {
+		do:   func(d *desk) error { return d.admin.DeleteDead(d.t.Context(), "t", "a", d.id["dead"]) },
+		want: map[string]string{"waits": "pending", "ready": "ready"},
+		holds: func(d *desk) {
+			require.Equal(d.t, map[string]string{"waits": "pending", "ready": "ready", "dead": "ready"}, d.states("b"))
+		},
+	},
+	"pause": {
+		do: func(d *desk) error { _, err := d.admin.PauseGroup(d.t.Context(), "t", "a"); return err },
+		holds: func(d *desk) {
+			was, err := d.onlook.ResumeGroup(d.t.Context(), "t", "a")
+			require.NoError(d.t, err)
+			require.True(d.t, was)
+		},
+	},
+	"resume": {
+		prepare: func(d *desk) {
+			_, err := d.onlook.PauseGroup(d.t.Context(), "t", "a")
+			require.NoError(d.t, err)
+		},
+		do: func(d *desk) error { _, err := d.admin.ResumeGroup(d.t.Context(), "t", "a"); return err },
+		holds: func(d *desk) {
+			was, err := d.onlook.ResumeGroup(d.t.Context(), "t", "a")
+			require.NoError(d.t, err)
+			require.False(d.t, was)
+		},
+	},
+	"erase": {
+		do:    func(d *desk) error { _, err := d.admin.DeleteTopic(d.t.Context(), "t", false); return err },
+		want:  map[string]string{},
+		holds: func(d *desk) { queuetest.CheckDrained(d.t, d.direct, redisdelay.DefaultKeyPrefix) },
+	},
+	"page": {do: read(func(d *desk, a *admin.Admin) (admin.Page, error) {
+		return a.List(d.t.Context(), "t", admin.Query{Group: "a", State: admin.Dead})
+	})},
+	"stats": {do: read(func(d *desk, a *admin.Admin) (int, error) {
+		s, err := a.Stats(d.t.Context(), "t")
+		return s.Messages, err
+	})},
+	"upcoming": {do: read(func(d *desk, a *admin.Admin) ([]admin.Bucket, error) {
+		return a.Upcoming(d.t.Context(), "t", admin.Load{From: time.Unix(0, 0), Width: 1000 * time.Hour, Buckets: 900})
+	})},
+	"inspect": {do: read(func(d *desk, a *admin.Admin) (admin.Message, error) {
+		return a.Get(d.t.Context(), "t", admin.ByID(d.id["dead"]))
+	})},
+	"scan": {do: read(func(d *desk, a *admin.Admin) (int, error) {
+		r, err := a.Check(d.t.Context(), "t")
+		return r.Messages + len(r.Violations()), err
+	})},
+	"mend": {
+		prepare: func(d *desk) { // as if its body was lost
+			require.NoError(d.t, d.direct.HDel(d.t.Context(), d.keys.Messages(), d.id["waits"]).Err())
+		},
+		do:   repair,
+		want: map[string]string{"ready": "ready", "dead": "dead"},
+	},
+	"single": {
+		prepare: func(d *desk) {
+			entry := d.direct.LIndex(d.t.Context(), d.keys.Ready("a"), -1).Val()
+			require.NoError(d.t, d.direct.RPush(d.t.Context(), d.keys.Ready("a"), entry).Err())
+			require.Equal(d.t, "ready and ready", d.states("a")["ready"])
+		},
+		do: repair,
+	},
+	"untangle": {
+		prepare: func(d *desk) {
+			require.NoError(d.t, d.direct.ZAdd(d.t.Context(), d.keys.Taken(), redis.Z{Score: 3e12, Member: "nobody's"}).Err())
+		},
+		do: repair,
+		holds: func(d *desk) {
+			require.Equal(d.t, []string{"waits"}, d.direct.ZRange(d.t.Context(), d.keys.Taken(), 0, -1).Val())
+		},
+	},
+	"open_stream":    {do: toStream(0), holds: inStream},
+	"promote_stream": {do: moves, holds: inStream},
+	"nudge": {
+		prepare: func(d *desk) {
+			require.NoError(d.t, publishToStream(d.direct, time.Hour))
+			_, err := d.onlook.Pause(d.t.Context(), "s")
+			require.NoError(d.t, err)
+		},
+		do: func(d *desk) error { _, err := d.admin.Resume(d.t.Context(), "s"); return err },
+	},
+}
+
+func publishToStream(client redis.UniversalClient, delay time.Duration) error {
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
+		Client: client, Stream: &redisdelay.StreamConfig{DisableScheduler: true},
+	}, nil)
+	if err != nil {
+		return err
+	}
+	msg := message.NewMessage("m", nil)
+	if delay > 0 {
+		redisdelay.DelayFor(msg, delay)
+	}
+	return errors.Join(publisher.Publish("s", msg), publisher.Close())
+}
+
+// toStream publishes to the Redis Stream "s".
+func toStream(delay time.Duration) func(*desk) error {
+	return func(d *desk) error { return publishToStream(d.client, delay) }
+}
+
+// moves has a scheduler move a message to the stream.
+func moves(d *desk) error {
+	require.NoError(d.t, publishToStream(d.direct, 20*time.Millisecond))
+	s, err := scheduler.New(scheduler.Config{Client: d.client}, nil)
+	require.NoError(d.t, err)
+	running, stop := context.WithCancel(d.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(running) }()
+	require.Eventually(d.t, func() bool {
+		return d.lost() == d.loses && d.direct.XLen(d.t.Context(), "s").Val() > 0
+	}, 10*time.Second, time.Millisecond)
+	stop()
+	return <-ended
+}
+
+func inStream(d *desk) {
+	d.t.Helper()
+	require.EqualValues(d.t, 1, d.direct.XLen(d.t.Context(), "s").Val())
+}
+
+// consistent requires that each message is in one state of each group.
+func (d *desk) consistent() {
+	d.t.Helper()
+	found, err := queuetest.Violations(d.t.Context(), d.direct, redisdelay.DefaultKeyPrefix)
+	require.NoError(d.t, err)
+	require.Empty(d.t, found)
+}
+
+// operatorsRepliesSwallowed has n replies in a row get lost. What was not answered in the end is done again, as an
+// operator would, and may find then that it was done.
+func operatorsRepliesSwallowed(t *testing.T, script string, n int) {
+	o := operations[script]
+	server := redistest.Start(t)
+	p := faulttest.NewProxy(t, server.Addr())
+	d := newDesk(t, server, p)
+	d.loses = n
+	want := o.want
+	if want == nil {
+		want = d.states("a")
+	}
+	if o.prepare != nil {
+		o.prepare(d)
+	}
+	p.Swallow(n, faulttest.Script(script))
+	err := o.do(d)
+	require.Equal(t, n, p.Swallowed())
+	if n < clientTries {
+		require.NoError(t, err)
+	} else if err != nil {
+		if err = o.do(d); !errors.Is(err, admin.ErrNotFound) {
+			require.NoError(t, err)
+		}
+	}
+	require.Equal(t, want, d.states("a"))
+	if o.holds != nil {
+		o.holds(d)
+	}
+	d.consistent()
+	faulttest.Report(t, fmt.Sprintf("%d replies lost", n))
+}
