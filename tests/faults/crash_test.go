@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -154,13 +155,42 @@ func TestFrozenWorkerChangesNothingAfterItsLease(t *testing.T) {
 	for round := range rounds {
 		l.progress(t, 30)
 		thaw := l.consumers[round%3].Freeze()
-		// Two leases, by what happens: of a message that the frozen one has, or might have.
-		time.Sleep(900 * time.Millisecond)
+		l.awaitEndOf(t, l.leases(t)) // so those of the frozen one have run out
 		thaw()
 	}
 	l.progress(t, 30)
 	l.w.Verify(loadRules)
 	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
+}
+
+// leases are those of all groups at this moment, by where they are, and the message.
+func (l *load) leases(t *testing.T) map[string]map[string]string {
+	t.Helper()
+	found := map[string]map[string]string{}
+	for _, topic := range l.w.Topics {
+		for _, group := range l.w.Groups {
+			key := queue.NewKeys(l.w.Prefix, topic).Leases(group)
+			leases, err := l.w.Client.HGetAll(t.Context(), key).Result()
+			require.NoError(t, err)
+			found[key] = leases
+		}
+	}
+	return found
+}
+
+// awaitEndOf waits until none of these leases is held any more.
+func (l *load) awaitEndOf(t *testing.T, leases map[string]map[string]string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		for key, now := range l.leases(t) {
+			for id, lease := range now {
+				if leases[key][id] == lease {
+					return false
+				}
+			}
+		}
+		return true
+	}, time.Minute, 5*time.Millisecond)
 }
 
 func TestAckThatWasHeldUpForLongerThanItsLeaseChangesNothing(t *testing.T) {
