@@ -56,16 +56,18 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 	return x, s.wakeAt()
 }
 
-// gather is how long acks wait for others after an exchange, when that is all there is to say and the
-// consumer has more to do.
+// gather is how long after an exchange acks wait for others, or for a claim, and claims for more to be ready: a call
+// costs Redis as much as a dozen messages in it.
 const gather = time.Millisecond
+
+// crowd is how many messages a claim has to bring for the next one to wait. Where fewer come, each is claimed at once.
+const crowd = 32
 
 // gathered is how many acks wait for no more.
 const gathered = 256
 
 func (s *subscription) canGather(settled settlements) bool {
-	return len(settled.nacks) == 0 && len(settled.releases) == 0 && len(settled.acks) < gathered &&
-		len(s.inHand)+len(s.buffer) > 0 && !s.isClosing()
+	return len(settled.nacks) == 0 && len(settled.releases) == 0 && len(settled.acks) < gathered && !s.isClosing()
 }
 
 // urgent tells whether run is to look at what was settled at once. s.mu is held.
@@ -115,6 +117,9 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 		c := s.claim(0, 0, false) // others are to be woken from now on
 		return &c
 	}
+	if s.putOff = s.crowded(now); !s.putOff.IsZero() {
+		return nil
+	}
 	poll := !now.Before(s.nextPoll)
 	woken := s.woken
 	busy := len(s.inHand)+len(s.buffer) > 0
@@ -147,6 +152,16 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 	}
 	c := s.claim(max(limit, 0), free-len(s.buffer), busy)
 	return &c
+}
+
+// crowded is until when the next claim waits for more, or zero: it does not. The last one brought many, and they are
+// taken already, so that others will be ready by then.
+func (s *subscription) crowded(now time.Time) time.Time {
+	end := s.answered.Add(gather)
+	if s.brought < crowd || !s.waits || len(s.buffer) > 0 || !now.Before(end) || !s.canGather(s.settled) {
+		return time.Time{}
+	}
+	return end
 }
 
 // suspectHeld tells whether a message is held whose lease has expired before: it is to be alone.
@@ -191,6 +206,8 @@ func (s *subscription) wakeAt() time.Time {
 	}
 	if s.isClosing() {
 		wake = s.nextExtend
+	} else if s.woken && !s.putOff.IsZero() {
+		earlier(s.putOff)
 	}
 	if len(s.inHand)+len(s.buffer) > 0 {
 		earlier(s.nextExtend)

@@ -82,6 +82,8 @@ type subscription struct {
 	left         bool         // it is closing, and Redis knows
 	tired        []*delivery  // whose handlers ran for too long
 	answered     time.Time    // when the last exchange was over
+	brought      int          // messages, by the last claim
+	putOff       time.Time    // until when the next waits
 	nextPoll     time.Time
 	nextExtend   time.Time
 	outage       bool
@@ -360,6 +362,7 @@ func (s *subscription) claimed(x *exchange, call *queue.Call, sent time.Time) er
 	defer s.mu.Unlock()
 	s.more, s.waits = claimed.More, claimed.Waits
 	s.server, s.heard = claimed.Now, now
+	s.brought = len(claimed.Messages)
 	for _, m := range claimed.Messages {
 		s.sequence++
 		s.buffer = append(s.buffer, s.newDelivery(m, sent, now))

@@ -201,3 +201,51 @@ func TestAMessageThatIsAckedIsNotGivenUp(t *testing.T) {
 	require.Equal(t, []*delivery{acked}, s.planExtend(later))
 	require.Equal(t, []*delivery{running}, s.tired)
 }
+
+// A call costs Redis as much as a dozen messages, so what comes in quick succession goes together.
+func TestAcksWaitForOthersAfterAnExchange(t *testing.T) {
+	s, now := notRunning(t, 2)
+	s.answered = now
+	s.settled.acks = []*queue.Leased{{}}
+	x, wake := s.plan(now)
+	require.Nil(t, x)
+	require.Equal(t, now.Add(gather), wake)
+	require.False(t, s.urgent(), "another ack need not have run look")
+
+	s.woken = true // a claim takes them along
+	x, _ = s.plan(now)
+	require.Len(t, x.acks, 1)
+	require.NotNil(t, x.claim)
+
+	s.settled.acks = []*queue.Leased{{}}
+	x, _ = s.plan(wake)
+	require.Len(t, x.acks, 1)
+	require.Nil(t, x.claim)
+}
+
+func TestAClaimWaitsForMoreAfterOneThatBroughtMany(t *testing.T) {
+	s, now := notRunning(t, 256)
+	claims := func(at time.Time) bool {
+		t.Helper()
+		s.woken = true
+		x, wake := s.plan(at)
+		if x == nil {
+			require.Equal(t, s.answered.Add(gather), wake)
+		}
+		return x != nil && x.claim != nil
+	}
+	s.answered, s.brought = now, crowd-1
+	require.True(t, claims(now), "few came")
+	s.brought = crowd
+	require.False(t, claims(now))
+	require.True(t, claims(now.Add(gather)))
+
+	s.waits = false // more was ready than it could take
+	require.True(t, claims(now))
+	s.waits = true
+	s.settled.nacks = []queue.Failure{{}} // an exchange is due anyway
+	require.True(t, claims(now))
+	require.False(t, claims(now))
+	s.close()
+	require.True(t, claims(now))
+}
