@@ -41,7 +41,7 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 	s.gathers = false
 	if len(x.extend) == 0 && x.claim == nil {
 		if x.empty() {
-			return nil, s.wakeAt()
+			return nil, s.wakeAt(now)
 		}
 		if end := s.answered.Add(gather); s.canGather(x.settlements) && now.Before(end) {
 			s.settled, s.gathers = x.settlements, true
@@ -53,7 +53,7 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 	}
 	s.asking = true
 	s.watchdog.Reset(s.config.LeaseDuration / 4)
-	return x, s.wakeAt()
+	return x, s.wakeAt(now)
 }
 
 // gather is how long after an exchange acks wait for others, or for a claim, and claims for more to be ready: a call
@@ -117,10 +117,10 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 		c := s.claim(0, 0, false) // others are to be woken from now on
 		return &c
 	}
-	if s.putOff = s.crowded(now); !s.putOff.IsZero() {
+	poll := !now.Before(s.nextPoll)
+	if !poll && !s.crowded(now).IsZero() {
 		return nil
 	}
-	poll := !now.Before(s.nextPoll)
 	woken := s.woken
 	busy := len(s.inHand)+len(s.buffer) > 0
 	free := min(s.config.MaxInFlight-len(s.inHand), s.room, mostClaimed)
@@ -197,7 +197,7 @@ func (s *subscription) claim(limit, slots int, busy bool) queue.Claim {
 }
 
 // wakeAt is when there is something to do without a signal.
-func (s *subscription) wakeAt() time.Time {
+func (s *subscription) wakeAt(now time.Time) time.Time {
 	wake := s.nextPoll
 	earlier := func(t time.Time) {
 		if t.Before(wake) {
@@ -206,8 +206,8 @@ func (s *subscription) wakeAt() time.Time {
 	}
 	if s.isClosing() {
 		wake = s.nextExtend
-	} else if s.woken && !s.putOff.IsZero() {
-		earlier(s.putOff)
+	} else if end := s.crowded(now); s.woken && !end.IsZero() {
+		earlier(end)
 	}
 	if len(s.inHand)+len(s.buffer) > 0 {
 		earlier(s.nextExtend)

@@ -83,7 +83,6 @@ type subscription struct {
 	tired        []*delivery  // whose handlers ran for too long
 	answered     time.Time    // when the last exchange was over
 	brought      int          // messages, by the last claim
-	putOff       time.Time    // until when the next waits
 	nextPoll     time.Time
 	nextExtend   time.Time
 	outage       bool

@@ -246,6 +246,9 @@ func TestAClaimWaitsForMoreAfterOneThatBroughtMany(t *testing.T) {
 	s.settled.nacks = []queue.Failure{{}} // an exchange is due anyway
 	require.True(t, claims(now))
 	require.False(t, claims(now))
+	s.nextPoll = now
+	require.True(t, claims(now), "the poll is due")
+	require.False(t, claims(now))
 	s.close()
 	require.True(t, claims(now))
 }
