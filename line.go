@@ -106,7 +106,11 @@ func (l *line) wait(ctx context.Context, b *batch) turn {
 
 // send publishes the batches of the lead, the first of which is the caller's, and passes the lead on.
 func (l *line) send(lead []*batch) error {
-	messages := lead[0].messages
+	others := 0
+	for _, b := range lead[1:] {
+		others += len(b.messages)
+	}
+	messages := slices.Grow(lead[0].messages, others)
 	for _, b := range lead[1:] {
 		messages = append(messages, b.messages...)
 	}
