@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -40,6 +41,34 @@ func TestAnOutageIsLoggedOnceAndSurvived(t *testing.T) {
 	require.Equal(t, []string{"after", "after"}, consume(t, messages, 2))
 	require.NoError(t, sub.Close())
 	eventually(t, func() bool { return stateOf(t, s, "t") == state{} }, "everything is gone")
+}
+
+// The client says of a call alone that it was refused. Of a call in a pipeline, it did not say so.
+func TestWhatIsSettledWhileRedisIsGoneIsToldLater(t *testing.T) {
+	for how, settle := range map[string]struct {
+		settle func(*message.Message) bool
+		want   state
+	}{
+		"ack":  {(*message.Message).Ack, state{}},
+		"nack": {(*message.Message).Nack, state{Bodies: 1, Retry: 1}},
+	} {
+		t.Run(how, func(t *testing.T) {
+			s, in := private(t, "--appendonly", "yes", "--appendfsync", "always")
+			claims := counter(s.Client, ":claim:")
+			messages := subscribe(t, s, "t", leaseOf(never), func(c *redisdelay.SubscriberConfig) {
+				c.Backoff = func(int) time.Duration { return never }
+			})
+			publish(t, newPublisher(t, s), "t", "x")
+			held := receive(t, messages)
+
+			in.Kill()
+			failed := claims.failures()
+			require.True(t, settle.settle(held))
+			eventually(t, func() bool { return claims.failures() > failed+1 }, "attempts")
+			in.Restart()
+			eventually(t, func() bool { return stateOf(t, s, "t") == settle.want }, "Redis knows")
+		})
+	}
 }
 
 func TestASubscriptionSurvivesTheLossOfAllData(t *testing.T) {

@@ -166,8 +166,7 @@ func (t *Topic) taken(ctx context.Context, delayID string) (id string, err error
 	name := encodeName(delayID)
 	p := t.client.Pipeline()
 	now, owner, free := p.Time(ctx), p.HGet(ctx, t.keys.Names(), name), p.ZScore(ctx, t.keys.Taken(), name)
-	_, _ = p.Exec(ctx) // each has its own error
-	if err := now.Err(); err != nil {
+	if _, err := p.Exec(ctx); now.Val().IsZero() { // of the others, Nil is an answer
 		return "", err
 	}
 	if owner.Val() == "" || free.Val() <= float64(now.Val().UnixMilli()) {

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha1"
 	"embed"
@@ -169,8 +170,18 @@ func send(ctx context.Context, client redis.UniversalClient, calls []*Call, full
 	for _, c := range calls {
 		c.queue(ctx, pipe, full)
 	}
-	_, _ = pipe.Exec(ctx) // each call keeps its own error
+	_, err := pipe.Exec(ctx)
+	for _, c := range calls {
+		// Each has an error of its own, or should: where every attempt to connect is refused, go-redis gives the
+		// commands none, and they would pass for done.
+		if c.cmd.Err() == nil && c.cmd.Val() == nil {
+			c.cmd.SetErr(cmp.Or(err, errNoReply))
+		}
+	}
 }
+
+// errNoReply means that the client has neither a reply nor an error for a call.
+var errNoReply = errors.New("there is no reply")
 
 func isNoScript(err error) bool {
 	var server redis.Error

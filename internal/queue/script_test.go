@@ -157,6 +157,56 @@ func TestNoAnswerIsUnreachable(t *testing.T) {
 	require.True(t, queue.Unreachable(err))
 }
 
+// go-redis returns the error of a pipeline that never got a connection, and gives its commands none. So acks passed for
+// done that no server had seen.
+func TestEachCallOfAPipelineThatIsRefusedHasAnError(t *testing.T) {
+	for name, retries := range map[string]int{"at the first attempt": -1, "at each attempt": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mini, _ := redistest.Embedded(t)
+			addr := mini.Addr()
+			mini.Close()
+			refused := redis.NewClient(&redis.Options{
+				Addr: addr, MaxRetries: retries, MinRetryBackoff: -1, MaxRetryBackoff: -1, DialerRetries: 1,
+			})
+			t.Cleanup(func() { _ = refused.Close() })
+			requireNoReplies(t, refused, "refused")
+			_, err := queue.NewTopic(refused, "own", "topic").Find(ctx, queue.Ref{DelayID: "x"})
+			require.ErrorContains(t, err, "refused")
+		})
+	}
+}
+
+// silent is a hook by which pipelines go nowhere, which says so to nobody.
+type silent struct{ redis.Hook }
+
+func (silent) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (silent) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (silent) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(context.Context, []redis.Cmder) error { return nil }
+}
+
+func TestEachCallOfAPipelineThatIsNotSentHasAnError(t *testing.T) {
+	t.Parallel()
+	_, client := redistest.Embedded(t)
+	client.AddHook(silent{})
+	requireNoReplies(t, client, "there is no reply")
+}
+
+func requireNoReplies(t *testing.T, client redis.UniversalClient, text string) {
+	t.Helper()
+	group := queue.NewTopic(client, "own", "topic").Group("a")
+	calls := group.AckCalls([]*queue.Leased{{ID: "x", Token: "y"}})
+	calls = append(calls, group.ReleaseCalls([]*queue.Leased{{ID: "z", Token: "y"}})...)
+	err := queue.Do(ctx, client, calls...)
+	require.ErrorContains(t, err, text)
+	require.True(t, queue.Unreachable(err))
+	for _, c := range calls {
+		require.ErrorIs(t, c.Err(), err)
+	}
+}
+
 // lossy is a connection that, when armed, loses the server's answer to a script call and breaks.
 type lossy struct {
 	net.Conn
