@@ -127,8 +127,8 @@ func (s *subscription) take() *delivery {
 	s.buffer = s.buffer[1:]
 	d.taken = time.Now()
 	s.inHand.add(d)
-	if len(s.buffer) == 0 && s.room < s.config.MaxInFlight {
-		s.room *= 2 // it takes all that it is given
+	if len(s.buffer) == 0 { // it takes all that it is given
+		s.room += min(s.room, s.config.MaxInFlight-s.room)
 	}
 	if !s.asking && (len(s.buffer) == 0 || s.more && len(s.buffer) <= s.refill) {
 		signal(s.kick)

@@ -1,6 +1,7 @@
 package redisdelay
 
 import (
+	"math"
 	"runtime"
 	"testing"
 	"time"
@@ -117,6 +118,22 @@ func TestClaimsFollowWhatTheConsumerTakes(t *testing.T) {
 		x, _ = s.plan(later)
 		require.Equal(t, want, x.claim.Limit)
 	}
+}
+
+// What doubles does not overflow.
+func TestAConsumerWithoutLimitIsGivenMoreEachTime(t *testing.T) {
+	s, now := notRunning(t, math.MaxInt)
+	s.room = 1
+	for range 200 {
+		before := s.room
+		s.buffer = append(s.buffer, s.newDelivery(queue.Leased{}, now, now))
+		s.inHand.remove(s.take())
+		require.GreaterOrEqual(t, s.room, before)
+	}
+	require.Equal(t, math.MaxInt, s.room)
+	s.woken = true
+	x, _ := s.plan(now)
+	require.Equal(t, mostClaimed, x.claim.Limit)
 }
 
 // buffered puts a message into the buffer, as a claim does.
