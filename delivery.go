@@ -50,15 +50,19 @@ func passedOn(msg *message.Message) bool {
 }
 
 // DeadOnNack makes the Nack of msg, which is being delivered, its last: the message is dead-lettered then, however
-// many deliveries it has left, and reason is kept with it, about a kilobyte of it. An Ack settles it as ever.
-// For handlers that find out that no further delivery can help; a router nacks when they return an error.
+// many deliveries it has left, and reason is kept with it, about a kilobyte of it; it may be nil. An Ack settles it as
+// ever. For handlers that find out that no further delivery can help; a router nacks when they return an error.
 //
 // It returns false, and does nothing, if msg does not come from a Subscriber. It is safe for concurrent use; the
 // last call before the Nack counts.
 func DeadOnNack(msg *message.Message, reason error) bool {
 	d, ok := msg.Context().Value(deliveryKey{}).(*delivery)
 	if ok {
-		d.hopeless.Store(&reason)
+		said := "no reason given"
+		if reason != nil {
+			said = reason.Error()
+		}
+		d.hopeless.Store(&said)
 	}
 	return ok
 }

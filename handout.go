@@ -283,7 +283,7 @@ func (s *subscription) nack(d *delivery) {
 		f.DelayedFor = delayedFor(d.msg.Metadata)
 	}
 	if reason := d.hopeless.Load(); reason != nil {
-		f.Dead, f.Reason = true, (*reason).Error()
+		f.Dead, f.Reason = true, *reason
 	}
 	if f.Dead || d.limit > 0 && d.info.Number >= d.limit {
 		fields := watermill.LogFields{"message_id": d.ID, "message_uuid": d.msg.UUID}

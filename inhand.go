@@ -33,7 +33,7 @@ type delivery struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	hopeless atomic.Pointer[error] // why a Nack is the last, if it is
+	hopeless atomic.Pointer[string] // why a Nack is the last, if it is
 }
 
 // Value is context.Context's.

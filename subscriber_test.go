@@ -217,6 +217,13 @@ func TestAHopelessMessageIsDeadWithItsNack(t *testing.T) {
 		require.Equal(t, []string{"good"}, consume(t, messages, 1))
 		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Dead: 1} }, "one dead message")
 		require.Equal(t, map[string]string{id: "1 - - no such order"}, records(t, s, "t"))
+
+		publish(t, newPublisher(t, s), "t", "hopeless")
+		msg = receive(t, messages)
+		require.True(t, redisdelay.DeadOnNack(msg, nil))
+		require.True(t, msg.Nack())
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 2, Dead: 2} }, "another")
+		require.Equal(t, "1 - - no reason given", records(t, s, "t")[deliveryOf(t, msg).ID])
 	})
 	require.False(t, redisdelay.DeadOnNack(text("not delivered"), errors.New("no such order")))
 }
