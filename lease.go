@@ -86,22 +86,32 @@ func (s *subscription) extended(asked []*delivery, calls []*queue.Call, sent tim
 	}
 }
 
-// watch ends the deliveries whose lease runs out while Redis does not answer.
+// watch ends the deliveries whose lease runs out while Redis does not answer, or between two attempts.
 func (s *subscription) watch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.asking {
-		return
+	if s.watched {
+		s.watchLeases()
 	}
+}
+
+// watchLeases ends the deliveries whose lease has run out, and looks again when the next does. s.mu is held.
+func (s *subscription) watchLeases() {
 	now := time.Now()
 	s.loseExpired(now)
 	next := now.Add(s.config.LeaseDuration)
-	for _, d := range s.inHand {
+	for _, d := range slices.Concat(s.inHand, s.buffer) {
 		if d.deadline.Before(next) {
 			next = d.deadline
 		}
 	}
 	s.watchdog.Reset(time.Until(next) + time.Millisecond)
+}
+
+// unwatch ends that. s.mu is held.
+func (s *subscription) unwatch() {
+	s.watched = false
+	s.watchdog.Stop()
 }
 
 // loseExpired ends the deliveries whose lease was not extended in time, as far as can be told here:

@@ -52,7 +52,10 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 		x.asked, s.asked = s.asked, nil
 	}
 	s.asking = true
-	s.watchdog.Reset(s.config.LeaseDuration / 4)
+	if !s.watched { // leases last longer than this, while all is well
+		s.watched = true
+		s.watchdog.Reset(s.config.LeaseDuration / 4)
+	}
 	return x, s.wakeAt(now)
 }
 

@@ -70,6 +70,7 @@ type subscription struct {
 	more     bool        // the last claim left something
 	waits    bool        // the last claim had us noted as waiting
 	refill   int         // with how many messages left in buffer more are claimed
+	watched  bool        // the exchange has no answer yet, or the last one failed
 	watchdog *time.Timer // runs meanwhile
 
 	// What follows is run's alone.
@@ -171,6 +172,9 @@ func (s *subscription) run() {
 	s.address = address
 
 	defer func() {
+		s.mu.Lock()
+		s.unwatch()
+		s.mu.Unlock()
 		s.cancelCalls()
 		for _, timer := range s.endTimers {
 			timer.Stop()
@@ -263,7 +267,6 @@ func (s *subscription) perform(x *exchange) bool {
 
 	s.mu.Lock()
 	s.asking = false
-	s.watchdog.Stop()
 	var again settlements
 	if failed(acks) {
 		again.acks = x.acks
@@ -285,7 +288,9 @@ func (s *subscription) perform(x *exchange) bool {
 		s.extended(x.extend, extends, sent)
 	}
 	if err != nil {
-		s.loseExpired(time.Now())
+		s.watchLeases()
+	} else {
+		s.unwatch()
 	}
 	s.mu.Unlock()
 

@@ -1,6 +1,7 @@
 package redisdelay
 
 import (
+	"context"
 	"math"
 	"runtime"
 	"testing"
@@ -268,4 +269,37 @@ func TestAClaimWaitsForMoreAfterOneThatBroughtMany(t *testing.T) {
 	require.False(t, claims(now))
 	s.close()
 	require.True(t, claims(now))
+}
+
+// Between two attempts are seconds.
+func TestALeaseEndsWhileRedisIsOnlyTriedNowAndThen(t *testing.T) {
+	for name, next := range map[string]func(*subscription){
+		"before the next attempt":  func(*subscription) {},
+		"while that has no answer": func(s *subscription) { s.plan(time.Now()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, now := notRunning(t, 2)
+			s.config.LeaseDuration = time.Hour
+			taken := s.taken(t, now)
+			s.buffered(t, now)
+			for _, d := range []*delivery{taken, s.buffer[0]} {
+				d.deadline = now.Add(50 * time.Millisecond)
+			}
+			claimed := s.buffer[0]
+			s.cancelCalls() // so that all fails
+			s.woken = true
+			x, _ := s.plan(now)
+			require.False(t, s.perform(x))
+			next(s)
+			for _, d := range []*delivery{taken, claimed} {
+				select {
+				case <-d.ctx.Done():
+				case <-time.After(10 * time.Second):
+					require.FailNow(t, "the lease goes on")
+				}
+				require.ErrorIs(t, context.Cause(d.ctx), ErrLeaseLost)
+			}
+		})
+	}
 }
