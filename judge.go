@@ -52,7 +52,7 @@ func (s *subscription) judge(d *delivery) (v verdict, left time.Duration) {
 		return inTime, left
 	}
 	late := !s.server.Before(d.tooLate)
-	if !late {
+	if !late && !s.woken { // else run knows, and may be pausing after a failure
 		s.woken = true // the next claim tells the time
 		signal(s.kick)
 	}
