@@ -30,7 +30,7 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 		x.acks, s.settled.acks = s.settled.acks, nil
 	} else {
 		s.planRelease(now)
-		x.claim = s.planClaim(now)
+		x.claim = s.planClaim(now, len(x.extend) > 0)
 		x.settlements, s.settled = s.settled, settlements{}
 	}
 
@@ -111,8 +111,8 @@ func (s *subscription) releaseBuffer() {
 	s.buffer = nil
 }
 
-// planClaim decides whether to ask for messages, and for how many.
-func (s *subscription) planClaim(now time.Time) *queue.Claim {
+// planClaim decides whether to ask for messages, and for how many. anyway: there is something to say besides.
+func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
 	if s.isClosing() {
 		if s.left {
 			return nil
@@ -121,7 +121,7 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 		return &c
 	}
 	poll := !now.Before(s.nextPoll)
-	if !poll && !s.crowded(now).IsZero() {
+	if !poll && !anyway && !s.crowded(now).IsZero() {
 		return nil
 	}
 	woken := s.woken
@@ -141,7 +141,7 @@ func (s *subscription) planClaim(now time.Time) *queue.Claim {
 	}
 	switch {
 	case woken, poll:
-	case s.blocked && free > 0:
+	case s.blocked && limit > 0:
 	case s.more && limit > 0 && len(s.buffer) <= s.refill:
 	case !s.waits && free > 0 && len(s.buffer) == 0:
 	default:
@@ -218,7 +218,7 @@ func (s *subscription) wakeAt(now time.Time) time.Time {
 	if len(s.buffer) > 0 {
 		earlier(s.buffer[0].claimed.Add(hoard + time.Millisecond))
 	}
-	if s.blocked && !s.stuck && !s.isClosing() && !s.suspectHeld() && len(s.inHand) < s.config.MaxInFlight {
+	if s.blocked && len(s.buffer) == 0 && !s.stuck && !s.isClosing() && !s.suspectHeld() && len(s.inHand) < s.config.MaxInFlight {
 		earlier(s.blockedUntil)
 	}
 	return wake

@@ -65,6 +65,17 @@ func TestPlanThatSaysNothingSaysWhenToLookAgain(t *testing.T) {
 			blocked(s, now)
 			s.hold(1, true)
 		},
+		"more claimed than it may hand out": func(s *subscription, now time.Time) {
+			blocked(s, now)
+			s.hold(1, false)
+			s.buffer = append(s.buffer, s.newDelivery(queue.Leased{}, now, now))
+		},
+		"that, in a group with an expiry": func(s *subscription, now time.Time) {
+			blocked(s, now)
+			s.options.Expiry = time.Hour
+			s.hold(1, false)
+			s.buffer = append(s.buffer, s.newDelivery(queue.Leased{}, now, now))
+		},
 		"the consumer takes nothing": func(s *subscription, now time.Time) {
 			blocked(s, now)
 			s.hold(1, false)
@@ -264,6 +275,10 @@ func TestAClaimWaitsForMoreAfterOneThatBroughtMany(t *testing.T) {
 	s.settled.nacks = []queue.Failure{{}} // an exchange is due anyway
 	require.True(t, claims(now))
 	require.False(t, claims(now))
+	s.nextExtend = now
+	s.hold(1, false)
+	require.True(t, claims(now), "leases are extended anyway")
+	require.False(t, claims(now))
 	s.nextPoll = now
 	require.True(t, claims(now), "the poll is due")
 	require.False(t, claims(now))
@@ -302,4 +317,25 @@ func TestALeaseEndsWhileRedisIsOnlyTriedNowAndThen(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What expires is judged again after each answer, and after each failure. Between attempts to reach Redis are pauses.
+func TestAMessageThatMayBeTooLateAsksOnce(t *testing.T) {
+	s, now := notRunning(t, 1)
+	d := s.taken(t, now)
+	s.server, s.heard = now, now.Add(-time.Hour)
+	d.tooLate = now.Add(time.Minute)
+	asks := func() int {
+		for len(s.kick) > 0 {
+			<-s.kick
+		}
+		v, _ := s.judge(d)
+		require.Equal(t, unknown, v)
+		return len(s.kick)
+	}
+	require.Equal(t, 1, asks())
+	require.Zero(t, asks(), "run knows")
+	x, _ := s.plan(now)
+	require.NotNil(t, x.claim)
+	require.Equal(t, 1, asks(), "by the next claim's answer it may be too late")
 }
