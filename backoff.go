@@ -9,10 +9,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// BackoffKey is the metadata key that sets, for one message, how long it waits after a Nack, instead of the
-// subscriber's Backoff: "30s", each time; or "1s..10m", about one second after the first delivery, twice as
-// long after each further one, and about ten minutes at most, as ExponentialBackoff does. Durations are from
-// "0s" to MaxDelay. See SetBackoff.
+// BackoffKey is the metadata key that sets, for one message, how long it waits after a Nack, or after a handler that
+// ran for too long, instead of the subscriber's Backoff: "30s", each time; or "1s..10m", about one second after the
+// first delivery, twice as long after each further one, and about ten minutes at most, as ExponentialBackoff does.
+// Durations are from "0s" to MaxDelay. See SetBackoff.
 const BackoffKey = "backoff"
 
 const wantBackoff = `want a duration, such as "30s", or two that do not fall, such as "1s..10m", up to "876000h" (100 years)`

@@ -167,6 +167,10 @@ func (s *subscription) unmarshal(d *delivery) bool {
 	if limit, set, err := maxDeliveries(msg.Metadata); set && err == nil {
 		d.limit = limit
 	}
+	d.backoff = s.config.Backoff
+	if own, set, err := ownBackoff(msg.Metadata); set && err == nil {
+		d.backoff = own
+	}
 	d.takeExpiry(msg.Metadata)
 	msg.SetContext(d.ctx)
 	d.msg, d.uuid = msg, msg.UUID
@@ -285,17 +289,24 @@ func (s *subscription) nack(d *delivery) {
 	if reason := d.hopeless.Load(); reason != nil {
 		f.Dead, f.Reason = true, *reason
 	}
-	if f.Dead || d.limit > 0 && d.info.Number >= d.limit {
-		fields := watermill.LogFields{"message_id": d.ID, "message_uuid": d.msg.UUID}
-		if f.Error != "" {
-			fields["handler_error"] = f.Error
-		}
-		s.logger.Error("A message is dead-lettered", errors.New(f.Reason), fields)
-	}
+	s.logDeath(d, f)
 	s.end(d, func() {
 		s.settled.nacks = append(s.settled.nacks, f)
 		s.holdFor(f.Retry)
 	})
+}
+
+// logDeath logs that the message gets no further delivery, and returns false if it does.
+func (s *subscription) logDeath(d *delivery, f queue.Failure) bool {
+	if !f.Dead && (d.limit <= 0 || d.info.Number < d.limit) {
+		return false
+	}
+	fields := watermill.LogFields{"message_id": d.ID, "message_uuid": d.uuid}
+	if f.Error != "" {
+		fields["handler_error"] = f.Error
+	}
+	s.logger.Error("A message is dead-lettered", errors.New(f.Reason), fields)
+	return true
 }
 
 // backoff is the message's own, or else the subscriber's.

@@ -33,6 +33,9 @@ type delivery struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
+	// What its own metadata said of a Backoff as it came, or the Subscriber's: for when its handler may still write there.
+	backoff func(delivery int) time.Duration
+
 	hopeless atomic.Pointer[string] // why a Nack is the last, if it is
 }
 

@@ -46,15 +46,17 @@ func (s *subscription) giveUp(d *delivery) {
 // without s.mu.
 func (s *subscription) failTired() {
 	for _, d := range s.tired {
-		s.logger.Info("A handler ran for too long, its message is delivered again", watermill.LogFields{
-			"message_id": d.ID,
-		})
 		f := queue.Failure{
 			Leased: &d.Leased,
-			Retry:  queue.In(s.config.Backoff(d.info.Number)),
+			Retry:  queue.In(d.backoff(d.info.Number)),
 			Limit:  d.limit,
 			Reason: fmt.Sprintf("the handler ran for longer than %v (LeaseDuration and MaxExtension)",
 				s.config.LeaseDuration+s.config.MaxExtension),
+		}
+		if !s.logDeath(d, f) {
+			s.logger.Info("A handler ran for too long, its message is delivered again", watermill.LogFields{
+				"message_id": d.ID,
+			})
 		}
 		s.mu.Lock()
 		s.settled.nacks = append(s.settled.nacks, f)

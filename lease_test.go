@@ -148,9 +148,10 @@ func TestAWorkerWhoseNetworkFreezesLosesItsMessages(t *testing.T) {
 
 func TestAHandlerThatRunsForTooLongFails(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
-		messages := subscribe(t, s, "t", leaseOf(3*time.Second), func(c *redisdelay.SubscriberConfig) {
+		book := &logbook{}
+		messages := subscribeTo(t, newLoggingSubscriber(t, s, book.logger(), leaseOf(3*time.Second), func(c *redisdelay.SubscriberConfig) {
 			c.MaxExtension, c.MaxDeliveries = 500*time.Millisecond, 2
-		})
+		}), "t")
 		publish(t, newPublisher(t, s), "t", "long", "good")
 		for number := 1; number <= 2; number++ {
 			msg := receive(t, messages)
@@ -166,6 +167,9 @@ func TestAHandlerThatRunsForTooLongFails(t *testing.T) {
 		for _, record := range records(t, s, "t") {
 			require.Equal(t, "2 - - the handler ran for longer than 3.5s (LeaseDuration and MaxExtension)", record)
 		}
+		deaths := book.find("error", "redisdelay.subscriber")
+		require.Len(t, deaths, 1)
+		require.Equal(t, "A message is dead-lettered", deaths[0].text)
 	})
 }
 

@@ -231,6 +231,24 @@ func TestAMessageThatIsAckedIsNotGivenUp(t *testing.T) {
 	require.Equal(t, []*delivery{running}, s.tired)
 }
 
+// Its handler may be writing to its metadata.
+func TestAMessageThatIsGivenUpWaitsAsItSaysItself(t *testing.T) {
+	s, now := notRunning(t, 2)
+	msg := message.NewMessage("1", nil)
+	SetBackoff(msg, 7*time.Second, 7*time.Second)
+	body, err := BinaryMarshaler{}.Marshal("t", msg)
+	require.NoError(t, err)
+	s.buffer = append(s.buffer, s.newDelivery(queue.Leased{Body: body}, now, now))
+	d := s.take()
+	require.True(t, s.unmarshal(d))
+	delete(d.msg.Metadata, BackoffKey)
+	s.mu.Lock()
+	s.giveUp(d)
+	s.mu.Unlock()
+	s.failTired()
+	require.Equal(t, queue.In(7*time.Second), s.settled.nacks[0].Retry)
+}
+
 // A call costs Redis as much as a dozen messages, so what comes in quick succession goes together.
 func TestAcksWaitForOthersAfterAnExchange(t *testing.T) {
 	s, now := notRunning(t, 2)
