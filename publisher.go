@@ -155,9 +155,9 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 // it does with any server; what the client repeats by itself after a lost reply is not doubled.
 // Messages of one Publisher that are due at the same time keep their order. Messages are not changed.
 //
-// Concurrent calls go to Redis together. A message's context, if it ends while the call still waits
-// for that, takes the call back; it does not interrupt what is on its way. The context of a delivered
-// message does not count.
+// Concurrent calls go to Redis together. A message whose context has ended is refused. The context of the
+// first message, if it ends while the call still waits for others, takes the call back; it does not interrupt
+// what is on its way. The context of a delivered message does not count.
 //
 // Metadata may name a message (DelayIDKey), set an end to it (ExpiresAtKey, MaxLatenessKey), and limit or
 // space its deliveries (MaxDeliveriesKey, BackoffKey).

@@ -170,7 +170,7 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 
 // SubscribeInitialize makes sure that the consumer group exists, so that it gets every message of the
 // topic that becomes due from now on, subscribed or not. With Broadcast there is nothing to make sure of.
-// Errors wrap ErrInvalidTopic, ErrClosed or ErrLayout, or come from Redis.
+// Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed or ErrLayout, or come from Redis.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if s.config.Broadcast {
 		return s.check(topic)
@@ -232,7 +232,7 @@ func (s *Subscriber) groupOptions() queue.GroupOptions {
 // closes when the messages handed out are settled, or CloseTimeout is over.
 //
 // Losing Redis does not end a subscription; it goes on when Redis is back.
-// Errors wrap ErrInvalidTopic, ErrClosed, ErrForbidden or ErrLayout, or come from ctx or Redis.
+// Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if err := s.check(topic); err != nil {
 		return nil, err
