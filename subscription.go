@@ -368,6 +368,10 @@ func (s *subscription) claimed(x *exchange, call *queue.Call, sent time.Time) er
 	s.server, s.heard = claimed.Now, now
 	s.brought = len(claimed.Messages)
 	for _, m := range claimed.Messages {
+		if now.Sub(sent) > s.config.LeaseDuration { // it may be over, or just have begun
+			s.settled.releases = append(s.settled.releases, &m)
+			continue
+		}
 		s.sequence++
 		s.buffer = append(s.buffer, s.newDelivery(m, sent, now))
 	}

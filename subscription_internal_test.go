@@ -304,6 +304,35 @@ func TestAClaimWaitsForMoreAfterOneThatBroughtMany(t *testing.T) {
 	require.True(t, claims(now))
 }
 
+// They were handed out, and lost at once, or came as suspects when their leases were over.
+func TestMessagesWhoseLeaseMayBeOverWhenTheyComeGoBack(t *testing.T) {
+	s, now := notRunning(t, 2)
+	require.NoError(t, s.topic.Register(t.Context(), s.group.Name, s.options))
+	p, err := NewPublisher(PublisherConfig{Client: s.config.Client}, nil)
+	require.NoError(t, err)
+	require.NoError(t, p.Publish("t", message.NewMessage("1", nil), message.NewMessage("2", nil)))
+	require.NoError(t, p.Close())
+
+	s.config.LeaseDuration = time.Nanosecond // the answer takes longer
+	s.woken = true
+	x, _ := s.plan(now)
+	require.True(t, s.perform(x))
+	require.Nil(t, s.take())
+	s.config.LeaseDuration = time.Hour
+	x, _ = s.plan(now)
+	require.Len(t, x.releases, 2)
+	require.True(t, s.perform(x))
+	s.woken = true
+	x, _ = s.plan(now)
+	require.True(t, s.perform(x))
+	for _, want := range []string{"1", "2"} {
+		d := s.take()
+		require.True(t, s.unmarshal(d))
+		require.Equal(t, want, d.uuid)
+		require.False(t, d.Suspect)
+	}
+}
+
 // Between two attempts are seconds.
 func TestALeaseEndsWhileRedisIsOnlyTriedNowAndThen(t *testing.T) {
 	for name, next := range map[string]func(*subscription){
