@@ -117,7 +117,12 @@ end
 local fresh, retries, waiting, options = {}, {}, {}, {}
 if groups > 0 then
   fresh = take_due(pending)
-  options = redis.call('HMGET', group_options, unpack(ARGV, 6, 5 + groups))
+  for first = 6, 5 + groups, 1000 do
+    local some = redis.call('HMGET', group_options, unpack(ARGV, first, math.min(first + 999, 5 + groups)))
+    for i = 1, #some do
+      options[first - 6 + i] = some[i]
+    end
+  end
 end
 for g = 1, groups do
   local ready, retry, waiters = KEYS[4 + g * 5], KEYS[5 + g * 5], KEYS[8 + g * 5]
