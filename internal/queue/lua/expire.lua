@@ -111,7 +111,7 @@ for g = 1, groups do
       if string.find(flag, 's', 1, true) then
         count = count + 1
         local own = redis.call('HGET', message_options, id)
-        limit = tonumber(own and string.match(own, 'max_deliveries:(-?%d+)') or group_limit)
+        limit = tonumber(own and string.match(own, 'max_deliveries:(-?%d+)') or group_limit) or -1
       end
       flag = string.find(flag, 'r', 1, true) and 'rs' or 's'
       local record = string.format('%d', count) .. ' ' .. flag .. ' ' .. delayed_for
