@@ -257,9 +257,6 @@ func (s *Subscriber) checkServer(ctx context.Context, topic string) error {
 	if s.fit.Load() {
 		return nil
 	}
-	if err := queue.CheckMailbox(ctx, s.config.Client, s.config.KeyPrefix); err != nil {
-		return err
-	}
 	evicts, err := queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic).Permit(ctx, queue.Consuming)
 	if err != nil {
 		return err

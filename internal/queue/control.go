@@ -158,7 +158,8 @@ func (g *Group) bulk(ctx context.Context, s *script, keys []string, args []any, 
 
 // Pause stops the claims of a group, or of the topic if group is "", and returns since when they are.
 func (t *Topic) Pause(ctx context.Context, group string) (since time.Time, err error) {
-	if _, err := t.Existing(ctx); err != nil {
+	groups, err := t.Existing(ctx)
+	if err != nil {
 		return time.Time{}, err
 	}
 	call := &Call{script: &pauseScript, keys: []string{t.keys.Meta(), t.keys.Groups(), t.keys.Paused()}, args: []any{group}}
@@ -170,6 +171,10 @@ func (t *Topic) Pause(ctx context.Context, group string) (since time.Time, err e
 		return time.Time{}, err
 	}
 	if reply == "unregistered" {
+		if group == "" {
+			t.forget(groups)
+			return time.Time{}, fmt.Errorf("topic %q: %w", t.Name, ErrNotFound)
+		}
 		return time.Time{}, fmt.Errorf("group %q of topic %q: %w", group, t.Name, ErrNotFound)
 	}
 	ms, err := strconv.ParseInt(reply, 10, 64)

@@ -225,3 +225,52 @@ func TestRequeuedMessageStaysThatWhenItsLeaseEnds(t *testing.T) {
 		require.Equal(t, "3 r -", w.field(w.keys.Deliveries("a"), "x"))
 	}, "a")
 }
+
+// A process that claimed twice before it died, and has not extended its leases yet, has leases that end one after the
+// other.
+func TestMessagesClaimedOneAfterTheOtherComeBackInOrder(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3", "4", "5", "6", "7")
+		s := w.sub("a")
+		require.Equal(t, []string{"1", "2"}, bodies(s.claim(2, lease(time.Minute))))
+		require.Equal(t, []string{"3", "4"}, bodies(s.claim(2, lease(2*time.Minute))))
+		require.Equal(t, []string{"5"}, bodies(s.claim(1, lease(3*time.Minute))))
+		w.travel(time.Minute)
+		require.False(t, w.expire())
+		require.Equal(t, []string{"1", "2", "6", "7"}, w.ready("a"))
+		other := w.sub("a")
+		require.Equal(t, []string{"1"}, bodies(other.claim(9)))
+		w.travel(time.Minute)
+		require.False(t, w.expire())
+		require.Equal(t, []string{"2", "3", "4", "6", "7"}, w.ready("a"))
+		w.travel(time.Minute)
+		require.False(t, w.expire())
+		require.Equal(t, []string{"2", "3", "4", "5", "6", "7"}, w.ready("a"))
+		stats := w.Client.HGet(ctx, w.keys.Stats("a"), "returned").Val()
+		require.Equal(t, "9", stats, "2, then 2 behind 1, then 1 behind 3: an audit is to look at so many")
+	}, "a")
+}
+
+func TestRecordThatCannotBeReadLosesNoMessage(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3")
+		s := w.sub("a")
+		for _, record := range []string{"", "-", "x s -"} {
+			claimed := held(s.claim(3, lease(time.Minute)))
+			require.Len(t, claimed, 3)
+			w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["2"], record)
+			w.travel(time.Minute)
+			require.False(t, w.expire())
+			require.Equal(t, []string{"1", "2", "3"}, w.ready("a"), record)
+			require.Equal(t, "0 s -", w.field(w.keys.Deliveries("a"), "2"))
+			w.Client.Del(ctx, w.keys.Deliveries("a"))
+
+			claimed = held(s.claim(3))
+			w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["2"], record)
+			require.Equal(t, 3, s.nack(failed(claimed[0]), failed(claimed[1]), failed(claimed[2])))
+			require.Equal(t, []string{"1", "2", "3"}, w.ready("a"), record)
+			require.Equal(t, "1 - -", w.field(w.keys.Deliveries("a"), "2"))
+			w.Client.Del(ctx, w.keys.Deliveries("a"))
+		}
+	}, "a")
+}

@@ -50,6 +50,14 @@ func ScriptSources() map[string]string {
 	return sources
 }
 
+// LoadOrder is the text of every script, in the order in which they are loaded.
+func LoadOrder() (sources []string) {
+	for _, s := range allScripts {
+		sources = append(sources, s.source)
+	}
+	return sources
+}
+
 // NewIDsFrom returns a source of IDs whose randomness is not random.
 func NewIDsFrom(entropy io.Reader) *IDs {
 	return &IDs{entropy: ulid.Monotonic(entropy, 1)}

@@ -89,7 +89,11 @@ func OpenMailbox(client redis.UniversalClient, prefix string) (*Mailbox, func())
 // channels.
 func CheckMailbox(ctx context.Context, client redis.UniversalClient, prefix string) error {
 	channel := MailboxChannel(prefix, "check") // no one's
-	if err := client.Publish(ctx, channel, "").Err(); err != nil {
+	err := client.Publish(ctx, channel, "").Err()
+	if redis.HasErrorPrefix(err, "NOPERM") {
+		err = fmt.Errorf("%w: it has to be allowed +publish, and the channels of the prefix: %w", ErrForbidden, err)
+	}
+	if err != nil {
 		return fmt.Errorf("publish to channel %q, as it takes to wake subscribers: %w", channel, err)
 	}
 	return nil

@@ -51,10 +51,13 @@ func (w Work) commands() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// Permit tells whether the server's user may do the work: ErrForbidden names the commands that it lacks. Else a
-// script would fail in its middle. It opens the topic. evicts is maxmemory-policy, if by that the server
+// Permit tells whether the server's user may do the work: ErrForbidden names the commands or the channel that it lacks.
+// Else a script would fail in its middle, or take those who wait for messages and wake nobody. It opens the topic. evicts is maxmemory-policy, if by that the server
 // may evict keys; "" if not, or if it does not say.
 func (t *Topic) Permit(ctx context.Context, work Work) (evicts string, err error) {
+	if err := CheckMailbox(ctx, t.client, t.prefix); err != nil {
+		return "", err
+	}
 	if _, err := t.Groups(ctx); err != nil {
 		return "", err
 	}

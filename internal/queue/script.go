@@ -49,17 +49,21 @@ var (
 	openScript     = load("open")
 	registerScript = load("register")
 	publishScript  = load("publish")
-	claimScript    = load("claim")
-	ackScript      = load("ack")
-	nackScript     = load("nack")
-	releaseScript  = load("release")
-	extendScript   = load("extend")
-	promoteScript  = load("promote")
-	expireScript   = load("expire")
-	purgeScript    = load("purge")
-	resignScript   = load("resign")
-	removeScript   = load("remove")
-	permitScript   = load("permit")
+
+	// Those that go in one pipeline, in its order: while one process loads them, one after the other, the pipeline of
+	// another then lacks all from some call on. Else what is sent again would come after what was not.
+	ackScript     = load("ack")
+	releaseScript = load("release")
+	nackScript    = load("nack")
+	extendScript  = load("extend")
+	claimScript   = load("claim")
+
+	promoteScript = load("promote")
+	expireScript  = load("expire")
+	purgeScript   = load("purge")
+	resignScript  = load("resign")
+	removeScript  = load("remove")
+	permitScript  = load("permit")
 
 	// Of topics with a stream.
 	openStreamScript    = load("open_stream")

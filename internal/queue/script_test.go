@@ -55,6 +55,31 @@ func TestPipelinedCallsKeepTheirOrderWhenScriptsAreMissing(t *testing.T) {
 	}, "a")
 }
 
+// Another process may be loading the scripts, one after the other, as all do after a restart of the server.
+func TestPipelinedCallsKeepTheirOrderWhileScriptsAreLoaded(t *testing.T) {
+	own(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3")
+		s := w.sub("a")
+		order := queue.LoadOrder()
+		for n := range order {
+			claimed := held(s.claim(9))
+			require.NoError(t, w.Client.ScriptFlush(ctx).Err())
+			for _, source := range order[:n] {
+				require.NoError(t, w.Client.ScriptLoad(ctx, source).Err())
+			}
+			calls := s.group.ReleaseCalls(claimed[1:])
+			calls = append(calls, s.group.NackCalls([]queue.Failure{failed(claimed[0], func(f *queue.Failure) { f.Limit = -1 })}, time.Hour)...)
+			query := s.query(9)
+			calls = append(calls, s.group.ClaimCall(query))
+			w.do(calls...)
+			got, err := query.ReadClaim(calls[len(calls)-1])
+			require.NoError(t, err)
+			require.Equal(t, []string{"1", "2", "3"}, bodies(got), "with %d scripts", n)
+			require.Equal(t, 3, s.release(held(got)...))
+		}
+	}, "a")
+}
+
 func TestPipelineAfterScriptFlush(t *testing.T) {
 	own(t, func(t *testing.T, w *world) {
 		w.publishNow("1", "2", "3")

@@ -79,5 +79,5 @@ func (t *Topic) promoteStreamCall(groups *Groups, address string, patience time.
 
 // nudge has the topic's scheduler look at once.
 func (t *Topic) nudge(ctx context.Context) error {
-	return Do(ctx, t.client, &Call{script: &nudgeScript, keys: []string{t.keys.Scheduler()}, args: []any{""}})
+	return Do(ctx, t.client, &Call{script: &nudgeScript, keys: []string{t.keys.Meta(), t.keys.Scheduler()}, args: []any{""}})
 }

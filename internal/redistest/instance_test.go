@@ -128,6 +128,15 @@ func TestServersClockCanBeSet(t *testing.T) {
 	require.Equal(t, -time.Hour, shift())
 }
 
+func TestServersLocaleCanBeAnother(t *testing.T) {
+	t.Parallel()
+	for want, in := range map[int]*Instance{1: Start(t), 0: StartWithLocale(t)} {
+		got, err := in.Client(t).Eval(ctx, "return 'A' < 'B' and 1 or 0", nil).Int()
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+}
+
 func TestServerEndsWithItsTest(t *testing.T) {
 	t.Parallel()
 	in := Start(t) // skips or fails where the subtests would

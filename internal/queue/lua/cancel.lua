@@ -16,8 +16,8 @@
 --       3 message     its id, or its delay id as it is stored
 --       4 memory      how long the result is remembered, ms
 --
--- A message with a delay id gives it back. A message that waits for a retry in some groups and not in
--- others is taken from those where it waits.
+-- A message in pending gives its delay id back; one in retry keeps it until its window is over. A message that waits
+-- for a retry in some groups and not in others is taken from those where it waits.
 -- Returns "ok", "late" (the message is there and does not wait), "missing", or "stale" when the group set
 -- has changed; all but the first write nothing.
 -- Twice: the second run finds the result of the first remembered, and returns it.

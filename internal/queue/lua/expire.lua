@@ -16,9 +16,9 @@
 --       3 single       "1" if PUBLISH counts every receiver (not on a cluster)
 --       then the name of each group
 --
--- The first time, the message goes back to the front of ready as a suspect ("s"), and no delivery is
--- counted: nobody knows which of the messages held together ended their process. A suspect is
--- claimed alone, so when its lease runs out again, the delivery counts, and the last one is its death.
+-- The first time, the message goes back to the front of ready, behind what came back before and is older, as a
+-- suspect ("s"), and no delivery is counted: nobody knows which of the messages held together ended their process. A
+-- suspect is claimed alone, so when its lease runs out again, the delivery counts, and the last one is its death.
 -- A message that was requeued ("r") stays that ("rs").
 -- Returns {"stale"} when the group set has changed, else {"ok", taken back, left}: left is 1 if more
 -- has expired.
@@ -27,6 +27,7 @@
 local meta, group_options, message_options = KEYS[1], KEYS[2], KEYS[3]
 local version, budget, single = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local groups = (#KEYS - 3) / 7
+local id_length = 26
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -44,6 +45,24 @@ local function wake(waiters, n)
       end
     end
   end
+end
+
+-- Tells whether an id comes before another as Redis sorts them, which is by bytes. Lua's < would ask the locale that
+-- the server was started in. In base 36, ten letters are a number that is exact.
+local function precedes(a, b)
+  for i = 1, #b, 10 do
+    local x, y = string.sub(a, i, i + 9), string.sub(b, i, i + 9)
+    if x ~= y then
+      return (tonumber(x, 36) or 0) < (tonumber(y, 36) or 0)
+    end
+  end
+  return false
+end
+
+-- Tells whether one entry of ready belongs before another: it was due earlier.
+local function older(a, b)
+  local due, other = tonumber(string.match(a, ':(%d+)$')) or 0, tonumber(string.match(b, ':(%d+)$')) or 0
+  return due < other or (due == other and precedes(string.sub(a, 1, id_length), string.sub(b, 1, id_length)))
 end
 
 if redis.call('HGET', meta, 'groups') ~= version then
@@ -83,16 +102,16 @@ for g = 1, groups do
     redis.call('HDEL', leases, unpack(ids))
     local entries = {}
     for i, id in ipairs(ids) do
-      local count, flag, delayed_for, said = 0, '-', '-', ''
-      if records[i] then
-        count, flag, delayed_for, said = string.match(records[i], '^(%d+) (%S+) (%S+)(.*)$')
-        count = tonumber(count)
+      local count, flag, delayed_for, said = string.match(records[i] or '', '^(%d+) (%S+) (%S+)(.*)$')
+      if not count then -- there is no record, or nobody can read it
+        count, flag, delayed_for, said = 0, '-', '-', ''
       end
+      count = tonumber(count)
       local limit = -1
       if string.find(flag, 's', 1, true) then
         count = count + 1
         local own = redis.call('HGET', message_options, id)
-        limit = tonumber(own and string.match(own, 'max_deliveries:(-?%d+)') or group_limit)
+        limit = tonumber(own and string.match(own, 'max_deliveries:(-?%d+)') or group_limit) or -1
       end
       flag = string.find(flag, 'r', 1, true) and 'rs' or 's'
       local record = string.format('%d', count) .. ' ' .. flag .. ' ' .. delayed_for
@@ -107,8 +126,23 @@ for g = 1, groups do
       end
     end
     if #entries > 0 then
-      redis.call('LPUSH', ready, unpack(entries))
-      redis.call('HINCRBY', KEYS[g * 7 + 3], 'returned', #entries)
+      -- What came back earlier may be older: then it stays in front.
+      local front, f, merged = redis.call('LRANGE', ready, 0, budget - 1), 1, {}
+      for i = #entries, 1, -1 do
+        while front[f] and older(front[f], entries[i]) do
+          merged[#merged + 1] = front[f]
+          f = f + 1
+        end
+        merged[#merged + 1] = entries[i]
+      end
+      if f > 1 then
+        redis.call('LPOP', ready, f - 1)
+      end
+      for i = 1, math.floor(#merged / 2) do -- the first is pushed last
+        merged[i], merged[#merged + 1 - i] = merged[#merged + 1 - i], merged[i]
+      end
+      redis.call('LPUSH', ready, unpack(merged))
+      redis.call('HINCRBY', KEYS[g * 7 + 3], 'returned', #merged)
       wake(waiters, math.min(#entries, 64))
     end
     total = total + #ids

@@ -91,9 +91,9 @@ for i = #ids, 1, -1 do
     settled = settled + 1
     redis.call('ZREM', unack, id)
     redis.call('HDEL', leases, id)
-    local count, flag, last_for = 0, '-', '-'
-    if records[i] then
-      count, flag, last_for = string.match(records[i], '^(%d+) (%S+) (%S+)')
+    local count, flag, last_for = string.match(records[i] or '', '^(%d+) (%S+) (%S+)')
+    if not count then -- there is no record, or nobody can read it
+      count, flag, last_for = 0, '-', '-'
     end
     count = tonumber(count)
     if delay ~= 'undelivered' then

@@ -21,13 +21,25 @@ local kind, score, id, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local bytes = tonumber(ARGV[5])
 local id_length = 26
 
+-- Tells whether an id comes before another as Redis sorts them, which is by bytes. Lua's < would ask the locale that
+-- the server was started in. In base 36, ten letters are a number that is exact.
+local function precedes(a, b)
+  for i = 1, #b, 10 do
+    local x, y = string.sub(a, i, i + 9), string.sub(b, i, i + 9)
+    if x ~= y then
+      return (tonumber(x, 36) or 0) < (tonumber(y, 36) or 0)
+    end
+  end
+  return false
+end
+
 -- The rank of the first member that comes after the score and the id.
 local function after()
   local low = redis.call('ZCOUNT', state, '-inf', '(' .. score)
   local high = low + redis.call('ZCOUNT', state, score, score)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if redis.call('ZRANGE', state, middle, middle)[1] <= id then
+    if not precedes(id, redis.call('ZRANGE', state, middle, middle)[1]) then
       low = middle + 1
     else
       high = middle

@@ -5,7 +5,8 @@
 --       3 paused  hash: group, or "" for the topic -> ms since when
 -- ARGV  1 group   or "" for the topic
 --
--- Returns since when it is paused, in ms as text, or "unregistered" if the group does not exist.
+-- Returns since when it is paused, in ms as text, or "unregistered" if there is no such group or topic: a topic of
+-- that name that somebody makes later is not to begin with a pause.
 -- Twice: the second run finds it paused, and returns since when.
 
 local meta, groups, paused = KEYS[1], KEYS[2], KEYS[3]
@@ -14,9 +15,9 @@ local group = ARGV[1]
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 
-redis.call('HLEN', meta)
-redis.call('HLEN', groups)
-if group ~= '' and redis.call('HEXISTS', groups, group) == 0 then
+local there = redis.call('HEXISTS', meta, 'groups')
+local known = redis.call('HEXISTS', groups, group)
+if there == 0 or (group ~= '' and known == 0) then
   return 'unregistered'
 end
 local since = redis.call('HGET', paused, group)

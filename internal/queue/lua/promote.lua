@@ -63,6 +63,18 @@ local function each(command, key, list, first, last)
   end
 end
 
+-- Tells whether an id comes before another as Redis sorts them, which is by bytes. Lua's < would ask the locale that
+-- the server was started in. In base 36, ten letters are a number that is exact.
+local function precedes(a, b)
+  for i = 1, #b, 10 do
+    local x, y = string.sub(a, i, i + 9), string.sub(b, i, i + 9)
+    if x ~= y then
+      return (tonumber(x, 36) or 0) < (tonumber(y, 36) or 0)
+    end
+  end
+  return false
+end
+
 local function wait_until(ms)
   return string.format('%d', ms * 1000 - now_us)
 end
@@ -90,7 +102,7 @@ local function take_due(key)
   local list = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, share)
   if #list == share * 2 then
     local id, due = list[#list - 1], tonumber(list[#list])
-    if not cut_due or due < cut_due or (due == cut_due and id < cut_id) then
+    if not cut_due or due < cut_due or (due == cut_due and precedes(id, cut_id)) then
       cut_due, cut_id = due, id
     end
   end
@@ -98,14 +110,19 @@ local function take_due(key)
 end
 local function moves(list, i)
   local id, due = list[i], tonumber(list[i + 1])
-  return id and (not cut_due or due < cut_due or (due == cut_due and id <= cut_id))
+  return id and (not cut_due or due < cut_due or (due == cut_due and not precedes(cut_id, id)))
 end
 
 -- Reading every key that will be read or written later finds one of a wrong type before anything is.
 local fresh, retries, waiting, options = {}, {}, {}, {}
 if groups > 0 then
   fresh = take_due(pending)
-  options = redis.call('HMGET', group_options, unpack(ARGV, 6, 5 + groups))
+  for first = 6, 5 + groups, 1000 do
+    local some = redis.call('HMGET', group_options, unpack(ARGV, first, math.min(first + 999, 5 + groups)))
+    for i = 1, #some do
+      options[first - 6 + i] = some[i]
+    end
+  end
 end
 for g = 1, groups do
   local ready, retry, waiters = KEYS[4 + g * 5], KEYS[5 + g * 5], KEYS[8 + g * 5]
@@ -178,7 +195,7 @@ for g = 1, groups do
     local due = tonumber(again[r + 1])
     while f <= moved * 2 do
       local fresh_due = tonumber(fresh[f + 1])
-      if due < fresh_due or (due == fresh_due and again[r] < fresh[f]) then break end
+      if due < fresh_due or (due == fresh_due and precedes(again[r], fresh[f])) then break end
       push(fresh, f)
       f = f + 2
     end

@@ -49,6 +49,18 @@ local function each(command, key, list, first, last)
   end
 end
 
+-- Tells whether an id comes before another as Redis sorts them, which is by bytes. Lua's < would ask the locale that
+-- the server was started in. In base 36, ten letters are a number that is exact.
+local function precedes(a, b)
+  for i = 1, #b, 10 do
+    local x, y = string.sub(a, i, i + 9), string.sub(b, i, i + 9)
+    if x ~= y then
+      return (tonumber(x, 36) or 0) < (tonumber(y, 36) or 0)
+    end
+  end
+  return false
+end
+
 local function wait_until(ms)
   return string.format('%d', ms * 1000 - now_us)
 end
@@ -118,7 +130,7 @@ while moved < budget and (fresh[f] or again[r]) do
   local retried = not fresh[f]
   if fresh[f] and again[r] then
     local a, b = tonumber(again[r + 1]), tonumber(fresh[f + 1])
-    retried = a < b or (a == b and again[r] < fresh[f])
+    retried = a < b or (a == b and precedes(again[r], fresh[f]))
   end
   local id, due = fresh[f], tonumber(fresh[f + 1] or nil)
   if retried then

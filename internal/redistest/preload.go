@@ -1,0 +1,36 @@
+package redistest
+
+import (
+	_ "embed"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+)
+
+//go:embed testdata/collate.c
+var collateSource []byte
+
+// StartWithLocale is Start for a server whose locale sorts texts the other way round than their bytes. It needs what
+// StartWithClock needs.
+func StartWithLocale(t testing.TB, args ...string) *Instance {
+	t.Helper()
+	return (&Instance{t: t, args: args, withLocale: true}).start(freePort)
+}
+
+// preload compiles a library, and returns what has the server load it before all others.
+func (in *Instance) preload(name string, source []byte) (env []string) {
+	in.t.Helper()
+	cc, err := exec.LookPath("cc")
+	if err != nil || runtime.GOOS != "linux" {
+		missing(in.t, "a server with a "+name+" of its own needs Linux and a C compiler")
+	}
+	file, lib := in.path(name+".c"), in.path(name+".so")
+	if err := os.WriteFile(file, source, 0o600); err != nil {
+		in.t.Fatal(err)
+	}
+	if out, err := exec.Command(cc, "-O1", "-Wall", "-Wextra", "-fPIC", "-shared", "-o", lib, file).CombinedOutput(); err != nil {
+		in.t.Fatalf("redistest: %v: %s", err, out)
+	}
+	return []string{"LD_PRELOAD=" + lib}
+}
