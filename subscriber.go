@@ -125,9 +125,10 @@ func (c SubscriberConfig) Validate() error {
 // Subscriber is a Watermill Subscriber that emits messages from Redis when they are due. It also runs
 // the topics' scheduler. It is safe for concurrent use.
 type Subscriber struct {
-	config SubscriberConfig
-	logger watermill.LoggerAdapter
-	fit    atomic.Bool // the server was checked
+	config  SubscriberConfig
+	logger  watermill.LoggerAdapter
+	hears   atomic.Bool // what comes on channels: that was checked
+	permits queue.Permits
 
 	mu            sync.Mutex
 	closed        bool
@@ -252,22 +253,19 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, err
 }
 
-// checkServer tells, once, whether the server can be used.
+// checkServer tells, once for each server, whether it can be used.
 func (s *Subscriber) checkServer(ctx context.Context, topic string) error {
-	if s.fit.Load() {
-		return nil
+	if !s.hears.Load() {
+		if err := queue.CheckMailbox(ctx, s.config.Client, s.config.KeyPrefix); err != nil {
+			return err
+		}
+		s.hears.Store(true)
 	}
-	if err := queue.CheckMailbox(ctx, s.config.Client, s.config.KeyPrefix); err != nil {
-		return err
-	}
-	evicts, err := queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic).Permit(ctx, queue.Consuming)
-	if err != nil {
-		return err
-	}
-	if !s.fit.Swap(true) {
+	evicts, err := s.permits.Try(ctx, queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic), queue.Consuming)
+	if err == nil {
 		warnOfEviction(s.logger, evicts)
 	}
-	return nil
+	return err
 }
 
 // unregister removes the group of a subscription that did not come about, even if ctx has ended.

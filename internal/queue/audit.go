@@ -93,6 +93,11 @@ func (a *audit) run(ctx context.Context) error {
 	if err != nil || !whole {
 		return err
 	}
+	if len(removing) > 0 {
+		if _, _, err := a.topic.permit(ctx, Removing); err != nil {
+			return err
+		}
+	}
 	// What a group that is out of the set still holds would look as if nobody had it. None begins to be removed
 	// after this without a change of the set.
 	if err := a.topic.finishRemovals(ctx, removing); err != nil {
@@ -240,7 +245,7 @@ func (a *audit) halves(ctx context.Context, names []string) error {
 		return nil
 	})
 	if err != nil && err != redis.Nil {
-		return err
+		return forbidden(err)
 	}
 	for i, name := range names {
 		where := ""

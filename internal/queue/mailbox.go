@@ -90,7 +90,7 @@ func OpenMailbox(client redis.UniversalClient, prefix string) (*Mailbox, func())
 func CheckMailbox(ctx context.Context, client redis.UniversalClient, prefix string) error {
 	channel := MailboxChannel(prefix, "check") // no one's
 	if err := client.Publish(ctx, channel, "").Err(); err != nil {
-		return fmt.Errorf("publish to channel %q, as it takes to wake subscribers: %w", channel, err)
+		return fmt.Errorf("publish to channel %q, as it takes to wake subscribers: %w", channel, forbidden(err))
 	}
 	return nil
 }
