@@ -38,19 +38,25 @@ func (in *Instance) SetClock(offset time.Duration) {
 // fakeClock prepares what StartWithClock adds to the server's environment.
 func (in *Instance) fakeClock() {
 	in.t.Helper()
-	cc, err := exec.LookPath("cc")
-	if err != nil || runtime.GOOS != "linux" {
-		missing(in.t, "a server with a clock of its own needs Linux and a C compiler")
-	}
-	source, lib := in.path("clock.c"), in.path("clock.so")
-	if err := os.WriteFile(source, clockSource, 0o600); err != nil {
+	if err := os.WriteFile(in.path("clock"), make([]byte, 8), 0o600); err != nil {
 		in.t.Fatal(err)
 	}
-	if err := os.WriteFile(in.path("clock"), make([]byte, 8), 0o600); err != nil {
+	in.env = append(in.env, in.preload("clock", clockSource), "REDISTEST_CLOCK="+in.path("clock"))
+}
+
+// preload compiles a library, and returns what has a server load it.
+func (in *Instance) preload(name string, text []byte) (variable string) {
+	in.t.Helper()
+	cc, err := exec.LookPath("cc")
+	if err != nil || runtime.GOOS != "linux" {
+		missing(in.t, "a server with a "+name+" of its own needs Linux and a C compiler")
+	}
+	source, lib := in.path(name+".c"), in.path(name+".so")
+	if err := os.WriteFile(source, text, 0o600); err != nil {
 		in.t.Fatal(err)
 	}
 	if out, err := exec.Command(cc, "-O1", "-Wall", "-Wextra", "-fPIC", "-shared", "-o", lib, source).CombinedOutput(); err != nil {
 		in.t.Fatalf("redistest: %v: %s", err, out)
 	}
-	in.env = []string{"LD_PRELOAD=" + lib, "REDISTEST_CLOCK=" + in.path("clock")}
+	return "LD_PRELOAD=" + lib
 }

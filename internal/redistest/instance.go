@@ -37,7 +37,7 @@ type Instance struct {
 	env  []string
 	args []string
 
-	withClock bool
+	withClock, withDisk bool
 
 	config string // what the server is to find in its configuration file; "": it has none
 
@@ -70,6 +70,9 @@ func (in *Instance) start(pickPort func() int) *Instance {
 	t.Cleanup(in.stop)
 	if in.withClock {
 		in.fakeClock()
+	}
+	if in.withDisk {
+		in.noteDisk()
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
