@@ -49,7 +49,8 @@ func (in *Instance) Disk() (files Files, safe time.Time) {
 		in.t.Fatal(err)
 	}
 	confirmed := map[uint64]int64{} // by inode
-	for note := range slices.Chunk(notes[:len(notes)/24*24], 24) {
+	const size = 24 // of a note: inode, length, time
+	for note := range slices.Chunk(notes[:len(notes)/size*size], size) {
 		confirmed[binary.NativeEndian.Uint64(note)] = int64(binary.NativeEndian.Uint64(note[8:]))
 		safe = time.Unix(0, int64(binary.NativeEndian.Uint64(note[16:])))
 	}
@@ -112,21 +113,37 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// SetFiles gives a server that is down other files than it has. Those of another server of the same version and
-// arguments will do.
+// SetFiles gives a server that is down other files than it has, which are on its disk. Those of another server of the
+// same version and arguments will do.
 func (in *Instance) SetFiles(files Files) {
 	in.t.Helper()
 	for name := range in.Files() {
+		if _, stays := files[name]; stays {
+			continue
+		}
 		if err := os.Remove(in.path(name)); err != nil {
 			in.t.Fatal(err)
 		}
 	}
+	var notes []byte
 	for name, text := range files {
 		err := os.MkdirAll(filepath.Dir(in.path(name)), 0o700)
 		if err == nil {
 			err = os.WriteFile(in.path(name), text, 0o600)
 		}
+		var info fs.FileInfo
+		if err == nil {
+			info, err = os.Stat(in.path(name))
+		}
 		if err != nil {
+			in.t.Fatal(err)
+		}
+		for _, number := range []uint64{inode(info), uint64(len(text)), uint64(time.Now().UnixNano())} {
+			notes = binary.NativeEndian.AppendUint64(notes, number)
+		}
+	}
+	if in.withDisk { // and no more of files that were removed, whose number others may get
+		if err := os.WriteFile(in.path("disk"), notes, 0o600); err != nil {
 			in.t.Fatal(err)
 		}
 	}

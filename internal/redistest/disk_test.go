@@ -25,6 +25,9 @@ func TestAPowerLossTakesWhatTheDiskHasNotConfirmed(t *testing.T) {
 			require.ErrorIs(t, err, redis.Nil)
 		}
 		require.Equal(t, want, got)
+		in.PowerLoss() // once more
+		in.Restart()
+		require.Equal(t, want, client.Get(ctx, "key").Val())
 	}
 }
 
