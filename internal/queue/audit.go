@@ -303,9 +303,9 @@ func (a *audit) scan(ctx context.Context, key, kind, cursor string) (next string
 	if err := Do(ctx, a.topic.client, call); err != nil {
 		return "", nil, err
 	}
-	reply, err := call.cmd.StringSlice()
-	if err != nil || len(reply) == 0 {
-		return "", nil, fmt.Errorf("scan: unexpected reply: %w", err)
+	reply, err := call.cmd.Slice()
+	if err != nil {
+		return "", nil, err
 	}
-	return reply[0], reply[1:], nil
+	return readScan(reply)
 }
