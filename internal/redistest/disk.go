@@ -49,7 +49,7 @@ func (in *Instance) Disk() (files Files, safe time.Time) {
 		in.t.Fatal(err)
 	}
 	confirmed := map[uint64]int64{} // by inode
-	const size = 24 // of a note: inode, length, time
+	const size = 24                 // of a note: inode, length, time
 	for note := range slices.Chunk(notes[:len(notes)/size*size], size) {
 		confirmed[binary.NativeEndian.Uint64(note)] = int64(binary.NativeEndian.Uint64(note[8:]))
 		safe = time.Unix(0, int64(binary.NativeEndian.Uint64(note[16:])))

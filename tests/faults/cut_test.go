@@ -119,7 +119,7 @@ func (s *steps) note(name string) {
 
 // run takes each step, in one run of its script.
 func (s *steps) run() {
-	soon, later := queue.In(50*time.Millisecond), queue.In(time.Second)
+	soon, later := queue.In(50*time.Millisecond), queue.In(time.Hour)
 	named := queue.Options{DelayID: "named"}
 	s.publish("publish", s.message("1", queue.Due{}, queue.Options{}), s.message("2", queue.Due{}, queue.Options{MaxDeliveries: 5}),
 		s.message("3", queue.Due{}, queue.Options{}), s.message("4", soon, queue.Options{}), s.message("5", later, named))
@@ -319,6 +319,13 @@ func deliverAll(t *testing.T, client redis.UniversalClient, state state) (n int)
 	t.Helper()
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
+	operator, err := admin.New(admin.Config{Client: client})
+	require.NoError(t, err)
+	pending, err := operator.List(ctx, "t", admin.Query{State: admin.Pending})
+	require.NoError(t, err)
+	for _, m := range pending.Messages {
+		require.NoError(t, operator.DeliverNow(ctx, "t", admin.ByID(m.ID)))
+	}
 	for group, comes := range state.comes {
 		subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client, ConsumerGroup: group}, nil)
 		require.NoError(t, err)

@@ -56,7 +56,7 @@ const behind = time.Second / 2
 
 func TestPowerLossWithFsyncEverySecondLosesTheLast(t *testing.T) {
 	t.Parallel()
-	rounds := faulttest.Pick(2, 20)
+	rounds := faulttest.Pick(3, 20)
 	faulttest.Case(t, "power lost with appendfsync everysec: what came since the last fsync is lost or undone, and no more; all goes on by itself")
 	server := redistest.StartWithDisk(t, appendOnly("everysec")...)
 	l := newLoad(t, server, faulttest.Place{})
