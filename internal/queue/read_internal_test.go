@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,7 +42,8 @@ func FuzzPages(f *testing.F) {
 	f.Add(":0\n"+nobody+"\n1\n\n\n", "list", "")
 	f.Add(":1\n"+id+"\nNaN\n\n\n", "zset", "1:a")
 	f.Add(":1", "zset", "")
-	f.Add(":1\n-\n:1\n*\n\n", "zset", "")
+	f.Add(":1", "list", "7")
+	f.Add(":1\n-\n:1\n*\n-\n-", "list", "")
 	f.Add("stale", "list", "")
 	f.Fuzz(func(t *testing.T, text, kind, cursor string) {
 		if kind != "list" {
@@ -112,6 +114,8 @@ func FuzzStats(f *testing.F) {
 	f.Add(strings.ReplaceAll(head+group, "1795233210078", "NaN"), uint8(1))
 	f.Add(strings.ReplaceAll(head+group, "25 2592000000", "x 99999999999999999999"), uint8(1))
 	f.Add(strings.ReplaceAll(head+group, "120", "1e300"), uint8(1))
+	f.Add(strings.ReplaceAll(head+group, "120", "-120"), uint8(1))
+	f.Add(strings.ReplaceAll(head+group, ":1\n7", "7\n7"), uint8(1))
 	f.Add(strings.ReplaceAll(head+group, ":5", "-"), uint8(1))
 	f.Add("stale", uint8(3))
 	f.Add("", uint8(0))
@@ -135,7 +139,10 @@ func FuzzStats(f *testing.F) {
 		if len(stats.Groups) != len(set.Names) || stats.Now.IsZero() || any(int64(stats.Messages)) != reply[2] {
 			t.Errorf("%q is read as %+v", reply, stats)
 		}
-		for _, g := range stats.Groups {
+		for i, g := range stats.Groups {
+			if any(int64(g.Held)) != reply[11+19*i+13] {
+				t.Errorf("%q is read as %+v", reply, g)
+			}
 			if g.Lateness < 0 || g.Latest < 0 || g.Retention < -1 {
 				t.Errorf("%q is read as %+v", reply, g)
 			}
@@ -147,7 +154,7 @@ func FuzzScans(f *testing.F) {
 	f.Add("0\nid\nanother")
 	f.Add("18446744073709551615")
 	f.Add("x\nid")
-	f.Add(":0\n-")
+	f.Add("0\n-")
 	f.Add("")
 	f.Fuzz(func(t *testing.T, text string) {
 		reply := parts(text)
@@ -156,7 +163,11 @@ func FuzzScans(f *testing.F) {
 			checkRefusal(t, "scan", err, len(found)+len(next))
 			return
 		}
-		if next != reply[0] || len(found) != len(reply)-1 {
+		again := []any{next}
+		for _, id := range found {
+			again = append(again, id)
+		}
+		if !reflect.DeepEqual(again, reply) {
 			t.Errorf("%q is read as %q and %q", reply, next, found)
 		}
 	})
