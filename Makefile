@@ -9,10 +9,12 @@ SOAK        ?= 1h
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
 
-# Watermill's own TestReconnect has a data race in it, so that one runs without the detector.
+# Watermill's own TestReconnect has a data race in it, so that one runs without the detector. The short form of
+# tests/faults has to stay short.
 test: ## all tests, on a real Redis too, with the race detector
 	@scripts/with-redis.sh sh -c '\
-		go test -race -count=1 -timeout 20m ./... && \
+		go test -race -count=1 -timeout 20m $$(go list ./... | grep -v /tests/faults) && \
+		go test -race -count=1 -timeout 6m ./tests/faults && \
 		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests && \
 		go -C examples/delayed-nats test -race -count=1 -timeout 5m ./... && \
 		go -C examples/delayed-redisstream test -race -count=1 -timeout 5m ./... && \

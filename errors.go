@@ -47,7 +47,7 @@ var (
 	ErrLayout = queue.ErrLayout
 
 	// ErrForbidden is wrapped where the Redis user may not run a command that it takes; the error names all that
-	// it lacks. It is found before anything is written.
+	// it lacks. It is found before anything is written, at the first use of a server.
 	ErrForbidden = queue.ErrForbidden
 
 	// ErrLeaseLost is the cause (context.Cause) of a message's context when its lease has run out and

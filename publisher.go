@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -109,7 +108,8 @@ type Publisher struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	fit atomic.Bool // the server was checked
+	work    queue.Work
+	permits queue.Permits
 
 	mu       sync.Mutex
 	closed   bool
@@ -138,6 +138,13 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 		id:     queue.Token(),
 		ids:    queue.NewIDs(),
 		lines:  map[string]*line{},
+		work:   queue.Publishing,
+	}
+	if config.Stream != nil {
+		p.work = queue.PublishingStreams
+	}
+	if config.WaitReplicas > 0 {
+		p.work = p.work.AndWaits()
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	if err := p.schedule(); err != nil {
@@ -203,20 +210,10 @@ func (p *Publisher) begin(topic string) (*line, error) {
 	return l, nil
 }
 
-// checkServer tells, once, whether the server can be used.
+// checkServer tells, once for each server, whether it can be used.
 func (p *Publisher) checkServer(topic *queue.Topic) error {
-	if p.fit.Load() {
-		return nil
-	}
-	work := queue.Publishing
-	if p.config.Stream != nil {
-		work = queue.PublishingStreams
-	}
-	evicts, err := topic.Permit(p.ctx, work)
-	if err == nil && p.config.WaitReplicas > 0 {
-		err = topic.PermitWait(p.ctx)
-	}
-	if err == nil && !p.fit.Swap(true) {
+	evicts, err := p.permits.Try(p.ctx, topic, p.work)
+	if err == nil {
 		warnOfEviction(p.logger, evicts)
 	}
 	return err

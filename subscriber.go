@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -125,9 +124,9 @@ func (c SubscriberConfig) Validate() error {
 // Subscriber is a Watermill Subscriber that emits messages from Redis when they are due. It also runs
 // the topics' scheduler. It is safe for concurrent use.
 type Subscriber struct {
-	config SubscriberConfig
-	logger watermill.LoggerAdapter
-	fit    atomic.Bool // the server was checked
+	config  SubscriberConfig
+	logger  watermill.LoggerAdapter
+	permits queue.Permits
 
 	mu            sync.Mutex
 	closed        bool
@@ -252,19 +251,13 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, err
 }
 
-// checkServer tells, once, whether the server can be used.
+// checkServer tells, once for each server, whether it can be used.
 func (s *Subscriber) checkServer(ctx context.Context, topic string) error {
-	if s.fit.Load() {
-		return nil
-	}
-	evicts, err := queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic).Permit(ctx, queue.Consuming)
-	if err != nil {
-		return err
-	}
-	if !s.fit.Swap(true) {
+	evicts, err := s.permits.Try(ctx, queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic), queue.Consuming)
+	if err == nil {
 		warnOfEviction(s.logger, evicts)
 	}
-	return nil
+	return err
 }
 
 // unregister removes the group of a subscription that did not come about, even if ctx has ended.

@@ -64,7 +64,8 @@ func invalid(field string, err error) error {
 
 // Admin looks after topics. It is safe for concurrent use, and there is nothing to close.
 type Admin struct {
-	config Config
+	config  Config
+	permits queue.Permits
 }
 
 // New returns an Admin. It does not talk to Redis yet.
@@ -76,8 +77,20 @@ func New(config Config) (*Admin, error) {
 	return &Admin{config: config}, nil
 }
 
-// topic returns a handle on a topic, or why there can be none.
-func (a *Admin) topic(name string) (*queue.Topic, error) {
+// topic returns a handle on a topic for some work, or why there can be none, such as a permission that is lacking.
+func (a *Admin) topic(ctx context.Context, name string, work queue.Work) (*queue.Topic, error) {
+	t, err := a.handle(name)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := a.permits.Try(ctx, t, work); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// handle is topic without a try of what is permitted.
+func (a *Admin) handle(name string) (*queue.Topic, error) {
 	if err := queue.CheckTopic(name); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidTopic, err)
 	}

@@ -78,11 +78,16 @@ func (r Report) Violations() []Finding {
 //
 // Errors wrap ErrNotFound or ErrChanging, or come from ctx or Redis.
 func (a *Admin) Check(ctx context.Context, topic string) (Report, error) {
-	report := Report{Topic: topic}
-	t, err := a.topic(topic)
+	t, err := a.topic(ctx, topic, queue.Checking)
 	if err != nil {
-		return report, fmt.Errorf("check: %w", err)
+		return Report{Topic: topic}, fmt.Errorf("check: %w", err)
 	}
+	return a.check(ctx, t)
+}
+
+func (a *Admin) check(ctx context.Context, t *queue.Topic) (Report, error) {
+	topic := t.Name
+	report := Report{Topic: topic}
 	audit, err := t.Audit(ctx)
 	if err != nil {
 		return report, fmt.Errorf("check topic %q: %w", topic, err)
@@ -126,12 +131,12 @@ type Mending struct {
 //
 // Errors wrap ErrNotFound or ErrChanging, or come from ctx or Redis.
 func (a *Admin) Repair(ctx context.Context, topic string) (Repaired, error) {
-	report, err := a.Check(ctx, topic)
-	repaired := Repaired{Report: report}
+	t, err := a.topic(ctx, topic, queue.Repairing)
 	if err != nil {
-		return repaired, err
+		return Repaired{Report: Report{Topic: topic}}, fmt.Errorf("repair: %w", err)
 	}
-	t, err := a.topic(topic)
+	report, err := a.check(ctx, t)
+	repaired := Repaired{Report: report}
 	if err != nil {
 		return repaired, err
 	}

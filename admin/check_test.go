@@ -20,11 +20,12 @@ import (
 // torn is a topic with a message in every state of group a, to be damaged. Group b has them ready.
 type torn struct {
 	*setup
+	t  *testing.T
 	id map[string]string
 }
 
 func newTorn(t *testing.T, s *setup, groups ...string) *torn {
-	w := &torn{setup: s, id: map[string]string{}}
+	w := &torn{setup: s, t: t, id: map[string]string{}}
 	s.register(t, groups...)
 	p := s.publisher(t)
 	publish := func(name string, d time.Duration) {

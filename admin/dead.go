@@ -33,18 +33,18 @@ type Bulk struct {
 //
 // Errors wrap ErrNotFound if there is no such dead letter, or come from ctx or Redis.
 func (a *Admin) Requeue(ctx context.Context, topic, group, id string) error {
-	return a.one(topic, group, id, "requeue", func(g *queue.Group) (int, error) { return g.Requeue(ctx, []string{id}) })
+	return a.one(ctx, topic, group, id, "requeue", queue.Requeueing, func(g *queue.Group) (int, error) { return g.Requeue(ctx, []string{id}) })
 }
 
 // DeleteDead forgets a dead letter of a group. Errors wrap ErrNotFound if there is no such dead letter, or
 // come from ctx or Redis.
 func (a *Admin) DeleteDead(ctx context.Context, topic, group, id string) error {
-	return a.one(topic, group, id, "delete", func(g *queue.Group) (int, error) { return g.Discard(ctx, []string{id}) })
+	return a.one(ctx, topic, group, id, "delete", queue.Discarding, func(g *queue.Group) (int, error) { return g.Discard(ctx, []string{id}) })
 }
 
-func (a *Admin) one(topic, group, id, what string, do func(*queue.Group) (int, error)) error {
+func (a *Admin) one(ctx context.Context, topic, group, id, what string, work queue.Work, do func(*queue.Group) (int, error)) error {
 	group = groupName(group)
-	t, err := a.topic(topic)
+	t, err := a.topic(ctx, topic, work)
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -61,14 +61,14 @@ func (a *Admin) one(topic, group, id, what string, do func(*queue.Group) (int, e
 // RequeueAll is Requeue for many dead letters of a group, in chunks. It returns how many were requeued. What
 // dies after it began is left alone, so it ends even if all of them die again.
 func (a *Admin) RequeueAll(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
-	return a.all(ctx, topic, group, "requeue", bulk, func(g *queue.Group, chunk []queue.Listed) (int, error) {
+	return a.all(ctx, topic, group, "requeue", queue.RequeueingMany, bulk, func(g *queue.Group, chunk []queue.Listed) (int, error) {
 		return g.Requeue(ctx, ids(chunk))
 	})
 }
 
 // PurgeDead is DeleteDead for many dead letters of a group, in chunks. It returns how many were forgotten.
 func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
-	return a.all(ctx, topic, group, "purge", bulk, func(g *queue.Group, chunk []queue.Listed) (int, error) {
+	return a.all(ctx, topic, group, "purge", queue.DiscardingMany, bulk, func(g *queue.Group, chunk []queue.Listed) (int, error) {
 		return g.Discard(ctx, ids(chunk))
 	})
 }
@@ -83,7 +83,7 @@ func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (
 // counted. If the program ends in between, or Redis does not answer, none is lost: the chunk is due in the other topic
 // a minute later, and may be dead in this one still.
 func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk) (int, error) {
-	target, err := a.topic(to)
+	target, err := a.handle(to)
 	if err != nil {
 		return 0, fmt.Errorf("move: %w", err)
 	}
@@ -91,7 +91,7 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 		return 0, fmt.Errorf("move: %w: from topic %q to itself; RequeueAll does that", ErrInvalidArgument, topic)
 	}
 	mover := target.Mover()
-	return a.all(ctx, topic, group, "move", bulk, func(g *queue.Group, chunk []queue.Listed) (int, error) {
+	return a.all(ctx, topic, group, "move", queue.DiscardingMany, bulk, func(g *queue.Group, chunk []queue.Listed) (int, error) {
 		var whole []queue.Listed
 		for _, l := range chunk {
 			if l.Body == nil {
@@ -103,6 +103,11 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 			}
 			l.Body = body
 			whole = append(whole, l)
+		}
+		if len(whole) > 0 { // else there need not be such a topic
+			if _, err := a.permits.Try(ctx, target, queue.Arriving); err != nil {
+				return 0, fmt.Errorf("to topic %q: %w", to, err)
+			}
 		}
 		return mover.Move(ctx, g, whole)
 	})
@@ -125,7 +130,7 @@ func (a *Admin) anew(from, to string, body []byte) ([]byte, error) {
 }
 
 // all does something to the dead letters that there are now, chunk by chunk.
-func (a *Admin) all(ctx context.Context, topic, group, what string, bulk Bulk,
+func (a *Admin) all(ctx context.Context, topic, group, what string, work queue.Work, bulk Bulk,
 	do func(*queue.Group, []queue.Listed) (int, error)) (done int, err error) {
 	group = groupName(group)
 	defer func() {
@@ -133,7 +138,7 @@ func (a *Admin) all(ctx context.Context, topic, group, what string, bulk Bulk,
 			err = fmt.Errorf("%s dead letters of group %q of topic %q: %w", what, group, topic, err)
 		}
 	}()
-	t, err := a.topic(topic)
+	t, err := a.topic(ctx, topic, work)
 	if err != nil {
 		return 0, err
 	}

@@ -9,5 +9,7 @@
 // A message is named by its own ID (Delivery.ID, [Message.ID]), or by the delay ID that its publisher gave
 // it (redisdelay.DelayIDKey), for as long as that is taken: see [ByID] and [ByDelayID].
 //
+// An operation whose Redis user may not run a command that it takes returns [ErrForbidden], and has changed nothing.
+//
 // All instants are by the clock of the Redis server.
 package admin

@@ -27,6 +27,11 @@ var (
 	// ErrTopicMode is wrapped where something cannot be done because the topic has a Redis Stream: see
 	// redisdelay.StreamConfig.
 	ErrTopicMode = queue.ErrTopicMode
+
+	// ErrForbidden is wrapped where the Redis user may not run a command that the operation takes; the error names all
+	// that it lacks. It is found before anything is written.
+	ErrForbidden = queue.ErrForbidden
+
 	// ErrInvalidTopic is wrapped where a topic is empty or too long.
 	ErrInvalidTopic = redisdelay.ErrInvalidTopic
 

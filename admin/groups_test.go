@@ -188,7 +188,7 @@ func TestDeleteGroupThatIsCutShortIsFinished(t *testing.T) {
 			both(t, func(t *testing.T, s *setup) {
 				s.register(t, "a", "b")
 				s.publishMany(t, n)
-				ending, a := s.cut(t, 3) // groups, counts, the first thousand messages
+				ending, a := s.cut(t, 5) // permissions, groups, counts, permissions, the first thousand messages
 				_, err := a.DeleteGroup(ending, topic, "a", false)
 				require.ErrorIs(t, err, context.Canceled)
 				require.EqualValues(t, n-1000, s.Client.LLen(ctx, s.keys.Ready("a")).Val())

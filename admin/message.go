@@ -79,7 +79,7 @@ type Place struct {
 
 // Get returns a message and where it is. Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err error) {
-	err = a.about(topic, ref, "get", func(t *queue.Topic) error {
+	err = a.about(ctx, topic, ref, "get", queue.Finding, func(t *queue.Topic) error {
 		found, err := t.Find(ctx, ref.ref)
 		if err != nil {
 			return err
@@ -205,7 +205,7 @@ type Page struct {
 //
 // Errors wrap ErrInvalidArgument, or come from ctx or Redis.
 func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
-	t, err := a.topic(topic)
+	t, err := a.topic(ctx, topic, queue.Listing)
 	if err != nil {
 		return Page{}, fmt.Errorf("list: %w", err)
 	}

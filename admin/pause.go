@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // Pause stops the consumers of a topic: its messages become ready and stay that. What is in a consumer's
@@ -25,7 +27,7 @@ func (a *Admin) PauseGroup(ctx context.Context, topic, group string) (since time
 }
 
 func (a *Admin) pause(ctx context.Context, topic, group string) (since time.Time, err error) {
-	t, err := a.topic(topic)
+	t, err := a.topic(ctx, topic, queue.Pausing)
 	if err == nil {
 		since, err = t.Pause(ctx, group)
 	}
@@ -49,7 +51,7 @@ func (a *Admin) ResumeGroup(ctx context.Context, topic, group string) (was bool,
 }
 
 func (a *Admin) resume(ctx context.Context, topic, group string) (was bool, err error) {
-	t, err := a.topic(topic)
+	t, err := a.topic(ctx, topic, queue.Resuming)
 	if err == nil {
 		was, err = t.Resume(ctx, group)
 	}

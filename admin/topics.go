@@ -79,7 +79,7 @@ func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 }
 
 func (a *Admin) stats(ctx context.Context, topic string) (queue.Stats, error) {
-	t, err := a.topic(topic)
+	t, err := a.topic(ctx, topic, queue.Counting)
 	if err != nil {
 		return queue.Stats{}, err
 	}
@@ -136,11 +136,11 @@ func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, idle time.Du
 	}
 	groups, err := a.GroupsWithoutSubscribers(ctx, topic, idle)
 	if err != nil {
-		return removal, err
+		return removal, fmt.Errorf("delete idle groups: %w", err)
 	}
-	t, err := a.topic(topic)
+	t, err := a.topic(ctx, topic, queue.Removing)
 	if err != nil {
-		return removal, err
+		return removal, fmt.Errorf("delete idle groups: %w", err)
 	}
 	for _, g := range groups {
 		removed := true
@@ -178,7 +178,7 @@ func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun boo
 		if dryRun && !stats.Stream {
 			return removal, nil
 		}
-		t, err := a.topic(topic)
+		t, err := a.topic(ctx, topic, queue.Removing)
 		if err == nil {
 			err = t.Remove(ctx, group)
 		}
@@ -208,7 +208,7 @@ func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Rem
 	if dryRun {
 		return removal, nil
 	}
-	t, err := a.topic(topic)
+	t, err := a.topic(ctx, topic, queue.Erasing)
 	if err == nil {
 		err = t.Erase(ctx)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // Load says which spans of time Upcoming is to count.
@@ -33,7 +34,7 @@ type Bucket struct {
 // Upcoming counts exactly how many messages fall due in each of some spans of time, in one step that costs
 // little however many there are. Errors wrap ErrNotFound or ErrInvalidArgument, or come from ctx or Redis.
 func (a *Admin) Upcoming(ctx context.Context, topic string, load Load) ([]Bucket, error) {
-	t, err := a.topic(topic)
+	t, err := a.topic(ctx, topic, queue.Foreseeing)
 	switch {
 	case err != nil:
 	case load.Width <= 0 || load.Width > redisdelay.MaxDelay:

@@ -13,7 +13,7 @@ import (
 //
 // Errors wrap ErrNotFound or ErrTooLate, or come from ctx or Redis.
 func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
-	return a.about(topic, message, "cancel", func(t *queue.Topic) error {
+	return a.about(ctx, topic, message, "cancel", queue.Cancelling, func(t *queue.Topic) error {
 		return t.Cancel(ctx, message.ref)
 	})
 }
@@ -27,7 +27,7 @@ func (a *Admin) Reschedule(ctx context.Context, topic string, message Ref, when 
 	if when.err != nil {
 		return fmt.Errorf("reschedule: %w", when.err)
 	}
-	return a.about(topic, message, "reschedule", func(t *queue.Topic) error {
+	return a.about(ctx, topic, message, "reschedule", queue.Rescheduling, func(t *queue.Topic) error {
 		return t.Reschedule(ctx, message.ref, when.due)
 	})
 }
@@ -37,10 +37,11 @@ func (a *Admin) DeliverNow(ctx context.Context, topic string, message Ref) error
 	return a.Reschedule(ctx, topic, message, When{})
 }
 
-func (a *Admin) about(topic string, message Ref, what string, do func(*queue.Topic) error) error {
-	t, err := a.topic(topic)
+func (a *Admin) about(ctx context.Context, topic string, message Ref, what string, work queue.Work, do func(*queue.Topic) error) error {
+	err := message.check()
+	var t *queue.Topic
 	if err == nil {
-		err = message.check()
+		t, err = a.topic(ctx, topic, work)
 	}
 	if err == nil {
 		err = do(t)

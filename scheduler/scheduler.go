@@ -88,9 +88,7 @@ type Scheduler struct {
 	mailbox *queue.Mailbox
 	agenda  *delayqueue.Queue[appointment]
 	outage  atomic.Bool
-	fit     atomic.Bool // the server was checked
-
-	fitForStreams atomic.Bool // and for topics that have one
+	permits queue.Permits
 
 	mu     sync.Mutex
 	topics map[string]*served

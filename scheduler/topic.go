@@ -207,7 +207,7 @@ func (s *Scheduler) promote(ctx context.Context, due []*served) {
 	}
 }
 
-// open reads the groups of a topic. The first time it asks the server whether what a scheduler does is
+// open reads the groups of a topic. The first time it asks each server whether what a scheduler does is
 // permitted, for topics with a stream and for others. A topic that nobody named does not come into being by this: it
 // may just have been deleted.
 func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) {
@@ -219,15 +219,12 @@ func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) 
 	if err != nil {
 		return nil, err
 	}
-	work, fit := queue.Scheduling, &s.fit
+	work := queue.Scheduling
 	if groups.Stream {
-		work, fit = queue.SchedulingStreams, &s.fitForStreams
+		work = queue.SchedulingStreams
 	}
-	if !fit.Load() {
-		if _, err := t.topic.Permit(ctx, work); err != nil {
-			return nil, err
-		}
-		fit.Store(true)
+	if _, err := s.permits.Try(ctx, t.topic, work); err != nil {
+		return nil, err
 	}
 	return groups, nil
 }

@@ -19,6 +19,11 @@ func readURL(s *settings, name, text string, schemes ...string) (*url.URL, crede
 	if err != nil || u.Hostname() == "" || !slices.Contains(schemes, u.Scheme) {
 		return nil, credentials{}, refuse("--%s is not a URL that begins with %s:// and has a host", name, strings.Join(schemes, ":// or "))
 	}
+	if rest := u.EscapedPath() + u.RawQuery + u.EscapedFragment(); strings.Contains(rest, "@") || u.Fragment != "" {
+		// A password with a slash in it ends the address, and is in what follows.
+		return nil, credentials{}, refuse("--%s has a # or, behind the address, an @; what is special has to be percent-encoded, "+
+			"as /, ?, # and @ in a password", name)
+	}
 	var found credentials
 	if u.User != nil {
 		found.user = u.User.Username()

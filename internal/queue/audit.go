@@ -93,6 +93,11 @@ func (a *audit) run(ctx context.Context) error {
 	if err != nil || !whole {
 		return err
 	}
+	if len(removing) > 0 {
+		if _, _, err := a.topic.permit(ctx, Removing); err != nil {
+			return err
+		}
+	}
 	// What a group that is out of the set still holds would look as if nobody had it. None begins to be removed
 	// after this without a change of the set.
 	if err := a.topic.finishRemovals(ctx, removing); err != nil {
@@ -240,7 +245,7 @@ func (a *audit) halves(ctx context.Context, names []string) error {
 		return nil
 	})
 	if err != nil && err != redis.Nil {
-		return err
+		return forbidden(err)
 	}
 	for i, name := range names {
 		where := ""
@@ -298,9 +303,9 @@ func (a *audit) scan(ctx context.Context, key, kind, cursor string) (next string
 	if err := Do(ctx, a.topic.client, call); err != nil {
 		return "", nil, err
 	}
-	reply, err := call.cmd.StringSlice()
-	if err != nil || len(reply) == 0 {
-		return "", nil, fmt.Errorf("scan: unexpected reply: %w", err)
+	reply, err := call.cmd.Slice()
+	if err != nil {
+		return "", nil, err
 	}
-	return reply[0], reply[1:], nil
+	return readScan(reply)
 }

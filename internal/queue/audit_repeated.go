@@ -68,7 +68,7 @@ func (a *audit) around(ctx context.Context, key string, some []repetition) (map[
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, forbidden(err)
 	}
 	places := map[string][]int{}
 	for i, s := range merged {

@@ -41,7 +41,7 @@ func (w *world) live(m *queue.Mailbox) {
 		r.connected(w.Server)
 	}
 	w.topic = queue.NewTopic(w.Client, w.Prefix, w.topic.Name) // of another process
-	_, err := w.topic.Permit(ctx, queue.Consuming)
+	_, err := new(queue.Permits).Try(ctx, w.topic, queue.Consuming)
 	require.NoError(w.t, err)
 	require.Equal(w.t, queue.Holder, w.promote(holder.address).Role)
 	require.Equal(w.t, queue.Standby, w.promote(standby.address).Role)

@@ -75,37 +75,7 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 	if err != nil {
 		return Page{}, err
 	}
-	if len(reply)%5 != 1 {
-		return Page{}, fmt.Errorf("page: unexpected reply of %d parts", len(reply))
-	}
-	var page Page
-	var last string
-	looked := 0
-	for part := reply[1:]; len(part) > 0; part = part[5:] {
-		id, score := text(part[0]), text(part[1])
-		last, looked = score+":"+id, looked+1
-		if id == nobody {
-			continue
-		}
-		m := Listed{ID: id, At: instant(score), Options: parseOptions(text(part[3]))}
-		if body := text(part[2]); body != "" {
-			m.Body = []byte(body)
-		}
-		if state != Pending {
-			var r record
-			r.parse(text(part[4]))
-			m.Deliveries, m.Delivered, m.Reason = r.count, r.delivered(), r.reason
-		}
-		page.Messages = append(page.Messages, m)
-	}
-	if reply[0] == int64(1) {
-		page.Next = last
-		if kind == "list" {
-			from, _ := strconv.Atoi(score)
-			page.Next = strconv.Itoa(from + looked)
-		}
-	}
-	return page, nil
+	return readPage(reply, state, kind, score)
 }
 
 // parseCursor reads where a page begins.
@@ -114,8 +84,13 @@ func parseCursor(kind, cursor string) (score, id string, err error) {
 		return "", "", nil
 	}
 	score, id, ok := strings.Cut(cursor, ":")
-	_, numeric := strconv.ParseFloat(score, 64)
-	if numeric != nil || ok != (kind == "zset") {
+	if kind == "zset" {
+		ok = ok && isScore(score)
+	} else {
+		_, err := strconv.ParseUint(score, 10, 32)
+		ok = !ok && err == nil
+	}
+	if !ok {
 		return "", "", fmt.Errorf("%w: %q is no cursor of a page of this state", ErrInvalid, cursor)
 	}
 	return score, id, nil
@@ -143,19 +118,10 @@ func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, widt
 		return nil, err
 	}
 	reply, err := call.cmd.Slice()
-	if err != nil || len(reply) != 1+2*n {
-		return nil, fmt.Errorf("upcoming: unexpected reply of %d parts: %w", len(reply), err)
+	if err != nil {
+		return nil, err
 	}
-	first := instant(text(reply[0]))
-	buckets := make([]Bucket, n)
-	for i := range buckets {
-		buckets[i] = Bucket{
-			From:    first.Add(time.Duration(i) * time.Duration(ceilMillis(width)) * time.Millisecond),
-			Pending: number(reply[1+2*i]),
-			Retries: number(reply[2+2*i]),
-		}
-	}
-	return buckets, nil
+	return readUpcoming(reply, width, n)
 }
 
 // Stats is what a topic holds at one time.
@@ -221,69 +187,8 @@ func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
 		if err != nil {
 			return err
 		}
-		if len(reply) == 1 {
-			return errStale
-		}
-		const head, each = 11, 19
-		if len(reply) != head+each*len(groups.Names) {
-			return fmt.Errorf("stats: unexpected reply of %d parts", len(reply))
-		}
-		stats = Stats{Now: instant(text(reply[1])), Messages: number(reply[2]), Pending: number(reply[3]),
-			NextDue: instant(text(reply[4])), DelayIDs: number(reply[5]), Next: instant(text(reply[6])),
-			Paused: instant(text(reply[10])), Stream: groups.Stream}
-		if stats.Next.IsZero() || !stats.Now.After(stats.Next.Add(grace)) { // else the lease has ended
-			stats.Holder = text(reply[7])
-		}
-		if !stats.Now.After(instant(text(reply[9]))) {
-			stats.Standby = text(reply[8])
-		}
-		for i, name := range groups.Names {
-			r := reply[head+each*i:]
-			g := GroupStats{Name: name, Ready: number(r[0]), Unack: number(r[2]), NextLease: instant(text(r[3])),
-				Retry: number(r[4]), NextRetry: instant(text(r[5])), Dead: number(r[6]), OldestDead: instant(text(r[7])),
-				Waiters: number(r[8]), Resting: number(r[9]), Paused: instant(text(r[10])), Ends: instant(text(r[12])),
-				Held: number(r[13]), Delivered: number(r[14]), Dropped: number(r[17]), Seen: instant(text(r[18])),
-				Lateness: time.Duration(number(r[15])) * time.Millisecond, Latest: time.Duration(number(r[16])) * time.Millisecond}
-			if _, due, ok := strings.Cut(text(r[1]), ":"); ok {
-				g.OldestDue = instant(due)
-			}
-			limit, retention, _ := strings.Cut(text(r[11]), " ")
-			g.MaxDeliveries, _ = strconv.Atoi(limit)
-			g.Retention = -1
-			if ms, err := strconv.ParseInt(retention, 10, 64); err == nil && ms >= 0 {
-				g.Retention = time.Duration(min(ms, int64(1<<63-1)/1e6)) * time.Millisecond
-			}
-			stats.Groups = append(stats.Groups, g)
-		}
-		slices.SortFunc(stats.Groups, func(a, b GroupStats) int { return strings.Compare(a.Name, b.Name) })
-		return nil
+		stats, err = readStats(reply, groups)
+		return err
 	})
 	return stats, err
-}
-
-// text is a part of a reply that is a text, or "".
-func text(part any) string {
-	s, _ := part.(string)
-	return s
-}
-
-// number is a part of a reply that is a count, as a number or a text, or 0.
-func number(part any) int {
-	switch n := part.(type) {
-	case int64:
-		return int(n)
-	case string:
-		f, _ := strconv.ParseFloat(n, 64)
-		return int(f)
-	}
-	return 0
-}
-
-// instant is a time in ms, or zero for none.
-func instant(ms string) time.Time {
-	f, err := strconv.ParseFloat(ms, 64)
-	if ms == "" || err != nil {
-		return time.Time{}
-	}
-	return time.UnixMilli(int64(f))
 }

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -90,8 +91,8 @@ func OpenMailbox(client redis.UniversalClient, prefix string) (*Mailbox, func())
 func CheckMailbox(ctx context.Context, client redis.UniversalClient, prefix string) error {
 	channel := MailboxChannel(prefix, "check") // no one's
 	err := client.Publish(ctx, channel, "").Err()
-	if redis.HasErrorPrefix(err, "NOPERM") {
-		err = fmt.Errorf("%w: it has to be allowed +publish, and the channels of the prefix: %w", ErrForbidden, err)
+	if err = forbidden(err); errors.Is(err, ErrForbidden) {
+		err = fmt.Errorf("it has to be allowed +publish, and the channels of the prefix: %w", err)
 	}
 	if err != nil {
 		return fmt.Errorf("publish to channel %q, as it takes to wake subscribers: %w", channel, err)

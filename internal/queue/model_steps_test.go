@@ -39,21 +39,37 @@ func (m *model) register(t *rapid.T) {
 func (m *model) publish(t *rapid.T) {
 	m.t = t
 	var messages []message
+	var waits []time.Duration
 	for i := range rapid.IntRange(0, 5).Draw(t, "messages") {
 		name := fmt.Sprintf("m%d.%d", m.calls, i)
 		due := rapid.SampledFrom([]queue.Due{{}, {}, queue.In(time.Second), queue.In(time.Minute),
 			queue.In(time.Hour), queue.At(time.UnixMilli(1))}).Draw(t, "due")
 		limit := rapid.SampledFrom([]int{0, 0, 1, 2, -1}).Draw(t, "own limit")
-		messages = append(messages, message{name, due, queue.Options{MaxDeliveries: limit}})
+		next, wait := message{name, due, queue.Options{MaxDeliveries: limit}}, time.Duration(0)
+		m.drawName(t, &next, &wait)
+		messages = append(messages, next)
+		waits = append(waits, wait)
 	}
 	made := m.make(messages...)
-	publish := func() { require.NoError(t, m.topic.Publish(ctx, "PUBLISHER", m.calls, made)) }
 	m.calls++
+	began := m.now()
+	plan := m.plan(made, waits, began)
+	if plan.refused {
+		m.unchanged(func() { require.ErrorIs(t, m.topic.Publish(ctx, "PUBLISHER", m.calls, made), queue.ErrExists) })
+		return
+	}
+	publish := func() { require.NoError(t, m.topic.Publish(ctx, "PUBLISHER", m.calls, made)) }
 	publish()
 	for _, message := range made {
-		m.own[message.ID] = message.Options.MaxDeliveries
-		m.pending[message.ID] = true
+		if !plan.leftOut[message.ID] {
+			m.options[message.ID] = message.Options
+			m.pending[message.ID] = true
+		}
 	}
+	for _, id := range plan.replaced {
+		delete(m.pending, id)
+	}
+	m.named(plan.names, began)
 	m.moved()
 	m.unchanged(publish)
 }
@@ -184,7 +200,7 @@ func (m *model) nack(t *rapid.T) {
 	g := s.group.Name
 	var failures []queue.Failure
 	for _, l := range taken {
-		f := queue.Failure{Leased: l, Limit: cmp.Or(m.own[l.ID], m.groups[g].MaxDeliveries),
+		f := queue.Failure{Leased: l, Limit: cmp.Or(m.options[l.ID].MaxDeliveries, m.groups[g].MaxDeliveries),
 			Retry: queue.In(rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay")),
 			Dead:  rapid.IntRange(0, 9).Draw(t, "dead") == 0, Reason: "for a reason"}
 		failures = append(failures, f)
@@ -272,7 +288,7 @@ func (m *model) close(t *rapid.T) {
 
 func (m *model) travel(t *rapid.T) {
 	m.t = t
-	m.world.travel(rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, 3 * time.Second,
+	m.elapse(rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, 3 * time.Second,
 		2 * time.Minute, 2 * time.Hour}).Draw(t, "time"))
 }
 
@@ -290,7 +306,7 @@ func (m *model) expire(t *rapid.T) {
 		k := m.has[g][l.ID]
 		if k.suspect {
 			k.count++
-			if limit := cmp.Or(m.own[l.ID], m.groups[g].MaxDeliveries); limit > 0 && k.count >= limit {
+			if limit := cmp.Or(m.options[l.ID].MaxDeliveries, m.groups[g].MaxDeliveries); limit > 0 && k.count >= limit {
 				m.dead[g][l.ID] = true
 			}
 		}
@@ -308,7 +324,7 @@ func (m *model) lose(t *rapid.T) {
 	if len(m.inHand) == 0 {
 		t.Skip("nothing in hand")
 	}
-	m.world.travel(2 * time.Hour)
+	m.elapse(2 * time.Hour)
 	m.expire(t)
 	require.Empty(t, m.inHand)
 }
@@ -384,6 +400,9 @@ func (m *model) cancel(t *rapid.T) {
 		return
 	}
 	require.NoError(t, m.topic.Cancel(ctx, queue.Ref{ID: id}))
+	if m.pending[id] {
+		m.forgetName(id)
+	}
 	delete(m.pending, id)
 	for _, g := range retries {
 		delete(m.has[g], id)
@@ -392,13 +411,22 @@ func (m *model) cancel(t *rapid.T) {
 
 func (m *model) reschedule(t *rapid.T) {
 	id, retries := m.waiting(t)
-	due := queue.In(rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay"))
-	err := m.topic.Reschedule(ctx, queue.Ref{ID: id}, due)
-	if !m.pending[id] && len(retries) == 0 {
-		require.ErrorIs(t, err, m.refused(id))
-		return
+	wait := rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay")
+	began := m.now()
+	names, refused, unsure := m.renamed(id, wait, began)
+	if unsure {
+		t.Skip("nobody knows who has the delay id")
 	}
-	require.NoError(t, err)
+	reschedule := func() error { return m.topic.Reschedule(ctx, queue.Ref{ID: id}, queue.In(wait)) }
+	switch {
+	case refused:
+		m.unchanged(func() { require.ErrorIs(t, reschedule(), queue.ErrExists) })
+	case !m.pending[id] && len(retries) == 0:
+		require.ErrorIs(t, reschedule(), m.refused(id))
+	default:
+		require.NoError(t, reschedule())
+		m.named(names, began)
+	}
 }
 
 // letter draws a dead letter.

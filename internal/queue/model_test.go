@@ -79,6 +79,7 @@ func sequences(t *testing.T, s redistest.Server, thorough bool) (runs int) {
 			"claim more":    m.claim,
 
 			"cancel":     m.cancel,
+			"take back":  m.cancelNamed,
 			"reschedule": m.reschedule,
 			"requeue":    m.requeue,
 			"discard":    m.discard,
@@ -108,7 +109,8 @@ type model struct {
 	thorough bool
 
 	groups  map[string]queue.GroupOptions
-	own     map[string]int               // id -> its own limit of deliveries
+	options map[string]queue.Options     // id -> its own
+	taken   map[string]*nameOf           // delay id -> who has or had it
 	pending map[string]bool              // ids
 	has     map[string]map[string]*known // group -> id -> what is known
 	dead    map[string]map[string]bool   // group -> ids
@@ -118,7 +120,7 @@ type model struct {
 }
 
 func newModel(t *rapid.T, s redistest.Server) *model {
-	m := &model{world: newWorld(t, s, "topic"), groups: map[string]queue.GroupOptions{}, own: map[string]int{},
+	m := &model{world: newWorld(t, s, "topic"), groups: map[string]queue.GroupOptions{}, options: map[string]queue.Options{}, taken: map[string]*nameOf{},
 		pending: map[string]bool{}, has: map[string]map[string]*known{}, dead: map[string]map[string]bool{}}
 	for range rapid.IntRange(0, 2).Draw(t, "groups at first") {
 		m.register(t)
@@ -165,6 +167,7 @@ func (m *model) check(t *rapid.T) {
 		}
 	}
 	require.Len(t, m.inHand, m.unacked())
+	m.checkNames()
 	found, err := queuetest.Violations(ctx, m.Client, m.Prefix)
 	if err != nil {
 		t.Fatalf("%v", err) // whose text outlasts a failure that does not come again

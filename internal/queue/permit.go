@@ -2,80 +2,96 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
-	"regexp"
-	"slices"
 	"strings"
 	"sync"
+
+	"github.com/redis/go-redis/v9"
 )
 
-// Work is what a process does with a topic, by the scripts that it takes.
-type Work []string
-
-// Publishing and Consuming take these. A scheduler takes those of Consuming that are its own. Topics with a stream
-// take others.
-var (
-	Publishing        = Work{"open", "publish"}
-	PublishingStreams = Work{"open_stream", "publish"}
-	Scheduling        = Work{"open", "promote", "expire", "purge", "remove", "resign"}
-	SchedulingStreams = Work{"open", "promote_stream", "purge", "resign"}
-	Consuming         = append(Work{"register", "claim", "ack", "nack", "release", "extend"}, Scheduling...)
-)
-
-var calledCommand = regexp.MustCompile(`(?:redis\.p?call|each)\('([A-Z]+)'`)
-
-// commandsOf are the commands of each script.
-var commandsOf = sync.OnceValue(func() map[string][]string {
-	commands := map[string][]string{}
-	for name, source := range Scripts() {
-		for _, match := range calledCommand.FindAllStringSubmatch(source, -1) {
-			commands[name] = append(commands[name], match[1])
-		}
-	}
-	return commands
-})
-
-// commands are those of all the work's scripts, each once. Those of streams, which all begin with an X, are for topics
-// that have one: publish has them too.
-func (w Work) commands() []string {
-	streams := slices.ContainsFunc(w, func(script string) bool { return strings.HasSuffix(script, "_stream") })
-	all := map[string]bool{}
-	for _, script := range w {
-		for _, command := range commandsOf()[script] {
-			if streams || command[0] != 'X' {
-				all[command] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(all))
+// Permits remembers which works were tried on which servers, so that each is tried once. The zero value is ready. Safe
+// for concurrent use.
+type Permits struct {
+	mu    sync.RWMutex
+	tried map[permit]bool
 }
 
-// Permit tells whether the server's user may do the work: ErrForbidden names the commands or the channel that it lacks.
-// Else a script would fail in its middle, or take those who wait for messages and wake nobody. It opens the topic. evicts is maxmemory-policy, if by that the server
-// may evict keys; "" if not, or if it does not say.
-func (t *Topic) Permit(ctx context.Context, work Work) (evicts string, err error) {
-	if err := CheckMailbox(ctx, t.client, t.prefix); err != nil {
+// permit is for a work on a server: the nodes of a Cluster have users of their own.
+type permit struct{ work, server string }
+
+// Try tells whether the server's user may do the work: ErrForbidden names the commands or the channels that it lacks. Else
+// a script would fail in its middle, or take those who wait for messages and wake nobody. evicts is maxmemory-policy, if by that the server may evict keys; "" if not, if it does not
+// say, or if that was told before. Of a topic that there is not nothing is known, but where the work opens it.
+func (p *Permits) Try(ctx context.Context, t *Topic, work Work) (evicts string, err error) {
+	this := permit{work.Name, t.server(ctx)}
+	p.mu.RLock()
+	known := p.tried[this]
+	p.mu.RUnlock()
+	if known {
+		return "", nil
+	}
+	evicts, there, err := t.permit(ctx, work)
+	if err == nil && !there && work.opens {
+		if _, err = t.Groups(ctx); err == nil {
+			evicts, there, err = t.permit(ctx, work)
+		}
+	}
+	if err != nil || !there {
 		return "", err
 	}
-	if _, err := t.Groups(ctx); err != nil {
-		return "", err
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.tried[this] {
+		return "", nil
+	}
+	if p.tried == nil {
+		p.tried = map[permit]bool{}
+	}
+	p.tried[this] = true
+	return evicts, nil
+}
+
+// server is the address of the node of a Cluster that has the topic; "" for all others, and if nobody knows.
+func (t *Topic) server(ctx context.Context) string {
+	if cluster, ok := t.client.(*redis.ClusterClient); ok {
+		if node, err := cluster.MasterForKey(ctx, t.keys.Meta()); err == nil {
+			return node.Options().Addr
+		}
+	}
+	return ""
+}
+
+// permit tries all that the work takes. It is not there if there is no such topic: then nothing was tried.
+func (t *Topic) permit(ctx context.Context, work Work) (evicts string, there bool, err error) {
+	if work.wakes() {
+		if err := CheckMailbox(ctx, t.client, t.prefix); err != nil {
+			return "", false, err
+		}
 	}
 	call := t.permitCall(work)
 	if err := Do(ctx, t.client, call); err != nil {
-		return "", err
+		return "", false, err
 	}
 	reply, err := call.cmd.StringSlice()
-	if err != nil || len(reply) == 0 {
-		return "", fmt.Errorf("permit: unexpected reply %v: %w", reply, err)
+	if err != nil {
+		return "", false, fmt.Errorf("permit: unexpected reply: %w", err)
 	}
-	if lacking := reply[1:]; len(lacking) > 0 {
-		return "", fmt.Errorf("%w: it has to be allowed %s", ErrForbidden, strings.ToLower("+"+strings.Join(lacking, " +")))
+	if len(reply) == 0 {
+		return "", false, nil
+	}
+	more, err := t.refused(ctx, work)
+	if err != nil {
+		return "", false, err
+	}
+	lacking := append(reply[1:], more...)
+	if len(lacking) > 0 {
+		return "", false, fmt.Errorf("%w: it has to be allowed %s", ErrForbidden, strings.ToLower("+"+strings.Join(lacking, " +")))
 	}
 	if evicts = reply[0]; evicts == "noeviction" {
 		evicts = ""
 	}
-	return evicts, nil
+	return evicts, true, nil
 }
 
 func (t *Topic) permitCall(work Work) *Call {
@@ -84,4 +100,50 @@ func (t *Topic) permitCall(work Work) *Call {
 		args = append(args, command)
 	}
 	return &Call{script: &permitScript, keys: []string{t.keys.Meta(), t.keys.Operation(Token())}, args: args}
+}
+
+// refused tries those commands of the work that no script may call, in one pipeline: a transaction that is begun ends in
+// it, whichever part of that is refused.
+func (t *Topic) refused(ctx context.Context, work Work) (lacking []string, err error) {
+	var calls []*redis.Cmd
+	pipe := redis.Pipeliner(nil)
+	for _, command := range work.besides {
+		args := notForScripts[command]
+		if args == nil {
+			continue
+		}
+		if pipe == nil {
+			node, err := t.node(ctx)
+			if err != nil {
+				return nil, err
+			}
+			pipe = node.Pipeline()
+		}
+		calls = append(calls, pipe.Do(ctx, args...))
+	}
+	if pipe == nil {
+		return nil, nil
+	}
+	if _, err := pipe.Exec(ctx); Unreachable(err) {
+		return nil, err
+	}
+	for _, call := range calls {
+		if errors.Is(forbidden(call.Err()), ErrForbidden) {
+			lacking = append(lacking, call.Name())
+		}
+	}
+	return lacking, nil
+}
+
+// forbidden makes ErrForbidden of an error that says so. It is for what cannot be tried in a script.
+func forbidden(err error) error {
+	var server redis.Error
+	if !errors.As(err, &server) {
+		return err
+	}
+	// EXECABORT is of an EXEC that is not allowed, which ends the transaction.
+	if code, _, _ := strings.Cut(server.Error(), " "); code == "NOPERM" || code == "EXECABORT" && strings.Contains(server.Error(), "NOPERM") {
+		return fmt.Errorf("%w: %w", ErrForbidden, err)
+	}
+	return err
 }

@@ -1,6 +1,8 @@
 package queue_test
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -12,64 +14,123 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-var allWork = slices.Concat(queue.PublishingStreams, queue.SchedulingStreams, queue.Publishing, queue.Consuming)
+// works are all that there are.
+var works = []queue.Work{
+	queue.Publishing, queue.Publishing.AndWaits(), queue.PublishingStreams, queue.Scheduling, queue.SchedulingStreams, queue.Consuming,
+	queue.Counting, queue.Listing, queue.Finding, queue.Foreseeing, queue.Cancelling, queue.Rescheduling,
+	queue.Requeueing, queue.RequeueingMany, queue.Discarding, queue.DiscardingMany, queue.Arriving,
+	queue.Pausing, queue.Resuming, queue.Removing, queue.Erasing, queue.Checking, queue.Repairing,
+}
 
 func TestOnlyThoseOfStreamsTakeTheCommandsOfStreams(t *testing.T) {
 	t.Parallel()
-	ofStreams := func(work queue.Work) (commands []string) {
+	for _, work := range works {
+		var ofStreams []string
 		for _, command := range work.Commands() {
 			if strings.HasPrefix(command, "X") {
-				commands = append(commands, command)
+				ofStreams = append(ofStreams, command)
 			}
 		}
-		return commands
+		want := map[string][]string{
+			queue.PublishingStreams.Name: {"XADD", "XDEL", "XLEN", "XTRIM"},
+			queue.SchedulingStreams.Name: {"XADD", "XLEN", "XTRIM"},
+		}[work.Name]
+		require.Equal(t, want, ofStreams, work.Name)
 	}
-	require.Equal(t, []string{"XADD", "XDEL", "XLEN", "XTRIM"}, ofStreams(queue.PublishingStreams))
-	require.Equal(t, []string{"XADD", "XLEN", "XTRIM"}, ofStreams(queue.SchedulingStreams))
-	require.Empty(t, ofStreams(queue.Publishing))
-	require.Empty(t, ofStreams(queue.Consuming))
 }
 
-func TestPermitFindsNothingWhereAllIsAllowedAndChangesNothing(t *testing.T) {
+func TestNoTwoWorksHaveOneName(t *testing.T) {
+	t.Parallel()
+	names := map[string]bool{}
+	for _, work := range works {
+		require.False(t, names[work.Name], work.Name)
+		names[work.Name] = true
+	}
+}
+
+func TestPermitsFindNothingWhereAllIsAllowedAndChangeNothing(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s, "topic", "a")
 		w.publishNow("x")
 		w.unchanged(func() {
-			evicts, err := w.topic.Permit(ctx, allWork)
-			require.NoError(t, err)
-			require.Empty(t, evicts)
-			_, err = w.topic.Permit(ctx, allWork)
-			require.NoError(t, err)
+			for _, work := range works {
+				for range 2 {
+					evicts, err := new(queue.Permits).Try(ctx, w.topic, work)
+					require.NoError(t, err, work.Name)
+					require.Empty(t, evicts)
+				}
+			}
 		})
 	})
 }
 
-func TestPermitNamesEachCommandThatIsNotAllowed(t *testing.T) {
+func TestPermitsAreTriedOnce(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s, "topic", "a")
+		r := w.record()
+		var permits queue.Permits
+		try := func(topic string, work queue.Work) int {
+			_, err := permits.Try(ctx, queue.NewTopic(w.Client, w.Prefix, topic), work)
+			require.NoError(t, err)
+			return len(r.take())
+		}
+		require.Equal(t, 1, try("topic", queue.Cancelling))
+		require.Zero(t, try("topic", queue.Cancelling))
+		require.Zero(t, try("another", queue.Cancelling))
+		require.Equal(t, 1, try("topic", queue.Pausing), "another work")
+
+		// Where there is no topic, nothing can be tried, and none comes into being.
+		require.Equal(t, 1, try("another", queue.Resuming))
+		require.Equal(t, 1, try("another", queue.Resuming))
+		require.Zero(t, w.Client.Exists(ctx, queue.NewKeys(w.Prefix, "another").Meta()).Val())
+		require.Equal(t, 3, try("another", queue.Publishing), "tried, opened, tried")
+		require.Zero(t, try("another", queue.Publishing))
+	})
+}
+
+func TestPermitsNameEachCommandThatIsNotAllowed(t *testing.T) {
 	t.Parallel()
 	admin := redistest.Start(t).Client(t)
 	w := newWorld(t, redistest.Server{Client: admin, Prefix: "own"}, "topic", "a")
 	w.publishNow("x")
-	commands := allWork.Commands()
-	require.Greater(t, len(commands), 20)
-	for _, command := range commands {
+	all := map[string]bool{"EVALSHA": true}
+	for _, work := range works {
+		for _, command := range work.Commands() {
+			all[command] = true
+		}
+	}
+	require.Greater(t, len(all), 40)
+	for command := range maps.Keys(all) {
 		name := strings.ToLower(command)
 		require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", name, "on", ">secret", "~own:*", "&own:*", "+@all", "-"+name).Err())
 		user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: name, Password: "secret"})
 		defer user.Close()
+		topic, missing := queue.NewTopic(user, "own", "topic"), queue.NewTopic(user, "own", "missing")
 		w.unchanged(func() {
-			_, err := queue.NewTopic(user, "own", "topic").Permit(ctx, allWork)
-			if command == "HMGET" || command == "HKEYS" { // what open takes
-				require.Error(t, err, command)
-				return
+			for _, work := range works {
+				_, err := new(queue.Permits).Try(ctx, topic, work)
+				switch takes := slices.Contains(work.Commands(), command); {
+				case command == "EVALSHA":
+					require.ErrorIs(t, err, queue.ErrForbidden)
+					require.ErrorContains(t, err, "evalsha")
+				case takes || command == "HLEN": // which it takes to try
+					require.ErrorIs(t, err, queue.ErrForbidden, "%s without %s", work.Name, command)
+					require.ErrorContains(t, err, "allowed +"+name)
+				default:
+					require.NoError(t, err, "%s without %s", work.Name, command)
+				}
 			}
-			require.ErrorIs(t, err, queue.ErrForbidden, command)
-			require.ErrorContains(t, err, "allowed +"+name)
 		})
+		if name == "hlen" {
+			_, err := new(queue.Permits).Try(ctx, missing, queue.Cancelling)
+			require.ErrorIs(t, err, queue.ErrForbidden)
+			require.Zero(t, admin.Exists(ctx, queue.NewKeys("own", "missing").Meta()).Val())
+		}
 	}
 }
 
 // Redis 7 gives a new user no channels. Who publishes messages then takes those who wait for them, and wakes nobody.
-func TestPermitFindsThatChannelsAreNotAllowed(t *testing.T) {
+func TestPermitsFindThatChannelsAreNotAllowed(t *testing.T) {
 	t.Parallel()
 	admin := redistest.Start(t).Client(t)
 	w := newWorld(t, redistest.Server{Client: admin, Prefix: "own"}, "topic", "a")
@@ -78,15 +139,45 @@ func TestPermitFindsThatChannelsAreNotAllowed(t *testing.T) {
 	defer user.Close()
 	for _, work := range []queue.Work{queue.Publishing, queue.PublishingStreams, queue.Scheduling, queue.SchedulingStreams, queue.Consuming} {
 		w.unchanged(func() {
-			_, err := queue.NewTopic(user, "own", "topic").Permit(ctx, work)
+			_, err := new(queue.Permits).Try(ctx, queue.NewTopic(user, "own", "topic"), work)
 			require.ErrorIs(t, err, queue.ErrForbidden)
 			require.ErrorContains(t, err, "own:mailbox:")
-			require.Error(t, only(queue.NewTopic(user, "own", "new").Permit(ctx, work)))
+			_, err = new(queue.Permits).Try(ctx, queue.NewTopic(user, "own", "new"), work)
+			require.ErrorIs(t, err, queue.ErrForbidden)
 		})
 	}
 }
 
-func TestPermitTellsThatKeysMayBeEvicted(t *testing.T) {
+// The nodes of a Cluster have users of their own.
+func TestPermitsAreTriedOnEachNodeOfACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := cluster.Client(t)
+	topics := map[*redistest.Instance]string{} // one on each node
+	for i := 0; len(topics) < 3; i++ {
+		topic := fmt.Sprint("topic ", i)
+		owner, _ := cluster.Owner("{" + topic + "}")
+		topics[owner] = topic
+	}
+	var permits queue.Permits
+	for owner, topic := range topics {
+		try := func() error {
+			_, err := permits.Try(ctx, queue.NewTopic(client, "own", topic), queue.Publishing)
+			return err
+		}
+		may := func(rule string) {
+			require.NoError(t, owner.Client(t).Do(ctx, "ACL", "SETUSER", "default", rule).Err())
+		}
+		may("-zadd")
+		require.ErrorIs(t, try(), queue.ErrForbidden)
+		may("+zadd")
+		require.NoError(t, try())
+		may("-zadd")
+		require.NoError(t, try(), "which was tried")
+	}
+}
+
+func TestPermitsTellOnceThatKeysMayBeEvicted(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ limit, policy, want string }{
 		{"0", "allkeys-lru", ""},
@@ -95,8 +186,11 @@ func TestPermitTellsThatKeysMayBeEvicted(t *testing.T) {
 		{"100mb", "volatile-ttl", "volatile-ttl"},
 	} {
 		w := newWorld(t, redistest.Server{Client: redistest.Start(t, "--maxmemory", c.limit, "--maxmemory-policy", c.policy).Client(t), Prefix: "own"}, "topic")
-		evicts, err := w.topic.Permit(ctx, allWork)
-		require.NoError(t, err)
-		require.Equal(t, c.want, evicts)
+		var permits queue.Permits
+		for _, want := range []string{c.want, ""} {
+			evicts, err := permits.Try(ctx, w.topic, queue.Publishing)
+			require.NoError(t, err)
+			require.Equal(t, want, evicts)
+		}
 	}
 }

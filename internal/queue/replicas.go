@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -51,34 +50,6 @@ func (t *Topic) AwaitReplicas(ctx context.Context, publisher string, number uint
 			}
 		}
 	}
-}
-
-// PermitWait tells whether the server's user may do what AwaitReplicas does: ErrForbidden names the commands that it
-// lacks. Else each call would be taken, and not be confirmed.
-func (t *Topic) PermitWait(ctx context.Context) error {
-	node, err := t.node(ctx)
-	if err != nil {
-		return err
-	}
-	nothing := t.keys.Operation(Token())
-	pipe := node.Pipeline()
-	pipe.Get(ctx, nothing)
-	pipe.PExpire(ctx, nothing, memory)
-	pipe.Do(ctx, "wait", 0, 1)
-	cmds, err := pipe.Exec(ctx)
-	var lacking []string
-	for _, cmd := range cmds {
-		if redis.HasErrorPrefix(cmd.Err(), "NOPERM") {
-			lacking = append(lacking, "+"+cmd.Name())
-		}
-	}
-	switch {
-	case len(lacking) > 0:
-		return fmt.Errorf("%w: to wait for replicas it has to be allowed %s", ErrForbidden, strings.Join(lacking, " "))
-	case errors.Is(err, redis.Nil):
-		return nil
-	}
-	return err
 }
 
 // countReplicas returns how many replicas have the call, at the latest when left is over, or sooner if they are

@@ -113,7 +113,8 @@ func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) {
 	}
 }
 
-// Do sends the calls in one round trip, in order, and returns the first error.
+// Do sends the calls in one round trip, in order, and returns the first error. One that says that the user may not run
+// scripts wraps ErrForbidden.
 //
 // If the server lacks a script, all scripts are loaded, so that it has all or none, and calls in one
 // pipeline keep their order. Those that failed for want of theirs are sent again.
@@ -130,7 +131,7 @@ func Do(ctx context.Context, client redis.UniversalClient, calls ...*Call) error
 	for _, c := range calls {
 		if err := c.Err(); err != nil {
 			findNodes(ctx, client, err)
-			return err
+			return forbidden(err)
 		}
 	}
 	return nil

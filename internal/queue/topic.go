@@ -234,7 +234,8 @@ func (t *Topic) enroll(ctx context.Context) error {
 // TopicsFrom returns some names of the registry, and the cursor of the next ones; 0 begins and ends. A
 // name that enters or leaves meanwhile may be there or not; one may be there twice.
 func TopicsFrom(ctx context.Context, client redis.UniversalClient, prefix string, cursor uint64, count int) ([]string, uint64, error) {
-	return client.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
+	names, next, err := client.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
+	return names, next, forbidden(err)
 }
 
 // Topics calls f with the name of every topic in the registry, in no order, some perhaps twice.

@@ -145,7 +145,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute))
 	},
 	"permit": func(w *world) func() error {
-		return func() error { return only(w.topic.Permit(ctx, queue.Consuming)) }
+		return func() error { return only(new(queue.Permits).Try(ctx, w.topic, queue.Consuming)) }
 	},
 	"resign": func(w *world) func() error {
 		w.promote("channel|1")

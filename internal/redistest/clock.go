@@ -39,5 +39,5 @@ func (in *Instance) fakeClock() {
 	if err := os.WriteFile(in.path("clock"), make([]byte, 8), 0o600); err != nil {
 		in.t.Fatal(err)
 	}
-	in.env = append(in.preload("clock", clockSource), "REDISTEST_CLOCK="+in.path("clock"))
+	in.env = append(in.env, in.preload("clock", clockSource), "REDISTEST_CLOCK="+in.path("clock"))
 }

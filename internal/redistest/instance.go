@@ -37,7 +37,7 @@ type Instance struct {
 	env  []string
 	args []string
 
-	withClock, withLocale bool
+	withClock, withDisk, withLocale bool
 
 	config string // what the server is to find in its configuration file; "": it has none
 
@@ -71,8 +71,11 @@ func (in *Instance) start(pickPort func() int) *Instance {
 	if in.withClock {
 		in.fakeClock()
 	}
+	if in.withDisk {
+		in.noteDisk()
+	}
 	if in.withLocale {
-		in.env = in.preload("locale", collateSource)
+		in.env = append(in.env, in.preload("locale", collateSource))
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()

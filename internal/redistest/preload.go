@@ -18,8 +18,8 @@ func StartWithLocale(t testing.TB, args ...string) *Instance {
 	return (&Instance{t: t, args: args, withLocale: true}).start(freePort)
 }
 
-// preload compiles a library, and returns what has the server load it before all others.
-func (in *Instance) preload(name string, source []byte) (env []string) {
+// preload compiles a library, and returns the variable that has the server load it before all others.
+func (in *Instance) preload(name string, source []byte) (variable string) {
 	in.t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil || runtime.GOOS != "linux" {
@@ -32,5 +32,5 @@ func (in *Instance) preload(name string, source []byte) (env []string) {
 	if out, err := exec.Command(cc, "-O1", "-Wall", "-Wextra", "-fPIC", "-shared", "-o", lib, file).CombinedOutput(); err != nil {
 		in.t.Fatalf("redistest: %v: %s", err, out)
 	}
-	return []string{"LD_PRELOAD=" + lib}
+	return "LD_PRELOAD=" + lib
 }

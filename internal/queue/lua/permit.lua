@@ -1,22 +1,26 @@
 -- permit: tries which commands the caller may not run, so that no script fails in its middle for want of one.
 --
--- KEYS  1 meta     hash: layout, groups; it exists, and stays as it is
---       2 nothing  a key that does not exist, and stays so
+-- KEYS  1 meta     hash: layout, groups; it stays as it is
+--       2 nothing  a key that does not exist, and stays so; a channel, too
 -- ARGV  1 command  its name, and so on
 --
 -- Each is called so that it fails, or has nothing to do: with a key of another type, a value that is no number,
--- fields without values, or a key that does not exist. Who may not call it gets another error, before.
+-- fields without values, a key that does not exist, or a channel that nobody hears. Who may not call it gets another
+-- error, before.
 -- Returns {policy, command, ...}: maxmemory-policy, if there is a limit and the server says so, or ""; and the
--- commands that the caller may not run.
+-- commands that the caller may not run. Nothing, if there is no such topic.
 -- Twice: the second run tells the same.
 
 local meta, nothing = KEYS[1], KEYS[2]
 
 local fields = redis.pcall('HLEN', meta)
-if fields == 0 then -- the topic is gone again, and must not come back as something else
-  return {''}
-elseif type(fields) == 'table' and string.find(fields['err'], 'WRONGTYPE', 1, true) then
-  return fields
+if fields == 0 then -- there is no topic, and it must not come to be as something else
+  return {}
+elseif type(fields) == 'table' then
+  if string.find(fields['err'], 'WRONGTYPE', 1, true) then
+    return fields
+  end
+  return {'', 'HLEN'} -- nobody knows whether there is one
 end
 local one, two = {meta}, {meta, ''}
 local samples = {
@@ -29,6 +33,9 @@ local samples = {
   ['LPUSH'] = two, ['RPUSH'] = two, ['LPOP'] = one,
   ['ZADD'] = {nothing, 'no number', ''}, ['ZREM'] = two, ['ZPOPMIN'] = one,
   ['ZREMRANGEBYSCORE'] = {meta, 0, 0}, ['ZREMRANGEBYRANK'] = {meta, 0, 0},
+  ['SISMEMBER'] = two, ['SADD'] = two, ['SREM'] = two, ['PUBLISH'] = {nothing, ''},
+  ['EXISTS'] = {nothing}, ['TYPE'] = {nothing}, ['PTTL'] = {nothing}, ['PEXPIRE'] = {nothing, 1}, ['PERSIST'] = {nothing}, ['UNLINK'] = {nothing},
+  ['HSCAN'] = {nothing, 0}, ['ZSCAN'] = {nothing, 0}, ['LSET'] = {nothing, 0, ''},
   ['XLEN'] = one, ['XADD'] = {meta, '*', '', ''}, ['XDEL'] = {meta, '0-0'}, ['XTRIM'] = {meta, 'MAXLEN', '~', 0},
 }
 

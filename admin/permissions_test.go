@@ -1,0 +1,321 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// operation is one of an Admin, on the topic of newTorn with the groups a, b and idle.
+type operation struct {
+	name    string // what its errors begin with
+	prepare func(w *torn)
+	do      func(a *admin.Admin, w *torn) error
+}
+
+func everyOperation() []operation {
+	var none admin.Bulk
+	return []operation{
+		{name: "list topics", do: func(a *admin.Admin, _ *torn) error {
+			_, _, err := a.Topics(ctx, "", 0)
+			return err
+		}},
+		{name: "stats", do: func(a *admin.Admin, _ *torn) error { return last(a.Stats(ctx, topic)) }},
+		{name: "list", do: func(a *admin.Admin, _ *torn) error {
+			return last(a.List(ctx, topic, admin.Query{State: admin.Ready, Group: "a"}))
+		}},
+		{name: "list", do: func(a *admin.Admin, w *torn) error {
+			page, err := a.List(ctx, topic, admin.Query{State: admin.Dead, Group: "a"})
+			if err == nil {
+				cursor := fmt.Sprintf("%d:%s", page.Messages[0].Places[0].At.UnixMilli()-1, w.id["dead"])
+				err = last(a.List(ctx, topic, admin.Query{State: admin.Dead, Group: "a", Cursor: cursor}))
+			}
+			return err
+		}},
+		{name: "get", do: func(a *admin.Admin, w *torn) error { return last(a.Get(ctx, topic, admin.ByID(w.id["retry"]))) }},
+		{name: "get", do: func(a *admin.Admin, _ *torn) error { return last(a.Get(ctx, topic, admin.ByDelayID("pending"))) }},
+		{name: "upcoming", do: func(a *admin.Admin, _ *torn) error {
+			return last(a.Upcoming(ctx, topic, admin.Load{Width: time.Minute, Buckets: 2, Group: "a"}))
+		}},
+		{name: "cancel", do: func(a *admin.Admin, w *torn) error { return a.Cancel(ctx, topic, admin.ByID(w.id["retry"])) }},
+		{name: "cancel", do: func(a *admin.Admin, _ *torn) error { return a.Cancel(ctx, topic, admin.ByDelayID("pending")) }},
+		{name: "reschedule", do: func(a *admin.Admin, _ *torn) error {
+			return a.Reschedule(ctx, topic, admin.ByDelayID("pending"), admin.In(time.Minute))
+		}},
+		{name: "reschedule", do: func(a *admin.Admin, w *torn) error { return a.DeliverNow(ctx, topic, admin.ByID(w.id["retry"])) }},
+		{name: "requeue", do: func(a *admin.Admin, w *torn) error { return a.Requeue(ctx, topic, "a", w.id["dead"]) }},
+		{name: "delete", do: func(a *admin.Admin, w *torn) error { return a.DeleteDead(ctx, topic, "a", w.id["dead"]) }},
+		{name: "requeue", do: func(a *admin.Admin, _ *torn) error { return last(a.RequeueAll(ctx, topic, "a", none)) }},
+		{name: "purge", do: func(a *admin.Admin, _ *torn) error { return last(a.PurgeDead(ctx, topic, "a", none)) }},
+		{name: "move", do: func(a *admin.Admin, _ *torn) error { return last(a.MoveDead(ctx, topic, "a", "another", none)) },
+			prepare: func(w *torn) { require.NoError(w.t, w.publisher(w.t).Publish("another", text("x"))) }},
+		{name: "pause", do: func(a *admin.Admin, _ *torn) error { return last(a.Pause(ctx, topic)) }},
+		{name: "pause", do: func(a *admin.Admin, _ *torn) error { return last(a.PauseGroup(ctx, topic, "a")) }},
+		{name: "resume", do: func(a *admin.Admin, _ *torn) error { return last(a.Resume(ctx, topic)) }, prepare: rest},
+		{name: "resume", do: func(a *admin.Admin, _ *torn) error { return last(a.ResumeGroup(ctx, topic, "a")) }, prepare: rest},
+		{name: "stats", do: func(a *admin.Admin, _ *torn) error { return last(a.GroupsWithoutSubscribers(ctx, topic, 0)) }},
+		{name: "delete idle groups", do: func(a *admin.Admin, _ *torn) error {
+			removal, err := a.DeleteIdleGroups(ctx, topic, time.Minute, false)
+			if err == nil && !slices.Equal(removal.Groups, []string{"idle"}) {
+				err = fmt.Errorf("removed %q", removal.Groups)
+			}
+			return err
+		}},
+		{name: "delete group", do: func(a *admin.Admin, _ *torn) error { return last(a.DeleteGroup(ctx, topic, "a", false)) }},
+		{name: "delete topic", do: func(a *admin.Admin, _ *torn) error { return last(a.DeleteTopic(ctx, topic, false)) }},
+		{name: "ready", do: func(a *admin.Admin, _ *torn) error { return last(a.Ready(ctx, topic)) }},
+		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }},
+		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }, prepare: beginRemoval},
+		{name: "repair", do: func(a *admin.Admin, _ *torn) error {
+			repaired, err := a.Repair(ctx, topic)
+			if err == nil && len(repaired.Mended) < 5 {
+				err = fmt.Errorf("mended only %v, found %v", repaired.Mended, repaired.Findings)
+			}
+			return err
+		}, prepare: damage},
+	}
+}
+
+func last[T any](_ T, err error) error { return err }
+
+func rest(w *torn) {
+	require.NoError(w.t, last(w.admin.Pause(ctx, topic)))
+	require.NoError(w.t, last(w.admin.PauseGroup(ctx, topic, "a")))
+	at := redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "nowhere|1"}
+	require.NoError(w.t, w.Client.ZAdd(ctx, w.keys.Resting("a"), at).Err())
+	require.NoError(w.t, w.Client.ZAdd(ctx, w.keys.Waiters("a"), at).Err())
+}
+
+// beginRemoval is the first step of the removal of a group with many messages.
+func beginRemoval(w *torn) {
+	require.NoError(w.t, w.Client.HDel(ctx, w.keys.Groups(), "b").Err())
+	require.NoError(w.t, w.Client.ZAdd(ctx, w.keys.Idle(), redis.Z{Member: "b"}).Err())
+	require.NoError(w.t, w.Client.HSet(ctx, w.keys.Meta(), "groups", queue.Token()).Err())
+}
+
+// damage is of each kind that Repair mends by commands of its own.
+func damage(w *torn) {
+	require.NoError(w.t, w.Client.SRem(ctx, queue.Registry(w.Prefix), topic).Err())
+	require.NoError(w.t, w.Client.Expire(ctx, w.keys.Messages(), time.Hour).Err())
+	require.NoError(w.t, w.Client.HSet(ctx, w.keys.Names(), "half", w.id["ready"]).Err())
+	require.NoError(w.t, w.Client.RPush(ctx, w.keys.Ready("a"), w.Client.LIndex(ctx, w.keys.Ready("a"), 0).Val()).Err())
+	require.NoError(w.t, w.Client.ZRem(ctx, w.keys.Retry("a"), w.id["retry"]).Err())
+	require.NoError(w.t, w.Client.LPop(ctx, w.keys.Ready("b")).Err())
+	require.NoError(w.t, w.Client.ZRem(ctx, w.keys.Pending(), w.id["pending"]).Err())
+	require.NoError(w.t, w.Client.HSet(ctx, w.keys.Scheduler(), "next", "9999999999999").Err())
+}
+
+// What an operation takes that its user may not: it says so, and has changed nothing.
+func TestAnOperationThatLacksAPermissionChangesNothing(t *testing.T) {
+	t.Parallel()
+	in := redistest.Start(t)
+	server := redistest.Server{Client: in.Client(t)}
+	prefixes := 0
+	fixture := func(t *testing.T, op operation) *torn {
+		prefixes++
+		server.Prefix = fmt.Sprint("own:", prefixes)
+		s := setupOn(t, server)
+		w := newTorn(t, s, "a", "b")
+		s.register(t, "idle")
+		require.NoError(t, s.Client.HSet(ctx, s.keys.Stats("idle"), "seen", "1").Err()) // long ago
+		if op.prepare != nil {
+			op.prepare(w)
+		}
+		return w
+	}
+	documented := documentedCommands(t)
+	pairs := 0
+	for i, op := range everyOperation() {
+		t.Run(fmt.Sprint(i+1, " ", op.name), func(t *testing.T) {
+			commands := commandsOf(t, op, func() *torn { return fixture(t, op) })
+			require.Subset(t, documented, commands)
+			for _, command := range commands {
+				pairs++
+				w := fixture(t, op)
+				before := w.contents()
+				client := userWithout(t, in, server.Client, command)
+				a, err := admin.New(admin.Config{Client: client, KeyPrefix: w.Prefix})
+				require.NoError(t, err)
+				err = op.do(a, w)
+				require.ErrorIs(t, err, admin.ErrForbidden, command)
+				require.ErrorIs(t, err, redisdelay.ErrForbidden)
+				require.Regexp(t, "^"+op.name, err.Error(), command)
+				require.Regexp(t, `[+']`+command+`\b`, err.Error())
+				require.Equal(t, before, w.contents(), command)
+				if op.prepare == nil {
+					report, err := w.admin.Check(ctx, topic)
+					require.NoError(t, err)
+					require.Empty(t, report.Violations(), command)
+				}
+				// Nor is a connection left in the middle of anything.
+				require.Equal(t, "x", client.Echo(ctx, "x").Val(), command)
+			}
+		})
+	}
+	t.Logf("%d pairs of operation and command", pairs)
+	require.Greater(t, pairs, 200)
+}
+
+// userWithout is a client of a user who may do all but one command.
+func userWithout(t *testing.T, in *redistest.Instance, server redis.UniversalClient, command string) *redis.Client {
+	t.Helper()
+	require.NoError(t, server.Do(ctx, "ACL", "SETUSER", command, "on", ">secret", "~*", "&*", "+@all", "-"+command).Err())
+	client := redis.NewClient(&redis.Options{Addr: in.Addr(), Username: command, Password: "secret", PoolSize: 1})
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// contents is all that there is under the prefix.
+func (w *torn) contents() map[string]string {
+	found := map[string]string{}
+	for _, key := range w.Client.Keys(ctx, w.Prefix+":*").Val() {
+		found[key] = w.Client.Dump(ctx, key).Val()
+		if w.Client.TTL(ctx, key).Val() > 0 {
+			found[key] += " expires"
+		}
+	}
+	return found
+}
+
+// asked are commands that an operation does without: it gets along with a refusal.
+var asked = []string{"info", "ping"}
+
+// commandsOf are those that the server has run for an operation that had been done once before, so without its try of
+// the permissions. Those of the fixture come before. The server is this test's own.
+func commandsOf(t *testing.T, op operation, fixture func() *torn) []string {
+	t.Helper()
+	first, second := fixture(), fixture()
+	client := redis.NewClient(&redis.Options{Addr: first.Client.(*redis.Client).Options().Addr})
+	defer client.Close()
+	prefix := &prefixes{from: first.Prefix, to: second.Prefix}
+	a, err := admin.New(admin.Config{Client: client, KeyPrefix: first.Prefix})
+	require.NoError(t, err)
+	require.NoError(t, op.do(a, first))
+	client.AddHook(prefix) // the same Admin, with what it has learned
+	require.NoError(t, second.Client.ConfigResetStat(ctx).Err())
+	require.NoError(t, op.do(a, second))
+	info, err := second.Client.Info(ctx, "commandstats").Result()
+	require.NoError(t, err)
+	var commands []string
+	for line := range strings.Lines(info) {
+		name, found := strings.CutPrefix(line, "cmdstat_")
+		name, _, _ = strings.Cut(name, ":")
+		if found && !strings.Contains(name, "|") && !slices.Contains(asked, name) {
+			commands = append(commands, name)
+		}
+	}
+	slices.Sort(commands)
+	require.NotEmpty(t, commands)
+	return commands
+}
+
+// prefixes has calls go to the keys of another prefix.
+type prefixes struct{ from, to string }
+
+func (p *prefixes) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (p *prefixes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		p.change(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (p *prefixes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			p.change(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (p *prefixes) change(cmd redis.Cmder) {
+	for i, arg := range cmd.Args() {
+		if text, ok := arg.(string); ok && strings.HasPrefix(text, p.from+":") {
+			cmd.Args()[i] = p.to + strings.TrimPrefix(text, p.from)
+		}
+	}
+}
+
+// documentedCommands are those of docs/redis-keys.md.
+func documentedCommands(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/redis-keys.md")
+	require.NoError(t, err)
+	_, access, found := strings.Cut(string(text), "\n## Access\n")
+	require.True(t, found)
+	access, _, _ = strings.Cut(access, "\n## ")
+	commands := map[string]bool{}
+	for _, match := range regexp.MustCompile(`\+([a-z]+)(?:\|[a-z]+)?`).FindAllStringSubmatch(access, -1) {
+		commands[match[1]] = true
+	}
+	return slices.Collect(maps.Keys(commands))
+}
+
+// What the documentation says is enough for every operation.
+func TestTheDocumentedPermissionsAreEnough(t *testing.T) {
+	t.Parallel()
+	in := redistest.Start(t)
+	server := redistest.Server{Client: in.Client(t)}
+	rules := []any{"ACL", "SETUSER", "app", "on", ">secret", "~own:*", "&own:*", "+@connection"}
+	for _, command := range documentedCommands(t) {
+		rules = append(rules, "+"+command)
+	}
+	require.NoError(t, server.Client.Do(ctx, rules...).Err())
+	client := redis.NewClient(&redis.Options{Addr: in.Addr(), Username: "app", Password: "secret"})
+	defer client.Close()
+	for i, op := range everyOperation() {
+		server.Prefix = fmt.Sprint("own:", i)
+		s := setupOn(t, server)
+		w := newTorn(t, s, "a", "b")
+		s.register(t, "idle")
+		require.NoError(t, s.Client.HSet(ctx, s.keys.Stats("idle"), "seen", "1").Err())
+		if op.prepare != nil {
+			op.prepare(w)
+		}
+		a, err := admin.New(admin.Config{Client: client, KeyPrefix: server.Prefix})
+		require.NoError(t, err)
+		require.NoError(t, op.do(a, w), op.name)
+	}
+}
+
+// A topic that messages are moved to does not come into being where there is nothing to move, and where that is
+// forbidden.
+func TestMoveDeadToATopicThatIsForbidden(t *testing.T) {
+	t.Parallel()
+	in := redistest.Start(t)
+	w := newTorn(t, setupOn(t, redistest.Server{Client: in.Client(t), Prefix: "own"}), "a")
+	client := userWithout(t, in, w.Client, "rpush")
+	a, err := admin.New(admin.Config{Client: client, KeyPrefix: w.Prefix})
+	require.NoError(t, err)
+	before := w.contents()
+	n, err := a.MoveDead(ctx, topic, "a", "another", admin.Bulk{Filter: admin.Filter{Reason: "no such reason"}})
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.Equal(t, before, w.contents())
+
+	n, err = a.MoveDead(ctx, topic, "a", "another", admin.Bulk{})
+	require.ErrorIs(t, err, admin.ErrForbidden)
+	require.ErrorContains(t, err, `to topic "another"`)
+	require.Zero(t, n)
+	require.Len(t, w.list(t, "a", admin.Dead), 1)
+	stats, err := w.admin.Stats(ctx, "another") // which publishing opens, before it can be tried
+	require.True(t, err == nil || errors.Is(err, admin.ErrNotFound))
+	require.Zero(t, stats.Messages)
+}

@@ -1,0 +1,174 @@
+package queue
+
+import (
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// parts makes a reply of a text: a line for each part, ":" before a number, "-" for nothing, "*" for a list.
+func parts(text string) (reply []any) {
+	for line := range strings.SplitSeq(text, "\n") {
+		n, err := strconv.ParseInt(strings.TrimPrefix(line, ":"), 10, 64)
+		switch {
+		case strings.HasPrefix(line, ":") && err == nil:
+			reply = append(reply, n)
+		case line == "-":
+			reply = append(reply, nil)
+		case strings.HasPrefix(line, "*"):
+			reply = append(reply, []any{line})
+		default:
+			reply = append(reply, line)
+		}
+	}
+	return reply
+}
+
+// A reply that cannot be read is an error that begins with the script's name, and brings nothing.
+func checkRefusal(t *testing.T, script string, err error, brought int) {
+	t.Helper()
+	if !strings.HasPrefix(err.Error(), script+": ") || brought > 0 {
+		t.Errorf("%d, and %v", brought, err)
+	}
+}
+
+func FuzzPages(f *testing.F) {
+	const id = "01M7Y3SQGNBVX5P66MY8JV56FH"
+	f.Add(":1\n"+id+"\n1795233210078\nbody\nmax_deliveries:3\n1 s -", "zset", "")
+	f.Add(":1\n"+id+"\n1795233210078\n\n\n2 r 30s why", "list", "5")
+	f.Add(":0\n"+nobody+"\n1\n\n\n", "list", "")
+	f.Add(":1\n"+id+"\nNaN\n\n\n", "zset", "1:a")
+	f.Add(":1", "zset", "")
+	f.Add(":1", "list", "7")
+	f.Add(":1\n-\n:1\n*\n-\n-", "list", "")
+	f.Add("stale", "list", "")
+	f.Fuzz(func(t *testing.T, text, kind, cursor string) {
+		if kind != "list" {
+			kind = "zset"
+		}
+		score, _, err := parseCursor(kind, cursor)
+		if err != nil {
+			return
+		}
+		reply := parts(text)
+		for _, state := range []State{Pending, Dead} {
+			page, err := readPage(reply, state, kind, score)
+			if err != nil {
+				checkRefusal(t, "page", err, len(page.Messages))
+				continue
+			}
+			if len(page.Messages) > len(reply)/5 {
+				t.Errorf("%q brings %d messages", reply, len(page.Messages))
+			}
+			for _, m := range page.Messages {
+				if !slices.Contains(reply, any(m.ID)) || !slices.Contains(reply, any(string(m.Body))) {
+					t.Errorf("%q is read as %+v", reply, m)
+				}
+			}
+			// Where the next page begins is further on, and can be read.
+			next, _, err := parseCursor(kind, page.Next)
+			if err != nil {
+				t.Errorf("%q is read as a page that ends at %q: %v", reply, page.Next, err)
+			}
+			if from, _ := strconv.Atoi(score); kind == "list" && page.Next != "" && next <= strconv.Itoa(from) && len(next) <= len(strconv.Itoa(from)) {
+				t.Errorf("a page from %q on ends at %q", cursor, page.Next)
+			}
+		}
+	})
+}
+
+func FuzzUpcoming(f *testing.F) {
+	f.Add("1795233210078\n:1\n:2\n:3\n:4", int64(60_000), 2)
+	f.Add("1795233210078\n:1\n:2\n:3\n:4\n:0\n:0\n:0\n:0", int64(876_000*3_600_000), 4) // longer than a Duration
+	f.Add("NaN\n:1\n:2", int64(1), 1)
+	f.Add("x\n:1\n2", int64(1), 1)
+	f.Add("1e300\n:1\n:2", int64(1), 1)
+	f.Add("", int64(0), 0)
+	f.Fuzz(func(t *testing.T, text string, width int64, n int) {
+		width, n = max(min(width, 876_000*3_600_000), 1), max(min(n, 1000), 1) // as Upcoming is called
+		reply := parts(text)
+		buckets, err := readUpcoming(reply, time.Duration(width)*time.Millisecond, n)
+		if err != nil {
+			checkRefusal(t, "upcoming", err, len(buckets))
+			return
+		}
+		for i, b := range buckets {
+			if want := buckets[0].From.UnixMilli() + int64(i)*width; b.From.UnixMilli() != want {
+				t.Errorf("span %d of %d ms begins at %v, not %v", i, width, b.From, time.UnixMilli(want))
+			}
+			if any(int64(b.Pending)) != reply[1+2*i] || any(int64(b.Retries)) != reply[2+2*i] {
+				t.Errorf("%q is read as %+v", reply, buckets)
+			}
+		}
+	})
+}
+
+func FuzzStats(f *testing.F) {
+	const head = "ok\n1795233210078\n:5\n:1\n1795233210079\n:1\n1795233210079\nholder|1\nstandby|2\n1795233219999\n"
+	const group = "\n:1\nid:1795233210078\n:1\n1795233210090\n:1\n1795233210080\n:1\n1795233210000\n:1\n:0\n\n25 2592000000\n\n:1\n7\n120\n30\n0\n1795233210000"
+	f.Add(head, uint8(0))
+	f.Add(head+group+group, uint8(2))
+	f.Add(strings.ReplaceAll(head+group, "1795233210078", "NaN"), uint8(1))
+	f.Add(strings.ReplaceAll(head+group, "25 2592000000", "x 99999999999999999999"), uint8(1))
+	f.Add(strings.ReplaceAll(head+group, "120", "1e300"), uint8(1))
+	f.Add(strings.ReplaceAll(head+group, "120", "-120"), uint8(1))
+	f.Add(strings.ReplaceAll(head+group, ":1\n7", "7\n7"), uint8(1))
+	f.Add(strings.ReplaceAll(head+group, ":5", "-"), uint8(1))
+	f.Add("stale", uint8(3))
+	f.Add("", uint8(0))
+	f.Fuzz(func(t *testing.T, text string, groups uint8) {
+		set := &Groups{}
+		for i := range groups % 4 {
+			set.Names = append(set.Names, strconv.Itoa(int(i)))
+		}
+		reply := parts(text)
+		stats, err := readStats(reply, set)
+		switch {
+		case err == errStale:
+			if len(reply) != 1 || reply[0] != "stale" {
+				t.Errorf("%q is read as stale", reply)
+			}
+			return
+		case err != nil:
+			checkRefusal(t, "stats", err, len(stats.Groups)+stats.Messages)
+			return
+		}
+		if len(stats.Groups) != len(set.Names) || stats.Now.IsZero() || any(int64(stats.Messages)) != reply[2] {
+			t.Errorf("%q is read as %+v", reply, stats)
+		}
+		for i, g := range stats.Groups {
+			if any(int64(g.Held)) != reply[11+19*i+13] {
+				t.Errorf("%q is read as %+v", reply, g)
+			}
+			if g.Lateness < 0 || g.Latest < 0 || g.Retention < -1 {
+				t.Errorf("%q is read as %+v", reply, g)
+			}
+		}
+	})
+}
+
+func FuzzScans(f *testing.F) {
+	f.Add("0\nid\nanother")
+	f.Add("18446744073709551615")
+	f.Add("x\nid")
+	f.Add("0\n-")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, text string) {
+		reply := parts(text)
+		next, found, err := readScan(reply)
+		if err != nil {
+			checkRefusal(t, "scan", err, len(found)+len(next))
+			return
+		}
+		again := []any{next}
+		for _, id := range found {
+			again = append(again, id)
+		}
+		if !reflect.DeepEqual(again, reply) {
+			t.Errorf("%q is read as %q and %q", reply, next, found)
+		}
+	})
+}

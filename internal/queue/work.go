@@ -1,0 +1,107 @@
+package queue
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Work is what a process does with a topic, by what it sends for that.
+type Work struct {
+	Name    string
+	scripts []string
+	besides []string // commands that are sent without a script
+	opens   bool     // the topic comes into being by it
+}
+
+// enrolling is what it takes to enter a topic in the registry.
+var enrolling = []string{"SISMEMBER", "SADD", "PUBLISH"}
+
+// What publishers, subscribers and schedulers do. A scheduler takes those of Consuming that are its own. Topics with
+// a stream take others.
+var (
+	Publishing        = Work{Name: "publish", scripts: []string{"open", "publish"}, besides: enrolling, opens: true}
+	PublishingStreams = Work{Name: "publish to streams", scripts: []string{"open_stream", "publish"}, besides: enrolling, opens: true}
+	Scheduling        = Work{Name: "schedule", scripts: []string{"open", "promote", "expire", "purge", "remove", "resign"}}
+	SchedulingStreams = Work{Name: "schedule streams", scripts: []string{"open", "promote_stream", "purge", "resign"}}
+	Consuming         = Work{
+		Name: "consume", besides: enrolling, opens: true,
+		scripts: append([]string{"register", "claim", "ack", "nack", "release", "extend"}, Scheduling.scripts...),
+	}
+)
+
+// What operators do.
+var (
+	Counting       = Work{Name: "stats", scripts: []string{"open", "stats"}}
+	Listing        = Work{Name: "list", scripts: []string{"page"}}
+	Finding        = Work{Name: "get", scripts: []string{"open", "inspect"}, besides: []string{"TIME", "HGET", "ZSCORE"}}
+	Foreseeing     = Work{Name: "upcoming", scripts: []string{"open", "upcoming"}}
+	Cancelling     = Work{Name: "cancel", scripts: []string{"open", "cancel"}}
+	Rescheduling   = Work{Name: "reschedule", scripts: []string{"open", "reschedule"}}
+	Requeueing     = Work{Name: "requeue", scripts: []string{"requeue"}}
+	Discarding     = Work{Name: "discard", scripts: []string{"discard"}}
+	RequeueingMany = Work{Name: "requeue many", scripts: []string{"open", "stats", "page", "requeue"}}
+	DiscardingMany = Work{Name: "discard many", scripts: []string{"open", "stats", "page", "discard"}}
+	Arriving       = Work{Name: "move to", scripts: []string{"open", "publish", "cancel", "reschedule"}, besides: enrolling, opens: true}
+	Pausing        = Work{Name: "pause", scripts: []string{"open", "pause"}}
+	Resuming       = Work{Name: "resume", scripts: []string{"open", "resume", "nudge"}}
+	Removing       = Work{Name: "remove", scripts: []string{"open", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}
+	Erasing        = Work{
+		Name: "erase", scripts: []string{"open", "stats", "erase"},
+		besides: append([]string{"ZRANGEBYSCORE", "SREM", "EXISTS"}, enrolling...),
+	}
+	Checking = Work{
+		Name: "check", scripts: []string{"open", "inspect", "scan", "stats"},
+		besides: []string{"ZRANGEBYSCORE", "SISMEMBER", "TYPE", "PTTL", "LRANGE", "HGET", "ZSCORE", "TIME", "MULTI", "EXEC"},
+	}
+	Repairing = Work{
+		Name:    "repair",
+		scripts: append([]string{"mend", "single", "untangle", "nudge"}, Checking.scripts...),
+		besides: slices.Concat([]string{"PERSIST"}, enrolling, Checking.besides),
+	}
+)
+
+// AndWaits is the work of a publisher that waits for replicas.
+func (w Work) AndWaits() Work {
+	w.Name, w.besides = w.Name+" and wait", append(slices.Clone(w.besides), "GET", "PEXPIRE", "WAIT")
+	return w
+}
+
+// wakes tells whether those who wait for messages, or the scheduler, are woken by it.
+func (w Work) wakes() bool { return slices.Contains(w.commands(), "PUBLISH") }
+
+// notForScripts are commands that no script may call, in a form that does nothing.
+var notForScripts = map[string][]any{"MULTI": {"multi"}, "EXEC": {"exec"}, "WAIT": {"wait", 0, 1}}
+
+var calledCommand = regexp.MustCompile(`(?:redis\.p?call|each)\('([A-Z]+)'`)
+
+// commandsOf are the commands of each script.
+var commandsOf = sync.OnceValue(func() map[string][]string {
+	commands := map[string][]string{}
+	for name, source := range Scripts() {
+		for _, match := range calledCommand.FindAllStringSubmatch(source, -1) {
+			commands[name] = append(commands[name], match[1])
+		}
+	}
+	return commands
+})
+
+// commands are those of all the work's scripts and those besides, each once. Those of streams, which all begin with an
+// X, are for topics that have one: publish has them too.
+func (w Work) commands() []string {
+	streams := slices.ContainsFunc(w.scripts, func(script string) bool { return strings.HasSuffix(script, "_stream") })
+	all := map[string]bool{}
+	for _, command := range w.besides {
+		all[command] = true
+	}
+	for _, script := range w.scripts {
+		for _, command := range commandsOf()[script] {
+			if streams || command[0] != 'X' {
+				all[command] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
