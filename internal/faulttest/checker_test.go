@@ -192,7 +192,7 @@ func TestCheckerCountsWhatAServerThatForgetsHasLost(t *testing.T) {
 
 	at := begin().events
 	in := func(safe, killed int64) []Violation {
-		found, _ := Check(at, Rules{Groups: []string{"g"}, LosesData: true, LosesIn: []Span{{safe, killed}}})
+		found, _ := Check(at, Rules{Groups: []string{"g"}, LosesData: true, LosesIn: []Span{{Safe: safe, Killed: killed}}})
 		return found
 	}
 	require.Empty(t, in(at[0].At, at[1].At+1))

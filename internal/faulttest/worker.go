@@ -100,6 +100,7 @@ type process struct {
 
 // runWorker does what the environment says, and returns the exit status.
 func runWorker(text string) int {
+	redis.SetOTelRecorder(tries{})
 	p := &process{stopped: make(chan struct{})}
 	if err := json.Unmarshal([]byte(text), &p.Worker); err != nil {
 		return p.fail(err)

@@ -101,7 +101,7 @@ func TestWorkersKilledInTheirHandlersLoseNothing(t *testing.T) {
 		}
 	}
 	l.progress(t, 30)
-	l.w.Verify(loadRules)
+	l.w.Verify(byPollRules)
 	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
 }
 
@@ -159,7 +159,7 @@ func TestFrozenWorkerChangesNothingAfterItsLease(t *testing.T) {
 		thaw()
 	}
 	l.progress(t, 30)
-	l.w.Verify(loadRules)
+	l.w.Verify(byPollRules)
 	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
 }
 
@@ -197,6 +197,6 @@ func TestAckThatWasHeldUpForLongerThanItsLeaseChangesNothing(t *testing.T) {
 	t.Parallel()
 	faulttest.Case(t, "an ack that arrives after another has the message leaves it to that one")
 	w, _ := lateAck(t, faulttest.NotBroken)
-	figures := w.Verify(faulttest.Rules{})
+	figures := w.Verify(faulttest.Rules{Return: byPoll})
 	require.Equal(t, 2, figures.Deliveries)
 }
