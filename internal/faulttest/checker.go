@@ -234,6 +234,9 @@ func (c *checker) closed(e Event) {
 	if e.Err != "" {
 		c.report(Closing, "%s: %s", e.By, e.Err)
 	}
+	if e.Outcome != ClientOpen {
+		c.report(Closing, "%s: the caller's client is %s", e.By, cmp.Or(e.Outcome, "not known to be open"))
+	}
 	if within := cmp.Or(c.rules.CloseWithin, 7*time.Second); time.Duration(e.Took) > within {
 		c.report(Closing, "%s took %v to close, more than %v", e.By, time.Duration(e.Took), within)
 	}

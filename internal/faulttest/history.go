@@ -40,7 +40,7 @@ const (
 	Lost     Kind = "lost"     // Redis has said that the lease is lost
 
 	Dead   Kind = "dead"   // found among the dead letters at the end
-	Closed Kind = "closed" // the worker has closed: Took, Err
+	Closed Kind = "closed" // the worker has closed what it has of the project: Took, Outcome of the client, Err
 	Logged Kind = "logged" // the worker's program logged an error: Err
 	Killed Kind = "killed" // the test has killed the worker
 	Up     Kind = "up"     // a consumer of Group is at work, from now on or again
@@ -48,6 +48,9 @@ const (
 	Outage Kind = "outage" // from Sent to At some worker could not reach the server: Err says why
 	Gone   Kind = "gone"   // a look at Redis missed a message that the last look, which began at Sent, saw: Outcome, Token
 )
+
+// ClientOpen is the Outcome of a client that a closed worker can still use.
+const ClientOpen = "open"
 
 // Event is an entry of the history. Which fields are set depends on its Kind.
 type Event struct {
@@ -72,7 +75,7 @@ type Event struct {
 	Lease   int64  `json:"lease,omitempty"` // ms
 	Number  int    `json:"number,omitempty"`
 	Script  string `json:"script,omitempty"`
-	Outcome string `json:"outcome,omitempty"` // "ack" or "nack"; of what is Gone, its state when it was seen last
+	Outcome string `json:"outcome,omitempty"` // "ack" or "nack"; of what is Gone, its state when it was seen last; of what Closed, ClientOpen
 	Count   int    `json:"count,omitempty"`
 	Of      int    `json:"of,omitempty"`
 	Tries   int    `json:"tries,omitempty"` // how often the client sent the call; 0: not known
