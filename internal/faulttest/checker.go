@@ -275,8 +275,8 @@ func (k *course) claimed(e Event, asked int64) {
 	if k.lease(e.Token) != nil {
 		return
 	}
-	e.Sent = asked
-	began := e.Redis - (e.At-asked)/1000
+	e.Sent = cmp.Or(asked, e.At)
+	began := e.Redis - (e.At-e.Sent)/1000
 	k.leases = append(k.leases, &lease{
 		Event: e, began: began, last: e.At, sure: map[string]*Event{},
 		until:  began - began%1000 + e.Lease*1000, // the server looks at whole milliseconds

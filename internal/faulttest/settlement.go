@@ -103,7 +103,7 @@ func (c *checker) unsettled(k *course) string {
 func (c *checker) contradicted(k *course, l *lease) string {
 	gone, looked := c.gone[k.place]
 	switch {
-	case !looked || c.rules.LosesData:
+	case !looked || c.forgets(k.topic, l.Sent, max(l.last, gone.At)):
 		return ""
 	case gone.At < l.acks[0].At:
 		return fmt.Sprintf("was gone before its ack was sent, which nobody has confirmed: %s", gone)
