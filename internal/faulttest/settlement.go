@@ -19,11 +19,12 @@ const (
 type ack struct {
 	Event // Settle
 	verdict
+	took int // how many of the call Redis has taken, if it said so
 }
 
 // partly is an ack of several messages of which Redis has taken some.
 type partly struct {
-	Event          // Settled
+	took  int
 	names []string // of messages that nothing else has settled
 }
 
@@ -45,7 +46,7 @@ func (l *lease) ack(e Event) {
 	case e.Kind == Refused, e.Count == 0:
 		l.acks[i].verdict = refused
 	default:
-		l.acks[i].verdict = taken
+		l.acks[i].verdict, l.acks[i].took = taken, e.Count
 	}
 }
 
@@ -92,7 +93,7 @@ func (c *checker) unsettled(k *course) string {
 			c.figures.Seen++
 		}
 		if l.find(unsure) == nil {
-			c.note(some, l, k)
+			c.note(some, k)
 		}
 	}
 	c.figures.Acked++
@@ -114,10 +115,10 @@ func (c *checker) contradicted(k *course, l *lease) string {
 }
 
 // note notes a message that is settled only if it is among those that Redis has taken of a call.
-func (c *checker) note(a *ack, l *lease, k *course) {
+func (c *checker) note(a *ack, k *course) {
 	of := call{a.By, a.Call}
 	if c.partly[of] == nil {
-		c.partly[of] = &partly{Event: *l.told}
+		c.partly[of] = &partly{took: a.took}
 	}
 	c.partly[of].names = append(c.partly[of].names, k.name())
 }
@@ -125,8 +126,8 @@ func (c *checker) note(a *ack, l *lease, k *course) {
 // checkPartly checks that of no call more messages are gone than Redis has taken.
 func (c *checker) checkPartly() {
 	for _, p := range c.partly {
-		if len(p.names) > p.Count {
-			c.report(Settlement, "Redis has taken %d acks of a call, and %d messages are gone that nothing else has settled: %q", p.Count, len(p.names), p.names)
+		if len(p.names) > p.took {
+			c.report(Settlement, "Redis has taken %d acks of a call, and %d messages are gone that nothing else has settled: %q", p.took, len(p.names), p.names)
 		}
 	}
 }
