@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
@@ -35,6 +36,7 @@ func TestSentinelFailover(t *testing.T) {
 				}
 			})
 			primary.Restart() // the Sentinels make it a replica
+			f.planned = func() bool { return failovers(t, sentinels[0]) == 1 }
 			f.judge()
 		})
 	}
@@ -62,6 +64,7 @@ func TestClusterFailover(t *testing.T) {
 				replica.AwaitInfo("role:master")
 				owner.Restart() // as a replica
 			})
+			f.planned = func() bool { now, _ := cluster.Owner("{t}"); return now == replica }
 			f.judge()
 		})
 	}
@@ -121,6 +124,22 @@ type failover struct {
 
 	safe  int64            // when those who take over had all
 	spans []faulttest.Span // what was done in one of them may be forgotten
+
+	// planned tells whether there was no failover but that of the test: where the machine is so busy that servers do
+	// not answer in time, there may be others, which lose what was done before them.
+	planned func() bool
+}
+
+// failovers is how many the Sentinels have led.
+func failovers(t *testing.T, sentinel string) (n int) {
+	t.Helper()
+	client := redis.NewSentinelClient(&redis.Options{Addr: sentinel})
+	defer client.Close()
+	state, err := client.Master(t.Context(), redistest.PrimaryName).Result()
+	require.NoError(t, err)
+	_, err = fmt.Sscan(state["config-epoch"], &n)
+	require.NoError(t, err)
+	return n
 }
 
 // underLoad has publishers, which wait for so many replicas, and consumers at work.
@@ -192,7 +211,13 @@ func (f *failover) fail(do func()) {
 func (f *failover) judge() {
 	f.t.Helper()
 	f.w.StopPublishers()
-	figures := f.w.Verify(faulttest.Rules{LosesData: len(f.spans) > 0, LosesIn: f.spans, Replicated: f.waits, Return: byPoll})
+	f.w.Drain(faulttest.Pick(time.Minute, 10*time.Minute))
+	rules := faulttest.Rules{LosesData: len(f.spans) > 0, LosesIn: f.spans, Replicated: f.waits, Return: byPoll}
+	if f.planned != nil && !f.planned() {
+		rules.LosesIn = nil
+		faulttest.Report(f.t, "with other failovers, as the machine was too busy")
+	}
+	figures := f.w.Verify(rules)
 	if len(f.spans) > 0 && !f.waits {
 		require.Positive(f.t, figures.Lost)
 	} else {
