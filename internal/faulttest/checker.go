@@ -54,6 +54,7 @@ type checker struct {
 	lostAsks map[string][]Event // by group: claims whose answer nobody has
 	gone     map[place]Event    // the last time that a message was found to be gone
 	partly   map[call]*partly   // acks of which Redis has taken some
+	steps    []int64            // when the server's clock was set
 	outages  map[string]spans   // by group: when it could not be reached, or nobody was at work
 	found    []Violation
 	figures  Figures
@@ -137,6 +138,8 @@ func (c *checker) take(e Event) {
 		k.ends = append(k.ends, e)
 	case Settle, Settled, Refused, Unsure, Extend, Extended:
 		c.course(e).told(e)
+	case Stepped:
+		c.steps = append(c.steps, e.At)
 	case Gone:
 		c.gone[place{e.Topic, e.Group, e.ID}] = e
 	case Dead:

@@ -39,14 +39,15 @@ const (
 	Extended Kind = "extended" // Redis has extended the lease
 	Lost     Kind = "lost"     // Redis has said that the lease is lost
 
-	Dead   Kind = "dead"   // found among the dead letters at the end
-	Closed Kind = "closed" // the worker has closed what it has of the project: Took, Outcome of the client, Err
-	Logged Kind = "logged" // the worker's program logged an error: Err
-	Killed Kind = "killed" // the test has killed the worker
-	Up     Kind = "up"     // a consumer of Group is at work, from now on or again
-	Down   Kind = "down"   // it is not: frozen, about to end, or dead
-	Outage Kind = "outage" // from Sent to At some worker could not reach the server: Err says why
-	Gone   Kind = "gone"   // a look at Redis missed a message that the last look, which began at Sent, saw: Outcome, Token
+	Dead    Kind = "dead"    // found among the dead letters at the end
+	Closed  Kind = "closed"  // the worker has closed what it has of the project: Took, Outcome of the client, Err
+	Logged  Kind = "logged"  // the worker's program logged an error: Err
+	Killed  Kind = "killed"  // the test has killed the worker
+	Up      Kind = "up"      // a consumer of Group is at work, from now on or again
+	Down    Kind = "down"    // it is not: frozen, about to end, or dead
+	Outage  Kind = "outage"  // from Sent to At some worker could not reach the server: Err says why
+	Stepped Kind = "stepped" // the test sets the server's clock, or has set it
+	Gone    Kind = "gone"    // a look at Redis missed a message that the last look, which began at Sent, saw: Outcome, Token
 )
 
 // ClientOpen is the Outcome of a client that a closed worker can still use.

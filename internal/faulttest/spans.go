@@ -74,6 +74,11 @@ func (c *checker) findOutages(history []Event) {
 	}
 }
 
+// stepped tells whether the server's clock was set in a span of time, so that its times do not tell how much passed.
+func (c *checker) stepped(from, to int64) bool {
+	return slices.ContainsFunc(c.steps, func(at int64) bool { return from <= at && at <= to })
+}
+
 // forgets tells whether the server may have forgotten what happened in a topic in a span of time.
 func (c *checker) forgets(topic string, from, to int64) bool {
 	if !c.rules.LosesData {

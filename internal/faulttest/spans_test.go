@@ -65,6 +65,19 @@ func TestWhatAServerMayForget(t *testing.T) {
 	}
 }
 
+func TestLeasesAreNotComparedWhereTheServersClockWasSet(t *testing.T) {
+	t.Parallel()
+	step := Event{Kind: Stepped}
+	between := begin().claimed("a", "a:1:0").wait(20).tell(step).wait(20).again()
+	require.Empty(t, between.check(Rules{ClockSteps: true}))
+	for _, s := range []*tale{
+		begin().tell(step).claimed("a", "a:1:0").wait(50).again(),
+		begin().claimed("a", "a:1:0").wait(50).again().tell(step),
+	} {
+		require.True(t, Has(s.check(Rules{ClockSteps: true}), OneLease))
+	}
+}
+
 func TestWhatPublishWaitedForIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	rules := forgetful(0, 1100)
