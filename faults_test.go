@@ -155,7 +155,7 @@ type proxy struct {
 	conns  map[net.Conn]bool
 	lose   int
 	marker string
-	lost   func()
+	lost   func() (lost bool)
 }
 
 func newProxy(t *testing.T, s redistest.Server) *proxy {
@@ -209,6 +209,19 @@ func (p *proxy) resume() {
 // loseReplies has the replies to the next n requests that contain the marker get lost: the server has
 // done what was asked, lost is called, and the connection breaks.
 func (p *proxy) loseReplies(n int, marker string, lost func()) {
+	p.meetReplies(n, marker, func() bool { lost(); return true })
+}
+
+// holdReply has the reply to the next request that contains the marker wait until pass is called: then it arrives, or
+// is lost. It has come when arrived is closed.
+func (p *proxy) holdReply(t *testing.T, marker string) (arrived <-chan struct{}, pass func(lost bool)) {
+	came, lost := make(chan struct{}), make(chan bool, 2)
+	t.Cleanup(func() { lost <- true })
+	p.meetReplies(1, marker, func() bool { close(came); return <-lost })
+	return came, func(loses bool) { lost <- loses }
+}
+
+func (p *proxy) meetReplies(n int, marker string, lost func() bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lose, p.marker, p.lost = n, marker, lost
@@ -236,13 +249,13 @@ func (p *proxy) accept() {
 		p.conns[in], p.conns[out] = true, true
 		p.mu.Unlock()
 
-		loses := make(chan func(), 16)
+		loses := make(chan func() bool, 16)
 		p.wg.Go(func() { p.pump(in, out, func(data []byte) { p.noteRequest(data, loses) }, nil) })
 		p.wg.Go(func() { p.pump(out, in, nil, loses) })
 	}
 }
 
-func (p *proxy) noteRequest(data []byte, loses chan<- func()) {
+func (p *proxy) noteRequest(data []byte, loses chan<- func() bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lose > 0 && bytes.Contains(data, []byte(p.marker)) {
@@ -251,7 +264,7 @@ func (p *proxy) noteRequest(data []byte, loses chan<- func()) {
 	}
 }
 
-func (p *proxy) pump(from, to net.Conn, note func([]byte), loses <-chan func()) {
+func (p *proxy) pump(from, to net.Conn, note func([]byte), loses <-chan func() bool) {
 	defer from.Close()
 	defer to.Close()
 	data := make([]byte, 1<<16)
@@ -267,8 +280,9 @@ func (p *proxy) pump(from, to net.Conn, note func([]byte), loses <-chan func()) 
 			}
 			select {
 			case lost := <-loses:
-				lost()
-				return
+				if lost() {
+					return
+				}
 			default:
 			}
 			if _, err := to.Write(data[:n]); err != nil {

@@ -157,11 +157,24 @@ func (l *line) call(messages []queue.Message, patience time.Duration) error {
 	if err == nil && p.config.WaitReplicas > 0 {
 		err = l.topic.AwaitReplicas(p.ctx, p.id, l.number, p.config.WaitReplicas, patience)
 	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		err = endedCall{err}
+	}
 	if err != nil && p.ctx.Err() != nil {
 		err = errors.Join(ErrClosed, err)
 	}
 	return err
 }
+
+// endedCall is the error of a call to Redis that ended by a context which is not the caller's: by a timeout of the
+// client, of WaitTimeout, or by Close. It is not the error of a context, which says that nothing was published.
+type endedCall struct{ error }
+
+func (e endedCall) Is(target error) bool {
+	return target != context.Canceled && target != context.DeadlineExceeded && errors.Is(e.error, target)
+}
+
+func (e endedCall) As(target any) bool { return errors.As(e.error, target) }
 
 // join waits for those to come back whose calls were answered. They often have more to publish, which then goes
 // with the next call. Each runs as soon as this goroutine yields, so the wait is over when nobody has come for some

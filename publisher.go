@@ -164,7 +164,9 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 //
 // Concurrent calls go to Redis together. A message whose context has ended is refused. The context of the
 // first message, if it ends while the call still waits for others, takes the call back; it does not interrupt
-// what is on its way. The context of a delivered message does not count.
+// what is on its way, or waits for replicas. Publish returns the context's error then, and nothing of the call
+// is in Redis; no other error wraps context.Canceled or context.DeadlineExceeded, unless it is the Marshaler's.
+// The context of a delivered message does not count.
 //
 // Metadata may name a message (DelayIDKey), set an end to it (ExpiresAtKey, MaxLatenessKey), and limit or
 // space its deliveries (MaxDeliveriesKey, BackoffKey).

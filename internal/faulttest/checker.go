@@ -18,7 +18,9 @@ func Check(history []Event, rules Rules) ([]Violation, Figures) {
 		courses:  map[place]*course{},
 		firsts:   map[place]*lease{},
 		asked:    map[string]int64{},
-		lostAsks: map[string][]int64{},
+		lostAsks: map[string][]Event{},
+		gone:     map[place]Event{},
+		partly:   map[call]*partly{},
 	}
 	history = slices.Clone(history)
 	slices.SortStableFunc(history, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
@@ -26,9 +28,14 @@ func Check(history []Event, rules Rules) ([]Violation, Figures) {
 		c.take(e)
 	}
 	c.findLostAsks(history)
+	c.findOutages(history)
+	for _, k := range c.courses {
+		c.sort(k)
+	}
 	for _, m := range c.messages {
 		c.checkMessage(m)
 	}
+	c.checkPartly()
 	for _, k := range c.courses {
 		c.checkCourse(k)
 	}
@@ -44,7 +51,11 @@ type checker struct {
 	courses  map[place]*course
 	firsts   map[place]*lease   // of messages, in whatever group
 	asked    map[string]int64   // when a claim was sent first, by what the tokens of its leases begin with
-	lostAsks map[string][]int64 // by group: when claims were sent whose answer nobody has
+	lostAsks map[string][]Event // by group: claims whose answer nobody has
+	gone     map[place]Event    // the last time that a message was found to be gone
+	partly   map[call]*partly   // acks of which Redis has taken some
+	steps    []int64            // when the server's clock was set
+	outages  map[string]spans   // by group: when it could not be reached, or nobody was at work
 	found    []Violation
 	figures  Figures
 }
@@ -65,22 +76,25 @@ type place struct{ topic, group, id string }
 // course is all that happened to a message in a group.
 type course struct {
 	place
-	uuid    string
-	leases  []*lease // in the order of the server's clock
-	starts  []Event
-	ends    []Event
-	acked   int64  // when an ack was confirmed; 0: never
-	ackSent bool   // some ack was sent at least
-	dead    *Event // the death that was found at the end
-	deaths  int
+	uuid   string
+	leases []*lease // in the order of the server's clock
+	starts []Event
+	ends   []Event
+	dead   *Event // the death that was found at the end
+	deaths int
 }
 
 // lease is one claim of a message.
 type lease struct {
 	Event                      // Claimed
+	began    int64             // µs by the server's clock: the earliest that it can have begun
 	extended int64             // the server's time before its last extension was sent
 	until    int64             // µs by the server's clock: not before this it ends by itself
+	latest   int64             // likewise: after this it has ended, if calls arrived in time
+	last     int64             // when something was said about it last, as Event.At
 	settle   *Event            // the first settlement that was sent under it
+	told     *Event            // what was said last about a settlement
+	acks     []*ack            // that were sent under it
 	sure     map[string]*Event // settlements that Redis has confirmed for sure, by script
 }
 
@@ -122,8 +136,12 @@ func (c *checker) take(e Event) {
 	case End:
 		k := c.course(e)
 		k.ends = append(k.ends, e)
-	case Settle, Settled, Extend, Extended:
+	case Settle, Settled, Refused, Unsure, Extend, Extended:
 		c.course(e).told(e)
+	case Stepped:
+		c.steps = append(c.steps, e.At)
+	case Gone:
+		c.gone[place{e.Topic, e.Group, e.ID}] = e
 	case Dead:
 		k := c.course(e)
 		k.uuid = e.UUID
@@ -219,17 +237,22 @@ func (c *checker) closed(e Event) {
 	if e.Err != "" {
 		c.report(Closing, "%s: %s", e.By, e.Err)
 	}
+	if e.Outcome != ClientOpen {
+		c.report(Closing, "%s: the caller's client is %s", e.By, cmp.Or(e.Outcome, "not known to be open"))
+	}
 	if within := cmp.Or(c.rules.CloseWithin, 7*time.Second); time.Duration(e.Took) > within {
 		c.report(Closing, "%s took %v to close, more than %v", e.By, time.Duration(e.Took), within)
 	}
 }
 
+// call is a call of a worker.
+type call struct {
+	by     string
+	number int
+}
+
 // findLostAsks finds the claims whose answer did not come, or was not written down before its worker died.
 func (c *checker) findLostAsks(history []Event) {
-	type call struct {
-		by     string
-		number int
-	}
 	asked := map[call]Event{}
 	for _, e := range history {
 		switch {
@@ -240,7 +263,7 @@ func (c *checker) findLostAsks(history []Event) {
 		}
 	}
 	for _, e := range asked {
-		c.lostAsks[e.Group] = append(c.lostAsks[e.Group], e.At)
+		c.lostAsks[e.Group] = append(c.lostAsks[e.Group], e)
 	}
 }
 
@@ -255,10 +278,13 @@ func (k *course) claimed(e Event, asked int64) {
 	if k.lease(e.Token) != nil {
 		return
 	}
-	e.Sent = asked
-	began := e.Redis - (e.At-asked)/1000
-	began -= began % 1000 // the server looks at whole milliseconds
-	k.leases = append(k.leases, &lease{Event: e, until: began + e.Lease*1000, sure: map[string]*Event{}})
+	e.Sent = cmp.Or(asked, e.At)
+	began := e.Redis - (e.At-e.Sent)/1000
+	k.leases = append(k.leases, &lease{
+		Event: e, began: began, last: e.At, sure: map[string]*Event{},
+		until:  began - began%1000 + e.Lease*1000, // the server looks at whole milliseconds
+		latest: e.Redis + (e.Lease+1)*1000,
+	})
 }
 
 func (k *course) lease(token string) *lease {
@@ -270,29 +296,40 @@ func (k *course) lease(token string) *lease {
 	return nil
 }
 
+// server is the server's time in µs at a time after the claim, if its clock was not set meanwhile; later by as much
+// as the claim took.
+func (l *lease) server(at int64) int64 { return l.Redis + (at-l.Sent)/1000 }
+
 // told takes in what a worker says to Redis about a lease, and what Redis answers.
 func (k *course) told(e Event) {
-	if e.Script == "ack" {
-		k.ackSent = true
-	}
 	l := k.lease(e.Token)
 	if l == nil {
 		// The journal has the claim after what was done with it only if the worker's journal lost it.
 		return
 	}
-	switch e.Kind {
-	case Settle:
-		if l.settle == nil {
-			l.settle = &e
-		}
-	case Settled:
-		if e.Count != e.Of {
-			return // some were stale, nobody knows which
-		}
+	l.last = e.At
+	if e.Kind == Extend || e.Kind == Extended || e.Script == "extend" {
+		l.extend(e)
+		return
+	}
+	l.told = &e
+	if e.Script == "ack" {
+		l.ack(e)
+	}
+	switch {
+	case e.Kind == Settle && l.settle == nil:
+		l.settle = &e
+	case e.Kind == Settled && e.Count == e.Of: // else some were stale, nobody knows which
 		l.sure[e.Script] = &e
-		if e.Script == "ack" && k.acked == 0 {
-			k.acked = e.At
-		}
+	}
+}
+
+// extend takes in what is about an extension.
+func (l *lease) extend(e Event) {
+	if e.Kind != Refused {
+		l.latest = max(l.latest, l.server(e.At)+(e.Lease+1)*1000)
+	}
+	switch e.Kind {
 	case Extend:
 		l.extended = e.Redis
 		if e.Redis != 0 { // a clock that was set back makes the lease shorter

@@ -33,15 +33,25 @@ const (
 	End      Kind = "end"      // it is about to Ack or Nack: Outcome
 	Settle   Kind = "settle"   // an ack, nack or release goes to Redis: Script
 	Settled  Kind = "settled"  // Redis has settled Count of the Of messages of the call
+	Refused  Kind = "refused"  // Redis has answered what was to be settled or extended with an error: Err
+	Unsure   Kind = "unsure"   // there is no answer, so nobody knows whether it was settled or extended: Err
 	Extend   Kind = "extend"   // an extension goes to Redis
 	Extended Kind = "extended" // Redis has extended the lease
 	Lost     Kind = "lost"     // Redis has said that the lease is lost
 
-	Dead   Kind = "dead"   // found among the dead letters at the end
-	Closed Kind = "closed" // the worker has closed: Took, Err
-	Logged Kind = "logged" // the worker's program logged an error: Err
-	Killed Kind = "killed" // the test has killed the worker
+	Dead    Kind = "dead"    // found among the dead letters at the end
+	Closed  Kind = "closed"  // the worker has closed what it has of the project: Took, Outcome of the client, Err
+	Logged  Kind = "logged"  // the worker's program logged an error: Err
+	Killed  Kind = "killed"  // the test has killed the worker
+	Up      Kind = "up"      // a consumer of Group is at work, from now on or again
+	Down    Kind = "down"    // it is not: frozen, about to end, or dead
+	Outage  Kind = "outage"  // from Sent to At some worker could not reach the server: Err says why
+	Stepped Kind = "stepped" // the test sets the server's clock, or has set it
+	Gone    Kind = "gone"    // a look at Redis missed a message that the last look, which began at Sent, saw: Outcome, Token
 )
+
+// ClientOpen is the Outcome of a client that a closed worker can still use.
+const ClientOpen = "open"
 
 // Event is an entry of the history. Which fields are set depends on its Kind.
 type Event struct {
@@ -66,10 +76,11 @@ type Event struct {
 	Lease   int64  `json:"lease,omitempty"` // ms
 	Number  int    `json:"number,omitempty"`
 	Script  string `json:"script,omitempty"`
-	Outcome string `json:"outcome,omitempty"` // "ack" or "nack"
+	Outcome string `json:"outcome,omitempty"` // "ack" or "nack"; of what is Gone, its state when it was seen last; of what Closed, ClientOpen
 	Count   int    `json:"count,omitempty"`
 	Of      int    `json:"of,omitempty"`
-	Took    int64  `json:"took,omitempty"` // ns
+	Tries   int    `json:"tries,omitempty"` // how often the client sent the call; 0: not known
+	Took    int64  `json:"took,omitempty"`  // ns
 	Err     string `json:"err,omitempty"`
 }
 

@@ -13,22 +13,23 @@ func (c *checker) checkMessage(m *published) {
 	if m.outcome == Failed && len(m.ids) > 0 {
 		c.report(Settlement, "%s was refused, and is there: %q", m.UUID, m.ids)
 	}
-	if m.outcome != Published || m.cancel != 0 {
+	if m.outcome != Published || m.cancelled != 0 {
 		return
 	}
+	if m.cancel != 0 {
+		c.report(Settlement, "the workload is wrong: nobody knows whether %s was cancelled", m.UUID)
+	}
 	for _, group := range c.rules.Groups {
-		switch k := c.courseOf(m, group); {
-		case k != nil && (k.ackSent || k.dead != nil):
-		case c.rules.LosesData:
+		why := "was published and never came"
+		if k := c.courseOf(m, group); k != nil {
+			why = c.unsettled(k)
+		}
+		switch {
+		case why == "":
+		case c.rules.LosesData && !c.rules.Replicated && c.forgets(m.Topic, m.At, m.answered):
 			c.figures.Lost++
-			under := func(s Span) bool { return m.At < s.Killed && m.answered > s.Safe }
-			if c.rules.LosesIn != nil && !slices.ContainsFunc(c.rules.LosesIn, under) {
-				c.report(Settlement, "%s was lost in group %q, and was safe when the server was killed", m.UUID, group)
-			}
-		case k == nil:
-			c.report(Settlement, "%s was published and never came to group %q", m.UUID, group)
 		default:
-			c.report(Settlement, "%s was neither acked nor is it dead in group %q", m.UUID, group)
+			c.report(Settlement, "%s %s: group %q", m.UUID, why, group)
 		}
 	}
 }
@@ -42,19 +43,20 @@ func (c *checker) courseOf(m *published, group string) *course {
 	return nil
 }
 
-// checkCourse checks what is about a message in one group.
-func (c *checker) checkCourse(k *course) {
+// sort brings the leases in order.
+func (c *checker) sort(k *course) {
 	slices.SortStableFunc(k.leases, func(a, b *lease) int {
 		if c.rules.ClockSteps {
 			return cmp.Compare(a.At, b.At)
 		}
 		return cmp.Compare(a.Redis, b.Redis)
 	})
+}
+
+// checkCourse checks what is about a message in one group.
+func (c *checker) checkCourse(k *course) {
 	if !slices.Contains(c.rules.Groups, k.group) {
 		c.report(Isolation, "%s came to group %q, which is not one of %q", k.name(), k.group, c.rules.Groups)
-	}
-	if k.ackSent {
-		c.figures.Acked++
 	}
 	m := c.messages[k.uuid]
 	for i, l := range k.leases {
@@ -67,13 +69,11 @@ func (c *checker) checkCourse(k *course) {
 			c.notBefore(m, now, l.Event)
 			c.checkIsolation(k, l)
 		}
-		if m != nil && m.cancelled != 0 && l.Sent > m.cancelled {
+		if m != nil && m.cancelled != 0 && l.Sent > m.cancelled && !c.forgets(m.Topic, m.cancel, m.cancelled) {
 			c.report(AckHolds, "%s was claimed after it was cancelled: %s", k.name(), l.Event)
 		}
 		c.checkNumber(k, i)
-		if !c.rules.LosesData {
-			c.checkLease(k, i)
-		}
+		c.checkLease(k, i)
 	}
 	c.checkDeath(k)
 }
@@ -93,8 +93,8 @@ func (c *checker) checkNumber(k *course, i int) {
 
 // unseen is how many leases before may be there that nobody has heard of.
 func (c *checker) unseen(k *course, l *lease) (n int) {
-	for _, at := range c.lostAsks[k.group] {
-		if at < l.At {
+	for _, ask := range c.lostAsks[k.group] {
+		if ask.At < l.At {
 			n++
 		}
 	}
@@ -104,7 +104,7 @@ func (c *checker) unseen(k *course, l *lease) (n int) {
 // checkIsolation checks that a message comes to a group at first as it came to others, whatever they did with it: due
 // when it was due there, and without their deliveries.
 func (c *checker) checkIsolation(k *course, l *lease) {
-	if c.rules.LosesData || c.unseen(k, l) > 0 {
+	if c.forgot(k, l) || c.unseen(k, l) > 0 {
 		return
 	}
 	at := place{topic: k.topic, id: k.id}
@@ -122,7 +122,23 @@ func (c *checker) checkIsolation(k *course, l *lease) {
 // checkLease checks a lease against those before.
 func (c *checker) checkLease(k *course, i int) {
 	l := k.leases[i]
-	for _, later := range k.leases[i+1:] {
+	if !c.forgot(k, l) {
+		c.checkSettled(k, l, k.leases[i+1:])
+	}
+	if i == 0 || c.forgot(k, k.leases[i-1]) {
+		return
+	}
+	before := k.leases[i-1]
+	ended := before.settle != nil && before.settle.At <= l.At
+	if !ended && l.Redis < before.until && !c.stepped(before.Sent, l.At) {
+		c.report(OneLease, "%s was leased as %s %v before lease %s was over", k.name(), l.Token, micros(before.until-l.Redis), before.Token)
+	}
+	c.checkReturn(k, before, l)
+}
+
+// checkSettled checks that settlements of a lease which Redis has confirmed hold, and that it was the message's then.
+func (c *checker) checkSettled(k *course, l *lease, after []*lease) {
+	for _, later := range after {
 		for script, e := range l.sure {
 			switch {
 			case script == "ack" && later.Sent > e.At:
@@ -134,40 +150,6 @@ func (c *checker) checkLease(k *course, i int) {
 			}
 		}
 	}
-	if i == 0 {
-		return
-	}
-	before := k.leases[i-1]
-	ended := before.settle != nil && before.settle.At <= l.At
-	if !ended && l.Redis < before.until {
-		c.report(OneLease, "%s was leased as %s %v before lease %s was over", k.name(), l.Token, micros(before.until-l.Redis), before.Token)
-	}
-	c.checkReturn(k, before, l)
-}
-
-// checkReturn checks when a message came back.
-func (c *checker) checkReturn(k *course, before, l *lease) {
-	nack := before.sure["nack"]
-	if nack == nil {
-		if bound := c.rules.Return; bound > 0 && before.settle == nil && micros(l.Redis-before.until) > bound {
-			c.report(ReturnTime, "%s came back %v after its lease was lost, more than %v", k.name(), micros(l.Redis-before.until), bound)
-		}
-		return
-	}
-	if nack.Delay < 0 {
-		return
-	}
-	for _, e := range k.ends { // with the server's time as it was before the nack
-		if e.By == before.By && e.At >= before.At && e.At <= nack.At && e.Redis != 0 {
-			earliest := over(e.Redis, nack.Delay)
-			if now := c.shown(l.Event); now < earliest {
-				c.report(ReturnTime, "%s came back %v before the delay of its nack, %d ms, was over", k.name(), micros(earliest-now), nack.Delay)
-			}
-		}
-	}
-	if bound := c.rules.Return; bound > 0 && micros(l.Redis-l.Due*1000) > bound {
-		c.report(ReturnTime, "%s came back %v after it was due again, more than %v", k.name(), micros(l.Redis-l.Due*1000), bound)
-	}
 }
 
 // checkDeath checks that a dead message has died once, for good, and for a reason.
@@ -178,13 +160,13 @@ func (c *checker) checkDeath(k *course) {
 	if k.deaths > 1 {
 		c.report(Limit, "%s is dead %d times", k.name(), k.deaths)
 	}
-	if c.rules.LosesData {
-		return
-	}
-	if k.acked != 0 {
-		c.report(AckHolds, "%s is dead, and its ack was confirmed", k.name())
-	}
 	for _, l := range k.leases {
+		if c.forgot(k, l) {
+			continue
+		}
+		if l.find(confirmed) != nil {
+			c.report(AckHolds, "%s is dead, and its ack was confirmed", k.name())
+		}
 		if k.dead.Redis != 0 && !c.rules.ClockSteps && l.Redis > k.dead.Redis {
 			c.report(AckHolds, "%s was claimed after it died: %s", k.name(), l.Event)
 		}

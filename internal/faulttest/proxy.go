@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,7 +29,13 @@ type Proxy struct {
 	swallow int
 	silent  bool // the connection stays, instead of being cut
 	gone    int  // replies that were swallowed
+
+	failing  time.Time // since when nothing can be reached; zero: it can
+	failures []Event   // Outage
 }
+
+// proxies are all that there are, by their addresses.
+var proxies sync.Map
 
 // NewProxy is a proxy to an address, which ends with the test.
 func NewProxy(t testing.TB, target string) *Proxy {
@@ -38,7 +45,9 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	p := &Proxy{listener: listener, target: target, conns: map[*proxied]bool{}, flows: make(chan struct{})}
 	close(p.flows)
 	p.wg.Go(p.accept)
+	proxies.Store(listener.Addr().String(), p)
 	t.Cleanup(func() {
+		proxies.Delete(listener.Addr().String())
 		_ = listener.Close()
 		p.Resume()
 		p.Cut()
@@ -63,6 +72,7 @@ func (p *Proxy) Cut() {
 func (p *Proxy) Refuse(refuses bool) {
 	p.mu.Lock()
 	p.refuses = refuses
+	p.noteFailure("connections are refused")
 	p.mu.Unlock()
 	if refuses {
 		p.Cut()
@@ -74,6 +84,7 @@ func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
+	p.noteFailure("the network is slow")
 }
 
 // Stall has nothing arrive any more, in either direction, while all connections stay open and new ones can be
@@ -82,6 +93,7 @@ func (p *Proxy) Stall() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.flows = make(chan struct{})
+	p.noteFailure("nothing arrives")
 }
 
 // Resume ends Stall. What was held arrives.
@@ -93,6 +105,36 @@ func (p *Proxy) Resume() {
 	default:
 		close(p.flows)
 	}
+	p.noteFailure("")
+}
+
+// slow is from what delay on a network counts as one that fails.
+const slow = 50 * time.Millisecond
+
+// noteFailure notes when something begins to fail, and when nothing does any more. p.mu is held.
+func (p *Proxy) noteFailure(why string) {
+	flows := false
+	select {
+	case <-p.flows:
+		flows = true
+	default:
+	}
+	fails := p.refuses || p.delay >= slow || !flows
+	switch now := time.Now(); {
+	case fails && p.failing.IsZero():
+		p.failing = now
+		p.failures = append(p.failures, Event{Kind: Outage, Sent: now.UnixNano(), Err: why})
+	case !fails && !p.failing.IsZero():
+		p.failing = time.Time{}
+		p.failures[len(p.failures)-1].At = now.UnixNano()
+	}
+}
+
+// outages are when nothing could be reached by way of the proxy.
+func (p *Proxy) outages() []Event {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.failures) // one that goes on ends where it is written down
 }
 
 // Swallow has the replies to the next n calls that are chosen get lost: the server has done what was asked, and

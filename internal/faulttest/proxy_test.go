@@ -108,3 +108,22 @@ func TestProxyRefusesAndAcceptsAgain(t *testing.T) {
 	p.Refuse(false)
 	require.NoError(t, client.Ping(ctx).Err())
 }
+
+func TestProxyNotesWhenNothingPasses(t *testing.T) {
+	t.Parallel()
+	p, client := throughProxy(t)
+	p.Delay(slow - 1)
+	p.Delay(0)
+	require.Empty(t, p.outages(), "it was only slow")
+	p.Stall()
+	p.Refuse(true)
+	p.Resume()
+	require.Zero(t, p.outages()[0].At, "it still refuses")
+	p.Refuse(false)
+	require.NoError(t, client.Ping(t.Context()).Err())
+	p.Delay(slow)
+	noted := p.outages()
+	require.Len(t, noted, 2)
+	require.Greater(t, noted[0].At, noted[0].Sent)
+	require.Zero(t, noted[1].At, "it lasts")
+}

@@ -39,9 +39,13 @@ type Rules struct {
 	Topics []string
 	Groups []string // those that exist all the time
 
-	MaxDeliveries int           // of all groups; 0: no limit
-	Return        time.Duration // how late a nacked message, or one whose lease was lost, may be claimed; 0: not checked
-	CloseWithin   time.Duration // default 7s: the workers' CloseTimeout of 5s, a second that the library takes, and one of a busy machine
+	MaxDeliveries int // of all groups; 0: no limit
+
+	// Return is how late a nacked message, or one whose lease was lost, may be claimed; 0: not checked. Outages that
+	// are in the history do not count, nor does the time when nobody of the group was at work.
+	Return time.Duration
+
+	CloseWithin time.Duration // default 7s: the workers' CloseTimeout of 5s, a second that the library takes, and one of a busy machine
 
 	// ClockSteps is for a server whose clock is set back from this machine's for a while: then its times say nothing
 	// about what came first, and a message may be due because it was so before.
@@ -51,12 +55,19 @@ type Rules struct {
 	// ack, or be leased twice. How many were lost is among the figures.
 	LosesData bool
 
-	// LosesIn limits that: only what was published in one of these spans of time may be lost. Nil: anything.
+	// LosesIn limits that: only what happened in one of these spans of time may be forgotten. Nil: anything.
 	LosesIn []Span
+
+	// Replicated limits it, too: what Publish has confirmed is not forgotten, since it waited for those who took over.
+	Replicated bool
 }
 
-// Span is from when all before was safe until the server was killed, in ns, as Event.At.
-type Span struct{ Safe, Killed int64 }
+// Span is from when all before was safe until the server was killed, in ns, as Event.At, and for a topic, or for all
+// if that is empty.
+type Span struct {
+	Safe, Killed int64
+	Topic        string
+}
 
 // Violation is what must not be.
 type Violation struct {
@@ -74,6 +85,8 @@ type Figures struct {
 	Lost                                   int           // acknowledged messages that a server which forgets has lost, times groups
 	Latest                                 time.Duration // from when a message was due to its claim, at most
 	Handed                                 time.Duration // the same to its handler's beginning
+	Unanswered, Seen                       int           // settled by an ack without an answer; those among them that were seen under its lease before they were gone
+	Back                                   time.Duration // the most that a message came back late, without outages
 	Looks                                  int           // of the sampler
 }
 
@@ -91,6 +104,12 @@ func (f Figures) String() string {
 		}
 	}
 	parts = append(parts, fmt.Sprintf("%d lost", f.Lost), fmt.Sprintf("at most %v late", f.Latest.Round(time.Millisecond)))
+	if f.Unanswered > 0 {
+		parts = append(parts, fmt.Sprintf("%d acks without an answer, %d of them seen", f.Unanswered, f.Seen))
+	}
+	if f.Back > 0 {
+		parts = append(parts, fmt.Sprintf("back after %v at most", f.Back.Round(time.Millisecond)))
+	}
 	if f.Looks > 0 {
 		parts = append(parts, fmt.Sprintf("%d looks", f.Looks))
 	}
@@ -109,6 +128,9 @@ func (f Figures) Plus(o Figures) Figures {
 	f.Dead += o.Dead
 	f.Lost += o.Lost
 	f.Latest = max(f.Latest, o.Latest)
+	f.Unanswered += o.Unanswered
+	f.Seen += o.Seen
+	f.Back = max(f.Back, o.Back)
 	f.Looks += o.Looks
 	return f
 }

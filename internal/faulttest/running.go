@@ -45,8 +45,20 @@ func (r *Running) start() error {
 			r.lines <- lines.Text()
 		}
 		r.err = r.cmd.Wait()
+		r.down()
 	}()
 	return nil
+}
+
+// up and down note that a consumer is at work, or not.
+func (r *Running) up() { r.note(Up) }
+
+func (r *Running) down() { r.note(Down) }
+
+func (r *Running) note(kind Kind) {
+	if r.Role == Consumer {
+		r.w.journal.Write(Event{Kind: kind, By: r.Name, Group: r.Group})
+	}
 }
 
 func (r *Running) await(line string) {
@@ -75,6 +87,7 @@ func (r *Running) Kill() {
 
 // Stop has the worker end properly, and waits for that.
 func (r *Running) Stop() {
+	r.down()
 	_, _ = io.WriteString(r.stdin, "stop\n")
 	select {
 	case <-r.ended:
@@ -113,9 +126,11 @@ func (r *Running) Freeze() (thaw func()) {
 	thaw = sync.OnceFunc(func() {
 		_ = stdin.Close()
 		_ = shell.Wait()
+		r.up()
 	})
 	r.w.t.Cleanup(thaw)
 	require.True(r.w.t, bufio.NewScanner(stdout).Scan(), "worker %q cannot be frozen", r.Name)
+	r.down()
 	return thaw
 }
 
@@ -142,6 +157,7 @@ func (r *Running) Respawn() (end func()) {
 			}
 			select {
 			case <-current.lines:
+				current.up()
 			case <-current.ended:
 			}
 		}

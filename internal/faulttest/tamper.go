@@ -20,10 +20,18 @@ const (
 	TornMove Broken = "torn move"
 	// UnfencedAck acks whatever lease the message has.
 	UnfencedAck Broken = "unfenced ack"
+	// QuietAck does so too, and then says that it has settled nothing.
+	QuietAck Broken = "quiet ack"
+	// LateRetry has what was nacked wait for six seconds too long.
+	LateRetry Broken = "late retry"
 	// WholeSeconds rounds due times to seconds.
 	WholeSeconds Broken = "whole seconds"
 	// ClientClock takes the worker's clock, which is two seconds ahead, for the server's.
 	ClientClock Broken = "client clock"
+	// ClosesClient closes the client that is its caller's when it closes.
+	ClosesClient Broken = "closes the client"
+	// LeavesGoroutine leaves a goroutine behind when it closes.
+	LeavesGoroutine Broken = "leaves a goroutine"
 )
 
 // tamper changes the scripts that a broken worker runs.
@@ -34,23 +42,39 @@ type tamper struct {
 	timed  map[string]string // sha -> source of a script that takes the time from the caller
 }
 
+// edits are what is changed in a script, once each.
+var edits = map[Broken]struct {
+	script  string
+	changes map[string]string
+}{
+	TornMove: {"promote", map[string]string{
+		"each('RPUSH', ready, merged, 1, #merged)": "each('RPUSH', ready .. ':moving', merged, 1, #merged)",
+	}},
+	UnfencedAck: {"ack", map[string]string{unfenced: "if held[i] then"}},
+	QuietAck:    {"ack", map[string]string{unfenced: "if held[i] then", "return #mine": "return 0"}},
+	LateRetry:   {"nack", map[string]string{"due > 0 and now_up + due or now": "now_up + due + 6000"}},
+	WholeSeconds: {"publish", map[string]string{
+		"return now_up + tonumber(spec)": "return math.floor((now_up + tonumber(spec)) / 1000) * 1000",
+	}},
+}
+
+const unfenced = "if held[i] == ARGV[i * 2] then"
+
 const takesTime = "local t = redis.call('TIME')"
 
 // newTamper loads what runs in the place of scripts. It has a connection of its own.
 func newTamper(ctx context.Context, client redis.UniversalClient, broken Broken) (tamper, error) {
 	t := tamper{broken: broken, client: client, shas: map[string]string{}, timed: map[string]string{}}
-	edits := map[Broken]struct{ script, from, to string }{
-		TornMove:     {"promote", "each('RPUSH', ready, merged, 1, #merged)", "each('RPUSH', ready .. ':moving', merged, 1, #merged)"},
-		UnfencedAck:  {"ack", "if held[i] == ARGV[i * 2] then", "if held[i] then"},
-		WholeSeconds: {"publish", "return now_up + tonumber(spec)", "return math.floor((now_up + tonumber(spec)) / 1000) * 1000"},
-	}
 	sources := queue.Scripts()
 	switch edit, ok := edits[broken]; {
 	case ok:
 		source := sources[edit.script]
-		changed := strings.Replace(source, edit.from, edit.to, 1)
-		if changed == source {
-			return t, fmt.Errorf("%s.lua has no %q to break", edit.script, edit.from)
+		changed := source
+		for from, to := range edit.changes {
+			if !strings.Contains(changed, from) {
+				return t, fmt.Errorf("%s.lua has no %q to break", edit.script, from)
+			}
+			changed = strings.Replace(changed, from, to, 1)
 		}
 		sha, err := client.ScriptLoad(ctx, changed).Result()
 		if err != nil {
@@ -63,7 +87,7 @@ func newTamper(ctx context.Context, client redis.UniversalClient, broken Broken)
 				t.timed[ScriptSHA(source)] = source
 			}
 		}
-	case broken != NotBroken:
+	case broken != NotBroken && broken != ClosesClient && broken != LeavesGoroutine:
 		return t, fmt.Errorf("nobody knows how to be broken by %q", broken)
 	}
 	return t, nil

@@ -42,6 +42,11 @@ func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	w.Drain(Pick(time.Minute, 10*time.Minute))
 	w.stop(Consumer)
 	w.sampler.stop()
+	w.sampler.look(context.Background())
+	w.pulse.stop()
+	for _, p := range w.proxies() {
+		w.journal.Write(p.outages()...)
+	}
 	for _, r := range w.running() {
 		if err := r.failed(); err != nil {
 			w.t.Errorf("worker %q has failed: %v", r.Name, err)

@@ -124,6 +124,7 @@ func (w *wire) before(c *scriptCall) {
 	base := Event{Call: c.number, Topic: topic, Group: group, Script: c.script}
 	if c.script == "claim" {
 		base.Kind, base.Token = Ask, c.args[1]+":"+c.args[2]
+		base.Lease, _ = strconv.ParseInt(c.args[5], 10, 64)
 		w.journal.Write(base)
 		return
 	}
@@ -152,17 +153,20 @@ func (c *scriptCall) events(base Event) (events []Event) {
 	return events
 }
 
-func (w *wire) after(c *scriptCall, sent time.Time) {
+func (w *wire) after(c *scriptCall, sent time.Time, tries int) {
 	topic, group := c.about()
-	base := Event{Call: c.number, Topic: topic, Group: group, Script: c.script, Sent: sent.UnixNano()}
+	base := Event{Call: c.number, Topic: topic, Group: group, Script: c.script, Sent: sent.UnixNano(), Tries: tries}
 	cmd, _ := c.Cmder.(*redis.Cmd)
 	err := c.Err()
 	switch {
 	case c.script == "claim":
 		w.answer(c, cmd, base, err)
 	case err != nil:
-		base.Kind, base.Err = Answer, errorText(err)
-		w.journal.Write(base)
+		base.Kind, base.Err = Unsure, errorText(err)
+		if tries == 1 && serverSaid(base.Err) { // else an earlier try may have done it
+			base.Kind = Refused
+		}
+		w.journal.Write(c.events(base)...)
 	case c.script == "extend":
 		w.extended(c, cmd, base)
 	default:
@@ -229,17 +233,17 @@ func (w *wire) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (w *wire) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		return w.pass([]redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
+		return w.pass(ctx, []redis.Cmder{cmd}, func(ctx context.Context) error { return next(ctx, cmd) })
 	}
 }
 
 func (w *wire) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		return w.pass(cmds, func() error { return next(ctx, cmds) })
+		return w.pass(ctx, cmds, func(ctx context.Context) error { return next(ctx, cmds) })
 	}
 }
 
-func (w *wire) pass(cmds []redis.Cmder, send func() error) error {
+func (w *wire) pass(ctx context.Context, cmds []redis.Cmder, send func(context.Context) error) error {
 	var calls []*scriptCall
 	for _, cmd := range cmds {
 		if c := w.read(cmd); c != nil {
@@ -248,11 +252,11 @@ func (w *wire) pass(cmds []redis.Cmder, send func() error) error {
 		}
 	}
 	done := w.tamper.with(cmds)
-	sent := time.Now()
-	err := send()
+	sent, n := time.Now(), count{cmds: cmds}
+	err := send(countTries(ctx, &n))
 	done()
 	for _, c := range calls {
-		w.after(c, sent)
+		w.after(c, sent, int(n.tries.Load()))
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -100,6 +101,7 @@ type process struct {
 
 // runWorker does what the environment says, and returns the exit status.
 func runWorker(text string) int {
+	redis.SetOTelRecorder(tries{})
 	p := &process{stopped: make(chan struct{})}
 	if err := json.Unmarshal([]byte(text), &p.Worker); err != nil {
 		return p.fail(err)
@@ -179,12 +181,13 @@ func (p *process) clock() int64 {
 func (p *process) close(others goleak.Option, close func() error) {
 	began := time.Now()
 	err := close()
-	e := Event{Kind: Closed, Took: int64(time.Since(began))}
+	e := Event{Kind: Closed, Took: int64(time.Since(began)), Outcome: ClientOpen}
 	if err != nil {
 		e.Err = "close: " + err.Error()
 	}
-	if ping := p.client.Ping(context.Background()).Err(); ping == redis.ErrClosed {
-		e.Err += " the caller's client is closed"
+	p.breakClosing()
+	if ping := p.client.Ping(context.Background()).Err(); errors.Is(ping, redis.ErrClosed) {
+		e.Outcome = "closed"
 	}
 	if p.Place.MasterName != "" || p.Place.Cluster { // their clients have goroutines, which come and go with nodes
 		_ = p.client.Close()
@@ -195,6 +198,16 @@ func (p *process) close(others goleak.Option, close func() error) {
 	}
 	p.journal.Write(e)
 	_ = p.client.Close()
+}
+
+// breakClosing does what a Close does that is broken on purpose.
+func (p *process) breakClosing() {
+	switch p.Broken {
+	case ClosesClient:
+		_ = p.client.Close()
+	case LeavesGoroutine:
+		go func() { select {} }()
+	}
 }
 
 // logger writes errors to the journal.

@@ -19,7 +19,6 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -53,6 +52,7 @@ type World struct {
 	workers []*Running
 
 	sampler *sampler
+	pulse   *pulse
 	counter counter
 }
 
@@ -75,6 +75,8 @@ func NewWorld(t testing.TB, direct Place, change ...func(*World)) *World {
 	w.Register()
 	w.sampler = newSampler(w)
 	t.Cleanup(w.sampler.stop)
+	w.pulse = newPulse(w)
+	t.Cleanup(w.pulse.stop)
 	return w
 }
 
@@ -118,6 +120,7 @@ func (w *World) Start(workers ...Worker) []*Running {
 	}
 	for _, r := range started {
 		r.await("ready")
+		r.up()
 	}
 	return started
 }
@@ -169,46 +172,6 @@ func (w *World) running() []*Running {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.workers)
-}
-
-// sampler looks at Redis all the time, while it can be reached.
-type sampler struct {
-	end  context.CancelFunc
-	done chan struct{}
-
-	mu    sync.Mutex
-	looks int
-	found []string
-}
-
-func newSampler(w *World) *sampler {
-	ctx, end := context.WithCancel(context.Background())
-	s := &sampler{end: end, done: make(chan struct{})}
-	go func() {
-		defer close(s.done)
-		for ctx.Err() == nil {
-			began := time.Now()
-			found, err := queuetest.Violations(ctx, w.Client, w.Prefix)
-			s.mu.Lock()
-			if err == nil {
-				s.looks++
-				if len(s.found) < 100 {
-					s.found = append(s.found, found...)
-				}
-			}
-			s.mu.Unlock()
-			select { // a third of the time at most, as looking stops the server
-			case <-ctx.Done():
-			case <-time.After(max(20*time.Millisecond, 2*time.Since(began))):
-			}
-		}
-	}()
-	return s
-}
-
-func (s *sampler) stop() {
-	s.end()
-	<-s.done
 }
 
 // Handled waits until handlers have begun so many times.

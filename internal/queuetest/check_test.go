@@ -429,3 +429,19 @@ func TestFullServerCanBeChecked(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 }
+
+func TestHoldingsTellWhereEachMessageIs(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		f := newFixture(t, s)
+		held, found, err := Holdings(ctx, s.Client, s.Prefix)
+		require.NoError(t, err)
+		require.Empty(t, found)
+		at := func(group, id string) Holding { return held[Place{topicName, group, id}] }
+		for id, state := range map[string]string{f.pending: "pending", f.ready: "ready", f.unack: "unack", f.retry: "retry", f.dead: "dead"} {
+			require.Equal(t, state, at("a", id).State)
+			require.Contains(t, []string{"pending", "ready"}, at("b:*", id).State)
+		}
+		require.Regexp(t, `^SUBSCRIPTION:3:\d+$`, at("a", f.unack).Token)
+		require.Len(t, held, 10)
+	})
+}

@@ -14,12 +14,18 @@ import (
 // caught requires that the checker has found violations of properties in a world whose workers are broken.
 func caught(t *testing.T, w *faulttest.World, want ...faulttest.Property) {
 	t.Helper()
-	violations, _ := w.Judge(faulttest.Rules{})
+	caughtBy(t, w, faulttest.Rules{}, want...)
+}
+
+func caughtBy(t *testing.T, w *faulttest.World, rules faulttest.Rules, want ...faulttest.Property) {
+	t.Helper()
+	violations, _ := w.Judge(rules)
 	for _, p := range want {
 		require.True(t, faulttest.Has(violations, p), "property %v is not found to be violated, only %v", p, violations)
 		for _, v := range violations {
 			if v.Property == p {
 				what, _, _ := strings.Cut(v.String(), `: {"`)
+				what, _, _ = strings.Cut(what, "\n")
 				faulttest.Report(t, what)
 				break
 			}
@@ -67,6 +73,47 @@ func TestCheckerCatchesAnUnfencedAck(t *testing.T) {
 	faulttest.Case(t, "an ack that does not compare the lease is caught: one that was held up takes the message from its new holder")
 	w, _ := lateAck(t, faulttest.UnfencedAck)
 	caught(t, w, faulttest.StaleSettle)
+}
+
+func TestCheckerCatchesAnAckThatTakesWhatItSaysItDoesNot(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "a late ack that takes the message from its new holder, and answers that it took nothing, is caught: the message is gone, and its last holder's ack was not taken")
+	w, _ := lateAck(t, faulttest.QuietAck)
+	caught(t, w, faulttest.Settlement)
+}
+
+func TestCheckerCatchesLateRetriesWhileConnectionsBreak(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "retries that wait for six seconds too long are caught while connections are killed and the server restarts")
+	server := redistest.Start(t, fsyncAlways...)
+	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) {
+		if w.Role == faulttest.Consumer {
+			w.Broken = faulttest.LateRetry
+		}
+	})
+	kills := every(30*time.Millisecond, func() { l.w.Client.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes") })
+	l.progress(t, 30)
+	server.Kill()
+	server.Restart()
+	l.progress(t, 30)
+	kills()
+	caughtBy(t, l.w, loadRules, faulttest.ReturnTime)
+}
+
+func TestCheckerCatchesWhatClosingLeaves(t *testing.T) {
+	t.Parallel()
+	for broken, says := range map[faulttest.Broken]string{
+		faulttest.ClosesClient: "a Close that closes the caller's client is caught", faulttest.LeavesGoroutine: "a Close that leaves a goroutine behind is caught",
+	} {
+		t.Run(string(broken), func(t *testing.T) {
+			t.Parallel()
+			faulttest.Case(t, says)
+			w := faulttest.NewWorld(t, faulttest.At(redistest.Start(t).Addr()))
+			w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "consumer", Broken: broken})
+			w.Await(w.Start(faulttest.Worker{Role: faulttest.Publisher, Name: "publisher", Messages: 3})...)
+			caught(t, w, faulttest.Closing)
+		})
+	}
 }
 
 func TestCheckerCatchesDueTimesInWholeSeconds(t *testing.T) {

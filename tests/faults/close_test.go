@@ -3,6 +3,8 @@ package faults
 import (
 	"context"
 	"fmt"
+	"runtime/pprof"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +18,12 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
-const closeTimeout = 500 * time.Millisecond
+const (
+	closeTimeout = 500 * time.Millisecond
+	// clientGivesUp is after when go-redis returns from a call that has no answer: four tries of 3 s, and pauses. Callers
+	// who are in Subscribe are in such a call.
+	clientGivesUp = 20 * time.Second
+)
 
 // bench is a subscriber and a publisher behind a network, which are about to be closed.
 type bench struct {
@@ -29,10 +36,18 @@ type bench struct {
 	messages   <-chan *message.Message
 }
 
+// newBench starts what is not the project's, and has the rest start in goroutines that are known by the test's name.
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := &bench{t: t, server: redistest.Start(t)}
 	b.network = faulttest.NewProxy(t, b.server.Addr())
+	return b
+}
+
+// open opens what is to be closed.
+func (b *bench) open() {
+	t := b.t
+	t.Helper()
 	b.client = b.network.Place().Client()
 	t.Cleanup(func() { _ = b.client.Close() })
 	b.subscriber = newSubscriber(t, redisdelay.SubscriberConfig{
@@ -44,7 +59,31 @@ func newBench(t *testing.T) *bench {
 	b.messages, err = b.subscriber.Subscribe(context.Background(), "t")
 	require.NoError(t, err)
 	b.publish(20)
-	return b
+}
+
+// close closes it, and returns how long each took.
+func (b *bench) close() map[string]time.Duration {
+	b.t.Helper()
+	took := map[string]time.Duration{}
+	for what, end := range map[string]func() error{"Subscriber": b.subscriber.Close, "Publisher": b.publisher.Close} {
+		began := time.Now()
+		_ = end() // an error tells what did not reach Redis
+		took[what] = time.Since(began)
+		require.Less(b.t, took[what], closeTimeout+2*time.Second, what) // a second, and one of a busy machine
+	}
+	return took
+}
+
+// goroutines are the stacks of those that were started under a label.
+func goroutines(label string) (stacks []string) {
+	var all strings.Builder
+	_ = pprof.Lookup("goroutine").WriteTo(&all, 1)
+	for stack := range strings.SplitSeq(all.String(), "\n\n") {
+		if strings.Contains(stack, fmt.Sprintf(`"test":%q`, label)) {
+			stacks = append(stacks, stack)
+		}
+	}
+	return stacks
 }
 
 func (b *bench) publish(n int) {
@@ -115,14 +154,13 @@ func TestCloseWhileBlocked(t *testing.T) {
 			t.Parallel()
 			faulttest.Case(t, "Close returns within CloseTimeout and a second, leaves no goroutine behind, and the caller's client open")
 			b := newBench(t)
-			block(b)
-			took := map[string]time.Duration{}
-			for what, end := range map[string]func() error{"Subscriber": b.subscriber.Close, "Publisher": b.publisher.Close} {
-				began := time.Now()
-				_ = end() // an error tells what did not reach Redis
-				took[what] = time.Since(began)
-				require.Less(t, took[what], closeTimeout+2*time.Second, what) // a second, and one of a busy machine
-			}
+			var took map[string]time.Duration
+			pprof.Do(t.Context(), pprof.Labels("test", t.Name()), func(context.Context) {
+				b.open()
+				block(b)
+				require.NotEmpty(t, goroutines(t.Name()))
+				took = b.close()
+			})
 			b.network.Resume()
 			select {
 			case _, open := <-b.messages:
@@ -133,6 +171,13 @@ func TestCloseWhileBlocked(t *testing.T) {
 				t.Fatal("the channel of messages stays open")
 			}
 			require.NotErrorIs(t, b.client.Ping(t.Context()).Err(), redis.ErrClosed)
+			for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+				left := goroutines(t.Name())
+				if len(left) == 0 {
+					break
+				}
+				require.Less(t, time.Since(began), clientGivesUp, "goroutines are left:\n%s", strings.Join(left, "\n\n"))
+			}
 			faulttest.Report(t, fmt.Sprintf("Subscriber %v, Publisher %v", took["Subscriber"].Round(time.Millisecond), took["Publisher"].Round(time.Millisecond)))
 		})
 	}

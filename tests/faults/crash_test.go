@@ -101,7 +101,7 @@ func TestWorkersKilledInTheirHandlersLoseNothing(t *testing.T) {
 		}
 	}
 	l.progress(t, 30)
-	l.w.Verify(loadRules)
+	l.w.Verify(byPollRules)
 	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
 }
 
@@ -124,7 +124,7 @@ func TestMessageOfAKilledWorkerComesBack(t *testing.T) {
 				w.AwaitEvents(faulttest.Answer, 1)
 				handlers = 2
 			}
-			victim := w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "victim", LeaseMS: 600})[0]
+			victim := w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "victim", Stuck: true, LeaseMS: 600})[0]
 			publishOne(t, w, handlers)
 			w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "idle"})
 			victim.Kill()
@@ -137,11 +137,11 @@ func TestMessageOfAKilledWorkerComesBack(t *testing.T) {
 	}
 }
 
-// publishOne publishes a message, and returns when as many handlers work on it, for half a second.
+// publishOne publishes a message, and returns when as many handlers have begun with it.
 func publishOne(t *testing.T, w *faulttest.World, handlers int) {
 	t.Helper()
 	w.Await(w.Start(faulttest.Worker{
-		Role: faulttest.Publisher, Name: "publisher", Messages: 1, Do: []string{faulttest.Work(time.Second / 2)},
+		Role: faulttest.Publisher, Name: "publisher", Messages: 1,
 	})...)
 	w.Handled(handlers)
 }
@@ -159,7 +159,7 @@ func TestFrozenWorkerChangesNothingAfterItsLease(t *testing.T) {
 		thaw()
 	}
 	l.progress(t, 30)
-	l.w.Verify(loadRules)
+	l.w.Verify(byPollRules)
 	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
 }
 
@@ -197,6 +197,6 @@ func TestAckThatWasHeldUpForLongerThanItsLeaseChangesNothing(t *testing.T) {
 	t.Parallel()
 	faulttest.Case(t, "an ack that arrives after another has the message leaves it to that one")
 	w, _ := lateAck(t, faulttest.NotBroken)
-	figures := w.Verify(faulttest.Rules{})
+	figures := w.Verify(faulttest.Rules{Return: byPoll})
 	require.Equal(t, 2, figures.Deliveries)
 }

@@ -30,17 +30,29 @@ func TestAllDataLost(t *testing.T) {
 			faulttest.Case(t, "all goes on without a restart of anything, and the log says that data was lost; what was in Redis is lost")
 			server := redistest.Start(t)
 			l := newLoad(t, server, faulttest.Place{})
+			rules := byPollRules
+			rules.LosesData = true
 			for range rounds {
 				l.progress(t, 40)
 				lose(l, server)
+				l.awaitGroups(t)
+				rules.LosesIn = append(rules.LosesIn, faulttest.Span{Killed: time.Now().UnixNano()})
 			}
 			l.progress(t, 40)
-			rules := loadRules
-			rules.LosesData = true
 			l.w.Verify(rules)
 			require.True(t, l.w.HasLogged(saysThatDataWasLost))
 			faulttest.Report(t, fmt.Sprintf("%d times", rounds))
 		})
+	}
+}
+
+// awaitGroups waits until all groups are there again. What is published from then on is for each of them.
+func (l *load) awaitGroups(t *testing.T) {
+	t.Helper()
+	for _, topic := range l.w.Topics {
+		key := queue.NewKeys(l.w.Prefix, topic).Groups()
+		all := func() bool { return l.w.Client.HLen(t.Context(), key).Val() == int64(len(l.w.Groups)) }
+		require.Eventually(t, all, time.Minute, time.Millisecond)
 	}
 }
 

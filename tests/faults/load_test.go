@@ -59,5 +59,17 @@ func (l *load) progress(t *testing.T, n int) {
 	l.w.Handled(l.w.Count(faulttest.Start) + n)
 }
 
-// The rules of a load, where nothing is lost.
-var loadRules = faulttest.Rules{MaxDeliveries: loadDeliveries}
+const (
+	// soon is how late a message may come back when others do the work: the second after which another takes over what
+	// is due, and one of a busy machine.
+	soon = 2 * time.Second
+	// byPoll is the same where a wake-up may be lost with whom it was for. A poll makes that good: every 5 s, or a
+	// tenth more.
+	byPoll = soon + 5500*time.Millisecond
+)
+
+// The rules of a load, where nothing is lost: of a server that fails, and of workers or connections that do.
+var (
+	loadRules   = faulttest.Rules{MaxDeliveries: loadDeliveries, Return: soon}
+	byPollRules = faulttest.Rules{MaxDeliveries: loadDeliveries, Return: byPoll}
+)

@@ -55,7 +55,7 @@ func TestPoisonMessages(t *testing.T) {
 	for _, end := range ends {
 		end()
 	}
-	figures := w.Verify(faulttest.Rules{MaxDeliveries: 2})
+	figures := w.Verify(faulttest.Rules{MaxDeliveries: 2, Return: byPoll})
 	require.Equal(t, 5+faulttest.Pick(30, 300)/15*5, figures.Dead)
 }
 
@@ -72,7 +72,7 @@ func TestPayloadsOfTenMegabytes(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, publisher.Publish("t", message.NewMessage("too large", make([]byte, 10_000_000))), redisdelay.ErrMessageTooLarge)
 	require.NoError(t, publisher.Close())
-	w.Verify(faulttest.Rules{})
+	w.Verify(faulttest.Rules{Return: soon})
 }
 
 func TestSubscriberThatNeverAcks(t *testing.T) {
@@ -87,7 +87,7 @@ func TestSubscriberThatNeverAcks(t *testing.T) {
 	w.Await(w.Start(faulttest.Worker{Role: faulttest.Publisher, Name: "publisher", Messages: messages, DelaysMS: []int{0, 10}})...)
 	w.Handled(3 + messages)
 	stuck.Kill()
-	figures := w.Verify(faulttest.Rules{})
+	figures := w.Verify(faulttest.Rules{Return: byPoll})
 	require.Equal(t, 3, figures.Redeliveries)
 }
 

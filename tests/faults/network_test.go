@@ -23,7 +23,7 @@ func TestConnectionsKilledAllTheTime(t *testing.T) {
 	})
 	l.progress(t, faulttest.Pick(200, 3000))
 	n := kills()
-	l.w.Verify(loadRules)
+	l.w.Verify(byPollRules)
 	faulttest.Report(t, fmt.Sprintf("%d times", n))
 }
 
@@ -36,7 +36,7 @@ func TestConnectionsCutAllTheTime(t *testing.T) {
 	cuts := every(40*time.Millisecond, p.Cut)
 	l.progress(t, faulttest.Pick(200, 3000))
 	n := cuts()
-	l.w.Verify(loadRules)
+	l.w.Verify(byPollRules)
 	faulttest.Report(t, fmt.Sprintf("%d times", n))
 }
 
@@ -71,7 +71,7 @@ func TestTwoSecondsOfLatency(t *testing.T) {
 	l.progress(t, faulttest.Pick(30, 200))
 	l.w.StopPublishers()
 	p.Delay(0)
-	l.w.Verify(faulttest.Rules{MaxDeliveries: loadDeliveries, CloseWithin: 22 * time.Second})
+	l.w.Verify(faulttest.Rules{MaxDeliveries: loadDeliveries, Return: byPoll, CloseWithin: 22 * time.Second})
 }
 
 func TestHalfOpenConnections(t *testing.T) {
@@ -88,7 +88,7 @@ func TestHalfOpenConnections(t *testing.T) {
 		p.Resume()
 	}
 	l.progress(t, 30)
-	l.w.Verify(loadRules)
+	l.w.Verify(byPollRules)
 	faulttest.Report(t, fmt.Sprintf("%d times", rounds))
 }
 
@@ -104,7 +104,7 @@ func TestServerFrozenForLongerThanTheLease(t *testing.T) {
 		server.Resume()
 	}
 	l.progress(t, 30)
-	l.w.Verify(loadRules)
+	l.w.Verify(byPollRules)
 }
 
 func TestPoolOfOneConnection(t *testing.T) {

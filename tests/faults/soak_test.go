@@ -83,7 +83,7 @@ func (s *soak) round(t *testing.T, length time.Duration) {
 		troubles[name](f)
 		f.progress(t, 10+s.random.IntN(40))
 	}
-	figures := f.w.Verify(loadRules)
+	figures := f.w.Verify(byPollRules)
 	s.total = s.total.Plus(figures)
 }
 

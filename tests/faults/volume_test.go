@@ -58,7 +58,7 @@ func TestManyDueInOneMillisecond(t *testing.T) {
 	require.NoError(t, subscriber.SubscribeInitialize("t"))
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
 	require.NoError(t, err)
-	due := time.Now().Add(faulttest.Pick(2*time.Second, 2*time.Minute))
+	due := time.Now().Add(faulttest.Pick(5*time.Second, 2*time.Minute))
 	for i := 0; i < n; i += 10_000 {
 		var batch []*message.Message
 		for j := range 10_000 {

@@ -1,0 +1,115 @@
+package faulttest
+
+import "time"
+
+// checkReturn checks when a message came back.
+func (c *checker) checkReturn(k *course, before, l *lease) {
+	if nack := before.sure["nack"]; nack != nil && nack.Delay >= 0 {
+		for _, e := range k.ends { // with the server's time as it was before the nack
+			if e.By == before.By && e.At >= before.At && e.At <= nack.At && e.Redis != 0 {
+				earliest := over(e.Redis, nack.Delay)
+				if now := c.shown(l.Event); now < earliest {
+					c.report(ReturnTime, "%s came back %v before the delay of its nack, %d ms, was over", k.name(), micros(earliest-now), nack.Delay)
+				}
+			}
+		}
+	}
+	if c.rules.Return > 0 && !c.rules.ClockSteps {
+		c.notLater(k, before, l)
+	}
+}
+
+// notLater checks that a message came back in a bound after it could be claimed again. What does not count: outages
+// of the server and the network, and the time when no consumer of the group was at work, since its last lease began;
+// leases by claims that had no answer, which nobody knows of; and the time when consumers had others in hand, unless
+// they got some that were due when this was overdue already.
+func (c *checker) notLater(k *course, before, l *lease) {
+	ready := before.ends(l)
+	late := micros(l.began - ready)
+	late -= c.outages[k.group].within(before.Sent, l.At)
+	for _, ask := range c.lostAsks[k.group] {
+		if ask.At > before.Sent && ask.At < l.At {
+			late -= ms(int(ask.Lease) + 1000)
+		}
+	}
+	c.figures.Back = max(c.figures.Back, late)
+	if late <= c.rules.Return {
+		return
+	}
+	overdue := l.Sent - int64(late-c.rules.Return)
+	what := "its lease was lost"
+	if before.sure["nack"] != nil {
+		what = "the delay of its nack was over"
+	}
+	if other := c.overtaken(k, before, overdue, l.Sent); other != "" {
+		c.report(ReturnTime, "%s came back %v after %s, more than %v, and after %s, which was due later", k.name(), late, what, c.rules.Return, other)
+		return
+	}
+	if late -= c.busy(k, l.Sent-int64(late), l.Sent); late > c.rules.Return {
+		c.report(ReturnTime, "%s came back %v after %s, more than %v", k.name(), late, what, c.rules.Return)
+	}
+}
+
+// ends is the latest time, in µs by the server's clock, at which a message could be claimed again after a lease, the
+// next of which is known. Redis's word for when a nacked message is due again is not taken, unless the nack had an
+// instant instead of a delay.
+func (l *lease) ends(next *lease) int64 {
+	sure := func(script string) (int64, bool) {
+		e := l.sure[script]
+		if e == nil {
+			return 0, false
+		}
+		return l.due(*e, next), true
+	}
+	if at, ok := sure("nack"); ok {
+		return at
+	}
+	if at, ok := sure("release"); ok {
+		return at
+	}
+	if l.told != nil { // settled at any time until then, or not at all
+		return max(l.latest, l.due(*l.told, next))
+	}
+	return l.latest
+}
+
+// due is when a message is due again after a settlement.
+func (l *lease) due(e Event, next *lease) int64 {
+	switch {
+	case e.Script != "nack":
+		return l.server(e.At)
+	case e.Delay < 0:
+		return max(l.server(e.At), next.Due*1000)
+	default:
+		return l.server(e.At) + (e.Delay+1)*1000
+	}
+}
+
+// overtaken tells which message of the group was claimed in a span of time, and became due in it; "": none.
+func (c *checker) overtaken(k *course, before *lease, from, to int64) string {
+	for _, other := range c.courses {
+		if other == k || other.topic != k.topic || other.group != k.group {
+			continue
+		}
+		for _, l := range other.leases {
+			if l.Sent > from && l.At < to && l.Due*1000 > before.server(from) {
+				return other.name()
+			}
+		}
+	}
+	return ""
+}
+
+// busy is for how long consumers of the group had messages of the topic in hand, in a span of time.
+func (c *checker) busy(k *course, from, to int64) time.Duration {
+	var in spans
+	for _, other := range c.courses {
+		if other.topic != k.topic || other.group != k.group {
+			continue
+		}
+		for _, l := range other.leases {
+			in = append(in, span{l.At, l.last})
+		}
+	}
+	return in.union().within(from, to)
+}

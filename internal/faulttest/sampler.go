@@ -1,0 +1,157 @@
+package faulttest
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+)
+
+// sampler looks at Redis all the time, while it can be reached. What was there and is not any more it writes to the
+// history, with the lease that it had when it was seen last.
+type sampler struct {
+	w    *World
+	end  context.CancelFunc
+	done chan struct{}
+
+	mu    sync.Mutex
+	looks int
+	found []string
+	seen  map[queuetest.Place]queuetest.Holding
+	began int64 // of the last look
+}
+
+func newSampler(w *World) *sampler {
+	ctx, end := context.WithCancel(context.Background())
+	s := &sampler{w: w, end: end, done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		for ctx.Err() == nil {
+			began := time.Now()
+			found := s.look(ctx)
+			s.mu.Lock()
+			if len(s.found) < 100 {
+				s.found = append(s.found, found...)
+			}
+			s.mu.Unlock()
+			select { // a third of the time at most, as looking stops the server
+			case <-ctx.Done():
+			case <-time.After(max(20*time.Millisecond, 2*time.Since(began))):
+			}
+		}
+	}()
+	return s
+}
+
+// look looks once, and returns what is wrong.
+func (s *sampler) look(ctx context.Context) []string {
+	began := time.Now().UnixNano()
+	held, found, err := queuetest.Holdings(ctx, s.w.Client, s.w.Prefix)
+	if err != nil {
+		return nil
+	}
+	ended := time.Now().UnixNano()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looks++
+	var gone []Event
+	for at, was := range s.seen {
+		if _, there := held[at]; !there {
+			gone = append(gone, Event{
+				Kind: Gone, At: ended, Sent: s.began, Topic: at.Topic, Group: at.Group, ID: at.ID, Outcome: was.State, Token: was.Token,
+			})
+		}
+	}
+	s.w.journal.Write(gone...)
+	s.seen, s.began = held, began
+	return found
+}
+
+func (s *sampler) stop() {
+	s.end()
+	<-s.done
+}
+
+// pulse asks the server all the time whether it answers, and writes to the history when it does not: whatever was
+// done to it, or to this machine.
+type pulse struct {
+	end  context.CancelFunc
+	done chan struct{}
+}
+
+const (
+	beat   = 20 * time.Millisecond
+	missed = 100 * time.Millisecond // without an answer is an outage
+)
+
+func newPulse(w *World) *pulse {
+	ctx, end := context.WithCancel(context.Background())
+	p := &pulse{end: end, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		last := time.Now()
+		note := func(now time.Time) {
+			if now.Sub(last) > missed {
+				w.journal.Write(Event{Kind: Outage, Sent: last.UnixNano(), At: now.UnixNano(), Err: "the server does not answer"})
+			}
+		}
+		for ctx.Err() == nil {
+			began := time.Now()
+			if w.answers(ctx) {
+				note(time.Now())
+				last = began
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(beat):
+			}
+		}
+		note(time.Now())
+	}()
+	return p
+}
+
+// answers tells whether those who have the topics answer for all their keys. A connection that was killed is no outage.
+func (w *World) answers(ctx context.Context) bool {
+	for _, topic := range w.Topics {
+		k := queue.NewKeys(w.Prefix, topic)
+		var err error
+		for range 3 {
+			if err = w.Client.Exists(ctx, k.Meta(), k.Groups(), k.Messages()).Err(); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *pulse) stop() {
+	p.end()
+	<-p.done
+}
+
+// proxies are those by which workers reached the server.
+func (w *World) proxies() (used []*Proxy) {
+	found := map[*Proxy]bool{}
+	for _, r := range w.running() {
+		for _, addr := range r.Place.Addrs {
+			if p, ok := proxies.Load(addr); ok && !found[p.(*Proxy)] {
+				found[p.(*Proxy)] = true
+				used = append(used, p.(*Proxy))
+			}
+		}
+	}
+	return used
+}
+
+// During does something that takes part of the service away while it lasts, which the history says.
+func (w *World) During(what string, do func()) {
+	began := time.Now().UnixNano()
+	do()
+	w.Note(Event{Kind: Outage, Sent: began, Err: what})
+}

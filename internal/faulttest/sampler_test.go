@@ -1,0 +1,67 @@
+package faulttest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+func TestOutagesAreInTheHistory(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	p := NewProxy(t, server.Addr())
+	w := NewWorld(t, At(server.Addr()))
+	consumer := w.Start(Worker{Role: Consumer, Name: "consumer", Place: p.Place()})[0]
+	before := w.Count(Outage)
+	server.Pause()
+	require.Error(t, w.Client.Ping(t.Context()).Err()) // after a timeout that is longer than what is an outage
+	server.Resume()
+	w.AwaitEvents(Outage, before+1)
+	p.Stall()
+	p.Resume()
+	w.During("a test", func() {})
+	consumer.Freeze()()
+	w.Verify(Rules{})
+	why := map[string]bool{}
+	var working []Kind
+	for _, e := range w.History() {
+		switch e.Kind {
+		case Outage:
+			require.LessOrEqual(t, e.Sent, e.At)
+			why[e.Err] = true
+		case Up, Down:
+			require.Equal(t, "consumer", e.By)
+			require.Equal(t, "g", e.Group)
+			working = append(working, e.Kind)
+		}
+	}
+	require.Equal(t, map[string]bool{"the server does not answer": true, "nothing arrives": true, "a test": true}, why)
+	require.Equal(t, []Kind{Up, Down, Up, Down, Down}, working)
+}
+
+func TestLooksFindWhatIsGone(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	w := NewWorld(t, At(server.Addr()))
+	w.Start(Worker{Role: Consumer, Name: "consumer"})
+	w.Await(w.Start(Worker{Role: Publisher, Name: "publisher", Messages: 1, Do: []string{Work(time.Second / 2)}})...)
+	w.AwaitEvents(Gone, 1)
+	var claimed, gone Event
+	for _, e := range w.History() {
+		switch e.Kind {
+		case Claimed:
+			claimed = e
+		case Gone:
+			gone = e
+		}
+	}
+	require.Equal(t, "unack", gone.Outcome)
+	require.Equal(t, claimed.Token, gone.Token)
+	require.Equal(t, claimed.ID, gone.ID)
+	require.Less(t, claimed.At, gone.Sent)
+	require.Less(t, gone.Sent, gone.At)
+	w.Verify(Rules{})
+}

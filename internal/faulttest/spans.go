@@ -1,0 +1,93 @@
+package faulttest
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// span is from one time to another, as Event.At.
+type span struct{ from, to int64 }
+
+type spans []span
+
+// union brings spans in order, and joins those that overlap.
+func (s spans) union() (joined spans) {
+	slices.SortFunc(s, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	for _, one := range s {
+		if n := len(joined); n > 0 && one.from <= joined[n-1].to {
+			joined[n-1].to = max(joined[n-1].to, one.to)
+		} else {
+			joined = append(joined, one)
+		}
+	}
+	return joined
+}
+
+// within is how much of a time the spans take, which do not overlap.
+func (s spans) within(from, to int64) (d time.Duration) {
+	for _, one := range s {
+		if low, high := max(one.from, from), min(one.to, to); high > low {
+			d += time.Duration(high - low)
+		}
+	}
+	return d
+}
+
+// patience is how long workers wait at most before they try again.
+const patience = 5500 * time.Millisecond
+
+// forever is later than any event.
+const forever = int64(1) << 62
+
+// findOutages finds when a group was not served: the server could not be reached, or no consumer of it was at work.
+// Who says nothing of its consumers is taken to have one.
+func (c *checker) findOutages(history []Event) {
+	var all spans // of those, with what workers wait before they try again: as long at most as they have tried
+	idle := map[string]spans{}
+	working := map[string]map[string]bool{}
+	for _, e := range history {
+		switch e.Kind {
+		case Outage:
+			all = append(all, span{e.Sent, e.At + min(e.At-e.Sent, int64(patience))})
+		case Up:
+			if working[e.Group] == nil {
+				working[e.Group] = map[string]bool{}
+				idle[e.Group] = spans{{0, forever}}
+			}
+			if n := len(idle[e.Group]); len(working[e.Group]) == 0 {
+				idle[e.Group][n-1].to = e.At
+			}
+			working[e.Group][e.By] = true
+		case Down:
+			for group, names := range working {
+				if names[e.By] && len(names) == 1 {
+					idle[group] = append(idle[group], span{e.At, forever})
+				}
+				delete(names, e.By)
+			}
+		}
+	}
+	c.outages = map[string]spans{}
+	for _, group := range c.rules.Groups {
+		c.outages[group] = slices.Concat(all, idle[group]).union()
+	}
+}
+
+// stepped tells whether the server's clock was set in a span of time, so that its times do not tell how much passed.
+func (c *checker) stepped(from, to int64) bool {
+	return slices.ContainsFunc(c.steps, func(at int64) bool { return from <= at && at <= to })
+}
+
+// forgets tells whether the server may have forgotten what happened in a topic in a span of time.
+func (c *checker) forgets(topic string, from, to int64) bool {
+	if !c.rules.LosesData {
+		return false
+	}
+	return c.rules.LosesIn == nil || slices.ContainsFunc(c.rules.LosesIn, func(s Span) bool {
+		return (s.Topic == "" || s.Topic == topic) && from < s.Killed && to > s.Safe
+	})
+}
+
+// forgot tells whether the server may have forgotten a lease, an extension of it, or its end.
+func (c *checker) forgot(k *course, l *lease) bool { return c.forgets(k.topic, l.Sent, l.last) }

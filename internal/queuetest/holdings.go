@@ -1,0 +1,55 @@
+package queuetest
+
+import (
+	"context"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Place is a message in a group.
+type Place struct{ Topic, Group, ID string }
+
+// Holding is the state of a message in a group.
+type Holding struct {
+	State string // "pending", "ready", "unack", "retry" or "dead"
+	Token string // of its lease, in unack
+}
+
+// Holdings is Violations, and also returns where each message is. What is pending is that for every group.
+func Holdings(ctx context.Context, client redis.UniversalClient, prefix string) (map[Place]Holding, []string, error) {
+	topics, found, err := look(ctx, client, prefix)
+	if err != nil {
+		return nil, nil, err
+	}
+	held := map[Place]Holding{}
+	for _, s := range topics {
+		for _, group := range s.groups() {
+			s.holdings(group, held)
+		}
+	}
+	return held, found, nil
+}
+
+func (s *snapshot) holdings(group string, held map[Place]Holding) {
+	enter := func(id, state, token string) { held[Place{s.topic, group, id}] = Holding{state, token} }
+	for id := range s.get("pending", "").scores {
+		enter(id, "pending", "")
+	}
+	for _, entry := range s.get("ready", group).list {
+		if id, _, _ := strings.Cut(entry, ":"); id != strings.Repeat("0", queue.IDLength) { // else it is out of force
+			enter(id, "ready", "")
+		}
+	}
+	leases := s.get("leases", group).fields
+	for id := range s.get("unack", group).scores {
+		enter(id, "unack", leases[id])
+	}
+	for _, state := range []string{"retry", "dead"} {
+		for id := range s.get(state, group).scores {
+			enter(id, state, "")
+		}
+	}
+}
