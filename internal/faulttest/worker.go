@@ -176,6 +176,9 @@ func (p *process) clock() int64 {
 	return now.UnixMicro()
 }
 
+// dials is the client's: while the server is gone, and until a second after it is back, its pool tries to connect.
+var dials = goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
+
 // close closes what the process has of the project, and notes how long that took, whether goroutines are
 // left, and whether the client is still open.
 func (p *process) close(others goleak.Option, close func() error) {
@@ -193,7 +196,7 @@ func (p *process) close(others goleak.Option, close func() error) {
 		_ = p.client.Close()
 		_ = p.direct.Close()
 	}
-	if leak := goleak.Find(others); leak != nil {
+	if leak := goleak.Find(others, dials); leak != nil {
 		e.Err += " goroutines: " + leak.Error()
 	}
 	p.journal.Write(e)
