@@ -215,6 +215,7 @@ func TestContextThatEndsWhileReplicasDoNotConfirm(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, primary, replicas := replicated(t, 1)
+			publish(t, newPublisher(t, s, waitingFor(1, never)), "t", "first") // which a new replica confirms late
 			client := another(t, s)
 			p := newPublisher(t, s, waitingFor(1, time.Second), func(c *redisdelay.PublisherConfig) { c.Client = client })
 			publish(t, p, "t", "before")
@@ -231,7 +232,7 @@ func TestContextThatEndsWhileReplicasDoNotConfirm(t *testing.T) {
 			require.ErrorIs(t, err, redisdelay.ErrNotReplicated)
 			require.NotErrorIs(t, err, context.Canceled)
 			require.NotErrorIs(t, err, context.DeadlineExceeded)
-			come(t, s, "before", "unconfirmed")
+			come(t, s, "first", "before", "unconfirmed")
 		})
 	}
 }
