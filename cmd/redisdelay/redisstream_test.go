@@ -40,6 +40,16 @@ func inHand(t *testing.T, store *redistest.Instance) int64 {
 	return store.Client(t).ZCard(t.Context(), redisdelay.DefaultKeyPrefix+":{"+topic+"}:unack:"+relay.DefaultConsumerGroup).Val()
 }
 
+// leaseEnd is when the lease of the first message that the relay has taken ends, in ms.
+func leaseEnd(t *testing.T, store *redistest.Instance) float64 {
+	t.Helper()
+	first := store.Client(t).ZRangeWithScores(t.Context(), redisdelay.DefaultKeyPrefix+":{"+topic+"}:unack:"+relay.DefaultConsumerGroup, 0, 0).Val()
+	if len(first) == 0 {
+		return 0
+	}
+	return first[0].Score
+}
+
 func TestAllTopicsGoToTheSameRedisByOtherNames(t *testing.T) {
 	t.Parallel()
 	store := startStreams(t)
@@ -97,6 +107,8 @@ func holding(t *testing.T, args ...string) (p *tool, store *redistest.Instance, 
 	t.Cleanup(broker.Resume)
 	orders = publishOrders(t, store.Client(t), topic, 1, time.Millisecond)
 	require.Eventually(t, func() bool { return inHand(t, store) == 1 }, patience, time.Millisecond)
+	ends := leaseEnd(t, store) // when that is extended, the relay has the message, and not only its subscription
+	require.Eventually(t, func() bool { return leaseEnd(t, store) > ends }, patience, time.Millisecond)
 	p.signal()
 	p.await(`msg="Told to end`)
 	require.Equal(t, "it is about to end", p.awaitProbe("/readyz", http.StatusServiceUnavailable))
