@@ -191,6 +191,31 @@ func TestPublishOfMoreThanTenThousandMessages(t *testing.T) {
 	}, "a", "b")
 }
 
+// One script would keep all others waiting for too long.
+func TestPublishOfTooManyForSoManyGroupsIsLeftToTheScheduler(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		const n = 1000
+		for i := range 50 {
+			require.NoError(t, w.topic.Register(ctx, fmt.Sprint("group ", i), standard))
+		}
+		w.publishNow(names("%04d", 0, n)...)
+		require.Empty(t, w.ready("a"))
+		require.Len(t, w.pending(), n)
+		for range n {
+			if len(w.pending()) == 0 {
+				break
+			}
+			w.promote("scheduler|1")
+		}
+		for _, g := range []string{"a", "group 0", "group 49"} {
+			sameOrder(t, names("%04d", 0, n), w.ready(g))
+		}
+
+		w.publishNow(names("b%03d", 0, n-20)...)
+		require.Len(t, w.ready("a"), 2*n-20)
+	}, "a")
+}
+
 func TestPublishGoesToAGroupThatAnotherProcessRegistered(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x")

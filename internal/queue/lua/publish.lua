@@ -32,8 +32,8 @@
 --
 -- A message whose delay id is another's that waits takes its place, is not taken in ("mode:keep"), or has the
 -- call refused ("mode:reject"). A delay id is free when its time in taken has come.
--- A message that is due goes straight to the groups' ready lists, unless something older is due
--- and not yet moved: then it queues behind it in pending, as does everything while there is no group. In a topic
+-- A message that is due goes straight to the groups' ready lists, unless something older is due and not yet moved, or
+-- the call has too many for so many groups: then it queues in pending, as does everything while there is no group. In a topic
 -- with a stream it goes into that, and is not kept; while the topic is paused, it waits in pending.
 -- Returns "ok", "repeated", "stale" when the group set has changed, "full" if more would wait than may, or
 -- "exists" and the id of the message that is refused; all but the first write nothing. What the stream does not
@@ -45,6 +45,7 @@ local refs, scheduler, publisher, names, taken = KEYS[5], KEYS[6], KEYS[7], KEYS
 local version, number, memory, single = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local n, runs, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local groups = (#KEYS - 9) / 3
+local budget = 50000 -- messages times groups that one step moves at most
 local args = ARGV
 -- Where in args the runs and the options begin.
 local first_run = 8 + n * 2
@@ -128,7 +129,7 @@ if groups > 1 then
   redis.call('HLEN', refs)
 end
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')
-local direct = groups > 0 and not (head[2] and tonumber(head[2]) <= now)
+local direct = groups > 0 and n * groups <= budget and not (head[2] and tonumber(head[2]) <= now)
 local waiting, backlog = {}, 0
 for g = 1, groups do
   local ready, retry, waiters = KEYS[7 + g * 3], KEYS[8 + g * 3], KEYS[9 + g * 3]
