@@ -17,9 +17,10 @@ func Check(history []Event, rules Rules) ([]Violation, Figures) {
 		messages: map[string]*published{},
 		courses:  map[place]*course{},
 		firsts:   map[place]*lease{},
-		asked:    map[string]int64{},
-		lostAsks: map[string][]Event{},
+		asked:    map[string]*asked{},
+		lostAsks: map[string][]lostAsk{},
 		gone:     map[place]Event{},
+		asking:   map[call]*asked{},
 		partly:   map[call]*partly{},
 	}
 	history = slices.Clone(history)
@@ -27,8 +28,9 @@ func Check(history []Event, rules Rules) ([]Violation, Figures) {
 	for _, e := range history {
 		c.take(e)
 	}
-	c.findLostAsks(history)
+	c.name()
 	c.findOutages(history)
+	c.findLostAsks(history)
 	for _, k := range c.courses {
 		c.sort(k)
 	}
@@ -46,18 +48,20 @@ func Check(history []Event, rules Rules) ([]Violation, Figures) {
 }
 
 type checker struct {
-	rules    Rules
-	messages map[string]*published // by UUID
-	courses  map[place]*course
-	firsts   map[place]*lease   // of messages, in whatever group
-	asked    map[string]int64   // when a claim was sent first, by what the tokens of its leases begin with
-	lostAsks map[string][]Event // by group: claims whose answer nobody has
-	gone     map[place]Event    // the last time that a message was found to be gone
-	partly   map[call]*partly   // acks of which Redis has taken some
-	steps    []int64            // when the server's clock was set
-	outages  map[string]spans   // by group: when it could not be reached, or nobody was at work
-	found    []Violation
-	figures  Figures
+	rules       Rules
+	messages    map[string]*published // by UUID
+	courses     map[place]*course
+	firsts      map[place]*lease     // of messages, in whatever group
+	asked       map[string]*asked    // claims, by what the tokens of their leases begin with
+	lostAsks    map[string][]lostAsk // by group: claims that may have leased what nobody has heard of
+	asking      map[call]*asked      // calls without an answer so far
+	unreachable spans                // when the server or the network failed
+	gone        map[place]Event      // the last time that a message was found to be gone
+	partly      map[call]*partly     // acks of which Redis has taken some
+	steps       []int64              // when the server's clock was set
+	outages     map[string]spans     // by group: when it could not be reached, or nobody was at work
+	found       []Violation
+	figures     Figures
 }
 
 // published is what a publisher says of a message.
@@ -86,16 +90,16 @@ type course struct {
 
 // lease is one claim of a message.
 type lease struct {
-	Event                      // Claimed
-	began    int64             // µs by the server's clock: the earliest that it can have begun
-	extended int64             // the server's time before its last extension was sent
-	until    int64             // µs by the server's clock: not before this it ends by itself
-	latest   int64             // likewise: after this it has ended, if calls arrived in time
-	last     int64             // when something was said about it last, as Event.At
-	settle   *Event            // the first settlement that was sent under it
-	told     *Event            // what was said last about a settlement
-	acks     []*ack            // that were sent under it
-	sure     map[string]*Event // settlements that Redis has confirmed for sure, by script
+	Event                         // Claimed
+	began       int64             // µs by the server's clock: the earliest that it can have begun
+	extended    int64             // the server's time before its last extension was sent
+	until       int64             // µs by the server's clock: not before this it ends by itself
+	latest      int64             // likewise: after this it has ended, if calls arrived in time
+	last        int64             // when something was said about it last, as Event.At
+	settle      *Event            // the first settlement that was sent under it
+	told        *Event            // what was said last about a settlement
+	settlements map[string][]*ack // that were sent under it, by script
+	sure        map[string]*Event // settlements that Redis has confirmed for sure, by script
 }
 
 func (c *checker) report(p Property, format string, args ...any) {
@@ -126,11 +130,11 @@ func (c *checker) take(e Event) {
 		c.messages[e.UUID].cancelled = e.At
 		c.figures.Cancelled++
 	case Ask:
-		if _, again := c.asked[e.Token]; !again {
-			c.asked[e.Token] = e.At
-		}
+		c.ask(e)
+	case Answer:
+		c.answered(e)
 	case Claimed:
-		c.course(e).claimed(e, c.asked[claimOf(e.Token)])
+		c.course(e).claimed(e, c.firstAsked(e.Token))
 	case Start:
 		c.start(e)
 	case End:
@@ -251,22 +255,6 @@ type call struct {
 	number int
 }
 
-// findLostAsks finds the claims whose answer did not come, or was not written down before its worker died.
-func (c *checker) findLostAsks(history []Event) {
-	asked := map[call]Event{}
-	for _, e := range history {
-		switch {
-		case e.Kind == Ask:
-			asked[call{e.By, e.Call}] = e
-		case e.Kind == Answer && e.Script == "claim" && (e.Err == "" || serverSaid(e.Err)):
-			delete(asked, call{e.By, e.Call})
-		}
-	}
-	for _, e := range asked {
-		c.lostAsks[e.Group] = append(c.lostAsks[e.Group], e)
-	}
-}
-
 func serverSaid(err string) bool { return len(err) > 8 && err[:8] == "server: " }
 
 // claimOf is what the tokens of all leases of a claim begin with.
@@ -281,7 +269,7 @@ func (k *course) claimed(e Event, asked int64) {
 	e.Sent = cmp.Or(asked, e.At)
 	began := e.Redis - (e.At-e.Sent)/1000
 	k.leases = append(k.leases, &lease{
-		Event: e, began: began, last: e.At, sure: map[string]*Event{},
+		Event: e, began: began, last: e.At, sure: map[string]*Event{}, settlements: map[string][]*ack{},
 		until:  began - began%1000 + e.Lease*1000, // the server looks at whole milliseconds
 		latest: e.Redis + (e.Lease+1)*1000,
 	})
@@ -313,9 +301,7 @@ func (k *course) told(e Event) {
 		return
 	}
 	l.told = &e
-	if e.Script == "ack" {
-		l.ack(e)
-	}
+	l.take(e)
 	switch {
 	case e.Kind == Settle && l.settle == nil:
 		l.settle = &e

@@ -35,14 +35,46 @@ func (s *tale) published(uuid string, delay int64) *tale {
 // claimed is a lease of 100 ms and the beginning of a handler.
 func (s *tale) claimed(by, token string, change ...func(claimed, start *Event)) *tale {
 	s.tell(Event{Kind: Ask, By: by, Token: claimOf(token)})
-	claimed := Event{Kind: Claimed, By: by, ID: "1", Token: token, Redis: s.now * 1000, Due: s.now, Lease: 100, Number: 1}
-	start := Event{Kind: Start, By: by, ID: "1", UUID: "m", Redis: s.now * 1000, Due: s.now, Number: 1, Sum: "sum"}
+	claimed := Event{Kind: Claimed, By: by, ID: "1", Token: token, Redis: s.now * 1000, Due: s.now, Lease: 100}
+	start := Event{Kind: Start, By: by, ID: "1", UUID: "m", Redis: s.now * 1000, Due: s.now, Sum: "sum"}
 	for _, c := range change {
 		c(&claimed, &start)
+	}
+	if claimed.Number == 0 {
+		claimed.Number, claimed.Suspect = s.counted(claimed.ID)
+		start.Number = claimed.Number
 	}
 	s.tell(claimed, Event{Kind: Answer, By: by, Script: "claim"})
 	return s.tell(start)
 }
+
+// counted is what the group has counted of a message when it is leased next.
+func (s *tale) counted(id string) (number int, suspect bool) {
+	number = 1
+	leased := false
+	expire := func() {
+		if leased && suspect {
+			number++
+		}
+		suspect, leased = suspect || leased, false
+	}
+	for _, e := range s.events {
+		switch {
+		case e.ID != id:
+		case e.Kind == Claimed:
+			expire()
+			number, suspect, leased = e.Number, e.Suspect, true
+		case e.Kind == Settled && e.Script == "nack":
+			number, suspect, leased = number+1, false, false
+		case e.Kind == Settled && e.Script != "ack":
+			leased = false
+		}
+	}
+	expire()
+	return number, suspect
+}
+
+func suspected(claimed, _ *Event) { claimed.Suspect = true }
 
 func numbered(n int) func(claimed, start *Event) {
 	return func(claimed, start *Event) { claimed.Number, start.Number = n, n }
@@ -88,8 +120,8 @@ func TestCheckerAcceptsWhatIsPromised(t *testing.T) {
 		"the lease ran out":   begin().claimed("a", "a:1:0").wait(100).claimed("b", "b:1:0").acked("b", "b:1:0"),
 		"acked as the server": begin().claimed("a", "a:1:0").settles("a", "ack", "a:1:0", 0),
 		"not acknowledged":    (&tale{now: 1000}).tell(Event{Kind: Publish, UUID: "m"}, Event{Kind: Unknown, UUID: "m"}),
-		"dead": begin().claimed("a", "a:1:0").nacked("a", "a:1:0", -1).
-			tell(Event{Kind: Dead, ID: "1", UUID: "m", Redis: 2000_000}),
+		"dead": begin().claimed("a", "a:1:0").nacked("a", "a:1:0", 0).claimed("a", "a:2:0").nacked("a", "a:2:0", 0).
+			claimed("a", "a:3:0").nacked("a", "a:3:0", 0).buried(3),
 		"cancelled": begin().tell(Event{Kind: Cancel, UUID: "m"}, Event{Kind: Cancelled, UUID: "m"}),
 		"a claim was sent twice": begin().tell(Event{Kind: Ask, By: "a", Token: "a:1"}).wait(90).
 			claimed("a", "a:1:0", func(claimed, _ *Event) { claimed.Redis = 1094_000 }).wait(20).

@@ -69,14 +69,15 @@ type Event struct {
 	Group   string `json:"group,omitempty"`
 	UUID    string `json:"uuid,omitempty"`
 	ID      string `json:"id,omitempty"`
-	Token   string `json:"token,omitempty"` // of the lease; of an Ask, what the tokens of its leases begin with
-	Sum     string `json:"sum,omitempty"`   // of the contents
-	Delay   int64  `json:"delay,omitempty"` // ms
-	Due     int64  `json:"due,omitempty"`   // ms, by the server's clock
-	Lease   int64  `json:"lease,omitempty"` // ms
-	Number  int    `json:"number,omitempty"`
+	Token   string `json:"token,omitempty"`   // of the lease; of an Ask, what the tokens of its leases begin with
+	Sum     string `json:"sum,omitempty"`     // of the contents
+	Delay   int64  `json:"delay,omitempty"`   // ms
+	Due     int64  `json:"due,omitempty"`     // ms, by the server's clock
+	Lease   int64  `json:"lease,omitempty"`   // ms
+	Number  int    `json:"number,omitempty"`  // of a delivery; of a dead letter, those that it has counted
+	Suspect bool   `json:"suspect,omitempty"` // its lease has expired since its last nack
 	Script  string `json:"script,omitempty"`
-	Outcome string `json:"outcome,omitempty"` // "ack" or "nack"; of what is Gone, its state when it was seen last; of what Closed, ClientOpen
+	Outcome string `json:"outcome,omitempty"` // "ack" or "nack"; of a nack that gives up, "dead" or "undelivered"; of what is Dead, its record; of what is Gone, its state when it was seen last; of what Closed, ClientOpen
 	Count   int    `json:"count,omitempty"`
 	Of      int    `json:"of,omitempty"`
 	Tries   int    `json:"tries,omitempty"` // how often the client sent the call; 0: not known

@@ -43,6 +43,21 @@ func (c *checker) courseOf(m *published, group string) *course {
 	return nil
 }
 
+// name tells the courses of messages that no handler of their group has seen which they are.
+func (c *checker) name() {
+	known := map[place]string{}
+	for _, m := range c.messages {
+		for _, id := range m.ids {
+			known[place{topic: m.Topic, id: id}] = m.UUID
+		}
+	}
+	for _, k := range c.courses {
+		if k.uuid == "" {
+			k.uuid = known[place{topic: k.topic, id: k.id}]
+		}
+	}
+}
+
 // sort brings the leases in order.
 func (c *checker) sort(k *course) {
 	slices.SortStableFunc(k.leases, func(a, b *lease) int {
@@ -86,25 +101,16 @@ func (c *checker) checkNumber(k *course, i int) {
 	if limit := c.rules.MaxDeliveries; limit > 0 && l.Number > limit {
 		c.report(Limit, "%s was delivered for the %dth time, at most %d are allowed", k.name(), l.Number, limit)
 	}
-	if l.Number-1 > i+c.unseen(k, l) {
+	if l.Number-1 > i+c.unseen(k, 0, l.At) {
 		c.report(Limit, "%s has number %d after %d deliveries: one was counted twice: %s", k.name(), l.Number, i, l.Event)
 	}
-}
-
-// unseen is how many leases before may be there that nobody has heard of.
-func (c *checker) unseen(k *course, l *lease) (n int) {
-	for _, ask := range c.lostAsks[k.group] {
-		if ask.At < l.At {
-			n++
-		}
-	}
-	return n
+	c.checkTally(k, i)
 }
 
 // checkIsolation checks that a message comes to a group at first as it came to others, whatever they did with it: due
 // when it was due there, and without their deliveries.
 func (c *checker) checkIsolation(k *course, l *lease) {
-	if c.forgot(k, l) || c.unseen(k, l) > 0 {
+	if c.forgot(k, l) {
 		return
 	}
 	at := place{topic: k.topic, id: k.id}
@@ -113,7 +119,10 @@ func (c *checker) checkIsolation(k *course, l *lease) {
 		c.firsts[at] = l
 		return
 	}
-	if l.Due != first.Due || l.Number != first.Number {
+	// What nobody has heard of may have used up deliveries. It leaves the due time as it was.
+	from := c.messages[k.uuid].At
+	unseen := c.unseen(k, from, l.At)+c.unseen(c.courses[place{k.topic, first.Group, k.id}], from, first.At) > 0
+	if l.Due != first.Due || l.Number != first.Number && !unseen {
 		c.report(Isolation, "%s came as delivery %d, due at %d, and to group %s as delivery %d, due at %d: %s",
 			k.name(), l.Number, l.Due, first.Group, first.Number, first.Due, l.Event)
 	}
@@ -160,6 +169,7 @@ func (c *checker) checkDeath(k *course) {
 	if k.deaths > 1 {
 		c.report(Limit, "%s is dead %d times", k.name(), k.deaths)
 	}
+	c.checkReason(k)
 	for _, l := range k.leases {
 		if c.forgot(k, l) {
 			continue

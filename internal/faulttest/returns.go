@@ -28,8 +28,8 @@ func (c *checker) notLater(k *course, before, l *lease) {
 	late := micros(l.began - ready)
 	late -= c.outages[k.group].within(before.Sent, l.At)
 	for _, ask := range c.lostAsks[k.group] {
-		if ask.At > before.Sent && ask.At < l.At {
-			late -= ms(int(ask.Lease) + 1000)
+		if ask.topic == k.topic && ask.from > before.Sent && ask.from < l.At {
+			late -= ms(int(ask.lease) + 1000)
 		}
 	}
 	c.figures.Back = max(c.figures.Back, late)

@@ -15,7 +15,7 @@ const (
 	taken                    // Redis has taken some of the call, nobody knows which
 )
 
-// ack is one that was sent under a lease.
+// ack is one that was sent under a lease, or a nack or a release.
 type ack struct {
 	Event // Settle
 	verdict
@@ -28,31 +28,35 @@ type partly struct {
 	names []string // of messages that nothing else has settled
 }
 
-// ack takes in what is about an ack. One whose call was sent more than once is only known to be taken if it was whole:
-// the script leaves alone what it has settled before.
-func (l *lease) ack(e Event) {
+// take takes in what is about an ack, a nack or a release. One whose call was sent more than once is only known to be
+// taken if it was whole: the script leaves alone what it has settled before.
+func (l *lease) take(e Event) {
+	sent := l.settlements[e.Script]
 	if e.Kind == Settle {
-		l.acks = append(l.acks, &ack{Event: e})
+		l.settlements[e.Script] = append(sent, &ack{Event: e})
 		return
 	}
-	i := slices.IndexFunc(l.acks, func(a *ack) bool { return a.By == e.By && a.Call == e.Call })
+	i := slices.IndexFunc(sent, func(a *ack) bool { return a.By == e.By && a.Call == e.Call })
 	if i < 0 {
 		return
 	}
 	switch {
 	case e.Kind == Settled && e.Count == e.Of:
-		l.acks[i].verdict = confirmed
+		sent[i].verdict = confirmed
 	case e.Kind == Unsure, e.Tries != 1:
 	case e.Kind == Refused, e.Count == 0:
-		l.acks[i].verdict = refused
+		sent[i].verdict = refused
 	default:
-		l.acks[i].verdict, l.acks[i].took = taken, e.Count
+		sent[i].verdict, sent[i].took = taken, e.Count
 	}
 }
 
+// acks are those that were sent under a lease.
+func (l *lease) acks() []*ack { return l.settlements["ack"] }
+
 // find returns the first ack of a lease with a verdict, or nil.
 func (l *lease) find(v verdict) *ack {
-	for _, a := range l.acks {
+	for _, a := range l.acks() {
 		if a.verdict == v {
 			return a
 		}
@@ -80,7 +84,7 @@ func (c *checker) unsettled(k *course) string {
 	some := l.find(taken)
 	switch {
 	case l.find(confirmed) != nil:
-	case len(l.acks) == 0:
+	case len(l.acks()) == 0:
 		return "was neither acked nor is it dead"
 	case l.find(unsure) == nil && some == nil:
 		return fmt.Sprintf("is gone, and Redis had refused its ack: %s", l.told)
@@ -106,7 +110,7 @@ func (c *checker) contradicted(k *course, l *lease) string {
 	switch {
 	case !looked || c.forgets(k.topic, l.Sent, max(l.last, gone.At)):
 		return ""
-	case gone.At < l.acks[0].At:
+	case gone.At < l.acks()[0].At:
 		return fmt.Sprintf("was gone before its ack was sent, which nobody has confirmed: %s", gone)
 	case gone.Sent > l.At && gone.Token != l.Token:
 		return fmt.Sprintf("was not under lease %s any more when it was seen last, and nobody has confirmed its ack: %s", l.Token, gone)

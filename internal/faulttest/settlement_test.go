@@ -61,7 +61,7 @@ func TestAnAckWithoutAnAnswerCountsWhereNothingContradicts(t *testing.T) {
 		"a look saw it before it was claimed":     {sent().unsure("a", "a:1:0").gone("", 100), 0},
 		"a look saw it under that lease":          {sent().unsure("a", "a:1:0").gone("a:1:0", 1), 1},
 		"one of two was taken":                    {sent().answered("a", "a:1:0", 1, 2, 1), 0},
-		"it was taken as another's, and is dead":  {sent().unsure("a", "a:1:0").tell(Event{Kind: Dead, ID: "1", UUID: "m", Redis: 2000_000}), -1},
+		"it was taken as another's, and is dead":  {sent().unsure("a", "a:1:0").wait(100).claimed("b", "b:1:0").givenUp("b", "b:1:0", "dead").buried(1), -1},
 		"its lease was lost, and the next is its": {sent().unsure("a", "a:1:0").wait(100).claimed("b", "b:1:0").acked("b", "b:1:0"), -1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -68,6 +68,7 @@ func (c *checker) findOutages(history []Event) {
 			}
 		}
 	}
+	c.unreachable = slices.Clone(all).union()
 	c.outages = map[string]spans{}
 	for _, group := range c.rules.Groups {
 		c.outages[group] = slices.Concat(all, idle[group]).union()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -109,7 +110,14 @@ func (w *World) buryDead() {
 				if err == nil {
 					uuid = msg.UUID
 				}
-				w.journal.Write(Event{Kind: Dead, Topic: topic, Group: group, ID: id, UUID: uuid, Redis: int64(z.Score) * 1000})
+				record, err := w.Client.HGet(ctx, k.Deliveries(group), id).Result()
+				require.NoError(w.t, err, "the record of dead letter %s", id)
+				count, _, _ := strings.Cut(record, " ")
+				number, err := strconv.Atoi(count)
+				require.NoError(w.t, err, "the record of dead letter %s", id)
+				w.journal.Write(Event{
+					Kind: Dead, Topic: topic, Group: group, ID: id, UUID: uuid, Redis: int64(z.Score) * 1000, Number: number, Outcome: record,
+				})
 			}
 			for chunk := range slices.Chunk(ids, 1000) {
 				_, err = queue.NewTopic(w.Client, w.Prefix, topic).Group(group).Discard(ctx, chunk)

@@ -144,8 +144,13 @@ func (c *scriptCall) events(base Event) (events []Event) {
 		e.ID, e.Token, e.Of = id, tokens[i], len(ids)
 		if c.script == "nack" {
 			e.Delay = -1 // dead, or at an instant
-			if ms, err := strconv.ParseInt(c.args[2+7*i+2], 10, 64); err == nil {
-				e.Delay = ms
+			switch said := c.args[2+7*i+2]; said {
+			case "dead", "undelivered":
+				e.Outcome = said
+			default:
+				if ms, err := strconv.ParseInt(said, 10, 64); err == nil {
+					e.Delay = ms
+				}
 			}
 		}
 		events = append(events, e)
@@ -209,6 +214,7 @@ func (w *wire) answer(c *scriptCall, cmd *redis.Cmd, base Event, err error) {
 		for _, m := range claimed.Messages {
 			e := base
 			e.ID, e.Token, e.Due, e.Number = m.ID, m.Token, m.Due.UnixMilli(), m.Deliveries+1
+			e.Suspect = m.Suspect
 			events = append(events, e)
 		}
 		answer.Count = len(claimed.Messages)

@@ -1,0 +1,161 @@
+package faulttest
+
+import (
+	"fmt"
+	"slices"
+)
+
+// tally is what a group counts of a message: deliveries that ended and count, and whether its lease has expired since
+// the last nack, so that the next expiry counts.
+type tally struct {
+	count   int
+	suspect bool
+}
+
+// outcomes are what may have become of a message: it goes on with one of some tallies, or is dead with one of some counts.
+type outcomes struct {
+	limit int // deliveries at most; 0: no limit
+	alive []tally
+	dead  []int
+}
+
+func (o *outcomes) live(t tally) {
+	if !slices.Contains(o.alive, t) {
+		o.alive = append(o.alive, t)
+	}
+}
+
+func (o *outcomes) die(count int) {
+	if !slices.Contains(o.dead, count) {
+		o.dead = append(o.dead, count)
+	}
+}
+
+// fails is a delivery that counts, and after which the message may be dead.
+func (o *outcomes) fails(t tally) {
+	if o.limit > 0 && t.count >= o.limit {
+		o.die(t.count)
+	} else {
+		o.live(t)
+	}
+}
+
+// expires is the end of a lease that nobody has settled. The first does not count.
+func (o *outcomes) expires(t tally) {
+	if t.suspect {
+		o.fails(tally{t.count + 1, true})
+	} else {
+		o.live(tally{t.count, true})
+	}
+}
+
+// ends is the end of a known lease, in every way that its settlements leave open.
+func (o *outcomes) ends(l *lease) {
+	t := tally{l.Number - 1, l.Suspect}
+	for script, sent := range l.settlements {
+		for _, a := range sent {
+			if a.verdict == confirmed {
+				o.settles(script, a, t)
+				return // then it was nothing else
+			}
+		}
+	}
+	o.expires(t)
+	for script, sent := range l.settlements {
+		for _, a := range sent {
+			if a.verdict != refused {
+				o.settles(script, a, t)
+			}
+		}
+	}
+}
+
+func (o *outcomes) settles(script string, a *ack, t tally) {
+	switch {
+	case script == "release":
+		o.live(t)
+	case script != "nack":
+	case a.Outcome == "undelivered":
+		o.die(t.count)
+	case a.Outcome == "dead":
+		o.die(t.count + 1)
+	default:
+		o.fails(tally{t.count + 1, false})
+	}
+}
+
+// expireUnseen is the end of leases of which nobody has heard, up to n one after the other: they expire.
+func (o *outcomes) expireUnseen(n int) {
+	for range min(n, 50) {
+		for _, t := range slices.Clone(o.alive) {
+			o.expires(t)
+		}
+	}
+}
+
+// since is what may have become of a message after the lease with an index, -1 for its publishing, until a time.
+func (c *checker) since(k *course, i int, to int64) outcomes {
+	o := outcomes{limit: c.rules.MaxDeliveries}
+	var from int64
+	if m := c.messages[k.uuid]; m != nil {
+		from = m.At
+	}
+	if i < 0 {
+		o.live(tally{})
+	} else {
+		o.ends(k.leases[i])
+		from = k.leases[i].Sent
+	}
+	o.expireUnseen(c.unseen(k, from, to))
+	return o
+}
+
+// checkTally checks that what a group has counted when it leases a message is what has become of it since the lease
+// before, so that each delivery is counted once, and none follows the last.
+func (c *checker) checkTally(k *course, i int) {
+	l := k.leases[i]
+	from := l.Sent
+	if i > 0 {
+		from = k.leases[i-1].Sent
+	} else if m := c.messages[k.uuid]; m != nil {
+		from = m.At
+	}
+	if c.forgets(k.topic, from, l.At) {
+		return
+	}
+	if i > 0 && k.leases[i-1].sure["ack"] != nil {
+		return // another violation
+	}
+	o := c.since(k, i-1, l.At)
+	if got := (tally{l.Number - 1, l.Suspect}); !slices.Contains(o.alive, got) {
+		c.report(Limit, "%s is counted wrong: it is leased with %v, and can only have %v, or be dead with %v: %s",
+			k.name(), got, o.alive, o.dead, l.Event)
+	}
+}
+
+// checkReason checks that a dead message may be dead, and that its dead letter counts what the history does.
+func (c *checker) checkReason(k *course) {
+	last, from := len(k.leases)-1, int64(0)
+	if last >= 0 {
+		from = k.leases[last].Sent
+	} else if m := c.messages[k.uuid]; m != nil {
+		from = m.At
+	}
+	if c.forgets(k.topic, from, k.dead.At) {
+		return
+	}
+	o := c.since(k, last, k.dead.At)
+	switch {
+	case len(o.dead) == 0:
+		c.report(Limit, "%s is dead, and can only have %v of %d deliveries, and nobody gave it up", k.name(), o.alive, o.limit)
+	case k.dead.Outcome != "" && !slices.Contains(o.dead, k.dead.Number):
+		c.report(Limit, "%s is dead with %d deliveries counted, and can only have %v: %s", k.name(), k.dead.Number, o.dead, k.dead.Outcome)
+	}
+}
+
+func (t tally) String() string {
+	if t.suspect {
+		return fmt.Sprintf("%d and an expiry", t.count)
+	}
+	return fmt.Sprint(t.count)
+}
