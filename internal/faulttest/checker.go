@@ -55,6 +55,7 @@ type checker struct {
 	asked       map[string]*asked    // claims, by what the tokens of their leases begin with
 	lostAsks    map[string][]lostAsk // by group: claims that may have leased what nobody has heard of
 	asking      map[call]*asked      // calls without an answer so far
+	frozen      map[string]spans     // by worker: when it was not at work
 	unreachable spans                // when the server or the network failed
 	gone        map[place]Event      // the last time that a message was found to be gone
 	partly      map[call]*partly     // acks of which Redis has taken some
@@ -98,6 +99,7 @@ type lease struct {
 	last        int64             // when something was said about it last, as Event.At
 	settle      *Event            // the first settlement that was sent under it
 	told        *Event            // what was said last about a settlement
+	handled     *handling         // the handler that has begun under it
 	settlements map[string][]*ack // that were sent under it, by script
 	sure        map[string]*Event // settlements that Redis has confirmed for sure, by script
 }
@@ -140,6 +142,9 @@ func (c *checker) take(e Event) {
 	case End:
 		k := c.course(e)
 		k.ends = append(k.ends, e)
+		k.stops(e)
+	case Over:
+		c.course(e).stops(e)
 	case Settle, Settled, Refused, Unsure, Extend, Extended:
 		c.course(e).told(e)
 	case Stepped:
@@ -173,6 +178,7 @@ func (c *checker) start(e Event) {
 	k := c.course(e)
 	k.uuid = e.UUID
 	k.starts = append(k.starts, e)
+	c.starts(k, e)
 	c.figures.Deliveries++
 	if len(k.starts) > 1 {
 		c.figures.Redeliveries++
@@ -305,6 +311,9 @@ func (k *course) told(e Event) {
 	switch {
 	case e.Kind == Settle && l.settle == nil:
 		l.settle = &e
+		if l.handled != nil && !l.handled.ended {
+			l.handled.settled = &e
+		}
 	case e.Kind == Settled && e.Count == e.Of: // else some were stale, nobody knows which
 		l.sure[e.Script] = &e
 	}

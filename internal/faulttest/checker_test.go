@@ -210,7 +210,9 @@ func (s *tale) inOther(group string, number int, due int64) *tale {
 	claimed.Kind, start.Kind = Claimed, Start
 	claimed.Redis, start.Redis = s.now*1000, s.now*1000
 	settle := Event{Kind: Settle, By: "o", Topic: "t", Group: group, ID: "1", Token: "o:1:0", Script: "ack", Of: 1}
-	return s.tell(claimed, start, settle)
+	end := settle
+	end.Kind = End
+	return s.tell(claimed, start, end, settle)
 }
 
 func TestCheckerFindsWhatOneGroupDoesToAnother(t *testing.T) {

@@ -1,6 +1,7 @@
 package faulttest
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -18,12 +19,17 @@ import (
 func (p *process) handle(msg *message.Message) {
 	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
 	note := Event{
+		Token: p.tokens.of(msg),
 		Topic: delivery.Topic, Group: delivery.Group, UUID: msg.UUID, ID: delivery.ID, Number: delivery.Number,
 		Due: delivery.DueAt.UnixMilli(),
 	}
 	start := note
+	start.Sent = time.Now().UnixNano() // the look at the clock may take a while
 	start.Kind, start.Redis, start.Sum = Start, p.clock(), sumOf(msg)
 	p.journal.Write(start)
+	over := note
+	over.Kind = Over
+	context.AfterFunc(msg.Context(), func() { p.journal.Write(over) })
 	if p.Stuck {
 		select {}
 	}

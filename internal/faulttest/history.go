@@ -30,6 +30,7 @@ const (
 	Answer   Kind = "answer"   // Redis has answered, or there is no answer: Err
 	Claimed  Kind = "claimed"  // a message that the answer brought
 	Start    Kind = "start"    // a handler has got a message
+	Over     Kind = "over"     // the context of a message that a handler has got has ended
 	End      Kind = "end"      // it is about to Ack or Nack: Outcome
 	Settle   Kind = "settle"   // an ack, nack or release goes to Redis: Script
 	Settled  Kind = "settled"  // Redis has settled Count of the Of messages of the call

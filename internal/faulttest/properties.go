@@ -74,6 +74,7 @@ func (c *checker) checkCourse(k *course) {
 		c.report(Isolation, "%s came to group %q, which is not one of %q", k.name(), k.group, c.rules.Groups)
 	}
 	m := c.messages[k.uuid]
+	c.checkStarts(k)
 	for i, l := range k.leases {
 		now := c.shown(l.Event)
 		if now < l.Due*1000 {

@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -18,6 +19,9 @@ type sampler struct {
 
 	mu    sync.Mutex
 	looks int
+	fails Event   // since a look failed, none has succeeded: an outage that ends when one does
+	blind []Event // those that have ended
+	early bool    // the test has ended the looks
 	found []string
 	seen  map[queuetest.Place]queuetest.Holding
 	began int64 // of the last look
@@ -49,13 +53,17 @@ func newSampler(w *World) *sampler {
 func (s *sampler) look(ctx context.Context) []string {
 	began := time.Now().UnixNano()
 	held, found, err := queuetest.Holdings(ctx, s.w.Client, s.w.Prefix)
-	if err != nil {
-		return nil
-	}
 	ended := time.Now().UnixNano()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err != nil {
+		if s.fails.Sent == 0 {
+			s.fails = Event{Sent: began, Err: err.Error()}
+		}
+		return nil
+	}
 	s.looks++
+	s.sees(ended)
 	var gone []Event
 	for at, was := range s.seen {
 		if _, there := held[at]; !there {
@@ -66,6 +74,65 @@ func (s *sampler) look(ctx context.Context) []string {
 	}
 	s.w.journal.Write(gone...)
 	s.seen, s.began = held, began
+	return found
+}
+
+// sees notes the end of a time without a look that succeeded. s.mu is held.
+func (s *sampler) sees(at int64) {
+	if s.fails.Sent != 0 {
+		s.fails.At = at
+		s.blind = append(s.blind, s.fails)
+		s.fails = Event{}
+	}
+}
+
+// finish looks a last time, and returns all that looks have found.
+func (s *sampler) finish(ctx context.Context) []string {
+	s.stop()
+	s.mu.Lock()
+	looks := s.looks
+	s.mu.Unlock()
+	found := s.look(ctx)
+	for range 50 { // a busy machine may be slow to answer
+		if s.early || s.looks > looks {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+		found = s.look(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found = append(s.found, found...)
+	if s.early {
+		return found
+	}
+	if s.looks == looks {
+		found = append(found, "the last look failed: "+s.fails.Err)
+	}
+	if looks == 0 {
+		found = append(found, "nobody has looked while the workers were at work")
+	}
+	s.sees(time.Now().UnixNano())
+	return found
+}
+
+// unseeing is for how long looks may fail in a row, outages excepted.
+const unseeing = 30 * time.Second
+
+// blindness finds where looks have failed for too long though the server could be reached.
+func (s *sampler) blindness(history []Event) (found []string) {
+	var out spans
+	for _, e := range history {
+		if e.Kind == Outage {
+			out = append(out, span{e.Sent, e.At})
+		}
+	}
+	out = out.union()
+	for _, e := range s.blind {
+		if d := time.Duration(e.At-e.Sent) - out.within(e.Sent, e.At); d > unseeing {
+			found = append(found, fmt.Sprintf("looks have failed for %v: %s", d, e.Err))
+		}
+	}
 	return found
 }
 

@@ -42,6 +42,28 @@ func TestOutagesAreInTheHistory(t *testing.T) {
 	require.Equal(t, []Kind{Up, Down, Up, Down, Down}, working)
 }
 
+func TestLooksThatFailAreFound(t *testing.T) {
+	t.Parallel()
+	second := int64(time.Second)
+	out := Event{Kind: Outage, Sent: 5 * second, At: 15 * second}
+	s := &sampler{fails: Event{Sent: second, Err: "why"}}
+	s.sees(40 * second)
+	require.Len(t, s.blindness(nil), 1)
+	require.Empty(t, s.blindness([]Event{out}))
+}
+
+func TestTheLastLookCounts(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	w := NewWorld(t, At(server.Addr()))
+	require.Eventually(t, func() bool { w.sampler.mu.Lock(); defer w.sampler.mu.Unlock(); return w.sampler.looks > 0 }, 20*time.Second, time.Millisecond)
+	w.sampler.stop()
+	require.NoError(t, w.Client.RPush(t.Context(), "redisdelay:{t}:ready:g", "nobody").Err())
+	require.NotEmpty(t, w.sampler.finish(t.Context()))
+	w.sampler.looks = 0
+	require.Contains(t, w.sampler.finish(t.Context()), "nobody has looked while the workers were at work")
+}
+
 func TestLooksFindWhatIsGone(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -45,12 +45,16 @@ const forever = int64(1) << 62
 func (c *checker) findOutages(history []Event) {
 	var all spans // of those, with what workers wait before they try again: as long at most as they have tried
 	idle := map[string]spans{}
+	c.frozen = map[string]spans{}
 	working := map[string]map[string]bool{}
 	for _, e := range history {
 		switch e.Kind {
 		case Outage:
 			all = append(all, span{e.Sent, e.At + min(e.At-e.Sent, int64(patience))})
 		case Up:
+			if n := len(c.frozen[e.By]); n > 0 && c.frozen[e.By][n-1].to == forever {
+				c.frozen[e.By][n-1].to = e.At + int64(time.Second) // what it does first when it is thawed
+			}
 			if working[e.Group] == nil {
 				working[e.Group] = map[string]bool{}
 				idle[e.Group] = spans{{0, forever}}
@@ -60,6 +64,9 @@ func (c *checker) findOutages(history []Event) {
 			}
 			working[e.Group][e.By] = true
 		case Down:
+			if n := len(c.frozen[e.By]); n == 0 || c.frozen[e.By][n-1].to != forever {
+				c.frozen[e.By] = append(c.frozen[e.By], span{e.At, forever})
+			}
 			for group, names := range working {
 				if names[e.By] && len(names) == 1 {
 					idle[group] = append(idle[group], span{e.At, forever})

@@ -22,6 +22,8 @@ const (
 	UnfencedAck Broken = "unfenced ack"
 	// QuietAck does so too, and then says that it has settled nothing.
 	QuietAck Broken = "quiet ack"
+	// EarlyDeath takes a message for dead one delivery too early.
+	EarlyDeath Broken = "early death"
 	// LateRetry has what was nacked wait for six seconds too long.
 	LateRetry Broken = "late retry"
 	// WholeSeconds rounds due times to seconds.
@@ -52,6 +54,7 @@ var edits = map[Broken]struct {
 	}},
 	UnfencedAck: {"ack", map[string]string{unfenced: "if held[i] then"}},
 	QuietAck:    {"ack", map[string]string{unfenced: "if held[i] then", "return #mine": "return 0"}},
+	EarlyDeath:  {"nack", map[string]string{"limit > 0 and count >= limit)": "limit > 0 and count >= limit - 1)"}},
 	LateRetry:   {"nack", map[string]string{"due > 0 and now_up + due or now": "now_up + due + 6000"}},
 	WholeSeconds: {"publish", map[string]string{
 		"return now_up + tonumber(spec)": "return math.floor((now_up + tonumber(spec)) / 1000) * 1000",

@@ -42,8 +42,7 @@ func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	w.cancelLeftOver()
 	w.Drain(Pick(time.Minute, 10*time.Minute))
 	w.stop(Consumer)
-	w.sampler.stop()
-	w.sampler.look(context.Background())
+	seen := w.sampler.finish(context.Background())
 	w.pulse.stop()
 	for _, p := range w.proxies() {
 		w.journal.Write(p.outages()...)
@@ -55,9 +54,10 @@ func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	}
 	w.buryDead()
 
-	violations, figures := Check(w.History(), rules)
+	history := w.History()
+	violations, figures := Check(history, rules)
 	figures.Looks = w.sampler.looks
-	for _, text := range w.sampler.found {
+	for _, text := range append(seen, w.sampler.blindness(history)...) {
 		violations = append(violations, Violation{OneState, text})
 	}
 	violations = append(violations, w.leftovers()...)

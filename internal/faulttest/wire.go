@@ -22,6 +22,7 @@ type wire struct {
 	journal *Journal
 	clock   func() int64 // the server's time in µs, by a connection of its own; 0: no answer
 	tamper  tamper       // what a worker does that is broken on purpose
+	tokens  *tokens
 	calls   atomic.Int64
 }
 
@@ -216,6 +217,7 @@ func (w *wire) answer(c *scriptCall, cmd *redis.Cmd, base Event, err error) {
 			e.ID, e.Token, e.Due, e.Number = m.ID, m.Token, m.Due.UnixMilli(), m.Deliveries+1
 			e.Suspect = m.Suspect
 			events = append(events, e)
+			w.tokens.put(m.Body, m.Token)
 		}
 		answer.Count = len(claimed.Messages)
 	}

@@ -95,6 +95,7 @@ type process struct {
 	journal *Journal
 	client  redis.UniversalClient // the project's
 	direct  redis.UniversalClient
+	tokens  *tokens
 	stopped chan struct{} // closed: it is to end properly
 	ending  context.Context
 }
@@ -102,7 +103,7 @@ type process struct {
 // runWorker does what the environment says, and returns the exit status.
 func runWorker(text string) int {
 	redis.SetOTelRecorder(tries{})
-	p := &process{stopped: make(chan struct{})}
+	p := &process{tokens: &tokens{leases: map[*byte]string{}}, stopped: make(chan struct{})}
 	if err := json.Unmarshal([]byte(text), &p.Worker); err != nil {
 		return p.fail(err)
 	}
@@ -119,7 +120,7 @@ func runWorker(text string) int {
 		o.PoolSize = p.PoolSize
 		o.ReadTimeout = time.Duration(p.ReadTimeoutMS) * time.Millisecond
 	})
-	p.client.AddHook(&wire{journal: p.journal, clock: p.clock, tamper: t})
+	p.client.AddHook(&wire{journal: p.journal, clock: p.clock, tamper: t, tokens: p.tokens})
 	ending, end := context.WithCancel(context.Background())
 	p.ending = ending
 	go p.obey(end)
@@ -233,6 +234,7 @@ func (p *process) consume() error {
 	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
 		Client:        p.client,
 		KeyPrefix:     p.Prefix,
+		Unmarshaler:   p.tokens,
 		ConsumerGroup: p.Group,
 		MaxInFlight:   max(p.InFlight, 1),
 		LeaseDuration: ms(orElse(p.LeaseMS, 1000)),

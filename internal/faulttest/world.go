@@ -156,7 +156,10 @@ func (w *World) launch(worker Worker) (*Running, error) {
 }
 
 // StopLooking ends the looks at Redis while the test goes on, where they would see what the test does itself.
-func (w *World) StopLooking() { w.sampler.stop() }
+func (w *World) StopLooking() {
+	w.sampler.stop()
+	w.sampler.early = true
+}
 
 // Note adds what the test itself does to the history.
 func (w *World) Note(events ...Event) { w.journal.Write(events...) }

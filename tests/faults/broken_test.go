@@ -100,6 +100,15 @@ func TestCheckerCatchesLateRetriesWhileConnectionsBreak(t *testing.T) {
 	caughtBy(t, l.w, loadRules, faulttest.ReturnTime)
 }
 
+func TestCheckerCatchesADeathThatIsTooEarly(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "a message that is dead one delivery too early is caught")
+	w := faulttest.NewWorld(t, faulttest.At(redistest.Start(t).Addr()))
+	w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "consumer", Broken: faulttest.EarlyDeath, MaxDeliveries: 4})
+	w.Await(w.Start(faulttest.Worker{Role: faulttest.Publisher, Name: "publisher", Messages: 3, Do: []string{faulttest.Nack(9, 0)}})...)
+	caughtBy(t, w, faulttest.Rules{MaxDeliveries: 4}, faulttest.Limit)
+}
+
 func TestCheckerCatchesWhatClosingLeaves(t *testing.T) {
 	t.Parallel()
 	for broken, says := range map[faulttest.Broken]string{
