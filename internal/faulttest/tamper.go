@@ -32,6 +32,8 @@ const (
 	ClientClock Broken = "client clock"
 	// ClosesClient closes the client that is its caller's when it closes.
 	ClosesClient Broken = "closes the client"
+	// HandlesTwice hands each message to two handlers.
+	HandlesTwice Broken = "handles twice"
 	// LeavesGoroutine leaves a goroutine behind when it closes.
 	LeavesGoroutine Broken = "leaves a goroutine"
 )
@@ -90,7 +92,7 @@ func newTamper(ctx context.Context, client redis.UniversalClient, broken Broken)
 				t.timed[ScriptSHA(source)] = source
 			}
 		}
-	case broken != NotBroken && broken != ClosesClient && broken != LeavesGoroutine:
+	case broken != NotBroken && broken != ClosesClient && broken != LeavesGoroutine && broken != HandlesTwice:
 		return t, fmt.Errorf("nobody knows how to be broken by %q", broken)
 	}
 	return t, nil

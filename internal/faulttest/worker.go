@@ -258,6 +258,9 @@ func (p *process) consume() error {
 		topics.Go(func() {
 			for msg := range messages {
 				handlers.Go(func() { p.handle(msg) })
+				if p.Broken == HandlesTwice {
+					handlers.Go(func() { p.handle(msg) })
+				}
 			}
 		})
 	}

@@ -109,6 +109,15 @@ func TestCheckerCatchesADeathThatIsTooEarly(t *testing.T) {
 	caughtBy(t, w, faulttest.Rules{MaxDeliveries: 4}, faulttest.Limit)
 }
 
+func TestCheckerCatchesTwoHandlersOfOneLease(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "a message that is handed to two handlers under one lease is caught")
+	w := faulttest.NewWorld(t, faulttest.At(redistest.Start(t).Addr()))
+	w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "consumer", Broken: faulttest.HandlesTwice})
+	w.Await(w.Start(faulttest.Worker{Role: faulttest.Publisher, Name: "publisher", Messages: 3})...)
+	caught(t, w, faulttest.OneLease)
+}
+
 func TestCheckerCatchesWhatClosingLeaves(t *testing.T) {
 	t.Parallel()
 	for broken, says := range map[faulttest.Broken]string{
