@@ -28,7 +28,9 @@ type Proxy struct {
 	chooses func(call []string) bool
 	swallow int
 	silent  bool // the connection stays, instead of being cut
-	gone    int  // replies that were swallowed
+	same    bool // only the first call that is chosen loses its replies, however often it is sent
+	chosen  []string
+	gone    int // replies that were swallowed
 
 	failing  time.Time // since when nothing can be reached; zero: it can
 	failures []Event   // Outage
@@ -139,17 +141,25 @@ func (p *Proxy) outages() []Event {
 
 // Swallow has the replies to the next n calls that are chosen get lost: the server has done what was asked, and
 // the connection is cut.
-func (p *Proxy) Swallow(n int, chooses func(call []string) bool) { p.swallows(n, false, chooses) }
+func (p *Proxy) Swallow(n int, chooses func(call []string) bool) {
+	p.swallows(n, false, false, chooses)
+}
+
+// SwallowOfOne is Swallow, but all the replies are to one call, the first that is chosen: a client that sends it so
+// often and no more gives it up.
+func (p *Proxy) SwallowOfOne(n int, chooses func(call []string) bool) {
+	p.swallows(n, false, true, chooses)
+}
 
 // SwallowSilently is Swallow, but the connection stays open, and nothing comes on it any more.
 func (p *Proxy) SwallowSilently(n int, chooses func(call []string) bool) {
-	p.swallows(n, true, chooses)
+	p.swallows(n, true, false, chooses)
 }
 
-func (p *Proxy) swallows(n int, silent bool, chooses func(call []string) bool) {
+func (p *Proxy) swallows(n int, silent, same bool, chooses func(call []string) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.swallow, p.silent, p.chooses, p.gone = n, silent, chooses, 0
+	p.swallow, p.silent, p.same, p.chosen, p.chooses, p.gone = n, silent, same, nil, chooses, 0
 }
 
 // Swallowed is how many replies have been lost since the last Swallow.
@@ -173,6 +183,14 @@ func (p *Proxy) swallowsReplyTo(call []string) bool {
 	defer p.mu.Unlock()
 	if p.swallow == 0 || !p.chooses(call) {
 		return false
+	}
+	if p.same {
+		if p.chosen == nil {
+			p.chosen = call
+		}
+		if !slices.Equal(p.chosen, call) {
+			return false
+		}
 	}
 	p.swallow--
 	return true
