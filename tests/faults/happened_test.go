@@ -80,3 +80,21 @@ func callsOf(history []faulttest.Event, publisher string) (n int) {
 	}
 	return n
 }
+
+// uninvited are the claims of messages that were neither nacked nor given back since their last.
+func uninvited(history []faulttest.Event) (found []string) {
+	type place struct{ topic, group, id string }
+	claimed := map[place]bool{}
+	for _, e := range history {
+		at := place{e.Topic, e.Group, e.ID}
+		switch {
+		case e.Kind == faulttest.Claimed && claimed[at]:
+			found = append(found, e.String())
+		case e.Kind == faulttest.Claimed:
+			claimed[at] = true
+		case e.Kind == faulttest.Settle && e.Script != "ack":
+			claimed[at] = false
+		}
+	}
+	return found
+}

@@ -3,9 +3,11 @@ package faults
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
@@ -41,12 +43,33 @@ func TestScriptsFlushedAllTheTime(t *testing.T) {
 	faulttest.Case(t, "SCRIPT FLUSH every 10 ms: no call fails for it, in pipelines either, and nothing is out of order or twice")
 	server := redistest.Start(t)
 	l := newLoad(t, server, faulttest.Place{})
-	flushes := every(10*time.Millisecond, func() { l.w.Client.ScriptFlush(t.Context()) })
+	l.progress(t, 1)
+	operator := server.Client(t)
+	before, failed := missed(t, operator), []error(nil)
+	flushes := every(10*time.Millisecond, func() {
+		if err := operator.ScriptFlush(t.Context()).Err(); err != nil {
+			failed = append(failed, err)
+		}
+	})
 	l.progress(t, faulttest.Pick(300, 5000))
-	n := flushes()
+	n, met := flushes(), missed(t, operator)-before
 	figures := l.w.Verify(loadRules)
 	require.Zero(t, figures.Refused+figures.Unknown)
-	faulttest.Report(t, fmt.Sprintf("%d flushes", n))
+	require.Empty(t, failed)
+	require.Positive(t, met, "no call met a server without its script")
+	faulttest.Report(t, fmt.Sprintf("%d flushes, %d calls of a script that was gone", n, met))
+}
+
+// missed is how many calls a server has answered with NOSCRIPT.
+func missed(t *testing.T, client redis.UniversalClient) (n int) {
+	t.Helper()
+	info, err := client.Info(t.Context(), "errorstats").Result()
+	require.NoError(t, err)
+	if _, after, any := strings.Cut(info, "errorstat_NOSCRIPT:count="); any {
+		_, err = fmt.Sscan(after, &n)
+		require.NoError(t, err)
+	}
+	return n
 }
 
 // scriptsOfWorkers are the scripts that workers call under load.
