@@ -31,6 +31,9 @@ type Proxy struct {
 	same    bool // only the first call that is chosen loses its replies, however often it is sent
 	chosen  []string
 	gone    int // replies that were swallowed
+	calls   int // that have come
+	held    int // calls and replies that came while nothing arrived
+	missed  int // connections that could not be made, as there was no server
 
 	failing  time.Time // since when nothing can be reached; zero: it can
 	failures []Event   // Outage
@@ -169,6 +172,27 @@ func (p *Proxy) Swallowed() int {
 	return p.gone
 }
 
+// Calls is how many have come from clients.
+func (p *Proxy) Calls() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.calls
+}
+
+// Held is how many calls and replies have come while nothing arrived.
+func (p *Proxy) Held() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held
+}
+
+// Missed is how many connections could not be made because there was no server.
+func (p *Proxy) Missed() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.missed
+}
+
 // Script chooses the calls of a script.
 func Script(name string) func(call []string) bool {
 	sha := ScriptSHA(queue.Scripts()[name])
@@ -181,6 +205,7 @@ func Script(name string) func(call []string) bool {
 func (p *Proxy) swallowsReplyTo(call []string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.calls++
 	if p.swallow == 0 || !p.chooses(call) {
 		return false
 	}
@@ -212,6 +237,9 @@ func (p *Proxy) accept() {
 		out, err := net.Dial("tcp", p.target)
 		if err != nil {
 			_ = in.Close()
+			p.mu.Lock()
+			p.missed++
+			p.mu.Unlock()
 			continue
 		}
 		c := &proxied{proxy: p, in: in, out: out, fates: make(chan bool, 1<<16), ended: make(chan struct{})}
@@ -239,6 +267,11 @@ func (p *Proxy) losesSilently() bool {
 func (c *proxied) pass(arrived time.Time) bool {
 	c.proxy.mu.Lock()
 	flows, delay := c.proxy.flows, c.proxy.delay
+	select {
+	case <-flows:
+	default:
+		c.proxy.held++
+	}
 	c.proxy.mu.Unlock()
 	select {
 	case <-flows:
