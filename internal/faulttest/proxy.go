@@ -28,7 +28,12 @@ type Proxy struct {
 	chooses func(call []string) bool
 	swallow int
 	silent  bool // the connection stays, instead of being cut
-	gone    int  // replies that were swallowed
+	same    bool // only the first call that is chosen loses its replies, however often it is sent
+	chosen  []string
+	gone    int // replies that were swallowed
+	calls   int // that have come
+	held    int // calls and replies that came while nothing arrived
+	missed  int // connections that could not be made, as there was no server
 
 	failing  time.Time // since when nothing can be reached; zero: it can
 	failures []Event   // Outage
@@ -139,17 +144,25 @@ func (p *Proxy) outages() []Event {
 
 // Swallow has the replies to the next n calls that are chosen get lost: the server has done what was asked, and
 // the connection is cut.
-func (p *Proxy) Swallow(n int, chooses func(call []string) bool) { p.swallows(n, false, chooses) }
+func (p *Proxy) Swallow(n int, chooses func(call []string) bool) {
+	p.swallows(n, false, false, chooses)
+}
+
+// SwallowOfOne is Swallow, but all the replies are to one call, the first that is chosen: a client that sends it so
+// often and no more gives it up.
+func (p *Proxy) SwallowOfOne(n int, chooses func(call []string) bool) {
+	p.swallows(n, false, true, chooses)
+}
 
 // SwallowSilently is Swallow, but the connection stays open, and nothing comes on it any more.
 func (p *Proxy) SwallowSilently(n int, chooses func(call []string) bool) {
-	p.swallows(n, true, chooses)
+	p.swallows(n, true, false, chooses)
 }
 
-func (p *Proxy) swallows(n int, silent bool, chooses func(call []string) bool) {
+func (p *Proxy) swallows(n int, silent, same bool, chooses func(call []string) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.swallow, p.silent, p.chooses, p.gone = n, silent, chooses, 0
+	p.swallow, p.silent, p.same, p.chosen, p.chooses, p.gone = n, silent, same, nil, chooses, 0
 }
 
 // Swallowed is how many replies have been lost since the last Swallow.
@@ -157,6 +170,27 @@ func (p *Proxy) Swallowed() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.gone
+}
+
+// Calls is how many have come from clients.
+func (p *Proxy) Calls() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.calls
+}
+
+// Held is how many calls and replies have come while nothing arrived.
+func (p *Proxy) Held() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held
+}
+
+// Missed is how many connections could not be made because there was no server.
+func (p *Proxy) Missed() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.missed
 }
 
 // Script chooses the calls of a script.
@@ -171,8 +205,17 @@ func Script(name string) func(call []string) bool {
 func (p *Proxy) swallowsReplyTo(call []string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.calls++
 	if p.swallow == 0 || !p.chooses(call) {
 		return false
+	}
+	if p.same {
+		if p.chosen == nil {
+			p.chosen = call
+		}
+		if !slices.Equal(p.chosen, call) {
+			return false
+		}
 	}
 	p.swallow--
 	return true
@@ -194,6 +237,9 @@ func (p *Proxy) accept() {
 		out, err := net.Dial("tcp", p.target)
 		if err != nil {
 			_ = in.Close()
+			p.mu.Lock()
+			p.missed++
+			p.mu.Unlock()
 			continue
 		}
 		c := &proxied{proxy: p, in: in, out: out, fates: make(chan bool, 1<<16), ended: make(chan struct{})}
@@ -221,6 +267,11 @@ func (p *Proxy) losesSilently() bool {
 func (c *proxied) pass(arrived time.Time) bool {
 	c.proxy.mu.Lock()
 	flows, delay := c.proxy.flows, c.proxy.delay
+	select {
+	case <-flows:
+	default:
+		c.proxy.held++
+	}
 	c.proxy.mu.Unlock()
 	select {
 	case <-flows:

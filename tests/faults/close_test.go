@@ -14,6 +14,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
@@ -30,6 +31,7 @@ type bench struct {
 	t          *testing.T
 	server     *redistest.Instance
 	network    *faulttest.Proxy
+	direct     redis.UniversalClient
 	client     redis.UniversalClient
 	subscriber *redisdelay.Subscriber
 	publisher  *redisdelay.Publisher
@@ -40,6 +42,7 @@ type bench struct {
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := &bench{t: t, server: redistest.Start(t)}
+	b.direct = b.server.Client(t)
 	b.network = faulttest.NewProxy(t, b.server.Addr())
 	return b
 }
@@ -103,51 +106,85 @@ func (b *bench) blocks(f func()) {
 	b.t.Cleanup(func() { <-done })
 }
 
+// until waits for what shows that something is blocked.
+func (b *bench) until(holds func() bool) {
+	b.t.Helper()
+	require.Eventually(b.t, holds, time.Minute, time.Millisecond)
+}
+
+// loses has a script's replies get lost, its connections stay, and waits until that has met what begins then.
+func (b *bench) loses(script string, begin func()) {
+	b.t.Helper()
+	b.network.SwallowSilently(100, faulttest.Script(script))
+	begin()
+	b.until(func() bool { return b.network.Swallowed() > 0 })
+}
+
+// claimed tells whether the subscriber has leased messages.
+func (b *bench) claimed() bool {
+	return b.direct.HLen(b.t.Context(), queue.NewKeys(redisdelay.DefaultKeyPrefix, "t").Leases(redisdelay.DefaultConsumerGroup)).Val() > 0
+}
+
 func TestCloseWhileBlocked(t *testing.T) {
 	t.Parallel()
 	for name, block := range map[string]func(b *bench){
-		"nobody takes the messages": func(*bench) {},
+		"nobody takes the messages": func(b *bench) { b.until(b.claimed) },
 		"handlers do not end":       func(b *bench) { <-b.messages; <-b.messages },
 		"handlers end late": func(b *bench) {
 			msg := <-b.messages
 			time.AfterFunc(closeTimeout*3, func() { msg.Ack() })
 		},
-		"the network brings nothing":           func(b *bench) { <-b.messages; b.network.Stall() },
-		"the network brings no answer to acks": func(b *bench) { b.network.SwallowSilently(100, faulttest.Script("ack")); (<-b.messages).Ack() },
+		"the network brings nothing": func(b *bench) {
+			<-b.messages
+			b.network.Stall()
+			b.until(func() bool { return b.network.Held() > 0 })
+		},
+		"the network brings no answer to acks":  func(b *bench) { b.loses("ack", func() { (<-b.messages).Ack() }) },
+		"the network brings no answer to nacks": func(b *bench) { b.loses("nack", func() { (<-b.messages).Nack() }) },
+		"the network brings no answer to extensions": func(b *bench) {
+			b.loses("extend", func() { <-b.messages })
+		},
+		"the network brings no answer to what is given back": func(b *bench) {
+			b.loses("release", func() { (<-b.messages).Ack() }) // what nobody takes then
+		},
 		"the network brings no answer to claims": func(b *bench) {
-			b.network.SwallowSilently(100, faulttest.Script("claim"))
-			b.blocks(func() {
-				for msg := range b.messages {
-					msg.Ack()
-				}
+			b.loses("claim", func() {
+				b.blocks(func() {
+					for msg := range b.messages {
+						msg.Ack()
+					}
+				})
 			})
-			require.Eventually(b.t, func() bool { return b.network.Swallowed() > 0 }, time.Minute, time.Millisecond)
 		},
 		"the network brings no answer to looks": func(b *bench) {
-			b.network.SwallowSilently(100, faulttest.Script("promote"))
-			msg := message.NewMessage("later", nil)
-			redisdelay.DelayFor(msg, time.Millisecond)
-			require.NoError(b.t, b.publisher.Publish("t", msg))
+			b.loses("promote", func() {
+				msg := message.NewMessage("later", nil)
+				redisdelay.DelayFor(msg, time.Millisecond)
+				require.NoError(b.t, b.publisher.Publish("t", msg))
+			})
 		},
-		"the server is gone":   func(b *bench) { <-b.messages; b.server.Kill() },
-		"the server is frozen": func(b *bench) { <-b.messages; b.server.Pause() },
+		"the server is gone": func(b *bench) {
+			<-b.messages
+			b.server.Kill()
+			b.until(func() bool { return b.network.Missed() > 0 })
+		},
+		"the server is frozen": func(b *bench) {
+			<-b.messages
+			b.server.Pause()
+			calls := b.network.Calls()
+			b.until(func() bool { return b.network.Calls() > calls })
+		},
 		"Publish has no answer": func(b *bench) {
-			b.network.SwallowSilently(100, faulttest.Script("publish"))
-			for range 5 { // one on its way, the others wait
-				b.blocks(func() { _ = b.publisher.Publish("t", message.NewMessage("x", nil)) })
-			}
+			b.loses("publish", func() {
+				for range 5 { // one on its way, the others wait
+					b.blocks(func() { _ = b.publisher.Publish("t", message.NewMessage("x", nil)) })
+				}
+			})
 		},
 		"Subscribe has no answer": func(b *bench) {
-			b.network.SwallowSilently(100, faulttest.Script("register"))
-			b.blocks(func() { _, _ = b.subscriber.Subscribe(context.Background(), "other") })
-		},
-		"a scheduler has no answer": func(b *bench) {
-			alone, err := scheduler.New(scheduler.Config{Client: b.client}, nil)
-			require.NoError(b.t, err)
-			running, stop := context.WithCancel(context.Background())
-			b.network.Stall()
-			b.blocks(func() { _ = alone.Run(running) })
-			stop()
+			b.loses("register", func() {
+				b.blocks(func() { _, _ = b.subscriber.Subscribe(context.Background(), "other") })
+			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,6 +216,45 @@ func TestCloseWhileBlocked(t *testing.T) {
 				require.Less(t, time.Since(began), clientGivesUp, "goroutines are left:\n%s", strings.Join(left, "\n\n"))
 			}
 			faulttest.Report(t, fmt.Sprintf("Subscriber %v, Publisher %v", took["Subscriber"].Round(time.Millisecond), took["Publisher"].Round(time.Millisecond)))
+		})
+	}
+}
+
+func TestSchedulerEndsWhileBlocked(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "a scheduler of its own, and that of a Publisher with Stream, end while their calls have no answer: the first when the client gives up, the other within CloseTimeout and a second")
+	within := map[string]time.Duration{"Scheduler": clientGivesUp, "Publisher with Stream": closeTimeout + 2*time.Second}
+	for name, begin := range map[string]func(t *testing.T, client redis.UniversalClient) (end func()){
+		"Scheduler": func(t *testing.T, client redis.UniversalClient) func() {
+			alone, err := scheduler.New(scheduler.Config{Client: client}, nil)
+			require.NoError(t, err)
+			running, stop := context.WithCancel(context.Background())
+			done := make(chan error, 1)
+			go func() { done <- alone.Run(running) }()
+			return func() { stop(); <-done }
+		},
+		"Publisher with Stream": func(t *testing.T, client redis.UniversalClient) func() {
+			publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
+				Client: client, CloseTimeout: closeTimeout, Stream: &redisdelay.StreamConfig{},
+			}, nil)
+			require.NoError(t, err)
+			return func() { _ = publisher.Close() }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			network := faulttest.NewProxy(t, redistest.Start(t).Addr())
+			client := network.Place().Client()
+			t.Cleanup(func() { _ = client.Close() })
+			end := begin(t, client)
+			require.Eventually(t, func() bool { return network.Calls() > 0 }, time.Minute, time.Millisecond)
+			network.Stall()
+			require.Eventually(t, func() bool { return network.Held() > 0 }, time.Minute, time.Millisecond)
+			began := time.Now()
+			end()
+			took := time.Since(began)
+			require.Less(t, took, within[name])
+			faulttest.Report(t, fmt.Sprintf("%s after %v", name, took.Round(time.Millisecond)))
 		})
 	}
 }

@@ -89,12 +89,32 @@ func TestWorkersKilledInTheirHandlersLoseNothing(t *testing.T) {
 	rounds := faulttest.Pick(4, 40)
 	faulttest.Case(t, "kill -9 of a consumer in a handler, and of a publisher in a call: what it had comes again, a second after its lease at the latest when others are idle")
 	server := redistest.Start(t)
-	l := newLoad(t, server, faulttest.Place{})
+	networks := map[string]*faulttest.Proxy{}
+	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) {
+		if w.Role == faulttest.Publisher {
+			networks[w.Name] = faulttest.NewProxy(t, server.Addr())
+			w.Place = networks[w.Name].Place()
+		}
+		w.WorkMS = 30
+	})
+	publishers := []string{l.publishers[0].Name, l.publishers[1].Name}
+	handled, called := 0, 0
 	for round := range rounds {
 		l.progress(t, 30)
-		victims := []**faulttest.Running{&l.consumers[round%3], &l.publishers[round%2]}
-		for _, victim := range victims {
-			(*victim).Kill()
+		consumer, publisher := &l.consumers[round%3], &l.publishers[round%2]
+		for len(handlersOf(l.w.History(), (*consumer).Name)) == 0 {
+			l.progress(t, 1)
+		}
+		(*consumer).Kill()
+		network := networks[publishers[round%2]]
+		network.SwallowSilently(1, faulttest.Script("publish")) // it waits for the reply
+		require.Eventually(t, func() bool { return network.Swallowed() == 1 }, time.Minute, time.Millisecond)
+		(*publisher).Kill()
+		history := l.w.History()
+		handled += len(handlersOf(history, (*consumer).Name))
+		require.Positive(t, callsOf(history, (*publisher).Name), "the publisher was in no call")
+		called += callsOf(history, (*publisher).Name)
+		for _, victim := range []**faulttest.Running{consumer, publisher} {
 			successor := (*victim).Worker
 			successor.Name = fmt.Sprintf("%s.%d", successor.Name, round)
 			*victim = l.w.Start(successor)[0]
@@ -102,7 +122,8 @@ func TestWorkersKilledInTheirHandlersLoseNothing(t *testing.T) {
 	}
 	l.progress(t, 30)
 	l.w.Verify(byPollRules)
-	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
+	require.Positive(t, handled, "no consumer was in a handler")
+	faulttest.Report(t, fmt.Sprintf("%d rounds, %d messages in handlers, %d in calls", rounds, handled, called))
 }
 
 func TestMessageOfAKilledWorkerComesBack(t *testing.T) {
@@ -151,16 +172,30 @@ func TestFrozenWorkerChangesNothingAfterItsLease(t *testing.T) {
 	rounds := faulttest.Pick(2, 20)
 	faulttest.Case(t, "SIGSTOP of a consumer for longer than its lease, then SIGCONT: others have its messages, its own acks and nacks change nothing")
 	server := redistest.Start(t)
-	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS = 400 })
-	for round := range rounds {
+	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS, w.WorkMS = 400, 40 })
+	held, unchanged := 0, 0
+	for round := 0; round < rounds || unchanged == 0; round++ {
+		require.Less(t, round, 10*rounds, "of %d leases that frozen consumers held none was settled afterwards", held)
+		victim := l.consumers[round%3]
 		l.progress(t, 30)
-		thaw := l.consumers[round%3].Freeze()
-		l.awaitEndOf(t, l.leases(t)) // so those of the frozen one have run out
+		thaw := victim.Freeze()
+		leases := l.leases(t)
+		its := inHand(l.w.History(), time.Now().UnixNano(), victim.Name)
+		l.awaitEndOf(t, leases) // so those of the frozen one have run out
+		thawed := time.Now().UnixNano()
 		thaw()
+		for token, e := range its {
+			if leases[queue.NewKeys(l.w.Prefix, e.Topic).Leases(e.Group)][e.ID] != token {
+				delete(its, token) // its last call was on the way
+			}
+		}
+		held += len(its)
+		l.progress(t, 60)
+		unchanged += late(l.w.History(), its, thawed)
 	}
-	l.progress(t, 30)
 	l.w.Verify(byPollRules)
-	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
+	require.Positive(t, held)
+	faulttest.Report(t, fmt.Sprintf("%d rounds, %d leases were held, %d settlements came late and changed nothing", rounds, held, unchanged))
 }
 
 // leases are those of all groups at this moment, by where they are, and the message.

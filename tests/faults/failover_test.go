@@ -2,6 +2,7 @@ package faults
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
@@ -22,22 +24,24 @@ func TestSentinelFailover(t *testing.T) {
 		t.Run(fmt.Sprintf("waiting for %d replicas", replicas), func(t *testing.T) {
 			t.Parallel()
 			faulttest.Case(t, shows)
-			primary, others := redistest.StartReplicated(t, 2)
-			sentinels := redistest.StartSentinels(t, primary, others...)
-			w := faulttest.NewWorld(t, faulttest.Place{Addrs: sentinels, MasterName: redistest.PrimaryName})
-			f := underLoad(t, w, replicas)
+			untilPlanned(t, func() *failover {
+				primary, others := redistest.StartReplicated(t, 2)
+				sentinels := redistest.StartSentinels(t, primary, others...)
+				w := faulttest.NewWorld(t, faulttest.Place{Addrs: sentinels, MasterName: redistest.PrimaryName})
+				f := underLoad(t, w, replicas)
 
-			f.behind(primary, others...)
-			f.fail(func() {
-				primary.Kill()
-				f.lost(w.Topics...)
-				for _, replica := range others {
-					replica.Resume()
-				}
+				f.behind(w.Topics, primary, others...)
+				f.fail(func() {
+					primary.Kill()
+					f.lost(w.Topics...)
+					for _, replica := range others {
+						replica.Resume()
+					}
+				})
+				primary.Restart() // the Sentinels make it a replica
+				f.planned = func() bool { return failovers(t, sentinels[0]) == 1 }
+				return f
 			})
-			primary.Restart() // the Sentinels make it a replica
-			f.planned = func() bool { return failovers(t, sentinels[0]) == 1 }
-			f.judge()
 		})
 	}
 }
@@ -50,22 +54,24 @@ func TestClusterFailover(t *testing.T) {
 		t.Run(fmt.Sprintf("waiting for %d replicas", replicas), func(t *testing.T) {
 			t.Parallel()
 			faulttest.Case(t, shows)
-			cluster := redistest.StartCluster(t)
-			w := onCluster(t, cluster)
-			f := underLoad(t, w, replicas)
+			untilPlanned(t, func() *failover {
+				cluster := redistest.StartCluster(t)
+				w := onCluster(t, cluster)
+				f := underLoad(t, w, replicas)
 
-			owner, replica := cluster.Owner("{t}")
-			topics := on(cluster, owner, w.Topics)
-			f.behind(owner, replica)
-			f.fail(func() {
-				owner.Kill()
-				f.lost(topics...)
-				replica.Resume()
-				replica.AwaitInfo("role:master")
-				owner.Restart() // as a replica
+				owner, replica := cluster.Owner("{t}")
+				topics := on(cluster, owner, w.Topics)
+				f.behind(topics, owner, replica)
+				f.fail(func() {
+					owner.Kill()
+					f.lost(topics...)
+					replica.Resume()
+					replica.AwaitInfo("role:master")
+					owner.Restart() // as a replica
+				})
+				f.planned = func() bool { now, _ := cluster.Owner("{t}"); return now == replica }
+				return f
 			})
-			f.planned = func() bool { now, _ := cluster.Owner("{t}"); return now == replica }
-			f.judge()
 		})
 	}
 }
@@ -142,6 +148,20 @@ func failovers(t *testing.T, sentinel string) (n int) {
 	return n
 }
 
+// untilPlanned judges a run in which there was no failover but that of the test. Of another run all may be forgotten, so
+// that it shows little.
+func untilPlanned(t *testing.T, run func() *failover) {
+	t.Helper()
+	for range 3 {
+		f := run()
+		if f.judge() {
+			return
+		}
+		faulttest.Report(t, "with other failovers, as the machine was too busy")
+	}
+	require.Fail(t, "there were other failovers in each run")
+}
+
 // underLoad has publishers, which wait for so many replicas, and consumers at work.
 func underLoad(t *testing.T, w *faulttest.World, replicas int) *failover {
 	t.Helper()
@@ -159,9 +179,9 @@ func underLoad(t *testing.T, w *faulttest.World, replicas int) *failover {
 	return &failover{t: t, w: w, waits: replicas > 0}
 }
 
-// behind freezes replicas and cuts them off from their primary, until publishers have begun to publish what the
-// replicas do not get.
-func (f *failover) behind(primary *redistest.Instance, replicas ...*redistest.Instance) {
+// behind freezes replicas and cuts them off from their primary, which has some topics, until publishers have begun to
+// publish what the replicas do not get.
+func (f *failover) behind(topics []string, primary *redistest.Instance, replicas ...*redistest.Instance) {
 	f.t.Helper()
 	f.safe = time.Now().UnixNano()
 	reached := offset(f.t, primary, "master_repl_offset")
@@ -174,7 +194,33 @@ func (f *failover) behind(primary *redistest.Instance, replicas ...*redistest.In
 	if f.waits {
 		calls = 2 // which are not confirmed
 	}
+	frozen := time.Now().UnixNano()
 	f.w.AwaitEvents(faulttest.Publish, f.w.Count(faulttest.Publish)+calls*8)
+	if f.waits {
+		f.w.AwaitEvents(faulttest.Unknown, f.w.Count(faulttest.Unknown)+1)
+		f.unconfirmed(frozen, topics)
+	}
+}
+
+// unconfirmed makes sure that what was published since the replicas were frozen is not confirmed, but that they have
+// confirmed before.
+func (f *failover) unconfirmed(since int64, topics []string) {
+	f.t.Helper()
+	began, before, refused := map[string]bool{}, 0, 0
+	for _, e := range f.w.History() {
+		switch {
+		case !slices.Contains(topics, e.Topic):
+		case e.Kind == faulttest.Publish && e.At > since:
+			began[e.UUID] = true
+		case e.Kind == faulttest.Published:
+			require.False(f.t, began[e.UUID], "confirmed while no replica was there: %s", e)
+			before++
+		case e.Kind == faulttest.Unknown && e.At > since && strings.Contains(e.Err, redisdelay.ErrNotReplicated.Error()):
+			refused++
+		}
+	}
+	require.Positive(f.t, before, "no replica has confirmed before")
+	require.Positive(f.t, refused, "nobody was told ErrNotReplicated")
 }
 
 // offset is how much of the stream of replication a server has.
@@ -208,14 +254,15 @@ func (f *failover) fail(do func()) {
 
 // judge verifies the history. What was done while the replicas were behind may be forgotten, but for what Publish has
 // waited for; all else must hold as if there had been no failover.
-func (f *failover) judge() {
+func (f *failover) judge() (planned bool) {
 	f.t.Helper()
 	f.w.StopPublishers()
 	f.w.Drain(faulttest.Pick(time.Minute, 10*time.Minute))
 	rules := faulttest.Rules{LosesData: len(f.spans) > 0, LosesIn: f.spans, Replicated: f.waits, Return: byPoll}
-	if f.planned != nil && !f.planned() {
-		rules.LosesIn = nil
-		faulttest.Report(f.t, "with other failovers, as the machine was too busy")
+	if planned = f.planned == nil || f.planned(); !planned {
+		rules.LosesIn, rules.Replicated = nil, false
+		f.w.Verify(rules)
+		return false
 	}
 	figures := f.w.Verify(rules)
 	if len(f.spans) > 0 && !f.waits {
@@ -223,4 +270,5 @@ func (f *failover) judge() {
 	} else {
 		require.Zero(f.t, figures.Lost)
 	}
+	return true
 }

@@ -16,15 +16,24 @@ func TestConnectionsKilledAllTheTime(t *testing.T) {
 	faulttest.Case(t, "CLIENT KILL of all connections every 30 ms, of Pub/Sub too: nothing is lost, doubled or stuck")
 	server := redistest.Start(t)
 	l := newLoad(t, server, faulttest.Place{})
+	killed, operator := map[string]int64{}, server.Client(t)
+	var failed []error
 	kills := every(30*time.Millisecond, func() {
 		for _, kind := range []string{"normal", "pubsub"} {
-			l.w.Client.ClientKillByFilter(t.Context(), "TYPE", kind, "SKIPME", "yes")
+			n, err := operator.ClientKillByFilter(t.Context(), "TYPE", kind, "SKIPME", "yes").Result()
+			killed[kind] += n
+			if err != nil {
+				failed = append(failed, err)
+			}
 		}
 	})
 	l.progress(t, faulttest.Pick(200, 3000))
 	n := kills()
 	l.w.Verify(byPollRules)
-	faulttest.Report(t, fmt.Sprintf("%d times", n))
+	require.Empty(t, failed)
+	require.Positive(t, killed["normal"])
+	require.Positive(t, killed["pubsub"])
+	faulttest.Report(t, fmt.Sprintf("%d times, %d connections, and %d of Pub/Sub", n, killed["normal"], killed["pubsub"]))
 }
 
 func TestConnectionsCutAllTheTime(t *testing.T) {
@@ -45,14 +54,23 @@ func TestServerPausedForLongerThanTheLease(t *testing.T) {
 	rounds := faulttest.Pick(2, 10)
 	faulttest.Case(t, "CLIENT PAUSE for longer than the lease: what was in hand comes again, and the late acks change nothing")
 	server := redistest.Start(t)
-	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS = 400 })
-	for range rounds {
+	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS, w.WorkMS = 400, 40 })
+	held, unchanged, came := 0, 0, 0
+	for round := 0; round < rounds || unchanged == 0; round++ {
+		require.Less(t, round, 10*rounds, "%d leases were held, %d came again, no late ack was sent", held, came)
 		l.progress(t, 30)
 		require.NoError(t, l.w.Client.Do(t.Context(), "CLIENT", "PAUSE", 900, "ALL").Err())
+		began := time.Now()
+		l.progress(t, 90)
+		history := l.w.History()
+		its := inHand(history, began.UnixNano(), "")
+		held += len(its)
+		came += again(history, its, began.UnixNano())
+		unchanged += late(history, its, began.Add(400*time.Millisecond).UnixNano())
 	}
-	l.progress(t, 30)
 	l.w.Verify(loadRules)
-	faulttest.Report(t, fmt.Sprintf("%d pauses", rounds))
+	require.Positive(t, came)
+	faulttest.Report(t, fmt.Sprintf("%d pauses, %d leases were held, %d came again, %d settlements came late and changed nothing", rounds, held, came, unchanged))
 }
 
 func TestTwoSecondsOfLatency(t *testing.T) {
@@ -68,10 +86,24 @@ func TestTwoSecondsOfLatency(t *testing.T) {
 	})
 	l.progress(t, 20)
 	p.Delay(time.Second)
+	from := time.Now().UnixNano()
 	l.progress(t, faulttest.Pick(30, 200))
 	l.w.StopPublishers()
+	to := time.Now().UnixNano()
 	p.Delay(0)
 	l.w.Verify(faulttest.Rules{MaxDeliveries: loadDeliveries, Return: byPoll, CloseWithin: 22 * time.Second})
+	history := l.w.History()
+	slow := 0
+	for _, e := range history {
+		if e.Sent > from && e.At < to && (e.Kind == faulttest.Settled || e.Kind == faulttest.Claimed) {
+			require.GreaterOrEqual(t, time.Duration(e.At-e.Sent), 2*time.Second, "%s", e)
+			slow++
+		}
+		require.NotEqual(t, faulttest.Lost, e.Kind, "a lease is lost: %s", e)
+	}
+	require.Positive(t, slow)
+	require.Empty(t, uninvited(history))
+	faulttest.Report(t, fmt.Sprintf("%d messages claimed or settled in calls of 2 s or more", slow))
 }
 
 func TestHalfOpenConnections(t *testing.T) {

@@ -3,9 +3,11 @@ package faults
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
@@ -41,12 +43,33 @@ func TestScriptsFlushedAllTheTime(t *testing.T) {
 	faulttest.Case(t, "SCRIPT FLUSH every 10 ms: no call fails for it, in pipelines either, and nothing is out of order or twice")
 	server := redistest.Start(t)
 	l := newLoad(t, server, faulttest.Place{})
-	flushes := every(10*time.Millisecond, func() { l.w.Client.ScriptFlush(t.Context()) })
+	l.progress(t, 1)
+	operator := server.Client(t)
+	before, failed := missed(t, operator), []error(nil)
+	flushes := every(10*time.Millisecond, func() {
+		if err := operator.ScriptFlush(t.Context()).Err(); err != nil {
+			failed = append(failed, err)
+		}
+	})
 	l.progress(t, faulttest.Pick(300, 5000))
-	n := flushes()
+	n, met := flushes(), missed(t, operator)-before
 	figures := l.w.Verify(loadRules)
 	require.Zero(t, figures.Refused+figures.Unknown)
-	faulttest.Report(t, fmt.Sprintf("%d flushes", n))
+	require.Empty(t, failed)
+	require.Positive(t, met, "no call met a server without its script")
+	faulttest.Report(t, fmt.Sprintf("%d flushes, %d calls of a script that was gone", n, met))
+}
+
+// missed is how many calls a server has answered with NOSCRIPT.
+func missed(t *testing.T, client redis.UniversalClient) (n int) {
+	t.Helper()
+	info, err := client.Info(t.Context(), "errorstats").Result()
+	require.NoError(t, err)
+	if _, after, any := strings.Cut(info, "errorstat_NOSCRIPT:count="); any {
+		_, err = fmt.Sscan(after, &n)
+		require.NoError(t, err)
+	}
+	return n
 }
 
 // scriptsOfWorkers are the scripts that workers call under load.
@@ -75,7 +98,7 @@ func TestRepliesSwallowed(t *testing.T) {
 // clientTries is how often go-redis sends a call, if there is no reply.
 const clientTries = 4
 
-// repliesSwallowed has a script's replies get lost several times under load: n in a row each time.
+// repliesSwallowed has a script's replies get lost several times under load: n to one call each time.
 func repliesSwallowed(t *testing.T, script string, n int) {
 	server := redistest.Start(t)
 	p := faulttest.NewProxy(t, server.Addr())
@@ -100,16 +123,21 @@ func repliesSwallowed(t *testing.T, script string, n int) {
 	l, rounds := start(), faulttest.Pick(1, 20)
 	for round := range rounds {
 		l.progress(t, 20)
-		p.Swallow(n, chooses)
 		if script == "expire" {
-			l.consumers[0].Kill()
+			l.consumers[0].Kill() // before, for it does not send again what it has sent
+		}
+		p.SwallowOfOne(n, chooses)
+		if script == "expire" {
 			successor := l.consumers[0].Worker
 			successor.Name = fmt.Sprintf("%s.%d", successor.Name, round)
 			l.consumers[0] = l.w.Start(successor)[0]
 		}
 		require.Eventually(t, func() bool { return p.Swallowed() == n }, time.Minute, time.Millisecond)
 	}
-	l.w.Verify(loadRules)
+	figures := l.w.Verify(loadRules)
+	if script == "publish" && n == clientTries {
+		require.GreaterOrEqual(t, figures.Unknown, rounds, "calls of Publish that were given up")
+	}
 	faulttest.Report(t, fmt.Sprintf("%d replies lost", rounds*n))
 }
 
