@@ -57,9 +57,7 @@ func TestAUserThatLacksAPermissionIsRefusedBeforeAnythingIsWritten(t *testing.T)
 		forbidden := s
 		forbidden.Client = lacking(t, s, in, command)
 		_, err := newSubscriber(t, forbidden).Subscribe(ctx, "t")
-		if command != "hset" { // which it takes to open the topic
-			require.ErrorIs(t, err, redisdelay.ErrForbidden)
-		}
+		require.ErrorIs(t, err, redisdelay.ErrForbidden)
 		require.ErrorContains(t, err, "t")
 		if command != "lpush" { // which publishing does not take
 			require.Error(t, newPublisher(t, forbidden).Publish("t", text("x")))
@@ -107,17 +105,23 @@ func TestASchedulerWhoseUserLacksAPermissionForStreamsDoesTheRest(t *testing.T) 
 }
 
 func TestASchedulerWhoseUserLacksAPermissionMovesNothing(t *testing.T) {
+	for _, command := range []string{"rpush", "subscribe"} {
+		t.Run(command, func(t *testing.T) { schedulerMovesNothingWithout(t, command) })
+	}
+}
+
+func schedulerMovesNothingWithout(t *testing.T, command string) {
 	s, in := private(t)
 	register(t, s, "t")
 	require.NoError(t, newPublisher(t, s).Publish("t", delayed("x", time.Millisecond)))
 	book := &logbook{}
-	alone, err := scheduler.New(scheduler.Config{Client: lacking(t, s, in, "rpush"), KeyPrefix: s.Prefix, Topics: []string{"t"}}, book.logger())
+	alone, err := scheduler.New(scheduler.Config{Client: lacking(t, s, in, command), KeyPrefix: s.Prefix, Topics: []string{"t"}}, book.logger())
 	require.NoError(t, err)
 	running, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- alone.Run(running) }()
 	eventually(t, func() bool { return book.count("error", "redisdelay.scheduler") == 1 }, "it says so")
-	require.ErrorContains(t, book.find("error", "redisdelay.scheduler")[0].err, "it has to be allowed +rpush")
+	require.ErrorContains(t, book.find("error", "redisdelay.scheduler")[0].err, "it has to be allowed +"+command)
 	stop()
 	require.NoError(t, <-done)
 	require.EqualValues(t, 1, s.Client.ZCard(ctx, s.Prefix+":{t}:pending").Val())

@@ -236,7 +236,13 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err := s.check(topic); err != nil {
 		return nil, err
 	}
-	if err := s.checkServer(ctx, topic); err != nil {
+	mailbox, closeMailbox := queue.OpenMailbox(s.config.Client, s.config.KeyPrefix)
+	defer closeMailbox() // the engine has it, too, by then
+	err := mailbox.Permitted(ctx)
+	if err == nil {
+		err = s.checkServer(ctx, topic)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
 	}
 	id := queue.Token()

@@ -207,10 +207,13 @@ func (s *Scheduler) promote(ctx context.Context, due []*served) {
 	}
 }
 
-// open reads the groups of a topic. The first time it asks each server whether what a scheduler does is
+// open reads the groups of a topic, unless nobody could tell the scheduler of what is to come. The first time it asks each server whether what a scheduler does is
 // permitted, for topics with a stream and for others. A topic that nobody named does not come into being by this: it
 // may just have been deleted.
 func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) {
+	if err := s.mailbox.Permitted(ctx); err != nil {
+		return nil, err
+	}
 	read := t.topic.Groups
 	if !t.named.Load() {
 		read = t.topic.Existing

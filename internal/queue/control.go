@@ -241,6 +241,9 @@ func (t *Topic) Erase(ctx context.Context) error {
 		}
 		return keys
 	}
+	if err := t.unlist(ctx, ""); err != nil { // no topic's name: a permission that is lacking is to be known before
+		return err
+	}
 	err := t.withExisting(ctx, func(groups *Groups) error {
 		// Those that are being removed are out of the set, and hold something still. More of them would have
 		// changed the set.
@@ -272,7 +275,7 @@ func (t *Topic) Erase(ctx context.Context) error {
 	t.mu.Lock()
 	t.groups = nil
 	t.mu.Unlock()
-	if err := t.client.SRem(ctx, Registry(t.prefix), t.Name).Err(); err != nil {
+	if err := t.unlist(ctx, t.Name); err != nil {
 		return err
 	}
 	// Somebody who used it meanwhile has made it anew, and thinks that it is in the registry.
@@ -280,6 +283,11 @@ func (t *Topic) Erase(ctx context.Context) error {
 		return err
 	}
 	return t.enroll(ctx)
+}
+
+// unlist takes a name out of the registry.
+func (t *Topic) unlist(ctx context.Context, name string) error {
+	return forbiddenTo("take the topic out of the registry", "srem", t.client.SRem(ctx, Registry(t.prefix), name).Err())
 }
 
 func (t *Topic) erase(ctx context.Context, version, step, fresh string, keys, groups []string) error {

@@ -31,6 +31,9 @@ type Mailbox struct {
 	receivers map[string]Wake
 	last      int
 	lastLoss  time.Time
+	denied    error // ErrForbidden, for as long as the server's user may not listen
+
+	asked chan struct{} // closed when the server has answered, or did not
 }
 
 // Wake is called with what a receiver is told. If done is not nil, the receiver calls it when it has looked since,
@@ -86,25 +89,12 @@ func OpenMailbox(client redis.UniversalClient, prefix string) (*Mailbox, func())
 	})
 }
 
-// CheckMailbox tells whether a process may be woken: a server's user may lack the permission for
-// channels.
-func CheckMailbox(ctx context.Context, client redis.UniversalClient, prefix string) error {
-	channel := MailboxChannel(prefix, "check") // no one's
-	err := client.Publish(ctx, channel, "").Err()
-	if err = forbidden(err); errors.Is(err, ErrForbidden) {
-		err = fmt.Errorf("it has to be allowed +publish, and the channels of the prefix: %w", err)
-	}
-	if err != nil {
-		return fmt.Errorf("publish to channel %q, as it takes to wake subscribers: %w", channel, err)
-	}
-	return nil
-}
-
 func newMailbox(client redis.UniversalClient, prefix string) *Mailbox {
 	m := &Mailbox{
 		channel:   MailboxChannel(prefix, Token()),
 		client:    client,
 		done:      make(chan struct{}),
+		asked:     make(chan struct{}),
 		receivers: map[string]Wake{},
 	}
 	m.running, m.stop = context.WithCancel(context.Background())
@@ -124,7 +114,18 @@ func (m *Mailbox) close() {
 // reports each connection.
 func (m *Mailbox) listen() {
 	defer close(m.done)
-	_ = m.pubsub.Subscribe(context.Background(), m.channel) // a failure is repeated by the channel
+	err := m.subscribe()
+	close(m.asked)
+	for errors.Is(err, ErrForbidden) && m.running.Err() == nil {
+		select {
+		case <-m.running.Done():
+		case <-time.After(time.Second): // the permission may be given meanwhile, and go-redis asks only once
+			err = m.subscribe()
+		}
+	}
+	if err == nil {
+		m.wakeAll(nil) // they may have looked before
+	}
 	incoming := m.pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(healthCheck))
 	for event := range incoming {
 		switch event := event.(type) {
@@ -134,6 +135,43 @@ func (m *Mailbox) listen() {
 			m.deliver(event.Payload)
 		}
 	}
+}
+
+// subscribe subscribes to the mailbox's channel, and keeps a refusal.
+func (m *Mailbox) subscribe() error {
+	err := subscribe(context.Background(), m.pubsub, m.channel)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.denied = nil
+	if errors.Is(err, ErrForbidden) {
+		m.denied = err
+	}
+	return err
+}
+
+// subscribe subscribes to a channel, before anything is received. It returns the refusal, which go-redis would hide. After
+// all other errors go-redis tries again by itself, when its Channel is there.
+func subscribe(ctx context.Context, pubsub *redis.PubSub, channel string) error {
+	err := pubsub.Subscribe(ctx, channel)
+	if err == nil {
+		_, err = pubsub.ReceiveTimeout(ctx, answerWithin)
+	}
+	return forbiddenTo(fmt.Sprintf("listen to channel %q", channel), "subscribe, and the channel", err)
+}
+
+// answerWithin is how long the answer to a SUBSCRIBE is waited for. It may come later, too.
+const answerWithin = 3 * time.Second
+
+// Permitted is ErrForbidden if the server's user may not listen to the mailbox. It waits for the server's first answer.
+func (m *Mailbox) Permitted(ctx context.Context) error {
+	select {
+	case <-m.asked:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.denied
 }
 
 func (m *Mailbox) deliver(payload string) {
@@ -264,8 +302,13 @@ const rescan = 30 * time.Second
 // until the context ends. It may call found more than once for a topic. When the registry cannot be
 // read it calls failed, and tries again after a second.
 func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix string, found func(topic string), failed func(error)) {
-	pubsub := client.Subscribe(ctx, NewTopics(prefix))
+	pubsub := client.Subscribe(ctx)
 	defer pubsub.Close()
+	ended := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // so that no answer is waited for
+	defer ended()
+	if err := subscribe(ctx, pubsub, NewTopics(prefix)); errors.Is(err, ErrForbidden) {
+		failed(err)
+	}
 	incoming := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(healthCheck))
 	timer := time.NewTimer(0)
 	defer timer.Stop()

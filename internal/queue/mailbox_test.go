@@ -210,10 +210,9 @@ func TestMailboxOfAServerThatComesUpLater(t *testing.T) {
 	s := redistest.Server{Client: in.Client(t), Prefix: "own"}
 	m := mailbox(t, s)
 	r := receive(t, m)
-	require.Error(t, queue.CheckMailbox(ctx, s.Client, s.Prefix))
+	require.NoError(t, m.Permitted(ctx), "nobody knows")
 	in.Restart()
 	r.gets("")
-	require.NoError(t, queue.CheckMailbox(ctx, s.Client, s.Prefix))
 	post(t, s, r.channel(), r.name()+" x")
 	r.gets("x")
 }
@@ -226,16 +225,55 @@ func TestMailboxOfAClosedClientCanBeClosed(t *testing.T) {
 	closeMailbox()
 }
 
-func TestCheckTellsThatChannelsAreForbidden(t *testing.T) {
-	t.Parallel()
-	admin := redistest.Start(t).Client(t)
-	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "resetchannels", "+@all").Err())
+// userWithout is a client of a user who may do anything under the prefix "own", but for a rule.
+func userWithout(t *testing.T, admin redis.UniversalClient, rule string) *redis.Client {
+	t.Helper()
+	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "resetchannels", "&own:*", "+@all", rule).Err())
 	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
-	defer user.Close()
-	err := queue.CheckMailbox(ctx, user, "own")
-	require.ErrorContains(t, err, "own:mailbox:")
-	require.ErrorContains(t, err, "NOPERM")
-	require.NoError(t, queue.CheckMailbox(ctx, admin, "own"))
+	t.Cleanup(func() { _ = user.Close() })
+	return user
+}
+
+// go-redis hides that a SUBSCRIBE was refused, and never repeats it.
+func TestAMailboxSaysThatItMayNotListenAndDoesOnceItMay(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ without, with string }{{"-subscribe", "+subscribe"}, {"resetchannels", "&own:*"}} {
+		admin := redistest.Start(t).Client(t)
+		user := userWithout(t, admin, c.without)
+		m := mailbox(t, redistest.Server{Client: user, Prefix: "own"})
+		r := receive(t, m)
+		err := m.Permitted(ctx)
+		require.ErrorIs(t, err, queue.ErrForbidden)
+		require.ErrorContains(t, err, "+subscribe")
+		require.ErrorContains(t, err, "own:mailbox:")
+		require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", c.with).Err())
+		r.gets("")
+		require.NoError(t, m.Permitted(ctx))
+		post(t, redistest.Server{Client: admin, Prefix: "own"}, r.channel(), r.name()+" x")
+		r.gets("x")
+	}
+}
+
+func TestAMailboxOfAClusterSaysThatItMayNotListen(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := cluster.Client(t)
+	require.NoError(t, mailbox(t, redistest.Server{Client: client, Prefix: "allowed"}).Permitted(ctx))
+	for _, node := range cluster.Nodes() {
+		require.NoError(t, node.Client(t).Do(ctx, "ACL", "SETUSER", "default", "-subscribe").Err())
+	}
+	err := mailbox(t, redistest.Server{Client: client, Prefix: "own"}).Permitted(ctx)
+	require.ErrorIs(t, err, queue.ErrForbidden)
+	require.ErrorContains(t, err, "+subscribe")
+}
+
+func TestWatchTopicsSaysThatItMayNotListen(t *testing.T) {
+	t.Parallel()
+	s := redistest.Server{Client: userWithout(t, redistest.Start(t).Client(t), "-subscribe"), Prefix: "own"}
+	_, failures, _ := watch(t, s)
+	err := <-failures
+	require.ErrorIs(t, err, queue.ErrForbidden)
+	require.ErrorContains(t, err, "own:new-topics")
 }
 
 func TestReceiversPollMoreRarelyTheMoreThereAre(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -64,10 +65,12 @@ func (t *Topic) server(ctx context.Context) string {
 
 // permit tries all that the work takes. It is not there if there is no such topic: then nothing was tried.
 func (t *Topic) permit(ctx context.Context, work Work) (evicts string, there bool, err error) {
-	if work.wakes() {
-		if err := CheckMailbox(ctx, t.client, t.prefix); err != nil {
-			return "", false, err
-		}
+	lacking, err := t.refused(ctx, work)
+	if err != nil {
+		return "", false, err
+	}
+	if slices.Contains(lacking, "publish") { // a topic that nobody can be told of is not opened
+		return "", false, t.lacks(lacking)
 	}
 	call := t.permitCall(work)
 	if err := Do(ctx, t.client, call); err != nil {
@@ -80,18 +83,22 @@ func (t *Topic) permit(ctx context.Context, work Work) (evicts string, there boo
 	if len(reply) == 0 {
 		return "", false, nil
 	}
-	more, err := t.refused(ctx, work)
-	if err != nil {
-		return "", false, err
-	}
-	lacking := append(reply[1:], more...)
-	if len(lacking) > 0 {
-		return "", false, fmt.Errorf("%w: it has to be allowed %s", ErrForbidden, strings.ToLower("+"+strings.Join(lacking, " +")))
+	if lacking = append(reply[1:], lacking...); len(lacking) > 0 {
+		return "", false, t.lacks(lacking)
 	}
 	if evicts = reply[0]; evicts == "noeviction" {
 		evicts = ""
 	}
 	return evicts, true, nil
+}
+
+// lacks is the error for commands that are not allowed. Channels are a permission of their own.
+func (t *Topic) lacks(commands []string) error {
+	rules := strings.ToLower("+" + strings.Join(slices.Compact(commands), " +"))
+	if slices.Contains(commands, "publish") {
+		rules += fmt.Sprintf(", and to wake others, the channels &%s &%s", MailboxChannel(t.prefix, "*"), NewTopics(t.prefix))
+	}
+	return fmt.Errorf("%w: it has to be allowed %s", ErrForbidden, rules)
 }
 
 func (t *Topic) permitCall(work Work) *Call {
@@ -102,29 +109,35 @@ func (t *Topic) permitCall(work Work) *Call {
 	return &Call{script: &permitScript, keys: []string{t.keys.Meta(), t.keys.Operation(Token())}, args: args}
 }
 
-// refused tries those commands of the work that no script may call, in one pipeline: a transaction that is begun ends in
-// it, whichever part of that is refused.
+// refused tries those commands of the work that permit.lua does not, in one pipeline to the topic's node: a transaction
+// that is begun ends in it, whichever part of that is refused.
 func (t *Topic) refused(ctx context.Context, work Work) (lacking []string, err error) {
-	var calls []*redis.Cmd
-	pipe := redis.Pipeliner(nil)
-	for _, command := range work.besides {
-		args := notForScripts[command]
-		if args == nil {
-			continue
-		}
-		if pipe == nil {
-			node, err := t.node(ctx)
-			if err != nil {
-				return nil, err
-			}
-			pipe = node.Pipeline()
-		}
-		calls = append(calls, pipe.Do(ctx, args...))
+	var tries [][]any
+	if slices.Contains(work.commands(), "PUBLISH") { // in a script, too
+		tries = append(tries, []any{"publish", MailboxChannel(t.prefix, "check"), ""}) // no one's
 	}
-	if pipe == nil {
+	for _, command := range work.besides {
+		if command == "SADD" { // and announces the topic
+			tries = append(tries, []any{"publish", NewTopics(t.prefix), ""}) // none has that name
+		}
+		if args := notForScripts[command]; args != nil {
+			tries = append(tries, args)
+		}
+	}
+	if len(tries) == 0 {
 		return nil, nil
 	}
+	node, err := t.node(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var calls []*redis.Cmd
+	pipe := node.Pipeline()
+	for _, args := range tries {
+		calls = append(calls, pipe.Do(ctx, args...))
+	}
 	if _, err := pipe.Exec(ctx); Unreachable(err) {
+		findNodes(ctx, t.client, err)
 		return nil, err
 	}
 	for _, call := range calls {
@@ -135,15 +148,27 @@ func (t *Topic) refused(ctx context.Context, work Work) (lacking []string, err e
 	return lacking, nil
 }
 
-// forbidden makes ErrForbidden of an error that says so. It is for what cannot be tried in a script.
+// forbiddenTo names what was to be done with the registry, which has a node of its own, in an error of forbidden.
+func forbiddenTo(what, command string, err error) error {
+	if err = forbidden(err); errors.Is(err, ErrForbidden) {
+		return fmt.Errorf("%s: it has to be allowed +%s: %w", what, command, err)
+	}
+	return err
+}
+
+// forbidden makes ErrForbidden of an error that says so. It is for what cannot be tried in a script, and for the script that opens a topic.
 func forbidden(err error) error {
 	var server redis.Error
 	if !errors.As(err, &server) {
 		return err
 	}
-	// EXECABORT is of an EXEC that is not allowed, which ends the transaction.
-	if code, _, _ := strings.Cut(server.Error(), " "); code == "NOPERM" || code == "EXECABORT" && strings.Contains(server.Error(), "NOPERM") {
-		return fmt.Errorf("%w: %w", ErrForbidden, err)
+	code, said, _ := strings.Cut(server.Error(), " ")
+	switch {
+	case code == "NOPERM":
+	case code == "EXECABORT" && strings.Contains(said, "NOPERM"): // an EXEC that is not allowed, which ends the transaction
+	case strings.Contains(said, "user executing the script can't"), strings.Contains(said, "ACL failure in script"):
+	default:
+		return err
 	}
-	return err
+	return fmt.Errorf("%w: %w", ErrForbidden, err)
 }

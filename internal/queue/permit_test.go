@@ -141,11 +141,80 @@ func TestPermitsFindThatChannelsAreNotAllowed(t *testing.T) {
 		w.unchanged(func() {
 			_, err := new(queue.Permits).Try(ctx, queue.NewTopic(user, "own", "topic"), work)
 			require.ErrorIs(t, err, queue.ErrForbidden)
-			require.ErrorContains(t, err, "own:mailbox:")
+			require.ErrorContains(t, err, "+publish, and to wake others, the channels &own:mailbox:*")
 			_, err = new(queue.Permits).Try(ctx, queue.NewTopic(user, "own", "new"), work)
 			require.ErrorIs(t, err, queue.ErrForbidden)
 		})
 	}
+}
+
+// Who may not announce a topic has not opened it.
+func TestPermitsFindThatTheChannelOfNewTopicsIsNotAllowed(t *testing.T) {
+	t.Parallel()
+	admin := redistest.Start(t).Client(t)
+	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "resetchannels", "&own:mailbox:*", "+@all").Err())
+	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
+	defer user.Close()
+	for _, work := range []queue.Work{queue.Publishing, queue.PublishingStreams, queue.Consuming} {
+		_, err := new(queue.Permits).Try(ctx, queue.NewTopic(user, "own", "topic"), work)
+		require.ErrorIs(t, err, queue.ErrForbidden)
+		require.ErrorContains(t, err, "&own:new-topics")
+	}
+	require.Zero(t, admin.DBSize(ctx).Val())
+}
+
+// onNodes is a Cluster with a topic, the node that has it, and the one that has the registry.
+func onNodes(t *testing.T) (client redis.UniversalClient, topic *queue.Topic, its, registrys *redistest.Instance) {
+	t.Helper()
+	cluster := redistest.StartCluster(t)
+	registrys, _ = cluster.Owner(queue.Registry("own"))
+	for i := 0; its == nil || its == registrys; i++ {
+		topic = queue.NewTopic(cluster.Client(t), "own", fmt.Sprint("topic ", i))
+		its, _ = cluster.Owner("{" + topic.Name + "}")
+	}
+	return cluster.Client(t), topic, its, registrys
+}
+
+func TestPermitsTryToWakeOthersOnTheTopicsNode(t *testing.T) {
+	t.Parallel()
+	_, topic, its, registrys := onNodes(t)
+	_, err := topic.Groups(ctx)
+	require.NoError(t, err)
+	try := func() error {
+		_, err := new(queue.Permits).Try(ctx, topic, queue.Publishing)
+		return err
+	}
+	require.NoError(t, registrys.Client(t).Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err())
+	for range 20 {
+		require.NoError(t, try())
+	}
+	require.NoError(t, registrys.Client(t).Do(ctx, "ACL", "SETUSER", "default", "allchannels").Err())
+	require.NoError(t, its.Client(t).Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err())
+	require.ErrorIs(t, try(), queue.ErrForbidden)
+}
+
+func TestWhatIsForbiddenOnTheNodeOfTheRegistryIsNamedBeforeTheTopicIsWritten(t *testing.T) {
+	t.Parallel()
+	client, topic, _, registrys := onNodes(t)
+	meta := queue.NewKeys("own", topic.Name).Meta()
+	without := func(command string, do func() error) {
+		t.Helper()
+		require.NoError(t, registrys.Client(t).Do(ctx, "ACL", "SETUSER", "default", "-"+command).Err())
+		err := do()
+		require.ErrorIs(t, err, queue.ErrForbidden)
+		require.ErrorContains(t, err, "the registry: it has to be allowed +"+command)
+		require.NoError(t, registrys.Client(t).Do(ctx, "ACL", "SETUSER", "default", "+"+command).Err())
+	}
+	open := func() error {
+		_, err := new(queue.Permits).Try(ctx, topic, queue.Publishing)
+		return err
+	}
+	without("sismember", open)
+	without("sadd", open)
+	require.Zero(t, client.Exists(ctx, meta).Val())
+	require.NoError(t, open())
+	without("srem", func() error { return topic.Erase(ctx) })
+	require.EqualValues(t, 1, client.Exists(ctx, meta).Val())
 }
 
 // The nodes of a Cluster have users of their own.

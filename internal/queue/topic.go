@@ -214,7 +214,8 @@ func (t *Topic) with(ctx context.Context, read func(context.Context) (*Groups, e
 
 // Listed tells whether the topic is in the registry.
 func (t *Topic) Listed(ctx context.Context) (bool, error) {
-	return t.client.SIsMember(ctx, Registry(t.prefix), t.Name).Result()
+	listed, err := t.client.SIsMember(ctx, Registry(t.prefix), t.Name).Result()
+	return listed, forbiddenTo("look for the topic in the registry", "sismember", err)
 }
 
 // enroll enters the topic in the registry, and announces it if it is new there.
@@ -225,10 +226,11 @@ func (t *Topic) enroll(ctx context.Context) error {
 		return err
 	}
 	if err := t.client.SAdd(ctx, Registry(t.prefix), t.Name).Err(); err != nil {
-		return err
+		return forbiddenTo("enter the topic in the registry", "sadd", err)
 	}
 	// Announced even if another has just added it, who may have died since.
-	return t.client.Publish(ctx, NewTopics(t.prefix), t.Name).Err()
+	err = t.client.Publish(ctx, NewTopics(t.prefix), t.Name).Err()
+	return forbiddenTo(fmt.Sprintf("announce the topic on channel %q", NewTopics(t.prefix)), "publish", err)
 }
 
 // TopicsFrom returns some names of the registry, and the cursor of the next ones; 0 begins and ends. A

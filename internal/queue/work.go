@@ -69,9 +69,6 @@ func (w Work) AndWaits() Work {
 	return w
 }
 
-// wakes tells whether those who wait for messages, or the scheduler, are woken by it.
-func (w Work) wakes() bool { return slices.Contains(w.commands(), "PUBLISH") }
-
 // notForScripts are commands that no script may call, in a form that does nothing.
 var notForScripts = map[string][]any{"MULTI": {"multi"}, "EXEC": {"exec"}, "WAIT": {"wait", 0, 1}}
 

@@ -1,11 +1,11 @@
 -- permit: tries which commands the caller may not run, so that no script fails in its middle for want of one.
 --
 -- KEYS  1 meta     hash: layout, groups; it stays as it is
---       2 nothing  a key that does not exist, and stays so; a channel, too
+--       2 nothing  a key that does not exist, and stays so
 -- ARGV  1 command  its name, and so on
 --
 -- Each is called so that it fails, or has nothing to do: with a key of another type, a value that is no number,
--- fields without values, a key that does not exist, or a channel that nobody hears. Who may not call it gets another
+-- fields without values, or a key that does not exist. Who may not call it gets another
 -- error, before.
 -- Returns {policy, command, ...}: maxmemory-policy, if there is a limit and the server says so, or ""; and the
 -- commands that the caller may not run. Nothing, if there is no such topic.
@@ -33,7 +33,7 @@ local samples = {
   ['LPUSH'] = two, ['RPUSH'] = two, ['LPOP'] = one,
   ['ZADD'] = {nothing, 'no number', ''}, ['ZREM'] = two, ['ZPOPMIN'] = one,
   ['ZREMRANGEBYSCORE'] = {meta, 0, 0}, ['ZREMRANGEBYRANK'] = {meta, 0, 0},
-  ['SISMEMBER'] = two, ['SADD'] = two, ['SREM'] = two, ['PUBLISH'] = {nothing, ''},
+  ['SISMEMBER'] = two, ['SADD'] = two, ['SREM'] = two,
   ['EXISTS'] = {nothing}, ['TYPE'] = {nothing}, ['PTTL'] = {nothing}, ['PEXPIRE'] = {nothing, 1}, ['PERSIST'] = {nothing}, ['UNLINK'] = {nothing},
   ['HSCAN'] = {nothing, 0}, ['ZSCAN'] = {nothing, 0}, ['LSET'] = {nothing, 0, ''},
   ['XLEN'] = one, ['XADD'] = {meta, '*', '', ''}, ['XDEL'] = {meta, '0-0'}, ['XTRIM'] = {meta, 'MAXLEN', '~', 0},
