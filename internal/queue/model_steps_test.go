@@ -231,7 +231,7 @@ func (m *model) nack(t *rapid.T) {
 	for _, l := range taken {
 		wait := rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay")
 		f := queue.Failure{Leased: l, Limit: m.limit(g, l.ID), Retry: queue.In(wait),
-			Dead: rapid.IntRange(0, 9).Draw(t, "dead") == 0, Reason: "for a reason"}
+			Dead: rapid.IntRange(0, 3).Draw(t, "dead") == 0, Reason: "for a reason"}
 		failures = append(failures, f)
 		k := m.has[g][l.ID]
 		*k = known{count: k.count + 1}

@@ -74,6 +74,10 @@ func sequences(t *testing.T, s redistest.Server, thorough bool) (runs int) {
 			"publish again": m.publish,
 			"claim again":   m.claim,
 			"claim more":    m.claim,
+			"nack again":    m.nack,
+			"nack more":     m.nack,
+			"purge again":   m.purge,
+			"expire again":  m.expire,
 
 			"cancel":     m.cancel,
 			"take back":  m.cancelNamed,
