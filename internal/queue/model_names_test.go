@@ -56,7 +56,13 @@ func (m *model) unsure(name string) bool {
 }
 
 // due is when a pending message is due, or 0.
-func (m *model) due(id string) int64 { return int64(m.Client.ZScore(ctx, m.keys.Pending(), id).Val()) }
+func (m *model) due(id string) int64 { return m.picture.Pending[id] }
+
+// pends tells whether a message is pending.
+func (m *model) pends(id string) bool {
+	_, ok := m.picture.Pending[id]
+	return ok
+}
 
 // hasName tells who has a delay ID at a time.
 func (m *model) hasName(name string, now int64) (owner string, taken bool) {
@@ -144,7 +150,12 @@ func (m *model) checkNames() {
 
 // elapse has time go by.
 func (m *model) elapse(d time.Duration) {
-	m.world.travel(d)
+	m.step(func() { m.world.travel(d) }, func(p *picture, _, _ int64) bool {
+		if m.Mini == nil {
+			p.shift(d.Milliseconds())
+		}
+		return true
+	})
 	if m.Mini == nil { // where everything moves instead of the clock
 		for _, n := range m.taken {
 			n.free -= d.Milliseconds()
@@ -168,13 +179,15 @@ func (m *model) cancelNamed(t *rapid.T) {
 	owner, taken := m.hasName(name, m.now())
 	switch {
 	case !taken:
-		m.unchanged(func() { require.ErrorIs(t, cancel(), queue.ErrNotFound) })
+		m.still(func() { require.ErrorIs(t, cancel(), queue.ErrNotFound) })
 	case m.due(owner) <= m.now():
 		want := m.refused(owner)
-		m.unchanged(func() { require.ErrorIs(t, cancel(), want) })
+		m.still(func() { require.ErrorIs(t, cancel(), want) })
 	default:
-		require.NoError(t, cancel())
-		delete(m.pending, owner)
+		m.step(func() { require.NoError(t, cancel()) }, func(p *picture, _, _ int64) bool {
+			delete(p.Pending, owner)
+			return true
+		})
 		m.forgetName(owner)
 		m.unchanged(func() { require.ErrorIs(t, cancel(), queue.ErrNotFound) })
 	}
@@ -184,7 +197,7 @@ func (m *model) cancelNamed(t *rapid.T) {
 // has that by now.
 func (m *model) renamed(id string, wait time.Duration, now int64) (names map[string]*nameOf, refused, unsure bool) {
 	o := m.options[id]
-	if !m.pending[id] || o.DelayID == "" {
+	if !m.pends(id) || o.DelayID == "" {
 		return nil, false, false
 	}
 	if m.unsure(o.DelayID) {
@@ -194,6 +207,24 @@ func (m *model) renamed(id string, wait time.Duration, now int64) (names map[str
 		return nil, true, false
 	}
 	return map[string]*nameOf{o.DelayID: {id, now + (wait + o.Window).Milliseconds()}}, false, false
+}
+
+// outlive has a message wait beyond the end of its delay ID, which another has by then, and gives it another due time.
+func (m *model) outlive(t *rapid.T) {
+	m.t = t
+	name := rapid.SampledFrom(delayIDs).Draw(t, "delay id")
+	if m.unsure(name) {
+		t.Skip("nobody knows")
+	}
+	put := func(wait time.Duration) string {
+		options := queue.Options{DelayID: name, Mode: queue.Replace}
+		made := m.publishAll([]message{{fmt.Sprintf("m%d", m.calls), queue.In(wait), options}}, []time.Duration{wait})
+		return made[0].ID
+	}
+	first := put(time.Minute)
+	m.elapse(2 * time.Minute)
+	put(time.Hour)
+	m.rescheduleTo(t, first, nil, time.Hour)
 }
 
 func above(ms int64) *redis.ZRangeBy {

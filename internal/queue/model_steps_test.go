@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -25,15 +23,20 @@ func (m *model) register(t *rapid.T) {
 		Expiry:    rapid.SampledFrom([]time.Duration{0, 0, 0, time.Hour}).Draw(t, "expiry")}
 	// By another process, so that this one's set is stale.
 	topic := queue.NewTopic(m.Client, m.Prefix, m.topic.Name)
-	require.NoError(t, topic.Register(ctx, g, options))
-	if options.Expiry == 0 || m.Mini != nil {
-		m.unchanged(func() { require.NoError(t, topic.Register(ctx, g, options)) })
-	}
 	if m.has[g] == nil {
-		m.has[g], m.dead[g] = map[string]*known{}, map[string]bool{}
+		m.has[g] = map[string]*known{}
 		m.subs = append(m.subs, m.sub(g), m.sub(g))
 	}
 	m.groups[g] = options
+	m.step(func() { require.NoError(t, topic.Register(ctx, g, options)) }, func(p *picture, _, _ int64) bool {
+		if p.Groups[g] == nil {
+			p.Groups[g] = newInGroup()
+		}
+		return true
+	})
+	if options.Expiry == 0 || m.Mini != nil {
+		m.unchanged(func() { require.NoError(t, topic.Register(ctx, g, options)) })
+	}
 }
 
 func (m *model) publish(t *rapid.T) {
@@ -41,71 +44,76 @@ func (m *model) publish(t *rapid.T) {
 	var messages []message
 	var waits []time.Duration
 	for i := range rapid.IntRange(0, 5).Draw(t, "messages") {
-		name := fmt.Sprintf("m%d.%d", m.calls, i)
-		due := rapid.SampledFrom([]queue.Due{{}, {}, queue.In(time.Second), queue.In(time.Minute),
-			queue.In(time.Hour), queue.At(time.UnixMilli(1))}).Draw(t, "due")
 		limit := rapid.SampledFrom([]int{0, 0, 1, 2, -1}).Draw(t, "own limit")
-		next, wait := message{name, due, queue.Options{MaxDeliveries: limit}}, time.Duration(0)
+		next := message{name: fmt.Sprintf("m%d.%d", m.calls, i), options: queue.Options{MaxDeliveries: limit}}
+		wait := rapid.SampledFrom([]time.Duration{0, 0, -1, time.Second, time.Minute, time.Hour}).Draw(t, "wait")
+		if next.due = queue.In(wait); wait < 0 {
+			next.due, wait = queue.At(time.UnixMilli(1)), 0
+		}
 		m.drawName(t, &next, &wait)
 		messages = append(messages, next)
 		waits = append(waits, wait)
 	}
+	m.publishAll(messages, waits)
+}
+
+// publishAll publishes in one call messages that are due after these times.
+func (m *model) publishAll(messages []message, waits []time.Duration) []queue.Message {
 	made := m.make(messages...)
 	m.calls++
 	began := m.now()
 	plan := m.plan(made, waits, began)
 	if plan.refused {
-		m.unchanged(func() { require.ErrorIs(t, m.topic.Publish(ctx, "PUBLISHER", m.calls, made), queue.ErrExists) })
-		return
+		m.still(func() { require.ErrorIs(m.t, m.topic.Publish(ctx, "PUBLISHER", m.calls, made), queue.ErrExists) })
+		return made
 	}
-	publish := func() { require.NoError(t, m.topic.Publish(ctx, "PUBLISHER", m.calls, made)) }
-	publish()
-	for _, message := range made {
+	var ids []string
+	var after []time.Duration
+	for i, message := range made {
 		if !plan.leftOut[message.ID] {
 			m.options[message.ID] = message.Options
-			m.pending[message.ID] = true
+			ids, after = append(ids, message.ID), append(after, waits[i])
 		}
 	}
-	for _, id := range plan.replaced {
-		delete(m.pending, id)
-	}
+	publish := func() { require.NoError(m.t, m.topic.Publish(ctx, "PUBLISHER", m.calls, made)) }
+	m.step(publish, func(p *picture, now, up int64) bool {
+		p.publish(ids, after, now, up)
+		for _, id := range plan.replaced {
+			delete(p.Pending, id)
+		}
+		return true
+	})
 	m.named(plan.names, began)
-	m.moved()
 	m.unchanged(publish)
+	return made
 }
 
 func (m *model) promote(t *rapid.T) {
 	m.t = t
-	before := map[string][]string{}
-	for g := range m.groups {
-		before[g] = m.Client.LRange(ctx, m.keys.Ready(g), 0, -1).Val()
-	}
-	turn := m.world.promote(rapid.SampledFrom([]string{"s|1", "s|2", "s|3"}).Draw(t, "scheduler"))
-	m.moved()
-	for g := range m.groups {
-		after := m.Client.LRange(ctx, m.keys.Ready(g), 0, -1).Val()
-		require.Equal(t, before[g], after[:len(before[g])])
-		added := after[len(before[g]):]
-		require.True(t, slices.IsSortedFunc(added, func(a, b string) int {
-			idA, dueA, _ := strings.Cut(a, ":")
-			idB, dueB, _ := strings.Cut(b, ":")
-			x, _ := strconv.Atoi(dueA)
-			y, _ := strconv.Atoi(dueB)
-			return cmp.Or(cmp.Compare(x, y), cmp.Compare(idA, idB))
-		}), "%q", added)
+	scheduler := rapid.SampledFrom([]string{"s|1", "s|2", "s|3"}).Draw(t, "scheduler")
+	var turn queue.Turn
+	m.step(func() { turn = m.world.promote(scheduler) }, func(p *picture, now, _ int64) bool {
 		if turn.Role != queue.Holder {
-			require.Empty(t, added)
+			return !turn.Expired && !turn.Purge
 		}
-	}
-	if turn.Role == queue.Holder && m.Mini != nil {
-		require.False(t, len(m.groups) > 0 && m.anyDue())
-	}
+		p.promote(now)
+		expired, purge := false, false
+		for name, g := range p.Groups {
+			for _, h := range g.Unack {
+				expired = expired || h.Until <= now
+			}
+			keep := m.groups[name].Retention
+			purge = purge || keep >= 0 && overdue(g.Dead, now-keep.Milliseconds())
+		}
+		return turn.Expired == expired && turn.Purge == purge
+	})
 	if turn.Unused != "" {
 		require.Positive(t, m.groups[turn.Unused].Expiry)
-		more, err := m.topic.RemoveUnused(ctx, turn.Unused)
-		require.NoError(t, err)
-		require.False(t, more)
-		m.removed(turn.Unused)
+		m.gone(turn.Unused, func() {
+			more, err := m.topic.RemoveUnused(ctx, turn.Unused)
+			require.NoError(t, err)
+			require.False(t, more)
+		})
 	}
 	if rapid.Bool().Draw(t, "resigns") {
 		m.do(m.topic.ResignCall("s|1"))
@@ -119,27 +127,35 @@ func (m *model) claim(t *rapid.T) {
 	}
 	s := rapid.SampledFrom(m.subs).Draw(t, "subscription")
 	g := s.group.Name
-	ready := m.Client.LRange(ctx, m.keys.Ready(g), 0, -1).Val()
+	ready := m.picture.Groups[g].Ready
 	limit := rapid.IntRange(0, 6).Draw(t, "limit")
 	c := s.query(limit, lease(rapid.SampledFrom([]time.Duration{time.Minute, time.Hour}).Draw(t, "lease")),
 		idle(rapid.IntRange(0, 9).Draw(t, "slots"), "nobody|"+s.id))
 	c.Busy = rapid.Bool().Draw(t, "busy")
 	c.Expiry = m.groups[g].Expiry
-	claimed := s.ask(c)
-
-	want := []string{}
-	for i, entry := range ready[:min(limit, len(ready))] {
-		id, _, _ := strings.Cut(entry, ":")
-		suspect := m.has[g][id].suspect
+	want, blocked := []string{}, false
+	for i, r := range ready[:min(limit, len(ready))] {
+		suspect := m.has[g][r.ID].suspect
 		if suspect && (i > 0 || c.Busy) {
-			require.Equal(t, i == 0, claimed.Blocked)
+			blocked = i == 0
 			break
 		}
-		want = append(want, m.name[id])
+		want = append(want, m.name[r.ID])
 		if suspect {
 			break
 		}
 	}
+	var claimed queue.Claimed
+	m.step(func() { claimed = s.ask(c) }, func(p *picture, now, _ int64) bool {
+		in := p.Groups[g]
+		for _, r := range in.Ready[:len(want)] {
+			in.Unack[r.ID] = byLease{now + c.Lease.Milliseconds(), fmt.Sprintf("%s:%d:%d", s.id, c.Number, r.Due)}
+		}
+		in.Ready = slices.Clip(in.Ready[len(want):])
+		return true
+	})
+	m.inOrder(g, held(claimed))
+	require.Equal(t, blocked, claimed.Blocked)
 	require.Equal(t, want, bodies(claimed))
 	require.Equal(t, len(ready) > len(want), claimed.More)
 	require.Equal(t, !claimed.More && len(want) < c.Slots, claimed.Waits)
@@ -176,41 +192,75 @@ func (m *model) take(t *rapid.T) (s *sub, taken []*queue.Leased) {
 	return s, taken
 }
 
-// settle settles messages, twice.
-func (m *model) settle(calls []*queue.Call, want int) {
-	require.Equal(m.t, want, m.count(calls...))
+// settle settles messages of a group, twice.
+func (m *model) settle(calls []*queue.Call, taken []*queue.Leased, next func(p *picture, now, up int64)) {
+	m.step(func() { require.Equal(m.t, len(taken), m.count(calls...)) }, func(p *picture, now, up int64) bool {
+		if len(taken) > 0 {
+			next(p, now, up)
+		}
+		return true
+	})
 	m.unchanged(func() { require.Zero(m.t, m.count(calls...)) })
 }
 
 func (m *model) ack(t *rapid.T) {
 	s, taken := m.take(t)
-	m.settle(s.group.AckCalls(taken), len(taken))
-	for _, l := range taken {
-		delete(m.has[s.group.Name], l.ID)
-	}
+	m.settle(s.group.AckCalls(taken), taken, func(p *picture, _, _ int64) {
+		for _, l := range taken {
+			delete(p.Groups[s.group.Name].Unack, l.ID)
+			p.drop(l.ID)
+		}
+	})
 }
 
 func (m *model) release(t *rapid.T) {
 	s, taken := m.take(t)
-	m.settle(s.group.ReleaseCalls(taken), len(taken))
+	m.giveBack(s, taken)
+}
+
+func (m *model) giveBack(s *sub, taken []*queue.Leased) {
+	m.settle(s.group.ReleaseCalls(taken), taken, func(p *picture, _, _ int64) { p.Groups[s.group.Name].back(taken) })
 }
 
 func (m *model) nack(t *rapid.T) {
 	s, taken := m.take(t)
 	g := s.group.Name
 	var failures []queue.Failure
+	var back []*queue.Leased
+	dead, waits := map[string]bool{}, map[string]time.Duration{}
 	for _, l := range taken {
-		f := queue.Failure{Leased: l, Limit: cmp.Or(m.options[l.ID].MaxDeliveries, m.groups[g].MaxDeliveries),
-			Retry: queue.In(rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay")),
-			Dead:  rapid.IntRange(0, 9).Draw(t, "dead") == 0, Reason: "for a reason"}
+		wait := rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay")
+		f := queue.Failure{Leased: l, Limit: m.limit(g, l.ID), Retry: queue.In(wait),
+			Dead: rapid.IntRange(0, 3).Draw(t, "dead") == 0, Reason: "for a reason"}
 		failures = append(failures, f)
 		k := m.has[g][l.ID]
 		*k = known{count: k.count + 1}
-		if f.Dead || (f.Limit > 0 && k.count >= f.Limit) {
-			m.dead[g][l.ID] = true
+		switch {
+		case f.Dead || (f.Limit > 0 && k.count >= f.Limit):
+			dead[l.ID] = true
+		case wait > 0:
+			waits[l.ID] = wait
+		default:
+			back = append(back, l)
 		}
 	}
-	m.settle(s.group.NackCalls(failures, m.groups[g].Retention), len(taken))
+	m.settle(s.group.NackCalls(failures, m.groups[g].Retention), taken, func(p *picture, now, up int64) {
+		in := p.Groups[g]
+		for id := range dead {
+			delete(in.Unack, id)
+			in.Dead[id] = now
+		}
+		for id, wait := range waits {
+			delete(in.Unack, id)
+			in.Retry[id] = up + wait.Milliseconds()
+		}
+		in.back(back)
+	})
+}
+
+// limit is how often a message may be delivered to a group.
+func (m *model) limit(group, id string) int {
+	return cmp.Or(m.options[id].MaxDeliveries, m.groups[group].MaxDeliveries)
 }
 
 func (m *model) extend(t *rapid.T) {
@@ -225,12 +275,20 @@ func (m *model) extend(t *rapid.T) {
 			all = append(all, l.Leased)
 		}
 	}
-	for _, call := range s.group.ExtendCalls(all, time.Hour) {
-		m.do(call)
-		lost, err := queue.ReadLost(call)
-		require.NoError(t, err)
-		require.Empty(t, lost)
-	}
+	m.step(func() {
+		for _, call := range s.group.ExtendCalls(all, time.Hour) {
+			m.do(call)
+			lost, err := queue.ReadLost(call)
+			require.NoError(t, err)
+			require.Empty(t, lost)
+		}
+	}, func(p *picture, now, _ int64) bool {
+		for _, l := range all {
+			p.Groups[s.group.Name].Unack[l.ID] = byLease{now + time.Hour.Milliseconds(), l.Token}
+		}
+		return true
+	})
+	m.inOrder(s.group.Name, all)
 }
 
 // late settles, extends and releases with leases that are over: nothing comes of it.
@@ -258,7 +316,7 @@ func (m *model) late(t *rapid.T) {
 			require.Equal(t, []string{l.ID}, lost)
 		}
 	}
-	settle()
+	m.still(settle)
 	m.unchanged(settle)
 }
 
@@ -277,8 +335,9 @@ func (m *model) close(t *rapid.T) {
 		}
 		return l.sub == s
 	})
-	m.settle(s.group.ReleaseCalls(held), len(held))
-	claimed := s.claim(0, idle(0, "nobody|"+s.id))
+	m.giveBack(s, held)
+	var claimed queue.Claimed
+	m.still(func() { claimed = s.claim(0, idle(0, "nobody|"+s.id)) })
 	require.Empty(t, claimed.Messages)
 	require.False(t, claimed.Waits)
 	waiters := m.Client.ZRange(ctx, m.keys.Waiters(s.group.Name), 0, -1).Val()
@@ -294,11 +353,23 @@ func (m *model) travel(t *rapid.T) {
 
 func (m *model) expire(t *rapid.T) {
 	m.t = t
-	require.False(t, m.world.expire())
+	dies := func(g string) func(id string) bool {
+		return func(id string) bool {
+			k, limit := m.has[g][id], m.limit(g, id)
+			return k.suspect && limit > 0 && k.count+1 >= limit
+		}
+	}
+	order := m.order
+	m.step(func() { require.False(t, m.world.expire()) }, func(p *picture, now, _ int64) bool {
+		for name, g := range p.Groups {
+			g.expire(now, order[name], dies(name))
+		}
+		return true
+	})
 	var left []leased
 	for _, l := range m.inHand {
 		g := l.sub.group.Name
-		if m.field(m.keys.Leases(g), m.name[l.ID]) == l.Token {
+		if _, ok := m.picture.Groups[g].Unack[l.ID]; ok {
 			left = append(left, l)
 			continue
 		}
@@ -306,9 +377,6 @@ func (m *model) expire(t *rapid.T) {
 		k := m.has[g][l.ID]
 		if k.suspect {
 			k.count++
-			if limit := cmp.Or(m.options[l.ID].MaxDeliveries, m.groups[g].MaxDeliveries); limit > 0 && k.count >= limit {
-				m.dead[g][l.ID] = true
-			}
 		}
 		k.suspect = true
 	}
@@ -331,17 +399,10 @@ func (m *model) lose(t *rapid.T) {
 
 func (m *model) purge(t *rapid.T) {
 	m.t = t
-	require.False(t, m.world.purge())
-	for g, ids := range m.dead {
-		for id := range ids {
-			_, err := m.Client.ZScore(ctx, m.keys.Dead(g), id).Result()
-			if err != nil {
-				require.GreaterOrEqual(t, m.groups[g].Retention, time.Duration(0))
-				delete(ids, id)
-				delete(m.has[g], id)
-			}
-		}
-	}
+	m.step(func() { require.False(t, m.world.purge()) }, func(p *picture, now, _ int64) bool {
+		p.purge(now, m.groups)
+		return true
+	})
 }
 
 func (m *model) remove(t *rapid.T) {
@@ -350,141 +411,20 @@ func (m *model) remove(t *rapid.T) {
 		t.Skip("no group")
 	}
 	g := rapid.SampledFrom(slices.Sorted(maps.Keys(m.groups))).Draw(t, "group")
-	require.NoError(t, m.topic.Remove(ctx, g))
+	m.gone(g, func() { require.NoError(t, m.topic.Remove(ctx, g)) })
 	m.unchanged(func() { require.NoError(t, m.topic.Remove(ctx, g)) })
-	m.removed(g)
 }
 
-func (m *model) removed(group string) {
+// gone removes a group.
+func (m *model) gone(group string, remove func()) {
 	delete(m.groups, group)
 	delete(m.has, group)
-	delete(m.dead, group)
+	m.step(remove, func(p *picture, _, _ int64) bool {
+		p.remove(group)
+		return true
+	})
 	m.subs = slices.DeleteFunc(m.subs, func(s *sub) bool { return s.group.Name == group })
 	for _, all := range []*[]leased{&m.inHand, &m.lost} {
 		*all = slices.DeleteFunc(*all, func(l leased) bool { return l.sub.group.Name == group })
 	}
-}
-
-// waiting draws a message, most often one that waits, and tells in which groups it waits for a retry.
-func (m *model) waiting(t *rapid.T) (id string, retries []string) {
-	m.t = t
-	if len(m.name) == 0 {
-		t.Skip("no message")
-	}
-	all := slices.Sorted(maps.Keys(m.name))
-	if waits := slices.Sorted(maps.Keys(m.pending)); len(waits) > 0 && rapid.Bool().Draw(t, "pending") {
-		all = waits
-	}
-	id = rapid.SampledFrom(all).Draw(t, "message")
-	for g := range m.groups {
-		if m.Client.ZScore(ctx, m.keys.Retry(g), id).Err() == nil {
-			retries = append(retries, g)
-		}
-	}
-	return id, retries
-}
-
-// refused is how an operation on a message that does not wait ends.
-func (m *model) refused(id string) error {
-	if m.Client.HExists(ctx, m.keys.Messages(), id).Val() {
-		return queue.ErrTooLate
-	}
-	return queue.ErrNotFound
-}
-
-func (m *model) cancel(t *rapid.T) {
-	id, retries := m.waiting(t)
-	if !m.pending[id] && len(retries) == 0 {
-		want := m.refused(id)
-		m.unchanged(func() { require.ErrorIs(t, m.topic.Cancel(ctx, queue.Ref{ID: id}), want) })
-		return
-	}
-	require.NoError(t, m.topic.Cancel(ctx, queue.Ref{ID: id}))
-	if m.pending[id] {
-		m.forgetName(id)
-	}
-	delete(m.pending, id)
-	for _, g := range retries {
-		delete(m.has[g], id)
-	}
-}
-
-func (m *model) reschedule(t *rapid.T) {
-	id, retries := m.waiting(t)
-	wait := rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay")
-	began := m.now()
-	names, refused, unsure := m.renamed(id, wait, began)
-	if unsure {
-		t.Skip("nobody knows who has the delay id")
-	}
-	reschedule := func() error { return m.topic.Reschedule(ctx, queue.Ref{ID: id}, queue.In(wait)) }
-	switch {
-	case refused:
-		m.unchanged(func() { require.ErrorIs(t, reschedule(), queue.ErrExists) })
-	case !m.pending[id] && len(retries) == 0:
-		require.ErrorIs(t, reschedule(), m.refused(id))
-	default:
-		require.NoError(t, reschedule())
-		m.named(names, began)
-	}
-}
-
-// letter draws a dead letter.
-func (m *model) letter(t *rapid.T) (group, id string) {
-	m.t = t
-	for _, g := range slices.Sorted(maps.Keys(m.dead)) {
-		if len(m.dead[g]) > 0 {
-			return g, rapid.SampledFrom(slices.Sorted(maps.Keys(m.dead[g]))).Draw(t, "dead letter")
-		}
-	}
-	t.Skip("nothing is dead")
-	return "", ""
-}
-
-func (m *model) requeue(t *rapid.T) {
-	g, id := m.letter(t)
-	n, err := m.topic.Group(g).Requeue(ctx, []string{id, id})
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	delete(m.dead[g], id)
-	*m.has[g][id] = known{}
-	m.unchanged(func() {
-		n, err := m.topic.Group(g).Requeue(ctx, []string{id})
-		require.NoError(t, err)
-		require.Zero(t, n)
-	})
-}
-
-func (m *model) discard(t *rapid.T) {
-	g, id := m.letter(t)
-	n, err := m.topic.Group(g).Discard(ctx, []string{id})
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	delete(m.dead[g], id)
-	delete(m.has[g], id)
-}
-
-func (m *model) pause(t *rapid.T) {
-	m.t = t
-	if len(m.subs) == 0 {
-		t.Skip("no groups")
-	}
-	s := rapid.SampledFrom(m.subs).Draw(t, "subscription")
-	which := rapid.SampledFrom([]string{"", s.group.Name}).Draw(t, "paused")
-	require.NoError(t, only(m.topic.Pause(ctx, which)))
-	ready := m.ready(s.group.Name)
-	require.Empty(t, s.claim(9, idle(9, "nobody|"+s.id)).Messages)
-	require.Equal(t, ready, m.ready(s.group.Name))
-	require.NoError(t, only(m.topic.Resume(ctx, which)))
-}
-
-func (m *model) audit(t *rapid.T) {
-	m.t = t
-	if !m.Client.HExists(ctx, m.keys.Meta(), "groups").Val() {
-		t.Skip("no topic")
-	}
-	audit, err := m.topic.Audit(ctx)
-	require.NoError(t, err)
-	require.Empty(t, audit.Violations)
-	require.Zero(t, audit.Unconfirmed)
 }

@@ -2,11 +2,8 @@ package queue_test
 
 import (
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,7 +21,7 @@ func TestAnyOrderOfTransitions(t *testing.T) {
 	})
 }
 
-// The same, many more times, looking at all there is only at the end of each sequence. MODEL_SEQUENCES says how
+// The same, many more times, looking at where all is after each transition, and at the rest at the end of each sequence. MODEL_SEQUENCES says how
 // many times on each server.
 func TestManySequencesOfTransitions(t *testing.T) {
 	wanted, _ := strconv.Atoi(os.Getenv("MODEL_SEQUENCES")) // else a few
@@ -77,10 +74,15 @@ func sequences(t *testing.T, s redistest.Server, thorough bool) (runs int) {
 			"publish again": m.publish,
 			"claim again":   m.claim,
 			"claim more":    m.claim,
+			"nack again":    m.nack,
+			"nack more":     m.nack,
+			"purge again":   m.purge,
+			"expire again":  m.expire,
 
 			"cancel":     m.cancel,
 			"take back":  m.cancelNamed,
 			"reschedule": m.reschedule,
+			"outlive":    m.outlive,
 			"requeue":    m.requeue,
 			"discard":    m.discard,
 			"pause":      m.pause,
@@ -111,9 +113,9 @@ type model struct {
 	groups  map[string]queue.GroupOptions
 	options map[string]queue.Options     // id -> its own
 	taken   map[string]*nameOf           // delay id -> who has or had it
-	pending map[string]bool              // ids
 	has     map[string]map[string]*known // group -> id -> what is known
-	dead    map[string]map[string]bool   // group -> ids
+	picture *picture
+	order   map[string]map[string]float64 // group -> id -> its deadline, with the fraction that keeps the order
 	subs    []*sub
 	inHand  []leased
 	lost    []leased // that some subscription believes to hold, and does not
@@ -121,7 +123,7 @@ type model struct {
 
 func newModel(t *rapid.T, s redistest.Server) *model {
 	m := &model{world: newWorld(t, s, "topic"), groups: map[string]queue.GroupOptions{}, options: map[string]queue.Options{}, taken: map[string]*nameOf{},
-		pending: map[string]bool{}, has: map[string]map[string]*known{}, dead: map[string]map[string]bool{}}
+		has: map[string]map[string]*known{}, picture: newPicture()}
 	for range rapid.IntRange(0, 2).Draw(t, "groups at first") {
 		m.register(t)
 	}
@@ -148,53 +150,25 @@ func (m *model) vanish() {
 
 func (m *model) check(t *rapid.T) {
 	m.t = t
+	m.still(func() {})
+	leases := 0
 	for g := range m.groups {
-		var ids []string
-		for _, entry := range m.Client.LRange(ctx, m.keys.Ready(g), 0, -1).Val() {
-			id, _, _ := strings.Cut(entry, ":")
-			ids = append(ids, id)
-		}
-		for _, key := range []string{m.keys.Unack(g), m.keys.Retry(g), m.keys.Dead(g)} {
-			ids = append(ids, m.Client.ZRange(ctx, key, 0, -1).Val()...)
-		}
-		require.ElementsMatch(t, slices.Collect(maps.Keys(m.has[g])), ids, "group %s has", g)
-		dead := m.Client.ZRange(ctx, m.keys.Dead(g), 0, -1).Val()
-		require.ElementsMatch(t, slices.Collect(maps.Keys(m.dead[g])), dead, "dead in group %s", g)
+		leases += len(m.picture.Groups[g].Unack)
 		records := m.Client.HGetAll(ctx, m.keys.Deliveries(g)).Val()
 		for id, k := range m.has[g] {
 			count, suspect, _, _ := queue.ParseRecord(records[id])
 			require.Equal(t, *k, known{count, suspect}, "%s in group %s: %q", m.name[id], g, records[id])
 		}
 	}
-	require.Len(t, m.inHand, m.unacked())
+	for _, l := range m.inHand {
+		require.Equal(t, l.Token, m.picture.Groups[l.sub.group.Name].Unack[l.ID].Token)
+		leases--
+	}
+	require.Zero(t, leases, "more leases than are in hand")
 	m.checkNames()
 	found, err := queuetest.Violations(ctx, m.Client, m.Prefix)
 	if err != nil {
 		t.Fatalf("%v", err) // whose text outlasts a failure that does not come again
 	}
 	require.Empty(t, found)
-}
-
-func (m *model) unacked() (n int) {
-	for g := range m.groups {
-		n += int(m.Client.ZCard(ctx, m.keys.Unack(g)).Val())
-	}
-	return n
-}
-
-// settle notes what left pending: every group has it now.
-func (m *model) moved() {
-	left := map[string]bool{}
-	for _, id := range m.Client.ZRange(ctx, m.keys.Pending(), 0, -1).Val() {
-		left[id] = true
-	}
-	for id := range m.pending {
-		if !left[id] {
-			delete(m.pending, id)
-			for g := range m.groups {
-				m.has[g][id] = &known{}
-			}
-		}
-	}
-	require.Equal(m.t, left, m.pending)
 }

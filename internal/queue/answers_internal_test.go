@@ -1,0 +1,121 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A reply is read whole, or is an error: nothing of another form ends the process, or is taken for something else.
+
+// partsOf are those of a reply. It is whole if all are texts, and none is a number or not there.
+func partsOf(text string) (parts []any, whole bool) {
+	whole = true
+	for part := range strings.SplitSeq(text, "\n") {
+		switch {
+		case part == "nil":
+			parts, whole = append(parts, nil), false
+		case strings.HasPrefix(part, "#"):
+			n, _ := strconv.ParseInt(part[1:], 10, 64)
+			parts, whole = append(parts, n), false
+		default:
+			parts = append(parts, part)
+		}
+	}
+	if text == "" {
+		parts = nil
+	}
+	return parts, whole
+}
+
+func FuzzGroupSets(f *testing.F) {
+	for _, text := range []string{"", Layout, Layout + "\nversion", Layout + "\nversion\na\nb", StreamLayout + "\nversion\ngroup",
+		"0\nversion", Layout + "\nnil", Layout + "\n#1\n#2", "nil\nnil", "#3\nversion"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		parts, _ := partsOf(text)
+		topic := NewTopic(nil, "p", "t")
+		groups, err := topic.takeGroups(replied(parts...))
+		if err != nil {
+			if groups != nil || topic.groups != nil {
+				t.Errorf("%q is taken in, and %v", parts, err)
+			}
+			return
+		}
+		if len(groups.Names) != len(parts)-2 || topic.groups != groups {
+			t.Errorf("%q is read as %+v", parts, groups)
+		}
+		if stream := parts[0] == StreamLayout; stream != groups.Stream || !stream && parts[0] != Layout {
+			t.Errorf("%q is read as %+v", parts, groups)
+		}
+	})
+}
+
+func FuzzLost(f *testing.F) {
+	for _, text := range []string{"", "01M7Y3SQGNBVX5P66MY8JV56FH", "a\nb", "nil", "#1", "a\nnil\nb"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		parts, whole := partsOf(text)
+		lost, err := ReadLost(replied(parts...))
+		switch {
+		case whole && (err != nil || len(lost) != len(parts)):
+			t.Errorf("%q is read as %q, and %v", parts, lost, err)
+		case err == nil && len(lost) != len(parts):
+			t.Errorf("%q is read as %q", parts, lost)
+		}
+	})
+}
+
+// answering is a client whose server gives one answer to everything.
+type answering []any
+
+func (a answering) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (a answering) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		if cmd, ok := cmd.(*redis.Cmd); ok {
+			cmd.SetVal([]any(a))
+		}
+		return nil
+	}
+}
+
+func (a answering) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			_ = a.ProcessHook(nil)(ctx, cmd)
+		}
+		return nil
+	}
+}
+
+func FuzzPermits(f *testing.F) {
+	for _, text := range []string{"", "noeviction", "allkeys-lru", "\nZADD", "noeviction\nHSET\nZADD", "nil", "#1", "\nnil"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		parts, whole := partsOf(text)
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+		defer func() { _ = client.Close() }()
+		client.AddHook(answering(parts))
+		policy, there, err := NewTopic(client, "p", "t").permit(t.Context(), Work{})
+		switch {
+		case err != nil && (there || policy != ""):
+			t.Errorf("%q is read as %q, and %v", parts, policy, err)
+		case whole && len(parts) == 0 && (there || err != nil), whole && len(parts) == 1 && (!there || err != nil):
+			t.Errorf("%q is read as %v, and %v", parts, there, err)
+		case whole && len(parts) > 1 && !errors.Is(err, ErrForbidden):
+			t.Errorf("%q is read as %v, and %v", parts, there, err)
+		case !whole && err == nil:
+			t.Errorf("%q is read as %q", parts, policy)
+		case err == nil && policy == "noeviction":
+			t.Errorf("%q evicts by %q", parts, policy)
+		}
+	})
+}

@@ -1,0 +1,167 @@
+package queue_test
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// What operators do in the model test.
+
+// waiting draws a message, most often one that waits, and tells in which groups it waits for a retry.
+func (m *model) waiting(t *rapid.T) (id string, retries []string) {
+	m.t = t
+	if len(m.name) == 0 {
+		t.Skip("no message")
+	}
+	all := slices.Sorted(maps.Keys(m.name))
+	if waits := slices.Sorted(maps.Keys(m.picture.Pending)); len(waits) > 0 && rapid.Bool().Draw(t, "pending") {
+		all = waits
+	}
+	id = rapid.SampledFrom(all).Draw(t, "message")
+	for name, g := range m.picture.Groups {
+		if _, waits := g.Retry[id]; waits {
+			retries = append(retries, name)
+		}
+	}
+	return id, retries
+}
+
+// refused is how an operation on a message that does not wait ends.
+func (m *model) refused(id string) error {
+	if m.picture.ids()[id] {
+		return queue.ErrTooLate
+	}
+	return queue.ErrNotFound
+}
+
+func (m *model) cancel(t *rapid.T) {
+	id, retries := m.waiting(t)
+	pending := m.pends(id)
+	if !pending && len(retries) == 0 {
+		want := m.refused(id)
+		m.still(func() { require.ErrorIs(t, m.topic.Cancel(ctx, queue.Ref{ID: id}), want) })
+		return
+	}
+	m.step(func() { require.NoError(t, m.topic.Cancel(ctx, queue.Ref{ID: id})) }, func(p *picture, _, _ int64) bool {
+		delete(p.Pending, id)
+		for _, g := range retries {
+			delete(p.Groups[g].Retry, id)
+			p.drop(id)
+		}
+		return true
+	})
+	if pending {
+		m.forgetName(id)
+	}
+}
+
+func (m *model) reschedule(t *rapid.T) {
+	id, retries := m.waiting(t)
+	m.rescheduleTo(t, id, retries, rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay"))
+}
+
+func (m *model) rescheduleTo(t *rapid.T, id string, retries []string, wait time.Duration) {
+	began := m.now()
+	names, refused, unsure := m.renamed(id, wait, began)
+	if unsure {
+		t.Skip("nobody knows who has the delay id")
+	}
+	reschedule := func() error { return m.topic.Reschedule(ctx, queue.Ref{ID: id}, queue.In(wait)) }
+	switch {
+	case refused:
+		m.still(func() { require.ErrorIs(t, reschedule(), queue.ErrExists) })
+	case !m.pends(id) && len(retries) == 0:
+		want := m.refused(id)
+		m.still(func() { require.ErrorIs(t, reschedule(), want) })
+	default:
+		m.step(func() { require.NoError(t, reschedule()) }, func(p *picture, now, up int64) bool {
+			due := now
+			if wait > 0 {
+				due = up + wait.Milliseconds()
+			}
+			if _, pends := p.Pending[id]; pends {
+				p.Pending[id] = due
+			}
+			for _, g := range retries {
+				p.Groups[g].Retry[id] = due
+			}
+			return true
+		})
+		m.named(names, began)
+	}
+}
+
+// letter draws a dead letter.
+func (m *model) letter(t *rapid.T) (group, id string) {
+	m.t = t
+	for _, name := range slices.Sorted(maps.Keys(m.picture.Groups)) {
+		if dead := m.picture.Groups[name].Dead; len(dead) > 0 {
+			return name, rapid.SampledFrom(slices.Sorted(maps.Keys(dead))).Draw(t, "dead letter")
+		}
+	}
+	t.Skip("nothing is dead")
+	return "", ""
+}
+
+func (m *model) requeue(t *rapid.T) {
+	g, id := m.letter(t)
+	m.step(func() {
+		n, err := m.topic.Group(g).Requeue(ctx, []string{id, id})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+	}, func(p *picture, now, _ int64) bool {
+		delete(p.Groups[g].Dead, id)
+		p.Groups[g].Retry[id] = now
+		return true
+	})
+	*m.has[g][id] = known{}
+	m.unchanged(func() {
+		n, err := m.topic.Group(g).Requeue(ctx, []string{id})
+		require.NoError(t, err)
+		require.Zero(t, n)
+	})
+}
+
+func (m *model) discard(t *rapid.T) {
+	g, id := m.letter(t)
+	m.step(func() {
+		n, err := m.topic.Group(g).Discard(ctx, []string{id})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+	}, func(p *picture, _, _ int64) bool {
+		delete(p.Groups[g].Dead, id)
+		p.drop(id)
+		return true
+	})
+}
+
+func (m *model) pause(t *rapid.T) {
+	m.t = t
+	if len(m.subs) == 0 {
+		t.Skip("no groups")
+	}
+	s := rapid.SampledFrom(m.subs).Draw(t, "subscription")
+	which := rapid.SampledFrom([]string{"", s.group.Name}).Draw(t, "paused")
+	m.still(func() {
+		require.NoError(t, only(m.topic.Pause(ctx, which)))
+		require.Empty(t, s.claim(9, idle(9, "nobody|"+s.id)).Messages)
+		require.NoError(t, only(m.topic.Resume(ctx, which)))
+	})
+}
+
+func (m *model) audit(t *rapid.T) {
+	m.t = t
+	if !m.Client.HExists(ctx, m.keys.Meta(), "groups").Val() {
+		t.Skip("no topic")
+	}
+	audit, err := m.topic.Audit(ctx)
+	require.NoError(t, err)
+	require.Empty(t, audit.Violations)
+	require.Zero(t, audit.Unconfirmed)
+}
