@@ -367,13 +367,14 @@ func (s *subscription) claimed(x *exchange, call *queue.Call, sent time.Time) er
 	s.more, s.waits = claimed.More, claimed.Waits
 	s.server, s.heard = claimed.Now, now
 	s.brought = len(claimed.Messages)
-	for _, m := range claimed.Messages {
+	for i := range claimed.Messages {
+		m := &claimed.Messages[i]
 		if now.Sub(sent) > s.config.LeaseDuration { // it may be over, or just have begun
-			s.settled.releases = append(s.settled.releases, &m)
+			s.settled.releases = append(s.settled.releases, m)
 			continue
 		}
 		s.sequence++
-		s.buffer = append(s.buffer, s.newDelivery(m, sent, now))
+		s.buffer = append(s.buffer, s.newDelivery(*m, sent, now))
 	}
 	return nil
 }
