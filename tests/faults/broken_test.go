@@ -85,7 +85,7 @@ func TestCheckerCatchesAnAckThatTakesWhatItSaysItDoesNot(t *testing.T) {
 func TestCheckerCatchesLateRetriesWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	faulttest.Case(t, "retries that wait for six seconds too long are caught while connections are killed and the server restarts")
-	server := redistest.Start(t, fsyncAlways...)
+	server := redistest.Start(t, appendOnly("always")...)
 	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) {
 		if w.Role == faulttest.Consumer {
 			w.Broken = faulttest.LateRetry

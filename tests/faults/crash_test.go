@@ -13,13 +13,11 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-var fsyncAlways = []string{"--appendonly", "yes", "--appendfsync", "always"}
-
 func TestServerKilledWithFsyncAlwaysLosesNothing(t *testing.T) {
 	t.Parallel()
 	rounds := faulttest.Pick(5, 50)
 	faulttest.Case(t, "kill -9 of Redis with appendfsync always: what was confirmed is there afterwards, and is not undone")
-	server := redistest.Start(t, fsyncAlways...)
+	server := redistest.Start(t, appendOnly("always")...)
 	l := newLoad(t, server, faulttest.Place{})
 	for round := range rounds {
 		l.progress(t, 40)
@@ -39,7 +37,7 @@ func TestServerKilledWithFsyncEverySecondLosesWhatItHasNotWritten(t *testing.T) 
 	t.Parallel()
 	rounds := faulttest.Pick(2, 20)
 	faulttest.Case(t, "kill -9 of Redis with appendfsync everysec: the process dies, the machine does not, so all is there that it has handed to the kernel")
-	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "everysec")
+	server := redistest.Start(t, appendOnly("everysec")...)
 	l := newLoad(t, server, faulttest.Place{})
 	rules := loadRules
 	rules.LosesData = true
@@ -67,21 +65,27 @@ func written(t *testing.T, w *faulttest.World) (since int64) {
 	return since
 }
 
-func TestServerRestartedProperlyLosesNothing(t *testing.T) {
-	t.Parallel()
-	rounds := faulttest.Pick(2, 10)
-	faulttest.Case(t, "a restart of Redis that saves its data first (SHUTDOWN SAVE): nothing is lost or undone")
-	server := redistest.Start(t, "--save", "3600 1000000")
+// losesNothing has a server under load end and start again, round by round, and nothing may be lost by that.
+func losesNothing(t *testing.T, server *redistest.Instance, rounds int, end func()) {
+	t.Helper()
 	l := newLoad(t, server, faulttest.Place{})
 	for range rounds {
 		l.progress(t, 40)
-		server.Shutdown()
+		end()
 		server.Restart()
 	}
 	l.progress(t, 40)
 	figures := l.w.Verify(loadRules)
 	require.Zero(t, figures.Lost)
 	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
+}
+
+func TestServerRestartedProperlyLosesNothing(t *testing.T) {
+	t.Parallel()
+	rounds := faulttest.Pick(2, 10)
+	faulttest.Case(t, "a restart of Redis that saves its data first (SHUTDOWN SAVE): nothing is lost or undone")
+	server := redistest.Start(t, "--save", "3600 1000000")
+	losesNothing(t, server, rounds, server.Shutdown)
 }
 
 func TestWorkersKilledInTheirHandlersLoseNothing(t *testing.T) {

@@ -21,16 +21,7 @@ func TestServerKilledWithFsyncLeftToTheSystemLosesNothing(t *testing.T) {
 	rounds := faulttest.Pick(2, 20)
 	faulttest.Case(t, "kill -9 of Redis with appendfsync no: it hands all to the kernel before it answers, and the machine lives")
 	server := redistest.Start(t, appendOnly("no")...)
-	l := newLoad(t, server, faulttest.Place{})
-	for range rounds {
-		l.progress(t, 40)
-		server.Kill()
-		server.Restart()
-	}
-	l.progress(t, 40)
-	figures := l.w.Verify(loadRules)
-	require.Zero(t, figures.Lost)
-	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
+	losesNothing(t, server, rounds, server.Kill)
 }
 
 func TestPowerLossWithFsyncAlwaysLosesNothing(t *testing.T) {
@@ -38,16 +29,7 @@ func TestPowerLossWithFsyncAlwaysLosesNothing(t *testing.T) {
 	rounds := faulttest.Pick(3, 30)
 	faulttest.Case(t, "power lost with appendfsync always: what was confirmed is on the disk, and is not undone")
 	server := redistest.StartWithDisk(t, appendOnly("always")...)
-	l := newLoad(t, server, faulttest.Place{})
-	for range rounds {
-		l.progress(t, 40)
-		server.PowerLoss()
-		server.Restart()
-	}
-	l.progress(t, 40)
-	figures := l.w.Verify(loadRules)
-	require.Zero(t, figures.Lost)
-	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
+	losesNothing(t, server, rounds, func() { server.PowerLoss() })
 }
 
 // behind is how late a busy machine may come to an fsync that Redis has decided upon. Meanwhile Redis answers, and puts

@@ -73,7 +73,7 @@ type trouble struct {
 
 // round is a server, a load on it, and faults for a while; then all of it is judged.
 func (s *soak) round(t *testing.T, length time.Duration) {
-	server := redistest.Start(t, fsyncAlways...)
+	server := redistest.Start(t, appendOnly("always")...)
 	proxy := faulttest.NewProxy(t, server.Addr())
 	f := &trouble{s, newLoad(t, server, proxy.Place()), t, server, proxy}
 	names := slices.Sorted(maps.Keys(troubles))
