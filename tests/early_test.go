@@ -226,10 +226,10 @@ func (r *receipts) await(t testing.TB, n int) map[string]receipt {
 
 // expectDrained checks, when everything that the test opens after it is closed, that every message is
 // settled and has left nothing behind.
-func expectDrained(t testing.TB, client redis.UniversalClient, prefix string) {
+func expectDrained(t testing.TB, client redis.UniversalClient, prefix string, options ...queuetest.Option) {
 	t.Cleanup(func() {
 		if !t.Failed() {
-			queuetest.CheckDrained(t, client, prefix)
+			queuetest.CheckDrained(t, client, prefix, options...)
 		}
 	})
 }

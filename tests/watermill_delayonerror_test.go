@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -205,7 +206,7 @@ func TestDelayOnErrorSurvivesTheRestartOfTheWorker(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
 	s := redistest.Server{Client: client, Prefix: redisdelay.DefaultKeyPrefix}
-	expectDrained(t, client, s.Prefix)
+	expectDrained(t, client, s.Prefix, queuetest.Live()) // the killed ones did not close
 	subscriber := newSubscriber(t, client, s.Prefix, nil)
 	require.NoError(t, subscriber.SubscribeInitialize(topic))
 	publish(t, newPublisher(t, client, s.Prefix), "order", 0)
