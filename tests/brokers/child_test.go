@@ -4,17 +4,18 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"os/signal"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -28,7 +29,7 @@ import (
 type child struct {
 	t     *testing.T
 	cmd   *exec.Cmd
-	heard sync.WaitGroup // done when all that it printed was read
+	ended chan struct{} // closed when it has, and all that it printed was read
 }
 
 // startChild starts one that relays to a broker; got gets the receipts that it prints, if it does.
@@ -45,15 +46,16 @@ func startChild(t *testing.T, role, broker, redisAddr, brokerAddr string, got *r
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	c := &child{t: t, cmd: cmd}
-	c.heard.Go(func() {
+	c := &child{t: t, cmd: cmd, ended: make(chan struct{})}
+	go func() {
+		defer close(c.ended)
 		for lines := bufio.NewScanner(stdout); lines.Scan(); {
 			var r receipt
 			if json.Unmarshal(lines.Bytes(), &r) == nil { // the last line may be cut
 				got.add(r)
 			}
 		}
-	})
+	}()
 	t.Cleanup(c.kill)
 	return c
 }
@@ -61,7 +63,7 @@ func startChild(t *testing.T, role, broker, redisAddr, brokerAddr string, got *r
 // kill ends the child as kill -9 does.
 func (c *child) kill() {
 	_ = c.cmd.Process.Kill()
-	c.heard.Wait()
+	<-c.ended
 	_ = c.cmd.Wait()
 }
 
@@ -69,7 +71,7 @@ func (c *child) kill() {
 func (c *child) stop() {
 	c.t.Helper()
 	require.NoError(c.t, c.cmd.Process.Signal(syscall.SIGTERM))
-	c.heard.Wait()
+	<-c.ended
 	require.NoError(c.t, c.cmd.Wait())
 }
 
@@ -102,10 +104,20 @@ func relayChild() int {
 	ctx := untilTold()
 	destination, err := brokers[os.Getenv("REDISDELAY_CHILD_BROKER")].newPublisher(os.Getenv("REDISDELAY_CHILD_ADDR"))
 	orDie(err)
-	r, err := relay.New(relayTo(childRedis(), destination), nil)
+	r, err := relay.New(relayTo(childRedis(), endsIfStuck{destination}), nil)
 	orDie(err)
 	orDie(r.Run(ctx))
 	return 0
+}
+
+// endsIfStuck ends the process when Publish does not return, as whoever watches over a relay would: watermill-amqp
+// now and then does not, after RabbitMQ was restarted.
+type endsIfStuck struct{ message.Publisher }
+
+func (p endsIfStuck) Publish(topic string, messages ...*message.Message) error {
+	stuck := time.AfterFunc(patience/4, func() { orDie(errors.New("Publish of the broker's client does not return")) })
+	defer stuck.Stop()
+	return p.Publisher.Publish(topic, messages...)
 }
 
 // schedulerChild moves what is due into streams.

@@ -44,8 +44,10 @@ func TestMain(m *testing.M) {
 	switch role := os.Getenv("REDISDELAY_CHILD"); role {
 	case "":
 		redistest.Main(m,
-			// watermill-amqp leaves it behind when a connection is closed after it was lost.
+			// watermill-amqp leaves them behind when a connection is closed after it was lost, the last two now and then.
 			goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp.(*ConnectionWrapper).handleConnectionClose"),
+			goleak.IgnoreAnyFunction("github.com/rabbitmq/amqp091-go.(*Connection).shutdown"),
+			goleak.IgnoreAnyFunction("github.com/redisdelay/watermill-redisdelay/tests/brokers.closeUnlessStuck.func1"),
 			// Watermill's suite leaves them behind when watermill-redisstream claims what others of its subscribers
 			// work on yet, and so delivers more than the suite reads.
 			goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func2"),

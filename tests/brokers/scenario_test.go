@@ -70,7 +70,7 @@ func TestEverythingArrivesOverARestartAndAKill(t *testing.T) {
 			store, running := redistest.Start(t), b.start(t)
 			subscriber, err := b.newSubscriber(running.addr())
 			require.NoError(t, err)
-			t.Cleanup(func() { assert.NoError(t, subscriber.Close()) })
+			t.Cleanup(func() { closeUnlessStuck(t, subscriber) })
 			consumed, err := subscriber.Subscribe(t.Context(), topic)
 			require.NoError(t, err)
 			direct, err := b.newPublisher(running.addr())
@@ -82,10 +82,11 @@ func TestEverythingArrivesOverARestartAndAKill(t *testing.T) {
 			first := startChild(t, "relay", name, store.Addr(), running.addr(), nil)
 			publisher := newPublisher(t, store, direct)
 			sent := publishAll(t, publisher, messages)
+			require.NoError(t, publisher.Close())
 
 			got.await(t, restartAfter)
 			running.restart(t)
-			got.await(t, killAfter)
+			got.awaitUnlessEnded(t, killAfter, first)
 			first.kill()
 			second := startChild(t, "relay", name, store.Addr(), running.addr(), nil)
 			got.await(t, messages)
@@ -93,10 +94,11 @@ func TestEverythingArrivesOverARestartAndAKill(t *testing.T) {
 			awaitDrained(t, store)
 			second.stop()
 			// What is in the broker yet comes before this.
-			marker := message.NewMessage("marker", nil)
-			require.Eventually(t, func() bool { return publisher.Publish(topic, marker) == nil }, patience, 10*time.Millisecond)
+			direct, err = b.newPublisher(running.addr())
+			require.NoError(t, err)
+			require.NoError(t, direct.Publish(topic, message.NewMessage("marker", nil)))
 			got.await(t, messages+1)
-			require.NoError(t, publisher.Close())
+			require.NoError(t, direct.Close())
 			check(t, sent, got, perKill+perRestart)
 			queuetest.CheckDrained(t, store.Client(t), redisdelay.DefaultKeyPrefix, queuetest.Live()) // killed ones left their last claim
 		})
@@ -132,6 +134,19 @@ type nobody struct{}
 
 func (nobody) Publish(string, ...*message.Message) error { return nil }
 func (nobody) Close() error                              { return nil }
+
+// closeUnlessStuck closes a subscriber whose connection was lost and made again. That of watermill-amqp now and then
+// does not end.
+func closeUnlessStuck(t *testing.T, subscriber message.Subscriber) {
+	closed := make(chan error, 1)
+	go func() { closed <- subscriber.Close() }()
+	select {
+	case err := <-closed:
+		assert.NoError(t, err)
+	case <-time.After(patience / 4):
+		t.Log("Close of the subscriber does not return")
+	}
+}
 
 // register has the relay's group there before anything is due.
 func register(t *testing.T, store *redistest.Instance) {
@@ -252,6 +267,16 @@ func (r *receipts) ackAll(messages <-chan *message.Message) {
 // await waits until n different messages have come.
 func (r *receipts) await(t *testing.T, n int) {
 	t.Helper()
+	r.awaitUnlessEnded(t, n, nil)
+}
+
+// awaitUnlessEnded is await, or the end of the child.
+func (r *receipts) awaitUnlessEnded(t *testing.T, n int, c *child) {
+	t.Helper()
+	var ended chan struct{}
+	if c != nil {
+		ended = c.ended
+	}
 	timeout := time.After(patience)
 	for {
 		r.mu.Lock()
@@ -262,6 +287,9 @@ func (r *receipts) await(t *testing.T, n int) {
 		}
 		select {
 		case <-r.news:
+		case <-ended:
+			t.Logf("the process that relays ended by itself when %d messages had come", came)
+			return
 		case <-timeout:
 			require.FailNow(t, "messages do not come", "%d of %d came", came, n)
 		}
