@@ -19,8 +19,7 @@ const (
 
 // line is where calls of Publish for one topic queue up. One call to Redis is under way at a time;
 // whoever comes meanwhile waits, and all who wait go together next. So a lone call never waits, and
-// many cost few round trips. The first of those who wait makes the call for all: there is no
-// goroutine of the line's own.
+// many cost few round trips. While any wait, a goroutine makes the calls for them.
 type line struct {
 	publisher *Publisher
 	topic     *queue.Topic
@@ -29,7 +28,7 @@ type line struct {
 	busy    bool
 	waiting []*batch
 
-	// The leader's:
+	// Whose call is under way:
 	number uint64 // of the last call to Redis
 	hurry  int    // calls that do not wait for others to join
 }
@@ -38,14 +37,31 @@ type line struct {
 type batch struct {
 	messages []queue.Message
 	bytes    int
-	turn     chan turn
+	prepared time.Time
+	err      error
+	done     chan struct{} // gets one when err is known to who waits
+
+	one [1]queue.Message // room for the messages of most calls
 }
 
-// turn ends the wait of a batch: either it was published with the result err, or it is to make the
-// call to Redis for all of lead, itself included.
-type turn struct {
-	lead []*batch
-	err  error
+// batches are for use again, so that most calls need no memory for their own.
+var batches = sync.Pool{New: func() any { return &batch{done: make(chan struct{}, 1)} }}
+
+func newBatch(messages int) *batch {
+	b := batches.Get().(*batch)
+	if messages == 1 {
+		b.messages = b.one[:]
+	} else {
+		b.messages = make([]queue.Message, messages)
+	}
+	return b
+}
+
+// free is called when nobody has the batch any more.
+func (b *batch) free() {
+	b.messages, b.bytes, b.prepared, b.err = nil, 0, time.Time{}, nil
+	b.one[0] = queue.Message{}
+	batches.Put(b)
 }
 
 // publish returns when the batch is in Redis, or is not going to be.
@@ -55,28 +71,38 @@ func (l *line) publish(ctx context.Context, b *batch) error {
 		l.mu.Unlock()
 		return err
 	}
-	lead := []*batch{b}
 	if l.busy {
-		b.turn = make(chan turn, 1)
 		l.waiting = append(l.waiting, b)
 		l.mu.Unlock()
-		t := l.wait(ctx, b)
-		if t.lead == nil {
-			return t.err
-		}
-		lead = t.lead
-	} else {
-		l.busy = true
-		l.mu.Unlock()
+		return l.wait(ctx, b)
 	}
-	return l.send(lead)
+	l.busy = true
+	l.mu.Unlock()
+	l.send([]*batch{b})
+	if next := l.next(); next != nil {
+		l.publisher.underWay.Add(1)
+		go l.serve(next)
+	}
+	return b.err
+}
+
+// serve makes calls for those who wait, until nobody does.
+func (l *line) serve(together []*batch) {
+	defer l.publisher.underWay.Done()
+	for together != nil {
+		l.send(together)
+		for _, b := range together {
+			b.done <- struct{}{}
+		}
+		l.join(len(together))
+		together = l.next()
+	}
 }
 
 // identify gives the messages their IDs, in the order in which they queue up. l.mu is held.
 func (l *line) identify(b *batch) error {
-	now := time.Now()
 	for i := range b.messages {
-		id, err := l.publisher.ids.Next(now)
+		id, err := l.publisher.ids.Next(b.prepared)
 		if err != nil {
 			return err
 		}
@@ -85,11 +111,15 @@ func (l *line) identify(b *batch) error {
 	return nil
 }
 
-// wait waits for the batch's turn. If the context ends before, the batch leaves the line.
-func (l *line) wait(ctx context.Context, b *batch) turn {
+// wait waits until the batch's call is over. If the context ends before it is under way, the batch leaves the line.
+func (l *line) wait(ctx context.Context, b *batch) error {
+	if ctx.Done() == nil { // as most have none, and it costs less
+		<-b.done
+		return b.err
+	}
 	select {
-	case t := <-b.turn:
-		return t
+	case <-b.done:
+		return b.err
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
@@ -99,51 +129,37 @@ func (l *line) wait(ctx context.Context, b *batch) turn {
 	}
 	l.mu.Unlock()
 	if i >= 0 {
-		return turn{err: ctx.Err()}
+		return ctx.Err()
 	}
-	return <-b.turn // it is on its way
+	<-b.done // it is on its way
+	return b.err
 }
 
-// send publishes the batches of the lead, the first of which is the caller's, and passes the lead on.
-func (l *line) send(lead []*batch) error {
-	others := 0
-	for _, b := range lead[1:] {
-		others += len(b.messages)
-	}
-	messages := slices.Grow(lead[0].messages, others)
-	for _, b := range lead[1:] {
-		messages = append(messages, b.messages...)
+// send publishes the batches of those.
+func (l *line) send(together []*batch) {
+	messages := together[0].messages
+	if len(together) > 1 {
+		n := 0
+		for _, b := range together {
+			n += len(b.messages)
+		}
+		messages = make([]queue.Message, 0, n)
+		for _, b := range together {
+			messages = append(messages, b.messages...)
+		}
 	}
 	patience := l.publisher.config.WaitTimeout
 	err := l.call(messages, patience)
-	var errs []error // of each, if that is not the same
-	if len(lead) > 1 && (errors.Is(err, ErrExists) || errors.Is(err, ErrTopicFull)) {
-		// Nothing was written, and it is the fault of some of them only.
-		errs = make([]error, len(lead))
-		for i, b := range lead {
-			if errs[i] = l.call(b.messages, patience); errors.Is(errs[i], ErrNotReplicated) {
+	// Then nothing was written, and it is the fault of some of them only.
+	singly := len(together) > 1 && (errors.Is(err, ErrExists) || errors.Is(err, ErrTopicFull))
+	for _, b := range together {
+		b.err = err
+		if singly {
+			if b.err = l.call(b.messages, patience); errors.Is(b.err, ErrNotReplicated) {
 				patience = 0 // the replicas were waited for long enough, by all together
 			}
 		}
-		err = errs[0]
 	}
-
-	for i, b := range lead[1:] {
-		if errs != nil {
-			b.turn <- turn{err: errs[i+1]}
-		} else {
-			b.turn <- turn{err: err}
-		}
-	}
-	l.join(len(lead))
-	l.mu.Lock()
-	next := l.next()
-	l.busy = next != nil
-	l.mu.Unlock()
-	if next != nil {
-		next[0].turn <- turn{lead: next}
-	}
-	return err
 }
 
 // call is one call to Redis, and the wait for its replicas, for as long as patience.
@@ -209,8 +225,10 @@ func (l *line) join(answered int) {
 // straggle is how long join waits for the next to come.
 const straggle = 20 * time.Microsecond
 
-// next takes from those who wait what goes to Redis together. l.mu is held.
+// next takes from those who wait what goes to Redis together. If nobody does, the line is free.
 func (l *line) next() []*batch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	count, bytes, n := 0, 0, 0
 	for ; n < len(l.waiting); n++ {
 		b := l.waiting[n]
@@ -220,10 +238,10 @@ func (l *line) next() []*batch {
 		count += len(b.messages)
 		bytes += b.bytes
 	}
-	if n == 0 {
+	if l.busy = n > 0; !l.busy {
 		return nil
 	}
-	lead := slices.Clone(l.waiting[:n])
+	together := slices.Clone(l.waiting[:n])
 	l.waiting = slices.Delete(l.waiting, 0, n)
-	return lead
+	return together
 }

@@ -190,7 +190,9 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil
 	}
-	if err := l.publish(callerContext(messages), waiting); err != nil {
+	err = l.publish(callerContext(messages), waiting)
+	waiting.free()
+	if err != nil {
 		return fmt.Errorf("publish to topic %q: %w", topic, err)
 	}
 	return nil
@@ -227,13 +229,13 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, 
 		return nil, fmt.Errorf("%w: %d messages, at most %d are allowed (MaxPublishMessages)",
 			ErrPublishTooLarge, n, p.config.MaxPublishMessages)
 	}
-	now := time.Now()
-	b := &batch{messages: make([]queue.Message, len(messages))}
+	b := newBatch(len(messages))
+	b.prepared = time.Now()
 	for i, msg := range messages {
 		if msg == nil {
 			return nil, fmt.Errorf("message %d: %w", i, ErrNilMessage)
 		}
-		m, err := p.prepareOne(topic, msg, now)
+		m, err := p.prepareOne(topic, msg, b.prepared)
 		if err != nil {
 			return nil, fmt.Errorf("message %d (UUID %.64q): %w", i, msg.UUID, err)
 		}

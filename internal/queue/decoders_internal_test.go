@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -189,6 +190,21 @@ func FuzzWakeUps(f *testing.F) {
 		}
 		if !slices.Equal(woken, want) {
 			t.Errorf("%q wakes with %q", payload, woken)
+		}
+	})
+}
+
+func FuzzWaits(f *testing.F) {
+	for _, argument := range []string{"", "21", "21.305", "0", "-1", "0.0004", "1e300", "nan", "inf", "21 5", "0x1p4"} {
+		f.Add(argument)
+	}
+	f.Fuzz(func(t *testing.T, argument string) {
+		wait := ReadWait(argument)
+		if wait < 0 || wait > longestWait*time.Millisecond {
+			t.Errorf("%q is read as %v", argument, wait)
+		}
+		if ms, err := strconv.ParseUint(argument, 10, 40); err == nil && wait != time.Duration(ms)*time.Millisecond {
+			t.Errorf("%q is read as %v", argument, wait)
 		}
 	})
 }

@@ -192,6 +192,19 @@ func (m *Mailbox) deliver(payload string) {
 	}
 }
 
+// ReadWait reads what a scheduler is told: how many milliseconds until an event. 0, if it is anything else: to
+// look at once does no harm.
+func ReadWait(argument string) time.Duration {
+	ms, err := strconv.ParseFloat(argument, 64)
+	if err != nil || !(ms > 0) {
+		return 0
+	}
+	return time.Duration(min(ms, longestWait) * float64(time.Millisecond))
+}
+
+// longestWait is about 250 years in milliseconds, which a time.Duration can hold.
+const longestWait = 8e12
+
 // answer says on a channel that all receivers have looked.
 func (m *Mailbox) answer(channel string) {
 	m.answers.Go(func() {

@@ -49,11 +49,11 @@ local function schedule(event)
   local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
   if s[1] and tonumber(s[1]) <= event then return end
   redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - now
+  local wait = event - t[1] * 1000 - t[2] / 1000
   for i = 2, 3 do
     if s[i] then
       local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. ' ' .. string.format('%d', wait))
+      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
     end
     wait = wait + 1000
   end
