@@ -54,6 +54,13 @@ func notNegative[N ~int | ~int64](n N) error {
 	return nil
 }
 
+func atMost(n, most int) error {
+	if n > most {
+		return fmt.Errorf("is %d; it may be %d at most", n, most)
+	}
+	return nil
+}
+
 // atLeast is for durations whose zero value stands for a default.
 func atLeast(d, least time.Duration) error {
 	if d != 0 && d < least {

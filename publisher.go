@@ -33,7 +33,8 @@ type PublisherConfig struct {
 	MaxMessageBytes int
 
 	// MaxPublishMessages and MaxPublishBytes limit one Publish call, which is one atomic step of the
-	// server, during which it does nothing else. Default 10,000 messages and 32 MiB.
+	// server, during which it does nothing else. Default 10,000 messages and 32 MiB. MaxPublishMessages is 100,000
+	// at most: the server takes about a million arguments in a command.
 	MaxPublishMessages int
 	MaxPublishBytes    int
 
@@ -78,13 +79,17 @@ func (c *PublisherConfig) setDefaults() {
 	c.CloseTimeout = min(cmp.Or(c.CloseTimeout, 10*time.Second), MaxDelay)
 }
 
+// mostPublished is how many messages a call may have at most, each with six arguments at most: ID and body, the due
+// time and for how many messages it counts, ID and options. A Redis server takes 1,048,576 in a command.
+const mostPublished = 100_000
+
 // Validate reports every fault of the configuration at once. NewPublisher calls it.
 func (c PublisherConfig) Validate() error {
 	return errors.Join(
 		invalid("Client", queue.CheckClient(c.Client)),
 		invalid("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
 		invalid("MaxMessageBytes", notNegative(c.MaxMessageBytes)),
-		invalid("MaxPublishMessages", notNegative(c.MaxPublishMessages)),
+		invalid("MaxPublishMessages", errors.Join(notNegative(c.MaxPublishMessages), atMost(c.MaxPublishMessages, mostPublished))),
 		invalid("MaxPublishBytes", notNegative(c.MaxPublishBytes)),
 		invalid("MaxWaiting", notNegative(c.MaxWaiting)),
 		invalid("Marshaler", checkMarshaler(c.Marshaler, c.Stream)),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -40,6 +41,7 @@ func TestPublisherConfigurationIsChecked(t *testing.T) {
 		"Ring":             {redisdelay.PublisherConfig{Client: newRing(t)}, []string{"Client", "*redis.Ring"}},
 		"opening brace":    {redisdelay.PublisherConfig{Client: client, KeyPrefix: "a{b"}, []string{"KeyPrefix", `"a{b"`}},
 		"closing brace":    {redisdelay.PublisherConfig{Client: client, KeyPrefix: "a}b"}, []string{"KeyPrefix", `"a}b"`}},
+		"many messages":    {redisdelay.PublisherConfig{Client: client, MaxPublishMessages: 100_001}, []string{"MaxPublishMessages is 100001", "100000 at most"}},
 		"all at once": {
 			redisdelay.PublisherConfig{
 				KeyPrefix: "{}", MaxMessageBytes: -1, MaxPublishMessages: -2, MaxPublishBytes: -3, CloseTimeout: -4,
@@ -60,6 +62,24 @@ func TestPublisherConfigurationIsChecked(t *testing.T) {
 			require.Equal(t, err.Error(), c.config.Validate().Error())
 		})
 	}
+}
+
+// As many messages as can be allowed, each with all the arguments that one can have.
+func TestTheLargestPublish(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		const most = 100_000
+		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.MaxPublishMessages = most })
+		messages := make([]*message.Message, most)
+		for i := range messages {
+			messages[i] = text("")
+			redisdelay.DelayFor(messages[i], time.Hour+time.Duration(i)*time.Millisecond)
+			redisdelay.SetMaxDeliveries(messages[i], 3)
+			redisdelay.SetDelayID(messages[i], strconv.Itoa(i), redisdelay.DelayIDReplace)
+		}
+		require.NoError(t, p.Publish("t", messages...))
+		require.EqualValues(t, most, stateOf(t, s, "t").Bodies)
+	})
 }
 
 // brokenMarshaler refuses every message with the payload "broken".

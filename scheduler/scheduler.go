@@ -113,8 +113,9 @@ func New(config Config, logger watermill.LoggerAdapter) (*Scheduler, error) {
 	}, nil
 }
 
-// Run serves the topics until the context ends, and returns nil then. It keeps trying while Redis
-// cannot be reached. A Scheduler runs once; a second Run returns ErrAlreadyRun.
+// Run serves the topics until the context ends, and returns nil then: within about a second, or, if calls to Redis are
+// under way and have no answer, when the Client gives them up, which with the defaults of go-redis is a few seconds
+// later. It keeps trying while Redis cannot be reached. A Scheduler runs once; a second Run returns ErrAlreadyRun.
 func (s *Scheduler) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return ErrAlreadyRun
