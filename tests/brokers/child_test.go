@@ -115,7 +115,7 @@ func relayChild() int {
 type endsIfStuck struct{ message.Publisher }
 
 func (p endsIfStuck) Publish(topic string, messages ...*message.Message) error {
-	stuck := time.AfterFunc(patience/4, func() { orDie(errors.New("Publish of the broker's client does not return")) })
+	stuck := time.AfterFunc(20*time.Second, func() { orDie(errors.New("Publish of the broker's client does not return")) })
 	defer stuck.Stop()
 	return p.Publisher.Publish(topic, messages...)
 }

@@ -32,7 +32,7 @@ const (
 	restartAfter, killAfter = messages / 4, messages / 2
 
 	// patience is how long the test waits for what has to happen.
-	patience = 90 * time.Second
+	patience = 150 * time.Second
 
 	batchMessages, concurrency = 20, 2
 
