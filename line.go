@@ -30,7 +30,7 @@ type line struct {
 
 	// Whose call is under way:
 	number uint64 // of the last call to Redis
-	hurry  int    // calls that do not wait for others to join
+	hurry  int    // calls for others that do not wait for more to join
 }
 
 // batch is the messages of one Publish call.
@@ -44,11 +44,12 @@ type batch struct {
 	one [1]queue.Message // room for the messages of most calls
 }
 
-// batches are for use again, so that most calls need no memory for their own.
-var batches = sync.Pool{New: func() any { return &batch{done: make(chan struct{}, 1)} }}
-
-func newBatch(messages int) *batch {
-	b := batches.Get().(*batch)
+// newBatch returns a batch that was used before, if there is one, so that most calls need no memory for their own.
+func (p *Publisher) newBatch(messages int) *batch {
+	b, _ := p.batches.Get().(*batch)
+	if b == nil {
+		b = &batch{done: make(chan struct{}, 1)}
+	}
 	if messages == 1 {
 		b.messages = b.one[:]
 	} else {
@@ -57,11 +58,10 @@ func newBatch(messages int) *batch {
 	return b
 }
 
-// free is called when nobody has the batch any more.
-func (b *batch) free() {
-	b.messages, b.bytes, b.prepared, b.err = nil, 0, time.Time{}, nil
-	b.one[0] = queue.Message{}
-	batches.Put(b)
+// free is called when nobody else has the batch any more.
+func (p *Publisher) free(b *batch) {
+	*b = batch{done: b.done}
+	p.batches.Put(b)
 }
 
 // publish returns when the batch is in Redis, or is not going to be.
@@ -200,11 +200,11 @@ func (l *line) join(answered int) {
 		l.hurry--
 		return
 	}
-	if answered == 1 { // nobody waited
+	if answered == 1 { // others may have nothing to do with each other
 		return
 	}
 	joined, last := 0, time.Now()
-	for joined < answered {
+	for yields := 0; joined < answered && yields < enough; yields++ {
 		runtime.Gosched()
 		now := time.Now()
 		l.mu.Lock()
@@ -222,8 +222,12 @@ func (l *line) join(answered int) {
 	}
 }
 
-// straggle is how long join waits for the next to come.
-const straggle = 20 * time.Microsecond
+// straggle is how long join waits for the next to come. A clock that stands still, as in a bubble of testing/synctest, has
+// no end of that, but enough yields are.
+const (
+	straggle = 20 * time.Microsecond
+	enough   = 10_000
+)
 
 // next takes from those who wait what goes to Redis together. If nobody does, the line is free.
 func (l *line) next() []*batch {

@@ -115,6 +115,7 @@ type Publisher struct {
 
 	work    queue.Work
 	permits queue.Permits
+	batches sync.Pool // of *batch
 
 	mu       sync.Mutex
 	closed   bool
@@ -196,7 +197,7 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 		return nil
 	}
 	err = l.publish(callerContext(messages), waiting)
-	waiting.free()
+	p.free(waiting)
 	if err != nil {
 		return fmt.Errorf("publish to topic %q: %w", topic, err)
 	}
@@ -234,7 +235,7 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, 
 		return nil, fmt.Errorf("%w: %d messages, at most %d are allowed (MaxPublishMessages)",
 			ErrPublishTooLarge, n, p.config.MaxPublishMessages)
 	}
-	b := newBatch(len(messages))
+	b := p.newBatch(len(messages))
 	b.prepared = time.Now()
 	for i, msg := range messages {
 		if msg == nil {

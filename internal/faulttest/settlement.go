@@ -96,7 +96,7 @@ func (c *checker) unsettled(k *course) string {
 		if c.gone[k.place].Token == l.Token {
 			c.figures.Seen++
 		}
-		if l.find(unsure) == nil {
+		if l.find(unsure) == nil && !c.forgot(k, l) { // else it may be gone because the server lost it
 			c.note(some, k)
 		}
 	}

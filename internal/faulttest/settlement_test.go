@@ -125,6 +125,8 @@ func TestOfAnAckOfSeveralNoMoreAreGoneThanRedisHasTaken(t *testing.T) {
 	found := both().check(Rules{})
 	require.Len(t, found, 1)
 	require.Contains(t, found[0].Text, "Redis has taken 1 acks of a call, and 2 messages are gone")
+	require.Len(t, both().check(Rules{LosesData: true, LosesIn: []Span{}}), 1)
+	require.Empty(t, both().check(Rules{LosesData: true}), "the server may have lost the other")
 	other := func(claimed, start *Event) { claimed.ID, start.ID, start.UUID = "2", "2", "m2" }
 	ack := Event{Kind: Settle, By: "b", ID: "2", Token: "b:1:0", Script: "ack", Of: 1}
 	taken := ack

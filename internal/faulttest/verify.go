@@ -39,7 +39,7 @@ func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	w.t.Helper()
 	rules.Topics, rules.Groups = w.Topics, w.Groups
 	w.StopPublishers()
-	w.cancelLeftOver()
+	w.cancelLeftOver(rules.LosesData)
 	w.Drain(Pick(time.Minute, 10*time.Minute))
 	w.stop(Consumer)
 	seen := w.sampler.finish(context.Background())
@@ -64,14 +64,17 @@ func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	return violations, figures
 }
 
-// cancelLeftOver cancels what publishers that were killed had to cancel.
-func (w *World) cancelLeftOver() {
+// cancelLeftOver cancels what publishers that were killed had to cancel, and where the server loses data, what it has
+// forgotten to be cancelled.
+func (w *World) cancelLeftOver(losesData bool) {
 	w.t.Helper()
-	left := map[string]Event{}
+	left, before := map[string]Event{}, map[string]bool{}
 	for _, e := range w.History() {
 		switch {
 		case e.Kind == Publish && e.Delay == cancelledDelay.Milliseconds():
 			left[e.UUID] = e
+		case e.Kind == Cancelled && losesData:
+			before[e.UUID] = true
 		case e.Kind == Failed, e.Kind == Cancelled:
 			delete(left, e.UUID)
 		}
@@ -80,10 +83,17 @@ func (w *World) cancelLeftOver() {
 	require.NoError(w.t, err)
 	for uuid, e := range left {
 		note := Event{Kind: Cancel, Topic: e.Topic, UUID: uuid}
-		w.Note(note)
+		if !before[uuid] {
+			w.Note(note)
+		}
 		err := operator.Cancel(context.Background(), e.Topic, admin.ByDelayID(uuid))
 		if !errors.Is(err, admin.ErrNotFound) {
 			require.NoError(w.t, err)
+		} else if before[uuid] {
+			continue
+		}
+		if before[uuid] {
+			w.Note(note)
 		}
 		note.Kind = Cancelled
 		w.Note(note)

@@ -1,0 +1,115 @@
+package redisdelay
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+func TestWhatGoesTogetherIsLimited(t *testing.T) {
+	type size struct{ messages, bytes int }
+	for name, c := range map[string]struct {
+		waiting []size
+		want    []int // batches of each call
+	}{
+		"nothing":             {nil, nil},
+		"as many as may":      {[]size{{999, 0}, {1, 0}, {1, 0}}, []int{2, 1}},
+		"too many messages":   {[]size{{600, 0}, {600, 0}, {400, 0}}, []int{1, 2}},
+		"as much as may":      {[]size{{1, joinedBytes - 1}, {1, 1}, {1, 1}}, []int{2, 1}},
+		"too many bytes":      {[]size{{1, joinedBytes}, {1, 1}, {1, 1}}, []int{1, 2}},
+		"more than may, once": {[]size{{5000, 9 * joinedBytes}, {1, 1}}, []int{1, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &line{busy: true}
+			for _, s := range c.waiting {
+				l.waiting = append(l.waiting, &batch{messages: make([]queue.Message, s.messages), bytes: s.bytes})
+			}
+			var got []int
+			for together := l.next(); together != nil; together = l.next() {
+				require.True(t, l.busy)
+				got = append(got, len(together))
+			}
+			require.Equal(t, c.want, got)
+			require.False(t, l.busy, "the next caller makes its call itself")
+		})
+	}
+}
+
+// A batch that waits to be used again keeps no bodies in memory, and nothing of its last call.
+func TestAFreeBatchIsEmpty(t *testing.T) {
+	var p Publisher
+	for _, n := range []int{1, 3} {
+		b := p.newBatch(n)
+		require.Len(t, b.messages, n)
+		b.messages[0] = queue.Message{ID: "id", Body: []byte("body")}
+		b.bytes, b.prepared, b.err = 4, time.Now(), errors.New("failed")
+		done := b.done
+		p.free(b)
+		require.Equal(t, &batch{done: done}, b)
+	}
+}
+
+// unreachable is a client's hook for a server that does not answer within a millisecond.
+type unreachable struct{}
+
+func (unreachable) DialHook(next redis.DialHook) redis.DialHook {
+	return func(context.Context, string, string) (net.Conn, error) { return nil, errUnreachable }
+}
+
+func (unreachable) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		time.Sleep(time.Millisecond)
+		cmd.SetErr(errUnreachable)
+		return errUnreachable
+	}
+}
+
+func (unreachable) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(_ context.Context, cmds []redis.Cmder) error {
+		time.Sleep(time.Millisecond)
+		for _, cmd := range cmds {
+			cmd.SetErr(errUnreachable)
+		}
+		return errUnreachable
+	}
+}
+
+var errUnreachable = errors.New("unreachable")
+
+// Users' tests may run in bubbles, with clients that do not need a network: one Publisher has nothing of another's, and
+// waits for nothing that does not happen while the clock stands still.
+func TestPublishersInBubbles(t *testing.T) {
+	publish := func(t *testing.T) {
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+		defer client.Close()
+		client.AddHook(unreachable{})
+		p, err := NewPublisher(PublisherConfig{Client: client}, nil)
+		require.NoError(t, err)
+		var callers sync.WaitGroup
+		for caller := range 8 {
+			callers.Go(func() {
+				for range 20 + caller {
+					if err := p.Publish("t", message.NewMessage("x", nil)); !errors.Is(err, errUnreachable) {
+						t.Errorf("Publish returned %v", err)
+					}
+				}
+			})
+		}
+		callers.Wait()
+		require.NoError(t, p.Close())
+	}
+	for range 3 {
+		synctest.Test(t, publish)
+		publish(t)
+	}
+}
