@@ -113,7 +113,7 @@ func (l *line) identify(b *batch) error {
 
 // wait waits until the batch's call is over. If the context ends before it is under way, the batch leaves the line.
 func (l *line) wait(ctx context.Context, b *batch) error {
-	if ctx.Done() == nil { // as most have none, and it costs less
+	if ctx.Done() == nil { // then a select would only cost time
 		<-b.done
 		return b.err
 	}
@@ -135,7 +135,7 @@ func (l *line) wait(ctx context.Context, b *batch) error {
 	return b.err
 }
 
-// send publishes the batches of those.
+// send publishes batches in one call, or each by itself if that one was refused for the sake of some of them.
 func (l *line) send(together []*batch) {
 	messages := together[0].messages
 	if len(together) > 1 {
@@ -200,7 +200,7 @@ func (l *line) join(answered int) {
 		l.hurry--
 		return
 	}
-	if answered == 1 { // others may have nothing to do with each other
+	if answered == 1 { // there is nobody who comes back with others
 		return
 	}
 	joined, last := 0, time.Now()

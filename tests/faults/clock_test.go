@@ -34,7 +34,7 @@ func TestServersClockIsSetBack(t *testing.T) {
 	faulttest.Case(t, "the server's clock set back by 30 s under load, and forward again: what waits comes later, nothing is early by that clock, lost or leased twice")
 	c := &clock{server: redistest.StartWithClock(t)}
 	l := newLoad(t, c.server, faulttest.Place{})
-	rounds := faulttest.Pick(1, 10)
+	rounds, looks := faulttest.Pick(1, 3), 0
 	for round := range rounds {
 		l.progress(t, 40)
 		waits := fmt.Sprint("waits-", round)
@@ -45,9 +45,14 @@ func TestServersClockIsSetBack(t *testing.T) {
 		due := time.Now().Add(2 * time.Second) // by this machine's clock
 		l.progress(t, 40)
 		require.Eventually(t, func() bool { return time.Now().After(due) && c.judge(t, l).back > 0 }, time.Minute, time.Second/2)
-		require.NotContains(t, c.judge(t, l).came, waits+"-0", "it is not due by the server's clock")
+		came := c.judge(t, l).came // which takes its time where much has happened
+		if time.Now().Before(due.Add(setBack - 5*time.Second)) {
+			looks++
+			require.NotContains(t, came, waits+"-0", "it is not due by the server's clock")
+		}
 		c.set(t, l, 0)
 	}
+	require.Positive(t, looks, "the machine was too busy to look in time")
 	l.progress(t, 40)
 	rules := loadRules
 	rules.ClockSteps = true
