@@ -130,9 +130,21 @@ func (w *World) buryDead() {
 				})
 			}
 			for chunk := range slices.Chunk(ids, 1000) {
-				_, err = queue.NewTopic(w.Client, w.Prefix, topic).Group(group).Discard(ctx, chunk)
-				require.NoError(w.t, err)
+				require.NoError(w.t, insist(func() error {
+					_, err := queue.NewTopic(w.Client, w.Prefix, topic).Group(group).Discard(ctx, chunk)
+					return err
+				}))
 			}
+		}
+	}
+}
+
+// insist repeats a call that may be repeated while it has no answer, for a minute: a disk that others keep busy lets a
+// server wait for it.
+func insist(call func() error) error {
+	for began := time.Now(); ; {
+		if err := call(); !queue.Unreachable(err) || time.Since(began) > time.Minute {
+			return err
 		}
 	}
 }
