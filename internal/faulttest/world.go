@@ -269,13 +269,24 @@ func (w *World) unsettled(ctx context.Context, k queue.Keys) (n int, err error) 
 // eventually polls until a condition holds, and fails the test with what it says if that takes too long.
 func (w *World) eventually(patience time.Duration, holds func() (bool, string)) {
 	w.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		ok, said := holds()
-		if ok {
-			return
-		}
+	said := ""
+	if !poll(patience, 5*time.Millisecond, func() (ok bool) { ok, said = holds(); return ok }) {
+		w.t.Fatalf("not after %v: %s", patience, said)
+	}
+}
+
+// Eventually polls until a condition holds, and fails the test if that takes too long. Unlike testify's, it does so in the
+// test's own goroutine, where the condition may fail the test too, and never after its end.
+func Eventually(t testing.TB, holds func() bool, patience, tick time.Duration) {
+	t.Helper()
+	require.True(t, poll(patience, tick, holds), "not after %v", patience)
+}
+
+func poll(patience, tick time.Duration, holds func() bool) bool {
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(tick) {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("not after %v: %s", patience, said)
+			return false
 		}
 	}
+	return true
 }

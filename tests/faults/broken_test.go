@@ -50,7 +50,7 @@ func TestCheckerCatchesATornMoveThatACrashEnds(t *testing.T) {
 	broken := w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "broken", Broken: faulttest.TornMove, InFlight: 10})[0]
 	publisher := w.Start(faulttest.Worker{Role: faulttest.Publisher, Name: "publisher", Callers: 4, DelaysMS: []int{0, 3, 6}})[0]
 	moving := "redisdelay:{t}:ready:g:moving"
-	require.Eventually(t, func() bool {
+	faulttest.Eventually(t, func() bool {
 		if w.Client.Exists(t.Context(), moving).Val() == 0 {
 			return false
 		}

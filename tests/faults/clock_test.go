@@ -34,7 +34,7 @@ func TestServersClockIsSetBack(t *testing.T) {
 	faulttest.Case(t, "the server's clock set back by 30 s under load, and forward again: what waits comes later, nothing is early by that clock, lost or leased twice")
 	c := &clock{server: redistest.StartWithClock(t)}
 	l := newLoad(t, c.server, faulttest.Place{})
-	rounds, looks := faulttest.Pick(1, 3), 0
+	rounds := faulttest.Pick(1, 10)
 	for round := range rounds {
 		l.progress(t, 40)
 		waits := fmt.Sprint("waits-", round)
@@ -42,23 +42,18 @@ func TestServersClockIsSetBack(t *testing.T) {
 		l.w.Await(l.w.Start(faulttest.Worker{Role: faulttest.Publisher, Name: waits, Messages: 1, DelaysMS: []int{2000}})...)
 		c.set(t, l, -setBack)
 		require.Less(t, time.Since(began), 2*time.Second, "it was to wait still when the clock was set back")
-		due := time.Now().Add(2 * time.Second) // by this machine's clock
-		l.progress(t, 40)
-		require.Eventually(t, func() bool { return time.Now().After(due) && c.judge(t, l).back > 0 }, time.Minute, time.Second/2)
-		came := c.judge(t, l).came // which takes its time where much has happened
-		if time.Now().Before(due.Add(setBack - 5*time.Second)) {
-			looks++
-			require.NotContains(t, came, waits+"-0", "it is not due by the server's clock")
+		for time.Since(began) < 3*time.Second { // until it is due by this machine's clock, and could come by mistake
+			l.progress(t, 40)
 		}
 		c.set(t, l, 0)
 	}
-	require.Positive(t, looks, "the machine was too busy to look in time")
 	l.progress(t, 40)
 	rules := loadRules
 	rules.ClockSteps = true
 	l.w.Verify(rules)
-	found := c.judge(t, l)
+	found := c.judge(l)
 	require.Empty(t, found.early)
+	require.GreaterOrEqual(t, found.back, rounds)
 	for round := range rounds {
 		require.Contains(t, found.came, fmt.Sprintf("waits-%d-0", round))
 	}
@@ -86,7 +81,7 @@ func TestServersClockStaysBack(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, came.Sub(published), 3500*time.Millisecond)
 	require.Less(t, came.Sub(published), 3500*time.Millisecond+soon)
-	require.Empty(t, c.judge(t, l).early)
+	require.Empty(t, c.judge(l).early)
 	faulttest.Report(t, fmt.Sprintf("%v after it was published", came.Sub(published).Round(time.Millisecond)))
 }
 
@@ -128,8 +123,7 @@ type judgement struct {
 
 // judge finds what was early by the server's clock. A message whose time that clock has shown since it was published may
 // have been made ready then: it is not early if the clock is back now.
-func (c *clock) judge(t *testing.T, l *load) judgement {
-	t.Helper()
+func (c *clock) judge(l *load) judgement {
 	found := judgement{came: map[string]bool{}}
 	names, published, nacks := map[string]string{}, map[string]faulttest.Event{}, map[delivery]faulttest.Event{}
 	history := l.w.History()

@@ -109,7 +109,7 @@ func (b *bench) blocks(f func()) {
 // until waits for what shows that something is blocked.
 func (b *bench) until(holds func() bool) {
 	b.t.Helper()
-	require.Eventually(b.t, holds, time.Minute, time.Millisecond)
+	faulttest.Eventually(b.t, holds, time.Minute, time.Millisecond)
 }
 
 // loses has a script's replies get lost, its connections stay, and waits until that has met what begins then.
@@ -247,9 +247,9 @@ func TestSchedulerEndsWhileBlocked(t *testing.T) {
 			client := network.Place().Client()
 			t.Cleanup(func() { _ = client.Close() })
 			end := begin(t, client)
-			require.Eventually(t, func() bool { return network.Calls() > 0 }, time.Minute, time.Millisecond)
+			faulttest.Eventually(t, func() bool { return network.Calls() > 0 }, time.Minute, time.Millisecond)
 			network.Stall()
-			require.Eventually(t, func() bool { return network.Held() > 0 }, time.Minute, time.Millisecond)
+			faulttest.Eventually(t, func() bool { return network.Held() > 0 }, time.Minute, time.Millisecond)
 			began := time.Now()
 			end()
 			took := time.Since(began)

@@ -57,7 +57,7 @@ func TestServerKilledWithFsyncEverySecondLosesWhatItHasNotWritten(t *testing.T) 
 // disk is behind. It returns from when on that may not be so.
 func written(t *testing.T, w *faulttest.World) (since int64) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	faulttest.Eventually(t, func() bool {
 		since = time.Now().UnixNano()
 		info, err := w.Client.Info(t.Context(), "persistence").Result()
 		return err == nil && strings.Contains(info, "aof_buffer_length:0\r\n")
@@ -112,7 +112,7 @@ func TestWorkersKilledInTheirHandlersLoseNothing(t *testing.T) {
 		(*consumer).Kill()
 		network := networks[publishers[round%2]]
 		network.SwallowSilently(1, faulttest.Script("publish")) // it waits for the reply
-		require.Eventually(t, func() bool { return network.Swallowed() == 1 }, time.Minute, time.Millisecond)
+		faulttest.Eventually(t, func() bool { return network.Swallowed() == 1 }, time.Minute, time.Millisecond)
 		(*publisher).Kill()
 		history := l.w.History()
 		handled += len(handlersOf(history, (*consumer).Name))
@@ -220,7 +220,7 @@ func (l *load) leases(t *testing.T) map[string]map[string]string {
 // awaitEndOf waits until none of these leases is held any more.
 func (l *load) awaitEndOf(t *testing.T, leases map[string]map[string]string) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	faulttest.Eventually(t, func() bool {
 		for key, now := range l.leases(t) {
 			for id, lease := range now {
 				if leases[key][id] == lease {

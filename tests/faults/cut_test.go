@@ -132,7 +132,7 @@ func (s *steps) run() {
 	s.promote()
 	second := s.claim("claim again", 1)
 	s.do("extend", s.topic.Group("g").ExtendCalls(second.all(), time.Millisecond)...)
-	require.Eventually(s.t, func() bool {
+	faulttest.Eventually(s.t, func() bool {
 		before := len(contentsOf(s.t, s.client)[queue.NewKeys(redisdelay.DefaultKeyPrefix, "t").Unack("g")])
 		_, err := s.topic.Expire(s.t.Context())
 		require.NoError(s.t, err)
@@ -217,7 +217,7 @@ func (s *steps) claim(name string, n int) (h held) {
 func (s *steps) promote() {
 	s.t.Helper()
 	k := queue.NewKeys(redisdelay.DefaultKeyPrefix, "t")
-	require.Eventually(s.t, func() bool {
+	faulttest.Eventually(s.t, func() bool {
 		now := fmt.Sprint(s.client.Time(s.t.Context()).Val().UnixMilli())
 		due := s.client.ZCount(s.t.Context(), k.Pending(), "-inf", now).Val() + s.client.ZCount(s.t.Context(), k.Retry("g"), "-inf", now).Val()
 		return due == 2

@@ -41,7 +41,7 @@ func TestAllDataLost(t *testing.T) {
 				gone := time.Now().UnixNano()
 				l.awaitGroups(t)
 				rules.LosesIn = append(rules.LosesIn, faulttest.Span{Safe: safe, Killed: time.Now().UnixNano()})
-				require.Eventually(t, func() bool { return l.said(saysThatDataWasLost) > said }, time.Minute, 20*time.Millisecond, "the log does not say that data was lost")
+				faulttest.Eventually(t, func() bool { return l.said(saysThatDataWasLost) > said }, time.Minute, 20*time.Millisecond)
 				l.progress(t, 40)
 				require.Empty(t, l.revived(lost, gone))
 			}
@@ -127,7 +127,7 @@ func (l *load) awaitGroups(t *testing.T) {
 	for _, topic := range l.w.Topics {
 		key := queue.NewKeys(l.w.Prefix, topic).Groups()
 		all := func() bool { return l.w.Client.HLen(t.Context(), key).Val() == int64(len(l.w.Groups)) }
-		require.Eventually(t, all, time.Minute, time.Millisecond)
+		faulttest.Eventually(t, all, time.Minute, time.Millisecond)
 	}
 }
 

@@ -186,7 +186,7 @@ func (f *failover) behind(topics []string, primary *redistest.Instance, replicas
 	f.safe = time.Now().UnixNano()
 	reached := offset(f.t, primary, "master_repl_offset")
 	for _, replica := range replicas {
-		require.Eventually(f.t, func() bool { return offset(f.t, replica, "slave_repl_offset") >= reached }, time.Minute, time.Millisecond)
+		faulttest.Eventually(f.t, func() bool { return offset(f.t, replica, "slave_repl_offset") >= reached }, time.Minute, time.Millisecond)
 		replica.Pause()
 	}
 	require.NoError(f.t, primary.Client(f.t).ClientKillByFilter(f.t.Context(), "TYPE", "replica").Err())

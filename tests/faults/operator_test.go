@@ -273,7 +273,7 @@ func moves(d *desk) error {
 	running, stop := context.WithCancel(d.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(running) }()
-	require.Eventually(d.t, func() bool {
+	faulttest.Eventually(d.t, func() bool {
 		return d.lost() == d.loses && d.direct.XLen(d.t.Context(), "s").Val() > 0
 	}, 10*time.Second, time.Millisecond)
 	stop()

@@ -132,7 +132,7 @@ func repliesSwallowed(t *testing.T, script string, n int) {
 			successor.Name = fmt.Sprintf("%s.%d", successor.Name, round)
 			l.consumers[0] = l.w.Start(successor)[0]
 		}
-		require.Eventually(t, func() bool { return p.Swallowed() == n }, time.Minute, time.Millisecond)
+		faulttest.Eventually(t, func() bool { return p.Swallowed() == n }, time.Minute, time.Millisecond)
 	}
 	figures := l.w.Verify(loadRules)
 	if script == "publish" && n == clientTries {
@@ -151,9 +151,9 @@ func TestPublishThatIsSentAgainAfterItsMessagesWereAcked(t *testing.T) {
 	publisher := w.Start(faulttest.Worker{Role: faulttest.Publisher, Name: "publisher", Place: p.Place(), ReadTimeoutMS: 1000, Messages: 60, Batch: 3, PauseMS: 100})
 	for lost := 1; lost <= 3; lost++ { // of 20 calls
 		p.SwallowSilently(1, faulttest.Script("publish"))
-		require.Eventually(t, func() bool { return p.Swallowed() == 1 }, time.Minute, time.Millisecond)
+		faulttest.Eventually(t, func() bool { return p.Swallowed() == 1 }, time.Minute, time.Millisecond)
 		acked := func() bool { return w.Count(faulttest.Settled) == w.Count(faulttest.Publish) }
-		require.Eventually(t, acked, 900*time.Millisecond, time.Millisecond) // before the client gives up waiting
+		faulttest.Eventually(t, acked, 900*time.Millisecond, time.Millisecond) // before the client gives up waiting
 	}
 	w.Await(publisher...)
 	figures := w.Verify(faulttest.Rules{MaxDeliveries: 1})

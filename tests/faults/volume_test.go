@@ -85,7 +85,7 @@ func TestManyDueInOneMillisecond(t *testing.T) {
 			slowest = max(slowest, time.Since(began))
 		}
 	})
-	require.Eventually(t, func() bool { return v.count() == n }, 5*time.Minute, 10*time.Millisecond)
+	faulttest.Eventually(t, func() bool { return v.count() == n }, 5*time.Minute, 10*time.Millisecond)
 	pings()
 	require.NoError(t, subscriber.Close())
 	consumers.Wait()
@@ -121,7 +121,7 @@ func TestManyTopics(t *testing.T) {
 	for _, kind := range []string{"normal", "pubsub"} {
 		require.NoError(t, onlooker.ClientKillByFilter(t.Context(), "TYPE", kind, "SKIPME", "yes").Err())
 	}
-	require.Eventually(t, func() bool { return v.count() == n }, 2*time.Minute, 10*time.Millisecond)
+	faulttest.Eventually(t, func() bool { return v.count() == n }, 2*time.Minute, 10*time.Millisecond)
 	clients, err := onlooker.ClientList(t.Context()).Result()
 	require.NoError(t, err)
 	connections := strings.Count(clients, "\n") - 1
