@@ -1,7 +1,6 @@
 package faulttest
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"encoding/json"
@@ -129,90 +128,100 @@ func (j *Journal) Write(events ...Event) {
 // Close closes the file.
 func (j *Journal) Close() error { return j.file.Close() }
 
-// ReadHistory reads all journals in a directory, in the order of time. The last line of a process that was
-// killed may be cut; another that cannot be read is an error.
-func ReadHistory(dir string) ([]Event, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
-	if err != nil {
-		return nil, err
-	}
-	var history []Event
-	for _, name := range files {
-		events, err := readJournal(name)
-		if err != nil {
-			return nil, err
-		}
-		history = append(history, events...)
-	}
-	slices.SortStableFunc(history, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
-	return history, nil
-}
-
-func readJournal(name string) ([]Event, error) {
-	data, err := os.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
-	whole := data[:bytes.LastIndexByte(data, '\n')+1]
-	var events []Event
-	lines := bufio.NewScanner(bytes.NewReader(whole))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var e Event
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return nil, fmt.Errorf("%s: %q: %w", name, lines.Text(), err)
-		}
-		events = append(events, e)
-	}
-	return events, lines.Err()
-}
-
-// counter counts events while they are written, without reading any twice.
-type counter struct {
+// reader reads what the journals in a directory have that it has not read yet. The last line of a process that was
+// killed may be cut.
+type reader struct {
 	dir string
 
-	mu    sync.Mutex
-	read  map[string]int64 // bytes of each journal
+	mu   sync.Mutex
+	read map[string]int64 // bytes of each journal
+}
+
+// lines passes whole lines on that are new. r.mu is held.
+func (r *reader) lines(take func(name string, line []byte) error) error {
+	files, err := filepath.Glob(filepath.Join(r.dir, "*.jsonl"))
+	if err != nil {
+		return err
+	}
+	if r.read == nil {
+		r.read = map[string]int64{}
+	}
+	for _, name := range files {
+		data, err := readFrom(name, r.read[name])
+		if err != nil {
+			return err
+		}
+		whole := data[:bytes.LastIndexByte(data, '\n')+1]
+		r.read[name] += int64(len(whole))
+		for line := range bytes.Lines(whole) {
+			if err := take(name, line); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func readFrom(name string, offset int64) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if _, err := file.Seek(offset, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(file)
+}
+
+// history is all events so far, in the order of time.
+type history struct {
+	reader
+	events []Event
+}
+
+// now returns a copy that is the caller's.
+func (h *history) now() ([]Event, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	known := len(h.events)
+	err := h.lines(func(name string, line []byte) error {
+		var e Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return fmt.Errorf("%s: %q: %w", name, line, err)
+		}
+		h.events = append(h.events, e)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	byTime := func(a, b Event) int { return cmp.Compare(a.At, b.At) }
+	if known < len(h.events) { // only what is not before all that is new has to be sorted
+		first := slices.MinFunc(h.events[known:], byTime)
+		from, _ := slices.BinarySearchFunc(h.events[:known], first, byTime)
+		slices.SortStableFunc(h.events[from:], byTime)
+	}
+	return slices.Clone(h.events), nil
+}
+
+// counter counts events while they are written.
+type counter struct {
+	reader
 	kinds map[Kind]int
 }
 
 func (c *counter) count(kind Kind) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.read == nil {
-		c.read, c.kinds = map[string]int64{}, map[Kind]int{}
+	if c.kinds == nil {
+		c.kinds = map[Kind]int{}
 	}
-	files, err := filepath.Glob(filepath.Join(c.dir, "*.jsonl"))
-	if err != nil {
-		return 0, err
-	}
-	for _, name := range files {
-		if err := c.readOn(name); err != nil {
-			return 0, err
-		}
-	}
-	return c.kinds[kind], nil
-}
-
-func (c *counter) readOn(name string) error {
-	file, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if _, err := file.Seek(c.read[name], io.SeekStart); err != nil {
-		return err
-	}
-	data, err := io.ReadAll(file)
-	if err != nil {
-		return err
-	}
-	whole := data[:bytes.LastIndexByte(data, '\n')+1]
-	c.read[name] += int64(len(whole))
-	for line := range bytes.Lines(whole) {
+	err := c.lines(func(_ string, line []byte) error {
 		rest, _ := bytes.CutPrefix(line, []byte(`{"kind":"`))
 		kind, _, _ := bytes.Cut(rest, []byte(`"`))
 		c.kinds[Kind(kind)]++
-	}
-	return nil
+		return nil
+	})
+	return c.kinds[kind], err
 }

@@ -53,6 +53,7 @@ type World struct {
 
 	sampler *sampler
 	pulse   *pulse
+	history history
 	counter counter
 }
 
@@ -66,7 +67,7 @@ func NewWorld(t testing.TB, direct Place, change ...func(*World)) *World {
 	t.Cleanup(func() { _ = journal.Close() })
 	w := &World{
 		Client: direct.Client(impatient), Prefix: redisdelay.DefaultKeyPrefix, Topics: []string{"t"}, Groups: []string{"g"},
-		t: t, direct: direct, dir: dir, journal: journal, counter: counter{dir: dir},
+		t: t, direct: direct, dir: dir, journal: journal, history: history{reader: reader{dir: dir}}, counter: counter{reader: reader{dir: dir}},
 	}
 	for _, c := range change {
 		c(w)
@@ -200,9 +201,9 @@ func (w *World) Count(kind Kind) int {
 // History is what has happened so far.
 func (w *World) History() []Event {
 	w.t.Helper()
-	history, err := ReadHistory(w.dir)
+	events, err := w.history.now()
 	require.NoError(w.t, err)
-	return history
+	return events
 }
 
 // StopPublishers has all publishers end, and waits for that.

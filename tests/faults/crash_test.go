@@ -99,7 +99,7 @@ func TestWorkersKilledInTheirHandlersLoseNothing(t *testing.T) {
 			networks[w.Name] = faulttest.NewProxy(t, server.Addr())
 			w.Place = networks[w.Name].Place()
 		}
-		w.WorkMS = 30
+		w.WorkMS, w.PauseMS = 30, 250
 	})
 	publishers := []string{l.publishers[0].Name, l.publishers[1].Name}
 	handled, called := 0, 0
@@ -176,7 +176,7 @@ func TestFrozenWorkerChangesNothingAfterItsLease(t *testing.T) {
 	rounds := faulttest.Pick(2, 20)
 	faulttest.Case(t, "SIGSTOP of a consumer for longer than its lease, then SIGCONT: others have its messages, its own acks and nacks change nothing")
 	server := redistest.Start(t)
-	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS, w.WorkMS = 400, 40 })
+	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS, w.WorkMS, w.PauseMS = 400, 40, 250 })
 	held, unchanged := 0, 0
 	for round := 0; round < rounds || unchanged == 0; round++ {
 		require.Less(t, round, 10*rounds, "of %d leases that frozen consumers held none was settled afterwards", held)

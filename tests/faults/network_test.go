@@ -54,7 +54,7 @@ func TestServerPausedForLongerThanTheLease(t *testing.T) {
 	rounds := faulttest.Pick(2, 10)
 	faulttest.Case(t, "CLIENT PAUSE for longer than the lease: what was in hand comes again, and the late acks change nothing")
 	server := redistest.Start(t)
-	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS, w.WorkMS = 400, 40 })
+	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS, w.WorkMS, w.PauseMS = 400, 40, 250 })
 	held, unchanged, came := 0, 0, 0
 	for round := 0; round < rounds || unchanged == 0; round++ {
 		require.Less(t, round, 10*rounds, "%d leases were held, %d came again, no late ack was sent", held, came)
