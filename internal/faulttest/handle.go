@@ -65,7 +65,7 @@ func (p *process) handle(msg *message.Message) {
 	if delay >= 0 {
 		redisdelay.DelayFor(msg, ms(delay))
 	}
-	end.Redis = p.clock()
+	end.Sent, end.Redis = time.Now().UnixNano(), p.clock()
 	p.journal.Write(end)
 	msg.Nack()
 }

@@ -67,7 +67,7 @@ func (p *process) call(publisher *redisdelay.Publisher, operator *admin.Admin, f
 	var messages []*message.Message
 	var notes []Event
 	var cancels []string
-	now := p.clock()
+	asked, now := time.Now().UnixNano(), p.clock()
 	for i := first; i < last; i++ {
 		msg, delay := p.message(i)
 		sum := sumOf(msg)
@@ -76,7 +76,7 @@ func (p *process) call(publisher *redisdelay.Publisher, operator *admin.Admin, f
 			redisdelay.SetDelayID(msg, msg.UUID, redisdelay.DelayIDReject)
 			cancels = append(cancels, msg.UUID)
 		}
-		note := Event{Kind: Publish, Redis: now, Topic: topic, UUID: msg.UUID, Sum: sum, Delay: int64(delay)}
+		note := Event{Kind: Publish, Sent: asked, Redis: now, Topic: topic, UUID: msg.UUID, Sum: sum, Delay: int64(delay)}
 		if delay > 0 {
 			redisdelay.DelayFor(msg, ms(delay))
 		}

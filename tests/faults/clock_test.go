@@ -168,11 +168,10 @@ func (c *clock) claimed(found *judgement, e, message, nack faulttest.Event) {
 	if c.at(e.Sent) != c.at(e.At) {
 		return // nobody knows by which clock
 	}
-	if nack.Delay > 0 && c.at(nack.At-int64(time.Second/4)) == c.at(e.Sent) {
+	if nack.Delay > 0 && c.at(nack.Sent) == c.at(e.Sent) {
 		early(nack.Redis/1000*1000+nack.Delay*1000, "the delay of its nack was over")
 	}
-	// What was the time when it was published was asked up to a quarter of a second before.
-	if message.Delay == 0 || message.Redis == 0 || c.at(message.At-int64(time.Second/4)) != c.at(e.Sent) {
+	if message.Delay == 0 || message.Redis == 0 || c.at(message.Sent) != c.at(e.Sent) {
 		return
 	}
 	early(message.Redis/1000*1000+message.Delay*1000, "its delay was over")
