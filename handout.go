@@ -125,8 +125,7 @@ func (s *subscription) take() *delivery {
 	d := s.buffer[0]
 	s.buffer[0] = nil
 	s.buffer = s.buffer[1:]
-	d.taken = time.Now()
-	s.inHand.add(d)
+	s.begin(d)
 	if len(s.buffer) == 0 { // it takes all that it is given
 		s.room += min(s.room, s.config.MaxInFlight-s.room)
 	}
@@ -358,6 +357,7 @@ func (s *subscription) giveBack(d *delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inHand.remove(d) {
+		d.cancel(errSettled)
 		s.buffer = slices.Insert(s.buffer, 0, d)
 	}
 }

@@ -49,24 +49,33 @@ func (d *delivery) Value(key any) any {
 
 // newDelivery is made from what a claim brought. s.mu is held.
 func (s *subscription) newDelivery(m queue.Leased, sent, now time.Time) *delivery {
-	d := &delivery{
-		Context: s.values,
-		Leased:  m,
-		info: Delivery{
-			ID:          m.ID,
-			Topic:       s.topic.Name,
-			Group:       s.group.Name,
-			Number:      m.Deliveries + 1,
-			Redelivered: m.Delivered,
-			DueAt:       m.Due,
-		},
-		sequence: s.sequence,
-		claimed:  now,
-		deadline: sent.Add(s.config.LeaseDuration),
-		limit:    s.config.MaxDeliveries,
+	if len(s.blank) == 0 {
+		s.blank = make([]delivery, 16) // so few that who holds one does not hold much
+	}
+	d := &s.blank[0]
+	s.blank = s.blank[1:]
+	d.Context = s.values
+	d.Leased = m
+	d.sequence = s.sequence
+	d.claimed = now
+	d.deadline = sent.Add(s.config.LeaseDuration)
+	d.limit = s.config.MaxDeliveries
+	return d
+}
+
+// begin makes what the consumer is to have of a delivery. s.mu is held.
+func (s *subscription) begin(d *delivery) {
+	d.info = Delivery{
+		ID:          d.ID,
+		Topic:       s.topic.Name,
+		Group:       s.group.Name,
+		Number:      d.Deliveries + 1,
+		Redelivered: d.Delivered,
+		DueAt:       d.Due,
 	}
 	d.ctx, d.cancel = context.WithCancelCause(d)
-	return d
+	d.taken = time.Now()
+	s.inHand.add(d)
 }
 
 // hand is the deliveries that the consumer has, or is offered, in no order.

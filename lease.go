@@ -128,15 +128,14 @@ func (s *subscription) loseExpired(now time.Time) {
 
 // lose ends a delivery whose message is another's now. s.mu is held.
 func (s *subscription) lose(d *delivery) {
-	if s.inHand.has(d) {
+	if i := slices.Index(s.buffer, d); i >= 0 {
+		s.buffer = slices.Delete(s.buffer, i, i+1)
+	} else if s.inHand.has(d) {
 		s.logger.Info("The lease of a message was lost while its handler ran", watermill.LogFields{
 			"message_id": d.ID,
 		})
+		s.abandon(d, ErrLeaseLost)
 	}
-	if i := slices.Index(s.buffer, d); i >= 0 {
-		s.buffer = slices.Delete(s.buffer, i, i+1)
-	}
-	s.abandon(d, ErrLeaseLost)
 	signal(s.feed)
 	signal(s.kick)
 }

@@ -106,7 +106,6 @@ func (s *subscription) planRelease(now time.Time) {
 func (s *subscription) releaseBuffer() {
 	for _, d := range s.buffer {
 		s.settled.releases = append(s.settled.releases, &d.Leased)
-		d.cancel(errSettled)
 	}
 	s.buffer = nil
 }

@@ -47,6 +47,7 @@ type subscription struct {
 	feed chan struct{} // handOut: look again
 
 	mu       sync.Mutex
+	blank    []delivery  // of which new ones are made
 	buffer   []*delivery // claimed, not handed out
 	inHand   hand
 	over     chan struct{} // closed, and made anew, when a delivery ends that was not settled

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -40,7 +41,7 @@ func notRunning(t *testing.T, maxInFlight int) (s *subscription, now time.Time) 
 func (s *subscription) hold(n int, suspect bool) {
 	for range n {
 		m := queue.Leased{Suspect: suspect}
-		s.inHand.add(s.newDelivery(m, time.Now(), time.Now()))
+		s.begin(s.newDelivery(m, time.Now(), time.Now()))
 	}
 }
 
@@ -354,14 +355,17 @@ func TestALeaseEndsWhileRedisIsOnlyTriedNowAndThen(t *testing.T) {
 			x, _ := s.plan(now)
 			require.False(t, s.perform(x))
 			next(s)
-			for _, d := range []*delivery{taken, claimed} {
-				select {
-				case <-d.ctx.Done():
-				case <-time.After(10 * time.Second):
-					require.FailNow(t, "the lease goes on")
-				}
-				require.ErrorIs(t, context.Cause(d.ctx), ErrLeaseLost)
+			select {
+			case <-taken.ctx.Done():
+			case <-time.After(10 * time.Second):
+				require.FailNow(t, "the lease goes on")
 			}
+			require.ErrorIs(t, context.Cause(taken.ctx), ErrLeaseLost)
+			require.Eventually(t, func() bool {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return !slices.Contains(s.buffer, claimed)
+			}, 10*time.Second, time.Millisecond)
 		})
 	}
 }
