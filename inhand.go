@@ -49,18 +49,14 @@ func (d *delivery) Value(key any) any {
 
 // newDelivery is made from what a claim brought. s.mu is held.
 func (s *subscription) newDelivery(m queue.Leased, sent, now time.Time) *delivery {
-	if len(s.blank) == 0 {
-		s.blank = make([]delivery, 16) // so few that who holds one does not hold much
+	return &delivery{
+		Context:  s.values,
+		Leased:   m,
+		sequence: s.sequence,
+		claimed:  now,
+		deadline: sent.Add(s.config.LeaseDuration),
+		limit:    s.config.MaxDeliveries,
 	}
-	d := &s.blank[0]
-	s.blank = s.blank[1:]
-	d.Context = s.values
-	d.Leased = m
-	d.sequence = s.sequence
-	d.claimed = now
-	d.deadline = sent.Add(s.config.LeaseDuration)
-	d.limit = s.config.MaxDeliveries
-	return d
 }
 
 // begin makes what the consumer is to have of a delivery. s.mu is held.

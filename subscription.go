@@ -47,7 +47,6 @@ type subscription struct {
 	feed chan struct{} // handOut: look again
 
 	mu       sync.Mutex
-	blank    []delivery  // of which new ones are made
 	buffer   []*delivery // claimed, not handed out
 	inHand   hand
 	over     chan struct{} // closed, and made anew, when a delivery ends that was not settled
