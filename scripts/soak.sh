@@ -3,4 +3,4 @@
 set -euo pipefail
 
 # What go-redis logs of each connection that fails would fill the screen.
-go test -count=1 -timeout 0 -v -run '^TestSoak$' ./tests/faults 2>&1 | grep -v '^redis: '
+go test -count=1 -timeout 0 -v -run '^TestSoak$' ./tests/faults 2>&1 | grep --line-buffered -v '^redis: '
