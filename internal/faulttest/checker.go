@@ -72,6 +72,7 @@ type published struct {
 	answered  int64 // when it was known
 	cancel    int64 // when its cancellation began
 	cancelled int64 // when it was confirmed
+	notThere  bool  // to be cancelled
 	ids       []string
 }
 
@@ -131,6 +132,8 @@ func (c *checker) take(e Event) {
 	case Cancelled:
 		c.messages[e.UUID].cancelled = e.At
 		c.figures.Cancelled++
+	case NotThere:
+		c.messages[e.UUID].notThere = true
 	case Ask:
 		c.ask(e)
 	case Answer:
@@ -157,6 +160,9 @@ func (c *checker) take(e Event) {
 		k.dead = &e
 		k.deaths++
 		c.figures.Dead++
+		if m := c.messages[e.UUID]; m != nil && e.Sum != "" && m.Sum != e.Sum {
+			c.report(Contents, "%s was published as %s and is dead as %s", e.UUID, m.Sum, e.Sum)
+		}
 		c.copyOf(e)
 	case Closed:
 		c.closed(e)

@@ -150,8 +150,10 @@ func TestCheckerFindsEachViolation(t *testing.T) {
 		"by a false clock": {begin().claimed("a", "a:1:0", func(claimed, start *Event) {
 			claimed.Redis, claimed.Due, start.Due = 9000_000, 9000, 9000
 		}).acked("a", "a:1:0"), NotEarly},
-		"other contents":  {begin().claimed("a", "a:1:0", func(_, start *Event) { start.Sum = "x" }).acked("a", "a:1:0"), Contents},
-		"nobody's":        {begin().claimed("a", "a:1:0", func(_, start *Event) { start.UUID = "x" }).acked("a", "a:1:0"), Contents},
+		"other contents": {begin().claimed("a", "a:1:0", func(_, start *Event) { start.Sum = "x" }).acked("a", "a:1:0"), Contents},
+		"nobody's":       {begin().claimed("a", "a:1:0", func(_, start *Event) { start.UUID = "x" }).acked("a", "a:1:0"), Contents},
+		"dead with other contents": {begin().claimed("a", "a:1:0").tell(
+			Event{Kind: Dead, ID: "1", UUID: "m", Sum: "x", Redis: 1003_000}), Contents},
 		"above the limit": {begin().claimed("a", "a:1:0", numbered(4)).acked("a", "a:1:0"), Limit},
 		"counted twice":   {begin().claimed("a", "a:1:0").nacked("a", "a:1:0", 0).claimed("a", "a:2:0", numbered(3)).acked("a", "a:2:0"), Limit},
 		"dead twice":      {begin().claimed("a", "a:1:0").tell(dead, dead), Limit},

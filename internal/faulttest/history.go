@@ -24,6 +24,7 @@ const (
 	Unknown   Kind = "unknown"   // it failed, and nobody knows
 	Cancel    Kind = "cancel"    // a call of admin.Cancel begins
 	Cancelled Kind = "cancelled" // it succeeded
+	NotThere  Kind = "not there" // it found nothing, and no earlier try of it can have taken that back
 
 	Ask      Kind = "ask"      // a claim goes to Redis
 	Answer   Kind = "answer"   // Redis has answered, or there is no answer: Err
@@ -151,12 +152,11 @@ func (r *reader) lines(take func(name string, line []byte) error) error {
 		if err != nil {
 			return err
 		}
-		whole := data[:bytes.LastIndexByte(data, '\n')+1]
-		r.read[name] += int64(len(whole))
-		for line := range bytes.Lines(whole) {
+		for line := range bytes.Lines(data[:bytes.LastIndexByte(data, '\n')+1]) {
 			if err := take(name, line); err != nil {
 				return err
 			}
+			r.read[name] += int64(len(line))
 		}
 	}
 	return nil

@@ -100,7 +100,7 @@ func (p *process) call(publisher *redisdelay.Publisher, operator *admin.Admin, f
 	p.journal.Write(notes...)
 	if outcomeOf(err) != Failed {
 		for _, uuid := range cancels {
-			p.cancel(operator, topic, uuid)
+			p.cancel(operator, topic, uuid, err == nil)
 		}
 	}
 }
@@ -141,20 +141,25 @@ func (p *process) message(i int) (*message.Message, int) {
 // cancelledDelay is that of messages which are to be cancelled.
 const cancelledDelay = time.Hour
 
-// cancel takes a message back, however often it takes.
-func (p *process) cancel(operator *admin.Admin, topic, uuid string) {
+// cancel takes a message back, however often it takes. It is known whether the message was there before.
+func (p *process) cancel(operator *admin.Admin, topic, uuid string, there bool) {
 	note := Event{Kind: Cancel, Topic: topic, UUID: uuid}
 	p.journal.Write(note)
 	for {
-		err := operator.Cancel(context.Background(), topic, admin.ByDelayID(uuid))
+		var sent count
+		err := operator.Cancel(countTries(context.Background(), &sent), topic, admin.ByDelayID(uuid))
 		if err == nil || errors.Is(err, admin.ErrNotFound) {
 			note.Kind = Cancelled
 			if err != nil {
-				note.Err = err.Error() // it was cancelled by a call whose answer was lost
+				note.Err = err.Error()
+				if there && sent.tries.Load() == 1 { // else it was cancelled by a call whose answer was lost
+					note.Kind = NotThere
+				}
 			}
 			p.journal.Write(note)
 			return
 		}
+		there = false // nobody knows
 		time.Sleep(20 * time.Millisecond)
 	}
 }

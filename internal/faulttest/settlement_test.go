@@ -137,6 +137,9 @@ func TestOfAnAckOfSeveralNoMoreAreGoneThanRedisHasTaken(t *testing.T) {
 func TestACancellationThatNobodyConfirmedSettlesNothing(t *testing.T) {
 	t.Parallel()
 	require.True(t, Has(begin().tell(Event{Kind: Cancel, UUID: "m"}).check(Rules{}), Settlement))
+	lost := begin().tell(Event{Kind: Cancel, UUID: "m"}, Event{Kind: NotThere, UUID: "m"})
+	require.True(t, Has(lost.check(Rules{}), Settlement), "what was published is not there to be cancelled")
+	require.False(t, Has(lost.check(Rules{LosesData: true}), Settlement))
 }
 
 // The wire counts what the client sends again by itself.

@@ -14,7 +14,8 @@ type tries struct{}
 
 type triesKey struct{}
 
-// count is of how often calls are sent: those, and not what makes a connection ready for them.
+// count is of how often calls are sent: those, and not what makes a connection ready for them. Without calls it is of all
+// that passes a wire, and of what was sent most often.
 type count struct {
 	cmds  []redis.Cmder
 	tries atomic.Int64

@@ -68,14 +68,16 @@ func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 // forgotten to be cancelled.
 func (w *World) cancelLeftOver(losesData bool) {
 	w.t.Helper()
-	left, before := map[string]Event{}, map[string]bool{}
+	left, before, confirmed, began := map[string]Event{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, e := range w.History() {
+		confirmed[e.UUID] = confirmed[e.UUID] || e.Kind == Published
+		began[e.UUID] = began[e.UUID] || e.Kind == Cancel
 		switch {
 		case e.Kind == Publish && e.Delay == cancelledDelay.Milliseconds():
 			left[e.UUID] = e
 		case e.Kind == Cancelled && losesData:
 			before[e.UUID] = true
-		case e.Kind == Failed, e.Kind == Cancelled:
+		case e.Kind == Failed, e.Kind == Cancelled, e.Kind == NotThere:
 			delete(left, e.UUID)
 		}
 	}
@@ -96,6 +98,9 @@ func (w *World) cancelLeftOver(losesData bool) {
 			w.Note(note)
 		}
 		note.Kind = Cancelled
+		if err != nil && confirmed[uuid] && !began[uuid] {
+			note.Kind = NotThere
+		}
 		w.Note(note)
 	}
 }
@@ -116,9 +121,9 @@ func (w *World) buryDead() {
 				body, err := w.Client.HGet(ctx, k.Messages(), id).Bytes()
 				require.NoError(w.t, err, "the body of dead letter %s", id)
 				msg, err := redisdelay.BinaryMarshaler{}.Unmarshal(topic, body)
-				uuid := string(body) // of one that cannot be read
+				uuid, sum := string(body), "" // of one that cannot be read
 				if err == nil {
-					uuid = msg.UUID
+					uuid, sum = msg.UUID, sumOf(msg)
 				}
 				record, err := w.Client.HGet(ctx, k.Deliveries(group), id).Result()
 				require.NoError(w.t, err, "the record of dead letter %s", id)
@@ -126,7 +131,7 @@ func (w *World) buryDead() {
 				number, err := strconv.Atoi(count)
 				require.NoError(w.t, err, "the record of dead letter %s", id)
 				w.journal.Write(Event{
-					Kind: Dead, Topic: topic, Group: group, ID: id, UUID: uuid, Redis: int64(z.Score) * 1000, Number: number, Outcome: record,
+					Kind: Dead, Topic: topic, Group: group, ID: id, UUID: uuid, Sum: sum, Redis: int64(z.Score) * 1000, Number: number, Outcome: record,
 				})
 			}
 			for chunk := range slices.Chunk(ids, 1000) {

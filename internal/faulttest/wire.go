@@ -263,6 +263,9 @@ func (w *wire) pass(ctx context.Context, cmds []redis.Cmder, send func(context.C
 	sent, n := time.Now(), count{cmds: cmds}
 	err := send(countTries(ctx, &n))
 	done()
+	if all, ok := ctx.Value(triesKey{}).(*count); ok {
+		all.tries.Store(max(all.tries.Load(), n.tries.Load()))
+	}
 	for _, c := range calls {
 		w.after(c, sent, int(n.tries.Load()))
 	}

@@ -44,7 +44,7 @@ func TestCheckerCatchesATornMove(t *testing.T) {
 
 func TestCheckerCatchesATornMoveThatACrashEnds(t *testing.T) {
 	t.Parallel()
-	faulttest.Case(t, "a move in two steps is caught: a crash between them loses messages")
+	faulttest.Case(t, "a move in two steps that a crash ends is caught, also if nobody finds in Redis what it leaves: the history knows what was published")
 	server := redistest.Start(t)
 	w := faulttest.NewWorld(t, faulttest.At(server.Addr()))
 	broken := w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "broken", Broken: faulttest.TornMove, InFlight: 10})[0]

@@ -107,7 +107,7 @@ func repliesSwallowed(t *testing.T, script string, n int) {
 		return newLoad(t, server, p.Place(), func(w *faulttest.Worker) {
 			w.LeaseMS = 400
 			if script == "extend" || script == "release" || script == "expire" {
-				w.WorkMS = 300 // longer than a lease goes unextended, and than a claimed message waits
+				w.WorkMS, w.PauseMS = 300, 400 // longer than a lease goes unextended, and than a claimed message waits
 			}
 		})
 	}
@@ -165,9 +165,10 @@ func TestPublishThatIsSentAgainAfterItsMessagesWereAcked(t *testing.T) {
 
 func TestClaimedBatchWhoseReplyIsLostComesInUnderASecond(t *testing.T) {
 	t.Parallel()
-	faulttest.Case(t, "a claim whose reply is lost strands nothing: its batch is handed over within a second, not after the lease of 30 s, and no delivery is counted")
 	for name, n := range map[string]int{"once": 1, "until the client gives up": clientTries} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			faulttest.Case(t, "a claim whose reply is lost strands nothing: its batch is handed over within a second, not after the lease of 30 s, and no delivery is counted")
 			server := redistest.Start(t)
 			p := faulttest.NewProxy(t, server.Addr())
 			w := faulttest.NewWorld(t, faulttest.At(server.Addr()))
