@@ -1,12 +1,15 @@
 package main
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
 // reading declares the settings of the command relay, and reads them.
@@ -206,4 +209,58 @@ func TestHelpAndVersion(t *testing.T) {
 	require.Equal(t, "redisdelay: there is no command \"replay\"; there are relay, version, help\n", said)
 	status, _, _ = says(nil, "help", "replay")
 	require.Equal(t, exitRefused, status)
+}
+
+func FuzzBackoffs(f *testing.F) {
+	for _, text := range []string{"", "5s", "250ms..1m", "1m..1s", "..", "1s..", "..1s", "-1s", "0s", "1s..2s..3s", "1000000h", "1ns..1ns", redisdelay.MaxDelay.String() + ".." + redisdelay.MaxDelay.String()} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var b backoff
+		if err := b.Set(text); err != nil {
+			if b.wait != nil || b.text != "" {
+				t.Errorf("%q is refused, and set", text)
+			}
+			return
+		}
+		before := time.Duration(1)
+		for _, delivery := range []int{1, 2, 3, 60, 1000} {
+			d := b.wait(delivery)
+			if d < 0 || d > redisdelay.MaxDelay {
+				t.Errorf("%q waits %v after delivery %d", text, d, delivery)
+			}
+			if !strings.Contains(text, "..") && delivery > 1 && d != before {
+				t.Errorf("%q waits %v after delivery %d, and %v before", text, d, delivery, before)
+			}
+			before = d
+		}
+	})
+}
+
+func FuzzMaps(f *testing.F) {
+	for _, text := range []string{"", "a=b", "a=b,c=d", "a=b=c", "=", "a=", "=b", "a", "a=b,a=c", ",", "ü=\xff"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		r := declareRelay(newSettings([]string{variable("map") + "=" + text, variable("all") + "=true"}))
+		if err := r.settings.read(nil); err != nil {
+			return
+		}
+		topics, rename, err := r.topics()
+		if err != nil {
+			if !errors.Is(err, errRefused) {
+				t.Errorf("%q: %v is not a refusal", text, err)
+			}
+			return
+		}
+		if topics != nil {
+			t.Errorf("%q: %q and not all", text, topics)
+		}
+		for _, pair := range *r.mapping {
+			topic, name, _ := strings.Cut(pair, "=")
+			if got := rename(topic, nil); got != name {
+				t.Errorf("%q: %q is called %q", text, topic, got)
+			}
+		}
+	})
 }

@@ -39,6 +39,24 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
+func FuzzExpiries(f *testing.F) {
+	f.Add("", int64(0), int64(0), false)
+	f.Add("expires_at:1700000000000 max_lateness:5 on_expiry:dead", int64(1_700_000_000_000), int64(5), true)
+	f.Add("expires_at:x max_lateness:-1 on_expiry:", int64(1), int64(1), false)
+	f.Fuzz(func(t *testing.T, text string, at, lateness int64, dead bool) {
+		_ = parseOptions(text)
+		want := Options{Expiry: Expiry{Lateness: time.Duration(max(lateness, 0)%(1<<40)) * time.Millisecond}}
+		if at > 0 {
+			want.Expiry.At = time.UnixMilli(1 + at%(1<<50))
+		}
+		want.Expiry.Dead = dead && want.Expiry != Expiry{} // it has to be there to be dead
+		encoded := want.encode()
+		if got := parseOptions(encoded); got != want {
+			t.Errorf("%+v is written as %q and read as %+v", want, encoded, got)
+		}
+	})
+}
+
 func FuzzDelayIDs(f *testing.F) {
 	for _, id := range []string{"", "a", "a b", "a:b", "%", "%20", "+", "\x00", "ü", "\xff", "\n"} {
 		f.Add(id, id)
