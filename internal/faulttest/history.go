@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -178,12 +179,32 @@ func readFrom(name string, offset int64) ([]byte, error) {
 type history struct {
 	reader
 	events []Event
+	logged []Event
 }
 
 // now returns a copy that is the caller's.
 func (h *history) now() ([]Event, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	err := h.readOn()
+	return slices.Clone(h.events), err
+}
+
+// logs counts the errors that workers have logged with a text.
+func (h *history) logs(text string) (n int, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	err = h.readOn()
+	for _, e := range h.logged {
+		if strings.Contains(e.Err, text) {
+			n++
+		}
+	}
+	return n, err
+}
+
+// readOn reads what is new. h.mu is held.
+func (h *history) readOn() error {
 	known := len(h.events)
 	err := h.lines(func(name string, line []byte) error {
 		var e Event
@@ -191,18 +212,18 @@ func (h *history) now() ([]Event, error) {
 			return fmt.Errorf("%s: %q: %w", name, line, err)
 		}
 		h.events = append(h.events, e)
+		if e.Kind == Logged {
+			h.logged = append(h.logged, e)
+		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
 	byTime := func(a, b Event) int { return cmp.Compare(a.At, b.At) }
 	if known < len(h.events) { // only what is not before all that is new has to be sorted
 		first := slices.MinFunc(h.events[known:], byTime)
 		from, _ := slices.BinarySearchFunc(h.events[:known], first, byTime)
 		slices.SortStableFunc(h.events[from:], byTime)
 	}
-	return slices.Clone(h.events), nil
+	return err
 }
 
 // counter counts events while they are written.

@@ -165,10 +165,12 @@ func (w *World) StopLooking() {
 // Note adds what the test itself does to the history.
 func (w *World) Note(events ...Event) { w.journal.Write(events...) }
 
-// HasLogged tells whether a worker has logged an error with a text.
-func (w *World) HasLogged(text string) bool {
+// Logs counts the errors that workers have logged with a text so far.
+func (w *World) Logs(text string) int {
 	w.t.Helper()
-	return slices.ContainsFunc(w.History(), func(e Event) bool { return e.Kind == Logged && strings.Contains(e.Err, text) })
+	n, err := w.history.logs(text)
+	require.NoError(w.t, err)
+	return n
 }
 
 // running are all workers that were ever started.

@@ -29,19 +29,19 @@ func TestAllDataLost(t *testing.T) {
 			rounds := faulttest.Pick(1, 10)
 			faulttest.Case(t, "all goes on without a restart of anything, and the log says that data was lost; what was in Redis is lost")
 			server := redistest.Start(t)
-			l := newLoad(t, server, faulttest.Place{})
+			l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.PauseMS = 200 }) // data is known to be lost after some seconds
 			rules := byPollRules
 			rules.LosesData = true
 			for range rounds {
 				safe := l.settle(t) // all that came before is held to all rules
 				l.progress(t, 40)
-				said := l.said(saysThatDataWasLost)
+				said := l.w.Logs(saysThatDataWasLost)
 				lost := time.Now().UnixNano()
 				lose(l, server)
 				gone := time.Now().UnixNano()
 				l.awaitGroups(t)
 				rules.LosesIn = append(rules.LosesIn, faulttest.Span{Safe: safe, Killed: time.Now().UnixNano()})
-				faulttest.Eventually(t, func() bool { return l.said(saysThatDataWasLost) > said }, time.Minute, 20*time.Millisecond)
+				faulttest.Eventually(t, func() bool { return l.w.Logs(saysThatDataWasLost) > said }, time.Minute, 20*time.Millisecond)
 				l.progress(t, 40)
 				require.Empty(t, l.revived(lost, gone))
 			}
@@ -89,16 +89,6 @@ func (l *load) noteDead(t *testing.T) {
 		_, err = queue.NewTopic(l.w.Client, l.w.Prefix, "t").Group(group).Discard(t.Context(), ids)
 		require.NoError(t, err)
 	}
-}
-
-// said counts how often workers have logged an error with a text.
-func (l *load) said(text string) (n int) {
-	for _, e := range l.w.History() {
-		if e.Kind == faulttest.Logged && strings.Contains(e.Err, text) {
-			n++
-		}
-	}
-	return n
 }
 
 // revived are claims, after all data was gone, of messages that were confirmed before.
