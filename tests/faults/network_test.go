@@ -42,11 +42,13 @@ func TestConnectionsCutAllTheTime(t *testing.T) {
 	server := redistest.Start(t)
 	p := faulttest.NewProxy(t, server.Addr())
 	l := newLoad(t, server, p.Place())
-	cuts := every(40*time.Millisecond, p.Cut)
+	connections := 0
+	cuts := every(40*time.Millisecond, func() { connections += p.Cut() })
 	l.progress(t, faulttest.Pick(200, 3000))
 	n := cuts()
 	l.w.Verify(byPollRules)
-	faulttest.Report(t, fmt.Sprintf("%d times", n))
+	require.Positive(t, connections)
+	faulttest.Report(t, fmt.Sprintf("%d times, %d connections", n, connections))
 }
 
 func TestServerPausedForLongerThanTheLease(t *testing.T) {
@@ -113,15 +115,18 @@ func TestHalfOpenConnections(t *testing.T) {
 	server := redistest.Start(t)
 	p := faulttest.NewProxy(t, server.Addr())
 	l := newLoad(t, server, p.Place(), func(w *faulttest.Worker) { w.LeaseMS, w.ReadTimeoutMS = 500, 300 })
-	for range rounds {
+	round, held := 0, 0
+	for ; round < rounds || held == 0; round++ {
+		require.Less(t, round, 10*rounds, "nothing was in hand")
 		l.progress(t, 30)
 		p.Stall()
 		l.w.AwaitEvents(faulttest.Unknown, l.w.Count(faulttest.Unknown)+1)
+		held += len(inHand(l.w.History(), time.Now().UnixNano(), ""))
 		p.Resume()
 	}
 	l.progress(t, 30)
 	l.w.Verify(byPollRules)
-	faulttest.Report(t, fmt.Sprintf("%d times", rounds))
+	faulttest.Report(t, fmt.Sprintf("%d times, %d leases were held", round, held))
 }
 
 func TestServerFrozenForLongerThanTheLease(t *testing.T) {
@@ -129,14 +134,18 @@ func TestServerFrozenForLongerThanTheLease(t *testing.T) {
 	faulttest.Case(t, "Redis frozen (SIGSTOP) for longer than the lease: workers notice by their timeouts, and go on when it does")
 	server := redistest.Start(t)
 	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS, w.ReadTimeoutMS = 500, 300 })
-	for range faulttest.Pick(1, 5) {
+	rounds, round, held := faulttest.Pick(1, 5), 0, 0
+	for ; round < rounds || held == 0; round++ {
+		require.Less(t, round, 10*rounds, "nothing was in hand")
 		l.progress(t, 30)
 		server.Pause()
 		l.w.AwaitEvents(faulttest.Unknown, l.w.Count(faulttest.Unknown)+1)
+		held += len(inHand(l.w.History(), time.Now().UnixNano(), ""))
 		server.Resume()
 	}
 	l.progress(t, 30)
 	l.w.Verify(byPollRules)
+	faulttest.Report(t, fmt.Sprintf("%d times, %d leases were held", round, held))
 }
 
 func TestPoolOfOneConnection(t *testing.T) {
