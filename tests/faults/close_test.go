@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/pprof"
 	"strings"
@@ -121,6 +122,23 @@ func (b *bench) loses(script string, begin func()) {
 	b.until(func() bool { return b.network.Swallowed() > 0 })
 }
 
+// exhaust has the caller take all connections of the client.
+func (b *bench) exhaust() {
+	b.t.Helper()
+	client := b.client.(*redis.Client)
+	size := client.Options().PoolSize
+	for range size {
+		go func() {
+			pprof.SetGoroutineLabels(context.Background()) // it is the caller's
+			for !errors.Is(client.BLPop(context.Background(), 0, "nothing").Err(), redis.ErrClosed) {
+			}
+		}()
+	}
+	b.until(func() bool {
+		return strings.Contains(b.direct.Info(b.t.Context(), "clients").Val(), fmt.Sprintf("blocked_clients:%d\r\n", size))
+	})
+}
+
 // claimed tells whether the subscriber has leased messages.
 func (b *bench) claimed() bool {
 	return b.direct.HLen(b.t.Context(), queue.NewKeys(redisdelay.DefaultKeyPrefix, "t").Leases(redisdelay.DefaultConsumerGroup)).Val() > 0
@@ -182,6 +200,17 @@ func TestCloseWhileBlocked(t *testing.T) {
 				}
 			})
 		},
+		"all connections are taken": func(b *bench) {
+			<-b.messages
+			b.exhaust()
+			b.blocks(func() { _ = b.publisher.Publish("t", message.NewMessage("x", nil)) })
+			b.until(func() bool { return b.client.PoolStats().PendingRequests > 0 })
+		},
+		"Subscribe finds no topic": func(b *bench) {
+			b.loses("open", func() {
+				b.blocks(func() { _, _ = b.subscriber.Subscribe(context.Background(), "other") })
+			})
+		},
 		"Subscribe has no answer": func(b *bench) {
 			b.loses("register", func() {
 				b.blocks(func() { _, _ = b.subscriber.Subscribe(context.Background(), "other") })
@@ -210,7 +239,7 @@ func TestCloseWhileBlocked(t *testing.T) {
 			}
 			require.NotErrorIs(t, b.client.Ping(t.Context()).Err(), redis.ErrClosed)
 			within := tryEnds
-			if name == "Subscribe has no answer" {
+			if strings.HasPrefix(name, "Subscribe") {
 				within = clientGivesUp
 			}
 			closed := time.Now()
