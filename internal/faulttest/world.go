@@ -273,7 +273,7 @@ func (w *World) unsettled(ctx context.Context, k queue.Keys) (n int, err error) 
 func (w *World) eventually(patience time.Duration, holds func() (bool, string)) {
 	w.t.Helper()
 	said := ""
-	if !poll(patience, 5*time.Millisecond, func() (ok bool) { ok, said = holds(); return ok }) {
+	if !Holds(func() (ok bool) { ok, said = holds(); return ok }, patience, 5*time.Millisecond) {
 		w.t.Fatalf("not after %v: %s", patience, said)
 	}
 }
@@ -282,10 +282,11 @@ func (w *World) eventually(patience time.Duration, holds func() (bool, string)) 
 // test's own goroutine, where the condition may fail the test too, and never after its end.
 func Eventually(t testing.TB, holds func() bool, patience, tick time.Duration) {
 	t.Helper()
-	require.True(t, poll(patience, tick, holds), "not after %v", patience)
+	require.True(t, Holds(holds, patience, tick), "not after %v", patience)
 }
 
-func poll(patience, tick time.Duration, holds func() bool) bool {
+// Holds polls until a condition holds, and returns false if that takes too long.
+func Holds(holds func() bool, patience, tick time.Duration) bool {
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(tick) {
 		if time.Now().After(deadline) {
 			return false
