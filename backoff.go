@@ -54,6 +54,9 @@ func ownBackoff(metadata message.Metadata) (backoff func(delivery int) time.Dura
 // fifth either way, so that what failed together is not retried together.
 func ExponentialBackoff(initial, max time.Duration) func(delivery int) time.Duration {
 	return func(delivery int) time.Duration {
+		if initial <= 0 {
+			return 0
+		}
 		wait := min(float64(initial)*math.Pow(2, float64(delivery-1)), float64(max))
 		return time.Duration(min(wait*(0.8+0.4*rand.Float64()), float64(MaxDelay)))
 	}

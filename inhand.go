@@ -30,7 +30,7 @@ type delivery struct {
 	msg    *message.Message
 	uuid   string                 // of msg, which is the consumer's to change
 	said   atomic.Pointer[string] // the error of the handler, if KeepError kept it
-	ctx    context.Context
+	ctx    context.Context        // nil until begin, as is cancel
 	cancel context.CancelCauseFunc
 
 	// What its own metadata said of a Backoff as it came, or the Subscriber's: for when its handler may still write there.
@@ -59,7 +59,7 @@ func (s *subscription) newDelivery(m queue.Leased, sent, now time.Time) *deliver
 	}
 }
 
-// begin makes what the consumer is to have of a delivery. s.mu is held.
+// begin puts a delivery in hand, with the context and the Delivery that the consumer gets. s.mu is held.
 func (s *subscription) begin(d *delivery) {
 	d.info = Delivery{
 		ID:          d.ID,

@@ -223,7 +223,7 @@ func FuzzBackoffs(f *testing.F) {
 			}
 			return
 		}
-		before := time.Duration(1)
+		var before time.Duration
 		for _, delivery := range []int{1, 2, 3, 60, 1000} {
 			d := b.wait(delivery)
 			if d < 0 || d > redisdelay.MaxDelay {

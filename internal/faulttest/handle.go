@@ -25,7 +25,7 @@ func (p *process) handle(msg *message.Message) {
 	}
 	start := note
 	start.Sent = time.Now().UnixNano() // the look at the clock may take a while
-	start.Kind, start.Redis, start.Sum = Start, p.clock(), sumOf(msg)
+	start.Kind, start.Redis, start.Sum = Start, p.clock(), SumOf(msg)
 	p.journal.Write(start)
 	over := note
 	over.Kind = Over
@@ -70,8 +70,8 @@ func (p *process) handle(msg *message.Message) {
 	msg.Nack()
 }
 
-// sumOf is of all that a consumer must get as it was published.
-func sumOf(msg *message.Message) string {
+// SumOf is of all that a consumer must get as it was published.
+func SumOf(msg *message.Message) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q", msg.UUID)
 	var keys []string

@@ -60,7 +60,7 @@ type Event struct {
 	Kind Kind   `json:"kind"`
 	By   string `json:"by"`             // the worker
 	At   int64  `json:"at"`             // ns, by the clock of this machine, which all workers share
-	Sent int64  `json:"sent,omitempty"` // when what has now been answered was asked, or the server for its time, likewise
+	Sent int64  `json:"sent,omitempty"` // likewise: when what has now been answered was asked; of Publish, Start and End when the server was asked for its time
 	Call int    `json:"call,omitempty"` // of the worker, the same in what is asked and answered
 
 	// Redis is the server's time in µs, as the event itself tells it (Claimed), or as it was read just before.

@@ -39,7 +39,7 @@ func TestHistoryIsReadAsItGrows(t *testing.T) {
 		n, err := c.count(Start)
 		require.NoError(t, err)
 		require.Equal(t, len(want), n)
-		slices.Reverse(events) // which is the reader's own
+		slices.Reverse(events) // which is the caller's copy
 	}
 	expect("a")
 	expect("a", 10, 20, 40)

@@ -21,6 +21,9 @@ func (c *checker) checkMessage(m *published) {
 	}
 	for _, group := range c.rules.Groups {
 		why := "was published and never came"
+		if m.notThere {
+			why = "was published and was not there to be cancelled"
+		}
 		if k := c.courseOf(m, group); k != nil {
 			why = c.unsettled(k)
 		}

@@ -64,14 +64,13 @@ func NewProxy(t testing.TB, target string) *Proxy {
 // Place is where workers find the server through the proxy.
 func (p *Proxy) Place() Place { return At(p.listener.Addr().String()) }
 
-// Cut cuts all connections, and returns how many.
-func (p *Proxy) Cut() int {
+// Cut cuts all connections.
+func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.conns {
 		c.cut()
 	}
-	return len(p.conns)
 }
 
 // Refuse cuts all connections, and refuses others until it is called with false.

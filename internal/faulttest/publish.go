@@ -70,7 +70,7 @@ func (p *process) call(publisher *redisdelay.Publisher, operator *admin.Admin, f
 	asked, now := time.Now().UnixNano(), p.clock()
 	for i := first; i < last; i++ {
 		msg, delay := p.message(i)
-		sum := sumOf(msg)
+		sum := SumOf(msg)
 		if p.CancelEvery > 0 && i%p.CancelEvery == 0 {
 			delay = int(cancelledDelay.Milliseconds())
 			redisdelay.SetDelayID(msg, msg.UUID, redisdelay.DelayIDReject)

@@ -98,7 +98,7 @@ func (w *World) cancelLeftOver(losesData bool) {
 			w.Note(note)
 		}
 		note.Kind = Cancelled
-		if err != nil && confirmed[uuid] && !began[uuid] {
+		if err != nil && confirmed[uuid] && !began[uuid] { // the client tries once, but in a Cluster, where none is to be cancelled
 			note.Kind = NotThere
 		}
 		w.Note(note)
@@ -123,7 +123,7 @@ func (w *World) buryDead() {
 				msg, err := redisdelay.BinaryMarshaler{}.Unmarshal(topic, body)
 				uuid, sum := string(body), "" // of one that cannot be read
 				if err == nil {
-					uuid, sum = msg.UUID, sumOf(msg)
+					uuid, sum = msg.UUID, SumOf(msg)
 				}
 				record, err := w.Client.HGet(ctx, k.Deliveries(group), id).Result()
 				require.NoError(w.t, err, "the record of dead letter %s", id)

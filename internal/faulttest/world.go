@@ -278,11 +278,13 @@ func (w *World) eventually(patience time.Duration, holds func() (bool, string)) 
 	}
 }
 
-// Eventually polls until a condition holds, and fails the test if that takes too long. Unlike testify's, it does so in the
+// Eventually polls until a condition holds, and fails the test with what is said if that takes too long. Unlike testify's, it does so in the
 // test's own goroutine, where the condition may fail the test too, and never after its end.
-func Eventually(t testing.TB, holds func() bool, patience, tick time.Duration) {
+func Eventually(t testing.TB, holds func() bool, patience, tick time.Duration, said ...any) {
 	t.Helper()
-	require.True(t, Holds(holds, patience, tick), "not after %v", patience)
+	if !Holds(holds, patience, tick) {
+		require.Fail(t, fmt.Sprintf("not after %v", patience), said...)
+	}
 }
 
 // Holds polls until a condition holds, and returns false if that takes too long.

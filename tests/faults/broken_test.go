@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
@@ -65,6 +66,21 @@ func TestCheckerCatchesATornMoveThatACrashEnds(t *testing.T) {
 	}
 	require.NoError(t, k.Del(t.Context(), moving).Err())
 	w.Start(faulttest.Worker{Role: faulttest.Consumer, Name: "successor", InFlight: 10})
+	caught(t, w, faulttest.Settlement)
+}
+
+func TestCheckerCatchesAMessageThatIsNotThereToBeCancelled(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "a message that is gone before its publisher cancels it is missed, and not taken for cancelled")
+	server := redistest.Start(t)
+	w := faulttest.NewWorld(t, faulttest.At(server.Addr()))
+	p := faulttest.NewProxy(t, server.Addr())
+	p.Delay(200 * time.Millisecond)
+	publisher := w.Start(faulttest.Worker{Role: faulttest.Publisher, Name: "publisher", Place: p.Place(), Messages: 1, CancelEvery: 1})
+	thief, err := admin.New(admin.Config{Client: w.Client})
+	require.NoError(t, err)
+	faulttest.Eventually(t, func() bool { return thief.Cancel(t.Context(), "t", admin.ByDelayID("publisher-0")) == nil }, time.Minute, time.Millisecond)
+	w.Await(publisher...)
 	caught(t, w, faulttest.Settlement)
 }
 

@@ -41,7 +41,7 @@ func TestAllDataLost(t *testing.T) {
 				gone := time.Now().UnixNano()
 				l.awaitGroups(t)
 				rules.LosesIn = append(rules.LosesIn, faulttest.Span{Safe: safe, Killed: time.Now().UnixNano()})
-				faulttest.Eventually(t, func() bool { return l.w.Logs(saysThatDataWasLost) > said }, time.Minute, 20*time.Millisecond)
+				faulttest.Eventually(t, func() bool { return l.w.Logs(saysThatDataWasLost) > said }, time.Minute, 20*time.Millisecond, "the log does not say that data was lost")
 				l.progress(t, 40)
 				require.Empty(t, l.revived(lost, gone))
 			}
@@ -84,7 +84,7 @@ func (l *load) noteDead(t *testing.T) {
 			require.NoError(t, err)
 			msg, err := redisdelay.BinaryMarshaler{}.Unmarshal("t", body)
 			require.NoError(t, err)
-			l.w.Note(faulttest.Event{Kind: faulttest.Dead, Topic: "t", Group: group, ID: id, UUID: msg.UUID})
+			l.w.Note(faulttest.Event{Kind: faulttest.Dead, Topic: "t", Group: group, ID: id, UUID: msg.UUID, Sum: faulttest.SumOf(msg)})
 		}
 		_, err = queue.NewTopic(l.w.Client, l.w.Prefix, "t").Group(group).Discard(t.Context(), ids)
 		require.NoError(t, err)

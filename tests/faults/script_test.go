@@ -168,10 +168,9 @@ func TestPublishThatIsSentAgainAfterItsMessagesWereAcked(t *testing.T) {
 	faulttest.Report(t, "3 replies lost")
 }
 
-func TestClaimedBatchWhoseReplyIsLostComesInUnderASecond(t *testing.T) {
-	t.Parallel()
+func TestClaimedBatchWhoseReplyIsLostComesInUnderASecond(t *testing.T) { // not beside others, which make it late
 	for name, n := range map[string]int{"once": 1, "until the client gives up": clientTries} {
-		t.Run(name, func(t *testing.T) { // not beside others, which make it late
+		t.Run(name, func(t *testing.T) {
 			faulttest.Case(t, "a claim whose reply is lost strands nothing: its batch is handed over within a second, not after the lease of 30 s, and no delivery is counted")
 			server := redistest.Start(t)
 			p := faulttest.NewProxy(t, server.Addr())
