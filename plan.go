@@ -97,10 +97,16 @@ func (s *subscription) planRelease(now time.Time) {
 	if s.held || s.handOver {
 		s.releaseBuffer()
 	} else if now.Sub(s.buffer[0].claimed) > hoard {
-		s.stuck = len(s.inHand) > 0
+		s.stuck = s.takesNothing()
 		s.room = max(1, len(s.inHand))
 		s.releaseBuffer()
 	}
+}
+
+// takesNothing tells whether the consumer cannot take a message before it has settled one, or has not taken the one on
+// offer. Else nothing is on offer yet, which is not its fault, and it may settle nothing before it gets another.
+func (s *subscription) takesNothing() bool {
+	return len(s.inHand) >= s.config.MaxInFlight || slices.ContainsFunc(s.inHand, func(d *delivery) bool { return d.handed.IsZero() })
 }
 
 func (s *subscription) releaseBuffer() {

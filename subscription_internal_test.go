@@ -133,6 +133,22 @@ func TestClaimsFollowWhatTheConsumerTakes(t *testing.T) {
 	}
 }
 
+// It has settled one, and handOut has not come to offer it the next before that goes back.
+func TestAConsumerThatIsOfferedNothingIsGivenMore(t *testing.T) {
+	s, now := notRunning(t, 3)
+	s.hold(2, false)
+	for _, d := range s.inHand {
+		d.handed = now
+	}
+	s.more, s.waits = true, false
+	s.buffer = append(s.buffer, s.newDelivery(queue.Leased{}, now, now))
+	x, _ := s.plan(now.Add(2 * hoard))
+	require.Len(t, x.releases, 1)
+	require.False(t, s.stuck)
+	require.NotNil(t, x.claim)
+	require.Equal(t, 1, x.claim.Limit)
+}
+
 // What doubles does not overflow.
 func TestAConsumerWithoutLimitIsGivenMoreEachTime(t *testing.T) {
 	s, now := notRunning(t, math.MaxInt)
