@@ -2,6 +2,7 @@ package redisdelay
 
 import (
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -40,7 +41,7 @@ func FuzzMetadata(f *testing.F) {
 			t.Errorf("%q: %+v, %v", metadata, expiry, err)
 		}
 		if backoff, set, _ := ownBackoff(metadata); set {
-			for _, delivery := range []int{-1, 0, 1, 2, 64, 1 << 40} {
+			for _, delivery := range []int{-1, 0, 1, 2, 64, math.MaxInt} {
 				if wait := backoff(delivery); wait < 0 || wait > MaxDelay {
 					t.Errorf("%q: wait %v after delivery %d", metadata[BackoffKey], wait, delivery)
 				}

@@ -134,7 +134,7 @@ var operations = []struct {
 	{"PublishKeeping", func(b *testing.B, s *setup) func(int) error { return s.publishing(b, redisdelay.DelayIDKeep) }},
 	{"PublishRejecting", func(b *testing.B, s *setup) func(int) error { return s.publishing(b, redisdelay.DelayIDReject) }},
 	{"PublishLimited", func(b *testing.B, s *setup) func(int) error {
-		p := s.publisher(b, func(c *redisdelay.PublisherConfig) { c.MaxWaiting = 1 << 40 })
+		p := s.publisher(b, func(c *redisdelay.PublisherConfig) { c.MaxWaiting = 1 << 30 })
 		return func(int) error { return p.Publish(topic, delayed("x", time.Hour)) }
 	}},
 	{"Get", func(b *testing.B, s *setup) func(int) error {

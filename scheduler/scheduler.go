@@ -88,7 +88,6 @@ type Scheduler struct {
 	mailbox *queue.Mailbox
 	agenda  *delayqueue.Queue[appointment]
 	outage  atomic.Bool
-	looked  atomic.Int64 // when a topic was last looked at, Unix ns
 	permits queue.Permits
 
 	mu     sync.Mutex

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,26 +37,12 @@ type appointment struct {
 	at     time.Time
 }
 
-// Timers end up to a millisecond late where all else sleeps, because the Go runtime then sleeps whole milliseconds. So
-// an appointment comes up a millisecond before its time. Where looks are rare, that is waited out awake; else a timer
-// comes first, and only what it leaves, which costs a few percent of a processor at a thousand looks a second.
+// Timers of the runtime end up to a millisecond late where all else sleeps. So an appointment comes up a millisecond before
+// its time, and an alarm waits for the rest.
 const (
-	early = time.Millisecond
-	awake = 250 * time.Microsecond
-	rare  = 20 * time.Millisecond // since the last look
+	early    = time.Millisecond
+	together = 250 * time.Microsecond // looks that are this near to one another go together
 )
-
-// waitOut returns at a time that is near, or up to a millisecond later if the last look was a moment ago.
-func (s *Scheduler) waitOut(at time.Time) {
-	now := time.Now()
-	last := time.Unix(0, s.looked.Swap(at.UnixNano()))
-	if left := at.Sub(now); left > awake && now.Sub(last) < rare {
-		time.Sleep(left - awake)
-	}
-	for time.Now().Before(at) {
-		runtime.Gosched()
-	}
-}
 
 // told takes a message from the mailbox: how long until an event, or "" to look at once. Who waits until
 // all have looked waits for no scheduler: which of them does the work is not the matter.
@@ -134,22 +119,26 @@ func (s *Scheduler) done(t *served, wait time.Duration) {
 
 // work keeps appointments, as many as are due in one round trip, until the context ends.
 func (s *Scheduler) work(ctx context.Context) {
+	var rest alarm
+	defer rest.close()
 	for {
 		a, err := s.agenda.Dequeue(ctx)
 		if err != nil {
 			return
 		}
 		if s.begins(a) {
-			s.waitOut(a.at)
-			s.promote(ctx, s.withOthers(a))
+			rest.wait(time.Until(a.at))
+			due, at := s.withOthers(a)
+			rest.wait(time.Until(at))
+			s.promote(ctx, due)
 		}
 	}
 }
 
 // withOthers returns the topic of an appointment whose time has come, with those of others that come as good as at the
-// same time.
-func (s *Scheduler) withOthers(a appointment) []*served {
-	due, soon := []*served{a.served}, time.Now().Add(awake)
+// same time, and the time of the last.
+func (s *Scheduler) withOthers(a appointment) ([]*served, time.Time) {
+	due, soon := []*served{a.served}, time.Now().Add(together)
 	for len(due) < batch {
 		next, ok := s.agenda.TryDequeue()
 		if !ok {
@@ -164,8 +153,7 @@ func (s *Scheduler) withOthers(a appointment) []*served {
 			a = next // the appointments are in order
 		}
 	}
-	s.waitOut(a.at)
-	return due
+	return due, a.at
 }
 
 // promote looks at topics: what is due becomes ready, and each gets its next appointment.

@@ -35,3 +35,9 @@ find . -name go.mod -not -path './.tools/*' | sort | while read -r mod; do
 	tidy
 	cd - >/dev/null
 done
+
+# The library is for other systems and for 32 bits, too.
+for system in linux/386 darwin/arm64 windows/amd64; do
+	echo "lint: $system"
+	GOOS=${system%/*} GOARCH=${system#*/} go vet ./...
+done

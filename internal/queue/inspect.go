@@ -84,7 +84,7 @@ func (t *Topic) inspect(ctx context.Context, groups *Groups, q inspection) (foun
 		if len(m) != 4 {
 			return nil, nil, now, fmt.Errorf("inspect: unexpected mark %v", part)
 		}
-		marks = append(marks, mark{text(m[0]), text(m[2]), number(m[1]), m[3] == int64(1)})
+		marks = append(marks, mark{text(m[0]), text(m[2]), count(m[1]), m[3] == int64(1)})
 	}
 	for _, part := range reply[3:] {
 		f, _ := part.([]any)
@@ -101,7 +101,7 @@ func parseFacts(part []any) facts {
 	f := facts{id: entry[:min(IDLength, len(entry))], entry: entry, body: text(part[1]), there: part[1] != nil,
 		options: text(part[2]), refs: -1, due: text(part[4]), owner: text(part[5]), free: text(part[6])}
 	if part[3] != nil {
-		f.refs = number(part[3])
+		f.refs = count(part[3])
 	}
 	for g := part[7:]; len(g) > 0; g = g[6:] {
 		f.groups = append(f.groups, groupFacts{unack: text(g[0]), lease: text(g[1]), retry: text(g[2]),

@@ -124,8 +124,8 @@ func readUpcoming(reply []any, width time.Duration, n int) ([]Bucket, error) {
 	for i := range buckets {
 		buckets[i] = Bucket{
 			From:    time.UnixMilli(first.UnixMilli() + int64(i)*ceilMillis(width)), // which is more than a Duration can be
-			Pending: number(reply[1+2*i]),
-			Retries: number(reply[2+2*i]),
+			Pending: count(reply[1+2*i]),
+			Retries: count(reply[2+2*i]),
 		}
 	}
 	return buckets, nil
@@ -153,8 +153,8 @@ func readStats(reply []any, groups *Groups) (stats Stats, err error) {
 	if err != nil {
 		return stats, err
 	}
-	stats = Stats{Now: instant(text(reply[1])), Messages: number(reply[2]), Pending: number(reply[3]),
-		NextDue: instant(text(reply[4])), DelayIDs: number(reply[5]), Next: instant(text(reply[6])),
+	stats = Stats{Now: instant(text(reply[1])), Messages: count(reply[2]), Pending: count(reply[3]),
+		NextDue: instant(text(reply[4])), DelayIDs: count(reply[5]), Next: instant(text(reply[6])),
 		Paused: instant(text(reply[10])), Stream: groups.Stream}
 	if stats.Now.IsZero() {
 		return Stats{}, fmt.Errorf("stats: the server says that it is %.64q", text(reply[1]))
@@ -173,10 +173,10 @@ func readStats(reply []any, groups *Groups) (stats Stats, err error) {
 }
 
 func readGroupStats(name string, r []any) GroupStats {
-	g := GroupStats{Name: name, Ready: number(r[0]), Unack: number(r[2]), NextLease: instant(text(r[3])),
-		Retry: number(r[4]), NextRetry: instant(text(r[5])), Dead: number(r[6]), OldestDead: instant(text(r[7])),
-		Waiters: number(r[8]), Resting: number(r[9]), Paused: instant(text(r[10])), Ends: instant(text(r[12])),
-		Held: number(r[13]), Delivered: number(r[14]), Dropped: number(r[17]), Seen: instant(text(r[18])),
+	g := GroupStats{Name: name, Ready: count(r[0]), Unack: count(r[2]), NextLease: instant(text(r[3])),
+		Retry: count(r[4]), NextRetry: instant(text(r[5])), Dead: count(r[6]), OldestDead: instant(text(r[7])),
+		Waiters: count(r[8]), Resting: count(r[9]), Paused: instant(text(r[10])), Ends: instant(text(r[12])),
+		Held: count(r[13]), Delivered: count(r[14]), Dropped: count(r[17]), Seen: instant(text(r[18])),
 		Lateness: inMillis(r[15]), Latest: inMillis(r[16])}
 	if _, due, ok := strings.Cut(text(r[1]), ":"); ok {
 		g.OldestDue = instant(due)
@@ -199,20 +199,23 @@ func text(part any) string {
 // most is the largest number that Lua and scores have exactly, and so as much as any that is read.
 const most = 1 << 53
 
-// number is a part of a reply that is a count, as a number or a text, or 0.
-func number(part any) int {
+// number is a part of a reply that is one, as a number or a text, or 0.
+func number(part any) int64 {
 	switch n := part.(type) {
 	case int64:
-		return int(n)
+		return n
 	case string:
 		f, err := strconv.ParseFloat(n, 64)
 		if err != nil || math.IsNaN(f) {
 			return 0
 		}
-		return int(min(max(f, -most), most))
+		return int64(min(max(f, -most), most))
 	}
 	return 0
 }
+
+// count is a part of a reply that is a number of things, or 0.
+func count(part any) int { return int(min(max(number(part), math.MinInt), math.MaxInt)) }
 
 // inMillis is a part of a reply that is a duration in ms, or 0.
 func inMillis(part any) time.Duration {
