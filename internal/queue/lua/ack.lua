@@ -14,20 +14,22 @@
 local messages, options, refs, unack = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local leases, deliveries = KEYS[5], KEYS[6]
 
-if #ARGV == 0 then
+local args, n = ARGV, #ARGV / 2
+if n == 0 then
   return 0
 end
 local ids = {}
-for i = 1, #ARGV, 2 do
-  ids[#ids + 1] = ARGV[i]
+for i = 1, n do
+  ids[i] = args[i * 2 - 1]
 end
-local held, mine = redis.call('HMGET', leases, unpack(ids)), {}
-for i, id in ipairs(ids) do
-  if held[i] == ARGV[i * 2] then
-    mine[#mine + 1] = id
+local held, mine, settled = redis.call('HMGET', leases, unpack(ids)), {}, 0
+for i = 1, n do
+  if held[i] == args[i * 2] then
+    settled = settled + 1
+    mine[settled] = ids[i]
   end
 end
-if #mine == 0 then
+if settled == 0 then
   return 0
 end
 
@@ -66,4 +68,4 @@ if #gone > 0 then
     redis.call('HDEL', options, unpack(gone))
   end
 end
-return #mine
+return settled

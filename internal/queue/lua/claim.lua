@@ -206,20 +206,22 @@ if latest[1] then
   place = (tonumber(score) - now - lease) * 1024
 end
 
-local taken, bodies, taken_records = {}, {}, {}
-local scores, tokens = {}, {}
+-- What is counted here is not asked for by #, which searches for the end of a list each time.
+local taken, bodies, taken_records, n = {}, {}, {}, 0
+local scores, tokens, filled = {}, {}, 0 -- places in both
+local due, due_token -- of the message before: many have the same
 -- A small hash or zset is a list that Redis searches from end to end, which would cost more than all else
 -- here. Where one long text comes first it is a table, and stays one for as long as it exists.
 local unfold = leased <= 512 and leased + allowed > 16
 if unfold then
-  scores, tokens = {0, long}, {long, ''}
+  scores, tokens, filled = {0, long}, {long, ''}, 2
 end
 local orphans, consumed, size, full = {}, 0, 0, false
 while consumed < allowed and not full do
   -- One, then as many as will fit if they are like those so far, but not too many, lest they are not.
   local some = 1
-  if #taken > 0 then
-    some = math.floor((bytes - size) / (math.max(size, 1) / #taken))
+  if n > 0 then
+    some = math.floor((bytes - size) / (math.max(size, 1) / n))
     some = math.max(1, math.min(some, consumed * 8, 100))
   end
   local found = redis.call('HMGET', messages, unpack(ids, consumed + 1, math.min(consumed + some, allowed)))
@@ -237,15 +239,18 @@ while consumed < allowed and not full do
         score = string.format('%.17g', now + lease + place / 1024)
       end
       before = id
-      local n = #taken + 1
+      n = n + 1
       taken[n], bodies[n] = entry, body
       if #records > 0 then
         taken_records[n] = records[consumed] or ''
       end
-      scores[#scores + 1] = score
-      scores[#scores + 1] = id
-      tokens[#tokens + 1] = id
-      tokens[#tokens + 1] = token .. string.sub(entry, id_length + 1)
+      local its_due = string.sub(entry, id_length + 1)
+      if its_due ~= due then
+        due, due_token = its_due, token .. its_due
+      end
+      scores[filled + 1], scores[filled + 2] = score, id
+      tokens[filled + 1], tokens[filled + 2] = id, due_token
+      filled = filled + 2
     elseif id ~= nobody then
       orphans[#orphans + 1] = id
     end
@@ -267,7 +272,7 @@ count()
 if expiry ~= '' then
   redis.call('ZADD', idle, 'XX', now + expiry, group)
 end
-if #taken > 0 then
+if n > 0 then
   redis.call('ZADD', unack, unpack(scores))
   redis.call('HSET', leases, unpack(tokens))
   if unfold then
@@ -289,7 +294,7 @@ if left > 0 then
   if waiting > 0 then
     wake(waiters, 1)
   end
-elseif #taken < slots then
+elseif n < slots then
   redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
   redis.call('ZADD', waiters, now + patience, address)
   reply[4] = 1

@@ -182,14 +182,15 @@ for g = 1, groups do
   local dead, waiters = KEYS[7 + g * 5], KEYS[8 + g * 5]
   local again = retries[g]
 
-  local merged, f, r = {}, 1, 1
+  local merged, n, f, r = {}, 0, 1, 1
   local last_score, suffix
   local function push(list, i)
     if list[i + 1] ~= last_score then
       last_score = list[i + 1]
       suffix = ':' .. string.format('%d', tonumber(last_score))
     end
-    merged[#merged + 1] = list[i] .. suffix
+    n = n + 1
+    merged[n] = list[i] .. suffix
   end
   while moves(again, r) do
     local due = tonumber(again[r + 1])
@@ -205,13 +206,13 @@ for g = 1, groups do
   for i = f, moved * 2, 2 do
     push(fresh, i)
   end
-  if #merged > 0 then
-    each('RPUSH', ready, merged, 1, #merged)
+  if n > 0 then
+    each('RPUSH', ready, merged, 1, n)
     if r > 1 then
       redis.call('ZREMRANGEBYRANK', retry, 0, (r - 1) / 2 - 1)
     end
     if waiting[g] > 0 then
-      wake(waiters, math.min(#merged, 64))
+      wake(waiters, math.min(n, 64))
     end
   end
 

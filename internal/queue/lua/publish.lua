@@ -290,6 +290,7 @@ each('HSET', options, args, first_option, #args)
 redis.call('SET', publisher, number, 'PX', memory)
 
 local delayed, ready_now, counts = {}, {}, {}
+local n_delayed, n_ready = 0, 0 -- # would search for the end of a list each time
 local next_due
 local at = 8 -- in args, of the next id
 for r = first_run, first_option - 1, 2 do
@@ -299,16 +300,16 @@ for r = first_run, first_option - 1, 2 do
   if direct and due == now then
     local suffix = ':' .. score
     for i = at, stop - 1, 2 do
-      ready_now[#ready_now + 1] = args[i] .. suffix
+      n_ready = n_ready + 1
+      ready_now[n_ready] = args[i] .. suffix
       if groups > 1 then
-        counts[#counts + 1] = args[i]
-        counts[#counts + 1] = groups
+        counts[n_ready * 2 - 1], counts[n_ready * 2] = args[i], groups
       end
     end
   else
     for i = at, stop - 1, 2 do
-      delayed[#delayed + 1] = score
-      delayed[#delayed + 1] = args[i]
+      delayed[n_delayed + 1], delayed[n_delayed + 2] = score, args[i]
+      n_delayed = n_delayed + 2
     end
     if not next_due or due < next_due then
       next_due = due
@@ -332,13 +333,13 @@ for _, name in ipairs(named) do
     redis.call('ZREM', taken, name)
   end
 end
-each('ZADD', pending, delayed, 1, #delayed)
+each('ZADD', pending, delayed, 1, n_delayed)
 each('HSET', refs, counts, 1, #counts)
-if #ready_now > 0 then
+if n_ready > 0 then
   for g = 1, groups do
-    each('RPUSH', KEYS[7 + g * 3], ready_now, 1, #ready_now)
+    each('RPUSH', KEYS[7 + g * 3], ready_now, 1, n_ready)
     if waiting[g] > 0 then
-      wake(KEYS[9 + g * 3], math.min(#ready_now, 64))
+      wake(KEYS[9 + g * 3], math.min(n_ready, 64))
     end
   end
 end
