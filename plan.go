@@ -158,15 +158,19 @@ func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
 		s.waits = false // not renewed, the place among the waiters ends
 		return nil
 	}
-	c := s.claim(max(limit, 0), free-len(s.buffer), busy)
+	slots := free - len(s.buffer)
+	if s.brought >= crowd && now.Before(s.answered.Add(2*gather)) {
+		slots = 0 // nobody need wake it: if this one brings as many, the next comes in a moment anyhow
+	}
+	c := s.claim(max(limit, 0), slots, busy)
 	return &c
 }
 
-// crowded is until when the next claim waits for more, or zero: it does not. The last one brought many, and they are
-// taken already, so that others will be ready by then.
+// crowded is until when the next claim waits for more, or zero: it does not. The last one brought many, all that were
+// ready, and they are taken already, so that others will be ready by then.
 func (s *subscription) crowded(now time.Time) time.Time {
 	end := s.answered.Add(gather)
-	if s.brought < crowd || !s.waits || len(s.buffer) > 0 || !now.Before(end) || !s.canGather(s.settled) {
+	if s.brought < crowd || s.more || len(s.buffer) > 0 || !now.Before(end) || !s.canGather(s.settled) {
 		return time.Time{}
 	}
 	return end
@@ -214,7 +218,7 @@ func (s *subscription) wakeAt(now time.Time) time.Time {
 	}
 	if s.isClosing() {
 		wake = s.nextExtend
-	} else if end := s.crowded(now); s.woken && !end.IsZero() {
+	} else if end := s.crowded(now); !end.IsZero() && (s.woken || !s.waits) {
 		earlier(end)
 	}
 	if len(s.inHand)+len(s.buffer) > 0 {

@@ -304,9 +304,9 @@ func TestAClaimWaitsForMoreAfterOneThatBroughtMany(t *testing.T) {
 	require.False(t, claims(now))
 	require.True(t, claims(now.Add(gather)))
 
-	s.waits = false // more was ready than it could take
+	s.more = true // more was ready than it could take
 	require.True(t, claims(now))
-	s.waits = true
+	s.more = false
 	s.settled.nacks = []queue.Failure{{}} // an exchange is due anyway
 	require.True(t, claims(now))
 	require.False(t, claims(now))
@@ -319,6 +319,25 @@ func TestAClaimWaitsForMoreAfterOneThatBroughtMany(t *testing.T) {
 	require.False(t, claims(now))
 	s.close()
 	require.True(t, claims(now))
+}
+
+// While many come all the time, the next claim does not wait to be woken, and nobody is asked to wake it.
+func TestNobodyWakesWhoClaimsAnyhow(t *testing.T) {
+	s, now := notRunning(t, 256)
+	s.waits, s.answered, s.brought = false, now, crowd
+	x, wake := s.plan(now)
+	require.Nil(t, x)
+	require.Equal(t, now.Add(gather), wake)
+	x, _ = s.plan(wake)
+	require.Zero(t, x.claim.Slots)
+
+	s.brought, s.waits = crowd-1, false
+	x, _ = s.plan(wake)
+	require.Equal(t, 256, x.claim.Slots, "from now on it is to be woken")
+
+	s.brought, s.waits, s.woken = crowd, true, true
+	x, _ = s.plan(now.Add(2 * gather))
+	require.Equal(t, 256, x.claim.Slots, "it has waited to be woken, so not that many come any more")
 }
 
 // They were handed out, and lost at once, or came as suspects when their leases were over.
