@@ -52,10 +52,10 @@ var edits = map[Broken]struct {
 	changes map[string]string
 }{
 	TornMove: {"promote", map[string]string{
-		"each('RPUSH', ready, merged, 1, #merged)": "each('RPUSH', ready .. ':moving', merged, 1, #merged)",
+		"each('RPUSH', ready, merged, 1, n)": "each('RPUSH', ready .. ':moving', merged, 1, n)",
 	}},
 	UnfencedAck: {"ack", map[string]string{unfenced: "if held[i] then"}},
-	QuietAck:    {"ack", map[string]string{unfenced: "if held[i] then", "return #mine": "return 0"}},
+	QuietAck:    {"ack", map[string]string{unfenced: "if held[i] then", "return settled": "return 0"}},
 	EarlyDeath:  {"nack", map[string]string{"limit > 0 and count >= limit)": "limit > 0 and count >= limit - 1)"}},
 	LateRetry:   {"nack", map[string]string{"due > 0 and now_up + due or now": "now_up + due + 6000"}},
 	WholeSeconds: {"publish", map[string]string{
@@ -63,7 +63,7 @@ var edits = map[Broken]struct {
 	}},
 }
 
-const unfenced = "if held[i] == ARGV[i * 2] then"
+const unfenced = "if held[i] == args[i * 2] then"
 
 const takesTime = "local t = redis.call('TIME')"
 
