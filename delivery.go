@@ -39,7 +39,7 @@ func DeliveryFromContext(ctx context.Context) (d Delivery, ok bool) {
 	if !ok {
 		return Delivery{}, false
 	}
-	return found.info, true
+	return found.describe(), true
 }
 
 // passedOn tells whether msg is itself the message of the delivery that its context is of or derived

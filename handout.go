@@ -160,7 +160,7 @@ func (s *subscription) unmarshal(d *delivery) bool {
 		msg.Metadata.Set(delay.DelayedForKey, d.DelayedFor)
 	}
 	if id, named := msg.Metadata[DelayIDKey]; named {
-		d.info.DelayID = id
+		d.delayID = id
 		delete(msg.Metadata, DelayIDKey)
 	}
 	if limit, set, err := maxDeliveries(msg.Metadata); set && err == nil {
@@ -280,7 +280,7 @@ func (s *subscription) nack(d *delivery) {
 		})
 		fallthrough
 	case !set:
-		f.Retry = queue.In(s.backoff(d)(d.info.Number))
+		f.Retry = queue.In(s.backoff(d)(d.number()))
 	default:
 		f.Retry = due.queued()
 		f.DelayedFor = delayedFor(d.msg.Metadata)
@@ -297,7 +297,7 @@ func (s *subscription) nack(d *delivery) {
 
 // logDeath logs that the message gets no further delivery, and returns false if it does.
 func (s *subscription) logDeath(d *delivery, f queue.Failure) bool {
-	if !f.Dead && (d.limit <= 0 || d.info.Number < d.limit) {
+	if !f.Dead && (d.limit <= 0 || d.number() < d.limit) {
 		return false
 	}
 	fields := watermill.LogFields{"message_id": d.ID, "message_uuid": d.uuid}

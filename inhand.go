@@ -16,7 +16,7 @@ type delivery struct {
 	context.Context // Subscribe's, without its end
 
 	queue.Leased
-	info     Delivery
+	of       *subscription
 	sequence uint64    // by which deliveries are in order
 	claimed  time.Time // when the claim was answered
 	deadline time.Time // until when the lease holds at least
@@ -26,6 +26,7 @@ type delivery struct {
 	place    int       // in hand
 	tooLate  time.Time // by the server's clock: from when on it is not to be handed over; zero: never
 	onExpiry OnExpiry  // what happens then
+	delayID  string    // that it had while it waited
 
 	msg    *message.Message
 	uuid   string                 // of msg, which is the consumer's to change
@@ -52,6 +53,7 @@ func (s *subscription) newDelivery(m queue.Leased, sent, now time.Time) *deliver
 	return &delivery{
 		Context:  s.values,
 		Leased:   m,
+		of:       s,
 		sequence: s.sequence,
 		claimed:  now,
 		deadline: sent.Add(s.config.LeaseDuration),
@@ -59,16 +61,24 @@ func (s *subscription) newDelivery(m queue.Leased, sent, now time.Time) *deliver
 	}
 }
 
-// begin puts a delivery in hand, with the context and the Delivery that the consumer gets. s.mu is held.
-func (s *subscription) begin(d *delivery) {
-	d.info = Delivery{
+// number counts the deliveries, as Delivery does.
+func (d *delivery) number() int { return d.Deliveries + 1 }
+
+// describe is what the consumer is told of the delivery.
+func (d *delivery) describe() Delivery {
+	return Delivery{
 		ID:          d.ID,
-		Topic:       s.topic.Name,
-		Group:       s.group.Name,
-		Number:      d.Deliveries + 1,
+		DelayID:     d.delayID,
+		Topic:       d.of.topic.Name,
+		Group:       d.of.group.Name,
+		Number:      d.number(),
 		Redelivered: d.Delivered,
 		DueAt:       d.Due,
 	}
+}
+
+// begin puts a delivery in hand, with the context that the consumer gets. s.mu is held.
+func (s *subscription) begin(d *delivery) {
 	d.ctx, d.cancel = context.WithCancelCause(d)
 	d.taken = time.Now()
 	s.inHand.add(d)

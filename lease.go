@@ -48,7 +48,7 @@ func (s *subscription) failTired() {
 	for _, d := range s.tired {
 		f := queue.Failure{
 			Leased: &d.Leased,
-			Retry:  queue.In(d.backoff(d.info.Number)),
+			Retry:  queue.In(d.backoff(d.number())),
 			Limit:  d.limit,
 			Reason: fmt.Sprintf("the handler ran for longer than %v (LeaseDuration and MaxExtension)",
 				s.config.LeaseDuration+s.config.MaxExtension),

@@ -76,14 +76,15 @@ type subscription struct {
 	// What follows is run's alone.
 	id           string
 	address      string
-	claims       uint64       // number of the claim under way, or of the next
-	blocked      bool         // a suspect is next
-	blockedUntil time.Time    // until when it waits for the subscription to hold nothing else
-	unanswered   *queue.Claim // the last claim, if it had no answer
-	left         bool         // it is closing, and Redis knows
-	tired        []*delivery  // whose handlers ran for too long
-	answered     time.Time    // when the last exchange was over
-	brought      int          // messages, by the last claim
+	claims       uint64         // number of the claim under way, or of the next
+	blocked      bool           // a suspect is next
+	blockedUntil time.Time      // until when it waits for the subscription to hold nothing else
+	unanswered   *queue.Claim   // the last claim, if it had no answer
+	left         bool           // it is closing, and Redis knows
+	tired        []*delivery    // whose handlers ran for too long
+	answered     time.Time      // when the last exchange was over
+	brought      int            // messages, by the last claim
+	leased       []queue.Leased // room for what the next one brings
 	nextPoll     time.Time
 	nextExtend   time.Time
 	outage       bool
@@ -317,7 +318,7 @@ func failed(calls []*queue.Call) bool {
 // claimed takes in what a claim brought.
 func (s *subscription) claimed(x *exchange, call *queue.Call, sent time.Time) error {
 	c := x.claim
-	claimed, err := c.ReadClaim(call)
+	claimed, err := c.ReadClaimInto(s.leased, call)
 	if errors.Is(err, queue.ErrUnregistered) {
 		// The server lost its data. The group is to exist as long as it is subscribed to.
 		s.logger.Error("The consumer group is gone from Redis, with all that it held; registering it again", errGroupGone, nil)
@@ -368,14 +369,16 @@ func (s *subscription) claimed(x *exchange, call *queue.Call, sent time.Time) er
 	s.server, s.heard = claimed.Now, now
 	s.brought = len(claimed.Messages)
 	for i := range claimed.Messages {
-		m := &claimed.Messages[i]
 		if now.Sub(sent) > s.config.LeaseDuration { // it may be over, or just have begun
-			s.settled.releases = append(s.settled.releases, m)
+			held := claimed.Messages[i]
+			s.settled.releases = append(s.settled.releases, &held)
 			continue
 		}
 		s.sequence++
-		s.buffer = append(s.buffer, s.newDelivery(*m, sent, now))
+		s.buffer = append(s.buffer, s.newDelivery(claimed.Messages[i], sent, now))
 	}
+	clear(claimed.Messages) // the deliveries have them now, and nobody else keeps their bodies
+	s.leased = claimed.Messages[:0]
 	return nil
 }
 

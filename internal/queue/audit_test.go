@@ -391,7 +391,8 @@ func TestAuditStopsTheServerForNoMoreThanSomeBytes(t *testing.T) {
 			}
 			steps++
 			scanned += len(reply) - 1
-			require.LessOrEqual(t, (len(reply)-1)*size, 1<<20+10*size, "bytes that one step goes through")
+			// HSCAN ends with a bucket, in which there may be several, or, while the table grows, with two smaller ones.
+			require.LessOrEqual(t, (len(reply)-1)*size, 1<<20+20*size, "bytes that one step goes through")
 		}})
 		require.Empty(t, audit.Violations)
 		require.Equal(t, n, audit.Messages)

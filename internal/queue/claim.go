@@ -48,7 +48,7 @@ type Claim struct {
 	Limit        int           // at most 1000; 0: it can take none, and passes on what woke it
 	Busy         bool          // the subscription holds other messages
 	Lease        time.Duration // how long the messages are the subscription's
-	Slots        int           // messages that it could hand out at once
+	Slots        int           // messages that it could hand out at once; 0 also if it need not be woken
 	Address      string        // where to wake it if that is more than are ready
 	Patience     time.Duration // how long the address stays valid
 	Bytes        int           // of bodies, but for the first
@@ -109,10 +109,15 @@ func (g *Group) ClaimCall(c Claim) *Call {
 }
 
 // ReadClaim returns what a claim brought, or ErrUnregistered.
-func (c Claim) ReadClaim(call *Call) (Claimed, error) { return c.ReadReply(call.cmd) }
+func (c Claim) ReadClaim(call *Call) (Claimed, error) { return c.read(call.cmd, nil) }
+
+// ReadClaimInto is ReadClaim for who keeps room for the messages from one claim to the next.
+func (c Claim) ReadClaimInto(room []Leased, call *Call) (Claimed, error) { return c.read(call.cmd, room) }
 
 // ReadReply is ReadClaim for who sees the call pass by.
-func (c Claim) ReadReply(cmd *redis.Cmd) (Claimed, error) {
+func (c Claim) ReadReply(cmd *redis.Cmd) (Claimed, error) { return c.read(cmd, nil) }
+
+func (c Claim) read(cmd *redis.Cmd, room []Leased) (Claimed, error) {
 	reply, err := cmd.Slice()
 	if err != nil {
 		return Claimed{}, err
@@ -140,7 +145,7 @@ func (c Claim) ReadReply(cmd *redis.Cmd) (Claimed, error) {
 	if len(entries) == 0 {
 		return claimed, nil
 	}
-	claimed.Messages = make([]Leased, len(entries))
+	claimed.Messages = slices.Grow(room[:0], len(entries))[:len(entries)]
 	token := c.Subscription + ":" + strconv.FormatUint(c.Number, 10)
 	for i := range entries {
 		entry, _ := entries[i].(string)
@@ -151,7 +156,7 @@ func (c Claim) ReadReply(cmd *redis.Cmd) (Claimed, error) {
 			return Claimed{}, fmt.Errorf("claim: message %q is due at %q, not a number", id, due)
 		}
 		m := &claimed.Messages[i]
-		m.ID, m.Token, m.Due, m.Body = id, token+entry[len(id):], time.UnixMilli(ms), bytesOf(body)
+		*m = Leased{ID: id, Token: token + entry[len(id):], Due: time.UnixMilli(ms), Body: bytesOf(body)}
 		if len(records) > 0 {
 			var r record
 			r.parse(text(records[i]))

@@ -20,7 +20,7 @@
 --                     be woken, and passes on the wake-up that it may have had
 --       5 busy        "1" if the subscription holds other messages
 --       6 lease       ms
---       7 slots       messages that the subscription could hand out at once
+--       7 slots       messages that the subscription could hand out at once; 0 also if it need not be woken
 --       8 address     to be woken at if that is more than are ready
 --       9 patience    how long the address stays valid, ms
 --      10 bytes       of bodies at most, the first message excepted
@@ -33,7 +33,7 @@
 --      16 latest_ms   and at most
 --      17 dropped     messages that it dropped since, as too late
 --
--- While the group or its topic is paused, nothing is leased, and the subscription is woken when that ends.
+-- While the group or its topic is paused, nothing is leased, and a subscription with slots is woken when that ends.
 -- A message whose lease has expired before (flag "s" or "rs", suspect) is claimed alone, and only by a
 -- subscription that holds nothing else.
 -- Returns {"unregistered"} if the group does not exist, else {"ok", left, blocked, waits, orphans,
