@@ -425,3 +425,19 @@ func TestAMessageThatMayBeTooLateAsksOnce(t *testing.T) {
 	require.NotNil(t, x.claim)
 	require.Equal(t, 1, asks(), "by the next claim's answer it may be too late")
 }
+
+// Room for the next claim keeps nothing of the last, or bodies would stay in memory.
+func TestRoomForClaimsIsEmpty(t *testing.T) {
+	s, now := notRunning(t, 2)
+	require.NoError(t, s.topic.Register(t.Context(), s.group.Name, s.options))
+	p, err := NewPublisher(PublisherConfig{Client: s.config.Client}, nil)
+	require.NoError(t, err)
+	require.NoError(t, p.Publish("t", message.NewMessage("1", nil), message.NewMessage("2", nil)))
+	require.NoError(t, p.Close())
+	s.woken = true
+	x, _ := s.plan(now)
+	require.True(t, s.perform(x))
+	require.Len(t, s.buffer, 2)
+	require.NotEmpty(t, s.buffer[1].Body)
+	require.Equal(t, make([]queue.Leased, 2), s.leased[:2])
+}

@@ -112,7 +112,9 @@ func (g *Group) ClaimCall(c Claim) *Call {
 func (c Claim) ReadClaim(call *Call) (Claimed, error) { return c.read(call.cmd, nil) }
 
 // ReadClaimInto is ReadClaim for who keeps room for the messages from one claim to the next.
-func (c Claim) ReadClaimInto(room []Leased, call *Call) (Claimed, error) { return c.read(call.cmd, room) }
+func (c Claim) ReadClaimInto(room []Leased, call *Call) (Claimed, error) {
+	return c.read(call.cmd, room)
+}
 
 // ReadReply is ReadClaim for who sees the call pass by.
 func (c Claim) ReadReply(cmd *redis.Cmd) (Claimed, error) { return c.read(cmd, nil) }

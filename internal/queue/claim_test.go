@@ -413,3 +413,22 @@ func TestClaimAfterTheServerLostItsData(t *testing.T) {
 		require.Empty(t, w.dump())
 	}, "a")
 }
+
+// The lease of each message knows when that one was due, however many have the same time.
+func TestMessagesGoBackWithTheirOwnDueTimes(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("a", "b")
+		w.pass(5 * time.Millisecond)
+		w.publishNow("c")
+		w.pass(5 * time.Millisecond)
+		w.publishNow("d", "e")
+		ready := func() []string { return w.Client.LRange(ctx, w.keys.Ready("a"), 0, -1).Val() }
+		before := ready()
+		s := w.sub("a")
+		claimed := s.claim(9)
+		require.Equal(t, []string{"a", "b", "c", "d", "e"}, bodies(claimed))
+		require.Empty(t, ready())
+		require.Equal(t, 5, s.release(held(claimed)...))
+		require.Equal(t, before, ready())
+	}, "a")
+}
