@@ -66,20 +66,21 @@ func TestPublisherConfigurationIsChecked(t *testing.T) {
 
 // As many messages as can be allowed, each with all the arguments that one can have.
 func TestTheLargestPublish(t *testing.T) {
-	t.Parallel()
-	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		const most = 100_000
-		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.MaxPublishMessages = most })
-		messages := make([]*message.Message, most)
-		for i := range messages {
-			messages[i] = text("")
-			redisdelay.DelayFor(messages[i], time.Hour+time.Duration(i)*time.Millisecond)
-			redisdelay.SetMaxDeliveries(messages[i], 3)
-			redisdelay.SetDelayID(messages[i], strconv.Itoa(i), redisdelay.DelayIDReplace)
-		}
-		require.NoError(t, p.Publish("t", messages...))
-		require.EqualValues(t, most, stateOf(t, s, "t").Bodies)
-	})
+	s, in := private(t) // which this stops for a second or two
+	client := redis.NewClient(&redis.Options{Addr: in.Addr(), ReadTimeout: time.Minute})
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	s.Client = client
+	const most = 100_000
+	p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.MaxPublishMessages = most })
+	messages := make([]*message.Message, most)
+	for i := range messages {
+		messages[i] = text("")
+		redisdelay.DelayFor(messages[i], time.Hour+time.Duration(i)*time.Millisecond)
+		redisdelay.SetMaxDeliveries(messages[i], 3)
+		redisdelay.SetDelayID(messages[i], strconv.Itoa(i), redisdelay.DelayIDReplace)
+	}
+	require.NoError(t, p.Publish("t", messages...))
+	require.EqualValues(t, most, stateOf(t, s, "t").Bodies)
 }
 
 // brokenMarshaler refuses every message with the payload "broken".
