@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 
@@ -72,8 +73,9 @@ func cutLength(data []byte) (n int, rest []byte, ok bool) {
 	if end < 0 {
 		return 0, nil, false
 	}
-	n, err := strconv.Atoi(string(data[:end]))
-	return n, data[end+1:], err == nil && n >= 0 && strconv.Itoa(n) == string(data[:end])
+	written, err := strconv.ParseInt(string(data[:end]), 10, 64)
+	n = int(min(written, math.MaxInt)) // which is more than there is, where that is less
+	return n, data[end+1:], err == nil && n >= 0 && strconv.FormatInt(written, 10) == string(data[:end])
 }
 
 // MessagePack, as far as a map of texts needs it. Keys are in order, so that a message has one form.

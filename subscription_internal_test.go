@@ -343,11 +343,7 @@ func TestNobodyWakesWhoClaimsAnyhow(t *testing.T) {
 // They were handed out, and lost at once, or came as suspects when their leases were over.
 func TestMessagesWhoseLeaseMayBeOverWhenTheyComeGoBack(t *testing.T) {
 	s, now := notRunning(t, 2)
-	require.NoError(t, s.topic.Register(t.Context(), s.group.Name, s.options))
-	p, err := NewPublisher(PublisherConfig{Client: s.config.Client}, nil)
-	require.NoError(t, err)
-	require.NoError(t, p.Publish("t", message.NewMessage("1", nil), message.NewMessage("2", nil)))
-	require.NoError(t, p.Close())
+	s.publishTwo(t)
 
 	s.config.LeaseDuration = time.Nanosecond // the answer takes longer
 	s.woken = true
@@ -429,15 +425,21 @@ func TestAMessageThatMayBeTooLateAsksOnce(t *testing.T) {
 // Room for the next claim keeps nothing of the last, or bodies would stay in memory.
 func TestRoomForClaimsIsEmpty(t *testing.T) {
 	s, now := notRunning(t, 2)
-	require.NoError(t, s.topic.Register(t.Context(), s.group.Name, s.options))
-	p, err := NewPublisher(PublisherConfig{Client: s.config.Client}, nil)
-	require.NoError(t, err)
-	require.NoError(t, p.Publish("t", message.NewMessage("1", nil), message.NewMessage("2", nil)))
-	require.NoError(t, p.Close())
+	s.publishTwo(t)
 	s.woken = true
 	x, _ := s.plan(now)
 	require.True(t, s.perform(x))
 	require.Len(t, s.buffer, 2)
 	require.NotEmpty(t, s.buffer[1].Body)
 	require.Equal(t, make([]queue.Leased, 2), s.leased[:2])
+}
+
+// publishTwo has the messages 1 and 2 be ready for the subscription.
+func (s *subscription) publishTwo(t *testing.T) {
+	t.Helper()
+	require.NoError(t, s.topic.Register(t.Context(), s.group.Name, s.options))
+	p, err := NewPublisher(PublisherConfig{Client: s.config.Client}, nil)
+	require.NoError(t, err)
+	require.NoError(t, p.Publish("t", message.NewMessage("1", nil), message.NewMessage("2", nil)))
+	require.NoError(t, p.Close())
 }
