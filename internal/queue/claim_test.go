@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
 func TestClaimLeasesTheOldestMessages(t *testing.T) {
@@ -431,4 +432,19 @@ func TestMessagesGoBackWithTheirOwnDueTimes(t *testing.T) {
 		require.Equal(t, 5, s.release(held(claimed)...))
 		require.Equal(t, before, ready())
 	}, "a")
+}
+
+// What a subscriber holds is in tables: Redis would search small hashes and sorted sets from end to end.
+func TestLeasesAreKeptInTables(t *testing.T) {
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s, "topic", "a")
+		for i := range 20 {
+			w.publishNow(strconv.Itoa(i))
+		}
+		require.Len(t, w.sub("a").claim(20).Messages, 20)
+		require.Equal(t, "hashtable", w.Client.ObjectEncoding(ctx, w.keys.Leases("a")).Val())
+		require.Equal(t, "skiplist", w.Client.ObjectEncoding(ctx, w.keys.Unack("a")).Val())
+		require.EqualValues(t, 20, w.Client.HLen(ctx, w.keys.Leases("a")).Val())
+		require.EqualValues(t, 20, w.Client.ZCard(ctx, w.keys.Unack("a")).Val())
+	})
 }
