@@ -86,6 +86,41 @@ func benchmarkScripts(b *testing.B, size int) {
 	}
 }
 
+// BenchmarkBacklog promotes messages that have come due in the same millisecond, far more than one call takes. An op is
+// a message.
+func BenchmarkBacklog(b *testing.B) {
+	const calls, size = 50, 1000
+	s := redistest.ForBenchmark(b)
+	ids := queue.NewIDs()
+	messages := make([]queue.Message, size)
+	topics, spent := 0, 0.0
+	for b.Loop() {
+		topics++
+		w := newWorld(b, s, fmt.Sprintf("topic%d", topics), "group")
+		due := time.Now().Add(2 * time.Second).Truncate(time.Millisecond)
+		for number := range calls {
+			for i := range messages {
+				id, err := ids.Next(time.Now())
+				require.NoError(b, err)
+				messages[i] = queue.Message{ID: id, Due: queue.At(due), Body: []byte(strings.Repeat("x", 128))}
+			}
+			require.NoError(b, w.topic.Publish(ctx, "publisher", uint64(number+1), messages))
+		}
+		require.Zero(b, w.llen(w.keys.Ready("group")), "all are to be there before they are due")
+		time.Sleep(time.Until(due))
+		groups, err := w.topic.Groups(ctx)
+		require.NoError(b, err)
+		before := evalMicros(b, s.Client)
+		for w.llen(w.keys.Ready("group")) < calls*size {
+			require.NoError(b, queue.Do(ctx, s.Client, w.topic.PromoteCall(groups, "mailbox|2", time.Minute)))
+		}
+		spent += evalMicros(b, s.Client) - before
+		require.NoError(b, s.Client.Unlink(ctx, w.keys.Messages(), w.keys.Ready("group")).Err())
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(spent/float64(topics*calls*size), "promote-us/msg")
+}
+
 func (w *world) llen(key string) int {
 	n, err := w.Client.LLen(ctx, key).Result()
 	require.NoError(w.t, err)

@@ -110,7 +110,19 @@ local function take_due(key)
 end
 local function moves(list, i)
   local id, due = list[i], tonumber(list[i + 1])
-  return id and (not cut_due or due < cut_due or (due == cut_due and not precedes(cut_id, id)))
+  return due < cut_due or (due == cut_due and not precedes(cut_id, id))
+end
+-- How many of a list move. Most often it is all, which the last one tells.
+local function moving(list)
+  local n = #list / 2
+  if not cut_due or n == 0 or moves(list, n * 2 - 1) then
+    return n
+  end
+  n = 0
+  while moves(list, n * 2 + 1) do
+    n = n + 1
+  end
+  return n
 end
 
 -- Reading every key that will be read or written later finds one of a wrong type before anything is.
@@ -140,10 +152,7 @@ if first_free[1] then
 end
 
 -- The first write is a deletion: at maxmemory promotion still works.
-local moved = cut_due and 0 or #fresh / 2
-while moves(fresh, moved * 2 + 1) do
-  moved = moved + 1
-end
+local moved = moving(fresh)
 if moved > 0 then
   redis.call('ZREMRANGEBYRANK', pending, 0, moved - 1)
 else
@@ -181,8 +190,9 @@ for g = 1, groups do
   local ready, retry, unack = KEYS[4 + g * 5], KEYS[5 + g * 5], KEYS[6 + g * 5]
   local dead, waiters = KEYS[7 + g * 5], KEYS[8 + g * 5]
   local again = retries[g]
+  local retried = moving(again)
 
-  local merged, n, f, r = {}, 0, 1, 1
+  local merged, n, f = {}, 0, 1
   local last_score, suffix
   local function push(list, i)
     if list[i + 1] ~= last_score then
@@ -192,7 +202,7 @@ for g = 1, groups do
     n = n + 1
     merged[n] = list[i] .. suffix
   end
-  while moves(again, r) do
+  for r = 1, retried * 2, 2 do
     local due = tonumber(again[r + 1])
     while f <= moved * 2 do
       local fresh_due = tonumber(fresh[f + 1])
@@ -201,15 +211,14 @@ for g = 1, groups do
       f = f + 2
     end
     push(again, r)
-    r = r + 2
   end
   for i = f, moved * 2, 2 do
     push(fresh, i)
   end
   if n > 0 then
     each('RPUSH', ready, merged, 1, n)
-    if r > 1 then
-      redis.call('ZREMRANGEBYRANK', retry, 0, (r - 1) / 2 - 1)
+    if retried > 0 then
+      redis.call('ZREMRANGEBYRANK', retry, 0, retried - 1)
     end
     if waiting[g] > 0 then
       wake(waiters, math.min(n, 64))
