@@ -63,7 +63,7 @@ var edits = map[Broken]struct {
 	}},
 }
 
-const unfenced = "if held[i] == args[i * 2] then"
+const unfenced = "if held[i] == tokens[i] then"
 
 const takesTime = "local t = redis.call('TIME')"
 

@@ -109,6 +109,16 @@ func (c *scriptCall) about() (topic, group string) {
 func (c *scriptCall) leases() (ids, tokens []string) {
 	first, step := 0, 2
 	switch c.script {
+	case "ack": // token, count, ids
+		for i := 0; i+1 < len(c.args); {
+			n, _ := strconv.Atoi(c.args[i+1])
+			last := min(i+2+n, len(c.args))
+			for _, id := range c.args[i+2 : last] {
+				ids, tokens = append(ids, id), append(tokens, c.args[i])
+			}
+			i = last
+		}
+		return ids, tokens
 	case "nack":
 		first, step = 2, 7
 	case "release", "extend":

@@ -138,33 +138,42 @@ func (c Claim) read(cmd *redis.Cmd, room []Leased) (Claimed, error) {
 		Orphans: int(orphans),
 		Now:     instant(text(reply[8])),
 	}
-	entries, _ := reply[5].([]any)
+	entries, _ := reply[5].(string)
 	bodies, _ := reply[6].([]any)
 	records, _ := reply[7].([]any)
-	if len(bodies) != len(entries) || len(records) > 0 && len(records) != len(entries) {
-		return Claimed{}, fmt.Errorf("claim: %d messages with %d bodies and %d records", len(entries), len(bodies), len(records))
+	if len(records) > 0 && len(records) != len(bodies) {
+		return Claimed{}, fmt.Errorf("claim: %d messages with %d records", len(bodies), len(records))
 	}
-	if len(entries) == 0 {
+	if len(bodies) == 0 && entries == "" {
 		return claimed, nil
 	}
-	claimed.Messages = slices.Grow(room[:0], len(entries))[:len(entries)]
+	claimed.Messages = slices.Grow(room[:0], len(bodies))[:len(bodies)]
 	token := c.Subscription + ":" + strconv.FormatUint(c.Number, 10)
-	for i := range entries {
-		entry, _ := entries[i].(string)
-		body, _ := bodies[i].(string)
+	more := true
+	for i := range bodies {
+		if !more {
+			return Claimed{}, fmt.Errorf("claim: %d bodies, but %d messages", len(bodies), i)
+		}
+		var entry string
+		entry, entries, more = strings.Cut(entries, " ")
 		id, due, _ := strings.Cut(entry, ":")
 		ms, err := strconv.ParseInt(due, 10, 64)
 		if err != nil {
 			return Claimed{}, fmt.Errorf("claim: message %q is due at %q, not a number", id, due)
 		}
+		body, _ := bodies[i].(string)
+		own := id + token + entry[len(id):] // one piece of memory, and not that of all entries
 		m := &claimed.Messages[i]
-		*m = Leased{ID: id, Token: token + entry[len(id):], Due: time.UnixMilli(ms), Body: bytesOf(body)}
+		*m = Leased{ID: own[:len(id)], Token: own[len(id):], Due: time.UnixMilli(ms), Body: bytesOf(body)}
 		if len(records) > 0 {
 			var r record
 			r.parse(text(records[i]))
 			m.Deliveries, m.Delivered, m.Suspect, m.DelayedFor = r.count, r.delivered(), r.suspect(), r.delayedFor
 			m.Requeued = r.requeued()
 		}
+	}
+	if more {
+		return Claimed{}, fmt.Errorf("claim: %d bodies, but more messages", len(bodies))
 	}
 	return claimed, nil
 }

@@ -10,7 +10,23 @@ const chunk = 1000
 
 // AckCalls settles messages as done.
 func (g *Group) AckCalls(messages []*Leased) []*Call {
-	return g.calls(&ackScript, g.ack, nil, messages)
+	var calls []*Call
+	for part := range slices.Chunk(messages, chunk) {
+		args := make([]any, 0, len(part)+8)
+		for len(part) > 0 {
+			n := 1 // with the same token, as those of one claim have that are due together
+			for n < len(part) && part[n].Token == part[0].Token {
+				n++
+			}
+			args = append(args, &part[0].Token, n)
+			for _, m := range part[:n] {
+				args = append(args, &m.ID) // pointers are not boxed
+			}
+			part = part[n:]
+		}
+		calls = append(calls, &Call{script: &ackScript, keys: g.ack, args: args})
+	}
+	return calls
 }
 
 // ReleaseCalls hands messages back that were not delivered. They are in the order of claiming.

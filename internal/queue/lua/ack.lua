@@ -6,7 +6,10 @@
 --       4 unack       zset: id -> lease deadline ms
 --       5 leases      hash: id -> "subscription:claim:due", the lease's token
 --       6 deliveries  hash: id -> "count flag delayed_for"
--- ARGV  for each message (at most 1000): id, token
+-- ARGV  1 token      of leases, those of one claim and due time
+--       2 count      of their messages
+--       then the ids of these
+--       then the same for other tokens; at most 1000 messages in all
 --
 -- Returns how many were settled; a message whose lease is another's by now is left alone.
 -- Twice: the second run finds no lease and changes nothing.
@@ -14,17 +17,21 @@
 local messages, options, refs, unack = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local leases, deliveries = KEYS[5], KEYS[6]
 
-local args, n = ARGV, #ARGV / 2
+local ids, tokens, n, at = {}, {}, 0, 1
+while ARGV[at] do
+  local token, last = ARGV[at], at + 1 + tonumber(ARGV[at + 1])
+  for i = at + 2, last do
+    n = n + 1
+    ids[n], tokens[n] = ARGV[i], token
+  end
+  at = last + 1
+end
 if n == 0 then
   return 0
 end
-local ids = {}
-for i = 1, n do
-  ids[i] = args[i * 2 - 1]
-end
 local held, mine, settled = redis.call('HMGET', leases, unpack(ids)), {}, 0
 for i = 1, n do
-  if held[i] == args[i * 2] then
+  if held[i] == tokens[i] then
     settled = settled + 1
     mine[settled] = ids[i]
   end

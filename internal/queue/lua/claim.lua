@@ -39,8 +39,8 @@
 -- Returns {"unregistered"} if the group does not exist, else {"ok", left, blocked, waits, orphans,
 -- entries, bodies, records, now}: left is 1 if more is ready; blocked is 1 if a suspect waits for the
 -- subscription to be free; waits is 1 if the subscription will be woken; orphans counts ids that had no
--- body and were dropped. The rest are lists, with a part for each message; records is empty if no message
--- of the group has one; now is the server's time, in ms as text.
+-- body and were dropped. entries is "id:due id:due ..."; bodies and records are lists with a part for each message,
+-- but records is empty if no message of the group has one; now is the server's time, in ms as text.
 -- Twice: the same number returns those messages of the first run that are still leased by it. If it brought
 -- none, what the subscription handed over and dropped is counted once more.
 
@@ -122,7 +122,8 @@ if last and limit > 0 and string.match(last, '^%d+') == number then
     end
   end
   return {
-    'ok', redis.call('LLEN', ready) > 0 and 1 or 0, 0, 0, 0, mine, bodies, records, string.format('%d', now),
+    'ok', redis.call('LLEN', ready) > 0 and 1 or 0, 0, 0, 0, table.concat(mine, ' '), bodies, records,
+    string.format('%d', now),
   }
 end
 
@@ -165,7 +166,7 @@ if stopped[1] or stopped[2] then
   else
     redis.call('ZREM', resting, address)
   end
-  return {'ok', 0, 0, waits and 1 or 0, 0, {}, {}, {}, string.format('%d', now)}
+  return {'ok', 0, 0, waits and 1 or 0, 0, '', {}, {}, string.format('%d', now)}
 end
 
 local deadline = string.format('%d', now + lease)
@@ -256,11 +257,12 @@ while consumed < allowed and not full do
     end
   end
 end
+taken = table.concat(taken, ' ')
 local reply = {'ok', 0, blocked, 0, #orphans, taken, bodies, taken_records, string.format('%d', now)}
 
 -- The first write is a deletion: at maxmemory a claim still works.
 if consumed > 0 then
-  redis.call('LPOP', ready, consumed)
+  redis.call('LTRIM', ready, consumed, -1)
   left = left - consumed
   if #orphans > 0 then
     redis.call('HDEL', deliveries, unpack(orphans))
@@ -279,7 +281,7 @@ if n > 0 then
     redis.call('ZREM', unack, long)
     redis.call('HDEL', leases, long)
   end
-  redis.call('SET', claim, number .. ' ' .. table.concat(taken, ' '), 'PX', memory)
+  redis.call('SET', claim, number .. ' ' .. taken, 'PX', memory)
   schedule(now + lease)
   if not counted then -- else it is noted
     redis.call('HSET', stats, 'seen', string.format('%d', now))

@@ -136,7 +136,7 @@ for g = 1, groups do
         merged[#merged + 1] = entries[i]
       end
       if f > 1 then
-        redis.call('LPOP', ready, f - 1)
+        redis.call('LTRIM', ready, f - 1, -1)
       end
       for i = 1, math.floor(#merged / 2) do -- the first is pushed last
         merged[i], merged[#merged + 1 - i] = merged[#merged + 1 - i], merged[i]
