@@ -3,7 +3,6 @@ package redisdelay
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -119,17 +118,14 @@ func (s *subscription) offer(last, offered *delivery) (taken bool) {
 func (s *subscription) take() *delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.buffer) == 0 || len(s.inHand) >= s.config.MaxInFlight || s.held || s.isClosing() {
+	if s.buffer.len() == 0 || len(s.inHand) >= s.config.MaxInFlight || s.held || s.isClosing() {
 		return nil
 	}
-	d := s.buffer[0]
-	s.buffer[0] = nil
-	s.buffer = s.buffer[1:]
-	s.begin(d)
-	if len(s.buffer) == 0 { // it takes all that it is given
+	d := s.begin(s.buffer.pop())
+	if s.buffer.len() == 0 { // it takes all that it is given
 		s.room += min(s.room, s.config.MaxInFlight-s.room)
 	}
-	if !s.asking && (len(s.buffer) == 0 || s.more && len(s.buffer) <= s.refill) {
+	if !s.asking && (s.buffer.len() == 0 || s.more && s.buffer.len() <= s.refill) {
 		signal(s.kick)
 	}
 	return d
@@ -358,7 +354,7 @@ func (s *subscription) giveBack(d *delivery) {
 	defer s.mu.Unlock()
 	if s.inHand.remove(d) {
 		d.cancel(errSettled)
-		s.buffer = slices.Insert(s.buffer, 0, d)
+		s.buffer.unpop(d.leased)
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // delivery is a claimed message on its way to the consumer, or with it. It is the parent of the message's
@@ -15,11 +13,8 @@ import (
 type delivery struct {
 	context.Context // Subscribe's, without its end
 
-	queue.Leased
+	leased
 	of       *subscription
-	sequence uint64    // by which deliveries are in order
-	claimed  time.Time // when the claim was answered
-	deadline time.Time // until when the lease holds at least
 	taken    time.Time // by handOut
 	handed   time.Time // to the consumer; zero: not yet
 	limit    int       // deliveries at most; negative: no limit
@@ -31,7 +26,7 @@ type delivery struct {
 	msg    *message.Message
 	uuid   string                 // of msg, which is the consumer's to change
 	said   atomic.Pointer[string] // the error of the handler, if KeepError kept it
-	ctx    context.Context        // nil until begin, as is cancel
+	ctx    context.Context        // the message's
 	cancel context.CancelCauseFunc
 
 	// What its own metadata said of a Backoff as it came, or the Subscriber's: for when its handler may still write there.
@@ -46,19 +41,6 @@ func (d *delivery) Value(key any) any {
 		return d
 	}
 	return d.Context.Value(key)
-}
-
-// newDelivery is made from what a claim brought. s.mu is held.
-func (s *subscription) newDelivery(m queue.Leased, sent, now time.Time) *delivery {
-	return &delivery{
-		Context:  s.values,
-		Leased:   m,
-		of:       s,
-		sequence: s.sequence,
-		claimed:  now,
-		deadline: sent.Add(s.config.LeaseDuration),
-		limit:    s.config.MaxDeliveries,
-	}
 }
 
 // number counts the deliveries, as Delivery does.
@@ -77,11 +59,18 @@ func (d *delivery) describe() Delivery {
 	}
 }
 
-// begin puts a delivery in hand, with the context that the consumer gets. s.mu is held.
-func (s *subscription) begin(d *delivery) {
+// begin takes a message in hand, with the context that the consumer gets. s.mu is held.
+func (s *subscription) begin(m leased) *delivery {
+	d := &delivery{
+		Context: s.values,
+		leased:  m,
+		of:      s,
+		taken:   time.Now(),
+		limit:   s.config.MaxDeliveries,
+	}
 	d.ctx, d.cancel = context.WithCancelCause(d)
-	d.taken = time.Now()
 	s.inHand.add(d)
+	return d
 }
 
 // hand is the deliveries that the consumer has, or is offered, in no order.

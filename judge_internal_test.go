@@ -19,7 +19,7 @@ func TestNobodyIsAnsweredWhileSomethingIsOnOffer(t *testing.T) {
 	s.answer(asked)
 	require.Equal(t, 1, answered, "nothing is")
 
-	d := &delivery{tooLate: time.UnixMilli(1000).Add(time.Hour), Leased: queue.Leased{ID: "x"}}
+	d := &delivery{tooLate: time.UnixMilli(1000).Add(time.Hour), leased: leased{Leased: queue.Leased{ID: "x"}}}
 	v, left := s.judge(d)
 	require.Equal(t, inTime, v)
 	require.Greater(t, left, 59*time.Minute)

@@ -11,13 +11,15 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// planExtend returns the deliveries whose lease is to be extended, in order. It runs three times in a
+// planExtend returns the messages whose lease is to be extended, in order. It runs three times in a
 // lease, so that two calls may fail. s.mu is held.
-func (s *subscription) planExtend(now time.Time) []*delivery {
+func (s *subscription) planExtend(now time.Time) []*queue.Leased {
 	s.nextExtend = now.Add(s.config.LeaseDuration / 3)
 	s.loseExpired(now)
-	var extend []*delivery
-	for _, d := range slices.Clone(s.inHand) {
+	var extend []*queue.Leased
+	inHand := slices.Clone(s.inHand) // which come before those in the buffer
+	slices.SortFunc(inHand, func(a, b *delivery) int { return cmp.Compare(a.sequence, b.sequence) })
+	for _, d := range inHand {
 		if !d.handed.IsZero() && s.config.MaxExtension >= 0 && !d.decided() {
 			end := d.handed.Add(s.config.LeaseDuration + s.config.MaxExtension)
 			if !now.Before(end) {
@@ -28,10 +30,11 @@ func (s *subscription) planExtend(now time.Time) []*delivery {
 				s.nextExtend = end
 			}
 		}
-		extend = append(extend, d)
+		extend = append(extend, &d.Leased)
 	}
-	extend = append(extend, s.buffer...)
-	slices.SortFunc(extend, func(a, b *delivery) int { return cmp.Compare(a.sequence, b.sequence) })
+	for _, m := range s.buffer.all() { // which may be taken meanwhile
+		extend = append(extend, &queue.Leased{ID: m.ID, Token: m.Token})
+	}
 	return extend
 }
 
@@ -67,8 +70,9 @@ func (s *subscription) failTired() {
 	s.tired = nil
 }
 
-// extended takes in which leases were lost, and the deadlines of the others. s.mu is held.
-func (s *subscription) extended(asked []*delivery, calls []*queue.Call, sent time.Time) {
+// extended takes in which leases were lost, and the deadlines of the others: what is here was here when they were
+// asked for. s.mu is held.
+func (s *subscription) extended(calls []*queue.Call, sent time.Time) {
 	lost := map[string]bool{}
 	for _, c := range calls {
 		ids, err := queue.ReadLost(c)
@@ -79,12 +83,13 @@ func (s *subscription) extended(asked []*delivery, calls []*queue.Call, sent tim
 			lost[id] = true
 		}
 	}
-	for _, d := range asked {
-		if lost[d.ID] {
-			s.lose(d)
-		} else {
-			d.deadline = sent.Add(s.config.LeaseDuration)
-		}
+	s.lose(func(m leased) bool { return lost[m.ID] })
+	deadline := sent.Add(s.config.LeaseDuration)
+	for _, d := range s.inHand {
+		d.deadline = deadline
+	}
+	for i := range s.buffer.all() {
+		s.buffer.all()[i].deadline = deadline
 	}
 }
 
@@ -102,10 +107,16 @@ func (s *subscription) watchLeases() {
 	now := time.Now()
 	s.loseExpired(now)
 	next := now.Add(s.config.LeaseDuration)
-	for _, d := range slices.Concat(s.inHand, s.buffer) {
-		if d.deadline.Before(next) {
-			next = d.deadline
+	earlier := func(m leased) {
+		if m.deadline.Before(next) {
+			next = m.deadline
 		}
+	}
+	for _, d := range s.inHand {
+		earlier(d.leased)
+	}
+	for _, m := range s.buffer.all() {
+		earlier(m)
 	}
 	s.watchdog.Reset(time.Until(next) + time.Millisecond)
 }
@@ -119,31 +130,24 @@ func (s *subscription) unwatch() {
 // loseExpired ends the deliveries whose lease was not extended in time, as far as can be told here:
 // they are another's by now, or soon. s.mu is held.
 func (s *subscription) loseExpired(now time.Time) {
-	for _, d := range slices.Concat(s.inHand, s.buffer) {
-		if now.After(d.deadline) {
-			s.lose(d)
-		}
-	}
+	s.lose(func(m leased) bool { return now.After(m.deadline) })
 }
 
-// lose ends a delivery whose message is another's now. s.mu is held.
-func (s *subscription) lose(d *delivery) {
-	if i := slices.Index(s.buffer, d); i >= 0 {
-		s.buffer = slices.Delete(s.buffer, i, i+1)
-	} else if s.inHand.has(d) {
+// lose ends what is held of messages that are another's now. s.mu is held.
+func (s *subscription) lose(anothers func(leased) bool) {
+	some := s.buffer.remove(anothers)
+	for _, d := range slices.Clone(s.inHand) {
+		if !anothers(d.leased) {
+			continue
+		}
+		some = true
 		s.logger.Info("The lease of a message was lost while its handler ran", watermill.LogFields{
 			"message_id": d.ID,
 		})
 		s.abandon(d, ErrLeaseLost)
 	}
-	signal(s.feed)
-	signal(s.kick)
-}
-
-func leases(deliveries []*delivery) []*queue.Leased {
-	held := make([]*queue.Leased, len(deliveries))
-	for i, d := range deliveries {
-		held[i] = &d.Leased
+	if some {
+		signal(s.feed)
+		signal(s.kick)
 	}
-	return held
 }

@@ -10,7 +10,7 @@ import (
 // exchange is what goes to Redis in one round trip.
 type exchange struct {
 	settlements
-	extend []*delivery
+	extend []*queue.Leased
 	claim  *queue.Claim
 	asked  []func() // to be called when the claim was answered, and all was judged by it
 }
@@ -91,12 +91,12 @@ const hoard = 100 * time.Millisecond
 
 // planRelease takes back what the consumer should not get, or does not get to.
 func (s *subscription) planRelease(now time.Time) {
-	if len(s.buffer) == 0 {
+	if s.buffer.len() == 0 {
 		return
 	}
 	if s.held || s.handOver {
 		s.releaseBuffer()
-	} else if now.Sub(s.buffer[0].claimed) > hoard {
+	} else if now.Sub(s.buffer.first().claimed) > hoard {
 		s.stuck = s.takesNothing()
 		s.room = max(1, len(s.inHand))
 		s.releaseBuffer()
@@ -110,10 +110,14 @@ func (s *subscription) takesNothing() bool {
 }
 
 func (s *subscription) releaseBuffer() {
-	for _, d := range s.buffer {
-		s.settled.releases = append(s.settled.releases, &d.Leased)
+	s.release(s.buffer.all())
+	s.buffer = buffer{}
+}
+
+func (s *subscription) release(messages []leased) {
+	for _, m := range messages {
+		s.settled.releases = append(s.settled.releases, &m.Leased)
 	}
-	s.buffer = nil
 }
 
 // planClaim decides whether to ask for messages, and for how many. anyway: there is something to say besides.
@@ -130,10 +134,10 @@ func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
 		return nil
 	}
 	woken := s.woken
-	busy := len(s.inHand)+len(s.buffer) > 0
+	busy := len(s.inHand)+s.buffer.len() > 0
 	free := min(s.config.MaxInFlight-len(s.inHand), s.room, mostClaimed)
 	prefetch := s.pace.prefetch(min(s.config.MaxInFlight, s.room))
-	limit := free + prefetch - len(s.buffer)
+	limit := free + prefetch - s.buffer.len()
 	s.refill = (free + prefetch) * 3 / 4
 	waitsForSuspect := s.blocked && busy
 	if waitsForSuspect && free > 0 && !now.Before(s.blockedUntil) {
@@ -147,8 +151,8 @@ func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
 	switch {
 	case woken, poll:
 	case s.blocked && limit > 0:
-	case s.more && limit > 0 && len(s.buffer) <= s.refill:
-	case !s.waits && free > 0 && len(s.buffer) == 0:
+	case s.more && limit > 0 && s.buffer.len() <= s.refill:
+	case !s.waits && free > 0 && s.buffer.len() == 0:
 	default:
 		return nil
 	}
@@ -158,7 +162,7 @@ func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
 		s.waits = false // not renewed, the place among the waiters ends
 		return nil
 	}
-	slots := free - len(s.buffer)
+	slots := free - s.buffer.len()
 	if s.brought >= crowd && now.Before(s.answered.Add(2*gather)) {
 		slots = 0 // nobody need wake it: if this one brings as many, the next comes in a moment anyhow
 	}
@@ -170,7 +174,7 @@ func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
 // ready, and they are taken already, so that others will be ready by then.
 func (s *subscription) crowded(now time.Time) time.Time {
 	end := s.answered.Add(gather)
-	if s.brought < crowd || s.more || len(s.buffer) > 0 || !now.Before(end) || !s.canGather(s.settled) {
+	if s.brought < crowd || s.more || s.buffer.len() > 0 || !now.Before(end) || !s.canGather(s.settled) {
 		return time.Time{}
 	}
 	return end
@@ -178,10 +182,13 @@ func (s *subscription) crowded(now time.Time) time.Time {
 
 // suspectHeld tells whether a message is held whose lease has expired before: it is to be alone.
 func (s *subscription) suspectHeld() bool {
-	if len(s.inHand)+len(s.buffer) != 1 {
+	if len(s.inHand)+s.buffer.len() != 1 {
 		return false
 	}
-	return slices.Concat(s.inHand, s.buffer)[0].Suspect
+	if len(s.inHand) == 1 {
+		return s.inHand[0].Suspect
+	}
+	return s.buffer.first().Suspect
 }
 
 // mostClaimed is how many messages one claim brings at most.
@@ -221,13 +228,13 @@ func (s *subscription) wakeAt(now time.Time) time.Time {
 	} else if end := s.crowded(now); !end.IsZero() && (s.woken || !s.waits) {
 		earlier(end)
 	}
-	if len(s.inHand)+len(s.buffer) > 0 {
+	if len(s.inHand)+s.buffer.len() > 0 {
 		earlier(s.nextExtend)
 	}
-	if len(s.buffer) > 0 {
-		earlier(s.buffer[0].claimed.Add(hoard + time.Millisecond))
+	if s.buffer.len() > 0 {
+		earlier(s.buffer.first().claimed.Add(hoard + time.Millisecond))
 	}
-	if s.blocked && len(s.buffer) == 0 && !s.stuck && !s.isClosing() && !s.suspectHeld() && len(s.inHand) < s.config.MaxInFlight {
+	if s.blocked && s.buffer.len() == 0 && !s.stuck && !s.isClosing() && !s.suspectHeld() && len(s.inHand) < s.config.MaxInFlight {
 		earlier(s.blockedUntil)
 	}
 	return wake

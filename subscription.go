@@ -47,7 +47,7 @@ type subscription struct {
 	feed chan struct{} // handOut: look again
 
 	mu       sync.Mutex
-	buffer   []*delivery // claimed, not handed out
+	buffer   buffer // claimed, not handed out
 	inHand   hand
 	over     chan struct{} // closed, and made anew, when a delivery ends that was not settled
 	settled  settlements   // to be told to Redis
@@ -76,15 +76,15 @@ type subscription struct {
 	// What follows is run's alone.
 	id           string
 	address      string
-	claims       uint64         // number of the claim under way, or of the next
-	blocked      bool           // a suspect is next
-	blockedUntil time.Time      // until when it waits for the subscription to hold nothing else
-	unanswered   *queue.Claim   // the last claim, if it had no answer
-	left         bool           // it is closing, and Redis knows
-	tired        []*delivery    // whose handlers ran for too long
-	answered     time.Time      // when the last exchange was over
-	brought      int            // messages, by the last claim
-	leased       []queue.Leased // room for what the next one brings
+	claims       uint64       // number of the claim under way, or of the next
+	blocked      bool         // a suspect is next
+	blockedUntil time.Time    // until when it waits for the subscription to hold nothing else
+	unanswered   *queue.Claim // the last claim, if it had no answer
+	left         bool         // it is closing, and Redis knows
+	tired        []*delivery  // whose handlers ran for too long
+	answered     time.Time    // when the last exchange was over
+	brought      int          // messages, by the last claim
+	arrived      []leased     // room for what the next one brings
 	nextPoll     time.Time
 	nextExtend   time.Time
 	outage       bool
@@ -223,7 +223,7 @@ func (s *subscription) isClosing() bool {
 func (s *subscription) finished() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.handOver && s.left && s.unanswered == nil && len(s.buffer) == 0 && len(s.inHand) == 0 && s.settled.empty()
+	return s.handOver && s.left && s.unanswered == nil && s.buffer.len() == 0 && len(s.inHand) == 0 && s.settled.empty()
 }
 
 // removeBroadcast ends the group of a subscription that has one of its own.
@@ -253,7 +253,7 @@ func (s *subscription) perform(x *exchange) bool {
 	acks := s.group.AckCalls(x.acks)
 	releases := s.group.ReleaseCalls(x.releases)
 	nacks := s.group.NackCalls(x.nacks, s.options.Retention)
-	extends := s.group.ExtendCalls(leases(x.extend), s.config.LeaseDuration)
+	extends := s.group.ExtendCalls(x.extend, s.config.LeaseDuration)
 	var claims []*queue.Call
 	if x.claim != nil {
 		claims = append(claims, s.group.ClaimCall(*x.claim))
@@ -286,7 +286,7 @@ func (s *subscription) perform(x *exchange) bool {
 		nacks:    append(again.nacks, s.settled.nacks...),
 	}
 	if len(extends) > 0 {
-		s.extended(x.extend, extends, sent)
+		s.extended(extends, sent)
 	}
 	if err != nil {
 		s.watchLeases()
@@ -318,7 +318,11 @@ func failed(calls []*queue.Call) bool {
 // claimed takes in what a claim brought.
 func (s *subscription) claimed(x *exchange, call *queue.Call, sent time.Time) error {
 	c := x.claim
-	claimed, err := c.ReadClaimInto(s.leased, call)
+	deadline, now := sent.Add(s.config.LeaseDuration), time.Now()
+	claimed, err := c.ReadClaimTo(func(m queue.Leased) {
+		s.arrived = append(s.arrived, leased{Leased: m, claimed: now, deadline: deadline})
+	}, call)
+	defer s.forgetArrived()
 	if errors.Is(err, queue.ErrUnregistered) {
 		// The server lost its data. The group is to exist as long as it is subscribed to.
 		s.logger.Error("The consumer group is gone from Redis, with all that it held; registering it again", errGroupGone, nil)
@@ -347,7 +351,6 @@ func (s *subscription) claimed(x *exchange, call *queue.Call, sent time.Time) er
 			errors.New("bodies are missing"), watermill.LogFields{"messages": claimed.Orphans})
 	}
 	s.claims++
-	now := time.Now()
 	if c.Limit > 0 {
 		if claimed.Blocked && !s.blocked {
 			s.blockedUntil = now.Add(s.config.LeaseDuration)
@@ -367,19 +370,26 @@ func (s *subscription) claimed(x *exchange, call *queue.Call, sent time.Time) er
 	defer s.mu.Unlock()
 	s.more, s.waits = claimed.More, claimed.Waits
 	s.server, s.heard = claimed.Now, now
-	s.brought = len(claimed.Messages)
-	for i := range claimed.Messages {
-		if now.Sub(sent) > s.config.LeaseDuration { // it may be over, or just have begun
-			held := claimed.Messages[i]
-			s.settled.releases = append(s.settled.releases, &held)
-			continue
-		}
+	s.brought = len(s.arrived)
+	for i := range s.arrived {
 		s.sequence++
-		s.buffer = append(s.buffer, s.newDelivery(claimed.Messages[i], sent, now))
+		s.arrived[i].sequence = s.sequence
 	}
-	clear(claimed.Messages) // the deliveries have them now, and nobody else keeps their bodies
-	s.leased = claimed.Messages[:0]
+	switch {
+	case now.After(deadline): // the leases may be over, or just have begun
+		s.release(s.arrived)
+	case len(s.arrived) > 0:
+		s.buffer.append(s.arrived)
+	case s.buffer.len() == 0: // it may have been much, and need not be soon again
+		s.buffer, s.arrived = buffer{}, nil
+	}
 	return nil
+}
+
+// forgetArrived leaves room for the next claim, which keeps nothing of the last: bodies would stay in memory.
+func (s *subscription) forgetArrived() {
+	clear(s.arrived)
+	s.arrived = s.arrived[:0]
 }
 
 // claimAgain has the next exchange claim.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
@@ -40,9 +39,13 @@ func notRunning(t *testing.T, maxInFlight int) (s *subscription, now time.Time) 
 
 func (s *subscription) hold(n int, suspect bool) {
 	for range n {
-		m := queue.Leased{Suspect: suspect}
-		s.begin(s.newDelivery(m, time.Now(), time.Now()))
+		s.begin(leased{Leased: queue.Leased{Suspect: suspect}, deadline: time.Now().Add(s.config.LeaseDuration)})
 	}
+}
+
+// leases puts a message into the buffer, as a claim does.
+func (s *subscription) leases(m queue.Leased, now time.Time) {
+	s.buffer.append([]leased{{Leased: m, claimed: now, deadline: now.Add(s.config.LeaseDuration)}})
 }
 
 // A wake-up in the past would have run turn around without end.
@@ -69,13 +72,13 @@ func TestPlanThatSaysNothingSaysWhenToLookAgain(t *testing.T) {
 		"more claimed than it may hand out": func(s *subscription, now time.Time) {
 			blocked(s, now)
 			s.hold(1, false)
-			s.buffer = append(s.buffer, s.newDelivery(queue.Leased{}, now, now))
+			s.leases(queue.Leased{}, now)
 		},
 		"that, in a group with an expiry": func(s *subscription, now time.Time) {
 			blocked(s, now)
 			s.options.Expiry = time.Hour
 			s.hold(1, false)
-			s.buffer = append(s.buffer, s.newDelivery(queue.Leased{}, now, now))
+			s.leases(queue.Leased{}, now)
 		},
 		"the consumer takes nothing": func(s *subscription, now time.Time) {
 			blocked(s, now)
@@ -114,7 +117,7 @@ func TestClaimsFollowWhatTheConsumerTakes(t *testing.T) {
 	require.Equal(t, 100, x.claim.Limit)
 	s.hold(2, false)
 	for range 98 {
-		s.buffer = append(s.buffer, s.newDelivery(queue.Leased{}, now, now))
+		s.leases(queue.Leased{}, now)
 	}
 
 	later := now.Add(2 * hoard)
@@ -126,7 +129,7 @@ func TestClaimsFollowWhatTheConsumerTakes(t *testing.T) {
 	require.Equal(t, 2, x.claim.Limit)
 
 	for _, want := range []int{4, 8, 16, 32, 64, 100 - 2} { // it takes all it is given
-		s.buffer = append(s.buffer, s.newDelivery(queue.Leased{}, later, later))
+		s.leases(queue.Leased{}, later)
 		s.inHand.remove(s.take())
 		x, _ = s.plan(later)
 		require.Equal(t, want, x.claim.Limit)
@@ -141,7 +144,7 @@ func TestAConsumerThatIsOfferedNothingIsGivenMore(t *testing.T) {
 		d.handed = now
 	}
 	s.more, s.waits = true, false
-	s.buffer = append(s.buffer, s.newDelivery(queue.Leased{}, now, now))
+	s.leases(queue.Leased{}, now)
 	x, _ := s.plan(now.Add(2 * hoard))
 	require.Len(t, x.releases, 1)
 	require.False(t, s.stuck)
@@ -155,7 +158,7 @@ func TestAConsumerWithoutLimitIsGivenMoreEachTime(t *testing.T) {
 	s.room = 1
 	for range 200 {
 		before := s.room
-		s.buffer = append(s.buffer, s.newDelivery(queue.Leased{}, now, now))
+		s.leases(queue.Leased{}, now)
 		s.inHand.remove(s.take())
 		require.GreaterOrEqual(t, s.room, before)
 	}
@@ -170,7 +173,7 @@ func (s *subscription) buffered(t *testing.T, now time.Time) {
 	t.Helper()
 	body, err := BinaryMarshaler{}.Marshal("t", message.NewMessage("1", nil))
 	require.NoError(t, err)
-	s.buffer = append(s.buffer, s.newDelivery(queue.Leased{Body: body}, now, now))
+	s.leases(queue.Leased{Body: body}, now)
 }
 
 // taken is a message that handOut is about to offer.
@@ -244,7 +247,7 @@ func TestAMessageThatIsAckedIsNotGivenUp(t *testing.T) {
 	acked.deadline, running.deadline = later.Add(time.Hour), later.Add(time.Hour)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	require.Equal(t, []*delivery{acked}, s.planExtend(later))
+	require.Equal(t, []*queue.Leased{&acked.Leased}, s.planExtend(later))
 	require.Equal(t, []*delivery{running}, s.tired)
 }
 
@@ -255,7 +258,7 @@ func TestAMessageThatIsGivenUpWaitsAsItSaysItself(t *testing.T) {
 	SetBackoff(msg, 7*time.Second, 7*time.Second)
 	body, err := BinaryMarshaler{}.Marshal("t", msg)
 	require.NoError(t, err)
-	s.buffer = append(s.buffer, s.newDelivery(queue.Leased{Body: body}, now, now))
+	s.leases(queue.Leased{Body: body}, now)
 	d := s.take()
 	require.True(t, s.unmarshal(d))
 	delete(d.msg.Metadata, BackoffKey)
@@ -377,10 +380,9 @@ func TestALeaseEndsWhileRedisIsOnlyTriedNowAndThen(t *testing.T) {
 			s.config.LeaseDuration = time.Hour
 			taken := s.taken(t, now)
 			s.buffered(t, now)
-			for _, d := range []*delivery{taken, s.buffer[0]} {
-				d.deadline = now.Add(50 * time.Millisecond)
+			for _, m := range []*leased{&taken.leased, s.buffer.first()} {
+				m.deadline = now.Add(50 * time.Millisecond)
 			}
-			claimed := s.buffer[0]
 			s.cancelCalls() // so that all fails
 			s.woken = true
 			x, _ := s.plan(now)
@@ -395,7 +397,7 @@ func TestALeaseEndsWhileRedisIsOnlyTriedNowAndThen(t *testing.T) {
 			require.Eventually(t, func() bool {
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				return !slices.Contains(s.buffer, claimed)
+				return s.buffer.len() == 0
 			}, 10*time.Second, time.Millisecond)
 		})
 	}
@@ -429,9 +431,11 @@ func TestRoomForClaimsIsEmpty(t *testing.T) {
 	s.woken = true
 	x, _ := s.plan(now)
 	require.True(t, s.perform(x))
-	require.Len(t, s.buffer, 2)
-	require.NotEmpty(t, s.buffer[1].Body)
-	require.Equal(t, make([]queue.Leased, 2), s.leased[:2])
+	require.Len(t, s.buffer.all(), 2)
+	require.NotEmpty(t, s.buffer.all()[1].Body)
+	require.Equal(t, make([]leased, 2), s.arrived[:2])
+	s.take()
+	require.Zero(t, s.buffer.array[0])
 }
 
 // publishTwo has the messages 1 and 2 be ready for the subscription.

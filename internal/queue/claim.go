@@ -109,17 +109,25 @@ func (g *Group) ClaimCall(c Claim) *Call {
 }
 
 // ReadClaim returns what a claim brought, or ErrUnregistered.
-func (c Claim) ReadClaim(call *Call) (Claimed, error) { return c.read(call.cmd, nil) }
+func (c Claim) ReadClaim(call *Call) (Claimed, error) { return c.ReadReply(call.cmd) }
 
-// ReadClaimInto is ReadClaim for who keeps room for the messages from one claim to the next.
-func (c Claim) ReadClaimInto(room []Leased, call *Call) (Claimed, error) {
-	return c.read(call.cmd, room)
+// ReadClaimTo is ReadClaim for who has room for the messages: each goes to add, before what may be wrong with the
+// next is known.
+func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
+	return c.read(call.cmd, add)
 }
 
 // ReadReply is ReadClaim for who sees the call pass by.
-func (c Claim) ReadReply(cmd *redis.Cmd) (Claimed, error) { return c.read(cmd, nil) }
+func (c Claim) ReadReply(cmd *redis.Cmd) (Claimed, error) {
+	var messages []Leased
+	claimed, err := c.read(cmd, func(m Leased) { messages = append(messages, m) })
+	if err == nil {
+		claimed.Messages = messages
+	}
+	return claimed, err
+}
 
-func (c Claim) read(cmd *redis.Cmd, room []Leased) (Claimed, error) {
+func (c Claim) read(cmd *redis.Cmd, add func(Leased)) (Claimed, error) {
 	reply, err := cmd.Slice()
 	if err != nil {
 		return Claimed{}, err
@@ -147,7 +155,6 @@ func (c Claim) read(cmd *redis.Cmd, room []Leased) (Claimed, error) {
 	if len(bodies) == 0 && entries == "" {
 		return claimed, nil
 	}
-	claimed.Messages = slices.Grow(room[:0], len(bodies))[:len(bodies)]
 	token := c.Subscription + ":" + strconv.FormatUint(c.Number, 10)
 	more := true
 	for i := range bodies {
@@ -163,14 +170,14 @@ func (c Claim) read(cmd *redis.Cmd, room []Leased) (Claimed, error) {
 		}
 		body, _ := bodies[i].(string)
 		own := id + token + entry[len(id):] // one piece of memory, and not that of all entries
-		m := &claimed.Messages[i]
-		*m = Leased{ID: own[:len(id)], Token: own[len(id):], Due: time.UnixMilli(ms), Body: bytesOf(body)}
+		m := Leased{ID: own[:len(id)], Token: own[len(id):], Due: time.UnixMilli(ms), Body: bytesOf(body)}
 		if len(records) > 0 {
 			var r record
 			r.parse(text(records[i]))
 			m.Deliveries, m.Delivered, m.Suspect, m.DelayedFor = r.count, r.delivered(), r.suspect(), r.delayedFor
 			m.Requeued = r.requeued()
 		}
+		add(m)
 	}
 	if more {
 		return Claimed{}, fmt.Errorf("claim: %d bodies, but more messages", len(bodies))
