@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"runtime"
+	"strconv"
 	"testing"
 	"time"
 
@@ -346,7 +347,7 @@ func TestNobodyWakesWhoClaimsAnyhow(t *testing.T) {
 // They were handed out, and lost at once, or came as suspects when their leases were over.
 func TestMessagesWhoseLeaseMayBeOverWhenTheyComeGoBack(t *testing.T) {
 	s, now := notRunning(t, 2)
-	s.publishTwo(t)
+	s.publishMessages(t, 2)
 
 	s.config.LeaseDuration = time.Nanosecond // the answer takes longer
 	s.woken = true
@@ -427,7 +428,7 @@ func TestAMessageThatMayBeTooLateAsksOnce(t *testing.T) {
 // Room for the next claim keeps nothing of the last, or bodies would stay in memory.
 func TestRoomForClaimsIsEmpty(t *testing.T) {
 	s, now := notRunning(t, 2)
-	s.publishTwo(t)
+	s.publishMessages(t, 2)
 	s.woken = true
 	x, _ := s.plan(now)
 	require.True(t, s.perform(x))
@@ -438,12 +439,75 @@ func TestRoomForClaimsIsEmpty(t *testing.T) {
 	require.Zero(t, s.buffer.array[0])
 }
 
-// publishTwo has the messages 1 and 2 be ready for the subscription.
-func (s *subscription) publishTwo(t *testing.T) {
+// claimAll claims as much as it may, without waiting for a signal.
+func (s *subscription) claimAll(t *testing.T) {
+	t.Helper()
+	s.woken = true
+	x, _ := s.plan(time.Now())
+	require.NotNil(t, x.claim)
+	require.True(t, s.perform(x))
+}
+
+// Room that a burst needed is given back when nothing is ready any more.
+func TestAnEmptyClaimGivesRoomBack(t *testing.T) {
+	s, _ := notRunning(t, 10)
+	s.publishMessages(t, 2)
+	s.claimAll(t)
+	s.take()
+	s.claimAll(t)
+	require.Equal(t, 1, s.buffer.len(), "it is kept while there is something in it")
+	s.take()
+	s.claimAll(t)
+	require.Zero(t, cap(s.buffer.array))
+	require.Zero(t, cap(s.arrived))
+}
+
+// Redis keeps leases that end together in the order in which they are extended.
+func TestAllThatIsHeldIsExtendedInOrder(t *testing.T) {
+	s, now := notRunning(t, 10)
+	s.publishMessages(t, 5)
+	s.claimAll(t)
+	var taken []*delivery
+	for range 4 {
+		taken = append(taken, s.take())
+	}
+	s.ack(taken[0]) // what is in hand is in no order now
+	ids := []string{taken[1].ID, taken[2].ID, taken[3].ID, s.buffer.first().ID}
+	extend := func() {
+		s.nextExtend = now
+		x, _ := s.plan(now)
+		require.Len(t, x.extend, len(ids))
+		for i, m := range x.extend {
+			require.Equal(t, ids[i], m.ID)
+		}
+		require.True(t, s.perform(x))
+	}
+	was := s.buffer.first().deadline
+	extend()
+	require.True(t, s.buffer.first().deadline.After(was))
+	for _, d := range taken[1:] {
+		require.True(t, d.deadline.After(was))
+	}
+
+	key := queue.NewKeys(DefaultKeyPrefix, "t").Leases(s.group.Name)
+	require.NoError(t, s.config.Client.HDel(t.Context(), key, ids[1], ids[3]).Err())
+	extend()
+	require.Zero(t, s.buffer.len())
+	require.ErrorIs(t, context.Cause(taken[2].ctx), ErrLeaseLost)
+	require.NoError(t, taken[1].ctx.Err())
+	require.NoError(t, taken[3].ctx.Err())
+}
+
+// publishMessages has the messages 1 to n be ready for the subscription.
+func (s *subscription) publishMessages(t *testing.T, n int) {
 	t.Helper()
 	require.NoError(t, s.topic.Register(t.Context(), s.group.Name, s.options))
 	p, err := NewPublisher(PublisherConfig{Client: s.config.Client}, nil)
 	require.NoError(t, err)
-	require.NoError(t, p.Publish("t", message.NewMessage("1", nil), message.NewMessage("2", nil)))
+	messages := make([]*message.Message, n)
+	for i := range messages {
+		messages[i] = message.NewMessage(strconv.Itoa(i+1), nil)
+	}
+	require.NoError(t, p.Publish("t", messages...))
 	require.NoError(t, p.Close())
 }
