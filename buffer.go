@@ -51,8 +51,9 @@ func (b *buffer) append(more []leased) {
 }
 
 // remove removes those that are gone, and returns whether any was.
-func (b *buffer) remove(gone func(leased) bool) bool {
+func (b *buffer) remove(gone func(*leased) bool) bool {
 	before := b.len()
-	b.array = b.array[:b.taken+len(slices.DeleteFunc(b.all(), gone))]
+	left := slices.DeleteFunc(b.all(), func(m leased) bool { return gone(&m) })
+	b.array = b.array[:b.taken+len(left)]
 	return b.len() < before
 }

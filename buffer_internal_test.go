@@ -62,7 +62,7 @@ func TestBuffer(t *testing.T) {
 				of := rapid.Uint64Range(1, 5).Draw(t, "of")
 				gone := func(sequence uint64) bool { return sequence%of == 0 }
 				left := slices.DeleteFunc(slices.Clone(want), gone)
-				require.Equal(t, len(left) < len(want), b.remove(func(m leased) bool { return gone(m.sequence) }))
+				require.Equal(t, len(left) < len(want), b.remove(func(m *leased) bool { return gone(m.sequence) }))
 				want, popped = left, leased{}
 			},
 			"": func(t *rapid.T) {

@@ -83,7 +83,7 @@ func (s *subscription) extended(calls []*queue.Call, sent time.Time) {
 			lost[id] = true
 		}
 	}
-	s.lose(func(m leased) bool { return lost[m.ID] })
+	s.lose(func(m *leased) bool { return lost[m.ID] })
 	deadline := sent.Add(s.config.LeaseDuration)
 	for _, d := range s.inHand {
 		d.deadline = deadline
@@ -107,16 +107,16 @@ func (s *subscription) watchLeases() {
 	now := time.Now()
 	s.loseExpired(now)
 	next := now.Add(s.config.LeaseDuration)
-	earlier := func(m leased) {
+	earlier := func(m *leased) {
 		if m.deadline.Before(next) {
 			next = m.deadline
 		}
 	}
 	for _, d := range s.inHand {
-		earlier(d.leased)
+		earlier(&d.leased)
 	}
-	for _, m := range s.buffer.all() {
-		earlier(m)
+	for i := range s.buffer.all() {
+		earlier(&s.buffer.all()[i])
 	}
 	s.watchdog.Reset(time.Until(next) + time.Millisecond)
 }
@@ -130,14 +130,15 @@ func (s *subscription) unwatch() {
 // loseExpired ends the deliveries whose lease was not extended in time, as far as can be told here:
 // they are another's by now, or soon. s.mu is held.
 func (s *subscription) loseExpired(now time.Time) {
-	s.lose(func(m leased) bool { return now.After(m.deadline) })
+	s.lose(func(m *leased) bool { return now.After(m.deadline) })
 }
 
-// lose ends what is held of messages that are another's now. s.mu is held.
-func (s *subscription) lose(anothers func(leased) bool) {
+// lose ends what is held of messages that are another's now. It does not look at bodies, which handOut may be
+// unmarshaling. s.mu is held.
+func (s *subscription) lose(anothers func(*leased) bool) {
 	some := s.buffer.remove(anothers)
 	for _, d := range slices.Clone(s.inHand) {
-		if !anothers(d.leased) {
+		if !anothers(&d.leased) {
 			continue
 		}
 		some = true

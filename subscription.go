@@ -380,7 +380,7 @@ func (s *subscription) claimed(x *exchange, call *queue.Call, sent time.Time) er
 		s.release(s.arrived)
 	case len(s.arrived) > 0:
 		s.buffer.append(s.arrived)
-	case s.buffer.len() == 0: // it may have been much, and need not be soon again
+	case s.buffer.len() == 0 && c.Limit > 0 && cap(s.arrived) > crowd: // nothing is ready, so not that many come soon
 		s.buffer, s.arrived = buffer{}, nil
 	}
 	return nil

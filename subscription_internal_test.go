@@ -450,16 +450,43 @@ func (s *subscription) claimAll(t *testing.T) {
 
 // Room that a burst needed is given back when nothing is ready any more.
 func TestAnEmptyClaimGivesRoomBack(t *testing.T) {
-	s, _ := notRunning(t, 10)
-	s.publishMessages(t, 2)
-	s.claimAll(t)
-	s.take()
-	s.claimAll(t)
-	require.Equal(t, 1, s.buffer.len(), "it is kept while there is something in it")
-	s.take()
-	s.claimAll(t)
+	s, _ := notRunning(t, 500)
+	s.address = "nobody|1"
+	claimed := func(n int) {
+		s.publishMessages(t, n)
+		s.claimAll(t)
+		for range n - 1 {
+			s.inHand.remove(s.take())
+		}
+		s.claimAll(t)
+		require.Equal(t, 1, s.buffer.len(), "it is kept while there is something in it")
+		s.inHand.remove(s.take())
+		s.claimAll(t)
+	}
+	claimed(10)
+	require.NotZero(t, cap(s.buffer.array), "so little is")
+	claimed(100)
 	require.Zero(t, cap(s.buffer.array))
 	require.Zero(t, cap(s.arrived))
+}
+
+// Its Unmarshaler may take long.
+func TestLeasesAreLookedAfterWhileAMessageIsUnmarshaled(t *testing.T) {
+	s, now := notRunning(t, 2)
+	s.publishMessages(t, 2)
+	s.claimAll(t)
+	d := s.take()
+	unmarshaled := make(chan struct{})
+	go func() {
+		defer close(unmarshaled)
+		s.unmarshal(d)
+	}()
+	s.mu.Lock()
+	s.planExtend(now)
+	s.watchLeases()
+	s.mu.Unlock()
+	<-unmarshaled
+	require.NotNil(t, d.msg)
 }
 
 // Redis keeps leases that end together in the order in which they are extended.

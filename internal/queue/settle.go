@@ -12,7 +12,7 @@ const chunk = 1000
 func (g *Group) AckCalls(messages []*Leased) []*Call {
 	var calls []*Call
 	for part := range slices.Chunk(messages, chunk) {
-		args := make([]any, 0, len(part)+8)
+		args := make([]any, 0, 2*len(part)+2)
 		for len(part) > 0 {
 			n := 1 // with the same token, as those of one claim have that are due together
 			for n < len(part) && part[n].Token == part[0].Token {

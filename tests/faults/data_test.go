@@ -181,7 +181,7 @@ func TestMissingPermission(t *testing.T) {
 	require.NoError(t, publisher.Publish("t", message.NewMessage("1", nil)))
 	before := admin.DBSize(t.Context()).Val()
 	commands := []string{
-		"evalsha", "hset", "hget", "hdel", "zadd", "zrem", "zrange", "lpush", "rpush", "lpop", "set", "get", "del", "hincrby", "time",
+		"evalsha", "hset", "hget", "hdel", "zadd", "zrem", "zrange", "lpush", "rpush", "lpop", "ltrim", "set", "get", "del", "hincrby", "time",
 		"sismember", "subscribe", "publish",
 	}
 	for i, command := range commands {

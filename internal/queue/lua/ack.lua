@@ -9,7 +9,7 @@
 -- ARGV  1 token      of leases, those of one claim and due time
 --       2 count      of their messages
 --       then the ids of these
---       then the same for other tokens; at most 1000 messages in all
+--       then such a part again, until there are 1000 messages at most
 --
 -- Returns how many were settled; a message whose lease is another's by now is left alone.
 -- Twice: the second run finds no lease and changes nothing.

@@ -30,7 +30,7 @@ local samples = {
   ['LRANGE'] = {meta, 0, 0},
   ['DEL'] = {nothing}, ['SET'] = {nothing, '', 'XX'},
   ['HDEL'] = {nothing, ''}, ['HSET'] = {nothing, '', '', ''}, ['HINCRBY'] = {nothing, '', 'no number'},
-  ['LPUSH'] = two, ['RPUSH'] = two, ['LPOP'] = one, ['LTRIM'] = {meta, 0, 0},
+  ['LPUSH'] = two, ['RPUSH'] = two, ['LPOP'] = one, ['LTRIM'] = {meta, 0, -1},
   ['ZADD'] = {nothing, 'no number', ''}, ['ZREM'] = two, ['ZPOPMIN'] = one,
   ['ZREMRANGEBYSCORE'] = {meta, 0, 0}, ['ZREMRANGEBYRANK'] = {meta, 0, 0},
   ['SISMEMBER'] = two, ['SADD'] = two, ['SREM'] = two,
