@@ -12,14 +12,14 @@ func sameInstant(e *env) scenario {
 	var (
 		many    = instantTrial(options{subscribers: 1, inFlight: 256}, n)
 		inOrder = instantTrial(options{subscribers: 1, inFlight: 1}, n)
-		ready   = consumeTrial(ours, options{subscribers: 1, inFlight: 256}, e.size(200_000))
+		ready   = consumeTrial(ours, options{subscribers: 1, inFlight: 256}, n)
 	)
 	return scenario{
 		name:  "instant",
 		title: "Many messages due in the same millisecond",
 		about: "All messages are published, 1 caller, 100 a call, to be due in the same millisecond. The rate counts from then. Slow " +
 			"are scripts in the server's SLOWLOG, from the first publish on; it counts time in which the server got no CPU, too. " +
-			"The last row is consuming what is due already.",
+			"The last row is consuming as many that are due already.",
 		trials: []trial{many, inOrder, ready},
 		once:   true,
 		targets: func(r results) []target {
