@@ -188,9 +188,9 @@ func TestFrozenWorkerChangesNothingAfterItsLease(t *testing.T) {
 		l.awaitEndOf(t, leases) // so those of the frozen one have run out
 		thawed := time.Now().UnixNano()
 		thaw()
-		for token, e := range its {
-			if leases[queue.NewKeys(l.w.Prefix, e.Topic).Leases(e.Group)][e.ID] != token {
-				delete(its, token) // its last call was on the way
+		for of, e := range its {
+			if leases[queue.NewKeys(l.w.Prefix, e.Topic).Leases(e.Group)][e.ID] != e.Token {
+				delete(its, of) // its last call was on the way
 			}
 		}
 		held += len(its)

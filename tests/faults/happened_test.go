@@ -1,45 +1,62 @@
 package faults
 
 import (
+	"slices"
+
 	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
 )
 
 // What follows tells from a history whether a fault has met what it was for. A test whose fault came while nothing was
 // in hand, or in which nobody noticed it, shows nothing.
 
-// inHand are the leases that were known at a moment and not settled yet, by token: of one worker, or of all.
-func inHand(history []faulttest.Event, at int64, by string) map[string]faulttest.Event {
-	held := map[string]faulttest.Event{}
+// lease is one message's. Its token may be that of others, which the same claim brought.
+type lease struct{ token, id string }
+
+func leaseOf(e faulttest.Event) lease { return lease{e.Token, e.ID} }
+
+// inHand are the leases that were known at a moment and not settled yet: of one worker, or of all.
+func inHand(history []faulttest.Event, at int64, by string) map[lease]faulttest.Event {
+	held := map[lease]faulttest.Event{}
 	for _, e := range history {
 		switch {
 		case e.At > at || by != "" && e.By != by:
 		case e.Kind == faulttest.Claimed:
-			held[e.Token] = e
+			held[leaseOf(e)] = e
 		case e.Kind == faulttest.Settled, e.Kind == faulttest.Refused, e.Kind == faulttest.Lost:
-			delete(held, e.Token)
+			delete(held, leaseOf(e))
 		}
 	}
 	return held
 }
 
 // late counts the settlements of leases that were answered after a moment, of calls by which Redis changed nothing.
-func late(history []faulttest.Event, leases map[string]faulttest.Event, after int64) (n int) {
+func late(history []faulttest.Event, leases map[lease]faulttest.Event, after int64) (n int) {
 	for _, e := range history {
-		if _, of := leases[e.Token]; of && e.Kind == faulttest.Settled && e.At > after && e.Count == 0 {
+		if _, of := leases[leaseOf(e)]; of && e.Kind == faulttest.Settled && e.At > after && e.Count == 0 {
 			n++
 		}
 	}
 	return n
 }
 
-// again counts the leases whose messages were claimed once more after a moment.
-func again(history []faulttest.Event, leases map[string]faulttest.Event, after int64) (n int) {
-	for _, was := range leases {
-		for _, e := range history {
-			if e.Kind == faulttest.Claimed && e.At > after && e.ID == was.ID && e.Group == was.Group && e.Topic == was.Topic && e.Token != was.Token {
-				n++
-				break
-			}
+// again counts the leases whose messages were claimed once more after a moment, though no worker gave them back.
+func again(history []faulttest.Event, leases map[lease]faulttest.Event, after int64) (n int) {
+	back := map[lease]bool{}
+	for _, e := range history {
+		switch {
+		case e.Script != "nack" && e.Script != "release":
+		case e.Kind == faulttest.Settle:
+			back[leaseOf(e)] = true
+		case e.Kind == faulttest.Settled && e.Count == 0 && e.Tries == 1: // it changed nothing
+			delete(back, leaseOf(e))
+		}
+	}
+	for of, was := range leases {
+		came := func(e faulttest.Event) bool {
+			return e.Kind == faulttest.Claimed && e.At > after && e.ID == was.ID && e.Group == was.Group && e.Topic == was.Topic && e.Token != was.Token
+		}
+		if !back[of] && slices.ContainsFunc(history, came) {
+			n++
 		}
 	}
 	return n
