@@ -149,8 +149,8 @@ func (l *load) outlasted(t *testing.T, rounds int, begin, end func()) {
 		l.progress(t, 30)
 		began := time.Now().UnixNano()
 		begin()
-		l.w.AwaitEvents(faulttest.Unknown, l.w.Count(faulttest.Unknown)+1)
-		time.Sleep(time.Until(time.Unix(0, began).Add(600 * time.Millisecond))) // leases have run out, which nobody tells
+		l.w.AwaitEvents(faulttest.Unknown, l.w.Count(faulttest.Unknown)+1) // after a publisher's fourth timeout
+		require.Greater(t, time.Duration(time.Now().UnixNano()-began), 500*time.Millisecond, "leases have run out")
 		end()
 		l.progress(t, 30)
 		history := l.w.History()
