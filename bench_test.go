@@ -140,6 +140,40 @@ func BenchmarkLife(b *testing.B) {
 	b.StopTimer()
 }
 
+// BenchmarkCall is what a call costs the server before its script does anything. An op is a call.
+func BenchmarkCall(b *testing.B) {
+	keys := make([]string, 12)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("redisdelay:{topic}:of-a-script:%d", i)
+	}
+	arguments := make([]any, 2*27)
+	for i := range arguments {
+		arguments[i] = strings.Repeat("x", 26+i%2*174) // an ID, a body
+	}
+	for _, call := range []struct {
+		name      string
+		keys      []string
+		arguments []any
+	}{{name: "ping"}, {name: "script"}, {"keys", keys, nil}, {"messages=27", keys, arguments}} {
+		b.Run(call.name, func(b *testing.B) {
+			s := redistest.ForBenchmark(b)
+			sha, err := s.Client.ScriptLoad(ctx, "return 'ok'").Result()
+			require.NoError(b, err)
+			defer reportServer(b, s.Client)()
+			for b.Loop() {
+				if call.name == "ping" {
+					err = s.Client.Ping(ctx).Err()
+				} else {
+					err = s.Client.EvalSha(ctx, sha, call.keys, call.arguments...).Err()
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // reportServer reports what the server's process has spent from now until the returned function is called.
 // Nothing else may use the server meanwhile.
 func reportServer(b *testing.B, client redis.UniversalClient) func() {
