@@ -58,6 +58,23 @@ func TestAckOfMessagesOfOneAndOfSeveralGroups(t *testing.T) {
 	}, "a")
 }
 
+// Messages of one claim that are due together have one token, which is sent once for those in a row.
+func TestAckOfMessagesWithSeveralTokens(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3", "4", "5")
+		s := w.sub("a")
+		first, second := held(s.claim(3)), held(s.claim(2))
+		require.Equal(t, first[0].Token, first[2].Token)
+		require.NotEqual(t, first[0].Token, second[0].Token)
+		stale := *first[2]
+		stale.Token += "0" // another's by now
+		require.Equal(t, 4, s.ack(first[0], second[0], second[1], &stale, first[1]))
+		require.Equal(t, []string{"3"}, w.stored())
+		require.Equal(t, 1, s.ack(first[2]))
+		require.Empty(t, w.stored())
+	}, "a")
+}
+
 func TestRepeatedAckChangesNothing(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x", "y")
