@@ -70,9 +70,9 @@ func (s *subscription) failTired() {
 	s.tired = nil
 }
 
-// extended takes in which leases were lost, and the deadlines of the others: what is here was here when they were
-// asked for. s.mu is held.
-func (s *subscription) extended(calls []*queue.Call, sent time.Time) {
+// extended takes in which leases were lost, and the deadlines of the others, up to the last that was here when they
+// were asked for. s.mu is held.
+func (s *subscription) extended(calls []*queue.Call, sent time.Time, last uint64) {
 	lost := map[string]bool{}
 	for _, c := range calls {
 		ids, err := queue.ReadLost(c)
@@ -85,11 +85,16 @@ func (s *subscription) extended(calls []*queue.Call, sent time.Time) {
 	}
 	s.lose(func(m *leased) bool { return lost[m.ID] })
 	deadline := sent.Add(s.config.LeaseDuration)
+	extend := func(m *leased) {
+		if m.sequence <= last {
+			m.deadline = deadline
+		}
+	}
 	for _, d := range s.inHand {
-		d.deadline = deadline
+		extend(&d.leased)
 	}
 	for i := range s.buffer.all() {
-		s.buffer.all()[i].deadline = deadline
+		extend(&s.buffer.all()[i])
 	}
 }
 

@@ -10,9 +10,11 @@ import (
 // exchange is what goes to Redis in one round trip.
 type exchange struct {
 	settlements
-	extend []*queue.Leased
-	claim  *queue.Claim
-	asked  []func() // to be called when the claim was answered, and all was judged by it
+	lane     *lane
+	extend   []*queue.Leased
+	extendTo uint64         // the last of them, or later
+	claims   []*queue.Claim // one, or those that had no answer
+	asked    []func()       // to be called when the claim was answered, and all was judged by it
 }
 
 // plan decides what to say to Redis now: nil for nothing, until wake or a signal.
@@ -20,17 +22,19 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	x = &exchange{}
+	x = &exchange{lane: &s.main}
 	if !now.Before(s.nextExtend) {
-		x.extend = s.planExtend(now)
+		x.extend, x.extendTo = s.planExtend(now), s.sequence
 	}
-	if s.unanswered != nil {
+	if len(s.unanswered) > 0 {
 		// What it has brought comes after all that is here, so nothing goes back before it is known.
-		x.claim = s.unanswered
+		x.claims = slices.Clone(s.unanswered)
 		x.acks, s.settled.acks = s.settled.acks, nil
 	} else {
 		s.planRelease(now)
-		x.claim = s.planClaim(now, len(x.extend) > 0)
+		if c := s.planClaim(now, len(x.extend) > 0); c != nil {
+			x.claims = []*queue.Claim{c}
+		}
 		x.settlements, s.settled = s.settled, settlements{}
 	}
 
@@ -39,7 +43,7 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 		s.asked = nil
 	}
 	s.gathers = false
-	if len(x.extend) == 0 && x.claim == nil {
+	if len(x.extend) == 0 && len(x.claims) == 0 {
 		if x.empty() {
 			return nil, s.wakeAt(now)
 		}
@@ -48,7 +52,7 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 			return nil, end
 		}
 	}
-	if x.claim != nil {
+	if len(x.claims) > 0 {
 		x.asked, s.asked = s.asked, nil
 	}
 	s.asking = true
@@ -126,18 +130,17 @@ func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
 		if s.left {
 			return nil
 		}
-		c := s.claim(0, 0, false) // others are to be woken from now on
-		return &c
+		return s.claim(&s.main, 0, 0, false) // others are to be woken from now on
 	}
 	poll := !now.Before(s.nextPoll)
 	if !poll && !anyway && !s.crowded(now).IsZero() {
 		return nil
 	}
 	woken := s.woken
-	busy := len(s.inHand)+s.buffer.len() > 0
-	free := min(s.config.MaxInFlight-len(s.inHand), s.room, mostClaimed)
-	prefetch := s.pace.prefetch(min(s.config.MaxInFlight, s.room))
-	limit := free + prefetch - s.buffer.len()
+	here := s.buffer.len() + s.coming()
+	busy := len(s.inHand)+here > 0
+	free, prefetch := s.wanted()
+	limit := free + prefetch - here
 	s.refill = (free + prefetch) * 3 / 4
 	waitsForSuspect := s.blocked && busy
 	if waitsForSuspect && free > 0 && !now.Before(s.blockedUntil) {
@@ -151,8 +154,8 @@ func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
 	switch {
 	case woken, poll:
 	case s.blocked && limit > 0:
-	case s.more && limit > 0 && s.buffer.len() <= s.refill:
-	case !s.waits && free > 0 && s.buffer.len() == 0:
+	case s.more && limit > 0 && here <= s.refill:
+	case !s.waits && free > 0 && here == 0:
 	default:
 		return nil
 	}
@@ -162,12 +165,26 @@ func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
 		s.waits = false // not renewed, the place among the waiters ends
 		return nil
 	}
-	slots := free - s.buffer.len()
+	slots := free - here
 	if s.brought >= crowd && now.Before(s.answered.Add(2*gather)) {
 		slots = 0 // nobody need wake it: if this one brings as many, the next comes in a moment anyhow
 	}
-	c := s.claim(max(limit, 0), slots, busy)
-	return &c
+	return s.claim(&s.main, max(limit, 0), slots, busy)
+}
+
+// wanted is how many messages the consumer can take at once, and how many more it will get done soon.
+func (s *subscription) wanted() (free, prefetch int) {
+	free = min(s.config.MaxInFlight-len(s.inHand), s.room, mostClaimed)
+	return free, s.pace.prefetch(min(s.config.MaxInFlight, s.room))
+}
+
+// coming is how many messages the claims under way may bring.
+func (s *subscription) coming() int {
+	n := 0
+	for _, c := range s.claiming {
+		n += c.Limit
+	}
+	return n
 }
 
 // crowded is until when the next claim waits for more, or zero: it does not. The last one brought many, all that were
@@ -197,12 +214,10 @@ const mostClaimed = 1000
 // claimBytes is how many bytes of messages one claim brings, about.
 const claimBytes = 4 << 20
 
-func (s *subscription) claim(limit, slots int, busy bool) queue.Claim {
-	counts := s.counts
-	s.counts = queue.Counts{}
-	return queue.Claim{
-		Subscription: s.id,
-		Number:       s.claims,
+func (s *subscription) claim(l *lane, limit, slots int, busy bool) *queue.Claim {
+	c := &queue.Claim{
+		Subscription: l.id,
+		Number:       l.claims,
 		Limit:        limit,
 		Busy:         busy,
 		Lease:        s.config.LeaseDuration,
@@ -211,8 +226,11 @@ func (s *subscription) claim(limit, slots int, busy bool) queue.Claim {
 		Patience:     3 * s.mailbox.Poll(),
 		Bytes:        claimBytes,
 		Expiry:       s.options.Expiry,
-		Counts:       counts,
+		Counts:       s.counts,
 	}
+	s.counts = queue.Counts{}
+	s.claiming = append(s.claiming, c)
+	return c
 }
 
 // wakeAt is when there is something to do without a signal.

@@ -14,11 +14,12 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// subscription is one Subscribe. Two goroutines work on it, and what they share is under mu:
+// subscription is one Subscribe. Two goroutines work on it, and a third under load; what they share is under mu:
 //
 //	run      talks to Redis: one exchange after the other, each a pipeline of all there is to say:
 //	         settle what was settled, hand back, extend leases, claim more. What comes up during an
 //	         exchange goes with the next, so the batches grow with the load.
+//	ahead    claims still more meanwhile, where much is ready and the order does not matter.
 //	handOut  hands the claimed messages to the consumer, in order, MaxInFlight at a time.
 //
 // Consumers settle by Ack and Nack on the messages, which handOut notices, or await.
@@ -42,6 +43,7 @@ type subscription struct {
 	forget  func() bool // ends watching Subscribe's context
 
 	endTimers []*time.Timer // of closing
+	aheads    sync.WaitGroup
 
 	kick chan struct{} // run: look again
 	feed chan struct{} // handOut: look again
@@ -65,7 +67,7 @@ type subscription struct {
 	server   time.Time    // the server's clock, as a claim told it
 	heard    time.Time    // when that was answered
 	sequence uint64
-	asking   bool        // an exchange is under way
+	asking   bool        // an exchange of run is under way
 	gathers  bool        // run waits for more acks to go together
 	more     bool        // the last claim left something
 	waits    bool        // the last claim had us noted as waiting
@@ -73,22 +75,24 @@ type subscription struct {
 	watched  bool        // the exchange has no answer yet, or the last one failed
 	watchdog *time.Timer // runs meanwhile
 
+	main, ahead  lane           // run's, and that of what is claimed beside it
+	claiming     []*queue.Claim // under way or unanswered: one of each lane at most
+	unanswered   []*queue.Claim // of these, had no answer, and are to be sent again
+	goesAhead    bool           // an exchange in the second lane is under way
+	stumbled     bool           // the last one failed, and run has not got through since
+	blocked      bool           // a suspect is next
+	blockedUntil time.Time      // until when it waits for the subscription to hold nothing else
+
 	// What follows is run's alone.
-	id           string
-	address      string
-	claims       uint64       // number of the claim under way, or of the next
-	blocked      bool         // a suspect is next
-	blockedUntil time.Time    // until when it waits for the subscription to hold nothing else
-	unanswered   *queue.Claim // the last claim, if it had no answer
-	left         bool         // it is closing, and Redis knows
-	tired        []*delivery  // whose handlers ran for too long
-	answered     time.Time    // when the last exchange was over
-	brought      int          // messages, by the last claim
-	arrived      []leased     // room for what the next one brings
-	nextPoll     time.Time
-	nextExtend   time.Time
-	outage       bool
-	failures     int
+	address    string
+	left       bool        // it is closing, and Redis knows
+	tired      []*delivery // whose handlers ran for too long
+	answered   time.Time   // when the last exchange was over
+	brought    int         // messages, by the last claim
+	nextPoll   time.Time
+	nextExtend time.Time
+	outage     bool
+	failures   int
 }
 
 // settlements are what the consumer decided, and what it did not get to see.
@@ -118,8 +122,8 @@ func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic, id 
 		feed:    make(chan struct{}, 1),
 		over:    make(chan struct{}),
 		room:    s.config.MaxInFlight,
-		id:      id,
-		claims:  1,
+		main:    lane{id: id, claims: 1},
+		ahead:   lane{id: queue.Token(), claims: 1},
 	}
 	sub.calls, sub.cancelCalls = context.WithCancel(context.Background())
 	sub.watchdog = time.AfterFunc(time.Hour, sub.watch)
@@ -153,6 +157,7 @@ func (s *subscription) run() {
 	}()
 	defer func() {
 		<-handedOut
+		s.aheads.Wait()
 		close(s.out)
 	}()
 	defer s.forget()
@@ -223,7 +228,7 @@ func (s *subscription) isClosing() bool {
 func (s *subscription) finished() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.handOver && s.left && s.unanswered == nil && s.buffer.len() == 0 && len(s.inHand) == 0 && s.settled.empty()
+	return s.handOver && s.left && len(s.claiming) == 0 && s.buffer.len() == 0 && len(s.inHand) == 0 && s.settled.empty()
 }
 
 // removeBroadcast ends the group of a subscription that has one of its own.
@@ -246,17 +251,30 @@ func (s *subscription) endHandlers() {
 	signal(s.kick)
 }
 
-// perform tells Redis what was planned, and takes in what it answers. It returns false if something
-// failed and is to be said again after a while.
+// perform has an exchange of run. It returns false if something failed and is to be said again after a while.
 func (s *subscription) perform(x *exchange) bool {
+	err := s.tell(x)
+	s.mu.Lock()
+	s.asking = false
+	if err == nil {
+		s.stumbled = false
+	}
+	s.mu.Unlock()
+	s.report(err)
+	s.answered = time.Now()
+	return err == nil
+}
+
+// tell tells Redis what was planned, and takes in what it answers.
+func (s *subscription) tell(x *exchange) error {
 	sent := time.Now()
 	acks := s.group.AckCalls(x.acks)
 	releases := s.group.ReleaseCalls(x.releases)
 	nacks := s.group.NackCalls(x.nacks, s.options.Retention)
 	extends := s.group.ExtendCalls(x.extend, s.config.LeaseDuration)
 	var claims []*queue.Call
-	if x.claim != nil {
-		claims = append(claims, s.group.ClaimCall(*x.claim))
+	for _, c := range x.claims {
+		claims = append(claims, s.group.ClaimCall(*c))
 	}
 	// What goes to the front of ready goes last to first: nacked messages are older than those handed
 	// back. And what is settled makes room before more is claimed.
@@ -267,7 +285,6 @@ func (s *subscription) perform(x *exchange) bool {
 	err := queue.Do(s.calls, s.config.Client, calls...)
 
 	s.mu.Lock()
-	s.asking = false
 	var again settlements
 	if failed(acks) {
 		again.acks = x.acks
@@ -286,24 +303,24 @@ func (s *subscription) perform(x *exchange) bool {
 		nacks:    append(again.nacks, s.settled.nacks...),
 	}
 	if len(extends) > 0 {
-		s.extended(extends, sent)
+		s.extended(extends, sent, x.extendTo)
 	}
-	if err != nil {
+	switch {
+	case x.lane == &s.ahead: // run's leases are watched meanwhile
+	case err != nil:
 		s.watchLeases()
-	} else {
+	default:
 		s.unwatch()
 	}
 	s.mu.Unlock()
 
-	if len(claims) > 0 {
-		if claimErr := s.claimed(x, claims[0], sent); err == nil {
+	for i, call := range claims {
+		if claimErr := s.claimed(x, x.claims[i], call, sent); err == nil {
 			err = claimErr
 		}
 	}
 	signal(s.feed)
-	s.report(err)
-	s.answered = time.Now()
-	return err == nil
+	return err
 }
 
 func failed(calls []*queue.Call) bool {
@@ -316,80 +333,94 @@ func failed(calls []*queue.Call) bool {
 }
 
 // claimed takes in what a claim brought.
-func (s *subscription) claimed(x *exchange, call *queue.Call, sent time.Time) error {
-	c := x.claim
+func (s *subscription) claimed(x *exchange, c *queue.Claim, call *queue.Call, sent time.Time) error {
+	l := x.lane
 	deadline, now := sent.Add(s.config.LeaseDuration), time.Now()
 	claimed, err := c.ReadClaimTo(func(m queue.Leased) {
-		s.arrived = append(s.arrived, leased{Leased: m, claimed: now, deadline: deadline})
+		l.arrived = append(l.arrived, leased{Leased: m, claimed: now, deadline: deadline})
 	}, call)
-	defer s.forgetArrived()
-	if errors.Is(err, queue.ErrUnregistered) {
+	defer l.forgetArrived()
+	switch {
+	case errors.Is(err, queue.ErrUnregistered):
+		s.claimOver(c)
+		s.askAgain(x)
+		s.claimAgain()
+		if l == &s.ahead { // run will find it out
+			return err
+		}
 		// The server lost its data. The group is to exist as long as it is subscribed to.
 		s.logger.Error("The consumer group is gone from Redis, with all that it held; registering it again", errGroupGone, nil)
 		s.mailbox.DataLost() // the sooner other groups are back, the less they miss
-		s.unanswered = nil
-		s.askAgain(x)
-		s.claimAgain()
 		return s.topic.Register(s.calls, s.group.Name, s.options)
-	}
-	if err != nil {
+	case queue.Unreachable(err):
 		s.askAgain(x)
-		if queue.Unreachable(err) {
-			c.Slots = 0 // it is not to wait if it is sent again
-			s.unanswered = c
-		} else {
-			s.unanswered = nil // the script did nothing
-			s.mu.Lock()
-			s.counts.Add(c.Counts)
-			s.mu.Unlock()
-			s.claimAgain()
+		s.mu.Lock()
+		c.Slots = 0 // it is not to wait if it is sent again
+		if !slices.Contains(s.unanswered, c) {
+			s.unanswered = append(s.unanswered, c)
 		}
+		s.mu.Unlock()
+		return err
+	case err != nil: // the script did nothing
+		s.claimOver(c)
+		s.askAgain(x)
+		s.mu.Lock()
+		s.counts.Add(c.Counts)
+		s.mu.Unlock()
+		s.claimAgain()
 		return err
 	}
 	if claimed.Orphans > 0 {
 		s.logger.Error("Messages had lost their bodies in Redis and were dropped",
 			errors.New("bodies are missing"), watermill.LogFields{"messages": claimed.Orphans})
 	}
-	s.claims++
+	if c.Limit == 0 && s.isClosing() {
+		s.left = true
+	}
+	if s.claimOver(c) {
+		// Its first run was long ago, and so was the beginning of the leases.
+		s.nextExtend = time.Time{}
+	}
+	defer s.answer(x.asked)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.laneOf(c).claims++
 	if c.Limit > 0 {
 		if claimed.Blocked && !s.blocked {
 			s.blockedUntil = now.Add(s.config.LeaseDuration)
 		}
 		s.blocked = claimed.Blocked
 	}
-	if c.Limit == 0 && s.isClosing() {
-		s.left = true
+	s.more = claimed.More
+	if l == &s.main {
+		s.waits = claimed.Waits
+		s.server, s.heard = claimed.Now, now
+		s.brought = len(l.arrived)
 	}
-	if c == s.unanswered {
-		// Its first run was long ago, and so was the beginning of the leases.
-		s.nextExtend = time.Time{}
-	}
-	s.unanswered = nil
-	defer s.answer(x.asked)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.more, s.waits = claimed.More, claimed.Waits
-	s.server, s.heard = claimed.Now, now
-	s.brought = len(s.arrived)
-	for i := range s.arrived {
+	for i := range l.arrived {
 		s.sequence++
-		s.arrived[i].sequence = s.sequence
+		l.arrived[i].sequence = s.sequence
 	}
 	switch {
 	case now.After(deadline): // the leases may be over, or just have begun
-		s.release(s.arrived)
-	case len(s.arrived) > 0:
-		s.buffer.append(s.arrived)
-	case s.buffer.len() == 0 && c.Limit > 0 && cap(s.arrived) > crowd: // nothing is ready, so not that many come soon
-		s.buffer, s.arrived = buffer{}, nil
+		s.release(l.arrived)
+	case len(l.arrived) > 0:
+		s.buffer.append(l.arrived)
+	case s.buffer.len() == 0 && c.Limit > 0 && cap(l.arrived) > crowd: // nothing is ready, so not that many come soon
+		s.buffer, l.arrived = buffer{}, nil
 	}
 	return nil
 }
 
-// forgetArrived leaves room for the next claim, which keeps nothing of the last: bodies would stay in memory.
-func (s *subscription) forgetArrived() {
-	clear(s.arrived)
-	s.arrived = s.arrived[:0]
+// claimOver is called when a claim was answered, and returns true if it had been sent before.
+func (s *subscription) claimOver(c *queue.Claim) (repeated bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	is := func(o *queue.Claim) bool { return o == c }
+	repeated = slices.Contains(s.unanswered, c)
+	s.unanswered = slices.DeleteFunc(s.unanswered, is)
+	s.claiming = slices.DeleteFunc(s.claiming, is)
+	return repeated
 }
 
 // claimAgain has the next exchange claim.

@@ -38,6 +38,13 @@ func notRunning(t *testing.T, maxInFlight int) (s *subscription, now time.Time) 
 	return s, now
 }
 
+// planned is plan, and what is claimed by it is under way no more.
+func (s *subscription) planned(now time.Time) (*exchange, time.Time) {
+	x, wake := s.plan(now)
+	s.claiming = nil
+	return x, wake
+}
+
 func (s *subscription) hold(n int, suspect bool) {
 	for range n {
 		s.begin(leased{Leased: queue.Leased{Suspect: suspect}, deadline: time.Now().Add(s.config.LeaseDuration)})
@@ -90,7 +97,7 @@ func TestPlanThatSaysNothingSaysWhenToLookAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, now := notRunning(t, 2)
 			prepare(s, now)
-			x, wake := s.plan(now)
+			x, wake := s.planned(now)
 			require.Nil(t, x)
 			require.True(t, wake.After(now), "%v ago", now.Sub(wake))
 		})
@@ -101,39 +108,39 @@ func TestASuspectIsTakenBesideOthersAfterALease(t *testing.T) {
 	s, now := notRunning(t, 2)
 	s.hold(1, false)
 	s.waits, s.blocked, s.blockedUntil = false, true, now.Add(time.Millisecond)
-	x, wake := s.plan(now)
+	x, wake := s.planned(now)
 	require.Nil(t, x)
 	require.Equal(t, s.blockedUntil, wake)
-	x, _ = s.plan(wake)
+	x, _ = s.planned(wake)
 	require.NotNil(t, x)
-	require.Equal(t, 1, x.claim.Limit)
-	require.False(t, x.claim.Busy)
+	require.Equal(t, 1, x.claims[0].Limit)
+	require.False(t, x.claims[0].Busy)
 }
 
 // A consumer that reads one message after the other is not given a hundred again and again.
 func TestClaimsFollowWhatTheConsumerTakes(t *testing.T) {
 	s, now := notRunning(t, 100)
 	s.more = true
-	x, _ := s.plan(now)
-	require.Equal(t, 100, x.claim.Limit)
+	x, _ := s.planned(now)
+	require.Equal(t, 100, x.claims[0].Limit)
 	s.hold(2, false)
 	for range 98 {
 		s.leases(queue.Leased{}, now)
 	}
 
 	later := now.Add(2 * hoard)
-	x, _ = s.plan(later)
+	x, _ = s.planned(later)
 	require.Len(t, x.releases, 98)
-	require.Nil(t, x.claim, "it takes nothing now")
+	require.Empty(t, x.claims, "it takes nothing now")
 	s.stuck = false // it took one
-	x, _ = s.plan(later)
-	require.Equal(t, 2, x.claim.Limit)
+	x, _ = s.planned(later)
+	require.Equal(t, 2, x.claims[0].Limit)
 
 	for _, want := range []int{4, 8, 16, 32, 64, 100 - 2} { // it takes all it is given
 		s.leases(queue.Leased{}, later)
 		s.inHand.remove(s.take())
-		x, _ = s.plan(later)
-		require.Equal(t, want, x.claim.Limit)
+		x, _ = s.planned(later)
+		require.Equal(t, want, x.claims[0].Limit)
 	}
 }
 
@@ -146,11 +153,11 @@ func TestAConsumerThatIsOfferedNothingIsGivenMore(t *testing.T) {
 	}
 	s.more, s.waits = true, false
 	s.leases(queue.Leased{}, now)
-	x, _ := s.plan(now.Add(2 * hoard))
+	x, _ := s.planned(now.Add(2 * hoard))
 	require.Len(t, x.releases, 1)
 	require.False(t, s.stuck)
-	require.NotNil(t, x.claim)
-	require.Equal(t, 1, x.claim.Limit)
+	require.NotEmpty(t, x.claims)
+	require.Equal(t, 1, x.claims[0].Limit)
 }
 
 // What doubles does not overflow.
@@ -165,8 +172,8 @@ func TestAConsumerWithoutLimitIsGivenMoreEachTime(t *testing.T) {
 	}
 	require.Equal(t, math.MaxInt, s.room)
 	s.woken = true
-	x, _ := s.plan(now)
-	require.Equal(t, mostClaimed, x.claim.Limit)
+	x, _ := s.planned(now)
+	require.Equal(t, mostClaimed, x.claims[0].Limit)
 }
 
 // buffered puts a message into the buffer, as a claim does.
@@ -232,9 +239,9 @@ func TestAConsumerThatTakesAgainIsGivenMore(t *testing.T) {
 	s.handed(d)
 	require.Len(t, s.kick, 1)
 	s.waits = false
-	x, _ := s.plan(now)
+	x, _ := s.planned(now)
 	require.NotNil(t, x)
-	require.Equal(t, 1, x.claim.Limit)
+	require.Equal(t, 1, x.claims[0].Limit)
 }
 
 // handOut may be in the Unmarshaler with the next message, and not have noticed.
@@ -275,20 +282,20 @@ func TestAcksWaitForOthersAfterAnExchange(t *testing.T) {
 	s, now := notRunning(t, 2)
 	s.answered = now
 	s.settled.acks = []*queue.Leased{{}}
-	x, wake := s.plan(now)
+	x, wake := s.planned(now)
 	require.Nil(t, x)
 	require.Equal(t, now.Add(gather), wake)
 	require.False(t, s.urgent(), "another ack need not have run look")
 
 	s.woken = true // a claim takes them along
-	x, _ = s.plan(now)
+	x, _ = s.planned(now)
 	require.Len(t, x.acks, 1)
-	require.NotNil(t, x.claim)
+	require.NotEmpty(t, x.claims)
 
 	s.settled.acks = []*queue.Leased{{}}
-	x, _ = s.plan(wake)
+	x, _ = s.planned(wake)
 	require.Len(t, x.acks, 1)
-	require.Nil(t, x.claim)
+	require.Empty(t, x.claims)
 }
 
 func TestAClaimWaitsForMoreAfterOneThatBroughtMany(t *testing.T) {
@@ -296,11 +303,11 @@ func TestAClaimWaitsForMoreAfterOneThatBroughtMany(t *testing.T) {
 	claims := func(at time.Time) bool {
 		t.Helper()
 		s.woken = true
-		x, wake := s.plan(at)
+		x, wake := s.planned(at)
 		if x == nil {
 			require.Equal(t, s.answered.Add(gather), wake)
 		}
-		return x != nil && x.claim != nil
+		return x != nil && len(x.claims) > 0
 	}
 	s.answered, s.brought = now, crowd-1
 	require.True(t, claims(now), "few came")
@@ -329,19 +336,19 @@ func TestAClaimWaitsForMoreAfterOneThatBroughtMany(t *testing.T) {
 func TestNobodyWakesWhoClaimsAnyhow(t *testing.T) {
 	s, now := notRunning(t, 256)
 	s.waits, s.answered, s.brought = false, now, crowd
-	x, wake := s.plan(now)
+	x, wake := s.planned(now)
 	require.Nil(t, x)
 	require.Equal(t, now.Add(gather), wake)
-	x, _ = s.plan(wake)
-	require.Zero(t, x.claim.Slots)
+	x, _ = s.planned(wake)
+	require.Zero(t, x.claims[0].Slots)
 
 	s.brought, s.waits = crowd-1, false
-	x, _ = s.plan(wake)
-	require.Equal(t, 256, x.claim.Slots, "from now on it is to be woken")
+	x, _ = s.planned(wake)
+	require.Equal(t, 256, x.claims[0].Slots, "from now on it is to be woken")
 
 	s.brought, s.waits, s.woken = crowd, true, true
-	x, _ = s.plan(now.Add(2 * gather))
-	require.Equal(t, 256, x.claim.Slots, "it has waited to be woken, so not that many come any more")
+	x, _ = s.planned(now.Add(2 * gather))
+	require.Equal(t, 256, x.claims[0].Slots, "it has waited to be woken, so not that many come any more")
 }
 
 // They were handed out, and lost at once, or came as suspects when their leases were over.
@@ -351,15 +358,15 @@ func TestMessagesWhoseLeaseMayBeOverWhenTheyComeGoBack(t *testing.T) {
 
 	s.config.LeaseDuration = time.Nanosecond // the answer takes longer
 	s.woken = true
-	x, _ := s.plan(now)
+	x, _ := s.planned(now)
 	require.True(t, s.perform(x))
 	require.Nil(t, s.take())
 	s.config.LeaseDuration = time.Hour
-	x, _ = s.plan(now)
+	x, _ = s.planned(now)
 	require.Len(t, x.releases, 2)
 	require.True(t, s.perform(x))
 	s.woken = true
-	x, _ = s.plan(now)
+	x, _ = s.planned(now)
 	require.True(t, s.perform(x))
 	for _, want := range []string{"1", "2"} {
 		d := s.take()
@@ -373,7 +380,7 @@ func TestMessagesWhoseLeaseMayBeOverWhenTheyComeGoBack(t *testing.T) {
 func TestALeaseEndsWhileRedisIsOnlyTriedNowAndThen(t *testing.T) {
 	for name, next := range map[string]func(*subscription){
 		"before the next attempt":  func(*subscription) {},
-		"while that has no answer": func(s *subscription) { s.plan(time.Now()) },
+		"while that has no answer": func(s *subscription) { s.planned(time.Now()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -386,7 +393,7 @@ func TestALeaseEndsWhileRedisIsOnlyTriedNowAndThen(t *testing.T) {
 			}
 			s.cancelCalls() // so that all fails
 			s.woken = true
-			x, _ := s.plan(now)
+			x, _ := s.planned(now)
 			require.False(t, s.perform(x))
 			next(s)
 			select {
@@ -420,8 +427,8 @@ func TestAMessageThatMayBeTooLateAsksOnce(t *testing.T) {
 	}
 	require.Equal(t, 1, asks())
 	require.Zero(t, asks(), "run knows")
-	x, _ := s.plan(now)
-	require.NotNil(t, x.claim)
+	x, _ := s.planned(now)
+	require.NotEmpty(t, x.claims)
 	require.Equal(t, 1, asks(), "by the next claim's answer it may be too late")
 }
 
@@ -430,11 +437,11 @@ func TestRoomForClaimsIsEmpty(t *testing.T) {
 	s, now := notRunning(t, 2)
 	s.publishMessages(t, 2)
 	s.woken = true
-	x, _ := s.plan(now)
+	x, _ := s.planned(now)
 	require.True(t, s.perform(x))
 	require.Len(t, s.buffer.all(), 2)
 	require.NotEmpty(t, s.buffer.all()[1].Body)
-	require.Equal(t, make([]leased, 2), s.arrived[:2])
+	require.Equal(t, make([]leased, 2), s.main.arrived[:2])
 	s.take()
 	require.Zero(t, s.buffer.array[0])
 }
@@ -443,8 +450,8 @@ func TestRoomForClaimsIsEmpty(t *testing.T) {
 func (s *subscription) claimAll(t *testing.T) {
 	t.Helper()
 	s.woken = true
-	x, _ := s.plan(time.Now())
-	require.NotNil(t, x.claim)
+	x, _ := s.planned(time.Now())
+	require.NotEmpty(t, x.claims)
 	require.True(t, s.perform(x))
 }
 
@@ -467,7 +474,7 @@ func TestAnEmptyClaimGivesRoomBack(t *testing.T) {
 	require.NotZero(t, cap(s.buffer.array), "so little is")
 	claimed(100)
 	require.Zero(t, cap(s.buffer.array))
-	require.Zero(t, cap(s.arrived))
+	require.Zero(t, cap(s.main.arrived))
 }
 
 // Its Unmarshaler may take long.
@@ -502,7 +509,7 @@ func TestAllThatIsHeldIsExtendedInOrder(t *testing.T) {
 	ids := []string{taken[1].ID, taken[2].ID, taken[3].ID, s.buffer.first().ID}
 	extend := func() {
 		s.nextExtend = now
-		x, _ := s.plan(now)
+		x, _ := s.planned(now)
 		require.Len(t, x.extend, len(ids))
 		for i, m := range x.extend {
 			require.Equal(t, ids[i], m.ID)

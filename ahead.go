@@ -1,0 +1,78 @@
+package redisdelay
+
+import (
+	"slices"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// lane is a way in which claims go to Redis, one after the other. For Redis each lane is a subscription: it remembers
+// the last claim of each.
+type lane struct {
+	id      string   // random
+	claims  uint64   // number of the claim under way, or of the next
+	arrived []leased // room for what it brings
+}
+
+// forgetArrived leaves room for the next claim, which keeps nothing of the last: bodies would stay in memory.
+func (l *lane) forgetArrived() {
+	clear(l.arrived)
+	l.arrived = l.arrived[:0]
+}
+
+// laneOf is the lane of a claim, which run sends again if it had no answer, whoever sent it first. s.mu is held.
+func (s *subscription) laneOf(c *queue.Claim) *lane {
+	if c.Subscription == s.ahead.id {
+		return &s.ahead
+	}
+	return &s.main
+}
+
+// goAhead has more claimed while an exchange of run is under way, if there is need for it: else the server waits
+// while an answer is taken in and the next exchange is written. Which of the two is answered first is chance, so it is not
+// for subscriptions in order. s.mu is held.
+func (s *subscription) goAhead() {
+	x := s.planAhead()
+	if x == nil {
+		return
+	}
+	s.goesAhead = true
+	s.aheads.Add(1)
+	go s.claimAhead(x)
+}
+
+// claimAhead has exchanges in the second lane for as long as there is need for them.
+func (s *subscription) claimAhead(x *exchange) {
+	defer s.aheads.Done()
+	for x != nil {
+		err := s.tell(x)
+		s.mu.Lock()
+		s.stumbled = err != nil
+		s.goesAhead = false
+		x = s.planAhead()
+		s.goesAhead = x != nil
+		s.mu.Unlock()
+	}
+	signal(s.kick) // there may be less to claim than it seemed to run, or something failed that it is to repeat
+}
+
+// planAhead is an exchange beside that of run, or nil: only where the last claim left something, where half of what is
+// wanted has to come, which is worth a call to Redis, and where all is well. s.mu is held.
+func (s *subscription) planAhead() *exchange {
+	switch {
+	case !s.more || s.goesAhead || s.config.MaxInFlight == 1:
+		return nil
+	case !slices.ContainsFunc(s.claiming, func(c *queue.Claim) bool { return c.Limit > 0 && c.Busy }):
+		return nil // run claims nothing now, or may get a message that is to be alone in hand
+	case s.stumbled || len(s.unanswered) > 0 || s.blocked || s.stuck || s.held || s.handOver || s.isClosing():
+		return nil
+	}
+	free, prefetch := s.wanted()
+	limit := free + prefetch - s.buffer.len() - s.coming()
+	if limit < crowd || limit < (free+prefetch)/2 {
+		return nil
+	}
+	x := &exchange{lane: &s.ahead, claims: []*queue.Claim{s.claim(&s.ahead, limit, 0, true)}}
+	x.acks, s.settled.acks = s.settled.acks, nil
+	return x
+}
