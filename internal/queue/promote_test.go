@@ -2,6 +2,8 @@ package queue_test
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -191,6 +193,66 @@ func TestPromoteOfMoreThanTenThousand(t *testing.T) {
 			}, groups...)
 		})
 	}
+}
+
+// Where all that one call can move is due in the same millisecond, due times are not read one by one.
+func TestManyDueInTheSameMillisecondKeepTheirDueTime(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		const share = queue.Budget / 2
+		due := w.now() + time.Hour.Milliseconds()
+		var messages []message
+		dues := map[string]int64{}
+		for i, name := range names("%04d", 0, 3*share) {
+			dues[name] = due
+			if i >= 2*share+share/2 {
+				dues[name] = due + 7
+			}
+			messages = append(messages, at(name, dues[name]))
+		}
+		w.publish(messages...)
+		w.travel(2 * time.Hour)
+		w.promoteAll()
+		for _, g := range []string{"a", "b"} {
+			entries := w.Client.LRange(ctx, w.keys.Ready(g), 0, -1).Val()
+			require.Len(t, entries, 3*share)
+			first := entryDue(t, entries[0])
+			for i, entry := range entries {
+				name := w.name[entry[:strings.Index(entry, ":")]]
+				require.Equal(t, fmt.Sprintf("%04d", i), name)
+				require.Equal(t, dues[name]-due, entryDue(t, entry)-first, name)
+				require.Equal(t, "2", w.field(w.keys.Refs(), name))
+			}
+			require.Less(t, first, w.now())
+		}
+		require.Empty(t, w.pending())
+	}, "a", "b")
+}
+
+// What is looked at may be late for another reason.
+func TestManyThatAreDueLaterInTheSameMillisecondStay(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("leased")
+		w.sub("a").claim(1, func(c *queue.Claim) { c.Lease = time.Minute })
+		w.travel(time.Hour)
+		later := w.now() + time.Hour.Milliseconds()
+		var messages []message
+		for _, name := range names("%04d", 0, queue.Budget) {
+			messages = append(messages, at(name, later))
+		}
+		w.publish(messages...)
+		require.Less(t, w.next(), w.now()-10, "a lease has run out long ago")
+		require.True(t, w.promote("scheduler|1").Expired)
+		require.Empty(t, w.ready("a"))
+		require.Len(t, w.pending(), queue.Budget)
+	}, "a")
+}
+
+func entryDue(t *testing.T, entry string) int64 {
+	t.Helper()
+	_, due, _ := strings.Cut(entry, ":")
+	ms, err := strconv.ParseInt(due, 10, 64)
+	require.NoError(t, err)
+	return ms
 }
 
 func TestPromotingTwiceMovesNothingMore(t *testing.T) {

@@ -108,6 +108,15 @@ local function take_due(key)
   end
   return list
 end
+-- Redis writes each score as text, and Lua keeps it: a third of what a message costs. Of many that were due for a while,
+-- most often the first and the last tell that all are due in the same millisecond. Then this returns their ids, and that.
+local function take_same(key)
+  if not next_event or now < next_event + 3 or share == 1 then return end
+  local last = redis.call('ZRANGE', key, share - 1, share - 1, 'WITHSCORES')[2]
+  if last and tonumber(last) <= now and redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] == last then
+    return redis.call('ZRANGE', key, 0, share - 1), tonumber(last)
+  end
+end
 local function moves(list, i)
   local id, due = list[i], tonumber(list[i + 1])
   return due < cut_due or (due == cut_due and not precedes(cut_id, id))
@@ -127,8 +136,18 @@ end
 
 -- Reading every key that will be read or written later finds one of a wrong type before anything is.
 local fresh, retries, waiting, options = {}, {}, {}, {}
+local same -- due time of all of fresh, which are ids only then, and else ids and due times
+local retrying = false
 if groups > 0 then
-  fresh = take_due(pending)
+  for g = 1, groups do
+    retries[g] = take_due(KEYS[5 + g * 5])
+    retrying = retrying or #retries[g] > 0
+  end
+  local ids
+  if not retrying then
+    ids, same = take_same(pending)
+  end
+  fresh = ids or take_due(pending)
   for first = 6, 5 + groups, 1000 do
     local some = redis.call('HMGET', group_options, unpack(ARGV, first, math.min(first + 999, 5 + groups)))
     for i = 1, #some do
@@ -137,12 +156,11 @@ if groups > 0 then
   end
 end
 for g = 1, groups do
-  local ready, retry, waiters = KEYS[4 + g * 5], KEYS[5 + g * 5], KEYS[8 + g * 5]
+  local ready, waiters = KEYS[4 + g * 5], KEYS[8 + g * 5]
   redis.call('LLEN', ready)
   redis.call('ZCARD', KEYS[6 + g * 5])
   redis.call('ZCARD', KEYS[7 + g * 5])
   waiting[g] = redis.call('ZCARD', waiters)
-  retries[g] = take_due(retry)
 end
 redis.call('HLEN', refs)
 local unused = redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES')
@@ -152,16 +170,16 @@ if first_free[1] then
 end
 
 -- The first write is a deletion: at maxmemory promotion still works.
-local moved = moving(fresh)
+local moved = same and #fresh or moving(fresh)
 if moved > 0 then
   redis.call('ZREMRANGEBYRANK', pending, 0, moved - 1)
 else
   redis.call('HDEL', scheduler, '')
 end
 if moved > 0 and groups > 1 then
-  local counts = {}
+  local counts, each_has = {}, same and 1 or 2
   for i = 1, moved do
-    counts[i * 2 - 1] = fresh[i * 2 - 1]
+    counts[i * 2 - 1] = fresh[i * each_has - each_has + 1]
     counts[i * 2] = groups
   end
   each('HSET', refs, counts, 1, #counts)
@@ -212,8 +230,16 @@ for g = 1, groups do
     end
     push(again, r)
   end
-  for i = f, moved * 2, 2 do
-    push(fresh, i)
+  if same then
+    suffix = ':' .. string.format('%d', same)
+    for i = 1, moved do
+      merged[i] = fresh[i] .. suffix
+    end
+    n = moved
+  else
+    for i = f, moved * 2, 2 do
+      push(fresh, i)
+    end
   end
   if n > 0 then
     each('RPUSH', ready, merged, 1, n)
