@@ -7,11 +7,12 @@ import (
 )
 
 // lane is a way in which claims go to Redis, one after the other. For Redis each lane is a subscription: it remembers
-// the last claim of each.
+// the last claim of each, if that brought anything.
 type lane struct {
-	id      string   // random
-	claims  uint64   // number of the claim under way, or of the next
-	arrived []leased // room for what it brings
+	id         string   // random
+	claims     uint64   // number of the claim under way, or of the next
+	remembered bool     // by Redis
+	arrived    []leased // room for what a claim brings
 }
 
 // forgetArrived leaves room for the next claim, which keeps nothing of the last: bodies would stay in memory.
@@ -20,12 +21,18 @@ func (l *lane) forgetArrived() {
 	l.arrived = l.arrived[:0]
 }
 
-// laneOf is the lane of a claim, which run sends again if it had no answer, whoever sent it first. s.mu is held.
+// laneOf is the lane of a claim, which run sends again if it had no answer, whoever sent it first. Its room is for who
+// has a claim of it under way.
 func (s *subscription) laneOf(c *queue.Claim) *lane {
 	if c.Subscription == s.ahead.id {
 		return &s.ahead
 	}
 	return &s.main
+}
+
+// goesAhead tells whether a claim in the second lane is under way. s.mu is held.
+func (s *subscription) goesAhead() bool {
+	return slices.ContainsFunc(s.claiming, func(c *queue.Claim) bool { return s.laneOf(c) == &s.ahead })
 }
 
 // goAhead has more claimed while an exchange of run is under way, if there is need for it: else the server waits
@@ -36,7 +43,6 @@ func (s *subscription) goAhead() {
 	if x == nil {
 		return
 	}
-	s.goesAhead = true
 	s.aheads.Add(1)
 	go s.claimAhead(x)
 }
@@ -47,10 +53,8 @@ func (s *subscription) claimAhead(x *exchange) {
 	for x != nil {
 		err := s.tell(x)
 		s.mu.Lock()
-		s.stumbled = err != nil
-		s.goesAhead = false
+		s.stumbled = s.stumbled || err != nil
 		x = s.planAhead()
-		s.goesAhead = x != nil
 		s.mu.Unlock()
 	}
 	signal(s.kick) // there may be less to claim than it seemed to run, or something failed that it is to repeat
@@ -60,11 +64,11 @@ func (s *subscription) claimAhead(x *exchange) {
 // wanted has to come, which is worth a call to Redis, and where all is well. s.mu is held.
 func (s *subscription) planAhead() *exchange {
 	switch {
-	case !s.more || s.goesAhead || s.config.MaxInFlight == 1:
+	case !s.more || s.config.MaxInFlight == 1 || s.goesAhead():
 		return nil
 	case !slices.ContainsFunc(s.claiming, func(c *queue.Claim) bool { return c.Limit > 0 && c.Busy }):
 		return nil // run claims nothing now, or may get a message that is to be alone in hand
-	case s.stumbled || len(s.unanswered) > 0 || s.blocked || s.stuck || s.held || s.handOver || s.isClosing():
+	case s.stumbled || len(s.unanswered) > 0 || s.blocked || s.suspectHeld() || s.stuck || s.held || s.handOver || s.isClosing():
 		return nil
 	}
 	free, prefetch := s.wanted()
@@ -72,7 +76,23 @@ func (s *subscription) planAhead() *exchange {
 	if limit < crowd || limit < (free+prefetch)/2 {
 		return nil
 	}
-	x := &exchange{lane: &s.ahead, claims: []*queue.Claim{s.claim(&s.ahead, limit, 0, true)}}
+	x := &exchange{ahead: true, claims: []*queue.Claim{s.claimAheadOf(limit)}}
 	x.acks, s.settled.acks = s.settled.acks, nil
 	return x
+}
+
+// claimAheadOf is a claim in the second lane. It is the other one that waits to be woken. s.mu is held.
+func (s *subscription) claimAheadOf(limit int) *queue.Claim {
+	c := s.claim(&s.ahead, limit, 0, true)
+	c.Address = ""
+	return c
+}
+
+// planForget is a claim of nothing in the second lane, so that Redis forgets the last: when there is no need for that lane any
+// more, and run has something to say anyway, or the subscription closes. s.mu is held.
+func (s *subscription) planForget(anyway bool) *queue.Claim {
+	if !s.ahead.remembered || s.goesAhead() || !s.isClosing() && (s.more || !anyway) {
+		return nil
+	}
+	return s.claimAheadOf(0)
 }

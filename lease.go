@@ -71,7 +71,7 @@ func (s *subscription) failTired() {
 }
 
 // extended takes in which leases were lost, and the deadlines of the others, up to the last that was here when they
-// were asked for. s.mu is held.
+// were asked for: what was claimed since may be the same messages. s.mu is held.
 func (s *subscription) extended(calls []*queue.Call, sent time.Time, last uint64) {
 	lost := map[string]bool{}
 	for _, c := range calls {
@@ -83,7 +83,7 @@ func (s *subscription) extended(calls []*queue.Call, sent time.Time, last uint64
 			lost[id] = true
 		}
 	}
-	s.lose(func(m *leased) bool { return lost[m.ID] })
+	s.lose(func(m *leased) bool { return m.sequence <= last && lost[m.ID] })
 	deadline := sent.Add(s.config.LeaseDuration)
 	extend := func(m *leased) {
 		if m.sequence <= last {

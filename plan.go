@@ -10,10 +10,10 @@ import (
 // exchange is what goes to Redis in one round trip.
 type exchange struct {
 	settlements
-	lane     *lane
+	ahead    bool // beside that of run
 	extend   []*queue.Leased
 	extendTo uint64         // the last of them, or later
-	claims   []*queue.Claim // one, or those that had no answer
+	claims   []*queue.Claim // one of each lane at most
 	asked    []func()       // to be called when the claim was answered, and all was judged by it
 }
 
@@ -22,7 +22,7 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	x = &exchange{lane: &s.main}
+	x = &exchange{}
 	if !now.Before(s.nextExtend) {
 		x.extend, x.extendTo = s.planExtend(now), s.sequence
 	}
@@ -33,7 +33,10 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 	} else {
 		s.planRelease(now)
 		if c := s.planClaim(now, len(x.extend) > 0); c != nil {
-			x.claims = []*queue.Claim{c}
+			x.claims = append(x.claims, c)
+		}
+		if c := s.planForget(len(x.claims) > 0); c != nil {
+			x.claims = append(x.claims, c)
 		}
 		x.settlements, s.settled = s.settled, settlements{}
 	}
@@ -218,7 +221,7 @@ func (s *subscription) claim(l *lane, limit, slots int, busy bool) *queue.Claim 
 	c := &queue.Claim{
 		Subscription: l.id,
 		Number:       l.claims,
-		Limit:        limit,
+		Limit:        min(limit, mostClaimed),
 		Busy:         busy,
 		Lease:        s.config.LeaseDuration,
 		Slots:        slots,
@@ -252,7 +255,7 @@ func (s *subscription) wakeAt(now time.Time) time.Time {
 	if s.buffer.len() > 0 {
 		earlier(s.buffer.first().claimed.Add(hoard + time.Millisecond))
 	}
-	if s.blocked && s.buffer.len() == 0 && !s.stuck && !s.isClosing() && !s.suspectHeld() && len(s.inHand) < s.config.MaxInFlight {
+	if s.blocked && s.buffer.len()+s.coming() == 0 && !s.stuck && !s.isClosing() && !s.suspectHeld() && len(s.inHand) < s.config.MaxInFlight {
 		earlier(s.blockedUntil)
 	}
 	return wake

@@ -58,6 +58,7 @@ type subscription struct {
 	stuck    bool          // the consumer takes nothing: claiming more would only hoard
 	room     int           // how many messages the consumer seems to take at once
 	handOver bool          // handOut has ended
+	left     bool          // it is closing, and Redis knows
 	pace     pace
 	counts   queue.Counts // to be told with the next claim
 	asked    []func()     // to be called when a claim was answered that is sent from now on, and all was judged by it
@@ -78,14 +79,12 @@ type subscription struct {
 	main, ahead  lane           // run's, and that of what is claimed beside it
 	claiming     []*queue.Claim // under way or unanswered: one of each lane at most
 	unanswered   []*queue.Claim // of these, had no answer, and are to be sent again
-	goesAhead    bool           // an exchange in the second lane is under way
-	stumbled     bool           // the last one failed, and run has not got through since
+	stumbled     bool           // an exchange beside run's failed, and run has not got through since
 	blocked      bool           // a suspect is next
 	blockedUntil time.Time      // until when it waits for the subscription to hold nothing else
 
 	// What follows is run's alone.
 	address    string
-	left       bool        // it is closing, and Redis knows
 	tired      []*delivery // whose handlers ran for too long
 	answered   time.Time   // when the last exchange was over
 	brought    int         // messages, by the last claim
@@ -228,7 +227,7 @@ func (s *subscription) isClosing() bool {
 func (s *subscription) finished() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.handOver && s.left && len(s.claiming) == 0 && s.buffer.len() == 0 && len(s.inHand) == 0 && s.settled.empty()
+	return s.handOver && s.left && !s.ahead.remembered && len(s.claiming) == 0 && s.buffer.len() == 0 && len(s.inHand) == 0 && s.settled.empty()
 }
 
 // removeBroadcast ends the group of a subscription that has one of its own.
@@ -306,7 +305,7 @@ func (s *subscription) tell(x *exchange) error {
 		s.extended(extends, sent, x.extendTo)
 	}
 	switch {
-	case x.lane == &s.ahead: // run's leases are watched meanwhile
+	case x.ahead: // leases are watched for run's exchange
 	case err != nil:
 		s.watchLeases()
 	default:
@@ -314,12 +313,24 @@ func (s *subscription) tell(x *exchange) error {
 	}
 	s.mu.Unlock()
 
+	var claimErr error
 	for i, call := range claims {
-		if claimErr := s.claimed(x, x.claims[i], call, sent); err == nil {
-			err = claimErr
+		if failed := s.claimed(x, i, call, sent); claimErr == nil {
+			claimErr = failed
 		}
 	}
+	if claimErr == nil {
+		s.answer(x.asked)
+	} else {
+		s.askAgain(x)
+	}
+	if errors.Is(claimErr, queue.ErrUnregistered) && !x.ahead { // else run will find it out
+		claimErr = s.registerAgain()
+	}
 	signal(s.feed)
+	if err == nil {
+		err = claimErr
+	}
 	return err
 }
 
@@ -333,58 +344,28 @@ func failed(calls []*queue.Call) bool {
 }
 
 // claimed takes in what a claim brought.
-func (s *subscription) claimed(x *exchange, c *queue.Claim, call *queue.Call, sent time.Time) error {
-	l := x.lane
+func (s *subscription) claimed(x *exchange, i int, call *queue.Call, sent time.Time) error {
+	c := x.claims[i]
+	l := s.laneOf(c)
 	deadline, now := sent.Add(s.config.LeaseDuration), time.Now()
 	claimed, err := c.ReadClaimTo(func(m queue.Leased) {
 		l.arrived = append(l.arrived, leased{Leased: m, claimed: now, deadline: deadline})
 	}, call)
-	defer l.forgetArrived()
-	switch {
-	case errors.Is(err, queue.ErrUnregistered):
-		s.claimOver(c)
-		s.askAgain(x)
-		s.claimAgain()
-		if l == &s.ahead { // run will find it out
-			return err
-		}
-		// The server lost its data. The group is to exist as long as it is subscribed to.
-		s.logger.Error("The consumer group is gone from Redis, with all that it held; registering it again", errGroupGone, nil)
-		s.mailbox.DataLost() // the sooner other groups are back, the less they miss
-		return s.topic.Register(s.calls, s.group.Name, s.options)
-	case queue.Unreachable(err):
-		s.askAgain(x)
-		s.mu.Lock()
-		c.Slots = 0 // it is not to wait if it is sent again
-		if !slices.Contains(s.unanswered, c) {
-			s.unanswered = append(s.unanswered, c)
-		}
-		s.mu.Unlock()
-		return err
-	case err != nil: // the script did nothing
-		s.claimOver(c)
-		s.askAgain(x)
-		s.mu.Lock()
-		s.counts.Add(c.Counts)
-		s.mu.Unlock()
-		s.claimAgain()
-		return err
-	}
 	if claimed.Orphans > 0 {
 		s.logger.Error("Messages had lost their bodies in Redis and were dropped",
 			errors.New("bodies are missing"), watermill.LogFields{"messages": claimed.Orphans})
 	}
-	if c.Limit == 0 && s.isClosing() {
-		s.left = true
-	}
-	if s.claimOver(c) {
-		// Its first run was long ago, and so was the beginning of the leases.
-		s.nextExtend = time.Time{}
-	}
-	defer s.answer(x.asked)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.laneOf(c).claims++
+	defer l.forgetArrived()
+	repeated := slices.Contains(s.unanswered, c)
+	if err != nil {
+		s.claimFailed(c, err, repeated)
+		return err
+	}
+	s.claimOver(c)
+	l.claims++
+	l.remembered = len(l.arrived) > 0
 	if c.Limit > 0 {
 		if claimed.Blocked && !s.blocked {
 			s.blockedUntil = now.Add(s.config.LeaseDuration)
@@ -393,9 +374,13 @@ func (s *subscription) claimed(x *exchange, c *queue.Claim, call *queue.Call, se
 	}
 	s.more = claimed.More
 	if l == &s.main {
+		s.left = c.Limit == 0 && s.isClosing()
 		s.waits = claimed.Waits
 		s.server, s.heard = claimed.Now, now
 		s.brought = len(l.arrived)
+		if repeated { // its first run was long ago, and so was the beginning of the leases
+			s.nextExtend = time.Time{}
+		}
 	}
 	for i := range l.arrived {
 		s.sequence++
@@ -406,28 +391,43 @@ func (s *subscription) claimed(x *exchange, c *queue.Claim, call *queue.Call, se
 		s.release(l.arrived)
 	case len(l.arrived) > 0:
 		s.buffer.append(l.arrived)
-	case s.buffer.len() == 0 && c.Limit > 0 && cap(l.arrived) > crowd: // nothing is ready, so not that many come soon
+	case c.Limit == 0: // nothing more is claimed here for now
+		l.arrived = nil
+	case s.buffer.len() == 0 && cap(l.arrived) > crowd: // nothing is ready, so not that many come soon
 		s.buffer, l.arrived = buffer{}, nil
+	}
+	if x.ahead && s.watched {
+		s.watchLeases()
 	}
 	return nil
 }
 
-// claimOver is called when a claim was answered, and returns true if it had been sent before.
-func (s *subscription) claimOver(c *queue.Claim) (repeated bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	is := func(o *queue.Claim) bool { return o == c }
-	repeated = slices.Contains(s.unanswered, c)
-	s.unanswered = slices.DeleteFunc(s.unanswered, is)
-	s.claiming = slices.DeleteFunc(s.claiming, is)
-	return repeated
+// claimFailed notes a claim that is to be sent again as it is, because it may have brought something; or else has another made
+// in its place. s.mu is held.
+func (s *subscription) claimFailed(c *queue.Claim, err error, repeated bool) {
+	switch {
+	case errors.Is(err, queue.ErrUnregistered) || !repeated && !queue.Unreachable(err): // the script did nothing, and had not
+		s.claimOver(c)
+		s.counts.Add(c.Counts)
+		s.woken = true
+	case !repeated:
+		c.Slots = 0 // it is not to wait if it is sent again
+		s.unanswered = append(s.unanswered, c)
+	}
 }
 
-// claimAgain has the next exchange claim.
-func (s *subscription) claimAgain() {
-	s.mu.Lock()
-	s.woken = true
-	s.mu.Unlock()
+// claimOver is called when a claim is not to be sent again. s.mu is held.
+func (s *subscription) claimOver(c *queue.Claim) {
+	is := func(o *queue.Claim) bool { return o == c }
+	s.unanswered = slices.DeleteFunc(s.unanswered, is)
+	s.claiming = slices.DeleteFunc(s.claiming, is)
+}
+
+// registerAgain is called when the server has lost its data. The group is to exist as long as it is subscribed to.
+func (s *subscription) registerAgain() error {
+	s.logger.Error("The consumer group is gone from Redis, with all that it held; registering it again", errGroupGone, nil)
+	s.mailbox.DataLost() // the sooner other groups are back, the less they miss
+	return s.topic.Register(s.calls, s.group.Name, s.options)
 }
 
 // report logs the beginning and the end of an outage, once each.

@@ -88,6 +88,10 @@ func TestPlanThatSaysNothingSaysWhenToLookAgain(t *testing.T) {
 			s.hold(1, false)
 			s.leases(queue.Leased{}, now)
 		},
+		"blocked, while all that it wants is coming": func(s *subscription, now time.Time) {
+			blocked(s, now)
+			s.claiming = []*queue.Claim{{Limit: 2}}
+		},
 		"the consumer takes nothing": func(s *subscription, now time.Time) {
 			blocked(s, now)
 			s.hold(1, false)

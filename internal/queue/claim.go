@@ -43,13 +43,13 @@ func (t *Topic) Group(name string) *Group {
 
 // Claim asks for messages of a group.
 type Claim struct {
-	Subscription string        // random, of one Subscribe
+	Subscription string        // random, of one Subscribe, whose claims are answered one after the other
 	Number       uint64        // counted by the subscription, the same only for a repeat
 	Limit        int           // at most 1000; 0: it can take none, and passes on what woke it
 	Busy         bool          // the subscription holds other messages
 	Lease        time.Duration // how long the messages are the subscription's
 	Slots        int           // messages that it could hand out at once; 0 also if it need not be woken
-	Address      string        // where to wake it if that is more than are ready
+	Address      string        // where to wake it if that is more than are ready; "" if it never waits
 	Patience     time.Duration // how long the address stays valid
 	Bytes        int           // of bodies, but for the first
 	Expiry       time.Duration // of the group, which the claim shows to be in use; 0: none

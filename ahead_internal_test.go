@@ -1,0 +1,282 @@
+package redisdelay
+
+import (
+	"context"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// underLoad is a subscription whose claim is under way for fewer messages than it wants by now, and more are ready.
+func underLoad(t *testing.T, maxInFlight int) *subscription {
+	t.Helper()
+	s, _ := notRunning(t, maxInFlight)
+	s.hold(1, false)
+	s.more, s.asking = true, true
+	s.claiming = []*queue.Claim{{Subscription: s.main.id, Limit: maxInFlight / 4, Busy: true}}
+	return s
+}
+
+func TestMoreIsClaimedAheadUnderLoad(t *testing.T) {
+	s := underLoad(t, 256)
+	s.address = "mailbox|1"
+	acked := &queue.Leased{}
+	s.settled.acks = []*queue.Leased{acked}
+	x := s.planAhead()
+	require.NotNil(t, x)
+	require.Equal(t, []*queue.Leased{acked}, x.acks)
+	require.Empty(t, s.settled.acks)
+	require.Len(t, x.claims, 1)
+	claim := x.claims[0]
+	require.Equal(t, 255-64, claim.Limit, "what is coming need not be claimed")
+	require.NotEqual(t, s.main.id, claim.Subscription)
+	require.True(t, claim.Busy, "it may not bring what is to be alone in hand")
+	require.Zero(t, claim.Slots)
+	require.Empty(t, claim.Address, "it is not to be woken, nor to keep the other lane from being")
+	require.Equal(t, 255, s.coming())
+	require.Nil(t, s.planAhead(), "nothing is wanted any more")
+}
+
+func TestNothingIsClaimedAheadElse(t *testing.T) {
+	for name, change := range map[string]func(s *subscription){
+		"nothing more is ready":               func(s *subscription) { s.more = false },
+		"one is ahead":                        func(s *subscription) { s.claimAheadOf(1) },
+		"in order":                            func(s *subscription) { s.config.MaxInFlight = 1 },
+		"run claims nothing":                  func(s *subscription) { s.claiming = nil },
+		"run may get a suspect":               func(s *subscription) { s.claiming[0].Busy = false },
+		"run says that it can take nothing":   func(s *subscription) { s.claiming[0].Limit = 0 },
+		"more than half is coming":            func(s *subscription) { s.claiming[0].Limit = 129 },
+		"more than half is here":              func(s *subscription) { s.buffer.append(make([]leased, 65)) },
+		"few are wanted":                      func(s *subscription) { s.few(2*crowd - 1) },
+		"the last one failed":                 func(s *subscription) { s.stumbled = true },
+		"a claim has no answer":               func(s *subscription) { s.unanswered = s.claiming },
+		"a suspect is next":                   func(s *subscription) { s.blocked = true },
+		"a suspect is in hand":                func(s *subscription) { s.inHand[0].Suspect = true },
+		"the consumer takes nothing":          func(s *subscription) { s.stuck = true },
+		"a nacked message is to come first":   func(s *subscription) { s.held = true },
+		"it is closing":                       func(s *subscription) { s.close() },
+		"nothing will be handed out any more": func(s *subscription) { s.handOver = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := underLoad(t, 256)
+			change(s)
+			require.Nil(t, s.planAhead())
+		})
+	}
+	s := underLoad(t, 256)
+	s.few(2 * crowd)
+	require.NotNil(t, s.planAhead(), "just enough")
+}
+
+// few has the subscription want n messages, of which all but a crowd are coming.
+func (s *subscription) few(n int) { s.room, s.claiming[0].Limit = n, crowd }
+
+// twoClaims plans an exchange of run and one ahead, each to bring some of a hundred messages or more.
+func twoClaims(t *testing.T) (s *subscription, mine, ahead *exchange) {
+	t.Helper()
+	s, now := notRunning(t, 256)
+	s.publishMessages(t, 300)
+	s.hold(1, false)
+	s.woken, s.more, s.room = true, true, 100
+	mine, _ = s.plan(now)
+	require.Equal(t, 100, mine.claims[0].Limit)
+	s.room = 256
+	ahead = s.planAhead()
+	require.NotNil(t, ahead)
+	require.Equal(t, 155, ahead.claims[0].Limit)
+	return s, mine, ahead
+}
+
+// claimedOnce checks that the buffer has n messages, each once, and that they are all that is leased.
+func (s *subscription) claimedOnce(t *testing.T, n int) {
+	t.Helper()
+	seen := map[string]bool{}
+	last := uint64(0)
+	for _, m := range s.buffer.all() {
+		require.False(t, seen[m.ID])
+		seen[m.ID] = true
+		require.Greater(t, m.sequence, last)
+		last = m.sequence
+	}
+	require.Len(t, seen, n)
+	require.Empty(t, s.settled.releases)
+	leased, err := s.config.Client.HLen(t.Context(), DefaultKeyPrefix+":{t}:leases:"+s.group.Name).Result()
+	require.NoError(t, err)
+	require.Equal(t, int64(n), leased)
+	require.Empty(t, s.claiming)
+	require.Empty(t, s.unanswered)
+}
+
+func TestTwoClaimsUnderWayBringEachMessageOnce(t *testing.T) {
+	for name, order := range map[string]func(mine, ahead *exchange) []*exchange{
+		"run's first": func(mine, ahead *exchange) []*exchange { return []*exchange{mine, ahead} },
+		"run's last":  func(mine, ahead *exchange) []*exchange { return []*exchange{ahead, mine} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, mine, ahead := twoClaims(t)
+			for _, x := range order(mine, ahead) {
+				require.NoError(t, s.tell(x))
+			}
+			s.claimedOnce(t, 255)
+			require.Equal(t, uint64(2), s.main.claims)
+			require.Equal(t, uint64(2), s.ahead.claims)
+		})
+	}
+}
+
+// losing has what the server answers get lost, or become an error of its own.
+type losing struct {
+	to   error // nil: nothing is lost
+	sent bool  // what is lost was done
+}
+
+func (l *losing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *losing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if l.to == nil {
+			return next(ctx, cmd)
+		}
+		if l.sent {
+			_ = next(ctx, cmd)
+		}
+		cmd.SetErr(l.to)
+		return l.to
+	}
+}
+
+func (l *losing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if l.to == nil {
+			return next(ctx, cmds)
+		}
+		if l.sent {
+			_ = next(ctx, cmds)
+		}
+		for _, cmd := range cmds {
+			cmd.SetErr(l.to)
+		}
+		return l.to
+	}
+}
+
+type busyServer struct{}
+
+func (busyServer) Error() string { return "BUSY Redis is busy running a script" }
+func (busyServer) RedisError()   {}
+
+// Each lane's claim is sent again as it was, by run, until it is known what it has brought.
+func TestClaimsWithoutAnAnswerAreSentAgain(t *testing.T) {
+	for name, lost := range map[string]struct{ mine, ahead bool }{
+		"run's": {mine: true}, "ahead": {ahead: true}, "both": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, mine, ahead := twoClaims(t)
+			network := &losing{}
+			s.config.Client.AddHook(network)
+			asked := 0
+			mine.asked = []func(){func() { asked++ }}
+			want := 0
+			for _, c := range []struct {
+				x    *exchange
+				lost bool
+			}{{mine, lost.mine}, {ahead, lost.ahead}} {
+				if network.to = nil; c.lost {
+					network.to, network.sent = io.EOF, true
+					want++
+				}
+				require.Equal(t, c.lost, s.tell(c.x) != nil)
+			}
+			require.Len(t, s.unanswered, want)
+			require.Nil(t, s.planAhead())
+
+			// What fails in another way then may have brought something the first time.
+			for _, network.to = range []error{io.EOF, busyServer{}} {
+				network.sent = false
+				x, _ := s.plan(time.Now())
+				require.Len(t, x.claims, want)
+				require.False(t, s.perform(x))
+				require.Len(t, s.unanswered, want)
+				if lost.mine {
+					require.Zero(t, asked)
+					require.Len(t, s.asked, 1)
+				}
+			}
+			network.to = nil
+			x, _ := s.plan(time.Now())
+			require.True(t, s.perform(x))
+			if lost.mine {
+				require.Equal(t, 1, asked)
+				require.True(t, s.nextExtend.IsZero(), "the leases began long ago")
+			}
+			s.claimedOnce(t, 255)
+			require.Equal(t, uint64(2), s.main.claims)
+			require.Equal(t, uint64(2), s.ahead.claims)
+		})
+	}
+}
+
+// Else it would claim again at once, and fail again.
+func TestNothingIsClaimedAheadAfterAFailureUntilRunHasGotThrough(t *testing.T) {
+	s, mine, ahead := twoClaims(t)
+	network := &losing{to: busyServer{}}
+	s.config.Client.AddHook(network)
+	s.aheads.Add(1)
+	s.claimAhead(ahead)
+	require.Equal(t, []*queue.Claim{mine.claims[0]}, s.claiming, "the script did nothing, so another claim may take its place")
+	require.Equal(t, uint64(1), s.ahead.claims)
+	require.True(t, s.stumbled)
+	require.Len(t, s.kick, 1)
+	require.True(t, s.woken)
+	network.to = nil
+	require.True(t, s.perform(mine))
+	require.False(t, s.stumbled)
+	s.claimedOnce(t, 100)
+}
+
+// A group that is gone is registered once, by run.
+func TestAGroupThatIsGoneIsLeftToRun(t *testing.T) {
+	s, mine, ahead := twoClaims(t)
+	require.NoError(t, s.config.Client.FlushAll(t.Context()).Err())
+	require.ErrorIs(t, s.tell(ahead), queue.ErrUnregistered)
+	require.Equal(t, []*queue.Claim{mine.claims[0]}, s.claiming)
+	require.ErrorIs(t, s.tell(ahead), queue.ErrUnregistered)
+	require.True(t, s.perform(mine))
+	s.claimAll(t)
+	s.claimedOnce(t, 0)
+}
+
+// An exchange that extends leases may hand messages back as well, which are claimed ahead before its answer is there.
+func TestALeaseThatIsLostIsNotTheOneThatWasClaimedSince(t *testing.T) {
+	s, now := notRunning(t, 256)
+	s.address = "nobody|1"
+	s.publishMessages(t, 1)
+	s.claimAll(t)
+	before := s.buffer.first().Leased
+	x := &exchange{extend: []*queue.Leased{&before}, extendTo: s.sequence}
+	s.releaseBuffer()
+	releases := s.settled
+	s.settled = settlements{}
+	require.NoError(t, s.tell(&exchange{settlements: releases}))
+	claim := s.claim(&s.ahead, 10, 0, true)
+	require.NoError(t, s.tell(&exchange{ahead: true, claims: []*queue.Claim{claim}}))
+	require.Equal(t, 1, s.buffer.len())
+	require.Equal(t, before.ID, s.buffer.first().ID)
+	deadline := s.buffer.first().deadline
+
+	require.NoError(t, s.tell(x))
+	require.Equal(t, 1, s.buffer.len())
+	require.Equal(t, deadline, s.buffer.first().deadline, "it was not extended")
+
+	s.watched = true // as while run has no answer
+	s.sequence++
+	s.buffer.first().sequence, s.buffer.first().deadline = s.sequence, now.Add(-time.Second)
+	claim = s.claim(&s.ahead, 10, 0, true)
+	require.NoError(t, s.tell(&exchange{ahead: true, claims: []*queue.Claim{claim}}))
+	require.Zero(t, s.buffer.len(), "leases are watched by the deadlines of what came meanwhile, too")
+}
