@@ -280,3 +280,28 @@ func TestALeaseThatIsLostIsNotTheOneThatWasClaimedSince(t *testing.T) {
 	require.NoError(t, s.tell(&exchange{ahead: true, claims: []*queue.Claim{claim}}))
 	require.Zero(t, s.buffer.len(), "leases are watched by the deadlines of what came meanwhile, too")
 }
+
+// Or what they bring would stay leased, and what Redis remembers of them stay there.
+func TestASubscriptionEndsWhenNoClaimIsUnderWay(t *testing.T) {
+	s, _ := notRunning(t, 256)
+	s.handOver, s.left = true, true
+	require.True(t, s.finished())
+	s.ahead.remembered = true
+	require.False(t, s.finished())
+	s.close()
+	x, _ := s.plan(time.Now())
+	require.Len(t, x.claims, 1, "it is to be forgotten")
+	require.Equal(t, s.ahead.id, x.claims[0].Subscription)
+	require.Zero(t, x.claims[0].Limit)
+	s.ahead.remembered = false
+	require.False(t, s.finished())
+}
+
+func TestAClaimCountsAsComingWithWhatItMayBring(t *testing.T) {
+	s, now := notRunning(t, 3*mostClaimed)
+	s.pace.observe(time.Microsecond)
+	s.woken = true
+	x, _ := s.plan(now)
+	require.Equal(t, mostClaimed, x.claims[0].Limit)
+	require.Equal(t, mostClaimed, s.coming())
+}
