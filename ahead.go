@@ -12,6 +12,7 @@ type lane struct {
 	id         string   // random
 	claims     uint64   // number of the claim under way, or of the next
 	remembered bool     // by Redis
+	doubtful   bool     // a claim with this number had no answer, and may have brought something
 	arrived    []leased // room for what a claim brings
 }
 
@@ -32,7 +33,12 @@ func (s *subscription) laneOf(c *queue.Claim) *lane {
 
 // goesAhead tells whether a claim in the second lane is under way. s.mu is held.
 func (s *subscription) goesAhead() bool {
-	return slices.ContainsFunc(s.claiming, func(c *queue.Claim) bool { return s.laneOf(c) == &s.ahead })
+	return s.has(s.claiming, &s.ahead)
+}
+
+// has tells whether one of the claims is of the lane.
+func (s *subscription) has(claims []*queue.Claim, l *lane) bool {
+	return slices.ContainsFunc(claims, func(c *queue.Claim) bool { return s.laneOf(c) == l })
 }
 
 // goAhead has more claimed while an exchange of run is under way, if there is need for it: else the server waits

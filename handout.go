@@ -125,10 +125,10 @@ func (s *subscription) take() *delivery {
 	if s.buffer.len() == 0 { // it takes all that it is given
 		s.room += min(s.room, s.config.MaxInFlight-s.room)
 	}
-	switch {
+	switch here := s.buffer.len() + s.coming(); {
 	case s.asking:
 		s.goAhead()
-	case s.buffer.len() == 0 || s.more && s.buffer.len() <= s.refill:
+	case here == 0 || s.more && here <= s.refill:
 		signal(s.kick)
 	}
 	return d

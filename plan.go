@@ -26,9 +26,9 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 	if !now.Before(s.nextExtend) {
 		x.extend, x.extendTo = s.planExtend(now), s.sequence
 	}
-	if len(s.unanswered) > 0 {
+	x.claims = slices.Clone(s.unanswered)
+	if s.has(x.claims, &s.main) {
 		// What it has brought comes after all that is here, so nothing goes back before it is known.
-		x.claims = slices.Clone(s.unanswered)
 		x.acks, s.settled.acks = s.settled.acks, nil
 	} else {
 		s.planRelease(now)
@@ -55,7 +55,7 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 			return nil, end
 		}
 	}
-	if len(x.claims) > 0 {
+	if s.has(x.claims, &s.main) {
 		x.asked, s.asked = s.asked, nil
 	}
 	s.asking = true
@@ -218,6 +218,9 @@ const mostClaimed = 1000
 const claimBytes = 4 << 20
 
 func (s *subscription) claim(l *lane, limit, slots int, busy bool) *queue.Claim {
+	if l.doubtful { // a claim of nothing would not bring what the one before with this number may have brought
+		limit = max(limit, 1)
+	}
 	c := &queue.Claim{
 		Subscription: l.id,
 		Number:       l.claims,

@@ -313,24 +313,25 @@ func (s *subscription) tell(x *exchange) error {
 	}
 	s.mu.Unlock()
 
-	var claimErr error
+	judged := false // by the server's time that a claim told
 	for i, call := range claims {
-		if failed := s.claimed(x, i, call, sent); claimErr == nil {
-			claimErr = failed
+		failed := s.claimed(x, i, call, sent)
+		if s.laneOf(x.claims[i]) == &s.main {
+			judged = failed == nil
+			if errors.Is(failed, queue.ErrUnregistered) {
+				failed = s.registerAgain()
+			}
+		}
+		if err == nil {
+			err = failed
 		}
 	}
-	if claimErr == nil {
+	if judged {
 		s.answer(x.asked)
 	} else {
 		s.askAgain(x)
 	}
-	if errors.Is(claimErr, queue.ErrUnregistered) && !x.ahead { // else run will find it out
-		claimErr = s.registerAgain()
-	}
 	signal(s.feed)
-	if err == nil {
-		err = claimErr
-	}
 	return err
 }
 
@@ -358,14 +359,15 @@ func (s *subscription) claimed(x *exchange, i int, call *queue.Call, sent time.T
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer l.forgetArrived()
-	repeated := slices.Contains(s.unanswered, c)
 	if err != nil {
-		s.claimFailed(c, err, repeated)
-		return err
+		return s.claimFailed(c, err)
 	}
 	s.claimOver(c)
 	l.claims++
-	l.remembered = len(l.arrived) > 0
+	l.remembered = len(l.arrived) > 0 || l.doubtful
+	if l.doubtful { // its first run was long ago, and so was the beginning of the leases
+		l.doubtful, s.nextExtend = false, time.Time{}
+	}
 	if c.Limit > 0 {
 		if claimed.Blocked && !s.blocked {
 			s.blockedUntil = now.Add(s.config.LeaseDuration)
@@ -378,9 +380,6 @@ func (s *subscription) claimed(x *exchange, i int, call *queue.Call, sent time.T
 		s.waits = claimed.Waits
 		s.server, s.heard = claimed.Now, now
 		s.brought = len(l.arrived)
-		if repeated { // its first run was long ago, and so was the beginning of the leases
-			s.nextExtend = time.Time{}
-		}
 	}
 	for i := range l.arrived {
 		s.sequence++
@@ -403,17 +402,29 @@ func (s *subscription) claimed(x *exchange, i int, call *queue.Call, sent time.T
 }
 
 // claimFailed notes a claim that is to be sent again as it is, because it may have brought something; or else has another made
-// in its place. s.mu is held.
-func (s *subscription) claimFailed(c *queue.Claim, err error, repeated bool) {
+// in its place. It returns what is to be said of it. s.mu is held.
+func (s *subscription) claimFailed(c *queue.Claim, err error) error {
+	l := s.laneOf(c)
 	switch {
-	case errors.Is(err, queue.ErrUnregistered) || !repeated && !queue.Unreachable(err): // the script did nothing, and had not
+	case errors.Is(err, queue.ErrUnregistered): // the group is gone, and with it what was claimed
+		s.claimOver(c)
+		l.remembered, l.doubtful = false, false
+		if l == &s.ahead && c.Limit == 0 {
+			return nil
+		}
+		s.woken = true
+	case queue.Unreachable(err) || l == &s.ahead: // of which there may be no other for long
+		l.doubtful = true
+		c.Slots = 0 // it is not to wait if it is sent again
+		if !slices.Contains(s.unanswered, c) {
+			s.unanswered = append(s.unanswered, c)
+		}
+	default: // the script did nothing; or if it did before, the next one, which has the same number, brings that
 		s.claimOver(c)
 		s.counts.Add(c.Counts)
 		s.woken = true
-	case !repeated:
-		c.Slots = 0 // it is not to wait if it is sent again
-		s.unanswered = append(s.unanswered, c)
 	}
+	return err
 }
 
 // claimOver is called when a claim is not to be sent again. s.mu is held.
