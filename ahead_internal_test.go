@@ -260,7 +260,7 @@ func TestAGroupThatIsGoneIsLeftToRun(t *testing.T) {
 
 // An exchange that extends leases may hand messages back as well, which are claimed ahead before its answer is there.
 func TestALeaseThatIsLostIsNotTheOneThatWasClaimedSince(t *testing.T) {
-	s, now := notRunning(t, 256)
+	s, _ := notRunning(t, 256)
 	s.address = "nobody|1"
 	s.publishMessages(t, 1)
 	s.claimAll(t)
@@ -279,13 +279,27 @@ func TestALeaseThatIsLostIsNotTheOneThatWasClaimedSince(t *testing.T) {
 	require.NoError(t, s.tell(x))
 	require.Equal(t, 1, s.buffer.len())
 	require.Equal(t, deadline, s.buffer.first().deadline, "it was not extended")
+}
 
-	s.watched = true // as while run has no answer
-	s.sequence++
-	s.buffer.first().sequence, s.buffer.first().deadline = s.sequence, now.Add(-time.Second)
-	claim = s.claim(&s.ahead, 10, 0, true)
-	require.NoError(t, s.tell(&exchange{ahead: true, claims: []*queue.Claim{claim}}))
-	require.Zero(t, s.buffer.len(), "leases are watched by the deadlines of what came meanwhile, too")
+// Its leases end earlier than all that was watched when run had no answer.
+func TestWhatIsClaimedAheadIsWatchedToo(t *testing.T) {
+	s, now := notRunning(t, 256)
+	s.publishMessages(t, 1)
+	s.watched, s.watchAt = true, now.Add(s.config.LeaseDuration/4)
+	s.watchdog.Reset(time.Hour)
+	ahead := func() {
+		require.NoError(t, s.tell(&exchange{ahead: true, claims: []*queue.Claim{s.claimAheadOf(10)}}))
+	}
+	ahead()
+	require.Equal(t, 1, s.buffer.len())
+	require.Equal(t, now.Add(s.config.LeaseDuration/4), s.watchAt, "it is looked at then")
+
+	s.watchAt = now.Add(time.Hour)
+	s.publishMessages(t, 1)
+	ahead()
+	require.Equal(t, 2, s.buffer.len())
+	require.Equal(t, s.buffer.first().deadline.Add(time.Millisecond), s.watchAt)
+	s.unwatch()
 }
 
 // Or what they bring would stay leased, and what Redis remembers of them stay there.

@@ -52,8 +52,15 @@ func (b *buffer) append(more []leased) {
 
 // remove removes those that are gone, and returns whether any was.
 func (b *buffer) remove(gone func(*leased) bool) bool {
-	before := b.len()
-	left := slices.DeleteFunc(b.all(), func(m leased) bool { return gone(&m) })
-	b.array = b.array[:b.taken+len(left)]
-	return b.len() < before
+	left := b.taken
+	for i := b.taken; i < len(b.array); i++ {
+		if !gone(&b.array[i]) {
+			b.array[left] = b.array[i]
+			left++
+		}
+	}
+	some := left < len(b.array)
+	clear(b.array[left:])
+	b.array = b.array[:left]
+	return some
 }

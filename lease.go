@@ -123,7 +123,8 @@ func (s *subscription) watchLeases() {
 	for i := range s.buffer.all() {
 		earlier(&s.buffer.all()[i])
 	}
-	s.watchdog.Reset(time.Until(next) + time.Millisecond)
+	s.watchAt = next.Add(time.Millisecond)
+	s.watchdog.Reset(time.Until(s.watchAt))
 }
 
 // unwatch ends that. s.mu is held.

@@ -60,8 +60,8 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 	}
 	s.asking = true
 	if !s.watched { // leases last longer than this, while all is well
-		s.watched = true
-		s.watchdog.Reset(s.config.LeaseDuration / 4)
+		s.watched, s.watchAt = true, now.Add(s.config.LeaseDuration/4)
+		s.watchdog.Reset(time.Until(s.watchAt))
 	}
 	return x, s.wakeAt(now)
 }

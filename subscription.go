@@ -75,6 +75,7 @@ type subscription struct {
 	refill   int         // with how many messages left in buffer more are claimed
 	watched  bool        // the exchange has no answer yet, or the last one failed
 	watchdog *time.Timer // runs meanwhile
+	watchAt  time.Time   // until then
 
 	main, ahead  lane           // run's, and that of what is claimed beside it
 	claiming     []*queue.Claim // under way or unanswered: one of each lane at most
@@ -395,7 +396,7 @@ func (s *subscription) claimed(x *exchange, i int, call *queue.Call, sent time.T
 	case s.buffer.len() == 0 && cap(l.arrived) > crowd: // nothing is ready, so not that many come soon
 		s.buffer, l.arrived = buffer{}, nil
 	}
-	if x.ahead && s.watched {
+	if x.ahead && s.watched && deadline.Before(s.watchAt) {
 		s.watchLeases()
 	}
 	return nil
