@@ -2,6 +2,7 @@ package redisdelay
 
 import (
 	"slices"
+	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
@@ -9,11 +10,11 @@ import (
 // lane is a way in which claims go to Redis, one after the other. For Redis each lane is a subscription: it remembers
 // the last claim of each, if that brought anything.
 type lane struct {
-	id         string   // random
-	claims     uint64   // number of the claim under way, or of the next
-	remembered bool     // by Redis
-	doubtful   bool     // a claim with this number had no answer, and may have brought something
-	arrived    []leased // room for what a claim brings
+	id         string    // random
+	claims     uint64    // number of the claim under way, or of the next
+	remembered bool      // by Redis
+	doubtful   time.Time // when a claim with this number was sent that had no answer, and may have brought something; or zero
+	arrived    []leased  // room for what a claim brings
 }
 
 // forgetArrived leaves room for the next claim, which keeps nothing of the last: bodies would stay in memory.

@@ -218,7 +218,7 @@ const mostClaimed = 1000
 const claimBytes = 4 << 20
 
 func (s *subscription) claim(l *lane, limit, slots int, busy bool) *queue.Claim {
-	if l.doubtful { // a claim of nothing would not bring what the one before with this number may have brought
+	if !l.doubtful.IsZero() { // a claim of nothing would not bring what the one before with this number may have brought
 		limit = max(limit, 1)
 	}
 	c := &queue.Claim{

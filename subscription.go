@@ -349,7 +349,12 @@ func failed(calls []*queue.Call) bool {
 func (s *subscription) claimed(x *exchange, i int, call *queue.Call, sent time.Time) error {
 	c := x.claims[i]
 	l := s.laneOf(c)
-	deadline, now := sent.Add(s.config.LeaseDuration), time.Now()
+	now := time.Now()
+	repeated := !l.doubtful.IsZero()
+	if repeated { // what it brings may be leased since then
+		sent = l.doubtful
+	}
+	deadline := sent.Add(s.config.LeaseDuration)
 	claimed, err := c.ReadClaimTo(func(m queue.Leased) {
 		l.arrived = append(l.arrived, leased{Leased: m, claimed: now, deadline: deadline})
 	}, call)
@@ -361,13 +366,13 @@ func (s *subscription) claimed(x *exchange, i int, call *queue.Call, sent time.T
 	defer s.mu.Unlock()
 	defer l.forgetArrived()
 	if err != nil {
-		return s.claimFailed(c, err)
+		return s.claimFailed(c, err, sent)
 	}
 	s.claimOver(c)
 	l.claims++
-	l.remembered = len(l.arrived) > 0 || l.doubtful
-	if l.doubtful { // its first run was long ago, and so was the beginning of the leases
-		l.doubtful, s.nextExtend = false, time.Time{}
+	l.remembered = len(l.arrived) > 0 || repeated
+	if repeated { // the leases that began with its first run may end soon
+		l.doubtful, s.nextExtend = time.Time{}, time.Time{}
 	}
 	if c.Limit > 0 {
 		if claimed.Blocked && !s.blocked {
@@ -404,18 +409,18 @@ func (s *subscription) claimed(x *exchange, i int, call *queue.Call, sent time.T
 
 // claimFailed notes a claim that is to be sent again as it is, because it may have brought something; or else has another made
 // in its place. It returns what is to be said of it. s.mu is held.
-func (s *subscription) claimFailed(c *queue.Claim, err error) error {
+func (s *subscription) claimFailed(c *queue.Claim, err error, sent time.Time) error {
 	l := s.laneOf(c)
 	switch {
 	case errors.Is(err, queue.ErrUnregistered): // the group is gone, and with it what was claimed
 		s.claimOver(c)
-		l.remembered, l.doubtful = false, false
+		l.remembered, l.doubtful = false, time.Time{}
 		if l == &s.ahead && c.Limit == 0 {
 			return nil
 		}
 		s.woken = true
 	case queue.Unreachable(err) || l == &s.ahead: // of which there may be no other for long
-		l.doubtful = true
+		l.doubtful = sent
 		c.Slots = 0 // it is not to wait if it is sent again
 		if !slices.Contains(s.unanswered, c) {
 			s.unanswered = append(s.unanswered, c)
