@@ -21,7 +21,6 @@ func sameInstant(e *env) scenario {
 			"are scripts in the server's SLOWLOG, from the first publish on; it counts time in which the server got no CPU, too. " +
 			"The last row is consuming as many that are due already.",
 		trials: []trial{many, inOrder, ready},
-		once:   true,
 		targets: func(r results) []target {
 			what := fmt.Sprintf("%s due in the same ms", count(n))
 			return []target{
