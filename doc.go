@@ -64,8 +64,8 @@
 // # Nack
 //
 // A nacked message waits as long as its metadata says, if the handler or a middleware set one of the
-// keys above, in the same order; else as long as SubscriberConfig.Backoff says. A value that cannot be
-// read is logged, and Backoff decides. Watermill's DelayOnError middleware thereby becomes a backoff
+// keys of 1 or 2; a delay in its context does not count. Else its own [BackoffKey] says it, else
+// SubscriberConfig.Backoff. A value that cannot be read is logged, and a backoff decides. Watermill's DelayOnError middleware thereby becomes a backoff
 // that is kept in Redis: the delay that it reached, _watermill_delayed_for, is given back with the next
 // delivery.
 //
@@ -79,7 +79,7 @@
 //
 // [DelayIDKey] names a message while it waits for its due time, so that it can be cancelled or rescheduled
 // (package admin), and so that publishing again under the same name replaces it, is left out, or is refused:
-// see [DelayIDMode]. The name is free as soon as the message is due. [ExpiresAtKey] and [MaxLatenessKey] say
+// see [DelayIDMode]. The name is free as soon as the message is due, or its window is over ([DelayIDWindowKey]). [ExpiresAtKey] and [MaxLatenessKey] say
 // from when on it is too late for a message, and [OnExpiry] what happens then. Consumers see none of these
 // keys, so that a message which is published again is not treated as the one that it was; the name is in
 // [Delivery].

@@ -112,14 +112,31 @@ func TestCommandsInDocumentsExist(t *testing.T) {
 func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
 	for _, file := range documents(t) {
 		for _, link := range submatches(`\]\(([^)]+)\)`, read(t, file)) {
-			target, _, _ := strings.Cut(link, "#")
-			if strings.HasPrefix(link, "https://") || target == "" {
+			if strings.HasPrefix(link, "https://") {
 				continue
 			}
-			_, err := os.Stat(filepath.Join(filepath.Dir(file), target))
+			target, heading, _ := strings.Cut(link, "#")
+			path := file
+			if target != "" {
+				path = filepath.Join(filepath.Dir(file), target)
+			}
+			_, err := os.Stat(path)
 			require.NoError(t, err, "%s links to %s", file, link)
+			if heading != "" {
+				require.Contains(t, anchors(read(t, path)), heading, "%s links to %s", file, link)
+			}
 		}
 	}
+}
+
+// anchors are what links to the headings of a document end with.
+func anchors(document string) []string {
+	var anchors []string
+	for _, heading := range submatches("(?m)^#+ (.+)$", document) {
+		plain := regexp.MustCompile("[^a-z0-9 _-]").ReplaceAllString(strings.ToLower(heading), "")
+		anchors = append(anchors, strings.ReplaceAll(plain, " ", "-"))
+	}
+	return anchors
 }
 
 func TestFileMapNamesEveryFile(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -138,7 +138,11 @@ func TestAnOperationThatLacksAPermissionChangesNothing(t *testing.T) {
 		}
 		return w
 	}
-	documented := documentedCommands(t)
+	var documented []string
+	for _, rule := range documentedRules(t) {
+		command, _, _ := strings.Cut(rule.(string)[1:], "|")
+		documented = append(documented, command)
+	}
 	pairs := 0
 	for i, op := range everyOperation() {
 		t.Run(fmt.Sprint(i+1, " ", op.name), func(t *testing.T) {
@@ -253,19 +257,20 @@ func (p *prefixes) change(cmd redis.Cmder) {
 	}
 }
 
-// documentedCommands are those of docs/redis-keys.md.
-func documentedCommands(t *testing.T) []string {
+// documentedRules are those of the commands in docs/redis-keys.md.
+func documentedRules(t *testing.T) (rules []any) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/redis-keys.md")
 	require.NoError(t, err)
 	_, access, found := strings.Cut(string(text), "\n## Access\n")
 	require.True(t, found)
 	access, _, _ = strings.Cut(access, "\n## ")
-	commands := map[string]bool{}
-	for _, match := range regexp.MustCompile(`\+([a-z]+)(?:\|[a-z]+)?`).FindAllStringSubmatch(access, -1) {
-		commands[match[1]] = true
+	for _, rule := range regexp.MustCompile(`\+@?[a-z]+(?:\|[a-z]+)?`).FindAllString(access, -1) {
+		if !slices.Contains(rules, any(rule)) {
+			rules = append(rules, rule)
+		}
 	}
-	return slices.Collect(maps.Keys(commands))
+	return rules
 }
 
 // What the documentation says is enough for every operation.
@@ -273,10 +278,7 @@ func TestTheDocumentedPermissionsAreEnough(t *testing.T) {
 	t.Parallel()
 	in := redistest.Start(t)
 	server := redistest.Server{Client: in.Client(t)}
-	rules := []any{"ACL", "SETUSER", "app", "on", ">secret", "~own:*", "&own:*", "+@connection"}
-	for _, command := range documentedCommands(t) {
-		rules = append(rules, "+"+command)
-	}
+	rules := append([]any{"ACL", "SETUSER", "app", "on", ">secret", "~own:*", "&own:*"}, documentedRules(t)...)
 	require.NoError(t, server.Client.Do(ctx, rules...).Err())
 	client := redis.NewClient(&redis.Options{Addr: in.Addr(), Username: "app", Password: "secret"})
 	defer client.Close()
@@ -292,6 +294,42 @@ func TestTheDocumentedPermissionsAreEnough(t *testing.T) {
 		a, err := admin.New(admin.Config{Client: client, KeyPrefix: server.Prefix})
 		require.NoError(t, err)
 		require.NoError(t, op.do(a, w), op.name)
+	}
+}
+
+// Its client asks for the owners of the slots.
+func TestTheDocumentedPermissionsAreEnoughOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	let := func(rules ...any) { // each node has users of its own
+		for _, node := range cluster.Nodes() {
+			require.NoError(t, node.Client(t).Do(ctx, append([]any{"ACL", "SETUSER", "app"}, rules...)...).Err())
+		}
+	}
+	let("on", ">secret", "~own:*", "&own:*")
+	let(documentedRules(t)...)
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), Username: "app", Password: "secret"})
+	defer client.Close()
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client, KeyPrefix: "own", WaitReplicas: 1}, nil)
+	require.NoError(t, err)
+	defer publisher.Close()
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client, KeyPrefix: "own"}, nil)
+	require.NoError(t, err)
+	defer subscriber.Close()
+	let("-cluster|slots")
+	_, err = subscriber.Subscribe(ctx, "a")
+	require.ErrorIs(t, err, redisdelay.ErrForbidden)
+	require.ErrorContains(t, err, "it has to be allowed +cluster|slots")
+	let("+cluster|slots")
+	for _, topic := range []string{"a", "b", "c", "d", "e"} { // on several nodes
+		messages, err := subscriber.Subscribe(ctx, topic)
+		require.NoError(t, err)
+		msg := message.NewMessage(topic, nil)
+		redisdelay.DelayFor(msg, time.Millisecond)
+		require.NoError(t, publisher.Publish(topic, msg))
+		received := <-messages
+		require.Equal(t, topic, received.UUID)
+		require.True(t, received.Ack())
 	}
 }
 

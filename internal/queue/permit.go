@@ -151,6 +151,9 @@ func (t *Topic) refused(ctx context.Context, work Work) (lacking []string, err e
 // forbiddenTo names what was to be done with the registry, which has a node of its own, in an error of forbidden.
 func forbiddenTo(what, command string, err error) error {
 	if err = forbidden(err); errors.Is(err, ErrForbidden) {
+		if strings.Contains(err.Error(), "'cluster") { // the client of a Cluster has to know whom to ask first
+			command = "cluster|slots"
+		}
 		return fmt.Errorf("%s: it has to be allowed +%s: %w", what, command, err)
 	}
 	return err
