@@ -1,7 +1,6 @@
 package redisdelay
 
 import (
-	"slices"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -10,12 +9,15 @@ import (
 // lane is a way in which claims go to Redis, one after the other. For Redis each lane is a subscription: it remembers
 // the last claim of each, if that brought anything.
 type lane struct {
-	id         string    // random
-	claims     uint64    // number of the claim under way, or of the next
-	remembered bool      // by Redis
-	doubtful   time.Time // when a claim with this number was sent that had no answer, and may have brought something; or zero
-	arrived    []leased  // room for what a claim brings
+	id         string       // random
+	claims     uint64       // number of the claim under way, or of the next
+	claim      *queue.Claim // under way, or to be sent again; or nil
+	unanswered time.Time    // when the claim was first sent, if it had no answer, and is to be sent again; or zero
+	remembered bool         // by Redis
+	arrived    []leased     // room for what a claim brings
 }
+
+func (l *lane) isUnanswered() bool { return !l.unanswered.IsZero() }
 
 // forgetArrived leaves room for the next claim, which keeps nothing of the last: bodies would stay in memory.
 func (l *lane) forgetArrived() {
@@ -30,16 +32,6 @@ func (s *subscription) laneOf(c *queue.Claim) *lane {
 		return &s.ahead
 	}
 	return &s.main
-}
-
-// goesAhead tells whether a claim in the second lane is under way. s.mu is held.
-func (s *subscription) goesAhead() bool {
-	return s.has(s.claiming, &s.ahead)
-}
-
-// has tells whether one of the claims is of the lane.
-func (s *subscription) has(claims []*queue.Claim, l *lane) bool {
-	return slices.ContainsFunc(claims, func(c *queue.Claim) bool { return s.laneOf(c) == l })
 }
 
 // goAhead has more claimed while an exchange of run is under way, if there is need for it: else the server waits
@@ -70,12 +62,13 @@ func (s *subscription) claimAhead(x *exchange) {
 // planAhead is an exchange beside that of run, or nil: only where the last claim left something, where half of what is
 // wanted has to come, which is worth a call to Redis, and where all is well. s.mu is held.
 func (s *subscription) planAhead() *exchange {
+	mine := s.main.claim
 	switch {
-	case !s.more || s.config.MaxInFlight == 1 || s.goesAhead():
+	case !s.more || s.config.MaxInFlight == 1 || s.ahead.claim != nil:
 		return nil
-	case !slices.ContainsFunc(s.claiming, func(c *queue.Claim) bool { return c.Limit > 0 && c.Busy }):
+	case mine == nil || mine.Limit == 0 || !mine.Busy:
 		return nil // run claims nothing now, or may get a message that is to be alone in hand
-	case s.stumbled || len(s.unanswered) > 0 || s.blocked || s.suspectHeld() || s.stuck || s.held || s.handOver || s.isClosing():
+	case s.stumbled || s.main.isUnanswered() || s.blocked || s.suspectHeld() || s.stuck || s.held || s.handOver || s.isClosing():
 		return nil
 	}
 	free, prefetch := s.wanted()
@@ -83,7 +76,7 @@ func (s *subscription) planAhead() *exchange {
 	if limit < crowd || limit < (free+prefetch)/2 {
 		return nil
 	}
-	x := &exchange{ahead: true, claims: []*queue.Claim{s.claimAheadOf(limit)}}
+	x := &exchange{claims: []*queue.Claim{s.claimAheadOf(limit)}}
 	x.acks, s.settled.acks = s.settled.acks, nil
 	return x
 }
@@ -98,7 +91,7 @@ func (s *subscription) claimAheadOf(limit int) *queue.Claim {
 // planForget is a claim of nothing in the second lane, so that Redis forgets the last: when there is no need for that lane any
 // more, and run has something to say anyway, or the subscription closes. s.mu is held.
 func (s *subscription) planForget(anyway bool) *queue.Claim {
-	if !s.ahead.remembered || s.goesAhead() || !s.isClosing() && (s.more || !anyway) {
+	if !s.ahead.remembered || s.ahead.claim != nil || !s.isClosing() && (s.more || !anyway) {
 		return nil
 	}
 	return s.claimAheadOf(0)

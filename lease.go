@@ -123,8 +123,13 @@ func (s *subscription) watchLeases() {
 	for i := range s.buffer.all() {
 		earlier(&s.buffer.all()[i])
 	}
-	s.watchAt = next.Add(time.Millisecond)
-	s.watchdog.Reset(time.Until(s.watchAt))
+	s.watchFrom(next.Add(time.Millisecond))
+}
+
+// watchFrom has the leases looked at from then on, unless unwatch is called before. s.mu is held.
+func (s *subscription) watchFrom(at time.Time) {
+	s.watched, s.watchAt = true, at
+	s.watchdog.Reset(time.Until(at))
 }
 
 // unwatch ends that. s.mu is held.

@@ -10,7 +10,6 @@ import (
 // exchange is what goes to Redis in one round trip.
 type exchange struct {
 	settlements
-	ahead    bool // beside that of run
 	extend   []*queue.Leased
 	extendTo uint64         // the last of them, or later
 	claims   []*queue.Claim // one of each lane at most
@@ -26,8 +25,12 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 	if !now.Before(s.nextExtend) {
 		x.extend, x.extendTo = s.planExtend(now), s.sequence
 	}
-	x.claims = slices.Clone(s.unanswered)
-	if s.has(x.claims, &s.main) {
+	for _, l := range []*lane{&s.main, &s.ahead} {
+		if l.isUnanswered() {
+			x.claims = append(x.claims, l.claim)
+		}
+	}
+	if s.main.isUnanswered() {
 		// What it has brought comes after all that is here, so nothing goes back before it is known.
 		x.acks, s.settled.acks = s.settled.acks, nil
 	} else {
@@ -55,13 +58,16 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 			return nil, end
 		}
 	}
-	if s.has(x.claims, &s.main) {
+	if s.main.claim != nil {
 		x.asked, s.asked = s.asked, nil
 	}
 	s.asking = true
-	if !s.watched { // leases last longer than this, while all is well
-		s.watched, s.watchAt = true, now.Add(s.config.LeaseDuration/4)
-		s.watchdog.Reset(time.Until(s.watchAt))
+	switch {
+	case s.watched:
+	case len(x.extend) > 0:
+		s.watchLeases()
+	default: // what need not be extended yet lasts longer than this
+		s.watchFrom(now.Add(s.config.LeaseDuration / 4))
 	}
 	return x, s.wakeAt(now)
 }
@@ -122,9 +128,7 @@ func (s *subscription) releaseBuffer() {
 }
 
 func (s *subscription) release(messages []leased) {
-	for _, m := range messages {
-		s.settled.releases = append(s.settled.releases, &m.Leased)
-	}
+	s.settled.releases = append(s.settled.releases, messages...)
 }
 
 // planClaim decides whether to ask for messages, and for how many. anyway: there is something to say besides.
@@ -184,8 +188,10 @@ func (s *subscription) wanted() (free, prefetch int) {
 // coming is how many messages the claims under way may bring.
 func (s *subscription) coming() int {
 	n := 0
-	for _, c := range s.claiming {
-		n += c.Limit
+	for _, l := range []*lane{&s.main, &s.ahead} {
+		if l.claim != nil {
+			n += l.claim.Limit
+		}
 	}
 	return n
 }
@@ -218,10 +224,7 @@ const mostClaimed = 1000
 const claimBytes = 4 << 20
 
 func (s *subscription) claim(l *lane, limit, slots int, busy bool) *queue.Claim {
-	if !l.doubtful.IsZero() { // a claim of nothing would not bring what the one before with this number may have brought
-		limit = max(limit, 1)
-	}
-	c := &queue.Claim{
+	l.claim = &queue.Claim{
 		Subscription: l.id,
 		Number:       l.claims,
 		Limit:        min(limit, mostClaimed),
@@ -235,8 +238,7 @@ func (s *subscription) claim(l *lane, limit, slots int, busy bool) *queue.Claim 
 		Counts:       s.counts,
 	}
 	s.counts = queue.Counts{}
-	s.claiming = append(s.claiming, c)
-	return c
+	return l.claim
 }
 
 // wakeAt is when there is something to do without a signal.

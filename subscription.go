@@ -1,6 +1,7 @@
 package redisdelay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -77,28 +78,26 @@ type subscription struct {
 	watchdog *time.Timer // runs meanwhile
 	watchAt  time.Time   // until then
 
-	main, ahead  lane           // run's, and that of what is claimed beside it
-	claiming     []*queue.Claim // under way or unanswered: one of each lane at most
-	unanswered   []*queue.Claim // of these, had no answer, and are to be sent again
-	stumbled     bool           // an exchange beside run's failed, and run has not got through since
-	blocked      bool           // a suspect is next
-	blockedUntil time.Time      // until when it waits for the subscription to hold nothing else
+	main, ahead  lane      // run's, and that of what is claimed beside it
+	stumbled     bool      // an exchange beside run's failed, and run has not got through since
+	blocked      bool      // a suspect is next
+	blockedUntil time.Time // until when it waits for the subscription to hold nothing else
+	nextExtend   time.Time // when leases are to be extended: a third of each is over then at most
 
 	// What follows is run's alone.
-	address    string
-	tired      []*delivery // whose handlers ran for too long
-	answered   time.Time   // when the last exchange was over
-	brought    int         // messages, by the last claim
-	nextPoll   time.Time
-	nextExtend time.Time
-	outage     bool
-	failures   int
+	address  string
+	tired    []*delivery // whose handlers ran for too long
+	answered time.Time   // when the last exchange was over
+	brought  int         // messages, by the last claim
+	nextPoll time.Time
+	outage   bool
+	failures int
 }
 
 // settlements are what the consumer decided, and what it did not get to see.
 type settlements struct {
 	acks     []*queue.Leased
-	releases []*queue.Leased // in the order of claiming
+	releases []leased
 	nacks    []queue.Failure // in the order of delivery
 }
 
@@ -228,7 +227,7 @@ func (s *subscription) isClosing() bool {
 func (s *subscription) finished() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.handOver && s.left && !s.ahead.remembered && len(s.claiming) == 0 && s.buffer.len() == 0 && len(s.inHand) == 0 && s.settled.empty()
+	return s.handOver && s.left && !s.ahead.remembered && s.main.claim == nil && s.ahead.claim == nil && s.buffer.len() == 0 && len(s.inHand) == 0 && s.settled.empty()
 }
 
 // removeBroadcast ends the group of a subscription that has one of its own.
@@ -258,6 +257,9 @@ func (s *subscription) perform(x *exchange) bool {
 	s.asking = false
 	if err == nil {
 		s.stumbled = false
+		s.unwatch()
+	} else {
+		s.watchLeases()
 	}
 	s.mu.Unlock()
 	s.report(err)
@@ -269,7 +271,7 @@ func (s *subscription) perform(x *exchange) bool {
 func (s *subscription) tell(x *exchange) error {
 	sent := time.Now()
 	acks := s.group.AckCalls(x.acks)
-	releases := s.group.ReleaseCalls(x.releases)
+	releases := s.group.ReleaseCalls(inOrder(x.releases))
 	nacks := s.group.NackCalls(x.nacks, s.options.Retention)
 	extends := s.group.ExtendCalls(x.extend, s.config.LeaseDuration)
 	var claims []*queue.Call
@@ -305,18 +307,11 @@ func (s *subscription) tell(x *exchange) error {
 	if len(extends) > 0 {
 		s.extended(extends, sent, x.extendTo)
 	}
-	switch {
-	case x.ahead: // leases are watched for run's exchange
-	case err != nil:
-		s.watchLeases()
-	default:
-		s.unwatch()
-	}
 	s.mu.Unlock()
 
 	judged := false // by the server's time that a claim told
 	for i, call := range claims {
-		failed := s.claimed(x, i, call, sent)
+		failed := s.claimed(x.claims[i], call, sent)
 		if s.laneOf(x.claims[i]) == &s.main {
 			judged = failed == nil
 			if errors.Is(failed, queue.ErrUnregistered) {
@@ -345,14 +340,20 @@ func failed(calls []*queue.Call) bool {
 	return false
 }
 
+// inOrder puts messages in the order in which they were claimed.
+func inOrder(messages []leased) (sorted []*queue.Leased) {
+	slices.SortFunc(messages, func(a, b leased) int { return cmp.Compare(a.sequence, b.sequence) })
+	for i := range messages {
+		sorted = append(sorted, &messages[i].Leased)
+	}
+	return sorted
+}
+
 // claimed takes in what a claim brought.
-func (s *subscription) claimed(x *exchange, i int, call *queue.Call, sent time.Time) error {
-	c := x.claims[i]
-	l := s.laneOf(c)
-	now := time.Now()
-	repeated := !l.doubtful.IsZero()
-	if repeated { // what it brings may be leased since then
-		sent = l.doubtful
+func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time) error {
+	l, now := s.laneOf(c), time.Now()
+	if l.isUnanswered() { // what it brings may be leased since then
+		sent = l.unanswered
 	}
 	deadline := sent.Add(s.config.LeaseDuration)
 	claimed, err := c.ReadClaimTo(func(m queue.Leased) {
@@ -368,11 +369,11 @@ func (s *subscription) claimed(x *exchange, i int, call *queue.Call, sent time.T
 	if err != nil {
 		return s.claimFailed(c, err, sent)
 	}
-	s.claimOver(c)
 	l.claims++
-	l.remembered = len(l.arrived) > 0 || repeated
-	if repeated { // the leases that began with its first run may end soon
-		l.doubtful, s.nextExtend = time.Time{}, time.Time{}
+	l.remembered = len(l.arrived) > 0 || l.isUnanswered()
+	l.claim, l.unanswered = nil, time.Time{}
+	if third := sent.Add(s.config.LeaseDuration / 3); third.Before(s.nextExtend) {
+		s.nextExtend = third
 	}
 	if c.Limit > 0 {
 		if claimed.Blocked && !s.blocked {
@@ -394,6 +395,8 @@ func (s *subscription) claimed(x *exchange, i int, call *queue.Call, sent time.T
 	switch {
 	case now.After(deadline): // the leases may be over, or just have begun
 		s.release(l.arrived)
+	case len(s.settled.releases) > 0: // Redis was not reached with them, and they come before these
+		s.release(l.arrived)
 	case len(l.arrived) > 0:
 		s.buffer.append(l.arrived)
 	case c.Limit == 0: // nothing more is claimed here for now
@@ -401,43 +404,32 @@ func (s *subscription) claimed(x *exchange, i int, call *queue.Call, sent time.T
 	case s.buffer.len() == 0 && cap(l.arrived) > crowd: // nothing is ready, so not that many come soon
 		s.buffer, l.arrived = buffer{}, nil
 	}
-	if x.ahead && s.watched && deadline.Before(s.watchAt) {
+	if s.watched && deadline.Before(s.watchAt) {
 		s.watchLeases()
 	}
 	return nil
 }
 
 // claimFailed notes a claim that is to be sent again as it is, because it may have brought something; or else has another made
-// in its place. It returns what is to be said of it. s.mu is held.
+// in its place. It returns what is to be said of it. sent is when the claim was sent first. s.mu is held.
 func (s *subscription) claimFailed(c *queue.Claim, err error, sent time.Time) error {
 	l := s.laneOf(c)
 	switch {
 	case errors.Is(err, queue.ErrUnregistered): // the group is gone, and with it what was claimed
-		s.claimOver(c)
-		l.remembered, l.doubtful = false, time.Time{}
+		l.claim, l.unanswered, l.remembered = nil, time.Time{}, false
 		if l == &s.ahead && c.Limit == 0 {
 			return nil
 		}
 		s.woken = true
-	case queue.Unreachable(err) || l == &s.ahead: // of which there may be no other for long
-		l.doubtful = sent
+	case queue.Unreachable(err) || l.isUnanswered() || l == &s.ahead: // the server may have refused what it did before
+		l.claim, l.unanswered = c, sent
 		c.Slots = 0 // it is not to wait if it is sent again
-		if !slices.Contains(s.unanswered, c) {
-			s.unanswered = append(s.unanswered, c)
-		}
-	default: // the script did nothing; or if it did before, the next one, which has the same number, brings that
-		s.claimOver(c)
+	default: // the script did nothing
+		l.claim = nil
 		s.counts.Add(c.Counts)
 		s.woken = true
 	}
 	return err
-}
-
-// claimOver is called when a claim is not to be sent again. s.mu is held.
-func (s *subscription) claimOver(c *queue.Claim) {
-	is := func(o *queue.Claim) bool { return o == c }
-	s.unanswered = slices.DeleteFunc(s.unanswered, is)
-	s.claiming = slices.DeleteFunc(s.claiming, is)
 }
 
 // registerAgain is called when the server has lost its data. The group is to exist as long as it is subscribed to.

@@ -42,7 +42,7 @@ func notRunning(t *testing.T, maxInFlight int) (s *subscription, now time.Time) 
 // planned is plan, and what is claimed by it is under way no more.
 func (s *subscription) planned(now time.Time) (*exchange, time.Time) {
 	x, wake := s.plan(now)
-	s.claiming = nil
+	s.main.claim = nil
 	return x, wake
 }
 
@@ -91,7 +91,7 @@ func TestPlanThatSaysNothingSaysWhenToLookAgain(t *testing.T) {
 		},
 		"blocked, while all that it wants is coming": func(s *subscription, now time.Time) {
 			blocked(s, now)
-			s.claiming = []*queue.Claim{{Limit: 2}}
+			s.main.claim = &queue.Claim{Limit: 2}
 		},
 		"the consumer takes nothing": func(s *subscription, now time.Time) {
 			blocked(s, now)
@@ -386,22 +386,22 @@ func TestLeasesOfAClaimThatIsSentAgainBeganWithItsFirstRun(t *testing.T) {
 	s, now := notRunning(t, 2)
 	s.publishMessages(t, 2)
 	network := &losing{to: io.EOF, sent: true}
-	s.config.Client.AddHook(network)
+	s.reaches(t, network)
 	s.woken = true
 	x, _ := s.planned(now)
 	require.False(t, s.perform(x))
-	first := s.main.doubtful
+	first := s.main.unanswered
 	require.WithinRange(t, first, now, time.Now())
 	x, _ = s.planned(now)
 	require.False(t, s.perform(x))
-	require.Equal(t, first, s.main.doubtful, "an attempt that failed, too, changes nothing")
+	require.Equal(t, first, s.main.unanswered, "an attempt that failed, too, changes nothing")
 
 	network.to = nil
-	s.main.doubtful = first.Add(-s.config.LeaseDuration / 2)
-	deadline := s.main.doubtful.Add(s.config.LeaseDuration)
+	s.main.unanswered = first.Add(-s.config.LeaseDuration / 2)
+	deadline := s.main.unanswered.Add(s.config.LeaseDuration)
 	x, _ = s.planned(now)
 	require.True(t, s.perform(x))
-	require.True(t, s.main.doubtful.IsZero())
+	require.True(t, s.main.unanswered.IsZero())
 	require.Equal(t, 2, s.buffer.len())
 	for _, m := range s.buffer.all() {
 		require.Equal(t, deadline, m.deadline)

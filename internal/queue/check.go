@@ -50,7 +50,7 @@ func CheckPrefix(prefix string) error {
 }
 
 // notReady begins the errors of a server that takes no call for now, whatever it is.
-var notReady = []string{"LOADING ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "READONLY ", "MOVED ", "ASK "}
+var notReady = []string{"LOADING ", "BUSY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "READONLY ", "MOVED ", "ASK "}
 
 // Unreachable tells whether an error says nothing about the call, only that there was no answer or that
 // the server was not ready for any.

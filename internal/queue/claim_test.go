@@ -296,6 +296,27 @@ func TestRepeatedClaimTakesNothingMore(t *testing.T) {
 	}, "a")
 }
 
+// It was on its way while later ones were answered, and whoever made it is told nothing any more.
+func TestAClaimBeforeTheLastOneLeasesNothing(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3", "4")
+		s := w.sub("a")
+		stray, never := s.query(1), s.query(1)
+		s.ask(stray)
+		s.number += 7 // as text, 10 comes before 2
+		last := s.query(1)
+		want := s.ask(last)
+		for _, c := range []queue.Claim{stray, never} {
+			w.unchanged(func() {
+				got := s.ask(c)
+				require.Empty(t, got.Messages)
+				require.True(t, got.More)
+			})
+		}
+		require.Equal(t, want, s.ask(last))
+	}, "a")
+}
+
 func TestWakeUpsPassOverAddressesThatNobodyHears(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		dead := &inbox{w: w, channel: queue.MailboxChannel(w.Prefix, "dead")}

@@ -42,7 +42,8 @@
 -- body and were dropped. entries is "id:due id:due ..."; bodies and records are lists with a part for each message,
 -- but records is empty if no message of the group has one; now is the server's time, in ms as text.
 -- Twice: the same number returns those messages of the first run that are still leased by it. If it brought
--- none, what the subscription handed over and dropped is counted once more.
+-- none, what the subscription handed over and dropped is counted once more. A number before that of the last claim that
+-- brought something is a repeat that comes too late for anybody: it returns nothing and leases nothing.
 
 local groups, messages, ready, unack, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, waiters, claim, scheduler, idle = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -107,7 +108,7 @@ end
 local token = subscription .. ':' .. number -- and ":due", as the entry ends
 
 local last = redis.call('GET', claim)
-if last and limit > 0 and string.match(last, '^%d+') == number then
+if last and tonumber(string.match(last, '^%d+')) >= tonumber(number) then
   local entries = {}
   for entry in string.gmatch(last, ' (%S+)') do
     entries[#entries + 1] = entry
