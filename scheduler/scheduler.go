@@ -18,7 +18,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redisdelay/watermill-redisdelay/delayqueue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -74,19 +73,13 @@ func wrap(field string, err error) error {
 	return fmt.Errorf("%w: %s %w", ErrInvalidConfig, field, err)
 }
 
-// workers is how many goroutines talk to Redis at most; each takes many topics in one round trip.
-const workers = 4
-
-// batch is how many topics go in one round trip at most.
-const batch = 128
-
 // Scheduler serves topics. Its methods are safe for concurrent use.
 type Scheduler struct {
 	config  Config
 	logger  watermill.LoggerAdapter
 	started atomic.Bool
 	mailbox *queue.Mailbox
-	agenda  *delayqueue.Queue[appointment]
+	crews   *crews
 	outage  atomic.Bool
 	permits queue.Permits
 
@@ -107,7 +100,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Scheduler, error) {
 	return &Scheduler{
 		config: config,
 		logger: logger.With(watermill.LogFields{"component": "redisdelay.scheduler"}),
-		agenda: delayqueue.New[appointment](0),
+		crews:  newCrews(),
 		topics: map[string]*served{},
 	}, nil
 }
@@ -132,18 +125,15 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		s.Add(topic)
 	}
 
-	var wg sync.WaitGroup
-	for range workers {
-		wg.Go(func() { s.work(ctx) })
-	}
+	s.start(ctx, s.crews.first)
 	if s.config.Topics == nil {
-		wg.Go(func() {
+		s.crews.running.Go(func() {
 			queue.WatchTopics(ctx, s.config.Client, s.config.KeyPrefix, s.addOnce, func(err error) {
 				s.logger.Error("Cannot read the registry of topics, trying again", err, nil)
 			})
 		})
 	}
-	wg.Wait()
+	s.crews.running.Wait()
 	s.end()
 	return nil
 }
@@ -158,7 +148,7 @@ func (s *Scheduler) end() {
 	}
 	s.topics = map[string]*served{}
 	s.mu.Unlock()
-	s.agenda.Close()
+	s.crews.close()
 	s.leave(left...)
 }
 
@@ -236,6 +226,8 @@ func (s *Scheduler) Remove(topic string) {
 
 // begin gives a topic its address and has a worker look at it at once.
 func (s *Scheduler) begin(t *served) {
+	t.mu.Lock() // it may be told at once, and a worker look at it
 	t.address, t.stop = s.mailbox.Receive(func(argument string, done func()) { s.told(t, argument, done) })
+	t.mu.Unlock()
 	s.look(t, time.Now())
 }

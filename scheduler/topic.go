@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -25,6 +26,7 @@ type served struct {
 	target  time.Time // when to look next
 	armed   time.Time // the earliest appointment in the agenda; zero: none
 	busy    bool      // a worker is looking; it makes the next appointment
+	crew    *crew     // whose agenda that is; nil: the first
 	removed bool
 	failed  int // looks in a row that failed
 	fault   string
@@ -71,12 +73,7 @@ func (s *Scheduler) arm(t *served) {
 		return
 	}
 	t.armed = t.target
-	s.enter(appointment{t, t.target})
-}
-
-// enter enters an appointment in the agenda.
-func (s *Scheduler) enter(a appointment) {
-	_ = s.agenda.Enqueue(context.Background(), a, a.at.Add(-early)) // closed: Run has ended
+	cmp.Or(t.crew, s.crews.first).enter(appointment{t, t.target})
 }
 
 // begins tells whether an appointment is to be kept; if so the topic is the worker's until done.
@@ -101,8 +98,7 @@ func (s *Scheduler) begins(a appointment) bool {
 }
 
 // done makes the next appointment, or an earlier one that came up meanwhile.
-func (s *Scheduler) done(t *served, wait time.Duration) {
-	at := time.Now().Add(wait)
+func (s *Scheduler) done(t *served, at time.Time) {
 	t.mu.Lock()
 	if t.removed {
 		t.mu.Unlock()
@@ -117,62 +113,29 @@ func (s *Scheduler) done(t *served, wait time.Duration) {
 	s.arm(t)
 }
 
-// work keeps appointments, as many as are due in one round trip, until the context ends.
-func (s *Scheduler) work(ctx context.Context) {
-	var rest alarm
-	defer rest.close()
-	for {
-		a, err := s.agenda.Dequeue(ctx)
-		if err != nil {
-			return
-		}
-		if s.begins(a) {
-			rest.wait(time.Until(a.at))
-			due, at := s.withOthers(a)
-			rest.wait(time.Until(at))
-			s.promote(ctx, due)
-		}
-	}
-}
-
-// withOthers returns the topic of an appointment whose time has come, with those of others that come as good as at the
-// same time, and the time of the last.
-func (s *Scheduler) withOthers(a appointment) ([]*served, time.Time) {
-	due, soon := []*served{a.served}, time.Now().Add(together)
-	for len(due) < batch {
-		next, ok := s.agenda.TryDequeue()
-		if !ok {
-			break
-		}
-		if next.at.After(soon) { // nobody waits for that one
-			s.enter(next)
-			break
-		}
-		if s.begins(next) {
-			due = append(due, next.served)
-			a = next // the appointments are in order
-		}
-	}
-	return due, a.at
+// look is that of a worker at one topic.
+type look struct {
+	*served
+	groups *queue.Groups
+	call   *queue.Call
 }
 
 // promote looks at topics: what is due becomes ready, and each gets its next appointment.
-func (s *Scheduler) promote(ctx context.Context, due []*served) {
+func (s *Scheduler) promote(ctx context.Context, c *crew, due []*served) {
 	poll := s.mailbox.Poll()
-	type look struct {
-		*served
-		groups *queue.Groups
-		call   *queue.Call
-	}
 	looks := make([]look, 0, len(due))
 	calls := make([]*queue.Call, 0, len(due))
 	for _, t := range due {
+		if its, err := s.crewOf(ctx, t); err == nil && its != c {
+			s.moveTo(its, t)
+			continue
+		}
 		groups, err := s.open(ctx, t)
 		if errors.Is(err, queue.ErrNotFound) {
 			err = s.gone(ctx, t, poll)
 		} else if err == nil {
 			call := t.topic.PromoteCall(groups, t.address, 3*poll)
-			looks = append(looks, look{t, groups, call})
+			looks = append(looks, look{served: t, groups: groups, call: call})
 			calls = append(calls, call)
 		}
 		if err != nil {
@@ -183,37 +146,61 @@ func (s *Scheduler) promote(ctx context.Context, due []*served) {
 		return
 	}
 	_ = queue.Do(ctx, s.config.Client, calls...) // each look reads its own error
+	answered := time.Now()
+	var sweeps []func()
 	for _, l := range looks {
 		turn, stale, err := l.topic.ReadTurn(l.call, l.groups)
 		if turn.Lost > 0 {
 			s.logger.Error("Messages are gone from Redis, their bodies were not there when they were due", nil,
 				watermill.LogFields{"topic": l.topic.Name, "messages": turn.Lost})
 		}
-		if err == nil && turn.Expired {
-			turn.Wait, err = 0, s.sweep(ctx, l.topic.Expire)
-		}
-		if err == nil && turn.Purge {
-			turn.Wait, err = 0, s.sweep(ctx, l.topic.Purge)
-		}
-		if err == nil && turn.Unused != "" {
-			turn.Wait, err = 0, s.sweep(ctx, func(ctx context.Context) (bool, error) {
-				return l.topic.RemoveUnused(ctx, turn.Unused)
-			})
-		}
 		switch {
 		case err != nil:
 			s.retry(ctx, l.served, err, poll)
 		case stale:
-			s.done(l.served, 0)
+			s.done(l.served, answered)
+		case turn.Expired || turn.Purge || turn.Unused != "":
+			sweeps = append(sweeps, func() { s.sweep(ctx, l.served, turn, poll) })
 		default:
 			s.succeeded(l.served)
 			// Whatever the wait, the clocks of the two machines run at different speeds.
 			if turn.Wait < 0 || turn.Wait > poll {
 				turn.Wait = jitter(poll)
 			}
-			s.done(l.served, turn.Wait)
+			s.done(l.served, answered.Add(turn.Wait))
 		}
 	}
+	for _, sweep := range sweeps { // which take long, after all others have their appointments
+		sweep()
+	}
+}
+
+// moveTo has another crew look at a topic that is due.
+func (s *Scheduler) moveTo(c *crew, t *served) {
+	t.mu.Lock()
+	t.crew = c
+	t.mu.Unlock()
+	s.done(t, time.Now())
+}
+
+// sweep does what a look has found to be done, and has the topic looked at again.
+func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll time.Duration) {
+	var err error
+	if turn.Expired {
+		err = s.repeat(ctx, t.topic.Expire)
+	}
+	if err == nil && turn.Purge {
+		err = s.repeat(ctx, t.topic.Purge)
+	}
+	if err == nil && turn.Unused != "" {
+		err = s.repeat(ctx, func(ctx context.Context) (bool, error) { return t.topic.RemoveUnused(ctx, turn.Unused) })
+	}
+	if err != nil {
+		s.retry(ctx, t, err, poll)
+		return
+	}
+	s.succeeded(t)
+	s.done(t, time.Now())
 }
 
 // open reads the groups of a topic, unless nobody could tell the scheduler of what is to come. The first time it asks each server whether what a scheduler does is
@@ -260,7 +247,7 @@ func (s *Scheduler) gone(ctx context.Context, t *served, poll time.Duration) err
 		t.mu.Unlock()
 	}
 	s.mu.Unlock()
-	s.done(t, 0)
+	s.done(t, time.Now())
 	// Who entered it before that announced it in vain.
 	if listed, err = t.topic.Listed(ctx); err == nil && listed {
 		s.addOnce(t.topic.Name)
@@ -268,9 +255,9 @@ func (s *Scheduler) gone(ctx context.Context, t *served, poll time.Duration) err
 	return nil
 }
 
-// sweep repeats a call that moves a bounded number of messages until none are left, or it is time
+// repeat repeats a call that moves a bounded number of messages until none are left, or it is time
 // that other topics have their turn.
-func (s *Scheduler) sweep(ctx context.Context, call func(context.Context) (bool, error)) error {
+func (s *Scheduler) repeat(ctx context.Context, call func(context.Context) (bool, error)) error {
 	for range 20 {
 		more, err := call(ctx)
 		if err != nil || !more {
@@ -280,12 +267,10 @@ func (s *Scheduler) sweep(ctx context.Context, call func(context.Context) (bool,
 	return nil
 }
 
-// retry makes the appointment after a look that failed. Each fault of a topic is logged once.
+// retry makes the appointment after a look that failed; one that is served no more it leaves. Each fault of a topic is
+// logged once.
 func (s *Scheduler) retry(ctx context.Context, t *served, err error, poll time.Duration) {
-	if ctx.Err() != nil {
-		return
-	}
-	if fault := err.Error(); fault != t.fault {
+	if fault := err.Error(); fault != t.fault && ctx.Err() == nil {
 		t.fault = fault
 		if !s.outage.Swap(true) || !queue.Unreachable(err) {
 			s.logger.Error("Cannot look for due messages, trying again", err, watermill.LogFields{"topic": t.topic.Name})
@@ -297,7 +282,7 @@ func (s *Scheduler) retry(ctx context.Context, t *served, err error, poll time.D
 // later makes the appointment after a look that came to nothing.
 func (s *Scheduler) later(t *served, poll time.Duration) {
 	t.failed++
-	s.done(t, jitter(min(50*time.Millisecond<<min(t.failed, 10), poll)))
+	s.done(t, time.Now().Add(jitter(min(50*time.Millisecond<<min(t.failed, 10), poll))))
 }
 
 func (s *Scheduler) succeeded(t *served) {

@@ -19,14 +19,14 @@ func TestNobodyWaitsForALaterLook(t *testing.T) {
 		s.look(a, now.Add(-time.Second))
 		s.look(b, now.Add(-time.Millisecond))
 		s.look(c, now)
-		first, err := s.agenda.Dequeue(t.Context())
+		first, err := s.crews.first.agenda.Dequeue(t.Context())
 		require.NoError(t, err)
 		require.True(t, s.begins(first))
-		due, at := s.withOthers(first)
+		due, at := s.withOthers(s.crews.first, first)
 		require.Equal(t, []*served{a, b, c}, due)
 		require.Equal(t, now, at, "all are waited for")
-		require.Equal(t, 1, s.agenda.Len(), "it is somebody else's")
-		next, ok := s.agenda.TryDequeue()
+		require.Equal(t, 1, s.crews.first.agenda.Len(), "it is somebody else's")
+		next, ok := s.crews.first.agenda.TryDequeue()
 		require.True(t, ok)
 		require.Same(t, later, next.served)
 		require.True(t, s.begins(next))
@@ -46,7 +46,7 @@ func TestASchedulerIsToldWhenToLook(t *testing.T) {
 			topic, answered := &served{}, false
 			s.told(topic, argument, func() { answered = true })
 			require.Equal(t, time.Now().Add(wait), topic.target, argument)
-			require.Equal(t, 1, s.agenda.Len())
+			require.Equal(t, 1, s.crews.first.agenda.Len())
 			require.True(t, answered)
 		}
 	})
@@ -57,6 +57,6 @@ func newScheduler(t *testing.T) *Scheduler {
 	t.Cleanup(func() { _ = client.Close() })
 	s, err := New(Config{Client: client}, nil)
 	require.NoError(t, err)
-	t.Cleanup(s.agenda.Close)
+	t.Cleanup(s.crews.close)
 	return s
 }

@@ -3,7 +3,9 @@ package tests
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -339,4 +341,46 @@ func awaitRole(t *testing.T, client redis.UniversalClient, prefix, name string, 
 		return address != ""
 	}, within, time.Millisecond, "nobody is the "+name)
 	return address
+}
+
+// Its topics keep more workers waiting than one node has.
+func TestANodeThatHangsDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), ReadTimeout: time.Minute})
+	t.Cleanup(func() { _ = client.Close() })
+	const prefix = "test"
+	hangs, _ := cluster.Owner("{0}")
+	var topics []string // the first dozen on the node that hangs
+	others := map[string]redis.UniversalClient{}
+	for i := 0; len(topics) < 12 || len(others) < 3; i++ {
+		topic := fmt.Sprint(i)
+		if owner, _ := cluster.Owner("{" + topic + "}"); owner != hangs {
+			others[topic] = owner.Client(t)
+		} else {
+			topics = append(topics, topic)
+		}
+	}
+	topics = slices.AppendSeq(topics, maps.Keys(others))
+	subscriber := newSubscriber(t, client, prefix, nil)
+	for _, topic := range topics {
+		require.NoError(t, subscriber.SubscribeInitialize(topic))
+	}
+	runScheduler(t, scheduler.Config{Client: client, KeyPrefix: prefix, Topics: topics})
+	publisher := newPublisher(t, client, prefix)
+	due := serverTime(t, hangs.Client(t)).Add(3 * time.Second)
+	for i, topic := range topics {
+		msg := newMessage("x", 0)
+		redisdelay.DelayUntil(msg, due.Add(time.Duration(i)*5*time.Millisecond))
+		require.NoError(t, publisher.Publish(topic, msg))
+		require.Eventually(t, func() bool {
+			return client.HExists(t.Context(), queue.NewKeys(prefix, topic).Scheduler(), "holder").Val()
+		}, 10*time.Second, time.Millisecond)
+	}
+	hangs.Pause()
+	t.Cleanup(hangs.Resume)
+	require.True(t, time.Now().Before(due), "the machine is too slow")
+	for topic, client := range others {
+		awaitReady(t, client, prefix, topic, 1, 20*time.Second)
+	}
 }

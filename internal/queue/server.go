@@ -22,6 +22,22 @@ func (t *Topic) node(ctx context.Context) (redis.UniversalClient, error) {
 	return t.client, nil
 }
 
+// OnlyServer is the Master of all topics where there is no Cluster.
+const OnlyServer = ""
+
+// Master names the node of a Cluster that has the topic, by its address, as far as the client knows.
+func (t *Topic) Master(ctx context.Context) (string, error) {
+	cluster, ok := t.client.(*redis.ClusterClient)
+	if !ok {
+		return OnlyServer, nil
+	}
+	node, err := cluster.MasterForKey(ctx, t.keys.Meta())
+	if err != nil {
+		return "", err
+	}
+	return node.Options().Addr, nil
+}
+
 // Server asks the server that has the topic.
 func (t *Topic) Server(ctx context.Context) (Server, error) {
 	node, err := t.node(ctx)

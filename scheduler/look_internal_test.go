@@ -1,0 +1,93 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// duringSweeps calls a function when a script runs after those of the looks, which go together.
+type duringSweeps struct {
+	looked bool
+	call   func()
+}
+
+func (d *duringSweeps) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (d *duringSweeps) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if d.looked && cmd.Name() == "evalsha" {
+			d.call()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (d *duringSweeps) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		d.looked = d.looked || cmds[0].Name() == "evalsha" && err == nil
+		return err
+	}
+}
+
+// Taking back many messages whose leases ran out may take long, as may purging.
+func TestOthersHaveTheirAppointmentsBeforeASweep(t *testing.T) {
+	mini, client := redistest.Embedded(t)
+	mini.SetTime(time.Now())
+	s, err := New(Config{Client: client, Topics: []string{}}, nil)
+	require.NoError(t, err)
+	t.Cleanup(s.crews.close)
+	var closeMailbox func()
+	s.mailbox, closeMailbox = queue.OpenMailbox(client, "p")
+	t.Cleanup(closeMailbox)
+	var topics []*served
+	for _, name := range []string{"lost", "quiet"} {
+		topic := &served{topic: queue.NewTopic(client, "p", name), address: "nobody|1", busy: true}
+		require.NoError(t, topic.topic.Register(t.Context(), "g", queue.GroupOptions{MaxDeliveries: -1, Retention: -1}))
+		topics = append(topics, topic)
+	}
+	lost := topics[0].topic
+	id, err := queue.NewIDs().Next(time.Now())
+	require.NoError(t, err)
+	require.NoError(t, lost.PublishWithin(t.Context(), "p", 1, []queue.Message{{ID: id, Due: queue.In(0), Body: []byte("x")}}, 0))
+	claim := queue.Claim{Subscription: "s", Number: 1, Limit: 1, Lease: time.Millisecond, Bytes: 1}
+	require.NoError(t, queue.Do(t.Context(), client, lost.Group("g").ClaimCall(claim)))
+	mini.SetTime(time.Now().Add(time.Second))
+
+	sweeps := 0
+	options := *client.(*redis.Client).Options()
+	watched := redis.NewClient(&options)
+	t.Cleanup(func() { _ = watched.Close() })
+	s.config.Client = watched
+	for _, topic := range topics {
+		topic.topic = queue.NewTopic(watched, "p", topic.topic.Name)
+	}
+	watched.AddHook(&duringSweeps{call: func() {
+		sweeps++
+		require.False(t, topics[1].busy)
+		require.False(t, topics[1].armed.IsZero())
+		require.True(t, topics[0].busy)
+	}})
+	s.promote(t.Context(), s.crews.first, topics)
+	require.Positive(t, sweeps)
+	require.False(t, topics[0].busy)
+}
+
+// Its receiver would stay in the mailbox, which others may have open, and nobody else would look in its place.
+func TestATopicThatIsRemovedIsLeftThoughItsLastLookFailed(t *testing.T) {
+	s := newScheduler(t)
+	left := 0
+	topic := &served{topic: queue.NewTopic(s.config.Client, "p", "t"), removed: true, busy: true, stop: func() { left++ }}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	s.retry(ended, topic, errors.New("it fails"), time.Second)
+	require.Equal(t, 1, left)
+}
