@@ -18,7 +18,8 @@ import (
 // PublisherConfig configures a Publisher.
 type PublisherConfig struct {
 	// Client is the connection to Redis, required. It stays the caller's: Close never closes it.
-	// A *redis.Ring is refused, because its shards do not share wake-ups.
+	// A *redis.Ring is refused, because its shards do not share wake-ups, and a *redis.ClusterClient that reads from
+	// replicas, which may be behind.
 	Client redis.UniversalClient
 
 	// Marshaler turns messages into bytes. Default BinaryMarshaler{}; with Stream it is StreamMarshaler{}, and

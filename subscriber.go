@@ -19,7 +19,8 @@ import (
 // SubscriberConfig configures a Subscriber.
 type SubscriberConfig struct {
 	// Client is the connection to Redis, required. It stays the caller's: Close never closes it.
-	// A *redis.Ring is refused, because its shards do not share wake-ups.
+	// A *redis.Ring is refused, because its shards do not share wake-ups, and a *redis.ClusterClient that reads from
+	// replicas, which may be behind.
 	Client redis.UniversalClient
 
 	// Unmarshaler turns bytes back into messages. Default BinaryMarshaler{}. What it refuses is

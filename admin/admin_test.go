@@ -2,8 +2,6 @@ package admin_test
 
 import (
 	"fmt"
-	"os"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -374,14 +372,7 @@ func TestPauseOutlastsARestartOfTheServer(t *testing.T) {
 // The access lists in docs/redis-keys.md are enough: the first for programs, both together for operators.
 func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/redis-keys.md")
-	require.NoError(t, err)
-	_, section, _ := strings.Cut(string(text), "\n## Access\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	var rules []any
-	for _, rule := range regexp.MustCompile(`\+[@a-z|]+`).FindAllString(section, -1) {
-		rules = append(rules, rule)
-	}
+	rules := documentedRules(t)
 	require.Greater(t, len(rules), 40)
 	root := redistest.Start(t).Client(t)
 	args := append([]any{"ACL", "SETUSER", "app", "on", ">secret", "~redisdelay:*", "&redisdelay:*"}, rules...)
@@ -425,4 +416,18 @@ func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	require.ErrorContains(t, p.Publish(topic, delayed("z", time.Hour)), "0 of 1 replicas")
 	require.NoError(t, p.Close())
 	queuetest.Check(t, root, s.Prefix)
+}
+
+// That the delay ID cannot be looked up does not mean that nothing has it.
+func TestGetByADelayIDThatCannotBeLookedUp(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, server redistest.Server) {
+		s := setupOn(t, server)
+		s.register(t, "a")
+		require.ErrorIs(t, only(s.admin.Get(ctx, topic, admin.ByDelayID("x"))), admin.ErrNotFound)
+		require.NoError(t, s.Client.Set(ctx, s.keys.Names(), "x", 0).Err())
+		err := only(s.admin.Get(ctx, topic, admin.ByDelayID("x")))
+		require.ErrorContains(t, err, "WRONGTYPE")
+		require.NotErrorIs(t, err, admin.ErrNotFound)
+	})
 }

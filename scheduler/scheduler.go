@@ -31,7 +31,8 @@ var (
 // Config configures a Scheduler.
 type Config struct {
 	// Client is the connection to Redis, required. It stays the caller's: the scheduler never closes
-	// it. A *redis.Ring is refused, because its shards do not share wake-ups.
+	// it. A *redis.Ring is refused, because its shards do not share wake-ups, and a *redis.ClusterClient that
+	// reads from replicas, which may be behind.
 	Client redis.UniversalClient
 
 	// KeyPrefix is what all keys begin with, the same as the publishers'. Default "redisdelay".

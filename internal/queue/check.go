@@ -24,6 +24,9 @@ func CheckClient(client redis.UniversalClient) error {
 	if _, ring := client.(*redis.Ring); ring {
 		return errors.New("is a *redis.Ring, whose shards do not share wake-ups; use a *redis.Client or *redis.ClusterClient")
 	}
+	if cluster, ok := client.(*redis.ClusterClient); ok && cluster.Options().ReadOnly {
+		return errors.New("reads from replicas, which may be behind; use a *redis.ClusterClient without ReadOnly, RouteByLatency and RouteRandomly")
+	}
 	return nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // facts are all that the indexes say about a message at one time.
@@ -143,16 +145,17 @@ type FoundIn struct {
 func (t *Topic) Find(ctx context.Context, ref Ref) (found Found, err error) {
 	id := ref.ID
 	if id == "" {
-		if id, err = t.taken(ctx, ref.DelayID); err != nil {
-			return found, err
+		id, err = t.client.HGet(ctx, t.keys.Names(), encodeName(ref.DelayID)).Result()
+		if err != nil && err != redis.Nil {
+			return found, forbidden(err)
 		}
 	}
 	err = t.withExisting(ctx, func(groups *Groups) error {
-		all, _, _, err := t.inspect(ctx, groups, inspection{ids: []string{id}, bodies: true})
+		all, _, now, err := t.inspect(ctx, groups, inspection{ids: []string{id}, bodies: true})
 		if err != nil {
 			return err
 		}
-		if len(all) != 1 || !all[0].there {
+		if len(all) != 1 || !all[0].there || ref.ID == "" && !all[0].isNamed(now) {
 			return fmt.Errorf("%v of topic %q: %w", ref, t.Name, ErrNotFound)
 		}
 		found = all[0].found(groups)
@@ -161,18 +164,9 @@ func (t *Topic) Find(ctx context.Context, ref Ref) (found Found, err error) {
 	return found, err
 }
 
-// taken returns the id of the message that has a delay ID, if that is taken.
-func (t *Topic) taken(ctx context.Context, delayID string) (id string, err error) {
-	name := encodeName(delayID)
-	p := t.client.Pipeline()
-	now, owner, free := p.Time(ctx), p.HGet(ctx, t.keys.Names(), name), p.ZScore(ctx, t.keys.Taken(), name)
-	if _, err := p.Exec(ctx); now.Val().IsZero() { // of the others, Nil is an answer
-		return "", err
-	}
-	if owner.Val() == "" || free.Val() <= float64(now.Val().UnixMilli()) {
-		return "", fmt.Errorf("%v of topic %q: %w", Ref{DelayID: delayID}, t.Name, ErrNotFound)
-	}
-	return owner.Val(), nil
+// isNamed tells whether the message has its delay ID still.
+func (f *facts) isNamed(now time.Time) bool {
+	return f.owner == f.id && instant(f.free).After(now)
 }
 
 func (f *facts) found(groups *Groups) Found {

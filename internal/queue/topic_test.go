@@ -345,6 +345,17 @@ func TestCheckClient(t *testing.T) {
 	client := redis.NewClient(&redis.Options{})
 	defer client.Close()
 	require.NoError(t, queue.CheckClient(client))
+	for options, refused := range map[*redis.ClusterOptions]bool{
+		{}: false, {ReadOnly: true}: true, {RouteByLatency: true}: true, {RouteRandomly: true}: true,
+	} {
+		cluster := redis.NewClusterClient(options)
+		defer cluster.Close()
+		err := queue.CheckClient(cluster)
+		require.Equal(t, refused, err != nil)
+		if refused {
+			require.ErrorContains(t, err, "reads from replicas")
+		}
+	}
 }
 
 func TestCheckPrefix(t *testing.T) {
