@@ -63,8 +63,8 @@ func TestOthersHaveTheirAppointmentsBeforeASweep(t *testing.T) {
 	mini.SetTime(time.Now().Add(time.Second))
 
 	sweeps := 0
-	options := *client.(*redis.Client).Options()
-	watched := redis.NewClient(&options)
+	options := client.(*redis.Client).Options()
+	watched := redis.NewClient(&redis.Options{Addr: options.Addr, ReadTimeout: options.ReadTimeout})
 	t.Cleanup(func() { _ = watched.Close() })
 	s.config.Client = watched
 	for _, topic := range topics {

@@ -18,13 +18,21 @@ import (
 // commandstats has it.
 func BenchmarkScripts(b *testing.B) {
 	for _, size := range []int{1, 16, 100, 500} {
-		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) { benchmarkScripts(b, size) })
+		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) { benchmarkScripts(b, size, 0) })
 	}
+	b.Run("batch=100/dead=100", func(b *testing.B) { benchmarkScripts(b, 100, 100) })
 }
 
-func benchmarkScripts(b *testing.B, size int) {
+func benchmarkScripts(b *testing.B, size, dead int) {
 	s := redistest.ForBenchmark(b)
 	w := newWorld(b, s, "topic", "group")
+	if dead > 0 {
+		w.publishNow(names("%d", 1, dead)...)
+		failed := w.sub("group")
+		for _, m := range failed.claim(dead).Messages {
+			failed.nack(queue.Failure{Leased: &m, Limit: 1, Reason: "nacked on the last of 25 deliveries"})
+		}
+	}
 	group := w.topic.Group("group")
 	body := []byte(strings.Repeat("x", 128))
 	publisher, subscription := queue.Token(), queue.Token()

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
 func dead(f *queue.Failure) { f.Dead = true }
@@ -240,4 +241,18 @@ func TestDeathOfAMessageThatNobodyGotCountsNoDelivery(t *testing.T) {
 			require.Equal(t, want, w.field(w.keys.Deliveries("a"), name))
 		}
 	}, "a")
+}
+
+// Or each claim and ack would search all of them for each message, while any is retried.
+func TestRecordsAreATable(t *testing.T) {
+	redistest.Real(t, func(t *testing.T, server redistest.Server) {
+		w := newWorld(t, server, "topic", "a")
+		w.publishNow(names("%d", 1, 21)...)
+		s := w.sub("a")
+		for _, m := range held(s.claim(20)) {
+			s.nack(failed(m, after(time.Hour)))
+		}
+		require.Equal(t, "hashtable", w.Client.ObjectEncoding(ctx, w.keys.Deliveries("a")).Val())
+		require.Equal(t, int64(20), w.Client.HLen(ctx, w.keys.Deliveries("a")).Val())
+	})
 }

@@ -175,14 +175,17 @@ func (w *world) fillAgain(group, name string) {
 func unused(name, key string, k queue.Keys) bool {
 	switch name {
 	case "claim":
-		return key == k.Resting("a") // but when it is paused, or the subscription has no room
+		return slices.Contains([]string{k.Resting("a"), // but when it is paused, or the subscription has no room
+			k.Dead("a")}, key)
+	case "ack":
+		return key == k.Dead("a") // but where messages have records
 	case "publish, with a stream":
 		return key == k.Refs()
 	case "open_stream, again":
 		return slices.Contains([]string{k.Messages(), k.Pending()}, key) // as it has a group
 	case "claim, paused":
 		return slices.Contains([]string{k.Messages(), k.Ready("a"), k.Unack("a"),
-			k.Deliveries("a")}, key)
+			k.Deliveries("a"), k.Dead("a")}, key)
 	}
 	return strings.Contains(key, "}:operation:") // a new one each time
 }

@@ -6,6 +6,7 @@
 --       4 unack       zset: id -> lease deadline ms
 --       5 leases      hash: id -> "subscription:claim:due", the lease's token
 --       6 deliveries  hash: id -> "count flag delayed_for"
+--       7 dead        zset: id -> ms at which it died
 -- ARGV  1 token      of leases, those of one claim and due time
 --       2 count      of their messages
 --       then the ids of these
@@ -15,7 +16,7 @@
 -- Twice: the second run finds no lease and changes nothing.
 
 local messages, options, refs, unack = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local leases, deliveries = KEYS[5], KEYS[6]
+local leases, deliveries, dead = KEYS[5], KEYS[6], KEYS[7]
 
 local ids, tokens, n, at = {}, {}, 0, 1
 while ARGV[at] do
@@ -45,7 +46,9 @@ end
 redis.call('HLEN', messages)
 local have_options = redis.call('HLEN', options) > 0
 local have_refs = redis.call('HLEN', refs) > 0
-local have_deliveries = redis.call('HLEN', deliveries) > 0
+local recorded = redis.call('HLEN', deliveries)
+-- Most often the only records are those that each dead message has.
+local have_deliveries = recorded > 0 and recorded > redis.call('ZCARD', dead)
 
 redis.call('ZREM', unack, unpack(mine))
 redis.call('HDEL', leases, unpack(mine))

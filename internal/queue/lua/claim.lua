@@ -13,6 +13,7 @@
 --      11 paused      hash: group, or "" for the topic -> ms since when
 --      12 resting     zset: address of a subscription whose claim was stopped -> deadline ms
 --      13 stats       hash: what was counted so far
+--      14 dead        zset: id -> ms at which it died
 -- ARGV  1 group
 --       2 subscription
 --       3 number      of this claim, counted by the subscription
@@ -47,7 +48,7 @@
 
 local groups, messages, ready, unack, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, waiters, claim, scheduler, idle = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local paused, resting, stats = KEYS[11], KEYS[12], KEYS[13]
+local paused, resting, stats, dead = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local group, subscription, number, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local busy, lease, slots, address = ARGV[5] == '1', tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local patience, bytes, memory, single = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12] == '1'
@@ -182,7 +183,9 @@ end
 local ids = ids_of(entries)
 
 local allowed, blocked, records = #ids, 0, {}
-if redis.call('HLEN', deliveries) > 0 and #ids > 0 then
+-- Most often the only records are those that each dead message has.
+local recorded = redis.call('HLEN', deliveries)
+if recorded > 0 and #ids > 0 and recorded > redis.call('ZCARD', dead) then
   records = redis.call('HMGET', deliveries, unpack(ids))
   for i = 1, #ids do
     if records[i] and string.match(records[i], '^%d+ r?s ') then

@@ -82,7 +82,7 @@ redis.call('ZCARD', waiters)
 redis.call('HLEN', scheduler)
 redis.call('HLEN', stats)
 
-local settled, woken = 0, 0
+local settled, woken, event = 0, 0, nil
 for i = #ids, 1, -1 do
   local id, at = ids[i], i * 7 - 4
   local token, delay, limit = ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
@@ -109,7 +109,7 @@ for i = #ids, 1, -1 do
       redis.call('HSET', deliveries, id, record .. ' ' .. reason .. (said ~= '' and ': ' .. said or ''))
       redis.call('ZADD', dead, now, id)
       if retention >= 0 then
-        schedule(now + retention)
+        event = math.min(event or now + retention, now + retention)
       end
     else
       redis.call('HSET', deliveries, id, record .. (said ~= '' and ' ' .. said or ''))
@@ -122,13 +122,24 @@ for i = #ids, 1, -1 do
       end
       if due > now then
         redis.call('ZADD', retry, string.format('%d', due), id)
-        schedule(due)
+        event = math.min(event or due, due)
       else
         redis.call('LPUSH', ready, id .. string.match(token, ':%d+$'))
         woken = woken + 1
       end
     end
   end
+end
+if event then
+  schedule(event)
+end
+-- A small hash is a list that Redis searches from end to end, also for each message that has no record. Where one long
+-- text comes into it it is a table, and stays one for as long as it exists.
+local recorded = redis.call('HLEN', deliveries)
+if recorded > 16 and recorded <= 512 then
+  local long = string.rep('-', 65)
+  redis.call('HSET', deliveries, long, '')
+  redis.call('HDEL', deliveries, long)
 end
 if woken > 0 then
   redis.call('HINCRBY', stats, 'returned', woken)
