@@ -12,7 +12,7 @@ import (
 )
 
 // planExtend returns the messages whose lease is to be extended, in order. It runs three times in a
-// lease, so that two calls may fail. s.mu is held.
+// lease, and again where that fails. s.mu is held.
 func (s *subscription) planExtend(now time.Time) []*queue.Leased {
 	s.nextExtend = now.Add(s.config.LeaseDuration / 3)
 	s.loseExpired(now)
@@ -77,7 +77,8 @@ func (s *subscription) extended(calls []*queue.Call, sent time.Time, last uint64
 	for _, c := range calls {
 		ids, err := queue.ReadLost(c)
 		if err != nil {
-			return // the old deadlines hold
+			s.nextExtend = sent // the old deadlines hold
+			return
 		}
 		for _, id := range ids {
 			lost[id] = true

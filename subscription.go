@@ -421,11 +421,12 @@ func (s *subscription) claimFailed(c *queue.Claim, err error, sent time.Time) er
 			return nil
 		}
 		s.woken = true
-	case queue.Unreachable(err) || l.isUnanswered() || l == &s.ahead: // the server may have refused what it did before
+	case queue.Unreachable(err), l == &s.ahead, l.isUnanswered() && time.Since(sent) < s.config.LeaseDuration:
+		// The server may have refused what it did before.
 		l.claim, l.unanswered = c, sent
 		c.Slots = 0 // it is not to wait if it is sent again
-	default: // the script did nothing
-		l.claim = nil
+	default: // the script did nothing; or the leases that it gave are over, and nothing else need wait any longer
+		l.claim, l.unanswered = nil, time.Time{}
 		s.counts.Add(c.Counts)
 		s.woken = true
 	}

@@ -145,14 +145,48 @@ func TestNothingGoesBackBeforeARefusedClaimIsKnown(t *testing.T) {
 	}
 }
 
-// A server that is busy may have run the claim before, for an attempt of the client whose reply was lost.
-func TestAClaimIsSentAgainWhereTheServerWasBusy(t *testing.T) {
+// Its leases are over by then, so nothing that it may have brought is handed out.
+func TestAClaimThatIsRefusedForLongHoldsUpNothing(t *testing.T) {
 	s, now := notRunning(t, 1)
-	s.reaches(t, &losing{to: refusal("BUSY Redis is busy")})
+	network := &losing{to: io.EOF}
+	s.reaches(t, network)
 	s.woken = true
 	x, _ := s.plan(now)
 	require.False(t, s.perform(x))
-	require.True(t, s.main.isUnanswered())
+	s.main.unanswered = now.Add(-s.config.LeaseDuration)
+	network.to = refusal("NOPERM")
+	x, _ = s.plan(now)
+	require.False(t, s.perform(x))
+	s.settled.nacks = []queue.Failure{{Leased: &queue.Leased{}}}
+	x, _ = s.plan(now)
+	require.Len(t, x.nacks, 1)
+}
+
+// In the next exchange, not in a third of the lease.
+func TestLeasesThatCouldNotBeExtendedAreAtOnce(t *testing.T) {
+	s, _ := notRunning(t, 1)
+	s.hold(1, false)
+	s.nextExtend = time.Now()
+	network := &losing{to: io.EOF}
+	s.reaches(t, network)
+	x, _ := s.plan(time.Now())
+	require.Len(t, x.extend, 1)
+	require.False(t, s.perform(x))
+	x, _ = s.plan(time.Now())
+	require.Len(t, x.extend, 1)
+}
+
+// A server that is busy, or a connection that was made anew and is refused, says nothing of an attempt of the client
+// whose reply was lost.
+func TestAClaimIsSentAgainWhereTheServerWasBusy(t *testing.T) {
+	for _, err := range []refusal{"BUSY Redis is busy", "WRONGPASS invalid", "NOAUTH required"} {
+		s, now := notRunning(t, 1)
+		s.reaches(t, &losing{to: err})
+		s.woken = true
+		x, _ := s.plan(now)
+		require.False(t, s.perform(x))
+		require.True(t, s.main.isUnanswered(), err)
+	}
 }
 
 // Where the answer took long, a third of the lease is over before run would extend it.

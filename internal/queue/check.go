@@ -52,8 +52,9 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// notReady begins the errors of a server that takes no call for now, whatever it is.
-var notReady = []string{"LOADING ", "BUSY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "READONLY ", "MOVED ", "ASK "}
+// notReady begins the errors of a server that takes no call for now, whatever it is; or none of a connection that was
+// made anew, and does not say whether it has done what an earlier attempt asked for.
+var notReady = []string{"LOADING ", "BUSY ", "NOAUTH ", "WRONGPASS ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "READONLY ", "MOVED ", "ASK "}
 
 // Unreachable tells whether an error says nothing about the call, only that there was no answer or that
 // the server was not ready for any.

@@ -69,6 +69,19 @@ func TestGroupOfAFullServer(t *testing.T) {
 	})
 }
 
+func TestRepeatedNackOnAFullServerChangesNothing(t *testing.T) {
+	w, full := fullWorld(t, "a")
+	w.publishNow(names("%d", 1, 21)...)
+	s := w.sub("a")
+	var nacks []queue.Failure
+	for _, m := range held(s.claim(20)) {
+		nacks = append(nacks, failed(m, after(time.Hour)))
+	}
+	require.Equal(t, 20, s.nack(nacks...))
+	full()
+	w.unchanged(func() { require.Zero(t, s.nack(nacks...)) })
+}
+
 func TestFullServerDrains(t *testing.T) {
 	w, full := fullWorld(t, "a", "b")
 	w.publishNow("1", "2", "3", "4", "5", "6", "7", "8")

@@ -136,7 +136,7 @@ end
 -- A small hash is a list that Redis searches from end to end, also for each message that has no record. Where one long
 -- text comes into it it is a table, and stays one for as long as it exists.
 local recorded = redis.call('HLEN', deliveries)
-if recorded > 16 and recorded <= 512 then
+if settled > 0 and recorded > 16 and recorded <= 512 then
   local long = string.rep('-', 65)
   redis.call('HSET', deliveries, long, '')
   redis.call('HDEL', deliveries, long)
