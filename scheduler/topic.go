@@ -205,15 +205,16 @@ func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll 
 
 // open reads the groups of a topic, unless nobody could tell the scheduler of what is to come. The first time it asks each server whether what a scheduler does is
 // permitted, for topics with a stream and for others. A topic that nobody named does not come into being by this: it
-// may just have been deleted. The registry, which may be on another node, is only asked about one that is not there.
+// may just have been deleted.
 func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) {
 	if err := s.mailbox.Permitted(ctx); err != nil {
 		return nil, err
 	}
-	groups, err := t.topic.Existing(ctx)
-	if errors.Is(err, queue.ErrNotFound) && t.named.Load() {
-		groups, err = t.topic.Groups(ctx)
+	read := t.topic.Groups // which sees to it that the topic is in the registry, whatever was lost
+	if !t.named.Load() {
+		read = t.topic.Existing
 	}
+	groups, err := read(ctx)
 	if err != nil {
 		return nil, err
 	}
