@@ -2,7 +2,6 @@ package redisdelay
 
 import (
 	"context"
-	"io"
 	"math"
 	"runtime"
 	"strconv"
@@ -378,33 +377,6 @@ func TestMessagesWhoseLeaseMayBeOverWhenTheyComeGoBack(t *testing.T) {
 		require.True(t, s.unmarshal(d))
 		require.Equal(t, want, d.uuid)
 		require.False(t, d.Suspect)
-	}
-}
-
-// Their leases began when the claim was first sent: by a clock that began when it was sent again, they were kept longer.
-func TestLeasesOfAClaimThatIsSentAgainBeganWithItsFirstRun(t *testing.T) {
-	s, now := notRunning(t, 2)
-	s.publishMessages(t, 2)
-	network := &losing{to: io.EOF, sent: true}
-	s.reaches(t, network)
-	s.woken = true
-	x, _ := s.planned(now)
-	require.False(t, s.perform(x))
-	first := s.main.unanswered
-	require.WithinRange(t, first, now, time.Now())
-	x, _ = s.planned(now)
-	require.False(t, s.perform(x))
-	require.Equal(t, first, s.main.unanswered, "an attempt that failed, too, changes nothing")
-
-	network.to = nil
-	s.main.unanswered = first.Add(-s.config.LeaseDuration / 2)
-	deadline := s.main.unanswered.Add(s.config.LeaseDuration)
-	x, _ = s.planned(now)
-	require.True(t, s.perform(x))
-	require.True(t, s.main.unanswered.IsZero())
-	require.Equal(t, 2, s.buffer.len())
-	for _, m := range s.buffer.all() {
-		require.Equal(t, deadline, m.deadline)
 	}
 }
 

@@ -125,37 +125,60 @@ func TestAClaimThatIsSentAgainDoesNotPassWhatWasToGoBack(t *testing.T) {
 	}
 }
 
-// Else the message in hand, which is nacked, would come behind what the claim has brought.
-func TestNothingGoesBackBeforeARefusedClaimIsKnown(t *testing.T) {
-	s, now := notRunning(t, 1)
-	s.publishMessages(t, 3)
-	network := &losing{to: io.EOF, sent: true}
+// unanswered is a subscription whose claim was run, and had no answer. Nothing has one until network loses no more.
+func unanswered(t *testing.T, maxInFlight int) (s *subscription, network *losing, now time.Time) {
+	t.Helper()
+	s, now = notRunning(t, maxInFlight)
+	s.publishMessages(t, maxInFlight)
+	network = &losing{to: io.EOF, sent: true}
 	s.reaches(t, network)
 	s.woken = true
 	x, _ := s.plan(now)
-	claim := s.main.claim
 	require.False(t, s.perform(x))
+	return s, network, now
+}
+
+// Else the message in hand, which is nacked, would come behind what the claim has brought.
+func TestNothingGoesBackBeforeARefusedClaimIsKnown(t *testing.T) {
+	s, network, now := unanswered(t, 1)
+	claim := s.main.claim
 	for _, network.to = range []error{refusal("ERR refused"), refusal("BUSY Redis is busy"), io.EOF} {
 		network.sent = false
 		s.settled.nacks = []queue.Failure{{Leased: &queue.Leased{}}}
-		x, _ = s.plan(now)
+		x, _ := s.plan(now)
 		require.Equal(t, []*queue.Claim{claim}, x.claims)
 		require.Empty(t, x.nacks)
 		require.False(t, s.perform(x))
 	}
 }
 
-// Its leases are over by then, so nothing that it may have brought is handed out.
-func TestAClaimThatIsRefusedForLongHoldsUpNothing(t *testing.T) {
-	s, now := notRunning(t, 1)
-	network := &losing{to: io.EOF}
-	s.reaches(t, network)
-	s.woken = true
+// By a clock that began when the claim was sent again, they were kept longer.
+func TestLeasesOfAClaimThatIsSentAgainBeganWithItsFirstRun(t *testing.T) {
+	s, network, now := unanswered(t, 2)
+	first := s.main.unanswered
+	require.WithinRange(t, first, now, time.Now())
 	x, _ := s.plan(now)
 	require.False(t, s.perform(x))
+	require.Equal(t, first, s.main.unanswered, "an attempt that failed, too, changes nothing")
+
+	network.to = nil
+	s.main.unanswered = first.Add(-s.config.LeaseDuration / 2)
+	deadline := s.main.unanswered.Add(s.config.LeaseDuration)
+	x, _ = s.plan(now)
+	require.True(t, s.perform(x))
+	require.False(t, s.main.isUnanswered())
+	require.Equal(t, 2, s.buffer.len())
+	for _, m := range s.buffer.all() {
+		require.Equal(t, deadline, m.deadline)
+	}
+}
+
+// Its leases are over by then, so nothing that it may have brought is handed out.
+func TestAClaimThatIsRefusedForLongHoldsUpNothing(t *testing.T) {
+	s, network, now := unanswered(t, 1)
 	s.main.unanswered = now.Add(-s.config.LeaseDuration)
 	network.to = refusal("NOPERM")
-	x, _ = s.plan(now)
+	x, _ := s.plan(now)
 	require.False(t, s.perform(x))
 	s.settled.nacks = []queue.Failure{{Leased: &queue.Leased{}}}
 	x, _ = s.plan(now)
