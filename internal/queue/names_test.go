@@ -186,3 +186,17 @@ func TestRepeatedPublishWithDelayIDsChangesNothing(t *testing.T) {
 		w.unchanged(func() { require.NoError(t, w.topic.Publish(ctx, "P", 1, messages)) })
 	}, "a")
 }
+
+// Who asks by the name means whoever waits under it, and nobody does when it is free, though nothing has been promoted.
+func TestANameThatIsFreeFindsNobody(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("x", time.Second).with(queue.Options{DelayID: "name"}))
+		found, err := w.topic.Find(ctx, queue.Ref{DelayID: "name"})
+		require.NoError(t, err)
+		w.pass(time.Second)
+		_, err = w.topic.Find(ctx, queue.Ref{DelayID: "name"})
+		require.ErrorIs(t, err, queue.ErrNotFound)
+		_, err = w.topic.Find(ctx, queue.Ref{ID: found.ID})
+		require.NoError(t, err)
+	}, "a")
+}
