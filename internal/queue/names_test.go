@@ -193,7 +193,7 @@ func TestANameThatIsFreeFindsNobody(t *testing.T) {
 		w.publish(in("x", time.Second).with(queue.Options{DelayID: "name"}))
 		found, err := w.topic.Find(ctx, queue.Ref{DelayID: "name"})
 		require.NoError(t, err)
-		w.pass(time.Second)
+		w.pass(time.Second + 100*time.Millisecond)
 		_, err = w.topic.Find(ctx, queue.Ref{DelayID: "name"})
 		require.ErrorIs(t, err, queue.ErrNotFound)
 		_, err = w.topic.Find(ctx, queue.Ref{ID: found.ID})
