@@ -33,15 +33,13 @@ type line struct {
 	hurry  int    // calls for others that do not wait for more to join
 }
 
-// batch is the messages of one Publish call.
+// batch is the messages of one Publish call, or of several that are joined.
 type batch struct {
 	messages []queue.Message
 	bytes    int
 	prepared time.Time
 	err      error
 	done     chan struct{} // gets one when err is known to who waits
-
-	one [1]queue.Message // room for the messages of most calls
 }
 
 // newBatch returns a batch that was used before, if there is one, so that most calls need no memory for their own.
@@ -50,17 +48,17 @@ func (p *Publisher) newBatch(messages int) *batch {
 	if b == nil {
 		b = &batch{done: make(chan struct{}, 1)}
 	}
-	if messages == 1 {
-		b.messages = b.one[:]
-	} else {
-		b.messages = make([]queue.Message, messages)
-	}
+	b.messages = slices.Grow(b.messages, messages)[:messages]
 	return b
 }
 
 // free is called when nobody else has the batch any more.
 func (p *Publisher) free(b *batch) {
-	*b = batch{done: b.done}
+	if len(b.messages) > joinedMessages {
+		return
+	}
+	clear(b.messages)
+	*b = batch{messages: b.messages[:0], done: b.done}
 	p.batches.Put(b)
 }
 
@@ -89,13 +87,30 @@ func (l *line) publish(ctx context.Context, b *batch) error {
 // serve makes calls for those who wait, until nobody does.
 func (l *line) serve(together []*batch) {
 	defer l.publisher.underWay.Done()
+	rest := make(chan struct{}, 1)
 	for together != nil {
 		l.send(together)
-		for _, b := range together {
-			b.done <- struct{}{}
-		}
+		l.answer(together, rest)
 		l.join(len(together))
 		together = l.next()
+	}
+}
+
+// answer wakes those whose call is over, and returns when most of them have run: this goroutine then goes on after
+// the ones that this processor has to run, while another, if it is idle, takes some of them. If this one yielded
+// (runtime.Gosched) in place of sleeping, the idle processor would take it instead, to yield and yield again.
+func (l *line) answer(together []*batch, rest chan struct{}) {
+	last := len(together) - 1
+	for _, b := range together[:last] {
+		b.done <- struct{}{}
+	}
+	if last > 0 {
+		// A new goroutine runs next, until another is woken. Then it runs after those that were there before.
+		go func() { rest <- struct{}{} }()
+	}
+	together[last].done <- struct{}{}
+	if last > 0 {
+		<-rest
 	}
 }
 
@@ -139,14 +154,12 @@ func (l *line) wait(ctx context.Context, b *batch) error {
 func (l *line) send(together []*batch) {
 	messages := together[0].messages
 	if len(together) > 1 {
-		n := 0
+		joined := l.publisher.newBatch(0)
 		for _, b := range together {
-			n += len(b.messages)
+			joined.messages = append(joined.messages, b.messages...)
 		}
-		messages = make([]queue.Message, 0, n)
-		for _, b := range together {
-			messages = append(messages, b.messages...)
-		}
+		messages = joined.messages
+		defer l.publisher.free(joined)
 	}
 	patience := l.publisher.config.WaitTimeout
 	err := l.call(messages, patience)
@@ -225,7 +238,7 @@ func (l *line) join(answered int) {
 // straggle is how long join waits for the next to come. A clock that stands still, as in a bubble of testing/synctest, has
 // no end of that, but enough yields are.
 const (
-	straggle = 20 * time.Microsecond
+	straggle = 10 * time.Microsecond
 	enough   = 10_000
 )
 

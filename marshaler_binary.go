@@ -189,31 +189,32 @@ func uvarintSize(n int) int {
 // packUUID returns the 16 bytes of a UUID in its usual text. Any other text, upper-case too, is
 // not ok, because it would not come back as it was.
 func packUUID(text string) (packed [16]byte, ok bool) {
-	if len(text) != 36 {
+	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
 		return packed, false
 	}
-	digits := 0
-	for i := range len(text) {
-		c := text[i]
-		if i == 8 || i == 13 || i == 18 || i == 23 {
-			if c != '-' {
-				return packed, false
-			}
-			continue
+	at, seen := 0, byte(0)
+	for i := range packed {
+		if at == 8 || at == 13 || at == 18 || at == 23 {
+			at++
 		}
-		switch {
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c && c <= 'f':
-			c -= 'a' - 10
-		default:
-			return packed, false
-		}
-		packed[digits/2] = packed[digits/2]<<4 | c
-		digits++
+		high, low := digitValues[text[at]], digitValues[text[at+1]]
+		packed[i] = high<<4 | low
+		seen |= high | low
+		at += 2
 	}
-	return packed, true
+	return packed, seen < 16
 }
+
+// digitValues has the values of lower-case hexadecimal digits, and 16 for all else.
+var digitValues = func() (values [256]byte) {
+	for c := range values {
+		values[c] = 16
+	}
+	for value, c := range "0123456789abcdef" {
+		values[c] = byte(value)
+	}
+	return values
+}()
 
 func unpackUUID(packed [16]byte) string {
 	var text [36]byte

@@ -18,6 +18,7 @@ type IDs struct {
 	mu      sync.Mutex
 	entropy *ulid.MonotonicEntropy
 	last    uint64
+	id      ulid.ULID // made last
 }
 
 // NewIDs returns a source of IDs of its own.
@@ -30,15 +31,18 @@ func (s *IDs) Next(now time.Time) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = max(s.last, ulid.Timestamp(now))
-	id, err := ulid.New(s.last, s.entropy)
+	err := s.entropy.MonotonicRead(s.last, s.id[6:])
 	if err == ulid.ErrMonotonicOverflow {
 		s.last++
-		id, err = ulid.New(s.last, s.entropy)
+		err = s.entropy.MonotonicRead(s.last, s.id[6:])
+	}
+	if err == nil {
+		err = s.id.SetTime(s.last)
 	}
 	if err != nil {
 		return "", err
 	}
-	return id.String(), nil
+	return s.id.String(), nil
 }
 
 // Token returns a random text of 16 letters and digits that no one else has.

@@ -95,10 +95,10 @@ func outcome(reply any, messages []Message, limit int) error {
 }
 
 func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit int) []any {
-	args := make([]any, 7, 7+4*len(messages))
+	args := make([]any, 7, 9+2*len(messages))
 	// Pointers are not boxed, as texts are. Tools that print commands show addresses for them.
 	for i := range messages {
-		args = append(args, &messages[i].ID, messages[i].Body)
+		args = append(args, &messages[i].ID, (*body)(&messages[i].Body))
 	}
 	runs := 0
 	for i := 0; i < len(messages); runs++ {
@@ -116,6 +116,12 @@ func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, l
 	copy(args, []any{groups.Version, number, millis(memory), t.single, len(messages), runs, limit})
 	return args
 }
+
+// body is the argument that a pointer to a message's body is.
+type body []byte
+
+// MarshalBinary returns the body, for go-redis.
+func (b *body) MarshalBinary() ([]byte, error) { return *b, nil }
 
 // MayBeNow tells whether the message can be due as soon as the server hears of it.
 func (d Due) MayBeNow() bool { return d.at != 0 || d.in == 0 }
