@@ -108,14 +108,30 @@ local function take_due(key)
   end
   return list
 end
--- Redis writes each score as text, and Lua keeps it: a third of what a message costs. Of many that were due for a while,
--- most often the first and the last tell that all are due in the same millisecond. Then this returns their ids, and that.
-local function take_same(key)
-  if not next_event or now < next_event + 3 or share == 1 then return end
-  local last = redis.call('ZRANGE', key, share - 1, share - 1, 'WITHSCORES')[2]
-  if last and tonumber(last) <= now and redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] == last then
-    return redis.call('ZRANGE', key, 0, share - 1), tonumber(last)
+-- Redis writes each score as text, and Lua keeps it: a third of what a message costs. So this asks for ids alone: for
+-- those of one millisecond after the other, if the first was due a moment ago; or for all at once, if the first and the
+-- last that may move are due in the same. It returns runs, each of a due time and ids, and how many ids they have; or
+-- nothing, if it is neither.
+local function take_runs(key)
+  local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  local first = head and math.ceil(tonumber(head))
+  if not first or first > now then
+    return {}, 0
   end
+  if now - first >= 3 then
+    local last = redis.call('ZRANGE', key, share - 1, share - 1, 'WITHSCORES')[2]
+    if last ~= head then return end
+    return {{due = first, ids = redis.call('ZRANGE', key, 0, share - 1)}}, share
+  end
+  local runs, n, after = {}, 0, '-inf'
+  for due = first, now do
+    local ms = string.format('%d', due)
+    local ids = redis.call('ZRANGEBYSCORE', key, after, ms, 'LIMIT', 0, share - n)
+    runs[#runs + 1] = {due = due, ids = ids}
+    n, after = n + #ids, '(' .. ms
+    if n == share then break end
+  end
+  return runs, n
 end
 local function moves(list, i)
   local id, due = list[i], tonumber(list[i + 1])
@@ -135,19 +151,21 @@ local function moving(list)
 end
 
 -- Reading every key that will be read or written later finds one of a wrong type before anything is.
-local fresh, retries, waiting, options = {}, {}, {}, {}
-local same -- due time of all of fresh, which are ids only then, and else ids and due times
+local retries, waiting, options = {}, {}, {}
+local runs, moved = {}, 0 -- of pending, where they can be taken so
+local fresh = {} -- else ids and due times, as retries are
 local retrying = false
 if groups > 0 then
   for g = 1, groups do
     retries[g] = take_due(KEYS[5 + g * 5])
     retrying = retrying or #retries[g] > 0
   end
-  local ids
   if not retrying then
-    ids, same = take_same(pending)
+    runs, moved = take_runs(pending)
   end
-  fresh = ids or take_due(pending)
+  if retrying or not runs then
+    runs, moved, fresh = {}, 0, take_due(pending)
+  end
   for first = 6, 5 + groups, 1000 do
     local some = redis.call('HMGET', group_options, unpack(ARGV, first, math.min(first + 999, 5 + groups)))
     for i = 1, #some do
@@ -170,19 +188,28 @@ if first_free[1] then
 end
 
 -- The first write is a deletion: at maxmemory promotion still works.
-local moved = same and #fresh or moving(fresh)
+local merging = moving(fresh)
+moved = moved + merging
 if moved > 0 then
   redis.call('ZREMRANGEBYRANK', pending, 0, moved - 1)
 else
   redis.call('HDEL', scheduler, '')
 end
 if moved > 0 and groups > 1 then
-  local counts, each_has = {}, same and 1 or 2
-  for i = 1, moved do
-    counts[i * 2 - 1] = fresh[i * each_has - each_has + 1]
-    counts[i * 2] = groups
+  local counts, n = {}, 0
+  local function count(id)
+    counts[n + 1], counts[n + 2] = id, groups
+    n = n + 2
   end
-  each('HSET', refs, counts, 1, #counts)
+  for _, run in ipairs(runs) do
+    for _, id in ipairs(run.ids) do
+      count(id)
+    end
+  end
+  for i = 1, merging * 2, 2 do
+    count(fresh[i])
+  end
+  each('HSET', refs, counts, 1, n)
 end
 
 -- Delay ids whose time has come. Whoever publishes with one finds it free without this, so it is not urgent
@@ -220,9 +247,17 @@ for g = 1, groups do
     n = n + 1
     merged[n] = list[i] .. suffix
   end
+  for _, run in ipairs(runs) do
+    local ids = run.ids
+    suffix = ':' .. string.format('%d', run.due)
+    for i = 1, #ids do
+      merged[n + i] = ids[i] .. suffix
+    end
+    n = n + #ids
+  end
   for r = 1, retried * 2, 2 do
     local due = tonumber(again[r + 1])
-    while f <= moved * 2 do
+    while f <= merging * 2 do
       local fresh_due = tonumber(fresh[f + 1])
       if due < fresh_due or (due == fresh_due and precedes(again[r], fresh[f])) then break end
       push(fresh, f)
@@ -230,16 +265,8 @@ for g = 1, groups do
     end
     push(again, r)
   end
-  if same then
-    suffix = ':' .. string.format('%d', same)
-    for i = 1, moved do
-      merged[i] = fresh[i] .. suffix
-    end
-    n = moved
-  else
-    for i = f, moved * 2, 2 do
-      push(fresh, i)
-    end
+  for i = f, merging * 2, 2 do
+    push(fresh, i)
   end
   if n > 0 then
     each('RPUSH', ready, merged, 1, n)

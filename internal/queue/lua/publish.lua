@@ -150,10 +150,16 @@ for g = 1, groups do
   end
 end
 
+-- The instant that a message is due at, and its text where that is at hand.
 local function due_of(spec)
-  if string.sub(spec, 1, 1) == '@' then
-    return math.max(tonumber(string.sub(spec, 2)), now)
-  elseif spec == '0' then
+  if spec == '0' then
+    return now
+  elseif string.byte(spec) == 64 then -- "@"
+    local text = string.sub(spec, 2)
+    local due = tonumber(text)
+    if due > now then
+      return due, text
+    end
     return now
   end
   return now_up + tonumber(spec)
@@ -172,7 +178,7 @@ for i = first_option, #ARGV, 2 do
       dues = {}
       local at = 8
       for r = first_run, first_option - 1, 2 do
-        local due, stop = due_of(ARGV[r + 1]), at + tonumber(ARGV[r]) * 2
+        local stop, due = at + tonumber(ARGV[r]) * 2, due_of(ARGV[r + 1])
         for j = at, stop - 1, 2 do
           dues[ARGV[j]] = due
         end
@@ -294,9 +300,9 @@ local n_delayed, n_ready = 0, 0 -- # would search for the end of a list each tim
 local next_due
 local at = 8 -- in args, of the next id
 for r = first_run, first_option - 1, 2 do
-  local count, due = tonumber(args[r]), due_of(args[r + 1])
-  local score = string.format('%d', due)
-  local stop = at + count * 2
+  local due, score = due_of(args[r + 1])
+  score = score or string.format('%d', due)
+  local stop = at + tonumber(args[r]) * 2
   if direct and due == now then
     local suffix = ':' .. score
     for i = at, stop - 1, 2 do
