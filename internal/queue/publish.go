@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,14 +96,17 @@ func outcome(reply any, messages []Message, limit int) error {
 }
 
 func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit int) []any {
-	args := make([]any, 7, 9+2*len(messages))
+	args := make([]any, 8, 10+2*len(messages))
 	// Pointers are not boxed, as texts are. Tools that print commands show addresses for them.
 	for i := range messages {
 		args = append(args, &messages[i].ID, (*body)(&messages[i].Body))
 	}
-	runs := 0
+	runs, soonest := 0, int64(math.MaxInt64)
 	for i := 0; i < len(messages); runs++ {
 		first := i
+		if messages[i].Due.MayBeNow() {
+			soonest = min(soonest, messages[i].Due.at)
+		}
 		for i < len(messages) && messages[i].Due == messages[first].Due {
 			i++
 		}
@@ -113,7 +117,7 @@ func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, l
 			args = append(args, &messages[i].ID, options)
 		}
 	}
-	copy(args, []any{groups.Version, number, millis(memory), t.single, len(messages), runs, limit})
+	copy(args, []any{groups.Version, number, millis(memory), t.single, len(messages), runs, limit, soonest})
 	return args
 }
 

@@ -101,8 +101,8 @@ end
 
 local function ids_of(entries)
   local ids = {}
-  for i, entry in ipairs(entries) do
-    ids[i] = string.sub(entry, 1, id_length)
+  for i = 1, #entries do
+    ids[i] = string.sub(entries[i], 1, id_length)
   end
   return ids
 end
@@ -230,7 +230,8 @@ while consumed < allowed and not full do
     some = math.max(1, math.min(some, consumed * 8, 100))
   end
   local found = redis.call('HMGET', messages, unpack(ids, consumed + 1, math.min(consumed + some, allowed)))
-  for _, body in ipairs(found) do
+  for i = 1, #found do
+    local body = found[i]
     if body and size > 0 and size + #body > bytes then
       full = true
       break

@@ -94,6 +94,11 @@ if holder and holder ~= me and not (next_event and now > next_event + grace) the
   return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0, ''}
 end
 
+-- When the first of a key is due, if it has any.
+local function head_of(key)
+  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or nil)
+end
+
 -- What is due: messages for all groups, and each group's retries. Where more is due than this call
 -- may move, none moves that is later than what has to stay, so that all stay in order.
 local share = groups > 0 and math.max(1, math.floor(budget / groups)) or 0
@@ -113,18 +118,17 @@ end
 -- last that may move are due in the same. It returns runs, each of a due time and ids, and how many ids they have; or
 -- nothing, if it is neither.
 local function take_runs(key)
-  local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
-  local first = head and math.ceil(tonumber(head))
+  local first = head_of(key)
   if not first or first > now then
     return {}, 0
   end
   if now - first >= 3 then
     local last = redis.call('ZRANGE', key, share - 1, share - 1, 'WITHSCORES')[2]
-    if last ~= head then return end
+    if tonumber(last or nil) ~= first then return end
     return {{due = first, ids = redis.call('ZRANGE', key, 0, share - 1)}}, share
   end
   local runs, n, after = {}, 0, '-inf'
-  for due = first, now do
+  for due = math.ceil(first), now do
     local ms = string.format('%d', due)
     local ids = redis.call('ZRANGEBYSCORE', key, after, ms, 'LIMIT', 0, share - n)
     runs[#runs + 1] = {due = due, ids = ids}
@@ -152,12 +156,16 @@ end
 
 -- Reading every key that will be read or written later finds one of a wrong type before anything is.
 local retries, waiting, options = {}, {}, {}
+local first_retry, first_deadline, first_dead = {}, {}, {}
 local runs, moved = {}, 0 -- of pending, where they can be taken so
 local fresh = {} -- else ids and due times, as retries are
 local retrying = false
 if groups > 0 then
   for g = 1, groups do
-    retries[g] = take_due(KEYS[5 + g * 5])
+    local retry = KEYS[5 + g * 5]
+    local due = head_of(retry)
+    first_retry[g] = due
+    retries[g] = due and due <= now and take_due(retry) or {}
     retrying = retrying or #retries[g] > 0
   end
   if not retrying then
@@ -174,11 +182,10 @@ if groups > 0 then
   end
 end
 for g = 1, groups do
-  local ready, waiters = KEYS[4 + g * 5], KEYS[8 + g * 5]
-  redis.call('LLEN', ready)
-  redis.call('ZCARD', KEYS[6 + g * 5])
-  redis.call('ZCARD', KEYS[7 + g * 5])
-  waiting[g] = redis.call('ZCARD', waiters)
+  redis.call('LLEN', KEYS[4 + g * 5])
+  first_deadline[g] = head_of(KEYS[6 + g * 5])
+  first_dead[g] = head_of(KEYS[7 + g * 5])
+  waiting[g] = redis.call('ZCARD', KEYS[8 + g * 5])
 end
 redis.call('HLEN', refs)
 local unused = redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES')
@@ -227,13 +234,9 @@ local function upcoming(ms)
     event = ms
   end
 end
-local function head_of(key)
-  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or nil)
-end
 
 for g = 1, groups do
-  local ready, retry, unack = KEYS[4 + g * 5], KEYS[5 + g * 5], KEYS[6 + g * 5]
-  local dead, waiters = KEYS[7 + g * 5], KEYS[8 + g * 5]
+  local ready, retry, waiters = KEYS[4 + g * 5], KEYS[5 + g * 5], KEYS[8 + g * 5]
   local again = retries[g]
   local retried = moving(again)
 
@@ -272,14 +275,15 @@ for g = 1, groups do
     each('RPUSH', ready, merged, 1, n)
     if retried > 0 then
       redis.call('ZREMRANGEBYRANK', retry, 0, retried - 1)
+      first_retry[g] = head_of(retry)
     end
     if waiting[g] > 0 then
       wake(waiters, math.min(n, 64))
     end
   end
 
-  upcoming(head_of(retry))
-  local deadline = head_of(unack)
+  upcoming(first_retry[g])
+  local deadline = first_deadline[g]
   if deadline then
     deadline = math.floor(deadline)
     upcoming(deadline)
@@ -288,7 +292,7 @@ for g = 1, groups do
     end
   end
   local retention = tonumber(string.match(options[g] or '', '^%S+ (%S+)$') or -1)
-  local died = retention >= 0 and head_of(dead)
+  local died = retention >= 0 and first_dead[g]
   if died then
     upcoming(died + retention)
     if died + retention <= now then

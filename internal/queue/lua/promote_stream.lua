@@ -220,6 +220,7 @@ local function upcoming(ms)
     event = ms
   end
 end
+-- When the first of a key is due, if it has any.
 local function head_of(key)
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or nil)
 end

@@ -24,6 +24,8 @@
 --       5 n          messages
 --       6 runs       of messages with the same due
 --       7 limit      messages that may wait at most, or 0: any number
+--       8 soonest    ms at which the first of those is due that are due at an instant; 0 if one has no delay; beyond
+--                    all instants if all are due a while from now
 --       then for each message: id, body
 --       then for each run:
 --         count      of messages
@@ -44,11 +46,13 @@ local meta, messages, pending, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local refs, scheduler, publisher, names, taken = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local version, number, memory, single = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local n, runs, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local soonest = tonumber(ARGV[8])
 local groups = (#KEYS - 9) / 3
 local budget = 50000 -- messages times groups that one step moves at most
 local args = ARGV
--- Where in args the runs and the options begin.
-local first_run = 8 + n * 2
+-- Where in args the messages, the runs and the options begin.
+local first_message = 9
+local first_run = first_message + n * 2
 local first_option = first_run + runs * 2
 
 local t = redis.call('TIME')
@@ -125,29 +129,32 @@ if first_option <= #ARGV then
   redis.call('HLEN', options)
 end
 redis.call('HLEN', scheduler)
-if groups > 1 then
-  redis.call('HLEN', refs)
+-- Where nothing is due now, no group's lists are written.
+local direct = soonest <= now and groups > 0 and n * groups <= budget
+if direct then
+  if groups > 1 then
+    redis.call('HLEN', refs)
+  end
+  local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')[2]
+  direct = not (head and tonumber(head) <= now)
 end
-local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')
-local direct = groups > 0 and n * groups <= budget and not (head[2] and tonumber(head[2]) <= now)
 local waiting, backlog = {}, 0
-for g = 1, groups do
+for g = 1, direct and groups or 0 do
   local ready, retry, waiters = KEYS[7 + g * 3], KEYS[8 + g * 3], KEYS[9 + g * 3]
-  local wait = 0
   if maxlen then
     redis.call('XLEN', ready)
-    direct = direct and redis.call('HLEN', waiters) == 0 -- which is paused
+    direct = redis.call('HLEN', waiters) == 0 -- which is paused
   else
-    wait = redis.call('LLEN', ready)
+    redis.call('LLEN', ready)
     waiting[g] = redis.call('ZCARD', waiters)
   end
-  if limit > 0 then
-    backlog = math.max(backlog, wait + redis.call('ZCARD', retry))
-  end
-  head = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
-  if head[2] and tonumber(head[2]) <= now then
-    direct = false
-  end
+  local head = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')[2]
+  direct = direct and not (head and tonumber(head) <= now)
+  if not direct then break end
+end
+for g = 1, limit > 0 and groups or 0 do
+  local wait = maxlen and 0 or redis.call('LLEN', KEYS[7 + g * 3])
+  backlog = math.max(backlog, wait + redis.call('ZCARD', KEYS[8 + g * 3]))
 end
 
 -- The instant that a message is due at, and its text where that is at hand.
@@ -176,7 +183,7 @@ for i = first_option, #ARGV, 2 do
     if not dues then
       redis.call('HLEN', names)
       dues = {}
-      local at = 8
+      local at = first_message
       for r = first_run, first_option - 1, 2 do
         local stop, due = at + tonumber(ARGV[r]) * 2, due_of(ARGV[r + 1])
         for j = at, stop - 1, 2 do
@@ -220,7 +227,7 @@ if maxlen and direct then
   for i = first_option, #ARGV, 2 do
     expires[ARGV[i]] = tonumber(string.match(ARGV[i + 1], 'expires_at:(%d+)') or nil)
   end
-  local at = 8
+  local at = first_message
   for r = first_run, first_option - 1, 2 do
     local stop = at + tonumber(ARGV[r]) * 2
     if due_of(ARGV[r + 1]) == now then
@@ -242,15 +249,15 @@ end
 
 if some_left_out then
   args = {}
-  for i = 1, 7 do
+  for i = 1, first_message - 1 do
     args[i] = ARGV[i]
   end
-  for i = 8, first_run - 1, 2 do
+  for i = first_message, first_run - 1, 2 do
     if not left_out[ARGV[i]] then
       args[#args + 1], args[#args + 2] = ARGV[i], ARGV[i + 1]
     end
   end
-  local run, at = #args + 1, 8
+  local run, at = #args + 1, first_message
   for r = first_run, first_option - 1, 2 do
     local count, stop = 0, at + tonumber(ARGV[r]) * 2
     for i = at, stop - 1, 2 do
@@ -269,7 +276,7 @@ if some_left_out then
       args[#args + 1], args[#args + 2] = ARGV[i], ARGV[i + 1]
     end
   end
-  first_run, first_option, n = run, option, (run - 8) / 2
+  first_run, first_option, n = run, option, (run - first_message) / 2
 end
 if limit > 0 and n > #replaced then
   if redis.call('ZCARD', pending) + backlog + n - #replaced > limit then
@@ -291,14 +298,14 @@ if #entries > 0 and maxlen > 0 then
   redis.call('XTRIM', KEYS[10], 'MAXLEN', '~', maxlen)
 end
 
-each('HSET', messages, args, 8, first_run - 1)
+each('HSET', messages, args, first_message, first_run - 1)
 each('HSET', options, args, first_option, #args)
 redis.call('SET', publisher, number, 'PX', memory)
 
 local delayed, ready_now, counts = {}, {}, {}
 local n_delayed, n_ready = 0, 0 -- # would search for the end of a list each time
 local next_due
-local at = 8 -- in args, of the next id
+local at = first_message -- in args, of the next id
 for r = first_run, first_option - 1, 2 do
   local due, score = due_of(args[r + 1])
   score = score or string.format('%d', due)
