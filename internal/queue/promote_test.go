@@ -228,6 +228,52 @@ func TestManyDueInTheSameMillisecondKeepTheirDueTime(t *testing.T) {
 	}, "a", "b")
 }
 
+// What came due within the last milliseconds is read one of them after the other.
+func TestWhatCameDueInSuccessiveMillisecondsKeepsItsDueTimes(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		const share = queue.Budget / 2
+		due := w.now() + time.Hour.Milliseconds()
+		after := func(i int) int64 { // most are due in the first and in the third millisecond, and none in the second
+			return int64(i / (share * 3 / 4) * 2)
+		}
+		var messages []message
+		ids := names("%04d", 0, share*3/2)
+		for i, name := range ids {
+			messages = append(messages, at(name, due+after(i)))
+		}
+		w.publish(append(messages, at("early", due+3))...)
+		w.travel(time.Duration(due+2-w.now()) * time.Millisecond)
+		w.promote("scheduler|1")
+		if w.Mini != nil { // whose clock stands still
+			require.Len(t, w.ready("a"), share)
+			w.promoteAll()
+			require.Equal(t, []string{"early"}, w.pending())
+		}
+		w.promoteAll()
+		for _, g := range []string{"a", "b"} {
+			require.Equal(t, ids, w.ready(g)[:len(ids)])
+			entries := w.Client.LRange(ctx, w.keys.Ready(g), 0, -1).Val()
+			for i := range ids {
+				require.Equal(t, after(i), entryDue(t, entries[i])-entryDue(t, entries[0]), ids[i])
+			}
+		}
+	}, "a", "b")
+}
+
+func TestPromoteTellsWhenTheNextRetryIsDue(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x", "y")
+		s := w.sub("a")
+		claimed := s.claim(2)
+		s.nack(failed(&claimed.Messages[0], after(time.Minute)), failed(&claimed.Messages[1], after(time.Hour)))
+		for _, name := range []string{"x", "y"} {
+			w.promote("scheduler|1")
+			require.Equal(t, int64(w.score(w.keys.Retry("a"), name)), w.next())
+			w.travel(2 * time.Minute)
+		}
+	}, "a")
+}
+
 // What is looked at may be late for another reason.
 func TestManyThatAreDueLaterInTheSameMillisecondStay(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {

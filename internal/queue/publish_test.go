@@ -91,6 +91,39 @@ func TestDueInThePastIsNow(t *testing.T) {
 	}, "a")
 }
 
+func TestWhatIsDueNowIsReadyWhateverComesWithIt(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		past, future := w.now()-1000, w.now()+time.Hour.Milliseconds()
+		for i, later := range []message{in("later", time.Hour), at("later", future)} {
+			for j, due := range []message{now("due"), at("due", past)} {
+				for k, together := range [][]message{{due, later}, {later, due}, {later, due, later}} {
+					for m := range together {
+						together[m].name += fmt.Sprint(i, j, k, m)
+					}
+					before := len(w.ready("a"))
+					w.publish(together...)
+					require.Len(t, w.ready("a"), before+1, "%+v", together)
+				}
+			}
+		}
+		require.Len(t, w.pending(), 16)
+	}, "a")
+}
+
+func TestWhatIsNotDueNowConcernsNoGroup(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		foreign := []string{w.keys.Ready("b"), w.keys.Retry("b"), w.keys.Waiters("b"), w.keys.Refs()}
+		for _, key := range foreign {
+			require.NoError(t, w.Client.Set(ctx, key, "of another type", 0).Err())
+		}
+		w.publish(in("x", time.Hour), at("y", w.now()+time.Minute.Milliseconds()))
+		require.Equal(t, []string{"y", "x"}, w.pending())
+		require.ErrorContains(t, w.topic.Publish(ctx, "P", 1, w.make(now("z"))), "WRONGTYPE")
+		require.NotContains(t, w.stored(), "z")
+		require.NoError(t, w.Client.Del(ctx, foreign...).Err())
+	}, "a", "b")
+}
+
 func TestMessagesWaitForAFirstGroupInPending(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(now("x"), in("y", time.Hour))
