@@ -33,13 +33,15 @@ type line struct {
 	hurry  int    // calls for others that do not wait for more to join
 }
 
-// batch is the messages of one Publish call, or of several that are joined.
+// batch is the messages of one Publish call.
 type batch struct {
 	messages []queue.Message
 	bytes    int
 	prepared time.Time
 	err      error
 	done     chan struct{} // gets one when err is known to who waits
+
+	one [1]queue.Message // room for the messages of most calls
 }
 
 // newBatch returns a batch that was used before, if there is one, so that most calls need no memory for their own.
@@ -48,17 +50,17 @@ func (p *Publisher) newBatch(messages int) *batch {
 	if b == nil {
 		b = &batch{done: make(chan struct{}, 1)}
 	}
-	b.messages = slices.Grow(b.messages, messages)[:messages]
+	if messages == 1 {
+		b.messages = b.one[:]
+	} else {
+		b.messages = make([]queue.Message, messages)
+	}
 	return b
 }
 
 // free is called when nobody else has the batch any more.
 func (p *Publisher) free(b *batch) {
-	if len(b.messages) > joinedMessages {
-		return
-	}
-	clear(b.messages)
-	*b = batch{messages: b.messages[:0], done: b.done}
+	*b = batch{done: b.done}
 	p.batches.Put(b)
 }
 
@@ -76,7 +78,7 @@ func (l *line) publish(ctx context.Context, b *batch) error {
 	}
 	l.busy = true
 	l.mu.Unlock()
-	l.send([]*batch{b})
+	l.send([]*batch{b}, nil)
 	if next := l.next(); next != nil {
 		l.publisher.underWay.Add(1)
 		go l.serve(next)
@@ -88,8 +90,9 @@ func (l *line) publish(ctx context.Context, b *batch) error {
 func (l *line) serve(together []*batch) {
 	defer l.publisher.underWay.Done()
 	rest := make(chan struct{}, 1)
+	var room []queue.Message
 	for together != nil {
-		l.send(together)
+		room = l.send(together, room)
 		l.answer(together, rest)
 		l.join(len(together))
 		together = l.next()
@@ -150,16 +153,16 @@ func (l *line) wait(ctx context.Context, b *batch) error {
 	return b.err
 }
 
-// send publishes batches in one call, or each by itself if that one was refused for the sake of some of them.
-func (l *line) send(together []*batch) {
+// send publishes batches in one call, or each by itself if that one was refused for the sake of some of them. It joins
+// their messages in room, and returns that, emptied, for the next call.
+func (l *line) send(together []*batch, room []queue.Message) []queue.Message {
 	messages := together[0].messages
 	if len(together) > 1 {
-		joined := l.publisher.newBatch(0)
 		for _, b := range together {
-			joined.messages = append(joined.messages, b.messages...)
+			room = append(room, b.messages...)
 		}
-		messages = joined.messages
-		defer l.publisher.free(joined)
+		messages = room
+		defer clear(room)
 	}
 	patience := l.publisher.config.WaitTimeout
 	err := l.call(messages, patience)
@@ -173,6 +176,7 @@ func (l *line) send(together []*batch) {
 			}
 		}
 	}
+	return room[:0]
 }
 
 // call is one call to Redis, and the wait for its replicas, for as long as patience.

@@ -274,7 +274,6 @@ func TestPromoteTellsWhenTheNextRetryIsDue(t *testing.T) {
 	}, "a")
 }
 
-// What is looked at may be late for another reason.
 func TestManyThatAreDueLaterInTheSameMillisecondStay(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("leased")

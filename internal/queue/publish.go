@@ -97,7 +97,7 @@ func outcome(reply any, messages []Message, limit int) error {
 
 func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit int) []any {
 	args := make([]any, 8, 10+2*len(messages))
-	// Pointers are not boxed, as texts are. Tools that print commands show addresses for them.
+	// Pointers are not boxed, as texts are. Tools that print commands show addresses for IDs, and the length of bodies.
 	for i := range messages {
 		args = append(args, &messages[i].ID, (*body)(&messages[i].Body))
 	}
@@ -121,11 +121,14 @@ func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, l
 	return args
 }
 
-// body is the argument that a pointer to a message's body is.
+// body is a message's body as an argument, by a pointer.
 type body []byte
 
-// MarshalBinary returns the body, for go-redis.
+// MarshalBinary is what go-redis sends.
 func (b *body) MarshalBinary() ([]byte, error) { return *b, nil }
+
+// String is what hooks of the client print.
+func (b *body) String() string { return fmt.Sprintf("<%d bytes>", len(*b)) }
 
 // MayBeNow tells whether the message can be due as soon as the server hears of it.
 func (d Due) MayBeNow() bool { return d.at != 0 || d.in == 0 }

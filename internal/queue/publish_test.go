@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -364,6 +365,17 @@ func wait(t *testing.T, told, receiver string) float64 {
 	require.NoError(t, err)
 	require.InDelta(t, max(ms, 0), queue.ReadWait(argument).Seconds()*1000, 0.000001)
 	return ms
+}
+
+// Hooks of the client that print commands, as those for tracing do, would take long for large ones.
+func TestBodiesAreNotPrintedWithTheirCommand(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		r := w.record()
+		w.publishNow("a body")
+		printed := redis.NewCmd(ctx, r.take()[0]...).String()
+		require.Contains(t, printed, "<6 bytes>")
+		require.NotContains(t, printed, "body")
+	}, "a")
 }
 
 func TestBodiesAreKeptAsTheyAre(t *testing.T) {

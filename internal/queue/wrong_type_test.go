@@ -30,6 +30,10 @@ var transitions = map[string]func(w *world) (call func() error){
 		messages := w.make(now("x").with(queue.Options{MaxDeliveries: 1}), in("y", time.Hour).with(queue.Options{DelayID: "y"}))
 		return func() error { return w.topic.Publish(ctx, "P", 1, messages) }
 	},
+	"publish, delayed": func(w *world) func() error {
+		messages := w.make(in("x", time.Hour).with(queue.Options{MaxDeliveries: 1, DelayID: "x"}))
+		return func() error { return w.topic.Publish(ctx, "P", 1, messages) }
+	},
 	"claim": func(w *world) func() error {
 		w.publishNow("x", "y")
 		s := w.sub("a")
@@ -179,6 +183,9 @@ func unused(name, key string, k queue.Keys) bool {
 			k.Dead("a")}, key)
 	case "ack":
 		return key == k.Dead("a") // but where messages have records
+	case "publish, delayed":
+		return slices.Contains([]string{k.Refs(), k.Ready("a"), k.Retry("a"), k.Waiters("a"),
+			k.Ready("b"), k.Retry("b"), k.Waiters("b")}, key)
 	case "publish, with a stream":
 		return key == k.Refs()
 	case "open_stream, again":

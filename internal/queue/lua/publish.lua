@@ -129,14 +129,11 @@ if first_option <= #ARGV then
   redis.call('HLEN', options)
 end
 redis.call('HLEN', scheduler)
--- Where nothing is due now, no group's lists are written.
-local direct = soonest <= now and groups > 0 and n * groups <= budget
-if direct then
-  if groups > 1 then
-    redis.call('HLEN', refs)
-  end
-  local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')[2]
-  direct = not (head and tonumber(head) <= now)
+local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')[2]
+-- Only what is due now is written to the groups' keys.
+local direct = soonest <= now and groups > 0 and n * groups <= budget and not (head and tonumber(head) <= now)
+if direct and groups > 1 then
+  redis.call('HLEN', refs)
 end
 local waiting, backlog = {}, 0
 for g = 1, direct and groups or 0 do
@@ -148,7 +145,7 @@ for g = 1, direct and groups or 0 do
     redis.call('LLEN', ready)
     waiting[g] = redis.call('ZCARD', waiters)
   end
-  local head = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')[2]
+  head = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')[2]
   direct = direct and not (head and tonumber(head) <= now)
   if not direct then break end
 end
