@@ -30,7 +30,8 @@ type line struct {
 
 	// Whose call is under way:
 	number uint64 // of the last call to Redis
-	hurry  int    // calls for others that do not wait for more to join
+	slow   int    // how often in a row those who were answered took too long to come back
+	hurry  int    // calls that do not wait for them
 }
 
 // batch is the messages of one Publish call.
@@ -94,26 +95,74 @@ func (l *line) serve(together []*batch) {
 	for together != nil {
 		room = l.send(together, room)
 		l.answer(together, rest)
-		l.join(len(together))
 		together = l.next()
 	}
 }
 
-// answer wakes those whose call is over, and returns when most of them have run: this goroutine then goes on after
+// answer wakes those whose call is over. They often have more to publish, so it gives them time to come back with that, which
+// then goes with the next call. Where others keep the processors busy, that takes too long, and is not done again soon.
+func (l *line) answer(together []*batch, rest chan struct{}) {
+	if len(together) == 1 || l.hurry > 0 { // one alone has nobody to come back with
+		l.hurry = max(l.hurry-1, 0)
+		for _, b := range together {
+			b.done <- struct{}{}
+		}
+		return
+	}
+	began := time.Now()
+	l.wake(together, rest)
+	l.join(len(together))
+	l.judge(len(together), time.Since(began))
+}
+
+// wake wakes those whose call is over, and returns when most of them have run: this goroutine then goes on after
 // the ones that this processor has to run, while another, if it is idle, takes some of them. If this one yielded
 // (runtime.Gosched) in place of sleeping, the idle processor would take it instead, to yield and yield again.
-func (l *line) answer(together []*batch, rest chan struct{}) {
+func (l *line) wake(together []*batch, rest chan struct{}) {
 	last := len(together) - 1
 	for _, b := range together[:last] {
 		b.done <- struct{}{}
 	}
-	if last > 0 {
-		// A new goroutine runs next, until another is woken. Then it runs after those that were there before.
-		go func() { rest <- struct{}{} }()
-	}
+	// A new goroutine runs next, until another is woken. Then it runs after those that were there before.
+	go func() { rest <- struct{}{} }()
 	together[last].done <- struct{}{}
-	if last > 0 {
-		<-rest
+	<-rest
+}
+
+// join yields until all are back whose calls were answered, or nobody has come for some microseconds.
+func (l *line) join(answered int) {
+	joined, last := 0, time.Now()
+	for yields := 0; joined < answered && yields < enough; yields++ {
+		runtime.Gosched()
+		now := time.Now()
+		l.mu.Lock()
+		waiting := len(l.waiting)
+		l.mu.Unlock()
+		switch {
+		case waiting > joined:
+			joined, last = waiting, now
+		case now.Sub(last) > straggle:
+			return
+		}
+	}
+}
+
+// straggle is how long join waits for the next to come. A clock that stands still, as in a bubble of testing/synctest, has
+// no end of that, but enough yields are.
+const (
+	straggle = 10 * time.Microsecond
+	enough   = 10_000
+)
+
+// judge tells by how long some took to come back whether to wait for others soon. They run for microseconds each; a
+// millisecond more is due to others.
+func (l *line) judge(answered int, took time.Duration) {
+	if took < time.Millisecond+time.Duration(answered)*10*time.Microsecond {
+		l.slow = 0
+		return
+	}
+	if l.slow++; l.slow == 3 {
+		l.slow, l.hurry = 0, 1000
 	}
 }
 
@@ -208,43 +257,6 @@ func (e endedCall) Is(target error) bool {
 }
 
 func (e endedCall) As(target any) bool { return errors.As(e.error, target) }
-
-// join waits for those to come back whose calls were answered. They often have more to publish, which then goes
-// with the next call. Each runs as soon as this goroutine yields, so the wait is over when nobody has come for some
-// microseconds. Where others keep the processors busy, yielding takes too long, and is not done again soon.
-func (l *line) join(answered int) {
-	if l.hurry > 0 {
-		l.hurry--
-		return
-	}
-	if answered == 1 { // there is nobody who comes back with others
-		return
-	}
-	joined, last := 0, time.Now()
-	for yields := 0; joined < answered && yields < enough; yields++ {
-		runtime.Gosched()
-		now := time.Now()
-		l.mu.Lock()
-		waiting := len(l.waiting)
-		l.mu.Unlock()
-		switch {
-		case now.Sub(last) > time.Millisecond:
-			l.hurry = 1000
-			return
-		case waiting > joined:
-			joined, last = waiting, now
-		case now.Sub(last) > straggle:
-			return
-		}
-	}
-}
-
-// straggle is how long join waits for the next to come. A clock that stands still, as in a bubble of testing/synctest, has
-// no end of that, but enough yields are.
-const (
-	straggle = 10 * time.Microsecond
-	enough   = 10_000
-)
 
 // next takes from those who wait what goes to Redis together. If nobody does, the line is free.
 func (l *line) next() []*batch {

@@ -59,6 +59,24 @@ func TestAFreeBatchIsEmpty(t *testing.T) {
 	}
 }
 
+// Where others keep the processors busy, those who were answered come back late, and are not waited for.
+func TestTheLineHurriesWhereCallersComeBackLate(t *testing.T) {
+	var l line
+	for _, took := range []time.Duration{time.Second, time.Second, time.Millisecond, 1100 * time.Microsecond, time.Second} {
+		l.judge(10, took)
+		require.Zero(t, l.hurry)
+	}
+	l.judge(10, 1100*time.Microsecond)
+	require.Equal(t, 1000, l.hurry)
+
+	together := []*batch{{done: make(chan struct{}, 1)}, {done: make(chan struct{}, 1)}}
+	l.answer(together, nil) // which would wait forever
+	require.Equal(t, 999, l.hurry)
+	for _, b := range together {
+		require.Len(t, b.done, 1)
+	}
+}
+
 // unreachable is a client's hook, for bubbles, for a server that does not answer within a millisecond.
 type unreachable struct{}
 
