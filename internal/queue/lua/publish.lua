@@ -124,6 +124,7 @@ end
 -- first to be written, but for the stream.
 if maxlen then
   redis.call('HLEN', messages)
+  redis.call('XLEN', KEYS[10]) -- whatever is to come later would not find a stream either
 end
 if first_option <= #ARGV then
   redis.call('HLEN', options)
@@ -139,7 +140,6 @@ local waiting, backlog = {}, 0
 for g = 1, direct and groups or 0 do
   local ready, retry, waiters = KEYS[7 + g * 3], KEYS[8 + g * 3], KEYS[9 + g * 3]
   if maxlen then
-    redis.call('XLEN', ready)
     direct = redis.call('HLEN', waiters) == 0 -- which is paused
   else
     redis.call('LLEN', ready)
