@@ -223,3 +223,21 @@ func BenchmarkUnmarshal(b *testing.B) {
 		})
 	}
 }
+
+func TestOnlyUUIDsInTheirUsualTextArePacked(t *testing.T) {
+	const usual = "0123abcd-4567-89ef-0123-456789abcdef"
+	marshal := func(uuid string) []byte {
+		data, err := redisdelay.BinaryMarshaler{}.Marshal("topic", message.NewMessage(uuid, nil))
+		require.NoError(t, err)
+		msg, err := redisdelay.BinaryMarshaler{}.Unmarshal("topic", data)
+		require.NoError(t, err)
+		require.Equal(t, uuid, msg.UUID)
+		return data
+	}
+	packed := len(marshal(usual))
+	for i := range usual {
+		for _, other := range []byte("/:@AFG`g \x00\xff") {
+			require.Greater(t, len(marshal(usual[:i]+string([]byte{other})+usual[i+1:])), packed, "%q at %d", other, i)
+		}
+	}
+}
