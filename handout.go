@@ -18,6 +18,7 @@ import (
 // itself awaits the last message, and only those before it need goroutines.
 func (s *subscription) handOut() {
 	defer func() {
+		s.looker.Stop()
 		s.mu.Lock()
 		s.handOver = true
 		s.mu.Unlock()
@@ -66,7 +67,6 @@ func (s *subscription) offer(last, offered *delivery) (taken bool) {
 	var out chan<- *message.Message
 	var msg *message.Message
 	feed := s.feed
-	over := s.overNow()
 	var late <-chan time.Time
 	if offered != nil {
 		if !s.holds(offered) || s.isClosing() {
@@ -97,7 +97,13 @@ func (s *subscription) offer(last, offered *delivery) (taken bool) {
 		}
 	}
 	var acked, nacked <-chan struct{}
-	if last != nil {
+	switch {
+	case last == nil:
+	case out != nil && !last.watched:
+		// Most consumers take this one when they have settled that one. To be woken for both would cost twice.
+		last.watched = true
+		s.lookSoon()
+	default:
 		acked, nacked = last.msg.Acked(), last.msg.Nacked()
 	}
 	select {
@@ -105,13 +111,22 @@ func (s *subscription) offer(last, offered *delivery) (taken bool) {
 		s.handed(offered)
 		return true
 	case <-feed:
+	case <-s.look:
 	case <-acked:
 	case <-nacked:
-	case <-over:
 	case <-late:
-	case <-s.closing:
 	}
 	return false
+}
+
+// soon is how long it may take until a message is seen to be settled while another is on offer.
+const soon = time.Millisecond
+
+// lookSoon has handOut look again soon, whatever happens.
+func (s *subscription) lookSoon() {
+	if s.looks.CompareAndSwap(false, true) {
+		s.looker.Reset(soon)
+	}
 }
 
 // take takes the next message that may be handed out, or returns nil.
@@ -242,7 +257,7 @@ func (s *subscription) holds(d *delivery) bool {
 }
 
 // overNow is a channel that is closed when a delivery ends that the consumer has not settled: which one is
-// for those who wait to find out.
+// for those who await to find out.
 func (s *subscription) overNow() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,6 +271,7 @@ func (s *subscription) abandon(d *delivery, cause error) {
 	d.cancel(cause)
 	close(s.over)
 	s.over = make(chan struct{})
+	signal(s.look)
 }
 
 func (s *subscription) ack(d *delivery) {

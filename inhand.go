@@ -19,6 +19,7 @@ type delivery struct {
 	handed   time.Time // to the consumer; zero: not yet
 	limit    int       // deliveries at most; negative: no limit
 	place    int       // in hand
+	watched  bool      // handOut is woken when the consumer settles it
 	tooLate  time.Time // by the server's clock: from when on it is not to be handed over; zero: never
 	onExpiry OnExpiry  // what happens then
 	delayID  string    // that it had while it waited

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -47,7 +48,11 @@ type subscription struct {
 	aheads    sync.WaitGroup
 
 	kick chan struct{} // run: look again
-	feed chan struct{} // handOut: look again
+	feed chan struct{} // handOut: something may be taken from the buffer
+	look chan struct{} // handOut: what is on offer, or was taken last, may have ended
+
+	looker *time.Timer // of lookSoon
+	looks  atomic.Bool // it runs
 
 	mu       sync.Mutex
 	buffer   buffer // claimed, not handed out
@@ -119,6 +124,7 @@ func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic, id 
 		ended:   make(chan struct{}),
 		kick:    make(chan struct{}, 1),
 		feed:    make(chan struct{}, 1),
+		look:    make(chan struct{}, 1),
 		over:    make(chan struct{}),
 		room:    s.config.MaxInFlight,
 		main:    lane{id: id, claims: 1},
@@ -127,6 +133,11 @@ func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic, id 
 	sub.calls, sub.cancelCalls = context.WithCancel(context.Background())
 	sub.watchdog = time.AfterFunc(time.Hour, sub.watch)
 	sub.watchdog.Stop()
+	sub.looker = time.AfterFunc(time.Hour, func() {
+		sub.looks.Store(false)
+		signal(sub.look)
+	})
+	sub.looker.Stop()
 	sub.close = sync.OnceFunc(func() {
 		sub.endTimers = []*time.Timer{
 			time.AfterFunc(sub.config.CloseTimeout, sub.endHandlers),
@@ -134,6 +145,7 @@ func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic, id 
 		}
 		close(sub.closing) // which the end of run waits for
 		signal(sub.kick)
+		signal(sub.look)
 	})
 	sub.forget = context.AfterFunc(ctx, sub.close)
 	return sub
