@@ -185,7 +185,7 @@ func (s *subscription) unmarshal(d *delivery) bool {
 		d.backoff = own
 	}
 	d.takeExpiry(msg.Metadata)
-	msg.SetContext(d.ctx)
+	msg.SetContext(d)
 	d.msg, d.uuid = msg, msg.UUID
 	return true
 }
@@ -268,7 +268,7 @@ func (s *subscription) overNow() <-chan struct{} {
 func (s *subscription) abandon(d *delivery, cause error) {
 	s.inHand.remove(d)
 	s.stuck = false // there is room for another
-	d.cancel(cause)
+	d.ending.end(cause)
 	close(s.over)
 	s.over = make(chan struct{})
 	signal(s.look)
@@ -372,7 +372,7 @@ func (s *subscription) giveBack(d *delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inHand.remove(d) {
-		d.cancel(errSettled)
+		d.ending.end(errSettled)
 		s.buffer.unpop(d.leased)
 	}
 }
@@ -389,7 +389,7 @@ func (s *subscription) end(d *delivery, settle func()) {
 	s.pace.observe(time.Since(d.taken))
 	urgent := s.urgent()
 	s.mu.Unlock()
-	d.cancel(errSettled)
+	d.ending.end(errSettled)
 	if urgent {
 		signal(s.kick)
 	}

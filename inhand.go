@@ -1,18 +1,14 @@
 package redisdelay
 
 import (
-	"context"
 	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// delivery is a claimed message on its way to the consumer, or with it. It is the parent of the message's
-// context, which has the values of Subscribe's context and the delivery.
+// delivery is a claimed message on its way to the consumer, or with it, and the message's context.
 type delivery struct {
-	context.Context // Subscribe's, without its end
-
 	leased
 	of       *subscription
 	taken    time.Time // by handOut
@@ -20,28 +16,19 @@ type delivery struct {
 	limit    int       // deliveries at most; negative: no limit
 	place    int       // in hand
 	watched  bool      // handOut is woken when the consumer settles it
+	onExpiry OnExpiry  // what happens when it is too late
 	tooLate  time.Time // by the server's clock: from when on it is not to be handed over; zero: never
-	onExpiry OnExpiry  // what happens then
 	delayID  string    // that it had while it waited
 
 	msg    *message.Message
 	uuid   string                 // of msg, which is the consumer's to change
 	said   atomic.Pointer[string] // the error of the handler, if KeepError kept it
-	ctx    context.Context        // the message's
-	cancel context.CancelCauseFunc
+	ending ending                 // as those see it who have the context
 
 	// What its own metadata said of a Backoff as it came, or the Subscriber's: for when its handler may still write there.
 	backoff func(delivery int) time.Duration
 
 	hopeless atomic.Pointer[string] // why a Nack is the last, if it is
-}
-
-// Value is context.Context's.
-func (d *delivery) Value(key any) any {
-	if key == (deliveryKey{}) {
-		return d
-	}
-	return d.Context.Value(key)
 }
 
 // number counts the deliveries, as Delivery does.
@@ -60,16 +47,14 @@ func (d *delivery) describe() Delivery {
 	}
 }
 
-// begin takes a message in hand, with the context that the consumer gets. s.mu is held.
+// begin takes a message in hand. s.mu is held.
 func (s *subscription) begin(m leased) *delivery {
 	d := &delivery{
-		Context: s.values,
-		leased:  m,
-		of:      s,
-		taken:   time.Now(),
-		limit:   s.config.MaxDeliveries,
+		leased: m,
+		of:     s,
+		taken:  time.Now(),
+		limit:  s.config.MaxDeliveries,
 	}
-	d.ctx, d.cancel = context.WithCancelCause(d)
 	s.inHand.add(d)
 	return d
 }

@@ -401,11 +401,11 @@ func TestALeaseEndsWhileRedisIsOnlyTriedNowAndThen(t *testing.T) {
 			require.False(t, s.perform(x))
 			next(s)
 			select {
-			case <-taken.ctx.Done():
+			case <-taken.Done():
 			case <-time.After(10 * time.Second):
 				require.FailNow(t, "the lease goes on")
 			}
-			require.ErrorIs(t, context.Cause(taken.ctx), ErrLeaseLost)
+			require.ErrorIs(t, context.Cause(taken), ErrLeaseLost)
 			require.Eventually(t, func() bool {
 				s.mu.Lock()
 				defer s.mu.Unlock()
@@ -531,9 +531,9 @@ func TestAllThatIsHeldIsExtendedInOrder(t *testing.T) {
 	require.NoError(t, s.config.Client.HDel(t.Context(), key, ids[1], ids[3]).Err())
 	extend()
 	require.Zero(t, s.buffer.len())
-	require.ErrorIs(t, context.Cause(taken[2].ctx), ErrLeaseLost)
-	require.NoError(t, taken[1].ctx.Err())
-	require.NoError(t, taken[3].ctx.Err())
+	require.ErrorIs(t, context.Cause(taken[2]), ErrLeaseLost)
+	require.NoError(t, taken[1].Err())
+	require.NoError(t, taken[3].Err())
 }
 
 // publishMessages has the messages 1 to n be ready for the subscription.
