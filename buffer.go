@@ -10,9 +10,14 @@ import (
 // leased is a message that a claim brought: in the buffer, and then part of a delivery.
 type leased struct {
 	queue.Leased
-	sequence uint64    // by which messages are in order
+	sequence uint64 // by which messages are in order
+	*lease
+}
+
+// lease is that of all messages of a claim: they are extended together, or lost.
+type lease struct {
 	claimed  time.Time // when the claim was answered
-	deadline time.Time // until when the lease holds at least
+	deadline time.Time // until when it holds at least
 }
 
 // buffer is what was claimed and not handed out, in order. What is taken from it leaves room for what comes, so that

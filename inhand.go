@@ -10,15 +10,15 @@ import (
 // delivery is a claimed message on its way to the consumer, or with it, and the message's context.
 type delivery struct {
 	leased
-	of       *subscription
-	taken    time.Time // by handOut
-	handed   time.Time // to the consumer; zero: not yet
-	limit    int       // deliveries at most; negative: no limit
-	place    int       // in hand
-	watched  bool      // handOut is woken when the consumer settles it
-	onExpiry OnExpiry  // what happens when it is too late
-	tooLate  time.Time // by the server's clock: from when on it is not to be handed over; zero: never
-	delayID  string    // that it had while it waited
+	of      *subscription
+	taken   time.Time // by handOut
+	handed  time.Time // to the consumer; zero: not yet
+	limit   int       // deliveries at most; negative: no limit
+	place   int       // in hand
+	watched bool      // handOut is woken when the consumer settles it
+	toDead  bool      // it is dead-lettered when it is too late, and else dropped
+	tooLate time.Time // by the server's clock: from when on it is not to be handed over; zero: never
+	delayID string    // that it had while it waited
 
 	msg    *message.Message
 	uuid   string                 // of msg, which is the consumer's to change

@@ -29,7 +29,7 @@ func (d *delivery) takeExpiry(metadata message.Metadata) {
 		delete(metadata, key)
 	}
 	if err == nil && !d.Requeued {
-		d.tooLate, d.onExpiry = e.from(d.Due), e.then
+		d.tooLate, d.toDead = e.from(d.Due), e.then == ExpiryDead
 	}
 }
 
@@ -61,7 +61,7 @@ func (s *subscription) judge(d *delivery) (v verdict, left time.Duration) {
 		return unknown, 0
 	}
 	s.end(d, func() {
-		if d.onExpiry == ExpiryDead {
+		if d.toDead {
 			s.settled.nacks = append(s.settled.nacks, queue.Failure{Leased: &d.Leased, Nobody: true, Reason: "not delivered in time"})
 			return
 		}

@@ -368,8 +368,9 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 		sent = l.unanswered
 	}
 	deadline := sent.Add(s.config.LeaseDuration)
+	lease := &lease{claimed: now, deadline: deadline}
 	claimed, err := c.ReadClaimTo(func(m queue.Leased) {
-		l.arrived = append(l.arrived, leased{Leased: m, claimed: now, deadline: deadline})
+		l.arrived = append(l.arrived, leased{Leased: m, lease: lease})
 	}, call)
 	if claimed.Orphans > 0 {
 		s.logger.Error("Messages had lost their bodies in Redis and were dropped",

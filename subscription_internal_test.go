@@ -47,13 +47,13 @@ func (s *subscription) planned(now time.Time) (*exchange, time.Time) {
 
 func (s *subscription) hold(n int, suspect bool) {
 	for range n {
-		s.begin(leased{Leased: queue.Leased{Suspect: suspect}, deadline: time.Now().Add(s.config.LeaseDuration)})
+		s.begin(leased{Leased: queue.Leased{Suspect: suspect}, lease: &lease{deadline: time.Now().Add(s.config.LeaseDuration)}})
 	}
 }
 
 // leases puts a message into the buffer, as a claim does.
 func (s *subscription) leases(m queue.Leased, now time.Time) {
-	s.buffer.append([]leased{{Leased: m, claimed: now, deadline: now.Add(s.config.LeaseDuration)}})
+	s.buffer.append([]leased{{Leased: m, lease: &lease{claimed: now, deadline: now.Add(s.config.LeaseDuration)}}})
 }
 
 // A wake-up in the past would have run turn around without end.
