@@ -170,24 +170,30 @@ func (s *subscription) unmarshal(d *delivery) bool {
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
 	}
+	if !isPlain(msg.Metadata) {
+		d.obey(msg.Metadata)
+	}
 	if d.DelayedFor != "" {
 		msg.Metadata.Set(delay.DelayedForKey, d.DelayedFor)
 	}
-	if id, named := msg.Metadata[DelayIDKey]; named {
-		d.delayID = id
-		delete(msg.Metadata, DelayIDKey)
-	}
-	if limit, set, err := maxDeliveries(msg.Metadata); set && err == nil {
-		d.limit = limit
-	}
-	d.backoff = s.config.Backoff
-	if own, set, err := ownBackoff(msg.Metadata); set && err == nil {
-		d.backoff = own
-	}
-	d.takeExpiry(msg.Metadata)
 	msg.SetContext(d)
 	d.msg, d.uuid = msg, msg.UUID
 	return true
+}
+
+// obey takes from the metadata what it says of the delivery.
+func (d *delivery) obey(metadata message.Metadata) {
+	if id, named := metadata[DelayIDKey]; named {
+		d.delayID = id
+		delete(metadata, DelayIDKey)
+	}
+	if limit, set, err := maxDeliveries(metadata); set && err == nil {
+		d.limit = limit
+	}
+	if own, set, err := ownBackoff(metadata); set && err == nil {
+		d.backoff = own
+	}
+	d.takeExpiry(metadata)
 }
 
 // handed notes that the consumer has the message.

@@ -54,6 +54,8 @@ func (s *subscription) begin(m leased) *delivery {
 		of:     s,
 		taken:  time.Now(),
 		limit:  s.config.MaxDeliveries,
+
+		backoff: s.config.Backoff,
 	}
 	s.inHand.add(d)
 	return d

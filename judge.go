@@ -21,9 +21,6 @@ func (s *subscription) serverNow(now time.Time) time.Time { return s.server.Add(
 // takeExpiry takes the keys off that say when it is too late for the message, and notes when that is. For what an
 // operator requeued it never is: it is to be delivered, however late it is by now.
 func (d *delivery) takeExpiry(metadata message.Metadata) {
-	if len(metadata) == 0 {
-		return
-	}
 	e, err := readExpiry(metadata)
 	for _, key := range expiryKeys {
 		delete(metadata, key)

@@ -21,9 +21,6 @@ func CheckMetadata(msg *message.Message) error {
 
 // readOptions reads what Redis is to know of the message besides its due time.
 func readOptions(metadata message.Metadata) (o queue.Options, err error) {
-	if len(metadata) == 0 {
-		return o, nil
-	}
 	if o.MaxDeliveries, _, err = maxDeliveries(metadata); err != nil {
 		return o, err
 	}

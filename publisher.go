@@ -261,15 +261,21 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, now time.Time
 	if err := msg.Context().Err(); err != nil && !delivered {
 		return queue.Message{}, err
 	}
-	due, err := publishDue(msg, now)
+	var (
+		due     due
+		options queue.Options
+		err     error
+	)
+	stored := msg
+	if isPlain(msg.Metadata) {
+		due, err = contextDue(msg.Context(), now)
+	} else if due, err = publishDue(msg, now); err == nil {
+		options, err = readOptions(msg.Metadata)
+		stored = withoutDelay(msg, passedOn(msg))
+	}
 	if err != nil {
 		return queue.Message{}, err
 	}
-	options, err := readOptions(msg.Metadata)
-	if err != nil {
-		return queue.Message{}, err
-	}
-	stored := withoutDelay(msg, passedOn(msg))
 	if p.config.Stream != nil {
 		stored = forStream(msg)
 		e, _ := readExpiry(msg.Metadata) // readOptions has refused what cannot be read

@@ -1,0 +1,63 @@
+package redisdelay
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+func TestNoKeyWithAMeaningIsPlain(t *testing.T) {
+	t.Parallel()
+	keys := []string{delay.DelayedForKey, delay.DelayedUntilKey}
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	declared := regexp.MustCompile(`(?m)^(?:\t|const )[A-Z]\w*Key += "(.*)"$`)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, found := range declared.FindAllStringSubmatch(string(text), -1) {
+			keys = append(keys, found[1])
+		}
+	}
+	require.Greater(t, len(keys), 10)
+	for _, key := range keys {
+		require.False(t, isPlain(message.Metadata{"other": "", key: ""}), key)
+	}
+	require.True(t, isPlain(message.Metadata{"other": "", "Delay": "", "": ""}))
+	require.True(t, isPlain(nil))
+}
+
+// BenchmarkPrepare is what a Publisher does with a message before it goes to Redis.
+func BenchmarkPrepare(b *testing.B) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // which nothing is sent to
+	defer func() { require.NoError(b, client.Close()) }()
+	p, err := NewPublisher(PublisherConfig{Client: client}, nil)
+	require.NoError(b, err)
+	for name, metadata := range map[string]message.Metadata{
+		"now":     {"kind": "benchmark"},
+		"delayed": {"kind": "benchmark", DelayKey: "1m"},
+	} {
+		b.Run(name, func(b *testing.B) {
+			msg := message.NewMessage("0f8fad5b-d9cb-469f-a165-70867728950e", make([]byte, 100))
+			msg.Metadata = metadata
+			now := time.Now()
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := p.prepareOne("topic", msg, now); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
