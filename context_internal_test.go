@@ -73,6 +73,7 @@ func requireOpen(t *testing.T, d *delivery) {
 	require.NoError(t, d.Err())
 	require.NoError(t, context.Cause(d))
 	requireValues(t, d)
+	require.Nil(t, d.ending.ctx, "a context was made that nobody needs")
 }
 
 func requireEnded(t *testing.T, ctx context.Context, cause error) {

@@ -34,6 +34,7 @@ func handingOut(t *testing.T) (s *subscription, first *message.Message, end func
 		s.close()
 		synctest.Wait()
 		require.True(t, s.handOver)
+		require.False(t, s.looker.Stop(), "it runs on")
 		first.Ack() // or it is awaited for CloseTimeout
 		synctest.Wait()
 		for _, timer := range s.endTimers {
