@@ -38,7 +38,7 @@ func (d *delivery) Value(key any) any {
 	return d.of.values.Value(key)
 }
 
-// String keeps those who print a context from printing all that a delivery has.
+// String is what is printed of a context: of all that a delivery has, some may only be read under s.mu.
 func (d *delivery) String() string { return "redisdelay.Delivery(" + d.ID + ")" }
 
 // ending is the end of a delivery for those who have its context.

@@ -61,7 +61,7 @@ func (s *subscription) handOut() {
 }
 
 // offer offers a message to the consumer, if there is one, and returns true if it was taken; else when it is
-// time to look again: the last message is settled, something can be taken from the buffer, a lease
+// time to look again: the last message is settled, or may be, something can be taken from the buffer, a lease
 // was lost, the message expires and it may be too late for it by now, or the subscription closes.
 func (s *subscription) offer(last, offered *delivery) (taken bool) {
 	var out chan<- *message.Message
@@ -100,8 +100,8 @@ func (s *subscription) offer(last, offered *delivery) (taken bool) {
 	switch {
 	case last == nil:
 	case out != nil && !last.watched:
-		// Most consumers take this one when they have settled that one. To be woken for both would cost twice.
-		last.watched = true
+		// Quick consumers take this one as soon as they have settled that one. To be woken for both would cost twice.
+		last.watched = true // from the next look on
 		s.lookSoon()
 	default:
 		acked, nacked = last.msg.Acked(), last.msg.Nacked()
@@ -119,10 +119,11 @@ func (s *subscription) offer(last, offered *delivery) (taken bool) {
 	return false
 }
 
-// soon is how long it may take until a message is seen to be settled while another is on offer.
+// soon is how long it takes, about, until a message is seen to be settled while another is on offer, where the
+// consumer takes less than that for a message.
 const soon = time.Millisecond
 
-// lookSoon has handOut look again soon, whatever happens.
+// lookSoon has handOut look again soon, if nothing has it look before.
 func (s *subscription) lookSoon() {
 	if s.looks.CompareAndSwap(false, true) {
 		s.looker.Reset(soon)

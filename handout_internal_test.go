@@ -12,9 +12,9 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// handingOut is a subscription with two messages, of which the consumer has taken the first, and not the second. It has to
-// be called in a bubble.
-func handingOut(t *testing.T) (s *subscription, first *message.Message, end func()) {
+// handingOut is a subscription with two messages, of which the consumer has taken the first, and not the second. It takes
+// so long for a message. It has to be called in a bubble.
+func handingOut(t *testing.T, pace time.Duration) (s *subscription, first *message.Message, end func()) {
 	t.Helper()
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // which nothing is sent to
 	subscriber, err := NewSubscriber(SubscriberConfig{Client: client, MaxInFlight: 2}, nil)
@@ -26,6 +26,7 @@ func handingOut(t *testing.T) (s *subscription, first *message.Message, end func
 		require.NoError(t, err)
 		s.leases(queue.Leased{ID: id, Token: id, Body: body}, time.Now())
 	}
+	s.pace.observe(pace)
 	go s.handOut()
 	first = <-s.out
 	require.Equal(t, "1", first.UUID)
@@ -50,14 +51,15 @@ func TestWhatIsSettledIsNoticedWhileAnotherIsOnOffer(t *testing.T) {
 		"acked":  (*message.Message).Ack,
 		"nacked": (*message.Message).Nack,
 	} {
-		for when, c := range map[string]struct{ after, noticed time.Duration }{
-			"at once": {0, soon},
-			"later":   {2 * soon, 0}, // than it has been looked for
+		for when, c := range map[string]struct{ pace, after, noticed time.Duration }{
+			"at once":               {0, 0, soon},
+			"later":                 {0, 2 * soon, 0}, // than it has been looked for
+			"by a slow one at once": {2 * soon, 0, 0},
 		} {
 			t.Run(name+" "+when, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					s, first, end := handingOut(t)
+					s, first, end := handingOut(t, c.pace)
 					defer end()
 					time.Sleep(c.after)
 					require.True(t, settle(first))
@@ -75,11 +77,16 @@ func TestWhatIsSettledIsNoticedWhileAnotherIsOnOffer(t *testing.T) {
 func TestAHandlerThatRunsIsLookedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, _, end := handingOut(t)
+		s, _, end := handingOut(t, 0)
 		defer end()
 		require.True(t, s.looks.Load())
 		time.Sleep(2 * soon)
 		synctest.Wait()
+		require.False(t, s.looks.Load())
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s, _, end := handingOut(t, 2*soon)
+		defer end()
 		require.False(t, s.looks.Load())
 	})
 }
@@ -87,7 +94,7 @@ func TestAHandlerThatRunsIsLookedAtOnce(t *testing.T) {
 func TestWhatIsOnOfferIsGivenBackWhenTheSubscriptionCloses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, _, end := handingOut(t)
+		s, _, end := handingOut(t, 0)
 		require.Zero(t, s.buffer.len())
 		end()
 		require.Equal(t, 1, s.buffer.len())
@@ -97,7 +104,7 @@ func TestWhatIsOnOfferIsGivenBackWhenTheSubscriptionCloses(t *testing.T) {
 func TestWhatIsOnOfferIsWithdrawnWhenItsLeaseIsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, first, end := handingOut(t)
+		s, first, end := handingOut(t, 0)
 		defer end()
 		s.mu.Lock()
 		s.abandon(s.inHand[1], ErrLeaseLost)

@@ -15,7 +15,7 @@ type delivery struct {
 	handed  time.Time // to the consumer; zero: not yet
 	limit   int       // deliveries at most; negative: no limit
 	place   int       // in hand
-	watched bool      // handOut is woken when the consumer settles it
+	watched bool      // handOut is to be woken when the consumer settles it, even while it offers another
 	toDead  bool      // it is dead-lettered when it is too late, and else dropped
 	tooLate time.Time // by the server's clock: from when on it is not to be handed over; zero: never
 	delayID string    // that it had while it waited
@@ -55,6 +55,7 @@ func (s *subscription) begin(m leased) *delivery {
 		taken:  time.Now(),
 		limit:  s.config.MaxDeliveries,
 
+		watched: s.pace.mean > soon.Seconds(),
 		backoff: s.config.Backoff,
 	}
 	s.inHand.add(d)

@@ -5,8 +5,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// isPlain tells whether no key of the metadata has a meaning to Publish or to a Subscriber, as is so with most messages.
-// To look once through the few that are there takes less time than to look for each that might be.
+// isPlain tells whether the metadata says nothing of when and how the message is to be delivered, as with most. To
+// look once through the few keys that are there takes less time than to look for each that might be.
 func isPlain(metadata message.Metadata) bool {
 	for key := range metadata {
 		switch key {
