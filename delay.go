@@ -251,13 +251,18 @@ func parseTime(value string) (time.Time, bool) {
 // is easily kept.
 var publishKeys = append([]string{delay.DelayedForKey, DelayKey, DelayUntilKey, delay.DelayedUntilKey}, optionKeys...)
 
-// stripDelay returns metadata without the keys that are for Publish; keepFor keeps Watermill's
-// duration. The result is metadata itself if there is nothing to remove, else a copy.
-func stripDelay(metadata message.Metadata, keepFor bool) message.Metadata {
-	remove := publishKeys
-	if keepFor {
-		remove = publishKeys[1:]
+// delayingKeys are the keys that consumers are not to see, so that a handler which publishes a message on does not delay
+// it twice. A delivered message that is passed on, by a poison queue or requeuer, keeps Watermill's duration, which
+// DelayOnError counts on from.
+func delayingKeys(passedOn bool) []string {
+	if passedOn {
+		return publishKeys[1:]
 	}
+	return publishKeys
+}
+
+// strip returns metadata without some keys: itself if it has none of them, else a copy.
+func strip(metadata message.Metadata, remove []string) message.Metadata {
 	present := func(key string) bool { _, ok := metadata[key]; return ok }
 	if !slices.ContainsFunc(remove, present) {
 		return metadata

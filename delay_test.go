@@ -336,7 +336,7 @@ func TestDelayOnErrorGrowsFromItsInitialInterval(t *testing.T) {
 		delay.Message(msg, delay.For(24*time.Hour))
 		keepFor := false
 		for _, want := range []time.Duration{300, 600, 1200} {
-			msg.Metadata = stripDelay(msg.Metadata, keepFor)
+			msg.Metadata = strip(msg.Metadata, delayingKeys(keepFor))
 			_, err := fail(msg)
 			require.Error(t, err)
 			got, set, err := retryDue(msg.Metadata, time.Now())
@@ -354,26 +354,26 @@ func TestStripDelay(t *testing.T) {
 	}
 	before := delayMessage(all).Copy().Metadata
 
-	require.Equal(t, message.Metadata{MaxDeliveriesKey: "3", "name": "n"}, stripDelay(all, false))
-	require.Equal(t, message.Metadata{MaxDeliveriesKey: "3", "name": "n", delay.DelayedForKey: "z"}, stripDelay(all, true))
+	require.Equal(t, message.Metadata{MaxDeliveriesKey: "3", "name": "n"}, strip(all, delayingKeys(false)))
+	require.Equal(t, message.Metadata{MaxDeliveriesKey: "3", "name": "n", delay.DelayedForKey: "z"}, strip(all, delayingKeys(true)))
 	require.Equal(t, before, all, "the input was changed")
 
 	for key := range all {
 		if key == MaxDeliveriesKey || key == "name" {
 			continue
 		}
-		require.Empty(t, stripDelay(message.Metadata{key: ""}, false), "%s without a value", key)
+		require.Empty(t, strip(message.Metadata{key: ""}, delayingKeys(false)), "%s without a value", key)
 	}
 }
 
 func TestStripDelayDoesNotCopyInVain(t *testing.T) {
-	require.Nil(t, stripDelay(nil, false))
+	require.Nil(t, strip(nil, delayingKeys(false)))
 	for _, keepFor := range []bool{false, true} {
 		metadata := message.Metadata{"name": "n"}
 		if keepFor {
 			metadata[delay.DelayedForKey] = "1s"
 		}
-		got := stripDelay(metadata, keepFor)
+		got := strip(metadata, delayingKeys(keepFor))
 		got["added"] = "to the same map"
 		require.Contains(t, metadata, "added")
 	}
@@ -481,9 +481,9 @@ func FuzzPublishDue(f *testing.F) {
 			require.ErrorIs(t, retryErr, ErrInvalidDelay)
 		}
 
-		left := stripDelay(metadata, true)
+		left := strip(metadata, delayingKeys(true))
 		require.Equal(t, has&8 != 0, len(left) == 1)
-		require.Empty(t, stripDelay(metadata, false))
+		require.Empty(t, strip(metadata, delayingKeys(false)))
 	})
 }
 

@@ -33,22 +33,31 @@ type BinaryMarshaler struct{}
 var _ MarshalerUnmarshaler = BinaryMarshaler{}
 
 // Marshal never returns an error.
-func (BinaryMarshaler) Marshal(_ string, msg *message.Message) ([]byte, error) {
+func (m BinaryMarshaler) Marshal(_ string, msg *message.Message) ([]byte, error) {
+	return m.marshal(msg, nil), nil
+}
+
+// marshal marshals the message without some keys of its metadata.
+func (BinaryMarshaler) marshal(msg *message.Message, without []string) []byte {
 	packed, canonical := packUUID(msg.UUID)
 
 	// The usual handful of keys is sorted without an allocation.
 	var scratch [16]string
 	keys := scratch[:0]
 
-	size := 1 + 1 + len(packed) + uvarintSize(len(msg.Metadata)) + len(msg.Payload)
+	size := 1 + 1 + len(packed) + len(msg.Payload)
 	if !canonical {
 		size += uvarintSize(len(msg.UUID)+1) - 1 + len(msg.UUID) - len(packed)
 	}
 	for key, value := range msg.Metadata {
+		if slices.Contains(without, key) {
+			continue
+		}
 		keys = append(keys, key)
 		size += uvarintSize(len(key)) + len(key) + uvarintSize(len(value)) + len(value)
 	}
 	slices.Sort(keys)
+	size += uvarintSize(len(keys))
 
 	data := make([]byte, 0, size)
 	data = append(data, binaryVersion)
@@ -64,7 +73,7 @@ func (BinaryMarshaler) Marshal(_ string, msg *message.Message) ([]byte, error) {
 		data = appendText(data, key)
 		data = appendText(data, msg.Metadata[key])
 	}
-	return append(data, msg.Payload...), nil
+	return append(data, msg.Payload...)
 }
 
 // Unmarshal returns an error that wraps ErrMalformed for bytes that Marshal cannot have written.

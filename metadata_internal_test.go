@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,41 @@ func TestNoKeyWithAMeaningIsPlain(t *testing.T) {
 	}
 	require.True(t, isPlain(message.Metadata{"other": "", "Delay": "", "": ""}))
 	require.True(t, isPlain(nil))
+}
+
+// The default Marshaler leaves keys out; any other gets a message without them.
+func TestKeysAreLeftOutAsIfTheyHadNotBeenThere(t *testing.T) {
+	t.Parallel()
+	all := append([]string{"name", "zone", ""}, streamKeys...)
+	p := &Publisher{config: PublisherConfig{Marshaler: BinaryMarshaler{}}}
+	other := &Publisher{config: PublisherConfig{Marshaler: struct{ Marshaler }{BinaryMarshaler{}}}}
+	for _, without := range [][]string{nil, delayingKeys(false), delayingKeys(true), streamKeys, streamKeys[1:]} {
+		for n := range 1 << len(all) {
+			if n%7 != 0 { // some will do
+				continue
+			}
+			msg, kept := message.NewMessage("uuid", []byte("payload")), message.NewMessage("uuid", []byte("payload"))
+			for i, key := range all {
+				if n>>i&1 == 1 {
+					msg.Metadata[key] = "value"
+					if !slices.Contains(without, key) {
+						kept.Metadata[key] = "value"
+					}
+				}
+			}
+			before := len(msg.Metadata)
+			want, err := BinaryMarshaler{}.Marshal("topic", kept)
+			require.NoError(t, err)
+			got, err := p.marshal("topic", msg, without)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			require.Equal(t, len(got), cap(got), "more memory than it needs")
+			got, err = other.marshal("topic", msg, without)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			require.Len(t, msg.Metadata, before, "the caller's message has changed")
+		}
+	}
 }
 
 // BenchmarkPrepare is what a Publisher does with a message before it goes to Redis.

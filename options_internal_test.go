@@ -65,7 +65,7 @@ func FuzzRetryDue(f *testing.F) {
 		if err != nil && (!errors.Is(err, ErrInvalidDelay) || len(err.Error()) > 2000) {
 			t.Errorf("%q: %v", metadata, err)
 		}
-		if left := stripDelay(metadata, false); left[DelayKey]+left[DelayUntilKey] != "" {
+		if left := strip(metadata, delayingKeys(false)); left[DelayKey]+left[DelayUntilKey] != "" {
 			t.Errorf("%q is left as %q", metadata, left)
 		}
 	})

@@ -264,24 +264,24 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, now time.Time
 	var (
 		due     due
 		options queue.Options
+		without []string // keys that consumers are not to see
 		err     error
 	)
-	stored := msg
 	if isPlain(msg.Metadata) {
 		due, err = contextDue(msg.Context(), now)
 	} else if due, err = publishDue(msg, now); err == nil {
 		options, err = readOptions(msg.Metadata)
-		stored = withoutDelay(msg, passedOn(msg))
+		without = delayingKeys(passedOn(msg))
+		if p.config.Stream != nil {
+			e, _ := readExpiry(msg.Metadata) // readOptions has refused what cannot be read
+			options.Expiry = e.queued()
+			without = notInStream(msg)
+		}
 	}
 	if err != nil {
 		return queue.Message{}, err
 	}
-	if p.config.Stream != nil {
-		stored = forStream(msg)
-		e, _ := readExpiry(msg.Metadata) // readOptions has refused what cannot be read
-		options.Expiry = e.queued()
-	}
-	body, err := p.config.Marshaler.Marshal(topic, stored)
+	body, err := p.marshal(topic, msg, without)
 	if err != nil {
 		return queue.Message{}, fmt.Errorf("marshal: %w", err)
 	}
@@ -292,11 +292,17 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, now time.Time
 	return queue.Message{Due: due.queued(), Options: options, Body: body}, nil
 }
 
-// withoutDelay returns the message as consumers are to see it: without the keys that delayed it, so
-// that a handler which publishes it on does not delay it twice. A delivered message that is passed on, by a
-// poison queue or requeuer, keeps what Watermill's DelayOnError counts on from.
-func withoutDelay(msg *message.Message, passedOn bool) *message.Message {
-	metadata := stripDelay(msg.Metadata, passedOn)
+// marshal marshals the message as consumers are to see it, without those keys.
+func (p *Publisher) marshal(topic string, msg *message.Message, without []string) ([]byte, error) {
+	if own, ok := p.config.Marshaler.(BinaryMarshaler); ok { // which needs no copy of the metadata
+		return own.marshal(msg, without), nil
+	}
+	return p.config.Marshaler.Marshal(topic, withoutKeys(msg, without))
+}
+
+// withoutKeys returns the message without some keys of its metadata: itself, if it has none of them.
+func withoutKeys(msg *message.Message, without []string) *message.Message {
+	metadata := strip(msg.Metadata, without)
 	if len(metadata) == len(msg.Metadata) {
 		return msg
 	}

@@ -130,21 +130,17 @@ func (p *Publisher) schedule() error {
 // (middleware.ReasonForPoisonedKey).
 const poisonedKey = "reason_poisoned"
 
-// forStream returns the message as the entry of a stream has it: without the keys that are for Publish. Watermill's
-// duration stays on a message that has failed in a handler, since DelayOnError counts on from it.
-func forStream(msg *message.Message) *message.Message {
-	_, poisoned := msg.Metadata[poisonedKey]
-	stored := withoutDelay(msg, poisoned || passedOn(msg))
-	remove := append([]string{DelayIDKey}, expiryKeys...)
-	if !slices.ContainsFunc(remove, func(key string) bool { _, ok := stored.Metadata[key]; return ok }) {
-		return stored
+// notInStream is the keys that the entry of a stream does not have: those that are for Publish. Watermill's duration stays on a
+// message that has failed in a handler, since DelayOnError counts on from it.
+func notInStream(msg *message.Message) []string {
+	if _, poisoned := msg.Metadata[poisonedKey]; poisoned || passedOn(msg) {
+		return streamKeys[1:]
 	}
-	metadata := maps.Clone(stored.Metadata)
-	for _, key := range remove {
-		delete(metadata, key)
-	}
-	return &message.Message{UUID: msg.UUID, Metadata: metadata, Payload: msg.Payload} // nobody acks it
+	return streamKeys
 }
+
+// streamKeys are all keys that are for Publish to a topic with a stream, DelayedForKey first.
+var streamKeys = slices.Concat(publishKeys, expiryKeys, []string{DelayIDKey})
 
 // queued is the expiry in the pipeline's terms.
 func (e expiry) queued() queue.Expiry {
