@@ -42,7 +42,21 @@ type batch struct {
 	err      error
 	done     chan struct{} // gets one when err is known to who waits
 
-	one [1]queue.Message // room for the messages of most calls
+	one  [1]queue.Message // room for the messages of most calls
+	room []byte           // for their bodies; what is taken has bytes
+}
+
+// mostRoom is how many bytes a batch keeps for the bodies of the next call.
+const mostRoom = 64 << 10
+
+// take returns memory for so many bytes, which nobody else gets before the batch is freed.
+func (b *batch) take(size int) []byte {
+	if size > cap(b.room)-len(b.room) { // what is taken stays as it is
+		b.room = make([]byte, 0, max(size, min(2*cap(b.room), mostRoom)))
+	}
+	from := len(b.room)
+	b.room = b.room[:from+size]
+	return b.room[from : from : from+size]
 }
 
 // newBatch returns a batch that was used before, if there is one, so that most calls need no memory for their own.
@@ -61,7 +75,11 @@ func (p *Publisher) newBatch(messages int) *batch {
 
 // free is called when nobody else has the batch any more.
 func (p *Publisher) free(b *batch) {
-	*b = batch{done: b.done}
+	room := b.room[:0]
+	if cap(room) > mostRoom {
+		room = nil
+	}
+	*b = batch{done: b.done, room: room}
 	p.batches.Put(b)
 }
 

@@ -1,6 +1,7 @@
 package redisdelay
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -45,7 +46,7 @@ func TestWhatGoesTogetherIsLimited(t *testing.T) {
 	}
 }
 
-// A batch that waits to be used again keeps no bodies in memory, and nothing of its last call.
+// A batch that waits to be used again keeps nothing of its last call.
 func TestAFreeBatchIsEmpty(t *testing.T) {
 	var p Publisher
 	for _, n := range []int{1, 3} {
@@ -131,4 +132,40 @@ func TestPublishersInBubbles(t *testing.T) {
 	for range 3 {
 		synctest.Test(t, publish)
 	}
+}
+
+func TestBodiesOfACallHaveMemoryOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	p := &Publisher{}
+	b := p.newBatch(1)
+	for range 3 { // the second time and on, what was there is used again
+		var bodies [][]byte
+		for i := range 200 {
+			size := 1 + i*i%997
+			if i == 150 {
+				size = 2 * mostRoom
+			}
+			body := b.take(size)
+			require.Empty(t, body)
+			require.Equal(t, size, cap(body))
+			bodies = append(bodies, append(body, bytes.Repeat([]byte{byte(i)}, size)...))
+		}
+		for i, body := range bodies {
+			require.Equal(t, bytes.Repeat([]byte{byte(i)}, cap(body)), body)
+		}
+		p.free(b) // and nobody else gets it
+	}
+}
+
+func TestMemoryForBodiesIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	p := &Publisher{}
+	b := &batch{done: make(chan struct{}, 1)}
+	b.take(100)
+	p.free(b)
+	require.Empty(t, b.room)
+	require.Equal(t, 100, cap(b.room))
+	b.take(mostRoom + 1)
+	p.free(b)
+	require.Nil(t, b.room, "a large body is kept")
 }

@@ -34,11 +34,11 @@ var _ MarshalerUnmarshaler = BinaryMarshaler{}
 
 // Marshal never returns an error.
 func (m BinaryMarshaler) Marshal(_ string, msg *message.Message) ([]byte, error) {
-	return m.marshal(msg, nil), nil
+	return m.marshal(msg, nil, func(size int) []byte { return make([]byte, 0, size) }), nil
 }
 
-// marshal marshals the message without some keys of its metadata.
-func (BinaryMarshaler) marshal(msg *message.Message, without []string) []byte {
+// marshal marshals the message without some keys of its metadata, into memory that it asks for.
+func (BinaryMarshaler) marshal(msg *message.Message, without []string, room func(size int) []byte) []byte {
 	packed, canonical := packUUID(msg.UUID)
 
 	// The usual handful of keys is sorted without an allocation.
@@ -59,8 +59,7 @@ func (BinaryMarshaler) marshal(msg *message.Message, without []string) []byte {
 	slices.Sort(keys)
 	size += uvarintSize(len(keys))
 
-	data := make([]byte, 0, size)
-	data = append(data, binaryVersion)
+	data := append(room(size), binaryVersion)
 	if canonical {
 		data = append(data, 0)
 		data = append(data, packed[:]...)

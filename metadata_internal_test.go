@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -62,11 +61,11 @@ func TestKeysAreLeftOutAsIfTheyHadNotBeenThere(t *testing.T) {
 			before := len(msg.Metadata)
 			want, err := BinaryMarshaler{}.Marshal("topic", kept)
 			require.NoError(t, err)
-			got, err := p.marshal("topic", msg, without)
+			got, err := p.marshal("topic", msg, without, &batch{})
 			require.NoError(t, err)
 			require.Equal(t, want, got)
 			require.Equal(t, len(got), cap(got), "more memory than it needs")
-			got, err = other.marshal("topic", msg, without)
+			got, err = other.marshal("topic", msg, without, &batch{})
 			require.NoError(t, err)
 			require.Equal(t, want, got)
 			require.Len(t, msg.Metadata, before, "the caller's message has changed")
@@ -87,12 +86,13 @@ func BenchmarkPrepare(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			msg := message.NewMessage("0f8fad5b-d9cb-469f-a165-70867728950e", make([]byte, 100))
 			msg.Metadata = metadata
-			now := time.Now()
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := p.prepareOne("topic", msg, now); err != nil {
+				prepared, err := p.prepare("topic", []*message.Message{msg})
+				if err != nil {
 					b.Fatal(err)
 				}
+				p.free(prepared)
 			}
 		})
 	}

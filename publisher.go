@@ -242,7 +242,7 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, 
 		if msg == nil {
 			return nil, fmt.Errorf("message %d: %w", i, ErrNilMessage)
 		}
-		m, err := p.prepareOne(topic, msg, b.prepared)
+		m, err := p.prepareOne(topic, msg, b)
 		if err != nil {
 			return nil, fmt.Errorf("message %d (UUID %.64q): %w", i, msg.UUID, err)
 		}
@@ -256,7 +256,8 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, 
 	return b, nil
 }
 
-func (p *Publisher) prepareOne(topic string, msg *message.Message, now time.Time) (queue.Message, error) {
+// prepareOne makes of a message what goes to Redis with the batch.
+func (p *Publisher) prepareOne(topic string, msg *message.Message, b *batch) (queue.Message, error) {
 	_, delivered := DeliveryFromContext(msg.Context())
 	if err := msg.Context().Err(); err != nil && !delivered {
 		return queue.Message{}, err
@@ -268,8 +269,8 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, now time.Time
 		err     error
 	)
 	if isPlain(msg.Metadata) {
-		due, err = contextDue(msg.Context(), now)
-	} else if due, err = publishDue(msg, now); err == nil {
+		due, err = contextDue(msg.Context(), b.prepared)
+	} else if due, err = publishDue(msg, b.prepared); err == nil {
 		options, err = readOptions(msg.Metadata)
 		without = delayingKeys(passedOn(msg))
 		if p.config.Stream != nil {
@@ -281,7 +282,7 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, now time.Time
 	if err != nil {
 		return queue.Message{}, err
 	}
-	body, err := p.marshal(topic, msg, without)
+	body, err := p.marshal(topic, msg, without, b)
 	if err != nil {
 		return queue.Message{}, fmt.Errorf("marshal: %w", err)
 	}
@@ -293,9 +294,9 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, now time.Time
 }
 
 // marshal marshals the message as consumers are to see it, without those keys.
-func (p *Publisher) marshal(topic string, msg *message.Message, without []string) ([]byte, error) {
-	if own, ok := p.config.Marshaler.(BinaryMarshaler); ok { // which needs no copy of the metadata
-		return own.marshal(msg, without), nil
+func (p *Publisher) marshal(topic string, msg *message.Message, without []string, b *batch) ([]byte, error) {
+	if own, ok := p.config.Marshaler.(BinaryMarshaler); ok { // which needs no copy of the metadata, nor memory of its own
+		return own.marshal(msg, without, b.take), nil
 	}
 	return p.config.Marshaler.Marshal(topic, withoutKeys(msg, without))
 }
