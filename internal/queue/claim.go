@@ -155,7 +155,9 @@ func (c Claim) read(cmd *redis.Cmd, add func(Leased)) (Claimed, error) {
 	if len(bodies) == 0 && entries == "" {
 		return claimed, nil
 	}
-	token := c.Subscription + ":" + strconv.FormatUint(c.Number, 10)
+	number := c.Subscription + ":" + strconv.FormatUint(c.Number, 10)
+	var before, token string // the due time of the message before, and its token: many have the same
+	var ms int64
 	more := true
 	for i := range bodies {
 		if !more {
@@ -164,13 +166,15 @@ func (c Claim) read(cmd *redis.Cmd, add func(Leased)) (Claimed, error) {
 		var entry string
 		entry, entries, more = strings.Cut(entries, " ")
 		id, due, _ := strings.Cut(entry, ":")
-		ms, err := strconv.ParseInt(due, 10, 64)
-		if err != nil {
-			return Claimed{}, fmt.Errorf("claim: message %q is due at %q, not a number", id, due)
+		if i == 0 || due != before {
+			if ms, err = strconv.ParseInt(due, 10, 64); err != nil {
+				return Claimed{}, fmt.Errorf("claim: message %q is due at %q, not a number", id, due)
+			}
+			before, token = due, number+entry[len(id):]
 		}
 		body, _ := bodies[i].(string)
-		own := id + token + entry[len(id):] // one piece of memory, and not that of all entries
-		m := Leased{ID: own[:len(id)], Token: own[len(id):], Due: time.UnixMilli(ms), Body: bytesOf(body)}
+		// The ID has memory of its own, or one message would keep that of all entries.
+		m := Leased{ID: strings.Clone(id), Token: token, Due: time.UnixMilli(ms), Body: bytesOf(body)}
 		if len(records) > 0 {
 			var r record
 			r.parse(text(records[i]))
