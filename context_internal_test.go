@@ -93,7 +93,7 @@ func requireValues(t *testing.T, d *delivery) {
 	require.Nil(t, d.Value("nothing"))
 	_, limited := d.Deadline()
 	require.False(t, limited)
-	described, ok := DeliveryFromContext(context.WithValue(d, "other", 1)) //nolint:staticcheck // any key will do
+	described, ok := DeliveryFromContext(context.WithValue(d, valueKey{}, 1))
 	require.True(t, ok)
 	require.Equal(t, "an-id", described.ID)
 	require.Equal(t, "redisdelay.Delivery(an-id)", fmt.Sprint(d))
