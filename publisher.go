@@ -19,7 +19,8 @@ import (
 type PublisherConfig struct {
 	// Client is the connection to Redis, required. It stays the caller's: Close never closes it.
 	// A *redis.Ring is refused, because its shards do not share wake-ups, and a *redis.ClusterClient that reads from
-	// replicas, which may be behind.
+	// replicas, which may be behind. Its hooks are not to keep the arguments of a command after that is done: their
+	// memory is used again.
 	Client redis.UniversalClient
 
 	// Marshaler turns messages into bytes. Default BinaryMarshaler{}; with Stream it is StreamMarshaler{}, and
