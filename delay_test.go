@@ -334,21 +334,21 @@ func TestDelayOnErrorGrowsFromItsInitialInterval(t *testing.T) {
 
 		msg := message.NewMessage("", nil)
 		delay.Message(msg, delay.For(24*time.Hour))
-		keepFor := false
+		passedOn := false
 		for _, want := range []time.Duration{300, 600, 1200} {
-			msg.Metadata = strip(msg.Metadata, delayingKeys(keepFor))
+			msg.Metadata = strip(msg.Metadata, delayingKeys(passedOn))
 			_, err := fail(msg)
 			require.Error(t, err)
 			got, set, err := retryDue(msg.Metadata, time.Now())
 			require.NoError(t, err)
 			require.True(t, set)
 			require.Equal(t, relativeDue(want*time.Millisecond), got)
-			keepFor = true
+			passedOn = true
 		}
 	})
 }
 
-func TestStripDelay(t *testing.T) {
+func TestDelayingKeysAreStripped(t *testing.T) {
 	all := message.Metadata{
 		DelayKey: "1s", DelayUntilKey: "x", delay.DelayedUntilKey: "y", delay.DelayedForKey: "z", MaxDeliveriesKey: "3", "name": "n",
 	}
@@ -366,14 +366,14 @@ func TestStripDelay(t *testing.T) {
 	}
 }
 
-func TestStripDelayDoesNotCopyInVain(t *testing.T) {
+func TestMetadataIsNotCopiedInVain(t *testing.T) {
 	require.Nil(t, strip(nil, delayingKeys(false)))
-	for _, keepFor := range []bool{false, true} {
+	for _, passedOn := range []bool{false, true} {
 		metadata := message.Metadata{"name": "n"}
-		if keepFor {
+		if passedOn {
 			metadata[delay.DelayedForKey] = "1s"
 		}
-		got := strip(metadata, delayingKeys(keepFor))
+		got := strip(metadata, delayingKeys(passedOn))
 		got["added"] = "to the same map"
 		require.Contains(t, metadata, "added")
 	}

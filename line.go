@@ -42,21 +42,25 @@ type batch struct {
 	err      error
 	done     chan struct{} // gets one when err is known to who waits
 
-	one  [1]queue.Message // room for the messages of most calls
-	room []byte           // for their bodies; what is taken has bytes
+	one    [1]queue.Message // memory for the messages of most calls
+	bodies []byte           // memory for their bodies, as long as what is taken of it
 }
 
-// mostRoom is how many bytes a batch keeps for the bodies of the next call.
-const mostRoom = 64 << 10
+// mostKept is how many bytes a batch keeps at most for the bodies of the next call.
+const mostKept = 16 << 10
 
-// take returns memory for so many bytes, which nobody else gets before the batch is freed.
+// take returns memory for a body of so many bytes, which nobody else gets before the batch is freed. A body that is large
+// gets its own, which is not kept.
 func (b *batch) take(size int) []byte {
-	if size > cap(b.room)-len(b.room) { // what is taken stays as it is
-		b.room = make([]byte, 0, max(size, min(2*cap(b.room), mostRoom)))
+	if size > mostKept/4 {
+		return make([]byte, 0, size)
 	}
-	from := len(b.room)
-	b.room = b.room[:from+size]
-	return b.room[from : from : from+size]
+	if size > cap(b.bodies)-len(b.bodies) { // what is taken stays where it is
+		b.bodies = make([]byte, 0, max(size, min(2*cap(b.bodies), mostKept)))
+	}
+	from := len(b.bodies)
+	b.bodies = b.bodies[:from+size]
+	return b.bodies[from : from : from+size]
 }
 
 // newBatch returns a batch that was used before, if there is one, so that most calls need no memory for their own.
@@ -75,11 +79,7 @@ func (p *Publisher) newBatch(messages int) *batch {
 
 // free is called when nobody else has the batch any more.
 func (p *Publisher) free(b *batch) {
-	room := b.room[:0]
-	if cap(room) > mostRoom {
-		room = nil
-	}
-	*b = batch{done: b.done, room: room}
+	*b = batch{done: b.done, bodies: b.bodies[:0]}
 	p.batches.Put(b)
 }
 

@@ -143,7 +143,7 @@ func TestBodiesOfACallHaveMemoryOfTheirOwn(t *testing.T) {
 		for i := range 200 {
 			size := 1 + i*i%997
 			if i == 150 {
-				size = 2 * mostRoom
+				size = 2 * mostKept
 			}
 			body := b.take(size)
 			require.Empty(t, body)
@@ -160,12 +160,21 @@ func TestBodiesOfACallHaveMemoryOfTheirOwn(t *testing.T) {
 func TestMemoryForBodiesIsUsedAgain(t *testing.T) {
 	t.Parallel()
 	p := &Publisher{}
-	b := &batch{done: make(chan struct{}, 1)}
-	b.take(100)
-	p.free(b)
-	require.Empty(t, b.room)
-	require.Equal(t, 100, cap(b.room))
-	b.take(mostRoom + 1)
-	p.free(b)
-	require.Nil(t, b.room, "a large body is kept")
+	for _, size := range []int{1, 100, 144, mostKept / 4} {
+		b := &batch{done: make(chan struct{}, 1)}
+		for range 10_000 {
+			b.take(size)
+		}
+		p.free(b)
+		require.Empty(t, b.bodies)
+		kept := cap(b.bodies)
+		require.LessOrEqual(t, kept, mostKept)
+		require.GreaterOrEqual(t, kept, mostKept/2)
+		b.take(mostKept/4 + 1)
+		p.free(b)
+		require.Equal(t, kept, cap(b.bodies), "a large body has its own memory")
+		b.take(size)
+		require.Len(t, b.bodies, size)
+		require.Equal(t, kept, cap(b.bodies), "what is kept is not used")
+	}
 }

@@ -44,6 +44,7 @@ func TestKeysAreLeftOutAsIfTheyHadNotBeenThere(t *testing.T) {
 	all := append([]string{"name", "zone", ""}, streamKeys...)
 	p := &Publisher{config: PublisherConfig{Marshaler: BinaryMarshaler{}}}
 	other := &Publisher{config: PublisherConfig{Marshaler: struct{ Marshaler }{BinaryMarshaler{}}}}
+	b := &batch{done: make(chan struct{}, 1)}
 	for _, without := range [][]string{nil, delayingKeys(false), delayingKeys(true), streamKeys, streamKeys[1:]} {
 		for n := range 1 << len(all) {
 			if n%7 != 0 { // some will do
@@ -61,11 +62,13 @@ func TestKeysAreLeftOutAsIfTheyHadNotBeenThere(t *testing.T) {
 			before := len(msg.Metadata)
 			want, err := BinaryMarshaler{}.Marshal("topic", kept)
 			require.NoError(t, err)
-			got, err := p.marshal("topic", msg, without, &batch{})
+			got, err := p.marshal("topic", msg, without, b)
 			require.NoError(t, err)
 			require.Equal(t, want, got)
 			require.Equal(t, len(got), cap(got), "more memory than it needs")
-			got, err = other.marshal("topic", msg, without, &batch{})
+			require.Len(t, b.bodies, len(got), "it is not the batch's")
+			p.free(b)
+			got, err = other.marshal("topic", msg, without, b)
 			require.NoError(t, err)
 			require.Equal(t, want, got)
 			require.Len(t, msg.Metadata, before, "the caller's message has changed")

@@ -19,8 +19,8 @@ import (
 type PublisherConfig struct {
 	// Client is the connection to Redis, required. It stays the caller's: Close never closes it.
 	// A *redis.Ring is refused, because its shards do not share wake-ups, and a *redis.ClusterClient that reads from
-	// replicas, which may be behind. Its hooks are not to keep the arguments of a command after that is done: their
-	// memory is used again.
+	// replicas, which may be behind. The hooks of the client must not return before the command is done, nor keep its
+	// arguments, as their memory is used again.
 	Client redis.UniversalClient
 
 	// Marshaler turns messages into bytes. Default BinaryMarshaler{}; with Stream it is StreamMarshaler{}, and
@@ -190,6 +190,7 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if err != nil {
 		return fmt.Errorf("publish to topic %q: %w", topic, err)
 	}
+	defer p.free(waiting)
 	l, err := p.begin(topic)
 	if err != nil {
 		return err
@@ -198,9 +199,7 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil
 	}
-	err = l.publish(callerContext(messages), waiting)
-	p.free(waiting)
-	if err != nil {
+	if err := l.publish(callerContext(messages), waiting); err != nil {
 		return fmt.Errorf("publish to topic %q: %w", topic, err)
 	}
 	return nil
@@ -238,23 +237,32 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, 
 			ErrPublishTooLarge, n, p.config.MaxPublishMessages)
 	}
 	b := p.newBatch(len(messages))
+	if err := p.fill(b, topic, messages); err != nil {
+		p.free(b)
+		return nil, err
+	}
+	return b, nil
+}
+
+// fill has the batch hold what goes to Redis for the messages.
+func (p *Publisher) fill(b *batch, topic string, messages []*message.Message) error {
 	b.prepared = time.Now()
 	for i, msg := range messages {
 		if msg == nil {
-			return nil, fmt.Errorf("message %d: %w", i, ErrNilMessage)
+			return fmt.Errorf("message %d: %w", i, ErrNilMessage)
 		}
 		m, err := p.prepareOne(topic, msg, b)
 		if err != nil {
-			return nil, fmt.Errorf("message %d (UUID %.64q): %w", i, msg.UUID, err)
+			return fmt.Errorf("message %d (UUID %.64q): %w", i, msg.UUID, err)
 		}
 		b.messages[i] = m
 		b.bytes += len(m.Body)
 	}
 	if b.bytes > p.config.MaxPublishBytes {
-		return nil, fmt.Errorf("%w: %d bytes, at most %d are allowed (MaxPublishBytes)",
+		return fmt.Errorf("%w: %d bytes, at most %d are allowed (MaxPublishBytes)",
 			ErrPublishTooLarge, b.bytes, p.config.MaxPublishBytes)
 	}
-	return b, nil
+	return nil
 }
 
 // prepareOne makes of a message what goes to Redis with the batch.
@@ -294,7 +302,7 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, b *batch) (qu
 	return queue.Message{Due: due.queued(), Options: options, Body: body}, nil
 }
 
-// marshal marshals the message as consumers are to see it, without those keys.
+// marshal marshals the message for the batch as consumers are to see it, without those keys.
 func (p *Publisher) marshal(topic string, msg *message.Message, without []string, b *batch) ([]byte, error) {
 	if own, ok := p.config.Marshaler.(BinaryMarshaler); ok { // which needs no copy of the metadata, nor memory of its own
 		return own.marshal(msg, without, b.take), nil

@@ -130,7 +130,7 @@ func (p *Publisher) schedule() error {
 // (middleware.ReasonForPoisonedKey).
 const poisonedKey = "reason_poisoned"
 
-// notInStream is the keys that the entry of a stream does not have: those that are for Publish. Watermill's duration stays on a
+// notInStream are the keys that the entry of a stream does not have: those that are for Publish. Watermill's duration stays on a
 // message that has failed in a handler, since DelayOnError counts on from it.
 func notInStream(msg *message.Message) []string {
 	if _, poisoned := msg.Metadata[poisonedKey]; poisoned || passedOn(msg) {

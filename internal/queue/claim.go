@@ -166,15 +166,18 @@ func (c Claim) read(cmd *redis.Cmd, add func(Leased)) (Claimed, error) {
 		var entry string
 		entry, entries, more = strings.Cut(entries, " ")
 		id, due, _ := strings.Cut(entry, ":")
-		if i == 0 || due != before {
+		// Neither ID nor token keeps the memory of all entries.
+		if i > 0 && due == before {
+			id = strings.Clone(id)
+		} else {
 			if ms, err = strconv.ParseInt(due, 10, 64); err != nil {
 				return Claimed{}, fmt.Errorf("claim: message %q is due at %q, not a number", id, due)
 			}
-			before, token = due, number+entry[len(id):]
+			own := id + number + entry[len(id):]
+			id, token, before = own[:len(id)], own[len(id):], due
 		}
 		body, _ := bodies[i].(string)
-		// The ID has memory of its own, or one message would keep that of all entries.
-		m := Leased{ID: strings.Clone(id), Token: token, Due: time.UnixMilli(ms), Body: bytesOf(body)}
+		m := Leased{ID: id, Token: token, Due: time.UnixMilli(ms), Body: bytesOf(body)}
 		if len(records) > 0 {
 			var r record
 			r.parse(text(records[i]))

@@ -125,6 +125,10 @@ func FuzzClaims(f *testing.F) {
 	f.Add(9, "a:1 b:2", "body", "", "1", int64(3), true, true)
 	f.Add(9, "a:1", "", "", "1", int64(1), false, false)
 	f.Add(9, "a:1 ", "body", "", "1", int64(2), true, false)
+	f.Add(9, "a:1 b:1 c:2 d:1", "body", "", "1", int64(3), true, false)
+	f.Add(9, "id", "body", "", "1", int64(0), true, false)
+	f.Add(9, "id:", "body", "", "1", int64(0), true, false)
+	f.Add(9, "", "body", "", "1", int64(0), true, false)
 	f.Fuzz(func(t *testing.T, parts int, entries, body, record, now string, orphans int64, bodies, records bool) {
 		list := func(there bool, part string) []any {
 			if !there {
@@ -143,7 +147,9 @@ func FuzzClaims(f *testing.F) {
 		}
 		var read []string
 		for _, m := range claimed.Messages {
-			if string(m.Body) != body {
+			due, ofS := strings.CutPrefix(m.Token, "S:1:")
+			ms, err := strconv.ParseInt(due, 10, 64)
+			if string(m.Body) != body || !ofS || err != nil || m.Due.UnixMilli() != ms {
 				t.Errorf("%q is read as %+v", reply, m)
 			}
 			read = append(read, m.ID+strings.TrimPrefix(m.Token, "S:1"))
