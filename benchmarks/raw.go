@@ -1,7 +1,9 @@
 package main
 
 import (
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -27,6 +29,7 @@ func openRaw(e *env, o options) (*queue, error) {
 			for i, msg := range messages {
 				set = append(set, msg.UUID, []byte(msg.Payload))
 				if due != nil {
+					consumer.delayed.Store(true)
 					scores = append(scores, redis.Z{Score: float64(due[i].UnixMilli()), Member: msg.UUID})
 				} else {
 					ids = append(ids, msg.UUID)
@@ -53,11 +56,12 @@ func openRaw(e *env, o options) (*queue, error) {
 }
 
 // rawConsumer claims and acks batches in two round trips each: one takes IDs, together with the acks of
-// the batch before; the other leases them and reads their bodies.
+// the batch before; the other leases them and reads their bodies. What is delayed it takes from the sorted set.
 type rawConsumer struct {
 	client  *redis.Client
 	topic   string
 	batch   int
+	delayed atomic.Bool
 	stop    chan struct{}
 	running sync.WaitGroup
 }
@@ -90,17 +94,27 @@ func (c *rawConsumer) start(handle func(payload []byte)) error {
 func (c *rawConsumer) next(acked []string) ([]string, error) {
 	pipe := c.client.Pipeline()
 	if len(acked) > 0 {
-		members := make([]any, len(acked))
-		for i, id := range acked {
-			members[i] = id
-		}
-		pipe.ZRem(ctx, c.topic+":unack", members...)
+		pipe.ZRem(ctx, c.topic+":unack", members(acked)...)
 		pipe.HDel(ctx, c.topic+":leases", acked...)
 		pipe.HDel(ctx, c.topic+":bodies", acked...)
 	}
-	ids := pipe.LPopCount(ctx, c.topic+":ready", c.batch)
+	var ids *redis.StringSliceCmd
+	if c.delayed.Load() {
+		now := strconv.FormatInt(time.Now().UnixMilli(), 10)
+		ids = pipe.ZRangeByScore(ctx, c.topic+":pending", &redis.ZRangeBy{Min: "-inf", Max: now, Count: int64(c.batch)})
+	} else {
+		ids = pipe.LPopCount(ctx, c.topic+":ready", c.batch)
+	}
 	_, _ = pipe.Exec(ctx)
 	return ids.Result()
+}
+
+func members(ids []string) []any {
+	all := make([]any, len(ids))
+	for i, id := range ids {
+		all[i] = id
+	}
+	return all
 }
 
 func (c *rawConsumer) lease(ids []string) (bodies [][]byte) {
@@ -111,6 +125,9 @@ func (c *rawConsumer) lease(ids []string) (bodies [][]byte) {
 		tokens = append(tokens, id, "subscription:1:0")
 	}
 	pipe := c.client.Pipeline()
+	if c.delayed.Load() {
+		pipe.ZRem(ctx, c.topic+":pending", members(ids)...)
+	}
 	found := pipe.HMGet(ctx, c.topic+":bodies", ids...)
 	pipe.ZAdd(ctx, c.topic+":unack", scores...)
 	pipe.HSet(ctx, c.topic+":leases", tokens...)
