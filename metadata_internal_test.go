@@ -1,12 +1,14 @@
 package redisdelay
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -73,6 +75,43 @@ func TestKeysAreLeftOutAsIfTheyHadNotBeenThere(t *testing.T) {
 			require.Equal(t, want, got)
 			require.Len(t, msg.Metadata, before, "the caller's message has changed")
 		}
+	}
+}
+
+// marshaled notes the metadata of what is marshaled.
+type marshaled struct{ metadata message.Metadata }
+
+func (m *marshaled) Marshal(_ string, msg *message.Message) ([]byte, error) {
+	m.metadata = msg.Metadata
+	return nil, nil
+}
+
+func TestEntriesOfStreamsLackWhatIsForPublish(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ own, kept message.Metadata }{
+		"a fresh message": {nil, nil},
+		"one that failed in a handler": {
+			message.Metadata{poisonedKey: "why"},
+			message.Metadata{poisonedKey: "why", delay.DelayedForKey: "1s"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			msg := message.NewMessage("uuid", nil)
+			msg.Metadata = message.Metadata{
+				"name": "kept", DelayKey: "1m", delay.DelayedForKey: "1s",
+				DelayIDKey: "id", DelayIDModeKey: "keep", DelayIDWindowKey: "1m",
+				ExpiresAtKey: "2040-01-01T00:00:00Z", MaxLatenessKey: "1m", OnExpiryKey: "dead",
+			}
+			maps.Copy(msg.Metadata, c.own)
+			seen := &marshaled{}
+			p := &Publisher{config: PublisherConfig{Marshaler: seen, Stream: &StreamConfig{}}}
+			_, err := p.prepareOne("topic", msg, &batch{prepared: time.Now()})
+			require.NoError(t, err)
+			want := message.Metadata{"name": "kept"}
+			maps.Copy(want, c.kept)
+			require.Equal(t, want, seen.metadata)
+		})
 	}
 }
 
