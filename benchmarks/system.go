@@ -53,6 +53,7 @@ type load struct {
 	payload  int // bytes
 
 	due  func(i int) time.Time // whole milliseconds; nil: now
+	by   string                // how long that is from now, where it matters
 	dues []time.Time           // where they are noted; nil: nowhere
 }
 
@@ -60,6 +61,9 @@ func (l load) String() string {
 	text := fmt.Sprintf("%s messages, %d %s, %d a call", count(l.messages), l.callers, plural(l.callers, "caller"), l.perCall)
 	if l.due != nil {
 		text += ", delayed"
+		if l.by != "" {
+			text += " by " + l.by
+		}
 	}
 	return text
 }
