@@ -104,8 +104,8 @@ func backlog(e *env) scenario {
 	n := e.size(1_000_000)
 	full := e.topic()
 	var (
-		none    = backlogTrial("", 0, e.size(100_000))
-		waiting = backlogTrial(full, n, e.size(100_000))
+		none    = backlogTrial("", 0, e.size(300_000))
+		waiting = backlogTrial(full, n, e.size(300_000))
 	)
 	return scenario{
 		name:  "backlog",
