@@ -100,7 +100,8 @@ func life(e *env) scenario {
 		name:  "life",
 		title: "A message's whole life",
 		about: "Subscribers consume and ack while callers publish. Delayed messages are all due after 300 ms, as timeouts are, or " +
-			"each after 100 to 600 ms at random. The rate is that of whole lives, from the first publish to the last ack.",
+			"each after 100 to 600 ms at random. The rate is that of whole lives, from the first publish to the last arrival. Where publishing is faster than " +
+			"consuming, messages are the later the longer that lasts.",
 		trials: []trial{
 			now, alike, later,
 			lifeTrial(ours, many, hundred.of(e.size(200_000))),
@@ -126,7 +127,7 @@ func life(e *env) scenario {
 	}
 }
 
-// alike is the load with messages that are all due a while after they are published, and so in that order.
+// alike is the load with messages that are all due a while after they are published, and so about in that order.
 func (l load) alike() load {
 	l.by = "300 ms"
 	l.due = func(int) time.Time { return wholeMillis(time.Now().Add(300 * time.Millisecond)) }

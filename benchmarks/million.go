@@ -104,6 +104,7 @@ func backlog(e *env) scenario {
 	n := e.size(1_000_000)
 	full := e.topic()
 	var (
+		// So many that the first round outlasts the growth of the server's tables past 2^20 entries.
 		none    = backlogTrial("", 0, e.size(300_000))
 		waiting = backlogTrial(full, n, e.size(300_000))
 	)

@@ -54,7 +54,7 @@ func (l load) of(n int) load {
 
 // delayed is the load with messages that are not due while the benchmarks run.
 func (l load) delayed() load {
-	l.due = func(int) time.Time { return time.Now().Add(time.Hour) }
+	l.by, l.due = "", func(int) time.Time { return time.Now().Add(time.Hour) }
 	return l
 }
 

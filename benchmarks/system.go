@@ -53,7 +53,7 @@ type load struct {
 	payload  int // bytes
 
 	due  func(i int) time.Time // whole milliseconds; nil: now
-	by   string                // how long that is from now, where it matters
+	by   string                // how long that is from now, for the name of the row; "": not said
 	dues []time.Time           // where they are noted; nil: nowhere
 }
 
