@@ -60,6 +60,32 @@ func TestAFreeBatchIsEmpty(t *testing.T) {
 	}
 }
 
+// The memory in which calls are joined keeps no bodies until the next call, which may be long after.
+func TestMemoryForJoinedCallsKeepsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+		defer client.Close()
+		client.AddHook(unreachable{})
+		p, err := NewPublisher(PublisherConfig{Client: client}, nil)
+		require.NoError(t, err)
+		l := &line{publisher: p, topic: p.topic("t")}
+		room := make([]queue.Message, 0, 3)
+		body := queue.Message{ID: "id", Body: []byte("body")}
+		together := []*batch{{messages: []queue.Message{body, body}}, {messages: []queue.Message{body}}}
+
+		got := l.send(together, room)
+
+		require.Empty(t, got)
+		require.Same(t, &room[:1][0], &got[:1][0], "the next call uses it again")
+		require.Equal(t, make([]queue.Message, 3), got[:3])
+		for _, b := range together {
+			require.ErrorIs(t, b.err, errUnreachable)
+			require.Equal(t, body, b.messages[0], "which is the caller's")
+		}
+		require.NoError(t, p.Close())
+	})
+}
+
 // Where others keep the processors busy, those who were answered come back late, and are not waited for.
 func TestTheLineHurriesWhereCallersComeBackLate(t *testing.T) {
 	var l line
