@@ -100,8 +100,8 @@ func life(e *env) scenario {
 		name:  "life",
 		title: "A message's whole life",
 		about: "Subscribers consume and ack while callers publish. Delayed messages are all due after 300 ms, as timeouts are, or " +
-			"each after 100 to 600 ms at random. The rate is that of whole lives, from the first publish to the last arrival. Where publishing is faster than " +
-			"consuming, messages are the later the longer that lasts.",
+			"each after 100 to 600 ms at random. The rate is that of whole lives, from the first publish to the last arrival. " +
+			"Where publishing is faster than consuming, messages are the later the longer that lasts.",
 		trials: []trial{
 			now, alike, later,
 			lifeTrial(ours, many, hundred.of(e.size(200_000))),

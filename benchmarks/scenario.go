@@ -107,6 +107,9 @@ func (s scenario) run(e *env) (results, error) {
 			}
 			fmt.Fprintf(os.Stderr, "%s %d/%d  %s  %s\n", s.name, round+1, rounds, t.key(), found)
 			all[t.key()] = append(all[t.key()], found)
+			if len(all[t.key()]) > round+1 {
+				return nil, fmt.Errorf("%s: two rows have this name", t.key())
+			}
 		}
 	}
 	medians := results{}
