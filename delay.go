@@ -198,12 +198,18 @@ type noPublisher struct{}
 func (noPublisher) Publish(string, ...*message.Message) error { return nil }
 func (noPublisher) Close() error                              { return nil }
 
-// contextDue reads what delay.WithContext put into ctx.
-func contextDue(ctx context.Context, now time.Time) (due, error) {
+// contextDelay returns what delay.WithContext put into ctx, if it did.
+func contextDelay(ctx context.Context) (delay.Delay, bool) {
 	if watermillDelayKey == nil {
-		return due{}, nil
+		return delay.Delay{}, false
 	}
 	found, ok := ctx.Value(watermillDelayKey).(delay.Delay)
+	return found, ok
+}
+
+// contextDue is when a message with this context is due by it.
+func contextDue(ctx context.Context, now time.Time) (due, error) {
+	found, ok := contextDelay(ctx)
 	if !ok {
 		return due{}, nil
 	}

@@ -38,7 +38,7 @@ type line struct {
 type batch struct {
 	messages []queue.Message
 	bytes    int
-	prepared time.Time
+	prepared time.Time // zero until something of it depends on that
 	err      error
 	done     chan struct{} // gets one when err is known to who waits
 
@@ -61,6 +61,14 @@ func (b *batch) take(size int) []byte {
 	from := len(b.bodies)
 	b.bodies = b.bodies[:from+size]
 	return b.bodies[from : from : from+size]
+}
+
+// now is when the batch was prepared, the same for all its messages.
+func (b *batch) now() time.Time {
+	if b.prepared.IsZero() {
+		b.prepared = time.Now()
+	}
+	return b.prepared
 }
 
 // newBatch returns a batch that was used before, if there is one, so that most calls need no memory for their own.
@@ -86,10 +94,6 @@ func (p *Publisher) free(b *batch) {
 // publish returns when the batch is in Redis, or is not going to be.
 func (l *line) publish(ctx context.Context, b *batch) error {
 	l.mu.Lock()
-	if err := l.identify(b); err != nil {
-		l.mu.Unlock()
-		return err
-	}
 	if l.busy {
 		l.waiting = append(l.waiting, b)
 		l.mu.Unlock()
@@ -184,18 +188,6 @@ func (l *line) judge(answered int, took time.Duration) {
 	}
 }
 
-// identify gives the messages their IDs, in the order in which they queue up. l.mu is held.
-func (l *line) identify(b *batch) error {
-	for i := range b.messages {
-		id, err := l.publisher.ids.Next(b.prepared)
-		if err != nil {
-			return err
-		}
-		b.messages[i].ID = id
-	}
-	return nil
-}
-
 // wait waits until the batch's call is over. If the context ends before it is under way, the batch leaves the line.
 func (l *line) wait(ctx context.Context, b *batch) error {
 	if ctx.Done() == nil { // then a select would only cost time
@@ -246,11 +238,15 @@ func (l *line) send(together []*batch, room []queue.Message) []queue.Message {
 	return room[:0]
 }
 
-// call is one call to Redis, and the wait for its replicas, for as long as patience.
+// call is one call to Redis, and the wait for its replicas, for as long as patience. The messages get their IDs in
+// the order in which they go out.
 func (l *line) call(messages []queue.Message, patience time.Duration) error {
 	l.number++
 	p := l.publisher
 	err := p.checkServer(l.topic)
+	if err == nil {
+		err = p.ids.Give(messages, time.Now())
+	}
 	if err == nil {
 		err = l.topic.PublishWithin(p.ctx, p.id, l.number, messages, p.config.MaxWaiting)
 	}

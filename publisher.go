@@ -246,7 +246,6 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, 
 
 // fill has the batch hold what goes to Redis for the messages.
 func (p *Publisher) fill(b *batch, topic string, messages []*message.Message) error {
-	b.prepared = time.Now()
 	for i, msg := range messages {
 		if msg == nil {
 			return fmt.Errorf("message %d: %w", i, ErrNilMessage)
@@ -277,10 +276,10 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, b *batch) (qu
 		without []string // keys that consumers are not to see
 		err     error
 	)
-	if isPlain(msg.Metadata) {
-		due, err = contextDue(msg.Context(), b.prepared)
-	} else if due, err = publishDue(msg, b.prepared); err == nil {
-		options, err = readOptions(msg.Metadata)
+	if _, delayed := contextDelay(msg.Context()); delayed || !isPlain(msg.Metadata) {
+		if due, err = publishDue(msg, b.now()); err == nil {
+			options, err = readOptions(msg.Metadata)
+		}
 		without = delayingKeys(passedOn(msg))
 		if p.config.Stream != nil {
 			e, _ := readExpiry(msg.Metadata) // readOptions has refused what cannot be read

@@ -3,6 +3,7 @@ package queue
 import (
 	"crypto/rand"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,21 +29,36 @@ func NewIDs() *IDs {
 
 // Next returns the next ID.
 func (s *IDs) Next(now time.Time) (string, error) {
+	var one [1]Message
+	err := s.Give(one[:], now)
+	return one[0].ID, err
+}
+
+// Give gives each message the next ID. If it fails, none is to be used.
+func (s *IDs) Give(messages []Message, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = max(s.last, ulid.Timestamp(now))
-	err := s.entropy.MonotonicRead(s.last, s.id[6:])
-	if err == ulid.ErrMonotonicOverflow {
-		s.last++
-		err = s.entropy.MonotonicRead(s.last, s.id[6:])
+	var all strings.Builder // one piece of memory for all
+	all.Grow(IDLength * len(messages))
+	for i := range messages {
+		s.last = max(s.last, ulid.Timestamp(now))
+		err := s.entropy.MonotonicRead(s.last, s.id[6:])
+		if err == ulid.ErrMonotonicOverflow {
+			s.last++
+			err = s.entropy.MonotonicRead(s.last, s.id[6:])
+		}
+		if err == nil {
+			err = s.id.SetTime(s.last)
+		}
+		if err != nil {
+			return err
+		}
+		var id [IDLength]byte
+		_ = s.id.MarshalTextTo(id[:]) // which is as long as it has to be
+		_, _ = all.Write(id[:])       // never fails
+		messages[i].ID = all.String()[i*IDLength:]
 	}
-	if err == nil {
-		err = s.id.SetTime(s.last)
-	}
-	if err != nil {
-		return "", err
-	}
-	return s.id.String(), nil
+	return nil
 }
 
 // Token returns a random text of 16 letters and digits that no one else has.

@@ -38,6 +38,21 @@ func TestIDsSortByTheTimeAndOrderInWhichTheyWereMade(t *testing.T) {
 	}
 }
 
+func TestMessagesAreGivenIDsInTheirOrder(t *testing.T) {
+	t.Parallel()
+	ids, clock, last := queue.NewIDs(), time.Now(), ""
+	for n := range 100 {
+		messages := make([]queue.Message, n)
+		require.NoError(t, ids.Give(messages, clock.Add(time.Duration(-n)*time.Second)))
+		for _, m := range messages {
+			_, err := ulid.ParseStrict(m.ID)
+			require.NoError(t, err)
+			require.Greater(t, m.ID, last)
+			last = m.ID
+		}
+	}
+}
+
 func TestIDHasTheTimeOfItsMaking(t *testing.T) {
 	t.Parallel()
 	clock := time.Date(2030, 1, 2, 3, 4, 5, 678_999_999, time.UTC)
