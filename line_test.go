@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -98,6 +99,50 @@ func TestConcurrentPublishesGoTogether(t *testing.T) {
 		require.Less(t, held.calls(), 25)
 		require.EqualValues(t, 51, stateOf(t, s, "t").Bodies)
 	})
+}
+
+// They are all due at the same instant, at which the order is that of their IDs.
+func TestCallsThatWaitKeepTheirOrder(t *testing.T) {
+	for name, refused := range map[string]bool{"in one call": false, "each by itself, as one of them is refused": true} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, s redistest.Server) {
+				register(t, s, "t")
+				require.NoError(t, newPublisher(t, s).Publish("t", named("taken", "x", redisdelay.DelayIDReject, never/2)))
+				due := serverTime(t, s).Add(never)
+				p, held, _, first := gated(t, s)
+				var calls []<-chan error
+				want := []string{"taken"}
+				for i := range 20 {
+					one, two := text(fmt.Sprint(i, " a")), text(fmt.Sprint(i, " b"))
+					redisdelay.DelayUntil(one, due)
+					redisdelay.DelayUntil(two, due)
+					if refused && i == 10 {
+						redisdelay.SetDelayID(two, "x", redisdelay.DelayIDReject)
+					} else {
+						want = append(want, string(one.Payload), string(two.Payload))
+					}
+					calls = append(calls, begin(func() error { return p.Publish("t", one, two) }))
+					eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")
+				}
+				held.open()
+				require.NoError(t, <-first)
+				for i, call := range calls {
+					if err := <-call; refused && i == 10 {
+						require.ErrorIs(t, err, redisdelay.ErrExists)
+					} else {
+						require.NoError(t, err)
+					}
+				}
+				page, err := adminOf(t, s).List(ctx, "t", admin.Query{State: admin.Pending, Limit: 100})
+				require.NoError(t, err)
+				var got []string
+				for _, m := range page.Messages {
+					got = append(got, string(m.Payload))
+				}
+				require.Equal(t, want, got)
+			})
+		})
+	}
 }
 
 func TestACancelledCallerLeavesTheOthersAlone(t *testing.T) {
