@@ -41,19 +41,16 @@ func idle(e *env) scenario {
 	}
 }
 
-// idleWindow is how long an idle process with so many subscriptions is watched.
-func (e *env) idleWindow(subscriptions int) time.Duration {
-	switch {
-	case e.smoke:
+// idleWindow is how long an idle process is watched.
+func (e *env) idleWindow() time.Duration {
+	if e.smoke {
 		return time.Second
-	case subscriptions > 1000:
-		return 75 * time.Second
 	}
-	return 30 * time.Second
+	return 75 * time.Second
 }
 
 func idleTrial(e *env, n int) trial {
-	window := e.idleWindow(n)
+	window := e.idleWindow()
 	return trial{oursName, fmt.Sprintf("%s %s, %v", count(n), plural(n, "subscription"), window), func(e *env) (figures, error) {
 		t, err := openTopics(e, n)
 		if err != nil {
@@ -71,7 +68,7 @@ func idleTrial(e *env, n int) trial {
 }
 
 func idlePeerTrial(e *env, s system, o options) trial {
-	window := e.idleWindow(1)
+	window := e.idleWindow()
 	return trial{s.name, fmt.Sprintf("1 subscription, %v", window), func(e *env) (figures, error) {
 		q, err := s.open(e, o)
 		if err != nil {
