@@ -27,6 +27,7 @@ func sameInstant(e *env) scenario {
 			return []target{
 				atMost(50, what+": ms until the first arrives", r.get(many, lateMin)),
 				atMost(0, what+": scripts over 10 ms", r.get(many, slowScripts)+r.get(inOrder, slowScripts)),
+				atLeast(0.8, what+": rate, times that of messages due before", r.get(many, consumeRate)/r.get(ready, consumeRate)),
 				// As much as is wanted of consuming what is due already.
 				atLeast(6, what+": rate, times that of consuming with watermill-redisstream", r.get(many, consumeRate)/r.get(stream, consumeRate)),
 			}
