@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -58,6 +59,32 @@ func TestAFreeBatchIsEmpty(t *testing.T) {
 		p.free(b)
 		require.Equal(t, &batch{done: done}, b)
 	}
+}
+
+// slowMarshaler takes a second for a message.
+type slowMarshaler struct{ BinaryMarshaler }
+
+func (m slowMarshaler) Marshal(topic string, msg *message.Message) ([]byte, error) {
+	time.Sleep(time.Second)
+	return m.BinaryMarshaler.Marshal(topic, msg)
+}
+
+// What is left of Watermill's duration is counted by the publisher's clock, from one time for all messages of a call.
+func TestMessagesOfACallArePreparedAtOneTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &Publisher{config: PublisherConfig{Marshaler: slowMarshaler{}, MaxPublishMessages: 2, MaxPublishBytes: 1000, MaxMessageBytes: 1000}}
+		until := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+		var messages []*message.Message
+		for range 2 {
+			msg := message.NewMessage("uuid", nil)
+			msg.Metadata = message.Metadata{delay.DelayedUntilKey: until, delay.DelayedForKey: "2h"}
+			messages = append(messages, msg)
+		}
+		b, err := p.prepare("t", messages)
+		require.NoError(t, err)
+		require.Equal(t, queue.In(time.Hour+time.Second), b.messages[0].Due)
+		require.Equal(t, b.messages[0].Due, b.messages[1].Due)
+	})
 }
 
 // The memory in which calls are joined keeps no bodies until the next call, which may be long after.
