@@ -40,6 +40,7 @@ func BenchmarkPublish(b *testing.B) {
 			b.ReportAllocs()
 			defer reportServer(b, client)()
 			b.SetParallelism(16)
+			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
 					msg := usual()
@@ -58,6 +59,7 @@ func BenchmarkPublish(b *testing.B) {
 				p, client := benchPublisher(b)
 				b.ReportAllocs()
 				defer reportServer(b, client)()
+				b.ResetTimer()
 				for left := b.N; left > 0; left -= size {
 					messages := make([]*message.Message, min(size, left))
 					for i := range messages {
@@ -84,6 +86,7 @@ func BenchmarkPublishClient(b *testing.B) {
 	defer scripts.atOnce.Store(false)
 	b.ReportAllocs()
 	b.SetParallelism(32)
+	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			if err := p.Publish("topic", usual()); err != nil {
@@ -174,11 +177,17 @@ func BenchmarkLife(b *testing.B) {
 			}
 			if err := p.Publish("topic", messages...); err != nil {
 				b.Error(err)
+				_ = sub.Close() // nothing more is to come
+				return
 			}
 		}
 	}()
 	for range b.N {
-		(<-out).Ack()
+		msg, open := <-out
+		if !open {
+			b.FailNow()
+		}
+		msg.Ack()
 	}
 	b.StopTimer()
 }

@@ -15,7 +15,7 @@ func lateness(e *env) scenario {
 		name:  "lateness",
 		title: "Lateness under load",
 		about: "Messages are due at random whole milliseconds, 1,000 in a second. They are published before the first is due. " +
-			"asynq keeps whole seconds. The last row is what the machine can do: a timer for each, and one round trip.",
+			"asynq keeps whole seconds; watermill-redisstream has no delays. The last row is a timer of Go for each, and one round trip.",
 		trials: []trial{
 			mine,
 			latenessTrial(asynqSystem, options{subscribers: 1, inFlight: 32}, n),
@@ -111,7 +111,7 @@ func idleLateness(e *env) scenario {
 		name:  "idle-lateness",
 		title: "Lateness on an idle system",
 		about: "One message at a time, due after 20 to 70 ms, in one of the topics of one Subscriber. The next is published " +
-			"when it has arrived. The last row is a timer for each of as many, and one round trip.",
+			"when it has arrived. The last row is a timer of Go for each of as many, and one round trip.",
 		trials: []trial{mine, timerTrial(n, time.Duration(n)*50*time.Millisecond)},
 		targets: func(r results) []target {
 			return []target{atMost(3, "ms late on an idle system with 64 topics, p99", r.get(mine, lateP99))}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -29,6 +30,7 @@ const (
 	consumeMB      column = "consume MB/s"
 	publishCopies  column = "publish alloc bytes/byte"
 	consumeCopies  column = "consume alloc bytes/byte"
+	firstLate      column = "first late ms"
 	lateMin        column = "late min ms"
 	lateP50        column = "late p50 ms"
 	lateP99        column = "late p99 ms"
@@ -47,7 +49,7 @@ const (
 var columns = []column{
 	publishRate, consumeRate, lifeRate, redisCPU, clientCPU, commandsSent, commandsRun, allocations, allocatedBytes,
 	heldBytes, publishMB, consumeMB, publishCopies, consumeCopies,
-	lateMin, lateP50, lateP99, lateMax, earlyCount, slowScripts, slowest,
+	firstLate, lateMin, lateP50, lateP99, lateMax, earlyCount, slowScripts, slowest,
 	sentEach, runEach, connections, heapPerTopic, redisPerTopic,
 }
 
@@ -70,7 +72,7 @@ func newReport(e *env) (*report, error) {
 		return nil, err
 	}
 	return &report{heading: fmt.Sprintf("Redis %s, without persistence, on the same machine; %d CPUs; %s %s/%s; "+
-		"%s; medians of %d %s.", info["redis_version"], runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH,
+		"%s; medians of %d %s, but where it says otherwise.", info["redis_version"], runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH,
 		time.Now().UTC().Format(time.DateOnly), e.rounds, plural(e.rounds, "round"))}, nil
 }
 
@@ -117,8 +119,8 @@ func (p part) printFigures(w io.Writer) {
 		}
 	}
 	for _, t := range p.scenario.trials {
-		found, ok := p.results[t.key()]
-		if !ok {
+		found := p.results.summary(t)
+		if len(found) == 0 {
 			continue
 		}
 		row := []string{t.system, t.what}
@@ -135,12 +137,7 @@ func (p part) printFigures(w io.Writer) {
 }
 
 func (p part) has(c column) bool {
-	for _, f := range p.results {
-		if _, ok := f[c]; ok {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.scenario.trials, func(t trial) bool { return !math.IsNaN(p.results.get(t, c)) })
 }
 
 // printTable writes a table whose first row is its heading. The columns after the first few, which are
@@ -221,9 +218,10 @@ func (r *report) writeJSON(file string) error {
 		Verdict string   `json:"verdict"`
 	}
 	type jsonTrial struct {
-		System  string  `json:"system"`
-		What    string  `json:"what"`
-		Figures figures `json:"figures"`
+		System  string    `json:"system"`
+		What    string    `json:"what"`
+		Figures figures   `json:"figures"`
+		Rounds  []figures `json:"rounds"`
 	}
 	type jsonPart struct {
 		Scenario string       `json:"scenario"`
@@ -236,8 +234,8 @@ func (r *report) writeJSON(file string) error {
 	for _, p := range r.parts {
 		part := jsonPart{Scenario: p.scenario.name, Title: p.scenario.title, About: p.scenario.about}
 		for _, t := range p.scenario.trials {
-			if found, ok := p.results[t.key()]; ok {
-				part.Trials = append(part.Trials, jsonTrial{t.system, t.what, found})
+			if rounds, ok := p.results[t.key()]; ok {
+				part.Trials = append(part.Trials, jsonTrial{t.system, t.what, p.results.summary(t), rounds})
 			}
 		}
 		for _, t := range p.targets {

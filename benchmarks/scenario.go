@@ -44,10 +44,6 @@ type scenario struct {
 	// once tells that a single round is enough, because the trials are long, or take many samples.
 	once bool
 
-	// setup, if any, prepares the server for all rounds. Without one the server is emptied before
-	// each trial.
-	setup func(e *env) error
-
 	// targets says what was aimed at, and what came out.
 	targets func(r results) []target
 }
@@ -65,41 +61,59 @@ func (t trial) key() string { return t.system + ": " + t.what }
 // figures are what was measured, by column.
 type figures map[column]float64
 
-// results are the medians of all rounds, by the keys of the trials.
-type results map[string]figures
+// results are the figures of all rounds, by the keys of the trials.
+type results map[string][]figures
 
-// get is a figure, or NaN if it was not measured.
+// get is the figure that counts, or NaN if it was not measured.
 func (r results) get(t trial, c column) float64 {
-	if f, ok := r[t.key()][c]; ok {
+	if f, ok := r.summary(t)[c]; ok {
 		return f
 	}
 	return math.NaN()
 }
 
-// run runs all trials once, then all again, and so on, so that a noisy minute of the machine hits them all.
-func (s scenario) run(e *env) (results, error) {
-	if err := e.server.admin.FlushAll(ctx).Err(); err != nil {
-		return nil, err
-	}
-	if s.setup != nil {
-		if err := s.setup(e); err != nil {
-			return nil, fmt.Errorf("setup: %w", err)
+// summary has the figures of a trial that count: of what says how bad it was at worst, the worst of all rounds, and the
+// median of all else.
+func (r results) summary(t trial) figures {
+	s := figures{}
+	for _, c := range columns {
+		var values []float64
+		for _, round := range r[t.key()] {
+			if value, ok := round[c]; ok {
+				values = append(values, value)
+			}
+		}
+		if len(values) == 0 {
+			continue
+		}
+		slices.Sort(values)
+		switch n := len(values); c {
+		case lateMin:
+			s[c] = values[0]
+		case lateMax, firstLate, slowScripts, slowest:
+			s[c] = values[n-1]
+		default:
+			s[c] = (values[(n-1)/2] + values[n/2]) / 2
 		}
 	}
+	return s
+}
+
+// run runs all trials once, then all again, and so on, so that a noisy minute of the machine hits them all. Each begins
+// with an empty server.
+func (s scenario) run(e *env) (results, error) {
 	rounds := e.rounds
 	if s.once {
 		rounds = 1
 	}
-	all := map[string][]figures{}
+	all := results{}
 	for round := range rounds {
 		for _, t := range s.trials {
 			if !e.trials.MatchString(t.key()) {
 				continue
 			}
-			if s.setup == nil {
-				if err := e.server.admin.FlushAll(ctx).Err(); err != nil {
-					return nil, err
-				}
+			if err := e.server.admin.FlushAll(ctx).Err(); err != nil {
+				return nil, err
 			}
 			found, err := t.run(e)
 			if err != nil {
@@ -112,25 +126,7 @@ func (s scenario) run(e *env) (results, error) {
 			}
 		}
 	}
-	medians := results{}
-	for key, rounds := range all {
-		medians[key] = median(rounds)
-	}
-	return medians, nil
-}
-
-// median takes the median of each figure by itself.
-func median(rounds []figures) figures {
-	m := figures{}
-	for c := range rounds[0] {
-		var values []float64
-		for _, f := range rounds {
-			values = append(values, f[c])
-		}
-		slices.Sort(values)
-		m[c] = (values[(len(values)-1)/2] + values[len(values)/2]) / 2
-	}
-	return m
+	return all, nil
 }
 
 func (f figures) String() string {

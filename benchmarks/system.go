@@ -26,8 +26,8 @@ type options struct {
 	subscribers int    // how many there are, each with a client of its own
 	inFlight    int    // messages that each of them has at once
 	payload     int    // bytes of the largest payload; 0: nothing special
-	topic       string // with what is in it already; "": a new one
-	pending     int    // messages that are in it already, and stay
+	topic       string // "": a new one
+	pending     int    // messages that are there to stay
 }
 
 // queue is a system with one topic and one consumer group on the server.
@@ -52,7 +52,7 @@ type load struct {
 	perCall  int // messages in one call
 	payload  int // bytes
 
-	due  func(i int) time.Time // whole milliseconds; nil: now
+	due  func(i int) time.Time // nil: now
 	by   string                // how long that is from now, for the name of the row; "": not said
 	dues []time.Time           // where they are noted; nil: nowhere
 }
