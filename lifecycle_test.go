@@ -256,36 +256,6 @@ func TestACancelledContextEndsItsSubscriptionOnly(t *testing.T) {
 	})
 }
 
-func TestAnotherSubscriberGetsWhatAStuckOneHasNotStarted(t *testing.T) {
-	both(t, func(t *testing.T, s redistest.Server) {
-		drained(t, s)
-		stuck := subscribe(t, s, "t", leaseOf(never))
-		publish(t, newPublisher(t, s), "t", numbered(0, 200)...)
-		consume(t, stuck, 100) // a quick one
-		msg := receive(t, stuck)
-		other := subscribe(t, s, "t")
-		require.ElementsMatch(t, numbered(101, 200), consume(t, other, 99))
-		require.True(t, msg.Ack())
-		publish(t, newPublisher(t, s), "t", "a", "b")
-		require.ElementsMatch(t, []string{"a", "b"}, consume(t, merged(t, stuck, other), 2), "it is not stuck any more")
-	})
-}
-
-func TestAnUnreadChannelHoldsOneMessageAtMost(t *testing.T) {
-	both(t, func(t *testing.T, s redistest.Server) {
-		drained(t, s)
-		sub := newSubscriber(t, s, leaseOf(never), inFlight(10))
-		unread := subscribeTo(t, sub, "t")
-		publish(t, newPublisher(t, s), "t", numbered(0, 50)...)
-		eventually(t, func() bool { return stateOf(t, s, "t").Unack > 0 }, "messages are claimed")
-		others := subscribe(t, s, "t")
-		got := consume(t, others, 49)
-		require.NoError(t, sub.Close())
-		requireClosed(t, unread)
-		require.ElementsMatch(t, numbered(0, 50), append(got, consume(t, others, 1)...))
-	})
-}
-
 func TestCloseWithARedisThatIsGone(t *testing.T) {
 	const timeout = 500 * time.Millisecond
 	s, in := private(t)

@@ -35,7 +35,7 @@ func consuming(e *env) scenario {
 func ordered(e *env) scenario {
 	var (
 		mine   = consumeTrial(ours, options{subscribers: 1, inFlight: 1}, e.size(100_000))
-		stream = consumeTrial(redisStream, options{subscribers: 1}, e.size(5_000))
+		stream = consumeTrial(redisStream, options{subscribers: 1, inFlight: 1}, e.size(5_000))
 	)
 	return scenario{
 		name:   "ordered",
@@ -75,7 +75,7 @@ func consumeTrial(s system, o options, n int) trial {
 		if err := q.finish(t); err != nil {
 			return nil, err
 		}
-		if o.subscribers == 1 && o.inFlight <= 1 {
+		if o.subscribers == 1 && o.inFlight == 1 {
 			err = t.checkOrder()
 		}
 		return u.perMessage(consumeRate, n), err

@@ -32,7 +32,7 @@ func main() {
 	var f flags
 	flag.StringVar(&f.run, "run", "", "run only scenarios whose name matches this `regexp`")
 	flag.StringVar(&f.trials, "trials", "", "run only trials whose system and description, as in \"asynq: 10,000 waiting\", match this `regexp`")
-	flag.IntVar(&f.rounds, "rounds", 5, "how often each figure is taken; the median counts")
+	flag.IntVar(&f.rounds, "rounds", 5, "how often each figure is taken")
 	flag.BoolVar(&f.smoke, "smoke", false, "tiny sizes, one round: checks that all scenarios work, measures nothing")
 	flag.StringVar(&f.out, "out", "", "write the results to `FILE`.md and FILE.json")
 	flag.StringVar(&f.readme, "readme", "", "write the summary between the markers of this `file`")
