@@ -11,8 +11,9 @@ import (
 func sameInstant(e *env) scenario {
 	n := e.size(1_000_000)
 	var (
-		many    = instantTrial(options{subscribers: 1, inFlight: 256}, n)
-		inOrder = instantTrial(options{subscribers: 1, inFlight: 1}, n)
+		many    = instantTrial(ours, options{subscribers: 1, inFlight: 256}, n)
+		inOrder = instantTrial(ours, options{subscribers: 1, inFlight: 1}, n)
+		alone   = instantTrial(raw, options{subscribers: 1, inFlight: 256}, n)
 		ready   = consumeTrial(ours, options{subscribers: 1, inFlight: 256}, n)
 		stream  = consumeTrial(redisStream, options{subscribers: 32}, e.size(20_000))
 	)
@@ -22,8 +23,8 @@ func sameInstant(e *env) scenario {
 		about: "All messages are published, 1 caller, 100 a call, to be due in the same millisecond. The rate counts from then, and " +
 			"all else is of consuming, too. Slow are scripts in the server's SLOWLOG, from the first publish on; it counts time in " +
 			"which the server got no CPU, too. Of that, and of how late the first message came, the worst round counts. The last two " +
-			"rows are consuming messages that are due already.",
-		trials: []trial{many, inOrder, ready, stream},
+			"rows are consuming messages that are due already. go-redis alone takes what is due from the sorted set.",
+		trials: []trial{many, inOrder, alone, ready, stream},
 		targets: func(r results) []target {
 			what := fmt.Sprintf("%s due in the same ms", count(n))
 			return []target{
@@ -32,14 +33,15 @@ func sameInstant(e *env) scenario {
 				atLeast(0.8, what+": rate, times that of messages due before", r.get(many, consumeRate)/r.get(ready, consumeRate)),
 				// As much as is wanted of consuming what is due already.
 				atLeast(6, what+": rate, times that of consuming with watermill-redisstream", r.get(many, consumeRate)/r.get(stream, consumeRate)),
+				atLeast(1, what+": rate, times that of go-redis alone", r.get(many, consumeRate)/r.get(alone, consumeRate)),
 			}
 		},
 	}
 }
 
-func instantTrial(o options, n int) trial {
-	return trial{oursName, fmt.Sprintf("%s messages due at once; %v", count(n), o), func(e *env) (figures, error) {
-		q, err := openOurs(e, o)
+func instantTrial(s system, o options, n int) trial {
+	return trial{s.name, fmt.Sprintf("%s messages due at once; %v", count(n), o), func(e *env) (figures, error) {
+		q, err := s.open(e, o)
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +63,7 @@ func instantTrial(o options, n int) trial {
 		if err != nil {
 			return nil, err
 		}
-		late, err := t.lateness(ours, l.dues)
+		late, err := t.lateness(s, l.dues)
 		if err != nil {
 			return nil, err
 		}
