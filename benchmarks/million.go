@@ -97,7 +97,7 @@ func (s *server) slow() (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.admin.ConfigSet(ctx, "slowlog-log-slower-than", "-1").Err(); err != nil {
+	if err := s.admin.ConfigSet(ctx, "slowlog-log-slower-than", "10000").Err(); err != nil { // Redis's default
 		return nil, err
 	}
 	found := figures{slowScripts: 0, slowest: 0}
