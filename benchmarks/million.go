@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 )
@@ -112,6 +114,7 @@ func (s *server) slow() (figures, error) {
 		found[slowest] = max(found[slowest], float64(entry.Duration)/float64(time.Millisecond))
 		if entry.Duration > 10*time.Millisecond {
 			found[slowScripts]++
+			fmt.Fprintf(os.Stderr, "slow: %v at %v: %.300s\n", entry.Duration, entry.Time.Format(time.TimeOnly), strings.Join(entry.Args, " "))
 		}
 	}
 	return found, nil
