@@ -6,7 +6,7 @@ import (
 	"maps"
 	"os"
 	"runtime"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 )
@@ -20,72 +20,97 @@ func sameInstant(e *env) scenario {
 		inOrder = instantTrial(ours, options{subscribers: 1, inFlight: 1}, n)
 		alone   = instantTrial(raw, options{subscribers: 1, inFlight: 256}, n)
 		ready   = consumeTrial(ours, options{subscribers: 1, inFlight: 256}, n)
-		idling  = pausesTrial(time.Duration(e.size(15_000)) * time.Millisecond)
+		stream  = consumeTrial(redisStream, options{subscribers: 32}, e.size(20_000))
 	)
 	return scenario{
 		name:  "instant",
 		title: "Many messages due in the same millisecond",
 		about: "All messages are published, 1 caller, 100 a call, to be due in the same millisecond. The rate counts from then, and " +
-			"all else is of consuming, too. Of how late the first message came, the worst round counts. go-redis alone takes what is due " +
-			"from the sorted set, where it looks every millisecond. The last row but one is consuming messages that are due already, which " +
-			"nobody has to promote. Slow are scripts in the server's SLOWLOG, from the first publish on; it counts time in which the server " +
-			"was not run, too. The last row says how long this machine does not run a program that does nothing but read the clock; so " +
-			"of scripts over 10 ms the median round counts, and the slowest is that of all rounds.",
-		trials: []trial{many, fewer, inOrder, alone, ready, idling},
+			"all else is of consuming, too. Full rate may mean that of fewer messages, or of messages that were due before, which " +
+			"nobody has to promote (the two rows after go-redis alone), or what is wanted of consuming at all, so it is held to each. " +
+			"go-redis alone takes what is due from the sorted set, where it looks every millisecond. Slow are scripts in the server's " +
+			"SLOWLOG, from the first publish on; it counts time in which the server was not run, too. Of that, and of how late the first " +
+			"message came, the worst round counts. The last row says for how long this machine does not run a program that only reads " +
+			"the clock, one such loop for each CPU and nothing else.",
+		trials: []trial{many, fewer, inOrder, alone, ready, stream, pausesTrial(time.Duration(e.size(15_000)) * time.Millisecond)},
 		targets: func(r results) []target {
 			what := fmt.Sprintf("%s due in the same ms", count(n))
+			times := func(t trial) float64 { return r.get(many, consumeRate) / r.get(t, consumeRate) }
 			return []target{
 				atMost(50, what+": ms until the first arrives", max(r.get(many, firstLate), r.get(inOrder, firstLate))),
 				atMost(0, what+": scripts over 10 ms", r.get(many, slowScripts)+r.get(inOrder, slowScripts)),
-				// As full a rate as that of a number that is not out of the ordinary.
-				atLeast(0.9, what+": rate, times that of a tenth as many", r.get(many, consumeRate)/r.get(fewer, consumeRate)),
-				atLeast(1, what+": rate, times that of go-redis alone", r.get(many, consumeRate)/r.get(alone, consumeRate)),
+				atLeast(0.9, what+": rate, times that of a tenth as many", times(fewer)),
+				atLeast(0.8, what+": rate, times that of messages due before", times(ready)),
+				// As much as is wanted of consuming what is due already.
+				atLeast(6, what+": rate, times that of consuming with watermill-redisstream", times(stream)),
+				atLeast(1, what+": rate, times that of go-redis alone", times(alone)),
 			}
 		},
 	}
 }
 
+// errNotInTime says that messages became due before all were published.
+var errNotInTime = errors.New("publishing took too long")
+
+// instantTrial allows twice the time for publishing where it was not enough.
 func instantTrial(s system, o options, n int) trial {
 	return trial{s.name, fmt.Sprintf("%s messages due at once; %v", count(n), o), func(e *env) (figures, error) {
-		q, err := s.open(e, o)
-		if err != nil {
-			return nil, err
-		}
-		t := newTally(n)
-		if err := errors.Join(e.server.watchSlow(), q.consume(t.arrive)); err != nil {
-			return nil, err
-		}
 		// Soon enough that a kernel that takes from programs what they have not used for half a minute does not.
-		due := wholeMillis(time.Now().Add(3*time.Second + time.Duration(n)*15*time.Microsecond))
-		l := load{messages: n, callers: 1, perCall: 100, payload: smallPayload, dues: make([]time.Time, n)}
-		l.due = func(int) time.Time { return due }
-		if err := q.publishAll(l); err != nil {
-			return nil, err
+		lead := 3*time.Second + time.Duration(n)*15*time.Microsecond
+		for {
+			found, err := instantRound(e, s, o, n, lead)
+			if !errors.Is(err, errNotInTime) {
+				return found, err
+			}
+			if err := e.server.admin.FlushAll(ctx).Err(); err != nil {
+				return nil, err
+			}
+			lead *= 2
 		}
-		if left := time.Until(due); left < 0 {
-			return nil, fmt.Errorf("publishing took %v too long", -left)
-		}
-		u, err := e.measure(t.wait)
-		if err != nil {
-			return nil, err
-		}
-		late, err := t.lateness(s, l.dues)
-		if err != nil {
-			return nil, err
-		}
-		slow, err := e.server.slow()
-		if err != nil {
-			return nil, err
-		}
-		found := u.perMessage(consumeRate, n)
-		maps.Copy(found, slow)
-		found[consumeRate] = float64(n) / late[lateMax] * 1000
-		found[firstLate] = late[lateMin]
-		if o.inFlight == 1 {
-			err = t.checkOrder()
-		}
-		return found, errors.Join(err, q.finish(t))
 	}}
+}
+
+func instantRound(e *env, s system, o options, n int, lead time.Duration) (figures, error) {
+	q, err := s.open(e, o)
+	if err != nil {
+		return nil, err
+	}
+	t := newTally(n)
+	if err := errors.Join(e.server.watchSlow(), q.consume(t.arrive)); err != nil {
+		return nil, err
+	}
+	due := wholeMillis(time.Now().Add(lead))
+	l := load{messages: n, callers: 1, perCall: 100, payload: smallPayload, dues: make([]time.Time, n)}
+	l.due = func(int) time.Time { return due }
+	if err := q.publishAll(l); err != nil {
+		return nil, err
+	}
+	const warmup = 100 * time.Millisecond // for what measure does before the work
+	left := time.Until(due) - warmup
+	if left < 0 {
+		return nil, errors.Join(errNotInTime, q.close())
+	}
+	time.Sleep(left)
+	u, err := e.measure(t.wait)
+	if err != nil {
+		return nil, err
+	}
+	late, err := t.lateness(s, l.dues)
+	if err != nil {
+		return nil, err
+	}
+	slow, err := e.server.slow()
+	if err != nil {
+		return nil, err
+	}
+	found := u.perMessage(consumeRate, n)
+	maps.Copy(found, slow)
+	found[consumeRate] = float64(n) / late[lateMax] * 1000
+	found[firstLate] = late[lateMin]
+	if o.inFlight == 1 {
+		err = t.checkOrder()
+	}
+	return found, errors.Join(err, q.finish(t))
 }
 
 // watchSlow begins to log what takes the server more than a millisecond.
@@ -93,19 +118,21 @@ func (s *server) watchSlow() error {
 	return errors.Join(
 		s.admin.ConfigSet(ctx, "slowlog-log-slower-than", "1000").Err(),
 		s.admin.ConfigSet(ctx, "slowlog-max-len", "100000").Err(),
-		s.admin.Do(ctx, "SLOWLOG", "RESET").Err(),
+		s.admin.Do(ctx, "slowlog", "reset").Err(),
 	)
 }
 
-// slow ends that, and is what was logged.
+// slow ends that, and is what was logged. What took more than 10 ms is told in full.
 func (s *server) slow() (figures, error) {
 	log, err := s.admin.SlowLogGet(ctx, -1).Result()
 	if err != nil {
 		return nil, err
 	}
-	if err := s.admin.ConfigSet(ctx, "slowlog-log-slower-than", "10000").Err(); err != nil { // Redis's default
-		return nil, err
-	}
+	// Redis's defaults, and so those of the server that is started.
+	err = errors.Join(
+		s.admin.ConfigSet(ctx, "slowlog-log-slower-than", "10000").Err(),
+		s.admin.ConfigSet(ctx, "slowlog-max-len", "128").Err(),
+	)
 	found := figures{slowScripts: 0, slowest: 0}
 	for _, entry := range log {
 		if ofAdmin(entry.Args[0]) {
@@ -114,48 +141,38 @@ func (s *server) slow() (figures, error) {
 		found[slowest] = max(found[slowest], float64(entry.Duration)/float64(time.Millisecond))
 		if entry.Duration > 10*time.Millisecond {
 			found[slowScripts]++
-			fmt.Fprintf(os.Stderr, "slow: %v at %v: %.300s\n", entry.Duration, entry.Time.Format(time.TimeOnly), strings.Join(entry.Args, " "))
+			fmt.Fprintf(os.Stderr, "slow: %v at %v: %.300q\n", entry.Duration, entry.Time.Format(time.TimeOnly), entry.Args)
 		}
 	}
-	return found, nil
+	return found, err
 }
 
-// pausesTrial has every processor do nothing but read the clock for so long, and says how long they did not even do that.
+// pausesTrial has every CPU do nothing but read the clock, and says how long one of them did not even do that.
 func pausesTrial(length time.Duration) trial {
-	cpus := runtime.NumCPU()
-	return trial{"nothing", fmt.Sprintf("%d %s that read the clock, %v", cpus, plural(cpus, "loop"), length), func(*env) (figures, error) {
+	cpus := runtime.GOMAXPROCS(0)
+	return trial{"this machine", fmt.Sprintf("%d %s that read the clock, %v", cpus, plural(cpus, "loop"), length), func(*env) (figures, error) {
 		runtime.GC()
-		pauses := make([]figures, cpus)
+		longest := make([]time.Duration, cpus)
 		var loops sync.WaitGroup
-		for i := range pauses {
-			loops.Go(func() { pauses[i] = readClock(length) })
+		for i := range longest {
+			loops.Go(func() { longest[i] = readClock(length) })
 		}
 		loops.Wait()
-		found := pauses[0]
-		for _, p := range pauses[1:] {
-			found[slowScripts] += p[slowScripts]
-			found[slowest] = max(found[slowest], p[slowest])
-		}
-		return found, nil
+		return figures{longestPause: float64(slices.Max(longest)) / float64(time.Millisecond)}, nil
 	}}
 }
 
-// readClock counts the pauses in which it was not run as if they were scripts.
-func readClock(length time.Duration) figures {
+// readClock is the longest time between two readings of the clock.
+func readClock(length time.Duration) (longest time.Duration) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	found := figures{slowScripts: 0, slowest: 0}
 	start := time.Now()
 	for last := start; last.Sub(start) < length; {
 		now := time.Now()
-		pause := now.Sub(last)
-		found[slowest] = max(found[slowest], float64(pause)/float64(time.Millisecond))
-		if pause > 10*time.Millisecond {
-			found[slowScripts]++
-		}
+		longest = max(longest, now.Sub(last))
 		last = now
 	}
-	return found
+	return longest
 }
 
 // backlog is about messages that wait in the topic meanwhile.

@@ -38,6 +38,7 @@ const (
 	earlyCount     column = "early"
 	slowScripts    column = "over 10 ms"
 	slowest        column = "slowest ms"
+	longestPause   column = "longest pause ms"
 	sentEach       column = "sent/s each"
 	runEach        column = "run/s each"
 	connections    column = "connections"
@@ -49,7 +50,7 @@ const (
 var columns = []column{
 	publishRate, consumeRate, lifeRate, redisCPU, clientCPU, commandsSent, commandsRun, allocations, allocatedBytes,
 	heldBytes, publishMB, consumeMB, publishCopies, consumeCopies,
-	firstLate, lateMin, lateP50, lateP99, lateMax, earlyCount, slowScripts, slowest,
+	firstLate, lateMin, lateP50, lateP99, lateMax, earlyCount, slowScripts, slowest, longestPause,
 	sentEach, runEach, connections, heapPerTopic, redisPerTopic,
 }
 
@@ -158,6 +159,8 @@ func number(v float64) string {
 		return "-"
 	case v == math.Trunc(v) && abs < 1000:
 		return fmt.Sprintf("%.0f", v)
+	case abs < 1:
+		return fmt.Sprintf("%.3g", v)
 	case abs < 10:
 		return fmt.Sprintf("%.2f", v)
 	case abs < 100:
