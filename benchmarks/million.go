@@ -27,7 +27,7 @@ func sameInstant(e *env) scenario {
 		title: "Many messages due in the same millisecond",
 		about: "All messages are published, 1 caller, 100 a call, to be due in the same millisecond. The rate counts from then, and " +
 			"all else is of consuming, too. Full rate may mean that of fewer messages, or of messages that were due before, which " +
-			"nobody has to promote (the two rows after go-redis alone), or what is wanted of consuming at all, so it is held to each. " +
+			"nobody has to promote, or what is wanted of consuming at all, so it is held to each: the two rows after go-redis alone. " +
 			"go-redis alone takes what is due from the sorted set, where it looks every millisecond. Slow are scripts in the server's " +
 			"SLOWLOG, from the first publish on; it counts time in which the server was not run, too. Of that, and of how late the first " +
 			"message came, the worst round counts. The last row says for how long this machine does not run a program that only reads " +
