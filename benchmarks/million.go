@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"runtime"
-	"slices"
-	"sync"
 	"time"
 )
 
@@ -76,6 +73,10 @@ func instantRound(e *env, s system, o options, n int, lead time.Duration) (figur
 		return nil, err
 	}
 	t := newTally(n)
+	before, err := stolenTime()
+	if err != nil {
+		return nil, err
+	}
 	if err := errors.Join(e.server.watchSlow(), q.consume(t.arrive)); err != nil {
 		return nil, err
 	}
@@ -103,8 +104,13 @@ func instantRound(e *env, s system, o options, n int, lead time.Duration) (figur
 	if err != nil {
 		return nil, err
 	}
+	after, err := stolenTime()
+	if err != nil {
+		return nil, err
+	}
 	found := u.perMessage(consumeRate, n)
 	maps.Copy(found, slow)
+	found[stolen] = float64(after-before) / float64(time.Millisecond)
 	found[consumeRate] = float64(n) / late[lateMax] * 1000
 	found[firstLate] = late[lateMin]
 	if o.inFlight == 1 {
@@ -145,34 +151,6 @@ func (s *server) slow() (figures, error) {
 		}
 	}
 	return found, err
-}
-
-// pausesTrial has every CPU do nothing but read the clock, and says how long one of them did not even do that.
-func pausesTrial(length time.Duration) trial {
-	cpus := runtime.GOMAXPROCS(0)
-	return trial{"this machine", fmt.Sprintf("%d %s that read the clock, %v", cpus, plural(cpus, "loop"), length), func(*env) (figures, error) {
-		runtime.GC()
-		longest := make([]time.Duration, cpus)
-		var loops sync.WaitGroup
-		for i := range longest {
-			loops.Go(func() { longest[i] = readClock(length) })
-		}
-		loops.Wait()
-		return figures{longestPause: float64(slices.Max(longest)) / float64(time.Millisecond)}, nil
-	}}
-}
-
-// readClock is the longest time between two readings of the clock.
-func readClock(length time.Duration) (longest time.Duration) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	start := time.Now()
-	for last := start; last.Sub(start) < length; {
-		now := time.Now()
-		longest = max(longest, now.Sub(last))
-		last = now
-	}
-	return longest
 }
 
 // backlog is about messages that wait in the topic meanwhile.

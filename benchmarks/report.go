@@ -38,6 +38,7 @@ const (
 	earlyCount     column = "early"
 	slowScripts    column = "over 10 ms"
 	slowest        column = "slowest ms"
+	stolen         column = "stolen ms"
 	longestPause   column = "longest pause ms"
 	sentEach       column = "sent/s each"
 	runEach        column = "run/s each"
@@ -50,7 +51,7 @@ const (
 var columns = []column{
 	publishRate, consumeRate, lifeRate, redisCPU, clientCPU, commandsSent, commandsRun, allocations, allocatedBytes,
 	heldBytes, publishMB, consumeMB, publishCopies, consumeCopies,
-	firstLate, lateMin, lateP50, lateP99, lateMax, earlyCount, slowScripts, slowest, longestPause,
+	firstLate, lateMin, lateP50, lateP99, lateMax, earlyCount, slowScripts, slowest, stolen, longestPause,
 	sentEach, runEach, connections, heapPerTopic, redisPerTopic,
 }
 

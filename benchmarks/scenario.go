@@ -90,7 +90,7 @@ func (r results) summary(t trial) figures {
 		switch n := len(values); c {
 		case lateMin:
 			s[c] = values[0]
-		case lateMax, firstLate, earlyCount, slowScripts, slowest, longestPause:
+		case lateMax, firstLate, earlyCount, slowScripts, slowest, stolen, longestPause:
 			s[c] = values[n-1]
 		default:
 			s[c] = (values[(n-1)/2] + values[n/2]) / 2
