@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"slices"
@@ -12,10 +13,65 @@ import (
 	"time"
 )
 
+// machine is about what this machine gives to any program, on which all other figures depend.
+func machine(e *env) scenario {
+	return scenario{
+		name:  "machine",
+		title: "This machine",
+		about: "What figures depend on, and what changes with the hour where hardware is shared. A PING alone is for the most part two " +
+			"CPUs that wake up, the server's and the client's: calls that follow one another wait for that, and many at once do not. Of a " +
+			"million messages, few are in the processor's caches when they are needed: each read there depends on the one before. Last, " +
+			"for how long a program is not run that only reads the clock, one such loop for each CPU and nothing else.",
+		trials: []trial{
+			pingTrial(e.size(20_000)),
+			memoryReadTrial(e.size(5_000_000)),
+			pausesTrial(time.Duration(e.size(15_000)) * time.Millisecond),
+		},
+		targets: func(results) []target { return nil },
+	}
+}
+
+const machineName = "this machine"
+
+// pingTrial has the server answer one PING after the other.
+func pingTrial(n int) trial {
+	return trial{machineName, fmt.Sprintf("%s PINGs, one after the other", count(n)), func(e *env) (figures, error) {
+		took := make([]time.Duration, n)
+		for i := range took {
+			start := time.Now()
+			if err := e.server.admin.Ping(ctx).Err(); err != nil {
+				return nil, err
+			}
+			took[i] = time.Since(start)
+		}
+		slices.Sort(took)
+		return figures{pingTime: float64(took[n/2]) / float64(time.Microsecond)}, nil
+	}}
+}
+
+// memoryReadTrial reads from 256 MB, in an order that nothing foresees.
+func memoryReadTrial(n int) trial {
+	const cells = 32 << 20
+	return trial{machineName, fmt.Sprintf("%s reads from 256 MB", count(n)), func(*env) (figures, error) {
+		next := make([]uint64, cells)
+		for i := range next {
+			next[i] = rand.Uint64N(cells)
+		}
+		var at uint64
+		start := time.Now()
+		for i := range n {
+			at = (next[at] + uint64(i)) % cells // so that it does not go in circles
+		}
+		took := time.Since(start)
+		runtime.KeepAlive(at)
+		return figures{memoryRead: float64(took) / float64(n)}, nil
+	}}
+}
+
 // pausesTrial has every CPU do nothing but read the clock, and says how long one of them did not even do that.
 func pausesTrial(length time.Duration) trial {
 	cpus := runtime.GOMAXPROCS(0)
-	return trial{"this machine", fmt.Sprintf("%d %s that read the clock, %v", cpus, plural(cpus, "loop"), length), func(*env) (figures, error) {
+	return trial{machineName, fmt.Sprintf("%d %s that read the clock, %v", cpus, plural(cpus, "loop"), length), func(*env) (figures, error) {
 		runtime.GC()
 		before, err := stolenTime()
 		if err != nil {

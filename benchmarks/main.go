@@ -15,7 +15,7 @@ import (
 // scenarios are all there are, in the order in which they run and are reported.
 func scenarios(e *env) []scenario {
 	return []scenario{
-		publishing(e), consuming(e), ordered(e), life(e), memory(e),
+		machine(e), publishing(e), consuming(e), ordered(e), life(e), memory(e),
 		lateness(e), idleLateness(e), idle(e), crowd(e), sameInstant(e), backlog(e), manyTopics(e), large(e), relaying(e),
 	}
 }

@@ -40,6 +40,8 @@ const (
 	slowest        column = "slowest ms"
 	stolen         column = "stolen ms"
 	longestPause   column = "longest pause ms"
+	pingTime       column = "PING µs"
+	memoryRead     column = "read ns"
 	sentEach       column = "sent/s each"
 	runEach        column = "run/s each"
 	connections    column = "connections"
@@ -51,7 +53,7 @@ const (
 var columns = []column{
 	publishRate, consumeRate, lifeRate, redisCPU, clientCPU, commandsSent, commandsRun, allocations, allocatedBytes,
 	heldBytes, publishMB, consumeMB, publishCopies, consumeCopies,
-	firstLate, lateMin, lateP50, lateP99, lateMax, earlyCount, slowScripts, slowest, stolen, longestPause,
+	firstLate, lateMin, lateP50, lateP99, lateMax, earlyCount, slowScripts, slowest, pingTime, memoryRead, stolen, longestPause,
 	sentEach, runEach, connections, heapPerTopic, redisPerTopic,
 }
 
