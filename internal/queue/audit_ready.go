@@ -236,17 +236,16 @@ func (a *audit) convict(f *facts, s *search, after []mark) (sure bool) {
 	var absent, present []string
 	ready := 0
 	for g := range f.groups {
-		if f.groups[g].recent || s.seenIn(f.id, g) {
-			if !f.groups[g].held() {
-				ready++
-				present = append(present, a.groups.Names[g])
-			}
-		} else if after[g].sure {
+		recent, seen := f.groups[g].recent, s.seenIn(f.id, g)
+		switch {
+		case (recent || seen) && !f.groups[g].held():
+			ready++
+			present = append(present, a.groups.Names[g])
+			still = still && (recent || after[g].unchanged(s.marks[g]))
+		case !recent && !seen && after[g].sure:
 			absent = append(absent, a.groups.Names[g])
 		}
-		before := s.marks[g]
 		sure = sure && after[g].sure
-		still = still && after[g].returned == before.returned && after[g].last == before.last && after[g].length == before.length
 	}
 	needed, holders := max(f.refs, 1), f.holders()
 	v := Violation{ID: f.id, marks: s.marks, version: a.groups.Version, absent: absent, present: present, mending: true}

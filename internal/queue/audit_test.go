@@ -132,6 +132,49 @@ func TestMessageThatIsAckedWhileItIsLookedForIsNotLost(t *testing.T) {
 	}, "a")
 }
 
+// A list that is empty before and after may have had messages meanwhile.
+func TestMessageThatPassesThroughAnEmptyListIsCountedOnce(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1")
+		s := w.sub("a")
+		m := held(s.claim(1))[0]
+		acked := 0
+		audit := w.auditing(map[int]func(){
+			readFacts: func() {
+				require.Equal(t, 1, s.nack(failed(m, after(time.Minute))))
+				w.travel(time.Hour)
+				w.promote("s|1")
+				require.Equal(t, []string{"1"}, w.ready("a"))
+			},
+			walkedReady: func() { acked = s.ack(held(s.claim(1))...) },
+		})
+		require.Equal(t, 1, acked)
+		require.Equal(t, []string{"1"}, w.ready("b"))
+		require.Empty(t, audit.Violations)
+		require.Zero(t, audit.Unconfirmed)
+	}, "a", "b")
+}
+
+// What came into a list since it was marked is there, whatever else became of the list.
+func TestMissingCountOfAMessageThatComesBackToReadyIsFound(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2")
+		require.NoError(t, w.Client.HDel(ctx, w.keys.Refs(), w.id["1"]).Err())
+		s := w.sub("a")
+		audit := w.auditing(map[int]func(){readFacts: func() { require.Equal(t, 1, s.release(held(s.claim(1))...)) }})
+		require.Len(t, audit.Violations, 1)
+		require.Equal(t, queue.FaultRefs, audit.Violations[0].Fault)
+		require.Equal(t, w.id["1"], audit.Violations[0].ID)
+		did, err := w.topic.Mend(ctx, audit.Violations[0])
+		require.NoError(t, err)
+		require.Empty(t, did, "not for sure")
+		for audit = w.auditing(nil); len(audit.Violations) > 0; audit = w.auditing(nil) {
+			require.NotEmpty(t, first(w.topic.Mend(ctx, audit.Violations[0])))
+		}
+		require.Equal(t, "2", w.field(w.keys.Refs(), "1"))
+	}, "a", "b")
+}
+
 // What moves the places of a list while it is looked through hides nothing that stays in it.
 func TestNothingIsPassedOverWhileReadyIsUsedAtBothEnds(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {

@@ -48,6 +48,12 @@ type mark struct {
 	sure     bool // all that came since the marks given were taken was looked at
 }
 
+// unchanged tells that all that the list had at an earlier mark is there, and nothing else was meanwhile. Of an empty
+// list that cannot be told: what came may have gone.
+func (m mark) unchanged(since mark) bool {
+	return m.length > 0 && m.length == since.length && m.last == since.last && m.returned == since.returned
+}
+
 // inspection is a call of inspect: about some ids, or those of a part of a list.
 type inspection struct {
 	ids      []string
