@@ -26,9 +26,9 @@ func sameInstant(e *env) scenario {
 			"all else is of consuming, too. Full rate may mean that of fewer messages, or of messages that were due before, which " +
 			"nobody has to promote, or what is wanted of consuming at all, so it is held to each: the two rows after go-redis alone. " +
 			"go-redis alone takes what is due from the sorted set, where it looks every millisecond. Slow are scripts in the server's " +
-			"SLOWLOG, from the first publish on; it counts time in which the server was not run, too, of which stolen is what the " +
-			"machine that runs this one withheld, from publishing as well. Of these, and of how late the first message came, the worst " +
-			"round counts.",
+			"SLOWLOG, from the first publish on; it counts time in which the server was not run, too. Stolen is what the machine that " +
+			"runs this one withheld from all CPUs, publishing included. Of slow, slowest and stolen, and of how late the first message " +
+			"came, each has its own worst round.",
 		trials: []trial{many, fewer, inOrder, alone, ready, stream},
 		targets: func(r results) []target {
 			what := fmt.Sprintf("%s due in the same ms", count(n))
@@ -73,7 +73,7 @@ func instantRound(e *env, s system, o options, n int, lead time.Duration) (figur
 		return nil, err
 	}
 	t := newTally(n)
-	before, err := stolenTime()
+	since, err := watchStolen()
 	if err != nil {
 		return nil, err
 	}
@@ -104,13 +104,11 @@ func instantRound(e *env, s system, o options, n int, lead time.Duration) (figur
 	if err != nil {
 		return nil, err
 	}
-	after, err := stolenTime()
-	if err != nil {
-		return nil, err
-	}
 	found := u.perMessage(consumeRate, n)
 	maps.Copy(found, slow)
-	found[stolen] = float64(after-before) / float64(time.Millisecond)
+	if err := since.add(found); err != nil {
+		return nil, err
+	}
 	found[consumeRate] = float64(n) / late[lateMax] * 1000
 	found[firstLate] = late[lateMin]
 	if o.inFlight == 1 {
