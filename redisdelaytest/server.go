@@ -3,14 +3,18 @@ package redisdelaytest
 import (
 	"cmp"
 	"context"
+	"crypto/sha1"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -41,6 +45,7 @@ type Server struct {
 	admin  *admin.Admin
 	prefix string
 	fail   func(error)
+	leap   sync.RWMutex // while the clock and the leases are moved
 }
 
 // Start returns a server that is closed when the test ends.
@@ -81,6 +86,7 @@ func New(config Config) (*Server, error) {
 		prefix: cmp.Or(config.KeyPrefix, redisdelay.DefaultKeyPrefix),
 		fail:   func(err error) { panic(err) },
 	}
+	mini.Server().SetPreHook(s.awaitLeap)
 	var err error
 	s.admin, err = admin.New(admin.Config{Client: s.client, KeyPrefix: config.KeyPrefix, Unmarshaler: config.Unmarshaler})
 	if err != nil {
@@ -166,6 +172,21 @@ func (s *Server) advance(ctx context.Context, d time.Duration) error {
 	if err != nil {
 		return err
 	}
+	if err := s.moveClock(ctx, topics, d); err != nil {
+		return err
+	}
+	for _, t := range topics {
+		if err := s.settle(ctx, t); err != nil {
+			return err
+		}
+	}
+	return s.wakeAll()
+}
+
+// moveClock moves on the clock, and all leases with it.
+func (s *Server) moveClock(ctx context.Context, topics []topic, d time.Duration) error {
+	s.leap.Lock()
+	defer s.leap.Unlock()
 	for _, t := range topics {
 		if err := s.moveLeases(ctx, t, d, math.Inf(1)); err != nil {
 			return err
@@ -179,13 +200,23 @@ func (s *Server) advance(ctx context.Context, d time.Duration) error {
 			return err
 		}
 	}
-	for _, t := range topics {
-		if err := s.settle(ctx, t); err != nil {
-			return err
-		}
-	}
-	return s.wakeAll()
+	return nil
 }
+
+// awaitLeap has the end of leases wait while the clock leaps: else a scheduler that looks in that moment would end those
+// that have not been moved on yet.
+func (s *Server) awaitLeap(_ *server.Peer, command string, args ...string) bool {
+	if (command == "EVALSHA" || command == "EVAL") && len(args) > 0 && (args[0] == expireSHA || args[0] == expireSource) {
+		s.leap.RLock()
+		defer s.leap.RUnlock()
+	}
+	return false // the command goes on
+}
+
+var (
+	expireSource = queue.Scripts()["expire"]
+	expireSHA    = func() string { sum := sha1.Sum([]byte(expireSource)); return hex.EncodeToString(sum[:]) }()
+)
 
 // settle does the due-time work of a topic, in the place of whoever holds its scheduling lease.
 func (s *Server) settle(ctx context.Context, t topic) error {

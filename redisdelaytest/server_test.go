@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
@@ -219,4 +221,78 @@ func TestOtherPrefixesAreServedToo(t *testing.T) {
 	s.Advance(time.Hour)
 	s.Receive(t, messages).Ack()
 	s.AwaitDrained(t, topic)
+}
+
+// after is a hook that does something after the first command of a name, and then after the next of another.
+type after struct {
+	redis.Hook
+	names []string
+	do    []func()
+}
+
+func (a *after) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (a *after) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (a *after) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if len(a.names) > 0 && cmd.Name() == a.names[0] {
+			do := a.do[0]
+			a.names, a.do = a.names[1:], a.do[1:]
+			do()
+		}
+		return err
+	}
+}
+
+// A message is claimed just before the clock leaps, and a scheduler looks before its lease has leapt.
+func TestAdvanceEndsNoLease(t *testing.T) {
+	s := start(t)
+	client := redis.NewClient(&redis.Options{Addr: s.Addr()}) // not the one that Advance uses
+	t.Cleanup(func() { _ = client.Close() })
+	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client, CloseTimeout: time.Second}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = sub.Close() })
+	messages, err := sub.Subscribe(ctx, topic)
+	require.NoError(t, err)
+	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = p.Close() })
+	require.NoError(t, p.Publish(topic, delayed("a", 0)))
+	require.True(t, s.Receive(t, messages).Ack())
+	s.AwaitDrained(t, topic)
+
+	expired := make(chan error, 1)
+	s.Client().(*redis.Client).AddHook(&after{names: []string{"time", "zrange"}, do: []func(){
+		func() {
+			require.NoError(t, p.Publish(topic, delayed("b", 0)))
+			require.Eventually(t, func() bool {
+				n, err := client.ZCard(ctx, queue.NewKeys(redisdelay.DefaultKeyPrefix, topic).Unack(redisdelay.DefaultConsumerGroup)).Result()
+				return err == nil && n == 1
+			}, 10*time.Second, time.Millisecond)
+		},
+		func() {
+			go func() {
+				_, err := queue.NewTopic(client, redisdelay.DefaultKeyPrefix, topic).Expire(ctx)
+				expired <- err
+			}()
+			select {
+			case err := <-expired:
+				expired <- err
+			case <-time.After(50 * time.Millisecond): // it waits
+			}
+		},
+	}})
+	s.Advance(time.Hour)
+	require.NoError(t, <-expired)
+	msg := s.Receive(t, messages)
+	require.Equal(t, "b", msg.UUID)
+	require.True(t, msg.Ack())
+	s.AwaitDrained(t, topic)
+	select {
+	case msg := <-messages:
+		require.Fail(t, "it came again", msg.UUID)
+	default:
+	}
 }
