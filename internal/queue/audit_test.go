@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 )
 
 // between is a hook that does something after the n-th script call of a client.
@@ -348,6 +349,24 @@ func TestMendDoesNotTakeAMessageForLostWhileAGroupIsBeingRemoved(t *testing.T) {
 			require.NoError(t, err)
 			require.NotEmpty(t, did)
 		}
+	}, "a", "b")
+}
+
+// The group that is left does not count with those that were there.
+func TestLostMessageOfARemovedGroupIsForgottenWithItsAck(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("lost")
+		require.NoError(t, w.Client.Del(ctx, w.keys.Ready("a"), w.keys.Ready("b")).Err()) // by hand
+		require.NoError(t, w.topic.Remove(ctx, "b"))
+		audit, err := w.topic.Audit(ctx)
+		require.NoError(t, err)
+		require.Len(t, audit.Violations, 1)
+		require.Equal(t, queue.FaultLost, audit.Violations[0].Fault)
+		require.NotEmpty(t, first(w.topic.Mend(ctx, audit.Violations[0])))
+		w.promoteAll()
+		s := w.sub("a")
+		require.Equal(t, 1, s.ack(held(s.claim(1))...))
+		queuetest.CheckDrained(t, w.Client, w.Prefix, queuetest.Live())
 	}, "a", "b")
 }
 
