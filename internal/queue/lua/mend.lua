@@ -107,8 +107,8 @@ for g = 1, groups do
     local ids, sure = came(ready, stats, returned, last)
     absent = sure and not ids[id]
   elseif seen == 'present' then
-    -- Of a list that is empty it cannot be told that it has not changed.
-    present = tonumber(length) > 0 and (redis.call('HGET', stats, 'returned') or '0') == returned
+    -- Of a list that is empty it cannot be told that it has not changed: it has no entry, so none is the last.
+    present = (redis.call('HGET', stats, 'returned') or '0') == returned
       and redis.call('LRANGE', ready, -1, -1)[1] == last and redis.call('LLEN', ready) == tonumber(length)
   end
   local record = redis.call('HGET', KEYS[6 + g * 7], id)
