@@ -34,7 +34,9 @@ bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md
 	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -out results -readme ../README.md'
 
 bench-smoke: ## that every scenario of make bench works, in tiny sizes
-	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -smoke'
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && cp README.md "$$dir" && \
+	scripts/with-redis.sh sh -c 'cd benchmarks && go run . -smoke -out "$$1/results" -readme "$$1/README.md"' - "$$dir" && \
+	! cmp -s README.md "$$dir/README.md" # the table is written there
 
 microbench: ## the benchmarks of single parts
 	@scripts/with-redis.sh go test -run '^$$' -bench . -benchmem ./...

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -48,6 +49,11 @@ func openAsynq(e *env, o options) (*queue, error) {
 				handle(task.Payload())
 				return nil
 			}))
+		},
+		stored: func() (int64, error) {
+			waiting, err := redisClient.LLen(ctx, "asynq:{"+name+"}:pending").Result()
+			delayed, delayedErr := redisClient.ZCard(ctx, "asynq:{"+name+"}:scheduled").Result()
+			return waiting + delayed, errors.Join(err, delayedErr)
 		},
 		unsettled: func() (int64, error) {
 			return redisClient.LLen(ctx, "asynq:{"+name+"}:active").Result()

@@ -45,7 +45,11 @@ func openOurs(e *env, o options) (*queue, error) {
 	}
 	closers = append(closers, client.Close)
 
+	stored := func() (int64, error) {
+		return client.HLen(ctx, redisdelay.DefaultKeyPrefix+":{"+topic+"}:messages").Result()
+	}
 	return &queue{
+		stored: stored,
 		publish: func(messages []*message.Message, due []time.Time) error {
 			for i := range due {
 				redisdelay.DelayUntil(messages[i], due[i])
@@ -61,7 +65,7 @@ func openOurs(e *env, o options) (*queue, error) {
 			return nil
 		},
 		unsettled: func() (int64, error) {
-			left, err := client.HLen(ctx, redisdelay.DefaultKeyPrefix+":{"+topic+"}:messages").Result()
+			left, err := stored()
 			return left - int64(o.pending), err
 		},
 		close: closeAll(closers),

@@ -23,7 +23,9 @@ func openRaw(e *env, o options) (*queue, error) {
 	client := e.newClient()
 	consumer := &rawConsumer{client: client, topic: topic, batch: o.inFlight, stop: make(chan struct{})}
 
+	stored := func() (int64, error) { return client.HLen(ctx, bodies).Result() }
 	return &queue{
+		stored: stored,
 		publish: func(messages []*message.Message, due []time.Time) error {
 			set, ids, scores := make([]any, 0, 2*len(messages)), make([]any, 0, len(messages)), make([]redis.Z, 0, len(due))
 			for i, msg := range messages {
@@ -46,7 +48,7 @@ func openRaw(e *env, o options) (*queue, error) {
 			return err
 		},
 		consume:   consumer.start,
-		unsettled: func() (int64, error) { return client.HLen(ctx, bodies).Result() },
+		unsettled: stored,
 		close: func() error {
 			close(consumer.stop)
 			consumer.running.Wait()

@@ -51,6 +51,7 @@ func openRedisstream(e *env, o options) (*queue, error) {
 			}
 			return nil
 		},
+		stored: func() (int64, error) { return client.XLen(ctx, topic).Result() },
 		unsettled: func() (int64, error) {
 			pending, err := client.XPending(ctx, topic, group).Result()
 			if err != nil {

@@ -39,6 +39,9 @@ type queue struct {
 	// consume begins to call handle with each payload, and acks when it returns.
 	consume func(handle func(payload []byte)) error
 
+	// stored counts the messages that are in Redis where none was consumed; nil where that is not asked.
+	stored func() (int64, error)
+
 	// unsettled counts the messages that are not acked yet.
 	unsettled func() (int64, error)
 
@@ -119,6 +122,15 @@ func (l load) call(first int) (messages []*message.Message, due []time.Time) {
 		}
 	}
 	return messages, due
+}
+
+// finishStored closes a queue whose n messages were only published. It fails if Redis does not have them all.
+func (q *queue) finishStored(n int) error {
+	stored, err := q.stored()
+	if err == nil && stored != int64(n) {
+		err = fmt.Errorf("%d of %d published messages are in Redis", stored, n)
+	}
+	return errors.Join(err, q.close())
 }
 
 // finish closes a queue whose messages have all been handled. It fails if one of them came again or is not
