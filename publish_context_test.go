@@ -2,8 +2,6 @@ package redisdelay_test
 
 import (
 	"context"
-	"crypto/sha1"
-	"encoding/hex"
 	"net"
 	"testing"
 	"time"
@@ -146,8 +144,7 @@ func TestContextThatEndsWhilePermissionsAreAskedFor(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		client := another(t, s)
-		sum := sha1.Sum([]byte(queue.Scripts()["permit"]))
-		calls := hold(t, client, hex.EncodeToString(sum[:]))
+		calls := hold(t, client, queue.ScriptSHA(queue.Scripts()["permit"]))
 		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
 		msg, end := within("first")
 		result := begin(func() error { return p.Publish("t", msg) })

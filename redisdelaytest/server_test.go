@@ -246,12 +246,25 @@ func (a *after) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A message is claimed just before the clock leaps, and a scheduler looks before its lease has leapt.
-func TestAdvanceEndsNoLease(t *testing.T) {
+// A message is claimed just before the clock leaps, and a scheduler looks before its lease and its group have leapt.
+func TestAdvanceEndsNoLeaseAndNoGroup(t *testing.T) {
+	for name, end := range map[string]func(of *queue.Topic) error{
+		"lease": func(of *queue.Topic) error { return only(of.Expire(ctx)) },
+		"group": func(of *queue.Topic) error { return only(of.RemoveUnused(ctx, "group")) },
+	} {
+		t.Run(name, func(t *testing.T) { advanceBesides(t, end) })
+	}
+}
+
+func only[T any](_ T, err error) error { return err }
+
+func advanceBesides(t *testing.T, end func(of *queue.Topic) error) {
 	s := start(t)
 	client := redis.NewClient(&redis.Options{Addr: s.Addr()}) // not the one that Advance uses
 	t.Cleanup(func() { _ = client.Close() })
-	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client, CloseTimeout: time.Second}, nil)
+	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+		Client: client, ConsumerGroup: "group", GroupExpiry: 2 * time.Minute, CloseTimeout: time.Second,
+	}, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = sub.Close() })
 	messages, err := sub.Subscribe(ctx, topic)
@@ -263,29 +276,28 @@ func TestAdvanceEndsNoLease(t *testing.T) {
 	require.True(t, s.Receive(t, messages).Ack())
 	s.AwaitDrained(t, topic)
 
-	expired := make(chan error, 1)
+	held := func() bool {
+		n, err := client.ZCard(ctx, queue.NewKeys(redisdelay.DefaultKeyPrefix, topic).Unack("group")).Result()
+		return err == nil && n == 1
+	}
+	ended := make(chan error, 1)
 	s.Client().(*redis.Client).AddHook(&after{names: []string{"time", "zrange"}, do: []func(){
 		func() {
 			require.NoError(t, p.Publish(topic, delayed("b", 0)))
-			require.Eventually(t, func() bool {
-				n, err := client.ZCard(ctx, queue.NewKeys(redisdelay.DefaultKeyPrefix, topic).Unack(redisdelay.DefaultConsumerGroup)).Result()
-				return err == nil && n == 1
-			}, 10*time.Second, time.Millisecond)
+			require.Eventually(t, held, 10*time.Second, time.Millisecond)
 		},
 		func() {
-			go func() {
-				_, err := queue.NewTopic(client, redisdelay.DefaultKeyPrefix, topic).Expire(ctx)
-				expired <- err
-			}()
+			go func() { ended <- end(queue.NewTopic(client, redisdelay.DefaultKeyPrefix, topic)) }()
 			select {
-			case err := <-expired:
-				expired <- err
+			case err := <-ended:
+				ended <- err
 			case <-time.After(50 * time.Millisecond): // it waits
 			}
 		},
 	}})
 	s.Advance(time.Hour)
-	require.NoError(t, <-expired)
+	require.NoError(t, <-ended)
+	require.True(t, held())
 	msg := s.Receive(t, messages)
 	require.Equal(t, "b", msg.UUID)
 	require.True(t, msg.Ack())

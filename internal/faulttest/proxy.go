@@ -195,7 +195,7 @@ func (p *Proxy) Missed() int {
 
 // Script chooses the calls of a script.
 func Script(name string) func(call []string) bool {
-	sha := ScriptSHA(queue.Scripts()[name])
+	sha := queue.ScriptSHA(queue.Scripts()[name])
 	return func(call []string) bool {
 		return len(call) > 2 && strings.EqualFold(call[0], "evalsha") && call[1] == sha
 	}

@@ -85,11 +85,11 @@ func newTamper(ctx context.Context, client redis.UniversalClient, broken Broken)
 		if err != nil {
 			return t, err
 		}
-		t.shas[ScriptSHA(source)] = sha
+		t.shas[queue.ScriptSHA(source)] = sha
 	case broken == ClientClock:
 		for _, source := range sources {
 			if strings.Contains(source, takesTime) {
-				t.timed[ScriptSHA(source)] = source
+				t.timed[queue.ScriptSHA(source)] = source
 			}
 		}
 	case broken != NotBroken && broken != ClosesClient && broken != LeavesGoroutine && broken != HandlesTwice:

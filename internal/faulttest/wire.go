@@ -2,8 +2,6 @@ package faulttest
 
 import (
 	"context"
-	"crypto/sha1"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -26,21 +24,6 @@ type wire struct {
 	calls   atomic.Int64
 }
 
-// scriptNames are the names of the scripts by the SHA1 of their text.
-var scriptNames = func() map[string]string {
-	names := map[string]string{}
-	for name, source := range queue.Scripts() {
-		names[ScriptSHA(source)] = name
-	}
-	return names
-}()
-
-// ScriptSHA is what EVALSHA calls a script by.
-func ScriptSHA(source string) string {
-	sum := sha1.Sum([]byte(source))
-	return hex.EncodeToString(sum[:])
-}
-
 // scriptCall is an EVALSHA of one of the project's scripts.
 type scriptCall struct {
 	redis.Cmder
@@ -56,10 +39,7 @@ func (w *wire) read(cmd redis.Cmder) *scriptCall {
 	if len(all) < 3 || all[0] != "evalsha" && all[0] != "eval" {
 		return nil
 	}
-	name := scriptNames[textOf(all[1])]
-	if all[0] == "eval" {
-		name = scriptNames[ScriptSHA(textOf(all[1]))]
-	}
+	name := queue.ScriptName(textOf(all[1]))
 	switch name {
 	case "claim", "ack", "nack", "release", "extend":
 	default:

@@ -34,13 +34,28 @@ func Scripts() map[string]string {
 	return sources
 }
 
+// ScriptName returns the name of the script with a source, or with the SHA1 of one; "" if there is none.
+func ScriptName(text string) string {
+	for _, s := range allScripts {
+		if text == s.sha || text == s.source {
+			return s.name
+		}
+	}
+	return ""
+}
+
+// ScriptSHA is what EVALSHA calls a script by.
+func ScriptSHA(source string) string {
+	sum := sha1.Sum([]byte(source))
+	return hex.EncodeToString(sum[:])
+}
+
 func load(name string) script {
 	source, err := luaFiles.ReadFile("lua/" + name + ".lua")
 	if err != nil {
 		panic(err) // the file is part of the build
 	}
-	sum := sha1.Sum(source)
-	s := script{name: name, source: string(source), sha: hex.EncodeToString(sum[:])}
+	s := script{name: name, source: string(source), sha: ScriptSHA(string(source))}
 	allScripts = append(allScripts, s)
 	return s
 }
