@@ -232,40 +232,45 @@ func (a *audit) convict(f *facts, s *search, after []mark) (sure bool) {
 	if !f.there || f.due != "" {
 		return true // it went its way meanwhile
 	}
-	sure, still := true, true
+	sure = true
 	var absent, present []string
-	ready := 0
+	ready, doubtful := 0, 0 // groups that had it in ready; of those, the ones that may have it no more
 	for g := range f.groups {
 		recent, seen := f.groups[g].recent, s.seenIn(f.id, g)
 		switch {
 		case (recent || seen) && !f.groups[g].held():
 			ready++
 			present = append(present, a.groups.Names[g])
-			still = still && (recent || after[g].unchanged(s.marks[g]))
+			if !recent && !after[g].unchanged(s.marks[g]) {
+				doubtful++
+			}
 		case !recent && !seen && after[g].sure:
 			absent = append(absent, a.groups.Names[g])
 		}
 		sure = sure && after[g].sure
 	}
-	needed, holders := max(f.refs, 1), f.holders()
+	needed, have := max(f.refs, 1), f.holders()+ready
+	certain := have - doubtful
 	v := Violation{ID: f.id, marks: s.marks, version: a.groups.Version, absent: absent, present: present, mending: true}
 	switch {
-	case holders+ready < needed && !sure:
+	case have < needed && !sure:
 		return false
-	case holders+ready == 0:
+	case have == 0:
 		v.Fault, v.Detail = FaultLost, "its body is there, and it is in no state of any group"
 		a.report(v)
-	case holders+ready < needed:
+	case have < needed:
 		v.Fault, v.mending = FaultRefs, false
-		v.Detail = fmt.Sprintf("refs says that %d groups need it, and %d have it", needed, holders+ready)
+		v.Detail = fmt.Sprintf("refs says that %d groups need it, and %d have it", needed, have)
 		a.report(v)
-	case holders+ready > needed && still:
+	case certain > needed:
 		v.Fault = FaultRefs
-		v.Detail = fmt.Sprintf("refs says that %d groups need it, and %d have it", needed, holders+ready)
+		v.Detail = fmt.Sprintf("refs says that %d groups need it, and %d have it", needed, certain)
 		a.report(v)
+	case have > needed:
+		return false
 	}
 	for g, in := range f.groups {
-		if in.record != "" && !in.held() && !in.recent && !s.seenIn(f.id, g) && after[g].sure && holders+ready > 0 {
+		if in.record != "" && !in.held() && !in.recent && !s.seenIn(f.id, g) && after[g].sure && have > 0 {
 			v := v
 			v.Fault, v.Group, v.mending = FaultRecord, a.groups.Names[g], true
 			v.Detail = "it has a record of deliveries and no state"

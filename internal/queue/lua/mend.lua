@@ -27,9 +27,10 @@
 -- A message without a body is forgotten. One whose lease is not told whole is made due again. So is one that
 -- is in no state at all: in all groups, some of which may have had it. One that is in two states of a group
 -- keeps the one in which it is not forgotten. All is looked at again here, so that what is right by now stays
--- as it is. refs is raised to the number of groups that have the message for sure, in ready if that has not
--- changed since the marks; it is never lowered. While a group that is out of the set still holds something, as
--- its removal is under way, it cannot be told who needs a body: then neither is done.
+-- as it is. refs is raised to the number of groups that have the message for sure: in ready if that has not changed
+-- since the marks, or if it has come there since. It is lowered only for a message that is in no state, which all
+-- groups get. While a group that is out of the set still holds something, as its removal is under way, it cannot be
+-- told who needs a body: then neither is done.
 -- Returns {"stale"} when the group set has changed, else {"ok", then what was done, a line for each group}.
 -- Twice: the second run finds mended what the first mended.
 
@@ -103,13 +104,12 @@ for g = 1, groups do
   local absent, present = false, false -- from and in ready, for sure
   local ready, stats, seen = KEYS[1 + g * 7], KEYS[7 + g * 7], looked and ARGV[g * 4]
   local returned, last, length = ARGV[1 + g * 4], ARGV[2 + g * 4], ARGV[3 + g * 4]
-  if seen == 'absent' then
+  if seen then
     local ids, sure = came(ready, stats, returned, last)
-    absent = sure and not ids[id]
-  elseif seen == 'present' then
+    absent = seen == 'absent' and sure and not ids[id]
     -- Of a list that is empty it cannot be told that it has not changed: it has no entry, so none is the last.
-    present = (redis.call('HGET', stats, 'returned') or '0') == returned
-      and redis.call('LRANGE', ready, -1, -1)[1] == last and redis.call('LLEN', ready) == tonumber(length)
+    present = ids[id] or (seen == 'present' and (redis.call('HGET', stats, 'returned') or '0') == returned
+      and redis.call('LRANGE', ready, -1, -1)[1] == last and redis.call('LLEN', ready) == tonumber(length))
   end
   local record = redis.call('HGET', KEYS[6 + g * 7], id)
   facts[g] = {
