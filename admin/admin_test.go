@@ -375,7 +375,7 @@ func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	rules := documentedRules(t)
 	require.Greater(t, len(rules), 40)
 	root := redistest.Start(t).Client(t)
-	args := append([]any{"ACL", "SETUSER", "app", "on", ">secret", "~redisdelay:*", "&redisdelay:*"}, rules...)
+	args := append([]any{"ACL", "SETUSER", "app", "on", ">secret", "~redisdelay:*", "resetchannels", "&redisdelay:*"}, rules...)
 	require.NoError(t, root.Do(ctx, args...).Err())
 	client := redis.NewClient(&redis.Options{Addr: root.(*redis.Client).Options().Addr, Username: "app", Password: "secret"})
 	t.Cleanup(func() { _ = client.Close() })

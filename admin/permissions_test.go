@@ -199,6 +199,9 @@ func (w *torn) contents() map[string]string {
 // asked are commands that an operation does without: it gets along with a refusal.
 var asked = []string{"info", "ping"}
 
+// containers are what Redis 6.2 counts commands like CONFIG RESETSTAT as; later ones count config|resetstat.
+var containers = []string{"client", "config", "pubsub", "script"}
+
 // commandsOf are those that the server has run for an operation that had been done once before, so without its try of
 // the permissions. Those of the fixture come before. The server is this test's own.
 func commandsOf(t *testing.T, op operation, fixture func() *torn) []string {
@@ -219,7 +222,7 @@ func commandsOf(t *testing.T, op operation, fixture func() *torn) []string {
 	for line := range strings.Lines(info) {
 		name, found := strings.CutPrefix(line, "cmdstat_")
 		name, _, _ = strings.Cut(name, ":")
-		if found && !strings.Contains(name, "|") && !slices.Contains(asked, name) {
+		if found && !strings.Contains(name, "|") && !slices.Contains(containers, name) && !slices.Contains(asked, name) {
 			commands = append(commands, name)
 		}
 	}
@@ -278,7 +281,7 @@ func TestTheDocumentedPermissionsAreEnough(t *testing.T) {
 	t.Parallel()
 	in := redistest.Start(t)
 	server := redistest.Server{Client: in.Client(t)}
-	rules := append([]any{"ACL", "SETUSER", "app", "on", ">secret", "~own:*", "&own:*"}, documentedRules(t)...)
+	rules := append([]any{"ACL", "SETUSER", "app", "on", ">secret", "~own:*", "resetchannels", "&own:*"}, documentedRules(t)...)
 	require.NoError(t, server.Client.Do(ctx, rules...).Err())
 	client := redis.NewClient(&redis.Options{Addr: in.Addr(), Username: "app", Password: "secret"})
 	defer client.Close()
@@ -306,7 +309,7 @@ func TestTheDocumentedPermissionsAreEnoughOnACluster(t *testing.T) {
 			require.NoError(t, node.Client(t).Do(ctx, append([]any{"ACL", "SETUSER", "app"}, rules...)...).Err())
 		}
 	}
-	let("on", ">secret", "~own:*", "&own:*")
+	let("on", ">secret", "~own:*", "resetchannels", "&own:*")
 	let(documentedRules(t)...)
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), Username: "app", Password: "secret"})
 	defer client.Close()
@@ -316,7 +319,7 @@ func TestTheDocumentedPermissionsAreEnoughOnACluster(t *testing.T) {
 	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client, KeyPrefix: "own"}, nil)
 	require.NoError(t, err)
 	defer subscriber.Close()
-	let("-cluster|slots")
+	let("-cluster")
 	_, err = subscriber.Subscribe(ctx, "a")
 	require.ErrorIs(t, err, redisdelay.ErrForbidden)
 	require.ErrorContains(t, err, "it has to be allowed +cluster|slots")

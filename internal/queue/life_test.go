@@ -200,7 +200,7 @@ func TestClusterWakesNoMoreThanItNeeds(t *testing.T) {
 func TestLifeOfMessagesOfAUserWhoMayOnlyUseThePrefix(t *testing.T) {
 	t.Parallel()
 	admin := redistest.Start(t).Client(t)
-	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "~own-*", "&own:*", "+@all", "-@dangerous", "-@admin").Err())
+	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "~own-*", "resetchannels", "&own:*", "+@all", "-@dangerous", "-@admin").Err())
 	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
 	defer user.Close()
 	live(t, redistest.Server{Client: user, Prefix: "own"})

@@ -102,7 +102,7 @@ func TestPermitsNameEachCommandThatIsNotAllowed(t *testing.T) {
 	require.Greater(t, len(all), 40)
 	for command := range maps.Keys(all) {
 		name := strings.ToLower(command)
-		require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", name, "on", ">secret", "~own:*", "&own:*", "+@all", "-"+name).Err())
+		require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", name, "on", ">secret", "~own:*", "resetchannels", "&own:*", "+@all", "-"+name).Err())
 		user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: name, Password: "secret"})
 		defer user.Close()
 		topic, missing := queue.NewTopic(user, "own", "topic"), queue.NewTopic(user, "own", "missing")

@@ -134,7 +134,7 @@ func TestScriptsLostAgainAtOnceAreSentWhole(t *testing.T) {
 func TestUserThatMayNotLoadScriptsRunsThem(t *testing.T) {
 	t.Parallel()
 	admin := redistest.Start(t).Client(t)
-	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "&own:*", "+@all", "-script").Err())
+	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "resetchannels", "&own:*", "+@all", "-script").Err())
 	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
 	defer user.Close()
 	w := newWorld(t, redistest.Server{Client: user, Prefix: "own"}, "topic", "a")

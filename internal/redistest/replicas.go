@@ -17,7 +17,7 @@ func StartReplicated(t testing.TB, replicas int, args ...string) (primary *Insta
 	args = append([]string{"--repl-diskless-sync-delay", "0"}, args...)
 	primary = Start(t, args...)
 	for range replicas {
-		others = append(others, Start(t, append(args, "--replicaof", "127.0.0.1 "+primary.Port())...))
+		others = append(others, Start(t, append(args, "--replicaof", "127.0.0.1", primary.Port())...))
 	}
 	for _, replica := range others {
 		replica.AwaitInfo("master_link_status:up")
