@@ -1,6 +1,7 @@
 package redisdelay_test
 
 import (
+	"context"
 	"math"
 	"testing"
 	"time"
@@ -100,5 +101,28 @@ func TestAnUnmarshalerThatReturnsNothingBuriesTheMessage(t *testing.T) {
 		})
 		publish(t, p, "t", "one")
 		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Dead: 1} }, "it is dead")
+	})
+}
+
+// untold is a context that has ended, and calls nobody for it yet.
+type untold struct{ context.Context }
+
+func (untold) AfterFunc(func()) (stop func() bool) { return func() bool { return true } }
+func (untold) Value(any) any                       { return nil } // by which AfterFunc knows the contexts of its own package
+
+// From the end of Subscribe's context on nothing more is claimed, even if nobody was told of it yet.
+func TestWhatIsNackedAfterTheEndOfTheContextDoesNotComeBackToIt(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		cancellable, cancel := context.WithCancel(ctx)
+		defer cancel()
+		messages, err := newSubscriber(t, s, inFlight(2)).Subscribe(untold{cancellable}, "t")
+		require.NoError(t, err)
+		publish(t, newPublisher(t, s), "t", "a", "b")
+		a, b := receive(t, messages), receive(t, messages)
+		cancel()
+		require.True(t, a.Nack())
+		require.True(t, b.Ack())
+		requireClosed(t, messages)
+		require.Equal(t, state{Bodies: 1, Ready: 1}, stateOf(t, s, "t"))
 	})
 }

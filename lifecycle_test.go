@@ -2,6 +2,7 @@ package redisdelay_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -64,9 +65,15 @@ func TestASubscriberThatNeverSubscribedCloses(t *testing.T) {
 	require.ErrorIs(t, err, redisdelay.ErrClosed)
 }
 
-// ends are the two ways to end a subscription. Each returns at once.
+// ends are the two ways to end a subscription. Each returns when it closes.
 var ends = map[string]func(sub *redisdelay.Subscriber, cancel func()) (closed <-chan error){
-	"Close": func(sub *redisdelay.Subscriber, _ func()) <-chan error { return begin(sub.Close) },
+	"Close": func(sub *redisdelay.Subscriber, _ func()) <-chan error {
+		closed := begin(sub.Close)
+		for !errors.Is(sub.SubscribeInitialize("t"), redisdelay.ErrClosed) {
+			continue
+		}
+		return closed
+	},
 	"cancel": func(_ *redisdelay.Subscriber, cancel func()) <-chan error {
 		cancel()
 		return begin(func() error { return nil })

@@ -340,6 +340,7 @@ func (s *Subscriber) Close() error {
 	open := make([]*subscription, 0, len(s.subscriptions))
 	for sub := range s.subscriptions {
 		open = append(open, sub)
+		sub.close()
 	}
 	s.mu.Unlock()
 	if running == nil {
@@ -347,9 +348,6 @@ func (s *Subscriber) Close() error {
 	}
 
 	running.stop() // others take over the due-time work at once
-	for _, sub := range open {
-		sub.close()
-	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

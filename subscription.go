@@ -32,7 +32,8 @@ type subscription struct {
 	topic   *queue.Topic
 	group   *queue.Group
 	options queue.GroupOptions
-	values  context.Context // Subscribe's, without its end
+	ctx     context.Context // Subscribe's
+	values  context.Context // the same without its end
 
 	// Calls to Redis go on while the subscription closes, and half a second longer than handlers may.
 	calls       context.Context
@@ -118,6 +119,7 @@ func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic, id 
 		topic:   topic,
 		group:   topic.Group(s.groupOf(id)),
 		options: s.groupOptions(),
+		ctx:     ctx,
 		values:  context.WithoutCancel(ctx),
 		out:     make(chan *message.Message),
 		closing: make(chan struct{}),
@@ -203,6 +205,9 @@ func (s *subscription) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		if s.ctx.Err() != nil { // as it may not have been called yet
+			s.close()
+		}
 		now = time.Now()
 		x, wake := s.plan(now)
 		s.failTired()
