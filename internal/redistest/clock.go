@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"context"
 	_ "embed"
 	"encoding/binary"
 	"os"
@@ -19,7 +20,8 @@ func StartWithClock(t testing.TB, args ...string) *Instance {
 }
 
 // SetClock lets a server of StartWithClock see the time of this machine plus
-// offset, from its next look at the clock on, and after a restart.
+// offset, also after a restart, and returns when it does: Valkey 9 looks at
+// the clock every millisecond, and counts on by itself in between.
 func (in *Instance) SetClock(offset time.Duration) {
 	in.t.Helper()
 	shift := binary.NativeEndian.AppendUint64(nil, uint64(offset))
@@ -31,6 +33,12 @@ func (in *Instance) SetClock(offset time.Duration) {
 	if err != nil {
 		in.t.Fatal(err)
 	}
+	client := in.Client(in.t)
+	defer client.Close()
+	in.await("its clock is set", func() bool {
+		now, err := client.Time(context.Background()).Result()
+		return err == nil && now.Sub(time.Now().Add(offset)).Abs() < time.Second/2
+	})
 }
 
 // fakeClock prepares what StartWithClock adds to the server's environment.

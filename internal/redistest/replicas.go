@@ -35,6 +35,23 @@ func (in *Instance) AwaitInfo(line string) {
 	})
 }
 
+// TakeOver has a replica in a Cluster take over from its primary. The nodes give that up after five seconds, if not enough of
+// them have voted by then; so it is said again.
+func (in *Instance) TakeOver() {
+	in.t.Helper()
+	client := in.Client(in.t)
+	defer client.Close()
+	var again time.Time
+	in.await("it is a primary", func() bool {
+		info := client.Info(context.Background(), "replication").Val()
+		if strings.Contains(info, "role:slave\r\n") && time.Now().After(again) {
+			again = time.Now().Add(6 * time.Second)
+			_ = client.ClusterFailover(context.Background()).Err() // nothing comes of it then
+		}
+		return strings.Contains(info, "role:master\r\n")
+	})
+}
+
 // await fails the test if the condition does not hold within startTimeout.
 func (in *Instance) await(what string, holds func() bool) {
 	in.t.Helper()
