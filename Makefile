@@ -4,7 +4,7 @@ MODEL_SEQUENCES ?= 1000
 SOAK        ?= 1h
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-brokers lint bench bench-smoke microbench model stress faults soak fuzz cover
+.PHONY: help test test-brokers test-servers lint bench bench-smoke microbench model stress faults soak fuzz cover
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -26,6 +26,13 @@ test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS J
 	@scripts/with-rabbitmq.sh scripts/with-redis.sh sh -c '\
 		go -C tests/brokers test -count=1 -timeout 15m ./... && \
 		go -C cmd/redisdelay test -race -count=1 -timeout 15m -run RabbitMQ ./...'
+
+test-servers: ## the tests of this module on each server of SERVERS, such as "redis-6.2.0/src/redis-server /usr/bin/valkey-server"
+	@[ -n "$(SERVERS)" ] || { echo 'test-servers: name the binaries: make test-servers SERVERS="..."' >&2; exit 2; }
+	@for bin in $(abspath $(SERVERS)); do \
+		"$$bin" --version && \
+		REDIS_ADDR= REDIS_SERVER_BIN="$$bin" scripts/with-redis.sh go test -count=1 -timeout 15m ./... || exit 1; \
+	done
 
 lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
 	@STATICCHECK=$(STATICCHECK) scripts/lint.sh
