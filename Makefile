@@ -27,7 +27,7 @@ test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS J
 		go -C tests/brokers test -count=1 -timeout 15m ./... && \
 		go -C cmd/redisdelay test -race -count=1 -timeout 15m -run RabbitMQ ./...'
 
-test-servers: ## the tests of this module on each server of SERVERS, such as "redis-6.2.0/src/redis-server /usr/bin/valkey-server"
+test-servers: ## the tests of this module on each server of SERVERS, which are paths, such as "redis-6.2.0/src/redis-server /usr/bin/valkey-server"
 	@[ -n "$(SERVERS)" ] || { echo 'test-servers: name the binaries: make test-servers SERVERS="..."' >&2; exit 2; }
 	@for bin in $(abspath $(SERVERS)); do \
 		"$$bin" --version && \

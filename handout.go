@@ -134,7 +134,7 @@ func (s *subscription) lookSoon() {
 func (s *subscription) take() *delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.buffer.len() == 0 || len(s.inHand) >= s.config.MaxInFlight || s.held || s.isClosing() {
+	if s.buffer.len() == 0 || len(s.inHand) >= s.config.MaxInFlight || s.held || s.isClosing() || s.ctx.Err() != nil {
 		return nil
 	}
 	d := s.begin(s.buffer.pop())

@@ -65,7 +65,7 @@ func TestASubscriberThatNeverSubscribedCloses(t *testing.T) {
 	require.ErrorIs(t, err, redisdelay.ErrClosed)
 }
 
-// ends are the two ways to end a subscription. Each returns when it closes.
+// ends are the two ways to end a subscription. Each returns when nothing more is claimed.
 var ends = map[string]func(sub *redisdelay.Subscriber, cancel func()) (closed <-chan error){
 	"Close": func(sub *redisdelay.Subscriber, _ func()) <-chan error {
 		closed := begin(sub.Close)

@@ -21,6 +21,9 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
+	if s.ctx.Err() != nil {
+		s.close() // for whoever watches the context may only come to it later
+	}
 	x = &exchange{}
 	if !now.Before(s.nextExtend) {
 		x.extend, x.extendTo = s.planExtend(now), s.sequence

@@ -93,7 +93,7 @@ func TestPublishThatAFrozenReplicaDoesNotConfirm(t *testing.T) {
 	replicas[0].Resume()
 	require.NoError(t, wait(t, confirmed, "the thawed replica"))
 	publish(t, patient, "t", "after")
-	require.Equal(t, []string{"before", "unconfirmed", "one has it", "waits", "after"}, consume(t, subscribe(t, s, "t"), 5))
+	require.ElementsMatch(t, []string{"before", "unconfirmed", "one has it", "waits", "after"}, consume(t, subscribe(t, s, "t"), 5))
 }
 
 func TestServerWithoutReplicasConfirmsNothing(t *testing.T) {

@@ -205,9 +205,6 @@ func (s *subscription) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		if s.ctx.Err() != nil { // as it may not have been called yet
-			s.close()
-		}
 		now = time.Now()
 		x, wake := s.plan(now)
 		s.failTired()

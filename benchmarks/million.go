@@ -27,8 +27,8 @@ func sameInstant(e *env) scenario {
 			"nobody has to promote, or what is wanted of consuming at all, so it is held to each: the two rows after go-redis alone. " +
 			"go-redis alone takes what is due from the sorted set, where it looks every millisecond. Slow are scripts in the server's " +
 			"SLOWLOG, from the first publish on, which counts time in which the server was not run, too. Stolen is what the machine " +
-			"that runs this one withheld from all CPUs together, also from the first publish on. Of slow, slowest and stolen, and of how late the first message " +
-			"came, each has its own worst round.",
+			"that runs this one withheld from all CPUs together, also from the first publish on. Of slow, slowest and stolen, and " +
+			"of how late the first message came, each has its own worst round.",
 		trials: []trial{many, fewer, inOrder, alone, ready, stream},
 		targets: func(r results) []target {
 			what := fmt.Sprintf("%s due in the same ms", count(n))

@@ -252,13 +252,13 @@ func TestAdvanceEndsNoLeaseAndNoGroup(t *testing.T) {
 		"lease": func(of *queue.Topic) error { return only(of.Expire(ctx)) },
 		"group": func(of *queue.Topic) error { return only(of.RemoveUnused(ctx, "group")) },
 	} {
-		t.Run(name, func(t *testing.T) { advanceBesides(t, end) })
+		t.Run(name, func(t *testing.T) { advanceWhile(t, end) })
 	}
 }
 
 func only[T any](_ T, err error) error { return err }
 
-func advanceBesides(t *testing.T, end func(of *queue.Topic) error) {
+func advanceWhile(t *testing.T, end func(of *queue.Topic) error) {
 	s := start(t)
 	client := redis.NewClient(&redis.Options{Addr: s.Addr()}) // not the one that Advance uses
 	t.Cleanup(func() { _ = client.Close() })

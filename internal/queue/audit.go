@@ -113,18 +113,23 @@ func (a *audit) run(ctx context.Context) error {
 }
 
 func (a *audit) report(v Violation) {
+	at, known := a.seen[v.key()]
+	switch {
+	case !known:
+		a.seen[v.key()] = len(a.Violations)
+		a.Violations = append(a.Violations, v)
+	case v.Fault == FaultRefs && len(v.present) >= len(a.Violations[at].present):
+		a.Violations[at] = v // which knows more, or as much by a later look
+	}
+}
+
+// key is the same for what is found twice.
+func (v *Violation) key() string {
 	key := string(v.Fault) + "\x00" + v.Group + "\x00" + v.ID + "\x00" + v.name
 	if v.ID == "" && v.name == "" {
 		key += v.Detail
 	}
-	at, known := a.seen[key]
-	switch {
-	case !known:
-		a.seen[key] = len(a.Violations)
-		a.Violations = append(a.Violations, v)
-	case v.Fault == FaultRefs && len(v.present) > len(a.Violations[at].present):
-		a.Violations[at] = v // which knows more
-	}
+	return key
 }
 
 // keys checks types and that nothing expires. With a key of a wrong type there is nothing more to look at.

@@ -128,7 +128,11 @@ func (a *audit) confirm(ctx context.Context, s *search) error {
 			return err
 		}
 		if look == looks {
-			a.Unconfirmed += len(unsure)
+			for _, id := range unsure {
+				if _, reported := a.seen[(&Violation{Fault: FaultRefs, ID: id}).key()]; !reported {
+					a.Unconfirmed++
+				}
+			}
 			return nil
 		}
 		s = newSearch()
@@ -266,8 +270,6 @@ func (a *audit) convict(f *facts, s *search, after []mark) (sure bool) {
 		v.Fault = FaultRefs
 		v.Detail = fmt.Sprintf("refs says that %d groups need it, and %d have it", needed, certain)
 		a.report(v)
-	case have > needed:
-		return false
 	}
 	for g, in := range f.groups {
 		if in.record != "" && !in.held() && !in.recent && !s.seenIn(f.id, g) && after[g].sure && have > 0 {
@@ -277,7 +279,7 @@ func (a *audit) convict(f *facts, s *search, after []mark) (sure bool) {
 			a.report(v)
 		}
 	}
-	return true
+	return have <= needed || doubtful == 0
 }
 
 // byID puts violations in an order that does not depend on that of a map.

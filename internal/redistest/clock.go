@@ -19,7 +19,7 @@ func StartWithClock(t testing.TB, args ...string) *Instance {
 	return (&Instance{t: t, args: args, withClock: true}).start(freePort)
 }
 
-// SetClock lets a server of StartWithClock see the time of this machine plus
+// SetClock lets a running server of StartWithClock see the time of this machine plus
 // offset, also after a restart, and returns when it does: Valkey 9 looks at
 // the clock every millisecond, and counts on by itself in between.
 func (in *Instance) SetClock(offset time.Duration) {

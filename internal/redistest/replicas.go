@@ -46,7 +46,7 @@ func (in *Instance) TakeOver() {
 		info := client.Info(context.Background(), "replication").Val()
 		if strings.Contains(info, "role:slave\r\n") && time.Now().After(again) {
 			again = time.Now().Add(6 * time.Second)
-			_ = client.ClusterFailover(context.Background()).Err() // nothing comes of it then
+			_ = client.ClusterFailover(context.Background()).Err() // in vain, if it fails
 		}
 		return strings.Contains(info, "role:master\r\n")
 	})

@@ -58,6 +58,9 @@ local function came(ready, stats, returned, last)
       ids[string.sub(entry, 1, id_length)] = true
     end
   end
+  if redis.call('LRANGE', ready, -1, -1)[1] == last then
+    return ids, true
+  end
   local tail = redis.call('LRANGE', ready, -most, -1)
   for i = #tail, 1, -1 do
     if tail[i] == last then

@@ -28,7 +28,7 @@
 -- is in no state at all: in all groups, some of which may have had it. One that is in two states of a group
 -- keeps the one in which it is not forgotten. All is looked at again here, so that what is right by now stays
 -- as it is. refs is raised to the number of groups that have the message for sure: in ready if that has not changed
--- since the marks, or if it has come there since. It is lowered only for a message that is in no state, which all
+-- since the marks, or if the message has come there since. It is lowered only for a message that is in no state, which all
 -- groups get. While a group that is out of the set still holds something, as its removal is under way, it cannot be
 -- told who needs a body: then neither is done.
 -- Returns {"stale"} when the group set has changed, else {"ok", then what was done, a line for each group}.
@@ -72,6 +72,9 @@ local function came(ready, stats, returned, last)
     for _, entry in ipairs(redis.call('LRANGE', ready, 0, front - 1)) do
       ids[string.sub(entry, 1, id_length)] = true
     end
+  end
+  if redis.call('LRANGE', ready, -1, -1)[1] == last then
+    return ids, true
   end
   local tail = redis.call('LRANGE', ready, -most, -1)
   for i = #tail, 1, -1 do
