@@ -59,7 +59,7 @@ func (s *subscription) claimAhead(x *exchange) {
 	signal(s.kick) // there may be less to claim than it seemed to run, or something failed that it is to repeat
 }
 
-// planAhead is an exchange beside that of run, or nil: only where the last claim left something, where half of what is
+// planAhead is an exchange beside that of run, or nil: only where the last claim left something, where a third of what is
 // wanted has to come, which is worth a call to Redis, and where all is well. s.mu is held.
 func (s *subscription) planAhead() *exchange {
 	mine := s.main.claim
@@ -73,7 +73,7 @@ func (s *subscription) planAhead() *exchange {
 	}
 	free, prefetch := s.wanted()
 	limit := free + prefetch - s.buffer.len() - s.coming()
-	if limit < crowd || limit < (free+prefetch)/2 {
+	if limit < crowd || limit < (free+prefetch)/3 {
 		return nil
 	}
 	x := &exchange{claims: []*queue.Claim{s.claimAheadOf(limit)}}

@@ -1,6 +1,7 @@
 package redisdelay
 
 import (
+	"context"
 	"io"
 	"testing"
 	"time"
@@ -48,8 +49,8 @@ func TestNothingIsClaimedAheadElse(t *testing.T) {
 		"run claims nothing":                  func(s *subscription) { s.main.claim = nil },
 		"run may get a suspect":               func(s *subscription) { s.main.claim.Busy = false },
 		"run says that it can take nothing":   func(s *subscription) { s.main.claim.Limit = 0 },
-		"more than half is coming":            func(s *subscription) { s.main.claim.Limit = 129 },
-		"more than half is here":              func(s *subscription) { s.buffer.append(make([]leased, 65)) },
+		"more than two thirds are coming":     func(s *subscription) { s.main.claim.Limit = 171 },
+		"more than two thirds are here":       func(s *subscription) { s.buffer.append(make([]leased, 171-64)) },
 		"few are wanted":                      func(s *subscription) { s.few(2*crowd - 1) },
 		"the last one failed":                 func(s *subscription) { s.stumbled = true },
 		"a claim has no answer":               func(s *subscription) { s.main.unanswered = time.Now() },
@@ -58,6 +59,7 @@ func TestNothingIsClaimedAheadElse(t *testing.T) {
 		"the consumer takes nothing":          func(s *subscription) { s.stuck = true },
 		"a nacked message is to come first":   func(s *subscription) { s.held = true },
 		"it is closing":                       func(s *subscription) { s.close() },
+		"its context has ended":               func(s *subscription) { s.ctx = ended() },
 		"nothing will be handed out any more": func(s *subscription) { s.handOver = true },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,6 +71,15 @@ func TestNothingIsClaimedAheadElse(t *testing.T) {
 	s := underLoad(t, 256)
 	s.few(2 * crowd)
 	require.NotNil(t, s.planAhead(), "just enough")
+	s = underLoad(t, 256)
+	s.main.claim.Limit = 170
+	require.NotNil(t, s.planAhead(), "a third")
+}
+
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
 }
 
 // few has the subscription want n messages, of which all but a crowd are coming.
@@ -312,4 +323,12 @@ func TestWhatAClaimMayHaveBroughtIsAskedForBeforeTheEnd(t *testing.T) {
 	leased, err := s.config.Client.HLen(t.Context(), DefaultKeyPrefix+":{t}:leases:"+s.group.Name).Result()
 	require.NoError(t, err)
 	require.Zero(t, leased)
+}
+
+func TestNothingIsTakenFromTheBufferOnceTheContextHasEnded(t *testing.T) {
+	s := underLoad(t, 256)
+	s.buffer.append(make([]leased, 2))
+	require.NotNil(t, s.take())
+	s.ctx = ended()
+	require.Nil(t, s.take())
 }

@@ -408,7 +408,7 @@ type pace struct {
 }
 
 // mostAhead is how many messages are claimed ahead at most.
-const mostAhead = 512
+const mostAhead = 768
 
 func (p *pace) observe(d time.Duration) {
 	if p.mean == 0 {
