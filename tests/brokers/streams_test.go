@@ -69,7 +69,7 @@ func TestStreamsOverKillsOfTheSchedulerAndTheServer(t *testing.T) {
 					scheduler.kill()
 					scheduler = startChild(t, "scheduler", "", server.Addr(), "", nil)
 				} else {
-					server.Restart() // by SIGKILL
+					server.Recover() // after SIGKILL
 				}
 			}
 			got.await(t, streamed)

@@ -19,18 +19,21 @@ func TestServerKilledWithFsyncAlwaysLosesNothing(t *testing.T) {
 	faulttest.Case(t, "kill -9 of Redis with appendfsync always: what was confirmed is there afterwards, and is not undone")
 	server := redistest.Start(t, appendOnly("always")...)
 	l := newLoad(t, server, faulttest.Place{})
+	cut := 0
 	for round := range rounds {
 		l.progress(t, 40)
 		server.Kill()
 		if round%5 == 2 { // for longer than clients try
 			l.w.AwaitEvents(faulttest.Unknown, l.w.Count(faulttest.Unknown)+1)
 		}
-		server.Restart()
+		if server.Recover() {
+			cut++
+		}
 	}
 	l.progress(t, 40)
 	figures := l.w.Verify(loadRules)
 	require.Zero(t, figures.Lost)
-	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
+	faulttest.Report(t, fmt.Sprintf("%d rounds, after %d of them the file was cut off", rounds, cut))
 }
 
 func TestServerKilledWithFsyncEverySecondLosesWhatItHasNotWritten(t *testing.T) {
@@ -46,7 +49,7 @@ func TestServerKilledWithFsyncEverySecondLosesWhatItHasNotWritten(t *testing.T) 
 		safe := written(t, l.w)
 		server.Kill()
 		rules.LosesIn = append(rules.LosesIn, faulttest.Span{Safe: safe, Killed: time.Now().UnixNano()})
-		server.Restart()
+		server.Recover()
 	}
 	l.progress(t, 40)
 	l.w.Verify(rules)
@@ -72,7 +75,7 @@ func losesNothing(t *testing.T, server *redistest.Instance, rounds int, end func
 	for range rounds {
 		l.progress(t, 40)
 		end()
-		server.Restart()
+		server.Recover()
 	}
 	l.progress(t, 40)
 	figures := l.w.Verify(loadRules)

@@ -59,6 +59,42 @@ func TestAppendOnlyFileCutAnywhere(t *testing.T) {
 	faulttest.Report(t, fmt.Sprintf("%d cuts, %d of them inside of one of %d steps; %d messages delivered afterwards", len(cuts), inside, len(s.after), delivered))
 }
 
+// A server that begins with a file that ends in the middle of a step may leave a part of that step in the file, with
+// which it begins the next time: see docs/reliability.md. A new file has nothing of it.
+func TestAppendOnlyFileCutAndServerKilledAgain(t *testing.T) {
+	t.Parallel()
+	faulttest.Case(t, "the server begins with an append-only file that is cut off in the middle of a step, writes a new one, goes on, and is killed again: the topic is as it was when it was killed")
+	s := newSteps(t, redistest.StartWithDisk(t, appendOnly("always")...))
+	s.run()
+	files := s.server.Files()
+	inside := s.cuts(files.Log())
+	inside = slices.DeleteFunc(inside, func(length int) bool { return s.at(length).length == length })
+	damaged := redistest.Start(t, appendOnly("always")...)
+	// again returns what there is when the server is killed, and when it has begun again.
+	again := func(length int, begin func()) (before, after map[string]string) {
+		damaged.Kill()
+		damaged.SetFiles(files.Cut(length))
+		begin()
+		client := damaged.Client(t)
+		defer client.Close()
+		topic := queue.NewTopic(client, redisdelay.DefaultKeyPrefix, "t")
+		require.NoError(t, topic.Publish(t.Context(), "Q", 1, []queue.Message{s.message("10", queue.Due{}, queue.Options{})}))
+		before = remembered(contentsOf(t, client), time.Time{})
+		damaged.Kill()
+		damaged.Restart()
+		return before, remembered(contentsOf(t, client), time.Time{})
+	}
+	torn := 0
+	for _, length := range inside {
+		before, after := again(length, func() { require.True(t, damaged.Recover(), "the server finds that its file is cut") })
+		require.Equal(t, before, after, "cut at %d, in the middle of what follows %q", length, s.at(length).name)
+		if before, after = again(length, damaged.Restart); !maps.Equal(before, after) {
+			torn++ // a server in which that is mended has none
+		}
+	}
+	faulttest.Report(t, fmt.Sprintf("%d cuts; without a new file, a part of a step came back after %d of them", len(inside), torn))
+}
+
 // state is what there was after a step.
 type state struct {
 	name     string
