@@ -2,8 +2,10 @@ package faulttest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,8 +32,24 @@ func (w *World) Verify(rules Rules) Figures {
 		}
 		w.t.Errorf("%v", v)
 	}
+	if len(violations) > 0 {
+		w.t.Logf("the history stays in %s", w.keepHistory())
+	}
 	Report(w.t, figures.String())
 	return figures
+}
+
+// keepHistory writes the history to a file that outlasts the test, a line for each event, and returns its name.
+func (w *World) keepHistory() string {
+	w.t.Helper()
+	file, err := os.CreateTemp("", "faults-*.jsonl")
+	require.NoError(w.t, err)
+	defer file.Close()
+	encode := json.NewEncoder(file)
+	for _, e := range w.History() {
+		require.NoError(w.t, encode.Encode(e))
+	}
+	return file.Name()
 }
 
 // Judge is Verify for tests that want violations.
