@@ -433,6 +433,22 @@ func TestEveryScriptSaysWhatItIsFor(t *testing.T) {
 	}
 }
 
+// What a script takes from the front of a key, by its place, is the last that it writes: see docs/design.md.
+func TestWhatGoesByItsPlaceGoesLast(t *testing.T) {
+	t.Parallel()
+	byPlace := regexp.MustCompile(`redis\.call\('(?:LTRIM|ZREMRANGEBYRANK)'`)
+	found := 0
+	for name, source := range queue.ScriptSources() {
+		first := byPlace.FindStringIndex(source)
+		if first == nil || name == "expire.lua" { // which puts messages behind older ones
+			continue
+		}
+		found++
+		require.NotContains(t, byPlace.ReplaceAllString(source[first[0]:], ""), "redis.", name)
+	}
+	require.Equal(t, 3, found)
+}
+
 // Scripts cannot share code, so some functions are in several. They must not drift apart, and none may be
 // called what another is.
 func TestFunctionsOfSeveralScriptsAreTheSame(t *testing.T) {

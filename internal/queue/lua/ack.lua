@@ -60,13 +60,17 @@ end
 local gone = mine
 if have_refs then
   gone = {}
-  local left = redis.call('HMGET', refs, unpack(mine))
+  local left, counts = redis.call('HMGET', refs, unpack(mine)), {}
   for i, id in ipairs(mine) do
     if left[i] and tonumber(left[i]) > 1 then
-      redis.call('HINCRBY', refs, id, -1)
+      counts[#counts + 1] = id
+      counts[#counts + 1] = left[i] - 1
     else
       gone[#gone + 1] = id
     end
+  end
+  if #counts > 0 then
+    redis.call('HSET', refs, unpack(counts))
   end
   if #gone > 0 then
     redis.call('HDEL', refs, unpack(gone))

@@ -267,7 +267,7 @@ local reply = {'ok', 0, blocked, 0, #orphans, taken, bodies, taken_records, stri
 
 -- The first write is a deletion: at maxmemory a claim still works.
 if consumed > 0 then
-  redis.call('LTRIM', ready, consumed, -1)
+  redis.call('HDEL', scheduler, '')
   left = left - consumed
   if #orphans > 0 then
     redis.call('HDEL', deliveries, unpack(orphans))
@@ -305,5 +305,9 @@ elseif n < slots then
   redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
   redis.call('ZADD', waiters, now + patience, address)
   reply[4] = 1
+end
+-- What goes by its place goes last: see docs/design.md.
+if consumed > 0 then
+  redis.call('LTRIM', ready, consumed, -1)
 end
 return reply

@@ -98,6 +98,10 @@ end
 local function head_of(key)
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or nil)
 end
+-- When the first of a key is due behind as many as leave it, if it has any.
+local function due_at(key, moved)
+  return tonumber(redis.call('ZRANGE', key, moved, moved, 'WITHSCORES')[2] or nil)
+end
 
 -- What is due: messages for all groups, and each group's retries. Where more is due than this call
 -- may move, none moves that is later than what has to stay, so that all stay in order.
@@ -197,11 +201,8 @@ end
 -- The first write is a deletion: at maxmemory promotion still works.
 local merging = moving(fresh)
 moved = moved + merging
-if moved > 0 then
-  redis.call('ZREMRANGEBYRANK', pending, 0, moved - 1)
-else
-  redis.call('HDEL', scheduler, '')
-end
+redis.call('HDEL', scheduler, '')
+local left = moved > 0 and {{key = pending, moved = moved}} or {}
 if moved > 0 and groups > 1 then
   local counts, n = {}, 0
   local function count(id)
@@ -274,8 +275,8 @@ for g = 1, groups do
   if n > 0 then
     each('RPUSH', ready, merged, 1, n)
     if retried > 0 then
-      redis.call('ZREMRANGEBYRANK', retry, 0, retried - 1)
-      first_retry[g] = head_of(retry)
+      left[#left + 1] = {key = retry, moved = retried}
+      first_retry[g] = due_at(retry, retried)
     end
     if waiting[g] > 0 then
       wake(waiters, math.min(n, 64))
@@ -301,7 +302,7 @@ for g = 1, groups do
   end
 end
 if groups > 0 then
-  upcoming(head_of(pending))
+  upcoming(due_at(pending, moved))
   upcoming(tonumber(first_free[2] or nil))
 end
 upcoming(tonumber(unused[2] or nil))
@@ -314,6 +315,10 @@ if event then
 else
   redis.call('HSET', scheduler, 'holder', me)
   redis.call('HDEL', scheduler, 'next')
+end
+-- What goes by its place goes last: see docs/design.md.
+for _, from in ipairs(left) do
+  redis.call('ZREMRANGEBYRANK', from.key, 0, from.moved - 1)
 end
 unused = unused[2] and tonumber(unused[2]) <= now and unused[1] or ''
 return {'holder', event and wait_until(event) or '', expired and 1 or 0, purge and 1 or 0, unused}

@@ -182,12 +182,6 @@ if refused and moved == 0 then
   return refused
 end
 
-if f > 1 then
-  redis.call('ZREMRANGEBYRANK', pending, 0, (f - 1) / 2 - 1)
-end
-if r > 1 then
-  redis.call('ZREMRANGEBYRANK', retry, 0, (r - 1) / 2 - 1)
-end
 each('HDEL', messages, gone, 1, #gone)
 each('HDEL', options, gone, 1, #gone)
 each('HDEL', deliveries, gone, 1, #gone)
@@ -220,16 +214,17 @@ local function upcoming(ms)
     event = ms
   end
 end
--- When the first of a key is due, if it has any.
-local function head_of(key)
-  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or nil)
+-- When the first of a key is due behind as many as leave it, if it has any.
+local function due_at(key, moved)
+  return tonumber(redis.call('ZRANGE', key, moved, moved, 'WITHSCORES')[2] or nil)
 end
+local from_pending, from_retry = (f - 1) / 2, (r - 1) / 2
 if not rests then
-  upcoming(head_of(pending))
-  upcoming(head_of(retry))
+  upcoming(due_at(pending, from_pending))
+  upcoming(due_at(retry, from_retry))
 end
 upcoming(tonumber(first_free[2] or nil))
-local death = retention >= 0 and head_of(dead)
+local death = retention >= 0 and due_at(dead, 0)
 if death then
   upcoming(death + retention)
   purge = death + retention <= now
@@ -243,5 +238,12 @@ if event then
 else
   redis.call('HSET', scheduler, 'holder', me)
   redis.call('HDEL', scheduler, 'next')
+end
+-- What goes by its place goes last: see docs/design.md.
+if from_pending > 0 then
+  redis.call('ZREMRANGEBYRANK', pending, 0, from_pending - 1)
+end
+if from_retry > 0 then
+  redis.call('ZREMRANGEBYRANK', retry, 0, from_retry - 1)
 end
 return {'holder', event and wait_until(event) or '', 0, purge and 1 or 0, '', lost}
