@@ -29,7 +29,7 @@ func TestAnOutageIsLoggedOnceAndSurvived(t *testing.T) {
 		eventually(t, func() bool {
 			return claims.failures() > failedClaims+3 && calls.failures()-claims.failures() > failedLooks+3
 		}, "many attempts")
-		in.Recover()
+		in.Restart()
 		for _, component := range []string{"redisdelay.subscriber", "redisdelay.scheduler"} {
 			eventually(t, func() bool { return book.count("info", component) == outage }, component+" is back")
 			require.Len(t, book.find("error", component), outage)

@@ -149,11 +149,16 @@ func (c *scriptCall) events(base Event) (events []Event) {
 	return events
 }
 
-func (w *wire) after(c *scriptCall, sent time.Time, tries int) {
+// after is for a call that is over. failed is what became of all that it was sent with: where every attempt to connect
+// is refused, go-redis tells a pipeline's commands nothing.
+func (w *wire) after(c *scriptCall, sent time.Time, tries int, failed error) {
 	topic, group := c.about()
 	base := Event{Call: c.number, Topic: topic, Group: group, Script: c.script, Sent: sent.UnixNano(), Tries: tries}
 	cmd, _ := c.Cmder.(*redis.Cmd)
 	err := c.Err()
+	if err == nil && cmd.Val() == nil {
+		err = failed
+	}
 	switch {
 	case c.script == "claim":
 		w.answer(c, cmd, base, err)
@@ -257,7 +262,7 @@ func (w *wire) pass(ctx context.Context, cmds []redis.Cmder, send func(context.C
 		all.tries.Store(max(all.tries.Load(), n.tries.Load()))
 	}
 	for _, c := range calls {
-		w.after(c, sent, int(n.tries.Load()))
+		w.after(c, sent, int(n.tries.Load()), err)
 	}
 	return err
 }

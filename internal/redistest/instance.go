@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -43,6 +44,7 @@ type Instance struct {
 
 	mu   sync.Mutex
 	proc *process // nil: shall be down
+	cuts int
 	wg   sync.WaitGroup
 }
 
@@ -89,7 +91,7 @@ func (in *Instance) start(pickPort func() int) *Instance {
 	}
 	for range 5 {
 		in.port = pickPort()
-		if err = in.up(); err == nil {
+		if err = in.up(true); err == nil {
 			return in
 		}
 		if !errors.Is(err, errEnded) {
@@ -138,56 +140,65 @@ func (in *Instance) Shutdown() {
 }
 
 // Restart starts the server again with the same address, arguments and data
-// directory, killing it first if it runs, and returns when it answers PING.
+// directory, killing it first if it runs, and returns when it answers PING, and
+// has written a new append-only file if it found its own cut off: what
+// docs/reliability.md has operators do.
 func (in *Instance) Restart() {
+	in.t.Helper()
+	in.restart(true)
+}
+
+// RestartAsIs is Restart, and leaves the server with the file that it has.
+func (in *Instance) RestartAsIs() {
+	in.t.Helper()
+	in.restart(false)
+}
+
+func (in *Instance) restart(rewrite bool) {
 	in.t.Helper()
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.down()
-	if err := in.up(); err != nil {
+	if err := in.up(rewrite); err != nil {
 		in.t.Fatal(err)
 	}
 }
 
-// Recover is Restart for a server with an append-only file, as docs/reliability.md has it done: a server that found its
-// file cut off writes a new one before anything else befalls it. It returns whether that was so.
-func (in *Instance) Recover() (cut bool) {
-	in.t.Helper()
-	in.Restart()
-	said, err := os.ReadFile(in.path("log"))
-	if err != nil {
-		in.t.Fatal(err)
-	}
-	if !strings.Contains(string(said), "Truncating the AOF") {
-		return false
-	}
-	if err := in.rewriteLog(); err != nil {
-		in.t.Fatalf("redistest: BGREWRITEAOF: %v", err)
-	}
-	return true
+// Cuts is how often the server found its append-only file cut off.
+func (in *Instance) Cuts() int {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.cuts
 }
 
-// rewriteLog has the server write a new append-only file, and returns when that is the one it would begin with.
+// rewriteLog has the server write a new append-only file if it found its own cut off, and returns when that is the one
+// it would begin with. The caller holds mu.
 func (in *Instance) rewriteLog() error {
-	if answer, err := send(in.path("sock"), "BGREWRITEAOF"); err != nil || !strings.HasPrefix(answer, "+") {
-		return fmt.Errorf("%s %w", answer, err)
+	said, err := os.ReadFile(in.path("log"))
+	if err != nil || !strings.Contains(string(said), "Truncating the AOF") {
+		return err
 	}
-	client := redis.NewClient(&redis.Options{Addr: in.Addr()})
+	in.cuts++
+	ctx := context.Background()
+	client := redis.NewClient(&redis.Options{Network: "unix", Addr: in.path("sock")})
 	defer client.Close()
+	if err := client.BgRewriteAOF(ctx).Err(); err != nil {
+		return err
+	}
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-		info, err := client.InfoMap(in.t.Context(), "persistence").Result()
+		info, err := client.InfoMap(ctx, "persistence").Result()
 		if err != nil {
 			return err
 		}
 		at := info["Persistence"]
 		if at["aof_rewrite_scheduled"] == "0" && at["aof_rewrite_in_progress"] == "0" {
 			if status := at["aof_last_bgrewrite_status"]; status != "ok" {
-				return fmt.Errorf("it ended with %q", status)
+				return fmt.Errorf("BGREWRITEAOF ended with %q", status)
 			}
 			return nil
 		}
 	}
-	return fmt.Errorf("not done after %v", startTimeout)
+	return fmt.Errorf("BGREWRITEAOF was not done after %v", startTimeout)
 }
 
 // Pause freezes the server by SIGSTOP: connections stay open, nothing answers.
@@ -241,8 +252,9 @@ func (in *Instance) down() {
 	}
 }
 
-// up starts the server and waits until it answers PING. The caller holds mu.
-func (in *Instance) up() error {
+// up starts the server and waits until it answers PING, and has a new append-only file if it needs one and is to write
+// it. The caller holds mu.
+func (in *Instance) up(rewrite bool) error {
 	log, err := os.Create(in.path("log"))
 	if err != nil {
 		return err
@@ -273,6 +285,12 @@ func (in *Instance) up() error {
 		said, _ := os.ReadFile(log.Name())
 		return fmt.Errorf("redistest: %s: %w; it said:\n%s", cmd, err, said)
 	}
+	if rewrite {
+		if err := in.rewriteLog(); err != nil {
+			in.down()
+			return err
+		}
+	}
 	return in.write("ready", cmd.Process.Pid)
 }
 
@@ -294,7 +312,7 @@ func (in *Instance) watch(p *process) {
 		in.t.Errorf("redistest: redis-server ended by itself: %v", err)
 		return
 	}
-	if err := in.up(); err != nil {
+	if err := in.up(true); err != nil {
 		in.t.Error(err)
 	}
 }

@@ -31,4 +31,4 @@ var redisstreamBroker = broker{
 type streams struct{ *redistest.Instance }
 
 func (s streams) addr() string       { return s.Addr() }
-func (s streams) restart(*testing.T) { s.Recover() } // by SIGKILL
+func (s streams) restart(*testing.T) { s.Restart() } // by SIGKILL

@@ -69,7 +69,7 @@ func TestStreamsOverKillsOfTheSchedulerAndTheServer(t *testing.T) {
 					scheduler.kill()
 					scheduler = startChild(t, "scheduler", "", server.Addr(), "", nil)
 				} else {
-					server.Recover() // after SIGKILL
+					server.Restart() // by SIGKILL
 				}
 			}
 			got.await(t, streamed)

@@ -19,21 +19,18 @@ func TestServerKilledWithFsyncAlwaysLosesNothing(t *testing.T) {
 	faulttest.Case(t, "kill -9 of Redis with appendfsync always: what was confirmed is there afterwards, and is not undone")
 	server := redistest.Start(t, appendOnly("always")...)
 	l := newLoad(t, server, faulttest.Place{})
-	cut := 0
 	for round := range rounds {
 		l.progress(t, 40)
 		server.Kill()
 		if round%5 == 2 { // for longer than clients try
 			l.w.AwaitEvents(faulttest.Unknown, l.w.Count(faulttest.Unknown)+1)
 		}
-		if server.Recover() {
-			cut++
-		}
+		server.Restart()
 	}
 	l.progress(t, 40)
 	figures := l.w.Verify(loadRules)
 	require.Zero(t, figures.Lost)
-	faulttest.Report(t, fmt.Sprintf("%d rounds, after %d of them the file was cut off", rounds, cut))
+	faulttest.Report(t, fmt.Sprintf("%d rounds, after %d of them the file was cut off", rounds, server.Cuts()))
 }
 
 func TestServerKilledWithFsyncEverySecondLosesWhatItHasNotWritten(t *testing.T) {
@@ -49,7 +46,7 @@ func TestServerKilledWithFsyncEverySecondLosesWhatItHasNotWritten(t *testing.T) 
 		safe := written(t, l.w)
 		server.Kill()
 		rules.LosesIn = append(rules.LosesIn, faulttest.Span{Safe: safe, Killed: time.Now().UnixNano()})
-		server.Recover()
+		server.Restart()
 	}
 	l.progress(t, 40)
 	l.w.Verify(rules)
@@ -75,7 +72,7 @@ func losesNothing(t *testing.T, server *redistest.Instance, rounds int, end func
 	for range rounds {
 		l.progress(t, 40)
 		end()
-		server.Recover()
+		server.Restart()
 	}
 	l.progress(t, 40)
 	figures := l.w.Verify(loadRules)

@@ -47,7 +47,7 @@ func TestPowerLossWithFsyncEverySecondLosesTheLast(t *testing.T) {
 		l.progress(t, 300)
 		safe := server.PowerLoss()
 		lost.add(safe.Add(-behind), safe)
-		server.Recover()
+		server.Restart()
 	}
 	l.progress(t, 40)
 	lost.judge(t, l, rounds)

@@ -102,7 +102,7 @@ var troubles = map[string]func(*trouble){
 	"the server is killed": func(f *trouble) {
 		f.server.Kill()
 		time.Sleep(f.between(0, 2*time.Second))
-		f.server.Recover()
+		f.server.Restart()
 	},
 	"the server freezes": func(f *trouble) {
 		f.server.Pause()

@@ -56,7 +56,7 @@ if have_deliveries then
   redis.call('HDEL', deliveries, unpack(mine))
 end
 
--- The bodies that no group needs any more.
+-- The bodies that no group needs any more. A count is set, not lowered: what is done twice sets it to the same.
 local gone = mine
 if have_refs then
   gone = {}

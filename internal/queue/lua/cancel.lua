@@ -85,7 +85,7 @@ if due or left <= #waits then
   redis.call('HDEL', messages, id)
   redis.call('HDEL', options, id)
 else
-  redis.call('HINCRBY', refs, id, -#waits)
+  redis.call('HSET', refs, id, left - #waits)
 end
 redis.call('SET', operation, 'ok', 'PX', memory)
 return 'ok'

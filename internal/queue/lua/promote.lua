@@ -94,10 +94,6 @@ if holder and holder ~= me and not (next_event and now > next_event + grace) the
   return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0, ''}
 end
 
--- When the first of a key is due, if it has any.
-local function head_of(key)
-  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or nil)
-end
 -- When the first of a key is due behind as many as leave it, if it has any.
 local function due_at(key, moved)
   return tonumber(redis.call('ZRANGE', key, moved, moved, 'WITHSCORES')[2] or nil)
@@ -122,7 +118,7 @@ end
 -- last that may move are due in the same. It returns runs, each of a due time and ids, and how many ids they have; or
 -- nothing, if it is neither.
 local function take_runs(key)
-  local first = head_of(key)
+  local first = due_at(key, 0)
   if not first or first > now then
     return {}, 0
   end
@@ -167,7 +163,7 @@ local retrying = false
 if groups > 0 then
   for g = 1, groups do
     local retry = KEYS[5 + g * 5]
-    local due = head_of(retry)
+    local due = due_at(retry, 0)
     first_retry[g] = due
     retries[g] = due and due <= now and take_due(retry) or {}
     retrying = retrying or #retries[g] > 0
@@ -187,8 +183,8 @@ if groups > 0 then
 end
 for g = 1, groups do
   redis.call('LLEN', KEYS[4 + g * 5])
-  first_deadline[g] = head_of(KEYS[6 + g * 5])
-  first_dead[g] = head_of(KEYS[7 + g * 5])
+  first_deadline[g] = due_at(KEYS[6 + g * 5], 0)
+  first_dead[g] = due_at(KEYS[7 + g * 5], 0)
   waiting[g] = redis.call('ZCARD', KEYS[8 + g * 5])
 end
 redis.call('HLEN', refs)

@@ -29,13 +29,17 @@ local function drop(ids)
   local gone = ids
   if redis.call('HLEN', refs) > 0 then
     gone = {}
-    local left = redis.call('HMGET', refs, unpack(ids))
+    local left, counts = redis.call('HMGET', refs, unpack(ids)), {}
     for i, id in ipairs(ids) do
       if left[i] and tonumber(left[i]) > 1 then
-        redis.call('HINCRBY', refs, id, -1)
+        counts[#counts + 1] = id
+        counts[#counts + 1] = left[i] - 1
       else
         gone[#gone + 1] = id
       end
+    end
+    if #counts > 0 then
+      redis.call('HSET', refs, unpack(counts))
     end
     if #gone == 0 then return end
     redis.call('HDEL', refs, unpack(gone))
