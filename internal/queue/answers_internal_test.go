@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,7 +34,7 @@ func partsOf(text string) (parts []any, whole bool) {
 }
 
 func FuzzGroupSets(f *testing.F) {
-	for _, text := range []string{"", Layout, Layout + "\nversion", Layout + "\nversion\na\nb", StreamLayout + "\nversion\ngroup",
+	for _, text := range []string{"", Layout, Layout + "\nversion", Layout + "\nversion\nb\na", StreamLayout + "\nversion\ngroup",
 		"0\nversion", Layout + "\nnil", Layout + "\n#1\n#2", "nil\nnil", "#3\nversion"} {
 		f.Add(text)
 	}
@@ -47,7 +48,7 @@ func FuzzGroupSets(f *testing.F) {
 			}
 			return
 		}
-		if len(groups.Names) != len(parts)-2 || topic.groups != groups {
+		if len(groups.Names) != len(parts)-2 || !slices.IsSorted(groups.Names) || topic.groups != groups {
 			t.Errorf("%q is read as %+v", parts, groups)
 		}
 		if stream := parts[0] == StreamLayout; stream != groups.Stream || !stream && parts[0] != Layout {

@@ -5,6 +5,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -171,6 +172,7 @@ func (t *Topic) takeGroups(call *Call) (*Groups, error) {
 	if reply[0] != Layout && reply[0] != StreamLayout {
 		return nil, fmt.Errorf("%w: it is %q, this program writes %q", ErrLayout, reply[0], Layout)
 	}
+	slices.Sort(reply[2:]) // the server has no order of them
 	groups := &Groups{Version: reply[1], Names: reply[2:], Stream: reply[0] == StreamLayout}
 	t.mu.Lock()
 	t.groups = groups

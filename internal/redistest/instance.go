@@ -140,9 +140,9 @@ func (in *Instance) Shutdown() {
 }
 
 // Restart starts the server again with the same address, arguments and data
-// directory, killing it first if it runs, and returns when it answers PING, and
-// has written a new append-only file if it found its own cut off: what
-// docs/reliability.md has operators do.
+// directory, killing it first if it runs, and returns when it answers PING. If
+// it found its append-only file cut off, it has written a new one by then, as
+// docs/reliability.md tells operators to.
 func (in *Instance) Restart() {
 	in.t.Helper()
 	in.restart(true)
@@ -164,7 +164,7 @@ func (in *Instance) restart(rewrite bool) {
 	}
 }
 
-// Cuts is how often the server found its append-only file cut off.
+// Cuts is how often the server found its append-only file cut off, and wrote a new one.
 func (in *Instance) Cuts() int {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -180,7 +180,10 @@ func (in *Instance) rewriteLog() error {
 	}
 	in.cuts++
 	ctx := context.Background()
-	client := redis.NewClient(&redis.Options{Network: "unix", Addr: in.path("sock")})
+	client := redis.NewClient(&redis.Options{
+		Network: "unix", Addr: in.path("sock"),
+		ReadTimeout: startTimeout, MaxRetries: -1, // for a disk that is busy; to ask twice is an error
+	})
 	defer client.Close()
 	if err := client.BgRewriteAOF(ctx).Err(); err != nil {
 		return err
@@ -193,12 +196,12 @@ func (in *Instance) rewriteLog() error {
 		at := info["Persistence"]
 		if at["aof_rewrite_scheduled"] == "0" && at["aof_rewrite_in_progress"] == "0" {
 			if status := at["aof_last_bgrewrite_status"]; status != "ok" {
-				return fmt.Errorf("BGREWRITEAOF ended with %q", status)
+				return fmt.Errorf("it ended with %q", status)
 			}
 			return nil
 		}
 	}
-	return fmt.Errorf("BGREWRITEAOF was not done after %v", startTimeout)
+	return fmt.Errorf("it is not done after %v", startTimeout)
 }
 
 // Pause freezes the server by SIGSTOP: connections stay open, nothing answers.
@@ -208,7 +211,7 @@ func (in *Instance) Pause() { in.t.Helper(); in.signal("STOP") }
 func (in *Instance) Resume() { in.t.Helper(); in.signal("CONT") }
 
 // RestartCommand is a command line that kills the server by SIGKILL and returns
-// when it answers PING again; for tests that restart it by running a command.
+// when it is back, as after Restart; for tests that restart it by running a command.
 // Several may run at the same time. The test must still be running, because
 // it is the Instance that starts the killed server again.
 func (in *Instance) RestartCommand() []string {
@@ -217,7 +220,7 @@ func (in *Instance) RestartCommand() []string {
 		tries=0
 		until now=$(cat "$0/ready" 2>/dev/null) && [ "$now" != "$was" ]; do
 			tries=$((tries + 1))
-			[ "$tries" -lt 600 ] || { echo "redis-server did not come back" >&2; exit 1; }
+			[ "$tries" -lt 1300 ] || { echo "redis-server did not come back" >&2; exit 1; }
 			sleep 0.05
 		done`
 	return []string{"sh", "-c", script, in.dir}
@@ -288,7 +291,7 @@ func (in *Instance) up(rewrite bool) error {
 	if rewrite {
 		if err := in.rewriteLog(); err != nil {
 			in.down()
-			return err
+			return fmt.Errorf("redistest: %s: a new append-only file: %w", cmd, err)
 		}
 	}
 	return in.write("ready", cmd.Process.Pid)
