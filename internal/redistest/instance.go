@@ -188,20 +188,21 @@ func (in *Instance) rewriteLog() error {
 	if err := client.BgRewriteAOF(ctx).Err(); err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-		info, err := client.InfoMap(ctx, "persistence").Result()
-		if err != nil {
-			return err
-		}
-		at := info["Persistence"]
-		if at["aof_rewrite_scheduled"] == "0" && at["aof_rewrite_in_progress"] == "0" {
-			if status := at["aof_last_bgrewrite_status"]; status != "ok" {
-				return fmt.Errorf("it ended with %q", status)
-			}
-			return nil
-		}
+	var info map[string]string
+	ended := comes(func() bool {
+		sections, said := client.InfoMap(ctx, "persistence").Result()
+		info, err = sections["Persistence"], said
+		return err != nil || info["aof_rewrite_scheduled"] == "0" && info["aof_rewrite_in_progress"] == "0"
+	})
+	switch status := info["aof_last_bgrewrite_status"]; {
+	case err != nil:
+		return err
+	case !ended:
+		return fmt.Errorf("it is not done after %v", startTimeout)
+	case status != "ok":
+		return fmt.Errorf("it ended with %q", status)
 	}
-	return fmt.Errorf("it is not done after %v", startTimeout)
+	return nil
 }
 
 // Pause freezes the server by SIGSTOP: connections stay open, nothing answers.

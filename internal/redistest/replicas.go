@@ -55,12 +55,19 @@ func (in *Instance) TakeOver() {
 // await fails the test if the condition does not hold within startTimeout.
 func (in *Instance) await(what string, holds func() bool) {
 	in.t.Helper()
-	for deadline := time.Now().Add(startTimeout); !holds(); {
-		if time.Now().After(deadline) {
-			in.t.Fatalf("redistest: %s: not after %v: %s", in.Addr(), startTimeout, what)
-		}
-		time.Sleep(5 * time.Millisecond)
+	if !comes(holds) {
+		in.t.Fatalf("redistest: %s: not after %v: %s", in.Addr(), startTimeout, what)
 	}
+}
+
+// comes tells whether the condition comes to hold within startTimeout.
+func comes(holds func() bool) bool {
+	for deadline := time.Now().Add(startTimeout); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
 }
 
 // PrimaryName is what Sentinels call the primary that they watch.

@@ -70,20 +70,16 @@ func TestAppendOnlyFileCutAndServerKilledAgain(t *testing.T) {
 	inside := s.cuts(files.Log())
 	inside = slices.DeleteFunc(inside, func(length int) bool { return s.at(length).length == length })
 	damaged := redistest.Start(t, appendOnly("always")...)
-	type found struct {
-		contents map[string]string
-		comes    map[string][]string
-	}
 	// again returns what there is when the server is killed, and when it has begun again.
-	again := func(length int, begin func()) (before, after found) {
+	again := func(length int, begin func()) (before, after state) {
 		damaged.Kill()
 		damaged.SetFiles(files.Cut(length))
 		begin()
-		look := func(do func(redis.UniversalClient)) found {
+		look := func(do func(redis.UniversalClient)) state {
 			client := damaged.Client(t)
 			defer client.Close()
 			do(client)
-			return found{remembered(contentsOf(t, client), time.Time{}), comesOf(t, client)}
+			return state{contents: remembered(contentsOf(t, client), time.Time{}), comes: comesOf(t, client)}
 		}
 		before = look(s.goOn)
 		damaged.Kill()
@@ -134,13 +130,8 @@ func (s *steps) goOn(client redis.UniversalClient) {
 	require.NoError(s.t, queue.Do(s.t.Context(), client, topic.PromoteCall(groups, "nobody|2", time.Millisecond)))
 	for _, name := range groups.Names {
 		group := topic.Group(name)
-		c := queue.Claim{Subscription: "T" + name, Number: 1, Limit: 1, Lease: time.Minute, Bytes: 1 << 20}
-		call := group.ClaimCall(c)
-		require.NoError(s.t, queue.Do(s.t.Context(), client, call))
-		claimed, err := c.ReadClaim(call)
-		require.NoError(s.t, err)
-		require.Len(s.t, claimed.Messages, 1)
-		require.NoError(s.t, queue.Do(s.t.Context(), client, group.AckCalls([]*queue.Leased{&claimed.Messages[0]})...))
+		first := claim(s.t, client, group, queue.Claim{Subscription: "T" + name, Number: 1, Limit: 1, Lease: time.Minute})[0]
+		require.NoError(s.t, queue.Do(s.t.Context(), client, first.ack()...))
 	}
 }
 
@@ -266,7 +257,7 @@ func (s *steps) do(name string, calls ...*queue.Call) {
 	s.note(name)
 }
 
-// held are messages in the hand of group g.
+// held are messages in the hand of a group.
 type held []one
 
 type one struct {
@@ -288,16 +279,23 @@ func (o one) nack(f queue.Failure) []*queue.Call {
 	return o.group.NackCalls([]queue.Failure{f}, time.Hour)
 }
 
-func (s *steps) claim(name string, n int) (h held) {
+func (s *steps) claim(name string, n int) held {
 	s.t.Helper()
 	s.claims++
-	group := s.topic.Group("g")
-	c := queue.Claim{Subscription: "S", Number: s.claims, Limit: n, Lease: time.Second, Bytes: 1 << 20}
+	h := claim(s.t, s.client, s.topic.Group("g"), queue.Claim{Subscription: "S", Number: s.claims, Limit: n, Lease: time.Second})
+	s.note(name)
+	return h
+}
+
+// claim makes a claim that brings as many messages as it may.
+func claim(t *testing.T, client redis.UniversalClient, group *queue.Group, c queue.Claim) (h held) {
+	t.Helper()
+	c.Bytes = 1 << 20
 	call := group.ClaimCall(c)
-	s.do(name, call)
+	require.NoError(t, queue.Do(t.Context(), client, call))
 	claimed, err := c.ReadClaim(call)
-	require.NoError(s.t, err)
-	require.Len(s.t, claimed.Messages, n)
+	require.NoError(t, err)
+	require.Len(t, claimed.Messages, c.Limit)
 	for i := range claimed.Messages {
 		h = append(h, one{&claimed.Messages[i], group})
 	}
