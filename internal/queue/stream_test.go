@@ -168,6 +168,23 @@ func (w *world) flow() {
 	require.ElementsMatch(w.t, []string{"1", "2", "named", "dead"}, w.entries())
 }
 
+func TestPromoteIntoAStreamTellsWhenTheNextRetryIsDue(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		var messages []message
+		for _, name := range []string{"x", "y"} {
+			messages = append(messages, in(name, time.Millisecond).with(queue.Options{Expiry: queue.Expiry{At: time.UnixMilli(w.now()), Dead: true}}))
+		}
+		w.send(messages...)
+		w.pass(3 * time.Millisecond)
+		w.promote("s|1")
+		require.NoError(t, only(w.topic.Group(queue.StreamGroup).Requeue(ctx, []string{w.id["x"], w.id["y"]})))
+		require.NoError(t, w.topic.Reschedule(ctx, byID(w, "y"), queue.In(time.Minute)))
+		w.promote("s|1")
+		require.Equal(t, []string{"x"}, w.entries())
+		require.Equal(t, int64(w.score(w.keys.Retry(queue.StreamGroup), "y")), w.next())
+	})
+}
+
 func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)

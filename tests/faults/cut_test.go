@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -104,20 +105,20 @@ func TestAppendOnlyFileCutAndServerKilledAgain(t *testing.T) {
 	faulttest.Report(t, fmt.Sprintf("%d cuts; without a new file, a part of a step came back after %d of them", len(inside), torn))
 }
 
-// takes tells of a place in a file whether it is in a claim or a promotion, before the end of what that takes by place.
+// takes tells of a place in a file whether it is in a claim or a promotion, and not in the end of it: what that takes by
+// place, if it is the last that it writes, and EXEC.
 func (s *steps) takes(log []byte, length int) bool {
 	s.t.Helper()
-	for at := s.at(length).length; ; {
+	step := slices.IndexFunc(s.after, func(now state) bool { return now.length > length })
+	end := 0 // of the last command that is none of these
+	for at := s.after[step-1].length; at < s.after[step].length; {
 		next := s.commandEnd(log, at)
-		if next > length {
-			break
-		}
-		if command := log[at:next]; bytes.Contains(command, []byte("\r\nLTRIM\r\n")) || bytes.Contains(command, []byte("\r\nZREMRANGEBYRANK\r\n")) {
-			return false
+		if !regexp.MustCompile(`\r\n(LTRIM|ZREMRANGEBYRANK|EXEC)\r\n`).Match(log[at:next]) {
+			end = next
 		}
 		at = next
 	}
-	return slices.Contains([]string{"replace", "bury", "promote", "expire"}, s.at(length).name) // which a claim or a promotion follows
+	return length <= end && slices.Contains([]string{"claim", "claim again", "claim once more", "promote"}, s.after[step].name)
 }
 
 // goOn has another program work on the topic: it publishes, moves what is due, and has a message acked.
