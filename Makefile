@@ -11,7 +11,7 @@ help: ## show these lines
 
 # Watermill's own TestReconnect has a data race in it, so that one runs without the detector. The short form of
 # tests/faults has to stay short.
-test: ## all tests, on a real Redis too, with the race detector
+test: ## all tests but those with real brokers, on a real Redis too, with the race detector
 	@scripts/with-redis.sh sh -c '\
 		go test -race -count=1 -timeout 20m $$(go list ./... | grep -v /tests/faults) && \
 		go test -race -count=1 -timeout 6m ./tests/faults && \

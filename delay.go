@@ -60,21 +60,15 @@ const (
 // DelayFor delays msg by d after it is published. It replaces an earlier DelayFor or DelayUntil.
 // Publish refuses a negative d and one above MaxDelay.
 func DelayFor(msg *message.Message, d time.Duration) {
-	replaceKey(msg, DelayUntilKey, DelayKey, d.String())
+	delete(msg.Metadata, DelayUntilKey)
+	setKey(msg, DelayKey, d.String())
 }
 
 // DelayUntil delays msg until t by the clock of the Redis server. It replaces an earlier DelayFor
 // or DelayUntil. Publish refuses a t more than MaxDelay ahead.
 func DelayUntil(msg *message.Message, t time.Time) {
-	replaceKey(msg, DelayKey, DelayUntilKey, t.UTC().Format(time.RFC3339Nano))
-}
-
-func replaceKey(msg *message.Message, oldKey, newKey, value string) {
-	if msg.Metadata == nil {
-		msg.Metadata = make(message.Metadata)
-	}
-	delete(msg.Metadata, oldKey)
-	msg.Metadata[newKey] = value
+	delete(msg.Metadata, DelayKey)
+	setKey(msg, DelayUntilKey, t.UTC().Format(time.RFC3339Nano))
 }
 
 // due says when a message is due by the clock of the Redis server: an instant on it, or a time

@@ -10,8 +10,8 @@ import (
 
 const (
 	// DelayIDKey is the metadata key that names the message within its topic while it waits for its due
-	// time: a text of 1 to MaxDelayIDLength bytes. What happens when another message has the name says
-	// DelayIDModeKey. The name is free again as soon as the message is due, by the clock of the Redis server,
+	// time: a text of 1 to MaxDelayIDLength bytes. DelayIDModeKey says what happens when
+	// another message has the name. The name is free again as soon as the message is due, by the clock of the Redis server,
 	// so a handler may publish the next message under the name of the one that it handles. Consumers find it
 	// in Delivery.DelayID. See SetDelayID, and admin.ByDelayID to cancel or reschedule.
 	DelayIDKey = "delay_id"

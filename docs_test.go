@@ -8,7 +8,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -100,7 +99,7 @@ func TestCommandsInDocumentsExist(t *testing.T) {
 	makefile := read(t, "Makefile")
 	for _, file := range documents(t) {
 		text := read(t, file)
-		for _, verb := range submatches(`(?m)(?:^ +|`+"`"+`)make ([a-z]+)`, text) {
+		for _, verb := range submatches(`(?m)(?:^ +|`+"`"+`)make ([a-z-]+)`, text) {
 			require.Contains(t, makefile, "\n"+verb+":", "%s: make %s", file, verb)
 		}
 		for _, program := range submatches(`go run \./([a-z/-]+)`, text) {
@@ -257,7 +256,7 @@ func walk(t *testing.T, visit func(file string)) {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && file != "." && (strings.HasPrefix(entry.Name(), ".") || slices.Contains([]string{"testdata", "bin"}, entry.Name())):
+		case entry.IsDir() && file != "." && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata"):
 			return fs.SkipDir
 		case !entry.IsDir():
 			visit(file)

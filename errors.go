@@ -7,14 +7,16 @@ import (
 )
 
 var (
-	// ErrClosed is returned by a Publisher or Subscriber after its Close.
+	// ErrClosed is wrapped by what is called on a Publisher or Subscriber after its Close, and by a Publish that Close
+	// gave up. It is the cause (context.Cause) of a message's context that ends with CloseTimeout.
 	ErrClosed = errors.New("closed")
 
-	// ErrInvalidConfig is wrapped by NewPublisher and NewSubscriber; the error names every field that
-	// cannot be used.
+	// ErrInvalidConfig is wrapped by NewPublisher, NewSubscriber, and the constructors of packages admin and relay;
+	// the error names every field that cannot be used.
 	ErrInvalidConfig = errors.New("invalid configuration")
 
-	// ErrInvalidTopic is wrapped where a topic is empty or longer than MaxTopicLength.
+	// ErrInvalidTopic is wrapped where a topic is empty or longer than MaxTopicLength, or, with a StreamConfig, has a
+	// name that no stream may have.
 	ErrInvalidTopic = errors.New("invalid topic")
 
 	// ErrNilMessage is wrapped by Publish for a message that is nil.

@@ -8,7 +8,7 @@ import (
 
 const (
 	// ExpiresAtKey is the metadata key for the instant, by the clock of the Redis server, from which it is too
-	// late to deliver the message. The value is RFC 3339. What happens then says OnExpiryKey. See ExpireAt.
+	// late to deliver the message. The value is RFC 3339. OnExpiryKey says what happens then. See ExpireAt.
 	ExpiresAtKey = "expires_at"
 
 	// MaxLatenessKey is the metadata key for how long after it is due it is too late to deliver the message: a

@@ -20,9 +20,9 @@ type Marshaler interface {
 
 // Unmarshaler turns the bytes from Redis back into a message.
 //
-// Unmarshal owns data: the message may keep parts of it. The message must be one made by
-// message.NewMessage, since only such a message can be acked by a consumer that waits for it.
-// It is called concurrently. The error for bytes in another form should wrap ErrMalformed.
+// Unmarshal owns data: the message may keep parts of it. A message that was not made by
+// message.NewMessage could not be acked, so the consumer gets one that is, with its UUID, metadata and
+// payload. It is called concurrently. The error for bytes in another form should wrap ErrMalformed.
 type Unmarshaler interface {
 	Unmarshal(topic string, data []byte) (*message.Message, error)
 }

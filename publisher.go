@@ -329,8 +329,9 @@ func callerContext(messages []*message.Message) context.Context {
 	return ctx
 }
 
-// Close waits until the calls of Publish under way have ended, and the scheduler if there is one, CloseTimeout at
-// most, and refuses new ones. It may be called more than once, and from several goroutines.
+// Close refuses new calls of Publish, and waits for CloseTimeout until those under way, and the scheduler if there is
+// one, have ended. Then it gives them up, and returns an error, at the latest a second after CloseTimeout. It may be
+// called more than once, and from several goroutines.
 func (p *Publisher) Close() error {
 	p.mu.Lock()
 	p.closed = true

@@ -59,6 +59,8 @@ func TestAUserThatLacksAPermissionIsRefusedBeforeAnythingIsWritten(t *testing.T)
 		_, err := newSubscriber(t, forbidden).Subscribe(ctx, "t")
 		require.ErrorIs(t, err, redisdelay.ErrForbidden)
 		require.ErrorContains(t, err, "t")
+		require.ErrorIs(t, newSubscriber(t, forbidden).SubscribeInitialize("t"), redisdelay.ErrForbidden)
+		require.Zero(t, s.Client.Exists(ctx, s.Prefix+":{t}:groups").Val(), "a group would collect messages")
 		if command != "lpush" { // which publishing does not take
 			require.Error(t, newPublisher(t, forbidden).Publish("t", text("x")))
 		}

@@ -38,8 +38,8 @@ type StreamConfig struct {
 	// they were read or not (XTRIM MAXLEN ~). Default 0: all are kept.
 	MaxLen int64
 
-	// MaxLens is MaxLen for single topics; 0 keeps all. Of several Publishers of a topic, that which first used it
-	// last says it.
+	// MaxLens is MaxLen for single topics; 0 keeps all. If Publishers of a topic differ in it, the last one
+	// to begin using the topic decides.
 	MaxLens map[string]int64
 
 	// DeadRetention is how long a message is kept that expired and is to be a dead letter then. Default 30 days;

@@ -71,7 +71,7 @@ type SubscriberConfig struct {
 
 	// Backoff says how long a nacked message waits, given the number of the delivery that failed,
 	// from 1. A delay in the message's metadata (DelayKey, DelayUntilKey, or Watermill's
-	// DelayOnError) comes first. Zero or less: no wait, and the message keeps its place. It must be
+	// DelayOnError) comes first, then its own backoff (BackoffKey). Zero or less: no wait, and the message keeps its place. It must be
 	// safe for concurrent use. Default ExponentialBackoff(time.Second, 10*time.Minute).
 	Backoff func(delivery int) time.Duration
 
@@ -170,12 +170,16 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 
 // SubscribeInitialize makes sure that the consumer group exists, so that it gets every message of the
 // topic that becomes due from now on, subscribed or not. With Broadcast there is nothing to make sure of.
-// Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed or ErrLayout, or come from Redis.
+// Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed, ErrForbidden or ErrLayout, or come from Redis.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	if s.config.Broadcast {
-		return s.check(topic)
+	if err := s.check(topic); err != nil || s.config.Broadcast {
+		return err
 	}
-	_, err := s.register(context.Background(), topic, s.config.ConsumerGroup)
+	ctx := context.Background()
+	if err := s.checkServer(ctx, topic); err != nil {
+		return fmt.Errorf("register consumer group %q of topic %q: %w", s.config.ConsumerGroup, topic, err)
+	}
+	_, err := s.register(ctx, topic, s.config.ConsumerGroup)
 	return err
 }
 

@@ -54,17 +54,16 @@ func (c Config) Validate() error {
 	return errors.Join(
 		wrap("Client", queue.CheckClient(c.Client)),
 		wrap("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
-		wrap("Topics", checkTopics(c.Topics)),
+		checkTopics(c.Topics),
 	)
 }
 
 func checkTopics(topics []string) error {
+	var errs []error
 	for i, topic := range topics {
-		if err := queue.CheckTopic(topic); err != nil {
-			return fmt.Errorf("[%d]: %w", i, err)
-		}
+		errs = append(errs, wrap(fmt.Sprintf("Topics[%d]", i), queue.CheckTopic(topic)))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func wrap(field string, err error) error {

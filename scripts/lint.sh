@@ -25,7 +25,7 @@ tidy() {
 	return $status
 }
 
-find . -name go.mod -not -path './.tools/*' | sort | while read -r mod; do
+find . -name go.mod | sort | while read -r mod; do
 	echo "lint: $(dirname "$mod")"
 	cd "$(dirname "$mod")"
 	for tags in '' stress; do # with and without the files of `make stress`

@@ -262,7 +262,7 @@ func TestSchedulerConfigIsChecked(t *testing.T) {
 		"ring":        {scheduler.Config{Client: ring}, []string{"Client", "Ring"}},
 		"braces":      {scheduler.Config{Client: client, KeyPrefix: "{app}"}, []string{"KeyPrefix", "{app}"}},
 		"two at once": {scheduler.Config{KeyPrefix: "app}"}, []string{"Client", "KeyPrefix"}},
-		"empty topic": {scheduler.Config{Client: client, Topics: []string{topic, ""}}, []string{"Topics"}},
+		"empty topic": {scheduler.Config{Client: client, Topics: []string{topic, "", strings.Repeat("t", 600)}}, []string{"Topics[1]", "Topics[2]"}},
 	} {
 		_, err := scheduler.New(test.config, nil)
 		require.ErrorIs(t, err, scheduler.ErrInvalidConfig, name)

@@ -111,9 +111,6 @@ func (r *Running) failed() error {
 	return r.err
 }
 
-// Ended is closed when the worker's process is gone.
-func (r *Running) Ended() <-chan struct{} { return r.ended }
-
 // Freeze stops the process as SIGSTOP does, until it is thawed or the test ends, however that ends.
 func (r *Running) Freeze() (thaw func()) {
 	r.w.t.Helper()

@@ -55,12 +55,8 @@ func (p *Permits) Try(ctx context.Context, t *Topic, work Work) (evicts string, 
 
 // server is the address of the node of a Cluster that has the topic; "" for all others, and if nobody knows.
 func (t *Topic) server(ctx context.Context) string {
-	if cluster, ok := t.client.(*redis.ClusterClient); ok {
-		if node, err := cluster.MasterForKey(ctx, t.keys.Meta()); err == nil {
-			return node.Options().Addr
-		}
-	}
-	return ""
+	address, _ := t.Master(ctx)
+	return address
 }
 
 // permit tries all that the work takes. It is not there if there is no such topic: then nothing was tried.

@@ -17,7 +17,7 @@
 -- ARGV  1 version     of the group set that KEYS were made from
 --       2 me          address of the caller
 --       3 patience    how long a standby stays one without a call, ms
---       4 budget      messages times groups to move at most
+--       4 budget      messages times groups to move at most, and as many retries besides
 --       5 single      "1" if PUBLISH counts every receiver (not on a cluster)
 --       then the name of each group
 --
