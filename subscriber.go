@@ -79,7 +79,8 @@ type SubscriberConfig struct {
 	DeadRetention time.Duration
 
 	// CloseTimeout is how long Close, and the end of a Subscribe's context, wait for handlers under
-	// way. Default 10s.
+	// way, and for an answer of Redis: while it does not answer, that is how long they take, even with nothing
+	// in hand. Default 10s.
 	CloseTimeout time.Duration
 }
 
@@ -300,7 +301,10 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 	running := s.running
 	running.scheduler.Add(t.Name)
 	go func() {
-		sub.run()
+		sub.err = sub.run()
+		if sub.err != nil && ctx.Err() != nil { // else Close tells
+			sub.logger.Error("The subscription ended with its context, but not properly", sub.err, nil)
+		}
 		running.scheduler.Remove(t.Name)
 		s.mu.Lock()
 		delete(s.subscriptions, sub)
@@ -352,21 +356,27 @@ func (s *Subscriber) Close() error {
 	}
 
 	running.stop() // others take over the due-time work at once
-	ended := make(chan struct{})
+	ended := make(chan error, 1)
 	go func() {
-		defer close(ended)
+		var err error
 		for _, sub := range open {
 			<-sub.ended
+			err = cmp.Or(err, sub.err)
 		}
 		<-running.stopped
 		running.closeMailbox()
+		ended <- err
 	}()
 	timeout := time.NewTimer(s.config.CloseTimeout + 900*time.Millisecond)
 	defer timeout.Stop()
+	var err error
 	select {
-	case <-ended:
-		return nil
+	case err = <-ended:
 	case <-timeout.C:
-		return fmt.Errorf("close subscriber: Redis did not answer within %v (CloseTimeout)", s.config.CloseTimeout)
+		err = errUntold
 	}
+	if err != nil {
+		return fmt.Errorf("close subscriber: %w (CloseTimeout is %v)", err, s.config.CloseTimeout)
+	}
+	return nil
 }

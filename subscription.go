@@ -42,6 +42,7 @@ type subscription struct {
 	out     chan *message.Message
 	closing chan struct{}
 	ended   chan struct{}
+	err     error // before ended is closed: what was to be told to Redis may not have reached it
 	close   func()
 	forget  func() bool // ends watching Subscribe's context
 
@@ -161,8 +162,11 @@ func signal(c chan struct{}) {
 	}
 }
 
-// run talks to Redis until the subscription is closed and everything is settled.
-func (s *subscription) run() {
+// errUntold means that Redis did not answer before the subscription had to end.
+var errUntold = errors.New("Redis did not answer in time: what it was told last may not have reached it")
+
+// run talks to Redis until the subscription is closed and everything is settled. It returns errUntold if it is not.
+func (s *subscription) run() error {
 	handedOut := make(chan struct{})
 	go func() {
 		defer close(handedOut)
@@ -216,14 +220,14 @@ func (s *subscription) run() {
 			wake = time.Now().Add(s.patience())
 		case s.finished():
 			s.removeBroadcast()
-			return
+			return nil
 		}
 		timer.Reset(time.Until(wake))
 		select {
 		case <-s.kick:
 		case <-timer.C:
 		case <-s.calls.Done():
-			return
+			return errUntold
 		}
 	}
 }
