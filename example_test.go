@@ -256,6 +256,27 @@ func Example_delayOnError() {
 	// delivery 3, waited "30ms"
 }
 
+// The code of it is also in docs/watermill.md.
+func Example_deduplicator() {
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	check(err)
+	repository, err := middleware.NewMapExpiringKeyRepository(time.Hour)
+	check(err)
+
+	deduplicator := middleware.Deduplicator{
+		KeyFactory: func(msg *message.Message) (string, error) {
+			delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+			if delivery.Redelivered {
+				return watermill.NewUUID(), nil
+			}
+			return fmt.Sprintf("%q %q %s", delivery.Topic, delivery.Group, msg.UUID), nil
+		},
+		Repository: repository,
+		Timeout:    time.Second,
+	}
+	router.AddMiddleware(deduplicator.Middleware)
+}
+
 // Each wait is spread by a fifth either way.
 func ExampleExponentialBackoff() {
 	config := redisdelay.SubscriberConfig{

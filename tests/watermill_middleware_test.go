@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -171,23 +173,15 @@ func TestThrottleHoldsMessagesWithoutLosingThem(t *testing.T) {
 }
 
 // Deduplicator drops what it has seen. A message that failed was seen too, so it would be dropped at its
-// retry: unless the deliveries are told apart.
+// retry: unless a redelivery has a key of its own.
 func TestDeduplicatorAndRetries(t *testing.T) {
 	t.Parallel()
-	byUUID := func(msg *message.Message) (string, error) { return msg.UUID, nil }
-	byDelivery := func(msg *message.Message) (string, error) {
-		delivery, ok := redisdelay.DeliveryFromContext(msg.Context())
-		if !ok {
-			return "", errors.New("not a delivery")
-		}
-		return fmt.Sprint(msg.UUID, " ", delivery.Number), nil
-	}
 	for name, test := range map[string]struct {
 		key   middleware.MessageHasher
 		tries []string
 	}{
-		"retries are dropped": {byUUID, []string{"1"}},
-		"retries are handled": {byDelivery, []string{"1", "2", "3"}},
+		"retries are dropped": {func(msg *message.Message) (string, error) { return msg.UUID, nil }, []string{"1"}},
+		"retries are handled": {byFirstDelivery, []string{"1", "2", "3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -217,6 +211,83 @@ func TestDeduplicatorAndRetries(t *testing.T) {
 			})
 		})
 	}
+}
+
+// byFirstDelivery is the key that docs/watermill.md says.
+func byFirstDelivery(msg *message.Message) (string, error) {
+	delivery, ok := redisdelay.DeliveryFromContext(msg.Context())
+	switch {
+	case !ok:
+		return "", errors.New("not a delivery")
+	case delivery.Redelivered:
+		return watermill.NewUUID(), nil
+	default:
+		return fmt.Sprintf("%q %q %s", delivery.Topic, delivery.Group, msg.UUID), nil
+	}
+}
+
+// The number of the delivery does not tell these from what was seen: the first lost lease does not count, what is requeued
+// counts anew, and what is poisoned is another topic's.
+func TestDeduplicatorHandlesWhatComesAgain(t *testing.T) {
+	t.Parallel()
+	onHandMoved(t, func(t *testing.T, s handMovedServer) {
+		expectDrained(t, s.Client, s.Prefix)
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		repository, err := middleware.NewMapExpiringKeyRepository(time.Hour)
+		require.NoError(t, err)
+		router := newRouter(t)
+		router.AddMiddleware((&middleware.Deduplicator{KeyFactory: byFirstDelivery, Repository: repository, Timeout: patience}).Middleware)
+		work := newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+			c.LeaseDuration, c.MaxDeliveries = crashLease, 1
+		})
+		got, poisoned := make(sightings, 10), make(sightings, 10)
+		router.AddConsumerHandler("work", topic, work, func(msg *message.Message) error {
+			seen := got.record(msg)
+			switch {
+			case seen.uuid == "slow" && !seen.delivery.Redelivered:
+				<-msg.Context().Done() // its lease is lost
+				return msg.Context().Err()
+			case seen.uuid == "dies" && !seen.delivery.Redelivered:
+				return errNotToday
+			}
+			return nil
+		})
+		poison := router.AddConsumerHandler("poisoned work", "bad", newSubscriber(t, s.Client, s.Prefix, nil), func(*message.Message) error {
+			return errNotToday
+		})
+		poison.AddMiddleware(poisonQueue(t, publisher, "poison"))
+		router.AddConsumerHandler("poison", "poison", newSubscriber(t, s.Client, s.Prefix, nil), func(msg *message.Message) error {
+			poisoned.record(msg)
+			return nil
+		})
+		start(t, router)
+
+		publish(t, publisher, "slow", 0)
+		require.Equal(t, 1, got.next(t).delivery.Number)
+		if s.kit != nil {
+			s.kit.ExpireLeases(topic) // which Advance leaves alone
+		} else {
+			s.advance(t, time.Minute)
+		}
+		again := got.next(t)
+		require.Equal(t, "slow", again.uuid)
+		require.Equal(t, 1, again.delivery.Number)
+
+		publish(t, publisher, "dies", 0)
+		require.Equal(t, "dies", got.next(t).uuid)
+		operator, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix})
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			n, err := operator.RequeueAll(t.Context(), topic, redisdelay.DefaultConsumerGroup, admin.Bulk{})
+			return err == nil && n == 1
+		}, patience, time.Millisecond)
+		again = got.next(t)
+		require.Equal(t, "dies", again.uuid)
+		require.Equal(t, 1, again.delivery.Number)
+
+		require.NoError(t, publisher.Publish("bad", newMessage("bad", 0)))
+		require.Equal(t, "bad", poisoned.next(t).uuid)
+	})
 }
 
 // On the publisher's side the delayed messages that are repeated are dropped before they are in Redis.
