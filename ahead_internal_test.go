@@ -327,8 +327,21 @@ func TestWhatAClaimMayHaveBroughtIsAskedForBeforeTheEnd(t *testing.T) {
 
 func TestNothingIsTakenFromTheBufferOnceTheContextHasEnded(t *testing.T) {
 	s := underLoad(t, 256)
-	s.buffer.append(make([]leased, 2))
+	for range 2 {
+		s.buffered(t, time.Now())
+	}
 	require.NotNil(t, s.take())
 	s.ctx = ended()
 	require.Nil(t, s.take())
+}
+
+// Nothing here has ended those leases: the process was frozen until now.
+func TestNothingIsTakenFromTheBufferWhoseLeaseIsOver(t *testing.T) {
+	s := underLoad(t, 256)
+	s.buffered(t, time.Now().Add(-time.Hour))
+	s.buffered(t, time.Now())
+	require.Nil(t, s.take())
+	require.Equal(t, 1, s.buffer.len())
+	require.Len(t, s.feed, 1, "handOut looks again")
+	require.NotNil(t, s.take())
 }

@@ -137,7 +137,12 @@ func (s *subscription) take() *delivery {
 	if s.buffer.len() == 0 || len(s.inHand) >= s.config.MaxInFlight || s.held || s.isClosing() || s.ctx.Err() != nil {
 		return nil
 	}
-	d := s.begin(s.buffer.pop())
+	now := time.Now()
+	if now.After(s.buffer.first().deadline) { // the process stood still
+		s.loseExpired(now)
+		return nil // which has handOut look again
+	}
+	d := s.begin(s.buffer.pop(), now)
 	if s.buffer.len() == 0 { // it takes all that it is given
 		s.room += min(s.room, s.config.MaxInFlight-s.room)
 	}

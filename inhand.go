@@ -48,11 +48,11 @@ func (d *delivery) describe() Delivery {
 }
 
 // begin takes a message in hand. s.mu is held.
-func (s *subscription) begin(m leased) *delivery {
+func (s *subscription) begin(m leased, now time.Time) *delivery {
 	d := &delivery{
 		leased: m,
 		of:     s,
-		taken:  time.Now(),
+		taken:  now,
 		limit:  s.config.MaxDeliveries,
 
 		watched: s.pace.mean > soon.Seconds(),

@@ -71,20 +71,22 @@ func (s *subscription) failTired() {
 }
 
 // extended takes in which leases were lost, and the deadlines of the others, up to the last that was here when they
-// were asked for: what was claimed since may be the same messages. s.mu is held.
+// were asked for. s.mu is held.
 func (s *subscription) extended(calls []*queue.Call, sent time.Time, last uint64) {
 	lost := map[string]bool{}
 	for _, c := range calls {
-		ids, err := queue.ReadLost(c)
+		leases, err := queue.ReadLost(c)
 		if err != nil {
 			s.nextExtend = sent // the old deadlines hold
 			return
 		}
-		for _, id := range ids {
-			lost[id] = true
+		for _, lease := range leases {
+			lost[lease] = true
 		}
 	}
-	s.lose(func(m *leased) bool { return m.sequence <= last && lost[m.ID] })
+	if len(lost) > 0 {
+		s.lose(func(m *leased) bool { return lost[m.Lease()] })
+	}
 	deadline := sent.Add(s.config.LeaseDuration)
 	extend := func(m *leased) {
 		if m.sequence <= last {

@@ -2,10 +2,12 @@ package redisdelay_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -404,4 +406,37 @@ func TestLeasesThatEndTogetherComeBackInOrder(t *testing.T) {
 	eventually(t, func() bool { return stateOf(t, s, "t").Ready == 3 }, "the end of all leases")
 	stop()
 	require.Equal(t, []string{"a", "b", "c"}, consume(t, subscribe(t, s, "t"), 3))
+}
+
+// A failover to a server that has not heard of a claim: the message is ready there, and the same subscription claims it again.
+// The lease that is lost is not the one that holds.
+func TestALeaseThatWasForgottenDoesNotTakeTheNextOneOfTheMessageWithIt(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		messages := subscribe(t, s, "t", leaseOf(time.Second), inFlight(3))
+		p := newPublisher(t, s)
+		publish(t, p, "t", "x")
+		first := receive(t, messages)
+		forgetClaim(t, s, deliveryOf(t, first))
+		publish(t, p, "t", "y") // which has it claim
+		second := receive(t, messages)
+		require.Equal(t, deliveryOf(t, first).ID, deliveryOf(t, second).ID)
+		require.True(t, receive(t, messages).Ack())
+
+		wait(t, first.Context().Done(), "the loss of the first lease")
+		require.ErrorIs(t, context.Cause(first.Context()), redisdelay.ErrLeaseLost)
+		require.True(t, second.Ack())
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{} }, "the ack counts")
+	})
+}
+
+func forgetClaim(t *testing.T, s redistest.Server, d redisdelay.Delivery) {
+	t.Helper()
+	keys := queue.NewKeys(s.Prefix, d.Topic)
+	_, err := s.Client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+		pipe.ZRem(ctx, keys.Unack(d.Group), d.ID)
+		pipe.HDel(ctx, keys.Leases(d.Group), d.ID)
+		pipe.LPush(ctx, keys.Ready(d.Group), fmt.Sprintf("%s:%d", d.ID, d.DueAt.UnixMilli()))
+		return nil
+	})
+	require.NoError(t, err)
 }

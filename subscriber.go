@@ -62,7 +62,8 @@ type SubscriberConfig struct {
 
 	// MaxExtension is how long a lease is extended at most after its first end. A handler that runs
 	// longer loses the message: its context ends, and the delivery counts as failed. Default 1h;
-	// negative: no limit.
+	// negative: no limit. It counts from when the message was read from the channel: the one that is offered there, and
+	// that nobody reads, is held without a limit. So read the channel, or end Subscribe's context.
 	MaxExtension time.Duration
 
 	// MaxDeliveries is how often a message is delivered before it is dead-lettered. A publisher may

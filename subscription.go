@@ -445,6 +445,9 @@ func (s *subscription) claimFailed(c *queue.Claim, err error, sent time.Time) er
 		l.claim, l.unanswered = c, sent
 		c.Slots = 0 // it is not to wait if it is sent again
 	default: // the script did nothing; or the leases that it gave are over, and nothing else need wait any longer
+		if l.isUnanswered() {
+			l.claims++ // the same number would bring what it brought, whose leases are over
+		}
 		l.claim, l.unanswered = nil, time.Time{}
 		s.counts.Add(c.Counts)
 		s.woken = true

@@ -47,7 +47,7 @@ func (s *subscription) planned(now time.Time) (*exchange, time.Time) {
 
 func (s *subscription) hold(n int, suspect bool) {
 	for range n {
-		s.begin(leased{Leased: queue.Leased{Suspect: suspect}, lease: &lease{deadline: time.Now().Add(s.config.LeaseDuration)}})
+		s.begin(leased{Leased: queue.Leased{Suspect: suspect}, lease: &lease{deadline: time.Now().Add(s.config.LeaseDuration)}}, time.Now())
 	}
 }
 

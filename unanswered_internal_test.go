@@ -185,6 +185,18 @@ func TestAClaimThatIsRefusedForLongHoldsUpNothing(t *testing.T) {
 	require.Len(t, x.nacks, 1)
 }
 
+// The server still has what the claim brought, and answers its number with that. By our clock those leases are over.
+func TestAClaimThatWasRefusedForLongBringsNoLeasesThatAreOver(t *testing.T) {
+	s, network, now := unanswered(t, 1)
+	s.main.unanswered = now.Add(-s.config.LeaseDuration)
+	network.to, network.sent = refusal("NOPERM"), false
+	x, _ := s.plan(now)
+	require.False(t, s.perform(x))
+	network.to = nil
+	s.exchanges(t, 1)
+	require.Empty(t, s.inBuffer(t))
+}
+
 // In the next exchange, not in a third of the lease.
 func TestLeasesThatCouldNotBeExtendedAreAtOnce(t *testing.T) {
 	s, _ := notRunning(t, 1)

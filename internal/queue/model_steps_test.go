@@ -313,7 +313,7 @@ func (m *model) late(t *rapid.T) {
 			m.do(call)
 			lost, err := queue.ReadLost(call)
 			require.NoError(t, err)
-			require.Equal(t, []string{l.ID}, lost)
+			require.Equal(t, []string{l.Leased.Lease()}, lost)
 		}
 	}
 	m.still(settle)

@@ -57,7 +57,10 @@ func (g *Group) calls(s *script, keys []string, head []any, messages []*Leased) 
 	return calls
 }
 
-// ReadLost returns the ids that the subscription no longer holds.
+// Lease names the lease of a message.
+func (l *Leased) Lease() string { return l.ID + " " + l.Token }
+
+// ReadLost returns which of the leases are lost, by their names.
 func ReadLost(call *Call) ([]string, error) {
 	return call.cmd.StringSlice()
 }

@@ -143,7 +143,7 @@ func TestLateSettlingChangesNothingForTheNewHolder(t *testing.T) {
 			w.do(calls...)
 			gone, err := queue.ReadLost(calls[0])
 			require.NoError(t, err)
-			require.Equal(t, []string{lost[0].ID}, gone)
+			require.Equal(t, []string{lost[0].Lease()}, gone)
 		})
 		require.Equal(t, 1, holder.ack(holds...))
 	}, "a", "b")
@@ -288,7 +288,7 @@ func TestExtendedLeaseEndsLater(t *testing.T) {
 		w.do(calls...)
 		lost, err := queue.ReadLost(calls[0])
 		require.NoError(t, err)
-		require.Equal(t, []string{claimed[1].ID}, lost)
+		require.Equal(t, []string{claimed[1].Lease()}, lost)
 		require.Equal(t, []string{"1", "3"}, w.unack("a"))
 		for _, name := range []string{"1", "3"} {
 			deadline := w.score(w.keys.Unack("a"), name)

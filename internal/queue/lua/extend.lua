@@ -5,7 +5,7 @@
 -- ARGV  1 lease   ms from now
 --       then for each message, in the order of delivery (at most 1000): id, token
 --
--- Returns the ids whose lease is lost.
+-- Returns for each lease that is lost "id token": after a failover, the subscription may hold the message by another.
 -- Twice: the second run moves the deadlines once more.
 
 local unack, leases = KEYS[1], KEYS[2]
@@ -33,7 +33,7 @@ for i, id in ipairs(ids) do
     scores[#scores + 1] = score
     scores[#scores + 1] = id
   else
-    lost[#lost + 1] = id
+    lost[#lost + 1] = id .. ' ' .. ARGV[i * 2 + 1]
   end
 end
 if #scores > 0 then
