@@ -8,8 +8,8 @@ import (
 )
 
 // Cancel takes back a message that waits: for its due time, or for a retry. By its ID, it is taken from all
-// groups in which it waits for a retry; a group that has it ready or in hand keeps it. Its delay ID is free
-// again.
+// groups in which it waits for a retry; a group that has it ready or in hand keeps it. If no group
+// does, its delay ID is free again.
 //
 // Errors wrap ErrNotFound or ErrTooLate, or come from ctx or Redis.
 func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {

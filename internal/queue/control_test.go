@@ -12,6 +12,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
 func byID(w *world, name string) queue.Ref { return queue.Ref{ID: w.id[name]} }
@@ -320,6 +321,28 @@ func TestPageHasNoMoreThanItsBytes(t *testing.T) {
 		_, err = w.topic.List(ctx, "a", "nowhere", "", 1, 0)
 		require.Error(t, err)
 	}, "a", "b")
+}
+
+// What a step reads for nothing stops the server for others.
+func TestPageReadsFewBodiesThatItDoesNotReturn(t *testing.T) {
+	t.Parallel()
+	in := redistest.Start(t)
+	w := newWorld(t, redistest.Server{Client: in.Client(t), Prefix: "own"}, "topic", "a")
+	const size, n = 1000, 100
+	w.publishNow(names(fmt.Sprintf("%%0%dd", size), 0, n)...)
+	for _, fit := range []int{1, 2, 10, 50} {
+		commands := monitor(t, in)
+		page, err := w.topic.List(ctx, "a", queue.Ready, "", n, fit*size)
+		require.NoError(t, err)
+		require.Len(t, page.Messages, fit)
+		read := 0
+		for words, lua := range commands() {
+			if lua && words[0] == "HMGET" && words[1] == w.keys.Messages() {
+				read += len(words) - 2
+			}
+		}
+		require.Contains(t, []int{fit, fit + 1}, read)
+	}
 }
 
 func TestUpcomingLoadIsExact(t *testing.T) {

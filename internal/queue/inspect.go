@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -148,14 +149,25 @@ type FoundIn struct {
 }
 
 // Find looks for one message. ErrNotFound if there is none.
-func (t *Topic) Find(ctx context.Context, ref Ref) (found Found, err error) {
-	id := ref.ID
-	if id == "" {
-		id, err = t.client.HGet(ctx, t.keys.Names(), encodeName(ref.DelayID)).Result()
-		if err != nil && err != redis.Nil {
-			return found, forbidden(err)
-		}
+func (t *Topic) Find(ctx context.Context, ref Ref) (Found, error) {
+	if ref.ID != "" {
+		return t.find(ctx, ref, ref.ID)
 	}
+	for before := ""; ; {
+		id, err := t.client.HGet(ctx, t.keys.Names(), encodeName(ref.DelayID)).Result()
+		if err != nil && err != redis.Nil {
+			return Found{}, forbidden(err)
+		}
+		found, err := t.find(ctx, ref, id)
+		if !errors.Is(err, ErrNotFound) || id == before {
+			return found, err
+		}
+		before = id // it may have been replaced meanwhile
+	}
+}
+
+// find looks for the message with an id, which is to have the delay ID that ref may name.
+func (t *Topic) find(ctx context.Context, ref Ref, id string) (found Found, err error) {
 	err = t.withExisting(ctx, func(groups *Groups) error {
 		all, _, now, err := t.inspect(ctx, groups, inspection{ids: []string{id}, bodies: true})
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"iter"
 	"net"
 	"regexp"
 	"slices"
@@ -210,27 +211,11 @@ func TestLifeOfMessagesOfAUserWhoMayOnlyUseThePrefix(t *testing.T) {
 func TestScriptsTouchOnlyKeysThatTheyDeclare(t *testing.T) {
 	t.Parallel()
 	in := redistest.Start(t)
-	monitor, err := net.Dial("tcp", in.Addr())
-	require.NoError(t, err)
-	defer monitor.Close()
-	_, err = monitor.Write([]byte("MONITOR\r\n"))
-	require.NoError(t, err)
-	lines := bufio.NewReaderSize(monitor, 1<<20)
-	_, err = lines.ReadString('\n') // OK
-	require.NoError(t, err)
-
-	client := in.Client(t)
-	live(t, redistest.Server{Client: client, Prefix: "own"})
-	require.NoError(t, client.Echo(ctx, "the end").Err())
+	commands := monitor(t, in)
+	live(t, redistest.Server{Client: in.Client(t), Prefix: "own"})
 
 	declared, script, used := map[string]bool{}, "", map[string]int{}
-	for {
-		line, err := lines.ReadString('\n')
-		require.NoError(t, err)
-		words, lua := monitored(t, line)
-		if words[0] == "echo" {
-			break
-		}
+	for words, lua := range commands() {
 		switch {
 		case !lua:
 			if words[0] != "evalsha" && words[0] != "eval" {
@@ -251,6 +236,32 @@ func TestScriptsTouchOnlyKeysThatTheyDeclare(t *testing.T) {
 		}
 	}
 	require.Len(t, used, len(queue.ScriptSources()), "every script was seen")
+}
+
+// monitor has the server tell every command. Those until the call of commands are in what that returns.
+func monitor(t *testing.T, in *redistest.Instance) (commands func() iter.Seq2[[]string, bool]) {
+	t.Helper()
+	conn, err := net.Dial("tcp", in.Addr())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = conn.Write([]byte("MONITOR\r\n"))
+	require.NoError(t, err)
+	lines := bufio.NewReaderSize(conn, 1<<20)
+	_, err = lines.ReadString('\n') // OK
+	require.NoError(t, err)
+	return func() iter.Seq2[[]string, bool] {
+		require.NoError(t, in.Client(t).Echo(ctx, "the end").Err())
+		return func(yield func(words []string, lua bool) bool) {
+			for {
+				line, err := lines.ReadString('\n')
+				require.NoError(t, err)
+				words, lua := monitored(t, line)
+				if words[0] == "echo" || !yield(words, lua) {
+					return
+				}
+			}
+		}
+	}
 }
 
 var quoted = regexp.MustCompile(`"((?:[^"\\]|\\.)*)"`)

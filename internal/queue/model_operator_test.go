@@ -56,7 +56,7 @@ func (m *model) cancel(t *rapid.T) {
 		}
 		return true
 	})
-	if pending {
+	if !m.picture.ids()[id] {
 		m.forgetName(id)
 	}
 }

@@ -1,9 +1,11 @@
 package queue_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -114,6 +116,59 @@ func TestDelayIDStaysTakenForItsWindow(t *testing.T) {
 		require.Equal(t, []string{"4", "5", "6"}, w.ready("a"))
 		w.promote("s|1")
 		require.Zero(t, w.Client.Exists(ctx, w.keys.Names(), w.keys.Taken()).Val(), "forgotten")
+	}, "a")
+}
+
+// Else what is published under it would be kept out for the sake of a message that nobody gets any more.
+func TestDelayIDOfACancelledRetryIsFree(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(under(now("1"), "x", queue.Keep, time.Hour))
+		a, b := w.sub("a"), w.sub("b")
+		require.Equal(t, 1, a.nack(failed(held(a.claim(1))[0], after(time.Hour))))
+		require.NoError(t, w.topic.Cancel(ctx, byID(w, "1")))
+		w.publish(under(now("2"), "x", queue.Keep, time.Hour))
+		require.Equal(t, []string{"1"}, w.ready("b"), "which has it still, so 2 was kept out")
+
+		require.Equal(t, 1, b.nack(failed(held(b.claim(1))[0], after(time.Hour))))
+		require.NoError(t, w.topic.Cancel(ctx, byID(w, "1")))
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Names(), w.keys.Taken()).Val())
+		w.publish(under(now("3"), "x", queue.Keep, time.Hour))
+		require.Equal(t, []string{"3"}, w.ready("a"))
+	}, "a", "b")
+}
+
+// replacing has a message under a delay ID replaced before it is looked at.
+type replacing struct {
+	recorder
+	replace func()
+}
+
+func (r *replacing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if replace := r.replace; replace != nil && cmd.Name() == "evalsha" {
+			r.replace = nil
+			replace()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func TestAMessageIsFoundByItsDelayIDWhileItIsReplaced(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(under(in("1", time.Hour), "x", queue.Replace, 0))
+		other := redis.NewClient(w.Client.(*redis.Client).Options())
+		defer other.Close()
+		topic := queue.NewTopic(other, w.Prefix, w.topic.Name)
+		_, err := topic.Groups(ctx)
+		require.NoError(t, err)
+		other.AddHook(&replacing{replace: func() { w.publish(under(in("2", time.Hour), "x", queue.Replace, 0)) }})
+		found, err := topic.Find(ctx, queue.Ref{DelayID: "x"})
+		require.NoError(t, err)
+		require.Equal(t, w.id["2"], found.ID)
+
+		require.NoError(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "x"}))
+		_, err = topic.Find(ctx, queue.Ref{DelayID: "x"})
+		require.ErrorIs(t, err, queue.ErrNotFound)
 	}, "a")
 }
 

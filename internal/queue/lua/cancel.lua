@@ -16,8 +16,8 @@
 --       3 message     its id, or its delay id as it is stored
 --       4 memory      how long the result is remembered, ms
 --
--- A message in pending gives its delay id back; one in retry keeps it until its window is over. A message that waits
--- for a retry in some groups and not in others is taken from those where it waits.
+-- A message that is gone by this gives its delay id back, whose window may not be over. One that waits for a retry in
+-- some groups and not in others is taken from those where it waits, and keeps it.
 -- Returns "ok", "late" (the message is there and does not wait), "missing", or "stale" when the group set
 -- has changed; all but the first write nothing.
 -- Twice: the second run finds the result of the first remembered, and returns it.
@@ -70,17 +70,17 @@ end
 -- The first write is a deletion: at maxmemory a cancellation still works.
 if due then
   redis.call('ZREM', pending, id)
-  local name = own and string.match(own, 'delay_id:(%S+)')
-  if name and redis.call('HGET', names, name) == id then
-    redis.call('HDEL', names, name)
-    redis.call('ZREM', taken, name)
-  end
 end
 for _, g in ipairs(waits) do
   redis.call('ZREM', KEYS[7 + g * 2], id)
   redis.call('HDEL', KEYS[8 + g * 2], id)
 end
 if due or left <= #waits then
+  local name = own and string.match(own, 'delay_id:(%S+)')
+  if name and redis.call('HGET', names, name) == id then
+    redis.call('HDEL', names, name)
+    redis.call('ZREM', taken, name)
+  end
   redis.call('HDEL', refs, id)
   redis.call('HDEL', messages, id)
   redis.call('HDEL', options, id)

@@ -62,8 +62,15 @@ else
   end
 end
 local reply, size = {#ids == limit and 1 or 0}, 0
-for from = 1, #ids, 32 do
-  local upto = math.min(from + 31, #ids)
+local from = 1
+while from <= #ids do
+  -- With bodies one, then as many as will fit if they are like those so far, but not too many, lest they are not.
+  local some, n = 32, from - 1
+  if bytes then
+    some = n == 0 and 1 or math.floor((bytes - size) / (math.max(size, 1) / n))
+    some = math.max(1, math.min(some, n * 8, 32))
+  end
+  local upto = math.min(from + some - 1, #ids)
   local bodies = bytes and redis.call('HMGET', messages, unpack(ids, from, upto)) or {}
   local own = redis.call('HMGET', options, unpack(ids, from, upto))
   local records = redis.call('HMGET', deliveries, unpack(ids, from, upto))
@@ -80,5 +87,6 @@ for from = 1, #ids, 32 do
     reply[#reply + 1] = own[i] or ''
     reply[#reply + 1] = records[i] or ''
   end
+  from = upto + 1
 end
 return reply
