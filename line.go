@@ -8,6 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/redis/go-redis/v9"
+
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -29,9 +32,10 @@ type line struct {
 	waiting []*batch
 
 	// Whose call is under way:
-	number uint64 // of the last call to Redis
-	slow   int    // how often in a row those who were answered took too long to come back
-	hurry  int    // calls that do not wait for them
+	number uint64    // of the last call to Redis
+	slow   int       // how often in a row those who were answered took too long to come back
+	hurry  int       // calls that do not wait for them
+	listed time.Time // when the topic was last seen to be in the registry
 }
 
 // batch is the messages of one Publish call.
@@ -253,6 +257,9 @@ func (l *line) call(messages []queue.Message, patience time.Duration) error {
 	if err == nil && p.config.WaitReplicas > 0 {
 		err = l.topic.AwaitReplicas(p.ctx, p.id, l.number, p.config.WaitReplicas, patience)
 	}
+	if err == nil {
+		l.keepListed()
+	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		err = endedCall{err}
 	}
@@ -260,6 +267,30 @@ func (l *line) call(messages []queue.Message, patience time.Duration) error {
 		err = errors.Join(ErrClosed, err)
 	}
 	return err
+}
+
+// relist is how often a Publisher looks whether a topic is still in the registry.
+const relist = 30 * time.Second
+
+// keepListed has a topic entered in the registry again that is missing there. In a Cluster that is on a node of its own, whose
+// failover may forget what was just entered; no scheduler would find the topic then. Nobody waits for this.
+func (l *line) keepListed() {
+	p := l.publisher
+	if _, cluster := p.config.Client.(*redis.ClusterClient); !cluster || time.Since(l.listed) < relist {
+		return
+	}
+	first := l.listed.IsZero() // then it was entered just now, if it was not there
+	l.listed = time.Now()
+	if first || p.listing.Err() != nil {
+		return
+	}
+	p.underWay.Add(1)
+	go func() {
+		defer p.underWay.Done()
+		if _, err := p.topic(l.topic.Name).Relist(p.listing); err != nil && p.listing.Err() == nil {
+			p.logger.Error("Cannot look whether the topic is in the registry", err, watermill.LogFields{"topic": l.topic.Name})
+		}
+	}()
 }
 
 // endedCall is the error of a call to Redis that ended by a context which is not the caller's: by a timeout of the

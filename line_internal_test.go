@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
 func TestWhatGoesTogetherIsLimited(t *testing.T) {
@@ -229,4 +230,24 @@ func TestMemoryForBodiesIsUsedAgain(t *testing.T) {
 		require.Len(t, b.bodies, size)
 		require.Equal(t, kept, cap(b.bodies), "what is kept is not used")
 	}
+}
+
+func TestATopicThatTheRegistryOfAClusterHasLostIsEnteredAgain(t *testing.T) {
+	t.Parallel()
+	client := redistest.StartCluster(t).Client(t)
+	p, err := NewPublisher(PublisherConfig{Client: client}, nil)
+	require.NoError(t, err)
+	publish := func() { require.NoError(t, p.Publish("t", message.NewMessage("", nil))) }
+	listed := func() bool { return client.SIsMember(t.Context(), queue.Registry(DefaultKeyPrefix), "t").Val() }
+	publish()
+	require.True(t, listed())
+	require.NoError(t, client.Del(t.Context(), queue.Registry(DefaultKeyPrefix)).Err())
+	publish()
+	p.underWay.Wait()
+	require.False(t, listed(), "it is not asked for each time")
+	p.lines["t"].listed = time.Now().Add(-relist)
+	publish()
+	p.underWay.Wait()
+	require.True(t, listed())
+	require.NoError(t, p.Close())
 }

@@ -115,6 +115,10 @@ type Publisher struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
+	// listing is what keepListed runs under: Close does not wait for it.
+	listing    context.Context
+	endListing context.CancelFunc
+
 	work    queue.Work
 	permits queue.Permits
 	batches sync.Pool // of *batch
@@ -155,6 +159,7 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 		p.work = p.work.AndWaits()
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.listing, p.endListing = context.WithCancel(p.ctx)
 	if err := p.schedule(); err != nil {
 		return nil, err
 	}
@@ -336,6 +341,7 @@ func (p *Publisher) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
+	p.endListing()
 	if p.scheduled == nil {
 		return p.awaitCalls()
 	}

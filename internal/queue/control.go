@@ -272,17 +272,7 @@ func (t *Topic) Erase(ctx context.Context) error {
 	if err != nil && !(begun && errors.Is(err, ErrNotFound)) {
 		return err
 	}
-	t.mu.Lock()
-	t.groups = nil
-	t.mu.Unlock()
-	if err := t.unlist(ctx, t.Name); err != nil {
-		return err
-	}
-	// Somebody who used it meanwhile has made it anew, and thinks that it is in the registry.
-	if there, err := t.client.Exists(ctx, k.Meta()).Result(); err != nil || there == 0 {
-		return err
-	}
-	return t.enroll(ctx)
+	return t.delist(ctx)
 }
 
 // unlist takes a name out of the registry.

@@ -460,6 +460,54 @@ func TestErasedTopicLeavesNothing(t *testing.T) {
 	}, "a")
 }
 
+// A scheduler that nobody told of the topic has a sweep to do yet.
+func TestErasedTopicDoesNotComeBackByASweep(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		its := queue.NewTopic(w.Client, w.Prefix, "topic")
+		_, err := its.Existing(ctx)
+		require.NoError(t, err)
+		require.NoError(t, w.topic.Erase(ctx))
+		for _, sweep := range []func(context.Context) (bool, error){its.Expire, its.Purge} {
+			more, err := sweep(ctx)
+			require.NoError(t, err)
+			require.False(t, more)
+		}
+		require.Empty(t, w.dump())
+		require.Zero(t, w.Client.Exists(ctx, queue.Registry(w.Prefix)).Val())
+	}, "a")
+}
+
+// beforeOpen does something when a topic is about to be opened, once.
+type beforeOpen struct {
+	recorder
+	do func()
+}
+
+func (b *beforeOpen) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" && queue.ScriptName(cmd.Args()[1].(string)) == "open" && b.do != nil {
+			do := b.do
+			b.do = nil
+			do()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// The publisher has seen that the topic is in the registry, when the last that is done to delete it takes it out.
+func TestTopicThatIsMadeAnewWhileItIsErasedIsInTheRegistry(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		client := redis.NewClient(w.Client.(*redis.Client).Options())
+		defer client.Close()
+		topic := queue.NewTopic(client, w.Prefix, "topic")
+		client.AddHook(&beforeOpen{do: func() { require.NoError(t, w.topic.Erase(ctx)) }})
+		require.NoError(t, topic.Publish(ctx, "OTHER", 1, w.make(in("x", time.Hour))))
+		listed, err := w.topic.Listed(ctx)
+		require.NoError(t, err)
+		require.True(t, listed)
+	}, "a")
+}
+
 // Of a topic with many groups some go at a time. If the caller ends in between, others remove what is left.
 func TestTopicWithManyGroupsIsErasedInSteps(t *testing.T) {
 	for name, goOn := range map[string]func(w *world){

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"strconv"
 	"strings"
@@ -312,8 +313,9 @@ func Listening(ctx context.Context, client redis.UniversalClient, addresses ...s
 const rescan = 30 * time.Second
 
 // WatchTopics calls found for every topic of the registry, and soon for each that enters it later,
-// until the context ends. It may call found more than once for a topic. When the registry cannot be
-// read it calls failed, and tries again after a second.
+// until the context ends. It may call found more than once for a topic. One that it knows, that is there, and that the registry
+// has lost, is entered again. When the registry cannot be read it calls failed, and tries again after a second; where that is
+// not permitted, with the next rescan.
 func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix string, found func(topic string), failed func(error)) {
 	pubsub := client.Subscribe(ctx)
 	defer pubsub.Close()
@@ -325,11 +327,28 @@ func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix strin
 	incoming := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(healthCheck))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	known := map[string]bool{}
 	read := func() {
 		timer.Reset(rescan)
-		if err := Topics(ctx, client, prefix, found); err != nil && ctx.Err() == nil {
+		missing := maps.Clone(known)
+		err := Topics(ctx, client, prefix, func(topic string) {
+			delete(missing, topic)
+			known[topic] = true
+			found(topic)
+		})
+		for topic := range missing {
+			if err != nil {
+				break
+			}
+			if known[topic], err = NewTopic(client, prefix, topic).Relist(ctx); err == nil && !known[topic] {
+				delete(known, topic)
+			}
+		}
+		if err != nil && ctx.Err() == nil {
 			failed(err)
-			timer.Reset(time.Second)
+			if !errors.Is(err, ErrForbidden) {
+				timer.Reset(time.Second)
+			}
 		}
 	}
 	for {
@@ -344,6 +363,7 @@ func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix strin
 				read()
 			case *redis.Message:
 				if CheckTopic(event.Payload) == nil { // anyone may publish
+					known[event.Payload] = true
 					found(event.Payload)
 				}
 			}

@@ -405,6 +405,24 @@ func TestTopicsAreFoundAgainAfterALostConnection(t *testing.T) {
 	next(t, found, "unannounced")
 }
 
+// In a Cluster the registry is on a node of its own, whose failover may forget what was entered last.
+func TestTopicsThatTheRegistryHasLostAreEnteredAgain(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client(t)
+	s := redistest.Server{Client: client, Prefix: "own"}
+	newWorld(t, s, "lost", "a")
+	deleted := newWorld(t, s, "deleted", "a")
+	found, _, _ := watch(t, s)
+	next(t, found, "lost")
+	require.NoError(t, deleted.topic.Erase(ctx))
+	require.NoError(t, client.Del(ctx, queue.Registry(s.Prefix)).Err())
+	require.NoError(t, client.ClientKillByFilter(ctx, "TYPE", "pubsub").Err()) // which has it read again
+	require.Eventually(t, func() bool {
+		return client.SIsMember(ctx, queue.Registry(s.Prefix), "lost").Val()
+	}, patience, time.Millisecond)
+	require.Equal(t, []string{"lost"}, client.SMembers(ctx, queue.Registry(s.Prefix)).Val(), "not the one that is not there")
+}
+
 func TestUnreadableRegistryIsReadAgain(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		require.NoError(t, s.Client.Set(ctx, queue.Registry(s.Prefix), "not a set", 0).Err())

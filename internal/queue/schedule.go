@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -119,7 +120,7 @@ func (t *Topic) Purge(ctx context.Context) (more bool, err error) {
 }
 
 func (t *Topic) sweep(ctx context.Context, make func(*Groups) *Call) (more bool, err error) {
-	err = t.withGroups(ctx, func(groups *Groups) error {
+	err = t.withExisting(ctx, func(groups *Groups) error {
 		call := make(groups)
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
@@ -134,6 +135,9 @@ func (t *Topic) sweep(ctx context.Context, make func(*Groups) *Call) (more bool,
 		more = len(reply) == 3 && reply[2] == int64(1)
 		return nil
 	})
+	if errors.Is(err, ErrNotFound) { // it was deleted meanwhile
+		return false, nil
+	}
 	return more, err
 }
 

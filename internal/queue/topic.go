@@ -4,6 +4,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -94,15 +95,27 @@ func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
 	if err := t.enroll(ctx); err != nil {
 		return nil, err
 	}
-	if t.stream != nil {
-		return t.readGroups(ctx, t.openStreamCall())
-	}
 	call := &Call{
 		script: &openScript,
 		keys:   []string{t.keys.Meta(), t.keys.Groups()},
 		args:   []any{Layout, Token()},
 	}
-	return t.readGroups(ctx, call)
+	if t.stream != nil {
+		call = t.openStreamCall()
+	}
+	if err := Do(ctx, t.client, call); err != nil {
+		return nil, err
+	}
+	groups, err := readGroups(call)
+	if err != nil {
+		return nil, err
+	}
+	// Again: who deleted it just before may have taken it out since, and looked whether it is there before it was.
+	if err := t.enroll(ctx); err != nil {
+		return nil, err
+	}
+	t.remember(groups)
+	return groups, nil
 }
 
 // Existing is Groups for a topic that is not to come into being by this: ErrNotFound if there is none.
@@ -124,7 +137,11 @@ func (t *Topic) Existing(ctx context.Context) (*Groups, error) {
 	if reply, _ := call.cmd.Slice(); len(reply) == 0 {
 		return nil, fmt.Errorf("topic %q: %w", t.Name, ErrNotFound)
 	}
-	return t.takeGroups(call)
+	groups, err := readGroups(call)
+	if err == nil {
+		t.remember(groups)
+	}
+	return groups, err
 }
 
 // Register makes sure that the group exists with these options. If it is being removed, it comes back empty: what
@@ -144,11 +161,14 @@ func (t *Topic) Register(ctx context.Context, group string, options GroupOptions
 			return err
 		}
 		if reply, _ := call.cmd.Slice(); len(reply) != 1 {
-			groups, err := t.takeGroups(call)
-			if err != nil {
-				return err
+			groups, err := readGroups(call)
+			if err == nil {
+				err = t.checkMode(groups)
 			}
-			return t.checkMode(groups)
+			if err == nil {
+				t.remember(groups)
+			}
+			return err
 		}
 		if err := t.finishRemovals(ctx, []string{group}); err != nil {
 			return err
@@ -156,15 +176,8 @@ func (t *Topic) Register(ctx context.Context, group string, options GroupOptions
 	}
 }
 
-func (t *Topic) readGroups(ctx context.Context, call *Call) (*Groups, error) {
-	if err := Do(ctx, t.client, call); err != nil {
-		return nil, err
-	}
-	return t.takeGroups(call)
-}
-
-// takeGroups takes in what a call has read.
-func (t *Topic) takeGroups(call *Call) (*Groups, error) {
+// readGroups reads what a call has brought.
+func readGroups(call *Call) (*Groups, error) {
 	reply, err := call.cmd.StringSlice()
 	if err != nil || len(reply) < 2 {
 		return nil, fmt.Errorf("unexpected reply %v: %w", reply, err)
@@ -173,11 +186,14 @@ func (t *Topic) takeGroups(call *Call) (*Groups, error) {
 		return nil, fmt.Errorf("%w: it is %q, this program writes %q", ErrLayout, reply[0], Layout)
 	}
 	slices.Sort(reply[2:]) // the server has no order of them
-	groups := &Groups{Version: reply[1], Names: reply[2:], Stream: reply[0] == StreamLayout}
+	return &Groups{Version: reply[1], Names: reply[2:], Stream: reply[0] == StreamLayout}, nil
+}
+
+// remember keeps a set of groups.
+func (t *Topic) remember(groups *Groups) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.groups = groups
-	t.mu.Unlock()
-	return groups, nil
 }
 
 // forget drops a set of groups that turned out to be stale.
@@ -233,6 +249,43 @@ func (t *Topic) enroll(ctx context.Context) error {
 	// Announced even if another has just added it, who may have died since.
 	err = t.client.Publish(ctx, NewTopics(t.prefix), t.Name).Err()
 	return forbiddenTo(fmt.Sprintf("announce the topic on channel %q", NewTopics(t.prefix)), "publish", err)
+}
+
+// Relist enters the topic in the registry if it is there, and is missing in it: in a Cluster the registry is on a node of its
+// own, whose failover may forget what was just entered. It tells whether the topic is there.
+func (t *Topic) Relist(ctx context.Context) (there bool, err error) {
+	if there, err = t.exists(ctx); err != nil || !there {
+		return false, err
+	}
+	if err := t.enroll(ctx); err != nil {
+		return false, err
+	}
+	if there, err = t.exists(ctx); err != nil || there { // else it was deleted meanwhile
+		return there, err
+	}
+	return false, t.delist(ctx)
+}
+
+// delist takes a topic that was deleted out of the registry.
+func (t *Topic) delist(ctx context.Context) error {
+	if err := t.unlist(ctx, t.Name); err != nil {
+		return err
+	}
+	// Somebody who used it meanwhile has made it anew, and may think that it is in the registry.
+	if there, err := t.exists(ctx); err != nil || !there {
+		return err
+	}
+	return t.enroll(ctx)
+}
+
+// exists asks the server, whatever is remembered.
+func (t *Topic) exists(ctx context.Context) (bool, error) {
+	t.remember(nil)
+	_, err := t.Existing(ctx)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // TopicsFrom returns some names of the registry, and the cursor of the next ones; 0 begins and ends. A

@@ -50,7 +50,7 @@ var (
 	Removing       = Work{Name: "remove", scripts: []string{"open", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}
 	Erasing        = Work{
 		Name: "erase", scripts: []string{"open", "stats", "erase"},
-		besides: append([]string{"ZRANGEBYSCORE", "SREM", "EXISTS"}, enrolling...),
+		besides: append([]string{"ZRANGEBYSCORE", "SREM"}, enrolling...),
 	}
 	Checking = Work{
 		Name: "check", scripts: []string{"open", "inspect", "scan", "stats"},
