@@ -15,7 +15,7 @@ import (
 
 // publishBatch publishes messages, those of one destination topic together and in order, and settles them. What
 // failed before goes alone: one that the destination never takes would else fail those that it is with, again and
-// again.
+// again. So does what is delivered only once: it would die of another's error.
 func (r *Relay) publishBatch(ctx context.Context, topic string, batch []*message.Message) {
 	var order []string
 	byTopic := map[string][]*message.Message{}
@@ -25,7 +25,7 @@ func (r *Relay) publishBatch(ctx context.Context, topic string, batch []*message
 			r.failed(ctx, topic, msg, err)
 			continue
 		}
-		if delivery, _ := redisdelay.DeliveryFromContext(msg.Context()); delivery.Number > 1 {
+		if delivery, _ := redisdelay.DeliveryFromContext(msg.Context()); delivery.Number > 1 || r.once(msg) {
 			r.publishTogether(ctx, to, []*message.Message{msg})
 			continue
 		}
@@ -37,6 +37,14 @@ func (r *Relay) publishBatch(ctx context.Context, topic string, batch []*message
 	for _, to := range order {
 		r.publishTogether(ctx, to, byTopic[to])
 	}
+}
+
+// once tells whether the message is dead if its first delivery fails.
+func (r *Relay) once(msg *message.Message) bool {
+	if own, set := msg.Metadata[redisdelay.MaxDeliveriesKey]; set {
+		return own == "1"
+	}
+	return r.config.Subscriber.MaxDeliveries == 1
 }
 
 // publishTogether publishes messages of one destination topic in one call. Where that is refused for good, they go

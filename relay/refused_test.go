@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -106,4 +107,31 @@ func TestMessageThatIsNeverTakenHoldsUpNoOther(t *testing.T) {
 		run(t, newRelay(t, s, to, singly, together))
 		require.ElementsMatch(t, append(names[:3:3], names[4:]...), uuids(to.await(t, 9)))
 	})
+}
+
+func TestMessageThatIsDeliveredOnceDoesNotDieOfAnothersError(t *testing.T) {
+	for name, once := range map[string]struct {
+		message func(*message.Message)
+		relay   func(*relay.Config)
+	}{
+		"by its own limit": {func(msg *message.Message) { redisdelay.SetMaxDeliveries(msg, 1) }, singly},
+		"by the relay's":   {func(*message.Message) {}, func(c *relay.Config) { c.Subscriber.MaxDeliveries = 1 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, s redistest.Server) {
+				to := newDestination(func(_ string, messages []*message.Message) error {
+					if slices.ContainsFunc(messages, func(msg *message.Message) bool { return msg.UUID == "bad" }) {
+						return errDown
+					}
+					return nil
+				})
+				good, bad := newMessage("good", 0), newMessage("bad", 0)
+				once.message(good)
+				publish(t, newPublisher(t, s), topic, good, bad)
+				together := func(c *relay.Config) { c.BatchMessages, c.BatchWait = 10, 50*time.Millisecond }
+				run(t, newRelay(t, s, to, singly, together, once.relay))
+				require.Equal(t, []string{"good"}, uuids(to.await(t, 1)))
+			})
+		})
+	}
 }

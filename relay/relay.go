@@ -25,6 +25,10 @@ type Relay struct {
 	config Config
 	logger watermill.LoggerAdapter
 	outage outages
+
+	mu      sync.Mutex
+	runs    int
+	lacking map[string]error // topics that are not subscribed to, and why not
 }
 
 // New returns a Relay. It does not talk to Redis yet. A nil logger logs nothing. Errors wrap
@@ -54,6 +58,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.begins(1)
+	defer r.begins(-1)
 	run := &run{Relay: r, subscriber: subscriber, served: map[string]bool{}}
 	var watching sync.WaitGroup
 	for _, topic := range r.config.Topics {
@@ -107,6 +113,7 @@ func (r *run) serve(ctx context.Context, topic string) {
 		return
 	}
 	r.served[topic] = true
+	r.subscribed(topic, errNotYet)
 	r.serving.Go(func() {
 		if messages := r.subscribe(ctx, topic); messages != nil {
 			r.relaying.Add(1)
@@ -119,15 +126,24 @@ func (r *run) serve(ctx context.Context, topic string) {
 // subscribe tries until it has the topic's messages, and returns nil if ctx ends before.
 func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Message {
 	patience := redisdelay.ExponentialBackoff(25*time.Millisecond, 5*time.Second)
+	fields := watermill.LogFields{"topic": topic}
+	var said error
 	for try := 1; ctx.Err() == nil; try++ {
 		messages, err := r.subscriber.Subscribe(ctx, topic)
+		if ctx.Err() == nil || err == nil {
+			r.subscribed(topic, err)
+		}
 		switch {
 		case err == nil:
+			if said != nil {
+				r.logger.Info("Subscribed", fields)
+			}
 			return messages
 		case ctx.Err() != nil:
 			return nil
-		case try == 1:
-			r.logger.Error("Cannot subscribe, trying again", err, watermill.LogFields{"topic": topic})
+		case said == nil, said.Error() != err.Error() && !(queue.Unreachable(said) && queue.Unreachable(err)):
+			r.logger.Error("Cannot subscribe, trying again", err, fields)
+			said = err
 		}
 		pause(ctx, patience(try))
 	}

@@ -41,7 +41,7 @@ func declareNATS(s *settings) destinationKind {
 		nkey:      s.text("nats-nkey-file", "", "file with the seed of an NKey"),
 		tls:       declareTLS(s, "nats", "; `tls://` says it too"),
 		provision: s.yes("nats-provision", false, "make a stream, named as the topic, for a topic without one"),
-		drop: s.yes("nats-drop-duplicates", true, "give each message its ID in Redis as `Nats-Msg-Id`, so that the stream drops what comes twice "+
+		drop: s.yes("nats-drop-duplicates", true, "give each message its subject and its ID in Redis as `Nats-Msg-Id`, so that the stream drops what comes twice "+
 			"within its duplicate window"),
 	}
 }
@@ -189,7 +189,8 @@ func (m natsMarshaler) Marshal(topic string, msg *message.Message) (*natsclient.
 		return nil, fmt.Errorf("%w: %w", errUnsendable, err)
 	}
 	if m.drop && out.Header.Get(natsclient.MsgIdHdr) == "" {
-		out.Header.Set(natsclient.MsgIdHdr, msg.Metadata.Get(relay.IDKey))
+		// A stream may have several subjects, to which relays of several groups publish the same message.
+		out.Header.Set(natsclient.MsgIdHdr, topic+" "+msg.Metadata.Get(relay.IDKey))
 	}
 	return out, nil
 }

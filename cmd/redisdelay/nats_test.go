@@ -137,6 +137,24 @@ func TestStreamDropsWhatComesTwiceAndNothingElse(t *testing.T) {
 	require.EqualValues(t, 2, info.State.Msgs)
 }
 
+// As relays of two groups have it.
+func TestTheSameMessageIsInTwoSubjectsOfAStream(t *testing.T) {
+	t.Parallel()
+	broker := startNATS(t)
+	js := broker.stream(t, natsclient.StreamConfig{Name: "all", Subjects: []string{"orders.>"}})
+	to, err := reading(t, nil, "--nats", broker.url()).kinds["nats"].open(1, quiet())
+	require.NoError(t, err)
+	defer to.Close()
+	for _, subject := range []string{"orders.billing", "orders.shipping"} {
+		msg := message.NewMessage("the same", []byte("x"))
+		msg.Metadata.Set(relay.IDKey, "1")
+		require.NoError(t, to.Publish(subject, msg))
+	}
+	info, err := js.StreamInfo("all")
+	require.NoError(t, err)
+	require.EqualValues(t, 2, info.State.Msgs)
+}
+
 func TestWhatNATSRefusesForGoodIsDead(t *testing.T) {
 	t.Parallel()
 	broker := startNATS(t, func(o *natsserver.Options) { o.MaxPayload = 2000 })

@@ -85,6 +85,21 @@ func TestProbesTellOfRedisAndTheBroker(t *testing.T) {
 	p.stop()
 }
 
+// Another process schedules the topic. Who takes this for a relay that works ends the one that does.
+func TestRelayThatMayNotSubscribeIsNotReady(t *testing.T) {
+	t.Parallel()
+	store, broker := redistest.Start(t), startStreams(t)
+	args := []string{"--to", "redisstream", "--redisstream", broker.Addr(), "--health", "127.0.0.1:0"}
+	working := startRelay(t, start, store, nil, args...)
+	working.awaitProbe("/readyz", http.StatusOK)
+	require.NoError(t, store.Client(t).ACLSetUser(t.Context(), "relay", "on", ">secret", "~*", "&*", "+@all", "-lpush").Err())
+	p := startRelay(t, start, store, []string{"REDISDELAY_REDIS_PASSWORD=secret"}, append(args, "--redis-username", "relay")...)
+	p.await("Cannot subscribe")
+	require.Contains(t, p.awaitProbe("/readyz", http.StatusServiceUnavailable), "+lpush")
+	p.stop()
+	working.stop()
+}
+
 func TestThereIsNoEndpointUnlessAskedFor(t *testing.T) {
 	t.Parallel()
 	store := startStreams(t)

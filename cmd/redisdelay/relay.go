@@ -122,7 +122,7 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger, _ system) 
 		return refuse("%w", err)
 	}
 	health, err := r.health.listen(logger, func(ctx context.Context) error {
-		return errors.Join(r.health.ready(ctx, looker, topics), to.check(ctx))
+		return errors.Join(due.Ready(), r.health.ready(ctx, looker, topics), to.check(ctx))
 	})
 	if err != nil {
 		return err

@@ -60,8 +60,11 @@ var notReady = []string{"LOADING ", "BUSY ", "NOAUTH ", "WRONGPASS ", "MASTERDOW
 // the server was not ready for any.
 func Unreachable(err error) bool {
 	var server redis.Error
-	if !errors.As(err, &server) {
-		return err != nil
+	switch {
+	case err == nil, errors.Is(err, ErrForbidden), errors.Is(err, ErrLayout), errors.Is(err, ErrTopicMode): // it has answered
+		return false
+	case !errors.As(err, &server):
+		return true
 	}
 	return slices.ContainsFunc(notReady, func(prefix string) bool {
 		return strings.HasPrefix(server.Error(), prefix)

@@ -379,6 +379,9 @@ func TestCheckTopic(t *testing.T) {
 func TestUnreachable(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		require.False(t, queue.Unreachable(nil))
+		for _, err := range []error{queue.ErrForbidden, queue.ErrLayout, queue.ErrTopicMode} {
+			require.False(t, queue.Unreachable(fmt.Errorf("topic: %w", err)), "the server has answered")
+		}
 		require.False(t, queue.Unreachable(w.Client.Do(ctx, "NOT A COMMAND").Err()))
 		closed := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 		defer closed.Close()
