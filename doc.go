@@ -57,8 +57,8 @@
 //  2. Watermill's own metadata, as set by delay.Message of its components/delay.
 //  3. The delay in the message's context, as set by delay.WithContext.
 //
-// A malformed, negative or overlong value is an error that wraps [ErrInvalidDelay], and nothing of the
-// call is published. Zero, or an instant that is past, means now. Consumers do not see these keys, so a
+// A malformed or overlong value, or a negative [DelayKey], is an error that wraps [ErrInvalidDelay], and nothing of
+// the call is published. Zero, an instant that is past, or a negative delay of Watermill's, means now. Consumers do not see these keys, so a
 // handler that publishes a message again does not delay it again.
 //
 // # Nack

@@ -350,6 +350,11 @@ func (l logger) Trace(text string, f watermill.LogFields)            { l.log("tr
 func (l logger) With(fields watermill.LogFields) watermill.LoggerAdapter {
 	all := watermill.LogFields{}
 	maps.Copy(all, l.fields)
-	maps.Copy(all, fields)
+	for field, value := range fields {
+		if _, twice := all[field]; twice {
+			panic("slog would write field " + field + " twice")
+		}
+		all[field] = value
+	}
 	return logger{l.book, all}
 }

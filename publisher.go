@@ -108,6 +108,7 @@ func (c PublisherConfig) Validate() error {
 type Publisher struct {
 	config PublisherConfig
 	logger watermill.LoggerAdapter
+	given  watermill.LoggerAdapter // the same without what it adds
 	id     string
 	ids    *queue.IDs
 
@@ -147,6 +148,7 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 	p := &Publisher{
 		config: config,
 		logger: logger.With(watermill.LogFields{"component": "redisdelay.publisher"}),
+		given:  logger,
 		id:     queue.Token(),
 		ids:    queue.NewIDs(),
 		lines:  map[string]*line{},

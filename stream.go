@@ -113,7 +113,7 @@ func (p *Publisher) schedule() error {
 	if p.config.Stream == nil || p.config.Stream.DisableScheduler {
 		return nil
 	}
-	s, err := scheduler.New(scheduler.Config{Client: p.config.Client, KeyPrefix: p.config.KeyPrefix}, p.logger)
+	s, err := scheduler.New(scheduler.Config{Client: p.config.Client, KeyPrefix: p.config.KeyPrefix}, p.given)
 	if err != nil {
 		return err
 	}

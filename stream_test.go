@@ -433,3 +433,18 @@ func onlyPending(t *testing.T, s redistest.Server) admin.Ref {
 	require.Len(t, ids, 1)
 	return admin.ByID(ids[0])
 }
+
+// A logger of slog writes a field that was set twice two times.
+func TestAPublishersSchedulerLogsAsItself(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		book := &logbook{}
+		client := another(t, s)
+		p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
+			Client: client, KeyPrefix: s.Prefix, Stream: &redisdelay.StreamConfig{},
+		}, book.logger())
+		require.NoError(t, err)
+		require.NoError(t, client.Close())
+		eventually(t, func() bool { return book.count("error", "redisdelay.scheduler") > 0 }, "it says that it has no server")
+		require.NoError(t, p.Close())
+	})
+}

@@ -129,6 +129,7 @@ func (c SubscriberConfig) Validate() error {
 type Subscriber struct {
 	config  SubscriberConfig
 	logger  watermill.LoggerAdapter
+	given   watermill.LoggerAdapter // the same without what it adds
 	permits queue.Permits
 
 	mu            sync.Mutex
@@ -166,6 +167,7 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 			"component":      "redisdelay.subscriber",
 			"consumer_group": config.ConsumerGroup,
 		}),
+		given:         logger,
 		subscriptions: map[*subscription]struct{}{},
 	}, nil
 }
@@ -321,7 +323,7 @@ func (s *Subscriber) start() (*engine, error) {
 		Client:    s.config.Client,
 		KeyPrefix: s.config.KeyPrefix,
 		Topics:    []string{}, // those that are subscribed to
-	}, s.logger)
+	}, s.given)
 	if err != nil {
 		return nil, err
 	}

@@ -212,7 +212,7 @@ func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
 	group := groupName(q.Group)
 	listed, err := t.List(ctx, group, queue.State(q.State), q.Cursor, cmp.Or(max(q.Limit, 0), 100), pageBytes)
 	if err != nil {
-		return Page{}, fmt.Errorf("list %s of group %q of topic %q: %w", q.State, group, topic, err)
+		return Page{}, fmt.Errorf("list messages of group %q of topic %q: %w", group, topic, err)
 	}
 	page := Page{Next: listed.Next}
 	for _, l := range listed.Messages {

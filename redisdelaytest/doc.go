@@ -12,7 +12,7 @@
 // What falls due by [Server.Advance] is ready for its consumers when that returns, and what became too late by it
 // comes no more; time that merely passes makes nothing due and nothing too late. Consumers run as they
 // always do, in goroutines of their own and in real time: what a handler does is to be waited for, by
-// [Server.AwaitScheduled], by [Server.AwaitDrained], or by what the program itself offers.
+// [Server.AwaitScheduled], [Server.AwaitRetrying] or [Server.AwaitDrained], or by what the program itself offers.
 //
 // The server is miniredis. It is not the real one: it persists nothing, has no limits and is slower.
 package redisdelaytest

@@ -17,10 +17,14 @@ import (
 const patience = 10 * time.Second
 
 // Scheduled returns the messages of a topic that wait for their due time, in order of it. A topic that was
-// never used has none.
+// never used has none. Those that wait for a retry are not among them: see AwaitRetrying.
 func (s *Server) Scheduled(topic string) []admin.Message {
+	return s.list(topic, admin.Query{State: admin.Pending})
+}
+
+func (s *Server) list(topic string, query admin.Query) []admin.Message {
 	var all []admin.Message
-	query := admin.Query{State: admin.Pending, Limit: 1000}
+	query.Limit = 1000
 	for {
 		page, err := s.admin.List(context.Background(), topic, query)
 		if err != nil {
@@ -68,6 +72,21 @@ func (s *Server) AwaitScheduled(t testing.TB, topic string, n int) []admin.Messa
 		t.Fatalf("%d messages of topic %q are scheduled, want %d:%s", len(scheduled), topic, n, s.listed(scheduled))
 	}
 	return scheduled
+}
+
+// AwaitRetrying waits until exactly n messages of the topic wait for a retry in a consumer group, such as those whose
+// handler is about to fail, and returns them in order of their due time; "" is redisdelay.DefaultConsumerGroup. Then
+// AdvanceToNext has the next one handled again. After ten seconds it fails the test.
+func (s *Server) AwaitRetrying(t testing.TB, topic, group string, n int) []admin.Message {
+	t.Helper()
+	var retrying []admin.Message
+	if !eventually(func() bool {
+		retrying = s.list(topic, admin.Query{State: admin.Retrying, Group: group})
+		return len(retrying) == n
+	}) {
+		t.Fatalf("%d messages of topic %q wait for a retry in group %q, want %d:%s", len(retrying), topic, group, n, s.listed(retrying))
+	}
+	return retrying
 }
 
 // AwaitDrained waits until the topic has no message in any state but dead, so that all handlers are done with

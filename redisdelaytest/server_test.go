@@ -156,10 +156,9 @@ func TestClockMovesFromOneDueTimeToTheNext(t *testing.T) {
 		if want.uuid == "sooner" {
 			redisdelay.DelayFor(msg, time.Hour)
 			msg.Nack()
-			require.Eventually(t, func() bool {
-				stats, err := s.Admin().Stats(ctx, topic)
-				return err == nil && stats.Groups[0].Retrying == 1
-			}, 10*time.Second, time.Millisecond)
+			retrying := s.AwaitRetrying(t, topic, "", 1)
+			require.Equal(t, "sooner", retrying[0].UUID)
+			require.True(t, retrying[0].Places[0].At.Equal(s.Now().Add(time.Hour)))
 			continue
 		}
 		msg.Ack()

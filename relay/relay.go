@@ -24,6 +24,7 @@ var ErrStuck = errors.New("the destination's Publish does not return")
 type Relay struct {
 	config Config
 	logger watermill.LoggerAdapter
+	given  watermill.LoggerAdapter // the same without what it adds
 	outage outages
 
 	mu      sync.Mutex
@@ -41,8 +42,8 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	logger = logger.With(watermill.LogFields{"component": "redisdelay.relay"})
-	return &Relay{config: config, logger: logger, outage: outages{logger: logger}}, nil
+	own := logger.With(watermill.LogFields{"component": "redisdelay.relay"})
+	return &Relay{config: config, logger: own, given: logger, outage: outages{logger: own}}, nil
 }
 
 // Run relays until ctx ends. Then nothing more is taken, and what is in hand is published and settled, for the
@@ -87,7 +88,7 @@ func (r *Relay) subscriber(inFlight int) (*redisdelay.Subscriber, error) {
 		config.MaxInFlight = 1
 		config.Backoff = func(int) time.Duration { return 0 }
 	}
-	return redisdelay.NewSubscriber(config, r.logger)
+	return redisdelay.NewSubscriber(config, r.given)
 }
 
 // run is one Run.

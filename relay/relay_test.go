@@ -367,6 +367,7 @@ func TestRedisMayComeLater(t *testing.T) {
 type log struct {
 	watermill.NopLogger
 	errors chan string
+	fields watermill.LogFields
 }
 
 func newLog() log { return log{errors: make(chan string, 1)} }
@@ -378,7 +379,15 @@ func (l log) Error(msg string, _ error, _ watermill.LogFields) {
 	}
 }
 
-func (l log) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+func (l log) With(fields watermill.LogFields) watermill.LoggerAdapter {
+	for field := range fields {
+		if _, twice := l.fields[field]; twice {
+			panic("slog would write field " + field + " twice")
+		}
+	}
+	l.fields = l.fields.Add(fields)
+	return l
+}
 
 func TestHandlersOnARouter(t *testing.T) {
 	for name, change := range map[string]func(*relay.Config){"parallel": singly, "ordered": ordered} {

@@ -55,7 +55,7 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 	case Dead:
 		key = k.Dead(group)
 	default:
-		return Page{}, fmt.Errorf("%w: there is no state %q", ErrInvalid, state)
+		return Page{}, fmt.Errorf("%w: there is no state %q; want %q, %q, %q, %q or %q", ErrInvalid, state, Pending, Ready, Unack, Retry, Dead)
 	}
 	score, id, err := parseCursor(kind, cursor)
 	if err != nil {
