@@ -29,7 +29,7 @@ var (
 	ErrTopicMode = queue.ErrTopicMode
 
 	// ErrForbidden is wrapped where the Redis user may not run a command that the operation takes; the error names all
-	// that it lacks. It is found before anything is written.
+	// that it lacks. It is found before anything of a topic is changed.
 	ErrForbidden = queue.ErrForbidden
 
 	// ErrInvalidTopic is wrapped where a topic is empty or too long.

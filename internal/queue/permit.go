@@ -147,10 +147,24 @@ func (t *Topic) refused(ctx context.Context, work Work) (lacking []string, err e
 // forbiddenTo names what was to be done with the registry, which has a node of its own, in an error of forbidden.
 func forbiddenTo(what, command string, err error) error {
 	if err = forbidden(err); errors.Is(err, ErrForbidden) {
-		if strings.Contains(err.Error(), "'cluster") { // the client of a Cluster has to know whom to ask first
-			command = "cluster|slots"
+		needs := "+" + command
+		switch said := err.Error(); {
+		case strings.Contains(said, "'cluster"): // the client of a Cluster has to know whom to ask first
+			needs = "+cluster|slots"
+		case strings.Contains(said, "one of the keys"):
+			needs = "the keys ~<key prefix>:*"
 		}
-		return fmt.Errorf("%s: it has to be allowed +%s: %w", what, command, err)
+		return fmt.Errorf("%s: it has to be allowed %s: %w", what, needs, err)
+	}
+	return err
+}
+
+// forbidden says what the call's script takes where the server does not say what of that is not allowed.
+func (c *Call) forbidden(err error) error {
+	err = forbidden(err)
+	if errors.Is(err, ErrForbidden) && !strings.Contains(err.Error(), "NOPERM") {
+		commands := Work{scripts: []string{c.script.name}}.commands()
+		return fmt.Errorf("%w; it has to be allowed +%s", err, strings.ToLower(strings.Join(commands, " +")))
 	}
 	return err
 }

@@ -121,12 +121,30 @@ func TestPermitsNameEachCommandThatIsNotAllowed(t *testing.T) {
 				}
 			}
 		})
+		if slices.Contains([]string{"hset", "hmget", "hkeys"}, name) { // which it takes to open a topic
+			_, err := new(queue.Permits).Try(ctx, missing, queue.Publishing)
+			require.ErrorIs(t, err, queue.ErrForbidden)
+			require.ErrorContains(t, err, "+"+name)
+			require.NoError(t, admin.SRem(ctx, queue.Registry("own"), "missing").Err())
+		}
 		if name == "hlen" {
 			_, err := new(queue.Permits).Try(ctx, missing, queue.Cancelling)
 			require.ErrorIs(t, err, queue.ErrForbidden)
 			require.Zero(t, admin.Exists(ctx, queue.NewKeys("own", "missing").Meta()).Val())
 		}
 	}
+}
+
+// A key that is missing is not taken for a command.
+func TestPermitsFindThatTheKeyOfTheRegistryIsNotAllowed(t *testing.T) {
+	t.Parallel()
+	admin := redistest.Start(t).Client(t)
+	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:{*", "&*", "+@all").Err())
+	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
+	defer user.Close()
+	_, err := new(queue.Permits).Try(ctx, queue.NewTopic(user, "own", "topic"), queue.Publishing)
+	require.ErrorIs(t, err, queue.ErrForbidden)
+	require.ErrorContains(t, err, "it has to be allowed the keys ~<key prefix>:*")
 }
 
 // Redis 7 gives a new user no channels. Who publishes messages then takes those who wait for them, and wakes nobody.

@@ -146,7 +146,7 @@ func Do(ctx context.Context, client redis.UniversalClient, calls ...*Call) error
 	for _, c := range calls {
 		if err := c.Err(); err != nil {
 			findNodes(ctx, client, err)
-			return forbidden(err)
+			return c.forbidden(err)
 		}
 	}
 	return nil
