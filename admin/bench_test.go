@@ -70,6 +70,26 @@ func BenchmarkCheck(b *testing.B) {
 	}
 }
 
+// BenchmarkCheckOfGroups measures Check where each message is ready in several groups.
+func BenchmarkCheckOfGroups(b *testing.B) {
+	const n = 1000
+	for _, groups := range []int{1, 10, 40} {
+		b.Run(strconv.Itoa(groups), func(b *testing.B) {
+			s := setupOn(b, redistest.Server{Client: redistest.Start(b).Client(b), Prefix: "bench"})
+			for g := range groups {
+				require.NoError(b, queue.NewTopic(s.Client, s.Prefix, topic).Register(ctx, strconv.Itoa(g), queue.GroupOptions{}))
+			}
+			require.NoError(b, s.publisher(b).Publish(topic, messagesOf(n)...))
+			for b.Loop() {
+				report, err := s.admin.Check(ctx, topic)
+				require.NoError(b, err)
+				require.Empty(b, report.Violations())
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/message")
+		})
+	}
+}
+
 // BenchmarkCheckOfLargeMessages measures for how long the longest step of Check stops the server, with a thousand
 // bodies of 256 KiB.
 func BenchmarkCheckOfLargeMessages(b *testing.B) {
