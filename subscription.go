@@ -163,7 +163,7 @@ func signal(c chan struct{}) {
 }
 
 // errUntold means that Redis did not answer before the subscription had to end.
-var errUntold = errors.New("Redis did not answer in time: what it was told last may not have reached it")
+var errUntold = errors.New("no answer of Redis in time: what it was told last may not have reached it")
 
 // run talks to Redis until the subscription is closed and everything is settled. It returns errUntold if it is not.
 func (s *subscription) run() error {

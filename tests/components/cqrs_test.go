@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -99,6 +100,43 @@ func TestDelayedCommands(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a bus sends later can be named, and so be taken back, or replaced.
+func TestCommandsAndEventsCanBeNamed(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		publisher := newPublisher(t, s)
+		later := delay.WithContext(t.Context(), delay.For(time.Hour))
+		bus := newCommandBus(t, publisher)
+		events, err := cqrs.NewEventBusWithConfig(publisher, cqrs.EventBusConfig{
+			GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) { return p.EventName, nil },
+			OnPublish: func(p cqrs.OnEventSendParams) error {
+				redisdelay.SetDelayID(p.Message, "order "+p.Event.(*OrderPaid).OrderID, redisdelay.DelayIDReplace)
+				return nil
+			},
+			Marshaler: marshaler,
+		})
+		require.NoError(t, err)
+		for range 2 { // the second takes the place of the first
+			require.NoError(t, bus.SendWithModifiedMessage(later, &SendFeedbackForm{OrderID: "1"}, func(msg *message.Message) error {
+				redisdelay.SetDelayID(msg, "order 1", redisdelay.DelayIDReplace)
+				return nil
+			}))
+			require.NoError(t, events.Publish(later, &OrderPaid{OrderID: "1"}))
+		}
+		operator, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix})
+		require.NoError(t, err)
+		for _, topic := range []string{"SendFeedbackForm", "OrderPaid"} {
+			stats, err := operator.Stats(t.Context(), topic)
+			require.NoError(t, err)
+			require.Equal(t, 1, stats.Pending)
+			require.NoError(t, operator.Cancel(t.Context(), topic, admin.ByDelayID("order 1")))
+			stats, err = operator.Stats(t.Context(), topic)
+			require.NoError(t, err)
+			require.Zero(t, stats.Pending)
+		}
+	})
 }
 
 func newCommandBus(t testing.TB, publisher message.Publisher) *cqrs.CommandBus {
