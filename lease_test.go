@@ -412,7 +412,7 @@ func TestLeasesThatEndTogetherComeBackInOrder(t *testing.T) {
 // The lease that is lost is not the one that holds.
 func TestALeaseThatWasForgottenDoesNotTakeTheNextOneOfTheMessageWithIt(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
-		messages := subscribe(t, s, "t", leaseOf(time.Second), inFlight(3))
+		messages := subscribe(t, s, "t", leaseOf(3*time.Second), inFlight(3))
 		p := newPublisher(t, s)
 		publish(t, p, "t", "x")
 		first := receive(t, messages)

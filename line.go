@@ -284,13 +284,11 @@ func (l *line) keepListed() {
 	if first || p.listing.Err() != nil {
 		return
 	}
-	p.underWay.Add(1)
-	go func() {
-		defer p.underWay.Done()
+	p.listings.Go(func() {
 		if _, err := p.topic(l.topic.Name).Relist(p.listing); err != nil && p.listing.Err() == nil {
 			p.logger.Error("Cannot look whether the topic is in the registry", err, watermill.LogFields{"topic": l.topic.Name})
 		}
-	}()
+	})
 }
 
 // endedCall is the error of a call to Redis that ended by a context which is not the caller's: by a timeout of the

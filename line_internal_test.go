@@ -243,11 +243,11 @@ func TestATopicThatTheRegistryOfAClusterHasLostIsEnteredAgain(t *testing.T) {
 	require.True(t, listed())
 	require.NoError(t, client.Del(t.Context(), queue.Registry(DefaultKeyPrefix)).Err())
 	publish()
-	p.underWay.Wait()
+	p.listings.Wait()
 	require.False(t, listed(), "it is not asked for each time")
 	p.lines["t"].listed = time.Now().Add(-relist)
 	publish()
-	p.underWay.Wait()
+	p.listings.Wait()
 	require.True(t, listed())
 	require.NoError(t, p.Close())
 }

@@ -116,9 +116,10 @@ type Publisher struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	// listing is what keepListed runs under: Close does not wait for it.
+	// What keepListed begins. Close ends it, and waits for it no longer than for calls of Publish.
 	listing    context.Context
 	endListing context.CancelFunc
+	listings   sync.WaitGroup
 
 	work    queue.Work
 	permits queue.Permits
@@ -371,6 +372,7 @@ func (p *Publisher) awaitCalls() error {
 	select {
 	case <-ended:
 		p.cancel()
+		p.awaitListings(timeout.C)
 		return nil
 	case <-timeout.C:
 	}
@@ -381,4 +383,17 @@ func (p *Publisher) awaitCalls() error {
 		// The client does not give up the connection before its own timeout.
 	}
 	return fmt.Errorf("close publisher: calls of Publish were under way after %v (CloseTimeout) and are given up", p.config.CloseTimeout)
+}
+
+// awaitListings waits for what keepListed has begun. A call that has no answer ends when the client gives it up.
+func (p *Publisher) awaitListings(timeout <-chan time.Time) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.listings.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-timeout:
+	}
 }

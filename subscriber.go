@@ -136,6 +136,7 @@ type Subscriber struct {
 	closed        bool
 	running       *engine // nil until the first Subscribe
 	subscriptions map[*subscription]struct{}
+	untold        error // of the first that ended without having told Redis all
 }
 
 // engine is what all subscriptions of a Subscriber share.
@@ -183,7 +184,10 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if err := s.checkServer(ctx, topic); err != nil {
 		return fmt.Errorf("register consumer group %q of topic %q: %w", s.config.ConsumerGroup, topic, err)
 	}
-	_, err := s.register(ctx, topic, s.config.ConsumerGroup)
+	t, err := s.register(ctx, topic, s.config.ConsumerGroup)
+	if err == nil {
+		_, err = t.Relist(ctx) // as DeleteTopic may just have taken it out; Subscribe's scheduler sees to that
+	}
 	return err
 }
 
@@ -304,13 +308,14 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 	running := s.running
 	running.scheduler.Add(t.Name)
 	go func() {
-		sub.err = sub.run()
-		if sub.err != nil && ctx.Err() != nil { // else Close tells
-			sub.logger.Error("The subscription ended with its context, but not properly", sub.err, nil)
+		err := sub.run()
+		if err != nil && ctx.Err() != nil { // Close tells, too, but may come much later
+			sub.logger.Error("The subscription ended with its context, but not properly", err, nil)
 		}
 		running.scheduler.Remove(t.Name)
 		s.mu.Lock()
 		delete(s.subscriptions, sub)
+		s.untold = cmp.Or(s.untold, err)
 		s.mu.Unlock()
 		close(sub.ended)
 	}()
@@ -341,9 +346,9 @@ func (s *Subscriber) start() (*engine, error) {
 // Close ends all subscriptions: nothing more is handed out, what was not handed out goes back at once,
 // in order, and handlers under way have CloseTimeout to settle. Then their contexts end, and their
 // messages are delivered again when the leases run out. Close returns when all is done, at the latest
-// a second after CloseTimeout; if Redis did not answer, it returns an error then, and what it was told
-// last may not have reached it. It may be called more than once, and from several goroutines; the
-// Client stays open.
+// a second after CloseTimeout; if Redis did not answer, or refused, it returns an error then, and what Redis was
+// told last may not have reached it: by this subscription, or one that ended before with its context. It may be called
+// more than once, and from several goroutines, and returns that again; the Client stays open.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -359,27 +364,30 @@ func (s *Subscriber) Close() error {
 	}
 
 	running.stop() // others take over the due-time work at once
-	ended := make(chan error, 1)
+	ended := make(chan struct{})
 	go func() {
-		var err error
+		defer close(ended)
 		for _, sub := range open {
 			<-sub.ended
-			err = cmp.Or(err, sub.err)
 		}
 		<-running.stopped
 		running.closeMailbox()
-		ended <- err
 	}()
 	timeout := time.NewTimer(s.config.CloseTimeout + 900*time.Millisecond)
 	defer timeout.Stop()
-	var err error
+	late := false
 	select {
-	case err = <-ended:
+	case <-ended:
 	case <-timeout.C:
-		err = errUntold
+		late = true
 	}
-	if err != nil {
-		return fmt.Errorf("close subscriber: %w (CloseTimeout is %v)", err, s.config.CloseTimeout)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if late {
+		s.untold = cmp.Or(s.untold, errUntold)
+	}
+	if s.untold != nil {
+		return fmt.Errorf("close subscriber: %w (CloseTimeout is %v)", s.untold, s.config.CloseTimeout)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -42,7 +43,6 @@ type subscription struct {
 	out     chan *message.Message
 	closing chan struct{}
 	ended   chan struct{}
-	err     error // before ended is closed: what was to be told to Redis may not have reached it
 	close   func()
 	forget  func() bool // ends watching Subscribe's context
 
@@ -99,6 +99,7 @@ type subscription struct {
 	nextPoll time.Time
 	outage   bool
 	failures int
+	fault    error // of the last exchange, nil if that did not fail
 }
 
 // settlements are what the consumer decided, and what it did not get to see.
@@ -162,10 +163,10 @@ func signal(c chan struct{}) {
 	}
 }
 
-// errUntold means that Redis did not answer before the subscription had to end.
-var errUntold = errors.New("no answer of Redis in time: what it was told last may not have reached it")
+// errUntold means that Redis did not take all that it was told before the subscription had to end.
+var errUntold = errors.New("what Redis was told last may not have reached it")
 
-// run talks to Redis until the subscription is closed and everything is settled. It returns errUntold if it is not.
+// run talks to Redis until the subscription is closed and everything is settled. It returns errUntold if it is not, with why.
 func (s *subscription) run() error {
 	handedOut := make(chan struct{})
 	go func() {
@@ -227,7 +228,10 @@ func (s *subscription) run() error {
 		case <-s.kick:
 		case <-timer.C:
 		case <-s.calls.Done():
-			return errUntold
+			if s.fault == nil {
+				return errUntold
+			}
+			return fmt.Errorf("%w: %w", errUntold, s.fault)
 		}
 	}
 }
@@ -466,10 +470,11 @@ func (s *subscription) registerAgain() error {
 func (s *subscription) report(err error) {
 	switch {
 	case err == nil && s.outage:
-		s.outage, s.failures = false, 0
+		s.outage, s.failures, s.fault = false, 0, nil
 		s.logger.Info("Redis answers again", nil)
 	case err != nil && s.calls.Err() == nil:
 		s.failures++
+		s.fault = err
 		if !s.outage {
 			s.outage = true
 			s.logger.Error("Redis does not answer as it should, trying again", err, nil)

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -198,7 +199,7 @@ func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun boo
 // Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {
 	stats, err := a.Stats(ctx, topic)
-	if err != nil {
+	if err != nil && !(errors.Is(err, ErrNotFound) && a.lists(ctx, topic)) {
 		return Removal{}, fmt.Errorf("delete topic: %w", err)
 	}
 	removal := Removal{Messages: stats.Messages, DryRun: dryRun}
@@ -216,4 +217,10 @@ func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Rem
 		return Removal{}, fmt.Errorf("delete topic %q: %w", topic, err)
 	}
 	return removal, nil
+}
+
+// lists tells whether a topic, which may not be there any more, is among Topics.
+func (a *Admin) lists(ctx context.Context, topic string) bool {
+	listed, err := queue.NewTopic(a.config.Client, a.config.KeyPrefix, topic).Listed(ctx)
+	return err == nil && listed
 }

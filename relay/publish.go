@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -42,7 +43,8 @@ func (r *Relay) publishBatch(ctx context.Context, topic string, batch []*message
 // once tells whether the message is dead if its first delivery fails.
 func (r *Relay) once(msg *message.Message) bool {
 	if own, set := msg.Metadata[redisdelay.MaxDeliveriesKey]; set {
-		return own == "1"
+		n, err := strconv.Atoi(own)
+		return err == nil && n == 1
 	}
 	return r.config.Subscriber.MaxDeliveries == 1
 }

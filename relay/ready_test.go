@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
@@ -61,12 +62,48 @@ func TestRelayThatCannotSubscribeSaysWhy(t *testing.T) {
 		wait(t, logged.errors, "that the topic has a stream")
 		require.ErrorIs(t, r.Ready(), redisdelay.ErrTopicMode)
 
-		all, err := relay.New(relay.Config{
-			Subscriber: redisdelay.SubscriberConfig{Client: client, KeyPrefix: s.Prefix}, Destination: newDestination(nil),
-		}, logged)
-		require.NoError(t, err)
-		run(t, all)
-		wait(t, logged.errors, "that the topic has a stream")
-		require.NoError(t, all.Ready(), "such topics are not for it")
 	})
+}
+
+// A subscription would make it a topic without a stream, if it is just being made, or was deleted.
+func TestRelayOfAllTopicsLeavesThoseWithAStreamAlone(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		stream := topic + s.Prefix
+		p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
+			Client: s.Client, KeyPrefix: s.Prefix, Stream: &redisdelay.StreamConfig{DisableScheduler: true},
+		}, nil)
+		require.NoError(t, err)
+		defer p.Close()
+		publish(t, p, stream, newMessage("x", never))
+		keys := queue.NewKeys(s.Prefix, stream)
+
+		r := newRelay(t, s, newDestination(nil), func(c *relay.Config) { c.Topics = nil })
+		run(t, r)
+		require.Eventually(t, func() bool { return r.Ready() == nil }, soon, time.Millisecond)
+		require.NoError(t, queue.NewTopic(s.Client, s.Prefix, stream).Erase(t.Context()))
+		require.NoError(t, s.Client.SAdd(t.Context(), queue.Registry(s.Prefix), stream).Err())
+		require.NoError(t, s.Client.Publish(t.Context(), queue.NewTopics(s.Prefix), stream).Err())
+		require.Eventually(t, func() bool { return r.Ready() != nil }, soon, time.Millisecond, "it was told of the topic")
+		require.Zero(t, s.Client.Exists(t.Context(), keys.Meta(), keys.Groups()).Val())
+		publish(t, p, stream, newMessage("y", never))
+		require.Eventually(t, func() bool { return r.Ready() == nil }, soon, time.Millisecond)
+		require.False(t, s.Client.HExists(t.Context(), keys.Groups(), relay.DefaultConsumerGroup).Val())
+	})
+}
+
+// Which topics there are it has to know.
+func TestRelayOfAllTopicsThatMayNotReadWhichThereAreIsNotReady(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client(t)
+	require.NoError(t, client.ACLSetUser(t.Context(), "user", "on", ">secret", "~*", "&*", "+@all", "-sscan").Err())
+	options := *client.(*redis.Client).Options()
+	options.Username, options.Password = "user", "secret"
+	user := redis.NewClient(&options)
+	defer user.Close()
+	logged := newLog()
+	r, err := relay.New(relay.Config{Subscriber: redisdelay.SubscriberConfig{Client: user}, Destination: newDestination(nil)}, logged)
+	require.NoError(t, err)
+	run(t, r)
+	wait(t, logged.errors, "that it may not")
+	require.ErrorContains(t, r.Ready(), "registry of topics")
 }

@@ -27,9 +27,8 @@ type Relay struct {
 	given  watermill.LoggerAdapter // the same without what it adds
 	outage outages
 
-	mu      sync.Mutex
-	runs    int
-	lacking map[string]error // topics that are not subscribed to, and why not
+	mu   sync.Mutex
+	runs map[*run]struct{} // those that have begun and not ended
 }
 
 // New returns a Relay. It does not talk to Redis yet. A nil logger logs nothing. Errors wrap
@@ -59,9 +58,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.begins(1)
-	defer r.begins(-1)
-	run := &run{Relay: r, subscriber: subscriber, served: map[string]bool{}}
+	run := &run{Relay: r, subscriber: subscriber, lacking: map[string]error{}}
+	run.begin()
+	defer run.end()
 	var watching sync.WaitGroup
 	for _, topic := range r.config.Topics {
 		run.serve(ctx, topic)
@@ -70,7 +69,10 @@ func (r *Relay) Run(ctx context.Context) error {
 		c := r.config.Subscriber
 		watching.Go(func() {
 			queue.WatchTopics(ctx, c.Client, run.prefix(), func(topic string) { run.serve(ctx, topic) }, func(err error) {
-				r.logger.Error("Cannot read the registry of topics, trying again", err, nil)
+				run.subscribed(registry, err)
+				if err != nil {
+					r.logger.Error("Cannot read the registry of topics, or enter one, trying again", err, nil)
+				}
 			})
 		})
 	}
@@ -96,9 +98,11 @@ type run struct {
 	*Relay
 	subscriber *redisdelay.Subscriber
 
-	served   map[string]bool // topics; touched by one goroutine
+	served   sync.Map // topics
 	serving  sync.WaitGroup
 	relaying atomic.Int32 // of those served, the ones that are subscribed to
+
+	lacking map[string]error // what is not subscribed to, and why not; guarded by Relay.mu
 }
 
 func (r *run) prefix() string {
@@ -110,10 +114,9 @@ func (r *run) prefix() string {
 
 // serve relays a topic, from now until ctx ends. It may be called again for the same.
 func (r *run) serve(ctx context.Context, topic string) {
-	if r.served[topic] {
+	if _, served := r.served.LoadOrStore(topic, true); served {
 		return
 	}
-	r.served[topic] = true
 	r.subscribed(topic, errNotYet)
 	r.serving.Go(func() {
 		if messages := r.subscribe(ctx, topic); messages != nil {
@@ -124,13 +127,18 @@ func (r *run) serve(ctx context.Context, topic string) {
 	})
 }
 
-// subscribe tries until it has the topic's messages, and returns nil if ctx ends before.
+// subscribe tries until it has the topic's messages, and returns nil if ctx ends before, or if the topic, which nobody named,
+// is not for a relay.
 func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Message {
 	patience := redisdelay.ExponentialBackoff(25*time.Millisecond, 5*time.Second)
 	fields := watermill.LogFields{"topic": topic}
 	var said error
 	for try := 1; ctx.Err() == nil; try++ {
-		messages, err := r.subscriber.Subscribe(ctx, topic)
+		var messages <-chan *message.Message
+		err := r.look(ctx, topic)
+		if err == nil {
+			messages, err = r.subscriber.Subscribe(ctx, topic)
+		}
 		if ctx.Err() == nil || err == nil {
 			r.subscribed(topic, err)
 		}
@@ -142,6 +150,11 @@ func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Messa
 			return messages
 		case ctx.Err() != nil:
 			return nil
+		case r.config.Topics == nil && (errors.Is(err, redisdelay.ErrTopicMode) || errors.Is(err, queue.ErrNotFound) && try == 10):
+			r.subscribed(topic, nil)
+			r.served.Delete(topic) // it is looked at again when it is found the next time
+			return nil
+		case errors.Is(err, queue.ErrNotFound): // who has just entered it makes it now
 		case said == nil, said.Error() != err.Error() && !(queue.Unreachable(said) && queue.Unreachable(err)):
 			r.logger.Error("Cannot subscribe, trying again", err, fields)
 			said = err
@@ -149,6 +162,18 @@ func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Messa
 		pause(ctx, patience(try))
 	}
 	return nil
+}
+
+// look sees what a topic is that nobody named, before a subscription would make it one without a stream.
+func (r *run) look(ctx context.Context, topic string) error {
+	if r.config.Topics != nil {
+		return nil
+	}
+	groups, err := queue.NewTopic(r.config.Subscriber.Client, r.prefix(), topic).Existing(ctx)
+	if err == nil && groups.Stream {
+		err = redisdelay.ErrTopicMode
+	}
+	return err
 }
 
 // relay publishes messages until there are no more.

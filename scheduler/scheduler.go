@@ -129,7 +129,9 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	if s.config.Topics == nil {
 		s.crews.running.Go(func() {
 			queue.WatchTopics(ctx, s.config.Client, s.config.KeyPrefix, s.addOnce, func(err error) {
-				s.logger.Error("Cannot read the registry of topics, trying again", err, nil)
+				if err != nil {
+					s.logger.Error("Cannot read the registry of topics, or enter one, trying again", err, nil)
+				}
 			})
 		})
 	}

@@ -188,9 +188,9 @@ func (m natsMarshaler) Marshal(topic string, msg *message.Message) (*natsclient.
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnsendable, err)
 	}
-	if m.drop && out.Header.Get(natsclient.MsgIdHdr) == "" {
+	if id := msg.Metadata.Get(relay.IDKey); m.drop && id != "" && out.Header.Get(natsclient.MsgIdHdr) == "" {
 		// A stream may have several subjects, to which relays of several groups publish the same message.
-		out.Header.Set(natsclient.MsgIdHdr, topic+" "+msg.Metadata.Get(relay.IDKey))
+		out.Header.Set(natsclient.MsgIdHdr, topic+" "+id)
 	}
 	return out, nil
 }

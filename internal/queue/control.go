@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -268,6 +269,13 @@ func (t *Topic) Erase(ctx context.Context) error {
 		}
 		return t.erase(ctx, version, "last", "", slices.Concat(own, keysOf(names)), nil)
 	})
+	if errors.Is(err, ErrNotFound) && !begun {
+		listed, failed := t.Listed(ctx)
+		if failed != nil || !listed {
+			return cmp.Or(failed, err)
+		}
+		begun = true // by somebody who has not come to its name
+	}
 	// It was there, and is gone: a call whose answer was lost has removed it, or somebody else.
 	if err != nil && !(begun && errors.Is(err, ErrNotFound)) {
 		return err

@@ -460,6 +460,17 @@ func TestErasedTopicLeavesNothing(t *testing.T) {
 	}, "a")
 }
 
+// Whoever erased the topic has not come to its name.
+func TestNameOfATopicThatIsGoneIsErased(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		require.NoError(t, w.topic.Erase(ctx))
+		require.NoError(t, w.Client.SAdd(ctx, queue.Registry(w.Prefix), "topic").Err())
+		require.NoError(t, queue.NewTopic(w.Client, w.Prefix, "topic").Erase(ctx))
+		require.Zero(t, w.Client.Exists(ctx, queue.Registry(w.Prefix)).Val())
+		require.ErrorIs(t, w.topic.Erase(ctx), queue.ErrNotFound)
+	}, "a")
+}
+
 // A scheduler that nobody told of the topic has a sweep to do yet.
 func TestErasedTopicDoesNotComeBackByASweep(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {

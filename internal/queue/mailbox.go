@@ -314,21 +314,21 @@ const rescan = 30 * time.Second
 
 // WatchTopics calls found for every topic of the registry, and soon for each that enters it later,
 // until the context ends. It may call found more than once for a topic. One that it knows, that is there, and that the registry
-// has lost, is entered again. When the registry cannot be read it calls failed, and tries again after a second; where that is
-// not permitted, with the next rescan.
-func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix string, found func(topic string), failed func(error)) {
+// has lost, is entered again. It calls read each time that it has read the registry, or could not: then it tries
+// again after a second, or, where that is not permitted, with the next rescan.
+func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix string, found func(topic string), read func(error)) {
 	pubsub := client.Subscribe(ctx)
 	defer pubsub.Close()
 	ended := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // so that no answer is waited for
 	defer ended()
 	if err := subscribe(ctx, pubsub, NewTopics(prefix)); errors.Is(err, ErrForbidden) {
-		failed(err)
+		read(err)
 	}
 	incoming := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(healthCheck))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	known := map[string]bool{}
-	read := func() {
+	look := func() {
 		timer.Reset(rescan)
 		missing := maps.Clone(known)
 		err := Topics(ctx, client, prefix, func(topic string) {
@@ -336,19 +336,13 @@ func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix strin
 			known[topic] = true
 			found(topic)
 		})
-		for topic := range missing {
-			if err != nil {
-				break
-			}
-			if known[topic], err = NewTopic(client, prefix, topic).Relist(ctx); err == nil && !known[topic] {
-				delete(known, topic)
-			}
+		if err == nil {
+			err = enterAgain(ctx, client, prefix, missing, known)
+		} else if !errors.Is(err, ErrForbidden) {
+			timer.Reset(time.Second)
 		}
-		if err != nil && ctx.Err() == nil {
-			failed(err)
-			if !errors.Is(err, ErrForbidden) {
-				timer.Reset(time.Second)
-			}
+		if ctx.Err() == nil {
+			read(err)
 		}
 	}
 	for {
@@ -356,11 +350,11 @@ func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix strin
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-			read()
+			look()
 		case event, open := <-incoming:
 			switch event := event.(type) {
 			case *redis.Subscription:
-				read()
+				look()
 			case *redis.Message:
 				if CheckTopic(event.Payload) == nil { // anyone may publish
 					known[event.Payload] = true
@@ -372,4 +366,19 @@ func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix strin
 			}
 		}
 	}
+}
+
+// enterAgain enters topics in the registry that it has lost, and forgets those that are not there. One that cannot be asked for
+// ends it until the next rescan: others on the same node could not be, either, and what is announced waits meanwhile.
+func enterAgain(ctx context.Context, client redis.UniversalClient, prefix string, missing, known map[string]bool) error {
+	for topic := range missing {
+		there, err := NewTopic(client, prefix, topic).Relist(ctx)
+		if err != nil {
+			return fmt.Errorf("enter topic %q again, which is missing in it: %w", topic, err)
+		}
+		if !there {
+			delete(known, topic)
+		}
+	}
+	return nil
 }

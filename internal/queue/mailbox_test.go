@@ -276,6 +276,14 @@ func TestWatchTopicsSaysThatItMayNotListen(t *testing.T) {
 	require.ErrorContains(t, err, "own:new-topics")
 }
 
+// It is not asked for every second then.
+func TestWatchTopicsThatMayNotReadTheRegistryIsForbidden(t *testing.T) {
+	t.Parallel()
+	s := redistest.Server{Client: userWithout(t, redistest.Start(t).Client(t), "-sscan"), Prefix: "own"}
+	_, failures, _ := watch(t, s)
+	require.ErrorIs(t, <-failures, queue.ErrForbidden)
+}
+
 func TestReceiversPollMoreRarelyTheMoreThereAre(t *testing.T) {
 	t.Parallel()
 	_, client := redistest.Embedded(t)
@@ -327,7 +335,11 @@ func watch(t *testing.T, s redistest.Server) (found chan string, failures chan e
 	until, cancel := context.WithCancel(ctx)
 	go func() {
 		defer close(ended)
-		queue.WatchTopics(until, s.Client, s.Prefix, func(topic string) { found <- topic }, func(err error) { failures <- err })
+		queue.WatchTopics(until, s.Client, s.Prefix, func(topic string) { found <- topic }, func(err error) {
+			if err != nil {
+				failures <- err
+			}
+		})
 	}()
 	stop = func() {
 		cancel()

@@ -151,7 +151,7 @@ func forbiddenTo(what, command string, err error) error {
 		switch said := err.Error(); {
 		case strings.Contains(said, "'cluster"): // the client of a Cluster has to know whom to ask first
 			needs = "+cluster|slots"
-		case strings.Contains(said, "one of the keys"):
+		case strings.Contains(said, "one of the keys"), strings.Contains(said, "access a key"):
 			needs = "the keys ~<key prefix>:*"
 		}
 		return fmt.Errorf("%s: it has to be allowed %s: %w", what, needs, err)
@@ -162,7 +162,7 @@ func forbiddenTo(what, command string, err error) error {
 // forbidden says what the call's script takes where the server does not say what of that is not allowed.
 func (c *Call) forbidden(err error) error {
 	err = forbidden(err)
-	if errors.Is(err, ErrForbidden) && !strings.Contains(err.Error(), "NOPERM") {
+	if errors.Is(err, ErrForbidden) && !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "to run the '") {
 		commands := Work{scripts: []string{c.script.name}}.commands()
 		return fmt.Errorf("%w; it has to be allowed +%s", err, strings.ToLower(strings.Join(commands, " +")))
 	}

@@ -301,5 +301,5 @@ func Topics(ctx context.Context, client redis.UniversalClient, prefix string, f 
 	for scan.Next(ctx) {
 		f(scan.Val())
 	}
-	return scan.Err()
+	return forbidden(scan.Err())
 }
