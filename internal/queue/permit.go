@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -159,14 +160,20 @@ func forbiddenTo(what, command string, err error) error {
 	return err
 }
 
-// forbidden says what the call's script takes where the server does not say what of that is not allowed.
+// namedCommand is how newer servers say which command of a script is not allowed.
+var namedCommand = regexp.MustCompile(`no permissions to run the '([^']+)' command`)
+
+// forbidden says which command of the call's script has to be allowed, or, where the server does not say which, all of them.
 func (c *Call) forbidden(err error) error {
 	err = forbidden(err)
-	if errors.Is(err, ErrForbidden) && !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "to run the '") {
-		commands := Work{scripts: []string{c.script.name}}.commands()
-		return fmt.Errorf("%w; it has to be allowed +%s", err, strings.ToLower(strings.Join(commands, " +")))
+	if !errors.Is(err, ErrForbidden) || strings.Contains(err.Error(), "NOPERM") {
+		return err
 	}
-	return err
+	commands := Work{scripts: []string{c.script.name}}.commands()
+	if named := namedCommand.FindStringSubmatch(err.Error()); named != nil {
+		commands = named[1:]
+	}
+	return fmt.Errorf("%w; it has to be allowed +%s", err, strings.ToLower(strings.Join(commands, " +")))
 }
 
 // forbidden makes ErrForbidden of an error that says so. It is for what cannot be tried in a script, and for the script that opens a topic.
