@@ -49,7 +49,7 @@ var (
 	ErrLayout = queue.ErrLayout
 
 	// ErrForbidden is wrapped where the Redis user may not run a command that it takes; the error names all that
-	// it lacks. It is found at the first use of a server, when nothing is written yet but the topic's name.
+	// it lacks. It is found at the first use of a server, before anything is written but what says that the topic is there.
 	ErrForbidden = queue.ErrForbidden
 
 	// ErrLeaseLost is the cause (context.Cause) of a message's context when its lease has run out and

@@ -136,7 +136,8 @@ type Subscriber struct {
 	closed        bool
 	running       *engine // nil until the first Subscribe
 	subscriptions map[*subscription]struct{}
-	untold        error // of the first that ended without having told Redis all
+	untold        error // of the last that ended without having told Redis all
+	untoldAt      time.Time
 }
 
 // engine is what all subscriptions of a Subscriber share.
@@ -315,7 +316,9 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 		running.scheduler.Remove(t.Name)
 		s.mu.Lock()
 		delete(s.subscriptions, sub)
-		s.untold = cmp.Or(s.untold, err)
+		if err != nil {
+			s.untold, s.untoldAt = err, time.Now()
+		}
 		s.mu.Unlock()
 		close(sub.ended)
 	}()
@@ -347,10 +350,13 @@ func (s *Subscriber) start() (*engine, error) {
 // in order, and handlers under way have CloseTimeout to settle. Then their contexts end, and their
 // messages are delivered again when the leases run out. Close returns when all is done, at the latest
 // a second after CloseTimeout; if Redis did not answer, or refused, it returns an error then, and what Redis was
-// told last may not have reached it: by this subscription, or one that ended before with its context. It may be called
-// more than once, and from several goroutines, and returns that again; the Client stays open.
+// told last may not have reached it, by a subscription that Close ends, or by one that ended shortly before with its context. It
+// may be called more than once, and from several goroutines, and returns that again; the Client stays open.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
+	if !s.closed && time.Since(s.untoldAt) > s.config.LeaseDuration+s.config.CloseTimeout {
+		s.untold = nil // it was logged, and what it is about was delivered again since
+	}
 	s.closed = true
 	running := s.running
 	open := make([]*subscription, 0, len(s.subscriptions))

@@ -194,12 +194,15 @@ func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun boo
 // DeleteTopic removes a topic and all that it holds: in one step, or, if it has more than a hundred groups, a
 // hundred of them at a time. If the call ends between those, the topic is there without groups, and a scheduler,
 // Check, Repair or another DeleteTopic removes what they had. The server frees the memory beside its work. A Redis
-// Stream that its messages went into stays. End publishers and subscribers first: those that go on make it anew.
+// Stream that its messages went into stays. Of a topic that is gone, and is among Topics still, it removes the name. End publishers and subscribers first: those that go on make it anew.
 //
 // Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {
 	stats, err := a.Stats(ctx, topic)
-	if err != nil && !(errors.Is(err, ErrNotFound) && a.lists(ctx, topic)) {
+	if errors.Is(err, ErrNotFound) {
+		err = a.lists(ctx, topic)
+	}
+	if err != nil {
 		return Removal{}, fmt.Errorf("delete topic: %w", err)
 	}
 	removal := Removal{Messages: stats.Messages, DryRun: dryRun}
@@ -219,8 +222,11 @@ func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Rem
 	return removal, nil
 }
 
-// lists tells whether a topic, which may not be there any more, is among Topics.
-func (a *Admin) lists(ctx context.Context, topic string) bool {
+// lists returns ErrNotFound for a topic that is not there, and not among Topics either.
+func (a *Admin) lists(ctx context.Context, topic string) error {
 	listed, err := queue.NewTopic(a.config.Client, a.config.KeyPrefix, topic).Listed(ctx)
-	return err == nil && listed
+	if err == nil && !listed {
+		err = fmt.Errorf("topic %q: %w", topic, ErrNotFound)
+	}
+	return err
 }

@@ -77,16 +77,20 @@ func TestRelayOfAllTopicsLeavesThoseWithAStreamAlone(t *testing.T) {
 		publish(t, p, stream, newMessage("x", never))
 		keys := queue.NewKeys(s.Prefix, stream)
 
-		r := newRelay(t, s, newDestination(nil), func(c *relay.Config) { c.Topics = nil })
+		to := newDestination(nil)
+		r := newRelay(t, s, to, func(c *relay.Config) { c.Topics = nil })
 		run(t, r)
 		require.Eventually(t, func() bool { return r.Ready() == nil }, soon, time.Millisecond)
 		require.NoError(t, queue.NewTopic(s.Client, s.Prefix, stream).Erase(t.Context()))
-		require.NoError(t, s.Client.SAdd(t.Context(), queue.Registry(s.Prefix), stream).Err())
-		require.NoError(t, s.Client.Publish(t.Context(), queue.NewTopics(s.Prefix), stream).Err())
-		require.Eventually(t, func() bool { return r.Ready() != nil }, soon, time.Millisecond, "it was told of the topic")
+		for _, name := range []string{stream, "plain"} { // a name alone, of the one that was and of one that comes
+			require.NoError(t, s.Client.SAdd(t.Context(), queue.Registry(s.Prefix), name).Err())
+			require.NoError(t, s.Client.Publish(t.Context(), queue.NewTopics(s.Prefix), name).Err())
+		}
+		publish(t, newPublisher(t, s), "plain", newMessage("z", 0))
+		require.Equal(t, []string{"z"}, uuids(to.await(t, 1)), "it was told of both")
 		require.Zero(t, s.Client.Exists(t.Context(), keys.Meta(), keys.Groups()).Val())
+		require.NoError(t, r.Ready())
 		publish(t, p, stream, newMessage("y", never))
-		require.Eventually(t, func() bool { return r.Ready() == nil }, soon, time.Millisecond)
 		require.False(t, s.Client.HExists(t.Context(), keys.Groups(), relay.DefaultConsumerGroup).Val())
 	})
 }

@@ -69,9 +69,13 @@ func (r *Relay) Run(ctx context.Context) error {
 		c := r.config.Subscriber
 		watching.Go(func() {
 			queue.WatchTopics(ctx, c.Client, run.prefix(), func(topic string) { run.serve(ctx, topic) }, func(err error) {
+				if errors.Is(err, queue.ErrNotEntered) {
+					r.logger.Error("Cannot mend the registry of topics, trying again", err, nil)
+					err = nil
+				}
 				run.subscribed(registry, err)
 				if err != nil {
-					r.logger.Error("Cannot read the registry of topics, or enter one, trying again", err, nil)
+					r.logger.Error("Cannot read the registry of topics, trying again", err, nil)
 				}
 			})
 		})
@@ -98,7 +102,7 @@ type run struct {
 	*Relay
 	subscriber *redisdelay.Subscriber
 
-	served   sync.Map // topics
+	served   sync.Map // topics; false: it was, and is not for a relay
 	serving  sync.WaitGroup
 	relaying atomic.Int32 // of those served, the ones that are subscribed to
 
@@ -114,10 +118,13 @@ func (r *run) prefix() string {
 
 // serve relays a topic, from now until ctx ends. It may be called again for the same.
 func (r *run) serve(ctx context.Context, topic string) {
-	if _, served := r.served.LoadOrStore(topic, true); served {
+	served, known := r.served.Swap(topic, true)
+	if served == true {
 		return
 	}
-	r.subscribed(topic, errNotYet)
+	if !known { // else it was not for the relay before, and most likely is not now
+		r.subscribed(topic, errNotYet)
+	}
 	r.serving.Go(func() {
 		if messages := r.subscribe(ctx, topic); messages != nil {
 			r.relaying.Add(1)
@@ -139,7 +146,10 @@ func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Messa
 		if err == nil {
 			messages, err = r.subscriber.Subscribe(ctx, topic)
 		}
-		if ctx.Err() == nil || err == nil {
+		switch {
+		case r.others(err):
+			r.subscribed(topic, nil)
+		case ctx.Err() == nil || err == nil:
 			r.subscribed(topic, err)
 		}
 		switch {
@@ -150,11 +160,11 @@ func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Messa
 			return messages
 		case ctx.Err() != nil:
 			return nil
-		case r.config.Topics == nil && (errors.Is(err, redisdelay.ErrTopicMode) || errors.Is(err, queue.ErrNotFound) && try == 10):
-			r.subscribed(topic, nil)
-			r.served.Delete(topic) // it is looked at again when it is found the next time
-			return nil
-		case errors.Is(err, queue.ErrNotFound): // who has just entered it makes it now
+		case r.others(err):
+			if errors.Is(err, redisdelay.ErrTopicMode) || try > 10 && r.unlisted(ctx, topic) {
+				r.served.Store(topic, false) // it is looked at again when it is found the next time
+				return nil
+			}
 		case said == nil, said.Error() != err.Error() && !(queue.Unreachable(said) && queue.Unreachable(err)):
 			r.logger.Error("Cannot subscribe, trying again", err, fields)
 			said = err
@@ -162,6 +172,18 @@ func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Messa
 		pause(ctx, patience(try))
 	}
 	return nil
+}
+
+// others tells that a topic that nobody named is not for a relay, by what a try to subscribe to it came to: it has a stream; or it is
+// only in the registry, as one is that is just being made, or that somebody did not come to delete.
+func (r *run) others(err error) bool {
+	return r.config.Topics == nil && (errors.Is(err, redisdelay.ErrTopicMode) || errors.Is(err, queue.ErrNotFound))
+}
+
+// unlisted tells that the topic is not in the registry any more.
+func (r *run) unlisted(ctx context.Context, topic string) bool {
+	listed, err := queue.NewTopic(r.config.Subscriber.Client, r.prefix(), topic).Listed(ctx)
+	return err == nil && !listed
 }
 
 // look sees what a topic is that nobody named, before a subscription would make it one without a stream.

@@ -129,8 +129,11 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	if s.config.Topics == nil {
 		s.crews.running.Go(func() {
 			queue.WatchTopics(ctx, s.config.Client, s.config.KeyPrefix, s.addOnce, func(err error) {
-				if err != nil {
-					s.logger.Error("Cannot read the registry of topics, or enter one, trying again", err, nil)
+				switch {
+				case errors.Is(err, queue.ErrNotEntered):
+					s.logger.Error("Cannot mend the registry of topics, trying again", err, nil)
+				case err != nil:
+					s.logger.Error("Cannot read the registry of topics, trying again", err, nil)
 				}
 			})
 		})

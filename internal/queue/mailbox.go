@@ -315,7 +315,8 @@ const rescan = 30 * time.Second
 // WatchTopics calls found for every topic of the registry, and soon for each that enters it later,
 // until the context ends. It may call found more than once for a topic. One that it knows, that is there, and that the registry
 // has lost, is entered again. It calls read each time that it has read the registry, or could not: then it tries
-// again after a second, or, where that is not permitted, with the next rescan.
+// again after a second, or, where that is not permitted, with the next rescan. It also calls it where it may not listen for
+// announcements; and with ErrNotEntered where it has read the registry and could not enter what was missing.
 func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix string, found func(topic string), read func(error)) {
 	pubsub := client.Subscribe(ctx)
 	defer pubsub.Close()
@@ -368,13 +369,16 @@ func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix strin
 	}
 }
 
+// ErrNotEntered is wrapped where a topic is missing in the registry, and could not be entered again yet.
+var ErrNotEntered = errors.New("a topic is missing in the registry")
+
 // enterAgain enters topics in the registry that it has lost, and forgets those that are not there. One that cannot be asked for
 // ends it until the next rescan: others on the same node could not be, either, and what is announced waits meanwhile.
 func enterAgain(ctx context.Context, client redis.UniversalClient, prefix string, missing, known map[string]bool) error {
 	for topic := range missing {
 		there, err := NewTopic(client, prefix, topic).Relist(ctx)
 		if err != nil {
-			return fmt.Errorf("enter topic %q again, which is missing in it: %w", topic, err)
+			return fmt.Errorf("%w: %q: %w", ErrNotEntered, topic, err)
 		}
 		if !there {
 			delete(known, topic)
