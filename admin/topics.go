@@ -194,7 +194,8 @@ func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun boo
 // DeleteTopic removes a topic and all that it holds: in one step, or, if it has more than a hundred groups, a
 // hundred of them at a time. If the call ends between those, the topic is there without groups, and a scheduler,
 // Check, Repair or another DeleteTopic removes what they had. The server frees the memory beside its work. A Redis
-// Stream that its messages went into stays. Of a topic that is gone, and is among Topics still, it removes the name. End publishers and subscribers first: those that go on make it anew.
+// Stream that its messages went into stays. Of a topic that is gone, and is among Topics still, it removes the name. End
+// publishers and subscribers first: those that go on make it anew.
 //
 // Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {

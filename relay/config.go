@@ -57,7 +57,8 @@ type Config struct {
 
 	// BatchMessages is how many messages one Publish has at most. What is there when a call can be made goes with
 	// it, in order. If that fails, it is a failed delivery of each. What failed before goes alone, so that one that is
-	// never taken holds up no other, and so does what is delivered only once. Default 100; with Ordered it has to be 1 or 0. AddHandlers does not use it.
+	// never taken holds up no other, and so does what is delivered only once. Default 100; with Ordered it has to be
+	// 1 or 0. AddHandlers does not use it.
 	BatchMessages int
 
 	// BatchWait is how long a message waits for others to go with it, if fewer than BatchMessages are there.

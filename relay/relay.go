@@ -174,8 +174,8 @@ func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Messa
 	return nil
 }
 
-// others tells that a topic that nobody named is not for a relay, by what a try to subscribe to it came to: it has a stream; or it is
-// only in the registry, as one is that is just being made, or that somebody did not come to delete.
+// others tells that a topic that nobody named is not for a relay, by what a try to subscribe to it came to: it has a
+// stream; or it is only in the registry, as one that is just being made, or that somebody did not come to delete.
 func (r *run) others(err error) bool {
 	return r.config.Topics == nil && (errors.Is(err, redisdelay.ErrTopicMode) || errors.Is(err, queue.ErrNotFound))
 }
