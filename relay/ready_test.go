@@ -28,16 +28,23 @@ func TestRelayIsReadyWhileItIsSubscribed(t *testing.T) {
 	})
 }
 
+// newStream is a topic with a stream and a message, and its publisher.
+func newStream(t *testing.T, s redistest.Server) (string, *redisdelay.Publisher) {
+	t.Helper()
+	stream := topic + s.Prefix
+	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
+		Client: s.Client, KeyPrefix: s.Prefix, Stream: &redisdelay.StreamConfig{DisableScheduler: true},
+	}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = p.Close() })
+	publish(t, p, stream, newMessage("x", never))
+	return stream, p
+}
+
 // What is behind a failure is said, too: while Redis was away, nobody could know that the topic is not to be relayed.
 func TestRelayThatCannotSubscribeSaysWhy(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
-		stream := topic + s.Prefix
-		p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
-			Client: s.Client, KeyPrefix: s.Prefix, Stream: &redisdelay.StreamConfig{DisableScheduler: true},
-		}, nil)
-		require.NoError(t, err)
-		defer p.Close()
-		publish(t, p, stream, newMessage("x", never))
+		stream, _ := newStream(t, s)
 
 		var there atomic.Bool
 		options := *s.Client.(*redis.Client).Options()
@@ -68,13 +75,7 @@ func TestRelayThatCannotSubscribeSaysWhy(t *testing.T) {
 // A subscription would make it a topic without a stream, if it is just being made, or was deleted.
 func TestRelayOfAllTopicsLeavesThoseWithAStreamAlone(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
-		stream := topic + s.Prefix
-		p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
-			Client: s.Client, KeyPrefix: s.Prefix, Stream: &redisdelay.StreamConfig{DisableScheduler: true},
-		}, nil)
-		require.NoError(t, err)
-		defer p.Close()
-		publish(t, p, stream, newMessage("x", never))
+		stream, p := newStream(t, s)
 		keys := queue.NewKeys(s.Prefix, stream)
 
 		to := newDestination(nil)

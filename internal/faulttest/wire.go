@@ -179,15 +179,15 @@ func (w *wire) after(c *scriptCall, sent time.Time, tries int, failed error) {
 
 func (w *wire) extended(c *scriptCall, cmd *redis.Cmd, base Event) {
 	lost := map[string]bool{}
-	ids, _ := cmd.StringSlice()
-	for _, id := range ids {
-		lost[id] = true
+	leases, _ := cmd.StringSlice()
+	for _, lease := range leases {
+		lost[lease] = true
 	}
 	base.Lease, _ = strconv.ParseInt(c.args[0], 10, 64)
 	events := c.events(base)
 	for i := range events {
 		events[i].Kind = Extended
-		if lost[events[i].ID] {
+		if of := (&queue.Leased{ID: events[i].ID, Token: events[i].Token}); lost[of.Lease()] {
 			events[i].Kind = Lost
 		}
 	}

@@ -11,33 +11,57 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
 // go-redis tells the commands of a pipeline nothing where every attempt to connect is refused. Then nobody has said that
 // a lease was extended.
 func TestExtensionThatNeverLeftIsNotNotedAsDone(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	journal, err := OpenJournal(dir, "consumer")
-	require.NoError(t, err)
 	client := redis.NewClient(&redis.Options{
 		MaxRetries: 1,
 		Dialer:     func(context.Context, string, string) (net.Conn, error) { return nil, io.EOF },
 	})
-	client.AddHook(&wire{journal: journal, clock: func() int64 { return 1 }, tokens: &tokens{}})
-	group := queue.NewTopic(client, "p", "t").Group("g")
 	held := []*queue.Leased{{ID: "id", Token: "S:1:1"}}
-	calls := append(group.ReleaseCalls(held), group.ExtendCalls(held, time.Second)...)
-	require.Error(t, queue.Do(t.Context(), client, calls...))
+	kinds := noted(t, client, "p", func(group *queue.Group) {
+		calls := append(group.ReleaseCalls(held), group.ExtendCalls(held, time.Second)...)
+		require.Error(t, queue.Do(t.Context(), client, calls...))
+	})
+	require.Equal(t, []Kind{Settle, Extend, Unsure, Unsure}, kinds)
+}
+
+// The server has it leased by another token.
+func TestExtensionOfALostLeaseIsNotNotedAsDone(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		client := redis.NewClient(s.Client.(*redis.Client).Options())
+		leases := queue.NewKeys(s.Prefix, "t").Leases("g")
+		require.NoError(t, client.HSet(t.Context(), leases, "id", "S:2:1", "other", "S:1:1").Err())
+		held := []*queue.Leased{{ID: "id", Token: "S:1:1"}, {ID: "other", Token: "S:1:1"}}
+		unseen := queue.NewTopic(s.Client, s.Prefix, "t").Group("g") // which has the server know the script
+		require.NoError(t, queue.Do(t.Context(), s.Client, unseen.ExtendCalls(held, time.Second)...))
+		kinds := noted(t, client, s.Prefix, func(group *queue.Group) {
+			require.NoError(t, queue.Do(t.Context(), client, group.ExtendCalls(held, time.Second)...))
+		})
+		require.Equal(t, []Kind{Extend, Extend, Lost, Extended}, kinds)
+	})
+}
+
+// noted returns what is noted of calls about a group, and closes the client.
+func noted(t *testing.T, client *redis.Client, prefix string, do func(*queue.Group)) (kinds []Kind) {
+	t.Helper()
+	dir := t.TempDir()
+	journal, err := OpenJournal(dir, "consumer")
+	require.NoError(t, err)
+	client.AddHook(&wire{journal: journal, clock: func() int64 { return 1 }, tokens: &tokens{}})
+	do(queue.NewTopic(client, prefix, "t").Group("g"))
 	require.NoError(t, client.Close())
 	require.NoError(t, journal.Close())
 
 	h := history{reader: reader{dir: dir}}
 	events, err := h.now()
 	require.NoError(t, err)
-	var kinds []Kind
 	for _, e := range events {
 		kinds = append(kinds, e.Kind)
 	}
-	require.Equal(t, []Kind{Settle, Extend, Unsure, Unsure}, kinds)
+	return kinds
 }
