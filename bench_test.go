@@ -261,3 +261,67 @@ func benchPublisher(b *testing.B) (*redisdelay.Publisher, redis.UniversalClient)
 	b.Cleanup(func() { require.NoError(b, p.Close()) })
 	return p, s.Client
 }
+
+// BenchmarkSize is how many bytes of the server a message holds while it is there, as redis-B/op. An op is a message; with
+// -benchtime 100000x, what the topic itself takes does not count.
+func BenchmarkSize(b *testing.B) {
+	waits := func(_ int, msg *message.Message) { redisdelay.DelayFor(msg, time.Hour) }
+	for _, c := range []struct {
+		name    string
+		payload int
+		groups  int
+		make    func(i int, msg *message.Message)
+	}{
+		{"waiting/payload=100", 100, 0, waits},
+		{"waiting/payload=1000", 1000, 0, waits},
+		{"waiting/payload=2000", 2000, 0, waits},
+		{"waiting/payload=4000", 4000, 0, waits},
+		{"waiting/delay_id", 100, 0, func(i int, msg *message.Message) {
+			redisdelay.DelayFor(msg, time.Hour)
+			redisdelay.SetDelayID(msg, fmt.Sprintf("order %06d", i), redisdelay.DelayIDReplace)
+		}},
+		{"waiting/max_deliveries", 100, 0, func(_ int, msg *message.Message) {
+			redisdelay.DelayFor(msg, time.Hour)
+			redisdelay.SetMaxDeliveries(msg, 5)
+		}},
+		{"ready/groups=1", 100, 1, func(int, *message.Message) {}},
+		{"ready/groups=3", 100, 3, func(int, *message.Message) {}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			client := redistest.Start(b).Client(b) // where nothing else comes and goes
+			p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
+			require.NoError(b, err)
+			defer p.Close()
+			for i := range c.groups {
+				sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client, ConsumerGroup: strconv.Itoa(i)}, nil)
+				require.NoError(b, err)
+				require.NoError(b, sub.SubscribeInitialize("size"))
+				require.NoError(b, sub.Close())
+			}
+			require.NoError(b, p.Publish("before", usual()))
+			before := usedMemory(b, client)
+			for i := 0; i < b.N; {
+				messages := make([]*message.Message, min(1000, b.N-i))
+				for j := range messages {
+					msg := usual()
+					msg.Payload = make(message.Payload, c.payload)
+					c.make(i, msg)
+					messages[j], i = msg, i+1
+				}
+				require.NoError(b, p.Publish("size", messages...))
+			}
+			b.ReportMetric(float64(usedMemory(b, client)-before)/float64(b.N), "redis-B/op")
+		})
+	}
+}
+
+func usedMemory(b *testing.B, client redis.UniversalClient) int {
+	b.Helper()
+	info, err := client.Info(context.Background(), "memory").Result()
+	require.NoError(b, err)
+	found := regexp.MustCompile(`used_memory:(\d+)`).FindStringSubmatch(info)
+	require.NotNil(b, found)
+	used, err := strconv.Atoi(found[1])
+	require.NoError(b, err)
+	return used
+}

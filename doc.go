@@ -39,8 +39,9 @@
 //     from the dead letters, or taken back: by its own expiry, its delay ID, or an operator. How durable that is, is a matter of the server's configuration.
 //   - Never early, not by a millisecond, by the clock of the Redis server. Durations are rounded up.
 //   - On time: delivery is driven by events, not by polling. A slow poll is there for lost wake-ups.
-//   - At least once. A handler that dies, hangs beyond its lease, or nacks, gets the message again. An
-//     ack or nack that comes after the lease was lost changes nothing.
+//   - At least once. The message comes again if its handler nacks or dies, if its process has no touch with Redis for
+//     longer than the lease, or if the handler runs for longer than LeaseDuration and MaxExtension. An ack or nack that
+//     comes after the lease was lost changes nothing.
 //   - Publish is all or nothing, and once: what the client sends again after a lost reply is known as a
 //     repeat.
 //   - In order where asked: with MaxInFlight 1 and one subscriber in the group, messages come by due

@@ -277,6 +277,61 @@ func Example_deduplicator() {
 	router.AddMiddleware(deduplicator.Middleware)
 }
 
+// inOrder returns a Subscriber whose messages wait for one that fails, and a middleware for its handlers, which
+// tries that again at longer and longer intervals. The message's lease is extended meanwhile.
+func inOrder(client redis.UniversalClient, logger watermill.LoggerAdapter) (*redisdelay.Subscriber, message.HandlerMiddleware, error) {
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+		Client:        client,
+		MaxDeliveries: -1,
+		Backoff:       func(int) time.Duration { return 0 },
+	}, logger)
+	retry := middleware.Retry{
+		MaxRetries:      100, // then it is nacked, and begins anew
+		InitialInterval: 100 * time.Millisecond,
+		MaxInterval:     10 * time.Second,
+		Multiplier:      2,
+		Logger:          logger,
+	}
+	return subscriber, retry.Middleware, err
+}
+
+// A message that fails holds up those behind it. The code of inOrder is also in docs/watermill.md.
+func Example_inOrder() {
+	client, stop := startRedis()
+	defer stop()
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
+	check(err)
+	defer publisher.Close()
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	check(err)
+	subscriber, retry, err := inOrder(client, watermill.NopLogger{})
+	check(err)
+	defer subscriber.Close()
+
+	for _, text := range []string{"first", "second"} {
+		check(publisher.Publish("events", message.NewMessage(watermill.NewUUID(), []byte(text))))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	tries := 0
+	router.AddConsumerHandler("events", "events", subscriber, func(msg *message.Message) error {
+		tries++
+		fmt.Println(string(msg.Payload))
+		switch {
+		case tries == 1:
+			return errors.New("not yet")
+		case tries == 3:
+			cancel()
+		}
+		return nil
+	}).AddMiddleware(retry)
+	check(router.Run(ctx))
+
+	// Output:
+	// first
+	// first
+	// second
+}
+
 // Each wait is spread by a fifth either way.
 func ExampleExponentialBackoff() {
 	config := redisdelay.SubscriberConfig{

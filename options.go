@@ -37,8 +37,9 @@ func readOptions(metadata message.Metadata) (o queue.Options, err error) {
 // optionKeys are the keys that only Redis needs.
 var optionKeys = []string{DelayIDModeKey, DelayIDWindowKey}
 
-// SetMaxDeliveries limits how often msg is delivered before it is dead-lettered, instead of the subscriber's
-// MaxDeliveries; a negative n is no limit. Publish refuses 0 and what is above 2147483647.
+// SetMaxDeliveries says after how many failed deliveries msg is dead-lettered, instead of the subscriber's
+// MaxDeliveries; a negative n is no limit. Publish refuses 0 and what is above 2147483647. A lease that runs out for the
+// first time is no failed delivery, so 1 is not at most once.
 func SetMaxDeliveries(msg *message.Message, n int) {
 	setKey(msg, MaxDeliveriesKey, strconv.Itoa(n))
 }

@@ -14,5 +14,9 @@
 // always do, in goroutines of their own and in real time: what a handler does is to be waited for, by
 // [Server.AwaitScheduled], [Server.AwaitRetrying] or [Server.AwaitDrained], or by what the program itself offers.
 //
+// The clock of the program does not move. An instant that it makes from [time.Now], for redisdelay.DelayUntil or
+// redisdelay.ExpireAt, is in the server's past after an Advance: the message is due at once, or too late. Give the program
+// [Server.Now] as its clock. Delays, as of redisdelay.DelayFor, do not depend on it.
+//
 // The server is miniredis. It is not the real one: it persists nothing, has no limits and is slower.
 package redisdelaytest

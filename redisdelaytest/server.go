@@ -124,7 +124,7 @@ func (s *Server) Now() time.Time {
 //
 // Only this clock decides whether it is too late for a message, so that one that was in time before a slow part
 // of the test is in time after it. Handlers live in real time, so leases do not run out by Advance: see
-// ExpireLeases. What a handler schedules when it gets its message counts from the time that the clock shows then;
+// ExpireLeases. What a handler schedules by a delay when it gets its message counts from the time that the clock shows then;
 // to see it at its own time, move the clock in steps, or by AdvanceToNext.
 func (s *Server) Advance(d time.Duration) {
 	if err := s.advance(context.Background(), d); err != nil {

@@ -57,7 +57,7 @@ type Config struct {
 
 	// BatchMessages is how many messages one Publish has at most. What is there when a call can be made goes with
 	// it, in order. If that fails, it is a failed delivery of each. What failed before goes alone, so that one that is
-	// never taken holds up no other, and so does what is delivered only once. Default 100; with Ordered it has to be
+	// never taken holds up no other, and so does a message that may be delivered once only. Default 100; with Ordered it has to be
 	// 1 or 0. AddHandlers does not use it.
 	BatchMessages int
 

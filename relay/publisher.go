@@ -16,7 +16,8 @@ var ErrPartlyPublished = errors.New("the messages with a delay are published, th
 
 // PublisherConfig configures a Publisher.
 type PublisherConfig struct {
-	// Destination gets the messages without delay. Required.
+	// Destination gets the messages without delay. Required. Publisher.Close closes it, and a router closes the
+	// Publishers of its handlers: so give a Relay in the same program a Destination of its own.
 	Destination message.Publisher
 
 	// Delayed gets those with one. Required. A Relay with its KeyPrefix and Client has to run somewhere. One with a

@@ -18,7 +18,8 @@ const registry = ""
 
 // Ready returns nil if the relay runs and is subscribed to all its topics, and else an error that names those that it is not
 // subscribed to, and says why. It is for probes, and asks nobody. Where all topics are relayed, those with a stream
-// are not the relay's, and do not count, and it has to have read which topics there are.
+// are not the relay's, and do not count, and it has to have read which topics there are. It knows of Run only: with AddHandlers
+// ask the router, by IsRunning.
 func (r *Relay) Ready() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

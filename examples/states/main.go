@@ -3,8 +3,8 @@
 //
 //	go run ./examples/states
 //
-// It uses a Redis inside this process, or the one at REDIS_ADDR, where it deletes the keys under its
-// prefix before and after.
+// It uses a Redis inside this process, or the one at REDIS_ADDR, where it wants a prefix under which there are no keys, and
+// deletes those that it made.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	prefix := flag.String("prefix", "states", "what the keys begin with; all such keys are deleted")
+	prefix := flag.String("prefix", "states", "what the keys begin with; there must be no such keys")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -49,7 +49,7 @@ func run(ctx context.Context, addr, prefix string) error {
 	defer cli.Close()
 	w := &walk{ctx: ctx, addr: addr, prefix: prefix, client: client, cli: cli.Conn()}
 	defer w.cli.Close()
-	if err := w.removeKeys(); err != nil {
+	if err := w.wantNoKeys(); err != nil {
 		return err
 	}
 	return errors.Join(w.allSteps(), w.removeKeys())

@@ -132,6 +132,15 @@ func (w *walk) await(want int, command ...any) error {
 	}
 }
 
+// wantNoKeys sees to it that what is deleted in the end is the walk's own.
+func (w *walk) wantNoKeys() error {
+	keys := w.client.Scan(w.ctx, 0, w.prefix+":*", 1000).Iterator()
+	if keys.Next(w.ctx) {
+		return fmt.Errorf("there is a key %q; delete what begins with %q, or choose another -prefix", keys.Val(), w.prefix+":")
+	}
+	return keys.Err()
+}
+
 func (w *walk) removeKeys() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), 5*time.Second)
 	defer cancel()
