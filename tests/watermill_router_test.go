@@ -22,6 +22,50 @@ import (
 
 var errNotToday = errors.New("not today")
 
+// Two handlers of one topic are two consumers of its group: each message goes to one of them.
+func TestTwoHandlersOfOneTopicShareItsMessages(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		s.OnCleanup(func() { checkDrained(t, s) })
+		publisher := newPublisher(t, s.Client, s.Prefix)
+		subscriber := newSubscriber(t, s.Client, s.Prefix, nil)
+		router := newRouter(t)
+		seen := map[string]sightings{"one": make(sightings, 10), "other": make(sightings, 10)}
+		finish := make(chan struct{})
+		for name, handled := range seen {
+			router.AddConsumerHandler(name, topic, subscriber, func(msg *message.Message) error {
+				handled.record(msg)
+				<-finish
+				return nil
+			})
+		}
+		stop := start(t, router)
+		for i := range 10 {
+			publish(t, publisher, strconv.Itoa(i), 0)
+		}
+		uuids := map[string]int{}
+		for _, handled := range seen { // each has one while it does not let go of it
+			uuids[handled.next(t).uuid]++
+		}
+		close(finish)
+		for len(uuids) < 10 {
+			select {
+			case seen := <-seen["one"]:
+				uuids[seen.uuid]++
+			case seen := <-seen["other"]:
+				uuids[seen.uuid]++
+			}
+		}
+		stop()
+		for _, handled := range seen {
+			require.Empty(t, handled)
+		}
+		for uuid, times := range uuids {
+			require.Equal(t, 1, times, uuid)
+		}
+	})
+}
+
 // Handlers that are at work when the router closes finish, and all they do counts: what they return is
 // published, and their messages are done.
 func TestRouterClosesWhileHandlersWork(t *testing.T) {

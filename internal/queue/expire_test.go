@@ -159,19 +159,53 @@ func TestExpireOfMoreThanTenThousand(t *testing.T) {
 	}, "a")
 }
 
-func TestExpireIsBoundedInEachGroup(t *testing.T) {
+func TestExpireIsBounded(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		w.publishNow(names("%03d", 0, 600)...)
-		w.sub("a").claim(1000, lease(time.Millisecond))
-		w.sub("b").claim(1000, lease(time.Millisecond))
+		all := names("%04d", 0, 1200)
+		w.publishNow(all...)
+		groups := []string{"a", "b", "c"}
+		for _, group := range groups {
+			w.sub(group).claim(600, lease(time.Millisecond))
+			w.sub(group).claim(600, lease(time.Millisecond))
+		}
 		w.pass(5 * time.Millisecond)
-		require.True(t, w.expire())
-		require.Len(t, w.ready("a"), queue.Budget/2)
-		require.Len(t, w.ready("b"), queue.Budget/2)
-		require.False(t, w.expire())
-		sameOrder(t, names("%03d", 0, 600), w.ready("a"))
-		sameOrder(t, names("%03d", 0, 600), w.ready("b"))
-	}, "a", "b")
+		for step, back := range [][]int{{queue.Budget, 0, 0}, {1200, queue.Budget, 0}, {1200, 1200, queue.Budget}, {1200, 1200, 1200}} {
+			require.Equal(t, step < 3, w.expire())
+			for i, group := range groups {
+				require.Len(t, w.ready(group), back[i], "step %d, group %s", step, group)
+			}
+		}
+		for _, group := range groups {
+			sameOrder(t, all, w.ready(group))
+		}
+	}, "a", "b", "c")
+}
+
+// What one subscription held comes back in one step, with any number of groups, so that a claim after it gets the first.
+func TestExpireTakesBackWhatASubscriptionHeldInOneStep(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("%03d", 0, 800)...)
+		w.sub("b").claim(800, lease(time.Millisecond))
+		w.pass(5 * time.Millisecond)
+		w.expire()
+		require.Equal(t, []string{"000"}, bodies(w.sub("b").claim(1)))
+	}, "a", "b", "c", "d", "e", "f", "g", "h", "i", "j")
+}
+
+// Leases that end one after the other: what comes back later, and is newer, is behind all that came before.
+func TestExpireAgainWithManyGroups(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("%03d", 0, 400)...)
+		s := w.sub("a")
+		s.claim(200, lease(time.Minute))
+		s.claim(200, lease(2*time.Minute))
+		for range 2 {
+			w.travel(time.Minute)
+			for w.expire() {
+			}
+		}
+		sameOrder(t, names("%03d", 0, 400), w.ready("a"))
+	}, "a", "b", "c", "d", "e", "f", "g", "h", "i", "j")
 }
 
 func TestExpireWakesAsManyAsItMakesReady(t *testing.T) {

@@ -89,13 +89,13 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 	return turn, false, nil
 }
 
-// Expire takes back messages whose lease has run out, at most about a thousand of each group, and
-// tells whether there are more.
+// Expire takes back messages whose lease has run out, and tells whether there may be more: a thousand of a group at most, in one
+// step, so that what a subscription that ended had in hand comes back in its order; and of no further group once there are as many.
 func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 	return t.sweep(ctx, func(groups *Groups) *Call {
 		k := t.keys
 		keys := []string{k.Meta(), k.Groups(), k.Options()}
-		args := []any{groups.Version, max(1, budget/max(1, len(groups.Names))), t.single}
+		args := []any{groups.Version, budget, t.single}
 		for _, g := range groups.Names {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Deliveries(g), k.Dead(g), k.Waiters(g), k.Stats(g))
 			args = append(args, g)

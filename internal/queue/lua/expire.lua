@@ -12,7 +12,7 @@
 --         waiters      zset: address of an idle subscription -> deadline ms
 --         stats        hash: what was counted so far
 -- ARGV  1 version      of the group set that KEYS were made from
---       2 budget       messages of one group to take back at most (at most 1000)
+--       2 budget       messages of one group to take back at most (at most 1000); and after so many, no other group's
 --       3 single       "1" if PUBLISH counts every receiver (not on a cluster)
 --       then the name of each group
 --
@@ -21,7 +21,7 @@
 -- suspect is claimed alone, so when its lease runs out again, the delivery counts, and the last one is its death.
 -- A message that was requeued ("r") stays that ("rs").
 -- Returns {"stale"} when the group set has changed, else {"ok", taken back, left}: left is 1 if more
--- has expired.
+-- may have expired. What one subscription holds is less than the budget, so it comes back in one step, in its order.
 -- Twice: the second run finds taken back what the first took.
 
 local meta, group_options, message_options = KEYS[1], KEYS[2], KEYS[3]
@@ -82,6 +82,10 @@ end
 
 local total, left = 0, 0
 for g = 1, groups do
+  if total >= budget then
+    left = 1
+    break
+  end
   local ready, unack, leases = KEYS[g * 7 - 3], KEYS[g * 7 - 2], KEYS[g * 7 - 1]
   local deliveries, dead, waiters = KEYS[g * 7], KEYS[g * 7 + 1], KEYS[g * 7 + 2]
 
