@@ -50,15 +50,27 @@ func ScriptSHA(source string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func load(name string) script {
+func load(name string) script { return loadWith(name, "") }
+
+// loadWith is load of a file to whose end something is added.
+func loadWith(name, end string) script {
+	source := read(name) + end
+	s := script{name: name, source: source, sha: ScriptSHA(source)}
+	allScripts = append(allScripts, s)
+	return s
+}
+
+func read(name string) string {
 	source, err := luaFiles.ReadFile("lua/" + name + ".lua")
 	if err != nil {
 		panic(err) // the file is part of the build
 	}
-	s := script{name: name, source: string(source), sha: ScriptSHA(string(source))}
-	allScripts = append(allScripts, s)
-	return s
+	return string(source)
 }
+
+// together is a comment that changes with any of the scripts that go in one pipeline. Else a server that has those of another
+// version, which processes of that one load after each restart, would have those that did not change and lack the rest.
+var together = "-- version " + ScriptSHA(read("ack")+read("release")+read("nack")+read("extend")+read("claim")) + "\n"
 
 var (
 	openScript     = load("open")
@@ -67,11 +79,11 @@ var (
 
 	// Those that go in one pipeline, in its order: while one process loads them, one after the other, the pipeline of
 	// another then lacks all from some call on. Else what is sent again would come after what was not.
-	ackScript     = load("ack")
-	releaseScript = load("release")
-	nackScript    = load("nack")
-	extendScript  = load("extend")
-	claimScript   = load("claim")
+	ackScript     = loadWith("ack", together)
+	releaseScript = loadWith("release", together)
+	nackScript    = loadWith("nack", together)
+	extendScript  = loadWith("extend", together)
+	claimScript   = loadWith("claim", together)
 
 	promoteScript = load("promote")
 	expireScript  = load("expire")
@@ -132,7 +144,8 @@ func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) {
 // scripts wraps ErrForbidden.
 //
 // If the server lacks a script, all scripts are loaded, so that it has all or none, and calls in one
-// pipeline keep their order. Those that failed for want of theirs are sent again.
+// pipeline keep their order. Those that failed for want of theirs are sent again. Of a user who may not load any, the server knows
+// those that were sent whole, so that the order of a pipeline is not kept where it lacks some.
 func Do(ctx context.Context, client redis.UniversalClient, calls ...*Call) error {
 	send(ctx, client, calls, false)
 	if missing := lacking(calls); len(missing) > 0 {

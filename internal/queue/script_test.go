@@ -80,6 +80,20 @@ func TestPipelinedCallsKeepTheirOrderWhileScriptsAreLoaded(t *testing.T) {
 	}, "a")
 }
 
+// A server may have the scripts of another version only, all but one of which are the same files.
+func TestScriptsOfOnePipelineChangeTogether(t *testing.T) {
+	files := queue.ScriptSources()
+	names := []string{"ack", "release", "nack", "extend", "claim"}
+	var sources []string
+	for _, name := range names {
+		sources = append(sources, files[name+".lua"])
+	}
+	version := queue.ScriptSHA(strings.Join(sources, ""))
+	for i, name := range names {
+		require.Equal(t, sources[i]+"-- version "+version+"\n", queue.Scripts()[name])
+	}
+}
+
 func TestPipelineAfterScriptFlush(t *testing.T) {
 	own(t, func(t *testing.T, w *world) {
 		w.publishNow("1", "2", "3")
