@@ -22,7 +22,7 @@ type StreamOptions struct {
 }
 
 // NewStreamTopic returns a handle on a topic whose due messages go into the Redis Stream of its name. The first
-// use makes it one, unless it has groups or messages. The handle does not talk to Redis yet.
+// use makes it one, unless it has groups or messages, or groups whose removal is under way. The handle does not talk to Redis yet.
 func NewStreamTopic(client redis.UniversalClient, prefix, name string, options StreamOptions) *Topic {
 	t := NewTopic(client, prefix, name)
 	t.stream = &options
@@ -47,7 +47,7 @@ func (t *Topic) openStreamCall() *Call {
 	k := t.keys
 	return &Call{
 		script: &openStreamScript,
-		keys:   []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Scheduler()},
+		keys:   []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Scheduler(), k.Idle()},
 		args: []any{Layout, StreamLayout, Token(), StreamGroup,
 			GroupOptions{MaxDeliveries: -1, Retention: t.stream.Retention}.encode(), max(t.stream.MaxLen, 0)},
 	}

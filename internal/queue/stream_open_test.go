@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -47,11 +48,17 @@ func TestTopicIsOfOneMode(t *testing.T) {
 			require.False(t, must(w.topic.RemoveIdle(ctx, queue.StreamGroup, 0)))
 		})
 
+		removing := func(w *world) { // what DeleteTopic leaves when it is cut short
+			w.register("a")
+			w.Client.Del(ctx, w.keys.Groups())
+			w.Client.ZAdd(ctx, w.keys.Idle(), redis.Z{Score: 0, Member: "a"})
+		}
 		for name, fill := range map[string]func(*world){
-			"with a group":    func(w *world) { w.register("a") },
-			"with a message":  func(w *world) { w.publish(in("x", time.Hour)) },
-			"with both":       func(w *world) { w.register("a"); w.publish(in("x", time.Hour)) },
-			"with one, ready": func(w *world) { w.register("a"); w.publishNow("x") },
+			"while a group is removed": removing,
+			"with a group":             func(w *world) { w.register("a") },
+			"with a message":           func(w *world) { w.publish(in("x", time.Hour)) },
+			"with both":                func(w *world) { w.register("a"); w.publish(in("x", time.Hour)) },
+			"with one, ready":          func(w *world) { w.register("a"); w.publishNow("x") },
 		} {
 			w := newWorld(t, w.Server, name)
 			fill(w)
@@ -62,6 +69,16 @@ func TestTopicIsOfOneMode(t *testing.T) {
 				}
 			})
 		}
+	})
+}
+
+// What is left of a group whose removal was cut short goes, though the topic has a stream by now.
+func TestRemovalOfAGroupIsFinishedInATopicWithAStream(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		w.Client.ZAdd(ctx, w.keys.Idle(), redis.Z{Score: 0, Member: "a"})
+		w.Client.RPush(ctx, w.keys.Ready("a"), "01M8589MREWYC235B765VXAWYJ:1")
+		require.False(t, must(w.topic.RemoveUnused(ctx, "a")))
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Idle(), w.keys.Ready("a")).Val())
 	})
 }
 

@@ -5,6 +5,7 @@
 --       3 messages   hash: id -> body
 --       4 pending    zset: id -> due ms
 --       5 scheduler  hash: next, holder, standby, until
+--       6 idle       zset: group that is removed when unused -> ms at which it is; 0: its removal is under way
 -- ARGV  1 layout     of topics without a stream
 --       2 stream     the layout of topics with one
 --       3 version    a fresh random version for a changed set
@@ -12,12 +13,12 @@
 --       5 options    of the group: "<max deliveries> <retention ms>", -1 for no limit
 --       6 maxlen     about how many entries the stream keeps, or 0: all
 --
--- A topic that is new, or has neither groups nor messages, becomes one with a stream; the version changes, so
+-- A topic that is new, or has neither groups, of which none is being removed, nor messages, becomes one with a stream; the version changes, so
 -- that whoever took it for another finds out. One that has either stays what it is.
 -- Returns {layout, version, group, ...}. The caller refuses a layout that is not that of a stream.
 -- Twice: the second run finds the topic and only reads.
 
-local meta, groups, messages, pending, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local meta, groups, messages, pending, scheduler, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local layout, with_stream, fresh, group, options, maxlen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 local t = redis.call('TIME')
@@ -41,7 +42,8 @@ end
 local found = redis.call('HMGET', meta, 'layout', 'groups', 'maxlen')
 local names = redis.call('HKEYS', groups)
 local known = redis.call('HGET', groups, group)
-local empty = #names == 0 and redis.call('HLEN', messages) + redis.call('ZCARD', pending) == 0
+local held = redis.call('HLEN', messages) + redis.call('ZCARD', pending) + redis.call('ZCOUNT', idle, '-inf', 0)
+local empty = #names == 0 and held == 0
 redis.call('HLEN', scheduler)
 
 if found[1] and found[1] ~= with_stream and not (found[1] == layout and empty) then

@@ -104,7 +104,7 @@ if unused and known and (waiting > 0 or (subscribed and lasting)) then
 end
 local first = tonumber(string.match(redis.call('LRANGE', ready, 0, 0)[1] or '', ':(%d+)$') or nil)
 local busy = subscribed or not seen or (limit and math.max(seen, first or 0) > now - limit)
-if streaming or (limit and known and busy) then
+if known and (streaming or (limit and busy)) then
   return 2
 end
 
