@@ -3,6 +3,7 @@ package redisdelay_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -242,6 +243,27 @@ func newAdmin(t *testing.T, s redistest.Server) *admin.Admin {
 	a, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix})
 	require.NoError(t, err)
 	return a
+}
+
+// A call may add more than Redis removes in one step by default.
+func TestCallsLargerThanAStreamKeepItsLength(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s, streaming(redisdelay.StreamConfig{MaxLen: 1000, DisableScheduler: true}),
+			func(c *redisdelay.PublisherConfig) { c.MaxPublishMessages = 25_000 })
+		for range 2 {
+			publish(t, p, stream(s), numbered(0, 25_000)...)
+			require.Less(t, s.Client.XLen(ctx, stream(s)).Val(), int64(1200))
+		}
+	})
+}
+
+// The largest number stands for no limit, too.
+func TestTheLargestLengthOfAStream(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s, streaming(redisdelay.StreamConfig{MaxLen: math.MaxInt64}))
+		require.NoError(t, p.Publish(stream(s), text("now"), delayed("later", 20*time.Millisecond)))
+		awaitEntries(t, s, 2)
+	})
 }
 
 func TestStreamsHaveLengthsOfTheirOwn(t *testing.T) {

@@ -292,7 +292,8 @@ for i, fields in ipairs(entries) do
   added[i] = id
 end
 if #entries > 0 and maxlen > 0 then
-  redis.call('XTRIM', KEYS[10], 'MAXLEN', '~', maxlen)
+  -- More than was added, or a stream would grow with large calls. As text, for Lua would write 1e17 as that.
+  redis.call('XTRIM', KEYS[10], 'MAXLEN', '~', topic[2], 'LIMIT', math.max(10000, 2 * #entries))
 end
 
 each('HSET', messages, args, first_message, first_run - 1)
