@@ -8,7 +8,8 @@ import (
 
 const (
 	// ExpiresAtKey is the metadata key for the instant, by the clock of the Redis server, from which it is too
-	// late to deliver the message. The value is RFC 3339. OnExpiryKey says what happens then. See ExpireAt.
+	// late to deliver the message. The value is RFC 3339; Go's zero time, in the year 1, is none. OnExpiryKey says what
+	// happens then. See ExpireAt.
 	ExpiresAtKey = "expires_at"
 
 	// MaxLatenessKey is the metadata key for how long after it is due it is too late to deliver the message: a
@@ -41,7 +42,7 @@ const (
 	wantOnExpiry    = `want "deliver", "drop" or "dead", and expires_at or max_lateness`
 )
 
-// ExpireAt says from when on it is too late to deliver msg, and what happens then.
+// ExpireAt says from when on it is too late to deliver msg, and what happens then. With the zero time it never is.
 func ExpireAt(msg *message.Message, t time.Time, then OnExpiry) {
 	setKey(msg, ExpiresAtKey, t.UTC().Format(time.RFC3339Nano))
 	setKey(msg, OnExpiryKey, string(then))

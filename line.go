@@ -105,12 +105,17 @@ func (l *line) publish(ctx context.Context, b *batch) error {
 	}
 	l.busy = true
 	l.mu.Unlock()
+	defer l.handOver() // also if a hook of the client panics, for others wait
 	l.send([]*batch{b}, nil)
+	return b.err
+}
+
+// handOver has a goroutine go on with those who have come meanwhile, if there are any.
+func (l *line) handOver() {
 	if next := l.next(); next != nil {
 		l.publisher.underWay.Add(1)
 		go l.serve(next)
 	}
-	return b.err
 }
 
 // serve makes calls for those who wait, until nobody does.

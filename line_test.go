@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -210,5 +212,39 @@ func TestWhatIsTakenBackIsNotPublished(t *testing.T) {
 		wg.Wait()
 		require.EqualValues(t, len(published), stateOf(t, s, "t").Bodies)
 		require.ElementsMatch(t, published, consume(t, subscribe(t, s, "t"), len(published)))
+	})
+}
+
+// panicking is a hook of a client that panics at the next script.
+type panicking struct {
+	redis.Hook
+	armed bool
+}
+
+func (h *panicking) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *panicking) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (h *panicking) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if h.armed && strings.HasPrefix(cmd.Name(), "eval") {
+			h.armed = false
+			panic("a fault of the hook")
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// A router recovers from what panics in a handler. Its other handlers publish to the same topic.
+func TestPublishAfterAHookHasPanicked(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		client := another(t, s)
+		hook := &panicking{}
+		client.AddHook(hook)
+		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
+		publish(t, p, "topic", "before")
+		hook.armed = true
+		require.Panics(t, func() { _ = p.Publish("topic", text("panics")) })
+		publish(t, p, "topic", "after")
 	})
 }

@@ -153,7 +153,7 @@ func cutPackedLength(data []byte, fixed byte, limit int, marks [3]byte) (n int, 
 	case mark == marks[1] && len(rest) >= 2:
 		return int(binary.BigEndian.Uint16(rest)), rest[2:], true
 	case mark == marks[2] && len(rest) >= 4:
-		return int(binary.BigEndian.Uint32(rest)), rest[4:], true
+		return int(min(binary.BigEndian.Uint32(rest), math.MaxInt32)), rest[4:], true // which an int of 32 bits can be
 	}
 	return 0, nil, false
 }

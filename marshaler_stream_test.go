@@ -68,6 +68,7 @@ func TestStreamRefusesMalformedBytes(t *testing.T) {
 		"a pair less":           {"0 3 \x82\xa0\xa0", "not of texts"},
 		"a number":              {"0 3 \x81\xa0\x01", "not of texts"},
 		"a text cut":            {"0 4 \x81\xa0\xa2x", "not of texts"},
+		"a text of 4 GB":        {"0 6 \x81\xdb\xff\xff\xff\xff", "not of texts"},
 		"more behind":           {"0 4 \x81\xa0\xa0\xa0", "not in order"},
 		"not in order":          {"0 9 \x82\xa1b\xa12\xa1a\xa11", "not in order"},
 		"twice":                 {"0 9 \x82\xa1a\xa11\xa1a\xa12", "not in order"},
