@@ -360,10 +360,16 @@ func TestGroupEndsSomeTimeAfterItsLastSubscriber(t *testing.T) {
 	defer stop()
 	groups := func() int64 { return s.Client.HLen(ctx, s.Prefix+":{topic}:groups").Val() }
 	require.EqualValues(t, 1, groups())
-	jump(t, s, 3*time.Minute)
-	for _, mailbox := range s.Mini.PubSubChannels(s.Prefix + ":mailbox:*") {
-		s.Mini.Publish(mailbox, "*")
+	pass := func(d time.Duration) {
+		jump(t, s, d)
+		for _, mailbox := range s.Mini.PubSubChannels(s.Prefix + ":mailbox:*") {
+			s.Mini.Publish(mailbox, "*")
+		}
 	}
+	pass(3 * time.Minute)
+	eventually(t, func() bool { return s.Client.HExists(ctx, s.Prefix+":{topic}:stats:mortal", "ending").Val() }, "the end is put off")
+	require.EqualValues(t, 1, groups())
+	pass(2 * time.Minute)
 	eventually(t, func() bool { return groups() == 0 }, "the group is removed")
 }
 

@@ -43,12 +43,14 @@ type SubscriberConfig struct {
 
 	// BroadcastExpiry is how long the group of a Broadcast subscription outlasts a process that crashed,
 	// or is cut off from Redis. Then it is removed by whoever subscribes to the topic, or runs a
-	// scheduler for it: while there is neither, it stays, and messages pile up. Default 5m, at least 2m.
+	// scheduler for it, and two minutes later than this says: while there is neither, it stays, and messages pile up.
+	// Default 5m, at least 2m.
 	BroadcastExpiry time.Duration
 
-	// GroupExpiry is how long the consumer group outlasts its last subscriber. Then it is removed, with all
-	// that it holds. Not for Broadcast. Default 0: for ever; else at least 2m. If subscribers of the group
-	// differ in it, the last to subscribe decides, and the group is not removed while somebody subscribes.
+	// GroupExpiry is how long the consumer group outlasts its last subscriber. Two minutes after that it is removed, with all
+	// that it holds: as long as it takes subscribers to be heard of again when Redis was away. Not for Broadcast.
+	// Default 0: for ever; else at least 2m. If subscribers of the group differ in it, the last to subscribe decides, and
+	// the group is not removed while somebody subscribes.
 	GroupExpiry time.Duration
 
 	// MaxInFlight is how many messages of one Subscribe the consumer has at once, neither acked nor

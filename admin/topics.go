@@ -125,8 +125,9 @@ func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle
 }
 
 // DeleteIdleGroups removes the groups that GroupsWithoutSubscribers returns, with all that they hold. That a
-// group has no subscriber is looked at again in the step that removes it. idle is at least a minute, for a
-// subscriber that is being woken, or has just settled what it had, is not to be seen for a moment.
+// group has no subscriber, and that none has claimed for a minute and a half, is looked at again in the step that removes it.
+// idle is at least a minute, for a subscriber that is being woken, or has just settled what it had, is not to be seen for a
+// moment. After an outage of Redis wait for two minutes, until all subscribers have been heard of.
 // SubscriberConfig.GroupExpiry does the same without a call.
 //
 // Errors wrap ErrNotFound or ErrInvalidArgument, or come from ctx or Redis.

@@ -45,11 +45,24 @@ func TestClaimLeasesTheOldestMessages(t *testing.T) {
 func TestClaimOfNothing(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		s := w.sub("a")
-		w.unchanged(func() { require.Equal(t, queue.Claimed{}, s.claim(10)) })
+		unchanged := func(run func()) { // but for the time at which it asked
+			w.t.Helper()
+			w.unchanged(func() {
+				asked := w.Client.HGet(ctx, w.keys.Stats("a"), "asked")
+				run()
+				require.InDelta(t, w.now(), must(w.Client.HGet(ctx, w.keys.Stats("a"), "asked").Int64()), 5000)
+				if asked.Err() != nil {
+					w.Client.HDel(ctx, w.keys.Stats("a"), "asked")
+				} else {
+					w.Client.HSet(ctx, w.keys.Stats("a"), "asked", asked.Val())
+				}
+			})
+		}
+		unchanged(func() { require.Equal(t, queue.Claimed{}, s.claim(10)) })
 		require.Zero(t, w.next())
 		w.publishNow("x")
-		w.unchanged(func() { require.Equal(t, queue.Claimed{More: true}, s.claim(0)) })
-		w.unchanged(func() { require.Equal(t, queue.Claimed{More: true}, s.claim(-1)) })
+		unchanged(func() { require.Equal(t, queue.Claimed{More: true}, s.claim(0)) })
+		unchanged(func() { require.Equal(t, queue.Claimed{More: true}, s.claim(-1)) })
 	}, "a")
 }
 

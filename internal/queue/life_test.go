@@ -119,9 +119,7 @@ func (w *world) live(m *queue.Mailbox) {
 	}
 	w.pass(3 * time.Millisecond)
 	require.Equal(w.t, "short-lived", w.promote(holder.address).Unused)
-	more, err := w.topic.RemoveUnused(ctx, "short-lived")
-	require.NoError(w.t, err)
-	require.False(w.t, more)
+	w.endUnused("short-lived")
 
 	w.do(w.topic.ResignCall(holder.address))
 	for standby.argument() != "0" {

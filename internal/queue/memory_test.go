@@ -82,6 +82,15 @@ func TestRepeatedNackOnAFullServerChangesNothing(t *testing.T) {
 	w.unchanged(func() { require.Zero(t, s.nack(nacks...)) })
 }
 
+func TestEndOfAGroupIsPutOffOnAFullServer(t *testing.T) {
+	w, full := fullWorld(t)
+	w.registerFor("a", queue.GroupOptions{Expiry: time.Millisecond})
+	w.passUntil(w.end("a"))
+	full()
+	w.removeUnused("a")
+	require.Greater(t, w.end("a"), w.now())
+}
+
 func TestFullServerDrains(t *testing.T) {
 	w, full := fullWorld(t, "a", "b")
 	w.publishNow("1", "2", "3", "4", "5", "6", "7", "8")
@@ -93,6 +102,8 @@ func TestFullServerDrains(t *testing.T) {
 	held1 := held(a.claim(4))
 	b.claim(1, lease(time.Millisecond))
 	w.pass(3 * time.Millisecond)
+	w.removeUnused("c") // its end is put off
+	w.respiteOver("c")
 	full()
 
 	// Promotion of what is due, the scheduling lease, expiry, retention.
@@ -113,9 +124,7 @@ func TestFullServerDrains(t *testing.T) {
 
 	// The end of a group.
 	require.True(t, w.promote("s|2").Unused == "c")
-	more, err := w.topic.RemoveUnused(ctx, "c")
-	require.NoError(t, err)
-	require.False(t, more)
+	w.removeUnused("c")
 
 	// Claims, settling, extension.
 	w.do(a.group.ExtendCalls(held1, 2*time.Hour)...)

@@ -109,10 +109,10 @@ func (m *model) promote(t *rapid.T) {
 	})
 	if turn.Unused != "" {
 		require.Positive(t, m.groups[turn.Unused].Expiry)
+		m.step(func() { m.removeUnused(turn.Unused) }, func(*picture, int64, int64) bool { return true }) // a respite
 		m.gone(turn.Unused, func() {
-			more, err := m.topic.RemoveUnused(ctx, turn.Unused)
-			require.NoError(t, err)
-			require.False(t, more)
+			m.respiteOver(turn.Unused)
+			m.removeUnused(turn.Unused)
 		})
 	}
 	if rapid.Bool().Draw(t, "resigns") {

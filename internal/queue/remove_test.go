@@ -304,9 +304,7 @@ func TestUnusedGroupIsRemovedAfterItsTimeAndNotEarlier(t *testing.T) {
 			require.Zero(t, turn.Wait)
 			break
 		}
-		more, err := w.topic.RemoveUnused(ctx, "a")
-		require.NoError(t, err)
-		require.False(t, more)
+		w.endUnused("a")
 		w.empty("a")
 		require.Empty(t, w.promote("scheduler|1").Unused)
 		require.Equal(t, []string{"dead", "retried", "leased", "ready"}, w.ready("b"))
@@ -354,6 +352,24 @@ func (w *world) removeUnused(group string) {
 	require.False(w.t, more)
 }
 
+// endUnused removes a group whose end has come, when its respite is over.
+func (w *world) endUnused(group string) {
+	w.t.Helper()
+	w.removeUnused(group)
+	w.respiteOver(group)
+	w.removeUnused(group)
+}
+
+// respiteOver has the respite of a group whose end has come be over now.
+func (w *world) respiteOver(group string) {
+	w.t.Helper()
+	require.Equal(w.t, fmt.Sprint(w.end(group)), w.raw(w.keys.Stats(group), "ending"))
+	require.Greater(w.t, w.end(group), w.now())
+	now := fmt.Sprint(w.now())
+	require.NoError(w.t, w.Client.HSet(ctx, w.keys.Stats(group), "ending", now).Err())
+	require.NoError(w.t, w.Client.Do(ctx, "ZADD", w.keys.Idle(), now, group).Err())
+}
+
 // Subscribers that are configured to let the group end, and others that are not, as in the course of a
 // deployment.
 func TestGroupInWhichSomebodyWaitsLosesItsEndInsteadOfBeingRemoved(t *testing.T) {
@@ -390,7 +406,7 @@ func TestGroupThatHoldsALeaseEndsWithIt(t *testing.T) {
 		require.LessOrEqual(t, w.next(), w.end("a"), "the scheduler looks then")
 		w.travel(3 * time.Hour)
 		require.Equal(t, "a", w.promote("scheduler|1").Unused)
-		w.removeUnused("a")
+		w.endUnused("a")
 		w.empty("a")
 	})
 }
@@ -421,7 +437,7 @@ func TestGroupThatWasAlwaysToEndDoesNotOutlastItsTimeByALease(t *testing.T) {
 		w.publishNow("x")
 		require.Len(t, w.sub("a").claim(1, lease(4*time.Hour)).Messages, 1)
 		w.travel(2 * time.Hour)
-		w.removeUnused("a")
+		w.endUnused("a")
 		w.empty("a")
 	})
 }
@@ -432,8 +448,55 @@ func TestAddressOfASubscriptionThatKnowsTheEndIsNotValidForLonger(t *testing.T) 
 		w.registerFor("a", shortLived)
 		w.sub("a").claim(1, idle(1, "channel|1"), func(c *queue.Claim) { c.Expiry, c.Patience = time.Hour, 9*time.Hour })
 		w.travel(2 * time.Hour)
+		w.endUnused("a")
+		w.empty("a")
+	})
+}
+
+// While there was no Redis nobody could say that he is there. So an end that has come is put off by two minutes, in which
+// every subscription asks for messages; and again, if nobody looked when they were over.
+func TestEndThatHasComeIsPutOffOnce(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.registerFor("a", shortLived)
+		w.publishNow("x")
+		w.travel(2 * time.Hour)
+		for range 2 {
+			require.Equal(t, "a", w.promote("scheduler|1").Unused)
+			before := w.now()
+			w.removeUnused("a")
+			require.InDelta(t, before+120_000, w.end("a"), 5000)
+			turn := w.promote("scheduler|1")
+			require.Empty(t, turn.Unused)
+			require.LessOrEqual(t, w.next(), w.end("a"), "the scheduler looks then")
+			w.travel(2*time.Minute + 10*time.Second)
+		}
+		w.removeUnused("a")
+		w.sub("a").claim(0, func(c *queue.Claim) { c.Expiry = time.Hour })
+		require.InDelta(t, w.now()+3600_000, w.end("a"), 5000, "the subscription is there")
+		w.travel(time.Hour)
+		require.Equal(t, "a", w.promote("scheduler|1").Unused)
+		w.removeUnused("a")
+		require.Contains(t, w.registered(), "a", "it was used since the end that was put off")
+		w.respiteOver("a")
 		w.removeUnused("a")
 		w.empty("a")
+	})
+}
+
+// Who has just been woken is not among those who wait any more, and has nothing yet.
+func TestGroupInWhichSomebodyWasJustWokenLosesItsEndInsteadOfBeingRemoved(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.register("a")
+		w.registerFor("a", shortLived)
+		w.travel(2 * time.Hour)
+		w.removeUnused("a")
+		w.unaware("a", 1)
+		w.respiteOver("a")
+		w.publishNow("x")
+		require.Zero(t, w.Client.ZCard(ctx, w.keys.Waiters("a")).Val())
+		w.removeUnused("a")
+		require.Contains(t, w.registered(), "a")
+		require.Zero(t, w.end("a"))
 	})
 }
 
@@ -447,8 +510,7 @@ func TestSeveralUnusedGroupsEndOneAfterTheOther(t *testing.T) {
 		for i := range 3 {
 			turn := w.promote("scheduler|1")
 			require.Equal(t, fmt.Sprint(i), turn.Unused)
-			_, err := w.topic.RemoveUnused(ctx, turn.Unused)
-			require.NoError(t, err)
+			w.endUnused(turn.Unused)
 		}
 		require.Equal(t, queue.Turn{Role: queue.Holder, Wait: -1}, w.promote("scheduler|1"))
 		require.Empty(t, w.registered())

@@ -155,9 +155,15 @@ func (w *world) travel(d time.Duration) {
 			require.NoError(w.t, w.Client.ZAdd(ctx, key, part...).Err())
 		}
 	}
-	for _, field := range []string{"next", "until"} {
-		if w.Client.HExists(ctx, w.keys.Scheduler(), field).Val() {
-			require.NoError(w.t, w.Client.HIncrBy(ctx, w.keys.Scheduler(), field, -d.Milliseconds()).Err())
+	fields := map[string][]string{w.keys.Scheduler(): {"next", "until"}}
+	for _, g := range groups.Names {
+		fields[w.keys.Stats(g)] = []string{"asked", "ending"}
+	}
+	for key, its := range fields {
+		for _, field := range its {
+			if w.Client.HExists(ctx, key, field).Val() {
+				require.NoError(w.t, w.Client.HIncrBy(ctx, key, field, -d.Milliseconds()).Err())
+			}
 		}
 	}
 }

@@ -207,7 +207,7 @@ func (i *inspection) group(name string) {
 		}
 	}
 	for field, value := range i.get("stats", name).fields {
-		known := slices.Contains([]string{"delivered", "late_ms", "latest_ms", "dropped", "seen", "returned", "lasting"}, field)
+		known := slices.Contains([]string{"delivered", "late_ms", "latest_ms", "dropped", "seen", "asked", "returned", "lasting", "ending"}, field)
 		if !known || !numberForm.MatchString(value) {
 			i.report("group %q: stats: %q is %q", name, field, value)
 		}

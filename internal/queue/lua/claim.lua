@@ -143,13 +143,16 @@ end
 local counted = delivered + dropped > 0
   and redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms', 'dropped')
 
--- Adds what the subscription handed over and dropped.
+-- Notes that the subscription is there, and adds what it handed over and dropped.
 local function count()
   if counted then
     redis.call('HSET', stats, 'delivered', string.format('%d', (counted[1] or 0) + delivered),
       'late_ms', string.format('%d', (counted[2] or 0) + ARGV[15]),
       'latest_ms', string.format('%d', math.max(counted[3] or 0, ARGV[16])),
-      'dropped', string.format('%d', (counted[4] or 0) + dropped), 'seen', string.format('%d', now))
+      'dropped', string.format('%d', (counted[4] or 0) + dropped), 'seen', string.format('%d', now),
+      'asked', string.format('%d', now))
+  else
+    redis.call('HSET', stats, 'asked', string.format('%d', now))
   end
 end
 
@@ -275,7 +278,9 @@ if consumed > 0 then
 else
   redis.call('DEL', claim)
 end
-count()
+if counted or n == 0 then
+  count()
+end
 if expiry ~= '' then
   redis.call('ZADD', idle, 'XX', now + expiry, group)
 end
@@ -289,7 +294,7 @@ if n > 0 then
   redis.call('SET', claim, number .. ' ' .. taken, 'PX', memory)
   schedule(now + lease)
   if not counted then -- else it is noted
-    redis.call('HSET', stats, 'seen', string.format('%d', now))
+    redis.call('HSET', stats, 'seen', string.format('%d', now), 'asked', string.format('%d', now))
   end
 end
 if limit == 0 then

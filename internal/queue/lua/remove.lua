@@ -21,12 +21,14 @@
 --       2 version     a fresh random version for the changed set
 --       3 budget      messages to forget at most (at most 1000)
 --       4 unused      "1": only if the group has been unused for its time. Subscriptions that do not know of
---                     its end do not move it on; if one waits for messages, the group loses its end instead of
---                     being removed. While a message is leased, it ends with that lease, if it ever had
---                     subscriptions of that kind ("lasting" in stats).
+--                     its end do not move it on; if one waits for messages, or has asked for some of late, the group
+--                     loses its end instead of being removed. While a message is leased, it ends with that lease, if it
+--                     ever had subscriptions of that kind ("lasting" in stats). An end that has come is put off once, by
+--                     a respite in which every subscription asks, for there may have been no Redis to ask; and again
+--                     if it has not been looked at in time.
 --       5 limit       ms: only if the group has no subscribers, and got nothing for so long; or "": always. Who has
---                     just been woken is no waiter any more, and holds nothing yet; so what is ready has to have
---                     been due for so long, too.
+--                     just been woken is no waiter any more, and holds nothing yet; so nobody may have asked of late, and
+--                     what is ready has to have been due for so long, too.
 --       6 memory      how long the result is remembered, ms
 --
 -- The first call takes the group out of the set, so that nothing more comes to it, and notes it in idle,
@@ -42,6 +44,8 @@ local stats, paused, operation = KEYS[15], KEYS[16], KEYS[17]
 local group, fresh, budget, unused = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 local limit, memory = tonumber(ARGV[5]), ARGV[6]
 local id_length = 26
+local poll = 90000 -- ms in which every subscription has asked: more than the longest poll interval, 66 s
+local respite, in_time = 120000, 3000 -- ms
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -80,8 +84,8 @@ if unused and not (ends and tonumber(ends) <= now) then
 end
 -- Reading every key that will be written finds a key of a wrong type before anything is.
 local known = redis.call('HEXISTS', groups, group) == 1
-local seen = tonumber(redis.call('HGET', stats, 'seen') or nil)
-local lasting = redis.call('HEXISTS', stats, 'lasting') == 1
+local s = redis.call('HMGET', stats, 'seen', 'asked', 'lasting', 'ending')
+local seen, asked, lasting, ending = tonumber(s[1] or nil), tonumber(s[2] or 0), s[3], s[4]
 local after = '(' .. string.format('%d', now)
 local waiting = redis.call('ZCOUNT', waiters, after, '+inf') + redis.call('ZCOUNT', resting, after, '+inf')
 local subscribed = waiting + redis.call('ZCOUNT', unack, after, '+inf') > 0
@@ -94,16 +98,24 @@ redis.call('HLEN', leases)
 redis.call('HLEN', deliveries)
 local left = redis.call('LLEN', ready) + redis.call('ZCARD', retry)
   + redis.call('ZCARD', unack) + redis.call('ZCARD', dead)
-if unused and known and (waiting > 0 or (subscribed and lasting)) then
-  local lease = waiting == 0 and redis.call('ZREVRANGEBYSCORE', unack, '+inf', after, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+local recently = asked > now - poll
+if unused and known and (waiting > 0 or ((subscribed or recently) and lasting)) then
+  local lease = waiting == 0 and not recently and redis.call('ZREVRANGEBYSCORE', unack, '+inf', after, 'WITHSCORES', 'LIMIT', 0, 1)[2]
   redis.call('ZREM', idle, group)
   if lease then
     redis.call('ZADD', idle, string.format('%d', math.floor(tonumber(lease)) + 1), group)
   end
   return 0
 end
+if unused and known and (ending ~= ends or tonumber(ends) < now - in_time) then
+  local at = string.format('%d', now + respite)
+  redis.call('ZREM', idle, group)
+  redis.call('ZADD', idle, at, group)
+  redis.call('HSET', stats, 'ending', at)
+  return 0
+end
 local first = tonumber(string.match(redis.call('LRANGE', ready, 0, 0)[1] or '', ':(%d+)$') or nil)
-local busy = subscribed or not seen or (limit and math.max(seen, first or 0) > now - limit)
+local busy = subscribed or recently or not seen or (limit and math.max(seen, asked, first or 0) > now - limit)
 if known and (streaming or (limit and busy)) then
   return 2
 end
