@@ -65,7 +65,7 @@ func (k *natsKind) open(_ int, logger *slog.Logger) (*destination, error) {
 		return nil, err
 	}
 	return &destination{
-		Publisher: publisher,
+		Publisher: &natsPublisher{publisher},
 		permanent: refusedByNATS,
 		check: func(context.Context) error {
 			if connection.IsConnected() {
@@ -169,6 +169,18 @@ func (k *natsKind) identity(user credentials) ([]natsclient.Option, error) {
 		return nil, refuse("NATS is told who this is in several ways: %s; leave one", strings.Join(ways, ", "))
 	}
 	return options, nil
+}
+
+// natsPublisher is watermill-nats' own, and looks at the subject first.
+type natsPublisher struct{ *nats.Publisher }
+
+// Publish publishes messages. NATS' client writes whatever the subject is, and the server closes the connection, which
+// is that of all topics, when it cannot read it.
+func (p *natsPublisher) Publish(topic string, messages ...*message.Message) error {
+	if strings.ContainsAny(topic, " \t\r\n") {
+		return fmt.Errorf("%w: NATS has no subject %.50q, as it has a blank", errUnsendable, topic)
+	}
+	return p.Publisher.Publish(topic, messages...)
 }
 
 // natsMarshaler is watermill-nats' own, and adds what JetStream knows a duplicate by. A UUID would not do: two messages

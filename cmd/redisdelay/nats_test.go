@@ -178,6 +178,32 @@ func TestWhatNATSRefusesForGoodIsDead(t *testing.T) {
 	require.False(t, to.permanent(err), "a stream may come")
 }
 
+// The server closes the connection of a client that writes a subject with a blank.
+func TestATopicThatIsNoSubjectIsDeadAndTheConnectionStays(t *testing.T) {
+	t.Parallel()
+	for _, provision := range []string{"--nats-provision=false", "--nats-provision"} {
+		broker := startNATS(t)
+		broker.stream(t, natsclient.StreamConfig{Name: topic})
+		to, err := reading(t, nil, "--nats", broker.url(), provision).kinds["nats"].open(1, quiet())
+		require.NoError(t, err)
+		defer to.Close()
+		require.Eventually(t, func() bool { return to.check(t.Context()) == nil }, patience, time.Millisecond)
+		connections := func() uint64 {
+			varz, err := broker.running.Varz(nil)
+			require.NoError(t, err)
+			return varz.TotalConnections
+		}
+		before := connections()
+		for _, odd := range []string{"unpaid orders", "unpaid\torders", "unpaid\rorders", "unpaid\norders", " "} {
+			err := to.Publish(odd, message.NewMessage("order", nil))
+			require.Error(t, err, "%q", odd)
+			require.True(t, to.permanent(err), "%q: %v", odd, err)
+		}
+		require.NoError(t, to.Publish(topic, message.NewMessage("order", nil)))
+		require.Equal(t, before, connections())
+	}
+}
+
 func TestWhoTheProgramIsToNATS(t *testing.T) {
 	t.Parallel()
 	pair, err := nkeys.CreateUser()
