@@ -95,6 +95,7 @@ func (k *natsKind) connection(logger *slog.Logger) (servers string, options []na
 		natsclient.Timeout(5 * time.Second),
 		natsclient.RetryOnFailedConnect(true),
 		natsclient.MaxReconnects(-1),
+		natsclient.PingInterval(5 * time.Second), // the third without an answer ends a connection that died without a word
 		natsclient.IgnoreAuthErrorAbort(),
 		natsclient.ReconnectBufSize(-1), // what cannot be sent is an error, not sent later beside its retry
 		natsclient.DisconnectErrHandler(func(_ *natsclient.Conn, err error) {

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"crypto/tls"
 	"crypto/x509"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -103,6 +107,56 @@ func TestNATSMayComeLaterAndGo(t *testing.T) {
 	broker.up(t)
 	p.awaitProbe("/readyz", http.StatusOK)
 	p.stop()
+}
+
+// What is between a program and a server may forget a connection, and tell neither.
+func TestAConnectionToNATSThatDiesWithoutAWordIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	address, connected := forgetfulNATS(t)
+	to, err := reading(t, nil, "--nats", "nats://"+address).kinds["nats"].open(1, quiet())
+	require.NoError(t, err)
+	defer to.Close()
+	for _, within := range []time.Duration{patience, patience / 2} {
+		select {
+		case <-connected:
+		case <-time.After(within):
+			require.FailNow(t, "nobody connects")
+		}
+	}
+}
+
+// forgetfulNATS is a server that greets whoever connects, and says nothing more. It tells of each.
+func forgetfulNATS(t *testing.T) (address string, connected <-chan struct{}) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	told := make(chan struct{}, 1000)
+	var connections sync.WaitGroup
+	connections.Go(func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			connections.Go(func() {
+				defer connection.Close()
+				_, _ = io.WriteString(connection, `INFO {"server_id":"forgetful","version":"2.12.0","headers":true,"max_payload":1048576}`+"\r\n")
+				for lines := bufio.NewScanner(connection); lines.Scan(); {
+					if lines.Text() == "PING" {
+						_, _ = io.WriteString(connection, "PONG\r\n")
+						told <- struct{}{}
+						break
+					}
+				}
+				_, _ = io.Copy(io.Discard, connection) // until the other side ends
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		connections.Wait()
+	})
+	return listener.Addr().String(), told
 }
 
 func TestStreamThatIsMissingLosesNothing(t *testing.T) {
