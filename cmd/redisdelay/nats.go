@@ -214,11 +214,14 @@ var headerName = regexp.MustCompile("^[0-9A-Za-z!#$%&'*+.^_`|~-]+$")
 // errUnsendable is wrapped by errors about messages that the destination's protocol has no room for.
 var errUnsendable = errors.New("the message cannot be sent")
 
-// streamsMaximum is JetStream's error code for a message that is larger than its stream takes.
-const streamsMaximum natsclient.ErrorCode = 10054
+// JetStream's error codes for messages that are too large.
+const (
+	streamsMaximum natsclient.ErrorCode = 10054 // as the stream is set up
+	headersMaximum natsclient.ErrorCode = 10097 // 64 kB, whatever the stream
+)
 
 func refusedByNATS(err error) bool {
 	var api *natsclient.APIError
 	return errors.Is(err, natsclient.ErrMaxPayload) || errors.Is(err, errUnsendable) ||
-		errors.As(err, &api) && api.ErrorCode == streamsMaximum
+		errors.As(err, &api) && (api.ErrorCode == streamsMaximum || api.ErrorCode == headersMaximum)
 }

@@ -211,13 +211,14 @@ func TestTheSameMessageIsInTwoSubjectsOfAStream(t *testing.T) {
 
 func TestWhatNATSRefusesForGoodIsDead(t *testing.T) {
 	t.Parallel()
-	broker := startNATS(t, func(o *natsserver.Options) { o.MaxPayload = 2000 })
+	broker := startNATS(t, func(o *natsserver.Options) { o.MaxPayload = 100_000 })
 	broker.stream(t, natsclient.StreamConfig{Name: topic, MaxMsgSize: 1000})
+	broker.stream(t, natsclient.StreamConfig{Name: "large"})
 	to, err := reading(t, nil, "--nats", broker.url()).kinds["nats"].open(1, quiet())
 	require.NoError(t, err)
 	defer to.Close()
 	require.Eventually(t, func() bool { return to.check(t.Context()) == nil }, patience, time.Millisecond)
-	for size, permanent := range map[int]bool{100: false, 1500: true, 3000: true} {
+	for size, permanent := range map[int]bool{100: false, 1500: true, 101_000: true} {
 		err := to.Publish(topic, message.NewMessage("order", []byte(strings.Repeat("x", size))))
 		require.Equal(t, permanent, err != nil, "%d bytes: %v", size, err)
 		require.Equal(t, permanent, err != nil && to.permanent(err), "%d bytes: %v", size, err)
@@ -226,6 +227,11 @@ func TestWhatNATSRefusesForGoodIsDead(t *testing.T) {
 	odd.Metadata.Set("order number", "1")
 	err = to.Publish(topic, odd)
 	require.ErrorContains(t, err, `NATS has no header "order number"`)
+	require.True(t, to.permanent(err))
+	headed := message.NewMessage("order", nil)
+	headed.Metadata.Set("x", strings.Repeat("x", 70_000))
+	err = to.Publish("large", headed)
+	require.ErrorContains(t, err, "header size")
 	require.True(t, to.permanent(err))
 	err = to.Publish("nowhere", message.NewMessage("order", nil))
 	require.Error(t, err)
