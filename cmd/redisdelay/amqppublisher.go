@@ -290,12 +290,15 @@ func (c *amqpChannel) why(err error) error {
 	return err
 }
 
-// marshal checks what the client would cut off, or what would have the broker end the connection.
+// marshal checks what the client would cut off, or what would have the broker end the channel or the connection.
 func (c *amqpChannel) marshal(msg *message.Message) (amqp091.Publishing, error) {
 	size := len(msg.UUID)
 	for key, value := range msg.Metadata {
 		if err := checkShort("a metadata key", key); err != nil {
 			return amqp091.Publishing{}, err
+		}
+		if key == "CC" || key == "BCC" { // and neither "cc" nor "Bcc"
+			return amqp091.Publishing{}, fmt.Errorf("%w: metadata key %s is for routing keys at RabbitMQ, which takes no text there", errUnsendable, key)
 		}
 		size += len(key) + len(value) + 6
 	}

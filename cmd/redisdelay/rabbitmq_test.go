@@ -122,17 +122,24 @@ func dropsNothing(t *testing.T, broker *rabbitmqtest.Server) {
 		key.Metadata.Set(long, "")
 		metadata.Metadata.Set("x", strings.Repeat("x", 200_000))
 		large.Payload = make([]byte, 100_001)
+		withKey := func(key string) *message.Message {
+			msg := message1()
+			msg.Metadata.Set(key, "bob@example.com")
+			return msg
+		}
 		for name, refused := range map[string]func() error{
 			"topic":    func() error { return to.Publish(long, message1()) },
 			"key":      func() error { return to.Publish("sent", key) },
 			"metadata": func() error { return to.Publish("sent", metadata) },
 			"payload":  func() error { return to.Publish("sent", message1(), large, message1()) },
+			"CC":       func() error { return to.Publish("sent", withKey("CC")) },
+			"BCC":      func() error { return to.Publish("sent", withKey("BCC")) },
 		} {
 			err := refused()
 			require.Error(t, err, name)
 			require.True(t, to.permanent(err), "%s: %v", name, err)
 		}
-		require.NoError(t, to.Publish("sent", message1()))
+		require.NoError(t, to.Publish("sent", message1(), withKey("cc")))
 	})
 	t.Run("many at once", func(t *testing.T) {
 		to := openAMQP(t, broker)
