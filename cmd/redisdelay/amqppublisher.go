@@ -297,6 +297,9 @@ func (c *amqpChannel) marshal(msg *message.Message) (amqp091.Publishing, error) 
 		if err := checkShort("a metadata key", key); err != nil {
 			return amqp091.Publishing{}, err
 		}
+		if key == amqp.DefaultMessageUUIDHeaderKey {
+			return amqp091.Publishing{}, errUUIDKey
+		}
 		if key == "CC" || key == "BCC" { // and neither "cc" nor "Bcc"
 			return amqp091.Publishing{}, fmt.Errorf("%w: metadata key %s is for routing keys at RabbitMQ, which takes no text there", errUnsendable, key)
 		}

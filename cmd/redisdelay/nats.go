@@ -193,6 +193,9 @@ type natsMarshaler struct {
 
 func (m natsMarshaler) Marshal(topic string, msg *message.Message) (*natsclient.Msg, error) {
 	for key := range msg.Metadata {
+		if key == nats.WatermillUUIDHdr {
+			return nil, errUUIDKey
+		}
 		if !headerName.MatchString(key) {
 			return nil, fmt.Errorf("%w: NATS has no header %.50q, so this metadata key would be lost", errUnsendable, key)
 		}
@@ -210,9 +213,6 @@ func (m natsMarshaler) Marshal(topic string, msg *message.Message) (*natsclient.
 
 // headerName matches what NATS' client does not drop from the headers without a word.
 var headerName = regexp.MustCompile("^[0-9A-Za-z!#$%&'*+.^_`|~-]+$")
-
-// errUnsendable is wrapped by errors about messages that the destination's protocol has no room for.
-var errUnsendable = errors.New("the message cannot be sent")
 
 // JetStream's error codes for messages that are too large.
 const (

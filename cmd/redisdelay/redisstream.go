@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -40,6 +43,7 @@ func (k *redisstreamKind) open(_ int, logger *slog.Logger) (*destination, error)
 	client := redis.NewUniversalClient(options)
 	publisher, err := redisstream.NewPublisher(redisstream.PublisherConfig{
 		Client:        client,
+		Marshaller:    streamMarshaler{},
 		DefaultMaxlen: int64(*k.maxlen),
 	}, watermill.NewSlogLogger(logger))
 	if err != nil {
@@ -47,7 +51,20 @@ func (k *redisstreamKind) open(_ int, logger *slog.Logger) (*destination, error)
 	}
 	return &destination{
 		Publisher: publisher,
-		permanent: func(error) bool { return false }, // a stream takes whatever Redis does
+		permanent: func(err error) bool { return errors.Is(err, errUnsendable) }, // a stream takes whatever Redis does
 		check:     func(ctx context.Context) error { return client.Ping(ctx).Err() },
 	}, nil
+}
+
+// streamMarshaler is watermill-redisstream's own, and says that what it refuses stays refused.
+type streamMarshaler struct {
+	redisstream.DefaultMarshallerUnmarshaller
+}
+
+func (m streamMarshaler) Marshal(topic string, msg *message.Message) (map[string]any, error) {
+	values, err := m.DefaultMarshallerUnmarshaller.Marshal(topic, msg)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnsendable, err)
+	}
+	return values, nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	natsclient "github.com/nats-io/nats.go"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -160,6 +161,33 @@ func relaysOverAStop(t *testing.T, start func(*testing.T, []string, ...string) *
 	second.stop()
 	queuetest.CheckDrained(t, client, redisdelay.DefaultKeyPrefix, queuetest.Live())
 	requireAll(t, orders, came)
+}
+
+// Where Watermill's Publishers keep the UUID: they refuse such metadata, lose it, or lose the UUID.
+func TestMetadataInTheUUIDsPlaceIsDead(t *testing.T) {
+	t.Parallel()
+	msg := message1()
+	msg.Metadata.Set("_watermill_message_uuid", "another")
+	refused := func(err error, permanent func(error) bool) {
+		t.Helper()
+		require.ErrorContains(t, err, "_watermill_message_uuid")
+		require.True(t, permanent(err), err)
+	}
+	broker := startNATS(t)
+	broker.stream(t, natsclient.StreamConfig{Name: topic})
+	for kind, args := range map[string][]string{
+		"redisstream": {"--redis", redistest.Start(t).Addr()},
+		"nats":        {"--nats", broker.url()},
+	} {
+		to, err := reading(t, nil, args...).kinds[kind].open(1, quiet())
+		require.NoError(t, err)
+		defer to.Close()
+		require.Eventually(t, func() bool { return to.check(t.Context()) == nil }, patience, time.Millisecond)
+		refused(to.Publish(topic, msg), to.permanent)
+		require.NoError(t, to.Publish(topic, message1()))
+	}
+	_, err := new(amqpChannel).marshal(msg)
+	refused(err, refusedByAMQP)
 }
 
 // The program as it is built and installed, and not this test binary.
