@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -116,7 +118,7 @@ var errClosed = errors.New("closed")
 
 // channel returns one that is nobody else's, with all declared that the topic needs.
 func (p *amqpPublisher) channel(ctx context.Context, topic string) (*amqpChannel, error) {
-	if err := checkShort("the topic", topic); err != nil {
+	if err := p.layout.check(topic); err != nil {
 		return nil, err
 	}
 	connection, err := p.connected(ctx)
@@ -193,6 +195,15 @@ func (l amqpLayout) to(topic string) (exchange, key string) {
 	default:
 		return l.exchange, topic
 	}
+}
+
+// check is for what no queue or exchange can be called: for a name that is no UTF-8 RabbitMQ ends the connection, which is
+// that of all topics, and out of others it takes line breaks. A routing key may be anything.
+func (l amqpLayout) check(topic string) error {
+	if l.exchange == "" && (!utf8.ValidString(topic) || strings.ContainsAny(topic, "\r\n")) {
+		return fmt.Errorf("%w: nothing can be called %.50q at RabbitMQ: the topic is no UTF-8, or has a line break", errUnsendable, topic)
+	}
+	return checkShort("the topic", topic)
 }
 
 func (l amqpLayout) declare(channel *amqpChannel, topic string) (err error) {

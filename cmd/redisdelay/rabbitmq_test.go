@@ -107,7 +107,9 @@ func dropsNothing(t *testing.T, broker *rabbitmqtest.Server) {
 		bind("paid", "*.paid", "all")
 		require.NoError(t, to.Publish("orders.paid", message1()))
 		require.ErrorIs(t, to.Publish("orders.new", message1()), errUnrouted)
-		require.Equal(t, 1, count("paid"))
+		require.NoError(t, to.Publish("\xff.paid", message1()), "a routing key may be anything")
+		require.NoError(t, to.Publish("\n.paid", message1()))
+		require.Equal(t, 3, count("paid"))
 	})
 	t.Run("an exchange that is not there", func(t *testing.T) {
 		to := openAMQP(t, broker, "--amqp-exchange-kind", "direct", "--amqp-exchange", "none", "--amqp-declare=false")
@@ -117,6 +119,8 @@ func dropsNothing(t *testing.T, broker *rabbitmqtest.Server) {
 	})
 	t.Run("what cannot be sent", func(t *testing.T) {
 		to := openAMQP(t, broker)
+		connected, err := to.Publisher.(*amqpPublisher).connected(t.Context())
+		require.NoError(t, err)
 		long := strings.Repeat("x", 256)
 		key, metadata, large := message1(), message1(), message1()
 		key.Metadata.Set(long, "")
@@ -134,12 +138,18 @@ func dropsNothing(t *testing.T, broker *rabbitmqtest.Server) {
 			"payload":  func() error { return to.Publish("sent", message1(), large, message1()) },
 			"CC":       func() error { return to.Publish("sent", withKey("CC")) },
 			"BCC":      func() error { return to.Publish("sent", withKey("BCC")) },
+			"UTF-8":    func() error { return to.Publish("a\xffb", message1()) },
+			"line":     func() error { return to.Publish("a\nb", message1()) },
+			"exchange": func() error {
+				return openAMQP(t, broker, "--amqp-exchange-kind", "fanout").Publish("a\xffb", message1())
+			},
 		} {
 			err := refused()
 			require.Error(t, err, name)
 			require.True(t, to.permanent(err), "%s: %v", name, err)
 		}
 		require.NoError(t, to.Publish("sent", message1(), withKey("cc")))
+		require.False(t, connected.IsClosed(), "it is that of all topics")
 	})
 	t.Run("many at once", func(t *testing.T) {
 		to := openAMQP(t, broker)
