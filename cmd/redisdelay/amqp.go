@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -75,7 +76,13 @@ func (k *amqpKind) dialer() (func() (*amqp091.Connection, error), error) {
 	if u.RawQuery != "" {
 		return nil, refuse("--amqp has parameters after a question mark; they have settings of their own")
 	}
+	if vhost := strings.TrimPrefix(u.Path, "/"); vhost != "" && *k.vhost != "" && vhost != *k.vhost {
+		return nil, refuse("--amqp says that the virtual host is %q, --amqp-vhost that it is %q", vhost, *k.vhost)
+	}
 	user = user.or(*k.username, k.password.value)
+	if user.password != "" {
+		user.user = cmp.Or(user.user, "guest")
+	}
 	tlsConfig, err := k.tls.config(u.Scheme == "amqps")
 	if err != nil {
 		return nil, err

@@ -30,6 +30,12 @@ func TestRabbitMQ(t *testing.T) {
 		relaysOverAStop(t, start, consumed, []string{"REDISDELAY_AMQP_PASSWORD_FILE=" + file(t, "guest\n")},
 			"--to", "amqp", "--amqp", "amqp://"+broker.Addr(), "--amqp-username", "guest")
 	})
+	t.Run("a password alone is that of guest", func(t *testing.T) {
+		to, err := reading(t, []string{"REDISDELAY_AMQP_PASSWORD=guest"}, "--amqp", "amqp://"+broker.Addr()+"/%2f", "--amqp-vhost", "/").kinds["amqp"].open(1, quiet())
+		require.NoError(t, err)
+		defer to.Close()
+		require.NoError(t, to.check(t.Context()))
+	})
 	t.Run("nothing is dropped", func(t *testing.T) { dropsNothing(t, broker) })
 	t.Run("TLS", func(t *testing.T) { connectsByTLS(t, certs, port) })
 	t.Run("it may go and come back", func(t *testing.T) { goesAndComesBack(t, broker) })

@@ -127,6 +127,8 @@ func TestWhatCannotBeDoneIsRefused(t *testing.T) {
 		{append(slices.Clip(fine), "--to=amqp"), nil, "--amqp is missing"},
 		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/?heartbeat=1"), nil, "parameters after a question mark"},
 		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/", "--amqp-exchange", "x"), nil, `--amqp-exchange is "x"`},
+		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/a", "--amqp-vhost", "/"), nil, `--amqp says that the virtual host is "a", --amqp-vhost that it is "/"`},
+		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/%2f", "--amqp-vhost", "a"), nil, `--amqp says that the virtual host is "/", --amqp-vhost that it is "a"`},
 		{[]string{"--redis=localhost"}, nil, `--redis is "localhost", which is not a host:port`},
 		{[]string{"--redis=http://localhost"}, nil, "--redis is not a URL that begins with redis:// or rediss://"},
 		{[]string{"--redis=redis://localhost/x"}, nil, "not the number of a database"},
