@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -40,7 +41,7 @@ func declareNATS(s *settings) destinationKind {
 		creds:     s.text("nats-creds-file", "", "credentials file (JWT and seed), as nsc writes it"),
 		nkey:      s.text("nats-nkey-file", "", "file with the seed of an NKey"),
 		tls:       declareTLS(s, "nats", "; `tls://` says it too"),
-		provision: s.yes("nats-provision", false, "make a stream, named as the topic, for a topic without one"),
+		provision: s.yes("nats-provision", false, "make a stream for a topic that is in none, named as the topic, with `_` instead of `.`, `/` and `\\`"),
 		drop: s.yes("nats-drop-duplicates", true, "give each message its subject and its ID in Redis as `Nats-Msg-Id`, so that the stream drops what comes twice "+
 			"within its duplicate window"),
 	}
@@ -58,14 +59,18 @@ func (k *natsKind) open(_ int, logger *slog.Logger) (*destination, error) {
 	publisher, err := nats.NewPublisherWithNatsConn(connection, nats.PublisherPublishConfig{
 		Marshaler:         natsMarshaler{drop: *k.drop},
 		SubjectCalculator: nats.DefaultSubjectCalculator,
-		JetStream:         nats.JetStreamConfig{AutoProvision: *k.provision},
 	}, watermill.NewSlogLogger(logger))
 	if err != nil {
 		connection.Close()
 		return nil, err
 	}
+	streams, err := connection.JetStream()
+	if err != nil {
+		connection.Close()
+		return nil, err
+	}
 	return &destination{
-		Publisher: &natsPublisher{publisher},
+		Publisher: &natsPublisher{Publisher: publisher, streams: streams, provision: *k.provision},
 		permanent: refusedByNATS,
 		check: func(context.Context) error {
 			if connection.IsConnected() {
@@ -172,8 +177,14 @@ func (k *natsKind) identity(user credentials) ([]natsclient.Option, error) {
 	return options, nil
 }
 
-// natsPublisher is watermill-nats' own, and looks at the subject first.
-type natsPublisher struct{ *nats.Publisher }
+// natsPublisher is watermill-nats' own, and looks at the subject first. It makes streams itself, as watermill-nats takes none
+// for a topic's but one that is named like it.
+type natsPublisher struct {
+	*nats.Publisher
+	streams   natsclient.JetStreamManager
+	provision bool
+	there     sync.Map // topics that are in a stream
+}
 
 // Publish publishes messages. NATS' client writes whatever the subject is, and the server closes the connection, which
 // is that of all topics, when it cannot read it.
@@ -181,8 +192,34 @@ func (p *natsPublisher) Publish(topic string, messages ...*message.Message) erro
 	if strings.ContainsAny(topic, " \t\r\n") {
 		return fmt.Errorf("%w: NATS has no subject %.50q, as it has a blank", errUnsendable, topic)
 	}
-	return p.Publisher.Publish(topic, messages...)
+	if err := p.ensureStream(topic); err != nil {
+		return err
+	}
+	err := p.Publisher.Publish(topic, messages...)
+	if err != nil {
+		p.there.Delete(topic) // somebody may have deleted the stream
+	}
+	return err
 }
+
+// ensureStream makes a stream for a topic that is in none. One for a topic with a wildcard would have other topics too.
+func (p *natsPublisher) ensureStream(topic string) error {
+	if _, there := p.there.Load(topic); there || !p.provision || strings.ContainsAny(topic, "*>") {
+		return nil
+	}
+	_, err := p.streams.StreamNameBySubject(topic)
+	if errors.Is(err, natsclient.ErrNoMatchingStream) {
+		_, err = p.streams.AddStream(&natsclient.StreamConfig{Name: streamName.Replace(topic), Subjects: []string{topic}})
+	}
+	if err != nil {
+		return fmt.Errorf("see to its stream: %w", err)
+	}
+	p.there.Store(topic, true)
+	return nil
+}
+
+// streamName replaces what a subject may have, and the name of a stream may not.
+var streamName = strings.NewReplacer(".", "_", "/", "_", "\\", "_", "\f", "_")
 
 // natsMarshaler is watermill-nats' own, and adds what JetStream knows a duplicate by. A UUID would not do: two messages
 // may have the same.

@@ -169,6 +169,38 @@ func TestStreamThatIsMissingLosesNothing(t *testing.T) {
 	p.stop()
 }
 
+func TestStreamsAreMadeForTopicsThatAreInNone(t *testing.T) {
+	t.Parallel()
+	broker := startNATS(t)
+	js := broker.stream(t, natsclient.StreamConfig{Name: "ALL", Subjects: []string{"orders", "orders.>"}})
+	to, err := reading(t, nil, "--nats", broker.url(), "--nats-provision").kinds["nats"].open(1, quiet())
+	require.NoError(t, err)
+	defer to.Close()
+	require.Eventually(t, func() bool { return to.check(t.Context()) == nil }, patience, time.Millisecond)
+	holds := func(stream string) uint64 {
+		t.Helper()
+		info, err := js.StreamInfo(stream)
+		require.NoError(t, err)
+		return info.State.Msgs
+	}
+	for _, name := range []string{"orders", "orders.paid", "other", "other.paid", `other/\.unpaid`} {
+		require.NoError(t, to.Publish(name, message1(), message1()), name)
+		require.NoError(t, to.Publish(name, message1()), name)
+	}
+	require.EqualValues(t, 6, holds("ALL"))
+	for _, stream := range []string{"other", "other_paid", "other___unpaid"} {
+		require.EqualValues(t, 3, holds(stream), stream)
+	}
+	require.NoError(t, js.DeleteStream("other"))
+	require.Error(t, to.Publish("other", message1()))
+	require.NoError(t, to.Publish("other", message1()), "it is made again")
+	require.EqualValues(t, 1, holds("other"))
+
+	require.Error(t, to.Publish("wild.*", message1()))
+	_, err = js.StreamNameBySubject("wild.fire")
+	require.ErrorIs(t, err, natsclient.ErrNoMatchingStream, "it would have other topics too")
+}
+
 // A message that comes twice from Redis is one in the stream, and two with the same UUID are two.
 func TestStreamDropsWhatComesTwiceAndNothingElse(t *testing.T) {
 	t.Parallel()
