@@ -37,7 +37,7 @@ const (
 	batchMessages, concurrency = 20, 2
 
 	// What a killed process had claimed may come twice, as docs/relay.md says.
-	perKill = batchMessages*(concurrency+1) + 512
+	perKill = batchMessages*(concurrency+1) + 768
 
 	// A restart of the broker fails the calls of Publish that are under way, of which it may have taken all. What it
 	// had handed to its consumer it may deliver again.
