@@ -102,6 +102,7 @@ func readiness(topic string, s queue.Stats) TopicReadiness {
 		t.Lag = max(t.Lag, since(s.NextDue))
 	}
 	for _, g := range s.Groups {
+		t.Lag = max(t.Lag, since(g.NextLease))
 		if !s.Rests() {
 			t.Lag = max(t.Lag, since(g.NextRetry))
 		}

@@ -68,7 +68,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.config.Topics == nil {
 		c := r.config.Subscriber
 		watching.Go(func() {
-			queue.WatchTopics(ctx, c.Client, run.prefix(), func(topic string) { run.serve(ctx, topic) }, func(err error) {
+			queue.WatchTopics(ctx, c.Client, run.prefix(), func(topic string, _ bool) { run.serve(ctx, topic) }, func(err error) {
 				if errors.Is(err, queue.ErrNotEntered) {
 					r.logger.Error("Cannot mend the registry of topics, trying again", err, nil)
 					err = nil

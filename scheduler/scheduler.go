@@ -128,7 +128,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	s.start(ctx, s.crews.first)
 	if s.config.Topics == nil {
 		s.crews.running.Go(func() {
-			queue.WatchTopics(ctx, s.config.Client, s.config.KeyPrefix, s.addOnce, func(err error) {
+			queue.WatchTopics(ctx, s.config.Client, s.config.KeyPrefix, s.found, func(err error) {
 				switch {
 				case errors.Is(err, queue.ErrNotEntered):
 					s.logger.Error("Cannot mend the registry of topics, trying again", err, nil)
@@ -179,44 +179,58 @@ func (s *Scheduler) leave(topics ...*served) {
 }
 
 // Add serves one more topic. Each Add wants one Remove.
-func (s *Scheduler) Add(topic string) { s.add(topic, true) }
-
-// addOnce serves a topic that may be served already.
-func (s *Scheduler) addOnce(topic string) { s.add(topic, false) }
-
-func (s *Scheduler) add(topic string, named bool) {
+func (s *Scheduler) Add(topic string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended {
+	if t, _ := s.serve(topic); t != nil {
+		t.users++
+		t.named.Store(true)
+	}
+}
+
+// found serves a topic of the registry. One that is served already, and has entered it just now, has been made anew: nobody
+// could tell the scheduler of what is to come there.
+func (s *Scheduler) found(topic string, announced bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, known := s.serve(topic)
+	if t == nil {
 		return
 	}
-	t := s.topics[topic]
-	if t == nil {
+	t.listed = true
+	if known && announced && s.mailbox != nil {
+		s.look(t, time.Now())
+	}
+}
+
+// serve begins to serve a topic, unless it is served already. It returns none after the end. s.mu is held.
+func (s *Scheduler) serve(topic string) (t *served, known bool) {
+	if s.ended {
+		return nil, false
+	}
+	t, known = s.topics[topic]
+	if !known {
 		t = &served{topic: queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic)}
 		s.topics[topic] = t
 		if s.mailbox != nil {
 			s.begin(t)
 		}
-	} else if !named {
-		return
 	}
-	if named {
-		t.named.Store(true)
-	}
-	t.users++
+	return t, known
 }
 
-// Remove undoes one Add. After the last, the topic is served no more.
+// Remove undoes one Add. After the last, the topic is served no more, unless all topics are.
 func (s *Scheduler) Remove(topic string) {
 	s.mu.Lock()
 	t := s.topics[topic]
-	if t == nil {
+	if t == nil || t.users == 0 {
 		s.mu.Unlock()
 		return
 	}
 	t.users--
+	t.named.Store(t.users > 0)
 	idle := false
-	if t.users == 0 {
+	if t.users == 0 && !t.listed {
 		delete(s.topics, topic)
 		t.mu.Lock()
 		t.removed = true

@@ -17,8 +17,9 @@ import (
 // served is a topic that the scheduler serves.
 type served struct {
 	topic   *queue.Topic
-	users   int         // guarded by Scheduler.mu
-	named   atomic.Bool // somebody named it; else it is served for as long as there is one
+	users   int         // Adds without their Remove; guarded by Scheduler.mu
+	listed  bool        // it was found in the registry; guarded by Scheduler.mu
+	named   atomic.Bool // it has users; else it is served for as long as there is one
 	address string
 	stop    func()
 
@@ -250,7 +251,7 @@ func (s *Scheduler) gone(ctx context.Context, t *served, poll time.Duration) err
 	s.done(t, time.Now())
 	// Who entered it before that announced it in vain.
 	if listed, err = t.topic.Listed(ctx); err == nil && listed {
-		s.addOnce(t.topic.Name)
+		s.found(t.topic.Name, false)
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
 // Looks that are due at about the same time go together; none waits for another that is not.
@@ -59,4 +61,29 @@ func newScheduler(t *testing.T) *Scheduler {
 	require.NoError(t, err)
 	t.Cleanup(s.crews.close)
 	return s
+}
+
+// A topic that is in the registry is served however often it was added and removed, and is not named by that.
+func TestAddAndRemoveWhereAllTopicsAreServed(t *testing.T) {
+	t.Parallel()
+	_, client := redistest.Embedded(t)
+	s, err := New(Config{Client: client}, nil)
+	require.NoError(t, err)
+	add := func() { s.Add("topic") }
+	find := func() { s.found("topic", false) }
+	for _, steps := range [][]func(){{add, find}, {find, add}} {
+		for _, step := range steps {
+			step()
+		}
+		require.True(t, s.topics["topic"].named.Load())
+		for range 2 { // once too often
+			s.Remove("topic")
+			require.Contains(t, s.topics, "topic")
+			require.False(t, s.topics["topic"].named.Load())
+		}
+		delete(s.topics, "topic")
+	}
+	add()
+	s.Remove("topic")
+	require.Empty(t, s.topics)
 }

@@ -99,6 +99,23 @@ func TestSchedulerLetsADeletedTopicBe(t *testing.T) {
 	})
 }
 
+// Whoever serves all topics has served it before, and has nothing to look for there until its poll.
+func TestATopicThatIsMadeAnewIsServedAtOnce(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		runScheduler(t, scheduler.Config{Client: s.Client, KeyPrefix: s.Prefix})
+		a, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix})
+		require.NoError(t, err)
+		for range 3 {
+			require.NoError(t, newSubscriber(t, s.Client, s.Prefix, nil).SubscribeInitialize(topic))
+			require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish(topic, newMessage("", time.Millisecond)))
+			awaitReady(t, s.Client, s.Prefix, topic, 1, time.Second)
+			_, err = a.DeleteTopic(t.Context(), topic, false)
+			require.NoError(t, err)
+		}
+	})
+}
+
 // commandCounter counts what a client sends one by one.
 type commandCounter struct {
 	redis.Hook

@@ -208,3 +208,46 @@ func TestEarlierEventOfATopicWithoutHolderIsNoted(t *testing.T) {
 		require.Equal(t, queue.Holder, w.promote("s|2").Role)
 	}, "a")
 }
+
+// The standby of the holder's process would end with it.
+func TestStandbyIsOfAnotherProcessThanTheHolderIfThereIsAny(t *testing.T) {
+	inBothModes(t, func(t *testing.T, w *world, _ func(...message)) {
+		require.Equal(t, queue.Holder, w.promote("one|1").Role)
+		require.Equal(t, queue.Standby, w.promote("one|2").Role)
+		require.Equal(t, queue.Other, w.promote("one|3").Role)
+		require.Equal(t, queue.Standby, w.promote("other|1").Role)
+		require.Equal(t, queue.Other, w.promote("one|2").Role)
+		require.Equal(t, queue.Other, w.promote("third|1").Role)
+		require.Equal(t, queue.Standby, w.promote("other|1").Role)
+		require.Equal(t, queue.Holder, w.promote("one|1").Role)
+	})
+}
+
+// A backlog is not done in one step. Whoever works on it is not late.
+func TestHolderKeepsABacklogThatIsOverdueToItself(t *testing.T) {
+	inBothModes(t, func(t *testing.T, w *world, publish func(...message)) {
+		var backlog []message
+		for _, m := range names("%04d", 0, 1200) {
+			backlog = append(backlog, in(m, time.Second))
+		}
+		publish(backlog...)
+		w.travel(time.Minute)
+		turn := w.promote("one|1")
+		require.Equal(t, queue.Holder, turn.Role)
+		require.LessOrEqual(t, turn.Wait, time.Duration(0))
+		require.Equal(t, queue.Standby, w.promote("other|1").Role)
+		for w.anyDue() {
+			require.Equal(t, queue.Holder, w.promote("one|1").Role)
+		}
+	})
+}
+
+// inBothModes runs a test on a topic with a group, and on one with a stream.
+func inBothModes(t *testing.T, test func(t *testing.T, w *world, publish func(...message))) {
+	t.Run("group", func(t *testing.T) {
+		both(t, func(t *testing.T, w *world) { test(t, w, w.publish) }, "a")
+	})
+	t.Run("stream", func(t *testing.T) {
+		bothStreaming(t, func(t *testing.T, w *world) { test(t, w, w.send) })
+	})
+}

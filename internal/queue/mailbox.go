@@ -313,11 +313,11 @@ func Listening(ctx context.Context, client redis.UniversalClient, addresses ...s
 const rescan = 30 * time.Second
 
 // WatchTopics calls found for every topic of the registry, and soon for each that enters it later,
-// until the context ends. It may call found more than once for a topic. One that it knows, that is there, and that the registry
+// until the context ends. It may call found more than once for a topic, and says whether it has entered just now. One that it knows, that is there, and that the registry
 // has lost, is entered again. It calls read each time that it has read the registry, or could not: then it tries
 // again after a second, or, where that is not permitted, with the next rescan. It also calls it where it may not listen for
 // announcements; and with ErrNotEntered where it has read the registry and could not enter what was missing.
-func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix string, found func(topic string), read func(error)) {
+func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix string, found func(topic string, announced bool), read func(error)) {
 	pubsub := client.Subscribe(ctx)
 	defer pubsub.Close()
 	ended := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // so that no answer is waited for
@@ -335,7 +335,7 @@ func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix strin
 		err := Topics(ctx, client, prefix, func(topic string) {
 			delete(missing, topic)
 			known[topic] = true
-			found(topic)
+			found(topic, false)
 		})
 		if err == nil {
 			err = enterAgain(ctx, client, prefix, missing, known)
@@ -359,7 +359,7 @@ func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix strin
 			case *redis.Message:
 				if CheckTopic(event.Payload) == nil { // anyone may publish
 					known[event.Payload] = true
-					found(event.Payload)
+					found(event.Payload, true)
 				}
 			}
 			if !open { // the client was closed; the timer reports it

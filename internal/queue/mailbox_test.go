@@ -335,7 +335,7 @@ func watch(t *testing.T, s redistest.Server) (found chan string, failures chan e
 	until, cancel := context.WithCancel(ctx)
 	go func() {
 		defer close(ended)
-		queue.WatchTopics(until, s.Client, s.Prefix, func(topic string) { found <- topic }, func(err error) {
+		queue.WatchTopics(until, s.Client, s.Prefix, func(topic string, _ bool) { found <- topic }, func(err error) {
 			if err != nil {
 				failures <- err
 			}

@@ -22,8 +22,8 @@
 --       then the name of each group
 --
 -- The lease needs no end of its own: it is the holder's until a second after the next event. Then
--- the holder has failed to act, and anyone may take it. Of the others one is the standby, which is
--- told of every earlier event too; it watches the holder, and the rest poll.
+-- the holder has failed to act, and anyone may take it. Of the others one is the standby, of another process
+-- if there is any, which is told of every earlier event too; it watches the holder, and the rest poll.
 -- Returns {"stale"} when the group set has changed, else {role, wait, expired, purge, unused}: role is
 -- "holder", "standby" or "other"; wait is microseconds until the caller has to look again (zero or
 -- less: at once), or "" if nothing is to come; expired and purge are 1 if leases have run out, or
@@ -36,6 +36,11 @@ local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonum
 local single = ARGV[5] == '1'
 local groups = (#KEYS - 8) / 5
 local grace = 1000
+
+-- Whose an address is.
+local function process(address)
+  return string.match(address, '^(.*)|')
+end
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -86,7 +91,9 @@ end
 local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until')
 local next_event, holder, standby = tonumber(s[1] or nil), s[2], s[3]
 if holder and holder ~= me and not (next_event and now > next_event + grace) then
-  if standby and standby ~= me and tonumber(s[4]) >= now then
+  -- A standby in the holder's process would end with it, so one of another process takes its place.
+  if standby and standby ~= me and tonumber(s[4]) >= now
+    and (process(standby) ~= process(holder) or process(me) == process(holder)) then
     return {'other', '', 0, 0, ''}
   end
   redis.call('HDEL', scheduler, '')
@@ -307,7 +314,8 @@ if standby == me then
   redis.call('HDEL', scheduler, 'standby', 'until')
 end
 if event then
-  redis.call('HSET', scheduler, 'holder', me, 'next', string.format('%d', event))
+  -- What is left to do is due, too. But the holder is at work, and not late before a second from now.
+  redis.call('HSET', scheduler, 'holder', me, 'next', string.format('%d', math.max(event, now)))
 else
   redis.call('HSET', scheduler, 'holder', me)
   redis.call('HDEL', scheduler, 'next')

@@ -38,6 +38,11 @@ local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonum
 local bytes, group = tonumber(ARGV[5]), ARGV[6]
 local grace = 1000
 
+-- Whose an address is.
+local function process(address)
+  return string.match(address, '^(.*)|')
+end
+
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local now_us = t[1] * 1000000 + t[2]
@@ -95,7 +100,9 @@ local maxlen = tonumber(topic[2] or 0)
 local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until')
 local next_event, holder, standby = tonumber(s[1] or nil), s[2], s[3]
 if holder and holder ~= me and not (next_event and now > next_event + grace) then
-  if standby and standby ~= me and tonumber(s[4]) >= now then
+  -- A standby in the holder's process would end with it, so one of another process takes its place.
+  if standby and standby ~= me and tonumber(s[4]) >= now
+    and (process(standby) ~= process(holder) or process(me) == process(holder)) then
     return {'other', '', 0, 0, '', 0}
   end
   redis.call('HDEL', scheduler, '')
@@ -234,7 +241,8 @@ if standby == me then
   redis.call('HDEL', scheduler, 'standby', 'until')
 end
 if event then
-  redis.call('HSET', scheduler, 'holder', me, 'next', string.format('%d', event))
+  -- What is left to do is due, too. But the holder is at work, and not late before a second from now.
+  redis.call('HSET', scheduler, 'holder', me, 'next', string.format('%d', math.max(event, now)))
 else
   redis.call('HSET', scheduler, 'holder', me)
   redis.call('HDEL', scheduler, 'next')
