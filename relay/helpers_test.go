@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
@@ -73,6 +74,15 @@ func newDestination(answer func(topic string, messages []*message.Message) error
 		answer = func(string, []*message.Message) error { return nil }
 	}
 	return &destination{answer: answer, news: make(chan struct{}, 1)}
+}
+
+// silent does not answer before the messages' contexts end. It tells of each call.
+func silent(called chan<- string) *destination {
+	return newDestination(func(_ string, messages []*message.Message) error {
+		called <- messages[0].UUID
+		<-messages[0].Context().Done()
+		return messages[0].Context().Err()
+	})
 }
 
 func (d *destination) Publish(topic string, messages ...*message.Message) error {
@@ -171,6 +181,11 @@ func newPublisher(t testing.TB, s redistest.Server) *redisdelay.Publisher {
 // newRelay returns one of topic that tries again after 20 ms.
 func newRelay(t testing.TB, s redistest.Server, to message.Publisher, change ...func(*relay.Config)) *relay.Relay {
 	t.Helper()
+	return newLoggedRelay(t, s, nil, to, change...)
+}
+
+func newLoggedRelay(t testing.TB, s redistest.Server, logger watermill.LoggerAdapter, to message.Publisher, change ...func(*relay.Config)) *relay.Relay {
+	t.Helper()
 	config := relay.Config{
 		Subscriber: redisdelay.SubscriberConfig{
 			Client: s.Client, KeyPrefix: s.Prefix,
@@ -183,7 +198,7 @@ func newRelay(t testing.TB, s redistest.Server, to message.Publisher, change ...
 	for _, f := range change {
 		f(&config)
 	}
-	r, err := relay.New(config, nil)
+	r, err := relay.New(config, logger)
 	require.NoError(t, err)
 	return r
 }
@@ -191,6 +206,23 @@ func newRelay(t testing.TB, s redistest.Server, to message.Publisher, change ...
 func ordered(c *relay.Config) { c.Ordered = true }
 
 func singly(c *relay.Config) { c.Concurrency = 1 }
+
+// endsSoon is for relays whose destination does not answer.
+func endsSoon(c *relay.Config) { c.Subscriber.CloseTimeout = time.Second }
+
+// route has a router run a relay until stop, which the end of the test calls otherwise.
+func route(t testing.TB, r *relay.Relay) (stop func() error) {
+	t.Helper()
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	require.NoError(t, r.AddHandlers(router))
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.Background()) }()
+	wait(t, router.Running(), "the router")
+	stop = sync.OnceValue(func() error { return errors.Join(router.Close(), wait(t, ended, "the router's end")) })
+	t.Cleanup(func() { require.NoError(t, stop()) })
+	return stop
+}
 
 // run runs a relay until stop, which the end of the test calls otherwise.
 func run(t testing.TB, r *relay.Relay) (stop func() error) {

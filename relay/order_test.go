@@ -92,3 +92,29 @@ func TestOrderIsKeptWhateverBackoffAMessageHas(t *testing.T) {
 		require.Equal(t, names, uuids(got))
 	})
 }
+
+// A stop gives back what the destination did not answer for, while it is the relay's yet.
+func TestOrderIsKeptOverAStopWhileTheDestinationDoesNotAnswer(t *testing.T) {
+	for name, start := range map[string]func(testing.TB, *relay.Relay) func() error{
+		"a Run":    run,
+		"a router": func(t testing.TB, r *relay.Relay) func() error { return route(t, r) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, s redistest.Server) {
+				drained(t, s)
+				all, names := numbered(5, 0)
+				publish(t, newPublisher(t, s), topic, all...)
+				called := make(chan string, 5)
+				stop := start(t, newRelay(t, s, silent(called), ordered, endsSoon))
+				require.Equal(t, "0", wait(t, called, "Publish"))
+				require.NoError(t, stop())
+				require.Equal(t, counts{Bodies: 5, Ready: 5}, countsOf(t, s, topic), "all is back in its place")
+				require.Empty(t, called)
+
+				to := newDestination(nil)
+				run(t, newRelay(t, s, to, ordered))
+				require.Equal(t, names, uuids(to.await(t, 5)))
+			})
+		})
+	}
+}

@@ -17,17 +17,17 @@ import (
 // publishBatch publishes messages, those of one destination topic together and in order, and settles them. What
 // failed before goes alone: one that the destination never takes would else fail those that it is with, again and
 // again. So does what is delivered only once: it would die of another's error.
-func (r *Relay) publishBatch(ctx context.Context, topic string, batch []*message.Message) {
+func (r *Relay) publishBatch(s stop, topic string, batch []*message.Message) {
 	var order []string
 	byTopic := map[string][]*message.Message{}
 	for _, msg := range batch {
 		to, err := r.destinationTopic(topic, msg)
 		if err != nil {
-			r.failed(ctx, topic, msg, err)
+			r.failed(s, topic, msg, err)
 			continue
 		}
-		if delivery, _ := redisdelay.DeliveryFromContext(msg.Context()); delivery.Number > 1 || r.once(msg) {
-			r.publishTogether(ctx, to, []*message.Message{msg})
+		if delivery, _ := redisdelay.DeliveryFromContext(msg.Context()); delivery.Number > 1 || r.limit(msg) == 1 {
+			r.publishTogether(s, to, []*message.Message{msg})
 			continue
 		}
 		if byTopic[to] == nil {
@@ -36,47 +36,57 @@ func (r *Relay) publishBatch(ctx context.Context, topic string, batch []*message
 		byTopic[to] = append(byTopic[to], msg)
 	}
 	for _, to := range order {
-		r.publishTogether(ctx, to, byTopic[to])
+		r.publishTogether(s, to, byTopic[to])
 	}
 }
 
-// once tells whether the message is dead if its first delivery fails.
-func (r *Relay) once(msg *message.Message) bool {
-	if own, set := msg.Metadata[redisdelay.MaxDeliveriesKey]; set {
-		n, err := strconv.Atoi(own)
-		return err == nil && n == 1
+// limit is after how many failed deliveries the message is dead; negative: there is none.
+func (r *Relay) limit(msg *message.Message) int {
+	if own, err := strconv.Atoi(msg.Metadata[redisdelay.MaxDeliveriesKey]); err == nil {
+		return own
 	}
-	return r.config.Subscriber.MaxDeliveries == 1
+	return r.config.Subscriber.MaxDeliveries
+}
+
+// spared tells whether a message that could not be published is to be left to its lease: it was cut off by the stop, or
+// not tried any more, and is not to die of that.
+func (r *Relay) spared(s stop, msg *message.Message) bool {
+	if s.late.Err() == nil {
+		return false
+	}
+	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+	limit := r.limit(msg)
+	return limit > 0 && delivery.Number >= limit
 }
 
 // publishTogether publishes messages of one destination topic in one call. Where that is refused for good, they go
 // one by one, to find the one that it is about.
-func (r *Relay) publishTogether(ctx context.Context, to string, messages []*message.Message) {
+func (r *Relay) publishTogether(s stop, to string, messages []*message.Message) {
 	messages = held(messages)
 	if len(messages) == 0 {
 		return
 	}
-	err := r.publish(to, messages...)
+	err := r.publish(s, to, messages...)
 	if err != nil && len(messages) > 1 && r.permanent(err) {
-		r.publishSingly(ctx, to, messages)
+		r.publishSingly(s, to, messages)
 		return
 	}
 	for _, msg := range messages {
-		r.settle(ctx, to, msg, err)
+		r.settle(s, to, msg, err)
 	}
 }
 
-func (r *Relay) publishSingly(ctx context.Context, to string, messages []*message.Message) {
+func (r *Relay) publishSingly(s stop, to string, messages []*message.Message) {
 	var down error
 	for _, msg := range messages {
 		err := down // one that does not answer is not asked for each
 		if err == nil && msg.Context().Err() == nil {
-			err = r.publish(to, msg)
+			err = r.publish(s, to, msg)
 		}
 		if err != nil && !r.permanent(err) {
 			down = err
 		}
-		r.settle(ctx, to, msg, err)
+		r.settle(s, to, msg, err)
 	}
 }
 
@@ -92,24 +102,29 @@ func held(messages []*message.Message) []*message.Message {
 }
 
 // settle ends the delivery of a message that was published, or was not because of err.
-func (r *Relay) settle(ctx context.Context, to string, msg *message.Message, err error) {
+func (r *Relay) settle(s stop, to string, msg *message.Message, err error) {
 	if err == nil {
 		msg.Ack()
 		return
 	}
-	r.failed(ctx, to, msg, err)
+	r.failed(s, to, msg, err)
 }
 
 // failed ends the delivery of a message that could not be published.
-func (r *Relay) failed(ctx context.Context, to string, msg *message.Message, err error) {
+func (r *Relay) failed(s stop, to string, msg *message.Message, err error) {
 	if r.hopeless(msg, err) {
 		msg.Nack()
 		return
 	}
+	if !errors.Is(err, errUntried) {
+		r.outage.begin(to, err)
+	}
+	if r.spared(s, msg) {
+		return
+	}
 	keepError(msg, err)
-	r.outage.begin(to, err)
 	if r.config.Ordered {
-		r.holdUp(ctx, msg, redisdelay.MaxDelay)
+		r.holdUp(s.begun, msg, redisdelay.MaxDelay)
 	}
 	msg.Nack()
 }
@@ -135,14 +150,27 @@ func (r *Relay) holdUp(ctx context.Context, msg *message.Message, atMost time.Du
 	pause(ctx, min(r.config.Subscriber.Backoff(delivery.Number), atMost))
 }
 
-// publish hands messages to the destination.
-func (r *Relay) publish(to string, messages ...*message.Message) (err error) {
+// publish hands messages to the destination, unless it is too late for that.
+func (r *Relay) publish(s stop, to string, messages ...*message.Message) (err error) {
 	defer recovered(&err)
-	out := make([]*message.Message, len(messages))
-	for i, msg := range messages {
-		out[i] = outgoing(msg)
+	if s.late.Err() != nil {
+		return errUntried
 	}
-	if err := r.config.Destination.Publish(to, out...); err != nil {
+	out := make([]*message.Message, len(messages))
+	ends := make([]context.CancelCauseFunc, len(messages))
+	for i, msg := range messages {
+		out[i], ends[i] = outgoing(msg)
+	}
+	defer context.AfterFunc(s.late, func() {
+		for _, end := range ends {
+			end(errStopped)
+		}
+	})()
+	err = r.config.Destination.Publish(to, out...)
+	if err != nil && s.late.Err() != nil {
+		err = fmt.Errorf("%w: %w", errStopped, err)
+	}
+	if err != nil {
 		return fmt.Errorf("publish to destination topic %q: %w", to, err)
 	}
 	r.outage.end(to)
@@ -154,14 +182,14 @@ func (r *Relay) destinationTopic(topic string, msg *message.Message) (to string,
 	return r.config.DestinationTopic(topic, msg), nil
 }
 
-// permanent is Config.Permanent. If that panics, a further try may help.
+// permanent is Config.Permanent. If that panics, a further try may help; and so it may after a stop.
 func (r *Relay) permanent(err error) (permanent bool) {
 	defer func() {
 		if recover() != nil {
 			permanent = false
 		}
 	}()
-	return r.config.Permanent(err)
+	return !errors.Is(err, errStopped) && r.config.Permanent(err)
 }
 
 // errPanic is what a panic of the destination, or of the configuration's functions, becomes.
@@ -174,13 +202,15 @@ func recovered(err *error) {
 }
 
 // outgoing is the message as the destination gets it. Its context is the delivery's, so that a Publish that heeds it
-// ends when the message is another's.
-func outgoing(msg *message.Message) *message.Message {
-	out := msg.CopyWithContext()
+// ends when the message is another's; and it ends by end, so that there is time to give the message back.
+func outgoing(msg *message.Message) (out *message.Message, end context.CancelCauseFunc) {
+	out = msg.Copy()
+	ctx, end := context.WithCancelCause(msg.Context())
+	out.SetContext(ctx)
 	if delivery, ok := redisdelay.DeliveryFromContext(msg.Context()); ok {
 		out.Metadata.Set(IDKey, delivery.ID)
 	}
-	return out
+	return out, end
 }
 
 // outages are the destination topics that do not take messages. The beginning and the end of each is logged.

@@ -31,6 +31,12 @@ type Relay struct {
 	runs map[*run]struct{} // those that have begun and not ended
 }
 
+// errStopped is why what did not go out in time after a stop comes back, and errUntried why it was not tried.
+var (
+	errStopped = fmt.Errorf("the relay is stopped: %w", redisdelay.ErrClosed)
+	errUntried = fmt.Errorf("not tried: %w", errStopped)
+)
+
 // New returns a Relay. It does not talk to Redis yet. A nil logger logs nothing. Errors wrap
 // redisdelay.ErrInvalidConfig.
 func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
@@ -46,9 +52,11 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 }
 
 // Run relays until ctx ends. Then nothing more is taken, and what is in hand is published and settled, for the
-// Subscriber's CloseTimeout at most; what is not by then, another relay has when its lease is over. The contexts
-// of the messages end then, and with them every Publish that heeds them. One that does not return within a
-// further second is left behind, and Run returns an error that wraps ErrStuck.
+// Subscriber's CloseTimeout at most. A tenth of that before, a second at most, the contexts of what is with the destination
+// end, and with them every Publish that heeds them: so that what did not go out is given back, as after any failure. A
+// message of which a failure would be the last is not, nor what a Publish has that ends too late: another relay has it when its
+// lease is over, and Run logs how many there are. A Publish that does not return within a second after CloseTimeout is left
+// behind, and Run returns an error that wraps ErrStuck.
 //
 // Losing Redis does not end a Run, not at its beginning either: it logs that, and goes on when Redis is there. An
 // error that does not wrap ErrStuck says that Redis did not answer at the end; else Run returns nil. It may be
@@ -58,7 +66,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	run := &run{Relay: r, subscriber: subscriber, lacking: map[string]error{}}
+	run := &run{Relay: r, subscriber: subscriber, stop: r.stopWith(ctx), lacking: map[string]error{}}
 	run.begin()
 	defer run.end()
 	var watching sync.WaitGroup
@@ -97,14 +105,33 @@ func (r *Relay) subscriber(inFlight int) (*redisdelay.Subscriber, error) {
 	return redisdelay.NewSubscriber(config, r.given)
 }
 
+// stop is the end of a Run, or of a handler on a router.
+type stop struct {
+	begun context.Context // ends when nothing more is taken
+	late  context.Context // ends when what is not out by then is to be given back
+}
+
+// stopWith is the stop that begins when begun ends. The destination has all of CloseTimeout but a tenth, or a second:
+// what it does not take can be given back in that, before the messages' own contexts end, and their leases have to run out.
+func (r *Relay) stopWith(begun context.Context) stop {
+	late, end := context.WithCancelCause(context.Background())
+	timeout := r.config.Subscriber.CloseTimeout
+	context.AfterFunc(begun, func() {
+		time.AfterFunc(timeout-min(timeout/10, time.Second), func() { end(errStopped) })
+	})
+	return stop{begun, late}
+}
+
 // run is one Run.
 type run struct {
 	*Relay
 	subscriber *redisdelay.Subscriber
+	stop       stop
 
 	served   sync.Map // topics; false: it was, and is not for a relay
 	serving  sync.WaitGroup
 	relaying atomic.Int32 // of those served, the ones that are subscribed to
+	left     atomic.Int64 // messages that are neither out nor given back at the end
 
 	lacking map[string]error // what is not subscribed to, and why not; guarded by Relay.mu
 }
@@ -209,7 +236,10 @@ func (r *run) relay(ctx context.Context, topic string, messages <-chan *message.
 				if len(batch) == 0 {
 					return
 				}
-				r.publishBatch(ctx, topic, batch)
+				r.publishBatch(r.stop, topic, batch)
+				if ctx.Err() != nil {
+					r.left.Add(left(batch))
+				}
 			}
 		})
 	}
@@ -218,6 +248,25 @@ func (r *run) relay(ctx context.Context, topic string, messages <-chan *message.
 	}
 	close(inHand)
 	workers.Wait()
+}
+
+// left counts the messages that were neither published nor given back in time.
+func left(batch []*message.Message) (n int64) {
+	for _, msg := range batch {
+		if cause := context.Cause(msg.Context()); cause != nil {
+			if errors.Is(cause, redisdelay.ErrClosed) {
+				n++
+			}
+			continue
+		}
+		select {
+		case <-msg.Acked():
+		case <-msg.Nacked():
+		default:
+			n++
+		}
+	}
+	return n
 }
 
 // collect waits for a message, and returns it with those that are there to go with it; none when there will be
@@ -273,6 +322,9 @@ func (r *run) await() error {
 	defer timeout.Stop()
 	select {
 	case <-ended:
+		if n := r.left.Load(); n > 0 {
+			r.logger.Info("Messages are left to their leases, and come again when those are over", watermill.LogFields{"messages": n})
+		}
 		return nil
 	case <-timeout.C:
 		if r.relaying.Load() == 0 {

@@ -275,6 +275,61 @@ func TestPublishThatBlocksDoesNotHoldUpTheEnd(t *testing.T) {
 	})
 }
 
+func TestWhatDoesNotGoOutBeforeTheEndIsGivenBack(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		all, names := numbered(50, 0)
+		publish(t, newPublisher(t, s), topic, all...)
+		called := make(chan string, 50)
+		stop := run(t, newRelay(t, s, silent(called), endsSoon, func(c *relay.Config) {
+			c.Subscriber.Backoff = func(int) time.Duration { return 2 * time.Second }
+			c.Concurrency, c.BatchMessages, c.BatchWait = 1, 5, never
+			c.DestinationTopic = func(_ string, msg *message.Message) string { return "of " + msg.UUID }
+			c.Permanent = func(error) bool { return true } // which does not count for what a stop has cut off
+		}))
+		wait(t, called, "Publish")
+		require.NoError(t, stop())
+		left := countsOf(t, s, topic)
+		require.Zero(t, left.Unack, "nothing has to wait for its lease to run out")
+		require.GreaterOrEqual(t, left.Retry, int64(5), "a batch waits as Backoff says")
+		require.EqualValues(t, 50, left.Ready+left.Retry)
+		require.Empty(t, called, "the destination is not asked for the rest of the batch")
+
+		to := newDestination(nil)
+		run(t, newRelay(t, s, to))
+		require.ElementsMatch(t, names, uuids(to.await(t, 50)))
+	})
+}
+
+// A message that a further failure would end is left to its lease.
+func TestAStopEndsNoMessage(t *testing.T) {
+	for name, start := range map[string]func(testing.TB, *relay.Relay) func() error{
+		"a Run":    run,
+		"a router": func(t testing.TB, r *relay.Relay) func() error { return route(t, r) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, s redistest.Server) {
+				drained(t, s)
+				msg := newMessage("once", 0)
+				redisdelay.SetMaxDeliveries(msg, 1)
+				publish(t, newPublisher(t, s), topic, msg)
+				called, logged := make(chan string, 1), newLog()
+				r := newLoggedRelay(t, s, logged, silent(called), endsSoon, func(c *relay.Config) { c.Subscriber.LeaseDuration = time.Second })
+				stop := start(t, r)
+				wait(t, called, "Publish")
+				require.NoError(t, stop())
+				require.Equal(t, counts{Bodies: 1, Unack: 1}, countsOf(t, s, topic))
+				if name == "a Run" {
+					require.Equal(t, "Messages are left to their leases, and come again when those are over", wait(t, logged.infos, "what is left"))
+				}
+				to := newDestination(nil)
+				run(t, newRelay(t, s, to))
+				to.await(t, 1)
+			})
+		})
+	}
+}
+
 // What a relay could not publish before its end is another's by then.
 func TestWhatIsAnothersIsNotPublished(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
@@ -363,14 +418,21 @@ func TestRedisMayComeLater(t *testing.T) {
 	}
 }
 
-// log tells of errors.
+// log tells of errors, and of what else there is to say.
 type log struct {
 	watermill.NopLogger
-	errors chan string
-	fields watermill.LogFields
+	errors, infos chan string
+	fields        watermill.LogFields
 }
 
-func newLog() log { return log{errors: make(chan string, 1)} }
+func newLog() log { return log{errors: make(chan string, 1), infos: make(chan string, 10)} }
+
+func (l log) Info(msg string, _ watermill.LogFields) {
+	select {
+	case l.infos <- msg:
+	default:
+	}
+}
 
 func (l log) Error(msg string, _ error, _ watermill.LogFields) {
 	select {
@@ -408,6 +470,14 @@ func TestHandlersOnARouter(t *testing.T) {
 				router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 				require.NoError(t, err)
 				r := newRelay(t, s, to, change, func(c *relay.Config) { c.Topics = []string{topic, "other"} })
+				router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
+					return func(msg *message.Message) ([]*message.Message, error) {
+						if name := message.SubscriberNameFromCtx(msg.Context()); name != "redisdelay.Subscriber" {
+							t.Errorf("metrics call the Subscriber %q", name)
+						}
+						return h(msg)
+					}
+				})
 				require.NoError(t, r.AddHandlers(router))
 				ended := make(chan error, 1)
 				go func() { ended <- router.Run(context.Background()) }()
