@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/http"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -112,6 +113,15 @@ func TestThereIsNoEndpointUnlessAskedFor(t *testing.T) {
 	require.Contains(t, used.said(), "--health: listen tcp "+store.Addr())
 }
 
+// untilTheRelayHas waits until the relay, whose leases are short, has n messages, and not only its subscription: so it is
+// when a lease is extended.
+func untilTheRelayHas(t *testing.T, store *redistest.Instance, n int64) {
+	t.Helper()
+	require.Eventually(t, func() bool { return inHand(t, store) == n }, patience, time.Millisecond)
+	ends := leaseEnd(t, store)
+	require.Eventually(t, func() bool { return leaseEnd(t, store) > ends }, patience, time.Millisecond)
+}
+
 // holding starts a relay that has a message in hand, which the broker does not answer for.
 func holding(t *testing.T, args ...string) (p *tool, store *redistest.Instance, broker streams, orders map[string]order) {
 	t.Helper()
@@ -121,9 +131,7 @@ func holding(t *testing.T, args ...string) (p *tool, store *redistest.Instance, 
 	broker.Pause()
 	t.Cleanup(broker.Resume)
 	orders = publishOrders(t, store.Client(t), topic, 1, time.Millisecond)
-	require.Eventually(t, func() bool { return inHand(t, store) == 1 }, patience, time.Millisecond)
-	ends := leaseEnd(t, store) // when that is extended, the relay has the message, and not only its subscription
-	require.Eventually(t, func() bool { return leaseEnd(t, store) > ends }, patience, time.Millisecond)
+	untilTheRelayHas(t, store, 1)
 	p.signal()
 	p.await(`msg="Told to end`)
 	require.Equal(t, "it is about to end", p.awaitProbe("/readyz", http.StatusServiceUnavailable))
@@ -138,6 +146,22 @@ func TestWhatIsInHandGoesOutBeforeTheEnd(t *testing.T) {
 	require.Zero(t, p.wait())
 	require.Zero(t, inHand(t, store))
 	requireAll(t, orders, broker.consume(t, topic).await(t, 1))
+}
+
+// The broker's client gives up after --stop-timeout, and before the relay would leave it behind.
+func TestWhatIsLeftInHandAtTheEndIsLogged(t *testing.T) {
+	t.Parallel()
+	store, broker := redistest.Start(t), startStreams(t)
+	p := startRelay(t, start, store, nil, "--to", "redisstream", "--redisstream", broker.Addr(), "--stop-timeout", "2s",
+		"--lease", "1s", "--backoff", "1h")
+	broker.Pause()
+	t.Cleanup(broker.Resume)
+	publishOrders(t, store.Client(t), topic, 10, time.Millisecond)
+	untilTheRelayHas(t, store, 10)
+	p.signal()
+	require.Zero(t, p.wait())
+	require.Equal(t, inHand(t, store) > 0, strings.Contains(p.said(), "left to their leases"))
+	require.Contains(t, p.said(), "msg=Ended\n")
 }
 
 func TestASecondSignalEndsItAtOnce(t *testing.T) {

@@ -142,7 +142,7 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger, _ system) 
 	if err := due.Run(ctx); err != nil {
 		return err
 	}
-	logger.Info("Ended: nothing is in hand")
+	logger.Info("Ended") // if something was left in hand, the relay has said so
 	return nil
 }
 
