@@ -47,7 +47,9 @@ type Config struct {
 	// long as there is one relay process. They go out one at a time, and one that the destination does not
 	// take holds up those behind it, wherever they are to go, for as long as Backoff says, until it is tried again.
 	// Other topics go on. A backoff of the message's own (redisdelay.BackoffKey) does not count.
-	// A process that ends without having been stopped breaks the order: what it had in hand comes late.
+	// A process that ends without having been stopped breaks the order: what it had in hand comes late. So does a
+	// lease that is lost, as when Redis does not answer for longer than LeaseDuration; and a stop, if the
+	// destination's Publish does not heed the message's context. docs/relay.md says more.
 	// Default false: what cannot be published waits in Redis, and others pass.
 	Ordered bool
 
