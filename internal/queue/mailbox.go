@@ -21,7 +21,6 @@ import (
 type Mailbox struct {
 	channel string
 	client  redis.UniversalClient
-	pubsub  *redis.PubSub
 	done    chan struct{}
 
 	running context.Context // until it is closed
@@ -40,9 +39,6 @@ type Mailbox struct {
 // Wake is called with what a receiver is told. If done is not nil, the receiver calls it when it has looked since,
 // or has nothing to look for any more. It must not block.
 type Wake func(argument string, done func())
-
-// healthCheck is how long a mailbox may be silent before its connection is tested.
-const healthCheck = 15 * time.Second
 
 // mailboxes are the process's open mailboxes, shared by all that use the same client and prefix.
 var mailboxes = struct {
@@ -99,48 +95,56 @@ func newMailbox(client redis.UniversalClient, prefix string) *Mailbox {
 		receivers: map[string]Wake{},
 	}
 	m.running, m.stop = context.WithCancel(context.Background())
-	m.pubsub = client.Subscribe(context.Background())
-	go m.listen()
+	go m.listen(client.Subscribe(context.Background()))
 	return m
 }
 
 func (m *Mailbox) close() {
 	m.stop()
-	_ = m.pubsub.Close() // nothing is left to lose
 	<-m.done
 	m.answers.Wait()
 }
 
 // listen passes on what comes, until the mailbox is closed. go-redis connects again by itself, and
 // reports each connection.
-func (m *Mailbox) listen() {
+func (m *Mailbox) listen(pubsub *redis.PubSub) {
 	defer close(m.done)
-	err := m.subscribe()
+	ended := context.AfterFunc(m.running, func() { _ = pubsub.Close() }) // so that no answer is waited for
+	defer ended()
+	err := m.subscribe(pubsub)
 	close(m.asked)
 	for errors.Is(err, ErrForbidden) && m.running.Err() == nil {
 		select {
 		case <-m.running.Done():
 		case <-time.After(time.Second): // the permission may be given meanwhile, and go-redis asks only once
-			err = m.subscribe()
+			err = m.subscribe(pubsub)
 		}
 	}
 	if err == nil {
 		m.wakeAll(nil) // they may have looked before
 	}
-	incoming := m.pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(healthCheck))
-	for event := range incoming {
-		switch event := event.(type) {
-		case *redis.Subscription:
-			m.wakeAll(nil) // what was sent while there was no connection is lost
-		case *redis.Message:
-			m.deliver(event.Payload)
+	events := newHearing(m.client, m.channel).listen(m.running, pubsub)
+	for {
+		select {
+		case <-m.running.Done(): // it may be making a connection, which is not waited for
+			return
+		case event, open := <-events:
+			switch event := event.(type) {
+			case *redis.Subscription:
+				m.wakeAll(nil) // what was sent while there was no connection is lost
+			case *redis.Message:
+				m.deliver(event.Payload)
+			}
+			if !open { // the client was closed
+				return
+			}
 		}
 	}
 }
 
 // subscribe subscribes to the mailbox's channel, and keeps a refusal.
-func (m *Mailbox) subscribe() error {
-	err := subscribe(context.Background(), m.pubsub, m.channel)
+func (m *Mailbox) subscribe(pubsub *redis.PubSub) error {
+	err := subscribe(context.Background(), pubsub, m.channel)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.denied = nil
@@ -160,7 +164,8 @@ func subscribe(ctx context.Context, pubsub *redis.PubSub, channel string) error 
 	return forbiddenTo(fmt.Sprintf("listen to channel %q", channel), "subscribe, and the channel", err)
 }
 
-// answerWithin is how long the answer to a SUBSCRIBE is waited for. It may come later, too.
+// answerWithin is how long the answer to a SUBSCRIBE is waited for, which may come later, too; and what is published to test a
+// connection.
 const answerWithin = 3 * time.Second
 
 // Permitted is ErrForbidden if the server's user may not listen to the mailbox. It waits for the server's first answer.
@@ -325,7 +330,7 @@ func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix strin
 	if err := subscribe(ctx, pubsub, NewTopics(prefix)); errors.Is(err, ErrForbidden) {
 		read(err)
 	}
-	incoming := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(healthCheck))
+	incoming := newHearing(client, NewTopics(prefix)).listen(ctx, pubsub)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	known := map[string]bool{}

@@ -1,0 +1,95 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// healthCheck is how long a Pub/Sub connection may be silent before it is tested.
+const healthCheck = 15 * time.Second
+
+// hearing is a Pub/Sub connection that is seen to work. One whose server has vanished, or is frozen, stays open and brings
+// nothing; and one to a server that is a replica now brings all that comes, but the primary counts nobody who hears it, and takes
+// him for gone. go-redis writes a PING, and does not wait for the answer. So who has heard nothing for a while publishes
+// an empty text to the channel, by the client's other connections, and connects anew if it does not come.
+type hearing struct {
+	client  redis.UniversalClient
+	channel string
+	silence time.Duration // after which the connection is tested
+	answer  time.Duration // within which what was published has to come
+}
+
+func newHearing(client redis.UniversalClient, channel string) *hearing {
+	return &hearing{client, channel, healthCheck, answerWithin}
+}
+
+// listen passes on what comes, first over a connection that is subscribed already: messages, and a *redis.Subscription whenever
+// some may have been lost. It closes what it returns, and the connection, when the context ends or the client is closed.
+func (h *hearing) listen(ctx context.Context, pubsub *redis.PubSub) <-chan any {
+	events := make(chan any)
+	go func() {
+		defer close(events)
+		for h.pass(ctx, pubsub, events) {
+			_ = pubsub.Close() // nothing is left to lose
+			pubsub = h.client.Subscribe(ctx, h.channel)
+		}
+		_ = pubsub.Close()
+	}()
+	return events
+}
+
+// pass passes on what comes over a connection, until it is to be made anew, or there is an end: then it returns false.
+func (h *hearing) pass(ctx context.Context, pubsub *redis.PubSub, events chan<- any) (anew bool) {
+	incoming := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(0))
+	timer := time.NewTimer(h.silence)
+	defer timer.Stop()
+	tested := make(chan error, 1)
+	awaited := false // what was published to test the connection
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case event, open := <-incoming:
+			if !open {
+				return false
+			}
+			awaited = false
+			timer.Reset(h.silence)
+			select {
+			case events <- event:
+			case <-ctx.Done():
+				return false
+			}
+		case <-timer.C:
+			if awaited {
+				return true
+			}
+			go func() { tested <- h.test(ctx) }()
+		case err := <-tested:
+			switch err {
+			case nil:
+				awaited = true
+				timer.Reset(h.answer)
+			case errNobodyHears:
+				return true
+			default: // nobody can say; go-redis notices a connection that is closed
+				timer.Reset(h.silence)
+			}
+		}
+	}
+}
+
+// test publishes to the channel.
+func (h *hearing) test(ctx context.Context) error {
+	heard, err := h.client.Publish(ctx, h.channel, "").Result()
+	if _, cluster := h.client.(*redis.ClusterClient); err == nil && heard == 0 && !cluster { // whose nodes count their own
+		err = errNobodyHears
+	}
+	return err
+}
+
+// errNobodyHears means that the server that takes calls knows of nobody on the channel.
+var errNobodyHears = errors.New("nobody hears")

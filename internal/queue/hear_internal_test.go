@@ -1,0 +1,148 @@
+package queue
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// network lets the Pub/Sub connections that there are go deaf: they stay open and bring nothing any more.
+type network struct {
+	mu    sync.Mutex
+	conns map[*conn]bool
+}
+
+type conn struct {
+	net.Conn
+	network *network
+	pubsub  bool
+	deaf    bool
+}
+
+func (n *network) dial(ctx context.Context, kind, addr string) (net.Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, kind, addr)
+	if err != nil {
+		return nil, err
+	}
+	made := &conn{Conn: c, network: n}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.conns[made] = true
+	return made, nil
+}
+
+func (n *network) deafen() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for c := range n.conns {
+		c.deaf = c.pubsub
+	}
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	c.network.mu.Lock()
+	c.pubsub = c.pubsub || strings.Contains(string(b), "\r\nsubscribe\r\n")
+	c.network.mu.Unlock()
+	return c.Conn.Write(b)
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		c.network.mu.Lock()
+		deaf := c.deaf
+		c.network.mu.Unlock()
+		if !deaf || err != nil {
+			return n, err
+		}
+	}
+}
+
+func TestAConnectionThatBringsNothingIsMadeAnew(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		n := &network{conns: map[*conn]bool{}}
+		client := redis.NewClient(&redis.Options{Addr: s.Client.(*redis.Client).Options().Addr, Dialer: n.dial})
+		t.Cleanup(func() { _ = client.Close() })
+		ctx, cancel := context.WithCancel(t.Context())
+		channel := MailboxChannel(s.Prefix, Token())
+		events := (&hearing{client, channel, 10 * time.Millisecond, 300 * time.Millisecond}).listen(ctx, client.Subscribe(ctx, channel))
+		await(t, events, subscription)
+		for range 3 {
+			await(t, events, func(event any) bool { return heard(event) == "" }) // a test
+		}
+		n.deafen()
+		await(t, events, subscription) // so that those who may have missed something look
+		require.NoError(t, s.Client.Publish(ctx, channel, "receiver").Err())
+		await(t, events, func(event any) bool { return heard(event) == "receiver" })
+		cancel()
+		for range events { // closed
+		}
+		require.Eventually(t, func() bool {
+			return s.Client.PubSubNumSub(context.Background(), channel).Val()[channel] == 0
+		}, 10*time.Second, time.Millisecond)
+	})
+}
+
+// A primary that is a replica now brings what is published to the new one, which does not know of those who listen there.
+func TestAConnectionToAServerThatTakesNoCallsIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	was, is := redistest.Start(t), redistest.Start(t)
+	ctx := t.Context()
+	require.NoError(t, was.Client(t).Do(ctx, "REPLICAOF", "127.0.0.1", is.Port()).Err())
+	addr := was.Addr()
+	var mu sync.Mutex
+	dial := func(ctx context.Context, kind, _ string) (net.Conn, error) { // as where a name stands for the primary
+		mu.Lock()
+		defer mu.Unlock()
+		return (&net.Dialer{}).DialContext(ctx, kind, addr)
+	}
+	client := redis.NewClient(&redis.Options{Addr: "primary:6379", Dialer: dial, PoolSize: 1})
+	t.Cleanup(func() { _ = client.Close() })
+	events := (&hearing{client, "channel", 20 * time.Millisecond, time.Minute}).listen(ctx, client.Subscribe(ctx, "channel"))
+	await(t, events, subscription)
+	mu.Lock()
+	addr = is.Addr()
+	mu.Unlock()
+	require.NoError(t, was.Client(t).ClientKillByFilter(ctx, "TYPE", "normal").Err())
+	await(t, events, subscription)
+	require.Eventually(t, func() bool {
+		return is.Client(t).PubSubNumSub(ctx, "channel").Val()["channel"] == 1
+	}, 10*time.Second, time.Millisecond)
+}
+
+// await waits for an event.
+func await(t *testing.T, events <-chan any, is func(event any) bool) {
+	t.Helper()
+	timeout := time.After(10 * time.Second)
+	for {
+		select {
+		case event := <-events:
+			if is(event) {
+				return
+			}
+		case <-timeout:
+			t.Fatal("nothing comes")
+		}
+	}
+}
+
+func subscription(event any) bool {
+	_, is := event.(*redis.Subscription)
+	return is
+}
+
+// heard is the text of a message.
+func heard(event any) string {
+	if m, is := event.(*redis.Message); is {
+		return m.Payload
+	}
+	return "no message"
+}
