@@ -9,12 +9,49 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
 // operationMemory is how long the result of an operation is remembered, so that a repeat of it after a
-// lost reply gets the same. Clients repeat within seconds.
+// lost reply gets the same. Clients repeat within seconds, but for a process that stood still meanwhile.
 const operationMemory = 2 * time.Minute
+
+// remembered is the context of an operation whose result is remembered. It ends while that is so for sure, and with it what
+// the client sends again: a later repeat would find done what it is to do, and take that for the work of somebody else.
+//
+// A Go process whose machine sleeps has its timers and its deadlines sleep too. So whoever asks for Done has the time of
+// day looked at.
+type remembered struct {
+	context.Context
+	end   context.CancelFunc
+	until time.Time // by the time of day
+	late  atomic.Bool
+}
+
+// whileRemembered returns a context for one operation, to be ended after it.
+func whileRemembered(ctx context.Context) *remembered {
+	const limit = operationMemory / 2
+	ctx, end := context.WithTimeout(ctx, limit)
+	return &remembered{Context: ctx, end: end, until: time.Now().Round(0).Add(limit)}
+}
+
+// Done is asked for before each attempt.
+func (r *remembered) Done() <-chan struct{} {
+	if r.Context.Err() == nil && time.Now().Round(0).After(r.until) {
+		r.late.Store(true)
+		r.end()
+	}
+	return r.Context.Done()
+}
+
+func (r *remembered) Err() error {
+	err := r.Context.Err()
+	if err != nil && r.late.Load() {
+		return context.DeadlineExceeded
+	}
+	return err
+}
 
 // Ref names a message: by its ID, or by its delay ID while that is taken.
 type Ref struct {
@@ -88,7 +125,9 @@ func (t *Topic) rescheduleCall(groups *Groups, ref Ref, due Due, operation strin
 
 // operate runs a call about one message and reads its outcome.
 func (t *Topic) operate(ctx context.Context, ref Ref, call *Call) error {
-	if err := Do(ctx, t.client, call); err != nil {
+	limited := whileRemembered(ctx)
+	defer limited.end()
+	if err := Do(limited, t.client, call); err != nil {
 		return err
 	}
 	return t.outcome(ref, call)
@@ -151,7 +190,9 @@ func (g *Group) bulk(ctx context.Context, s *script, keys []string, args []any, 
 		args = append(args, id)
 	}
 	call := &Call{script: s, keys: keys, args: args}
-	if err := Do(ctx, g.topic.client, call); err != nil {
+	limited := whileRemembered(ctx)
+	defer limited.end()
+	if err := Do(limited, g.topic.client, call); err != nil {
 		return "", err
 	}
 	return call.cmd.Text()
@@ -187,8 +228,10 @@ func (t *Topic) Pause(ctx context.Context, group string) (since time.Time, err e
 func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) {
 	k := t.keys
 	stream, operation := false, k.Operation(Token())
+	limited := whileRemembered(ctx)
+	defer limited.end()
 	for left := true; left; {
-		err := t.withExisting(ctx, func(groups *Groups) error {
+		err := t.withExisting(limited, func(groups *Groups) error {
 			keys := []string{k.Meta(), k.Paused(), operation}
 			args := []any{groups.Version, group, budget, t.single, millis(operationMemory)}
 			for _, g := range groups.Names {
@@ -196,7 +239,7 @@ func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) 
 				args = append(args, g)
 			}
 			call := &Call{script: &resumeScript, keys: keys, args: args}
-			if err := Do(ctx, t.client, call); err != nil {
+			if err := Do(limited, t.client, call); err != nil {
 				return err
 			}
 			reply, err := call.cmd.Slice()

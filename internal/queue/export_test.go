@@ -1,8 +1,10 @@
 package queue
 
 import (
+	"context"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/oklog/ulid/v2"
 )
@@ -25,6 +27,13 @@ func ParseRecord(text string) (count int, suspect bool, delayedFor, reason strin
 	var r record
 	r.parse(text)
 	return r.count, r.suspect(), r.delayedFor, r.reason
+}
+
+// Sleep has the machine of an operation with this context sleep for so long.
+func Sleep(ctx context.Context, d time.Duration) {
+	if r, ok := ctx.(*remembered); ok {
+		r.until = r.until.Add(-d)
+	}
 }
 
 // Reply is what the script returned.

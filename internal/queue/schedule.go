@@ -205,7 +205,9 @@ func (t *Topic) remove(ctx context.Context, group, unused, limit string) (left i
 			k.Resting(group), k.Stats(group), k.Paused(), k.Operation(Token())},
 		args: []any{group, Token(), budget, unused, limit, millis(operationMemory)},
 	}
-	if err := Do(ctx, t.client, call); err != nil {
+	limited := whileRemembered(ctx)
+	defer limited.end()
+	if err := Do(limited, t.client, call); err != nil {
 		return 0, err
 	}
 	return call.cmd.Int()

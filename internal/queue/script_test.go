@@ -370,6 +370,83 @@ func TestOperationsWhoseAnswersAreLostSucceed(t *testing.T) {
 	}, "a", "b")
 }
 
+// sleeper has the machine sleep between an operation and its answer, for so long that the server forgets what it
+// answered. Then the client sends the operation again.
+type sleeper struct {
+	redis.Hook
+	w     *world
+	awake bool
+}
+
+func (h *sleeper) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *sleeper) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h *sleeper) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		for _, arg := range cmd.Args() {
+			key, _ := arg.(string)
+			if h.awake || err != nil || !strings.Contains(key, ":operation:") {
+				continue
+			}
+			h.awake = true
+			forgotten := h.w.Client.PTTL(ctx, key).Val()
+			if deadline, _ := ctx.Deadline(); time.Until(deadline) > forgotten/2 {
+				h.w.t.Errorf("it may be sent again for %v, and is forgotten in %v", time.Until(deadline), forgotten)
+			}
+			require.EqualValues(h.w.t, 1, h.w.Client.Del(ctx, key).Val())
+			queue.Sleep(ctx, forgotten)
+			return next(ctx, cmd)
+		}
+		return err
+	}
+}
+
+// A repeat would take for the work of somebody else what its first run did.
+func TestOperationsAreNotRepeatedOnceTheirResultsAreForgotten(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2", "3", "4")
+		w.die("a", 4)
+		w.publish(in("5", time.Hour), in("6", time.Hour))
+		require.NoError(t, only(w.topic.Pause(ctx, "")))
+		page, err := w.topic.List(ctx, "a", queue.Dead, "", 4, 1<<20)
+		require.NoError(t, err)
+		require.Len(t, page.Messages, 4)
+		to := queue.NewKeys(w.Prefix, "to")
+
+		late := func(do func(client redis.UniversalClient, topic *queue.Topic) error) {
+			t.Helper()
+			client := redis.NewClient(w.Client.(*redis.Client).Options())
+			defer client.Close()
+			client.AddHook(&sleeper{w: w})
+			require.ErrorIs(t, do(client, queue.NewTopic(client, w.Prefix, "topic")), context.DeadlineExceeded)
+		}
+		late(func(client redis.UniversalClient, topic *queue.Topic) error {
+			return only(queue.NewTopic(client, w.Prefix, "to").Mover().Move(ctx, topic.Group("a"), page.Messages[:2]))
+		})
+		require.EqualValues(t, 2, w.Client.ZCard(ctx, to.Pending()).Val(), "they are gone here, and due there after a while")
+		require.EqualValues(t, 2, w.Client.HLen(ctx, to.Messages()).Val())
+		late(func(_ redis.UniversalClient, topic *queue.Topic) error {
+			return only(topic.Group("a").Requeue(ctx, []string{w.id["3"]}))
+		})
+		late(func(_ redis.UniversalClient, topic *queue.Topic) error {
+			return only(topic.Group("a").Discard(ctx, []string{w.id["4"]}))
+		})
+		require.Equal(t, []string{"3", "5", "6"}, w.stored())
+		late(func(_ redis.UniversalClient, topic *queue.Topic) error { return topic.Cancel(ctx, byID(w, "5")) })
+		late(func(_ redis.UniversalClient, topic *queue.Topic) error {
+			return topic.Reschedule(ctx, byID(w, "6"), queue.In(time.Minute))
+		})
+		late(func(_ redis.UniversalClient, topic *queue.Topic) error { return only(topic.Resume(ctx, "")) })
+		w.register("b")
+		late(func(_ redis.UniversalClient, topic *queue.Topic) error { return topic.Remove(ctx, "b") })
+		require.NotContains(t, w.registered(), "b")
+	}, "a")
+}
+
 func TestServerThatIsGoneMidwayIsReported(t *testing.T) {
 	t.Parallel()
 	_, client := redistest.Embedded(t)
