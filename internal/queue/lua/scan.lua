@@ -7,15 +7,16 @@
 --       4 bytes   of values to go through for them, about: HSCAN copies each value with its id
 --
 -- It goes ten at a time, and one at a time where they are large, so that it goes through no more than ten values
--- beyond the bytes, of which nine are no larger than a tenth of them on average.
--- Returns {cursor, id, ...}: the cursor is "0" at the end. What is there all the time is returned at least
--- once.
+-- beyond the bytes, of which nine are no larger than a tenth of them on average. In a key that had many and has few, most
+-- times bring nothing, as the server may keep its room for many: so it ends after a hundred of them, too.
+-- Returns {cursor, id, ...}: the cursor is "0" at the end, and there may be no ids before. What is there all the time is
+-- returned at least once.
 -- Twice: it only reads.
 
 local key = KEYS[1]
 local kind, cursor, count, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
-local reply, size, some = {cursor}, 0, 1
+local reply, size, some, times = {cursor}, 0, 1, 0
 repeat
   local found
   if kind == 'ZSCAN' then
@@ -29,5 +30,6 @@ repeat
     size = size + #found[2][i + 1]
   end
   some = size / #reply > bytes / 10 and 1 or 10
-until reply[1] == '0' or #reply > count or size >= bytes
+  times = times + 1
+until reply[1] == '0' or #reply > count or size >= bytes or times >= 100
 return reply
