@@ -3,7 +3,9 @@ package redisdelaytest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -140,26 +142,47 @@ func (s *Server) AdvanceToNext() (time.Time, bool) {
 		s.fail(fmt.Errorf("redisdelaytest: %w", err))
 	}
 	var next time.Time
+	now := s.Now()
 	for _, t := range topics {
-		stats, err := t.Stats(context.Background())
+		due, err := s.nextDue(context.Background(), t, now)
 		if err != nil {
-			continue // it was deleted
+			s.fail(fmt.Errorf("redisdelaytest: topic %q: %w", t.Name, err))
 		}
-		dues := []time.Time{stats.NextDue}
-		for _, g := range stats.Groups {
-			dues = append(dues, g.NextRetry)
-		}
-		for _, due := range dues {
-			if due.After(stats.Now) && (next.IsZero() || due.Before(next)) {
-				next = due
-			}
+		if !due.IsZero() && (next.IsZero() || due.Before(next)) {
+			next = due
 		}
 	}
 	if next.IsZero() {
 		return next, false
 	}
-	s.Advance(next.Sub(s.Now()))
+	s.Advance(next.Sub(now))
 	return next, true
+}
+
+// nextDue is when the next message or retry of a topic is due that is not yet; zero: none is to come. Where there is no
+// group, what is overdue stays where it waited.
+func (s *Server) nextDue(ctx context.Context, t topic, now time.Time) (next time.Time, err error) {
+	groups, err := t.Groups(ctx)
+	if err != nil {
+		return next, err
+	}
+	keys := []string{t.keys.Pending()}
+	for _, g := range groups.Names {
+		keys = append(keys, t.keys.Retry(g))
+	}
+	later := &redis.ZRangeBy{Min: fmt.Sprintf("(%d", now.UnixMilli()), Max: "+inf", Count: 1}
+	for _, key := range keys {
+		found, err := s.client.ZRangeByScoreWithScores(ctx, key, later).Result()
+		if err != nil {
+			return next, err
+		}
+		for _, z := range found {
+			if due := time.UnixMilli(int64(z.Score)); next.IsZero() || due.Before(next) {
+				next = due
+			}
+		}
+	}
+	return next, nil
 }
 
 func (s *Server) advance(ctx context.Context, d time.Duration) error {
@@ -258,30 +281,48 @@ func (s *Server) settle(ctx context.Context, t topic) error {
 // wakeAll has every process look at the clock, as they sleep by clocks of their own, and waits until all have: then
 // their subscriptions have claimed what is ready, and offer nothing that is too late.
 func (s *Server) wakeAll() error {
-	answers := s.prefix + ":looked:" + queue.Token()
-	listener := s.client.Subscribe(context.Background(), answers)
+	mailboxes := s.mini.PubSubChannels("*:mailbox:*")
+	if len(mailboxes) == 0 {
+		return nil
+	}
+	asked := map[string]string{} // mailboxes, by the channels on which they answer
+	var answers []string
+	for i, mailbox := range mailboxes {
+		answers = append(answers, fmt.Sprintf("%s:looked:%s:%d", s.prefix, queue.Token(), i))
+		asked[answers[i]] = mailbox
+	}
+	listener := s.client.Subscribe(context.Background(), answers...)
 	defer listener.Close()
-	if _, err := listener.Receive(context.Background()); err != nil {
-		return err
+	for range answers {
+		if _, err := listener.Receive(context.Background()); err != nil {
+			return err
+		}
 	}
-	asked := 0
-	for _, mailbox := range s.mini.PubSubChannels("*:mailbox:*") {
-		asked += s.mini.Publish(mailbox, "* "+answers)
+	for answer, mailbox := range asked {
+		if s.mini.Publish(mailbox, "* "+answer) == 0 {
+			delete(asked, answer)
+		}
 	}
-	timeout := time.NewTimer(patience)
+	timeout, look := time.NewTimer(patience), time.NewTicker(10*time.Millisecond)
 	defer timeout.Stop()
-	for ; asked > 0; asked-- {
+	defer look.Stop()
+	for len(asked) > 0 {
 		select {
-		case <-listener.Channel():
+		case answer := <-listener.Channel():
+			delete(asked, answer.Channel)
+		case <-look.C:
+			// One that was closed before it has answered never will, and sleeps no more.
+			open := s.mini.PubSubChannels("*:mailbox:*")
+			maps.DeleteFunc(asked, func(_, mailbox string) bool { return !slices.Contains(open, mailbox) })
 		case <-timeout.C:
-			return fmt.Errorf("%d programs have not looked at the clock within %v", asked, patience)
+			return fmt.Errorf("%d programs have not looked at the clock within %v", len(asked), patience)
 		}
 	}
 	return nil
 }
 
 // ExpireLeases has the leases of a topic run out now, as if the processes that hold its messages had died. The
-// messages are ready again when it returns.
+// messages are ready again when it returns. It fails if there is no such topic.
 func (s *Server) ExpireLeases(topic string) {
 	ctx := context.Background()
 	t := s.topic(s.prefix, topic)
@@ -318,7 +359,7 @@ func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration, upTo 
 
 // endLeases moves all deadlines into the past, in the order that they are in.
 func (s *Server) endLeases(ctx context.Context, t topic) error {
-	groups, err := t.Groups(ctx)
+	groups, err := t.Existing(ctx)
 	if err != nil {
 		return err
 	}
@@ -361,12 +402,20 @@ func (s *Server) topic(prefix, name string) topic {
 	return topic{queue.NewTopic(s.client, prefix, name), queue.NewKeys(prefix, name)}
 }
 
-// topics are those of every prefix.
+// topics are those of every prefix. A key of the program's own may be called like a registry: so only those count that
+// are there.
 func (s *Server) topics(ctx context.Context) ([]topic, error) {
 	var topics []topic
 	for _, key := range s.mini.Keys() {
 		prefix, ok := strings.CutSuffix(key, ":topics")
 		if !ok || key != queue.Registry(prefix) || strings.Contains(key, "{") {
+			continue
+		}
+		typ, err := s.client.Type(ctx, key).Result()
+		if err != nil {
+			return nil, err
+		}
+		if typ != "set" {
 			continue
 		}
 		var names []string
@@ -375,7 +424,13 @@ func (s *Server) topics(ctx context.Context) ([]topic, error) {
 		}
 		slices.Sort(names)
 		for _, name := range slices.Compact(names) {
-			topics = append(topics, s.topic(prefix, name))
+			t := s.topic(prefix, name)
+			if _, err := t.Existing(ctx); errors.Is(err, queue.ErrNotFound) {
+				continue
+			} else if err != nil {
+				return nil, err
+			}
+			topics = append(topics, t)
 		}
 	}
 	return topics, nil

@@ -2,6 +2,7 @@ package redisdelaytest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -166,6 +167,61 @@ func TestClockMovesFromOneDueTimeToTheNext(t *testing.T) {
 	_, ok := s.AdvanceToNext()
 	require.False(t, ok)
 	s.AwaitDrained(t, topic)
+}
+
+// What is overdue stays where it waited, as it has no group to go to.
+func TestClockMovesToTheNextDueTimeWhereNobodySubscribes(t *testing.T) {
+	s := start(t)
+	begin := s.Now()
+	require.NoError(t, publisher(t, s).Publish(topic, delayed("1", time.Minute), delayed("2", time.Hour)))
+	for _, want := range []time.Duration{time.Minute, time.Hour} {
+		next, ok := s.AdvanceToNext()
+		require.True(t, ok, want)
+		require.Equal(t, want, next.Sub(begin))
+	}
+	_, ok := s.AdvanceToNext()
+	require.False(t, ok)
+	require.Len(t, s.Scheduled(topic), 2)
+}
+
+// A program that ends in the moment in which it is asked to look does not answer.
+func TestAdvanceWaitsForNoProgramThatHasEnded(t *testing.T) {
+	s := start(t)
+	mailbox := s.Client().Subscribe(ctx, queue.MailboxChannel(redisdelay.DefaultKeyPrefix, "program"))
+	_, err := mailbox.Receive(ctx)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := mailbox.ReceiveMessage(ctx)
+		ended <- errors.Join(err, mailbox.Close())
+	}()
+	began := time.Now()
+	s.Advance(time.Hour)
+	require.Less(t, time.Since(began), 5*time.Second)
+	require.NoError(t, <-ended)
+}
+
+func TestLeasesOfATopicThatIsNotThereDoNotRunOut(t *testing.T) {
+	t.Parallel()
+	s, err := redisdelaytest.New(redisdelaytest.Config{})
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, publisher(t, s).Publish(topic, delayed("x", time.Hour)))
+	begin := s.Client().Keys(ctx, "*").Val()
+	require.PanicsWithError(t, `redisdelaytest: expire leases of topic "remainders": topic "remainders": not found`,
+		func() { s.ExpireLeases("remainders") })
+	require.ElementsMatch(t, begin, s.Client().Keys(ctx, "*").Val())
+}
+
+// The program may have keys of its own that are called like the registry of a prefix.
+func TestAdvanceLeavesKeysOfTheProgramAlone(t *testing.T) {
+	s := start(t)
+	require.NoError(t, s.Client().SAdd(ctx, "news:topics", "sports").Err())
+	require.NoError(t, s.Client().RPush(ctx, "old:topics", "weather").Err())
+	s.Advance(time.Hour)
+	_, ok := s.AdvanceToNext()
+	require.False(t, ok)
+	require.ElementsMatch(t, []string{"news:topics", "old:topics"}, s.Client().Keys(ctx, "*").Val())
 }
 
 // recorder is a test that is expected to fail.
