@@ -2,13 +2,16 @@ package admin_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
@@ -113,5 +116,46 @@ func TestMoveThatIsCutShortLosesNothing(t *testing.T) {
 			require.Equal(t, n, moved)
 			require.LessOrEqual(t, due(t, s), time.Duration(0))
 		})
+	})
+}
+
+// blank is a form in which a message has no bytes, as for a signal.
+type blank struct{}
+
+func (blank) Marshal(string, *message.Message) ([]byte, error) { return nil, nil }
+
+func (blank) Unmarshal(_ string, body []byte) (*message.Message, error) {
+	if len(body) > 0 {
+		return nil, errors.New("there are bytes")
+	}
+	return message.NewMessage("blank", nil), nil
+}
+
+func TestMessagesOfNoBytesAreNotTakenForLost(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.register(t, "a")
+		p := s.publisher(t, func(c *redisdelay.PublisherConfig) { c.Marshaler = blank{} })
+		require.NoError(t, p.Publish(topic, text("1"), text("2")))
+		s.buryReady(t, 2)
+		a, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix, Unmarshaler: blank{}})
+		require.NoError(t, err)
+		list := func() []admin.Message {
+			page, err := a.List(ctx, topic, admin.Query{State: admin.Dead, Group: "a"})
+			require.NoError(t, err)
+			require.Len(t, page.Messages, 2)
+			return page.Messages
+		}
+		for _, m := range list() {
+			require.NoError(t, m.Err)
+			require.Equal(t, "blank", m.UUID)
+		}
+		require.NoError(t, s.Client.HDel(ctx, s.keys.Messages(), list()[0].ID).Err())
+		require.ErrorContains(t, list()[0].Err, "the body is gone")
+		require.NoError(t, list()[1].Err)
+		n, err := a.MoveDead(ctx, topic, "a", "other", admin.Bulk{})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.EqualValues(t, 1, s.movedTo("other"))
+		require.NoError(t, only(a.PurgeDead(ctx, topic, "a", admin.Bulk{})))
 	})
 }

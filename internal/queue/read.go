@@ -13,8 +13,10 @@ import (
 // What scripts answer about a topic. A reply of another form than the script's is an error; what was changed in Redis
 // by hand, and is no number where there should be one, is read as none.
 
-// isText and isNumber check the parts of a reply.
+// isText, isTextOrNone and isNumber check the parts of a reply.
 func isText(part any) bool { _, ok := part.(string); return ok }
+
+func isTextOrNone(part any) bool { return part == nil || isText(part) }
 
 func isNumber(part any) bool { _, ok := part.(int64); return ok }
 
@@ -41,8 +43,11 @@ func readPage(reply []any, state State, kind, score string) (Page, error) {
 		return Page{}, fmt.Errorf("page: unexpected reply of %d parts", len(reply))
 	}
 	err := checkParts("page", reply, func(i int) func(any) bool {
-		if i == 0 {
+		switch {
+		case i == 0:
 			return isNumber
+		case i%each == 3:
+			return isTextOrNone
 		}
 		return isText
 	})
@@ -62,7 +67,7 @@ func readPage(reply []any, state State, kind, score string) (Page, error) {
 			continue
 		}
 		m := Listed{ID: id, At: instant(score), Options: parseOptions(text(part[3]))}
-		if body := text(part[2]); body != "" {
+		if body, there := part[2].(string); there {
 			m.Body = []byte(body)
 		}
 		if state != Pending {

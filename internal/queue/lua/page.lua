@@ -13,7 +13,8 @@
 --
 -- A page of a zset begins after the score and the id, whether that message is still there or not, so pages
 -- stay right while messages come and go. A page of a list begins at an index, so that they may not.
--- Returns {more, then id, score, body, options, record for each message}: more is 1 if there may be others.
+-- Returns {more, then id, score, body, options, record for each message}: more is 1 if there may be others. A body that
+-- is missing, or was not asked for, is false; what else is missing is "".
 -- Twice: it only reads.
 
 local state, messages, options, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -75,12 +76,13 @@ while from <= #ids do
   local own = redis.call('HMGET', options, unpack(ids, from, upto))
   local records = redis.call('HMGET', deliveries, unpack(ids, from, upto))
   for i = 1, upto - from + 1 do
-    local body = bodies[i] or ''
-    if bytes and size > 0 and size + #body > bytes then
+    local body = bodies[i] or false
+    local length = body and #body or 0
+    if bytes and size > 0 and size + length > bytes then
       reply[1] = 1
       return reply
     end
-    size = size + #body
+    size = size + length
     reply[#reply + 1] = ids[from + i - 1]
     reply[#reply + 1] = scores[from + i - 1]
     reply[#reply + 1] = body
