@@ -266,6 +266,27 @@ func TestOperationsWorkOnAFullServer(t *testing.T) {
 	require.NoError(t, w.topic.Erase(ctx))
 }
 
+// It may be needed only by the group that goes.
+func TestWhileAGroupIsRemovedNobodyIsSaidToHaveAMessageReady(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("%04d", 0, 1500)...)
+		w.publishNow("x")
+		a := w.sub("a")
+		for claimed := held(a.claim(1000)); len(claimed) > 0; claimed = held(a.claim(1000)) {
+			a.ack(claimed...)
+		}
+		require.True(t, w.removeSome("b"))
+		found, err := w.topic.Find(ctx, byID(w, "x"))
+		require.NoError(t, err)
+		require.Equal(t, []queue.FoundIn{{Group: "a"}}, found.Groups)
+		w.publishNow("y")
+		require.NoError(t, only(w.topic.Audit(ctx))) // which finishes it
+		found, err = w.topic.Find(ctx, byID(w, "y"))
+		require.NoError(t, err)
+		require.Equal(t, []queue.FoundIn{{Group: "a", State: queue.Ready}}, found.Groups)
+	}, "a", "b")
+}
+
 func TestPagesOfAStateStayRightWhileMessagesComeAndGo(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		due := time.UnixMilli(w.now()).Add(time.Hour)

@@ -169,6 +169,11 @@ func (t *Topic) Find(ctx context.Context, ref Ref) (Found, error) {
 // find looks for the message with an id, which is to have the delay ID that ref may name.
 func (t *Topic) find(ctx context.Context, ref Ref, id string) (found Found, err error) {
 	err = t.withExisting(ctx, func(groups *Groups) error {
+		// Before, as none begins to be removed after this without a change of the set.
+		removing, err := t.removing(ctx)
+		if err != nil {
+			return forbidden(err)
+		}
 		all, _, now, err := t.inspect(ctx, groups, inspection{ids: []string{id}, bodies: true})
 		if err != nil {
 			return err
@@ -176,7 +181,7 @@ func (t *Topic) find(ctx context.Context, ref Ref, id string) (found Found, err 
 		if len(all) != 1 || !all[0].there || ref.ID == "" && !all[0].isNamed(now) {
 			return fmt.Errorf("%v of topic %q: %w", ref, t.Name, ErrNotFound)
 		}
-		found = all[0].found(groups)
+		found = all[0].found(groups, len(removing))
 		return nil
 	})
 	return found, err
@@ -187,7 +192,8 @@ func (f *facts) isNamed(now time.Time) bool {
 	return f.owner == f.id && instant(f.free).After(now)
 }
 
-func (f *facts) found(groups *Groups) Found {
+// found says where it is in the groups of the set, while so many others are being removed.
+func (f *facts) found(groups *Groups, removing int) Found {
 	found := Found{ID: f.id, Options: parseOptions(f.options), Body: []byte(f.body), Due: instant(f.due)}
 	if f.due != "" {
 		return found
@@ -210,7 +216,7 @@ func (f *facts) found(groups *Groups) Found {
 		found.Groups = append(found.Groups, in)
 	}
 	// As many groups as need it have it. If those that are left are all needed, it is ready in them; if none
-	// is, they are done with it.
+	// is, they are done with it. Those that are being removed are out of the set, and may need it still.
 	left := needed - f.holders()
 	kept := found.Groups[:0]
 	for _, in := range found.Groups {
@@ -218,7 +224,7 @@ func (f *facts) found(groups *Groups) Found {
 		case in.State != "":
 		case left <= 0:
 			continue
-		case left >= unknown:
+		case left-removing >= unknown:
 			in.State = Ready
 		}
 		kept = append(kept, in)

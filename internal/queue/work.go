@@ -36,7 +36,7 @@ var (
 var (
 	Counting       = Work{Name: "stats", scripts: []string{"open", "stats"}}
 	Listing        = Work{Name: "list", scripts: []string{"page"}}
-	Finding        = Work{Name: "get", scripts: []string{"open", "inspect"}, besides: []string{"TIME", "HGET", "ZSCORE"}}
+	Finding        = Work{Name: "get", scripts: []string{"open", "inspect"}, besides: []string{"TIME", "HGET", "ZSCORE", "ZRANGEBYSCORE"}}
 	Foreseeing     = Work{Name: "upcoming", scripts: []string{"open", "upcoming"}}
 	Cancelling     = Work{Name: "cancel", scripts: []string{"open", "cancel"}}
 	Rescheduling   = Work{Name: "reschedule", scripts: []string{"open", "reschedule"}}
