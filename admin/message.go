@@ -199,9 +199,11 @@ type Page struct {
 // List returns a page of messages in one state, in order of Place.At and ID. With a Filter a page may be
 // empty and not be the last.
 //
-// Pages of all states but Ready stay right while messages come and go: one that stays where it is all the
+// Pages of all states but Ready and InHand stay right while messages come and go: one that stays where it is all the
 // time is in exactly one of them. Ready is a list that is used at both ends, so from page to page some may be
-// there twice or be passed over. A topic or group that there is not has no messages.
+// there twice or be passed over. InHand is in order of the ends of leases. Consumers extend those again and again, so what
+// was in a page comes again in a later one, and there may be a next one for as long as it is asked for: set a limit.
+// A topic or group that there is not has no messages.
 //
 // Errors wrap ErrInvalidArgument, or come from ctx or Redis.
 func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {

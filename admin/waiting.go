@@ -19,7 +19,8 @@ func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
 }
 
 // Reschedule gives a message that waits another due time: of its first delivery, or of its retry in all groups
-// in which it waits for one. Its delay ID stays taken until the new due time.
+// in which it waits for one. The delay ID of one that was not due yet stays taken until the new due time. Of one that waits
+// for a retry it is free already, or when its window is over.
 //
 // Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument, or ErrExists if the message was due and another
 // has its delay ID by now; or they come from ctx or Redis.
