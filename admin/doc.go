@@ -11,5 +11,9 @@
 //
 // An operation whose Redis user may not run a command that it takes returns [ErrForbidden], and has changed nothing.
 //
+// The client sends an operation again whose answer was lost, and it is done once. After a minute, as where the process
+// stood still, it is not sent again: the error is context.DeadlineExceeded then, though the caller's context has not ended,
+// and the operation may have been done.
+//
 // All instants are by the clock of the Redis server.
 package admin
