@@ -227,13 +227,13 @@ func (t *Topic) Pause(ctx context.Context, group string) (since time.Time, err e
 // stopped.
 func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) {
 	k := t.keys
-	stream, operation := false, k.Operation(Token())
+	operation := k.Operation(Token())
 	limited := whileRemembered(ctx)
 	defer limited.end()
 	for left := true; left; {
 		err := t.withExisting(limited, func(groups *Groups) error {
-			keys := []string{k.Meta(), k.Paused(), operation}
-			args := []any{groups.Version, group, budget, t.single, millis(operationMemory)}
+			keys := []string{k.Meta(), k.Paused(), operation, k.Scheduler()}
+			args := []any{groups.Version, group, budget, t.single, millis(operationMemory), flag(groups.Stream)}
 			for _, g := range groups.Names {
 				keys = append(keys, k.Resting(g), k.Ready(g), k.Waiters(g))
 				args = append(args, g)
@@ -254,15 +254,11 @@ func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) 
 			}
 			was = reply[1] == int64(1)
 			left = reply[2] == int64(1)
-			stream = groups.Stream
 			return nil
 		})
 		if err != nil {
 			return was, err
 		}
-	}
-	if stream { // whose messages it is the scheduler that stopped to move
-		return was, t.nudge(ctx)
 	}
 	return was, nil
 }

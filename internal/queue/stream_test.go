@@ -1,11 +1,13 @@
 package queue_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -279,6 +281,30 @@ func TestDeadMessagesOfAStreamEnd(t *testing.T) {
 		require.True(t, w.promote("s|1").Purge)
 		require.False(t, w.purge())
 		require.Empty(t, w.stored())
+	})
+}
+
+// Whatever the caller comes to: the scheduler is told in the step in which the pause ends.
+func TestSchedulerLooksWhenATopicWithAStreamIsResumed(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		w.send(in("1", time.Minute))
+		require.NoError(t, only(w.topic.Pause(ctx, "")))
+		require.Negative(t, w.promote("s|1").Wait, "nothing is to come")
+		client := redis.NewClient(w.Client.(*redis.Client).Options())
+		defer client.Close()
+		ending, end := context.WithCancel(ctx)
+		defer end()
+		client.AddHook(&between{each: func(int) {
+			if w.Client.HLen(ctx, w.keys.Paused()).Val() == 0 {
+				end()
+			}
+		}})
+		_, _ = queue.NewTopic(client, w.Prefix, w.topic.Name).Resume(ending, "")
+		require.Error(t, ending.Err())
+		audit, err := w.topic.Audit(ctx)
+		require.NoError(t, err)
+		require.Empty(t, audit.Violations)
+		require.InDelta(t, time.Minute, w.promote("s|1").Wait, float64(time.Second))
 	})
 }
 

@@ -46,7 +46,7 @@ var (
 	DiscardingMany = Work{Name: "discard many", scripts: []string{"open", "stats", "page", "discard"}}
 	Arriving       = Work{Name: "move to", scripts: []string{"open", "publish", "cancel", "reschedule"}, besides: enrolling, opens: true}
 	Pausing        = Work{Name: "pause", scripts: []string{"open", "pause"}}
-	Resuming       = Work{Name: "resume", scripts: []string{"open", "resume", "nudge"}}
+	Resuming       = Work{Name: "resume", scripts: []string{"open", "resume"}}
 	Removing       = Work{Name: "remove", scripts: []string{"open", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}
 	Erasing        = Work{
 		Name: "erase", scripts: []string{"open", "stats", "erase"},

@@ -238,11 +238,12 @@ var operations = map[string]operation{
 	"promote_stream": {do: moves, holds: inStream},
 	"nudge": {
 		prepare: func(d *desk) {
-			require.NoError(d.t, publishToStream(d.direct, time.Hour))
-			_, err := d.onlook.Pause(d.t.Context(), "s")
-			require.NoError(d.t, err)
+			require.NoError(d.t, d.direct.HDel(d.t.Context(), d.keys.Scheduler(), "next").Err())
 		},
-		do: func(d *desk) error { _, err := d.admin.Resume(d.t.Context(), "s"); return err },
+		do: repair,
+		holds: func(d *desk) {
+			require.True(d.t, d.direct.HExists(d.t.Context(), d.keys.Scheduler(), "next").Val())
+		},
 	},
 }
 

@@ -1,8 +1,10 @@
--- resume: lets the claims of a topic, or of one of its groups, go on, and wakes those that rest.
+-- resume: lets the claims of a topic, or of one of its groups, go on, and wakes those that rest. Where the messages go into
+-- a stream, it has the scheduler look, which is what rested.
 --
 -- KEYS  1 meta      hash: layout, groups (the version of the group set)
 --       2 paused    hash: group, or "" for the topic -> ms since when
 --       3 operation string: whether it was paused at an earlier run of this call, expiring
+--       4 scheduler hash: next, holder, standby, until
 --       then for each group of the set:
 --         resting   zset: address of a subscription whose claim was stopped -> deadline ms
 --         ready     list of "id:due"
@@ -12,17 +14,18 @@
 --       3 budget    subscriptions to wake at most
 --       4 single    "1" if PUBLISH counts every receiver (not on a cluster)
 --       5 memory    how long it is remembered that it was paused, ms
+--       6 stream    "1" if the messages go into a stream
 --       then the name of each group
 --
 -- Groups that are still paused, for themselves or with the topic, are left to rest.
 -- Returns {"stale"} when the group set has changed, else {"ok", was paused, left}: left is 1 if more rest.
--- Twice: the second run finds remembered whether it was paused, and wakes those that still rest; a pause that came
--- meanwhile it leaves.
+-- Twice: the second run finds remembered whether it was paused, wakes those that still rest, and has the scheduler look
+-- once more; a pause that came meanwhile it leaves.
 
-local meta, paused, operation = KEYS[1], KEYS[2], KEYS[3]
+local meta, paused, operation, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local version, group, budget, single = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
-local memory = ARGV[5]
-local groups = (#KEYS - 3) / 3
+local memory, stream = ARGV[5], ARGV[6] == '1'
+local groups = (#KEYS - 4) / 3
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -42,16 +45,32 @@ local function wake(waiters, n)
   end
 end
 
+-- Has the topic's scheduler look no later than at event; the standby a second after.
+local function schedule(event)
+  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
+  if s[1] and tonumber(s[1]) <= event then return end
+  redis.call('HSET', scheduler, 'next', string.format('%d', event))
+  local wait = event - t[1] * 1000 - t[2] / 1000
+  for i = 2, 3 do
+    if s[i] then
+      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
+      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
+    end
+    wait = wait + 1000
+  end
+end
+
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
 
 -- Reading every key that will be written finds a key of a wrong type before anything is.
 redis.call('HLEN', paused)
+redis.call('HLEN', scheduler)
 for g = 1, groups do
-  redis.call('ZCARD', KEYS[1 + g * 3])
-  redis.call('LLEN', KEYS[2 + g * 3])
-  redis.call('ZCARD', KEYS[3 + g * 3])
+  redis.call('ZCARD', KEYS[2 + g * 3])
+  redis.call('LLEN', KEYS[3 + g * 3])
+  redis.call('ZCARD', KEYS[4 + g * 3])
 end
 
 local was, left = tonumber(redis.call('GET', operation) or nil), 0
@@ -59,12 +78,16 @@ if not was then
   was = redis.call('HDEL', paused, group)
   redis.call('SET', operation, was, 'PX', memory)
 end
+if stream then
+  redis.call('HDEL', scheduler, '') -- a deletion, of nothing: at maxmemory it still works
+  schedule(now)
+end
 if redis.call('HEXISTS', paused, '') == 1 then
   return {'ok', was, 0}
 end
 for g = 1, groups do
-  local resting, ready, waiters = KEYS[1 + g * 3], KEYS[2 + g * 3], KEYS[3 + g * 3]
-  if redis.call('HEXISTS', paused, ARGV[5 + g]) == 0 then
+  local resting, ready, waiters = KEYS[2 + g * 3], KEYS[3 + g * 3], KEYS[4 + g * 3]
+  if redis.call('HEXISTS', paused, ARGV[6 + g]) == 0 then
     local popped = budget > 0 and redis.call('ZPOPMIN', resting, budget) or {}
     for i = 1, #popped, 2 do
       local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
