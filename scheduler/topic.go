@@ -20,6 +20,7 @@ type served struct {
 	users   int         // Adds without their Remove; guarded by Scheduler.mu
 	listed  bool        // it was found in the registry; guarded by Scheduler.mu
 	named   atomic.Bool // it has users; else it is served for as long as there is one
+	opened  bool        // its groups were read; of who looks
 	address string
 	stop    func()
 
@@ -211,14 +212,19 @@ func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) 
 	if err := s.mailbox.Permitted(ctx); err != nil {
 		return nil, err
 	}
-	read := t.topic.Groups // which sees to it that the topic is in the registry, whatever was lost
-	if !t.named.Load() {
+	named := t.named.Load()
+	read := t.topic.Groups  // which sees to it that the topic is in the registry, whatever was lost
+	if !named || t.opened { // the registry may be on a node that does not answer
 		read = t.topic.Existing
 	}
 	groups, err := read(ctx)
+	if named && errors.Is(err, queue.ErrNotFound) {
+		groups, err = t.topic.Groups(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
+	t.opened = true
 	work := queue.Scheduling
 	if groups.Stream {
 		work = queue.SchedulingStreams

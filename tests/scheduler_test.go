@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -97,6 +98,49 @@ func TestSchedulerLetsADeletedTopicBe(t *testing.T) {
 		require.Zero(t, s.Client.Exists(t.Context(), keys.Meta(), queue.Registry(s.Prefix)).Val())
 		use()
 	})
+}
+
+// In a Cluster the registry is on a node of its own. One that does not answer is not to hold up topics of others.
+func TestSchedulerThatServesATopicLeavesTheRegistryAlone(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		client := redis.NewClient(s.Client.(*redis.Client).Options())
+		t.Cleanup(func() { _ = client.Close() })
+		refusing := &refusing{command: "sismember"}
+		client.AddHook(refusing)
+		runScheduler(t, scheduler.Config{Client: client, KeyPrefix: s.Prefix, Topics: []string{topic}})
+		awaitHolder := func() { // it has read the groups
+			require.Eventually(t, func() bool {
+				return s.Client.HExists(t.Context(), queue.NewKeys(s.Prefix, topic).Scheduler(), "holder").Val()
+			}, patience, time.Millisecond)
+		}
+		awaitHolder()
+		refusing.now.Store(true)
+		require.NoError(t, newSubscriber(t, s.Client, s.Prefix, nil).SubscribeInitialize(topic))
+		require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish(topic, newMessage("", time.Millisecond)))
+		awaitReady(t, s.Client, s.Prefix, topic, 1, time.Second)
+	})
+}
+
+// refusing is a hook by which a command fails.
+type refusing struct {
+	redis.Hook
+	command string
+	now     atomic.Bool
+}
+
+func (r *refusing) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (r *refusing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (r *refusing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if r.now.Load() && cmd.Name() == r.command {
+			cmd.SetErr(io.ErrUnexpectedEOF)
+			return cmd.Err()
+		}
+		return next(ctx, cmd)
+	}
 }
 
 // Whoever serves all topics has served it before, and has nothing to look for there until its poll.
