@@ -285,6 +285,46 @@ func TestAFullBroadcastSubscriptionKeepsItsGroup(t *testing.T) {
 	})
 }
 
+// Nor is one that runs for so long while its subscription closes.
+func TestAClosingSubscriptionKeepsItsGroupWhileAHandlerRuns(t *testing.T) {
+	const expiry, step = 2 * time.Minute, 80 * time.Second
+	for name, expiring := range map[string]func(*redisdelay.SubscriberConfig){
+		"broadcast": func(c *redisdelay.SubscriberConfig) { c.Broadcast, c.BroadcastExpiry = true, expiry },
+		"shared":    func(c *redisdelay.SubscriberConfig) { c.ConsumerGroup, c.GroupExpiry = "shared", expiry },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMovedClock(t, func(t *testing.T, s clocked) {
+				scheduling := s.subscribeScheduler(t)
+				require.NoError(t, queue.NewTopic(s.Client, s.Prefix, "t").Register(ctx, "dead", queue.GroupOptions{Expiry: expiry}))
+				sub := newSubscriber(t, s.Server, expiring, leaseOf(never), closingWithin(never))
+				messages := subscribeTo(t, sub, "t")
+				publish(t, newPublisher(t, s.Server), "t", "in hand", "waiting")
+				inHand := receive(t, messages)
+				t.Cleanup(func() { inHand.Ack() }) // which Close waits for
+				group := deliveryOf(t, inHand).Group
+				require.Equal(t, []string{"in hand", "waiting"}, consume(t, scheduling, 2))
+				closed := begin(sub.Close)
+
+				s.move(step)
+				now := serverTime(t, s.Server)
+				eventually(t, func() bool { return !s.end(t, group).Before(now.Add(expiry).Truncate(time.Millisecond)) }, "it is still in use")
+				s.move(step)
+				s.look(t)
+				eventually(t, func() bool { return !s.hasGroup("dead") }, "a group is removed that was last used at the same time")
+				require.True(t, s.hasGroup(group))
+
+				require.True(t, inHand.Nack())
+				require.NoError(t, wait(t, closed, "Close"))
+				if group == "shared" {
+					require.EqualValues(t, 2, stateOfGroup(t, s.Server, "t", group).Ready)
+				} else {
+					require.False(t, s.hasGroup(group), "it ends with its subscription")
+				}
+			})
+		})
+	}
+}
+
 // What falls due while the group is gone is lost to it, and what waited for it too.
 func TestABroadcastSubscriptionThatWasCutOffForTooLongGoesOn(t *testing.T) {
 	const expiry = 2 * time.Minute

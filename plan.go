@@ -136,13 +136,14 @@ func (s *subscription) release(messages []leased) {
 
 // planClaim decides whether to ask for messages, and for how many. anyway: there is something to say besides.
 func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
+	poll := !now.Before(s.nextPoll)
 	if s.isClosing() {
-		if s.left {
+		if s.left && (!poll || !s.keepsGroup()) {
 			return nil
 		}
+		s.nextPoll = now.Add(jitter(s.mailbox.Poll()))
 		return s.claim(&s.main, 0, 0, false) // others are to be woken from now on
 	}
-	poll := !now.Before(s.nextPoll)
 	if !poll && !anyway && !s.crowded(now).IsZero() {
 		return nil
 	}
@@ -181,6 +182,9 @@ func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
 	}
 	return s.claim(&s.main, max(limit, 0), slots, busy)
 }
+
+// keepsGroup tells whether a subscription that closes has to go on showing that its group is in use: handlers run.
+func (s *subscription) keepsGroup() bool { return s.options.Expiry > 0 && len(s.inHand) > 0 }
 
 // wanted is how many messages the consumer can take at once, and how many more it will get done soon.
 func (s *subscription) wanted() (free, prefetch int) {
@@ -253,7 +257,9 @@ func (s *subscription) wakeAt(now time.Time) time.Time {
 		}
 	}
 	if s.isClosing() {
-		wake = s.nextExtend
+		if wake = s.nextExtend; s.keepsGroup() {
+			earlier(s.nextPoll)
+		}
 	} else if end := s.crowded(now); !end.IsZero() && (s.woken || !s.waits) {
 		earlier(end)
 	}

@@ -73,6 +73,17 @@ func TestPlanThatSaysNothingSaysWhenToLookAgain(t *testing.T) {
 			s.close()
 			s.left = true
 		},
+		"closing, in a group with an expiry": func(s *subscription, now time.Time) {
+			s.options.Expiry = time.Hour
+			s.hold(1, false)
+			s.close()
+			s.left = true
+		},
+		"that, and nothing in hand": func(s *subscription, now time.Time) {
+			s.options.Expiry, s.nextPoll = time.Hour, now
+			s.close()
+			s.left = true
+		},
 		"a suspect in hand": func(s *subscription, now time.Time) {
 			blocked(s, now)
 			s.hold(1, true)
