@@ -93,6 +93,44 @@ func TestAnUnmarshalerMayReturnAMessageOfItsOwnMaking(t *testing.T) {
 	})
 }
 
+// The subscription may be busy with the next message then, and not have noticed.
+func TestWhatIsSettledBeforeCloseTimeoutCounts(t *testing.T) {
+	for how, c := range map[string]struct {
+		settle func(*message.Message) bool
+		left   state
+	}{
+		"ack":  {(*message.Message).Ack, state{Bodies: 1, Unack: 1}},
+		"nack": {(*message.Message).Nack, state{Bodies: 2, Ready: 1, Unack: 1}},
+	} {
+		t.Run(how, func(t *testing.T) {
+			both(t, func(t *testing.T, s redistest.Server) {
+				busy, free := make(chan struct{}), make(chan struct{})
+				sub := newSubscriber(t, s, inFlight(2), leaseOf(never), closingWithin(100*time.Millisecond), func(c *redisdelay.SubscriberConfig) {
+					c.Unmarshaler = unmarshaler(func(data []byte) (*message.Message, error) {
+						msg, err := redisdelay.BinaryMarshaler{}.Unmarshal("t", data)
+						if err == nil && string(msg.Payload) == "two" {
+							close(busy)
+							<-free
+						}
+						return msg, err
+					})
+				})
+				messages := subscribeTo(t, sub, "t")
+				publish(t, newPublisher(t, s), "t", "one", "two")
+				one := receive(t, messages)
+				wait(t, busy, "the next message")
+				require.True(t, c.settle(one))
+				closed := begin(sub.Close)
+				wait(t, one.Context().Done(), "the end of CloseTimeout")
+				require.NotErrorIs(t, context.Cause(one.Context()), redisdelay.ErrClosed)
+				close(free)
+				require.NoError(t, wait(t, closed, "Close"))
+				require.Equal(t, c.left, stateOf(t, s, "t"))
+			})
+		})
+	}
+}
+
 func TestAnUnmarshalerThatReturnsNothingBuriesTheMessage(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p := newPublisher(t, s)

@@ -264,10 +264,18 @@ func (s *subscription) removeBroadcast() {
 
 // endHandlers gives up what is not settled in time when the subscription closes. The leases run out.
 func (s *subscription) endHandlers() {
+	var decided []*delivery // in time, which handOut has not noticed: it may be in the Unmarshaler
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, d := range slices.Clone(s.inHand) {
-		s.abandon(d, ErrClosed)
+		if !d.handed.IsZero() && d.decided() {
+			decided = append(decided, d)
+		} else {
+			s.abandon(d, ErrClosed)
+		}
+	}
+	s.mu.Unlock()
+	for _, d := range decided {
+		s.settledNow(d)
 	}
 	signal(s.kick)
 }
