@@ -305,6 +305,50 @@ func TestASuspectWaitsNoLongerThanALease(t *testing.T) {
 	})
 }
 
+// However many there are: else they would hold up what is behind them for as many leases.
+func TestSuspectsWaitTogetherNoLongerThanALease(t *testing.T) {
+	const lease, n = time.Second, 6
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		p := newPublisher(t, s)
+		crashing := newSubscriber(t, s, leaseOf(lease), inFlight(n), closingWithin(time.Millisecond))
+		crashes := subscribeTo(t, crashing, "t")
+		suspects := numbered(0, n)
+		publish(t, p, "t", suspects...)
+		for range n {
+			receive(t, crashes)
+		}
+		messages := subscribe(t, s, "t", leaseOf(lease), inFlight(10))
+		publish(t, p, "t", "busy")
+		busy := receive(t, messages)
+		require.Equal(t, "busy", string(busy.Payload))
+		require.NoError(t, crashing.Close())
+		eventually(t, func() bool { return stateOf(t, s, "t").Ready == n }, "the end of the leases")
+		began := time.Now()
+		publish(t, p, "t", "a")
+		require.Equal(t, append(suspects, "a"), consume(t, messages, n+1))
+		require.Less(t, time.Since(began), (n-1)*lease)
+		require.NoError(t, busy.Context().Err(), "it was in hand all the time")
+		require.True(t, busy.Ack())
+	})
+}
+
+// Its lease lasts for longer than the poll, which finds that the suspect is another's.
+func TestNobodyWaitsForASuspectThatIsGone(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		busy, messages := suspected(t, s, leaseOf(never))
+		waiters := queue.NewKeys(s.Prefix, "t").Waiters(redisdelay.DefaultConsumerGroup)
+		eventually(t, func() bool { return s.Client.ZCard(ctx, waiters).Val() == 0 }, "it has found out")
+		suspect := receive(t, subscribe(t, s, "t"))
+		require.Equal(t, "suspect", string(suspect.Payload))
+		publish(t, newPublisher(t, s), "t", "a") // the other has no room for it
+		require.Equal(t, []string{"a"}, consume(t, messages, 1))
+		require.True(t, suspect.Ack())
+		require.True(t, busy.Ack())
+	})
+}
+
 func TestASuspectGoesToAnotherWorkerThatHoldsNothing(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)

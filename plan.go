@@ -154,12 +154,12 @@ func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
 	limit := free + prefetch - here
 	s.refill = (free + prefetch) * 3 / 4
 	waitsForSuspect := s.blocked && busy
-	if waitsForSuspect && free > 0 && !now.Before(s.blockedUntil) {
+	if waitsForSuspect && free > 0 && !now.Before(s.aloneUntil()) {
 		// Handlers run for so long that the suspect is taken beside their messages, before all stands
 		// still for them.
 		waitsForSuspect, busy = false, false
 	}
-	if s.stuck || s.suspectHeld() || waitsForSuspect {
+	if s.stuck || s.suspectHeld() || waitsForSuspect && !poll { // it may be another's by now, which nobody tells
 		free, limit = 0, 0
 	}
 	switch {
@@ -211,6 +211,24 @@ func (s *subscription) crowded(now time.Time) time.Time {
 		return time.Time{}
 	}
 	return end
+}
+
+// aloneUntil is until when a suspect that is next waits for the subscription to hold nothing else: for a LeaseDuration,
+// and for one more beside another suspect, since it may be either of them that ends the process.
+func (s *subscription) aloneUntil() time.Time {
+	until := s.blockedUntil
+	wait := func(m *leased) {
+		if end := m.claimed.Add(s.config.LeaseDuration); m.Suspect && end.After(until) {
+			until = end
+		}
+	}
+	for _, d := range s.inHand {
+		wait(&d.leased)
+	}
+	for i := range s.buffer.all() {
+		wait(&s.buffer.all()[i])
+	}
+	return until
 }
 
 // suspectHeld tells whether a message is held whose lease has expired before: it is to be alone.
@@ -270,7 +288,7 @@ func (s *subscription) wakeAt(now time.Time) time.Time {
 		earlier(s.buffer.first().claimed.Add(hoard + time.Millisecond))
 	}
 	if s.blocked && s.buffer.len()+s.coming() == 0 && !s.stuck && !s.isClosing() && !s.suspectHeld() && len(s.inHand) < s.config.MaxInFlight {
-		earlier(s.blockedUntil)
+		earlier(s.aloneUntil())
 	}
 	return wake
 }

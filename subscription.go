@@ -88,7 +88,7 @@ type subscription struct {
 	main, ahead  lane      // run's, and that of what is claimed beside it
 	stumbled     bool      // an exchange beside run's failed, and run has not got through since
 	blocked      bool      // a suspect is next
-	blockedUntil time.Time // until when it waits for the subscription to hold nothing else
+	blockedUntil time.Time // until when it waits for the subscription to hold nothing else; zero: none has since others came
 	nextExtend   time.Time // when leases are to be extended: a third of each is over then at most
 
 	// What follows is run's alone.
@@ -407,10 +407,7 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 		s.nextExtend = third
 	}
 	if c.Limit > 0 {
-		if claimed.Blocked && !s.blocked {
-			s.blockedUntil = now.Add(s.config.LeaseDuration)
-		}
-		s.blocked = claimed.Blocked
+		s.noteBlocked(claimed.Blocked, len(l.arrived) == 1 && l.arrived[0].Suspect, now)
 	}
 	s.more = claimed.More
 	if l == &s.main {
@@ -439,6 +436,18 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 		s.watchLeases()
 	}
 	return nil
+}
+
+// noteBlocked notes what a claim told of suspects: whether one is next, or was brought. Those that come one after the
+// other wait together, or each would keep what is behind them all for a LeaseDuration more. s.mu is held.
+func (s *subscription) noteBlocked(blocked, brought bool, now time.Time) {
+	switch {
+	case blocked && s.blockedUntil.IsZero():
+		s.blockedUntil = now.Add(s.config.LeaseDuration)
+	case !blocked && !brought:
+		s.blockedUntil = time.Time{}
+	}
+	s.blocked = blocked
 }
 
 // claimFailed notes a claim that is to be sent again as it is, because it may have brought something; or else has another made

@@ -132,6 +132,54 @@ func TestASuspectIsTakenBesideOthersAfterALease(t *testing.T) {
 	require.False(t, x.claims[0].Busy)
 }
 
+// Either may be the one that ends the process.
+func TestASuspectIsTakenBesideAnotherAfterALease(t *testing.T) {
+	s, now := notRunning(t, 4)
+	s.nextPoll, s.nextExtend = now.Add(time.Hour), now.Add(time.Hour)
+	s.waits, s.blocked, s.blockedUntil = false, true, now.Add(-time.Second)
+	s.hold(1, false)
+	s.leases(queue.Leased{Suspect: true}, now)
+	end := now.Add(s.config.LeaseDuration)
+	require.Equal(t, end, s.aloneUntil())
+	s.take()
+	x, wake := s.planned(now)
+	require.Nil(t, x)
+	require.Equal(t, end, wake)
+	x, _ = s.planned(end)
+	require.NotEmpty(t, x.claims)
+	require.False(t, x.claims[0].Busy)
+}
+
+// A run of suspects has all that is behind it wait for a LeaseDuration, not for one each.
+func TestSuspectsThatComeOneAfterTheOtherWaitTogether(t *testing.T) {
+	s, now := notRunning(t, 2)
+	first, later := now.Add(s.config.LeaseDuration), now.Add(time.Hour)
+	s.noteBlocked(true, false, now)
+	require.True(t, s.blocked)
+	s.noteBlocked(false, true, later)
+	require.False(t, s.blocked, "none is next, as far as is known")
+	s.noteBlocked(true, false, later)
+	require.True(t, s.blocked)
+	require.Equal(t, first, s.blockedUntil)
+	s.noteBlocked(false, false, later)
+	s.noteBlocked(true, false, later)
+	require.Equal(t, later.Add(s.config.LeaseDuration), s.blockedUntil, "others came in between")
+}
+
+// Nobody tells when another has taken it.
+func TestThePollAsksWhetherASuspectIsStillNext(t *testing.T) {
+	s, now := notRunning(t, 2)
+	s.hold(1, false)
+	s.waits, s.blocked, s.blockedUntil = false, true, now.Add(time.Hour)
+	x, wake := s.planned(now)
+	require.Nil(t, x)
+	require.Equal(t, s.nextPoll, wake)
+	x, _ = s.planned(wake)
+	require.NotEmpty(t, x.claims)
+	require.Equal(t, 1, x.claims[0].Limit)
+	require.True(t, x.claims[0].Busy, "if it is, it waits on")
+}
+
 // A consumer that reads one message after the other is not given a hundred again and again.
 func TestClaimsFollowWhatTheConsumerTakes(t *testing.T) {
 	s, now := notRunning(t, 100)
