@@ -2,6 +2,7 @@ package redisdelay_test
 
 import (
 	"context"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
@@ -141,4 +143,52 @@ func TestTheLossOfAGroupIsLogged(t *testing.T) {
 	require.Len(t, found, 1)
 	require.True(t, strings.HasPrefix(found[0].text, "The consumer group is gone from Redis"))
 	require.EqualError(t, found[0].err, "data was lost, or the group was removed")
+}
+
+// A newer version has taken the topic over: no data is lost, and the group does not come back.
+func TestALayoutThatIsNotKnownIsLoggedOnceAndIsNoLossOfData(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		client, book := another(t, s), &logbook{}
+		claims := counter(client, ":claim:")
+		subscribeTo(t, newLoggingSubscriber(t, s, book.logger(), through(client)), "t")
+		k := queue.NewKeys(s.Prefix, "t")
+		layout := s.Client.HGet(ctx, k.Meta(), "layout").Val()
+		require.NoError(t, s.Client.HSet(ctx, k.Meta(), "layout", "of the future").Err())
+		require.NoError(t, s.Client.Rename(ctx, k.Groups(), k.Groups()+":new").Err())
+		before := claims.calls()
+		clocked{Server: s}.look(t)
+		eventually(t, func() bool { return claims.calls() > before+3 }, "attempts")
+		found := book.find("error", "redisdelay.subscriber")
+		require.Len(t, found, 1)
+		require.Equal(t, "Redis does not answer as it should, trying again", found[0].text)
+		require.ErrorIs(t, found[0].err, redisdelay.ErrLayout)
+
+		require.NoError(t, s.Client.HSet(ctx, k.Meta(), "layout", layout).Err())
+		require.NoError(t, s.Client.Rename(ctx, k.Groups()+":new", k.Groups()).Err())
+	})
+}
+
+// That the group is registered again may not be known, or be another's doing.
+func TestTheLossOfAGroupIsLoggedWhereRegisteringSeemedToFail(t *testing.T) {
+	s, _ := private(t)
+	client, book := another(t, s), &logbook{}
+	registering := failing(client, ":meta")
+	messages := subscribeTo(t, newLoggingSubscriber(t, s, book.logger(), through(client)), "t")
+	registering.fail(io.EOF)
+	s.Client.FlushAll(ctx)
+	clocked{Server: s}.look(t)
+	lost := func() (n int) {
+		for _, e := range book.find("error", "redisdelay.subscriber") {
+			if strings.HasPrefix(e.text, "The consumer group is gone from Redis") {
+				n++
+			}
+		}
+		return n
+	}
+	eventually(t, func() bool { return registering.failures() > 1 }, "attempts")
+	require.Zero(t, lost())
+	register(t, s, "t")
+	publish(t, newPublisher(t, s), "t", "x")
+	require.Equal(t, []string{"x"}, consume(t, messages, 1))
+	eventually(t, func() bool { return lost() == 1 }, "it says so")
 }

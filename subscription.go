@@ -100,6 +100,8 @@ type subscription struct {
 	outage   bool
 	failures int
 	fault    error // of the last exchange, nil if that did not fail
+
+	groupGone bool // from Redis, and not known to be back
 }
 
 // settlements are what the consumer decided, and what it did not get to see.
@@ -346,6 +348,8 @@ func (s *subscription) tell(x *exchange) error {
 			judged = failed == nil
 			if errors.Is(failed, queue.ErrUnregistered) {
 				failed = s.registerAgain()
+			} else if judged && s.groupGone { // registering seemed to fail, or another did it
+				s.groupIsBack()
 			}
 		}
 		if err == nil {
@@ -478,9 +482,20 @@ func (s *subscription) claimFailed(c *queue.Claim, err error, sent time.Time) er
 
 // registerAgain is called when the server has lost its data. The group is to exist as long as it is subscribed to.
 func (s *subscription) registerAgain() error {
-	s.logger.Error("The consumer group is gone from Redis, with all that it held; registering it again", errGroupGone, nil)
+	s.groupGone = true
+	if err := s.topic.Register(s.calls, s.group.Name, s.options); err != nil {
+		return err
+	}
+	s.groupIsBack()
+	return nil
+}
+
+// groupIsBack says, once for each time, that the group was gone: not before it is back, which it may never be, as where a newer
+// layout has taken the topic over.
+func (s *subscription) groupIsBack() {
+	s.groupGone = false
+	s.logger.Error("The consumer group is gone from Redis, with all that it held; it is registered again", errGroupGone, nil)
 	s.mailbox.DataLost() // the sooner other groups are back, the less they miss
-	return s.topic.Register(s.calls, s.group.Name, s.options)
 }
 
 // report logs the beginning and the end of an outage, once each.
