@@ -315,24 +315,46 @@ func (s *subscription) nack(d *delivery) {
 	if reason := d.hopeless.Load(); reason != nil {
 		f.Dead, f.Reason = true, *reason
 	}
-	s.logDeath(d, f)
 	s.end(d, func() {
-		s.settled.nacks = append(s.settled.nacks, f)
+		s.fail(d, f)
 		s.holdFor(f.Retry)
 	})
 }
 
-// logDeath logs that the message gets no further delivery, and returns false if it does.
-func (s *subscription) logDeath(d *delivery, f queue.Failure) bool {
-	if !f.Dead && (d.limit <= 0 || d.number() < d.limit) {
-		return false
+// death is the end of a message that Redis has not been told of, or not answered.
+type death struct {
+	*delivery
+	failure queue.Failure
+	until   time.Time // the lease holds at least, so that the message is dead if Redis has answered by then
+}
+
+// dies tells whether the message gets no further delivery after the failure.
+func (d *delivery) dies(f queue.Failure) bool {
+	return f.Dead || d.limit > 0 && d.number() >= d.limit
+}
+
+// fail has Redis be told of a failure. s.mu is held.
+func (s *subscription) fail(d *delivery, f queue.Failure) {
+	s.settled.nacks = append(s.settled.nacks, f)
+	if d.dies(f) {
+		s.settled.deaths = append(s.settled.deaths, death{delivery: d, failure: f, until: d.deadline})
 	}
-	fields := watermill.LogFields{"message_id": d.ID, "message_uuid": d.uuid}
-	if f.Error != "" {
-		fields["handler_error"] = f.Error
+}
+
+// logDeaths logs the deaths that Redis was told of, when it has answered. It leaves alone a message whose lease was
+// over, which is delivered again then.
+func (s *subscription) logDeaths(deaths []death, answered time.Time) {
+	for _, d := range deaths {
+		fields := watermill.LogFields{"message_id": d.ID, "message_uuid": d.uuid}
+		if d.failure.Error != "" {
+			fields["handler_error"] = d.failure.Error
+		}
+		text := "A message is dead-lettered"
+		if answered.After(d.until) {
+			text = "A message is dead-lettered, unless its lease ran out before"
+		}
+		s.logger.Error(text, errors.New(d.failure.Reason), fields)
 	}
-	s.logger.Error("A message is dead-lettered", errors.New(f.Reason), fields)
-	return true
 }
 
 // backoff is the message's own, or else the subscriber's.

@@ -56,13 +56,13 @@ func (s *subscription) failTired() {
 			Reason: fmt.Sprintf("the handler ran for longer than %v (LeaseDuration and MaxExtension)",
 				s.config.LeaseDuration+s.config.MaxExtension),
 		}
-		if !s.logDeath(d, f) {
+		if !d.dies(f) {
 			s.logger.Info("A handler ran for too long, its message is delivered again", watermill.LogFields{
 				"message_id": d.ID,
 			})
 		}
 		s.mu.Lock()
-		s.settled.nacks = append(s.settled.nacks, f)
+		s.fail(d, f)
 		s.mu.Unlock()
 		signal(s.feed)
 		signal(s.kick)

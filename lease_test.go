@@ -2,7 +2,10 @@ package redisdelay_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -169,10 +172,49 @@ func TestAHandlerThatRunsForTooLongFails(t *testing.T) {
 		for _, record := range records(t, s, "t") {
 			require.Equal(t, "2 - - the handler ran for longer than 3.5s (LeaseDuration and MaxExtension)", record)
 		}
+		eventually(t, func() bool { return book.count("error", "redisdelay.subscriber") > 0 }, "it says so")
 		deaths := book.find("error", "redisdelay.subscriber")
 		require.Len(t, deaths, 1)
 		require.Equal(t, "A message is dead-lettered", deaths[0].text)
 	})
+}
+
+// Redis hears of it late, and may have given the message to another, or in this case to the same worker again.
+func TestADeathThatRedisHeardOfTooLateIsNotLoggedAsOne(t *testing.T) {
+	const lease = 500 * time.Millisecond
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		client, book := another(t, s), &logbook{}
+		network := failing(client, s.Prefix)
+		messages := subscribeTo(t, newLoggingSubscriber(t, s, book.logger(), through(client), leaseOf(lease), func(c *redisdelay.SubscriberConfig) {
+			c.MaxDeliveries = 1
+		}), "t")
+		publish(t, newPublisher(t, s), "t", "x")
+		msg := receive(t, messages)
+		redisdelay.DeadOnNack(msg, errors.New("hopeless"))
+		network.fail(io.EOF)
+		require.True(t, msg.Nack())
+		stop := schedule(t, s)
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Ready: 1} }, "the end of the lease")
+		stop()
+		require.Empty(t, deathsIn(book), "Redis does not know yet")
+		network.fail(nil)
+		require.Equal(t, []string{"x"}, consume(t, messages, 1))
+		deaths := deathsIn(book)
+		require.Len(t, deaths, 1)
+		require.Equal(t, "A message is dead-lettered, unless its lease ran out before", deaths[0].text)
+		require.EqualError(t, deaths[0].err, "hopeless")
+	})
+}
+
+// deathsIn is what was logged of messages that are dead, or may be.
+func deathsIn(book *logbook) (deaths []entry) {
+	for _, e := range book.find("error", "redisdelay.subscriber") {
+		if strings.HasPrefix(e.text, "A message is dead-lettered") {
+			deaths = append(deaths, e)
+		}
+	}
+	return deaths
 }
 
 // What was claimed ahead went back while the handlers ran. They end by losing their messages, and nothing else

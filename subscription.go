@@ -109,6 +109,7 @@ type settlements struct {
 	acks     []*queue.Leased
 	releases []leased
 	nacks    []queue.Failure // in the order of delivery
+	deaths   []death         // that come of them
 }
 
 func (s *settlements) empty() bool {
@@ -317,6 +318,9 @@ func (s *subscription) tell(x *exchange) error {
 		calls = append(calls, part...)
 	}
 	err := queue.Do(s.calls, s.config.Client, calls...)
+	if !failed(nacks) {
+		s.logDeaths(x.deaths, time.Now())
+	}
 
 	s.mu.Lock()
 	var again settlements
@@ -327,7 +331,7 @@ func (s *subscription) tell(x *exchange) error {
 		again.releases = x.releases
 	}
 	if failed(nacks) {
-		again.nacks = x.nacks
+		again.nacks, again.deaths = x.nacks, x.deaths
 	} else if len(x.nacks) > 0 && len(s.settled.nacks) == 0 {
 		s.held = false
 	}
@@ -335,6 +339,7 @@ func (s *subscription) tell(x *exchange) error {
 		acks:     append(again.acks, s.settled.acks...),
 		releases: append(again.releases, s.settled.releases...),
 		nacks:    append(again.nacks, s.settled.nacks...),
+		deaths:   append(again.deaths, s.settled.deaths...),
 	}
 	if len(extends) > 0 {
 		s.extended(extends, sent, x.extendTo)
