@@ -49,20 +49,31 @@ func passedOn(msg *message.Message) bool {
 	return ok && d.uuid == msg.UUID
 }
 
+// deliveryOf is the delivery of msg, or nil: what was made while another was handled, with its context, has none. The
+// message's UUID is the consumer's to change, and a copy may stand for it.
+func deliveryOf(msg *message.Message) *delivery {
+	d, ok := msg.Context().Value(deliveryKey{}).(*delivery)
+	if ok && (d.msg == msg || d.uuid == msg.UUID) {
+		return d
+	}
+	return nil
+}
+
 // DeadOnNack makes the Nack of msg, which is being delivered, its last: the message is dead-lettered then, however
 // many deliveries it has left, and reason is kept with it, about a kilobyte of it; it may be nil. An Ack settles it as
 // ever. For handlers that find out that no further delivery can help; a router nacks when they return an error.
 //
-// It returns false, and does nothing, if msg does not come from a Subscriber. It is safe for concurrent use; the
+// It returns false, and does nothing, if msg does not come from a Subscriber, whatever its context is derived from. It is safe for concurrent use; the
 // last call before the Nack counts.
 func DeadOnNack(msg *message.Message, reason error) bool {
-	d, ok := msg.Context().Value(deliveryKey{}).(*delivery)
-	if ok {
-		said := "no reason given"
-		if reason != nil {
-			said = reason.Error()
-		}
-		d.hopeless.Store(&said)
+	d := deliveryOf(msg)
+	if d == nil {
+		return false
 	}
-	return ok
+	said := "no reason given"
+	if reason != nil {
+		said = reason.Error()
+	}
+	d.hopeless.Store(&said)
+	return true
 }

@@ -12,7 +12,7 @@ import "github.com/ThreeDotsLabs/watermill/message"
 func KeepError(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		produced, err := h(msg)
-		if d, ok := msg.Context().Value(deliveryKey{}).(*delivery); ok {
+		if d := deliveryOf(msg); d != nil {
 			said := ""
 			if err != nil {
 				said = err.Error()

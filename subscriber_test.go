@@ -228,6 +228,42 @@ func TestAHopelessMessageIsDeadWithItsNack(t *testing.T) {
 	require.False(t, redisdelay.DeadOnNack(text("not delivered"), errors.New("no such order")))
 }
 
+// What a handler makes, with the context of what it handles, is another message.
+func TestWhatIsSaidOfAnotherMessageDoesNotConcernTheDeliveredOne(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		messages := subscribe(t, s, "t")
+		publish(t, newPublisher(t, s), "t", "x")
+		msg := receive(t, messages)
+		id := deliveryOf(t, msg).ID
+		made := text("made")
+		made.SetContext(msg.Context())
+		require.False(t, redisdelay.DeadOnNack(made, errors.New("no such order")))
+		fail := redisdelay.KeepError(func(*message.Message) ([]*message.Message, error) { return nil, errors.New("failed") })
+		_, err := fail(made)
+		require.Error(t, err)
+		redisdelay.DelayFor(msg, never)
+		require.True(t, msg.Nack())
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Retry: 1} }, "a retry")
+		require.Equal(t, map[string]string{id: "1 - -"}, records(t, s, "t"))
+	})
+}
+
+// The UUID is the consumer's to change, and a copy is the same message to whoever made it.
+func TestTheDeliveredMessageIsToldByItselfAndByItsUUID(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		messages := subscribe(t, s, "t")
+		publish(t, newPublisher(t, s), "t", "x", "y")
+		msg := receive(t, messages)
+		require.True(t, redisdelay.DeadOnNack(msg.CopyWithContext(), errors.New("no such order")))
+		require.True(t, msg.Nack())
+		msg = receive(t, messages)
+		msg.UUID = "another"
+		require.True(t, redisdelay.DeadOnNack(msg, errors.New("no such order")))
+		require.True(t, msg.Nack())
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 2, Dead: 2} }, "two dead messages")
+	})
+}
+
 func TestNegativeMaxDeliveriesIsNoLimit(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
