@@ -59,6 +59,9 @@ var (
 	// errGroupGone is logged where a subscription finds its group gone.
 	errGroupGone = errors.New("data was lost, or the group was removed")
 
+	// errSlow is logged where leases are over when what has them arrives.
+	errSlow = errors.New("leases may be over when Redis answers")
+
 	// errSettled is the cause of a message's context after its ack or nack.
 	errSettled = errors.New("message is settled")
 )

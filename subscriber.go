@@ -59,7 +59,9 @@ type SubscriberConfig struct {
 
 	// LeaseDuration is how long a message is a subscriber's before another may have it. The lease is
 	// extended while the handler runs, so it says how soon others notice a crash, not how long a
-	// handler may take. Default 30s, at least 10ms.
+	// handler may take. It has to be well above what Redis takes to answer, at its worst: a lease begins before the
+	// answer is there, and what comes when it may be over goes back, unseen, and may use up its deliveries so. Default
+	// 30s, at least 10ms.
 	LeaseDuration time.Duration
 
 	// MaxExtension is how long a lease is extended at most after its first end. A handler that runs

@@ -87,6 +87,7 @@ type subscription struct {
 
 	main, ahead  lane      // run's, and that of what is claimed beside it
 	stumbled     bool      // an exchange beside run's failed, and run has not got through since
+	slow         bool      // an answer took too long for what it brought, which was said
 	blocked      bool      // a suspect is next
 	blockedUntil time.Time // until when it waits for the subscription to hold nothing else; zero: none has since others came
 	nextExtend   time.Time // when leases are to be extended: a third of each is over then at most
@@ -391,6 +392,7 @@ func inOrder(messages []leased) (sorted []*queue.Leased) {
 // claimed takes in what a claim brought.
 func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time) error {
 	l, now := s.laneOf(c), time.Now()
+	took := now.Sub(sent)
 	if l.isUnanswered() { // what it brings may be leased since then
 		sent = l.unanswered
 	}
@@ -431,6 +433,7 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 	}
 	switch {
 	case now.After(deadline): // the leases may be over, or just have begun
+		s.warnOfSlowness(took, len(l.arrived))
 		s.release(l.arrived)
 	case len(s.settled.releases) > 0: // Redis was not reached with them, and they come before these
 		s.release(l.arrived)
@@ -445,6 +448,17 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 		s.watchLeases()
 	}
 	return nil
+}
+
+// warnOfSlowness says, once, that messages go back because an answer took longer than their leases last. If each does,
+// nobody ever sees them, and the leases that run out may use up their deliveries. s.mu is held.
+func (s *subscription) warnOfSlowness(took time.Duration, messages int) {
+	if s.slow || messages == 0 || took <= s.config.LeaseDuration {
+		return
+	}
+	s.slow = true
+	s.logger.Error("Redis took longer to answer than LeaseDuration, so what it gave goes back; LeaseDuration has to be well above that",
+		errSlow, watermill.LogFields{"took": took, "lease_duration": s.config.LeaseDuration, "messages": messages})
 }
 
 // noteBlocked notes what a claim told of suspects: whether one is next, or was brought. Those that come one after the

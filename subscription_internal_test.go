@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
@@ -437,6 +438,34 @@ func TestMessagesWhoseLeaseMayBeOverWhenTheyComeGoBack(t *testing.T) {
 		require.Equal(t, want, d.uuid)
 		require.False(t, d.Suspect)
 	}
+}
+
+// They would never be handed out, and nobody would know why.
+func TestThatAnswersTakeLongerThanALeaseIsLoggedOnce(t *testing.T) {
+	s, _ := notRunning(t, 2)
+	log := watermill.NewCaptureLogger()
+	s.logger = log
+	s.publishMessages(t, 2)
+	s.config.LeaseDuration = time.Nanosecond
+	logged := func() []watermill.CapturedMessage { return log.Captured()[watermill.ErrorLogLevel] }
+	for range 3 {
+		s.claimAll(t)
+		require.Len(t, logged(), 1)
+	}
+	require.ErrorIs(t, logged()[0].Err, errSlow)
+	require.Equal(t, 2, logged()[0].Fields["messages"])
+}
+
+// An outage is another thing, and said otherwise.
+func TestAnOutageIsNoSlowAnswer(t *testing.T) {
+	s, network, now := unanswered(t, 2)
+	log := watermill.NewCaptureLogger()
+	s.logger = log
+	network.to = nil
+	s.main.unanswered = now.Add(-2 * s.config.LeaseDuration)
+	s.exchanges(t, 1)
+	require.Len(t, s.settled.releases, 2)
+	require.Empty(t, log.Captured()[watermill.ErrorLogLevel])
 }
 
 // Between two attempts are seconds.
