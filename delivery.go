@@ -63,8 +63,8 @@ func deliveryOf(msg *message.Message) *delivery {
 // many deliveries it has left, and reason is kept with it, about a kilobyte of it; it may be nil. An Ack settles it as
 // ever. For handlers that find out that no further delivery can help; a router nacks when they return an error.
 //
-// It returns false, and does nothing, if msg does not come from a Subscriber, whatever its context is derived from. It is safe for concurrent use; the
-// last call before the Nack counts.
+// It returns false, and does nothing, if msg does not come from a Subscriber, whatever its context is derived from. It
+// is safe for concurrent use; the last call before the Nack counts.
 func DeadOnNack(msg *message.Message, reason error) bool {
 	d := deliveryOf(msg)
 	if d == nil {
