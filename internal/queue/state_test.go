@@ -127,6 +127,22 @@ func (w *world) unchanged(f func()) {
 	require.Equal(w.t, before, w.dump())
 }
 
+// onlyAsks requires that nothing is changed, but when somebody of the group asked last.
+func (w *world) onlyAsks(group string, run func()) {
+	w.t.Helper()
+	stats := w.keys.Stats(group)
+	w.unchanged(func() {
+		before := w.Client.HGet(ctx, stats, "asked")
+		run()
+		require.InDelta(w.t, w.now(), must(w.Client.HGet(ctx, stats, "asked").Int64()), 5000)
+		if before.Err() != nil {
+			w.Client.HDel(ctx, stats, "asked")
+		} else {
+			w.Client.HSet(ctx, stats, "asked", before.Val())
+		}
+	})
+}
+
 // sameOrder is require.Equal for long lists: it shows the first difference only.
 func sameOrder(t tb, want, got []string) {
 	t.Helper()
