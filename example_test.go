@@ -278,8 +278,9 @@ func Example_deduplicator() {
 }
 
 // inOrder returns a Subscriber whose messages wait for one that fails, and a middleware for its handlers, which
-// tries that again at longer and longer intervals. The message's lease is extended meanwhile.
-func inOrder(client redis.UniversalClient, logger watermill.LoggerAdapter) (*redisdelay.Subscriber, message.HandlerMiddleware, error) {
+// tries that again at longer and longer intervals. The message's lease is extended meanwhile. When ctx ends, with which
+// the router runs, the message goes back to its place.
+func inOrder(ctx context.Context, client redis.UniversalClient, logger watermill.LoggerAdapter) (*redisdelay.Subscriber, message.HandlerMiddleware, error) {
 	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
 		Client:        client,
 		MaxDeliveries: -1,
@@ -288,8 +289,9 @@ func inOrder(client redis.UniversalClient, logger watermill.LoggerAdapter) (*red
 	retry := middleware.Retry{
 		MaxRetries:      100, // then it is nacked, and begins anew
 		InitialInterval: 100 * time.Millisecond,
-		MaxInterval:     10 * time.Second,
-		Multiplier:      2,
+		MaxInterval:     5 * time.Second, // well below the Subscriber's CloseTimeout
+		Multiplier:      1.5,
+		ShouldRetry:     func(middleware.RetryParams) bool { return ctx.Err() == nil },
 		Logger:          logger,
 	}
 	return subscriber, retry.Middleware, err
@@ -304,14 +306,14 @@ func Example_inOrder() {
 	defer publisher.Close()
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	check(err)
-	subscriber, retry, err := inOrder(client, watermill.NopLogger{})
+	ctx, cancel := context.WithCancel(context.Background())
+	subscriber, retry, err := inOrder(ctx, client, watermill.NopLogger{})
 	check(err)
 	defer subscriber.Close()
 
 	for _, text := range []string{"first", "second"} {
 		check(publisher.Publish("events", message.NewMessage(watermill.NewUUID(), []byte(text))))
 	}
-	ctx, cancel := context.WithCancel(context.Background())
 	tries := 0
 	router.AddConsumerHandler("events", "events", subscriber, func(msg *message.Message) error {
 		tries++

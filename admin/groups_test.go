@@ -95,7 +95,7 @@ func TestGroupEndsOnlyWithTheLastSubscriberWhoHasItEnd(t *testing.T) {
 	has := func() bool { return len(s.stats(t).Groups) == 1 }
 	timeIsUp := func() { // for groups it passes in real time; and it was put off once
 		end := server.Now().UnixMilli() - 1
-		require.NoError(t, s.Client.HSet(ctx, s.keys.Stats("a"), "ending", end, "asked", end-600_000).Err())
+		require.NoError(t, s.Client.HSet(ctx, s.keys.Stats("a"), "ending", fmt.Sprint(end, " 1"), "asked", end-600_000).Err())
 		require.NoError(t, s.Client.ZAddXX(ctx, s.keys.Idle(), redis.Z{Score: float64(end), Member: "a"}).Err())
 		server.Advance(0)
 	}

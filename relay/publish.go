@@ -122,7 +122,9 @@ func (r *Relay) failed(s stop, to string, msg *message.Message, err error) {
 	if r.spared(s, msg) {
 		return
 	}
-	keepError(msg, err)
+	if !errors.Is(err, errUntried) { // else it has the last one that it had
+		keepError(msg, err)
+	}
 	if r.config.Ordered {
 		r.holdUp(s.begun, msg, redisdelay.MaxDelay)
 	}

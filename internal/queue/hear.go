@@ -47,7 +47,8 @@ func (h *hearing) pass(ctx context.Context, pubsub *redis.PubSub, events chan<- 
 	timer := time.NewTimer(h.silence)
 	defer timer.Stop()
 	tested := make(chan error, 1)
-	awaited := false // what was published to test the connection
+	testing, heard := false, false // whether a test is under way, and whether anything has come since it began
+	awaited := false               // what was published
 	for {
 		select {
 		case <-ctx.Done():
@@ -56,7 +57,7 @@ func (h *hearing) pass(ctx context.Context, pubsub *redis.PubSub, events chan<- 
 			if !open {
 				return false
 			}
-			awaited = false
+			heard, awaited = true, false
 			timer.Reset(h.silence)
 			select {
 			case events <- event:
@@ -67,15 +68,19 @@ func (h *hearing) pass(ctx context.Context, pubsub *redis.PubSub, events chan<- 
 			if awaited {
 				return true
 			}
-			go func() { tested <- h.test(ctx) }()
+			if !testing {
+				testing, heard = true, false
+				go func() { tested <- h.test(ctx) }()
+			}
 		case err := <-tested:
-			switch err {
-			case nil:
+			testing = false
+			switch {
+			case err == errNobodyHears:
+				return true
+			case err == nil && !heard: // it may come before it is known that it was published
 				awaited = true
 				timer.Reset(h.answer)
-			case errNobodyHears:
-				return true
-			default: // nobody can say; go-redis notices a connection that is closed
+			default: // all is well, or nobody can say; go-redis notices a connection that is closed
 				timer.Reset(h.silence)
 			}
 		}

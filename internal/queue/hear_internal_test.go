@@ -91,6 +91,41 @@ func TestAConnectionThatBringsNothingIsMadeAnew(t *testing.T) {
 	})
 }
 
+// The answer may come before it is known that it was asked for.
+func TestAConnectionThatWorksIsKept(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		client := redis.NewClient(s.Client.(*redis.Client).Options())
+		t.Cleanup(func() { _ = client.Close() })
+		client.AddHook(late{})
+		channel := MailboxChannel(s.Prefix, Token())
+		ctx := t.Context()
+		events := (&hearing{client, channel, 5 * time.Millisecond, 10 * time.Second}).listen(ctx, client.Subscribe(ctx, channel))
+		await(t, events, subscription)
+		for range 20 {
+			event := <-events
+			require.False(t, subscription(event), "it was made anew")
+			require.Empty(t, heard(event))
+		}
+	})
+}
+
+// late is a hook by which the answer to a PUBLISH comes late.
+type late struct{ redis.Hook }
+
+func (late) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (late) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (late) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if cmd.Name() == "publish" {
+			time.Sleep(2 * time.Millisecond) // which tracing may take
+		}
+		return err
+	}
+}
+
 // A primary that is a replica now brings what is published to the new one, which does not know of those who listen there.
 func TestAConnectionToAServerThatTakesNoCallsIsMadeAnew(t *testing.T) {
 	t.Parallel()

@@ -108,18 +108,15 @@ func (m *model) promote(t *rapid.T) {
 		return turn.Expired == expired && turn.Purge == purge
 	})
 	if g := turn.Unused; g != "" {
-		options := m.groups[g]
-		require.Positive(t, options.Expiry)
+		require.Positive(t, m.groups[g].Expiry)
 		m.step(func() { m.removeUnused(g) }, func(*picture, int64, int64) bool { return true })
-		if m.end(g) > 0 { // it was put off
+		if m.hasRespite(g) {
 			m.gone(g, func() {
 				m.respiteOver(g)
 				m.removeUnused(g)
 			})
-		} else { // it has none any more, as somebody has just claimed who may not know of it
+		} else { // somebody has just claimed who may not know of it
 			require.True(t, m.Client.HExists(ctx, m.keys.Stats(g), "lasting").Val())
-			options.Expiry = 0
-			m.groups[g] = options
 		}
 	}
 	if rapid.Bool().Draw(t, "resigns") {

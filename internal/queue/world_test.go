@@ -157,7 +157,11 @@ func (w *world) travel(d time.Duration) {
 	}
 	fields := map[string][]string{w.keys.Scheduler(): {"next", "until"}}
 	for _, g := range groups.Names {
-		fields[w.keys.Stats(g)] = []string{"asked", "ending"}
+		fields[w.keys.Stats(g)] = []string{"asked"}
+		var at, times int64
+		if n, _ := fmt.Sscan(w.Client.HGet(ctx, w.keys.Stats(g), "ending").Val(), &at, &times); n == 2 {
+			w.Client.HSet(ctx, w.keys.Stats(g), "ending", fmt.Sprint(at-d.Milliseconds(), " ", times))
+		}
 	}
 	for key, its := range fields {
 		for _, field := range its {

@@ -22,6 +22,7 @@ var (
 	claimForm    = regexp.MustCompile(`^\d+( [^ :]+:\d+)+$`)
 	addressForm  = regexp.MustCompile(`^.+\|[^| ]+$`)
 	numberForm   = regexp.MustCompile(`^\d+$`)
+	endingForm   = regexp.MustCompile(`^\d+ [1-3]$`)
 )
 
 // inspection is one look at a topic.
@@ -207,8 +208,12 @@ func (i *inspection) group(name string) {
 		}
 	}
 	for field, value := range i.get("stats", name).fields {
-		known := slices.Contains([]string{"delivered", "late_ms", "latest_ms", "dropped", "seen", "asked", "returned", "lasting", "ending"}, field)
-		if !known || !numberForm.MatchString(value) {
+		known := slices.Contains([]string{"delivered", "late_ms", "latest_ms", "dropped", "seen", "asked", "returned", "lasting"}, field)
+		form := numberForm
+		if field == "ending" {
+			known, form = true, endingForm
+		}
+		if !known || !form.MatchString(value) {
 			i.report("group %q: stats: %q is %q", name, field, value)
 		}
 	}

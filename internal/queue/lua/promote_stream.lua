@@ -199,7 +199,7 @@ if delivered > 0 then
   redis.call('HINCRBY', stats, 'late_ms', string.format('%d', late))
   redis.call('HSET', stats, 'latest_ms', string.format('%d', latest), 'seen', string.format('%d', now))
   if maxlen > 0 then
-    redis.call('XTRIM', stream, 'MAXLEN', '~', topic[2], 'LIMIT', 10000) -- as text, for Lua would write 1e17 as that
+    redis.call('XTRIM', stream, 'MAXLEN', '~', topic[2]) -- as text, for Lua would write 1e17 as that
   end
 end
 if dropped > 0 then

@@ -292,8 +292,13 @@ for i, fields in ipairs(entries) do
   added[i] = id
 end
 if #entries > 0 and maxlen > 0 then
-  -- More than was added, or a stream would grow with large calls. As text, for Lua would write 1e17 as that.
-  redis.call('XTRIM', KEYS[10], 'MAXLEN', '~', topic[2], 'LIMIT', math.max(10000, 2 * #entries))
+  -- The length as text, for Lua would write 1e17 as that. Redis takes away 10,000 at a time by default, or more where its
+  -- nodes are larger; a stream would grow with calls of more.
+  local trim = {KEYS[10], 'MAXLEN', '~', topic[2]}
+  if #entries > 5000 then
+    trim[5], trim[6] = 'LIMIT', 2 * #entries
+  end
+  redis.call('XTRIM', unpack(trim))
 end
 
 each('HSET', messages, args, first_message, first_run - 1)

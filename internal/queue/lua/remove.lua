@@ -21,11 +21,12 @@
 --       2 version     a fresh random version for the changed set
 --       3 budget      messages to forget at most (at most 1000)
 --       4 unused      "1": only if the group has been unused for its time. Subscriptions that do not know of
---                     its end do not move it on; if one waits for messages, or has asked for some of late, the group
---                     loses its end instead of being removed. While a message is leased, it ends with that lease, if it
---                     ever had subscriptions of that kind ("lasting" in stats). An end that has come is put off once, by
---                     a respite in which every subscription asks, for there may have been no Redis to ask; and again
---                     if it has not been looked at in time.
+--                     its end do not move it on; if one waits for messages, the group loses its end instead of being
+--                     removed. If it ever had subscriptions of that kind ("lasting" in stats), and one may just have
+--                     asked, the end is put off until it would have asked again; while a message is leased, until
+--                     that lease ends. An end that has come is put off once more, by a respite in which every
+--                     subscription asks, for there may have been no Redis to ask; and three times if it is not
+--                     looked at in time.
 --       5 limit       ms: only if the group has no subscribers, and got nothing for so long; or "": always. Who has
 --                     just been woken is no waiter any more, and holds nothing yet; so nobody may have asked of late, and
 --                     what is ready has to have been due for so long, too.
@@ -100,18 +101,24 @@ local left = redis.call('LLEN', ready) + redis.call('ZCARD', retry)
   + redis.call('ZCARD', unack) + redis.call('ZCARD', dead)
 local recently = asked > now - poll
 if unused and known and (waiting > 0 or ((subscribed or recently) and lasting)) then
-  local lease = waiting == 0 and not recently and redis.call('ZREVRANGEBYSCORE', unack, '+inf', after, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local at
+  if waiting == 0 then
+    at = recently and asked + poll
+      or math.floor(tonumber(redis.call('ZREVRANGEBYSCORE', unack, '+inf', after, 'WITHSCORES', 'LIMIT', 0, 1)[2]))
+  end
   redis.call('ZREM', idle, group)
-  if lease then
-    redis.call('ZADD', idle, string.format('%d', math.floor(tonumber(lease)) + 1), group)
+  if at then
+    redis.call('ZADD', idle, string.format('%d', at + 1), group)
   end
   return 0
 end
-if unused and known and (ending ~= ends or tonumber(ends) < now - in_time) then
+local put_off_to, times = string.match(ending or '', '^(%d+) (%d+)$')
+times = put_off_to == ends and tonumber(times) or 0
+if unused and known and (times == 0 or (times < 3 and tonumber(ends) < now - in_time)) then
   local at = string.format('%d', now + respite)
   redis.call('ZREM', idle, group)
   redis.call('ZADD', idle, at, group)
-  redis.call('HSET', stats, 'ending', at)
+  redis.call('HSET', stats, 'ending', at .. ' ' .. times + 1)
   return 0
 end
 local first = tonumber(string.match(redis.call('LRANGE', ready, 0, 0)[1] or '', ':(%d+)$') or nil)
