@@ -202,9 +202,19 @@ func listens(t *testing.T, port string) int {
 // silent is a server that takes connections, and says nothing. It tells of each that somebody asked something on.
 func silent(t *testing.T) (address string, asked <-chan struct{}) {
 	t.Helper()
+	told := make(chan struct{}, 1000)
+	return serving(t, func(connection net.Conn) {
+		if n, _ := connection.Read(make([]byte, 1)); n > 0 {
+			told <- struct{}{}
+		}
+	}), told
+}
+
+// serving is a server that does something with each connection, and then reads on until the other side ends it.
+func serving(t *testing.T, serve func(net.Conn)) (address string) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	told := make(chan struct{}, 1000)
 	var connections sync.WaitGroup
 	connections.Go(func() {
 		for {
@@ -214,10 +224,8 @@ func silent(t *testing.T) (address string, asked <-chan struct{}) {
 			}
 			connections.Go(func() {
 				defer connection.Close()
-				if n, _ := connection.Read(make([]byte, 1)); n > 0 {
-					told <- struct{}{}
-				}
-				_, _ = io.Copy(io.Discard, connection) // until the other side ends
+				serve(connection)
+				_, _ = io.Copy(io.Discard, connection)
 			})
 		}
 	})
@@ -225,5 +233,5 @@ func silent(t *testing.T) (address string, asked <-chan struct{}) {
 		_ = listener.Close()
 		connections.Wait()
 	})
-	return listener.Addr().String(), told
+	return listener.Addr().String()
 }

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -128,35 +127,17 @@ func TestAConnectionToNATSThatDiesWithoutAWordIsMadeAgain(t *testing.T) {
 // forgetfulNATS is a server that greets whoever connects, and says nothing more. It tells of each.
 func forgetfulNATS(t *testing.T) (address string, connected <-chan struct{}) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
 	told := make(chan struct{}, 1000)
-	var connections sync.WaitGroup
-	connections.Go(func() {
-		for {
-			connection, err := listener.Accept()
-			if err != nil {
+	return serving(t, func(connection net.Conn) {
+		_, _ = io.WriteString(connection, `INFO {"server_id":"forgetful","version":"2.12.0","headers":true,"max_payload":1048576}`+"\r\n")
+		for lines := bufio.NewScanner(connection); lines.Scan(); {
+			if lines.Text() == "PING" {
+				_, _ = io.WriteString(connection, "PONG\r\n")
+				told <- struct{}{}
 				return
 			}
-			connections.Go(func() {
-				defer connection.Close()
-				_, _ = io.WriteString(connection, `INFO {"server_id":"forgetful","version":"2.12.0","headers":true,"max_payload":1048576}`+"\r\n")
-				for lines := bufio.NewScanner(connection); lines.Scan(); {
-					if lines.Text() == "PING" {
-						_, _ = io.WriteString(connection, "PONG\r\n")
-						told <- struct{}{}
-						break
-					}
-				}
-				_, _ = io.Copy(io.Discard, connection) // until the other side ends
-			})
 		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		connections.Wait()
-	})
-	return listener.Addr().String(), told
+	}), told
 }
 
 func TestStreamThatIsMissingLosesNothing(t *testing.T) {
