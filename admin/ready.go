@@ -37,7 +37,8 @@ type TopicReadiness struct {
 	Lag time.Duration
 
 	// Waiting is for how long the next message of a group that is not paused has been ready and not been
-	// taken: the longest of all groups.
+	// taken: the longest of all groups. If the topic has no group, for how long its next message has been due: nobody
+	// has subscribed yet, or not under this name.
 	Waiting time.Duration
 }
 
@@ -100,6 +101,9 @@ func readiness(topic string, s queue.Stats) TopicReadiness {
 	t.Lag = since(s.Next)
 	if !s.Rests() {
 		t.Lag = max(t.Lag, since(s.NextDue))
+	}
+	if len(s.Groups) == 0 && s.Paused.IsZero() && !s.NextDue.IsZero() {
+		t.Waiting = max(0, s.Now.Sub(s.NextDue))
 	}
 	for _, g := range s.Groups {
 		t.Lag = max(t.Lag, since(g.NextLease))

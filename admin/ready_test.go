@@ -88,6 +88,19 @@ func TestTopicIsNotScheduledByAHolderThatIsLate(t *testing.T) {
 	}
 }
 
+// As after a slip in the topic's name, or before any consumer runs.
+func TestWhatIsDueWhereNobodyHasSubscribedIsWaiting(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.Start(t)
+	s := setupOn(t, redistest.Server{Client: server.Client(), Prefix: redisdelay.DefaultKeyPrefix})
+	require.NoError(t, s.publisher(t).Publish(topic, delayed("x", time.Minute)))
+	require.Equal(t, admin.TopicReadiness{Topic: topic, Idle: true}, s.readiness(t))
+	server.Advance(3 * time.Minute)
+	require.Equal(t, admin.TopicReadiness{Topic: topic, Idle: true, Waiting: 2 * time.Minute}, s.readiness(t))
+	require.NoError(t, only(s.admin.Pause(ctx, topic)))
+	require.Zero(t, s.readiness(t).Waiting)
+}
+
 func TestLagIsForHowLongSomethingIsDue(t *testing.T) {
 	t.Parallel()
 	server := redisdelaytest.Start(t)

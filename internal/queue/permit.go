@@ -152,7 +152,7 @@ func forbiddenTo(what, command string, err error) error {
 		switch said := err.Error(); {
 		case strings.Contains(said, "'cluster"): // the client of a Cluster has to know whom to ask first
 			needs = "+cluster|slots"
-		case strings.Contains(said, "one of the keys"), strings.Contains(said, "access a key"):
+		case deniesKeys(said):
 			needs = "the keys ~<key prefix>:*"
 		}
 		return fmt.Errorf("%s: it has to be allowed %s: %w", what, needs, err)
@@ -163,10 +163,21 @@ func forbiddenTo(what, command string, err error) error {
 // namedCommand is how newer servers say which command of a script is not allowed.
 var namedCommand = regexp.MustCompile(`no permissions to run the '([^']+)' command`)
 
-// forbidden says which command of the call's script has to be allowed, or, where the server does not say which, all of them.
+// deniesKeys tells whether a server says by this that the user may not use some of a call's keys. It does not say which.
+func deniesKeys(said string) bool {
+	return strings.Contains(said, "one of the keys") || strings.Contains(said, "access a key")
+}
+
+// forbidden says which keys have to be allowed, or which command of the call's script, or, where the server does not say which,
+// all of them.
 func (c *Call) forbidden(err error) error {
 	err = forbidden(err)
-	if !errors.Is(err, ErrForbidden) || strings.Contains(err.Error(), "NOPERM") {
+	switch {
+	case !errors.Is(err, ErrForbidden):
+		return err
+	case deniesKeys(err.Error()):
+		return fmt.Errorf("%w; it has to be allowed the keys ~%s", err, strings.Join(patterns(c.keys), " ~"))
+	case strings.Contains(err.Error(), "NOPERM"):
 		return err
 	}
 	commands := Work{scripts: []string{c.script.name}}.commands()
@@ -174,6 +185,19 @@ func (c *Call) forbidden(err error) error {
 		commands = named[1:]
 	}
 	return fmt.Errorf("%w; it has to be allowed +%s", err, strings.ToLower(strings.Join(commands, " +")))
+}
+
+// patterns are what an ACL allows for keys: all of the key prefix, and a stream by its name.
+func patterns(keys []string) (all []string) {
+	for _, key := range keys {
+		if prefix, _, ours := strings.Cut(key, ":{"); ours {
+			key = prefix + ":*"
+		}
+		if !slices.Contains(all, key) {
+			all = append(all, key)
+		}
+	}
+	return all
 }
 
 // forbidden makes ErrForbidden of an error that says so. It is for what cannot be tried in a script, and for the script that opens a topic.

@@ -147,6 +147,25 @@ func TestPermitsFindThatTheKeyOfTheRegistryIsNotAllowed(t *testing.T) {
 	require.ErrorContains(t, err, "it has to be allowed the keys ~<key prefix>:*")
 }
 
+// The server does not say which keys.
+func TestKeysThatAreNotAllowedAreNamed(t *testing.T) {
+	t.Parallel()
+	admin := redistest.Start(t).Client(t)
+	user := func(name, keys string) redis.UniversalClient {
+		require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", name, "on", ">secret", keys, "&*", "+@all").Err())
+		client := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: name, Password: "secret"})
+		t.Cleanup(func() { _ = client.Close() })
+		return client
+	}
+	_, err := new(queue.Permits).Try(ctx, queue.NewTopic(user("other", "~other:*"), "own", "topic"), queue.Publishing)
+	require.ErrorIs(t, err, queue.ErrForbidden)
+	require.ErrorContains(t, err, "it has to be allowed the keys ~own:*")
+	topic := queue.NewStreamTopic(user("narrow", "~own:*"), "own", "stream", queue.StreamOptions{})
+	err = topic.Publish(ctx, "publisher", 1, []queue.Message{{ID: queue.Token()}})
+	require.ErrorIs(t, err, queue.ErrForbidden)
+	require.ErrorContains(t, err, "it has to be allowed the keys ~own:* ~stream")
+}
+
 // Redis 7 gives a new user no channels. Who publishes messages then takes those who wait for them, and wakes nobody.
 func TestPermitsFindThatChannelsAreNotAllowed(t *testing.T) {
 	t.Parallel()
