@@ -159,7 +159,7 @@ func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
 		// still for them.
 		waitsForSuspect, busy = false, false
 	}
-	if s.stuck || s.suspectHeld() || waitsForSuspect && !poll { // it may be another's by now, which nobody tells
+	if s.stuck || s.isAlone(now) || waitsForSuspect && !poll { // it may be another's by now, which nobody tells
 		free, limit = 0, 0
 	}
 	switch {
@@ -214,7 +214,8 @@ func (s *subscription) crowded(now time.Time) time.Time {
 }
 
 // aloneUntil is until when a suspect that is next waits for the subscription to hold nothing else: for a LeaseDuration,
-// and for one more beside another suspect, since it may be either of them that ends the process.
+// and for one more beside another suspect, since it may be either of them that ends the process. And until when nothing is
+// taken beside a suspect: handlers may run for hours, and all that is ready would wait for them.
 func (s *subscription) aloneUntil() time.Time {
 	until := s.blockedUntil
 	wait := func(m *leased) {
@@ -231,9 +232,9 @@ func (s *subscription) aloneUntil() time.Time {
 	return until
 }
 
-// suspectHeld tells whether a message is held whose lease has expired before: it is to be alone.
-func (s *subscription) suspectHeld() bool {
-	if len(s.inHand)+s.buffer.len() != 1 {
+// isAlone tells whether the only message that is held is a suspect that is to be alone still.
+func (s *subscription) isAlone(now time.Time) bool {
+	if len(s.inHand)+s.buffer.len() != 1 || !now.Before(s.aloneUntil()) {
 		return false
 	}
 	if len(s.inHand) == 1 {
@@ -287,7 +288,7 @@ func (s *subscription) wakeAt(now time.Time) time.Time {
 	if s.buffer.len() > 0 {
 		earlier(s.buffer.first().claimed.Add(hoard + time.Millisecond))
 	}
-	if s.blocked && s.buffer.len()+s.coming() == 0 && !s.stuck && !s.isClosing() && !s.suspectHeld() && len(s.inHand) < s.config.MaxInFlight {
+	if (s.blocked || s.isAlone(now)) && s.buffer.len()+s.coming() == 0 && !s.stuck && !s.isClosing() && len(s.inHand) < s.config.MaxInFlight {
 		earlier(s.aloneUntil())
 	}
 	return wake

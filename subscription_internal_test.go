@@ -48,7 +48,8 @@ func (s *subscription) planned(now time.Time) (*exchange, time.Time) {
 
 func (s *subscription) hold(n int, suspect bool) {
 	for range n {
-		s.begin(leased{Leased: queue.Leased{Suspect: suspect}, lease: &lease{deadline: time.Now().Add(s.config.LeaseDuration)}}, time.Now())
+		now := time.Now()
+		s.begin(leased{Leased: queue.Leased{Suspect: suspect}, lease: &lease{claimed: now, deadline: now.Add(s.config.LeaseDuration)}}, now)
 	}
 }
 
@@ -131,6 +132,22 @@ func TestASuspectIsTakenBesideOthersAfterALease(t *testing.T) {
 	require.NotNil(t, x)
 	require.Equal(t, 1, x.claims[0].Limit)
 	require.False(t, x.claims[0].Busy)
+}
+
+// Its handler may run for hours.
+func TestASuspectIsAloneForALease(t *testing.T) {
+	s, now := notRunning(t, 2)
+	s.nextPoll, s.nextExtend = now.Add(time.Hour), now.Add(time.Hour)
+	s.waits, s.more = false, true
+	s.hold(1, true)
+	x, wake := s.planned(now)
+	require.Nil(t, x)
+	require.Equal(t, s.aloneUntil(), wake)
+	require.WithinDuration(t, now.Add(s.config.LeaseDuration), wake, time.Second)
+	x, _ = s.planned(wake)
+	require.NotNil(t, x)
+	require.Positive(t, x.claims[0].Limit)
+	require.True(t, x.claims[0].Busy, "beside no other suspect")
 }
 
 // Either may be the one that ends the process.
