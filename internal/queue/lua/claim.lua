@@ -226,11 +226,11 @@ if unfold then
 end
 local orphans, consumed, size, full = {}, 0, 0, false
 while consumed < allowed and not full do
-  -- One, then as many as will fit if they are like those so far, but not too many, lest they are not.
+  -- One, then as many as will fit if they are like those so far, but few, lest they are not: what does not fit is read in vain.
   local some = 1
   if n > 0 then
     some = math.floor((bytes - size) / (math.max(size, 1) / n))
-    some = math.max(1, math.min(some, consumed * 8, 100))
+    some = math.max(1, math.min(some, 8))
   end
   local found = redis.call('HMGET', messages, unpack(ids, consumed + 1, math.min(consumed + some, allowed)))
   for i = 1, #found do

@@ -65,11 +65,12 @@ end
 local reply, size = {#ids == limit and 1 or 0}, 0
 local from = 1
 while from <= #ids do
-  -- With bodies one, then as many as will fit if they are like those so far, but not too many, lest they are not.
+  -- With bodies one, then as many as will fit if they are like those so far, but few, lest they are not: what does not fit is
+  -- read in vain.
   local some, n = 32, from - 1
   if bytes then
     some = n == 0 and 1 or math.floor((bytes - size) / (math.max(size, 1) / n))
-    some = math.max(1, math.min(some, n * 8, 32))
+    some = math.max(1, math.min(some, 8))
   end
   local upto = math.min(from + some - 1, #ids)
   local bodies = bytes and redis.call('HMGET', messages, unpack(ids, from, upto)) or {}
