@@ -25,6 +25,7 @@ type hook struct {
 	fault   error         // what matches fails with, instead of being sent
 
 	mu     sync.Mutex
+	free   int // calls that are not held, set before the first
 	count  int
 	failed int
 }
@@ -57,8 +58,9 @@ func (h *hook) match(cmds ...redis.Cmder) bool {
 func (h *hook) pass(ctx context.Context, run func() error) error {
 	h.mu.Lock()
 	h.count++
+	held := h.opened != nil && h.count > h.free
 	h.mu.Unlock()
-	if h.opened != nil {
+	if held {
 		select {
 		case h.arrived <- struct{}{}:
 		default:

@@ -32,14 +32,17 @@ type line struct {
 	waiting []*batch
 
 	// Whose call is under way:
-	number uint64    // of the last call to Redis
-	slow   int       // how often in a row those who were answered took too long to come back
-	hurry  int       // calls that do not wait for them
-	listed time.Time // when the topic was last seen to be in the registry
+	number      uint64    // of the last call to Redis
+	most        int       // batches that go together at most, while some are refused; 0: as many as may
+	unconfirmed bool      // whether replicas did not confirm the last call that was not refused
+	slow        int       // how often in a row those who were answered took too long to come back
+	hurry       int       // calls that do not wait for them
+	listed      time.Time // when the topic was last seen to be in the registry
 }
 
 // batch is the messages of one Publish call.
 type batch struct {
+	ctx      context.Context // of who waits
 	messages []queue.Message
 	bytes    int
 	prepared time.Time // zero until something of it depends on that
@@ -97,11 +100,12 @@ func (p *Publisher) free(b *batch) {
 
 // publish returns when the batch is in Redis, or is not going to be.
 func (l *line) publish(ctx context.Context, b *batch) error {
+	b.ctx = ctx
 	l.mu.Lock()
 	if l.busy {
 		l.waiting = append(l.waiting, b)
 		l.mu.Unlock()
-		return l.wait(ctx, b)
+		return l.wait(b)
 	}
 	l.busy = true
 	l.mu.Unlock()
@@ -124,7 +128,7 @@ func (l *line) serve(together []*batch) {
 	rest := make(chan struct{}, 1)
 	var room []queue.Message
 	for together != nil {
-		room = l.send(together, room)
+		together, room = l.send(together, room)
 		l.answer(together, rest)
 		together = l.next()
 	}
@@ -133,7 +137,7 @@ func (l *line) serve(together []*batch) {
 // answer wakes those whose call is over. They often have more to publish, so it gives them time to come back with that, which
 // then goes with the next call. Where others keep the processors busy, that takes too long, and is not done again soon.
 func (l *line) answer(together []*batch, rest chan struct{}) {
-	if len(together) == 1 || l.hurry > 0 { // one alone has nobody to come back with
+	if len(together) <= 1 || l.hurry > 0 { // one alone has nobody to come back with
 		l.hurry = max(l.hurry-1, 0)
 		for _, b := range together {
 			b.done <- struct{}{}
@@ -198,15 +202,15 @@ func (l *line) judge(answered int, took time.Duration) {
 }
 
 // wait waits until the batch's call is over. If the context ends before it is under way, the batch leaves the line.
-func (l *line) wait(ctx context.Context, b *batch) error {
-	if ctx.Done() == nil { // then a select would only cost time
+func (l *line) wait(b *batch) error {
+	if b.ctx.Done() == nil { // then a select would only cost time
 		<-b.done
 		return b.err
 	}
 	select {
 	case <-b.done:
 		return b.err
-	case <-ctx.Done():
+	case <-b.ctx.Done():
 	}
 	l.mu.Lock()
 	i := slices.Index(l.waiting, b)
@@ -215,15 +219,16 @@ func (l *line) wait(ctx context.Context, b *batch) error {
 	}
 	l.mu.Unlock()
 	if i >= 0 {
-		return ctx.Err()
+		return b.ctx.Err()
 	}
 	<-b.done // it is on its way
 	return b.err
 }
 
-// send publishes batches in one call, or each by itself if that one was refused for the sake of some of them. It joins
-// their messages in room, and returns that, emptied, for the next call.
-func (l *line) send(together []*batch, room []queue.Message) []queue.Message {
+// send publishes batches in one call, and returns those that are done. If the call was refused for the sake of some of them,
+// half of them go together next, until who it is goes alone. send joins their messages in room, and returns that, emptied,
+// for the next call.
+func (l *line) send(together []*batch, room []queue.Message) (done []*batch, _ []queue.Message) {
 	messages := together[0].messages
 	if len(together) > 1 {
 		for _, b := range together {
@@ -233,18 +238,43 @@ func (l *line) send(together []*batch, room []queue.Message) []queue.Message {
 		defer clear(room)
 	}
 	patience := l.publisher.config.WaitTimeout
+	if l.most > 0 && l.unconfirmed { // replicas were waited for long enough, by others who came together
+		patience = 0
+	}
 	err := l.call(messages, patience)
-	// Then nothing was written, and it is the fault of some of them only.
-	singly := len(together) > 1 && (errors.Is(err, ErrExists) || errors.Is(err, ErrTopicFull))
+	switch refused := errors.Is(err, ErrExists) || errors.Is(err, ErrTopicFull); {
+	case refused && len(together) > 1: // nothing was written
+		l.most = len(together) / 2
+		return l.putBack(together), room[:0]
+	case refused:
+	case err != nil && !errors.Is(err, ErrNotReplicated):
+		l.most = 0 // it is not for the sake of anybody's messages
+	case len(together) < l.most: // which were all, or as many as may
+		l.most = 0
+	default:
+		l.most *= 2
+	}
+	if err == nil || errors.Is(err, ErrNotReplicated) {
+		l.unconfirmed = err != nil
+	}
 	for _, b := range together {
 		b.err = err
-		if singly {
-			if b.err = l.call(b.messages, patience); errors.Is(b.err, ErrNotReplicated) {
-				patience = 0 // the replicas were waited for long enough, by all together
-			}
-		}
 	}
-	return room[:0]
+	return together, room[:0]
+}
+
+// putBack has batches wait again, before all others, but for those whose contexts have ended: these it returns.
+func (l *line) putBack(together []*batch) (ended []*batch) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	again := slices.DeleteFunc(together, func(b *batch) bool {
+		if b.err = b.ctx.Err(); b.err != nil {
+			ended = append(ended, b)
+		}
+		return b.err != nil
+	})
+	l.waiting = slices.Insert(l.waiting, 0, again...)
+	return ended
 }
 
 // call is one call to Redis, and the wait for its replicas, for as long as patience. The messages get their IDs in
@@ -313,7 +343,7 @@ func (l *line) next() []*batch {
 	count, bytes, n := 0, 0, 0
 	for ; n < len(l.waiting); n++ {
 		b := l.waiting[n]
-		if n > 0 && (count+len(b.messages) > joinedMessages || bytes+b.bytes > joinedBytes) {
+		if n > 0 && (n == l.most || count+len(b.messages) > joinedMessages || bytes+b.bytes > joinedBytes) {
 			break
 		}
 		count += len(b.messages)

@@ -101,7 +101,9 @@ func TestMemoryForJoinedCallsKeepsNothing(t *testing.T) {
 		body := queue.Message{ID: "id", Body: []byte("body")}
 		together := []*batch{{messages: []queue.Message{body, body}}, {messages: []queue.Message{body}}}
 
-		got := l.send(together, room)
+		done, got := l.send(together, room)
+
+		require.Equal(t, together, done)
 
 		require.Empty(t, got)
 		require.Same(t, &room[:1][0], &got[:1][0], "the next call uses it again")

@@ -105,7 +105,7 @@ func TestConcurrentPublishesGoTogether(t *testing.T) {
 
 // They are all due at the same instant, at which the order is that of their IDs.
 func TestCallsThatWaitKeepTheirOrder(t *testing.T) {
-	for name, refused := range map[string]bool{"in one call": false, "each by itself, as one of them is refused": true} {
+	for name, refused := range map[string]bool{"in one call": false, "in several, as one of them is refused": true} {
 		t.Run(name, func(t *testing.T) {
 			both(t, func(t *testing.T, s redistest.Server) {
 				register(t, s, "t")
@@ -145,6 +145,80 @@ func TestCallsThatWaitKeepTheirOrder(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who waits again after that is not under way, and may leave.
+func TestCallersMayLeaveAfterTheirCallWasRefusedForAnother(t *testing.T) {
+	for name, c := range map[string]struct{ refused, published int }{"in what goes next": {0, 0}, "in what is left": {8, 4}} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, s redistest.Server) {
+				require.NoError(t, newPublisher(t, s).Publish("t", named("taken", "x", redisdelay.DelayIDReject, never)))
+				client := another(t, s)
+				held, third := gate(t, client), gate(t, client)
+				third.free = 2
+				p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
+				first := begin(func() error { return p.Publish("t", delayed("first", never)) })
+				wait(t, held.arrived, "the first call")
+				limited, cancel := context.WithCancel(ctx)
+				var calls []<-chan error
+				for i := range 9 {
+					msg := delayed(fmt.Sprint(i), never)
+					if i == c.refused {
+						redisdelay.SetDelayID(msg, "x", redisdelay.DelayIDReject)
+					}
+					msg.SetContext(limited)
+					calls = append(calls, begin(func() error { return p.Publish("t", msg) }))
+					eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")
+				}
+				held.open()
+				require.NoError(t, <-first)
+				wait(t, third.arrived, "what goes next")
+				require.Equal(t, 5, redisdelay.Waiting(p, "t"))
+				cancel()
+				for _, call := range calls[4:] {
+					require.ErrorIs(t, wait(t, call, "who waits"), context.Canceled)
+				}
+				third.open()
+				for i, call := range calls[:4] {
+					if err := wait(t, call, "who is under way"); i < c.published {
+						require.NoError(t, err)
+					} else {
+						require.ErrorIs(t, err, context.Canceled)
+					}
+				}
+				require.EqualValues(t, 2+c.published, stateOf(t, s, "t").Bodies)
+			})
+		})
+	}
+}
+
+// It takes as many calls to find out whose message it is as there are halves.
+func TestOneThatIsRefusedCostsOthersFewCalls(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		require.NoError(t, newPublisher(t, s).Publish("t", named("taken", "x", redisdelay.DelayIDReject, never)))
+		p, held, _, first := gated(t, s)
+		var calls []<-chan error
+		for i := range 64 {
+			msg := delayed(fmt.Sprint(i), never)
+			if i == 20 {
+				redisdelay.SetDelayID(msg, "x", redisdelay.DelayIDReject)
+			}
+			calls = append(calls, begin(func() error { return p.Publish("t", msg) }))
+			eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")
+		}
+		held.open()
+		require.NoError(t, <-first)
+		for i, call := range calls {
+			if err := <-call; i == 20 {
+				require.ErrorIs(t, err, redisdelay.ErrExists)
+			} else {
+				require.NoError(t, err)
+			}
+		}
+		require.EqualValues(t, 1+1+63, stateOf(t, s, "t").Bodies)
+		// The first, 64, 32, 16, then 32 and so on until it is alone, and what is left behind it.
+		require.Less(t, held.calls(), 25)
+	})
 }
 
 func TestACancelledCallerLeavesTheOthersAlone(t *testing.T) {

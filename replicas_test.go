@@ -151,7 +151,7 @@ func TestConcurrentPublishesAreConfirmedTogether(t *testing.T) {
 	require.Less(t, asks.calls(), 50)
 }
 
-// One of many calls that go to Redis together is refused, so that each goes by itself.
+// One of many calls that go to Redis together is refused, so that they go in several.
 func TestReplicasThatDoNotConfirmAreWaitedForOnceByAllWhoAreTogether(t *testing.T) {
 	const callers, timeout = 10, time.Second
 	s, _, replicas := replicated(t, 1)
@@ -183,7 +183,7 @@ func TestReplicasThatDoNotConfirmAreWaitedForOnceByAllWhoAreTogether(t *testing.
 		require.ErrorIs(t, wait(t, result, "a call"), redisdelay.ErrNotReplicated)
 	}
 	require.ErrorIs(t, wait(t, refused, "the one that is refused"), redisdelay.ErrExists)
-	// The first and all others together waited; each of them then took the tenth of a second in which Redis ends a WAIT.
+	// The first and the first of the others waited; each call after that took the tenth of a second in which Redis ends a WAIT.
 	require.Less(t, time.Since(began), callers*timeout*7/10)
 }
 
