@@ -372,11 +372,13 @@ func TestPauseOutlastsARestartOfTheServer(t *testing.T) {
 // The access lists in docs/redis-keys.md are enough: the first for programs, both together for operators.
 func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	t.Parallel()
-	rules := documentedRules(t)
-	require.Greater(t, len(rules), 40)
+	require.Greater(t, len(documentedRules(t)), 40)
 	root := redistest.Start(t).Client(t)
-	args := append([]any{"ACL", "SETUSER", "app", "on", ">secret", "~redisdelay:*", "resetchannels", "&redisdelay:*"}, rules...)
-	require.NoError(t, root.Do(ctx, args...).Err())
+	for i, command := range documentedCommands(t, redisdelay.DefaultKeyPrefix) {
+		if i != onAClusterBesides {
+			require.NoError(t, root.Do(ctx, command...).Err())
+		}
+	}
 	client := redis.NewClient(&redis.Options{Addr: root.(*redis.Client).Options().Addr, Username: "app", Password: "secret"})
 	t.Cleanup(func() { _ = client.Close() })
 	s := setupOn(t, redistest.Server{Client: client, Prefix: redisdelay.DefaultKeyPrefix})
