@@ -334,6 +334,56 @@ func Example_inOrder() {
 	// second
 }
 
+// repeat is a handler that does its job, and has its message come again some time later.
+func repeat(publisher message.Publisher, every time.Duration, job func() error) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		if err := job(); err != nil {
+			return err // Backoff says when it is tried again
+		}
+		delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+		next := msg.Copy()
+		redisdelay.DelayFor(next, every)
+		redisdelay.SetDelayID(next, delivery.DelayID, redisdelay.DelayIDReplace)
+		return publisher.Publish(delivery.Topic, next)
+	}
+}
+
+// The process dies when it has published the next, before its ack. The code of repeat is also in docs/watermill.md.
+func Example_repeat() {
+	publisher, messages, stop := pubSub(redisdelay.SubscriberConfig{Backoff: func(int) time.Duration { return 0 }})
+	defer stop()
+	handle := repeat(publisher, 100*time.Millisecond, func() error { return nil })
+
+	first := message.NewMessage(watermill.NewUUID(), []byte("clean up"))
+	redisdelay.SetDelayID(first, "clean up", redisdelay.DelayIDReplace)
+	check(publisher.Publish("orders", first))
+
+	msg := <-messages
+	check(handle(msg))
+	msg.Nack() // as if its lease had run out
+	again := <-messages
+	check(handle(again))
+	again.Ack()
+
+	for range 3 {
+		msg := <-messages
+		delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+		fmt.Printf("%s, delivery %d of %q\n", msg.Payload, delivery.Number, delivery.DelayID)
+		check(handle(msg))
+		msg.Ack()
+		select {
+		case <-messages:
+			fmt.Println("and another one")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+
+	// Output:
+	// clean up, delivery 1 of "clean up"
+	// clean up, delivery 1 of "clean up"
+	// clean up, delivery 1 of "clean up"
+}
+
 // Each wait is spread by a fifth either way.
 func ExampleExponentialBackoff() {
 	config := redisdelay.SubscriberConfig{
