@@ -29,6 +29,8 @@ func remind(ctx context.Context, client redis.UniversalClient, logger watermill.
 
 	msg := message.NewMessage(watermill.NewUUID(), []byte("order 123"))
 	msg.Metadata.Set("delay", "50ms") // or "15m", or redisdelay.DelayFor(msg, 15*time.Minute)
+	// A name, by which it can be cancelled while it waits.
+	redisdelay.SetDelayID(msg, "order 123", redisdelay.DelayIDReplace)
 	if err := publisher.Publish("unpaid-orders", msg); err != nil {
 		return err
 	}
@@ -46,8 +48,7 @@ func remind(ctx context.Context, client redis.UniversalClient, logger watermill.
 	return router.Run(ctx)
 }
 
-// The code of remind is also in the README. A real program makes the client by
-// redis.NewClient(&redis.Options{Addr: "localhost:6379"}).
+// The code of remind is also in the README, as is that of Example_clients, for real programs.
 func Example() {
 	client, stop := startRedis()
 	defer stop()
@@ -65,6 +66,25 @@ func Example() {
 }
 
 var cancelOrder message.NoPublishHandlerFunc
+
+// Each of these clients will do. None of them talks to a server yet.
+func Example_clients() {
+	addrs := []string{"10.0.0.1:26379", "10.0.0.2:26379"}
+
+	single := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	sentinel := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "mymaster", SentinelAddrs: addrs}) // not ReplicaOnly
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
+
+	for _, client := range []redis.UniversalClient{single, sentinel, cluster} {
+		fmt.Println(redisdelay.PublisherConfig{Client: client}.Validate())
+		check(client.Close())
+	}
+
+	// Output:
+	// <nil>
+	// <nil>
+	// <nil>
+}
 
 func ExamplePublisher() {
 	client, stop := startRedis()

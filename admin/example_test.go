@@ -21,9 +21,9 @@ func cancel(ctx context.Context, client redis.UniversalClient) error {
 	if err != nil {
 		return err
 	}
-	err = a.Cancel(ctx, "unpaid-orders", admin.ByDelayID("order 123"))
-	if errors.Is(err, admin.ErrNotFound) {
-		return nil // it was never published, or is due
+	err = a.Cancel(ctx, "unpaid-orders", admin.ByDelayID("order 123")) // as SetDelayID named it
+	if errors.Is(err, admin.ErrNotFound) || errors.Is(err, admin.ErrTooLate) {
+		err = nil // no such name, or it is due: handled, being handled, or waiting for a retry
 	}
 	return err
 }
