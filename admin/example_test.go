@@ -402,6 +402,44 @@ func ExampleAdmin_DeleteTopic() {
 	// gone: true
 }
 
+// figures are what is worth a graph of a topic, and an alert.
+func figures(ctx context.Context, a *admin.Admin, topic string) (map[string]float64, error) {
+	stats, err := a.Stats(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	readiness, err := a.Ready(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	f := map[string]float64{
+		"messages":        float64(stats.Messages),
+		"lag_seconds":     readiness.Topics[0].Lag.Seconds(),
+		"waiting_seconds": readiness.Topics[0].Waiting.Seconds(),
+	}
+	for _, g := range stats.Groups {
+		f["ready."+g.Group] = float64(g.Ready)
+		f["dead."+g.Group] = float64(g.Dead)
+		f["max_lateness_seconds."+g.Group] = g.MaxLateness.Seconds()
+	}
+	return f, nil
+}
+
+// What a program exports of a topic. The code of figures is also in docs/control.md.
+func Example_figures() {
+	s := start()
+	defer s.stop()
+	s.register("orders", "billing")
+	s.publish("orders", "order 123", 0)
+	s.publish("orders", "order 124", time.Hour)
+
+	f, err := figures(ctx, s.admin, "orders")
+	check(err)
+	fmt.Println("messages:", f["messages"], "ready for billing:", f["ready.billing"], "dead:", f["dead.billing"])
+
+	// Output: messages: 2 ready for billing: 1 dead: 0
+}
+
 // In a health endpoint.
 func ExampleAdmin_Ready() {
 	s := start()
