@@ -107,7 +107,8 @@
 // Publish refuses a message whose context has ended, and takes a call back when the context of its
 // first message ends while it still waits for calls before it; what is on its way is not interrupted.
 // The context of a delivered message does not count, so a handler may publish while its subscriber
-// closes.
+// closes. Nor does any context that is derived from it, with a deadline of its own or without: a publish with
+// such a context is limited by the client's timeouts alone.
 //
 // The Redis client stays the caller's: no Close of this package closes it.
 package redisdelay

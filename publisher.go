@@ -182,7 +182,8 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 // first message, if it ends while the call still waits for others, takes the call back; it does not interrupt
 // what is on its way, or waits for replicas. Publish returns the context's error then, and nothing of the call
 // is in Redis; no other error wraps context.Canceled or context.DeadlineExceeded, unless it is the Marshaler's.
-// The context of a delivered message does not count.
+// The context of a delivered message does not count, nor does any that is derived from it, with a deadline of its own
+// or without: a publish with such a context is limited by the client's timeouts alone.
 //
 // Metadata may name a message (DelayIDKey), set an end to it (ExpiresAtKey, MaxLatenessKey), and limit or
 // space its deliveries (MaxDeliveriesKey, BackoffKey).
