@@ -36,7 +36,8 @@
 // # Guarantees
 //
 //   - Durable once published: after Publish returned nil, the message is in Redis until it is acked, purged
-//     from the dead letters, or taken back: by its own expiry, its delay ID, or an operator. How durable that is, is a matter of the server's configuration.
+//     from the dead letters, or taken back: by its own expiry, its delay ID, or an operator. How durable
+//     that is, is a matter of the server's configuration.
 //   - Never early, not by a millisecond, by the clock of the Redis server. Durations are rounded up.
 //   - On time: delivery is driven by events, not by polling. A slow poll is there for lost wake-ups.
 //   - At least once. The message comes again if its handler nacks or dies, if its process has no touch with Redis for
@@ -58,17 +59,21 @@
 //  2. Watermill's own metadata, as set by delay.Message of its components/delay.
 //  3. The delay in the message's context, as set by delay.WithContext.
 //
-// A malformed or overlong value, or a negative [DelayKey], is an error that wraps [ErrInvalidDelay], and nothing of
-// the call is published. Zero, an instant that is past, or a negative delay of Watermill's, means now. Consumers do not see these keys, so a
-// handler that publishes a message again does not delay it again.
+// A malformed or overlong value, or a negative [DelayKey], is an error that wraps [ErrInvalidDelay], and
+// nothing of the call is published. Zero, an instant that is past, or a negative delay of Watermill's, means
+// now. Consumers do not see these keys, so a handler that publishes a message again does not delay it again.
 //
 // # Nack
 //
 // A nacked message waits as long as its metadata says, if the handler or a middleware set one of the
 // keys of 1 or 2; a delay in its context does not count. Else its own [BackoffKey] says it, else
-// SubscriberConfig.Backoff. A value that cannot be read is logged, and a backoff decides. Watermill's DelayOnError middleware thereby becomes a backoff
-// that is kept in Redis: the delay that it reached, _watermill_delayed_for, is given back with the next
-// delivery.
+// SubscriberConfig.Backoff. A value that cannot be read is logged, and a backoff decides.
+//
+// Watermill's DelayOnError middleware thereby becomes a backoff that is kept in Redis: the delay that it
+// reached, _watermill_delayed_for, is given back with the next delivery.
+//
+// A handler that publishes its own message again with a delay sets that on a copy. If the publish fails, the
+// message itself would wait that long for its retry.
 //
 // When a delivery fails and was the last of SubscriberConfig.MaxDeliveries, the message becomes a dead
 // letter with the reason. So does one that the Unmarshaler refuses, at once, and one that is nacked after
@@ -80,10 +85,10 @@
 //
 // [DelayIDKey] names a message while it waits for its due time, so that it can be cancelled or rescheduled
 // (package admin), and so that publishing again under the same name replaces it, is left out, or is refused:
-// see [DelayIDMode]. The name is free as soon as the message is due, or its window is over ([DelayIDWindowKey]). [ExpiresAtKey] and [MaxLatenessKey] say
-// from when on it is too late for a message, and [OnExpiry] what happens then. Consumers see none of these
-// keys, so that a message which is published again is not treated as the one that it was; the name is in
-// [Delivery].
+// see [DelayIDMode]. The name is free as soon as the message is due, or its window is over
+// ([DelayIDWindowKey]). [ExpiresAtKey] and [MaxLatenessKey] say from when on it is too late for a message, and
+// [OnExpiry] what happens then. Consumers see none of these keys, so that a message which is published again
+// is not treated as the one that it was; the name is in [Delivery].
 //
 // Package admin lists, cancels, reschedules, requeues, pauses, removes, checks and repairs. Package
 // redisdelaytest is a server for tests whose clock the test moves.

@@ -66,20 +66,25 @@ type SubscriberConfig struct {
 
 	// MaxExtension is how long a lease is extended at most after its first end. A handler that runs
 	// longer loses the message: its context ends, and the delivery counts as failed. Default 1h;
-	// negative: no limit. It counts from when the message was read from the channel: the one that is offered there, and
-	// that nobody reads, is held without a limit. So read the channel, or end Subscribe's context.
+	// negative: no limit.
+	//
+	// It counts from when the message was read from the channel. The one that is offered there is held without a
+	// limit while nobody reads it. So read the channel, or end Subscribe's context.
 	MaxExtension time.Duration
 
-	// MaxDeliveries is after how many failed deliveries a message is dead-lettered. A publisher may
-	// set it for one message: see MaxDeliveriesKey. Default 25, which with the default Backoff takes a message about
-	// two and a half hours; negative: no limit. A delivery fails by a Nack, or by running for longer than MaxExtension; and
-	// by a lease that runs out, but not the first time, so 1 is not at most once.
+	// MaxDeliveries is after how many failed deliveries a message is dead-lettered. Default 25, which with the
+	// default Backoff takes a message about two and a half hours; negative: no limit. A publisher may set it for
+	// one message: see MaxDeliveriesKey.
+	//
+	// A delivery fails by a Nack, or by a handler that runs for longer than MaxExtension. A lease that runs out is a
+	// failure too, but not the first time. So 1 is not at most once.
 	MaxDeliveries int
 
 	// Backoff says how long a nacked message waits, given the number of the delivery that failed,
 	// from 1. A delay in the message's metadata (DelayKey, DelayUntilKey, or Watermill's
-	// DelayOnError) comes first, then its own backoff (BackoffKey). Zero or less: no wait, and the message keeps its place: one
-	// that always fails then uses up MaxDeliveries at once. It must be safe for concurrent use. Default ExponentialBackoff(time.Second, 10*time.Minute).
+	// DelayOnError) comes first, then its own backoff (BackoffKey). Zero or less: no wait, and the message
+	// keeps its place; one that always fails then uses up MaxDeliveries at once. It must be safe for
+	// concurrent use. Default ExponentialBackoff(time.Second, 10*time.Minute).
 	Backoff func(delivery int) time.Duration
 
 	// DeadRetention is how long dead-lettered messages are kept. Default 30 days; negative: for ever.

@@ -40,7 +40,7 @@ type Config struct {
 	KeyPrefix string
 
 	// Topics are the topics to serve. If nil, all topics under the prefix are served, and a new one
-	// within a second of its first use.
+	// within a second of its first use. Empty and not nil: none, until Add.
 	Topics []string
 }
 
