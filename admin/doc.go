@@ -13,7 +13,8 @@
 //
 // The client sends an operation again whose answer was lost, and it is done once. After a minute, as where the process
 // stood still, it is not sent again: the error is context.DeadlineExceeded then, though the caller's context has not ended,
-// and the operation may have been done.
+// and the operation was done or was not. That is not as with redisdelay.Publisher, of which this error says that nothing was
+// published.
 //
 // All instants are by the clock of the Redis server.
 package admin

@@ -14,7 +14,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// State is where a message is.
+// State is where a message is. Its text is "pending", "ready", "unack", "retry" or "dead", as in the keys of Redis: "unack"
+// is what GroupStats counts as InHand, and "retry" what it counts as Retrying.
 type State string
 
 const (
