@@ -338,32 +338,44 @@ func TestDelayOnErrorOfAMessageThatAHandlerSent(t *testing.T) {
 	})
 }
 
-// A message that was retried, and is then passed on, takes its interval along.
+// A message that was retried, and is then passed on, takes its interval along. A copy of it does not.
 func TestDelayOnErrorGoesOnWhereTheMessageIsPassedOn(t *testing.T) {
 	t.Parallel()
-	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
-		onError := middleware.DelayOnError{InitialInterval: 30 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour}
-		router := newRouter(t)
-		router.AddHandler("pass", "placed", newSubscriber(t, s.Client, s.Prefix, nil), topic, newPublisher(t, s.Client, s.Prefix),
-			func(msg *message.Message) ([]*message.Message, error) {
-				if deliveryOf(t, msg).Number == 1 {
-					return nil, errNotToday
-				}
-				return []*message.Message{msg}, nil
-			}).AddMiddleware(onError.Middleware)
-		failing := newFailing(onError, 1)
-		failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
-		start(t, router)
-		require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish("placed", message.NewMessage("order", nil)))
+	for name, test := range map[string]struct {
+		passedOn func(*message.Message) *message.Message
+		had, got time.Duration // before the next topic's first failure, and after
+	}{
+		"itself": {func(msg *message.Message) *message.Message { return msg }, 30 * time.Millisecond, 60 * time.Millisecond},
+		"a copy": {(*message.Message).Copy, 0, 30 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Real(t, func(t *testing.T, s redistest.Server) {
+				s.OnCleanup(func() { checkDrained(t, s) })
+				onError := middleware.DelayOnError{InitialInterval: 30 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour}
+				router := newRouter(t)
+				router.AddHandler("pass", "placed", newSubscriber(t, s.Client, s.Prefix, nil), topic, newPublisher(t, s.Client, s.Prefix),
+					func(msg *message.Message) ([]*message.Message, error) {
+						if deliveryOf(t, msg).Number == 1 {
+							return nil, errNotToday
+						}
+						return []*message.Message{test.passedOn(msg)}, nil
+					}).AddMiddleware(onError.Middleware)
+				failing := newFailing(onError, 1)
+				failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
+				start(t, router)
+				require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish("placed", message.NewMessage("order", nil)))
 
-		first := failing.next(t)
-		require.Equal(t, "30ms", first.metadata.Get(delay.DelayedForKey))
-		require.Equal(t, 1, first.delivery.Number)
-		again := failing.next(t)
-		require.Equal(t, "60ms", again.metadata.Get(delay.DelayedForKey))
-		requireGap(t, first, again, 60*time.Millisecond)
-	})
+				first := failing.next(t)
+				had, _ := time.ParseDuration(first.metadata.Get(delay.DelayedForKey))
+				require.Equal(t, test.had, had)
+				require.Equal(t, 1, first.delivery.Number)
+				again := failing.next(t)
+				require.Equal(t, test.got.String(), again.metadata.Get(delay.DelayedForKey))
+				requireGap(t, first, again, test.got)
+			})
+		})
+	}
 }
 
 // Watermill's delay.NewPublisher takes a message that comes from a retry for one that has a delay already,
