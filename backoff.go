@@ -1,11 +1,13 @@
 package redisdelay
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
@@ -47,6 +49,22 @@ func ownBackoff(metadata message.Metadata) (backoff func(delivery int) time.Dura
 		return ExponentialBackoff(initial, highest), true, nil
 	}
 	return func(int) time.Duration { return initial }, true, nil
+}
+
+// defaultBackoff is what a Subscriber uses that is given none.
+var defaultBackoff = ExponentialBackoff(time.Second, 10*time.Minute)
+
+// withoutPanic returns a Backoff that uses the default where the given one panics: that would end the process.
+func withoutPanic(backoff func(delivery int) time.Duration, logger watermill.LoggerAdapter) func(delivery int) time.Duration {
+	return func(delivery int) (wait time.Duration) {
+		defer func() {
+			if p := recover(); p != nil {
+				logger.Error("Backoff panicked, using the default", fmt.Errorf("panic: %v", p), watermill.LogFields{"delivery": delivery})
+				wait = defaultBackoff(delivery)
+			}
+		}()
+		return backoff(delivery)
+	}
 }
 
 // ExponentialBackoff returns a SubscriberConfig.Backoff that waits about initial after the first

@@ -46,17 +46,22 @@ func DeliveryFromContext(ctx context.Context) (d Delivery, ok bool) {
 // from, and not another that was made while that was handled.
 func passedOn(msg *message.Message) bool {
 	d, ok := msg.Context().Value(deliveryKey{}).(*delivery)
-	return ok && d.uuid == msg.UUID
+	return ok && d.isOf(msg)
 }
 
-// deliveryOf is the delivery of msg, or nil: what was made while another was handled, with its context, has none. The
-// message's UUID is the consumer's to change, and a copy may stand for it.
+// deliveryOf is the delivery of msg, or nil: what was made while another was handled, with its context, has none.
 func deliveryOf(msg *message.Message) *delivery {
 	d, ok := msg.Context().Value(deliveryKey{}).(*delivery)
-	if ok && (d.msg == msg || d.uuid == msg.UUID) {
+	if ok && d.isOf(msg) {
 		return d
 	}
 	return nil
+}
+
+// isOf tells whether msg is the message of the delivery, whose UUID is the consumer's to change; or a copy that may stand for
+// it. Messages without UUID cannot be told from copies.
+func (d *delivery) isOf(msg *message.Message) bool {
+	return d.msg == msg || d.uuid != "" && d.uuid == msg.UUID
 }
 
 // DeadOnNack makes the Nack of msg, which is being delivered, its last: the message is dead-lettered then, however

@@ -159,7 +159,7 @@ var errNoMessage = errors.New("the Unmarshaler returned neither a message nor an
 
 // unmarshal makes the message that the consumer gets. If there is none, it ends the delivery and returns false.
 func (s *subscription) unmarshal(d *delivery) bool {
-	msg, err := s.config.Unmarshaler.Unmarshal(s.topic.Name, d.Body)
+	msg, err := s.message(d.Body)
 	if err == nil && msg == nil {
 		err = errNoMessage
 	}
@@ -185,6 +185,16 @@ func (s *subscription) unmarshal(d *delivery) bool {
 	msg.SetContext(d)
 	d.msg, d.uuid = msg, msg.UUID
 	return true
+}
+
+// message has the Unmarshaler make the message. A panic would end the process, and come again with the message.
+func (s *subscription) message(body []byte) (msg *message.Message, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the Unmarshaler panicked: %v", p)
+		}
+	}()
+	return s.config.Unmarshaler.Unmarshal(s.topic.Name, body)
 }
 
 // obey takes from the metadata what it says of the delivery.
@@ -213,7 +223,7 @@ func (s *subscription) handed(d *delivery) {
 		signal(s.kick)
 	}
 	late := max(0, s.serverNow(now).Sub(d.Due))
-	s.counts.Add(queue.Counts{Delivered: 1, Lateness: late, Latest: late})
+	s.counts.Add(queue.Counts{Delivered: 1, LatenessMillis: late.Milliseconds(), Latest: late})
 }
 
 // await waits for the consumer to settle the message, or for the end of its delivery.

@@ -14,8 +14,8 @@ import (
 // So a message is neither handed over too late nor given up too early, however the two clocks run; and a test in
 // which the server's stands still gets the same result each time.
 
-// serverNow is what the server's clock shows at least, as far as can be told without asking it: it counts from
-// when a claim was answered, which is a little after the server told the time. s.mu is held.
+// serverNow is what the server's clock shows at most, as far as can be told without asking it: it counts from
+// when a claim was sent, which is before the server told the time. s.mu is held.
 func (s *subscription) serverNow(now time.Time) time.Time { return s.server.Add(now.Sub(s.heard)) }
 
 // takeExpiry takes the keys off that say when it is too late for the message, and notes when that is. For what an

@@ -43,3 +43,28 @@ func TestNobodyIsAnsweredWhileSomethingIsOnOffer(t *testing.T) {
 	require.Equal(t, 5, answered, "when it ends")
 	require.True(t, s.gone)
 }
+
+// The server told its time when it had the claim, which may be long before its answer was there.
+func TestTheServersTimeIsAsOldAsTheClaim(t *testing.T) {
+	s, now := notRunning(t, 1)
+	s.address = "nobody|1"
+	s.publishMessages(t, 1)
+	claim := s.claim(&s.main, 10, 0, false)
+	call := s.group.ClaimCall(*claim)
+	require.NoError(t, queue.Do(t.Context(), s.config.Client, call))
+	require.NoError(t, s.claimed(claim, call, now.Add(-time.Second)))
+	require.False(t, s.serverNow(now).Before(s.server.Add(time.Second)))
+}
+
+// The sum of a thousand lateness of months is more than a time.Duration has room for.
+func TestLatenessHasNoEnd(t *testing.T) {
+	s, now := notRunning(t, 1)
+	d := s.taken(t, now)
+	const months = 150 * 24 * time.Hour
+	s.server, s.heard = now, now
+	d.Due = now.Add(-months)
+	for range 1000 {
+		s.handed(d)
+	}
+	require.GreaterOrEqual(t, s.counts.LatenessMillis, 1000*months.Milliseconds())
+}

@@ -264,11 +264,10 @@ func (p *Publisher) fill(b *batch, topic string, messages []*message.Message) er
 			return fmt.Errorf("message %d (UUID %.64q): %w", i, msg.UUID, err)
 		}
 		b.messages[i] = m
-		b.bytes += len(m.Body)
-	}
-	if b.bytes > p.config.MaxPublishBytes {
-		return fmt.Errorf("%w: %d bytes, at most %d are allowed (MaxPublishBytes)",
-			ErrPublishTooLarge, b.bytes, p.config.MaxPublishBytes)
+		if b.bytes += len(m.Body); b.bytes > p.config.MaxPublishBytes {
+			return fmt.Errorf("%w: %d bytes in %d of %d messages, at most %d are allowed (MaxPublishBytes)",
+				ErrPublishTooLarge, b.bytes, i+1, len(messages), p.config.MaxPublishBytes)
+		}
 	}
 	return nil
 }

@@ -149,6 +149,18 @@ func TestBadInputPublishesNothing(t *testing.T) {
 	})
 }
 
+func TestWhatIsTooMuchIsNotMarshaledToItsEnd(t *testing.T) {
+	_, client := redistest.Embedded(t)
+	started := make(chan string, 10)
+	p := newPublisher(t, redistest.Server{Client: client, Prefix: "own"}, func(c *redisdelay.PublisherConfig) {
+		c.Marshaler, c.MaxPublishBytes = startedMarshaler{started: started}, 250
+	})
+	err := p.Publish("t", slices.Repeat([]*message.Message{text(strings.Repeat("x", 100))}, 10)...)
+	require.ErrorIs(t, err, redisdelay.ErrPublishTooLarge)
+	require.ErrorContains(t, err, "of 10 messages, at most 250 are allowed (MaxPublishBytes)")
+	require.LessOrEqual(t, len(started), 3)
+}
+
 func TestWhatIsJustAllowedIsPublished(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)

@@ -24,7 +24,7 @@ type SubscriberConfig struct {
 	Client redis.UniversalClient
 
 	// Unmarshaler turns bytes back into messages. Default BinaryMarshaler{}. What it refuses is
-	// dead-lettered at once, with the reason.
+	// dead-lettered at once, with the reason, as is what it panics at.
 	Unmarshaler Unmarshaler
 
 	// KeyPrefix is what all keys in Redis begin with, the same as the publishers'. Default
@@ -84,7 +84,8 @@ type SubscriberConfig struct {
 	// from 1. A delay in the message's metadata (DelayKey, DelayUntilKey, or Watermill's
 	// DelayOnError) comes first, then its own backoff (BackoffKey). Zero or less: no wait, and the message
 	// keeps its place; one that always fails then uses up MaxDeliveries at once. It must be safe for
-	// concurrent use. Default ExponentialBackoff(time.Second, 10*time.Minute).
+	// concurrent use. Where it panics, that is logged, and the default is used.
+	// Default ExponentialBackoff(time.Second, 10*time.Minute).
 	Backoff func(delivery int) time.Duration
 
 	// DeadRetention is how long dead-lettered messages are kept. Default 30 days; negative: for ever.
@@ -110,7 +111,7 @@ func (c *SubscriberConfig) setDefaults() {
 	c.MaxExtension = cmp.Or(c.MaxExtension, time.Hour)
 	c.MaxDeliveries = cmp.Or(c.MaxDeliveries, 25)
 	if c.Backoff == nil {
-		c.Backoff = ExponentialBackoff(time.Second, 10*time.Minute)
+		c.Backoff = defaultBackoff
 	}
 	c.DeadRetention = cmp.Or(c.DeadRetention, defaultDeadRetention)
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
@@ -174,6 +175,7 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
+	config.Backoff = withoutPanic(config.Backoff, logger)
 	return &Subscriber{
 		config: config,
 		logger: logger.With(watermill.LogFields{

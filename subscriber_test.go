@@ -11,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
@@ -261,6 +263,60 @@ func TestTheDeliveredMessageIsToldByItselfAndByItsUUID(t *testing.T) {
 		require.True(t, redisdelay.DeadOnNack(msg, errors.New("no such order")))
 		require.True(t, msg.Nack())
 		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 2, Dead: 2} }, "two dead messages")
+	})
+}
+
+// Watermill lets messages go without UUID.
+func TestMessagesWithoutUUIDAreToldApart(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		messages := subscribe(t, s, "t")
+		require.NoError(t, p.Publish("t", message.NewMessage("", []byte("handled"))))
+		handled := receive(t, messages)
+		made := message.NewMessageWithContext(handled.Context(), "", []byte("made"))
+		require.False(t, redisdelay.DeadOnNack(made, nil))
+		made.SetContext(delay.WithContext(handled.Context(), delay.For(never)))
+		later, err := delay.NewPublisher(p, delay.PublisherConfig{})
+		require.NoError(t, err)
+		require.NoError(t, later.Publish("later", made))
+		require.True(t, redisdelay.DeadOnNack(handled, nil))
+		require.True(t, handled.Ack())
+		page, err := adminOf(t, s).List(ctx, "later", admin.Query{State: admin.Pending, Limit: 2})
+		require.NoError(t, err)
+		require.Empty(t, page.Messages[0].Metadata, "its delay is its own, and no retry's")
+	})
+}
+
+func TestAnUnmarshalerThatPanicsCostsItsMessageOnly(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		messages := subscribe(t, s, "t", func(c *redisdelay.SubscriberConfig) { c.Unmarshaler = panickingUnmarshaler{} })
+		publish(t, newPublisher(t, s), "t", "panic", "x")
+		require.Equal(t, []string{"x"}, consume(t, messages, 1))
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Dead: 1} }, "the other is dead")
+		page, err := adminOf(t, s).List(ctx, "t", admin.Query{State: admin.Dead, Limit: 1})
+		require.NoError(t, err)
+		require.Equal(t, "unmarshal: the Unmarshaler panicked: out of order", page.Messages[0].Places[0].Reason)
+	})
+}
+
+type panickingUnmarshaler struct{ redisdelay.BinaryMarshaler }
+
+func (u panickingUnmarshaler) Unmarshal(topic string, body []byte) (*message.Message, error) {
+	msg, err := u.BinaryMarshaler.Unmarshal(topic, body)
+	if err == nil && string(msg.Payload) == "panic" {
+		panic("out of order")
+	}
+	return msg, err
+}
+
+func TestABackoffThatPanicsIsReplacedByTheDefault(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		messages := subscribe(t, s, "t", func(c *redisdelay.SubscriberConfig) {
+			c.Backoff = func(int) time.Duration { panic("no such attempt") }
+		})
+		publish(t, newPublisher(t, s), "t", "x")
+		require.True(t, receive(t, messages).Nack())
+		require.Equal(t, []string{"x"}, consume(t, messages, 1))
 	})
 }
 

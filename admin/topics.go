@@ -94,7 +94,7 @@ func groupStats(g queue.GroupStats) GroupStats {
 		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention,
 		Delivered: g.Delivered, Dropped: g.Dropped, MaxLateness: g.Latest}
 	if g.Delivered > 0 {
-		stats.MeanLateness = g.Lateness / time.Duration(g.Delivered)
+		stats.MeanLateness = time.Duration(float64(g.LatenessMillis) / float64(g.Delivered) * float64(time.Millisecond))
 	}
 	return stats
 }

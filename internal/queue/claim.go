@@ -59,14 +59,15 @@ type Claim struct {
 // Counts is what a subscription did with messages: handed over, how late, or dropped as too late.
 type Counts struct {
 	Delivered, Dropped int
-	Lateness, Latest   time.Duration // of all together, and of the latest
+	LatenessMillis     int64 // of all together: a Duration has no room for a thousand that are months late
+	Latest             time.Duration
 }
 
 // Add adds others.
 func (c *Counts) Add(o Counts) {
 	c.Delivered += o.Delivered
 	c.Dropped += o.Dropped
-	c.Lateness += o.Lateness
+	c.LatenessMillis += o.LatenessMillis
 	c.Latest = max(c.Latest, o.Latest)
 }
 
@@ -104,7 +105,7 @@ func (g *Group) ClaimCall(c Claim) *Call {
 	return &Call{script: &claimScript, keys: keys, args: []any{
 		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), busy, millis(c.Lease), c.Slots,
 		c.Address, millis(c.Patience), c.Bytes, millis(memory), g.topic.single, expiry(c.Expiry),
-		c.Counts.Delivered, c.Counts.Lateness.Milliseconds(), c.Counts.Latest.Milliseconds(), c.Counts.Dropped,
+		c.Counts.Delivered, c.Counts.LatenessMillis, c.Counts.Latest.Milliseconds(), c.Counts.Dropped,
 	}}
 }
 

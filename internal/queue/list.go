@@ -157,8 +157,9 @@ type GroupStats struct {
 	Retention                 time.Duration // negative: for ever
 	Ends                      time.Time     // at which it is removed if it is not used
 	Delivered, Dropped        int
-	Lateness, Latest          time.Duration // of all deliveries together, and of the latest
-	Seen                      time.Time     // when a subscription last got a message
+	LatenessMillis            int64 // of all deliveries together
+	Latest                    time.Duration
+	Seen                      time.Time // when a subscription last got a message
 }
 
 // Subscribed tells that some subscription waits for messages, or holds one.

@@ -120,7 +120,7 @@ func TestWhatSubscriptionsTellIsAddedUp(t *testing.T) {
 		require.NoError(t, err)
 		g := stats.Groups[0]
 		require.Equal(t, []int{6, 4}, []int{g.Delivered, g.Dropped})
-		require.Equal(t, 100*time.Millisecond, g.Lateness)
+		require.EqualValues(t, 100, g.LatenessMillis)
 		require.Equal(t, 30*time.Millisecond, g.Latest)
 		require.GreaterOrEqual(t, g.Seen.UnixMilli(), w.start)
 	}, "a")

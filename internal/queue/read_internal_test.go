@@ -149,7 +149,7 @@ func FuzzStats(f *testing.F) {
 			if any(int64(g.Held)) != reply[11+19*i+13] {
 				t.Errorf("%q is read as %+v", reply, g)
 			}
-			if g.Lateness < 0 || g.Latest < 0 || g.Retention < -1 {
+			if g.LatenessMillis < 0 || g.Latest < 0 || g.Retention < -1 {
 				t.Errorf("%q is read as %+v", reply, g)
 			}
 		}
