@@ -110,9 +110,10 @@ func TestLastOfManyUnderOneDelayIDIsDelivered(t *testing.T) {
 		drained(t, s)
 		messages := subscribe(t, s, "topic")
 		p := newPublisher(t, s)
-		for _, payload := range numbered(0, 20) {
-			require.NoError(t, p.Publish("topic", named(payload, "x", redisdelay.DelayIDReplace, 100*time.Millisecond)))
+		for _, payload := range numbered(0, 19) {
+			require.NoError(t, p.Publish("topic", named(payload, "x", redisdelay.DelayIDReplace, never)))
 		}
+		require.NoError(t, p.Publish("topic", named("0019", "x", redisdelay.DelayIDReplace, 100*time.Millisecond)))
 		require.Equal(t, []string{"0019"}, consume(t, messages, 1))
 	})
 }
