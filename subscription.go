@@ -186,6 +186,9 @@ func (s *subscription) run() error {
 	address, stop := s.mailbox.Receive(func(_ string, done func()) {
 		s.mu.Lock()
 		s.woken = true
+		if done != nil && len(s.inHand)+s.buffer.len()+s.coming() > 0 { // so run has set nextExtend already, which it does without mu
+			s.nextExtend = time.Time{} // a test may have ended leases, of which only an extension tells
+		}
 		if done != nil && !s.gone {
 			s.asked, done = append(s.asked, done), nil
 		}

@@ -321,8 +321,9 @@ func (s *Server) wakeAll() error {
 	return nil
 }
 
-// ExpireLeases has the leases of a topic run out now, as if the processes that hold its messages had died. The
-// messages are ready again when it returns. It fails if there is no such topic.
+// ExpireLeases has the leases of a topic run out now, as if the processes that hold its messages had died. When it
+// returns, the messages are ready again, their consumers are woken, and the contexts of those who held them have ended,
+// with redisdelay.ErrLeaseLost as the cause. It fails if there is no such topic.
 func (s *Server) ExpireLeases(topic string) {
 	ctx := context.Background()
 	t := s.topic(s.prefix, topic)

@@ -140,6 +140,25 @@ func TestLeasesRunOutWhenTheTestSaysSo(t *testing.T) {
 	s.AwaitDrained(t, topic)
 }
 
+// There is no other subscription that could take the message.
+func TestHolderHearsThatItsLeaseHasRunOut(t *testing.T) {
+	s := start(t)
+	messages, _ := subscribe(t, s)
+	require.NoError(t, publisher(t, s).Publish(topic, delayed("x", 0)))
+	held := s.Receive(t, messages)
+	s.ExpireLeases(topic)
+	require.ErrorIs(t, context.Cause(held.Context()), redisdelay.ErrLeaseLost)
+	msg := s.Receive(t, messages)
+	require.Equal(t, held.UUID, msg.UUID)
+	delivery, ok := redisdelay.DeliveryFromContext(msg.Context())
+	require.True(t, ok)
+	require.True(t, delivery.Redelivered)
+	held.Ack() // too late
+	require.NoError(t, msg.Context().Err())
+	msg.Ack()
+	s.AwaitDrained(t, topic)
+}
+
 func TestClockMovesFromOneDueTimeToTheNext(t *testing.T) {
 	s := start(t)
 	messages, _ := subscribe(t, s)
