@@ -228,6 +228,25 @@ func compact(kinds []string) (some []string) {
 	return some
 }
 
+// It has no list in which the message could be.
+func TestLostMessageOfATopicWithoutGroupsIsMended(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		require.NoError(t, s.publisher(t).Publish(topic, delayed("x", time.Hour)))
+		id := s.list(t, "", admin.Pending)[0].ID
+		require.NoError(t, s.Client.ZRem(ctx, s.keys.Pending(), id).Err())
+		repaired, err := s.admin.Repair(ctx, topic)
+		require.NoError(t, err)
+		require.Len(t, repaired.Mended, 1, "%v", repaired.Left)
+		require.Equal(t, "lost", repaired.Mended[0].Kind)
+		report, err := s.admin.Check(ctx, topic)
+		require.NoError(t, err)
+		require.Empty(t, report.Violations())
+		msg := receive(t, s.subscribe(t, "a"))
+		require.Equal(t, "x", string(msg.Payload))
+		msg.Ack()
+	})
+}
+
 // No script looks through ready, so the claim that comes to it drops it.
 func TestEntryOfReadyWithoutABodyGoesWithTheNextClaim(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {

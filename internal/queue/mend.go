@@ -44,7 +44,7 @@ func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error)
 
 func (t *Topic) mend(ctx context.Context, v Violation) (did []string, err error) {
 	err = t.withExisting(ctx, func(groups *Groups) error {
-		looked := v.marks != nil && v.version == groups.Version
+		looked := v.version == groups.Version // of a topic without groups there is nothing to look through
 		args := []any{groups.Version, v.ID, flag(looked)}
 		if looked {
 			for i, m := range v.marks {
