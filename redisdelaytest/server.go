@@ -120,7 +120,7 @@ func (s *Server) Now() time.Time {
 	return now
 }
 
-// Advance moves the clock on by d, in one leap. When it returns, everything that fell due by then is ready, in
+// Advance moves the clock on by d, rounded up to the millisecond, in one leap. When it returns, everything that fell due by then is ready, in
 // order, and its consumers are woken; dead letters past their retention are gone; and no consumer is offered a
 // message any more for which it is too late by now, whether it was ready, claimed or on offer before.
 //
@@ -188,6 +188,9 @@ func (s *Server) nextDue(ctx context.Context, t topic, now time.Time) (next time
 func (s *Server) advance(ctx context.Context, d time.Duration) error {
 	if d < 0 {
 		return fmt.Errorf("the clock does not go back")
+	}
+	if whole := d.Truncate(time.Millisecond); whole < d {
+		d = whole + time.Millisecond
 	}
 	topics, err := s.topics(ctx)
 	if err != nil {

@@ -80,6 +80,16 @@ func TestWhatFallsDueIsReadyWhenAdvanceReturns(t *testing.T) {
 	s.AwaitDrained(t, topic)
 }
 
+// Due times are in whole milliseconds, so the clock is too.
+func TestClockMovesByWholeMilliseconds(t *testing.T) {
+	s := start(t)
+	begin := s.Now()
+	s.Advance(1500 * time.Microsecond)
+	require.Equal(t, 2*time.Millisecond, s.Now().Sub(begin))
+	require.NoError(t, publisher(t, s).Publish(topic, delayed("x", 15*time.Minute)))
+	s.RequireScheduled(t, topic, s.Now().Add(15*time.Minute))
+}
+
 // No scheduler runs where nobody subscribes, and what fell due is ready all the same.
 func TestAdvanceNeedsNoSubscriber(t *testing.T) {
 	s := start(t)
