@@ -281,10 +281,14 @@ func (s *Server) settle(ctx context.Context, t topic) error {
 	}
 }
 
+// anyMailbox is a pattern for the mailboxes of all prefixes. The program may have channels of its own that are called
+// much like one, but hardly with such a token.
+var anyMailbox = queue.MailboxChannel("*", strings.Repeat("[0-9A-Z]", len(queue.Token())))
+
 // wakeAll has every process look at the clock, as they sleep by clocks of their own, and waits until all have: then
 // their subscriptions have claimed what is ready, and offer nothing that is too late.
 func (s *Server) wakeAll() error {
-	mailboxes := s.mini.PubSubChannels("*:mailbox:*")
+	mailboxes := s.mini.PubSubChannels(anyMailbox)
 	if len(mailboxes) == 0 {
 		return nil
 	}
@@ -315,7 +319,7 @@ func (s *Server) wakeAll() error {
 			delete(asked, answer.Channel)
 		case <-look.C:
 			// One that was closed before it has answered never will, and sleeps no more.
-			open := s.mini.PubSubChannels("*:mailbox:*")
+			open := s.mini.PubSubChannels(anyMailbox)
 			maps.DeleteFunc(asked, func(_, mailbox string) bool { return !slices.Contains(open, mailbox) })
 		case <-timeout.C:
 			return fmt.Errorf("%d programs have not looked at the clock within %v", len(asked), patience)

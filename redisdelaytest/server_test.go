@@ -216,7 +216,7 @@ func TestClockMovesToTheNextDueTimeWhereNobodySubscribes(t *testing.T) {
 // A program that ends in the moment in which it is asked to look does not answer.
 func TestAdvanceWaitsForNoProgramThatHasEnded(t *testing.T) {
 	s := start(t)
-	mailbox := s.Client().Subscribe(ctx, queue.MailboxChannel(redisdelay.DefaultKeyPrefix, "program"))
+	mailbox := s.Client().Subscribe(ctx, queue.MailboxChannel(redisdelay.DefaultKeyPrefix, queue.Token()))
 	_, err := mailbox.Receive(ctx)
 	require.NoError(t, err)
 	ended := make(chan error, 1)
@@ -251,6 +251,21 @@ func TestAdvanceLeavesKeysOfTheProgramAlone(t *testing.T) {
 	_, ok := s.AdvanceToNext()
 	require.False(t, ok)
 	require.ElementsMatch(t, []string{"news:topics", "old:topics"}, s.Client().Keys(ctx, "*").Val())
+}
+
+// Nor is a channel of the program's own asked to answer.
+func TestAdvanceLeavesChannelsOfTheProgramAlone(t *testing.T) {
+	s := start(t)
+	const channel = "app:mailbox:1"
+	own := s.Client().Subscribe(ctx, channel)
+	defer own.Close()
+	_, err := own.Receive(ctx)
+	require.NoError(t, err)
+	s.Advance(time.Hour)
+	require.NoError(t, s.Client().Publish(ctx, channel, "the program's").Err())
+	msg, err := own.ReceiveMessage(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "the program's", msg.Payload)
 }
 
 // recorder is a test that is expected to fail.
