@@ -17,7 +17,8 @@ import (
 const patience = 10 * time.Second
 
 // Scheduled returns the messages of a topic that wait for their due time, in order of it. A topic that was
-// never used has none. Those that wait for a retry are not among them: see AwaitRetrying.
+// never used has none. What is due, or was published without a delay, counts too while the topic has no consumer group,
+// as it waits for one: redisdelay.Subscriber.SubscribeInitialize makes it. Those that wait for a retry are not among them: see AwaitRetrying.
 func (s *Server) Scheduled(topic string) []admin.Message {
 	return s.list(topic, admin.Query{State: admin.Pending})
 }
@@ -55,7 +56,8 @@ func (s *Server) RequireScheduled(t testing.TB, topic string, due time.Time) adm
 	return found[0]
 }
 
-// RequireNothingScheduled fails the test if a message of the topic waits for its due time.
+// RequireNothingScheduled fails the test if a message of the topic waits for its due time, or, as in Scheduled, for the
+// first consumer group.
 func (s *Server) RequireNothingScheduled(t testing.TB, topic string) {
 	t.Helper()
 	if scheduled := s.Scheduled(topic); len(scheduled) > 0 {

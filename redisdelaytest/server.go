@@ -120,14 +120,17 @@ func (s *Server) Now() time.Time {
 	return now
 }
 
-// Advance moves the clock on by d, rounded up to the millisecond, in one leap. When it returns, everything that fell due by then is ready, in
-// order, and its consumers are woken; dead letters past their retention are gone; and no consumer is offered a
-// message any more for which it is too late by now, whether it was ready, claimed or on offer before.
+// Advance moves the clock on by d, rounded up to the millisecond, in one leap. When it returns, everything that fell
+// due by then is ready, in order, and its consumers are woken; dead letters past their retention are gone; and no
+// consumer is offered a message any more for which it is too late by now, whether it was ready, claimed or on offer
+// before. Where a topic has no consumer group, what is due stays scheduled until there is one, such as by
+// redisdelay.Subscriber.SubscribeInitialize.
 //
 // Only this clock decides whether it is too late for a message, so that one that was in time before a slow part
 // of the test is in time after it. Handlers live in real time, so leases do not run out by Advance: see
-// ExpireLeases. What a handler schedules by a delay when it gets its message counts from the time that the clock shows then;
-// to see it at its own time, move the clock in steps, or by AdvanceToNext.
+// ExpireLeases. No GroupExpiry or BroadcastExpiry ever comes, either: admin.Admin.DeleteGroup removes a group. What a
+// handler schedules by a delay when it gets its message counts from the time that the clock shows then; to see it at
+// its own time, move the clock in steps, or by AdvanceToNext.
 func (s *Server) Advance(d time.Duration) {
 	if err := s.advance(context.Background(), d); err != nil {
 		s.fail(fmt.Errorf("redisdelaytest: advance by %v: %w", d, err))

@@ -213,6 +213,37 @@ func TestClockMovesToTheNextDueTimeWhereNobodySubscribes(t *testing.T) {
 	require.Len(t, s.Scheduled(topic), 2)
 }
 
+// So does what was never delayed, until there is a group.
+func TestWhatIsDueIsScheduledUntilThereIsAGroup(t *testing.T) {
+	s := start(t)
+	p := publisher(t, s)
+	require.NoError(t, p.Publish(topic, message.NewMessage("now", nil), delayed("later", time.Hour)))
+	s.Advance(time.Hour)
+	require.Len(t, s.Scheduled(topic), 2)
+	messages, _ := subscribe(t, s)
+	s.Advance(0)
+	s.RequireNothingScheduled(t, topic)
+	for _, want := range []string{"now", "later"} {
+		msg := s.Receive(t, messages)
+		require.Equal(t, want, msg.UUID)
+		msg.Ack()
+	}
+	s.AwaitDrained(t, topic)
+}
+
+// Those who use it live in real time.
+func TestNoGroupExpiresByAdvance(t *testing.T) {
+	s := start(t)
+	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client(), ConsumerGroup: "g", GroupExpiry: time.Hour}, nil)
+	require.NoError(t, err)
+	require.NoError(t, sub.SubscribeInitialize(topic))
+	require.NoError(t, sub.Close())
+	for range 90 { // in steps, as a scheduler that comes late gives a group more time
+		s.Advance(time.Minute)
+	}
+	require.NoError(t, only(s.Admin().DeleteGroup(ctx, topic, "g", false)))
+}
+
 // A program that ends in the moment in which it is asked to look does not answer.
 func TestAdvanceWaitsForNoProgramThatHasEnded(t *testing.T) {
 	s := start(t)
