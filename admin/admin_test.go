@@ -246,6 +246,38 @@ func TestManyDeadLettersAreDealtWithInChunks(t *testing.T) {
 	})
 }
 
+// Two of these are too much for one chunk with bodies.
+func TestBodiesOfDeadLettersAreReadOnlyWhereTheyAreNeeded(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		var letters []*message.Message
+		for range 2 {
+			letters = append(letters, message.NewMessage("uuid", make([]byte, 3<<20)))
+		}
+		s.register(t, "a")
+		s.buryThese(t, letters...)
+		var progress []admin.Progress
+		bulk := func(f admin.Filter) admin.Bulk {
+			progress = nil
+			return admin.Bulk{Filter: f, Progress: func(p admin.Progress) { progress = append(progress, p) }}
+		}
+		for name, f := range map[string]admin.Filter{
+			"metadata": {Metadata: map[string]string{"kind": "none"}},
+			"match":    {Match: func(m admin.Message) bool { return len(m.Payload) == 1 }},
+		} {
+			none, err := s.admin.PurgeDead(ctx, topic, "a", bulk(f))
+			require.NoError(t, err)
+			require.Zero(t, none, name)
+			require.Len(t, progress, 2, name)
+		}
+		now := s.stats(t).Now
+		requeued, err := s.admin.RequeueAll(ctx, topic, "a",
+			bulk(admin.Filter{Metadata: map[string]string{}, Reason: "reason", From: now.Add(-time.Hour), Until: now.Add(time.Hour)}))
+		require.NoError(t, err)
+		require.Equal(t, 2, requeued)
+		require.Equal(t, []admin.Progress{{Looked: 2, Done: 2}}, progress, "in one chunk")
+	})
+}
+
 func TestMovedDeadLettersAreDeliveredThere(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.bury(t, 3)

@@ -61,16 +61,14 @@ func (a *Admin) one(ctx context.Context, topic, group, id, what string, work que
 // RequeueAll is Requeue for many dead letters of a group, in chunks. It returns how many were requeued. What
 // dies after it began is left alone, so it ends even if all of them die again.
 func (a *Admin) RequeueAll(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
-	return a.all(ctx, topic, group, "requeue", queue.RequeueingMany, bulk, func(g *queue.Group, chunk []queue.Listed) (int, error) {
-		return g.Requeue(ctx, ids(chunk))
-	})
+	return a.all(ctx, topic, group, bulk, deed{what: "requeue", work: queue.RequeueingMany,
+		do: func(g *queue.Group, chunk []queue.Listed) (int, error) { return g.Requeue(ctx, ids(chunk)) }})
 }
 
 // PurgeDead is DeleteDead for many dead letters of a group, in chunks. It returns how many were forgotten.
 func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
-	return a.all(ctx, topic, group, "purge", queue.DiscardingMany, bulk, func(g *queue.Group, chunk []queue.Listed) (int, error) {
-		return g.Discard(ctx, ids(chunk))
-	})
+	return a.all(ctx, topic, group, bulk, deed{what: "purge", work: queue.DiscardingMany,
+		do: func(g *queue.Group, chunk []queue.Listed) (int, error) { return g.Discard(ctx, ids(chunk)) }})
 }
 
 // MoveDead moves many dead letters of a group to another topic, in chunks, where they are new messages that
@@ -91,7 +89,7 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 		return 0, fmt.Errorf("move: %w: from topic %q to itself; RequeueAll does that", ErrInvalidArgument, topic)
 	}
 	mover := target.Mover()
-	return a.all(ctx, topic, group, "move", queue.DiscardingMany, bulk, func(g *queue.Group, chunk []queue.Listed) (int, error) {
+	move := func(g *queue.Group, chunk []queue.Listed) (int, error) {
 		var whole []queue.Listed
 		for _, l := range chunk {
 			if l.Body == nil {
@@ -110,7 +108,8 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 			}
 		}
 		return mover.Move(ctx, g, whole)
-	})
+	}
+	return a.all(ctx, topic, group, bulk, deed{what: "move", work: queue.DiscardingMany, bodies: true, do: move})
 }
 
 // anew returns the body of a message that has neither a delay ID nor an expiry any more.
@@ -129,16 +128,23 @@ func (a *Admin) anew(from, to string, body []byte) ([]byte, error) {
 	return a.config.Marshaler.Marshal(to, msg)
 }
 
+// deed is what is done to many dead letters.
+type deed struct {
+	what   string
+	work   queue.Work
+	bodies bool // do needs them
+	do     func(*queue.Group, []queue.Listed) (int, error)
+}
+
 // all does something to the dead letters that there are now, chunk by chunk.
-func (a *Admin) all(ctx context.Context, topic, group, what string, work queue.Work, bulk Bulk,
-	do func(*queue.Group, []queue.Listed) (int, error)) (done int, err error) {
+func (a *Admin) all(ctx context.Context, topic, group string, bulk Bulk, d deed) (done int, err error) {
 	group = groupName(group)
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("%s dead letters of group %q of topic %q: %w", what, group, topic, err)
+			err = fmt.Errorf("%s dead letters of group %q of topic %q: %w", d.what, group, topic, err)
 		}
 	}()
-	t, err := a.topic(ctx, topic, work)
+	t, err := a.topic(ctx, topic, d.work)
 	if err != nil {
 		return 0, err
 	}
@@ -149,9 +155,13 @@ func (a *Admin) all(ctx context.Context, topic, group, what string, work queue.W
 	if !stats.Has(group) {
 		return 0, ErrNotFound
 	}
+	bytes := 0
+	if d.bodies || bulk.Filter.needsBodies() {
+		bytes = pageBytes
+	}
 	var progress Progress
 	for cursor := ""; ; {
-		page, err := t.List(ctx, group, queue.Dead, cursor, 1000, pageBytes)
+		page, err := t.List(ctx, group, queue.Dead, cursor, 1000, bytes)
 		if err != nil {
 			return progress.Done, err
 		}
@@ -166,7 +176,7 @@ func (a *Admin) all(ctx context.Context, topic, group, what string, work queue.W
 				chunk = append(chunk, l)
 			}
 		}
-		n, err := do(t.Group(group), chunk)
+		n, err := d.do(t.Group(group), chunk)
 		progress.Done += n
 		if err != nil {
 			return progress.Done, err

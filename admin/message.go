@@ -174,6 +174,9 @@ func (f Filter) matches(m Message) bool {
 		(f.Match == nil || f.Match(m))
 }
 
+// needsBodies tells whether it looks at more than where messages are.
+func (f Filter) needsBodies() bool { return len(f.Metadata) > 0 || f.Match != nil }
+
 // Query says what List is to return.
 type Query struct {
 	// State is required. Group is, but for Pending; default redisdelay.DefaultConsumerGroup.
