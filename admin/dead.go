@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
@@ -67,9 +68,20 @@ func (a *Admin) RequeueAll(ctx context.Context, topic, group string, bulk Bulk) 
 
 // PurgeDead is DeleteDead for many dead letters of a group, in chunks. It returns how many were forgotten.
 func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
-	return a.all(ctx, topic, group, bulk, deed{what: "purge", work: queue.DiscardingMany,
-		do: func(g *queue.Group, chunk []queue.Listed) (int, error) { return g.Discard(ctx, ids(chunk)) }})
+	purge := func(g *queue.Group, chunk []queue.Listed) (done int, err error) {
+		for some := range slices.Chunk(chunk, purged) {
+			n, err := g.Discard(ctx, ids(some))
+			if done += n; err != nil {
+				return done, err
+			}
+		}
+		return done, nil
+	}
+	return a.all(ctx, topic, group, bulk, deed{what: "purge", work: queue.DiscardingMany, do: purge})
 }
+
+// purged is how many bodies one step forgets at most: Redis takes milliseconds to free the memory of a thousand large ones.
+const purged = 100
 
 // MoveDead moves many dead letters of a group to another topic, in chunks, where they are new messages that
 // are due at once. It returns how many were moved. They keep their own limit of deliveries, and no delay ID
