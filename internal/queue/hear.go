@@ -8,17 +8,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// healthCheck is how long a Pub/Sub connection may be silent before it is tested.
+// healthCheck is how often a Pub/Sub connection is tested.
 const healthCheck = 15 * time.Second
 
 // hearing is a Pub/Sub connection that is seen to work. One whose server has vanished, or is frozen, stays open and brings
 // nothing; and one to a server that is a replica now brings all that comes, but the primary counts nobody who hears it, and takes
-// him for gone. go-redis writes a PING, and does not wait for the answer. So who has heard nothing for a while publishes
-// an empty text to the channel, by the client's other connections, and connects anew if it does not come.
+// him for gone. go-redis writes a PING, and does not wait for the answer. So who listens publishes an empty text to the channel
+// now and then, by the client's other connections, and connects anew if it does not come. It does not matter what else comes:
+// to a replica, all that is published on the primary.
 type hearing struct {
 	client  redis.UniversalClient
 	channel string
-	silence time.Duration // after which the connection is tested
+	every   time.Duration // the connection is tested
 	answer  time.Duration // within which what was published has to come
 }
 
@@ -32,7 +33,7 @@ func (h *hearing) listen(ctx context.Context, pubsub *redis.PubSub) <-chan any {
 	events := make(chan any)
 	go func() {
 		defer close(events)
-		for h.pass(ctx, pubsub, events) {
+		for h.pass(ctx, received(pubsub), events) {
 			_ = pubsub.Close() // nothing is left to lose
 			pubsub = h.client.Subscribe(ctx, h.channel)
 		}
@@ -41,10 +42,14 @@ func (h *hearing) listen(ctx context.Context, pubsub *redis.PubSub) <-chan any {
 	return events
 }
 
+// received is what comes over a connection.
+func received(pubsub *redis.PubSub) <-chan any {
+	return pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(0))
+}
+
 // pass passes on what comes over a connection, until it is to be made anew, or there is an end: then it returns false.
-func (h *hearing) pass(ctx context.Context, pubsub *redis.PubSub, events chan<- any) (anew bool) {
-	incoming := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(0))
-	timer := time.NewTimer(h.silence)
+func (h *hearing) pass(ctx context.Context, incoming <-chan any, events chan<- any) (anew bool) {
+	timer := time.NewTimer(h.every)
 	defer timer.Stop()
 	tested := make(chan error, 1)
 	testing, heard := false, false // whether a test is under way, and whether anything has come since it began
@@ -57,8 +62,11 @@ func (h *hearing) pass(ctx context.Context, pubsub *redis.PubSub, events chan<- 
 			if !open {
 				return false
 			}
-			heard, awaited = true, false
-			timer.Reset(h.silence)
+			heard = true
+			if awaited {
+				awaited = false
+				timer.Reset(h.every)
+			}
 			select {
 			case events <- event:
 			case <-ctx.Done():
@@ -81,7 +89,7 @@ func (h *hearing) pass(ctx context.Context, pubsub *redis.PubSub, events chan<- 
 				awaited = true
 				timer.Reset(h.answer)
 			default: // all is well, or nobody can say; go-redis notices a connection that is closed
-				timer.Reset(h.silence)
+				timer.Reset(h.every)
 			}
 		}
 	}

@@ -129,6 +129,13 @@ func (late) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // A primary that is a replica now brings what is published to the new one, which does not know of those who listen there.
 func TestAConnectionToAServerThatTakesNoCallsIsMadeAnew(t *testing.T) {
 	t.Parallel()
+	for name, busy := range map[string]bool{"quiet": false, "busy": true} {
+		t.Run(name, func(t *testing.T) { testDemoted(t, busy) })
+	}
+}
+
+func testDemoted(t *testing.T, busy bool) {
+	t.Parallel()
 	was, is := redistest.Start(t), redistest.Start(t)
 	ctx := t.Context()
 	require.NoError(t, was.Client(t).Do(ctx, "REPLICAOF", "127.0.0.1", is.Port()).Err())
@@ -141,8 +148,26 @@ func TestAConnectionToAServerThatTakesNoCallsIsMadeAnew(t *testing.T) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: "primary:6379", Dialer: dial, PoolSize: 1})
 	t.Cleanup(func() { _ = client.Close() })
-	events := (&hearing{client, "channel", 20 * time.Millisecond, time.Minute}).listen(ctx, client.Subscribe(ctx, "channel"))
+	events := (&hearing{client, "channel", 50 * time.Millisecond, time.Minute}).listen(ctx, client.Subscribe(ctx, "channel"))
 	await(t, events, subscription)
+	if busy {
+		publisher := is.Client(t)
+		var publishing sync.WaitGroup
+		ended := make(chan struct{})
+		publishing.Go(func() {
+			for {
+				select {
+				case <-ended:
+					return
+				case <-time.After(time.Millisecond):
+					_ = publisher.Publish(ctx, "channel", "receiver").Err()
+				}
+			}
+		})
+		defer publishing.Wait()
+		defer close(ended)
+		await(t, events, func(event any) bool { return heard(event) == "receiver" })
+	}
 	mu.Lock()
 	addr = is.Addr()
 	mu.Unlock()
