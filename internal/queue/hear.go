@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,16 +16,26 @@ const healthCheck = 15 * time.Second
 // nothing; and one to a server that is a replica now brings all that comes, but the primary counts nobody who hears it, and takes
 // him for gone. go-redis writes a PING, and does not wait for the answer. So who listens publishes an empty text to the channel
 // now and then, by the client's other connections, and connects anew if it does not come. It does not matter what else comes:
-// to a replica, all that is published on the primary.
+// to a replica, all that is published on the primary. Where the channel is shared nobody is counted, and all that comes will do.
 type hearing struct {
 	client  redis.UniversalClient
 	channel string
+	shared  bool          // others listen to the channel, too
 	every   time.Duration // the connection is tested
 	answer  time.Duration // within which what was published has to come
 }
 
-func newHearing(client redis.UniversalClient, channel string) *hearing {
-	return &hearing{client, channel, healthCheck, answerWithin}
+func newHearing(client redis.UniversalClient, channel string, shared bool) *hearing {
+	return &hearing{client, channel, shared, healthCheck, answerWithin}
+}
+
+// pause is how long until the next test. Those who share a channel hear each other's tests, and wait anew: the first tests for
+// all. If all paused alike, each would test at the same instant, and hear the tests of all.
+func (h *hearing) pause() time.Duration {
+	if h.shared {
+		return h.every + rand.N(h.every)
+	}
+	return h.every
 }
 
 // listen passes on what comes, first over a connection that is subscribed already: messages, and a *redis.Subscription whenever
@@ -49,7 +60,7 @@ func received(pubsub *redis.PubSub) <-chan any {
 
 // pass passes on what comes over a connection, until it is to be made anew, or there is an end: then it returns false.
 func (h *hearing) pass(ctx context.Context, incoming <-chan any, events chan<- any) (anew bool) {
-	timer := time.NewTimer(h.every)
+	timer := time.NewTimer(h.pause())
 	defer timer.Stop()
 	tested := make(chan error, 1)
 	testing, heard := false, false // whether a test is under way, and whether anything has come since it began
@@ -63,9 +74,9 @@ func (h *hearing) pass(ctx context.Context, incoming <-chan any, events chan<- a
 				return false
 			}
 			heard = true
-			if awaited {
+			if awaited || h.shared {
 				awaited = false
-				timer.Reset(h.every)
+				timer.Reset(h.pause())
 			}
 			select {
 			case events <- event:
@@ -89,7 +100,7 @@ func (h *hearing) pass(ctx context.Context, incoming <-chan any, events chan<- a
 				awaited = true
 				timer.Reset(h.answer)
 			default: // all is well, or nobody can say; go-redis notices a connection that is closed
-				timer.Reset(h.every)
+				timer.Reset(h.pause())
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -73,7 +74,7 @@ func TestAConnectionThatBringsNothingIsMadeAnew(t *testing.T) {
 		t.Cleanup(func() { _ = client.Close() })
 		ctx, cancel := context.WithCancel(t.Context())
 		channel := MailboxChannel(s.Prefix, Token())
-		events := (&hearing{client, channel, 10 * time.Millisecond, 300 * time.Millisecond}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&hearing{client, channel, false, 10 * time.Millisecond, 300 * time.Millisecond}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 3 {
 			await(t, events, func(event any) bool { return heard(event) == "" }) // a test
@@ -99,7 +100,7 @@ func TestAConnectionThatWorksIsKept(t *testing.T) {
 		client.AddHook(late{})
 		channel := MailboxChannel(s.Prefix, Token())
 		ctx := t.Context()
-		events := (&hearing{client, channel, 5 * time.Millisecond, 10 * time.Second}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&hearing{client, channel, false, 5 * time.Millisecond, 10 * time.Second}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 20 {
 			event := <-events
@@ -148,7 +149,7 @@ func testDemoted(t *testing.T, busy bool) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: "primary:6379", Dialer: dial, PoolSize: 1})
 	t.Cleanup(func() { _ = client.Close() })
-	events := (&hearing{client, "channel", 50 * time.Millisecond, time.Minute}).listen(ctx, client.Subscribe(ctx, "channel"))
+	events := (&hearing{client, "channel", false, 50 * time.Millisecond, time.Minute}).listen(ctx, client.Subscribe(ctx, "channel"))
 	await(t, events, subscription)
 	if busy {
 		publisher := is.Client(t)
@@ -176,6 +177,60 @@ func testDemoted(t *testing.T, busy bool) {
 	require.Eventually(t, func() bool {
 		return is.Client(t).PubSubNumSub(ctx, "channel").Val()["channel"] == 1
 	}, 10*time.Second, time.Millisecond)
+}
+
+// sharedChannel is a hook by which what is published comes to all at once, without a server.
+type sharedChannel struct {
+	redis.Hook
+	mu        sync.Mutex
+	listening []chan any
+	published int
+}
+
+func (c *sharedChannel) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.published++
+		for _, incoming := range c.listening {
+			incoming <- &redis.Message{}
+		}
+		cmd.(*redis.IntCmd).SetVal(int64(len(c.listening)))
+		return nil
+	}
+}
+
+// As each test of a shared channel comes to all, they would else be the square of those who listen.
+func TestOneTestsASharedChannelForAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+		defer client.Close()
+		channel := &sharedChannel{Hook: late{}}
+		client.AddHook(channel)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		events := make(chan any, 1e6)
+		var listeners sync.WaitGroup
+		for range 100 {
+			channel.listening = append(channel.listening, make(chan any, 100))
+		}
+		for _, incoming := range channel.listening {
+			listeners.Go(func() {
+				if newHearing(client, "channel", true).pass(ctx, incoming, events) {
+					t.Error("it was to be made anew")
+				}
+			})
+		}
+		listeners.Wait()
+		synctest.Wait()
+		require.LessOrEqual(t, channel.published, 40)
+		require.GreaterOrEqual(t, channel.published, 20)
+
+		began := time.Now() // the others hear it
+		require.True(t, newHearing(client, "channel", true).pass(t.Context(), nil, events))
+		require.LessOrEqual(t, time.Since(began), 2*healthCheck+answerWithin)
+	})
 }
 
 // await waits for an event.

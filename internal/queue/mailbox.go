@@ -123,7 +123,7 @@ func (m *Mailbox) listen(pubsub *redis.PubSub) {
 	if err == nil {
 		m.wakeAll(nil) // they may have looked before
 	}
-	events := newHearing(m.client, m.channel).listen(m.running, pubsub)
+	events := newHearing(m.client, m.channel, false).listen(m.running, pubsub)
 	for {
 		select {
 		case <-m.running.Done(): // it may be making a connection, which is not waited for
@@ -330,7 +330,7 @@ func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix strin
 	if err := subscribe(ctx, pubsub, NewTopics(prefix)); errors.Is(err, ErrForbidden) {
 		read(err)
 	}
-	incoming := newHearing(client, NewTopics(prefix)).listen(ctx, pubsub)
+	incoming := newHearing(client, NewTopics(prefix), true).listen(ctx, pubsub)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	known := map[string]bool{}
