@@ -59,7 +59,7 @@ type sharedMailbox struct {
 // OpenMailbox returns the process's mailbox for the client and prefix, and what closes it for this
 // user. The last user's closing ends its connection and goroutine.
 func OpenMailbox(client redis.UniversalClient, prefix string) (*Mailbox, func()) {
-	if !reflect.TypeOf(client).Comparable() {
+	if !reflect.ValueOf(client).Comparable() {
 		m := newMailbox(client, prefix)
 		return m, sync.OnceFunc(m.close)
 	}

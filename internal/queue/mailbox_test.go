@@ -177,12 +177,22 @@ type odd struct {
 	_ []int
 }
 
+// with is a client that can be a key of a map or not: that depends on what it is with.
+type with struct {
+	redis.UniversalClient
+	value any
+}
+
 func TestMailboxOfAClientThatCannotBeCompared(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		s.Client = odd{UniversalClient: s.Client}
-		m := mailbox(t, s)
-		require.NotSame(t, m, mailbox(t, s))
-		receive(t, m).connected(s)
+		client := s.Client
+		for _, s.Client = range []redis.UniversalClient{odd{UniversalClient: client}, with{client, []int{}}} {
+			m := mailbox(t, s)
+			require.NotSame(t, m, mailbox(t, s))
+			receive(t, m).connected(s)
+		}
+		s.Client = with{client, 1}
+		require.Same(t, mailbox(t, s), mailbox(t, s))
 	})
 }
 
