@@ -144,7 +144,7 @@ func (m *Mailbox) listen(pubsub *redis.PubSub) {
 
 // subscribe subscribes to the mailbox's channel, and keeps a refusal.
 func (m *Mailbox) subscribe(pubsub *redis.PubSub) error {
-	err := subscribe(context.Background(), pubsub, m.channel)
+	err := subscribe(m.running, pubsub, m.channel)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.denied = nil
@@ -324,8 +324,7 @@ const rescan = 30 * time.Second
 // announcements; and with ErrNotEntered where it has read the registry and could not enter what was missing.
 func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix string, found func(topic string, announced bool), read func(error)) {
 	pubsub := client.Subscribe(ctx)
-	defer pubsub.Close()
-	ended := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // so that no answer is waited for
+	ended := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // so that no answer is waited for, nor a connection that is being made
 	defer ended()
 	if err := subscribe(ctx, pubsub, NewTopics(prefix)); errors.Is(err, ErrForbidden) {
 		read(err)

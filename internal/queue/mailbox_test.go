@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -225,6 +227,79 @@ func TestMailboxOfAServerThatComesUpLater(t *testing.T) {
 	r.gets("")
 	post(t, s, r.channel(), r.name()+" x")
 	r.gets("x")
+}
+
+// unanswered is a network on which connections can be made, or nobody answers, until the end of the test.
+type unanswered struct {
+	now    atomic.Bool
+	asked  chan struct{} // that nobody has answered
+	answer chan struct{}
+}
+
+func newUnanswered(t *testing.T) *unanswered {
+	u := &unanswered{asked: make(chan struct{}, 1000), answer: make(chan struct{})}
+	t.Cleanup(func() { close(u.answer) })
+	return u
+}
+
+func (u *unanswered) dial(ctx context.Context, kind, addr string) (net.Conn, error) {
+	if u.now.Load() {
+		u.asked <- struct{}{}
+		select {
+		case <-ctx.Done():
+		case <-u.answer:
+		}
+		return nil, errors.New("nobody answers")
+	}
+	return (&net.Dialer{}).DialContext(ctx, kind, addr)
+}
+
+func TestMailboxThatIsConnectingCanBeClosed(t *testing.T) {
+	t.Parallel()
+	for name, client := range map[string]func(u *unanswered) redis.UniversalClient{
+		"server": func(u *unanswered) redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: "server:6379", Dialer: u.dial, DialTimeout: time.Hour})
+		},
+		"cluster": func(u *unanswered) redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"server:6379"}, Dialer: u.dial, DialTimeout: time.Hour})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := newUnanswered(t)
+			u.now.Store(true)
+			client := client(u)
+			t.Cleanup(func() { _ = client.Close() })
+			_, closeMailbox := queue.OpenMailbox(client, "own")
+			<-u.asked
+			closed := make(chan struct{})
+			go func() {
+				defer close(closed)
+				closeMailbox()
+			}()
+			select {
+			case <-closed:
+			case <-time.After(patience):
+				require.Fail(t, "it does not end")
+			}
+		})
+	}
+}
+
+func TestWatchThatIsConnectingAgainEnds(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	u := newUnanswered(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Dialer: u.dial, DialTimeout: time.Hour})
+	t.Cleanup(func() { _ = client.Close() })
+	s := redistest.Server{Client: client, Prefix: "own"}
+	newWorld(t, redistest.Server{Client: server.Client(t), Prefix: "own"}, "topic", "a")
+	found, _, stop := watch(t, s)
+	next(t, found, "topic")
+	u.now.Store(true)
+	require.EqualValues(t, 1, server.Client(t).ClientKillByFilter(ctx, "TYPE", "pubsub").Val())
+	<-u.asked
+	stop()
 }
 
 func TestMailboxOfAClosedClientCanBeClosed(t *testing.T) {
