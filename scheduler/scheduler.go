@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -157,24 +158,34 @@ func (s *Scheduler) end() {
 	s.leave(left...)
 }
 
-// leave resigns from topics. What cannot be said is found out: the lease ends by itself.
+// leave resigns from topics, from those of each crew by themselves: a server that does not answer keeps only its own. What
+// cannot be said is found out: the lease ends by itself.
 func (s *Scheduler) leave(topics ...*served) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	var calls []*queue.Call
+	calls := map[*crew][]*queue.Call{}
 	for _, t := range topics {
 		if t.stop != nil {
 			t.stop()
-			calls = append(calls, t.topic.ResignCall(t.address))
+			t.mu.Lock()
+			c := t.crew
+			t.mu.Unlock()
+			calls[c] = append(calls[c], t.topic.ResignCall(t.address))
 		}
 	}
-	for len(calls) > 0 && ctx.Err() == nil {
-		n := min(batch, len(calls))
-		if err := queue.Do(ctx, s.config.Client, calls[:n]...); err != nil {
+	var leaving sync.WaitGroup
+	for _, its := range calls {
+		leaving.Go(func() { s.resign(ctx, its) })
+	}
+	leaving.Wait()
+}
+
+func (s *Scheduler) resign(ctx context.Context, calls []*queue.Call) {
+	for some := range slices.Chunk(calls, batch) {
+		if err := queue.Do(ctx, s.config.Client, some...); err != nil {
 			s.logger.Debug("Cannot resign, others take over by themselves", watermill.LogFields{"err": err})
 			return
 		}
-		calls = calls[n:]
 	}
 }
 
