@@ -29,7 +29,8 @@ var (
 	ErrTopicMode = queue.ErrTopicMode
 
 	// ErrForbidden is wrapped where the Redis user may not run a command that the operation takes, or use a key or a
-	// channel; the error names all the commands that it lacks, and what keys and channels it has to be allowed. It is found before anything of a topic is changed.
+	// channel; the error names all the commands that it lacks, and what keys and channels it has to be allowed. It is found
+	// before anything of a topic is changed.
 	ErrForbidden = queue.ErrForbidden
 
 	// ErrInvalidTopic is wrapped where a topic is empty or too long.
