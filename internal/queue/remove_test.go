@@ -36,11 +36,11 @@ func (w *world) registered() []string {
 }
 
 // fill gives the group a message in every state.
-func (w *world) fill(group string) []*queue.Leased {
+func (w *world) fill(group string, edits ...func(*queue.Claim)) []*queue.Leased {
 	w.t.Helper()
 	w.publish(now("dead").with(queue.Options{MaxDeliveries: 3}), now("retried"), now("leased"), now("ready"))
 	s := w.sub(group)
-	claimed := held(s.claim(3))
+	claimed := held(s.claim(3, edits...))
 	require.Len(w.t, claimed, 3)
 	require.Equal(w.t, 2, s.nack(failed(claimed[0], dead), failed(claimed[1], after(time.Hour))))
 	return claimed[2:]
@@ -289,7 +289,7 @@ func TestClaimShowsThatTheGroupIsUsed(t *testing.T) {
 func TestUnusedGroupIsRemovedAfterItsTimeAndNotEarlier(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.registerFor("a", queue.GroupOptions{MaxDeliveries: 5, Retention: 10 * time.Hour, Expiry: 15 * time.Millisecond})
-		w.fill("a")
+		w.fill("a", knows(15*time.Millisecond))
 		ends := w.end("a")
 		for {
 			before := w.now()
@@ -338,6 +338,11 @@ func TestGroupThatIsUsedAgainInTimeStays(t *testing.T) {
 			}
 		})
 	}, "b")
+}
+
+// knows has the claim be of a subscription that knows of its group's end.
+func knows(expiry time.Duration) func(*queue.Claim) {
+	return func(c *queue.Claim) { c.Expiry = expiry }
 }
 
 // unaware is a subscription's claim that does not know of its group's end.
@@ -399,7 +404,6 @@ func TestGroupInWhichSomebodyWaitsLosesItsEndInsteadOfBeingRemoved(t *testing.T)
 
 func TestGroupThatHoldsALeaseEndsWithIt(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		w.register("a")
 		w.registerFor("a", shortLived)
 		w.publishNow("x")
 		held := held(w.sub("a").claim(1, lease(4*time.Hour)))
@@ -437,15 +441,44 @@ func TestClaimGivesAGroupNoEndThatItLost(t *testing.T) {
 	})
 }
 
-// In a group in which all know of its end, a lease is of one that is gone.
+// In a group in which all who ever claimed know of its end, a lease is of one that is gone.
 func TestGroupThatWasAlwaysToEndDoesNotOutlastItsTimeByALease(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		w.registerFor("a", shortLived)
-		w.publishNow("x")
-		require.Len(t, w.sub("a").claim(1, lease(4*time.Hour)).Messages, 1)
-		w.travel(2 * time.Hour)
-		w.endUnused("a")
-		w.empty("a")
+		for _, first := range []queue.GroupOptions{shortLived, standard} {
+			w.registerFor("a", first) // by who never claims, as SubscribeInitialize
+			w.registerFor("a", shortLived)
+			w.publishNow("x")
+			require.Len(t, w.sub("a").claim(1, lease(4*time.Hour), knows(time.Hour)).Messages, 1)
+			w.travel(2 * time.Hour)
+			w.endUnused("a")
+			w.empty("a")
+		}
+	})
+}
+
+// The group was lost, and who lets it end was the first to make it again. So the others did not register it.
+func TestGroupStaysForWhoFindsItThereAndDoesNotKnowOfItsEnd(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		for group, claim := range map[string]func(s *sub){
+			"takes":           func(s *sub) { require.Len(t, s.claim(1).Messages, 1) },
+			"takes and tells": func(s *sub) { require.Len(t, s.claim(1, counting).Messages, 1) },
+			"has no room":     func(s *sub) { require.Empty(t, s.claim(0).Messages) },
+			"tells":           func(s *sub) { require.Empty(t, s.claim(0, counting).Messages) },
+			"is stopped": func(s *sub) {
+				require.NoError(t, only(w.topic.Pause(ctx, "is stopped")))
+				require.Empty(t, s.claim(1).Messages)
+			},
+		} {
+			w.registerFor(group, shortLived)
+			w.publishNow("x")
+			w.travel(2 * time.Hour)
+			claim(w.sub(group))
+			w.removeUnused(group)
+			require.Contains(t, w.registered(), group)
+			require.False(t, w.hasRespite(group), "somebody who %s", group)
+			require.InDelta(t, w.now()+90_000, w.end(group), 5000, "it is looked at again when he would have asked again")
+			require.NoError(t, w.topic.Remove(ctx, group))
+		}
 	})
 }
 

@@ -127,18 +127,22 @@ func (w *world) unchanged(f func()) {
 	require.Equal(w.t, before, w.dump())
 }
 
-// onlyAsks requires that nothing is changed, but when somebody of the group asked last.
+// onlyAsks requires that nothing is changed, but that somebody of the group asked who does not know of an end, and when.
 func (w *world) onlyAsks(group string, run func()) {
 	w.t.Helper()
 	stats := w.keys.Stats(group)
 	w.unchanged(func() {
-		before := w.Client.HGet(ctx, stats, "asked")
+		fields := []string{"asked", "lasting"}
+		before := w.Client.HMGet(ctx, stats, fields...).Val()
 		run()
 		require.InDelta(w.t, w.now(), must(w.Client.HGet(ctx, stats, "asked").Int64()), 5000)
-		if before.Err() != nil {
-			w.Client.HDel(ctx, stats, "asked")
-		} else {
-			w.Client.HSet(ctx, stats, "asked", before.Val())
+		require.Equal(w.t, "1", w.Client.HGet(ctx, stats, "lasting").Val())
+		for i, field := range fields {
+			if before[i] == nil {
+				w.Client.HDel(ctx, stats, field)
+			} else {
+				w.Client.HSet(ctx, stats, field, before[i])
+			}
 		}
 	})
 }

@@ -28,7 +28,8 @@
 --      11 memory      how long the claim is remembered, ms
 --      12 single      "1" if PUBLISH counts every receiver (not on a cluster)
 --      13 expiry      ms without use after which the group is removed, or "": not known to this subscription.
---                     A group without an end gets none by a claim, only by register.
+--                     A group without an end gets none by a claim, only by register. That somebody does not
+--                     know of one is noted here ("lasting" in stats): who finds the group there does not register it.
 --      14 delivered   messages that the subscription handed over since its last claim
 --      15 late_ms     by how much those were late, all together
 --      16 latest_ms   and at most
@@ -143,6 +144,10 @@ end
 local counted = delivered + dropped > 0
   and redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms', 'dropped')
 
+-- What each claim notes: somebody is there, and if he does not know of an end, that too.
+local asks = string.format('%d', now)
+asks = expiry == '' and {'asked', asks, 'lasting', '1'} or {'asked', asks}
+
 -- Notes that the subscription is there, and adds what it handed over and dropped.
 local function count()
   if counted then
@@ -150,9 +155,9 @@ local function count()
       'late_ms', string.format('%d', (counted[2] or 0) + ARGV[15]),
       'latest_ms', string.format('%d', math.max(counted[3] or 0, ARGV[16])),
       'dropped', string.format('%d', (counted[4] or 0) + dropped), 'seen', string.format('%d', now),
-      'asked', string.format('%d', now))
+      unpack(asks))
   else
-    redis.call('HSET', stats, 'asked', string.format('%d', now))
+    redis.call('HSET', stats, unpack(asks))
   end
 end
 
@@ -294,7 +299,7 @@ if n > 0 then
   redis.call('SET', claim, number .. ' ' .. taken, 'PX', memory)
   schedule(now + lease)
   if not counted then -- else it is noted
-    redis.call('HSET', stats, 'seen', string.format('%d', now), 'asked', string.format('%d', now))
+    redis.call('HSET', stats, 'seen', string.format('%d', now), unpack(asks))
   end
 end
 if limit == 0 then

@@ -73,7 +73,6 @@ if expiry ~= '' then
   schedule(now + expiry)
 else
   redis.call('ZREM', idle, group)
-  redis.call('HSET', stats, 'lasting', '1')
 end
 if head[2] then
   schedule(tonumber(head[2]))
