@@ -49,8 +49,9 @@ type SubscriberConfig struct {
 
 	// GroupExpiry is how long the consumer group outlasts its last subscriber. Two minutes after that it is removed, with all
 	// that it holds: as long as it takes subscribers to be heard of again when Redis was away. Not for Broadcast.
-	// Default 0: for ever; else at least 2m. If subscribers of the group differ in it, the last to subscribe decides, and
-	// the group is not removed while somebody subscribes.
+	// Default 0: for ever; else at least 2m. If subscribers of the group differ in it, the longest counts, from when who has
+	// it was last there, also where others have subscribed since; who subscribes without takes the end away, until one with
+	// it subscribes again. The group is not removed while somebody subscribes.
 	GroupExpiry time.Duration
 
 	// MaxInFlight is how many messages of one Subscribe the consumer has at once, neither acked nor

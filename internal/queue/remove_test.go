@@ -12,6 +12,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
 // shortLived is of a group that is removed after an hour without use.
@@ -284,6 +285,82 @@ func TestClaimShowsThatTheGroupIsUsed(t *testing.T) {
 		w.sub("b").claim(1)
 		require.Zero(t, w.end("b"))
 	})
+}
+
+// Subscribers may differ in when the group ends. That of none comes before its time, whoever subscribes or claims after it.
+func TestEndOfAGroupIsOnlyMovedOn(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.registerFor("a", queue.GroupOptions{Expiry: 24 * time.Hour})
+		w.promote("holder|1")
+		for _, stop := range []bool{false, true} {
+			if stop {
+				require.NoError(t, only(w.topic.Pause(ctx, "a")))
+			}
+			first := w.end("a")
+			w.pass(3 * time.Millisecond)
+			w.sub("a").claim(1, knows(2*time.Minute))
+			require.Equal(t, first, w.end("a"), "not back by a claim")
+			w.registerFor("a", queue.GroupOptions{Expiry: 2 * time.Minute})
+			require.Equal(t, first, w.end("a"), "nor by who subscribes")
+			require.LessOrEqual(t, w.next(), first, "the scheduler looks then")
+			w.sub("a").claim(1, knows(24*time.Hour))
+			require.Greater(t, w.end("a"), first)
+			first = w.end("a")
+			w.pass(3 * time.Millisecond)
+			w.registerFor("a", queue.GroupOptions{Expiry: 24 * time.Hour})
+			require.Greater(t, w.end("a"), first)
+		}
+		w.register("a")
+		require.Zero(t, w.end("a"), "it is to stay")
+		w.registerFor("a", queue.GroupOptions{Expiry: 2 * time.Minute})
+		require.InDelta(t, w.now()+120_000, w.end("a"), 5000, "and is not again")
+	})
+}
+
+// Who waits when the end comes would be taken for somebody who does not know of it, and is gone like all others.
+func TestGroupWhoseSubscribersDifferInItsEndKeepsOne(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		long, short := queue.GroupOptions{Expiry: time.Hour}, queue.GroupOptions{Expiry: 2 * time.Minute}
+		for group, last := range map[string]func(){
+			"claims":    func() { w.sub("claims").claim(0, knows(short.Expiry)) },
+			"registers": func() { w.registerFor("registers", short) },
+		} {
+			w.registerFor(group, short)
+			w.registerFor(group, long)
+			waits := w.sub(group).claim(1, idle(1, "channel|1"), knows(long.Expiry), func(c *queue.Claim) { c.Patience = 3 * time.Minute })
+			require.True(t, waits.Waits)
+			last()
+			w.travel(2*time.Minute + time.Second)
+			w.removeUnused(group)
+			require.NotZero(t, w.end(group), "one who %s", group)
+			w.travel(time.Hour)
+			w.endUnused(group)
+			w.empty(group)
+		}
+	})
+}
+
+// The clock of the server is set back while an end that has come is put off.
+func TestSubscriptionKeepsItsGroupWhereTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	mini, client := redistest.Embedded(t)
+	w := newWorld(t, redistest.Server{Client: client, Prefix: "own", Mini: mini}, "topic")
+	w.registerFor("a", shortLived)
+	w.travel(2 * time.Hour)
+	w.removeUnused("a")
+	put := w.end("a")
+	mini.SetTime(time.UnixMilli(w.now()).Add(-90 * time.Minute))
+	s := w.sub("a")
+	for w.now() < put {
+		s.claim(0, knows(time.Hour))
+		w.pass(time.Minute)
+	}
+	w.removeUnused("a")
+	require.Contains(t, w.registered(), "a")
+	require.Greater(t, w.end("a"), put, "it was moved on")
+	w.travel(time.Hour)
+	w.endUnused("a")
+	w.empty("a")
 }
 
 func TestUnusedGroupIsRemovedAfterItsTimeAndNotEarlier(t *testing.T) {

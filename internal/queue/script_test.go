@@ -465,11 +465,14 @@ var commands = map[string]string{
 	"TIME": "2.6", "PUBLISH": "2.0", "GET": "1.0", "SET": "2.6.12", "DEL": "1.0",
 	"HGET": "2.0", "HMGET": "2.0", "HSET": "4.0", "HDEL": "2.4", "HLEN": "2.0", "HKEYS": "2.0", "HEXISTS": "2.0", "HINCRBY": "2.0",
 	"LLEN": "1.0", "LRANGE": "1.0", "LPUSH": "2.4", "RPUSH": "2.4", "LPOP": "6.2", "LTRIM": "1.0", "LSET": "1.0",
-	"ZADD": "2.4", "ZREM": "2.4", "ZCARD": "1.2", "ZCOUNT": "2.0", "ZSCORE": "1.2", "ZRANGE": "1.2", "ZRANGEBYSCORE": "1.0.5", "ZREVRANGEBYSCORE": "2.2",
+	"ZADD": "6.2", "ZREM": "2.4", "ZCARD": "1.2", "ZCOUNT": "2.0", "ZSCORE": "1.2", "ZRANGE": "1.2", "ZRANGEBYSCORE": "1.0.5", "ZREVRANGEBYSCORE": "2.2",
 	"INFO": "1.0", "EXISTS": "1.0", "UNLINK": "4.0", "HSCAN": "2.8", "ZSCAN": "2.8",
 	"XADD": "5.0", "XLEN": "5.0", "XDEL": "5.0", "XTRIM": "6.2",
 	"ZREMRANGEBYRANK": "2.0", "ZREMRANGEBYSCORE": "1.2", "ZPOPMIN": "5.0",
 }
+
+// moves is ZADD with GT, which the embedded server knows, too.
+var moves = regexp.MustCompile(`call\('ZADD', \w+, ('XX', )?'GT', `)
 
 var called = regexp.MustCompile(`redis\.p?call\('?(\w+)'?`)
 
@@ -484,7 +487,7 @@ func TestScriptsRunOnTheOldestRedisAndInTheEmbeddedOne(t *testing.T) {
 		for _, call := range regexp.MustCompile(`each\('(\w+)'`).FindAllStringSubmatch(source, -1) {
 			require.Contains(t, commands, call[1], name)
 		}
-		require.NotRegexp(t, `#!|\b(struct|cmsgpack|cjson|bit)\.|~= nil|BYSCORE'\)|'(BYSCORE|REV|LT|GT|KEEPTTL)'`, source, name)
+		require.NotRegexp(t, `#!|\b(struct|cmsgpack|cjson|bit)\.|~= nil|BYSCORE'\)|'(BYSCORE|REV|LT|GT|KEEPTTL)'`, moves.ReplaceAllString(source, ""), name)
 		require.Empty(t, globals(source), name)
 	}
 }

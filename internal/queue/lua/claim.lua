@@ -28,7 +28,8 @@
 --      11 memory      how long the claim is remembered, ms
 --      12 single      "1" if PUBLISH counts every receiver (not on a cluster)
 --      13 expiry      ms without use after which the group is removed, or "": not known to this subscription.
---                     A group without an end gets none by a claim, only by register. That somebody does not
+--                     A group without an end gets none by a claim, only by register, and none gets an earlier one:
+--                     of those that differ in it, the latest counts. That somebody does not
 --                     know of one is noted here ("lasting" in stats): who finds the group there does not register it.
 --      14 delivered   messages that the subscription handed over since its last claim
 --      15 late_ms     by how much those were late, all together
@@ -168,7 +169,7 @@ if stopped[1] or stopped[2] then
   redis.call('ZREM', waiters, address)
   count()
   if expiry ~= '' then
-    redis.call('ZADD', idle, 'XX', now + expiry, group)
+    redis.call('ZADD', idle, 'XX', 'GT', now + expiry, group)
   end
   local waits = limit > 0 and slots > 0
   if waits then
@@ -287,7 +288,7 @@ if counted or n == 0 then
   count()
 end
 if expiry ~= '' then
-  redis.call('ZADD', idle, 'XX', now + expiry, group)
+  redis.call('ZADD', idle, 'XX', 'GT', now + expiry, group)
 end
 if n > 0 then
   redis.call('ZADD', unack, unpack(scores))

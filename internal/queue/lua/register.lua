@@ -10,7 +10,8 @@
 --       2 version    a fresh random version for the changed set
 --       3 group      the group's name
 --       4 options    "<max deliveries> <retention ms>", -1 for no limit
---       5 expiry     ms without use after which the group is removed, or "": never
+--       5 expiry     ms without use after which the group is removed, or "": never. An end that it has already is
+--                    moved on by that, not back: somebody else may have asked for it.
 --
 -- What waited for a first group is scheduled by this call. A group whose removal is under way is not added: it
 -- would come back with what is left of it.
@@ -69,7 +70,7 @@ if known ~= options then
   end
 end
 if expiry ~= '' then
-  redis.call('ZADD', idle, now + expiry, group)
+  redis.call('ZADD', idle, 'GT', now + expiry, group)
   schedule(now + expiry)
 else
   redis.call('ZREM', idle, group)
