@@ -48,7 +48,9 @@ type GroupStats struct {
 
 	PausedSince time.Time
 
-	// RemovedAt is when the group is removed if nobody uses it until then; zero: never.
+	// RemovedAt is when the group ends if nobody uses it until then; zero: never. It is removed two minutes later, and
+	// RemovedAt is that time meanwhile. Where some subscribe without GroupExpiry it stays while they do, and for
+	// as long as they may hold something.
 	RemovedAt time.Time
 
 	// MaxDeliveries and DeadRetention are as last configured; negative: no limit.
@@ -127,7 +129,7 @@ func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle
 // DeleteIdleGroups removes the groups that GroupsWithoutSubscribers returns, with all that they hold. That a
 // group has no subscriber, and that none has claimed for a minute and a half, is looked at again in the step that removes it.
 // idle is at least a minute, for a subscriber that is being woken, or has just settled what it had, is not to be seen for a
-// moment. After an outage of Redis wait for two minutes, until all subscribers have been heard of.
+// moment. After an outage of Redis, or a leap of its clock, wait for two minutes, until all subscribers have been heard of.
 // SubscriberConfig.GroupExpiry does the same without a call.
 //
 // Errors wrap ErrNotFound or ErrInvalidArgument, or come from ctx or Redis.
