@@ -49,7 +49,8 @@ var (
 	ErrLayout = queue.ErrLayout
 
 	// ErrForbidden is wrapped where the Redis user may not run a command that it takes, or use a key or a channel; the
-	// error names all the commands that it lacks, and what keys and channels it has to be allowed. It is found at the first use of a server, before anything is written but what says that the topic is there.
+	// error names all the commands that it lacks, and what keys and channels it has to be allowed. It is found at the first
+	// use of a server, before anything is written but what says that the topic is there.
 	ErrForbidden = queue.ErrForbidden
 
 	// ErrLeaseLost is the cause (context.Cause) of a message's context when its lease has run out and
