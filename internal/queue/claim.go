@@ -15,12 +15,12 @@ import (
 type Group struct {
 	Name string
 
-	topic *Topic
-	claim []string // KEYS of claim, the eighth of which is the subscription's own
-	ack   []string
-	nack  []string
-	back  []string // of release
-	lease []string // of extend
+	topic   *Topic
+	claim   []string // KEYS of claim, the eighth of which is the subscription's own
+	ack     []string
+	nack    []string
+	release []string
+	extend  []string
 }
 
 // Group returns a handle on a consumer group.
@@ -36,8 +36,8 @@ func (t *Topic) Group(name string) *Group {
 			k.Deliveries(name), k.Dead(name)},
 		nack: []string{k.Unack(name), k.Leases(name), k.Deliveries(name), k.Ready(name),
 			k.Retry(name), k.Dead(name), k.Waiters(name), k.Scheduler(), k.Stats(name)},
-		back:  []string{k.Unack(name), k.Leases(name), k.Ready(name), k.Waiters(name), k.Stats(name)},
-		lease: []string{k.Unack(name), k.Leases(name)},
+		release: []string{k.Unack(name), k.Leases(name), k.Ready(name), k.Waiters(name), k.Stats(name)},
+		extend:  []string{k.Unack(name), k.Leases(name)},
 	}
 }
 
@@ -96,14 +96,10 @@ type Leased struct {
 
 // ClaimCall makes a call whose result ReadClaim reads.
 func (g *Group) ClaimCall(c Claim) *Call {
-	busy := "0"
-	if c.Busy {
-		busy = "1"
-	}
 	keys := slices.Clone(g.claim)
 	keys[7] = g.topic.keys.Claim(c.Subscription)
 	return &Call{script: &claimScript, keys: keys, args: []any{
-		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), busy, millis(c.Lease), c.Slots,
+		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), flag(c.Busy), millis(c.Lease), c.Slots,
 		c.Address, millis(c.Patience), c.Bytes, millis(memory), g.topic.single, expiry(c.Expiry),
 		c.Counts.Delivered, c.Counts.LatenessMillis, c.Counts.Latest.Milliseconds(), c.Counts.Dropped,
 	}}

@@ -26,7 +26,8 @@ type permit struct{ work, server string }
 // a script would fail in its middle, or take those who wait for messages and wake nobody. evicts is maxmemory-policy, if by that the server may evict keys; "" if not, if it does not
 // say, or if that was told before. Of a topic that there is not nothing is known, but where the work opens it.
 func (p *Permits) Try(ctx context.Context, t *Topic, work Work) (evicts string, err error) {
-	this := permit{work.Name, t.server(ctx)}
+	server, _ := t.Master(ctx) // if nobody knows, the call says why
+	this := permit{work.Name, server}
 	p.mu.RLock()
 	known := p.tried[this]
 	p.mu.RUnlock()
@@ -52,12 +53,6 @@ func (p *Permits) Try(ctx context.Context, t *Topic, work Work) (evicts string, 
 	}
 	p.tried[this] = true
 	return evicts, nil
-}
-
-// server is the address of the node of a Cluster that has the topic; "" for all others, and if nobody knows.
-func (t *Topic) server(ctx context.Context) string {
-	address, _ := t.Master(ctx)
-	return address
 }
 
 // permit tries all that the work takes. It is not there if there is no such topic: then nothing was tried.

@@ -40,9 +40,8 @@ func (t *Topic) AwaitReplicas(ctx context.Context, publisher string, number uint
 			}
 			return fmt.Errorf("%w: %d of %d replicas have it after %v", ErrNotReplicated, have, replicas, timeout)
 		}
-		if cluster, ok := t.client.(*redis.ClusterClient); ok && err != nil {
-			cluster.ReloadState(ctx) // another node may have the topic now
-		}
+		// Another node may have the topic now.
+		findNodes(ctx, t.client, err)
 		if time.Since(began) < waitPause { // as errors come, and answers of servers that do not wait
 			select {
 			case <-time.After(waitPause):

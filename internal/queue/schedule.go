@@ -119,9 +119,9 @@ func (t *Topic) Purge(ctx context.Context) (more bool, err error) {
 	})
 }
 
-func (t *Topic) sweep(ctx context.Context, make func(*Groups) *Call) (more bool, err error) {
+func (t *Topic) sweep(ctx context.Context, callOf func(*Groups) *Call) (more bool, err error) {
 	err = t.withExisting(ctx, func(groups *Groups) error {
-		call := make(groups)
+		call := callOf(groups)
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
 		}
@@ -144,7 +144,7 @@ func (t *Topic) sweep(ctx context.Context, make func(*Groups) *Call) (more bool,
 // RemoveUnused removes a group that was not used for its time, about a thousand of its messages at a
 // time, and tells whether there are more.
 func (t *Topic) RemoveUnused(ctx context.Context, group string) (more bool, err error) {
-	left, err := t.remove(ctx, group, "1", "")
+	left, err := t.remove(ctx, group, true, "")
 	return left == 1, err
 }
 
@@ -187,7 +187,7 @@ func (t *Topic) finishRemovals(ctx context.Context, groups []string) error {
 }
 
 func (t *Topic) removeAll(ctx context.Context, group, limit string) (removed bool, err error) {
-	left, err := t.remove(ctx, group, "0", limit)
+	left, err := t.remove(ctx, group, false, limit)
 	if err == nil && left == 1 {
 		// Only what is left of it: somebody may have finished this, and made it anew.
 		err = t.finishRemovals(ctx, []string{group})
@@ -196,14 +196,15 @@ func (t *Topic) removeAll(ctx context.Context, group, limit string) (removed boo
 	return err == nil && left == 0, err
 }
 
-func (t *Topic) remove(ctx context.Context, group, unused, limit string) (left int, err error) {
+// remove runs the script once: only if the group is unused, or only if it is idle for as long as limit says; "": always.
+func (t *Topic) remove(ctx context.Context, group string, unused bool, limit string) (left int, err error) {
 	k := t.keys
 	call := &Call{
 		script: &removeScript,
 		keys: []string{k.Meta(), k.Groups(), k.Idle(), k.Messages(), k.Options(), k.Refs(), k.Ready(group),
 			k.Retry(group), k.Unack(group), k.Leases(group), k.Deliveries(group), k.Dead(group), k.Waiters(group),
 			k.Resting(group), k.Stats(group), k.Paused(), k.Operation(Token())},
-		args: []any{group, Token(), budget, unused, limit, millis(operationMemory)},
+		args: []any{group, Token(), budget, flag(unused), limit, millis(operationMemory)},
 	}
 	limited := whileRemembered(ctx)
 	defer limited.end()

@@ -7,7 +7,6 @@ import (
 	"embed"
 	"encoding/hex"
 	"errors"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -177,7 +176,7 @@ func findNodes(ctx context.Context, client redis.UniversalClient, err error) {
 func lacking(calls []*Call) []*Call {
 	var missing []*Call
 	for _, c := range calls {
-		if isNoScript(c.Err()) {
+		if redis.HasErrorPrefix(c.Err(), "NOSCRIPT") {
 			missing = append(missing, c)
 		}
 	}
@@ -215,8 +214,3 @@ func send(ctx context.Context, client redis.UniversalClient, calls []*Call, full
 
 // errNoReply means that the client has neither a reply nor an error for a call.
 var errNoReply = errors.New("there is no reply")
-
-func isNoScript(err error) bool {
-	var server redis.Error
-	return errors.As(err, &server) && strings.HasPrefix(server.Error(), "NOSCRIPT")
-}

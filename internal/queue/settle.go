@@ -31,7 +31,7 @@ func (g *Group) AckCalls(messages []*Leased) []*Call {
 
 // ReleaseCalls hands messages back that were not delivered. They are in the order of claiming.
 func (g *Group) ReleaseCalls(messages []*Leased) []*Call {
-	calls := g.calls(&releaseScript, g.back, []any{g.topic.single}, messages)
+	calls := g.calls(&releaseScript, g.release, []any{g.topic.single}, messages)
 	slices.Reverse(calls) // each call puts its messages in front of ready: the last of them go first
 	return calls
 }
@@ -39,7 +39,7 @@ func (g *Group) ReleaseCalls(messages []*Leased) []*Call {
 // ExtendCalls gives leases a new deadline. ReadLost reads each call's result. Beyond a thousand, the
 // deadlines no longer keep the order of the messages.
 func (g *Group) ExtendCalls(messages []*Leased, lease time.Duration) []*Call {
-	return g.calls(&extendScript, g.lease, []any{millis(lease)}, messages)
+	return g.calls(&extendScript, g.extend, []any{millis(lease)}, messages)
 }
 
 func (g *Group) calls(s *script, keys []string, head []any, messages []*Leased) []*Call {

@@ -76,11 +76,8 @@ func ceilMillis(d time.Duration) int64 {
 
 // NewTopic returns a handle. It does not talk to Redis.
 func NewTopic(client redis.UniversalClient, prefix, name string) *Topic {
-	single := "1"
-	if _, cluster := client.(*redis.ClusterClient); cluster {
-		single = "0"
-	}
-	return &Topic{Name: name, client: client, prefix: prefix, keys: NewKeys(prefix, name), single: single}
+	_, cluster := client.(*redis.ClusterClient)
+	return &Topic{Name: name, client: client, prefix: prefix, keys: NewKeys(prefix, name), single: flag(!cluster)}
 }
 
 // Groups returns the set of groups as last read, reading it if it never was. The topic is entered in
