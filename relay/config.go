@@ -82,6 +82,7 @@ func (c *Config) setDefaults() {
 	c.BatchMessages = cmp.Or(c.BatchMessages, 100)
 
 	s := &c.Subscriber
+	s.KeyPrefix = cmp.Or(s.KeyPrefix, redisdelay.DefaultKeyPrefix)
 	s.ConsumerGroup = cmp.Or(s.ConsumerGroup, DefaultConsumerGroup)
 	s.MaxDeliveries = cmp.Or(s.MaxDeliveries, -1)
 	s.CloseTimeout = cmp.Or(s.CloseTimeout, 10*time.Second)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -62,7 +63,8 @@ func (r *Relay) spared(s stop, msg *message.Message) bool {
 // publishTogether publishes messages of one destination topic in one call. Where that is refused for good, they go
 // one by one, to find the one that it is about.
 func (r *Relay) publishTogether(s stop, to string, messages []*message.Message) {
-	messages = held(messages)
+	lost := func(msg *message.Message) bool { return msg.Context().Err() != nil } // its lease, so that it is another's
+	messages = slices.DeleteFunc(messages, lost)
 	if len(messages) == 0 {
 		return
 	}
@@ -88,17 +90,6 @@ func (r *Relay) publishSingly(s stop, to string, messages []*message.Message) {
 		}
 		r.settle(s, to, msg, err)
 	}
-}
-
-// held are the messages whose lease is not lost. The others are another's.
-func held(messages []*message.Message) []*message.Message {
-	kept := messages[:0]
-	for _, msg := range messages {
-		if msg.Context().Err() == nil {
-			kept = append(kept, msg)
-		}
-	}
-	return kept
 }
 
 // settle ends the delivery of a message that was published, or was not because of err.
@@ -186,11 +177,7 @@ func (r *Relay) destinationTopic(topic string, msg *message.Message) (to string,
 
 // permanent is Config.Permanent. If that panics, a further try may help; and so it may after a stop.
 func (r *Relay) permanent(err error) (permanent bool) {
-	defer func() {
-		if recover() != nil {
-			permanent = false
-		}
-	}()
+	defer func() { _ = recover() }() // then it is false
 	return !errors.Is(err, errStopped) && r.config.Permanent(err)
 }
 

@@ -76,7 +76,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.config.Topics == nil {
 		c := r.config.Subscriber
 		watching.Go(func() {
-			queue.WatchTopics(ctx, c.Client, run.prefix(), func(topic string, _ bool) { run.serve(ctx, topic) }, func(err error) {
+			queue.WatchTopics(ctx, c.Client, c.KeyPrefix, func(topic string, _ bool) { run.serve(ctx, topic) }, func(err error) {
 				if errors.Is(err, queue.ErrNotEntered) {
 					r.logger.Error("Cannot mend the registry of topics, trying again", err, nil)
 					err = nil
@@ -134,13 +134,6 @@ type run struct {
 	left     atomic.Int64 // messages that are neither out nor given back at the end
 
 	lacking map[string]error // what is not subscribed to, and why not; guarded by Relay.mu
-}
-
-func (r *run) prefix() string {
-	if prefix := r.config.Subscriber.KeyPrefix; prefix != "" {
-		return prefix
-	}
-	return redisdelay.DefaultKeyPrefix
 }
 
 // serve relays a topic, from now until ctx ends. It may be called again for the same.
@@ -209,7 +202,7 @@ func (r *run) others(err error) bool {
 
 // unlisted tells that the topic is not in the registry any more.
 func (r *run) unlisted(ctx context.Context, topic string) bool {
-	listed, err := queue.NewTopic(r.config.Subscriber.Client, r.prefix(), topic).Listed(ctx)
+	listed, err := queue.NewTopic(r.config.Subscriber.Client, r.config.Subscriber.KeyPrefix, topic).Listed(ctx)
 	return err == nil && !listed
 }
 
@@ -218,7 +211,7 @@ func (r *run) look(ctx context.Context, topic string) error {
 	if r.config.Topics != nil {
 		return nil
 	}
-	groups, err := queue.NewTopic(r.config.Subscriber.Client, r.prefix(), topic).Existing(ctx)
+	groups, err := queue.NewTopic(r.config.Subscriber.Client, r.config.Subscriber.KeyPrefix, topic).Existing(ctx)
 	if err == nil && groups.Stream {
 		err = redisdelay.ErrTopicMode
 	}

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -51,7 +52,6 @@ func (c *Config) setDefaults() {
 
 // Validate reports every fault of the configuration at once.
 func (c Config) Validate() error {
-	c.setDefaults()
 	return errors.Join(
 		wrap("Client", queue.CheckClient(c.Client)),
 		wrap("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
@@ -148,10 +148,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 func (s *Scheduler) end() {
 	s.mu.Lock()
 	s.ended = true
-	left := make([]*served, 0, len(s.topics))
-	for _, t := range s.topics {
-		left = append(left, t)
-	}
+	left := slices.Collect(maps.Values(s.topics))
 	s.topics = map[string]*served{}
 	s.mu.Unlock()
 	s.crews.close()

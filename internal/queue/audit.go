@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -154,13 +155,8 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 	if !listed {
 		a.report(Violation{Fault: FaultRegistry, Detail: "the topic is not in the registry", mending: true})
 	}
-	names := make([]string, 0, len(types))
-	for key := range types {
-		names = append(names, key)
-	}
-	slices.Sort(names)
 	whole = true
-	for part := range slices.Chunk(names, 500) {
+	for part := range slices.Chunk(slices.Sorted(maps.Keys(types)), 500) {
 		p := a.topic.client.Pipeline()
 		var found []*redis.StatusCmd
 		var ends []*redis.DurationCmd

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -236,10 +237,7 @@ func (m *Mailbox) DataLost() {
 // wakeAll wakes all receivers. If looked is not nil, it is called when all have looked since.
 func (m *Mailbox) wakeAll(looked func()) {
 	m.mu.Lock()
-	all := make([]Wake, 0, len(m.receivers))
-	for _, wake := range m.receivers {
-		all = append(all, wake)
-	}
+	all := slices.Collect(maps.Values(m.receivers))
 	m.mu.Unlock()
 	var done func()
 	if looked != nil {

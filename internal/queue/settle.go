@@ -44,9 +44,7 @@ func (g *Group) ExtendCalls(messages []*Leased, lease time.Duration) []*Call {
 
 func (g *Group) calls(s *script, keys []string, head []any, messages []*Leased) []*Call {
 	var calls []*Call
-	for len(messages) > 0 {
-		part := messages[:min(chunk, len(messages))]
-		messages = messages[len(part):]
+	for part := range slices.Chunk(messages, chunk) {
 		args := make([]any, 0, len(head)+2*len(part))
 		args = append(args, head...)
 		for _, m := range part {
@@ -83,9 +81,7 @@ const maxReason = 1024
 // NackCalls ends deliveries that failed. They are in the order of delivery.
 func (g *Group) NackCalls(failures []Failure, retention time.Duration) []*Call {
 	var calls []*Call
-	for len(failures) > 0 {
-		part := failures[:min(chunk, len(failures))]
-		failures = failures[len(part):]
+	for part := range slices.Chunk(failures, chunk) {
 		args := make([]any, 0, 2+7*len(part))
 		args = append(args, millis(retention), g.topic.single)
 		for _, f := range part {
