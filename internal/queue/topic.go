@@ -83,20 +83,13 @@ func NewTopic(client redis.UniversalClient, prefix, name string) *Topic {
 // Groups returns the set of groups as last read, reading it if it never was. The topic is entered in
 // the registry first, so that nothing is ever in a topic that a scheduler cannot find.
 func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
-	t.mu.Lock()
-	groups := t.groups
-	t.mu.Unlock()
-	if groups != nil {
+	if groups := t.remembered(); groups != nil {
 		return groups, nil
 	}
 	if err := t.enroll(ctx); err != nil {
 		return nil, err
 	}
-	call := &Call{
-		script: &openScript,
-		keys:   []string{t.keys.Meta(), t.keys.Groups()},
-		args:   []any{Layout, Token()},
-	}
+	call := t.openCall(Token())
 	if t.stream != nil {
 		call = t.openStreamCall()
 	}
@@ -117,17 +110,10 @@ func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
 
 // Existing is Groups for a topic that is not to come into being by this: ErrNotFound if there is none.
 func (t *Topic) Existing(ctx context.Context) (*Groups, error) {
-	t.mu.Lock()
-	groups := t.groups
-	t.mu.Unlock()
-	if groups != nil {
+	if groups := t.remembered(); groups != nil {
 		return groups, nil
 	}
-	call := &Call{
-		script: &openScript,
-		keys:   []string{t.keys.Meta(), t.keys.Groups()},
-		args:   []any{Layout, ""},
-	}
+	call := t.openCall("")
 	if err := Do(ctx, t.client, call); err != nil {
 		return nil, err
 	}
@@ -139,6 +125,11 @@ func (t *Topic) Existing(ctx context.Context) (*Groups, error) {
 		t.remember(groups)
 	}
 	return groups, err
+}
+
+// openCall makes a call that opens the topic, with a version if it is new; "": then it stays what it is, none.
+func (t *Topic) openCall(version string) *Call {
+	return &Call{script: &openScript, keys: []string{t.keys.Meta(), t.keys.Groups()}, args: []any{Layout, version}}
 }
 
 // Register makes sure that the group exists with these options. If it is being removed, it comes back empty: what
@@ -184,6 +175,13 @@ func readGroups(call *Call) (*Groups, error) {
 	}
 	slices.Sort(reply[2:]) // the server has no order of them
 	return &Groups{Version: reply[1], Names: reply[2:], Stream: reply[0] == StreamLayout}, nil
+}
+
+// remembered is the set of groups as last read, or nil.
+func (t *Topic) remembered() *Groups {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.groups
 }
 
 // remember keeps a set of groups.
