@@ -183,56 +183,28 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 // indexes looks at every message that an index has.
 func (a *audit) indexes(ctx context.Context) error {
 	k := a.topic.keys
-	keys := []struct{ key, kind string }{{k.Pending(), "ZSCAN"}, {k.Options(), "HSCAN"}, {k.Refs(), "HSCAN"}}
+	indexes := []index{zset(k.Pending()), hash(k.Options()), hash(k.Refs())}
 	for _, g := range a.groups.Names {
-		for _, key := range []string{k.Unack(g), k.Retry(g), k.Dead(g)} {
-			keys = append(keys, struct{ key, kind string }{key, "ZSCAN"})
-		}
-		for _, key := range []string{k.Leases(g), k.Deliveries(g)} {
-			keys = append(keys, struct{ key, kind string }{key, "HSCAN"})
-		}
+		indexes = append(indexes, zset(k.Unack(g)), zset(k.Retry(g)), zset(k.Dead(g)), hash(k.Leases(g)), hash(k.Deliveries(g)))
 	}
-	for _, index := range keys {
-		for cursor := "0"; ; {
-			next, ids, err := a.scan(ctx, index.key, index.kind, cursor)
+	return a.scan(ctx, indexes, func(ids []string) error {
+		for part := range slices.Chunk(ids, a.page()) {
+			found, _, now, err := a.topic.inspect(ctx, a.groups, inspection{ids: part})
 			if err != nil {
 				return err
 			}
-			for part := range slices.Chunk(ids, a.page()) {
-				found, _, now, err := a.topic.inspect(ctx, a.groups, inspection{ids: part})
-				if err != nil {
-					return err
-				}
-				for i := range found {
-					a.judge(&found[i], now)
-				}
-			}
-			if cursor = next; cursor == "0" {
-				break
+			for i := range found {
+				a.judge(&found[i], now)
 			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // delayIDs looks for those that are told by half.
 func (a *audit) delayIDs(ctx context.Context) error {
 	k := a.topic.keys
-	for _, index := range []struct{ key, kind string }{{k.Names(), "HSCAN"}, {k.Taken(), "ZSCAN"}} {
-		for cursor := "0"; ; {
-			next, names, err := a.scan(ctx, index.key, index.kind, cursor)
-			if err != nil {
-				return err
-			}
-			if err := a.halves(ctx, names); err != nil {
-				return err
-			}
-			if cursor = next; cursor == "0" {
-				break
-			}
-		}
-	}
-	return nil
+	return a.scan(ctx, []index{hash(k.Names()), zset(k.Taken())}, func(names []string) error { return a.halves(ctx, names) })
 }
 
 // halves reports those of the delay IDs that are in one of the two keys only, at one time.
@@ -299,14 +271,36 @@ func (a *audit) scheduler(ctx context.Context) error {
 // page is how many messages one call looks at.
 func (a *audit) page() int { return max(1, auditPage/(1+len(a.groups.Names))) }
 
-func (a *audit) scan(ctx context.Context, key, kind, cursor string) (next string, ids []string, err error) {
-	call := &Call{script: &scanScript, keys: []string{key}, args: []any{kind, cursor, auditPage, auditBytes}}
-	if err := Do(ctx, a.topic.client, call); err != nil {
-		return "", nil, err
+// index is a key that has something for each of some ids, and the command that goes through it.
+type index struct{ key, command string }
+
+func hash(key string) index { return index{key, "HSCAN"} }
+
+func zset(key string) index { return index{key, "ZSCAN"} }
+
+// scan calls f with all ids that the indexes have, some at a time, and some perhaps twice.
+func (a *audit) scan(ctx context.Context, indexes []index, f func(ids []string) error) error {
+	for _, i := range indexes {
+		for cursor := "0"; ; {
+			call := &Call{script: &scanScript, keys: []string{i.key}, args: []any{i.command, cursor, auditPage, auditBytes}}
+			if err := Do(ctx, a.topic.client, call); err != nil {
+				return err
+			}
+			reply, err := call.cmd.Slice()
+			if err != nil {
+				return err
+			}
+			var ids []string
+			if cursor, ids, err = readScan(reply); err != nil {
+				return err
+			}
+			if err := f(ids); err != nil {
+				return err
+			}
+			if cursor == "0" {
+				break
+			}
+		}
 	}
-	reply, err := call.cmd.Slice()
-	if err != nil {
-		return "", nil, err
-	}
-	return readScan(reply)
+	return nil
 }

@@ -70,11 +70,7 @@ func (s *search) seenIn(id string, group int) bool {
 // bodies looks at every body, and through ready for those that should be there.
 func (a *audit) bodies(ctx context.Context) error {
 	s := newSearch()
-	for cursor := "0"; ; {
-		next, ids, err := a.scan(ctx, a.topic.keys.Messages(), "HSCAN", cursor)
-		if err != nil {
-			return err
-		}
+	err := a.scan(ctx, []index{hash(a.topic.keys.Messages())}, func(ids []string) error {
 		a.Messages += len(ids)
 		for part := range slices.Chunk(ids, a.page()) {
 			found, marks, now, err := a.topic.inspect(ctx, a.groups, inspection{ids: part})
@@ -91,9 +87,10 @@ func (a *audit) bodies(ctx context.Context) error {
 				}
 			}
 		}
-		if cursor = next; cursor == "0" {
-			break
-		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	for g := range a.groups.Names {
 		if err := a.walk(ctx, g, s); err != nil {
