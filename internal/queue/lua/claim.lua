@@ -146,17 +146,18 @@ local counted = delivered + dropped > 0
   and redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms', 'dropped')
 
 -- What each claim notes: somebody is there, and if he does not know of an end, that too.
-local asks = string.format('%d', now)
-asks = expiry == '' and {'asked', asks, 'lasting', '1'} or {'asked', asks}
+local at = string.format('%d', now)
+local asks = expiry == '' and {'asked', at, 'lasting', '1'} or {'asked', at}
 
--- Notes that the subscription is there, and adds what it handed over and dropped.
-local function count()
+-- Notes that somebody asked, and whether it got or tells of messages; and adds what it handed over and dropped.
+local function count(got)
   if counted then
     redis.call('HSET', stats, 'delivered', string.format('%d', (counted[1] or 0) + delivered),
       'late_ms', string.format('%d', (counted[2] or 0) + ARGV[15]),
       'latest_ms', string.format('%d', math.max(counted[3] or 0, ARGV[16])),
-      'dropped', string.format('%d', (counted[4] or 0) + dropped), 'seen', string.format('%d', now),
-      unpack(asks))
+      'dropped', string.format('%d', (counted[4] or 0) + dropped), 'seen', at, unpack(asks))
+  elseif got then
+    redis.call('HSET', stats, 'seen', at, unpack(asks))
   else
     redis.call('HSET', stats, unpack(asks))
   end
@@ -167,7 +168,7 @@ if stopped[1] or stopped[2] then
   redis.call('ZREMRANGEBYSCORE', resting, '-inf', now)
   redis.call('DEL', claim)
   redis.call('ZREM', waiters, address)
-  count()
+  count(false)
   if expiry ~= '' then
     redis.call('ZADD', idle, 'XX', 'GT', now + expiry, group)
   end
@@ -284,9 +285,7 @@ if consumed > 0 then
 else
   redis.call('DEL', claim)
 end
-if counted or n == 0 then
-  count()
-end
+count(n > 0)
 if expiry ~= '' then
   redis.call('ZADD', idle, 'XX', 'GT', now + expiry, group)
 end
@@ -299,9 +298,6 @@ if n > 0 then
   end
   redis.call('SET', claim, number .. ' ' .. taken, 'PX', memory)
   schedule(now + lease)
-  if not counted then -- else it is noted
-    redis.call('HSET', stats, 'seen', string.format('%d', now), unpack(asks))
-  end
 end
 if limit == 0 then
   redis.call('ZREM', waiters, address)

@@ -171,7 +171,7 @@ end
 
 -- What becomes of the messages with a delay id: those of this call that are left out, those of earlier calls
 -- that make room, and who has which id then, until when. As if published one after the other.
-local left_out, some_left_out, replaced = {}, false, {}
+local left_out, replaced = {}, {}
 local named, owner, free = {}, {}, {}
 local dues -- of this call's messages
 for i = first_option, #ARGV, 2 do
@@ -200,12 +200,12 @@ for i = first_option, #ARGV, 2 do
     if is_taken and mode == 'reject' then
       return 'exists ' .. id
     elseif is_taken and mode == 'keep' then
-      left_out[id], some_left_out = true, true
+      left_out[id] = true
     else
       if is_taken then
         local due = dues[before]
         if due and due > now then
-          left_out[before], some_left_out = true, true
+          left_out[before] = true
         elseif not due and tonumber(redis.call('ZSCORE', pending, before) or 0) > now then
           replaced[#replaced + 1] = before
         end
@@ -236,7 +236,7 @@ if maxlen and direct then
             return redis.error_reply('ERR message ' .. id .. ' is not in the form of a stream entry')
           end
           entries[#entries + 1] = fields
-          left_out[id], some_left_out = true, true
+          left_out[id] = true
         end
       end
     end
@@ -244,7 +244,7 @@ if maxlen and direct then
   end
 end
 
-if some_left_out then
+if next(left_out) then
   args = {}
   for i = 1, first_message - 1 do
     args[i] = ARGV[i]
