@@ -42,13 +42,13 @@ func (s *subscription) goAhead() {
 	if x == nil {
 		return
 	}
-	s.aheads.Add(1)
+	s.others.Add(1)
 	go s.claimAhead(x)
 }
 
 // claimAhead has exchanges in the second lane for as long as there is need for them.
 func (s *subscription) claimAhead(x *exchange) {
-	defer s.aheads.Done()
+	defer s.others.Done()
 	for x != nil {
 		err := s.tell(x)
 		s.mu.Lock()

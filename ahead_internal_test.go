@@ -198,7 +198,7 @@ func TestNothingIsClaimedAheadAfterAFailureUntilRunHasGotThrough(t *testing.T) {
 	s, mine, ahead := twoClaims(t)
 	network := &losing{to: refusal("ERR")}
 	s.reaches(t, network)
-	s.aheads.Add(1)
+	s.others.Add(1)
 	s.claimAhead(ahead)
 	require.Equal(t, ahead.claims[0], s.ahead.claim)
 	require.True(t, s.ahead.isUnanswered(), "an attempt of the client may have done it all the same")
