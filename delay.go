@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
@@ -27,34 +24,19 @@ const (
 	// now. A message with DelayKey too is refused. See DelayUntil.
 	DelayUntilKey = "delay_until"
 
-	// MaxDeliveriesKey is the metadata key that sets, for one message, how often it is delivered
-	// before it is dead-lettered, instead of the subscriber's MaxDeliveries. The value is a decimal
-	// integer from 1 to 2147483647; a negative one means no limit. See SetMaxDeliveries.
-	MaxDeliveriesKey = "max_deliveries"
-
 	// MaxDelay is the longest delay: 100 years of 365 days. Longer ones are refused as mistakes,
 	// such as nanoseconds taken for milliseconds.
 	MaxDelay = 100 * 365 * 24 * time.Hour
 )
 
-var (
-	// ErrInvalidDelay is wrapped by the error for a message whose delay is malformed, negative,
-	// longer than MaxDelay or given twice. The error names key and value.
-	ErrInvalidDelay = errors.New("invalid delay")
-
-	// ErrInvalidMetadata is wrapped by the error for other metadata that this package reads and
-	// that is malformed. The error names key and value.
-	ErrInvalidMetadata = errors.New("invalid metadata")
-)
+// ErrInvalidDelay is wrapped by the error for a message whose delay is malformed, negative,
+// longer than MaxDelay or given twice. The error names key and value.
+var ErrInvalidDelay = errors.New("invalid delay")
 
 const (
-	// maxValueLen is far above every useful value, and what an error message repeats at most.
-	maxValueLen = 64
-
-	wantDelay         = `want a duration from "0s" to "876000h" (100 years), such as "15m" or "250ms"`
-	wantDelayUntil    = `want an RFC 3339 time at most 100 years ahead, such as "2006-01-02T15:04:05Z"`
-	wantDelayedFor    = `want a duration, such as "15m0s"`
-	wantMaxDeliveries = `want an integer from 1 to 2147483647, or a negative one for no limit`
+	wantDelay      = `want a duration from "0s" to "876000h" (100 years), such as "15m" or "250ms"`
+	wantDelayUntil = `want an RFC 3339 time at most 100 years ahead, such as "2006-01-02T15:04:05Z"`
+	wantDelayedFor = `want a duration, such as "15m0s"`
 )
 
 // DelayFor delays msg by d after it is published. It replaces an earlier DelayFor or DelayUntil.
@@ -231,77 +213,8 @@ func dueAt(t time.Time) due {
 	return due{absolute: true, at: max(ms, 0)}
 }
 
-func parseDuration(value string) (time.Duration, bool) {
-	if len(value) > maxValueLen {
-		return 0, false
-	}
-	d, err := time.ParseDuration(value)
-	return d, err == nil
-}
-
-func parseTime(value string) (time.Time, bool) {
-	if len(value) > maxValueLen {
-		return time.Time{}, false
-	}
-	t, err := time.Parse(time.RFC3339, value) // takes a fraction of a second too
-	return t, err == nil
-}
-
-// publishKeys are all keys that delay a message, or that only Redis needs. DelayedForKey is first, so that it
-// is easily kept.
-var publishKeys = append([]string{delay.DelayedForKey, DelayKey, DelayUntilKey, delay.DelayedUntilKey}, optionKeys...)
-
-// delayingKeys are the keys that consumers are not to see, so that a handler which publishes a message on does not delay
-// it twice. A delivered message that is passed on, by a poison queue or requeuer, keeps Watermill's duration, which
-// DelayOnError counts on from.
-func delayingKeys(passedOn bool) []string {
-	if passedOn {
-		return publishKeys[1:]
-	}
-	return publishKeys
-}
-
-// strip returns metadata without some keys: itself if it has none of them, else a copy.
-func strip(metadata message.Metadata, remove []string) message.Metadata {
-	present := func(key string) bool { _, ok := metadata[key]; return ok }
-	if !slices.ContainsFunc(remove, present) {
-		return metadata
-	}
-	kept := maps.Clone(metadata)
-	for _, key := range remove {
-		delete(kept, key)
-	}
-	return kept
-}
-
-// maxDeliveries reads MaxDeliveriesKey; n is -1 for no limit, set is false if the key is not there.
-func maxDeliveries(metadata message.Metadata) (n int, set bool, err error) {
-	value, set := metadata[MaxDeliveriesKey]
-	if !set {
-		return 0, false, nil
-	}
-	// 32 bits, so that the number is the same on every machine and exact in Lua.
-	limit, err := strconv.ParseInt(value, 10, 32)
-	if err != nil || limit == 0 || len(value) > maxValueLen {
-		return 0, true, invalidValue(ErrInvalidMetadata, MaxDeliveriesKey, value, wantMaxDeliveries)
-	}
-	return int(max(limit, -1)), true, nil
-}
-
 func invalidDelay(key, value, want string) error {
 	return invalidValue(ErrInvalidDelay, key, value, want)
-}
-
-func invalidValue(sentinel error, key, value, want string) error {
-	return fmt.Errorf("%w: metadata %s is %s: %s", sentinel, key, quoteClipped(value), want)
-}
-
-// quoteClipped keeps a value that may be large or binary from filling a log line.
-func quoteClipped(value string) string {
-	if len(value) > maxValueLen {
-		return strconv.Quote(value[:maxValueLen]) + "..."
-	}
-	return strconv.Quote(value)
 }
 
 // queued is the due time in the pipeline's terms.

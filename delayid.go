@@ -62,13 +62,6 @@ func SetDelayIDWindow(msg *message.Message, d time.Duration) {
 	setKey(msg, DelayIDWindowKey, d.String())
 }
 
-func setKey(msg *message.Message, key, value string) {
-	if msg.Metadata == nil {
-		msg.Metadata = make(message.Metadata)
-	}
-	msg.Metadata[key] = value
-}
-
 // readDelayID reads the three keys into options.
 func readDelayID(metadata message.Metadata, o *queue.Options) error {
 	id, named := metadata[DelayIDKey]
