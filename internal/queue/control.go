@@ -322,11 +322,6 @@ func (t *Topic) Erase(ctx context.Context) error {
 	return t.delist(ctx)
 }
 
-// unlist takes a name out of the registry.
-func (t *Topic) unlist(ctx context.Context, name string) error {
-	return forbiddenTo("take the topic out of the registry", "srem", t.client.SRem(ctx, Registry(t.prefix), name).Err())
-}
-
 func (t *Topic) erase(ctx context.Context, version, step, fresh string, keys, groups []string) error {
 	args := []any{version, step, fresh}
 	for _, g := range groups {

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -117,3 +118,17 @@ func (h *hearing) test(ctx context.Context) error {
 
 // errNobodyHears means that the server that takes calls knows of nobody on the channel.
 var errNobodyHears = errors.New("nobody hears")
+
+// subscribe subscribes to a channel, before anything is received. It returns the refusal, which go-redis would hide. After
+// all other errors go-redis tries again by itself, when its Channel is there.
+func subscribe(ctx context.Context, pubsub *redis.PubSub, channel string) error {
+	err := pubsub.Subscribe(ctx, channel)
+	if err == nil {
+		_, err = pubsub.ReceiveTimeout(ctx, answerWithin)
+	}
+	return forbiddenTo(fmt.Sprintf("listen to channel %q", channel), "subscribe, and the channel", err)
+}
+
+// answerWithin is how long the answer to a SUBSCRIBE is waited for, which may come later, too; and what is published to test a
+// connection.
+const answerWithin = 3 * time.Second

@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -155,20 +154,6 @@ func (m *Mailbox) subscribe(pubsub *redis.PubSub) error {
 	return err
 }
 
-// subscribe subscribes to a channel, before anything is received. It returns the refusal, which go-redis would hide. After
-// all other errors go-redis tries again by itself, when its Channel is there.
-func subscribe(ctx context.Context, pubsub *redis.PubSub, channel string) error {
-	err := pubsub.Subscribe(ctx, channel)
-	if err == nil {
-		_, err = pubsub.ReceiveTimeout(ctx, answerWithin)
-	}
-	return forbiddenTo(fmt.Sprintf("listen to channel %q", channel), "subscribe, and the channel", err)
-}
-
-// answerWithin is how long the answer to a SUBSCRIBE is waited for, which may come later, too; and what is published to test a
-// connection.
-const answerWithin = 3 * time.Second
-
 // Permitted is ErrForbidden if the server's user may not listen to the mailbox. It waits for the server's first answer.
 func (m *Mailbox) Permitted(ctx context.Context) error {
 	select {
@@ -310,81 +295,4 @@ func Listening(ctx context.Context, client redis.UniversalClient, addresses ...s
 		return true, nil
 	}
 	return false, err
-}
-
-// rescan is how often the registry is read again, in case an announcement was lost.
-const rescan = 30 * time.Second
-
-// WatchTopics calls found for every topic of the registry, and soon for each that enters it later,
-// until the context ends. It may call found more than once for a topic, and says whether it has entered just now. One that it knows, that is there, and that the registry
-// has lost, is entered again. It calls read each time that it has read the registry, or could not: then it tries
-// again after a second, or, where that is not permitted, with the next rescan. It also calls it where it may not listen for
-// announcements; and with ErrNotEntered where it has read the registry and could not enter what was missing.
-func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix string, found func(topic string, announced bool), read func(error)) {
-	pubsub := client.Subscribe(ctx)
-	ended := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // so that no answer is waited for, nor a connection that is being made
-	defer ended()
-	if err := subscribe(ctx, pubsub, NewTopics(prefix)); errors.Is(err, ErrForbidden) {
-		read(err)
-	}
-	incoming := newHearing(client, NewTopics(prefix), true).listen(ctx, pubsub)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	known := map[string]bool{}
-	look := func() {
-		timer.Reset(rescan)
-		missing := maps.Clone(known)
-		err := Topics(ctx, client, prefix, func(topic string) {
-			delete(missing, topic)
-			known[topic] = true
-			found(topic, false)
-		})
-		if err == nil {
-			err = enterAgain(ctx, client, prefix, missing, known)
-		} else if !errors.Is(err, ErrForbidden) {
-			timer.Reset(time.Second)
-		}
-		if ctx.Err() == nil {
-			read(err)
-		}
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			look()
-		case event, open := <-incoming:
-			switch event := event.(type) {
-			case *redis.Subscription:
-				look()
-			case *redis.Message:
-				if CheckTopic(event.Payload) == nil { // anyone may publish
-					known[event.Payload] = true
-					found(event.Payload, true)
-				}
-			}
-			if !open { // the client was closed; the timer reports it
-				incoming = nil
-			}
-		}
-	}
-}
-
-// ErrNotEntered is wrapped where a topic is missing in the registry, and could not be entered again yet.
-var ErrNotEntered = errors.New("a topic is missing in the registry")
-
-// enterAgain enters topics in the registry that it has lost, and forgets those that are not there. One that cannot be asked for
-// ends it until the next rescan: others on the same node could not be, either, and what is announced waits meanwhile.
-func enterAgain(ctx context.Context, client redis.UniversalClient, prefix string, missing, known map[string]bool) error {
-	for topic := range missing {
-		there, err := NewTopic(client, prefix, topic).Relist(ctx)
-		if err != nil {
-			return fmt.Errorf("%w: %q: %w", ErrNotEntered, topic, err)
-		}
-		if !there {
-			delete(known, topic)
-		}
-	}
-	return nil
 }

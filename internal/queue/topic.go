@@ -4,7 +4,6 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -223,78 +222,4 @@ func (t *Topic) with(ctx context.Context, read func(context.Context) (*Groups, e
 		}
 		t.forget(groups)
 	}
-}
-
-// Listed tells whether the topic is in the registry.
-func (t *Topic) Listed(ctx context.Context) (bool, error) {
-	listed, err := t.client.SIsMember(ctx, Registry(t.prefix), t.Name).Result()
-	return listed, forbiddenTo("look for the topic in the registry", "sismember", err)
-}
-
-// enroll enters the topic in the registry, and announces it if it is new there.
-func (t *Topic) enroll(ctx context.Context) error {
-	// A server at its memory limit refuses SADD even where there is nothing to add.
-	known, err := t.Listed(ctx)
-	if err != nil || known {
-		return err
-	}
-	if err := t.client.SAdd(ctx, Registry(t.prefix), t.Name).Err(); err != nil {
-		return forbiddenTo("enter the topic in the registry", "sadd", err)
-	}
-	// Announced even if another has just added it, who may have died since.
-	err = t.client.Publish(ctx, NewTopics(t.prefix), t.Name).Err()
-	return forbiddenTo(fmt.Sprintf("announce the topic on channel %q", NewTopics(t.prefix)), "publish", err)
-}
-
-// Relist enters the topic in the registry if it is there, and is missing in it: in a Cluster the registry is on a node of its
-// own, whose failover may forget what was just entered. It tells whether the topic is there.
-func (t *Topic) Relist(ctx context.Context) (there bool, err error) {
-	if there, err = t.exists(ctx); err != nil || !there {
-		return false, err
-	}
-	if err := t.enroll(ctx); err != nil {
-		return false, err
-	}
-	if there, err = t.exists(ctx); err != nil || there { // else it was deleted meanwhile
-		return there, err
-	}
-	return false, t.delist(ctx)
-}
-
-// delist takes a topic that was deleted out of the registry.
-func (t *Topic) delist(ctx context.Context) error {
-	if err := t.unlist(ctx, t.Name); err != nil {
-		return err
-	}
-	// Somebody who used it meanwhile has made it anew, and may think that it is in the registry.
-	if there, err := t.exists(ctx); err != nil || !there {
-		return err
-	}
-	return t.enroll(ctx)
-}
-
-// exists asks the server, whatever is remembered.
-func (t *Topic) exists(ctx context.Context) (bool, error) {
-	t.remember(nil)
-	_, err := t.Existing(ctx)
-	if errors.Is(err, ErrNotFound) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// TopicsFrom returns some names of the registry, and the cursor of the next ones; 0 begins and ends. A
-// name that enters or leaves meanwhile may be there or not; one may be there twice.
-func TopicsFrom(ctx context.Context, client redis.UniversalClient, prefix string, cursor uint64, count int) ([]string, uint64, error) {
-	names, next, err := client.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
-	return names, next, forbidden(err)
-}
-
-// Topics calls f with the name of every topic in the registry, in no order, some perhaps twice.
-func Topics(ctx context.Context, client redis.UniversalClient, prefix string, f func(topic string)) error {
-	scan := client.SScan(ctx, Registry(prefix), 0, "", 1000).Iterator()
-	for scan.Next(ctx) {
-		f(scan.Val())
-	}
-	return forbidden(scan.Err())
 }
