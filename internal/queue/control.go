@@ -1,9 +1,7 @@
 package queue
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -261,86 +259,4 @@ func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) 
 		}
 	}
 	return was, nil
-}
-
-// eraseGroups is how many groups one step of Erase removes at most: of nine keys each, which takes the server a
-// fraction of a millisecond.
-const eraseGroups = 100
-
-// Erase forgets the topic and all that it holds: in one step, or, with many groups, in several. If it ends
-// between those, the topic is there without groups, and what they have goes as that of other groups that are
-// being removed.
-func (t *Topic) Erase(ctx context.Context) error {
-	k := t.keys
-	begun := false
-	own := []string{k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(), k.Names(), k.Taken(), k.Paused()}
-	keysOf := func(groups []string) (keys []string) {
-		for _, g := range groups {
-			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g),
-				k.Dead(g), k.Resting(g), k.Stats(g))
-		}
-		return keys
-	}
-	if err := t.unlist(ctx, ""); err != nil { // no topic's name: a permission that is lacking is to be known before
-		return err
-	}
-	err := t.withExisting(ctx, func(groups *Groups) error {
-		// Those that are being removed are out of the set, and hold something still. More of them would have
-		// changed the set.
-		removing, err := t.removing(ctx)
-		if err != nil {
-			return err
-		}
-		begun = true
-		version, names := groups.Version, slices.Concat(groups.Names, removing)
-		if len(names) > eraseGroups {
-			fresh := Token()
-			if err := t.erase(ctx, version, "first", fresh, own, names); err != nil {
-				return err
-			}
-			version = fresh
-			for some := range slices.Chunk(names, eraseGroups) {
-				if err := t.erase(ctx, version, "some", "", keysOf(some), some); err != nil {
-					return err
-				}
-			}
-			names = nil
-		}
-		return t.erase(ctx, version, "last", "", slices.Concat(own, keysOf(names)), nil)
-	})
-	if errors.Is(err, ErrNotFound) && !begun {
-		listed, failed := t.Listed(ctx)
-		if failed != nil || !listed {
-			return cmp.Or(failed, err)
-		}
-		begun = true // by somebody who has not come to its name
-	}
-	// It was there, and is gone: a call whose answer was lost has removed it, or somebody else.
-	if err != nil && !(begun && errors.Is(err, ErrNotFound)) {
-		return err
-	}
-	return t.delist(ctx)
-}
-
-func (t *Topic) erase(ctx context.Context, version, step, fresh string, keys, groups []string) error {
-	args := []any{version, step, fresh}
-	for _, g := range groups {
-		args = append(args, g)
-	}
-	call := &Call{script: &eraseScript, keys: append([]string{t.keys.Meta(), t.keys.Groups(), t.keys.Idle()}, keys...), args: args}
-	if err := Do(ctx, t.client, call); err != nil {
-		return err
-	}
-	if call.cmd.Val() == "stale" {
-		return errStale
-	}
-	return nil
-}
-
-// flag is a condition as scripts take it.
-func flag(set bool) string {
-	if set {
-		return "1"
-	}
-	return "0"
 }

@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -122,74 +121,4 @@ func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, widt
 		return nil, err
 	}
 	return readUpcoming(reply, width, n)
-}
-
-// Stats is what a topic holds at one time.
-type Stats struct {
-	Now      time.Time
-	Messages int // bodies
-	Pending  int
-	NextDue  time.Time // of pending; zero: none
-	DelayIDs int       // that are taken
-	Next     time.Time // when the scheduler has to look; zero: no need
-	Holder   string    // of the scheduling lease, or "": an address, of one that is not overdue
-	Standby  string    // who watches the holder, or ""
-	Paused   time.Time // since when; zero: it is not
-	Stream   bool      // its messages go into a stream
-	Groups   []GroupStats
-}
-
-// Rests tells that what is due does not move, because the topic has a stream and is paused.
-func (s Stats) Rests() bool {
-	return s.Stream && (!s.Paused.IsZero() || slices.ContainsFunc(s.Groups, func(g GroupStats) bool { return !g.Paused.IsZero() }))
-}
-
-// GroupStats is what a group of it holds.
-type GroupStats struct {
-	Name                      string
-	Ready, Unack, Retry, Dead int
-	OldestDue                 time.Time // of ready; zero: none, as in what follows
-	NextLease                 time.Time // the first deadline of unack
-	NextRetry, OldestDead     time.Time
-	Waiters, Resting, Held    int       // subscriptions that wait, that rest; messages under a valid lease
-	Paused                    time.Time // since when
-	MaxDeliveries             int
-	Retention                 time.Duration // negative: for ever
-	Ends                      time.Time     // at which it is removed if it is not used
-	Delivered, Dropped        int
-	LatenessMillis            int64 // of all deliveries together
-	Latest                    time.Duration
-	Seen                      time.Time // when a subscription last got a message
-}
-
-// Subscribed tells that some subscription waits for messages, or holds one.
-func (g GroupStats) Subscribed() bool { return g.Waiters+g.Resting+g.Held > 0 }
-
-// Has tells whether the topic has the group.
-func (s Stats) Has(group string) bool {
-	return slices.ContainsFunc(s.Groups, func(g GroupStats) bool { return g.Name == group })
-}
-
-// Stats reads them all, groups by name.
-func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
-	k := t.keys
-	err = t.withExisting(ctx, func(groups *Groups) error {
-		keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle()}
-		args := []any{groups.Version}
-		for _, g := range groups.Names {
-			keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g))
-			args = append(args, g)
-		}
-		call := &Call{script: &statsScript, keys: keys, args: args}
-		if err := Do(ctx, t.client, call); err != nil {
-			return err
-		}
-		reply, err := call.cmd.Slice()
-		if err != nil {
-			return err
-		}
-		stats, err = readStats(reply, groups)
-		return err
-	})
-	return stats, err
 }

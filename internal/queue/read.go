@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -134,65 +132,6 @@ func readUpcoming(reply []any, width time.Duration, n int) ([]Bucket, error) {
 		}
 	}
 	return buckets, nil
-}
-
-// readStats reads what stats answers about a topic with these groups; errStale if it has others by now.
-func readStats(reply []any, groups *Groups) (stats Stats, err error) {
-	if len(reply) == 1 && reply[0] == "stale" {
-		return stats, errStale
-	}
-	const head, each = 11, 19
-	if len(reply) != head+each*len(groups.Names) {
-		return stats, fmt.Errorf("stats: unexpected reply of %d parts about %d groups", len(reply), len(groups.Names))
-	}
-	err = checkParts("stats", reply, func(i int) func(any) bool {
-		counts := []int{2, 3, 5}
-		if i >= head {
-			i, counts = (i-head)%each, []int{0, 2, 4, 6, 8, 9, 13}
-		}
-		if slices.Contains(counts, i) {
-			return isNumber
-		}
-		return isText
-	})
-	if err != nil {
-		return stats, err
-	}
-	stats = Stats{Now: instant(text(reply[1])), Messages: count(reply[2]), Pending: count(reply[3]),
-		NextDue: instant(text(reply[4])), DelayIDs: count(reply[5]), Next: instant(text(reply[6])),
-		Paused: instant(text(reply[10])), Stream: groups.Stream}
-	if stats.Now.IsZero() {
-		return Stats{}, fmt.Errorf("stats: the server says that it is %.64q", text(reply[1]))
-	}
-	if stats.Next.IsZero() || !stats.Now.After(stats.Next.Add(grace)) { // else the lease has ended
-		stats.Holder = text(reply[7])
-	}
-	if !stats.Now.After(instant(text(reply[9]))) {
-		stats.Standby = text(reply[8])
-	}
-	for i, name := range groups.Names {
-		stats.Groups = append(stats.Groups, readGroupStats(name, reply[head+each*i:]))
-	}
-	slices.SortFunc(stats.Groups, func(a, b GroupStats) int { return strings.Compare(a.Name, b.Name) })
-	return stats, nil
-}
-
-func readGroupStats(name string, r []any) GroupStats {
-	g := GroupStats{Name: name, Ready: count(r[0]), Unack: count(r[2]), NextLease: instant(text(r[3])),
-		Retry: count(r[4]), NextRetry: instant(text(r[5])), Dead: count(r[6]), OldestDead: instant(text(r[7])),
-		Waiters: count(r[8]), Resting: count(r[9]), Paused: instant(text(r[10])), Ends: instant(text(r[12])),
-		Held: count(r[13]), Delivered: count(r[14]), Dropped: count(r[17]), Seen: instant(text(r[18])),
-		LatenessMillis: number(r[15]), Latest: inMillis(r[16])}
-	if _, due, ok := strings.Cut(text(r[1]), ":"); ok {
-		g.OldestDue = instant(due)
-	}
-	limit, retention, _ := strings.Cut(text(r[11]), " ")
-	g.MaxDeliveries, _ = strconv.Atoi(limit)
-	g.Retention = -1
-	if ms, err := strconv.ParseInt(retention, 10, 64); err == nil && ms >= 0 {
-		g.Retention = time.Duration(min(ms, math.MaxInt64/1_000_000)) * time.Millisecond
-	}
-	return g
 }
 
 // text is a part of a reply that is a text, or "".

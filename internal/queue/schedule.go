@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // budget is how many messages, times groups, one call promotes or purges at most, and how many of one group it takes back:
@@ -139,79 +137,6 @@ func (t *Topic) sweep(ctx context.Context, callOf func(*Groups) *Call) (more boo
 		return false, nil
 	}
 	return more, err
-}
-
-// RemoveUnused removes a group that was not used for its time, about a thousand of its messages at a
-// time, and tells whether there are more.
-func (t *Topic) RemoveUnused(ctx context.Context, group string) (more bool, err error) {
-	left, err := t.remove(ctx, group, true, "")
-	return left == 1, err
-}
-
-// Remove removes a group and all that it holds. ErrTopicMode means that it is the one of a stream, which stays.
-func (t *Topic) Remove(ctx context.Context, group string) error {
-	removed, err := t.removeAll(ctx, group, "")
-	if err == nil && !removed {
-		err = fmt.Errorf("%w: the messages of topic %q go into a Redis Stream, by group %q", ErrTopicMode, t.Name, group)
-	}
-	return err
-}
-
-// RemoveIdle is Remove for a group that has no subscribers, and got no message for so long. It tells
-// whether that is so.
-func (t *Topic) RemoveIdle(ctx context.Context, group string, limit time.Duration) (removed bool, err error) {
-	return t.removeAll(ctx, group, millis(limit))
-}
-
-// removing returns the groups that are out of the set, and whose removal is not through. A set of groups that
-// is read before has none of them.
-func (t *Topic) removing(ctx context.Context) ([]string, error) {
-	groups, err := t.client.ZRangeByScore(ctx, t.keys.Idle(), &redis.ZRangeBy{Min: "-inf", Max: "0"}).Result()
-	if redis.HasErrorPrefix(err, "WRONGTYPE") {
-		return nil, nil // it names none
-	}
-	return groups, err
-}
-
-// finishRemovals goes on with removals that somebody has begun and not finished.
-func (t *Topic) finishRemovals(ctx context.Context, groups []string) error {
-	for _, g := range groups {
-		for more := true; more; {
-			var err error
-			if more, err = t.RemoveUnused(ctx, g); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (t *Topic) removeAll(ctx context.Context, group, limit string) (removed bool, err error) {
-	left, err := t.remove(ctx, group, false, limit)
-	if err == nil && left == 1 {
-		// Only what is left of it: somebody may have finished this, and made it anew.
-		err = t.finishRemovals(ctx, []string{group})
-		left = 0
-	}
-	return err == nil && left == 0, err
-}
-
-// remove runs the script once: only if the group is unused, or only if it is idle for as long as limit says; "": always.
-func (t *Topic) remove(ctx context.Context, group string, unused bool, limit string) (left int, err error) {
-	k := t.keys
-	call := &Call{
-		script: &removeScript,
-		keys: []string{k.Meta(), k.Groups(), k.Idle(), k.Messages(), k.Options(), k.Refs(), k.Ready(group),
-			k.Retry(group), k.Unack(group), k.Leases(group), k.Deliveries(group), k.Dead(group), k.Waiters(group),
-			k.Resting(group), k.Stats(group), k.Paused(), k.Operation(Token())},
-		args: []any{group, Token(), budget, flag(unused), limit, millis(operationMemory)},
-	}
-	limited := whileRemembered(ctx)
-	defer limited.end()
-	if err := Do(limited, t.client, call); err != nil {
-		return 0, err
-	}
-	return call.cmd.Int()
 }
 
 // ResignCall gives up the scheduling lease, so that the standby takes it at once.

@@ -131,6 +131,14 @@ func (c *Call) Err() error {
 	return c.cmd.Err()
 }
 
+// flag is a condition as scripts take it.
+func flag(set bool) string {
+	if set {
+		return "1"
+	}
+	return "0"
+}
+
 func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) {
 	if full {
 		c.cmd = p.Eval(ctx, c.script.source, c.keys, c.args...)
