@@ -216,20 +216,6 @@ func TestAccessListHasEveryCommandOfTheScripts(t *testing.T) {
 	}
 }
 
-func TestCopiesOfALuaFunctionAreTheSame(t *testing.T) {
-	first := map[string]string{} // function: text
-	for _, script := range scripts(t) {
-		for _, function := range submatches(`(?sm)^(local function .*?^end\n)`, read(t, script)) {
-			name, _, _ := strings.Cut(function, "\n")
-			if first[name] == "" {
-				first[name] = function
-			}
-			require.Equal(t, first[name], function, "%s has another copy", script)
-		}
-	}
-	require.Greater(t, len(first), 2)
-}
-
 func scripts(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("internal/queue/lua/*.lua")
