@@ -12,7 +12,8 @@ type Delivery struct {
 	// ID is the message's own ID in Redis, a ULID: unique, the same at each delivery to each group.
 	ID string
 
-	// DelayID is what its publisher named it while it waited, or "": see DelayIDKey. Unless it has a window (DelayIDWindowKey), it is free by now.
+	// DelayID is what its publisher named it while it waited, or "": see DelayIDKey. Unless it has a window
+	// (DelayIDWindowKey), it is free by now.
 	DelayID string
 
 	// Topic and Group are where the message was subscribed to.

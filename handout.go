@@ -2,6 +2,7 @@ package redisdelay
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"

@@ -70,11 +70,12 @@ func (r Report) Violations() []Finding {
 	return found
 }
 
-// Check looks at all that a topic has in Redis, and at the server, for what is wrong. It may be called while
-// the topic is in use: each violation was confirmed in one step, and what merely moved while it was looked
-// at is none. It takes many short steps: some seconds for each 100,000 messages, and about a hundred bytes
-// of memory for each that is ready; with several groups longer, by the square of their number. It changes nothing,
-// but that it first finishes removals of groups that were begun and not ended. It begins again if the set of groups changes meanwhile, and gives up after five times.
+// Check looks at all that a topic has in Redis, and at the server, for what is wrong. It may be called while the topic
+// is in use: each violation was confirmed in one step, and what merely moved while it was looked at is none. It takes
+// many short steps: some seconds for each 100,000 messages, and about a hundred bytes of memory for each that is ready;
+// with several groups longer, by the square of their number. It changes nothing, but that it first finishes removals of
+// groups that were begun and not ended. It begins again if the set of groups changes meanwhile, and gives up after five
+// times.
 //
 // Errors wrap ErrNotFound or ErrChanging, or come from ctx or Redis.
 func (a *Admin) Check(ctx context.Context, topic string) (Report, error) {

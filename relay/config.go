@@ -57,10 +57,10 @@ type Config struct {
 	// Default 4; with Ordered it has to be 1 or 0.
 	Concurrency int
 
-	// BatchMessages is how many messages one Publish has at most. What is there when a call can be made goes with
-	// it, in order. If that fails, it is a failed delivery of each. What failed before goes alone, so that one that is
-	// never taken holds up no other, and so does a message that may be delivered once only. Default 100; with Ordered it has to be
-	// 1 or 0. AddHandlers does not use it.
+	// BatchMessages is how many messages one Publish has at most. What is there when a call can be made goes with it,
+	// in order. If that fails, it is a failed delivery of each. What failed before goes alone, so that one that is
+	// never taken holds up no other, and so does a message that may be delivered once only. Default 100; with Ordered
+	// it has to be 1 or 0. AddHandlers does not use it.
 	BatchMessages int
 
 	// BatchWait is how long a message waits for others to go with it, if fewer than BatchMessages are there.

@@ -205,9 +205,9 @@ func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll 
 	s.done(t, time.Now())
 }
 
-// open reads the groups of a topic, unless nobody could tell the scheduler of what is to come. The first time it asks each server whether what a scheduler does is
-// permitted, for topics with a stream and for others. A topic that nobody named does not come into being by this: it
-// may just have been deleted.
+// open reads the groups of a topic, unless nobody could tell the scheduler of what is to come. The first time it asks
+// each server whether what a scheduler does is permitted, for topics with a stream and for others. A topic that nobody
+// named does not come into being by this: it may just have been deleted.
 func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) {
 	if err := s.mailbox.Permitted(ctx); err != nil {
 		return nil, err

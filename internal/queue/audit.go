@@ -66,10 +66,10 @@ const (
 	auditBytes = 1 << 20
 )
 
-// Audit looks for everything that is wrong, in calls that each take about a millisecond, on a topic that may
-// be in use. What it reports was so at one time, not the sum of what was read at different times. Removals of
-// groups that somebody has begun and not finished are finished first. The number of calls grows with that of the
-// messages, and with the square of that of the groups that have them. ErrChanging means that the set of groups changed under it five times.
+// Audit looks for everything that is wrong, in calls that each take about a millisecond, on a topic that may be in use.
+// What it reports was so at one time, not the sum of what was read at different times. Removals of groups that somebody
+// has begun and not finished are finished first. The number of calls grows with that of the messages, and with the
+// square of that of the groups that have them. ErrChanging means that the set of groups changed under it five times.
 func (t *Topic) Audit(ctx context.Context) (Audit, error) {
 	for range 5 {
 		groups, err := t.Existing(ctx)

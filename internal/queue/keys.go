@@ -23,9 +23,7 @@ func NewKeys(prefix, topic string) Keys {
 	return Keys{base: prefix + ":{" + encodeTopic(topic) + "}:"}
 }
 
-var (
-	topicEncoder = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
-)
+var topicEncoder = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 
 // encodeTopic makes a topic safe inside a hash tag. Only what would break the tag is encoded, so the
 // tag of an ordinary topic is its name, and a plain key of that name is in the same slot.

@@ -22,9 +22,10 @@ type Permits struct {
 // permit is for a work on a server: the nodes of a Cluster have users of their own.
 type permit struct{ work, server string }
 
-// Try tells whether the server's user may do the work: ErrForbidden names the commands or the channels that it lacks. Else
-// a script would fail in its middle, or take those who wait for messages and wake nobody. evicts is maxmemory-policy, if by that the server may evict keys; "" if not, if it does not
-// say, or if that was told before. Of a topic that there is not nothing is known, but where the work opens it.
+// Try tells whether the server's user may do the work: ErrForbidden names the commands or the channels that it lacks.
+// Else a script would fail in its middle, or take those who wait for messages and wake nobody. evicts is
+// maxmemory-policy, if by that the server may evict keys; "" if not, if it does not say, or if that was told before.
+// Where there is no such topic, nothing is tried, unless the work opens it.
 func (p *Permits) Try(ctx context.Context, t *Topic, work Work) (evicts string, err error) {
 	server, _ := t.Master(ctx) // if nobody knows, the call says why
 	this := permit{work.Name, server}
@@ -195,7 +196,8 @@ func patterns(keys []string) (all []string) {
 	return all
 }
 
-// forbidden makes ErrForbidden of an error that says so. It is for what cannot be tried in a script, and for the script that opens a topic.
+// forbidden makes ErrForbidden of an error that says so. It is for what cannot be tried in a script, and for the script
+// that opens a topic.
 func forbidden(err error) error {
 	var server redis.Error
 	if !errors.As(err, &server) {

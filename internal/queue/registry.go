@@ -92,11 +92,13 @@ func Topics(ctx context.Context, client redis.UniversalClient, prefix string, f 
 // rescan is how often the registry is read again, in case an announcement was lost.
 const rescan = 30 * time.Second
 
-// WatchTopics calls found for every topic of the registry, and soon for each that enters it later,
-// until the context ends. It may call found more than once for a topic, and says whether it has entered just now. One that it knows, that is there, and that the registry
-// has lost, is entered again. It calls read each time that it has read the registry, or could not: then it tries
-// again after a second, or, where that is not permitted, with the next rescan. It also calls it where it may not listen for
-// announcements; and with ErrNotEntered where it has read the registry and could not enter what was missing.
+// WatchTopics calls found for every topic of the registry, and soon for each that enters it later, until the context
+// ends. It may call found more than once for a topic, and says whether the topic has just been announced. A topic that
+// it knows, that is there, and that the registry has lost, it enters again.
+//
+// It calls read each time that it has read the registry, or could not: then it tries again after a second, or, where
+// that is not permitted, with the next rescan. It also calls read where it may not listen for announcements; and with
+// ErrNotEntered where it could not enter again what was missing.
 func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix string, found func(topic string, announced bool), read func(error)) {
 	pubsub := client.Subscribe(ctx)
 	ended := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // so that no answer is waited for, nor a connection that is being made

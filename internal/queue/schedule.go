@@ -87,8 +87,9 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 	return turn, false, nil
 }
 
-// Expire takes back messages whose lease has run out, and tells whether there may be more: a thousand of a group at most, in one
-// step, so that what a subscription that ended had in hand comes back in its order; and of no further group once there are as many.
+// Expire takes back messages whose lease has run out, and tells whether there may be more: a thousand of a group at
+// most, in one step, so that what a subscription that ended had in hand comes back in its order; and of no further
+// group once there are as many.
 func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 	return t.sweep(ctx, func(groups *Groups) *Call {
 		k := t.keys

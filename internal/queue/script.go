@@ -150,8 +150,8 @@ func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) {
 // Do sends the calls in one round trip, in order, and returns the first error. One that says that the user may not run
 // scripts wraps ErrForbidden.
 //
-// If the server lacks a script, all scripts are loaded, so that it has all or none, and calls in one
-// pipeline keep their order. Those that failed for want of theirs are sent again. Of a user who may not load any, the server knows
+// If the server lacks a script, all scripts are loaded, so that it has all or none, and calls in one pipeline keep
+// their order. Those that failed for want of theirs are sent again. Of a user who may not load any, the server knows
 // those that were sent whole, so that the order of a pipeline is not kept where it lacks some.
 func Do(ctx context.Context, client redis.UniversalClient, calls ...*Call) error {
 	send(ctx, client, calls, false)

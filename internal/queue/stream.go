@@ -21,8 +21,9 @@ type StreamOptions struct {
 	Retention time.Duration // of dead messages; negative: for ever
 }
 
-// NewStreamTopic returns a handle on a topic whose due messages go into the Redis Stream of its name. The first
-// use makes it one, unless it has groups or messages, or groups whose removal is under way. The handle does not talk to Redis yet.
+// NewStreamTopic returns a handle on a topic whose due messages go into the Redis Stream of its name. The first use
+// makes it one, unless it has groups or messages, or groups whose removal is under way. The handle does not talk to
+// Redis yet.
 func NewStreamTopic(client redis.UniversalClient, prefix, name string, options StreamOptions) *Topic {
 	t := NewTopic(client, prefix, name)
 	t.stream = &options

@@ -13,8 +13,8 @@
 --       5 options    of the group: "<max deliveries> <retention ms>", -1 for no limit
 --       6 maxlen     about how many entries the stream keeps, or 0: all
 --
--- A topic that is new, or has neither groups, of which none is being removed, nor messages, becomes one with a stream; the version changes, so
--- that whoever took it for another finds out. One that has either stays what it is.
+-- A topic that is new becomes one with a stream, and so does one that has no messages, no groups, and none that is
+-- being removed. Its version changes, so that whoever took it for another finds out. Any other stays what it is.
 -- Returns {layout, version, group, ...}. The caller refuses a layout that is not that of a stream.
 -- Twice: the second run finds the topic and only reads.
 

@@ -20,9 +20,9 @@
 --       then the name of each group
 --
 -- Returns {"stale"} when the group set has changed, else {"ok", now, messages, pending, head of pending,
--- delay ids that are taken, next, holder, standby, until, paused, then for each group: ready, its first entry, unack, its head, retry, its head, dead,
--- its head, waiters, resting, paused, options, end of an unused group, valid leases, delivered, late_ms,
--- latest_ms, dropped, seen}. What is not there is "".
+-- delay ids that are taken, next, holder, standby, until, paused, then for each group: ready, its first entry,
+-- unack, its head, retry, its head, dead, its head, waiters, resting, paused, options, end of an unused group,
+-- valid leases, delivered, late_ms, latest_ms, dropped, seen}. What is not there is "".
 -- Twice: it only reads.
 
 local meta, group_options, messages, pending, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
