@@ -58,11 +58,12 @@ func ExpireAfter(msg *message.Message, lateness time.Duration, then OnExpiry) {
 // queue or a requeuer, does not expire for the sake of the message that it was.
 var expiryKeys = []string{ExpiresAtKey, MaxLatenessKey, OnExpiryKey}
 
-// expiry is when it is too late for a message, and what happens then.
+// expiry is when it is too late for a message, and what happens then. That of one which is delivered however late it is
+// has the zero value.
 type expiry struct {
 	at       time.Time     // zero: never
 	lateness time.Duration // after it is due; 0: never
-	then     OnExpiry
+	then     OnExpiry      // ExpiryDrop or ExpiryDead
 }
 
 // readExpiry reads the three keys.
@@ -85,25 +86,19 @@ func readExpiry(metadata message.Metadata) (e expiry, err error) {
 	}
 	then, set := metadata[OnExpiryKey]
 	e.then = OnExpiry(then)
-	switch e.then {
-	case ExpiryDeliver, ExpiryDrop, ExpiryDead:
-		if hasAt || hasLateness {
-			return e, nil
-		}
-	default:
-		if !set {
-			return e, nil
-		}
+	late := e.then == ExpiryDrop || e.then == ExpiryDead
+	switch {
+	case set && (!late && e.then != ExpiryDeliver || !hasAt && !hasLateness):
+		return e, invalidValue(ErrInvalidMetadata, OnExpiryKey, then, wantOnExpiry)
+	case !late:
+		return expiry{}, nil
 	}
-	return e, invalidValue(ErrInvalidMetadata, OnExpiryKey, then, wantOnExpiry)
+	return e, nil
 }
 
 // from is the instant from which it is too late to deliver a message that was due, by the same clock. Zero: it
 // is delivered however late it is.
 func (e expiry) from(due time.Time) time.Time {
-	if e.then != ExpiryDrop && e.then != ExpiryDead {
-		return time.Time{}
-	}
 	from := e.at
 	if e.lateness > 0 {
 		if late := due.Add(e.lateness); from.IsZero() || late.Before(from) {

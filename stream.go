@@ -144,8 +144,5 @@ var streamKeys = slices.Concat(publishKeys, expiryKeys, []string{DelayIDKey})
 
 // queued is the expiry in the pipeline's terms.
 func (e expiry) queued() queue.Expiry {
-	if e.then != ExpiryDrop && e.then != ExpiryDead {
-		return queue.Expiry{}
-	}
 	return queue.Expiry{At: e.at, Lateness: e.lateness, Dead: e.then == ExpiryDead}
 }
