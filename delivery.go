@@ -43,13 +43,6 @@ func DeliveryFromContext(ctx context.Context) (d Delivery, ok bool) {
 	return found.describe(), true
 }
 
-// passedOn tells whether msg is itself the message of the delivery that its context is of or derived
-// from, and not another that was made while that was handled.
-func passedOn(msg *message.Message) bool {
-	d, ok := msg.Context().Value(deliveryKey{}).(*delivery)
-	return ok && d.isOf(msg)
-}
-
 // deliveryOf is the delivery of msg, or nil: what was made while another was handled, with its context, has none.
 func deliveryOf(msg *message.Message) *delivery {
 	d, ok := msg.Context().Value(deliveryKey{}).(*delivery)

@@ -288,7 +288,7 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, b *batch) (qu
 		if due, err = publishDue(msg, b.now()); err == nil {
 			options, err = readOptions(msg.Metadata)
 		}
-		without = delayingKeys(passedOn(msg))
+		without = delayingKeys(deliveryOf(msg) != nil)
 		if p.config.Stream != nil {
 			e, _ := readExpiry(msg.Metadata) // readOptions has refused what cannot be read
 			options.Expiry = e.queued()

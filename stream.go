@@ -133,7 +133,7 @@ const poisonedKey = "reason_poisoned"
 // notInStream are the keys that the entry of a stream does not have: those that are for Publish. Watermill's duration stays on a
 // message that has failed in a handler, since DelayOnError counts on from it.
 func notInStream(msg *message.Message) []string {
-	if _, poisoned := msg.Metadata[poisonedKey]; poisoned || passedOn(msg) {
+	if _, poisoned := msg.Metadata[poisonedKey]; poisoned || deliveryOf(msg) != nil {
 		return streamKeys[1:]
 	}
 	return streamKeys
