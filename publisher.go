@@ -360,40 +360,33 @@ func (p *Publisher) Close() error {
 	}
 }
 
-// awaitCalls waits for the end of calls of Publish, and gives them up if that takes too long.
+// awaitCalls waits for the end of calls of Publish, and of what keepListed has begun, and gives them up if that takes too
+// long.
 func (p *Publisher) awaitCalls() error {
-	ended := make(chan struct{})
+	called, listed := make(chan struct{}), make(chan struct{})
 	go func() {
-		defer close(ended)
 		p.underWay.Wait()
+		close(called)
+		p.listings.Wait() // one that has no answer ends when the client gives it up
+		close(listed)
 	}()
 	timeout := time.NewTimer(p.config.CloseTimeout)
 	defer timeout.Stop()
 	select {
-	case <-ended:
+	case <-called:
 		p.cancel()
-		p.awaitListings(timeout.C)
+		select {
+		case <-listed:
+		case <-timeout.C:
+		}
 		return nil
 	case <-timeout.C:
 	}
 	p.cancel()
 	select {
-	case <-ended:
+	case <-called:
 	case <-time.After(time.Second / 2):
 		// The client does not give up the connection before its own timeout.
 	}
 	return fmt.Errorf("close publisher: calls of Publish were under way after %v (CloseTimeout) and are given up", p.config.CloseTimeout)
-}
-
-// awaitListings waits for what keepListed has begun. A call that has no answer ends when the client gives it up.
-func (p *Publisher) awaitListings(timeout <-chan time.Time) {
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		p.listings.Wait()
-	}()
-	select {
-	case <-ended:
-	case <-timeout:
-	}
 }
