@@ -167,13 +167,8 @@ func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Messa
 			messages, err = r.subscriber.Subscribe(ctx, topic)
 		}
 		switch {
-		case r.others(err):
-			r.subscribed(topic, nil)
-		case ctx.Err() == nil || err == nil:
-			r.subscribed(topic, err)
-		}
-		switch {
 		case err == nil:
+			r.subscribed(topic, nil)
 			if said != nil {
 				r.logger.Info("Subscribed", fields)
 			}
@@ -181,13 +176,17 @@ func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Messa
 		case ctx.Err() != nil:
 			return nil
 		case r.others(err):
+			r.subscribed(topic, nil)
 			if errors.Is(err, redisdelay.ErrTopicMode) || try > 10 && r.unlisted(ctx, topic) {
 				r.served.Store(topic, false) // it is looked at again when it is found the next time
 				return nil
 			}
-		case said == nil, said.Error() != err.Error() && !(queue.Unreachable(said) && queue.Unreachable(err)):
-			r.logger.Error("Cannot subscribe, trying again", err, fields)
-			said = err
+		default:
+			r.subscribed(topic, err)
+			if said == nil || said.Error() != err.Error() && !(queue.Unreachable(said) && queue.Unreachable(err)) {
+				r.logger.Error("Cannot subscribe, trying again", err, fields)
+				said = err
+			}
 		}
 		pause(ctx, patience(try))
 	}
