@@ -146,11 +146,19 @@ func (c Claim) read(cmd *redis.Cmd, add func(Leased)) (Claimed, error) {
 	entries, _ := reply[5].(string)
 	bodies, _ := reply[6].([]any)
 	records, _ := reply[7].([]any)
+	if err := c.readMessages(entries, bodies, records, add); err != nil {
+		return Claimed{}, err
+	}
+	return claimed, nil
+}
+
+// readMessages reads the parts of a reply that are about messages.
+func (c Claim) readMessages(entries string, bodies, records []any, add func(Leased)) (err error) {
 	if len(records) > 0 && len(records) != len(bodies) {
-		return Claimed{}, fmt.Errorf("claim: %d messages with %d records", len(bodies), len(records))
+		return fmt.Errorf("claim: %d messages with %d records", len(bodies), len(records))
 	}
 	if len(bodies) == 0 && entries == "" {
-		return claimed, nil
+		return nil
 	}
 	number := c.Subscription + ":" + strconv.FormatUint(c.Number, 10)
 	var before, token string // the due time of the message before, and its token: many have the same
@@ -158,7 +166,7 @@ func (c Claim) read(cmd *redis.Cmd, add func(Leased)) (Claimed, error) {
 	more := true
 	for i := range bodies {
 		if !more {
-			return Claimed{}, fmt.Errorf("claim: %d bodies, but %d messages", len(bodies), i)
+			return fmt.Errorf("claim: %d bodies, but %d messages", len(bodies), i)
 		}
 		var entry string
 		entry, entries, more = strings.Cut(entries, " ")
@@ -168,7 +176,7 @@ func (c Claim) read(cmd *redis.Cmd, add func(Leased)) (Claimed, error) {
 			id = strings.Clone(id)
 		} else {
 			if ms, err = strconv.ParseInt(due, 10, 64); err != nil {
-				return Claimed{}, fmt.Errorf("claim: message %q is due at %q, not a number", id, due)
+				return fmt.Errorf("claim: message %q is due at %q, not a number", id, due)
 			}
 			own := id + number + entry[len(id):]
 			id, token, before = own[:len(id)], own[len(id):], due
@@ -184,9 +192,9 @@ func (c Claim) read(cmd *redis.Cmd, add func(Leased)) (Claimed, error) {
 		add(m)
 	}
 	if more {
-		return Claimed{}, fmt.Errorf("claim: %d bodies, but more messages", len(bodies))
+		return fmt.Errorf("claim: %d bodies, but more messages", len(bodies))
 	}
-	return claimed, nil
+	return nil
 }
 
 // bytesOf is the text's memory, without a copy. It is only for what a reply holds, which the client has
