@@ -192,7 +192,6 @@ func (s *Scheduler) Add(topic string) {
 	defer s.mu.Unlock()
 	if t, _ := s.serve(topic); t != nil {
 		t.users++
-		t.named.Store(true)
 	}
 }
 
@@ -236,7 +235,6 @@ func (s *Scheduler) Remove(topic string) {
 		return
 	}
 	t.users--
-	t.named.Store(t.users > 0)
 	idle := false
 	if t.users == 0 && !t.listed {
 		delete(s.topics, topic)

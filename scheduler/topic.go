@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -17,10 +16,9 @@ import (
 // served is a topic that the scheduler serves.
 type served struct {
 	topic   *queue.Topic
-	users   int         // Adds without their Remove; guarded by Scheduler.mu
-	listed  bool        // it was found in the registry; guarded by Scheduler.mu
-	named   atomic.Bool // it has users; else it is served for as long as there is one
-	opened  bool        // its groups were read; of who looks
+	users   int  // Adds without their Remove; with none it is served for as long as it is there; guarded by Scheduler.mu
+	listed  bool // it was found in the registry; guarded by Scheduler.mu
+	opened  bool // its groups were read; of who looks
 	address string
 	stop    func()
 
@@ -212,7 +210,9 @@ func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) 
 	if err := s.mailbox.Permitted(ctx); err != nil {
 		return nil, err
 	}
-	named := t.named.Load()
+	s.mu.Lock()
+	named := t.users > 0
+	s.mu.Unlock()
 	read := t.topic.Groups  // which sees to it that the topic is in the registry, whatever was lost
 	if !named || t.opened { // the registry may be on a node that does not answer
 		read = t.topic.Existing
@@ -247,7 +247,7 @@ func (s *Scheduler) gone(ctx context.Context, t *served, poll time.Duration) err
 		return nil
 	}
 	s.mu.Lock()
-	if s.topics[t.topic.Name] == t && !t.named.Load() {
+	if s.topics[t.topic.Name] == t && t.users == 0 {
 		delete(s.topics, t.topic.Name)
 		t.mu.Lock()
 		t.removed = true

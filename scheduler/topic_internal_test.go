@@ -75,11 +75,11 @@ func TestAddAndRemoveWhereAllTopicsAreServed(t *testing.T) {
 		for _, step := range steps {
 			step()
 		}
-		require.True(t, s.topics["topic"].named.Load())
+		require.Positive(t, s.topics["topic"].users)
 		for range 2 { // once too often
 			s.Remove("topic")
 			require.Contains(t, s.topics, "topic")
-			require.False(t, s.topics["topic"].named.Load())
+			require.Zero(t, s.topics["topic"].users)
 		}
 		delete(s.topics, "topic")
 	}
