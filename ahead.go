@@ -68,7 +68,9 @@ func (s *subscription) planAhead() *exchange {
 		return nil
 	case mine == nil || mine.Limit == 0 || !mine.Busy:
 		return nil // run claims nothing now, or may get a message that is to be alone in hand
-	case s.stumbled || s.main.isUnanswered() || s.blocked || s.isAlone(time.Now()) || s.stuck || s.held || s.handOver || s.isClosing() || s.ctx.Err() != nil:
+	case s.blocked || s.isAlone(time.Now()): // which is to be alone, too
+		return nil
+	case s.stumbled || s.main.isUnanswered() || s.stuck || s.held || s.handOver || s.isClosing() || s.ctx.Err() != nil:
 		return nil
 	}
 	free, prefetch := s.wanted()

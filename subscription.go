@@ -255,7 +255,8 @@ func (s *subscription) isClosing() bool {
 func (s *subscription) finished() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.handOver && s.left && !s.ahead.remembered && s.main.claim == nil && s.ahead.claim == nil && s.buffer.len() == 0 && len(s.inHand) == 0 && s.settled.empty()
+	told := s.left && s.main.claim == nil && s.ahead.claim == nil && !s.ahead.remembered && s.settled.empty()
+	return told && s.handOver && len(s.inHand)+s.buffer.len() == 0
 }
 
 // removeBroadcast ends the group of a subscription that has one of its own.
