@@ -36,12 +36,11 @@ func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error)
 			return nil, err
 		}
 		return []string{fmt.Sprintf("forgot delay ID %q", decodeName(v.name))}, nil
-	case v.ID != "":
-		return t.mend(ctx, v)
 	}
-	return nil, nil
+	return t.mend(ctx, v)
 }
 
+// mend puts right what the violation says of a message.
 func (t *Topic) mend(ctx context.Context, v Violation) (did []string, err error) {
 	err = t.withExisting(ctx, func(groups *Groups) error {
 		looked := v.version == groups.Version // of a topic without groups there is nothing to look through
