@@ -85,11 +85,7 @@ func (s *Scheduler) begins(a appointment) bool {
 		return false // an earlier one replaced it
 	}
 	t.armed = time.Time{}
-	if t.removed || t.busy {
-		return false
-	}
-	if time.Now().Before(t.target.Add(-early)) {
-		s.arm(t)
+	if t.removed {
 		return false
 	}
 	t.target = time.Time{}
