@@ -148,7 +148,6 @@ func TestWhatIsInHandGoesOutBeforeTheEnd(t *testing.T) {
 	requireAll(t, orders, broker.consume(t, topic).await(t, 1))
 }
 
-// The broker's client gives up after --stop-timeout, and before the relay would leave it behind.
 func TestWhatIsLeftInHandAtTheEndIsLogged(t *testing.T) {
 	t.Parallel()
 	store, broker := redistest.Start(t), startStreams(t)
@@ -176,14 +175,6 @@ func TestASecondSignalEndsItAtOnce(t *testing.T) {
 	for _, a := range broker.consume(t, topic).await(t, 1) { // the paused one may have taken it too
 		require.Contains(t, orders, a.uuid)
 	}
-}
-
-func TestABrokerThatHangsIsLeftBehind(t *testing.T) {
-	t.Parallel()
-	p, store, _, _ := holding(t, "--stop-timeout", "100ms")
-	require.Equal(t, exitFailed, p.wait())
-	require.Contains(t, p.said(), relay.ErrStuck.Error())
-	require.EqualValues(t, 1, store.Client(t).HLen(t.Context(), redisdelay.DefaultKeyPrefix+":{"+topic+"}:messages").Val(), "it is not lost")
 }
 
 func TestRedisWithTLSAndAPassword(t *testing.T) {
