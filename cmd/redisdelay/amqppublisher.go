@@ -67,7 +67,7 @@ type amqpDial struct {
 	err        error
 }
 
-// connected connects unless it is. Who waits for another's attempt waits until ctx ends at most.
+// connected connects unless it is, and waits for that until ctx ends at most.
 func (p *amqpPublisher) connected(ctx context.Context) (*amqp091.Connection, error) {
 	p.mu.Lock()
 	if p.closed {
@@ -78,15 +78,12 @@ func (p *amqpPublisher) connected(ctx context.Context) (*amqp091.Connection, err
 		defer p.mu.Unlock()
 		return p.connection, nil
 	}
-	attempt, first := p.dialing, p.dialing == nil
-	if first {
-		attempt = &amqpDial{ended: make(chan struct{})}
-		p.dialing = attempt
+	if p.dialing == nil {
+		p.dialing = &amqpDial{ended: make(chan struct{})}
+		go p.connect(p.dialing)
 	}
+	attempt := p.dialing
 	p.mu.Unlock()
-	if first {
-		p.connect(attempt)
-	}
 	select {
 	case <-attempt.ended:
 		return attempt.connection, attempt.err
@@ -95,7 +92,7 @@ func (p *amqpPublisher) connected(ctx context.Context) (*amqp091.Connection, err
 	}
 }
 
-// connect makes the attempt. Close does not wait for it.
+// connect makes the attempt. Close does not wait for it, nor does who has no time.
 func (p *amqpPublisher) connect(attempt *amqpDial) {
 	defer close(attempt.ended)
 	connection, err := p.dial()
