@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"errors"
 	"log/slog"
@@ -57,10 +56,7 @@ func (k *amqpKind) open(batch int, logger *slog.Logger) (*destination, error) {
 	return &destination{
 		Publisher: publisher,
 		permanent: refusedByAMQP,
-		check: func(ctx context.Context) error {
-			_, err := publisher.connected(ctx)
-			return err
-		},
+		check:     publisher.check,
 	}, nil
 }
 

@@ -37,6 +37,7 @@ type amqpPublisher struct {
 	dialing    *amqpDial       // nil: nobody connects
 	declared   map[string]bool // topics, on this connection
 	idle       []*amqpChannel
+	blocked    error // why the broker reads nothing on this connection
 	closed     bool
 }
 
@@ -106,9 +107,39 @@ func (p *amqpPublisher) connect(attempt *amqpDial) {
 		attempt.err = errors.Join(errClosed, connection.CloseDeadline(time.Now().Add(time.Second)))
 	default:
 		p.logger.Info("The broker is there")
-		p.connection, p.idle, p.declared = connection, nil, map[string]bool{}
+		p.connection, p.idle, p.declared, p.blocked = connection, nil, map[string]bool{}, nil
+		go p.heedBlocking(connection, connection.NotifyBlocked(make(chan amqp091.Blocking, 1)))
 		attempt.connection = connection
 	}
+}
+
+// heedBlocking notes that the broker reads nothing, as RabbitMQ does while it is short of memory or disk, until the connection
+// ends. Whatever is asked then has no answer.
+func (p *amqpPublisher) heedBlocking(connection *amqp091.Connection, told <-chan amqp091.Blocking) {
+	for blocking := range told {
+		var blocked error
+		if blocking.Active {
+			blocked = fmt.Errorf("the broker takes nothing: %s", blocking.Reason)
+			p.logger.Warn("The broker takes nothing, waiting for it", "reason", blocking.Reason)
+		} else {
+			p.logger.Info("The broker takes messages")
+		}
+		p.mu.Lock()
+		if p.connection == connection {
+			p.blocked = blocked
+		}
+		p.mu.Unlock()
+	}
+}
+
+// check tells whether the broker is there, and takes messages.
+func (p *amqpPublisher) check(ctx context.Context) error {
+	if _, err := p.connected(ctx); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.blocked
 }
 
 var errClosed = errors.New("closed")
@@ -165,15 +196,25 @@ func (p *amqpPublisher) release(channel *amqpChannel) {
 	}
 }
 
-// Close closes the connection, in a second at most.
+// Close closes the connection, in a second at most. How the broker takes it does not matter: what was published is confirmed.
 func (p *amqpPublisher) Close() error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	connection := p.connection
 	p.closed = true
-	if p.connection == nil || p.connection.IsClosed() {
+	p.mu.Unlock()
+	if connection == nil || connection.IsClosed() {
 		return nil
 	}
-	return p.connection.CloseDeadline(time.Now().Add(time.Second))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = connection.CloseDeadline(time.Now().Add(time.Second)) // which the broker's heartbeats put off
+	}()
+	select {
+	case <-ended:
+	case <-time.After(time.Second):
+	}
+	return nil
 }
 
 // amqpLayout says where the messages of a topic go.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -14,8 +15,10 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/rabbitmqtest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
 // TestRabbitMQ has one server for all, as that takes long to start. `make test` leaves it to `make test-brokers`.
@@ -39,6 +42,36 @@ func TestRabbitMQ(t *testing.T) {
 	t.Run("nothing is dropped", func(t *testing.T) { dropsNothing(t, broker) })
 	t.Run("TLS", func(t *testing.T) { connectsByTLS(t, certs, port) })
 	t.Run("it may go and come back", func(t *testing.T) { goesAndComesBack(t, broker) })
+}
+
+// RabbitMQ that is short of memory reads nothing from who publishes: not even that he closes a channel, or the connection.
+func TestRabbitMQThatTakesNothing(t *testing.T) {
+	t.Parallel()
+	broker := rabbitmqtest.Start(t, "vm_memory_high_watermark.relative = 0.0")
+	to := openAMQP(t, broker)
+	require.Eventually(t, func() bool {
+		msg := message1()
+		short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		msg.SetContext(short)
+		return to.Publish("any", msg) != nil && to.check(t.Context()) != nil
+	}, patience, time.Millisecond)
+	require.ErrorContains(t, to.check(t.Context()), "the broker takes nothing: low on memory")
+
+	store := redistest.Start(t)
+	client := store.Client(t)
+	p := startRelay(t, start, store, []string{"REDISDELAY_AMQP=" + broker.URL()}, "--to", "amqp", "--ordered", "--health", "127.0.0.1:0",
+		"--stop-timeout", "3s")
+	publishOrders(t, client, topic, 5, time.Millisecond)
+	require.Equal(t, "low on memory", p.await(`msg="The broker takes nothing, waiting for it" reason="(.*)"`))
+	require.Contains(t, p.awaitProbe("/readyz", http.StatusServiceUnavailable), "low on memory")
+	p.stop()
+	require.Zero(t, inHand(t, store), "nothing has to wait for its lease to run out")
+	require.EqualValues(t, 5, client.LLen(t.Context(), redisdelay.DefaultKeyPrefix+":{"+topic+"}:ready:"+relay.DefaultConsumerGroup).Val())
+
+	began := time.Now()
+	require.NoError(t, to.Publisher.Close())
+	require.Less(t, time.Since(began), 3*time.Second)
 }
 
 func consumeAMQP(t *testing.T, config amqp.Config, topic string) *consumer {
