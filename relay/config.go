@@ -63,8 +63,8 @@ type Config struct {
 	// it has to be 1 or 0. AddHandlers does not use it.
 	BatchMessages int
 
-	// BatchWait is how long a message waits for others to go with it, if fewer than BatchMessages are there.
-	// Default 0: nothing waits.
+	// BatchWait is how long a message waits for others to go with it, if fewer than BatchMessages are there. One that
+	// was delivered before does not wait. Default 0: nothing waits.
 	BatchWait time.Duration
 }
 

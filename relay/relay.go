@@ -270,7 +270,8 @@ func (r *run) collect(ctx context.Context, inHand <-chan *message.Message) []*me
 	}
 	batch := []*message.Message{first}
 	var full <-chan time.Time
-	if r.config.BatchWait > 0 {
+	delivery, _ := redisdelay.DeliveryFromContext(first.Context())
+	if r.config.BatchWait > 0 && !delivery.Redelivered { // else it goes alone, and none may come before it is settled
 		timer := time.NewTimer(r.config.BatchWait)
 		defer timer.Stop()
 		full = timer.C

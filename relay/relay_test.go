@@ -165,6 +165,21 @@ func TestMessagesWaitForOthersToGoWithThem(t *testing.T) {
 	})
 }
 
+// What a crashed process had comes one at a time, and would wait as often.
+func TestMessageThatWasDeliveredBeforeDoesNotWaitForOthers(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		publish(t, newPublisher(t, s), topic, newMessage("again", 0))
+		down := newDestination(func(string, []*message.Message) error { return errDown })
+		stop := run(t, newRelay(t, s, down))
+		down.awaitTries(t, 1)
+		require.NoError(t, stop())
+		to := newDestination(nil)
+		run(t, newRelay(t, s, to, func(c *relay.Config) { c.BatchWait = never }))
+		to.await(t, 1)
+	})
+}
+
 // A relay that ends does not wait for a batch to be full.
 func TestStopDoesNotWaitForABatch(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
