@@ -79,7 +79,7 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 //
 // First the messages with a delay go into Redis, in one atomic step. Then those without go to the destination, in
 // the order of the call: in one Publish if they have one destination topic, else in one for each stretch of
-// messages that have the same. Messages are not changed.
+// messages that have the same. Messages are not changed; what goes to the destination is without IDKey.
 //
 // If the delay of any message cannot be read, or Redis refuses the step, nothing is published. If the destination
 // fails then, the error wraps ErrPartlyPublished, provided that there were messages with a delay: they are in
@@ -136,9 +136,10 @@ func (s *stretches) add(topic string, msg *message.Message) {
 }
 
 // withoutDelay returns a message that has no delay without the keys that say so, for consumers that would take
-// them for one. Watermill's duration alone is not about this message's delay.
+// them for one. Watermill's duration alone is not about this message's delay. And without the ID of another: of a message
+// that was relayed, and that a consumer hands on, as who has seen that would take this one for a duplicate.
 func withoutDelay(msg *message.Message) *message.Message {
-	remove := []string{redisdelay.DelayKey}
+	remove := []string{redisdelay.DelayKey, IDKey}
 	if _, stamped := msg.Metadata[delay.DelayedUntilKey]; stamped {
 		remove = append(remove, delay.DelayedUntilKey, delay.DelayedForKey)
 	}

@@ -37,14 +37,16 @@ func TestMessagesWithoutDelayGoStraightThrough(t *testing.T) {
 		none.Metadata.Set(redisdelay.DelayKey, "0s")
 		over := newMessage("over", 0)
 		delay.Message(over, delay.Until(time.Now().Add(-never)))
+		handedOn := newMessage("handed on", 0)
+		handedOn.Metadata.Set(relay.IDKey, "that of a message that was relayed")
 		failed := newMessage("failed before", 0)
 		failed.Metadata.Set(delay.DelayedForKey, "1m0s")
-		all := []*message.Message{newMessage("first", 0), none, over, failed}
+		all := []*message.Message{newMessage("first", 0), none, over, failed, handedOn}
 		publish(t, p, topic, all...)
 		publish(t, p, topic)
 
-		taken := to.await(t, 4)
-		require.Equal(t, [][]string{{"first", "none", "over", "failed before"}}, to.calls)
+		taken := to.await(t, 5)
+		require.Equal(t, [][]string{{"first", "none", "over", "failed before", "handed on"}}, to.calls)
 		for i, got := range taken {
 			require.Equal(t, topic, got.topic)
 			require.Equal(t, "payload of "+got.uuid, got.payload)
