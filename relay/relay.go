@@ -128,10 +128,10 @@ type run struct {
 	subscriber *redisdelay.Subscriber
 	stop       stop
 
-	served   sync.Map // topics; false: it was, and is not for a relay
-	serving  sync.WaitGroup
-	relaying atomic.Int32 // of those served, the ones that are subscribed to
-	left     atomic.Int64 // messages that are neither out nor given back at the end
+	served     sync.Map // topics; false: it was, and is not for a relay
+	serving    sync.WaitGroup
+	publishing atomic.Int32 // batches that are with the destination
+	left       atomic.Int64 // messages that are neither out nor given back at the end
 
 	lacking map[string]error // what is not subscribed to, and why not; guarded by Relay.mu
 }
@@ -147,9 +147,7 @@ func (r *run) serve(ctx context.Context, topic string) {
 	}
 	r.serving.Go(func() {
 		if messages := r.subscribe(ctx, topic); messages != nil {
-			r.relaying.Add(1)
 			r.relay(ctx, topic, messages)
-			r.relaying.Add(-1)
 		}
 	})
 }
@@ -228,7 +226,9 @@ func (r *run) relay(ctx context.Context, topic string, messages <-chan *message.
 				if len(batch) == 0 {
 					return
 				}
+				r.publishing.Add(1)
 				r.publishBatch(r.stop, topic, batch)
+				r.publishing.Add(-1)
 				if ctx.Err() != nil {
 					r.left.Add(left(batch))
 				}
@@ -320,8 +320,8 @@ func (r *run) await() error {
 		}
 		return nil
 	case <-timeout.C:
-		if r.relaying.Load() == 0 {
-			return errors.New("relay: Redis does not answer: a call that was to subscribe is left behind")
+		if r.publishing.Load() == 0 {
+			return errors.New("relay: Redis does not answer: a call is left behind")
 		}
 		return fmt.Errorf("relay: %w: it is left behind, a second after the Subscriber's CloseTimeout", ErrStuck)
 	}

@@ -551,6 +551,29 @@ func TestARedisThatSaysNothingIsNotTakenForTheDestination(t *testing.T) {
 	require.NotErrorIs(t, err, relay.ErrStuck)
 }
 
+func TestARedisThatHangsAtTheEndIsNotTakenForTheDestination(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: soon})
+	t.Cleanup(func() { _ = client.Close() })
+	to := newDestination(nil)
+	r, err := relay.New(relay.Config{
+		Subscriber:  redisdelay.SubscriberConfig{Client: client, CloseTimeout: time.Second},
+		Destination: to, Topics: []string{topic},
+	}, nil)
+	require.NoError(t, err)
+	running, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(running) }()
+	eventually(t, func() bool { return r.Ready() == nil }, "it is subscribed")
+	server.Pause()
+	defer server.Resume()
+	stop()
+	err = wait(t, ended, "the end of the Run")
+	require.ErrorContains(t, err, "Redis does not answer")
+	require.NotErrorIs(t, err, relay.ErrStuck)
+}
+
 func TestConfigurationIsCheckedWhole(t *testing.T) {
 	t.Parallel()
 	_, err := relay.New(relay.Config{
