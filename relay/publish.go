@@ -108,7 +108,7 @@ func (r *Relay) failed(s stop, to string, msg *message.Message, err error) {
 		return
 	}
 	if !errors.Is(err, errUntried) {
-		r.outage.begin(to, err)
+		r.outage.failed(to, err)
 	}
 	if r.spared(s, msg) {
 		return
@@ -166,7 +166,7 @@ func (r *Relay) publish(s stop, to string, messages ...*message.Message) (err er
 	if err != nil {
 		return fmt.Errorf("publish to destination topic %q: %w", to, err)
 	}
-	r.outage.end(to)
+	r.outage.sent(s, to)
 	return nil
 }
 
@@ -202,31 +202,53 @@ func outgoing(msg *message.Message) (out *message.Message, end context.CancelCau
 	return out, end
 }
 
-// outages are the destination topics that do not take messages. The beginning and the end of each is logged.
+// outages are the destination topics that do not take messages. The beginning and the end of each is logged. It ends when
+// messages have gone out and none has failed for a while: where only some fail, each failure would begin one else.
 type outages struct {
 	logger watermill.LoggerAdapter
 	mu     sync.Mutex
-	topics map[string]bool
+	topics map[string]*time.Timer // its end; nil while nothing has gone out since the last failure
 }
 
-func (o *outages) begin(topic string, err error) {
+// calm is how long nothing fails before an outage is over: longer than a message waits, by default, that fails for ever.
+const calm = 2 * time.Minute
+
+// failed begins an outage, or has it go on.
+func (o *outages) failed(topic string, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.topics[topic] {
-		return
+	end, known := o.topics[topic]
+	if end != nil {
+		end.Stop()
 	}
 	if o.topics == nil {
-		o.topics = map[string]bool{}
+		o.topics = map[string]*time.Timer{}
 	}
-	o.topics[topic] = true
-	o.logger.Error("The destination does not take messages, trying again", err, watermill.LogFields{"destination_topic": topic})
+	o.topics[topic] = nil
+	if !known {
+		o.logger.Error("The destination does not take messages, trying again", err, watermill.LogFields{"destination_topic": topic})
+	}
 }
 
-func (o *outages) end(topic string) {
+// sent has an outage end, unless more fails. What is stopped by then says nothing more.
+func (o *outages) sent(s stop, topic string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.topics[topic] {
-		delete(o.topics, topic)
-		o.logger.Info("The destination takes messages again", watermill.LogFields{"destination_topic": topic})
+	if end, known := o.topics[topic]; !known || end != nil {
+		return
 	}
+	var end *time.Timer
+	end = time.AfterFunc(calm, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		switch {
+		case o.topics[topic] != end: // more has failed just now
+		case s.begun.Err() != nil:
+			o.topics[topic] = nil
+		default:
+			delete(o.topics, topic)
+			o.logger.Info("The destination takes messages again", watermill.LogFields{"destination_topic": topic})
+		}
+	})
+	o.topics[topic] = end
 }
