@@ -76,21 +76,34 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.config.Topics == nil {
 		c := r.config.Subscriber
 		watching.Go(func() {
-			queue.WatchTopics(ctx, c.Client, c.KeyPrefix, func(topic string, _ bool) { run.serve(ctx, topic) }, func(err error) {
-				if errors.Is(err, queue.ErrNotEntered) {
-					r.logger.Error("Cannot mend the registry of topics, trying again", err, nil)
-					err = nil
-				}
-				run.subscribed(registry, err)
-				if err != nil {
-					r.logger.Error("Cannot read the registry of topics, trying again", err, nil)
-				}
-			})
+			queue.WatchTopics(ctx, c.Client, c.KeyPrefix, func(topic string, _ bool) { run.serve(ctx, topic) }, run.registryRead)
 		})
 	}
 	<-ctx.Done()
 	watching.Wait() // no topic is added any more
 	return errors.Join(subscriber.Close(), run.await())
+}
+
+// registryRead notes what came of reading the registry of topics, and logs what is new of it: while Redis is away, it comes once
+// a second.
+func (r *run) registryRead(err error) {
+	before := r.registryErr
+	r.registryErr = err
+	unmended := errors.Is(err, queue.ErrNotEntered)
+	if unmended {
+		r.subscribed(registry, nil)
+	} else {
+		r.subscribed(registry, err)
+	}
+	switch {
+	case err == nil && before != nil:
+		r.logger.Info("The registry of topics is read again", nil)
+	case err == nil, before != nil && (err.Error() == before.Error() || queue.Unreachable(err) && queue.Unreachable(before)):
+	case unmended:
+		r.logger.Error("Cannot mend the registry of topics, trying again", err, nil)
+	default:
+		r.logger.Error("Cannot read the registry of topics, trying again", err, nil)
+	}
 }
 
 // subscriber is what a Run, or a router, takes messages from.
@@ -132,6 +145,8 @@ type run struct {
 	serving    sync.WaitGroup
 	publishing atomic.Int32 // batches that are with the destination
 	left       atomic.Int64 // messages that are neither out nor given back at the end
+
+	registryErr error // of the last try to read the registry of topics
 
 	lacking map[string]error // what is not subscribed to, and why not; guarded by Relay.mu
 }

@@ -429,6 +429,7 @@ func TestRedisMayComeLater(t *testing.T) {
 		server.Restart()
 		publish(t, newPublisher(t, s), topic, newMessage(name, 0))
 		require.Equal(t, name, to.await(t, 1)[0].uuid)
+		require.Equal(t, map[string]string{"named": "Subscribed", "found": "The registry of topics is read again"}[name], wait(t, logged.infos, "its end"))
 		require.NoError(t, stop())
 	}
 }

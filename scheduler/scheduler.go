@@ -84,6 +84,8 @@ type Scheduler struct {
 	outage  atomic.Bool
 	permits queue.Permits
 
+	registryErr error // of the last try to read the registry of topics
+
 	mu     sync.Mutex
 	topics map[string]*served
 	ended  bool
@@ -129,19 +131,27 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	s.start(ctx, s.crews.first)
 	if s.config.Topics == nil {
 		s.crews.running.Go(func() {
-			queue.WatchTopics(ctx, s.config.Client, s.config.KeyPrefix, s.found, func(err error) {
-				switch {
-				case errors.Is(err, queue.ErrNotEntered):
-					s.logger.Error("Cannot mend the registry of topics, trying again", err, nil)
-				case err != nil:
-					s.logger.Error("Cannot read the registry of topics, trying again", err, nil)
-				}
-			})
+			queue.WatchTopics(ctx, s.config.Client, s.config.KeyPrefix, s.found, s.registryRead)
 		})
 	}
 	s.crews.running.Wait()
 	s.end()
 	return nil
+}
+
+// registryRead logs what came of reading the registry of topics, if it is new: while Redis is away, it comes once a second.
+func (s *Scheduler) registryRead(err error) {
+	before := s.registryErr
+	s.registryErr = err
+	switch {
+	case err == nil && before != nil:
+		s.logger.Info("The registry of topics is read again", nil)
+	case err == nil, before != nil && (err.Error() == before.Error() || queue.Unreachable(err) && queue.Unreachable(before)):
+	case errors.Is(err, queue.ErrNotEntered):
+		s.logger.Error("Cannot mend the registry of topics, trying again", err, nil)
+	default:
+		s.logger.Error("Cannot read the registry of topics, trying again", err, nil)
+	}
 }
 
 // end leaves all topics, so that others take over at once.
