@@ -95,6 +95,7 @@ func (k *natsKind) connection(logger *slog.Logger) (servers string, options []na
 	if err != nil {
 		return "", nil, err
 	}
+	var said sync.Map // errors of this connection
 	options = []natsclient.Option{
 		natsclient.Name("redisdelay relay"),
 		natsclient.Timeout(5 * time.Second),
@@ -108,7 +109,15 @@ func (k *natsKind) connection(logger *slog.Logger) (servers string, options []na
 				logger.Warn("NATS is gone, connecting again", "error", err)
 			}
 		}),
-		natsclient.ReconnectHandler(func(*natsclient.Conn) { logger.Info("NATS is there") }),
+		natsclient.ReconnectHandler(func(*natsclient.Conn) {
+			said.Clear()
+			logger.Info("NATS is there")
+		}),
+		natsclient.ErrorHandler(func(_ *natsclient.Conn, _ *natsclient.Subscription, err error) { // which comes at every try
+			if _, again := said.LoadOrStore(err.Error(), true); !again {
+				logger.Warn("NATS refuses something", "error", err)
+			}
+		}),
 	}
 	return servers, append(append(options, identity...), secured(tlsConfig)...), nil
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -249,6 +250,26 @@ func TestWhatNATSRefusesForGoodIsDead(t *testing.T) {
 	err = to.Publish("nowhere", message.NewMessage("order", nil))
 	require.Error(t, err)
 	require.False(t, to.permanent(err), "a stream may come")
+}
+
+// Else NATS' client writes each to standard error, in a form of its own.
+func TestWhatNATSForbidsIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	denied := &natsserver.Permissions{Publish: &natsserver.SubjectPermission{Deny: []string{topic}}}
+	broker := startNATS(t, func(o *natsserver.Options) {
+		o.Users = []*natsserver.User{{Username: "relay", Password: "hunter2", Permissions: denied}}
+	})
+	store := redistest.Start(t)
+	p := startRelay(t, start, store, []string{"REDISDELAY_NATS_PASSWORD=hunter2"}, "--to", "nats", "--nats", broker.url(), "--nats-username", "relay",
+		"--log-format", "json", "--concurrency", "8", "--batch", "1", "--stop-timeout", "1s")
+	publishOrders(t, store.Client(t), topic, 8, time.Millisecond)
+	p.await("Permissions Violation for Publish")
+	p.await("The destination does not take messages") // as it has not answered
+	p.stop()
+	require.Equal(t, 1, strings.Count(p.said(), "Permissions Violation"))
+	for _, line := range strings.Split(strings.TrimSpace(p.said()), "\n") {
+		require.True(t, json.Valid([]byte(line)), line)
+	}
 }
 
 // The server closes the connection of a client that writes a subject with a blank.

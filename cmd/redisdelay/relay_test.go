@@ -135,7 +135,7 @@ func requireAll(t *testing.T, orders map[string]order, came []arrival) {
 func startRelay(t *testing.T, start func(*testing.T, []string, ...string) *tool, store *redistest.Instance, environment []string, args ...string) *tool {
 	t.Helper()
 	p := start(t, environment, append([]string{"relay", "--redis", store.Addr(), "--from", topic}, args...)...)
-	p.await("msg=Relaying")
+	p.await("Relaying")
 	client := store.Client(t)
 	require.Eventually(t, func() bool {
 		there, err := client.HExists(t.Context(), redisdelay.DefaultKeyPrefix+":{"+topic+"}:groups", relay.DefaultConsumerGroup).Result()
