@@ -54,13 +54,13 @@ type Config struct {
 	Ordered bool
 
 	// Concurrency is how many calls of the destination's Publish may be under way at once, for each topic.
-	// Default 4; with Ordered it has to be 1 or 0.
+	// Default 4, at most 10,000; with Ordered it has to be 1 or 0.
 	Concurrency int
 
-	// BatchMessages is how many messages one Publish has at most. What is there when a call can be made goes with it,
-	// in order. If that fails, it is a failed delivery of each. What failed before goes alone, so that one that is
-	// never taken holds up no other, and so does a message that may be delivered once only. Default 100; with Ordered
-	// it has to be 1 or 0. AddHandlers does not use it.
+	// BatchMessages is how many messages one Publish has at most. What is there when a call can be made goes with
+	// it, in order. If that fails, it is a failed delivery of each. What failed before goes alone, so that one that is
+	// never taken holds up no other, and so does a message that may be delivered once only. Default 100, at most
+	// 100,000; with Ordered it has to be 1 or 0. AddHandlers does not use it.
 	BatchMessages int
 
 	// BatchWait is how long a message waits for others to go with it, if fewer than BatchMessages are there. One that
@@ -97,6 +97,8 @@ func (c Config) Validate() error {
 		required("Destination", c.Destination != nil),
 		notNegative("Concurrency", c.Concurrency),
 		notNegative("BatchMessages", c.BatchMessages),
+		notAbove("Concurrency", c.Concurrency, 10_000),
+		notAbove("BatchMessages", c.BatchMessages, 100_000),
 		notNegative("BatchWait", c.BatchWait),
 	}
 	if c.Topics != nil && len(c.Topics) == 0 {
@@ -129,6 +131,13 @@ func (c Config) Validate() error {
 func notNegative[N ~int | ~int64](field string, n N) error {
 	if n < 0 {
 		return invalid(field, fmt.Sprintf("is %v; it has to be positive, or zero for the default", n))
+	}
+	return nil
+}
+
+func notAbove(field string, n, most int) error {
+	if n > most {
+		return invalid(field, fmt.Sprintf("is %d; it has to be %d at most", n, most))
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -611,6 +612,11 @@ func TestConfigurationIsCheckedWhole(t *testing.T) {
 		Subscriber: redisdelay.SubscriberConfig{Client: client}, Destination: newDestination(nil), Topics: []string{},
 	}, nil)
 	require.ErrorContains(t, err, "Topics is empty")
+	_, err = relay.New(relay.Config{
+		Subscriber: redisdelay.SubscriberConfig{Client: client}, Destination: newDestination(nil), Concurrency: 10_001, BatchMessages: math.MaxInt,
+	}, nil)
+	require.ErrorContains(t, err, "Concurrency is 10001; it has to be 10000 at most")
+	require.ErrorContains(t, err, "BatchMessages is")
 	r, err := relay.New(relay.Config{Subscriber: redisdelay.SubscriberConfig{Client: client}, Destination: newDestination(nil)}, nil)
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
