@@ -211,10 +211,11 @@ func singly(c *relay.Config) { c.Concurrency = 1 }
 func endsSoon(c *relay.Config) { c.Subscriber.CloseTimeout = time.Second }
 
 // route has a router run a relay until stop, which the end of the test calls otherwise.
-func route(t testing.TB, r *relay.Relay) (stop func() error) {
+func route(t testing.TB, r *relay.Relay, around ...message.HandlerMiddleware) (stop func() error) {
 	t.Helper()
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
+	router.AddMiddleware(around...)
 	require.NoError(t, r.AddHandlers(router))
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.Background()) }()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -117,4 +118,22 @@ func TestOrderIsKeptOverAStopWhileTheDestinationDoesNotAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The delay by which a message is put back to its place is not the consumers'.
+func TestWhatAMiddlewareTriesAgainGoesOutAsItWas(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		var tries atomic.Int32
+		to := newDestination(func(string, []*message.Message) error {
+			if tries.Add(1) == 1 {
+				return errDown
+			}
+			return nil
+		})
+		route(t, newRelay(t, s, to, ordered), middleware.Retry{MaxRetries: 1, InitialInterval: time.Millisecond}.Middleware)
+		publish(t, newPublisher(t, s), topic, newMessage("1", 0))
+		got := to.await(t, 1)[0].metadata
+		require.Equal(t, message.Metadata{"kind": "gift", relay.IDKey: got[relay.IDKey]}, got)
+	})
 }

@@ -191,11 +191,13 @@ func recovered(err *error) {
 }
 
 // outgoing is the message as the destination gets it. Its context is the delivery's, so that a Publish that heeds it
-// ends when the message is another's; and it ends by end, so that there is time to give the message back.
+// ends when the message is another's; and it ends by end, so that there is time to give the message back. It has no delay: what
+// is delivered has none of its own, but holdUp sets one, and a middleware of the router may come again with the same message.
 func outgoing(msg *message.Message) (out *message.Message, end context.CancelCauseFunc) {
 	out = msg.Copy()
 	ctx, end := context.WithCancelCause(msg.Context())
 	out.SetContext(ctx)
+	delete(out.Metadata, redisdelay.DelayKey)
 	if delivery, ok := redisdelay.DeliveryFromContext(msg.Context()); ok {
 		out.Metadata.Set(IDKey, delivery.ID)
 	}
