@@ -27,6 +27,24 @@ func declareHealth(s *settings) *healthSettings {
 	}
 }
 
+// check tells what cannot be.
+func (h *healthSettings) check() error {
+	var errs []error
+	if *h.address != "" {
+		_, port, err := net.SplitHostPort(*h.address)
+		if err == nil {
+			_, err = net.LookupPort("tcp", port)
+		}
+		if err != nil {
+			errs = append(errs, refuse("--health is %.100q, which is not a host:port", *h.address))
+		}
+	}
+	if *h.maxLag < 0 {
+		errs = append(errs, refuse("--ready-max-lag is %v; it has to be 0 or more", *h.maxLag))
+	}
+	return errors.Join(errs...)
+}
+
 // ready asks Redis whether messages become ready when they are due. With --all there may be any number of topics,
 // so only Redis itself is asked then.
 func (h *healthSettings) ready(ctx context.Context, looker *admin.Admin, topics []string) error {

@@ -86,7 +86,7 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger, _ system) 
 	topics, rename, err := r.topics()
 	options, redisErr := r.redis.options()
 	to, openErr := r.open(logger)
-	if err := errors.Join(err, redisErr, openErr, r.misplaced()); err != nil {
+	if err := errors.Join(err, redisErr, openErr, r.misplaced(), r.health.check()); err != nil {
 		return errors.Join(err, closed(to))
 	}
 	defer func() { err = errors.Join(err, closed(to)) }()
@@ -134,7 +134,7 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger, _ system) 
 	})()
 
 	for _, setting := range r.settings.all {
-		if strings.HasSuffix(setting.name, "-tls-insecure") && setting.given != byDefault {
+		if strings.HasSuffix(setting.name, "-tls-insecure") && r.settings.flags.Lookup(setting.name).Value.String() == "true" {
 			logger.Warn("Certificates are not checked: whoever is in between can read and change everything", "setting", "--"+setting.name)
 		}
 	}

@@ -114,6 +114,10 @@ func TestWhatCannotBeDoneIsRefused(t *testing.T) {
 		{append(toStream, "--batch", "-1"), nil, "BatchMessages"},
 		{append(toStream, "--lease", "1ms"), nil, "LeaseDuration"},
 		{append(toStream, "--stop-timeout", "0s"), nil, "--stop-timeout is 0s"},
+		{append(toStream, "--batch", "9223372036854775807"), nil, "BatchMessages is 9223372036854775807"},
+		{append(toStream, "--health", "8080"), nil, `--health is "8080", which is not a host:port`},
+		{append(toStream, "--health", ":http2x"), nil, `--health is ":http2x", which is not a host:port`},
+		{append(toStream, "--ready-max-lag", "-1s"), nil, "--ready-max-lag is -1s"},
 		{append(toStream, "--key-prefix", "a{b"), nil, "KeyPrefix"},
 		{append(toStream, "--amqp", "amqp://localhost"), nil, "--amqp is for --to amqp"},
 		{append(toStream, "--nats-provision"), nil, "--nats-provision is for --to nats"},
@@ -157,6 +161,15 @@ func TestWhatCannotBeDoneIsRefused(t *testing.T) {
 		require.Equal(t, exitRefused, status, "%v %v", refused.args, said)
 		require.Equal(t, 1, strings.Count(said, refused.want), said)
 		require.Regexp(t, "^redisdelay relay: ", said)
+	}
+}
+
+func TestOnlyCertificatesThatAreNotCheckedAreLoggedAsSuch(t *testing.T) {
+	t.Parallel()
+	for _, insecure := range []string{"true", "false"} {
+		p := start(t, []string{"REDISDELAY_REDIS_TLS_INSECURE=" + insecure}, "relay", "--redis=127.0.0.1:1", "--redis-tls", "--from=a", "--to=redisstream")
+		p.await("msg=Relaying")
+		require.Equal(t, insecure == "true", strings.Contains(p.said(), "Certificates are not checked"))
 	}
 }
 
