@@ -96,7 +96,8 @@ func groupStats(g queue.GroupStats) GroupStats {
 		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention,
 		Delivered: g.Delivered, Dropped: g.Dropped, MaxLateness: g.Latest}
 	if g.Delivered > 0 {
-		stats.MeanLateness = time.Duration(float64(g.LatenessMillis) / float64(g.Delivered) * float64(time.Millisecond))
+		mean := float64(g.LatenessMillis) / float64(g.Delivered) * float64(time.Millisecond)
+		stats.MeanLateness = time.Duration(min(mean, 1<<62))
 	}
 	return stats
 }

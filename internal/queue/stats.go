@@ -126,7 +126,7 @@ func readGroupStats(name string, r []any) GroupStats {
 		Retry: count(r[4]), NextRetry: instant(text(r[5])), Dead: count(r[6]), OldestDead: instant(text(r[7])),
 		Waiters: count(r[8]), Resting: count(r[9]), Paused: instant(text(r[10])), Ends: instant(text(r[12])),
 		Held: count(r[13]), Delivered: count(r[14]), Dropped: count(r[17]), Seen: instant(text(r[18])),
-		LatenessMillis: number(r[15]), Latest: inMillis(r[16])}
+		LatenessMillis: max(number(r[15]), 0), Latest: inMillis(r[16])}
 	if _, due, ok := strings.Cut(text(r[1]), ":"); ok {
 		g.OldestDue = instant(due)
 	}
