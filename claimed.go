@@ -68,7 +68,7 @@ func (s *subscription) claimed(c *queue.Claim, call *queue.Call, sent time.Time)
 	if l == &s.main {
 		s.left = c.Limit == 0 && s.isClosing()
 		s.waits = claimed.Waits
-		s.server, s.heard = claimed.Now, now.Add(-took)
+		s.server, s.sent, s.heard = claimed.Now, now.Add(-took), now
 		s.brought = len(l.arrived)
 	}
 	for i := range l.arrived {

@@ -372,7 +372,7 @@ func repeat(publisher message.Publisher, every time.Duration, job func() error) 
 func Example_repeat() {
 	publisher, messages, stop := pubSub(redisdelay.SubscriberConfig{Backoff: func(int) time.Duration { return 0 }})
 	defer stop()
-	handle := repeat(publisher, 100*time.Millisecond, func() error { return nil })
+	handle := repeat(publisher, 500*time.Millisecond, func() error { return nil })
 
 	first := message.NewMessage(watermill.NewUUID(), []byte("clean up"))
 	redisdelay.SetDelayID(first, "clean up", redisdelay.DelayIDReplace)

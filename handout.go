@@ -221,6 +221,6 @@ func (s *subscription) handed(d *delivery) {
 		s.stuck = false
 		signal(s.kick)
 	}
-	late := max(0, s.serverNow(now).Sub(d.Due))
-	s.counts.Add(queue.Counts{Delivered: 1, LatenessMillis: late.Milliseconds(), Latest: late})
+	late := max(0, s.server.Add(now.Sub(s.heard)).Sub(d.Due)) // at least
+	s.counts.Add(queue.Counts{Delivered: 1, LatenessMicros: late.Microseconds(), Latest: late})
 }

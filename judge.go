@@ -11,12 +11,12 @@ import (
 
 // Whether it is too late for a message, the server's clock says, and nothing else: as a claim has told it. The
 // program's own clock only says when to ask anew. Then the message is on offer no more, until the answer is there.
-// So a message is neither handed over too late nor given up too early, however the two clocks run; and a test in
-// which the server's stands still gets the same result each time.
+// So a message is neither handed over too late nor given up too early, however the two clocks run. In a test in which
+// the server's stands still, too, but for one whose time ends sooner than a claim takes: it is asked for again and again.
 
 // serverNow is what the server's clock shows at most, as far as can be told without asking it: it counts from
 // when a claim was sent, which is before the server told the time. s.mu is held.
-func (s *subscription) serverNow(now time.Time) time.Time { return s.server.Add(now.Sub(s.heard)) }
+func (s *subscription) serverNow(now time.Time) time.Time { return s.server.Add(now.Sub(s.sent)) }
 
 // takeExpiry takes the keys off that say when it is too late for the message, and notes when that is. For what an
 // operator requeued it never is: it is to be delivered, however late it is by now.

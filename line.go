@@ -33,8 +33,8 @@ type line struct {
 
 	// Whose call is under way:
 	number      uint64    // of the last call to Redis
-	most        int       // batches that go together at most, while some are refused; 0: as many as may
-	unconfirmed bool      // whether replicas did not confirm the last call that was not refused
+	most        int       // batches that go together at most, of those that were put back; 0: as many as may
+	unconfirmed bool      // whether replicas did not confirm the last call of those
 	slow        int       // how often in a row those who were answered took too long to come back
 	hurry       int       // calls that do not wait for them
 	listed      time.Time // when the topic was last seen to be in the registry
@@ -43,6 +43,7 @@ type line struct {
 // batch is the messages of one Publish call.
 type batch struct {
 	ctx      context.Context // of who waits
+	again    bool            // it was put back
 	messages []queue.Message
 	bytes    int
 	prepared time.Time // zero until something of it depends on that
@@ -267,6 +268,9 @@ func (l *line) send(together []*batch, room []queue.Message) (done []*batch, _ [
 func (l *line) putBack(together []*batch) (ended []*batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for _, b := range together {
+		b.again = true
+	}
 	again := slices.DeleteFunc(together, func(b *batch) bool {
 		if b.err = b.ctx.Err(); b.err != nil {
 			ended = append(ended, b)
@@ -340,10 +344,13 @@ func (e endedCall) As(target any) bool { return errors.As(e.error, target) }
 func (l *line) next() []*batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(l.waiting) == 0 || !l.waiting[0].again { // all who were put back are done
+		l.most, l.unconfirmed = 0, false
+	}
 	count, bytes, n := 0, 0, 0
 	for ; n < len(l.waiting); n++ {
 		b := l.waiting[n]
-		if n > 0 && (n == l.most || count+len(b.messages) > joinedMessages || bytes+b.bytes > joinedBytes) {
+		if n > 0 && (n == l.most || b.again != l.waiting[0].again || count+len(b.messages) > joinedMessages || bytes+b.bytes > joinedBytes) {
 			break
 		}
 		count += len(b.messages)

@@ -48,6 +48,25 @@ func TestWhatGoesTogetherIsLimited(t *testing.T) {
 	}
 }
 
+// What was put back goes by itself, and says nothing of those who come after it.
+func TestWhatWasPutBackIsNotMixedWithOthers(t *testing.T) {
+	a, b, c := &batch{again: true}, &batch{again: true}, &batch{}
+	l := &line{busy: true, most: 1, unconfirmed: true, waiting: []*batch{a, b, c}}
+	require.Equal(t, []*batch{a}, l.next())
+	l.most = 2
+	require.Equal(t, []*batch{b}, l.next())
+	require.Equal(t, 2, l.most)
+	require.True(t, l.unconfirmed)
+	require.Equal(t, []*batch{c}, l.next())
+	require.Zero(t, l.most)
+	require.False(t, l.unconfirmed)
+
+	l.most, l.unconfirmed = 2, true
+	require.Nil(t, l.next())
+	require.Zero(t, l.most, "whoever comes next comes alone")
+	require.False(t, l.unconfirmed)
+}
+
 // A batch that waits to be used again keeps nothing of its last call.
 func TestAFreeBatchIsEmpty(t *testing.T) {
 	var p Publisher

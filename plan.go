@@ -47,7 +47,7 @@ func (s *subscription) plan(now time.Time) (x *exchange, wake time.Time) {
 		x.settlements, s.settled = s.settled, settlements{}
 	}
 
-	if s.handOver { // nothing is on offer, and nothing will be
+	if s.handOver && len(x.extend) == 0 { // nothing is on offer, and nothing will be; a lost lease is known after an extension
 		call(s.asked)
 		s.asked = nil
 	}

@@ -176,13 +176,14 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	config.Backoff = withoutPanic(config.Backoff, logger)
+	own := logger.With(watermill.LogFields{
+		"component":      "redisdelay.subscriber",
+		"consumer_group": config.ConsumerGroup,
+	})
+	config.Backoff = withoutPanic(config.Backoff, own)
 	return &Subscriber{
-		config: config,
-		logger: logger.With(watermill.LogFields{
-			"component":      "redisdelay.subscriber",
-			"consumer_group": config.ConsumerGroup,
-		}),
+		config:        config,
+		logger:        own,
 		given:         logger,
 		subscriptions: map[*subscription]struct{}{},
 	}, nil

@@ -74,7 +74,8 @@ type subscription struct {
 	onOffer  bool         // a message that expires is
 	gone     bool         // run has ended, so that nobody is answered any more but at once
 	server   time.Time    // the server's clock, as a claim told it
-	heard    time.Time    // when that was answered
+	sent     time.Time    // when that claim was sent
+	heard    time.Time    // when it was answered
 	sequence uint64
 	asking   bool        // an exchange of run is under way
 	gathers  bool        // run waits for more acks to go together

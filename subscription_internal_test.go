@@ -134,6 +134,20 @@ func TestASuspectIsTakenBesideOthersAfterALease(t *testing.T) {
 	require.False(t, x.claims[0].Busy)
 }
 
+// Who asked whether all is looked at waits for the extension that tells of lost leases.
+func TestALostLeaseIsKnownBeforeAnAnswer(t *testing.T) {
+	s, now := notRunning(t, 2)
+	s.hold(1, false)
+	answered := false
+	s.handOver, s.nextExtend, s.asked = true, time.Time{}, []func(){func() { answered = true }}
+	x, _ := s.planned(now)
+	require.NotEmpty(t, x.extend)
+	require.False(t, answered)
+	s.asking = false
+	x, _ = s.planned(now)
+	require.True(t, answered)
+}
+
 // Its handler may run for hours.
 func TestASuspectIsAloneForALease(t *testing.T) {
 	s, now := notRunning(t, 2)
@@ -524,7 +538,7 @@ func TestALeaseEndsWhileRedisIsOnlyTriedNowAndThen(t *testing.T) {
 func TestAMessageThatMayBeTooLateAsksOnce(t *testing.T) {
 	s, now := notRunning(t, 1)
 	d := s.taken(t, now)
-	s.server, s.heard = now, now.Add(-time.Hour)
+	s.server, s.sent = now, now.Add(-time.Hour)
 	d.tooLate = now.Add(time.Minute)
 	asks := func() int {
 		for len(s.kick) > 0 {

@@ -59,7 +59,7 @@ type Claim struct {
 // Counts is what a subscription did with messages: handed over, how late, or dropped as too late.
 type Counts struct {
 	Delivered, Dropped int
-	LatenessMillis     int64 // of all together: a Duration has no room for a thousand that are months late
+	LatenessMicros     int64 // of all together: a Duration has no room for a thousand that are months late
 	Latest             time.Duration
 }
 
@@ -67,7 +67,7 @@ type Counts struct {
 func (c *Counts) Add(o Counts) {
 	c.Delivered += o.Delivered
 	c.Dropped += o.Dropped
-	c.LatenessMillis += o.LatenessMillis
+	c.LatenessMicros += o.LatenessMicros
 	c.Latest = max(c.Latest, o.Latest)
 }
 
@@ -101,7 +101,7 @@ func (g *Group) ClaimCall(c Claim) *Call {
 	return &Call{script: &claimScript, keys: keys, args: []any{
 		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), flag(c.Busy), millis(c.Lease), c.Slots,
 		c.Address, millis(c.Patience), c.Bytes, millis(memory), g.topic.single, expiry(c.Expiry),
-		c.Counts.Delivered, c.Counts.LatenessMillis, c.Counts.Latest.Milliseconds(), c.Counts.Dropped,
+		c.Counts.Delivered, c.Counts.LatenessMicros / 1000, c.Counts.Latest.Milliseconds(), c.Counts.Dropped,
 	}}
 }
 
