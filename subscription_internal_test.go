@@ -144,7 +144,7 @@ func TestALostLeaseIsKnownBeforeAnAnswer(t *testing.T) {
 	require.NotEmpty(t, x.extend)
 	require.False(t, answered)
 	s.asking = false
-	x, _ = s.planned(now)
+	s.planned(now)
 	require.True(t, answered)
 }
 
