@@ -64,7 +64,7 @@ type Config struct {
 	BatchMessages int
 
 	// BatchWait is how long a message waits for others to go with it, if fewer than BatchMessages are there. One that
-	// was delivered before does not wait. Default 0: nothing waits.
+	// was delivered before does not wait, unless others wait already. Default 0: nothing waits.
 	BatchWait time.Duration
 }
 

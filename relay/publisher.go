@@ -137,9 +137,13 @@ func (s *stretches) add(topic string, msg *message.Message) {
 
 // withoutDelay returns a message that has no delay without the keys that say so, for consumers that would take
 // them for one. Watermill's duration alone is not about this message's delay. And without the ID of another: of a message
-// that was relayed, and that a consumer hands on, as who has seen that would take this one for a duplicate.
+// that was relayed, and that a consumer hands on, as who has seen that would take this one for a duplicate. What a Relay
+// sends by a Publisher has its own.
 func withoutDelay(msg *message.Message) *message.Message {
-	remove := []string{redisdelay.DelayKey, IDKey}
+	remove := []string{redisdelay.DelayKey}
+	if d, ok := redisdelay.DeliveryFromContext(msg.Context()); !ok || d.ID != msg.Metadata[IDKey] {
+		remove = append(remove, IDKey)
+	}
 	if _, stamped := msg.Metadata[delay.DelayedUntilKey]; stamped {
 		remove = append(remove, delay.DelayedUntilKey, delay.DelayedForKey)
 	}

@@ -61,6 +61,16 @@ func TestMessagesWithoutDelayGoStraightThrough(t *testing.T) {
 	})
 }
 
+func TestWhatARelaySendsByAPublisherHasItsID(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		publish(t, newPublisher(t, s), topic, newMessage("x", 0))
+		to := newDestination(nil)
+		run(t, newRelay(t, s, newRelayPublisher(t, s, to, nil)))
+		require.Contains(t, to.await(t, 1)[0].metadata, relay.IDKey)
+	})
+}
+
 func TestMessagesWithDelayGoIntoRedis(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		to := newDestination(nil)

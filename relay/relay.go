@@ -87,6 +87,10 @@ func (r *Relay) Run(ctx context.Context) error {
 // registryRead notes what came of reading the registry of topics, and logs what is new of it: while Redis is away, it comes once
 // a second.
 func (r *run) registryRead(err error) {
+	if errors.Is(err, queue.ErrNotHeard) {
+		r.logger.Error("Cannot listen for new topics, looking for them twice a minute", err, nil)
+		return
+	}
 	before := r.registryErr
 	r.registryErr = err
 	unmended := errors.Is(err, queue.ErrNotEntered)
@@ -98,7 +102,7 @@ func (r *run) registryRead(err error) {
 	switch {
 	case err == nil && before != nil:
 		r.logger.Info("The registry of topics is read again", nil)
-	case err == nil, before != nil && (err.Error() == before.Error() || queue.Unreachable(err) && queue.Unreachable(before)):
+	case err == nil, before != nil && queue.SameTrouble(err, before):
 	case unmended:
 		r.logger.Error("Cannot mend the registry of topics, trying again", err, nil)
 	default:

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
@@ -42,3 +43,35 @@ func TestSchedulerOfAllTopicsSaysOnceThatRedisIsAway(t *testing.T) {
 		require.Equal(t, "Cannot read the registry of topics, trying again", errs[0].Msg)
 	})
 }
+
+// It finds them, half a minute late.
+func TestSchedulerOfAllTopicsSaysThatItMayNotListen(t *testing.T) {
+	t.Parallel()
+	in := redistest.Start(t)
+	require.NoError(t, in.Client(t).Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "resetchannels", "&redisdelay:mailbox:*", "+@all").Err())
+	client := redis.NewClient(&redis.Options{Addr: in.Addr(), Username: "app", Password: "secret"})
+	defer client.Close()
+	logger := &firstLines{lines: make(chan string, 100)}
+	s, err := scheduler.New(scheduler.Config{Client: client}, logger)
+	require.NoError(t, err)
+	running, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(running) }()
+	require.Equal(t, "Cannot listen for new topics, looking for them twice a minute", <-logger.lines)
+	stop()
+	require.NoError(t, <-ended)
+	close(logger.lines)
+	for line := range logger.lines {
+		require.NotContains(t, line, "registry")
+	}
+}
+
+// firstLines passes on what is logged as an error or for information.
+type firstLines struct {
+	watermill.NopLogger
+	lines chan string
+}
+
+func (l *firstLines) Error(msg string, _ error, _ watermill.LogFields) { l.lines <- msg }
+func (l *firstLines) Info(msg string, _ watermill.LogFields)           { l.lines <- msg }
+func (l *firstLines) With(watermill.LogFields) watermill.LoggerAdapter { return l }

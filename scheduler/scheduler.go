@@ -141,12 +141,16 @@ func (s *Scheduler) Run(ctx context.Context) error {
 
 // registryRead logs what came of reading the registry of topics, if it is new: while Redis is away, it comes once a second.
 func (s *Scheduler) registryRead(err error) {
+	if errors.Is(err, queue.ErrNotHeard) {
+		s.logger.Error("Cannot listen for new topics, looking for them twice a minute", err, nil)
+		return
+	}
 	before := s.registryErr
 	s.registryErr = err
 	switch {
 	case err == nil && before != nil:
 		s.logger.Info("The registry of topics is read again", nil)
-	case err == nil, before != nil && (err.Error() == before.Error() || queue.Unreachable(err) && queue.Unreachable(before)):
+	case err == nil, before != nil && queue.SameTrouble(err, before):
 	case errors.Is(err, queue.ErrNotEntered):
 		s.logger.Error("Cannot mend the registry of topics, trying again", err, nil)
 	default:

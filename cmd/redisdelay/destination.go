@@ -42,7 +42,12 @@ func (d *destination) Publish(topic string, messages ...*message.Message) error 
 			cause = context.Cause(msg.Context())
 		}
 	}
-	return fmt.Errorf("it has not answered: %w", cause)
+	select {
+	case err := <-ended: // just now
+		return err
+	default:
+		return fmt.Errorf("it has not answered: %w", cause)
+	}
 }
 
 // publish has a panic returned, which would end the program here, and not only the call.

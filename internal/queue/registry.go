@@ -97,14 +97,14 @@ const rescan = 30 * time.Second
 // it knows, that is there, and that the registry has lost, it enters again.
 //
 // It calls read each time that it has read the registry, or could not: then it tries again after a second, or, where
-// that is not permitted, with the next rescan. It also calls read where it may not listen for announcements; and with
-// ErrNotEntered where it could not enter again what was missing.
+// that is not permitted, with the next rescan. It also calls read with ErrNotHeard where it may not listen for
+// announcements; and with ErrNotEntered where it could not enter again what was missing.
 func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix string, found func(topic string, announced bool), read func(error)) {
 	pubsub := client.Subscribe(ctx)
 	ended := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // so that no answer is waited for, nor a connection that is being made
 	defer ended()
 	if err := subscribe(ctx, pubsub, NewTopics(prefix)); errors.Is(err, ErrForbidden) {
-		read(err)
+		read(fmt.Errorf("%w: %w", ErrNotHeard, err))
 	}
 	incoming := newHearing(client, NewTopics(prefix), true).listen(ctx, pubsub)
 	timer := time.NewTimer(0)
@@ -148,6 +148,17 @@ func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix strin
 			}
 		}
 	}
+}
+
+// ErrNotHeard is wrapped where new topics are not heard of, but found when the registry is read again.
+var ErrNotHeard = errors.New("new topics are not heard of")
+
+// SameTrouble tells whether an error about the registry is no news after another.
+func SameTrouble(err, before error) bool {
+	if err.Error() == before.Error() {
+		return true
+	}
+	return Unreachable(err) && Unreachable(before) && errors.Is(err, ErrNotEntered) == errors.Is(before, ErrNotEntered)
 }
 
 // ErrNotEntered is wrapped where a topic is missing in the registry, and could not be entered again yet.
