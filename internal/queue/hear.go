@@ -24,10 +24,11 @@ type hearing struct {
 	shared  bool          // others listen to the channel, too
 	every   time.Duration // the connection is tested
 	answer  time.Duration // within which what was published has to come
+	testing chan struct{} // has one while a test is under way
 }
 
 func newHearing(client redis.UniversalClient, channel string, shared bool) *hearing {
-	return &hearing{client, channel, shared, healthCheck, answerWithin}
+	return &hearing{client, channel, shared, healthCheck, answerWithin, make(chan struct{}, 1)}
 }
 
 // pause is how long until the next test. Those who share a channel hear each other's tests, and wait anew: the first tests for
@@ -109,11 +110,26 @@ func (h *hearing) pass(ctx context.Context, incoming <-chan any, events chan<- a
 
 // test publishes to the channel.
 func (h *hearing) test(ctx context.Context) error {
+	select {
+	case h.testing <- struct{}{}:
+		defer func() { <-h.testing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	heard, err := h.client.Publish(ctx, h.channel, "").Result()
 	if _, cluster := h.client.(*redis.ClusterClient); err == nil && heard == 0 && !cluster { // whose nodes count their own
 		err = errNobodyHears
 	}
 	return err
+}
+
+// end waits for a test that is under way, since the client heeds no context while it waits for an answer; for a second at
+// most. None begins after that. The context has ended.
+func (h *hearing) end() {
+	select {
+	case h.testing <- struct{}{}:
+	case <-time.After(time.Second):
+	}
 }
 
 // errNobodyHears means that the server that takes calls knows of nobody on the channel.

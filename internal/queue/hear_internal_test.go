@@ -74,7 +74,7 @@ func TestAConnectionThatBringsNothingIsMadeAnew(t *testing.T) {
 		t.Cleanup(func() { _ = client.Close() })
 		ctx, cancel := context.WithCancel(t.Context())
 		channel := MailboxChannel(s.Prefix, Token())
-		events := (&hearing{client, channel, false, 10 * time.Millisecond, 300 * time.Millisecond}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&hearing{client, channel, false, 10 * time.Millisecond, 300 * time.Millisecond, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 3 {
 			await(t, events, func(event any) bool { return heard(event) == "" }) // a test
@@ -100,7 +100,7 @@ func TestAConnectionThatWorksIsKept(t *testing.T) {
 		client.AddHook(late{})
 		channel := MailboxChannel(s.Prefix, Token())
 		ctx := t.Context()
-		events := (&hearing{client, channel, false, 5 * time.Millisecond, 10 * time.Second}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&hearing{client, channel, false, 5 * time.Millisecond, 10 * time.Second, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 20 {
 			event := <-events
@@ -149,7 +149,7 @@ func testDemoted(t *testing.T, busy bool) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: "primary:6379", Dialer: dial, PoolSize: 1})
 	t.Cleanup(func() { _ = client.Close() })
-	events := (&hearing{client, "channel", false, 50 * time.Millisecond, time.Minute}).listen(ctx, client.Subscribe(ctx, "channel"))
+	events := (&hearing{client, "channel", false, 50 * time.Millisecond, time.Minute, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, "channel"))
 	await(t, events, subscription)
 	if busy {
 		publisher := is.Client(t)
@@ -260,4 +260,41 @@ func heard(event any) string {
 		return m.Payload
 	}
 	return "no message"
+}
+
+// The client goes on with a call whose context has ended, until there is an answer.
+func TestWhoEndsWaitsForATest(t *testing.T) {
+	for took, waits := range map[time.Duration]time.Duration{500 * time.Millisecond: 500 * time.Millisecond, time.Minute: time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+			defer client.Close()
+			client.AddHook(slowCalls(took))
+			h := newHearing(client, "channel", false)
+			ctx, cancel := context.WithCancel(t.Context())
+			tested := make(chan error)
+			go func() { tested <- h.test(ctx) }()
+			synctest.Wait()
+			cancel()
+			began := time.Now()
+			h.end()
+			require.Equal(t, waits, time.Since(began))
+			<-tested
+		})
+	}
+}
+
+// slowCalls is a hook of a client whose calls take that long, and heed no context.
+type slowCalls time.Duration
+
+func (slowCalls) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (d slowCalls) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(context.Context, redis.Cmder) error {
+		time.Sleep(time.Duration(d))
+		return nil
+	}
+}
+
+func (slowCalls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }

@@ -123,7 +123,9 @@ func (m *Mailbox) listen(pubsub *redis.PubSub) {
 	if err == nil {
 		m.wakeAll(nil) // they may have looked before
 	}
-	events := newHearing(m.client, m.channel, false).listen(m.running, pubsub)
+	hearing := newHearing(m.client, m.channel, false)
+	defer hearing.end()
+	events := hearing.listen(m.running, pubsub)
 	for {
 		select {
 		case <-m.running.Done(): // it may be making a connection, which is not waited for

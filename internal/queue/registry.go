@@ -106,7 +106,9 @@ func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix strin
 	if err := subscribe(ctx, pubsub, NewTopics(prefix)); errors.Is(err, ErrForbidden) {
 		read(fmt.Errorf("%w: %w", ErrNotHeard, err))
 	}
-	incoming := newHearing(client, NewTopics(prefix), true).listen(ctx, pubsub)
+	hearing := newHearing(client, NewTopics(prefix), true)
+	defer hearing.end()
+	incoming := hearing.listen(ctx, pubsub)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	known := map[string]bool{}
