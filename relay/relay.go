@@ -84,29 +84,19 @@ func (r *Relay) Run(ctx context.Context) error {
 	return errors.Join(subscriber.Close(), run.await())
 }
 
-// registryRead notes what came of reading the registry of topics, and logs what is new of it: while Redis is away, it comes once
-// a second.
+// registryRead notes what came of reading the registry of topics, and logs what is new of it.
 func (r *run) registryRead(err error) {
-	if errors.Is(err, queue.ErrNotHeard) {
-		r.logger.Error("Cannot listen for new topics, looking for them twice a minute", err, nil)
-		return
-	}
-	before := r.registryErr
-	r.registryErr = err
-	unmended := errors.Is(err, queue.ErrNotEntered)
-	if unmended {
-		r.subscribed(registry, nil)
-	} else {
-		r.subscribed(registry, err)
+	if news := r.news.Of(err); news != "" && err == nil {
+		r.logger.Info(news, nil)
+	} else if news != "" {
+		r.logger.Error(news, err, nil)
 	}
 	switch {
-	case err == nil && before != nil:
-		r.logger.Info("The registry of topics is read again", nil)
-	case err == nil, before != nil && queue.SameTrouble(err, before):
-	case unmended:
-		r.logger.Error("Cannot mend the registry of topics, trying again", err, nil)
+	case errors.Is(err, queue.ErrNotHeard):
+	case errors.Is(err, queue.ErrNotEntered): // it was read
+		r.subscribed(registry, nil)
 	default:
-		r.logger.Error("Cannot read the registry of topics, trying again", err, nil)
+		r.subscribed(registry, err)
 	}
 }
 
@@ -150,7 +140,7 @@ type run struct {
 	publishing atomic.Int32 // batches that are with the destination
 	left       atomic.Int64 // messages that are neither out nor given back at the end
 
-	registryErr error // of the last try to read the registry of topics
+	news queue.RegistryNews
 
 	lacking map[string]error // what is not subscribed to, and why not; guarded by Relay.mu
 }

@@ -83,8 +83,7 @@ type Scheduler struct {
 	crews   *crews
 	outage  atomic.Bool
 	permits queue.Permits
-
-	registryErr error // of the last try to read the registry of topics
+	news    queue.RegistryNews
 
 	mu     sync.Mutex
 	topics map[string]*served
@@ -139,22 +138,12 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	return nil
 }
 
-// registryRead logs what came of reading the registry of topics, if it is new: while Redis is away, it comes once a second.
+// registryRead logs what is new of reading the registry of topics.
 func (s *Scheduler) registryRead(err error) {
-	if errors.Is(err, queue.ErrNotHeard) {
-		s.logger.Error("Cannot listen for new topics, looking for them twice a minute", err, nil)
-		return
-	}
-	before := s.registryErr
-	s.registryErr = err
-	switch {
-	case err == nil && before != nil:
-		s.logger.Info("The registry of topics is read again", nil)
-	case err == nil, before != nil && queue.SameTrouble(err, before):
-	case errors.Is(err, queue.ErrNotEntered):
-		s.logger.Error("Cannot mend the registry of topics, trying again", err, nil)
-	default:
-		s.logger.Error("Cannot read the registry of topics, trying again", err, nil)
+	if news := s.news.Of(err); news != "" && err == nil {
+		s.logger.Info(news, nil)
+	} else if news != "" {
+		s.logger.Error(news, err, nil)
 	}
 }
 

@@ -155,8 +155,30 @@ func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix strin
 // ErrNotHeard is wrapped where new topics are not heard of, but found when the registry is read again.
 var ErrNotHeard = errors.New("new topics are not heard of")
 
-// SameTrouble tells whether an error about the registry is no news after another.
-func SameTrouble(err, before error) bool {
+// RegistryNews tells what of reading the registry is worth a line in the log: while Redis is away, it is tried once a second.
+// The zero value is ready.
+type RegistryNews struct{ before error }
+
+// Of returns what is to be logged of what WatchTopics calls read with, or "".
+func (n *RegistryNews) Of(err error) string {
+	if errors.Is(err, ErrNotHeard) { // which says nothing of reading
+		return "Cannot listen for new topics, looking for them twice a minute"
+	}
+	before := n.before
+	n.before = err
+	switch {
+	case err == nil && before == nil, err != nil && before != nil && sameTrouble(err, before):
+		return ""
+	case err == nil:
+		return "The registry of topics is read again"
+	case errors.Is(err, ErrNotEntered):
+		return "Cannot mend the registry of topics, trying again"
+	default:
+		return "Cannot read the registry of topics, trying again"
+	}
+}
+
+func sameTrouble(err, before error) bool {
 	if err.Error() == before.Error() {
 		return true
 	}
