@@ -1,0 +1,31 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+func TestReadyIsWhereTheRegistryWasRead(t *testing.T) {
+	t.Parallel()
+	r := &Relay{logger: watermill.NopLogger{}}
+	run := &run{Relay: r, lacking: map[string]error{}}
+	run.begin()
+	require.ErrorIs(t, r.Ready(), errNotRead)
+	run.registryRead(fmt.Errorf("%w: forbidden", queue.ErrNotHeard))
+	require.ErrorIs(t, r.Ready(), errNotRead, "that says nothing of reading")
+	away := errors.New("away")
+	run.registryRead(away)
+	require.ErrorIs(t, r.Ready(), away)
+	run.registryRead(fmt.Errorf("%w: orders", queue.ErrNotEntered))
+	require.NoError(t, r.Ready(), "it was read")
+	run.registryRead(away)
+	require.ErrorIs(t, r.Ready(), away)
+	run.registryRead(nil)
+	require.NoError(t, r.Ready())
+}
