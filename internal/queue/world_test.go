@@ -139,10 +139,9 @@ func (w *world) travel(d time.Duration) {
 		w.pass(d)
 		return
 	}
-	groups, err := w.topic.Groups(ctx)
-	require.NoError(w.t, err)
+	groups := w.registered()
 	keys := []string{w.keys.Pending(), w.keys.Idle(), w.keys.Taken()}
-	for _, g := range groups.Names {
+	for _, g := range groups {
 		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g))
 	}
 	for _, key := range keys {
@@ -156,7 +155,7 @@ func (w *world) travel(d time.Duration) {
 		}
 	}
 	fields := map[string][]string{w.keys.Scheduler(): {"next", "until"}}
-	for _, g := range groups.Names {
+	for _, g := range groups {
 		fields[w.keys.Stats(g)] = []string{"asked"}
 		var at, times int64
 		if n, _ := fmt.Sscan(w.Client.HGet(ctx, w.keys.Stats(g), "ending").Val(), &at, &times); n == 2 {
@@ -372,10 +371,9 @@ func (w *world) promoteAll() {
 
 func (w *world) anyDue() bool {
 	w.t.Helper()
-	groups, err := w.topic.Groups(ctx)
-	require.NoError(w.t, err)
+	groups := w.registered()
 	keys := []string{w.keys.Pending()}
-	for _, g := range groups.Names {
+	for _, g := range groups {
 		keys = append(keys, w.keys.Retry(g))
 	}
 	for _, key := range keys {
