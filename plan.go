@@ -189,7 +189,7 @@ func (s *subscription) keepsGroup() bool { return s.options.Expiry > 0 && len(s.
 // wanted is how many messages the consumer can take at once, and how many more it will get done soon.
 func (s *subscription) wanted() (free, prefetch int) {
 	free = min(s.config.MaxInFlight-len(s.inHand), s.room, mostClaimed)
-	return free, s.pace.prefetch(min(s.config.MaxInFlight, s.room))
+	return free, min(s.pace.prefetch(min(s.config.MaxInFlight, s.room)), s.trust)
 }
 
 // coming is how many messages the claims under way may bring.

@@ -83,7 +83,10 @@ func (s *subscription) abandon(d *delivery, cause error) {
 }
 
 func (s *subscription) ack(d *delivery) {
-	s.end(d, func() { s.settled.acks = append(s.settled.acks, &d.Leased) })
+	s.end(d, func() {
+		s.settled.acks = append(s.settled.acks, &d.Leased)
+		s.trust++
+	})
 }
 
 func (s *subscription) nack(d *delivery) {
@@ -168,10 +171,10 @@ func (s *subscription) backoff(d *delivery) func(int) time.Duration {
 }
 
 // holdFor holds the hand-over until a message that is retried now is back in its place: in order means
-// that what is claimed already comes after it. s.mu is held.
+// that what is claimed already comes after it, and goes back for that. s.mu is held.
 func (s *subscription) holdFor(retry queue.Due) {
 	if s.config.MaxInFlight == 1 && retry.MayBeNow() {
-		s.held = true
+		s.held, s.trust = true, 0
 	}
 }
 

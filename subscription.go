@@ -63,6 +63,7 @@ type subscription struct {
 	settled  settlements   // to be told to Redis
 	woken    bool          // something is ready
 	held     bool          // nothing is handed out before a nacked message is back in its place
+	trust    int           // messages that are claimed ahead at most: as many as were acked since held was set
 	stuck    bool          // the consumer takes nothing: claiming more would only hoard
 	room     int           // how many messages the consumer seems to take at once
 	handOver bool          // handOut has ended
@@ -136,6 +137,7 @@ func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic, id 
 		look:    make(chan struct{}, 1),
 		over:    make(chan struct{}),
 		room:    s.config.MaxInFlight,
+		trust:   mostAhead,
 		main:    lane{id: id, claims: 1},
 		ahead:   lane{id: queue.Token(), claims: 1},
 	}

@@ -198,6 +198,30 @@ func TestSuspectsThatComeOneAfterTheOtherWaitTogether(t *testing.T) {
 	require.Equal(t, later.Add(s.config.LeaseDuration), s.blockedUntil, "others came in between")
 }
 
+// What is claimed ahead goes back when a message is nacked in its place. A handler that often fails would have all
+// of it come and go each time.
+func TestNoMoreIsClaimedAheadThanWasAckedSinceANackInPlace(t *testing.T) {
+	s, now := notRunning(t, 1)
+	s.pace.observe(time.Microsecond)
+	limit := func() int {
+		s.woken = true
+		x, _ := s.planned(now)
+		return x.claims[0].Limit
+	}
+	require.Equal(t, 1+mostAhead, limit())
+	s.holdFor(queue.In(time.Second))
+	require.Equal(t, 1+mostAhead, limit(), "it does not come back in its place")
+	s.holdFor(queue.In(0))
+	require.Equal(t, 1, limit())
+	for range 3 {
+		d := s.begin(leased{lease: &lease{claimed: now, deadline: now.Add(time.Hour)}}, now)
+		d.ending.end(errSettled)
+		s.ack(d)
+	}
+	s.settled = settlements{}
+	require.Equal(t, 1+3, limit())
+}
+
 // Nobody tells when another has taken it.
 func TestThePollAsksWhetherASuspectIsStillNext(t *testing.T) {
 	s, now := notRunning(t, 2)
