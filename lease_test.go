@@ -375,7 +375,7 @@ func TestSuspectsWaitTogetherNoLongerThanALease(t *testing.T) {
 	})
 }
 
-// Its lease lasts for longer than the poll, which finds that the suspect is another's.
+// Its lease lasts for ever, and who takes the suspect tells.
 func TestNobodyWaitsForASuspectThatIsGone(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)

@@ -159,7 +159,7 @@ func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
 		// still for them.
 		waitsForSuspect, busy = false, false
 	}
-	if s.stuck || s.isAlone(now) || waitsForSuspect && !poll { // it may be another's by now, which nobody tells
+	if s.stuck || s.isAlone(now) || waitsForSuspect && !woken && !poll {
 		free, limit = 0, 0
 	}
 	switch {

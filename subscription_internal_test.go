@@ -222,7 +222,22 @@ func TestNoMoreIsClaimedAheadThanWasAckedSinceANackInPlace(t *testing.T) {
 	require.Equal(t, 1+3, limit())
 }
 
-// Nobody tells when another has taken it.
+// Who has taken it in hand wakes the others.
+func TestAWakeUpAsksWhetherASuspectIsStillNext(t *testing.T) {
+	s, now := notRunning(t, 2)
+	s.hold(1, false)
+	s.waits, s.blocked, s.blockedUntil = true, true, now.Add(time.Hour)
+	x, _ := s.planned(now)
+	require.Nil(t, x)
+	s.woken = true
+	x, _ = s.planned(now)
+	require.NotEmpty(t, x.claims)
+	require.Equal(t, 1, x.claims[0].Limit)
+	require.Equal(t, 1, x.claims[0].Slots)
+	require.True(t, x.claims[0].Busy, "if it is, it waits on")
+}
+
+// Else nobody tells when it is gone.
 func TestThePollAsksWhetherASuspectIsStillNext(t *testing.T) {
 	s, now := notRunning(t, 2)
 	s.hold(1, false)

@@ -416,6 +416,53 @@ func TestBlockedClaimWakesAnother(t *testing.T) {
 	}, "a")
 }
 
+// Whoever is busy and has room is not to be left to its poll when another takes the suspect.
+func TestWhoWaitsForASuspectIsWokenWhenAnotherHasTakenIt(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		w.publishNow("1")
+		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
+		waits, takes := w.sub("a"), w.sub("a")
+		blocked := queue.Claimed{More: true, Blocked: true, Waits: true}
+		require.Equal(t, blocked, waits.claim(9, busy, idle(1, inbox.address("x"))))
+		require.Equal(t, blocked, takes.claim(9, busy, idle(1, inbox.address("y"))))
+		require.Empty(t, inbox.received(), "they do not wake each other, which would have no end")
+		require.Equal(t, []string{"1"}, bodies(takes.claim(9)))
+		require.Empty(t, inbox.received(), "nothing is ready")
+		w.publishNow("2")
+		require.Equal(t, []string{"x"}, inbox.received())
+	}, "a")
+}
+
+func TestWhoWaitsForASuspectIsWokenForWhatIsBehindIt(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		w.publishNow("1", "2")
+		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
+		require.True(t, w.sub("a").claim(9, busy, idle(1, inbox.address("x"))).Waits)
+		require.Equal(t, []string{"1"}, bodies(w.sub("a").claim(9)))
+		require.Equal(t, []string{"x"}, inbox.received())
+	}, "a")
+}
+
+func TestWhatIsBehindASuspectIsNotRead(t *testing.T) {
+	t.Parallel()
+	in := redistest.Start(t)
+	w := newWorld(t, redistest.Server{Client: in.Client(t), Prefix: "own"}, "topic", "a")
+	w.publishNow(names("%03d", 0, 500)...)
+	w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["000"], "0 s -")
+	commands := monitor(t, in)
+	require.Equal(t, []string{"000"}, bodies(w.sub("a").claim(500)))
+	for words, lua := range commands() {
+		if lua && words[0] == "HMGET" && (words[1] == w.keys.Deliveries("a") || words[1] == w.keys.Messages()) {
+			require.Len(t, words, 3, "one ID: %q", words)
+		}
+		if lua && words[0] == "LRANGE" {
+			require.Equal(t, "0", words[3])
+		}
+	}
+}
+
 func TestClaimLowersTheNextEventAndTellsTheScheduler(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()

@@ -11,7 +11,7 @@
 --       9 scheduler   hash: next, holder, standby, until
 --      10 idle        zset: group that is removed when unused -> ms at which it is
 --      11 paused      hash: group, or "" for the topic -> ms since when
---      12 resting     zset: address of a subscription whose claim was stopped -> deadline ms
+--      12 resting     zset: address of a subscription whose claim was stopped, by a pause or a suspect -> deadline ms
 --      13 stats       hash: what was counted so far
 --      14 dead        zset: id -> ms at which it died
 -- ARGV  1 group
@@ -38,7 +38,7 @@
 --
 -- While the group or its topic is paused, nothing is leased, and a subscription with slots is woken when that ends.
 -- A message whose lease has expired before (flag "s" or "rs", suspect) is claimed alone, and only by a
--- subscription that holds nothing else.
+-- subscription that holds nothing else. Others with slots are woken, or wait, when one has taken it.
 -- Returns {"unregistered"} if the group does not exist, else {"ok", left, blocked, waits, orphans,
 -- entries, bodies, records, now}: left is 1 if more is ready; blocked is 1 if a suspect waits for the
 -- subscription to be free; waits is 1 if the subscription will be woken; orphans counts ids that had no
@@ -186,28 +186,34 @@ local latest = redis.call('ZREVRANGEBYSCORE', unack, '(' .. string.format('%d', 
   'WITHSCORES', 'LIMIT', 0, 1)
 local left = redis.call('LLEN', ready)
 
+local function is_suspect(record)
+  return record and string.match(record, '^%d+ r?s ')
+end
 local entries = {}
+-- Most often the only records are those that each dead message has.
+local recorded = redis.call('HLEN', deliveries)
+recorded = recorded > 0 and limit > 0 and left > 0 and recorded > redis.call('ZCARD', dead)
+local suspect = recorded and is_suspect(
+  redis.call('HGET', deliveries, ids_of(redis.call('LRANGE', ready, 0, 0))[1]))
 if limit > 0 and left > 0 then
-  entries = redis.call('LRANGE', ready, 0, limit - 1)
+  entries = redis.call('LRANGE', ready, 0, suspect and 0 or limit - 1)
 end
 local ids = ids_of(entries)
 
 local allowed, blocked, records = #ids, 0, {}
--- Most often the only records are those that each dead message has.
-local recorded = redis.call('HLEN', deliveries)
-if recorded > 0 and #ids > 0 and recorded > redis.call('ZCARD', dead) then
+if recorded then
   records = redis.call('HMGET', deliveries, unpack(ids))
-  for i = 1, #ids do
-    if records[i] and string.match(records[i], '^%d+ r?s ') then
-      if i > 1 then
-        allowed = i - 1
-      elseif busy then
-        allowed, blocked = 0, 1
-      else
-        allowed = 1
-      end
+  for i = 2, #ids do
+    if is_suspect(records[i]) then
+      allowed = i - 1
       break
     end
+  end
+end
+if suspect then
+  redis.call('ZCARD', resting)
+  if busy then
+    allowed, blocked = 0, 1
   end
 end
 
@@ -303,10 +309,22 @@ if limit == 0 then
   redis.call('ZREM', waiters, address)
   redis.call('ZREM', resting, address)
 end
+if suspect and blocked == 0 then -- who waited for another to take it waits as all do, or is woken
+  local others = redis.call('ZRANGEBYSCORE', resting, '(' .. at, '+inf', 'WITHSCORES', 'LIMIT', 0, 1000)
+  for i = 1, #others, 2 do
+    redis.call('ZADD', waiters, others[i + 1], others[i])
+    redis.call('ZREM', resting, others[i])
+    waiting = waiting + 1
+  end
+end
 if left > 0 then
   reply[2] = 1
   if waiting > 0 then
     wake(waiters, 1)
+  end
+  if blocked == 1 and slots > 0 then
+    redis.call('ZADD', resting, now + patience, address)
+    reply[4] = 1
   end
 elseif n < slots then
   redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
