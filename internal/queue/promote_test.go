@@ -76,7 +76,7 @@ func (w *world) retryAt(group string, due map[string]int64) {
 	w.t.Helper()
 	s := w.sub(group)
 	var failures []queue.Failure
-	claimed := s.claim(1000)
+	claimed := s.claim(len(due))
 	for _, m := range held(claimed) {
 		failures = append(failures, failed(m, func(f *queue.Failure) {
 			f.Retry = queue.At(time.UnixMilli(due[string(m.Body)]))
@@ -140,15 +140,17 @@ func TestNothingPassesWhatHasToStayForTheNextCall(t *testing.T) {
 
 func TestNothingPassesARetryThatHasToStay(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		// Three groups share a budget of 1000: 333 each. Group b has 400 retries that come before all
-		// that is fresh, by their IDs, so nothing fresh moves in any group before they have.
-		w.publishNow(names("r%04d", 0, 400)...)
+		// Group b alone has retries, and so all of the budget of a step, 1000. They come before all that is fresh, by
+		// their IDs, so nothing fresh moves in any group before they have.
+		w.publishNow(names("r%04d", 0, 1200)...)
 		due := w.now() + time.Hour.Milliseconds()
-		retries := map[string]int64{}
-		for i := range 400 {
-			retries[fmt.Sprintf("r%04d", i)] = due
+		for _, from := range []int{0, 600} {
+			retries := map[string]int64{}
+			for _, name := range names("r%04d", from, from+600) {
+				retries[name] = due
+			}
+			w.retryAt("b", retries)
 		}
-		w.retryAt("b", retries)
 		var fresh []message
 		for _, name := range names("x%04d", 0, 400) {
 			fresh = append(fresh, at(name, due))
@@ -156,13 +158,30 @@ func TestNothingPassesARetryThatHasToStay(t *testing.T) {
 		w.publish(fresh...)
 		w.travel(2 * time.Hour)
 		require.Zero(t, w.promote("scheduler|1").Wait)
-		sameOrder(t, names("r%04d", 0, 333), w.ready("b"))
+		sameOrder(t, names("r%04d", 0, 1000), w.ready("b"))
 		require.Len(t, w.pending(), 400)
 		w.promoteAll()
-		want := append(names("r%04d", 0, 400), names("x%04d", 0, 400)...)
+		want := append(names("r%04d", 0, 1200), names("x%04d", 0, 400)...)
 		sameOrder(t, want, w.ready("a"))
 		sameOrder(t, want, w.ready("b"))
 	}, "a", "b", "c")
+}
+
+func TestGroupsThatHaveRetriesShareAStep(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("r%04d", 0, 700)...)
+		due := w.now() + time.Hour.Milliseconds()
+		retries := map[string]int64{}
+		for i := range 700 {
+			retries[fmt.Sprintf("r%04d", i)] = due
+		}
+		w.retryAt("b", retries)
+		w.retryAt("c", retries)
+		w.travel(2 * time.Hour)
+		w.promote("scheduler|1")
+		sameOrder(t, names("r%04d", 0, 500), w.ready("b"))
+		sameOrder(t, names("r%04d", 0, 500), w.ready("c"))
+	}, "a", "b", "c", "d")
 }
 
 func TestPromoteOfMoreThanTenThousand(t *testing.T) {

@@ -109,6 +109,34 @@ func TestPurgeOfMoreThanTenThousand(t *testing.T) {
 	}, "a")
 }
 
+func TestAGroupThatAloneHasDeadMessagesHasAllOfAStep(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		const more = 10
+		n := queue.Budget + more
+		w.publishNow(names("%05d", 0, n)...)
+		w.die("b", n)
+		w.travel(2 * time.Hour)
+		require.True(t, w.purge())
+		require.Len(t, w.dead("b"), more)
+		require.False(t, w.purge())
+		require.Empty(t, w.dead("b"))
+	}, "a", "b", "c")
+}
+
+func TestPurgeOfGroupsThatTogetherHaveMoreThanAStepMayForget(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		n := queue.Budget * 3 / 4
+		w.publishNow(names("%05d", 0, n)...)
+		w.die("a", n)
+		w.die("b", n)
+		w.travel(2 * time.Hour)
+		require.True(t, w.purge())
+		require.Len(t, append(w.dead("a"), w.dead("b")...), 2*n-queue.Budget)
+		require.False(t, w.purge())
+		require.Empty(t, append(w.dead("a"), w.dead("b")...))
+	}, "a", "b", "c")
+}
+
 func TestPurgeAfterAGroupWasRegistered(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x")

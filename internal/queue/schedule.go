@@ -109,7 +109,7 @@ func (t *Topic) Purge(ctx context.Context) (more bool, err error) {
 	return t.sweep(ctx, func(groups *Groups) *Call {
 		k := t.keys
 		keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Refs()}
-		args := []any{groups.Version, max(1, budget/max(1, len(groups.Names)))}
+		args := []any{groups.Version, budget}
 		for _, g := range groups.Names {
 			keys = append(keys, k.Dead(g), k.Deliveries(g))
 			args = append(args, g)

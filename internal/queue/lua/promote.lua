@@ -108,11 +108,14 @@ end
 
 -- What is due: messages for all groups, and each group's retries. Where more is due than this call
 -- may move, none moves that is later than what has to stay, so that all stay in order.
-local share = groups > 0 and math.max(1, math.floor(budget / groups)) or 0
+local function share_of(many)
+  return math.max(1, math.floor(budget / math.max(1, many)))
+end
+local share = share_of(groups) -- of pending, whose messages go to each group
 local cut_due, cut_id
-local function take_due(key)
-  local list = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, share)
-  if #list == share * 2 then
+local function take_due(key, most)
+  local list = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
+  if #list == most * 2 then
     local id, due = list[#list - 1], tonumber(list[#list])
     if not cut_due or due < cut_due or (due == cut_due and precedes(id, cut_id)) then
       cut_due, cut_id = due, id
@@ -166,20 +169,22 @@ local retries, waiting, options = {}, {}, {}
 local first_retry, first_deadline, first_dead = {}, {}, {}
 local runs, moved = {}, 0 -- of pending, where they can be taken so
 local fresh = {} -- else ids and due times, as retries are
-local retrying = false
 if groups > 0 then
+  local retrying = 0
   for g = 1, groups do
-    local retry = KEYS[5 + g * 5]
-    local due = due_at(retry, 0)
+    local due = due_at(KEYS[5 + g * 5], 0)
     first_retry[g] = due
-    retries[g] = due and due <= now and take_due(retry) or {}
-    retrying = retrying or #retries[g] > 0
+    retrying = retrying + (due and due <= now and 1 or 0)
   end
-  if not retrying then
+  for g = 1, groups do
+    local due = first_retry[g]
+    retries[g] = due and due <= now and take_due(KEYS[5 + g * 5], share_of(retrying)) or {}
+  end
+  if retrying == 0 then
     runs, moved = take_runs(pending)
   end
-  if retrying or not runs then
-    runs, moved, fresh = {}, 0, take_due(pending)
+  if retrying > 0 or not runs then
+    runs, moved, fresh = {}, 0, take_due(pending, share)
   end
   for first = 6, 5 + groups, 1000 do
     local some = redis.call('HMGET', group_options, unpack(ARGV, first, math.min(first + 999, 5 + groups)))

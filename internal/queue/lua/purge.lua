@@ -9,11 +9,11 @@
 --         dead        zset: id -> ms at which it died
 --         deliveries  hash: id -> "count flag delayed_for reason"
 -- ARGV  1 version     of the group set that KEYS were made from
---       2 budget      messages of one group to forget at most (at most 1000)
+--       2 budget      messages of all groups to forget at most (at most 1000)
 --       then the name of each group
 --
 -- Returns {"stale"} when the group set has changed, else {"ok", forgotten, left}: left is 1 if more
--- is past its retention.
+-- may be past its retention.
 -- Twice: the second run finds forgotten what the first forgot.
 
 local meta, group_options = KEYS[1], KEYS[2]
@@ -60,16 +60,14 @@ for g = 1, groups do
   redis.call('HLEN', KEYS[5 + g * 2])
 end
 
-local total, left = 0, 0
+local total = 0
 for g = 1, groups do
+  if total == budget then break end
   local dead, deliveries = KEYS[4 + g * 2], KEYS[5 + g * 2]
   local retention = tonumber(string.match(
     redis.call('HGET', group_options, ARGV[2 + g]) or '', '^%S+ (%S+)$') or -1)
   if retention >= 0 then
-    local ids = redis.call('ZRANGEBYSCORE', dead, '-inf', now - retention, 'LIMIT', 0, budget)
-    if #ids == budget then
-      left = 1
-    end
+    local ids = redis.call('ZRANGEBYSCORE', dead, '-inf', now - retention, 'LIMIT', 0, budget - total)
     if #ids > 0 then
       redis.call('ZREM', dead, unpack(ids))
       redis.call('HDEL', deliveries, unpack(ids))
@@ -78,4 +76,4 @@ for g = 1, groups do
     end
   end
 end
-return {'ok', total, left}
+return {'ok', total, total == budget and 1 or 0}
