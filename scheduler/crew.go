@@ -19,6 +19,7 @@ const batch = 128
 // Cluster each node has a crew, made when it is first needed, which stays until Run ends.
 type crew struct {
 	agenda *delayqueue.Queue[appointment]
+	lead   lead
 }
 
 func newCrew() *crew { return &crew{agenda: delayqueue.New[appointment](0)} }

@@ -52,7 +52,11 @@ func (s *Scheduler) told(t *served, argument string, done func()) {
 	if done != nil {
 		done()
 	}
-	s.look(t, time.Now().Add(queue.ReadWait(argument)))
+	now, wait := time.Now(), queue.ReadWait(argument)
+	t.mu.Lock()
+	its := s.lookers(t)
+	t.mu.Unlock()
+	s.look(t, now.Add(its.lead.before(wait)))
 }
 
 // look has a worker look at the topic at a time, unless it will earlier.
@@ -73,8 +77,11 @@ func (s *Scheduler) arm(t *served) {
 		return
 	}
 	t.armed = t.target
-	cmp.Or(t.crew, s.crews.first).enter(appointment{t, t.target})
+	s.lookers(t).enter(appointment{t, t.target})
 }
+
+// lookers is the crew that looks at the topic next. t.mu is held.
+func (s *Scheduler) lookers(t *served) *crew { return cmp.Or(t.crew, s.crews.first) }
 
 // begins tells whether an appointment is to be kept; if so the topic is the worker's until done.
 func (s *Scheduler) begins(a appointment) bool {
@@ -141,8 +148,12 @@ func (s *Scheduler) promote(ctx context.Context, c *crew, due []*served) {
 	if len(calls) == 0 {
 		return
 	}
-	_ = queue.Do(ctx, s.config.Client, calls...) // each look reads its own error
+	sent := time.Now()
+	err := queue.Do(ctx, s.config.Client, calls...) // each look reads its own error
 	answered := time.Now()
+	if err == nil && len(calls) == 1 {
+		c.lead.observe(answered.Sub(sent))
+	}
 	var sweeps []func()
 	for _, l := range looks {
 		turn, stale, err := l.topic.ReadTurn(l.call, l.groups)
@@ -163,7 +174,7 @@ func (s *Scheduler) promote(ctx context.Context, c *crew, due []*served) {
 			if turn.Wait < 0 || turn.Wait > poll {
 				turn.Wait = jitter(poll)
 			}
-			s.done(l.served, answered.Add(turn.Wait))
+			s.done(l.served, answered.Add(c.lead.before(turn.Wait)))
 		}
 	}
 	for _, sweep := range sweeps { // which take long, after all others have their appointments
