@@ -309,7 +309,10 @@ if limit == 0 then
   redis.call('ZREM', waiters, address)
   redis.call('ZREM', resting, address)
 end
-if suspect and blocked == 0 then -- who waited for another to take it waits as all do, or is woken
+-- Who waited for another to take the suspect waits as all do, or is woken; unless another suspect is next, for which they
+-- would have to wait again, each woken by the one before.
+if suspect and blocked == 0 and not (left > 0 and is_suspect(
+  redis.call('HGET', deliveries, ids_of(redis.call('LRANGE', ready, consumed, consumed))[1]))) then
   local others = redis.call('ZRANGEBYSCORE', resting, '(' .. at, '+inf', 'WITHSCORES', 'LIMIT', 0, 1000)
   for i = 1, #others, 2 do
     redis.call('ZADD', waiters, others[i + 1], others[i])
@@ -323,6 +326,7 @@ if left > 0 then
     wake(waiters, 1)
   end
   if blocked == 1 and slots > 0 then
+    redis.call('ZREMRANGEBYSCORE', resting, '-inf', now)
     redis.call('ZADD', resting, now + patience, address)
     reply[4] = 1
   end
