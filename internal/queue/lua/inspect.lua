@@ -36,7 +36,8 @@ local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4
 local names, taken = KEYS[6], KEYS[7]
 local version, bodies, source, marked = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), ARGV[6] == '1'
 local groups = (#KEYS - 7) / 7
-local id_length, most = 26, 1000
+local id_length = 26
+local most = math.max(50, math.floor(4000 / math.max(4, groups))) -- entries of a ready list that are read at either end
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)

@@ -39,7 +39,8 @@ local names, taken = KEYS[6], KEYS[7]
 local groups = (#KEYS - 9) / 7
 local scheduler, idle = KEYS[#KEYS - 1], KEYS[#KEYS]
 local version, id, looked = ARGV[1], ARGV[2], ARGV[3] == '1'
-local id_length, most = 26, 1000
+local id_length = 26
+local most = math.max(50, math.floor(4000 / math.max(4, groups))) -- entries of a ready list that are read at either end
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
