@@ -18,12 +18,13 @@ import (
 // commandstats has it.
 func BenchmarkScripts(b *testing.B) {
 	for _, size := range []int{1, 16, 100, 500} {
-		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) { benchmarkScripts(b, size, 0) })
+		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) { benchmarkScripts(b, size, 0, 0, 128) })
 	}
-	b.Run("batch=100/dead=100", func(b *testing.B) { benchmarkScripts(b, 100, 100) })
+	b.Run("batch=100/dead=100", func(b *testing.B) { benchmarkScripts(b, 100, 100, 0, 128) })
+	b.Run("batch=100/body=32/waiting=300", func(b *testing.B) { benchmarkScripts(b, 100, 0, 300, 32) })
 }
 
-func benchmarkScripts(b *testing.B, size, dead int) {
+func benchmarkScripts(b *testing.B, size, dead, waiting, bytes int) {
 	s := redistest.ForBenchmark(b)
 	w := newWorld(b, s, "topic", "group")
 	if dead > 0 {
@@ -34,7 +35,7 @@ func benchmarkScripts(b *testing.B, size, dead int) {
 		}
 	}
 	group := w.topic.Group("group")
-	body := []byte(strings.Repeat("x", 128))
+	body := []byte(strings.Repeat("x", bytes))
 	publisher, subscription := queue.Token(), queue.Token()
 	spent := map[string]float64{}
 	measure := func(transition string, f func()) {
@@ -43,9 +44,9 @@ func benchmarkScripts(b *testing.B, size, dead int) {
 		spent[transition] += evalMicros(b, s.Client) - before
 	}
 	number := uint64(0)
-	publish := func(due queue.Due) {
+	publish := func(n int, due queue.Due) {
 		number++
-		messages := make([]queue.Message, size)
+		messages := make([]queue.Message, n)
 		for i := range messages {
 			id, err := w.ids.Next(time.Now())
 			require.NoError(b, err)
@@ -69,15 +70,18 @@ func benchmarkScripts(b *testing.B, size, dead int) {
 		return leased
 	}
 
+	if waiting > 0 {
+		publish(waiting, queue.In(time.Hour))
+	}
 	done := 0
 	for b.Loop() {
 		done += 2 * size
-		measure("publish", func() { publish(queue.In(0)) })
+		measure("publish", func() { publish(size, queue.In(0)) })
 		var leased []*queue.Leased
 		measure("claim", func() { leased = take() })
 		measure("ack", func() { require.NoError(b, queue.Do(ctx, s.Client, group.AckCalls(leased)...)) })
 
-		measure("publish-delayed", func() { publish(queue.In(time.Millisecond)) })
+		measure("publish-delayed", func() { publish(size, queue.In(time.Millisecond)) })
 		time.Sleep(2 * time.Millisecond)
 		for w.llen(w.keys.Ready("group")) < size {
 			measure("promote", func() {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -324,13 +325,15 @@ func TestPublishWakesAsManySubscriptionsAsItHasMessages(t *testing.T) {
 	}, "a", "b")
 }
 
-func TestPublishWakesAtMost64SubscriptionsOfAGroup(t *testing.T) {
+func TestPublishWakesAFewSubscriptionsOfAGroupWhichWakeTheOthers(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
 		inbox.wait("a", names("%d", 0, 70)...)
 		w.publishNow(names("%d", 0, 70)...)
-		require.Len(t, inbox.received(), 64)
-		require.Len(t, w.waiters("a"), 6)
+		require.Len(t, inbox.received(), 16)
+		require.Len(t, w.waiters("a"), 54)
+		w.sub("a").claim(1)
+		require.Len(t, inbox.received(), 1, "it leaves some")
 	}, "a")
 }
 
@@ -395,4 +398,44 @@ func TestDueSaysWhetherItMayBeNow(t *testing.T) {
 	require.True(t, queue.In(-1).MayBeNow())
 	require.True(t, queue.At(time.Now().Add(time.Hour)).MayBeNow(), "clocks differ")
 	require.False(t, queue.In(1).MayBeNow())
+}
+
+// Redis searches a small hash of short values from end to end, for each of its messages again.
+func TestHashesOfShortValuesAreTables(t *testing.T) {
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s, "topic", "a", "b")
+		keys := []string{w.keys.Messages(), w.keys.Options(), w.keys.Refs()}
+		publish := func(from, to int) {
+			var messages []message
+			for _, name := range names("%02d", from, to) {
+				messages = append(messages, now(name).with(queue.Options{MaxDeliveries: 2}))
+			}
+			w.publish(messages...)
+		}
+		publish(0, 16)
+		for _, key := range keys {
+			require.NotEqual(t, "hashtable", w.Client.ObjectEncoding(ctx, key).Val(), "%s: it has few", key)
+		}
+		publish(16, 17)
+		for _, key := range keys {
+			require.Equal(t, "hashtable", w.Client.ObjectEncoding(ctx, key).Val(), key)
+			require.EqualValues(t, 17, w.Client.HLen(ctx, key).Val(), key)
+		}
+		queuetest.Check(t, s.Client, s.Prefix)
+	})
+}
+
+func TestHashesOfShortValuesAreTablesWhenMessagesAreDue(t *testing.T) {
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s, "topic", "a", "b")
+		var messages []message
+		for _, name := range names("%02d", 0, 17) {
+			messages = append(messages, in(name, time.Hour))
+		}
+		w.publish(messages...)
+		w.travel(2 * time.Hour)
+		w.promoteAll()
+		require.Equal(t, "hashtable", w.Client.ObjectEncoding(ctx, w.keys.Refs()).Val())
+		require.EqualValues(t, 17, w.Client.HLen(ctx, w.keys.Refs()).Val())
+	})
 }

@@ -147,7 +147,7 @@ for g = 1, groups do
       end
       redis.call('LPUSH', ready, unpack(merged))
       redis.call('HINCRBY', KEYS[g * 7 + 3], 'returned', #merged)
-      wake(waiters, math.min(#entries, 64))
+      wake(waiters, math.min(#entries, 16))
     end
     total = total + #ids
   end

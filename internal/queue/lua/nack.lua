@@ -143,6 +143,6 @@ if settled > 0 and recorded > 16 and recorded <= 512 then
 end
 if woken > 0 then
   redis.call('HINCRBY', stats, 'returned', woken)
-  wake(waiters, math.min(woken, 64))
+  wake(waiters, math.min(woken, 16))
 end
 return settled

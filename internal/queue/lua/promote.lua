@@ -68,6 +68,22 @@ local function each(command, key, list, first, last)
   end
 end
 
+-- A small hash is a list that Redis searches from end to end. Where one long text comes first it is a table, and stays one
+-- for as long as it exists. A long value makes it one, too.
+local long = string.rep('-', 65)
+local function put(hash, list, first, last)
+  local n = (last - first + 1) / 2
+  local there = n > 0 and string.len(list[first + 1]) <= 64 and redis.call('HLEN', hash)
+  local unfold = there and there <= 512 and there + n > 16
+  if unfold then
+    redis.call('HSET', hash, long, '')
+  end
+  each('HSET', hash, list, first, last)
+  if unfold then
+    redis.call('HDEL', hash, long)
+  end
+end
+
 -- Tells whether an id comes before another as Redis sorts them, which is by bytes. Lua's < would ask the locale that
 -- the server was started in. In base 36, ten letters are a number that is exact.
 local function precedes(a, b)
@@ -225,7 +241,7 @@ if moved > 0 and groups > 1 then
   for i = 1, merging * 2, 2 do
     count(fresh[i])
   end
-  each('HSET', refs, counts, 1, n)
+  put(refs, counts, 1, n)
 end
 
 -- Delay ids whose time has come. Whoever publishes with one finds it free without this, so it is not urgent
@@ -287,7 +303,7 @@ for g = 1, groups do
       first_retry[g] = due_at(retry, retried)
     end
     if waiting[g] > 0 then
-      wake(waiters, math.min(n, 64))
+      wake(waiters, math.min(n, 16))
     end
   end
 

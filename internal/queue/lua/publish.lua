@@ -96,6 +96,22 @@ local function each(command, key, list, first, last)
   end
 end
 
+-- A small hash is a list that Redis searches from end to end. Where one long text comes first it is a table, and stays one
+-- for as long as it exists. A long value makes it one, too.
+local long = string.rep('-', 65)
+local function put(hash, list, first, last)
+  local n = (last - first + 1) / 2
+  local there = n > 0 and string.len(list[first + 1]) <= 64 and redis.call('HLEN', hash)
+  local unfold = there and there <= 512 and there + n > 16
+  if unfold then
+    redis.call('HSET', hash, long, '')
+  end
+  each('HSET', hash, list, first, last)
+  if unfold then
+    redis.call('HDEL', hash, long)
+  end
+end
+
 -- Splits a body into the fields of an entry; nothing if it is not in the form of one.
 local function fields_of(body)
   local uuid, metadata, at = string.match(body, '^(%d+) (%d+) ()')
@@ -301,8 +317,8 @@ if #entries > 0 and maxlen > 0 then
   redis.call('XTRIM', unpack(trim))
 end
 
-each('HSET', messages, args, first_message, first_run - 1)
-each('HSET', options, args, first_option, #args)
+put(messages, args, first_message, first_run - 1)
+put(options, args, first_option, #args)
 redis.call('SET', publisher, number, 'PX', memory)
 
 local delayed, ready_now, counts = {}, {}, {}
@@ -350,12 +366,12 @@ for _, name in ipairs(named) do
   end
 end
 each('ZADD', pending, delayed, 1, n_delayed)
-each('HSET', refs, counts, 1, #counts)
+put(refs, counts, 1, #counts)
 if n_ready > 0 then
   for g = 1, groups do
     each('RPUSH', KEYS[7 + g * 3], ready_now, 1, n_ready)
     if waiting[g] > 0 then
-      wake(KEYS[9 + g * 3], math.min(n_ready, 64))
+      wake(KEYS[9 + g * 3], math.min(n_ready, 16))
     end
   end
 end

@@ -61,5 +61,5 @@ redis.call('ZREM', unack, unpack(mine))
 redis.call('HDEL', leases, unpack(mine))
 redis.call('LPUSH', ready, unpack(entries))
 redis.call('HINCRBY', stats, 'returned', #entries)
-wake(waiters, math.min(#mine, 64))
+wake(waiters, math.min(#mine, 16))
 return #mine

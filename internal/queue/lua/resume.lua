@@ -99,7 +99,7 @@ for g = 1, groups do
     end
     local waiting = redis.call('LLEN', ready)
     if was == 1 and waiting > 0 then
-      wake(waiters, math.min(waiting, 64))
+      wake(waiters, math.min(waiting, 16))
     end
   end
 end
