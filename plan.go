@@ -159,7 +159,7 @@ func (s *subscription) planClaim(now time.Time, anyway bool) *queue.Claim {
 		// still for them.
 		waitsForSuspect, busy = false, false
 	}
-	if s.stuck || s.isAlone(now) || waitsForSuspect && !woken && !poll {
+	if s.stuck || s.isAlone(now) || waitsForSuspect && !woken && !poll && (s.waits || free <= here) {
 		free, limit = 0, 0
 	}
 	switch {

@@ -83,10 +83,7 @@ func (s *subscription) abandon(d *delivery, cause error) {
 }
 
 func (s *subscription) ack(d *delivery) {
-	s.end(d, func() {
-		s.settled.acks = append(s.settled.acks, &d.Leased)
-		s.trust++
-	})
+	s.end(d, func() { s.settled.acks = append(s.settled.acks, &d.Leased) })
 }
 
 func (s *subscription) nack(d *delivery) {
@@ -217,6 +214,7 @@ func (s *subscription) end(d *delivery, settle func()) {
 		s.mu.Unlock()
 		return
 	}
+	s.trust++
 	settle()
 	s.stuck = false
 	s.pace.observe(time.Since(d.taken))

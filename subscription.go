@@ -63,7 +63,7 @@ type subscription struct {
 	settled  settlements   // to be told to Redis
 	woken    bool          // something is ready
 	held     bool          // nothing is handed out before a nacked message is back in its place
-	trust    int           // messages that are claimed ahead at most: as many as were acked since held was set
+	trust    int           // messages that are claimed ahead at most: as many as ended since held was set
 	stuck    bool          // the consumer takes nothing: claiming more would only hoard
 	room     int           // how many messages the consumer seems to take at once
 	handOver bool          // handOut has ended

@@ -124,7 +124,7 @@ func TestPlanThatSaysNothingSaysWhenToLookAgain(t *testing.T) {
 func TestASuspectIsTakenBesideOthersAfterALease(t *testing.T) {
 	s, now := notRunning(t, 2)
 	s.hold(1, false)
-	s.waits, s.blocked, s.blockedUntil = false, true, now.Add(time.Millisecond)
+	s.waits, s.blocked, s.blockedUntil = true, true, now.Add(time.Millisecond)
 	x, wake := s.planned(now)
 	require.Nil(t, x)
 	require.Equal(t, s.blockedUntil, wake)
@@ -168,7 +168,7 @@ func TestASuspectIsAloneForALease(t *testing.T) {
 func TestASuspectIsTakenBesideAnotherAfterALease(t *testing.T) {
 	s, now := notRunning(t, 4)
 	s.nextPoll, s.nextExtend = now.Add(time.Hour), now.Add(time.Hour)
-	s.waits, s.blocked, s.blockedUntil = false, true, now.Add(-time.Second)
+	s.waits, s.blocked, s.blockedUntil = true, true, now.Add(-time.Second)
 	s.hold(1, false)
 	s.leases(queue.Leased{Suspect: true}, now)
 	end := now.Add(s.config.LeaseDuration)
@@ -200,7 +200,7 @@ func TestSuspectsThatComeOneAfterTheOtherWaitTogether(t *testing.T) {
 
 // What is claimed ahead goes back when a message is nacked in its place. A handler that often fails would have all
 // of it come and go each time.
-func TestNoMoreIsClaimedAheadThanWasAckedSinceANackInPlace(t *testing.T) {
+func TestNoMoreIsClaimedAheadThanWasDoneSinceANackInPlace(t *testing.T) {
 	s, now := notRunning(t, 1)
 	s.pace.observe(time.Microsecond)
 	limit := func() int {
@@ -220,6 +220,26 @@ func TestNoMoreIsClaimedAheadThanWasAckedSinceANackInPlace(t *testing.T) {
 	}
 	s.settled = settlements{}
 	require.Equal(t, 1+3, limit())
+	late := s.begin(leased{lease: &lease{claimed: now, deadline: now.Add(time.Hour)}}, now)
+	late.tooLate, s.server = time.Unix(1, 0), now
+	verdict, _ := s.judge(late)
+	require.Equal(t, tooLate, verdict)
+	s.settled = settlements{}
+	require.Equal(t, 1+4, limit(), "what is dropped is done, too")
+}
+
+// Its claim left no slots, so that Redis did not note it, and then it has some: nobody would tell it of anything.
+func TestWhoHasRoomBehindASuspectAndIsNotNotedAsks(t *testing.T) {
+	s, now := notRunning(t, 2)
+	s.hold(2, false)
+	s.waits = false // no more than its claim, which left no slots, told
+	s.noteBlocked(true, false, now)
+	x, _ := s.planned(now)
+	require.Nil(t, x, "it has no room")
+	s.ack(s.inHand[0])
+	x, _ = s.planned(now)
+	require.NotEmpty(t, x.claims)
+	require.Positive(t, x.claims[0].Slots)
 }
 
 // Who has taken it in hand wakes the others.
@@ -241,7 +261,7 @@ func TestAWakeUpAsksWhetherASuspectIsStillNext(t *testing.T) {
 func TestThePollAsksWhetherASuspectIsStillNext(t *testing.T) {
 	s, now := notRunning(t, 2)
 	s.hold(1, false)
-	s.waits, s.blocked, s.blockedUntil = false, true, now.Add(time.Hour)
+	s.waits, s.blocked, s.blockedUntil = true, true, now.Add(time.Hour)
 	x, wake := s.planned(now)
 	require.Nil(t, x)
 	require.Equal(t, s.nextPoll, wake)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -458,6 +459,46 @@ func TestWhoWaitsForSuspectsIsWokenWhenTheLastIsTaken(t *testing.T) {
 		require.Empty(t, inbox.received())
 		require.Equal(t, []string{"2"}, bodies(w.sub("a").claim(9)))
 		require.Equal(t, []string{"x"}, inbox.received())
+	}, "a")
+}
+
+func TestWhoTakesASuspectThatItWaitedForIsNotWokenItself(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		w.publishNow("1", "2")
+		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
+		a, b := w.sub("a"), w.sub("a")
+		sooner := func(c *queue.Claim) { c.Patience = time.Minute } // so that it would be woken first
+		require.True(t, a.claim(9, busy, idle(1, inbox.address("a")), sooner).Waits)
+		require.True(t, b.claim(9, busy, idle(1, inbox.address("b"))).Waits)
+		require.Equal(t, []string{"1"}, bodies(a.claim(9, idle(1, inbox.address("a")))))
+		require.Equal(t, []string{"b"}, inbox.received())
+	}, "a")
+}
+
+func TestWhoWaitedForASuspectAndIsGoneIsForgotten(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1", "2")
+		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
+		short := func(c *queue.Claim) { c.Patience = time.Millisecond }
+		for _, gone := range []string{"x", "y"} {
+			require.True(t, w.sub("a").claim(9, busy, idle(1, "nowhere|"+gone), short).Waits)
+			w.pass(3 * time.Millisecond)
+			require.EqualValues(t, 1, w.Client.ZCard(ctx, w.keys.Resting("a")).Val())
+		}
+		require.Len(t, w.sub("a").claim(9).Messages, 1)
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Resting("a")).Val())
+	}, "a")
+}
+
+func TestWhoWaitsForASuspectWaitsForNothingElse(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("1")
+		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
+		w.Client.ZAdd(ctx, w.keys.Waiters("a"), redis.Z{Score: float64(w.now() + 60_000), Member: "mailbox|a"})
+		require.True(t, w.sub("a").claim(9, busy, idle(1, "mailbox|a")).Blocked)
+		require.Empty(t, w.waiters("a"))
+		require.EqualValues(t, 1, w.Client.ZCard(ctx, w.keys.Resting("a")).Val())
 	}, "a")
 }
 

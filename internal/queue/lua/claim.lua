@@ -311,24 +311,29 @@ if limit == 0 then
 end
 -- Who waited for another to take the suspect waits as all do, or is woken; unless another suspect is next, for which they
 -- would have to wait again, each woken by the one before.
-if suspect and blocked == 0 and not (left > 0 and is_suspect(
-  redis.call('HGET', deliveries, ids_of(redis.call('LRANGE', ready, consumed, consumed))[1]))) then
-  local others = redis.call('ZRANGEBYSCORE', resting, '(' .. at, '+inf', 'WITHSCORES', 'LIMIT', 0, 1000)
-  for i = 1, #others, 2 do
-    redis.call('ZADD', waiters, others[i + 1], others[i])
-    redis.call('ZREM', resting, others[i])
-    waiting = waiting + 1
+if suspect and blocked == 0 then
+  redis.call('ZREM', resting, address)
+  redis.call('ZREMRANGEBYSCORE', resting, '-inf', now)
+  local behind = left > 0 and redis.call('HGET', deliveries, ids_of(redis.call('LRANGE', ready, consumed, consumed))[1])
+  if not is_suspect(behind) then
+    local others = redis.call('ZRANGE', resting, 0, 999, 'WITHSCORES')
+    for i = 1, #others, 2 do
+      redis.call('ZADD', waiters, others[i + 1], others[i])
+      redis.call('ZREM', resting, others[i])
+      waiting = waiting + 1
+    end
   end
 end
 if left > 0 then
   reply[2] = 1
-  if waiting > 0 then
-    wake(waiters, 1)
-  end
   if blocked == 1 and slots > 0 then
+    redis.call('ZREM', waiters, address)
     redis.call('ZREMRANGEBYSCORE', resting, '-inf', now)
     redis.call('ZADD', resting, now + patience, address)
     reply[4] = 1
+  end
+  if waiting > 0 then
+    wake(waiters, 1)
   end
 elseif n < slots then
   redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
