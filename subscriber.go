@@ -94,7 +94,8 @@ type SubscriberConfig struct {
 
 	// CloseTimeout is how long Close, and the end of a Subscribe's context, wait for handlers under
 	// way, and for an answer of Redis: while it does not answer, that is how long they take, even with nothing
-	// in hand. Default 10s.
+	// in hand. The channel of a Subscribe then closes when that is over and the client has given up the call
+	// under way. Default 10s.
 	CloseTimeout time.Duration
 }
 
@@ -257,7 +258,8 @@ func (s *Subscriber) groupOptions() queue.GroupOptions {
 //
 // When ctx ends, this subscription closes as Close would close it: nothing more is handed out, what
 // was not handed out goes back at once, in order, without counting as a delivery, and the channel
-// closes when the messages handed out are settled, or CloseTimeout is over.
+// closes when the messages handed out are settled, or CloseTimeout is over. If Redis hangs, it closes when CloseTimeout is
+// over and the client has given up the call under way.
 //
 // Losing Redis does not end a subscription; it goes on when Redis is back.
 // Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed, ErrForbidden or ErrLayout, or come from ctx or Redis.

@@ -65,6 +65,8 @@ func Unreachable(err error) bool {
 		return false
 	case !errors.As(err, &server):
 		return true
+	case redis.IsReadOnlyError(err): // also where a script of Redis 6.2 met it, whose error begins otherwise
+		return true
 	}
 	return slices.ContainsFunc(notReady, func(prefix string) bool {
 		return strings.HasPrefix(server.Error(), prefix)

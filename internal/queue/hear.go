@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,6 +19,7 @@ const healthCheck = 15 * time.Second
 // him for gone. go-redis writes a PING, and does not wait for the answer. So who listens publishes an empty text to the channel
 // now and then, by the client's other connections, and connects anew if it does not come. It does not matter what else comes:
 // to a replica, all that is published on the primary. Where the channel is shared nobody is counted, and all that comes will do.
+// A Cluster brings what is published on any node to all, so any that answers will do, for the test and for the connection.
 type hearing struct {
 	client  redis.UniversalClient
 	channel string
@@ -25,10 +27,12 @@ type hearing struct {
 	every   time.Duration // the connection is tested
 	answer  time.Duration // within which what was published has to come
 	testing chan struct{} // has one while a test is under way
+
+	answered redis.UniversalClient // published the last test: the client, or in a Cluster the one of a node
 }
 
 func newHearing(client redis.UniversalClient, channel string, shared bool) *hearing {
-	return &hearing{client, channel, shared, healthCheck, answerWithin, make(chan struct{}, 1)}
+	return &hearing{client, channel, shared, healthCheck, answerWithin, make(chan struct{}, 1), client}
 }
 
 // pause is how long until the next test. Those who share a channel hear each other's tests, and wait anew: the first tests for
@@ -42,15 +46,27 @@ func (h *hearing) pause() time.Duration {
 
 // listen passes on what comes, first over a connection that is subscribed already: messages, and a *redis.Subscription whenever
 // some may have been lost. It closes what it returns, and the connection, when the context ends or the client is closed.
+//
+// A connection that is made anew goes where the test was published. In a Cluster the client's own would go to the node that
+// has the channel's slot, for as long as that is away, too.
 func (h *hearing) listen(ctx context.Context, pubsub *redis.PubSub) <-chan any {
 	events := make(chan any)
 	go func() {
 		defer close(events)
-		for h.pass(ctx, received(pubsub), events) {
+		madeAnew := false
+		for {
+			anew := h.pass(ctx, received(pubsub), events)
 			_ = pubsub.Close() // nothing is left to lose
-			pubsub = h.client.Subscribe(ctx, h.channel)
+			switch {
+			case anew:
+				pubsub = h.answered.Subscribe(ctx, h.channel)
+			case madeAnew && ctx.Err() == nil: // the node has left the Cluster; or the client is closed, and so is its next
+				pubsub = h.client.Subscribe(ctx, h.channel)
+			default:
+				return
+			}
+			madeAnew = anew
 		}
-		_ = pubsub.Close()
 	}()
 	return events
 }
@@ -116,11 +132,40 @@ func (h *hearing) test(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	heard, err := h.client.Publish(ctx, h.channel, "").Result()
-	if _, cluster := h.client.(*redis.ClusterClient); err == nil && heard == 0 && !cluster { // whose nodes count their own
-		err = errNobodyHears
+	cluster, ok := h.client.(*redis.ClusterClient)
+	if !ok {
+		heard, err := h.client.Publish(ctx, h.channel, "").Result()
+		if err == nil && heard == 0 {
+			err = errNobodyHears
+		}
+		return err
+	}
+	var err error
+	for range publishTries {
+		if err = h.testBy(ctx, cluster); err == nil || ctx.Err() != nil {
+			break
+		}
 	}
 	return err
+}
+
+// publishTries is to how many nodes of a Cluster a test is published, one after the other, until one answers.
+const publishTries = 5
+
+// testBy publishes to the channel by a node of a Cluster, the owner of some slot: what is published on one node comes to all,
+// and each counts its own receivers only. The same node each time might be the one that is away.
+func (h *hearing) testBy(ctx context.Context, cluster *redis.ClusterClient) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin) // to connect
+	defer cancel()
+	node, err := cluster.MasterForKey(ctx, strconv.Itoa(rand.Int()))
+	if err != nil {
+		return err
+	}
+	if err := node.Publish(ctx, h.channel, "").Err(); err != nil {
+		return err
+	}
+	h.answered = node
+	return nil
 }
 
 // end waits for a test that is under way, since the client heeds no context while it waits for an answer; for a second at

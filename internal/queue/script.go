@@ -150,16 +150,21 @@ func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) {
 // Do sends the calls in one round trip, in order, and returns the first error. One that says that the user may not run
 // scripts wraps ErrForbidden.
 //
-// If the server lacks a script, all scripts are loaded, so that it has all or none, and calls in one pipeline keep
-// their order. Those that failed for want of theirs are sent again. Of a user who may not load any, the server knows
+// If the server lacks a script, all scripts are loaded on it, so that it has all or none, and calls in one pipeline keep
+// their order. No other server is waited for. Those that failed for want of theirs are sent again. Of a user who may not load any, the server knows
 // those that were sent whole, so that the order of a pipeline is not kept where it lacks some.
 func Do(ctx context.Context, client redis.UniversalClient, calls ...*Call) error {
 	send(ctx, client, calls, false)
 	if missing := lacking(calls); len(missing) > 0 {
-		loaded := loadAll(ctx, client)
+		loaded := loadFor(ctx, client, missing)
 		send(ctx, client, missing, !loaded)
-		// Another node of a cluster may have taken over, or the user may not load scripts.
-		if missing = lacking(missing); len(missing) > 0 {
+		missing = lacking(missing)
+		if _, cluster := client.(*redis.ClusterClient); cluster && len(missing) > 0 { // a slot has another owner than the client knew
+			loaded = loadAll(ctx, client)
+			send(ctx, client, missing, !loaded)
+			missing = lacking(missing)
+		}
+		if len(missing) > 0 { // it has lost them again
 			send(ctx, client, missing, true)
 		}
 	}
@@ -191,7 +196,26 @@ func lacking(calls []*Call) []*Call {
 	return missing
 }
 
-// loadAll loads every script on every server that takes calls. It returns false if that failed.
+// loadFor loads every script on the servers that have the keys of some calls: of a Cluster another node may hang, and
+// is none of theirs. It returns false if that failed.
+func loadFor(ctx context.Context, client redis.UniversalClient, calls []*Call) bool {
+	cluster, ok := client.(*redis.ClusterClient)
+	if !ok {
+		return loadAll(ctx, client)
+	}
+	done := map[*redis.Client]bool{}
+	for _, c := range calls {
+		node, err := cluster.MasterForKey(ctx, c.keys[0])
+		if err != nil || !done[node] && !loadAll(ctx, node) {
+			return false
+		}
+		done[node] = true
+	}
+	return true
+}
+
+// loadAll loads every script on the server; with the client of a Cluster on all nodes that it knows, replicas too, and waits for
+// each. It returns false if that failed.
 func loadAll(ctx context.Context, client redis.UniversalClient) bool {
 	for _, s := range allScripts {
 		if client.ScriptLoad(ctx, s.source).Err() != nil {

@@ -35,6 +35,33 @@ func TestScriptsThatTheServerLostAreLoadedAgain(t *testing.T) {
 	}, "a")
 }
 
+// Loading them on all nodes would wait for each, and fail for want of one. What is then sent whole is learnt call by call, and a
+// pipeline that lacks some of its scripts loses its order.
+func TestScriptsAreLoadedWhileAnotherNodeHangs(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, "--cluster-node-timeout", "60000") // no failover
+	client := cluster.Client(t)
+	topic := queue.NewTopic(client, "own", "topic")
+	owner, itsReplica := cluster.Owner("{topic}")
+	require.NoError(t, queue.Do(ctx, client, topic.ResignCall("nobody"))) // the client knows who has which slots
+	for _, hangs := range cluster.Nodes() {
+		if hangs == owner || hangs == itsReplica {
+			continue
+		}
+		require.NoError(t, owner.Client(t).ScriptFlush(ctx).Err())
+		hangs.Pause()
+		began := time.Now()
+		err := queue.Do(ctx, client, topic.ResignCall("nobody"), topic.Group("a").ReleaseCalls([]*queue.Leased{{ID: "x", Token: "y"}})[0])
+		took := time.Since(began)
+		hangs.Resume()
+		require.NoError(t, err)
+		require.Less(t, took, 2*time.Second)
+		for _, loaded := range owner.Client(t).ScriptExists(ctx, queue.ScriptSHA(queue.LoadOrder()[0])).Val() {
+			require.True(t, loaded, "they were sent whole")
+		}
+	}
+}
+
 // Between the two calls of a pipeline nothing may come, and none may pass the other.
 func TestPipelinedCallsKeepTheirOrderWhenScriptsAreMissing(t *testing.T) {
 	own(t, func(t *testing.T, w *world) {
@@ -195,6 +222,23 @@ func TestNoAnswerIsUnreachable(t *testing.T) {
 	require.Error(t, err)
 	require.True(t, queue.Unreachable(err))
 }
+
+func TestAReplicaThatTakesNoWritesIsUnreachable(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"READONLY You can't write against a read only replica.",
+		"ERR Error running script (call to f_0): @user_script:1: -READONLY You can't write against a read only replica.", // Redis 6.2
+	} {
+		require.True(t, queue.Unreachable(proto(text)), text)
+	}
+	require.False(t, queue.Unreachable(proto("ERR READONLY is no command")))
+}
+
+// proto is an error as a server sends it.
+type proto string
+
+func (e proto) Error() string { return string(e) }
+func (proto) RedisError()     {}
 
 // go-redis returns the error of a pipeline that never got a connection, and gives its commands none. So acks passed for
 // done that no server had seen.
