@@ -14,7 +14,7 @@ help: ## show these lines
 test: ## all tests but those with real brokers, on a real Redis too, with the race detector
 	@scripts/with-redis.sh sh -c '\
 		go test -race -count=1 -timeout 20m $$(go list ./... | grep -v /tests/faults) && \
-		go test -race -count=1 -timeout 6m ./tests/faults && \
+		go test -race -count=1 -timeout 10m ./tests/faults && \
 		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests && \
 		go -C examples/delayed-nats test -race -count=1 -timeout 5m ./... && \
 		go -C examples/delayed-redisstream test -race -count=1 -timeout 5m ./... && \
