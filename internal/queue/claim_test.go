@@ -495,8 +495,12 @@ func TestWhoWaitsForASuspectWaitsForNothingElse(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("1")
 		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
-		w.Client.ZAdd(ctx, w.keys.Waiters("a"), redis.Z{Score: float64(w.now() + 60_000), Member: "mailbox|a"})
-		require.True(t, w.sub("a").claim(9, busy, idle(1, "mailbox|a")).Blocked)
+		inbox := w.inbox()
+		for i, waits := range []string{"other", "a"} {
+			w.Client.ZAdd(ctx, w.keys.Waiters("a"), redis.Z{Score: float64(w.now() + 60_000*int64(i+1)), Member: inbox.address(waits)})
+		}
+		require.True(t, w.sub("a").claim(9, busy, idle(1, inbox.address("a"))).Blocked)
+		require.Equal(t, []string{"other"}, inbox.received())
 		require.Empty(t, w.waiters("a"))
 		require.EqualValues(t, 1, w.Client.ZCard(ctx, w.keys.Resting("a")).Val())
 	}, "a")
