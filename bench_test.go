@@ -2,6 +2,7 @@ package redisdelay_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"regexp"
@@ -72,6 +73,41 @@ func BenchmarkPublish(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkPublishRefused publishes with 200 callers of whom some are refused, 100 times as many as -cpu says. An op is a message.
+func BenchmarkPublishRefused(b *testing.B) {
+	for _, c := range []struct {
+		name  string
+		limit int
+		every int64 // so many-th message has a delay ID that is taken; 0: none
+	}{
+		{"nobody", 0, 0},
+		{"delay_id=1%", 0, 100},
+		{"delay_id=all", 0, 1},
+		{"full", 1, 0},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			p, client := benchPublisher(b, func(config *redisdelay.PublisherConfig) { config.MaxWaiting = c.limit })
+			require.NoError(b, p.Publish("topic", named("taken", "taken", redisdelay.DelayIDReject, never)))
+			defer reportServer(b, client)()
+			var number atomic.Int64
+			b.SetParallelism(100)
+			b.ResetTimer()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					msg := usual()
+					if n := number.Add(1); c.every > 0 && n%c.every == 0 {
+						redisdelay.SetDelayID(msg, "taken", redisdelay.DelayIDReject)
+					}
+					if err := p.Publish("topic", msg); err != nil && !errors.Is(err, redisdelay.ErrExists) && !errors.Is(err, redisdelay.ErrTopicFull) {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		})
 	}
 }
 
@@ -249,14 +285,18 @@ func serverCPU(b *testing.B, client redis.UniversalClient) float64 {
 	return seconds
 }
 
-func benchPublisher(b *testing.B) (*redisdelay.Publisher, redis.UniversalClient) {
+func benchPublisher(b *testing.B, options ...func(*redisdelay.PublisherConfig)) (*redisdelay.Publisher, redis.UniversalClient) {
 	b.Helper()
 	s := redistest.ForBenchmark(b)
 	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
 	require.NoError(b, err)
 	require.NoError(b, sub.SubscribeInitialize("topic"))
 	require.NoError(b, sub.Close())
-	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
+	config := redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}
+	for _, option := range options {
+		option(&config)
+	}
+	p, err := redisdelay.NewPublisher(config, nil)
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, p.Close()) })
 	return p, s.Client

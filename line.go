@@ -227,8 +227,7 @@ func (l *line) wait(b *batch) error {
 }
 
 // send publishes batches in one call, and returns those that are done. If the call was refused for the sake of some of them,
-// half of them go together next, until who it is goes alone. send joins their messages in room, and returns that, emptied,
-// for the next call.
+// the others wait again, to go without those. send joins their messages in room, and returns that, emptied, for the next call.
 func (l *line) send(together []*batch, room []queue.Message) (done []*batch, _ []queue.Message) {
 	messages := together[0].messages
 	if len(together) > 1 {
@@ -239,15 +238,14 @@ func (l *line) send(together []*batch, room []queue.Message) (done []*batch, _ [
 		defer clear(room)
 	}
 	patience := l.publisher.config.WaitTimeout
-	if l.most > 0 && l.unconfirmed { // replicas were waited for long enough, by others who came together
+	if together[0].again && l.unconfirmed { // replicas were waited for long enough, by others who came together
 		patience = 0
 	}
 	err := l.call(messages, patience)
-	switch refused := errors.Is(err, ErrExists) || errors.Is(err, ErrTopicFull); {
-	case refused && len(together) > 1: // nothing was written
-		l.most = len(together) / 2
-		return l.putBack(together), room[:0]
-	case refused:
+	if refusal := (*queue.Refusal)(nil); errors.As(err, &refusal) && len(together) > 1 {
+		return l.putBack(together, refusal), room[:0]
+	}
+	switch {
 	case err != nil && !errors.Is(err, ErrNotReplicated):
 		l.most = 0 // it is not for the sake of anybody's messages
 	case len(together) < l.most: // which were all, or as many as may
@@ -264,21 +262,47 @@ func (l *line) send(together []*batch, room []queue.Message) (done []*batch, _ [
 	return together, room[:0]
 }
 
-// putBack has batches wait again, before all others, but for those whose contexts have ended: these it returns.
-func (l *line) putBack(together []*batch) (ended []*batch) {
+// putBack has batches wait again, before all others, after their call was refused: it returns those for whose sake it was, and
+// those whose contexts have ended. Of the rest, as many go together next as may.
+func (l *line) putBack(together []*batch, refusal *queue.Refusal) (done []*batch) {
+	var again []*batch
+	first, fit := 0, 0 // message of a batch; messages that may go
+	l.most = 0
+	for _, b := range together {
+		b.err = b.refused(first, refusal)
+		if first += len(b.messages); b.err == nil {
+			b.err = b.ctx.Err()
+		}
+		if b.err != nil {
+			done = append(done, b)
+			continue
+		}
+		b.again = true
+		again = append(again, b)
+		if fit += len(b.messages); fit <= refusal.Fit {
+			l.most = len(again)
+		}
+	}
+	if len(again) > 0 && len(refusal.Taken) == 0 {
+		l.most = max(l.most, 1)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, b := range together {
-		b.again = true
-	}
-	again := slices.DeleteFunc(together, func(b *batch) bool {
-		if b.err = b.ctx.Err(); b.err != nil {
-			ended = append(ended, b)
-		}
-		return b.err != nil
-	})
 	l.waiting = slices.Insert(l.waiting, 0, again...)
-	return ended
+	return done
+}
+
+// refused is the error of a batch that is refused whatever goes with it; first is the index of its first message in the call.
+func (b *batch) refused(first int, refusal *queue.Refusal) error {
+	i, _ := slices.BinarySearch(refusal.Taken, first)
+	if i < len(refusal.Taken) && refusal.Taken[i] < first+len(b.messages) {
+		return queue.IsTaken(&b.messages[refusal.Taken[i]-first])
+	}
+	named := func(m queue.Message) bool { return m.Options.DelayID != "" }
+	if refusal.Full && len(b.messages) > refusal.Fit && !slices.ContainsFunc(b.messages, named) {
+		return refusal
+	}
+	return nil
 }
 
 // call is one call to Redis, and the wait for its replicas, for as long as patience. The messages get their IDs in

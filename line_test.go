@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -147,12 +149,11 @@ func TestCallsThatWaitKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// Who waits again after that is not under way, and may leave.
+// Who waits again after that is not under way, and may leave. 3 and 4 have the same delay ID, so that 0 to 3 go next.
 func TestCallersMayLeaveAfterTheirCallWasRefusedForAnother(t *testing.T) {
-	for name, c := range map[string]struct{ refused, published int }{"in what goes next": {0, 0}, "in what is left": {8, 4}} {
+	for name, taken := range map[string]bool{"what goes next is published": false, "what goes next is refused, too": true} {
 		t.Run(name, func(t *testing.T) {
 			both(t, func(t *testing.T, s redistest.Server) {
-				require.NoError(t, newPublisher(t, s).Publish("t", named("taken", "x", redisdelay.DelayIDReject, never)))
 				client := another(t, s)
 				held, third := gate(t, client), gate(t, client)
 				third.free = 2
@@ -161,11 +162,8 @@ func TestCallersMayLeaveAfterTheirCallWasRefusedForAnother(t *testing.T) {
 				wait(t, held.arrived, "the first call")
 				limited, cancel := context.WithCancel(ctx)
 				var calls []<-chan error
-				for i := range 9 {
-					msg := delayed(fmt.Sprint(i), never)
-					if i == c.refused {
-						redisdelay.SetDelayID(msg, "x", redisdelay.DelayIDReject)
-					}
+				for i, id := range []string{"0", "1", "2", "same", "same", "5", "6", "7", "8"} {
+					msg := named(fmt.Sprint(i), id, redisdelay.DelayIDReject, never)
 					msg.SetContext(limited)
 					calls = append(calls, begin(func() error { return p.Publish("t", msg) }))
 					eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")
@@ -174,51 +172,129 @@ func TestCallersMayLeaveAfterTheirCallWasRefusedForAnother(t *testing.T) {
 				require.NoError(t, <-first)
 				wait(t, third.arrived, "what goes next")
 				require.Equal(t, 5, redisdelay.Waiting(p, "t"))
+				if taken {
+					require.NoError(t, newPublisher(t, s).Publish("t", named("2", "2", redisdelay.DelayIDReject, never)))
+				}
 				cancel()
 				for _, call := range calls[4:] {
 					require.ErrorIs(t, wait(t, call, "who waits"), context.Canceled)
 				}
 				third.open()
+				bodies := 1 + 4
+				if taken {
+					bodies = 1 + 1
+				}
 				for i, call := range calls[:4] {
-					if err := wait(t, call, "who is under way"); i < c.published {
+					switch err := wait(t, call, "who is under way"); {
+					case !taken:
 						require.NoError(t, err)
-					} else {
+					case i == 2:
+						require.ErrorIs(t, err, redisdelay.ErrExists)
+					default:
 						require.ErrorIs(t, err, context.Canceled)
 					}
 				}
-				require.EqualValues(t, 2+c.published, stateOf(t, s, "t").Bodies)
+				require.EqualValues(t, bodies, stateOf(t, s, "t").Bodies)
 			})
 		})
 	}
 }
 
-// It takes as many calls to find out whose message it is as there are halves.
-func TestOneThatIsRefusedCostsOthersFewCalls(t *testing.T) {
-	both(t, func(t *testing.T, s redistest.Server) {
-		require.NoError(t, newPublisher(t, s).Publish("t", named("taken", "x", redisdelay.DelayIDReject, never)))
-		p, held, _, first := gated(t, s)
-		var calls []<-chan error
-		for i := range 64 {
-			msg := delayed(fmt.Sprint(i), never)
-			if i == 20 {
-				redisdelay.SetDelayID(msg, "x", redisdelay.DelayIDReject)
-			}
-			calls = append(calls, begin(func() error { return p.Publish("t", msg) }))
-			eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")
+// sizes notes how many messages each call of Publish has that Redis runs.
+type sizes struct {
+	mu  sync.Mutex
+	all []int
+}
+
+func (s *sizes) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (s *sizes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (s *sizes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if args := cmd.Args(); err == nil && cmd.Name() == "evalsha" && queue.ScriptName(args[1].(string)) == "publish" {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.all = append(s.all, args[3+args[2].(int)+4].(int))
 		}
-		held.open()
-		require.NoError(t, <-first)
-		for i, call := range calls {
-			if err := <-call; i == 20 {
-				require.ErrorIs(t, err, redisdelay.ErrExists)
-			} else {
-				require.NoError(t, err)
-			}
-		}
-		require.EqualValues(t, 1+1+63, stateOf(t, s, "t").Bodies)
-		// The first, 64, 32, 16, then 32 and so on until it is alone, and what is left behind it.
-		require.Less(t, held.calls(), 25)
-	})
+		return err
+	}
+}
+
+// Who is refused is told at once, and the others go together without them.
+func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
+	const callers = 64
+	every := make([]int, callers)
+	for i := range every {
+		every[i] = i
+	}
+	for name, c := range map[string]struct {
+		ids     map[int]string // of callers; "taken" is
+		limit   int
+		refused []int
+		err     error
+		calls   []int // messages of each, after the first
+	}{
+		"delay IDs of messages that were there": {
+			ids: map[int]string{20: "taken", 40: "taken", 63: "taken"}, refused: []int{20, 40, 63}, err: redisdelay.ErrExists,
+			calls: []int{64, 61},
+		},
+		"delay IDs of each other": {
+			ids: map[int]string{20: "a", 30: "a", 50: "a", 55: "b"}, refused: []int{30, 50}, err: redisdelay.ErrExists,
+			calls: []int{64, 30, 34, 32},
+		},
+		"both": {
+			ids: map[int]string{10: "a", 20: "a", 40: "taken"}, refused: []int{20, 40}, err: redisdelay.ErrExists,
+			calls: []int{64, 63, 20, 40, 42},
+		},
+		"no room for the last four": {
+			limit: 2 + callers - 4, refused: []int{60, 61, 62, 63}, err: redisdelay.ErrTopicFull,
+			calls: []int{64, 60, 4},
+		},
+		"no room for anybody": {
+			limit: 2, refused: every, err: redisdelay.ErrTopicFull,
+			calls: []int{64},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, s redistest.Server) {
+				require.NoError(t, newPublisher(t, s).Publish("t", named("taken", "taken", redisdelay.DelayIDReject, never)))
+				client := another(t, s)
+				var sent sizes
+				client.AddHook(&sent)
+				held := gate(t, client)
+				p := newPublisher(t, s, func(config *redisdelay.PublisherConfig) { config.Client, config.MaxWaiting = client, c.limit })
+				first := begin(func() error { return p.Publish("t", delayed("first", never)) })
+				wait(t, held.arrived, "the first call")
+				var calls []<-chan error
+				for i := range callers {
+					msg := delayed(fmt.Sprint(i), never)
+					if id, ok := c.ids[i]; ok {
+						redisdelay.SetDelayID(msg, id, redisdelay.DelayIDReject)
+					}
+					calls = append(calls, begin(func() error { return p.Publish("t", msg) }))
+					eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")
+				}
+				held.open()
+				require.NoError(t, <-first)
+				for i, call := range calls {
+					err := <-call
+					if !slices.Contains(c.refused, i) {
+						require.NoError(t, err)
+						continue
+					}
+					require.ErrorIs(t, err, c.err)
+					if id := c.ids[i]; id != "" {
+						require.ErrorContains(t, err, strconv.Quote(id))
+					}
+				}
+				require.EqualValues(t, 1+1+callers-len(c.refused), stateOf(t, s, "t").Bodies)
+				require.Equal(t, c.calls, sent.all[1:])
+			})
+		})
+	}
 }
 
 func TestACancelledCallerLeavesTheOthersAlone(t *testing.T) {

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -232,6 +233,71 @@ func TestFullTopicTakesNoMore(t *testing.T) {
 		require.Equal(t, 2, s.nack(failed(claimed[0], after(time.Hour)), failed(claimed[1])))
 		w.unchanged(func() { require.ErrorIs(t, publish(now("8")), queue.ErrTopicFull) })
 	}, "a", "b")
+}
+
+// A refusal says who could not go in any company, and how many of the others could go together.
+func TestRefusalSaysForWhoseSakeItIs(t *testing.T) {
+	reject := func(text, name string) message { return under(in(text, time.Hour), name, queue.Reject, 0) }
+	for name, c := range map[string]struct {
+		limit    int
+		messages []message
+		want     queue.Refusal
+		about    string
+	}{
+		"taken": {0, []message{now("a"), reject("b", "x"), reject("c", "free"), reject("d", "y")},
+			queue.Refusal{Taken: []int{1, 3}}, `"x"`},
+		"taken by a message of the call": {0, []message{reject("a", "free"), now("b"), reject("c", "free"), reject("d", "free")},
+			queue.Refusal{Fit: 2}, `"free"`},
+		"taken by a message of the call that is due already": {0, []message{under(now("a"), "free", queue.Reject, 0), reject("b", "free"), reject("c", "x")},
+			queue.Refusal{Taken: []int{2}}, `"x"`},
+		"both": {0, []message{reject("a", "free"), reject("b", "free"), reject("c", "y"), reject("d", "x")},
+			queue.Refusal{Taken: []int{2, 3}}, `"y"`},
+		"taken, but the call replaces that": {0, []message{under(in("a", time.Hour), "x", queue.Replace, 0), reject("b", "x")},
+			queue.Refusal{Fit: 1}, `"x"`},
+		"full":                {4, []message{now("a"), in("b", time.Hour), in("c", time.Hour)}, queue.Refusal{Fit: 2, Full: true}, "at most 4"},
+		"full, with one left": {3, []message{under(in("a", time.Hour), "x", queue.Replace, 0), now("b"), now("c")}, queue.Refusal{Fit: 1, Full: true}, "at most 3"},
+		"more than full":      {1, []message{now("a")}, queue.Refusal{Full: true}, "at most 1"},
+		"full, and taken":     {1, []message{now("a"), reject("b", "x")}, queue.Refusal{Taken: []int{1}}, `"x"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, w *world) {
+				w.publish(reject("1", "x"), reject("2", "y"))
+				w.unchanged(func() {
+					w.calls++
+					err := w.topic.PublishWithin(ctx, "PUBLISHER", w.calls, w.make(c.messages...), c.limit)
+					var got *queue.Refusal
+					require.ErrorAs(t, err, &got)
+					require.ErrorContains(t, err, c.about)
+					if c.want.Full {
+						require.ErrorIs(t, err, queue.ErrTopicFull)
+					} else {
+						require.ErrorIs(t, err, queue.ErrExists)
+					}
+					require.Equal(t, c.want.Taken, got.Taken)
+					require.Equal(t, c.want.Fit, got.Fit)
+					require.Equal(t, c.want.Full, got.Full)
+				})
+			}, "a")
+		})
+	}
+}
+
+// It names a thousand at most.
+func TestRefusalOfManyNamesTheFirst(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		var messages []message
+		for i := range 1002 {
+			messages = append(messages, under(in(fmt.Sprint(i), time.Hour), fmt.Sprint(i), queue.Reject, 0))
+		}
+		w.publish(messages...)
+		w.unchanged(func() {
+			var got *queue.Refusal
+			require.ErrorAs(t, w.tryPublish(append([]message{now("first")}, messages...)...), &got)
+			require.Len(t, got.Taken, 1000)
+			require.Equal(t, 1, got.Taken[0])
+			require.Equal(t, 1000, got.Taken[999])
+		})
+	}, "a")
 }
 
 func TestRepeatedPublishWithDelayIDsChangesNothing(t *testing.T) {

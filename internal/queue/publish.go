@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -50,9 +51,9 @@ func (t *Topic) Publish(ctx context.Context, publisher string, number uint64, me
 	return t.PublishWithin(ctx, publisher, number, messages, 0)
 }
 
-// PublishWithin is Publish unless more messages than limit would then wait for a delivery: then it returns
-// ErrTopicFull. 0 is no limit. ErrExists means that the delay ID of one is taken, ErrTopicMode that the handle is
-// for another kind of topic.
+// PublishWithin is Publish unless more messages than limit would then wait for a delivery: then it returns a Refusal
+// that wraps ErrTopicFull. 0 is no limit. A Refusal that wraps ErrExists means that the delay ID of one is taken,
+// ErrTopicMode that the handle is for another kind of topic.
 func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint64, messages []Message, limit int) error {
 	return t.withGroups(ctx, func(groups *Groups) error {
 		if err := t.checkMode(groups); err != nil {
@@ -72,27 +73,64 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
 		}
-		return outcome(call.cmd.Val(), messages, limit)
+		err := outcome(call.cmd.Val(), messages, limit)
+		if refusal := (*Refusal)(nil); errors.As(err, &refusal) && groups.Stream {
+			refusal.Full = false // what is due at once needs no room
+		}
+		return err
 	})
 }
 
+// Refusal is the error of a call that was refused for the sake of some of its messages. It wraps ErrExists or ErrTopicFull.
+// Nothing of the call was published.
+type Refusal struct {
+	error
+	// Taken are messages that are refused whatever goes with them, as their delay IDs are those of messages that
+	// were there before; by their index.
+	Taken []int
+	// Fit is how many messages, from the first on, may go together, where none is Taken.
+	Fit int
+	// Full tells that more than Fit are refused in any company, where none has a delay ID.
+	Full bool
+}
+
+func (r *Refusal) Unwrap() error { return r.error }
+
+// IsTaken is the error for a message whose delay ID is that of another.
+func IsTaken(m *Message) error { return fmt.Errorf("%w: %q", ErrExists, m.Options.DelayID) }
+
 // outcome is what the script says of a call.
 func outcome(reply any, messages []Message, limit int) error {
-	switch said := text(reply); said {
+	said, about, _ := strings.Cut(text(reply), " ")
+	switch said {
 	case "ok", "repeated":
 		return nil
 	case "stale":
 		return errStale
 	case "full":
-		return fmt.Errorf("%w: at most %d messages may wait", ErrTopicFull, limit)
-	default:
-		id, ok := strings.CutPrefix(said, "exists ")
-		if !ok {
-			return fmt.Errorf("publish: unexpected reply %q", said)
+		if room, err := strconv.Atoi(about); err == nil {
+			return &Refusal{error: fmt.Errorf("%w: at most %d messages may wait", ErrTopicFull, limit), Fit: room, Full: true}
 		}
-		i := slices.IndexFunc(messages, func(m Message) bool { return m.ID == id })
-		return fmt.Errorf("%w: %q", ErrExists, messages[max(i, 0)].Options.DelayID)
+	case "twice":
+		if i := slices.IndexFunc(messages, func(m Message) bool { return m.ID == about }); i >= 0 {
+			return &Refusal{error: IsTaken(&messages[i]), Fit: i}
+		}
+	case "exists":
+		if taken := indexes(messages, strings.Fields(about)); len(taken) > 0 {
+			return &Refusal{error: IsTaken(&messages[taken[0]]), Taken: taken}
+		}
 	}
+	return fmt.Errorf("publish: unexpected reply %q", text(reply))
+}
+
+// indexes finds the messages with these IDs, which are in the same order.
+func indexes(messages []Message, ids []string) (found []int) {
+	for i := range messages {
+		if len(found) < len(ids) && messages[i].ID == ids[len(found)] {
+			found = append(found, i)
+		}
+	}
+	return found
 }
 
 func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit int) []any {

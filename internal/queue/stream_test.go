@@ -372,7 +372,12 @@ func TestATopicWithAStreamMayBeFull(t *testing.T) {
 		}
 		require.NoError(t, publish(now("1"), now("2"), now("3")), "what is in the stream does not wait")
 		require.NoError(t, publish(in("4", time.Hour), in("5", time.Hour), now("6")))
-		w.unchanged(func() { require.ErrorIs(t, publish(now("7"), in("8", time.Hour)), queue.ErrTopicFull) })
+		w.unchanged(func() {
+			var refusal *queue.Refusal
+			require.ErrorAs(t, publish(now("7"), in("8", time.Hour)), &refusal)
+			require.ErrorIs(t, refusal, queue.ErrTopicFull)
+			require.False(t, refusal.Full, "what is due may go by itself")
+		})
 		require.NoError(t, publish(now("9")))
 		require.Equal(t, []string{"1", "2", "3", "6", "9"}, w.entries())
 	})

@@ -37,9 +37,12 @@
 -- A message that is due goes straight to the groups' ready lists, unless something older is due and not yet moved, or
 -- the call has too many for so many groups: then it queues in pending, as does everything while there is no group. In a topic
 -- with a stream it goes into that, and is not kept; while the topic is paused, it waits in pending.
--- Returns "ok", "repeated", "stale" when the group set has changed, "full" if more would wait than may, or
--- "exists" and the id of the message that is refused; all but the first write nothing. What the stream does not
--- take is the server's error, and then nothing is written either.
+-- Returns "ok", "repeated", "stale" when the group set has changed, or why the call is refused:
+--   "exists" and ids   of at most 1000 messages whose delay ids are those of messages that were there before
+--   "twice" and an id  of the first message whose delay id is that of one before it in this call
+--   "full" and a count of the messages that still may wait
+-- All but the first write nothing. What the stream does not take is the server's error, and then nothing is
+-- written either.
 -- Twice: the second run finds its number remembered and writes nothing.
 
 local meta, messages, pending, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -188,6 +191,7 @@ end
 -- What becomes of the messages with a delay id: those of this call that are left out, those of earlier calls
 -- that make room, and who has which id then, until when. As if published one after the other.
 local left_out, replaced = {}, {}
+local refused, twice = {}, nil
 local named, owner, free = {}, {}, {}
 local dues -- of this call's messages
 for i = first_option, #ARGV, 2 do
@@ -214,7 +218,12 @@ for i = first_option, #ARGV, 2 do
     local mode, before = string.match(own, 'mode:(%a+)'), owner[name]
     local is_taken = before and free[name] > now
     if is_taken and mode == 'reject' then
-      return 'exists ' .. id
+      if not dues[before] then
+        refused[#refused + 1] = id
+        if #refused == 1000 then break end
+      elseif not twice then
+        twice = id
+      end
     elseif is_taken and mode == 'keep' then
       left_out[id] = true
     else
@@ -230,6 +239,12 @@ for i = first_option, #ARGV, 2 do
       free[name] = dues[id] + tonumber(string.match(own, 'window:(%d+)') or 0)
     end
   end
+end
+
+if #refused > 0 then
+  return 'exists ' .. table.concat(refused, ' ')
+elseif twice then
+  return 'twice ' .. twice
 end
 
 -- What is due goes into the stream at once, and is left out of what is kept.
@@ -292,8 +307,9 @@ if next(left_out) then
   first_run, first_option, n = run, option, (run - first_message) / 2
 end
 if limit > 0 and n > #replaced then
-  if redis.call('ZCARD', pending) + backlog + n - #replaced > limit then
-    return 'full'
+  local room = math.max(limit - redis.call('ZCARD', pending) - backlog, 0)
+  if n - #replaced > room then
+    return string.format('full %d', room)
   end
 end
 
