@@ -272,8 +272,8 @@ func (s *Server) settle(ctx context.Context, t topic) error {
 		if err == nil && turn.Purge {
 			_, err = t.Purge(ctx)
 		}
-		if err == nil && turn.Unused != "" {
-			_, err = t.RemoveUnused(ctx, turn.Unused)
+		if err == nil && len(turn.Unused) > 0 {
+			_, err = t.RemoveUnused(ctx, turn.Unused...)
 		}
 		if err != nil {
 			return err

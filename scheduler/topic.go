@@ -166,7 +166,7 @@ func (s *Scheduler) promote(ctx context.Context, c *crew, due []*served) {
 			s.retry(ctx, l.served, err, poll)
 		case stale:
 			s.done(l.served, answered)
-		case turn.Expired || turn.Purge || turn.Unused != "":
+		case turn.Expired || turn.Purge || len(turn.Unused) > 0:
 			sweeps = append(sweeps, func() { s.sweep(ctx, l.served, turn, poll) })
 		default:
 			s.succeeded(l.served)
@@ -199,8 +199,8 @@ func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll 
 	if err == nil && turn.Purge {
 		err = s.repeat(ctx, t.topic.Purge)
 	}
-	if err == nil && turn.Unused != "" {
-		err = s.repeat(ctx, func(ctx context.Context) (bool, error) { return t.topic.RemoveUnused(ctx, turn.Unused) })
+	if err == nil && len(turn.Unused) > 0 {
+		err = s.repeat(ctx, func(ctx context.Context) (bool, error) { return t.topic.RemoveUnused(ctx, turn.Unused...) })
 	}
 	if err != nil {
 		s.retry(ctx, t, err, poll)

@@ -131,6 +131,32 @@ func BenchmarkBacklog(b *testing.B) {
 	b.ReportMetric(spent/float64(topics*calls*size), "promote-us/msg")
 }
 
+// BenchmarkUnusedGroups removes a thousand groups whose end has come, as after as many processes that had one each. An op is
+// a group.
+func BenchmarkUnusedGroups(b *testing.B) {
+	const groups = 1000
+	s := redistest.ForBenchmark(b)
+	topics, spent := 0, 0.0
+	for b.Loop() {
+		topics++
+		w := newWorld(b, s, fmt.Sprintf("topic%d", topics))
+		for i := range groups {
+			w.registerFor(fmt.Sprint(i), queue.GroupOptions{Expiry: time.Minute})
+		}
+		before := evalMicros(b, s.Client)
+		for range 4 { // three times, each is put off
+			w.travel(time.Hour)
+			for unused := w.promote("scheduler|1").Unused; len(unused) > 0; unused = w.promote("scheduler|1").Unused {
+				require.False(b, must(w.topic.RemoveUnused(ctx, unused...)))
+			}
+		}
+		spent += evalMicros(b, s.Client) - before
+		require.Empty(b, w.registered())
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(spent/float64(topics*groups), "redis-us/group")
+}
+
 func (w *world) llen(key string) int {
 	n, err := w.Client.LLen(ctx, key).Result()
 	require.NoError(w.t, err)

@@ -166,7 +166,10 @@ func FuzzTurns(f *testing.F) {
 	f.Add(1, "standby", "x", int64(2), "")
 	f.Add(5, "holder", "-9223372036854775808", int64(1), "")
 	f.Fuzz(func(t *testing.T, parts int, role, wait string, flag int64, unused string) {
-		reply := []any{role, wait, flag, flag, unused}
+		reply := []any{role, wait, flag, flag, []any{unused, flag}}
+		if unused == "" {
+			reply[4] = unused // which is no list
+		}
 		topic := NewTopic(nil, "p", "t")
 		turn, stale, err := topic.ReadTurn(replied(reply[:min(max(parts, 0), 5)]...), &Groups{})
 		if err == nil && !stale && turn.Wait < -1 {

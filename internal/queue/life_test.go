@@ -118,7 +118,7 @@ func (w *world) live(m *queue.Mailbox) {
 		require.Empty(w.t, s.claim(9).Messages)
 	}
 	w.pass(3 * time.Millisecond)
-	require.Equal(w.t, "short-lived", w.promote(holder.address).Unused)
+	require.Equal(w.t, []string{"short-lived"}, w.promote(holder.address).Unused)
 	w.endUnused("short-lived")
 
 	w.do(w.topic.ResignCall(holder.address))

@@ -123,7 +123,7 @@ func TestFullServerDrains(t *testing.T) {
 	require.Equal(t, queue.Holder, w.promote("s|2").Role)
 
 	// The end of a group.
-	require.True(t, w.promote("s|2").Unused == "c")
+	require.Equal(t, []string{"c"}, w.promote("s|2").Unused)
 	w.removeUnused("c")
 
 	// Claims, settling, extension.

@@ -107,7 +107,7 @@ func (m *model) promote(t *rapid.T) {
 		}
 		return turn.Expired == expired && turn.Purge == purge
 	})
-	if g := turn.Unused; g != "" {
+	for _, g := range turn.Unused {
 		require.Positive(t, m.groups[g].Expiry)
 		m.step(func() { m.removeUnused(g) }, func(*picture, int64, int64) bool { return true })
 		if m.hasRespite(g) {

@@ -11,11 +11,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RemoveUnused removes a group that was not used for its time, about a thousand of its messages at a
+// RemoveUnused removes groups that were not used for their time, in one pipeline, about a thousand of their messages at a
 // time, and tells whether there are more.
-func (t *Topic) RemoveUnused(ctx context.Context, group string) (more bool, err error) {
-	left, err := t.remove(ctx, group, true, "")
-	return left == 1, err
+func (t *Topic) RemoveUnused(ctx context.Context, groups ...string) (more bool, err error) {
+	calls := make([]*Call, len(groups))
+	for i, group := range groups {
+		calls[i] = t.removeCall(group, max(budget/len(groups), 1), true, "")
+	}
+	err = Do(ctx, t.client, calls...)
+	for _, call := range calls {
+		more = more || call.cmd.Val() == int64(1)
+	}
+	return more, err
 }
 
 // Remove removes a group and all that it holds. ErrTopicMode means that it is the one of a stream, which stays.
@@ -57,7 +64,7 @@ func (t *Topic) finishRemovals(ctx context.Context, groups []string) error {
 }
 
 func (t *Topic) removeAll(ctx context.Context, group, limit string) (removed bool, err error) {
-	left, err := t.remove(ctx, group, false, limit)
+	left, err := t.remove(ctx, group, limit)
 	if err == nil && left == 1 {
 		// Only what is left of it: somebody may have finished this, and made it anew.
 		err = t.finishRemovals(ctx, []string{group})
@@ -66,22 +73,27 @@ func (t *Topic) removeAll(ctx context.Context, group, limit string) (removed boo
 	return err == nil && left == 0, err
 }
 
-// remove runs the script once: only if the group is unused, or only if it is idle for as long as limit says; "": always.
-func (t *Topic) remove(ctx context.Context, group string, unused bool, limit string) (left int, err error) {
-	k := t.keys
-	call := &Call{
-		script: &removeScript,
-		keys: []string{k.Meta(), k.Groups(), k.Idle(), k.Messages(), k.Options(), k.Refs(), k.Ready(group),
-			k.Retry(group), k.Unack(group), k.Leases(group), k.Deliveries(group), k.Dead(group), k.Waiters(group),
-			k.Resting(group), k.Stats(group), k.Paused(), k.Operation(Token())},
-		args: []any{group, Token(), budget, flag(unused), limit, millis(operationMemory)},
-	}
+// remove runs the script once.
+func (t *Topic) remove(ctx context.Context, group, limit string) (left int, err error) {
+	call := t.removeCall(group, budget, false, limit)
 	limited := whileRemembered(ctx)
 	defer limited.end()
 	if err := Do(limited, t.client, call); err != nil {
 		return 0, err
 	}
 	return call.cmd.Int()
+}
+
+// removeCall removes a group only if it is unused, or only if it is idle for as long as limit says; "": always.
+func (t *Topic) removeCall(group string, budget int, unused bool, limit string) *Call {
+	k := t.keys
+	return &Call{
+		script: &removeScript,
+		keys: []string{k.Meta(), k.Groups(), k.Idle(), k.Messages(), k.Options(), k.Refs(), k.Ready(group),
+			k.Retry(group), k.Unack(group), k.Leases(group), k.Deliveries(group), k.Dead(group), k.Waiters(group),
+			k.Resting(group), k.Stats(group), k.Paused(), k.Operation(Token())},
+		args: []any{group, Token(), budget, flag(unused), limit, millis(operationMemory)},
+	}
 }
 
 // eraseGroups is how many groups one step of Erase removes at most: of nine keys each, which takes the server a

@@ -197,13 +197,13 @@ func TestInterruptedRemovalGoesOnWithTheScheduler(t *testing.T) {
 
 		for calls := 1; ; calls++ {
 			turn := w.promote("scheduler|1")
-			if turn.Unused == "" {
+			if len(turn.Unused) == 0 {
 				require.Equal(t, 3, calls)
 				break
 			}
-			require.Equal(t, "a", turn.Unused)
+			require.Equal(t, []string{"a"}, turn.Unused)
 			require.Zero(t, turn.Wait)
-			_, err := w.topic.RemoveUnused(ctx, turn.Unused)
+			_, err := w.topic.RemoveUnused(ctx, turn.Unused...)
 			require.NoError(t, err)
 			queuetest.Check(t, w.Client, w.Prefix)
 		}
@@ -371,14 +371,14 @@ func TestUnusedGroupIsRemovedAfterItsTimeAndNotEarlier(t *testing.T) {
 		for {
 			before := w.now()
 			turn := w.promote("scheduler|1")
-			if turn.Unused == "" {
+			if len(turn.Unused) == 0 {
 				require.Less(t, before, ends)
 				require.Equal(t, min(ends, w.next()), w.next())
 				w.passUntil(before + 1)
 				continue
 			}
 			require.GreaterOrEqual(t, w.now(), ends)
-			require.Equal(t, "a", turn.Unused)
+			require.Equal(t, []string{"a"}, turn.Unused)
 			require.Zero(t, turn.Wait)
 			break
 		}
@@ -399,7 +399,7 @@ func TestGroupThatIsUsedAgainInTimeStays(t *testing.T) {
 			require.False(t, more, "it is not time yet")
 		})
 		w.travel(2 * time.Hour)
-		require.Equal(t, "a", w.promote("scheduler|1").Unused)
+		require.Equal(t, []string{"a"}, w.promote("scheduler|1").Unused)
 		w.sub("a").claim(0, func(c *queue.Claim) { c.Expiry = time.Hour })
 		w.unchanged(func() {
 			more, err := w.topic.RemoveUnused(ctx, "a")
@@ -470,7 +470,7 @@ func TestGroupInWhichSomebodyWaitsLosesItsEndInsteadOfBeingRemoved(t *testing.T)
 			}
 			w.unaware("a", 1)
 			w.travel(2 * time.Hour)
-			require.Equal(t, "a", w.promote("scheduler|1").Unused)
+			require.Equal(t, []string{"a"}, w.promote("scheduler|1").Unused)
 			w.removeUnused("a")
 			require.Contains(t, w.registered(), "a", name)
 			require.Zero(t, w.end("a"), name)
@@ -493,7 +493,7 @@ func TestGroupThatHoldsALeaseEndsWithIt(t *testing.T) {
 		require.Empty(t, turn.Unused)
 		require.LessOrEqual(t, w.next(), w.end("a"), "the scheduler looks then")
 		w.travel(3 * time.Hour)
-		require.Equal(t, "a", w.promote("scheduler|1").Unused)
+		require.Equal(t, []string{"a"}, w.promote("scheduler|1").Unused)
 		w.endUnused("a")
 		w.empty("a")
 	})
@@ -578,7 +578,7 @@ func TestEndThatHasComeIsPutOffOnce(t *testing.T) {
 		w.publishNow("x")
 		w.travel(2 * time.Hour)
 		for range 2 {
-			require.Equal(t, "a", w.promote("scheduler|1").Unused)
+			require.Equal(t, []string{"a"}, w.promote("scheduler|1").Unused)
 			before := w.now()
 			w.removeUnused("a")
 			require.InDelta(t, before+120_000, w.end("a"), 5000)
@@ -591,7 +591,7 @@ func TestEndThatHasComeIsPutOffOnce(t *testing.T) {
 		w.sub("a").claim(0, func(c *queue.Claim) { c.Expiry = time.Hour })
 		require.InDelta(t, w.now()+3600_000, w.end("a"), 5000, "the subscription is there")
 		w.travel(time.Hour)
-		require.Equal(t, "a", w.promote("scheduler|1").Unused)
+		require.Equal(t, []string{"a"}, w.promote("scheduler|1").Unused)
 		w.removeUnused("a")
 		require.Contains(t, w.registered(), "a", "it was used since the end that was put off")
 		w.respiteOver("a")
@@ -651,20 +651,39 @@ func TestEndIsPutOffThreeTimesAtMost(t *testing.T) {
 	})
 }
 
-func TestSeveralUnusedGroupsEndOneAfterTheOther(t *testing.T) {
+func TestUnusedGroupsEndTogetherManyAtATime(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		for i := range 3 {
-			w.registerFor(fmt.Sprint(i), queue.GroupOptions{Expiry: time.Duration(i+1) * time.Minute})
+		var groups []string
+		for i := range 36 {
+			groups = append(groups, fmt.Sprint(i))
+			w.registerFor(groups[i], queue.GroupOptions{Expiry: time.Duration(i+1) * time.Minute})
 		}
-		w.publishNow("x")
-		w.travel(time.Hour)
-		for i := range 3 {
-			turn := w.promote("scheduler|1")
-			require.Equal(t, fmt.Sprint(i), turn.Unused)
-			w.endUnused(turn.Unused)
+		var names []string
+		for i := range 200 {
+			names = append(names, fmt.Sprint("message ", i))
 		}
-		require.Equal(t, queue.Turn{Role: queue.Holder, Wait: -1}, w.promote("scheduler|1"))
-		require.Empty(t, w.registered())
-		require.Empty(t, w.stored())
+		w.publishNow(names...)
+		w.travel(35*time.Minute + time.Second)
+		end := func(want ...string) {
+			unused := w.promote("scheduler|1").Unused
+			require.Equal(t, want, unused)
+			require.False(t, must(w.topic.RemoveUnused(ctx, unused...)))
+			for _, g := range unused {
+				require.Contains(t, w.registered(), g, "it has a respite")
+				w.respiteOver(g)
+			}
+			calls := 1
+			for ; must(w.topic.RemoveUnused(ctx, unused...)); calls++ { // about a thousand messages at a time
+			}
+			require.InDelta(t, 200*len(want)/1000, calls, 1)
+			for _, g := range unused {
+				w.empty(g)
+			}
+		}
+		end(groups[:32]...)
+		end(groups[32:35]...)
+		require.Equal(t, groups[35:], w.registered())
+		require.Empty(t, w.promote("scheduler|1").Unused)
+		require.Len(t, w.stored(), 200)
 	})
 }

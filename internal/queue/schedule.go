@@ -32,8 +32,8 @@ type Turn struct {
 	Wait time.Duration
 	// Expired and Purge tell that leases have run out, or that dead messages are past retention.
 	Expired, Purge bool
-	// Unused is a group that was not used for its time and is to be removed, or "".
-	Unused string
+	// Unused are groups that were not used for their time and are to be removed, a few of them if they are many.
+	Unused []string
 	// Lost is how many messages had no body, and were forgotten. Only where they go into a stream.
 	Lost int
 }
@@ -72,7 +72,10 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 	}
 	role, _ := reply[0].(string)
 	turn = Turn{Role: Role(role), Wait: -1, Expired: reply[2] == int64(1), Purge: reply[3] == int64(1)}
-	turn.Unused, _ = reply[4].(string)
+	unused, _ := reply[4].([]any)
+	for _, group := range unused {
+		turn.Unused = append(turn.Unused, text(group))
+	}
 	if len(reply) == 6 {
 		lost, _ := reply[5].(int64)
 		turn.Lost = int(lost)

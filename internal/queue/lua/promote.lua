@@ -27,7 +27,7 @@
 -- Returns {"stale"} when the group set has changed, else {role, wait, expired, purge, unused}: role is
 -- "holder", "standby" or "other"; wait is microseconds until the caller has to look again (zero or
 -- less: at once), or "" if nothing is to come; expired and purge are 1 if leases have run out, or
--- dead messages are past their retention; unused is a group to remove, or "".
+-- dead messages are past their retention; unused are groups to remove, 32 at most.
 -- Twice: the second run finds moved what the first has moved.
 
 local meta, group_options, pending, refs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -110,11 +110,11 @@ if holder and holder ~= me and not (next_event and now > next_event + grace) the
   -- A standby in the holder's process would end with it, so one of another process takes its place.
   if standby and standby ~= me and tonumber(s[4]) >= now
     and (process(standby) ~= process(holder) or process(me) == process(holder)) then
-    return {'other', '', 0, 0, ''}
+    return {'other', '', 0, 0, {}}
   end
   redis.call('HDEL', scheduler, '')
   redis.call('HSET', scheduler, 'standby', me, 'until', string.format('%d', now + patience))
-  return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0, ''}
+  return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0, {}}
 end
 
 -- When the first of a key is due behind as many as leave it, if it has any.
@@ -216,7 +216,8 @@ for g = 1, groups do
   waiting[g] = redis.call('ZCARD', KEYS[8 + g * 5])
 end
 redis.call('HLEN', refs)
-local unused = redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES')
+local first_idle = redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES')[2]
+local unused = redis.call('ZRANGEBYSCORE', idle, '-inf', now, 'LIMIT', 0, 32)
 local first_free = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
 if first_free[1] then
   redis.call('HLEN', names)
@@ -329,7 +330,7 @@ if groups > 0 then
   upcoming(due_at(pending, moved))
   upcoming(tonumber(first_free[2] or nil))
 end
-upcoming(tonumber(unused[2] or nil))
+upcoming(tonumber(first_idle or nil))
 
 if standby == me then
   redis.call('HDEL', scheduler, 'standby', 'until')
@@ -345,5 +346,4 @@ end
 for _, from in ipairs(left) do
   redis.call('ZREMRANGEBYRANK', from.key, 0, from.moved - 1)
 end
-unused = unused[2] and tonumber(unused[2]) <= now and unused[1] or ''
 return {'holder', event and wait_until(event) or '', expired and 1 or 0, purge and 1 or 0, unused}

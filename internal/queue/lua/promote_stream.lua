@@ -103,11 +103,11 @@ if holder and holder ~= me and not (next_event and now > next_event + grace) the
   -- A standby in the holder's process would end with it, so one of another process takes its place.
   if standby and standby ~= me and tonumber(s[4]) >= now
     and (process(standby) ~= process(holder) or process(me) == process(holder)) then
-    return {'other', '', 0, 0, '', 0}
+    return {'other', '', 0, 0, {}, 0}
   end
   redis.call('HDEL', scheduler, '')
   redis.call('HSET', scheduler, 'standby', me, 'until', string.format('%d', now + patience))
-  return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0, '', 0}
+  return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0, {}, 0}
 end
 
 -- Reading every key that will be read or written later finds one of a wrong type before anything is.
@@ -254,4 +254,4 @@ end
 if from_retry > 0 then
   redis.call('ZREMRANGEBYRANK', retry, 0, from_retry - 1)
 end
-return {'holder', event and wait_until(event) or '', 0, purge and 1 or 0, '', lost}
+return {'holder', event and wait_until(event) or '', 0, purge and 1 or 0, {}, lost}
