@@ -76,6 +76,29 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
+// BenchmarkPublishDelayIDs publishes messages with delay IDs, of which each is used again after 10,000 others, so that
+// the message takes the place of the one that waits. An op is a message.
+func BenchmarkPublishDelayIDs(b *testing.B) {
+	for _, size := range []int{1, 100, 1000} {
+		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
+			p, client := benchPublisher(b)
+			defer reportServer(b, client)()
+			number := 0
+			b.ResetTimer()
+			for left := b.N; left > 0; left -= size {
+				messages := make([]*message.Message, min(size, left))
+				for i := range messages {
+					messages[i] = usual()
+					redisdelay.DelayFor(messages[i], time.Hour)
+					redisdelay.SetDelayID(messages[i], fmt.Sprintf("order %05d", number%10_000), redisdelay.DelayIDReplace)
+					number++
+				}
+				require.NoError(b, p.Publish("topic", messages...))
+			}
+		})
+	}
+}
+
 // BenchmarkPublishRefused publishes with 200 callers of whom some are refused, 100 times as many as -cpu says. An op is a message.
 func BenchmarkPublishRefused(b *testing.B) {
 	for _, c := range []struct {
