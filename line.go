@@ -242,10 +242,11 @@ func (l *line) send(together []*batch, room []queue.Message) (done []*batch, _ [
 		patience = 0
 	}
 	err := l.call(messages, patience)
-	if refusal := (*queue.Refusal)(nil); errors.As(err, &refusal) && len(together) > 1 {
+	var refusal *queue.Refusal
+	switch refused := errors.As(err, &refusal); {
+	case refused && len(together) > 1:
 		return l.putBack(together, refusal), room[:0]
-	}
-	switch {
+	case refused: // as the next may be, alone as well
 	case err != nil && !errors.Is(err, ErrNotReplicated):
 		l.most = 0 // it is not for the sake of anybody's messages
 	case len(together) < l.most: // which were all, or as many as may
@@ -265,6 +266,8 @@ func (l *line) send(together []*batch, room []queue.Message) (done []*batch, _ [
 // putBack has batches wait again, before all others, after their call was refused: it returns those for whose sake it was, and
 // those whose contexts have ended. Of the rest, as many go together next as may.
 func (l *line) putBack(together []*batch, refusal *queue.Refusal) (done []*batch) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	var again []*batch
 	first, fit := 0, 0 // message of a batch; messages that may go
 	l.most = 0
@@ -286,8 +289,6 @@ func (l *line) putBack(together []*batch, refusal *queue.Refusal) (done []*batch
 	if len(again) > 0 && len(refusal.Taken) == 0 {
 		l.most = max(l.most, 1)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.waiting = slices.Insert(l.waiting, 0, again...)
 	return done
 }

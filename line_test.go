@@ -2,6 +2,7 @@ package redisdelay_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -227,8 +228,9 @@ func (s *sizes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
 	const callers = 64
 	every := make([]int, callers)
+	unique := map[int]string{}
 	for i := range every {
-		every[i] = i
+		every[i], unique[i] = i, fmt.Sprint("id ", i)
 	}
 	for name, c := range map[string]struct {
 		ids     map[int]string // of callers; "taken" is
@@ -252,6 +254,10 @@ func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
 		"no room for the last four": {
 			limit: 2 + callers - 4, refused: []int{60, 61, 62, 63}, err: redisdelay.ErrTopicFull,
 			calls: []int{64, 60, 4},
+		},
+		"no room for anybody, who may all take the place of others": {
+			ids: unique, limit: 2, refused: every, err: redisdelay.ErrTopicFull,
+			calls: append([]int{callers}, slices.Repeat([]int{1}, callers)...),
 		},
 		"no room for anybody": {
 			limit: 2, refused: every, err: redisdelay.ErrTopicFull,
@@ -286,7 +292,7 @@ func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
 						continue
 					}
 					require.ErrorIs(t, err, c.err)
-					if id := c.ids[i]; id != "" {
+					if id := c.ids[i]; errors.Is(err, redisdelay.ErrExists) {
 						require.ErrorContains(t, err, strconv.Quote(id))
 					}
 				}
