@@ -270,7 +270,9 @@ func (l *line) putBack(together []*batch, refusal *queue.Refusal) (done []*batch
 	defer l.mu.Unlock()
 	var again []*batch
 	first, fit := 0, 0 // message of a batch; messages that may go
-	l.most = 0
+	if len(refusal.Taken) == 0 {
+		l.most = 0
+	}
 	for _, b := range together {
 		b.err = b.refused(first, refusal)
 		if first += len(b.messages); b.err == nil {

@@ -249,7 +249,7 @@ func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
 		},
 		"both": {
 			ids: map[int]string{10: "a", 20: "a", 40: "taken"}, refused: []int{20, 40}, err: redisdelay.ErrExists,
-			calls: []int{64, 63, 20, 40, 42},
+			calls: []int{64, 63, 20, 40, 40, 2},
 		},
 		"no room for the last four": {
 			limit: 2 + callers - 4, refused: []int{60, 61, 62, 63}, err: redisdelay.ErrTopicFull,
