@@ -199,8 +199,11 @@ func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll 
 	if err == nil && turn.Purge {
 		err = s.repeat(ctx, t.topic.Purge)
 	}
-	if err == nil && len(turn.Unused) > 0 {
-		err = s.repeat(ctx, func(ctx context.Context) (bool, error) { return t.topic.RemoveUnused(ctx, turn.Unused...) })
+	if left := turn.Unused; err == nil && len(left) > 0 {
+		err = s.repeat(ctx, func(ctx context.Context) (more bool, err error) {
+			left, err = t.topic.RemoveUnused(ctx, left...)
+			return len(left) > 0, err
+		})
 	}
 	if err != nil {
 		s.retry(ctx, t, err, poll)

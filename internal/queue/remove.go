@@ -12,17 +12,19 @@ import (
 )
 
 // RemoveUnused removes groups that were not used for their time, in one pipeline, about a thousand of their messages at a
-// time, and tells whether there are more.
-func (t *Topic) RemoveUnused(ctx context.Context, groups ...string) (more bool, err error) {
+// time, and returns those groups that have more.
+func (t *Topic) RemoveUnused(ctx context.Context, groups ...string) (left []string, err error) {
 	calls := make([]*Call, len(groups))
 	for i, group := range groups {
 		calls[i] = t.removeCall(group, max(budget/len(groups), 1), true, "")
 	}
 	err = Do(ctx, t.client, calls...)
-	for _, call := range calls {
-		more = more || call.cmd.Val() == int64(1)
+	for i, call := range calls {
+		if call.cmd.Val() == int64(1) {
+			left = append(left, groups[i])
+		}
 	}
-	return more, err
+	return left, err
 }
 
 // Remove removes a group and all that it holds. ErrTopicMode means that it is the one of a stream, which stays.
@@ -52,16 +54,19 @@ func (t *Topic) removing(ctx context.Context) ([]string, error) {
 
 // finishRemovals goes on with removals that somebody has begun and not finished.
 func (t *Topic) finishRemovals(ctx context.Context, groups []string) error {
-	for _, g := range groups {
-		for more := true; more; {
+	for some := range slices.Chunk(groups, unusedGroups) {
+		for len(some) > 0 {
 			var err error
-			if more, err = t.RemoveUnused(ctx, g); err != nil {
+			if some, err = t.RemoveUnused(ctx, some...); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
 }
+
+// unusedGroups is how many groups that are out of the set one step removes at most. promote has it too.
+const unusedGroups = 32
 
 func (t *Topic) removeAll(ctx context.Context, group, limit string) (removed bool, err error) {
 	left, err := t.remove(ctx, group, limit)

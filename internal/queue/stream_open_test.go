@@ -77,7 +77,7 @@ func TestRemovalOfAGroupIsFinishedInATopicWithAStream(t *testing.T) {
 	bothStreaming(t, func(t *testing.T, w *world) {
 		w.Client.ZAdd(ctx, w.keys.Idle(), redis.Z{Score: 0, Member: "a"})
 		w.Client.RPush(ctx, w.keys.Ready("a"), "01M8589MREWYC235B765VXAWYJ:1")
-		require.False(t, must(w.topic.RemoveUnused(ctx, "a")))
+		require.Empty(t, must(w.topic.RemoveUnused(ctx, "a")))
 		require.Zero(t, w.Client.Exists(ctx, w.keys.Idle(), w.keys.Ready("a")).Val())
 	})
 }

@@ -216,8 +216,8 @@ for g = 1, groups do
   waiting[g] = redis.call('ZCARD', KEYS[8 + g * 5])
 end
 redis.call('HLEN', refs)
-local first_idle = redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES')[2]
-local unused = redis.call('ZRANGEBYSCORE', idle, '-inf', now, 'LIMIT', 0, 32)
+local first_end = due_at(idle, 0)
+local unused = first_end and first_end <= now and redis.call('ZRANGEBYSCORE', idle, '-inf', now, 'LIMIT', 0, 32) or {}
 local first_free = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
 if first_free[1] then
   redis.call('HLEN', names)
@@ -330,7 +330,7 @@ if groups > 0 then
   upcoming(due_at(pending, moved))
   upcoming(tonumber(first_free[2] or nil))
 end
-upcoming(tonumber(first_idle or nil))
+upcoming(first_end)
 
 if standby == me then
   redis.call('HDEL', scheduler, 'standby', 'until')
