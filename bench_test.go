@@ -104,12 +104,18 @@ func BenchmarkPublishRefused(b *testing.B) {
 	for _, c := range []struct {
 		name  string
 		limit int
-		every int64 // so many-th message has a delay ID that is taken; 0: none
+		id    func(n int64) string // of the n-th message; "": none
 	}{
-		{"nobody", 0, 0},
-		{"delay_id=1%", 0, 100},
-		{"delay_id=all", 0, 1},
-		{"full", 1, 0},
+		{"nobody", 0, func(int64) string { return "" }},
+		{"delay_id=1%", 0, func(n int64) string {
+			if n%100 == 0 {
+				return "taken"
+			}
+			return ""
+		}},
+		{"delay_id=all", 0, func(int64) string { return "taken" }},
+		{"delay_id=pairs", 0, func(n int64) string { return strconv.FormatInt(n/2, 10) }},
+		{"full", 1, func(int64) string { return "" }},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			p, client := benchPublisher(b, func(config *redisdelay.PublisherConfig) { config.MaxWaiting = c.limit })
@@ -121,8 +127,9 @@ func BenchmarkPublishRefused(b *testing.B) {
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
 					msg := usual()
-					if n := number.Add(1); c.every > 0 && n%c.every == 0 {
-						redisdelay.SetDelayID(msg, "taken", redisdelay.DelayIDReject)
+					if id := c.id(number.Add(1)); id != "" {
+						redisdelay.DelayFor(msg, never)
+						redisdelay.SetDelayID(msg, id, redisdelay.DelayIDReject)
 					}
 					if err := p.Publish("topic", msg); err != nil && !errors.Is(err, redisdelay.ErrExists) && !errors.Is(err, redisdelay.ErrTopicFull) {
 						b.Error(err)

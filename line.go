@@ -136,9 +136,10 @@ func (l *line) serve(together []*batch) {
 }
 
 // answer wakes those whose call is over. They often have more to publish, so it gives them time to come back with that, which
-// then goes with the next call. Where others keep the processors busy, that takes too long, and is not done again soon.
+// then goes with the next call. Where others keep the processors busy, that takes too long, and is not done again soon. Nor
+// is it done while any were put back, who go before all others.
 func (l *line) answer(together []*batch, rest chan struct{}) {
-	if len(together) <= 1 || l.hurry > 0 { // one alone has nobody to come back with
+	if len(together) <= 1 || l.hurry > 0 || l.hasPutBack() { // one alone has nobody to come back with
 		l.hurry = max(l.hurry-1, 0)
 		for _, b := range together {
 			b.done <- struct{}{}
@@ -149,6 +150,13 @@ func (l *line) answer(together []*batch, rest chan struct{}) {
 	l.wake(together, rest)
 	l.join(len(together))
 	l.judge(len(together), time.Since(began))
+}
+
+// hasPutBack tells whether batches wait again after they were put back.
+func (l *line) hasPutBack() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting) > 0 && l.waiting[0].again
 }
 
 // wake wakes those whose call is over, and returns when most of them have run: this goroutine then goes on after
@@ -227,7 +235,7 @@ func (l *line) wait(b *batch) error {
 }
 
 // send publishes batches in one call, and returns those that are done. If the call was refused for the sake of some of them,
-// the others wait again, to go without those. send joins their messages in room, and returns that, emptied, for the next call.
+// those who cannot go in any company are done, and the others wait again. send joins their messages in room, and returns that, emptied, for the next call.
 func (l *line) send(together []*batch, room []queue.Message) (done []*batch, _ []queue.Message) {
 	messages := together[0].messages
 	if len(together) > 1 {
@@ -263,19 +271,18 @@ func (l *line) send(together []*batch, room []queue.Message) (done []*batch, _ [
 	return together, room[:0]
 }
 
-// putBack has batches wait again, before all others, after their call was refused: it returns those for whose sake it was, and
-// those whose contexts have ended. Of the rest, as many go together next as may.
+// putBack has batches wait again, before all others, after their call was refused: it returns those that are refused in any
+// company, and those whose contexts have ended. The next call has as many as may go together. Those that have the delay
+// ID of another come after that.
 func (l *line) putBack(together []*batch, refusal *queue.Refusal) (done []*batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var again []*batch
-	first, fit := 0, 0 // message of a batch; messages that may go
-	if len(refusal.Taken) == 0 {
-		l.most = 0
-	}
+	var again, later []*batch
+	index, needed, fit := 0, 0, 0 // of a message; messages; batches
 	for _, b := range together {
-		b.err = b.refused(first, refusal)
-		if first += len(b.messages); b.err == nil {
+		first := index
+		index += len(b.messages)
+		if b.err = b.refused(first, refusal); b.err == nil {
 			b.err = b.ctx.Err()
 		}
 		if b.err != nil {
@@ -283,29 +290,45 @@ func (l *line) putBack(together []*batch, refusal *queue.Refusal) (done []*batch
 			continue
 		}
 		b.again = true
+		if _, is := b.among(refusal.Twice, first); is {
+			later = append(later, b)
+			continue
+		}
 		again = append(again, b)
-		if fit += len(b.messages); fit <= refusal.Fit {
-			l.most = len(again)
+		if needed += len(b.messages); needed <= refusal.Room {
+			fit++
 		}
 	}
-	if len(again) > 0 && len(refusal.Taken) == 0 {
-		l.most = max(l.most, 1)
+	switch {
+	case len(refusal.Taken) > 0 || len(again)+len(later) == 0: // others may go as before
+	case len(refusal.Twice) > 0:
+		l.most = max(len(again), 1)
+	default:
+		l.most = max(fit, 1)
 	}
-	l.waiting = slices.Insert(l.waiting, 0, again...)
+	l.waiting = slices.Insert(l.waiting, 0, append(again, later...)...)
 	return done
 }
 
 // refused is the error of a batch that is refused whatever goes with it; first is the index of its first message in the call.
 func (b *batch) refused(first int, refusal *queue.Refusal) error {
-	i, _ := slices.BinarySearch(refusal.Taken, first)
-	if i < len(refusal.Taken) && refusal.Taken[i] < first+len(b.messages) {
-		return queue.IsTaken(&b.messages[refusal.Taken[i]-first])
+	if i, is := b.among(refusal.Taken, first); is {
+		return queue.IsTaken(&b.messages[i])
 	}
-	named := func(m queue.Message) bool { return m.Options.DelayID != "" }
-	if refusal.Full && len(b.messages) > refusal.Fit && !slices.ContainsFunc(b.messages, named) {
+	needsNoRoom := func(m queue.Message) bool { return m.Options.DelayID != "" && m.Options.Mode != queue.Reject }
+	if refusal.Full && len(b.messages) > refusal.Room && !slices.ContainsFunc(b.messages, needsNoRoom) {
 		return refusal
 	}
 	return nil
+}
+
+// among finds the first of the batch's messages whose index in the call is among these.
+func (b *batch) among(indexes []int, first int) (i int, is bool) {
+	next, _ := slices.BinarySearch(indexes, first)
+	if next == len(indexes) || indexes[next] >= first+len(b.messages) {
+		return 0, false
+	}
+	return indexes[next] - first, true
 }
 
 // call is one call to Redis, and the wait for its replicas, for as long as patience. The messages get their IDs in

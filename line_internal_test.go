@@ -155,6 +155,42 @@ func TestTheLineHurriesWhereCallersComeBackLate(t *testing.T) {
 	})
 }
 
+// Who comes back does not go with those who were put back, so the line does not wait for them either.
+func TestTheLineWaitsForNobodyWhereOthersWerePutBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := line{waiting: []*batch{{again: true}}}
+		together := []*batch{{done: make(chan struct{}, 1)}, {done: make(chan struct{}, 1)}}
+		l.answer(together, nil) // to wait would be a deadlock
+		for _, b := range together {
+			require.Len(t, b.done, 1)
+		}
+	})
+}
+
+// watchedContext tells whether the line was locked while it was asked.
+type watchedContext struct {
+	context.Context
+	line   *line
+	locked bool
+}
+
+func (c *watchedContext) Err() error {
+	if c.locked = !c.line.mu.TryLock(); !c.locked {
+		c.line.mu.Unlock()
+	}
+	return nil
+}
+
+// Whoever leaves the line looks for itself there: it is to find itself, or to be among those who are done.
+func TestWhoIsPutBackIsAskedWhetherItWaitsInOneStepWithThat(t *testing.T) {
+	var l line
+	ctx := &watchedContext{Context: t.Context(), line: &l}
+	b := &batch{ctx: ctx, messages: make([]queue.Message, 1)}
+	require.Empty(t, l.putBack([]*batch{b}, &queue.Refusal{}))
+	require.True(t, ctx.locked)
+	require.Equal(t, []*batch{b}, l.waiting)
+}
+
 // unreachable is a client's hook, for bubbles, for a server that does not answer within a millisecond.
 type unreachable struct{}
 

@@ -1,6 +1,7 @@
 package redisdelay_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -150,7 +151,7 @@ func TestCallsThatWaitKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// Who waits again after that is not under way, and may leave. 3 and 4 have the same delay ID, so that 0 to 3 go next.
+// Who waits again after that is not under way, and may leave. 4 to 8 have the delay ID of 3, so that 0 to 3 go next.
 func TestCallersMayLeaveAfterTheirCallWasRefusedForAnother(t *testing.T) {
 	for name, taken := range map[string]bool{"what goes next is published": false, "what goes next is refused, too": true} {
 		t.Run(name, func(t *testing.T) {
@@ -163,7 +164,7 @@ func TestCallersMayLeaveAfterTheirCallWasRefusedForAnother(t *testing.T) {
 				wait(t, held.arrived, "the first call")
 				limited, cancel := context.WithCancel(ctx)
 				var calls []<-chan error
-				for i, id := range []string{"0", "1", "2", "same", "same", "5", "6", "7", "8"} {
+				for i, id := range []string{"0", "1", "2", "same", "same", "same", "same", "same", "same"} {
 					msg := named(fmt.Sprint(i), id, redisdelay.DelayIDReject, never)
 					msg.SetContext(limited)
 					calls = append(calls, begin(func() error { return p.Publish("t", msg) }))
@@ -228,12 +229,17 @@ func (s *sizes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
 	const callers = 64
 	every := make([]int, callers)
-	unique := map[int]string{}
+	unique, pairs := map[int]string{}, map[int]string{}
+	var odd []int
 	for i := range every {
-		every[i], unique[i] = i, fmt.Sprint("id ", i)
+		every[i], unique[i], pairs[i] = i, fmt.Sprint("id ", i), fmt.Sprint("pair ", i/2)
+		if i%2 == 1 {
+			odd = append(odd, i)
+		}
 	}
 	for name, c := range map[string]struct {
 		ids     map[int]string // of callers; "taken" is
+		mode    redisdelay.DelayIDMode
 		limit   int
 		refused []int
 		err     error
@@ -245,19 +251,31 @@ func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
 		},
 		"delay IDs of each other": {
 			ids: map[int]string{20: "a", 30: "a", 50: "a", 55: "b"}, refused: []int{30, 50}, err: redisdelay.ErrExists,
-			calls: []int{64, 30, 34, 32},
+			calls: []int{64, 62, 2},
 		},
 		"both": {
 			ids: map[int]string{10: "a", 20: "a", 40: "taken"}, refused: []int{20, 40}, err: redisdelay.ErrExists,
-			calls: []int{64, 63, 20, 40, 40, 2},
+			calls: []int{64, 63, 62, 1},
+		},
+		"pairs that have the delay IDs of each other": {
+			ids: pairs, refused: odd, err: redisdelay.ErrExists,
+			calls: []int{64, 32, 32},
+		},
+		"no room but for ten": {
+			limit: 2 + 10, refused: every[10:], err: redisdelay.ErrTopicFull,
+			calls: []int{64, 10, 20, 20, 14},
 		},
 		"no room for the last four": {
 			limit: 2 + callers - 4, refused: []int{60, 61, 62, 63}, err: redisdelay.ErrTopicFull,
 			calls: []int{64, 60, 4},
 		},
 		"no room for anybody, who may all take the place of others": {
-			ids: unique, limit: 2, refused: every, err: redisdelay.ErrTopicFull,
+			ids: unique, mode: redisdelay.DelayIDReplace, limit: 2, refused: every, err: redisdelay.ErrTopicFull,
 			calls: append([]int{callers}, slices.Repeat([]int{1}, callers)...),
+		},
+		"no room for anybody, and delay IDs": {
+			ids: unique, limit: 2, refused: every, err: redisdelay.ErrTopicFull,
+			calls: []int{64},
 		},
 		"no room for anybody": {
 			limit: 2, refused: every, err: redisdelay.ErrTopicFull,
@@ -278,7 +296,7 @@ func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
 				for i := range callers {
 					msg := delayed(fmt.Sprint(i), never)
 					if id, ok := c.ids[i]; ok {
-						redisdelay.SetDelayID(msg, id, redisdelay.DelayIDReject)
+						redisdelay.SetDelayID(msg, id, cmp.Or(c.mode, redisdelay.DelayIDReject))
 					}
 					calls = append(calls, begin(func() error { return p.Publish("t", msg) }))
 					eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -151,35 +152,36 @@ func TestConcurrentPublishesAreConfirmedTogether(t *testing.T) {
 	require.Less(t, asks.calls(), 50)
 }
 
-// Pairs of calls that go to Redis together have the same delay ID, so that they go in several.
+// The topic is full, so that calls which take the place of others go in several, after one was refused that does not.
 func TestReplicasThatDoNotConfirmAreWaitedForOnceByAllWhoAreTogether(t *testing.T) {
-	const pairs, timeout = 8, time.Second
+	const waiting, timeout = 31, time.Second
 	s, _, replicas := replicated(t, 1)
+	replacing := func(i int) *message.Message { return named("x", fmt.Sprint(i), redisdelay.DelayIDReplace, never) }
+	before := newPublisher(t, s)
+	for i := range waiting {
+		require.NoError(t, before.Publish("t", replacing(i)))
+	}
 	client := another(t, s)
 	held := gate(t, client)
-	p := newPublisher(t, s, waitingFor(1, timeout), func(c *redisdelay.PublisherConfig) { c.Client = client })
+	p := newPublisher(t, s, waitingFor(1, timeout), func(c *redisdelay.PublisherConfig) { c.Client, c.MaxWaiting = client, waiting })
 	replicas[0].Pause()
-	first := begin(func() error { return p.Publish("t", text("first")) })
+	results := []<-chan error{begin(func() error { return p.Publish("t", replacing(0)) })}
 	wait(t, held.arrived, "the first call")
-	var results []<-chan error
-	for i := range 2 * pairs {
-		msg := named("x", fmt.Sprint(i/2), redisdelay.DelayIDReject, never)
-		results = append(results, begin(func() error { return p.Publish("t", msg) }))
+	for i := range waiting {
+		results = append(results, begin(func() error { return p.Publish("t", replacing(i)) }))
 		eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits for the first")
 	}
+	refused := begin(func() error { return p.Publish("t", delayed("new", never)) })
+	eventually(t, func() bool { return redisdelay.Waiting(p, "t") == waiting+1 }, "it waits for the first")
 	began := time.Now()
 	held.open()
-	require.ErrorIs(t, wait(t, first, "the first call"), redisdelay.ErrNotReplicated)
-	for i, result := range results {
-		err := redisdelay.ErrNotReplicated
-		if i%2 == 1 {
-			err = redisdelay.ErrExists
-		}
-		require.ErrorIs(t, wait(t, result, "a call"), err)
+	for _, result := range results {
+		require.ErrorIs(t, wait(t, result, "a call"), redisdelay.ErrNotReplicated)
 	}
-	require.GreaterOrEqual(t, held.calls(), pairs, "they went in several")
+	require.ErrorIs(t, wait(t, refused, "the one that is refused"), redisdelay.ErrTopicFull)
+	require.GreaterOrEqual(t, held.calls(), 1+1+5, "after the first and the refused one they went in calls of 1, 2, 4, 8, and 16")
 	// The first and the first of the others waited; each call after that took the tenth of a second in which Redis ends a WAIT.
-	require.Less(t, time.Since(began), pairs*timeout*7/10)
+	require.Less(t, time.Since(began), 4*timeout)
 }
 
 func TestClosedPublisherWaitsForNoReplica(t *testing.T) {

@@ -59,7 +59,7 @@ func TestMessageThatIsReadyTwiceIsFoundAndMended(t *testing.T) {
 				}
 				w.unchanged(func() {
 					for _, v := range audit.Violations {
-						require.Empty(t, only2(w.topic.Mend(ctx, v)), "it is right by now")
+						require.Empty(t, must(w.topic.Mend(ctx, v)), "it is right by now")
 					}
 				})
 				audit, err = w.topic.Audit(ctx)
@@ -109,10 +109,10 @@ func TestMessageThatIsReadyOnceByNowIsNotTouched(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, audit.Violations, 1)
 		require.NoError(t, w.Client.LPop(ctx, w.keys.Ready("a")).Err())
-		w.unchanged(func() { require.Empty(t, only2(w.topic.Mend(ctx, audit.Violations[0]))) })
+		w.unchanged(func() { require.Empty(t, must(w.topic.Mend(ctx, audit.Violations[0]))) })
 		w.publishNow("4", "5", "6")
 		w.repeat("a", "1", true)
-		require.NotEmpty(t, only2(w.topic.Mend(ctx, audit.Violations[0])), "both have moved since")
+		require.NotEmpty(t, must(w.topic.Mend(ctx, audit.Violations[0])), "both have moved since")
 		require.Equal(t, 7, int(w.Client.LLen(ctx, w.keys.Ready("a")).Val()))
 	}, "a")
 }

@@ -589,11 +589,3 @@ func TestTopicWithManyGroupsIsErasedInSteps(t *testing.T) {
 		})
 	}
 }
-
-// only2 is the result of a call that has to succeed.
-func only2[T any](result T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return result
-}

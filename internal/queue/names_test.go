@@ -246,16 +246,16 @@ func TestRefusalSaysForWhoseSakeItIs(t *testing.T) {
 	}{
 		"taken": {0, []message{now("a"), reject("b", "x"), reject("c", "free"), reject("d", "y")},
 			queue.Refusal{Taken: []int{1, 3}}, `"x"`},
-		"taken by a message of the call": {0, []message{reject("a", "free"), now("b"), reject("c", "free"), reject("d", "free")},
-			queue.Refusal{Fit: 2}, `"free"`},
+		"taken by messages of the call": {0, []message{reject("a", "free"), now("b"), reject("c", "free"), reject("d", "free"), reject("e", "other")},
+			queue.Refusal{Twice: []int{2, 3}}, `"free"`},
 		"taken by a message of the call that is due already": {0, []message{under(now("a"), "free", queue.Reject, 0), reject("b", "free"), reject("c", "x")},
 			queue.Refusal{Taken: []int{2}}, `"x"`},
 		"both": {0, []message{reject("a", "free"), reject("b", "free"), reject("c", "y"), reject("d", "x")},
 			queue.Refusal{Taken: []int{2, 3}}, `"y"`},
 		"taken, but the call replaces that": {0, []message{under(in("a", time.Hour), "x", queue.Replace, 0), reject("b", "x")},
-			queue.Refusal{Fit: 1}, `"x"`},
-		"full":                {4, []message{now("a"), in("b", time.Hour), in("c", time.Hour)}, queue.Refusal{Fit: 2, Full: true}, "at most 4"},
-		"full, with one left": {3, []message{under(in("a", time.Hour), "x", queue.Replace, 0), now("b"), now("c")}, queue.Refusal{Fit: 1, Full: true}, "at most 3"},
+			queue.Refusal{Twice: []int{1}}, `"x"`},
+		"full":                {4, []message{now("a"), in("b", time.Hour), in("c", time.Hour)}, queue.Refusal{Room: 2, Full: true}, "at most 4"},
+		"full, with one left": {3, []message{under(in("a", time.Hour), "x", queue.Replace, 0), now("b"), now("c")}, queue.Refusal{Room: 1, Full: true}, "at most 3"},
 		"more than full":      {1, []message{now("a")}, queue.Refusal{Full: true}, "at most 1"},
 		"full, and taken":     {1, []message{now("a"), reject("b", "x")}, queue.Refusal{Taken: []int{1}}, `"x"`},
 	} {
@@ -274,7 +274,8 @@ func TestRefusalSaysForWhoseSakeItIs(t *testing.T) {
 						require.ErrorIs(t, err, queue.ErrExists)
 					}
 					require.Equal(t, c.want.Taken, got.Taken)
-					require.Equal(t, c.want.Fit, got.Fit)
+					require.Equal(t, c.want.Twice, got.Twice)
+					require.Equal(t, c.want.Room, got.Room)
 					require.Equal(t, c.want.Full, got.Full)
 				})
 			}, "a")
@@ -296,6 +297,16 @@ func TestRefusalOfManyNamesTheFirst(t *testing.T) {
 			require.Len(t, got.Taken, 1000)
 			require.Equal(t, 1, got.Taken[0])
 			require.Equal(t, 1000, got.Taken[999])
+		})
+		for i := range messages {
+			messages[i].name, messages[i].options.DelayID = fmt.Sprint("other ", i), "other"
+		}
+		w.unchanged(func() {
+			var got *queue.Refusal
+			require.ErrorAs(t, w.tryPublish(messages...), &got)
+			require.Empty(t, got.Taken)
+			require.Len(t, got.Twice, 1000)
+			require.Equal(t, 1, got.Twice[0])
 		})
 	}, "a")
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -75,7 +74,7 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 		}
 		err := outcome(call.cmd.Val(), messages, limit)
 		if refusal := (*Refusal)(nil); errors.As(err, &refusal) && groups.Stream {
-			refusal.Full = false // what is due at once needs no room
+			refusal.Full = false // it is not known here who needs room
 		}
 		return err
 	})
@@ -85,12 +84,15 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 // Nothing of the call was published.
 type Refusal struct {
 	error
-	// Taken are messages that are refused whatever goes with them, as their delay IDs are those of messages that
-	// were there before; by their index.
+	// Taken are messages that are refused in any company, as their delay IDs are those of messages that were there
+	// before. Like Twice they are indexes, a thousand at most.
 	Taken []int
-	// Fit is how many messages, from the first on, may go together, where none is Taken.
-	Fit int
-	// Full tells that more than Fit are refused in any company, where none has a delay ID.
+	// Twice are messages whose delay IDs are those of messages before them in the call.
+	Twice []int
+	// Room is how many more messages may wait, where the topic is full. Those that take the place of others, are left out, or
+	// go into a stream at once need none.
+	Room int
+	// Full tells that more than Room are refused in any company, where each needs some.
 	Full bool
 }
 
@@ -109,15 +111,17 @@ func outcome(reply any, messages []Message, limit int) error {
 		return errStale
 	case "full":
 		if room, err := strconv.Atoi(about); err == nil {
-			return &Refusal{error: fmt.Errorf("%w: at most %d messages may wait", ErrTopicFull, limit), Fit: room, Full: true}
+			return &Refusal{error: fmt.Errorf("%w: at most %d messages may wait", ErrTopicFull, limit), Room: room, Full: true}
 		}
-	case "twice":
-		if i := slices.IndexFunc(messages, func(m Message) bool { return m.ID == about }); i >= 0 {
-			return &Refusal{error: IsTaken(&messages[i]), Fit: i}
-		}
-	case "exists":
-		if taken := indexes(messages, strings.Fields(about)); len(taken) > 0 {
-			return &Refusal{error: IsTaken(&messages[taken[0]]), Taken: taken}
+	case "exists", "twice":
+		if found := indexes(messages, strings.Fields(about)); len(found) > 0 {
+			refusal := &Refusal{error: IsTaken(&messages[found[0]])}
+			if said == "exists" {
+				refusal.Taken = found
+			} else {
+				refusal.Twice = found
+			}
+			return refusal
 		}
 	}
 	return fmt.Errorf("publish: unexpected reply %q", text(reply))

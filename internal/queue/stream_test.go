@@ -187,6 +187,7 @@ func TestPromoteIntoAStreamTellsWhenTheNextRetryIsDue(t *testing.T) {
 	})
 }
 
+// must is the result of a call that has to succeed.
 func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)

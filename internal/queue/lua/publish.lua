@@ -38,9 +38,10 @@
 -- the call has too many for so many groups: then it queues in pending, as does everything while there is no group. In a topic
 -- with a stream it goes into that, and is not kept; while the topic is paused, it waits in pending.
 -- Returns "ok", "repeated", "stale" when the group set has changed, or why the call is refused:
---   "exists" and ids   of at most 1000 messages whose delay ids are those of messages that were there before
---   "twice" and an id  of the first message whose delay id is that of one before it in this call
---   "full" and a count of the messages that still may wait
+--   "exists" and ids  of messages with mode:reject whose delay ids are those of messages that were there before
+--   "twice" and ids   of messages with mode:reject whose delay ids are those of messages before them in this call
+--   "full" and room   for how many more messages there is
+-- The ids are a thousand at most.
 -- All but the first write nothing. What the stream does not take is the server's error, and then nothing is
 -- written either.
 -- Twice: the second run finds its number remembered and writes nothing.
@@ -191,7 +192,7 @@ end
 -- What becomes of the messages with a delay id: those of this call that are left out, those of earlier calls
 -- that make room, and who has which id then, until when. As if published one after the other.
 local left_out, replaced = {}, {}
-local refused, twice = {}, nil
+local refused, twice = {}, {}
 local named, owner, free = {}, {}, {}
 local dues -- of this call's messages
 for i = first_option, #ARGV, 2 do
@@ -221,8 +222,8 @@ for i = first_option, #ARGV, 2 do
       if not dues[before] then
         refused[#refused + 1] = id
         if #refused == 1000 then break end
-      elseif not twice then
-        twice = id
+      elseif #twice < 1000 then
+        twice[#twice + 1] = id
       end
     elseif is_taken and mode == 'keep' then
       left_out[id] = true
@@ -243,8 +244,8 @@ end
 
 if #refused > 0 then
   return 'exists ' .. table.concat(refused, ' ')
-elseif twice then
-  return 'twice ' .. twice
+elseif #twice > 0 then
+  return 'twice ' .. table.concat(twice, ' ')
 end
 
 -- What is due goes into the stream at once, and is left out of what is kept.
