@@ -246,7 +246,7 @@ func (l *line) send(together []*batch, room []queue.Message) (done []*batch, _ [
 		defer clear(room)
 	}
 	patience := l.publisher.config.WaitTimeout
-	if together[0].again && l.unconfirmed { // replicas were waited for long enough, by others who came together
+	if l.unconfirmed { // replicas were waited for long enough, by others who came together
 		patience = 0
 	}
 	err := l.call(messages, patience)

@@ -665,7 +665,7 @@ func TestUnusedGroupsEndTogetherManyAtATime(t *testing.T) {
 			groups = append(groups, fmt.Sprint(i))
 			w.registerFor(groups[i], queue.GroupOptions{Expiry: time.Duration(i+1) * time.Minute})
 			if i == 0 {
-				publish(2000)
+				publish(1990)
 			}
 		}
 		publish(10)
