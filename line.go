@@ -254,6 +254,8 @@ func (l *line) send(together []*batch, room []queue.Message) (done []*batch, _ [
 	switch refused := errors.As(err, &refusal); {
 	case refused && len(together) > 1:
 		return l.putBack(together, refusal), room[:0]
+	case refused && together[0].refused(0, refusal) != nil: // in any company
+		l.most *= 2
 	case refused: // as the next may be, alone as well
 	case err != nil && !errors.Is(err, ErrNotReplicated):
 		l.most = 0 // it is not for the sake of anybody's messages
@@ -272,17 +274,20 @@ func (l *line) send(together []*batch, room []queue.Message) (done []*batch, _ [
 }
 
 // putBack has batches wait again, before all others, after their call was refused: it returns those that are refused in any
-// company, and those whose contexts have ended. The next call has as many as may go together. Those that have the delay
-// ID of another come after that.
+// company, and those whose contexts have ended. Where there are any of the former, the others may go without them. Else the
+// next call has as many as may go together; those that have the delay ID of another come after that.
 func (l *line) putBack(together []*batch, refusal *queue.Refusal) (done []*batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var again, later []*batch
 	index, needed, fit := 0, 0, 0 // of a message; messages; batches
+	refused := false
 	for _, b := range together {
 		first := index
 		index += len(b.messages)
-		if b.err = b.refused(first, refusal); b.err == nil {
+		if b.err = b.refused(first, refusal); b.err != nil {
+			refused = true
+		} else {
 			b.err = b.ctx.Err()
 		}
 		if b.err != nil {
@@ -300,7 +305,8 @@ func (l *line) putBack(together []*batch, refusal *queue.Refusal) (done []*batch
 		}
 	}
 	switch {
-	case len(refusal.Taken) > 0 || len(again)+len(later) == 0: // others may go as before
+	case refused:
+		l.most *= 2
 	case len(refusal.Twice) > 0:
 		l.most = max(len(again), 1)
 	default:

@@ -229,12 +229,16 @@ func (s *sizes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
 	const callers = 64
 	every := make([]int, callers)
-	unique, pairs := map[int]string{}, map[int]string{}
+	unique, pairs, same := map[int]string{}, map[int]string{}, map[int]string{}
+	replacing := map[int]string{}
 	var odd []int
 	for i := range every {
-		every[i], unique[i], pairs[i] = i, fmt.Sprint("id ", i), fmt.Sprint("pair ", i/2)
+		every[i], unique[i], pairs[i], same[i] = i, fmt.Sprint("id ", i), fmt.Sprint("pair ", i/2), "same"
 		if i%2 == 1 {
 			odd = append(odd, i)
+		}
+		if i != 5 {
+			replacing[i] = "taken"
 		}
 	}
 	for name, c := range map[string]struct {
@@ -261,9 +265,13 @@ func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
 			ids: pairs, refused: odd, err: redisdelay.ErrExists,
 			calls: []int{64, 32, 32},
 		},
+		"all have the same one": {
+			ids: same, refused: every[1:], err: redisdelay.ErrExists,
+			calls: []int{64, 1, 2, 4, 8, 16, 32, 1},
+		},
 		"no room but for ten": {
 			limit: 2 + 10, refused: every[10:], err: redisdelay.ErrTopicFull,
-			calls: []int{64, 10, 20, 20, 14},
+			calls: []int{64, 10, 20, 34},
 		},
 		"no room for the last four": {
 			limit: 2 + callers - 4, refused: []int{60, 61, 62, 63}, err: redisdelay.ErrTopicFull,
@@ -272,6 +280,10 @@ func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
 		"no room for anybody, who may all take the place of others": {
 			ids: unique, mode: redisdelay.DelayIDReplace, limit: 2, refused: every, err: redisdelay.ErrTopicFull,
 			calls: append([]int{callers}, slices.Repeat([]int{1}, callers)...),
+		},
+		"no room for one among those who take the place of another": {
+			ids: replacing, mode: redisdelay.DelayIDReplace, limit: 2, refused: []int{5}, err: redisdelay.ErrTopicFull,
+			calls: []int{64, 63},
 		},
 		"no room for anybody, and delay IDs": {
 			ids: unique, limit: 2, refused: every, err: redisdelay.ErrTopicFull,
@@ -314,11 +326,45 @@ func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
 						require.ErrorContains(t, err, strconv.Quote(id))
 					}
 				}
-				require.EqualValues(t, 1+1+callers-len(c.refused), stateOf(t, s, "t").Bodies)
+				bodies := 1 + 1 + callers - len(c.refused)
+				if c.limit > 0 {
+					bodies = min(bodies, c.limit) // the others took the place of one
+				}
+				require.EqualValues(t, bodies, stateOf(t, s, "t").Bodies)
 				require.Equal(t, c.calls, sent.all[1:])
 			})
 		})
 	}
+}
+
+// Where the delay ID that all have is another process's by the time that the first goes alone.
+func TestThoseWhoAreRefusedAfterOneAloneGoTogether(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		client := another(t, s)
+		held, third := gate(t, client), gate(t, client)
+		third.free = 2
+		var sent sizes
+		client.AddHook(&sent)
+		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
+		require.NoError(t, newPublisher(t, s).Publish("t", text("so that the server knows the script")))
+		first := begin(func() error { return p.Publish("t", delayed("first", never)) })
+		wait(t, held.arrived, "the first call")
+		var calls []<-chan error
+		for i := range 16 {
+			msg := named(fmt.Sprint(i), "same", redisdelay.DelayIDReject, never)
+			calls = append(calls, begin(func() error { return p.Publish("t", msg) }))
+			eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")
+		}
+		held.open()
+		require.NoError(t, <-first)
+		wait(t, third.arrived, "the one that goes alone")
+		require.NoError(t, newPublisher(t, s).Publish("t", named("other", "same", redisdelay.DelayIDReject, never)))
+		third.open()
+		for _, call := range calls {
+			require.ErrorIs(t, <-call, redisdelay.ErrExists)
+		}
+		require.Equal(t, []int{1, 16, 1, 2, 4, 8, 1}, sent.all)
+	})
 }
 
 func TestACancelledCallerLeavesTheOthersAlone(t *testing.T) {

@@ -152,7 +152,7 @@ func TestConcurrentPublishesAreConfirmedTogether(t *testing.T) {
 	require.Less(t, asks.calls(), 50)
 }
 
-// The topic is full, so that calls which take the place of others go in several, after one was refused that does not.
+// The topic is full, so that calls which take the place of others go in several, after there was no room for one that does not.
 func TestReplicasThatDoNotConfirmAreWaitedForOnceByAllWhoAreTogether(t *testing.T) {
 	const waiting, timeout = 31, time.Second
 	s, _, replicas := replicated(t, 1)
@@ -171,7 +171,7 @@ func TestReplicasThatDoNotConfirmAreWaitedForOnceByAllWhoAreTogether(t *testing.
 		results = append(results, begin(func() error { return p.Publish("t", replacing(i)) }))
 		eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits for the first")
 	}
-	refused := begin(func() error { return p.Publish("t", delayed("new", never)) })
+	refused := begin(func() error { return p.Publish("t", replacing(waiting)) })
 	eventually(t, func() bool { return redisdelay.Waiting(p, "t") == waiting+1 }, "it waits for the first")
 	began := time.Now()
 	held.open()
