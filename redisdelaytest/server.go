@@ -127,7 +127,9 @@ func (s *Server) Now() time.Time {
 // redisdelay.Subscriber.SubscribeInitialize.
 //
 // Only this clock decides whether it is too late for a message, so that one that was in time before a slow part
-// of the test is in time after it. Handlers live in real time, so leases do not run out by Advance: see
+// of the test is in time after it. But a Subscriber, which does not know that the clock stands still, offers no message
+// that has less time left than it takes to ask for the time, which may be some milliseconds where the machine is busy:
+// leave it a second. Handlers live in real time, so leases do not run out by Advance: see
 // ExpireLeases. No GroupExpiry or BroadcastExpiry ever comes, either: admin.Admin.DeleteGroup removes a group. What a
 // handler schedules by a delay when it gets its message counts from the time that the clock shows then; to see it at
 // its own time, move the clock in steps, or by AdvanceToNext.
