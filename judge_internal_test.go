@@ -2,6 +2,7 @@ package redisdelay
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -42,6 +43,34 @@ func TestNobodyIsAnsweredWhileSomethingIsOnOffer(t *testing.T) {
 	s.answerAll()
 	require.Equal(t, 5, answered, "when it ends")
 	require.True(t, s.gone)
+}
+
+// To the millisecond: it is on offer for as long as the server's clock can be before the time, and given up when the
+// server said that it is not.
+func TestVerdictsAreExact(t *testing.T) {
+	t.Parallel()
+	end := time.UnixMilli(1000)
+	for _, test := range []struct {
+		server, since time.Duration // how long before the end the server's clock was, and how long ago
+		want          verdict
+		left          time.Duration
+	}{
+		{time.Millisecond, 0, inTime, time.Millisecond},
+		{time.Hour, time.Hour - time.Nanosecond, inTime, time.Nanosecond},
+		{time.Millisecond, time.Millisecond, unknown, 0},
+		{time.Millisecond, time.Hour, unknown, 0},
+		{0, 0, tooLate, 0},
+		{-time.Millisecond, 0, tooLate, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &subscription{kick: make(chan struct{}, 1), server: end.Add(-test.server), sent: time.Now().Add(-test.since)}
+			v, left := s.judge(&delivery{tooLate: end})
+			require.Equal(t, test.want, v, "%v before, %v ago", test.server, test.since)
+			if v == inTime {
+				require.Equal(t, test.left, left)
+			}
+		})
+	}
 }
 
 // The server told its time when it had the claim, which may be long before its answer was there.
