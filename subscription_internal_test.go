@@ -205,8 +205,10 @@ func TestNoMoreIsClaimedAheadThanWasDoneSinceANackInPlace(t *testing.T) {
 	s.pace.observe(time.Microsecond)
 	limit := func() int {
 		s.woken = true
+		free, prefetch := s.wanted()
 		x, _ := s.planned(now)
-		return x.claims[0].Limit
+		require.Equal(t, min(free+prefetch, mostClaimed), x.claims[0].Limit)
+		return free + prefetch
 	}
 	require.Equal(t, 1+mostAhead, limit())
 	s.holdFor(queue.In(time.Second))

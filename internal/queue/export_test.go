@@ -13,8 +13,8 @@ import (
 // checker that they end with imports this one.
 
 const (
+	Acked  = acked
 	Budget = budget
-	Chunk  = chunk
 	Memory = memory
 )
 

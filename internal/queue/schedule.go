@@ -106,8 +106,8 @@ func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 	})
 }
 
-// Purge forgets dead messages that are past their group's retention, at most about a thousand, and
-// tells whether there are more.
+// Purge forgets dead messages that are past their group's retention, at most a thousand of all groups together, and
+// tells whether there may be more.
 func (t *Topic) Purge(ctx context.Context) (more bool, err error) {
 	return t.sweep(ctx, func(groups *Groups) *Call {
 		k := t.keys

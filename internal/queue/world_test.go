@@ -142,7 +142,7 @@ func (w *world) travel(d time.Duration) {
 	groups := w.registered()
 	keys := []string{w.keys.Pending(), w.keys.Idle(), w.keys.Taken()}
 	for _, g := range groups {
-		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g))
+		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g), w.keys.Resting(g))
 	}
 	for _, key := range keys {
 		members, err := w.Client.ZRangeWithScores(ctx, key, 0, -1).Result()

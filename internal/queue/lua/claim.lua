@@ -22,7 +22,7 @@
 --       5 busy        "1" if the subscription holds other messages
 --       6 lease       ms
 --       7 slots       messages that the subscription could hand out at once; 0 also if it need not be woken
---       8 address     to be woken at if that is more than are ready
+--       8 address     to be woken at if that is more than are ready, or if a suspect is next and it is busy
 --       9 patience    how long the address stays valid, ms
 --      10 bytes       of bodies at most, the first message excepted
 --      11 memory      how long the claim is remembered, ms
