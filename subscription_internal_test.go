@@ -332,6 +332,23 @@ func TestAConsumerWithoutLimitIsGivenMoreEachTime(t *testing.T) {
 	require.Equal(t, mostClaimed, x.claims[0].Limit)
 }
 
+// A claim that brought all that it might bring has not noted the subscription as waiting. If the consumer can take
+// more, and acks none, nothing but this has it ask again.
+func TestMoreIsClaimedWhenTheLastIsTaken(t *testing.T) {
+	s, now := notRunning(t, 4)
+	s.waits, s.more = false, false
+	s.leases(queue.Leased{}, now)
+	s.leases(queue.Leased{}, now)
+	s.take()
+	require.Empty(t, s.kick)
+	x, _ := s.planned(now)
+	require.Nil(t, x, "one is left")
+	s.take()
+	require.Len(t, s.kick, 1)
+	x, _ = s.planned(now)
+	require.Len(t, x.claims, 1)
+}
+
 // buffered puts a message into the buffer, as a claim does.
 func (s *subscription) buffered(t *testing.T, now time.Time) {
 	t.Helper()
