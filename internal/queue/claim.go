@@ -49,7 +49,7 @@ type Claim struct {
 	Busy         bool          // the subscription holds other messages
 	Lease        time.Duration // how long the messages are the subscription's
 	Slots        int           // messages that it could hand out at once; 0 also if it need not be woken
-	Address      string        // where to wake it if that is more than are ready; "" if it never waits
+	Address      string        // where to wake it if that is more than are ready, or a suspect is next and it is busy; "" if it never waits
 	Patience     time.Duration // how long the address stays valid
 	Bytes        int           // of bodies, but for the first
 	Expiry       time.Duration // of the group, which the claim shows to be in use; 0: none
