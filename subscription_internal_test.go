@@ -329,7 +329,7 @@ func TestAConsumerWithoutLimitIsGivenMoreEachTime(t *testing.T) {
 	require.Equal(t, math.MaxInt, s.room)
 	s.woken = true
 	x, _ := s.planned(now)
-	require.Equal(t, mostClaimed, x.claims[0].Limit)
+	require.Equal(t, 256, x.claims[0].Limit, "the server is kept from others for about a millisecond at a time")
 }
 
 // A claim that brought all that it might bring has not noted the subscription as waiting. If the consumer can take

@@ -13,7 +13,6 @@ import (
 // checker that they end with imports this one.
 
 const (
-	Acked  = acked
 	Budget = budget
 	Memory = memory
 )

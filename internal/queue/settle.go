@@ -6,10 +6,10 @@ import (
 )
 
 // These are how many messages one call carries at most. The server does nothing for anybody else while it runs one: that of
-// acks, which most messages go through, takes less than a millisecond.
+// acks, which most messages go through, is to take less than a millisecond.
 const (
 	acked  = 256
-	nacked = 500
+	nacked = 500  // each costs several times as much as an ack
 	chunk  = 1000 // of releases, and of extensions, which keep the order within a call
 )
 

@@ -200,7 +200,7 @@ func TestSettlingOfMoreThanTenThousand(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, lost)
 		}
-		require.Len(t, a.group.AckCalls(claimed), n/queue.Acked+1)
+		require.Len(t, a.group.AckCalls(claimed), n/256+1, "the server is kept from others for about a millisecond at a time")
 		require.Equal(t, n, a.ack(claimed...))
 		require.Len(t, w.stored(), n)
 
