@@ -42,7 +42,7 @@ bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md
 
 bench-smoke: ## that every scenario of make bench works, in tiny sizes
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && trap 'exit 1' INT TERM && cp README.md "$$dir" && \
-	scripts/with-redis.sh sh -c 'cd benchmarks && go run . -smoke -out "$$1/results" -readme "$$1/README.md"' - "$$dir" && \
+	scripts/with-redis.sh sh -c 'cd benchmarks && go test . && go run . -smoke -out "$$1/results" -readme "$$1/README.md"' - "$$dir" && \
 	test -s "$$dir/results.md" && test -s "$$dir/results.json" && \
 	{ cmp -s README.md "$$dir/README.md"; test $$? = 1; } # the table is written there
 

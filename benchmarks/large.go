@@ -42,6 +42,7 @@ func largeTrial(s system, o options, n int) trial {
 			return nil, err
 		}
 		t := newTally(n)
+		t.payload = largePayload
 		consumed, err := e.measure(func() error { return errors.Join(q.consume(t.arrive), t.wait()) })
 		if err != nil {
 			return nil, err

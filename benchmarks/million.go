@@ -41,6 +41,7 @@ func sameInstant(e *env) scenario {
 				// As much as is wanted of consuming what is due already.
 				atLeast(6, what+": rate, times that of consuming with watermill-redisstream", times(stream)),
 				atLeast(1, what+": rate, times that of go-redis alone", times(alone)),
+				atLeast(0.8, what+", in order: rate, times that with 256 in flight", r.get(inOrder, consumeRate)/r.get(many, consumeRate)),
 			}
 		},
 	}

@@ -13,20 +13,25 @@ const patience = 45 * time.Second
 
 // tally notes which of n messages arrived, and when.
 type tally struct {
+	payload int            // bytes of each
 	arrived []atomic.Int64 // Unix nanoseconds
 	left    atomic.Int64
 	twice   atomic.Int64
+	cut     atomic.Int64 // how many had more or fewer bytes
 	all     chan struct{}
 }
 
 func newTally(n int) *tally {
-	t := &tally{arrived: make([]atomic.Int64, n), all: make(chan struct{})}
+	t := &tally{payload: smallPayload, arrived: make([]atomic.Int64, n), all: make(chan struct{})}
 	t.left.Store(int64(n))
 	return t
 }
 
 // arrive notes the message with this payload.
 func (t *tally) arrive(payload []byte) {
+	if len(payload) != t.payload {
+		t.cut.Add(1)
+	}
 	i := binary.LittleEndian.Uint64(payload)
 	if !t.arrived[i].CompareAndSwap(0, time.Now().UnixNano()) {
 		t.twice.Add(1)
@@ -52,6 +57,9 @@ func (t *tally) wait() error {
 func (t *tally) check() error {
 	if n := t.twice.Load(); n > 0 {
 		return fmt.Errorf("%d messages arrived more than once", n)
+	}
+	if n := t.cut.Load(); n > 0 {
+		return fmt.Errorf("%d messages arrived with more or fewer than %d bytes", n, t.payload)
 	}
 	return nil
 }
