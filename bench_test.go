@@ -28,7 +28,8 @@ func usual() *message.Message {
 	return msg
 }
 
-// BenchmarkPublish publishes on a real server. An op is a message. With concurrent callers their number is
+// BenchmarkPublish publishes on a real server, that at REDIS_ADDR, without which it is skipped; make microbench starts one. An op
+// is a message. With concurrent callers their number is
 // 16 times that of -cpu.
 func BenchmarkPublish(b *testing.B) {
 	for _, delay := range []string{"", "1h"} {
