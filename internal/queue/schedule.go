@@ -9,7 +9,7 @@ import (
 )
 
 // budget is how many messages, times groups, one call promotes or purges at most, and how many of one group it takes back:
-// about a millisecond of the server's time. A promotion moves as many retries besides.
+// one to three milliseconds of the server's time. A promotion moves as many retries besides.
 const budget = 1000
 
 // grace is how late the holder of the scheduling lease may be, before anyone may take it. promote has it too.
