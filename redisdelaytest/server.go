@@ -335,7 +335,8 @@ func (s *Server) wakeAll() error {
 
 // ExpireLeases has the leases of a topic run out now, as if the processes that hold its messages had died. When it
 // returns, the messages are ready again, their consumers are woken, and the contexts of those who held them have ended,
-// with redisdelay.ErrLeaseLost as the cause. It fails if there is no such topic.
+// with redisdelay.ErrLeaseLost as the cause. Any subscription of the group may get them next, those that held them included.
+// It fails if there is no such topic.
 func (s *Server) ExpireLeases(topic string) {
 	ctx := context.Background()
 	t := s.topic(s.prefix, topic)
