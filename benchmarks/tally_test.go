@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"fmt"
 	"testing"
 	"time"
 )
@@ -23,24 +24,35 @@ func filled(n int, from time.Time) *tally {
 }
 
 func TestTallyFindsFaults(t *testing.T) {
+	last := numbered(9)
 	for name, c := range map[string]struct {
-		fault  func(*tally)
-		faulty bool
+		arrive [][]byte // after the first nine
+		moved  bool     // the third is made to arrive before the second
+		want   string
 	}{
-		"none":         {func(*tally) {}, false},
-		"twice":        {func(y *tally) { y.arrive(numbered(3)) }, true},
-		"cut":          {func(y *tally) { y.payload++; y.arrive(numbered(3)) }, true},
-		"out of order": {func(y *tally) { y.arrived[3].Store(y.arrived[2].Load() - 1) }, true},
+		"none":         {[][]byte{last}, false, ""},
+		"twice":        {[][]byte{numbered(3), last}, false, "1 messages arrived more than once"},
+		"cut":          {[][]byte{append(last, 0)}, false, "1 messages arrived with more or fewer than 8 bytes"},
+		"out of order": {[][]byte{last}, true, "message 2 arrived before message 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			y := filled(10, time.Now())
-			c.fault(y)
+			y := newTally(10)
+			y.payload = len(last)
+			for i := range 9 {
+				y.arrive(numbered(i))
+			}
+			for _, payload := range c.arrive {
+				y.arrive(payload)
+			}
+			if c.moved {
+				y.arrived[2].Store(y.arrived[1].Load() - 1)
+			}
 			err := y.wait()
 			if err == nil {
 				err = y.checkOrder()
 			}
-			if (err != nil) != c.faulty {
-				t.Fatalf("wait and checkOrder: %v", err)
+			if got := fmt.Sprint(err); err != nil && got != c.want || err == nil && c.want != "" {
+				t.Fatalf("got %v, want %q", err, c.want)
 			}
 		})
 	}
