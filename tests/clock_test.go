@@ -230,7 +230,8 @@ func TestDelayOnErrorGrowsFromItsInitialIntervalByAClockMovedByHand(t *testing.T
 	msg.Ack()
 }
 
-// The lease runs out by the server's clock alone, so the worker does not know, and says what it says.
+// ExpireLeases tells the worker that it has lost its lease, so the worker says nothing more. That the server does not
+// listen, where nobody told the worker, is shown by TestALateAckOrNackChangesNothingForTheNewHolder.
 func TestLateSettlementChangesNothingByAClockMovedByHand(t *testing.T) {
 	t.Parallel()
 	for name, settle := range map[string]func(*message.Message) bool{
