@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/meta"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -175,9 +176,7 @@ func (s *subscription) unmarshal(d *delivery) bool {
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
 	}
-	if !isPlain(msg.Metadata) {
-		d.obey(msg.Metadata)
-	}
+	d.obey(meta.Take(msg.Metadata))
 	if d.DelayedFor != "" {
 		msg.Metadata.Set(delay.DelayedForKey, d.DelayedFor)
 	}
@@ -196,19 +195,18 @@ func (s *subscription) message(body []byte) (msg *message.Message, err error) {
 	return s.config.Unmarshaler.Unmarshal(s.topic.Name, body)
 }
 
-// obey takes from the metadata what it says of the delivery.
-func (d *delivery) obey(metadata message.Metadata) {
-	if id, named := metadata[DelayIDKey]; named {
-		d.delayID = id
-		delete(metadata, DelayIDKey)
+// obey notes what the message says about its delivery. It has no expiry if an operator requeued it.
+func (d *delivery) obey(spec meta.Spec) {
+	d.delayID = spec.Name.ID
+	if spec.Limit != 0 {
+		d.limit = spec.Limit
 	}
-	if limit, set, err := maxDeliveries(metadata); set && err == nil {
-		d.limit = limit
+	if spec.Backoff.IsSet() {
+		d.backoff = spec.Backoff.Wait
 	}
-	if own, set, err := ownBackoff(metadata); set && err == nil {
-		d.backoff = own
+	if !d.Requeued {
+		d.tooLate, d.toDead = spec.Expiry.From(d.Due), spec.Expiry.Dead
 	}
-	d.takeExpiry(metadata)
 }
 
 // handed notes that the consumer has the message.

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -17,18 +15,6 @@ import (
 // serverNow is what the server's clock shows at most, as far as can be told without asking it: it counts from
 // when a claim was sent, which is before the server told the time. s.mu is held.
 func (s *subscription) serverNow(now time.Time) time.Time { return s.server.Add(now.Sub(s.sent)) }
-
-// takeExpiry takes the keys off that say when it is too late for the message, and notes when that is. For what an
-// operator requeued it never is: it is to be delivered, however late it is by now.
-func (d *delivery) takeExpiry(metadata message.Metadata) {
-	e, err := readExpiry(metadata)
-	for _, key := range expiryKeys {
-		delete(metadata, key)
-	}
-	if err == nil && !d.Requeued {
-		d.tooLate, d.toDead = e.from(d.Due), e.then == ExpiryDead
-	}
-}
 
 // verdict is what is known about a message that expires.
 type verdict int

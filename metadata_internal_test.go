@@ -2,11 +2,7 @@ package redisdelay
 
 import (
 	"maps"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,40 +10,53 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/meta"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-func TestNoKeyWithAMeaningIsPlain(t *testing.T) {
-	t.Parallel()
-	keys := []string{delay.DelayedForKey, delay.DelayedUntilKey}
-	files, err := filepath.Glob("*.go")
-	require.NoError(t, err)
-	declared := regexp.MustCompile(`(?m)^(?:\t|const )[A-Z]\w*Key += "(.*)"$`)
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		text, err := os.ReadFile(file)
+func TestDelayForAndDelayUntilReplaceEachOther(t *testing.T) {
+	msg := &message.Message{} // metadata nil
+	DelayFor(msg, 90*time.Second)
+	require.Equal(t, message.Metadata{DelayKey: "1m30s"}, msg.Metadata)
+	DelayUntil(msg, time.Date(2026, 3, 4, 14, 0, 0, 123456789, time.FixedZone("", 7200)))
+	require.Equal(t, message.Metadata{DelayUntilKey: "2026-03-04T12:00:00.123456789Z"}, msg.Metadata)
+	DelayFor(msg, time.Millisecond)
+	require.Equal(t, message.Metadata{DelayKey: "1ms"}, msg.Metadata)
+}
+
+func TestDelayForIsReadAsWritten(t *testing.T) {
+	now := time.Date(2026, 3, 4, 12, 0, 0, int(400*time.Millisecond), time.UTC)
+	roundUp := func(d time.Duration) time.Duration {
+		return (d + time.Millisecond - 1).Truncate(time.Millisecond)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		d := time.Duration(rapid.Int64Range(0, int64(MaxDelay)).Draw(t, "d"))
+		msg := message.NewMessage("", nil)
+
+		DelayFor(msg, d)
+		got, err := meta.Due(msg, now)
 		require.NoError(t, err)
-		for _, found := range declared.FindAllStringSubmatch(string(text), -1) {
-			keys = append(keys, found[1])
-		}
-	}
-	require.Len(t, keys, 12)
-	for _, key := range keys {
-		require.False(t, isPlain(message.Metadata{"other": "", key: ""}), key)
-	}
-	require.True(t, isPlain(message.Metadata{"other": "", "Delay": "", "": ""}))
-	require.True(t, isPlain(nil))
+		require.Equal(t, queue.In(roundUp(d)), got)
+
+		DelayUntil(msg, now.Add(d))
+		got, err = meta.Due(msg, now)
+		require.NoError(t, err)
+		require.Equal(t, queue.At(now.Add(roundUp(d))), got)
+	})
 }
 
 // The default Marshaler leaves keys out; any other gets a message without them.
 func TestKeysAreLeftOutAsIfTheyHadNotBeenThere(t *testing.T) {
 	t.Parallel()
-	all := append([]string{"name", "zone", ""}, streamKeys...)
+	all := append([]string{"name", "zone", ""}, meta.NotStored(true, false)...)
 	p := &Publisher{config: PublisherConfig{Marshaler: BinaryMarshaler{}}}
 	other := &Publisher{config: PublisherConfig{Marshaler: struct{ Marshaler }{BinaryMarshaler{}}}}
 	b := &batch{done: make(chan struct{}, 1)}
-	for _, without := range [][]string{nil, delayingKeys(false), delayingKeys(true), streamKeys, streamKeys[1:]} {
+	for _, without := range [][]string{
+		nil, meta.NotStored(false, false), meta.NotStored(false, true), meta.NotStored(true, false), meta.NotStored(true, true),
+	} {
 		for n := range 1 << len(all) {
 			if n%7 != 0 { // some will do
 				continue

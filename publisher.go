@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/meta"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -279,24 +280,15 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, b *batch) (qu
 		return queue.Message{}, err
 	}
 	var (
-		due     due
-		options queue.Options
-		without []string // keys that consumers are not to see
+		spec    meta.Spec
+		without []string
 		err     error
 	)
-	if _, delayed := contextDelay(msg.Context()); delayed || !isPlain(msg.Metadata) {
-		if due, err = publishDue(msg, b.now()); err == nil {
-			options, err = readOptions(msg.Metadata)
+	if !meta.Plain(msg) {
+		if spec, err = meta.Read(msg, b.now()); err != nil {
+			return queue.Message{}, err
 		}
-		without = delayingKeys(deliveryOf(msg) != nil)
-		if p.config.Stream != nil {
-			e, _ := readExpiry(msg.Metadata) // readOptions has refused what cannot be read
-			options.Expiry = e.queued()
-			without = notInStream(msg)
-		}
-	}
-	if err != nil {
-		return queue.Message{}, err
+		without = meta.NotStored(p.IntoStreams(), p.deliveredBefore(msg))
 	}
 	body, err := p.marshal(topic, msg, without, b)
 	if err != nil {
@@ -306,7 +298,7 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, b *batch) (qu
 		return queue.Message{}, fmt.Errorf("%w: %d bytes marshaled, at most %d are allowed (MaxMessageBytes)",
 			ErrMessageTooLarge, len(body), p.config.MaxMessageBytes)
 	}
-	return queue.Message{Due: due.queued(), Options: options, Body: body}, nil
+	return queue.Message{Due: spec.Due, Options: spec.Options(p.IntoStreams()), Body: body}, nil
 }
 
 // marshal marshals the message for the batch as consumers are to see it, without those keys.
@@ -319,7 +311,7 @@ func (p *Publisher) marshal(topic string, msg *message.Message, without []string
 
 // withoutKeys returns the message without some keys of its metadata: itself, if it has none of them.
 func withoutKeys(msg *message.Message, without []string) *message.Message {
-	metadata := strip(msg.Metadata, without)
+	metadata := meta.Without(msg.Metadata, without)
 	if len(metadata) == len(msg.Metadata) {
 		return msg
 	}

@@ -6,9 +6,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/components/delay"
-	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/meta"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -95,7 +94,7 @@ func (s *subscription) nack(d *delivery) {
 	if said := d.said.Load(); said != nil {
 		f.Error = *said
 	}
-	due, set, err := retryDue(d.msg.Metadata, time.Now())
+	due, set, err := meta.Retry(d.msg.Metadata, time.Now())
 	switch {
 	case err != nil:
 		s.logger.Error("A nacked message has a delay that cannot be read, using Backoff", err, watermill.LogFields{
@@ -105,8 +104,8 @@ func (s *subscription) nack(d *delivery) {
 	case !set:
 		f.Retry = queue.In(s.backoff(d)(d.number()))
 	default:
-		f.Retry = due.queued()
-		f.DelayedFor = delayedFor(d.msg.Metadata)
+		f.Retry = due
+		f.DelayedFor = meta.DelayedFor(d.msg.Metadata)
 	}
 	if reason := d.hopeless.Load(); reason != nil {
 		f.Dead, f.Reason = true, *reason
@@ -155,14 +154,14 @@ func (s *subscription) logDeaths(deaths []death, answered time.Time) {
 
 // backoff is the message's own, or else the subscriber's.
 func (s *subscription) backoff(d *delivery) func(int) time.Duration {
-	own, set, err := ownBackoff(d.msg.Metadata)
+	own, err := meta.ReadBackoff(d.msg.Metadata)
 	if err != nil {
 		s.logger.Error("A nacked message has a backoff that cannot be read, using Backoff", err, watermill.LogFields{
 			"message_id": d.ID, "message_uuid": d.msg.UUID,
 		})
 	}
-	if set && err == nil {
-		return own
+	if own.IsSet() {
+		return own.Wait
 	}
 	return s.config.Backoff
 }
@@ -173,15 +172,6 @@ func (s *subscription) holdFor(retry queue.Due) {
 	if s.config.MaxInFlight == 1 && retry.MayBeNow() {
 		s.held, s.trust = true, 0
 	}
-}
-
-// delayedFor is what Watermill's DelayOnError counts on from at the next delivery.
-func delayedFor(metadata message.Metadata) string {
-	d, ok := parseDuration(metadata.Get(delay.DelayedForKey))
-	if !ok || metadata.Get(delay.DelayedUntilKey) == "" {
-		return ""
-	}
-	return d.String()
 }
 
 // bury ends a delivery that no consumer can get.

@@ -130,19 +130,9 @@ func (p *Publisher) schedule() error {
 // (middleware.ReasonForPoisonedKey).
 const poisonedKey = "reason_poisoned"
 
-// notInStream are the keys that the entry of a stream does not have: those that are for Publish. Watermill's duration stays on a
-// message that has failed in a handler, since DelayOnError counts on from it.
-func notInStream(msg *message.Message) []string {
-	if _, poisoned := msg.Metadata[poisonedKey]; poisoned || deliveryOf(msg) != nil {
-		return streamKeys[1:]
-	}
-	return streamKeys
-}
-
-// streamKeys are all keys that are for Publish to a topic with a stream, DelayedForKey first.
-var streamKeys = slices.Concat(publishKeys, expiryKeys, []string{DelayIDKey})
-
-// queued is the expiry in the pipeline's terms.
-func (e expiry) queued() queue.Expiry {
-	return queue.Expiry{At: e.at, Lateness: e.lateness, Dead: e.then == ExpiryDead}
+// deliveredBefore tells whether msg was delivered before: it is the message that a handler has, or, where it goes into a
+// stream, one that failed in the handler of another subscriber.
+func (p *Publisher) deliveredBefore(msg *message.Message) bool {
+	_, poisoned := msg.Metadata[poisonedKey]
+	return poisoned && p.IntoStreams() || deliveryOf(msg) != nil
 }

@@ -1,8 +1,9 @@
-package redisdelay
+package meta
 
 import (
 	"context"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,14 +14,19 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // delayNow is the publisher's clock in the tables; it lies within a second, where cutting to
 // whole seconds shows.
 var delayNow = time.Date(2026, 3, 4, 12, 0, 0, int(400*time.Millisecond), time.UTC)
 
-func relativeDue(d time.Duration) due { return due{relative: d} }
-func absoluteDue(t time.Time) due     { return due{absolute: true, at: t.UnixMilli()} }
+// parts returns what a due time is made of: a while, or Unix milliseconds.
+func parts(d queue.Due) (in time.Duration, at int64) {
+	fields := reflect.ValueOf(d)
+	return time.Duration(fields.FieldByName("in").Int()), fields.FieldByName("at").Int()
+}
 
 func delayMessage(metadata message.Metadata) *message.Message {
 	msg := message.NewMessage("", nil)
@@ -28,7 +34,7 @@ func delayMessage(metadata message.Metadata) *message.Message {
 	return msg
 }
 
-func TestPublishDue(t *testing.T) {
+func TestDue(t *testing.T) {
 	const (
 		until = delay.DelayedUntilKey
 		for_  = delay.DelayedForKey
@@ -36,55 +42,55 @@ func TestPublishDue(t *testing.T) {
 	noon := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 	cases := map[string]struct {
 		metadata message.Metadata
-		want     due
+		want     queue.Due
 	}{
-		"no metadata": {nil, due{}},
-		"other keys":  {message.Metadata{"Delay": "1h", "name": "x"}, due{}},
+		"no metadata": {nil, queue.Due{}},
+		"other keys":  {message.Metadata{"Delay": "1h", "name": "x"}, queue.Due{}},
 
-		"delay":                        {message.Metadata{DelayKey: "15m"}, relativeDue(15 * time.Minute)},
-		"delay of milliseconds":        {message.Metadata{DelayKey: "250ms"}, relativeDue(250 * time.Millisecond)},
-		"delay of several units":       {message.Metadata{DelayKey: "+1h2m3.5s"}, relativeDue(3723500 * time.Millisecond)},
-		"delay of a nanosecond":        {message.Metadata{DelayKey: "1ns"}, relativeDue(time.Millisecond)},
-		"delay just above 1 ms":        {message.Metadata{DelayKey: "1.000001ms"}, relativeDue(2 * time.Millisecond)},
-		"delay just below 2 ms":        {message.Metadata{DelayKey: "1999µs"}, relativeDue(2 * time.Millisecond)},
-		"delay zero":                   {message.Metadata{DelayKey: "0s"}, due{}},
-		"delay zero without unit":      {message.Metadata{DelayKey: "0"}, due{}},
-		"delay minus zero":             {message.Metadata{DelayKey: "-0s"}, due{}},
-		"delay of MaxDelay":            {message.Metadata{DelayKey: "876000h"}, relativeDue(MaxDelay)},
-		"delay over Watermill's":       {message.Metadata{DelayKey: "1s", until: "bad", for_: "bad"}, relativeDue(time.Second)},
-		"zero delay over Watermill's":  {message.Metadata{DelayKey: "0s", until: "2026-03-04T13:00:00Z"}, due{}},
-		"delay_until over Watermill's": {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00Z", until: "bad"}, absoluteDue(noon)},
+		"delay":                        {message.Metadata{DelayKey: "15m"}, queue.In(15 * time.Minute)},
+		"delay of milliseconds":        {message.Metadata{DelayKey: "250ms"}, queue.In(250 * time.Millisecond)},
+		"delay of several units":       {message.Metadata{DelayKey: "+1h2m3.5s"}, queue.In(3723500 * time.Millisecond)},
+		"delay of a nanosecond":        {message.Metadata{DelayKey: "1ns"}, queue.In(time.Millisecond)},
+		"delay just above 1 ms":        {message.Metadata{DelayKey: "1.000001ms"}, queue.In(2 * time.Millisecond)},
+		"delay just below 2 ms":        {message.Metadata{DelayKey: "1999µs"}, queue.In(2 * time.Millisecond)},
+		"delay zero":                   {message.Metadata{DelayKey: "0s"}, queue.Due{}},
+		"delay zero without unit":      {message.Metadata{DelayKey: "0"}, queue.Due{}},
+		"delay minus zero":             {message.Metadata{DelayKey: "-0s"}, queue.Due{}},
+		"delay of MaxDelay":            {message.Metadata{DelayKey: "876000h"}, queue.In(MaxDelay)},
+		"delay over Watermill's":       {message.Metadata{DelayKey: "1s", until: "bad", for_: "bad"}, queue.In(time.Second)},
+		"zero delay over Watermill's":  {message.Metadata{DelayKey: "0s", until: "2026-03-04T13:00:00Z"}, queue.Due{}},
+		"delay_until over Watermill's": {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00Z", until: "bad"}, queue.At(noon)},
 
-		"delay_until":                       {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00Z"}, absoluteDue(noon)},
-		"delay_until with offset":           {message.Metadata{DelayUntilKey: "2026-03-04T14:30:00+02:30"}, absoluteDue(noon)},
-		"delay_until with milliseconds":     {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00.123Z"}, absoluteDue(noon.Add(123 * time.Millisecond))},
-		"delay_until of a nanosecond":       {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00.000000001Z"}, absoluteDue(noon.Add(time.Millisecond))},
-		"delay_until just below the second": {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00.999000001Z"}, absoluteDue(noon.Add(time.Second))},
-		"delay_until in the past":           {message.Metadata{DelayUntilKey: "1999-01-01T00:00:00Z"}, absoluteDue(time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC))},
-		"delay_until before 1970":           {message.Metadata{DelayUntilKey: "0000-01-01T00:00:00.0001Z"}, due{absolute: true}},
-		"delay_until 100 years ahead":       {message.Metadata{DelayUntilKey: "2126-02-08T12:00:00.4Z"}, absoluteDue(delayNow.Add(MaxDelay))},
+		"delay_until":                       {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00Z"}, queue.At(noon)},
+		"delay_until with offset":           {message.Metadata{DelayUntilKey: "2026-03-04T14:30:00+02:30"}, queue.At(noon)},
+		"delay_until with milliseconds":     {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00.123Z"}, queue.At(noon.Add(123 * time.Millisecond))},
+		"delay_until of a nanosecond":       {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00.000000001Z"}, queue.At(noon.Add(time.Millisecond))},
+		"delay_until just below the second": {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00.999000001Z"}, queue.At(noon.Add(time.Second))},
+		"delay_until in the past":           {message.Metadata{DelayUntilKey: "1999-01-01T00:00:00Z"}, queue.At(time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC))},
+		"delay_until before 1970":           {message.Metadata{DelayUntilKey: "0000-01-01T00:00:00.0001Z"}, queue.At(time.UnixMilli(0))},
+		"delay_until 100 years ahead":       {message.Metadata{DelayUntilKey: "2126-02-08T12:00:00.4Z"}, queue.At(delayNow.Add(MaxDelay))},
 
-		"Watermill's pair, fresh":             {message.Metadata{until: "2026-03-04T12:01:00Z", for_: "1m0s"}, relativeDue(time.Minute)},
-		"Watermill's pair, sub-second":        {message.Metadata{until: "2026-03-04T12:00:00Z", for_: "500ms"}, relativeDue(500 * time.Millisecond)},
-		"Watermill's pair, rounded up":        {message.Metadata{until: "2026-03-04T12:00:00Z", for_: "500.000001ms"}, relativeDue(501 * time.Millisecond)},
-		"Watermill's pair from an outbox":     {message.Metadata{until: "2026-03-04T12:01:00Z", for_: "1h0m0s"}, relativeDue(60600 * time.Millisecond)},
-		"Watermill's pair, outbox, overdue":   {message.Metadata{until: "2026-03-04T11:00:00Z", for_: "1h0m0s"}, due{}},
-		"Watermill's pair, for too short":     {message.Metadata{until: "2026-03-04T13:00:00Z", for_: "1s"}, relativeDue(time.Hour - 400*time.Millisecond)},
-		"Watermill's pair, for negative":      {message.Metadata{until: "2026-03-04T11:00:00Z", for_: "-1h0m0s"}, due{}},
-		"Watermill's pair, until 1 s ago":     {message.Metadata{until: "2026-03-04T11:59:59Z", for_: "1h"}, due{}},
-		"Watermill's pair, zero value":        {message.Metadata{until: "0001-01-01T00:00:00Z", for_: "0s"}, due{}},
-		"Watermill's pair, longest durations": {message.Metadata{until: "2026-03-04T12:01:00Z", for_: time.Duration(math.MaxInt64).String()}, relativeDue(60600 * time.Millisecond)},
-		"Watermill's pair, most negative":     {message.Metadata{until: "0001-01-01T00:00:00Z", for_: time.Duration(math.MinInt64).String()}, due{}},
-		"Watermill's pair, 100 years":         {message.Metadata{until: "2126-02-08T12:00:00Z", for_: "900000h0m0s"}, relativeDue(MaxDelay)},
+		"Watermill's pair, fresh":             {message.Metadata{until: "2026-03-04T12:01:00Z", for_: "1m0s"}, queue.In(time.Minute)},
+		"Watermill's pair, sub-second":        {message.Metadata{until: "2026-03-04T12:00:00Z", for_: "500ms"}, queue.In(500 * time.Millisecond)},
+		"Watermill's pair, rounded up":        {message.Metadata{until: "2026-03-04T12:00:00Z", for_: "500.000001ms"}, queue.In(501 * time.Millisecond)},
+		"Watermill's pair from an outbox":     {message.Metadata{until: "2026-03-04T12:01:00Z", for_: "1h0m0s"}, queue.In(60600 * time.Millisecond)},
+		"Watermill's pair, outbox, overdue":   {message.Metadata{until: "2026-03-04T11:00:00Z", for_: "1h0m0s"}, queue.Due{}},
+		"Watermill's pair, for too short":     {message.Metadata{until: "2026-03-04T13:00:00Z", for_: "1s"}, queue.In(time.Hour - 400*time.Millisecond)},
+		"Watermill's pair, for negative":      {message.Metadata{until: "2026-03-04T11:00:00Z", for_: "-1h0m0s"}, queue.Due{}},
+		"Watermill's pair, until 1 s ago":     {message.Metadata{until: "2026-03-04T11:59:59Z", for_: "1h"}, queue.Due{}},
+		"Watermill's pair, zero value":        {message.Metadata{until: "0001-01-01T00:00:00Z", for_: "0s"}, queue.Due{}},
+		"Watermill's pair, longest durations": {message.Metadata{until: "2026-03-04T12:01:00Z", for_: time.Duration(math.MaxInt64).String()}, queue.In(60600 * time.Millisecond)},
+		"Watermill's pair, most negative":     {message.Metadata{until: "0001-01-01T00:00:00Z", for_: time.Duration(math.MinInt64).String()}, queue.Due{}},
+		"Watermill's pair, 100 years":         {message.Metadata{until: "2126-02-08T12:00:00Z", for_: "900000h0m0s"}, queue.In(MaxDelay)},
 
-		"Watermill's until alone": {message.Metadata{until: "2026-03-04T12:00:00Z"}, absoluteDue(noon)},
-		"Watermill's for alone":   {message.Metadata{for_: "1h"}, due{}},
+		"Watermill's until alone": {message.Metadata{until: "2026-03-04T12:00:00Z"}, queue.At(noon)},
+		"Watermill's for alone":   {message.Metadata{for_: "1h"}, queue.Due{}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			msg := delayMessage(c.metadata)
 			before := msg.Copy()
-			got, err := publishDue(msg, delayNow)
+			got, err := Due(msg, delayNow)
 			require.NoError(t, err)
 			require.Equal(t, c.want, got)
 			require.True(t, msg.Equals(before), "the message was changed")
@@ -92,7 +98,7 @@ func TestPublishDue(t *testing.T) {
 	}
 }
 
-func TestPublishDueRefuses(t *testing.T) {
+func TestDueRefusesAWrongValue(t *testing.T) {
 	const (
 		until = delay.DelayedUntilKey
 		for_  = delay.DelayedForKey
@@ -132,7 +138,7 @@ func TestPublishDueRefuses(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got, err := publishDue(delayMessage(c.metadata), delayNow)
+			got, err := Due(delayMessage(c.metadata), delayNow)
 			require.ErrorIs(t, err, ErrInvalidDelay)
 			for _, want := range c.want {
 				require.ErrorContains(t, err, want)
@@ -144,7 +150,7 @@ func TestPublishDueRefuses(t *testing.T) {
 }
 
 // Watermill's own functions, on a clock that starts within a second and moves only when told to.
-func TestPublishDueWithWatermillsDelay(t *testing.T) {
+func TestDueWithWatermillsDelay(t *testing.T) {
 	type stamp func(*message.Message, delay.Delay)
 	stamps := map[string]stamp{
 		"metadata": delay.Message,
@@ -184,11 +190,12 @@ func TestPublishDueWithWatermillsDelay(t *testing.T) {
 					before := msg.Copy()
 					time.Sleep(c.waited)
 
-					got, err := publishDue(msg, time.Now())
+					got, err := Due(msg, time.Now())
 					require.NoError(t, err)
-					require.False(t, got.absolute)
-					require.GreaterOrEqual(t, got.relative, c.atLeast, "early")
-					require.LessOrEqual(t, got.relative, c.atMost, "late")
+					in, at := parts(got)
+					require.Zero(t, at)
+					require.GreaterOrEqual(t, in, c.atLeast, "early")
+					require.LessOrEqual(t, in, c.atMost, "late")
 					require.True(t, msg.Equals(before), "the message was changed")
 				})
 			})
@@ -199,21 +206,21 @@ func TestPublishDueWithWatermillsDelay(t *testing.T) {
 func TestMetadataComesBeforeTheContext(t *testing.T) {
 	cases := map[string]struct {
 		metadata message.Metadata
-		want     due
+		want     queue.Due
 	}{
-		"none":                    {nil, relativeDue(time.Hour)},
-		"delay":                   {message.Metadata{DelayKey: "0s"}, due{}},
-		"delay_until":             {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00Z"}, due{absolute: true, at: 1772625600000}},
-		"Watermill's until":       {message.Metadata{delay.DelayedUntilKey: "2026-03-04T12:00:00Z"}, due{absolute: true, at: 1772625600000}},
-		"Watermill's pair":        {message.Metadata{delay.DelayedUntilKey: "1999-01-01T00:00:00Z", delay.DelayedForKey: "1s"}, due{}},
-		"Watermill's for is none": {message.Metadata{delay.DelayedForKey: "1s"}, relativeDue(time.Hour)},
+		"none":                    {nil, queue.In(time.Hour)},
+		"delay":                   {message.Metadata{DelayKey: "0s"}, queue.Due{}},
+		"delay_until":             {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00Z"}, queue.At(time.UnixMilli(1772625600000))},
+		"Watermill's until":       {message.Metadata{delay.DelayedUntilKey: "2026-03-04T12:00:00Z"}, queue.At(time.UnixMilli(1772625600000))},
+		"Watermill's pair":        {message.Metadata{delay.DelayedUntilKey: "1999-01-01T00:00:00Z", delay.DelayedForKey: "1s"}, queue.Due{}},
+		"Watermill's for is none": {message.Metadata{delay.DelayedForKey: "1s"}, queue.In(time.Hour)},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				msg := delayMessage(c.metadata)
 				msg.SetContext(delay.WithContext(context.Background(), delay.For(time.Hour)))
-				got, err := publishDue(msg, time.Now())
+				got, err := Due(msg, time.Now())
 				require.NoError(t, err)
 				require.Equal(t, c.want, got)
 			})
@@ -229,7 +236,7 @@ func TestADelayInTheContextIsCheckedToo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			msg := message.NewMessage("", nil)
 			msg.SetContext(delay.WithContext(context.Background(), d))
-			_, err := publishDue(msg, time.Now())
+			_, err := Due(msg, time.Now())
 			require.ErrorIs(t, err, ErrInvalidDelay)
 			require.ErrorContains(t, err, delay.DelayedUntilKey)
 		})
@@ -240,7 +247,7 @@ func TestAContextWithoutDelayIsNoDelay(t *testing.T) {
 	type otherKey struct{}
 	msg := message.NewMessage("", nil)
 	msg.SetContext(context.WithValue(context.Background(), otherKey{}, "1h"))
-	got, err := publishDue(msg, delayNow)
+	got, err := Due(msg, delayNow)
 	require.NoError(t, err)
 	require.Zero(t, got)
 }
@@ -259,14 +266,15 @@ func TestWatermillsPairIsNeverEarly(t *testing.T) {
 			delay.DelayedForKey:   duration.String(),
 		})
 
-		got, err := publishDue(msg, stamped.Add(waited))
+		got, err := Due(msg, stamped.Add(waited))
 		require.NoError(t, err)
-		require.False(t, got.absolute)
-		require.Zero(t, got.relative%time.Millisecond)
+		in, at := parts(got)
+		require.Zero(t, at)
+		require.Zero(t, in%time.Millisecond)
 
 		left := max(duration-waited, 0)
-		require.GreaterOrEqual(t, got.relative, left, "early")
-		late := got.relative - left
+		require.GreaterOrEqual(t, in, left, "early")
+		late := in - left
 		if waited == 0 {
 			require.Less(t, late, time.Millisecond, "a fresh message is exact")
 		} else {
@@ -276,31 +284,31 @@ func TestWatermillsPairIsNeverEarly(t *testing.T) {
 	})
 }
 
-func TestRetryDue(t *testing.T) {
+func TestRetry(t *testing.T) {
 	const (
 		until = delay.DelayedUntilKey
 		for_  = delay.DelayedForKey
 	)
-	in2100 := absoluteDue(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC))
+	in2100 := queue.At(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC))
 	cases := map[string]struct {
 		metadata message.Metadata
-		want     due
+		want     queue.Due
 		set      bool
 	}{
-		"nothing":                      {nil, due{}, false},
-		"Watermill's for alone":        {message.Metadata{for_: "1h"}, due{}, false},
-		"delay":                        {message.Metadata{DelayKey: "1.5ms"}, relativeDue(2 * time.Millisecond), true},
-		"delay zero":                   {message.Metadata{DelayKey: "0s"}, due{}, true},
-		"delay beside Watermill's for": {message.Metadata{DelayKey: "1s", for_: "1h"}, relativeDue(time.Second), true},
+		"nothing":                      {nil, queue.Due{}, false},
+		"Watermill's for alone":        {message.Metadata{for_: "1h"}, queue.Due{}, false},
+		"delay":                        {message.Metadata{DelayKey: "1.5ms"}, queue.In(2 * time.Millisecond), true},
+		"delay zero":                   {message.Metadata{DelayKey: "0s"}, queue.Due{}, true},
+		"delay beside Watermill's for": {message.Metadata{DelayKey: "1s", for_: "1h"}, queue.In(time.Second), true},
 		"delay_until":                  {message.Metadata{DelayUntilKey: "2100-01-01T00:00:00Z"}, in2100, true},
-		"Watermill's pair":             {message.Metadata{until: "2026-03-04T12:00:01Z", for_: "1s"}, relativeDue(time.Second), true},
+		"Watermill's pair":             {message.Metadata{until: "2026-03-04T12:00:01Z", for_: "1s"}, queue.In(time.Second), true},
 		"Watermill's until alone":      {message.Metadata{until: "2100-01-01T00:00:00Z"}, in2100, true},
-		"Watermill's until past":       {message.Metadata{until: "2026-03-04T11:00:00Z", for_: "-1h"}, due{}, true},
-		"delay over Watermill's pair":  {message.Metadata{until: "2026-03-04T12:00:01Z", for_: "1s", DelayKey: "1h"}, relativeDue(time.Hour), true},
+		"Watermill's until past":       {message.Metadata{until: "2026-03-04T11:00:00Z", for_: "-1h"}, queue.Due{}, true},
+		"delay over Watermill's pair":  {message.Metadata{until: "2026-03-04T12:00:01Z", for_: "1s", DelayKey: "1h"}, queue.In(time.Hour), true},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got, set, err := retryDue(c.metadata, delayNow)
+			got, set, err := Retry(c.metadata, delayNow)
 			require.NoError(t, err)
 			require.Equal(t, c.want, got)
 			require.Equal(t, c.set, set)
@@ -316,7 +324,7 @@ func TestRetryDue(t *testing.T) {
 	}
 	for want, metadata := range malformed {
 		t.Run("malformed "+want, func(t *testing.T) {
-			got, set, err := retryDue(metadata, delayNow)
+			got, set, err := Retry(metadata, delayNow)
 			require.ErrorIs(t, err, ErrInvalidDelay)
 			require.ErrorContains(t, err, want)
 			require.True(t, set)
@@ -336,13 +344,13 @@ func TestDelayOnErrorGrowsFromItsInitialInterval(t *testing.T) {
 		delay.Message(msg, delay.For(24*time.Hour))
 		passedOn := false
 		for _, want := range []time.Duration{300, 600, 1200} {
-			msg.Metadata = strip(msg.Metadata, delayingKeys(passedOn))
+			msg.Metadata = Without(msg.Metadata, NotStored(false, passedOn))
 			_, err := fail(msg)
 			require.Error(t, err)
-			got, set, err := retryDue(msg.Metadata, time.Now())
+			got, set, err := Retry(msg.Metadata, time.Now())
 			require.NoError(t, err)
 			require.True(t, set)
-			require.Equal(t, relativeDue(want*time.Millisecond), got)
+			require.Equal(t, queue.In(want*time.Millisecond), got)
 			passedOn = true
 		}
 	})
@@ -354,26 +362,26 @@ func TestDelayingKeysAreStripped(t *testing.T) {
 	}
 	before := delayMessage(all).Copy().Metadata
 
-	require.Equal(t, message.Metadata{MaxDeliveriesKey: "3", "name": "n"}, strip(all, delayingKeys(false)))
-	require.Equal(t, message.Metadata{MaxDeliveriesKey: "3", "name": "n", delay.DelayedForKey: "z"}, strip(all, delayingKeys(true)))
+	require.Equal(t, message.Metadata{MaxDeliveriesKey: "3", "name": "n"}, Without(all, NotStored(false, false)))
+	require.Equal(t, message.Metadata{MaxDeliveriesKey: "3", "name": "n", delay.DelayedForKey: "z"}, Without(all, NotStored(false, true)))
 	require.Equal(t, before, all, "the input was changed")
 
 	for key := range all {
 		if key == MaxDeliveriesKey || key == "name" {
 			continue
 		}
-		require.Empty(t, strip(message.Metadata{key: ""}, delayingKeys(false)), "%s without a value", key)
+		require.Empty(t, Without(message.Metadata{key: ""}, NotStored(false, false)), "%s without a value", key)
 	}
 }
 
 func TestMetadataIsNotCopiedInVain(t *testing.T) {
-	require.Nil(t, strip(nil, delayingKeys(false)))
+	require.Nil(t, Without(nil, NotStored(false, false)))
 	for _, passedOn := range []bool{false, true} {
 		metadata := message.Metadata{"name": "n"}
 		if passedOn {
 			metadata[delay.DelayedForKey] = "1s"
 		}
-		got := strip(metadata, delayingKeys(passedOn))
+		got := Without(metadata, NotStored(false, passedOn))
 		got["added"] = "to the same map"
 		require.Contains(t, metadata, "added")
 	}
@@ -383,59 +391,27 @@ func TestMaxDeliveries(t *testing.T) {
 	for value, want := range map[string]int{
 		"1": 1, "25": 25, "+3": 3, "007": 7, "2147483647": math.MaxInt32, "-1": -1, "-25": -1, "-2147483648": -1,
 	} {
-		n, set, err := maxDeliveries(message.Metadata{MaxDeliveriesKey: value})
+		n, err := readLimit(message.Metadata{MaxDeliveriesKey: value})
 		require.NoError(t, err, value)
-		require.True(t, set)
 		require.Equal(t, want, n, value)
 	}
 
-	_, set, err := maxDeliveries(message.Metadata{"MAX_DELIVERIES": "0"})
+	n, err := readLimit(message.Metadata{"MAX_DELIVERIES": "0"})
 	require.NoError(t, err)
-	require.False(t, set)
+	require.Zero(t, n)
 
 	for _, value := range []string{
 		"", "0", "-0", "1.5", "1e3", "0x10", "1_000", " 1", "many", "2147483648", "-2147483649", strings.Repeat("0", maxValueLen) + "1",
 	} {
-		n, set, err := maxDeliveries(message.Metadata{MaxDeliveriesKey: value})
+		n, err := readLimit(message.Metadata{MaxDeliveriesKey: value})
 		require.ErrorIs(t, err, ErrInvalidMetadata, value)
 		require.NotErrorIs(t, err, ErrInvalidDelay)
 		require.ErrorContains(t, err, "max_deliveries is "+quoteClipped(value))
-		require.True(t, set)
 		require.Zero(t, n)
 	}
 }
 
-func TestDelayForAndDelayUntilReplaceEachOther(t *testing.T) {
-	msg := &message.Message{} // metadata nil
-	DelayFor(msg, 90*time.Second)
-	require.Equal(t, message.Metadata{DelayKey: "1m30s"}, msg.Metadata)
-	DelayUntil(msg, time.Date(2026, 3, 4, 14, 0, 0, 123456789, time.FixedZone("", 7200)))
-	require.Equal(t, message.Metadata{DelayUntilKey: "2026-03-04T12:00:00.123456789Z"}, msg.Metadata)
-	DelayFor(msg, time.Millisecond)
-	require.Equal(t, message.Metadata{DelayKey: "1ms"}, msg.Metadata)
-}
-
-func TestDelayForIsReadAsWritten(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		d := time.Duration(rapid.Int64Range(0, int64(MaxDelay)).Draw(t, "d"))
-		msg := message.NewMessage("", nil)
-
-		DelayFor(msg, d)
-		got, err := publishDue(msg, delayNow)
-		require.NoError(t, err)
-		require.Less(t, got.relative-d, time.Millisecond)
-		require.GreaterOrEqual(t, got.relative, d)
-
-		instant := delayNow.Add(d)
-		DelayUntil(msg, instant)
-		got, err = publishDue(msg, delayNow)
-		require.NoError(t, err)
-		require.Less(t, time.UnixMilli(got.at).Sub(instant), time.Millisecond)
-		require.False(t, time.UnixMilli(got.at).Before(instant))
-	})
-}
-
-func FuzzPublishDue(f *testing.F) {
+func FuzzDue(f *testing.F) {
 	// An empty text with has cleared means that the key is not there.
 	const all = 0b1111
 	f.Add(uint8(0), "", "", "", "")
@@ -459,7 +435,7 @@ func FuzzPublishDue(f *testing.F) {
 				metadata[keys[i]] = value
 			}
 		}
-		got, err := publishDue(delayMessage(metadata), delayNow)
+		got, err := Due(delayMessage(metadata), delayNow)
 		if err != nil {
 			require.ErrorIs(t, err, ErrInvalidDelay)
 			require.Zero(t, got)
@@ -474,34 +450,33 @@ func FuzzPublishDue(f *testing.F) {
 		}
 		requireSoundDue(t, got)
 
-		retry, set, retryErr := retryDue(metadata, delayNow)
+		retry, set, retryErr := Retry(metadata, delayNow)
 		requireSoundDue(t, retry)
 		require.Equal(t, has&0b111 != 0, set)
 		if retryErr != nil {
 			require.ErrorIs(t, retryErr, ErrInvalidDelay)
 		}
 
-		left := strip(metadata, delayingKeys(true))
+		left := Without(metadata, NotStored(false, true))
 		require.Equal(t, has&8 != 0, len(left) == 1)
-		require.Empty(t, strip(metadata, delayingKeys(false)))
+		require.Empty(t, Without(metadata, NotStored(false, false)))
 	})
 }
 
-func requireSoundDue(t *testing.T, d due) {
+func requireSoundDue(t *testing.T, d queue.Due) {
 	t.Helper()
-	require.GreaterOrEqual(t, d.relative, time.Duration(0))
-	require.LessOrEqual(t, d.relative, MaxDelay)
-	require.Zero(t, d.relative%time.Millisecond)
-	require.GreaterOrEqual(t, d.at, int64(0))
-	if d.absolute {
-		require.Zero(t, d.relative)
-		require.LessOrEqual(t, d.at, delayNow.Add(MaxDelay).UnixMilli())
-	} else {
-		require.Zero(t, d.at)
+	in, at := parts(d)
+	require.GreaterOrEqual(t, in, time.Duration(0))
+	require.LessOrEqual(t, in, MaxDelay)
+	require.Zero(t, in%time.Millisecond)
+	require.GreaterOrEqual(t, at, int64(0))
+	if at != 0 {
+		require.Zero(t, in)
+		require.LessOrEqual(t, at, delayNow.Add(MaxDelay).UnixMilli())
 	}
 }
 
-func BenchmarkPublishDue(b *testing.B) {
+func BenchmarkDue(b *testing.B) {
 	type otherKey struct{}
 	withContext := message.NewMessage("", nil)
 	withContext.SetContext(context.WithValue(context.Background(), otherKey{}, 1))
@@ -522,7 +497,7 @@ func BenchmarkPublishDue(b *testing.B) {
 			now := time.Now()
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := publishDue(msg, now); err != nil {
+				if _, err := Due(msg, now); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -1,0 +1,56 @@
+package meta
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Expiry says when it is too late to deliver a message. The zero value is never, also for a message that is to be
+// delivered however late it is.
+type Expiry queue.Expiry
+
+// readExpiry reads the three keys of an expiry.
+func readExpiry(metadata message.Metadata) (Expiry, error) {
+	var e Expiry
+	at, hasAt := metadata[ExpiresAtKey]
+	if hasAt {
+		t, ok := parseTime(at)
+		if !ok {
+			return Expiry{}, invalid(ErrInvalidMetadata, ExpiresAtKey, at, wantExpiresAt)
+		}
+		e.At = t
+	}
+	lateness, hasLateness := metadata[MaxLatenessKey]
+	if hasLateness {
+		d, ok := parseDuration(lateness)
+		if !ok || d < time.Millisecond || d > MaxDelay {
+			return Expiry{}, invalid(ErrInvalidMetadata, MaxLatenessKey, lateness, wantMaxLateness)
+		}
+		e.Lateness = d
+	}
+	then, set := metadata[OnExpiryKey]
+	e.Dead = then == Dead
+	late := e.Dead || then == Drop
+	switch {
+	case set && (!late && then != Deliver || !hasAt && !hasLateness):
+		return Expiry{}, invalid(ErrInvalidMetadata, OnExpiryKey, then, wantOnExpiry)
+	case !late:
+		return Expiry{}, nil
+	}
+	return e, nil
+}
+
+// From returns the instant from which it is too late to deliver a message that was due then, by the same clock.
+// The zero time is never.
+func (e Expiry) From(due time.Time) time.Time {
+	from := e.At
+	if e.Lateness > 0 {
+		if late := due.Add(e.Lateness); from.IsZero() || late.Before(from) {
+			from = late
+		}
+	}
+	return from
+}
