@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 )
 
 // Delivery describes one hand-over of a message to a consumer.
@@ -31,31 +33,14 @@ type Delivery struct {
 	DueAt time.Time
 }
 
-type deliveryKey struct{}
-
 // DeliveryFromContext returns the Delivery of the message that ctx is the context of, or that the
 // context is derived from. ok is false if there is none.
 func DeliveryFromContext(ctx context.Context) (d Delivery, ok bool) {
-	found, ok := ctx.Value(deliveryKey{}).(*delivery)
-	if !ok {
+	found := consume.FromContext(ctx)
+	if found == nil {
 		return Delivery{}, false
 	}
-	return found.describe(), true
-}
-
-// deliveryOf is the delivery of msg, or nil: what was made while another was handled, with its context, has none.
-func deliveryOf(msg *message.Message) *delivery {
-	d, ok := msg.Context().Value(deliveryKey{}).(*delivery)
-	if ok && d.isOf(msg) {
-		return d
-	}
-	return nil
-}
-
-// isOf tells whether msg is the message of the delivery, whose UUID is the consumer's to change; or a copy that may stand for
-// it. Messages without UUID cannot be told from copies.
-func (d *delivery) isOf(msg *message.Message) bool {
-	return d.msg == msg || d.uuid != "" && d.uuid == msg.UUID
+	return Delivery(found.Info()), true
 }
 
 // DeadOnNack makes the Nack of msg, which is being delivered, its last: the message is dead-lettered then, however
@@ -65,14 +50,14 @@ func (d *delivery) isOf(msg *message.Message) bool {
 // It returns false, and does nothing, if msg does not come from a Subscriber, whatever its context is derived from. It
 // is safe for concurrent use; the last call before the Nack counts.
 func DeadOnNack(msg *message.Message, reason error) bool {
-	d := deliveryOf(msg)
+	d := consume.Of(msg)
 	if d == nil {
 		return false
 	}
-	said := "no reason given"
+	text := "no reason given"
 	if reason != nil {
-		said = reason.Error()
+		text = reason.Error()
 	}
-	d.hopeless.Store(&said)
+	d.DieWith(text)
 	return true
 }

@@ -3,13 +3,14 @@ package redisdelay
 import (
 	"errors"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 var (
 	// ErrClosed is wrapped by what is called on a Publisher or Subscriber after its Close, and by a Publish that Close
 	// gave up. It is the cause (context.Cause) of a message's context that ends with CloseTimeout.
-	ErrClosed = errors.New("closed")
+	ErrClosed = queue.ErrClosed
 
 	// ErrInvalidConfig is wrapped by NewPublisher, NewSubscriber, and the constructors of packages admin and relay;
 	// the error names every field that cannot be used.
@@ -55,14 +56,5 @@ var (
 
 	// ErrLeaseLost is the cause (context.Cause) of a message's context when its lease has run out and
 	// the message is another's: the handler should stop, its ack and nack change nothing.
-	ErrLeaseLost = errors.New("lease lost")
-
-	// errGroupGone is logged where a subscription finds its group gone.
-	errGroupGone = errors.New("data was lost, or the group was removed")
-
-	// errSlow is logged where leases are over when what has them arrives.
-	errSlow = errors.New("leases may be over when Redis answers")
-
-	// errSettled is the cause of a message's context after its ack or nack.
-	errSettled = errors.New("message is settled")
+	ErrLeaseLost = consume.ErrLeaseLost
 )

@@ -1,6 +1,10 @@
 package redisdelay
 
-import "github.com/ThreeDotsLabs/watermill/message"
+import (
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/consume"
+)
 
 // KeepError is a middleware that has the error of the handler kept with the message, if it is nacked: with its
 // retry, and with its dead letter. admin.Place.Reason shows it. About a kilobyte of it is kept.
@@ -12,12 +16,12 @@ import "github.com/ThreeDotsLabs/watermill/message"
 func KeepError(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		produced, err := h(msg)
-		if d := deliveryOf(msg); d != nil {
-			said := ""
+		if d := consume.Of(msg); d != nil {
+			text := ""
 			if err != nil {
-				said = err.Error()
+				text = err.Error()
 			}
-			d.said.Store(&said)
+			d.FailWith(text)
 		}
 		return produced, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
@@ -134,5 +135,5 @@ const poisonedKey = "reason_poisoned"
 // stream, one that failed in the handler of another subscriber.
 func (p *Publisher) deliveredBefore(msg *message.Message) bool {
 	_, poisoned := msg.Metadata[poisonedKey]
-	return poisoned && p.IntoStreams() || deliveryOf(msg) != nil
+	return poisoned && p.IntoStreams() || consume.Of(msg) != nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
@@ -148,9 +149,9 @@ type Subscriber struct {
 
 	mu            sync.Mutex
 	closed        bool
-	running       *engine // nil until the first Subscribe
-	subscriptions map[*subscription]struct{}
-	untold        error // of the last that ended without having told Redis all
+	running       *engine                                 // nil until the first Subscribe
+	subscriptions map[*consume.Subscription]chan struct{} // closed when its Run has ended
+	untold        error                                   // of the last that ended without having told Redis all
 	untoldAt      time.Time
 }
 
@@ -186,7 +187,7 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 		config:        config,
 		logger:        own,
 		given:         logger,
-		subscriptions: map[*subscription]struct{}{},
+		subscriptions: map[*consume.Subscription]chan struct{}{},
 	}, nil
 }
 
@@ -321,14 +322,31 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 		}
 		s.running = running
 	}
-	sub := newSubscription(s, ctx, t, id)
-	s.subscriptions[sub] = struct{}{}
 	running := s.running
+	logger := s.logger.With(watermill.LogFields{"topic": t.Name})
+	sub := consume.New(ctx, consume.Config{
+		Client:        s.config.Client,
+		Mailbox:       running.mailbox,
+		Logger:        logger,
+		Topic:         t,
+		Name:          id,
+		Group:         s.groupOf(id),
+		Options:       s.groupOptions(),
+		OwnsGroup:     s.config.Broadcast,
+		Unmarshal:     s.config.Unmarshaler.Unmarshal,
+		Backoff:       s.config.Backoff,
+		MaxInFlight:   s.config.MaxInFlight,
+		LeaseDuration: s.config.LeaseDuration,
+		MaxExtension:  s.config.MaxExtension,
+		CloseTimeout:  s.config.CloseTimeout,
+	})
+	ended := make(chan struct{})
+	s.subscriptions[sub] = ended
 	running.scheduler.Add(t.Name)
 	go func() {
-		err := sub.run()
+		err := sub.Run()
 		if err != nil && ctx.Err() != nil { // Close tells, too, but may come much later
-			sub.logger.Error("The subscription ended with its context, but not properly", err, nil)
+			logger.Error("The subscription ended with its context, but not properly", err, nil)
 		}
 		running.scheduler.Remove(t.Name)
 		s.mu.Lock()
@@ -337,9 +355,9 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 			s.untold, s.untoldAt = err, time.Now()
 		}
 		s.mu.Unlock()
-		close(sub.ended)
+		close(ended)
 	}()
-	return sub.out, nil
+	return sub.Messages(), nil
 }
 
 // start begins what the subscriptions share. s.mu is held.
@@ -376,10 +394,10 @@ func (s *Subscriber) Close() error {
 	}
 	s.closed = true
 	running := s.running
-	open := make([]*subscription, 0, len(s.subscriptions))
-	for sub := range s.subscriptions {
-		open = append(open, sub)
-		sub.close()
+	open := make([]chan struct{}, 0, len(s.subscriptions))
+	for sub, ended := range s.subscriptions {
+		open = append(open, ended)
+		sub.Close()
 	}
 	s.mu.Unlock()
 	if running == nil {
@@ -391,7 +409,7 @@ func (s *Subscriber) Close() error {
 	go func() {
 		defer close(ended)
 		for _, sub := range open {
-			<-sub.ended
+			<-sub
 		}
 		<-running.stopped
 		running.closeMailbox()
@@ -407,7 +425,7 @@ func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if late {
-		s.untold = cmp.Or(s.untold, errUntold)
+		s.untold = cmp.Or(s.untold, consume.ErrUntold)
 	}
 	if s.untold != nil {
 		return fmt.Errorf("close subscriber: %w (CloseTimeout is %v)", s.untold, s.config.CloseTimeout)

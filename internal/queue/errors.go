@@ -3,6 +3,8 @@ package queue
 import "errors"
 
 var (
+	// ErrClosed means that a Publisher or Subscriber was closed.
+	ErrClosed = errors.New("closed")
 	// ErrLayout means that the topic was written by an incompatible version.
 	ErrLayout = errors.New("topic has another layout version")
 	// ErrTopicMode means that the topic has a stream where it should have none, or none where it should have one.

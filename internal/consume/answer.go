@@ -1,0 +1,211 @@
+package consume
+
+import (
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Answer is what became of an exchange.
+type Answer struct {
+	Sent   time.Time // when the exchange was sent
+	Came   time.Time // when its answer came, or the client gave up
+	Failed Failed
+	Lost   map[string]bool // leases that Extend found lost, by their names
+	Claims [2]Claimed      // as in Exchange.Claims
+}
+
+// Failed names the parts of an exchange that failed, as a set.
+type Failed uint8
+
+const (
+	FailedAcks Failed = 1 << iota
+	FailedReleases
+	FailedNacks
+	FailedExtend
+	FailedOther // a claim, or the registration of a group that was gone
+)
+
+// Claimed is what became of a claim.
+type Claimed struct {
+	Outcome  Outcome
+	Messages []Message // without sequence and lease, which the machine adds
+	queue.Claimed
+}
+
+// Outcome is whether a claim was run.
+type Outcome int
+
+const (
+	Ran       Outcome = iota // and its answer is here
+	GroupGone                // the group does not exist, and so does nothing that was claimed
+	NoAnswer                 // it may have been run
+	Refused                  // it was not run
+)
+
+// Answered takes in what became of an exchange. The shell calls it once for each, in any order.
+func (m *Machine) Answered(now time.Time, x *Exchange, a *Answer) Effects {
+	if a.Failed&FailedNacks == 0 {
+		m.noteDeaths(x.deaths, a.Came)
+	}
+	m.untold.again(&x.Settlements, a.Failed)
+	if len(x.Nacks) > 0 && len(m.untold.Nacks) == 0 {
+		m.taker.resume(Paused)
+	}
+	if len(x.Extend) > 0 {
+		m.extended(x, a)
+	}
+	told := false // the server's time
+	for i, c := range x.Claims {
+		l := &m.main
+		if c.Subscription == m.second.name {
+			l = &m.second
+		}
+		if m.claimed(now, l, a, &a.Claims[i]) && l == &m.main {
+			told = true
+		}
+	}
+	switch {
+	case told && m.judging.state == OfferExpires:
+		m.judging.pending = append(m.judging.pending, x.asked...)
+	case told:
+		m.out.Answered = append(m.out.Answered, x.asked...)
+	case len(x.asked) > 0:
+		m.judging.asked = append(m.judging.asked, x.asked...)
+		m.supply = Unknown
+	}
+	m.ended(now, x, a)
+	m.out.Wake |= Feed
+	return m.effects()
+}
+
+// ended notes that an exchange is over.
+func (m *Machine) ended(now time.Time, x *Exchange, a *Answer) {
+	failed := a.Failed != 0
+	if x.beside {
+		if failed && m.second.state == LaneIdle {
+			m.second.state = LaneBarred
+		}
+		return
+	}
+	m.talk = Idle
+	m.dates.answered = now
+	if failed {
+		m.watch(now)
+		return
+	}
+	m.dates.watch = time.Time{}
+	if m.second.state == LaneBarred {
+		m.second.state = LaneIdle
+	}
+}
+
+// noteDeaths logs the dead letters that Redis was told of. A message whose lease was over is delivered again instead.
+func (m *Machine) noteDeaths(deaths []death, came time.Time) {
+	for _, d := range deaths {
+		kind := Dead
+		if came.After(d.until) {
+			kind = PerhapsDead
+		}
+		m.out.note(Note{Kind: kind, InHand: d.InHand, Failure: d.failure})
+	}
+}
+
+// extended takes in which leases were lost, and the deadline of the others.
+func (m *Machine) extended(x *Exchange, a *Answer) {
+	if a.Failed&FailedExtend != 0 {
+		m.dates.extend = a.Sent // the old deadlines hold
+		return
+	}
+	if len(a.Lost) > 0 {
+		m.lose(func(held *Message) bool { return a.Lost[held.Lease()] })
+	}
+	m.held.extend(x.extendTo, a.Sent.Add(m.limits.Lease))
+}
+
+// claimed takes in what became of a claim, and reports whether it was run.
+func (m *Machine) claimed(now time.Time, l *Lane, a *Answer, c *Claimed) bool {
+	sent := a.Sent
+	if l.state == LaneUnanswered { // its messages may be leased since then
+		sent = l.since
+	}
+	deadline := sent.Add(m.limits.Lease)
+	if c.Outcome != Ran {
+		m.claimFailed(l, c.Outcome, sent, now.Before(deadline))
+		return false
+	}
+	limit := l.claim.Limit
+	m.dates.extend = earlier(m.dates.extend, sent.Add(m.limits.Lease/3))
+	l.answered(len(c.Messages) > 0)
+	if limit > 0 {
+		brought := len(c.Messages) == 1 && c.Messages[0].Suspect
+		m.suspect.noted(c.Blocked, brought, a.Came.Add(m.limits.Lease))
+	}
+	if c.Orphans > 0 {
+		m.out.note(Note{Kind: Orphans, Count: c.Orphans})
+	}
+	m.supplied(l, c, limit)
+	m.hold(now, c.Messages, &lease{claimed: a.Came, deadline: deadline}, a)
+	if l == &m.main {
+		m.clock = ServerClock{told: c.Now, sent: a.Sent, came: a.Came}
+		m.brought = len(c.Messages)
+	}
+	if !m.dates.watch.IsZero() && deadline.Before(m.dates.watch) {
+		m.watch(now)
+	}
+	return true
+}
+
+// supplied takes in what a claim told of the group's ready messages.
+func (m *Machine) supplied(l *Lane, c *Claimed, limit int) {
+	if l == &m.main && limit == 0 && m.phase == Draining {
+		m.phase = Left
+	}
+	switch {
+	case m.supply == Unknown: // a wake-up came since the claim was sent
+	case l == &m.main && c.Waits:
+		m.supply = Waiting
+	case c.More:
+		m.supply = More
+	case l == &m.main || m.supply == More:
+		m.supply = Empty
+	}
+}
+
+// hold puts the messages of a claim behind all others, or gives them back.
+func (m *Machine) hold(now time.Time, messages []Message, l *lease, a *Answer) {
+	m.held.number(messages, l)
+	switch {
+	case len(messages) == 0:
+		m.held.shrink()
+	case now.After(l.deadline): // the leases may be over, or just have begun
+		if took := a.Came.Sub(a.Sent); took > m.limits.Lease {
+			m.out.note(Note{Kind: LateAnswer, Count: len(messages), Took: took})
+		}
+		m.untold.release(messages)
+	case len(m.untold.Releases) > 0: // they come before these, and Redis was not reached with them
+		m.untold.release(messages)
+	default:
+		m.held.buffer.append(messages)
+	}
+}
+
+// claimFailed has a claim repeated as it is, if it may have been run; or else another is made in its place.
+func (m *Machine) claimFailed(l *Lane, outcome Outcome, sent time.Time, mayHold bool) {
+	c := l.claim
+	switch {
+	case outcome == GroupGone:
+		l.idle()
+		l.remembered = 0
+		if l == &m.second && c.Limit == 0 {
+			return
+		}
+	case outcome == NoAnswer, l == &m.second, l.state == LaneUnanswered && mayHold:
+		l.unanswered(sent) // the server may have refused now what it did before
+		return
+	default:
+		l.refused() // its leases, if it was ever run, are over
+		m.counts.Add(c.Counts)
+	}
+	m.supply = Unknown
+}

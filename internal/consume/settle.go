@@ -1,0 +1,183 @@
+package consume
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/meta"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// endings tells that deliveries have ended which the consumer had not settled.
+type endings struct {
+	mu   sync.Mutex
+	next chan struct{} // closed, and made anew, when some end: which ones, those who wait find out
+}
+
+func (e *endings) wait() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.next
+}
+
+func (e *endings) tell() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	close(e.next)
+	e.next = make(chan struct{})
+}
+
+// await waits for the consumer to settle the message, or for the end of its delivery.
+func (s *Subscription) await(d *Delivery) {
+	for {
+		ended := s.endings.wait()
+		if s.settledNow(d) {
+			s.feed.send()
+			return
+		}
+		select {
+		case <-d.msg.Acked():
+		case <-d.msg.Nacked():
+		case <-ended:
+		}
+	}
+}
+
+// settledNow settles the delivery if the consumer has, and reports whether it has ended.
+func (s *Subscription) settledNow(d *Delivery) bool {
+	select {
+	case <-d.msg.Acked():
+		s.ack(d)
+		return true
+	default:
+	}
+	select {
+	case <-d.msg.Nacked():
+		s.nack(d)
+		return true
+	default:
+	}
+	return !s.has(d)
+}
+
+func (s *Subscription) ack(d *Delivery) {
+	now := time.Now()
+	s.mu.Lock()
+	ended, e := s.machine.Acked(now, &d.inHand)
+	s.mu.Unlock()
+	s.settled(d, ended, &e)
+}
+
+func (s *Subscription) nack(d *Delivery) {
+	now := time.Now()
+	f := s.failureOf(d, now)
+	s.mu.Lock()
+	ended, e := s.machine.Nacked(now, &d.inHand, f)
+	s.mu.Unlock()
+	s.settled(d, ended, &e)
+}
+
+func (s *Subscription) settled(d *Delivery, ended bool, e *Effects) {
+	if ended {
+		d.ending.end(errSettled)
+	}
+	s.carryOut(e)
+}
+
+// failureOf is what Redis is told of a nack. A delay in the metadata comes first, then the message's backoff, then Backoff.
+func (s *Subscription) failureOf(d *Delivery, now time.Time) queue.Failure {
+	f := queue.Failure{
+		Leased: &d.inHand.Leased,
+		Limit:  d.limit,
+		Reason: fmt.Sprintf("nacked on the last of %d deliveries", d.limit),
+	}
+	if text := d.failure.Load(); text != nil {
+		f.Error = *text
+	}
+	due, set, err := meta.Retry(d.msg.Metadata, now)
+	switch {
+	case err != nil:
+		s.logUnreadable(d, "delay", err)
+		fallthrough
+	case !set:
+		f.Retry = queue.In(s.backoff(d))
+	default:
+		f.Retry, f.DelayedFor = due, meta.DelayedFor(d.msg.Metadata)
+	}
+	if reason := d.last.Load(); reason != nil {
+		f.Dead, f.Reason = true, *reason
+	}
+	return f
+}
+
+// backoff is what the message says as it is nacked, or else Backoff.
+func (s *Subscription) backoff(d *Delivery) time.Duration {
+	own, err := meta.ReadBackoff(d.msg.Metadata)
+	if err != nil {
+		s.logUnreadable(d, "backoff", err)
+	}
+	if own.IsSet() {
+		return own.Wait(d.inHand.number())
+	}
+	return s.Backoff(d.inHand.number())
+}
+
+// bury ends a delivery that no consumer can get.
+func (s *Subscription) bury(d *Delivery, err error) {
+	s.Logger.Error("A message cannot be unmarshaled and is dead-lettered", err, watermill.LogFields{"message_id": d.inHand.ID})
+	reason := "unmarshal: " + err.Error()
+	s.mu.Lock()
+	ended, e := s.machine.Buried(time.Now(), &d.inHand, reason)
+	s.mu.Unlock()
+	s.settled(d, ended, &e)
+}
+
+var (
+	// errGroupGone is logged where a subscription finds its group gone.
+	errGroupGone = errors.New("data was lost, or the group was removed")
+
+	// errOrphans is logged where ids have no bodies.
+	errOrphans = errors.New("bodies are missing")
+
+	// errLate is logged where leases may be over when what has them arrives.
+	errLate = errors.New("leases may be over when Redis answers")
+)
+
+func (s *Subscription) logUnreadable(d *Delivery, what string, err error) {
+	s.Logger.Error("A nacked message has a "+what+" that cannot be read, using Backoff", err, watermill.LogFields{
+		"message_id": d.inHand.ID, "message_uuid": d.msg.UUID,
+	})
+}
+
+// log writes a line that the machine wants written.
+func (s *Subscription) log(n Note) {
+	switch n.Kind {
+	case LostLease:
+		s.Logger.Info("The lease of a message was lost while its handler ran", watermill.LogFields{"message_id": n.InHand.ID})
+	case Overrun:
+		s.Logger.Info("A handler ran for too long, its message is delivered again", watermill.LogFields{"message_id": n.InHand.ID})
+	case Dead:
+		s.logDeath("A message is dead-lettered", n)
+	case PerhapsDead:
+		s.logDeath("A message is dead-lettered, unless its lease ran out before", n)
+	case Orphans:
+		s.Logger.Error("Messages had lost their bodies in Redis and were dropped", errOrphans, watermill.LogFields{"messages": n.Count})
+	case LateAnswer: // once: if each answer is late, nobody ever sees the messages, and their leases may use up their deliveries
+		s.link.saidLate.Do(func() {
+			s.Logger.Error("Redis took longer to answer than LeaseDuration, so what it gave goes back; LeaseDuration has to be well above that",
+				errLate, watermill.LogFields{"took": n.Took, "lease_duration": s.LeaseDuration, "messages": n.Count})
+		})
+	}
+}
+
+func (s *Subscription) logDeath(text string, n Note) {
+	fields := watermill.LogFields{"message_id": n.InHand.ID, "message_uuid": n.InHand.delivery.uuid}
+	if n.Failure.Error != "" {
+		fields["handler_error"] = n.Failure.Error
+	}
+	s.Logger.Error(text, errors.New(n.Failure.Reason), fields)
+}
