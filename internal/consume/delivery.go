@@ -1,7 +1,6 @@
 package consume
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -29,13 +28,9 @@ type Delivery struct {
 	watched bool // handOut is woken when it is settled, even while it offers another message; handOut's
 
 	// What follows is set before the message is offered, and does not change.
-	msg      *message.Message
-	uuid     string // of msg as it came, since the consumer may change that
-	name     string // the delay ID
-	limit    int    // deliveries at most; negative: no limit
-	own      meta.Backoff
-	expires  time.Time // by the server's clock it is too late for the message from then on; zero: never
-	thenDead bool      // then it is a dead letter, and else dropped
+	msg  *message.Message
+	uuid string     // of msg as it came, since the consumer may change that
+	spec *meta.Spec // what the stored message says of its delivery; nil: nothing
 
 	failure atomic.Pointer[string] // the handler's error, if KeepError kept it
 	last    atomic.Pointer[string] // why a nack is the last, if it is
@@ -56,7 +51,7 @@ type Info struct {
 func (d *Delivery) Info() Info {
 	return Info{
 		ID:          d.inHand.ID,
-		DelayID:     d.name,
+		DelayID:     d.name(),
 		Topic:       d.of.Topic.Name,
 		Group:       d.of.group.Name,
 		Number:      d.inHand.number(),
@@ -98,10 +93,12 @@ func (d *Delivery) accept(msg *message.Message) {
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
 	}
-	spec := meta.Take(msg.Metadata)
-	d.name, d.own, d.limit = spec.Name.ID, spec.Backoff, cmp.Or(spec.Limit, d.of.Options.MaxDeliveries)
-	if !d.inHand.Requeued { // which is delivered however late it is
-		d.expires, d.thenDead = spec.Expiry.From(d.inHand.Due), spec.Expiry.Dead
+	if spec := meta.Take(msg.Metadata); spec != (meta.Spec{}) {
+		if d.inHand.Requeued { // it is delivered however late it is
+			spec.Expiry = meta.Expiry{}
+		}
+		kept := spec
+		d.spec = &kept
 	}
 	if d.inHand.DelayedFor != "" {
 		msg.Metadata.Set(delay.DelayedForKey, d.inHand.DelayedFor)
@@ -110,12 +107,37 @@ func (d *Delivery) accept(msg *message.Message) {
 	d.msg, d.uuid = msg, msg.UUID
 }
 
+// name is the delay ID, or "".
+func (d *Delivery) name() string {
+	if d.spec == nil {
+		return ""
+	}
+	return d.spec.Name.ID
+}
+
+// limit is how often the message is delivered at most; negative: no limit.
+func (d *Delivery) limit() int {
+	if d.spec == nil || d.spec.Limit == 0 {
+		return d.of.Options.MaxDeliveries
+	}
+	return d.spec.Limit
+}
+
 // backoff is how long the message waits after this delivery, by what it said as it came, or else by Backoff.
 func (d *Delivery) backoff() time.Duration {
-	if d.own.IsSet() {
-		return d.own.Wait(d.inHand.number())
+	if d.spec == nil || !d.spec.Backoff.IsSet() {
+		return d.of.Backoff(d.inHand.number())
 	}
-	return d.of.Backoff(d.inHand.number())
+	return d.spec.Backoff.Wait(d.inHand.number())
+}
+
+// expiry is when it is too late for the message, by the server's clock, and whether it is a dead letter then, or else dropped.
+// The zero time is never.
+func (d *Delivery) expiry() (end time.Time, thenDead bool) {
+	if d.spec == nil {
+		return time.Time{}, false
+	}
+	return d.spec.Expiry.From(d.inHand.Due), d.spec.Expiry.Dead
 }
 
 // decided reports whether the consumer has settled the message.

@@ -90,8 +90,8 @@ func (h *handing) offer() (taken bool) {
 			return false
 		}
 		out, msg, feed = h.out, h.next.msg, nil
-		if end := h.next.expires; !end.IsZero() {
-			verdict, left := h.judge(h.next)
+		if end, thenDead := h.next.expiry(); !end.IsZero() {
+			verdict, left := h.judge(h.next, end, thenDead)
 			defer h.step(func(m *Machine, _ time.Time) Effects { return m.Withdrawn() })
 			switch verdict {
 			case TooLate:
@@ -175,9 +175,9 @@ func (s *Subscription) handed(d *Delivery) {
 }
 
 // judge reports whether a message that expires may be on offer, and for how long.
-func (s *Subscription) judge(d *Delivery) (Verdict, time.Duration) {
+func (s *Subscription) judge(d *Delivery, end time.Time, thenDead bool) (Verdict, time.Duration) {
 	s.mu.Lock()
-	v, left, e := s.machine.Judge(time.Now(), &d.inHand, d.expires, d.thenDead)
+	v, left, e := s.machine.Judge(time.Now(), &d.inHand, end, thenDead)
 	s.mu.Unlock()
 	if v == TooLate {
 		d.ending.end(errSettled)

@@ -92,8 +92,8 @@ func (s *Subscription) settled(d *Delivery, ended bool, e *Effects) {
 func (s *Subscription) failureOf(d *Delivery, now time.Time) queue.Failure {
 	f := queue.Failure{
 		Leased: &d.inHand.Leased,
-		Limit:  d.limit,
-		Reason: fmt.Sprintf("nacked on the last of %d deliveries", d.limit),
+		Limit:  d.limit(),
+		Reason: fmt.Sprintf("nacked on the last of %d deliveries", d.limit()),
 	}
 	if text := d.failure.Load(); text != nil {
 		f.Error = *text

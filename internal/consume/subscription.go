@@ -241,7 +241,7 @@ func (s *Subscription) endOverruns(overruns []*InHand) {
 		f := queue.Failure{
 			Leased: &in.Leased,
 			Retry:  queue.In(d.backoff()),
-			Limit:  d.limit,
+			Limit:  d.limit(),
 			Reason: fmt.Sprintf("the handler ran for longer than %v (LeaseDuration and MaxExtension)", s.LeaseDuration+s.MaxExtension),
 		}
 		s.step(func(m *Machine, _ time.Time) Effects { return m.Overran(in, f) })

@@ -1,0 +1,238 @@
+package consume
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// fakeRedis is one consumer group as the scripts keep it, in a few lines. Its clock is the model's, but for an offset.
+type fakeRedis struct {
+	offset   time.Duration // of its clock
+	messages map[string]*fakeMessage
+	ready    []*fakeMessage
+	named    int                  // number of the last id
+	last     int                  // number of the last place in the order
+	claims   map[string]fakeClaim // the last one of each lane that brought something
+	waits    bool                 // the subscription is among the waiters
+	wakes    int                  // wake-ups on their way to it
+	gone     bool                 // the group is
+}
+
+// fakeMessage is a message that is not acked. It is in ready, leased, waiting for its retry, or dead.
+type fakeMessage struct {
+	id         string
+	place      int // in the order; a message that is retried at once keeps it
+	suspect    bool
+	deliveries int
+	token      string    // of its lease; "": not leased
+	deadline   time.Time // of its lease
+	retry      time.Time // zero: it waits for none
+	dead       bool
+	returned   bool // its lease ran out, so that it may come out of order
+}
+
+type fakeClaim struct {
+	number uint64
+	ids    []string
+}
+
+func newFakeRedis(offset time.Duration) *fakeRedis {
+	return &fakeRedis{offset: offset, messages: map[string]*fakeMessage{}, claims: map[string]fakeClaim{}}
+}
+
+func (f *fakeRedis) publish(n int) {
+	for range n {
+		f.named++
+		m := &fakeMessage{id: fmt.Sprintf("%026d", f.named)}
+		f.messages[m.id] = m
+		f.push(m)
+	}
+	f.wake()
+}
+
+// push puts a message behind all others.
+func (f *fakeRedis) push(m *fakeMessage) {
+	f.last++
+	m.place = f.last
+	f.ready = append(f.ready, m)
+}
+
+// putBack puts messages in their places.
+func (f *fakeRedis) putBack(m *fakeMessage) {
+	i, _ := slices.BinarySearchFunc(f.ready, m, func(a, b *fakeMessage) int { return a.place - b.place })
+	f.ready = slices.Insert(f.ready, i, m)
+}
+
+func (f *fakeRedis) wake() {
+	if f.waits {
+		f.waits = false
+		f.wakes++
+	}
+}
+
+// lose is a server without its data.
+func (f *fakeRedis) lose() {
+	*f = fakeRedis{offset: f.offset, messages: map[string]*fakeMessage{}, claims: map[string]fakeClaim{}, last: f.last, named: f.named, gone: true}
+}
+
+// step does the due-time work at a time: retries become ready, and leases end.
+func (f *fakeRedis) step(now time.Time) {
+	var due []*fakeMessage
+	for _, m := range f.messages {
+		switch {
+		case !m.retry.IsZero() && !now.Before(m.retry):
+			due = append(due, m)
+		case m.token != "" && now.After(m.deadline):
+			m.token, m.returned = "", true
+			if m.suspect {
+				m.deliveries++
+			}
+			m.suspect = true
+			f.putBack(m)
+			f.wake()
+		}
+	}
+	slices.SortFunc(due, func(a, b *fakeMessage) int {
+		return cmpOr(a.retry.Compare(b.retry), strings.Compare(a.id, b.id))
+	})
+	for _, m := range due {
+		m.retry = time.Time{}
+		f.push(m)
+		f.wake()
+	}
+}
+
+func cmpOr(a, b int) int {
+	if a != 0 {
+		return a
+	}
+	return b
+}
+
+// next is when step has something to do; ok is false if never.
+func (f *fakeRedis) next() (at time.Time, ok bool) {
+	for _, m := range f.messages {
+		end := m.retry
+		if m.token != "" {
+			end = m.deadline.Add(time.Nanosecond)
+		}
+		if !end.IsZero() && (!ok || end.Before(at)) {
+			at, ok = end, true
+		}
+	}
+	return at, ok
+}
+
+func (f *fakeRedis) leased(l *queue.Leased) *fakeMessage {
+	if m := f.messages[l.ID]; m != nil && m.token == l.Token {
+		return m
+	}
+	return nil
+}
+
+func (f *fakeRedis) ack(l *queue.Leased) {
+	if f.leased(l) != nil {
+		delete(f.messages, l.ID)
+	}
+}
+
+func (f *fakeRedis) release(l *queue.Leased) {
+	if m := f.leased(l); m != nil {
+		m.token = ""
+		f.putBack(m)
+		f.wake()
+	}
+}
+
+func (f *fakeRedis) nack(failure *queue.Failure, now time.Time) {
+	m := f.leased(failure.Leased)
+	if m == nil {
+		return
+	}
+	m.token, m.suspect, m.returned = "", false, false
+	if !failure.Nobody {
+		m.deliveries++
+	}
+	switch {
+	case failure.Dead, failure.Nobody, failure.Limit > 0 && m.deliveries >= failure.Limit:
+		m.dead = true
+	case failure.Retry.MayBeNow():
+		f.putBack(m)
+		f.wake()
+	default:
+		m.retry = now.Add(retryAfter)
+	}
+}
+
+func (f *fakeRedis) extend(l *queue.Leased, deadline time.Time) (held bool) {
+	m := f.leased(l)
+	if m != nil {
+		m.deadline = deadline
+	}
+	return m != nil
+}
+
+// claim is what claim.lua does.
+func (f *fakeRedis) claim(c *queue.Claim, now time.Time) Claimed {
+	if f.gone {
+		return Claimed{Outcome: GroupGone}
+	}
+	answer := Claimed{Claimed: queue.Claimed{Now: now.Add(f.offset)}}
+	if last, ok := f.claims[c.Subscription]; ok && last.number >= c.Number {
+		answer.More = len(f.ready) > 0
+		for _, id := range last.ids {
+			if m := f.messages[id]; m != nil && m.token == f.token(c, m) {
+				answer.Messages = append(answer.Messages, m.message())
+			}
+		}
+		return answer
+	}
+	first := func() bool { return len(f.ready) > 0 && f.ready[0].suspect }
+	suspect := c.Limit > 0 && first()
+	most := c.Limit
+	if suspect {
+		most = 1
+		if answer.Blocked = c.Busy; c.Busy {
+			most = 0
+		}
+	}
+	var ids []string
+	for len(ids) < most && len(f.ready) > 0 && (!first() || suspect) {
+		m := f.ready[0]
+		f.ready = f.ready[1:]
+		m.token, m.deadline = f.token(c, m), now.Add(c.Lease)
+		ids = append(ids, m.id)
+		answer.Messages = append(answer.Messages, m.message())
+	}
+	delete(f.claims, c.Subscription)
+	if len(ids) > 0 {
+		f.claims[c.Subscription] = fakeClaim{c.Number, ids}
+	}
+	isMain := c.Address != ""
+	if isMain && c.Limit == 0 {
+		f.waits = false
+	}
+	switch {
+	case len(f.ready) > 0:
+		answer.More = true
+		if answer.Blocked && c.Slots > 0 {
+			f.waits, answer.Waits = false, true
+		}
+		f.wake()
+	case isMain && len(ids) < c.Slots:
+		f.waits, answer.Waits = true, true
+	}
+	return answer
+}
+
+func (f *fakeRedis) token(c *queue.Claim, m *fakeMessage) string {
+	return fmt.Sprintf("%s:%d:%d", c.Subscription, c.Number, m.place)
+}
+
+func (m *fakeMessage) message() Message {
+	return Message{Leased: queue.Leased{ID: m.id, Token: m.token, Due: time.UnixMilli(1), Deliveries: m.deliveries, Suspect: m.suspect}}
+}
