@@ -1,0 +1,32 @@
+package redisdelay_test
+
+import (
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// shortComments are the folders whose comment lines have at most 100 columns.
+var shortComments = []string{
+	"scheduler",
+}
+
+// Tables, URLs and compiler directives may be longer, because they cannot be wrapped.
+func TestCommentLinesHaveAtMost100Columns(t *testing.T) {
+	walk(t, func(file string) {
+		code := path.Ext(file) == ".go" || path.Ext(file) == ".lua"
+		if !code || strings.HasSuffix(file, "_test.go") || !slices.Contains(shortComments, path.Dir(file)) {
+			return
+		}
+		for i, line := range strings.Split(read(t, file), "\n") {
+			text := strings.TrimSpace(line)
+			comment := strings.HasPrefix(text, "// ") || strings.HasPrefix(text, "--")
+			columns := utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    "))
+			if comment && columns > 100 && !strings.Contains(text, "|") && !strings.Contains(text, "://") {
+				t.Errorf("%s:%d: a comment line of %d columns, want at most 100", file, i+1, columns)
+			}
+		}
+	})
+}
