@@ -10,7 +10,7 @@ import (
 
 // shortComments are the folders whose comment lines have at most 100 columns.
 var shortComments = []string{
-	"relay", "scheduler",
+	"admin", "relay", "scheduler",
 }
 
 // Tables, URLs and compiler directives may be longer, because they cannot be wrapped.

@@ -24,7 +24,7 @@ func TestTopicThatNobodySchedulesIsNotReady(t *testing.T) {
 	require.NoError(t, subscriber.SubscribeInitialize(topic))
 	require.NoError(t, health.ready(t.Context(), looker, []string{topic}), "there is nothing to schedule yet")
 	publishOrders(t, client, topic, 1, time.Hour)
-	require.ErrorContains(t, health.ready(t.Context(), looker, []string{topic}), `nobody schedules topic "orders"`)
+	require.ErrorContains(t, health.ready(t.Context(), looker, []string{topic}), `no scheduler serves topic "orders"`)
 	require.NoError(t, health.ready(t.Context(), looker, nil), "with --all, only Redis is asked")
 	require.NoError(t, client.Close())
 	require.Error(t, health.ready(t.Context(), looker, nil))
