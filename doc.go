@@ -126,29 +126,24 @@
 //   - batch: the messages of one Publish call, which are stored together or not at all.
 //   - claim: a step in which a subscription takes ready messages and gets a lease on each.
 //   - consumer group: a name under which subscriptions share the messages of a topic.
-//   - dead letter: a message that is not delivered any more, kept with the reason until its
-//     retention ends.
+//   - dead letter: a message that is no longer delivered, kept with the reason.
 //   - delivery: one hand-over of a message to a consumer, which settles it by an ack or a nack.
 //   - event: the next instant at which a topic needs a promotion.
 //   - holder: the scheduler that does the work of a topic at present.
-//   - lane: one of the two sequences in which a subscription's claims go to Redis, so that two can
-//     overlap.
-//   - lease: the time for which a message belongs to one delivery; it is extended while the handler
-//     runs.
+//   - lane: one of the two sequences of a subscription's claims, so that two claims can overlap.
+//   - lease: the time for which a subscription owns a message; extended while the handler runs.
 //   - line: the queue in which concurrent calls of Publish for one topic wait and join.
 //   - mailbox: the Redis Pub/Sub channel on which a process receives wake-ups.
 //   - pending: the state of a message that waits for its due time, in all groups.
 //   - poll: a call without a wake-up, made at a slow interval in case a wake-up was lost.
 //   - promote: to move due messages to ready, which a scheduler does.
 //   - ready: the state of a message that is due and waits to be claimed.
-//   - resting: a subscription that claims nothing for now, because the group is paused or a suspect
-//     is next.
+//   - resting: a subscription that may not claim now: the group is paused or a suspect is next.
 //   - retry: the state of a message that was nacked with a delay.
-//   - scheduler: promotes the due messages of topics; each Subscriber runs one.
+//   - scheduler: what promotes the due messages of topics; each Subscriber runs one.
 //   - standby: the scheduler that takes over if the holder stops.
 //   - suspect: a message whose lease has expired, so that it may have crashed its process.
 //   - unack: the state of a message that a subscription holds under a lease.
 //   - waiter: a subscription that has room for messages and waits for a wake-up.
-//   - wake-up: a message on a mailbox which says that messages are ready, or when an event will
-//     happen.
+//   - wake-up: a message to an address: messages are ready, or an event will happen then.
 package redisdelay
