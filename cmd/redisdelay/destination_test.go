@@ -72,7 +72,7 @@ func inHandOf(t *testing.T, client redis.UniversalClient, topics []string) (n in
 	return n
 }
 
-// publisher is a function that is a Publisher.
+// publisher is a Publisher made of two functions.
 type publisher struct{ publish, close func() error }
 
 func (p publisher) Publish(string, ...*message.Message) error { return p.publish() }
