@@ -12,7 +12,8 @@ import (
 var shortComments = []string{
 	"config.go", "doc.go", "errors.go",
 	"marshaler.go", "marshaler_binary.go", "marshaler_json.go", "marshaler_stream.go",
-	"admin", "cmd/redisdelay", "delayqueue", "redisdelaytest", "relay", "scheduler",
+	"admin", "cmd/redisdelay", "delayqueue", "internal/queuetest", "internal/rabbitmqtest",
+	"internal/readme", "internal/redistest", "redisdelaytest", "relay", "scheduler",
 }
 
 // Tables, URLs and compiler directives may be longer, because they cannot be wrapped.
