@@ -12,7 +12,7 @@ import (
 var shortComments = []string{
 	"config.go", "doc.go", "errors.go",
 	"marshaler.go", "marshaler_binary.go", "marshaler_json.go", "marshaler_stream.go",
-	"admin", "cmd/redisdelay", "delayqueue", "internal/queuetest", "internal/rabbitmqtest",
+	"admin", "cmd/redisdelay", "delayqueue", "internal/faulttest", "internal/queuetest", "internal/rabbitmqtest",
 	"internal/readme", "internal/redistest", "redisdelaytest", "relay", "scheduler",
 }
 
