@@ -33,15 +33,12 @@
 //
 // # Guarantees
 //
-//   - Durable once published. After Publish returned nil, the message is in Redis until it is
-//     acked, purged from the dead letters, or removed: by its expiry, its delay ID, or an operator.
+//   - Durable once published. After Publish returned nil, the message stays in Redis until it is acked, purged from the dead letters, or removed. Its expiry, its delay ID or an operator can remove it.
 //     The configuration of the Redis server decides how durable that is.
 //   - Never early, not by a millisecond, by the clock of the Redis server. Durations are rounded
 //     up.
 //   - On time. Events trigger deliveries, not polling. A slow poll covers lost wake-ups.
-//   - At least once. A message is delivered again if its handler nacks or crashes, if its process
-//     cannot reach Redis for longer than the lease, or if the handler runs longer than
-//     LeaseDuration plus MaxExtension. An ack or nack after the lease was lost changes nothing.
+//   - At least once. A message is delivered again if its handler nacks, crashes, or runs longer than LeaseDuration plus MaxExtension. It also is if its process cannot reach Redis for longer than the lease. An ack or nack after the lease was lost changes nothing.
 //   - Publish is all or nothing, and takes effect once. Redis recognises a call that the client
 //     repeats after a lost reply.
 //   - In order, with MaxInFlight 1 and one subscriber in the group: by due time, then as the
@@ -59,15 +56,20 @@
 //  3. The delay in the message's context, as set by delay.WithContext.
 //
 // A malformed value, a delay that is too long, or a negative [DelayKey] is an error that wraps
-// [ErrInvalidDelay], and nothing of the call is published. Zero, a past instant, or a negative
+// [ErrInvalidDelay]. Nothing of the call is published then. Zero, a past instant, or a negative
 // delay of Watermill's means now. Consumers do not see these keys, so a handler that publishes a
 // message again does not delay it again.
 //
 // # Nack
 //
-// A nacked message waits for the first of these: the delay in its metadata, if the handler or a
-// middleware set a key of 1 or 2 above; its own [BackoffKey]; SubscriberConfig.Backoff. A delay in
-// its context is ignored. A value that cannot be read is logged, and the next one applies.
+// The first of these that is set says how long a nacked message waits:
+//
+//  1. The delay in its metadata, if the handler or a middleware set a key of 1 or 2 above.
+//  2. Its own [BackoffKey].
+//  3. SubscriberConfig.Backoff.
+//
+// A delay in its context is ignored. A value that cannot be read is logged, and the next one
+// applies.
 //
 // So Watermill's DelayOnError middleware works as a backoff that is stored in Redis. The next
 // delivery has the last delay in its metadata, _watermill_delayed_for.
@@ -76,8 +78,8 @@
 // Otherwise, if the publish fails, the message itself waits that long for its retry.
 //
 // A message becomes a dead letter, with the reason, when its last delivery of
-// SubscriberConfig.MaxDeliveries fails, when the Unmarshaler refuses it, or when it is nacked after
-// [DeadOnNack]. Dead letters are kept for SubscriberConfig.DeadRetention.
+// SubscriberConfig.MaxDeliveries fails. So does one that the Unmarshaler refuses, or that is nacked
+// after [DeadOnNack]. Dead letters are kept for SubscriberConfig.DeadRetention.
 //
 // The [KeepError] middleware stores the handler's error with the retry and the dead letter.
 //

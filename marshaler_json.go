@@ -20,8 +20,8 @@ const jsonVersion = 1
 //	{"v":1,"uuid":"...","metadata":{"key":"value"},"payload":"..."}
 //
 // JSON text cannot hold bytes that are not UTF-8. Values with such bytes are base64 (RFC 4648
-// with padding) under other names: "uuid_base64", "payload_base64", and "metadata_base64" for
-// pairs whose key or value is not UTF-8; there both are base64.
+// with padding) under the names "uuid_base64" and "payload_base64". "metadata_base64" has the
+// pairs whose key or value is not UTF-8, both in base64.
 //
 // Unmarshal reads a missing "uuid", "metadata" or "payload" as empty, and refuses unknown
 // fields. A nil payload is stored as an empty one. Unmarshal never returns nil metadata.

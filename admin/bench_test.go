@@ -22,8 +22,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// BenchmarkOperations measures each operation on a topic of a hundred messages and on one of a million: half
-// of them pending, the rest ready, and as many dead letters as are ready.
+// BenchmarkOperations measures each operation on a topic of a hundred messages and on one of a million. Half
+// of them are pending, the rest ready, and there are as many dead letters as ready messages.
 func BenchmarkOperations(b *testing.B) {
 	for _, n := range []int{100, 1_000_000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {

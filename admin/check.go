@@ -71,7 +71,7 @@ func (r Report) Violations() []Finding {
 }
 
 // Check checks all data of a topic in Redis, and the settings of the server. It is safe while the
-// topic is in use: each violation is confirmed in one atomic step, so a message that only moved is
+// topic is in use. Each violation is confirmed in one atomic step, so a message that only moved is
 // not reported.
 //
 // It works in many short steps. It takes some seconds per 100,000 messages, and about 100 bytes of

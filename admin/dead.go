@@ -91,8 +91,8 @@ const purged = 100
 //
 // Two topics may be on two servers. So a chunk is first published to the target, due in a minute,
 // and then deleted here. The messages that were deleted here become due there at once. A message
-// that somebody else requeued, deleted or moved meanwhile is not moved and not counted. If the
-// program crashes in between, or Redis does not answer, no message is lost: the chunk is due in the
+// that another operator requeued, deleted or moved meanwhile is not moved and not counted. If the
+// program crashes in between, or Redis does not answer, no message is lost. The chunk is due in the
 // target a minute later, and may still be dead here.
 func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk) (int, error) {
 	target, err := a.handle(to)

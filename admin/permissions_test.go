@@ -305,7 +305,7 @@ func documentedRules(t *testing.T) (rules []string) {
 	return rules
 }
 
-// The documented permissions suffice for every operation. Those for programs suffice for most.
+// The documented permissions suffice for every operation. The part for programs suffices for most.
 func TestTheDocumentedPermissionsAreEnough(t *testing.T) {
 	t.Parallel()
 	in := redistest.Start(t)

@@ -129,9 +129,9 @@ func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle
 
 // DeleteIdleGroups removes the groups that GroupsWithoutSubscribers returns, with all their
 // messages. The step that removes a group checks again that it has no subscriber, and that none has
-// claimed for 90 seconds. idle must be at least a minute, because a subscriber that is being woken,
-// or has just settled its messages, is not visible for a moment. After an outage of Redis, or a
-// jump of its clock, wait two minutes, until all subscribers have claimed again.
+// claimed for 90 seconds. idle must be at least a minute. A subscriber that is being woken, or has
+// just settled its messages, is not visible for a moment. After an outage of Redis, or a jump of
+// its clock, wait two minutes, until all subscribers have claimed again.
 // SubscriberConfig.GroupExpiry does the same automatically.
 //
 // Errors wrap ErrNotFound or ErrInvalidArgument, or come from ctx or Redis.

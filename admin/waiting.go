@@ -8,7 +8,7 @@ import (
 )
 
 // Cancel removes a message that waits for its due time or for a retry. With ByID it is removed from
-// all groups in which it waits for a retry; a group that has it ready or in hand keeps it. If no
+// all groups in which it waits for a retry. A group that has it ready or in hand keeps it. If no
 // group keeps it, its delay ID is free again.
 //
 // Errors wrap ErrNotFound or ErrTooLate, or come from ctx or Redis.
@@ -22,8 +22,8 @@ func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
 // one or more groups. A pending message keeps its delay ID until the new due time. The delay ID of
 // a retrying message is free already, or will be at the end of its window.
 //
-// Errors wrap ErrNotFound, ErrTooLate or ErrInvalidArgument; or ErrExists if the message was due
-// and another message has its delay ID now; or they come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument or ErrExists, or come from ctx or Redis.
+// ErrExists means that the message was due and another message has its delay ID now.
 func (a *Admin) Reschedule(ctx context.Context, topic string, message Ref, when When) error {
 	if when.err != nil {
 		return fmt.Errorf("reschedule: %w", when.err)
@@ -38,6 +38,7 @@ func (a *Admin) DeliverNow(ctx context.Context, topic string, message Ref) error
 	return a.Reschedule(ctx, topic, message, When{})
 }
 
+// about runs an operation on a message, after it checked the Ref and the permissions.
 func (a *Admin) about(ctx context.Context, topic string, message Ref, what string, work queue.Work, do func(*queue.Topic) error) error {
 	err := message.check()
 	var t *queue.Topic

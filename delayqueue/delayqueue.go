@@ -23,12 +23,13 @@ type Queue[T any] struct {
 	slots chan struct{}
 
 	// timer ticks when the head is due. Every waiting Dequeue receives from
-	// it, and only one of them gets the tick. That one must check the head
-	// and set the timer again, even if its context has ended.
+	// it, and only one of them gets the tick. It must then check the head and
+	// set the timer again, even if its context has ended.
 	//
-	// So while there are items, one of these is true whenever mu is free: the
-	// timer is set for the head, its tick has not been received yet, or a
-	// Dequeue has received the tick and is about to lock mu.
+	// So while there are items, one of these is true whenever mu is free:
+	//   - The timer is set for the head.
+	//   - Its tick has not been received yet.
+	//   - A Dequeue has received the tick and is about to lock mu.
 	timer *time.Timer
 
 	done chan struct{} // closed by Close

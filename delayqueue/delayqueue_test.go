@@ -185,7 +185,7 @@ func TestEarlierHeadShortensTheWait(t *testing.T) {
 	})
 }
 
-// The head is taken while another Dequeue waits for it. That one must then
+// The head is taken while another Dequeue waits for it. The other must then
 // wait for the next item, not forever and not on the old timer.
 func TestTryDequeueLeavesTheTimerToTheNextItem(t *testing.T) {
 	for range 100 {

@@ -16,9 +16,9 @@
 // [Server.AwaitScheduled], [Server.AwaitRetrying], [Server.AwaitDrained], or by means of the
 // program.
 //
-// The clock of the program does not move. After an Advance, an instant from [time.Now], for
-// redisdelay.DelayUntil or redisdelay.ExpireAt, is in the server's past, so that the message is due
-// at once or expired. Give the program [Server.Now] as its clock. Delays, as of
+// The clock of the program does not move. After an Advance, an instant from [time.Now] is in the
+// server's past. With redisdelay.DelayUntil or redisdelay.ExpireAt, the message is then due at once
+// or expired. Give the program [Server.Now] as its clock. Delays, as of
 // redisdelay.DelayFor, do not depend on the program's clock.
 //
 // The server is miniredis, not a real Redis. It stores nothing on disk, has no limits and is

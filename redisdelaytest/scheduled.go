@@ -76,8 +76,8 @@ func (s *Server) AwaitScheduled(t testing.TB, topic string, n int) []admin.Messa
 	return scheduled
 }
 
-// AwaitRetrying waits until exactly n messages of the topic wait for a retry in a consumer group,
-// and returns them in order of their due time. The group "" is redisdelay.DefaultConsumerGroup. It
+// AwaitRetrying waits until exactly n messages of the topic wait for a retry in a consumer group.
+// It returns them in order of their due time. The group "" is redisdelay.DefaultConsumerGroup. It
 // is for messages whose handler is about to fail; AdvanceToNext then makes the next one due. After
 // ten seconds it fails the test.
 func (s *Server) AwaitRetrying(t testing.TB, topic, group string, n int) []admin.Message {

@@ -54,12 +54,12 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 // Run relays messages until ctx ends. Then it takes no more messages, publishes and settles those
 // it holds, and returns after the Subscriber's CloseTimeout at the latest, plus a second.
 //
-// Shortly before the CloseTimeout, by a tenth of it but at most a second, Run ends the contexts of
-// the messages that are still with the destination. A Publish that respects its context returns
-// then, and its messages are given back, as after any failure. Some messages are left to their
-// leases instead, and come to another relay when these expire: those whose failed delivery would be
-// the last, and those whose Publish returns too late. Run logs their number. If a Publish has not
-// returned a second after CloseTimeout, Run returns an error that wraps ErrStuck.
+// Shortly before the CloseTimeout, Run ends the contexts of messages that are still with the
+// destination: by a tenth of it, at most a second. A Publish that respects its context returns
+// then, and its messages are given back, as after any failure. Two kinds of messages are left to
+// their leases instead, and come to another relay when these expire: messages on their last
+// delivery, and messages whose Publish returns too late. Run logs their number. If a Publish has
+// not returned a second after CloseTimeout, Run returns an error that wraps ErrStuck.
 //
 // An outage of Redis does not end Run, even at the start: it logs the outage and continues when
 // Redis is back. An error that does not wrap ErrStuck means that Redis did not answer at the end.

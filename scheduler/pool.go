@@ -98,8 +98,8 @@ func (s *Scheduler) work(ctx context.Context, p *pool) {
 	}
 }
 
-// collect returns the topic of a task that is due, the topics of tasks that are due almost at the
-// same time, and the time of the last of them.
+// collect returns the topic of a due task, and the topics of tasks that are due almost at the same
+// time. last is the time of the last of them.
 func (s *Scheduler) collect(p *pool, first task) ([]*served, time.Time) {
 	due, soon, last := []*served{first.served}, time.Now().Add(together), first.at
 	for len(due) < batch {

@@ -4,7 +4,7 @@
 // A scheduler runs inside every Subscriber. A separate Scheduler is for programs that only publish,
 // or whose subscribers come and go. Any number of schedulers may serve a topic. One of them, the
 // holder, does the work. Another, the standby, takes over if the holder stops. Redis keeps these
-// roles.
+// roles, and sends wake-ups when an earlier event is added.
 package scheduler
 
 import (
@@ -51,7 +51,7 @@ func (c *Config) setDefaults() {
 	c.KeyPrefix = cmp.Or(c.KeyPrefix, queue.DefaultPrefix)
 }
 
-// Validate reports every fault of the configuration at once.
+// Validate reports all faults of the configuration at once.
 func (c Config) Validate() error {
 	return errors.Join(
 		wrap("Client", queue.CheckClient(c.Client)),
@@ -82,7 +82,7 @@ type Scheduler struct {
 	started atomic.Bool    // Run was called
 	mailbox *queue.Mailbox // receives wake-ups; nil until Run; written under mu
 	pools   *pools
-	outage  atomic.Bool // Redis cannot be reached, and this was logged
+	outage  atomic.Bool // a failed promotion was logged, and no topic has recovered since
 	permits queue.Permits
 	news    queue.RegistryNews
 
@@ -244,7 +244,7 @@ func (s *Scheduler) Remove(topic string) {
 		delete(s.topics, topic)
 		t.mu.Lock()
 		t.removed = true
-		idle = !t.busy // else its worker leaves it when done
+		idle = !t.busy // a busy worker leaves it when done
 		t.mu.Unlock()
 	}
 	s.mu.Unlock()

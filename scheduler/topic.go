@@ -33,8 +33,8 @@ type served struct {
 	fault  string // the error logged last; owned by the busy worker
 }
 
-// task is a topic to promote at a time. A topic has several tasks if an event turned out to be
-// earlier than expected; all but the earliest are stale and do nothing.
+// task is a topic to promote at a time. If a wake-up brings an earlier event, a topic has
+// several tasks; all but the earliest are stale and do nothing.
 type task struct {
 	served *served
 	at     time.Time
@@ -157,9 +157,9 @@ func (s *Scheduler) promote(ctx context.Context, p *pool, due []*served) {
 		p.lead.observe(answered.Sub(sent))
 	}
 	var sweeps []func()
-	for _, done := range promotions {
-		t := done.served
-		turn, stale, err := t.topic.ReadTurn(done.call, done.groups)
+	for _, each := range promotions {
+		t := each.served
+		turn, stale, err := t.topic.ReadTurn(each.call, each.groups)
 		if turn.Lost > 0 {
 			s.logger.Error("Messages are gone from Redis, their bodies were not there when they were due", nil,
 				watermill.LogFields{"topic": t.topic.Name, "messages": turn.Lost})
@@ -167,7 +167,7 @@ func (s *Scheduler) promote(ctx context.Context, p *pool, due []*served) {
 		switch {
 		case err != nil:
 			s.retry(ctx, t, err, poll)
-		case stale:
+		case stale: // the set of groups has changed since it was read
 			s.done(t, answered)
 		case turn.Expired || turn.Purge || len(turn.Unused) > 0:
 			sweeps = append(sweeps, func() { s.sweep(ctx, t, turn, poll) })
@@ -277,8 +277,8 @@ func (s *Scheduler) missing(ctx context.Context, t *served, poll time.Duration) 
 	return nil
 }
 
-// repeat repeats a call that moves a bounded number of messages until none are left, 20 times at
-// most, so that other topics are served too.
+// repeat repeats a call that moves a bounded number of messages, until none are left. It stops
+// after 20 calls, so that other topics are served too.
 func (s *Scheduler) repeat(ctx context.Context, call func(context.Context) (bool, error)) error {
 	for range 20 {
 		more, err := call(ctx)
@@ -289,8 +289,8 @@ func (s *Scheduler) repeat(ctx context.Context, call func(context.Context) (bool
 	return nil
 }
 
-// retry plans the next promotion after a failed one. A fault of a topic is logged once, and while
-// Redis cannot be reached only the first topic's.
+// retry plans the next promotion after a failed one. Each fault of a topic is logged once. If Redis
+// cannot be reached, only the first topic logs it.
 func (s *Scheduler) retry(ctx context.Context, t *served, err error, poll time.Duration) {
 	if fault := err.Error(); fault != t.fault && ctx.Err() == nil {
 		t.fault = fault

@@ -25,8 +25,8 @@ var errUnrouted = errors.New("the broker has no queue for it")
 // amqpPublisher publishes to a broker. It returns nil when the broker has confirmed all messages
 // and has routed each to a queue. It connects on first use, and again after it has lost the
 // connection. Messages have the form of watermill-amqp. The Publisher of watermill-amqp is not
-// used: it waits for each message separately, and reports success for a message without a queue,
-// which the broker drops.
+// used, because it waits for each message separately. It also reports success for a message without
+// a queue, which the broker drops.
 type amqpPublisher struct {
 	dial   func() (*amqp091.Connection, error)
 	layout amqpLayout
@@ -94,7 +94,7 @@ func (p *amqpPublisher) connected(ctx context.Context) (*amqp091.Connection, err
 	}
 }
 
-// connect makes the attempt. It has a goroutine of its own, so that neither Close nor a caller
+// connect makes the attempt. It runs in a separate goroutine, so that neither Close nor a caller
 // whose context ends must wait for it.
 func (p *amqpPublisher) connect(attempt *amqpDial) {
 	defer close(attempt.ended)

@@ -21,7 +21,7 @@ const (
 )
 
 // shop has the orders. A real shop has them in a database, where each change below is one
-// transaction, because two handlers may use the same order at the same time.
+// transaction. Two handlers may use the same order at the same time.
 type shop struct {
 	publisher message.Publisher
 	timeline  example.Timeline

@@ -3,11 +3,11 @@
 //
 //	go run ./examples/reminders
 //
-// When an appointment is booked, an event handler sends a command to remind the patient some time
-// before it, and publishes an event for its end. The delay is in the context (delay.WithContext),
-// because a CQRS bus takes no other option. Each event handler has its own consumer group, so each
-// gets every event. For an appointment that was cancelled meanwhile, the handlers send no reminder
-// and no bill.
+// When an appointment is booked, an event handler sends a delayed command to remind the patient. It
+// also publishes a delayed event for the end of the appointment. The delay is in the context
+// (delay.WithContext), because a CQRS bus takes no other option. Each event handler has its own
+// consumer group, so each gets every event. For an appointment that was cancelled meanwhile, the
+// handlers send no reminder and no bill.
 //
 // It runs on a Redis inside this process, or on the one at REDIS_ADDR, where it deletes its keys.
 // It exits with 0 if the result is right, with 1 if not, with 130 if it was interrupted.

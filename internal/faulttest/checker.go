@@ -273,8 +273,8 @@ func serverSaid(err string) bool { return len(err) > 8 && err[:8] == "server: " 
 func claimOf(token string) string { return token[:max(0, strings.LastIndexByte(token, ':'))] }
 
 // claimed records a lease. A claim whose reply was lost is sent again. The answer then has the time
-// of the last run, but the lease began with the first run, at the earliest when the claim was first
-// sent.
+// of the last run, but the lease began with the first one. That is at the earliest when the claim
+// was first sent.
 func (k *course) claimed(e Event, asked int64) {
 	if k.lease(e.Token) != nil {
 		return

@@ -20,9 +20,12 @@ func (c *checker) checkReturn(k *course, before, l *lease) {
 }
 
 // notLater checks that a message was claimed within a bound after it could be claimed again. These
-// times do not count: outages of server and network, and times without a working consumer of the
-// group, since the last lease began; leases by claims without an answer; and times when consumers
-// held other messages, unless they got messages that became due when this one was already overdue.
+// times do not count:
+//
+//   - Outages of server and network since the last lease began.
+//   - Times without a working consumer of the group since then.
+//   - Leases by claims without an answer.
+//   - Times when consumers held other messages, unless these became due when this one was overdue.
 func (c *checker) notLater(k *course, before, l *lease) {
 	ready := before.ends(l)
 	late := micros(l.began - ready)

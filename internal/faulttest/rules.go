@@ -64,8 +64,9 @@ type Rules struct {
 	Replicated bool
 }
 
-// Span is a span in which writes may be lost, in ns as Event.At: from when all earlier writes were
-// safe until the server was killed. It is for one topic, or for all if the topic is empty.
+// Span is a span in which writes may be lost, in ns as Event.At. It begins when all earlier writes
+// were safe, and ends when the server was killed. It is for one topic, or for all if the topic is
+// empty.
 type Span struct {
 	Safe, Killed int64
 	Topic        string

@@ -28,9 +28,9 @@ type partly struct {
 	names []string // messages that nothing else settled
 }
 
-// take records an event about an ack, nack or release. If its call was sent more than once, it is
-// only known to be accepted if all messages were, because the script skips messages that it settled
-// before.
+// take records an event about an ack, nack or release. The script skips messages that it settled
+// before. So if a call was sent more than once, it is only known to be accepted if all its messages
+// were.
 func (l *lease) take(e Event) {
 	sent := l.settlements[e.Script]
 	if e.Kind == Settle {
@@ -67,8 +67,8 @@ func (l *lease) find(v verdict) *ack {
 
 // unsettled returns why a message is not settled in a group. It returns "" if the message is dead
 // or acked under its last lease. Redis must have confirmed the ack. If there was no answer, the
-// last sample that has the message must have it under that lease, unless no sample was taken after
-// the lease began.
+// last sample with the message must have it under that lease. This is not required if no sample was
+// taken after the lease began.
 func (c *checker) unsettled(k *course) string {
 	if k.dead != nil {
 		return ""

@@ -14,8 +14,9 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// wire is a hook of a worker's client that records calls to Redis and their answers in the journal:
-// leases and settlements, which no API shows. It does not see the repeats of go-redis separately.
+// wire is a hook of a worker's client that records calls to Redis and their answers in the journal.
+// They show leases and settlements, which no API does. It does not see the repeats of go-redis
+// separately.
 type wire struct {
 	journal *Journal
 	clock   func() int64 // the server's time in µs, on a separate connection; 0: no answer

@@ -17,8 +17,8 @@ import (
 //go:embed testdata/disk.c
 var diskSource []byte
 
-// Files are the data files of a server, by their names in its data directory: a snapshot, and the
-// append-only file, which has several parts since Redis 7.
+// Files are the data files of a server, by their names in its data directory. They are a snapshot
+// and the append-only file, which has several parts since Redis 7.
 type Files map[string][]byte
 
 // StartWithDisk starts a server that records which writes the disk has confirmed, for Disk. It

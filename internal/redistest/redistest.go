@@ -1,6 +1,6 @@
-// Package redistest provides Redis servers for tests: an embedded one
-// (miniredis), the real server that the whole test run shares, and private real
-// servers that a test may kill, pause and restart.
+// Package redistest provides three kinds of Redis servers for tests: an
+// embedded one (miniredis), one real server that the whole test run shares, and
+// private real servers. A test may kill, pause and restart a private server.
 //
 // Environment, set by scripts/with-redis.sh:
 //
