@@ -33,12 +33,15 @@
 //
 // # Guarantees
 //
-//   - Durable once published. After Publish returned nil, the message stays in Redis until it is acked, purged from the dead letters, or removed. Its expiry, its delay ID or an operator can remove it.
-//     The configuration of the Redis server decides how durable that is.
+//   - Durable once published. After Publish returned nil, the message stays in Redis until it is
+//     acked, purged from the dead letters, or removed. Its expiry, its delay ID or an operator can
+//     remove it. The configuration of the Redis server decides how durable that is.
 //   - Never early, not by a millisecond, by the clock of the Redis server. Durations are rounded
 //     up.
 //   - On time. Events trigger deliveries, not polling. A slow poll covers lost wake-ups.
-//   - At least once. A message is delivered again if its handler nacks, crashes, or runs longer than LeaseDuration plus MaxExtension. It also is if its process cannot reach Redis for longer than the lease. An ack or nack after the lease was lost changes nothing.
+//   - At least once. A message is delivered again if its handler nacks, crashes, or runs longer
+//     than LeaseDuration plus MaxExtension. It also is if its process cannot reach Redis for longer
+//     than the lease. An ack or nack after the lease was lost changes nothing.
 //   - Publish is all or nothing, and takes effect once. Redis recognises a call that the client
 //     repeats after a lost reply.
 //   - In order, with MaxInFlight 1 and one subscriber in the group: by due time, then as the

@@ -28,11 +28,11 @@ type TopicReadiness struct {
 	// checked.
 	Scheduled bool
 
-	// 	// Idle is true if the topic needs no scheduler now. Either it has no group, or nothing waits for a
-	// due time, a retry, or the end of a lease or of a retention.
+	// Idle is true if the topic needs no scheduler now. Either it has no group, or nothing waits
+	// for a due time, a retry, or the end of a lease or of a retention.
 	Idle bool
 
-	// 	// Lag is how long the scheduler is behind, zero if it is not. It is the age of the oldest due
+	// Lag is how long the scheduler is behind, zero if it is not. It is the age of the oldest due
 	// message that is not ready, or of the oldest expired lease that was not taken back. Messages
 	// that a pause keeps from a Redis Stream do not count.
 	Lag time.Duration

@@ -52,9 +52,9 @@ type Config struct {
 	// destination fails to take blocks all later messages of its topic until it is tried again,
 	// after Backoff. A message's own backoff (redisdelay.BackoffKey) is ignored.
 	//
-	// 	// The order breaks if the process crashes, or if a lease is lost because Redis does not answer for
-	// longer than LeaseDuration. It also breaks on a stop if the destination's Publish ignores the
-	// message's context. See docs/relay.md.
+	// The order breaks if the process crashes, or if a lease is lost because Redis does not answer
+	// for longer than LeaseDuration. It also breaks on a stop if the destination's Publish ignores
+	// the message's context. See docs/relay.md.
 	//
 	// Default false: a message that cannot be published waits in Redis, and later messages overtake
 	// it.
