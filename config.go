@@ -10,13 +10,13 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// DefaultKeyPrefix is what all keys in Redis begin with unless a configuration says otherwise.
+// DefaultKeyPrefix is the default start of all keys in Redis.
 const DefaultKeyPrefix = queue.DefaultPrefix
 
-// DefaultConsumerGroup is the group of a Subscriber that names none.
+// DefaultConsumerGroup is the consumer group of a Subscriber if SubscriberConfig names none.
 const DefaultConsumerGroup = "default"
 
-// MaxTopicLength is the longest name of a topic or consumer group, in bytes.
+// MaxTopicLength is the maximum length of the name of a topic or consumer group, in bytes.
 const MaxTopicLength = queue.MaxNameLength
 
 const defaultDeadRetention = 30 * 24 * time.Hour
@@ -30,7 +30,8 @@ func checkTopic(topic string) error {
 
 var errEvicts = errors.New("the server may evict keys")
 
-// warnOfEviction logs that the server may remove keys of its choice, if it has such a maxmemory-policy.
+// warnOfEviction logs that the server may evict keys. policy is its maxmemory-policy if so, else
+// "".
 func warnOfEviction(logger watermill.LoggerAdapter, policy string) {
 	if policy != "" {
 		logger.Error("Redis may lose messages when its memory is full: set maxmemory-policy to noeviction", errEvicts,
@@ -38,7 +39,7 @@ func warnOfEviction(logger watermill.LoggerAdapter, policy string) {
 	}
 }
 
-// invalid names the field that an error is about, and wraps ErrInvalidConfig.
+// invalid adds the field to an error, and wraps ErrInvalidConfig. It returns nil for nil.
 func invalid(field string, err error) error {
 	if err == nil {
 		return nil
@@ -46,7 +47,7 @@ func invalid(field string, err error) error {
 	return fmt.Errorf("%w: %s %w", ErrInvalidConfig, field, err)
 }
 
-// notNegative is for fields whose zero value stands for a default.
+// notNegative checks a field whose zero value means the default.
 func notNegative[N ~int | ~int64](n N) error {
 	if n < 0 {
 		return fmt.Errorf("is %v; it has to be positive, or zero for the default", n)
@@ -61,7 +62,7 @@ func atMost(n, most int) error {
 	return nil
 }
 
-// atLeast is for durations whose zero value stands for a default.
+// atLeast checks a duration whose zero value means the default.
 func atLeast(d, least time.Duration) error {
 	if d != 0 && d < least {
 		return fmt.Errorf("is %v; it has to be at least %v, or zero for the default", d, least)
@@ -81,7 +82,7 @@ func checkGroup(group string, broadcast bool) error {
 
 func checkGroupExpiry(d time.Duration, broadcast bool) error {
 	if broadcast && d != 0 {
-		return fmt.Errorf("is %v, but with Broadcast it is BroadcastExpiry that says it; leave it zero", d)
+		return fmt.Errorf("is %v, but with Broadcast use BroadcastExpiry instead; leave it zero", d)
 	}
 	if d < 0 {
 		return fmt.Errorf("is %v; it has to be positive, or zero for no end", d)

@@ -1,16 +1,14 @@
-// Package redisdelay is a Watermill Pub/Sub on Redis whose messages can be delayed: a [Publisher]
-// keeps each message in Redis until it is due, and a [Subscriber] emits it then. Any Watermill router,
+// Package redisdelay is a Watermill Pub/Sub on Redis with delayed messages. A [Publisher] stores
+// each message in Redis, and a [Subscriber] delivers it when it is due. Any Watermill router,
 // middleware or CQRS bus gets delays by setting one metadata key:
 //
 //	msg.Metadata.Set("delay", "15m") // or redisdelay.DelayFor(msg, 15*time.Minute)
 //	err = publisher.Publish("unpaid-orders", msg)
 //
-// # Words
+// # States
 //
-// A topic has consumer groups; a message goes to each of them. It is due at its due time, by the
-// clock of the Redis server. A delivery is one hand-over of it to a consumer; the consumer settles it
-// by an ack or a nack. Until then the subscriber holds a lease on it, which is extended while the
-// handler runs. These are the states of a message in one group:
+// A topic has consumer groups, and each group gets every message. These are the states of a message
+// in one group; the glossary at the end explains the terms:
 //
 //	publish, delayed ----> pending
 //	                          | due
@@ -28,92 +26,129 @@
 //	                                                  +--> dead ---> gone
 //	                                  no deliveries left   retention
 //
-// A lease that expires for the first time marks the message as a suspect: the delivery does not count,
-// and the message is claimed alone from then on, until it is nacked. So a message that kills its
-// process does not use up the deliveries of those that were held with it. From the second time on
-// each expired lease counts.
+// When the lease of a message expires for the first time, the delivery does not count, and the
+// message becomes a suspect. A suspect is claimed alone until it is nacked. So a message that
+// crashes its process uses up no deliveries of the messages that were held with it. Each further
+// expired lease counts.
 //
 // # Guarantees
 //
-//   - Durable once published: after Publish returned nil, the message is in Redis until it is acked, purged
-//     from the dead letters, or taken back: by its own expiry, its delay ID, or an operator. How durable
-//     that is, is a matter of the server's configuration.
-//   - Never early, not by a millisecond, by the clock of the Redis server. Durations are rounded up.
-//   - On time: delivery is driven by events, not by polling. A slow poll is there for lost wake-ups.
-//   - At least once. The message comes again if its handler nacks or dies, if its process has no touch with Redis for
-//     longer than the lease, or if the handler runs for longer than LeaseDuration and MaxExtension. An ack or nack that
-//     comes after the lease was lost changes nothing.
-//   - Publish is all or nothing, and once: what the client sends again after a lost reply is known as a
-//     repeat.
-//   - In order where asked: with MaxInFlight 1 and one subscriber in the group, messages come by due
-//     time, those with the same due time as their Publisher published them. A nacked message without
-//     delay keeps its place; one with a delay has a new due time.
-//   - Every group gets every message that becomes due after the group exists. Messages that become due
-//     while a topic has no group at all wait for the first one.
+//   - Durable once published. After Publish returned nil, the message stays in Redis until it is
+//     acked, purged from the dead letters, or removed. Its expiry, its delay ID or an operator can
+//     remove it. The configuration of the Redis server decides how durable that is.
+//   - Never early, not by a millisecond, by the clock of the Redis server. Durations are rounded
+//     up.
+//   - On time. Events trigger deliveries, not polling. A slow poll covers lost wake-ups.
+//   - At least once. A message is delivered again if its handler nacks, crashes, or runs longer
+//     than LeaseDuration plus MaxExtension. It also is if its process cannot reach Redis for longer
+//     than the lease. An ack or nack after the lease was lost changes nothing.
+//   - Publish is all or nothing, and takes effect once. Redis recognises a call that the client
+//     repeats after a lost reply.
+//   - In order, with MaxInFlight 1 and one subscriber in the group: by due time, then as the
+//     Publisher published. A message nacked without delay keeps its place; one with a delay has a
+//     new due time.
+//   - Every group gets every message that becomes due after the group was created. Messages that
+//     become due in a topic without groups wait for the first group.
 //
 // # Which delay counts
 //
-// When a message is published, the first of these that is there:
+// When a message is published, the first of these that is set:
 //
 //  1. [DelayKey] or [DelayUntilKey]; both together are an error.
 //  2. Watermill's own metadata, as set by delay.Message of its components/delay.
 //  3. The delay in the message's context, as set by delay.WithContext.
 //
-// A malformed or overlong value, or a negative [DelayKey], is an error that wraps [ErrInvalidDelay], and
-// nothing of the call is published. Zero, an instant that is past, or a negative delay of Watermill's, means
-// now. Consumers do not see these keys, so a handler that publishes a message again does not delay it again.
+// A malformed value, a delay that is too long, or a negative [DelayKey] is an error that wraps
+// [ErrInvalidDelay]. Nothing of the call is published then. Zero, a past instant, or a negative
+// delay of Watermill's means now. Consumers do not see these keys, so a handler that publishes a
+// message again does not delay it again.
 //
 // # Nack
 //
-// A nacked message waits as long as its metadata says, if the handler or a middleware set one of the
-// keys of 1 or 2; a delay in its context does not count. Else its own [BackoffKey] says it, else
-// SubscriberConfig.Backoff. A value that cannot be read is logged, and a backoff decides.
+// The first of these that is set says how long a nacked message waits:
 //
-// Watermill's DelayOnError middleware thereby becomes a backoff that is kept in Redis: the delay that it
-// reached, _watermill_delayed_for, is given back with the next delivery.
+//  1. The delay in its metadata, if the handler or a middleware set a key of 1 or 2 above.
+//  2. Its own [BackoffKey].
+//  3. SubscriberConfig.Backoff.
 //
-// A handler that publishes its own message again with a delay sets that on a copy. If the publish fails, the
-// message itself would wait that long for its retry.
+// A delay in its context is ignored. A value that cannot be read is logged, and the next one
+// applies.
 //
-// When a delivery fails and was the last of SubscriberConfig.MaxDeliveries, the message becomes a dead
-// letter with the reason. So does one that the Unmarshaler refuses, at once, and one that is nacked after
-// [DeadOnNack]. Dead letters are kept for SubscriberConfig.DeadRetention.
+// So Watermill's DelayOnError middleware works as a backoff that is stored in Redis. The next
+// delivery has the last delay in its metadata, _watermill_delayed_for.
 //
-// The [KeepError] middleware has the error of the handler kept with the retry and the dead letter.
+// A handler that publishes its own message again with a delay must set the delay on a copy.
+// Otherwise, if the publish fails, the message itself waits that long for its retry.
+//
+// A message becomes a dead letter, with the reason, when its last delivery of
+// SubscriberConfig.MaxDeliveries fails. So does one that the Unmarshaler refuses, or that is nacked
+// after [DeadOnNack]. Dead letters are kept for SubscriberConfig.DeadRetention.
+//
+// The [KeepError] middleware stores the handler's error with the retry and the dead letter.
 //
 // # Names and expiry
 //
-// [DelayIDKey] names a message while it waits for its due time, so that it can be cancelled or rescheduled
-// (package admin), and so that publishing again under the same name replaces it, is left out, or is refused:
-// see [DelayIDMode]. The name is free as soon as the message is due, or its window is over
-// ([DelayIDWindowKey]). [ExpiresAtKey] and [MaxLatenessKey] say from when on it is too late for a message, and
-// [OnExpiry] what happens then. Consumers see none of these keys, so that a message which is published again
-// is not treated as the one that it was; the name is in [Delivery].
+// [DelayIDKey] names a message while it waits for its due time. Package admin can cancel or
+// reschedule it by that name. Publishing another message under the same name replaces the first, is
+// ignored, or is refused: see [DelayIDMode]. The name is free when the message is due, or when its
+// window ([DelayIDWindowKey]) is over.
+//
+// [ExpiresAtKey] and [MaxLatenessKey] say when a message expires, and [OnExpiry] what happens then.
+// Consumers see none of these keys, so a message that a handler publishes again has no name and no
+// expiry. The name is in [Delivery].
 //
 // Package admin lists, cancels, reschedules, requeues, pauses, removes, checks and repairs. Package
-// redisdelaytest is a server for tests whose clock the test moves.
+// redisdelaytest is a Redis server for tests, with a clock that the test moves.
 //
 // # Redis Streams
 //
-// A Publisher with a [StreamConfig] puts messages into Redis Streams when they are due, in one atomic step, for
-// subscribers of watermill-redisstream. Package relay gives delays to any other message queue.
+// With a [StreamConfig], messages go into Redis Streams when they are due, in one atomic step, for
+// subscribers of watermill-redisstream. Package relay adds delays to any other message queue.
 //
 // # Contexts and Close
 //
-// A message's context carries the values of the context given to Subscribe, and the [Delivery], but not
+// A message's context has the values of the context given to Subscribe, and the [Delivery], but not
 // that context's cancellation. It ends when the message is settled, when the lease is lost
-// (context.Cause is [ErrLeaseLost]), or when CloseTimeout runs out ([ErrClosed]).
+// (context.Cause is [ErrLeaseLost]), or at the end of CloseTimeout ([ErrClosed]).
 //
-// When the subscriber is closed, or the context given to Subscribe ends, nothing more is handed out.
-// What was claimed and not handed out goes back at once, in order, and does not count as delivered.
-// Handlers under way have CloseTimeout to settle; the output channel stays open for as long. After that
-// their contexts end, and their messages are delivered again once the leases run out.
+// When the subscriber is closed, or the context given to Subscribe ends, it delivers no more
+// messages. Claimed messages that were not delivered go back at once, in order, and do not count as
+// delivered. Handlers under way have CloseTimeout to settle; the output channel stays open until
+// then. After that their contexts end, and their messages are delivered again when the leases
+// expire.
 //
-// Publish refuses a message whose context has ended, and takes a call back when the context of its
-// first message ends while it still waits for calls before it; what is on its way is not interrupted.
-// The context of a delivered message does not count, so a handler may publish while its subscriber
-// closes. Nor does any context that is derived from it, with a deadline of its own or without: a publish with
-// such a context is limited by the client's timeouts alone.
+// Publish refuses a message whose context has ended. If the context of the first message of a call
+// ends while the call waits for earlier calls, the call is withdrawn. A call that was sent is not
+// interrupted. The context of a delivered message is ignored, so that a handler may publish while
+// its subscriber closes. So is every context derived from it, even with a deadline: only the
+// client's timeouts limit such a publish.
 //
-// The Redis client stays the caller's: no Close of this package closes it.
+// The Redis client belongs to the caller. No Close of this package closes it.
+//
+// # Glossary
+//
+//   - address: where a wake-up is sent, a mailbox and one receiver in it, such as a subscription.
+//   - batch: the messages of one Publish call, which are stored together or not at all.
+//   - claim: a step in which a subscription takes ready messages and gets a lease on each.
+//   - consumer group: a name under which subscriptions share the messages of a topic.
+//   - dead letter: a message that is no longer delivered, kept with the reason.
+//   - delivery: one hand-over of a message to a consumer, which settles it by an ack or a nack.
+//   - event: the next instant at which a topic needs a promotion.
+//   - holder: the scheduler that does the work of a topic at present.
+//   - lane: one of the two sequences of a subscription's claims, so that two claims can overlap.
+//   - lease: the time for which a subscription owns a message; extended while the handler runs.
+//   - line: the queue in which concurrent calls of Publish for one topic wait and join.
+//   - mailbox: the Redis Pub/Sub channel on which a process receives wake-ups.
+//   - pending: the state of a message that waits for its due time, in all groups.
+//   - poll: a call without a wake-up, made at a slow interval in case a wake-up was lost.
+//   - promote: to move due messages to ready, which a scheduler does.
+//   - ready: the state of a message that is due and waits to be claimed.
+//   - resting: a subscription that may not claim now: the group is paused or a suspect is next.
+//   - retry: the state of a message that was nacked with a delay.
+//   - scheduler: what promotes the due messages of topics; each Subscriber runs one.
+//   - standby: the scheduler that takes over if the holder stops.
+//   - suspect: a message whose lease has expired, so that it may have crashed its process.
+//   - unack: the state of a message that a subscription holds under a lease.
+//   - waiter: a subscription that has room for messages and waits for a wake-up.
+//   - wake-up: a message to an address: messages are ready, or an event will happen then.
 package redisdelay

@@ -8,53 +8,57 @@ import (
 )
 
 var (
-	// ErrClosed is wrapped by what is called on a Publisher or Subscriber after its Close, and by a Publish that Close
-	// gave up. It is the cause (context.Cause) of a message's context that ends with CloseTimeout.
+	// ErrClosed means that the Publisher or Subscriber is closed, or that its Close gave up a
+	// Publish. It is also the cause (context.Cause) of a message's context that ends with
+	// CloseTimeout.
 	ErrClosed = queue.ErrClosed
 
-	// ErrInvalidConfig is wrapped by NewPublisher, NewSubscriber, and the constructors of packages admin and relay;
-	// the error names every field that cannot be used.
+	// ErrInvalidConfig means that a constructor of this package, admin or relay refused its
+	// configuration. The error names every invalid field.
 	ErrInvalidConfig = errors.New("invalid configuration")
 
-	// ErrInvalidTopic is wrapped where a topic is empty or longer than MaxTopicLength, or, with a StreamConfig, has a
-	// name that no stream may have.
+	// ErrInvalidTopic means that a topic is empty or longer than MaxTopicLength. With a
+	// StreamConfig it also means that no stream may have that name.
 	ErrInvalidTopic = errors.New("invalid topic")
 
-	// ErrNilMessage is wrapped by Publish for a message that is nil.
+	// ErrNilMessage means that Publish got a nil message.
 	ErrNilMessage = errors.New("message is nil")
 
-	// ErrMessageTooLarge is wrapped by Publish for a message above PublisherConfig.MaxMessageBytes.
+	// ErrMessageTooLarge means that a message is larger than PublisherConfig.MaxMessageBytes.
 	ErrMessageTooLarge = errors.New("message too large")
 
-	// ErrPublishTooLarge is wrapped by Publish for one call with more messages than
+	// ErrPublishTooLarge means that one call of Publish has more messages than
 	// PublisherConfig.MaxPublishMessages, or more bytes than MaxPublishBytes.
 	ErrPublishTooLarge = errors.New("too much for one Publish")
 
-	// ErrExists is wrapped by Publish for a message whose delay ID is taken, if it is to be refused then: see
-	// DelayIDReject.
+	// ErrExists means that Publish refused a message with DelayIDReject, because its delay ID is
+	// taken.
 	ErrExists = queue.ErrExists
 
-	// ErrTopicFull is wrapped by Publish if more messages would wait than PublisherConfig.MaxWaiting.
+	// ErrTopicFull means that after Publish more messages would wait than
+	// PublisherConfig.MaxWaiting.
 	ErrTopicFull = queue.ErrTopicFull
 
-	// ErrTopicMode is wrapped where a topic has a Redis Stream and should have none, or has none, and groups or
-	// messages instead, where it should: see StreamConfig.
+	// ErrTopicMode means that a topic has a Redis Stream where none is expected. It also means that
+	// a topic with groups or messages of its own was used with a StreamConfig.
 	ErrTopicMode = queue.ErrTopicMode
 
-	// ErrNotReplicated is wrapped by Publish if fewer than PublisherConfig.WaitReplicas replicas are known to have
-	// the messages after WaitTimeout. The primary has taken them, and most often they are delivered; a failover
-	// may lose them. To publish them again may double them, unless they have a delay ID, and it is still taken.
+	// ErrNotReplicated means that after WaitTimeout fewer than PublisherConfig.WaitReplicas
+	// replicas have confirmed the messages. The primary has stored them, and usually they are
+	// delivered, but a failover may lose them. Publishing them again may duplicate them, unless
+	// their delay IDs are still taken.
 	ErrNotReplicated = queue.ErrNotReplicated
 
-	// ErrLayout is wrapped where the topic was written to Redis in another, incompatible form.
+	// ErrLayout means that the topic was written to Redis in another, incompatible layout.
 	ErrLayout = queue.ErrLayout
 
-	// ErrForbidden is wrapped where the Redis user may not run a command that it takes, or use a key or a channel; the
-	// error names all the commands that it lacks, and what keys and channels it has to be allowed. It is found at the first
-	// use of a server, before anything is written but what says that the topic is there.
+	// ErrForbidden means that the Redis user may not run a command, or use a key or a channel, that
+	// is needed. The error names all missing commands, and the keys and channels to allow. It is
+	// found at the first use of a server, when nothing but the existence of the topic was written.
 	ErrForbidden = queue.ErrForbidden
 
-	// ErrLeaseLost is the cause (context.Cause) of a message's context when its lease has run out and
-	// the message is another's: the handler should stop, its ack and nack change nothing.
+	// ErrLeaseLost is the cause (context.Cause) of a message's context when its lease has expired.
+	// The handler should stop: another consumer may have the message, and its ack or nack changes
+	// nothing.
 	ErrLeaseLost = consume.ErrLeaseLost
 )

@@ -22,12 +22,12 @@ const binaryVersion = 1
 //	          length of the key, key, length of the value, value
 //	payload   the rest
 //
-// Lengths and counts are unsigned varints, as in encoding/binary. A message has exactly one
-// form: Unmarshal refuses keys out of order or repeated, varints longer than needed, and a UUID
+// Lengths and counts are unsigned varints, as in encoding/binary. Each message has exactly one
+// form. So Unmarshal refuses repeated or unsorted keys, varints longer than needed, and a UUID
 // as text that could have been packed. UUID, keys and values may hold any bytes.
 //
-// A nil and an empty payload are stored alike and come back empty; metadata comes back never
-// nil. The payload of an unmarshaled message shares memory with data.
+// A nil payload is stored as an empty one. Unmarshal never returns nil metadata. The payload of
+// an unmarshaled message shares memory with data.
 type BinaryMarshaler struct{}
 
 var _ MarshalerUnmarshaler = BinaryMarshaler{}
@@ -37,11 +37,11 @@ func (m BinaryMarshaler) Marshal(_ string, msg *message.Message) ([]byte, error)
 	return m.marshal(msg, nil, func(size int) []byte { return make([]byte, 0, size) }), nil
 }
 
-// marshal marshals the message without some keys of its metadata, into memory that it asks for.
+// marshal returns the form of the message without some metadata keys, in memory that room returns.
 func (BinaryMarshaler) marshal(msg *message.Message, without []string, room func(size int) []byte) []byte {
 	packed, canonical := packUUID(msg.UUID)
 
-	// The usual handful of keys is sorted without an allocation.
+	// Up to 16 keys are sorted without an allocation.
 	var scratch [16]string
 	keys := scratch[:0]
 
@@ -99,7 +99,7 @@ func (BinaryMarshaler) Unmarshal(_ string, data []byte) (*message.Message, error
 	return msg, nil
 }
 
-// binaryReader takes the parts of the binary form from the front of rest.
+// binaryReader reads the parts of the binary form from the start of rest.
 type binaryReader struct{ rest []byte }
 
 func (r *binaryReader) uuid() (string, error) {
@@ -125,7 +125,8 @@ func (r *binaryReader) uuid() (string, error) {
 	return uuid, nil
 }
 
-// metadataInto lets the map grow with the pairs it reads, since their number is only claimed.
+// metadataInto reads the pairs into a map. It allocates as it reads, because the count may be
+// false.
 func (r *binaryReader) metadataInto(metadata message.Metadata) error {
 	count, err := r.uvarint("number of metadata pairs")
 	if err != nil {
@@ -166,7 +167,7 @@ func (r *binaryReader) text(what string) (string, error) {
 func (r *binaryReader) uvarint(what string) (uint64, error) {
 	value, size := binary.Uvarint(r.rest)
 	if size <= 0 {
-		return 0, fmt.Errorf("%w: %s: bad or cut varint", ErrMalformed, what)
+		return 0, fmt.Errorf("%w: %s: bad or incomplete varint", ErrMalformed, what)
 	}
 	if size > 1 && r.rest[size-1] == 0 {
 		return 0, fmt.Errorf("%w: %s: varint longer than needed", ErrMalformed, what)
@@ -194,8 +195,8 @@ func uvarintSize(n int) int {
 	return (bits.Len64(uint64(n)|1) + 6) / 7
 }
 
-// packUUID returns the 16 bytes of a UUID in its usual text. Any other text, upper-case too, is
-// not ok, because it would not come back as it was.
+// packUUID returns the 16 bytes of a UUID in its usual lower-case text. Any other text is not ok,
+// because unpackUUID could not restore it.
 func packUUID(text string) (packed [16]byte, ok bool) {
 	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
 		return packed, false
@@ -213,7 +214,7 @@ func packUUID(text string) (packed [16]byte, ok bool) {
 	return packed, seen < 16
 }
 
-// digitValues has the values of lower-case hexadecimal digits, and 16 for all else.
+// digitValues has the values of lower-case hexadecimal digits, and 16 for all other bytes.
 var digitValues = func() (values [256]byte) {
 	for c := range values {
 		values[c] = 16

@@ -109,7 +109,7 @@ func TestBinaryAllocationIsBoundedByTheInput(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			data := []byte(c.data)
-			// The counter is the whole process's, so the least of some runs is the one that counts.
+			// The counter covers the whole process, so the test takes the minimum of several runs.
 			least := uint64(math.MaxUint64)
 			for range 20 {
 				var before, after runtime.MemStats

@@ -15,17 +15,16 @@ import (
 // jsonVersion is the "v" of every message that JSONMarshaler writes.
 const jsonVersion = 1
 
-// JSONMarshaler is a Marshaler and Unmarshaler for people who read and write Redis by hand:
+// JSONMarshaler is a Marshaler and Unmarshaler whose form people can read and write in Redis:
 //
 //	{"v":1,"uuid":"...","metadata":{"key":"value"},"payload":"..."}
 //
-// JSON text cannot hold bytes that are not UTF-8. What has such bytes is base64 (RFC 4648 with
-// padding) under another name: "uuid_base64" and "payload_base64" instead of "uuid" and
-// "payload", and metadata pairs, key and value, in "metadata_base64".
+// JSON text cannot hold bytes that are not UTF-8. Values with such bytes are base64 (RFC 4648
+// with padding) under the names "uuid_base64" and "payload_base64". "metadata_base64" has the
+// pairs whose key or value is not UTF-8, both in base64.
 //
-// Unmarshal takes a missing "uuid", "metadata" or "payload" as empty, and refuses fields that it
-// does not know. A nil and an empty payload are stored alike and come back empty; metadata comes
-// back never nil.
+// Unmarshal reads a missing "uuid", "metadata" or "payload" as empty, and refuses unknown
+// fields. A nil payload is stored as an empty one. Unmarshal never returns nil metadata.
 type JSONMarshaler struct{}
 
 var _ MarshalerUnmarshaler = JSONMarshaler{}
@@ -41,7 +40,7 @@ type jsonMessage struct {
 	PayloadBase64  *string           `json:"payload_base64,omitempty"`
 }
 
-// Marshal never returns an error in practice: any message has a JSON form.
+// Marshal never returns an error in practice, because every message has a JSON form.
 func (JSONMarshaler) Marshal(_ string, msg *message.Message) ([]byte, error) {
 	stored := jsonMessage{Version: jsonVersion}
 	stored.UUID, stored.UUIDBase64 = textOrBase64(msg.UUID)
@@ -89,7 +88,7 @@ func (JSONMarshaler) Unmarshal(_ string, data []byte) (*message.Message, error) 
 
 func decodeJSON(data []byte) (jsonMessage, error) {
 	var stored jsonMessage
-	// The decoder would replace such bytes in silence.
+	// The decoder would silently replace bytes that are not UTF-8.
 	if !utf8.Valid(data) {
 		return stored, errors.New("not UTF-8")
 	}
@@ -118,14 +117,14 @@ func addBase64Metadata(metadata message.Metadata, encoded map[string]string) err
 			return fmt.Errorf("metadata_base64: value: %w", err)
 		}
 		if _, repeated := metadata[key]; repeated {
-			return errors.New("metadata_base64: a key is there twice")
+			return errors.New("metadata_base64: a key is repeated")
 		}
 		metadata[key] = value
 	}
 	return nil
 }
 
-// textOrBase64 returns value in the first result if JSON text can hold it, else in the second.
+// textOrBase64 returns value as text if it is UTF-8, else as base64.
 func textOrBase64(value string) (text, encoded *string) {
 	if utf8.ValidString(value) {
 		return &value, nil
@@ -159,7 +158,7 @@ func decodeBase64(value string) (string, error) {
 	return string(decoded), err
 }
 
-// setIn makes the map on first use, so that an empty one stays out of the JSON.
+// setIn sets a key. It creates the map on first use, so that the JSON has no empty map.
 func setIn(m *map[string]string, key, value string) {
 	if *m == nil {
 		*m = make(map[string]string)

@@ -40,7 +40,7 @@ func TestJSONGolden(t *testing.T) {
 	}
 }
 
-func TestJSONTakesWhatPeopleWrite(t *testing.T) {
+func TestJSONAcceptsHandWrittenMessages(t *testing.T) {
 	cases := map[string]struct {
 		data string
 		want *message.Message
@@ -80,8 +80,8 @@ func TestJSONRefusesMalformedBytes(t *testing.T) {
 		"payload not base64":        {`{"v":1,"payload_base64":"YQ"}`, "payload_base64"},
 		"key not base64":            {`{"v":1,"metadata_base64":{"!":""}}`, "metadata_base64: key"},
 		"value not base64":          {`{"v":1,"metadata_base64":{"":"!"}}`, "metadata_base64: value"},
-		"key in both objects":       {`{"v":1,"metadata":{"a":"1"},"metadata_base64":{"YQ==":""}}`, "twice"},
-		"key twice in other base64": {`{"v":1,"metadata_base64":{"YQ==":"","YR==":""}}`, "twice"},
+		"key in both objects":       {`{"v":1,"metadata":{"a":"1"},"metadata_base64":{"YQ==":""}}`, "repeated"},
+		"key twice in other base64": {`{"v":1,"metadata_base64":{"YQ==":"","YR==":""}}`, "repeated"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -12,21 +12,21 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// streamUUIDKey is a metadata key that watermill-redisstream keeps for itself.
+// streamUUIDKey is a metadata key that watermill-redisstream reserves.
 const streamUUIDKey = "_watermill_message_uuid"
 
-// StreamMarshaler is the form of messages that wait for a Redis Stream: the three fields of the entry that a
-// message becomes, as DefaultMarshallerUnmarshaller of watermill-redisstream writes and reads them. A Publisher
-// with a StreamConfig uses it by itself.
+// StreamMarshaler is the form of messages that wait for a Redis Stream. It holds the three fields
+// of the stream entry, as watermill-redisstream's DefaultMarshallerUnmarshaller writes and reads
+// them. A Publisher with a StreamConfig uses it automatically.
 //
 //	<bytes of the UUID> <bytes of the metadata> <UUID><metadata in MessagePack, or nothing><payload>
 //
-// Its zero value is ready to use.
+// The zero value is ready to use.
 type StreamMarshaler struct{}
 
 var _ MarshalerUnmarshaler = StreamMarshaler{}
 
-// Marshal returns the form. It refuses metadata that watermill-redisstream keeps for itself, as that does.
+// Marshal returns the form. It refuses metadata keys that watermill-redisstream reserves.
 func (StreamMarshaler) Marshal(_ string, msg *message.Message) ([]byte, error) {
 	if value := msg.Metadata[streamUUIDKey]; value != "" {
 		return nil, fmt.Errorf("metadata %s is reserved by watermill-redisstream for the UUID", streamUUIDKey)
@@ -46,14 +46,14 @@ func (StreamMarshaler) Marshal(_ string, msg *message.Message) ([]byte, error) {
 func (StreamMarshaler) Unmarshal(_ string, data []byte) (*message.Message, error) {
 	uuid, rest, ok := cutLength(data)
 	if !ok {
-		return nil, fmt.Errorf("%w: it does not begin with the length of the UUID", ErrMalformed)
+		return nil, fmt.Errorf("%w: the length of the UUID is missing or invalid", ErrMalformed)
 	}
 	packed, rest, ok := cutLength(rest)
 	if !ok {
-		return nil, fmt.Errorf("%w: it has no length of the metadata", ErrMalformed)
+		return nil, fmt.Errorf("%w: the length of the metadata is missing or invalid", ErrMalformed)
 	}
 	if uuid > len(rest) || packed > len(rest)-uuid {
-		return nil, fmt.Errorf("%w: it ends within the UUID or the metadata", ErrMalformed)
+		return nil, fmt.Errorf("%w: the UUID or the metadata is incomplete", ErrMalformed)
 	}
 	metadata, err := readPackedMap(rest[uuid : uuid+packed])
 	if err != nil {
@@ -67,18 +67,19 @@ func (StreamMarshaler) Unmarshal(_ string, data []byte) (*message.Message, error
 	return msg, nil
 }
 
-// cutLength reads a number as Marshal writes it, and the space behind it.
+// cutLength reads a number as Marshal writes it, and the space after it.
 func cutLength(data []byte) (n int, rest []byte, ok bool) {
 	end := slices.Index(data[:min(len(data), 12)], ' ')
 	if end < 0 {
 		return 0, nil, false
 	}
 	written, err := strconv.ParseInt(string(data[:end]), 10, 64)
-	n = int(min(written, math.MaxInt)) // which is more than there is, where that is less
+	n = int(min(written, math.MaxInt)) // with 32-bit ints, MaxInt is still more than any data
 	return n, data[end+1:], err == nil && n >= 0 && strconv.FormatInt(written, 10) == string(data[:end])
 }
 
-// MessagePack, as far as a map of texts needs it. Keys are in order, so that a message has one form.
+// The functions below write and read the part of MessagePack that a map of strings needs. Keys are
+// sorted, so that each message has one form.
 
 func appendPackedMap(data []byte, m map[string]string) []byte {
 	switch n := len(m); {
@@ -111,7 +112,7 @@ func appendPacked(data []byte, text string) []byte {
 	return append(data, text...)
 }
 
-// readPackedMap reads what appendPackedMap has written, and nothing else.
+// readPackedMap reads a map. It refuses bytes that appendPackedMap would not write.
 func readPackedMap(packed []byte) (message.Metadata, error) {
 	metadata := message.Metadata{}
 	if len(packed) == 0 {
@@ -119,27 +120,28 @@ func readPackedMap(packed []byte) (message.Metadata, error) {
 	}
 	n, data, ok := cutPackedLength(packed, 0x80, 16, [3]byte{0, 0xde, 0xdf})
 	if !ok {
-		return nil, fmt.Errorf("%w: the metadata is no map", ErrMalformed)
+		return nil, fmt.Errorf("%w: the metadata is not a map", ErrMalformed)
 	}
 	for range n {
 		var pair [2]string
 		for i := range pair {
 			var length int
 			if length, data, ok = cutPackedLength(data, 0xa0, 32, [3]byte{0xd9, 0xda, 0xdb}); !ok || length > len(data) {
-				return nil, fmt.Errorf("%w: the metadata is not of texts, or ends within one", ErrMalformed)
+				return nil, fmt.Errorf("%w: a metadata text is invalid or incomplete", ErrMalformed)
 			}
 			pair[i], data = string(data[:length]), data[length:]
 		}
 		metadata[pair[0]] = pair[1]
 	}
 	if !bytes.Equal(appendPackedMap(nil, metadata), packed) {
-		return nil, fmt.Errorf("%w: the metadata is not in order, or there is more behind it", ErrMalformed)
+		return nil, fmt.Errorf("%w: the metadata is not sorted, or has bytes after it", ErrMalformed)
 	}
 	return metadata, nil
 }
 
-// cutPackedLength reads a length: below limit it is in the byte with the bits of fixed, else it follows one of the
-// marks, in one, two or four bytes.
+// cutPackedLength reads a length. A length below limit is in the first byte, with the bits of
+// fixed. Other lengths follow one of the marks, in one, two or four bytes. A mark of zero is
+// unused.
 func cutPackedLength(data []byte, fixed byte, limit int, marks [3]byte) (n int, rest []byte, ok bool) {
 	if len(data) == 0 {
 		return 0, nil, false
@@ -153,7 +155,7 @@ func cutPackedLength(data []byte, fixed byte, limit int, marks [3]byte) (n int, 
 	case mark == marks[1] && len(rest) >= 2:
 		return int(binary.BigEndian.Uint16(rest)), rest[2:], true
 	case mark == marks[2] && len(rest) >= 4:
-		return int(min(binary.BigEndian.Uint32(rest), math.MaxInt32)), rest[4:], true // which an int of 32 bits can be
+		return int(min(binary.BigEndian.Uint32(rest), math.MaxInt32)), rest[4:], true // fits a 32-bit int
 	}
 	return 0, nil, false
 }

@@ -13,7 +13,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
-// What waits for a stream is in this form, and its parts are what subscribers of watermill-redisstream read.
+// The stream form is a wire format: subscribers of watermill-redisstream read its parts.
 func TestStreamGolden(t *testing.T) {
 	t.Parallel()
 	sixteen, pairs := message.Metadata{}, ""
@@ -59,22 +59,22 @@ func TestStreamRefusesMalformedBytes(t *testing.T) {
 		"leading zero":          {"00 0 ", "length of the UUID"},
 		"huge":                  {"99999999999999999999 0 ", "length of the UUID"},
 		"one length":            {"1 x", "length of the metadata"},
-		"UUID cut":              {"3 0 ab", "ends within"},
-		"metadata cut":          {"1 3 xab", "ends within"},
-		"huge metadata":         {"1 99999999999 x", "ends within"},
-		"no map":                {"0 1 \xa0", "no map"},
-		"no length of the map":  {"0 2 \xde\x00", "no map"},
-		"an empty map":          {"0 1 \x80", "not in order"},
-		"a pair less":           {"0 3 \x82\xa0\xa0", "not of texts"},
-		"a number":              {"0 3 \x81\xa0\x01", "not of texts"},
-		"a text cut":            {"0 4 \x81\xa0\xa2x", "not of texts"},
-		"a text of 4 GB":        {"0 6 \x81\xdb\xff\xff\xff\xff", "not of texts"},
-		"more behind":           {"0 4 \x81\xa0\xa0\xa0", "not in order"},
-		"not in order":          {"0 9 \x82\xa1b\xa12\xa1a\xa11", "not in order"},
-		"twice":                 {"0 9 \x82\xa1a\xa11\xa1a\xa12", "not in order"},
-		"a longer length":       {"0 4 \x81\xa0\xd9\x00", "not in order"},
+		"UUID cut":              {"3 0 ab", "is incomplete"},
+		"metadata cut":          {"1 3 xab", "is incomplete"},
+		"huge metadata":         {"1 99999999999 x", "is incomplete"},
+		"no map":                {"0 1 \xa0", "not a map"},
+		"no length of the map":  {"0 2 \xde\x00", "not a map"},
+		"an empty map":          {"0 1 \x80", "not sorted"},
+		"a pair less":           {"0 3 \x82\xa0\xa0", "invalid or incomplete"},
+		"a number":              {"0 3 \x81\xa0\x01", "invalid or incomplete"},
+		"a text cut":            {"0 4 \x81\xa0\xa2x", "invalid or incomplete"},
+		"a text of 4 GB":        {"0 6 \x81\xdb\xff\xff\xff\xff", "invalid or incomplete"},
+		"more behind":           {"0 4 \x81\xa0\xa0\xa0", "not sorted"},
+		"not in order":          {"0 9 \x82\xa1b\xa12\xa1a\xa11", "not sorted"},
+		"twice":                 {"0 9 \x82\xa1a\xa11\xa1a\xa12", "not sorted"},
+		"a longer length":       {"0 4 \x81\xa0\xd9\x00", "not sorted"},
 		"reserved":              {"0 27 \x81\xb7_watermill_message_uuid\xa1x", "reserved"},
-		"a longer map's length": {"0 5 \xde\x00\x01\xa0\xa0", "not in order"},
+		"a longer map's length": {"0 5 \xde\x00\x01\xa0\xa0", "not sorted"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestStreamRefusesMalformedBytes(t *testing.T) {
 	}
 }
 
-func TestStreamRefusesMetadataThatTheSubscribersKeepForThemselves(t *testing.T) {
+func TestStreamRefusesReservedMetadata(t *testing.T) {
 	t.Parallel()
 	_, err := redisdelay.StreamMarshaler{}.Marshal("topic", newMessage("1", message.Metadata{"_watermill_message_uuid": "2"}, nil))
 	require.ErrorContains(t, err, "reserved")

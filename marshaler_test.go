@@ -15,7 +15,7 @@ import (
 
 const sampleUUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
-// marshalers are all forms; whatever holds for one must hold for the other.
+// marshalers are all marshalers. Each test here must hold for all of them.
 var marshalers = map[string]redisdelay.MarshalerUnmarshaler{
 	"binary": redisdelay.BinaryMarshaler{},
 	"json":   redisdelay.JSONMarshaler{},
@@ -28,7 +28,7 @@ func newMessage(uuid string, metadata message.Metadata, payload []byte) *message
 	return msg
 }
 
-// requireRoundTrip checks that msg survives and that marshaling leaves it alone.
+// requireRoundTrip checks that msg survives, and that Marshal does not change it.
 func requireRoundTrip(t require.TestingT, m redisdelay.MarshalerUnmarshaler, msg *message.Message) {
 	before := msg.Copy()
 	data, err := m.Marshal("topic", msg)
@@ -104,7 +104,7 @@ func TestAnyMessageSurvivesTheRoundTrip(t *testing.T) {
 	}
 }
 
-func TestAnUnmarshaledMessageCanBeSettledAndChanged(t *testing.T) {
+func TestUnmarshaledMessageCanBeSettledAndChanged(t *testing.T) {
 	for form, m := range marshalers {
 		t.Run(form, func(t *testing.T) {
 			data, err := m.Marshal("topic", newMessage("", nil, nil))
@@ -125,7 +125,7 @@ func TestAnUnmarshaledMessageCanBeSettledAndChanged(t *testing.T) {
 	}
 }
 
-// requireStable checks that bytes that were accepted hold a message that survives from then on.
+// requireStable checks that a message from accepted bytes survives further round trips.
 func requireStable(t *testing.T, m redisdelay.MarshalerUnmarshaler, data []byte) *message.Message {
 	t.Helper()
 	msg, err := m.Unmarshal("topic", data)

@@ -16,20 +16,21 @@ import (
 
 // Config configures an Admin.
 type Config struct {
-	// Client is the connection to Redis, required. It stays the caller's.
+	// Client is the connection to Redis. Required. The Admin never closes it.
 	Client redis.UniversalClient
 
-	// KeyPrefix is what all keys in Redis begin with, the same as the publishers'. Default
+	// KeyPrefix is the start of all keys in Redis. It must equal the publishers'. Default
 	// redisdelay.DefaultKeyPrefix.
 	KeyPrefix string
 
-	// Unmarshaler turns bytes into messages, so that their metadata and payload can be shown. Default
-	// redisdelay.BinaryMarshaler{}. What it refuses is tried as a message for a Redis Stream.
+	// Unmarshaler turns bytes into messages, to show their metadata and payload. Default
+	// redisdelay.BinaryMarshaler{}. Bytes that it refuses are tried as a message for a Redis
+	// Stream.
 	Unmarshaler redisdelay.Unmarshaler
 
-	// Marshaler is for MoveDead, which takes the delay ID and the expiry off what it moves: the other half of
-	// the Unmarshaler, and of those of the subscribers of the topic that it moves to. Default the Unmarshaler,
-	// if it is a Marshaler too, else redisdelay.BinaryMarshaler{}.
+	// Marshaler is used by MoveDead, which removes delay ID and expiry from messages. It must fit
+	// the Unmarshaler, and the Unmarshalers of the target topic's subscribers. Default: the
+	// Unmarshaler, if it is also a Marshaler, else redisdelay.BinaryMarshaler{}.
 	Marshaler redisdelay.Marshaler
 }
 
@@ -47,7 +48,7 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Validate reports every fault of the configuration at once. New calls it.
+// Validate reports all faults of the configuration at once. New calls it.
 func (c Config) Validate() error {
 	return errors.Join(
 		invalid("Client", queue.CheckClient(c.Client)),
@@ -62,13 +63,13 @@ func invalid(field string, err error) error {
 	return fmt.Errorf("%w: %s %w", ErrInvalidConfig, field, err)
 }
 
-// Admin looks after topics. It is safe for concurrent use, and there is nothing to close.
+// Admin inspects and changes topics. It is safe for concurrent use, and needs no Close.
 type Admin struct {
 	config  Config
 	permits queue.Permits
 }
 
-// New returns an Admin. It does not talk to Redis yet.
+// New returns an Admin. It does not connect to Redis yet. Errors wrap ErrInvalidConfig.
 func New(config Config) (*Admin, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -77,7 +78,7 @@ func New(config Config) (*Admin, error) {
 	return &Admin{config: config}, nil
 }
 
-// topic returns a handle on a topic for some work, or why there can be none, such as a permission that is lacking.
+// topic returns a handle on a topic. It fails if the Redis user lacks a permission for the work.
 func (a *Admin) topic(ctx context.Context, name string, work queue.Work) (*queue.Topic, error) {
 	t, err := a.handle(name)
 	if err != nil {
@@ -89,7 +90,7 @@ func (a *Admin) topic(ctx context.Context, name string, work queue.Work) (*queue
 	return t, nil
 }
 
-// handle is topic without a try of what is permitted.
+// handle returns a handle on a topic without a check of permissions.
 func (a *Admin) handle(name string) (*queue.Topic, error) {
 	if err := queue.CheckTopic(name); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidTopic, err)
@@ -97,17 +98,17 @@ func (a *Admin) handle(name string) (*queue.Topic, error) {
 	return queue.NewTopic(a.config.Client, a.config.KeyPrefix, name), nil
 }
 
-// groupName is the name of a group, "" that of redisdelay.DefaultConsumerGroup.
+// groupName returns the group, or redisdelay.DefaultConsumerGroup for "".
 func groupName(group string) string { return cmp.Or(group, redisdelay.DefaultConsumerGroup) }
 
-// Topics returns names of topics, about limit of them (default 100), and where the next ones begin. The first
-// call takes the cursor ""; an empty next says that there are no more. Topics that come or go meanwhile may
-// be there or not.
+// Topics returns about limit names of topics (default 100), and the cursor of the next page. The
+// first call takes the cursor "". An empty next means that there are no more. Topics that are
+// created or deleted between the calls may be included or not.
 func (a *Admin) Topics(ctx context.Context, cursor string, limit int) (topics []string, next string, err error) {
 	from := uint64(0)
 	if cursor != "" {
 		if from, err = strconv.ParseUint(cursor, 10, 64); err != nil {
-			return nil, "", fmt.Errorf("%w: %q is no cursor of Topics", ErrInvalidArgument, cursor)
+			return nil, "", fmt.Errorf("%w: %q is not a cursor of Topics", ErrInvalidArgument, cursor)
 		}
 	}
 	topics, from, err = queue.TopicsFrom(ctx, a.config.Client, a.config.KeyPrefix, from, cmp.Or(max(limit, 0), 100))
@@ -120,13 +121,14 @@ func (a *Admin) Topics(ctx context.Context, cursor string, limit int) (topics []
 	return topics, next, nil
 }
 
-// When is a due time: see In and At. The zero value is now.
+// When is a due time, made by In or At. The zero value is now.
 type When struct {
 	due queue.Due
 	err error
 }
 
-// In is due a while after Redis hears of it, rounded up to the millisecond; at most redisdelay.MaxDelay.
+// In is due d after Redis receives it. d is rounded up to the millisecond; the maximum is
+// redisdelay.MaxDelay.
 func In(d time.Duration) When {
 	if d < 0 || d > redisdelay.MaxDelay {
 		return When{err: fmt.Errorf("%w: in %v: want from 0 to %v", ErrInvalidArgument, d, redisdelay.MaxDelay)}
@@ -134,8 +136,8 @@ func In(d time.Duration) When {
 	return When{due: queue.In(d)}
 }
 
-// At is due at an instant by the clock of the Redis server, rounded up to the millisecond. What is past is
-// now; what is further than redisdelay.MaxDelay ahead is refused.
+// At is due at t by the clock of the Redis server, rounded up to the millisecond. A time in the
+// past is now. A time more than redisdelay.MaxDelay ahead is refused.
 func At(t time.Time) When {
 	if t.After(time.Now().Add(redisdelay.MaxDelay)) {
 		return When{err: fmt.Errorf("%w: at %v: want at most %v ahead", ErrInvalidArgument, t, redisdelay.MaxDelay)}
@@ -143,22 +145,22 @@ func At(t time.Time) When {
 	return When{due: queue.At(t)}
 }
 
-// Ref names a message: see ByID and ByDelayID.
+// Ref names a message. ByID and ByDelayID make one.
 type Ref struct{ ref queue.Ref }
 
-// ByID names a message by its own ID, the same in all groups: Delivery.ID.
+// ByID names a message by its ID (Delivery.ID), which is the same in all groups.
 func ByID(id string) Ref { return Ref{queue.Ref{ID: id}} }
 
-// ByDelayID names the message that has a delay ID: while it waits for its due time, and for its window after
-// that.
+// ByDelayID names the message that has a delay ID. A message has it until its due time, and for its
+// window after that.
 func ByDelayID(delayID string) Ref { return Ref{queue.Ref{DelayID: delayID}} }
 
-// String says what it names.
+// String returns the ID or delay ID in readable form.
 func (r Ref) String() string { return r.ref.String() }
 
 func (r Ref) check() error {
 	if r.ref == (queue.Ref{}) {
-		return fmt.Errorf("%w: the message has no name; use ByID or ByDelayID", ErrInvalidArgument)
+		return fmt.Errorf("%w: no message is named; use ByID or ByDelayID", ErrInvalidArgument)
 	}
 	return nil
 }

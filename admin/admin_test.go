@@ -89,7 +89,8 @@ func (s *setup) bury(t *testing.T, n int) {
 	require.Equal(t, n, s.group(t, "a").Dead)
 }
 
-// buryThese makes messages dead letters of group a, whatever they say. Nothing else may be ready in it.
+// buryThese makes messages dead letters of group a, whatever their limits. The group must have no other
+// ready messages.
 func (s *setup) buryThese(t *testing.T, messages ...*message.Message) {
 	t.Helper()
 	require.NoError(t, s.publisher(t).Publish(topic, messages...))
@@ -112,7 +113,7 @@ func (s *setup) buryReady(t *testing.T, n int) {
 	require.NoError(t, queue.Do(ctx, s.Client, group.NackCalls(failures, -1)...))
 }
 
-// expired are messages for which it is too late, one for each thing that happens then.
+// expired returns messages that have expired, one for each OnExpiry.
 func expired() []*message.Message {
 	var messages []*message.Message
 	for _, then := range []redisdelay.OnExpiry{redisdelay.ExpiryDrop, redisdelay.ExpiryDead} {
@@ -124,8 +125,8 @@ func expired() []*message.Message {
 	return messages
 }
 
-// Nor is it too late for what comes of the requeued one being nacked.
-func TestItIsNeverTooLateForARequeuedDeadLetter(t *testing.T) {
+// A nack of a requeued dead letter does not make its expiry apply again either.
+func TestRequeuedDeadLetterNeverExpires(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.register(t, "a")
 		s.buryThese(t, expired()...)
@@ -158,7 +159,7 @@ func TestItIsNeverTooLateForARequeuedDeadLetter(t *testing.T) {
 	})
 }
 
-// opaque has only the one half of JSONMarshaler, and refuses one body. It spoils the bytes, which are its own.
+// opaque unmarshals JSON and cannot marshal. It refuses one body, and overwrites the bytes, as it may.
 type opaque struct{}
 
 func (opaque) Unmarshal(topic string, data []byte) (*message.Message, error) {
@@ -173,7 +174,7 @@ func (opaque) Unmarshal(topic string, data []byte) (*message.Message, error) {
 	return msg, err
 }
 
-func TestMovedDeadLettersHaveNeitherNameNorExpiry(t *testing.T) {
+func TestMovedDeadLettersHaveNeitherDelayIDNorExpiry(t *testing.T) {
 	for name, forms := range map[string]admin.Config{
 		"the Unmarshaler is a Marshaler too": {Unmarshaler: redisdelay.JSONMarshaler{}},
 		"each is one half":                   {Unmarshaler: opaque{}, Marshaler: redisdelay.JSONMarshaler{}},
@@ -215,7 +216,7 @@ func TestMovedDeadLettersHaveNeitherNameNorExpiry(t *testing.T) {
 	}
 }
 
-func TestManyDeadLettersAreDealtWithInChunks(t *testing.T) {
+func TestManyDeadLettersAreHandledInChunks(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		const n = 2500
 		s.bury(t, n)
@@ -246,8 +247,8 @@ func TestManyDeadLettersAreDealtWithInChunks(t *testing.T) {
 	})
 }
 
-// Two of these are too much for one chunk with bodies.
-func TestBodiesOfDeadLettersAreReadOnlyWhereTheyAreNeeded(t *testing.T) {
+// Two such bodies do not fit into one chunk.
+func TestBodiesOfDeadLettersAreReadOnlyIfNeeded(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		var letters []*message.Message
 		for range 2 {
@@ -278,7 +279,7 @@ func TestBodiesOfDeadLettersAreReadOnlyWhereTheyAreNeeded(t *testing.T) {
 	})
 }
 
-func TestMovedDeadLettersAreDeliveredThere(t *testing.T) {
+func TestMovedDeadLettersAreDeliveredInTheTargetTopic(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.bury(t, 3)
 		sub := s.subscriber(t, "")
@@ -295,8 +296,8 @@ func TestMovedDeadLettersAreDeliveredThere(t *testing.T) {
 	})
 }
 
-// It ends although each dies again at once.
-func TestRequeueingEndsWithThoseThatWereDeadWhenItBegan(t *testing.T) {
+// RequeueAll ends even though each message becomes dead again at once.
+func TestRequeueAllIgnoresNewDeadLetters(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		const n = 50
 		s.bury(t, n)
@@ -349,7 +350,6 @@ func TestMessageIsFoundInEachGroup(t *testing.T) {
 	})
 }
 
-// All processes stop at once, and all go on.
 func TestPauseStopsAllProcessesAndResumeStartsThem(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		const processes, rounds = 8, 3
@@ -401,7 +401,7 @@ func TestPauseOutlastsARestartOfTheServer(t *testing.T) {
 	require.Equal(t, since, s.group(t, "a").PausedSince)
 }
 
-// The access lists in docs/redis-keys.md are enough: the first for programs, both together for operators.
+// The access lists in docs/redis-keys.md suffice: the first for programs, both together for operators.
 func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	t.Parallel()
 	require.Greater(t, len(documentedRules(t)), 40)
@@ -452,7 +452,7 @@ func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	queuetest.Check(t, root, s.Prefix)
 }
 
-// That the delay ID cannot be looked up does not mean that nothing has it.
+// An error of the lookup must not be reported as not found.
 func TestGetByADelayIDThatCannotBeLookedUp(t *testing.T) {
 	t.Parallel()
 	redistest.Both(t, func(t *testing.T, server redistest.Server) {

@@ -22,8 +22,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// BenchmarkOperations measures each operation on a topic of a hundred messages and on one of a million: half
-// of them pending, the rest ready, and as many dead letters as are ready.
+// BenchmarkOperations measures each operation on a topic of a hundred messages and on one of a million. Half
+// of them are pending, the rest ready, and there are as many dead letters as ready messages.
 func BenchmarkOperations(b *testing.B) {
 	for _, n := range []int{100, 1_000_000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -109,7 +109,7 @@ func BenchmarkCheckOfLargeMessages(b *testing.B) {
 	b.ReportMetric(float64(longest.took.Microseconds())/1000, "ms/longest-step")
 }
 
-// longestCall is a hook that keeps how long the longest script took.
+// longestCall is a hook that records the duration of the longest script.
 type longestCall struct {
 	mu   sync.Mutex
 	took time.Duration
@@ -130,8 +130,8 @@ func (l *longestCall) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// operations are what is measured: prepare returns what is done the i-th time. Each operation of Admin is there, but
-// those that are about a whole topic. Those on many messages are measured on a hundred.
+// operations are the measured operations: prepare returns the i-th call. All operations of Admin are here,
+// except those on a whole topic. Operations on many messages are measured on a hundred.
 var operations = []struct {
 	name    string
 	prepare func(b *testing.B, s *setup) func(i int) error
@@ -283,7 +283,7 @@ func (s *setup) letters(b *testing.B, group string, n int) []string {
 	return ids
 }
 
-// bulk does something to a hundred dead letters of a group that has no more.
+// bulk runs an operation on a hundred dead letters, which are all of a group.
 func (s *setup) bulk(b *testing.B, do func(group string) (int, error)) func(int) error {
 	return func(i int) error {
 		b.StopTimer()
@@ -304,7 +304,7 @@ func (s *setup) bulk(b *testing.B, do func(group string) (int, error)) func(int)
 	}
 }
 
-// pages returns what lists a page of 20 messages, each time the next.
+// pages returns a function that lists the next page of 20 messages.
 func (s *setup) pages(state admin.State) func(int) error {
 	cursor := ""
 	return func(int) error {
@@ -347,7 +347,7 @@ func (s *setup) fillBench(b *testing.B, n int) {
 		require.NoError(b, p.Publish(topic, messages...))
 		done += size
 	}
-	// Half of what is ready dies.
+	// Half of the ready messages become dead.
 	group := queue.NewTopic(s.Client, s.Prefix, topic).Group("a")
 	for number, left := uint64(1), n/4; left > 0; number++ {
 		c := queue.Claim{Subscription: "S", Number: number, Limit: min(left, 1000), Lease: time.Hour, Bytes: 1 << 30}

@@ -8,34 +8,34 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Severity is how bad a finding is.
+// Severity is the severity of a finding.
 type Severity string
 
 const (
-	// Violation is a finding that should not be possible: something outside of this library changed, evicted
-	// or lost keys, or there is a bug.
+	// Violation is a state that the library never writes. Something else changed, evicted or lost
+	// keys, or the library has a bug.
 	Violation Severity = "violation"
-	// Warning is a finding about the server that may cost messages, or that could not be found out.
+	// Warning is a setting of the server that may lose messages, or that could not be read.
 	Warning Severity = "warning"
 )
 
-// Finding is something that Check found.
+// Finding is one result of Check.
 type Finding struct {
 	Severity Severity
 
-	// Kind says what it is in a word or two, always the same for the same kind.
+	// Kind names the kind of finding in one or two fixed words.
 	Kind string
 
-	// Group and MessageID are what it is about; "": no one group, no one message.
+	// Group and MessageID are the group and message concerned; "" if there is no single one.
 	Group, MessageID string
 
-	// Detail says it in a sentence.
+	// Detail describes the finding in one sentence.
 	Detail string
 
 	violation queue.Violation
 }
 
-// String is the finding in a line.
+// String returns the finding on one line.
 func (f Finding) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s", f.Severity, f.Kind)
@@ -48,18 +48,18 @@ func (f Finding) String() string {
 	return b.String() + ": " + f.Detail
 }
 
-// Report is what Check found out.
+// Report is the result of Check.
 type Report struct {
 	Topic    string
 	Findings []Finding
-	Messages int // that were looked at
+	Messages int // number of messages checked
 
-	// Unconfirmed counts suspicions that are not reported, because too much was going on to be sure of them.
-	// Another Check may be.
+	// Unconfirmed counts suspected violations that could not be confirmed, because the topic
+	// changed too fast. They are not in Findings. Another Check may confirm them.
 	Unconfirmed int
 }
 
-// Violations are the findings that are no mere warnings.
+// Violations returns the findings that are violations.
 func (r Report) Violations() []Finding {
 	var found []Finding
 	for _, f := range r.Findings {
@@ -70,12 +70,14 @@ func (r Report) Violations() []Finding {
 	return found
 }
 
-// Check looks at all that a topic has in Redis, and at the server, for what is wrong. It may be called while the topic
-// is in use: each violation was confirmed in one step, and what merely moved while it was looked at is none. It takes
-// many short steps: some seconds for each 100,000 messages, and about a hundred bytes of memory for each that is ready;
-// with several groups longer, by the square of their number. It changes nothing, but that it first finishes removals of
-// groups that were begun and not ended. It begins again if the set of groups changes meanwhile, and gives up after five
-// times.
+// Check checks all data of a topic in Redis, and the settings of the server. It is safe while the
+// topic is in use. Each violation is confirmed in one atomic step, so a message that only moved is
+// not reported.
+//
+// It works in many short steps. It takes some seconds per 100,000 messages, and about 100 bytes of
+// memory per ready message. The time grows with the square of the number of groups. Check changes
+// nothing, except that it first completes unfinished removals of groups. If the set of groups
+// changes meanwhile, it starts again, and gives up after five attempts.
 //
 // Errors wrap ErrNotFound or ErrChanging, or come from ctx or Redis.
 func (a *Admin) Check(ctx context.Context, topic string) (Report, error) {
@@ -109,26 +111,26 @@ func finding(v queue.Violation) Finding {
 	return Finding{Severity: Violation, Kind: string(v.Fault), Group: v.Group, MessageID: v.ID, Detail: v.Detail, violation: v}
 }
 
-// Repaired is what Repair did.
+// Repaired is the result of Repair.
 type Repaired struct {
-	Report // what it found
+	Report // the findings
 
 	Mended []Mending
-	// Left are the violations that it did nothing about: they are right by now, will be by themselves, or
-	// mending them is not safe.
+	// Left are the violations that Repair did not change. They no longer exist, will end by
+	// themselves, or cannot be mended safely.
 	Left []Finding
 }
 
-// Mending is a violation and what was done about it.
+// Mending is a violation and the changes that mended it.
 type Mending struct {
 	Finding
 	Done []string
 }
 
-// Repair is Check, and mends what is safe to mend: no message that has a body is lost by it. One that was
-// found in no state is delivered again, to all groups, some of which may have had it: see docs/control.md for
-// each kind. It may be called while the topic is in use, since each violation is looked at again in the step
-// that mends it.
+// Repair runs Check and mends the violations that can be mended safely. It loses no message that
+// has a body. A message in no state is delivered again to all groups, even if some had it already.
+// See docs/control.md for each kind. Repair is safe while the topic is in use, because each
+// violation is checked again in the step that mends it.
 //
 // Errors wrap ErrNotFound or ErrChanging, or come from ctx or Redis.
 func (a *Admin) Repair(ctx context.Context, topic string) (Repaired, error) {

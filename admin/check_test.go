@@ -16,7 +16,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// torn is a topic with a message in every state of group a, to be damaged. Group b has them ready.
+// torn is a topic to be damaged. It has a message in every state of group a; group b has all ready.
 type torn struct {
 	*setup
 	t  *testing.T
@@ -57,8 +57,8 @@ func newTorn(t *testing.T, s *setup, groups ...string) *torn {
 	return w
 }
 
-// tear is a damage, what Check says of it, and whether Repair mends it. After that Check says nothing, and the
-// checker of this project's tests neither.
+// tear is a damage, the finding of Check, and whether Repair mends it. After Repair, neither Check nor the
+// checker of this project's tests finds anything.
 type tear struct {
 	name   string
 	damage func(w *torn, c redis.UniversalClient) error
@@ -228,7 +228,7 @@ func compact(kinds []string) (some []string) {
 	return some
 }
 
-// It has no list in which the message could be.
+// Without a group there is no list in which the message could be.
 func TestLostMessageOfATopicWithoutGroupsIsMended(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		require.NoError(t, s.publisher(t).Publish(topic, delayed("x", time.Hour)))
@@ -247,8 +247,8 @@ func TestLostMessageOfATopicWithoutGroupsIsMended(t *testing.T) {
 	})
 }
 
-// No script looks through ready, so the claim that comes to it drops it.
-func TestEntryOfReadyWithoutABodyGoesWithTheNextClaim(t *testing.T) {
+// No script scans ready, so the claim that reaches the entry drops it.
+func TestReadyEntryWithoutABodyIsDroppedByTheNextClaim(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		w := newTorn(t, s, "a")
 		require.NoError(t, s.Client.HDel(ctx, s.keys.Messages(), w.id["ready"]).Err())
@@ -264,7 +264,7 @@ func TestEntryOfReadyWithoutABodyGoesWithTheNextClaim(t *testing.T) {
 	})
 }
 
-// What several groups need is counted.
+// A message in several groups has a count of the groups that still need it.
 func TestTornCountsOfGroupsAreFound(t *testing.T) {
 	t.Parallel()
 	for name, tear := range map[string]struct {
@@ -313,7 +313,7 @@ func TestTornCountsOfGroupsAreFound(t *testing.T) {
 	}
 }
 
-func TestServerThatMayLoseMessagesIsTold(t *testing.T) {
+func TestServerThatMayLoseMessagesIsReported(t *testing.T) {
 	t.Parallel()
 	check := func(args ...string) string {
 		client := redistest.Start(t, args...).Client(t)
@@ -336,7 +336,7 @@ func TestServerThatMayLoseMessagesIsTold(t *testing.T) {
 	require.Contains(t, check("--maxmemory-policy", "volatile-ttl"), "keys that expire may be evicted")
 }
 
-func TestClockThatIsOffIsTold(t *testing.T) {
+func TestClockDifferenceIsReported(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartWithClock(t)
 	s := setupOn(t, redistest.Server{Client: server.Client(t), Prefix: "own"})
@@ -353,12 +353,12 @@ func TestClockThatIsOffIsTold(t *testing.T) {
 	}
 }
 
-// Nothing that merely moves is a violation.
+// A message that only moves is no violation.
 func TestCheckOfALiveTopicFindsNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		w := setupOn(t, s)
-		// Messages that are not acked, in each group. Else what is looked at would grow, where the consumers are slower.
+		// The maximum of unacked messages in each group. It bounds the work of Check if consumers are slow.
 		open := make(chan struct{}, 1000)
 		for _, group := range []string{"a", "b"} {
 			messages := w.subscribe(t, group, func(c *redisdelay.SubscriberConfig) {
@@ -405,7 +405,7 @@ func TestCheckOfALiveTopicFindsNothing(t *testing.T) {
 				}
 			}
 		}()
-		// What is lost is found all the same, mended, and delivered.
+		// A lost message is still found, mended, and delivered.
 		repair := func() {
 			body, err := redisdelay.BinaryMarshaler{}.Marshal(topic, text("lost"))
 			require.NoError(t, err)
@@ -437,7 +437,7 @@ func TestCheckOfALiveTopicFindsNothing(t *testing.T) {
 	})
 }
 
-func TestCheckSaysThatGroupsComeAndGoTooFast(t *testing.T) {
+func TestCheckReportsThatGroupsChangeTooFast(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.register(t, "a")
 		client := redis.NewClient(s.Client.(*redis.Client).Options())

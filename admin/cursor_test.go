@@ -11,7 +11,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 )
 
-// listing is a client whose server has more topics after the cursor that it is asked for.
+// listing is a client whose server always has more topics after the requested cursor.
 type listing struct{ asked uint64 }
 
 func (*listing) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -30,7 +30,7 @@ func (l *listing) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A cursor of Topics is a number that Redis gave, or is refused. It is handed on and given back as it is.
+// Topics accepts only cursors that are numbers, and passes them to and from Redis unchanged.
 func FuzzCursorsOfTopics(f *testing.F) {
 	for _, cursor := range []string{"", "0", "17", "18446744073709551615", "18446744073709551616", "-1", "+1", "01", "1e3", "0x1", "x", " 1"} {
 		f.Add(cursor)

@@ -14,31 +14,31 @@ var (
 	errNoMessage = errors.New("the Unmarshaler returned neither a message nor an error")
 )
 
-// Progress is how far an operation on many messages is.
+// Progress is the progress of an operation on many messages.
 type Progress struct {
-	Looked int // messages that were looked at
-	Done   int // messages that it was done to
+	Looked int // messages examined
+	Done   int // messages changed
 }
 
-// Bulk says to which dead letters something is done, and how.
+// Bulk chooses the dead letters of an operation, and reports its progress.
 type Bulk struct {
-	// Filter chooses them; the zero value is all of them.
+	// Filter chooses dead letters. The zero value chooses all.
 	Filter Filter
 
-	// Progress, if it is not nil, is called after each chunk of at most 1,000 messages.
+	// Progress, if not nil, is called after each chunk of at most 1,000 messages.
 	Progress func(Progress)
 }
 
-// Requeue has a dead letter of a group delivered again, as if for the first time: its deliveries are counted
-// anew, and its expiry no longer counts. Delivery.Redelivered tells of it.
+// Requeue makes a dead letter of a group ready again. Its deliveries are counted from zero, and its
+// expiry no longer applies. Delivery.Redelivered is true for the next delivery.
 //
 // Errors wrap ErrNotFound if there is no such dead letter, or come from ctx or Redis.
 func (a *Admin) Requeue(ctx context.Context, topic, group, id string) error {
 	return a.one(ctx, topic, group, id, "requeue", queue.Requeueing, func(g *queue.Group) (int, error) { return g.Requeue(ctx, []string{id}) })
 }
 
-// DeleteDead forgets a dead letter of a group. Errors wrap ErrNotFound if there is no such dead letter, or
-// come from ctx or Redis.
+// DeleteDead deletes a dead letter of a group. Errors wrap ErrNotFound if there is no such dead
+// letter, or come from ctx or Redis.
 func (a *Admin) DeleteDead(ctx context.Context, topic, group, id string) error {
 	return a.one(ctx, topic, group, id, "delete", queue.Discarding, func(g *queue.Group) (int, error) { return g.Discard(ctx, []string{id}) })
 }
@@ -59,14 +59,14 @@ func (a *Admin) one(ctx context.Context, topic, group, id, what string, work que
 	return nil
 }
 
-// RequeueAll is Requeue for many dead letters of a group, in chunks. It returns how many were requeued. What
-// dies after it began is left alone, so it ends even if all of them die again.
+// RequeueAll requeues many dead letters of a group, in chunks, and returns how many. It ignores
+// dead letters that are added after it began, so that it ends even if all become dead again.
 func (a *Admin) RequeueAll(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
-	return a.all(ctx, topic, group, bulk, deed{what: "requeue", work: queue.RequeueingMany,
+	return a.all(ctx, topic, group, bulk, bulkWork{what: "requeue", work: queue.RequeueingMany,
 		do: func(g *queue.Group, chunk []queue.Listed) (int, error) { return g.Requeue(ctx, ids(chunk)) }})
 }
 
-// PurgeDead is DeleteDead for many dead letters of a group, in chunks. It returns how many were forgotten.
+// PurgeDead deletes many dead letters of a group, in chunks, and returns how many.
 func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
 	purge := func(g *queue.Group, chunk []queue.Listed) (done int, err error) {
 		for some := range slices.Chunk(chunk, purged) {
@@ -77,21 +77,23 @@ func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (
 		}
 		return done, nil
 	}
-	return a.all(ctx, topic, group, bulk, deed{what: "purge", work: queue.DiscardingMany, do: purge})
+	return a.all(ctx, topic, group, bulk, bulkWork{what: "purge", work: queue.DiscardingMany, do: purge})
 }
 
-// purged is how many bodies one step forgets at most: Redis takes milliseconds to free the memory of a thousand large ones.
+// purged is the maximum number of bodies deleted in one step. Redis takes milliseconds to free the
+// memory of a thousand large bodies.
 const purged = 100
 
-// MoveDead moves many dead letters of a group to another topic, in chunks, where they are new messages that
-// are due at once. It returns how many were moved. They keep their own limit of deliveries, and no delay ID
-// and no expiry: for that they are unmarshaled and marshaled again. What the Unmarshaler refuses moves as it is.
-// A topic with a Redis Stream can be moved from, not to: ErrTopicMode.
+// MoveDead moves many dead letters of a group to another topic, in chunks, and returns how many.
+// There they are new messages that are due at once. They keep their own limit of deliveries, but
+// lose delay ID and expiry; for that they are unmarshaled and marshaled again. A message that the
+// Unmarshaler refuses moves unchanged. The target must not have a Redis Stream: ErrTopicMode.
 //
-// Two topics may be on two servers, so a chunk is published first, not due yet, and forgotten then; what was forgotten
-// is due there from then on. What somebody else requeues, deletes or moves in between is theirs alone, and is not
-// counted. If the program ends in between, or Redis does not answer, none is lost: the chunk is due in the other topic
-// a minute later, and may be dead in this one still.
+// Two topics may be on two servers. So a chunk is first published to the target, due in a minute,
+// and then deleted here. The messages that were deleted here become due there at once. A message
+// that another operator requeued, deleted or moved meanwhile is not moved and not counted. If the
+// program crashes in between, or Redis does not answer, no message is lost. The chunk is due in the
+// target a minute later, and may still be dead here.
 func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk) (int, error) {
 	target, err := a.handle(to)
 	if err != nil {
@@ -107,28 +109,28 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 			if l.Body == nil {
 				continue
 			}
-			body, err := a.anew(topic, to, l.Body)
+			body, err := a.withoutDelayID(topic, to, l.Body)
 			if err != nil {
 				return 0, fmt.Errorf("message %s: %w", l.ID, err)
 			}
 			l.Body = body
 			whole = append(whole, l)
 		}
-		if len(whole) > 0 { // else there need not be such a topic
+		if len(whole) > 0 { // otherwise the target need not exist
 			if _, err := a.permits.Try(ctx, target, queue.Arriving); err != nil {
 				return 0, fmt.Errorf("to topic %q: %w", to, err)
 			}
 		}
 		return mover.Move(ctx, g, whole)
 	}
-	return a.all(ctx, topic, group, bulk, deed{what: "move", work: queue.DiscardingMany, bodies: true, do: move})
+	return a.all(ctx, topic, group, bulk, bulkWork{what: "move", work: queue.DiscardingMany, bodies: true, do: move})
 }
 
-// anew returns the body of a message that has neither a delay ID nor an expiry any more.
-func (a *Admin) anew(from, to string, body []byte) ([]byte, error) {
+// withoutDelayID returns the body without delay ID and expiry.
+func (a *Admin) withoutDelayID(from, to string, body []byte) ([]byte, error) {
 	msg, forStream, err := a.unmarshal(from, body)
 	if err != nil {
-		return body, nil // it has none that a subscriber would read
+		return body, nil // a subscriber could not read them either
 	}
 	keys := len(msg.Metadata)
 	for _, key := range notForConsumers {
@@ -140,16 +142,16 @@ func (a *Admin) anew(from, to string, body []byte) ([]byte, error) {
 	return a.config.Marshaler.Marshal(to, msg)
 }
 
-// deed is what is done to many dead letters.
-type deed struct {
+// bulkWork is an operation on many dead letters.
+type bulkWork struct {
 	what   string
 	work   queue.Work
-	bodies bool // do needs them
+	bodies bool // do needs the bodies
 	do     func(*queue.Group, []queue.Listed) (int, error)
 }
 
-// all does something to the dead letters that there are now, chunk by chunk.
-func (a *Admin) all(ctx context.Context, topic, group string, bulk Bulk, d deed) (done int, err error) {
+// all runs the operation on the current dead letters, in chunks.
+func (a *Admin) all(ctx context.Context, topic, group string, bulk Bulk, d bulkWork) (done int, err error) {
 	group = groupName(group)
 	defer func() {
 		if err != nil {

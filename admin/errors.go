@@ -6,39 +6,38 @@ import (
 )
 
 var (
-	// ErrNotFound is wrapped where there is no such topic, group or message. A delay ID that is free names
-	// no message.
+	// ErrNotFound means that the topic, group or message does not exist. A delay ID that is free
+	// names no message.
 	ErrNotFound = queue.ErrNotFound
 
-	// ErrTooLate is wrapped where a message is there and does not wait any more: it is ready, in a
-	// consumer's hands, or dead.
+	// ErrTooLate means that the message no longer waits: it is ready, held by a consumer, or dead.
 	ErrTooLate = queue.ErrTooLate
 
-	// ErrExists is wrapped where another message has the delay ID by now.
+	// ErrExists means that another message has the delay ID now.
 	ErrExists = queue.ErrExists
 
-	// ErrLayout is wrapped where the topic was written to Redis in another, incompatible form.
+	// ErrLayout means that the topic was written to Redis in another, incompatible layout.
 	ErrLayout = queue.ErrLayout
 
-	// ErrChanging is wrapped by Check and Repair where groups come and go too fast for a look at all of the topic.
-	// Another call may find a quieter time.
+	// ErrChanging means that groups were created and removed too fast for Check or Repair to
+	// complete. Another call may succeed.
 	ErrChanging = queue.ErrChanging
 
-	// ErrTopicMode is wrapped where something cannot be done because the topic has a Redis Stream: see
+	// ErrTopicMode means that the operation is impossible because the topic has a Redis Stream. See
 	// redisdelay.StreamConfig.
 	ErrTopicMode = queue.ErrTopicMode
 
-	// ErrForbidden is wrapped where the Redis user may not run a command that the operation takes, or use a key or a
-	// channel; the error names all the commands that it lacks, and what keys and channels it has to be allowed. It is found
-	// before anything of a topic is changed.
+	// ErrForbidden means that the Redis user may not run a command, or use a key or a channel, that
+	// the operation needs. The error names all missing commands, and the keys and channels to
+	// allow. It is returned before anything in a topic is changed.
 	ErrForbidden = queue.ErrForbidden
 
-	// ErrInvalidTopic is wrapped where a topic is empty or too long.
+	// ErrInvalidTopic means that a topic name is empty or too long.
 	ErrInvalidTopic = redisdelay.ErrInvalidTopic
 
-	// ErrInvalidConfig is wrapped by New; the error names every field that cannot be used.
+	// ErrInvalidConfig means that New refused the Config; the error names every invalid field.
 	ErrInvalidConfig = redisdelay.ErrInvalidConfig
 
-	// ErrInvalidArgument is wrapped where another argument cannot be used; the error says which.
+	// ErrInvalidArgument means that another argument is invalid; the error names it.
 	ErrInvalidArgument = queue.ErrInvalid
 )

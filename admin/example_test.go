@@ -402,7 +402,7 @@ func ExampleAdmin_DeleteTopic() {
 	// gone: true
 }
 
-// figures are what is worth a graph of a topic, and an alert.
+// figures returns the figures of a topic for graphs and alerts.
 func figures(ctx context.Context, a *admin.Admin, topic string) (map[string]float64, error) {
 	stats, err := a.Stats(ctx, topic)
 	if err != nil {
@@ -425,7 +425,7 @@ func figures(ctx context.Context, a *admin.Admin, topic string) (map[string]floa
 	return f, nil
 }
 
-// What a program exports of a topic. The code of figures is also in docs/control.md.
+// Figures that a program exports for a topic. The code of figures is also in docs/control.md.
 func Example_figures() {
 	s := start()
 	defer s.stop()
@@ -440,7 +440,7 @@ func Example_figures() {
 	// Output: messages: 2 ready for billing: 1 dead: 0
 }
 
-// In a health endpoint.
+// Ready in a health endpoint.
 func ExampleAdmin_Ready() {
 	s := start()
 	defer s.stop()
@@ -464,7 +464,7 @@ func ExampleAdmin_Ready() {
 	fmt.Println("ready")
 
 	// Output:
-	// not ready: nobody schedules topic "orders"
+	// not ready: no scheduler serves topic "orders"
 	// ready
 }
 
@@ -491,7 +491,7 @@ func ExampleAdmin_Repair() {
 	defer s.stop()
 	s.register("orders", "billing")
 	s.publish("orders", "order 123", time.Hour)
-	// Somebody removes the wrong key.
+	// A wrong key is removed by hand.
 	check(s.server.Client().Del(ctx, "redisdelay:{orders}:pending").Err())
 
 	repaired, err := s.admin.Repair(ctx, "orders")

@@ -15,7 +15,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
-// "" is the default group for every operation, and errors say so.
+// Every operation takes "" as the default group, and its errors name that group.
 func TestGroupWithoutANameIsTheDefaultOne(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.register(t, "other")
@@ -66,8 +66,8 @@ func TestIdleGroupsAreLeftAloneForAMinuteAtLeast(t *testing.T) {
 	})
 }
 
-// A name counts for as long as it is taken, whether it was forgotten by then or not.
-func TestDelayIDsAreCountedThatAreTaken(t *testing.T) {
+// A delay ID that has ended is not counted, even if its key was not deleted yet.
+func TestTakenDelayIDsAreCounted(t *testing.T) {
 	t.Parallel()
 	mini, client := redistest.Embedded(t)
 	s := setupOn(t, redistest.Server{Client: client, Prefix: "own"})
@@ -86,8 +86,8 @@ func TestDelayIDsAreCountedThatAreTaken(t *testing.T) {
 	require.Equal(t, 1, s.stats(t).DelayIDs, "one is free")
 }
 
-// The group's subscribers differ in GroupExpiry, as in the course of a deployment.
-func TestGroupEndsOnlyWithTheLastSubscriberWhoHasItEnd(t *testing.T) {
+// The group's subscribers differ in GroupExpiry, as during a deployment.
+func TestGroupExpiresOnlyIfNoSubscriberKeepsIt(t *testing.T) {
 	t.Parallel()
 	server := redisdelaytest.Start(t)
 	s := setupOn(t, redistest.Server{Client: server.Client(), Prefix: redisdelay.DefaultKeyPrefix})
@@ -125,8 +125,8 @@ func TestGroupEndsOnlyWithTheLastSubscriberWhoHasItEnd(t *testing.T) {
 	require.Equal(t, 1, s.stats(t).Messages, "what is pending waits for another group")
 }
 
-// cut returns an Admin whose calls end after so many scripts, as those of a process that is killed, and a context
-// for them.
+// cut returns an Admin whose calls fail after a number of scripts, as in a process that is killed, and a
+// context for them.
 func (s *setup) cut(t *testing.T, scripts int) (context.Context, *admin.Admin) {
 	t.Helper()
 	client := redis.NewClient(s.Client.(*redis.Client).Options())
@@ -161,8 +161,8 @@ func (h *afterScripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// Whatever comes after a DeleteGroup that was cut short removes the rest, and gives the rest to nobody.
-func TestDeleteGroupThatIsCutShortIsFinished(t *testing.T) {
+// After an interrupted DeleteGroup, any later operation removes the rest, and delivers none of it.
+func TestInterruptedDeleteGroupIsCompleted(t *testing.T) {
 	const n = 2500
 	for name, then := range map[string]func(t *testing.T, s *setup){
 		"by a scheduler": func(t *testing.T, s *setup) {

@@ -17,7 +17,7 @@ import (
 const (
 	topic = "orders"
 
-	// soon is the time in which everything happens that happens, on a slow machine too.
+	// soon is long enough for any expected event, even on a slow machine.
 	soon = 30 * time.Second
 )
 
@@ -28,7 +28,7 @@ type setup struct {
 	keys  queue.Keys
 }
 
-// both runs a test on both servers, and looks afterwards whether it left everything whole.
+// both runs a test on both servers, and checks the state of Redis after it.
 func both(t *testing.T, test func(t *testing.T, s *setup)) {
 	t.Helper()
 	t.Parallel()

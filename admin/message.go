@@ -14,71 +14,74 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// State is where a message is. Its text is "pending", "ready", "unack", "retry" or "dead", as in the keys of Redis: "unack"
-// is what GroupStats counts as InHand, and "retry" what it counts as Retrying.
+// State is the state of a message. Its text is "pending", "ready", "unack", "retry" or "dead", as
+// in the keys of Redis. GroupStats counts "unack" as InHand and "retry" as Retrying.
 type State string
 
 const (
-	// Pending messages wait for their due time. They are that for all groups.
+	// Pending messages wait for their due time, in all groups.
 	Pending = State(queue.Pending)
-	// Ready messages wait for a subscription that takes them.
+	// Ready messages are due and wait for a subscription to claim them.
 	Ready = State(queue.Ready)
-	// InHand messages are with a subscription, under its lease.
+	// InHand messages are leased by a subscription.
 	InHand = State(queue.Unack)
-	// Retrying messages were nacked, and wait for the next delivery.
+	// Retrying messages were nacked with a delay, and wait for it.
 	Retrying = State(queue.Retry)
 	// Dead messages are dead letters.
 	Dead = State(queue.Dead)
-	// Unknown is said by Get of a message that one of several groups may have ready, or may be done with.
+	// Unknown is returned by Get if, with several groups, the message may be ready or settled in a
+	// group.
 	Unknown = State("")
 )
 
 // Message is a message in Redis.
 type Message struct {
-	// ID is its own ID, the same in all groups; DelayID what its publisher named it, or "".
+	// ID is the message's ID, the same in all groups. DelayID is the publisher's name for it, or
+	// "".
 	ID, DelayID string
 
-	// UUID, Metadata and Payload are what the consumer gets, but for the delay. They are empty if Err says why
-	// the Unmarshaler refused the body.
+	// UUID, Metadata and Payload are what the consumer gets, except for the delay. If the
+	// Unmarshaler refused the body, Err says why, and they are empty.
 	UUID     string
 	Metadata message.Metadata
 	Payload  []byte
 	Err      error
 
-	// MaxDeliveries is the message's own limit; 0: that of the group, negative: none.
+	// MaxDeliveries is the message's own limit. 0 means the group's limit, negative means no limit.
 	MaxDeliveries int
 
-	// ExpiresAt and MaxLateness say when it is too late for the message; zero: never. OnExpiry says what
+	// ExpiresAt and MaxLateness say when the message expires; zero means never. OnExpiry says what
 	// happens then.
 	ExpiresAt   time.Time
 	MaxLateness time.Duration
 	OnExpiry    redisdelay.OnExpiry
 
-	// Places are where it is: one for all groups while it is pending, else one for each group that has it.
-	// A message out of List has the one that was asked for.
+	// Places has one Place for all groups while the message is pending, else one for each group
+	// that has it. A message from List has only the Place that was asked for.
 	Places []Place
 }
 
-// Place is where a message is in one group.
+// Place is the state of a message in one group.
 type Place struct {
-	// Group is the name of the group; "" for Pending.
+	// Group is the name of the group, "" for Pending.
 	Group string
 	State State
 
-	// At is when the message is due (Pending, Ready, Retrying), when its lease ends (InHand) or when it died
-	// (Dead). Get does not know it for Ready.
+	// At is when the message is due (Pending, Ready, Retrying), when its lease ends (InHand), or
+	// when it became dead (Dead). From Get it is zero for Ready.
 	At time.Time
 
-	// Deliveries counts those that failed and count; Redelivered tells that it was, or may have been,
-	// delivered before.
+	// Deliveries is the number of failed deliveries that count. Redelivered is true if the message
+	// was, or may have been, delivered before.
 	Deliveries  int
 	Redelivered bool
 
-	// Reason says why it died, or what the handler said the last time, if redisdelay.KeepError kept it.
+	// Reason is why the message became dead, or the handler's last error if redisdelay.KeepError
+	// kept it.
 	Reason string
 }
 
-// Get returns a message and where it is. Errors wrap ErrNotFound, or come from ctx or Redis.
+// Get returns a message and its places. Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err error) {
 	err = a.about(ctx, topic, ref, "get", queue.Finding, func(t *queue.Topic) error {
 		found, err := t.Find(ctx, ref.ref)
@@ -109,11 +112,11 @@ func (a *Admin) message(topic, id string, o queue.Options, body []byte) Message 
 		m.Err = err
 		return m
 	}
-	// What has a field of its own. Publish refuses what cannot be read.
+	// These have fields of their own. Errors are impossible, because Publish refuses bad values.
 	m.ExpiresAt, _ = time.Parse(time.RFC3339, msg.Metadata.Get(redisdelay.ExpiresAtKey))
 	m.MaxLateness, _ = time.ParseDuration(msg.Metadata.Get(redisdelay.MaxLatenessKey))
 	m.OnExpiry = redisdelay.OnExpiry(msg.Metadata.Get(redisdelay.OnExpiryKey))
-	if e := o.Expiry; e != (queue.Expiry{}) { // of a message for a stream, whose metadata does not say it
+	if e := o.Expiry; e != (queue.Expiry{}) { // a message for a stream has no such metadata
 		m.ExpiresAt, m.MaxLateness, m.OnExpiry = e.At, e.Lateness, redisdelay.ExpiryDrop
 		if e.Dead {
 			m.OnExpiry = redisdelay.ExpiryDead
@@ -126,13 +129,13 @@ func (a *Admin) message(topic, id string, o queue.Options, body []byte) Message 
 	return m
 }
 
-// notForConsumers are keys that are stored with a message and that consumers do not see.
+// notForConsumers are metadata keys that are stored with a message but hidden from consumers.
 var notForConsumers = []string{
 	redisdelay.DelayIDKey, redisdelay.ExpiresAtKey, redisdelay.MaxLatenessKey, redisdelay.OnExpiryKey,
 }
 
-// unmarshal leaves the body as it is: the Unmarshaler owns what it gets. What it refuses may be in the form for a
-// stream.
+// unmarshal returns the message of a body. A body that the Unmarshaler refuses may be in the form
+// for a stream. The Unmarshaler gets a copy, because it may change the bytes.
 func (a *Admin) unmarshal(topic string, body []byte) (msg *message.Message, forStream bool, err error) {
 	msg, err = a.config.Unmarshaler.Unmarshal(topic, bytes.Clone(body))
 	if err == nil && msg == nil {
@@ -146,18 +149,18 @@ func (a *Admin) unmarshal(topic string, body []byte) (msg *message.Message, forS
 	return msg, false, err
 }
 
-// Filter chooses messages. Its zero value chooses all; what is set has to be true of a message together.
+// Filter chooses messages that meet all its conditions. The zero value chooses all messages.
 type Filter struct {
-	// Metadata has pairs that the message's metadata has too.
+	// Metadata has pairs that must be in the message's metadata.
 	Metadata map[string]string
 
-	// Reason is a part of Place.Reason.
+	// Reason must be contained in Place.Reason.
 	Reason string
 
-	// From and Until are about Place.At: not before the one, and before the other.
+	// From and Until limit Place.At: From <= At < Until. Zero means no limit.
 	From, Until time.Time
 
-	// Match is asked last, if it is not nil.
+	// Match, if not nil, is called last and must return true.
 	Match func(Message) bool
 }
 
@@ -174,40 +177,41 @@ func (f Filter) matches(m Message) bool {
 		(f.Match == nil || f.Match(m))
 }
 
-// needsBodies tells whether it looks at more than where messages are.
+// needsBodies returns whether the filter uses the bodies of messages.
 func (f Filter) needsBodies() bool { return len(f.Metadata) > 0 || f.Match != nil }
 
-// Query says what List is to return.
+// Query selects a page of List.
 type Query struct {
-	// State is required. Group is, but for Pending; default redisdelay.DefaultConsumerGroup.
+	// State is required. Group is ignored for Pending; default redisdelay.DefaultConsumerGroup.
 	State State
 	Group string
 
-	// Filter chooses among the messages.
+	// Filter chooses messages.
 	Filter Filter
 
-	// Cursor is where the page begins: "", or the Next of the page before, for the same State and Group.
+	// Cursor is "" for the first page, else Page.Next of the page before, with the same State and
+	// Group.
 	Cursor string
 
-	// Limit is how many messages are looked at, so how many there are at most. Default 100, at most 1,000.
-	// A page is also full with about 4 MiB of messages.
+	// Limit is the maximum number of messages examined for a page. Default 100, at most 1,000. A
+	// page also ends after about 4 MiB of messages.
 	Limit int
 }
 
-// Page is what List returns.
+// Page is the result of List.
 type Page struct {
 	Messages []Message
-	Next     string // the Cursor of the next page; "": there is none
+	Next     string // the Cursor of the next page; "" if there is none
 }
 
-// List returns a page of messages in one state, in order of Place.At and ID. With a Filter a page may be
-// empty and not be the last.
+// List returns a page of messages in one state, in order of Place.At and ID. With a Filter, a page
+// may be empty without being the last.
 //
-// Pages of all states but Ready and InHand stay right while messages come and go: one that stays where it is all the
-// time is in exactly one of them. Ready is a list that is used at both ends, so from page to page some may be
-// there twice or be passed over. InHand is in order of the ends of leases. Consumers extend those again and again, so what
-// was in a page comes again in a later one, and there may be a next one for as long as it is asked for: set a limit.
-// A topic or group that there is not has no messages.
+// While messages come and go, a message that stays in its state is in exactly one page, except for
+// Ready and InHand. Ready is a list that changes at both ends, so a message may be in two pages or
+// in none. InHand is in order of lease ends. Consumers extend leases, so a message may be in
+// several pages, and the pages may never end: set a limit. A topic or group that does not exist has
+// no messages.
 //
 // Errors wrap ErrInvalidArgument, or come from ctx or Redis.
 func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
@@ -230,7 +234,7 @@ func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
 	return page, nil
 }
 
-// pageBytes is how many bytes of messages a page has, about.
+// pageBytes is the approximate maximum size of the messages in a page.
 const pageBytes = 4 << 20
 
 func (a *Admin) listed(topic, group string, state State, l queue.Listed) Message {

@@ -16,7 +16,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// when returns an Admin that has something done once, as soon as something is so after one of its scripts.
+// when returns an Admin that calls do once, after the first script after which a condition holds.
 func (s *setup) when(t *testing.T, is func() bool, do func()) *admin.Admin {
 	t.Helper()
 	client := redis.NewClient(s.Client.(*redis.Client).Options())
@@ -34,7 +34,7 @@ func (s *setup) when(t *testing.T, is func() bool, do func()) *admin.Admin {
 	return a
 }
 
-// eachScript does something after each script.
+// eachScript is a hook that calls a function after each script.
 type eachScript struct {
 	afterScripts
 	do func()
@@ -54,8 +54,8 @@ func (s *setup) movedTo(other string) int64 {
 	return s.Client.HLen(ctx, queue.NewKeys(s.Prefix, other).Messages()).Val()
 }
 
-// Whoever of several operators is first has a dead letter for himself: it is not moved, and requeued or deleted too.
-func TestDeadLettersThatOthersTakeMeanwhileAreNotMoved(t *testing.T) {
+// A dead letter that another operator requeued or deleted first is not moved as well.
+func TestDeadLettersChangedMeanwhileAreNotMoved(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.bury(t, 6)
 		dead := s.list(t, "a", admin.Dead)
@@ -85,8 +85,8 @@ func TestDeadLettersThatOthersTakeMeanwhileAreNotMoved(t *testing.T) {
 	})
 }
 
-// Whatever of it was done: nothing is lost.
-func TestMoveThatIsCutShortLosesNothing(t *testing.T) {
+// At whatever step MoveDead is interrupted, no message is lost.
+func TestInterruptedMoveLosesNothing(t *testing.T) {
 	const n = 5
 	due := func(t *testing.T, s *setup) time.Duration {
 		stats, err := s.admin.Stats(ctx, "other")
@@ -119,7 +119,7 @@ func TestMoveThatIsCutShortLosesNothing(t *testing.T) {
 	})
 }
 
-// blank is a form in which a message has no bytes, as for a signal.
+// blank is a marshaler whose messages have no bytes.
 type blank struct{}
 
 func (blank) Marshal(string, *message.Message) ([]byte, error) { return nil, nil }
@@ -131,7 +131,7 @@ func (blank) Unmarshal(_ string, body []byte) (*message.Message, error) {
 	return message.NewMessage("blank", nil), nil
 }
 
-func TestMessagesOfNoBytesAreNotTakenForLost(t *testing.T) {
+func TestMessagesOfNoBytesAreNotReportedAsLost(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.register(t, "a")
 		p := s.publisher(t, func(c *redisdelay.PublisherConfig) { c.Marshaler = blank{} })

@@ -8,20 +8,21 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Pause stops the consumers of a topic: its messages become ready and stay that. What is in a consumer's
-// hands is settled as ever, retries become ready, leases are extended and run out. It holds for all
-// processes at once, and until Resume, through restarts. Messages age meanwhile: those for which it is too late by
-// the time of Resume are dropped or dead-lettered then, as they say, and not delivered. In a topic with a Redis
-// Stream, what is due waits and does not go into the stream; its consumers go on with what is there. It returns
-// since when the topic is paused: a second
-// Pause changes nothing.
+// Pause stops the deliveries of a topic in all processes, until Resume, even after a restart. It
+// returns since when the topic is paused; a second Pause changes nothing.
+//
+// Messages still become ready when due, but are not delivered. Messages that consumers hold are
+// settled as usual. Retries become ready, and leases are extended or expire. A message that has
+// expired by the time of Resume is then dropped or dead-lettered, as its OnExpiry says. In a topic
+// with a Redis Stream, due messages do not go into the stream; its consumers continue with the
+// entries that are there.
 //
 // Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) Pause(ctx context.Context, topic string) (since time.Time, err error) {
 	return a.pause(ctx, topic, "")
 }
 
-// PauseGroup is Pause for one group.
+// PauseGroup pauses one group.
 func (a *Admin) PauseGroup(ctx context.Context, topic, group string) (since time.Time, err error) {
 	return a.pause(ctx, topic, groupName(group))
 }
@@ -37,15 +38,15 @@ func (a *Admin) pause(ctx context.Context, topic, group string) (since time.Time
 	return since, nil
 }
 
-// Resume ends Pause, and wakes the consumers. Groups that are paused by themselves stay so. It tells whether
-// the topic was paused.
+// Resume ends Pause, and wakes the consumers. It returns whether the topic was paused. Groups that
+// were paused by PauseGroup stay paused.
 //
 // Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) Resume(ctx context.Context, topic string) (was bool, err error) {
 	return a.resume(ctx, topic, "")
 }
 
-// ResumeGroup ends PauseGroup. If the topic is paused, the group rests until that ends, too.
+// ResumeGroup ends PauseGroup. If the topic is paused, the group stays paused until Resume.
 func (a *Admin) ResumeGroup(ctx context.Context, topic, group string) (was bool, err error) {
 	return a.resume(ctx, topic, groupName(group))
 }

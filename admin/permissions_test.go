@@ -22,7 +22,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// operation is one of an Admin, on the topic of newTorn with the groups a, b and idle.
+// operation is an operation of an Admin on the topic of newTorn with the groups a, b and idle.
 type operation struct {
 	name    string // what its errors begin with
 	prepare func(w *torn)
@@ -109,7 +109,7 @@ func beginRemoval(w *torn) {
 	require.NoError(w.t, w.Client.HSet(ctx, w.keys.Meta(), "groups", queue.Token()).Err())
 }
 
-// damage is of each kind that Repair mends by commands of its own.
+// damage does each kind of damage that Repair mends with separate commands.
 func damage(w *torn) {
 	require.NoError(w.t, w.Client.SRem(ctx, queue.Registry(w.Prefix), topic).Err())
 	require.NoError(w.t, w.Client.Expire(ctx, w.keys.Messages(), time.Hour).Err())
@@ -121,8 +121,8 @@ func damage(w *torn) {
 	require.NoError(w.t, w.Client.HSet(ctx, w.keys.Scheduler(), "next", "9999999999999").Err())
 }
 
-// What an operation takes that its user may not: it says so, and has changed nothing.
-func TestAnOperationThatLacksAPermissionChangesNothing(t *testing.T) {
+// An operation without a permission returns ErrForbidden and changes nothing.
+func TestOperationWithoutAPermissionChangesNothing(t *testing.T) {
 	t.Parallel()
 	in := redistest.Start(t)
 	server := redistest.Server{Client: in.Client(t)}
@@ -167,7 +167,7 @@ func TestAnOperationThatLacksAPermissionChangesNothing(t *testing.T) {
 					require.NoError(t, err)
 					require.Empty(t, report.Violations(), command)
 				}
-				// Nor is a connection left in the middle of anything.
+				// No connection is left inside a transaction.
 				require.Equal(t, "x", client.Echo(ctx, "x").Val(), command)
 			}
 		})
@@ -176,7 +176,7 @@ func TestAnOperationThatLacksAPermissionChangesNothing(t *testing.T) {
 	require.Greater(t, pairs, 200)
 }
 
-// userWithout is a client of a user who may do all but one command.
+// userWithout returns the client of a user who may run all commands except one.
 func userWithout(t *testing.T, in *redistest.Instance, server redis.UniversalClient, command string) *redis.Client {
 	t.Helper()
 	require.NoError(t, server.Do(ctx, "ACL", "SETUSER", command, "on", ">secret", "~*", "&*", "+@all", "-"+command).Err())
@@ -185,7 +185,7 @@ func userWithout(t *testing.T, in *redistest.Instance, server redis.UniversalCli
 	return client
 }
 
-// contents is all that there is under the prefix.
+// contents returns all keys and values under the prefix.
 func (w *torn) contents() map[string]string {
 	found := map[string]string{}
 	for _, key := range w.Client.Keys(ctx, w.Prefix+":*").Val() {
@@ -197,14 +197,14 @@ func (w *torn) contents() map[string]string {
 	return found
 }
 
-// asked are commands that an operation does without: it gets along with a refusal.
+// asked are commands that an operation can do without if they are refused.
 var asked = []string{"info", "ping"}
 
-// containers are what Redis 6.2 counts commands like CONFIG RESETSTAT as; later ones count config|resetstat.
+// containers are how Redis 6.2 counts commands like CONFIG RESETSTAT. Later versions count config|resetstat.
 var containers = []string{"client", "config", "pubsub", "script"}
 
-// commandsOf are those that the server has run for an operation that had been done once before, so without its try of
-// the permissions. Those of the fixture come before. The server is this test's own.
+// commandsOf returns the commands that the server runs for an operation. The operation ran once before, so
+// that its check of permissions does not count. No other test uses the server.
 func commandsOf(t *testing.T, op operation, fixture func() *torn) []string {
 	t.Helper()
 	first, second := fixture(), fixture()
@@ -232,7 +232,7 @@ func commandsOf(t *testing.T, op operation, fixture func() *torn) []string {
 	return commands
 }
 
-// prefixes has calls go to the keys of another prefix.
+// prefixes is a hook that replaces the prefix of keys.
 type prefixes struct{ from, to string }
 
 func (p *prefixes) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -261,7 +261,7 @@ func (p *prefixes) change(cmd redis.Cmder) {
 	}
 }
 
-// The commands in docs/redis-keys.md that make a user, and give it what else it may take.
+// The commands in docs/redis-keys.md that create a user and give it further permissions.
 const (
 	forPrograms = iota
 	onAClusterBesides
@@ -270,7 +270,7 @@ const (
 	documented
 )
 
-// documentedCommands are they, as a shell has them, for keys with a prefix.
+// documentedCommands returns these commands in shell form, for keys with a prefix.
 func documentedCommands(t *testing.T, prefix string) (commands [][]any) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/redis-keys.md")
@@ -292,7 +292,7 @@ func documentedCommands(t *testing.T, prefix string) (commands [][]any) {
 	return commands
 }
 
-// documentedRules are what they allow.
+// documentedRules returns the ACL rules in these commands.
 func documentedRules(t *testing.T) (rules []string) {
 	t.Helper()
 	for _, command := range documentedCommands(t, "own") {
@@ -305,7 +305,7 @@ func documentedRules(t *testing.T) (rules []string) {
 	return rules
 }
 
-// What the documentation says is enough for every operation, and for most what programs have is.
+// The documented permissions suffice for every operation. The part for programs suffices for most.
 func TestTheDocumentedPermissionsAreEnough(t *testing.T) {
 	t.Parallel()
 	in := redistest.Start(t)
@@ -341,7 +341,7 @@ func TestTheDocumentedPermissionsAreEnough(t *testing.T) {
 	require.Equal(t, map[string]bool{"check": true, "repair": true, "delete topic": true}, forOperators, "docs/redis-keys.md says so")
 }
 
-// Its client asks for the owners of the slots.
+// On a Cluster the client also asks for the owners of the slots.
 func TestTheDocumentedPermissionsAreEnoughOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -379,8 +379,7 @@ func TestTheDocumentedPermissionsAreEnoughOnACluster(t *testing.T) {
 	}
 }
 
-// A topic that messages are moved to does not come into being where there is nothing to move, and where that is
-// forbidden.
+// The target topic is not created if there is nothing to move, or if that is forbidden.
 func TestMoveDeadToATopicThatIsForbidden(t *testing.T) {
 	t.Parallel()
 	in := redistest.Start(t)

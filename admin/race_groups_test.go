@@ -18,7 +18,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 )
 
-// fate is what is to become of a message of the race of groups, in each group.
+// fate is the planned outcome of a message in each group.
 type fate string
 
 const (
@@ -49,11 +49,11 @@ type groupRace struct {
 	failed  atomic.Pointer[error]
 	stop    chan struct{}
 
-	// Repair begins again when the set of groups changes under it, and gives up at last.
+	// Repair starts again when the set of groups changes, and finally gives up.
 	changing sync.Mutex
 }
 
-// Whatever becomes of a message, in each of the groups it is one thing, and none of it is the other group's.
+// Each message has exactly one outcome in each group, independent of the other group.
 func TestOperationsOnARunningPipelineOfGroups(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		n := 10_000
@@ -214,7 +214,7 @@ func (r *groupRace) consume(group string, messages <-chan *message.Message) {
 	}
 }
 
-// operate does an operation at random.
+// operate runs a random operation.
 func (r *groupRace) operate() {
 	group := []string{"a", "b"}[rand.IntN(2)]
 	switch rand.IntN(12) {
@@ -286,8 +286,8 @@ func ofFate(fates ...fate) func(admin.Message) bool {
 	return func(m admin.Message) bool { return slices.Contains(fates, fate(m.Metadata["fate"])) }
 }
 
-// bury purges and moves dead letters. It alone purges, as what others took of those would not be known. What it moves, the
-// others requeue and delete at the same time.
+// bury purges and moves dead letters. Nothing else purges, so that the test knows what was purged. Others
+// requeue and delete at the same time what it moves.
 func (r *groupRace) bury() {
 	group := []string{"a", "b"}[rand.IntN(2)]
 	some := func(f fate) admin.Bulk {
@@ -301,7 +301,7 @@ func (r *groupRace) bury() {
 	r.moved[group].Add(int64(n))
 }
 
-// doom has a topic made and deleted, at the same time as others do.
+// doom creates and deletes a topic, concurrently with others.
 func (r *groupRace) doom(p *redisdelay.Publisher) {
 	for range rand.IntN(20) {
 		r.fail(p.Publish("doomed", delayed("x", time.Duration(rand.IntN(10))*time.Millisecond)))
@@ -309,7 +309,7 @@ func (r *groupRace) doom(p *redisdelay.Publisher) {
 	r.did(only(r.admin.DeleteTopic(ctx, "doomed", false)))
 }
 
-// comeAndGo has a group made, get some messages, and removed with all that it has.
+// comeAndGo creates a group, publishes some messages, and removes the group with all that it has.
 func (r *groupRace) comeAndGo() {
 	const name = "comes and goes"
 	r.changing.Lock()
@@ -334,7 +334,7 @@ func (r *groupRace) comeAndGo() {
 	r.fail(only(r.admin.DeleteGroup(ctx, topic, name, false)))
 }
 
-// did takes in the outcome of an operation that may come too late.
+// did records the outcome of an operation that may come too late.
 func (r *groupRace) did(err error) {
 	if !errors.Is(err, admin.ErrTooLate) && !errors.Is(err, admin.ErrNotFound) && !errors.Is(err, admin.ErrExists) {
 		r.fail(err)

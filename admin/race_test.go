@@ -18,7 +18,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 )
 
-// kind is what is special about a message of the race.
+// kind is the kind of a message in the race.
 type kind int
 
 const (
@@ -32,7 +32,7 @@ const (
 	kinds
 )
 
-// ending is what became of a message.
+// ending is the outcome of a message.
 type ending struct {
 	acked, cancelled, deleted, dead, keptOut int32
 }
@@ -50,8 +50,8 @@ type race struct {
 	late    atomic.Int32 // that came too late
 }
 
-// Whatever operators do while messages are published, become due, are delivered, fail, die and expire: each
-// message has exactly one end.
+// Operators work while messages are published, delivered, fail, become dead and expire. Each message has
+// exactly one end.
 func TestOperationsOnARunningPipeline(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		n := 10_000
@@ -115,7 +115,7 @@ func (r *race) run() {
 	}
 }
 
-// delayID of a message: of its own, or shared by ten in a row of one writer.
+// delayID returns the delay ID of a message: its own, or shared by ten consecutive messages of a writer.
 func (r *race) delayID(i int) string {
 	switch r.kind(i) {
 	case debounce, once:
@@ -171,7 +171,7 @@ func (r *race) consume(messages <-chan *message.Message, random *rand.Rand) {
 	}
 }
 
-// operate does operations at random.
+// operate runs random operations.
 func (r *race) operate(stop <-chan struct{}) {
 	for {
 		select {
@@ -215,7 +215,7 @@ func (r *race) operate(stop <-chan struct{}) {
 	}
 }
 
-// did takes in the outcome of an operation that may come too late.
+// did records the outcome of an operation that may come too late.
 func (r *race) did(err error) {
 	switch {
 	case err == nil:
@@ -227,7 +227,7 @@ func (r *race) did(err error) {
 	}
 }
 
-// any is some message that waits, and how it is named; -1: none was found.
+// any returns some waiting message and its name; -1 if none was found.
 func (r *race) any() (i int, ref admin.Ref) {
 	if rand.IntN(2) == 0 {
 		i := rand.IntN(r.n)

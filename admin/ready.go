@@ -9,58 +9,59 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// ErrNotReady is wrapped by the error of Readiness.Err.
+// ErrNotReady is wrapped by the errors of Readiness.Err.
 var ErrNotReady = errors.New("not ready")
 
-// Readiness is what a health endpoint asks for.
+// Readiness is the answer for a health endpoint.
 type Readiness struct {
 	Topics []TopicReadiness
 }
 
-// TopicReadiness is whether a topic's messages become ready when they are due.
+// TopicReadiness says whether a topic's messages become ready when they are due.
 type TopicReadiness struct {
 	Topic string
 
-	// Scheduled tells that a process does the due-time work: it holds the topic's scheduling lease, or watches
-	// who does, and it is connected to Redis at this moment. A process that was killed is not, and the topic
-	// is not Scheduled until another takes its place: at the latest with its next poll, some seconds later.
-	// One whose machine vanished is thought to be there until Redis misses it, or the next event is a second
-	// overdue. If the user of Redis may not ask who is connected (PUBSUB NUMSUB), the lease alone counts.
+	// Scheduled is true if a scheduler is the topic's holder or standby and is connected to Redis
+	// now. After a crash it is false until another scheduler takes over, at its next poll, some
+	// seconds later. If a machine vanishes, it stays true until Redis notices, or until the next
+	// event is a second overdue. If the Redis user may not run PUBSUB NUMSUB, the connection is not
+	// checked.
 	Scheduled bool
 
-	// Idle tells that nothing is to come that takes anybody: nothing waits for its due time, a retry, or the
-	// end of a lease or of a retention; or the topic has no group. The lease may have ended without harm.
+	// Idle is true if the topic needs no scheduler now. Either it has no group, or nothing waits
+	// for a due time, a retry, or the end of a lease or of a retention.
 	Idle bool
 
-	// Lag is for how long something has been due that was not done: a message not made ready, a lease that
-	// ran out not taken back. It is zero if all is done. What a pause keeps from a Redis Stream does not count.
+	// Lag is how long the scheduler is behind, zero if it is not. It is the age of the oldest due
+	// message that is not ready, or of the oldest expired lease that was not taken back. Messages
+	// that a pause keeps from a Redis Stream do not count.
 	Lag time.Duration
 
-	// Waiting is for how long the next message of a group that is not paused has been ready and not been
-	// taken: the longest of all groups. If the topic has no group, for how long its next message has been due: nobody
-	// has subscribed yet, or not under this name.
+	// Waiting is how long the next ready message of a group has not been claimed: the maximum over
+	// all groups that are not paused. In a topic without groups, it is how long the next message
+	// has been due. Then nobody has subscribed yet, or only under another name.
 	Waiting time.Duration
 }
 
-// Err says what keeps the topics from being ready, or is nil: a topic that is not Idle and that nobody
-// schedules, or whose Lag is above what is allowed. Waiting is for the caller to judge, who knows how fast
-// consumers should be.
+// Err returns an error for each topic that is neither Idle nor Scheduled, and for each whose Lag is
+// above maxLag. It returns nil if there is none. It ignores Waiting, because only the caller knows
+// how fast consumers should be.
 func (r Readiness) Err(maxLag time.Duration) error {
 	var all []error
 	for _, t := range r.Topics {
 		if !t.Scheduled && !t.Idle {
-			all = append(all, fmt.Errorf("%w: nobody schedules topic %q", ErrNotReady, t.Topic))
+			all = append(all, fmt.Errorf("%w: no scheduler serves topic %q", ErrNotReady, t.Topic))
 		}
 		if t.Lag > maxLag {
-			all = append(all, fmt.Errorf("%w: topic %q is %v behind, %v is allowed", ErrNotReady, t.Topic, t.Lag, maxLag))
+			all = append(all, fmt.Errorf("%w: topic %q is %v behind, at most %v is allowed", ErrNotReady, t.Topic, t.Lag, maxLag))
 		}
 	}
 	return errors.Join(all...)
 }
 
-// Ready asks Redis whether these topics' messages become ready when they are due. An error says that Redis
-// does not answer, or wraps ErrNotFound for a topic that there is not. A health endpoint gives it a context
-// that ends soon:
+// Ready returns whether the topics' messages become ready when they are due. An error means that
+// Redis does not answer, or it wraps ErrNotFound for a topic that does not exist. A health endpoint
+// passes a context with a short timeout:
 //
 //	readiness, err := a.Ready(ctx, "orders")
 //	if err == nil {
@@ -80,7 +81,7 @@ func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) 
 		}
 		scheduled, err := queue.Listening(ctx, a.config.Client, s.Holder, s.Standby)
 		if err != nil {
-			return Readiness{}, fmt.Errorf("ready: find out who schedules topic %q: %w", topic, err)
+			return Readiness{}, fmt.Errorf("ready: find the scheduler of topic %q: %w", topic, err)
 		}
 		t := readiness(topic, s)
 		t.Scheduled = scheduled
@@ -89,11 +90,11 @@ func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) 
 	return r, nil
 }
 
-// readiness is what the topic's own data say.
+// readiness returns all fields except Scheduled, from the topic's data.
 func readiness(topic string, s queue.Stats) TopicReadiness {
 	t := TopicReadiness{Topic: topic, Idle: s.Next.IsZero() || len(s.Groups) == 0}
 	since := func(at time.Time) time.Duration {
-		if at.IsZero() || len(s.Groups) == 0 { // what is due before there is a group waits for one
+		if at.IsZero() || len(s.Groups) == 0 { // without a group, due messages wait for the first one
 			return 0
 		}
 		return max(0, s.Now.Sub(at))

@@ -27,8 +27,8 @@ func (s *setup) readiness(t *testing.T) admin.TopicReadiness {
 	return r
 }
 
-// Where nothing is to come, nobody is needed. Where something is, somebody has to be there, not only in Redis.
-func TestTopicIsScheduledByAProcessThatIsThere(t *testing.T) {
+// A topic without waiting messages needs no scheduler. Otherwise one must be connected.
+func TestTopicIsScheduledByAConnectedProcess(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		p := s.publisher(t)
 		require.NoError(t, p.Publish(topic, delayed("x", time.Hour)))
@@ -52,7 +52,7 @@ func TestTopicIsScheduledByAProcessThatIsThere(t *testing.T) {
 	})
 }
 
-// Its name is still in Redis, and nothing is overdue yet.
+// The killed holder is still in Redis, and nothing is overdue yet.
 func TestTopicIsNotScheduledByAProcessThatWasKilled(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.register(t, "a")
@@ -61,15 +61,15 @@ func TestTopicIsNotScheduledByAProcessThatWasKilled(t *testing.T) {
 		require.Equal(t, admin.TopicReadiness{Topic: topic}, s.readiness(t))
 		require.True(t, s.stats(t).Scheduled, "as far as Redis can tell")
 
-		// A standby looks as soon as the holder is late.
+		// A standby promotes as soon as the holder is late.
 		s.subscribe(t, "a")
 		eventually(t, func() bool { return s.readiness(t).Scheduled }, "another watches")
 		require.Contains(t, s.Client.HGet(ctx, s.keys.Scheduler(), "holder").Val(), "KILLED")
 	})
 }
 
-// A lease is over when its holder is more than a second late, whoever is connected.
-func TestTopicIsNotScheduledByAHolderThatIsLate(t *testing.T) {
+// A holder that is more than a second late loses the role, even if it is connected.
+func TestTopicIsNotScheduledByALateHolder(t *testing.T) {
 	t.Parallel()
 	server := redisdelaytest.Start(t)
 	s := setupOn(t, redistest.Server{Client: server.Client(), Prefix: redisdelay.DefaultKeyPrefix})
@@ -88,8 +88,8 @@ func TestTopicIsNotScheduledByAHolderThatIsLate(t *testing.T) {
 	}
 }
 
-// As after a slip in the topic's name, or before any consumer runs.
-func TestWhatIsDueWhereNobodyHasSubscribedIsWaiting(t *testing.T) {
+// For example after a typing error in the topic name, or before any consumer runs.
+func TestDueMessagesWithoutAGroupAreWaiting(t *testing.T) {
 	t.Parallel()
 	server := redisdelaytest.Start(t)
 	s := setupOn(t, redistest.Server{Client: server.Client(), Prefix: redisdelay.DefaultKeyPrefix})
@@ -101,7 +101,7 @@ func TestWhatIsDueWhereNobodyHasSubscribedIsWaiting(t *testing.T) {
 	require.Zero(t, s.readiness(t).Waiting)
 }
 
-func TestLagIsForHowLongSomethingIsDue(t *testing.T) {
+func TestLagIsTheAgeOfTheOldestDueWork(t *testing.T) {
 	t.Parallel()
 	server := redisdelaytest.Start(t)
 	s := setupOn(t, redistest.Server{Client: server.Client(), Prefix: redisdelay.DefaultKeyPrefix})
@@ -110,7 +110,7 @@ func TestLagIsForHowLongSomethingIsDue(t *testing.T) {
 	readiness, err := s.admin.Ready(ctx, topic)
 	require.NoError(t, err)
 	require.Equal(t, admin.TopicReadiness{Topic: topic}, readiness.Topics[0])
-	require.ErrorIs(t, readiness.Err(time.Hour), admin.ErrNotReady, "nobody schedules it")
+	require.ErrorIs(t, readiness.Err(time.Hour), admin.ErrNotReady, "no scheduler serves it")
 
 	server.Advance(2 * time.Minute) // which makes it ready
 	server.Advance(time.Minute)

@@ -8,10 +8,11 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// maxClockDifference is how far the clocks of this machine and the server may be apart before it is told.
+// maxClockDifference is the largest difference between this machine's and the server's clock that
+// is not reported.
 const maxClockDifference = time.Second
 
-// serverFindings judges the server by what it says about itself.
+// serverFindings returns warnings about the server's settings and clock.
 func serverFindings(s queue.Server) []Finding {
 	var found []Finding
 	warn := func(kind, format string, args ...any) {
@@ -21,7 +22,7 @@ func serverFindings(s queue.Server) []Finding {
 	case !known:
 		warn("eviction", "the server does not say its maxmemory-policy; it should be noeviction")
 	case policy != "noeviction" && strings.HasPrefix(policy, "volatile-"):
-		warn("eviction", "maxmemory-policy is %s: keys that expire may be evicted, so that a repeated call is not known as one; it should be noeviction", policy)
+		warn("eviction", "maxmemory-policy is %s: keys that expire may be evicted, so a repeated call may not be recognised; it should be noeviction", policy)
 	case policy != "noeviction":
 		warn("eviction", "maxmemory-policy is %s: any message may be evicted; it should be noeviction", policy)
 	}
@@ -30,7 +31,7 @@ func serverFindings(s queue.Server) []Finding {
 	case !known:
 		warn("persistence", "the server does not say whether it writes an append-only file")
 	case aof != "1":
-		warn("persistence", "there is no append-only file: a restart loses what was written since the last snapshot, or all if there are none")
+		warn("persistence", "there is no append-only file: a restart loses all writes since the last snapshot, or everything without one")
 	case s.Info["aof_last_write_status"] != "" && s.Info["aof_last_write_status"] != "ok":
 		warn("persistence", "the last write of the append-only file failed: %s", s.Info["aof_last_write_status"])
 	}
@@ -42,7 +43,7 @@ func serverFindings(s queue.Server) []Finding {
 		if s.Clock < 0 {
 			where = "behind"
 		}
-		warn("clock", "the server's clock is %v %s this machine's; its own decides when messages are due", off.Round(time.Millisecond), where)
+		warn("clock", "the server's clock is %v %s this machine's; the server's clock decides when messages are due", off.Round(time.Millisecond), where)
 	}
 	return found
 }

@@ -9,64 +9,64 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Stats is what a topic holds at one time. Zero instants mean that there is nothing of the kind.
+// Stats is the content of a topic at one instant. A zero instant means that there is none.
 type Stats struct {
 	Topic string
-	Now   time.Time // by the server's clock
+	Now   time.Time // the server's clock
 
-	Messages int       // all, each once however many groups have it
-	Pending  int       // that wait for their due time
-	NextDue  time.Time // of them; past if it is due and not made ready yet
-	DelayIDs int       // names that are taken now
+	Messages int       // all messages, each counted once, whatever the number of groups
+	Pending  int       // messages that wait for their due time
+	NextDue  time.Time // the first due time of these; in the past if it is not ready yet
+	DelayIDs int       // delay IDs that are taken
 
-	// Scheduled tells that some process holds the scheduling lease, and is not a second late to use it. Whether
-	// that process is still there, and needed, Ready finds out.
+	// Scheduled is true if a scheduler is the topic's holder and is less than a second late. Ready
+	// also checks that it is connected, and whether it is needed.
 	Scheduled bool
-	NextLook  time.Time // when it has something to do
+	NextLook  time.Time // when the scheduler has its next work
 
 	PausedSince time.Time
 
-	// Stream tells that the topic's messages go into a Redis Stream: see redisdelay.StreamConfig. Its only group is
-	// redisdelay.StreamGroup. It has nothing ready or in hand, and Delivered and lateness are those of the messages
-	// that waited; what is in the stream, the stream knows.
+	// Stream is true if the topic's messages go into a Redis Stream. See redisdelay.StreamConfig.
+	// Its only group is redisdelay.StreamGroup, which has nothing ready or in hand. Delivered and
+	// the latenesses count only messages that had to wait. Entries of the stream are not counted.
 	Stream bool
 
 	Groups []GroupStats // by name
 }
 
-// GroupStats is what a group of it holds.
+// GroupStats is the content of a consumer group.
 type GroupStats struct {
 	Group                         string
 	Ready, InHand, Retrying, Dead int
-	OldestDue                     time.Time // due time of the message that is next of Ready
+	OldestDue                     time.Time // due time of the next ready message
 	NextRetry, OldestDead         time.Time
 
-	// Subscribed tells that some process takes the group's messages: it waits for them, or holds one.
-	// LastSeen is when one last took messages or told of them, or else when the group was made.
+	// Subscribed is true if a subscription waits for messages of the group or holds one. LastSeen
+	// is when one last claimed or settled messages, or else when the group was created.
 	Subscribed bool
 	LastSeen   time.Time
 
 	PausedSince time.Time
 
-	// RemovedAt is when the group ends if nobody uses it until then; zero: never. It is removed two minutes later, and
-	// RemovedAt is that time meanwhile. Where some subscribe without GroupExpiry it stays while they do, and for
-	// as long as they may hold something.
+	// RemovedAt is when the group expires if nobody uses it until then; zero means never. The group
+	// is removed two minutes after that, and meanwhile RemovedAt is the time of the removal. A
+	// subscriber without GroupExpiry keeps the group while it is subscribed or may hold messages.
 	RemovedAt time.Time
 
-	// MaxDeliveries and DeadRetention are as last configured; negative: no limit.
+	// MaxDeliveries and DeadRetention are the last configured values; negative means no limit.
 	MaxDeliveries int
 	DeadRetention time.Duration
 
-	// Delivered counts the messages that consumers got, each time anew, and Dropped those that were too late
-	// and were dropped. MeanLateness and MaxLateness are from due until the consumer got them. These are
-	// statistics, not accounts: a subscription tells of them with its next claim, so up to a poll interval
-	// later; what it has not told when its process dies is never counted; and a claim that the client sends
-	// again after a lost reply may count twice.
+	// Delivered counts deliveries, and Dropped counts messages that expired and were dropped.
+	// MeanLateness and MaxLateness are the time from due to delivery. All are approximate: a
+	// subscription reports with its next claim, up to a poll interval later. A crash loses what was
+	// not reported, and a claim that the client repeats after a lost reply may count twice.
 	Delivered, Dropped        int
 	MeanLateness, MaxLateness time.Duration
 }
 
-// Stats returns what a topic holds, in one step. Errors wrap ErrNotFound, or come from ctx or Redis.
+// Stats returns the content of a topic, read in one atomic step. Errors wrap ErrNotFound, or come
+// from ctx or Redis.
 func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 	s, err := a.stats(ctx, topic)
 	if err != nil {
@@ -102,17 +102,17 @@ func groupStats(g queue.GroupStats) GroupStats {
 	return stats
 }
 
-// Removal is what was removed, or would be.
+// Removal is what was removed, or would be removed in a dry run.
 type Removal struct {
 	Groups   []string
-	Messages int // of one group: what it had of them; of a topic: all
+	Messages int // the group's messages, or for a topic all messages
 	DryRun   bool
 }
 
-// GroupsWithoutSubscribers returns the groups of a topic whose messages nobody takes: nobody has taken any for so
-// long, and what is ready has been that for as long. 0: those that nobody takes now; one of which a subscriber is
-// just being woken may be among them. That of a Redis Stream is none of them. Errors wrap ErrNotFound, or come from
-// ctx or Redis.
+// GroupsWithoutSubscribers returns the groups that have had no subscriber for at least idle, and
+// whose ready messages have waited as long. With idle 0 it may include a group whose subscriber is
+// just being woken. The group of a Redis Stream is never included. Errors wrap ErrNotFound, or come
+// from ctx or Redis.
 func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle time.Duration) ([]GroupStats, error) {
 	stats, err := a.Stats(ctx, topic)
 	if err != nil {
@@ -127,17 +127,18 @@ func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle
 	return found, nil
 }
 
-// DeleteIdleGroups removes the groups that GroupsWithoutSubscribers returns, with all that they hold. That a
-// group has no subscriber, and that none has claimed for a minute and a half, is looked at again in the step that removes it.
-// idle is at least a minute, for a subscriber that is being woken, or has just settled what it had, is not to be seen for a
-// moment. After an outage of Redis, or a leap of its clock, wait for two minutes, until all subscribers have been heard of.
-// SubscriberConfig.GroupExpiry does the same without a call.
+// DeleteIdleGroups removes the groups that GroupsWithoutSubscribers returns, with all their
+// messages. The step that removes a group checks again that it has no subscriber, and that none has
+// claimed for 90 seconds. idle must be at least a minute. A subscriber that is being woken, or has
+// just settled its messages, is not visible for a moment. After an outage of Redis, or a jump of
+// its clock, wait two minutes, until all subscribers have claimed again.
+// SubscriberConfig.GroupExpiry does the same automatically.
 //
 // Errors wrap ErrNotFound or ErrInvalidArgument, or come from ctx or Redis.
 func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, idle time.Duration, dryRun bool) (Removal, error) {
 	removal := Removal{DryRun: dryRun}
 	if idle < time.Minute {
-		return removal, fmt.Errorf("delete idle groups: %w: idle is %v: want at least %v", ErrInvalidArgument, idle, time.Minute)
+		return removal, fmt.Errorf("delete idle groups: %w: idle is %v, want at least %v", ErrInvalidArgument, idle, time.Minute)
 	}
 	groups, err := a.GroupsWithoutSubscribers(ctx, topic, idle)
 	if err != nil {
@@ -164,9 +165,9 @@ func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, idle time.Du
 
 func (g GroupStats) holds() int { return g.Ready + g.InHand + g.Retrying + g.Dead }
 
-// DeleteGroup removes a group of a topic, with all that it holds, in chunks of about 1,000 messages. Other
-// groups lose nothing. A group that is subscribed to comes back empty. If the call ends early, a scheduler
-// goes on with it. That of a Redis Stream cannot be removed, but with the topic.
+// DeleteGroup removes a group of a topic with all its messages, in chunks of about 1,000. Other
+// groups lose nothing. If a subscriber uses the group, it is created again, empty. If the call ends
+// early, a scheduler completes it. The group of a Redis Stream can only be removed with its topic.
 //
 // Errors wrap ErrNotFound or ErrTopicMode, or come from ctx or Redis.
 func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun bool) (Removal, error) {
@@ -195,11 +196,14 @@ func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun boo
 	return Removal{}, fmt.Errorf("delete group %q of topic %q: %w", group, topic, ErrNotFound)
 }
 
-// DeleteTopic removes a topic and all that it holds: in one step, or, if it has more than a hundred groups, a
-// hundred of them at a time. If the call ends between those, the topic is there without groups, and a scheduler,
-// Check, Repair or another DeleteTopic removes what they had. The server frees the memory beside its work. A Redis
-// Stream that its messages went into stays. Of a topic that is gone, and is among Topics still, it removes the name. End
-// publishers and subscribers first: those that go on make it anew.
+// DeleteTopic removes a topic and all its messages in one step, or in steps of 100 groups if it has
+// more. If the call ends between steps, the topic remains without groups. A scheduler, Check,
+// Repair or another DeleteTopic then removes the rest. The server frees the memory in the
+// background.
+//
+// The topic's Redis Stream, if any, stays. If the topic does not exist but Topics lists it, its
+// name is removed. Stop publishers and subscribers first, because they would create the topic
+// again.
 //
 // Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {
@@ -227,7 +231,7 @@ func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Rem
 	return removal, nil
 }
 
-// lists returns ErrNotFound for a topic that is not there, and not among Topics either.
+// lists returns ErrNotFound unless the registry of topics lists the topic.
 func (a *Admin) lists(ctx context.Context, topic string) error {
 	listed, err := queue.NewTopic(a.config.Client, a.config.KeyPrefix, topic).Listed(ctx)
 	if err == nil && !listed {

@@ -7,9 +7,9 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Cancel takes back a message that waits: for its due time, or for a retry. By its ID, it is taken from all
-// groups in which it waits for a retry; a group that has it ready or in hand keeps it. If no group
-// does, its delay ID is free again.
+// Cancel removes a message that waits for its due time or for a retry. With ByID it is removed from
+// all groups in which it waits for a retry. A group that has it ready or in hand keeps it. If no
+// group keeps it, its delay ID is free again.
 //
 // Errors wrap ErrNotFound or ErrTooLate, or come from ctx or Redis.
 func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
@@ -18,12 +18,12 @@ func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
 	})
 }
 
-// Reschedule gives a message that waits another due time: of its first delivery, or of its retry in all groups
-// in which it waits for one. The delay ID of one that was not due yet stays taken until the new due time. Of one that waits
-// for a retry it is free already, or when its window is over.
+// Reschedule changes the due time of a message that waits for its first delivery, or for a retry in
+// one or more groups. A pending message keeps its delay ID until the new due time. The delay ID of
+// a retrying message is free already, or will be at the end of its window.
 //
-// Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument, or ErrExists if the message was due and another
-// has its delay ID by now; or they come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument or ErrExists, or come from ctx or Redis.
+// ErrExists means that the message was due and another message has its delay ID now.
 func (a *Admin) Reschedule(ctx context.Context, topic string, message Ref, when When) error {
 	if when.err != nil {
 		return fmt.Errorf("reschedule: %w", when.err)
@@ -33,11 +33,12 @@ func (a *Admin) Reschedule(ctx context.Context, topic string, message Ref, when 
 	})
 }
 
-// DeliverNow makes a message that waits due now. It is Reschedule with the zero When.
+// DeliverNow makes a waiting message due now. It is Reschedule with the zero When.
 func (a *Admin) DeliverNow(ctx context.Context, topic string, message Ref) error {
 	return a.Reschedule(ctx, topic, message, When{})
 }
 
+// about runs an operation on a message, after it checked the Ref and the permissions.
 func (a *Admin) about(ctx context.Context, topic string, message Ref, what string, work queue.Work, do func(*queue.Topic) error) error {
 	err := message.check()
 	var t *queue.Topic

@@ -12,37 +12,38 @@ import (
 // is closed.
 var ErrClosed = errors.New("delayqueue: queue is closed")
 
-// Queue holds values until their due times and hands them out earliest first.
+// Queue holds values until their due times, and returns the earliest first.
 // Values with equal due times come out in the order in which they went in.
 //
-// Make one with [New]. Its methods may be called by any number of goroutines
-// at once. It must not be copied.
+// Create one with [New]. Its methods are safe for concurrent use. It must not
+// be copied.
 type Queue[T any] struct {
-	// slots holds one token per item, in the queue or about to be. A send to
-	// it waits for room. It is nil in an unbounded queue.
+	// slots holds one token per item in the queue or about to enter it. A send
+	// waits for room. It is nil in an unbounded queue.
 	slots chan struct{}
 
 	// timer ticks when the head is due. Every waiting Dequeue receives from
-	// it, and the runtime gives a tick to one of them only. That one must look
-	// at the head and set the timer again, whatever became of its context.
+	// it, and only one of them gets the tick. It must then check the head and
+	// set the timer again, even if its context has ended.
 	//
-	// So while there are items, one of these holds whenever mu is free: the
-	// timer is set for the head, or its tick waits to be received, or a
-	// Dequeue has received the tick and is about to take mu.
+	// So while there are items, one of these is true whenever mu is free:
+	//   - The timer is set for the head.
+	//   - Its tick has not been received yet.
+	//   - A Dequeue has received the tick and is about to lock mu.
 	timer *time.Timer
 
 	done chan struct{} // closed by Close
 
 	mu     sync.Mutex
 	items  entryHeap[T]
-	seq    uint64 // of the latest item
+	seq    uint64 // sequence number of the latest item
 	closed bool
 }
 
 // New returns an empty queue that holds at most capacity items. A capacity of
-// zero or less means no limit. Memory is taken as items arrive, not up front.
+// zero or less means no limit. Memory is allocated as items arrive.
 //
-// Within a testing/synctest bubble, make the queue in the bubble that uses it.
+// In a test with testing/synctest, create the queue in the bubble that uses it.
 func New[T any](capacity int) *Queue[T] {
 	q := &Queue[T]{
 		timer: time.NewTimer(math.MaxInt64),
@@ -55,15 +56,15 @@ func New[T any](capacity int) *Queue[T] {
 	return q
 }
 
-// Enqueue adds value, to be handed out at due or as soon after as somebody
-// asks. A due time in the past, or the zero time, is due at once.
+// Enqueue adds a value, which can be dequeued from due on. A due time in the
+// past, or the zero time, is due at once.
 //
-// While the queue is full, Enqueue waits for room. Those who wait get it in the
-// order in which they came.
+// While the queue is full, Enqueue waits for room. Waiting calls get room in
+// the order in which they came.
 //
-// It returns nil if and only if the queue took the value. It returns ctx.Err()
-// if ctx ended first, without trying if ctx had ended before the call, and
-// [ErrClosed] if the queue is closed.
+// It returns nil if and only if the queue has the value. It returns ctx.Err()
+// if ctx ends first, or ended before the call, and [ErrClosed] if the queue is
+// closed.
 func (q *Queue[T]) Enqueue(ctx context.Context, value T, due time.Time) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -93,12 +94,12 @@ func (q *Queue[T]) Enqueue(ctx context.Context, value T, due time.Time) error {
 
 // Dequeue waits until the earliest item is due, then removes and returns it.
 // If an item with an earlier due time arrives meanwhile, it waits for that one
-// instead. An item goes to one caller only, but which of several waiting
-// callers gets it is not specified.
+// instead. Each item goes to one caller. If several wait, it is unspecified
+// which one gets it.
 //
-// It returns ctx.Err() if ctx ended first, without taking anything if ctx had
-// ended before the call, and [ErrClosed] if the queue is closed. With an error
-// nothing was removed. If an item becomes due just as ctx ends, either may win.
+// It returns ctx.Err() if ctx ends first, or ended before the call, and
+// [ErrClosed] if the queue is closed. After an error nothing was removed. If an
+// item becomes due as ctx ends, the result may be the item or the error.
 func (q *Queue[T]) Dequeue(ctx context.Context) (T, error) {
 	var zero T
 	if err := ctx.Err(); err != nil {
@@ -110,7 +111,7 @@ func (q *Queue[T]) Dequeue(ctx context.Context) (T, error) {
 		}
 		select {
 		case <-q.timer.C:
-			// No look at ctx here: see the comment at timer.
+			// ctx is not checked here: see the comment at timer.
 		case <-ctx.Done():
 			return zero, ctx.Err()
 		case <-q.done:
@@ -124,8 +125,7 @@ func (q *Queue[T]) Dequeue(ctx context.Context) (T, error) {
 func (q *Queue[T]) TryDequeue() (T, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// After this call the timer is set for the head, whoever called and
-	// whether or not an item was taken.
+	// The timer must be set for the head even if no item was taken.
 	defer q.setTimer()
 
 	if len(q.items) == 0 || time.Until(q.items[0].due) > 0 {
@@ -134,7 +134,7 @@ func (q *Queue[T]) TryDequeue() (T, bool) {
 	}
 	first := q.items.pop()
 	if q.slots != nil {
-		<-q.slots // never waits: the item had put a token there
+		<-q.slots // never waits, because each item has a token there
 	}
 	return first.value, true
 }
@@ -147,8 +147,8 @@ func (q *Queue[T]) Len() int {
 }
 
 // Close closes the queue. Every waiting and every later Enqueue and Dequeue
-// returns [ErrClosed]. Items still in the queue are dropped: they cannot be
-// taken out any more. Closing again does nothing.
+// returns [ErrClosed]. Items still in the queue are dropped. Closing again does
+// nothing.
 func (q *Queue[T]) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -161,9 +161,8 @@ func (q *Queue[T]) Close() {
 	close(q.done)
 }
 
-// setTimer makes the timer tick when the head is due, or not at all if there
-// is none. A tick for an earlier head that nobody received is discarded. The
-// caller holds mu.
+// setTimer makes the timer tick when the head is due, or stops it if there is
+// none. It discards an earlier tick that was not received. The caller holds mu.
 func (q *Queue[T]) setTimer() {
 	if len(q.items) == 0 {
 		q.timer.Stop()

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// result is what a Dequeue in another goroutine returned, and when.
+// result is the result of a Dequeue in another goroutine, and its time.
 type result struct {
 	value int
 	err   error
@@ -185,8 +185,8 @@ func TestEarlierHeadShortensTheWait(t *testing.T) {
 	})
 }
 
-// The head is taken while another waits for it: the other one must then wait
-// for the next item, neither forever nor on the old timer.
+// The head is taken while another Dequeue waits for it. The other must then
+// wait for the next item, not forever and not on the old timer.
 func TestTryDequeueLeavesTheTimerToTheNextItem(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
@@ -286,14 +286,14 @@ func TestNewHeadWakesOneWaiterOnly(t *testing.T) {
 			synctest.Wait()
 			require.EqualValues(t, waiters, sleeps.Load(), "a head that is not due woke a waiter")
 		}
-		// Each due head wakes one waiter, which takes it: nobody woke in vain.
+		// Each due head wakes only the waiter that takes it.
 		for i := 1; i <= 10; i++ {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			require.EqualValues(t, i, returned.Load())
 			require.EqualValues(t, waiters, sleeps.Load(), "a waiter woke in vain")
 		}
-		// So does an item that is due on arrival.
+		// An item that is due on arrival wakes one waiter too.
 		require.NoError(t, q.Enqueue(t.Context(), 0, start))
 		synctest.Wait()
 		require.EqualValues(t, 11, returned.Load())
@@ -305,7 +305,7 @@ func TestNewHeadWakesOneWaiterOnly(t *testing.T) {
 	})
 }
 
-func TestNoTickIsLeftBehindByAnItemThatWasTaken(t *testing.T) {
+func TestTakenItemLeavesNoTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := delayqueue.New[int](0)
 		require.NoError(t, q.Enqueue(t.Context(), 1, time.Now()))
@@ -339,7 +339,7 @@ func TestCancelledWaiterHandsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 5
 		start := time.Now()
-		// Whichever one the queue counts on, the others must not.
+		// Cancelling any of the waiters must not affect the others.
 		for survivor := range waiters {
 			q := delayqueue.New[int](0)
 			due := start.Add(time.Duration(survivor+1) * time.Hour)
@@ -366,7 +366,7 @@ func TestCancelledWaiterHandsOver(t *testing.T) {
 }
 
 // The item becomes due at the very instant at which most waiters are cancelled.
-// Whoever is chosen, it is delivered then, not later and not never.
+// It must be delivered at that instant, not later and not never.
 func TestCancelAtTheDueInstantLosesNothing(t *testing.T) {
 	for range 300 {
 		synctest.Test(t, func(t *testing.T) {
@@ -562,7 +562,7 @@ func TestClosedQueueGivesAndTakesNothing(t *testing.T) {
 	}
 }
 
-func TestQueueKeepsNoReferenceToValuesThatAreGone(t *testing.T) {
+func TestQueueKeepsNoReferenceToTakenValues(t *testing.T) {
 	for name, empty := range map[string]func(*delayqueue.Queue[*[64]byte]){
 		"taken": func(q *delayqueue.Queue[*[64]byte]) {
 			for q.Len() > 0 {
@@ -594,8 +594,8 @@ func TestQueueKeepsNoReferenceToValuesThatAreGone(t *testing.T) {
 	}
 }
 
-// Producers and consumers give up at random moments. What Enqueue accepted is
-// delivered once, what it refused never.
+// Producers and consumers give up at random moments. Accepted values are
+// delivered once, refused values never.
 func TestEachItemOnceUnderRandomCancellation(t *testing.T) {
 	for _, capacity := range []int{0, 1, 8} {
 		const producers, consumers, perProducer = 8, 8, 400

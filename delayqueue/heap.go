@@ -5,7 +5,7 @@ import "time"
 // entry is one item in the heap.
 type entry[T any] struct {
 	due   time.Time
-	seq   uint64 // order of arrival, which decides among equal due times
+	seq   uint64 // order of arrival, for equal due times
 	value T
 }
 
@@ -16,8 +16,8 @@ func (e *entry[T]) before(other *entry[T]) bool {
 	return e.seq < other.seq
 }
 
-// entryHeap is a binary min-heap. It is not container/heap because that passes
-// every item through an interface, which allocates.
+// entryHeap is a binary min-heap. It does not use container/heap, because that
+// converts every item to an interface, which allocates.
 type entryHeap[T any] []entry[T]
 
 func (h *entryHeap[T]) push(e entry[T]) {
@@ -40,7 +40,7 @@ func (h *entryHeap[T]) pop() entry[T] {
 	first := s[0]
 	last := len(s) - 1
 	s[0] = s[last]
-	s[last] = entry[T]{} // so that the array keeps no reference to the value
+	s[last] = entry[T]{} // the array must keep no reference to the value
 	s = s[:last]
 	*h = s
 

@@ -15,7 +15,7 @@ import (
 )
 
 // TestModel runs random operations on a queue and on a naive model, and
-// compares what comes out after each of them. Time is that of a bubble, in
+// compares the results after each of them. Time is that of a bubble, in
 // whole milliseconds.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -42,7 +42,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// op is one operation. The meaning of n is up to the kind.
+// op is one operation. The kind decides the meaning of n.
 type op struct {
 	kind string
 	n    int
@@ -71,7 +71,7 @@ type model struct {
 	delivered []int
 }
 
-// settle does all that can be done at this instant.
+// settle completes all calls that can complete at this instant.
 func (m *model) settle() {
 	for {
 		switch {

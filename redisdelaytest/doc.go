@@ -1,5 +1,6 @@
-// Package redisdelaytest is for tests of programs that use watermill-redisdelay: a Redis in the process of
-// the test, whose clock stands still until the test moves it, so that a delay of a day takes no time at all.
+// Package redisdelaytest is for tests of programs that use watermill-redisdelay. It runs a Redis
+// server in the process of the test. The server's clock stands still until the test moves it, so
+// that a test of a one-day delay takes no time.
 //
 //	server := redisdelaytest.Start(t)
 //	app := newApp(server.Client())
@@ -9,14 +10,17 @@
 //	server.Advance(15 * time.Minute)
 //	msg := server.Receive(t, messages)
 //
-// What falls due by [Server.Advance] is ready for its consumers when that returns, and what became too late by it
-// comes no more; time that merely passes makes nothing due and nothing too late. Consumers run as they
-// always do, in goroutines of their own and in real time: what a handler does is to be waited for, by
-// [Server.AwaitScheduled], [Server.AwaitRetrying] or [Server.AwaitDrained], or by what the program itself offers.
+// When [Server.Advance] returns, all messages that became due are ready, and messages that expired
+// are no longer delivered. Real time makes no message due and expires none. Consumers run in real
+// time, in their own goroutines. So wait for the effects of a handler, with
+// [Server.AwaitScheduled], [Server.AwaitRetrying], [Server.AwaitDrained], or by means of the
+// program.
 //
-// The clock of the program does not move. An instant that it makes from [time.Now], for redisdelay.DelayUntil or
-// redisdelay.ExpireAt, is in the server's past after an Advance: the message is due at once, or too late. Give the program
-// [Server.Now] as its clock. Delays, as of redisdelay.DelayFor, do not depend on it.
+// The clock of the program does not move. After an Advance, an instant from [time.Now] is in the
+// server's past. With redisdelay.DelayUntil or redisdelay.ExpireAt, the message is then due at once
+// or expired. Give the program [Server.Now] as its clock. Delays, as of
+// redisdelay.DelayFor, do not depend on the program's clock.
 //
-// The server is miniredis. It is not the real one: it persists nothing, has no limits and is slower.
+// The server is miniredis, not a real Redis. It stores nothing on disk, has no limits and is
+// slower.
 package redisdelaytest

@@ -11,7 +11,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
-// In a test, Start(t) takes the place of New and Close.
+// In a test, use Start(t) instead of New and Close.
 func Example() {
 	server, err := redisdelaytest.New(redisdelaytest.Config{Now: time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)})
 	check(err)

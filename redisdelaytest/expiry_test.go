@@ -12,14 +12,15 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
-// expiring is a message for which it is too late some time after it is due.
+// expiring returns a message that expires some time after it is due.
 func expiring(uuid string, lateness time.Duration, then redisdelay.OnExpiry) *message.Message {
 	msg := delayed(uuid, 0)
 	redisdelay.ExpireAfter(msg, lateness, then)
 	return msg
 }
 
-// inHand waits until so many messages are claimed: they are buffered or on offer, as nobody reads.
+// inHand waits until n messages are claimed. They are buffered or offered, because the test does
+// not read.
 func inHand(t *testing.T, s *redisdelaytest.Server, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return group(t, s).InHand == n }, 10*time.Second, time.Millisecond)
@@ -41,9 +42,9 @@ func none(t *testing.T, messages <-chan *message.Message) {
 	}
 }
 
-// The consumer does not read while the clock moves. When Advance returns, it is offered nothing that is too late,
-// and is offered all that is not.
-func TestAdvanceDecidesAboutWhatIsOnOffer(t *testing.T) {
+// The consumer does not read while the clock moves. After Advance it gets all messages that have
+// not expired, and no others.
+func TestAdvanceExpiresOfferedMessages(t *testing.T) {
 	for _, then := range []redisdelay.OnExpiry{redisdelay.ExpiryDrop, redisdelay.ExpiryDead} {
 		t.Run(string(then), func(t *testing.T) {
 			s := start(t)
@@ -70,8 +71,8 @@ func TestAdvanceDecidesAboutWhatIsOnOffer(t *testing.T) {
 	}
 }
 
-// One is on offer, others are claimed behind it.
-func TestAdvanceDecidesAboutWhatIsClaimedAhead(t *testing.T) {
+// One message is offered, others are claimed behind it.
+func TestAdvanceExpiresMessagesClaimedAhead(t *testing.T) {
 	s := start(t)
 	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client(), MaxInFlight: 5}, nil)
 	require.NoError(t, err)
@@ -95,8 +96,7 @@ func TestAdvanceDecidesAboutWhatIsClaimedAhead(t *testing.T) {
 	require.Equal(t, 20, group(t, s).Dropped)
 }
 
-// Real time that passes makes nothing too late.
-func TestSlowTestDoesNotMakeAMessageTooLate(t *testing.T) {
+func TestRealTimeExpiresNoMessage(t *testing.T) {
 	s := start(t)
 	messages, _ := subscribe(t, s)
 	const lateness = 300 * time.Millisecond
@@ -113,8 +113,7 @@ func TestSlowTestDoesNotMakeAMessageTooLate(t *testing.T) {
 	require.Zero(t, group(t, s).Dropped)
 }
 
-// A subscription that closes, and one that has closed, keep nobody waiting.
-func TestAdvanceWaitsForNoSubscriptionThatCloses(t *testing.T) {
+func TestAdvanceDoesNotWaitForClosingSubscriptions(t *testing.T) {
 	s := start(t)
 	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client(), CloseTimeout: time.Minute}, nil)
 	require.NoError(t, err)
@@ -132,8 +131,8 @@ func TestAdvanceWaitsForNoSubscriptionThatCloses(t *testing.T) {
 	s.Advance(time.Hour)
 }
 
-// What became too late in a pause is not delivered after it.
-func TestPauseDoesNotStopTheTimeOfMessages(t *testing.T) {
+// A message that expires during a pause is not delivered after it.
+func TestMessagesExpireDuringAPause(t *testing.T) {
 	s := start(t)
 	messages, _ := subscribe(t, s)
 	p := publisher(t, s)

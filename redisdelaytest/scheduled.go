@@ -13,12 +13,13 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 )
 
-// patience is how long helpers wait for what handlers do, in real time.
-const patience = 10 * time.Second
+// awaitTimeout is how long methods wait for an expected effect, in real time.
+const awaitTimeout = 10 * time.Second
 
-// Scheduled returns the messages of a topic that wait for their due time, in order of it. A topic that was
-// never used has none. What is due, or was published without a delay, counts too while the topic has no consumer group,
-// as it waits for one: redisdelay.Subscriber.SubscribeInitialize makes it. Those that wait for a retry are not among them: see AwaitRetrying.
+// Scheduled returns the messages of a topic that wait for their due time, in order of it. A topic
+// that was never used has none. While the topic has no consumer group, due messages count too,
+// because they wait for the first group; redisdelay.Subscriber.SubscribeInitialize creates one.
+// Messages that wait for a retry do not count: see AwaitRetrying.
 func (s *Server) Scheduled(topic string) []admin.Message {
 	return s.list(topic, admin.Query{State: admin.Pending})
 }
@@ -38,8 +39,8 @@ func (s *Server) list(topic string, query admin.Query) []admin.Message {
 	}
 }
 
-// RequireScheduled fails the test unless exactly one message of the topic is due at that instant, and returns
-// it.
+// RequireScheduled returns the scheduled message of the topic that is due at an instant. It fails
+// the test unless there is exactly one.
 func (s *Server) RequireScheduled(t testing.TB, topic string, due time.Time) admin.Message {
 	t.Helper()
 	var found []admin.Message
@@ -56,8 +57,7 @@ func (s *Server) RequireScheduled(t testing.TB, topic string, due time.Time) adm
 	return found[0]
 }
 
-// RequireNothingScheduled fails the test if a message of the topic waits for its due time, or, as in Scheduled, for the
-// first consumer group.
+// RequireNothingScheduled fails the test if Scheduled returns a message for the topic.
 func (s *Server) RequireNothingScheduled(t testing.TB, topic string) {
 	t.Helper()
 	if scheduled := s.Scheduled(topic); len(scheduled) > 0 {
@@ -65,8 +65,8 @@ func (s *Server) RequireNothingScheduled(t testing.TB, topic string) {
 	}
 }
 
-// AwaitScheduled waits until exactly n messages of the topic wait for their due time, such as those that a
-// handler is about to publish, and returns them in order of it. After ten seconds it fails the test.
+// AwaitScheduled waits until Scheduled returns exactly n messages for the topic, and returns them.
+// It is for messages that a handler is about to publish. After ten seconds it fails the test.
 func (s *Server) AwaitScheduled(t testing.TB, topic string, n int) []admin.Message {
 	t.Helper()
 	var scheduled []admin.Message
@@ -76,9 +76,10 @@ func (s *Server) AwaitScheduled(t testing.TB, topic string, n int) []admin.Messa
 	return scheduled
 }
 
-// AwaitRetrying waits until exactly n messages of the topic wait for a retry in a consumer group, such as those whose
-// handler is about to fail, and returns them in order of their due time; "" is redisdelay.DefaultConsumerGroup. Then
-// AdvanceToNext has the next one handled again. After ten seconds it fails the test.
+// AwaitRetrying waits until exactly n messages of the topic wait for a retry in a consumer group.
+// It returns them in order of their due time. The group "" is redisdelay.DefaultConsumerGroup. It
+// is for messages whose handler is about to fail; AdvanceToNext then makes the next one due. After
+// ten seconds it fails the test.
 func (s *Server) AwaitRetrying(t testing.TB, topic, group string, n int) []admin.Message {
 	t.Helper()
 	var retrying []admin.Message
@@ -91,9 +92,8 @@ func (s *Server) AwaitRetrying(t testing.TB, topic, group string, n int) []admin
 	return retrying
 }
 
-// AwaitDrained waits until the topic has no message in any state but dead, so that all handlers are done with
-// all of them, and has the consumers tell what they delivered and dropped, for Stats. After ten seconds it fails
-// the test.
+// AwaitDrained waits until all messages of the topic are settled or dead. It also makes the
+// consumers report their deliveries and drops, for Stats. After ten seconds it fails the test.
 func (s *Server) AwaitDrained(t testing.TB, topic string) {
 	t.Helper()
 	var left string
@@ -122,10 +122,11 @@ func (s *Server) AwaitDrained(t testing.TB, topic string) {
 	}
 }
 
-// Receive returns the next message of a subscription. After ten seconds without one it fails the test.
+// Receive returns the next message of a subscription. After ten seconds without one it fails the
+// test.
 func (s *Server) Receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 	t.Helper()
-	timeout := time.NewTimer(patience)
+	timeout := time.NewTimer(awaitTimeout)
 	defer timeout.Stop()
 	select {
 	case msg, open := <-messages:
@@ -140,7 +141,7 @@ func (s *Server) Receive(t testing.TB, messages <-chan *message.Message) *messag
 }
 
 func eventually(is func() bool) bool {
-	for end := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(awaitTimeout); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			return false
 		}

@@ -22,30 +22,31 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Config configures a Server. Its zero value will do for most tests.
+// Config configures a Server. The zero value is right for most tests.
 type Config struct {
-	// KeyPrefix is what the program under test uses. Default redisdelay.DefaultKeyPrefix.
+	// KeyPrefix is the prefix of the program under test. Default redisdelay.DefaultKeyPrefix.
 	KeyPrefix string
 
-	// Unmarshaler shows the messages of the program under test. Default redisdelay.BinaryMarshaler{}.
+	// Unmarshaler reads the messages of the program under test. Default
+	// redisdelay.BinaryMarshaler{}.
 	Unmarshaler redisdelay.Unmarshaler
 
-	// Now is what the server's clock shows at first. Default the present: delays that Watermill's own
-	// components write are by the clock of the program.
+	// Now is the initial time of the server's clock. Default the present time, because delays from
+	// Watermill's own components use the program's clock.
 	Now time.Time
 }
 
-// Server is a Redis server in the process, with a clock that stands still. Its methods are safe for
-// concurrent use, but for those that move the clock.
+// Server is a Redis server in this process, with a clock that stands still. Its methods are safe
+// for concurrent use, except those that move the clock.
 //
-// Methods that cannot do their work fail the test of Start; on a Server of New they panic.
+// On an error, methods fail the test that was given to Start. On a Server of New they panic.
 type Server struct {
 	mini   *miniredis.Miniredis
 	client redis.UniversalClient
 	admin  *admin.Admin
 	prefix string
 	fail   func(error)
-	leap   sync.RWMutex // while the clock and the leases are moved
+	moving sync.RWMutex // held while the clock and the leases are moved
 }
 
 // Start returns a server that is closed when the test ends.
@@ -54,7 +55,7 @@ func Start(t testing.TB) *Server {
 	return StartWith(t, Config{})
 }
 
-// StartWith is Start with a configuration.
+// StartWith returns a server with a configuration, which is closed when the test ends.
 func StartWith(t testing.TB, config Config) *Server {
 	t.Helper()
 	s, err := New(config)
@@ -69,7 +70,7 @@ func StartWith(t testing.TB, config Config) *Server {
 	return s
 }
 
-// New returns a server for what is no test, such as an Example. It is the caller's to close.
+// New returns a server outside of a test, such as for an Example. The caller must close it.
 func New(config Config) (*Server, error) {
 	mini := miniredis.NewMiniRedis()
 	if err := mini.Start(); err != nil {
@@ -86,7 +87,7 @@ func New(config Config) (*Server, error) {
 		prefix: cmp.Or(config.KeyPrefix, redisdelay.DefaultKeyPrefix),
 		fail:   func(err error) { panic(err) },
 	}
-	mini.Server().SetPreHook(s.awaitLeap)
+	mini.Server().SetPreHook(s.awaitMove)
 	var err error
 	s.admin, err = admin.New(admin.Config{Client: s.client, KeyPrefix: config.KeyPrefix, Unmarshaler: config.Unmarshaler})
 	if err != nil {
@@ -96,22 +97,22 @@ func New(config Config) (*Server, error) {
 	return s, nil
 }
 
-// Close ends the server. Close what uses it first.
+// Close stops the server. Close its users first.
 func (s *Server) Close() {
-	_ = s.client.Close() // nothing of it matters any more
+	_ = s.client.Close() // errors do not matter any more
 	s.mini.Close()
 }
 
-// Client is a client of the server, which closes it.
+// Client returns a client of the server. The server closes it.
 func (s *Server) Client() redis.UniversalClient { return s.client }
 
-// Addr is the server's address, for clients of the program's own.
+// Addr returns the server's address, for the program's own clients.
 func (s *Server) Addr() string { return s.mini.Addr() }
 
-// Admin looks after the server's topics.
+// Admin returns an Admin for the server's topics.
 func (s *Server) Admin() *admin.Admin { return s.admin }
 
-// Now is what the server's clock shows.
+// Now returns the time of the server's clock.
 func (s *Server) Now() time.Time {
 	now, err := s.client.Time(context.Background()).Result()
 	if err != nil {
@@ -120,27 +121,31 @@ func (s *Server) Now() time.Time {
 	return now
 }
 
-// Advance moves the clock on by d, rounded up to the millisecond, in one leap. When it returns, everything that fell
-// due by then is ready, in order, and its consumers are woken; dead letters past their retention are gone; and no
-// consumer is offered a message any more for which it is too late by now, whether it was ready, claimed or on offer
-// before. Where a topic has no consumer group, what is due stays scheduled until there is one, such as by
-// redisdelay.Subscriber.SubscribeInitialize.
+// Advance moves the clock forward by d, rounded up to the millisecond, in one step. When it
+// returns:
 //
-// Only this clock decides whether it is too late for a message, so that one that was in time before a slow part
-// of the test is in time after it. But a Subscriber, which does not know that the clock stands still, offers no message
-// that has less time left than it takes to ask for the time, which may be some milliseconds where the machine is busy:
-// leave it a second. Handlers live in real time, so leases do not run out by Advance: see
-// ExpireLeases. No GroupExpiry or BroadcastExpiry ever comes, either: admin.Admin.DeleteGroup removes a group. What a
-// handler schedules by a delay when it gets its message counts from the time that the clock shows then; to see it at
-// its own time, move the clock in steps, or by AdvanceToNext.
+//   - All messages that became due are ready, in order, and their consumers are woken. In a topic
+//     without a consumer group they stay scheduled until there is one, for example by
+//     redisdelay.Subscriber.SubscribeInitialize.
+//   - Dead letters past their retention are removed.
+//   - Messages that have expired are not delivered, even if they were ready or claimed before.
+//
+// Only this clock expires messages, so a slow part of the test expires none. However, a Subscriber
+// does not deliver a message that expires within the time of a call to Redis, some milliseconds on
+// a busy machine. So leave messages a second.
+//
+// Advance expires no leases, because handlers run in real time: see ExpireLeases. It ends no group
+// by GroupExpiry or BroadcastExpiry: use admin.Admin.DeleteGroup. A delay that a handler sets
+// counts from the clock's time at that moment. To see such messages at their due times, move the
+// clock in steps, or with AdvanceToNext.
 func (s *Server) Advance(d time.Duration) {
 	if err := s.advance(context.Background(), d); err != nil {
 		s.fail(fmt.Errorf("redisdelaytest: advance by %v: %w", d, err))
 	}
 }
 
-// AdvanceToNext moves the clock on to the next due time of a message or retry of any topic, and returns it, as
-// Advance does. It returns false, and does nothing, if none is to come.
+// AdvanceToNext advances the clock to the next due time of a message or retry in any topic, and
+// returns it. If there is none, it does nothing and returns false.
 func (s *Server) AdvanceToNext() (time.Time, bool) {
 	topics, err := s.topics(context.Background())
 	if err != nil {
@@ -164,8 +169,8 @@ func (s *Server) AdvanceToNext() (time.Time, bool) {
 	return next, true
 }
 
-// nextDue is when the next message or retry of a topic is due that is not yet; zero: none is to come. Where there is no
-// group, what is overdue stays where it waited.
+// nextDue returns the next due time after now of a message or retry of a topic, or zero if there is
+// none. Overdue messages, which stay pending in a topic without groups, are ignored.
 func (s *Server) nextDue(ctx context.Context, t topic, now time.Time) (next time.Time, err error) {
 	groups, err := t.Groups(ctx)
 	if err != nil {
@@ -192,7 +197,7 @@ func (s *Server) nextDue(ctx context.Context, t topic, now time.Time) (next time
 
 func (s *Server) advance(ctx context.Context, d time.Duration) error {
 	if d < 0 {
-		return fmt.Errorf("the clock does not go back")
+		return fmt.Errorf("the clock cannot go back")
 	}
 	if whole := d.Truncate(time.Millisecond); whole < d {
 		d = whole + time.Millisecond
@@ -212,10 +217,10 @@ func (s *Server) advance(ctx context.Context, d time.Duration) error {
 	return s.wakeAll()
 }
 
-// moveClock moves on the clock, and all leases with it.
+// moveClock moves the clock forward, and all leases by the same time.
 func (s *Server) moveClock(ctx context.Context, topics []topic, d time.Duration) error {
-	s.leap.Lock()
-	defer s.leap.Unlock()
+	s.moving.Lock()
+	defer s.moving.Unlock()
 	for _, t := range topics {
 		if err := s.moveLeases(ctx, t, d, math.Inf(1)); err != nil {
 			return err
@@ -224,7 +229,7 @@ func (s *Server) moveClock(ctx context.Context, topics []topic, d time.Duration)
 	now := s.Now().Add(d)
 	s.mini.SetTime(now)
 	for _, t := range topics {
-		// What was claimed just before that would have run out.
+		// Leases of claims between the two steps would have expired.
 		if err := s.moveLeases(ctx, t, d, float64(now.UnixMilli())); err != nil {
 			return err
 		}
@@ -232,20 +237,22 @@ func (s *Server) moveClock(ctx context.Context, topics []topic, d time.Duration)
 	return nil
 }
 
-// awaitLeap has what ends leases and groups wait while the clock leaps: else a scheduler that looks in that moment would
-// end those that have not been moved on yet. What got past here right before the leap may still run in it.
-func (s *Server) awaitLeap(_ *server.Peer, command string, args ...string) bool {
+// awaitMove delays scripts that end leases and groups while the clock moves. Otherwise a scheduler
+// could end those that have not been moved yet. A script that passed here before the move began may
+// still run in it.
+func (s *Server) awaitMove(_ *server.Peer, command string, args ...string) bool {
 	if (command == "EVALSHA" || command == "EVAL") && len(args) > 0 {
 		switch queue.ScriptName(args[0]) {
 		case "expire", "remove":
-			s.leap.RLock()
-			defer s.leap.RUnlock()
+			s.moving.RLock()
+			defer s.moving.RUnlock()
 		}
 	}
-	return false // the command goes on
+	return false // run the command
 }
 
-// settle does the due-time work of a topic, in the place of whoever holds its scheduling lease.
+// settle promotes the due messages of a topic and does the other work of its scheduler, as the
+// holder.
 func (s *Server) settle(ctx context.Context, t topic) error {
 	const own = "redisdelaytest|0"
 	for {
@@ -286,18 +293,18 @@ func (s *Server) settle(ctx context.Context, t topic) error {
 	}
 }
 
-// anyMailbox is a pattern for the mailboxes of all prefixes. The program may have channels of its own that are called
-// much like one, but hardly with such a token.
+// anyMailbox is a pattern for the mailboxes of all prefixes. The token keeps it from matching
+// channels of the program with similar names.
 var anyMailbox = queue.MailboxChannel("*", strings.Repeat("[0-9A-Z]", len(queue.Token())))
 
-// wakeAll has every process look at the clock, as they sleep by clocks of their own, and waits until all have: then
-// their subscriptions have claimed what is ready, and offer nothing that is too late.
+// wakeAll wakes every process, because their timers use other clocks, and waits until all have
+// answered. Then their subscriptions have claimed the ready messages, and deliver no expired ones.
 func (s *Server) wakeAll() error {
 	mailboxes := s.mini.PubSubChannels(anyMailbox)
 	if len(mailboxes) == 0 {
 		return nil
 	}
-	asked := map[string]string{} // mailboxes, by the channels on which they answer
+	asked := map[string]string{} // mailbox by the channel of its answer
 	var answers []string
 	for i, mailbox := range mailboxes {
 		answers = append(answers, fmt.Sprintf("%s:looked:%s:%d", s.prefix, queue.Token(), i))
@@ -315,28 +322,29 @@ func (s *Server) wakeAll() error {
 			delete(asked, answer)
 		}
 	}
-	timeout, look := time.NewTimer(patience), time.NewTicker(10*time.Millisecond)
+	timeout, tick := time.NewTimer(awaitTimeout), time.NewTicker(10*time.Millisecond)
 	defer timeout.Stop()
-	defer look.Stop()
+	defer tick.Stop()
 	for len(asked) > 0 {
 		select {
 		case answer := <-listener.Channel():
 			delete(asked, answer.Channel)
-		case <-look.C:
-			// One that was closed before it has answered never will, and sleeps no more.
+		case <-tick.C:
+			// A mailbox that was closed before it answered will never answer.
 			open := s.mini.PubSubChannels(anyMailbox)
 			maps.DeleteFunc(asked, func(_, mailbox string) bool { return !slices.Contains(open, mailbox) })
 		case <-timeout.C:
-			return fmt.Errorf("%d programs have not looked at the clock within %v", len(asked), patience)
+			return fmt.Errorf("%d processes have not answered within %v", len(asked), awaitTimeout)
 		}
 	}
 	return nil
 }
 
-// ExpireLeases has the leases of a topic run out now, as if the processes that hold its messages had died. When it
-// returns, the messages are ready again, their consumers are woken, and the contexts of those who held them have ended,
-// with redisdelay.ErrLeaseLost as the cause. Any subscription of the group may get them next, those that held them included.
-// It fails if there is no such topic.
+// ExpireLeases ends all leases of a topic now, as if the processes that hold its messages had
+// crashed. When it returns, the messages are ready again, and their consumers are woken. The
+// contexts of the lost deliveries have ended, with redisdelay.ErrLeaseLost as the cause. Any
+// subscription of the group may get the messages next, even the same one. ExpireLeases fails if the
+// topic does not exist.
 func (s *Server) ExpireLeases(topic string) {
 	ctx := context.Background()
 	t := s.topic(s.prefix, topic)
@@ -352,8 +360,8 @@ func (s *Server) ExpireLeases(topic string) {
 	}
 }
 
-// moveLeases moves on what ends in real time, up to a time: leases, places among those who wait or rest, and groups
-// that end when they are not used.
+// moveLeases adds d to the deadlines up to upTo that count in real time: of leases, of waiting and
+// resting subscriptions, and of unused groups.
 func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration, upTo float64) error {
 	groups, err := t.Groups(ctx)
 	if err != nil {
@@ -371,7 +379,7 @@ func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration, upTo 
 	return nil
 }
 
-// endLeases moves all deadlines into the past, in the order that they are in.
+// endLeases moves the deadlines of all leases into the past, and keeps their order.
 func (s *Server) endLeases(ctx context.Context, t topic) error {
 	groups, err := t.Existing(ctx)
 	if err != nil {
@@ -386,8 +394,9 @@ func (s *Server) endLeases(ctx context.Context, t topic) error {
 	return nil
 }
 
-// moveScores adds to all scores of a sorted set up to one what by says of the highest. 0 is no time, but a group that
-// is being removed.
+// moveScores adds an amount to all scores of a sorted set that are at most upTo. by returns the
+// amount for the highest member. A score of 0 is not a time but marks a group that is being
+// removed.
 func (s *Server) moveScores(ctx context.Context, key string, upTo float64, by func(last redis.Z) float64) error {
 	members, err := s.client.ZRangeWithScores(ctx, key, 0, -1).Result()
 	if err != nil || len(members) == 0 {
@@ -399,14 +408,14 @@ func (s *Server) moveScores(ctx context.Context, key string, upTo float64, by fu
 			continue
 		}
 		m.Score += move
-		if err := s.client.ZAddXX(ctx, key, m).Err(); err != nil { // those that are still there
+		if err := s.client.ZAddXX(ctx, key, m).Err(); err != nil { // only members that still exist
 			return err
 		}
 	}
 	return nil
 }
 
-// topic is one with its keys.
+// topic is a topic with its keys.
 type topic struct {
 	*queue.Topic
 	keys queue.Keys
@@ -416,8 +425,8 @@ func (s *Server) topic(prefix, name string) topic {
 	return topic{queue.NewTopic(s.client, prefix, name), queue.NewKeys(prefix, name)}
 }
 
-// topics are those of every prefix. A key of the program's own may be called like a registry: so only those count that
-// are there.
+// topics returns the topics of every prefix. It ignores topics that do not exist, because a key of
+// the program may be named like a registry.
 func (s *Server) topics(ctx context.Context) ([]topic, error) {
 	var topics []topic
 	for _, key := range s.mini.Keys() {

@@ -55,7 +55,7 @@ func start(t *testing.T) *redisdelaytest.Server {
 	return s
 }
 
-func TestWhatFallsDueIsReadyWhenAdvanceReturns(t *testing.T) {
+func TestDueMessagesAreReadyWhenAdvanceReturns(t *testing.T) {
 	s := start(t)
 	messages, _ := subscribe(t, s)
 	p := publisher(t, s)
@@ -80,7 +80,7 @@ func TestWhatFallsDueIsReadyWhenAdvanceReturns(t *testing.T) {
 	s.AwaitDrained(t, topic)
 }
 
-// Due times are in whole milliseconds, so the clock is too.
+// Due times are in whole milliseconds, so the clock must be too.
 func TestClockMovesByWholeMilliseconds(t *testing.T) {
 	s := start(t)
 	begin := s.Now()
@@ -90,7 +90,7 @@ func TestClockMovesByWholeMilliseconds(t *testing.T) {
 	s.RequireScheduled(t, topic, s.Now().Add(15*time.Minute))
 }
 
-// No scheduler runs where nobody subscribes, and what fell due is ready all the same.
+// Without a subscriber no scheduler runs, but due messages must be ready.
 func TestAdvanceNeedsNoSubscriber(t *testing.T) {
 	s := start(t)
 	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client()}, nil)
@@ -104,7 +104,7 @@ func TestAdvanceNeedsNoSubscriber(t *testing.T) {
 	require.False(t, stats.Scheduled, "it leaves the work to others")
 }
 
-func TestMoreThanAChunkFallsDueAtOnce(t *testing.T) {
+func TestMoreThanAChunkIsDueAtOnce(t *testing.T) {
 	s := start(t)
 	_, sub := subscribe(t, s)
 	require.NoError(t, sub.Close())
@@ -122,7 +122,7 @@ func TestMoreThanAChunkFallsDueAtOnce(t *testing.T) {
 	require.Equal(t, many, stats.Groups[0].Ready)
 }
 
-func TestHandlersKeepTheirMessagesWhenTheClockLeaps(t *testing.T) {
+func TestHandlersKeepTheirMessagesWhenTheClockMoves(t *testing.T) {
 	s := start(t)
 	messages, _ := subscribe(t, s)
 	require.NoError(t, publisher(t, s).Publish(topic, delayed("x", 0)))
@@ -133,7 +133,7 @@ func TestHandlersKeepTheirMessagesWhenTheClockLeaps(t *testing.T) {
 	s.AwaitDrained(t, topic)
 }
 
-func TestLeasesRunOutWhenTheTestSaysSo(t *testing.T) {
+func TestExpireLeasesEndsLeases(t *testing.T) {
 	t.Parallel()
 	for range 20 {
 		if anotherGetsWhatWasHeld(t) {
@@ -143,7 +143,7 @@ func TestLeasesRunOutWhenTheTestSaysSo(t *testing.T) {
 	t.Fatal("its first holder got the message back each time")
 }
 
-// anotherGetsWhatWasHeld returns false if the first holder gets its message back before another does, as it may.
+// anotherGetsWhatWasHeld returns false if the first holder gets its message back, which is allowed.
 func anotherGetsWhatWasHeld(t *testing.T) bool {
 	s := redisdelaytest.Start(t)
 	t.Cleanup(func() { queuetest.Check(t, s.Client(), redisdelay.DefaultKeyPrefix) })
@@ -172,8 +172,8 @@ func anotherGetsWhatWasHeld(t *testing.T) bool {
 	return another
 }
 
-// There is no other subscription that could take the message.
-func TestHolderHearsThatItsLeaseHasRunOut(t *testing.T) {
+// No other subscription could take the message.
+func TestHolderIsToldThatItsLeaseHasExpired(t *testing.T) {
 	s := start(t)
 	messages, _ := subscribe(t, s)
 	require.NoError(t, publisher(t, s).Publish(topic, delayed("x", 0)))
@@ -220,8 +220,8 @@ func TestClockMovesFromOneDueTimeToTheNext(t *testing.T) {
 	s.AwaitDrained(t, topic)
 }
 
-// What is overdue stays where it waited, as it has no group to go to.
-func TestClockMovesToTheNextDueTimeWhereNobodySubscribes(t *testing.T) {
+// Overdue messages stay pending, because there is no group.
+func TestClockMovesToTheNextDueTimeWithoutSubscribers(t *testing.T) {
 	s := start(t)
 	begin := s.Now()
 	require.NoError(t, publisher(t, s).Publish(topic, delayed("1", time.Minute), delayed("2", time.Hour)))
@@ -235,8 +235,8 @@ func TestClockMovesToTheNextDueTimeWhereNobodySubscribes(t *testing.T) {
 	require.Len(t, s.Scheduled(topic), 2)
 }
 
-// So does what was never delayed, until there is a group.
-func TestWhatIsDueIsScheduledUntilThereIsAGroup(t *testing.T) {
+// Messages without a delay are scheduled too, until there is a group.
+func TestDueMessagesAreScheduledUntilThereIsAGroup(t *testing.T) {
 	s := start(t)
 	p := publisher(t, s)
 	require.NoError(t, p.Publish(topic, message.NewMessage("now", nil), delayed("later", time.Hour)))
@@ -253,7 +253,7 @@ func TestWhatIsDueIsScheduledUntilThereIsAGroup(t *testing.T) {
 	s.AwaitDrained(t, topic)
 }
 
-// Those who use it live in real time.
+// Users of a group run in real time.
 func TestNoGroupExpiresByAdvance(t *testing.T) {
 	s := start(t)
 	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client(), ConsumerGroup: "g", GroupExpiry: time.Hour}, nil)
@@ -266,8 +266,8 @@ func TestNoGroupExpiresByAdvance(t *testing.T) {
 	require.NoError(t, only(s.Admin().DeleteGroup(ctx, topic, "g", false)))
 }
 
-// A program that ends in the moment in which it is asked to look does not answer.
-func TestAdvanceWaitsForNoProgramThatHasEnded(t *testing.T) {
+// A process that ends when it is woken does not answer.
+func TestAdvanceDoesNotWaitForEndedProcesses(t *testing.T) {
 	s := start(t)
 	mailbox := s.Client().Subscribe(ctx, queue.MailboxChannel(redisdelay.DefaultKeyPrefix, queue.Token()))
 	_, err := mailbox.Receive(ctx)
@@ -283,7 +283,7 @@ func TestAdvanceWaitsForNoProgramThatHasEnded(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-func TestLeasesOfATopicThatIsNotThereDoNotRunOut(t *testing.T) {
+func TestExpireLeasesFailsWithoutTheTopic(t *testing.T) {
 	t.Parallel()
 	s, err := redisdelaytest.New(redisdelaytest.Config{})
 	require.NoError(t, err)
@@ -295,8 +295,8 @@ func TestLeasesOfATopicThatIsNotThereDoNotRunOut(t *testing.T) {
 	require.ElementsMatch(t, begin, s.Client().Keys(ctx, "*").Val())
 }
 
-// The program may have keys of its own that are called like the registry of a prefix.
-func TestAdvanceLeavesKeysOfTheProgramAlone(t *testing.T) {
+// The program may have keys that are named like the registry of a prefix.
+func TestAdvanceIgnoresKeysOfTheProgram(t *testing.T) {
 	s := start(t)
 	require.NoError(t, s.Client().SAdd(ctx, "news:topics", "sports").Err())
 	require.NoError(t, s.Client().RPush(ctx, "old:topics", "weather").Err())
@@ -306,8 +306,8 @@ func TestAdvanceLeavesKeysOfTheProgramAlone(t *testing.T) {
 	require.ElementsMatch(t, []string{"news:topics", "old:topics"}, s.Client().Keys(ctx, "*").Val())
 }
 
-// Nor is a channel of the program's own asked to answer.
-func TestAdvanceLeavesChannelsOfTheProgramAlone(t *testing.T) {
+// The program's own channels get no message.
+func TestAdvanceIgnoresChannelsOfTheProgram(t *testing.T) {
 	s := start(t)
 	const channel = "app:mailbox:1"
 	own := s.Client().Subscribe(ctx, channel)
@@ -345,7 +345,7 @@ func failing(t *testing.T, f func(t testing.TB)) string {
 	return r.failure
 }
 
-func TestRequirementsSayWhatIsScheduled(t *testing.T) {
+func TestFailuresListTheScheduledMessages(t *testing.T) {
 	s := start(t)
 	due := s.Now().Add(time.Hour)
 	require.Contains(t, failing(t, func(t testing.TB) { s.RequireScheduled(t, topic, due) }), "scheduled are: none")
@@ -375,7 +375,8 @@ func TestOtherPrefixesAreServedToo(t *testing.T) {
 	s.AwaitDrained(t, topic)
 }
 
-// after is a hook that does something after the first command of a name, and then after the next of another.
+// after is a hook that calls functions after the first command of a name, then after the next of
+// another.
 type after struct {
 	redis.Hook
 	names []string
@@ -398,7 +399,8 @@ func (a *after) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A message is claimed just before the clock leaps, and a scheduler looks before its lease and its group have leapt.
+// A message is claimed just before the clock moves, and a scheduler runs before its lease and its
+// group are moved.
 func TestAdvanceEndsNoLeaseAndNoGroup(t *testing.T) {
 	for name, end := range map[string]func(of *queue.Topic) error{
 		"lease": func(of *queue.Topic) error { return only(of.Expire(ctx)) },

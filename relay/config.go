@@ -12,59 +12,69 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
-// DefaultConsumerGroup is the group of a Relay whose configuration names none.
+// DefaultConsumerGroup is the consumer group of a Relay if Config names none.
 const DefaultConsumerGroup = "relay"
 
 // Config configures a Relay.
 type Config struct {
-	// Subscriber says how messages are taken from Redis. Client is required. These are different here:
+	// Subscriber configures how messages are taken from Redis. Client is required. Differences
+	// here:
 	//
-	//   - ConsumerGroup is by default DefaultConsumerGroup. All processes of one relay have the same.
-	//   - MaxDeliveries has by default no limit, so that an outage of the destination costs no message. A
-	//     message's own limit, redisdelay.MaxDeliveriesKey, counts.
-	//   - Backoff says how long a message waits that the destination did not take, by default
+	//   - ConsumerGroup defaults to DefaultConsumerGroup. All processes of one relay use the same.
+	//   - MaxDeliveries defaults to no limit, so that an outage of the destination loses no
+	//     message. A message's own limit, redisdelay.MaxDeliveriesKey, still applies.
+	//   - Backoff is how long a message waits after the destination failed to take it. Default
 	//     redisdelay.ExponentialBackoff(250*time.Millisecond, time.Minute).
-	//   - MaxInFlight and Broadcast are the relay's to set, and have to be zero.
+	//   - MaxInFlight and Broadcast must be zero, because the relay sets them.
 	Subscriber redisdelay.SubscriberConfig
 
-	// Topics are what is relayed. If nil, all topics under the Subscriber's KeyPrefix are, and a new one within a
-	// second of its first use; let the relay then have a prefix of its own. AddHandlers needs them.
+	// Topics are the topics to relay. Nil means all topics under the Subscriber's KeyPrefix; a new
+	// topic is relayed within a second of its first use. Use a separate prefix for the relay then.
+	// AddHandlers requires Topics.
 	Topics []string
 
-	// Destination is where due messages go. Required. It stays the caller's: nothing here closes it. It must be
-	// safe for concurrent use, and its Publish has to return nil only when the messages are safe.
+	// Destination receives the due messages. Required. The relay never closes it. It must be safe
+	// for concurrent use. Its Publish must return nil only when the messages are stored safely.
 	Destination message.Publisher
 
-	// DestinationTopic names the topic that a message goes to. Default: the one that it was published to.
+	// DestinationTopic returns the destination's topic for a message. Default: the topic that the
+	// message was published to.
 	DestinationTopic TopicFunc
 
-	// Permanent tells which errors of the destination no further try can help, such as one about a message that
-	// is too large. What is refused so is dead-lettered in Redis at once, with the error's text. It must be safe for
-	// concurrent use. Default: no error is.
+	// Permanent returns whether an error of the destination is permanent, so that a retry cannot
+	// help, such as for a message that is too large. The message is then dead-lettered in Redis at
+	// once, with the error's text. It must be safe for concurrent use. Default: no error is
+	// permanent.
 	Permanent func(error) bool
 
-	// Ordered keeps the messages of a topic in order, by due time, then as their Publisher published them, as
-	// long as there is one relay process. They go out one at a time, and one that the destination does not
-	// take holds up those behind it, wherever they are to go, for as long as Backoff says, until it is tried again.
-	// Other topics go on. A backoff of the message's own (redisdelay.BackoffKey) does not count.
-	// A process that ends without having been stopped breaks the order: what it had in hand comes late. So does a
-	// lease that is lost, as when Redis does not answer for longer than LeaseDuration; and a stop, if the
-	// destination's Publish does not heed the message's context. docs/relay.md says more.
-	// Default false: what cannot be published waits in Redis, and others pass.
+	// Ordered keeps the messages of a topic in order, if there is one relay process: by due time,
+	// then as their Publisher published them. They are published one at a time. A message that the
+	// destination fails to take blocks all later messages of its topic until it is tried again,
+	// after Backoff. A message's own backoff (redisdelay.BackoffKey) is ignored.
+	//
+	// The order breaks if the process crashes, or if a lease is lost because Redis does not answer
+	// for longer than LeaseDuration. It also breaks on a stop if the destination's Publish ignores
+	// the message's context. See docs/relay.md.
+	//
+	// Default false: a message that cannot be published waits in Redis, and later messages overtake
+	// it.
 	Ordered bool
 
-	// Concurrency is how many calls of the destination's Publish may be under way at once, for each topic.
-	// Default 4, at most 10,000; with Ordered it has to be 1 or 0.
+	// Concurrency is the maximum number of concurrent calls of the destination's Publish per topic.
+	// Default 4, at most 10,000. With Ordered it must be 1 or 0.
 	Concurrency int
 
-	// BatchMessages is how many messages one Publish has at most. What is there when a call can be made goes with
-	// it, in order. If that fails, it is a failed delivery of each. What failed before goes alone, so that one that is
-	// never taken holds up no other, and so does a message that may be delivered once only. Default 100, at most
-	// 100,000; with Ordered it has to be 1 or 0. AddHandlers does not use it.
+	// BatchMessages is the maximum number of messages in one Publish. Default 100, at most 100,000.
+	// With Ordered it must be 1 or 0. AddHandlers ignores it.
+	//
+	// A call takes the messages that are available, in order. If it fails, that is a failed
+	// delivery of each. A message that failed before is published alone, so that it cannot fail
+	// others again. So is a message with one delivery only, so that another message's error cannot
+	// make it dead.
 	BatchMessages int
 
-	// BatchWait is how long a message waits for others to go with it, if fewer than BatchMessages are there. One that
-	// was delivered before does not wait, unless others wait already. Default 0: nothing waits.
+	// BatchWait is how long a message waits for others to fill its batch. A message that was
+	// delivered before does not wait, unless a batch is already waiting. Default 0: no wait.
 	BatchWait time.Duration
 }
 
@@ -91,7 +101,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Validate reports every fault of the configuration at once, wrapping redisdelay.ErrInvalidConfig. New calls it.
+// Validate reports all faults of the configuration at once. Errors wrap
+// redisdelay.ErrInvalidConfig. New calls it.
 func (c Config) Validate() error {
 	errs := []error{
 		required("Destination", c.Destination != nil),
@@ -102,42 +113,42 @@ func (c Config) Validate() error {
 		notNegative("BatchWait", c.BatchWait),
 	}
 	if c.Topics != nil && len(c.Topics) == 0 {
-		errs = append(errs, invalid("Topics", "is empty, so there is nothing to relay; it has to be nil for all topics"))
+		errs = append(errs, invalid("Topics", "is empty, so there is nothing to relay; use nil for all topics"))
 	}
 	for i, topic := range c.Topics {
 		if topic == "" || len(topic) > redisdelay.MaxTopicLength {
 			errs = append(errs, invalid(fmt.Sprintf("Topics[%d]", i),
-				fmt.Sprintf("has %d bytes; it needs from 1 to %d", len(topic), redisdelay.MaxTopicLength)))
+				fmt.Sprintf("has %d bytes; it must have 1 to %d", len(topic), redisdelay.MaxTopicLength)))
 		}
 		if slices.Contains(c.Topics[:i], topic) {
-			errs = append(errs, invalid(fmt.Sprintf("Topics[%d]", i), fmt.Sprintf("is %.64q again; name each once", topic)))
+			errs = append(errs, invalid(fmt.Sprintf("Topics[%d]", i), fmt.Sprintf("is %.64q again; name each topic once", topic)))
 		}
 	}
 	if c.Ordered && c.Concurrency > 1 {
-		errs = append(errs, invalid("Concurrency", "has to be 1 or 0 with Ordered"))
+		errs = append(errs, invalid("Concurrency", "must be 1 or 0 with Ordered"))
 	}
 	if c.Ordered && c.BatchMessages > 1 {
-		errs = append(errs, invalid("BatchMessages", "has to be 1 or 0 with Ordered"))
+		errs = append(errs, invalid("BatchMessages", "must be 1 or 0 with Ordered"))
 	}
 	if c.Subscriber.MaxInFlight != 0 {
-		errs = append(errs, invalid("Subscriber.MaxInFlight", "has to be zero: Concurrency and BatchMessages say it"))
+		errs = append(errs, invalid("Subscriber.MaxInFlight", "must be zero: it follows from Concurrency and BatchMessages"))
 	}
 	if c.Subscriber.Broadcast {
-		errs = append(errs, invalid("Subscriber.Broadcast", "has to be false: each process would publish every message"))
+		errs = append(errs, invalid("Subscriber.Broadcast", "must be false: each process would publish every message"))
 	}
 	return errors.Join(append(errs, c.Subscriber.Validate())...)
 }
 
 func notNegative[N ~int | ~int64](field string, n N) error {
 	if n < 0 {
-		return invalid(field, fmt.Sprintf("is %v; it has to be positive, or zero for the default", n))
+		return invalid(field, fmt.Sprintf("is %v; it must be positive, or zero for the default", n))
 	}
 	return nil
 }
 
 func notAbove(field string, n, most int) error {
 	if n > most {
-		return invalid(field, fmt.Sprintf("is %d; it has to be %d at most", n, most))
+		return invalid(field, fmt.Sprintf("is %d; it must be at most %d", n, most))
 	}
 	return nil
 }

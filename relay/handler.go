@@ -8,14 +8,15 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
-// AddHandlers adds a handler to the router for each of Config.Topics, named "relay-" and the topic, as another way
-// to run the relay: with the router's life, and its middleware around each message. It has a Subscriber of its own,
-// which the router closes.
+// AddHandlers adds to the router one handler per topic of Config.Topics, named "relay-" and the
+// topic. It is an alternative to Run: the relay then runs as long as the router, with its
+// middleware. The handlers share a new Subscriber, which the router closes.
 //
-// Each message is published on its own. What the destination does not take, the handler returns as an error, for the
-// router to log and to nack; the middleware redisdelay.KeepError keeps it with the message, as Run does. With Ordered,
-// the handler waits for as long as Backoff says before it returns, at most half the Subscriber's CloseTimeout. When the
-// router closes, messages are given back as Run does; a CloseTimeout of the router has to be the longer one.
+// Each message is published alone. If the destination fails, the handler returns the error; the
+// router logs it and nacks the message. The middleware redisdelay.KeepError stores the error with
+// the message, as Run does. With Ordered, the handler waits for the Backoff before it returns, at
+// most half the Subscriber's CloseTimeout. When the router closes, messages are given back as in
+// Run. The router's CloseTimeout must be longer than the Subscriber's.
 //
 // Errors wrap redisdelay.ErrInvalidConfig.
 func (r *Relay) AddHandlers(router *message.Router) error {
@@ -27,22 +28,22 @@ func (r *Relay) AddHandlers(router *message.Router) error {
 		return err
 	}
 	for _, topic := range r.config.Topics {
-		begun, begin := context.WithCancel(context.Background())
-		stop := r.stopWith(begun)
-		router.AddConsumerHandler("relay-"+topic, topic, &observed{subscriber, begin}, func(msg *message.Message) error {
+		stopping, beginStop := context.WithCancel(context.Background())
+		stop := r.stopWith(stopping)
+		router.AddConsumerHandler("relay-"+topic, topic, &observed{subscriber, beginStop}, func(msg *message.Message) error {
 			return r.handle(stop, topic, msg)
 		})
 	}
 	return nil
 }
 
-// observed is the Subscriber of one handler, of which it is told when it begins to close.
+// observed is the Subscriber of one handler. It calls closes when it begins to close.
 type observed struct {
 	*redisdelay.Subscriber
 	closes func()
 }
 
-// String is what the router calls the Subscriber, also in metrics.
+// String is the name of the Subscriber in the router's logs and metrics.
 func (o *observed) String() string { return "redisdelay.Subscriber" }
 
 func (o *observed) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -58,15 +59,16 @@ func (o *observed) Close() error {
 	return o.Subscriber.Close()
 }
 
+// handle publishes one message. It returns the error, on which the router nacks the message.
 func (r *Relay) handle(s stop, topic string, msg *message.Message) error {
 	to, err := r.destinationTopic(topic, msg)
 	if err == nil {
 		err = r.publish(s, to, msg)
 	}
 	switch {
-	case err == nil, r.hopeless(msg, err):
+	case err == nil, r.refused(msg, err):
 	case r.spared(s, msg):
-		pause(msg.Context(), r.config.Subscriber.CloseTimeout) // then the router's nack does nothing
+		pause(msg.Context(), r.config.Subscriber.CloseTimeout) // the lease ends meanwhile, so the router's nack has no effect
 	case r.config.Ordered:
 		r.holdUp(s.late, msg, r.config.Subscriber.CloseTimeout/2)
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-// soon is the time in which everything happens that happens, on a slow machine too; never is longer than any test.
+// soon is long enough for any expected event, even on a slow machine. never is longer than any test.
 const soon, never = 30 * time.Second, time.Hour
 
 const topic = "orders"
@@ -31,7 +31,7 @@ var (
 	errRefused = errors.New("the message is too large")
 )
 
-// both runs a test on an embedded and on a real server, and checks what it leaves in Redis.
+// both runs a test on an embedded and on a real server, and checks the state of Redis after it.
 func both(t *testing.T, test func(t *testing.T, s redistest.Server)) {
 	t.Helper()
 	t.Parallel()
@@ -41,7 +41,7 @@ func both(t *testing.T, test func(t *testing.T, s redistest.Server)) {
 	})
 }
 
-// drained checks, when the test is over, that no message is left.
+// drained checks at the end of the test that no message is left.
 func drained(t *testing.T, s redistest.Server) {
 	s.OnCleanup(func() {
 		if !t.Failed() {
@@ -57,7 +57,7 @@ type sent struct {
 	at                   time.Time
 }
 
-// destination is a Publisher that does as answer says: nil takes all messages.
+// destination is a Publisher that returns what answer returns; a nil answer takes all messages.
 type destination struct {
 	answer func(topic string, messages []*message.Message) error
 
@@ -76,7 +76,7 @@ func newDestination(answer func(topic string, messages []*message.Message) error
 	return &destination{answer: answer, news: make(chan struct{}, 1)}
 }
 
-// silent does not answer before the messages' contexts end. It tells of each call.
+// silent is an answer that blocks until the messages' contexts end. It reports each call.
 func silent(called chan<- string) *destination {
 	return newDestination(func(_ string, messages []*message.Message) error {
 		called <- messages[0].UUID
@@ -161,7 +161,7 @@ func newMessage(uuid string, delay time.Duration) *message.Message {
 	return msg
 }
 
-// numbered are messages "0", "1" ... with one delay.
+// numbered returns messages "0", "1" ... with the same delay.
 func numbered(n int, delay time.Duration) (all []*message.Message, names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprint(i))
@@ -178,7 +178,7 @@ func newPublisher(t testing.TB, s redistest.Server) *redisdelay.Publisher {
 	return p
 }
 
-// newRelay returns one of topic that tries again after 20 ms.
+// newRelay returns a relay of topic that tries again after 20 ms.
 func newRelay(t testing.TB, s redistest.Server, to message.Publisher, change ...func(*relay.Config)) *relay.Relay {
 	t.Helper()
 	return newLoggedRelay(t, s, nil, to, change...)
@@ -207,10 +207,10 @@ func ordered(c *relay.Config) { c.Ordered = true }
 
 func singly(c *relay.Config) { c.Concurrency = 1 }
 
-// endsSoon is for relays whose destination does not answer.
+// endsSoon sets a short CloseTimeout, for relays whose destination does not answer.
 func endsSoon(c *relay.Config) { c.Subscriber.CloseTimeout = time.Second }
 
-// route has a router run a relay until stop, which the end of the test calls otherwise.
+// route runs a relay on a router until stop, or until the end of the test.
 func route(t testing.TB, r *relay.Relay, around ...message.HandlerMiddleware) (stop func() error) {
 	t.Helper()
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
@@ -225,7 +225,7 @@ func route(t testing.TB, r *relay.Relay, around ...message.HandlerMiddleware) (s
 	return stop
 }
 
-// run runs a relay until stop, which the end of the test calls otherwise.
+// run runs a relay until stop, or until the end of the test.
 func run(t testing.TB, r *relay.Relay) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -264,7 +264,7 @@ func eventually(t testing.TB, condition func() bool, what string) {
 	require.Eventually(t, condition, soon, 2*time.Millisecond, what)
 }
 
-// counts are of a topic's messages in the relay's group.
+// counts are the numbers of a topic's messages in the relay's group, by state.
 type counts struct{ Bodies, Pending, Ready, Unack, Retry, Dead int64 }
 
 func countsOf(t testing.TB, s redistest.Server, topic string) counts {
@@ -276,7 +276,7 @@ func countsOf(t testing.TB, s redistest.Server, topic string) counts {
 	}
 }
 
-// reasons are why a topic's messages are dead, by ID.
+// reasons returns why a topic's messages are dead, by ID.
 func reasons(t testing.TB, s redistest.Server, topic string) map[string]string {
 	t.Helper()
 	found, err := s.Client.HGetAll(context.Background(), queue.NewKeys(s.Prefix, topic).Deliveries(relay.DefaultConsumerGroup)).Result()

@@ -15,7 +15,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-func TestOrderIsKeptWhereAskedFor(t *testing.T) {
+func TestOrderIsKeptIfConfigured(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		var failures atomic.Int32
@@ -64,18 +64,18 @@ func TestOrderedTopicWaitsWhileOthersGoOn(t *testing.T) {
 		publish(t, p, "other", newMessage("a", 0), newMessage("b", 0))
 		require.Equal(t, []string{"a", "b"}, uuids(to.await(t, 2)))
 
-		// Stopped while it waits, it gives the message back to its place at once.
+		// A stop during the wait gives the message back to its place at once.
 		require.NoError(t, stop())
 		eventually(t, func() bool { return countsOf(t, s, "orders") == counts{Bodies: 2, Ready: 2} }, "it is back")
-		require.LessOrEqual(t, failures.Load(), int32(2), "handed out once more at most, before the subscription ended too")
+		require.LessOrEqual(t, failures.Load(), int32(2), "at most one more delivery before the subscription ended")
 		up.Store(true)
 		run(t, newRelay(t, s, to, config))
 		require.Equal(t, []string{"1", "2"}, uuids(to.await(t, 4)[2:]))
 	})
 }
 
-// A message's own backoff does not let others pass it.
-func TestOrderIsKeptWhateverBackoffAMessageHas(t *testing.T) {
+// With Ordered, a message's own backoff does not let others overtake it.
+func TestOrderIsKeptWithAMessagesOwnBackoff(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		var tries atomic.Int32
@@ -94,7 +94,7 @@ func TestOrderIsKeptWhateverBackoffAMessageHas(t *testing.T) {
 	})
 }
 
-// A stop gives back what the destination did not answer for, while it is the relay's yet.
+// A stop gives back unanswered messages before their leases are lost.
 func TestOrderIsKeptOverAStopWhileTheDestinationDoesNotAnswer(t *testing.T) {
 	for name, start := range map[string]func(testing.TB, *relay.Relay) func() error{
 		"a Run":    run,
@@ -120,8 +120,8 @@ func TestOrderIsKeptOverAStopWhileTheDestinationDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// The delay by which a message is put back to its place is not the consumers'.
-func TestWhatAMiddlewareTriesAgainGoesOutAsItWas(t *testing.T) {
+// The delay that returns a message to its place must not reach consumers.
+func TestMessageRetriedByAMiddlewareGoesOutUnchanged(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		var tries atomic.Int32

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// lines are what was logged.
+// lines is a logger that keeps its messages.
 type lines struct {
 	watermill.NopLogger
 	mu   sync.Mutex
@@ -35,13 +35,13 @@ func (l *lines) all() []string {
 	return l.said
 }
 
-const began, ended = "The destination does not take messages, trying again", "The destination takes messages again"
+const began, ended = "The destination fails to take messages, trying again", "The destination takes messages again"
 
 func TestDestinationThatFailsForSomeMessagesIsOneOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var l lines
-		o, s := &outages{logger: &l}, stop{begun: t.Context()}
+		o, s := &outages{logger: &l}, stop{stopping: t.Context()}
 		o.sent(s, "orders")
 		time.Sleep(calm)
 		for range 1000 {
@@ -60,18 +60,18 @@ func TestDestinationThatFailsForSomeMessagesIsOneOutage(t *testing.T) {
 	})
 }
 
-func TestRelayThatHasEndedSaysNothingMore(t *testing.T) {
+func TestRelayLogsNothingAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var l lines
-		begun, stops := context.WithCancel(t.Context())
+		stopping, stops := context.WithCancel(t.Context())
 		o := &outages{logger: &l}
 		o.failed("orders", errors.New("down"))
-		o.sent(stop{begun: begun}, "orders")
+		o.sent(stop{stopping: stopping}, "orders")
 		stops()
 		time.Sleep(time.Hour)
 		require.Equal(t, []string{began}, l.all())
-		o.sent(stop{begun: t.Context()}, "orders")
+		o.sent(stop{stopping: t.Context()}, "orders")
 		time.Sleep(time.Hour)
 		require.Equal(t, []string{began, ended}, l.all(), "another Run goes on")
 	})

@@ -15,9 +15,10 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
-// publishBatch publishes messages, those of one destination topic together and in order, and settles them. What
-// failed before goes alone: one that the destination never takes would else fail those that it is with, again and
-// again. So does what is delivered only once: it would die of another's error.
+// publishBatch publishes messages and settles them. Messages of one destination topic are published
+// together, in order. A message that failed before is published alone, because it could make the
+// others fail again and again. So is a message with a single delivery, which another's error would
+// make dead.
 func (r *Relay) publishBatch(s stop, topic string, batch []*message.Message) {
 	var order []string
 	byTopic := map[string][]*message.Message{}
@@ -41,7 +42,7 @@ func (r *Relay) publishBatch(s stop, topic string, batch []*message.Message) {
 	}
 }
 
-// limit is after how many failed deliveries the message is dead; negative: there is none.
+// limit returns after how many failed deliveries the message becomes dead; negative means never.
 func (r *Relay) limit(msg *message.Message) int {
 	if own, err := strconv.Atoi(msg.Metadata[redisdelay.MaxDeliveriesKey]); err == nil {
 		return own
@@ -49,8 +50,8 @@ func (r *Relay) limit(msg *message.Message) int {
 	return r.config.Subscriber.MaxDeliveries
 }
 
-// spared tells whether a message that could not be published is to be left to its lease: it was cut off by the stop, or
-// not tried any more, and is not to die of that.
+// spared returns whether a message that could not be published is left to its lease instead of
+// nacked. The stop prevented its last delivery, and a nack would make it dead.
 func (r *Relay) spared(s stop, msg *message.Message) bool {
 	if s.late.Err() == nil {
 		return false
@@ -60,11 +61,11 @@ func (r *Relay) spared(s stop, msg *message.Message) bool {
 	return limit > 0 && delivery.Number >= limit
 }
 
-// publishTogether publishes messages of one destination topic in one call. Where that is refused for good, they go
-// one by one, to find the one that it is about.
+// publishTogether publishes messages of one destination topic in one call. If the call fails with a
+// permanent error, each message is published alone, to find which one is refused.
 func (r *Relay) publishTogether(s stop, to string, messages []*message.Message) {
-	lost := func(msg *message.Message) bool { return msg.Context().Err() != nil } // its lease, so that it is another's
-	messages = slices.DeleteFunc(messages, lost)
+	lostLease := func(msg *message.Message) bool { return msg.Context().Err() != nil }
+	messages = slices.DeleteFunc(messages, lostLease)
 	if len(messages) == 0 {
 		return
 	}
@@ -78,10 +79,12 @@ func (r *Relay) publishTogether(s stop, to string, messages []*message.Message) 
 	}
 }
 
+// publishSingly publishes messages one by one. After an error that is not permanent it tries no
+// more messages, because the destination may be down.
 func (r *Relay) publishSingly(s stop, to string, messages []*message.Message) {
 	var down error
 	for _, msg := range messages {
-		err := down // one that does not answer is not asked for each
+		err := down
 		if err == nil && msg.Context().Err() == nil {
 			err = r.publish(s, to, msg)
 		}
@@ -92,7 +95,7 @@ func (r *Relay) publishSingly(s stop, to string, messages []*message.Message) {
 	}
 }
 
-// settle ends the delivery of a message that was published, or was not because of err.
+// settle acks a message that was published, or handles the error.
 func (r *Relay) settle(s stop, to string, msg *message.Message, err error) {
 	if err == nil {
 		msg.Ack()
@@ -101,9 +104,9 @@ func (r *Relay) settle(s stop, to string, msg *message.Message, err error) {
 	r.failed(s, to, msg, err)
 }
 
-// failed ends the delivery of a message that could not be published.
+// failed nacks a message that could not be published, or leaves it to its lease if it is spared.
 func (r *Relay) failed(s stop, to string, msg *message.Message, err error) {
-	if r.hopeless(msg, err) {
+	if r.refused(msg, err) {
 		msg.Nack()
 		return
 	}
@@ -113,27 +116,29 @@ func (r *Relay) failed(s stop, to string, msg *message.Message, err error) {
 	if r.spared(s, msg) {
 		return
 	}
-	if !errors.Is(err, errUntried) { // else it has the last one that it had
+	if !errors.Is(err, errUntried) { // an untried message keeps its last error
 		keepError(msg, err)
 	}
 	if r.config.Ordered {
-		r.holdUp(s.begun, msg, redisdelay.MaxDelay)
+		r.holdUp(s.stopping, msg, redisdelay.MaxDelay)
 	}
 	msg.Nack()
 }
 
-// keepError has the error kept with the message, with its retry and if it dies of too many deliveries.
+// keepError stores the error with the message, for its retry and its dead letter.
 func keepError(msg *message.Message, err error) {
 	_, _ = redisdelay.KeepError(func(*message.Message) ([]*message.Message, error) { return nil, err })(msg)
 }
 
-// hopeless tells whether an error is permanent. The next nack of the message is its last then, and is logged.
-func (r *Relay) hopeless(msg *message.Message, err error) bool {
+// refused returns whether the error is permanent. If so, the next nack makes the message dead, and
+// is logged.
+func (r *Relay) refused(msg *message.Message, err error) bool {
 	return r.permanent(err) && redisdelay.DeadOnNack(msg, fmt.Errorf("refused by the destination: %w", err))
 }
 
-// holdUp waits with the message in hand for as long as Backoff says. Its nack puts it back to its place then, even if
-// it has a backoff of its own.
+// holdUp waits for the Backoff while it holds the message, at most for atMost or until ctx ends.
+// The nack after it returns the message to its place in the order, even if the message has its own
+// backoff.
 func (r *Relay) holdUp(ctx context.Context, msg *message.Message, atMost time.Duration) {
 	redisdelay.DelayFor(msg, 0)
 	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
@@ -143,7 +148,8 @@ func (r *Relay) holdUp(ctx context.Context, msg *message.Message, atMost time.Du
 	pause(ctx, min(r.config.Subscriber.Backoff(delivery.Number), atMost))
 }
 
-// publish hands messages to the destination, unless it is too late for that.
+// publish publishes messages to the destination. After the late end of the stop it returns
+// errUntried.
 func (r *Relay) publish(s stop, to string, messages ...*message.Message) (err error) {
 	defer recovered(&err)
 	if s.late.Err() != nil {
@@ -170,18 +176,20 @@ func (r *Relay) publish(s stop, to string, messages ...*message.Message) (err er
 	return nil
 }
 
+// destinationTopic calls Config.DestinationTopic and returns a panic as an error.
 func (r *Relay) destinationTopic(topic string, msg *message.Message) (to string, err error) {
 	defer recovered(&err)
 	return r.config.DestinationTopic(topic, msg), nil
 }
 
-// permanent is Config.Permanent. If that panics, a further try may help; and so it may after a stop.
+// permanent returns whether Config.Permanent says so. It is false if that panics, and for errors of
+// a stop.
 func (r *Relay) permanent(err error) (permanent bool) {
 	defer func() { _ = recover() }() // then it is false
 	return !errors.Is(err, errStopped) && r.config.Permanent(err)
 }
 
-// errPanic is what a panic of the destination, or of the configuration's functions, becomes.
+// errPanic wraps a panic of the destination or of a function in the Config.
 var errPanic = errors.New("panic")
 
 func recovered(err *error) {
@@ -190,9 +198,10 @@ func recovered(err *error) {
 	}
 }
 
-// outgoing is the message as the destination gets it. Its context is the delivery's, so that a Publish that heeds it
-// ends when the message is another's; and it ends by end, so that there is time to give the message back. It has no delay: what
-// is delivered has none of its own, but holdUp sets one, and a middleware of the router may come again with the same message.
+// outgoing returns the copy of the message that the destination receives. Its context ends with the
+// delivery's, so that Publish can return when the lease is lost. It also ends by end, early enough
+// to give the message back on a stop. The delay is removed: holdUp may have set one before a
+// middleware of the router tried the message again.
 func outgoing(msg *message.Message) (out *message.Message, end context.CancelCauseFunc) {
 	out = msg.Copy()
 	ctx, end := context.WithCancelCause(msg.Context())
@@ -204,18 +213,21 @@ func outgoing(msg *message.Message) (out *message.Message, end context.CancelCau
 	return out, end
 }
 
-// outages are the destination topics that do not take messages. The beginning and the end of each is logged. It ends when
-// messages have gone out and none has failed for a while: where only some fail, each failure would begin one else.
+// outages tracks the destination topics that fail to take messages, and logs when an outage begins
+// and ends. An outage ends when a message was published and none has failed for the calm time.
+// Otherwise a destination that fails for some messages only would begin an outage with each of
+// them.
 type outages struct {
 	logger watermill.LoggerAdapter
 	mu     sync.Mutex
-	topics map[string]*time.Timer // its end; nil while nothing has gone out since the last failure
+	topics map[string]*time.Timer // timer to the end; nil if nothing was published since a failure
 }
 
-// calm is how long nothing fails before an outage is over: longer than a message waits, by default, that fails for ever.
+// calm is how long nothing may fail before an outage is over. It is longer than the default
+// Backoff's maximum, so that a message that always fails is one outage.
 const calm = 2 * time.Minute
 
-// failed begins an outage, or has it go on.
+// failed begins an outage, or prolongs it.
 func (o *outages) failed(topic string, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -228,11 +240,12 @@ func (o *outages) failed(topic string, err error) {
 	}
 	o.topics[topic] = nil
 	if !known {
-		o.logger.Error("The destination does not take messages, trying again", err, watermill.LogFields{"destination_topic": topic})
+		o.logger.Error("The destination fails to take messages, trying again", err, watermill.LogFields{"destination_topic": topic})
 	}
 }
 
-// sent has an outage end, unless more fails. What is stopped by then says nothing more.
+// sent starts the timer to the end of an outage. If the run is stopped by then, the end is not
+// logged.
 func (o *outages) sent(s stop, topic string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -244,8 +257,8 @@ func (o *outages) sent(s stop, topic string) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		switch {
-		case o.topics[topic] != end: // more has failed just now
-		case s.begun.Err() != nil:
+		case o.topics[topic] != end: // another message has just failed
+		case s.stopping.Err() != nil:
 			o.topics[topic] = nil
 		default:
 			delete(o.topics, topic)

@@ -10,27 +10,29 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
-// ErrPartlyPublished is wrapped by the error of a Publish that kept the messages with a delay in Redis, and could
-// not publish all of those without. To publish the call again would double those with a delay.
-var ErrPartlyPublished = errors.New("the messages with a delay are published, those without are not")
+// ErrPartlyPublished means that the messages with a delay are in Redis, but not all messages
+// without a delay were published. Repeating the call would duplicate the messages with a delay.
+var ErrPartlyPublished = errors.New("the messages with a delay are published, the others are not")
 
 // PublisherConfig configures a Publisher.
 type PublisherConfig struct {
-	// Destination gets the messages without delay. Required. Publisher.Close closes it, and a router closes the
-	// Publishers of its handlers: so give a Relay in the same program a Destination of its own.
+	// Destination receives the messages without delay. Required. Publisher.Close closes it, and a
+	// router closes the Publishers of its handlers. So give a Relay in the same program another
+	// Destination.
 	Destination message.Publisher
 
-	// Delayed gets those with one. Required. A Relay with its KeyPrefix and Client has to run somewhere. One with a
-	// StreamConfig is refused: its messages go into Redis Streams, and no Relay could have them.
+	// Delayed receives the messages with a delay. Required. A Relay with the same KeyPrefix and
+	// Redis must run somewhere. A Publisher with a StreamConfig is refused, because its messages go
+	// into Redis Streams, where a Relay does not read.
 	Delayed *redisdelay.Publisher
 
-	// DestinationTopic names the topics of messages that go straight to the destination; Config.DestinationTopic
-	// should do the same. Default: the topic that they are published to.
+	// DestinationTopic returns the destination's topic for messages without delay. It should do the
+	// same as Config.DestinationTopic. Default: the topic that they are published to.
 	DestinationTopic TopicFunc
 }
 
-// Validate reports every fault of the configuration at once, wrapping redisdelay.ErrInvalidConfig. NewPublisher
-// calls it.
+// Validate reports all faults of the configuration at once. Errors wrap
+// redisdelay.ErrInvalidConfig. NewPublisher calls it.
 func (c PublisherConfig) Validate() error {
 	return errors.Join(
 		required("Destination", c.Destination != nil),
@@ -43,7 +45,7 @@ func (c PublisherConfig) checkDelayed() error {
 	if c.Delayed == nil || !c.Delayed.IntoStreams() {
 		return nil
 	}
-	return invalid("Delayed", "has a Stream, so that its messages go into Redis Streams and not to the Destination; leave Stream nil")
+	return invalid("Delayed", "has a Stream, so its messages go into Redis Streams and not to the Destination; leave Stream nil")
 }
 
 func required(field string, there bool) error {
@@ -57,8 +59,8 @@ func invalid(field, why string) error {
 	return fmt.Errorf("%w: %s %s", redisdelay.ErrInvalidConfig, field, why)
 }
 
-// Publisher publishes messages without delay to a destination, and has those with one wait in Redis until a Relay
-// publishes them there. It is safe for concurrent use if the destination is.
+// Publisher publishes messages without delay to a destination. It puts messages with a delay into
+// Redis, from where a Relay publishes them. It is safe for concurrent use if the destination is.
 type Publisher struct{ config PublisherConfig }
 
 var _ message.Publisher = (*Publisher)(nil)
@@ -74,20 +76,20 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 	return &Publisher{config}, nil
 }
 
-// Publish publishes messages to the destination, those with a delay when it is over. What counts as a delay is
-// what redisdelay.Publisher takes for one; "0s" does not, and an instant does, even if it is past.
+// Publish publishes messages to the destination, those with a delay when it is over. It reads
+// delays as redisdelay.Publisher does. "0s" is no delay; an instant is one, even in the past.
 //
-// First the messages with a delay go into Redis, in one atomic step. Then those without go to the destination, in
-// the order of the call: in one Publish if they have one destination topic, else in one for each stretch of
-// messages that have the same. Messages are not changed; what goes to the destination is without IDKey.
+// First the messages with a delay go into Redis, in one atomic step. Then the others go to the
+// destination, in the order of the call. Consecutive messages of one destination topic share one
+// Publish. The caller's messages are not changed; the destination receives them without IDKey.
 //
-// If the delay of any message cannot be read, or Redis refuses the step, nothing is published. If the destination
-// fails then, the error wraps ErrPartlyPublished, provided that there were messages with a delay: they are in
-// Redis, and to try again with those without is up to the caller. Of these the destination may have taken some.
-// Errors wrap those of redisdelay.Publisher, or the destination's.
+// Nothing is published if a delay cannot be read or Redis refuses the step. If the destination
+// fails after messages went into Redis, the error wraps ErrPartlyPublished. The caller may then
+// publish the messages without delay again; the destination may already have taken some of them.
+// Errors wrap those of redisdelay.Publisher or of the destination.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	var delayed []*message.Message
-	var direct stretches
+	var direct calls
 	for i, msg := range messages {
 		if msg == nil {
 			return fmt.Errorf("publish to topic %q: message %d: %w", topic, i, redisdelay.ErrNilMessage)
@@ -107,38 +109,40 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 			return err
 		}
 	}
-	for _, s := range direct {
-		err := p.config.Destination.Publish(s.topic, s.messages...)
+	for _, c := range direct {
+		err := p.config.Destination.Publish(c.topic, c.messages...)
 		switch {
 		case err != nil && len(delayed) > 0:
-			return fmt.Errorf("publish to topic %q: %w: %w", s.topic, ErrPartlyPublished, err)
+			return fmt.Errorf("publish to topic %q: %w: %w", c.topic, ErrPartlyPublished, err)
 		case err != nil:
-			return fmt.Errorf("publish to topic %q: %w", s.topic, err)
+			return fmt.Errorf("publish to topic %q: %w", c.topic, err)
 		}
 	}
 	return nil
 }
 
-// stretches are messages in order, with those that go to the same topic together.
-type stretches []stretch
+// calls are the calls of the destination's Publish, in order.
+type calls []call
 
-type stretch struct {
+// call has consecutive messages of one destination topic.
+type call struct {
 	topic    string
 	messages []*message.Message
 }
 
-func (s *stretches) add(topic string, msg *message.Message) {
-	if last := len(*s) - 1; last >= 0 && (*s)[last].topic == topic {
-		(*s)[last].messages = append((*s)[last].messages, msg)
+func (c *calls) add(topic string, msg *message.Message) {
+	if last := len(*c) - 1; last >= 0 && (*c)[last].topic == topic {
+		(*c)[last].messages = append((*c)[last].messages, msg)
 		return
 	}
-	*s = append(*s, stretch{topic, []*message.Message{msg}})
+	*c = append(*c, call{topic, []*message.Message{msg}})
 }
 
-// withoutDelay returns a message that has no delay without the keys that say so, for consumers that would take
-// them for one. Watermill's duration alone is not about this message's delay. And without the ID of another: of a message
-// that was relayed, and that a consumer hands on, as who has seen that would take this one for a duplicate. What a Relay
-// sends by a Publisher has its own.
+// withoutDelay returns a message of zero delay without the metadata that says so, which a consumer
+// could take for a delay. Watermill's duration key alone does not count as a delay, so it stays.
+//
+// It also removes IDKey, unless a Relay publishes through this Publisher. The ID belongs to a
+// relayed message that a consumer forwards, and would make the new message look like a duplicate.
 func withoutDelay(msg *message.Message) *message.Message {
 	remove := []string{redisdelay.DelayKey}
 	if d, ok := redisdelay.DeliveryFromContext(msg.Context()); !ok || d.ID != msg.Metadata[IDKey] {

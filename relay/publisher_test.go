@@ -21,7 +21,7 @@ func newRelayPublisher(t testing.TB, s redistest.Server, to message.Publisher, m
 	return p
 }
 
-// waysToDelay are all ways to delay a message by an hour.
+// waysToDelay has all ways to delay a message by an hour.
 var waysToDelay = map[string]func(*message.Message){
 	"DelayFor":          func(msg *message.Message) { redisdelay.DelayFor(msg, never) },
 	"DelayUntil":        func(msg *message.Message) { redisdelay.DelayUntil(msg, time.Now().Add(never)) },
@@ -38,7 +38,7 @@ func TestMessagesWithoutDelayGoStraightThrough(t *testing.T) {
 		over := newMessage("over", 0)
 		delay.Message(over, delay.Until(time.Now().Add(-never)))
 		handedOn := newMessage("handed on", 0)
-		handedOn.Metadata.Set(relay.IDKey, "that of a message that was relayed")
+		handedOn.Metadata.Set(relay.IDKey, "the ID of a relayed message")
 		failed := newMessage("failed before", 0)
 		failed.Metadata.Set(delay.DelayedForKey, "1m0s")
 		all := []*message.Message{newMessage("first", 0), none, over, failed, handedOn}
@@ -61,7 +61,7 @@ func TestMessagesWithoutDelayGoStraightThrough(t *testing.T) {
 	})
 }
 
-func TestWhatARelaySendsByAPublisherHasItsID(t *testing.T) {
+func TestRelayThroughAPublisherKeepsTheID(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		publish(t, newPublisher(t, s), topic, newMessage("x", 0))
@@ -87,7 +87,7 @@ func TestMessagesWithDelayGoIntoRedis(t *testing.T) {
 	})
 }
 
-func TestDestinationTopicIsThatOfTheFunction(t *testing.T) {
+func TestDestinationTopicComesFromTheFunction(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		to := newDestination(nil)
 		p := newRelayPublisher(t, s, to, func(topic string, msg *message.Message) string { return topic + "." + msg.UUID[:1] })
@@ -113,7 +113,7 @@ func TestBadDelayPublishesNothing(t *testing.T) {
 	})
 }
 
-func TestMixedCallOfWhichOneHalfFails(t *testing.T) {
+func TestMixedCallFailsInOneHalf(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		down := newDestination(func(string, []*message.Message) error { return errDown })
 		p := newRelayPublisher(t, s, down, nil)

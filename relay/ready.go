@@ -8,18 +8,18 @@ import (
 )
 
 var (
-	errNotRunning = errors.New("relay: it does not run")
+	errNotRunning = errors.New("relay is not running")
 	errNotYet     = errors.New("not subscribed yet")
 	errNotRead    = errors.New("not read yet")
 )
 
-// registry stands for the registry of topics among topics, none of which has that name.
+// registry stands for the registry of topics in run.missing. No topic has this name.
 const registry = ""
 
-// Ready returns nil if the relay runs and is subscribed to all its topics, and else an error that names those that it is not
-// subscribed to, and says why. It is for probes, and asks nobody. Where all topics are relayed, those with a stream
-// are not the relay's, and do not count, and it has to have read which topics there are. It knows of Run only: with AddHandlers
-// ask the router, by IsRunning.
+// Ready returns nil if the relay runs and is subscribed to all its topics. Otherwise the error
+// names each missing topic and the reason. It does no I/O, and is meant for probes. If all topics
+// are relayed, the relay must have read the registry of topics, and topics with a stream do not
+// count. Ready knows about Run only; with AddHandlers use the router's IsRunning.
 func (r *Relay) Ready() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -28,26 +28,26 @@ func (r *Relay) Ready() error {
 	}
 	var errs []error
 	for run := range r.runs {
-		for _, topic := range slices.Sorted(maps.Keys(run.lacking)) {
+		for _, topic := range slices.Sorted(maps.Keys(run.missing)) {
 			what := fmt.Sprintf("topic %q", topic)
 			if topic == registry {
 				what = "registry of topics"
 			}
-			errs = append(errs, fmt.Errorf("relay: %s: %w", what, run.lacking[topic]))
+			errs = append(errs, fmt.Errorf("relay: %s: %w", what, run.missing[topic]))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// begin has Ready ask for the run, which has all its topics to subscribe to yet.
+// begin adds the run to those that Ready checks. It is not yet subscribed to any topic.
 func (r *run) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, topic := range r.config.Topics {
-		r.lacking[topic] = errNotYet
+		r.missing[topic] = errNotYet
 	}
 	if r.config.Topics == nil {
-		r.lacking[registry] = errNotRead
+		r.missing[registry] = errNotRead
 	}
 	if r.runs == nil {
 		r.runs = map[*run]struct{}{}
@@ -55,19 +55,20 @@ func (r *run) begin() {
 	r.runs[r] = struct{}{}
 }
 
+// end removes the run from those that Ready checks.
 func (r *run) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.runs, r)
 }
 
-// subscribed notes that a topic is subscribed to, or why it is not.
+// subscribed records that a topic is subscribed to, or the error why it is not.
 func (r *run) subscribed(topic string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
-		delete(r.lacking, topic)
+		delete(r.missing, topic)
 	} else {
-		r.lacking[topic] = err
+		r.missing[topic] = err
 	}
 }

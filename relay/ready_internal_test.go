@@ -11,19 +11,19 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-func TestReadyIsWhereTheRegistryWasRead(t *testing.T) {
+func TestReadyAfterTheRegistryWasRead(t *testing.T) {
 	t.Parallel()
 	r := &Relay{logger: watermill.NopLogger{}}
-	run := &run{Relay: r, lacking: map[string]error{}}
+	run := &run{Relay: r, missing: map[string]error{}}
 	run.begin()
 	require.ErrorIs(t, r.Ready(), errNotRead)
 	run.registryRead(fmt.Errorf("%w: forbidden", queue.ErrNotHeard))
-	require.ErrorIs(t, r.Ready(), errNotRead, "that says nothing of reading")
+	require.ErrorIs(t, r.Ready(), errNotRead, "this error does not mean that it was read")
 	away := errors.New("away")
 	run.registryRead(away)
 	require.ErrorIs(t, r.Ready(), away)
 	run.registryRead(fmt.Errorf("%w: orders", queue.ErrNotEntered))
-	require.NoError(t, r.Ready(), "it was read")
+	require.NoError(t, r.Ready(), "the registry was read")
 	run.registryRead(away)
 	require.ErrorIs(t, r.Ready(), away)
 	run.registryRead(nil)

@@ -20,15 +20,15 @@ import (
 func TestRelayIsReadyWhileItIsSubscribed(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		r := newRelay(t, s, newDestination(nil))
-		require.ErrorContains(t, r.Ready(), "it does not run")
+		require.ErrorContains(t, r.Ready(), "relay is not running")
 		stop := run(t, r)
 		require.Eventually(t, func() bool { return r.Ready() == nil }, soon, time.Millisecond)
 		require.NoError(t, stop())
-		require.ErrorContains(t, r.Ready(), "it does not run")
+		require.ErrorContains(t, r.Ready(), "relay is not running")
 	})
 }
 
-// newStream is a topic with a stream and a message, and its publisher.
+// newStream returns a topic with a stream and a message, and its publisher.
 func newStream(t *testing.T, s redistest.Server) (string, *redisdelay.Publisher) {
 	t.Helper()
 	stream := topic + s.Prefix
@@ -41,8 +41,8 @@ func newStream(t *testing.T, s redistest.Server) (string, *redisdelay.Publisher)
 	return stream, p
 }
 
-// What is behind a failure is said, too: while Redis was away, nobody could know that the topic is not to be relayed.
-func TestRelayThatCannotSubscribeSaysWhy(t *testing.T) {
+// A second, different fault is logged too. During the outage the relay could not see the stream.
+func TestRelayLogsWhyItCannotSubscribe(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		stream, _ := newStream(t, s)
 
@@ -72,8 +72,8 @@ func TestRelayThatCannotSubscribeSaysWhy(t *testing.T) {
 	})
 }
 
-// A subscription would make it a topic without a stream, if it is just being made, or was deleted.
-func TestRelayOfAllTopicsLeavesThoseWithAStreamAlone(t *testing.T) {
+// If such a topic is just being created or was deleted, a subscription would make it one without a stream.
+func TestRelayOfAllTopicsIgnoresTopicsWithAStream(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		stream, p := newStream(t, s)
 		keys := queue.NewKeys(s.Prefix, stream)
@@ -88,7 +88,7 @@ func TestRelayOfAllTopicsLeavesThoseWithAStreamAlone(t *testing.T) {
 			require.NoError(t, s.Client.Publish(t.Context(), queue.NewTopics(s.Prefix), name).Err())
 		}
 		publish(t, newPublisher(t, s), "plain", newMessage("z", 0))
-		require.Equal(t, []string{"z"}, uuids(to.await(t, 1)), "it was told of both")
+		require.Equal(t, []string{"z"}, uuids(to.await(t, 1)), "the relay has seen both topics")
 		require.Zero(t, s.Client.Exists(t.Context(), keys.Meta(), keys.Groups()).Val())
 		require.NoError(t, r.Ready())
 		publish(t, p, stream, newMessage("y", never))
@@ -96,8 +96,7 @@ func TestRelayOfAllTopicsLeavesThoseWithAStreamAlone(t *testing.T) {
 	})
 }
 
-// Which topics there are it has to know.
-func TestRelayOfAllTopicsThatMayNotReadWhichThereAreIsNotReady(t *testing.T) {
+func TestRelayOfAllTopicsIsNotReadyWithoutTheRegistry(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client(t)
 	require.NoError(t, client.ACLSetUser(t.Context(), "user", "on", ">secret", "~*", "&*", "+@all", "-sscan").Err())

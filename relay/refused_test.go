@@ -14,7 +14,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-func TestWhatIsRefusedForGoodIsDeadWithTheError(t *testing.T) {
+func TestMessageRefusedForGoodIsDeadWithTheError(t *testing.T) {
 	for name, change := range map[string]func(*relay.Config){"in batches": singly, "ordered": ordered} {
 		t.Run(name, func(t *testing.T) {
 			both(t, func(t *testing.T, s redistest.Server) {
@@ -39,8 +39,8 @@ func TestWhatIsRefusedForGoodIsDeadWithTheError(t *testing.T) {
 	}
 }
 
-// While the messages of a refused batch go one by one, the destination goes down: it is not asked for each.
-func TestDestinationGoesDownWhileARefusedMessageIsLookedFor(t *testing.T) {
+// The destination goes down while a refused batch is published one by one. The rest is not tried.
+func TestDestinationGoesDownDuringTheSearchForARefusedMessage(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		var tried [][]string // one call after the other
@@ -89,9 +89,9 @@ func TestMaxDeliveriesOfAMessageCounts(t *testing.T) {
 	})
 }
 
-// One that the destination never takes does not keep those back that it came with, even if it is not known to be
-// refused for good, and all wait for the same time.
-func TestMessageThatIsNeverTakenHoldsUpNoOther(t *testing.T) {
+// A message that always fails does not delay the others of its batch. This holds even if its error is
+// not known to be permanent and all wait equally long.
+func TestMessageThatAlwaysFailsDelaysNoOther(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		to := newDestination(func(_ string, messages []*message.Message) error {
 			for _, msg := range messages {
@@ -109,7 +109,7 @@ func TestMessageThatIsNeverTakenHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-func TestMessageThatIsDeliveredOnceDoesNotDieOfAnothersError(t *testing.T) {
+func TestMessageWithOneDeliveryIsNotDeadByAnothersError(t *testing.T) {
 	for name, once := range map[string]struct {
 		message func(*message.Message)
 		relay   func(*relay.Config)

@@ -16,8 +16,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-// The registry is asked for once a second then.
-func TestRelayOfAllTopicsSaysOnceThatRedisIsAway(t *testing.T) {
+// Meanwhile the registry is read once a second.
+func TestRelayOfAllTopicsLogsAnOutageOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var tries atomic.Int32

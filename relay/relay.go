@@ -15,29 +15,29 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// ErrStuck is wrapped by the error of a Run that had to leave calls of the destination's Publish behind, which did
-// not return.
+// ErrStuck means that Run returned while calls of the destination's Publish had not returned.
 var ErrStuck = errors.New("the destination's Publish does not return")
 
-// Relay publishes due messages to a destination. It has no state of its own: several may run at once, in one
-// process or in many, and share the messages.
+// Relay publishes due messages to a destination. Several may run at once, in one process or in
+// many, and share the messages. Its methods are safe for concurrent use.
 type Relay struct {
 	config Config
 	logger watermill.LoggerAdapter
-	given  watermill.LoggerAdapter // the same without what it adds
+	given  watermill.LoggerAdapter // the caller's logger, without the relay's fields
 	outage outages
 
 	mu   sync.Mutex
-	runs map[*run]struct{} // those that have begun and not ended
+	runs map[*run]struct{} // the calls of Run that are under way
 }
 
-// errStopped is why what did not go out in time after a stop comes back, and errUntried why it was not tried.
+// errStopped means that a message was not published in time after a stop. errUntried means that it
+// was not even tried.
 var (
 	errStopped = fmt.Errorf("the relay is stopped: %w", redisdelay.ErrClosed)
 	errUntried = fmt.Errorf("not tried: %w", errStopped)
 )
 
-// New returns a Relay. It does not talk to Redis yet. A nil logger logs nothing. Errors wrap
+// New returns a Relay. It does not connect to Redis yet. A nil logger logs nothing. Errors wrap
 // redisdelay.ErrInvalidConfig.
 func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 	if err := config.Validate(); err != nil {
@@ -51,22 +51,25 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 	return &Relay{config: config, logger: own, given: logger, outage: outages{logger: own}}, nil
 }
 
-// Run relays until ctx ends. Then nothing more is taken, and what is in hand is published and settled, for the
-// Subscriber's CloseTimeout at most. A tenth of that before, a second at most, the contexts of what is with the destination
-// end, and with them every Publish that heeds them: so that what did not go out is given back, as after any failure. A
-// message of which a failure would be the last is not, nor what a Publish has that ends too late: another relay has it when its
-// lease is over, and Run logs how many there are. A Publish that does not return within a second after CloseTimeout is left
-// behind, and Run returns an error that wraps ErrStuck.
+// Run relays messages until ctx ends. Then it takes no more messages, publishes and settles those
+// it holds, and returns after the Subscriber's CloseTimeout at the latest, plus a second.
 //
-// Losing Redis does not end a Run, not at its beginning either: it logs that, and goes on when Redis is there. An
-// error that does not wrap ErrStuck says that Redis did not answer at the end; else Run returns nil. It may be
-// called again, and several times at once.
+// Shortly before the CloseTimeout, Run ends the contexts of messages that are still with the
+// destination: by a tenth of it, at most a second. A Publish that respects its context returns
+// then, and its messages are given back, as after any failure. Two kinds of messages are left to
+// their leases instead, and come to another relay when these expire: messages on their last
+// delivery, and messages whose Publish returns too late. Run logs their number. If a Publish has
+// not returned a second after CloseTimeout, Run returns an error that wraps ErrStuck.
+//
+// An outage of Redis does not end Run, even at the start: it logs the outage and continues when
+// Redis is back. An error that does not wrap ErrStuck means that Redis did not answer at the end.
+// Run may be called again, and concurrently.
 func (r *Relay) Run(ctx context.Context) error {
 	subscriber, err := r.subscriber(r.config.BatchMessages * (r.config.Concurrency + 1))
 	if err != nil {
 		return err
 	}
-	run := &run{Relay: r, subscriber: subscriber, stop: r.stopWith(ctx), lacking: map[string]error{}}
+	run := &run{Relay: r, subscriber: subscriber, stop: r.stopWith(ctx), missing: map[string]error{}}
 	run.begin()
 	defer run.end()
 	var watching sync.WaitGroup
@@ -80,11 +83,12 @@ func (r *Relay) Run(ctx context.Context) error {
 		})
 	}
 	<-ctx.Done()
-	watching.Wait() // no topic is added any more
+	watching.Wait() // so that no topic is added after this
 	return errors.Join(subscriber.Close(), run.await())
 }
 
-// registryRead notes what came of reading the registry of topics, and logs what is new of it.
+// registryRead records the result of reading the registry of topics. It logs when reading begins to
+// fail and when it works again.
 func (r *run) registryRead(err error) {
 	if news := r.news.Of(err); news != "" && err == nil {
 		r.logger.Info(news, nil)
@@ -93,65 +97,66 @@ func (r *run) registryRead(err error) {
 	}
 	switch {
 	case errors.Is(err, queue.ErrNotHeard):
-	case errors.Is(err, queue.ErrNotEntered): // it was read
+	case errors.Is(err, queue.ErrNotEntered): // the registry was read
 		r.subscribed(registry, nil)
 	default:
 		r.subscribed(registry, err)
 	}
 }
 
-// subscriber is what a Run, or a router, takes messages from.
+// subscriber returns a new Subscriber for Run or for a router.
 func (r *Relay) subscriber(inFlight int) (*redisdelay.Subscriber, error) {
 	config := r.config.Subscriber
 	config.MaxInFlight = inFlight
 	if r.config.Ordered {
-		// The relay waits itself, with the message in hand, so that it keeps its place.
+		// holdUp waits instead, while it holds the message, so that the message keeps its place.
 		config.MaxInFlight = 1
 		config.Backoff = func(int) time.Duration { return 0 }
 	}
 	return redisdelay.NewSubscriber(config, r.given)
 }
 
-// stop is the end of a Run, or of a handler on a router.
+// stop has the two steps of stopping a Run, or a handler on a router.
 type stop struct {
-	begun context.Context // ends when nothing more is taken
-	late  context.Context // ends when what is not out by then is to be given back
+	stopping context.Context // ends when no more messages are taken
+	late     context.Context // ends when unpublished messages are given back
 }
 
-// stopWith is the stop that begins when begun ends. The destination has all of CloseTimeout but a tenth, or a second:
-// what it does not take can be given back in that, before the messages' own contexts end, and their leases have to run out.
-func (r *Relay) stopWith(begun context.Context) stop {
+// stopWith returns the stop that begins when stopping ends. It becomes late shortly before the
+// CloseTimeout, by a tenth of it but at most a second. In that time messages can be given back, so
+// that their leases need not expire.
+func (r *Relay) stopWith(stopping context.Context) stop {
 	late, end := context.WithCancelCause(context.Background())
 	timeout := r.config.Subscriber.CloseTimeout
-	context.AfterFunc(begun, func() {
+	context.AfterFunc(stopping, func() {
 		time.AfterFunc(timeout-min(timeout/10, time.Second), func() { end(errStopped) })
 	})
-	return stop{begun, late}
+	return stop{stopping, late}
 }
 
-// run is one Run.
+// run is one call of Run.
 type run struct {
 	*Relay
 	subscriber *redisdelay.Subscriber
 	stop       stop
 
-	served     sync.Map // topics; false: it was, and is not for a relay
-	serving    sync.WaitGroup
-	publishing atomic.Int32 // batches that are with the destination
-	left       atomic.Int64 // messages that are neither out nor given back at the end
+	served     sync.Map       // topic -> whether it is served; false: it turned out not to be for a relay
+	serving    sync.WaitGroup // one goroutine per served topic
+	publishing atomic.Int32   // batches that the destination has
+	left       atomic.Int64   // messages neither published nor given back after the stop
 
 	news queue.RegistryNews
 
-	lacking map[string]error // what is not subscribed to, and why not; guarded by Relay.mu
+	missing map[string]error // topics not subscribed to, and why; guarded by Relay.mu
 }
 
-// serve relays a topic, from now until ctx ends. It may be called again for the same.
+// serve starts to relay a topic, until ctx ends. Further calls for the same topic do nothing.
 func (r *run) serve(ctx context.Context, topic string) {
 	served, known := r.served.Swap(topic, true)
 	if served == true {
 		return
 	}
-	if !known { // else it was not for the relay before, and most likely is not now
+	if !known { // a known topic was not for a relay, and most likely still is not
 		r.subscribed(topic, errNotYet)
 	}
 	r.serving.Go(func() {
@@ -161,59 +166,61 @@ func (r *run) serve(ctx context.Context, topic string) {
 	})
 }
 
-// subscribe tries until it has the topic's messages, and returns nil if ctx ends before, or if the topic, which nobody named,
-// is not for a relay.
+// subscribe subscribes to a topic and retries until it succeeds. It returns nil if ctx ends, or if
+// the topic came from the registry and is not for a relay.
 func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Message {
-	patience := redisdelay.ExponentialBackoff(25*time.Millisecond, 5*time.Second)
+	backoff := redisdelay.ExponentialBackoff(25*time.Millisecond, 5*time.Second)
 	fields := watermill.LogFields{"topic": topic}
-	var said error
+	var logged error
 	for try := 1; ctx.Err() == nil; try++ {
 		var messages <-chan *message.Message
-		err := r.look(ctx, topic)
+		err := r.checkMode(ctx, topic)
 		if err == nil {
 			messages, err = r.subscriber.Subscribe(ctx, topic)
 		}
 		switch {
 		case err == nil:
 			r.subscribed(topic, nil)
-			if said != nil {
+			if logged != nil {
 				r.logger.Info("Subscribed", fields)
 			}
 			return messages
 		case ctx.Err() != nil:
 			return nil
-		case r.others(err):
+		case r.notForRelay(err):
 			r.subscribed(topic, nil)
 			if errors.Is(err, redisdelay.ErrTopicMode) || try > 10 && r.unlisted(ctx, topic) {
-				r.served.Store(topic, false) // it is looked at again when it is found the next time
+				r.served.Store(topic, false) // checked again when the registry names it again
 				return nil
 			}
 		default:
 			r.subscribed(topic, err)
-			if said == nil || said.Error() != err.Error() && !(queue.Unreachable(said) && queue.Unreachable(err)) {
+			if logged == nil || logged.Error() != err.Error() && !(queue.Unreachable(logged) && queue.Unreachable(err)) {
 				r.logger.Error("Cannot subscribe, trying again", err, fields)
-				said = err
+				logged = err
 			}
 		}
-		pause(ctx, patience(try))
+		pause(ctx, backoff(try))
 	}
 	return nil
 }
 
-// others tells that a topic that nobody named is not for a relay, by what a try to subscribe to it came to: it has a
-// stream; or it is only in the registry, as one that is just being made, or that somebody did not come to delete.
-func (r *run) others(err error) bool {
+// notForRelay returns whether the error means that a topic of the registry is not for a relay.
+// Either it has a stream, or it does not exist: it is just being created, or its deletion was not
+// completed.
+func (r *run) notForRelay(err error) bool {
 	return r.config.Topics == nil && (errors.Is(err, redisdelay.ErrTopicMode) || errors.Is(err, queue.ErrNotFound))
 }
 
-// unlisted tells that the topic is not in the registry any more.
+// unlisted returns whether the registry no longer has the topic.
 func (r *run) unlisted(ctx context.Context, topic string) bool {
 	listed, err := queue.NewTopic(r.config.Subscriber.Client, r.config.Subscriber.KeyPrefix, topic).Listed(ctx)
 	return err == nil && !listed
 }
 
-// look sees what a topic is that nobody named, before a subscription would make it one without a stream.
-func (r *run) look(ctx context.Context, topic string) error {
+// checkMode returns ErrTopicMode for a topic of the registry that has a stream. It runs before
+// Subscribe, which would create a missing topic as one without a stream.
+func (r *run) checkMode(ctx context.Context, topic string) error {
 	if r.config.Topics != nil {
 		return nil
 	}
@@ -224,7 +231,7 @@ func (r *run) look(ctx context.Context, topic string) error {
 	return err
 }
 
-// relay publishes messages until there are no more.
+// relay publishes messages until the channel is closed.
 func (r *run) relay(ctx context.Context, topic string, messages <-chan *message.Message) {
 	inHand := make(chan *message.Message, r.config.BatchMessages)
 	var workers sync.WaitGroup
@@ -251,7 +258,7 @@ func (r *run) relay(ctx context.Context, topic string, messages <-chan *message.
 	workers.Wait()
 }
 
-// left counts the messages that were neither published nor given back in time.
+// left returns how many messages were neither published nor given back in time.
 func left(batch []*message.Message) (n int64) {
 	for _, msg := range batch {
 		if cause := context.Cause(msg.Context()); cause != nil {
@@ -270,8 +277,8 @@ func left(batch []*message.Message) (n int64) {
 	return n
 }
 
-// collect waits for a message, and returns it with those that are there to go with it; none when there will be
-// no more.
+// collect waits for a message, and returns it with others that are available, as one batch. It
+// returns none when the channel is closed.
 func (r *run) collect(ctx context.Context, inHand <-chan *message.Message) []*message.Message {
 	first, open := <-inHand
 	if !open {
@@ -280,7 +287,7 @@ func (r *run) collect(ctx context.Context, inHand <-chan *message.Message) []*me
 	batch := []*message.Message{first}
 	var full <-chan time.Time
 	delivery, _ := redisdelay.DeliveryFromContext(first.Context())
-	if r.config.BatchWait > 0 && !delivery.Redelivered { // else it goes alone, and none may come before it is settled
+	if r.config.BatchWait > 0 && !delivery.Redelivered { // others may come only after a redelivered one is settled
 		timer := time.NewTimer(r.config.BatchWait)
 		defer timer.Stop()
 		full = timer.C
@@ -313,7 +320,7 @@ func (r *run) collect(ctx context.Context, inHand <-chan *message.Message) []*me
 	return batch
 }
 
-// await waits for the end of what the run has begun. The subscriber is closed.
+// await waits up to a second for the goroutines of the run. The subscriber is closed by then.
 func (r *run) await() error {
 	ended := make(chan struct{})
 	go func() {
@@ -325,18 +332,18 @@ func (r *run) await() error {
 	select {
 	case <-ended:
 		if n := r.left.Load(); n > 0 {
-			r.logger.Info("Messages are left to their leases, and come again when those are over", watermill.LogFields{"messages": n})
+			r.logger.Info("Messages are left to their leases, and are delivered again when these expire", watermill.LogFields{"messages": n})
 		}
 		return nil
 	case <-timeout.C:
 		if r.publishing.Load() == 0 {
-			return errors.New("relay: Redis does not answer: a call is left behind")
+			return errors.New("relay: Redis does not answer: a call has not returned")
 		}
-		return fmt.Errorf("relay: %w: it is left behind, a second after the Subscriber's CloseTimeout", ErrStuck)
+		return fmt.Errorf("relay: %w, a second after the Subscriber's CloseTimeout", ErrStuck)
 	}
 }
 
-// pause waits, until ctx ends at the latest.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -81,7 +81,7 @@ func TestDestinationThatIsDownLosesNothing(t *testing.T) {
 		publish(t, p, "other", others...)
 		require.ElementsMatch(t, otherNames, uuids(to.await(t, 50)), "the other topic is not affected")
 
-		// What waits for its retry does so in Redis.
+		// Messages wait for their retry in Redis, not in the relay.
 		require.NoError(t, stop())
 		eventually(t, func() bool { return countsOf(t, s, "orders").Unack == 0 }, "nothing is in hand")
 		require.EqualValues(t, 250, countsOf(t, s, "orders").Bodies)
@@ -115,7 +115,7 @@ func TestRetriesWaitAsBackoffSays(t *testing.T) {
 	})
 }
 
-func TestMessagesThatAreThereGoTogether(t *testing.T) {
+func TestAvailableMessagesGoTogether(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		arrived, let := make(chan struct{}, 1), make(chan struct{})
@@ -133,14 +133,14 @@ func TestMessagesThatAreThereGoTogether(t *testing.T) {
 		wait(t, arrived, "Publish")
 		all, names := numbered(50, 0)
 		publish(t, p, topic, all...)
-		eventually(t, func() bool { return countsOf(t, s, topic).Unack >= 40 }, "all that may be are in hand")
+		eventually(t, func() bool { return countsOf(t, s, topic).Unack >= 40 }, "the relay holds as many as it may")
 		close(let)
 		require.Equal(t, append([]string{"first"}, names...), uuids(to.await(t, 51)), "in order")
 		longest := 0
 		for _, call := range to.calls {
 			longest = max(longest, len(call))
 		}
-		require.Greater(t, longest, 1, "what came meanwhile goes together")
+		require.Greater(t, longest, 1, "messages that came meanwhile go together")
 		require.LessOrEqual(t, longest, 20)
 	})
 }
@@ -166,7 +166,7 @@ func TestMessagesWaitForOthersToGoWithThem(t *testing.T) {
 	})
 }
 
-// What a crashed process had comes one at a time, and would wait as often.
+// Messages of a crashed process come one at a time, so each would wait.
 func TestMessageThatWasDeliveredBeforeDoesNotWaitForOthers(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
@@ -181,7 +181,6 @@ func TestMessageThatWasDeliveredBeforeDoesNotWaitForOthers(t *testing.T) {
 	})
 }
 
-// A relay that ends does not wait for a batch to be full.
 func TestStopDoesNotWaitForABatch(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
@@ -256,7 +255,7 @@ func TestRunMayBeCalledAgainAndTwiceAtOnce(t *testing.T) {
 	})
 }
 
-func TestPublishThatBlocksDoesNotHoldUpTheEnd(t *testing.T) {
+func TestBlockingPublishDoesNotDelayTheEnd(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		arrived, let := make(chan string, 2), make(chan struct{})
@@ -291,7 +290,7 @@ func TestPublishThatBlocksDoesNotHoldUpTheEnd(t *testing.T) {
 	})
 }
 
-func TestWhatDoesNotGoOutBeforeTheEndIsGivenBack(t *testing.T) {
+func TestUnpublishedMessagesAreGivenBackOnStop(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		all, names := numbered(50, 0)
@@ -306,7 +305,7 @@ func TestWhatDoesNotGoOutBeforeTheEndIsGivenBack(t *testing.T) {
 		wait(t, called, "Publish")
 		require.NoError(t, stop())
 		left := countsOf(t, s, topic)
-		require.Zero(t, left.Unack, "nothing has to wait for its lease to run out")
+		require.Zero(t, left.Unack, "no message waits for its lease to expire")
 		require.GreaterOrEqual(t, left.Retry, int64(5), "a batch waits as Backoff says")
 		require.EqualValues(t, 50, left.Ready+left.Retry)
 		require.Empty(t, called, "the destination is not asked for the rest of the batch")
@@ -317,8 +316,8 @@ func TestWhatDoesNotGoOutBeforeTheEndIsGivenBack(t *testing.T) {
 	})
 }
 
-// A message that a further failure would end is left to its lease.
-func TestAStopEndsNoMessage(t *testing.T) {
+// A message whose next failure would make it dead is left to its lease.
+func TestStopMakesNoMessageDead(t *testing.T) {
 	for name, start := range map[string]func(testing.TB, *relay.Relay) func() error{
 		"a Run":    run,
 		"a router": func(t testing.TB, r *relay.Relay) func() error { return route(t, r) },
@@ -336,7 +335,7 @@ func TestAStopEndsNoMessage(t *testing.T) {
 				require.NoError(t, stop())
 				require.Equal(t, counts{Bodies: 1, Unack: 1}, countsOf(t, s, topic))
 				if name == "a Run" {
-					require.Equal(t, "Messages are left to their leases, and come again when those are over", wait(t, logged.infos, "what is left"))
+					require.Equal(t, "Messages are left to their leases, and are delivered again when these expire", wait(t, logged.infos, "what is left"))
 				}
 				to := newDestination(nil)
 				run(t, newRelay(t, s, to))
@@ -346,8 +345,8 @@ func TestAStopEndsNoMessage(t *testing.T) {
 	}
 }
 
-// What a relay could not publish before its end is another's by then.
-func TestWhatIsAnothersIsNotPublished(t *testing.T) {
+// After its end, a relay no longer owns the messages that it could not publish.
+func TestMessageWhoseLeaseIsLostIsNotPublished(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		arrived, let := make(chan struct{}, 1), make(chan struct{})
@@ -398,7 +397,7 @@ func TestPanicIsAnError(t *testing.T) {
 	})
 }
 
-func TestTopicsAreFoundWhereNoneAreNamed(t *testing.T) {
+func TestAllTopicsAreRelayedIfNoneAreNamed(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		to := newDestination(nil)
@@ -412,7 +411,7 @@ func TestTopicsAreFoundWhereNoneAreNamed(t *testing.T) {
 	})
 }
 
-func TestRedisMayComeLater(t *testing.T) {
+func TestRunBeginsBeforeRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, DialerRetries: 1})
@@ -435,7 +434,7 @@ func TestRedisMayComeLater(t *testing.T) {
 	}
 }
 
-// log tells of errors, and of what else there is to say.
+// log is a logger that sends errors and infos to channels.
 type log struct {
 	watermill.NopLogger
 	errors, infos chan string
@@ -526,8 +525,8 @@ func TestHandlersOnARouter(t *testing.T) {
 	}
 }
 
-// It is not the destination that a Run waited for, if it could not subscribe.
-func TestARedisThatSaysNothingIsNotTakenForTheDestination(t *testing.T) {
+// If Run could not subscribe, it did not wait for the destination.
+func TestSilentRedisIsNotReportedAsTheDestination(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -553,7 +552,7 @@ func TestARedisThatSaysNothingIsNotTakenForTheDestination(t *testing.T) {
 	require.NotErrorIs(t, err, relay.ErrStuck)
 }
 
-func TestARedisThatHangsAtTheEndIsNotTakenForTheDestination(t *testing.T) {
+func TestRedisThatHangsAtTheEndIsNotReportedAsTheDestination(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: soon})
@@ -615,7 +614,7 @@ func TestConfigurationIsCheckedWhole(t *testing.T) {
 	_, err = relay.New(relay.Config{
 		Subscriber: redisdelay.SubscriberConfig{Client: client}, Destination: newDestination(nil), Concurrency: 10_001, BatchMessages: math.MaxInt,
 	}, nil)
-	require.ErrorContains(t, err, "Concurrency is 10001; it has to be 10000 at most")
+	require.ErrorContains(t, err, "Concurrency is 10001; it must be at most 10000")
 	require.ErrorContains(t, err, "BatchMessages is")
 	r, err := relay.New(relay.Config{Subscriber: redisdelay.SubscriberConfig{Client: client}, Destination: newDestination(nil)}, nil)
 	require.NoError(t, err)

@@ -8,15 +8,16 @@ import (
 	"unsafe"
 )
 
-// alarm waits as exactly as the kernel can, to some ten microseconds. Where all goroutines sleep, a timer of the runtime ends
-// up to a millisecond late, because epoll counts whole milliseconds. Where others run all the time, the runtime seldom looks at
-// what the kernel has to say, but its own timers end in time: so an alarm has both. One goroutine uses an alarm at
-// a time; the zero value is ready.
+// alarm waits to within about ten microseconds. It uses two timers, and the first that fires ends
+// the wait. In an idle process a runtime timer fires up to a millisecond late, because epoll counts
+// whole milliseconds; a kernel timer does not. In a busy process the runtime seldom polls the
+// kernel, but its own timers are exact. Only one goroutine may use an alarm at a time. The zero
+// value is ready.
 type alarm struct {
-	timer *os.File // a timerfd, once there was one to be had
+	timer *os.File // a timerfd; nil if none is open
 }
 
-// wait returns after d.
+// wait returns after d. Without a kernel timer it sleeps.
 func (a *alarm) wait(d time.Duration) {
 	if d <= 0 {
 		return
@@ -46,7 +47,7 @@ func (a *alarm) open() {
 	}
 }
 
-// arm has the kernel's timer end after d, and forget that it did before.
+// arm sets the kernel timer to fire after d, and clears an earlier firing.
 func (a *alarm) arm(d time.Duration) error {
 	spec := struct{ interval, value syscall.Timespec }{value: syscall.NsecToTimespec(d.Nanoseconds())}
 	timer, err := a.timer.SyscallConn()
@@ -63,13 +64,13 @@ func (a *alarm) arm(d time.Duration) error {
 	return err
 }
 
-// await waits for the end of the kernel's timer, or of one of the runtime.
+// await returns when the kernel timer or a runtime timer for d fires.
 func (a *alarm) await(d time.Duration) error {
 	if err := a.timer.SetReadDeadline(time.Now().Add(d)); err != nil {
 		return err
 	}
 	var expirations [8]byte
-	_, err := a.timer.Read(expirations[:]) // without a thread, as from a connection
+	_, err := a.timer.Read(expirations[:]) // like a network read, this blocks no thread
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}

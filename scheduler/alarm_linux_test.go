@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is of no use as a timer of the kernel is given up, the time is waited for all the same, and the next wait has
-// another.
-func TestAnAlarmWorksWithoutTheKernelsTimer(t *testing.T) {
+// A broken kernel timer is closed, the wait still takes its time, and the next wait opens a new
+// one.
+func TestAlarmWorksWithoutKernelTimer(t *testing.T) {
 	t.Parallel()
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
@@ -20,13 +20,13 @@ func TestAnAlarmWorksWithoutTheKernelsTimer(t *testing.T) {
 	start := time.Now()
 	a.wait(time.Millisecond)
 	require.GreaterOrEqual(t, time.Since(start), time.Millisecond)
-	require.ErrorIs(t, read.Close(), os.ErrClosed, "else it would stay open")
+	require.ErrorIs(t, read.Close(), os.ErrClosed, "the alarm has closed it")
 	a.wait(time.Microsecond)
 	require.NotNil(t, a.timer)
 }
 
-// The runtime may not look at the kernel's timer for long; here that never ends.
-func TestAnAlarmEndsByATimerOfTheRuntimeToo(t *testing.T) {
+// The kernel timer is not set here, so only the runtime timer can end the wait.
+func TestRuntimeTimerEndsAlarm(t *testing.T) {
 	t.Parallel()
 	var a alarm
 	defer a.close()
@@ -38,7 +38,7 @@ func TestAnAlarmEndsByATimerOfTheRuntimeToo(t *testing.T) {
 	}
 }
 
-func TestAnAlarmEndsByTheKernelsTimer(t *testing.T) {
+func TestKernelTimerEndsAlarm(t *testing.T) {
 	t.Parallel()
 	var a alarm
 	a.open()
@@ -48,7 +48,7 @@ func TestAnAlarmEndsByTheKernelsTimer(t *testing.T) {
 	require.NoError(t, a.await(time.Hour))
 	require.Less(t, time.Since(start), time.Minute)
 	a.wait(time.Microsecond)
-	require.Same(t, timer, a.timer, "one for all waits")
+	require.Same(t, timer, a.timer, "all waits share one timer")
 	a.close()
 	require.ErrorIs(t, timer.Close(), os.ErrClosed)
 }

@@ -4,7 +4,8 @@ package scheduler
 
 import "time"
 
-// alarm waits as exactly as the runtime's timers, which are exact enough where the poller counts in less than milliseconds.
+// alarm waits with the runtime's timers. They are exact enough here, because the poller of these
+// systems counts in units smaller than a millisecond.
 type alarm struct{}
 
 func (*alarm) wait(d time.Duration) { time.Sleep(d) }

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAnAlarmIsNeverEarly(t *testing.T) {
+func TestAlarmIsNeverEarly(t *testing.T) {
 	t.Parallel()
 	var a alarm
 	defer a.close()

@@ -13,8 +13,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
-// A scheduler alone, for all topics under the key prefix. Subscribers run one of their own for their
-// topics, so this is for programs whose subscribers come and go.
+// A separate scheduler for all topics under the key prefix. Subscribers run their own scheduler for
+// their topics, so this one is for programs whose subscribers come and go.
 func Example() {
 	server, err := miniredis.Run()
 	check(err)
@@ -28,7 +28,7 @@ func Example() {
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx) }()
 
-	// The consumer group exists, and nobody subscribes: the message becomes ready all the same.
+	// The consumer group exists but has no subscriber. The message still becomes ready.
 	publishDelayed(client, "orders", "20ms")
 	for client.LLen(ctx, "redisdelay:{orders}:ready:default").Val() == 0 {
 		time.Sleep(time.Millisecond)

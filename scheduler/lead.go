@@ -5,14 +5,16 @@ import (
 	"time"
 )
 
-// lead is how much before an event a look sets out, to be at the server when the event is there. The server says how long
-// it is until the event; the answer is on its way meanwhile, as the look is then: together for as long as a look and its
-// answer take. That is the shortest of late, lest many come too early: a look that does is in vain.
+// lead is how long before an event a promotion is sent, so that it reaches the server when the
+// event happens. The server says how long it is until the event. Its answer and the next promotion
+// travel for about one round trip together. The lead is the shortest of recent round trips, because
+// a promotion that arrives too early does nothing.
 type lead struct {
-	quickest atomic.Int64 // nanoseconds; 0: not known
+	quickest atomic.Int64 // nanoseconds; 0 means unknown
 }
 
-// observe notes how long a look took that went alone: others that go with it would count, too.
+// observe records the round trip of a promotion of one topic. A batch would add the others' time.
+// A longer round trip raises the estimate slowly, by a sixteenth a time.
 func (l *lead) observe(took time.Duration) {
 	if quickest := l.quickest.Load(); quickest > 0 {
 		took = min(took, time.Duration(quickest+quickest/16+1))
@@ -20,8 +22,9 @@ func (l *lead) observe(took time.Duration) {
 	l.quickest.Store(int64(took))
 }
 
-// before is when to set out for an event that the server says is that far away. Who is too near sets out when it is there.
-func (l *lead) before(wait time.Duration) time.Duration {
+// startIn returns how long to wait before the promotion for an event that happens after wait.
+// If the event is closer than one round trip, the promotion starts when it happens.
+func (l *lead) startIn(wait time.Duration) time.Duration {
 	if quickest := time.Duration(l.quickest.Load()); quickest < wait {
 		return wait - quickest
 	}

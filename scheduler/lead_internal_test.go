@@ -12,35 +12,35 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-func TestALookSetsOutBeforeItsEventByTheShortestWayOfLate(t *testing.T) {
+func TestPromotionStartsOneShortRoundTripBeforeItsEvent(t *testing.T) {
 	t.Parallel()
 	var l lead
-	require.Equal(t, time.Second, l.before(time.Second), "no way is known")
+	require.Equal(t, time.Second, l.startIn(time.Second), "no round trip is known")
 	l.observe(5 * time.Millisecond)
-	require.Equal(t, 995*time.Millisecond, l.before(time.Second))
+	require.Equal(t, 995*time.Millisecond, l.startIn(time.Second))
 	l.observe(2 * time.Millisecond)
-	require.Equal(t, 998*time.Millisecond, l.before(time.Second))
+	require.Equal(t, 998*time.Millisecond, l.startIn(time.Second))
 	l.observe(time.Minute)
-	require.InDelta(t, 998*time.Millisecond, l.before(time.Second), float64(200*time.Microsecond), "one took long")
+	require.InDelta(t, 998*time.Millisecond, l.startIn(time.Second), float64(200*time.Microsecond), "one slow round trip")
 	for range 100 {
 		l.observe(40 * time.Millisecond)
 	}
-	require.Equal(t, 960*time.Millisecond, l.before(time.Second), "all do now")
+	require.Equal(t, 960*time.Millisecond, l.startIn(time.Second), "all are slow now")
 }
 
-// The server may be there already by its clock, but another look at once would find that no sooner, and be one of many where
-// its clock stands still.
-func TestALookThatCameTooEarlyWaitsOutTheRest(t *testing.T) {
+// A second promotion at once would usually arrive too early as well, and many would follow if the
+// server's clock stands still.
+func TestPromotionThatWasTooEarlyWaitsForTheRest(t *testing.T) {
 	t.Parallel()
 	var l lead
 	l.observe(2 * time.Millisecond)
-	require.Equal(t, 2*time.Millisecond, l.before(2*time.Millisecond))
-	require.Equal(t, time.Millisecond, l.before(time.Millisecond))
-	require.Zero(t, l.before(0))
-	require.Negative(t, l.before(-time.Millisecond), "more is due: at once")
+	require.Equal(t, 2*time.Millisecond, l.startIn(2*time.Millisecond))
+	require.Equal(t, time.Millisecond, l.startIn(time.Millisecond))
+	require.Zero(t, l.startIn(0))
+	require.Negative(t, l.startIn(-time.Millisecond), "more is due, so at once")
 }
 
-// sentAt notes when a command was sent last.
+// sentAt records when the last command was sent.
 type sentAt struct{ at time.Time }
 
 func (s *sentAt) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -56,13 +56,13 @@ func (s *sentAt) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	return next
 }
 
-func TestTheNextLookIsAtTheServerWhenTheEventIs(t *testing.T) {
+func TestNextPromotionReachesTheServerAtTheEvent(t *testing.T) {
 	t.Parallel()
 	mini, client := redistest.Embedded(t)
-	mini.SetTime(time.Now().Truncate(time.Millisecond)) // and stands still
+	mini.SetTime(time.Now().Truncate(time.Millisecond)) // its clock stands still
 	s, err := New(Config{Client: client, Topics: []string{}}, nil)
 	require.NoError(t, err)
-	t.Cleanup(s.crews.close)
+	t.Cleanup(s.pools.close)
 	var closeMailbox func()
 	s.mailbox, closeMailbox = queue.OpenMailbox(client, "p")
 	t.Cleanup(closeMailbox)
@@ -73,16 +73,16 @@ func TestTheNextLookIsAtTheServerWhenTheEventIs(t *testing.T) {
 	message := queue.Message{ID: id, Due: queue.In(time.Second), Body: []byte("x")}
 	require.NoError(t, topic.PublishWithin(t.Context(), "p", 1, []queue.Message{message}, 0))
 
-	look := &served{topic: topic, address: "nobody|1", busy: true}
+	t1 := &served{topic: topic, address: "nobody|1", busy: true}
 	hook := &sentAt{}
 	client.AddHook(hook)
-	s.promote(t.Context(), s.crews.first, []*served{look}) // whose calls to know the topic are before the look's own
-	require.False(t, look.target.After(hook.at.Add(time.Second)), "late by the way of the answer")
-	require.True(t, look.target.After(hook.at.Add(time.Second/2)))
+	s.promote(t.Context(), s.pools.first, []*served{t1}) // calls that read the topic come before the promotion
+	require.False(t, t1.target.After(hook.at.Add(time.Second)), "later by the time that the answer took")
+	require.True(t, t1.target.After(hook.at.Add(time.Second/2)))
 
-	s.crews.first.lead = lead{}
-	s.crews.first.lead.observe(time.Second / 2)
-	look.target, look.busy = time.Time{}, true
-	s.told(look, "1000", nil)
-	require.False(t, look.target.After(time.Now().Add(time.Second/2)), "late by the way of what tells of it")
+	s.pools.first.lead = lead{}
+	s.pools.first.lead.observe(time.Second / 2)
+	t1.target, t1.busy = time.Time{}, true
+	s.woken(t1, "1000", nil)
+	require.False(t, t1.target.After(time.Now().Add(time.Second/2)), "later by the time that the wake-up took")
 }

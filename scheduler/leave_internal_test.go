@@ -15,7 +15,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// servers are without a network. One of them hangs: calls about its topics last as long as their context.
+// servers fakes two servers without a network. One hangs: its calls last as long as their context.
 type servers struct {
 	mu       sync.Mutex
 	answered int
@@ -26,7 +26,7 @@ func (s *servers) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return
 func (s *servers) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) (err error) {
 		answered := 0
-		for _, cmd := range cmds { // each server has those about its own topics
+		for _, cmd := range cmds { // a server has the commands about its own topics
 			if strings.Contains(fmt.Sprint(cmd.Args()...), "{hangs") {
 				<-ctx.Done()
 				err = ctx.Err()
@@ -43,8 +43,8 @@ func (s *servers) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPi
 	}
 }
 
-// Else nobody would look in its place on the other servers until the leases end.
-func TestAServerThatHangsKeepsNoTopicsOfOthersFromBeingLeft(t *testing.T) {
+// Otherwise other schedulers could take over the other servers' topics only when the leases expire.
+func TestHangingServerDoesNotDelayLeavingTopicsOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newScheduler(t)
@@ -53,12 +53,12 @@ func TestAServerThatHangsKeepsNoTopicsOfOthersFromBeingLeft(t *testing.T) {
 		const each = 2 * batch
 		var topics []*served
 		stopped := 0
-		for name, c := range map[string]*crew{"hangs": newCrew(), "answers": newCrew()} {
+		for name, p := range map[string]*pool{"hangs": newPool(), "answers": newPool()} {
 			for i := range each {
 				topics = append(topics, &served{
 					topic: queue.NewTopic(s.config.Client, "p", fmt.Sprint(name, i)),
 					stop:  func() { stopped++ },
-					crew:  c,
+					pool:  p,
 				})
 			}
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
-// The registry is asked for once a second then.
-func TestSchedulerOfAllTopicsSaysOnceThatRedisIsAway(t *testing.T) {
+// Meanwhile the registry is read once a second.
+func TestSchedulerOfAllTopicsLogsAnOutageOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var tries atomic.Int32
@@ -44,8 +44,8 @@ func TestSchedulerOfAllTopicsSaysOnceThatRedisIsAway(t *testing.T) {
 	})
 }
 
-// It finds them, half a minute late.
-func TestSchedulerOfAllTopicsSaysThatItMayNotListen(t *testing.T) {
+// Without permission to listen, new topics are found by polling, up to half a minute late.
+func TestSchedulerOfAllTopicsLogsThatItMayNotListen(t *testing.T) {
 	t.Parallel()
 	in := redistest.Start(t)
 	require.NoError(t, in.Client(t).Do(t.Context(), "ACL", "SETUSER", "app", "on", ">secret", "~*", "resetchannels", "&redisdelay:mailbox:*", "+@all").Err())
@@ -66,7 +66,7 @@ func TestSchedulerOfAllTopicsSaysThatItMayNotListen(t *testing.T) {
 	}
 }
 
-// firstLines passes on what is logged as an error or for information.
+// firstLines sends the messages of errors and infos to a channel.
 type firstLines struct {
 	watermill.NopLogger
 	lines chan string

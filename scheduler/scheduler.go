@@ -1,9 +1,10 @@
-// Package scheduler does the due-time work of topics: it makes messages ready when they are due,
-// takes back those whose lease has run out, and purges dead letters past their retention.
+// Package scheduler moves messages of topics to ready when they are due. It also takes back
+// messages whose lease has expired, and purges dead letters past their retention.
 //
-// A scheduler runs inside every Subscriber. A Scheduler of its own is for programs that only publish,
-// or whose subscribers come and go. Any number may serve a topic: one does the work, another watches
-// it, and Redis holds who is which.
+// A scheduler runs inside every Subscriber. A separate Scheduler is for programs that only publish,
+// or whose subscribers come and go. Any number of schedulers may serve a topic. One of them, the
+// holder, does the work. Another, the standby, takes over if the holder stops. Redis keeps these
+// roles, and sends wake-ups when an earlier event is added.
 package scheduler
 
 import (
@@ -24,25 +25,25 @@ import (
 )
 
 var (
-	// ErrInvalidConfig means that a field of the Config cannot be used; the error names it.
+	// ErrInvalidConfig means that a field of the Config is invalid; the error names the field.
 	ErrInvalidConfig = errors.New("invalid scheduler configuration")
 	// ErrAlreadyRun means that Run was called a second time.
-	ErrAlreadyRun = errors.New("scheduler was run before")
+	ErrAlreadyRun = errors.New("scheduler has already been run")
 )
 
 // Config configures a Scheduler.
 type Config struct {
-	// Client is the connection to Redis, required. It stays the caller's: the scheduler never closes
-	// it. A *redis.Ring is refused, because its shards do not share wake-ups, and a *redis.ClusterClient that
-	// reads from replicas, which may be behind.
+	// Client is the connection to Redis. Required. The scheduler never closes it. A *redis.Ring is
+	// refused, because its shards do not share wake-ups. A *redis.ClusterClient that reads from
+	// replicas is refused, because a replica may be behind its master.
 	Client redis.UniversalClient
 
-	// KeyPrefix is what all keys begin with, the same as the publishers'. Default "redisdelay".
+	// KeyPrefix is the start of all keys. It must equal the publishers'. Default "redisdelay".
 	// Braces are not allowed.
 	KeyPrefix string
 
-	// Topics are the topics to serve. If nil, all topics under the prefix are served, and a new one
-	// within a second of its first use. Empty and not nil: none, until Add.
+	// Topics are the topics to serve. Nil means all topics under the prefix; a new topic is served
+	// within a second of its first use. Empty but not nil means none until Add.
 	Topics []string
 }
 
@@ -50,7 +51,7 @@ func (c *Config) setDefaults() {
 	c.KeyPrefix = cmp.Or(c.KeyPrefix, queue.DefaultPrefix)
 }
 
-// Validate reports every fault of the configuration at once.
+// Validate reports all faults of the configuration at once.
 func (c Config) Validate() error {
 	return errors.Join(
 		wrap("Client", queue.CheckClient(c.Client)),
@@ -78,19 +79,19 @@ func wrap(field string, err error) error {
 type Scheduler struct {
 	config  Config
 	logger  watermill.LoggerAdapter
-	started atomic.Bool
-	mailbox *queue.Mailbox
-	crews   *crews
-	outage  atomic.Bool
+	started atomic.Bool    // Run was called
+	mailbox *queue.Mailbox // receives wake-ups; nil until Run; written under mu
+	pools   *pools
+	outage  atomic.Bool // a failed promotion was logged, and no topic has recovered since
 	permits queue.Permits
 	news    queue.RegistryNews
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards the fields below
 	topics map[string]*served
-	ended  bool
+	ended  bool // Run has ended
 }
 
-// New returns a scheduler that serves nothing until Run.
+// New returns a scheduler, which starts with Run. The error wraps ErrInvalidConfig.
 func New(config Config, logger watermill.LoggerAdapter) (*Scheduler, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -102,14 +103,14 @@ func New(config Config, logger watermill.LoggerAdapter) (*Scheduler, error) {
 	return &Scheduler{
 		config: config,
 		logger: logger.With(watermill.LogFields{"component": "redisdelay.scheduler"}),
-		crews:  newCrews(),
+		pools:  newPools(),
 		topics: map[string]*served{},
 	}, nil
 }
 
-// Run serves the topics until the context ends, and returns nil then: within about a second, or, if calls to Redis are
-// under way and have no answer, when the Client gives them up, which with the defaults of go-redis is a few seconds
-// later. It keeps trying while Redis cannot be reached. A Scheduler runs once; a second Run returns ErrAlreadyRun.
+// Run serves the topics until the context ends, then returns nil within about a second. Unanswered
+// calls to Redis delay this until the Client gives them up, a few seconds by default in go-redis.
+// Run keeps trying while Redis cannot be reached. A second Run returns ErrAlreadyRun.
 func (s *Scheduler) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return ErrAlreadyRun
@@ -127,18 +128,18 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		s.Add(topic)
 	}
 
-	s.start(ctx, s.crews.first)
+	s.startWorkers(ctx, s.pools.first)
 	if s.config.Topics == nil {
-		s.crews.running.Go(func() {
+		s.pools.running.Go(func() {
 			queue.WatchTopics(ctx, s.config.Client, s.config.KeyPrefix, s.found, s.registryRead)
 		})
 	}
-	s.crews.running.Wait()
+	s.pools.running.Wait()
 	s.end()
 	return nil
 }
 
-// registryRead logs what is new of reading the registry of topics.
+// registryRead logs when reading the registry of topics begins to fail, and when it works again.
 func (s *Scheduler) registryRead(err error) {
 	if news := s.news.Of(err); news != "" && err == nil {
 		s.logger.Info(news, nil)
@@ -154,23 +155,23 @@ func (s *Scheduler) end() {
 	left := slices.Collect(maps.Values(s.topics))
 	s.topics = map[string]*served{}
 	s.mu.Unlock()
-	s.crews.close()
+	s.pools.close()
 	s.leave(left...)
 }
 
-// leave resigns from topics, from those of each crew by themselves: a server that does not answer keeps only its own. What
-// cannot be said is found out: the lease ends by itself.
+// leave resigns from topics. It does so for each pool at the same time, so that a server that does
+// not answer delays its own topics only. If it fails, others take over when the lease expires.
 func (s *Scheduler) leave(topics ...*served) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	calls := map[*crew][]*queue.Call{}
+	calls := map[*pool][]*queue.Call{}
 	for _, t := range topics {
 		if t.stop != nil {
 			t.stop()
 			t.mu.Lock()
-			c := t.crew
+			p := t.pool
 			t.mu.Unlock()
-			calls[c] = append(calls[c], t.topic.ResignCall(t.address))
+			calls[p] = append(calls[p], t.topic.ResignCall(t.address))
 		}
 	}
 	var leaving sync.WaitGroup
@@ -183,13 +184,13 @@ func (s *Scheduler) leave(topics ...*served) {
 func (s *Scheduler) resign(ctx context.Context, calls []*queue.Call) {
 	for some := range slices.Chunk(calls, batch) {
 		if err := queue.Do(ctx, s.config.Client, some...); err != nil {
-			s.logger.Debug("Cannot resign, others take over by themselves", watermill.LogFields{"err": err})
+			s.logger.Debug("Cannot resign, other schedulers take over when the lease expires", watermill.LogFields{"err": err})
 			return
 		}
 	}
 }
 
-// Add serves one more topic. Each Add wants one Remove.
+// Add makes the scheduler serve a topic, until Remove was called as often as Add.
 func (s *Scheduler) Add(topic string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,8 +199,8 @@ func (s *Scheduler) Add(topic string) {
 	}
 }
 
-// found serves a topic of the registry. One that is served already, and has entered it just now, has been made anew: nobody
-// could tell the scheduler of what is to come there.
+// found makes the scheduler serve a topic of the registry. A served topic that was just announced
+// was created anew. It is promoted at once, because it did not yet know this scheduler's address.
 func (s *Scheduler) found(topic string, announced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,11 +210,11 @@ func (s *Scheduler) found(topic string, announced bool) {
 	}
 	t.listed = true
 	if known && announced && s.mailbox != nil {
-		s.look(t, time.Now())
+		s.promoteAt(t, time.Now())
 	}
 }
 
-// serve begins to serve a topic, unless it is served already. It returns none after the end. s.mu is held.
+// serve returns the topic, new or already served, or nil after Run has ended. s.mu is held.
 func (s *Scheduler) serve(topic string) (t *served, known bool) {
 	if s.ended {
 		return nil, false
@@ -229,7 +230,7 @@ func (s *Scheduler) serve(topic string) (t *served, known bool) {
 	return t, known
 }
 
-// Remove undoes one Add. After the last, the topic is served no more, unless all topics are.
+// Remove undoes one Add. After the last, the topic is no longer served, unless all topics are.
 func (s *Scheduler) Remove(topic string) {
 	s.mu.Lock()
 	t := s.topics[topic]
@@ -243,7 +244,7 @@ func (s *Scheduler) Remove(topic string) {
 		delete(s.topics, topic)
 		t.mu.Lock()
 		t.removed = true
-		idle = !t.busy // else the worker leaves when it is done
+		idle = !t.busy // a busy worker leaves it when done
 		t.mu.Unlock()
 	}
 	s.mu.Unlock()
@@ -252,10 +253,10 @@ func (s *Scheduler) Remove(topic string) {
 	}
 }
 
-// begin gives a topic its address and has a worker look at it at once.
+// begin gives a topic its address and plans its first promotion for now.
 func (s *Scheduler) begin(t *served) {
-	t.mu.Lock() // it may be told at once, and a worker look at it
-	t.address, t.stop = s.mailbox.Receive(func(argument string, done func()) { s.told(t, argument, done) })
+	t.mu.Lock() // a wake-up may arrive at once
+	t.address, t.stop = s.mailbox.Receive(func(argument string, done func()) { s.woken(t, argument, done) })
 	t.mu.Unlock()
-	s.look(t, time.Now())
+	s.promoteAt(t, time.Now())
 }

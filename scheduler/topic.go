@@ -16,51 +16,52 @@ import (
 // served is a topic that the scheduler serves.
 type served struct {
 	topic   *queue.Topic
-	users   int  // Adds without their Remove; with none it is served for as long as it is there; guarded by Scheduler.mu
-	listed  bool // it was found in the registry; guarded by Scheduler.mu
-	opened  bool // its groups were read; of who looks
-	address string
-	stop    func()
+	users   int    // calls of Add without a Remove; guarded by Scheduler.mu
+	listed  bool   // found in the registry, so served while it exists; guarded by Scheduler.mu
+	opened  bool   // its groups were read; owned by the busy worker
+	address string // where wake-ups for the topic are sent
+	stop    func() // gives the address up
 
-	mu      sync.Mutex
-	target  time.Time // when to look next
-	armed   time.Time // the earliest appointment in the agenda; zero: none
-	busy    bool      // a worker is looking; it makes the next appointment
-	crew    *crew     // whose agenda that is; nil: the first
-	removed bool
-	failed  int // looks in a row that failed
-	fault   string
+	mu      sync.Mutex // guards the fields up to removed
+	target  time.Time  // the next promotion; zero: none is known
+	armed   time.Time  // the earliest task in the queue; zero: none
+	busy    bool       // a worker runs its promotion and will queue the next task
+	pool    *pool      // whose queue has its tasks; nil: the first pool
+	removed bool       // no longer served
+
+	failed int    // promotions that failed in a row; owned by the busy worker
+	fault  string // the error logged last; owned by the busy worker
 }
 
-// appointment is a topic to look at, at a time. A topic has several in the agenda when an event came
-// up that is earlier than what was known; all but the earliest are stale and do nothing.
-type appointment struct {
+// task is a topic to promote at a time. If a wake-up brings an earlier event, a topic has
+// several tasks; all but the earliest are stale and do nothing.
+type task struct {
 	served *served
 	at     time.Time
 }
 
-// Timers of the runtime end up to a millisecond late where all else sleeps. So an appointment comes up a millisecond before
-// its time, and an alarm waits for the rest.
+// Timers of the runtime fire up to a millisecond late in an idle process. So a task leaves the
+// queue a millisecond early, and an alarm waits for the rest.
 const (
 	early    = time.Millisecond
-	together = 250 * time.Microsecond // looks that are this near to one another go together
+	together = 250 * time.Microsecond // tasks within this time share a round trip
 )
 
-// told takes a message from the mailbox: how long until an event, or "" to look at once. Who waits until
-// all have looked waits for no scheduler: which of them does the work is not the matter.
-func (s *Scheduler) told(t *served, argument string, done func()) {
+// woken handles a wake-up: how long until an event, or "" for a promotion at once. It answers at
+// once, because it does not matter which of several schedulers does the work.
+func (s *Scheduler) woken(t *served, argument string, done func()) {
 	if done != nil {
 		done()
 	}
 	now, wait := time.Now(), queue.ReadWait(argument)
 	t.mu.Lock()
-	its := s.lookers(t)
+	p := s.poolOf(t)
 	t.mu.Unlock()
-	s.look(t, now.Add(its.lead.before(wait)))
+	s.promoteAt(t, now.Add(p.lead.startIn(wait)))
 }
 
-// look has a worker look at the topic at a time, unless it will earlier.
-func (s *Scheduler) look(t *served, at time.Time) {
+// promoteAt plans a promotion of the topic at a time, unless an earlier one is planned.
+func (s *Scheduler) promoteAt(t *served, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.target.IsZero() || at.Before(t.target) {
@@ -71,25 +72,25 @@ func (s *Scheduler) look(t *served, at time.Time) {
 	}
 }
 
-// arm makes the appointment for the target, unless there is an earlier one. t.mu is held.
+// arm queues a task for the target, unless an earlier task is queued. t.mu is held.
 func (s *Scheduler) arm(t *served) {
 	if t.removed || (!t.armed.IsZero() && !t.target.Before(t.armed)) {
 		return
 	}
 	t.armed = t.target
-	s.lookers(t).enter(appointment{t, t.target})
+	s.poolOf(t).add(task{t, t.target})
 }
 
-// lookers is the crew that looks at the topic next. t.mu is held.
-func (s *Scheduler) lookers(t *served) *crew { return cmp.Or(t.crew, s.crews.first) }
+// poolOf returns the pool that promotes the topic next. t.mu is held.
+func (s *Scheduler) poolOf(t *served) *pool { return cmp.Or(t.pool, s.pools.first) }
 
-// begins tells whether an appointment is to be kept; if so the topic is the worker's until done.
-func (s *Scheduler) begins(a appointment) bool {
-	t := a.served
+// begins returns whether a task is still valid. If so, the worker owns the topic until done.
+func (s *Scheduler) begins(next task) bool {
+	t := next.served
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !a.at.Equal(t.armed) {
-		return false // an earlier one replaced it
+	if !next.at.Equal(t.armed) {
+		return false // an earlier task replaced it
 	}
 	t.armed = time.Time{}
 	if t.removed {
@@ -100,7 +101,8 @@ func (s *Scheduler) begins(a appointment) bool {
 	return true
 }
 
-// done makes the next appointment, or an earlier one that came up meanwhile.
+// done ends a worker's ownership of a topic. The next promotion is at the given time, or at an
+// earlier one that a wake-up asked for meanwhile. A removed topic is left instead.
 func (s *Scheduler) done(t *served, at time.Time) {
 	t.mu.Lock()
 	if t.removed {
@@ -116,29 +118,29 @@ func (s *Scheduler) done(t *served, at time.Time) {
 	s.arm(t)
 }
 
-// look is that of a worker at one topic.
-type look struct {
+// promotion is the call that promotes one topic.
+type promotion struct {
 	*served
 	groups *queue.Groups
 	call   *queue.Call
 }
 
-// promote looks at topics: what is due becomes ready, and each gets its next appointment.
-func (s *Scheduler) promote(ctx context.Context, c *crew, due []*served) {
+// promote moves the due messages of the topics to ready, and queues each topic's next task.
+func (s *Scheduler) promote(ctx context.Context, p *pool, due []*served) {
 	poll := s.mailbox.Poll()
-	looks := make([]look, 0, len(due))
+	promotions := make([]promotion, 0, len(due))
 	calls := make([]*queue.Call, 0, len(due))
 	for _, t := range due {
-		if its, err := s.crewOf(ctx, t); err == nil && its != c {
-			s.moveTo(its, t)
+		if own, err := s.findPool(ctx, t); err == nil && own != p {
+			s.moveTo(own, t)
 			continue
 		}
 		groups, err := s.open(ctx, t)
 		if errors.Is(err, queue.ErrNotFound) {
-			err = s.gone(ctx, t, poll)
+			err = s.missing(ctx, t, poll)
 		} else if err == nil {
 			call := t.topic.PromoteCall(groups, t.address, 3*poll)
-			looks = append(looks, look{served: t, groups: groups, call: call})
+			promotions = append(promotions, promotion{served: t, groups: groups, call: call})
 			calls = append(calls, call)
 		}
 		if err != nil {
@@ -149,48 +151,50 @@ func (s *Scheduler) promote(ctx context.Context, c *crew, due []*served) {
 		return
 	}
 	sent := time.Now()
-	err := queue.Do(ctx, s.config.Client, calls...) // each look reads its own error
+	err := queue.Do(ctx, s.config.Client, calls...) // each promotion reads its own error
 	answered := time.Now()
 	if err == nil && len(calls) == 1 {
-		c.lead.observe(answered.Sub(sent))
+		p.lead.observe(answered.Sub(sent))
 	}
 	var sweeps []func()
-	for _, l := range looks {
-		turn, stale, err := l.topic.ReadTurn(l.call, l.groups)
+	for _, each := range promotions {
+		t := each.served
+		turn, stale, err := t.topic.ReadTurn(each.call, each.groups)
 		if turn.Lost > 0 {
 			s.logger.Error("Messages are gone from Redis, their bodies were not there when they were due", nil,
-				watermill.LogFields{"topic": l.topic.Name, "messages": turn.Lost})
+				watermill.LogFields{"topic": t.topic.Name, "messages": turn.Lost})
 		}
 		switch {
 		case err != nil:
-			s.retry(ctx, l.served, err, poll)
-		case stale:
-			s.done(l.served, answered)
+			s.retry(ctx, t, err, poll)
+		case stale: // the set of groups has changed since it was read
+			s.done(t, answered)
 		case turn.Expired || turn.Purge || len(turn.Unused) > 0:
-			sweeps = append(sweeps, func() { s.sweep(ctx, l.served, turn, poll) })
+			sweeps = append(sweeps, func() { s.sweep(ctx, t, turn, poll) })
 		default:
-			s.succeeded(l.served)
-			// Whatever the wait, the clocks of the two machines run at different speeds.
+			s.succeeded(t)
+			// A long wait is cut to the poll, because the clocks of the two machines drift apart.
 			if turn.Wait < 0 || turn.Wait > poll {
 				turn.Wait = jitter(poll)
 			}
-			s.done(l.served, answered.Add(c.lead.before(turn.Wait)))
+			s.done(t, answered.Add(p.lead.startIn(turn.Wait)))
 		}
 	}
-	for _, sweep := range sweeps { // which take long, after all others have their appointments
+	for _, sweep := range sweeps { // last, because they may take long
 		sweep()
 	}
 }
 
-// moveTo has another crew look at a topic that is due.
-func (s *Scheduler) moveTo(c *crew, t *served) {
+// moveTo passes a topic that is due to the pool of its server.
+func (s *Scheduler) moveTo(p *pool, t *served) {
 	t.mu.Lock()
-	t.crew = c
+	t.pool = p
 	t.mu.Unlock()
 	s.done(t, time.Now())
 }
 
-// sweep does what a look has found to be done, and has the topic looked at again.
+// sweep does the bounded extra work that a promotion has found: it takes back expired leases,
+// purges dead letters, and removes unused groups. Then the topic is promoted again.
 func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll time.Duration) {
 	var err error
 	if turn.Expired {
@@ -213,9 +217,10 @@ func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll 
 	s.done(t, time.Now())
 }
 
-// open reads the groups of a topic, unless nobody could tell the scheduler of what is to come. The first time it asks
-// each server whether what a scheduler does is permitted, for topics with a stream and for others. A topic that nobody
-// named does not come into being by this: it may just have been deleted.
+// open reads the groups of a topic. It fails if the server does not permit what the scheduler
+// needs: to receive wake-ups, and the commands for topics with or without a stream. Each server is
+// asked once. open does not create a topic that nobody named, because it may just have been
+// deleted.
 func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) {
 	if err := s.mailbox.Permitted(ctx); err != nil {
 		return nil, err
@@ -223,8 +228,8 @@ func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) 
 	s.mu.Lock()
 	named := t.users > 0
 	s.mu.Unlock()
-	read := t.topic.Groups  // which sees to it that the topic is in the registry, whatever was lost
-	if !named || t.opened { // the registry may be on a node that does not answer
+	read := t.topic.Groups  // this also enters the topic in the registry, in case it was lost there
+	if !named || t.opened { // avoid the registry, which may be on a node that does not answer
 		read = t.topic.Existing
 	}
 	groups, err := read(ctx)
@@ -245,15 +250,15 @@ func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) 
 	return groups, nil
 }
 
-// gone serves a topic no more that is neither there nor in the registry. While it is in there, it is just being made,
-// or deleted.
-func (s *Scheduler) gone(ctx context.Context, t *served, poll time.Duration) error {
+// missing handles a topic that does not exist. If the registry does not list it either, it is no
+// longer served. If it is listed, it is just being created or deleted, and is tried again later.
+func (s *Scheduler) missing(ctx context.Context, t *served, poll time.Duration) error {
 	listed, err := t.topic.Listed(ctx)
 	if err != nil {
 		return err
 	}
 	if listed {
-		s.later(t, poll)
+		s.doneLater(t, poll)
 		return nil
 	}
 	s.mu.Lock()
@@ -265,15 +270,15 @@ func (s *Scheduler) gone(ctx context.Context, t *served, poll time.Duration) err
 	}
 	s.mu.Unlock()
 	s.done(t, time.Now())
-	// Who entered it before that announced it in vain.
+	// Its announcement had no effect if it was entered again before the topic was dropped here.
 	if listed, err = t.topic.Listed(ctx); err == nil && listed {
 		s.found(t.topic.Name, false)
 	}
 	return nil
 }
 
-// repeat repeats a call that moves a bounded number of messages until none are left, or it is time
-// that other topics have their turn.
+// repeat repeats a call that moves a bounded number of messages, until none are left. It stops
+// after 20 calls, so that other topics are served too.
 func (s *Scheduler) repeat(ctx context.Context, call func(context.Context) (bool, error)) error {
 	for range 20 {
 		more, err := call(ctx)
@@ -284,34 +289,36 @@ func (s *Scheduler) repeat(ctx context.Context, call func(context.Context) (bool
 	return nil
 }
 
-// retry makes the appointment after a look that failed; one that is served no more it leaves. Each fault of a topic is
-// logged once.
+// retry plans the next promotion after a failed one. Each fault of a topic is logged once. If Redis
+// cannot be reached, only the first topic logs it.
 func (s *Scheduler) retry(ctx context.Context, t *served, err error, poll time.Duration) {
 	if fault := err.Error(); fault != t.fault && ctx.Err() == nil {
 		t.fault = fault
 		if !s.outage.Swap(true) || !queue.Unreachable(err) {
-			s.logger.Error("Cannot look for due messages, trying again", err, watermill.LogFields{"topic": t.topic.Name})
+			s.logger.Error("Cannot promote due messages, trying again", err, watermill.LogFields{"topic": t.topic.Name})
 		}
 	}
-	s.later(t, poll)
+	s.doneLater(t, poll)
 }
 
-// later makes the appointment after a look that came to nothing.
-func (s *Scheduler) later(t *served, poll time.Duration) {
+// doneLater plans the next promotion after a failed one: in 100 ms, and twice as long after each
+// further failure, up to the poll interval.
+func (s *Scheduler) doneLater(t *served, poll time.Duration) {
 	t.failed++
 	s.done(t, time.Now().Add(jitter(min(50*time.Millisecond<<min(t.failed, 10), poll))))
 }
 
+// succeeded resets the failures of a topic, and logs the end of an outage.
 func (s *Scheduler) succeeded(t *served) {
 	if t.failed > 0 {
 		t.failed, t.fault = 0, ""
 		if s.outage.Swap(false) {
-			s.logger.Info("Looking for due messages again", watermill.LogFields{"topic": t.topic.Name})
+			s.logger.Info("Promoting due messages again", watermill.LogFields{"topic": t.topic.Name})
 		}
 	}
 }
 
-// jitter spreads what would come at once: between 0.9 and 1.1 of d.
+// jitter returns between 0.9 and 1.1 of d, so that many topics do not come at the same moment.
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }

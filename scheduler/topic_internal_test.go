@@ -11,31 +11,31 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// Looks that are due at about the same time go together; none waits for another that is not.
-func TestNobodyWaitsForALaterLook(t *testing.T) {
+// Promotions due at about the same time share a round trip; none waits for a later one.
+func TestPromotionsDueTogetherShareARoundTrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScheduler(t)
 		a, b, c, later := &served{}, &served{}, &served{}, &served{}
 		now := time.Now()
-		s.look(later, now.Add(together+time.Microsecond))
-		s.look(a, now.Add(-time.Second))
-		s.look(b, now.Add(-time.Millisecond))
-		s.look(c, now)
-		first, err := s.crews.first.agenda.Dequeue(t.Context())
+		s.promoteAt(later, now.Add(together+time.Microsecond))
+		s.promoteAt(a, now.Add(-time.Second))
+		s.promoteAt(b, now.Add(-time.Millisecond))
+		s.promoteAt(c, now)
+		first, err := s.pools.first.tasks.Dequeue(t.Context())
 		require.NoError(t, err)
 		require.True(t, s.begins(first))
-		due, at := s.withOthers(s.crews.first, first)
+		due, at := s.collect(s.pools.first, first)
 		require.Equal(t, []*served{a, b, c}, due)
-		require.Equal(t, now, at, "all are waited for")
-		require.Equal(t, 1, s.crews.first.agenda.Len(), "it is somebody else's")
-		next, ok := s.crews.first.agenda.TryDequeue()
+		require.Equal(t, now, at, "the round trip waits for the last")
+		require.Equal(t, 1, s.pools.first.tasks.Len(), "the later task stays in the queue")
+		next, ok := s.pools.first.tasks.TryDequeue()
 		require.True(t, ok)
 		require.Same(t, later, next.served)
 		require.True(t, s.begins(next))
 	})
 }
 
-func TestASchedulerIsToldWhenToLook(t *testing.T) {
+func TestWakeUpSaysWhenToPromote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for argument, wait := range map[string]time.Duration{
 			"":         0,
@@ -46,9 +46,9 @@ func TestASchedulerIsToldWhenToLook(t *testing.T) {
 		} {
 			s := newScheduler(t)
 			topic, answered := &served{}, false
-			s.told(topic, argument, func() { answered = true })
+			s.woken(topic, argument, func() { answered = true })
 			require.Equal(t, time.Now().Add(wait), topic.target, argument)
-			require.Equal(t, 1, s.crews.first.agenda.Len())
+			require.Equal(t, 1, s.pools.first.tasks.Len())
 			require.True(t, answered)
 		}
 	})
@@ -59,11 +59,11 @@ func newScheduler(t *testing.T) *Scheduler {
 	t.Cleanup(func() { _ = client.Close() })
 	s, err := New(Config{Client: client}, nil)
 	require.NoError(t, err)
-	t.Cleanup(s.crews.close)
+	t.Cleanup(s.pools.close)
 	return s
 }
 
-// A topic that is in the registry is served however often it was added and removed, and is not named by that.
+// A topic of the registry stays served whatever the number of Adds and Removes.
 func TestAddAndRemoveWhereAllTopicsAreServed(t *testing.T) {
 	t.Parallel()
 	_, client := redistest.Embedded(t)
@@ -76,7 +76,7 @@ func TestAddAndRemoveWhereAllTopicsAreServed(t *testing.T) {
 			step()
 		}
 		require.Positive(t, s.topics["topic"].users)
-		for range 2 { // once too often
+		for range 2 { // one more than the Adds
 			s.Remove("topic")
 			require.Contains(t, s.topics, "topic")
 			require.Zero(t, s.topics["topic"].users)

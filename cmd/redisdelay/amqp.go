@@ -10,7 +10,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// amqpKind is RabbitMQ, or another broker of AMQP 0-9-1. Messages have the form of watermill-amqp.
+// amqpKind is a destination at RabbitMQ or another AMQP 0-9-1 broker. Messages have the form of
+// watermill-amqp.
 type amqpKind struct {
 	settings *settings
 	url      *string
@@ -29,13 +30,13 @@ func declareAMQP(s *settings) destinationKind {
 		url:      s.text("amqp", "", "for --to amqp: `amqp://host:port/vhost`, or `amqps://` for TLS"),
 		username: s.text("amqp-username", "", "user of the broker; without it, `guest`"),
 		password: s.secret("amqp-password", "the password"),
-		vhost:    s.text("amqp-vhost", "", "virtual host, if the URL does not say it"),
-		kind: s.choice("amqp-exchange-kind", "queue", "`queue`: each topic is a queue, by the default exchange; or `fanout`, `direct`, `topic`: "+
-			"the kind of the exchange that all goes to", "queue", "fanout", "direct", "topic"),
-		exchange: s.text("amqp-exchange", "", "name of that exchange; the topic is the routing key then. Without it, each topic is an exchange, "+
+		vhost:    s.text("amqp-vhost", "", "virtual host, if it is not in the URL"),
+		kind: s.choice("amqp-exchange-kind", "queue", "`queue`: each topic is a queue, through the default exchange; or `fanout`, `direct`, `topic`: "+
+			"the kind of the exchange to publish to", "queue", "fanout", "direct", "topic"),
+		exchange: s.text("amqp-exchange", "", "name of that exchange; the topic is then the routing key. Without it, each topic is an exchange, "+
 			"without a routing key"),
-		declares: s.yes("amqp-declare", true, "declare the queue or exchange, durable, before it is first used; false: it has to be there"),
-		tls:      declareTLS(s, "amqp", "; `amqps://` says it too"),
+		declares: s.yes("amqp-declare", true, "declare the queue or exchange, durable, before first use; false: it must exist"),
+		tls:      declareTLS(s, "amqp", "; or use `amqps://`"),
 	}
 }
 
@@ -45,7 +46,7 @@ func (k *amqpKind) open(batch int, logger *slog.Logger) (*destination, error) {
 		return nil, err
 	}
 	if k.kind.value == "queue" && *k.exchange != "" {
-		return nil, refuse("--amqp-exchange is %q, and with --amqp-exchange-kind queue there is none", *k.exchange)
+		return nil, refuse("--amqp-exchange is %q, but --amqp-exchange-kind queue uses no exchange", *k.exchange)
 	}
 	publisher := &amqpPublisher{
 		dial:   dial,
@@ -60,7 +61,7 @@ func (k *amqpKind) open(batch int, logger *slog.Logger) (*destination, error) {
 	}, nil
 }
 
-// dialer returns what connects.
+// dialer returns a function that connects to the broker.
 func (k *amqpKind) dialer() (func() (*amqp091.Connection, error), error) {
 	if *k.url == "" {
 		return nil, refuse("--amqp is missing: amqp://host:port/vhost")
@@ -70,10 +71,10 @@ func (k *amqpKind) dialer() (func() (*amqp091.Connection, error), error) {
 		return nil, err
 	}
 	if u.RawQuery != "" {
-		return nil, refuse("--amqp has parameters after a question mark; they have settings of their own")
+		return nil, refuse("--amqp has parameters after a question mark; use settings instead")
 	}
 	if vhost := strings.TrimPrefix(u.Path, "/"); vhost != "" && *k.vhost != "" && vhost != *k.vhost {
-		return nil, refuse("--amqp says that the virtual host is %q, --amqp-vhost that it is %q", vhost, *k.vhost)
+		return nil, refuse("the virtual host is %q in --amqp but %q in --amqp-vhost", vhost, *k.vhost)
 	}
 	user = user.or(*k.username, k.password.value)
 	if user.password != "" {
@@ -106,7 +107,7 @@ func dialAMQP(url string, config amqp091.Config, tlsConfig *tls.Config) (*amqp09
 	return amqp091.DialConfig(url, config)
 }
 
-// refusedByAMQP tells of errors about the message itself.
+// refusedByAMQP returns whether the error is about the message itself, so that a retry cannot help.
 func refusedByAMQP(err error) bool {
 	if errors.Is(err, errUnsendable) {
 		return true

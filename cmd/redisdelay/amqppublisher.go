@@ -16,16 +16,17 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// connectTimeout is for a connection to be there, with all that is said at its beginning.
+// connectTimeout limits the time to connect, including the handshake.
 const connectTimeout = 5 * time.Second
 
-// errUnrouted is wrapped by the error for messages that no queue took.
-var errUnrouted = errors.New("no queue is there for it")
+// errUnrouted means that the broker has no queue for a message.
+var errUnrouted = errors.New("the broker has no queue for it")
 
-// amqpPublisher publishes to a broker, and returns nil when the broker has confirmed all messages, and a queue was
-// there for each. It connects when it is first used, and again when it has lost the connection. Messages are those of
-// watermill-amqp; its own Publisher waits for each message by itself, and takes one that no queue is there for as
-// published, although the broker has dropped it.
+// amqpPublisher publishes to a broker. It returns nil when the broker has confirmed all messages
+// and has routed each to a queue. It connects on first use, and again after it has lost the
+// connection. Messages have the form of watermill-amqp. The Publisher of watermill-amqp is not
+// used, because it waits for each message separately. It also reports success for a message without
+// a queue, which the broker drops.
 type amqpPublisher struct {
 	dial   func() (*amqp091.Connection, error)
 	layout amqpLayout
@@ -34,15 +35,15 @@ type amqpPublisher struct {
 
 	mu         sync.Mutex
 	connection *amqp091.Connection
-	dialing    *amqpDial       // nil: nobody connects
-	declared   map[string]bool // topics, on this connection
+	dialing    *amqpDial       // the attempt to connect; nil if there is none
+	declared   map[string]bool // topics declared on this connection
 	idle       []*amqpChannel
-	blocked    error // why the broker reads nothing on this connection
+	blocked    error // why the broker has blocked this connection; nil if it has not
 	closed     bool
 }
 
-// Publish publishes messages, and returns when all are confirmed. What is refused closes the channel, so that those
-// behind it fail too.
+// Publish publishes messages, and returns when all are confirmed. A refused message closes the
+// channel, so that the messages after it fail too.
 func (p *amqpPublisher) Publish(topic string, messages ...*message.Message) error {
 	for together := range slices.Chunk(messages, p.batch) {
 		channel, err := p.channel(together[0].Context(), topic)
@@ -51,8 +52,8 @@ func (p *amqpPublisher) Publish(topic string, messages ...*message.Message) erro
 		}
 		err = channel.publish(p.layout, topic, together)
 		if err != nil {
-			_ = channel.Close() // there may be confirmations to come
-			p.forget(topic)     // somebody may have deleted what was declared
+			_ = channel.Close() // confirmations may still arrive on it
+			p.forget(topic)     // the queue or exchange may have been deleted
 			return err
 		}
 		p.release(channel)
@@ -60,15 +61,15 @@ func (p *amqpPublisher) Publish(topic string, messages ...*message.Message) erro
 	return nil
 }
 
-// amqpDial is an attempt to connect. Whoever comes meanwhile waits for its end, and makes none of its own: where a
-// broker does not answer, that would take each of them as long again.
+// amqpDial is an attempt to connect. Concurrent callers share it. If each made its own and the
+// broker did not answer, each would wait for a timeout after the other.
 type amqpDial struct {
 	ended      chan struct{}
 	connection *amqp091.Connection
 	err        error
 }
 
-// connected connects unless it is, and waits for that until ctx ends at most.
+// connected returns the connection. It connects if there is none, and waits at most until ctx ends.
 func (p *amqpPublisher) connected(ctx context.Context) (*amqp091.Connection, error) {
 	p.mu.Lock()
 	if p.closed {
@@ -93,7 +94,8 @@ func (p *amqpPublisher) connected(ctx context.Context) (*amqp091.Connection, err
 	}
 }
 
-// connect makes the attempt. Close does not wait for it, nor does who has no time.
+// connect makes the attempt. It runs in a separate goroutine, so that neither Close nor a caller
+// whose context ends must wait for it.
 func (p *amqpPublisher) connect(attempt *amqpDial) {
 	defer close(attempt.ended)
 	connection, err := p.dial()
@@ -106,23 +108,23 @@ func (p *amqpPublisher) connect(attempt *amqpDial) {
 	case p.closed:
 		attempt.err = errors.Join(errClosed, connection.CloseDeadline(time.Now().Add(time.Second)))
 	default:
-		p.logger.Info("The broker is there")
+		p.logger.Info("Connected to the broker")
 		p.connection, p.idle, p.declared, p.blocked = connection, nil, map[string]bool{}, nil
-		go p.heedBlocking(connection, connection.NotifyBlocked(make(chan amqp091.Blocking, 1)))
+		go p.watchBlocking(connection, connection.NotifyBlocked(make(chan amqp091.Blocking, 1)))
 		attempt.connection = connection
 	}
 }
 
-// heedBlocking notes that the broker reads nothing, as RabbitMQ does while it is short of memory or disk, until the connection
-// ends. Whatever is asked then has no answer.
-func (p *amqpPublisher) heedBlocking(connection *amqp091.Connection, told <-chan amqp091.Blocking) {
-	for blocking := range told {
+// watchBlocking records whether the broker blocks the connection, until the connection ends.
+// RabbitMQ does so when it is short of memory or disk. It then answers no request.
+func (p *amqpPublisher) watchBlocking(connection *amqp091.Connection, notices <-chan amqp091.Blocking) {
+	for blocking := range notices {
 		var blocked error
 		if blocking.Active {
-			blocked = fmt.Errorf("the broker takes nothing: %s", blocking.Reason)
-			p.logger.Warn("The broker takes nothing, waiting for it", "reason", blocking.Reason)
+			blocked = fmt.Errorf("the broker blocks publishers: %s", blocking.Reason)
+			p.logger.Warn("The broker blocks publishers, waiting", "reason", blocking.Reason)
 		} else {
-			p.logger.Info("The broker takes messages")
+			p.logger.Info("The broker accepts messages again")
 		}
 		p.mu.Lock()
 		if p.connection == connection {
@@ -132,7 +134,7 @@ func (p *amqpPublisher) heedBlocking(connection *amqp091.Connection, told <-chan
 	}
 }
 
-// check tells whether the broker is there, and takes messages.
+// check returns an error if the broker cannot be reached or blocks publishers.
 func (p *amqpPublisher) check(ctx context.Context) error {
 	if _, err := p.connected(ctx); err != nil {
 		return err
@@ -144,7 +146,7 @@ func (p *amqpPublisher) check(ctx context.Context) error {
 
 var errClosed = errors.New("closed")
 
-// channel returns one that is nobody else's, with all declared that the topic needs.
+// channel returns a channel for exclusive use, on which the topic is declared.
 func (p *amqpPublisher) channel(ctx context.Context, topic string) (*amqpChannel, error) {
 	if err := p.layout.check(topic); err != nil {
 		return nil, err
@@ -180,14 +182,14 @@ func (p *amqpPublisher) channel(ctx context.Context, topic string) (*amqpChannel
 	return channel, nil
 }
 
-// forget has a topic declared again.
+// forget makes the next use of a topic declare it again.
 func (p *amqpPublisher) forget(topic string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.declared, topic)
 }
 
-// release lets others use the channel.
+// release returns a channel for use by others.
 func (p *amqpPublisher) release(channel *amqpChannel) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -196,7 +198,8 @@ func (p *amqpPublisher) release(channel *amqpChannel) {
 	}
 }
 
-// Close closes the connection, in a second at most. How the broker takes it does not matter: what was published is confirmed.
+// Close closes the connection within a second. It ignores errors, because all published messages
+// are confirmed.
 func (p *amqpPublisher) Close() error {
 	p.mu.Lock()
 	connection := p.connection
@@ -208,7 +211,7 @@ func (p *amqpPublisher) Close() error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = connection.CloseDeadline(time.Now().Add(time.Second)) // which the broker's heartbeats put off
+		_ = connection.CloseDeadline(time.Now().Add(time.Second)) // heartbeats of the broker prolong the deadline
 	}()
 	select {
 	case <-ended:
@@ -217,13 +220,13 @@ func (p *amqpPublisher) Close() error {
 	return nil
 }
 
-// amqpLayout says where the messages of a topic go.
+// amqpLayout maps a topic to an exchange or queue.
 type amqpLayout struct {
 	kind, exchange string
 	declares       bool
 }
 
-// to is the exchange and the routing key.
+// to returns the exchange and the routing key.
 func (l amqpLayout) to(topic string) (exchange, key string) {
 	switch {
 	case l.kind == "queue":
@@ -235,11 +238,12 @@ func (l amqpLayout) to(topic string) (exchange, key string) {
 	}
 }
 
-// check is for what no queue or exchange can be called: for a name that is no UTF-8 RabbitMQ ends the connection, which is
-// that of all topics, and out of others it takes line breaks. A routing key may be anything.
+// check refuses topics that are no valid name of a queue or exchange. If a name is not UTF-8,
+// RabbitMQ closes the connection, which all topics share. RabbitMQ removes line breaks from names.
+// A routing key may be any text.
 func (l amqpLayout) check(topic string) error {
 	if l.exchange == "" && (!utf8.ValidString(topic) || strings.ContainsAny(topic, "\r\n")) {
-		return fmt.Errorf("%w: nothing can be called %.50q at RabbitMQ: the topic is no UTF-8, or has a line break", errUnsendable, topic)
+		return fmt.Errorf("%w: RabbitMQ does not allow the name %.50q: it is not UTF-8, or has a line break", errUnsendable, topic)
 	}
 	return checkShort("the topic", topic)
 }
@@ -255,7 +259,7 @@ func (l amqpLayout) declare(channel *amqpChannel, topic string) (err error) {
 		err = channel.ExchangeDeclare(exchange, l.kind, true, false, false, false, nil)
 	}
 	if err != nil {
-		return fmt.Errorf("declare it: %w", err)
+		return fmt.Errorf("declare the queue or exchange: %w", err)
 	}
 	return nil
 }
@@ -264,12 +268,12 @@ func (l amqpLayout) declare(channel *amqpChannel, topic string) (err error) {
 type amqpChannel struct {
 	*amqp091.Channel
 	connection *amqp091.Connection
-	largest    int // bytes that all headers of a message may have
+	largest    int // maximum bytes of all headers of a message
 	returned   chan amqp091.Return
 	ended      chan *amqp091.Error
 }
 
-// openAMQPChannel opens one for so many messages at once.
+// openAMQPChannel opens a channel for up to batch messages at once.
 func openAMQPChannel(connection *amqp091.Connection, batch int) (*amqpChannel, error) {
 	opened, err := connection.Channel()
 	if err != nil {
@@ -279,16 +283,17 @@ func openAMQPChannel(connection *amqp091.Connection, batch int) (*amqpChannel, e
 		Channel:    opened,
 		connection: connection,
 		largest:    connection.Config.FrameSize - 1024,
-		returned:   opened.NotifyReturn(make(chan amqp091.Return, batch)), // never full, or the connection would stand still
+		returned:   opened.NotifyReturn(make(chan amqp091.Return, batch)), // must never be full, because that would block the connection
 		ended:      opened.NotifyClose(make(chan *amqp091.Error, 1)),
 	}
 	if err := opened.Confirm(false); err != nil {
 		_ = opened.Close()
-		return nil, fmt.Errorf("have deliveries confirmed: %w", err)
+		return nil, fmt.Errorf("enable confirmations: %w", err)
 	}
 	return channel, nil
 }
 
+// publish publishes messages and waits for the confirmation of each.
 func (c *amqpChannel) publish(layout amqpLayout, topic string, messages []*message.Message) error {
 	exchange, key := layout.to(topic)
 	var publishings []amqp091.Publishing
@@ -313,11 +318,11 @@ func (c *amqpChannel) publish(layout amqpLayout, topic string, messages []*messa
 			return err
 		}
 		if !taken {
-			return c.why(errors.New("the broker did not take it"))
+			return c.why(errors.New("the broker refused the message"))
 		}
 	}
 	select {
-	case r, open := <-c.returned: // which came before the confirmation
+	case r, open := <-c.returned: // a return comes before its confirmation
 		if !open {
 			return nil
 		}
@@ -327,19 +332,20 @@ func (c *amqpChannel) publish(layout amqpLayout, topic string, messages []*messa
 	}
 }
 
-// why is what the broker said when it closed the channel or, if it did not, err.
+// why returns the reason for which the broker closed the channel, or err if it did not.
 func (c *amqpChannel) why(err error) error {
 	select {
 	case fault := <-c.ended:
 		if fault != nil {
 			return fault
 		}
-	case <-time.After(100 * time.Millisecond): // it ends the confirmations first
+	case <-time.After(100 * time.Millisecond): // the reason arrives after the confirmations end
 	}
 	return err
 }
 
-// marshal checks what the client would cut off, or what would have the broker end the channel or the connection.
+// marshal returns the message in the form of watermill-amqp. It refuses metadata that the client
+// would truncate, or for which the broker would close the channel or the connection.
 func (c *amqpChannel) marshal(msg *message.Message) (amqp091.Publishing, error) {
 	size := len(msg.UUID)
 	for key, value := range msg.Metadata {
@@ -349,21 +355,21 @@ func (c *amqpChannel) marshal(msg *message.Message) (amqp091.Publishing, error) 
 		if key == amqp.DefaultMessageUUIDHeaderKey {
 			return amqp091.Publishing{}, errUUIDKey
 		}
-		if key == "CC" || key == "BCC" { // and neither "cc" nor "Bcc"
-			return amqp091.Publishing{}, fmt.Errorf("%w: metadata key %s is for routing keys at RabbitMQ, which takes no text there", errUnsendable, key)
+		if key == "CC" || key == "BCC" { // these are case-sensitive
+			return amqp091.Publishing{}, fmt.Errorf("%w: RabbitMQ uses metadata key %s for routing keys, and allows no text there", errUnsendable, key)
 		}
 		size += len(key) + len(value) + 6
 	}
 	if c.largest > 0 && size > c.largest {
-		return amqp091.Publishing{}, fmt.Errorf("%w: its metadata has %d bytes, and the broker takes %d", errUnsendable, size, c.largest)
+		return amqp091.Publishing{}, fmt.Errorf("%w: its metadata has %d bytes, and the broker allows %d", errUnsendable, size, c.largest)
 	}
 	return amqp.DefaultMarshaler{}.Marshal(msg)
 }
 
-// checkShort is for what AMQP has only one byte to tell the length of.
+// checkShort checks a text whose length AMQP stores in one byte.
 func checkShort(what, text string) error {
 	if len(text) > 255 {
-		return fmt.Errorf("%w: %s has %d bytes, and AMQP takes 255: %.50q", errUnsendable, what, len(text), text)
+		return fmt.Errorf("%w: %s has %d bytes, and AMQP allows 255: %.50q", errUnsendable, what, len(text), text)
 	}
 	return nil
 }

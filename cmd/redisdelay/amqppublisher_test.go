@@ -10,9 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who comes while the broker does not answer waits for the attempt to connect that is under way, and no longer than it
-// has time; nor does who came first.
-func TestABrokerIsConnectedToOnceAtATime(t *testing.T) {
+// All callers wait for one attempt to connect, each until its context ends, the first caller too.
+func TestConcurrentCallersShareOneAttemptToConnect(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dialed, answered := 0, make(chan struct{})

@@ -11,40 +11,40 @@ import (
 	"strings"
 )
 
-// system is what the program gets from its surroundings.
+// system has the environment and the output of the program.
 type system struct {
 	environment    []string // NAME=value
 	stdout, stderr io.Writer
 }
 
-// A command is what the first argument names.
+// command is a command, which the first argument names.
 type command struct {
 	name, summary string
 
-	// prepare declares the command's settings. What it returns runs when they are read.
+	// prepare declares the command's settings, and returns the function to run after they are read.
 	prepare func(s *settings) func(ctx context.Context, logger *slog.Logger, sys system) error
 }
 
 func commands() []command {
 	return []command{
 		{"relay", "publishes due messages to another message queue", prepareRelay},
-		{"version", "says which version this is", prepareVersion},
-		{"help", "says what there is; help COMMAND: which settings a command has", nil},
+		{"version", "prints the version", prepareVersion},
+		{"help", "lists the commands; help COMMAND lists the settings of a command", nil},
 	}
 }
 
 const (
 	exitFailed  = 1
-	exitRefused = 2 // what it was told to do cannot be done
+	exitRefused = 2 // the settings are invalid
 )
 
-// errRefused is wrapped by errors about settings, and what else the program is told.
+// errRefused is wrapped by errors about settings and arguments.
 var errRefused = errors.New("refused")
 
-// errLogged is for what the log says already.
+// errLogged means that the error was logged.
 var errLogged = errors.New("see the log")
 
-// refuse is an error about what the program is told.
+// refuse returns an error about settings or arguments, which wraps errRefused.
 func refuse(format string, args ...any) error {
 	return &refusal{fmt.Errorf(format, args...)}
 }
@@ -82,7 +82,7 @@ func wantsHelp(arg string) bool {
 	return false
 }
 
-// run reads the settings, and runs the command.
+// run reads the settings and runs the command.
 func (c command) run(ctx context.Context, args []string, sys system) error {
 	s := newSettings(sys.environment)
 	start := c.prepare(s)
@@ -95,7 +95,7 @@ func (c command) run(ctx context.Context, args []string, sys system) error {
 	}
 	slog.SetDefault(logger)
 	for _, name := range s.unknown() {
-		logger.Warn("An environment variable stands for no setting of this command, and is not used", "variable", name)
+		logger.Warn("An environment variable is not a setting of this command, ignoring it", "variable", name)
 	}
 	if err := start(ctx, logger, sys); errors.Is(err, errRefused) {
 		return err
@@ -114,23 +114,23 @@ func find(name string) (command, error) {
 		}
 		names = append(names, c.name)
 	}
-	return command{}, refuse("there is no command %q; there are %s", name, strings.Join(names, ", "))
+	return command{}, refuse("there is no command %q; the commands are %s", name, strings.Join(names, ", "))
 }
 
-// complain says what is wrong, a line for each fault, and returns the exit status.
-func complain(sys system, who string, err error) int {
+// complain prints the errors, one per line, and returns the exit status.
+func complain(sys system, name string, err error) int {
 	switch {
 	case err == nil:
 		return 0
 	case errors.Is(err, errLogged):
 		return exitFailed
 	}
-	said := map[string]bool{} // two settings may have the same fault
+	printed := map[string]bool{} // two settings may have the same fault
 	for _, line := range strings.Split(err.Error(), "\n") {
-		if !said[line] {
-			_, _ = fmt.Fprintf(sys.stderr, "%s: %s\n", who, line)
+		if !printed[line] {
+			_, _ = fmt.Fprintf(sys.stderr, "%s: %s\n", name, line)
 		}
-		said[line] = true
+		printed[line] = true
 	}
 	if errors.Is(err, errRefused) {
 		return exitRefused
@@ -161,7 +161,7 @@ func printHelp(w io.Writer) {
 	}
 }
 
-// readSecret returns what a file holds, without the line's end.
+// readSecret returns the content of a file without the line break at its end.
 func readSecret(file string) (string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

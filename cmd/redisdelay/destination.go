@@ -10,21 +10,22 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// destination is where messages go.
+// destination is the Publisher that due messages go to.
 type destination struct {
 	message.Publisher
 
-	// permanent tells which of its errors no further try can help.
+	// permanent returns whether an error is permanent, so that a retry cannot help.
 	permanent func(error) bool
 
-	// check asks whether it is there.
+	// check returns an error if the destination cannot be reached.
 	check func(ctx context.Context) error
 
 	underWay atomic.Int64 // calls of the Publisher that have not returned
 }
 
-// Publish returns when the contexts of all messages have ended, at the latest: what is in hand has to be given back before
-// the program ends, and brokers' clients do not heed a context everywhere. A call that is left behind ends with the program.
+// Publish returns at the latest when the contexts of all messages have ended, because the relay
+// must then give the messages back. Clients of brokers do not always respect a context. In that
+// case the call goes on until the program ends.
 func (d *destination) Publish(topic string, messages ...*message.Message) error {
 	d.underWay.Add(1)
 	ended := make(chan error, 1)
@@ -43,14 +44,14 @@ func (d *destination) Publish(topic string, messages ...*message.Message) error 
 		}
 	}
 	select {
-	case err := <-ended: // just now
+	case err := <-ended: // it returned at the same moment
 		return err
 	default:
-		return fmt.Errorf("it has not answered: %w", cause)
+		return fmt.Errorf("the destination has not answered: %w", cause)
 	}
 }
 
-// publish has a panic returned, which would end the program here, and not only the call.
+// publish returns a panic as an error. In this goroutine it would end the program.
 func (d *destination) publish(topic string, messages []*message.Message) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -60,7 +61,7 @@ func (d *destination) publish(topic string, messages []*message.Message) (err er
 	return d.Publisher.Publish(topic, messages...)
 }
 
-// Close closes the Publisher, unless a call that was left behind still has it.
+// Close closes the Publisher, unless a call still uses it.
 func (d *destination) Close() error {
 	if d.underWay.Load() > 0 {
 		return nil
@@ -68,14 +69,15 @@ func (d *destination) Close() error {
 	return d.Publisher.Close()
 }
 
-// errUnsendable is wrapped by errors about messages that the destination's protocol has no room for.
+// errUnsendable means that the destination's protocol cannot carry the message.
 var errUnsendable = errors.New("the message cannot be sent")
 
-// errUUIDKey is about a message with a metadata key that Watermill's Publishers have for its UUID: one of the two would be lost.
-var errUUIDKey = fmt.Errorf("%w: metadata key _watermill_message_uuid is where its UUID goes", errUnsendable)
+// errUUIDKey means that the message has the metadata key in which Watermill's Publishers send its
+// UUID. One of the two values would be lost.
+var errUUIDKey = fmt.Errorf("%w: metadata key _watermill_message_uuid is reserved for its UUID", errUnsendable)
 
-// destinationKind is what --to can name. It is opened without waiting for a connection: the relay waits, and tries
-// again, where a broker is down.
+// destinationKind is a value of --to. open does not wait for a connection, because the relay
+// retries while a broker is down.
 type destinationKind interface {
 	open(batch int, logger *slog.Logger) (*destination, error)
 }

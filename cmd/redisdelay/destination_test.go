@@ -17,8 +17,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-// A destination that says nothing keeps the program from its work, and not from its end: what is in hand is back by then.
-func TestADestinationThatSaysNothingIsLeftBehind(t *testing.T) {
+// A destination that never answers does not prevent the program from ending, with its messages given back.
+func TestSilentDestinationDoesNotDelayTheEnd(t *testing.T) {
 	t.Parallel()
 	for name, mute := range map[string]func(*testing.T) (args []string){
 		"amqp": func(t *testing.T) []string {
@@ -64,7 +64,7 @@ func TestADestinationThatSaysNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// inHandOf is how many messages of the topics the relay has taken.
+// inHandOf returns how many messages of the topics the relay holds.
 func inHandOf(t *testing.T, client redis.UniversalClient, topics []string) (n int) {
 	for _, name := range topics {
 		n += int(client.ZCard(t.Context(), redisdelay.DefaultKeyPrefix+":{"+name+"}:unack:"+relay.DefaultConsumerGroup).Val())
@@ -72,13 +72,13 @@ func inHandOf(t *testing.T, client redis.UniversalClient, topics []string) (n in
 	return n
 }
 
-// publisher is a Publisher that does as it says.
+// publisher is a Publisher made of two functions.
 type publisher struct{ publish, close func() error }
 
 func (p publisher) Publish(string, ...*message.Message) error { return p.publish() }
 func (p publisher) Close() error                              { return p.close() }
 
-func TestADestinationIsWaitedForWhileAnyMessageHasTime(t *testing.T) {
+func TestPublishWaitsWhileAnyMessagesContextLasts(t *testing.T) {
 	t.Parallel()
 	let, closed := make(chan struct{}), 0
 	to := &destination{Publisher: publisher{
@@ -107,7 +107,7 @@ func TestADestinationIsWaitedForWhileAnyMessageHasTime(t *testing.T) {
 	require.Eventually(t, func() bool { return to.Close() == nil && closed == 1 }, patience, time.Millisecond)
 }
 
-func TestAPanicOfADestinationDoesNotEndTheProgram(t *testing.T) {
+func TestPanicOfADestinationDoesNotEndTheProgram(t *testing.T) {
 	t.Parallel()
 	to := &destination{Publisher: publisher{publish: func() error { panic("odd") }}}
 	require.ErrorContains(t, to.Publish(topic, message1()), "odd")

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The table in docs/relay.md is what this prints.
+// The table in docs/relay.md is generated from the settings.
 func TestSettingsAreDescribed(t *testing.T) {
 	t.Parallel()
 	s := newSettings(nil)

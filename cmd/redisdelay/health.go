@@ -13,7 +13,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 )
 
-// healthSettings are of the endpoint for probes.
+// healthSettings are the settings of the HTTP server for probes.
 type healthSettings struct {
 	address *string
 	maxLag  *time.Duration
@@ -21,13 +21,13 @@ type healthSettings struct {
 
 func declareHealth(s *settings) *healthSettings {
 	return &healthSettings{
-		address: s.text("health", "", "`host:port` of an HTTP server for probes, `/healthz` and `/readyz`; `:8080` is all the machine's addresses. "+
+		address: s.text("health", "", "`host:port` of an HTTP server for probes, `/healthz` and `/readyz`; `:8080` listens on all addresses. "+
 			"Without it there is none"),
-		maxLag: s.duration("ready-max-lag", 10*time.Second, "how far behind the scheduling of a topic may be for `/readyz`"),
+		maxLag: s.duration("ready-max-lag", 10*time.Second, "how far the scheduling of a topic may be behind for `/readyz`"),
 	}
 }
 
-// check tells what cannot be.
+// check returns an error for each invalid setting.
 func (h *healthSettings) check() error {
 	var errs []error
 	if *h.address != "" {
@@ -40,22 +40,22 @@ func (h *healthSettings) check() error {
 		}
 	}
 	if *h.maxLag < 0 {
-		errs = append(errs, refuse("--ready-max-lag is %v; it has to be 0 or more", *h.maxLag))
+		errs = append(errs, refuse("--ready-max-lag is %v; it must be 0 or more", *h.maxLag))
 	}
 	return errors.Join(errs...)
 }
 
-// ready asks Redis whether messages become ready when they are due. With --all there may be any number of topics,
-// so only Redis itself is asked then.
-func (h *healthSettings) ready(ctx context.Context, looker *admin.Admin, topics []string) error {
-	readiness, err := looker.Ready(ctx, topics...)
+// ready returns an error if messages do not become ready when they are due. With --all it only
+// checks that Redis answers, because there may be any number of topics.
+func (h *healthSettings) ready(ctx context.Context, operator *admin.Admin, topics []string) error {
+	readiness, err := operator.Ready(ctx, topics...)
 	if err != nil {
 		return err
 	}
 	return readiness.Err(*h.maxLag)
 }
 
-// healthServer answers probes; nil answers none.
+// healthServer answers probes. A nil healthServer does nothing.
 type healthServer struct {
 	server *http.Server
 	logger *slog.Logger
@@ -63,7 +63,7 @@ type healthServer struct {
 	served chan struct{}
 }
 
-// listen opens the endpoint, if there is to be one.
+// listen starts the HTTP server, or returns nil if none is configured.
 func (h *healthSettings) listen(logger *slog.Logger, check func(context.Context) error) (*healthServer, error) {
 	if *h.address == "" {
 		return nil, nil
@@ -77,7 +77,7 @@ func (h *healthSettings) listen(logger *slog.Logger, check func(context.Context)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		if s.ends.Load() {
-			answer(w, errors.New("it is about to end"))
+			answer(w, errors.New("the relay is stopping"))
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), 3*time.Second)
@@ -89,7 +89,7 @@ func (h *healthSettings) listen(logger *slog.Logger, check func(context.Context)
 	go func() {
 		defer close(s.served)
 		if err := s.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			logger.Error("Probes are answered no more", "error", err)
+			logger.Error("The server for probes has failed", "error", err)
 		}
 	}()
 	return s, nil
@@ -105,7 +105,7 @@ func answer(w http.ResponseWriter, err error) {
 	_, _ = fmt.Fprintln(w, "ok")
 }
 
-// stopping says that nothing more is relayed.
+// stopping makes /readyz fail from now on.
 func (s *healthServer) stopping() {
 	if s != nil {
 		s.ends.Store(true)

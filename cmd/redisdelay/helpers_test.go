@@ -22,10 +22,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is how long a test waits for what has to happen.
+// patience is how long a test waits for an expected event.
 const patience = 60 * time.Second
 
-// says runs the program in this process, to see what it says and how it ends. It is told to end before it begins.
+// says runs the program in this process, and returns its exit status and output. Its context has ended
+// before it begins.
 func says(environment []string, args ...string) (status int, stdout, stderr string) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -42,10 +43,10 @@ func file(t *testing.T, text string) string {
 	return name
 }
 
-// asProgram in its environment makes the test binary the program.
+// asProgram is an environment variable that makes the test binary act as the program.
 const asProgram = "RUN_AS_REDISDELAY"
 
-// tool is the program as a process of its own.
+// tool is the program in a separate process.
 type tool struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -56,7 +57,7 @@ type tool struct {
 	news   chan struct{}
 }
 
-// start starts this test binary as the program; it ends with the test at the latest.
+// start starts this test binary as the program, until the end of the test at the latest.
 func start(t *testing.T, environment []string, args ...string) *tool {
 	t.Helper()
 	binary, err := os.Executable()
@@ -105,7 +106,7 @@ func (p *tool) said() string {
 	return p.logged.String()
 }
 
-// await waits until the program has said what the pattern matches, and returns its first group.
+// await waits until the log matches the pattern, and returns the first group of the match.
 func (p *tool) await(pattern string) string {
 	p.t.Helper()
 	timeout, compiled := time.After(patience), regexp.MustCompile(pattern)
@@ -130,7 +131,7 @@ func (p *tool) signal() {
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
 }
 
-// wait waits for the program's end, and returns its exit status, which is -1 after a signal.
+// wait waits for the program's end, and returns its exit status, -1 after a signal.
 func (p *tool) wait() int {
 	p.t.Helper()
 	select {
@@ -145,14 +146,14 @@ func (p *tool) wait() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// stop has the program end, and checks that it does so cleanly.
+// stop stops the program, and checks that it ends cleanly.
 func (p *tool) stop() {
 	p.t.Helper()
 	p.signal()
 	require.Zero(p.t, p.wait())
 }
 
-// probe asks the health endpoint.
+// probe returns the answer of the health endpoint.
 func (p *tool) probe(path string) (status int, said string) {
 	p.t.Helper()
 	return probe(p.t, p.await(`msg="Answering probes" address=(\S+)`), path)
@@ -169,7 +170,7 @@ func probe(t *testing.T, address, path string) (status int, said string) {
 	return answer.StatusCode, strings.TrimSpace(string(text))
 }
 
-// awaitProbe waits until a probe has this status, and returns what it says then.
+// awaitProbe waits until a probe has this status, and returns its text.
 func (p *tool) awaitProbe(path string, status int) (said string) {
 	p.t.Helper()
 	require.Eventually(p.t, func() bool {
@@ -180,7 +181,7 @@ func (p *tool) awaitProbe(path string, status int) (said string) {
 	return said
 }
 
-// freePort returns a port of this machine that nobody has yet.
+// freePort returns an unused port of this machine.
 func freePort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -191,7 +192,7 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// listens is a port as a number.
+// listens returns the port of an address as a number.
 func listens(t *testing.T, port string) int {
 	t.Helper()
 	number, err := strconv.Atoi(port)
@@ -199,7 +200,7 @@ func listens(t *testing.T, port string) int {
 	return number
 }
 
-// silent is a server that takes connections, and says nothing. It tells of each that somebody asked something on.
+// silent is a server that accepts connections and never answers. It reports each connection with a request.
 func silent(t *testing.T) (address string, asked <-chan struct{}) {
 	t.Helper()
 	told := make(chan struct{}, 1000)
@@ -210,7 +211,7 @@ func silent(t *testing.T) (address string, asked <-chan struct{}) {
 	}), told
 }
 
-// serving is a server that does something with each connection, and then reads on until the other side ends it.
+// serving is a server that calls a function with each connection, and then reads until the client ends it.
 func serving(t *testing.T, serve func(net.Conn)) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

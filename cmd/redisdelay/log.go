@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// logSettings are the same for all commands.
+// logSettings are settings of the log, the same for all commands.
 type logSettings struct {
 	format *choice
 	level  *choice
@@ -16,7 +16,7 @@ type logSettings struct {
 
 func (l *logSettings) declare(s *settings) {
 	l.format = s.choice("log-format", "text", "`text` or `json`, on standard error", "text", "json")
-	l.level = s.choice("log-level", "info", "`debug`, `info`, `warn` or `error`: what is logged, and what is worse", "debug", "info", "warn", "error")
+	l.level = s.choice("log-level", "info", "`debug`, `info`, `warn` or `error`: the lowest level that is logged", "debug", "info", "warn", "error")
 }
 
 func (l *logSettings) logger(w io.Writer) (*slog.Logger, error) {
@@ -32,8 +32,8 @@ func (l *logSettings) logger(w io.Writer) (*slog.Logger, error) {
 	return slog.New(handler), nil
 }
 
-// redisLog is what the Redis client logs by itself: failures to connect, which the relay logs too, once for each
-// outage.
+// redisLog logs the Redis client's own messages as debug. They are failures to connect, which the
+// relay also logs, once per outage.
 type redisLog struct{}
 
 func (redisLog) Printf(ctx context.Context, format string, args ...any) {

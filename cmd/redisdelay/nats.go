@@ -19,7 +19,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-// natsKind is NATS JetStream by watermill-nats: each topic is a subject.
+// natsKind is a destination at NATS JetStream, through watermill-nats. Each topic is a subject.
 type natsKind struct {
 	settings        *settings
 	urls            *list
@@ -34,15 +34,15 @@ type natsKind struct {
 func declareNATS(s *settings) destinationKind {
 	return &natsKind{
 		settings:  s,
-		urls:      s.list("nats", "for --to nats: `nats://host:port`, or several; `tls://` for TLS"),
+		urls:      s.list("nats", "for --to nats: `nats://host:port`, one or several; `tls://` for TLS"),
 		username:  s.text("nats-username", "", "user of NATS"),
 		password:  s.secret("nats-password", "the password"),
 		token:     s.secret("nats-token", "a token, instead of user and password"),
 		creds:     s.text("nats-creds-file", "", "credentials file (JWT and seed), as nsc writes it"),
 		nkey:      s.text("nats-nkey-file", "", "file with the seed of an NKey"),
-		tls:       declareTLS(s, "nats", "; `tls://` says it too"),
-		provision: s.yes("nats-provision", false, "make a stream for a topic that is in none, named as the topic, with `_` instead of `.`, `/` and `\\`"),
-		drop: s.yes("nats-drop-duplicates", true, "give each message its subject and its ID in Redis as `Nats-Msg-Id`, so that the stream drops what comes twice "+
+		tls:       declareTLS(s, "nats", "; or use `tls://`"),
+		provision: s.yes("nats-provision", false, "create a stream for a topic that is in none, named like the topic, with `_` for `.`, `/` and `\\`"),
+		drop: s.yes("nats-drop-duplicates", true, "set `Nats-Msg-Id` to the subject and the message's ID in Redis, so that the stream drops duplicates "+
 			"within its duplicate window"),
 	}
 }
@@ -81,7 +81,7 @@ func (k *natsKind) open(_ int, logger *slog.Logger) (*destination, error) {
 	}, nil
 }
 
-// connection is what the client is told.
+// connection returns the addresses and options of the client.
 func (k *natsKind) connection(logger *slog.Logger) (servers string, options []natsclient.Option, err error) {
 	user, byURL, servers, err := k.servers()
 	if err != nil {
@@ -95,27 +95,27 @@ func (k *natsKind) connection(logger *slog.Logger) (servers string, options []na
 	if err != nil {
 		return "", nil, err
 	}
-	var said sync.Map // errors of this connection
+	var logged sync.Map // errors logged since this connection was made
 	options = []natsclient.Option{
 		natsclient.Name("redisdelay relay"),
 		natsclient.Timeout(5 * time.Second),
 		natsclient.RetryOnFailedConnect(true),
 		natsclient.MaxReconnects(-1),
-		natsclient.PingInterval(5 * time.Second), // the third without an answer ends a connection that died without a word
+		natsclient.PingInterval(5 * time.Second), // after three unanswered pings the connection is lost
 		natsclient.IgnoreAuthErrorAbort(),
-		natsclient.ReconnectBufSize(-1), // what cannot be sent is an error, not sent later beside its retry
+		natsclient.ReconnectBufSize(-1), // without a buffer, an unsent message is an error and not sent again beside its retry
 		natsclient.DisconnectErrHandler(func(_ *natsclient.Conn, err error) {
 			if err != nil {
-				logger.Warn("NATS is gone, connecting again", "error", err)
+				logger.Warn("The connection to NATS is lost, connecting again", "error", err)
 			}
 		}),
 		natsclient.ReconnectHandler(func(*natsclient.Conn) {
-			said.Clear()
-			logger.Info("NATS is there")
+			logged.Clear()
+			logger.Info("Connected to NATS again")
 		}),
-		natsclient.ErrorHandler(func(_ *natsclient.Conn, _ *natsclient.Subscription, err error) { // which comes at every try
-			if _, again := said.LoadOrStore(err.Error(), true); !again {
-				logger.Warn("NATS refuses something", "error", err)
+		natsclient.ErrorHandler(func(_ *natsclient.Conn, _ *natsclient.Subscription, err error) { // called at every attempt
+			if _, again := logged.LoadOrStore(err.Error(), true); !again {
+				logger.Warn("NATS reports an error", "error", err)
 			}
 		}),
 	}
@@ -129,7 +129,7 @@ func secured(config *tls.Config) []natsclient.Option {
 	return []natsclient.Option{natsclient.Secure(config)}
 }
 
-// servers reads the URLs. Only one of them can say who the program is.
+// servers reads the URLs. The credentials of the last URL with credentials are used for all.
 func (k *natsKind) servers() (user credentials, tls bool, servers string, err error) {
 	if len(*k.urls) == 0 {
 		return user, false, "", refuse("--nats is missing: nats://host:port")
@@ -149,7 +149,7 @@ func (k *natsKind) servers() (user credentials, tls bool, servers string, err er
 	return user, tls, strings.Join(all, ","), nil
 }
 
-// identity says who the program is, in one of the ways.
+// identity returns the option for authentication. At most one method may be set.
 func (k *natsKind) identity(user credentials) ([]natsclient.Option, error) {
 	user = user.or(*k.username, k.password.value)
 	token := k.token.value
@@ -176,42 +176,43 @@ func (k *natsKind) identity(user credentials) ([]natsclient.Option, error) {
 	if *k.nkey != "" {
 		option, err := natsclient.NkeyOptionFromSeed(*k.nkey)
 		if err != nil {
-			return nil, refuse("--nats-nkey-file: %s has no seed of an NKey: %w", *k.nkey, err)
+			return nil, refuse("--nats-nkey-file: %s does not have the seed of an NKey: %w", *k.nkey, err)
 		}
 		add("--nats-nkey-file", option)
 	}
 	if len(ways) > 1 {
-		return nil, refuse("NATS is told who this is in several ways: %s; leave one", strings.Join(ways, ", "))
+		return nil, refuse("several methods of authentication are set for NATS: %s; leave one", strings.Join(ways, ", "))
 	}
 	return options, nil
 }
 
-// natsPublisher is watermill-nats' own, and looks at the subject first. It makes streams itself, as watermill-nats takes none
-// for a topic's but one that is named like it.
+// natsPublisher is the Publisher of watermill-nats with a check of the subject. It also creates
+// streams, because watermill-nats only recognises a stream that is named like the topic.
 type natsPublisher struct {
 	*nats.Publisher
 	streams   natsclient.JetStreamManager
 	provision bool
-	there     sync.Map // topics that are in a stream
+	there     sync.Map // topics known to be in a stream
 }
 
-// Publish publishes messages. NATS' client writes whatever the subject is, and the server closes the connection, which
-// is that of all topics, when it cannot read it.
+// Publish publishes messages. It refuses an invalid subject, because the client would send it, and
+// the server would close the connection, which all topics share.
 func (p *natsPublisher) Publish(topic string, messages ...*message.Message) error {
 	if strings.ContainsAny(topic, " \t\r\n") {
-		return fmt.Errorf("%w: NATS has no subject %.50q, as it has a blank", errUnsendable, topic)
+		return fmt.Errorf("%w: %.50q is not a NATS subject, because it has a blank", errUnsendable, topic)
 	}
 	if err := p.ensureStream(topic); err != nil {
 		return err
 	}
 	err := p.Publisher.Publish(topic, messages...)
 	if err != nil {
-		p.there.Delete(topic) // somebody may have deleted the stream
+		p.there.Delete(topic) // the stream may have been deleted
 	}
 	return err
 }
 
-// ensureStream makes a stream for a topic that is in none. One for a topic with a wildcard would have other topics too.
+// ensureStream creates a stream for a topic that is in none, if configured. It does not for a topic
+// with a wildcard, because that stream would contain other topics too.
 func (p *natsPublisher) ensureStream(topic string) error {
 	if _, there := p.there.Load(topic); there || !p.provision || strings.ContainsAny(topic, "*>") {
 		return nil
@@ -221,17 +222,17 @@ func (p *natsPublisher) ensureStream(topic string) error {
 		_, err = p.streams.AddStream(&natsclient.StreamConfig{Name: streamName.Replace(topic), Subjects: []string{topic}})
 	}
 	if err != nil {
-		return fmt.Errorf("see to its stream: %w", err)
+		return fmt.Errorf("find or create the stream: %w", err)
 	}
 	p.there.Store(topic, true)
 	return nil
 }
 
-// streamName replaces what a subject may have, and the name of a stream may not.
+// streamName replaces characters that are valid in a subject but not in the name of a stream.
 var streamName = strings.NewReplacer(".", "_", "/", "_", "\\", "_", "\f", "_")
 
-// natsMarshaler is watermill-nats' own, and adds what JetStream knows a duplicate by. A UUID would not do: two messages
-// may have the same.
+// natsMarshaler is the marshaler of watermill-nats. It adds the ID by which JetStream recognises a
+// duplicate. The UUID is not suitable, because two messages may have the same.
 type natsMarshaler struct {
 	nats.NATSMarshaler
 	drop bool
@@ -243,7 +244,7 @@ func (m natsMarshaler) Marshal(topic string, msg *message.Message) (*natsclient.
 			return nil, errUUIDKey
 		}
 		if !headerName.MatchString(key) {
-			return nil, fmt.Errorf("%w: NATS has no header %.50q, so this metadata key would be lost", errUnsendable, key)
+			return nil, fmt.Errorf("%w: metadata key %.50q is not a valid NATS header and would be lost", errUnsendable, key)
 		}
 	}
 	out, err := m.NATSMarshaler.Marshal(topic, msg)
@@ -251,21 +252,23 @@ func (m natsMarshaler) Marshal(topic string, msg *message.Message) (*natsclient.
 		return nil, fmt.Errorf("%w: %w", errUnsendable, err)
 	}
 	if id := msg.Metadata.Get(relay.IDKey); m.drop && id != "" && out.Header.Get(natsclient.MsgIdHdr) == "" {
-		// A stream may have several subjects, to which relays of several groups publish the same message.
+		// The subject is part of the ID, because relays of several groups may publish the same
+		// message to several subjects of a stream.
 		out.Header.Set(natsclient.MsgIdHdr, topic+" "+id)
 	}
 	return out, nil
 }
 
-// headerName matches what NATS' client does not drop from the headers without a word.
+// headerName matches the header names that the NATS client does not silently drop.
 var headerName = regexp.MustCompile("^[0-9A-Za-z!#$%&'*+.^_`|~-]+$")
 
 // JetStream's error codes for messages that are too large.
 const (
-	streamsMaximum natsclient.ErrorCode = 10054 // as the stream is set up
-	headersMaximum natsclient.ErrorCode = 10097 // 64 kB, whatever the stream
+	streamsMaximum natsclient.ErrorCode = 10054 // limit set for the stream
+	headersMaximum natsclient.ErrorCode = 10097 // 64 kB for every stream
 )
 
+// refusedByNATS returns whether the error is about the message itself, so that a retry cannot help.
 func refusedByNATS(err error) bool {
 	var api *natsclient.APIError
 	return errors.Is(err, natsclient.ErrMaxPayload) || errors.Is(err, errUnsendable) ||

@@ -25,7 +25,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-// natsBroker is a NATS server with JetStream in the process of the test.
+// natsBroker is a NATS server with JetStream in this process.
 type natsBroker struct {
 	options *natsserver.Options
 	running *natsserver.Server
@@ -61,7 +61,7 @@ func (b *natsBroker) down() {
 func (b *natsBroker) addr() string { return b.running.Addr().String() }
 func (b *natsBroker) url() string  { return "nats://" + b.addr() }
 
-// stream makes a stream for a topic, and returns a handle on JetStream.
+// stream creates a stream for a topic, and returns a handle on JetStream.
 func (b *natsBroker) stream(t *testing.T, config natsclient.StreamConfig, options ...natsclient.Option) natsclient.JetStreamContext {
 	t.Helper()
 	client, err := natsclient.Connect(b.url(), options...)
@@ -90,14 +90,14 @@ func TestToNATS(t *testing.T) {
 	relaysOverAStop(t, start, broker.consume(t, topic), []string{"REDISDELAY_NATS=" + broker.url()}, "--to", "nats")
 }
 
-func TestNATSMayComeLaterAndGo(t *testing.T) {
+func TestNATSStartsLaterAndRestarts(t *testing.T) {
 	t.Parallel()
 	store, port := redistest.Start(t), freePort(t)
 	p := startRelay(t, start, store, nil, "--to", "nats", "--nats", "nats://127.0.0.1:"+port, "--nats-provision", "--health", "127.0.0.1:0",
 		"--backoff", "20ms")
 	require.Contains(t, p.awaitProbe("/readyz", http.StatusServiceUnavailable), "no connection to NATS")
 	orders := publishOrders(t, store.Client(t), topic, 10, time.Millisecond)
-	p.await("The destination does not take messages")
+	p.await("The destination fails to take messages")
 
 	broker := startNATS(t, func(o *natsserver.Options) { o.Port = listens(t, port) })
 	requireAll(t, orders, broker.consume(t, topic).await(t, 10))
@@ -109,8 +109,8 @@ func TestNATSMayComeLaterAndGo(t *testing.T) {
 	p.stop()
 }
 
-// What is between a program and a server may forget a connection, and tell neither.
-func TestAConnectionToNATSThatDiesWithoutAWordIsMadeAgain(t *testing.T) {
+// A device in the network may drop a connection without notice to either side.
+func TestSilentlyLostConnectionToNATSIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	address, connected := forgetfulNATS(t)
 	to, err := reading(t, nil, "--nats", "nats://"+address).kinds["nats"].open(1, quiet())
@@ -125,7 +125,7 @@ func TestAConnectionToNATSThatDiesWithoutAWordIsMadeAgain(t *testing.T) {
 	}
 }
 
-// forgetfulNATS is a server that greets whoever connects, and says nothing more. It tells of each.
+// forgetfulNATS is a server that greets each client and then never answers. It reports each connection.
 func forgetfulNATS(t *testing.T) (address string, connected <-chan struct{}) {
 	t.Helper()
 	told := make(chan struct{}, 1000)
@@ -141,7 +141,7 @@ func forgetfulNATS(t *testing.T) (address string, connected <-chan struct{}) {
 	}), told
 }
 
-func TestStreamThatIsMissingLosesNothing(t *testing.T) {
+func TestMissingStreamLosesNothing(t *testing.T) {
 	t.Parallel()
 	store, broker := redistest.Start(t), startNATS(t)
 	p := startRelay(t, start, store, nil, "--to", "nats", "--nats", broker.url(), "--backoff", "20ms")
@@ -151,7 +151,7 @@ func TestStreamThatIsMissingLosesNothing(t *testing.T) {
 	p.stop()
 }
 
-func TestStreamsAreMadeForTopicsThatAreInNone(t *testing.T) {
+func TestStreamsAreCreatedForTopicsInNone(t *testing.T) {
 	t.Parallel()
 	broker := startNATS(t)
 	js := broker.stream(t, natsclient.StreamConfig{Name: "ALL", Subjects: []string{"orders", "orders.>"}})
@@ -183,8 +183,8 @@ func TestStreamsAreMadeForTopicsThatAreInNone(t *testing.T) {
 	require.ErrorIs(t, err, natsclient.ErrNoMatchingStream, "it would have other topics too")
 }
 
-// A message that comes twice from Redis is one in the stream, and two with the same UUID are two.
-func TestStreamDropsWhatComesTwiceAndNothingElse(t *testing.T) {
+// A message relayed twice is in the stream once. Two messages with the same UUID are both in the stream.
+func TestStreamDropsDuplicatesOnly(t *testing.T) {
 	t.Parallel()
 	broker := startNATS(t)
 	js := broker.stream(t, natsclient.StreamConfig{Name: topic})
@@ -205,8 +205,8 @@ func TestStreamDropsWhatComesTwiceAndNothingElse(t *testing.T) {
 	require.EqualValues(t, 2, info.State.Msgs)
 }
 
-// As relays of two groups have it.
-func TestTheSameMessageIsInTwoSubjectsOfAStream(t *testing.T) {
+// Relays of two groups publish the same message.
+func TestSameMessageIsInTwoSubjectsOfAStream(t *testing.T) {
 	t.Parallel()
 	broker := startNATS(t)
 	js := broker.stream(t, natsclient.StreamConfig{Name: "all", Subjects: []string{"orders.>"}})
@@ -223,7 +223,7 @@ func TestTheSameMessageIsInTwoSubjectsOfAStream(t *testing.T) {
 	require.EqualValues(t, 2, info.State.Msgs)
 }
 
-func TestWhatNATSRefusesForGoodIsDead(t *testing.T) {
+func TestMessageRefusedByNATSForGoodIsDead(t *testing.T) {
 	t.Parallel()
 	broker := startNATS(t, func(o *natsserver.Options) { o.MaxPayload = 100_000 })
 	broker.stream(t, natsclient.StreamConfig{Name: topic, MaxMsgSize: 1000})
@@ -240,7 +240,7 @@ func TestWhatNATSRefusesForGoodIsDead(t *testing.T) {
 	odd := message.NewMessage("order", nil)
 	odd.Metadata.Set("order number", "1")
 	err = to.Publish(topic, odd)
-	require.ErrorContains(t, err, `NATS has no header "order number"`)
+	require.ErrorContains(t, err, `metadata key "order number"`)
 	require.True(t, to.permanent(err))
 	headed := message.NewMessage("order", nil)
 	headed.Metadata.Set("x", strings.Repeat("x", 70_000))
@@ -252,8 +252,8 @@ func TestWhatNATSRefusesForGoodIsDead(t *testing.T) {
 	require.False(t, to.permanent(err), "a stream may come")
 }
 
-// Else NATS' client writes each to standard error, in a form of its own.
-func TestWhatNATSForbidsIsLoggedOnce(t *testing.T) {
+// Without a handler, the NATS client would write each error to standard error.
+func TestPermissionErrorOfNATSIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	denied := &natsserver.Permissions{Publish: &natsserver.SubjectPermission{Deny: []string{topic}}}
 	broker := startNATS(t, func(o *natsserver.Options) {
@@ -264,7 +264,7 @@ func TestWhatNATSForbidsIsLoggedOnce(t *testing.T) {
 		"--log-format", "json", "--concurrency", "8", "--batch", "1", "--stop-timeout", "1s")
 	publishOrders(t, store.Client(t), topic, 8, time.Millisecond)
 	p.await("Permissions Violation for Publish")
-	p.await("The destination does not take messages") // as it has not answered
+	p.await("The destination fails to take messages") // as the destination has not answered
 	p.stop()
 	require.Equal(t, 1, strings.Count(p.said(), "Permissions Violation"))
 	for _, line := range strings.Split(strings.TrimSpace(p.said()), "\n") {
@@ -272,8 +272,8 @@ func TestWhatNATSForbidsIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// The server closes the connection of a client that writes a subject with a blank.
-func TestATopicThatIsNoSubjectIsDeadAndTheConnectionStays(t *testing.T) {
+// The server would close the connection of a client that sends a subject with a blank.
+func TestTopicThatIsNoSubjectIsDeadAndTheConnectionStays(t *testing.T) {
 	t.Parallel()
 	for _, provision := range []string{"--nats-provision=false", "--nats-provision"} {
 		broker := startNATS(t)
@@ -298,7 +298,7 @@ func TestATopicThatIsNoSubjectIsDeadAndTheConnectionStays(t *testing.T) {
 	}
 }
 
-func TestWhoTheProgramIsToNATS(t *testing.T) {
+func TestAuthenticationAtNATS(t *testing.T) {
 	t.Parallel()
 	pair, err := nkeys.CreateUser()
 	require.NoError(t, err)
@@ -356,7 +356,7 @@ func TestWhoTheProgramIsToNATS(t *testing.T) {
 	}
 }
 
-// byCertificate has the server ask for the client's certificate.
+// byCertificate makes the server require a client certificate.
 func byCertificate(t *testing.T, certs certificates) func(*natsserver.Options) {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(certs.serverCert, certs.serverKey)
@@ -376,7 +376,7 @@ func certified(url string, certs certificates) []string {
 		"--nats-tls-server-name", certifiedName}
 }
 
-// newOperator makes an operator that the server trusts, an account and a user, and the user's credentials file.
+// newOperator creates an operator that the server trusts, an account, a user, and its credentials file.
 func newOperator(t *testing.T) (server func(*natsserver.Options), creds string) {
 	t.Helper()
 	pair := func(make func() (nkeys.KeyPair, error)) (key nkeys.KeyPair, public string) {

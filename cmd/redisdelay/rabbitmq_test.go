@@ -21,7 +21,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-// TestRabbitMQ has one server for all, as that takes long to start. `make test` leaves it to `make test-brokers`.
+// TestRabbitMQ shares one server between all subtests, because it starts slowly. It is part of
+// `make test-brokers`, not of `make test`.
 func TestRabbitMQ(t *testing.T) {
 	t.Parallel()
 	certs, port := newCertificates(t), freePort(t)
@@ -44,8 +45,8 @@ func TestRabbitMQ(t *testing.T) {
 	t.Run("it may go and come back", func(t *testing.T) { goesAndComesBack(t, broker) })
 }
 
-// RabbitMQ that is short of memory reads nothing from who publishes: not even that he closes a channel, or the connection.
-func TestRabbitMQThatTakesNothing(t *testing.T) {
+// When RabbitMQ is short of memory, it reads nothing from publishers, not even a request to close.
+func TestRabbitMQThatBlocksPublishers(t *testing.T) {
 	t.Parallel()
 	broker := rabbitmqtest.Start(t, "vm_memory_high_watermark.relative = 0.0")
 	to := openAMQP(t, broker)
@@ -56,14 +57,14 @@ func TestRabbitMQThatTakesNothing(t *testing.T) {
 		msg.SetContext(short)
 		return to.Publish("any", msg) != nil && to.check(t.Context()) != nil
 	}, patience, time.Millisecond)
-	require.ErrorContains(t, to.check(t.Context()), "the broker takes nothing: low on memory")
+	require.ErrorContains(t, to.check(t.Context()), "the broker blocks publishers: low on memory")
 
 	store := redistest.Start(t)
 	client := store.Client(t)
 	p := startRelay(t, start, store, []string{"REDISDELAY_AMQP=" + broker.URL()}, "--to", "amqp", "--ordered", "--health", "127.0.0.1:0",
 		"--stop-timeout", "3s")
 	publishOrders(t, client, topic, 5, time.Millisecond)
-	require.Equal(t, "low on memory", p.await(`msg="The broker takes nothing, waiting for it" reason="(.*)"`))
+	require.Equal(t, "low on memory", p.await(`msg="The broker blocks publishers, waiting" reason="(.*)"`))
 	require.Contains(t, p.awaitProbe("/readyz", http.StatusServiceUnavailable), "low on memory")
 	p.stop()
 	require.Zero(t, inHand(t, store), "nothing has to wait for its lease to run out")
@@ -82,7 +83,7 @@ func consumeAMQP(t *testing.T, config amqp.Config, topic string) *consumer {
 	return consume(t, subscriber, topic)
 }
 
-// openAMQP opens what --to amqp is with these flags.
+// openAMQP opens the destination of --to amqp with these flags.
 func openAMQP(t *testing.T, broker *rabbitmqtest.Server, args ...string) *destination {
 	t.Helper()
 	to, err := reading(t, []string{"REDISDELAY_AMQP=" + broker.URL()}, args...).kinds["amqp"].open(10, quiet())
@@ -93,7 +94,7 @@ func openAMQP(t *testing.T, broker *rabbitmqtest.Server, args ...string) *destin
 
 func message1() *message.Message { return message.NewMessage("1", []byte("x")) }
 
-// dropsNothing: RabbitMQ itself confirms what it drops, because no queue is there.
+// dropsNothing checks messages without a queue, which RabbitMQ confirms and drops.
 func dropsNothing(t *testing.T, broker *rabbitmqtest.Server) {
 	connection, err := amqp091.Dial(broker.URL())
 	require.NoError(t, err)
@@ -221,7 +222,7 @@ func goesAndComesBack(t *testing.T, broker *rabbitmqtest.Server) {
 	broker.Kill()
 	require.Contains(t, p.awaitProbe("/readyz", http.StatusServiceUnavailable), "connect to the broker")
 	publisherOrders := publishOrders(t, store.Client(t), "orders", 100, 10*time.Millisecond)
-	p.await("The destination does not take messages")
+	p.await("The destination fails to take messages")
 	broker.Restart()
 	p.awaitProbe("/readyz", http.StatusOK)
 	require.Eventually(t, func() bool { return bodies(t, store) == 0 }, patience, 5*time.Millisecond)

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// redisSettings are of a connection to Redis; name is what they begin with.
+// redisSettings are the settings of a connection to Redis. name is their prefix.
 type redisSettings struct {
 	settings         *settings
 	name             string
@@ -29,20 +29,20 @@ func declareRedis(s *settings, name, usage string) *redisSettings {
 	return &redisSettings{
 		settings: s,
 		name:     name,
-		addresses: s.list(name, usage+": `host:port`, one of a single server, several of a Cluster or of Sentinels; or a URL, "+
+		addresses: s.list(name, usage+": `host:port`, one for a single server, several for a Cluster or Sentinels; or a URL, "+
 			"`redis://host:port/db`, or `rediss://` for TLS"),
 		username:         s.text(name+"-username", "", "user of Redis's ACL"),
 		password:         s.secret(name+"-password", "the password"),
 		db:               s.number(name+"-db", 0, "number of the database"),
-		cluster:          s.yes(name+"-cluster", false, "it is a Cluster; several addresses without a Sentinel master are taken for one anyway"),
-		sentinelMaster:   s.text(name+"-sentinel-master", "", "name of the master that the Sentinels at the addresses know"),
+		cluster:          s.yes(name+"-cluster", false, "the server is a Cluster; implied by several addresses without a Sentinel master"),
+		sentinelMaster:   s.text(name+"-sentinel-master", "", "name of the master at the Sentinels"),
 		sentinelUsername: s.text(name+"-sentinel-username", "", "user of the Sentinels"),
 		sentinelPassword: s.secret(name+"-sentinel-password", "the password of the Sentinels"),
-		tls:              declareTLS(s, name, "; `rediss://` says it too"),
+		tls:              declareTLS(s, name, "; or use `rediss://`"),
 	}
 }
 
-// options are what the settings say.
+// options returns the options of the client.
 func (r *redisSettings) options() (*redis.UniversalOptions, error) {
 	o := &redis.UniversalOptions{
 		DB:               *r.db,
@@ -62,7 +62,7 @@ func (r *redisSettings) options() (*redis.UniversalOptions, error) {
 	return o, errors.Join(err, r.fits(o))
 }
 
-// addressed reads the addresses, or the URL, and tells whether that asks for TLS.
+// addressed reads the addresses or the URL, and returns whether the URL asks for TLS.
 func (r *redisSettings) addressed(o *redis.UniversalOptions) (user credentials, tls bool, err error) {
 	if len(*r.addresses) == 0 {
 		return user, false, refuse("--%s is missing: a host:port", r.name)
@@ -70,21 +70,21 @@ func (r *redisSettings) addressed(o *redis.UniversalOptions) (user credentials, 
 	isURL := func(text string) bool { return strings.ContainsAny(text, "/@") }
 	if text := (*r.addresses)[0]; slices.ContainsFunc(*r.addresses, isURL) {
 		if len(*r.addresses) > 1 {
-			return user, false, refuse("--%s has a URL and more; several addresses are each a host:port", r.name)
+			return user, false, refuse("--%s has a URL and other addresses; with several, each must be a host:port", r.name)
 		}
 		u, user, err := readURL(r.settings, r.name, text, "redis", "rediss")
 		if err != nil {
 			return user, false, err
 		}
 		if u.RawQuery != "" {
-			return user, false, refuse("--%s has parameters after a question mark; they have settings of their own", r.name)
+			return user, false, refuse("--%s has parameters after a question mark; use settings instead", r.name)
 		}
 		if path := strings.Trim(u.Path, "/"); path != "" {
 			if o.DB, err = strconv.Atoi(path); err != nil {
 				return user, false, refuse("--%s has %q after the address, which is not the number of a database", r.name, path)
 			}
 			if *r.db != 0 && *r.db != o.DB {
-				return user, false, refuse("--%s says that the database is %d, --%[1]s-db that it is %[3]d", r.name, o.DB, *r.db)
+				return user, false, refuse("--%s has database %d, but --%[1]s-db is %[3]d", r.name, o.DB, *r.db)
 			}
 		}
 		port := u.Port()
@@ -103,7 +103,7 @@ func (r *redisSettings) addressed(o *redis.UniversalOptions) (user credentials, 
 	return user, false, nil
 }
 
-// fits tells what of the settings does not go with one another.
+// fits returns an error for each combination of settings that is invalid.
 func (r *redisSettings) fits(o *redis.UniversalOptions) error {
 	var errs []error
 	cluster := o.IsClusterMode || len(o.Addrs) > 1 && o.MasterName == ""
@@ -111,10 +111,10 @@ func (r *redisSettings) fits(o *redis.UniversalOptions) error {
 		errs = append(errs, refuse("--%s-cluster and --%[1]s-sentinel-master exclude one another", r.name))
 	}
 	if cluster && o.DB != 0 {
-		errs = append(errs, refuse("--%s-db is %d, and a Cluster has only 0", r.name, o.DB))
+		errs = append(errs, refuse("--%s-db is %d, but a Cluster has only 0", r.name, o.DB))
 	}
 	if o.DB < 0 {
-		errs = append(errs, refuse("--%s-db is %d; it has to be 0 or more", r.name, o.DB))
+		errs = append(errs, refuse("--%s-db is %d; it must be 0 or more", r.name, o.DB))
 	}
 	if o.MasterName == "" && (o.SentinelUsername != "" || o.SentinelPassword != "") {
 		errs = append(errs, refuse("--%s-sentinel-username and -password have no effect without --%[1]s-sentinel-master", r.name))
@@ -122,5 +122,5 @@ func (r *redisSettings) fits(o *redis.UniversalOptions) error {
 	return errors.Join(errs...)
 }
 
-// given tells whether any address is.
+// given returns whether an address is set.
 func (r *redisSettings) given() bool { return len(*r.addresses) > 0 }

@@ -68,8 +68,8 @@ func startSentinel(t *testing.T, server, password string) string {
 	return net.JoinHostPort("127.0.0.1", port)
 }
 
-// A Redis that takes connections and says nothing keeps the program from its work, and not from its end.
-func TestARedisThatSaysNothingIsLeftBehind(t *testing.T) {
+// A Redis that accepts connections but never answers does not prevent the program from ending.
+func TestSilentRedisDoesNotDelayTheEnd(t *testing.T) {
 	t.Parallel()
 	store, asked := silent(t)
 	p := start(t, nil, "relay", "--redis", store, "--from", "a,b,c,d,e,f", "--stop-timeout", "1s",

@@ -13,7 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// redisstreamKind is watermill-redisstream: each topic is a Redis Stream.
+// redisstreamKind is a destination in Redis Streams, through watermill-redisstream. Each topic is a
+// stream.
 type redisstreamKind struct {
 	settings      *settings
 	redis, source *redisSettings
@@ -24,9 +25,9 @@ func declareRedisstream(s *settings, source *redisSettings) destinationKind {
 	return &redisstreamKind{
 		settings: s,
 		source:   source,
-		redis:    declareRedis(s, "redisstream", "for --to redisstream: the Redis that has the streams; without it, that of --redis"),
-		maxlen: s.number("redisstream-maxlen", 0, "for --to redisstream: how long a stream may be, approximately; 0: as long as it gets. "+
-			"What is cut off is lost, read or not"),
+		redis:    declareRedis(s, "redisstream", "for --to redisstream: the Redis with the streams; default that of --redis"),
+		maxlen: s.number("redisstream-maxlen", 0, "for --to redisstream: approximate maximum length of a stream; 0: no limit. "+
+			"Entries beyond it are lost, read or not"),
 	}
 }
 
@@ -43,9 +44,9 @@ func (k *redisstreamKind) open(_ int, logger *slog.Logger) (*destination, error)
 		return nil, err
 	}
 	if *k.maxlen < 0 {
-		return nil, refuse("--redisstream-maxlen is %d; it has to be positive, or 0 for no limit", *k.maxlen)
+		return nil, refuse("--redisstream-maxlen is %d; it must be positive, or 0 for no limit", *k.maxlen)
 	}
-	options.MaxRetries = -1 // the relay tries again
+	options.MaxRetries = -1 // the relay retries
 	client := redis.NewUniversalClient(options)
 	publisher, err := redisstream.NewPublisher(redisstream.PublisherConfig{
 		Client:        client,
@@ -57,12 +58,13 @@ func (k *redisstreamKind) open(_ int, logger *slog.Logger) (*destination, error)
 	}
 	return &destination{
 		Publisher: publisher,
-		permanent: func(err error) bool { return errors.Is(err, errUnsendable) }, // a stream takes whatever Redis does
+		permanent: func(err error) bool { return errors.Is(err, errUnsendable) }, // Redis refuses no message for good
 		check:     func(ctx context.Context) error { return client.Ping(ctx).Err() },
 	}, nil
 }
 
-// ineffective tells of settings of a connection that is not made, as the streams are in the Redis of --redis.
+// ineffective returns an error for each --redisstream-... setting of a connection that is not used,
+// because the streams are in the Redis of --redis.
 func (k *redisstreamKind) ineffective() error {
 	var errs []error
 	for _, setting := range k.settings.all {
@@ -77,7 +79,7 @@ func (k *redisstreamKind) ineffective() error {
 	return errors.Join(errs...)
 }
 
-// streamMarshaler is watermill-redisstream's own, and says that what it refuses stays refused.
+// streamMarshaler is the marshaler of watermill-redisstream. Its errors are permanent.
 type streamMarshaler struct {
 	redisstream.DefaultMarshallerUnmarshaller
 }

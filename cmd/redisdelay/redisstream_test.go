@@ -16,7 +16,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-// streams is a Redis that has the streams.
+// streams is the Redis with the streams.
 type streams struct{ *redistest.Instance }
 
 func startStreams(t *testing.T, args ...string) streams {
@@ -64,7 +64,7 @@ func TestAllTopicsGoToTheSameRedisByOtherNames(t *testing.T) {
 	p.stop()
 }
 
-func TestProbesTellOfRedisAndTheBroker(t *testing.T) {
+func TestProbesReportRedisAndTheBroker(t *testing.T) {
 	t.Parallel()
 	store, broker := redistest.Start(t), startStreams(t)
 	p := startRelay(t, start, store, nil, "--to", "redisstream", "--redisstream", broker.Addr(), "--health", "127.0.0.1:0")
@@ -86,7 +86,7 @@ func TestProbesTellOfRedisAndTheBroker(t *testing.T) {
 	p.stop()
 }
 
-// Another process schedules the topic. Who takes this for a relay that works ends the one that does.
+// Another process schedules the topic. If this relay were ready, a deployment would stop the one that works.
 func TestRelayThatMayNotSubscribeIsNotReady(t *testing.T) {
 	t.Parallel()
 	store, broker := redistest.Start(t), startStreams(t)
@@ -101,7 +101,7 @@ func TestRelayThatMayNotSubscribeIsNotReady(t *testing.T) {
 	working.stop()
 }
 
-func TestThereIsNoEndpointUnlessAskedFor(t *testing.T) {
+func TestThereIsNoEndpointByDefault(t *testing.T) {
 	t.Parallel()
 	store := startStreams(t)
 	p := startRelay(t, start, store.Instance, nil, "--to", "redisstream")
@@ -113,8 +113,8 @@ func TestThereIsNoEndpointUnlessAskedFor(t *testing.T) {
 	require.Contains(t, used.said(), "--health: listen tcp "+store.Addr())
 }
 
-// untilTheRelayHas waits until the relay, whose leases are short, has n messages, and not only its subscription: so it is
-// when a lease is extended.
+// untilTheRelayHas waits until the relay itself holds n messages, not only its subscription. It has short
+// leases, and an extended lease proves this.
 func untilTheRelayHas(t *testing.T, store *redistest.Instance, n int64) {
 	t.Helper()
 	require.Eventually(t, func() bool { return inHand(t, store) == n }, patience, time.Millisecond)
@@ -122,7 +122,7 @@ func untilTheRelayHas(t *testing.T, store *redistest.Instance, n int64) {
 	require.Eventually(t, func() bool { return leaseEnd(t, store) > ends }, patience, time.Millisecond)
 }
 
-// holding starts a relay that has a message in hand, which the broker does not answer for.
+// holding starts a relay that holds a message for which the broker does not answer.
 func holding(t *testing.T, args ...string) (p *tool, store *redistest.Instance, broker streams, orders map[string]order) {
 	t.Helper()
 	store, broker = redistest.Start(t), startStreams(t)
@@ -133,13 +133,13 @@ func holding(t *testing.T, args ...string) (p *tool, store *redistest.Instance, 
 	orders = publishOrders(t, store.Client(t), topic, 1, time.Millisecond)
 	untilTheRelayHas(t, store, 1)
 	p.signal()
-	p.await(`msg="Told to end`)
-	require.Equal(t, "it is about to end", p.awaitProbe("/readyz", http.StatusServiceUnavailable))
+	p.await(`msg="Stopping`)
+	require.Equal(t, "the relay is stopping", p.awaitProbe("/readyz", http.StatusServiceUnavailable))
 	p.awaitProbe("/healthz", http.StatusOK)
 	return p, store, broker, orders
 }
 
-func TestWhatIsInHandGoesOutBeforeTheEnd(t *testing.T) {
+func TestHeldMessagesArePublishedBeforeTheEnd(t *testing.T) {
 	t.Parallel()
 	p, store, broker, orders := holding(t)
 	broker.Resume()
@@ -148,7 +148,7 @@ func TestWhatIsInHandGoesOutBeforeTheEnd(t *testing.T) {
 	requireAll(t, orders, broker.consume(t, topic).await(t, 1))
 }
 
-func TestWhatIsLeftInHandAtTheEndIsLogged(t *testing.T) {
+func TestMessagesLeftToTheirLeasesAreLogged(t *testing.T) {
 	t.Parallel()
 	store, broker := redistest.Start(t), startStreams(t)
 	p := startRelay(t, start, store, nil, "--to", "redisstream", "--redisstream", broker.Addr(), "--stop-timeout", "2s",
@@ -163,7 +163,7 @@ func TestWhatIsLeftInHandAtTheEndIsLogged(t *testing.T) {
 	require.Contains(t, p.said(), "msg=Ended\n")
 }
 
-func TestASecondSignalEndsItAtOnce(t *testing.T) {
+func TestSecondSignalEndsItAtOnce(t *testing.T) {
 	t.Parallel()
 	p, store, broker, orders := holding(t)
 	p.signal()
@@ -199,7 +199,7 @@ func TestRedisWithTLSAndAPassword(t *testing.T) {
 	p.stop()
 	require.NotContains(t, p.said(), "hunter2")
 
-	// What must not connect does not, and says why.
+	// Wrong credentials do not connect, and the log says why.
 	other := start(t, byFile, args()...)
 	require.Contains(t, other.awaitProbe("/readyz", http.StatusServiceUnavailable), "certificate")
 	wrong := start(t, []string{"REDISDELAY_REDIS_PASSWORD=hunter3"}, args("--redis-tls-server-name", certifiedName)...)
@@ -212,7 +212,7 @@ func TestRedisWithTLSAndAPassword(t *testing.T) {
 	require.Contains(t, insecure.said(), "--redis-tls-insecure")
 }
 
-// bodies is how many messages the store has.
+// bodies returns the number of messages in the store.
 func bodies(t *testing.T, store *redistest.Instance) int64 {
 	t.Helper()
 	return store.Client(t).HLen(t.Context(), redisdelay.DefaultKeyPrefix+":{"+topic+"}:messages").Val()

@@ -19,7 +19,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-// relaySettings are those of the command relay.
+// relaySettings are the settings of the command relay.
 type relaySettings struct {
 	settings *settings
 	redis    *redisSettings
@@ -47,25 +47,25 @@ type relaySettings struct {
 
 func declareRelay(s *settings) *relaySettings {
 	r := &relaySettings{settings: s}
-	r.from = s.list("from", "topics to relay, with commas between, or given several times")
-	r.all = s.yes("all", false, "relay all topics under the key prefix, and new ones as they come, instead of --from")
-	r.mapping = s.list("map", "`topic=destination topic`: other names at the destination, with commas between, or given several times")
-	r.to = s.choice("to", "", "`redisstream`, `nats` or `amqp`: where to; required", "redisstream", "nats", "amqp")
+	r.from = s.list("from", "topics to relay, separated by commas or given several times")
+	r.all = s.yes("all", false, "relay all topics under the key prefix, new ones too, instead of --from")
+	r.mapping = s.list("map", "`topic=destination topic`: names at the destination, separated by commas or given several times")
+	r.to = s.choice("to", "", "`redisstream`, `nats` or `amqp`: the destination; required", "redisstream", "nats", "amqp")
 
 	r.redis = declareRedis(s, "redis", "the Redis where messages wait")
-	r.keyPrefix = s.text("key-prefix", redisdelay.DefaultKeyPrefix, "what the keys begin with, the same as the publishers'")
+	r.keyPrefix = s.text("key-prefix", redisdelay.DefaultKeyPrefix, "start of all keys, the same as the publishers'")
 	r.marshaler = s.choice("marshaler", "binary", "`binary` or `json`: the publishers' Marshaler", "binary", "json")
-	r.group = s.text("group", relay.DefaultConsumerGroup, "consumer group; all processes of one relay have the same")
-	r.ordered = s.yes("ordered", false, "keep each topic in order; for one process")
-	r.concurrency = s.number("concurrency", 0, "calls of the destination at once, for each topic; 0: 4, or 1 with --ordered")
-	r.batch = s.number("batch", 0, "messages of one call at most; 0: 100, or 1 with --ordered")
-	r.batchWait = s.duration("batch-wait", 0, "how long a message waits for others to go with it")
+	r.group = s.text("group", relay.DefaultConsumerGroup, "consumer group, the same for all processes of one relay")
+	r.ordered = s.yes("ordered", false, "keep each topic in order; with one process only")
+	r.concurrency = s.number("concurrency", 0, "concurrent calls of the destination per topic; 0: 4, or 1 with --ordered")
+	r.batch = s.number("batch", 0, "maximum number of messages in one call; 0: 100, or 1 with --ordered")
+	r.batchWait = s.duration("batch-wait", 0, "how long a message waits for others to fill its batch")
 	r.backoff = &backoff{text: "250ms..1m"}
-	s.declare(r.backoff, "backoff", "how long a message waits that the destination did not take: growing, or always the same, as `5s`")
-	r.maxDeliveries = s.number("max-deliveries", -1, "tries before a message is dead; negative: no limit")
-	r.lease = s.duration("lease", 30*time.Second, "how soon another process has what a crashed one held")
-	r.deadRetention = s.duration("dead-retention", 30*24*time.Hour, "how long dead letters are kept; negative: for ever")
-	r.stopTimeout = s.duration("stop-timeout", 10*time.Second, "how long what is in hand has to go out after a SIGTERM")
+	s.declare(r.backoff, "backoff", "how long a message waits after the destination failed to take it: growing, or fixed, such as `5s`")
+	r.maxDeliveries = s.number("max-deliveries", -1, "deliveries before a message is dead; negative: no limit")
+	r.lease = s.duration("lease", 30*time.Second, "how soon another process gets the messages of a crashed one")
+	r.deadRetention = s.duration("dead-retention", 30*24*time.Hour, "how long dead letters are kept; negative: forever")
+	r.stopTimeout = s.duration("stop-timeout", 10*time.Second, "how long the relay may publish the messages that it holds after a SIGTERM")
 	r.health = declareHealth(s)
 
 	r.kinds = map[string]destinationKind{
@@ -117,12 +117,12 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger, _ system) 
 	if err != nil {
 		return refuse("%w", err)
 	}
-	looker, err := admin.New(admin.Config{Client: client, KeyPrefix: *r.keyPrefix})
+	operator, err := admin.New(admin.Config{Client: client, KeyPrefix: *r.keyPrefix})
 	if err != nil {
 		return refuse("%w", err)
 	}
 	health, err := r.health.listen(logger, func(ctx context.Context) error {
-		return errors.Join(due.Ready(), r.health.ready(ctx, looker, topics), to.check(ctx))
+		return errors.Join(due.Ready(), r.health.ready(ctx, operator, topics), to.check(ctx))
 	})
 	if err != nil {
 		return err
@@ -130,23 +130,24 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger, _ system) 
 	defer health.close()
 	defer context.AfterFunc(ctx, func() {
 		health.stopping()
-		logger.Info("Told to end: what is in hand goes out yet", "stop_timeout", *r.stopTimeout)
+		logger.Info("Stopping, publishing the messages that are held", "stop_timeout", *r.stopTimeout)
 	})()
 
 	for _, setting := range r.settings.all {
 		if strings.HasSuffix(setting.name, "-tls-insecure") && r.settings.flags.Lookup(setting.name).Value.String() == "true" {
-			logger.Warn("Certificates are not checked: whoever is in between can read and change everything", "setting", "--"+setting.name)
+			logger.Warn("Certificates are not checked: an attacker in between can read and change everything", "setting", "--"+setting.name)
 		}
 	}
 	logger.Info("Relaying", "version", version(), "from", strings.Join(topics, ","), "all", topics == nil, "to", r.to.value)
 	if err := due.Run(ctx); err != nil {
 		return err
 	}
-	logger.Info("Ended") // if something was left in hand, the relay has said so
+	logger.Info("Ended") // the relay has logged messages that are left to their leases
 	return nil
 }
 
-// topics are what is relayed, nil if all are, and what they are called at the destination.
+// topics returns the topics to relay, nil for all, and a function that returns their names at the
+// destination.
 func (r *relaySettings) topics() ([]string, relay.TopicFunc, error) {
 	names := map[string]string{}
 	for _, pair := range *r.mapping {
@@ -179,12 +180,13 @@ func (r *relaySettings) open(logger *slog.Logger) (*destination, error) {
 		return nil, refuse("--to is missing: %s", strings.Join(r.to.of, ", "))
 	}
 	if *r.stopTimeout <= 0 {
-		return nil, refuse("--stop-timeout is %v; it has to be positive", *r.stopTimeout)
+		return nil, refuse("--stop-timeout is %v; it must be positive", *r.stopTimeout)
 	}
 	return kind.open(max(1, cmp.Or(*r.batch, 100)), logger)
 }
 
-// misplaced tells of flags for another destination. Variables may be there for other commands of the same environment.
+// misplaced returns an error for each flag of another destination. Environment variables are
+// ignored, because they may be set for other commands.
 func (r *relaySettings) misplaced() error {
 	var errs []error
 	for _, setting := range r.settings.all {
@@ -214,10 +216,10 @@ func closed(to *destination) error {
 	return nil
 }
 
-// backoff is a setting: "5s", or growing, "250ms..1m".
+// backoff is the value of a setting: fixed ("5s") or growing ("250ms..1m").
 type backoff struct {
 	text string
-	wait func(delivery int) time.Duration // nil: the relay's own
+	wait func(delivery int) time.Duration // nil means the relay's default
 }
 
 func (b *backoff) String() string { return b.text }
@@ -230,7 +232,7 @@ func (b *backoff) Set(text string) error {
 		longest, err = time.ParseDuration(last)
 	}
 	if err != nil || initial <= 0 || longest < initial || longest > redisdelay.MaxDelay {
-		return errors.New("it has to be a positive duration, as 5s, or two that grow, as 250ms..1m")
+		return errors.New("it must be a positive duration such as 5s, or a growing pair such as 250ms..1m")
 	}
 	b.text, b.wait = text, func(int) time.Duration { return initial }
 	if grows {

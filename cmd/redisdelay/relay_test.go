@@ -26,7 +26,7 @@ import (
 
 const topic = "orders"
 
-// order is a message as it is to arrive.
+// order is a message as expected at its arrival.
 type order struct {
 	payload string
 	due     time.Time // not before
@@ -54,7 +54,7 @@ func publishOrders(t *testing.T, client redis.UniversalClient, topic string, n i
 	return orders
 }
 
-// consumer gets what comes out of the broker.
+// consumer receives messages from the broker.
 type consumer struct {
 	mu   sync.Mutex
 	came []arrival
@@ -94,7 +94,7 @@ func consume(t *testing.T, from message.Subscriber, topic string) *consumer {
 	return c
 }
 
-// await waits until n messages came.
+// await waits for n messages.
 func (c *consumer) await(t *testing.T, n int) []arrival {
 	t.Helper()
 	for timeout := time.After(patience); ; {
@@ -112,7 +112,7 @@ func (c *consumer) await(t *testing.T, n int) []arrival {
 	}
 }
 
-// requireAll checks that all came as they were sent, once, and none early.
+// requireAll checks that all arrived unchanged, once, and none early.
 func requireAll(t *testing.T, orders map[string]order, came []arrival) {
 	t.Helper()
 	seen, ids := map[string]bool{}, map[string]bool{}
@@ -131,7 +131,7 @@ func requireAll(t *testing.T, orders map[string]order, came []arrival) {
 	require.Len(t, ids, len(orders))
 }
 
-// startRelay starts the program with the store, and waits until its group is there.
+// startRelay starts the program with the store, and waits until its group exists.
 func startRelay(t *testing.T, start func(*testing.T, []string, ...string) *tool, store *redistest.Instance, environment []string, args ...string) *tool {
 	t.Helper()
 	p := start(t, environment, append([]string{"relay", "--redis", store.Addr(), "--from", topic}, args...)...)
@@ -144,7 +144,8 @@ func startRelay(t *testing.T, start func(*testing.T, []string, ...string) *tool,
 	return p
 }
 
-// relaysOverAStop has a relay told to end in the middle, and another go on: all comes once, and nothing early.
+// relaysOverAStop stops one relay in the middle while another continues. All messages arrive once, none
+// early.
 func relaysOverAStop(t *testing.T, start func(*testing.T, []string, ...string) *tool, consumed *consumer, environment []string, args ...string) {
 	t.Helper()
 	const messages = 2000
@@ -163,8 +164,9 @@ func relaysOverAStop(t *testing.T, start func(*testing.T, []string, ...string) *
 	requireAll(t, orders, came)
 }
 
-// Where Watermill's Publishers keep the UUID: they refuse such metadata, lose it, or lose the UUID.
-func TestMetadataInTheUUIDsPlaceIsDead(t *testing.T) {
+// Watermill's Publishers send the UUID in this metadata key. They refuse such metadata, or lose it or the
+// UUID.
+func TestMessageWithTheUUIDsMetadataKeyIsDead(t *testing.T) {
 	t.Parallel()
 	msg := message1()
 	msg.Metadata.Set("_watermill_message_uuid", "another")
@@ -190,7 +192,7 @@ func TestMetadataInTheUUIDsPlaceIsDead(t *testing.T) {
 	refused(err, refusedByAMQP)
 }
 
-// The program as it is built and installed, and not this test binary.
+// The test runs the built and installed program, not this test binary.
 func TestBuiltProgramRelays(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "redisdelay")
@@ -206,7 +208,7 @@ func TestBuiltProgramRelays(t *testing.T) {
 	}, broker.consume(t, topic), nil, "--to", "redisstream", "--redisstream", broker.Addr())
 }
 
-// No replace directive keeps `go install` of a released version from working, which has no directory beside it.
+// A replace directive would break `go install` of a released version, which has no directory beside it.
 func TestModuleCanBeInstalledByItsVersion(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("go.mod")
@@ -214,5 +216,5 @@ func TestModuleCanBeInstalledByItsVersion(t *testing.T) {
 	require.NotRegexp(t, `(?m)^\s*(replace|exclude)\b`, string(text), "go.work is the place for it")
 }
 
-// quiet is a logger for what is opened in the process of the test.
+// quiet is a logger that logs nothing.
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }

@@ -12,12 +12,12 @@ import (
 
 const environmentPrefix = "REDISDELAY_"
 
-// settings are a command's. Each is a flag, and an environment variable of the same name: --health is
-// REDISDELAY_HEALTH. The flag comes before the variable, and that before the default. A variable that is empty is as
-// if it were not there.
+// settings are the settings of a command. Each is a flag, and an environment variable of the same
+// name: --health is REDISDELAY_HEALTH. A flag overrides the variable, which overrides the default.
+// An empty variable is ignored.
 //
-// Secrets are no flags, as anybody on the machine can see a program's arguments: they are in the environment, or in a
-// file that a flag or variable names.
+// Secrets are not flags, because everybody on the machine can see a program's arguments. A secret
+// is an environment variable, or the content of a file that a flag or variable names.
 type settings struct {
 	flags     *flag.FlagSet
 	variables map[string]string
@@ -25,14 +25,14 @@ type settings struct {
 	log       logSettings
 }
 
-// A setting is a flag and a variable.
+// setting is one setting, a flag and a variable.
 type setting struct {
 	name, usage string
-	secret      *secret // whose file this names
+	secret      *secret // the secret whose file this names; nil for other settings
 	given       origin
 }
 
-// An origin tells where a setting's value is from.
+// origin is where the value of a setting comes from.
 type origin int
 
 const (
@@ -53,7 +53,7 @@ func newSettings(environment []string) *settings {
 	return s
 }
 
-// variable is the environment variable of a setting.
+// variable returns the environment variable of a setting.
 func variable(name string) string {
 	return environmentPrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
@@ -64,13 +64,14 @@ func (s *settings) declare(value flag.Value, name, usage string) *setting {
 	return s.noted(name, usage)
 }
 
+// noted adds a setting without declaring its flag.
 func (s *settings) noted(name, usage string) *setting {
 	added := &setting{name: name, usage: usage}
 	s.all = append(s.all, added)
 	return added
 }
 
-// read takes flags and variables in.
+// read sets the settings from flags and variables.
 func (s *settings) read(args []string) error {
 	if err := s.refuseSecrets(args); err != nil {
 		return err
@@ -82,7 +83,7 @@ func (s *settings) read(args []string) error {
 	case err != nil:
 		return refuse("%w", err)
 	case s.flags.NArg() > 0:
-		return refuse("%q is no setting; they all begin with --", s.flags.Arg(0))
+		return refuse("%q is not a setting; settings begin with --", s.flags.Arg(0))
 	}
 	s.flags.Visit(func(f *flag.Flag) { s.find(f.Name).given = byFlag })
 	var errs []error
@@ -104,6 +105,7 @@ func (s *settings) read(args []string) error {
 	return errors.Join(errs...)
 }
 
+// find returns the setting of a name, or an empty one.
 func (s *settings) find(name string) *setting {
 	i := slices.IndexFunc(s.all, func(one *setting) bool { return one.name == name })
 	if i < 0 {
@@ -112,13 +114,13 @@ func (s *settings) find(name string) *setting {
 	return s.all[i]
 }
 
-// refuseSecrets refuses a secret as a flag, before package flag can repeat it in a message of its own.
+// refuseSecrets refuses a secret as a flag, before package flag can print it in an error.
 func (s *settings) refuseSecrets(args []string) error {
 	for _, arg := range args {
 		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		for _, setting := range s.all {
 			if setting.secret != nil && setting.secret.name == name && strings.HasPrefix(arg, "-") {
-				return refuse("--%s would be seen by anybody on this machine; set %s, or --%s to a file that has it",
+				return refuse("--%s would be visible to everybody on this machine; set %s, or --%s to a file that has it",
 					name, variable(name), setting.name)
 			}
 		}
@@ -126,7 +128,7 @@ func (s *settings) refuseSecrets(args []string) error {
 	return nil
 }
 
-// unknown are variables that look as if they were meant for this program.
+// unknown returns the variables with this program's prefix that are no settings.
 func (s *settings) unknown() (names []string) {
 	known := map[string]bool{}
 	for _, setting := range s.all {
@@ -155,26 +157,27 @@ func (s *settings) print(w io.Writer) {
 	}
 }
 
-// row is a setting as it is described.
+// row is the description of a setting.
 type row struct{ flag, variable, byDefault, meaning string }
 
 func (s *settings) rows() (rows []row) {
 	for _, setting := range s.all {
 		r := row{setting.name, variable(setting.name), s.flags.Lookup(setting.name).DefValue, setting.usage}
 		if setting.secret != nil {
-			r.meaning += "; or that itself in " + variable(setting.secret.name)
+			r.meaning += "; or the value itself in " + variable(setting.secret.name)
 		}
 		rows = append(rows, r)
 	}
 	return rows
 }
 
-// list is a setting with several values, with commas between; a flag may be given several times too.
+// list is the value of a setting with several texts, separated by commas or given as several flags.
 type list []string
 
 func (l *list) String() string { return strings.Join(*l, ",") }
 
-// Set takes anything: an error of it would be shown with the text, which may be a URL with a password.
+// Set accepts any text. Its error would be printed with the text, which may be a URL with a
+// password.
 func (l *list) Set(text string) error {
 	for _, value := range strings.Split(text, ",") {
 		*l = append(*l, strings.TrimSpace(value))
@@ -182,7 +185,7 @@ func (l *list) Set(text string) error {
 	return nil
 }
 
-// choice is a setting that has to be one of some words.
+// choice is the value of a setting that must be one of some words.
 type choice struct {
 	value string
 	of    []string
@@ -192,20 +195,20 @@ func (c *choice) String() string { return c.value }
 
 func (c *choice) Set(text string) error {
 	if !slices.Contains(c.of, text) {
-		return fmt.Errorf("it has to be one of %s", strings.Join(c.of, ", "))
+		return fmt.Errorf("it must be one of %s", strings.Join(c.of, ", "))
 	}
 	c.value = text
 	return nil
 }
 
-// secret is what must not be a flag.
+// secret is the value of a setting that must not be a flag.
 type secret struct {
-	name  string // of its variable
+	name  string // of the setting, from which its variable is named
 	file  string
 	value string
 }
 
-// secret declares one, as the setting of its file.
+// secret declares a secret, with a setting for its file.
 func (s *settings) secret(name, what string) *secret {
 	sec := &secret{name: name}
 	s.flags.StringVar(&sec.file, name+"-file", "", "")
@@ -213,7 +216,7 @@ func (s *settings) secret(name, what string) *secret {
 	return sec
 }
 
-// read reads the file, if there is one; it comes before the variable.
+// read sets the value from the file if one is set, else from the variable.
 func (s *secret) read(variables map[string]string) (err error) {
 	s.value = variables[variable(s.name)]
 	if s.file == "" {

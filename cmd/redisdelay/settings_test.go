@@ -12,7 +12,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
-// reading declares the settings of the command relay, and reads them.
+// reading returns the settings of the command relay, read from the arguments.
 func reading(t *testing.T, environment []string, args ...string) *relaySettings {
 	t.Helper()
 	s := newSettings(environment)
@@ -21,7 +21,7 @@ func reading(t *testing.T, environment []string, args ...string) *relaySettings 
 	return r
 }
 
-func TestFlagComesBeforeVariableAndThatBeforeDefault(t *testing.T) {
+func TestFlagOverridesVariableWhichOverridesDefault(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "relay", *reading(t, nil).group)
 	require.Equal(t, "a", *reading(t, []string{"REDISDELAY_GROUP=a"}).group)
@@ -51,7 +51,7 @@ func TestSecretsComeFromTheEnvironmentOrAFile(t *testing.T) {
 	require.Equal(t, "from the file", reading(t, byVariable, "--redis-password-file", inFile).redis.password.value)
 }
 
-// Nothing secret is taken from the command line, nor repeated by what refuses it.
+// A secret on the command line is refused, and the error does not contain it.
 func TestSecretsOnTheCommandLineAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, refused := range []struct{ args, wants []string }{
@@ -60,7 +60,7 @@ func TestSecretsOnTheCommandLineAreRefused(t *testing.T) {
 		{[]string{"--redis-sentinel-password=hunter2"}, []string{"REDISDELAY_REDIS_SENTINEL_PASSWORD"}},
 		{[]string{"--to", "nats", "--nats-token", "hunter2"}, []string{"REDISDELAY_NATS_TOKEN", "--nats-token-file"}},
 		{[]string{"--redis", "redis://:hunter2@localhost"}, []string{"REDISDELAY_REDIS"}},
-		{[]string{"--redis", "localhost:6379,redis://:hunter2@localhost"}, []string{"--redis has a URL and more"}},
+		{[]string{"--redis", "localhost:6379,redis://:hunter2@localhost"}, []string{"--redis has a URL and other addresses"}},
 		{[]string{"--redis", "redis://:hunt%er2@localhost"}, []string{"REDISDELAY_REDIS"}},
 		{[]string{"--redis", "hunter2@localhost:6379"}, []string{"REDISDELAY_REDIS"}},
 		{[]string{"--to", "redisstream", "--redisstream", "redis://a:hunter2@localhost"}, []string{"REDISDELAY_REDISSTREAM"}},
@@ -74,7 +74,7 @@ func TestSecretsOnTheCommandLineAreRefused(t *testing.T) {
 			require.Contains(t, said, want, refused.args)
 		}
 	}
-	// Nor is one repeated that is at its place, and cannot be read.
+	// An error about a secret in a variable does not contain it either.
 	for _, environment := range []string{"REDISDELAY_REDIS=redis://:hunt%er2@localhost", "REDISDELAY_REDIS=redis://:hunter2@", "REDISDELAY_REDIS=redis://:hunter2@localhost,,"} {
 		status, _, said := says([]string{environment}, "relay", "--from", "a", "--to", "redisstream")
 		require.Equal(t, exitRefused, status, environment)
@@ -83,7 +83,7 @@ func TestSecretsOnTheCommandLineAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeDoneIsRefused(t *testing.T) {
+func TestInvalidSettingsAreRefused(t *testing.T) {
 	t.Parallel()
 	const redis = "--redis=localhost:6379"
 	fine := []string{"--from=a", redis}
@@ -96,21 +96,21 @@ func TestWhatCannotBeDoneIsRefused(t *testing.T) {
 		{nil, nil, "--redis is missing: a host:port"},
 		{nil, nil, "--to is missing: redisstream, nats, amqp"},
 		{[]string{"--from=a", "--to=redisstream"}, nil, "--redis is missing: a host:port"},
-		{[]string{"--to", "kafka"}, nil, "it has to be one of redisstream, nats, amqp"},
+		{[]string{"--to", "kafka"}, nil, "it must be one of redisstream, nats, amqp"},
 		{[]string{"--colour", "red"}, nil, "flag provided but not defined: -colour"},
-		{append(toStream, "orders"), nil, `"orders" is no setting; they all begin with --`},
+		{append(toStream, "orders"), nil, `"orders" is not a setting; settings begin with --`},
 		{nil, []string{"REDISDELAY_LEASE=soon"}, `REDISDELAY_LEASE is "soon"`},
-		{nil, []string{"REDISDELAY_TO=kafka"}, "it has to be one of redisstream"},
-		{[]string{"--backoff", "1m..1s"}, nil, "as 250ms..1m"},
-		{[]string{"--backoff", "0s"}, nil, "as 250ms..1m"},
-		{[]string{"--log-level", "loud"}, nil, "it has to be one of debug, info"},
+		{nil, []string{"REDISDELAY_TO=kafka"}, "it must be one of redisstream"},
+		{[]string{"--backoff", "1m..1s"}, nil, "such as 250ms..1m"},
+		{[]string{"--backoff", "0s"}, nil, "such as 250ms..1m"},
+		{[]string{"--log-level", "loud"}, nil, "it must be one of debug, info"},
 		{append(toStream, "--all"), nil, "--from and --all exclude one another"},
 		{append(toStream, "--map", "b=c"), nil, `--map has topic "b", which --from does not have`},
 		{append(toStream, "--map", "a"), nil, `--map has "a", which is not topic=destination topic`},
 		{append(toStream, "--map", "a=b,a=c"), nil, `--map has topic "a" twice`},
 		{append(toStream, "--from", "a"), nil, `Topics[1] is "a" again`},
 		{append(toStream, "--from", ""), nil, "Topics[1] has 0 bytes"},
-		{append(toStream, "--ordered", "--concurrency", "2"), nil, "Concurrency has to be 1 or 0 with Ordered"},
+		{append(toStream, "--ordered", "--concurrency", "2"), nil, "Concurrency must be 1 or 0 with Ordered"},
 		{append(toStream, "--batch", "-1"), nil, "BatchMessages"},
 		{append(toStream, "--lease", "1ms"), nil, "LeaseDuration"},
 		{append(toStream, "--stop-timeout", "0s"), nil, "--stop-timeout is 0s"},
@@ -130,29 +130,29 @@ func TestWhatCannotBeDoneIsRefused(t *testing.T) {
 		{toStream, []string{"REDISDELAY_REDISSTREAM_PASSWORD=p"}, "--redisstream-password has no effect without --redisstream"},
 		{append(toStream, "--redisstream-password-file", file(t, "p")), nil, "--redisstream-password has no effect without --redisstream"},
 		{append(slices.Clip(fine), "--to=nats"), nil, "--nats is missing"},
-		{append(slices.Clip(fine), "--to=nats", "--nats", "localhost:4222"), nil, "--nats is not a URL that begins with nats:// or tls://"},
-		{append(slices.Clip(fine), "--to=nats", "--nats", "http://localhost"), nil, "--nats is not a URL that begins with nats://"},
-		{append(slices.Clip(fine), "--to=nats", "--nats=nats://a", "--nats-username=u"), []string{"REDISDELAY_NATS_TOKEN=t"}, "in several ways: user and password, a token"},
-		{append(slices.Clip(fine), "--to=nats", "--nats=nats://a", "--nats-nkey-file", file(t, "no seed")), nil, "has no seed of an NKey"},
+		{append(slices.Clip(fine), "--to=nats", "--nats", "localhost:4222"), nil, "--nats must be a URL that begins with nats:// or tls://"},
+		{append(slices.Clip(fine), "--to=nats", "--nats", "http://localhost"), nil, "--nats must be a URL that begins with nats://"},
+		{append(slices.Clip(fine), "--to=nats", "--nats=nats://a", "--nats-username=u"), []string{"REDISDELAY_NATS_TOKEN=t"}, "several methods of authentication are set for NATS: user and password, a token"},
+		{append(slices.Clip(fine), "--to=nats", "--nats=nats://a", "--nats-nkey-file", file(t, "no seed")), nil, "does not have the seed of an NKey"},
 		{append(slices.Clip(fine), "--to=nats", "--nats=nats://a", "--nats-creds-file", "/nowhere"), nil, "/nowhere: no such file"},
 		{append(slices.Clip(fine), "--to=amqp"), nil, "--amqp is missing"},
 		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/?heartbeat=1"), nil, "parameters after a question mark"},
 		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/", "--amqp-exchange", "x"), nil, `--amqp-exchange is "x"`},
-		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/a", "--amqp-vhost", "/"), nil, `--amqp says that the virtual host is "a", --amqp-vhost that it is "/"`},
-		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/%2f", "--amqp-vhost", "a"), nil, `--amqp says that the virtual host is "/", --amqp-vhost that it is "a"`},
+		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/a", "--amqp-vhost", "/"), nil, `the virtual host is "a" in --amqp but "/" in --amqp-vhost`},
+		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/%2f", "--amqp-vhost", "a"), nil, `the virtual host is "/" in --amqp but "a" in --amqp-vhost`},
 		{[]string{"--redis=localhost"}, nil, `--redis is "localhost", which is not a host:port`},
-		{[]string{"--redis=http://localhost"}, nil, "--redis is not a URL that begins with redis:// or rediss://"},
+		{[]string{"--redis=http://localhost"}, nil, "--redis must be a URL that begins with redis:// or rediss://"},
 		{[]string{"--redis=redis://localhost/x"}, nil, "not the number of a database"},
-		{[]string{"--redis=redis://localhost/2", "--redis-db=3"}, nil, "--redis says that the database is 2, --redis-db that it is 3"},
+		{[]string{"--redis=redis://localhost/2", "--redis-db=3"}, nil, "--redis has database 2, but --redis-db is 3"},
 		{[]string{"--redis=redis://localhost?pool_size=2"}, nil, "parameters after a question mark"},
-		{[]string{"--redis=redis://a", redis}, nil, "--redis has a URL and more"},
-		{[]string{"--redis=a:1,b:2", "--redis-db=3"}, nil, "--redis-db is 3, and a Cluster has only 0"},
+		{[]string{"--redis=redis://a", redis}, nil, "--redis has a URL and other addresses"},
+		{[]string{"--redis=a:1,b:2", "--redis-db=3"}, nil, "--redis-db is 3, but a Cluster has only 0"},
 		{[]string{redis, "--redis-cluster", "--redis-sentinel-master=m"}, nil, "exclude one another"},
 		{[]string{redis, "--redis-sentinel-username=u"}, nil, "without --redis-sentinel-master"},
 		{[]string{redis, "--redis-tls-insecure"}, nil, "--redis-tls-insecure has no effect without --redis-tls"},
 		{[]string{redis, "--redis-tls", "--redis-tls-ca=/nowhere"}, nil, "--redis-tls-ca: open /nowhere"},
-		{[]string{redis, "--redis-tls", "--redis-tls-ca", file(t, "not PEM")}, nil, "has no certificate in the form of PEM"},
-		{[]string{redis, "--redis-tls", "--redis-tls-cert=/nowhere"}, nil, "--redis-tls-cert and --redis-tls-key go together"},
+		{[]string{redis, "--redis-tls", "--redis-tls-ca", file(t, "not PEM")}, nil, "has no PEM certificate"},
+		{[]string{redis, "--redis-tls", "--redis-tls-cert=/nowhere"}, nil, "--redis-tls-cert and --redis-tls-key must be set together"},
 		{[]string{redis, "--redis-tls", "--redis-tls-cert=/no", "--redis-tls-key=/no"}, nil, "--redis-tls-cert, --redis-tls-key: open /no"},
 		{[]string{redis, "--redis-password-file=/nowhere"}, nil, "--redis-password-file: open /nowhere"},
 		{[]string{redis, "--redis-password-file", file(t, "\n")}, nil, "is empty"},
@@ -164,7 +164,7 @@ func TestWhatCannotBeDoneIsRefused(t *testing.T) {
 	}
 }
 
-func TestOnlyCertificatesThatAreNotCheckedAreLoggedAsSuch(t *testing.T) {
+func TestUncheckedCertificatesAreLogged(t *testing.T) {
 	t.Parallel()
 	for _, insecure := range []string{"true", "false"} {
 		p := start(t, []string{"REDISDELAY_REDIS_TLS_INSECURE=" + insecure}, "relay", "--redis=127.0.0.1:1", "--redis-tls", "--from=a", "--to=redisstream")
@@ -173,7 +173,7 @@ func TestOnlyCertificatesThatAreNotCheckedAreLoggedAsSuch(t *testing.T) {
 	}
 }
 
-func TestRedisIsWhatTheSettingsSay(t *testing.T) {
+func TestRedisOptionsFollowTheSettings(t *testing.T) {
 	t.Parallel()
 	single, err := reading(t, []string{"REDISDELAY_REDIS=rediss://user:pass@redis.test/3"}).redis.options()
 	require.NoError(t, err)
@@ -217,7 +217,7 @@ func TestHelpAndVersion(t *testing.T) {
 		status, out, _ := says(nil, args...)
 		require.Zero(t, status)
 		require.Contains(t, out, "--redis-password-file, REDISDELAY_REDIS_PASSWORD_FILE\n")
-		require.Contains(t, out, "or that itself in REDISDELAY_REDIS_PASSWORD\n")
+		require.Contains(t, out, "or the value itself in REDISDELAY_REDIS_PASSWORD\n")
 	}
 	status, out, _ := says(nil, "version")
 	require.Zero(t, status)
@@ -228,7 +228,7 @@ func TestHelpAndVersion(t *testing.T) {
 	require.Contains(t, said, "redisdelay COMMAND")
 	status, _, said = says(nil, "replay")
 	require.Equal(t, exitRefused, status)
-	require.Equal(t, "redisdelay: there is no command \"replay\"; there are relay, version, help\n", said)
+	require.Equal(t, "redisdelay: there is no command \"replay\"; the commands are relay, version, help\n", said)
 	status, _, _ = says(nil, "help", "replay")
 	require.Equal(t, exitRefused, status)
 }

@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// tlsSettings are of one server; name is what they begin with.
+// tlsSettings are the TLS settings of one connection. name is their prefix.
 type tlsSettings struct {
 	name                      string
 	on, insecure              *bool
@@ -18,16 +18,16 @@ type tlsSettings struct {
 func declareTLS(s *settings, name, byURL string) *tlsSettings {
 	return &tlsSettings{
 		name:       name,
-		on:         s.yes(name+"-tls", false, "connect by TLS"+byURL),
-		ca:         s.text(name+"-tls-ca", "", "file with the certificates (PEM) of the authorities to trust, instead of the system's"),
+		on:         s.yes(name+"-tls", false, "connect with TLS"+byURL),
+		ca:         s.text(name+"-tls-ca", "", "file with the certificates (PEM) of the trusted authorities, instead of the system's"),
 		cert:       s.text(name+"-tls-cert", "", "file with the client's certificate (PEM)"),
 		key:        s.text(name+"-tls-key", "", "file with the key (PEM) of the client's certificate"),
-		serverName: s.text(name+"-tls-server-name", "", "name that the server's certificate has to be for, if not that of its address"),
-		insecure:   s.yes(name+"-tls-insecure", false, "take any certificate: whoever is in between can read and change everything"),
+		serverName: s.text(name+"-tls-server-name", "", "host name in the server's certificate, if it is not that of the address"),
+		insecure:   s.yes(name+"-tls-insecure", false, "accept any certificate; an attacker in between can read and change everything"),
 	}
 }
 
-// config is nil without TLS.
+// config returns the TLS configuration, nil without TLS.
 func (t *tlsSettings) config(byURL bool) (*tls.Config, error) {
 	if !*t.on && !byURL {
 		for setting, given := range map[string]bool{
@@ -43,7 +43,7 @@ func (t *tlsSettings) config(byURL bool) (*tls.Config, error) {
 	return config, errors.Join(t.trust(config), t.identify(config))
 }
 
-// trust takes in the authorities.
+// trust sets the trusted authorities.
 func (t *tlsSettings) trust(config *tls.Config) error {
 	if *t.ca == "" {
 		return nil
@@ -52,7 +52,7 @@ func (t *tlsSettings) trust(config *tls.Config) error {
 	if err == nil {
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(text) {
-			err = fmt.Errorf("%s has no certificate in the form of PEM", *t.ca)
+			err = fmt.Errorf("%s has no PEM certificate", *t.ca)
 		}
 	}
 	if err != nil {
@@ -61,13 +61,13 @@ func (t *tlsSettings) trust(config *tls.Config) error {
 	return nil
 }
 
-// identify takes in the client's certificate.
+// identify sets the client's certificate.
 func (t *tlsSettings) identify(config *tls.Config) error {
 	if *t.cert == "" && *t.key == "" {
 		return nil
 	}
 	if *t.cert == "" || *t.key == "" {
-		return refuse("--%s-tls-cert and --%[1]s-tls-key go together", t.name)
+		return refuse("--%s-tls-cert and --%[1]s-tls-key must be set together", t.name)
 	}
 	pair, err := tls.LoadX509KeyPair(*t.cert, *t.key)
 	if err != nil {

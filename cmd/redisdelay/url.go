@@ -6,23 +6,24 @@ import (
 	"strings"
 )
 
-// credentials are who the program says it is.
+// credentials are a user and a password.
 type credentials struct{ user, password string }
 
-// readURL reads the value of a setting that is a URL, and takes the credentials out of it. Errors do not repeat it.
+// readURL reads the URL in a setting, and returns it without the credentials in it. Errors do not
+// contain the URL, because it may have a password.
 func readURL(s *settings, name, text string, schemes ...string) (*url.URL, credentials, error) {
 	if strings.Contains(text, "@") && s.find(name).given == byFlag {
-		return nil, credentials{}, refuse("--%s has a user or password in it, which anybody on this machine would see; "+
-			"set %s instead, or give them by settings of their own", name, variable(name))
+		return nil, credentials{}, refuse("--%s has a user or password in it, visible to everybody on this machine; "+
+			"set %s instead, or use the settings for user and password", name, variable(name))
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" || !slices.Contains(schemes, u.Scheme) {
-		return nil, credentials{}, refuse("--%s is not a URL that begins with %s:// and has a host", name, strings.Join(schemes, ":// or "))
+		return nil, credentials{}, refuse("--%s must be a URL that begins with %s:// and has a host", name, strings.Join(schemes, ":// or "))
 	}
 	if rest := u.EscapedPath() + u.RawQuery + u.EscapedFragment(); strings.Contains(rest, "@") || u.Fragment != "" {
-		// A password with a slash in it ends the address, and is in what follows.
-		return nil, credentials{}, refuse("--%s has a # or, behind the address, an @; what is special has to be percent-encoded, "+
-			"as /, ?, # and @ in a password", name)
+		// An unencoded slash in a password ends the address, so that the password is in the path.
+		return nil, credentials{}, refuse("--%s has a #, or an @ after the address; special characters must be percent-encoded, "+
+			"such as /, ?, # and @ in a password", name)
 	}
 	var found credentials
 	if u.User != nil {
@@ -33,7 +34,7 @@ func readURL(s *settings, name, text string, schemes ...string) (*url.URL, crede
 	return u, found, nil
 }
 
-// or fills in what is not there.
+// or returns the credentials, with user and password replaced where the arguments are not empty.
 func (c credentials) or(user, password string) credentials {
 	if user != "" {
 		c.user = user

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A password with what is special in a URL is not taken for something else, and shown.
-func TestPasswordsThatAreNotEncodedAreNotRepeated(t *testing.T) {
+// A password with unencoded special characters must not appear in an error.
+func TestErrorsDoNotShowUnencodedPasswords(t *testing.T) {
 	t.Parallel()
 	for _, special := range []string{"/", "?", "#"} {
 		text := "redis://user:12" + special + "hunter2@localhost:6379"
@@ -25,7 +25,7 @@ func TestPasswordsThatAreNotEncodedAreNotRepeated(t *testing.T) {
 	require.ErrorIs(t, err, errRefused)
 }
 
-// told are settings as the environment gives them.
+// told returns settings from the environment.
 func told(t *testing.T, name, text string) *relaySettings {
 	s := newSettings([]string{variable(name) + "=" + text})
 	r := declareRelay(s)
@@ -35,8 +35,7 @@ func told(t *testing.T, name, text string) *relaySettings {
 	return r
 }
 
-// servers are the ways in which a URL is read, by the setting. They return who the program says it is, and where it
-// connects to.
+// servers has a function per setting that reads a URL. It returns the credentials and the address.
 var servers = map[string]func(r *relaySettings) (user credentials, where string, err error){
 	"redis": func(r *relaySettings) (credentials, string, error) {
 		o, err := r.redis.options()
@@ -58,8 +57,8 @@ var servers = map[string]func(r *relaySettings) (user credentials, where string,
 	},
 }
 
-// Whatever is given as a URL: it is read, or refused by the setting's name, and the secret in it is nowhere but among
-// the credentials.
+// Any text is either read as a URL, or refused with the setting's name. A secret in it is only in the
+// credentials.
 func FuzzURLs(f *testing.F) {
 	for _, text := range []string{
 		"", "localhost:6379", "redis://user:hunter2hunter2@localhost:6379/3", "nats://hunter2hunter2@localhost", "amqps://a:b@[::1]:5671/%2f",
@@ -78,7 +77,7 @@ func FuzzURLs(f *testing.F) {
 				}
 				where = err.Error()
 			}
-			// What is between the last // and the last @ may be a secret.
+			// The text between the last // and the last @ may be a secret.
 			before, _, found := cutLast(text, "@")
 			if _, secret, ok := cutLast(before, "//"); found && ok && len(secret) > 8 && strings.Contains(where, secret) {
 				t.Errorf("%q is read as %q", text, where)
@@ -95,7 +94,7 @@ func cutLast(text, sep string) (before, after string, found bool) {
 	return text[:i], text[i+len(sep):], true
 }
 
-// What a URL says that was put together as it should be is what the program takes from it.
+// The credentials and the address of a correctly built URL are read back unchanged.
 func FuzzURLsAsTheyShouldBe(f *testing.F) {
 	f.Add("user", "hunter2", "localhost", uint16(6379))
 	f.Add("", "a/b?c#d@e:f%20", "::1", uint16(0))

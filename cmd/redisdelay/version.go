@@ -15,7 +15,7 @@ func prepareVersion(*settings) func(context.Context, *slog.Logger, system) error
 	}
 }
 
-// version is what the go command noted when it built this.
+// version returns the version that the go command recorded in the binary.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" {

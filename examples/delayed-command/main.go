@@ -3,12 +3,12 @@
 //
 //	go run ./examples/delayed-command
 //
-// When an order is placed, the customer is to be asked how they liked it, later. In the original one
-// Pub/Sub carries the events, and another one, which can delay, the commands. Here one does both, and
-// all it takes is the delay in the context of the command.
+// Some time after an order, the shop asks the customer for feedback. The original example uses one
+// Pub/Sub for events and another, with delays, for commands. Here one Pub/Sub does both. Only the
+// context of the command has a delay.
 //
-// It runs on a Redis inside this process, or on the one at REDIS_ADDR, which it leaves as it was. It
-// exits with 0 when every customer was asked, none early; with 1 if not; with 130 when it was
+// It runs on a Redis inside this process, or on the one at REDIS_ADDR, where it deletes its keys.
+// It exits with 0 if every customer was asked and none early, with 1 if not, with 130 if it was
 // interrupted.
 package main
 
@@ -29,7 +29,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/examples/internal/example"
 )
 
-// feedbackAfter is how long after an order the customer is asked. In life it is a week.
+// feedbackAfter is how long after an order the customer is asked. In reality it is a week.
 const feedbackAfter = 750 * time.Millisecond
 
 // OrderPlaced is an event.
@@ -38,7 +38,7 @@ type OrderPlaced struct {
 	Customer Customer `json:"customer"`
 }
 
-// Customer is who placed an order.
+// Customer is the customer of an order.
 type Customer struct {
 	Name  string `json:"name"`
 	Email string `json:"email"`
@@ -117,7 +117,7 @@ func run(ctx context.Context, logger *slog.Logger) error {
 	return s.summary(why())
 }
 
-// buses are the two ways in, and the processors of what comes out.
+// buses has the buses for commands and events, and their processors.
 type buses struct {
 	events           *cqrs.EventBus
 	commands         *cqrs.CommandBus
@@ -162,7 +162,7 @@ func newBuses(router *message.Router, publisher message.Publisher, subscriber me
 	return b, err
 }
 
-// handlers registers what the shop does.
+// handlers registers the shop's handlers.
 func (b buses) handlers(s *shop) error {
 	if err := b.eventProcessor.AddHandlers(
 		cqrs.NewEventHandler("OnOrderPlaced", s.onOrderPlaced),
@@ -174,7 +174,7 @@ func (b buses) handlers(s *shop) error {
 	)
 }
 
-// onOrderPlaced sends the command, to be handled later.
+// onOrderPlaced sends the command with a delay.
 func (s *shop) onOrderPlaced(ctx context.Context, event *OrderPlaced) error {
 	ctx = delay.WithContext(ctx, delay.For(feedbackAfter))
 	return s.commands.Send(ctx, &SendFeedbackForm{

@@ -11,14 +11,14 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/examples/internal/example"
 )
 
-// shop plays the mail, and knows who is still to be asked.
+// shop stands in for the mail, and knows which customers were not asked yet.
 type shop struct {
 	commands *cqrs.CommandBus
 	timeline example.Timeline
 	done     func()
 
 	mu    sync.Mutex
-	toAsk map[string]bool // orders
+	toAsk map[string]bool // orders whose customers were not asked yet
 	asked int
 }
 
@@ -45,8 +45,8 @@ func (s *shop) onSendFeedbackForm(_ context.Context, cmd *SendFeedbackForm) erro
 	return nil
 }
 
-// summary returns an error if it did not end as it should. why is what ended the router, if it was not
-// that all is done.
+// summary prints the result, and returns an error if it is wrong. why is the reason for which the
+// router ended, nil if all was done.
 func (s *shop) summary(why error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

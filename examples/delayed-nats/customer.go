@@ -11,18 +11,18 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-// customer gets the reminders, and counts them.
+// customer handles and counts the reminders.
 type customer struct {
-	expected int // set before the first comes
+	expected int // set before the first message
 	done     func()
 
 	mu    sync.Mutex
 	times map[string]int  // by UUID
-	ids   map[string]bool // of what was relayed and handled
+	ids   map[string]bool // relay IDs of handled messages
 	early int
 }
 
-// remind is the handler of the router.
+// remind is the router's handler.
 func (c *customer) remind(msg *message.Message) error {
 	notBefore, err := time.Parse(time.RFC3339Nano, msg.Metadata.Get("not_before"))
 	if err != nil {
@@ -32,7 +32,7 @@ func (c *customer) remind(msg *message.Message) error {
 	defer c.mu.Unlock()
 	id := msg.Metadata.Get(relay.IDKey)
 	if c.ids[id] {
-		return nil // it was relayed twice, and is done
+		return nil // a duplicate
 	}
 	if id != "" {
 		c.ids[id] = true
@@ -48,7 +48,8 @@ func (c *customer) remind(msg *message.Message) error {
 	return nil
 }
 
-// summary returns an error if not all came as promised. why is what ended the router, if it was not that all is done.
+// summary prints the result, and returns an error if it is wrong. why is the reason for which the
+// router ended, nil if all was done.
 func (c *customer) summary(why error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,13 +1,14 @@
-// Delayed-nats gives delays to NATS JetStream. A shop publishes orders and reminders to NATS by Watermill, as it did
-// before; only its Publisher is another, and a relay runs beside it. The consumer of the reminders knows nothing of it.
+// Delayed-nats adds delays to NATS JetStream. A shop publishes reminders to NATS with Watermill. To
+// delay them, it replaces its Publisher and runs a relay. The consumer of the reminders does not
+// change.
 //
 //	go -C examples/delayed-nats run .
 //
-// NATS runs inside this process, and so does Redis, unless there is one of your own, which is left as it was:
+// NATS and Redis run inside this process. It can also use your Redis, where it deletes its keys:
 //
 //	REDIS_ADDR=localhost:6379 go -C examples/delayed-nats run .
 //
-// It exits with 0 when every reminder came once, and none early; with 1 when something went wrong; with 130 when it was
+// It exits with 0 if every reminder came once and none early, with 1 if not, with 130 if it was
 // interrupted.
 package main
 
@@ -28,7 +29,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-// topic is a stream of NATS.
+// topic is a subject of NATS, in a stream of the same name.
 const topic = "reminders"
 
 func main() {
@@ -40,7 +41,7 @@ func main() {
 	example.Exit(ctx, logger, run(ctx, logger))
 }
 
-// run publishes reminders, relays those that are due, and checks what comes out of NATS.
+// run publishes reminders, relays the due ones, and checks the messages from NATS.
 func run(ctx context.Context, logger *slog.Logger) error {
 	redis, err := example.Connect(ctx, "delayed-nats")
 	if err != nil {
@@ -76,7 +77,7 @@ func run(ctx context.Context, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	router.AddConsumerHandler("remind", topic, fromNATS, c.remind) // the shop's consumer, as it was
+	router.AddConsumerHandler("remind", topic, fromNATS, c.remind) // the shop's unchanged consumer
 	due, err := newRelay(redis, toNATS, log)
 	if err != nil {
 		return err
@@ -99,7 +100,7 @@ func run(ctx context.Context, logger *slog.Logger) error {
 	return c.summary(why())
 }
 
-// newPublisher takes the place of the one to NATS: what has a delay waits in Redis.
+// newPublisher returns the replacement for the Publisher to NATS. Delayed messages wait in Redis.
 func newPublisher(redis *example.Redis, toNATS message.Publisher, log watermill.LoggerAdapter) (*relay.Publisher, error) {
 	delayed, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
 		Client:    redis.Client,
@@ -111,7 +112,7 @@ func newPublisher(redis *example.Redis, toNATS message.Publisher, log watermill.
 	return relay.NewPublisher(relay.PublisherConfig{Destination: toNATS, Delayed: delayed})
 }
 
-// newRelay is what publishes to NATS when it is time. It may run in another program, and in several.
+// newRelay returns the relay, which publishes due messages to NATS. It may run in other processes.
 func newRelay(redis *example.Redis, toNATS message.Publisher, log watermill.LoggerAdapter) (*relay.Relay, error) {
 	return relay.New(relay.Config{
 		Subscriber:  redisdelay.SubscriberConfig{Client: redis.Client, KeyPrefix: redis.KeyPrefix},
@@ -121,13 +122,13 @@ func newRelay(redis *example.Redis, toNATS message.Publisher, log watermill.Logg
 	}, log)
 }
 
-// publishReminders publishes one that goes to NATS at once, and some that come later.
+// publishReminders publishes one reminder without delay and some with delays.
 func publishReminders(publisher message.Publisher, c *customer) error {
 	var reminders []*message.Message
 	for _, delay := range []time.Duration{0, 500 * time.Millisecond, time.Second, 2 * time.Second, 2 * time.Second} {
 		msg := message.NewMessage(watermill.NewUUID(), []byte(fmt.Sprintf("remind me in %v", delay)))
 		msg.Metadata.Set("not_before", time.Now().Add(delay).Format(time.RFC3339Nano))
-		redisdelay.DelayFor(msg, delay) // none, if it is 0
+		redisdelay.DelayFor(msg, delay) // no delay if it is 0
 		reminders = append(reminders, msg)
 	}
 	c.expected = len(reminders)

@@ -46,14 +46,15 @@ func (n *natsServer) stop() {
 	_ = os.RemoveAll(n.dir)
 }
 
-// publisher waits for JetStream's ack. What cannot be sent is an error at once; the relay tries again.
+// publisher returns a Publisher that waits for JetStream's ack. It fails at once if it cannot send,
+// because the relay retries.
 func (n *natsServer) publisher(log watermill.LoggerAdapter) (*nats.Publisher, error) {
 	return nats.NewPublisher(nats.PublisherConfig{
 		URL:         n.server.ClientURL(),
 		NatsOptions: []natsclient.Option{natsclient.MaxReconnects(-1), natsclient.ReconnectBufSize(-1)},
 		JetStream: nats.JetStreamConfig{
 			AutoProvision: true,
-			TrackMsgId:    true, // JetStream drops what comes twice within two minutes
+			TrackMsgId:    true, // JetStream drops duplicates within two minutes
 		},
 	}, log)
 }
@@ -66,5 +67,5 @@ func (n *natsServer) subscriber(log watermill.LoggerAdapter) (*nats.Subscriber, 
 	}, log)
 }
 
-// tooLarge is what no further try can help.
+// tooLarge returns whether the error is permanent, so that a retry cannot help.
 func tooLarge(err error) bool { return errors.Is(err, natsclient.ErrMaxPayload) }

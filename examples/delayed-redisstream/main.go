@@ -1,14 +1,14 @@
-// Delayed-redisstream gives delays to Redis Streams. A shop publishes reminders and consumes them by
-// watermill-redisstream, as it did before; only its Publisher is another. There is nothing else to run: a message that
-// is due moves into its stream in one step inside Redis. The consumer knows nothing of it.
+// Delayed-redisstream adds delays to Redis Streams. A shop publishes reminders and consumes them
+// with watermill-redisstream. To delay them, it only replaces its Publisher. A due message moves
+// into its stream in one step inside Redis. The consumer does not change.
 //
 //	go -C examples/delayed-redisstream run .
 //
-// Redis runs inside this process, unless there is one of your own, which is left as it was:
+// Redis runs inside this process. It can also use your Redis, where it deletes its keys:
 //
 //	REDIS_ADDR=localhost:6379 go -C examples/delayed-redisstream run .
 //
-// It exits with 0 when every reminder came once, and none early; with 1 when something went wrong; with 130 when it was
+// It exits with 0 if every reminder came once and none early, with 1 if not, with 130 if it was
 // interrupted.
 package main
 
@@ -39,14 +39,14 @@ func main() {
 	example.Exit(ctx, logger, run(ctx, logger))
 }
 
-// run publishes reminders, and checks what comes out of the stream.
+// run publishes reminders, and checks the messages from the stream.
 func run(ctx context.Context, logger *slog.Logger) error {
 	server, err := example.Connect(ctx, "delayed-redisstream")
 	if err != nil {
 		return err
 	}
 	defer server.Close(logger)
-	topic := server.KeyPrefix + ":reminders" // and the key of the stream: one of this run
+	topic := server.KeyPrefix + ":reminders" // also the key of the stream, unique to this run
 	log := watermill.NewSlogLogger(logger)
 
 	publisher, err := newPublisher(server, log)
@@ -77,7 +77,7 @@ func run(ctx context.Context, logger *slog.Logger) error {
 	return c.summary(why())
 }
 
-// newPublisher takes the place of redisstream.NewPublisher. It also moves what is due, for all processes.
+// newPublisher replaces redisstream.NewPublisher. It also moves due messages, for all processes.
 func newPublisher(server *example.Redis, log watermill.LoggerAdapter) (message.Publisher, error) {
 	return redisdelay.NewPublisher(redisdelay.PublisherConfig{
 		Client:    server.Client,
@@ -86,22 +86,22 @@ func newPublisher(server *example.Redis, log watermill.LoggerAdapter) (message.P
 	}, log)
 }
 
-// newSubscriber is the shop's, as it was.
+// newSubscriber returns the shop's unchanged subscriber.
 func newSubscriber(server *example.Redis, log watermill.LoggerAdapter) (message.Subscriber, error) {
 	return redisstream.NewSubscriber(redisstream.SubscriberConfig{
-		Client:        redis.NewClient(&redis.Options{Addr: server.Addr}), // which it closes
+		Client:        redis.NewClient(&redis.Options{Addr: server.Addr}), // closed by the subscriber
 		ConsumerGroup: "customers",
 	}, log)
 }
 
-// publishReminders publishes one that goes into the stream at once, and some that come later.
+// publishReminders publishes one reminder without delay and some with delays.
 func publishReminders(publisher message.Publisher, topic string, c *customer) error {
 	delays := []time.Duration{0, 500 * time.Millisecond, time.Second, 2 * time.Second, 2 * time.Second}
 	c.expected = len(delays)
 	for _, delay := range delays {
 		msg := message.NewMessage(watermill.NewUUID(), []byte(fmt.Sprintf("remind me in %v", delay)))
 		msg.Metadata.Set("not_before", time.Now().Add(delay).Format(time.RFC3339Nano))
-		redisdelay.DelayFor(msg, delay) // none, if it is 0
+		redisdelay.DelayFor(msg, delay) // no delay if it is 0
 		if err := publisher.Publish(topic, msg); err != nil {
 			return err
 		}

@@ -16,7 +16,7 @@ const failsOnce = "4"
 
 var errNoVan = errors.New("there is no van (made up, to show a retry)")
 
-// book keeps what the services did. In life each has one of its own.
+// book records the work of the services. In reality each service has a separate one.
 type book struct {
 	timeline example.Timeline
 	done     func()
@@ -58,8 +58,8 @@ func (b *book) enter(page map[string]int, worker, what, order string) {
 	}
 }
 
-// summary returns an error if it did not end as it should. why is what ended the services, if it was
-// not that all is done.
+// summary prints the result, and returns an error if it is wrong. why is the reason for which the
+// services ended, nil if all was done.
 func (b *book) summary(why error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,13 +1,14 @@
-// Fan-out has two services handle every order, each in its own time:
+// Fan-out runs two services that both handle every order, at their own pace:
 //
 //	go run ./examples/fan-out
 //
-// A service is a consumer group: billing and shipping both get each order, when it is due. Within a
-// group one worker gets it; billing has two of them. Shipping fails once, and gets that order again;
-// billing does not notice.
+// Each service is a consumer group: billing and shipping both get each order when it is due. Within
+// a group, one worker gets it; billing has two workers. Shipping fails once and gets that order
+// again, without an effect on billing.
 //
-// It runs on a Redis inside this process, or on the one at REDIS_ADDR, which it leaves as it was. It
-// exits with 0 when each service handled each order, with 1 if not, with 130 when it was interrupted.
+// It runs on a Redis inside this process, or on the one at REDIS_ADDR, where it deletes its keys.
+// It exits with 0 if each service handled each order, with 1 if not, with 130 if it was
+// interrupted.
 package main
 
 import (
@@ -31,7 +32,8 @@ const (
 	topic  = "orders"
 	orders = 6
 
-	// An order is handed on when it can no longer be changed. In life that is half an hour.
+	// Services get an order when it can no longer be changed. In reality that is after half an
+	// hour.
 	changeable = 750 * time.Millisecond
 )
 
@@ -44,7 +46,7 @@ func main() {
 	example.Exit(ctx, logger, run(ctx, logger))
 }
 
-// run runs both services. In life each is a program of its own.
+// run runs both services. In reality each is a separate program.
 func run(ctx context.Context, logger *slog.Logger) error {
 	server, err := example.Connect(ctx, "fan-out")
 	if err != nil {
@@ -81,7 +83,7 @@ func run(ctx context.Context, logger *slog.Logger) error {
 // newService returns the router of a service with a number of workers.
 func newService(name string, workers int, server *example.Redis, logger *slog.Logger, handle func(worker string, msg *message.Message) error) (*message.Router, error) {
 	log := watermill.NewSlogLogger(logger)
-	// The router logs each error of a handler. One is expected here, so it is not an error in the log.
+	// The router logs errors of handlers as errors. One is expected here, so it gets a lower level.
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NewSlogLoggerWithLevelMapping(logger,
 		map[slog.Level]slog.Level{slog.LevelError: slog.LevelInfo}))
 	if err != nil {
@@ -97,19 +99,19 @@ func newService(name string, workers int, server *example.Redis, logger *slog.Lo
 		if err != nil {
 			return nil, err
 		}
-		// A group gets what becomes due from here on, though it does not run yet.
+		// From here on the group gets all due messages, even before it runs.
 		if err := subscriber.SubscribeInitialize(topic); err != nil {
 			return nil, err
 		}
 		worker := name + "-" + strconv.Itoa(i+1)
-		router.AddConsumerHandler(worker, topic, subscriber, func(msg *message.Message) error { // closes the subscriber
+		router.AddConsumerHandler(worker, topic, subscriber, func(msg *message.Message) error { // the router closes the subscriber
 			return handle(worker, msg)
 		})
 	}
 	return router, nil
 }
 
-// publish places the orders. Their messages are in Redis once, however many groups there are.
+// publish places the orders. Redis stores each message once, whatever the number of groups.
 func publish(server *example.Redis, b *book, logger *slog.Logger) error {
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
 		Client:    server.Client,

@@ -8,8 +8,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/examples/internal/example"
 )
 
-// deploy has one worker do part of the jobs, and another take over. All processes have ended when it
-// returns. The tally is what they did, also with an error.
+// deploy lets one worker do part of the jobs, then another take over. When it returns, all
+// processes have ended. It returns the tally even with an error.
 func deploy(ctx context.Context, server *example.Redis) (*tally, error) {
 	t := newTally()
 	first, err := start(ctx, server, "worker 1", t)
@@ -29,7 +29,7 @@ func deploy(ctx context.Context, server *example.Redis) (*tally, error) {
 	return t, errors.Join(err, <-ended, second.stop())
 }
 
-// await waits until so many jobs are done, and returns an error if the worker ends before.
+// await waits until done jobs are done. It returns an error if the worker ends earlier.
 func await(ctx context.Context, t *tally, done int, w *worker) error {
 	for t.jobs() < done {
 		select {

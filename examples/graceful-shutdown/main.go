@@ -2,14 +2,14 @@
 //
 //	go run ./examples/graceful-shutdown
 //
-// It starts itself as a worker process. In the middle of the work it starts a second one, and sends the
-// first a SIGTERM. The first finishes what it has in hand and ends; what it had claimed and not begun is
-// the second's at once. The program counts what the workers did: every message is handled once, none
-// is lost, and none waits for a lease to run out.
+// It starts itself as a worker process. In the middle of the work it starts a second one, and sends
+// the first a SIGTERM. The first finishes its current jobs and ends. The second gets the jobs that
+// the first had claimed but not begun at once. The program checks that every message is handled
+// once, and that none waits for a lease to expire.
 //
-// It runs on a Redis inside this process, to which the workers connect, or on the one at REDIS_ADDR,
-// which it leaves as it was. It exits with 0 when all went as it should, with 1 if not, with 130 when it
-// was interrupted.
+// It runs on a Redis inside this process, to which the workers connect, or on the one at
+// REDIS_ADDR, where it deletes its keys. It exits with 0 if the result is right, with 1 if not,
+// with 130 if it was interrupted.
 package main
 
 import (
@@ -35,8 +35,8 @@ import (
 const (
 	topic    = "jobs"
 	jobs     = 500
-	spread   = time.Second // the jobs are due over this time
-	handOver = jobs / 4    // when so many are done, the first worker is to end
+	spread   = time.Second // the jobs become due over this time
+	handOver = jobs / 4    // after so many jobs the first worker is stopped
 )
 
 func main() {
@@ -54,7 +54,7 @@ func main() {
 	example.Exit(ctx, logger, run(ctx, logger))
 }
 
-// run publishes the jobs, runs the two workers, and checks what they did.
+// run publishes the jobs, runs the two workers, and checks the result.
 func run(ctx context.Context, logger *slog.Logger) error {
 	server, err := example.Connect(ctx, "graceful-shutdown")
 	if err != nil {
@@ -72,7 +72,7 @@ func run(ctx context.Context, logger *slog.Logger) error {
 	return cmp.Or(errors.Join(err, asked), counted)
 }
 
-// publish publishes all jobs in one step, so that they are there when the workers come.
+// publish publishes all jobs in one step, before the workers start.
 func publish(server *example.Redis, logger *slog.Logger) error {
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
 		Client:    server.Client,

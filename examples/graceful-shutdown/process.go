@@ -20,10 +20,10 @@ type worker struct {
 	cmd   *exec.Cmd
 	tally *tally
 	ended chan struct{} // closed when the process has ended
-	err   error         // how it ended, after that
+	err   error         // its error, set before that
 }
 
-// start starts this program as a worker. The end of ctx has the effect of stop.
+// start starts this program as a worker. When ctx ends, the worker is stopped as by stop.
 func start(ctx context.Context, server *example.Redis, name string, t *tally) (*worker, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -33,7 +33,7 @@ func start(ctx context.Context, server *example.Redis, name string, t *tally) (*
 	cmd.Env = append(os.Environ(), "REDIS_ADDR="+server.Addr)
 	cmd.Stderr = os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 10 * time.Second // then it is killed
+	cmd.WaitDelay = 10 * time.Second // killed after this time
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func start(ctx context.Context, server *example.Redis, name string, t *tally) (*
 	return w, nil
 }
 
-// follow counts what the worker reports, until it ends.
+// follow counts the jobs that the worker reports, until it ends.
 func (w *worker) follow(stdout io.Reader) {
 	defer close(w.ended)
 	lines := bufio.NewScanner(stdout)
@@ -59,8 +59,8 @@ func (w *worker) follow(stdout io.Reader) {
 	w.err = w.cmd.Wait()
 }
 
-// stop sends a SIGTERM, as whatever runs the processes does in a deployment, and waits for the end.
-// The worker has to end by itself, with status 0.
+// stop sends a SIGTERM, as in a deployment, and waits for the worker's end. It must end by itself,
+// with status 0.
 func (w *worker) stop() error {
 	told, before := time.Now(), w.tally.of(w.name)
 	if err := w.cmd.Process.Signal(syscall.SIGTERM); err != nil {

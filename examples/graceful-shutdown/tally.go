@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// tally counts what the workers did.
+// tally counts the jobs of the workers.
 type tally struct {
-	more chan struct{} // has something when a job was counted
+	more chan struct{} // receives after a job was counted
 
 	mu     sync.Mutex
-	times  map[string]int // by job, how often it was done
-	worker map[string]int // by worker, how many it did
+	times  map[string]int // number of times that each job was done
+	worker map[string]int // number of jobs of each worker
 	last   time.Time
 	pause  time.Duration // the longest between two jobs
 }
@@ -34,26 +34,26 @@ func (t *tally) count(worker, job string) {
 	t.last = now
 	select {
 	case t.more <- struct{}{}:
-	default: // nobody has looked at the last one yet
+	default: // a notice is pending already
 	}
 }
 
-// jobs is how many jobs are done.
+// jobs returns how many jobs are done.
 func (t *tally) jobs() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.times)
 }
 
-// of is how many a worker did.
+// of returns how many jobs a worker did.
 func (t *tally) of(worker string) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.worker[worker]
 }
 
-// summary prints the counts, and returns an error if they are not as they should be. left is how many
-// messages are still in Redis.
+// summary prints the counts, and returns an error if they are wrong. left is the number of messages
+// that are still in Redis.
 func (t *tally) summary(left int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/examples/internal/example"
 )
 
-// work is the worker process: it handles jobs until ctx ends, which a SIGTERM does. Then it finishes
-// those that it has in hand, and tells Redis so, before it returns nil.
+// work is the worker process. It handles jobs until ctx ends, by a SIGTERM. Then it finishes its
+// current jobs, acks them, and returns nil.
 func work(ctx context.Context, addr, prefix string, logger *slog.Logger) error {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer example.CloseLogged(client, logger)
@@ -26,7 +26,7 @@ func work(ctx context.Context, addr, prefix string, logger *slog.Logger) error {
 		Client:       client,
 		KeyPrefix:    prefix,
 		MaxInFlight:  8,
-		CloseTimeout: 5 * time.Second, // more than a job takes, less than the time that one has after a SIGTERM
+		CloseTimeout: 5 * time.Second, // longer than a job, shorter than the time until a SIGKILL
 	}, log)
 	if err != nil {
 		return err
@@ -43,8 +43,8 @@ func work(ctx context.Context, addr, prefix string, logger *slog.Logger) error {
 	return router.Run(ctx)
 }
 
-// do does a job. Its context does not end with the worker's, but when CloseTimeout is over, or when the
-// job has become another worker's.
+// do does a job. Its context does not end with the worker's, but after CloseTimeout, or when the
+// job's lease is lost.
 func do(ctx context.Context, job string) error {
 	select {
 	case <-time.After(20 * time.Millisecond): // the work
@@ -55,5 +55,5 @@ func do(ctx context.Context, job string) error {
 	return nil
 }
 
-// doneLine begins the line that says that a job is done.
+// doneLine is the start of the line that reports a job.
 const doneLine = "done"

@@ -1,12 +1,12 @@
-// Order-timeout gives every order a second to be paid:
+// Order-timeout cancels orders that are not paid within a second:
 //
 //	go run ./examples/order-timeout
 //
 // Placing an order publishes a message that is due when the time to pay is over. A payment does not
-// take that message back: the handler looks at the order, and does nothing if it is paid.
+// cancel that message: the handler checks the order, and does nothing if it is paid.
 //
-// It runs on a Redis inside this process, or on the one at REDIS_ADDR, which it leaves as it was. It
-// exits with 0 when every order ended as it should, with 1 if not, with 130 when it was interrupted.
+// It runs on a Redis inside this process, or on the one at REDIS_ADDR, where it deletes its keys.
+// It exits with 0 if every order ended correctly, with 1 if not, with 130 if it was interrupted.
 package main
 
 import (

@@ -20,8 +20,8 @@ const (
 	cancelled status = "cancelled"
 )
 
-// shop keeps the orders. A real one has them in a database, and each change below is one transaction
-// there: two handlers may look at the same order at the same time.
+// shop has the orders. A real shop has them in a database, where each change below is one
+// transaction. Two handlers may use the same order at the same time.
 type shop struct {
 	publisher message.Publisher
 	timeline  example.Timeline
@@ -30,7 +30,7 @@ type shop struct {
 	mu       sync.Mutex
 	orders   map[string]status
 	refunded map[string]bool
-	toCome   map[string]bool // messages that were not handled yet
+	toCome   map[string]bool // messages not handled yet
 }
 
 func newShop(publisher message.Publisher, done func()) *shop {
@@ -44,7 +44,8 @@ func newShop(publisher message.Publisher, done func()) *shop {
 	}
 }
 
-// open places orders, and plays their customers: two pay in time, one forgets, one is too late.
+// open places orders and acts for their customers: two pay in time, one does not pay, one pays too
+// late.
 func (s *shop) open() error {
 	for _, id := range []string{"A-1", "A-2", "A-3", "A-4"} {
 		if err := s.place(id); err != nil {
@@ -61,8 +62,8 @@ func (s *shop) open() error {
 	return nil
 }
 
-// place takes an order. The order is stored before the message about it is published, so that the
-// message never finds no order.
+// place stores an order, then publishes the message about it. In this order, the handler always
+// finds the order.
 func (s *shop) place(id string) error {
 	s.mu.Lock()
 	s.orders[id] = unpaid
@@ -81,8 +82,8 @@ func (s *shop) publish(topic, id string, after time.Duration) error {
 	return s.publisher.Publish(topic, msg)
 }
 
-// onTimeout handles the end of the time to pay. It may see the same message twice, as every handler
-// may, and does no harm then: a cancelled order is no longer unpaid.
+// onTimeout handles the end of the time to pay. Like every handler, it may get a message twice. The
+// second time has no effect, because a cancelled order is no longer unpaid.
 func (s *shop) onTimeout(msg *message.Message) error {
 	id := string(msg.Payload)
 	s.mu.Lock()
@@ -123,7 +124,7 @@ func (s *shop) onPayment(msg *message.Message) error {
 	return nil
 }
 
-// handled counts off a message, and ends the example after the last. s.mu is held.
+// handled records a handled message, and ends the example after the last. s.mu is held.
 func (s *shop) handled(topic, id string) {
 	delete(s.toCome, topic+" "+id)
 	if len(s.toCome) == 0 {
@@ -131,8 +132,8 @@ func (s *shop) handled(topic, id string) {
 	}
 }
 
-// summary prints how it ended, and returns an error if that is not all as it should be. why is what
-// ended the router, if it was not that all is done.
+// summary prints the result, and returns an error if it is wrong. why is the reason for which the
+// router ended, nil if all was done.
 func (s *shop) summary(why error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

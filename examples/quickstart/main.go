@@ -1,13 +1,13 @@
-// Quickstart runs order timeouts through delayed messages, on a Redis inside this process:
+// Quickstart handles timeouts of orders with delayed messages, on a Redis inside this process:
 //
 //	go run ./examples/quickstart
 //
-// On a server of your own, which it leaves as it was:
+// On your own server, where it deletes its keys:
 //
 //	REDIS_ADDR=localhost:6379 go run ./examples/quickstart
 //
-// It exits with 0 when every message came, and none early; with 1 when something went wrong; with
-// 130 when it was interrupted.
+// It exits with 0 if every message came and none early, with 1 if not, with 130 if it was
+// interrupted.
 package main
 
 import (
@@ -28,8 +28,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/examples/internal/example"
 )
 
-// order is what the messages carry. The example publishes one for each order that is placed, to come
-// back when the time to pay is over.
+// order is the payload of the messages. The example publishes one for each order, due when the time
+// to pay is over.
 type order struct {
 	ID       string        `json:"id"`
 	PlacedAt time.Time     `json:"placed_at"` // by the server's clock
@@ -45,10 +45,10 @@ func main() {
 	example.Exit(ctx, logger, run(ctx, logger))
 }
 
-// topic is where the timeouts of orders go.
+// topic is the topic of the timeouts.
 const topic = "order-timeouts"
 
-// run publishes the timeouts, handles each when it is due, and checks what came.
+// run publishes the timeouts, handles each when it is due, and checks the result.
 func run(ctx context.Context, logger *slog.Logger) error {
 	server, err := example.Connect(ctx, "quickstart")
 	if err != nil {
@@ -95,8 +95,8 @@ func run(ctx context.Context, logger *slog.Logger) error {
 	return t.summary(why())
 }
 
-// publishOrders places a few orders, each with a timeout of its own, and returns how many. All of
-// them are in Redis when it returns nil, or none.
+// publishOrders publishes the timeouts of a few orders, and returns how many. If it returns an
+// error, Redis has none of them.
 func publishOrders(ctx context.Context, client redis.UniversalClient, publisher message.Publisher) (int, error) {
 	now, err := client.Time(ctx).Result()
 	if err != nil {

@@ -17,8 +17,8 @@ const failsOnce = time.Second
 
 var errShop = errors.New("the shop does not answer (made up, to show a retry)")
 
-// tally handles the timeouts and counts them. With MaxInFlight 1, which is the default, a handler
-// runs once at a time.
+// tally handles and counts the timeouts. With MaxInFlight 1, the default, only one handler runs at
+// a time.
 type tally struct {
 	client redis.UniversalClient
 	left   int // orders not handled yet
@@ -28,7 +28,7 @@ type tally struct {
 	latest                     time.Duration
 }
 
-// handle is the handler of the router. An error has the message delivered again, after Backoff.
+// handle is the router's handler. After an error the message is delivered again, after Backoff.
 func (t *tally) handle(msg *message.Message) error {
 	delivery, ok := redisdelay.DeliveryFromContext(msg.Context())
 	if !ok {
@@ -47,7 +47,7 @@ func (t *tally) handle(msg *message.Message) error {
 	if o.PayIn == failsOnce && delivery.Number == 1 {
 		return errShop
 	}
-	// Here the order would be cancelled unless it is paid.
+	// A real shop would cancel the order here unless it is paid.
 	if t.left--; t.left == 0 {
 		t.done()
 	}
@@ -69,8 +69,8 @@ func (t *tally) count(o order, delivery redisdelay.Delivery, now time.Time) {
 	t.latest = max(t.latest, late)
 }
 
-// summary prints what came, and returns an error if that is not all as promised. why is what ended
-// the router, if it was not that all is done.
+// summary prints the result, and returns an error if it is wrong. why is the reason for which the
+// router ended, nil if all was done.
 func (t *tally) summary(why error) error {
 	fmt.Printf("\n%d deliveries, %d of them retries; early: %d; the latest came %.1f ms after it was due.\n",
 		t.deliveries, t.retries, t.early, float64(t.latest.Microseconds())/1000)

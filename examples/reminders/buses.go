@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// buses are the two ways in, and the processors of what comes out.
+// buses has the buses for commands and events, and their processors.
 type buses struct {
 	events           *cqrs.EventBus
 	commands         *cqrs.CommandBus
@@ -16,8 +16,8 @@ type buses struct {
 	commandProcessor *cqrs.CommandProcessor
 }
 
-// newBuses connects them: a topic for each kind of event and command, a consumer group for each handler.
-// subscribe makes the subscriber of a group.
+// newBuses returns the buses. Each kind of event or command has a topic, and each handler a
+// consumer group. subscribe returns the subscriber of a group.
 func newBuses(
 	router *message.Router,
 	publisher message.Publisher,
@@ -62,8 +62,8 @@ func newBuses(
 	return &buses{events, commands, eventProcessor, commandProcessor}, errors.Join(err1, err2, err3, err4)
 }
 
-// addHandlers registers what the clinic does. A handler's name is its consumer group's too, so it must
-// not change while messages wait for it.
+// addHandlers registers the clinic's handlers. A handler's name is also its consumer group, so it
+// must not change while messages wait for it.
 func (b *buses) addHandlers(c *clinic) error {
 	return errors.Join(
 		b.eventProcessor.AddHandlers(

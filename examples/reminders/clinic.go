@@ -11,11 +11,11 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/examples/internal/example"
 )
 
-// What is a day or an hour in life, is shorter here.
+// In reality these are days or hours.
 const (
-	ahead  = time.Second            // appointments are booked so long before
-	notice = 500 * time.Millisecond // a patient is reminded so long before an appointment
-	length = 250 * time.Millisecond // of an appointment
+	ahead  = time.Second            // time from booking to appointment
+	notice = 500 * time.Millisecond // time from reminder to appointment
+	length = 250 * time.Millisecond // length of an appointment
 )
 
 // AppointmentBooked is an event.
@@ -25,7 +25,7 @@ type AppointmentBooked struct {
 	At      time.Time `json:"at"`
 }
 
-// AppointmentOver is an event. It comes out when the appointment is over, cancelled or not.
+// AppointmentOver is an event. It is delivered at the end of the appointment, cancelled or not.
 type AppointmentOver struct {
 	ID string `json:"id"`
 }
@@ -46,7 +46,7 @@ type appointment struct {
 	cancelled bool
 }
 
-// clinic handles the events and commands. Its calendar would be in a database.
+// clinic handles the events and commands. In reality its calendar is in a database.
 type clinic struct {
 	*buses
 	timeline example.Timeline
@@ -79,8 +79,8 @@ func (c *clinic) book(id, patient string) *AppointmentBooked {
 	return booked
 }
 
-// plan sends what is to happen later. If the second of the two fails, the first is sent again when the
-// event is delivered again, so whoever handles that has to bear it twice.
+// plan sends the delayed command and publishes the delayed event. If the second call fails, the
+// event is delivered again and the first is repeated. So the handlers must accept duplicates.
 func (c *clinic) plan(ctx context.Context, booked *AppointmentBooked) error {
 	reminder := delay.WithContext(ctx, delay.Until(booked.At.Add(-notice)))
 	if err := c.commands.Send(reminder, &RemindPatient{ID: booked.ID}); err != nil {
@@ -127,7 +127,7 @@ func (c *clinic) bill(_ context.Context, over *AppointmentOver) error {
 	})
 }
 
-// handle does what a handler does with an appointment, once: a message that comes again finds it done.
+// handle calls do for an appointment once per handler. A duplicate does nothing.
 func (c *clinic) handle(handler, id string, do func(*appointment)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,7 +150,8 @@ func (c *clinic) say(a *appointment, format string, args ...any) {
 	c.timeline.Printf("%s", text)
 }
 
-// summary returns an error if not all was done. why is what ended the router, if it was not that.
+// summary prints the result, and returns an error if not all was done. why is the reason for which
+// the router ended.
 func (c *clinic) summary(why error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

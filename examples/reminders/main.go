@@ -1,15 +1,16 @@
-// Reminders runs a clinic's calendar on Watermill's CQRS component, with delayed commands and events:
+// Reminders runs a clinic's calendar on Watermill's CQRS component, with delayed commands and
+// events:
 //
 //	go run ./examples/reminders
 //
-// When an appointment is booked, an event handler sends a command that is handled some time before the
-// appointment, and publishes an event for when it is over. The delay is in the context, which is all
-// that a CQRS bus takes: delay.WithContext. Each event handler has a consumer group of its own, so each
-// gets each event. An appointment that was cancelled meanwhile brings no reminder and no bill, for the
-// handlers look it up.
+// When an appointment is booked, an event handler sends a delayed command to remind the patient. It
+// also publishes a delayed event for the end of the appointment. The delay is in the context
+// (delay.WithContext), because a CQRS bus takes no other option. Each event handler has its own
+// consumer group, so each gets every event. For an appointment that was cancelled meanwhile, the
+// handlers send no reminder and no bill.
 //
-// It runs on a Redis inside this process, or on the one at REDIS_ADDR, which it leaves as it was. It
-// exits with 0 when all went as it should, with 1 if not, with 130 when it was interrupted.
+// It runs on a Redis inside this process, or on the one at REDIS_ADDR, where it deletes its keys.
+// It exits with 0 if the result is right, with 1 if not, with 130 if it was interrupted.
 package main
 
 import (
@@ -81,8 +82,8 @@ func run(ctx context.Context, logger *slog.Logger) error {
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(running) }()
 	select {
-	case <-router.Running(): // from here on all groups exist, so each gets what is published
-	case err := <-ended: // it could not start: Running stays open then
+	case <-router.Running(): // from here on all groups exist and get every message
+	case err := <-ended: // it could not start, and Running is never closed
 		return cmp.Or(err, why())
 	}
 
@@ -96,7 +97,7 @@ func run(ctx context.Context, logger *slog.Logger) error {
 	return c.summary(why())
 }
 
-// open books two appointments, and plays the second patient, who calls after a while to cancel.
+// open books two appointments, and cancels the second after a while.
 func (c *clinic) open(ctx context.Context) error {
 	for id, patient := range map[string]string{"1": "Ann", "2": "Ben"} {
 		if err := c.events.Publish(ctx, c.book(id, patient)); err != nil {

@@ -12,17 +12,17 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/examples/internal/example"
 )
 
-// failures are how often the bank fails, for each customer.
+// failures has the number of times that the bank fails, by customer.
 var failures = map[string]int{"Ann": 0, "Ben": 2, "Eve": maxDeliveries}
 
 var errBank = errors.New("the bank does not answer (made up, to show retries)")
 
-// charges handles the charges. With MaxInFlight 1, which is the default, it handles one at a time; one
-// that waits for its retry is not in its hands.
+// charges handles the charges. With MaxInFlight 1, the default, it handles one at a time. A charge
+// that waits for its retry does not count.
 type charges struct {
 	timeline example.Timeline
 	done     func()
-	failedAt map[string]time.Time // last
+	failedAt map[string]time.Time // last failure by customer
 	charged  []string
 	givenUp  []string
 }
@@ -39,7 +39,7 @@ func (c *charges) publish(publisher message.Publisher) error {
 	return publisher.Publish(topic, messages...)
 }
 
-// handle charges a customer. An error has it tried again; DelayOnError says when.
+// handle charges a customer. After an error it is tried again; DelayOnError sets the delay.
 func (c *charges) handle(msg *message.Message) error {
 	delivery, ok := redisdelay.DeliveryFromContext(msg.Context())
 	if !ok {
@@ -66,15 +66,15 @@ func (c *charges) handle(msg *message.Message) error {
 	return nil
 }
 
-// finish ends the router after the last charge. What this handler returns still counts.
+// finish ends the router after the last charge. The result of the present handler still counts.
 func (c *charges) finish() {
 	if len(c.charged)+len(c.givenUp) == len(failures) {
 		c.done()
 	}
 }
 
-// summary returns an error if it did not end as it should. why is what ended the router, if it was not
-// that all is done.
+// summary prints the result, and returns an error if it is wrong. why is the reason for which the
+// router ended, nil if all was done.
 func (c *charges) summary(why error) error {
 	fmt.Printf("\nCharged: %v. Given up: %v.\n", c.charged, c.givenUp)
 	if why != nil {

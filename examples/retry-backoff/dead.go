@@ -8,8 +8,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/examples/internal/example"
 )
 
-// showDeadLetter prints the dead letter, and how to find it with redis-cli. docs/redis-keys.md describes
-// the keys.
+// showDeadLetter prints the dead letter, and how to find it with redis-cli. docs/redis-keys.md
+// describes the keys.
 func showDeadLetter(ctx context.Context, server *example.Redis) error {
 	ofTopic := server.KeyPrefix + ":{" + topic + "}:"
 	dead, deliveries, messages := ofTopic+"dead:"+group, ofTopic+"deliveries:"+group, ofTopic+"messages"

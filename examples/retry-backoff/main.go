@@ -2,13 +2,13 @@
 //
 //	go run ./examples/retry-backoff
 //
-// Watermill's DelayOnError middleware sets how long a failed message waits, and the wait grows from
-// delivery to delivery. It is kept in Redis, so it survives a restart, and the handler is free for other
-// messages meanwhile. A message that fails on its last delivery becomes a dead letter. The program shows
-// where that is.
+// Watermill's DelayOnError middleware sets how long a failed message waits. The wait grows from
+// delivery to delivery. The message waits in Redis, so it survives a restart, and the handler can
+// handle others meanwhile. A message that fails on its last delivery becomes a dead letter, which
+// the program shows.
 //
-// It runs on a Redis inside this process, or on the one at REDIS_ADDR, which it leaves as it was. It
-// exits with 0 when all went as it should, with 1 if not, with 130 when it was interrupted.
+// It runs on a Redis inside this process, or on the one at REDIS_ADDR, where it deletes its keys.
+// It exits with 0 if the result is right, with 1 if not, with 130 if it was interrupted.
 package main
 
 import (
@@ -60,8 +60,8 @@ func run(ctx context.Context, logger *slog.Logger) error {
 	return showDeadLetter(ctx, server)
 }
 
-// charge publishes the charges, and handles them until each is done or dead. When it returns, the
-// subscriber is closed, so Redis knows how the last delivery ended.
+// charge publishes the charges, and handles them until each is done or dead. It closes the
+// subscriber before it returns, so that Redis has the result of the last delivery.
 func charge(ctx context.Context, server *example.Redis, logger *slog.Logger) (c *charges, why, err error) {
 	log := watermill.NewSlogLogger(logger)
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
@@ -86,7 +86,8 @@ func charge(ctx context.Context, server *example.Redis, logger *slog.Logger) (c 
 	}
 	defer example.CloseLogged(subscriber, logger)
 
-	// The router logs each error of a handler. They are expected here, so they are not errors in the log.
+	// The router logs errors of handlers as errors. They are expected here, so they get a lower
+	// level.
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NewSlogLoggerWithLevelMapping(logger,
 		map[slog.Level]slog.Level{slog.LevelError: slog.LevelInfo}))
 	if err != nil {
@@ -95,7 +96,7 @@ func charge(ctx context.Context, server *example.Redis, logger *slog.Logger) (c 
 	backoff := middleware.DelayOnError{
 		InitialInterval: 100 * time.Millisecond,
 		MaxInterval:     300 * time.Millisecond,
-		Multiplier:      2, // a whole number: Watermill cuts the fraction
+		Multiplier:      2, // a whole number, because Watermill ignores the fraction
 	}
 	router.AddMiddleware(backoff.Middleware)
 

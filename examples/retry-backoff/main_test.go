@@ -45,7 +45,7 @@ func TestBackoffGrowsAndTheLastFailureIsADeadLetter(t *testing.T) {
 	})
 }
 
-// requireWaits allows for the time that a busy machine adds.
+// requireWaits compares waits. It allows longer ones, because the machine may be busy.
 func requireWaits(t *testing.T, want, got []int) {
 	t.Helper()
 	require.Len(t, got, len(want))

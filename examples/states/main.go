@@ -1,10 +1,10 @@
-// States takes a message through every state, and shows after each step what is in Redis, as
-// redis-cli would. docs/redis-keys.md explains it.
+// States moves a message through every state, and shows the data in Redis after each step, like
+// redis-cli. docs/redis-keys.md explains the output.
 //
 //	go run ./examples/states
 //
-// It uses a Redis inside this process, or the one at REDIS_ADDR, where it wants a prefix under which there are no keys, and
-// deletes those that it made.
+// It uses a Redis inside this process, or the one at REDIS_ADDR. There it needs a prefix without
+// keys, and deletes its keys at the end.
 package main
 
 import (
@@ -143,7 +143,7 @@ func (w *walk) crash() error {
 		return err
 	}
 	w.showScheduler()
-	return client.Close() // the subscriber can no longer extend the lease: as if its process had died
+	return client.Close() // the subscriber can no longer extend the lease, as after a crash
 }
 
 func (w *walk) takeBack() error {
@@ -225,7 +225,7 @@ func (w *walk) requeue() error {
 	})
 }
 
-// scheduler runs a scheduler of its own until stop is called.
+// scheduler runs a separate scheduler until stop is called.
 func (w *walk) scheduler() (stop func(), err error) {
 	sched, err := scheduler.New(scheduler.Config{Client: w.client, KeyPrefix: w.prefix}, nil)
 	if err != nil {

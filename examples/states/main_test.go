@@ -45,7 +45,7 @@ func TestWalkInTheDocumentIsWhatHappens(t *testing.T) {
 	})
 }
 
-// withoutChance replaces IDs, random texts, receivers and times.
+// withoutChance replaces IDs, random texts, receivers and times, which differ between runs.
 func withoutChance(text string) string {
 	text = regexp.MustCompile(`\b[0-9A-Z]{26}\b`).ReplaceAllString(text, "ID")
 	text = regexp.MustCompile(`\b[0-9A-Z]{16}(\|\d+)?\b`).ReplaceAllString(text, "RANDOM")

@@ -12,16 +12,16 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
-// walk is what the steps share.
+// walk has the data that the steps share.
 type walk struct {
 	ctx    context.Context
 	addr   string
 	prefix string
 	client *redis.Client
-	cli    *redis.Conn // one connection, as redis-cli has
+	cli    *redis.Conn // one connection, like redis-cli
 }
 
-// key is one of the topic's keys.
+// key returns a key of the topic.
 func (w *walk) key(name string) string { return w.prefix + ":{orders}:" + name }
 
 func (w *walk) title(text string) { fmt.Printf("\n# %s\n", text) }
@@ -36,7 +36,7 @@ func (w *walk) show(command ...any) {
 	printReply(w.cli.Do(w.ctx, command...).Result())
 }
 
-// showLike shows the topic's key whose name begins so, the rest of which is random.
+// showLike shows the topic's key that matches a pattern, because the end of its name is random.
 func (w *walk) showLike(command, pattern string) {
 	keys, err := w.client.Keys(w.ctx, w.key(pattern)).Result()
 	if err != nil || len(keys) == 0 {
@@ -48,7 +48,7 @@ func (w *walk) showLike(command, pattern string) {
 
 func (w *walk) showScheduler() { w.show("HMGET", w.key("scheduler"), "next", "holder", "standby") }
 
-// printReply prints what Redis answered the way redis-cli does.
+// printReply prints a reply like redis-cli.
 func printReply(reply any, err error) {
 	switch reply := reply.(type) {
 	case nil:
@@ -78,8 +78,8 @@ func printReply(reply any, err error) {
 	}
 }
 
-// subscriber is one of the group "billing". Its lease is short, and a nack does not wait, so that the
-// walk is short too.
+// subscriber returns a subscriber of the group "billing". Its short lease and zero backoff keep the
+// program short.
 func (w *walk) subscriber(client redis.UniversalClient) (*redisdelay.Subscriber, error) {
 	return redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
 		Client:        client,
@@ -92,7 +92,7 @@ func (w *walk) subscriber(client redis.UniversalClient) (*redisdelay.Subscriber,
 	}, nil)
 }
 
-// consume subscribes for as long as step runs.
+// consume subscribes while step runs.
 func (w *walk) consume(step func(<-chan *message.Message) error) error {
 	subscriber, err := w.subscriber(w.client)
 	if err != nil {
@@ -132,7 +132,8 @@ func (w *walk) await(want int, command ...any) error {
 	}
 }
 
-// wantNoKeys sees to it that what is deleted in the end is the walk's own.
+// wantNoKeys returns an error if there are keys under the prefix, because all are deleted at the
+// end.
 func (w *walk) wantNoKeys() error {
 	keys := w.client.Scan(w.ctx, 0, w.prefix+":*", 1000).Iterator()
 	if keys.Next(w.ctx) {

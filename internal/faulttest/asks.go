@@ -3,13 +3,13 @@ package faulttest
 // asked is a claim with its repeats, which have the same number.
 type asked struct {
 	Event         // the first Ask
-	by     []call // that are under way
-	runs   int    // how often it may have run
-	ended  int64  // when its last call had an answer, or none was to come any more
-	answer bool   // it had one in the end, which tells what it holds
+	by     []call // calls under way
+	runs   int    // maximum number of times that it ran
+	ended  int64  // when its last call was answered or given up
+	answer bool   // the last call was answered, so what it leased is known
 }
 
-// lostAsk is a claim that may have leased, between two times, what nobody has heard of.
+// lostAsk is a claim that may have leased messages, between two times, without a known answer.
 type lostAsk struct {
 	topic    string
 	from, to int64
@@ -45,14 +45,15 @@ func (c *checker) firstAsked(token string) int64 {
 	return 0
 }
 
-// grace is how long a call may be on its way that its caller has given up, without an outage.
+// grace is how long a call that its caller has given up may still be on its way, without an outage.
 const grace = int64(patience)
 
-// findLostAsks finds the claims that may have leased what nobody has heard of: whose answer did not come, or was not
-// written down before its worker died; or came when what the first run had leased may have been another's. A claim
-// that is answered after a repeat tells what it still holds, so that nothing of it is unheard of while its leases last.
+// findLostAsks finds the claims that may have leased messages without a known answer. The answer
+// did not come, or its worker was killed before it wrote it down. Or it came after the leases of
+// the first run may have ended. While these last, the answer to a repeat has all leases of the
+// claim.
 func (c *checker) findLostAsks(history []Event) {
-	gone := map[string]int64{} // when a worker was not at work any more
+	gone := map[string]int64{} // when a worker ended
 	for _, e := range history {
 		switch e.Kind {
 		case Down, Killed:
@@ -68,7 +69,7 @@ func (c *checker) findLostAsks(history []Event) {
 		to := a.ended
 		if !a.answer {
 			for _, by := range a.by {
-				if c.asking[by] != nil { // it ends with its worker
+				if c.asking[by] != nil { // the call ended with its worker
 					to = forever
 					if at, ok := gone[by.by]; ok {
 						to = at
@@ -81,7 +82,8 @@ func (c *checker) findLostAsks(history []Event) {
 	}
 }
 
-// underway is until when a call may reach the server that its caller has given up: outages hold it up.
+// underway returns until when a call that its caller has given up may reach the server. Outages
+// delay it.
 func (c *checker) underway(from, to int64) int64 {
 	if to == forever {
 		return to
@@ -95,7 +97,7 @@ func (c *checker) underway(from, to int64) int64 {
 	return to
 }
 
-// unseen is how many leases of a message in a span of time nobody may have heard of.
+// unseen returns how many leases of a message in a span of time may be unknown.
 func (c *checker) unseen(k *course, from, to int64) (n int) {
 	for _, ask := range c.lostAsks[k.group] {
 		if ask.topic == k.topic && ask.from < to && ask.to > from {

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Check finds what is wrong with the history of a world that was drained, and what it amounts to. It knows
-// nothing of how the project works but what it promises; docs/reliability.md lists the properties. OneState and
-// Clean are about Redis and not about the history: World.Verify checks them.
+// Check returns the violations in the history of a drained world, and its figures. It uses only the
+// project's promises, not its implementation; docs/reliability.md lists the properties.
+// World.Verify checks OneState and Clean, which are about Redis and not about the history.
 func Check(history []Event, rules Rules) ([]Violation, Figures) {
 	c := &checker{
 		rules:    rules,
@@ -51,58 +51,58 @@ type checker struct {
 	rules       Rules
 	messages    map[string]*published // by UUID
 	courses     map[place]*course
-	firsts      map[place]*lease     // of messages, in whatever group
-	asked       map[string]*asked    // claims, by what the tokens of their leases begin with
-	lostAsks    map[string][]lostAsk // by group: claims that may have leased what nobody has heard of
+	firsts      map[place]*lease     // first lease of each message, in any group
+	asked       map[string]*asked    // claims, by the start of their leases' tokens
+	lostAsks    map[string][]lostAsk // by group: claims that may have leased messages without a known answer
 	asking      map[call]*asked      // calls without an answer so far
-	frozen      map[string]spans     // by worker: when it was not at work
+	frozen      map[string]spans     // by worker: when it was frozen
 	unreachable spans                // when the server or the network failed
-	gone        map[place]Event      // the last time that a message was found to be gone
-	partly      map[call]*partly     // acks of which Redis has taken some
+	gone        map[place]Event      // the last time that a message was seen to be gone
+	partly      map[call]*partly     // acks of which Redis accepted only some messages
 	steps       []int64              // when the server's clock was set
-	outages     map[string]spans     // by group: when it could not be reached, or nobody was at work
+	outages     map[string]spans     // by group: when the server was unreachable or no consumer was at work
 	found       []Violation
 	figures     Figures
 }
 
-// published is what a publisher says of a message.
+// published is a message, as its publisher recorded it.
 type published struct {
 	Event           // Publish
 	outcome   Kind  // Published, Failed, Unknown, or "" if the publisher was killed
-	answered  int64 // when it was known
+	answered  int64 // when the outcome was known
 	cancel    int64 // when its cancellation began
 	cancelled int64 // when it was confirmed
-	notThere  bool  // to be cancelled
+	notThere  bool  // the cancellation did not find it
 	ids       []string
 }
 
 // place is a message in a group.
 type place struct{ topic, group, id string }
 
-// course is all that happened to a message in a group.
+// course is the history of a message in a group.
 type course struct {
 	place
 	uuid   string
 	leases []*lease // in the order of the server's clock
 	starts []Event
 	ends   []Event
-	dead   *Event // the death that was found at the end
+	dead   *Event // its dead letter at the end
 	deaths int
 }
 
 // lease is one claim of a message.
 type lease struct {
 	Event                         // Claimed
-	began       int64             // µs by the server's clock: the earliest that it can have begun
+	began       int64             // earliest possible start, in µs by the server's clock
 	extended    int64             // the server's time before its last extension was sent
-	until       int64             // µs by the server's clock: not before this it ends by itself
-	latest      int64             // likewise: after this it has ended, if calls arrived in time
-	last        int64             // when something was said about it last, as Event.At
-	settle      *Event            // the first settlement that was sent under it
-	told        *Event            // what was said last about a settlement
-	handled     *handling         // the handler that has begun under it
-	settlements map[string][]*ack // that were sent under it, by script
-	sure        map[string]*Event // settlements that Redis has confirmed for sure, by script
+	until       int64             // earliest possible expiry, in µs by the server's clock
+	latest      int64             // latest possible expiry, likewise, if calls arrived in time
+	last        int64             // time of the last event about it, as Event.At
+	settle      *Event            // the first settlement sent under it
+	told        *Event            // the last event about a settlement
+	handled     *handling         // the handler that began under it
+	settlements map[string][]*ack // settlements sent under it, by script
+	sure        map[string]*Event // settlements that Redis certainly accepted, by script
 }
 
 func (c *checker) report(p Property, format string, args ...any) {
@@ -207,7 +207,7 @@ func (c *checker) start(e Event) {
 	}
 }
 
-// shown is the latest that the server's clock has shown at an event, as far as is known, in µs.
+// shown returns the latest possible time of the server's clock at an event, in µs.
 func (c *checker) shown(e Event) int64 {
 	if c.rules.ClockSteps {
 		return max(e.Redis, e.At/1000)
@@ -215,10 +215,10 @@ func (c *checker) shown(e Event) int64 {
 	return e.Redis
 }
 
-// notBefore checks the time of a first delivery against what the publisher knows: the server's time just before
-// it published, and the delay.
+// notBefore checks the time of a first delivery against the server's time just before the publish,
+// plus the delay.
 func (c *checker) notBefore(m *published, at int64, e Event) {
-	if m.Redis == 0 || c.rules.ClockSteps { // the clock may have been set between the look at it and the publish
+	if m.Redis == 0 || c.rules.ClockSteps { // the clock may have been set between reading it and the publish
 		return
 	}
 	if earliest := over(m.Redis, m.Delay); at < earliest {
@@ -226,8 +226,8 @@ func (c *checker) notBefore(m *published, at int64, e Event) {
 	}
 }
 
-// over is when a delay is over that began at a time or later, in µs. The server looks at whole milliseconds, and
-// rounds what has a delay up.
+// over returns the end of a delay that began at from or later, in µs. The server uses whole
+// milliseconds, and rounds delays up.
 func over(from, delay int64) int64 {
 	if delay <= 0 {
 		return from - from%1000
@@ -237,7 +237,7 @@ func over(from, delay int64) int64 {
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// copyOf notes which messages in Redis are of one that was published.
+// copyOf records which messages in Redis are copies of a published one.
 func (c *checker) copyOf(e Event) {
 	m := c.messages[e.UUID]
 	if m == nil {
@@ -269,11 +269,12 @@ type call struct {
 
 func serverSaid(err string) bool { return len(err) > 8 && err[:8] == "server: " }
 
-// claimOf is what the tokens of all leases of a claim begin with.
+// claimOf returns the start of the token, which all leases of a claim share.
 func claimOf(token string) string { return token[:max(0, strings.LastIndexByte(token, ':'))] }
 
-// claimed takes in a lease. A claim whose reply was lost is sent again, and the answer tells the time of its last
-// run, while the lease began with the first: at the earliest when the claim was sent first.
+// claimed records a lease. A claim whose reply was lost is sent again. The answer then has the time
+// of the last run, but the lease began with the first one. That is at the earliest when the claim
+// was first sent.
 func (k *course) claimed(e Event, asked int64) {
 	if k.lease(e.Token) != nil {
 		return
@@ -282,7 +283,7 @@ func (k *course) claimed(e Event, asked int64) {
 	began := e.Redis - (e.At-e.Sent)/1000
 	k.leases = append(k.leases, &lease{
 		Event: e, began: began, last: e.At, sure: map[string]*Event{}, settlements: map[string][]*ack{},
-		until:  began - began%1000 + e.Lease*1000, // the server looks at whole milliseconds
+		until:  began - began%1000 + e.Lease*1000, // the server uses whole milliseconds
 		latest: e.Redis + (e.Lease+1)*1000,
 	})
 }
@@ -296,15 +297,15 @@ func (k *course) lease(token string) *lease {
 	return nil
 }
 
-// server is the server's time in µs at a time after the claim, if its clock was not set meanwhile; later by as much
-// as the claim took.
+// server returns the server's time in µs at a time after the claim, if its clock was not set
+// meanwhile. The result may be late by the time that the claim took.
 func (l *lease) server(at int64) int64 { return l.Redis + (at-l.Sent)/1000 }
 
-// told takes in what a worker says to Redis about a lease, and what Redis answers.
+// told records a worker's call about a lease, or Redis's answer.
 func (k *course) told(e Event) {
 	l := k.lease(e.Token)
 	if l == nil {
-		// The journal has the claim after what was done with it only if the worker's journal lost it.
+		// The claim is missing only if the worker's journal lost it.
 		return
 	}
 	l.last = e.At
@@ -320,12 +321,12 @@ func (k *course) told(e Event) {
 		if l.handled != nil && !l.handled.ended {
 			l.handled.settled = &e
 		}
-	case e.Kind == Settled && e.Count == e.Of: // else some were stale, nobody knows which
+	case e.Kind == Settled && e.Count == e.Of: // otherwise some were stale, and it is unknown which
 		l.sure[e.Script] = &e
 	}
 }
 
-// extend takes in what is about an extension.
+// extend records an event about an extension.
 func (l *lease) extend(e Event) {
 	if e.Kind != Refused {
 		l.latest = max(l.latest, l.server(e.At)+(e.Lease+1)*1000)
@@ -333,7 +334,7 @@ func (l *lease) extend(e Event) {
 	switch e.Kind {
 	case Extend:
 		l.extended = e.Redis
-		if e.Redis != 0 { // a clock that was set back makes the lease shorter
+		if e.Redis != 0 { // setting the clock back makes the lease shorter
 			l.until = min(l.until, e.Redis-e.Redis%1000+e.Lease*1000)
 		}
 	case Extended:

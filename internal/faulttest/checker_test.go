@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tale makes a history in which a millisecond passes from one event to the next, on all clocks.
+// tale builds a history with one millisecond between events, on all clocks.
 type tale struct {
 	now    int64 // ms
 	events []Event
@@ -32,7 +32,7 @@ func (s *tale) published(uuid string, delay int64) *tale {
 	return s.tell(Event{Kind: Published, UUID: uuid})
 }
 
-// claimed is a lease of 100 ms and the beginning of a handler.
+// claimed adds a lease of 100 ms and the start of its handler.
 func (s *tale) claimed(by, token string, change ...func(claimed, start *Event)) *tale {
 	s.tell(Event{Kind: Ask, By: by, Token: claimOf(token)})
 	claimed := Event{Kind: Claimed, By: by, ID: "1", Token: token, Redis: s.now * 1000, Due: s.now, Lease: 100}
@@ -48,7 +48,7 @@ func (s *tale) claimed(by, token string, change ...func(claimed, start *Event)) 
 	return s.tell(start)
 }
 
-// counted is what the group has counted of a message when it is leased next.
+// counted returns the group's count for a message at its next lease.
 func (s *tale) counted(id string) (number int, suspect bool) {
 	number = 1
 	leased := false
@@ -112,7 +112,7 @@ func (s *tale) check(rules Rules) []Violation {
 
 func begin() *tale { return (&tale{now: 1000}).published("m", 0) }
 
-func TestCheckerAcceptsWhatIsPromised(t *testing.T) {
+func TestCheckerAcceptsValidHistories(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]*tale{
 		"acked":               begin().claimed("a", "a:1:0").acked("a", "a:1:0"),
@@ -184,7 +184,7 @@ func TestCheckerFindsEachViolation(t *testing.T) {
 	}
 }
 
-func TestCheckerFindsWhatClosingLeaves(t *testing.T) {
+func TestCheckerFindsFaultsOfClosing(t *testing.T) {
 	t.Parallel()
 	closed := Event{Kind: Closed, Took: int64(7 * time.Second), Outcome: ClientOpen}
 	require.Empty(t, begin().claimed("a", "a:1:0").acked("a", "a:1:0").tell(closed).check(Rules{}))
@@ -205,7 +205,7 @@ func TestCheckerFindsWhatClosingLeaves(t *testing.T) {
 	}
 }
 
-// inOther is a lease of another group and the beginning of its handler.
+// inOther adds a lease of another group and the start of its handler.
 func (s *tale) inOther(group string, number int, due int64) *tale {
 	e := Event{By: "o", Topic: "t", Group: group, ID: "1", UUID: "m", Token: "o:1:0", Sum: "sum", Number: number, Due: due, Lease: 100}
 	claimed, start := e, e
@@ -217,7 +217,7 @@ func (s *tale) inOther(group string, number int, due int64) *tale {
 	return s.tell(claimed, start, end, settle)
 }
 
-func TestCheckerFindsWhatOneGroupDoesToAnother(t *testing.T) {
+func TestCheckerFindsEffectsBetweenGroups(t *testing.T) {
 	t.Parallel()
 	nacked := func() *tale {
 		return begin().claimed("a", "a:1:0", due(1002)).nacked("a", "a:1:0", 50).wait(100).
@@ -239,7 +239,7 @@ func TestCheckerFindsWhatOneGroupDoesToAnother(t *testing.T) {
 	}
 }
 
-func TestCheckerCountsWhatAServerThatForgetsHasLost(t *testing.T) {
+func TestCheckerCountsLostMessages(t *testing.T) {
 	t.Parallel()
 	found, figures := Check(begin().events, Rules{Groups: []string{"g"}, LosesData: true})
 	require.Empty(t, found)

@@ -1,8 +1,8 @@
-// Package faulttest is a harness for tests that make things fail: workers in processes of their own, each
-// of which writes what it does to a history outside Redis, a network that can be made to fail, and a checker
-// that finds in the history what must never happen.
+// Package faulttest is a harness for fault-injection tests. Workers run in separate processes and
+// write what they do to a history outside Redis. A proxy simulates network faults. A checker finds
+// violations of the project's promises in the history.
 //
-// A test makes a World, starts workers in it, breaks what it is about, heals it, and calls Verify, which
-// drains the World and checks its history. The package's TestMain calls Main, since a worker is the test's
-// own binary, started again.
+// A test creates a World, starts workers in it, injects a fault, ends it, and calls Verify. Verify
+// drains the World and checks its history. The package's TestMain must call Main, because a worker
+// is the test binary, started again.
 package faulttest

@@ -15,7 +15,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
-// handle does with a message what its publisher wanted to be done with it.
+// handle handles a message as its metadata says.
 func (p *process) handle(msg *message.Message) {
 	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
 	note := Event{
@@ -24,7 +24,7 @@ func (p *process) handle(msg *message.Message) {
 		Due: delivery.DueAt.UnixMilli(),
 	}
 	start := note
-	start.Sent = time.Now().UnixNano() // the look at the clock may take a while
+	start.Sent = time.Now().UnixNano() // reading the clock may take a while
 	start.Kind, start.Redis, start.Sum = Start, p.clock(), SumOf(msg)
 	p.journal.Write(start)
 	over := note
@@ -70,7 +70,7 @@ func (p *process) handle(msg *message.Message) {
 	msg.Nack()
 }
 
-// SumOf is of all that a consumer must get as it was published.
+// SumOf returns a checksum of all that a consumer must get unchanged.
 func SumOf(msg *message.Message) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q", msg.UUID)

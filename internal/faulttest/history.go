@@ -14,42 +14,42 @@ import (
 	"time"
 )
 
-// Kind is what an Event tells of.
+// Kind is the kind of an Event.
 type Kind string
 
-// What is about to happen is written before, so that a process that is killed leaves word of it.
+// Events about calls are written before the call, so that they exist even if the process is killed.
 const (
 	Publish   Kind = "publish"   // a call of Publish begins; an event for each message
 	Published Kind = "published" // it succeeded
 	Failed    Kind = "failed"    // it failed: the message is not in Redis
-	Unknown   Kind = "unknown"   // it failed, and nobody knows
+	Unknown   Kind = "unknown"   // it failed, and the message may be in Redis
 	Cancel    Kind = "cancel"    // a call of admin.Cancel begins
 	Cancelled Kind = "cancelled" // it succeeded
-	NotThere  Kind = "not there" // it found nothing, and no earlier try of it can have taken that back
+	NotThere  Kind = "not there" // it found nothing, and no earlier attempt can have cancelled the message
 
 	Ask      Kind = "ask"      // a claim goes to Redis
-	Answer   Kind = "answer"   // Redis has answered, or there is no answer: Err
-	Claimed  Kind = "claimed"  // a message that the answer brought
-	Start    Kind = "start"    // a handler has got a message
-	Over     Kind = "over"     // the context of a message that a handler has got has ended
-	End      Kind = "end"      // it is about to Ack or Nack: Outcome
+	Answer   Kind = "answer"   // Redis has answered, or the call failed: Err
+	Claimed  Kind = "claimed"  // a message in the answer
+	Start    Kind = "start"    // a handler got a message
+	Over     Kind = "over"     // the context of a handler's message has ended
+	End      Kind = "end"      // a handler is about to Ack or Nack: Outcome
 	Settle   Kind = "settle"   // an ack, nack or release goes to Redis: Script
 	Settled  Kind = "settled"  // Redis has settled Count of the Of messages of the call
-	Refused  Kind = "refused"  // Redis has answered what was to be settled or extended with an error: Err
-	Unsure   Kind = "unsure"   // there is no answer, so nobody knows whether it was settled or extended: Err
+	Refused  Kind = "refused"  // Redis has refused a settlement or extension with an error: Err
+	Unsure   Kind = "unsure"   // there is no answer, so the settlement or extension may have happened: Err
 	Extend   Kind = "extend"   // an extension goes to Redis
 	Extended Kind = "extended" // Redis has extended the lease
 	Lost     Kind = "lost"     // Redis has said that the lease is lost
 
 	Dead    Kind = "dead"    // found among the dead letters at the end
-	Closed  Kind = "closed"  // the worker has closed what it has of the project: Took, Outcome of the client, Err
+	Closed  Kind = "closed"  // the worker has closed its Publisher or Subscriber: Took, Outcome of the client, Err
 	Logged  Kind = "logged"  // the worker's program logged an error: Err
 	Killed  Kind = "killed"  // the test has killed the worker
 	Up      Kind = "up"      // a consumer of Group is at work, from now on or again
 	Down    Kind = "down"    // it is not: frozen, about to end, or dead
 	Outage  Kind = "outage"  // from Sent to At some worker could not reach the server: Err says why
 	Stepped Kind = "stepped" // the test sets the server's clock, or has set it
-	Gone    Kind = "gone"    // a look at Redis missed a message that the last look, which began at Sent, saw: Outcome, Token
+	Gone    Kind = "gone"    // a sample of Redis lacks a message that the sample begun at Sent had: Outcome, Token
 )
 
 // ClientOpen is the Outcome of a client that a closed worker can still use.
@@ -60,24 +60,24 @@ type Event struct {
 	Kind Kind   `json:"kind"`
 	By   string `json:"by"`             // the worker
 	At   int64  `json:"at"`             // ns, by the clock of this machine, which all workers share
-	Sent int64  `json:"sent,omitempty"` // likewise: when what has now been answered was asked; of Publish, Start and End when the server was asked for its time
-	Call int    `json:"call,omitempty"` // of the worker, the same in what is asked and answered
+	Sent int64  `json:"sent,omitempty"` // likewise: when the answered call was sent; of Publish, Start and End when the server was asked for its time
+	Call int    `json:"call,omitempty"` // number of the worker's call, the same for request and answer
 
-	// Redis is the server's time in µs, as the event itself tells it (Claimed), or as it was read just before.
-	// Zero: not known.
+	// Redis is the server's time in µs, from the event itself (Claimed), or read just before it.
+	// Zero means unknown.
 	Redis int64 `json:"redis,omitempty"`
 
 	Topic   string `json:"topic,omitempty"`
 	Group   string `json:"group,omitempty"`
 	UUID    string `json:"uuid,omitempty"`
 	ID      string `json:"id,omitempty"`
-	Token   string `json:"token,omitempty"`   // of the lease; of an Ask, what the tokens of its leases begin with
-	Sum     string `json:"sum,omitempty"`     // of the contents
+	Token   string `json:"token,omitempty"`   // of the lease; of an Ask, the start of its leases' tokens
+	Sum     string `json:"sum,omitempty"`     // checksum of the contents
 	Delay   int64  `json:"delay,omitempty"`   // ms
 	Due     int64  `json:"due,omitempty"`     // ms, by the server's clock
 	Lease   int64  `json:"lease,omitempty"`   // ms
-	Number  int    `json:"number,omitempty"`  // of a delivery; of a dead letter, those that it has counted
-	Suspect bool   `json:"suspect,omitempty"` // its lease has expired since its last nack
+	Number  int    `json:"number,omitempty"`  // number of a delivery; of a dead letter, its counted deliveries
+	Suspect bool   `json:"suspect,omitempty"` // a lease has expired since its last nack
 	Script  string `json:"script,omitempty"`
 	Outcome string `json:"outcome,omitempty"` // "ack" or "nack"; of a nack that gives up, "dead" or "undelivered"; of what is Dead, its record; of what is Gone, its state when it was seen last; of what Closed, ClientOpen
 	Count   int    `json:"count,omitempty"`
@@ -92,15 +92,15 @@ func (e Event) String() string {
 	return string(text)
 }
 
-// Journal is the part of the history that one process writes: a file, a line for each event. What was
-// written stays when the process is killed.
+// Journal is the part of the history that one process writes: a file with one line per event.
+// Written lines stay when the process is killed.
 type Journal struct {
 	by   string
 	mu   sync.Mutex
 	file *os.File
 }
 
-// OpenJournal opens or makes the journal of a worker in a directory.
+// OpenJournal opens or creates the journal of a worker in a directory.
 func OpenJournal(dir, by string) (*Journal, error) {
 	file, err := os.OpenFile(filepath.Join(dir, by+".jsonl"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -109,7 +109,8 @@ func OpenJournal(dir, by string) (*Journal, error) {
 	return &Journal{by: by, file: file}, nil
 }
 
-// Write adds events, all in one write. A journal that cannot be written proves nothing, so it panics.
+// Write appends events in one write. It panics on an error, because an incomplete journal proves
+// nothing.
 func (j *Journal) Write(events ...Event) {
 	var lines bytes.Buffer
 	encode := json.NewEncoder(&lines)
@@ -130,8 +131,8 @@ func (j *Journal) Write(events ...Event) {
 // Close closes the file.
 func (j *Journal) Close() error { return j.file.Close() }
 
-// reader reads what the journals in a directory have that it has not read yet. The last line of a process that was
-// killed may be cut.
+// reader reads the new lines of the journals in a directory. The last line of a killed process may
+// be incomplete.
 type reader struct {
 	dir string
 
@@ -139,7 +140,7 @@ type reader struct {
 	read map[string]int64 // bytes of each journal
 }
 
-// lines passes whole lines on that are new. r.mu is held.
+// lines calls take with each new complete line. r.mu is held.
 func (r *reader) lines(take func(name string, line []byte) error) error {
 	files, err := filepath.Glob(filepath.Join(r.dir, "*.jsonl"))
 	if err != nil {
@@ -175,14 +176,14 @@ func readFrom(name string, offset int64) ([]byte, error) {
 	return io.ReadAll(file)
 }
 
-// history is all events so far, in the order of time.
+// history has all events so far, in order of time.
 type history struct {
 	reader
 	events []Event
 	logged []Event
 }
 
-// now returns a copy that is the caller's.
+// now returns a copy of the events.
 func (h *history) now() ([]Event, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -190,7 +191,7 @@ func (h *history) now() ([]Event, error) {
 	return slices.Clone(h.events), err
 }
 
-// logs counts the errors that workers have logged with a text.
+// logs counts the errors with a text that workers have logged.
 func (h *history) logs(text string) (n int, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -203,7 +204,7 @@ func (h *history) logs(text string) (n int, err error) {
 	return n, err
 }
 
-// readOn reads what is new. h.mu is held.
+// readOn reads new events. h.mu is held.
 func (h *history) readOn() error {
 	known := len(h.events)
 	err := h.lines(func(name string, line []byte) error {
@@ -218,7 +219,7 @@ func (h *history) readOn() error {
 		return nil
 	})
 	byTime := func(a, b Event) int { return cmp.Compare(a.At, b.At) }
-	if known < len(h.events) { // only what is not before all that is new has to be sorted
+	if known < len(h.events) { // events before all new ones are sorted already
 		first := slices.MinFunc(h.events[known:], byTime)
 		from, _ := slices.BinarySearchFunc(h.events[:known], first, byTime)
 		slices.SortStableFunc(h.events[from:], byTime)
@@ -226,7 +227,7 @@ func (h *history) readOn() error {
 	return err
 }
 
-// counter counts events while they are written.
+// counter counts events as they are written.
 type counter struct {
 	reader
 	kinds map[Kind]int

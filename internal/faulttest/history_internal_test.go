@@ -39,11 +39,11 @@ func TestHistoryIsReadAsItGrows(t *testing.T) {
 		n, err := c.count(Start)
 		require.NoError(t, err)
 		require.Equal(t, len(want), n)
-		slices.Reverse(events) // which is the caller's copy
+		slices.Reverse(events) // changes only the copy
 	}
 	expect("a")
 	expect("a", 10, 20, 40)
-	expect("b", 15, 30, 50) // written later than what came after it
+	expect("b", 15, 30, 50) // written after later events
 	expect("b", 60)
 	expect("a", 5)
 	expect("a")

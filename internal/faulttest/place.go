@@ -6,7 +6,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Place is where a Redis is, in a form that a worker can be told.
+// Place is the address of a Redis, in a form that can be passed to a worker.
 type Place struct {
 	Addrs      []string `json:"addrs"`                 // of the server, of Sentinels, or of nodes of a Cluster
 	MasterName string   `json:"master_name,omitempty"` // of Sentinels
@@ -15,11 +15,10 @@ type Place struct {
 	Password   string   `json:"password,omitempty"`
 }
 
-// At is the place of a single server.
+// At returns the place of a single server.
 func At(addr string) Place { return Place{Addrs: []string{addr}} }
 
-// Client is a new client of the place, with the options that a program would leave as they are, but for
-// those that change sets.
+// Client returns a new client of the place, with default options except for those that change sets.
 func (p Place) Client(change ...func(*redis.UniversalOptions)) redis.UniversalClient {
 	options := &redis.UniversalOptions{
 		Addrs: p.Addrs, MasterName: p.MasterName, IsClusterMode: p.Cluster, Username: p.Username, Password: p.Password,
@@ -30,7 +29,7 @@ func (p Place) Client(change ...func(*redis.UniversalOptions)) redis.UniversalCl
 	return redis.NewUniversalClient(options)
 }
 
-// impatient is for a client that looks on, and does not wait for a server that does not answer.
+// impatient sets short timeouts, for a client that must not wait for a server that does not answer.
 func impatient(o *redis.UniversalOptions) {
 	o.MaxRetries = -1
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = time.Second/4, time.Second/4, time.Second/4

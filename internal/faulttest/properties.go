@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// checkMessage checks what is about a message in all groups.
+// checkMessage checks a message in all groups together.
 func (c *checker) checkMessage(m *published) {
 	if len(m.ids) > 1 {
 		c.report(OneCopy, "%s is in Redis %d times: %q", m.UUID, len(m.ids), m.ids)
@@ -46,7 +46,7 @@ func (c *checker) courseOf(m *published, group string) *course {
 	return nil
 }
 
-// name tells the courses of messages that no handler of their group has seen which they are.
+// name sets the UUIDs in courses of messages that no handler of the group has seen.
 func (c *checker) name() {
 	known := map[place]string{}
 	for _, m := range c.messages {
@@ -61,7 +61,7 @@ func (c *checker) name() {
 	}
 }
 
-// sort brings the leases in order.
+// sort sorts the leases.
 func (c *checker) sort(k *course) {
 	slices.SortStableFunc(k.leases, func(a, b *lease) int {
 		if c.rules.ClockSteps {
@@ -71,7 +71,7 @@ func (c *checker) sort(k *course) {
 	})
 }
 
-// checkCourse checks what is about a message in one group.
+// checkCourse checks a message in one group.
 func (c *checker) checkCourse(k *course) {
 	if !slices.Contains(c.rules.Groups, k.group) {
 		c.report(Isolation, "%s came to group %q, which is not one of %q", k.name(), k.group, c.rules.Groups)
@@ -99,7 +99,7 @@ func (c *checker) checkCourse(k *course) {
 
 func (k *course) name() string { return cmp.Or(k.uuid, k.id) + " of group " + k.group }
 
-// checkNumber checks that no delivery is counted twice, and none is above the limit.
+// checkNumber checks that no delivery is counted twice and that none exceeds the limit.
 func (c *checker) checkNumber(k *course, i int) {
 	l := k.leases[i]
 	if limit := c.rules.MaxDeliveries; limit > 0 && l.Number > limit {
@@ -111,8 +111,8 @@ func (c *checker) checkNumber(k *course, i int) {
 	c.checkTally(k, i)
 }
 
-// checkIsolation checks that a message comes to a group at first as it came to others, whatever they did with it: due
-// when it was due there, and without their deliveries.
+// checkIsolation checks that the first delivery in a group is independent of other groups. It must
+// have the same due time as theirs, and must not count their deliveries.
 func (c *checker) checkIsolation(k *course, l *lease) {
 	if c.forgot(k, l) {
 		return
@@ -123,7 +123,7 @@ func (c *checker) checkIsolation(k *course, l *lease) {
 		c.firsts[at] = l
 		return
 	}
-	// What nobody has heard of may have used up deliveries. It leaves the due time as it was.
+	// Unknown leases may have used up deliveries, but do not change the due time.
 	from := c.messages[k.uuid].At
 	unseen := c.unseen(k, from, l.At)+c.unseen(c.courses[place{k.topic, first.Group, k.id}], from, first.At) > 0
 	if l.Due != first.Due || l.Number != first.Number && !unseen {
@@ -132,7 +132,7 @@ func (c *checker) checkIsolation(k *course, l *lease) {
 	}
 }
 
-// checkLease checks a lease against those before.
+// checkLease checks a lease against earlier ones.
 func (c *checker) checkLease(k *course, i int) {
 	l := k.leases[i]
 	if !c.forgot(k, l) {
@@ -149,7 +149,8 @@ func (c *checker) checkLease(k *course, i int) {
 	c.checkReturn(k, before, l)
 }
 
-// checkSettled checks that settlements of a lease which Redis has confirmed hold, and that it was the message's then.
+// checkSettled checks that a confirmed settlement is final, and that its lease was current at that
+// time.
 func (c *checker) checkSettled(k *course, l *lease, after []*lease) {
 	for _, later := range after {
 		for script, e := range l.sure {
@@ -157,7 +158,7 @@ func (c *checker) checkSettled(k *course, l *lease, after []*lease) {
 			case script == "ack" && later.Sent > e.At:
 				c.report(AckHolds, "%s was claimed after its ack was confirmed: %s", k.name(), later.Event)
 			case script == "ack", later.At < e.Sent:
-				// An ack that came before the later claim would have left nothing to claim.
+				// After an earlier ack, the later claim would have found nothing.
 				c.report(StaleSettle, "%s: its %s under lease %s was taken, though it was leased as %s by then",
 					k.name(), script, l.Token, later.Token)
 			}
@@ -165,7 +166,7 @@ func (c *checker) checkSettled(k *course, l *lease, after []*lease) {
 	}
 }
 
-// checkDeath checks that a dead message has died once, for good, and for a reason.
+// checkDeath checks that a message became dead once, finally, and for a valid reason.
 func (c *checker) checkDeath(k *course) {
 	if k.dead == nil {
 		return

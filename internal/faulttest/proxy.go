@@ -13,8 +13,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Proxy is a network between workers and a server that can be made to fail. It knows which reply answers
-// which call.
+// Proxy is a network proxy between workers and a server, which simulates faults. It knows which
+// reply belongs to which call.
 type Proxy struct {
 	listener net.Listener
 	target   string
@@ -27,22 +27,22 @@ type Proxy struct {
 	refuses bool
 	chooses func(call []string) bool
 	swallow int
-	silent  bool // the connection stays, instead of being cut
-	same    bool // only the first call that is chosen loses its replies, however often it is sent
+	silent  bool // keep the connection open instead of cutting it
+	same    bool // only the first chosen call loses its replies, each time it is sent
 	chosen  []string
-	gone    int // replies that were swallowed
-	calls   int // that have come
-	held    int // calls and replies that came while nothing arrived
-	missed  int // connections that could not be made, as there was no server
+	gone    int // replies that were dropped
+	calls   int // calls received
+	held    int // calls and replies received during Stall
+	missed  int // connections that failed because there was no server
 
-	failing  time.Time // since when nothing can be reached; zero: it can
+	failing  time.Time // start of the present fault; zero: there is none
 	failures []Event   // Outage
 }
 
-// proxies are all that there are, by their addresses.
+// proxies has all proxies, by address.
 var proxies sync.Map
 
-// NewProxy is a proxy to an address, which ends with the test.
+// NewProxy returns a proxy to an address, which ends with the test.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -61,7 +61,7 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// Place is where workers find the server through the proxy.
+// Place returns the place of the server through the proxy.
 func (p *Proxy) Place() Place { return At(p.listener.Addr().String()) }
 
 // Cut cuts all connections.
@@ -73,7 +73,7 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Refuse cuts all connections, and refuses others until it is called with false.
+// Refuse cuts all connections, and refuses new ones until Refuse(false).
 func (p *Proxy) Refuse(refuses bool) {
 	p.mu.Lock()
 	p.refuses = refuses
@@ -84,7 +84,7 @@ func (p *Proxy) Refuse(refuses bool) {
 	}
 }
 
-// Delay holds whatever passes for so long, in each direction.
+// Delay delays all data by d, in each direction.
 func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,8 +92,8 @@ func (p *Proxy) Delay(d time.Duration) {
 	p.noteFailure("the network is slow")
 }
 
-// Stall has nothing arrive any more, in either direction, while all connections stay open and new ones can be
-// made: they are half open.
+// Stall stops all data, in both directions. Connections stay open and new ones can be made, so that
+// they are half open.
 func (p *Proxy) Stall() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +101,7 @@ func (p *Proxy) Stall() {
 	p.noteFailure("nothing arrives")
 }
 
-// Resume ends Stall. What was held arrives.
+// Resume ends Stall. The held data arrives.
 func (p *Proxy) Resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,10 +113,10 @@ func (p *Proxy) Resume() {
 	p.noteFailure("")
 }
 
-// slow is from what delay on a network counts as one that fails.
+// slow is the shortest delay that counts as an outage.
 const slow = 50 * time.Millisecond
 
-// noteFailure notes when something begins to fail, and when nothing does any more. p.mu is held.
+// noteFailure records when a fault begins and when none is left. p.mu is held.
 func (p *Proxy) noteFailure(why string) {
 	flows := false
 	select {
@@ -135,26 +135,27 @@ func (p *Proxy) noteFailure(why string) {
 	}
 }
 
-// outages are when nothing could be reached by way of the proxy.
+// outages returns the times when the server could not be reached through the proxy.
 func (p *Proxy) outages() []Event {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Clone(p.failures) // one that goes on ends where it is written down
+	return slices.Clone(p.failures) // a present outage ends when it is written down
 }
 
-// Swallow has the replies to the next n calls that are chosen get lost: the server has done what was asked, and
-// the connection is cut.
+// Swallow drops the replies to the next n chosen calls, and cuts their connections. The server has
+// executed the calls.
 func (p *Proxy) Swallow(n int, chooses func(call []string) bool) {
 	p.swallows(n, false, false, chooses)
 }
 
-// SwallowOfOne is Swallow, but all the replies are to one call, the first that is chosen: a client that sends it so
-// often and no more gives it up.
+// SwallowOfOne drops n replies to one call, the first that is chosen, and cuts the connections. A
+// client that sends the call at most n times gives up.
 func (p *Proxy) SwallowOfOne(n int, chooses func(call []string) bool) {
 	p.swallows(n, false, true, chooses)
 }
 
-// SwallowSilently is Swallow, but the connection stays open, and nothing comes on it any more.
+// SwallowSilently drops the replies like Swallow, but keeps the connection open without further
+// data.
 func (p *Proxy) SwallowSilently(n int, chooses func(call []string) bool) {
 	p.swallows(n, true, false, chooses)
 }
@@ -165,35 +166,35 @@ func (p *Proxy) swallows(n int, silent, same bool, chooses func(call []string) b
 	p.swallow, p.silent, p.same, p.chosen, p.chooses, p.gone = n, silent, same, nil, chooses, 0
 }
 
-// Swallowed is how many replies have been lost since the last Swallow.
+// Swallowed returns how many replies were dropped since the last Swallow.
 func (p *Proxy) Swallowed() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.gone
 }
 
-// Calls is how many have come from clients.
+// Calls returns how many calls were received from clients.
 func (p *Proxy) Calls() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.calls
 }
 
-// Held is how many calls and replies have come while nothing arrived.
+// Held returns how many calls and replies were received during Stall.
 func (p *Proxy) Held() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.held
 }
 
-// Missed is how many connections could not be made because there was no server.
+// Missed returns how many connections failed because there was no server.
 func (p *Proxy) Missed() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.missed
 }
 
-// Script chooses the calls of a script.
+// Script returns a function that chooses the calls of a script.
 func Script(name string) func(call []string) bool {
 	sha := queue.ScriptSHA(queue.Scripts()[name])
 	return func(call []string) bool {
@@ -201,7 +202,7 @@ func Script(name string) func(call []string) bool {
 	}
 }
 
-// swallowsReplyTo decides it, and counts.
+// swallowsReplyTo returns whether to drop the reply to a call, and counts it.
 func (p *Proxy) swallowsReplyTo(call []string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -255,7 +256,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// losesSilently counts a reply that gets lost, and tells whether its connection stays open.
+// losesSilently counts a dropped reply, and returns whether its connection stays open.
 func (p *Proxy) losesSilently() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -263,7 +264,7 @@ func (p *Proxy) losesSilently() bool {
 	return p.silent
 }
 
-// pass waits for as long as the network takes; false if the connection was cut meanwhile.
+// pass waits for the delay of the network. It returns false if the connection was cut meanwhile.
 func (c *proxied) pass(arrived time.Time) bool {
 	c.proxy.mu.Lock()
 	flows, delay := c.proxy.flows, c.proxy.delay

@@ -23,7 +23,7 @@ func throughProxy(t *testing.T, change ...func(*redis.UniversalOptions)) (*Proxy
 
 func incr(call []string) bool { return call[0] == "incr" }
 
-func TestProxySwallowsOneReplyAndTheServerHasDoneIt(t *testing.T) {
+func TestProxySwallowsOneReplyOfAnExecutedCall(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	p, client := throughProxy(t, func(o *redis.UniversalOptions) { o.MaxRetries = -1 })
@@ -39,7 +39,7 @@ func TestProxySwallowsInTheMiddleOfAPipeline(t *testing.T) {
 	p, client := throughProxy(t, func(o *redis.UniversalOptions) { o.MaxRetries = -1 })
 	p.Swallow(1, incr)
 	pipe := client.Pipeline()
-	pipe.Set(ctx, "k", "v", 0) // whose reply came, but go-redis gives all the error of the connection
+	pipe.Set(ctx, "k", "v", 0) // its reply came, but go-redis sets the error of the connection on all
 	n, get := pipe.Incr(ctx, "n"), pipe.Get(ctx, "k")
 	_, err := pipe.Exec(ctx)
 	require.Error(t, err)
@@ -109,7 +109,7 @@ func TestProxyRefusesAndAcceptsAgain(t *testing.T) {
 	require.NoError(t, client.Ping(ctx).Err())
 }
 
-func TestProxyNotesWhenNothingPasses(t *testing.T) {
+func TestProxyRecordsOutages(t *testing.T) {
 	t.Parallel()
 	p, client := throughProxy(t)
 	p.Delay(slow - 1)

@@ -17,7 +17,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// publish publishes until all is published, or the process is told to stop.
+// publish publishes all messages, or until the process is stopped.
 func (p *process) publish() error {
 	others := goleak.IgnoreCurrent()
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
@@ -61,7 +61,7 @@ func (p *process) pause() {
 	}
 }
 
-// call is one call of Publish, with the messages from first to before last, of one topic.
+// call calls Publish once, with the messages from first to before last, of one topic.
 func (p *process) call(publisher *redisdelay.Publisher, operator *admin.Admin, first, last int) {
 	topic := p.Topics[first/max(p.Batch, 1)%len(p.Topics)]
 	var messages []*message.Message
@@ -105,7 +105,7 @@ func (p *process) call(publisher *redisdelay.Publisher, operator *admin.Admin, f
 	}
 }
 
-// outcomeOf tells whether a call of Publish that failed may have published.
+// outcomeOf returns whether a failed call of Publish may have published: Failed or Unknown.
 func outcomeOf(err error) Kind {
 	switch {
 	case err == nil:
@@ -115,14 +115,14 @@ func outcomeOf(err error) Kind {
 	case errors.Is(err, redisdelay.ErrLayout), errors.Is(err, redisdelay.ErrForbidden), errors.Is(err, redisdelay.ErrExists):
 		return Failed
 	case !queue.Unreachable(err), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		// A caller's context ends its wait only while the call is not on its way.
+		// The caller's context only ends a call that was not sent yet.
 		return Failed
 	default:
 		return Unknown
 	}
 }
 
-// message is the i-th, and its delay in ms.
+// message returns the i-th message and its delay in ms.
 func (p *process) message(i int) (*message.Message, int) {
 	uuid := fmt.Sprintf("%s-%d", p.Name, i)
 	payload := make([]byte, orElse(p.Payload, 32))
@@ -138,10 +138,11 @@ func (p *process) message(i int) (*message.Message, int) {
 	return msg, p.DelaysMS[i%len(p.DelaysMS)]
 }
 
-// cancelledDelay is that of messages which are to be cancelled.
+// cancelledDelay is the delay of messages that will be cancelled.
 const cancelledDelay = time.Hour
 
-// cancel takes a message back, however often it takes. It is known whether the message was there before.
+// cancel cancels a message, and retries until it knows the outcome. there says whether the message
+// exists.
 func (p *process) cancel(operator *admin.Admin, topic, uuid string, there bool) {
 	note := Event{Kind: Cancel, Topic: topic, UUID: uuid}
 	p.journal.Write(note)
@@ -152,14 +153,14 @@ func (p *process) cancel(operator *admin.Admin, topic, uuid string, there bool) 
 			note.Kind = Cancelled
 			if err != nil {
 				note.Err = err.Error()
-				if there && sent.tries.Load() == 1 { // else it was cancelled by a call whose answer was lost
+				if there && sent.tries.Load() == 1 { // otherwise a call whose answer was lost cancelled it
 					note.Kind = NotThere
 				}
 			}
 			p.journal.Write(note)
 			return
 		}
-		there = false // nobody knows
+		there = false // now unknown
 		time.Sleep(20 * time.Millisecond)
 	}
 }

@@ -8,16 +8,16 @@ import (
 	"testing"
 )
 
-// reportVariable names the file to which cases add what became of them: a row of a table for each.
+// reportVariable names the file to which each case adds a row of a table.
 const reportVariable = "FAULTS_REPORT"
 
 var cases = struct {
 	sync.Mutex
-	figures map[string][]string // by the test's name
+	figures map[string][]string // by test name
 }{figures: map[string][]string{}}
 
-// Case says what a test must show. When the test ends, that goes to the report, with the verdict and the
-// figures.
+// Case sets what a test must show. When the test ends, the report gets this text, the verdict and
+// the figures.
 func Case(t testing.TB, shows string) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -46,7 +46,7 @@ func Case(t testing.TB, shows string) {
 	})
 }
 
-// Report adds figures to what the report says of a test.
+// Report adds figures to the test's row in the report.
 func Report(t testing.TB, figures string) {
 	t.Helper()
 	t.Log(figures)
@@ -55,10 +55,10 @@ func Report(t testing.TB, figures string) {
 	cases.figures[t.Name()] = append(cases.figures[t.Name()], figures)
 }
 
-// Long tells whether the long form is wanted.
+// Long returns whether the tests run in the long form.
 func Long() bool { return os.Getenv("FAULTS_LONG") != "" }
 
-// Pick is for a number that depends on the form.
+// Pick returns short or long, according to the form.
 func Pick[T any](short, long T) T {
 	if Long() {
 		return long

@@ -15,7 +15,7 @@ import (
 type proxied struct {
 	proxy   *Proxy
 	in, out net.Conn
-	fates   chan bool // of the replies to come, in order: true if it gets lost
+	fates   chan bool // of the expected replies, in order; true means dropped
 	once    sync.Once
 	ended   chan struct{}
 }
@@ -28,7 +28,7 @@ func (c *proxied) cut() {
 	})
 }
 
-// parcel is a call or a reply on its way.
+// parcel is a call or a reply in transit.
 type parcel struct {
 	raw     []byte
 	arrived time.Time
@@ -49,11 +49,11 @@ func (c *proxied) run() {
 	wg.Wait()
 }
 
-// deliver writes what has come, when the network lets it arrive, and cuts the connection in the end.
+// deliver writes parcels after the delay of the network, and finally cuts the connection.
 func (c *proxied) deliver(parcels <-chan parcel, to net.Conn) {
 	defer func() {
 		c.cut()
-		for range parcels { // until those who send here have noticed
+		for range parcels { // until the senders have noticed
 		}
 	}()
 	for p := range parcels {
@@ -72,7 +72,7 @@ func (c *proxied) deliver(parcels <-chan parcel, to net.Conn) {
 	}
 }
 
-// ask takes what the client sends, call by call.
+// ask reads the calls of the client.
 func (c *proxied) ask(calls chan<- parcel) {
 	from := bufio.NewReaderSize(c.in, 1<<16)
 	for {
@@ -92,7 +92,7 @@ func (c *proxied) ask(calls chan<- parcel) {
 	}
 }
 
-// answeredByPushes are the calls that a RESP3 server answers out of band.
+// answeredByPushes returns whether a RESP3 server answers the command out of band.
 func answeredByPushes(command string) bool {
 	switch strings.ToLower(command) {
 	case "subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe", "sunsubscribe":
@@ -101,7 +101,7 @@ func answeredByPushes(command string) bool {
 	return false
 }
 
-// answer takes what the server sends, reply by reply.
+// answer reads the replies of the server.
 func (c *proxied) answer(replies chan<- parcel) {
 	from := bufio.NewReaderSize(c.out, 1<<16)
 	for {
@@ -176,7 +176,8 @@ func readBytes(from *bufio.Reader, raw *[]byte, n int) error {
 	return err
 }
 
-// readReply reads a reply with all its parts, and adds the bytes to raw. push tells that it answers nothing.
+// readReply reads a whole reply, and adds the bytes to raw. push is true if it is not the answer to
+// a call.
 func readReply(from *bufio.Reader, raw *[]byte) (push bool, err error) {
 	line, err := readLine(from, raw)
 	if err != nil {
@@ -208,7 +209,7 @@ func readReply(from *bufio.Reader, raw *[]byte) (push bool, err error) {
 			return push, err
 		}
 	}
-	if line[0] == '|' { // attributes come before the reply that they are about
+	if line[0] == '|' { // attributes come before their reply
 		return readReply(from, raw)
 	}
 	return push, nil

@@ -2,10 +2,10 @@ package faulttest
 
 import "time"
 
-// checkReturn checks when a message came back.
+// checkReturn checks the time at which a message was delivered again.
 func (c *checker) checkReturn(k *course, before, l *lease) {
 	if nack := before.sure["nack"]; nack != nil && nack.Delay >= 0 {
-		for _, e := range k.ends { // with the server's time as it was before the nack
+		for _, e := range k.ends { // with the server's time just before the nack
 			if e.By == before.By && e.At >= before.At && e.At <= nack.At && e.Redis != 0 {
 				earliest := over(e.Redis, nack.Delay)
 				if now := c.shown(l.Event); now < earliest {
@@ -19,10 +19,13 @@ func (c *checker) checkReturn(k *course, before, l *lease) {
 	}
 }
 
-// notLater checks that a message came back in a bound after it could be claimed again. What does not count: outages
-// of the server and the network, and the time when no consumer of the group was at work, since its last lease began;
-// leases by claims that had no answer, which nobody knows of; and the time when consumers had others in hand, unless
-// they got some that were due when this was overdue already.
+// notLater checks that a message was claimed within a bound after it could be claimed again. These
+// times do not count:
+//
+//   - Outages of server and network since the last lease began.
+//   - Times without a working consumer of the group since then.
+//   - Leases by claims without an answer.
+//   - Times when consumers held other messages, unless these became due when this one was overdue.
 func (c *checker) notLater(k *course, before, l *lease) {
 	ready := before.ends(l)
 	late := micros(l.began - ready)
@@ -50,9 +53,9 @@ func (c *checker) notLater(k *course, before, l *lease) {
 	}
 }
 
-// ends is the latest time, in µs by the server's clock, at which a message could be claimed again after a lease, the
-// next of which is known. Redis's word for when a nacked message is due again is not taken, unless the nack had an
-// instant instead of a delay.
+// ends returns the latest time, in µs by the server's clock, at which a message could be claimed
+// again after a lease. next is the next lease. The due time of a nacked message is computed, not
+// taken from Redis, unless the nack had an instant instead of a delay.
 func (l *lease) ends(next *lease) int64 {
 	sure := func(script string) (int64, bool) {
 		e := l.sure[script]
@@ -67,13 +70,13 @@ func (l *lease) ends(next *lease) int64 {
 	if at, ok := sure("release"); ok {
 		return at
 	}
-	if l.told != nil { // settled at any time until then, or not at all
+	if l.told != nil { // it was settled at any time until then, or not at all
 		return max(l.latest, l.due(*l.told, next))
 	}
 	return l.latest
 }
 
-// due is when a message is due again after a settlement.
+// due returns when a message is due again after a settlement.
 func (l *lease) due(e Event, next *lease) int64 {
 	switch {
 	case e.Script != "nack":
@@ -85,7 +88,8 @@ func (l *lease) due(e Event, next *lease) int64 {
 	}
 }
 
-// overtaken tells which message of the group was claimed in a span of time, and became due in it; "": none.
+// overtaken returns a message of the group that became due and was claimed in a span of time, "" if
+// none.
 func (c *checker) overtaken(k *course, before *lease, from, to int64) string {
 	for _, other := range c.courses {
 		if other == k || other.topic != k.topic || other.group != k.group {
@@ -100,7 +104,7 @@ func (c *checker) overtaken(k *course, before *lease, from, to int64) string {
 	return ""
 }
 
-// busy is for how long consumers of the group had messages of the topic in hand, in a span of time.
+// busy returns how long, in a span of time, consumers of the group held messages of the topic.
 func (c *checker) busy(k *course, from, to int64) time.Duration {
 	var in spans
 	for _, other := range c.courses {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// outage is one from so many ms ago until now.
+// outage adds an outage from ago ms before until now.
 func (s *tale) outage(ago int64) *tale {
 	return s.tell(Event{Kind: Outage, Sent: (s.now + 1 - ago) * int64(time.Millisecond)})
 }
@@ -17,7 +17,7 @@ func (s *tale) worker(kind Kind, by string) *tale { return s.tell(Event{Kind: ki
 
 func (s *tale) again() *tale { return s.claimed("b", "b:1:0").acked("b", "b:1:0") }
 
-// other is another message of the group, claimed, and acked after so many ms.
+// other adds another message of the group, claimed and acked after takes ms.
 func (s *tale) other(id string, due, takes int64) *tale {
 	s.tell(Event{Kind: Publish, UUID: "m" + id, Sum: "sum"}, Event{Kind: Published, UUID: "m" + id})
 	s.claimed("c", "c:"+id+":0", func(claimed, start *Event) {
@@ -27,13 +27,13 @@ func (s *tale) other(id string, due, takes int64) *tale {
 	return s.wait(takes).tell(ack)
 }
 
-// leased is a message under a lease of 100 ms.
+// leased returns a tale with a message under a lease of 100 ms.
 func leased() *tale { return begin().claimed("a", "a:1:0") }
 
-func TestWhatDoesNotCountOfTheTimeUntilAMessageComesBack(t *testing.T) {
+func TestOutagesDoNotCountForTheReturnTime(t *testing.T) {
 	t.Parallel()
 	nack := func(s *tale) *tale { return s.nacked("a", "a:1:0", 50) }
-	backlog := func(s *tale) *tale { // of what was due before
+	backlog := func(s *tale) *tale { // messages that were due before
 		for i := range 30 {
 			s.other(fmt.Sprint(i+2), 900, 100)
 		}
@@ -58,7 +58,7 @@ func TestWhatDoesNotCountOfTheTimeUntilAMessageComesBack(t *testing.T) {
 	}
 }
 
-func TestCheckerFindsWhatComesBackLateThoughSomethingFails(t *testing.T) {
+func TestCheckerFindsLateReturnsDespiteOutages(t *testing.T) {
 	t.Parallel()
 	nack := func(s *tale) *tale { return s.nacked("a", "a:1:0", 50) }
 	for name, s := range map[string]*tale{

@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// Property is what must hold whatever fails.
+// Property is a property that must hold under all faults.
 type Property int
 
 const (
-	Settlement  Property = iota + 1 // an acknowledged publish is acked, cancelled or dead in every group; a refused one is not there
+	Settlement  Property = iota + 1 // a confirmed message is acked, cancelled or dead in every group; a refused one is not in Redis
 	NotEarly                        // no claim before due
-	Contents                        // they are unchanged
+	Contents                        // the contents are unchanged
 	Limit                           // deliveries within the limit, dead exactly once
 	AckHolds                        // no delivery after a confirmed ack, cancel or death
 	OneLease                        // at most one live lease; so handlers overlap only after an expiry
-	StaleSettle                     // a settlement with a lease that was lost changes nothing
-	ReturnTime                      // a nack returns after its delay, a lost lease after its end, both within a bound
+	StaleSettle                     // a settlement under a lost lease changes nothing
+	ReturnTime                      // a nacked message returns after its delay, a lost one after its lease, both within a bound
 	OneState                        // a message is in one state of each group at every sampled moment
-	Isolation                       // what one group does is nothing to another
-	OneCopy                         // what the client sends again makes one copy
+	Isolation                       // groups do not affect each other
+	OneCopy                         // a call that the client repeats makes one copy
 	Clean                           // after draining there are only documented keys
-	Closing                         // Close in bound, no goroutine left, the caller's client open
+	Closing                         // Close returns in time, leaves no goroutine and keeps the caller's client open
 )
 
 var propertyNames = map[Property]string{
@@ -34,42 +34,45 @@ var propertyNames = map[Property]string{
 
 func (p Property) String() string { return fmt.Sprintf("%d (%s)", int(p), propertyNames[p]) }
 
-// Rules say what a history is checked against.
+// Rules are the parameters of a check.
 type Rules struct {
 	Topics []string
-	Groups []string // those that exist all the time
+	Groups []string // groups that exist all the time
 
 	MaxDeliveries int // of all groups; 0: no limit
 
-	// Return is how late a nacked message, or one whose lease was lost, may be claimed; 0: not checked. Outages that
-	// are in the history do not count, nor does the time when nobody of the group was at work.
+	// Return is the maximum lateness of the claim of a nacked message, or of one whose lease was
+	// lost. 0 means that it is not checked. Outages in the history, and times without a working
+	// consumer, do not count.
 	Return time.Duration
 
-	CloseWithin time.Duration // default 7s: the workers' CloseTimeout of 5s, a second that the library takes, and one of a busy machine
+	CloseWithin time.Duration // default 7s: CloseTimeout of 5s, a second for the library, and one for a busy machine
 
-	// ClockSteps is for a server whose clock is set back from this machine's for a while: then its times say nothing
-	// about what came first, and a message may be due because it was so before.
+	// ClockSteps is for a server whose clock is set back for a while. Its times then do not show
+	// the order of events, and a message may be due because it was due before.
 	ClockSteps bool
 
-	// LosesData is for a server that forgets what it has confirmed: then a message may be lost, come after its
-	// ack, or be leased twice. How many were lost is among the figures.
+	// LosesData is for a server that loses confirmed writes. A message may then be lost, be
+	// delivered after its ack, or be leased twice. The figures have the number of lost messages.
 	LosesData bool
 
-	// LosesIn limits that: only what happened in one of these spans of time may be forgotten. Nil: anything.
+	// LosesIn limits the lost writes to these spans of time. Nil means no limit.
 	LosesIn []Span
 
-	// Replicated limits it, too: what Publish has confirmed is not forgotten, since it waited for those who took over.
+	// Replicated means that confirmed messages are not lost, because Publish waited for the
+	// replicas.
 	Replicated bool
 }
 
-// Span is from when all before was safe until the server was killed, in ns, as Event.At, and for a topic, or for all
-// if that is empty.
+// Span is a span in which writes may be lost, in ns as Event.At. It begins when all earlier writes
+// were safe, and ends when the server was killed. It is for one topic, or for all if the topic is
+// empty.
 type Span struct {
 	Safe, Killed int64
 	Topic        string
 }
 
-// Violation is what must not be.
+// Violation is a violation of a property.
 type Violation struct {
 	Property Property
 	Text     string
@@ -77,17 +80,17 @@ type Violation struct {
 
 func (v Violation) String() string { return fmt.Sprintf("property %v: %s", v.Property, v.Text) }
 
-// Figures are what a history amounts to.
+// Figures are statistics of a history.
 type Figures struct {
-	Published, Refused, Unknown, Cancelled int           // messages, by what Publish and Cancel returned
-	Deliveries, Redeliveries               int           // handlers begun, and those among them that were not a message's first in its group
+	Published, Refused, Unknown, Cancelled int           // messages, by the results of Publish and Cancel
+	Deliveries, Redeliveries               int           // all handlers begun, and those that were not the first for a message in its group
 	Acked, Dead                            int           // messages times groups
-	Lost                                   int           // acknowledged messages that a server which forgets has lost, times groups
-	Latest                                 time.Duration // from when a message was due to its claim, at most
-	Handed                                 time.Duration // the same to its handler's beginning
-	Unanswered, Seen                       int           // settled by an ack without an answer; those among them that were seen under its lease before they were gone
-	Back                                   time.Duration // the most that a message came back late, without outages
-	Looks                                  int           // of the sampler
+	Lost                                   int           // confirmed messages that the server lost, times groups
+	Latest                                 time.Duration // maximum time from due to claim
+	Handed                                 time.Duration // maximum time from due to the start of the handler
+	Unanswered, Seen                       int           // settled by an ack without an answer, and those of them last seen under its lease
+	Back                                   time.Duration // maximum lateness of a return, without outages
+	Looks                                  int           // samples of Redis
 }
 
 func (f Figures) String() string {
@@ -116,7 +119,7 @@ func (f Figures) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// Plus adds up the figures of two histories.
+// Plus returns the combined figures of two histories.
 func (f Figures) Plus(o Figures) Figures {
 	f.Published += o.Published
 	f.Refused += o.Refused
@@ -135,7 +138,7 @@ func (f Figures) Plus(o Figures) Figures {
 	return f
 }
 
-// Has tells whether a property is violated.
+// Has returns whether a property is violated.
 func Has(violations []Violation, p Property) bool {
 	return slices.ContainsFunc(violations, func(v Violation) bool { return v.Property == p })
 }

@@ -28,7 +28,7 @@ func (r *Running) start() error {
 	r.cmd = exec.Command(binary)
 	r.cmd.Env = append(os.Environ(), workerVariable+"="+string(text))
 	r.cmd.Stderr = os.Stderr
-	if r.stdin, err = r.cmd.StdinPipe(); err != nil { // ends with this process, and then so does the worker
+	if r.stdin, err = r.cmd.StdinPipe(); err != nil { // it closes with this process, which ends the worker
 		return err
 	}
 	stdout, err := r.cmd.StdoutPipe()
@@ -50,7 +50,7 @@ func (r *Running) start() error {
 	return nil
 }
 
-// up and down note that a consumer is at work, or not.
+// up and down record that a consumer is at work or not.
 func (r *Running) up() { r.note(Up) }
 
 func (r *Running) down() { r.note(Down) }
@@ -73,7 +73,7 @@ func (r *Running) await(line string) {
 	}
 }
 
-// Kill ends the worker as kill -9 does, and waits until it is gone. The history says so.
+// Kill kills the worker with SIGKILL, waits for its end, and records it in the history.
 func (r *Running) Kill() {
 	select {
 	case <-r.ended:
@@ -85,7 +85,7 @@ func (r *Running) Kill() {
 	r.w.journal.Write(Event{Kind: Killed, By: r.Name})
 }
 
-// Stop has the worker end properly, and waits for that.
+// Stop stops the worker cleanly, and waits for its end.
 func (r *Running) Stop() {
 	r.down()
 	_, _ = io.WriteString(r.stdin, "stop\n")
@@ -97,7 +97,7 @@ func (r *Running) Stop() {
 	}
 }
 
-// failed tells how the worker has ended by itself, as no worker should: by anything but a signal.
+// failed returns an error if the worker ended by itself, not by a signal.
 func (r *Running) failed() error {
 	select {
 	case <-r.ended:
@@ -111,7 +111,7 @@ func (r *Running) failed() error {
 	return r.err
 }
 
-// Freeze stops the process as SIGSTOP does, until it is thawed or the test ends, however that ends.
+// Freeze stops the process with SIGSTOP until thaw, or until the end of the test, even by a crash.
 func (r *Running) Freeze() (thaw func()) {
 	r.w.t.Helper()
 	shell := exec.Command("sh", "-c", `kill -s STOP "$0" && echo; read _; kill -s CONT "$0"`, strconv.Itoa(r.cmd.Process.Pid))
@@ -131,8 +131,8 @@ func (r *Running) Freeze() (thaw func()) {
 	return thaw
 }
 
-// Respawn starts the worker anew whenever its process has ended by itself, until the returned function is
-// called. The new ones have names of their own.
+// Respawn starts a new worker, with a new name, whenever the process has ended by itself, until end
+// is called.
 func (r *Running) Respawn() (end func()) {
 	stop := make(chan struct{})
 	done := make(chan struct{})

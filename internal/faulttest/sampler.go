@@ -10,8 +10,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 )
 
-// sampler looks at Redis all the time, while it can be reached. What was there and is not any more it writes to the
-// history, with the lease that it had when it was seen last.
+// sampler reads the state of Redis again and again. It records in the history each message that is
+// gone since the last sample, with the lease that it had then.
 type sampler struct {
 	w    *World
 	end  context.CancelFunc
@@ -19,12 +19,12 @@ type sampler struct {
 
 	mu    sync.Mutex
 	looks int
-	fails Event   // since a look failed, none has succeeded: an outage that ends when one does
-	blind []Event // those that have ended
-	early bool    // the test has ended the looks
+	fails Event   // the present series of failed samples, as an outage
+	blind []Event // earlier series
+	early bool    // the test has stopped the sampling
 	found []string
 	seen  map[queuetest.Place]queuetest.Holding
-	began int64 // of the last look
+	began int64 // start of the last sample
 }
 
 func newSampler(w *World) *sampler {
@@ -40,7 +40,7 @@ func newSampler(w *World) *sampler {
 				s.found = append(s.found, found...)
 			}
 			s.mu.Unlock()
-			select { // a third of the time at most, as looking stops the server
+			select { // sample at most a third of the time, because it blocks the server
 			case <-ctx.Done():
 			case <-time.After(max(20*time.Millisecond, 2*time.Since(began))):
 			}
@@ -49,7 +49,7 @@ func newSampler(w *World) *sampler {
 	return s
 }
 
-// look looks once, and returns what is wrong.
+// look takes one sample, and returns its violations.
 func (s *sampler) look(ctx context.Context) []string {
 	began := time.Now().UnixNano()
 	held, found, err := queuetest.Holdings(ctx, s.w.Client, s.w.Prefix)
@@ -77,7 +77,7 @@ func (s *sampler) look(ctx context.Context) []string {
 	return found
 }
 
-// sees notes the end of a time without a look that succeeded. s.mu is held.
+// sees records the end of a series of failed samples. s.mu is held.
 func (s *sampler) sees(at int64) {
 	if s.fails.Sent != 0 {
 		s.fails.At = at
@@ -86,7 +86,7 @@ func (s *sampler) sees(at int64) {
 	}
 }
 
-// finish looks a last time, and returns all that looks have found.
+// finish takes a last sample, and returns the violations of all samples.
 func (s *sampler) finish(ctx context.Context) []string {
 	s.stop()
 	s.mu.Lock()
@@ -116,10 +116,10 @@ func (s *sampler) finish(ctx context.Context) []string {
 	return found
 }
 
-// unseeing is for how long looks may fail in a row, outages excepted.
+// unseeing is the longest series of failed samples allowed, without outages.
 const unseeing = 30 * time.Second
 
-// blindness finds where looks have failed for too long though the server could be reached.
+// blindness returns where samples failed for too long although the server could be reached.
 func (s *sampler) blindness(history []Event) (found []string) {
 	var out spans
 	for _, e := range history {
@@ -141,8 +141,8 @@ func (s *sampler) stop() {
 	<-s.done
 }
 
-// pulse asks the server all the time whether it answers, and writes to the history when it does not: whatever was
-// done to it, or to this machine.
+// pulse pings the server again and again, and records in the history when it does not answer, for
+// whatever reason.
 type pulse struct {
 	end  context.CancelFunc
 	done chan struct{}
@@ -150,7 +150,7 @@ type pulse struct {
 
 const (
 	beat   = 20 * time.Millisecond
-	missed = 100 * time.Millisecond // without an answer is an outage
+	missed = 100 * time.Millisecond // longer without an answer is an outage
 )
 
 func newPulse(w *World) *pulse {
@@ -180,7 +180,7 @@ func newPulse(w *World) *pulse {
 	return p
 }
 
-// answers tells whether those who have the topics answer for all their keys. A connection that was killed is no outage.
+// answers returns whether the servers of all topics answer. A killed connection is no outage.
 func (w *World) answers(ctx context.Context) bool {
 	for _, topic := range w.Topics {
 		k := queue.NewKeys(w.Prefix, topic)
@@ -202,7 +202,7 @@ func (p *pulse) stop() {
 	<-p.done
 }
 
-// proxies are those by which workers reached the server.
+// proxies returns the proxies that workers used.
 func (w *World) proxies() (used []*Proxy) {
 	found := map[*Proxy]bool{}
 	for _, r := range w.running() {
@@ -216,7 +216,7 @@ func (w *World) proxies() (used []*Proxy) {
 	return used
 }
 
-// During does something that takes part of the service away while it lasts, which the history says.
+// During calls do, and records its duration as an outage in the history.
 func (w *World) During(what string, do func()) {
 	began := time.Now().UnixNano()
 	do()

@@ -17,7 +17,7 @@ func TestOutagesAreInTheHistory(t *testing.T) {
 	consumer := w.Start(Worker{Role: Consumer, Name: "consumer", Place: p.Place()})[0]
 	before := w.Count(Outage)
 	server.Pause()
-	require.Error(t, w.Client.Ping(t.Context()).Err()) // after a timeout that is longer than what is an outage
+	require.Error(t, w.Client.Ping(t.Context()).Err()) // its timeout is long enough to be an outage
 	server.Resume()
 	w.AwaitEvents(Outage, before+1)
 	p.Stall()
@@ -42,7 +42,7 @@ func TestOutagesAreInTheHistory(t *testing.T) {
 	require.Equal(t, []Kind{Up, Down, Up, Down, Down}, working)
 }
 
-func TestLooksThatFailAreFound(t *testing.T) {
+func TestFailedSamplesAreFound(t *testing.T) {
 	t.Parallel()
 	second := int64(time.Second)
 	out := Event{Kind: Outage, Sent: 5 * second, At: 15 * second}
@@ -52,7 +52,7 @@ func TestLooksThatFailAreFound(t *testing.T) {
 	require.Empty(t, s.blindness([]Event{out}))
 }
 
-func TestTheLastLookCounts(t *testing.T) {
+func TestLastSampleCounts(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	w := NewWorld(t, At(server.Addr()))
@@ -64,7 +64,7 @@ func TestTheLastLookCounts(t *testing.T) {
 	require.Contains(t, w.sampler.finish(t.Context()), "nobody has looked while the workers were at work")
 }
 
-func TestLooksFindWhatIsGone(t *testing.T) {
+func TestSamplesFindMissingMessages(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	w := NewWorld(t, At(server.Addr()))

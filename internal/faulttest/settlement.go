@@ -5,31 +5,32 @@ import (
 	"slices"
 )
 
-// verdict is what is known of an ack that a worker has sent.
+// verdict is the known result of a settlement that a worker sent.
 type verdict int
 
 const (
-	unsure    verdict = iota // no answer came; or the client sent it again, which does not tell what it did at first
-	confirmed                // Redis has taken it
-	refused                  // Redis has not: the lease was another's, or there was an error
-	taken                    // Redis has taken some of the call, nobody knows which
+	unsure    verdict = iota // there was no answer, or it is to a repeat and the first call may have taken effect
+	confirmed                // Redis accepted it
+	refused                  // Redis refused it: the lease was lost, or there was an error
+	taken                    // Redis accepted some messages of the call; it is unknown which
 )
 
-// ack is one that was sent under a lease, or a nack or a release.
+// ack is an ack, nack or release that was sent under a lease.
 type ack struct {
 	Event // Settle
 	verdict
-	took int // how many of the call Redis has taken, if it said so
+	took int // how many messages of the call Redis accepted, if known
 }
 
-// partly is an ack of several messages of which Redis has taken some.
+// partly is an ack of several messages of which Redis accepted some.
 type partly struct {
 	took  int
-	names []string // of messages that nothing else has settled
+	names []string // messages that nothing else settled
 }
 
-// take takes in what is about an ack, a nack or a release. One whose call was sent more than once is only known to be
-// taken if it was whole: the script leaves alone what it has settled before.
+// take records an event about an ack, nack or release. The script skips messages that it settled
+// before. So if a call was sent more than once, it is only known to be accepted if all its messages
+// were.
 func (l *lease) take(e Event) {
 	sent := l.settlements[e.Script]
 	if e.Kind == Settle {
@@ -51,7 +52,7 @@ func (l *lease) take(e Event) {
 	}
 }
 
-// acks are those that were sent under a lease.
+// acks returns the acks sent under a lease.
 func (l *lease) acks() []*ack { return l.settlements["ack"] }
 
 // find returns the first ack of a lease with a verdict, or nil.
@@ -64,9 +65,10 @@ func (l *lease) find(v verdict) *ack {
 	return nil
 }
 
-// unsettled tells why a message is not through with a group, "" if it is: dead, or acked under its last lease. That
-// Redis has taken the ack must be what it said. Where it said nothing, the message must have been under that lease when
-// a look saw it last, if one did after the lease began.
+// unsettled returns why a message is not settled in a group. It returns "" if the message is dead
+// or acked under its last lease. Redis must have confirmed the ack. If there was no answer, the
+// last sample with the message must have it under that lease. This is not required if no sample was
+// taken after the lease began.
 func (c *checker) unsettled(k *course) string {
 	if k.dead != nil {
 		return ""
@@ -77,7 +79,7 @@ func (c *checker) unsettled(k *course) string {
 	for _, l := range k.leases[:len(k.leases)-1] {
 		if l.find(confirmed) != nil && !c.forgot(k, l) {
 			c.figures.Acked++
-			return "" // that it was claimed again is another violation
+			return "" // the later claim is another violation
 		}
 	}
 	l := k.leases[len(k.leases)-1]
@@ -96,7 +98,7 @@ func (c *checker) unsettled(k *course) string {
 		if c.gone[k.place].Token == l.Token {
 			c.figures.Seen++
 		}
-		if l.find(unsure) == nil && !c.forgot(k, l) { // else it may be gone because the server lost it
+		if l.find(unsure) == nil && !c.forgot(k, l) { // otherwise the server may have lost it
 			c.note(some, k)
 		}
 	}
@@ -104,7 +106,7 @@ func (c *checker) unsettled(k *course) string {
 	return ""
 }
 
-// contradicted tells why an ack of which Redis did not say that it took it cannot have settled the message.
+// contradicted returns why an unconfirmed ack cannot have settled the message, or "".
 func (c *checker) contradicted(k *course, l *lease) string {
 	gone, looked := c.gone[k.place]
 	switch {
@@ -118,7 +120,7 @@ func (c *checker) contradicted(k *course, l *lease) string {
 	return ""
 }
 
-// note notes a message that is settled only if it is among those that Redis has taken of a call.
+// note records a message that is settled only if it is among those that Redis accepted of a call.
 func (c *checker) note(a *ack, k *course) {
 	of := call{a.By, a.Call}
 	if c.partly[of] == nil {
@@ -127,7 +129,7 @@ func (c *checker) note(a *ack, k *course) {
 	c.partly[of].names = append(c.partly[of].names, k.name())
 }
 
-// checkPartly checks that of no call more messages are gone than Redis has taken.
+// checkPartly checks that no call settled more messages than Redis accepted.
 func (c *checker) checkPartly() {
 	for _, p := range c.partly {
 		if len(p.names) > p.took {

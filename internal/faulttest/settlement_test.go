@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// answered is what came of an ack of n messages: Redis took so many of them, by the so manieth try.
+// answered adds the answer to an ack: Redis accepted took of the messages, at the given try.
 func (s *tale) answered(by, token string, took, of, tries int) *tale {
 	return s.tell(Event{Kind: Settled, By: by, ID: "1", Token: token, Script: "ack", Count: took, Of: of, Tries: tries})
 }
@@ -17,7 +17,7 @@ func (s *tale) unsure(by, token string) *tale {
 	return s.tell(Event{Kind: Unsure, By: by, ID: "1", Token: token, Script: "ack", Err: "EOF", Tries: 4})
 }
 
-// gone is a look that misses what the last look, which began so many ms before, saw under a lease.
+// gone adds a sample without a message that the sample before, ago ms earlier, had under a lease.
 func (s *tale) gone(token string, ago int64) *tale {
 	state := "unack"
 	if token == "" {
@@ -26,10 +26,10 @@ func (s *tale) gone(token string, ago int64) *tale {
 	return s.tell(Event{Kind: Gone, ID: "1", Outcome: state, Token: token, Sent: (s.now - ago) * int64(time.Millisecond)})
 }
 
-// sent is an ack on its way to Redis.
+// sent returns a tale with an ack on its way to Redis.
 func sent() *tale { return begin().claimed("a", "a:1:0").settles("a", "ack", "a:1:0", 0) }
 
-func TestAnAckCountsThatRedisHasConfirmed(t *testing.T) {
+func TestConfirmedAckCounts(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]*tale{
 		"at once":                            sent().answered("a", "a:1:0", 1, 1, 1),
@@ -47,7 +47,7 @@ func TestAnAckCountsThatRedisHasConfirmed(t *testing.T) {
 	}
 }
 
-func TestAnAckWithoutAnAnswerCountsWhereNothingContradicts(t *testing.T) {
+func TestUnansweredAckCountsUnlessContradicted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		tale *tale
@@ -77,7 +77,7 @@ func TestAnAckWithoutAnAnswerCountsWhereNothingContradicts(t *testing.T) {
 	}
 }
 
-func TestCheckerFindsWhatIsGoneWithoutAnAck(t *testing.T) {
+func TestCheckerFindsMessagesGoneWithoutAnAck(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		tale *tale
@@ -105,7 +105,7 @@ func TestCheckerFindsWhatIsGoneWithoutAnAck(t *testing.T) {
 	}
 }
 
-// both is a call that acks two messages, of which Redis has taken one.
+// both returns a tale with an ack of two messages, of which Redis accepted one.
 func both() *tale {
 	s := &tale{now: 1000}
 	for _, id := range []string{"1", "2"} {
@@ -120,7 +120,7 @@ func both() *tale {
 	return s
 }
 
-func TestOfAnAckOfSeveralNoMoreAreGoneThanRedisHasTaken(t *testing.T) {
+func TestPartlyAcceptedAckSettlesNoMoreThanAccepted(t *testing.T) {
 	t.Parallel()
 	found := both().check(Rules{})
 	require.Len(t, found, 1)
@@ -134,7 +134,7 @@ func TestOfAnAckOfSeveralNoMoreAreGoneThanRedisHasTaken(t *testing.T) {
 	require.Empty(t, both().wait(100).claimed("b", "b:1:0", other).tell(ack, taken).check(Rules{}))
 }
 
-func TestACancellationThatNobodyConfirmedSettlesNothing(t *testing.T) {
+func TestUnconfirmedCancellationSettlesNothing(t *testing.T) {
 	t.Parallel()
 	require.True(t, Has(begin().tell(Event{Kind: Cancel, UUID: "m"}).check(Rules{}), Settlement))
 	lost := begin().tell(Event{Kind: Cancel, UUID: "m"}, Event{Kind: NotThere, UUID: "m"})
@@ -142,8 +142,8 @@ func TestACancellationThatNobodyConfirmedSettlesNothing(t *testing.T) {
 	require.False(t, Has(lost.check(Rules{LosesData: true}), Settlement))
 }
 
-// The wire counts what the client sends again by itself.
-func TestTriesAreCounted(t *testing.T) { // not parallel, as the recorder is one for all
+// The repeats of the client are counted.
+func TestTriesAreCounted(t *testing.T) { // not parallel, because the recorder is global
 	redis.SetOTelRecorder(tries{})
 	t.Cleanup(func() { redis.SetOTelRecorder(nil) })
 	p, client := throughProxy(t)
@@ -168,6 +168,6 @@ func TestTriesAreCounted(t *testing.T) { // not parallel, as the recorder is one
 		do() // the client may need a connection
 		require.EqualValues(t, 1, do(), n)
 		p.Swallow(1, incr)
-		require.GreaterOrEqual(t, do(), int64(2), n) // more if what makes the new connection ready is as many
+		require.GreaterOrEqual(t, do(), int64(2), n) // more, if the commands that prepare the new connection are as many
 	}
 }

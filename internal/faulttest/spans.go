@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// span is from one time to another, as Event.At.
+// span is a span of time, as Event.At.
 type span struct{ from, to int64 }
 
 type spans []span
 
-// union brings spans in order, and joins those that overlap.
+// union sorts the spans and joins those that overlap.
 func (s spans) union() (joined spans) {
 	slices.SortFunc(s, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 	for _, one := range s {
@@ -24,7 +24,7 @@ func (s spans) union() (joined spans) {
 	return joined
 }
 
-// within is how much of a time the spans take, which do not overlap.
+// within returns how much of a span of time these spans cover. They must not overlap.
 func (s spans) within(from, to int64) (d time.Duration) {
 	for _, one := range s {
 		if low, high := max(one.from, from), min(one.to, to); high > low {
@@ -34,16 +34,16 @@ func (s spans) within(from, to int64) (d time.Duration) {
 	return d
 }
 
-// patience is how long workers wait at most before they try again.
+// patience is the maximum time for which workers wait before they try again.
 const patience = 5500 * time.Millisecond
 
 // forever is later than any event.
 const forever = int64(1) << 62
 
-// findOutages finds when a group was not served: the server could not be reached, or no consumer of it was at work.
-// Who says nothing of its consumers is taken to have one.
+// findOutages finds when a group was not served: the server was unreachable, or no consumer was at
+// work. A group without events about its consumers counts as having one.
 func (c *checker) findOutages(history []Event) {
-	var all spans // of those, with what workers wait before they try again: as long at most as they have tried
+	var all spans // outages, prolonged by the workers' wait before a retry, at most by their own length
 	idle := map[string]spans{}
 	c.frozen = map[string]spans{}
 	working := map[string]map[string]bool{}
@@ -53,7 +53,7 @@ func (c *checker) findOutages(history []Event) {
 			all = append(all, span{e.Sent, e.At + min(e.At-e.Sent, int64(patience))})
 		case Up:
 			if n := len(c.frozen[e.By]); n > 0 && c.frozen[e.By][n-1].to == forever {
-				c.frozen[e.By][n-1].to = e.At + int64(time.Second) // what it does first when it is thawed
+				c.frozen[e.By][n-1].to = e.At + int64(time.Second) // time for its first actions after the thaw
 			}
 			if working[e.Group] == nil {
 				working[e.Group] = map[string]bool{}
@@ -82,12 +82,13 @@ func (c *checker) findOutages(history []Event) {
 	}
 }
 
-// stepped tells whether the server's clock was set in a span of time, so that its times do not tell how much passed.
+// stepped returns whether the server's clock was set in a span of time, so that its times are not
+// comparable.
 func (c *checker) stepped(from, to int64) bool {
 	return slices.ContainsFunc(c.steps, func(at int64) bool { return from <= at && at <= to })
 }
 
-// forgets tells whether the server may have forgotten what happened in a topic in a span of time.
+// forgets returns whether the server may have lost writes to a topic in a span of time.
 func (c *checker) forgets(topic string, from, to int64) bool {
 	if !c.rules.LosesData {
 		return false
@@ -97,5 +98,5 @@ func (c *checker) forgets(topic string, from, to int64) bool {
 	})
 }
 
-// forgot tells whether the server may have forgotten a lease, an extension of it, or its end.
+// forgot returns whether the server may have lost a lease, an extension of it, or its end.
 func (c *checker) forgot(k *course, l *lease) bool { return c.forgets(k.topic, l.Sent, l.last) }

@@ -15,21 +15,21 @@ func TestSpansThatOverlapCountOnce(t *testing.T) {
 	require.Zero(t, s.within(30, 50))
 }
 
-// forgetful are the rules for a server that may forget what was done between two times, in ms.
+// forgetful returns the rules for a server that may lose writes between two times, in ms.
 func forgetful(safe, killed int64) Rules {
 	return Rules{LosesData: true, Return: time.Second, LosesIn: []Span{{
 		Safe: safe * int64(time.Millisecond), Killed: killed * int64(time.Millisecond), Topic: "t",
 	}}}
 }
 
-// What a server may forget, as after a failover, is what was done in a span of time. All else must hold.
-func TestWhatAServerMayForget(t *testing.T) {
+// A server may lose the writes in a span of time, as after a failover. All others must hold.
+func TestServerMayLoseOnlyWritesInASpan(t *testing.T) {
 	t.Parallel()
 	ack := func(s *tale) *tale { return s.claimed("a", "a:1:0").acked("a", "a:1:0") }
 	dead := Event{Kind: Dead, ID: "1", UUID: "m", Redis: 2000_000}
 	for name, c := range map[string]struct {
 		tale *tale
-		want Property // where it may not be forgotten
+		want Property // the violation if it may not be lost
 	}{
 		"an ack":                {ack(begin()).wait(500).again(), AckHolds},
 		"a lease":               {begin().claimed("a", "a:1:0").wait(50).again(), OneLease},
@@ -65,7 +65,7 @@ func TestWhatAServerMayForget(t *testing.T) {
 	}
 }
 
-func TestLeasesAreNotComparedWhereTheServersClockWasSet(t *testing.T) {
+func TestLeasesAreNotComparedAfterAClockStep(t *testing.T) {
 	t.Parallel()
 	step := Event{Kind: Stepped}
 	between := begin().claimed("a", "a:1:0").wait(20).tell(step).wait(20).again()
@@ -78,7 +78,7 @@ func TestLeasesAreNotComparedWhereTheServersClockWasSet(t *testing.T) {
 	}
 }
 
-func TestWhatPublishWaitedForIsNotForgotten(t *testing.T) {
+func TestReplicatedMessagesMustNotBeLost(t *testing.T) {
 	t.Parallel()
 	rules := forgetful(0, 1100)
 	require.Empty(t, begin().check(rules))

@@ -2,22 +2,22 @@ package faulttest
 
 import "time"
 
-// late is how long after the end of its lease a handler may begin, or go without the end of its context: what a busy
-// machine takes. Time when its worker was frozen does not count.
+// late is how long after the end of its lease a handler may begin, or its context may end, on a
+// busy machine. Time when its worker was frozen does not count.
 const late = 2 * time.Second
 
-// handling is a handler that has begun under a lease.
+// handling is a handler that began under a lease.
 type handling struct {
 	Event          // Start
 	stop    *Event // its End, or the end of its message's context, whichever came first
-	over    int64  // µs by the server's clock: when its lease was over at the latest, as it was known when it began
-	settled *Event // a settlement that was sent before its End
+	over    int64  // latest end of its lease, in µs by the server's clock, as known when the handler began
+	settled *Event // a settlement sent before its End
 	ended   bool
 }
 
-// starts takes in the beginning of a handler.
+// starts records the beginning of a handler.
 func (c *checker) starts(k *course, e Event) {
-	if e.Token == "" { // nobody knows
+	if e.Token == "" { // its lease is unknown
 		return
 	}
 	l := k.lease(e.Token)
@@ -36,7 +36,7 @@ func (c *checker) starts(k *course, e Event) {
 	}
 }
 
-// stops takes in the end of a handler, or of its message's context.
+// stops records the end of a handler or of its message's context.
 func (k *course) stops(e Event) {
 	l := k.lease(e.Token)
 	if l == nil || l.handled == nil {
@@ -51,15 +51,15 @@ func (k *course) stops(e Event) {
 	}
 }
 
-// checkStarts checks that handlers begin and go on only under their leases, and that nothing is settled before its
-// handler has ended, so that handlers overlap only after an expiry.
+// checkStarts checks that handlers begin and run only under their leases, and that no message is
+// settled before its handler has ended. So handlers overlap only after an expiry.
 func (c *checker) checkStarts(k *course) {
 	for _, l := range k.leases {
 		h := l.handled
 		if h == nil {
 			continue
 		}
-		if h.behindItsBack() {
+		if h.settledEarly() {
 			c.report(OneLease, "%s had a %s under lease %s while its handler was at work", k.name(), h.settled.Script, l.Token)
 		}
 		for _, other := range k.leases {
@@ -79,17 +79,17 @@ func (c *checker) checkStarts(k *course) {
 	}
 }
 
-// behindItsBack tells whether the message was settled before its handler had ended. Only a nack may be, when the handler
-// has run for too long: then its context ends, too.
-func (h *handling) behindItsBack() bool {
+// settledEarly returns whether the message was settled before its handler had ended. Only a nack is
+// allowed then, when the handler has run for too long and its context ends too.
+func (h *handling) settledEarly() bool {
 	if h.settled == nil || h.settled.Script != "nack" {
 		return h.settled != nil
 	}
 	return h.stop != nil && time.Duration(h.stop.At-h.settled.At) > late
 }
 
-// after is how long it was from one time to another, without the time when a worker was not at work, or the machine was
-// too busy for anybody.
+// after returns the time from one instant to another, without the time when the worker was frozen
+// or the machine was too busy.
 func (c *checker) after(by string, from, to int64) time.Duration {
 	if to <= from {
 		return 0

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// under is a claim whose handler tells its lease.
+// under sets the token of a claim and its handler.
 func under(token string) func(claimed, start *Event) {
 	return func(_, start *Event) { start.Token = token }
 }
@@ -65,7 +65,7 @@ func (s *tale) nackedAtOnce(token string) *tale {
 	return s.tell(Event{Kind: Settle, By: "a", ID: "1", Token: token, Script: "nack", Of: 1}).settled("a", "nack", token, 0)
 }
 
-// settlesAtOnce is an ack before the handler has said that it ends.
+// settlesAtOnce adds an ack before the end of the handler.
 func (s *tale) settlesAtOnce(by, token string) *tale {
 	s.tell(Event{Kind: Settle, By: by, ID: "1", Token: token, Script: "ack", Of: 1})
 	return s.tell(Event{Kind: Settled, By: by, ID: "1", Token: token, Script: "ack", Of: 1, Count: 1})

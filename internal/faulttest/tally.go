@@ -5,16 +5,17 @@ import (
 	"slices"
 )
 
-// tally is what a group counts of a message: deliveries that ended and count, and whether its lease has expired since
-// the last nack, so that the next expiry counts.
+// tally is a group's count for a message: the deliveries that ended and count, and whether a lease
+// has expired since the last nack. If so, the next expiry counts.
 type tally struct {
 	count   int
 	suspect bool
 }
 
-// outcomes are what may have become of a message: it goes on with one of some tallies, or is dead with one of some counts.
+// outcomes are the possible states of a message: alive with one of the tallies, or dead with one of
+// the counts.
 type outcomes struct {
-	limit int // deliveries at most; 0: no limit
+	limit int // maximum number of deliveries; 0: no limit
 	alive []tally
 	dead  []int
 }
@@ -31,7 +32,7 @@ func (o *outcomes) die(count int) {
 	}
 }
 
-// fails is a delivery that counts, and after which the message may be dead.
+// fails records a delivery that counts, after which the message may be dead.
 func (o *outcomes) fails(t tally) {
 	if o.limit > 0 && t.count >= o.limit {
 		o.die(t.count)
@@ -40,7 +41,7 @@ func (o *outcomes) fails(t tally) {
 	}
 }
 
-// expires is the end of a lease that nobody has settled. The first does not count.
+// expires records the expiry of a lease. The first does not count.
 func (o *outcomes) expires(t tally) {
 	if t.suspect {
 		o.fails(tally{t.count + 1, true})
@@ -49,14 +50,14 @@ func (o *outcomes) expires(t tally) {
 	}
 }
 
-// ends is the end of a known lease, in every way that its settlements leave open.
+// ends records the end of a known lease, in every way that its settlements allow.
 func (o *outcomes) ends(l *lease) {
 	t := tally{l.Number - 1, l.Suspect}
 	for script, sent := range l.settlements {
 		for _, a := range sent {
 			if a.verdict == confirmed {
 				o.settles(script, a, t)
-				return // then it was nothing else
+				return // nothing else is possible
 			}
 		}
 	}
@@ -84,7 +85,7 @@ func (o *outcomes) settles(script string, a *ack, t tally) {
 	}
 }
 
-// expireUnseen is the end of leases of which nobody has heard, up to n one after the other: they expire.
+// expireUnseen records that up to n unknown leases expired, one after the other.
 func (o *outcomes) expireUnseen(n int) {
 	for range min(n, 50) {
 		for _, t := range slices.Clone(o.alive) {
@@ -93,7 +94,8 @@ func (o *outcomes) expireUnseen(n int) {
 	}
 }
 
-// since is what may have become of a message after the lease with an index, -1 for its publishing, until a time.
+// since returns the possible outcomes of a message at a time, after the lease with index i; -1
+// means after its publish.
 func (c *checker) since(k *course, i int, to int64) outcomes {
 	o := outcomes{limit: c.rules.MaxDeliveries}
 	var from int64
@@ -110,8 +112,8 @@ func (c *checker) since(k *course, i int, to int64) outcomes {
 	return o
 }
 
-// checkTally checks that what a group has counted when it leases a message is what has become of it since the lease
-// before, so that each delivery is counted once, and none follows the last.
+// checkTally checks the counts with which a group leases a message against the history since the
+// lease before. So each delivery is counted once, and none follows the last.
 func (c *checker) checkTally(k *course, i int) {
 	l := k.leases[i]
 	from := l.Sent
@@ -133,7 +135,8 @@ func (c *checker) checkTally(k *course, i int) {
 	}
 }
 
-// checkReason checks that a dead message may be dead, and that its dead letter counts what the history does.
+// checkReason checks that a dead message may be dead, and that its dead letter has the count of the
+// history.
 func (c *checker) checkReason(k *course) {
 	last, from := len(k.leases)-1, int64(0)
 	if last >= 0 {

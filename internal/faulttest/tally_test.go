@@ -6,12 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// buried is a dead letter with so many deliveries counted.
+// buried adds a dead letter with a count of deliveries.
 func (s *tale) buried(count int) *tale {
 	return s.tell(Event{Kind: Dead, ID: "1", UUID: "m", Redis: 2000_000, Number: count, Outcome: "its record"})
 }
 
-// givenUp is a nack after which the message is dead, however many deliveries are left.
+// givenUp adds a nack that makes the message dead, even if deliveries are left.
 func (s *tale) givenUp(by, token, how string) *tale {
 	for _, kind := range []Kind{Settle, Settled} {
 		s.tell(Event{Kind: kind, By: by, ID: "1", Token: token, Script: "nack", Delay: -1, Outcome: how, Count: 1, Of: 1})
@@ -19,15 +19,15 @@ func (s *tale) givenUp(by, token, how string) *tale {
 	return s
 }
 
-// lost is a lease that runs out.
+// lost adds a lease that expires.
 func (s *tale) lost(token string) *tale { return s.claimed("a", token).wait(100) }
 
-// asks is a claim whose worker died before the answer.
+// asks adds a claim whose worker was killed before the answer.
 func (s *tale) asks(by string) *tale {
 	return s.tell(Event{Kind: Ask, By: by, Call: 1, Token: by + ":1", Lease: 100}).wait(50).tell(Event{Kind: Down, By: by})
 }
 
-func TestWhoMayBeDeadFollowsFromTheHistory(t *testing.T) {
+func TestDeadMessagesMustFollowFromTheHistory(t *testing.T) {
 	t.Parallel()
 	nack := func(s *tale, token string) *tale { return s.claimed("a", token).nacked("a", token, 0) }
 	partly := Event{Kind: Settled, By: "a", ID: "1", Token: "a:3:0", Script: "nack", Count: 1, Of: 2, Tries: 1}
@@ -73,11 +73,11 @@ func TestWhoMayBeDeadFollowsFromTheHistory(t *testing.T) {
 	}
 }
 
-// A claim without an answer is one that may have leased something, until its repeat tells.
-func TestClaimsWithoutAnAnswerAreUnheardOfOnlyWhileItMatters(t *testing.T) {
+// A claim without an answer may have leased messages, until a repeat is answered.
+func TestUnansweredClaimsCountUntilARepeatIsAnswered(t *testing.T) {
 	t.Parallel()
 	group := Rules{Groups: []string{"g", "h"}}
-	// in another group the message comes as what it is not
+	// in another group the message comes with a false state
 	other := func(s *tale) *tale {
 		s.claimed("a", "a:1:0", due(1003)).acked("a", "a:1:0")
 		for _, e := range []Event{

@@ -11,28 +11,28 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Broken is a worker that is broken on purpose, to see that the checker finds out.
+// Broken is a deliberate fault of a worker, to test that the checker finds it.
 type Broken string
 
 const (
 	NotBroken Broken = ""
-	// TornMove moves what is due in two steps.
+	// TornMove moves due messages in two steps.
 	TornMove Broken = "torn move"
-	// UnfencedAck acks whatever lease the message has.
+	// UnfencedAck acks a message without a check of its lease.
 	UnfencedAck Broken = "unfenced ack"
-	// QuietAck does so too, and then says that it has settled nothing.
+	// QuietAck does the same, but returns that it has settled nothing.
 	QuietAck Broken = "quiet ack"
-	// EarlyDeath takes a message for dead one delivery too early.
+	// EarlyDeath makes a message dead one delivery too early.
 	EarlyDeath Broken = "early death"
-	// LateRetry has what was nacked wait for six seconds too long.
+	// LateRetry delays nacked messages by six seconds too long.
 	LateRetry Broken = "late retry"
 	// WholeSeconds rounds due times to seconds.
 	WholeSeconds Broken = "whole seconds"
-	// ClientClock takes the worker's clock, which is two seconds ahead, for the server's.
+	// ClientClock uses the worker's clock plus two seconds instead of the server's.
 	ClientClock Broken = "client clock"
-	// ClosesClient closes the client that is its caller's when it closes.
+	// ClosesClient closes the caller's client when it closes.
 	ClosesClient Broken = "closes the client"
-	// HandlesTwice hands each message to two handlers.
+	// HandlesTwice passes each message to two handlers.
 	HandlesTwice Broken = "handles twice"
 	// LeavesGoroutine leaves a goroutine behind when it closes.
 	LeavesGoroutine Broken = "leaves a goroutine"
@@ -42,11 +42,11 @@ const (
 type tamper struct {
 	broken Broken
 	client redis.UniversalClient
-	shas   map[string]string // of a script -> of what runs in its place
-	timed  map[string]string // sha -> source of a script that takes the time from the caller
+	shas   map[string]string // hash of a script -> hash of its replacement
+	timed  map[string]string // hash -> source of a script that takes the time from the caller
 }
 
-// edits are what is changed in a script, once each.
+// edits are the changes of scripts. Each text must occur once.
 var edits = map[Broken]struct {
 	script  string
 	changes map[string]string
@@ -67,7 +67,7 @@ const unfenced = "if held[i] == tokens[i] then"
 
 const takesTime = "local t = redis.call('TIME')"
 
-// newTamper loads what runs in the place of scripts. It has a connection of its own.
+// newTamper loads the changed scripts, on a separate connection.
 func newTamper(ctx context.Context, client redis.UniversalClient, broken Broken) (tamper, error) {
 	t := tamper{broken: broken, client: client, shas: map[string]string{}, timed: map[string]string{}}
 	sources := queue.Scripts()
@@ -98,7 +98,7 @@ func newTamper(ctx context.Context, client redis.UniversalClient, broken Broken)
 	return t, nil
 }
 
-// with changes the calls, and returns what is to be done when they are answered.
+// with changes the calls, and returns a function to call when they are answered.
 func (t *tamper) with(cmds []redis.Cmder) func() {
 	done := func() {}
 	if t.broken == NotBroken {
@@ -125,7 +125,7 @@ func (t *tamper) with(cmds []redis.Cmder) func() {
 	return done
 }
 
-// finishMove is the second step of a move that should have had one.
+// finishMove is the second step of a move that should be one step.
 func (t *tamper) finishMove(keys []any) {
 	time.Sleep(5 * time.Millisecond)
 	for _, key := range keys {

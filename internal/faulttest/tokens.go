@@ -9,15 +9,16 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
-// tokenKey is where a handler finds the token of its message's lease. It is none of the contents.
+// tokenKey is the metadata key for the token of a message's lease. It is not part of the checked
+// contents.
 const tokenKey = "_watermill_faulttest_token"
 
-// tokens tells handlers under which lease they have their message, which no API does. The wire has seen the body
-// come with the token, and the Unmarshaler gets the same memory.
+// tokens gives handlers the token of their message's lease, which no API does. The wire sees the
+// body together with the token, and the Unmarshaler gets the same memory.
 type tokens struct {
 	redisdelay.BinaryMarshaler
 	mu     sync.Mutex
-	leases map[*byte]string // by the memory of a body
+	leases map[*byte]string // by the address of a body
 }
 
 func (t *tokens) put(body []byte, token string) {
@@ -26,7 +27,7 @@ func (t *tokens) put(body []byte, token string) {
 	t.leases[unsafe.SliceData(body)] = token
 }
 
-// Unmarshal is that of BinaryMarshaler.
+// Unmarshal unmarshals like BinaryMarshaler, and adds the token.
 func (t *tokens) Unmarshal(topic string, body []byte) (*message.Message, error) {
 	at := unsafe.SliceData(body)
 	t.mu.Lock()

@@ -8,20 +8,20 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// tries is a recorder of go-redis's metrics, which is the only one that it tells how often it sent a call. What a
-// script answers to a call that was sent again does not tell what it did the first time.
+// tries is a recorder for go-redis's metrics, the only way to learn how often it sent a call. The
+// answer to a repeated call does not show what the first one did.
 type tries struct{}
 
 type triesKey struct{}
 
-// count is of how often calls are sent: those, and not what makes a connection ready for them. Without calls it is of all
-// that passes a wire, and of what was sent most often.
+// count counts how often calls were sent, without the commands that prepare a connection. Without
+// calls it counts everything on a wire, and keeps the highest number.
 type count struct {
 	cmds  []redis.Cmder
 	tries atomic.Int64
 }
 
-// countTries has c count when calls are sent with the context.
+// countTries returns a context whose calls c counts.
 func countTries(ctx context.Context, c *count) context.Context {
 	return context.WithValue(ctx, triesKey{}, c)
 }
@@ -32,14 +32,14 @@ func (tries) RecordOperationDuration(ctx context.Context, _ time.Duration, cmd r
 	}
 }
 
-// A pipeline of as many calls may be another, and makes the count higher, which proves less.
+// Another pipeline of the same length only makes the count higher, which proves less.
 func (tries) RecordPipelineOperationDuration(ctx context.Context, _ time.Duration, _ string, n, attempts int, _ error, _ redis.ConnInfo, _ int) {
 	if c, ok := ctx.Value(triesKey{}).(*count); ok && len(c.cmds) == n {
 		c.tries.Add(int64(attempts))
 	}
 }
 
-// The rest is nothing here.
+// The other methods do nothing.
 
 func (tries) RecordConnectionCreateTime(context.Context, time.Duration, redis.ConnInfo) {}
 

@@ -20,8 +20,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 )
 
-// Verify ends the workers, drained, and fails the test if its history violates a property. It returns and
-// logs the figures. Topics and Groups of the rules are the world's.
+// Verify drains the world, ends the workers, and fails the test if the history violates a property.
+// It returns and logs the figures. It sets Topics and Groups of the rules to the world's.
 func (w *World) Verify(rules Rules) Figures {
 	w.t.Helper()
 	violations, figures := w.Judge(rules)
@@ -39,7 +39,7 @@ func (w *World) Verify(rules Rules) Figures {
 	return figures
 }
 
-// keepHistory writes the history to a file that outlasts the test, a line for each event, and returns its name.
+// keepHistory writes the history to a file that the test does not remove, and returns its name.
 func (w *World) keepHistory() string {
 	w.t.Helper()
 	file, err := os.CreateTemp("", "faults-*.jsonl")
@@ -52,7 +52,7 @@ func (w *World) keepHistory() string {
 	return file.Name()
 }
 
-// Judge is Verify for tests that want violations.
+// Judge does the same as Verify, for tests that expect violations.
 func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	w.t.Helper()
 	rules.Topics, rules.Groups = w.Topics, w.Groups
@@ -82,8 +82,8 @@ func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	return violations, figures
 }
 
-// cancelLeftOver cancels what publishers that were killed had to cancel, and where the server loses data, what it has
-// forgotten to be cancelled.
+// cancelLeftOver cancels the messages that killed publishers had to cancel. If the server loses
+// data, it also cancels those whose cancellation was lost.
 func (w *World) cancelLeftOver(losesData bool) {
 	w.t.Helper()
 	left, before, confirmed, began := map[string]Event{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
@@ -116,14 +116,14 @@ func (w *World) cancelLeftOver(losesData bool) {
 			w.Note(note)
 		}
 		note.Kind = Cancelled
-		if err != nil && confirmed[uuid] && !began[uuid] { // the client tries once, but in a Cluster, where none is to be cancelled
+		if err != nil && confirmed[uuid] && !began[uuid] { // the client tries once, except in a Cluster, where nothing is cancelled
 			note.Kind = NotThere
 		}
 		w.Note(note)
 	}
 }
 
-// buryDead writes down the dead letters, and removes them.
+// buryDead records the dead letters, and removes them.
 func (w *World) buryDead() {
 	w.t.Helper()
 	ctx := context.Background()
@@ -139,7 +139,7 @@ func (w *World) buryDead() {
 				body, err := w.Client.HGet(ctx, k.Messages(), id).Bytes()
 				require.NoError(w.t, err, "the body of dead letter %s", id)
 				msg, err := redisdelay.BinaryMarshaler{}.Unmarshal(topic, body)
-				uuid, sum := string(body), "" // of one that cannot be read
+				uuid, sum := string(body), "" // for a message that cannot be read
 				if err == nil {
 					uuid, sum = msg.UUID, SumOf(msg)
 				}
@@ -162,8 +162,8 @@ func (w *World) buryDead() {
 	}
 }
 
-// insist repeats a call that may be repeated while it has no answer, for a minute: a disk that others keep busy lets a
-// server wait for it.
+// insist repeats an idempotent call for a minute while it has no answer, because a busy disk may
+// delay the server.
 func insist(call func() error) error {
 	for began := time.Now(); ; {
 		if err := call(); !queue.Unreachable(err) || time.Since(began) > time.Minute {
@@ -172,17 +172,17 @@ func insist(call func() error) error {
 	}
 }
 
-// leftovers finds keys that a drained world has not.
+// leftovers returns the keys that a drained world must not have.
 func (w *World) leftovers() (found []Violation) {
 	r := &recorder{TB: w.t}
-	queuetest.CheckDrained(r, w.Client, w.Prefix, queuetest.Live()) // killed workers have not taken their leave
+	queuetest.CheckDrained(r, w.Client, w.Prefix, queuetest.Live()) // killed workers leave keys
 	for _, text := range r.said {
 		found = append(found, Violation{Clean, text})
 	}
 	return found
 }
 
-// recorder is a test that takes note of what is wrong with it.
+// recorder is a testing.TB that records failures.
 type recorder struct {
 	testing.TB
 	said []string

@@ -14,12 +14,13 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// wire is a hook of a worker's client that writes to the journal what goes to Redis and what comes back:
-// leases and settlements, which no API tells. Its calls include what go-redis sends again by itself.
+// wire is a hook of a worker's client that records calls to Redis and their answers in the journal.
+// They show leases and settlements, which no API does. It does not see the repeats of go-redis
+// separately.
 type wire struct {
 	journal *Journal
-	clock   func() int64 // the server's time in µs, by a connection of its own; 0: no answer
-	tamper  tamper       // what a worker does that is broken on purpose
+	clock   func() int64 // the server's time in µs, on a separate connection; 0: no answer
+	tamper  tamper       // the deliberate faults of the worker
 	tokens  *tokens
 	calls   atomic.Int64
 }
@@ -30,10 +31,10 @@ type scriptCall struct {
 	number int
 	script string
 	keys   []string
-	args   []string // of what matters here, not of publish
+	args   []string // not of publish
 }
 
-// read reads a call; nil if it is none, or says nothing about leases.
+// read returns the call of a script about leases, or nil for other commands.
 func (w *wire) read(cmd redis.Cmder) *scriptCall {
 	all := cmd.Args()
 	if len(all) < 3 || all[0] != "evalsha" && all[0] != "eval" {
@@ -72,7 +73,7 @@ func textOf(arg any) string {
 	}
 }
 
-// topic and group are told by the key of the leases.
+// about returns topic and group, from the key of the leases.
 func (c *scriptCall) about() (topic, group string) {
 	for _, key := range c.keys {
 		_, tagged, _ := strings.Cut(key, ":{")
@@ -85,7 +86,7 @@ func (c *scriptCall) about() (topic, group string) {
 	return "", ""
 }
 
-// leases are the ids and tokens of the call.
+// leases returns the IDs and tokens in the call.
 func (c *scriptCall) leases() (ids, tokens []string) {
 	first, step := 0, 2
 	switch c.script {
@@ -127,14 +128,14 @@ func (w *wire) before(c *scriptCall) {
 	w.journal.Write(c.events(base)...)
 }
 
-// events is an event for each message of the call.
+// events returns an event for each message of the call.
 func (c *scriptCall) events(base Event) (events []Event) {
 	ids, tokens := c.leases()
 	for i, id := range ids {
 		e := base
 		e.ID, e.Token, e.Of = id, tokens[i], len(ids)
 		if c.script == "nack" {
-			e.Delay = -1 // dead, or at an instant
+			e.Delay = -1 // a dead letter, or an instant instead of a delay
 			switch said := c.args[2+7*i+2]; said {
 			case "dead", "undelivered":
 				e.Outcome = said
@@ -149,8 +150,8 @@ func (c *scriptCall) events(base Event) (events []Event) {
 	return events
 }
 
-// after is for a call that is over. failed is what became of all that it was sent with: where every attempt to connect
-// is refused, go-redis tells a pipeline's commands nothing.
+// after records the end of a call. failed is the error of the whole pipeline, because go-redis sets
+// no error on its commands if no connection can be made.
 func (w *wire) after(c *scriptCall, sent time.Time, tries int, failed error) {
 	topic, group := c.about()
 	base := Event{Call: c.number, Topic: topic, Group: group, Script: c.script, Sent: sent.UnixNano(), Tries: tries}
@@ -164,7 +165,7 @@ func (w *wire) after(c *scriptCall, sent time.Time, tries int, failed error) {
 		w.answer(c, cmd, base, err)
 	case err != nil:
 		base.Kind, base.Err = Unsure, errorText(err)
-		if tries == 1 && serverSaid(base.Err) { // else an earlier try may have done it
+		if tries == 1 && serverSaid(base.Err) { // otherwise an earlier try may have succeeded
 			base.Kind = Refused
 		}
 		w.journal.Write(c.events(base)...)
@@ -219,7 +220,7 @@ func (w *wire) answer(c *scriptCall, cmd *redis.Cmd, base Event, err error) {
 	w.journal.Write(append(events, answer)...)
 }
 
-// errorText marks what the server has not said, after which nobody knows whether it did what it was asked.
+// errorText marks errors that are not from the server, after which the call may have taken effect.
 func errorText(err error) string {
 	var server redis.Error
 	switch {

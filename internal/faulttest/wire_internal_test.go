@@ -14,9 +14,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// go-redis tells the commands of a pipeline nothing where every attempt to connect is refused. Then nobody has said that
-// a lease was extended.
-func TestExtensionThatNeverLeftIsNotNotedAsDone(t *testing.T) {
+// go-redis sets no error on the commands of a pipeline if no connection can be made.
+func TestExtensionThatWasNotSentIsNotRecordedAsDone(t *testing.T) {
 	t.Parallel()
 	client := redis.NewClient(&redis.Options{
 		MaxRetries: 1,
@@ -30,14 +29,14 @@ func TestExtensionThatNeverLeftIsNotNotedAsDone(t *testing.T) {
 	require.Equal(t, []Kind{Settle, Extend, Unsure, Unsure}, kinds)
 }
 
-// The server has it leased by another token.
-func TestExtensionOfALostLeaseIsNotNotedAsDone(t *testing.T) {
+// The server has the message under another lease.
+func TestExtensionOfALostLeaseIsNotRecordedAsDone(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		client := redis.NewClient(s.Client.(*redis.Client).Options())
 		leases := queue.NewKeys(s.Prefix, "t").Leases("g")
 		require.NoError(t, client.HSet(t.Context(), leases, "id", "S:2:1", "other", "S:1:1").Err())
 		held := []*queue.Leased{{ID: "id", Token: "S:1:1"}, {ID: "other", Token: "S:1:1"}}
-		unseen := queue.NewTopic(s.Client, s.Prefix, "t").Group("g") // which has the server know the script
+		unseen := queue.NewTopic(s.Client, s.Prefix, "t").Group("g") // loads the script on the server
 		require.NoError(t, queue.Do(t.Context(), s.Client, unseen.ExtendCalls(held, time.Second)...))
 		kinds := noted(t, client, s.Prefix, func(group *queue.Group) {
 			require.NoError(t, queue.Do(t.Context(), client, group.ExtendCalls(held, time.Second)...))
@@ -46,7 +45,7 @@ func TestExtensionOfALostLeaseIsNotNotedAsDone(t *testing.T) {
 	})
 }
 
-// noted returns what is noted of calls about a group, and closes the client.
+// noted returns the events of calls about a group, and closes the client.
 func noted(t *testing.T, client *redis.Client, prefix string, do func(*queue.Group)) (kinds []Kind) {
 	t.Helper()
 	dir := t.TempDir()

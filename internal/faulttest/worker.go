@@ -18,7 +18,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Role is what a worker does.
+// Role is the role of a worker.
 type Role string
 
 const (
@@ -26,81 +26,82 @@ const (
 	Consumer  Role = "consumer"
 )
 
-// Worker says what a process does: a publisher or a consumer. Times are in ms, since it is passed as JSON.
-// Place, Direct, Journal, Topics and Groups are filled in by World.Start.
+// Worker is the configuration of a worker process, a publisher or a consumer. It is passed as JSON,
+// so times are in ms. World.Start fills in Place, Direct, Dir, Topics and Groups.
 type Worker struct {
 	Role Role   `json:"role"`
 	Name string `json:"name"` // unique in the World
 
-	Place  Place  `json:"place"`  // by which it uses the project
-	Direct Place  `json:"direct"` // by which it reads the server's clock
-	Dir    string `json:"dir"`    // of its journal
+	Place  Place  `json:"place"`  // for the project's client
+	Direct Place  `json:"direct"` // for reading the server's clock
+	Dir    string `json:"dir"`    // directory of its journal
 	Prefix string `json:"prefix"`
 
 	Topics []string `json:"topics"`
 	Broken Broken   `json:"broken,omitempty"`
 
-	PoolSize      int `json:"pool_size,omitempty"`       // of its client; 0: go-redis's default
+	PoolSize      int `json:"pool_size,omitempty"`       // pool size of its client; 0: go-redis's default
 	ReadTimeoutMS int `json:"read_timeout_ms,omitempty"` // likewise
 
-	// Of a publisher. Message i goes to topic i, modulo their number, and so on with the lists.
-	Messages       int      `json:"messages,omitempty"`         // then it is done; 0: until it is stopped
-	Batch          int      `json:"batch,omitempty"`            // messages of one call; default 1
+	// For a publisher. Message i goes to topic i modulo their number; the lists are used in the
+	// same way.
+	Messages       int      `json:"messages,omitempty"`         // number to publish; 0: until it is stopped
+	Batch          int      `json:"batch,omitempty"`            // messages per call; default 1
 	Callers        int      `json:"callers,omitempty"`          // goroutines; default 1
-	PauseMS        int      `json:"pause_ms,omitempty"`         // of a goroutine after a call
+	PauseMS        int      `json:"pause_ms,omitempty"`         // pause of a goroutine after a call
 	DelaysMS       []int    `json:"delays_ms,omitempty"`        // default: none
 	Do             []string `json:"do,omitempty"`               // see Do; default: "ack"
 	Payload        int      `json:"payload,omitempty"`          // bytes; default 32
-	CancelEvery    int      `json:"cancel_every,omitempty"`     // every so many messages one is due in an hour, and cancelled
+	CancelEvery    int      `json:"cancel_every,omitempty"`     // every n-th message is due in an hour and is cancelled; 0: none
 	WaitReplicas   int      `json:"wait_replicas,omitempty"`    // PublisherConfig.WaitReplicas
-	CancelCallerMS int      `json:"cancel_caller_ms,omitempty"` // the context of a call ends after up to so long
+	CancelCallerMS int      `json:"cancel_caller_ms,omitempty"` // maximum time until the context of a call ends
 
-	// Of a consumer.
+	// For a consumer.
 	Group          string `json:"group,omitempty"`
 	InFlight       int    `json:"in_flight,omitempty"` // default 1
 	LeaseMS        int    `json:"lease_ms,omitempty"`  // default 1000
 	MaxExtensionMS int    `json:"max_extension_ms,omitempty"`
 	MaxDeliveries  int    `json:"max_deliveries,omitempty"` // default: no limit
-	WorkMS         int    `json:"work_ms,omitempty"`        // a handler takes up to so long
+	WorkMS         int    `json:"work_ms,omitempty"`        // maximum time that a handler takes
 	Stuck          bool   `json:"stuck,omitempty"`          // no handler ever ends
-	BackoffMS      int    `json:"backoff_ms,omitempty"`     // of what is nacked without a delay
+	BackoffMS      int    `json:"backoff_ms,omitempty"`     // backoff of messages nacked without a delay
 	CloseTimeoutMS int    `json:"close_timeout_ms,omitempty"`
 }
 
-// How a publisher tells a consumer by a message's metadata what its handler is to do.
+// doKey is the metadata key that says what the handler does with the message.
 const doKey = "do"
 
-// Nack is for Worker.Do: the handler nacks the first times deliveries, with a delay, which is not there if
-// it is negative.
+// Nack is for Worker.Do: the handler nacks the first deliveries, as many as times, with a delay. A
+// negative delay means none.
 func Nack(times int, delay time.Duration) string {
 	return fmt.Sprintf("nack %d %d", times, delay.Milliseconds())
 }
 
-// Work is for Worker.Do: the handler takes so long, and acks.
+// Work is for Worker.Do: the handler takes d, and acks.
 func Work(d time.Duration) string { return fmt.Sprintf("work %d", d.Milliseconds()) }
 
-// Others for Worker.Do.
+// Other values for Worker.Do.
 const (
 	Ack  = "ack"
-	Die  = "die"  // the process kills itself whenever it gets the message
+	Die  = "die"  // the process kills itself each time it gets the message
 	Hang = "hang" // the handler waits for the end of its message's context, and nacks
 )
 
-// workerVariable is where a process finds what it is to do.
+// workerVariable is the environment variable with a process's Worker.
 const workerVariable = "FAULTTEST_WORKER"
 
-// process is a worker at work.
+// process is a running worker.
 type process struct {
 	Worker
 	journal *Journal
 	client  redis.UniversalClient // the project's
 	direct  redis.UniversalClient
 	tokens  *tokens
-	stopped chan struct{} // closed: it is to end properly
+	stopped chan struct{} // closed when it must end cleanly
 	ending  context.Context
 }
 
-// runWorker does what the environment says, and returns the exit status.
+// runWorker runs the Worker in the environment variable, and returns the exit status.
 func runWorker(text string) int {
 	redis.SetOTelRecorder(tries{})
 	p := &process{tokens: &tokens{leases: map[*byte]string{}}, stopped: make(chan struct{})}
@@ -143,7 +144,7 @@ func (p *process) fail(err error) int {
 	return 1
 }
 
-// obey reads the test's commands. When there is no test any more, the process ends at once.
+// obey reads the test's commands. When the test has ended, the process exits at once.
 func (p *process) obey(end func()) {
 	commands := bufio.NewScanner(os.Stdin)
 	for commands.Scan() {
@@ -155,7 +156,7 @@ func (p *process) obey(end func()) {
 	kill()
 }
 
-// kill ends the process as kill -9 does.
+// kill kills this process with SIGKILL.
 func kill() {
 	if self, err := os.FindProcess(os.Getpid()); err == nil {
 		_ = self.Kill()
@@ -163,10 +164,10 @@ func kill() {
 	select {}
 }
 
-// tell lets the test know.
+// tell sends a line to the test.
 func tell(what string) { fmt.Println(what) }
 
-// clock is the server's time in µs, or 0 if it does not answer.
+// clock returns the server's time in µs, or 0 if it does not answer.
 func (p *process) clock() int64 {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second/4)
 	defer cancel()
@@ -177,10 +178,11 @@ func (p *process) clock() int64 {
 	return now.UnixMicro()
 }
 
-// dials is the client's: while the server is gone, and until a second after it is back, its pool tries to connect.
+// dials ignores the client's goroutine that tries to connect, until a second after the server is
+// back.
 var dials = goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
 
-// close closes what the process has of the project, and notes how long that took, whether goroutines are
+// close closes the Publisher or Subscriber. It records how long that took, whether goroutines are
 // left, and whether the client is still open.
 func (p *process) close(others goleak.Option, close func() error) {
 	began := time.Now()
@@ -193,7 +195,7 @@ func (p *process) close(others goleak.Option, close func() error) {
 	if ping := p.client.Ping(context.Background()).Err(); errors.Is(ping, redis.ErrClosed) {
 		e.Outcome = "closed"
 	}
-	if p.Place.MasterName != "" || p.Place.Cluster { // their clients have goroutines, which come and go with nodes
+	if p.Place.MasterName != "" || p.Place.Cluster { // these clients have goroutines for their nodes
 		_ = p.client.Close()
 		_ = p.direct.Close()
 	}
@@ -204,7 +206,7 @@ func (p *process) close(others goleak.Option, close func() error) {
 	_ = p.client.Close()
 }
 
-// breakClosing does what a Close does that is broken on purpose.
+// breakClosing does the deliberate faults of Close.
 func (p *process) breakClosing() {
 	switch p.Broken {
 	case ClosesClient:
@@ -228,7 +230,7 @@ func (l logger) With(watermill.LogFields) watermill.LoggerAdapter { return l }
 
 func (p *process) logger() watermill.LoggerAdapter { return logger{journal: p.journal} }
 
-// consume handles messages until the process is told to stop.
+// consume handles messages until the process is stopped.
 func (p *process) consume() error {
 	others := goleak.IgnoreCurrent()
 	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
@@ -250,7 +252,7 @@ func (p *process) consume() error {
 	for _, topic := range p.Topics {
 		messages, err := subscriber.Subscribe(context.Background(), topic)
 		for ; queue.Unreachable(err); messages, err = subscriber.Subscribe(context.Background(), topic) {
-			time.Sleep(20 * time.Millisecond) // as a program would
+			time.Sleep(20 * time.Millisecond) // like a program
 		}
 		if err != nil {
 			return err

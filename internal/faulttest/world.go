@@ -22,9 +22,10 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// Main is for a package's TestMain: it is redistest.Main, and also what a worker runs.
+// Main is for a package's TestMain. It runs a worker if the environment says so, else
+// redistest.Main.
 func Main(m *testing.M, opts ...goleak.Option) {
-	redis.SetLogger(quiet{}) // connections break all the time here
+	redis.SetLogger(quiet{}) // these tests break connections
 	if text := os.Getenv(workerVariable); text != "" {
 		os.Exit(runWorker(text))
 	}
@@ -37,7 +38,7 @@ func (quiet) Printf(context.Context, string, ...any) {}
 
 // World is a Redis, the workers that use it, and their history.
 type World struct {
-	// Client looks on, drains and finds dead letters. It is not disturbed by faults of a Proxy.
+	// Client is the test's own client. It bypasses proxies, so that their faults do not affect it.
 	Client redis.UniversalClient
 	Prefix string
 	Topics []string
@@ -57,8 +58,8 @@ type World struct {
 	counter counter
 }
 
-// NewWorld makes a world on the Redis at a place, with a topic "t" and a group "g", unless change says
-// otherwise. The groups exist when it returns.
+// NewWorld returns a world on the Redis at a place, with a topic "t" and a group "g", unless change
+// sets others. The groups exist when it returns.
 func NewWorld(t testing.TB, direct Place, change ...func(*World)) *World {
 	t.Helper()
 	dir := t.TempDir()
@@ -81,7 +82,7 @@ func NewWorld(t testing.TB, direct Place, change ...func(*World)) *World {
 	return w
 }
 
-// Register makes sure that all groups exist.
+// Register creates all groups that do not exist.
 func (w *World) Register() {
 	w.t.Helper()
 	for _, topic := range w.Topics {
@@ -110,7 +111,8 @@ type Running struct {
 	err   error
 }
 
-// Start starts workers, and returns when they are at work. A worker without a Place uses the world's own.
+// Start starts workers, and returns when they are at work. A worker without a Place uses the
+// world's.
 func (w *World) Start(workers ...Worker) []*Running {
 	w.t.Helper()
 	var started []*Running
@@ -126,7 +128,7 @@ func (w *World) Start(workers ...Worker) []*Running {
 	return started
 }
 
-// Await waits until publishers have published all that they were to publish.
+// Await waits until the publishers have published all their messages.
 func (w *World) Await(publishers ...*Running) {
 	w.t.Helper()
 	for _, r := range publishers {
@@ -156,16 +158,16 @@ func (w *World) launch(worker Worker) (*Running, error) {
 	return r, nil
 }
 
-// StopLooking ends the looks at Redis while the test goes on, where they would see what the test does itself.
+// StopLooking stops the sampling of Redis, for tests that change the data themselves.
 func (w *World) StopLooking() {
 	w.sampler.stop()
 	w.sampler.early = true
 }
 
-// Note adds what the test itself does to the history.
+// Note adds events of the test itself to the history.
 func (w *World) Note(events ...Event) { w.journal.Write(events...) }
 
-// Logs counts the errors that workers have logged with a text so far.
+// Logs counts the errors with a text that workers have logged so far.
 func (w *World) Logs(text string) int {
 	w.t.Helper()
 	n, err := w.history.logs(text)
@@ -173,17 +175,17 @@ func (w *World) Logs(text string) int {
 	return n
 }
 
-// running are all workers that were ever started.
+// running returns all workers that were ever started.
 func (w *World) running() []*Running {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.workers)
 }
 
-// Handled waits until handlers have begun so many times.
+// Handled waits until handlers have begun n times.
 func (w *World) Handled(n int) { w.t.Helper(); w.AwaitEvents(Start, n) }
 
-// AwaitEvents waits until there are so many events of a kind.
+// AwaitEvents waits until there are n events of a kind.
 func (w *World) AwaitEvents(kind Kind, n int) {
 	w.t.Helper()
 	w.eventually(Pick(time.Minute, 10*time.Minute), func() (bool, string) {
@@ -192,7 +194,7 @@ func (w *World) AwaitEvents(kind Kind, n int) {
 	})
 }
 
-// Count counts the events of a kind so far.
+// Count returns the number of events of a kind so far.
 func (w *World) Count(kind Kind) int {
 	w.t.Helper()
 	n, err := w.counter.count(kind)
@@ -200,7 +202,7 @@ func (w *World) Count(kind Kind) int {
 	return n
 }
 
-// History is what has happened so far.
+// History returns the events so far.
 func (w *World) History() []Event {
 	w.t.Helper()
 	events, err := w.history.now()
@@ -208,7 +210,7 @@ func (w *World) History() []Event {
 	return events
 }
 
-// StopPublishers has all publishers end, and waits for that.
+// StopPublishers stops all publishers, and waits for their end.
 func (w *World) StopPublishers() { w.t.Helper(); w.stop(Publisher) }
 
 func (w *World) stop(role Role) {
@@ -222,7 +224,7 @@ func (w *World) stop(role Role) {
 	wg.Wait()
 }
 
-// Drain waits until all that was published is acked, cancelled or dead.
+// Drain waits until all published messages are acked, cancelled or dead.
 func (w *World) Drain(patience time.Duration) {
 	w.t.Helper()
 	w.eventually(patience, func() (bool, string) {
@@ -240,7 +242,7 @@ func (w *World) Drain(patience time.Duration) {
 	})
 }
 
-// unsettled counts the messages of a topic that some group is not through with.
+// unsettled counts the messages of a topic that are not settled in some group.
 func (w *World) unsettled(ctx context.Context, k queue.Keys) (n int, err error) {
 	bodies, err := w.Client.HKeys(ctx, k.Messages()).Result()
 	if err != nil || len(bodies) == 0 {
@@ -269,7 +271,8 @@ func (w *World) unsettled(ctx context.Context, k queue.Keys) (n int, err error) 
 	return n, nil
 }
 
-// eventually polls until a condition holds, and fails the test with what it says if that takes too long.
+// eventually polls until a condition is true. After patience it fails the test with the condition's
+// text.
 func (w *World) eventually(patience time.Duration, holds func() (bool, string)) {
 	w.t.Helper()
 	said := ""
@@ -278,8 +281,9 @@ func (w *World) eventually(patience time.Duration, holds func() (bool, string)) 
 	}
 }
 
-// Eventually polls until a condition holds, and fails the test with what is said if that takes too long. Unlike testify's, it does so in the
-// test's own goroutine, where the condition may fail the test too, and never after its end.
+// Eventually polls until a condition is true. After patience it fails the test with a message.
+// Unlike testify's, it polls in the test's goroutine, so the condition may fail the test, and never
+// runs after its end.
 func Eventually(t testing.TB, holds func() bool, patience, tick time.Duration, said ...any) {
 	t.Helper()
 	if !Holds(holds, patience, tick) {
@@ -287,7 +291,7 @@ func Eventually(t testing.TB, holds func() bool, patience, tick time.Duration, s
 	}
 }
 
-// Holds polls until a condition holds, and returns false if that takes too long.
+// Holds polls until a condition is true. It returns false after patience.
 func Holds(holds func() bool, patience, tick time.Duration) bool {
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(tick) {
 		if time.Now().After(deadline) {

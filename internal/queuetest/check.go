@@ -1,5 +1,5 @@
-// Package queuetest checks what the pipeline keeps in Redis: that every message is in exactly one
-// state of each group, that every index agrees with the others, and that nothing else is left behind.
+// Package queuetest checks the pipeline's data in Redis. Every message must be in exactly one state
+// of each group, all indexes must agree, and there must be no other keys.
 package queuetest
 
 import (
@@ -11,49 +11,49 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Check fails the test with a list of all that is wrong with the topics under the prefix.
-// It goes on afterwards, so that it can be used where a test cleans up.
+// Check fails the test with a list of all violations in the topics under the prefix. It does not
+// end the test, so that it can be used in cleanups.
 //
 // Each topic is read in one transaction, so it may be in use meanwhile.
 func Check(t testing.TB, client redis.UniversalClient, prefix string) {
 	t.Helper()
-	topics, found, err := look(context.Background(), client, prefix)
+	topics, found, err := inspect(context.Background(), client, prefix)
 	report(t, prefix, topics, found, err)
 }
 
-// Option is for CheckDrained.
+// Option is an option of CheckDrained.
 type Option func(*drained)
 
 type drained struct {
 	live bool
 }
 
-// Live allows what a subscription that has not been closed keeps: its last claim, and its place among
-// those that are waiting for messages.
+// Live allows the keys of subscriptions that are not closed: the last claim, and the entry among
+// the waiters.
 func Live() Option { return func(d *drained) { d.live = true } }
 
-// CheckDrained is Check, and also fails the test if a topic holds any message, dead or alive, or any
-// trace of one.
+// CheckDrained does the same as Check. It also fails the test if a topic has any message, dead
+// letters included, or any key about one.
 func CheckDrained(t testing.TB, client redis.UniversalClient, prefix string, options ...Option) {
 	t.Helper()
 	var d drained
 	for _, option := range options {
 		option(&d)
 	}
-	topics, found, err := look(context.Background(), client, prefix)
+	topics, found, err := inspect(context.Background(), client, prefix)
 	for _, s := range topics {
 		found = append(found, d.leftovers(s)...)
 	}
 	report(t, prefix, topics, found, err)
 }
 
-// Violations returns all that is wrong with the topics under the prefix, a line for each.
+// Violations returns all violations in the topics under the prefix, one line each.
 func Violations(ctx context.Context, client redis.UniversalClient, prefix string) ([]string, error) {
-	_, found, err := look(ctx, client, prefix)
+	_, found, err := inspect(ctx, client, prefix)
 	return found, err
 }
 
-func look(ctx context.Context, client redis.UniversalClient, prefix string) ([]*snapshot, []string, error) {
+func inspect(ctx context.Context, client redis.UniversalClient, prefix string) ([]*snapshot, []string, error) {
 	topics, found, err := readAll(ctx, client, prefix)
 	if err != nil {
 		return nil, nil, err
@@ -64,7 +64,7 @@ func look(ctx context.Context, client redis.UniversalClient, prefix string) ([]*
 	return topics, found, nil
 }
 
-// leftovers lists the keys that a topic without messages does not have.
+// leftovers returns the keys that a topic without messages must not have.
 func (d drained) leftovers(s *snapshot) (left []string) {
 	if !s.exists() {
 		return nil
@@ -83,7 +83,7 @@ func (d drained) leftovers(s *snapshot) (left []string) {
 	return left
 }
 
-// shown is how many violations are listed at most: one fault can show in every message.
+// shown is the maximum number of violations listed, because one fault may affect every message.
 const shown = 50
 
 func report(t testing.TB, prefix string, topics []*snapshot, found []string, err error) {

@@ -86,7 +86,7 @@ func (r *recorder) Errorf(format string, args ...any) {
 	r.failures = append(r.failures, fmt.Sprintf(format, args...))
 }
 
-func TestTopicWithAMessageInEveryStateIsWhole(t *testing.T) {
+func TestTopicWithAMessageInEveryStateHasNoViolations(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		f := newFixture(t, s)
 		f.publish(t, 6, queue.In(0))
@@ -98,7 +98,7 @@ func TestTopicWithAMessageInEveryStateIsWhole(t *testing.T) {
 	})
 }
 
-func TestGroupThatIsBeingRemovedHoldsWhatItHas(t *testing.T) {
+func TestGroupBeingRemovedKeepsItsMessages(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		f := newFixture(t, s)
 		require.NoError(t, s.Client.HDel(ctx, f.keys.Groups(), "a").Err())
@@ -370,7 +370,7 @@ func TestUnreadableStateFailsTheTest(t *testing.T) {
 	require.Contains(t, failing.failures[0], "cannot read the state")
 }
 
-func TestTopicIsWholeWhileItIsUsed(t *testing.T) {
+func TestTopicInUseHasNoViolations(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		f := newFixture(t, s)
 		stop, done := make(chan struct{}), make(chan error, 1)
@@ -430,7 +430,7 @@ func TestFullServerCanBeChecked(t *testing.T) {
 	require.Len(t, found, 1)
 }
 
-func TestHoldingsTellWhereEachMessageIs(t *testing.T) {
+func TestHoldingsHaveTheStateOfEachMessage(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		f := newFixture(t, s)
 		held, found, err := Holdings(ctx, s.Client, s.Prefix)

@@ -15,12 +15,13 @@ type Place struct{ Topic, Group, ID string }
 // Holding is the state of a message in a group.
 type Holding struct {
 	State string // "pending", "ready", "unack", "retry" or "dead"
-	Token string // of its lease, in unack
+	Token string // token of its lease, if it is in unack
 }
 
-// Holdings is Violations, and also returns where each message is. What is pending is that for every group.
+// Holdings returns the state of each message in each group, and the violations. A pending message
+// is pending in every group.
 func Holdings(ctx context.Context, client redis.UniversalClient, prefix string) (map[Place]Holding, []string, error) {
-	topics, found, err := look(ctx, client, prefix)
+	topics, found, err := inspect(ctx, client, prefix)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -39,7 +40,7 @@ func (s *snapshot) holdings(group string, held map[Place]Holding) {
 		enter(id, "pending", "")
 	}
 	for _, entry := range s.get("ready", group).list {
-		if id, _, _ := strings.Cut(entry, ":"); id != strings.Repeat("0", queue.IDLength) { // else it is out of force
+		if id, _, _ := strings.Cut(entry, ":"); id != strings.Repeat("0", queue.IDLength) { // an entry of zeros is void
 			enter(id, "ready", "")
 		}
 	}

@@ -16,11 +16,11 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// kinds are all the keys that a topic may have, by the first part of what follows the hash tag, and
-// their types in Redis.
+// kinds are all keys that a topic may have, and their types in Redis. They are named by the first
+// part after the hash tag.
 var kinds = map[string]struct {
 	typ     string
-	of      string // what the rest of the key names: "" for nothing
+	of      string // what the rest of the key names; "": there is no rest
 	expires bool
 }{
 	"meta":       {typ: "hash"},
@@ -48,7 +48,7 @@ var kinds = map[string]struct {
 	"stats":      {typ: "hash", of: "group"},
 }
 
-// value is what one key held.
+// value is the value of one key.
 type value struct {
 	key  string
 	kind string // first part of the key after the hash tag
@@ -77,16 +77,16 @@ func (v *value) summary() string {
 
 func first[V any](m map[string]V) string { return slices.Min(slices.Collect(maps.Keys(m))) }
 
-// snapshot is all that a topic had at one time.
+// snapshot is the whole data of a topic at one time.
 type snapshot struct {
 	prefix string
 	topic  string
 	listed bool // in the registry
 	values []*value
-	now    int64 // by the server's clock, just after
+	now    int64 // the server's time just after it
 }
 
-// get returns the key's value, an empty one if there is none, or if it has another type.
+// get returns the key's value. It is empty if the key does not exist or has another type.
 func (s *snapshot) get(kind, name string) *value {
 	for _, v := range s.values {
 		if v.kind == kind && v.name == name && v.typ == kinds[kind].typ {
@@ -96,7 +96,8 @@ func (s *snapshot) get(kind, name string) *value {
 	return &value{kind: kind, name: name}
 }
 
-// exists tells that the topic has more than what expires by itself, which a topic that was erased leaves.
+// exists returns whether the topic has keys that do not expire. An erased topic has only keys that
+// do.
 func (s *snapshot) exists() bool {
 	return slices.ContainsFunc(s.values, func(v *value) bool { return !kinds[v.kind].expires })
 }
@@ -125,7 +126,8 @@ func readAll(ctx context.Context, client redis.UniversalClient, prefix string) (
 			found = append(found, fmt.Sprintf("unknown key %q", key))
 		}
 	}
-	// A topic is in the registry before it has keys: read after them, the registry has them all.
+	// A topic is entered in the registry before it has keys. So the registry, read after the keys,
+	// has all.
 	err = queue.Topics(ctx, client, prefix, func(name string) { topic(name).listed = true })
 	if redis.HasErrorPrefix(err, "WRONGTYPE") {
 		found = append(found, fmt.Sprintf("%s is not a set", queue.Registry(prefix)))
@@ -154,7 +156,7 @@ var escapeGlob = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`,
 
 // scan returns every key under the prefix, each once.
 func scan(ctx context.Context, client redis.UniversalClient, prefix string) ([]string, error) {
-	var mu sync.Mutex // the nodes of a cluster are asked at the same time
+	var mu sync.Mutex // the nodes of a cluster are scanned concurrently
 	keys := map[string]bool{}
 	one := func(ctx context.Context, node *redis.Client) error {
 		it := node.Scan(ctx, 0, escapeGlob.Replace(prefix)+":*", 1000).Iterator()
@@ -192,8 +194,8 @@ func parse(prefix, key string) (topic, rest string, ok bool) {
 
 var errGroupsChange = errors.New("the set of groups changes too fast")
 
-// read reads everything in one transaction. Which keys there can be depends on the groups, so they
-// are read first, and again if a group appeared in between.
+// read reads all keys in one transaction. The possible keys depend on the groups. So the groups are
+// read first, and again if a group appeared in between.
 func (s *snapshot) read(ctx context.Context, client redis.UniversalClient, scanned []string) error {
 	k := queue.NewKeys(s.prefix, s.topic)
 	names, err := readKeys(ctx, client, []string{k.Groups(), k.Idle()})
@@ -221,7 +223,7 @@ func (s *snapshot) read(ctx context.Context, client redis.UniversalClient, scann
 	return errGroupsChange
 }
 
-// groups are the registered groups, and those whose removal is under way.
+// groups returns the registered groups and those that are being removed.
 func (s *snapshot) groups() []string {
 	groups := slices.Collect(maps.Keys(s.get("groups", "").fields))
 	groups = slices.AppendSeq(groups, maps.Keys(s.get("idle", "").scores))
@@ -233,7 +235,8 @@ func (s *snapshot) groups() []string {
 func readKeys(ctx context.Context, client redis.UniversalClient, keys []string) ([]*value, error) {
 	values, err := readIn(ctx, client.TxPipelined, keys)
 	if redis.HasErrorPrefix(err, "OOM") || redis.HasErrorPrefix(err, "EXECABORT") {
-		// A server that is full takes no transactions. Whoever fills it keeps the topic quiet.
+		// A server whose memory is full accepts no transaction. Tests that fill it do not use the
+		// topic then.
 		values, err = readIn(ctx, client.Pipelined, keys)
 	}
 	return values, err
@@ -264,20 +267,20 @@ func readIn(ctx context.Context, pipelined pipelined, keys []string) ([]*value, 
 		return nil
 	})
 	for i, f := range collect {
-		if types[i].Val() == "" { // where every attempt to connect is refused, go-redis gives the commands no errors
+		if types[i].Val() == "" { // if no connection can be made, go-redis sets no errors on the commands
 			return nil, err
 		}
-		f() // that a key of a wrong type was not read is a violation, not a failure
+		f() // a key of a wrong type is a violation, not a failure
 	}
 	return values, nil
 }
 
-// load asks for the value as the type that it should have.
+// load reads the value as the type that it should have.
 func (v *value) load(ctx context.Context, p redis.Pipeliner) (collect func()) {
 	switch kinds[v.kind].typ {
 	case "hash":
 		if v.kind == "messages" {
-			cmd := p.HKeys(ctx, v.key) // bodies are the users'
+			cmd := p.HKeys(ctx, v.key) // not the bodies
 			return func() { v.list = cmd.Val() }
 		}
 		cmd := p.HGetAll(ctx, v.key)

@@ -13,7 +13,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// The forms of what is stored.
+// The forms of stored values.
 var (
 	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+)$`)
 	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?( ?(expires_at:\d+ ?)?(max_lateness:\d+ )?on_expiry:(drop|dead))?$`)
@@ -25,14 +25,14 @@ var (
 	endingForm   = regexp.MustCompile(`^\d+ [1-3]$`)
 )
 
-// inspection is one look at a topic.
+// inspection is the check of one topic.
 type inspection struct {
 	*snapshot
 	found []string
 
-	groups  []string // those being removed, too
+	groups  []string // including those being removed
 	bodies  map[string]bool
-	holders map[string][]string // id -> groups that hold it, in whatever state
+	holders map[string][]string // id -> groups that have it, in any state
 }
 
 func (s *snapshot) violations() []string {
@@ -57,7 +57,7 @@ func (i *inspection) report(format string, args ...any) {
 	i.found = append(i.found, fmt.Sprintf("topic %q: ", i.topic)+fmt.Sprintf(format, args...))
 }
 
-// keys checks that there are only keys that the layout knows, of their types.
+// keys checks that all keys are known to the layout and have their types.
 func (i *inspection) keys() {
 	if i.exists() && !i.listed {
 		i.report("it is not in the registry")
@@ -126,7 +126,7 @@ func (i *inspection) meta() {
 
 func (s *snapshot) streaming() bool { return s.get("meta", "").fields["layout"] == queue.StreamLayout }
 
-// stream checks that a topic with a stream has only what it may have.
+// stream checks that a topic with a stream has only the data that it may have.
 func (i *inspection) stream(meta map[string]string) {
 	if !numberForm.MatchString(meta["maxlen"]) {
 		i.report("meta: maxlen is %q, not a number", meta["maxlen"])
@@ -141,7 +141,7 @@ func (i *inspection) stream(meta map[string]string) {
 	}
 }
 
-// group checks that each message is in one state of the group, with all that belongs to the state.
+// group checks that each message is in one state of the group, with all data of the state.
 func (i *inspection) group(name string) {
 	states := map[string][]string{}
 	enter := func(id, state string) {
@@ -156,7 +156,7 @@ func (i *inspection) group(name string) {
 			i.report("group %q: ready[%d] is %q, not id:due", name, n, entry)
 			continue
 		}
-		if id == strings.Repeat("0", queue.IDLength) { // out of force
+		if id == strings.Repeat("0", queue.IDLength) { // a void entry
 			continue
 		}
 		enter(id, "ready")
@@ -219,7 +219,7 @@ func (i *inspection) group(name string) {
 	}
 }
 
-// names checks that delay IDs are told whole, and that what waits has its own.
+// names checks that delay IDs are complete, and that each waiting message has its own.
 func (i *inspection) names() {
 	names, taken := i.get("names", "").fields, i.get("taken", "").scores
 	for name, id := range names {
@@ -243,7 +243,7 @@ func (i *inspection) names() {
 	}
 }
 
-// messages checks that bodies, and what is kept beside them, are of messages in some state.
+// messages checks that each body, and the data beside it, belongs to a message in some state.
 func (i *inspection) messages() {
 	pending := i.get("pending", "").scores
 	for id, due := range pending {
@@ -289,7 +289,7 @@ func (i *inspection) messages() {
 	}
 }
 
-// scheduler checks that whoever serves the topic looks in time for all that is to come.
+// scheduler checks that the next promotion is planned no later than the next event.
 func (i *inspection) scheduler() {
 	fields := i.get("scheduler", "").fields
 	for field, value := range fields {
@@ -319,12 +319,13 @@ func (i *inspection) scheduler() {
 	switch next, err := strconv.ParseFloat(fields["next"], 64); {
 	case fields["next"] == "":
 		i.report("scheduler: it has no next event, and %s is at %.0f", what, event)
-	case err == nil && next > max(event, float64(i.now)): // otherwise the next look finds it
+	case err == nil && next > max(event, float64(i.now)): // otherwise the next promotion handles it
 		i.report("scheduler: the next event is at %.0f, and %s is %.0f ms earlier, at %.0f", next, what, next-event, event)
 	}
 }
 
-// nextEvent is the earliest time at which the scheduler has to do something, and what; "": never.
+// nextEvent returns the earliest time at which the scheduler has work, and which; "" if it never
+// has.
 func (i *inspection) nextEvent() (event float64, what string) {
 	event = math.Inf(1)
 	earliest := func(scores map[string]float64, wait float64, format string, args ...any) {
@@ -335,7 +336,7 @@ func (i *inspection) nextEvent() (event float64, what string) {
 		}
 	}
 	registered := i.get("groups", "").fields
-	rests := i.streaming() && len(i.get("paused", "").fields) > 0 // what is due waits until it is resumed
+	rests := i.streaming() && len(i.get("paused", "").fields) > 0 // due messages wait for Resume
 	if len(registered) > 0 && !rests {
 		earliest(i.get("pending", "").scores, 0, "the due time of message")
 	}
@@ -355,7 +356,7 @@ func (i *inspection) nextEvent() (event float64, what string) {
 	return event, what
 }
 
-// identifier checks that an id is one of this project's.
+// identifier checks that an id is a ULID.
 func (i *inspection) identifier(id, format string, args ...any) {
 	if _, err := ulid.ParseStrict(id); err != nil {
 		i.report("%q is not a message's id (%v), in %s", id, err, fmt.Sprintf(format, args...))

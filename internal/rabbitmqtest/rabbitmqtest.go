@@ -1,4 +1,4 @@
-// Package rabbitmqtest gives tests a RabbitMQ server of their own.
+// Package rabbitmqtest starts RabbitMQ servers for tests.
 package rabbitmqtest
 
 import (
@@ -15,11 +15,12 @@ import (
 	"time"
 )
 
-// startTimeout bounds how long a server may take to answer.
+// startTimeout is the maximum time for a server to answer after its start.
 const startTimeout = 3 * time.Minute
 
-// Server is a RabbitMQ server with a directory, ports and a port mapper of its own. It ends with its test, however
-// that ends. Its methods are for the test's goroutine: they fail the test by t.Fatal.
+// Server is a RabbitMQ server for one test, with separate directory, ports and port mapper. It ends
+// with the test, even if the test crashes. Its methods fail the test with t.Fatal, so call them in
+// the test's goroutine.
 type Server struct {
 	t        testing.TB
 	bin, dir string
@@ -29,8 +30,8 @@ type Server struct {
 	kill     func()
 }
 
-// Start starts a server, with lines added to its configuration, and returns when it answers. Without RabbitMQ the test
-// is skipped, or fails where nothing may be left out (REDISTEST_REQUIRED=1).
+// Start starts a server, with lines added to its configuration, and returns when it answers. If
+// RabbitMQ is not installed, the test is skipped, or fails with REDISTEST_REQUIRED=1.
 func Start(t testing.TB, config ...string) *Server {
 	t.Helper()
 	s := &Server{t: t, bin: bin(t), dir: t.TempDir(), port: freePort(t), mapper: freePort(t), peers: freePort(t)}
@@ -40,13 +41,14 @@ func Start(t testing.TB, config ...string) *Server {
 	}
 	s.write("rabbitmq.conf", text)
 	s.write("enabled_plugins", "[].\n")
-	// Else the server starts one that outlives it.
-	startLeashed(t, nil, "epmd", "-address", "127.0.0.1", "-port", strconv.Itoa(s.mapper))
+	// Without this epmd, the server would start one that outlives it.
+	startBound(t, nil, "epmd", "-address", "127.0.0.1", "-port", strconv.Itoa(s.mapper))
 	s.up()
 	return s
 }
 
-// bin is the server itself: the one on the PATH changes to a user of its own.
+// bin returns the path of the server binary. The command on the PATH is a wrapper that changes the
+// user.
 func bin(t testing.TB) string {
 	t.Helper()
 	found, _ := filepath.Glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")
@@ -60,13 +62,13 @@ func bin(t testing.TB) string {
 	return found[len(found)-1]
 }
 
-// URL is the server's, with its user and password.
+// URL returns the server's URL with user and password.
 func (s *Server) URL() string { return "amqp://guest:guest@" + s.Addr() + "/" }
 
-// Addr is the server's host:port, the same after every restart.
+// Addr returns the server's host:port, which stays the same after restarts.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
-// Kill ends the server by SIGKILL. It stays down until Restart.
+// Kill kills the server with SIGKILL. It stays down until Restart.
 func (s *Server) Kill() { s.kill() }
 
 // Restart starts the server again, killing it first if it runs, and returns when it answers.
@@ -78,7 +80,7 @@ func (s *Server) Restart() {
 
 func (s *Server) up() {
 	s.t.Helper()
-	s.kill = startLeashed(s.t, []string{
+	s.kill = startBound(s.t, []string{
 		"HOME=" + s.dir, "RABBITMQ_NODENAME=test@localhost",
 		fmt.Sprint("ERL_EPMD_PORT=", s.mapper), fmt.Sprint("RABBITMQ_DIST_PORT=", s.peers),
 		"RABBITMQ_MNESIA_BASE=" + s.path("mnesia"), "RABBITMQ_LOG_BASE=" + s.path("log"), "RABBITMQ_PID_FILE=" + s.path("pid"),
@@ -92,7 +94,7 @@ func (s *Server) up() {
 	}
 }
 
-// answers tells whether the server begins the talk, as it does when it lets users in.
+// answers returns whether the server accepts clients, which it shows by starting the protocol.
 func (s *Server) answers() bool {
 	conn, err := net.DialTimeout("tcp", s.Addr(), time.Second)
 	if err != nil {
@@ -117,9 +119,9 @@ func (s *Server) write(name, text string) {
 	}
 }
 
-// startLeashed starts a command in a process group of its own. A shell kills that when it is told to, or when the test
-// ends, or the test binary, however that ends.
-func startLeashed(t testing.TB, env []string, name string, args ...string) (kill func()) {
+// startBound starts a command in a new process group. A shell kills the group when kill is called,
+// and when the test or the test binary ends, even by a crash.
+func startBound(t testing.TB, env []string, name string, args ...string) (kill func()) {
 	t.Helper()
 	leash := exec.Command("sh", append([]string{"-c", `
 		trap "" HUP INT QUIT TERM
@@ -143,7 +145,7 @@ func startLeashed(t testing.TB, env []string, name string, args ...string) (kill
 	return kill
 }
 
-// freePort is below the ports that systems hand out by themselves.
+// freePort returns a free port below the range from which systems assign ports.
 func freePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {

@@ -1,4 +1,4 @@
-// Package readme holds what the README says of configurations to the code, for tests.
+// Package readme checks the configuration tables in README files against the code, in tests.
 package readme
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// RequireTable checks that the table under a heading of a file has the fields of a configuration, in order, with
-// their defaults. said are defaults that a value does not show.
+// RequireTable checks that the table under a heading of a file has the fields of a configuration,
+// in order, with their defaults. said has the texts of defaults that a value cannot show.
 func RequireTable(t *testing.T, file, heading string, config any, said map[string]string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -36,7 +36,7 @@ func RequireTable(t *testing.T, file, heading string, config any, said map[strin
 	require.Equal(t, want, regexp.MustCompile("(?m)^\\| `.*?\\|.*?\\|").FindAllString(section, -1), heading)
 }
 
-// inWords writes a default the way the README does.
+// inWords returns a default as the README writes it.
 func inWords(value any) string {
 	switch value := value.(type) {
 	case nil:

@@ -12,16 +12,16 @@ import (
 //go:embed testdata/clock.c
 var clockSource []byte
 
-// StartWithClock is Start for a server whose wall clock the test can set with
-// SetClock. It needs Linux and a C compiler (as -race does).
+// StartWithClock starts a server whose wall clock the test can set with
+// SetClock. It needs Linux and a C compiler, as -race does.
 func StartWithClock(t testing.TB, args ...string) *Instance {
 	t.Helper()
 	return (&Instance{t: t, args: args, withClock: true}).start(freePort)
 }
 
-// SetClock lets a running server of StartWithClock see the time of this machine plus
-// offset, also after a restart, and returns when it does: Valkey 9 looks at
-// the clock every millisecond, and counts on by itself in between.
+// SetClock sets the clock of a running server of StartWithClock to this
+// machine's time plus offset, also after a restart. It returns when the server
+// uses it, because Valkey 9 reads the clock only once per millisecond.
 func (in *Instance) SetClock(offset time.Duration) {
 	in.t.Helper()
 	shift := binary.NativeEndian.AppendUint64(nil, uint64(offset))
@@ -41,7 +41,7 @@ func (in *Instance) SetClock(offset time.Duration) {
 	})
 }
 
-// fakeClock prepares what StartWithClock adds to the server's environment.
+// fakeClock adds the library for SetClock to the server's environment.
 func (in *Instance) fakeClock() {
 	in.t.Helper()
 	if err := os.WriteFile(in.path("clock"), make([]byte, 8), 0o600); err != nil {

@@ -10,19 +10,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// slotCount is how many slots a cluster has.
+// slotCount is the number of slots in a cluster.
 const slotCount = 16384
 
-// Cluster is a real Redis Cluster that belongs to one test, as Instance does.
+// Cluster is a real Redis Cluster for one test. It ends like an Instance.
 type Cluster struct {
 	t         testing.TB
-	Primaries []*Instance // as they began; failovers change who is what
-	Replicas  []*Instance // one of each
+	Primaries []*Instance // at the start; failovers change the roles
+	Replicas  []*Instance // one for each primary
 }
 
-// StartCluster starts a cluster of three primaries, each with a third of the slots and one replica, with args added
-// to the command line of each, and returns when all is in step. A node that has not answered for a second is taken
-// to have failed.
+// StartCluster starts a cluster of three primaries, each with a third of the slots and one replica.
+// args are added to the command line of each node. It returns when all nodes agree. A node counts
+// as failed after a second without an answer.
 func StartCluster(t testing.TB, args ...string) *Cluster {
 	t.Helper()
 	const primaries = 3
@@ -75,12 +75,12 @@ func StartCluster(t testing.TB, args ...string) *Cluster {
 	return c
 }
 
-// Nodes are all nodes, the primaries first.
+// Nodes returns all nodes, the primaries first.
 func (c *Cluster) Nodes() []*Instance {
 	return slices.Concat(c.Primaries, c.Replicas)
 }
 
-// Addrs are the addresses of all nodes.
+// Addrs returns the addresses of all nodes.
 func (c *Cluster) Addrs() (addrs []string) {
 	for _, in := range c.Nodes() {
 		addrs = append(addrs, in.Addr())
@@ -88,7 +88,7 @@ func (c *Cluster) Addrs() (addrs []string) {
 	return addrs
 }
 
-// Client is a new client of the cluster, closed when t ends.
+// Client returns a new client of the cluster, closed when t ends.
 func (c *Cluster) Client(t testing.TB) *redis.ClusterClient {
 	t.Helper()
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()})
@@ -96,13 +96,13 @@ func (c *Cluster) Client(t testing.TB) *redis.ClusterClient {
 	return client
 }
 
-// ID is how the nodes call a node.
+// ID returns the cluster's ID of a node.
 func (c *Cluster) ID(in *Instance) string {
 	c.t.Helper()
 	return fmt.Sprint(c.do(in, "CLUSTER", "MYID"))
 }
 
-// Owner is the primary that has the slot of a key by its own account, and its replica, if it has one.
+// Owner returns the primary that says it has the slot of a key, and its replica if it has one.
 func (c *Cluster) Owner(key string) (primary, replica *Instance) {
 	c.t.Helper()
 	for _, asked := range c.Nodes() {
@@ -134,7 +134,7 @@ func (c *Cluster) at(addr string) *Instance {
 	return nil
 }
 
-// await waits until a condition holds for what a node says.
+// await waits until a condition on a node is true.
 func (c *Cluster) await(in *Instance, what string, holds func(redis.UniversalClient) bool) {
 	c.t.Helper()
 	client := in.Client(c.t)

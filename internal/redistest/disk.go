@@ -17,18 +17,18 @@ import (
 //go:embed testdata/disk.c
 var diskSource []byte
 
-// Files are what a server has in its data directory to begin with again, by their names in it: a snapshot, and the
-// append-only file, which has several parts since Redis 7.
+// Files are the data files of a server, by their names in its data directory. They are a snapshot
+// and the append-only file, which has several parts since Redis 7.
 type Files map[string][]byte
 
-// StartWithDisk is Start for a server that notes what the disk has confirmed, so that Disk can tell. It needs Linux and
-// a C compiler (as -race does).
+// StartWithDisk starts a server that records which writes the disk has confirmed, for Disk. It
+// needs Linux and a C compiler, as -race does.
 func StartWithDisk(t testing.TB, args ...string) *Instance {
 	t.Helper()
 	return (&Instance{t: t, args: args, withDisk: true}).start(freePort)
 }
 
-// noteDisk prepares what StartWithDisk adds to the server's environment.
+// noteDisk adds the library that records confirmed writes to the server's environment.
 func (in *Instance) noteDisk() {
 	in.t.Helper()
 	if err := os.WriteFile(in.path("disk"), nil, 0o600); err != nil {
@@ -37,14 +37,14 @@ func (in *Instance) noteDisk() {
 	in.env = append(in.env, in.preload("disk", diskSource), "REDISTEST_DISK="+in.path("disk"))
 }
 
-// Disk is what a loss of power would leave at this moment, and since when what was written may be missing: all that the
-// server had written to its files until then is there. It is for servers of StartWithDisk.
+// Disk returns the files that a loss of power would leave now. All writes of the server until safe
+// are in them; later writes may be missing. It is for servers of StartWithDisk.
 //
-// The last confirmation of a file counts, and nothing that the system has written by itself besides. What a loss of
-// power does to the directory is not played: files that were renamed are where they are now.
+// Each file is as at its last confirmation; unconfirmed writes by the operating system do not
+// count. The loss of directory changes is not simulated: renamed files have their new names.
 func (in *Instance) Disk() (files Files, safe time.Time) {
 	in.t.Helper()
-	notes, err := os.ReadFile(in.path("disk")) // before the files: what they get now, the notes do not have
+	notes, err := os.ReadFile(in.path("disk")) // read before the files, which may grow meanwhile
 	if err != nil {
 		in.t.Fatal(err)
 	}
@@ -69,8 +69,8 @@ func (in *Instance) Disk() (files Files, safe time.Time) {
 	return files, safe
 }
 
-// PowerLoss ends the server as a loss of power does: what the disk has not confirmed is gone. It stays down until
-// Restart. It returns since when what was written may be missing.
+// PowerLoss ends the server like a loss of power: writes that the disk has not confirmed are lost.
+// The server stays down until Restart. Writes after safe may be missing.
 func (in *Instance) PowerLoss() (safe time.Time) {
 	in.t.Helper()
 	in.Kill()
@@ -79,7 +79,7 @@ func (in *Instance) PowerLoss() (safe time.Time) {
 	return safe
 }
 
-// Files are what the server has in its directory at this moment.
+// Files returns the present data files of the server.
 func (in *Instance) Files() Files {
 	in.t.Helper()
 	files := Files{}
@@ -100,7 +100,7 @@ func (in *Instance) Files() Files {
 	return files
 }
 
-// isData tells of a file whether the server reads it as it begins.
+// isData returns whether the server reads a file at its start.
 func isData(name string) bool {
 	base := filepath.Base(name)
 	return !strings.HasPrefix(base, "temp") && (strings.HasPrefix(base, "appendonly.aof") || filepath.Ext(base) == ".rdb")
@@ -113,8 +113,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// SetFiles gives a server that is down other files than it has, which are on its disk. Those of another server of the
-// same version and arguments will do.
+// SetFiles replaces the data files of a server that is down. They count as confirmed by the disk.
+// They may be from another server of the same version and arguments.
 func (in *Instance) SetFiles(files Files) {
 	in.t.Helper()
 	for name := range in.Files() {
@@ -142,17 +142,17 @@ func (in *Instance) SetFiles(files Files) {
 			notes = binary.NativeEndian.AppendUint64(notes, number)
 		}
 	}
-	if in.withDisk { // and no more of files that were removed, whose number others may get
+	if in.withDisk { // drop the notes of removed files, whose inode numbers may be reused
 		if err := os.WriteFile(in.path("disk"), notes, 0o600); err != nil {
 			in.t.Fatal(err)
 		}
 	}
 }
 
-// Log is the part of the append-only file that grows.
+// Log returns the part of the append-only file that grows.
 func (f Files) Log() []byte { return f[f.log()] }
 
-// Cut is the files with a shorter Log.
+// Cut returns the files with Log cut to a length.
 func (f Files) Cut(length int) Files {
 	cut := maps.Clone(f)
 	cut[f.log()] = cut[f.log()][:length]

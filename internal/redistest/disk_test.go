@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAPowerLossTakesWhatTheDiskHasNotConfirmed(t *testing.T) {
+func TestPowerLossLosesUnconfirmedWrites(t *testing.T) {
 	t.Parallel()
 	for policy, want := range map[string]string{"always": "new", "no": ""} {
 		in := StartWithDisk(t, "--appendonly", "yes", "--appendfsync", policy)
@@ -31,7 +31,7 @@ func TestAPowerLossTakesWhatTheDiskHasNotConfirmed(t *testing.T) {
 	}
 }
 
-func TestAPowerLossLeavesTheLastSnapshot(t *testing.T) {
+func TestPowerLossLeavesTheLastSnapshot(t *testing.T) {
 	t.Parallel()
 	in := StartWithDisk(t, "--save", "3600 1000000")
 	client := in.Client(t)

@@ -4,5 +4,5 @@ package redistest
 
 import "io/fs"
 
-// inode is for StartWithDisk, which other systems do not have.
+// inode is only used by StartWithDisk, which needs Linux.
 func inode(fs.FileInfo) uint64 { return 0 }

@@ -21,15 +21,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// startTimeout bounds how long a server may take to answer PING, loading its
-// data included.
+// startTimeout is the maximum time for a server to answer PING after its
+// start, including the time to load its data.
 const startTimeout = 30 * time.Second
 
 var errEnded = errors.New("ended before it was ready")
 
-// Instance is a real redis-server that belongs to one test. It ends with the
-// test, and with the test binary however that ends. Its methods are for the
-// test's goroutine: they fail the test by t.Fatal.
+// Instance is a real redis-server for one test. It ends with the test, and with
+// the test binary even if that crashes. Its methods fail the test with t.Fatal,
+// so call them in the test's goroutine.
 type Instance struct {
 	t    testing.TB
 	bin  string
@@ -40,10 +40,10 @@ type Instance struct {
 
 	withClock, withDisk, withLocale bool
 
-	config string // what the server is to find in its configuration file; "": it has none
+	config string // content of the configuration file; "": no file
 
 	mu   sync.Mutex
-	proc *process // nil: shall be down
+	proc *process // nil while the server is down on purpose
 	cuts int
 	wg   sync.WaitGroup
 }
@@ -54,8 +54,8 @@ type process struct {
 	exited chan struct{}
 }
 
-// Start starts a server without persistence, with args added to its command
-// line, such as "--appendonly", "yes", and returns when it answers PING.
+// Start starts a server without persistence, and returns when it answers PING.
+// args are added to its command line, such as "--appendonly", "yes".
 func Start(t testing.TB, args ...string) *Instance {
 	t.Helper()
 	return (&Instance{t: t, args: args}).start(freePort)
@@ -68,7 +68,7 @@ func (in *Instance) start(pickPort func() int) *Instance {
 	if in.bin == "" {
 		missing(t, "no redis-server: install one, or set REDIS_SERVER_BIN")
 	}
-	in.dir = leashedDir(t)
+	in.dir = boundDir(t)
 	t.Cleanup(in.stop)
 	if in.withClock {
 		in.fakeClock()
@@ -83,7 +83,7 @@ func (in *Instance) start(pickPort func() int) *Instance {
 	defer in.mu.Unlock()
 	var err error
 	if in.config != "" {
-		// The server may rewrite it.
+		// The server may rewrite the file.
 		err = os.WriteFile(in.path("config"), []byte(in.config+"\n"), 0o600)
 	}
 	if err != nil {
@@ -96,34 +96,34 @@ func (in *Instance) start(pickPort func() int) *Instance {
 		}
 		if !errors.Is(err, errEnded) {
 			break
-		} // else the port may have been taken since it was picked
+		} // otherwise another process may have taken the port
 	}
 	t.Fatal(err)
 	return nil
 }
 
-// Addr is the server's host:port, the same after every restart.
+// Addr returns the server's host:port, which stays the same after restarts.
 func (in *Instance) Addr() string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(in.port))
 }
 
-// Port is that of Addr.
+// Port returns the port of Addr.
 func (in *Instance) Port() string { return strconv.Itoa(in.port) }
 
-// Client is a new client of the server, closed when t ends.
+// Client returns a new client of the server, closed when t ends.
 func (in *Instance) Client(t testing.TB) redis.UniversalClient {
 	t.Helper()
 	return newClient(t, in.Addr(), 0)
 }
 
-// Kill ends the server by SIGKILL. It stays down until Restart.
+// Kill kills the server with SIGKILL. It stays down until Restart.
 func (in *Instance) Kill() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.down()
 }
 
-// Shutdown ends the server as an operator does: it saves its data first. It stays down until Restart.
+// Shutdown ends the server with SHUTDOWN, after it has saved its data. It stays down until Restart.
 func (in *Instance) Shutdown() {
 	in.t.Helper()
 	in.mu.Lock()
@@ -140,15 +140,15 @@ func (in *Instance) Shutdown() {
 }
 
 // Restart starts the server again with the same address, arguments and data
-// directory, killing it first if it runs, and returns when it answers PING. If
-// it found its append-only file cut off, it has written a new one by then, as
-// docs/reliability.md tells operators to.
+// directory, and returns when it answers PING. A running server is killed
+// first. If its append-only file was cut off, it has written a new one by then,
+// as docs/reliability.md recommends.
 func (in *Instance) Restart() {
 	in.t.Helper()
 	in.restart(true)
 }
 
-// RestartAsIs is Restart, and leaves the server with the file that it has.
+// RestartAsIs restarts the server without rewriting a cut append-only file.
 func (in *Instance) RestartAsIs() {
 	in.t.Helper()
 	in.restart(false)
@@ -164,15 +164,15 @@ func (in *Instance) restart(rewrite bool) {
 	}
 }
 
-// Cuts is how often the server found its append-only file cut off, and wrote a new one.
+// Cuts returns how often the server found its append-only file cut off and wrote a new one.
 func (in *Instance) Cuts() int {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.cuts
 }
 
-// rewriteLog has the server write a new append-only file if it found its own cut off, and returns when that is the one
-// it would begin with. The caller holds mu.
+// rewriteLog makes the server write a new append-only file if its own was cut off. It returns when
+// the server would start with the new one. The caller holds mu.
 func (in *Instance) rewriteLog() error {
 	said, err := os.ReadFile(in.path("log"))
 	if err != nil || !strings.Contains(string(said), "Truncating the AOF") {
@@ -182,7 +182,7 @@ func (in *Instance) rewriteLog() error {
 	ctx := context.Background()
 	client := redis.NewClient(&redis.Options{
 		Network: "unix", Addr: in.path("sock"),
-		ReadTimeout: startTimeout, MaxRetries: -1, // for a disk that is busy; to ask twice is an error
+		ReadTimeout: startTimeout, MaxRetries: -1, // the disk may be busy, and a second request is an error
 	})
 	defer client.Close()
 	if err := client.BgRewriteAOF(ctx).Err(); err != nil {
@@ -205,16 +205,16 @@ func (in *Instance) rewriteLog() error {
 	return nil
 }
 
-// Pause freezes the server by SIGSTOP: connections stay open, nothing answers.
+// Pause stops the server with SIGSTOP: connections stay open, but nothing answers.
 func (in *Instance) Pause() { in.t.Helper(); in.signal("STOP") }
 
 // Resume ends Pause.
 func (in *Instance) Resume() { in.t.Helper(); in.signal("CONT") }
 
-// RestartCommand is a command line that kills the server by SIGKILL and returns
-// when it is back, as after Restart; for tests that restart it by running a command.
-// Several may run at the same time. The test must still be running, because
-// it is the Instance that starts the killed server again.
+// RestartCommand returns a command line that kills the server with SIGKILL and
+// ends when it runs again, as after Restart. It is for tests that restart a
+// server by running a command. Several may run at the same time. The test must
+// still be running, because the Instance starts the killed server again.
 func (in *Instance) RestartCommand() []string {
 	const script = `
 		was=$(cat "$0/ready") && kill -9 "$was" 2>/dev/null
@@ -227,8 +227,8 @@ func (in *Instance) RestartCommand() []string {
 	return []string{"sh", "-c", script, in.dir}
 }
 
-// signal goes by way of the shell because syscall has no SIGSTOP on Windows,
-// where this package must still compile.
+// signal sends a signal with the shell, because syscall has no SIGSTOP on
+// Windows, where this package must still compile.
 func (in *Instance) signal(name string) {
 	in.t.Helper()
 	in.mu.Lock()
@@ -256,8 +256,8 @@ func (in *Instance) down() {
 	}
 }
 
-// up starts the server and waits until it answers PING, and has a new append-only file if it needs one and is to write
-// it. The caller holds mu.
+// up starts the server and waits until it answers PING. With rewrite it also waits for a new
+// append-only file if the old one was cut. The caller holds mu.
 func (in *Instance) up(rewrite bool) error {
 	log, err := os.Create(in.path("log"))
 	if err != nil {
@@ -298,18 +298,18 @@ func (in *Instance) up(rewrite bool) error {
 	return in.write("ready", cmd.Process.Pid)
 }
 
-// watch waits for the end of a run. A run that somebody else ended by SIGKILL
-// was ended by RestartCommand, so the server is started again.
+// watch waits for the end of a run. If the run was ended with SIGKILL, but not
+// by down, then RestartCommand ended it, and watch starts the server again.
 func (in *Instance) watch(p *process) {
 	err := p.cmd.Wait()
 	_ = os.Remove(in.path("ready"))
-	_ = os.Remove(in.path("pid")) // a number that others may get now
+	_ = os.Remove(in.path("pid")) // the process ID may be reused
 	close(p.exited)
 
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.proc != p {
-		return // as wished
+		return // by down
 	}
 	in.proc = nil
 	if err == nil || err.Error() != "signal: killed" {
@@ -321,8 +321,8 @@ func (in *Instance) watch(p *process) {
 	}
 }
 
-// awaitPong asks through the socket in the server's own directory, where no
-// other server can answer in its place. The server opens it after its port.
+// awaitPong pings through the socket in the server's own directory, where no
+// other server can answer. The server opens it after its port.
 func (in *Instance) awaitPong(p *process) error {
 	answer := "no answer"
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
@@ -338,7 +338,7 @@ func (in *Instance) awaitPong(p *process) error {
 	return fmt.Errorf("not ready after %v: %s", startTimeout, answer)
 }
 
-// ping returns the first line of the server's answer, or why there is none.
+// ping returns the first line of the server's answer, or the error.
 func ping(socket string) string {
 	answer, err := send(socket, "PING")
 	if err != nil {
@@ -347,7 +347,7 @@ func ping(socket string) string {
 	return answer
 }
 
-// send returns the first line of what a server answers; nothing if it ends the connection instead.
+// send returns the first line of a server's answer, or nothing if it closes the connection instead.
 func send(socket, command string) (string, error) {
 	conn, err := net.DialTimeout("unix", socket, time.Second)
 	if err != nil {
@@ -367,7 +367,7 @@ func send(socket, command string) (string, error) {
 
 func (in *Instance) path(name string) string { return filepath.Join(in.dir, name) }
 
-// write replaces a file whole, so that a shell reading it never sees half of it.
+// write replaces a file atomically, so that a shell never reads a part of it.
 func (in *Instance) write(name string, pid int) error {
 	if err := os.WriteFile(in.path("new"), []byte(strconv.Itoa(pid)), 0o600); err != nil {
 		return err
@@ -375,11 +375,11 @@ func (in *Instance) write(name string, pid int) error {
 	return os.Rename(in.path("new"), in.path(name))
 }
 
-// leashedDir makes a directory and ties it to this process: a shell waits for
-// the end of its standard input, which also comes when the test binary
-// panics or is killed, and then kills the server whose number is in the file
-// "pid" and removes the directory.
-func leashedDir(t testing.TB) string {
+// boundDir creates a directory that is removed when this process ends. A shell
+// waits for the end of its standard input, which also comes when the test
+// binary panics or is killed. Then it kills the server whose process ID is in
+// the file "pid", and removes the directory.
+func boundDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "redistest-")
 	if err != nil {
@@ -405,8 +405,9 @@ func leashedDir(t testing.TB) string {
 	return dir
 }
 
-// freePort picks below the ports that systems hand out by themselves, lest a
-// client that redials a killed server gets the server's port for its own end.
+// freePort returns a free port below the range from which systems assign
+// ports. Otherwise a client that redials a killed server could get the server's
+// port for its own end.
 func freePort() int {
 	for {
 		port := 20000 + rand.IntN(12000)

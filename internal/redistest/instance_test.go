@@ -31,7 +31,7 @@ func TestKilledServerComesBackWithItsData(t *testing.T) {
 	require.Equal(t, "kept", client.Get(ctx, "key").Val())
 }
 
-func TestServerThatIsShutDownSavesItsData(t *testing.T) {
+func TestShutdownSavesTheData(t *testing.T) {
 	t.Parallel()
 	in := Start(t, "--save", "3600 1000000")
 	client := in.Client(t)
@@ -128,7 +128,7 @@ func TestServersClockCanBeSet(t *testing.T) {
 	require.Equal(t, -time.Hour, shift())
 }
 
-func TestServersLocaleCanBeAnother(t *testing.T) {
+func TestServersLocaleCanBeSet(t *testing.T) {
 	t.Parallel()
 	for want, in := range map[int]*Instance{1: Start(t), 0: StartWithLocale(t)} {
 		got, err := in.Client(t).Eval(ctx, "return 'A' < 'B' and 1 or 0", nil).Int()
@@ -139,7 +139,7 @@ func TestServersLocaleCanBeAnother(t *testing.T) {
 
 func TestServerEndsWithItsTest(t *testing.T) {
 	t.Parallel()
-	in := Start(t) // skips or fails where the subtests would
+	in := Start(t) // skips or fails in the same cases as the subtests
 	t.Run("running", func(t *testing.T) { in = Start(t) })
 	requireGone(t, in.Addr(), in.dir)
 	t.Run("paused", func(t *testing.T) { in = Start(t); in.Pause() })
@@ -178,7 +178,7 @@ func TestServerEndsWithATestBinaryThatIsKilled(t *testing.T) {
 	requireGone(t, addr, dir)
 }
 
-// requireGone waits for the end of a server and of what it had on disk.
+// requireGone waits for the end of a server and the removal of its directory.
 func requireGone(t *testing.T, addr, dir string) {
 	t.Helper()
 	require.Eventually(t, func() bool {

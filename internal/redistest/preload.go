@@ -11,14 +11,14 @@ import (
 //go:embed testdata/collate.c
 var collateSource []byte
 
-// StartWithLocale is Start for a server whose locale sorts texts the other way round than their bytes. It needs what
-// StartWithClock needs.
+// StartWithLocale starts a server whose locale sorts texts in reverse order of their bytes. It
+// needs Linux and a C compiler, like StartWithClock.
 func StartWithLocale(t testing.TB, args ...string) *Instance {
 	t.Helper()
 	return (&Instance{t: t, args: args, withLocale: true}).start(freePort)
 }
 
-// preload compiles a library, and returns the variable that has the server load it before all others.
+// preload compiles a library, and returns the variable that makes the server load it first.
 func (in *Instance) preload(name string, source []byte) (variable string) {
 	in.t.Helper()
 	cc, err := exec.LookPath("cc")

@@ -1,12 +1,12 @@
-// Package redistest gives tests their Redis: an embedded one (miniredis), the
-// real server shared by the whole test run, and private real servers that a
-// test may kill, pause and restart.
+// Package redistest provides three kinds of Redis servers for tests: an
+// embedded one (miniredis), one real server that the whole test run shares, and
+// private real servers. A test may kill, pause and restart a private server.
 //
-// Environment, all of it set by scripts/with-redis.sh:
+// Environment, set by scripts/with-redis.sh:
 //
 //	REDIS_ADDR         host:port of the shared real server
 //	REDIS_SERVER_BIN   redis-server binary for private servers; default: from PATH
-//	REDISTEST_REQUIRED 1: a test that misses one of them fails instead of being skipped
+//	REDISTEST_REQUIRED 1: a test whose server is missing fails instead of being skipped
 package redistest
 
 import (
@@ -23,9 +23,9 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main is for a package's TestMain: it says what the run leaves out for want
-// of a server, runs the tests, fails a passing run that leaks goroutines, and
-// exits.
+// Main is for a package's TestMain. It prints which tests are skipped because a
+// server is missing, runs the tests, fails a passing run that leaks goroutines,
+// and exits.
 func Main(m *testing.M, opts ...goleak.Option) {
 	if left := leftOut(); left != "" {
 		fmt.Fprintf(os.Stderr, "redistest: %s (run 'make test' for all of them)\n", left)
@@ -40,7 +40,7 @@ func Main(m *testing.M, opts ...goleak.Option) {
 	os.Exit(code)
 }
 
-// leftOut says which tests are skipped here, or nothing.
+// leftOut returns a text about the skipped tests, or "" if none is skipped.
 func leftOut() string {
 	if required() {
 		return ""
@@ -55,8 +55,9 @@ func leftOut() string {
 	return strings.Join(left, "; ")
 }
 
-// leaks is patient: go-redis redials a dead server for up to a second after
-// its client was closed.
+// leaks returns an error if goroutines are left after three seconds. It waits
+// because go-redis redials a dead server for up to a second after its client
+// was closed.
 func leaks(opts []goleak.Option) error {
 	for deadline := time.Now().Add(3 * time.Second); ; {
 		err := goleak.Find(opts...)
@@ -68,7 +69,7 @@ func leaks(opts []goleak.Option) error {
 
 func required() bool { return os.Getenv("REDISTEST_REQUIRED") == "1" }
 
-// missing skips the test, or fails it where nothing may be left out.
+// missing skips the test, or fails it with REDISTEST_REQUIRED=1.
 func missing(t testing.TB, what string) {
 	t.Helper()
 	if required() {
@@ -77,9 +78,9 @@ func missing(t testing.TB, what string) {
 	t.Skip(what + ": LEFT OUT")
 }
 
-// Addr is the address of the real server shared by the test run. Other tests
-// use it at the same time: keep to keys of your own (see Both) and send nothing
-// that touches the whole server.
+// Addr returns the address of the real server that the test run shares. Other
+// tests use it at the same time. So use only your own keys (see Both), and send
+// no command that affects the whole server.
 func Addr(t testing.TB) string {
 	t.Helper()
 	addr := os.Getenv("REDIS_ADDR")
@@ -89,7 +90,7 @@ func Addr(t testing.TB) string {
 	return addr
 }
 
-// Client is a client of the shared real server, closed when the test ends.
+// Client returns a client of the shared real server, closed when the test ends.
 func Client(t testing.TB) redis.UniversalClient {
 	t.Helper()
 	addr := Addr(t)
@@ -100,23 +101,23 @@ func Client(t testing.TB) redis.UniversalClient {
 	return client
 }
 
-// Embedded is a miniredis of the test's own and a client of it; both are
-// closed when the test ends.
+// Embedded returns a new miniredis and a client of it. Both are closed when the
+// test ends.
 func Embedded(t testing.TB) (*miniredis.Miniredis, redis.UniversalClient) {
 	t.Helper()
 	mini := miniredis.RunT(t)
-	// It does one thing at a time in the test's own process, so on a busy machine it is slow, and not gone.
+	// miniredis runs one command at a time in this process, so it may be slow on a busy machine.
 	return mini, newClient(t, mini.Addr(), 30*time.Second)
 }
 
-// newClient returns a client that waits so long for an answer; 0: as long as go-redis does by itself.
-func newClient(t testing.TB, addr string, patience time.Duration) redis.UniversalClient {
-	client := redis.NewClient(&redis.Options{Addr: addr, DialTimeout: 2 * time.Second, ReadTimeout: patience})
+// newClient returns a client with a read timeout; 0 means the default of go-redis.
+func newClient(t testing.TB, addr string, timeout time.Duration) redis.UniversalClient {
+	client := redis.NewClient(&redis.Options{Addr: addr, DialTimeout: 2 * time.Second, ReadTimeout: timeout})
 	t.Cleanup(func() { _ = client.Close() }) // the test may have closed it already
 	return client
 }
 
-// serverBin is the binary that private servers run, or nothing.
+// serverBin returns the binary for private servers, or "" if there is none.
 func serverBin() string {
 	if bin := os.Getenv("REDIS_SERVER_BIN"); bin != "" {
 		return bin

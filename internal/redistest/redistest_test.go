@@ -38,7 +38,7 @@ func TestHooksRunAfterTheTestsCleanupsAndBeforeKeysAreDeleted(t *testing.T) {
 		t.Cleanup(func() { order = append(order, "test's own") })
 		require.NoError(t, client.Close())
 	})
-	client := Client(t) // skips or fails where "real" did
+	client := Client(t) // skips or fails in the same cases as "real"
 	require.Equal(t, []string{"test's own", "hook"}, order)
 	require.Empty(t, keysBeginning(t, client, prefix))
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// StartReplicated starts a server and replicas of it, with args added to the command line of each, and returns when
-// the replicas are in step.
+// StartReplicated starts a server and replicas of it, and returns when the replicas are
+// synchronised. args are added to the command line of each.
 func StartReplicated(t testing.TB, replicas int, args ...string) (primary *Instance, others []*Instance) {
 	t.Helper()
 	args = append([]string{"--repl-diskless-sync-delay", "0"}, args...)
@@ -25,7 +25,7 @@ func StartReplicated(t testing.TB, replicas int, args ...string) (primary *Insta
 	return primary, others
 }
 
-// AwaitInfo waits until INFO replication of the server has a line.
+// AwaitInfo waits until INFO replication of the server contains a line.
 func (in *Instance) AwaitInfo(line string) {
 	in.t.Helper()
 	client := in.Client(in.t)
@@ -35,8 +35,8 @@ func (in *Instance) AwaitInfo(line string) {
 	})
 }
 
-// TakeOver has a replica in a Cluster take over from its primary. The nodes give that up after five seconds, if not enough of
-// them have voted by then; so it is said again.
+// TakeOver makes a replica in a Cluster take over from its primary. It repeats the command, because
+// the nodes give up after five seconds without enough votes.
 func (in *Instance) TakeOver() {
 	in.t.Helper()
 	client := in.Client(in.t)
@@ -46,13 +46,13 @@ func (in *Instance) TakeOver() {
 		info := client.Info(context.Background(), "replication").Val()
 		if strings.Contains(info, "role:slave\r\n") && time.Now().After(again) {
 			again = time.Now().Add(6 * time.Second)
-			_ = client.ClusterFailover(context.Background()).Err() // in vain, if it fails
+			_ = client.ClusterFailover(context.Background()).Err() // an error means that it is repeated
 		}
 		return strings.Contains(info, "role:master\r\n")
 	})
 }
 
-// await fails the test if the condition does not hold within startTimeout.
+// await fails the test if the condition is not true within startTimeout.
 func (in *Instance) await(what string, holds func() bool) {
 	in.t.Helper()
 	if !comes(holds) {
@@ -60,7 +60,7 @@ func (in *Instance) await(what string, holds func() bool) {
 	}
 }
 
-// comes tells whether the condition comes to hold within startTimeout.
+// comes returns whether the condition becomes true within startTimeout.
 func comes(holds func() bool) bool {
 	for deadline := time.Now().Add(startTimeout); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -70,15 +70,16 @@ func comes(holds func() bool) bool {
 	return true
 }
 
-// PrimaryName is what Sentinels call the primary that they watch.
+// PrimaryName is the Sentinels' name of the primary that they watch.
 const PrimaryName = "primary"
 
-// StartSentinels starts three Sentinels that watch a primary and its replicas, and returns their addresses when they
-// are able to lead a failover. They do so when the primary has not answered for half a second.
+// StartSentinels starts three Sentinels that watch a primary and its replicas. It returns their
+// addresses when they can run a failover, which they do when the primary has not answered for half
+// a second.
 func StartSentinels(t testing.TB, primary *Instance, replicas ...*Instance) (addrs []string) {
 	t.Helper()
 	const n, quorum = 3, 2
-	// What Sentinels otherwise tell one another, every two seconds, by way of the primary.
+	// Information that Sentinels otherwise exchange through the primary every two seconds.
 	var ports []int
 	var known []string
 	for i := range n {

@@ -11,25 +11,24 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Server is one Redis, embedded or real, as a subtest of Both sees it.
+// Server is the Redis of a subtest of Both, embedded or real.
 type Server struct {
 	Client redis.UniversalClient
-	Prefix string               // begins every key of this subtest; unique; without braces or SCAN wildcards
+	Prefix string               // unique start of all keys of this subtest, without braces or SCAN wildcards
 	Mini   *miniredis.Miniredis // nil on the real server
 
 	hooks *[]func()
 }
 
-// OnCleanup calls check after all of the subtest's own cleanups and before its
-// keys are deleted, wherever in the subtest it was registered. It is the place
-// to look at what was left in Redis. The last one registered runs first.
+// OnCleanup registers a check of the keys that the subtest leaves in Redis. It
+// runs after all cleanups of the subtest and before its keys are deleted. The
+// check that was registered last runs first.
 func (s Server) OnCleanup(check func()) {
 	*s.hooks = append(*s.hooks, check)
 }
 
-// Both runs the same test on an embedded and on the real Redis, as the parallel
-// subtests "embedded" and "real". Being parallel, they run after the calling
-// test function has returned.
+// Both runs a test on an embedded and on the real Redis, as the parallel subtests
+// "embedded" and "real". They run after the calling test function has returned.
 func Both(t *testing.T, test func(t *testing.T, s Server)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) {
@@ -49,7 +48,7 @@ func Real(t *testing.T, test func(t *testing.T, s Server)) {
 	})
 }
 
-// ForBenchmark is the real Redis as a benchmark sees it.
+// ForBenchmark returns the real Redis for a benchmark.
 func ForBenchmark(b *testing.B) Server {
 	b.Helper()
 	return newServer(b, Client(b), nil)
@@ -57,7 +56,7 @@ func ForBenchmark(b *testing.B) Server {
 
 func newServer(t testing.TB, client redis.UniversalClient, mini *miniredis.Miniredis) Server {
 	s := Server{Client: client, Prefix: uniquePrefix(t), Mini: mini, hooks: new([]func())}
-	// The test may close its client, so what follows has another one.
+	// The test may close its client, so the cleanup uses another one.
 	sweeper := client
 	if mini == nil {
 		sweeper = newClient(t, Addr(t), 0)

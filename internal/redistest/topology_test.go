@@ -37,7 +37,7 @@ func TestSentinelsReplaceAPrimaryThatWasKilled(t *testing.T) {
 	require.Equal(t, replicas[0].Port(), portOf(t, client))
 }
 
-// portOf is the port of the server that a client talks to.
+// portOf returns the port of the server that a client is connected to.
 func portOf(t *testing.T, client redis.UniversalClient) string {
 	t.Helper()
 	info, err := client.Info(ctx, "server").Result()

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Exit ends the program: with 0 if err is nil, with 130 if ctx was cancelled by a signal and that is
-// what err says, else with 1.
+// Exit ends the program: with 0 if err is nil, with 130 if a signal cancelled ctx and err is about
+// that, else with 1.
 func Exit(ctx context.Context, logger *slog.Logger, err error) {
 	switch {
 	case err == nil:
@@ -29,8 +29,8 @@ var (
 	errTooLong = errors.New("waited long enough")
 )
 
-// Until returns a context to run a router with, which ends when done is called, with ctx, or after a
-// limit. why says, after that, what ended it: nil for done.
+// Until returns a context for a router, which ends with ctx, after limit, or when done is called.
+// why then returns the reason, nil for done.
 func Until(ctx context.Context, limit time.Duration) (running context.Context, done func(), why func() error) {
 	running, finish := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(limit, func() { finish(errTooLong) })
@@ -47,10 +47,10 @@ func Until(ctx context.Context, limit time.Duration) (running context.Context, d
 	return running, done, why
 }
 
-// Timeline prints what happens, with the seconds since it was made.
+// Timeline prints events, with the seconds since its start.
 type Timeline struct{ began time.Time }
 
-// NewTimeline begins at zero.
+// NewTimeline returns a timeline that starts now.
 func NewTimeline() Timeline { return Timeline{began: time.Now()} }
 
 // Printf prints one line.

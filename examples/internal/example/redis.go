@@ -1,4 +1,4 @@
-// Package example is what the examples share: a Redis to run on, and how a program ends.
+// Package example has the code that the examples share: connecting to Redis and ending the program.
 package example
 
 import (
@@ -19,8 +19,8 @@ type Redis struct {
 	Client *redis.Client
 	Addr   string
 
-	// KeyPrefix begins the keys of this run, so that two runs on one server do not mix. A program
-	// that goes on working with its topics has a fixed one.
+	// KeyPrefix is the start of this run's keys. It is unique, so that two runs on one server do
+	// not mix. A real program has a fixed one.
 	KeyPrefix string
 
 	stop func()
@@ -52,14 +52,14 @@ func Connect(ctx context.Context, name string) (*Redis, error) {
 	return r, nil
 }
 
-// Close deletes what this run left in Redis, and ends the connection.
+// Close deletes the keys of this run, and closes the connection.
 func (r *Redis) Close(logger *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if err := r.deleteKeys(ctx); err != nil {
 		logger.Warn("cannot delete what this run left in Redis", "keys", r.KeyPrefix+":*", "error", err)
 	}
-	_ = r.Client.Close() // nothing is under way any more
+	_ = r.Client.Close() // errors do not matter any more
 	r.stop()
 }
 

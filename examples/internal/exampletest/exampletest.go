@@ -1,4 +1,4 @@
-// Package exampletest runs the examples as the programs that they are.
+// Package exampletest builds and runs the examples as programs.
 package exampletest
 
 import (
@@ -20,9 +20,9 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// Succeeds builds the program in the test's directory and runs it on the embedded and on the real
-// server. It has to end by itself within a limit, with status 0, and leave nothing in Redis. check
-// looks at what it printed.
+// Succeeds builds the program in the test's directory, and runs it on the embedded and on the real
+// server. It must end by itself within limit, with status 0, and leave no keys in Redis. check
+// checks its output.
 func Succeeds(t *testing.T, limit time.Duration, check func(t *testing.T, out string)) {
 	t.Helper()
 	program := Build(t)
@@ -37,8 +37,8 @@ func Succeeds(t *testing.T, limit time.Duration, check func(t *testing.T, out st
 	})
 }
 
-// EndsOnInterrupt does the same, but interrupts the program when it has printed a line that matches,
-// and wants status 130.
+// EndsOnInterrupt does the same, but interrupts the program when it has printed a matching line,
+// and expects status 130.
 func EndsOnInterrupt(t *testing.T, line *regexp.Regexp, check func(t *testing.T, out string)) {
 	t.Helper()
 	program := Build(t)
@@ -66,7 +66,7 @@ func build(t *testing.T, dir string) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "example")
 	command := exec.Command("go", "build", "-o", program)
-	command.Dir = dir // some are modules of their own
+	command.Dir = dir // some are separate modules
 	out, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return program
@@ -85,7 +85,7 @@ func OnBoth(t *testing.T, test func(t *testing.T, addr string)) {
 	})
 }
 
-// Process is a run of a program.
+// Process is a running program.
 type Process struct {
 	cmd    *exec.Cmd
 	stdout *bufio.Reader
@@ -99,7 +99,7 @@ func Start(t *testing.T, program, addr string) *Process {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
 	p := &Process{cmd: exec.CommandContext(ctx, program)}
-	p.cmd.WaitDelay = time.Second // a child that outlives it does not hold up the test
+	p.cmd.WaitDelay = time.Second // do not wait for its children
 	p.cmd.Env = append(os.Environ(), "REDIS_ADDR="+addr)
 	p.cmd.Stderr = &p.stderr
 	stdout, err := p.cmd.StdoutPipe()
@@ -109,7 +109,7 @@ func Start(t *testing.T, program, addr string) *Process {
 	return p
 }
 
-// ReadUntil reads what the program prints, until a line matches.
+// ReadUntil reads the program's output until a line matches.
 func (p *Process) ReadUntil(t *testing.T, want *regexp.Regexp) {
 	t.Helper()
 	for {
@@ -122,13 +122,13 @@ func (p *Process) ReadUntil(t *testing.T, want *regexp.Regexp) {
 	}
 }
 
-// Interrupt does what Ctrl-C does.
+// Interrupt sends the signal of Ctrl-C.
 func (p *Process) Interrupt(t *testing.T) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Signal(os.Interrupt))
 }
 
-// End waits for the end of the program, and returns all that it printed to stdout.
+// End waits for the end of the program, and returns its whole output on stdout.
 func (p *Process) End(t *testing.T) (stdout string, status int) {
 	t.Helper()
 	_, err := io.Copy(&p.read, p.stdout)
@@ -140,10 +140,10 @@ func (p *Process) End(t *testing.T) (stdout string, status int) {
 	return p.read.String(), p.cmd.ProcessState.ExitCode()
 }
 
-// Stderr is what an ended program printed there.
+// Stderr returns the error output of an ended program.
 func (p *Process) Stderr() string { return p.stderr.String() }
 
-// RequireRemoved checks that a run on a real server left nothing there.
+// RequireRemoved checks that a run on a real server left no keys.
 func RequireRemoved(t *testing.T, addr, out string) {
 	t.Helper()
 	if addr == "" {

@@ -20,7 +20,7 @@ func TestEveryExampleIsInTheREADME(t *testing.T) {
 	for _, program := range programs {
 		dir := filepath.Dir(program)
 		command := "go run ./examples/" + filepath.Base(dir)
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil { // a module of its own
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil { // a separate module
 			command = "go -C examples/" + filepath.Base(dir) + " run ."
 		}
 		require.Contains(t, section, "\n    "+command+"\n")

@@ -1,6 +1,6 @@
-// Package realredis exists for its path. Of a passing package `go test ./...` prints
-// one line and hides all output, so the packages that skip their tests on a
-// real Redis cannot say so. This one's line can:
+// Package realredis exists for its path. For a passing package, `go test ./...`
+// prints one line and hides all output. So the packages that skip their tests
+// on a real Redis cannot report it. The line of this package does:
 //
 //	ok  .../real_redis_needs_REDIS_ADDR  0.004s [no tests to run]
 package realredis
@@ -18,8 +18,8 @@ import (
 )
 
 // TestMain prints the line that makes the go command add "[no tests to run]".
-// The test is skipped and not left out by -run: a cached result would stand
-// for a run with REDIS_ADDR too if nothing inside the run had read it.
+// The test is skipped here and not left out by -run, because the run must read
+// REDIS_ADDR. Otherwise a cached result would also be used for runs with it.
 func TestMain(m *testing.M) {
 	if os.Getenv("REDIS_ADDR") == "" && os.Getenv("REDISTEST_REQUIRED") != "1" {
 		fmt.Fprintln(os.Stderr, "testing: warning: no tests to run")

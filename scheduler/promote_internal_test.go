@@ -13,17 +13,17 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// duringSweeps calls a function when a script runs after those of the looks, which go together.
+// duringSweeps calls a function before each script after the pipeline of promotions.
 type duringSweeps struct {
-	looked bool
-	call   func()
+	promoted bool
+	call     func()
 }
 
 func (d *duringSweeps) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (d *duringSweeps) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if d.looked && cmd.Name() == "evalsha" {
+		if d.promoted && cmd.Name() == "evalsha" {
 			d.call()
 		}
 		return next(ctx, cmd)
@@ -33,18 +33,18 @@ func (d *duringSweeps) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func (d *duringSweeps) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
-		d.looked = d.looked || cmds[0].Name() == "evalsha" && err == nil
+		d.promoted = d.promoted || cmds[0].Name() == "evalsha" && err == nil
 		return err
 	}
 }
 
-// Taking back many messages whose leases ran out may take long, as may purging.
-func TestOthersHaveTheirAppointmentsBeforeASweep(t *testing.T) {
+// Taking back many expired leases may take long, as may purging.
+func TestSweepRunsAfterOtherTopicsHaveTheirTasks(t *testing.T) {
 	mini, client := redistest.Embedded(t)
 	mini.SetTime(time.Now())
 	s, err := New(Config{Client: client, Topics: []string{}}, nil)
 	require.NoError(t, err)
-	t.Cleanup(s.crews.close)
+	t.Cleanup(s.pools.close)
 	var closeMailbox func()
 	s.mailbox, closeMailbox = queue.OpenMailbox(client, "p")
 	t.Cleanup(closeMailbox)
@@ -76,13 +76,13 @@ func TestOthersHaveTheirAppointmentsBeforeASweep(t *testing.T) {
 		require.False(t, topics[1].armed.IsZero())
 		require.True(t, topics[0].busy)
 	}})
-	s.promote(t.Context(), s.crews.first, topics)
+	s.promote(t.Context(), s.pools.first, topics)
 	require.Positive(t, sweeps)
 	require.False(t, topics[0].busy)
 }
 
-// Its receiver would stay in the mailbox, which others may have open, and nobody else would look in its place.
-func TestATopicThatIsRemovedIsLeftThoughItsLastLookFailed(t *testing.T) {
+// Otherwise its receiver would stay in the mailbox, and no other scheduler would take over.
+func TestRemovedTopicIsLeftAfterAFailedPromotion(t *testing.T) {
 	s := newScheduler(t)
 	left := 0
 	topic := &served{topic: queue.NewTopic(s.config.Client, "p", "t"), removed: true, busy: true, stop: func() { left++ }}
