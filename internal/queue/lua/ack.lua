@@ -43,9 +43,7 @@ end
 
 -- Reading every key that will be written finds a key of a wrong type before anything is. What is empty
 -- need not be written.
-redis.call('HLEN', messages)
-local have_options = redis.call('HLEN', options) > 0
-local have_refs = redis.call('HLEN', refs) > 0
+--@use forget
 local recorded = redis.call('HLEN', deliveries)
 -- Most often the only records are those that each dead message has.
 local have_deliveries = recorded > 0 and recorded > redis.call('ZCARD', dead)
@@ -55,31 +53,5 @@ redis.call('HDEL', leases, unpack(mine))
 if have_deliveries then
   redis.call('HDEL', deliveries, unpack(mine))
 end
-
--- The bodies that no group needs any more. A count is set, not lowered: what is done twice sets it to the same.
-local gone = mine
-if have_refs then
-  gone = {}
-  local left, counts = redis.call('HMGET', refs, unpack(mine)), {}
-  for i, id in ipairs(mine) do
-    if left[i] and tonumber(left[i]) > 1 then
-      counts[#counts + 1] = id
-      counts[#counts + 1] = left[i] - 1
-    else
-      gone[#gone + 1] = id
-    end
-  end
-  if #counts > 0 then
-    redis.call('HSET', refs, unpack(counts))
-  end
-  if #gone > 0 then
-    redis.call('HDEL', refs, unpack(gone))
-  end
-end
-if #gone > 0 then
-  redis.call('HDEL', messages, unpack(gone))
-  if have_options then
-    redis.call('HDEL', options, unpack(gone))
-  end
-end
+forget(mine)
 return settled

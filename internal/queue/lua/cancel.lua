@@ -27,8 +27,7 @@ local names, taken, operation = KEYS[6], KEYS[7], KEYS[8]
 local version, by, id, memory = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local groups = (#KEYS - 8) / 2
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+--@use now
 
 local before = redis.call('GET', operation)
 if before then

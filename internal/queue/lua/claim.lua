@@ -60,42 +60,9 @@ if expiry ~= '' then
   patience = math.min(patience, tonumber(expiry))
 end
 local delivered, dropped = tonumber(ARGV[14]), tonumber(ARGV[17])
-local id_length = 26
-local nobody = string.rep('0', id_length) -- an entry that is out of force
 local long = string.rep('-', 65)
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
-
--- Wakes up to n idle subscriptions of a group, passing over those that are gone.
-local function wake(waiters, n)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
-  while n > 0 do
-    local popped = redis.call('ZPOPMIN', waiters, n)
-    n = 0
-    for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
-        n = n + 1
-      end
-    end
-  end
-end
+--@use now schedule wake id_length
 
 if redis.call('HEXISTS', groups, group) == 0 then
   return {'unregistered'}

@@ -16,39 +16,13 @@ local messages, options, refs = KEYS[1], KEYS[2], KEYS[3]
 local dead, deliveries, operation = KEYS[4], KEYS[5], KEYS[6]
 local memory = ARGV[1]
 
--- Forgets the bodies that no group needs any more.
-local function drop(ids)
-  local gone = ids
-  if redis.call('HLEN', refs) > 0 then
-    gone = {}
-    local left, counts = redis.call('HMGET', refs, unpack(ids)), {}
-    for i, id in ipairs(ids) do
-      if left[i] and tonumber(left[i]) > 1 then
-        counts[#counts + 1] = id
-        counts[#counts + 1] = left[i] - 1
-      else
-        gone[#gone + 1] = id
-      end
-    end
-    if #counts > 0 then
-      redis.call('HSET', refs, unpack(counts))
-    end
-    if #gone == 0 then return end
-    redis.call('HDEL', refs, unpack(gone))
-  end
-  redis.call('HDEL', messages, unpack(gone))
-  redis.call('HDEL', options, unpack(gone))
-end
-
 local before = redis.call('GET', operation)
 if before then
   return before
 end
 
 -- Reading every key that will be written finds a key of a wrong type before anything is.
-redis.call('HLEN', messages)
-redis.call('HLEN', options)
-redis.call('HLEN', refs)
+--@use forget
 redis.call('HLEN', deliveries)
 local ids, seen, result = {}, {}, {}
 for i = 2, #ARGV do
@@ -67,6 +41,6 @@ end
 
 redis.call('ZREM', dead, unpack(ids))
 redis.call('HDEL', deliveries, unpack(ids))
-drop(ids)
+forget(ids)
 redis.call('SET', operation, result, 'PX', memory)
 return result

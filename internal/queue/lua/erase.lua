@@ -19,12 +19,7 @@
 local meta, groups, idle = KEYS[1], KEYS[2], KEYS[3]
 local version, step, fresh = ARGV[1], ARGV[2], ARGV[3]
 
--- Calls a variadic command with list from first to last, in chunks that Lua can unpack.
-local function each(command, key, list, first, last)
-  for i = first, last, 1000 do
-    redis.call(command, key, unpack(list, i, math.min(i + 999, last)))
-  end
-end
+--@use each
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return 'stale'

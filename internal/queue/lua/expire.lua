@@ -27,37 +27,8 @@
 local meta, group_options, message_options = KEYS[1], KEYS[2], KEYS[3]
 local version, budget, single = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local groups = (#KEYS - 3) / 7
-local id_length = 26
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-
--- Wakes up to n idle subscriptions of a group, passing over those that are gone.
-local function wake(waiters, n)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
-  while n > 0 do
-    local popped = redis.call('ZPOPMIN', waiters, n)
-    n = 0
-    for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
-        n = n + 1
-      end
-    end
-  end
-end
-
--- Tells whether an id comes before another as Redis sorts them, which is by bytes. Lua's < would ask the locale that
--- the server was started in. In base 36, ten letters are a number that is exact.
-local function precedes(a, b)
-  for i = 1, #b, 10 do
-    local x, y = string.sub(a, i, i + 9), string.sub(b, i, i + 9)
-    if x ~= y then
-      return (tonumber(x, 36) or 0) < (tonumber(y, 36) or 0)
-    end
-  end
-  return false
-end
+--@use now wake id_length precedes
 
 -- Tells whether one entry of ready belongs before another: it was due earlier.
 local function older(a, b)

@@ -11,8 +11,7 @@
 local unack, leases = KEYS[1], KEYS[2]
 local lease = tonumber(ARGV[1])
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+--@use now
 
 if #ARGV == 1 then
   return {}

@@ -36,40 +36,11 @@ local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4
 local names, taken = KEYS[6], KEYS[7]
 local version, bodies, source, marked = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), ARGV[6] == '1'
 local groups = (#KEYS - 7) / 7
-local id_length = 26
-local most = math.max(50, math.floor(4000 / math.max(4, groups))) -- entries of a ready list that are read at either end
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+--@use now id_length came
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
-end
-
--- What came into the list of a group since its marks were taken, by id, and whether that is all.
-local function came(ready, stats, returned, last)
-  local ids = {}
-  local length = redis.call('LLEN', ready)
-  local front = tonumber(redis.call('HGET', stats, 'returned') or 0) - tonumber(returned)
-  if front < 0 or front > most then
-    return ids, false
-  end
-  if front > 0 then
-    for _, entry in ipairs(redis.call('LRANGE', ready, 0, front - 1)) do
-      ids[string.sub(entry, 1, id_length)] = true
-    end
-  end
-  if redis.call('LRANGE', ready, -1, -1)[1] == last then
-    return ids, true
-  end
-  local tail = redis.call('LRANGE', ready, -most, -1)
-  for i = #tail, 1, -1 do
-    if tail[i] == last then
-      return ids, true
-    end
-    ids[string.sub(tail[i], 1, id_length)] = true
-  end
-  return ids, length <= most
 end
 
 local marks, recent = {}, {}

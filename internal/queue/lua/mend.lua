@@ -39,53 +39,9 @@ local names, taken = KEYS[6], KEYS[7]
 local groups = (#KEYS - 9) / 7
 local scheduler, idle = KEYS[#KEYS - 1], KEYS[#KEYS]
 local version, id, looked = ARGV[1], ARGV[2], ARGV[3] == '1'
-local id_length = 26
-local most = math.max(50, math.floor(4000 / math.max(4, groups))) -- entries of a ready list that are read at either end
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+--@use now schedule id_length came
 local score = string.format('%d', now)
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
-
--- What came into the list of a group since its marks were taken, by id, and whether that is all.
-local function came(ready, stats, returned, last)
-  local ids = {}
-  local length = redis.call('LLEN', ready)
-  local front = tonumber(redis.call('HGET', stats, 'returned') or 0) - tonumber(returned)
-  if front < 0 or front > most then
-    return ids, false
-  end
-  if front > 0 then
-    for _, entry in ipairs(redis.call('LRANGE', ready, 0, front - 1)) do
-      ids[string.sub(entry, 1, id_length)] = true
-    end
-  end
-  if redis.call('LRANGE', ready, -1, -1)[1] == last then
-    return ids, true
-  end
-  local tail = redis.call('LRANGE', ready, -most, -1)
-  for i = #tail, 1, -1 do
-    if tail[i] == last then
-      return ids, true
-    end
-    ids[string.sub(tail[i], 1, id_length)] = true
-  end
-  return ids, length <= most
-end
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}

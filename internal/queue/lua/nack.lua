@@ -29,39 +29,7 @@ local unack, leases, deliveries, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local retry, dead, waiters, scheduler, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local retention, single = tonumber(ARGV[1]), ARGV[2] == '1'
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local now_up = math.ceil((t[1] * 1000000 + t[2]) / 1000)
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
-
--- Wakes up to n idle subscriptions of a group, passing over those that are gone.
-local function wake(waiters, n)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
-  while n > 0 do
-    local popped = redis.call('ZPOPMIN', waiters, n)
-    n = 0
-    for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
-        n = n + 1
-      end
-    end
-  end
-end
+--@use now due_of schedule wake
 
 if #ARGV == 2 then
   return 0
@@ -113,13 +81,7 @@ for i = #ids, 1, -1 do
       end
     else
       redis.call('HSET', deliveries, id, record .. (said ~= '' and ' ' .. said or ''))
-      local due
-      if string.sub(delay, 1, 1) == '@' then
-        due = tonumber(string.sub(delay, 2))
-      else
-        due = tonumber(delay)
-        due = due > 0 and now_up + due or now
-      end
+      local due = due_of(delay)
       if due > now then
         redis.call('ZADD', retry, string.format('%d', due), id)
         event = math.min(event or due, due)

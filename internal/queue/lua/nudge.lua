@@ -9,23 +9,7 @@
 
 local meta, scheduler, event = KEYS[1], KEYS[2], tonumber(ARGV[1])
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
+--@use now schedule
 
 if redis.call('HEXISTS', meta, 'groups') == 0 then
   return ''

@@ -20,19 +20,8 @@
 local state, messages, options, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local kind, score, id, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local bytes = tonumber(ARGV[5])
-local id_length = 26
 
--- Tells whether an id comes before another as Redis sorts them, which is by bytes. Lua's < would ask the locale that
--- the server was started in. In base 36, ten letters are a number that is exact.
-local function precedes(a, b)
-  for i = 1, #b, 10 do
-    local x, y = string.sub(a, i, i + 9), string.sub(b, i, i + 9)
-    if x ~= y then
-      return (tonumber(x, 36) or 0) < (tonumber(y, 36) or 0)
-    end
-  end
-  return false
-end
+--@use id_length precedes
 
 -- The rank of the first member that comes after the score and the id.
 local function after()

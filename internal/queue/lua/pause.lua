@@ -12,8 +12,7 @@
 local meta, groups, paused = KEYS[1], KEYS[2], KEYS[3]
 local group = ARGV[1]
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+--@use now
 
 local there = redis.call('HEXISTS', meta, 'groups')
 local known = redis.call('HEXISTS', groups, group)

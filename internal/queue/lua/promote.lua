@@ -35,91 +35,15 @@ local scheduler, idle, names, taken = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local single = ARGV[5] == '1'
 local groups = (#KEYS - 8) / 5
-local grace = 1000
-
--- Whose an address is.
-local function process(address)
-  return string.match(address, '^(.*)|')
-end
-
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local now_us = t[1] * 1000000 + t[2]
-
--- Wakes up to n idle subscriptions of a group, passing over those that are gone.
-local function wake(waiters, n)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
-  while n > 0 do
-    local popped = redis.call('ZPOPMIN', waiters, n)
-    n = 0
-    for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
-        n = n + 1
-      end
-    end
-  end
-end
-
--- Calls a variadic command with list from first to last, in chunks that Lua can unpack.
-local function each(command, key, list, first, last)
-  for i = first, last, 1000 do
-    redis.call(command, key, unpack(list, i, math.min(i + 999, last)))
-  end
-end
-
--- A small hash is a list that Redis searches from end to end. Where one long text comes first it is a table, and stays one
--- for as long as it exists. A long value makes it one, too.
-local long = string.rep('-', 65)
-local function put(hash, list, first, last)
-  local n = (last - first + 1) / 2
-  local there = n > 0 and string.len(list[first + 1]) <= 64 and redis.call('HLEN', hash)
-  local unfold = there and there <= 512 and there + n > 16
-  if unfold then
-    redis.call('HSET', hash, long, '')
-  end
-  each('HSET', hash, list, first, last)
-  if unfold then
-    redis.call('HDEL', hash, long)
-  end
-end
-
--- Tells whether an id comes before another as Redis sorts them, which is by bytes. Lua's < would ask the locale that
--- the server was started in. In base 36, ten letters are a number that is exact.
-local function precedes(a, b)
-  for i = 1, #b, 10 do
-    local x, y = string.sub(a, i, i + 9), string.sub(b, i, i + 9)
-    if x ~= y then
-      return (tonumber(x, 36) or 0) < (tonumber(y, 36) or 0)
-    end
-  end
-  return false
-end
-
-local function wait_until(ms)
-  return string.format('%d', ms * 1000 - now_us)
-end
+--@use now role wake each put precedes due_at event free_names
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
 
-local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until')
-local next_event, holder, standby = tonumber(s[1] or nil), s[2], s[3]
-if holder and holder ~= me and not (next_event and now > next_event + grace) then
-  -- A standby in the holder's process would end with it, so one of another process takes its place.
-  if standby and standby ~= me and tonumber(s[4]) >= now
-    and (process(standby) ~= process(holder) or process(me) == process(holder)) then
-    return {'other', '', 0, 0, {}}
-  end
-  redis.call('HDEL', scheduler, '')
-  redis.call('HSET', scheduler, 'standby', me, 'until', string.format('%d', now + patience))
-  return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0, {}}
-end
-
--- When the first of a key is due behind as many as leave it, if it has any.
-local function due_at(key, moved)
-  return tonumber(redis.call('ZRANGE', key, moved, moved, 'WITHSCORES')[2] or nil)
+local role, wait = ask_role()
+if role then
+  return {role, wait, 0, 0, {}}
 end
 
 -- What is due: messages for all groups, and each group's retries. Where more is due than this call
@@ -245,22 +169,9 @@ if moved > 0 and groups > 1 then
   put(refs, counts, 1, n)
 end
 
--- Delay ids whose time has come. Whoever publishes with one finds it free without this, so it is not urgent
--- where there are more.
-if first_free[1] and tonumber(first_free[2]) <= now then
-  local free = redis.call('ZRANGEBYSCORE', taken, '-inf', now, 'LIMIT', 0, 1000)
-  redis.call('HDEL', names, unpack(free))
-  redis.call('ZREM', taken, unpack(free))
-  first_free = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
-end
+first_free = free_names(first_free)
 
-local event, expired, purge
-local function upcoming(ms)
-  if ms and (not event or ms < event) then
-    event = ms
-  end
-end
-
+local expired, purge
 for g = 1, groups do
   local ready, retry, waiters = KEYS[4 + g * 5], KEYS[5 + g * 5], KEYS[8 + g * 5]
   local again = retries[g]
@@ -332,16 +243,7 @@ if groups > 0 then
 end
 upcoming(first_end)
 
-if standby == me then
-  redis.call('HDEL', scheduler, 'standby', 'until')
-end
-if event then
-  -- What is left to do is due, too. But the holder is at work, and not late before a second from now.
-  redis.call('HSET', scheduler, 'holder', me, 'next', string.format('%d', math.max(event, now)))
-else
-  redis.call('HSET', scheduler, 'holder', me)
-  redis.call('HDEL', scheduler, 'next')
-end
+keep_role(event)
 -- What goes by its place goes last: see docs/design.md.
 for _, from in ipairs(left) do
   redis.call('ZREMRANGEBYRANK', from.key, 0, from.moved - 1)

@@ -36,53 +36,7 @@ local scheduler, names, taken, paused, stream = KEYS[6], KEYS[7], KEYS[8], KEYS[
 local retry, dead, deliveries, stats = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local bytes, group = tonumber(ARGV[5]), ARGV[6]
-local grace = 1000
-
--- Whose an address is.
-local function process(address)
-  return string.match(address, '^(.*)|')
-end
-
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local now_us = t[1] * 1000000 + t[2]
-
--- Calls a variadic command with list from first to last, in chunks that Lua can unpack.
-local function each(command, key, list, first, last)
-  for i = first, last, 1000 do
-    redis.call(command, key, unpack(list, i, math.min(i + 999, last)))
-  end
-end
-
--- Tells whether an id comes before another as Redis sorts them, which is by bytes. Lua's < would ask the locale that
--- the server was started in. In base 36, ten letters are a number that is exact.
-local function precedes(a, b)
-  for i = 1, #b, 10 do
-    local x, y = string.sub(a, i, i + 9), string.sub(b, i, i + 9)
-    if x ~= y then
-      return (tonumber(x, 36) or 0) < (tonumber(y, 36) or 0)
-    end
-  end
-  return false
-end
-
-local function wait_until(ms)
-  return string.format('%d', ms * 1000 - now_us)
-end
-
--- Splits a body into the fields of an entry; nothing if it is not in the form of one.
-local function fields_of(body)
-  local uuid, metadata, at = string.match(body, '^(%d+) (%d+) ()')
-  if not at or at + uuid + metadata > #body + 1 then
-    return nil
-  end
-  local rest = at + uuid + metadata
-  return {
-    '_watermill_message_uuid', string.sub(body, at, at + uuid - 1),
-    'metadata', string.sub(body, at + uuid, rest - 1),
-    'payload', string.sub(body, rest),
-  }
-end
+--@use now role each precedes fields_of due_at event free_names
 
 -- Whether it is too late for a message with these options.
 local function too_late(own, due)
@@ -97,17 +51,9 @@ if topic[1] ~= version then
 end
 local maxlen = tonumber(topic[2] or 0)
 
-local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until')
-local next_event, holder, standby = tonumber(s[1] or nil), s[2], s[3]
-if holder and holder ~= me and not (next_event and now > next_event + grace) then
-  -- A standby in the holder's process would end with it, so one of another process takes its place.
-  if standby and standby ~= me and tonumber(s[4]) >= now
-    and (process(standby) ~= process(holder) or process(me) == process(holder)) then
-    return {'other', '', 0, 0, {}, 0}
-  end
-  redis.call('HDEL', scheduler, '')
-  redis.call('HSET', scheduler, 'standby', me, 'until', string.format('%d', now + patience))
-  return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0, {}, 0}
+local role, wait = ask_role()
+if role then
+  return {role, wait, 0, 0, {}, 0}
 end
 
 -- Reading every key that will be read or written later finds one of a wrong type before anything is.
@@ -206,25 +152,9 @@ if dropped > 0 then
   redis.call('HINCRBY', stats, 'dropped', dropped)
 end
 
--- Delay ids whose time has come. Whoever publishes with one finds it free without this, so it is not urgent
--- where there are more.
-if first_free[1] and tonumber(first_free[2]) <= now then
-  local free = redis.call('ZRANGEBYSCORE', taken, '-inf', now, 'LIMIT', 0, 1000)
-  redis.call('HDEL', names, unpack(free))
-  redis.call('ZREM', taken, unpack(free))
-  first_free = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
-end
+first_free = free_names(first_free)
 
-local event, purge
-local function upcoming(ms)
-  if ms and (not event or ms < event) then
-    event = ms
-  end
-end
--- When the first of a key is due behind as many as leave it, if it has any.
-local function due_at(key, moved)
-  return tonumber(redis.call('ZRANGE', key, moved, moved, 'WITHSCORES')[2] or nil)
-end
+local purge
 local from_pending, from_retry = (f - 1) / 2, (r - 1) / 2
 if not rests then
   upcoming(due_at(pending, from_pending))
@@ -237,16 +167,7 @@ if death then
   purge = death + retention <= now
 end
 
-if standby == me then
-  redis.call('HDEL', scheduler, 'standby', 'until')
-end
-if event then
-  -- What is left to do is due, too. But the holder is at work, and not late before a second from now.
-  redis.call('HSET', scheduler, 'holder', me, 'next', string.format('%d', math.max(event, now)))
-else
-  redis.call('HSET', scheduler, 'holder', me)
-  redis.call('HDEL', scheduler, 'next')
-end
+keep_role(event)
 -- What goes by its place goes last: see docs/design.md.
 if from_pending > 0 then
   redis.call('ZREMRANGEBYRANK', pending, 0, from_pending - 1)

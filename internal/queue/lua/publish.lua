@@ -59,76 +59,7 @@ local first_message = 9
 local first_run = first_message + n * 2
 local first_option = first_run + runs * 2
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local now_up = math.ceil((t[1] * 1000000 + t[2]) / 1000)
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
-
--- Wakes up to n idle subscriptions of a group, passing over those that are gone.
-local function wake(waiters, n)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
-  while n > 0 do
-    local popped = redis.call('ZPOPMIN', waiters, n)
-    n = 0
-    for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
-        n = n + 1
-      end
-    end
-  end
-end
-
--- Calls a variadic command with list from first to last, in chunks that Lua can unpack.
-local function each(command, key, list, first, last)
-  for i = first, last, 1000 do
-    redis.call(command, key, unpack(list, i, math.min(i + 999, last)))
-  end
-end
-
--- A small hash is a list that Redis searches from end to end. Where one long text comes first it is a table, and stays one
--- for as long as it exists. A long value makes it one, too.
-local long = string.rep('-', 65)
-local function put(hash, list, first, last)
-  local n = (last - first + 1) / 2
-  local there = n > 0 and string.len(list[first + 1]) <= 64 and redis.call('HLEN', hash)
-  local unfold = there and there <= 512 and there + n > 16
-  if unfold then
-    redis.call('HSET', hash, long, '')
-  end
-  each('HSET', hash, list, first, last)
-  if unfold then
-    redis.call('HDEL', hash, long)
-  end
-end
-
--- Splits a body into the fields of an entry; nothing if it is not in the form of one.
-local function fields_of(body)
-  local uuid, metadata, at = string.match(body, '^(%d+) (%d+) ()')
-  if not at or at + uuid + metadata > #body + 1 then
-    return nil
-  end
-  local rest = at + uuid + metadata
-  return {
-    '_watermill_message_uuid', string.sub(body, at, at + uuid - 1),
-    'metadata', string.sub(body, at + uuid, rest - 1),
-    'payload', string.sub(body, rest),
-  }
-end
+--@use now due_of schedule wake each put fields_of
 
 local topic = redis.call('HMGET', meta, 'groups', 'maxlen')
 if topic[1] ~= version then
@@ -172,21 +103,6 @@ end
 for g = 1, limit > 0 and groups or 0 do
   local wait = maxlen and 0 or redis.call('LLEN', KEYS[7 + g * 3])
   backlog = math.max(backlog, wait + redis.call('ZCARD', KEYS[8 + g * 3]))
-end
-
--- The instant that a message is due at, and its text where that is at hand.
-local function due_of(spec)
-  if spec == '0' then
-    return now
-  elseif string.byte(spec) == 64 then -- "@"
-    local text = string.sub(spec, 2)
-    local due = tonumber(text)
-    if due > now then
-      return due, text
-    end
-    return now
-  end
-  return now_up + tonumber(spec)
 end
 
 -- What becomes of the messages with a delay id: those of this call that are left out, those of earlier calls

@@ -15,23 +15,7 @@
 local unack, leases, ready, waiters, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local single = ARGV[1] == '1'
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-
--- Wakes up to n idle subscriptions of a group, passing over those that are gone.
-local function wake(waiters, n)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
-  while n > 0 do
-    local popped = redis.call('ZPOPMIN', waiters, n)
-    n = 0
-    for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
-        n = n + 1
-      end
-    end
-  end
-end
+--@use now wake
 
 if #ARGV == 1 then
   return 0

@@ -44,36 +44,10 @@ local deliveries, dead, waiters, resting = KEYS[11], KEYS[12], KEYS[13], KEYS[14
 local stats, paused, operation = KEYS[15], KEYS[16], KEYS[17]
 local group, fresh, budget, unused = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 local limit, memory = tonumber(ARGV[5]), ARGV[6]
-local id_length = 26
 local poll = 90000 -- ms in which every subscription has asked: more than the longest poll interval, 66 s
 local respite, in_time = 120000, 3000 -- ms
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-
--- Forgets the bodies that no group needs any more.
-local function drop(ids)
-  local gone = ids
-  if redis.call('HLEN', refs) > 0 then
-    gone = {}
-    local left, counts = redis.call('HMGET', refs, unpack(ids)), {}
-    for i, id in ipairs(ids) do
-      if left[i] and tonumber(left[i]) > 1 then
-        counts[#counts + 1] = id
-        counts[#counts + 1] = left[i] - 1
-      else
-        gone[#gone + 1] = id
-      end
-    end
-    if #counts > 0 then
-      redis.call('HSET', refs, unpack(counts))
-    end
-    if #gone == 0 then return end
-    redis.call('HDEL', refs, unpack(gone))
-  end
-  redis.call('HDEL', messages, unpack(gone))
-  redis.call('HDEL', options, unpack(gone))
-end
+--@use now id_length
 
 local before = redis.call('GET', operation)
 if before then
@@ -92,9 +66,7 @@ local waiting = redis.call('ZCOUNT', waiters, after, '+inf') + redis.call('ZCOUN
 local subscribed = waiting + redis.call('ZCOUNT', unack, after, '+inf') > 0
 redis.call('HLEN', paused)
 local streaming = redis.call('HEXISTS', meta, 'maxlen') == 1
-redis.call('HLEN', messages)
-redis.call('HLEN', options)
-redis.call('HLEN', refs)
+--@use forget
 redis.call('HLEN', leases)
 redis.call('HLEN', deliveries)
 local left = redis.call('LLEN', ready) + redis.call('ZCARD', retry)
@@ -156,7 +128,7 @@ if left > 0 then
   end
   redis.call('HDEL', leases, unpack(ids))
   redis.call('HDEL', deliveries, unpack(ids))
-  drop(ids)
+  forget(ids)
   if left > #ids then
     return done(1)
   end

@@ -27,24 +27,7 @@ local names, taken, scheduler, operation = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local version, by, id, spec, memory = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local groups = #KEYS - 8
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local now_up = math.ceil((t[1] * 1000000 + t[2]) / 1000)
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
+--@use now due_of schedule
 
 local before = redis.call('GET', operation)
 if before then
@@ -81,17 +64,7 @@ if not was and #waits == 0 then
   return there and 'late' or 'missing'
 end
 
-local due
-if string.sub(spec, 1, 1) == '@' then
-  due = tonumber(string.sub(spec, 2))
-elseif spec == '0' then
-  due = now
-else
-  due = now_up + tonumber(spec)
-end
-if due < now then
-  due = now
-end
+local due = due_of(spec)
 local score = string.format('%d', due)
 local name = was and own and string.match(own, 'delay_id:(%S+)')
 if name then

@@ -14,8 +14,8 @@
 
 local ready, stats = KEYS[1], KEYS[2]
 local id, first, second, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local id_length = 26
-local nobody = string.rep('0', id_length)
+
+--@use id_length
 
 -- The place of the id, at or left of the one where it was and right of another; nil if it is not there.
 local function find(place, left)

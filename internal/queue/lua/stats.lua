@@ -30,8 +30,7 @@ local scheduler, paused, idle = KEYS[6], KEYS[7], KEYS[8]
 local version = ARGV[1]
 local groups = (#KEYS - 8) / 7
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+--@use now
 
 local function head(key)
   return redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or ''
