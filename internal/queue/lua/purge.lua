@@ -4,7 +4,7 @@
 --       2 groups      hash: group -> "<max deliveries> <retention ms>"
 --       3 messages    hash: id -> body
 --       4 options     hash: id -> options, only of messages that have any
---       5 refs        hash: id -> groups that still need the body, only where several do
+--       5 refs        hash: id -> number of groups that still need the body, if more than one
 --       then for each group of the set:
 --         dead        zset: id -> ms at which it died
 --         deliveries  hash: id -> "count flag delayed_for reason"
@@ -13,8 +13,8 @@
 --       then the name of each group
 --
 -- Returns {"stale"} when the group set has changed, else {"ok", forgotten, left}: left is 1 if more
--- may be past its retention.
--- Twice: the second run finds forgotten what the first forgot.
+-- messages may be past their retention.
+-- Twice: the second run finds only messages that the first has not forgotten.
 
 local meta, group_options = KEYS[1], KEYS[2]
 local messages, options, refs = KEYS[3], KEYS[4], KEYS[5]
@@ -26,7 +26,7 @@ local groups = (#KEYS - 5) / 2
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
--- Reading every key that will be written finds a key of a wrong type before anything is.
+-- Read every key that is written later: one of a wrong type is found before the first write.
 --@use forget
 for g = 1, groups do
   redis.call('ZCARD', KEYS[4 + g * 2])

@@ -6,15 +6,15 @@
 --       4 deliveries  hash: id -> "count flag delayed_for reason"
 --       5 retry       zset: id -> due ms
 --       6 scheduler   hash: next, holder, standby, until
---       7 operation   string: what an earlier run of this call returned, expiring
+--       7 operation   string: the result of an earlier run of this call, expiring
 -- ARGV  1 group
---       2 memory      how long the result is remembered, ms
+--       2 memory      ms for which the result is remembered
 --       then the ids of messages (at most 1000)
 --
--- They wait for a retry that is due now, so that they come in order with all else. Their deliveries are
--- counted anew; the flag "r" tells that there were some before.
--- Returns how many were dead and had a body, as text, or "unregistered" if the group does not exist.
--- Twice: the second run finds the result of the first remembered, and returns it.
+-- The messages wait for a retry that is due now, so that they come in order with all others. Their
+-- deliveries are counted from zero. The flag "r" says that there were deliveries before.
+-- Returns how many were dead and had a body, as text, or "unregistered" if there is no such group.
+-- Twice: the second run returns the remembered result of the first.
 
 local groups, messages, dead, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local retry, scheduler, operation = KEYS[5], KEYS[6], KEYS[7]
@@ -30,7 +30,7 @@ if redis.call('HEXISTS', groups, group) == 0 then
   return 'unregistered'
 end
 
--- Reading every key that will be written finds a key of a wrong type before anything is.
+-- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', messages)
 redis.call('HLEN', deliveries)
 redis.call('ZCARD', retry)
@@ -52,7 +52,7 @@ if #ids == 0 then
   return '0'
 end
 
--- The first write is a deletion: at maxmemory it still works.
+-- The first write is a deletion: after one, a script may write at maxmemory too.
 redis.call('ZREM', dead, unpack(ids))
 redis.call('HSET', deliveries, unpack(records))
 redis.call('ZADD', retry, unpack(scores))

@@ -6,8 +6,8 @@
 local now_up = math.ceil((t[1] * 1000000 + t[2]) / 1000)
 
 -- Returns the instant in ms for a delay in ms, or for "@" and an instant in ms. An instant in the
--- past is now. A delay counts from the clock rounded up, so that no message is early. For an instant
--- in the future its text is returned too, which saves whoever stores it a conversion.
+-- past is now. A delay counts from the clock rounded up, so that no message is early. For an
+-- instant in the future the text is returned too, so that the caller need not make it anew.
 local function due_of(delay)
   if delay == '0' then
     return now

@@ -3,7 +3,7 @@
 -- Uses     messages, options, refs
 -- Defines  forget(ids)
 --
--- The snippet reads the three keys, so that one of a wrong type is found before anything is written.
+-- The snippet reads the three keys: one of a wrong type is found before the first write.
 
 redis.call('HLEN', messages)
 local have_options = redis.call('HLEN', options) > 0

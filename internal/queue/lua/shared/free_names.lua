@@ -3,8 +3,8 @@
 -- Uses     names, taken, now
 -- Defines  free_names(first)
 
--- Forgets a thousand delay ids at most: a publisher finds the others free without that. first is the
--- first delay id of taken and its score, as ZRANGE returns them. Returns them as they are afterwards.
+-- Forgets a thousand delay ids at most: a publisher finds the others free without that. Takes the
+-- first delay id of taken and its score, as ZRANGE returns them, and returns those of afterwards.
 local function free_names(first)
   if first[1] and tonumber(first[2]) <= now then
     local free = redis.call('ZRANGEBYSCORE', taken, '-inf', now, 'LIMIT', 0, 1000)

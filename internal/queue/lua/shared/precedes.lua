@@ -3,8 +3,8 @@
 -- Defines  precedes(a, b)
 
 -- Tells whether the id a comes before the id b where Redis sorts them, which is by their bytes. The
--- operator < of Lua compares by the locale of the server. In base 36, ten letters make a number that
--- is exact.
+-- operator < of Lua compares by the locale of the server. In base 36, ten letters make a number
+-- that is exact.
 local function precedes(a, b)
   for i = 1, #b, 10 do
     local x, y = string.sub(a, i, i + 9), string.sub(b, i, i + 9)

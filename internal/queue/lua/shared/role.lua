@@ -21,8 +21,8 @@ local function process(address)
   return string.match(address, '^(.*)|')
 end
 
--- Returns nil if the caller is the holder or may become it. Else it returns "standby" or "other", and
--- microseconds until the caller has to look again, "" if it need not.
+-- Returns nil if the caller is the holder or may become it. Else it returns "standby" or "other",
+-- and microseconds until the caller has to look again, "" if it need not.
 local function ask_role()
   local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until')
   local next_event, holder = tonumber(s[1] or nil), s[2]

@@ -3,8 +3,8 @@
 -- Uses     t, scheduler
 -- Defines  schedule(event)
 
--- Has the scheduler look at event, in ms, unless it looks earlier anyway. The standby looks a second
--- after that.
+-- Has the scheduler look at event, in ms, unless it looks earlier anyway. The standby looks a
+-- second after that.
 local function schedule(event)
   local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
   if s[1] and tonumber(s[1]) <= event then return end
