@@ -22,8 +22,8 @@ type script struct {
 }
 
 // tied are the scripts that go in one pipeline, in its order. Each ends with a comment that changes
-// with any of them. So a server that has one of this version has all of them, even if a process
-// of another version, whose other scripts differ, loads its own after each restart.
+// with any of them. Without it, a server on which only another version was loaded would have the
+// scripts that are the same in both. It would run some calls of a pipeline and lack the others.
 var tied = []string{"ack", "release", "nack", "extend", "claim"}
 
 var (
@@ -176,9 +176,9 @@ func compose(files fs.FS) (map[string]string, error) {
 	return scripts, errors.Join(faults...)
 }
 
-// readLua returns the code of the Lua files in a directory by their names. Empty lines and lines
-// that are a comment are left out: a server would keep them in memory, and a change of them would
-// change the hash. A string over several lines could have such a line, so there may be none.
+// readLua returns the code of the Lua files in a directory by their names. It leaves out empty lines
+// and lines with only a comment: a server would keep them in memory, and they would change the hash.
+// It refuses a string over several lines, which could have such a line.
 func readLua(files fs.FS, dir string) (map[string]string, error) {
 	paths, err := fs.Glob(files, dir+"/*.lua")
 	code := map[string]string{}

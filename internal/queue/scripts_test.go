@@ -39,7 +39,7 @@ func add(files fstest.MapFS, file, text string) {
 	files[file] = &fstest.MapFile{Data: append(data, text...)}
 }
 
-// use is a directive at the begin of a line.
+// use is the line that names snippets.
 var use = regexp.MustCompile(`(?m)^--@use ([\w ]+)$`)
 
 // usersOf returns the scripts that name the snippet.
@@ -57,7 +57,8 @@ func usersOf(files fstest.MapFS, snippet string) (users []string) {
 // tied are the scripts of one pipeline, in its order.
 var tied = []string{"ack", "release", "nack", "extend", "claim"}
 
-// A server may have only the scripts of another version. A pipeline has to find all of its scripts there, or none.
+// A server may have only the scripts of another version. A pipeline has to find all of its scripts
+// there, or none.
 func TestAChangedSnippetChangesEachScriptThatUsesItAndThoseTiedToOne(t *testing.T) {
 	t.Parallel()
 	before, err := queue.Compose(luaFiles(t))
@@ -146,7 +147,7 @@ func TestFilesThatCannotBeComposedAreRefused(t *testing.T) {
 	}
 }
 
-// What a snippet says that it uses has to be declared above the line that names it.
+// The locals in the header of a snippet have to be declared above the line that names it.
 func TestEachSnippetFindsWhatItUses(t *testing.T) {
 	t.Parallel()
 	files := luaFiles(t)
@@ -178,7 +179,49 @@ func TestEachSnippetFindsWhatItUses(t *testing.T) {
 	require.Greater(t, count, 50)
 }
 
-// commands are those that scripts may use, with the Redis version that first had them so.
+func TestEachSnippetIsUsedWhereItIsNamed(t *testing.T) {
+	t.Parallel()
+	files := luaFiles(t)
+	comments := regexp.MustCompile(`(?m)^ *--.*$`)
+	code := func(file string) string { return comments.ReplaceAllString(string(files[file].Data), "") }
+	local := regexp.MustCompile(`(?m)^local (?:function )?(\w+)`)
+	for file, data := range files {
+		for _, names := range use.FindAllStringSubmatch(string(data.Data), -1) {
+			snippets := strings.Fields(names[1])
+			for _, snippet := range snippets {
+				rest := code(file)
+				for _, other := range snippets {
+					if other != snippet {
+						rest += code("lua/shared/" + other + ".lua")
+					}
+				}
+				used := false
+				for _, m := range local.FindAllStringSubmatch(code("lua/shared/"+snippet+".lua"), -1) {
+					used = used || regexp.MustCompile(`\b`+m[1]+`\b`).MatchString(rest)
+				}
+				require.True(t, used, "%s names the snippet %s and does not use it", file, snippet)
+			}
+		}
+	}
+}
+
+func TestScriptsCallOnlyFunctionsThatTheyHave(t *testing.T) {
+	t.Parallel()
+	text := regexp.MustCompile(`'(?:[^'\\]|\\.)*'`)
+	calls := regexp.MustCompile(`(^|[^.\w])(\w+)\(`)
+	ofLua := []string{"unpack", "tonumber", "ipairs", "type", "next", "function", "and", "or", "not", "in", "return", "if"}
+	for name, source := range queue.Scripts() {
+		source = regexp.MustCompile(`--.*`).ReplaceAllString(text.ReplaceAllString(source, "''"), "")
+		for _, m := range calls.FindAllStringSubmatchIndex(source, -1) {
+			called := source[m[4]:m[5]]
+			if !slices.Contains(ofLua, called) {
+				require.Regexp(t, `local function `+called+`\(`, source[:m[5]+1], "%s calls %s", name, called)
+			}
+		}
+	}
+}
+
+// commands are the commands that scripts may use, and the first Redis version that had them so.
 var commands = map[string]string{
 	"TIME": "2.6", "PUBLISH": "2.0", "GET": "1.0", "SET": "2.6.12", "DEL": "1.0",
 	"HGET": "2.0", "HMGET": "2.0", "HSET": "4.0", "HDEL": "2.4", "HLEN": "2.0", "HKEYS": "2.0", "HEXISTS": "2.0", "HINCRBY": "2.0",
@@ -189,7 +232,7 @@ var commands = map[string]string{
 	"ZREMRANGEBYRANK": "2.0", "ZREMRANGEBYSCORE": "1.2", "ZPOPMIN": "5.0",
 }
 
-// moves is ZADD with GT, which the embedded server knows, too.
+// moves is ZADD with GT, which the embedded server has too.
 var moves = regexp.MustCompile(`call\('ZADD', \w+, ('XX', )?'GT', `)
 
 var called = regexp.MustCompile(`redis\.p?call\('?(\w+)'?`)
@@ -210,7 +253,7 @@ func TestScriptsRunOnTheOldestRedisAndInTheEmbeddedOne(t *testing.T) {
 	}
 }
 
-// globals are the lines of a script that assign to something that it has not declared.
+// globals returns the lines of a script that assign to a name that it has not declared.
 func globals(source string) string {
 	declared := map[string]bool{}
 	for _, m := range regexp.MustCompile(`\blocal ([\w, ]+)`).FindAllStringSubmatch(source, -1) {
@@ -250,18 +293,19 @@ func TestEveryLuaFileSaysWhatItIsFor(t *testing.T) {
 	}
 }
 
-// What a script takes from the front of a key, by its place, is the last that it writes: see docs/design.md.
-func TestWhatGoesByItsPlaceGoesLast(t *testing.T) {
+// Deletions by position are the last writes of a script: see docs/design.md. Only expire differs,
+// which puts messages behind older ones.
+func TestDeletionsByPositionComeLast(t *testing.T) {
 	t.Parallel()
 	byPlace := regexp.MustCompile(`redis\.call\('(?:LTRIM|ZREMRANGEBYRANK)'`)
 	found := 0
 	for name, source := range queue.Scripts() {
 		first := byPlace.FindStringIndex(source)
-		if first == nil || name == "expire" { // which puts messages behind older ones
+		if first == nil || name == "expire" {
 			continue
 		}
 		found++
-		require.NotRegexp(t, `redis\.|\b(each|wake|schedule)\(`, byPlace.ReplaceAllString(source[first[0]:], ""), name)
+		require.NotRegexp(t, `redis\.|\b(each|put|wake|schedule|forget|free_names|ask_role|keep_role)\(`, byPlace.ReplaceAllString(source[first[0]:], ""), name)
 	}
 	require.Equal(t, 3, found)
 }
