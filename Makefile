@@ -4,7 +4,7 @@ MODEL_SEQUENCES ?= 1000
 SOAK        ?= 1h
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-brokers test-servers lint bench bench-smoke microbench model stress faults soak fuzz cover
+.PHONY: help test test-brokers test-servers lint bench bench-smoke microbench model stress faults soak fuzz cover lua
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -70,3 +70,6 @@ cover: ## test coverage of all packages together, by tests/components too, in co
 		cd tests/components && go test -count=1 -timeout 10m -coverpkg=github.com/redisdelay/watermill-redisdelay/... -coverprofile=cover.out ./...'
 	@tail -n +2 tests/components/cover.out >>cover.out
 	@go tool cover -func=cover.out | tail -n 1
+
+lua: ## the scripts as a server gets them, with the line numbers of its errors; NAME=claim for one
+	@go run ./internal/queue/lua $(NAME)

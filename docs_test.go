@@ -221,7 +221,10 @@ func scripts(t *testing.T) []string {
 	files, err := filepath.Glob("internal/queue/lua/*.lua")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
-	return files
+	snippets, err := filepath.Glob("internal/queue/lua/shared/*.lua")
+	require.NoError(t, err)
+	require.NotEmpty(t, snippets)
+	return append(files, snippets...)
 }
 
 // documents are all Markdown files.

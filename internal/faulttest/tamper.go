@@ -57,9 +57,9 @@ var edits = map[Broken]struct {
 	UnfencedAck: {"ack", map[string]string{unfenced: "if held[i] then"}},
 	QuietAck:    {"ack", map[string]string{unfenced: "if held[i] then", "return settled": "return 0"}},
 	EarlyDeath:  {"nack", map[string]string{"limit > 0 and count >= limit)": "limit > 0 and count >= limit - 1)"}},
-	LateRetry:   {"nack", map[string]string{"due > 0 and now_up + due or now": "now_up + due + 6000"}},
+	LateRetry:   {"nack", map[string]string{"due = due_of(delay)": "due = due_of(delay) + 6000"}},
 	WholeSeconds: {"publish", map[string]string{
-		"return now_up + tonumber(spec)": "return math.floor((now_up + tonumber(spec)) / 1000) * 1000",
+		"return now_up + tonumber(delay)": "return math.floor((now_up + tonumber(delay)) / 1000) * 1000",
 	}},
 }
 

@@ -546,7 +546,7 @@ func TestAStepOfAScanLooksAHundredTimesAtMost(t *testing.T) {
 		found, steps := map[string]bool{}, 0
 		for cursor := "0"; steps == 0 || cursor != "0"; steps++ {
 			require.NoError(t, client.ConfigResetStat(ctx).Err())
-			reply, err := client.Eval(ctx, queue.ScriptSources()["scan.lua"], []string{kind}, kind, cursor, 2*n, 1<<20).StringSlice()
+			reply, err := client.Eval(ctx, queue.Scripts()["scan"], []string{kind}, kind, cursor, 2*n, 1<<20).StringSlice()
 			require.NoError(t, err)
 			cursor = reply[0]
 			for _, id := range reply[1:] {

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"io"
+	"io/fs"
 	"slices"
 	"time"
 
@@ -41,22 +42,11 @@ func (c *Call) Reply() any { return c.cmd.Val() }
 // Keys are the keys that the call declares.
 func (c *Call) Keys() []string { return slices.Clone(c.keys) }
 
-// ScriptSources returns the text of every script.
-func ScriptSources() map[string]string {
-	files, err := luaFiles.ReadDir("lua")
-	if err != nil {
-		panic(err)
-	}
-	sources := map[string]string{}
-	for _, f := range files {
-		text, err := luaFiles.ReadFile("lua/" + f.Name())
-		if err != nil {
-			panic(err)
-		}
-		sources[f.Name()] = string(text)
-	}
-	return sources
-}
+// LuaFiles are the files that scripts are composed from.
+var LuaFiles fs.FS = luaFiles
+
+// Compose returns the text of each script of some files.
+func Compose(files fs.FS) (map[string]string, error) { return compose(files) }
 
 // LoadOrder is the text of every script, in the order in which they are loaded.
 func LoadOrder() (sources []string) {

@@ -233,7 +233,7 @@ func TestScriptsTouchOnlyKeysThatTheyDeclare(t *testing.T) {
 			}
 		}
 	}
-	require.Len(t, used, len(queue.ScriptSources()), "every script was seen")
+	require.Len(t, used, len(queue.Scripts()), "every script was seen")
 }
 
 // monitor has the server tell every command. Those until the call of commands are in what that returns.

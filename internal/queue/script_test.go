@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -105,20 +104,6 @@ func TestPipelinedCallsKeepTheirOrderWhileScriptsAreLoaded(t *testing.T) {
 			require.Equal(t, 3, s.release(held(got)...))
 		}
 	}, "a")
-}
-
-// A server may have the scripts of another version only, all but one of which are the same files.
-func TestScriptsOfOnePipelineChangeTogether(t *testing.T) {
-	files := queue.ScriptSources()
-	names := []string{"ack", "release", "nack", "extend", "claim"}
-	var sources []string
-	for _, name := range names {
-		sources = append(sources, files[name+".lua"])
-	}
-	version := queue.ScriptSHA(strings.Join(sources, ""))
-	for i, name := range names {
-		require.Equal(t, sources[i]+"-- version "+version+"\n", queue.Scripts()[name])
-	}
 }
 
 func TestPipelineAfterScriptFlush(t *testing.T) {
@@ -500,109 +485,4 @@ func TestServerThatIsGoneMidwayIsReported(t *testing.T) {
 	_, err := w.topic.Expire(ctx)
 	require.Truef(t, errors.Is(err, redis.ErrClosed), "%v", err)
 	require.True(t, queue.Unreachable(err))
-}
-
-// The scripts themselves.
-
-// commands are those that scripts may use, with the Redis version that first had them so.
-var commands = map[string]string{
-	"TIME": "2.6", "PUBLISH": "2.0", "GET": "1.0", "SET": "2.6.12", "DEL": "1.0",
-	"HGET": "2.0", "HMGET": "2.0", "HSET": "4.0", "HDEL": "2.4", "HLEN": "2.0", "HKEYS": "2.0", "HEXISTS": "2.0", "HINCRBY": "2.0",
-	"LLEN": "1.0", "LRANGE": "1.0", "LPUSH": "2.4", "RPUSH": "2.4", "LPOP": "6.2", "LTRIM": "1.0", "LSET": "1.0",
-	"ZADD": "6.2", "ZREM": "2.4", "ZCARD": "1.2", "ZCOUNT": "2.0", "ZSCORE": "1.2", "ZRANGE": "1.2", "ZRANGEBYSCORE": "1.0.5", "ZREVRANGEBYSCORE": "2.2",
-	"INFO": "1.0", "EXISTS": "1.0", "UNLINK": "4.0", "HSCAN": "2.8", "ZSCAN": "2.8",
-	"XADD": "5.0", "XLEN": "5.0", "XDEL": "5.0", "XTRIM": "6.2",
-	"ZREMRANGEBYRANK": "2.0", "ZREMRANGEBYSCORE": "1.2", "ZPOPMIN": "5.0",
-}
-
-// moves is ZADD with GT, which the embedded server knows, too.
-var moves = regexp.MustCompile(`call\('ZADD', \w+, ('XX', )?'GT', `)
-
-var called = regexp.MustCompile(`redis\.p?call\('?(\w+)'?`)
-
-func TestScriptsRunOnTheOldestRedisAndInTheEmbeddedOne(t *testing.T) {
-	t.Parallel()
-	for name, source := range queue.ScriptSources() {
-		for _, call := range called.FindAllStringSubmatch(source, -1) {
-			if call[1] != "command" { // of the function each
-				require.Contains(t, commands, call[1], name)
-			}
-		}
-		for _, call := range regexp.MustCompile(`each\('(\w+)'`).FindAllStringSubmatch(source, -1) {
-			require.Contains(t, commands, call[1], name)
-		}
-		require.NotRegexp(t, `#!|\b(struct|cmsgpack|cjson|bit)\.|~= nil|BYSCORE'\)|'(BYSCORE|REV|LT|GT|KEEPTTL)'`, moves.ReplaceAllString(source, ""), name)
-		require.Empty(t, globals(source), name)
-	}
-}
-
-// globals are the lines of a script that assign to something that it has not declared.
-func globals(source string) string {
-	declared := map[string]bool{}
-	for _, m := range regexp.MustCompile(`\blocal ([\w, ]+)`).FindAllStringSubmatch(source, -1) {
-		for _, name := range strings.Split(m[1], ",") {
-			declared[strings.TrimSpace(name)] = true
-		}
-	}
-	for _, m := range regexp.MustCompile(`function \w*\(([\w, ]*)\)`).FindAllStringSubmatch(source, -1) {
-		for _, name := range strings.Split(m[1], ",") {
-			declared[strings.TrimSpace(name)] = true
-		}
-	}
-	var found []string
-	for _, line := range strings.Split(source, "\n") {
-		m := regexp.MustCompile(`^\s*(\w+)\s*=[^=]`).FindStringSubmatch(line)
-		if m != nil && !declared[m[1]] {
-			found = append(found, line)
-		}
-	}
-	return strings.Join(found, "\n")
-}
-
-func TestEveryScriptSaysWhatItIsFor(t *testing.T) {
-	t.Parallel()
-	for name, source := range queue.ScriptSources() {
-		head, _, _ := strings.Cut(source, "\n\n")
-		require.True(t, strings.HasPrefix(head, "-- "+strings.TrimSuffix(name, ".lua")+": "), name)
-		for _, part := range []string{"\n-- KEYS  1 ", "\n-- ARGV  1 ", "\n-- Returns ", "\n-- Twice: "} {
-			if !(part == "\n-- ARGV  1 " && strings.Contains(head, "\n-- ARGV  for each message")) {
-				require.Contains(t, head, part, name)
-			}
-		}
-	}
-}
-
-// What a script takes from the front of a key, by its place, is the last that it writes: see docs/design.md.
-func TestWhatGoesByItsPlaceGoesLast(t *testing.T) {
-	t.Parallel()
-	byPlace := regexp.MustCompile(`redis\.call\('(?:LTRIM|ZREMRANGEBYRANK)'`)
-	found := 0
-	for name, source := range queue.ScriptSources() {
-		first := byPlace.FindStringIndex(source)
-		if first == nil || name == "expire.lua" { // which puts messages behind older ones
-			continue
-		}
-		found++
-		require.NotRegexp(t, `redis\.|\b(each|wake|schedule)\(`, byPlace.ReplaceAllString(source[first[0]:], ""), name)
-	}
-	require.Equal(t, 3, found)
-}
-
-// Scripts cannot share code, so some functions are in several. They must not drift apart, and none may be
-// called what another is.
-func TestFunctionsOfSeveralScriptsAreTheSame(t *testing.T) {
-	t.Parallel()
-	function := regexp.MustCompile(`(?ms)^(?:-- [^\n]*\n)*^local function (\w+)\(.*?^end$`)
-	first, shared := map[string]string{}, 0
-	for name, source := range queue.ScriptSources() {
-		for _, m := range function.FindAllStringSubmatch(source, -1) {
-			if first[m[1]] == "" {
-				first[m[1]] = m[0]
-				continue
-			}
-			shared++
-			require.Equal(t, first[m[1]], m[0], "%s in %s", m[1], name)
-		}
-	}
-	require.Greater(t, shared, 14)
 }

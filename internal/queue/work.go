@@ -74,7 +74,7 @@ var notForScripts = map[string][]any{"MULTI": {"multi"}, "EXEC": {"exec"}, "WAIT
 
 var calledCommand = regexp.MustCompile(`(?:redis\.p?call|each)\('([A-Z]+)'`)
 
-// commandsOf are the commands of each script.
+// commandsOf returns the commands that each script calls, itself or in a snippet.
 var commandsOf = sync.OnceValue(func() map[string][]string {
 	commands := map[string][]string{}
 	for name, source := range Scripts() {

@@ -2,17 +2,18 @@
 --
 -- KEYS  1 messages    hash: id -> body
 --       2 options     hash: id -> options, only of messages that have any
---       3 refs        hash: id -> groups that still need the body, only where several do
+--       3 refs        hash: id -> number of groups that still need the body, if more than one
 --       4 unack       zset: id -> lease deadline ms
 --       5 leases      hash: id -> "subscription:claim:due", the lease's token
 --       6 deliveries  hash: id -> "count flag delayed_for"
 --       7 dead        zset: id -> ms at which it died
--- ARGV  1 token      of leases, those of one claim and due time
+-- ARGV  1 token      of leases of one claim with one due time
 --       2 count      of their messages
---       then the ids of these
---       then such a part again, until there are 1000 messages at most
+--       then the ids of these messages
+--       then more such parts, with 1000 messages at most in all
 --
--- Returns how many were settled; a message whose lease is another's by now is left alone.
+-- A message that has another lease by now, or none, is left alone.
+-- Returns how many messages were settled.
 -- Twice: the second run finds no lease and changes nothing.
 
 local messages, options, refs, unack = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -41,13 +42,11 @@ if settled == 0 then
   return 0
 end
 
--- Reading every key that will be written finds a key of a wrong type before anything is. What is empty
--- need not be written.
-redis.call('HLEN', messages)
-local have_options = redis.call('HLEN', options) > 0
-local have_refs = redis.call('HLEN', refs) > 0
+-- Read every key that is written later: one of a wrong type is found before the first write.
+-- An empty key need not be written.
+--@use forget
 local recorded = redis.call('HLEN', deliveries)
--- Most often the only records are those that each dead message has.
+-- Every dead message has a record. Most often there are no others.
 local have_deliveries = recorded > 0 and recorded > redis.call('ZCARD', dead)
 
 redis.call('ZREM', unack, unpack(mine))
@@ -55,31 +54,5 @@ redis.call('HDEL', leases, unpack(mine))
 if have_deliveries then
   redis.call('HDEL', deliveries, unpack(mine))
 end
-
--- The bodies that no group needs any more. A count is set, not lowered: what is done twice sets it to the same.
-local gone = mine
-if have_refs then
-  gone = {}
-  local left, counts = redis.call('HMGET', refs, unpack(mine)), {}
-  for i, id in ipairs(mine) do
-    if left[i] and tonumber(left[i]) > 1 then
-      counts[#counts + 1] = id
-      counts[#counts + 1] = left[i] - 1
-    else
-      gone[#gone + 1] = id
-    end
-  end
-  if #counts > 0 then
-    redis.call('HSET', refs, unpack(counts))
-  end
-  if #gone > 0 then
-    redis.call('HDEL', refs, unpack(gone))
-  end
-end
-if #gone > 0 then
-  redis.call('HDEL', messages, unpack(gone))
-  if have_options then
-    redis.call('HDEL', options, unpack(gone))
-  end
-end
+forget(mine)
 return settled

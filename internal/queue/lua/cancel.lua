@@ -1,34 +1,34 @@
--- cancel: takes back a message that waits: in pending, or for a retry of any group.
+-- cancel: takes back a message that waits, in pending or for a retry.
 --
 -- KEYS  1 meta        hash: layout, groups (the version of the group set)
 --       2 messages    hash: id -> body
 --       3 options     hash: id -> options, only of messages that have any
---       4 refs        hash: id -> groups that still need the body, only where several do
+--       4 refs        hash: id -> number of groups that still need the body, if more than one
 --       5 pending     zset: id -> due ms
 --       6 names       hash: delay id -> id
 --       7 taken       zset: delay id -> ms at which it is free
---       8 operation   string: what an earlier run of this call returned, expiring
+--       8 operation   string: the result of an earlier run of this call, expiring
 --       then for each group of the set:
 --         retry       zset: id -> due ms
 --         deliveries  hash: id -> "count flag delayed_for reason"
 -- ARGV  1 version     of the group set that KEYS were made from
 --       2 by          "id" or "name"
 --       3 message     its id, or its delay id as it is stored
---       4 memory      how long the result is remembered, ms
+--       4 memory      ms for which the result is remembered
 --
--- A message that is gone by this gives its delay id back, whose window may not be over. One that waits for a retry in
--- some groups and not in others is taken from those where it waits, and keeps it.
--- Returns "ok", "late" (the message is there and does not wait), "missing", or "stale" when the group set
--- has changed; all but the first write nothing.
--- Twice: the second run finds the result of the first remembered, and returns it.
+-- A message that waits for a retry in some groups only is taken from those groups and kept for the
+-- others. When the call takes the message from its last group, its delay id becomes free, even if
+-- the window of that has not ended.
+-- Returns "ok", "late" (the message is there and does not wait), "missing", or "stale" when the
+-- group set has changed. Only "ok" means that something was written.
+-- Twice: the second run returns the remembered result of the first.
 
 local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local names, taken, operation = KEYS[6], KEYS[7], KEYS[8]
 local version, by, id, memory = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local groups = (#KEYS - 8) / 2
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+--@use now
 
 local before = redis.call('GET', operation)
 if before then
@@ -45,7 +45,7 @@ if by == 'name' then
   end
 end
 
--- Reading every key that will be written finds a key of a wrong type before anything is.
+-- Read every key that is written later: one of a wrong type is found before the first write.
 local own = redis.call('HGET', options, id)
 local due = tonumber(redis.call('ZSCORE', pending, id) or nil)
 local left = tonumber(redis.call('HGET', refs, id) or 1)
@@ -67,7 +67,7 @@ if not due and #waits == 0 then
   return there and 'late' or 'missing'
 end
 
--- The first write is a deletion: at maxmemory a cancellation still works.
+-- The first write is a deletion: after one, a script may write at maxmemory too.
 if due then
   redis.call('ZREM', pending, id)
 end

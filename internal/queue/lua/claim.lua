@@ -3,50 +3,60 @@
 -- KEYS  1 groups      hash: group -> options
 --       2 messages    hash: id -> body
 --       3 ready       list of "id:due"
---       4 unack       zset: id -> lease deadline ms, its fraction keeps the order
+--       4 unack       zset: id -> lease deadline ms, whose fraction keeps the order
 --       5 leases      hash: id -> "subscription:claim:due", the lease's token
 --       6 deliveries  hash: id -> "count flag delayed_for", only after a first delivery ended
---       7 waiters     zset: address of an idle subscription -> deadline ms
+--       7 waiters     zset: address of an idle subscription -> ms until which it is valid
 --       8 claim       string: this subscription's last claim, "number id:due ...", expiring
 --       9 scheduler   hash: next, holder, standby, until
---      10 idle        zset: group that is removed when unused -> ms at which it is
+--      10 idle        zset: group with an expiry -> ms at which it is removed
 --      11 paused      hash: group, or "" for the topic -> ms since when
---      12 resting     zset: address of a subscription whose claim was stopped, by a pause or a suspect -> deadline ms
---      13 stats       hash: what was counted so far
+--      12 resting     zset: address of a subscription that may not claim now -> ms until which it
+--                     is valid
+--      13 stats       hash: counters and times of the group
 --      14 dead        zset: id -> ms at which it died
 -- ARGV  1 group
 --       2 subscription
---       3 number      of this claim, counted by the subscription
---       4 limit       messages at most (at most 1000); 0: the subscription can take none, is not to
---                     be woken, and passes on the wake-up that it may have had
+--       3 number      of this claim; the subscription counts its claims
+--       4 limit       messages at most (at most 1000). With 0 the subscription takes none, is not
+--                     woken, and passes on the wake-up that it may have had.
 --       5 busy        "1" if the subscription holds other messages
---       6 lease       ms
---       7 slots       messages that the subscription could hand out at once; 0 also if it need not be woken
---       8 address     to be woken at if that is more than are ready, or if a suspect is next and it is busy
---       9 patience    how long the address stays valid, ms
---      10 bytes       of bodies at most, the first message excepted
---      11 memory      how long the claim is remembered, ms
+--       6 lease       ms that the leases last
+--       7 slots       messages that the subscription could hand out at once; 0 also if it must not
+--                     be woken
+--       8 address     of the subscription: a waiter afterwards if it has more slots than messages
+--                     are ready, resting if it is busy and a suspect is next
+--       9 patience    ms for which the address is valid
+--      10 bytes       of bodies at most, but for the first message
+--      11 memory      ms for which the claim is remembered
 --      12 single      "1" if PUBLISH counts every receiver (not on a cluster)
---      13 expiry      ms without use after which the group is removed, or "": not known to this subscription.
---                     A group without an end gets none by a claim, only by register, and none gets an earlier one:
---                     of those that differ in it, the latest counts. That somebody does not
---                     know of one is noted here ("lasting" in stats): who finds the group there does not register it.
+--      13 expiry      ms without use after which the group is removed; "" if the subscription knows
+--                     of none
 --      14 delivered   messages that the subscription handed over since its last claim
---      15 late_ms     by how much those were late, all together
---      16 latest_ms   and at most
---      17 dropped     messages that it dropped since, as too late
+--      15 late_ms     by which those were late, in sum
+--      16 latest_ms   by which one of those was late at most
+--      17 dropped     messages that the subscription dropped since its last claim, as too late
 --
--- While the group or its topic is paused, nothing is leased, and a subscription with slots is woken when that ends.
--- A message whose lease has expired before (flag "s" or "rs", suspect) is claimed alone, and only by a
--- subscription that holds nothing else. Others with slots are woken, or wait, when one has taken it.
+-- While the group or its topic is paused, the call leases nothing. A subscription with slots rests
+-- until the pause ends.
+-- A suspect is a message whose lease has expired (flag "s" or "rs"). It is claimed alone, and only
+-- by a subscription that holds nothing else. Busy subscriptions with slots rest until then.
+-- The call puts off the removal of a group with an expiry. It does not bring it forward, and gives
+-- no expiry to a group without one: only register does. A claim without an expiry is noted as
+-- "lasting" in stats, because a subscription that finds its group there does not register it.
 -- Returns {"unregistered"} if the group does not exist, else {"ok", left, blocked, waits, orphans,
--- entries, bodies, records, now}: left is 1 if more is ready; blocked is 1 if a suspect waits for the
--- subscription to be free; waits is 1 if the subscription will be woken; orphans counts ids that had no
--- body and were dropped. entries is "id:due id:due ..."; bodies and records are lists with a part for each message,
--- but records is empty if no message of the group has one; now is the server's time, in ms as text.
--- Twice: the same number returns those messages of the first run that are still leased by it. If it brought
--- none, what the subscription handed over and dropped is counted once more. A number before that of the last claim that
--- brought something is a repeat that comes too late for anybody: it returns nothing and leases nothing.
+-- entries, bodies, records, now}:
+--   left     1 if more messages are ready
+--   blocked  1 if the next message is a suspect and the subscription is busy
+--   waits    1 if the subscription will be woken
+--   orphans  number of ids that had no body and were dropped
+--   entries  "id:due id:due ..."
+--   bodies   list of the body of each message
+--   records  list of the record of each message, or empty if no message of the group has one
+--   now      the server's time in ms, as text
+-- Twice: a run with the number of the last claim that got messages returns those that it still
+-- leases. After a claim that got none, delivered and dropped are counted once more. A run with a
+-- lower number is a stale retry: it returns nothing and leases nothing.
 
 local groups, messages, ready, unack, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, waiters, claim, scheduler, idle = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -56,46 +66,13 @@ local busy, lease, slots, address = ARGV[5] == '1', tonumber(ARGV[6]), tonumber(
 local patience, bytes, memory, single = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12] == '1'
 local expiry = ARGV[13]
 if expiry ~= '' then
-  -- Who is found waiting when the group ends is then one that does not know of its end.
+  -- No waiter that knows the expiry is valid when the group ends: remove relies on that.
   patience = math.min(patience, tonumber(expiry))
 end
 local delivered, dropped = tonumber(ARGV[14]), tonumber(ARGV[17])
-local id_length = 26
-local nobody = string.rep('0', id_length) -- an entry that is out of force
 local long = string.rep('-', 65)
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
-
--- Wakes up to n idle subscriptions of a group, passing over those that are gone.
-local function wake(waiters, n)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
-  while n > 0 do
-    local popped = redis.call('ZPOPMIN', waiters, n)
-    n = 0
-    for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
-        n = n + 1
-      end
-    end
-  end
-end
+--@use now schedule wake id_length
 
 if redis.call('HEXISTS', groups, group) == 0 then
   return {'unregistered'}
@@ -108,7 +85,7 @@ local function ids_of(entries)
   end
   return ids
 end
-local token = subscription .. ':' .. number -- and ":due", as the entry ends
+local token = subscription .. ':' .. number -- ":due" follows, as in the entry
 
 local last = redis.call('GET', claim)
 if last and tonumber(string.match(last, '^%d+')) >= tonumber(number) then
@@ -131,7 +108,7 @@ if last and tonumber(string.match(last, '^%d+')) >= tonumber(number) then
   }
 end
 
--- Reading every key that will be written finds a key of a wrong type before anything is.
+-- Read every key that is written later: one of a wrong type is found before the first write.
 local leased = redis.call('HLEN', leases)
 redis.call('HLEN', scheduler)
 redis.call('HLEN', stats)
@@ -145,11 +122,12 @@ end
 local counted = delivered + dropped > 0
   and redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms', 'dropped')
 
--- What each claim notes: somebody is there, and if he does not know of an end, that too.
+-- Each claim notes its time, and whether its subscription knows of no expiry.
 local at = string.format('%d', now)
 local asks = expiry == '' and {'asked', at, 'lasting', '1'} or {'asked', at}
 
--- Notes that somebody asked, and whether it got or tells of messages; and adds what it handed over and dropped.
+-- Adds delivered and dropped to stats. Notes the time of the claim, and the same time as that of
+-- the last use if the subscription got messages or handed over some.
 local function count(got)
   if counted then
     redis.call('HSET', stats, 'delivered', string.format('%d', (counted[1] or 0) + delivered),
@@ -190,7 +168,7 @@ local function is_suspect(record)
   return record and string.match(record, '^%d+ r?s ')
 end
 local entries = {}
--- Most often the only records are those that each dead message has.
+-- Every dead message has a record. Most often there are no others.
 local recorded = redis.call('HLEN', deliveries)
 recorded = recorded > 0 and limit > 0 and left > 0 and recorded > redis.call('ZCARD', dead)
 local suspect = recorded and is_suspect(
@@ -217,29 +195,31 @@ if suspect then
   end
 end
 
--- Leases that end in the same millisecond are kept in order by their ids, which is what Redis does with
--- equal scores, and by a fraction that grows where an id is not after the one before. By < that is as the server's
--- locale says, which in a few differs for some letters: then such messages may come back in another order. To
--- compare bytes would cost every claim a fifth.
+-- Redis orders leases with one deadline by their ids. Where an id is not after the one before it,
+-- the deadline gets a larger fraction, which keeps the order. The operator < compares by the
+-- server's locale. A few locales order some letters in another way, and there such messages may
+-- come back in another order. To compare bytes would make every claim slower by a fifth.
 local before, place, score = '', 0, deadline
 if latest[1] then
   before, score = latest[1], latest[2]
   place = (tonumber(score) - now - lease) * 1024
 end
 
--- What is counted here is not asked for by #, which searches for the end of a list each time.
+-- These lists have counters, because # searches for the end of a list each time.
 local taken, bodies, taken_records, n = {}, {}, {}, 0
-local scores, tokens, filled = {}, {}, 0 -- places in both
-local due, due_token -- of the message before: many have the same
--- A small hash or zset is a list that Redis searches from end to end, which would cost more than all else
--- here. Where one long text comes first it is a table, and stays one for as long as it exists.
+local scores, tokens, filled = {}, {}, 0 -- entries of scores, and of tokens
+local due, due_token -- of the message before, because many have the same
+-- Redis searches a small hash or zset from end to end, which would cost more than all else here.
+-- One long text makes it a table, for as long as it exists. So a long text goes in first and out
+-- again.
 local unfold = leased <= 512 and leased + allowed > 16
 if unfold then
   scores, tokens, filled = {0, long}, {long, ''}, 2
 end
 local orphans, consumed, size, full = {}, 0, 0, false
 while consumed < allowed and not full do
-  -- One, then as many as will fit if they are like those so far, but few, lest they are not: what does not fit is read in vain.
+  -- Read one body, then as many as fit if they are as large as those so far. A body that does not
+  -- fit is read in vain, so eight at most.
   local some = 1
   if n > 0 then
     some = math.floor((bytes - size) / (math.max(size, 1) / n))
@@ -281,7 +261,7 @@ end
 taken = table.concat(taken, ' ')
 local reply = {'ok', 0, blocked, 0, #orphans, taken, bodies, taken_records, string.format('%d', now)}
 
--- The first write is a deletion: at maxmemory a claim still works.
+-- The first write is a deletion: after one, a script may write at maxmemory too.
 if consumed > 0 then
   redis.call('HDEL', scheduler, '')
   left = left - consumed
@@ -309,8 +289,8 @@ if limit == 0 then
   redis.call('ZREM', waiters, address)
   redis.call('ZREM', resting, address)
 end
--- Who waited for another to take the suspect waits as all do, or is woken; unless another suspect is next, for which they
--- would have to wait again, each woken by the one before.
+-- A subscription that rested for the suspect becomes a waiter again. If another suspect is next, it
+-- rests on, because it would have to rest again.
 if suspect and blocked == 0 then
   redis.call('ZREM', resting, address)
   redis.call('ZREMRANGEBYSCORE', resting, '-inf', now)
@@ -340,7 +320,7 @@ elseif n < slots then
   redis.call('ZADD', waiters, now + patience, address)
   reply[4] = 1
 end
--- What goes by its place goes last: see docs/design.md.
+-- Deletions by position are the last writes: see docs/design.md.
 if consumed > 0 then
   redis.call('LTRIM', ready, consumed, -1)
 end

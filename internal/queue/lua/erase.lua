@@ -2,35 +2,32 @@
 --
 -- KEYS  1 meta    hash: layout, groups (the version of the group set)
 --       2 groups  hash: group -> options
---       3 idle    zset: group that is removed when unused -> ms at which it is
+--       3 idle    zset: group with an expiry -> ms at which it is removed
 --       then the keys to forget
 -- ARGV  1 version  of the group set
 --       2 step     "first", "some" or "last"
---       3 fresh    a random version for the changed set, of the first step
---       then names of groups: with "first" all, with "some" those whose keys are given
+--       3 fresh    a random version for the changed set, used by the first step
+--       then names of groups: all with "first", those whose keys are given with "some"
 --
--- The keys are unlinked: the server frees their memory beside its work. The last step forgets the topic itself
--- too, and may be the only one. The first takes all groups out of the set, so that nothing more comes to them,
--- and notes them in idle as being removed, so that a scheduler goes on if the caller does not.
+-- The keys are unlinked, so the server frees their memory in the background. The first step takes
+-- all groups out of the set, so that they get no more messages. It notes them in idle as being
+-- removed, so that a scheduler goes on if the caller does not. The last step forgets the topic
+-- itself too, and may be the only one.
 -- Returns "ok", or "stale" when the group set has changed.
--- Twice: the second run finds unlinked what the first unlinked; after the first step another version, and after
--- the last no topic, so that it says "stale", and the caller begins again with what is left.
+-- Twice: a step of "some" unlinks nothing more. A first or last step returns "stale", because the
+-- version is another or the topic is gone. The caller then begins again with the keys that are
+-- left.
 
 local meta, groups, idle = KEYS[1], KEYS[2], KEYS[3]
 local version, step, fresh = ARGV[1], ARGV[2], ARGV[3]
 
--- Calls a variadic command with list from first to last, in chunks that Lua can unpack.
-local function each(command, key, list, first, last)
-  for i = first, last, 1000 do
-    redis.call(command, key, unpack(list, i, math.min(i + 999, last)))
-  end
-end
+--@use each
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return 'stale'
 end
 if step ~= 'last' then
-  redis.call('ZCARD', idle) -- one of a wrong type is found before anything is written
+  redis.call('ZCARD', idle) -- finds a key of a wrong type before the first write
 end
 
 for i = 4, #KEYS, 1000 do

@@ -5,61 +5,35 @@
 --       3 options      hash: id -> options, only of messages that have any
 --       then for each group of the set:
 --         ready        list of "id:due"
---         unack        zset: id -> lease deadline ms, its fraction keeps the order
+--         unack        zset: id -> lease deadline ms, whose fraction keeps the order
 --         leases       hash: id -> "subscription:claim:due", the lease's token
 --         deliveries   hash: id -> "count flag delayed_for reason"
 --         dead         zset: id -> ms at which it died
---         waiters      zset: address of an idle subscription -> deadline ms
---         stats        hash: what was counted so far
+--         waiters      zset: address of an idle subscription -> ms until which it is valid
+--         stats        hash: counters and times of the group
 -- ARGV  1 version      of the group set that KEYS were made from
---       2 budget       messages of one group to take back at most (at most 1000); and after so many, no other group's
+--       2 budget       messages of one group to take back at most (at most 1000); the call takes no
+--                      further group once it has taken back so many
 --       3 single       "1" if PUBLISH counts every receiver (not on a cluster)
 --       then the name of each group
 --
--- The first time, the message goes back to the front of ready, behind what came back before and is older, as a
--- suspect ("s"), and no delivery is counted: nobody knows which of the messages held together ended their process. A
--- suspect is claimed alone, so when its lease runs out again, the delivery counts, and the last one is its death.
--- A message that was requeued ("r") stays that ("rs").
--- Returns {"stale"} when the group set has changed, else {"ok", taken back, left}: left is 1 if more
--- may have expired. What one subscription holds is less than the budget, so it comes back in one step, in its order.
--- Twice: the second run finds taken back what the first took.
+-- After its first expired lease, a message goes back to the front of ready, behind older ones that
+-- came back before. It is a suspect ("s"), and no delivery is counted: any of the messages that a
+-- process held may have ended it. A suspect is claimed alone, so its next expired lease counts as a
+-- delivery. If that was the last one, the message is dead. The flag of a requeued message ("r")
+-- stays ("rs").
+-- A subscription holds fewer messages than the budget, so they come back in one call and in order.
+-- Returns {"stale"} when the group set has changed, else {"ok", taken back, left}: left is 1 if
+-- more leases may have run out.
+-- Twice: the second run finds no lease that the first has taken back.
 
 local meta, group_options, message_options = KEYS[1], KEYS[2], KEYS[3]
 local version, budget, single = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local groups = (#KEYS - 3) / 7
-local id_length = 26
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+--@use now wake id_length precedes
 
--- Wakes up to n idle subscriptions of a group, passing over those that are gone.
-local function wake(waiters, n)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
-  while n > 0 do
-    local popped = redis.call('ZPOPMIN', waiters, n)
-    n = 0
-    for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
-        n = n + 1
-      end
-    end
-  end
-end
-
--- Tells whether an id comes before another as Redis sorts them, which is by bytes. Lua's < would ask the locale that
--- the server was started in. In base 36, ten letters are a number that is exact.
-local function precedes(a, b)
-  for i = 1, #b, 10 do
-    local x, y = string.sub(a, i, i + 9), string.sub(b, i, i + 9)
-    if x ~= y then
-      return (tonumber(x, 36) or 0) < (tonumber(y, 36) or 0)
-    end
-  end
-  return false
-end
-
--- Tells whether one entry of ready belongs before another: it was due earlier.
+-- Tells whether the entry a of ready belongs before the entry b, because it was due earlier.
 local function older(a, b)
   local due, other = tonumber(string.match(a, ':(%d+)$')) or 0, tonumber(string.match(b, ':(%d+)$')) or 0
   return due < other or (due == other and precedes(string.sub(a, 1, id_length), string.sub(b, 1, id_length)))
@@ -68,7 +42,7 @@ end
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
--- Reading every key that will be written finds a key of a wrong type before anything is.
+-- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', message_options)
 for g = 1, groups do
   redis.call('LLEN', KEYS[g * 7 - 3])
@@ -89,8 +63,8 @@ for g = 1, groups do
   local ready, unack, leases = KEYS[g * 7 - 3], KEYS[g * 7 - 2], KEYS[g * 7 - 1]
   local deliveries, dead, waiters = KEYS[g * 7], KEYS[g * 7 + 1], KEYS[g * 7 + 2]
 
-  -- From the last to the first, so that each goes in front of those behind it. Whole milliseconds
-  -- count, so that what was claimed together comes back together.
+  -- From the last to the first, so that each goes in front of those behind it. The fraction of a
+  -- deadline does not count, so that messages that were claimed together come back together.
   local before = '(' .. string.format('%d', now + 1)
   local ids = redis.call('ZREVRANGEBYSCORE', unack, before, '-inf', 'LIMIT', 0, budget)
   if #ids == budget then
@@ -107,7 +81,7 @@ for g = 1, groups do
     local entries = {}
     for i, id in ipairs(ids) do
       local count, flag, delayed_for, said = string.match(records[i] or '', '^(%d+) (%S+) (%S+)(.*)$')
-      if not count then -- there is no record, or nobody can read it
+      if not count then -- there is no record, or it has another form
         count, flag, delayed_for, said = 0, '-', '-', ''
       end
       count = tonumber(count)
@@ -130,7 +104,7 @@ for g = 1, groups do
       end
     end
     if #entries > 0 then
-      -- What came back earlier may be older: then it stays in front.
+      -- Messages that came back before and are older stay in front.
       local front, f, merged = redis.call('LRANGE', ready, 0, budget - 1), 1, {}
       for i = #entries, 1, -1 do
         while front[f] and older(front[f], entries[i]) do

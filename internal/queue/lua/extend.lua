@@ -1,18 +1,18 @@
--- extend: moves the deadlines of leases on, while their handlers run.
+-- extend: moves the deadlines of leases on while handlers run.
 --
--- KEYS  1 unack   zset: id -> lease deadline ms, its fraction keeps the order
+-- KEYS  1 unack   zset: id -> lease deadline ms, whose fraction keeps the order
 --       2 leases  hash: id -> "subscription:claim:due", the lease's token
--- ARGV  1 lease   ms from now
+-- ARGV  1 lease   ms from now to the new deadlines
 --       then for each message, in the order of delivery (at most 1000): id, token
 --
--- Returns for each lease that is lost "id token": after a failover, the subscription may hold the message by another.
+-- Returns "id token" for each lease that is lost. The token is there because after a failover the
+-- subscription may hold the message by another lease.
 -- Twice: the second run moves the deadlines once more.
 
 local unack, leases = KEYS[1], KEYS[2]
 local lease = tonumber(ARGV[1])
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+--@use now
 
 if #ARGV == 1 then
   return {}
@@ -25,7 +25,7 @@ local held, scores, lost = redis.call('HMGET', leases, unpack(ids)), {}, {}
 local before, place, score = '', 0, string.format('%d', now + lease)
 for i, id in ipairs(ids) do
   if held[i] == ARGV[i * 2 + 1] then
-    if id < before then -- the fraction keeps the order, as in claim
+    if id < before then -- a larger fraction keeps the order, as in claim
       place = place + 1
       score = string.format('%.17g', now + lease + place / 1024)
     end
@@ -37,7 +37,7 @@ for i, id in ipairs(ids) do
   end
 end
 if #scores > 0 then
-  -- The first write is a deletion, of nothing: at maxmemory an extension still works.
+  -- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
   redis.call('ZREM', unack, '')
   redis.call('ZADD', unack, 'XX', unpack(scores))
 end

@@ -3,7 +3,7 @@
 -- KEYS  1 meta        hash: layout, groups (the version of the group set)
 --       2 messages    hash: id -> body
 --       3 options     hash: id -> options, only of messages that have any
---       4 refs        hash: id -> groups that still need the body, only where several do
+--       4 refs        hash: id -> number of groups that still need the body, if more than one
 --       5 pending     zset: id -> due ms
 --       6 names       hash: delay id -> id
 --       7 taken       zset: delay id -> ms at which it is free
@@ -14,62 +14,36 @@
 --         retry       zset: id -> due ms
 --         dead        zset: id -> ms at which it died
 --         deliveries  hash: id -> "count flag delayed_for reason"
---         stats       hash: what was counted so far
+--         stats       hash: counters and times of the group
 -- ARGV  1 version     of the group set that KEYS were made from
---       2 bodies      "1" to have them, else only whether they are there
+--       2 bodies      "1" to return bodies, else only whether there is one
 --       3 source      number of the group from whose ready list the ids are taken, or 0
 --       4 from, 5 to  indexes in that list
 --       6 marked      "1" if two marks of each group follow
 --       then the marks of each group, as an earlier call returned them: returned, last
 --       then the ids of messages, if the source is 0
 --
--- No script looks through all of ready. But what came into it since the marks were taken is in front, if it
--- was put back, at most as many entries as were counted in "returned"; or behind the entry that was last.
--- Returns {"stale"} when the group set has changed, else {"ok", now, marks, then the facts of each message}:
--- marks are for each group its number of returned, the length of ready, its last entry, and 1 if all that
--- came since was looked at. Facts are the entry, the body or 1, options, refs, due ms, who has the delay id,
--- until when; then for each group the score in unack, the lease, the score in retry, the score in dead, the
--- record, and 1 if the message came into ready since. What is not there is false.
+-- No script searches all of ready. But the messages that came into it since the marks were taken
+-- are near its ends. Those that were put back are in front, and "returned" counts them. The others
+-- are behind the entry that was the last.
+-- Returns {"stale"} when the group set has changed, else {"ok", now, marks, then the facts of each
+-- message}. The marks of a group are returned, the length of ready, its last entry, and 1 if all
+-- messages that came since were found. Facts, false where there is none:
+--   the entry, the body or 1, options, refs, due ms
+--   the id that has the delay id, and ms until when
+--   then for each group: deadline, lease, due ms in retry, ms of death, record, and 1 if it came
+--   into ready since
 -- Twice: it only reads.
 
 local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local names, taken = KEYS[6], KEYS[7]
 local version, bodies, source, marked = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), ARGV[6] == '1'
 local groups = (#KEYS - 7) / 7
-local id_length = 26
-local most = math.max(50, math.floor(4000 / math.max(4, groups))) -- entries of a ready list that are read at either end
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+--@use now id_length came
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
-end
-
--- What came into the list of a group since its marks were taken, by id, and whether that is all.
-local function came(ready, stats, returned, last)
-  local ids = {}
-  local length = redis.call('LLEN', ready)
-  local front = tonumber(redis.call('HGET', stats, 'returned') or 0) - tonumber(returned)
-  if front < 0 or front > most then
-    return ids, false
-  end
-  if front > 0 then
-    for _, entry in ipairs(redis.call('LRANGE', ready, 0, front - 1)) do
-      ids[string.sub(entry, 1, id_length)] = true
-    end
-  end
-  if redis.call('LRANGE', ready, -1, -1)[1] == last then
-    return ids, true
-  end
-  local tail = redis.call('LRANGE', ready, -most, -1)
-  for i = #tail, 1, -1 do
-    if tail[i] == last then
-      return ids, true
-    end
-    ids[string.sub(tail[i], 1, id_length)] = true
-  end
-  return ids, length <= most
 end
 
 local marks, recent = {}, {}

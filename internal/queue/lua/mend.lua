@@ -1,9 +1,9 @@
--- mend: puts right what the indexes say about one message, where that is safe.
+-- mend: corrects the indexes of one message where that is safe.
 --
 -- KEYS  1 meta        hash: layout, groups (the version of the group set)
 --       2 messages    hash: id -> body
 --       3 options     hash: id -> options, only of messages that have any
---       4 refs        hash: id -> groups that still need the body, only where several do
+--       4 refs        hash: id -> number of groups that still need the body, if more than one
 --       5 pending     zset: id -> due ms
 --       6 names       hash: delay id -> id
 --       7 taken       zset: delay id -> ms at which it is free
@@ -14,78 +14,36 @@
 --         retry       zset: id -> due ms
 --         dead        zset: id -> ms at which it died
 --         deliveries  hash: id -> "count flag delayed_for reason"
---         stats       hash: what was counted so far
+--         stats       hash: counters and times of the group
 --       and last
 --         scheduler   hash: next, holder, standby, until
---         idle        zset: group that is removed when unused -> ms at which it is
+--         idle        zset: group with an expiry -> ms at which it is removed
 -- ARGV  1 version    of the group set that KEYS were made from
 --       2 id         of the message
---       3 looked     "1": the caller has looked through ready
---       then for each group: "absent" if it was not found there, "present" if it was, else ""; and its marks
---       from before that look: returned, last, length
+--       3 looked     "1" if the caller has searched ready
+--       then for each group: "absent" or "present" as the caller found, or ""; and the marks of the
+--       group from before the search: returned, last, length
 --
--- A message without a body is forgotten. One whose lease is not told whole is made due again. So is one that
--- is in no state at all: in all groups, some of which may have had it. One that is in two states of a group
--- keeps the one in which it is not forgotten. All is looked at again here, so that what is right by now stays
--- as it is. refs is raised to the number of groups that have the message for sure: in ready if that has not changed
--- since the marks, or if the message has come there since. It is lowered only for a message that is in no state, which all
--- groups get. While a group that is out of the set still holds something, as its removal is under way, it cannot be
--- told who needs a body: then neither is done.
--- Returns {"stale"} when the group set has changed, else {"ok", then what was done, a line for each group}.
--- Twice: the second run finds mended what the first mended.
+-- A message without a body is forgotten. A message with half a lease becomes due again. A message
+-- that is in two states of a group keeps the state that loses nothing. A message that is in no
+-- state becomes due again in all groups, of which some may have had it.
+-- refs is raised to the number of groups that surely have the message. A group has it in ready if
+-- it came there since the marks, or was present and ready has not changed. refs is lowered only for
+-- a message that is in no state, since all groups get that.
+-- While a group is being removed, nobody can tell which groups need a body. Then refs stays, and a
+-- message that is in no state stays so.
+-- Everything is read again here, so that what is correct by now stays as it is.
+-- Returns {"stale"} when the group set has changed, else {"ok", then a line for each correction}.
+-- Twice: the second run finds nothing to correct.
 
 local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local names, taken = KEYS[6], KEYS[7]
 local groups = (#KEYS - 9) / 7
 local scheduler, idle = KEYS[#KEYS - 1], KEYS[#KEYS]
 local version, id, looked = ARGV[1], ARGV[2], ARGV[3] == '1'
-local id_length = 26
-local most = math.max(50, math.floor(4000 / math.max(4, groups))) -- entries of a ready list that are read at either end
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+--@use now schedule id_length came
 local score = string.format('%d', now)
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
-
--- What came into the list of a group since its marks were taken, by id, and whether that is all.
-local function came(ready, stats, returned, last)
-  local ids = {}
-  local length = redis.call('LLEN', ready)
-  local front = tonumber(redis.call('HGET', stats, 'returned') or 0) - tonumber(returned)
-  if front < 0 or front > most then
-    return ids, false
-  end
-  if front > 0 then
-    for _, entry in ipairs(redis.call('LRANGE', ready, 0, front - 1)) do
-      ids[string.sub(entry, 1, id_length)] = true
-    end
-  end
-  if redis.call('LRANGE', ready, -1, -1)[1] == last then
-    return ids, true
-  end
-  local tail = redis.call('LRANGE', ready, -most, -1)
-  for i = #tail, 1, -1 do
-    if tail[i] == last then
-      return ids, true
-    end
-    ids[string.sub(tail[i], 1, id_length)] = true
-  end
-  return ids, length <= most
-end
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -95,7 +53,7 @@ local function did(what)
   reply[#reply + 1] = what
 end
 
--- Reading every key that will be written finds a key of a wrong type before anything is.
+-- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', scheduler)
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
@@ -105,13 +63,13 @@ local own, counted = redis.call('HGET', options, id), redis.call('HGET', refs, i
 local due = tonumber(redis.call('ZSCORE', pending, id) or nil)
 local facts, found = {}, not looked
 for g = 1, groups do
-  local absent, present = false, false -- from and in ready, for sure
+  local absent, present = false, false -- in ready, for sure
   local ready, stats, seen = KEYS[1 + g * 7], KEYS[7 + g * 7], looked and ARGV[g * 4]
   local returned, last, length = ARGV[1 + g * 4], ARGV[2 + g * 4], ARGV[3 + g * 4]
   if seen then
     local ids, sure = came(ready, stats, returned, last)
     absent = seen == 'absent' and sure and not ids[id]
-    -- Of a list that is empty it cannot be told that it has not changed: it has no entry, so none is the last.
+    -- An empty list has no last entry, so nothing tells that it has not changed.
     present = ids[id] or (seen == 'present' and (redis.call('HGET', stats, 'returned') or '0') == returned
       and redis.call('LRANGE', ready, -1, -1)[1] == last and redis.call('LLEN', ready) == tonumber(length))
   end
@@ -125,7 +83,8 @@ for g = 1, groups do
 end
 local name = own and string.match(own, 'delay_id:(%S+)')
 
-redis.call('HDEL', scheduler, '') -- a deletion, of nothing: at maxmemory it still works
+-- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
+redis.call('HDEL', scheduler, '')
 if not body then
   if redis.call('ZREM', pending, id) == 1 then
     did('forgot it in pending, for it had no body')
@@ -215,7 +174,7 @@ if not due and not removing and not found then
     schedule(now)
   end
 elseif not due and not removing then
-  -- Fewer than have it would have the body forgotten before its time; more only keep it.
+  -- With too low a number the body would be forgotten too early. Too high a number only keeps it.
   local holders = 0
   for g = 1, groups do
     if facts[g].unack or facts[g].retry or facts[g].dead or facts[g].present then

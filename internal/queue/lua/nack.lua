@@ -1,4 +1,4 @@
--- nack: ends deliveries that failed: the message is delivered again, or is dead.
+-- nack: ends deliveries that failed. Each message is delivered again, or is dead.
 --
 -- KEYS  1 unack       zset: id -> lease deadline ms
 --       2 leases      hash: id -> "subscription:claim:due", the lease's token
@@ -6,62 +6,31 @@
 --       4 ready       list of "id:due"
 --       5 retry       zset: id -> due ms
 --       6 dead        zset: id -> ms at which it died
---       7 waiters     zset: address of an idle subscription -> deadline ms
+--       7 waiters     zset: address of an idle subscription -> ms until which it is valid
 --       8 scheduler   hash: next, holder, standby, until
---       9 stats       hash: what was counted so far
+--       9 stats       hash: counters and times of the group
 -- ARGV  1 retention   of dead messages in ms, negative: for ever
 --       2 single      "1" if PUBLISH counts every receiver (not on a cluster)
 --       then for each message, in the order of delivery (at most 1000):
 --         id
 --         token       of its lease
---         delay       ms from now, "@" and an instant in ms, "dead": no further delivery, or "undelivered":
---                     dead too, and nobody got it, so that no delivery is counted
+--         delay       ms from now, or "@" and an instant in ms, or "dead" for no further delivery,
+--                     or "undelivered" for the same without counting a delivery: no handler got it
 --         limit       deliveries at most, negative: no limit
 --         for         the delay that the next delivery is told about, "" to keep the last
---         reason      why it is dead, kept if the message dies of it
---         error       what the handler said, kept with the message in any case; "" for nothing
+--         reason      stored if the message dies now
+--         error       of the handler, stored in any case; "" for none
 --
--- Without delay the message goes to the front of ready, where it was. With one it waits in retry.
--- Returns how many were settled; a message whose lease is another's by now is left alone.
+-- Without a delay the message goes back to the front of ready. With one it waits in retry.
+-- A message that has another lease by now, or none, is left alone.
+-- Returns how many messages were settled.
 -- Twice: the second run finds no lease and changes nothing.
 
 local unack, leases, deliveries, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local retry, dead, waiters, scheduler, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local retention, single = tonumber(ARGV[1]), ARGV[2] == '1'
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local now_up = math.ceil((t[1] * 1000000 + t[2]) / 1000)
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
-
--- Wakes up to n idle subscriptions of a group, passing over those that are gone.
-local function wake(waiters, n)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
-  while n > 0 do
-    local popped = redis.call('ZPOPMIN', waiters, n)
-    n = 0
-    for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
-        n = n + 1
-      end
-    end
-  end
-end
+--@use now due_of schedule wake
 
 if #ARGV == 2 then
   return 0
@@ -73,7 +42,7 @@ end
 local held = redis.call('HMGET', leases, unpack(ids))
 local records = redis.call('HMGET', deliveries, unpack(ids))
 
--- Reading every key that will be written finds a key of a wrong type before anything is.
+-- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('ZCARD', unack)
 redis.call('LLEN', ready)
 redis.call('ZCARD', retry)
@@ -92,13 +61,13 @@ for i = #ids, 1, -1 do
     redis.call('ZREM', unack, id)
     redis.call('HDEL', leases, id)
     local count, flag, last_for = string.match(records[i] or '', '^(%d+) (%S+) (%S+)')
-    if not count then -- there is no record, or nobody can read it
+    if not count then -- there is no record, or it has another form
       count, flag, last_for = 0, '-', '-'
     end
     count = tonumber(count)
     if delay ~= 'undelivered' then
       count = count + 1
-      -- A message that was requeued stays one, whose expiry does not count.
+      -- A requeued message keeps its flag, because its expiry does not count.
       flag = string.find(flag, 'r', 1, true) and 'r' or '-'
     end
     if delayed_for == '' then
@@ -113,13 +82,7 @@ for i = #ids, 1, -1 do
       end
     else
       redis.call('HSET', deliveries, id, record .. (said ~= '' and ' ' .. said or ''))
-      local due
-      if string.sub(delay, 1, 1) == '@' then
-        due = tonumber(string.sub(delay, 2))
-      else
-        due = tonumber(delay)
-        due = due > 0 and now_up + due or now
-      end
+      local due = due_of(delay)
       if due > now then
         redis.call('ZADD', retry, string.format('%d', due), id)
         event = math.min(event or due, due)
@@ -133,8 +96,8 @@ end
 if event then
   schedule(event)
 end
--- A small hash is a list that Redis searches from end to end, also for each message that has no record. Where one long
--- text comes into it it is a table, and stays one for as long as it exists.
+-- Redis searches a small hash from end to end, also for each message that has no record. One long
+-- text makes the hash a table, for as long as it exists.
 local recorded = redis.call('HLEN', deliveries)
 if settled > 0 and recorded > 16 and recorded <= 512 then
   local long = string.rep('-', 65)

@@ -1,12 +1,12 @@
--- open: prepares a topic on its first use and reads its set of groups.
+-- open: prepares a topic on its first use, and reads its set of groups.
 --
 -- KEYS  1 meta     hash: layout, groups (the version of the group set)
 --       2 groups   hash: group -> options
 -- ARGV  1 layout   the layout version that the caller writes
---       2 version  a fresh random version, used if the topic is new; "": only look
+--       2 version  a fresh random version, used if the topic is new; "" to only read
 --
--- Returns {layout, version, group, ...}, or {} if there is no such topic and the caller only looks. The
--- caller refuses a layout that is not its own.
+-- The caller refuses a layout other than its own.
+-- Returns {layout, version, group, ...}, or {} if the call only reads and there is no such topic.
 -- Twice: the second run finds the topic and only reads.
 
 local meta, groups = KEYS[1], KEYS[2]

@@ -1,43 +1,29 @@
 -- open_stream: prepares a topic whose due messages go into a stream, and reads its set of groups.
 --
--- KEYS  1 meta       hash: layout, groups (the version of the group set), maxlen (entries that the stream keeps)
+-- KEYS  1 meta       hash: layout, groups (the version of the group set), maxlen (entries that the
+--                    stream keeps)
 --       2 groups     hash: group -> options
 --       3 messages   hash: id -> body
 --       4 pending    zset: id -> due ms
 --       5 scheduler  hash: next, holder, standby, until
---       6 idle       zset: group that is removed when unused -> ms at which it is; 0: its removal is under way
+--       6 idle       zset: group with an expiry -> ms at which it is removed; 0: it is now
 -- ARGV  1 layout     of topics without a stream
 --       2 stream     the layout of topics with one
 --       3 version    a fresh random version for a changed set
 --       4 group      that stands for the stream
 --       5 options    of the group: "<max deliveries> <retention ms>", -1 for no limit
---       6 maxlen     about how many entries the stream keeps, or 0: all
+--       6 maxlen     about how many entries the stream keeps; 0 for all
 --
--- A topic that is new becomes one with a stream, and so does one that has no messages, no groups, and none that is
--- being removed. Its version changes, so that whoever took it for another finds out. Any other stays what it is.
--- Returns {layout, version, group, ...}. The caller refuses a layout that is not that of a stream.
+-- A new topic becomes one with a stream. So does a topic without messages and groups, none of which
+-- is being removed. Its version changes, so that processes that know it as another topic find out.
+-- Any other topic stays as it is. The caller refuses a layout that is not that of a stream.
+-- Returns {layout, version, group, ...}.
 -- Twice: the second run finds the topic and only reads.
 
 local meta, groups, messages, pending, scheduler, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local layout, with_stream, fresh, group, options, maxlen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
+--@use now schedule
 
 local found = redis.call('HMGET', meta, 'layout', 'groups', 'maxlen')
 local names = redis.call('HKEYS', groups)
@@ -58,12 +44,12 @@ if whole then
   if known == options and found[3] == maxlen then
     return {found[1], found[2], group}
   end
-  -- The first write is a deletion, of nothing: at maxmemory a topic that exists may be used.
+  -- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
   redis.call('HDEL', scheduler, '')
 else
   found[2] = fresh
 end
 redis.call('HSET', meta, 'layout', with_stream, 'groups', found[2], 'maxlen', maxlen)
 redis.call('HSET', groups, group, options)
-schedule(now) -- a shorter retention makes dead messages due earlier
+schedule(now) -- with a shorter retention, dead messages are forgotten earlier
 return {with_stream, found[2], group}

@@ -1,40 +1,30 @@
 -- page: reads some messages of one state, from a place on.
 --
--- KEYS  1 state       zset of pending, unack, retry or dead: id -> score; or list of ready: "id:due"
+-- KEYS  1 state       zset of pending, unack, retry or dead: id -> score; or a list, ready
 --       2 messages    hash: id -> body
 --       3 options     hash: id -> options, only of messages that have any
---       4 deliveries  hash of the group: id -> "count flag delayed_for reason"; of pending: none, options again
+--       4 deliveries  hash of the group: id -> "count flag delayed_for reason"; for pending, which
+--                     has none, options again
 -- ARGV  1 kind        "zset" or "list"
---       2 score       of the last message of the page before, as it was returned; "": from the beginning.
---                     Of a list: how many entries to pass over.
+--       2 score       of the last message of the page before, as it was returned; "" for the first
+--                     page. For a list, the number of entries to skip.
 --       3 id          of that message
 --       4 limit       messages at most (at most 1000)
---       5 bytes       of bodies at most, the first message excepted; "": without bodies
+--       5 bytes       of bodies at most, but for the first message; "" for no bodies
 --
--- A page of a zset begins after the score and the id, whether that message is still there or not, so pages
--- stay right while messages come and go. A page of a list begins at an index, so that they may not.
--- Returns {more, then id, score, body, options, record for each message}: more is 1 if there may be others. A body that
--- is missing, or was not asked for, is false; what else is missing is "".
+-- A page of a zset begins behind the score and the id, whether that message still exists or not. So
+-- pages stay right while messages come and go. Pages of a list begin at an index, so they may not.
+-- Returns {more, then id, score, body, options, record for each message}. more is 1 if there may be
+-- others. A body that is missing or was not asked for is false; other missing values are "".
 -- Twice: it only reads.
 
 local state, messages, options, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local kind, score, id, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local bytes = tonumber(ARGV[5])
-local id_length = 26
 
--- Tells whether an id comes before another as Redis sorts them, which is by bytes. Lua's < would ask the locale that
--- the server was started in. In base 36, ten letters are a number that is exact.
-local function precedes(a, b)
-  for i = 1, #b, 10 do
-    local x, y = string.sub(a, i, i + 9), string.sub(b, i, i + 9)
-    if x ~= y then
-      return (tonumber(x, 36) or 0) < (tonumber(y, 36) or 0)
-    end
-  end
-  return false
-end
+--@use id_length precedes
 
--- The rank of the first member that comes after the score and the id.
+-- Returns the rank of the first member behind the score and the id.
 local function after()
   local low = redis.call('ZCOUNT', state, '-inf', '(' .. score)
   local high = low + redis.call('ZCOUNT', state, score, score)
@@ -65,8 +55,8 @@ end
 local reply, size = {#ids == limit and 1 or 0}, 0
 local from = 1
 while from <= #ids do
-  -- With bodies one, then as many as will fit if they are like those so far, but few, lest they are not: what does not fit is
-  -- read in vain.
+  -- Read one body, then as many as fit if they are as large as those so far. A body that does not
+  -- fit is read in vain, so eight at most.
   local some, n = 32, from - 1
   if bytes then
     some = n == 0 and 1 or math.floor((bytes - size) / (math.max(size, 1) / n))

@@ -1,19 +1,20 @@
--- pause: stops the claims of a topic, or of one of its groups.
+-- pause: stops the claims of a topic or of one of its groups.
 --
 -- KEYS  1 meta    hash: layout, groups (the version of the group set)
 --       2 groups  hash: group -> options
 --       3 paused  hash: group, or "" for the topic -> ms since when
 -- ARGV  1 group   or "" for the topic
 --
--- Returns since when it is paused, in ms as text, or "unregistered" if there is no such group or topic: a topic of
--- that name that somebody makes later is not to begin with a pause.
--- Twice: the second run finds it paused, and returns since when.
+-- A group or topic that does not exist is not paused: one of that name that is made later should
+-- not begin with a pause.
+-- Returns since when it is paused, in ms as text, or "unregistered" if there is no such group or
+-- topic.
+-- Twice: the second run finds the pause and returns since when.
 
 local meta, groups, paused = KEYS[1], KEYS[2], KEYS[3]
 local group = ARGV[1]
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+--@use now
 
 local there = redis.call('HEXISTS', meta, 'groups')
 local known = redis.call('HEXISTS', groups, group)
@@ -25,7 +26,7 @@ if since then
   return since
 end
 since = string.format('%d', now)
--- The first write is a deletion, of nothing: at maxmemory it still works.
+-- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
 redis.call('HDEL', meta, '')
 redis.call('HSET', paused, group, since)
 return since

@@ -1,26 +1,26 @@
--- permit: tries which commands the caller may not run, so that no script fails in its middle for want of one.
+-- permit: finds the commands that the caller may not run, before a script fails in its middle.
 --
 -- KEYS  1 meta     hash: layout, groups; it stays as it is
 --       2 nothing  a key that does not exist, and stays so
--- ARGV  1 command  its name, and so on
+-- ARGV  1 command  its name; any number of commands
 --
--- Each is called so that it fails, or has nothing to do: with a key of another type, a value that is no number,
--- fields without values, or a key that does not exist. Who may not call it gets another
--- error, before.
--- Returns {policy, command, ...}: maxmemory-policy, if there is a limit and the server says so, or ""; and the
--- commands that the caller may not run. Nothing, if there is no such topic.
--- Twice: the second run tells the same.
+-- Each command is called in a way that fails or does nothing: on a key of another type, with a
+-- value that is no number, without values, or on a key that does not exist. The server refuses a
+-- command that is not allowed before that, with another error.
+-- Returns {policy, command, ...}, or {} if there is no such topic. policy is maxmemory-policy, or
+-- "" if there is no limit or the server does not say. The commands are those that are not allowed.
+-- Twice: the second run returns the same.
 
 local meta, nothing = KEYS[1], KEYS[2]
 
 local fields = redis.pcall('HLEN', meta)
-if fields == 0 then -- there is no topic, and it must not come to be as something else
+if fields == 0 then -- there is no topic, and no call here may create its key
   return {}
 elseif type(fields) == 'table' then
   if string.find(fields['err'], 'WRONGTYPE', 1, true) then
     return fields
   end
-  return {'', 'HLEN'} -- nobody knows whether there is one
+  return {'', 'HLEN'} -- whether there is a topic is not known
 end
 local one, two = {meta}, {meta, ''}
 local samples = {

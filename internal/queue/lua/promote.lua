@@ -1,11 +1,11 @@
--- promote: takes or keeps the topic's scheduling lease, and moves what is due to ready.
+-- promote: takes or keeps the topic's scheduling lease, and moves due messages to ready.
 --
 -- KEYS  1 meta        hash: layout, groups (the version of the group set)
 --       2 groups      hash: group -> "<max deliveries> <retention ms>"
 --       3 pending     zset: id -> due ms
---       4 refs        hash: id -> groups that still need the body, only where several do
+--       4 refs        hash: id -> number of groups that still need the body, if more than one
 --       5 scheduler   hash: next (ms of the next event), holder, standby (addresses), until (ms)
---       6 idle        zset: group that is removed when unused -> ms at which it is
+--       6 idle        zset: group with an expiry -> ms at which it is removed
 --       7 names       hash: delay id -> id
 --       8 taken       zset: delay id -> ms at which it is free
 --       then for each group of the set:
@@ -13,122 +13,53 @@
 --         retry       zset: id -> due ms
 --         unack       zset: id -> lease deadline ms
 --         dead        zset: id -> ms at which it died
---         waiters     zset: address of an idle subscription -> deadline ms
+--         waiters     zset: address of an idle subscription -> ms until which it is valid
 -- ARGV  1 version     of the group set that KEYS were made from
 --       2 me          address of the caller
---       3 patience    how long a standby stays one without a call, ms
+--       3 patience    ms for which a standby stays one without a call
 --       4 budget      messages times groups to move at most, and as many retries besides
 --       5 single      "1" if PUBLISH counts every receiver (not on a cluster)
 --       then the name of each group
 --
--- The lease needs no end of its own: it is the holder's until a second after the next event. Then
--- the holder has failed to act, and anyone may take it. Of the others one is the standby, of another process
--- if there is any, which is told of every earlier event too; it watches the holder, and the rest poll.
--- Returns {"stale"} when the group set has changed, else {role, wait, expired, purge, unused}: role is
--- "holder", "standby" or "other"; wait is microseconds until the caller has to look again (zero or
--- less: at once), or "" if nothing is to come; expired and purge are 1 if leases have run out, or
--- dead messages are past their retention; unused are groups to remove, 32 at most.
--- Twice: the second run finds moved what the first has moved.
+-- The snippet role describes the lease.
+-- Returns {"stale"} when the group set has changed, else {role, wait, expired, purge, unused}:
+--   role     "holder", "standby" or "other"
+--   wait     microseconds until the caller has to look again; 0 or less: at once; "": never
+--   expired  1 if leases have run out
+--   purge    1 if dead messages are past their retention
+--   unused   groups to remove, 32 at most
+-- Twice: the second run finds only messages that the first has not moved.
 
 local meta, group_options, pending, refs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local scheduler, idle, names, taken = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local single = ARGV[5] == '1'
 local groups = (#KEYS - 8) / 5
-local grace = 1000
 
--- Whose an address is.
-local function process(address)
-  return string.match(address, '^(.*)|')
-end
-
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local now_us = t[1] * 1000000 + t[2]
-
--- Wakes up to n idle subscriptions of a group, passing over those that are gone.
-local function wake(waiters, n)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
-  while n > 0 do
-    local popped = redis.call('ZPOPMIN', waiters, n)
-    n = 0
-    for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
-        n = n + 1
-      end
-    end
-  end
-end
-
--- Calls a variadic command with list from first to last, in chunks that Lua can unpack.
-local function each(command, key, list, first, last)
-  for i = first, last, 1000 do
-    redis.call(command, key, unpack(list, i, math.min(i + 999, last)))
-  end
-end
-
--- A small hash is a list that Redis searches from end to end. Where one long text comes first it is a table, and stays one
--- for as long as it exists. A long value makes it one, too.
-local long = string.rep('-', 65)
-local function put(hash, list, first, last)
-  local n = (last - first + 1) / 2
-  local there = n > 0 and string.len(list[first + 1]) <= 64 and redis.call('HLEN', hash)
-  local unfold = there and there <= 512 and there + n > 16
-  if unfold then
-    redis.call('HSET', hash, long, '')
-  end
-  each('HSET', hash, list, first, last)
-  if unfold then
-    redis.call('HDEL', hash, long)
-  end
-end
-
--- Tells whether an id comes before another as Redis sorts them, which is by bytes. Lua's < would ask the locale that
--- the server was started in. In base 36, ten letters are a number that is exact.
-local function precedes(a, b)
-  for i = 1, #b, 10 do
-    local x, y = string.sub(a, i, i + 9), string.sub(b, i, i + 9)
-    if x ~= y then
-      return (tonumber(x, 36) or 0) < (tonumber(y, 36) or 0)
-    end
-  end
-  return false
-end
-
-local function wait_until(ms)
-  return string.format('%d', ms * 1000 - now_us)
-end
+--@use now role wake each put precedes due_at event free_names
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
 
-local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until')
-local next_event, holder, standby = tonumber(s[1] or nil), s[2], s[3]
-if holder and holder ~= me and not (next_event and now > next_event + grace) then
-  -- A standby in the holder's process would end with it, so one of another process takes its place.
-  if standby and standby ~= me and tonumber(s[4]) >= now
-    and (process(standby) ~= process(holder) or process(me) == process(holder)) then
-    return {'other', '', 0, 0, {}}
-  end
-  redis.call('HDEL', scheduler, '')
-  redis.call('HSET', scheduler, 'standby', me, 'until', string.format('%d', now + patience))
-  return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0, {}}
+local role, wait = ask_role()
+if role then
+  return {role, wait, 0, 0, {}}
 end
 
--- When the first of a key is due behind as many as leave it, if it has any.
-local function due_at(key, moved)
-  return tonumber(redis.call('ZRANGE', key, moved, moved, 'WITHSCORES')[2] or nil)
-end
-
--- What is due: messages for all groups, and each group's retries. Where more is due than this call
--- may move, none moves that is later than what has to stay, so that all stay in order.
+-- Returns how many due messages of each source may move, if there are so many sources. The sources
+-- are pending, whose messages go to all groups, and the retries of each group.
 local function share_of(many)
   return math.max(1, math.floor(budget / math.max(1, many)))
 end
-local share = share_of(groups) -- of pending, whose messages go to each group
+local share = share_of(groups) -- of pending
+
+-- If a source has more due messages than its share, no source moves a message later than the last
+-- of that share. So all messages stay in order.
 local cut_due, cut_id
+
+-- Returns ids and due times of a source's share, and lowers the cut to its last message if more may
+-- be due.
 local function take_due(key, most)
   local list = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
   if #list == most * 2 then
@@ -139,10 +70,12 @@ local function take_due(key, most)
   end
   return list
 end
--- Redis writes each score as text, and Lua keeps it: a third of what a message costs. So this asks for ids alone: for
--- those of one millisecond after the other, if the first was due a moment ago; or for all at once, if the first and the
--- last that may move are due in the same. It returns runs, each of a due time and ids, and how many ids they have; or
--- nothing, if it is neither.
+
+-- Returns the share of a key as runs, each with one due time and its ids, and the number of ids. A
+-- score is a text that Redis writes and Lua keeps, a third of what a message costs, so this reads
+-- ids alone. It reads one millisecond after the other if the first message was due a moment ago. It
+-- reads all at once if the first and the last that may move are due in the same millisecond. Else
+-- it returns nil.
 local function take_runs(key)
   local first = due_at(key, 0)
   if not first or first > now then
@@ -163,11 +96,14 @@ local function take_runs(key)
   end
   return runs, n
 end
+
+-- Tells whether a message is not behind the cut.
 local function moves(list, i)
   local id, due = list[i], tonumber(list[i + 1])
   return due < cut_due or (due == cut_due and not precedes(cut_id, id))
 end
--- How many of a list move. Most often it is all, which the last one tells.
+
+-- Returns how many messages of a list move. Most often all do, and then it looks at the last only.
 local function moving(list)
   local n = #list / 2
   if not cut_due or n == 0 or moves(list, n * 2 - 1) then
@@ -180,11 +116,11 @@ local function moving(list)
   return n
 end
 
--- Reading every key that will be read or written later finds one of a wrong type before anything is.
+-- Read every key that is used later: one of a wrong type is found before the first write.
 local retries, waiting, options = {}, {}, {}
 local first_retry, first_deadline, first_dead = {}, {}, {}
-local runs, moved = {}, 0 -- of pending, where they can be taken so
-local fresh = {} -- else ids and due times, as retries are
+local runs, moved = {}, 0 -- of pending, if take_runs can read it
+local fresh = {} -- else its ids and due times, as those of retries
 if groups > 0 then
   local retrying = 0
   for g = 1, groups do
@@ -223,9 +159,9 @@ if first_free[1] then
   redis.call('HLEN', names)
 end
 
--- The first write is a deletion: at maxmemory promotion still works.
 local merging = moving(fresh)
 moved = moved + merging
+-- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
 redis.call('HDEL', scheduler, '')
 local left = moved > 0 and {{key = pending, moved = moved}} or {}
 if moved > 0 and groups > 1 then
@@ -245,22 +181,9 @@ if moved > 0 and groups > 1 then
   put(refs, counts, 1, n)
 end
 
--- Delay ids whose time has come. Whoever publishes with one finds it free without this, so it is not urgent
--- where there are more.
-if first_free[1] and tonumber(first_free[2]) <= now then
-  local free = redis.call('ZRANGEBYSCORE', taken, '-inf', now, 'LIMIT', 0, 1000)
-  redis.call('HDEL', names, unpack(free))
-  redis.call('ZREM', taken, unpack(free))
-  first_free = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
-end
+first_free = free_names(first_free)
 
-local event, expired, purge
-local function upcoming(ms)
-  if ms and (not event or ms < event) then
-    event = ms
-  end
-end
-
+local expired, purge
 for g = 1, groups do
   local ready, retry, waiters = KEYS[4 + g * 5], KEYS[5 + g * 5], KEYS[8 + g * 5]
   local again = retries[g]
@@ -332,17 +255,8 @@ if groups > 0 then
 end
 upcoming(first_end)
 
-if standby == me then
-  redis.call('HDEL', scheduler, 'standby', 'until')
-end
-if event then
-  -- What is left to do is due, too. But the holder is at work, and not late before a second from now.
-  redis.call('HSET', scheduler, 'holder', me, 'next', string.format('%d', math.max(event, now)))
-else
-  redis.call('HSET', scheduler, 'holder', me)
-  redis.call('HDEL', scheduler, 'next')
-end
--- What goes by its place goes last: see docs/design.md.
+keep_role(event)
+-- Deletions by position are the last writes: see docs/design.md.
 for _, from in ipairs(left) do
   redis.call('ZREMRANGEBYRANK', from.key, 0, from.moved - 1)
 end

@@ -1,6 +1,7 @@
--- promote_stream: takes or keeps the topic's scheduling lease, and moves what is due into the topic's stream.
+-- promote_stream: takes or keeps the scheduling lease, and moves due messages into the stream.
 --
--- KEYS  1 meta        hash: layout, groups (the version of the group set), maxlen (entries that the stream keeps)
+-- KEYS  1 meta        hash: layout, groups (the version of the group set), maxlen (entries that the
+--                     stream keeps)
 --       2 groups      hash: group -> "<max deliveries> <retention ms>"
 --       3 messages    hash: id -> body
 --       4 options     hash: id -> options, only of messages that have any
@@ -14,77 +15,32 @@
 --      11 retry       zset: id -> due ms, of dead messages that were requeued
 --      12 dead        zset: id -> ms at which it died
 --      13 deliveries  hash: id -> "count flag delayed_for reason"
---      14 stats       hash: what was counted so far
+--      14 stats       hash: counters and times of the group
 -- ARGV  1 version     of the group set that KEYS were made from
 --       2 me          address of the caller
---       3 patience    how long a standby stays one without a call, ms
+--       3 patience    ms for which a standby stays one without a call
 --       4 budget      messages to move at most
---       5 bytes       of bodies to move at most, but for the first
+--       5 bytes       of bodies to move at most, but for the first message
 --       6 group       that stands for the stream
 --
--- The lease is that of promote. Messages go in order of due time and id. One for which it is too late is dropped,
--- or dead, as its options say; one whose body is not in the form of an entry is dead. What the stream does not
--- take stays where it is, with all that is behind it; if that is the first, the server's error is the outcome.
--- The first write is a deletion: at maxmemory messages still move, which adds to the stream what it takes from
--- the rest.
--- Returns {"stale"} when the group set has changed, else {role, wait, 0, purge, "", lost}: as promote does; lost is
--- how many messages had no body and were forgotten.
--- Twice: the second run finds moved what the first has moved.
+-- The snippet role describes the lease. Messages go in order of due time and id. A message that is
+-- too late is dropped, or dead if its options say so. A message whose body is no stream entry is
+-- dead. If the stream refuses a message, that one and all behind it stay where they are. If it was
+-- the first, the call fails with the server's error.
+-- At maxmemory messages still move, because the stream gets what the other keys lose.
+-- Returns {"stale"} when the group set has changed, else {role, wait, 0, purge, {}, lost}: see
+-- promote. lost is the number of messages that had no body and were forgotten.
+-- Twice: the second run finds only messages that the first has not moved.
 
 local meta, groups, messages, options, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local scheduler, names, taken, paused, stream = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local retry, dead, deliveries, stats = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local bytes, group = tonumber(ARGV[5]), ARGV[6]
-local grace = 1000
 
--- Whose an address is.
-local function process(address)
-  return string.match(address, '^(.*)|')
-end
+--@use now role each precedes fields_of due_at event free_names
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local now_us = t[1] * 1000000 + t[2]
-
--- Calls a variadic command with list from first to last, in chunks that Lua can unpack.
-local function each(command, key, list, first, last)
-  for i = first, last, 1000 do
-    redis.call(command, key, unpack(list, i, math.min(i + 999, last)))
-  end
-end
-
--- Tells whether an id comes before another as Redis sorts them, which is by bytes. Lua's < would ask the locale that
--- the server was started in. In base 36, ten letters are a number that is exact.
-local function precedes(a, b)
-  for i = 1, #b, 10 do
-    local x, y = string.sub(a, i, i + 9), string.sub(b, i, i + 9)
-    if x ~= y then
-      return (tonumber(x, 36) or 0) < (tonumber(y, 36) or 0)
-    end
-  end
-  return false
-end
-
-local function wait_until(ms)
-  return string.format('%d', ms * 1000 - now_us)
-end
-
--- Splits a body into the fields of an entry; nothing if it is not in the form of one.
-local function fields_of(body)
-  local uuid, metadata, at = string.match(body, '^(%d+) (%d+) ()')
-  if not at or at + uuid + metadata > #body + 1 then
-    return nil
-  end
-  local rest = at + uuid + metadata
-  return {
-    '_watermill_message_uuid', string.sub(body, at, at + uuid - 1),
-    'metadata', string.sub(body, at + uuid, rest - 1),
-    'payload', string.sub(body, rest),
-  }
-end
-
--- Whether it is too late for a message with these options.
+-- Tells whether a message with these options is too late.
 local function too_late(own, due)
   local at = tonumber(string.match(own, 'expires_at:(%d+)') or nil)
   local lateness = tonumber(string.match(own, 'max_lateness:(%d+)') or nil)
@@ -97,20 +53,12 @@ if topic[1] ~= version then
 end
 local maxlen = tonumber(topic[2] or 0)
 
-local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until')
-local next_event, holder, standby = tonumber(s[1] or nil), s[2], s[3]
-if holder and holder ~= me and not (next_event and now > next_event + grace) then
-  -- A standby in the holder's process would end with it, so one of another process takes its place.
-  if standby and standby ~= me and tonumber(s[4]) >= now
-    and (process(standby) ~= process(holder) or process(me) == process(holder)) then
-    return {'other', '', 0, 0, {}, 0}
-  end
-  redis.call('HDEL', scheduler, '')
-  redis.call('HSET', scheduler, 'standby', me, 'until', string.format('%d', now + patience))
-  return {'standby', next_event and wait_until(next_event + grace + 1) or '', 0, 0, {}, 0}
+local role, wait = ask_role()
+if role then
+  return {role, wait, 0, 0, {}, 0}
 end
 
--- Reading every key that will be read or written later finds one of a wrong type before anything is.
+-- Read every key that is used later: one of a wrong type is found before the first write.
 local rests = redis.call('HLEN', paused) > 0
 local fresh = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'WITHSCORES', 'LIMIT', 0, budget)
 local again = redis.call('ZRANGEBYSCORE', retry, '-inf', now, 'WITHSCORES', 'LIMIT', 0, budget)
@@ -127,9 +75,10 @@ redis.call('HLEN', deliveries)
 redis.call('ZCARD', dead)
 redis.call('XLEN', stream)
 
+-- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
 redis.call('HDEL', scheduler, '')
 
--- One message after the other, of both in order.
+-- Move the messages of both one by one, in order.
 local f, r, moved, size, refused = 1, 1, 0, 0, nil
 local gone, died, records = {}, {}, {}
 local delivered, dropped, lost, late, latest = 0, 0, 0, 0, tonumber(counted or 0)
@@ -199,32 +148,16 @@ if delivered > 0 then
   redis.call('HINCRBY', stats, 'late_ms', string.format('%d', late))
   redis.call('HSET', stats, 'latest_ms', string.format('%d', latest), 'seen', string.format('%d', now))
   if maxlen > 0 then
-    redis.call('XTRIM', stream, 'MAXLEN', '~', topic[2]) -- as text, for Lua would write 1e17 as that
+    redis.call('XTRIM', stream, 'MAXLEN', '~', topic[2]) -- the text, because Lua would write 1e+17
   end
 end
 if dropped > 0 then
   redis.call('HINCRBY', stats, 'dropped', dropped)
 end
 
--- Delay ids whose time has come. Whoever publishes with one finds it free without this, so it is not urgent
--- where there are more.
-if first_free[1] and tonumber(first_free[2]) <= now then
-  local free = redis.call('ZRANGEBYSCORE', taken, '-inf', now, 'LIMIT', 0, 1000)
-  redis.call('HDEL', names, unpack(free))
-  redis.call('ZREM', taken, unpack(free))
-  first_free = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
-end
+first_free = free_names(first_free)
 
-local event, purge
-local function upcoming(ms)
-  if ms and (not event or ms < event) then
-    event = ms
-  end
-end
--- When the first of a key is due behind as many as leave it, if it has any.
-local function due_at(key, moved)
-  return tonumber(redis.call('ZRANGE', key, moved, moved, 'WITHSCORES')[2] or nil)
-end
+local purge
 local from_pending, from_retry = (f - 1) / 2, (r - 1) / 2
 if not rests then
   upcoming(due_at(pending, from_pending))
@@ -237,17 +170,8 @@ if death then
   purge = death + retention <= now
 end
 
-if standby == me then
-  redis.call('HDEL', scheduler, 'standby', 'until')
-end
-if event then
-  -- What is left to do is due, too. But the holder is at work, and not late before a second from now.
-  redis.call('HSET', scheduler, 'holder', me, 'next', string.format('%d', math.max(event, now)))
-else
-  redis.call('HSET', scheduler, 'holder', me)
-  redis.call('HDEL', scheduler, 'next')
-end
--- What goes by its place goes last: see docs/design.md.
+keep_role(event)
+-- Deletions by position are the last writes: see docs/design.md.
 if from_pending > 0 then
   redis.call('ZREMRANGEBYRANK', pending, 0, from_pending - 1)
 end

@@ -1,10 +1,11 @@
 -- publish: takes the messages of one numbered call into the topic, all or none.
 --
--- KEYS  1 meta       hash: layout, groups (the version of the group set), maxlen (only of a topic with a stream)
+-- KEYS  1 meta       hash: layout, groups (the version of the group set), maxlen (only of a topic
+--                    with a stream)
 --       2 messages   hash: id -> body
 --       3 pending    zset: id -> due ms
 --       4 options    hash: id -> options, only of messages that have any
---       5 refs       hash: id -> groups that still need the body, only where several do
+--       5 refs       hash: id -> number of groups that still need the body, if more than one
 --       6 scheduler  hash: next, holder, standby, until
 --       7 publisher  string: number of this publisher's last call, expiring
 --       8 names      hash: delay id -> id
@@ -12,38 +13,41 @@
 --       then for each group of the set:
 --         ready      list of "id:due"
 --         retry      zset: id -> due ms
---         waiters    zset: address of an idle subscription -> deadline ms
+--         waiters    zset: address of an idle subscription -> ms until which it is valid
 --       or for the one group of a topic with a stream:
---         stream     that messages go into when they are due
+--         stream     that due messages go into
 --         retry      zset: id -> due ms
 --         paused     hash: group, or "" for the topic -> ms since when
 -- ARGV  1 version    of the group set that KEYS were made from
---       2 number     of this call, counted by the publisher
---       3 memory     how long the number is remembered, ms
+--       2 number     of this call; the publisher counts its calls
+--       3 memory     ms for which the number is remembered
 --       4 single     "1" if PUBLISH counts every receiver (not on a cluster)
---       5 n          messages
---       6 runs       of messages with the same due
---       7 limit      messages that may wait at most, or 0: any number
---       8 soonest    ms at which the first of those is due that are due at an instant; 0 if one has no delay; beyond
---                    all instants if all are due a while from now
+--       5 n          number of messages
+--       6 runs       number of runs; the messages of a run have the same due
+--       7 limit      messages that may wait at most; 0 for no limit
+--       8 soonest    ms of the earliest instant at which a message is due; 0 if one has no delay;
+--                    later than any instant if all have a relative delay
 --       then for each message: id, body
 --       then for each run:
---         count      of messages
+--         count      of its messages
 --         due        ms from now, or "@" and an instant in ms
 --       then for each message that has options, in the same order: id, options
 --
--- A message whose delay id is another's that waits takes its place, is not taken in ("mode:keep"), or has the
--- call refused ("mode:reject"). A delay id is free when its time in taken has come.
--- A message that is due goes straight to the groups' ready lists, unless something older is due and not yet moved, or
--- the call has too many for so many groups: then it queues in pending, as does everything while there is no group. In a topic
--- with a stream it goes into that, and is not kept; while the topic is paused, it waits in pending.
+-- The delay id of a message may be that of another message that waits. Then the message replaces
+-- that one, or is left out ("mode:keep"), or the call is refused ("mode:reject"). From its time in
+-- taken on, a delay id is free.
+-- A due message goes to ready of each group at once. It goes to pending if something older is due
+-- and not moved yet. So it does if there is no group, or if the call has too many messages for so
+-- many groups.
+-- In a topic with a stream it goes into the stream at once and is not kept. While that topic is
+-- paused, it waits in pending.
 -- Returns "ok", "repeated", "stale" when the group set has changed, or why the call is refused:
---   "exists" and ids  of messages with mode:reject whose delay ids are those of messages that were there before
---   "twice" and ids   of messages with mode:reject whose delay ids are those of messages before them in this call
---   "full" and room   for how many more messages there is
+--   "exists" and ids  messages with mode:reject whose delay ids messages of earlier calls have
+--   "twice" and ids   messages with mode:reject whose delay ids come before in this call
+--   "full" and room   the number of messages that there is room for
 -- The ids are a thousand at most.
--- All but the first write nothing. What the stream does not take is the server's error, and then nothing is
--- written either.
+-- Only "ok" means that something was written. If the stream refuses an entry, the call fails with
+-- the server's error and writes nothing.
 -- Twice: the second run finds its number remembered and writes nothing.
 
 local meta, messages, pending, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -54,81 +58,12 @@ local soonest = tonumber(ARGV[8])
 local groups = (#KEYS - 9) / 3
 local budget = 50000 -- messages times groups that one step moves at most
 local args = ARGV
--- Where in args the messages, the runs and the options begin.
+-- The indexes in args of the first message, run and options.
 local first_message = 9
 local first_run = first_message + n * 2
 local first_option = first_run + runs * 2
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local now_up = math.ceil((t[1] * 1000000 + t[2]) / 1000)
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
-
--- Wakes up to n idle subscriptions of a group, passing over those that are gone.
-local function wake(waiters, n)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
-  while n > 0 do
-    local popped = redis.call('ZPOPMIN', waiters, n)
-    n = 0
-    for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
-        n = n + 1
-      end
-    end
-  end
-end
-
--- Calls a variadic command with list from first to last, in chunks that Lua can unpack.
-local function each(command, key, list, first, last)
-  for i = first, last, 1000 do
-    redis.call(command, key, unpack(list, i, math.min(i + 999, last)))
-  end
-end
-
--- A small hash is a list that Redis searches from end to end. Where one long text comes first it is a table, and stays one
--- for as long as it exists. A long value makes it one, too.
-local long = string.rep('-', 65)
-local function put(hash, list, first, last)
-  local n = (last - first + 1) / 2
-  local there = n > 0 and string.len(list[first + 1]) <= 64 and redis.call('HLEN', hash)
-  local unfold = there and there <= 512 and there + n > 16
-  if unfold then
-    redis.call('HSET', hash, long, '')
-  end
-  each('HSET', hash, list, first, last)
-  if unfold then
-    redis.call('HDEL', hash, long)
-  end
-end
-
--- Splits a body into the fields of an entry; nothing if it is not in the form of one.
-local function fields_of(body)
-  local uuid, metadata, at = string.match(body, '^(%d+) (%d+) ()')
-  if not at or at + uuid + metadata > #body + 1 then
-    return nil
-  end
-  local rest = at + uuid + metadata
-  return {
-    '_watermill_message_uuid', string.sub(body, at, at + uuid - 1),
-    'metadata', string.sub(body, at + uuid, rest - 1),
-    'payload', string.sub(body, rest),
-  }
-end
+--@use now due_of schedule wake each put fields_of
 
 local topic = redis.call('HMGET', meta, 'groups', 'maxlen')
 if topic[1] ~= version then
@@ -140,18 +75,18 @@ if last and tonumber(last) >= tonumber(number) then
   return 'repeated'
 end
 
--- Reading every key that will be written finds a key of a wrong type before anything is; messages is the
--- first to be written, but for the stream.
+-- Read every key that is written later: one of a wrong type is found before the first write.
+-- messages need not be read without a stream, because it is the first key that is written.
 if maxlen then
   redis.call('HLEN', messages)
-  redis.call('XLEN', KEYS[10]) -- whatever is to come later would not find a stream either
+  redis.call('XLEN', KEYS[10]) -- if it has a wrong type, no later message can be moved either
 end
 if first_option <= #ARGV then
   redis.call('HLEN', options)
 end
 redis.call('HLEN', scheduler)
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')[2]
--- Only what is due now is written to the groups' keys.
+-- Only messages that are due now are written to the keys of groups.
 local direct = soonest <= now and groups > 0 and n * groups <= budget and not (head and tonumber(head) <= now)
 if direct and groups > 1 then
   redis.call('HLEN', refs)
@@ -160,7 +95,7 @@ local waiting, backlog = {}, 0
 for g = 1, direct and groups or 0 do
   local ready, retry, waiters = KEYS[7 + g * 3], KEYS[8 + g * 3], KEYS[9 + g * 3]
   if maxlen then
-    direct = redis.call('HLEN', waiters) == 0 -- which is paused
+    direct = redis.call('HLEN', waiters) == 0 -- here the key paused
   else
     redis.call('LLEN', ready)
     waiting[g] = redis.call('ZCARD', waiters)
@@ -174,27 +109,13 @@ for g = 1, limit > 0 and groups or 0 do
   backlog = math.max(backlog, wait + redis.call('ZCARD', KEYS[8 + g * 3]))
 end
 
--- The instant that a message is due at, and its text where that is at hand.
-local function due_of(spec)
-  if spec == '0' then
-    return now
-  elseif string.byte(spec) == 64 then -- "@"
-    local text = string.sub(spec, 2)
-    local due = tonumber(text)
-    if due > now then
-      return due, text
-    end
-    return now
-  end
-  return now_up + tonumber(spec)
-end
-
--- What becomes of the messages with a delay id: those of this call that are left out, those of earlier calls
--- that make room, and who has which id then, until when. As if published one after the other.
+-- Decide about messages with a delay id, as if they were published one after the other: messages of
+-- this call that are left out, messages of earlier calls that are replaced, and for each delay id
+-- its owner and until when.
 local left_out, replaced = {}, {}
 local refused, twice = {}, {}
 local named, owner, free = {}, {}, {}
-local dues -- of this call's messages
+local dues -- id -> due ms, of this call's messages
 for i = first_option, #ARGV, 2 do
   local name = string.match(ARGV[i + 1], 'delay_id:(%S+)')
   if name then
@@ -248,7 +169,7 @@ elseif #twice > 0 then
   return 'twice ' .. table.concat(twice, ' ')
 end
 
--- What is due goes into the stream at once, and is left out of what is kept.
+-- Due messages go into the stream at once, so that the parts below leave them out.
 local entries = {}
 if maxlen and direct then
   direct = false
@@ -262,7 +183,8 @@ if maxlen and direct then
     if due_of(ARGV[r + 1]) == now then
       for i = at, stop - 1, 2 do
         local id = ARGV[i]
-        if not left_out[id] and not (expires[id] and expires[id] <= now) then -- which promote_stream judges
+        -- A message that has expired is left to promote_stream, which drops it.
+        if not left_out[id] and not (expires[id] and expires[id] <= now) then
           local fields = fields_of(ARGV[i + 1])
           if not fields then
             return redis.error_reply('ERR message ' .. id .. ' is not in the form of a stream entry')
@@ -314,7 +236,7 @@ if limit > 0 and n > #replaced then
   end
 end
 
--- The stream may refuse an entry for want of memory, or of ids: then it is to have none of this call.
+-- If the stream refuses an entry, for lack of memory or of ids, take back the entries of this call.
 local added = {}
 for i, fields in ipairs(entries) do
   local id = redis.pcall('XADD', KEYS[10], '*', unpack(fields))
@@ -325,8 +247,8 @@ for i, fields in ipairs(entries) do
   added[i] = id
 end
 if #entries > 0 and maxlen > 0 then
-  -- The length as text, for Lua would write 1e17 as that. Redis takes away 10,000 at a time by default, or more where its
-  -- nodes are larger; a stream would grow with calls of more.
+  -- The length is a text, because Lua would write 1e+17. By default XTRIM removes about 10,000
+  -- entries at most, so that a stream would grow with larger calls.
   local trim = {KEYS[10], 'MAXLEN', '~', topic[2]}
   if #entries > 5000 then
     trim[5], trim[6] = 'LIMIT', 2 * #entries
@@ -339,9 +261,9 @@ put(options, args, first_option, #args)
 redis.call('SET', publisher, number, 'PX', memory)
 
 local delayed, ready_now, counts = {}, {}, {}
-local n_delayed, n_ready = 0, 0 -- # would search for the end of a list each time
+local n_delayed, n_ready = 0, 0 -- because # searches for the end of a list each time
 local next_due
-local at = first_message -- in args, of the next id
+local at = first_message -- index in args of the next id
 for r = first_run, first_option - 1, 2 do
   local due, score = due_of(args[r + 1])
   score = score or string.format('%d', due)

@@ -4,7 +4,7 @@
 --       2 groups      hash: group -> "<max deliveries> <retention ms>"
 --       3 messages    hash: id -> body
 --       4 options     hash: id -> options, only of messages that have any
---       5 refs        hash: id -> groups that still need the body, only where several do
+--       5 refs        hash: id -> number of groups that still need the body, if more than one
 --       then for each group of the set:
 --         dead        zset: id -> ms at which it died
 --         deliveries  hash: id -> "count flag delayed_for reason"
@@ -13,48 +13,21 @@
 --       then the name of each group
 --
 -- Returns {"stale"} when the group set has changed, else {"ok", forgotten, left}: left is 1 if more
--- may be past its retention.
--- Twice: the second run finds forgotten what the first forgot.
+-- messages may be past their retention.
+-- Twice: the second run finds only messages that the first has not forgotten.
 
 local meta, group_options = KEYS[1], KEYS[2]
 local messages, options, refs = KEYS[3], KEYS[4], KEYS[5]
 local version, budget = ARGV[1], tonumber(ARGV[2])
 local groups = (#KEYS - 5) / 2
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-
--- Forgets the bodies that no group needs any more.
-local function drop(ids)
-  local gone = ids
-  if redis.call('HLEN', refs) > 0 then
-    gone = {}
-    local left, counts = redis.call('HMGET', refs, unpack(ids)), {}
-    for i, id in ipairs(ids) do
-      if left[i] and tonumber(left[i]) > 1 then
-        counts[#counts + 1] = id
-        counts[#counts + 1] = left[i] - 1
-      else
-        gone[#gone + 1] = id
-      end
-    end
-    if #counts > 0 then
-      redis.call('HSET', refs, unpack(counts))
-    end
-    if #gone == 0 then return end
-    redis.call('HDEL', refs, unpack(gone))
-  end
-  redis.call('HDEL', messages, unpack(gone))
-  redis.call('HDEL', options, unpack(gone))
-end
+--@use now
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
--- Reading every key that will be written finds a key of a wrong type before anything is.
-redis.call('HLEN', messages)
-redis.call('HLEN', options)
-redis.call('HLEN', refs)
+-- Read every key that is written later: one of a wrong type is found before the first write.
+--@use forget
 for g = 1, groups do
   redis.call('ZCARD', KEYS[4 + g * 2])
   redis.call('HLEN', KEYS[5 + g * 2])
@@ -71,7 +44,7 @@ for g = 1, groups do
     if #ids > 0 then
       redis.call('ZREM', dead, unpack(ids))
       redis.call('HDEL', deliveries, unpack(ids))
-      drop(ids)
+      forget(ids)
       total = total + #ids
     end
   end

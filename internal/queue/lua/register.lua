@@ -4,41 +4,26 @@
 --       2 groups     hash: group -> options
 --       3 pending    zset: id -> due ms
 --       4 scheduler  hash: next, holder, standby, until
---       5 idle       zset: group that is removed when unused -> ms at which it is
---       6 stats      hash of the group: what was counted so far
+--       5 idle       zset: group with an expiry -> ms at which it is removed
+--       6 stats      hash of the group: counters and times
 -- ARGV  1 layout     the layout version that the caller writes
 --       2 version    a fresh random version for the changed set
 --       3 group      the group's name
 --       4 options    "<max deliveries> <retention ms>", -1 for no limit
---       5 expiry     ms without use after which the group is removed, or "": never. An end that it has already is
---                    moved on by that, not back: somebody else may have asked for it.
+--       5 expiry     ms without use after which the group is removed; "" for never. The call may
+--                    put the removal off but not bring it forward, because another subscription may
+--                    have asked for the later one.
 --
--- What waited for a first group is scheduled by this call. A group whose removal is under way is not added: it
--- would come back with what is left of it.
--- Returns {layout, version, group, ...}, or {"removing"} if the caller is to finish that removal first.
--- Twice: the second run finds the group registered; the version stays what the first made it.
+-- Messages that waited for a first group are scheduled. A group that is being removed is not added,
+-- because it would come back with a part of its messages. The caller finishes that removal first.
+-- Returns {layout, version, group, ...}, or {"removing"}.
+-- Twice: the second run finds the group registered and keeps the version.
 
 local meta, groups, pending, scheduler, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local stats = KEYS[6]
 local layout, fresh, group, options, expiry = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
+--@use now schedule
 
 local found = redis.call('HMGET', meta, 'layout', 'groups')
 local known = redis.call('HGET', groups, group)
@@ -54,7 +39,7 @@ if not known and redis.call('ZSCORE', idle, group) == '0' then
   return {'removing'}
 end
 if known then
-  -- The first write is a deletion, of nothing: at maxmemory a group that exists may come back.
+  -- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
   redis.call('HDEL', scheduler, '')
 end
 if not found[1] or not found[2] or not known then
@@ -66,7 +51,7 @@ if known ~= options then
   if not known then
     redis.call('HSET', stats, 'seen', string.format('%d', now))
   else
-    schedule(now) -- a shorter retention makes dead messages due earlier
+    schedule(now) -- with a shorter retention, dead messages are forgotten earlier
   end
 end
 if expiry ~= '' then

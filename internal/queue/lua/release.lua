@@ -1,37 +1,21 @@
--- release: hands back leased messages that were not delivered, to where they were in ready.
+-- release: puts leased messages that were not delivered back to the front of ready.
 --
 -- KEYS  1 unack    zset: id -> lease deadline ms
 --       2 leases   hash: id -> "subscription:claim:due", the lease's token
 --       3 ready    list of "id:due"
---       4 waiters  zset: address of an idle subscription -> deadline ms
---       5 stats    hash: what was counted so far
+--       4 waiters  zset: address of an idle subscription -> ms until which it is valid
+--       5 stats    hash: counters and times of the group
 -- ARGV  1 single   "1" if PUBLISH counts every receiver (not on a cluster)
 --       then for each message, in the order of claiming (at most 1000): id, token
 --
--- No delivery is counted.
--- Returns how many went back; a message whose lease is another's by now is left alone.
+-- No delivery is counted. A message that has another lease by now, or none, is left alone.
+-- Returns how many messages were put back.
 -- Twice: the second run finds no lease and changes nothing.
 
 local unack, leases, ready, waiters, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local single = ARGV[1] == '1'
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-
--- Wakes up to n idle subscriptions of a group, passing over those that are gone.
-local function wake(waiters, n)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
-  while n > 0 do
-    local popped = redis.call('ZPOPMIN', waiters, n)
-    n = 0
-    for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
-        n = n + 1
-      end
-    end
-  end
-end
+--@use now wake
 
 if #ARGV == 1 then
   return 0
@@ -52,7 +36,7 @@ if #mine == 0 then
   return 0
 end
 
--- Reading every key that will be written finds a key of a wrong type before anything is.
+-- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('LLEN', ready)
 redis.call('ZCARD', waiters)
 redis.call('HLEN', stats)

@@ -1,42 +1,47 @@
--- remove: removes a consumer group and what it still held.
+-- remove: removes a consumer group and the messages that it still has.
 --
 -- KEYS  1 meta        hash: layout, groups (the version of the group set)
 --       2 groups      hash: group -> options
---       3 idle        zset: group that is removed when unused -> ms at which it is
+--       3 idle        zset: group with an expiry -> ms at which it is removed; 0: it is now
 --       4 messages    hash: id -> body
 --       5 options     hash: id -> options, only of messages that have any
---       6 refs        hash: id -> groups that still need the body, only where several do
+--       6 refs        hash: id -> number of groups that still need the body, if more than one
 --       7 ready       list of "id:due"
 --       8 retry       zset: id -> due ms
 --       9 unack       zset: id -> lease deadline ms
 --      10 leases      hash: id -> "subscription:claim:due", the lease's token
 --      11 deliveries  hash: id -> "count flag delayed_for"
 --      12 dead        zset: id -> ms at which it died
---      13 waiters     zset: address of an idle subscription -> deadline ms
---      14 resting     zset: address of a subscription whose claim was stopped -> deadline ms
---      15 stats       hash: what was counted so far
+--      13 waiters     zset: address of an idle subscription -> ms until which it is valid
+--      14 resting     zset: address of a subscription that may not claim now -> ms until which it
+--                     is valid
+--      15 stats       hash: counters and times of the group
 --      16 paused      hash: group, or "" for the topic -> ms since when
---      17 operation   string: what an earlier run of this call returned, expiring
+--      17 operation   string: the result of an earlier run of this call, expiring
 -- ARGV  1 group
 --       2 version     a fresh random version for the changed set
 --       3 budget      messages to forget at most (at most 1000)
---       4 unused      "1": only if the group has been unused for its time. Subscriptions that do not know of
---                     its end do not move it on; if one waits for messages, the group loses its end instead of being
---                     removed. If it ever had subscriptions of that kind ("lasting" in stats), and one may just have
---                     asked, the end is put off until it would have asked again; while a message is leased, until
---                     that lease ends. An end that has come is put off once more, by a respite in which every
---                     subscription asks, for there may have been no Redis to ask; and three times if it is not
---                     looked at in time.
---       5 limit       ms: only if the group has no subscribers, and got nothing for so long; or "": always. Who has
---                     just been woken is no waiter any more, and holds nothing yet; so nobody may have asked of late, and
---                     what is ready has to have been due for so long, too.
---       6 memory      how long the result is remembered, ms
+--       4 unused      "1" to remove the group only if its expiry has passed without use
+--       5 limit       ms: the group must have no subscriptions and must have got no message for so
+--                     long; "" for no such condition
+--       6 memory      ms for which the result is remembered
 --
--- The first call takes the group out of the set, so that nothing more comes to it, and notes it in idle,
--- so that a scheduler goes on if the caller does not.
--- Returns 1 if more is left, 2 if the group is in use or the one of a stream, and stays, else 0.
--- Twice: the second run finds the result of the first remembered, and returns it; so it does not remove the group
--- that somebody has made anew. With unused it goes on with the removal, or finds nothing to do.
+-- The first call takes the group out of the set, so that it gets no more messages. It notes the
+-- group in idle, so that a scheduler goes on if the caller does not.
+-- With unused, these put the removal off:
+--   a valid waiter, which does not know the expiry: the group has no expiry any more
+--   a subscription without expiry in the group's past ("lasting" in stats) that may just have
+--     claimed: until it would have claimed again
+--   such a subscription and a leased message: until the lease ends
+--   an expiry that is seen for the first time: by a respite in which every subscription claims,
+--     because Redis may not have been reachable. If no call comes in time, up to three times.
+-- With limit, a subscription that was just woken is no waiter any more and has no lease yet. So no
+-- subscription may have claimed of late, and the first message of ready must have been due for
+-- limit.
+-- Returns 1 if messages are left, 2 if the group stays because it is in use or is that of a stream,
+-- else 0.
+-- Twice: the second run returns the remembered result of the first. So it does not remove a group
+-- that was made anew. With unused, nothing is remembered: it goes on, or finds nothing to do.
 
 local meta, groups, idle, messages, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local refs, ready, retry, unack, leases = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -44,36 +49,10 @@ local deliveries, dead, waiters, resting = KEYS[11], KEYS[12], KEYS[13], KEYS[14
 local stats, paused, operation = KEYS[15], KEYS[16], KEYS[17]
 local group, fresh, budget, unused = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 local limit, memory = tonumber(ARGV[5]), ARGV[6]
-local id_length = 26
-local poll = 90000 -- ms in which every subscription has asked: more than the longest poll interval, 66 s
+local poll = 90000 -- ms in which every subscription claims: the longest poll interval is 66 s
 local respite, in_time = 120000, 3000 -- ms
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-
--- Forgets the bodies that no group needs any more.
-local function drop(ids)
-  local gone = ids
-  if redis.call('HLEN', refs) > 0 then
-    gone = {}
-    local left, counts = redis.call('HMGET', refs, unpack(ids)), {}
-    for i, id in ipairs(ids) do
-      if left[i] and tonumber(left[i]) > 1 then
-        counts[#counts + 1] = id
-        counts[#counts + 1] = left[i] - 1
-      else
-        gone[#gone + 1] = id
-      end
-    end
-    if #counts > 0 then
-      redis.call('HSET', refs, unpack(counts))
-    end
-    if #gone == 0 then return end
-    redis.call('HDEL', refs, unpack(gone))
-  end
-  redis.call('HDEL', messages, unpack(gone))
-  redis.call('HDEL', options, unpack(gone))
-end
+--@use now id_length
 
 local before = redis.call('GET', operation)
 if before then
@@ -83,7 +62,7 @@ local ends = redis.call('ZSCORE', idle, group)
 if unused and not (ends and tonumber(ends) <= now) then
   return 0
 end
--- Reading every key that will be written finds a key of a wrong type before anything is.
+-- Read every key that is written later: one of a wrong type is found before the first write.
 local known = redis.call('HEXISTS', groups, group) == 1
 local s = redis.call('HMGET', stats, 'seen', 'asked', 'lasting', 'ending')
 local seen, asked, lasting, ending = tonumber(s[1] or nil), tonumber(s[2] or 0), s[3], s[4]
@@ -92,9 +71,7 @@ local waiting = redis.call('ZCOUNT', waiters, after, '+inf') + redis.call('ZCOUN
 local subscribed = waiting + redis.call('ZCOUNT', unack, after, '+inf') > 0
 redis.call('HLEN', paused)
 local streaming = redis.call('HEXISTS', meta, 'maxlen') == 1
-redis.call('HLEN', messages)
-redis.call('HLEN', options)
-redis.call('HLEN', refs)
+--@use forget
 redis.call('HLEN', leases)
 redis.call('HLEN', deliveries)
 local left = redis.call('LLEN', ready) + redis.call('ZCARD', retry)
@@ -127,7 +104,7 @@ if known and (streaming or (limit and busy)) then
   return 2
 end
 
--- Returns a result, which is remembered if it was this run that took the group out of the set.
+-- Returns the result, and remembers it if this run took the group out of the set.
 local function done(result)
   if known and not unused then
     redis.call('SET', operation, result, 'PX', memory)
@@ -156,7 +133,7 @@ if left > 0 then
   end
   redis.call('HDEL', leases, unpack(ids))
   redis.call('HDEL', deliveries, unpack(ids))
-  drop(ids)
+  forget(ids)
   if left > #ids then
     return done(1)
   end

@@ -6,37 +6,21 @@
 --       4 deliveries  hash: id -> "count flag delayed_for reason"
 --       5 retry       zset: id -> due ms
 --       6 scheduler   hash: next, holder, standby, until
---       7 operation   string: what an earlier run of this call returned, expiring
+--       7 operation   string: the result of an earlier run of this call, expiring
 -- ARGV  1 group
---       2 memory      how long the result is remembered, ms
+--       2 memory      ms for which the result is remembered
 --       then the ids of messages (at most 1000)
 --
--- They wait for a retry that is due now, so that they come in order with all else. Their deliveries are
--- counted anew; the flag "r" tells that there were some before.
--- Returns how many were dead and had a body, as text, or "unregistered" if the group does not exist.
--- Twice: the second run finds the result of the first remembered, and returns it.
+-- The messages wait for a retry that is due now, so that they come in order with all others. Their
+-- deliveries are counted from zero. The flag "r" says that there were deliveries before.
+-- Returns how many were dead and had a body, as text, or "unregistered" if there is no such group.
+-- Twice: the second run returns the remembered result of the first.
 
 local groups, messages, dead, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local retry, scheduler, operation = KEYS[5], KEYS[6], KEYS[7]
 local group, memory = ARGV[1], ARGV[2]
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
+--@use now schedule
 
 local before = redis.call('GET', operation)
 if before then
@@ -46,7 +30,7 @@ if redis.call('HEXISTS', groups, group) == 0 then
   return 'unregistered'
 end
 
--- Reading every key that will be written finds a key of a wrong type before anything is.
+-- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', messages)
 redis.call('HLEN', deliveries)
 redis.call('ZCARD', retry)
@@ -68,7 +52,7 @@ if #ids == 0 then
   return '0'
 end
 
--- The first write is a deletion: at maxmemory it still works.
+-- The first write is a deletion: after one, a script may write at maxmemory too.
 redis.call('ZREM', dead, unpack(ids))
 redis.call('HSET', deliveries, unpack(records))
 redis.call('ZADD', retry, unpack(scores))

@@ -1,4 +1,4 @@
--- reschedule: gives a message that waits another due time: in pending, or in the retry of any group.
+-- reschedule: gives a message that waits, in pending or for a retry, another due time.
 --
 -- KEYS  1 meta        hash: layout, groups (the version of the group set)
 --       2 messages    hash: id -> body
@@ -7,44 +7,28 @@
 --       5 names       hash: delay id -> id
 --       6 taken       zset: delay id -> ms at which it is free
 --       7 scheduler   hash: next, holder, standby, until
---       8 operation   string: what an earlier run of this call returned, expiring
+--       8 operation   string: the result of an earlier run of this call, expiring
 --       then for each group of the set:
 --         retry       zset: id -> due ms
 -- ARGV  1 version     of the group set that KEYS were made from
 --       2 by          "id" or "name"
 --       3 message     its id, or its delay id as it is stored
---       4 due         ms from now, or "@" and an instant in ms; what is past is now
---       5 memory      how long the result is remembered, ms
+--       4 due         ms from now, or "@" and an instant in ms; an instant in the past is now
+--       5 memory      ms for which the result is remembered
 --
--- What is due by that is moved by the scheduler, in order with all else. A delay id is taken until the new
--- due time, and for the message's window after it.
--- Returns "ok", "late" (the message is there and does not wait), "missing", "exists" (another message has
--- the delay id by now), or "stale" when the group set has changed; all but the first write nothing.
--- Twice: the second run finds the result of the first remembered, and returns it.
+-- The scheduler moves a message that is due by that, in order with all others. The delay id is
+-- taken until the new due time, and for the message's window after it.
+-- Returns "ok", "late" if the message is there and does not wait, "missing", "exists" if another
+-- message has the delay id, or "stale" when the group set has changed.
+-- Only "ok" means that something was written.
+-- Twice: the second run returns the remembered result of the first.
 
 local meta, messages, options, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local names, taken, scheduler, operation = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local version, by, id, spec, memory = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local groups = #KEYS - 8
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local now_up = math.ceil((t[1] * 1000000 + t[2]) / 1000)
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
+--@use now due_of schedule
 
 local before = redis.call('GET', operation)
 if before then
@@ -61,7 +45,7 @@ if by == 'name' then
   end
 end
 
--- Reading every key that will be written finds a key of a wrong type before anything is.
+-- Read every key that is written later: one of a wrong type is found before the first write.
 local own = redis.call('HGET', options, id)
 local was = tonumber(redis.call('ZSCORE', pending, id) or nil)
 local there = redis.call('HEXISTS', messages, id) == 1
@@ -81,17 +65,7 @@ if not was and #waits == 0 then
   return there and 'late' or 'missing'
 end
 
-local due
-if string.sub(spec, 1, 1) == '@' then
-  due = tonumber(string.sub(spec, 2))
-elseif spec == '0' then
-  due = now
-else
-  due = now_up + tonumber(spec)
-end
-if due < now then
-  due = now
-end
+local due = due_of(spec)
 local score = string.format('%d', due)
 local name = was and own and string.match(own, 'delay_id:(%S+)')
 if name then
@@ -101,7 +75,7 @@ if name then
   end
 end
 
--- The first write is a deletion, of nothing: at maxmemory it still works.
+-- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
 redis.call('ZREM', pending, '')
 if was then
   redis.call('ZADD', pending, score, id)

@@ -3,8 +3,8 @@
 -- KEYS  1 scheduler  hash: next, holder, standby, until
 -- ARGV  1 me         address of the caller
 --
--- A holder that resigns has the standby look at once.
--- Returns 1 if the caller had a role.
+-- If the holder resigns, the standby is told to look at once.
+-- Returns 1 if the caller had a role, else 0.
 -- Twice: the second run finds no role and changes nothing.
 
 local scheduler, me = KEYS[1], ARGV[1]

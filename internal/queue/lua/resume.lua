@@ -1,70 +1,41 @@
--- resume: lets the claims of a topic, or of one of its groups, go on, and wakes those that rest. Where the messages go into
--- a stream, it has the scheduler look, which is what rested.
+-- resume: ends the pause of a topic or of one of its groups, and wakes the subscriptions that rest.
 --
 -- KEYS  1 meta      hash: layout, groups (the version of the group set)
 --       2 paused    hash: group, or "" for the topic -> ms since when
 --       3 operation string: whether it was paused at an earlier run of this call, expiring
 --       4 scheduler hash: next, holder, standby, until
 --       then for each group of the set:
---         resting   zset: address of a subscription whose claim was stopped -> deadline ms
+--         resting   zset: address of a subscription that may not claim now -> ms until which it is
+--                   valid
 --         ready     list of "id:due"
---         waiters   zset: address of an idle subscription -> deadline ms
+--         waiters   zset: address of an idle subscription -> ms until which it is valid
 -- ARGV  1 version   of the group set that KEYS were made from
 --       2 group     or "" for the topic
 --       3 budget    subscriptions to wake at most
 --       4 single    "1" if PUBLISH counts every receiver (not on a cluster)
---       5 memory    how long it is remembered that it was paused, ms
+--       5 memory    ms for which the call remembers that there was a pause
 --       6 stream    "1" if the messages go into a stream
 --       then the name of each group
 --
--- Groups that are still paused, for themselves or with the topic, are left to rest.
--- Returns {"stale"} when the group set has changed, else {"ok", was paused, left}: left is 1 if more rest.
--- Twice: the second run finds remembered whether it was paused, wakes those that still rest, and has the scheduler look
--- once more; a pause that came meanwhile it leaves.
+-- The subscriptions of a group that is still paused, by its own pause or the topic's, rest on. In a
+-- topic with a stream the scheduler rested, so the call has it look.
+-- Returns {"stale"} when the group set has changed, else {"ok", was paused, left}: left is 1 if
+-- more subscriptions rest.
+-- Twice: the second run remembers whether there was a pause, and leaves a pause that began since.
+-- It wakes those that still rest and has the scheduler look once more.
 
 local meta, paused, operation, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local version, group, budget, single = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 local memory, stream = ARGV[5], ARGV[6] == '1'
 local groups = (#KEYS - 4) / 3
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-
--- Wakes up to n idle subscriptions of a group, passing over those that are gone.
-local function wake(waiters, n)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
-  while n > 0 do
-    local popped = redis.call('ZPOPMIN', waiters, n)
-    n = 0
-    for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
-        n = n + 1
-      end
-    end
-  end
-end
-
--- Has the topic's scheduler look no later than at event; the standby a second after.
-local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
-  local wait = event - t[1] * 1000 - t[2] / 1000
-  for i = 2, 3 do
-    if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
-    end
-    wait = wait + 1000
-  end
-end
+--@use now schedule wake
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
 
--- Reading every key that will be written finds a key of a wrong type before anything is.
+-- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', paused)
 redis.call('HLEN', scheduler)
 for g = 1, groups do
@@ -79,7 +50,8 @@ if not was then
   redis.call('SET', operation, was, 'PX', memory)
 end
 if stream then
-  redis.call('HDEL', scheduler, '') -- a deletion, of nothing: at maxmemory it still works
+  -- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
+  redis.call('HDEL', scheduler, '')
   schedule(now)
 end
 if redis.call('HEXISTS', paused, '') == 1 then

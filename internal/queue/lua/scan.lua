@@ -1,16 +1,16 @@
--- scan: reads some of the ids that a hash or a zset has, without what it has of them.
+-- scan: reads some of the ids in a hash or a zset, without their values.
 --
--- KEYS  1 key     hash or zset: id -> something
+-- KEYS  1 key     hash or zset: id -> value
 -- ARGV  1 kind    "HSCAN" or "ZSCAN"
 --       2 cursor  as it was returned; "0" begins
---       3 count   about how many
---       4 bytes   of values to go through for them, about: HSCAN copies each value with its id
+--       3 count   about how many ids
+--       4 bytes   about how many bytes of values to read for them, because HSCAN copies each value
 --
--- It goes ten at a time, and one at a time where they are large, so that it goes through no more than ten values
--- beyond the bytes, of which nine are no larger than a tenth of them on average. In a key that had many and has few, most
--- times bring nothing, as the server may keep its room for many: so it ends after a hundred of them, too.
--- Returns {cursor, id, ...}: the cursor is "0" at the end, and there may be no ids before. What is there all the time is
--- returned at least once.
+-- Each step reads about ten values, or one if they are large. So the call reads at most ten values
+-- beyond the bytes. In a key that had many members and has few, most steps return nothing,
+-- because the server may keep its table. So the call ends after a hundred steps, too.
+-- Returns {cursor, id, ...}. The cursor is "0" at the end. A call may return no ids before the end.
+-- A member that is there all the time is returned at least once.
 -- Twice: it only reads.
 
 local key = KEYS[1]

@@ -1,23 +1,24 @@
--- single: puts one of two entries out of force that ready has of the same message.
+-- single: puts one of two entries that ready has of a message out of force.
 --
 -- KEYS  1 ready  list of "id:due"
---       2 stats  hash: what was counted so far
+--       2 stats  hash: counters and times of the group
 -- ARGV  1 id      of the message
---       2 first, 3 second  places of the two at some time, from the right end, 0 being the last
+--       2 first, 3 second  positions of the two at some time, from the right end, which is 0
 --       4 most    entries that may have come behind since
 --
--- No script looks through all of ready, and to take an entry out of its midst does that. So the later of the two
--- becomes an entry of nobody, whose id is all zeros, and the claim that comes to it drops it. Places from the
--- right only grow, by what comes behind.
--- Returns 1, or 0 if they are not both there.
+-- To take an entry out of the middle of ready would search all of it, which no script does. So the
+-- later entry gets an id of zeros, and the claim that comes to it drops it. A position from the
+-- right can only grow, by the entries that come behind.
+-- Returns 1, or 0 if not both are there.
 -- Twice: the second run finds only one of them.
 
 local ready, stats = KEYS[1], KEYS[2]
 local id, first, second, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local id_length = 26
-local nobody = string.rep('0', id_length)
 
--- The place of the id, at or left of the one where it was and right of another; nil if it is not there.
+--@use id_length
+
+-- Returns the position of the id and the rest of its entry. The position is not right of place,
+-- where it was, and not right of left or at it. Returns nil if the id is not there.
 local function find(place, left)
   local entries = redis.call('LRANGE', ready, -1 - place - most, -1 - place)
   for i = #entries, 1, -1 do
@@ -28,12 +29,13 @@ local function find(place, left)
   end
 end
 
--- Reading every key that will be written finds a key of a wrong type before anything is.
+-- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', stats)
 local later, due = find(first)
 if not later or not find(second, later) then
   return 0
 end
-redis.call('HDEL', stats, '') -- a deletion, of nothing: at maxmemory it still works
+-- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
+redis.call('HDEL', stats, '')
 redis.call('LSET', ready, -1 - later, nobody .. due)
 return 1

@@ -1,4 +1,4 @@
--- stats: counts what a topic holds, by state and group.
+-- stats: counts what a topic has, by state and group.
 --
 -- KEYS  1 meta        hash: layout, groups (the version of the group set)
 --       2 groups      hash: group -> "<max deliveries> <retention ms>"
@@ -7,22 +7,25 @@
 --       5 taken       zset: delay id -> ms at which it is free
 --       6 scheduler   hash: next, holder, standby, until
 --       7 paused      hash: group, or "" for the topic -> ms since when
---       8 idle        zset: group that is removed when unused -> ms at which it is
+--       8 idle        zset: group with an expiry -> ms at which it is removed
 --       then for each group of the set:
 --         ready       list of "id:due"
 --         unack       zset: id -> lease deadline ms
 --         retry       zset: id -> due ms
 --         dead        zset: id -> ms at which it died
---         waiters     zset: address of an idle subscription -> deadline ms
---         resting     zset: address of a subscription whose claim was stopped -> deadline ms
---         stats       hash: what was counted so far
+--         waiters     zset: address of an idle subscription -> ms until which it is valid
+--         resting     zset: address of a subscription that may not claim now -> ms until which it
+--                     is valid
+--         stats       hash: counters and times of the group
 -- ARGV  1 version     of the group set that KEYS were made from
 --       then the name of each group
 --
--- Returns {"stale"} when the group set has changed, else {"ok", now, messages, pending, head of pending,
--- delay ids that are taken, next, holder, standby, until, paused, then for each group: ready, its first entry,
--- unack, its head, retry, its head, dead, its head, waiters, resting, paused, options, end of an unused group,
--- valid leases, delivered, late_ms, latest_ms, dropped, seen}. What is not there is "".
+-- Returns {"stale"} when the group set has changed, else {"ok", now, number of messages, of
+-- pending, due ms of its first, number of delay ids that are taken, next, holder, standby, until,
+-- paused}, and then for each group: number in ready, its first entry, number in unack, first
+-- deadline, number in retry, first due ms, number of dead, first ms of death, waiters, resting,
+-- paused, options, ms of its removal, number of valid leases, delivered, late_ms, latest_ms,
+-- dropped, seen. A missing value is "".
 -- Twice: it only reads.
 
 local meta, group_options, messages, pending, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -30,9 +33,9 @@ local scheduler, paused, idle = KEYS[6], KEYS[7], KEYS[8]
 local version = ARGV[1]
 local groups = (#KEYS - 8) / 7
 
-local t = redis.call('TIME')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
+--@use now
 
+-- Returns the lowest score of a zset, or "" if it is empty.
 local function head(key)
   return redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or ''
 end

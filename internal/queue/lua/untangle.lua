@@ -1,10 +1,10 @@
--- untangle: forgets a delay id that is only told by half.
+-- untangle: forgets a delay id that only one of its two keys has.
 --
 -- KEYS  1 names  hash: delay id -> id
 --       2 taken  zset: delay id -> ms at which it is free
 -- ARGV  1 name   the delay id as it is stored
 --
--- Returns 1 if it was so, else 0, and then nothing is changed.
+-- Returns 1 if only one key had it, else 0; then nothing is changed.
 -- Twice: the second run finds nothing to do.
 
 local names, taken = KEYS[1], KEYS[2]

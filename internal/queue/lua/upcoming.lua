@@ -1,12 +1,13 @@
--- upcoming: counts how many messages fall due in each of some equal spans of time.
+-- upcoming: counts how many messages become due in each of some equal spans of time.
 --
 -- KEYS  1 pending  zset: id -> due ms
 --       2 retry    zset of a group: id -> due ms
--- ARGV  1 from     ms at which the first span begins, or "": now
+-- ARGV  1 from     ms at which the first span begins; "" for now
 --       2 width    of a span, ms
---       3 spans    how many (at most 1000)
+--       3 spans    their number (at most 1000)
 --
--- Returns {from, then for each span: pending, retries}. What is overdue is in no span that begins now.
+-- A message that is overdue is in no span that begins now.
+-- Returns {from, then for each span: pending, retries}.
 -- Twice: it only reads.
 
 local pending, retry = KEYS[1], KEYS[2]

@@ -1,0 +1,20 @@
+-- schedule: tells the topic's scheduler of an event.
+--
+-- Uses     t, scheduler
+-- Defines  schedule(event)
+
+-- Has the scheduler look at event, in ms, unless it looks earlier anyway. The standby looks a
+-- second after that.
+local function schedule(event)
+  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
+  if s[1] and tonumber(s[1]) <= event then return end
+  redis.call('HSET', scheduler, 'next', string.format('%d', event))
+  local wait = event - t[1] * 1000 - t[2] / 1000
+  for i = 2, 3 do
+    if s[i] then
+      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
+      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
+    end
+    wait = wait + 1000
+  end
+end

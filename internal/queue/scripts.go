@@ -1,0 +1,203 @@
+package queue
+
+import (
+	"crypto/sha1"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+)
+
+//go:embed lua/*.lua lua/shared/*.lua
+var luaFiles embed.FS
+
+// script is one transition of the pipeline, as the server gets it.
+type script struct {
+	name   string
+	source string
+	sha    string
+}
+
+// tied are the scripts that go in one pipeline, in its order. Each ends with a comment that changes
+// with any of them. Without it, a server on which only another version was loaded would have the
+// scripts that are the same in both. It would run some calls of a pipeline and lack the others.
+var tied = []string{"ack", "release", "nack", "extend", "claim"}
+
+var (
+	// composed has the text of each script by its name.
+	composed = mustCompose(luaFiles)
+
+	// allScripts are the scripts that load has returned, in the order in which a server gets them.
+	allScripts []script
+
+	openScript     = load("open")
+	registerScript = load("register")
+	publishScript  = load("publish")
+
+	// The order is that of the pipeline. While one process loads these scripts, one after the other,
+	// the pipeline of another process then lacks all of them from some call on. In another order it
+	// could run a later call before an earlier one that has to be sent again.
+	ackScript     = load("ack")
+	releaseScript = load("release")
+	nackScript    = load("nack")
+	extendScript  = load("extend")
+	claimScript   = load("claim")
+
+	promoteScript = load("promote")
+	expireScript  = load("expire")
+	purgeScript   = load("purge")
+	resignScript  = load("resign")
+	removeScript  = load("remove")
+	permitScript  = load("permit")
+
+	// Topics with a stream have these.
+	openStreamScript    = load("open_stream")
+	promoteStreamScript = load("promote_stream")
+
+	// Operators have these.
+	cancelScript     = load("cancel")
+	rescheduleScript = load("reschedule")
+	requeueScript    = load("requeue")
+	discardScript    = load("discard")
+	pauseScript      = load("pause")
+	resumeScript     = load("resume")
+	eraseScript      = load("erase")
+	pageScript       = load("page")
+	statsScript      = load("stats")
+	upcomingScript   = load("upcoming")
+	inspectScript    = load("inspect")
+	scanScript       = load("scan")
+	mendScript       = load("mend")
+	singleScript     = load("single")
+	untangleScript   = load("untangle")
+	nudgeScript      = load("nudge")
+)
+
+// Scripts returns the text of each script by its name, for programs that recognise calls on their way.
+func Scripts() map[string]string {
+	sources := make(map[string]string, len(allScripts))
+	for _, s := range allScripts {
+		sources[s.name] = s.source
+	}
+	return sources
+}
+
+// ScriptName returns the name of the script with this text or this SHA1, or "" if there is none.
+func ScriptName(text string) string {
+	for _, s := range allScripts {
+		if text == s.sha || text == s.source {
+			return s.name
+		}
+	}
+	return ""
+}
+
+// ScriptSHA returns the SHA1 by which EVALSHA names a script.
+func ScriptSHA(source string) string {
+	sum := sha1.Sum([]byte(source))
+	return hex.EncodeToString(sum[:])
+}
+
+func load(name string) script {
+	s := script{name: name, source: composed[name], sha: ScriptSHA(composed[name])}
+	if s.source == "" {
+		panic("there is no lua/" + name + ".lua")
+	}
+	allScripts = append(allScripts, s)
+	return s
+}
+
+func mustCompose(files fs.FS) map[string]string {
+	scripts, err := compose(files)
+	if err != nil {
+		panic(err) // the files are part of the build
+	}
+	return scripts
+}
+
+// compose returns the text of each script in lua by its name. The line "--@use wake schedule" of a
+// script stands for the snippets wake and schedule, which are files in lua/shared. A snippet names
+// no snippets.
+func compose(files fs.FS) (map[string]string, error) {
+	scripts, err := readLua(files, "lua")
+	if err != nil {
+		return nil, err
+	}
+	snippets, err := readLua(files, "lua/shared")
+	if err != nil {
+		return nil, err
+	}
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	users := map[string]int{} // of each snippet
+	for name, source := range scripts {
+		text, used := "-- "+name+"\n", map[string]bool{}
+		for line := range strings.Lines(source) {
+			snippetNames, directive := strings.CutPrefix(line, "--@use ")
+			if !directive {
+				text += line
+				continue
+			}
+			for _, snippet := range strings.Fields(snippetNames) {
+				switch {
+				case snippets[snippet] == "":
+					fault("lua/%s.lua uses the snippet %q, which does not exist", name, snippet)
+				case used[snippet]:
+					fault("lua/%s.lua uses the snippet %q twice", name, snippet)
+				}
+				text += snippets[snippet]
+				used[snippet] = true
+				users[snippet]++
+			}
+		}
+		if strings.Contains(text, "\n--@") {
+			fault("lua/%s.lua, or a snippet of it, has a line that begins with --@ and is no --@use", name)
+		}
+		scripts[name] = text
+	}
+	for snippet := range snippets {
+		if users[snippet] == 0 {
+			fault("no script uses the snippet %q", snippet)
+		}
+	}
+	together := ""
+	for _, name := range tied {
+		if scripts[name] == "" {
+			fault("there is no lua/%s.lua", name)
+		}
+		together += scripts[name]
+	}
+	for _, name := range tied {
+		scripts[name] += "-- version " + ScriptSHA(together) + "\n"
+	}
+	return scripts, errors.Join(faults...)
+}
+
+// readLua returns the code of the Lua files in a directory by their names. It leaves out empty lines
+// and lines with only a comment: a server would keep them in memory, and they would change the hash.
+// It refuses a string over several lines, which could have such a line.
+func readLua(files fs.FS, dir string) (map[string]string, error) {
+	paths, err := fs.Glob(files, dir+"/*.lua")
+	code := map[string]string{}
+	for _, file := range paths {
+		text, err := fs.ReadFile(files, file)
+		if err != nil {
+			return nil, err
+		}
+		var kept strings.Builder
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, "[[") || strings.Contains(line, "[=") || strings.HasSuffix(line, "\\\n") {
+				return nil, fmt.Errorf("%s: a string or comment over several lines: %s", file, line)
+			}
+			bare := strings.TrimSpace(line)
+			if bare != "" && (!strings.HasPrefix(bare, "--") || strings.HasPrefix(line, "--@")) {
+				kept.WriteString(strings.TrimRight(line, "\r\n") + "\n")
+			}
+		}
+		code[strings.TrimSuffix(path.Base(file), ".lua")] = kept.String()
+	}
+	return code, err
+}
