@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -13,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/meta"
+	"github.com/redisdelay/watermill-redisdelay/internal/publish"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -110,26 +110,7 @@ type Publisher struct {
 	config PublisherConfig
 	logger watermill.LoggerAdapter
 	given  watermill.LoggerAdapter // the same without what it adds
-	id     string
-	ids    *queue.IDs
-
-	// ctx is what calls to Redis run under: a caller's context ends its own wait only.
-	ctx    context.Context
-	cancel context.CancelFunc
-
-	// What keepListed begins. Close ends it, and waits for it no longer than for calls of Publish.
-	listing    context.Context
-	endListing context.CancelFunc
-	listings   sync.WaitGroup
-
-	work    queue.Work
-	permits queue.Permits
-	batches sync.Pool // of *batch
-
-	mu       sync.Mutex
-	closed   bool
-	underWay sync.WaitGroup
-	lines    map[string]*line
+	engine *publish.Engine
 
 	stopScheduler context.CancelFunc // with Stream, as what follows
 	scheduled     chan struct{}      // closed when the scheduler has ended; nil if there is none
@@ -151,23 +132,38 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 		config: config,
 		logger: logger.With(watermill.LogFields{"component": "redisdelay.publisher"}),
 		given:  logger,
-		id:     queue.Token(),
-		ids:    queue.NewIDs(),
-		lines:  map[string]*line{},
-		work:   queue.Publishing,
 	}
-	if config.Stream != nil {
-		p.work = queue.PublishingStreams
-	}
-	if config.WaitReplicas > 0 {
-		p.work = p.work.AndWaits()
-	}
-	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.listing, p.endListing = context.WithCancel(p.ctx)
+	p.engine = publish.NewEngine(p.engineConfig())
 	if err := p.schedule(); err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// engineConfig is what the engine has to know of the configuration.
+func (p *Publisher) engineConfig() publish.Config {
+	work := queue.Publishing
+	if p.IntoStreams() {
+		work = queue.PublishingStreams
+	}
+	if p.config.WaitReplicas > 0 {
+		work = work.AndWaits()
+	}
+	_, cluster := p.config.Client.(*redis.ClusterClient)
+	return publish.Config{
+		Topic:        p.topic,
+		Work:         work,
+		MaxWaiting:   p.config.MaxWaiting,
+		WaitReplicas: p.config.WaitReplicas,
+		WaitTimeout:  p.config.WaitTimeout,
+		CloseTimeout: p.config.CloseTimeout,
+		Relists:      cluster,
+		Closed:       ErrClosed,
+		Evicts:       func(policy string) { warnOfEviction(p.logger, policy) },
+		RelistFailed: func(topic string, err error) {
+			p.logger.Error("Cannot look whether the topic is in the registry", err, watermill.LogFields{"topic": topic})
+		},
+	}
 }
 
 // Publish puts messages into Redis, each to be delivered when its delay is over: see DelayKey and
@@ -196,66 +192,37 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := p.checkTopic(topic); err != nil {
 		return err
 	}
-	waiting, err := p.prepare(topic, messages)
-	if err != nil {
-		return fmt.Errorf("publish to topic %q: %w", topic, err)
-	}
-	defer p.free(waiting)
-	l, err := p.begin(topic)
-	if err != nil {
-		return err
-	}
-	defer p.underWay.Done()
-	if len(messages) == 0 {
-		return nil
-	}
-	if err := l.publish(callerContext(messages), waiting); err != nil {
+	if err := p.publish(topic, messages); err != nil {
 		return fmt.Errorf("publish to topic %q: %w", topic, err)
 	}
 	return nil
 }
 
-// begin counts a call as under way, unless the publisher is closed, and returns the topic's line.
-func (p *Publisher) begin(topic string) (*line, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return nil, fmt.Errorf("publisher: %w", ErrClosed)
+func (p *Publisher) publish(topic string, messages []*message.Message) error {
+	b, err := p.prepare(topic, messages)
+	if err != nil {
+		return err
 	}
-	p.underWay.Add(1)
-	l := p.lines[topic]
-	if l == nil {
-		l = &line{publisher: p, topic: p.topic(topic)}
-		p.lines[topic] = l
-	}
-	return l, nil
-}
-
-// checkServer tells, once for each server, whether it can be used.
-func (p *Publisher) checkServer(topic *queue.Topic) error {
-	evicts, err := p.permits.Try(p.ctx, topic, p.work)
-	if err == nil {
-		warnOfEviction(p.logger, evicts)
-	}
-	return err
+	defer p.engine.Free(b)
+	return p.engine.Publish(callerContext(messages), topic, b)
 }
 
 // prepare checks and marshals all messages, so that a bad one keeps the whole call from being sent.
-func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, error) {
+func (p *Publisher) prepare(topic string, messages []*message.Message) (*publish.Batch, error) {
 	if n := len(messages); n > p.config.MaxPublishMessages {
 		return nil, fmt.Errorf("%w: %d messages, at most %d are allowed (MaxPublishMessages)",
 			ErrPublishTooLarge, n, p.config.MaxPublishMessages)
 	}
-	b := p.newBatch(len(messages))
+	b := p.engine.NewBatch(len(messages))
 	if err := p.fill(b, topic, messages); err != nil {
-		p.free(b)
+		p.engine.Free(b)
 		return nil, err
 	}
 	return b, nil
 }
 
 // fill has the batch hold what goes to Redis for the messages.
-func (p *Publisher) fill(b *batch, topic string, messages []*message.Message) error {
+func (p *Publisher) fill(b *publish.Batch, topic string, messages []*message.Message) error {
 	for i, msg := range messages {
 		if msg == nil {
 			return fmt.Errorf("message %d: %w", i, ErrNilMessage)
@@ -264,30 +231,31 @@ func (p *Publisher) fill(b *batch, topic string, messages []*message.Message) er
 		if err != nil {
 			return fmt.Errorf("message %d (UUID %.64q): %w", i, msg.UUID, err)
 		}
-		b.messages[i] = m
-		if b.bytes += len(m.Body); b.bytes > p.config.MaxPublishBytes {
+		b.Messages[i] = m
+		if b.Bytes += len(m.Body); b.Bytes > p.config.MaxPublishBytes {
 			return fmt.Errorf("%w: %d bytes in %d of %d messages, at most %d are allowed (MaxPublishBytes)",
-				ErrPublishTooLarge, b.bytes, i+1, len(messages), p.config.MaxPublishBytes)
+				ErrPublishTooLarge, b.Bytes, i+1, len(messages), p.config.MaxPublishBytes)
 		}
 	}
 	return nil
 }
 
 // prepareOne makes of a message what goes to Redis with the batch.
-func (p *Publisher) prepareOne(topic string, msg *message.Message, b *batch) (queue.Message, error) {
+func (p *Publisher) prepareOne(topic string, msg *message.Message, b *publish.Batch) (queue.Message, error) {
 	_, delivered := DeliveryFromContext(msg.Context())
 	if err := msg.Context().Err(); err != nil && !delivered {
 		return queue.Message{}, err
 	}
 	var (
-		spec    meta.Spec
+		m       queue.Message
 		without []string
-		err     error
 	)
 	if !meta.Plain(msg) {
-		if spec, err = meta.Read(msg, b.now()); err != nil {
-			return queue.Message{}, err
+		spec, err := meta.Read(msg, b.Now())
+		if err != nil {
+			return m, err
 		}
+		m.Due, m.Options = spec.Due, spec.Options(p.IntoStreams())
 		without = meta.NotStored(p.IntoStreams(), p.deliveredBefore(msg))
 	}
 	body, err := p.marshal(topic, msg, without, b)
@@ -298,13 +266,14 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, b *batch) (qu
 		return queue.Message{}, fmt.Errorf("%w: %d bytes marshaled, at most %d are allowed (MaxMessageBytes)",
 			ErrMessageTooLarge, len(body), p.config.MaxMessageBytes)
 	}
-	return queue.Message{Due: spec.Due, Options: spec.Options(p.IntoStreams()), Body: body}, nil
+	m.Body = body
+	return m, nil
 }
 
 // marshal marshals the message for the batch as consumers are to see it, without those keys.
-func (p *Publisher) marshal(topic string, msg *message.Message, without []string, b *batch) ([]byte, error) {
+func (p *Publisher) marshal(topic string, msg *message.Message, without []string, b *publish.Batch) ([]byte, error) {
 	if own, ok := p.config.Marshaler.(BinaryMarshaler); ok { // which needs no copy of the metadata, nor memory of its own
-		return own.marshal(msg, without, b.take), nil
+		return own.marshal(msg, without, b.Take), nil
 	}
 	return p.config.Marshaler.Marshal(topic, withoutKeys(msg, without))
 }
@@ -322,6 +291,9 @@ func withoutKeys(msg *message.Message, without []string) *message.Message {
 
 // callerContext is the context that may take a waiting call back.
 func callerContext(messages []*message.Message) context.Context {
+	if len(messages) == 0 {
+		return context.Background()
+	}
 	ctx := messages[0].Context()
 	if _, delivered := DeliveryFromContext(ctx); delivered {
 		return context.Background()
@@ -333,52 +305,17 @@ func callerContext(messages []*message.Message) context.Context {
 // one, have ended. Then it gives them up, and returns an error, at the latest a second after CloseTimeout. It may be
 // called more than once, and from several goroutines.
 func (p *Publisher) Close() error {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.endListing()
 	if p.scheduled == nil {
-		return p.awaitCalls()
+		return p.engine.Close()
 	}
 	timeout := time.NewTimer(p.config.CloseTimeout + 900*time.Millisecond)
 	defer timeout.Stop()
 	p.stopScheduler() // others take over the due-time work at once
-	err := p.awaitCalls()
+	err := p.engine.Close()
 	select {
 	case <-p.scheduled:
 		return err
 	case <-timeout.C:
 		return errors.Join(err, fmt.Errorf("close publisher: its scheduler had no answer from Redis within %v (CloseTimeout)", p.config.CloseTimeout))
 	}
-}
-
-// awaitCalls waits for the end of calls of Publish, and of what keepListed has begun, and gives them up if that takes too
-// long.
-func (p *Publisher) awaitCalls() error {
-	called, listed := make(chan struct{}), make(chan struct{})
-	go func() {
-		p.underWay.Wait()
-		close(called)
-		p.listings.Wait() // one that has no answer ends when the client gives it up
-		close(listed)
-	}()
-	timeout := time.NewTimer(p.config.CloseTimeout)
-	defer timeout.Stop()
-	select {
-	case <-called:
-		p.cancel()
-		select {
-		case <-listed:
-		case <-timeout.C:
-		}
-		return nil
-	case <-timeout.C:
-	}
-	p.cancel()
-	select {
-	case <-called:
-	case <-time.After(time.Second / 2):
-		// The client does not give up the connection before its own timeout.
-	}
-	return fmt.Errorf("close publisher: calls of Publish were under way after %v (CloseTimeout) and are given up", p.config.CloseTimeout)
 }
