@@ -468,3 +468,33 @@ func TestPublishAfterAHookHasPanicked(t *testing.T) {
 		publish(t, p, "topic", "after")
 	})
 }
+
+// A call that callers share is in the goroutine of none of them, so that its panic would end the process.
+func TestAHookThatPanicsInASharedCallIsAnErrorForEachCaller(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		publish(t, newPublisher(t, s), "t", "so that the server knows the script")
+		client := another(t, s)
+		held, second := gate(t, client), gate(t, client)
+		second.free = 1
+		hook := &panicking{}
+		client.AddHook(hook)
+		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
+		first := begin(func() error { return p.Publish("t", text("first")) })
+		wait(t, held.arrived, "the first call")
+		var others []<-chan error
+		for i := range 3 {
+			others = append(others, begin(func() error { return p.Publish("t", text("shared")) }))
+			eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")
+		}
+		held.open()
+		require.NoError(t, wait(t, first, "the first call"))
+		wait(t, second.arrived, "the shared call")
+		hook.armed = true
+		second.open()
+		for _, other := range others {
+			require.ErrorContains(t, wait(t, other, "a caller"), "panic in a call to Redis: a fault of the hook")
+		}
+		publish(t, p, "t", "after")
+		require.EqualValues(t, 3, stateOf(t, s, "t").Bodies)
+	})
+}

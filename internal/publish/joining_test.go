@@ -254,6 +254,34 @@ func TestRefusedBatchesCostOthersFewCalls(t *testing.T) {
 	}
 }
 
+// Another process takes the delay ID that all have, after the first of them has gone alone.
+func TestBatchesThatAreRefusedAfterOneAloneGoTogether(t *testing.T) {
+	t.Parallel()
+	j, r := joining{busy: true}, &redis{names: map[string]bool{}}
+	var all []*Batch
+	for i := range 16 {
+		all = append(all, batch("same", queue.Reject))
+		j.enter(all[i])
+	}
+	require.Empty(t, j.settle(j.next(), judge(&queue.Refusal{Twice: []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}})))
+	r.names["same"] = true
+	require.Equal(t, []int{1, 2, 4, 8, 1}, run(&j, r))
+	for i, b := range all {
+		require.True(t, b.err != nil, i)
+	}
+}
+
+func TestARefusedBatchIsToldTheDelayIDThatIsTaken(t *testing.T) {
+	t.Parallel()
+	first, second := batch("a", queue.Reject), batch("b", queue.Reject)
+	second.Messages = append(second.Messages, batch("c", queue.Reject).Messages...)
+	j := joining{busy: true}
+	require.Equal(t, []*Batch{second}, j.settle([]*Batch{first, second}, judge(&queue.Refusal{Taken: []int{2}})))
+	require.ErrorIs(t, second.err, queue.ErrExists)
+	require.ErrorContains(t, second.err, `"c"`)
+	require.Equal(t, []*Batch{first}, j.next())
+}
+
 // Each batch is done once, in whatever order batches come, leave and are refused. Batches without a delay ID keep their
 // order. A batch is refused only if Redis refuses it alone.
 func TestJoiningSettlesEachBatchOnce(t *testing.T) {
