@@ -132,7 +132,7 @@ func TestMostMessagesArePreparedWithoutAnAllocation(t *testing.T) {
 	msg.Metadata = message.Metadata{"kind": "test", DelayKey: "1m"}
 	messages := []*message.Message{msg}
 	b := p.engine.NewBatch(1)
-	require.Less(t, testing.AllocsPerRun(1000, func() { // now and then the batch needs memory for more bodies
+	require.Less(t, testing.AllocsPerRun(1000, func() { // now and then bodies need memory
 		b.Bytes = 0
 		require.NoError(t, p.fill(b, "topic", messages))
 	}), 1.0)

@@ -18,51 +18,55 @@ import (
 
 // PublisherConfig configures a Publisher.
 type PublisherConfig struct {
-	// Client is the connection to Redis, required. It stays the caller's: Close never closes it.
-	// A *redis.Ring is refused, because its shards do not share wake-ups, and a *redis.ClusterClient that reads from
-	// replicas, which may be behind. The hooks of the client must not return before the command is done, nor keep its
-	// arguments, as their memory is used again.
+	// Client is the connection to Redis, required. It stays the caller's: Close never closes it. A
+	// *redis.Ring is refused, because its shards do not share wake-ups. A *redis.ClusterClient that
+	// reads from replicas is refused too, because these may be behind. A hook of the client must
+	// not return before the command is done, and must not keep its arguments, because their memory
+	// is used again.
 	Client redis.UniversalClient
 
-	// Marshaler turns messages into bytes. Default BinaryMarshaler{}; with Stream it is StreamMarshaler{}, and
-	// no other can be set.
+	// Marshaler turns messages into bytes. Default BinaryMarshaler{}; with Stream it is
+	// StreamMarshaler{}, and no other can be set.
 	Marshaler Marshaler
 
-	// KeyPrefix is what all keys in Redis begin with. Default DefaultKeyPrefix. Braces are not
-	// allowed.
+	// KeyPrefix begins all keys in Redis. Default DefaultKeyPrefix. Braces are not allowed.
 	KeyPrefix string
 
 	// MaxMessageBytes is the largest message, marshaled. Default 8 MiB.
 	MaxMessageBytes int
 
-	// MaxPublishMessages and MaxPublishBytes limit one Publish call, which is one atomic step of the
-	// server, during which it does nothing else. Default 10,000 messages and 32 MiB. MaxPublishMessages is 100,000
-	// at most: the server takes about a million arguments in a command.
+	// MaxPublishMessages and MaxPublishBytes limit one Publish call. The server runs a call as one
+	// atomic step, and does nothing else meanwhile. Default 10,000 messages and 32 MiB.
+	// MaxPublishMessages is 100,000 at most, because the server takes about a million arguments in
+	// a command.
 	MaxPublishMessages int
 	MaxPublishBytes    int
 
-	// MaxWaiting is how many messages of a topic may wait for their delivery: for their due time, and in the
-	// group that has most of them, for a subscriber or a retry. What is in a consumer's hands does not count,
-	// nor do dead letters. A call that would exceed it fails with ErrTopicFull. Default 0: no limit.
+	// MaxWaiting is how many messages of a topic may wait for their delivery: for their due time,
+	// and in the group that has most of them, for a subscriber or a retry. Messages in a consumer's
+	// hands and dead letters do not count. A call that would exceed the limit fails with
+	// ErrTopicFull. Default 0: no limit.
 	MaxWaiting int
 
-	// Stream has messages go into Redis Streams when they are due, for subscribers of watermill-redisstream.
-	// Default nil: they are for Subscribers.
+	// Stream has messages go into Redis Streams when they are due, for subscribers of
+	// watermill-redisstream. Default nil: they are for Subscribers.
 	Stream *StreamConfig
 
-	// WaitReplicas is how many replicas have to have the messages, in memory at least, before Publish returns nil:
-	// Redis's WAIT. If they do not within WaitTimeout, it fails with ErrNotReplicated. On a cluster these are replicas
-	// of the node that has the topic. A failover then loses nothing that was published, if it can only lead to a
-	// replica that was waited for: to be sure, wait for all. Default 0: Publish does not wait, and replicas are some
-	// milliseconds behind. Waiting costs a round trip and the replicas' way for each call to Redis, which many calls
-	// of Publish share.
+	// WaitReplicas is how many replicas have to have the messages, in memory at least, before
+	// Publish returns nil: Redis's WAIT. If they do not within WaitTimeout, Publish fails with
+	// ErrNotReplicated. On a cluster these are replicas of the node that has the topic. A failover
+	// to a replica that was waited for loses nothing that was published. To be sure, wait for all
+	// replicas. Default 0: Publish does not wait, and replicas are some milliseconds behind. A wait
+	// costs each call to Redis two more round trips, to the server and to its replicas. Many calls
+	// of Publish share one call to Redis.
 	WaitReplicas int
 
-	// WaitTimeout is how long Publish waits for WaitReplicas, and longer only if the server does not answer.
-	// Other calls for the topic wait meanwhile. Default 1s.
+	// WaitTimeout is how long Publish waits for WaitReplicas, and longer only if the server does
+	// not answer. Other calls for the topic wait meanwhile. Default 1s.
 	WaitTimeout time.Duration
 
-	// CloseTimeout is how long Close waits for calls of Publish under way, and for a scheduler. Default 10s.
+	// CloseTimeout is how long Close waits for calls of Publish under way, and for a scheduler.
+	// Default 10s.
 	CloseTimeout time.Duration
 }
 
@@ -82,8 +86,9 @@ func (c *PublisherConfig) setDefaults() {
 	c.CloseTimeout = min(cmp.Or(c.CloseTimeout, 10*time.Second), MaxDelay)
 }
 
-// mostPublished is how many messages a call may have at most, each with six arguments at most: ID and body, the due
-// time and for how many messages it counts, ID and options. A Redis server takes 1,048,576 in a command.
+// mostPublished is how many messages a call may have at most. Each has six arguments at most: ID
+// and body; due time, and for how many messages it counts; ID and options. A Redis server takes
+// 1,048,576 in a command.
 const mostPublished = 100_000
 
 // Validate reports every fault of the configuration at once. NewPublisher calls it.
@@ -103,23 +108,24 @@ func (c PublisherConfig) Validate() error {
 	)
 }
 
-// Publisher is a Watermill Publisher that keeps messages in Redis until they are due.
-// It is safe for concurrent use. It remembers every topic that it has published to, in about a kilobyte
-// each, until it is closed.
+// Publisher is a Watermill Publisher that keeps messages in Redis until they are due. It is safe
+// for concurrent use. It remembers every topic that it has published to, in about a kilobyte each,
+// until it is closed.
 type Publisher struct {
 	config PublisherConfig
 	logger watermill.LoggerAdapter
-	given  watermill.LoggerAdapter // the same without what it adds
+	given  watermill.LoggerAdapter // the logger of the user, for the scheduler
 	engine *publish.Engine
 
-	stopScheduler context.CancelFunc // with Stream, as what follows
-	scheduled     chan struct{}      // closed when the scheduler has ended; nil if there is none
+	// The scheduler that a Publisher with a StreamConfig may run. Both are nil if it runs none.
+	stopScheduler context.CancelFunc
+	scheduled     chan struct{} // closed when the scheduler has ended
 }
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// NewPublisher returns a Publisher. It does not talk to Redis yet, unless it runs a scheduler: see StreamConfig. A
-// nil logger logs nothing.
+// NewPublisher returns a Publisher. It does not talk to Redis yet, unless it runs a scheduler: see
+// StreamConfig. A nil logger logs nothing.
 func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -140,7 +146,7 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 	return p, nil
 }
 
-// engineConfig is what the engine has to know of the configuration.
+// engineConfig returns the part of the configuration that the engine needs.
 func (p *Publisher) engineConfig() publish.Config {
 	work := queue.Publishing
 	if p.IntoStreams() {
@@ -167,27 +173,30 @@ func (p *Publisher) engineConfig() publish.Config {
 }
 
 // Publish puts messages into Redis, each to be delivered when its delay is over: see DelayKey and
-// DelayUntilKey; the keys of Watermill's components/delay count too, as does a delay.WithContext in a
-// message's context. Messages without delay are delivered at once.
+// DelayUntilKey; the keys of Watermill's components/delay count too, as does a delay.WithContext in
+// a message's context. Messages without delay are delivered at once.
 //
 // A call is one atomic step: if it returns nil, all messages are in Redis; if it returns an error
-// about a message or its size, none is. An error from the network leaves open whether they are, as
-// it does with any server; what the client repeats by itself after a lost reply is not doubled.
-// Messages of one Publisher that are due at the same time keep their order. Messages are not changed.
+// about a message or its size, none is. After an error from the network the messages may be in
+// Redis or not, as with any server. If the client repeats a call by itself after a lost reply, the
+// messages are not doubled. Messages of one Publisher that are due at the same time keep their
+// order. Messages are not changed.
 //
-// Concurrent calls go to Redis together. A message whose context has ended is refused. The context of the
-// first message, if it ends while the call still waits for others, takes the call back; it does not interrupt
-// what is on its way, or waits for replicas. Publish returns the context's error then, and nothing of the call
-// is in Redis; no other error wraps context.Canceled or context.DeadlineExceeded, unless it is the Marshaler's.
-// The context of a delivered message does not count, nor does any that is derived from it, with a deadline of its own
-// or without: a publish with such a context is limited by the client's timeouts alone.
+// Concurrent calls go to Redis together. A message whose context has ended is refused. If the
+// context of the first message ends while the call still waits for others, the call is taken back:
+// Publish returns the context's error, and nothing of the call is in Redis. The context does not
+// interrupt a call that is on its way, or waits for replicas. No other error wraps context.Canceled
+// or context.DeadlineExceeded, unless it is the Marshaler's.
 //
-// Metadata may name a message (DelayIDKey), set an end to it (ExpiresAtKey, MaxLatenessKey), and limit or
-// space its deliveries (MaxDeliveriesKey, BackoffKey).
+// The context of a delivered message does not count, nor does any that is derived from it, with a
+// deadline of its own or without. The client's timeouts alone limit a Publish with such a context.
 //
-// Errors wrap ErrClosed, ErrInvalidTopic, ErrTopicMode, ErrInvalidDelay, ErrInvalidMetadata, ErrNilMessage,
-// ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrTopicFull, ErrNotReplicated, ErrForbidden or ErrLayout, or come
-// from the Marshaler, the context, or Redis.
+// Metadata may name a message (DelayIDKey), set an end to it (ExpiresAtKey, MaxLatenessKey), and
+// limit or space its deliveries (MaxDeliveriesKey, BackoffKey).
+//
+// Errors wrap ErrClosed, ErrInvalidTopic, ErrTopicMode, ErrInvalidDelay, ErrInvalidMetadata,
+// ErrNilMessage, ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrTopicFull, ErrNotReplicated,
+// ErrForbidden or ErrLayout, or come from the Marshaler, the context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := p.checkTopic(topic); err != nil {
 		return err
@@ -221,7 +230,7 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*publish
 	return b, nil
 }
 
-// fill has the batch hold what goes to Redis for the messages.
+// fill puts into the batch what goes to Redis for the messages.
 func (p *Publisher) fill(b *publish.Batch, topic string, messages []*message.Message) error {
 	for i, msg := range messages {
 		if msg == nil {
@@ -240,7 +249,7 @@ func (p *Publisher) fill(b *publish.Batch, topic string, messages []*message.Mes
 	return nil
 }
 
-// prepareOne makes of a message what goes to Redis with the batch.
+// prepareOne returns what goes to Redis for a message. Its body may have memory of the batch.
 func (p *Publisher) prepareOne(topic string, msg *message.Message, b *publish.Batch) (queue.Message, error) {
 	_, delivered := DeliveryFromContext(msg.Context())
 	if err := msg.Context().Err(); err != nil && !delivered {
@@ -270,15 +279,16 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, b *publish.Ba
 	return m, nil
 }
 
-// marshal marshals the message for the batch as consumers are to see it, without those keys.
+// marshal marshals the message without some keys of its metadata.
 func (p *Publisher) marshal(topic string, msg *message.Message, without []string, b *publish.Batch) ([]byte, error) {
-	if own, ok := p.config.Marshaler.(BinaryMarshaler); ok { // which needs no copy of the metadata, nor memory of its own
+	if own, ok := p.config.Marshaler.(BinaryMarshaler); ok { // it needs no copy of the metadata
 		return own.marshal(msg, without, b.Take), nil
 	}
 	return p.config.Marshaler.Marshal(topic, withoutKeys(msg, without))
 }
 
-// withoutKeys returns the message without some keys of its metadata: itself, if it has none of them.
+// withoutKeys returns the message without some keys of its metadata: itself, if it has none of
+// them.
 func withoutKeys(msg *message.Message, without []string) *message.Message {
 	metadata := meta.Without(msg.Metadata, without)
 	if len(metadata) == len(msg.Metadata) {
@@ -289,7 +299,7 @@ func withoutKeys(msg *message.Message, without []string) *message.Message {
 	return stored
 }
 
-// callerContext is the context that may take a waiting call back.
+// callerContext returns the context whose end takes a waiting call back.
 func callerContext(messages []*message.Message) context.Context {
 	if len(messages) == 0 {
 		return context.Background()
@@ -301,9 +311,9 @@ func callerContext(messages []*message.Message) context.Context {
 	return ctx
 }
 
-// Close refuses new calls of Publish, and waits for CloseTimeout until those under way, and the scheduler if there is
-// one, have ended. Then it gives them up, and returns an error, at the latest a second after CloseTimeout. It may be
-// called more than once, and from several goroutines.
+// Close refuses new calls of Publish. It waits until calls under way have ended, and the scheduler
+// if there is one. After CloseTimeout it gives them up, and returns an error, at the latest a
+// second later. It may be called more than once, and from several goroutines.
 func (p *Publisher) Close() error {
 	if p.scheduled == nil {
 		return p.engine.Close()

@@ -26,7 +26,8 @@ func (m slowMarshaler) Marshal(topic string, msg *message.Message) ([]byte, erro
 	return m.BinaryMarshaler.Marshal(topic, msg)
 }
 
-// The rest of Watermill's duration is counted by the publisher's clock, from one time for all messages of a call.
+// The rest of Watermill's duration is counted by the publisher's clock, from one time for all
+// messages of a call.
 func TestMessagesOfACallArePreparedAtOneTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &Publisher{config: PublisherConfig{Marshaler: slowMarshaler{}, MaxPublishMessages: 2, MaxPublishBytes: 1000, MaxMessageBytes: 1000}, engine: publish.NewEngine(publish.Config{})}
@@ -44,7 +45,8 @@ func TestMessagesOfACallArePreparedAtOneTime(t *testing.T) {
 	})
 }
 
-// unreachable is a client's hook, for bubbles, for a server that does not answer within a millisecond.
+// unreachable is a client's hook, for bubbles, for a server that does not answer within a
+// millisecond.
 type unreachable struct{}
 
 func (unreachable) DialHook(next redis.DialHook) redis.DialHook {
@@ -71,8 +73,8 @@ func (unreachable) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessP
 
 var errUnreachable = errors.New("unreachable")
 
-// Users' tests may run in bubbles, with clients that do not need a network: one Publisher has nothing of another's, and
-// waits for nothing that does not happen while the clock stands still.
+// Users' tests may run in bubbles, with clients that do not need a network: one Publisher has
+// nothing of another's, and waits for nothing that does not happen while the clock stands still.
 func TestPublishersInBubbles(t *testing.T) {
 	publish := func(t *testing.T) {
 		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})

@@ -9,8 +9,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Batch is the messages of one Publish call. The caller fills Messages and Bytes before it gives the batch to the
-// engine, and frees it after the call.
+// Batch is the messages of one Publish call. The caller fills Messages and Bytes before it gives
+// the batch to the engine, and frees it after the call.
 type Batch struct {
 	Messages []queue.Message
 	Bytes    int // of all bodies
@@ -37,8 +37,8 @@ func (b *Batch) Now() time.Time {
 // mostKept is how many bytes for bodies a batch keeps at most for the next call.
 const mostKept = 16 << 10
 
-// Take returns memory for a body of that size, which is the caller's until it frees the batch. A large body gets
-// memory of its own, which is not kept.
+// Take returns memory for a body of that size, which is the caller's until it frees the batch. A
+// large body gets memory of its own, which is not kept.
 func (b *Batch) Take(size int) []byte {
 	if size > mostKept/4 {
 		return make([]byte, 0, size)
@@ -51,8 +51,8 @@ func (b *Batch) Take(size int) []byte {
 	return b.bodies[from : from : from+size]
 }
 
-// refusedAlone returns the error of a batch that would be refused in any call, or nil. first is the index of its
-// first message in the call that was refused.
+// refusedAlone returns the error of a batch that would be refused in any call, or nil. first is the
+// index of its first message in the call that was refused.
 func (b *Batch) refusedAlone(first int, refusal *queue.Refusal) error {
 	if i, is := b.among(refusal.Taken, first); is {
 		return queue.IsTaken(&b.Messages[i])
@@ -64,8 +64,8 @@ func (b *Batch) refusedAlone(first int, refusal *queue.Refusal) error {
 	return nil
 }
 
-// among finds the first of the batch's messages whose index in the call is one of indexes, which ascend. first is
-// the index of the batch's first message in the call.
+// among finds the first of the batch's messages whose index in the call is one of indexes, which
+// ascend. first is the index of the batch's first message in the call.
 func (b *Batch) among(indexes []int, first int) (i int, is bool) {
 	next, _ := slices.BinarySearch(indexes, first)
 	if next == len(indexes) || indexes[next] >= first+len(b.Messages) {

@@ -1,5 +1,8 @@
-// Package publish takes messages to Redis for a Publisher. Concurrent calls for a topic are joined: see line. What goes
-// together is decided by joining, which is pure; line has the mutex and the goroutines, and topic makes the calls.
+// Package publish takes messages to Redis for a Publisher, and joins concurrent calls for a topic.
+//
+// An Engine has a topic for each name, and a topic has a line. The line is where callers wait: it
+// has the mutex and the goroutine. Its joining decides which batches go together, and which go
+// again after a refusal; that is pure. The topic makes the calls to Redis.
 package publish
 
 import (
@@ -11,7 +14,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Config is what an Engine needs. All functions may be called concurrently, under no lock.
+// Config is what an Engine needs. Evicts and RelistFailed may be called concurrently, under no lock.
 type Config struct {
 	Topic func(name string) *queue.Topic // returns a new handle on a topic
 	Work  queue.Work                     // what the server's user has to be allowed
@@ -23,11 +26,14 @@ type Config struct {
 	Relists      bool          // topics are entered in the registry again if it has lost them
 	Closed       error         // wrapped by the error of a call that Close refuses or gives up
 
-	Evicts       func(policy string)           // is called if the server may evict keys; policy is never ""
-	RelistFailed func(topic string, err error) // is called if it is not known whether the registry has the topic
+	// Evicts is called if the server may evict keys, by this maxmemory-policy.
+	Evicts func(policy string)
+	// RelistFailed is called if it is not known whether the registry has the topic.
+	RelistFailed func(topic string, err error)
 }
 
-// Engine publishes batches. It is safe for concurrent use. It remembers every topic that it has published to.
+// Engine publishes batches. It is safe for concurrent use. It remembers every topic that it has
+// published to.
 type Engine struct {
 	config  Config
 	id      string // of this publisher, in Redis
@@ -40,7 +46,7 @@ type Engine struct {
 	endCalls context.CancelFunc
 	underWay sync.WaitGroup // Publish calls, and goroutines of lines
 
-	// Background looks at the registry: see topic.relist. They end when Close is called.
+	// Looks at the registry, in the background: see topic.relist. They end when Close is called.
 	looks    context.Context
 	endLooks context.CancelFunc
 	looking  sync.WaitGroup
@@ -64,8 +70,9 @@ func (e *Engine) NewBatch(messages int) *Batch { return e.batches.get(messages) 
 // Free takes a batch back that the caller is done with, for the memory that it has.
 func (e *Engine) Free(b *Batch) { e.batches.put(b) }
 
-// Publish returns when the messages of the batch are in Redis, or are not going to be. If ctx ends while the batch
-// waits for other calls, it returns the context's error, and nothing is published. The caller may free the batch then.
+// Publish returns when the messages of the batch are in Redis, or are not going to be. If ctx ends
+// while the batch waits for other calls, it returns the context's error, and nothing is published.
+// The caller may free the batch then.
 func (e *Engine) Publish(ctx context.Context, name string, b *Batch) error {
 	t, err := e.begin(name)
 	if err != nil {
@@ -102,8 +109,8 @@ func (e *Engine) Waiting(name string) int {
 	return t.line.waiting()
 }
 
-// Close refuses new calls, and waits for CloseTimeout until calls under way have ended. Then it gives them up, and
-// returns an error. It may be called more than once.
+// Close refuses new calls, and waits for CloseTimeout until calls under way have ended. Then it
+// gives them up, and returns an error. It may be called more than once.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closed = true
@@ -131,7 +138,7 @@ func (e *Engine) Close() error {
 	e.endCalls()
 	select {
 	case <-called:
-	case <-time.After(time.Second / 2): // the client does not give up the connection before its own timeout
+	case <-time.After(time.Second / 2): // the client may wait for its own timeout
 	}
 	return fmt.Errorf("close publisher: calls of Publish were under way after %v (CloseTimeout) and are given up", e.config.CloseTimeout)
 }

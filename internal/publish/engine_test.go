@@ -52,7 +52,8 @@ func TestAClosedEngineRefusesCalls(t *testing.T) {
 	require.Equal(t, closed, e.Publish(t.Context(), "t", e.NewBatch(1)))
 }
 
-// A caller's own context says that nothing was published. The context of a call to Redis does not say that.
+// A caller's own context says that nothing was published. The context of a call to Redis does not
+// say that.
 func TestAnEndedCallIsNoEndOfTheCallersContext(t *testing.T) {
 	t.Parallel()
 	network := errors.New("network")

@@ -13,18 +13,19 @@ const (
 	joinedBytes    = 1 << 20
 )
 
-// joining decides which batches of a topic go to Redis together. It is pure: its line holds a mutex around each
-// call, makes the calls to Redis, and wakes the callers.
+// joining decides which batches of a topic go to Redis together. It is pure: its line holds a mutex
+// around each call, makes the calls to Redis, and wakes the callers.
 //
-// One call is under way at a time, and waiting batches go together in the next one. Redis may refuse a call for the
-// sake of some of its batches. Then the others are put back: they wait again, before all batches that came later.
+// One call is under way at a time, and waiting batches go together in the next one. Redis may
+// refuse a call for the sake of some of its batches. Then the others are put back: they wait again,
+// before all batches that came later.
 type joining struct {
 	busy    bool // a call is under way
 	waiting []*Batch
 
-	// What is known of batches that were put back. Both are zero when no such batch waits.
+	// How batches that were put back go. Both are zero when no such batch waits.
 	most   int  // how many go together at most; 0: all that fit
-	hasten bool // replicas did not confirm their last call in time, so the next call does not wait for them
+	hasten bool // replicas did not confirm their last call, so the next waits for none
 }
 
 // turn says where a batch is on its way to Redis.
@@ -80,8 +81,8 @@ func (j *joining) enter(b *Batch) (goes bool) {
 	return true
 }
 
-// leave takes back a batch whose context has ended, and returns true if it was waiting. A batch that is under way
-// is taken back if it would be put back.
+// leave takes back a batch whose context has ended, and returns true if the batch was waiting. If
+// its call is under way, the batch ends only if that call is refused for the sake of another batch.
 func (j *joining) leave(b *Batch) (left bool) {
 	i := slices.Index(j.waiting, b)
 	if i < 0 {
@@ -93,8 +94,9 @@ func (j *joining) leave(b *Batch) (left bool) {
 	return true
 }
 
-// next removes from the waiting batches those that go to Redis together now. If there are none, no call is under
-// way any more. Batches that were put back do not go with others: what was learned from them says nothing of others.
+// next removes from the waiting batches those that go to Redis together now. If there are none, no
+// call is under way any more. Batches that were put back do not go with fresh ones, about which
+// most and hasten say nothing.
 func (j *joining) next() []*Batch {
 	if !j.hasPutBack() {
 		j.most, j.hasten = 0, false
@@ -120,9 +122,9 @@ func (j *joining) next() []*Batch {
 // hasPutBack tells whether batches wait that were put back.
 func (j *joining) hasPutBack() bool { return len(j.waiting) > 0 && j.waiting[0].turn == putBack }
 
-// settle notes what a call came to, and returns the batches that are done, with their errors. After a refusal the
-// other batches are put back. Each call of such batches that
-// succeeds lets twice as many go together in the next one.
+// settle notes what a call came to, and returns the batches that are done, with their errors. After
+// a refusal the other batches are put back. Each call of such batches that succeeds lets twice as
+// many go together in the next one.
 func (j *joining) settle(together []*Batch, o outcome) (done []*Batch) {
 	switch o.fate {
 	case refused:
@@ -134,7 +136,7 @@ func (j *joining) settle(together []*Batch, o outcome) (done []*Batch) {
 		} // else the next may be refused alone, too
 	case failed:
 		j.most = 0
-	default:
+	case published, unconfirmed:
 		if len(together) < j.most { // no more waited, or no more fitted
 			j.most = 0
 		}
@@ -147,9 +149,10 @@ func (j *joining) settle(together []*Batch, o outcome) (done []*Batch) {
 	return together
 }
 
-// putBack makes batches wait again, before all others. It returns the batches that would be refused in any call, and
-// those whose callers have left. If some were refused, the others may all go without them. Otherwise the next call
-// has as many as the topic has room for. Batches with the delay ID of another batch come last.
+// putBack makes batches wait again, before all others. It returns the batches that would be refused
+// in any call, and those whose callers have left. If some were refused, the others may all go
+// without them. Otherwise the next call has as many as the topic has room for. Batches with the
+// delay ID of another batch come last.
 func (j *joining) putBack(together []*Batch, refusal *queue.Refusal) (done []*Batch) {
 	var again, later []*Batch
 	index, needed, fit := 0, 0, 0 // of a message in the call; messages put back; batches that fit

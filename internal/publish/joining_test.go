@@ -282,8 +282,8 @@ func TestARefusedBatchIsToldTheDelayIDThatIsTaken(t *testing.T) {
 	require.Equal(t, []*Batch{first}, j.next())
 }
 
-// Each batch is done once, in whatever order batches come, leave and are refused. Batches without a delay ID keep their
-// order. A batch is refused only if Redis refuses it alone.
+// Each batch is done once, in whatever order batches come, leave and are refused. Batches without a
+// delay ID keep their order. A batch is refused only if Redis refuses it alone.
 func TestJoiningSettlesEachBatchOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

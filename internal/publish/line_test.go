@@ -125,7 +125,8 @@ func TestACallUnderWayIsTakenBackIfItIsRefusedForAnother(t *testing.T) {
 	})
 }
 
-// A context may have ended before its caller has noticed that. The line asks it without the mutex, because it may be a user's.
+// A context may have ended before its caller has noticed that. The line asks it without the mutex,
+// because it may be a user's.
 func TestContextsAreAskedWithoutTheMutex(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.redis.answer = func(call int) error {
@@ -147,7 +148,8 @@ func TestContextsAreAskedWithoutTheMutex(t *testing.T) {
 
 var errEnded = errors.New("ended")
 
-// endedContext is a user's context that has ended, and notes whether the line was locked when it was asked.
+// endedContext is a user's context that has ended, and notes whether the line was locked when it
+// was asked.
 type endedContext struct {
 	context.Context
 	line   *line
@@ -222,7 +224,8 @@ func TestBatchesThatWerePutBackWaitForReplicasOnlyOnce(t *testing.T) {
 	})
 }
 
-// The next call may be long after, so the memory in which calls are joined must not keep bodies until then.
+// The next call may be long after, so the memory in which calls are joined must not keep bodies
+// until then.
 func TestMemoryForJoinedCallsKeepsNothing(t *testing.T) {
 	failure := errors.New("network")
 	l := line{send: func([]queue.Message, time.Duration) error { return failure }}
@@ -230,7 +233,7 @@ func TestMemoryForJoinedCallsKeepsNothing(t *testing.T) {
 	body := queue.Message{ID: "id", Body: []byte("body")}
 	together := []*Batch{{Messages: []queue.Message{body, body}}, {Messages: []queue.Message{body}}}
 
-	done, got := l.call(together, room, l.send)
+	done, got := l.call(together, room, l.attempt)
 
 	require.Equal(t, together, done)
 	require.Empty(t, got)
@@ -274,7 +277,8 @@ func TestTheLineDoesNotWaitForCallersWhileBatchesWerePutBack(t *testing.T) {
 	})
 }
 
-// Callers who publish again soon after they are answered go together in each call, not in two groups by turns.
+// Callers who publish again soon after they are answered go together in each call, not in two
+// groups by turns.
 func TestCallersThatComeBackStayTogether(t *testing.T) {
 	const callers, rounds = 8, 20
 	inBubble(t, func(w *world) {

@@ -17,7 +17,7 @@ type topic struct {
 
 	// Only for the call under way:
 	number uint64    // of the last call to Redis
-	listed time.Time // when the topic was last known to be in the registry; zero before the first call
+	listed time.Time // when the topic was last known to be in the registry; zero: never
 }
 
 func (e *Engine) newTopic(name string) *topic {
@@ -26,8 +26,8 @@ func (e *Engine) newTopic(name string) *topic {
 	return t
 }
 
-// send makes one call to Redis, and waits for replicas as long as patience. Messages get their IDs in the order in
-// which they go out.
+// send makes one call to Redis, and waits for replicas as long as patience. Messages get their IDs
+// in the order in which they go out.
 func (t *topic) send(messages []queue.Message, patience time.Duration) error {
 	t.number++
 	err := t.publish(messages, patience)
@@ -64,8 +64,9 @@ func (t *topic) publish(messages []queue.Message, patience time.Duration) error 
 	return t.queue.AwaitReplicas(ctx, e.id, t.number, e.config.WaitReplicas, patience)
 }
 
-// endedCall is the error of a call to Redis that ended by a context which is not the caller's: by a timeout of the
-// client, by WaitTimeout, or by Close. It does not wrap the context's error, which would say that nothing was published.
+// endedCall is the error of a call to Redis that ended by a context which is not the caller's: by a
+// timeout of the client, by WaitTimeout, or by Close. It does not wrap the context's error, which
+// would say that nothing was published.
 type endedCall struct{ error }
 
 func (e endedCall) Is(target error) bool {
@@ -77,8 +78,9 @@ func (e endedCall) As(target any) bool { return errors.As(e.error, target) }
 // relistAfter is how often the engine looks whether a topic is still in the registry.
 const relistAfter = 30 * time.Second
 
-// keepListed has the topic entered in the registry again if it is missing there. In a Cluster the registry is on a node of
-// its own, whose failover may forget an entry. Then no scheduler would find the topic. No caller waits for the look.
+// keepListed has the topic entered in the registry again if it is missing there. In a Cluster the
+// registry is on a node of its own, whose failover may forget an entry. Then no scheduler would
+// find the topic. No caller waits for the look.
 func (t *topic) keepListed() {
 	if !t.engine.config.Relists || time.Since(t.listed) < relistAfter {
 		return
