@@ -151,7 +151,8 @@ func TestCallsThatWaitKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// Who waits again after that is not under way, and may leave. 4 to 8 have the delay ID of 3, so that 0 to 3 go next.
+// A caller that waits again is not under way, and may leave. Callers 4 to 8 have the delay ID of 3,
+// so that 0 to 3 go next.
 func TestCallersMayLeaveAfterTheirCallWasRefusedForAnother(t *testing.T) {
 	for name, taken := range map[string]bool{"what goes next is published": false, "what goes next is refused, too": true} {
 		t.Run(name, func(t *testing.T) {
@@ -225,8 +226,8 @@ func (s *sizes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// Who is refused is told at once, and the others go together without them.
-func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
+// Refused callers are told at once, and the others go together without them.
+func TestRefusedCallersCostOthersFewCalls(t *testing.T) {
 	const callers = 64
 	every := make([]int, callers)
 	unique, pairs, same := map[int]string{}, map[int]string{}, map[int]string{}
@@ -337,8 +338,8 @@ func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
 	}
 }
 
-// Where the delay ID that all have is another process's by the time that the first goes alone.
-func TestThoseWhoAreRefusedAfterOneAloneGoTogether(t *testing.T) {
+// Another process takes the delay ID that all have, before the first of them goes alone.
+func TestCallersThatAreRefusedAfterOneAloneGoTogether(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		client := another(t, s)
 		held, third := gate(t, client), gate(t, client)
@@ -404,7 +405,7 @@ func TestACancelDoesNotInterruptWhatIsOnItsWay(t *testing.T) {
 	})
 }
 
-func TestWhatIsTakenBackIsNotPublished(t *testing.T) {
+func TestACallThatIsTakenBackIsNotPublished(t *testing.T) {
 	const callers, calls = 16, 25
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
@@ -466,5 +467,35 @@ func TestPublishAfterAHookHasPanicked(t *testing.T) {
 		hook.armed = true
 		require.Panics(t, func() { _ = p.Publish("topic", text("panics")) })
 		publish(t, p, "topic", "after")
+	})
+}
+
+// A call that callers share is in the goroutine of none of them, so that its panic would end the process.
+func TestAHookThatPanicsInASharedCallIsAnErrorForEachCaller(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		publish(t, newPublisher(t, s), "t", "so that the server knows the script")
+		client := another(t, s)
+		held, second := gate(t, client), gate(t, client)
+		second.free = 1
+		hook := &panicking{}
+		client.AddHook(hook)
+		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
+		first := begin(func() error { return p.Publish("t", text("first")) })
+		wait(t, held.arrived, "the first call")
+		var others []<-chan error
+		for i := range 3 {
+			others = append(others, begin(func() error { return p.Publish("t", text("shared")) }))
+			eventually(t, func() bool { return redisdelay.Waiting(p, "t") == i+1 }, "it waits")
+		}
+		held.open()
+		require.NoError(t, wait(t, first, "the first call"))
+		wait(t, second.arrived, "the shared call")
+		hook.armed = true
+		second.open()
+		for _, other := range others {
+			require.ErrorContains(t, wait(t, other, "a caller"), "panic in a call to Redis: a fault of the hook")
+		}
+		publish(t, p, "t", "after")
+		require.EqualValues(t, 3, stateOf(t, s, "t").Bodies)
 	})
 }

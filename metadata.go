@@ -12,15 +12,15 @@ import (
 
 // Metadata keys for a delay.
 const (
-	// DelayKey, "delay", is the metadata key for a delay that starts when the message is published, by the
-	// clock of the Redis server. The value is a time.ParseDuration text such as "15m" or "250ms",
-	// from "0s" to MaxDelay. It is rounded up to the millisecond. See DelayFor.
+	// DelayKey, "delay", is the metadata key for a delay that starts when the message is published,
+	// by the clock of the Redis server. The value is a time.ParseDuration text such as "15m" or
+	// "250ms", from "0s" to MaxDelay. It is rounded up to the millisecond. See DelayFor.
 	DelayKey = meta.DelayKey
 
-	// DelayUntilKey, "delay_until", is the metadata key for the instant, by the clock of the Redis server,
-	// before which the message is not delivered. The value is RFC 3339, with a fraction of a second if
-	// wanted, at most MaxDelay ahead. It is rounded up to the millisecond. A past instant means
-	// now. A message with DelayKey too is refused. See DelayUntil.
+	// DelayUntilKey, "delay_until", is the metadata key for the instant, by the clock of the Redis
+	// server, before which the message is not delivered. The value is RFC 3339, with a fraction of
+	// a second if wanted, at most MaxDelay ahead. It is rounded up to the millisecond. A past
+	// instant means now. A message with DelayKey too is refused. See DelayUntil.
 	DelayUntilKey = meta.DelayUntilKey
 
 	// MaxDelay is the longest delay: 100 years of 365 days. Longer ones are refused as mistakes,
@@ -30,35 +30,38 @@ const (
 
 // Metadata keys for the name of a message.
 const (
-	// DelayIDKey, "delay_id", is the metadata key that names the message within its topic while it waits for
-	// its due time: a text of 1 to MaxDelayIDLength bytes. DelayIDModeKey says what happens when another
-	// message has the name. The name is free again as soon as the message is due, by the clock of the Redis
-	// server, so a handler may publish the next message under the name of the one that it handles. Consumers
-	// find it in Delivery.DelayID. See SetDelayID, and admin.ByDelayID to cancel or reschedule.
+	// DelayIDKey, "delay_id", is the metadata key that names the message within its topic while it
+	// waits for its due time: a text of 1 to MaxDelayIDLength bytes. DelayIDModeKey says what
+	// happens when another message has the name. The name is free again as soon as the message is
+	// due, by the clock of the Redis server. So a handler may publish the next message under the
+	// name of the one that it handles. Consumers find the name in Delivery.DelayID. See SetDelayID,
+	// and admin.ByDelayID to cancel or reschedule.
 	DelayIDKey = meta.DelayIDKey
 
-	// DelayIDModeKey, "delay_id_mode", is the metadata key for a DelayIDMode. The default is DelayIDReplace.
+	// DelayIDModeKey, "delay_id_mode", is the metadata key for a DelayIDMode. The default is
+	// DelayIDReplace.
 	DelayIDModeKey = meta.DelayIDModeKey
 
-	// DelayIDWindowKey, "delay_id_window", is the metadata key for how long the delay ID stays taken after
-	// the message is due: a duration such as "10m", up to MaxDelay. A message that is published under it in
-	// that time is kept out or refused, as its mode says; with DelayIDReplace it is published, and takes the
-	// name over. See SetDelayIDWindow.
+	// DelayIDWindowKey, "delay_id_window", is the metadata key for how long the delay ID stays
+	// taken after the message is due: a duration such as "10m", up to MaxDelay. A message with the
+	// same delay ID that is published in that time is kept out or refused, as its mode says. With
+	// DelayIDReplace it is published, and takes the name over. See SetDelayIDWindow.
 	DelayIDWindowKey = meta.DelayIDWindowKey
 
 	// MaxDelayIDLength is the longest delay ID, in bytes: 512.
 	MaxDelayIDLength = meta.MaxDelayIDLength
 )
 
-// DelayIDMode says what Publish does with a message whose delay ID another message of the topic has.
+// DelayIDMode says what Publish does with a message whose delay ID another message of the topic
+// has.
 type DelayIDMode string
 
 const (
-	// DelayIDReplace has the new message take the place of the one that waits, with its own body, due time
-	// and ID: to reschedule, or to debounce.
+	// DelayIDReplace puts the new message in the place of the one that waits, with its own body,
+	// due time and ID: to reschedule, or to debounce.
 	DelayIDReplace DelayIDMode = meta.Replace
-	// DelayIDKeep leaves the new message out. Publish returns nil: to publish something once, however often
-	// it is published.
+	// DelayIDKeep leaves the new message out. Publish returns nil: to publish something once,
+	// however often it is published.
 	DelayIDKeep DelayIDMode = meta.Keep
 	// DelayIDReject has Publish return ErrExists, and nothing of the call is published.
 	DelayIDReject DelayIDMode = meta.Reject
@@ -66,43 +69,46 @@ const (
 
 // Metadata keys for the deliveries of a message.
 const (
-	// MaxDeliveriesKey, "max_deliveries", is the metadata key that sets, for one message, how often it is
-	// delivered before it is dead-lettered, instead of the subscriber's MaxDeliveries. The value is a decimal
-	// integer from 1 to 2147483647; a negative one means no limit. See SetMaxDeliveries.
+	// MaxDeliveriesKey, "max_deliveries", is the metadata key that sets, for one message, how often
+	// it is delivered before it is dead-lettered, instead of the subscriber's MaxDeliveries. The
+	// value is a decimal integer from 1 to 2147483647; a negative one means no limit. See
+	// SetMaxDeliveries.
 	MaxDeliveriesKey = meta.MaxDeliveriesKey
 
-	// BackoffKey, "backoff", is the metadata key that sets, for one message, how long it waits after a Nack,
-	// or after a handler that ran for too long, instead of the subscriber's Backoff. The value is "30s", each
-	// time; or "1s..10m", about one second after the first delivery, twice as long after each further one, and
-	// about ten minutes at most, as ExponentialBackoff does. Durations are from "0s" to MaxDelay. See
-	// SetBackoff.
+	// BackoffKey, "backoff", is the metadata key that sets, for one message, how long it waits
+	// after a Nack, or after a handler that ran for too long, instead of the subscriber's Backoff.
+	// With "30s" it waits so long each time. With "1s..10m" it waits about one second after the
+	// first delivery, twice as long after each further one, and about ten minutes at most, as
+	// ExponentialBackoff does. Durations are from "0s" to MaxDelay. See SetBackoff.
 	BackoffKey = meta.BackoffKey
 )
 
 // Metadata keys for the expiry of a message.
 const (
-	// ExpiresAtKey, "expires_at", is the metadata key for the instant, by the clock of the Redis server, from
-	// which it is too late to deliver the message. The value is RFC 3339; Go's zero time, in the year 1, is
-	// none. OnExpiryKey says what happens then. See ExpireAt.
+	// ExpiresAtKey, "expires_at", is the metadata key for the instant, by the clock of the Redis
+	// server, from which it is too late to deliver the message. The value is RFC 3339; Go's zero
+	// time, in the year 1, is none. OnExpiryKey says what happens then. See ExpireAt.
 	ExpiresAtKey = meta.ExpiresAtKey
 
-	// MaxLatenessKey, "max_lateness", is the metadata key for how long after it is due it is too late to
-	// deliver the message: a duration such as "5m", from "1ms" to MaxDelay. A retry is due anew. If
-	// ExpiresAtKey is set too, the earlier of the two counts. See ExpireAfter.
+	// MaxLatenessKey, "max_lateness", is the metadata key for how long after it is due it is too
+	// late to deliver the message: a duration such as "5m", from "1ms" to MaxDelay. A retry is due
+	// anew. If ExpiresAtKey is set too, the earlier of the two counts. See ExpireAfter.
 	MaxLatenessKey = meta.MaxLatenessKey
 
 	// OnExpiryKey, "on_expiry", is the metadata key for an OnExpiry. The default is ExpiryDeliver.
 	OnExpiryKey = meta.OnExpiryKey
 )
 
-// OnExpiry says what becomes of a message that could not be delivered in time. It is decided while a subscriber
-// offers it to its consumer, for each group by itself. A message that nobody asks for stays where it is, as does one
-// of a group that is paused: time goes on for it, and it is decided when the group is resumed. The decision is not
-// a delivery, and counts as none. A dead letter that an operator requeued is delivered, however late.
+// OnExpiry says what becomes of a message that could not be delivered in time. It is decided while
+// a subscriber offers it to its consumer, for each group by itself. A message that nobody asks for
+// stays where it is, as does one of a group that is paused: time goes on for it, and it is decided
+// when the group is resumed. The decision is not a delivery, and counts as none. A dead letter that
+// an operator requeued is delivered, however late.
 type OnExpiry string
 
 const (
-	// ExpiryDeliver delivers the message all the same; Delivery.DueAt tells the handler how late it is.
+	// ExpiryDeliver delivers the message all the same; Delivery.DueAt tells the handler how late it
+	// is.
 	ExpiryDeliver OnExpiry = meta.Deliver
 	// ExpiryDrop forgets the message, and counts it: see admin.GroupStats.
 	ExpiryDrop OnExpiry = meta.Drop
@@ -115,21 +121,22 @@ var (
 	// longer than MaxDelay or given twice. The error names key and value.
 	ErrInvalidDelay = meta.ErrInvalidDelay
 
-	// ErrInvalidMetadata is wrapped by the error for metadata that this package reads, other than a delay, and
-	// that is malformed. The error names key and value.
+	// ErrInvalidMetadata is wrapped by the error for metadata that this package reads, other than a
+	// delay, and that is malformed. The error names key and value.
 	ErrInvalidMetadata = meta.ErrInvalidMetadata
 )
 
-// CheckMetadata tells what Publish would refuse about the metadata of msg, or returns nil: for programs that
+// CheckMetadata returns the error of Publish about the metadata of msg, or nil: for programs that
 // store messages before they publish them. Errors wrap ErrInvalidDelay or ErrInvalidMetadata.
 func CheckMetadata(msg *message.Message) error {
 	_, err := meta.Read(msg, time.Now())
 	return err
 }
 
-// Delayed tells whether Publish would keep msg in Redis for some time: whether it has a delay, in one of the
-// forms that Publish knows, other than none at all ("0s"). An instant counts as a delay even if it is past, as
-// only the Redis server can tell. Errors wrap ErrInvalidDelay, and are those of Publish.
+// Delayed tells whether Publish would keep msg in Redis for some time: whether it has a delay, in
+// one of the forms that Publish knows, other than "0s". An instant counts as a delay even if it is
+// past, because only the Redis server can tell. Errors wrap ErrInvalidDelay, and are those of
+// Publish.
 func Delayed(msg *message.Message) (bool, error) {
 	due, err := meta.Due(msg, time.Now())
 	return due != queue.Due{}, err
@@ -156,22 +163,24 @@ func SetDelayID(msg *message.Message, id string, mode DelayIDMode) {
 	setKey(msg, DelayIDModeKey, string(mode))
 }
 
-// SetDelayIDWindow has msg's delay ID stay taken for d after msg is due. With no delay at all, that is from
-// now on: a message that is published once only.
+// SetDelayIDWindow keeps msg's delay ID taken for d after msg is due. If msg has no delay, that is
+// from now on: so a message is published only once.
 func SetDelayIDWindow(msg *message.Message, d time.Duration) {
 	setKey(msg, DelayIDWindowKey, d.String())
 }
 
-// SetMaxDeliveries says after how many failed deliveries msg is dead-lettered, instead of the subscriber's
-// MaxDeliveries; a negative n is no limit. Publish refuses 0 and an n above 2147483647. A lease that runs out for the
-// first time is no failed delivery, so 1 is not at most once.
+// SetMaxDeliveries says after how many failed deliveries msg is dead-lettered, instead of the
+// subscriber's MaxDeliveries; a negative n is no limit. Publish refuses 0 and an n above
+// 2147483647. A lease that runs out for the first time is no failed delivery, so 1 is not at most
+// once.
 func SetMaxDeliveries(msg *message.Message, n int) {
 	setKey(msg, MaxDeliveriesKey, strconv.Itoa(n))
 }
 
-// SetBackoff says how long msg waits after a Nack: about initial after the first delivery, twice as long after
-// each further one, and about max at most. If the two are the same, it waits exactly that long each time.
-// Publish refuses negative ones, ones above MaxDelay, and a max below initial.
+// SetBackoff says how long msg waits after a Nack: about initial after the first delivery, twice as
+// long after each further one, and about max at most. If the two are the same, it waits exactly
+// that long each time. Publish refuses a negative duration, one above MaxDelay, and a max below
+// initial.
 func SetBackoff(msg *message.Message, initial, max time.Duration) {
 	value := initial.String()
 	if max != initial {
@@ -180,7 +189,8 @@ func SetBackoff(msg *message.Message, initial, max time.Duration) {
 	setKey(msg, BackoffKey, value)
 }
 
-// ExpireAt says from when on it is too late to deliver msg, and what happens then. With the zero time it never is.
+// ExpireAt says from when on it is too late to deliver msg, and what happens then. With the zero
+// time it is never too late.
 func ExpireAt(msg *message.Message, t time.Time, then OnExpiry) {
 	setKey(msg, ExpiresAtKey, t.UTC().Format(time.RFC3339Nano))
 	setKey(msg, OnExpiryKey, string(then))

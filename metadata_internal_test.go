@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/meta"
+	"github.com/redisdelay/watermill-redisdelay/internal/publish"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -53,7 +54,7 @@ func TestKeysAreLeftOutAsIfTheyHadNotBeenThere(t *testing.T) {
 	all := append([]string{"name", "zone", ""}, meta.NotStored(true, false)...)
 	p := &Publisher{config: PublisherConfig{Marshaler: BinaryMarshaler{}}}
 	other := &Publisher{config: PublisherConfig{Marshaler: struct{ Marshaler }{BinaryMarshaler{}}}}
-	b := &batch{done: make(chan struct{}, 1)}
+	engine := publish.NewEngine(publish.Config{})
 	for _, without := range [][]string{
 		nil, meta.NotStored(false, false), meta.NotStored(false, true), meta.NotStored(true, false), meta.NotStored(true, true),
 	} {
@@ -73,12 +74,12 @@ func TestKeysAreLeftOutAsIfTheyHadNotBeenThere(t *testing.T) {
 			before := len(msg.Metadata)
 			want, err := BinaryMarshaler{}.Marshal("topic", kept)
 			require.NoError(t, err)
+			b := engine.NewBatch(1)
 			got, err := p.marshal("topic", msg, without, b)
 			require.NoError(t, err)
 			require.Equal(t, want, got)
 			require.Equal(t, len(got), cap(got), "more memory than it needs")
-			require.Len(t, b.bodies, len(got), "it is not the batch's")
-			p.free(b)
+			engine.Free(b)
 			got, err = other.marshal("topic", msg, without, b)
 			require.NoError(t, err)
 			require.Equal(t, want, got)
@@ -115,13 +116,26 @@ func TestEntriesOfStreamsLackWhatIsForPublish(t *testing.T) {
 			maps.Copy(msg.Metadata, c.own)
 			seen := &marshaled{}
 			p := &Publisher{config: PublisherConfig{Marshaler: seen, Stream: &StreamConfig{}}}
-			_, err := p.prepareOne("topic", msg, &batch{prepared: time.Now()})
+			_, err := p.prepareOne("topic", msg, publish.NewEngine(publish.Config{}).NewBatch(1))
 			require.NoError(t, err)
 			want := message.Metadata{"name": "kept"}
 			maps.Copy(want, c.kept)
 			require.Equal(t, want, seen.metadata)
 		})
 	}
+}
+
+func TestMostMessagesArePreparedWithoutAnAllocation(t *testing.T) {
+	p := &Publisher{engine: publish.NewEngine(publish.Config{})}
+	p.config.setDefaults()
+	msg := message.NewMessage("0f8fad5b-d9cb-469f-a165-70867728950e", make([]byte, 100))
+	msg.Metadata = message.Metadata{"kind": "test", DelayKey: "1m"}
+	messages := []*message.Message{msg}
+	b := p.engine.NewBatch(1)
+	require.Less(t, testing.AllocsPerRun(1000, func() { // now and then bodies need memory
+		b.Bytes = 0
+		require.NoError(t, p.fill(b, "topic", messages))
+	}), 1.0)
 }
 
 // BenchmarkPrepare is what a Publisher does with a message before it goes to Redis.
@@ -143,7 +157,7 @@ func BenchmarkPrepare(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				p.free(prepared)
+				p.engine.Free(prepared)
 			}
 		})
 	}

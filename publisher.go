@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -13,56 +12,61 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/meta"
+	"github.com/redisdelay/watermill-redisdelay/internal/publish"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // PublisherConfig configures a Publisher.
 type PublisherConfig struct {
-	// Client is the connection to Redis, required. It stays the caller's: Close never closes it.
-	// A *redis.Ring is refused, because its shards do not share wake-ups, and a *redis.ClusterClient that reads from
-	// replicas, which may be behind. The hooks of the client must not return before the command is done, nor keep its
-	// arguments, as their memory is used again.
+	// Client is the connection to Redis, required. It stays the caller's: Close never closes it. A
+	// *redis.Ring is refused, because its shards do not share wake-ups. A *redis.ClusterClient that
+	// reads from replicas is refused too, because these may be behind. A hook of the client must
+	// not return before the command is done, and must not keep its arguments, because their memory
+	// is used again.
 	Client redis.UniversalClient
 
-	// Marshaler turns messages into bytes. Default BinaryMarshaler{}; with Stream it is StreamMarshaler{}, and
-	// no other can be set.
+	// Marshaler turns messages into bytes. Default BinaryMarshaler{}; with Stream it is
+	// StreamMarshaler{}, and no other can be set.
 	Marshaler Marshaler
 
-	// KeyPrefix is what all keys in Redis begin with. Default DefaultKeyPrefix. Braces are not
-	// allowed.
+	// KeyPrefix begins all keys in Redis. Default DefaultKeyPrefix. Braces are not allowed.
 	KeyPrefix string
 
 	// MaxMessageBytes is the largest message, marshaled. Default 8 MiB.
 	MaxMessageBytes int
 
-	// MaxPublishMessages and MaxPublishBytes limit one Publish call, which is one atomic step of the
-	// server, during which it does nothing else. Default 10,000 messages and 32 MiB. MaxPublishMessages is 100,000
-	// at most: the server takes about a million arguments in a command.
+	// MaxPublishMessages and MaxPublishBytes limit one Publish call. The server runs a call as one
+	// atomic step, and does nothing else meanwhile. Default 10,000 messages and 32 MiB.
+	// MaxPublishMessages is 100,000 at most, because the server takes about a million arguments in
+	// a command.
 	MaxPublishMessages int
 	MaxPublishBytes    int
 
-	// MaxWaiting is how many messages of a topic may wait for their delivery: for their due time, and in the
-	// group that has most of them, for a subscriber or a retry. What is in a consumer's hands does not count,
-	// nor do dead letters. A call that would exceed it fails with ErrTopicFull. Default 0: no limit.
+	// MaxWaiting is how many messages of a topic may wait for their delivery: for their due time,
+	// and in the group that has most of them, for a subscriber or a retry. Messages in a consumer's
+	// hands and dead letters do not count. A call that would exceed the limit fails with
+	// ErrTopicFull. Default 0: no limit.
 	MaxWaiting int
 
-	// Stream has messages go into Redis Streams when they are due, for subscribers of watermill-redisstream.
-	// Default nil: they are for Subscribers.
+	// Stream has messages go into Redis Streams when they are due, for subscribers of
+	// watermill-redisstream. Default nil: they are for Subscribers.
 	Stream *StreamConfig
 
-	// WaitReplicas is how many replicas have to have the messages, in memory at least, before Publish returns nil:
-	// Redis's WAIT. If they do not within WaitTimeout, it fails with ErrNotReplicated. On a cluster these are replicas
-	// of the node that has the topic. A failover then loses nothing that was published, if it can only lead to a
-	// replica that was waited for: to be sure, wait for all. Default 0: Publish does not wait, and replicas are some
-	// milliseconds behind. Waiting costs a round trip and the replicas' way for each call to Redis, which many calls
-	// of Publish share.
+	// WaitReplicas is how many replicas have to have the messages, in memory at least, before
+	// Publish returns nil: Redis's WAIT. If they do not within WaitTimeout, Publish fails with
+	// ErrNotReplicated. On a cluster these are replicas of the node that has the topic. A failover
+	// to a replica that was waited for loses nothing that was published. To be sure, wait for all
+	// replicas. Default 0: Publish does not wait, and replicas are some milliseconds behind. A wait
+	// costs each call to Redis two more round trips, to the server and to its replicas. Many calls
+	// of Publish share one call to Redis.
 	WaitReplicas int
 
-	// WaitTimeout is how long Publish waits for WaitReplicas, and longer only if the server does not answer.
-	// Other calls for the topic wait meanwhile. Default 1s.
+	// WaitTimeout is how long Publish waits for WaitReplicas, and longer only if the server does
+	// not answer. Other calls for the topic wait meanwhile. Default 1s.
 	WaitTimeout time.Duration
 
-	// CloseTimeout is how long Close waits for calls of Publish under way, and for a scheduler. Default 10s.
+	// CloseTimeout is how long Close waits for calls of Publish under way, and for a scheduler.
+	// Default 10s.
 	CloseTimeout time.Duration
 }
 
@@ -82,8 +86,9 @@ func (c *PublisherConfig) setDefaults() {
 	c.CloseTimeout = min(cmp.Or(c.CloseTimeout, 10*time.Second), MaxDelay)
 }
 
-// mostPublished is how many messages a call may have at most, each with six arguments at most: ID and body, the due
-// time and for how many messages it counts, ID and options. A Redis server takes 1,048,576 in a command.
+// mostPublished is how many messages a call may have at most. Each has six arguments at most: ID
+// and body; due time, and for how many messages it counts; ID and options. A Redis server takes
+// 1,048,576 in a command.
 const mostPublished = 100_000
 
 // Validate reports every fault of the configuration at once. NewPublisher calls it.
@@ -103,42 +108,24 @@ func (c PublisherConfig) Validate() error {
 	)
 }
 
-// Publisher is a Watermill Publisher that keeps messages in Redis until they are due.
-// It is safe for concurrent use. It remembers every topic that it has published to, in about a kilobyte
-// each, until it is closed.
+// Publisher is a Watermill Publisher that keeps messages in Redis until they are due. It is safe
+// for concurrent use. It remembers every topic that it has published to, in about a kilobyte each,
+// until it is closed.
 type Publisher struct {
 	config PublisherConfig
 	logger watermill.LoggerAdapter
-	given  watermill.LoggerAdapter // the same without what it adds
-	id     string
-	ids    *queue.IDs
+	given  watermill.LoggerAdapter // the logger of the user, for the scheduler
+	engine *publish.Engine
 
-	// ctx is what calls to Redis run under: a caller's context ends its own wait only.
-	ctx    context.Context
-	cancel context.CancelFunc
-
-	// What keepListed begins. Close ends it, and waits for it no longer than for calls of Publish.
-	listing    context.Context
-	endListing context.CancelFunc
-	listings   sync.WaitGroup
-
-	work    queue.Work
-	permits queue.Permits
-	batches sync.Pool // of *batch
-
-	mu       sync.Mutex
-	closed   bool
-	underWay sync.WaitGroup
-	lines    map[string]*line
-
-	stopScheduler context.CancelFunc // with Stream, as what follows
-	scheduled     chan struct{}      // closed when the scheduler has ended; nil if there is none
+	// The scheduler that a Publisher with a StreamConfig may run. Both are nil if it runs none.
+	stopScheduler context.CancelFunc
+	scheduled     chan struct{} // closed when the scheduler has ended
 }
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// NewPublisher returns a Publisher. It does not talk to Redis yet, unless it runs a scheduler: see StreamConfig. A
-// nil logger logs nothing.
+// NewPublisher returns a Publisher. It does not talk to Redis yet, unless it runs a scheduler: see
+// StreamConfig. A nil logger logs nothing.
 func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -151,111 +138,100 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 		config: config,
 		logger: logger.With(watermill.LogFields{"component": "redisdelay.publisher"}),
 		given:  logger,
-		id:     queue.Token(),
-		ids:    queue.NewIDs(),
-		lines:  map[string]*line{},
-		work:   queue.Publishing,
 	}
-	if config.Stream != nil {
-		p.work = queue.PublishingStreams
-	}
-	if config.WaitReplicas > 0 {
-		p.work = p.work.AndWaits()
-	}
-	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.listing, p.endListing = context.WithCancel(p.ctx)
+	p.engine = publish.NewEngine(p.engineConfig())
 	if err := p.schedule(); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
+// engineConfig returns the part of the configuration that the engine needs.
+func (p *Publisher) engineConfig() publish.Config {
+	work := queue.Publishing
+	if p.IntoStreams() {
+		work = queue.PublishingStreams
+	}
+	if p.config.WaitReplicas > 0 {
+		work = work.AndWaits()
+	}
+	_, cluster := p.config.Client.(*redis.ClusterClient)
+	return publish.Config{
+		Topic:        p.topic,
+		Work:         work,
+		MaxWaiting:   p.config.MaxWaiting,
+		WaitReplicas: p.config.WaitReplicas,
+		WaitTimeout:  p.config.WaitTimeout,
+		CloseTimeout: p.config.CloseTimeout,
+		Relists:      cluster,
+		Closed:       ErrClosed,
+		Evicts:       func(policy string) { warnOfEviction(p.logger, policy) },
+		RelistFailed: func(topic string, err error) {
+			p.logger.Error("Cannot look whether the topic is in the registry", err, watermill.LogFields{"topic": topic})
+		},
+	}
+}
+
 // Publish puts messages into Redis, each to be delivered when its delay is over: see DelayKey and
-// DelayUntilKey; the keys of Watermill's components/delay count too, as does a delay.WithContext in a
-// message's context. Messages without delay are delivered at once.
+// DelayUntilKey; the keys of Watermill's components/delay count too, as does a delay.WithContext in
+// a message's context. Messages without delay are delivered at once.
 //
 // A call is one atomic step: if it returns nil, all messages are in Redis; if it returns an error
-// about a message or its size, none is. An error from the network leaves open whether they are, as
-// it does with any server; what the client repeats by itself after a lost reply is not doubled.
-// Messages of one Publisher that are due at the same time keep their order. Messages are not changed.
+// about a message or its size, none is. After an error from the network the messages may be in
+// Redis or not, as with any server. If the client repeats a call by itself after a lost reply, the
+// messages are not doubled. Messages of one Publisher that are due at the same time keep their
+// order. Messages are not changed.
 //
-// Concurrent calls go to Redis together. A message whose context has ended is refused. The context of the
-// first message, if it ends while the call still waits for others, takes the call back; it does not interrupt
-// what is on its way, or waits for replicas. Publish returns the context's error then, and nothing of the call
-// is in Redis; no other error wraps context.Canceled or context.DeadlineExceeded, unless it is the Marshaler's.
-// The context of a delivered message does not count, nor does any that is derived from it, with a deadline of its own
-// or without: a publish with such a context is limited by the client's timeouts alone.
+// Concurrent calls go to Redis together. A message whose context has ended is refused. If the
+// context of the first message ends while the call still waits for others, the call is taken back:
+// Publish returns the context's error, and nothing of the call is in Redis. The context does not
+// interrupt a call that is on its way, or waits for replicas. No other error wraps context.Canceled
+// or context.DeadlineExceeded, unless it is the Marshaler's.
 //
-// Metadata may name a message (DelayIDKey), set an end to it (ExpiresAtKey, MaxLatenessKey), and limit or
-// space its deliveries (MaxDeliveriesKey, BackoffKey).
+// The context of a delivered message does not count, nor does any that is derived from it, with a
+// deadline of its own or without. The client's timeouts alone limit a Publish with such a context.
 //
-// Errors wrap ErrClosed, ErrInvalidTopic, ErrTopicMode, ErrInvalidDelay, ErrInvalidMetadata, ErrNilMessage,
-// ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrTopicFull, ErrNotReplicated, ErrForbidden or ErrLayout, or come
-// from the Marshaler, the context, or Redis.
+// Metadata may name a message (DelayIDKey), set an end to it (ExpiresAtKey, MaxLatenessKey), and
+// limit or space its deliveries (MaxDeliveriesKey, BackoffKey).
+//
+// Errors wrap ErrClosed, ErrInvalidTopic, ErrTopicMode, ErrInvalidDelay, ErrInvalidMetadata,
+// ErrNilMessage, ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrTopicFull, ErrNotReplicated,
+// ErrForbidden or ErrLayout, or come from the Marshaler, the context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := p.checkTopic(topic); err != nil {
 		return err
 	}
-	waiting, err := p.prepare(topic, messages)
-	if err != nil {
-		return fmt.Errorf("publish to topic %q: %w", topic, err)
-	}
-	defer p.free(waiting)
-	l, err := p.begin(topic)
-	if err != nil {
-		return err
-	}
-	defer p.underWay.Done()
-	if len(messages) == 0 {
-		return nil
-	}
-	if err := l.publish(callerContext(messages), waiting); err != nil {
+	if err := p.publish(topic, messages); err != nil {
 		return fmt.Errorf("publish to topic %q: %w", topic, err)
 	}
 	return nil
 }
 
-// begin counts a call as under way, unless the publisher is closed, and returns the topic's line.
-func (p *Publisher) begin(topic string) (*line, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return nil, fmt.Errorf("publisher: %w", ErrClosed)
+func (p *Publisher) publish(topic string, messages []*message.Message) error {
+	b, err := p.prepare(topic, messages)
+	if err != nil {
+		return err
 	}
-	p.underWay.Add(1)
-	l := p.lines[topic]
-	if l == nil {
-		l = &line{publisher: p, topic: p.topic(topic)}
-		p.lines[topic] = l
-	}
-	return l, nil
-}
-
-// checkServer tells, once for each server, whether it can be used.
-func (p *Publisher) checkServer(topic *queue.Topic) error {
-	evicts, err := p.permits.Try(p.ctx, topic, p.work)
-	if err == nil {
-		warnOfEviction(p.logger, evicts)
-	}
-	return err
+	defer p.engine.Free(b)
+	return p.engine.Publish(callerContext(messages), topic, b)
 }
 
 // prepare checks and marshals all messages, so that a bad one keeps the whole call from being sent.
-func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, error) {
+func (p *Publisher) prepare(topic string, messages []*message.Message) (*publish.Batch, error) {
 	if n := len(messages); n > p.config.MaxPublishMessages {
 		return nil, fmt.Errorf("%w: %d messages, at most %d are allowed (MaxPublishMessages)",
 			ErrPublishTooLarge, n, p.config.MaxPublishMessages)
 	}
-	b := p.newBatch(len(messages))
+	b := p.engine.NewBatch(len(messages))
 	if err := p.fill(b, topic, messages); err != nil {
-		p.free(b)
+		p.engine.Free(b)
 		return nil, err
 	}
 	return b, nil
 }
 
-// fill has the batch hold what goes to Redis for the messages.
-func (p *Publisher) fill(b *batch, topic string, messages []*message.Message) error {
+// fill puts into the batch what goes to Redis for the messages.
+func (p *Publisher) fill(b *publish.Batch, topic string, messages []*message.Message) error {
 	for i, msg := range messages {
 		if msg == nil {
 			return fmt.Errorf("message %d: %w", i, ErrNilMessage)
@@ -264,30 +240,31 @@ func (p *Publisher) fill(b *batch, topic string, messages []*message.Message) er
 		if err != nil {
 			return fmt.Errorf("message %d (UUID %.64q): %w", i, msg.UUID, err)
 		}
-		b.messages[i] = m
-		if b.bytes += len(m.Body); b.bytes > p.config.MaxPublishBytes {
+		b.Messages[i] = m
+		if b.Bytes += len(m.Body); b.Bytes > p.config.MaxPublishBytes {
 			return fmt.Errorf("%w: %d bytes in %d of %d messages, at most %d are allowed (MaxPublishBytes)",
-				ErrPublishTooLarge, b.bytes, i+1, len(messages), p.config.MaxPublishBytes)
+				ErrPublishTooLarge, b.Bytes, i+1, len(messages), p.config.MaxPublishBytes)
 		}
 	}
 	return nil
 }
 
-// prepareOne makes of a message what goes to Redis with the batch.
-func (p *Publisher) prepareOne(topic string, msg *message.Message, b *batch) (queue.Message, error) {
+// prepareOne returns what goes to Redis for a message. Its body may have memory of the batch.
+func (p *Publisher) prepareOne(topic string, msg *message.Message, b *publish.Batch) (queue.Message, error) {
 	_, delivered := DeliveryFromContext(msg.Context())
 	if err := msg.Context().Err(); err != nil && !delivered {
 		return queue.Message{}, err
 	}
 	var (
-		spec    meta.Spec
+		m       queue.Message
 		without []string
-		err     error
 	)
 	if !meta.Plain(msg) {
-		if spec, err = meta.Read(msg, b.now()); err != nil {
-			return queue.Message{}, err
+		spec, err := meta.Read(msg, b.Now())
+		if err != nil {
+			return m, err
 		}
+		m.Due, m.Options = spec.Due, spec.Options(p.IntoStreams())
 		without = meta.NotStored(p.IntoStreams(), p.deliveredBefore(msg))
 	}
 	body, err := p.marshal(topic, msg, without, b)
@@ -298,18 +275,20 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, b *batch) (qu
 		return queue.Message{}, fmt.Errorf("%w: %d bytes marshaled, at most %d are allowed (MaxMessageBytes)",
 			ErrMessageTooLarge, len(body), p.config.MaxMessageBytes)
 	}
-	return queue.Message{Due: spec.Due, Options: spec.Options(p.IntoStreams()), Body: body}, nil
+	m.Body = body
+	return m, nil
 }
 
-// marshal marshals the message for the batch as consumers are to see it, without those keys.
-func (p *Publisher) marshal(topic string, msg *message.Message, without []string, b *batch) ([]byte, error) {
-	if own, ok := p.config.Marshaler.(BinaryMarshaler); ok { // which needs no copy of the metadata, nor memory of its own
-		return own.marshal(msg, without, b.take), nil
+// marshal marshals the message without some keys of its metadata.
+func (p *Publisher) marshal(topic string, msg *message.Message, without []string, b *publish.Batch) ([]byte, error) {
+	if own, ok := p.config.Marshaler.(BinaryMarshaler); ok { // it needs no copy of the metadata
+		return own.marshal(msg, without, b.Take), nil
 	}
 	return p.config.Marshaler.Marshal(topic, withoutKeys(msg, without))
 }
 
-// withoutKeys returns the message without some keys of its metadata: itself, if it has none of them.
+// withoutKeys returns the message without some keys of its metadata: itself, if it has none of
+// them.
 func withoutKeys(msg *message.Message, without []string) *message.Message {
 	metadata := meta.Without(msg.Metadata, without)
 	if len(metadata) == len(msg.Metadata) {
@@ -320,8 +299,11 @@ func withoutKeys(msg *message.Message, without []string) *message.Message {
 	return stored
 }
 
-// callerContext is the context that may take a waiting call back.
+// callerContext returns the context whose end takes a waiting call back.
 func callerContext(messages []*message.Message) context.Context {
+	if len(messages) == 0 {
+		return context.Background()
+	}
 	ctx := messages[0].Context()
 	if _, delivered := DeliveryFromContext(ctx); delivered {
 		return context.Background()
@@ -329,56 +311,21 @@ func callerContext(messages []*message.Message) context.Context {
 	return ctx
 }
 
-// Close refuses new calls of Publish, and waits for CloseTimeout until those under way, and the scheduler if there is
-// one, have ended. Then it gives them up, and returns an error, at the latest a second after CloseTimeout. It may be
-// called more than once, and from several goroutines.
+// Close refuses new calls of Publish. It waits until calls under way have ended, and the scheduler
+// if there is one. After CloseTimeout it gives them up, and returns an error, at the latest a
+// second later. It may be called more than once, and from several goroutines.
 func (p *Publisher) Close() error {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.endListing()
 	if p.scheduled == nil {
-		return p.awaitCalls()
+		return p.engine.Close()
 	}
 	timeout := time.NewTimer(p.config.CloseTimeout + 900*time.Millisecond)
 	defer timeout.Stop()
 	p.stopScheduler() // others take over the due-time work at once
-	err := p.awaitCalls()
+	err := p.engine.Close()
 	select {
 	case <-p.scheduled:
 		return err
 	case <-timeout.C:
 		return errors.Join(err, fmt.Errorf("close publisher: its scheduler had no answer from Redis within %v (CloseTimeout)", p.config.CloseTimeout))
 	}
-}
-
-// awaitCalls waits for the end of calls of Publish, and of what keepListed has begun, and gives them up if that takes too
-// long.
-func (p *Publisher) awaitCalls() error {
-	called, listed := make(chan struct{}), make(chan struct{})
-	go func() {
-		p.underWay.Wait()
-		close(called)
-		p.listings.Wait() // one that has no answer ends when the client gives it up
-		close(listed)
-	}()
-	timeout := time.NewTimer(p.config.CloseTimeout)
-	defer timeout.Stop()
-	select {
-	case <-called:
-		p.cancel()
-		select {
-		case <-listed:
-		case <-timeout.C:
-		}
-		return nil
-	case <-timeout.C:
-	}
-	p.cancel()
-	select {
-	case <-called:
-	case <-time.After(time.Second / 2):
-		// The client does not give up the connection before its own timeout.
-	}
-	return fmt.Errorf("close publisher: calls of Publish were under way after %v (CloseTimeout) and are given up", p.config.CloseTimeout)
 }

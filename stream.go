@@ -16,44 +16,46 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
-// StreamGroup is the group of a topic with a Redis Stream: see StreamConfig. Package admin knows by this name what
-// has not come into the stream.
+// StreamGroup is the group of a topic with a Redis Stream: see StreamConfig. Package admin shows
+// under this name the messages that are not in the stream yet.
 const StreamGroup = queue.StreamGroup
 
-// StreamConfig has a Publisher put messages into Redis Streams, when they are due, for subscribers of
-// watermill-redisstream.
+// StreamConfig has a Publisher put messages into Redis Streams, when they are due, for subscribers
+// of watermill-redisstream.
 //
-// The stream of a topic is the key with the topic's name, on the same server. In one atomic step a message leaves
-// what waits and is in the stream: it is never in both, nor in none. Topics may not have %, { or } in their names
-// (ErrInvalidTopic), so that on a cluster too that is one slot, nor be the key "<KeyPrefix>:topics" of this package.
+// The stream of a topic is the key with the topic's name, on the same server. A message moves from
+// the waiting ones into the stream in one atomic step: it is never in both, nor in none. The name
+// of a topic may not have %, { or } (ErrInvalidTopic), so that on a cluster all keys of the topic
+// are in one slot. It may not be "<KeyPrefix>:topics", which is a key of this package.
 //
-// The first Publish makes the topic one with a stream, and it stays one. A topic that has groups, or messages of a
-// Publisher without a StreamConfig, cannot be one, and a topic with a stream has no Subscribers of this package:
-// ErrTopicMode says so.
+// The first Publish makes the topic one with a stream, and it stays one. A topic cannot become one
+// if it has groups, or messages of a Publisher without a StreamConfig. A topic with a stream has no
+// Subscribers of this package. The error is ErrTopicMode.
 //
-// What is no longer this package's when a message is in the stream has no effect: MaxDeliveriesKey and BackoffKey are
-// left to the consumer. Delay IDs name what waits. Whether it is too late for a message (ExpiresAtKey,
-// MaxLatenessKey) is judged when it moves.
+// MaxDeliveriesKey and BackoffKey have no effect here: deliveries from the stream are up to its
+// consumers. A delay ID names a message until it is in the stream. Whether it is too late for a
+// message (ExpiresAtKey, MaxLatenessKey) is judged when it moves.
 type StreamConfig struct {
-	// MaxLen is about how many entries a stream keeps: when something is added, the oldest are removed, whether
-	// they were read or not (XTRIM MAXLEN ~). Default 0: all are kept.
+	// MaxLen is about how many entries a stream keeps. When one is added, the oldest are removed,
+	// whether they were read or not (XTRIM MAXLEN ~). Default 0: all are kept.
 	MaxLen int64
 
-	// MaxLens is MaxLen for single topics; 0 keeps all. If Publishers of a topic differ in it, the last one
-	// to begin using the topic decides.
+	// MaxLens is MaxLen for single topics; 0 keeps all. If Publishers of a topic differ in it, the
+	// last one to begin using the topic decides.
 	MaxLens map[string]int64
 
-	// DeadRetention is how long a message is kept that expired and is to be a dead letter then. Default 30 days;
-	// negative: for ever.
+	// DeadRetention is how long an expired message is kept as a dead letter, if it asks for that
+	// (ExpiryDead). Default 30 days; negative: for ever.
 	DeadRetention time.Duration
 
-	// DisableScheduler has the Publisher leave it to others to move what is due. Default false: it runs a
-	// scheduler.Scheduler for all topics under the KeyPrefix, from NewPublisher until Close, so that nothing else
-	// is needed. Any number of processes may; one does the work. With true, one has to run somewhere.
+	// DisableScheduler leaves it to others to move messages that are due. Default false: the
+	// Publisher runs a scheduler.Scheduler for all topics under the KeyPrefix, from NewPublisher
+	// until Close, so that nothing else is needed. Any number of processes may run one; one of them
+	// does the work. With true, one has to run somewhere.
 	DisableScheduler bool
 }
 
-// IntoStreams tells whether the messages go into Redis Streams, by PublisherConfig.Stream.
+// IntoStreams tells whether messages go into Redis Streams: see PublisherConfig.Stream.
 func (p *Publisher) IntoStreams() bool { return p.config.Stream != nil }
 
 // withDefaults returns a copy that is the Publisher's own.
@@ -74,7 +76,7 @@ func (c *StreamConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// options are the pipeline's for a topic.
+// options returns the settings of a topic's stream.
 func (c *StreamConfig) options(topic string) queue.StreamOptions {
 	maxLen, ok := c.MaxLens[topic]
 	if !ok {
@@ -90,7 +92,7 @@ func checkMarshaler(m Marshaler, c *StreamConfig) error {
 	return fmt.Errorf("is a %T, but with Stream it is StreamMarshaler that subscribers of watermill-redisstream read; leave it nil", m)
 }
 
-// checkTopic tells why a topic cannot be published to.
+// checkTopic returns an error if the topic cannot be published to.
 func (p *Publisher) checkTopic(topic string) error {
 	if err := checkTopic(topic); err != nil || p.config.Stream == nil {
 		return err
@@ -101,7 +103,7 @@ func (p *Publisher) checkTopic(topic string) error {
 	return nil
 }
 
-// topic returns a handle on a topic.
+// topic returns a new handle on a topic.
 func (p *Publisher) topic(name string) *queue.Topic {
 	if c := p.config.Stream; c != nil {
 		return queue.NewStreamTopic(p.config.Client, p.config.KeyPrefix, name, c.options(name))
@@ -131,8 +133,8 @@ func (p *Publisher) schedule() error {
 // (middleware.ReasonForPoisonedKey).
 const poisonedKey = "reason_poisoned"
 
-// deliveredBefore tells whether msg was delivered before: it is the message that a handler has, or, where it goes into a
-// stream, one that failed in the handler of another subscriber.
+// deliveredBefore tells whether msg was delivered before. A handler of this package's Subscriber
+// may have it, or it goes into a stream and failed in a handler of another subscriber.
 func (p *Publisher) deliveredBefore(msg *message.Message) bool {
 	_, poisoned := msg.Metadata[poisonedKey]
 	return poisoned && p.IntoStreams() || consume.Of(msg) != nil

@@ -9,8 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Backoff says how long a message waits before its next delivery, after one that failed. The zero value is that
-// of a message which leaves this to the subscriber.
+// Backoff says how long a message waits before its next delivery, after one that failed. The zero
+// value is that of a message which leaves this to the subscriber.
 type Backoff struct {
 	kind        backoffKind
 	first, last time.Duration // the wait after the first delivery, and the longest wait
@@ -24,8 +24,8 @@ const (
 	exponential             // doubled after each delivery, and spread
 )
 
-// Exponential returns a Backoff of about first after the first delivery, twice as long after each further one,
-// and about last at most.
+// Exponential returns a Backoff of about first after the first delivery, twice as long after each
+// further one, and about last at most.
 func Exponential(first, last time.Duration) Backoff { return Backoff{exponential, first, last} }
 
 // ReadBackoff reads BackoffKey.
@@ -50,8 +50,8 @@ func ReadBackoff(metadata message.Metadata) (Backoff, error) {
 // IsSet tells whether the message has a Backoff of its own.
 func (b Backoff) IsSet() bool { return b.kind != unset }
 
-// Wait returns how long the message waits after its n-th delivery. Exponential waits are spread by a fifth either
-// way, so that messages which failed together are not retried together.
+// Wait returns how long the message waits after its n-th delivery. Exponential waits are spread by
+// a fifth either way, so that messages which failed together are not retried together.
 func (b Backoff) Wait(delivery int) time.Duration {
 	if b.kind != exponential || b.first <= 0 {
 		return max(b.first, 0)

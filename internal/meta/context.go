@@ -10,13 +10,15 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// contextDue returns when a message with this context is due, by the delay that delay.WithContext put there.
+// contextDue returns when a message with this context is due, by the delay that delay.WithContext
+// put there.
 func contextDue(ctx context.Context, now time.Time) (due queue.Due, err error) {
 	found, ok := contextDelay(ctx)
 	if !ok {
 		return due, nil
 	}
-	// Only Watermill can read its Delay. It writes it into this message, because the real one is not to be changed.
+	// Only Watermill can read its Delay. It writes it into this message, because the real one is
+	// not to be changed.
 	stamped := &message.Message{Metadata: make(message.Metadata)}
 	delay.Message(stamped, found)
 	due, _, err = watermillDue(stamped.Metadata, now)
@@ -32,9 +34,10 @@ func contextDelay(ctx context.Context) (delay.Delay, bool) {
 	return found, ok
 }
 
-// watermillDelayKey is the key under which delay.WithContext puts its value. Watermill does not export it, so
-// Watermill's own publisher is made to ask a context for it, once. The key is nil, and such delays are not seen, if
-// a version of Watermill keeps them in another way. A test fails then.
+// watermillDelayKey is the key under which delay.WithContext puts its value. Watermill does not
+// export it, so Watermill's own publisher is made to ask a context for it, once. The key is nil,
+// and such delays are not seen, if a version of Watermill keeps them in another way. A test fails
+// then.
 var watermillDelayKey = func() any {
 	asked := &keyRecorder{Context: context.Background()}
 	publisher, err := delay.NewPublisher(noPublisher{}, delay.PublisherConfig{AllowNoDelay: true})

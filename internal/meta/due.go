@@ -10,8 +10,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Due returns when msg is due if it is published now, by the publisher's clock. Metadata comes before a delay in
-// the context, and the keys of this module come before those of Watermill.
+// Due returns when msg is due if it is published now, by the publisher's clock. Metadata comes
+// before a delay in the context, and the keys of this module come before those of Watermill.
 func Due(msg *message.Message, now time.Time) (queue.Due, error) {
 	due, set, err := Retry(msg.Metadata, now)
 	if !set {
@@ -20,9 +20,9 @@ func Due(msg *message.Message, now time.Time) (queue.Due, error) {
 	return due, err
 }
 
-// Retry returns when a nacked message is due again, if its metadata says so; else set is false. A delivered
-// message has no key that delays it, so its handler or a middleware has set the keys found here. now is the
-// consumer's clock.
+// Retry returns when a nacked message is due again, if its metadata says so; else set is false. A
+// delivered message has no key that delays it, so its handler or a middleware has set the keys
+// found here. now is the consumer's clock.
 func Retry(metadata message.Metadata, now time.Time) (due queue.Due, set bool, err error) {
 	due, set, err = ownDue(metadata, now)
 	if !set {
@@ -31,7 +31,8 @@ func Retry(metadata message.Metadata, now time.Time) (due queue.Due, set bool, e
 	return due, set, err
 }
 
-// DelayedFor returns the delay that Watermill's DelayOnError multiplies after the next delivery, or "".
+// DelayedFor returns the delay that Watermill's DelayOnError multiplies after the next delivery, or
+// "".
 func DelayedFor(metadata message.Metadata) string {
 	d, ok := parseDuration(metadata.Get(delay.DelayedForKey))
 	if !ok || metadata.Get(delay.DelayedUntilKey) == "" {
@@ -64,8 +65,8 @@ func ownDue(metadata message.Metadata, now time.Time) (due queue.Due, set bool, 
 	return due, false, nil
 }
 
-// watermillDue reads the two keys of Watermill's delay component. The duration without the instant is no delay:
-// it is what a delivery leaves for DelayOnError.
+// watermillDue reads the two keys of Watermill's delay component. The duration without the instant
+// is no delay: it is what a delivery leaves for DelayOnError.
 func watermillDue(metadata message.Metadata, now time.Time) (due queue.Due, set bool, err error) {
 	untilText, hasUntil := metadata[delay.DelayedUntilKey]
 	if !hasUntil {
@@ -83,9 +84,10 @@ func watermillDue(metadata message.Metadata, now time.Time) (due queue.Due, set 
 	if !ok {
 		return due, true, invalid(ErrInvalidDelay, delay.DelayedForKey, forText, wantDelayedFor)
 	}
-	// Watermill cuts the instant to whole seconds and keeps the duration exact, both by the clock that now is
-	// from. The instant bounds the rest of the duration: all of it for a fresh message, less for a message that
-	// waited in an outbox. A past instant, which comes with a negative duration, means now.
+	// Watermill cuts the instant to whole seconds and keeps the duration exact, both by the clock
+	// that now is from. The instant bounds the rest of the duration: all of it for a fresh message,
+	// less for a message that waited in an outbox. A past instant, which comes with a negative
+	// duration, means now.
 	duration = max(duration, until.Sub(now))
 	duration = min(duration, until.Add(time.Second).Sub(now), MaxDelay)
 	return in(max(duration, 0)), true, nil

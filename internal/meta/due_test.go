@@ -18,8 +18,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// delayNow is the publisher's clock in the tables; it lies within a second, where cutting to
-// whole seconds shows.
+// delayNow is the publisher's clock in the tables; it lies within a second, where cutting to whole
+// seconds shows.
 var delayNow = time.Date(2026, 3, 4, 12, 0, 0, int(400*time.Millisecond), time.UTC)
 
 // parts returns what a due time is made of: a while, or Unix milliseconds.
@@ -252,8 +252,8 @@ func TestAContextWithoutDelayIsNoDelay(t *testing.T) {
 	require.Zero(t, got)
 }
 
-// A message stamped by the publisher's clock and published waited later is due when it was meant
-// to be: never early, and never more than Watermill's cut second late.
+// A message stamped by the publisher's clock and published waited later is due when it was meant to
+// be: never early, and never more than Watermill's cut second late.
 func TestWatermillsPairIsNeverEarly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		duration := time.Duration(rapid.Int64Range(0, int64(48*time.Hour)).Draw(t, "for"))
@@ -333,7 +333,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// What a delivery, a failing handler under DelayOnError and a nack do to a message, twice round.
+// A delivery, a failing handler under DelayOnError, and a nack, twice round.
 func TestDelayOnErrorGrowsFromItsInitialInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(987 * time.Millisecond)

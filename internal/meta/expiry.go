@@ -8,8 +8,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Expiry says when it is too late to deliver a message. The zero value is never, also for a message that is to be
-// delivered however late it is.
+// Expiry says when it is too late to deliver a message. The zero value is never, also for a message
+// that is to be delivered however late it is.
 type Expiry queue.Expiry
 
 // readExpiry reads the three keys of an expiry.
@@ -43,8 +43,8 @@ func readExpiry(metadata message.Metadata) (Expiry, error) {
 	return e, nil
 }
 
-// From returns the instant from which it is too late to deliver a message that was due then, by the same clock.
-// The zero time is never.
+// From returns the instant from which it is too late to deliver a message that was due then, by the
+// same clock. The zero time is never.
 func (e Expiry) From(due time.Time) time.Time {
 	from := e.At
 	if e.Lateness > 0 {

@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Any metadata is read or refused by name. A delivery reads the same from it as Publish, and ignores a wrong value.
+// Any metadata is read or refused by name. A delivery reads the same from it as Publish, and
+// ignores a wrong value.
 func FuzzMetadata(f *testing.F) {
 	for _, values := range [][8]string{
 		{}, {"3", "1s..10m", "order 1", "keep", "1h", "2026-03-04T12:00:00Z", "5m", "drop"},
@@ -44,14 +45,15 @@ func FuzzMetadata(f *testing.F) {
 		taken := Take(metadata)
 		requireSound(t, taken, before)
 		require.Equal(t, Without(before, slices.Concat(expiryKeys, []string{DelayIDKey})), metadata)
-		if err == nil { // Take differs from Read in what it leaves to Redis, and in what it forgives
+		if err == nil { // Take does not read settings that are only for Redis
 			spec.Name.Mode, spec.Name.Window = "", 0
 			require.Equal(t, spec, taken)
 		}
 	})
 }
 
-// requireSound requires that a Spec has only values that may be there, whether the metadata was refused or not.
+// requireSound requires that a Spec has only values that may be there, whether the metadata was
+// refused or not.
 func requireSound(t *testing.T, s Spec, metadata message.Metadata) {
 	t.Helper()
 	require.Zero(t, s.Due)
@@ -62,7 +64,7 @@ func requireSound(t *testing.T, s Spec, metadata message.Metadata) {
 	if s.Expiry.At.IsZero() && s.Expiry.Lateness == 0 && !s.Expiry.From(time.UnixMilli(1)).IsZero() {
 		t.Errorf("%q expires: %+v", metadata, s.Expiry)
 	}
-	if from := s.Expiry.From(time.UnixMilli(1)); from.Before(time.Time{}) && !from.Equal(s.Expiry.At) { // the year 0
+	if from := s.Expiry.From(time.UnixMilli(1)); from.Before(time.Time{}) && !from.Equal(s.Expiry.At) {
 		t.Errorf("%q: %+v", metadata, s.Expiry)
 	}
 	for _, delivery := range []int{-1, 0, 1, 2, 64, math.MaxInt} {

@@ -9,8 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// The metadata keys that have a meaning, besides the two of Watermill's components/delay. The root package
-// exports them and documents them.
+// The metadata keys that have a meaning, besides the two of Watermill's components/delay. The root
+// package exports them and documents them.
 const (
 	DelayKey         = "delay"
 	DelayUntilKey    = "delay_until"
@@ -61,7 +61,8 @@ func plain(metadata message.Metadata) bool {
 }
 
 var (
-	// delayingKeys delay a message or concern only Redis. DelayedForKey is first, so that a slice leaves it out.
+	// delayingKeys delay a message or concern only Redis. DelayedForKey is first, so that a slice
+	// leaves it out.
 	delayingKeys = []string{
 		delay.DelayedForKey, DelayKey, DelayUntilKey, delay.DelayedUntilKey, DelayIDModeKey, DelayIDWindowKey,
 	}
@@ -69,9 +70,10 @@ var (
 	streamKeys = slices.Concat(delayingKeys, expiryKeys, []string{DelayIDKey})
 )
 
-// NotStored returns the keys that are not stored with a message, so that a handler which publishes the message
-// again does not delay it twice. A stream stores fewer keys, because its consumers know none of them. A message
-// that was delivered before keeps DelayedForKey, because Watermill's DelayOnError multiplies that duration.
+// NotStored returns the keys that are not stored with a message, so that a handler which publishes
+// the message again does not delay it twice. A message in a stream has fewer keys, because nobody
+// takes them off there. A message that was delivered before keeps DelayedForKey, because
+// Watermill's DelayOnError multiplies that duration.
 func NotStored(stream, deliveredBefore bool) []string {
 	keys := delayingKeys
 	if stream {

@@ -1,6 +1,7 @@
-// Package meta reads from a message's metadata when and how the message is to be delivered. It is pure: it
-// has no clock and does no I/O. Publishers read all of it and refuse a wrong value. Subscribers read what
-// concerns a delivery and ignore a wrong value, because the message is stored already.
+// Package meta reads from a message's metadata when and how the message is to be delivered. It is
+// pure: it has no clock and does no I/O. Publishers read all of it and refuse a wrong value.
+// Subscribers read what concerns a delivery and ignore a wrong value, because the message is stored
+// already.
 package meta
 
 import (
@@ -35,15 +36,15 @@ type Name struct {
 	Window time.Duration // how long the name stays taken after the message is due
 }
 
-// Plain tells whether msg says nothing about its delivery, as most messages do. One pass over the few keys
-// that a message has is quicker than a lookup of each key that it might have.
+// Plain tells whether msg says nothing about its delivery, as most messages do. One pass over the
+// few keys that a message has is quicker than a lookup of each key that it might have.
 func Plain(msg *message.Message) bool {
 	_, delayed := contextDelay(msg.Context())
 	return !delayed && plain(msg.Metadata)
 }
 
-// Read reads all that msg says about its delivery, for a publisher whose clock shows now. The error is that
-// of the first wrong value; it wraps ErrInvalidDelay or ErrInvalidMetadata.
+// Read reads all that msg says about its delivery, for a publisher whose clock shows now. The error
+// is that of the first wrong value; it wraps ErrInvalidDelay or ErrInvalidMetadata.
 func Read(msg *message.Message, now time.Time) (s Spec, err error) {
 	if s.Due, err = Due(msg, now); err != nil {
 		return Spec{}, err
@@ -63,8 +64,8 @@ func Read(msg *message.Message, now time.Time) (s Spec, err error) {
 	return s, nil
 }
 
-// Options returns what scripts have to know of the message. They judge its expiry only where it goes into a
-// stream; elsewhere the subscriber does.
+// Options returns what scripts have to know of the message. They judge its expiry only where it
+// goes into a stream; elsewhere the subscriber does.
 func (s *Spec) Options(stream bool) queue.Options {
 	o := queue.Options{MaxDeliveries: s.Limit, DelayID: s.Name.ID, Mode: s.Name.Mode, Window: s.Name.Window}
 	if stream {
@@ -73,9 +74,10 @@ func (s *Spec) Options(stream bool) queue.Options {
 	return o
 }
 
-// Take reads what concerns a delivery from the metadata of a stored message: the delay ID, the limit, the
-// backoff and the expiry. A wrong value counts as none. Take removes the keys that handlers do not see, so
-// that a message which is published again does not have the name and the expiry of the first one.
+// Take reads what concerns a delivery from the metadata of a stored message: the delay ID, the
+// limit, the backoff and the expiry. A wrong value counts as none. Take removes the keys that
+// handlers do not see, so that a message which is published again does not have the name and the
+// expiry of the first one.
 func Take(metadata message.Metadata) (s Spec) {
 	if plain(metadata) {
 		return s

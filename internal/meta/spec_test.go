@@ -165,3 +165,12 @@ func TestBackoffOfAMessage(t *testing.T) {
 		}
 	}
 }
+
+func TestAWrongBackoffIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{"", "-1s", "1m..1s", "1s..", "..1s", "900000h", "1s..900000h", "1s..2s..3s", "soon"} {
+		b, err := ReadBackoff(message.Metadata{BackoffKey: value})
+		require.ErrorIs(t, err, ErrInvalidMetadata, value)
+		require.False(t, b.IsSet())
+	}
+}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What an error says it wants for a value that is wrong.
+// The end of the error for a wrong value.
 const (
 	wantDelay         = `want a duration from "0s" to "876000h" (100 years), such as "15m" or "250ms"`
 	wantDelayUntil    = `want an RFC 3339 time at most 100 years ahead, such as "2006-01-02T15:04:05Z"`
@@ -21,8 +21,8 @@ const (
 	wantOnExpiry      = `want "deliver", "drop" or "dead", and expires_at or max_lateness`
 )
 
-// maxValueLen is the longest value that is parsed, and the longest part of a value that an error repeats. It is
-// far above every useful value.
+// maxValueLen is the longest value that is parsed, and the longest part of a value that an error
+// repeats. It is far above every useful value.
 const maxValueLen = 64
 
 func parseDuration(value string) (time.Duration, bool) {

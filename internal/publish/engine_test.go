@@ -1,0 +1,65 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+func TestATopicThatTheRegistryOfAClusterHasLostIsEnteredAgain(t *testing.T) {
+	t.Parallel()
+	const prefix = "redisdelay"
+	client := redistest.StartCluster(t).Client(t)
+	e := NewEngine(Config{
+		Topic:        func(name string) *queue.Topic { return queue.NewTopic(client, prefix, name) },
+		Work:         queue.Publishing,
+		CloseTimeout: time.Minute,
+		Relists:      true,
+		RelistFailed: func(topic string, err error) { t.Error(topic, err) },
+	})
+	publish := func() {
+		b := e.NewBatch(1)
+		defer e.Free(b)
+		require.NoError(t, e.Publish(t.Context(), "t", b))
+	}
+	listed := func() bool { return client.SIsMember(t.Context(), queue.Registry(prefix), "t").Val() }
+	publish()
+	require.True(t, listed())
+	require.NoError(t, client.Del(t.Context(), queue.Registry(prefix)).Err())
+	publish()
+	e.looking.Wait()
+	require.False(t, listed(), "it is not asked for each time")
+	e.topics["t"].listed = time.Now().Add(-relistAfter)
+	publish()
+	e.looking.Wait()
+	require.True(t, listed())
+	require.NoError(t, e.Close())
+}
+
+func TestAClosedEngineRefusesCalls(t *testing.T) {
+	closed := errors.New("closed")
+	e := NewEngine(Config{Closed: closed, CloseTimeout: time.Second})
+	require.NoError(t, e.Close())
+	require.NoError(t, e.Close())
+	require.Equal(t, closed, e.Publish(t.Context(), "t", e.NewBatch(1)))
+}
+
+// A caller's own context says that nothing was published. The context of a call to Redis does not
+// say that.
+func TestAnEndedCallIsNoEndOfTheCallersContext(t *testing.T) {
+	t.Parallel()
+	network := errors.New("network")
+	err := error(endedCall{errors.Join(network, context.DeadlineExceeded, &queue.Refusal{})})
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, network)
+	var refusal *queue.Refusal
+	require.ErrorAs(t, err, &refusal)
+}
