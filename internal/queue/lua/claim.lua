@@ -126,8 +126,8 @@ local counted = delivered + dropped > 0
 local at = string.format('%d', now)
 local asks = expiry == '' and {'asked', at, 'lasting', '1'} or {'asked', at}
 
--- Adds delivered and dropped to stats. Notes the time of the claim, and the same time as that of
--- the last use if the subscription got messages or handed over some.
+-- Adds delivered and dropped to stats, and notes the time of the claim. If the subscription got
+-- messages or handed over some, it notes that time as "seen" too.
 local function count(got)
   if counted then
     redis.call('HSET', stats, 'delivered', string.format('%d', (counted[1] or 0) + delivered),
@@ -210,8 +210,7 @@ local taken, bodies, taken_records, n = {}, {}, {}, 0
 local scores, tokens, filled = {}, {}, 0 -- entries of scores, and of tokens
 local due, due_token -- of the message before, because many have the same
 -- Redis searches a small hash or zset from end to end, which would cost more than all else here.
--- One long text makes it a table, for as long as it exists. So a long text goes in first and out
--- again.
+-- One long text makes it a table, for as long as it exists. So a long text goes in and out again.
 local unfold = leased <= 512 and leased + allowed > 16
 if unfold then
   scores, tokens, filled = {0, long}, {long, ''}, 2

@@ -169,7 +169,7 @@ elseif #twice > 0 then
   return 'twice ' .. table.concat(twice, ' ')
 end
 
--- Due messages go into the stream at once, so that the parts below leave them out.
+-- In a topic with a stream, due messages go into that at once. The parts below leave them out.
 local entries = {}
 if maxlen and direct then
   direct = false
