@@ -349,12 +349,12 @@ func TestAcksGatherForAMillisecondAfterAnExchange(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := drive(t, Limits{MaxInFlight: 300})
-			held := d.holds(299)
-			require.Equal(t, Talk, d.ack(held[297]))
+			held := d.holds(260)
+			require.Equal(t, Talk, d.ack(held[258]))
 			x := d.says()
 			require.Len(t, x.Acks, 1, "it goes at once if the last exchange is long ago")
 			d.answer(x)
-			require.Equal(t, Talk, d.ack(held[298]))
+			require.Equal(t, Talk, d.ack(held[259]))
 			if c.waits {
 				require.Equal(t, gather, d.isSilent())
 			}
