@@ -604,11 +604,9 @@ func TestMessagesThatTheConsumerDoesNotTakeGoBackAfter100Milliseconds(t *testing
 	require.Len(t, x.Releases, 97)
 	require.Empty(t, x.Claims, "the consumer takes nothing")
 	d.answer(x)
-	d.Woken()
-	x, c := d.claims()
-	require.Zero(t, c.Limit, "a wake-up is passed on")
+	c := d.isWoken()
+	require.Zero(t, c.Limit, "the wake-up is passed on")
 	require.Zero(t, c.Slots)
-	d.answer(x)
 	require.NotZero(t, d.Handed(d.now, offered).Wake&Talk)
 	for _, want := range []int{3, 6, 12, 24, 48, 96, 97} { // it takes all that it is given
 		x, c = d.claims()

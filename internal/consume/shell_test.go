@@ -1,0 +1,270 @@
+package consume
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/meta"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+func TestASettledMessageIsNoticedWhileAnotherIsOnOffer(t *testing.T) {
+	t.Parallel()
+	for name, settle := range map[string]func(*message.Message) bool{
+		"acked":  (*message.Message).Ack,
+		"nacked": (*message.Message).Nack,
+	} {
+		for when, c := range map[string]struct{ pace, after, noticed time.Duration }{
+			"soon by a quick consumer":       {0, 0, glance},
+			"at once after a glance":         {0, 2 * glance, 0},
+			"at once from a slow consumer's": {2 * glance, 0, 0},
+		} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				inShell(t, Config{MaxInFlight: 2}, func(t *testing.T, s *shell) {
+					s.publish(4)
+					for range 2 { // then the pace is known
+						msg := s.next()
+						time.Sleep(c.pace)
+						msg.Ack()
+					}
+					msg := s.next()
+					synctest.Wait()
+					time.Sleep(c.after)
+					require.True(t, settle(msg))
+					time.Sleep(c.noticed)
+					synctest.Wait()
+					require.Empty(t, s.machine.InHand())
+				})
+			})
+		}
+	}
+}
+
+func TestCloseTakesBackWhatIsOnOfferAndWaitsForWhatIsInHand(t *testing.T) {
+	inShell(t, Config{MaxInFlight: 2}, func(t *testing.T, s *shell) {
+		s.publish(3)
+		first := s.next()
+		synctest.Wait()
+		s.Close()
+		s.hasNone()
+		time.Sleep(time.Second)
+		require.Len(t, s.ready, 2)
+		require.NoError(t, first.Context().Err())
+		require.Empty(t, s.ended)
+		began := time.Now()
+		first.Ack()
+		require.NoError(t, s.end())
+		require.Less(t, time.Since(began), 10*time.Millisecond)
+		require.Len(t, s.messages, 2)
+	})
+}
+
+func TestAMessageWithoutAnUnmarshaledOneIsADeadLetter(t *testing.T) {
+	for name, c := range map[string]struct {
+		unmarshal func() (*message.Message, error)
+		reason    string
+	}{
+		"a panic":  {func() (*message.Message, error) { panic("odd") }, "unmarshal: the Unmarshaler panicked: odd"},
+		"nil":      {func() (*message.Message, error) { return nil, nil }, "unmarshal: " + errNoMessage.Error()},
+		"an error": {func() (*message.Message, error) { return message.NewMessage("1", nil), errors.New("odd") }, "unmarshal: odd"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			calls := 0
+			inShell(t, Config{MaxInFlight: 2, Unmarshal: func(_ string, body []byte) (*message.Message, error) {
+				if calls++; calls == 1 {
+					return c.unmarshal()
+				}
+				return message.NewMessage(string(body), nil), nil
+			}}, func(t *testing.T, s *shell) {
+				s.publish(2)
+				s.next().Ack()
+				time.Sleep(time.Second)
+				require.Equal(t, []nacked{{"00000000000000000000000001", "undelivered", c.reason}}, s.nacks)
+			})
+		})
+	}
+}
+
+func TestWhatWasDecidedIsSettledWhenCloseTimeoutIsOver(t *testing.T) {
+	calls := 0
+	inShell(t, Config{MaxInFlight: 3, Unmarshal: func(_ string, body []byte) (*message.Message, error) {
+		if calls++; calls == 3 {
+			time.Sleep(time.Minute + time.Millisecond) // so handOut cannot notice the ack
+		}
+		return message.NewMessage(string(body), nil), nil
+	}}, func(t *testing.T, s *shell) {
+		s.publish(3)
+		running, acked := s.next(), s.next()
+		ctx := running.Context()
+		synctest.Wait()
+		s.Close()
+		require.True(t, acked.Ack())
+		<-ctx.Done()
+		require.ErrorIs(t, context.Cause(ctx), queue.ErrClosed)
+		require.NoError(t, s.end())
+		require.Equal(t, 2, s.left(), "the one that was acked is gone")
+	})
+}
+
+func TestALeaseEndsWhileRedisHangsOrFails(t *testing.T) {
+	for name, change := range map[string]func(s *server){
+		"it hangs": func(s *server) { s.slow = 25 * time.Second },
+		"it fails": func(s *server) { s.failing = errNoServer },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inShell(t, Config{MaxInFlight: 2}, func(t *testing.T, s *shell) {
+				s.publish(2)
+				began := time.Now()
+				msg := s.next()
+				synctest.Wait()
+				s.server.mu.Lock()
+				change(s.server)
+				s.server.mu.Unlock()
+				<-msg.Context().Done()
+				require.ErrorIs(t, context.Cause(msg.Context()), ErrLeaseLost)
+				require.Equal(t, modelLease+time.Millisecond, time.Since(began))
+				s.hasNone()
+				s.server.mu.Lock()
+				s.slow, s.failing = 0, nil
+				s.server.mu.Unlock()
+				for s.left() > 0 {
+					s.next().Ack()
+					time.Sleep(time.Second)
+				}
+			})
+		})
+	}
+}
+
+func TestThatAnswersTakeLongerThanALeaseIsLoggedOnce(t *testing.T) {
+	log := watermill.NewCaptureLogger()
+	inShell(t, Config{MaxInFlight: 2, Logger: log}, func(t *testing.T, s *shell) {
+		s.slow = modelLease + time.Second
+		s.publish(2)
+		time.Sleep(time.Minute)
+		s.slow = 0
+		logged := log.Captured()[watermill.ErrorLogLevel]
+		require.Len(t, logged, 1)
+		require.ErrorIs(t, logged[0].Err, errLate)
+		require.Equal(t, 2, logged[0].Fields["messages"])
+	})
+}
+
+// A message that was acked is not given up, and one that is waits as it said when it came: its handler may write to its metadata.
+func TestAHandlerThatRunsForTooLongFails(t *testing.T) {
+	calls := 0
+	inShell(t, Config{MaxInFlight: 3, MaxExtension: time.Second, Unmarshal: func(_ string, body []byte) (*message.Message, error) {
+		if calls++; calls == 3 {
+			time.Sleep(2 * modelLease) // so handOut cannot notice the ack
+		}
+		msg := message.NewMessage(string(body), nil)
+		msg.Metadata.Set(meta.BackoffKey, "7s")
+		return msg, nil
+	}}, func(t *testing.T, s *shell) {
+		s.publish(3)
+		running, acked := s.next(), s.next()
+		synctest.Wait()
+		delete(running.Metadata, meta.BackoffKey)
+		began := time.Now()
+		time.Sleep(modelLease)
+		require.True(t, acked.Ack())
+		<-running.Context().Done()
+		require.ErrorIs(t, context.Cause(running.Context()), ErrLeaseLost)
+		require.InDelta(t, modelLease+time.Second, time.Since(began), float64(10*time.Millisecond))
+		synctest.Wait()
+		require.Len(t, s.nacks, 1)
+		require.Equal(t, nacked{running.UUID, "7000", "the handler ran for longer than 4s (LeaseDuration and MaxExtension)"}, s.nacks[0])
+		require.NoError(t, s.next().Context().Err())
+		require.Equal(t, 2, s.left())
+	})
+}
+
+// meddler is a logger that calls whatever a user may call.
+type meddler struct {
+	watermill.NopLogger
+	texts  map[string]bool
+	meddle func()
+}
+
+func (m *meddler) Error(text string, _ error, _ watermill.LogFields) {
+	m.meddle()
+	m.texts[text] = true
+}
+func (m *meddler) Info(text string, _ watermill.LogFields)  { m.meddle(); m.texts[text] = true }
+func (m *meddler) Debug(text string, _ watermill.LogFields) { m.meddle(); m.texts[text] = true }
+
+func TestALoggerMayCallAnything(t *testing.T) {
+	var s *shell
+	var last *message.Message
+	log := &meddler{texts: map[string]bool{}}
+	log.meddle = func() {
+		s.free("the logger")
+		if last != nil {
+			last.Ack()
+			_ = FromContext(last.Context()).Info()
+			_ = context.Cause(last.Context())
+		}
+	}
+	calls := 0
+	inShell(t, Config{MaxInFlight: 5, MaxExtension: 10 * time.Second, Options: queue.GroupOptions{MaxDeliveries: 1}, Logger: log,
+		Unmarshal: func(_ string, body []byte) (*message.Message, error) {
+			if calls++; calls == 1 {
+				return nil, errNoMessage
+			}
+			return message.NewMessage(string(body), nil), nil
+		}}, func(t *testing.T, inner *shell) {
+		s = inner
+		s.publish(5)
+		s.next().Nack()
+		last = s.next()
+		synctest.Wait()
+		lost := s.next()
+		s.server.mu.Lock()
+		delete(s.messages, lost.UUID)
+		s.server.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		s.fails(errNoServer)
+		time.Sleep(1500 * time.Millisecond)
+		s.fails(nil)
+		time.Sleep(5 * time.Second)
+		s.server.mu.Lock()
+		s.lose()
+		s.server.mu.Unlock()
+		time.Sleep(20 * time.Second)
+		log.meddle = s.Close
+		s.fails(errNoServer)
+		s.told("", nil)
+		require.ErrorIs(t, s.end(), ErrUntold)
+		for _, text := range []string{
+			"A message cannot be unmarshaled and is dead-lettered",
+			"A message is dead-lettered",
+			"The lease of a message was lost while its handler ran",
+			"Redis does not answer as it should, trying again",
+			"Redis answers again",
+			"The consumer group is gone from Redis, with all that it held; it is registered again",
+		} {
+			require.Contains(t, log.texts, text)
+		}
+	})
+}
+
+// Bodies would stay in memory until as many messages are claimed again.
+func TestRoomForClaimsKeepsNoBodies(t *testing.T) {
+	inShell(t, Config{MaxInFlight: 100}, func(t *testing.T, s *shell) {
+		s.publish(100)
+		room := s.link.rooms[0]
+		require.Equal(t, make([]Message, 100), room[:100])
+		for range 100 {
+			s.next().Ack()
+		}
+		time.Sleep(time.Second)
+		require.Zero(t, cap(s.link.rooms[0]), "nothing is ready")
+	})
+}
