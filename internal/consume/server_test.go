@@ -222,25 +222,22 @@ func (s *shell) free(who string) {
 
 // publish makes messages ready, and wakes the subscription.
 func (s *shell) publish(n int) {
-	s.server.mu.Lock()
-	s.server.publish(n)
-	s.server.mu.Unlock()
+	s.change(func(f *server) { f.publish(n) })
 	s.told("", nil)
 	synctest.Wait()
 }
 
-// fails has every call fail from now on, or not.
-func (s *shell) fails(err error) {
+// change changes the server, or looks at it.
+func (s *shell) change(f func(f *server)) {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
-	s.failing = err
+	f(s.server)
 }
 
 // left is how many messages are not acked.
-func (s *shell) left() int {
-	s.server.mu.Lock()
-	defer s.server.mu.Unlock()
-	return len(s.messages)
+func (s *shell) left() (n int) {
+	s.change(func(f *server) { n = len(f.messages) })
+	return n
 }
 
 // next is the message that is handed out next.

@@ -3,6 +3,7 @@ package consume
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,16 +125,12 @@ func TestALeaseEndsWhileRedisHangsOrFails(t *testing.T) {
 				began := time.Now()
 				msg := s.next()
 				synctest.Wait()
-				s.server.mu.Lock()
-				change(s.server)
-				s.server.mu.Unlock()
+				s.change(change)
 				<-msg.Context().Done()
 				require.ErrorIs(t, context.Cause(msg.Context()), ErrLeaseLost)
 				require.Equal(t, modelLease+time.Millisecond, time.Since(began))
 				s.hasNone()
-				s.server.mu.Lock()
-				s.slow, s.failing = 0, nil
-				s.server.mu.Unlock()
+				s.change(func(f *server) { f.slow, f.failing = 0, nil })
 				for s.left() > 0 {
 					s.next().Ack()
 					time.Sleep(time.Second)
@@ -146,10 +143,10 @@ func TestALeaseEndsWhileRedisHangsOrFails(t *testing.T) {
 func TestThatAnswersTakeLongerThanALeaseIsLoggedOnce(t *testing.T) {
 	log := watermill.NewCaptureLogger()
 	inShell(t, Config{MaxInFlight: 2, Logger: log}, func(t *testing.T, s *shell) {
-		s.slow = modelLease + time.Second
+		s.change(func(f *server) { f.slow = modelLease + time.Second })
 		s.publish(2)
 		time.Sleep(time.Minute)
-		s.slow = 0
+		s.change(func(f *server) { f.slow = 0 })
 		logged := log.Captured()[watermill.ErrorLogLevel]
 		require.Len(t, logged, 1)
 		require.ErrorIs(t, logged[0].Err, errLate)
@@ -186,72 +183,75 @@ func TestAHandlerThatRunsForTooLongFails(t *testing.T) {
 	})
 }
 
-// meddler is a logger that calls whatever a user may call.
+// meddler is a logger that does something at each line.
 type meddler struct {
 	watermill.NopLogger
-	texts  map[string]bool
+	mu     sync.Mutex
+	texts  []string
 	meddle func()
 }
 
-func (m *meddler) Error(text string, _ error, _ watermill.LogFields) {
-	m.meddle()
-	m.texts[text] = true
+func (m *meddler) Error(text string, _ error, _ watermill.LogFields) { m.log(text) }
+func (m *meddler) Info(text string, _ watermill.LogFields)           { m.log(text) }
+
+func (m *meddler) log(text string) {
+	m.mu.Lock()
+	m.texts = append(m.texts, text)
+	meddle := m.meddle
+	m.mu.Unlock()
+	meddle()
 }
-func (m *meddler) Info(text string, _ watermill.LogFields)  { m.meddle(); m.texts[text] = true }
-func (m *meddler) Debug(text string, _ watermill.LogFields) { m.meddle(); m.texts[text] = true }
+
+func (m *meddler) does(meddle func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.meddle = meddle
+}
 
 func TestALoggerMayCallAnything(t *testing.T) {
-	var s *shell
-	var last *message.Message
-	log := &meddler{texts: map[string]bool{}}
-	log.meddle = func() {
-		s.free("the logger")
-		if last != nil {
-			last.Ack()
-			_ = FromContext(last.Context()).Info()
-			_ = context.Cause(last.Context())
-		}
-	}
+	log := &meddler{}
 	calls := 0
-	inShell(t, Config{MaxInFlight: 5, MaxExtension: 10 * time.Second, Options: queue.GroupOptions{MaxDeliveries: 1}, Logger: log,
+	inShell(t, Config{MaxInFlight: 5, MaxExtension: 4 * time.Second, Options: queue.GroupOptions{MaxDeliveries: 1}, Logger: log,
 		Unmarshal: func(_ string, body []byte) (*message.Message, error) {
 			if calls++; calls == 1 {
 				return nil, errNoMessage
 			}
 			return message.NewMessage(string(body), nil), nil
-		}}, func(t *testing.T, inner *shell) {
-		s = inner
+		}}, func(t *testing.T, s *shell) {
+		log.does(func() { s.free("the logger") })
 		s.publish(5)
-		s.next().Nack()
-		last = s.next()
-		synctest.Wait()
-		lost := s.next()
-		s.server.mu.Lock()
-		delete(s.messages, lost.UUID)
-		s.server.mu.Unlock()
+		dead, lost, mine := s.next(), s.next(), s.next()
+		log.does(func() {
+			s.free("the logger")
+			mine.Ack()
+			require.ErrorIs(t, context.Cause(dead.Context()), errSettled)
+			_ = FromContext(mine.Context()).Info()
+		})
+		dead.Nack()
+		s.change(func(f *server) { delete(f.messages, lost.UUID) })
+		<-lost.Context().Done()
+		<-mine.Context().Done()
+		s.change(func(f *server) { f.failing = errNoServer })
 		time.Sleep(2 * time.Second)
-		s.fails(errNoServer)
-		time.Sleep(1500 * time.Millisecond)
-		s.fails(nil)
-		time.Sleep(5 * time.Second)
-		s.server.mu.Lock()
-		s.lose()
-		s.server.mu.Unlock()
-		time.Sleep(20 * time.Second)
-		log.meddle = s.Close
-		s.fails(errNoServer)
-		s.told("", nil)
+		s.change(func(f *server) { f.failing = nil })
+		s.next()
+		time.Sleep(10 * time.Second)
+		s.change(func(f *server) { f.lose() })
+		time.Sleep(10 * time.Second)
+		log.does(s.Close)
+		s.change(func(f *server) { f.failing = errNoServer })
 		require.ErrorIs(t, s.end(), ErrUntold)
-		for _, text := range []string{
+		require.Equal(t, []string{
 			"A message cannot be unmarshaled and is dead-lettered",
 			"A message is dead-lettered",
 			"The lease of a message was lost while its handler ran",
 			"Redis does not answer as it should, trying again",
 			"Redis answers again",
+			"A message is dead-lettered", // it has run for too long
+			"The lease of a message was lost while its handler ran",
 			"The consumer group is gone from Redis, with all that it held; it is registered again",
-		} {
-			require.Contains(t, log.texts, text)
-		}
+			"Redis does not answer as it should, trying again",
+		}, log.texts)
 	})
 }
 
@@ -265,6 +265,7 @@ func TestRoomForClaimsKeepsNoBodies(t *testing.T) {
 			s.next().Ack()
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		require.Zero(t, cap(s.link.rooms[0]), "nothing is ready")
 	})
 }
