@@ -197,6 +197,7 @@ func inShell(t *testing.T, config Config, test func(t *testing.T, s *shell)) {
 			require.NoError(t, client.Close())
 			time.Sleep(time.Second) // the client's own goroutines end; the bubble reports all others
 		}()
+		synctest.Wait() // it has claimed once
 		test(t, s)
 	})
 }
