@@ -195,7 +195,7 @@ func (m *Machine) claimFailed(l *Lane, outcome Outcome, sent time.Time, mayHold 
 	c := l.claim
 	switch {
 	case outcome == GroupGone:
-		l.idle()
+		l.refused()
 		l.remembered = 0
 		if l == &m.second && c.Limit == 0 {
 			return

@@ -969,6 +969,20 @@ func TestOnlyAcksGoWithTheRepeatOfAClaim(t *testing.T) {
 	require.Equal(t, first.Number+1, next.Number)
 }
 
+// The group is registered again, and the claim that had no answer is run at last: its leases began before the next claim was sent.
+func TestNoClaimHasTheNumberOfOneBeforeTheGroupWasGone(t *testing.T) {
+	d := drive(t, Limits{MaxInFlight: 1})
+	x, first := d.claims()
+	d.fails = unanswered
+	d.answer(x)
+	d.fails = nil
+	d.redis.lose()
+	d.answer(d.says())
+	d.redis.gone = false
+	_, c := d.claims()
+	require.Greater(t, c.Number, first.Number)
+}
+
 func TestAHandlersTimeBeginsWhenItHasTheMessage(t *testing.T) {
 	d := drive(t, Limits{MaxInFlight: 1, MaxExtension: time.Second})
 	d.publish(1)
