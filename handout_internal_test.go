@@ -20,7 +20,7 @@ func handingOut(t *testing.T, pace time.Duration) (s *subscription, first *messa
 	subscriber, err := NewSubscriber(SubscriberConfig{Client: client, MaxInFlight: 2}, nil)
 	require.NoError(t, err)
 	subscriber.running = &engine{}
-	s = newSubscription(subscriber, t.Context(), queue.NewTopic(client, DefaultKeyPrefix, "t"), "id")
+	s = newSubscription(subscriber, t.Context(), queue.NewTopic(queue.MustClient(client), DefaultKeyPrefix, "t"), "id")
 	for _, id := range []string{"1", "2"} {
 		body, err := BinaryMarshaler{}.Marshal("t", message.NewMessage(id, nil))
 		require.NoError(t, err)

@@ -80,7 +80,7 @@ func TestTheServersTimeIsAsOldAsTheClaim(t *testing.T) {
 	s.publishMessages(t, 1)
 	claim := s.claim(&s.main, 10, 0, false)
 	call := s.group.ClaimCall(*claim)
-	require.NoError(t, queue.Do(t.Context(), s.config.Client, call))
+	require.NoError(t, queue.Do(t.Context(), s.client, call))
 	require.NoError(t, s.claimed(claim, call, now.Add(-time.Second)))
 	require.False(t, s.serverNow(now).Before(s.server.Add(time.Second)))
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
@@ -371,7 +370,7 @@ const relist = 30 * time.Second
 // failover may forget what was just entered; no scheduler would find the topic then. Nobody waits for this.
 func (l *line) keepListed() {
 	p := l.publisher
-	if _, cluster := p.config.Client.(*redis.ClusterClient); !cluster || time.Since(l.listed) < relist {
+	if !p.client.Cluster() || time.Since(l.listed) < relist {
 		return
 	}
 	first := l.listed.IsZero() // then it was entered just now, if it was not there

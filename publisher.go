@@ -19,7 +19,8 @@ import (
 type PublisherConfig struct {
 	// Client is the connection to Redis, required. It stays the caller's: Close never closes it.
 	// A *redis.Ring is refused, because its shards do not share wake-ups, and a *redis.ClusterClient that reads from
-	// replicas, which may be behind. The hooks of the client must not return before the command is done, nor keep its
+	// replicas, which may be behind. A struct that embeds a *redis.Client or a *redis.ClusterClient works as that does;
+	// other types are refused. The hooks of the client must not return before the command is done, nor keep its
 	// arguments, as their memory is used again.
 	Client redis.UniversalClient
 
@@ -107,6 +108,7 @@ func (c PublisherConfig) Validate() error {
 // each, until it is closed.
 type Publisher struct {
 	config PublisherConfig
+	client *queue.Client
 	logger watermill.LoggerAdapter
 	given  watermill.LoggerAdapter // the same without what it adds
 	id     string
@@ -148,6 +150,7 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 	}
 	p := &Publisher{
 		config: config,
+		client: queue.MustClient(config.Client),
 		logger: logger.With(watermill.LogFields{"component": "redisdelay.publisher"}),
 		given:  logger,
 		id:     queue.Token(),

@@ -21,6 +21,7 @@ type SubscriberConfig struct {
 	// Client is the connection to Redis, required. It stays the caller's: Close never closes it.
 	// A *redis.Ring is refused, because its shards do not share wake-ups, and a *redis.ClusterClient that reads from
 	// replicas, which may be behind.
+	// A struct that embeds a *redis.Client or a *redis.ClusterClient works as that does; other types are refused.
 	Client redis.UniversalClient
 
 	// Unmarshaler turns bytes back into messages. Default BinaryMarshaler{}. What it refuses is
@@ -142,6 +143,7 @@ func (c SubscriberConfig) Validate() error {
 // the topics' scheduler. It is safe for concurrent use.
 type Subscriber struct {
 	config  SubscriberConfig
+	client  *queue.Client
 	logger  watermill.LoggerAdapter
 	given   watermill.LoggerAdapter // the same without what it adds
 	permits queue.Permits
@@ -184,6 +186,7 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 	config.Backoff = withoutPanic(config.Backoff, own)
 	return &Subscriber{
 		config:        config,
+		client:        queue.MustClient(config.Client),
 		logger:        own,
 		given:         logger,
 		subscriptions: map[*subscription]struct{}{},
@@ -233,7 +236,7 @@ func (s *Subscriber) register(ctx context.Context, topic, group string) (*queue.
 	if err := s.check(topic); err != nil {
 		return nil, err
 	}
-	t := queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic)
+	t := queue.NewTopic(s.client, s.config.KeyPrefix, topic)
 	if err := t.Register(ctx, group, s.groupOptions()); err != nil {
 		return nil, fmt.Errorf("register consumer group %q of topic %q: %w", group, topic, err)
 	}
@@ -267,7 +270,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err := s.check(topic); err != nil {
 		return nil, err
 	}
-	mailbox, closeMailbox := queue.OpenMailbox(s.config.Client, s.config.KeyPrefix)
+	mailbox, closeMailbox := queue.OpenMailbox(s.client, s.config.KeyPrefix)
 	defer closeMailbox() // the engine has it, too, by then
 	err := mailbox.Permitted(ctx)
 	if err == nil {
@@ -290,7 +293,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 
 // checkServer tells, once for each server, whether it can be used.
 func (s *Subscriber) checkServer(ctx context.Context, topic string) error {
-	evicts, err := s.permits.Try(ctx, queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic), queue.Consuming)
+	evicts, err := s.permits.Try(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic), queue.Consuming)
 	if err == nil {
 		warnOfEviction(s.logger, evicts)
 	}
@@ -353,7 +356,7 @@ func (s *Subscriber) start() (*engine, error) {
 		return nil, err
 	}
 	r := &engine{scheduler: sched, stopped: make(chan struct{})}
-	r.mailbox, r.closeMailbox = queue.OpenMailbox(s.config.Client, s.config.KeyPrefix)
+	r.mailbox, r.closeMailbox = queue.OpenMailbox(s.client, s.config.KeyPrefix)
 	running, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go func() {

@@ -28,6 +28,7 @@ import (
 // Consumers settle by Ack and Nack on the messages, which handOut notices, or await.
 type subscription struct {
 	config  *SubscriberConfig
+	client  *queue.Client
 	mailbox *queue.Mailbox
 	logger  watermill.LoggerAdapter
 	topic   *queue.Topic
@@ -122,6 +123,7 @@ func (s *settlements) empty() bool {
 func newSubscription(s *Subscriber, ctx context.Context, topic *queue.Topic, id string) *subscription {
 	sub := &subscription{
 		config:  &s.config,
+		client:  s.client,
 		mailbox: s.running.mailbox,
 		logger:  s.logger.With(watermill.LogFields{"topic": topic.Name}),
 		topic:   topic,
@@ -320,7 +322,7 @@ func (s *subscription) tell(x *exchange) error {
 	}
 	// What goes to the front of ready goes last to first: nacked messages are older than those handed
 	// back. And what is settled makes room before more is claimed.
-	err := queue.Do(s.calls, s.config.Client, slices.Concat(acks, releases, nacks, extends, claims)...)
+	err := queue.Do(s.calls, s.client, slices.Concat(acks, releases, nacks, extends, claims)...)
 	if !failed(nacks) {
 		s.logDeaths(x.deaths, time.Now())
 	}

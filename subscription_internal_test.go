@@ -24,7 +24,7 @@ func notRunning(t *testing.T, maxInFlight int) (s *subscription, now time.Time) 
 	require.NoError(t, err)
 	subscriber.running, err = subscriber.start()
 	require.NoError(t, err)
-	s = newSubscription(subscriber, t.Context(), queue.NewTopic(client, DefaultKeyPrefix, "t"), "id")
+	s = newSubscription(subscriber, t.Context(), queue.NewTopic(queue.MustClient(client), DefaultKeyPrefix, "t"), "id")
 	t.Cleanup(func() {
 		s.close()
 		for _, timer := range s.endTimers {

@@ -62,7 +62,7 @@ func (s *subscription) reaches(t *testing.T, hook redis.Hook) {
 	t.Cleanup(func() { _ = client.Close() })
 	require.NoError(t, client.Ping(t.Context()).Err()) // connects, which hooks would see, too
 	client.AddHook(hook)
-	s.config.Client = client
+	s.config.Client, s.client = client, queue.MustClient(client)
 }
 
 // exchanges has exchanges of run until n are done that Redis has answered.
@@ -237,7 +237,7 @@ func TestLeasesThatWereLongOnTheirWayAreExtendedInTime(t *testing.T) {
 			s.nextExtend = now.Add(s.config.LeaseDuration / 3)
 			claim := s.claim(lane(s), 10, 0, false)
 			call := s.group.ClaimCall(*claim)
-			require.NoError(t, queue.Do(t.Context(), s.config.Client, call))
+			require.NoError(t, queue.Do(t.Context(), s.client, call))
 			sent := now.Add(-s.config.LeaseDuration / 2)
 			require.NoError(t, s.claimed(claim, call, sent))
 			require.Equal(t, sent.Add(s.config.LeaseDuration/3), s.nextExtend)

@@ -16,7 +16,8 @@ import (
 
 // Config configures an Admin.
 type Config struct {
-	// Client is the connection to Redis, required. It stays the caller's.
+	// Client is the connection to Redis, required. It stays the caller's. It is of the same kinds as
+	// redisdelay.PublisherConfig.Client.
 	Client redis.UniversalClient
 
 	// KeyPrefix is what all keys in Redis begin with, the same as the publishers'. Default
@@ -65,6 +66,7 @@ func invalid(field string, err error) error {
 // Admin looks after topics. It is safe for concurrent use, and there is nothing to close.
 type Admin struct {
 	config  Config
+	client  *queue.Client
 	permits queue.Permits
 }
 
@@ -74,7 +76,7 @@ func New(config Config) (*Admin, error) {
 		return nil, err
 	}
 	config.setDefaults()
-	return &Admin{config: config}, nil
+	return &Admin{config: config, client: queue.MustClient(config.Client)}, nil
 }
 
 // topic returns a handle on a topic for some work, or why there can be none, such as a permission that is lacking.
@@ -94,7 +96,7 @@ func (a *Admin) handle(name string) (*queue.Topic, error) {
 	if err := queue.CheckTopic(name); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidTopic, err)
 	}
-	return queue.NewTopic(a.config.Client, a.config.KeyPrefix, name), nil
+	return queue.NewTopic(a.client, a.config.KeyPrefix, name), nil
 }
 
 // groupName is the name of a group, "" that of redisdelay.DefaultConsumerGroup.
@@ -110,7 +112,7 @@ func (a *Admin) Topics(ctx context.Context, cursor string, limit int) (topics []
 			return nil, "", fmt.Errorf("%w: %q is no cursor of Topics", ErrInvalidArgument, cursor)
 		}
 	}
-	topics, from, err = queue.TopicsFrom(ctx, a.config.Client, a.config.KeyPrefix, from, cmp.Or(max(limit, 0), 100))
+	topics, from, err = queue.TopicsFrom(ctx, a.client, a.config.KeyPrefix, from, cmp.Or(max(limit, 0), 100))
 	if err != nil {
 		return nil, "", fmt.Errorf("list topics: %w", err)
 	}

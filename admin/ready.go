@@ -68,7 +68,7 @@ func (r Readiness) Err(maxLag time.Duration) error {
 //	}
 func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) {
 	if len(topics) == 0 {
-		if err := a.config.Client.Ping(ctx).Err(); err != nil {
+		if err := a.client.Ping(ctx).Err(); err != nil {
 			return Readiness{}, fmt.Errorf("ready: %w", err)
 		}
 	}
@@ -78,7 +78,7 @@ func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) 
 		if err != nil {
 			return Readiness{}, fmt.Errorf("ready: %w", err)
 		}
-		scheduled, err := queue.Listening(ctx, a.config.Client, s.Holder, s.Standby)
+		scheduled, err := queue.Listening(ctx, a.client, s.Holder, s.Standby)
 		if err != nil {
 			return Readiness{}, fmt.Errorf("ready: find out who schedules topic %q: %w", topic, err)
 		}

@@ -229,7 +229,7 @@ func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Rem
 
 // lists returns ErrNotFound for a topic that is not there, and not among Topics either.
 func (a *Admin) lists(ctx context.Context, topic string) error {
-	listed, err := queue.NewTopic(a.config.Client, a.config.KeyPrefix, topic).Listed(ctx)
+	listed, err := queue.NewTopic(a.client, a.config.KeyPrefix, topic).Listed(ctx)
 	if err == nil && !listed {
 		err = fmt.Errorf("topic %q: %w", topic, ErrNotFound)
 	}

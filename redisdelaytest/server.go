@@ -41,7 +41,7 @@ type Config struct {
 // Methods that cannot do their work fail the test of Start; on a Server of New they panic.
 type Server struct {
 	mini   *miniredis.Miniredis
-	client redis.UniversalClient
+	client *queue.Client
 	admin  *admin.Admin
 	prefix string
 	fail   func(error)
@@ -82,13 +82,13 @@ func New(config Config) (*Server, error) {
 	mini.SetTime(now.Truncate(time.Millisecond))
 	s := &Server{
 		mini:   mini,
-		client: redis.NewClient(&redis.Options{Addr: mini.Addr()}),
+		client: queue.MustClient(redis.NewClient(&redis.Options{Addr: mini.Addr()})),
 		prefix: cmp.Or(config.KeyPrefix, redisdelay.DefaultKeyPrefix),
 		fail:   func(err error) { panic(err) },
 	}
 	mini.Server().SetPreHook(s.awaitLeap)
 	var err error
-	s.admin, err = admin.New(admin.Config{Client: s.client, KeyPrefix: config.KeyPrefix, Unmarshaler: config.Unmarshaler})
+	s.admin, err = admin.New(admin.Config{Client: s.Client(), KeyPrefix: config.KeyPrefix, Unmarshaler: config.Unmarshaler})
 	if err != nil {
 		s.Close()
 		return nil, fmt.Errorf("redisdelaytest: %w", err)
@@ -103,7 +103,7 @@ func (s *Server) Close() {
 }
 
 // Client is a client of the server, which closes it.
-func (s *Server) Client() redis.UniversalClient { return s.client }
+func (s *Server) Client() redis.UniversalClient { return s.client.UniversalClient }
 
 // Addr is the server's address, for clients of the program's own.
 func (s *Server) Addr() string { return s.mini.Addr() }

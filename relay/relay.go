@@ -23,6 +23,7 @@ var ErrStuck = errors.New("the destination's Publish does not return")
 // process or in many, and share the messages.
 type Relay struct {
 	config Config
+	client *queue.Client
 	logger watermill.LoggerAdapter
 	given  watermill.LoggerAdapter // the same without what it adds
 	outage outages
@@ -48,7 +49,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 		logger = watermill.NopLogger{}
 	}
 	own := logger.With(watermill.LogFields{"component": "redisdelay.relay"})
-	return &Relay{config: config, logger: own, given: logger, outage: outages{logger: own}}, nil
+	return &Relay{config: config, client: queue.MustClient(config.Subscriber.Client), logger: own, given: logger, outage: outages{logger: own}}, nil
 }
 
 // Run relays until ctx ends. Then nothing more is taken, and what is in hand is published and settled, for the
@@ -76,7 +77,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.config.Topics == nil {
 		c := r.config.Subscriber
 		watching.Go(func() {
-			queue.WatchTopics(ctx, c.Client, c.KeyPrefix, func(topic string, _ bool) { run.serve(ctx, topic) }, run.registryRead)
+			queue.WatchTopics(ctx, r.client, c.KeyPrefix, func(topic string, _ bool) { run.serve(ctx, topic) }, run.registryRead)
 		})
 	}
 	<-ctx.Done()
@@ -208,7 +209,7 @@ func (r *run) others(err error) bool {
 
 // unlisted tells that the topic is not in the registry any more.
 func (r *run) unlisted(ctx context.Context, topic string) bool {
-	listed, err := queue.NewTopic(r.config.Subscriber.Client, r.config.Subscriber.KeyPrefix, topic).Listed(ctx)
+	listed, err := queue.NewTopic(r.client, r.config.Subscriber.KeyPrefix, topic).Listed(ctx)
 	return err == nil && !listed
 }
 
@@ -217,7 +218,7 @@ func (r *run) look(ctx context.Context, topic string) error {
 	if r.config.Topics != nil {
 		return nil
 	}
-	groups, err := queue.NewTopic(r.config.Subscriber.Client, r.config.Subscriber.KeyPrefix, topic).Existing(ctx)
+	groups, err := queue.NewTopic(r.client, r.config.Subscriber.KeyPrefix, topic).Existing(ctx)
 	if err == nil && groups.Stream {
 		err = redisdelay.ErrTopicMode
 	}

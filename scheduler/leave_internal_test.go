@@ -56,7 +56,7 @@ func TestAServerThatHangsKeepsNoTopicsOfOthersFromBeingLeft(t *testing.T) {
 		for name, c := range map[string]*crew{"hangs": newCrew(), "answers": newCrew()} {
 			for i := range each {
 				topics = append(topics, &served{
-					topic: queue.NewTopic(s.config.Client, "p", fmt.Sprint(name, i)),
+					topic: queue.NewTopic(s.client, "p", fmt.Sprint(name, i)),
 					stop:  func() { stopped++ },
 					crew:  c,
 				})

@@ -35,6 +35,7 @@ type Config struct {
 	// Client is the connection to Redis, required. It stays the caller's: the scheduler never closes
 	// it. A *redis.Ring is refused, because its shards do not share wake-ups, and a *redis.ClusterClient that
 	// reads from replicas, which may be behind.
+	// A struct that embeds a *redis.Client or a *redis.ClusterClient works as that does; other types are refused.
 	Client redis.UniversalClient
 
 	// KeyPrefix is what all keys begin with, the same as the publishers'. Default "redisdelay".
@@ -77,6 +78,7 @@ func wrap(field string, err error) error {
 // Scheduler serves topics. Its methods are safe for concurrent use.
 type Scheduler struct {
 	config  Config
+	client  *queue.Client
 	logger  watermill.LoggerAdapter
 	started atomic.Bool
 	mailbox *queue.Mailbox
@@ -101,6 +103,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Scheduler, error) {
 	}
 	return &Scheduler{
 		config: config,
+		client: queue.MustClient(config.Client),
 		logger: logger.With(watermill.LogFields{"component": "redisdelay.scheduler"}),
 		crews:  newCrews(),
 		topics: map[string]*served{},
@@ -114,7 +117,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return ErrAlreadyRun
 	}
-	mailbox, closeMailbox := queue.OpenMailbox(s.config.Client, s.config.KeyPrefix)
+	mailbox, closeMailbox := queue.OpenMailbox(s.client, s.config.KeyPrefix)
 	defer closeMailbox()
 
 	s.mu.Lock()
@@ -130,7 +133,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	s.start(ctx, s.crews.first)
 	if s.config.Topics == nil {
 		s.crews.running.Go(func() {
-			queue.WatchTopics(ctx, s.config.Client, s.config.KeyPrefix, s.found, s.registryRead)
+			queue.WatchTopics(ctx, s.client, s.config.KeyPrefix, s.found, s.registryRead)
 		})
 	}
 	s.crews.running.Wait()
@@ -182,7 +185,7 @@ func (s *Scheduler) leave(topics ...*served) {
 
 func (s *Scheduler) resign(ctx context.Context, calls []*queue.Call) {
 	for some := range slices.Chunk(calls, batch) {
-		if err := queue.Do(ctx, s.config.Client, some...); err != nil {
+		if err := queue.Do(ctx, s.client, some...); err != nil {
 			s.logger.Debug("Cannot resign, others take over by themselves", watermill.LogFields{"err": err})
 			return
 		}
@@ -220,7 +223,7 @@ func (s *Scheduler) serve(topic string) (t *served, known bool) {
 	}
 	t, known = s.topics[topic]
 	if !known {
-		t = &served{topic: queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic)}
+		t = &served{topic: queue.NewTopic(s.client, s.config.KeyPrefix, topic)}
 		s.topics[topic] = t
 		if s.mailbox != nil {
 			s.begin(t)

@@ -149,7 +149,7 @@ func (s *Scheduler) promote(ctx context.Context, c *crew, due []*served) {
 		return
 	}
 	sent := time.Now()
-	err := queue.Do(ctx, s.config.Client, calls...) // each look reads its own error
+	err := queue.Do(ctx, s.client, calls...) // each look reads its own error
 	answered := time.Now()
 	if err == nil && len(calls) == 1 {
 		c.lead.observe(answered.Sub(sent))

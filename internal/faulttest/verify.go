@@ -154,7 +154,7 @@ func (w *World) buryDead() {
 			}
 			for chunk := range slices.Chunk(ids, 1000) {
 				require.NoError(w.t, insist(func() error {
-					_, err := queue.NewTopic(w.Client, w.Prefix, topic).Group(group).Discard(ctx, chunk)
+					_, err := queue.NewTopic(queue.MustClient(w.Client), w.Prefix, topic).Group(group).Discard(ctx, chunk)
 					return err
 				}))
 			}

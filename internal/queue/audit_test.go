@@ -70,7 +70,7 @@ func (w *world) auditingBy(hook *between) queue.Audit {
 	client := redis.NewClient(&redis.Options{Addr: w.Client.(*redis.Client).Options().Addr})
 	defer client.Close()
 	client.AddHook(hook)
-	audit, err := queue.NewTopic(client, w.Prefix, "topic").Audit(ctx)
+	audit, err := topicOf(client, w.Prefix, "topic").Audit(ctx)
 	require.NoError(w.t, err)
 	return audit
 }

@@ -94,7 +94,7 @@ func TestMessageThatDoesNotWaitIsNotCancelled(t *testing.T) {
 
 func TestOperationsDoNotMakeATopic(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		none := queue.NewTopic(w.Client, w.Prefix, "none")
+		none := topicOf(w.Client, w.Prefix, "none")
 		w.unchanged(func() {
 			for what, err := range map[string]error{
 				"cancel":     none.Cancel(ctx, queue.Ref{ID: "x"}),
@@ -486,7 +486,7 @@ func TestNameOfATopicThatIsGoneIsErased(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		require.NoError(t, w.topic.Erase(ctx))
 		require.NoError(t, w.Client.SAdd(ctx, queue.Registry(w.Prefix), "topic").Err())
-		require.NoError(t, queue.NewTopic(w.Client, w.Prefix, "topic").Erase(ctx))
+		require.NoError(t, topicOf(w.Client, w.Prefix, "topic").Erase(ctx))
 		require.Zero(t, w.Client.Exists(ctx, queue.Registry(w.Prefix)).Val())
 		require.ErrorIs(t, w.topic.Erase(ctx), queue.ErrNotFound)
 	}, "a")
@@ -495,7 +495,7 @@ func TestNameOfATopicThatIsGoneIsErased(t *testing.T) {
 // A scheduler that nobody told of the topic has a sweep to do yet.
 func TestErasedTopicDoesNotComeBackByASweep(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		its := queue.NewTopic(w.Client, w.Prefix, "topic")
+		its := topicOf(w.Client, w.Prefix, "topic")
 		_, err := its.Existing(ctx)
 		require.NoError(t, err)
 		require.NoError(t, w.topic.Erase(ctx))
@@ -531,7 +531,7 @@ func TestTopicThatIsMadeAnewWhileItIsErasedIsInTheRegistry(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		client := redis.NewClient(w.Client.(*redis.Client).Options())
 		defer client.Close()
-		topic := queue.NewTopic(client, w.Prefix, "topic")
+		topic := topicOf(client, w.Prefix, "topic")
 		client.AddHook(&beforeOpen{do: func() { require.NoError(t, w.topic.Erase(ctx)) }})
 		require.NoError(t, topic.Publish(ctx, "OTHER", 1, w.make(in("x", time.Hour))))
 		listed, err := w.topic.Listed(ctx)
@@ -574,7 +574,7 @@ func TestTopicWithManyGroupsIsErasedInSteps(t *testing.T) {
 						ends()
 					}
 				}})
-				require.ErrorIs(t, queue.NewTopic(w.Client, w.Prefix, "topic").Erase(first), context.Canceled)
+				require.ErrorIs(t, topicOf(w.Client, w.Prefix, "topic").Erase(first), context.Canceled)
 				require.Empty(t, w.registered())
 				require.Zero(t, w.Client.Exists(ctx, w.keys.Messages(), w.keys.Pending(), w.keys.Ready("000")).Val())
 				require.EqualValues(t, 1, w.Client.Exists(ctx, w.keys.Ready("249")).Val())

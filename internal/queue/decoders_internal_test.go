@@ -170,7 +170,7 @@ func FuzzTurns(f *testing.F) {
 		if unused == "" {
 			reply[4] = unused // which is no list
 		}
-		topic := NewTopic(nil, "p", "t")
+		topic := NewTopic(new(Client), "p", "t")
 		turn, stale, err := topic.ReadTurn(replied(reply[:min(max(parts, 0), 5)]...), &Groups{})
 		if err == nil && !stale && turn.Wait < -1 {
 			t.Errorf("%q is read as %+v", reply, turn)
@@ -210,7 +210,7 @@ func FuzzWakeUps(f *testing.F) {
 	stop()
 	f.Fuzz(func(t *testing.T, payload string) {
 		var woken []string
-		m := &Mailbox{client: client, running: closed, receivers: map[string]Wake{"1": func(argument string, looked func()) {
+		m := &Mailbox{client: MustClient(client), running: closed, receivers: map[string]Wake{"1": func(argument string, looked func()) {
 			woken = append(woken, argument)
 			if looked != nil {
 				looked()

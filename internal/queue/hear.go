@@ -21,7 +21,7 @@ const healthCheck = 15 * time.Second
 // to a replica, all that is published on the primary. Where the channel is shared nobody is counted, and all that comes will do.
 // A Cluster brings what is published on any node to all, so any that answers will do, for the test and for the connection.
 type hearing struct {
-	client  redis.UniversalClient
+	client  *Client
 	channel string
 	shared  bool          // others listen to the channel, too
 	every   time.Duration // the connection is tested
@@ -31,7 +31,7 @@ type hearing struct {
 	answered redis.UniversalClient // published the last test: the client, or in a Cluster the one of a node
 }
 
-func newHearing(client redis.UniversalClient, channel string, shared bool) *hearing {
+func newHearing(client *Client, channel string, shared bool) *hearing {
 	return &hearing{client, channel, shared, healthCheck, answerWithin, make(chan struct{}, 1), client}
 }
 
@@ -132,8 +132,7 @@ func (h *hearing) test(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	cluster, ok := h.client.(*redis.ClusterClient)
-	if !ok {
+	if !h.client.Cluster() {
 		heard, err := h.client.Publish(ctx, h.channel, "").Result()
 		if err == nil && heard == 0 {
 			err = errNobodyHears
@@ -142,7 +141,7 @@ func (h *hearing) test(ctx context.Context) error {
 	}
 	var err error
 	for range publishTries {
-		if err = h.testBy(ctx, cluster); err == nil || ctx.Err() != nil {
+		if err = h.testByAnyNode(ctx); err == nil || ctx.Err() != nil {
 			break
 		}
 	}
@@ -152,12 +151,12 @@ func (h *hearing) test(ctx context.Context) error {
 // publishTries is to how many nodes of a Cluster a test is published, one after the other, until one answers.
 const publishTries = 5
 
-// testBy publishes to the channel by a node of a Cluster, the owner of some slot: what is published on one node comes to all,
+// testByAnyNode publishes to the channel by a node of a Cluster, the owner of some slot: what is published on one node comes to all,
 // and each counts its own receivers only. The same node each time might be the one that is away.
-func (h *hearing) testBy(ctx context.Context, cluster *redis.ClusterClient) error {
+func (h *hearing) testByAnyNode(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin) // to connect
 	defer cancel()
-	node, err := cluster.MasterForKey(ctx, strconv.Itoa(rand.Int()))
+	node, err := h.client.Node(ctx, strconv.Itoa(rand.Int()))
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func TestAConnectionThatBringsNothingIsMadeAnew(t *testing.T) {
 		t.Cleanup(func() { _ = client.Close() })
 		ctx, cancel := context.WithCancel(t.Context())
 		channel := MailboxChannel(s.Prefix, Token())
-		events := (&hearing{client, channel, false, 10 * time.Millisecond, 300 * time.Millisecond, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&hearing{MustClient(client), channel, false, 10 * time.Millisecond, 300 * time.Millisecond, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 3 {
 			await(t, events, func(event any) bool { return heard(event) == "" }) // a test
@@ -100,7 +100,7 @@ func TestAConnectionThatWorksIsKept(t *testing.T) {
 		client.AddHook(late{})
 		channel := MailboxChannel(s.Prefix, Token())
 		ctx := t.Context()
-		events := (&hearing{client, channel, false, 5 * time.Millisecond, 10 * time.Second, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&hearing{MustClient(client), channel, false, 5 * time.Millisecond, 10 * time.Second, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 20 {
 			event := <-events
@@ -149,7 +149,7 @@ func testDemoted(t *testing.T, busy bool) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: "primary:6379", Dialer: dial, PoolSize: 1})
 	t.Cleanup(func() { _ = client.Close() })
-	events := (&hearing{client, "channel", false, 50 * time.Millisecond, time.Minute, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, "channel"))
+	events := (&hearing{MustClient(client), "channel", false, 50 * time.Millisecond, time.Minute, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, "channel"))
 	await(t, events, subscription)
 	if busy {
 		publisher := is.Client(t)
@@ -237,7 +237,7 @@ func clusterWithoutFailover(t *testing.T) (*redistest.Cluster, *redis.ClusterCli
 }
 
 func hearingOf(client redis.UniversalClient) *hearing {
-	return &hearing{client, "channel", false, 50 * time.Millisecond, 500 * time.Millisecond, make(chan struct{}, 1), client}
+	return &hearing{MustClient(client), "channel", false, 50 * time.Millisecond, 500 * time.Millisecond, make(chan struct{}, 1), client}
 }
 
 // sharedChannel is a hook by which what is published comes to all at once, without a server.
@@ -278,7 +278,7 @@ func TestOneTestsASharedChannelForAll(t *testing.T) {
 		}
 		for _, incoming := range channel.listening {
 			listeners.Go(func() {
-				if newHearing(client, "channel", true).pass(ctx, incoming, events) {
+				if newHearing(MustClient(client), "channel", true).pass(ctx, incoming, events) {
 					t.Error("it was to be made anew")
 				}
 			})
@@ -289,7 +289,7 @@ func TestOneTestsASharedChannelForAll(t *testing.T) {
 		require.GreaterOrEqual(t, channel.published, 20)
 
 		began := time.Now() // the others hear it
-		require.True(t, newHearing(client, "channel", true).pass(t.Context(), nil, events))
+		require.True(t, newHearing(MustClient(client), "channel", true).pass(t.Context(), nil, events))
 		require.LessOrEqual(t, time.Since(began), 2*healthCheck+answerWithin)
 	})
 }
@@ -330,7 +330,7 @@ func TestWhoEndsWaitsForATest(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 			defer client.Close()
 			client.AddHook(slowCalls(took))
-			h := newHearing(client, "channel", false)
+			h := newHearing(MustClient(client), "channel", false)
 			ctx, cancel := context.WithCancel(t.Context())
 			tested := make(chan error)
 			go func() { tested <- h.test(ctx) }()

@@ -23,7 +23,7 @@ import (
 
 // live takes messages through every transition, of several topics, with the wake-ups between processes.
 func live(t *testing.T, s redistest.Server) {
-	m, closeMailbox := queue.OpenMailbox(s.Client, s.Prefix)
+	m, closeMailbox := queue.OpenMailbox(queue.MustClient(s.Client), s.Prefix)
 	defer closeMailbox()
 	for i := range 3 { // on a cluster, each is in a slot of its own
 		w := newWorld(t, s, fmt.Sprintf("topic {%d}", i), "a", "b")
@@ -41,7 +41,7 @@ func (w *world) live(m *queue.Mailbox) {
 		defer r.stop()
 		r.connected(w.Server)
 	}
-	w.topic = queue.NewTopic(w.Client, w.Prefix, w.topic.Name) // of another process
+	w.topic = topicOf(w.Client, w.Prefix, w.topic.Name) // of another process
 	_, err := new(queue.Permits).Try(ctx, w.topic, queue.Consuming)
 	require.NoError(w.t, err)
 	require.Equal(w.t, queue.Holder, w.promote(holder.address).Role)
@@ -178,7 +178,7 @@ func TestClusterWakesNoMoreThanItNeeds(t *testing.T) {
 			},
 		})
 		defer cluster.Close()
-		w.topic = queue.NewTopic(cluster, w.Prefix, "topic")
+		w.topic = topicOf(cluster, w.Prefix, "topic")
 		nobody := &inbox{w: w, channel: queue.MailboxChannel(w.Prefix, "elsewhere")}
 		inbox := w.inbox()
 		nobody.wait("a", "1", "2")

@@ -20,7 +20,7 @@ import (
 // after which the process says on that channel when all have looked.
 type Mailbox struct {
 	channel string
-	client  redis.UniversalClient
+	client  *Client
 	done    chan struct{}
 
 	running context.Context // until it is closed
@@ -58,12 +58,12 @@ type sharedMailbox struct {
 
 // OpenMailbox returns the process's mailbox for the client and prefix, and what closes it for this
 // user. The last user's closing ends its connection and goroutine.
-func OpenMailbox(client redis.UniversalClient, prefix string) (*Mailbox, func()) {
-	if !reflect.ValueOf(client).Comparable() {
+func OpenMailbox(client *Client, prefix string) (*Mailbox, func()) {
+	if !reflect.ValueOf(client.UniversalClient).Comparable() {
 		m := newMailbox(client, prefix)
 		return m, sync.OnceFunc(m.close)
 	}
-	key := mailboxKey{client, prefix}
+	key := mailboxKey{client.UniversalClient, prefix}
 	mailboxes.Lock()
 	defer mailboxes.Unlock()
 	shared := mailboxes.open[key]
@@ -86,7 +86,7 @@ func OpenMailbox(client redis.UniversalClient, prefix string) (*Mailbox, func())
 	})
 }
 
-func newMailbox(client redis.UniversalClient, prefix string) *Mailbox {
+func newMailbox(client *Client, prefix string) *Mailbox {
 	m := &Mailbox{
 		channel:   MailboxChannel(prefix, Token()),
 		client:    client,
@@ -267,7 +267,7 @@ func (m *Mailbox) Poll() time.Duration {
 
 // Listening tells whether the process of any of some addresses is connected to its mailbox now. Empty addresses
 // are nobody's. Where the server does not let us ask, whoever has an address is taken to be.
-func Listening(ctx context.Context, client redis.UniversalClient, addresses ...string) (bool, error) {
+func Listening(ctx context.Context, client *Client, addresses ...string) (bool, error) {
 	var channels []string
 	for _, address := range addresses {
 		if end := strings.LastIndexByte(address, '|'); end >= 0 {
@@ -278,7 +278,7 @@ func Listening(ctx context.Context, client redis.UniversalClient, addresses ...s
 		return false, nil
 	}
 	var found atomic.Bool
-	ask := func(ctx context.Context, node redis.Cmdable) error {
+	err := client.EachNode(ctx, func(ctx context.Context, node Node) error { // each knows its own receivers only
 		receivers, err := node.PubSubNumSub(ctx, channels...).Result()
 		for _, n := range receivers {
 			if n > 0 {
@@ -286,13 +286,7 @@ func Listening(ctx context.Context, client redis.UniversalClient, addresses ...s
 			}
 		}
 		return err
-	}
-	var err error
-	if cluster, ok := client.(*redis.ClusterClient); ok { // a node knows its own receivers only
-		err = cluster.ForEachShard(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, node) })
-	} else {
-		err = ask(ctx, client)
-	}
+	})
 	if found.Load() || redis.HasErrorPrefix(err, "NOPERM") {
 		return true, nil
 	}

@@ -64,7 +64,7 @@ func (r *receiver) channel() string { return r.address[:strings.LastIndexByte(r.
 func (r *receiver) name() string    { return r.address[strings.LastIndexByte(r.address, '|')+1:] }
 
 func mailbox(t tb, s redistest.Server) *queue.Mailbox {
-	m, closeMailbox := queue.OpenMailbox(s.Client, s.Prefix)
+	m, closeMailbox := queue.OpenMailbox(queue.MustClient(s.Client), s.Prefix)
 	t.Cleanup(closeMailbox)
 	return m
 }
@@ -148,10 +148,10 @@ func TestReceiverThatStoppedIsNotWoken(t *testing.T) {
 
 func TestProcessHasOneMailboxForAClientAndPrefix(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		first, closeFirst := queue.OpenMailbox(s.Client, s.Prefix)
-		second, closeSecond := queue.OpenMailbox(s.Client, s.Prefix)
+		first, closeFirst := queue.OpenMailbox(queue.MustClient(s.Client), s.Prefix)
+		second, closeSecond := queue.OpenMailbox(queue.MustClient(s.Client), s.Prefix)
 		require.Same(t, first, second)
-		other, closeOther := queue.OpenMailbox(s.Client, s.Prefix+"2")
+		other, closeOther := queue.OpenMailbox(queue.MustClient(s.Client), s.Prefix+"2")
 		defer closeOther()
 		require.NotSame(t, first, other)
 
@@ -166,7 +166,7 @@ func TestProcessHasOneMailboxForAClientAndPrefix(t *testing.T) {
 		closeSecond()
 		require.Eventually(t, func() bool { return subscribers() == 0 }, patience, time.Millisecond)
 
-		third, closeThird := queue.OpenMailbox(s.Client, s.Prefix)
+		third, closeThird := queue.OpenMailbox(queue.MustClient(s.Client), s.Prefix)
 		defer closeThird()
 		require.NotSame(t, first, third)
 		receive(t, third).connected(s)
@@ -175,20 +175,20 @@ func TestProcessHasOneMailboxForAClientAndPrefix(t *testing.T) {
 
 // odd is a client that cannot be a key of a map.
 type odd struct {
-	redis.UniversalClient
+	*redis.Client
 	_ []int
 }
 
 // with is a client that can be a key of a map or not: that depends on what it is with.
 type with struct {
-	redis.UniversalClient
+	*redis.Client
 	value any
 }
 
 func TestMailboxOfAClientThatCannotBeCompared(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		client := s.Client
-		for _, s.Client = range []redis.UniversalClient{odd{UniversalClient: client}, with{client, []int{}}} {
+		client := s.Client.(*redis.Client)
+		for _, s.Client = range []redis.UniversalClient{odd{Client: client}, with{client, []int{}}} {
 			m := mailbox(t, s)
 			require.NotSame(t, m, mailbox(t, s))
 			receive(t, m).connected(s)
@@ -270,7 +270,7 @@ func TestMailboxThatIsConnectingCanBeClosed(t *testing.T) {
 			u.now.Store(true)
 			client := client(u)
 			t.Cleanup(func() { _ = client.Close() })
-			_, closeMailbox := queue.OpenMailbox(client, "own")
+			_, closeMailbox := queue.OpenMailbox(queue.MustClient(client), "own")
 			<-u.asked
 			closed := make(chan struct{})
 			go func() {
@@ -305,7 +305,7 @@ func TestWatchThatIsConnectingAgainEnds(t *testing.T) {
 func TestMailboxOfAClosedClientCanBeClosed(t *testing.T) {
 	t.Parallel()
 	_, client := redistest.Embedded(t)
-	_, closeMailbox := queue.OpenMailbox(client, "own")
+	_, closeMailbox := queue.OpenMailbox(queue.MustClient(client), "own")
 	require.NoError(t, client.Close())
 	closeMailbox()
 }
@@ -420,7 +420,7 @@ func watch(t *testing.T, s redistest.Server) (found chan string, failures chan e
 	until, cancel := context.WithCancel(ctx)
 	go func() {
 		defer close(ended)
-		queue.WatchTopics(until, s.Client, s.Prefix, func(topic string, _ bool) { found <- topic }, func(err error) {
+		queue.WatchTopics(until, queue.MustClient(s.Client), s.Prefix, func(topic string, _ bool) { found <- topic }, func(err error) {
 			if err != nil {
 				failures <- err
 			}
@@ -591,4 +591,19 @@ func TestMailboxSaysWhenAllHaveLooked(t *testing.T) {
 		looking[1]()
 		require.Empty(t, (<-answered).Payload)
 	})
+}
+
+// wrapped is a client of a Cluster that a user has put into a type of their own.
+type wrapped struct{ *redis.ClusterClient }
+
+func TestMailboxOfAWrappedClusterClient(t *testing.T) {
+	t.Parallel()
+	s := redistest.Server{Client: wrapped{redistest.StartCluster(t).Client(t)}, Prefix: "own"}
+	r := receive(t, mailbox(t, s))
+	r.connected(s)
+	for range 20 { // one node knows of the connection, and which is asked first is random
+		listening, err := queue.Listening(ctx, queue.MustClient(s.Client), r.address)
+		require.NoError(t, err)
+		require.True(t, listening)
+	}
 }

@@ -159,7 +159,7 @@ func TestAMessageIsFoundByItsDelayIDWhileItIsReplaced(t *testing.T) {
 		w.publish(under(in("1", time.Hour), "x", queue.Replace, 0))
 		other := redis.NewClient(w.Client.(*redis.Client).Options())
 		defer other.Close()
-		topic := queue.NewTopic(other, w.Prefix, w.topic.Name)
+		topic := topicOf(other, w.Prefix, w.topic.Name)
 		_, err := topic.Groups(ctx)
 		require.NoError(t, err)
 		other.AddHook(&replacing{replace: func() { w.publish(under(in("2", time.Hour), "x", queue.Replace, 0)) }})

@@ -129,7 +129,7 @@ func TestWhatSubscriptionsTellIsAddedUp(t *testing.T) {
 // Who has a handle on a topic may not know that it was erased meanwhile.
 func TestErasedTopicLeavesNothingBehindWhenItIsPausedOrResumed(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		other := queue.NewTopic(w.Client, w.Prefix, "topic")
+		other := topicOf(w.Client, w.Prefix, "topic")
 		require.NoError(t, only(other.Pause(ctx, "")))
 		require.True(t, wasPaused(t, other))
 		w.publish(in("y", time.Hour))

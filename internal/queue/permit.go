@@ -130,7 +130,7 @@ func (t *Topic) refused(ctx context.Context, work Work) (lacking []string, err e
 		calls = append(calls, pipe.Do(ctx, args...))
 	}
 	if _, err := pipe.Exec(ctx); Unreachable(err) {
-		findNodes(ctx, t.client, err)
+		t.client.findNodes(ctx, err)
 		return nil, err
 	}
 	for _, call := range calls {

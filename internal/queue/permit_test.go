@@ -70,7 +70,7 @@ func TestPermitsAreTriedOnce(t *testing.T) {
 		r := w.record()
 		var permits queue.Permits
 		try := func(topic string, work queue.Work) int {
-			_, err := permits.Try(ctx, queue.NewTopic(w.Client, w.Prefix, topic), work)
+			_, err := permits.Try(ctx, topicOf(w.Client, w.Prefix, topic), work)
 			require.NoError(t, err)
 			return len(r.take())
 		}
@@ -105,7 +105,7 @@ func TestPermitsNameEachCommandThatIsNotAllowed(t *testing.T) {
 		require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", name, "on", ">secret", "~own:*", "resetchannels", "&own:*", "+@all", "-"+name).Err())
 		user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: name, Password: "secret"})
 		defer user.Close()
-		topic, missing := queue.NewTopic(user, "own", "topic"), queue.NewTopic(user, "own", "missing")
+		topic, missing := topicOf(user, "own", "topic"), topicOf(user, "own", "missing")
 		w.unchanged(func() {
 			for _, work := range works {
 				_, err := new(queue.Permits).Try(ctx, topic, work)
@@ -142,7 +142,7 @@ func TestPermitsFindThatTheKeyOfTheRegistryIsNotAllowed(t *testing.T) {
 	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:{*", "&*", "+@all").Err())
 	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
 	defer user.Close()
-	_, err := new(queue.Permits).Try(ctx, queue.NewTopic(user, "own", "topic"), queue.Publishing)
+	_, err := new(queue.Permits).Try(ctx, topicOf(user, "own", "topic"), queue.Publishing)
 	require.ErrorIs(t, err, queue.ErrForbidden)
 	require.ErrorContains(t, err, "it has to be allowed the keys ~<key prefix>:*")
 }
@@ -157,10 +157,10 @@ func TestKeysThatAreNotAllowedAreNamed(t *testing.T) {
 		t.Cleanup(func() { _ = client.Close() })
 		return client
 	}
-	_, err := new(queue.Permits).Try(ctx, queue.NewTopic(user("other", "~other:*"), "own", "topic"), queue.Publishing)
+	_, err := new(queue.Permits).Try(ctx, topicOf(user("other", "~other:*"), "own", "topic"), queue.Publishing)
 	require.ErrorIs(t, err, queue.ErrForbidden)
 	require.ErrorContains(t, err, "it has to be allowed the keys ~own:*")
-	topic := queue.NewStreamTopic(user("narrow", "~own:*"), "own", "stream", queue.StreamOptions{})
+	topic := streamTopicOf(user("narrow", "~own:*"), "own", "stream", queue.StreamOptions{})
 	err = topic.Publish(ctx, "publisher", 1, []queue.Message{{ID: queue.Token()}})
 	require.ErrorIs(t, err, queue.ErrForbidden)
 	require.ErrorContains(t, err, "it has to be allowed the keys ~own:* ~stream")
@@ -176,10 +176,10 @@ func TestPermitsFindThatChannelsAreNotAllowed(t *testing.T) {
 	defer user.Close()
 	for _, work := range []queue.Work{queue.Publishing, queue.PublishingStreams, queue.Scheduling, queue.SchedulingStreams, queue.Consuming} {
 		w.unchanged(func() {
-			_, err := new(queue.Permits).Try(ctx, queue.NewTopic(user, "own", "topic"), work)
+			_, err := new(queue.Permits).Try(ctx, topicOf(user, "own", "topic"), work)
 			require.ErrorIs(t, err, queue.ErrForbidden)
 			require.ErrorContains(t, err, "+publish, and to wake others, the channels &own:mailbox:*")
-			_, err = new(queue.Permits).Try(ctx, queue.NewTopic(user, "own", "new"), work)
+			_, err = new(queue.Permits).Try(ctx, topicOf(user, "own", "new"), work)
 			require.ErrorIs(t, err, queue.ErrForbidden)
 		})
 	}
@@ -193,7 +193,7 @@ func TestPermitsFindThatTheChannelOfNewTopicsIsNotAllowed(t *testing.T) {
 	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
 	defer user.Close()
 	for _, work := range []queue.Work{queue.Publishing, queue.PublishingStreams, queue.Consuming} {
-		_, err := new(queue.Permits).Try(ctx, queue.NewTopic(user, "own", "topic"), work)
+		_, err := new(queue.Permits).Try(ctx, topicOf(user, "own", "topic"), work)
 		require.ErrorIs(t, err, queue.ErrForbidden)
 		require.ErrorContains(t, err, "&own:new-topics")
 	}
@@ -206,7 +206,7 @@ func onNodes(t *testing.T) (client redis.UniversalClient, topic *queue.Topic, it
 	cluster := redistest.StartCluster(t)
 	registrys, _ = cluster.Owner(queue.Registry("own"))
 	for i := 0; its == nil || its == registrys; i++ {
-		topic = queue.NewTopic(cluster.Client(t), "own", fmt.Sprint("topic ", i))
+		topic = topicOf(cluster.Client(t), "own", fmt.Sprint("topic ", i))
 		its, _ = cluster.Owner("{" + topic.Name + "}")
 	}
 	return cluster.Client(t), topic, its, registrys
@@ -268,7 +268,7 @@ func TestPermitsAreTriedOnEachNodeOfACluster(t *testing.T) {
 	var permits queue.Permits
 	for owner, topic := range topics {
 		try := func() error {
-			_, err := permits.Try(ctx, queue.NewTopic(client, "own", topic), queue.Publishing)
+			_, err := permits.Try(ctx, topicOf(client, "own", topic), queue.Publishing)
 			return err
 		}
 		may := func(rule string) {

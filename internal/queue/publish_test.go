@@ -255,7 +255,7 @@ func TestPublishOfTooManyForSoManyGroupsIsLeftToTheScheduler(t *testing.T) {
 func TestPublishGoesToAGroupThatAnotherProcessRegistered(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x")
-		other := queue.NewTopic(w.Client, w.Prefix, "topic")
+		other := topicOf(w.Client, w.Prefix, "topic")
 		require.NoError(t, other.Register(ctx, "b", standard))
 		r := w.record()
 		w.publishNow("y")

@@ -99,7 +99,7 @@ const rescan = 30 * time.Second
 // It calls read each time that it has read the registry, or could not: then it tries again after a second, or, where
 // that is not permitted, with the next rescan. It also calls read with ErrNotHeard where it may not listen for
 // announcements; and with ErrNotEntered where it could not enter again what was missing.
-func WatchTopics(ctx context.Context, client redis.UniversalClient, prefix string, found func(topic string, announced bool), read func(error)) {
+func WatchTopics(ctx context.Context, client *Client, prefix string, found func(topic string, announced bool), read func(error)) {
 	pubsub := client.Subscribe(ctx)
 	ended := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // so that no answer is waited for, nor a connection that is being made
 	defer ended()
@@ -190,7 +190,7 @@ var ErrNotEntered = errors.New("a topic is missing in the registry")
 
 // enterAgain enters topics in the registry that it has lost, and forgets those that are not there. One that cannot be asked for
 // ends it until the next rescan: others on the same node could not be, either, and what is announced waits meanwhile.
-func enterAgain(ctx context.Context, client redis.UniversalClient, prefix string, missing, known map[string]bool) error {
+func enterAgain(ctx context.Context, client *Client, prefix string, missing, known map[string]bool) error {
 	for topic := range missing {
 		there, err := NewTopic(client, prefix, topic).Relist(ctx)
 		if err != nil {

@@ -41,9 +41,9 @@ func TestScriptsAreLoadedWhileAnotherNodeHangs(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, "--cluster-node-timeout", "60000") // no failover
 	client := cluster.Client(t)
-	topic := queue.NewTopic(client, "own", "topic")
+	topic := topicOf(client, "own", "topic")
 	owner, itsReplica := cluster.Owner("{topic}")
-	require.NoError(t, queue.Do(ctx, client, topic.ResignCall("nobody"))) // the client knows who has which slots
+	require.NoError(t, do(ctx, client, topic.ResignCall("nobody"))) // the client knows who has which slots
 	for _, hangs := range cluster.Nodes() {
 		if hangs == owner || hangs == itsReplica {
 			continue
@@ -51,7 +51,7 @@ func TestScriptsAreLoadedWhileAnotherNodeHangs(t *testing.T) {
 		require.NoError(t, owner.Client(t).ScriptFlush(ctx).Err())
 		hangs.Pause()
 		began := time.Now()
-		err := queue.Do(ctx, client, topic.ResignCall("nobody"), topic.Group("a").ReleaseCalls([]*queue.Leased{{ID: "x", Token: "y"}})[0])
+		err := do(ctx, client, topic.ResignCall("nobody"), topic.Group("a").ReleaseCalls([]*queue.Leased{{ID: "x", Token: "y"}})[0])
 		took := time.Since(began)
 		hangs.Resume()
 		require.NoError(t, err)
@@ -199,7 +199,7 @@ func TestEachCallKeepsItsOwnError(t *testing.T) {
 		queries := []queue.Claim{w.sub("b").query(1), w.sub("a").query(1)}
 		calls := []*queue.Call{w.topic.Group("b").ClaimCall(queries[0]), w.topic.Group("a").ClaimCall(queries[1])}
 		require.NoError(t, calls[0].Err(), "not yet")
-		require.ErrorContains(t, queue.Do(ctx, w.Client, calls...), "WRONGTYPE")
+		require.ErrorContains(t, do(ctx, w.Client, calls...), "WRONGTYPE")
 		require.ErrorContains(t, calls[0].Err(), "WRONGTYPE")
 		_, err := queries[0].ReadClaim(calls[0])
 		require.ErrorContains(t, err, "WRONGTYPE")
@@ -218,7 +218,7 @@ func TestNoAnswerIsUnreachable(t *testing.T) {
 	mini.Close()
 	soon, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
-	err := queue.Do(soon, client, w.topic.ResignCall("a|b"), w.topic.ResignCall("a|c"))
+	err := do(soon, client, w.topic.ResignCall("a|b"), w.topic.ResignCall("a|c"))
 	require.Error(t, err)
 	require.True(t, queue.Unreachable(err))
 }
@@ -254,7 +254,7 @@ func TestEachCallOfAPipelineThatIsRefusedHasAnError(t *testing.T) {
 			})
 			t.Cleanup(func() { _ = refused.Close() })
 			requireNoReplies(t, refused, "refused")
-			_, err := queue.NewTopic(refused, "own", "topic").Find(ctx, queue.Ref{DelayID: "x"})
+			_, err := topicOf(refused, "own", "topic").Find(ctx, queue.Ref{DelayID: "x"})
 			require.ErrorContains(t, err, "refused")
 		})
 	}
@@ -279,10 +279,10 @@ func TestEachCallOfAPipelineThatIsNotSentHasAnError(t *testing.T) {
 
 func requireNoReplies(t *testing.T, client redis.UniversalClient, text string) {
 	t.Helper()
-	group := queue.NewTopic(client, "own", "topic").Group("a")
+	group := topicOf(client, "own", "topic").Group("a")
 	calls := group.AckCalls([]*queue.Leased{{ID: "x", Token: "y"}})
 	calls = append(calls, group.ReleaseCalls([]*queue.Leased{{ID: "z", Token: "y"}})...)
-	err := queue.Do(ctx, client, calls...)
+	err := do(ctx, client, calls...)
 	require.ErrorContains(t, err, text)
 	require.True(t, queue.Unreachable(err))
 	for _, c := range calls {
@@ -324,7 +324,7 @@ func (w *world) losing() func(f func()) {
 		},
 	})
 	w.t.Cleanup(func() { _ = client.Close() })
-	w.topic = queue.NewTopic(client, w.Prefix, "topic")
+	w.topic = topicOf(client, w.Prefix, "topic")
 	_, err := w.topic.Groups(ctx)
 	require.NoError(w.t, err)
 	w.Client = client
@@ -389,7 +389,7 @@ func TestOperationsWhoseAnswersAreLostSucceed(t *testing.T) {
 		for _, m := range held(s.claim(9)) {
 			require.Equal(t, 1, s.nack(failed(m, dead)))
 		}
-		other := queue.NewTopic(w.Client, w.Prefix, "other")
+		other := topicOf(w.Client, w.Prefix, "other")
 		page, err := w.topic.List(ctx, "a", queue.Dead, "", 1, 1<<20)
 		require.NoError(t, err)
 		losing(func() { count(other.Mover().Move(ctx, a, page.Messages)) })
@@ -467,10 +467,10 @@ func TestOperationsAreNotRepeatedOnceTheirResultsAreForgotten(t *testing.T) {
 			client := redis.NewClient(w.Client.(*redis.Client).Options())
 			defer client.Close()
 			client.AddHook(&sleeper{w: w})
-			require.ErrorIs(t, do(client, queue.NewTopic(client, w.Prefix, "topic")), context.DeadlineExceeded)
+			require.ErrorIs(t, do(client, topicOf(client, w.Prefix, "topic")), context.DeadlineExceeded)
 		}
 		late(func(client redis.UniversalClient, topic *queue.Topic) error {
-			return only(queue.NewTopic(client, w.Prefix, "to").Mover().Move(ctx, topic.Group("a"), page.Messages[:2]))
+			return only(topicOf(client, w.Prefix, "to").Mover().Move(ctx, topic.Group("a"), page.Messages[:2]))
 		})
 		require.EqualValues(t, 2, w.Client.ZCard(ctx, to.Pending()).Val(), "they are gone here, and due there after a while")
 		require.EqualValues(t, 2, w.Client.HLen(ctx, to.Messages()).Val())

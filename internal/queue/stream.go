@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // What one call moves into a stream at most: about a millisecond and a half of the server's time.
@@ -24,7 +22,7 @@ type StreamOptions struct {
 // NewStreamTopic returns a handle on a topic whose due messages go into the Redis Stream of its name. The first use
 // makes it one, unless it has groups or messages, or groups whose removal is under way. The handle does not talk to
 // Redis yet.
-func NewStreamTopic(client redis.UniversalClient, prefix, name string, options StreamOptions) *Topic {
+func NewStreamTopic(client *Client, prefix, name string, options StreamOptions) *Topic {
 	t := NewTopic(client, prefix, name)
 	t.stream = &options
 	return t

@@ -24,7 +24,7 @@ func (w *world) streaming(options queue.StreamOptions) *world {
 
 // retarget has the world use another topic, one with a stream.
 func (w *world) retarget(topic string, options queue.StreamOptions) {
-	w.topic = queue.NewStreamTopic(w.Client, w.Prefix, topic, options)
+	w.topic = streamTopicOf(w.Client, w.Prefix, topic, options)
 	w.keys = queue.NewKeys(w.Prefix, topic)
 }
 
@@ -300,7 +300,7 @@ func TestSchedulerLooksWhenATopicWithAStreamIsResumed(t *testing.T) {
 				end()
 			}
 		}})
-		_, _ = queue.NewTopic(client, w.Prefix, w.topic.Name).Resume(ending, "")
+		_, _ = topicOf(client, w.Prefix, w.topic.Name).Resume(ending, "")
 		require.Error(t, ending.Err())
 		audit, err := w.topic.Audit(ctx)
 		require.NoError(t, err)

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // memory is how long Redis remembers the last numbered call of a publisher or subscription, so that
@@ -21,7 +19,7 @@ const memory = time.Hour
 type Topic struct {
 	Name string
 
-	client redis.UniversalClient
+	client *Client
 	prefix string
 	keys   Keys
 	single string         // "1" if the number that PUBLISH returns counts every receiver
@@ -74,9 +72,8 @@ func ceilMillis(d time.Duration) int64 {
 }
 
 // NewTopic returns a handle. It does not talk to Redis.
-func NewTopic(client redis.UniversalClient, prefix, name string) *Topic {
-	_, cluster := client.(*redis.ClusterClient)
-	return &Topic{Name: name, client: client, prefix: prefix, keys: NewKeys(prefix, name), single: flag(!cluster)}
+func NewTopic(client *Client, prefix, name string) *Topic {
+	return &Topic{Name: name, client: client, prefix: prefix, keys: NewKeys(prefix, name), single: flag(!client.Cluster())}
 }
 
 // Groups returns the set of groups as last read, reading it if it never was. The topic is entered in

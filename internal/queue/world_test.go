@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -89,7 +90,7 @@ func own(t *testing.T, test func(t *testing.T, w *world), groups ...string) {
 }
 
 func newWorld(t tb, s redistest.Server, topic string, groups ...string) *world {
-	w := &world{Server: s, t: t, topic: queue.NewTopic(s.Client, s.Prefix, topic),
+	w := &world{Server: s, t: t, topic: topicOf(s.Client, s.Prefix, topic),
 		keys: queue.NewKeys(s.Prefix, topic), ids: queue.NewIDs(), id: map[string]string{}, name: map[string]string{}}
 	if s.Mini != nil {
 		s.Mini.SetTime(time.Now().Truncate(time.Millisecond))
@@ -301,7 +302,7 @@ func held(c queue.Claimed) []*queue.Leased {
 
 func (w *world) do(calls ...*queue.Call) {
 	w.t.Helper()
-	require.NoError(w.t, queue.Do(ctx, w.Client, calls...))
+	require.NoError(w.t, do(ctx, w.Client, calls...))
 }
 
 // count runs calls and adds up how many messages each says it settled.
@@ -398,4 +399,19 @@ func (w *world) purge() (more bool) {
 	more, err := w.topic.Purge(ctx)
 	require.NoError(w.t, err)
 	return more
+}
+
+// topicOf is queue.NewTopic with any client.
+func topicOf(client redis.UniversalClient, prefix, name string) *queue.Topic {
+	return queue.NewTopic(queue.MustClient(client), prefix, name)
+}
+
+// streamTopicOf is queue.NewStreamTopic with any client.
+func streamTopicOf(client redis.UniversalClient, prefix, name string, options queue.StreamOptions) *queue.Topic {
+	return queue.NewStreamTopic(queue.MustClient(client), prefix, name, options)
+}
+
+// do is queue.Do with any client.
+func do(ctx context.Context, client redis.UniversalClient, calls ...*queue.Call) error {
+	return queue.Do(ctx, queue.MustClient(client), calls...)
 }

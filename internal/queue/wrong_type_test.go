@@ -18,7 +18,7 @@ import (
 var transitions = map[string]func(w *world) (call func() error){
 	"open": func(w *world) func() error {
 		return func() error {
-			_, err := queue.NewTopic(w.Client, w.Prefix, w.topic.Name).Groups(ctx)
+			_, err := topicOf(w.Client, w.Prefix, w.topic.Name).Groups(ctx)
 			return err
 		}
 	},
@@ -125,7 +125,7 @@ var transitions = map[string]func(w *world) (call func() error){
 	},
 	"open_stream": func(w *world) func() error {
 		w.retarget(w.Prefix+"-"+w.topic.Name, kept)
-		require.NoError(w.t, only(queue.NewTopic(w.Client, w.Prefix, w.topic.Name).Groups(ctx))) // it is in the registry
+		require.NoError(w.t, only(topicOf(w.Client, w.Prefix, w.topic.Name).Groups(ctx))) // it is in the registry
 		return func() error { return only(w.topic.Groups(ctx)) }
 	},
 	"open_stream, again": func(w *world) func() error {
@@ -198,7 +198,7 @@ func unused(name, key string, k queue.Keys) bool {
 }
 
 func run(w *world, calls ...*queue.Call) func() error {
-	return func() error { return queue.Do(ctx, w.Client, calls...) }
+	return func() error { return do(ctx, w.Client, calls...) }
 }
 
 // inHand publishes three messages and claims them.

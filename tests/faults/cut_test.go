@@ -124,15 +124,15 @@ func (s *steps) takes(log []byte, length int) bool {
 // goOn has another program work on the topic: it publishes, moves what is due, and has a message acked.
 func (s *steps) goOn(client redis.UniversalClient) {
 	s.t.Helper()
-	topic := queue.NewTopic(client, redisdelay.DefaultKeyPrefix, "t")
+	topic := queue.NewTopic(queue.MustClient(client), redisdelay.DefaultKeyPrefix, "t")
 	require.NoError(s.t, topic.Publish(s.t.Context(), "Q", 1, []queue.Message{s.message("10", queue.Due{}, queue.Options{})}))
 	groups, err := topic.Groups(s.t.Context())
 	require.NoError(s.t, err)
-	require.NoError(s.t, queue.Do(s.t.Context(), client, topic.PromoteCall(groups, "nobody|2", time.Millisecond)))
+	require.NoError(s.t, queue.Do(s.t.Context(), queue.MustClient(client), topic.PromoteCall(groups, "nobody|2", time.Millisecond)))
 	for _, name := range groups.Names {
 		group := topic.Group(name)
 		first := claim(s.t, client, group, queue.Claim{Subscription: "T" + name, Number: 1, Limit: 1, Lease: time.Minute})[0]
-		require.NoError(s.t, queue.Do(s.t.Context(), client, first.ack()...))
+		require.NoError(s.t, queue.Do(s.t.Context(), queue.MustClient(client), first.ack()...))
 	}
 }
 
@@ -160,7 +160,7 @@ type steps struct {
 func newSteps(t *testing.T, server *redistest.Instance) *steps {
 	t.Helper()
 	client := server.Client(t)
-	s := &steps{t: t, server: server, client: client, topic: queue.NewTopic(client, redisdelay.DefaultKeyPrefix, "t"), ids: queue.NewIDs()}
+	s := &steps{t: t, server: server, client: client, topic: queue.NewTopic(queue.MustClient(client), redisdelay.DefaultKeyPrefix, "t"), ids: queue.NewIDs()}
 	for _, group := range []string{"g", "h"} {
 		require.NoError(t, s.topic.Register(t.Context(), group, queue.GroupOptions{MaxDeliveries: 9, Retention: time.Hour}))
 	}
@@ -254,7 +254,7 @@ func (s *steps) publish(name string, messages ...queue.Message) {
 
 func (s *steps) do(name string, calls ...*queue.Call) {
 	s.t.Helper()
-	require.NoError(s.t, queue.Do(s.t.Context(), s.client, calls...))
+	require.NoError(s.t, queue.Do(s.t.Context(), queue.MustClient(s.client), calls...))
 	s.note(name)
 }
 
@@ -293,7 +293,7 @@ func claim(t *testing.T, client redis.UniversalClient, group *queue.Group, c que
 	t.Helper()
 	c.Bytes = 1 << 20
 	call := group.ClaimCall(c)
-	require.NoError(t, queue.Do(t.Context(), client, call))
+	require.NoError(t, queue.Do(t.Context(), queue.MustClient(client), call))
 	claimed, err := c.ReadClaim(call)
 	require.NoError(t, err)
 	require.Len(t, claimed.Messages, c.Limit)

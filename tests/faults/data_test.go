@@ -86,7 +86,7 @@ func (l *load) noteDead(t *testing.T) {
 			require.NoError(t, err)
 			l.w.Note(faulttest.Event{Kind: faulttest.Dead, Topic: "t", Group: group, ID: id, UUID: msg.UUID, Sum: faulttest.SumOf(msg)})
 		}
-		_, err = queue.NewTopic(l.w.Client, l.w.Prefix, "t").Group(group).Discard(t.Context(), ids)
+		_, err = queue.NewTopic(queue.MustClient(l.w.Client), l.w.Prefix, "t").Group(group).Discard(t.Context(), ids)
 		require.NoError(t, err)
 	}
 }
