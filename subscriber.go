@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
@@ -158,7 +159,7 @@ type Subscriber struct {
 
 // engine is what all subscriptions of a Subscriber share.
 type engine struct {
-	mailbox      *queue.Mailbox
+	mailbox      *wake.Mailbox
 	closeMailbox func()
 	scheduler    *scheduler.Scheduler
 	stop         context.CancelFunc // of the scheduler
@@ -270,7 +271,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err := s.check(topic); err != nil {
 		return nil, err
 	}
-	mailbox, closeMailbox := queue.OpenMailbox(s.client, s.config.KeyPrefix)
+	mailbox, closeMailbox := wake.Open(s.client, s.config.KeyPrefix)
 	defer closeMailbox() // the engine has it, too, by then
 	err := mailbox.Permitted(ctx)
 	if err == nil {
@@ -356,7 +357,7 @@ func (s *Subscriber) start() (*engine, error) {
 		return nil, err
 	}
 	r := &engine{scheduler: sched, stopped: make(chan struct{})}
-	r.mailbox, r.closeMailbox = queue.OpenMailbox(s.client, s.config.KeyPrefix)
+	r.mailbox, r.closeMailbox = wake.Open(s.client, s.config.KeyPrefix)
 	running, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go func() {

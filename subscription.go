@@ -15,6 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // subscription is one Subscribe. Two goroutines work on it, and a third under load; what they share is under mu:
@@ -29,7 +30,7 @@ import (
 type subscription struct {
 	config  *SubscriberConfig
 	client  *queue.Client
-	mailbox *queue.Mailbox
+	mailbox *wake.Mailbox
 	logger  watermill.LoggerAdapter
 	topic   *queue.Topic
 	group   *queue.Group

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // ErrNotReady is wrapped by the error of Readiness.Err.
@@ -78,7 +79,7 @@ func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) 
 		if err != nil {
 			return Readiness{}, fmt.Errorf("ready: %w", err)
 		}
-		scheduled, err := queue.Listening(ctx, a.client, s.Holder, s.Standby)
+		scheduled, err := wake.Listening(ctx, a.client, s.Holder, s.Standby)
 		if err != nil {
 			return Readiness{}, fmt.Errorf("ready: find out who schedules topic %q: %w", topic, err)
 		}

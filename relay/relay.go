@@ -13,6 +13,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // ErrStuck is wrapped by the error of a Run that had to leave calls of the destination's Publish behind, which did
@@ -77,7 +78,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.config.Topics == nil {
 		c := r.config.Subscriber
 		watching.Go(func() {
-			queue.WatchTopics(ctx, r.client, c.KeyPrefix, func(topic string, _ bool) { run.serve(ctx, topic) }, run.registryRead)
+			wake.WatchTopics(ctx, r.client, c.KeyPrefix, func(topic string, _ bool) { run.serve(ctx, topic) }, run.registryRead)
 		})
 	}
 	<-ctx.Done()
@@ -93,8 +94,8 @@ func (r *run) registryRead(err error) {
 		r.logger.Error(news, err, nil)
 	}
 	switch {
-	case errors.Is(err, queue.ErrNotHeard):
-	case errors.Is(err, queue.ErrNotEntered): // it was read
+	case errors.Is(err, wake.ErrNotHeard):
+	case errors.Is(err, wake.ErrNotEntered): // it was read
 		r.subscribed(registry, nil)
 	default:
 		r.subscribed(registry, err)
@@ -141,7 +142,7 @@ type run struct {
 	publishing atomic.Int32 // batches that are with the destination
 	left       atomic.Int64 // messages that are neither out nor given back at the end
 
-	news queue.RegistryNews
+	news wake.RegistryNews
 
 	lacking map[string]error // what is not subscribed to, and why not; guarded by Relay.mu
 }

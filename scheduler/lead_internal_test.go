@@ -10,6 +10,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 func TestALookSetsOutBeforeItsEventByTheShortestWayOfLate(t *testing.T) {
@@ -64,7 +65,7 @@ func TestTheNextLookIsAtTheServerWhenTheEventIs(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(s.crews.close)
 	var closeMailbox func()
-	s.mailbox, closeMailbox = queue.OpenMailbox(queue.MustClient(client), "p")
+	s.mailbox, closeMailbox = wake.Open(queue.MustClient(client), "p")
 	t.Cleanup(closeMailbox)
 	topic := queue.NewTopic(queue.MustClient(client), "p", "t")
 	require.NoError(t, topic.Register(t.Context(), "g", queue.GroupOptions{MaxDeliveries: -1, Retention: -1}))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // duringSweeps calls a function when a script runs after those of the looks, which go together.
@@ -46,7 +47,7 @@ func TestOthersHaveTheirAppointmentsBeforeASweep(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(s.crews.close)
 	var closeMailbox func()
-	s.mailbox, closeMailbox = queue.OpenMailbox(queue.MustClient(client), "p")
+	s.mailbox, closeMailbox = wake.Open(queue.MustClient(client), "p")
 	t.Cleanup(closeMailbox)
 	var topics []*served
 	for _, name := range []string{"lost", "quiet"} {

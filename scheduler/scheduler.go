@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 var (
@@ -81,11 +82,11 @@ type Scheduler struct {
 	client  *queue.Client
 	logger  watermill.LoggerAdapter
 	started atomic.Bool
-	mailbox *queue.Mailbox
+	mailbox *wake.Mailbox
 	crews   *crews
 	outage  atomic.Bool
 	permits queue.Permits
-	news    queue.RegistryNews
+	news    wake.RegistryNews
 
 	mu     sync.Mutex
 	topics map[string]*served
@@ -117,7 +118,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return ErrAlreadyRun
 	}
-	mailbox, closeMailbox := queue.OpenMailbox(s.client, s.config.KeyPrefix)
+	mailbox, closeMailbox := wake.Open(s.client, s.config.KeyPrefix)
 	defer closeMailbox()
 
 	s.mu.Lock()
@@ -133,7 +134,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	s.start(ctx, s.crews.first)
 	if s.config.Topics == nil {
 		s.crews.running.Go(func() {
-			queue.WatchTopics(ctx, s.client, s.config.KeyPrefix, s.found, s.registryRead)
+			wake.WatchTopics(ctx, s.client, s.config.KeyPrefix, s.found, s.registryRead)
 		})
 	}
 	s.crews.running.Wait()

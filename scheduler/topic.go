@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // served is a topic that the scheduler serves.
@@ -52,7 +53,7 @@ func (s *Scheduler) told(t *served, argument string, done func()) {
 	if done != nil {
 		done()
 	}
-	now, wait := time.Now(), queue.ReadWait(argument)
+	now, wait := time.Now(), wake.ReadWait(argument)
 	t.mu.Lock()
 	its := s.lookers(t)
 	t.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Client is a go-redis client whose kind is known: a client of one server, or of a Cluster. NewClient asks for the kind once.
+// Client is a go-redis client whose kind is known: a client of one server, or of a Cluster.
+// NewClient asks for the kind once.
 type Client struct {
 	redis.UniversalClient
 	single  Node    // nil for a Cluster
@@ -30,13 +31,15 @@ type cluster interface {
 	ReloadState(ctx context.Context)
 }
 
-// ring is a client of several servers that know nothing of one another: a *redis.Ring, or a struct that embeds one.
+// ring is a client of several servers that know nothing of one another: a *redis.Ring, or a struct
+// that embeds one.
 type ring interface{ Options() *redis.RingOptions }
 
 // usable ends the errors about clients that cannot be used.
 const usable = "pass a *redis.Client, a *redis.ClusterClient, or a struct that embeds one of them as a pointer"
 
-// NewClient returns the adapter of a client, or tells why the client cannot be used. It does not talk to Redis.
+// NewClient returns the adapter of a client, or tells why the client cannot be used. It does not
+// talk to Redis.
 func NewClient(client redis.UniversalClient) (c *Client, err error) {
 	if client == nil {
 		return nil, errors.New("is nil; it has to be a connected go-redis client")
@@ -94,7 +97,8 @@ func (c *Client) Node(ctx context.Context, key string) (Node, error) {
 	return node, nil
 }
 
-// EachNode calls ask for every server, those of a Cluster at the same time, replicas included. It returns the first error.
+// EachNode calls ask for every server, those of a Cluster at the same time, replicas included. It
+// returns the first error.
 func (c *Client) EachNode(ctx context.Context, ask func(context.Context, Node) error) error {
 	if c.cluster == nil {
 		return ask(ctx, c.single)
@@ -102,8 +106,8 @@ func (c *Client) EachNode(ctx context.Context, ask func(context.Context, Node) e
 	return c.cluster.ForEachShard(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, node) })
 }
 
-// findNodes asks a Cluster who has which slots if a call failed because a node did not answer. The client by itself would
-// ask nodes that are gone for another ten seconds.
+// findNodes asks a Cluster who has which slots if a call failed because a node did not answer. The
+// client by itself would ask nodes that are gone for another ten seconds.
 func (c *Client) findNodes(ctx context.Context, err error) {
 	if c.cluster != nil && Unreachable(err) {
 		c.cluster.ReloadState(ctx)

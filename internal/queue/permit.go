@@ -141,8 +141,8 @@ func (t *Topic) refused(ctx context.Context, work Work) (lacking []string, err e
 	return lacking, nil
 }
 
-// forbiddenTo names what was to be done with the registry, which has a node of its own, in an error of forbidden.
-func forbiddenTo(what, command string, err error) error {
+// ForbiddenTo names what was to be done with the registry, which has a node of its own, in an error of forbidden.
+func ForbiddenTo(what, command string, err error) error {
 	if err = forbidden(err); errors.Is(err, ErrForbidden) {
 		needs := "+" + command
 		switch said := err.Error(); {

@@ -13,6 +13,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 func TestPublishedMessageIsReadyAtOnceInEveryGroup(t *testing.T) {
@@ -366,7 +367,7 @@ func wait(t *testing.T, told, receiver string) float64 {
 	require.Regexp(t, `^-?\d+\.\d{3}$`, argument)
 	ms, err := strconv.ParseFloat(argument, 64)
 	require.NoError(t, err)
-	require.InDelta(t, max(ms, 0), queue.ReadWait(argument).Seconds()*1000, 0.000001)
+	require.InDelta(t, max(ms, 0), wake.ReadWait(argument).Seconds()*1000, 0.000001)
 	return ms
 }
 

@@ -1,5 +1,5 @@
 // Package queue is the pipeline in Redis: keys, scripts, and a Go function for each transition.
-// Nothing else in the project talks to Redis.
+// Nothing else in the project talks to Redis, except package wake.
 package queue
 
 import (

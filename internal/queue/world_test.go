@@ -18,6 +18,9 @@ import (
 
 var ctx = context.Background()
 
+// patience is for what happens at once, on a machine that is busy.
+const patience = 20 * time.Second
+
 // tb is what the helpers need of a test: a testing.T or a rapid.T.
 type tb interface {
 	Helper()

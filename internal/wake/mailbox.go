@@ -1,4 +1,7 @@
-package queue
+// Package wake has the mailboxes by which subscriptions and schedulers are woken: Pub/Sub
+// connections that test themselves, the wake-ups that come over them, and the announcements of new
+// topics.
+package wake
 
 import (
 	"context"
@@ -13,34 +16,37 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Mailbox is where a process is woken: one Redis Pub/Sub channel, hence one connection, however many
-// subscriptions and schedulers there are. A message on it is "receiver argument", or "*" for all; or "* channel",
-// after which the process says on that channel when all have looked.
+// Mailbox is one Redis Pub/Sub channel on which a process is woken, with one connection for all its
+// subscriptions and schedulers. A message on it is "receiver argument", or "*" for all receivers.
+// After "* channel" the process publishes an empty text on that channel when all receivers have
+// looked.
 type Mailbox struct {
 	channel string
-	client  *Client
+	client  *queue.Client
 	done    chan struct{}
 
-	running context.Context // until it is closed
+	running context.Context // ends when the mailbox is closed
 	stop    context.CancelFunc
-	answers sync.WaitGroup // under way
+	answers sync.WaitGroup // of answer, under way
 
 	mu        sync.Mutex
-	receivers map[string]Wake
-	last      int
-	lastLoss  time.Time
-	denied    error // ErrForbidden, for as long as the server's user may not listen
+	receivers map[string]Func // by name
+	last      int             // number of the last name
+	lastLoss  time.Time       // when DataLost last woke the receivers
+	denied    error           // queue.ErrForbidden while the server's user may not listen, else nil
 
-	asked chan struct{} // closed when the server has answered, or did not
+	asked chan struct{} // closed when the first SUBSCRIBE was answered, or had no answer in time
 }
 
-// Wake is called with what a receiver is told. If done is not nil, the receiver calls it when it has looked since,
-// or has nothing to look for any more. It must not block.
-type Wake func(argument string, done func())
+// Func wakes a receiver with an argument. If done is not nil, the receiver calls it when it has
+// looked since, or has nothing to look for any more. A Func must not block.
+type Func func(argument string, done func())
 
-// mailboxes are the process's open mailboxes, shared by all that use the same client and prefix.
+// mailboxes are the process's open mailboxes, one for each client and prefix.
 var mailboxes = struct {
 	sync.Mutex
 	open map[mailboxKey]*sharedMailbox
@@ -56,9 +62,10 @@ type sharedMailbox struct {
 	users int
 }
 
-// OpenMailbox returns the process's mailbox for the client and prefix, and what closes it for this
-// user. The last user's closing ends its connection and goroutine.
-func OpenMailbox(client *Client, prefix string) (*Mailbox, func()) {
+// Open returns the process's mailbox for the client and prefix, and a function that gives it back.
+// The mailbox ends when the last user gives it back. A client that cannot be the key of a map has a
+// mailbox for each Open.
+func Open(client *queue.Client, prefix string) (*Mailbox, func()) {
 	if !reflect.ValueOf(client.UniversalClient).Comparable() {
 		m := newMailbox(client, prefix)
 		return m, sync.OnceFunc(m.close)
@@ -86,13 +93,13 @@ func OpenMailbox(client *Client, prefix string) (*Mailbox, func()) {
 	})
 }
 
-func newMailbox(client *Client, prefix string) *Mailbox {
+func newMailbox(client *queue.Client, prefix string) *Mailbox {
 	m := &Mailbox{
-		channel:   MailboxChannel(prefix, Token()),
+		channel:   queue.MailboxChannel(prefix, queue.Token()),
 		client:    client,
 		done:      make(chan struct{}),
 		asked:     make(chan struct{}),
-		receivers: map[string]Wake{},
+		receivers: map[string]Func{},
 	}
 	m.running, m.stop = context.WithCancel(context.Background())
 	go m.listen(client.Subscribe(context.Background()))
@@ -105,35 +112,35 @@ func (m *Mailbox) close() {
 	m.answers.Wait()
 }
 
-// listen passes on what comes, until the mailbox is closed. go-redis connects again by itself, and
-// reports each connection.
+// listen wakes receivers by what comes, until the mailbox is closed. go-redis reports each
+// connection that it makes anew.
 func (m *Mailbox) listen(pubsub *redis.PubSub) {
 	defer close(m.done)
-	ended := context.AfterFunc(m.running, func() { _ = pubsub.Close() }) // so that no answer is waited for
+	ended := context.AfterFunc(m.running, func() { _ = pubsub.Close() }) // to wait for no answer
 	defer ended()
 	err := m.subscribe(pubsub)
 	close(m.asked)
-	for errors.Is(err, ErrForbidden) && m.running.Err() == nil {
+	for errors.Is(err, queue.ErrForbidden) && m.running.Err() == nil {
 		select {
 		case <-m.running.Done():
-		case <-time.After(time.Second): // the permission may be given meanwhile, and go-redis asks only once
+		case <-time.After(time.Second): // the permission may be given meanwhile; go-redis asks only once
 			err = m.subscribe(pubsub)
 		}
 	}
 	if err == nil {
-		m.wakeAll(nil) // they may have looked before
+		m.wakeAll(nil) // receivers may have looked before the connection was there
 	}
-	hearing := newHearing(m.client, m.channel, false)
-	defer hearing.end()
-	events := hearing.listen(m.running, pubsub)
+	listener := newListener(m.client, m.channel, false)
+	defer listener.end()
+	events := listener.listen(m.running, pubsub)
 	for {
 		select {
-		case <-m.running.Done(): // it may be making a connection, which is not waited for
+		case <-m.running.Done(): // the events may end later, while a connection is being made
 			return
 		case event, open := <-events:
 			switch event := event.(type) {
 			case *redis.Subscription:
-				m.wakeAll(nil) // what was sent while there was no connection is lost
+				m.wakeAll(nil) // messages may have been lost while there was no connection
 			case *redis.Message:
 				m.deliver(event.Payload)
 			}
@@ -144,19 +151,20 @@ func (m *Mailbox) listen(pubsub *redis.PubSub) {
 	}
 }
 
-// subscribe subscribes to the mailbox's channel, and keeps a refusal.
+// subscribe subscribes to the mailbox's channel, and keeps a refusal for Permitted.
 func (m *Mailbox) subscribe(pubsub *redis.PubSub) error {
 	err := subscribe(m.running, pubsub, m.channel)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.denied = nil
-	if errors.Is(err, ErrForbidden) {
+	if errors.Is(err, queue.ErrForbidden) {
 		m.denied = err
 	}
 	return err
 }
 
-// Permitted is ErrForbidden if the server's user may not listen to the mailbox. It waits for the server's first answer.
+// Permitted returns queue.ErrForbidden if the server's user may not listen to the mailbox. It waits
+// for the server's first answer, and returns the context's error if that ends before.
 func (m *Mailbox) Permitted(ctx context.Context) error {
 	select {
 	case <-m.asked:
@@ -168,6 +176,7 @@ func (m *Mailbox) Permitted(ctx context.Context) error {
 	return m.denied
 }
 
+// deliver wakes the receivers that a message names.
 func (m *Mailbox) deliver(payload string) {
 	receiver, argument, _ := strings.Cut(payload, " ")
 	if receiver == "*" {
@@ -186,8 +195,8 @@ func (m *Mailbox) deliver(payload string) {
 	}
 }
 
-// ReadWait reads what a scheduler is told: how many milliseconds until an event. 0, if it is anything else: to
-// look at once does no harm.
+// ReadWait reads the argument that wakes a scheduler: the milliseconds until an event. It returns 0
+// for any other text, because a scheduler may look at any time.
 func ReadWait(argument string) time.Duration {
 	ms, err := strconv.ParseFloat(argument, 64)
 	if err != nil || !(ms > 0) {
@@ -199,15 +208,15 @@ func ReadWait(argument string) time.Duration {
 // longestWait is about 250 years in milliseconds, which a time.Duration can hold.
 const longestWait = 8e12
 
-// answer says on a channel that all receivers have looked.
+// answer publishes on a channel that all receivers have looked.
 func (m *Mailbox) answer(channel string) {
 	m.answers.Go(func() {
-		_ = m.client.Publish(m.running, channel, "").Err() // who asked waits for no answer for ever
+		_ = m.client.Publish(m.running, channel, "").Err() // whoever asked does not wait for ever
 	})
 }
 
-// DataLost wakes all receivers, since what one has found gone from Redis is gone for all. Of many calls
-// within a second, one does.
+// DataLost wakes all receivers, because data that one of them found gone from Redis is gone for
+// all. It does nothing within a second after it last did.
 func (m *Mailbox) DataLost() {
 	m.mu.Lock()
 	now := time.Now()
@@ -221,7 +230,7 @@ func (m *Mailbox) DataLost() {
 	}
 }
 
-// wakeAll wakes all receivers. If looked is not nil, it is called when all have looked since.
+// wakeAll wakes all receivers. It calls looked, unless that is nil, when all have looked since.
 func (m *Mailbox) wakeAll(looked func()) {
 	m.mu.Lock()
 	all := slices.Collect(maps.Values(m.receivers))
@@ -242,9 +251,10 @@ func (m *Mailbox) wakeAll(looked func()) {
 	}
 }
 
-// Receive has wake called for every message to the returned address, with its argument, and with ""
-// whenever messages may have been lost. Calling stop ends it.
-func (m *Mailbox) Receive(wake Wake) (address string, stop func()) {
+// Receive adds a receiver, and returns its address and a function that removes it. Every message to
+// the address calls wake with the message's argument. The mailbox also calls it with "" whenever
+// messages may have been lost.
+func (m *Mailbox) Receive(wake Func) (address string, stop func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last++
@@ -257,17 +267,17 @@ func (m *Mailbox) Receive(wake Wake) (address string, stop func()) {
 	}
 }
 
-// Poll is how often each of the mailbox's receivers should look by itself, in case a wake-up was
-// lost: every few seconds, and more rarely the more there are, so that the sum stays small.
+// Poll returns the interval at which each receiver should look by itself, in case a wake-up was
+// lost. It grows with the number of receivers, so that the load of all stays small.
 func (m *Mailbox) Poll() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return min(5*time.Second+time.Duration(len(m.receivers))*25*time.Millisecond, time.Minute)
 }
 
-// Listening tells whether the process of any of some addresses is connected to its mailbox now. Empty addresses
-// are nobody's. Where the server does not let us ask, whoever has an address is taken to be.
-func Listening(ctx context.Context, client *Client, addresses ...string) (bool, error) {
+// Listening tells whether the process of at least one address is connected to its mailbox now. An
+// empty address has no process. If the server's user may not ask, Listening returns true.
+func Listening(ctx context.Context, client *queue.Client, addresses ...string) (bool, error) {
 	var channels []string
 	for _, address := range addresses {
 		if end := strings.LastIndexByte(address, '|'); end >= 0 {
@@ -278,7 +288,8 @@ func Listening(ctx context.Context, client *Client, addresses ...string) (bool, 
 		return false, nil
 	}
 	var found atomic.Bool
-	err := client.EachNode(ctx, func(ctx context.Context, node Node) error { // each knows its own receivers only
+	// A node knows its own receivers only.
+	err := client.EachNode(ctx, func(ctx context.Context, node queue.Node) error {
 		receivers, err := node.PubSubNumSub(ctx, channels...).Result()
 		for _, n := range receivers {
 			if n > 0 {
