@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -80,23 +81,23 @@ func New(config Config) (*Admin, error) {
 }
 
 // topic returns a handle on a topic for some work, or why there can be none, such as a permission that is lacking.
-func (a *Admin) topic(ctx context.Context, name string, work queue.Work) (*queue.Topic, error) {
+func (a *Admin) topic(ctx context.Context, name string, work queue.Work) (*operate.Topic, error) {
 	t, err := a.handle(name)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := a.permits.Try(ctx, t, work); err != nil {
+	if _, err := a.permits.Try(ctx, t.Topic, work); err != nil {
 		return nil, err
 	}
 	return t, nil
 }
 
 // handle is topic without a try of what is permitted.
-func (a *Admin) handle(name string) (*queue.Topic, error) {
+func (a *Admin) handle(name string) (*operate.Topic, error) {
 	if err := queue.CheckTopic(name); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidTopic, err)
 	}
-	return queue.NewTopic(a.client, a.config.KeyPrefix, name), nil
+	return operate.NewTopic(a.client, a.config.KeyPrefix, name), nil
 }
 
 // groupName is the name of a group, "" that of redisdelay.DefaultConsumerGroup.
@@ -146,20 +147,20 @@ func At(t time.Time) When {
 }
 
 // Ref names a message: see ByID and ByDelayID.
-type Ref struct{ ref queue.Ref }
+type Ref struct{ ref operate.Ref }
 
 // ByID names a message by its own ID, the same in all groups: Delivery.ID.
-func ByID(id string) Ref { return Ref{queue.Ref{ID: id}} }
+func ByID(id string) Ref { return Ref{operate.Ref{ID: id}} }
 
 // ByDelayID names the message that has a delay ID: while it waits for its due time, and for its window after
 // that.
-func ByDelayID(delayID string) Ref { return Ref{queue.Ref{DelayID: delayID}} }
+func ByDelayID(delayID string) Ref { return Ref{operate.Ref{DelayID: delayID}} }
 
 // String says what it names.
 func (r Ref) String() string { return r.ref.String() }
 
 func (r Ref) check() error {
-	if r.ref == (queue.Ref{}) {
+	if r.ref == (operate.Ref{}) {
 		return fmt.Errorf("%w: the message has no name; use ByID or ByDelayID", ErrInvalidArgument)
 	}
 	return nil

@@ -2,6 +2,7 @@ package admin
 
 import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -12,7 +13,7 @@ var (
 
 	// ErrTooLate is wrapped where a message is there and does not wait any more: it is ready, in a
 	// consumer's hands, or dead.
-	ErrTooLate = queue.ErrTooLate
+	ErrTooLate = operate.ErrTooLate
 
 	// ErrExists is wrapped where another message has the delay ID by now.
 	ErrExists = queue.ErrExists
@@ -22,7 +23,7 @@ var (
 
 	// ErrChanging is wrapped by Check and Repair where groups come and go too fast for a look at all of the topic.
 	// Another call may find a quieter time.
-	ErrChanging = queue.ErrChanging
+	ErrChanging = operate.ErrChanging
 
 	// ErrTopicMode is wrapped where something cannot be done because the topic has a Redis Stream: see
 	// redisdelay.StreamConfig.
@@ -40,5 +41,5 @@ var (
 	ErrInvalidConfig = redisdelay.ErrInvalidConfig
 
 	// ErrInvalidArgument is wrapped where another argument cannot be used; the error says which.
-	ErrInvalidArgument = queue.ErrInvalid
+	ErrInvalidArgument = operate.ErrInvalid
 )

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -20,15 +21,15 @@ type State string
 
 const (
 	// Pending messages wait for their due time. They are that for all groups.
-	Pending = State(queue.Pending)
+	Pending = State(operate.Pending)
 	// Ready messages wait for a subscription that takes them.
-	Ready = State(queue.Ready)
+	Ready = State(operate.Ready)
 	// InHand messages are with a subscription, under its lease.
-	InHand = State(queue.Unack)
+	InHand = State(operate.Unack)
 	// Retrying messages were nacked, and wait for the next delivery.
-	Retrying = State(queue.Retry)
+	Retrying = State(operate.Retry)
 	// Dead messages are dead letters.
-	Dead = State(queue.Dead)
+	Dead = State(operate.Dead)
 	// Unknown is said by Get of a message that one of several groups may have ready, or may be done with.
 	Unknown = State("")
 )
@@ -80,7 +81,7 @@ type Place struct {
 
 // Get returns a message and where it is. Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err error) {
-	err = a.about(ctx, topic, ref, "get", queue.Finding, func(t *queue.Topic) error {
+	err = a.about(ctx, topic, ref, "get", queue.Finding, func(t *operate.Topic) error {
 		found, err := t.Find(ctx, ref.ref)
 		if err != nil {
 			return err
@@ -216,7 +217,7 @@ func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
 		return Page{}, fmt.Errorf("list: %w", err)
 	}
 	group := groupName(q.Group)
-	listed, err := t.List(ctx, group, queue.State(q.State), q.Cursor, cmp.Or(max(q.Limit, 0), 100), pageBytes)
+	listed, err := t.List(ctx, group, operate.State(q.State), q.Cursor, cmp.Or(max(q.Limit, 0), 100), pageBytes)
 	if err != nil {
 		return Page{}, fmt.Errorf("list messages of group %q of topic %q: %w", group, topic, err)
 	}
@@ -233,7 +234,7 @@ func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
 // pageBytes is how many bytes of messages a page has, about.
 const pageBytes = 4 << 20
 
-func (a *Admin) listed(topic, group string, state State, l queue.Listed) Message {
+func (a *Admin) listed(topic, group string, state State, l operate.Listed) Message {
 	m := a.message(topic, l.ID, l.Options, l.Body)
 	place := Place{Group: group, State: state, At: l.At, Deliveries: l.Deliveries, Redelivered: l.Delivered, Reason: l.Reason}
 	if state == Pending {

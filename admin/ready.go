@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
@@ -91,7 +91,7 @@ func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) 
 }
 
 // readiness is what the topic's own data say.
-func readiness(topic string, s queue.Stats) TopicReadiness {
+func readiness(topic string, s operate.Stats) TopicReadiness {
 	t := TopicReadiness{Topic: topic, Idle: s.Next.IsZero() || len(s.Groups) == 0}
 	since := func(at time.Time) time.Duration {
 		if at.IsZero() || len(s.Groups) == 0 { // what is due before there is a group waits for one

@@ -43,7 +43,7 @@ func (w *world) live(m *wake.Mailbox) {
 		r.Connected(w.Client)
 	}
 	w.topic = topicOf(w.Client, w.Prefix, w.topic.Name) // of another process
-	_, err := new(queue.Permits).Try(ctx, w.topic, queue.Consuming)
+	_, err := new(queue.Permits).Try(ctx, w.topic.Topic, queue.Consuming)
 	require.NoError(w.t, err)
 	require.Equal(w.t, queue.Holder, w.promote(holder.Address).Role)
 	require.Equal(w.t, queue.Standby, w.promote(standby.Address).Role)

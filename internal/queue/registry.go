@@ -14,8 +14,8 @@ func (t *Topic) Listed(ctx context.Context) (bool, error) {
 	return listed, ForbiddenTo("look for the topic in the registry", "sismember", err)
 }
 
-// enroll enters the topic in the registry, and announces it if it is new there.
-func (t *Topic) enroll(ctx context.Context) error {
+// Enroll enters the topic in the registry, and announces a topic that is new there.
+func (t *Topic) Enroll(ctx context.Context) error {
 	// A server at its memory limit refuses SADD even where there is nothing to add.
 	known, err := t.Listed(ctx)
 	if err != nil || known {
@@ -29,31 +29,32 @@ func (t *Topic) enroll(ctx context.Context) error {
 	return ForbiddenTo(fmt.Sprintf("announce the topic on channel %q", NewTopics(t.prefix)), "publish", err)
 }
 
-// Relist enters the topic in the registry if it is there, and is missing in it: in a Cluster the registry is on a node of its
-// own, whose failover may forget what was just entered. It tells whether the topic is there.
+// Relist enters the topic in the registry if it is there, and is missing in it: in a Cluster the
+// registry is on a node of its own, whose failover may forget what was just entered. It tells
+// whether the topic is there.
 func (t *Topic) Relist(ctx context.Context) (there bool, err error) {
 	if there, err = t.exists(ctx); err != nil || !there {
 		return false, err
 	}
-	if err := t.enroll(ctx); err != nil {
+	if err := t.Enroll(ctx); err != nil {
 		return false, err
 	}
 	if there, err = t.exists(ctx); err != nil || there { // else it was deleted meanwhile
 		return there, err
 	}
-	return false, t.delist(ctx)
+	return false, t.Delist(ctx)
 }
 
-// delist takes a topic that was deleted out of the registry.
-func (t *Topic) delist(ctx context.Context) error {
-	if err := t.unlist(ctx, t.Name); err != nil {
+// Delist removes a deleted topic from the registry.
+func (t *Topic) Delist(ctx context.Context) error {
+	if err := t.Unlist(ctx, t.Name); err != nil {
 		return err
 	}
-	// Somebody who used it meanwhile has made it anew, and may think that it is in the registry.
+	// A process that used the topic meanwhile has made it anew, and may take it for listed.
 	if there, err := t.exists(ctx); err != nil || !there {
 		return err
 	}
-	return t.enroll(ctx)
+	return t.Enroll(ctx)
 }
 
 // exists asks the server, whatever is remembered.
@@ -66,16 +67,16 @@ func (t *Topic) exists(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// unlist takes a name out of the registry.
-func (t *Topic) unlist(ctx context.Context, name string) error {
+// Unlist removes a name from the registry.
+func (t *Topic) Unlist(ctx context.Context, name string) error {
 	return ForbiddenTo("take the topic out of the registry", "srem", t.client.SRem(ctx, Registry(t.prefix), name).Err())
 }
 
-// TopicsFrom returns some names of the registry, and the cursor of the next ones; 0 begins and ends. A
-// name that enters or leaves meanwhile may be there or not; one may be there twice.
+// TopicsFrom returns some names of the registry, and the cursor of the next ones; 0 begins and
+// ends. A name that enters or leaves meanwhile may be there or not; one may be there twice.
 func TopicsFrom(ctx context.Context, client redis.UniversalClient, prefix string, cursor uint64, count int) ([]string, uint64, error) {
 	names, next, err := client.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
-	return names, next, forbidden(err)
+	return names, next, Forbidden(err)
 }
 
 // Topics calls f with the name of every topic in the registry, in no order, some perhaps twice.
@@ -84,5 +85,5 @@ func Topics(ctx context.Context, client redis.UniversalClient, prefix string, f 
 	for scan.Next(ctx) {
 		f(scan.Val())
 	}
-	return forbidden(scan.Err())
+	return Forbidden(scan.Err())
 }

@@ -95,23 +95,23 @@ var (
 	openStreamScript    = load("open_stream")
 	promoteStreamScript = load("promote_stream")
 
-	// Of operators.
-	cancelScript     = load("cancel")
-	rescheduleScript = load("reschedule")
-	requeueScript    = load("requeue")
-	discardScript    = load("discard")
-	pauseScript      = load("pause")
-	resumeScript     = load("resume")
-	eraseScript      = load("erase")
-	pageScript       = load("page")
-	statsScript      = load("stats")
-	upcomingScript   = load("upcoming")
-	inspectScript    = load("inspect")
-	scanScript       = load("scan")
-	mendScript       = load("mend")
-	singleScript     = load("single")
-	untangleScript   = load("untangle")
-	nudgeScript      = load("nudge")
+	// Of operators, for package operate.
+	CancelScript     = load("cancel")
+	RescheduleScript = load("reschedule")
+	RequeueScript    = load("requeue")
+	DiscardScript    = load("discard")
+	PauseScript      = load("pause")
+	ResumeScript     = load("resume")
+	EraseScript      = load("erase")
+	PageScript       = load("page")
+	StatsScript      = load("stats")
+	UpcomingScript   = load("upcoming")
+	InspectScript    = load("inspect")
+	ScanScript       = load("scan")
+	MendScript       = load("mend")
+	SingleScript     = load("single")
+	UntangleScript   = load("untangle")
+	NudgeScript      = load("nudge")
 )
 
 // Call is one run of a script, to be sent alone or in a pipeline with others.
@@ -150,9 +150,10 @@ func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) {
 // Do sends the calls in one round trip, in order, and returns the first error. One that says that the user may not run
 // scripts wraps ErrForbidden.
 //
-// If the server lacks a script, all scripts are loaded on it, so that it has all or none, and calls in one pipeline keep
-// their order. No other server is waited for. Those that failed for want of theirs are sent again. Of a user who may not load any, the server knows
-// those that were sent whole, so that the order of a pipeline is not kept where it lacks some.
+// If the server lacks a script, all scripts are loaded on it, so that it has all or none, and calls
+// in one pipeline keep their order. No other server is waited for. Those that failed for want of
+// theirs are sent again. Of a user who may not load any, the server knows those that were sent
+// whole, so that the order of a pipeline is not kept where it lacks some.
 func Do(ctx context.Context, client *Client, calls ...*Call) error {
 	send(ctx, client, calls, false)
 	if missing := lacking(calls); len(missing) > 0 {

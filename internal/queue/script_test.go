@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
@@ -254,7 +255,7 @@ func TestEachCallOfAPipelineThatIsRefusedHasAnError(t *testing.T) {
 			})
 			t.Cleanup(func() { _ = refused.Close() })
 			requireNoReplies(t, refused, "refused")
-			_, err := topicOf(refused, "own", "topic").Find(ctx, queue.Ref{DelayID: "x"})
+			_, err := topicOf(refused, "own", "topic").Find(ctx, operate.Ref{DelayID: "x"})
 			require.ErrorContains(t, err, "refused")
 		})
 	}
@@ -390,13 +391,13 @@ func TestOperationsWhoseAnswersAreLostSucceed(t *testing.T) {
 			require.Equal(t, 1, s.nack(failed(m, dead)))
 		}
 		other := topicOf(w.Client, w.Prefix, "other")
-		page, err := w.topic.List(ctx, "a", queue.Dead, "", 1, 1<<20)
+		page, err := w.topic.List(ctx, "a", operate.Dead, "", 1, 1<<20)
 		require.NoError(t, err)
 		losing(func() { count(other.Mover().Move(ctx, a, page.Messages)) })
 		stats, err := other.Stats(ctx)
 		require.NoError(t, err)
 		require.Equal(t, 1, stats.Messages)
-		page, err = w.topic.List(ctx, "a", queue.Dead, "", 1, 1<<20)
+		page, err = w.topic.List(ctx, "a", operate.Dead, "", 1, 1<<20)
 		require.NoError(t, err)
 		losing(func() { count(a.Discard(ctx, []string{page.Messages[0].ID})) })
 		losing(func() { require.NoError(t, only(w.topic.Pause(ctx, ""))) })
@@ -457,37 +458,37 @@ func TestOperationsAreNotRepeatedOnceTheirResultsAreForgotten(t *testing.T) {
 		w.die("a", 4)
 		w.publish(in("5", time.Hour), in("6", time.Hour))
 		require.NoError(t, only(w.topic.Pause(ctx, "")))
-		page, err := w.topic.List(ctx, "a", queue.Dead, "", 4, 1<<20)
+		page, err := w.topic.List(ctx, "a", operate.Dead, "", 4, 1<<20)
 		require.NoError(t, err)
 		require.Len(t, page.Messages, 4)
 		to := queue.NewKeys(w.Prefix, "to")
 
-		late := func(do func(client redis.UniversalClient, topic *queue.Topic) error) {
+		late := func(do func(client redis.UniversalClient, topic *operate.Topic) error) {
 			t.Helper()
 			client := redis.NewClient(w.Client.(*redis.Client).Options())
 			defer client.Close()
 			client.AddHook(&sleeper{w: w})
 			require.ErrorIs(t, do(client, topicOf(client, w.Prefix, "topic")), context.DeadlineExceeded)
 		}
-		late(func(client redis.UniversalClient, topic *queue.Topic) error {
+		late(func(client redis.UniversalClient, topic *operate.Topic) error {
 			return only(topicOf(client, w.Prefix, "to").Mover().Move(ctx, topic.Group("a"), page.Messages[:2]))
 		})
 		require.EqualValues(t, 2, w.Client.ZCard(ctx, to.Pending()).Val(), "they are gone here, and due there after a while")
 		require.EqualValues(t, 2, w.Client.HLen(ctx, to.Messages()).Val())
-		late(func(_ redis.UniversalClient, topic *queue.Topic) error {
+		late(func(_ redis.UniversalClient, topic *operate.Topic) error {
 			return only(topic.Group("a").Requeue(ctx, []string{w.id["3"]}))
 		})
-		late(func(_ redis.UniversalClient, topic *queue.Topic) error {
+		late(func(_ redis.UniversalClient, topic *operate.Topic) error {
 			return only(topic.Group("a").Discard(ctx, []string{w.id["4"]}))
 		})
 		require.Equal(t, []string{"3", "5", "6"}, w.stored())
-		late(func(_ redis.UniversalClient, topic *queue.Topic) error { return topic.Cancel(ctx, byID(w, "5")) })
-		late(func(_ redis.UniversalClient, topic *queue.Topic) error {
+		late(func(_ redis.UniversalClient, topic *operate.Topic) error { return topic.Cancel(ctx, byID(w, "5")) })
+		late(func(_ redis.UniversalClient, topic *operate.Topic) error {
 			return topic.Reschedule(ctx, byID(w, "6"), queue.In(time.Minute))
 		})
-		late(func(_ redis.UniversalClient, topic *queue.Topic) error { return only(topic.Resume(ctx, "")) })
+		late(func(_ redis.UniversalClient, topic *operate.Topic) error { return only(topic.Resume(ctx, "")) })
 		w.register("b")
-		late(func(_ redis.UniversalClient, topic *queue.Topic) error { return topic.Remove(ctx, "b") })
+		late(func(_ redis.UniversalClient, topic *operate.Topic) error { return topic.Remove(ctx, "b") })
 		require.NotContains(t, w.registered(), "b")
 	}, "a")
 }

@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -56,10 +55,10 @@ func (t *Topic) openStreamCall() *Call {
 func (t *Topic) checkMode(groups *Groups) error {
 	switch {
 	case groups.Stream && t.stream == nil:
-		t.forget(groups) // it may be another topic by the next call
+		t.Forget(groups) // it may be another topic by the next call
 		return fmt.Errorf("%w: the messages of topic %q go into a Redis Stream", ErrTopicMode, t.Name)
 	case !groups.Stream && t.stream != nil:
-		t.forget(groups)
+		t.Forget(groups)
 		return fmt.Errorf("%w: topic %q has groups or messages that are not for a Redis Stream", ErrTopicMode, t.Name)
 	}
 	return nil
@@ -74,9 +73,4 @@ func (t *Topic) promoteStreamCall(groups *Groups, address string, patience time.
 			k.Paused(), t.Name, k.Retry(g), k.Dead(g), k.Deliveries(g), k.Stats(g)},
 		args: []any{groups.Version, address, millis(patience), streamBudget, streamBytes, g},
 	}
-}
-
-// nudge has the topic's scheduler look at once.
-func (t *Topic) nudge(ctx context.Context) error {
-	return Do(ctx, t.client, &Call{script: &nudgeScript, keys: []string{t.keys.Meta(), t.keys.Scheduler()}, args: []any{""}})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
@@ -47,7 +48,7 @@ var standard = queue.GroupOptions{MaxDeliveries: 5, Retention: time.Hour}
 type world struct {
 	redistest.Server
 	t     tb
-	topic *queue.Topic
+	topic *operate.Topic
 	keys  queue.Keys
 	ids   *queue.IDs
 	calls uint64
@@ -237,7 +238,7 @@ func (w *world) publishNow(names ...string) {
 // sub is a subscription.
 type sub struct {
 	w      *world
-	group  *queue.Group
+	group  *operate.Group
 	id     string
 	number uint64
 }
@@ -404,14 +405,14 @@ func (w *world) purge() (more bool) {
 	return more
 }
 
-// topicOf is queue.NewTopic with any client.
-func topicOf(client redis.UniversalClient, prefix, name string) *queue.Topic {
-	return queue.NewTopic(queue.MustClient(client), prefix, name)
+// topicOf is operate.NewTopic with any client.
+func topicOf(client redis.UniversalClient, prefix, name string) *operate.Topic {
+	return operate.NewTopic(queue.MustClient(client), prefix, name)
 }
 
 // streamTopicOf is queue.NewStreamTopic with any client.
-func streamTopicOf(client redis.UniversalClient, prefix, name string, options queue.StreamOptions) *queue.Topic {
-	return queue.NewStreamTopic(queue.MustClient(client), prefix, name, options)
+func streamTopicOf(client redis.UniversalClient, prefix, name string, options queue.StreamOptions) *operate.Topic {
+	return &operate.Topic{Topic: queue.NewStreamTopic(queue.MustClient(client), prefix, name, options)}
 }
 
 // do is queue.Do with any client.

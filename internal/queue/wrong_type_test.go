@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
@@ -101,12 +102,12 @@ var transitions = map[string]func(w *world) (call func() error){
 	"cancel": func(w *world) func() error {
 		w.fill("a")
 		w.fillAgain("b", "retried")
-		return func() error { return w.topic.Cancel(ctx, queue.Ref{ID: w.id["retried"]}) }
+		return func() error { return w.topic.Cancel(ctx, operate.Ref{ID: w.id["retried"]}) }
 	},
 	"reschedule": func(w *world) func() error {
 		w.fill("a")
 		w.fillAgain("b", "retried")
-		return func() error { return w.topic.Reschedule(ctx, queue.Ref{ID: w.id["retried"]}, queue.In(time.Hour)) }
+		return func() error { return w.topic.Reschedule(ctx, operate.Ref{ID: w.id["retried"]}, queue.In(time.Hour)) }
 	},
 	"requeue": func(w *world) func() error {
 		w.fill("a")
@@ -149,7 +150,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute))
 	},
 	"permit": func(w *world) func() error {
-		return func() error { return only(new(queue.Permits).Try(ctx, w.topic, queue.Consuming)) }
+		return func() error { return only(new(queue.Permits).Try(ctx, w.topic.Topic, queue.Consuming)) }
 	},
 	"resign": func(w *world) func() error {
 		w.promote("channel|1")

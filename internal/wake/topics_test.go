@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
@@ -122,7 +123,7 @@ func TestTopicsThatTheRegistryHasLostAreEnteredAgain(t *testing.T) {
 	deleted := enter(t, s, "deleted")
 	found, _, _ := watch(t, s)
 	next(t, found, "lost")
-	require.NoError(t, deleted.Erase(ctx))
+	require.NoError(t, (&operate.Topic{Topic: deleted}).Erase(ctx))
 	require.NoError(t, client.Del(ctx, queue.Registry(s.Prefix)).Err())
 	require.NoError(t, client.ClientKillByFilter(ctx, "TYPE", "pubsub").Err()) // which has it read again
 	require.Eventually(t, func() bool {
