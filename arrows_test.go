@@ -26,6 +26,7 @@ var mayImport = []struct {
 }{
 	{"delayqueue", nil},
 	{"internal/queue", nil},
+	{"internal/queue/lua", []string{"internal/queue"}}, // the program of make lua
 	{"internal/meta", []string{"internal/queue"}},
 	{"internal/wake", []string{"internal/queue"}},
 	{"internal/operate", []string{"internal/queue", "internal/wake"}},

@@ -20,9 +20,9 @@ import (
 type PublisherConfig struct {
 	// Client is the connection to Redis, required. It stays the caller's: Close never closes it. A
 	// *redis.Ring is refused, because its shards do not share wake-ups. A *redis.ClusterClient that
-	// reads from replicas is refused too, because these may be behind. A struct that embeds a *redis.Client or a *redis.ClusterClient
-	// works as that does; other types are refused. A hook of
-	// the client must not return before the command is done, and must not keep its arguments,
+	// reads from replicas is refused too, because these may be behind. A struct that embeds a
+	// *redis.Client or a *redis.ClusterClient works as that does. Other types are refused. A hook
+	// of the client must not return before the command is done, and must not keep its arguments,
 	// because their memory is used again.
 	Client redis.UniversalClient
 

@@ -36,8 +36,8 @@ var (
 type Config struct {
 	// Client is the connection to Redis. Required. The scheduler never closes it. A *redis.Ring is
 	// refused, because its shards do not share wake-ups. A *redis.ClusterClient that reads from
-	// replicas is refused, because a replica may be behind its master. A struct that embeds a *redis.Client or a *redis.ClusterClient
-	// works as that does; other types are refused.
+	// replicas is refused, because a replica may be behind its master. A struct that embeds a
+	// *redis.Client or a *redis.ClusterClient works as that does. Other types are refused.
 	Client redis.UniversalClient
 
 	// KeyPrefix is the start of all keys. It must equal the publishers'. Default "redisdelay".
