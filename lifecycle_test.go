@@ -58,7 +58,7 @@ func TestSubscriberClosesOnce(t *testing.T) {
 
 func TestASubscriberThatNeverSubscribedCloses(t *testing.T) {
 	t.Parallel()
-	s := redistest.Server{Client: clientOf(t, "127.0.0.1:1"), Prefix: "test"}
+	s := redistest.On(t, clientOf(t, "127.0.0.1:1"), "test")
 	sub := newSubscriber(t, s)
 	require.NoError(t, sub.Close())
 	_, err := sub.Subscribe(ctx, "t")

@@ -208,20 +208,11 @@ type sizes struct {
 	all []int
 }
 
-func (s *sizes) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (s *sizes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (s *sizes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if args := cmd.Args(); err == nil && cmd.Name() == "evalsha" && queue.ScriptName(args[1].(string)) == "publish" {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.all = append(s.all, args[3+args[2].(int)+4].(int))
-		}
-		return err
+func (s *sizes) note(call redis.Cmder) {
+	if args := call.Args(); call.Name() == "evalsha" && queue.ScriptName(args[1].(string)) == "publish" {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.all = append(s.all, args[3+args[2].(int)+4].(int))
 	}
 }
 
@@ -299,7 +290,7 @@ func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
 				require.NoError(t, newPublisher(t, s).Publish("t", named("taken", "taken", redisdelay.DelayIDReject, never)))
 				client := another(t, s)
 				var sent sizes
-				client.AddHook(&sent)
+				client.AddHook(redistest.AfterEach(sent.note))
 				held := gate(t, client)
 				p := newPublisher(t, s, func(config *redisdelay.PublisherConfig) { config.Client, config.MaxWaiting = client, c.limit })
 				first := begin(func() error { return p.Publish("t", delayed("first", never)) })
@@ -344,7 +335,7 @@ func TestThoseWhoAreRefusedAfterOneAloneGoTogether(t *testing.T) {
 		held, third := gate(t, client), gate(t, client)
 		third.free = 2
 		var sent sizes
-		client.AddHook(&sent)
+		client.AddHook(redistest.AfterEach(sent.note))
 		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
 		require.NoError(t, newPublisher(t, s).Publish("t", text("so that the server knows the script")))
 		first := begin(func() error { return p.Publish("t", delayed("first", never)) })
@@ -435,35 +426,21 @@ func TestWhatIsTakenBackIsNotPublished(t *testing.T) {
 	})
 }
 
-// panicking is a hook of a client that panics at the next script.
-type panicking struct {
-	redis.Hook
-	armed bool
-}
-
-func (h *panicking) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h *panicking) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-func (h *panicking) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if h.armed && strings.HasPrefix(cmd.Name(), "eval") {
-			h.armed = false
-			panic("a fault of the hook")
-		}
-		return next(ctx, cmd)
-	}
-}
-
 // A router recovers from what panics in a handler. Its other handlers publish to the same topic.
 func TestPublishAfterAHookHasPanicked(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		client := another(t, s)
-		hook := &panicking{}
-		client.AddHook(hook)
+		armed := false
+		client.AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
+			if armed && strings.HasPrefix(call.Name(), "eval") {
+				armed = false
+				panic("a fault of the hook")
+			}
+			return nil
+		}))
 		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
 		publish(t, p, "topic", "before")
-		hook.armed = true
+		armed = true
 		require.Panics(t, func() { _ = p.Publish("topic", text("panics")) })
 		publish(t, p, "topic", "after")
 	})

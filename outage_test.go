@@ -115,7 +115,7 @@ func (loading) RedisError()   {}
 func TestAnOutageOfSeveralKindsIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	mini, _ := redistest.Embedded(t)
-	s := redistest.Server{Client: clientOf(t, mini.Addr()), Prefix: "test"}
+	s := redistest.On(t, clientOf(t, mini.Addr()), "test")
 	calls, claims := counter(s.Client, s.Prefix), counter(s.Client, ":claim:")
 	faults := failing(s.Client, s.Prefix)
 	book := &logbook{}

@@ -21,7 +21,7 @@ func replicated(t *testing.T, n int) (s redistest.Server, primary *redistest.Ins
 	t.Helper()
 	t.Parallel()
 	primary, replicas = redistest.StartReplicated(t, n)
-	return redistest.Server{Client: primary.Client(t), Prefix: "test"}, primary, replicas
+	return redistest.On(t, primary.Client(t), "test"), primary, replicas
 }
 
 // waitingFor has Publish wait for n replicas.
@@ -250,7 +250,7 @@ func TestPublisherThatMayNotWaitIsToldBeforeAnythingIsWritten(t *testing.T) {
 func TestPublisherFindsTheNodeThatTookOver(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	s := redistest.Server{Client: cluster.Client(t), Prefix: "test"}
+	s := redistest.On(t, cluster.Client(t), "test")
 	p := newPublisher(t, s)
 	publish(t, p, "t", "x")
 	owner, replica := cluster.Owner("{t}")
@@ -266,7 +266,7 @@ func TestPublisherFindsTheNodeThatTookOver(t *testing.T) {
 func TestReplicasOfAClusterConfirm(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	s := redistest.Server{Client: cluster.Client(t), Prefix: "test"}
+	s := redistest.On(t, cluster.Client(t), "test")
 	p := newPublisher(t, s, waitingFor(1, never))
 	for _, topic := range []string{"a", "b", "c", "d"} { // on several nodes
 		publish(t, p, topic, "x")

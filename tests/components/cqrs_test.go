@@ -154,7 +154,7 @@ func addCommandHandlers(t testing.TB, s redistest.Server, router *message.Router
 	processor, err := cqrs.NewCommandProcessorWithConfig(router, cqrs.CommandProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return p.CommandName, nil },
 		SubscriberConstructor: func(cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return newSubscriber(t, s, nil), nil
+			return newSubscriber(t, s), nil
 		},
 		Marshaler: marshaler,
 	})
