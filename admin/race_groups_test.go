@@ -56,9 +56,9 @@ type groupRace struct {
 // Whatever becomes of a message, in each of the groups it is one thing, and none of it is the other group's.
 func TestOperationsOnARunningPipelineOfGroups(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
-		n := 10_000
+		n := raced
 		if s.Mini != nil {
-			n = 800 // it is slower
+			n /= 5 // it is slower
 		}
 		r := &groupRace{setup: s, t: t, n: n, refused: make([]atomic.Bool, n), taken: make([]atomic.Bool, n),
 			there: make([]atomic.Int32, n), acked: map[string][]atomic.Int32{}, removed: map[string][]atomic.Int32{},
