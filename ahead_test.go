@@ -61,7 +61,7 @@ func TestNothingIsClaimedAheadInOrder(t *testing.T) {
 }
 
 // Whatever is under way then.
-func TestCloseUnderLoadGivesBackAllThatWasNotHandedOut(t *testing.T) {
+func TestCloseUnderLoadGivesBackTheMessagesNotHandedOut(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		const all = 2000

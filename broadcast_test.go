@@ -68,7 +68,7 @@ func TestEveryBroadcastSubscriptionGetsEveryMessage(t *testing.T) {
 	})
 }
 
-func TestWhatFellDueWithoutAGroupIsTheFirstBroadcastSubscriptionsAlone(t *testing.T) {
+func TestOverdueMessagesGoToTheFirstBroadcastSubscriptionOnly(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		p := newPublisher(t, s)

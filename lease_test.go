@@ -194,7 +194,7 @@ func TestAHandlerThatRunsForTooLongFails(t *testing.T) {
 }
 
 // Redis hears of it late, and may have given the message to another, or in this case to the same worker again.
-func TestADeathThatRedisHeardOfTooLateIsNotLoggedAsOne(t *testing.T) {
+func TestADeathToldTooLateIsNotLogged(t *testing.T) {
 	const lease = 500 * time.Millisecond
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
@@ -254,7 +254,7 @@ func TestMessagesComeAgainAfterAllHandlersRanForTooLong(t *testing.T) {
 	})
 }
 
-func TestWhatMayHaveEndedItsProcessIsDeliveredAlone(t *testing.T) {
+func TestASuspectMessageIsDeliveredAlone(t *testing.T) {
 	s := embedded(t)
 	const lease = 10 * time.Minute
 	freezes := func(c *redisdelay.SubscriberConfig) { c.MaxDeliveries, c.CloseTimeout = 3, time.Millisecond }
@@ -390,7 +390,7 @@ func TestSuspectsWaitTogetherNoLongerThanALease(t *testing.T) {
 }
 
 // Its lease lasts for ever, and who takes the suspect tells.
-func TestNobodyWaitsForASuspectThatIsGone(t *testing.T) {
+func TestASuspectThatIsGoneHoldsUpNothing(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		busy, messages := suspected(t, s, leaseOf(never))
@@ -510,7 +510,7 @@ func TestLeasesThatEndTogetherComeBackInOrder(t *testing.T) {
 
 // A failover to a server that has not heard of a claim: the message is ready there, and the same subscription claims it again.
 // The lease that is lost is not the one that holds.
-func TestALeaseThatWasForgottenDoesNotTakeTheNextOneOfTheMessageWithIt(t *testing.T) {
+func TestAForgottenLeaseDoesNotEndTheNextLeaseOfItsMessage(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		messages := subscribe(t, s, "t", leaseOf(3*time.Second), inFlight(3))
 		p := newPublisher(t, s)

@@ -99,7 +99,7 @@ func bothEnds(t *testing.T, test func(t *testing.T, s redistest.Server, how stri
 	}
 }
 
-func TestWhatNobodyReadsGoesBackInOrderUncounted(t *testing.T) {
+func TestUnreadMessagesGoBackInOrderAndUncounted(t *testing.T) {
 	bothEnds(t, func(t *testing.T, s redistest.Server, how string) {
 		drained(t, s)
 		register(t, s, "t")
@@ -123,7 +123,7 @@ func TestWhatNobodyReadsGoesBackInOrderUncounted(t *testing.T) {
 	})
 }
 
-func TestHandlersFinishWhatOthersTakeAtOnce(t *testing.T) {
+func TestHandlersFinishWhileOthersTakeTheRestAtOnce(t *testing.T) {
 	bothEnds(t, func(t *testing.T, s redistest.Server, how string) {
 		drained(t, s)
 		p := newPublisher(t, s)

@@ -217,7 +217,7 @@ func (s *sizes) note(call redis.Cmder) {
 }
 
 // Who is refused is told at once, and the others go together without them.
-func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
+func TestRefusedCallersCostOthersFewCalls(t *testing.T) {
 	const callers = 64
 	every := make([]int, callers)
 	unique, pairs, same := map[int]string{}, map[int]string{}, map[int]string{}
@@ -329,7 +329,7 @@ func TestThoseWhoAreRefusedCostOthersFewCalls(t *testing.T) {
 }
 
 // Where the delay ID that all have is another process's by the time that the first goes alone.
-func TestThoseWhoAreRefusedAfterOneAloneGoTogether(t *testing.T) {
+func TestCallersRefusedAfterOneAloneGoTogether(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		client := another(t, s)
 		held, third := gate(t, client), gate(t, client)
@@ -379,7 +379,7 @@ func TestACancelledCallerLeavesTheOthersAlone(t *testing.T) {
 	})
 }
 
-func TestACancelDoesNotInterruptWhatIsOnItsWay(t *testing.T) {
+func TestACancelDoesNotInterruptACallOnItsWay(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		client := another(t, s)
@@ -395,7 +395,7 @@ func TestACancelDoesNotInterruptWhatIsOnItsWay(t *testing.T) {
 	})
 }
 
-func TestWhatIsTakenBackIsNotPublished(t *testing.T) {
+func TestACallThatIsTakenBackPublishesNothing(t *testing.T) {
 	const callers, calls = 16, 25
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)

@@ -40,7 +40,7 @@ func TestJSONGolden(t *testing.T) {
 	}
 }
 
-func TestJSONTakesWhatPeopleWrite(t *testing.T) {
+func TestJSONTakesMessagesWrittenByHand(t *testing.T) {
 	cases := map[string]struct {
 		data string
 		want *message.Message

@@ -49,7 +49,7 @@ func TestAnOutageIsLoggedOnceAndSurvived(t *testing.T) {
 }
 
 // The client says of a call alone that it was refused. Of a call in a pipeline, it did not say so.
-func TestWhatIsSettledWhileRedisIsGoneIsToldLater(t *testing.T) {
+func TestSettlementsDuringAnOutageAreToldLater(t *testing.T) {
 	for how, settle := range map[string]struct {
 		settle func(*message.Message) bool
 		want   state

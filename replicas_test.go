@@ -153,7 +153,7 @@ func TestConcurrentPublishesAreConfirmedTogether(t *testing.T) {
 }
 
 // The topic is full, so that calls which take the place of others go in several, after there was no room for one that does not.
-func TestReplicasThatDoNotConfirmAreWaitedForOnceByAllWhoAreTogether(t *testing.T) {
+func TestCallsThatGoTogetherWaitOnceForReplicasThatDoNotConfirm(t *testing.T) {
 	const waiting, timeout = 31, time.Second
 	s, _, replicas := replicated(t, 1)
 	replacing := func(i int) *message.Message { return named("x", fmt.Sprint(i), redisdelay.DelayIDReplace, never) }
@@ -227,7 +227,7 @@ func TestPublishThatDoesNotWaitAsksForNoReplica(t *testing.T) {
 	})
 }
 
-func TestPublisherThatMayNotWaitIsToldBeforeAnythingIsWritten(t *testing.T) {
+func TestPublisherThatMayNotWaitFailsBeforeAnythingIsWritten(t *testing.T) {
 	s, in := private(t)
 	admin := s.Client
 	for _, name := range []string{"wait", "pexpire"} {

@@ -147,7 +147,7 @@ func TestTheLossOfAGroupIsLogged(t *testing.T) {
 }
 
 // A newer version has taken the topic over: no data is lost, and the group does not come back.
-func TestALayoutThatIsNotKnownIsLoggedOnceAndIsNoLossOfData(t *testing.T) {
+func TestAnUnknownLayoutIsLoggedOnceAndIsNoLossOfData(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		client, book := another(t, s), &logbook{}
 		claims := counter(client, ":claim:")

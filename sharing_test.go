@@ -14,7 +14,7 @@ import (
 )
 
 // What a subscriber does not start is another's at once, with the configuration that is fast with a quick consumer, too.
-func TestAnotherSubscriberGetsAtOnceWhatOneHasNotStarted(t *testing.T) {
+func TestUnstartedMessagesGoToAnotherSubscriberAtOnce(t *testing.T) {
 	const published, quick = 1500, 500
 	for _, c := range []struct {
 		name        string

@@ -53,7 +53,7 @@ func consumerChild() int {
 }
 
 // What a killed process leaves in Redis looks as if it did the due-time work still.
-func TestReadinessNoticesThatWhoSchedulesWasKilled(t *testing.T) {
+func TestReadinessNoticesThatTheSchedulerWasKilled(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
@@ -290,7 +290,7 @@ func publisherChild() int {
 	select {}
 }
 
-func TestKilledPublisherHasPublishedWhatItWasToldSo(t *testing.T) {
+func TestConfirmedCallsOfAKilledPublisherArePublished(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)

@@ -231,7 +231,7 @@ func TestDelayOnErrorOfAForwardedMessage(t *testing.T) {
 
 // What is no envelope is nacked by the forwarder: it becomes a dead letter after its last delivery, and
 // holds up nothing.
-func TestForwarderIsNotHeldUpByWhatIsNoEnvelope(t *testing.T) {
+func TestMessageThatIsNoEnvelopeDoesNotHoldUpTheForwarder(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
@@ -252,7 +252,7 @@ func TestForwarderIsNotHeldUpByWhatIsNoEnvelope(t *testing.T) {
 }
 
 // A message with a delay that cannot be read is not forwarded, and not lost.
-func TestForwarderKeepsWhatCannotBePublished(t *testing.T) {
+func TestForwarderKeepsMessagesThatItCannotPublish(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })

@@ -226,7 +226,7 @@ func byFirstDelivery(msg *message.Message) (string, error) {
 
 // The number of the delivery does not tell these from what was seen: the first lost lease does not count, what is requeued
 // counts anew, and what is poisoned is another topic's.
-func TestDeduplicatorHandlesWhatComesAgain(t *testing.T) {
+func TestDeduplicatorHandlesMessagesThatComeAgain(t *testing.T) {
 	t.Parallel()
 	onHandMoved(t, func(t *testing.T, s handMovedServer) {
 		expectDrained(t, s.Server)
@@ -420,7 +420,7 @@ func TestInstantAckAndPublishingOn(t *testing.T) {
 }
 
 // With InstantAck a handler that fails has lost its message, and nothing is held up by it.
-func TestInstantAckForgetsWhatFails(t *testing.T) {
+func TestInstantAckForgetsFailedMessages(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		expectDrained(t, s)

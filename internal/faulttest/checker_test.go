@@ -112,7 +112,7 @@ func (s *tale) check(rules Rules) []Violation {
 
 func begin() *tale { return (&tale{now: 1000}).published("m", 0) }
 
-func TestCheckerAcceptsWhatIsPromised(t *testing.T) {
+func TestCheckerAcceptsPromisedBehaviour(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]*tale{
 		"acked":               begin().claimed("a", "a:1:0").acked("a", "a:1:0"),
@@ -184,7 +184,7 @@ func TestCheckerFindsEachViolation(t *testing.T) {
 	}
 }
 
-func TestCheckerFindsWhatClosingLeaves(t *testing.T) {
+func TestCheckerFindsTheLeftoversOfClose(t *testing.T) {
 	t.Parallel()
 	closed := Event{Kind: Closed, Took: int64(7 * time.Second), Outcome: ClientOpen}
 	require.Empty(t, begin().claimed("a", "a:1:0").acked("a", "a:1:0").tell(closed).check(Rules{}))
@@ -217,7 +217,7 @@ func (s *tale) inOther(group string, number int, due int64) *tale {
 	return s.tell(claimed, start, end, settle)
 }
 
-func TestCheckerFindsWhatOneGroupDoesToAnother(t *testing.T) {
+func TestCheckerFindsHarmOfOneGroupToAnother(t *testing.T) {
 	t.Parallel()
 	nacked := func() *tale {
 		return begin().claimed("a", "a:1:0", due(1002)).nacked("a", "a:1:0", 50).wait(100).
@@ -239,7 +239,7 @@ func TestCheckerFindsWhatOneGroupDoesToAnother(t *testing.T) {
 	}
 }
 
-func TestCheckerCountsWhatAServerThatForgetsHasLost(t *testing.T) {
+func TestCheckerCountsTheLossesOfAServerThatForgets(t *testing.T) {
 	t.Parallel()
 	found, figures := Check(begin().events, Rules{Groups: []string{"g"}, LosesData: true})
 	require.Empty(t, found)

@@ -30,7 +30,7 @@ func (s *tale) other(id string, due, takes int64) *tale {
 // leased is a message under a lease of 100 ms.
 func leased() *tale { return begin().claimed("a", "a:1:0") }
 
-func TestWhatDoesNotCountOfTheTimeUntilAMessageComesBack(t *testing.T) {
+func TestTimeThatDoesNotCountUntilAMessageComesBack(t *testing.T) {
 	t.Parallel()
 	nack := func(s *tale) *tale { return s.nacked("a", "a:1:0", 50) }
 	backlog := func(s *tale) *tale { // of what was due before
@@ -58,7 +58,7 @@ func TestWhatDoesNotCountOfTheTimeUntilAMessageComesBack(t *testing.T) {
 	}
 }
 
-func TestCheckerFindsWhatComesBackLateThoughSomethingFails(t *testing.T) {
+func TestCheckerFindsLateReturnsThoughSomethingFails(t *testing.T) {
 	t.Parallel()
 	nack := func(s *tale) *tale { return s.nacked("a", "a:1:0", 50) }
 	for name, s := range map[string]*tale{

@@ -64,7 +64,7 @@ func TestTheLastLookCounts(t *testing.T) {
 	require.Contains(t, w.sampler.finish(t.Context()), "nobody has looked while the workers were at work")
 }
 
-func TestLooksFindWhatIsGone(t *testing.T) {
+func TestLooksFindMissingMessages(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	w := NewWorld(t, At(server.Addr()))

@@ -77,7 +77,7 @@ func TestAnAckWithoutAnAnswerCountsWhereNothingContradicts(t *testing.T) {
 	}
 }
 
-func TestCheckerFindsWhatIsGoneWithoutAnAck(t *testing.T) {
+func TestCheckerFindsMessagesGoneWithoutAnAck(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		tale *tale

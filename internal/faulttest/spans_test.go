@@ -23,7 +23,7 @@ func forgetful(safe, killed int64) Rules {
 }
 
 // What a server may forget, as after a failover, is what was done in a span of time. All else must hold.
-func TestWhatAServerMayForget(t *testing.T) {
+func TestServerMayForgetTheWorkOfOneSpanOnly(t *testing.T) {
 	t.Parallel()
 	ack := func(s *tale) *tale { return s.claimed("a", "a:1:0").acked("a", "a:1:0") }
 	dead := Event{Kind: Dead, ID: "1", UUID: "m", Redis: 2000_000}
@@ -78,7 +78,7 @@ func TestLeasesAreNotComparedWhereTheServersClockWasSet(t *testing.T) {
 	}
 }
 
-func TestWhatPublishWaitedForIsNotForgotten(t *testing.T) {
+func TestAMessageThatPublishWaitedForIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	rules := forgetful(0, 1100)
 	require.Empty(t, begin().check(rules))

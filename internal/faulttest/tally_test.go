@@ -27,7 +27,7 @@ func (s *tale) asks(by string) *tale {
 	return s.tell(Event{Kind: Ask, By: by, Call: 1, Token: by + ":1", Lease: 100}).wait(50).tell(Event{Kind: Down, By: by})
 }
 
-func TestWhoMayBeDeadFollowsFromTheHistory(t *testing.T) {
+func TestTheHistoryTellsWhichMessagesMayBeDead(t *testing.T) {
 	t.Parallel()
 	nack := func(s *tale, token string) *tale { return s.claimed("a", token).nacked("a", token, 0) }
 	partly := Event{Kind: Settled, By: "a", ID: "1", Token: "a:3:0", Script: "nack", Count: 1, Of: 2, Tries: 1}

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAPowerLossTakesWhatTheDiskHasNotConfirmed(t *testing.T) {
+func TestAPowerLossTakesUnconfirmedWrites(t *testing.T) {
 	t.Parallel()
 	for policy, want := range map[string]string{"always": "new", "no": ""} {
 		in := StartWithDisk(t, "--appendonly", "yes", "--appendfsync", policy)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestReplicasHaveWhatThePrimaryHas(t *testing.T) {
+func TestReplicasHaveTheDataOfThePrimary(t *testing.T) {
 	t.Parallel()
 	primary, replicas := StartReplicated(t, 2)
 	client := primary.Client(t)
