@@ -131,7 +131,7 @@ func TestTwoSubscribesOfABroadcastSubscriberAreIndependent(t *testing.T) {
 	})
 }
 
-// What follows moves the clock of the server. The leases last for longer than that.
+// The tests from here on move the clock of the server. The leases last for longer than that.
 
 // clocked is a server whose clock a test sets ahead.
 type clocked struct {
@@ -316,7 +316,7 @@ func TestAClosingSubscriptionKeepsItsGroupWhileAHandlerRuns(t *testing.T) {
 	}
 }
 
-// What falls due while the group is gone is lost to it, and what waited for it too.
+// A message that falls due while the group is gone is lost to it, and so are those that waited for it.
 func TestABroadcastSubscriptionThatWasCutOffForTooLongGoesOn(t *testing.T) {
 	const expiry = 2 * time.Minute
 	onMovedClock(t, func(t *testing.T, s clocked) {

@@ -325,7 +325,7 @@ func TestRetryDue(t *testing.T) {
 	}
 }
 
-// What a delivery, a failing handler under DelayOnError and a nack do to a message, twice round.
+// A delivery, a failing handler under DelayOnError and a nack change a message, twice round.
 func TestDelayOnErrorGrowsFromItsInitialInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(987 * time.Millisecond)

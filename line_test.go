@@ -216,7 +216,7 @@ func (s *sizes) note(call redis.Cmder) {
 	}
 }
 
-// Who is refused is told at once, and the others go together without them.
+// A refused caller gets its error at once, and the others go together without it.
 func TestRefusedCallersCostOthersFewCalls(t *testing.T) {
 	const callers = 64
 	every := make([]int, callers)

@@ -13,7 +13,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
-// What waits for a stream is in this form, and its parts are what subscribers of watermill-redisstream read.
+// A message that waits for a stream is in this form, and its parts are what subscribers of watermill-redisstream read.
 func TestStreamGolden(t *testing.T) {
 	t.Parallel()
 	sixteen, pairs := message.Metadata{}, ""

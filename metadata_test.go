@@ -265,7 +265,7 @@ func TestAMessageExpiresWhileTheConsumerDoesNotTakeIt(t *testing.T) {
 	})
 }
 
-// What a poison queue publishes again is a message of its own.
+// A copy that a poison queue publishes is a message of its own.
 func TestPoisonedMessageIsNeitherDroppedNorReplaced(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p := newPublisher(t, s)

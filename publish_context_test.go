@@ -14,7 +14,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// What becomes of a Publish whose context ends depends on where it is: while it waits in the line it is taken back,
+// The fate of a Publish whose context ends depends on where it is: while it waits in the line it is taken back,
 // and nowhere else. Here is a test for each place, in the order of the way.
 
 // within is a message whose context ends when end is called.

@@ -51,7 +51,7 @@ func TestPublishReturnsWhenTheReplicasHaveIt(t *testing.T) {
 	}
 }
 
-// What is in the stream at once leaves no body that a replica could have: only the entry, and the call's number.
+// A message that is in the stream at once leaves no body that a replica could have: only the entry, and the call's number.
 func TestPublishIntoAStreamReturnsWhenTheReplicasHaveIt(t *testing.T) {
 	s, _, replicas := replicated(t, 2)
 	p := newPublisher(t, s, notScheduling, waitingFor(2, never))

@@ -72,7 +72,7 @@ func TestPublisherMovesDueMessagesIntoTheStream(t *testing.T) {
 	})
 }
 
-// What an earlier process has published is moved by one that publishes nothing.
+// A process that publishes nothing moves the messages of an earlier one.
 func TestPublisherMovesMessagesOfOtherPublishers(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p := newPublisher(t, s, notScheduling)

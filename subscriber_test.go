@@ -230,7 +230,7 @@ func TestAHopelessMessageIsDeadWithItsNack(t *testing.T) {
 	require.False(t, redisdelay.DeadOnNack(text("not delivered"), errors.New("no such order")))
 }
 
-// What a handler makes, with the context of what it handles, is another message.
+// A message that a handler makes is another one, even with the context of the delivered one.
 func TestHelpersOnAnotherMessageLeaveTheDeliveredOneAlone(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		messages := subscribe(t, s, "t")

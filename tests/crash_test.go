@@ -52,7 +52,7 @@ func consumerChild() int {
 	return 0
 }
 
-// What a killed process leaves in Redis looks as if it did the due-time work still.
+// The traces of a killed process in Redis look as if it did the due-time work still.
 func TestReadinessNoticesThatTheSchedulerWasKilled(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -433,7 +433,7 @@ func (c *child) freeze() (thaw func()) {
 	return thaw
 }
 
-// What follows runs in the child.
+// The functions from here on run in the child.
 
 // childClient is connected to the test's server. It makes the child end with the test.
 func childClient() redis.UniversalClient {

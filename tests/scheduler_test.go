@@ -130,7 +130,7 @@ func TestSchedulerThatServesATopicLeavesTheRegistryAlone(t *testing.T) {
 	})
 }
 
-// Whoever serves all topics has served it before, and has nothing to look for there until its poll.
+// A scheduler of all topics has served it before, and has nothing to look for there until its poll.
 func TestATopicThatIsMadeAnewIsServedAtOnce(t *testing.T) {
 	t.Parallel()
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {

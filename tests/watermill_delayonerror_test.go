@@ -308,7 +308,7 @@ func TestDelayOnErrorOfTwoGroupsIsIndependent(t *testing.T) {
 	})
 }
 
-// What a handler sends is a message of its own: the delay that it is sent with is not where its backoff
+// A message that a handler sends is one of its own: the delay that it is sent with is not where its backoff
 // begins.
 func TestDelayOnErrorOfAMessageThatAHandlerSent(t *testing.T) {
 	t.Parallel()

@@ -204,7 +204,7 @@ func TestRelativeDelayBeginsWhenItIsForwarded(t *testing.T) {
 	})
 }
 
-// What was delayed before it was forwarded begins its backoff with InitialInterval.
+// A message that was delayed before it was forwarded begins its backoff with InitialInterval.
 func TestDelayOnErrorOfAForwardedMessage(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
@@ -229,7 +229,7 @@ func TestDelayOnErrorOfAForwardedMessage(t *testing.T) {
 	})
 }
 
-// What is no envelope is nacked by the forwarder: it becomes a dead letter after its last delivery, and
+// The forwarder nacks a message that is no envelope: it becomes a dead letter after its last delivery, and
 // holds up nothing.
 func TestMessageThatIsNoEnvelopeDoesNotHoldUpTheForwarder(t *testing.T) {
 	t.Parallel()

@@ -52,7 +52,7 @@ func TestRetryKeepsTheLease(t *testing.T) {
 	})
 }
 
-// What the retries of the middleware do not mend is nacked once, and then waits in Redis.
+// A message that the retries of the middleware do not mend is nacked once, and then waits in Redis.
 func TestRetryGivesUpWithOneNack(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {

@@ -364,8 +364,6 @@ func TestHandlersComeAndGoWhileTheRouterRuns(t *testing.T) {
 	})
 }
 
-// What the tests of routers have in common.
-
 func await(t testing.TB, done <-chan struct{}) {
 	t.Helper()
 	testkit.Wait(t, done, "it to happen")

@@ -22,7 +22,7 @@ func forgetful(safe, killed int64) Rules {
 	}}}
 }
 
-// What a server may forget, as after a failover, is what was done in a span of time. All else must hold.
+// A server may forget the work of one span of time, as after a failover. All else must hold.
 func TestServerMayForgetTheWorkOfOneSpanOnly(t *testing.T) {
 	t.Parallel()
 	ack := func(s *tale) *tale { return s.claimed("a", "a:1:0").acked("a", "a:1:0") }

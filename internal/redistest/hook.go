@@ -7,8 +7,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Hook is a hook of a client as one function. It gets the calls that the client is about to send, which are one or those
-// of a pipeline, and sends them with next. The calls fail with the error that it returns.
+// Hook is a hook of a client as one function. It gets the calls that the client is about to send,
+// which are one or those of a pipeline, and sends them with next. The calls fail with the error
+// that it returns.
 type Hook func(ctx context.Context, calls []redis.Cmder, next func() error) error
 
 // DialHook does nothing.
@@ -40,7 +41,8 @@ func (h Hook) run(ctx context.Context, calls []redis.Cmder, next func() error) e
 	return err
 }
 
-// BeforeEach is a hook that calls do with each call before it is sent. The call fails with the error of do, unsent.
+// BeforeEach is a hook that calls do with each call before it is sent. The call fails with the
+// error of do, unsent.
 func BeforeEach(do func(call redis.Cmder) error) Hook {
 	return func(_ context.Context, calls []redis.Cmder, next func() error) error {
 		for _, call := range calls {

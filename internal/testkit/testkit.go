@@ -1,11 +1,14 @@
-// Package testkit has the helpers that the tests of several packages share: publishers, subscribers and schedulers that
-// end with their test, waiting with a limit, messages, and what a topic has in Redis. Package redistest gives the
-// servers.
+// Package testkit has the helpers that the tests of several packages share: publishers, subscribers
+// and schedulers that end with their test, waiting with a limit, messages, and what a topic has in
+// Redis. Package redistest gives the servers.
 package testkit
 
 import (
 	"context"
+	"errors"
 	"io"
+	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,7 +36,8 @@ const (
 	tick = 2 * time.Millisecond
 )
 
-// TB is the part of a test that the helpers need. A *testing.T, a *testing.B and a *rapid.T have it.
+// TB is the part of a test that the helpers need. A *testing.T, a *testing.B and a *rapid.T have
+// it.
 type TB interface {
 	require.TestingT
 	Helper()
@@ -43,7 +47,8 @@ type TB interface {
 
 var ctx = context.Background()
 
-// Both runs a test on an embedded and on the real server, in parallel with others, and checks what it leaves in Redis.
+// Both runs a test on an embedded and on the real server, in parallel with others, and checks what
+// it leaves in Redis.
 func Both(t *testing.T, test func(t *testing.T, s redistest.Server)) {
 	t.Helper()
 	t.Parallel()
@@ -53,8 +58,8 @@ func Both(t *testing.T, test func(t *testing.T, s redistest.Server)) {
 	})
 }
 
-// Drained checks, when all that the test uses is closed, that every message is settled and has left nothing behind. A
-// test that has failed is not checked.
+// Drained checks, when all that the test uses is closed, that every message is settled and has left
+// nothing behind. A test that has failed is not checked.
 func Drained(t testing.TB, s redistest.Server, options ...queuetest.Option) {
 	s.OnCleanup(func() {
 		if !t.Failed() {
@@ -221,6 +226,21 @@ func AwaitEmpty(t TB, s redistest.Server, topic string) {
 		n, err := s.Client.Exists(ctx, messages).Result()
 		return err == nil && n == 0
 	}, "all messages are settled")
+}
+
+// Unreachable returns a client of a server that refuses each connection, and how many it has
+// refused. It is for a synctest bubble.
+func Unreachable(t TB) (client *redis.Client, refused *atomic.Int32) {
+	refused = new(atomic.Int32)
+	client = redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1, Dialer: func(context.Context, string, string) (net.Conn, error) {
+		refused.Add(1)
+		return nil, errors.New("connection refused")
+	}})
+	t.Cleanup(func() {
+		_ = client.Close()
+		time.Sleep(time.Minute) // until all that the client has begun has ended
+	})
+	return client, refused
 }
 
 // ServerTime returns the time by the server's clock.

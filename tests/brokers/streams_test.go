@@ -206,7 +206,7 @@ func TestEntriesAreThoseOfRedisstream(t *testing.T) {
 	}
 }
 
-// What watermill-redisstream refuses is refused here.
+// Metadata that watermill-redisstream refuses is refused here.
 func TestMetadataThatRedisstreamKeepsIsRefused(t *testing.T) {
 	server := redistest.Start(t)
 	msg := message.NewMessage("1", nil)

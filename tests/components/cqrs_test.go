@@ -102,7 +102,7 @@ func TestDelayedCommands(t *testing.T) {
 	}
 }
 
-// What a bus sends later can be named, and so be taken back, or replaced.
+// A message that a bus sends later can be named, and so be taken back or replaced.
 func TestCommandsAndEventsCanBeNamed(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {

@@ -18,8 +18,6 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// What the tests have in common.
-
 const (
 	// patience is how long the tests wait for what has to happen.
 	patience = testkit.Soon
