@@ -108,7 +108,7 @@ func (c *Cluster) ID(in *Instance) string {
 func (c *Cluster) Owner(key string) (primary, replica *Instance) {
 	c.t.Helper()
 	for _, asked := range c.Nodes() {
-		client := redis.NewClient(&redis.Options{Addr: asked.Addr(), MaxRetries: -1, DialerRetries: 1})
+		var client redis.UniversalClient = redis.NewClient(&redis.Options{Addr: asked.Addr(), MaxRetries: -1, DialerRetries: 1})
 		slot := int(client.ClusterKeySlot(context.Background(), key).Val())
 		owners := client.ClusterSlots(context.Background()).Val() // none if the node is down
 		_ = client.Close()
