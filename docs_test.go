@@ -81,7 +81,7 @@ func TestMetadataHelpersAreShown(t *testing.T) {
 	}
 }
 
-func TestRequirementsAreThoseOfTheModule(t *testing.T) {
+func TestRequirementsMatchTheModule(t *testing.T) {
 	version := submatches(`(?m)^go (\d+\.\d+)`, read(t, "go.mod"))[0]
 	require.Contains(t, read(t, "README.md"), "Go "+version+" or later")
 }
