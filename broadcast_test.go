@@ -261,7 +261,7 @@ func TestAFullBroadcastSubscriptionKeepsItsGroup(t *testing.T) {
 	onMovedClock(t, func(t *testing.T, s clocked) {
 		drained(t, s.Server)
 		scheduling := s.subscribeScheduler(t)
-		require.NoError(t, queue.NewTopic(s.Client, s.Prefix, "t").Register(ctx, "dead", queue.GroupOptions{Expiry: expiry}))
+		require.NoError(t, queue.NewTopic(queue.MustClient(s.Client), s.Prefix, "t").Register(ctx, "dead", queue.GroupOptions{Expiry: expiry}))
 		full := subscribe(t, s.Server, "t", broadcasting, expiringAfter(expiry), leaseOf(never))
 		p := newPublisher(t, s.Server)
 		publish(t, p, "t", "in hand", "waiting")
@@ -295,7 +295,7 @@ func TestAClosingSubscriptionKeepsItsGroupWhileAHandlerRuns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onMovedClock(t, func(t *testing.T, s clocked) {
 				scheduling := s.subscribeScheduler(t)
-				require.NoError(t, queue.NewTopic(s.Client, s.Prefix, "t").Register(ctx, "dead", queue.GroupOptions{Expiry: expiry}))
+				require.NoError(t, queue.NewTopic(queue.MustClient(s.Client), s.Prefix, "t").Register(ctx, "dead", queue.GroupOptions{Expiry: expiry}))
 				sub := newSubscriber(t, s.Server, expiring, leaseOf(never), closingWithin(never))
 				messages := subscribeTo(t, sub, "t")
 				publish(t, newPublisher(t, s.Server), "t", "in hand", "waiting")

@@ -77,7 +77,7 @@ func BenchmarkCheckOfGroups(b *testing.B) {
 		b.Run(strconv.Itoa(groups), func(b *testing.B) {
 			s := setupOn(b, redistest.Server{Client: redistest.Start(b).Client(b), Prefix: "bench"})
 			for g := range groups {
-				require.NoError(b, queue.NewTopic(s.Client, s.Prefix, topic).Register(ctx, strconv.Itoa(g), queue.GroupOptions{}))
+				require.NoError(b, queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Register(ctx, strconv.Itoa(g), queue.GroupOptions{}))
 			}
 			require.NoError(b, s.publisher(b).Publish(topic, messagesOf(n)...))
 			for b.Loop() {
@@ -348,18 +348,18 @@ func (s *setup) fillBench(b *testing.B, n int) {
 		done += size
 	}
 	// Half of the ready messages become dead.
-	group := queue.NewTopic(s.Client, s.Prefix, topic).Group("a")
+	group := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Group("a")
 	for number, left := uint64(1), n/4; left > 0; number++ {
 		c := queue.Claim{Subscription: "S", Number: number, Limit: min(left, 1000), Lease: time.Hour, Bytes: 1 << 30}
 		call := group.ClaimCall(c)
-		require.NoError(b, queue.Do(ctx, s.Client, call))
+		require.NoError(b, queue.Do(ctx, queue.MustClient(s.Client), call))
 		claimed, err := c.ReadClaim(call)
 		require.NoError(b, err)
 		var failures []queue.Failure
 		for i := range claimed.Messages {
 			failures = append(failures, queue.Failure{Leased: &claimed.Messages[i], Dead: true, Reason: "for a reason"})
 		}
-		require.NoError(b, queue.Do(ctx, s.Client, group.NackCalls(failures, -1)...))
+		require.NoError(b, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls(failures, -1)...))
 		left -= len(claimed.Messages)
 	}
 	stats := s.stats(b)

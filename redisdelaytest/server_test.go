@@ -441,7 +441,7 @@ func advanceWhile(t *testing.T, end func(of *queue.Topic) error) {
 			require.Eventually(t, held, 10*time.Second, time.Millisecond)
 		},
 		func() {
-			go func() { ended <- end(queue.NewTopic(client, redisdelay.DefaultKeyPrefix, topic)) }()
+			go func() { ended <- end(queue.NewTopic(queue.MustClient(client), redisdelay.DefaultKeyPrefix, topic)) }()
 			select {
 			case err := <-ended:
 				ended <- err

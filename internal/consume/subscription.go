@@ -10,15 +10,15 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // Config is what a Subscription is made of. The root package's SubscriberConfig documents the fields of the same names.
 type Config struct {
-	Client    redis.UniversalClient
-	Mailbox   *queue.Mailbox
+	Client    *queue.Client
+	Mailbox   *wake.Mailbox
 	Logger    watermill.LoggerAdapter
 	Topic     *queue.Topic
 	Name      string // of the subscription, random
