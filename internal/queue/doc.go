@@ -1,6 +1,6 @@
 // Package queue is the pipeline in Redis: keys, scripts, and a Go function for each transition. It
 // decides nothing about time or order itself. A caller says when a transition runs, and the script
-// does all of it in one step. Nothing else in the project talks to Redis, except package wake.
+// does all of it in one step. Besides it, only packages wake and operate talk to Redis.
 //
 // What is stored:
 //
