@@ -1,5 +1,3 @@
-// Package queue is the pipeline in Redis: keys, scripts, and a Go function for each transition.
-// Nothing else in the project talks to Redis, except package wake.
 package queue
 
 import (
