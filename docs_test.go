@@ -138,22 +138,67 @@ func anchors(document string) []string {
 	return anchors
 }
 
-func TestFileMapNamesEveryFile(t *testing.T) {
-	design := read(t, "docs/design.md")
-	named := func(name string) bool { return strings.Contains(design, "| `"+name+"` |") }
+// The table of what happens twice in docs/design.md has a row for each script, and for nothing else.
+func TestDesignTellsWhatASecondRunOfEachScriptDoes(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, "docs/design.md"), "\n| Script | The second run |\n|---|---|\n")
+	var described []string
+	for _, scripts := range submatches(`(?m)^\| ([a-z_, ]+) \|`, table) {
+		described = append(described, strings.Split(scripts, ", ")...)
+	}
+	files, err := filepath.Glob("internal/queue/lua/*.lua")
+	require.NoError(t, err)
+	var names []string
+	for _, file := range files {
+		names = append(names, strings.TrimSuffix(path.Base(file), ".lua"))
+	}
+	require.ElementsMatch(t, names, described)
+}
+
+// docs/design.md names a test for each invariant.
+func TestTestsThatDesignNamesExist(t *testing.T) {
+	_, invariants, _ := strings.Cut(read(t, "docs/design.md"), "\n## Invariants\n")
+	invariants, _, _ = strings.Cut(invariants, "\n## ")
+	stated := len(submatches(`(?m)^(\d+)\. `, invariants))
+	proven := len(submatches("(?m)`(Test\\w+)`\\.$", invariants))
+	require.NotZero(t, stated)
+	require.Equal(t, stated, proven, "an invariant ends with no test")
+	exists := map[string]bool{}
 	walk(t, func(file string) {
-		isCode := strings.HasSuffix(file, ".go") && !strings.HasSuffix(file, "_test.go") || strings.HasSuffix(file, ".lua")
-		covered := named(file)
-		for dir := path.Dir(file); dir != "."; dir = path.Dir(dir) {
-			covered = covered || named(dir+"/")
-		}
-		if isCode && !covered {
-			t.Errorf("the file map in docs/design.md lacks %s, and its directory", file)
+		if strings.HasSuffix(file, "_test.go") {
+			for _, name := range submatches(`(?m)^func (Test\w+)\(`, read(t, file)) {
+				exists[name] = true
+			}
 		}
 	})
-	for _, file := range submatches("(?m)^\\| `([^`]+[./][^`]*)` \\|", design[strings.Index(design, "## File map"):]) {
-		_, err := os.Stat(file)
-		require.NoError(t, err, "the file map in docs/design.md has a file that is not there")
+	for _, name := range submatches("`(Test\\w+)`", invariants) {
+		require.True(t, exists[name], "docs/design.md names a test that does not exist: %s", name)
+	}
+}
+
+// Files that docs/design.md names as the place of a mechanism exist somewhere in the module.
+// The comment of a package names only files of the package.
+func TestFilesThatDesignAndPackageCommentsNameExist(t *testing.T) {
+	base := map[string]bool{}
+	comments := map[string]string{}
+	code := map[string]bool{}
+	walk(t, func(file string) {
+		base[path.Base(file)] = true
+		if path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
+			return
+		}
+		code[path.Dir(file)] = true
+		comment, _, _ := strings.Cut("\n"+read(t, file), "\npackage ")
+		comments[path.Dir(file)] += comment[strings.LastIndex(comment, "\n\n")+1:]
+	})
+	for _, file := range submatches("`([a-z_]+\\.(?:go|lua))`", read(t, "docs/design.md")) {
+		require.True(t, base[file], "docs/design.md names %s", file)
+	}
+	for dir := range code {
+		if strings.HasPrefix(dir, "internal/") {
+			for _, file := range submatches(`\b([a-z_]+\.go)\b`, comments[dir]) {
+				require.FileExists(t, filepath.Join(dir, file), "the package comment of %s", dir)
+			}
+		}
 	}
 }
 

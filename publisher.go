@@ -20,9 +20,10 @@ import (
 type PublisherConfig struct {
 	// Client is the connection to Redis, required. It stays the caller's: Close never closes it. A
 	// *redis.Ring is refused, because its shards do not share wake-ups. A *redis.ClusterClient that
-	// reads from replicas is refused too, because these may be behind. A hook of the client must
-	// not return before the command is done, and must not keep its arguments, because their memory
-	// is used again.
+	// reads from replicas is refused too, because these may be behind. A struct that embeds a
+	// *redis.Client or a *redis.ClusterClient works as that does. Other types are refused. A hook
+	// of the client must not return before the command is done, and must not keep its arguments,
+	// because their memory is used again.
 	Client redis.UniversalClient
 
 	// Marshaler turns messages into bytes. Default BinaryMarshaler{}; with Stream it is
@@ -113,6 +114,7 @@ func (c PublisherConfig) Validate() error {
 // until it is closed.
 type Publisher struct {
 	config PublisherConfig
+	client *queue.Client
 	logger watermill.LoggerAdapter
 	given  watermill.LoggerAdapter // the logger of the user, for the scheduler
 	engine *publish.Engine
@@ -136,6 +138,7 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 	}
 	p := &Publisher{
 		config: config,
+		client: queue.MustClient(config.Client),
 		logger: logger.With(watermill.LogFields{"component": "redisdelay.publisher"}),
 		given:  logger,
 	}
@@ -155,7 +158,6 @@ func (p *Publisher) engineConfig() publish.Config {
 	if p.config.WaitReplicas > 0 {
 		work = work.AndWaits()
 	}
-	_, cluster := p.config.Client.(*redis.ClusterClient)
 	return publish.Config{
 		Topic:        p.topic,
 		Work:         work,
@@ -163,7 +165,7 @@ func (p *Publisher) engineConfig() publish.Config {
 		WaitReplicas: p.config.WaitReplicas,
 		WaitTimeout:  p.config.WaitTimeout,
 		CloseTimeout: p.config.CloseTimeout,
-		Relists:      cluster,
+		Relists:      p.client.Cluster(),
 		Closed:       ErrClosed,
 		Evicts:       func(policy string) { warnOfEviction(p.logger, policy) },
 		RelistFailed: func(topic string, err error) {

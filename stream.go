@@ -106,9 +106,9 @@ func (p *Publisher) checkTopic(topic string) error {
 // topic returns a new handle on a topic.
 func (p *Publisher) topic(name string) *queue.Topic {
 	if c := p.config.Stream; c != nil {
-		return queue.NewStreamTopic(p.config.Client, p.config.KeyPrefix, name, c.options(name))
+		return queue.NewStreamTopic(p.client, p.config.KeyPrefix, name, c.options(name))
 	}
-	return queue.NewTopic(p.config.Client, p.config.KeyPrefix, name)
+	return queue.NewTopic(p.client, p.config.KeyPrefix, name)
 }
 
 // schedule runs a scheduler until Close, if there is to be one.

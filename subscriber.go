@@ -14,6 +14,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
@@ -22,6 +23,7 @@ type SubscriberConfig struct {
 	// Client is the connection to Redis, required. It stays the caller's: Close never closes it.
 	// A *redis.Ring is refused, because its shards do not share wake-ups, and a *redis.ClusterClient that reads from
 	// replicas, which may be behind.
+	// A struct that embeds a *redis.Client or a *redis.ClusterClient works as that does; other types are refused.
 	Client redis.UniversalClient
 
 	// Unmarshaler turns bytes back into messages. Default BinaryMarshaler{}. What it refuses is
@@ -143,6 +145,7 @@ func (c SubscriberConfig) Validate() error {
 // the topics' scheduler. It is safe for concurrent use.
 type Subscriber struct {
 	config  SubscriberConfig
+	client  *queue.Client
 	logger  watermill.LoggerAdapter
 	given   watermill.LoggerAdapter // the same without what it adds
 	permits queue.Permits
@@ -157,7 +160,7 @@ type Subscriber struct {
 
 // engine is what all subscriptions of a Subscriber share.
 type engine struct {
-	mailbox      *queue.Mailbox
+	mailbox      *wake.Mailbox
 	closeMailbox func()
 	scheduler    *scheduler.Scheduler
 	stop         context.CancelFunc // of the scheduler
@@ -185,6 +188,7 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 	config.Backoff = withoutPanic(config.Backoff, own)
 	return &Subscriber{
 		config:        config,
+		client:        queue.MustClient(config.Client),
 		logger:        own,
 		given:         logger,
 		subscriptions: map[*consume.Subscription]chan struct{}{},
@@ -234,7 +238,7 @@ func (s *Subscriber) register(ctx context.Context, topic, group string) (*queue.
 	if err := s.check(topic); err != nil {
 		return nil, err
 	}
-	t := queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic)
+	t := queue.NewTopic(s.client, s.config.KeyPrefix, topic)
 	if err := t.Register(ctx, group, s.groupOptions()); err != nil {
 		return nil, fmt.Errorf("register consumer group %q of topic %q: %w", group, topic, err)
 	}
@@ -268,7 +272,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err := s.check(topic); err != nil {
 		return nil, err
 	}
-	mailbox, closeMailbox := queue.OpenMailbox(s.config.Client, s.config.KeyPrefix)
+	mailbox, closeMailbox := wake.Open(s.client, s.config.KeyPrefix)
 	defer closeMailbox() // the engine has it, too, by then
 	err := mailbox.Permitted(ctx)
 	if err == nil {
@@ -291,7 +295,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 
 // checkServer tells, once for each server, whether it can be used.
 func (s *Subscriber) checkServer(ctx context.Context, topic string) error {
-	evicts, err := s.permits.Try(ctx, queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic), queue.Consuming)
+	evicts, err := s.permits.Try(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic), queue.Consuming)
 	if err == nil {
 		warnOfEviction(s.logger, evicts)
 	}
@@ -325,7 +329,7 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 	running := s.running
 	logger := s.logger.With(watermill.LogFields{"topic": t.Name})
 	sub := consume.New(ctx, consume.Config{
-		Client:        s.config.Client,
+		Client:        s.client,
 		Mailbox:       running.mailbox,
 		Logger:        logger,
 		Topic:         t,
@@ -371,7 +375,7 @@ func (s *Subscriber) start() (*engine, error) {
 		return nil, err
 	}
 	r := &engine{scheduler: sched, stopped: make(chan struct{})}
-	r.mailbox, r.closeMailbox = queue.OpenMailbox(s.config.Client, s.config.KeyPrefix)
+	r.mailbox, r.closeMailbox = wake.Open(s.client, s.config.KeyPrefix)
 	running, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go func() {

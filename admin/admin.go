@@ -11,12 +11,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // Config configures an Admin.
 type Config struct {
-	// Client is the connection to Redis. Required. The Admin never closes it.
+	// Client is the connection to Redis. Required. The Admin never closes it. It is of the same
+	// kinds as redisdelay.PublisherConfig.Client.
 	Client redis.UniversalClient
 
 	// KeyPrefix is the start of all keys in Redis. It must equal the publishers'. Default
@@ -66,6 +68,7 @@ func invalid(field string, err error) error {
 // Admin inspects and changes topics. It is safe for concurrent use, and needs no Close.
 type Admin struct {
 	config  Config
+	client  *queue.Client
 	permits queue.Permits
 }
 
@@ -75,27 +78,27 @@ func New(config Config) (*Admin, error) {
 		return nil, err
 	}
 	config.setDefaults()
-	return &Admin{config: config}, nil
+	return &Admin{config: config, client: queue.MustClient(config.Client)}, nil
 }
 
 // topic returns a handle on a topic. It fails if the Redis user lacks a permission for the work.
-func (a *Admin) topic(ctx context.Context, name string, work queue.Work) (*queue.Topic, error) {
+func (a *Admin) topic(ctx context.Context, name string, work queue.Work) (*operate.Topic, error) {
 	t, err := a.handle(name)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := a.permits.Try(ctx, t, work); err != nil {
+	if _, err := a.permits.Try(ctx, t.Topic, work); err != nil {
 		return nil, err
 	}
 	return t, nil
 }
 
 // handle returns a handle on a topic without a check of permissions.
-func (a *Admin) handle(name string) (*queue.Topic, error) {
+func (a *Admin) handle(name string) (*operate.Topic, error) {
 	if err := queue.CheckTopic(name); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidTopic, err)
 	}
-	return queue.NewTopic(a.config.Client, a.config.KeyPrefix, name), nil
+	return operate.NewTopic(a.client, a.config.KeyPrefix, name), nil
 }
 
 // groupName returns the group, or redisdelay.DefaultConsumerGroup for "".
@@ -111,7 +114,7 @@ func (a *Admin) Topics(ctx context.Context, cursor string, limit int) (topics []
 			return nil, "", fmt.Errorf("%w: %q is not a cursor of Topics", ErrInvalidArgument, cursor)
 		}
 	}
-	topics, from, err = queue.TopicsFrom(ctx, a.config.Client, a.config.KeyPrefix, from, cmp.Or(max(limit, 0), 100))
+	topics, from, err = queue.TopicsFrom(ctx, a.client, a.config.KeyPrefix, from, cmp.Or(max(limit, 0), 100))
 	if err != nil {
 		return nil, "", fmt.Errorf("list topics: %w", err)
 	}
@@ -146,20 +149,20 @@ func At(t time.Time) When {
 }
 
 // Ref names a message. ByID and ByDelayID make one.
-type Ref struct{ ref queue.Ref }
+type Ref struct{ ref operate.Ref }
 
 // ByID names a message by its ID (Delivery.ID), which is the same in all groups.
-func ByID(id string) Ref { return Ref{queue.Ref{ID: id}} }
+func ByID(id string) Ref { return Ref{operate.Ref{ID: id}} }
 
 // ByDelayID names the message that has a delay ID. A message has it until its due time, and for its
 // window after that.
-func ByDelayID(delayID string) Ref { return Ref{queue.Ref{DelayID: delayID}} }
+func ByDelayID(delayID string) Ref { return Ref{operate.Ref{DelayID: delayID}} }
 
 // String returns the ID or delay ID in readable form.
 func (r Ref) String() string { return r.ref.String() }
 
 func (r Ref) check() error {
-	if r.ref == (queue.Ref{}) {
+	if r.ref == (operate.Ref{}) {
 		return fmt.Errorf("%w: no message is named; use ByID or ByDelayID", ErrInvalidArgument)
 	}
 	return nil

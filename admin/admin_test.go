@@ -99,10 +99,10 @@ func (s *setup) buryThese(t *testing.T, messages ...*message.Message) {
 
 func (s *setup) buryReady(t *testing.T, n int) {
 	t.Helper()
-	group := queue.NewTopic(s.Client, s.Prefix, topic).Group("a")
+	group := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Group("a")
 	c := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: 1000, Lease: time.Hour, Bytes: 1 << 30}
 	call := group.ClaimCall(c)
-	require.NoError(t, queue.Do(ctx, s.Client, call))
+	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), call))
 	claimed, err := c.ReadClaim(call)
 	require.NoError(t, err)
 	require.Len(t, claimed.Messages, n)
@@ -110,7 +110,7 @@ func (s *setup) buryReady(t *testing.T, n int) {
 	for i := range claimed.Messages {
 		failures = append(failures, queue.Failure{Leased: &claimed.Messages[i], Dead: true, Reason: "for a reason"})
 	}
-	require.NoError(t, queue.Do(ctx, s.Client, group.NackCalls(failures, -1)...))
+	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls(failures, -1)...))
 }
 
 // expired returns messages that have expired, one for each OnExpiry.

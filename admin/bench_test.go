@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,7 +77,7 @@ func BenchmarkCheckOfGroups(b *testing.B) {
 		b.Run(strconv.Itoa(groups), func(b *testing.B) {
 			s := setupOn(b, redistest.Server{Client: redistest.Start(b).Client(b), Prefix: "bench"})
 			for g := range groups {
-				require.NoError(b, queue.NewTopic(s.Client, s.Prefix, topic).Register(ctx, strconv.Itoa(g), queue.GroupOptions{}))
+				require.NoError(b, queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Register(ctx, strconv.Itoa(g), queue.GroupOptions{}))
 			}
 			require.NoError(b, s.publisher(b).Publish(topic, messagesOf(n)...))
 			for b.Loop() {
@@ -101,33 +101,16 @@ func BenchmarkCheckOfLargeMessages(b *testing.B) {
 		msg.Payload = make([]byte, 256<<10)
 		require.NoError(b, p.Publish(topic, msg))
 	}
-	longest := &longestCall{}
-	s.Client.AddHook(longest)
+	var longest atomic.Int64
+	s.Client.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+		began := time.Now()
+		defer func() { longest.Store(max(longest.Load(), int64(time.Since(began)))) }()
+		return next()
+	}))
 	for b.Loop() {
 		require.NoError(b, only(s.admin.Check(ctx, topic)))
 	}
-	b.ReportMetric(float64(longest.took.Microseconds())/1000, "ms/longest-step")
-}
-
-// longestCall is a hook that records the duration of the longest script.
-type longestCall struct {
-	mu   sync.Mutex
-	took time.Duration
-}
-
-func (l *longestCall) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (l *longestCall) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-func (l *longestCall) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		began := time.Now()
-		err := next(ctx, cmd)
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.took = max(l.took, time.Since(began))
-		return err
-	}
+	b.ReportMetric(float64(time.Duration(longest.Load()).Microseconds())/1000, "ms/longest-step")
 }
 
 // operations are the measured operations: prepare returns the i-th call. All operations of Admin are here,
@@ -348,18 +331,18 @@ func (s *setup) fillBench(b *testing.B, n int) {
 		done += size
 	}
 	// Half of the ready messages become dead.
-	group := queue.NewTopic(s.Client, s.Prefix, topic).Group("a")
+	group := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Group("a")
 	for number, left := uint64(1), n/4; left > 0; number++ {
 		c := queue.Claim{Subscription: "S", Number: number, Limit: min(left, 1000), Lease: time.Hour, Bytes: 1 << 30}
 		call := group.ClaimCall(c)
-		require.NoError(b, queue.Do(ctx, s.Client, call))
+		require.NoError(b, queue.Do(ctx, queue.MustClient(s.Client), call))
 		claimed, err := c.ReadClaim(call)
 		require.NoError(b, err)
 		var failures []queue.Failure
 		for i := range claimed.Messages {
 			failures = append(failures, queue.Failure{Leased: &claimed.Messages[i], Dead: true, Reason: "for a reason"})
 		}
-		require.NoError(b, queue.Do(ctx, s.Client, group.NackCalls(failures, -1)...))
+		require.NoError(b, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls(failures, -1)...))
 		left -= len(claimed.Messages)
 	}
 	stats := s.stats(b)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -32,7 +33,7 @@ type Finding struct {
 	// Detail describes the finding in one sentence.
 	Detail string
 
-	violation queue.Violation
+	violation operate.Violation
 }
 
 // String returns the finding on one line.
@@ -88,7 +89,7 @@ func (a *Admin) Check(ctx context.Context, topic string) (Report, error) {
 	return a.check(ctx, t)
 }
 
-func (a *Admin) check(ctx context.Context, t *queue.Topic) (Report, error) {
+func (a *Admin) check(ctx context.Context, t *operate.Topic) (Report, error) {
 	topic := t.Name
 	report := Report{Topic: topic}
 	audit, err := t.Audit(ctx)
@@ -107,7 +108,7 @@ func (a *Admin) check(ctx context.Context, t *queue.Topic) (Report, error) {
 	return report, nil
 }
 
-func finding(v queue.Violation) Finding {
+func finding(v operate.Violation) Finding {
 	return Finding{Severity: Violation, Kind: string(v.Fault), Group: v.Group, MessageID: v.ID, Detail: v.Detail, violation: v}
 }
 

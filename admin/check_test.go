@@ -37,14 +37,14 @@ func newTorn(t *testing.T, s *setup, groups ...string) *torn {
 		publish(name, 0)
 	}
 	publish("pending", time.Hour)
-	group := queue.NewTopic(s.Client, s.Prefix, topic).Group("a")
+	group := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Group("a")
 	c := queue.Claim{Subscription: "S", Number: 1, Limit: 3, Lease: time.Hour, Bytes: 1 << 20}
 	call := group.ClaimCall(c)
-	require.NoError(t, queue.Do(ctx, s.Client, call))
+	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), call))
 	claimed, err := c.ReadClaim(call)
 	require.NoError(t, err)
 	require.Len(t, claimed.Messages, 3)
-	require.NoError(t, queue.Do(ctx, s.Client, group.NackCalls([]queue.Failure{
+	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls([]queue.Failure{
 		{Leased: &claimed.Messages[0], Dead: true, Reason: "it died"},
 		{Leased: &claimed.Messages[1], Limit: 3, Retry: queue.In(time.Hour)},
 	}, time.Hour)...))
@@ -440,16 +440,12 @@ func TestCheckOfALiveTopicFindsNothing(t *testing.T) {
 func TestCheckReportsThatGroupsChangeTooFast(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.register(t, "a")
-		client := redis.NewClient(s.Client.(*redis.Client).Options())
-		t.Cleanup(func() { _ = client.Close() })
-		a, err := admin.New(admin.Config{Client: client, KeyPrefix: s.Prefix})
-		require.NoError(t, err)
 		n := 0
-		client.AddHook(&eachScript{do: func() {
+		a := s.afterEachScript(t, func() {
 			n++
 			s.register(t, fmt.Sprint("group ", n))
-		}})
-		_, err = a.Check(ctx, topic)
+		})
+		_, err := a.Check(ctx, topic)
 		require.ErrorIs(t, err, admin.ErrChanging)
 		require.ErrorContains(t, err, topic)
 		_, err = a.Repair(ctx, topic)

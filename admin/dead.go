@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -34,16 +35,16 @@ type Bulk struct {
 //
 // Errors wrap ErrNotFound if there is no such dead letter, or come from ctx or Redis.
 func (a *Admin) Requeue(ctx context.Context, topic, group, id string) error {
-	return a.one(ctx, topic, group, id, "requeue", queue.Requeueing, func(g *queue.Group) (int, error) { return g.Requeue(ctx, []string{id}) })
+	return a.one(ctx, topic, group, id, "requeue", queue.Requeueing, func(g *operate.Group) (int, error) { return g.Requeue(ctx, []string{id}) })
 }
 
 // DeleteDead deletes a dead letter of a group. Errors wrap ErrNotFound if there is no such dead
 // letter, or come from ctx or Redis.
 func (a *Admin) DeleteDead(ctx context.Context, topic, group, id string) error {
-	return a.one(ctx, topic, group, id, "delete", queue.Discarding, func(g *queue.Group) (int, error) { return g.Discard(ctx, []string{id}) })
+	return a.one(ctx, topic, group, id, "delete", queue.Discarding, func(g *operate.Group) (int, error) { return g.Discard(ctx, []string{id}) })
 }
 
-func (a *Admin) one(ctx context.Context, topic, group, id, what string, work queue.Work, do func(*queue.Group) (int, error)) error {
+func (a *Admin) one(ctx context.Context, topic, group, id, what string, work queue.Work, do func(*operate.Group) (int, error)) error {
 	group = groupName(group)
 	t, err := a.topic(ctx, topic, work)
 	if err != nil {
@@ -63,12 +64,12 @@ func (a *Admin) one(ctx context.Context, topic, group, id, what string, work que
 // dead letters that are added after it began, so that it ends even if all become dead again.
 func (a *Admin) RequeueAll(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
 	return a.all(ctx, topic, group, bulk, bulkWork{what: "requeue", work: queue.RequeueingMany,
-		do: func(g *queue.Group, chunk []queue.Listed) (int, error) { return g.Requeue(ctx, ids(chunk)) }})
+		do: func(g *operate.Group, chunk []operate.Listed) (int, error) { return g.Requeue(ctx, ids(chunk)) }})
 }
 
 // PurgeDead deletes many dead letters of a group, in chunks, and returns how many.
 func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
-	purge := func(g *queue.Group, chunk []queue.Listed) (done int, err error) {
+	purge := func(g *operate.Group, chunk []operate.Listed) (done int, err error) {
 		for some := range slices.Chunk(chunk, purged) {
 			n, err := g.Discard(ctx, ids(some))
 			if done += n; err != nil {
@@ -103,8 +104,8 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 		return 0, fmt.Errorf("move: %w: from topic %q to itself; RequeueAll does that", ErrInvalidArgument, topic)
 	}
 	mover := target.Mover()
-	move := func(g *queue.Group, chunk []queue.Listed) (int, error) {
-		var whole []queue.Listed
+	move := func(g *operate.Group, chunk []operate.Listed) (int, error) {
+		var whole []operate.Listed
 		for _, l := range chunk {
 			if l.Body == nil {
 				continue
@@ -117,7 +118,7 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 			whole = append(whole, l)
 		}
 		if len(whole) > 0 { // otherwise the target need not exist
-			if _, err := a.permits.Try(ctx, target, queue.Arriving); err != nil {
+			if _, err := a.permits.Try(ctx, target.Topic, queue.Arriving); err != nil {
 				return 0, fmt.Errorf("to topic %q: %w", to, err)
 			}
 		}
@@ -147,7 +148,7 @@ type bulkWork struct {
 	what   string
 	work   queue.Work
 	bodies bool // do needs the bodies
-	do     func(*queue.Group, []queue.Listed) (int, error)
+	do     func(*operate.Group, []operate.Listed) (int, error)
 }
 
 // all runs the operation on the current dead letters, in chunks.
@@ -175,11 +176,11 @@ func (a *Admin) all(ctx context.Context, topic, group string, bulk Bulk, d bulkW
 	}
 	var progress Progress
 	for cursor := ""; ; {
-		page, err := t.List(ctx, group, queue.Dead, cursor, 1000, bytes)
+		page, err := t.List(ctx, group, operate.Dead, cursor, 1000, bytes)
 		if err != nil {
 			return progress.Done, err
 		}
-		var chunk []queue.Listed
+		var chunk []operate.Listed
 		for _, l := range page.Messages {
 			if l.At.After(stats.Now) {
 				page.Next = ""
@@ -204,7 +205,7 @@ func (a *Admin) all(ctx context.Context, topic, group string, bulk Bulk, d bulkW
 	}
 }
 
-func ids(messages []queue.Listed) []string {
+func ids(messages []operate.Listed) []string {
 	found := make([]string, len(messages))
 	for i, m := range messages {
 		found[i] = m.ID

@@ -2,6 +2,7 @@ package admin
 
 import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -11,7 +12,7 @@ var (
 	ErrNotFound = queue.ErrNotFound
 
 	// ErrTooLate means that the message no longer waits: it is ready, held by a consumer, or dead.
-	ErrTooLate = queue.ErrTooLate
+	ErrTooLate = operate.ErrTooLate
 
 	// ErrExists means that another message has the delay ID now.
 	ErrExists = queue.ErrExists
@@ -21,7 +22,7 @@ var (
 
 	// ErrChanging means that groups were created and removed too fast for Check or Repair to
 	// complete. Another call may succeed.
-	ErrChanging = queue.ErrChanging
+	ErrChanging = operate.ErrChanging
 
 	// ErrTopicMode means that the operation is impossible because the topic has a Redis Stream. See
 	// redisdelay.StreamConfig.
@@ -39,5 +40,5 @@ var (
 	ErrInvalidConfig = redisdelay.ErrInvalidConfig
 
 	// ErrInvalidArgument means that another argument is invalid; the error names it.
-	ErrInvalidArgument = queue.ErrInvalid
+	ErrInvalidArgument = operate.ErrInvalid
 )

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -20,15 +21,15 @@ type State string
 
 const (
 	// Pending messages wait for their due time, in all groups.
-	Pending = State(queue.Pending)
+	Pending = State(operate.Pending)
 	// Ready messages are due and wait for a subscription to claim them.
-	Ready = State(queue.Ready)
+	Ready = State(operate.Ready)
 	// InHand messages are leased by a subscription.
-	InHand = State(queue.Unack)
+	InHand = State(operate.Unack)
 	// Retrying messages were nacked with a delay, and wait for it.
-	Retrying = State(queue.Retry)
+	Retrying = State(operate.Retry)
 	// Dead messages are dead letters.
-	Dead = State(queue.Dead)
+	Dead = State(operate.Dead)
 	// Unknown is returned by Get if, with several groups, the message may be ready or settled in a
 	// group.
 	Unknown = State("")
@@ -83,7 +84,7 @@ type Place struct {
 
 // Get returns a message and its places. Errors wrap ErrNotFound, or come from ctx or Redis.
 func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err error) {
-	err = a.about(ctx, topic, ref, "get", queue.Finding, func(t *queue.Topic) error {
+	err = a.about(ctx, topic, ref, "get", queue.Finding, func(t *operate.Topic) error {
 		found, err := t.Find(ctx, ref.ref)
 		if err != nil {
 			return err
@@ -220,7 +221,7 @@ func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
 		return Page{}, fmt.Errorf("list: %w", err)
 	}
 	group := groupName(q.Group)
-	listed, err := t.List(ctx, group, queue.State(q.State), q.Cursor, cmp.Or(max(q.Limit, 0), 100), pageBytes)
+	listed, err := t.List(ctx, group, operate.State(q.State), q.Cursor, cmp.Or(max(q.Limit, 0), 100), pageBytes)
 	if err != nil {
 		return Page{}, fmt.Errorf("list messages of group %q of topic %q: %w", group, topic, err)
 	}
@@ -237,7 +238,7 @@ func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
 // pageBytes is the approximate maximum size of the messages in a page.
 const pageBytes = 4 << 20
 
-func (a *Admin) listed(topic, group string, state State, l queue.Listed) Message {
+func (a *Admin) listed(topic, group string, state State, l operate.Listed) Message {
 	m := a.message(topic, l.ID, l.Options, l.Body)
 	place := Place{Group: group, State: state, At: l.At, Deliveries: l.Deliveries, Redelivered: l.Delivered, Reason: l.Reason}
 	if state == Pending {

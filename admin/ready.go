@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // ErrNotReady is wrapped by the errors of Readiness.Err.
@@ -69,7 +70,7 @@ func (r Readiness) Err(maxLag time.Duration) error {
 //	}
 func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) {
 	if len(topics) == 0 {
-		if err := a.config.Client.Ping(ctx).Err(); err != nil {
+		if err := a.client.Ping(ctx).Err(); err != nil {
 			return Readiness{}, fmt.Errorf("ready: %w", err)
 		}
 	}
@@ -79,7 +80,7 @@ func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) 
 		if err != nil {
 			return Readiness{}, fmt.Errorf("ready: %w", err)
 		}
-		scheduled, err := queue.Listening(ctx, a.config.Client, s.Holder, s.Standby)
+		scheduled, err := wake.Listening(ctx, a.client, s.Holder, s.Standby)
 		if err != nil {
 			return Readiness{}, fmt.Errorf("ready: find the scheduler of topic %q: %w", topic, err)
 		}
@@ -91,7 +92,7 @@ func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) 
 }
 
 // readiness returns all fields except Scheduled, from the topic's data.
-func readiness(topic string, s queue.Stats) TopicReadiness {
+func readiness(topic string, s operate.Stats) TopicReadiness {
 	t := TopicReadiness{Topic: topic, Idle: s.Next.IsZero() || len(s.Groups) == 0}
 	since := func(at time.Time) time.Duration {
 		if at.IsZero() || len(s.Groups) == 0 { // without a group, due messages wait for the first one

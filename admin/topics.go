@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -81,15 +82,15 @@ func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 	return stats, nil
 }
 
-func (a *Admin) stats(ctx context.Context, topic string) (queue.Stats, error) {
+func (a *Admin) stats(ctx context.Context, topic string) (operate.Stats, error) {
 	t, err := a.topic(ctx, topic, queue.Counting)
 	if err != nil {
-		return queue.Stats{}, err
+		return operate.Stats{}, err
 	}
 	return t.Stats(ctx)
 }
 
-func groupStats(g queue.GroupStats) GroupStats {
+func groupStats(g operate.GroupStats) GroupStats {
 	stats := GroupStats{Group: g.Name, Ready: g.Ready, InHand: g.Unack, Retrying: g.Retry, Dead: g.Dead,
 		OldestDue: g.OldestDue, NextRetry: g.NextRetry, OldestDead: g.OldestDead,
 		Subscribed: g.Subscribed(), LastSeen: g.Seen, PausedSince: g.Paused, RemovedAt: g.Ends,
@@ -233,7 +234,7 @@ func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Rem
 
 // lists returns ErrNotFound unless the registry of topics lists the topic.
 func (a *Admin) lists(ctx context.Context, topic string) error {
-	listed, err := queue.NewTopic(a.config.Client, a.config.KeyPrefix, topic).Listed(ctx)
+	listed, err := operate.NewTopic(a.client, a.config.KeyPrefix, topic).Listed(ctx)
 	if err == nil && !listed {
 		err = fmt.Errorf("topic %q: %w", topic, ErrNotFound)
 	}

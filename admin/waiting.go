@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -13,7 +14,7 @@ import (
 //
 // Errors wrap ErrNotFound or ErrTooLate, or come from ctx or Redis.
 func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
-	return a.about(ctx, topic, message, "cancel", queue.Cancelling, func(t *queue.Topic) error {
+	return a.about(ctx, topic, message, "cancel", queue.Cancelling, func(t *operate.Topic) error {
 		return t.Cancel(ctx, message.ref)
 	})
 }
@@ -28,7 +29,7 @@ func (a *Admin) Reschedule(ctx context.Context, topic string, message Ref, when 
 	if when.err != nil {
 		return fmt.Errorf("reschedule: %w", when.err)
 	}
-	return a.about(ctx, topic, message, "reschedule", queue.Rescheduling, func(t *queue.Topic) error {
+	return a.about(ctx, topic, message, "reschedule", queue.Rescheduling, func(t *operate.Topic) error {
 		return t.Reschedule(ctx, message.ref, when.due)
 	})
 }
@@ -39,9 +40,9 @@ func (a *Admin) DeliverNow(ctx context.Context, topic string, message Ref) error
 }
 
 // about runs an operation on a message, after it checked the Ref and the permissions.
-func (a *Admin) about(ctx context.Context, topic string, message Ref, what string, work queue.Work, do func(*queue.Topic) error) error {
+func (a *Admin) about(ctx context.Context, topic string, message Ref, what string, work queue.Work, do func(*operate.Topic) error) error {
 	err := message.check()
-	var t *queue.Topic
+	var t *operate.Topic
 	if err == nil {
 		t, err = a.topic(ctx, topic, work)
 	}

@@ -42,7 +42,7 @@ type Config struct {
 // On an error, methods fail the test that was given to Start. On a Server of New they panic.
 type Server struct {
 	mini   *miniredis.Miniredis
-	client redis.UniversalClient
+	client *queue.Client
 	admin  *admin.Admin
 	prefix string
 	fail   func(error)
@@ -83,13 +83,13 @@ func New(config Config) (*Server, error) {
 	mini.SetTime(now.Truncate(time.Millisecond))
 	s := &Server{
 		mini:   mini,
-		client: redis.NewClient(&redis.Options{Addr: mini.Addr()}),
+		client: queue.MustClient(redis.NewClient(&redis.Options{Addr: mini.Addr()})),
 		prefix: cmp.Or(config.KeyPrefix, redisdelay.DefaultKeyPrefix),
 		fail:   func(err error) { panic(err) },
 	}
 	mini.Server().SetPreHook(s.awaitMove)
 	var err error
-	s.admin, err = admin.New(admin.Config{Client: s.client, KeyPrefix: config.KeyPrefix, Unmarshaler: config.Unmarshaler})
+	s.admin, err = admin.New(admin.Config{Client: s.Client(), KeyPrefix: config.KeyPrefix, Unmarshaler: config.Unmarshaler})
 	if err != nil {
 		s.Close()
 		return nil, fmt.Errorf("redisdelaytest: %w", err)
@@ -104,7 +104,7 @@ func (s *Server) Close() {
 }
 
 // Client returns a client of the server. The server closes it.
-func (s *Server) Client() redis.UniversalClient { return s.client }
+func (s *Server) Client() redis.UniversalClient { return s.client.UniversalClient }
 
 // Addr returns the server's address, for the program's own clients.
 func (s *Server) Addr() string { return s.mini.Addr() }

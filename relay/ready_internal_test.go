@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/require"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 func TestReadyAfterTheRegistryWasRead(t *testing.T) {
@@ -17,12 +17,12 @@ func TestReadyAfterTheRegistryWasRead(t *testing.T) {
 	run := &run{Relay: r, missing: map[string]error{}}
 	run.begin()
 	require.ErrorIs(t, r.Ready(), errNotRead)
-	run.registryRead(fmt.Errorf("%w: forbidden", queue.ErrNotHeard))
+	run.registryRead(fmt.Errorf("%w: forbidden", wake.ErrNotHeard))
 	require.ErrorIs(t, r.Ready(), errNotRead, "this error does not mean that it was read")
 	away := errors.New("away")
 	run.registryRead(away)
 	require.ErrorIs(t, r.Ready(), away)
-	run.registryRead(fmt.Errorf("%w: orders", queue.ErrNotEntered))
+	run.registryRead(fmt.Errorf("%w: orders", wake.ErrNotEntered))
 	require.NoError(t, r.Ready(), "the registry was read")
 	run.registryRead(away)
 	require.ErrorIs(t, r.Ready(), away)

@@ -13,6 +13,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // ErrStuck means that Run returned while calls of the destination's Publish had not returned.
@@ -22,6 +23,7 @@ var ErrStuck = errors.New("the destination's Publish does not return")
 // many, and share the messages. Its methods are safe for concurrent use.
 type Relay struct {
 	config Config
+	client *queue.Client
 	logger watermill.LoggerAdapter
 	given  watermill.LoggerAdapter // the caller's logger, without the relay's fields
 	outage outages
@@ -48,7 +50,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 		logger = watermill.NopLogger{}
 	}
 	own := logger.With(watermill.LogFields{"component": "redisdelay.relay"})
-	return &Relay{config: config, logger: own, given: logger, outage: outages{logger: own}}, nil
+	return &Relay{config: config, client: queue.MustClient(config.Subscriber.Client), logger: own, given: logger, outage: outages{logger: own}}, nil
 }
 
 // Run relays messages until ctx ends. Then it takes no more messages, publishes and settles those
@@ -79,7 +81,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.config.Topics == nil {
 		c := r.config.Subscriber
 		watching.Go(func() {
-			queue.WatchTopics(ctx, c.Client, c.KeyPrefix, func(topic string, _ bool) { run.serve(ctx, topic) }, run.registryRead)
+			wake.WatchTopics(ctx, r.client, c.KeyPrefix, func(topic string, _ bool) { run.serve(ctx, topic) }, run.registryRead)
 		})
 	}
 	<-ctx.Done()
@@ -96,8 +98,8 @@ func (r *run) registryRead(err error) {
 		r.logger.Error(news, err, nil)
 	}
 	switch {
-	case errors.Is(err, queue.ErrNotHeard):
-	case errors.Is(err, queue.ErrNotEntered): // the registry was read
+	case errors.Is(err, wake.ErrNotHeard):
+	case errors.Is(err, wake.ErrNotEntered): // the registry was read
 		r.subscribed(registry, nil)
 	default:
 		r.subscribed(registry, err)
@@ -145,7 +147,7 @@ type run struct {
 	publishing atomic.Int32   // batches that the destination has
 	left       atomic.Int64   // messages neither published nor given back after the stop
 
-	news queue.RegistryNews
+	news wake.RegistryNews
 
 	missing map[string]error // topics not subscribed to, and why; guarded by Relay.mu
 }
@@ -214,7 +216,7 @@ func (r *run) notForRelay(err error) bool {
 
 // unlisted returns whether the registry no longer has the topic.
 func (r *run) unlisted(ctx context.Context, topic string) bool {
-	listed, err := queue.NewTopic(r.config.Subscriber.Client, r.config.Subscriber.KeyPrefix, topic).Listed(ctx)
+	listed, err := queue.NewTopic(r.client, r.config.Subscriber.KeyPrefix, topic).Listed(ctx)
 	return err == nil && !listed
 }
 
@@ -224,7 +226,7 @@ func (r *run) checkMode(ctx context.Context, topic string) error {
 	if r.config.Topics != nil {
 		return nil
 	}
-	groups, err := queue.NewTopic(r.config.Subscriber.Client, r.config.Subscriber.KeyPrefix, topic).Existing(ctx)
+	groups, err := queue.NewTopic(r.client, r.config.Subscriber.KeyPrefix, topic).Existing(ctx)
 	if err == nil && groups.Stream {
 		err = redisdelay.ErrTopicMode
 	}

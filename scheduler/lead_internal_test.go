@@ -10,6 +10,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 func TestPromotionStartsOneShortRoundTripBeforeItsEvent(t *testing.T) {
@@ -64,9 +65,9 @@ func TestNextPromotionReachesTheServerAtTheEvent(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(s.pools.close)
 	var closeMailbox func()
-	s.mailbox, closeMailbox = queue.OpenMailbox(client, "p")
+	s.mailbox, closeMailbox = wake.Open(queue.MustClient(client), "p")
 	t.Cleanup(closeMailbox)
-	topic := queue.NewTopic(client, "p", "t")
+	topic := queue.NewTopic(queue.MustClient(client), "p", "t")
 	require.NoError(t, topic.Register(t.Context(), "g", queue.GroupOptions{MaxDeliveries: -1, Retention: -1}))
 	id, err := queue.NewIDs().Next(time.Now())
 	require.NoError(t, err)

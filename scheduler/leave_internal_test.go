@@ -56,7 +56,7 @@ func TestHangingServerDoesNotDelayLeavingTopicsOfOthers(t *testing.T) {
 		for name, p := range map[string]*pool{"hangs": newPool(), "answers": newPool()} {
 			for i := range each {
 				topics = append(topics, &served{
-					topic: queue.NewTopic(s.config.Client, "p", fmt.Sprint(name, i)),
+					topic: queue.NewTopic(s.client, "p", fmt.Sprint(name, i)),
 					stop:  func() { stopped++ },
 					pool:  p,
 				})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // duringSweeps calls a function before each script after the pipeline of promotions.
@@ -46,11 +47,11 @@ func TestSweepRunsAfterOtherTopicsHaveTheirTasks(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(s.pools.close)
 	var closeMailbox func()
-	s.mailbox, closeMailbox = queue.OpenMailbox(client, "p")
+	s.mailbox, closeMailbox = wake.Open(queue.MustClient(client), "p")
 	t.Cleanup(closeMailbox)
 	var topics []*served
 	for _, name := range []string{"lost", "quiet"} {
-		topic := &served{topic: queue.NewTopic(client, "p", name), address: "nobody|1", busy: true}
+		topic := &served{topic: queue.NewTopic(queue.MustClient(client), "p", name), address: "nobody|1", busy: true}
 		require.NoError(t, topic.topic.Register(t.Context(), "g", queue.GroupOptions{MaxDeliveries: -1, Retention: -1}))
 		topics = append(topics, topic)
 	}
@@ -59,16 +60,16 @@ func TestSweepRunsAfterOtherTopicsHaveTheirTasks(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, lost.PublishWithin(t.Context(), "p", 1, []queue.Message{{ID: id, Due: queue.In(0), Body: []byte("x")}}, 0))
 	claim := queue.Claim{Subscription: "s", Number: 1, Limit: 1, Lease: time.Millisecond, Bytes: 1}
-	require.NoError(t, queue.Do(t.Context(), client, lost.Group("g").ClaimCall(claim)))
+	require.NoError(t, queue.Do(t.Context(), queue.MustClient(client), lost.Group("g").ClaimCall(claim)))
 	mini.SetTime(time.Now().Add(time.Second))
 
 	sweeps := 0
 	options := client.(*redis.Client).Options()
 	watched := redis.NewClient(&redis.Options{Addr: options.Addr, ReadTimeout: options.ReadTimeout})
 	t.Cleanup(func() { _ = watched.Close() })
-	s.config.Client = watched
+	s.client = queue.MustClient(watched)
 	for _, topic := range topics {
-		topic.topic = queue.NewTopic(watched, "p", topic.topic.Name)
+		topic.topic = queue.NewTopic(queue.MustClient(watched), "p", topic.topic.Name)
 	}
 	watched.AddHook(&duringSweeps{call: func() {
 		sweeps++
@@ -85,7 +86,7 @@ func TestSweepRunsAfterOtherTopicsHaveTheirTasks(t *testing.T) {
 func TestRemovedTopicIsLeftAfterAFailedPromotion(t *testing.T) {
 	s := newScheduler(t)
 	left := 0
-	topic := &served{topic: queue.NewTopic(s.config.Client, "p", "t"), removed: true, busy: true, stop: func() { left++ }}
+	topic := &served{topic: queue.NewTopic(s.client, "p", "t"), removed: true, busy: true, stop: func() { left++ }}
 	ended, end := context.WithCancel(t.Context())
 	end()
 	s.retry(ended, topic, errors.New("it fails"), time.Second)

@@ -22,6 +22,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 var (
@@ -35,7 +36,8 @@ var (
 type Config struct {
 	// Client is the connection to Redis. Required. The scheduler never closes it. A *redis.Ring is
 	// refused, because its shards do not share wake-ups. A *redis.ClusterClient that reads from
-	// replicas is refused, because a replica may be behind its master.
+	// replicas is refused, because a replica may be behind its master. A struct that embeds a
+	// *redis.Client or a *redis.ClusterClient works as that does. Other types are refused.
 	Client redis.UniversalClient
 
 	// KeyPrefix is the start of all keys. It must equal the publishers'. Default "redisdelay".
@@ -78,13 +80,14 @@ func wrap(field string, err error) error {
 // Scheduler serves topics. Its methods are safe for concurrent use.
 type Scheduler struct {
 	config  Config
+	client  *queue.Client
 	logger  watermill.LoggerAdapter
-	started atomic.Bool    // Run was called
-	mailbox *queue.Mailbox // receives wake-ups; nil until Run; written under mu
+	started atomic.Bool   // Run was called
+	mailbox *wake.Mailbox // receives wake-ups; nil until Run; written under mu
 	pools   *pools
 	outage  atomic.Bool // a failed promotion was logged, and no topic has recovered since
 	permits queue.Permits
-	news    queue.RegistryNews
+	news    wake.RegistryNews
 
 	mu     sync.Mutex // guards the fields below
 	topics map[string]*served
@@ -102,6 +105,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Scheduler, error) {
 	}
 	return &Scheduler{
 		config: config,
+		client: queue.MustClient(config.Client),
 		logger: logger.With(watermill.LogFields{"component": "redisdelay.scheduler"}),
 		pools:  newPools(),
 		topics: map[string]*served{},
@@ -115,7 +119,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return ErrAlreadyRun
 	}
-	mailbox, closeMailbox := queue.OpenMailbox(s.config.Client, s.config.KeyPrefix)
+	mailbox, closeMailbox := wake.Open(s.client, s.config.KeyPrefix)
 	defer closeMailbox()
 
 	s.mu.Lock()
@@ -131,7 +135,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	s.startWorkers(ctx, s.pools.first)
 	if s.config.Topics == nil {
 		s.pools.running.Go(func() {
-			queue.WatchTopics(ctx, s.config.Client, s.config.KeyPrefix, s.found, s.registryRead)
+			wake.WatchTopics(ctx, s.client, s.config.KeyPrefix, s.found, s.registryRead)
 		})
 	}
 	s.pools.running.Wait()
@@ -183,7 +187,7 @@ func (s *Scheduler) leave(topics ...*served) {
 
 func (s *Scheduler) resign(ctx context.Context, calls []*queue.Call) {
 	for some := range slices.Chunk(calls, batch) {
-		if err := queue.Do(ctx, s.config.Client, some...); err != nil {
+		if err := queue.Do(ctx, s.client, some...); err != nil {
 			s.logger.Debug("Cannot resign, other schedulers take over when the lease expires", watermill.LogFields{"err": err})
 			return
 		}
@@ -221,7 +225,7 @@ func (s *Scheduler) serve(topic string) (t *served, known bool) {
 	}
 	t, known = s.topics[topic]
 	if !known {
-		t = &served{topic: queue.NewTopic(s.config.Client, s.config.KeyPrefix, topic)}
+		t = &served{topic: queue.NewTopic(s.client, s.config.KeyPrefix, topic)}
 		s.topics[topic] = t
 		if s.mailbox != nil {
 			s.begin(t)

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // served is a topic that the scheduler serves.
@@ -53,7 +54,7 @@ func (s *Scheduler) woken(t *served, argument string, done func()) {
 	if done != nil {
 		done()
 	}
-	now, wait := time.Now(), queue.ReadWait(argument)
+	now, wait := time.Now(), wake.ReadWait(argument)
 	t.mu.Lock()
 	p := s.poolOf(t)
 	t.mu.Unlock()
@@ -151,7 +152,7 @@ func (s *Scheduler) promote(ctx context.Context, p *pool, due []*served) {
 		return
 	}
 	sent := time.Now()
-	err := queue.Do(ctx, s.config.Client, calls...) // each promotion reads its own error
+	err := queue.Do(ctx, s.client, calls...) // each promotion reads its own error
 	answered := time.Now()
 	if err == nil && len(calls) == 1 {
 		p.lead.observe(answered.Sub(sent))

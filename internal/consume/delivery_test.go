@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -20,7 +21,7 @@ type valueKey struct{}
 
 // newDelivery returns a delivery of a message that the consumer has.
 func newDelivery(t *testing.T) *Delivery {
-	topic := queue.NewTopic(nil, "p", "topic")
+	topic := queue.NewTopic(queue.MustClient(redis.NewClient(&redis.Options{})), "p", "topic")
 	d := &Delivery{of: &Subscription{
 		Config: Config{Topic: topic},
 		group:  topic.Group("group"),

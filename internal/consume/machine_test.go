@@ -17,10 +17,11 @@ import (
 type driver struct {
 	*testing.T
 	*Machine
-	redis *fakeRedis
-	now   time.Time
-	notes []Note
-	fails func(x *Exchange, a *Answer) // changes an answer before the machine gets it; nil: it does not
+	redis    *fakeRedis
+	now      time.Time
+	notes    []Note
+	overruns []*InHand
+	fails    func(x *Exchange, a *Answer) // changes an answer before the machine gets it; nil: it does not
 }
 
 // drive returns the driver of a machine. Zero limits are the model's.
@@ -65,6 +66,7 @@ func (d *driver) plan() (*Exchange, time.Time) {
 // done carries out effects.
 func (d *driver) done(e Effects) {
 	d.notes = append(d.notes, e.Notes...)
+	d.overruns = append(d.overruns, e.Overruns...)
 	for _, done := range e.Answered {
 		done()
 	}
@@ -98,7 +100,7 @@ func (d *driver) isSilent() time.Duration {
 func (d *driver) run(x *Exchange) *Answer {
 	a := &Answer{Sent: d.now, Came: d.now, Lost: map[string]bool{}}
 	each(x.Acks, d.redis.ack)
-	back := x.InOrder()
+	back := x.ReleasesInOrder()
 	slices.Reverse(back)
 	each(back, d.redis.release)
 	for i := len(x.Nacks) - 1; i >= 0; i-- {
@@ -195,8 +197,7 @@ func (d *driver) hand(n int) []*InHand {
 
 func (d *driver) ack(all ...*InHand) (wake Wake) {
 	for _, in := range all {
-		_, e := d.Acked(d.now, in)
-		wake = e.Wake
+		wake = d.Acked(d.now, in).Wake
 	}
 	return wake
 }
@@ -537,7 +538,7 @@ func TestRedisForgetsTheSecondLanesClaimAtTheEnd(t *testing.T) {
 			d.TakerGone()
 			d.GiveUp()
 			d.talk()
-			require.True(t, d.Finished())
+			require.True(t, d.finished())
 			require.NotContains(t, d.redis.claims, "second")
 		})
 	}
@@ -991,7 +992,7 @@ func TestAHandlersTimeBeginsWhenItHasTheMessage(t *testing.T) {
 	d.pass(modelLease / 2)
 	d.Handed(d.now, in)
 	handed := d.now
-	for len(d.Overruns(d.now)) == 0 {
+	for len(d.overruns) == 0 {
 		d.pass(d.talk())
 	}
 	require.Equal(t, modelLease+time.Second, d.now.Sub(handed))

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 var errNoServer = errors.New("no server")
@@ -166,9 +167,9 @@ func inShell(t *testing.T, config Config, test func(t *testing.T, s *shell)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &shell{t: t, ended: make(chan error, 1), server: &server{fakeRedis: newFakeRedis(0)}}
-		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+		client := queue.MustClient(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}))
 		client.AddHook(s.server)
-		mailbox, closeMailbox := queue.OpenMailbox(client, "p")
+		mailbox, closeMailbox := wake.Open(client, "p")
 		unmarshal := config.Unmarshal
 		config.Unmarshal = func(topic string, body []byte) (*message.Message, error) {
 			s.free("the Unmarshaler")

@@ -16,6 +16,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 )
@@ -154,7 +155,7 @@ func (w *World) buryDead() {
 			}
 			for chunk := range slices.Chunk(ids, 1000) {
 				require.NoError(w.t, insist(func() error {
-					_, err := queue.NewTopic(w.Client, w.Prefix, topic).Group(group).Discard(ctx, chunk)
+					_, err := operate.NewTopic(queue.MustClient(w.Client), w.Prefix, topic).Group(group).Discard(ctx, chunk)
 					return err
 				}))
 			}

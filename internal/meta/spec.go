@@ -2,6 +2,10 @@
 // pure: it has no clock and does no I/O. Publishers read all of it and refuse a wrong value.
 // Subscribers read what concerns a delivery and ignore a wrong value, because the message is stored
 // already.
+//
+// spec.go reads everything into one Spec. due.go and context.go read delays, expiry.go and
+// backoff.go the settings of these names. values.go reads durations and instants. keys.go lists the
+// keys, and says which are not stored.
 package meta
 
 import (

@@ -19,7 +19,7 @@ func TestATopicThatTheRegistryOfAClusterHasLostIsEnteredAgain(t *testing.T) {
 	const prefix = "redisdelay"
 	client := redistest.StartCluster(t).Client(t)
 	e := NewEngine(Config{
-		Topic:        func(name string) *queue.Topic { return queue.NewTopic(client, prefix, name) },
+		Topic:        func(name string) *queue.Topic { return queue.NewTopic(queue.MustClient(client), prefix, name) },
 		Work:         queue.Publishing,
 		CloseTimeout: time.Minute,
 		Relists:      true,

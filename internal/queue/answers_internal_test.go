@@ -104,7 +104,7 @@ func FuzzPermits(f *testing.F) {
 		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 		defer func() { _ = client.Close() }()
 		client.AddHook(answering(parts))
-		policy, there, err := NewTopic(client, "p", "t").permit(t.Context(), Work{})
+		policy, there, err := NewTopic(MustClient(client), "p", "t").permit(t.Context(), Work{})
 		switch {
 		case err != nil && (there || policy != ""):
 			t.Errorf("%q is read as %q, and %v", parts, policy, err)

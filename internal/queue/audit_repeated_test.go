@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 )
@@ -52,7 +53,7 @@ func TestMessageThatIsReadyTwiceIsFoundAndMended(t *testing.T) {
 				require.NoError(t, err)
 				require.Len(t, audit.Violations, c.want)
 				for _, v := range audit.Violations {
-					require.Equal(t, queue.FaultRepeated, v.Fault)
+					require.Equal(t, operate.FaultRepeated, v.Fault)
 					did, err := w.topic.Mend(ctx, v)
 					require.NoError(t, err)
 					require.Len(t, did, 1, v)
@@ -66,7 +67,7 @@ func TestMessageThatIsReadyTwiceIsFoundAndMended(t *testing.T) {
 				require.NoError(t, err)
 				require.Empty(t, audit.Violations)
 				queuetest.Check(t, w.Client, w.Prefix)
-				page, err := w.topic.List(ctx, "a", queue.Ready, "", 1000, 0)
+				page, err := w.topic.List(ctx, "a", operate.Ready, "", 1000, 0)
 				require.NoError(t, err)
 				for _, m := range page.Messages {
 					require.Contains(t, w.name, m.ID)

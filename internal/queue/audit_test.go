@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
@@ -60,17 +61,17 @@ func isWalk(call []any) bool {
 }
 
 // auditing audits the topic by another client, and does something after some of its script calls.
-func (w *world) auditing(do map[int]func()) queue.Audit {
+func (w *world) auditing(do map[int]func()) operate.Audit {
 	w.t.Helper()
 	return w.auditingBy(&between{do: do})
 }
 
-func (w *world) auditingBy(hook *between) queue.Audit {
+func (w *world) auditingBy(hook *between) operate.Audit {
 	w.t.Helper()
 	client := redis.NewClient(&redis.Options{Addr: w.Client.(*redis.Client).Options().Addr})
 	defer client.Close()
 	client.AddHook(hook)
-	audit, err := queue.NewTopic(client, w.Prefix, "topic").Audit(ctx)
+	audit, err := topicOf(client, w.Prefix, "topic").Audit(ctx)
 	require.NoError(w.t, err)
 	return audit
 }
@@ -166,7 +167,7 @@ func TestMissingCountOfAMessageThatComesBackToReadyIsFound(t *testing.T) {
 		s := w.sub("a")
 		audit := w.auditing(map[int]func(){readFacts: func() { require.Equal(t, 1, s.release(held(s.claim(1))...)) }})
 		require.Len(t, audit.Violations, 1)
-		require.Equal(t, queue.FaultRefs, audit.Violations[0].Fault)
+		require.Equal(t, operate.FaultRefs, audit.Violations[0].Fault)
 		require.Equal(t, w.id["1"], audit.Violations[0].ID)
 		require.NotEmpty(t, first(w.topic.Mend(ctx, audit.Violations[0])))
 		require.Equal(t, "2", w.field(w.keys.Refs(), "1"))
@@ -291,7 +292,7 @@ func TestMessageThatIsBackIsNotMended(t *testing.T) {
 		audit, err := w.topic.Audit(ctx)
 		require.NoError(t, err)
 		require.Len(t, audit.Violations, 1)
-		require.Equal(t, queue.FaultLost, audit.Violations[0].Fault)
+		require.Equal(t, operate.FaultLost, audit.Violations[0].Fault)
 		require.NoError(t, w.Client.RPush(ctx, w.keys.Ready("a"), entry).Err())
 		w.unchanged(func() {
 			did, err := w.topic.Mend(ctx, audit.Violations[0])
@@ -343,14 +344,14 @@ func TestManyMessagesAreAudited(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, audit.Violations, 10)
 		for _, v := range audit.Violations {
-			require.Equal(t, queue.FaultRefs, v.Fault, "group b has it")
+			require.Equal(t, operate.FaultRefs, v.Fault, "group b has it")
 		}
 		require.NoError(t, w.Client.LTrim(ctx, w.keys.Ready("b"), 5, -6).Err())
 		audit, err = w.topic.Audit(ctx)
 		require.NoError(t, err)
 		require.Len(t, audit.Violations, 10)
 		for _, v := range audit.Violations {
-			require.Equal(t, queue.FaultLost, v.Fault)
+			require.Equal(t, operate.FaultLost, v.Fault)
 			did, err := w.topic.Mend(ctx, v)
 			require.NoError(t, err)
 			require.Len(t, did, 2)
@@ -410,7 +411,7 @@ func TestLostMessageOfARemovedGroupIsForgottenWithItsAck(t *testing.T) {
 		audit, err := w.topic.Audit(ctx)
 		require.NoError(t, err)
 		require.Len(t, audit.Violations, 1)
-		require.Equal(t, queue.FaultLost, audit.Violations[0].Fault)
+		require.Equal(t, operate.FaultLost, audit.Violations[0].Fault)
 		require.NotEmpty(t, first(w.topic.Mend(ctx, audit.Violations[0])))
 		w.promoteAll()
 		s := w.sub("a")
@@ -447,7 +448,7 @@ func TestMissingCountsAreRestored(t *testing.T) {
 				audit, err := w.topic.Audit(ctx)
 				require.NoError(t, err)
 				require.Len(t, audit.Violations, 1)
-				require.Equal(t, queue.FaultRefs, audit.Violations[0].Fault)
+				require.Equal(t, operate.FaultRefs, audit.Violations[0].Fault)
 				did, err := w.topic.Mend(ctx, audit.Violations[0])
 				require.NoError(t, err)
 				require.Equal(t, []string{"set refs to the " + c.want + " groups that have it"}, did)

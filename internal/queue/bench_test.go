@@ -59,7 +59,7 @@ func benchmarkScripts(b *testing.B, size, dead, waiting, bytes int) {
 	take := func() []*queue.Leased {
 		claim.Number++
 		call := group.ClaimCall(claim)
-		require.NoError(b, queue.Do(ctx, s.Client, call))
+		require.NoError(b, do(ctx, s.Client, call))
 		claimed, err := claim.ReadClaim(call)
 		require.NoError(b, err)
 		require.Len(b, claimed.Messages, size)
@@ -79,7 +79,7 @@ func benchmarkScripts(b *testing.B, size, dead, waiting, bytes int) {
 		measure("publish", func() { publish(size, queue.In(0)) })
 		var leased []*queue.Leased
 		measure("claim", func() { leased = take() })
-		measure("ack", func() { require.NoError(b, queue.Do(ctx, s.Client, group.AckCalls(leased)...)) })
+		measure("ack", func() { require.NoError(b, do(ctx, s.Client, group.AckCalls(leased)...)) })
 
 		measure("publish-delayed", func() { publish(size, queue.In(time.Millisecond)) })
 		time.Sleep(2 * time.Millisecond)
@@ -87,10 +87,10 @@ func benchmarkScripts(b *testing.B, size, dead, waiting, bytes int) {
 			measure("promote", func() {
 				groups, err := w.topic.Groups(ctx)
 				require.NoError(b, err)
-				require.NoError(b, queue.Do(ctx, s.Client, w.topic.PromoteCall(groups, "mailbox|2", time.Minute)))
+				require.NoError(b, do(ctx, s.Client, w.topic.PromoteCall(groups, "mailbox|2", time.Minute)))
 			})
 		}
-		require.NoError(b, queue.Do(ctx, s.Client, group.AckCalls(take())...))
+		require.NoError(b, do(ctx, s.Client, group.AckCalls(take())...))
 	}
 	b.ReportMetric(0, "ns/op")
 	for transition, us := range spent {
@@ -122,7 +122,7 @@ func BenchmarkBacklog(b *testing.B) {
 		require.NoError(b, err)
 		before := evalMicros(b, s.Client)
 		for w.llen(w.keys.Ready("group")) < calls*size {
-			require.NoError(b, queue.Do(ctx, s.Client, w.topic.PromoteCall(groups, "mailbox|2", time.Minute)))
+			require.NoError(b, do(ctx, s.Client, w.topic.PromoteCall(groups, "mailbox|2", time.Minute)))
 		}
 		spent += evalMicros(b, s.Client) - before
 		require.NoError(b, s.Client.Unlink(ctx, w.keys.Messages(), w.keys.Ready("group")).Err())

@@ -3,7 +3,6 @@ package queue
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -12,23 +11,6 @@ import (
 
 // DefaultPrefix is what keys begin with unless the user says otherwise.
 const DefaultPrefix = "redisdelay"
-
-// CheckClient tells why a client cannot be used, or returns nil.
-func CheckClient(client redis.UniversalClient) error {
-	if client == nil {
-		return errors.New("is nil; it has to be a connected go-redis client")
-	}
-	if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() {
-		return fmt.Errorf("is a nil %T; it has to be a connected go-redis client", client)
-	}
-	if _, ring := client.(*redis.Ring); ring {
-		return errors.New("is a *redis.Ring, whose shards do not share wake-ups; use a *redis.Client or *redis.ClusterClient")
-	}
-	if cluster, ok := client.(*redis.ClusterClient); ok && cluster.Options().ReadOnly {
-		return errors.New("reads from replicas, which may be behind; use a *redis.ClusterClient without ReadOnly, RouteByLatency and RouteRandomly")
-	}
-	return nil
-}
 
 // MaxNameLength is the longest topic or consumer group, in bytes.
 const MaxNameLength = 512

@@ -141,7 +141,7 @@ func (c Claim) read(cmd *redis.Cmd, add func(Leased)) (Claimed, error) {
 		Blocked: reply[2] == int64(1),
 		Waits:   reply[3] == int64(1),
 		Orphans: int(orphans),
-		Now:     instant(text(reply[8])),
+		Now:     Instant(Text(reply[8])),
 	}
 	entries, _ := reply[5].(string)
 	bodies, _ := reply[6].([]any)
@@ -184,9 +184,8 @@ func (c Claim) readMessages(entries string, bodies, records []any, add func(Leas
 		body, _ := bodies[i].(string)
 		m := Leased{ID: id, Token: token, Due: time.UnixMilli(ms), Body: bytesOf(body)}
 		if len(records) > 0 {
-			var r record
-			r.parse(text(records[i]))
-			m.Deliveries, m.Delivered, m.Suspect, m.DelayedFor = r.count, r.delivered(), r.suspect(), r.delayedFor
+			r := ReadRecord(Text(records[i]))
+			m.Deliveries, m.Delivered, m.Suspect, m.DelayedFor = r.Count, r.Delivered(), r.suspect(), r.DelayedFor
 			m.Requeued = r.requeued()
 		}
 		add(m)

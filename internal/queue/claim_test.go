@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
@@ -192,7 +193,7 @@ func TestFewBodiesAreReadInVain(t *testing.T) {
 		return read
 	}
 	require.LessOrEqual(t, inVain(func() int {
-		page, err := w.topic.List(ctx, "a", queue.Ready, "", 300, 3000)
+		page, err := w.topic.List(ctx, "a", operate.Ready, "", 300, 3000)
 		require.NoError(t, err)
 		require.Len(t, page.Messages, 102)
 		return 102

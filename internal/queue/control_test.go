@@ -10,12 +10,13 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-func byID(w *world, name string) queue.Ref { return queue.Ref{ID: w.id[name]} }
+func byID(w *world, name string) operate.Ref { return operate.Ref{ID: w.id[name]} }
 
 // operate does each operation once, and leaves nothing.
 func (w *world) operate() {
@@ -26,7 +27,7 @@ func (w *world) operate() {
 	require.NoError(t, w.topic.Cancel(ctx, byID(w, "pending")))
 	require.NoError(t, only(w.topic.Pause(ctx, "")))
 	require.NoError(t, only(w.topic.Resume(ctx, "")))
-	require.NoError(t, only(w.topic.List(ctx, "a", queue.Dead, "", 10, 1<<20)))
+	require.NoError(t, only(w.topic.List(ctx, "a", operate.Dead, "", 10, 1<<20)))
 	require.NoError(t, only(w.topic.Stats(ctx)))
 	require.NoError(t, only(w.topic.Upcoming(ctx, "a", time.Time{}, time.Second, 10)))
 	require.NoError(t, only(w.topic.Find(ctx, byID(w, "dead"))))
@@ -80,12 +81,12 @@ func TestMessageThatDoesNotWaitIsNotCancelled(t *testing.T) {
 		w.fill("a")
 		for _, name := range []string{"dead", "leased", "ready"} {
 			w.unchanged(func() {
-				require.ErrorIs(t, w.topic.Cancel(ctx, byID(w, name)), queue.ErrTooLate, name)
-				require.ErrorIs(t, w.topic.Reschedule(ctx, byID(w, name), queue.In(0)), queue.ErrTooLate, name)
+				require.ErrorIs(t, w.topic.Cancel(ctx, byID(w, name)), operate.ErrTooLate, name)
+				require.ErrorIs(t, w.topic.Reschedule(ctx, byID(w, name), queue.In(0)), operate.ErrTooLate, name)
 			})
 		}
 		w.unchanged(func() {
-			nobody := queue.Ref{ID: "01ARZ3NDEKTSV4RRFFQ69G5FAV"}
+			nobody := operate.Ref{ID: "01ARZ3NDEKTSV4RRFFQ69G5FAV"}
 			require.ErrorIs(t, w.topic.Cancel(ctx, nobody), queue.ErrNotFound)
 			require.ErrorIs(t, w.topic.Reschedule(ctx, nobody, queue.In(0)), queue.ErrNotFound)
 		})
@@ -94,16 +95,16 @@ func TestMessageThatDoesNotWaitIsNotCancelled(t *testing.T) {
 
 func TestOperationsDoNotMakeATopic(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		none := queue.NewTopic(w.Client, w.Prefix, "none")
+		none := topicOf(w.Client, w.Prefix, "none")
 		w.unchanged(func() {
 			for what, err := range map[string]error{
-				"cancel":     none.Cancel(ctx, queue.Ref{ID: "x"}),
-				"reschedule": none.Reschedule(ctx, queue.Ref{ID: "x"}, queue.In(0)),
+				"cancel":     none.Cancel(ctx, operate.Ref{ID: "x"}),
+				"reschedule": none.Reschedule(ctx, operate.Ref{ID: "x"}, queue.In(0)),
 				"pause":      only(none.Pause(ctx, "")),
 				"resume":     only(none.Resume(ctx, "")),
 				"stats":      only(none.Stats(ctx)),
 				"upcoming":   only(none.Upcoming(ctx, "a", time.Time{}, time.Second, 1)),
-				"find":       only(none.Find(ctx, queue.Ref{ID: "x"})),
+				"find":       only(none.Find(ctx, operate.Ref{ID: "x"})),
 				"audit":      only(none.Audit(ctx)),
 				"erase":      none.Erase(ctx),
 			} {
@@ -278,12 +279,12 @@ func TestWhileAGroupIsRemovedNobodyIsSaidToHaveAMessageReady(t *testing.T) {
 		require.True(t, w.removeSome("b"))
 		found, err := w.topic.Find(ctx, byID(w, "x"))
 		require.NoError(t, err)
-		require.Equal(t, []queue.FoundIn{{Group: "a"}}, found.Groups)
+		require.Equal(t, []operate.FoundIn{{Group: "a"}}, found.Groups)
 		w.publishNow("y")
 		require.NoError(t, only(w.topic.Audit(ctx))) // which finishes it
 		found, err = w.topic.Find(ctx, byID(w, "y"))
 		require.NoError(t, err)
-		require.Equal(t, []queue.FoundIn{{Group: "a", State: queue.Ready}}, found.Groups)
+		require.Equal(t, []operate.FoundIn{{Group: "a", State: operate.Ready}}, found.Groups)
 	}, "a", "b")
 }
 
@@ -297,7 +298,7 @@ func TestPagesOfAStateStayRightWhileMessagesComeAndGo(t *testing.T) {
 		w.publish(messages...)
 		var got []string
 		for cursor, pages := "", 0; ; pages++ {
-			page, err := w.topic.List(ctx, "", queue.Pending, cursor, 3, 1<<20)
+			page, err := w.topic.List(ctx, "", operate.Pending, cursor, 3, 1<<20)
 			require.NoError(t, err)
 			for _, m := range page.Messages {
 				require.Equal(t, w.name[m.ID], string(m.Body))
@@ -309,8 +310,8 @@ func TestPagesOfAStateStayRightWhileMessagesComeAndGo(t *testing.T) {
 			}
 			// The last of the page goes, and one that was before it comes back.
 			last := page.Messages[len(page.Messages)-1]
-			require.NoError(t, w.topic.Cancel(ctx, queue.Ref{ID: last.ID}))
-			require.NoError(t, w.topic.Reschedule(ctx, queue.Ref{ID: page.Messages[0].ID}, queue.At(due.Add(-time.Minute))))
+			require.NoError(t, w.topic.Cancel(ctx, operate.Ref{ID: last.ID}))
+			require.NoError(t, w.topic.Reschedule(ctx, operate.Ref{ID: page.Messages[0].ID}, queue.At(due.Add(-time.Minute))))
 		}
 		require.Equal(t, names("%02d", 0, 20), got[:20])
 	}, "a")
@@ -319,8 +320,8 @@ func TestPagesOfAStateStayRightWhileMessagesComeAndGo(t *testing.T) {
 func TestPageHasNoMoreThanItsBytes(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow(names("%010d", 0, 10)...)
-		for state, group := range map[queue.State]string{queue.Ready: "a", queue.Dead: "b"} {
-			if state == queue.Dead {
+		for state, group := range map[operate.State]string{operate.Ready: "a", operate.Dead: "b"} {
+			if state == operate.Dead {
 				w.die("b", 10)
 			}
 			var got []string
@@ -337,7 +338,7 @@ func TestPageHasNoMoreThanItsBytes(t *testing.T) {
 			}
 			require.Equal(t, names("%010d", 0, 10), got)
 		}
-		_, err := w.topic.List(ctx, "a", queue.Dead, "nonsense", 1, 0)
+		_, err := w.topic.List(ctx, "a", operate.Dead, "nonsense", 1, 0)
 		require.Error(t, err)
 		_, err = w.topic.List(ctx, "a", "nowhere", "", 1, 0)
 		require.Error(t, err)
@@ -353,7 +354,7 @@ func TestPageReadsFewBodiesThatItDoesNotReturn(t *testing.T) {
 	w.publishNow(names(fmt.Sprintf("%%0%dd", size), 0, n)...)
 	for _, fit := range []int{1, 2, 10, 50} {
 		commands := monitor(t, in)
-		page, err := w.topic.List(ctx, "a", queue.Ready, "", n, fit*size)
+		page, err := w.topic.List(ctx, "a", operate.Ready, "", n, fit*size)
 		require.NoError(t, err)
 		require.Len(t, page.Messages, fit)
 		read := 0
@@ -486,7 +487,7 @@ func TestNameOfATopicThatIsGoneIsErased(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		require.NoError(t, w.topic.Erase(ctx))
 		require.NoError(t, w.Client.SAdd(ctx, queue.Registry(w.Prefix), "topic").Err())
-		require.NoError(t, queue.NewTopic(w.Client, w.Prefix, "topic").Erase(ctx))
+		require.NoError(t, topicOf(w.Client, w.Prefix, "topic").Erase(ctx))
 		require.Zero(t, w.Client.Exists(ctx, queue.Registry(w.Prefix)).Val())
 		require.ErrorIs(t, w.topic.Erase(ctx), queue.ErrNotFound)
 	}, "a")
@@ -495,7 +496,7 @@ func TestNameOfATopicThatIsGoneIsErased(t *testing.T) {
 // A scheduler that nobody told of the topic has a sweep to do yet.
 func TestErasedTopicDoesNotComeBackByASweep(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		its := queue.NewTopic(w.Client, w.Prefix, "topic")
+		its := topicOf(w.Client, w.Prefix, "topic")
 		_, err := its.Existing(ctx)
 		require.NoError(t, err)
 		require.NoError(t, w.topic.Erase(ctx))
@@ -531,7 +532,7 @@ func TestTopicThatIsMadeAnewWhileItIsErasedIsInTheRegistry(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		client := redis.NewClient(w.Client.(*redis.Client).Options())
 		defer client.Close()
-		topic := queue.NewTopic(client, w.Prefix, "topic")
+		topic := topicOf(client, w.Prefix, "topic")
 		client.AddHook(&beforeOpen{do: func() { require.NoError(t, w.topic.Erase(ctx)) }})
 		require.NoError(t, topic.Publish(ctx, "OTHER", 1, w.make(in("x", time.Hour))))
 		listed, err := w.topic.Listed(ctx)
@@ -574,7 +575,7 @@ func TestTopicWithManyGroupsIsErasedInSteps(t *testing.T) {
 						ends()
 					}
 				}})
-				require.ErrorIs(t, queue.NewTopic(w.Client, w.Prefix, "topic").Erase(first), context.Canceled)
+				require.ErrorIs(t, topicOf(w.Client, w.Prefix, "topic").Erase(first), context.Canceled)
 				require.Empty(t, w.registered())
 				require.Zero(t, w.Client.Exists(ctx, w.keys.Messages(), w.keys.Pending(), w.keys.Ready("000")).Val())
 				require.EqualValues(t, 1, w.Client.Exists(ctx, w.keys.Ready("249")).Val())

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,14 +19,14 @@ func FuzzOptions(f *testing.F) {
 	f.Add("max_deliveries:3 delay_id:a%20b window:5 mode:keep", 3, "a b:c", int64(5), uint8(1))
 	f.Add("delay_id:%zz mode: window:x :", -7, "%", int64(-1), uint8(2))
 	f.Fuzz(func(t *testing.T, text string, deliveries int, delayID string, window int64, mode uint8) {
-		_ = parseOptions(text)
+		_ = ParseOptions(text)
 		want := Options{MaxDeliveries: max(deliveries, -1), DelayID: delayID}
 		if delayID != "" {
 			want.Window = time.Duration(max(window, 0) % (1 << 40)).Truncate(time.Millisecond)
 			want.Mode = []Mode{Replace, Keep, Reject}[mode%3]
 		}
 		encoded := want.encode()
-		if got := parseOptions(encoded); got != want {
+		if got := ParseOptions(encoded); got != want {
 			t.Errorf("%+v is written as %q and read as %+v", want, encoded, got)
 		}
 		// Scripts find the values by these patterns.
@@ -44,14 +43,14 @@ func FuzzExpiries(f *testing.F) {
 	f.Add("expires_at:1700000000000 max_lateness:5 on_expiry:dead", int64(1_700_000_000_000), int64(5), true)
 	f.Add("expires_at:x max_lateness:-1 on_expiry:", int64(1), int64(1), false)
 	f.Fuzz(func(t *testing.T, text string, at, lateness int64, dead bool) {
-		_ = parseOptions(text)
+		_ = ParseOptions(text)
 		want := Options{Expiry: Expiry{Lateness: time.Duration(max(lateness, 0)%(1<<40)) * time.Millisecond}}
 		if at > 0 {
 			want.Expiry.At = time.UnixMilli(1 + at%(1<<50))
 		}
 		want.Expiry.Dead = dead && want.Expiry != Expiry{} // it has to be there to be dead
 		encoded := want.encode()
-		if got := parseOptions(encoded); got != want {
+		if got := ParseOptions(encoded); got != want {
 			t.Errorf("%+v is written as %q and read as %+v", want, encoded, got)
 		}
 	})
@@ -62,15 +61,15 @@ func FuzzDelayIDs(f *testing.F) {
 		f.Add(id, id)
 	}
 	f.Fuzz(func(t *testing.T, id, other string) {
-		_ = decodeName(other)
-		stored := encodeName(id)
-		if decodeName(stored) != id {
-			t.Errorf("%q is stored as %q and read as %q", id, stored, decodeName(stored))
+		_ = DecodeName(other)
+		stored := EncodeName(id)
+		if DecodeName(stored) != id {
+			t.Errorf("%q is stored as %q and read as %q", id, stored, DecodeName(stored))
 		}
 		if strings.ContainsAny(stored, ": \t\r\n\x00") {
 			t.Errorf("%q is stored as %q", id, stored)
 		}
-		if (id == other) != (stored == encodeName(other)) {
+		if (id == other) != (stored == EncodeName(other)) {
 			t.Errorf("%q and %q are both stored as %q", id, other, stored)
 		}
 	})
@@ -81,30 +80,12 @@ func FuzzRecords(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		var r record
-		r.parse(text)
-		if strings.Contains(r.flag, " ") || strings.Contains(r.delayedFor, " ") {
+		r := ReadRecord(text)
+		if strings.Contains(r.flag, " ") || strings.Contains(r.DelayedFor, " ") {
 			t.Errorf("%q is read as %+v", text, r)
 		}
-		if r.suspect() && !r.delivered() {
+		if r.suspect() && !r.Delivered() {
 			t.Errorf("%q is of a suspect that was never delivered", text)
-		}
-	})
-}
-
-func FuzzCursors(f *testing.F) {
-	for _, cursor := range []string{"", "1:a", "1", "x:a", ":", "1:", "NaN:a", "1e309", "-1:a:b"} {
-		f.Add(cursor)
-	}
-	f.Fuzz(func(t *testing.T, cursor string) {
-		for _, kind := range []string{"zset", "list"} {
-			score, id, err := parseCursor(kind, cursor)
-			switch {
-			case err != nil && !errors.Is(err, ErrInvalid):
-				t.Errorf("%q of %s: %v does not say that it is invalid", cursor, kind, err)
-			case err == nil && kind == "zset" && cursor != "" && score+":"+id != cursor:
-				t.Errorf("%q is read as %q and %q", cursor, score, id)
-			}
 		}
 	})
 }
@@ -170,79 +151,10 @@ func FuzzTurns(f *testing.F) {
 		if unused == "" {
 			reply[4] = unused // which is no list
 		}
-		topic := NewTopic(nil, "p", "t")
+		topic := NewTopic(new(Client), "p", "t")
 		turn, stale, err := topic.ReadTurn(replied(reply[:min(max(parts, 0), 5)]...), &Groups{})
 		if err == nil && !stale && turn.Wait < -1 {
 			t.Errorf("%q is read as %+v", reply, turn)
-		}
-	})
-}
-
-func FuzzFacts(f *testing.F) {
-	f.Add("01M7Y3SQGNBVX5P66MY8JV56FH:1", "body", "mode:keep", "2", "1", uint8(0xff), uint8(2))
-	f.Add("", "", "", "x", "NaN", uint8(0), uint8(0))
-	f.Fuzz(func(t *testing.T, entry, body, options, refs, score string, there, groups uint8) {
-		part := []any{entry, body, options, refs, score, entry, score}
-		for range groups % 4 {
-			part = append(part, score, entry, score, score, options, score)
-		}
-		for i := range part { // false and nil stand for what is not there
-			if there&(1<<(i%8)) == 0 {
-				part[i] = nil
-			}
-		}
-		found := parseFacts(part)
-		if len(found.groups) != int(groups%4) || len(found.id) > IDLength {
-			t.Errorf("%q is read as %+v", part, found)
-		}
-		_ = instant(score)
-	})
-}
-
-// What comes on a channel may be of anybody.
-func FuzzWakeUps(f *testing.F) {
-	for _, payload := range []string{"", "*", "* ", "* channel", "1", "1 500", "1  x", "2", " 1", "**", "1\n"} {
-		f.Add(payload)
-	}
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	f.Cleanup(func() { _ = client.Close() })
-	closed, stop := context.WithCancel(context.Background())
-	stop()
-	f.Fuzz(func(t *testing.T, payload string) {
-		var woken []string
-		m := &Mailbox{client: client, running: closed, receivers: map[string]Wake{"1": func(argument string, looked func()) {
-			woken = append(woken, argument)
-			if looked != nil {
-				looked()
-			}
-		}}}
-		m.deliver(payload)
-		m.answers.Wait()
-		var want []string
-		switch receiver, argument, _ := strings.Cut(payload, " "); receiver {
-		case "1":
-			want = []string{argument}
-		case "*":
-			want = []string{""}
-		}
-		if !slices.Equal(woken, want) {
-			t.Errorf("%q wakes with %q", payload, woken)
-		}
-	})
-}
-
-func FuzzWaits(f *testing.F) {
-	for _, argument := range []string{"", "21", "21.305", "0", "-1", "0.0004", "1e300", "nan", "inf", "21 5", "0x1p4"} {
-		f.Add(argument)
-	}
-	f.Fuzz(func(t *testing.T, argument string) {
-		wait := ReadWait(argument)
-		if wait < 0 || wait > longestWait*time.Millisecond {
-			t.Errorf("%q is read as %v", argument, wait)
-		}
-		// Decades are precise to less than a microsecond.
-		if ms, err := strconv.ParseUint(argument, 10, 40); err == nil && (wait-time.Duration(ms)*time.Millisecond).Abs() >= time.Microsecond {
-			t.Errorf("%q is read as %v", argument, wait)
 		}
 	})
 }

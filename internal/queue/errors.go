@@ -7,7 +7,8 @@ var (
 	ErrClosed = errors.New("closed")
 	// ErrLayout means that the topic was written by an incompatible version.
 	ErrLayout = errors.New("topic has another layout version")
-	// ErrTopicMode means that the topic has a stream where it should have none, or none where it should have one.
+	// ErrTopicMode means that the topic has a stream where it should have none, or none where it
+	// should have one.
 	ErrTopicMode = errors.New("topic is of another mode")
 	// ErrUnregistered means that the consumer group does not exist, or no longer.
 	ErrUnregistered = errors.New("consumer group is not registered")
@@ -15,18 +16,12 @@ var (
 	ErrForbidden = errors.New("the Redis user lacks permissions")
 	// ErrNotFound means that there is no such topic, group or message.
 	ErrNotFound = errors.New("not found")
-	// ErrTooLate means that the message does not wait any more.
-	ErrTooLate = errors.New("message does not wait any more")
 	// ErrExists means that another message has the delay id.
 	ErrExists = errors.New("delay id is taken")
 	// ErrTopicFull means that as many messages wait as may.
 	ErrTopicFull = errors.New("topic is full")
 	// ErrNotReplicated means that too few replicas are known to have what was published.
 	ErrNotReplicated = errors.New("not replicated")
-	// ErrInvalid means that an argument cannot be used.
-	ErrInvalid = errors.New("invalid argument")
-	// ErrChanging means that groups come and go too fast for a look at all of a topic.
-	ErrChanging = errors.New("the set of consumer groups keeps changing")
-	// errStale means that the set of groups has changed since it was read.
-	errStale = errors.New("set of consumer groups has changed")
+	// ErrStale means that the set of groups has changed since it was read.
+	ErrStale = errors.New("set of consumer groups has changed")
 )

@@ -228,7 +228,7 @@ func TestExpireAfterAGroupWasRegistered(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x")
 		w.sub("a").claim(1, lease(time.Millisecond))
-		require.NoError(t, queue.NewTopic(w.Client, w.Prefix, "topic").Register(ctx, "b", standard))
+		require.NoError(t, topicOf(w.Client, w.Prefix, "topic").Register(ctx, "b", standard))
 		w.pass(3 * time.Millisecond)
 		r := w.record()
 		require.False(t, w.expire())

@@ -24,9 +24,8 @@ var (
 
 // ParseRecord reads a record of deliveries.
 func ParseRecord(text string) (count int, suspect bool, delayedFor, reason string) {
-	var r record
-	r.parse(text)
-	return r.count, r.suspect(), r.delayedFor, r.reason
+	r := ReadRecord(text)
+	return r.Count, r.suspect(), r.DelayedFor, r.Reason
 }
 
 // Sleep has the machine of an operation with this context sleep for so long.

@@ -19,11 +19,12 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // live takes messages through every transition, of several topics, with the wake-ups between processes.
 func live(t *testing.T, s redistest.Server) {
-	m, closeMailbox := queue.OpenMailbox(s.Client, s.Prefix)
+	m, closeMailbox := wake.Open(queue.MustClient(s.Client), s.Prefix)
 	defer closeMailbox()
 	for i := range 3 { // on a cluster, each is in a slot of its own
 		w := newWorld(t, s, fmt.Sprintf("topic {%d}", i), "a", "b")
@@ -35,34 +36,34 @@ func live(t *testing.T, s redistest.Server) {
 	queuetest.CheckDrained(t, s.Client, s.Prefix)
 }
 
-func (w *world) live(m *queue.Mailbox) {
-	subscriber, holder, standby := receive(w.t, m), receive(w.t, m), receive(w.t, m)
-	for _, r := range []*receiver{subscriber, holder, standby} {
-		defer r.stop()
-		r.connected(w.Server)
+func (w *world) live(m *wake.Mailbox) {
+	subscriber, holder, standby := queuetest.Receive(w.t, m), queuetest.Receive(w.t, m), queuetest.Receive(w.t, m)
+	for _, r := range []*queuetest.Receiver{subscriber, holder, standby} {
+		defer r.Stop()
+		r.Connected(w.Client)
 	}
-	w.topic = queue.NewTopic(w.Client, w.Prefix, w.topic.Name) // of another process
-	_, err := new(queue.Permits).Try(ctx, w.topic, queue.Consuming)
+	w.topic = topicOf(w.Client, w.Prefix, w.topic.Name) // of another process
+	_, err := new(queue.Permits).Try(ctx, w.topic.Topic, queue.Consuming)
 	require.NoError(w.t, err)
-	require.Equal(w.t, queue.Holder, w.promote(holder.address).Role)
-	require.Equal(w.t, queue.Standby, w.promote(standby.address).Role)
+	require.Equal(w.t, queue.Holder, w.promote(holder.Address).Role)
+	require.Equal(w.t, queue.Standby, w.promote(standby.Address).Role)
 
 	a, b := w.sub("a"), w.sub("b")
 	woken := func() {
 		w.t.Helper()
-		require.Equal(w.t, "", subscriber.argument())
+		require.Equal(w.t, "", subscriber.Argument())
 	}
 	waits := func() {
 		w.t.Helper()
-		require.True(w.t, a.claim(9, idle(9, subscriber.address)).Waits)
+		require.True(w.t, a.claim(9, idle(9, subscriber.Address)).Waits)
 	}
 
 	// Published, delayed and direct.
 	waits()
 	w.publish(now("1").with(queue.Options{MaxDeliveries: 1}), now("2"), in("3", 20*time.Millisecond))
 	woken()
-	require.NotEmpty(w.t, holder.argument())
-	require.NotEmpty(w.t, standby.argument())
+	require.NotEmpty(w.t, holder.Argument())
+	require.NotEmpty(w.t, standby.Argument())
 	claimed := held(a.claim(9))
 	require.Len(w.t, claimed, 2)
 	w.do(a.group.ExtendCalls(claimed, time.Minute)...)
@@ -80,7 +81,7 @@ func (w *world) live(m *queue.Mailbox) {
 	claimed = held(a.claim(9))
 	waits()
 	w.passUntil(int64(max(w.score(w.keys.Pending(), "3"), w.score(w.keys.Retry("a"), "2"))))
-	w.promote(holder.address)
+	w.promote(holder.Address)
 	woken()
 	require.ElementsMatch(w.t, []string{"2", "3"}, w.ready("a"))
 	require.Equal(w.t, 1, a.release(claimed...))
@@ -89,7 +90,7 @@ func (w *world) live(m *queue.Mailbox) {
 	for range 2 {
 		require.Equal(w.t, []string{"1"}, bodies(a.claim(1, lease(time.Millisecond))))
 		w.pass(3 * time.Millisecond)
-		require.True(w.t, w.promote(holder.address).Expired)
+		require.True(w.t, w.promote(holder.Address).Expired)
 		require.False(w.t, w.expire())
 	}
 	require.Equal(w.t, []string{"1"}, w.dead("a"))
@@ -107,7 +108,7 @@ func (w *world) live(m *queue.Mailbox) {
 	require.Equal(w.t, []string{"1"}, w.stored())
 	require.NoError(w.t, w.topic.Register(ctx, "a", queue.GroupOptions{MaxDeliveries: 5, Retention: time.Millisecond}))
 	w.pass(3 * time.Millisecond)
-	require.True(w.t, w.promote(holder.address).Purge)
+	require.True(w.t, w.promote(holder.Address).Purge)
 	require.False(w.t, w.purge())
 
 	// A group that nobody uses, and its end.
@@ -118,26 +119,14 @@ func (w *world) live(m *queue.Mailbox) {
 		require.Empty(w.t, s.claim(9).Messages)
 	}
 	w.pass(3 * time.Millisecond)
-	require.Equal(w.t, []string{"short-lived"}, w.promote(holder.address).Unused)
+	require.Equal(w.t, []string{"short-lived"}, w.promote(holder.Address).Unused)
 	w.endUnused("short-lived")
 
-	w.do(w.topic.ResignCall(holder.address))
-	for standby.argument() != "0" {
+	w.do(w.topic.ResignCall(holder.Address))
+	for standby.Argument() != "0" {
 	}
-	require.Equal(w.t, queue.Holder, w.promote(standby.address).Role)
-	a.claim(0, idle(0, subscriber.address))
-}
-
-// argument is what the receiver is woken with next.
-func (r *receiver) argument() string {
-	r.t.Helper()
-	select {
-	case argument := <-r.woken:
-		return argument
-	case <-time.After(patience):
-		require.Fail(r.t, "not woken", r.address)
-		return ""
-	}
+	require.Equal(w.t, queue.Holder, w.promote(standby.Address).Role)
+	a.claim(0, idle(0, subscriber.Address))
 }
 
 func TestLifeOfMessages(t *testing.T) {
@@ -178,7 +167,7 @@ func TestClusterWakesNoMoreThanItNeeds(t *testing.T) {
 			},
 		})
 		defer cluster.Close()
-		w.topic = queue.NewTopic(cluster, w.Prefix, "topic")
+		w.topic = topicOf(cluster, w.Prefix, "topic")
 		nobody := &inbox{w: w, channel: queue.MailboxChannel(w.Prefix, "elsewhere")}
 		inbox := w.inbox()
 		nobody.wait("a", "1", "2")
@@ -275,4 +264,30 @@ func monitored(t *testing.T, line string) (words []string, lua bool) {
 	}
 	require.NotEmpty(t, words, line)
 	return words, strings.HasSuffix(head, " lua")
+}
+
+// Addresses go through scripts, which take them apart.
+func TestPublishWakesAReceiverOfAMailbox(t *testing.T) {
+	for _, prefix := range []string{"plain", "with|bar", "with space"} {
+		t.Run(prefix, func(t *testing.T) {
+			redistest.Both(t, func(t *testing.T, s redistest.Server) {
+				s.Prefix += prefix
+				w := newWorld(t, s, "topic", "a")
+				m, closeMailbox := wake.Open(queue.MustClient(s.Client), s.Prefix)
+				defer closeMailbox()
+				subscriber, scheduler := queuetest.Receive(t, m), queuetest.Receive(t, m)
+				subscriber.Connected(s.Client)
+				scheduler.Connected(s.Client)
+				require.True(t, w.sub("a").claim(1, idle(1, subscriber.Address)).Waits)
+				require.Equal(t, queue.Holder, w.promote(scheduler.Address).Role)
+				w.publish(now("x"), at("y", w.now()+10_000))
+				require.Equal(t, "", <-subscriber.Woken)
+				var ms int
+				_, err := fmt.Sscan(<-scheduler.Woken, &ms)
+				require.NoError(t, err)
+				require.Greater(t, ms, 0)
+				require.LessOrEqual(t, ms, 10_000)
+			})
+		})
+	}
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
@@ -21,7 +20,7 @@ func TestTopicWithMoreGroupsThanLuaCanPassToOneCommand(t *testing.T) {
 		fields = append(fields, g, "5 1")
 	}
 	require.NoError(t, w.Client.HSet(ctx, w.keys.Groups(), fields...).Err())
-	w.topic = queue.NewTopic(w.Client, w.Prefix, "topic")
+	w.topic = topicOf(w.Client, w.Prefix, "topic")
 
 	w.publish(in("x", time.Second/4))
 	w.pass(time.Second / 4)

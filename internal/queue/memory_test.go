@@ -61,9 +61,9 @@ func TestGroupOfAFullServer(t *testing.T) {
 	full()
 	w.unchanged(func() {
 		require.NoError(t, w.topic.Register(ctx, "a", standard), "one that exists may come back")
-		topic := queue.NewTopic(w.Client, w.Prefix, "topic")
+		topic := topicOf(w.Client, w.Prefix, "topic")
 		require.NoError(t, topic.Register(ctx, "a", standard))
-		_, err := queue.NewTopic(w.Client, w.Prefix, "topic").Groups(ctx)
+		_, err := topicOf(w.Client, w.Prefix, "topic").Groups(ctx)
 		require.NoError(t, err)
 		require.ErrorContains(t, w.topic.Register(ctx, "new", standard), "OOM")
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -175,7 +176,7 @@ func (m *model) cancelNamed(t *rapid.T) {
 	if m.unsure(name) || !m.Client.HExists(ctx, m.keys.Meta(), "groups").Val() {
 		t.Skip("nobody knows")
 	}
-	cancel := func() error { return m.topic.Cancel(ctx, queue.Ref{DelayID: name}) }
+	cancel := func() error { return m.topic.Cancel(ctx, operate.Ref{DelayID: name}) }
 	owner, taken := m.hasName(name, m.now())
 	switch {
 	case !taken:

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -35,7 +36,7 @@ func (m *model) waiting(t *rapid.T) (id string, retries []string) {
 // refused is how an operation on a message that does not wait ends.
 func (m *model) refused(id string) error {
 	if m.picture.ids()[id] {
-		return queue.ErrTooLate
+		return operate.ErrTooLate
 	}
 	return queue.ErrNotFound
 }
@@ -45,10 +46,10 @@ func (m *model) cancel(t *rapid.T) {
 	pending := m.pends(id)
 	if !pending && len(retries) == 0 {
 		want := m.refused(id)
-		m.still(func() { require.ErrorIs(t, m.topic.Cancel(ctx, queue.Ref{ID: id}), want) })
+		m.still(func() { require.ErrorIs(t, m.topic.Cancel(ctx, operate.Ref{ID: id}), want) })
 		return
 	}
-	m.step(func() { require.NoError(t, m.topic.Cancel(ctx, queue.Ref{ID: id})) }, func(p *picture, _, _ int64) bool {
+	m.step(func() { require.NoError(t, m.topic.Cancel(ctx, operate.Ref{ID: id})) }, func(p *picture, _, _ int64) bool {
 		delete(p.Pending, id)
 		for _, g := range retries {
 			delete(p.Groups[g].Retry, id)
@@ -72,7 +73,7 @@ func (m *model) rescheduleTo(t *rapid.T, id string, retries []string, wait time.
 	if unsure {
 		t.Skip("nobody knows who has the delay id")
 	}
-	reschedule := func() error { return m.topic.Reschedule(ctx, queue.Ref{ID: id}, queue.In(wait)) }
+	reschedule := func() error { return m.topic.Reschedule(ctx, operate.Ref{ID: id}, queue.In(wait)) }
 	switch {
 	case refused:
 		m.still(func() { require.ErrorIs(t, reschedule(), queue.ErrExists) })

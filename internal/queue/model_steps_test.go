@@ -22,7 +22,7 @@ func (m *model) register(t *rapid.T) {
 		Retention: rapid.SampledFrom([]time.Duration{-1, 0, time.Minute, time.Hour}).Draw(t, "retention"),
 		Expiry:    rapid.SampledFrom([]time.Duration{0, 0, 0, time.Hour}).Draw(t, "expiry")}
 	// By another process, so that this one's set is stale.
-	topic := queue.NewTopic(m.Client, m.Prefix, m.topic.Name)
+	topic := topicOf(m.Client, m.Prefix, m.topic.Name)
 	if m.has[g] == nil {
 		m.has[g] = map[string]*known{}
 		m.subs = append(m.subs, m.sub(g), m.sub(g))

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -31,10 +32,10 @@ func TestMessageTakesThePlaceOfTheOneThatWaits(t *testing.T) {
 		require.Equal(t, []string{"other", "2"}, w.pending())
 		require.Equal(t, []string{"2", "other"}, w.stored())
 		require.Len(t, w.Client.HKeys(ctx, w.keys.Options()).Val(), 1)
-		require.NoError(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "x"}))
+		require.NoError(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "x"}))
 		require.Equal(t, []string{"other"}, w.pending())
 		require.Zero(t, w.Client.Exists(ctx, w.keys.Names(), w.keys.Taken()).Val(), "it is free again")
-		require.ErrorIs(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "x"}), queue.ErrNotFound)
+		require.ErrorIs(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "x"}), queue.ErrNotFound)
 	}, "a")
 }
 
@@ -87,7 +88,7 @@ func TestDelayIDIsFreeAsSoonAsTheMessageIsDue(t *testing.T) {
 				w.promote("s|1")
 				require.Zero(t, w.Client.Exists(ctx, w.keys.Names(), w.keys.Taken()).Val())
 			}
-			require.ErrorIs(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "x"}), queue.ErrNotFound)
+			require.ErrorIs(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "x"}), queue.ErrNotFound)
 			w.publish(under(in("3", time.Minute), "x", queue.Reject, 0))
 			w.promote("s|1")
 			require.Equal(t, []string{"1"}, w.ready("a"))
@@ -105,13 +106,13 @@ func TestDelayIDStaysTakenForItsWindow(t *testing.T) {
 		w.publish(under(now("2"), "x", queue.Keep, time.Hour))
 		require.Empty(t, w.stored(), "kept out")
 		require.ErrorIs(t, w.tryPublish(under(now("3"), "x", queue.Reject, time.Hour)), queue.ErrExists)
-		require.ErrorIs(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "x"}), queue.ErrNotFound)
+		require.ErrorIs(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "x"}), queue.ErrNotFound)
 		require.Positive(t, w.next(), "the scheduler forgets it")
 		w.publish(under(now("4"), "x", queue.Replace, 0))
 		require.Equal(t, []string{"4"}, w.ready("a"), "what is due is not replaced, only its ID taken over")
 
 		w.publish(under(now("5"), "y", queue.Keep, time.Hour))
-		require.ErrorIs(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "y"}), queue.ErrTooLate)
+		require.ErrorIs(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "y"}), operate.ErrTooLate)
 		w.travel(time.Hour)
 		w.publish(under(now("6"), "y", queue.Keep, 0))
 		require.Equal(t, []string{"4", "5", "6"}, w.ready("a"))
@@ -159,16 +160,16 @@ func TestAMessageIsFoundByItsDelayIDWhileItIsReplaced(t *testing.T) {
 		w.publish(under(in("1", time.Hour), "x", queue.Replace, 0))
 		other := redis.NewClient(w.Client.(*redis.Client).Options())
 		defer other.Close()
-		topic := queue.NewTopic(other, w.Prefix, w.topic.Name)
+		topic := topicOf(other, w.Prefix, w.topic.Name)
 		_, err := topic.Groups(ctx)
 		require.NoError(t, err)
 		other.AddHook(&replacing{replace: func() { w.publish(under(in("2", time.Hour), "x", queue.Replace, 0)) }})
-		found, err := topic.Find(ctx, queue.Ref{DelayID: "x"})
+		found, err := topic.Find(ctx, operate.Ref{DelayID: "x"})
 		require.NoError(t, err)
 		require.Equal(t, w.id["2"], found.ID)
 
-		require.NoError(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "x"}))
-		_, err = topic.Find(ctx, queue.Ref{DelayID: "x"})
+		require.NoError(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "x"}))
+		_, err = topic.Find(ctx, operate.Ref{DelayID: "x"})
 		require.ErrorIs(t, err, queue.ErrNotFound)
 	}, "a")
 }
@@ -176,12 +177,12 @@ func TestAMessageIsFoundByItsDelayIDWhileItIsReplaced(t *testing.T) {
 func TestRescheduledMessageKeepsItsDelayID(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(under(in("1", time.Minute), "x", queue.Reject, time.Minute))
-		require.NoError(t, w.topic.Reschedule(ctx, queue.Ref{DelayID: "x"}, queue.In(time.Hour)))
+		require.NoError(t, w.topic.Reschedule(ctx, operate.Ref{DelayID: "x"}, queue.In(time.Hour)))
 		w.travel(50 * time.Minute)
 		require.ErrorIs(t, w.tryPublish(under(in("2", time.Minute), "x", queue.Reject, 0)), queue.ErrExists)
-		require.NoError(t, w.topic.Reschedule(ctx, queue.Ref{DelayID: "x"}, queue.In(0)))
-		require.ErrorIs(t, w.topic.Reschedule(ctx, queue.Ref{DelayID: "x"}, queue.In(time.Hour)), queue.ErrTooLate, "it is due")
-		require.ErrorIs(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "x"}), queue.ErrTooLate)
+		require.NoError(t, w.topic.Reschedule(ctx, operate.Ref{DelayID: "x"}, queue.In(0)))
+		require.ErrorIs(t, w.topic.Reschedule(ctx, operate.Ref{DelayID: "x"}, queue.In(time.Hour)), operate.ErrTooLate, "it is due")
+		require.ErrorIs(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "x"}), operate.ErrTooLate)
 		require.ErrorIs(t, w.tryPublish(under(in("3", time.Minute), "x", queue.Reject, 0)), queue.ErrExists, "its window")
 		w.travel(time.Minute)
 		w.publish(under(in("4", time.Hour), "x", queue.Reject, 0))
@@ -201,11 +202,11 @@ func TestDelayIDMayBeAnyText(t *testing.T) {
 		for _, id := range []string{"order 1", "a:b", "max_deliveries:1", "\x00\xff\n", "%", "späte%20", "+"} {
 			w.publish(under(in(id, time.Hour), id, queue.Reject, 0).with(queue.Options{DelayID: id, MaxDeliveries: 7, Mode: queue.Reject}))
 			require.ErrorIs(t, w.tryPublish(under(in("again", time.Hour), id, queue.Reject, 0)), queue.ErrExists)
-			found, err := w.topic.Find(ctx, queue.Ref{DelayID: id})
+			found, err := w.topic.Find(ctx, operate.Ref{DelayID: id})
 			require.NoError(t, err)
 			require.Equal(t, queue.Options{DelayID: id, MaxDeliveries: 7, Mode: queue.Reject}, found.Options)
 			require.Equal(t, w.id[id], found.ID)
-			require.NoError(t, w.topic.Cancel(ctx, queue.Ref{DelayID: id}))
+			require.NoError(t, w.topic.Cancel(ctx, operate.Ref{DelayID: id}))
 		}
 		require.Empty(t, w.stored())
 	}, "a")
@@ -323,12 +324,12 @@ func TestRepeatedPublishWithDelayIDsChangesNothing(t *testing.T) {
 func TestANameThatIsFreeFindsNobody(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("x", time.Second).with(queue.Options{DelayID: "name"}))
-		found, err := w.topic.Find(ctx, queue.Ref{DelayID: "name"})
+		found, err := w.topic.Find(ctx, operate.Ref{DelayID: "name"})
 		require.NoError(t, err)
 		w.pass(time.Second + 100*time.Millisecond)
-		_, err = w.topic.Find(ctx, queue.Ref{DelayID: "name"})
+		_, err = w.topic.Find(ctx, operate.Ref{DelayID: "name"})
 		require.ErrorIs(t, err, queue.ErrNotFound)
-		_, err = w.topic.Find(ctx, queue.Ref{ID: found.ID})
+		_, err = w.topic.Find(ctx, operate.Ref{ID: found.ID})
 		require.NoError(t, err)
 	}, "a")
 }

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -58,7 +59,7 @@ func (o Options) encode() string {
 		add("max_deliveries", strconv.Itoa(max(o.MaxDeliveries, -1)))
 	}
 	if o.DelayID != "" {
-		add("delay_id", encodeName(o.DelayID))
+		add("delay_id", EncodeName(o.DelayID))
 		if o.Window > 0 {
 			add("window", millis(o.Window))
 		}
@@ -70,8 +71,8 @@ func (o Options) encode() string {
 	return strings.Join(parts, " ")
 }
 
-// parseOptions reads what encode has written.
-func parseOptions(text string) (o Options) {
+// ParseOptions reads what encode has written.
+func ParseOptions(text string) (o Options) {
 	for _, part := range strings.Fields(text) {
 		name, value, _ := strings.Cut(part, ":")
 		n, _ := strconv.ParseInt(value, 10, 64)
@@ -79,7 +80,7 @@ func parseOptions(text string) (o Options) {
 		case "max_deliveries":
 			o.MaxDeliveries = int(n)
 		case "delay_id":
-			o.DelayID = decodeName(value)
+			o.DelayID = DecodeName(value)
 		case "window":
 			o.Window = time.Duration(n) * time.Millisecond
 		case "mode":
@@ -93,4 +94,16 @@ func parseOptions(text string) (o Options) {
 		}
 	}
 	return o
+}
+
+// EncodeName returns a delay ID as it is stored: without spaces and colons, which separate options.
+func EncodeName(name string) string { return url.QueryEscape(name) }
+
+// DecodeName reads what EncodeName has written. It returns any other text as it is.
+func DecodeName(stored string) string {
+	name, err := url.QueryUnescape(stored)
+	if err != nil {
+		return stored // not written by this program
+	}
+	return name
 }

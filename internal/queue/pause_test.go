@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -129,7 +130,7 @@ func TestWhatSubscriptionsTellIsAddedUp(t *testing.T) {
 // Who has a handle on a topic may not know that it was erased meanwhile.
 func TestErasedTopicLeavesNothingBehindWhenItIsPausedOrResumed(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		other := queue.NewTopic(w.Client, w.Prefix, "topic")
+		other := topicOf(w.Client, w.Prefix, "topic")
 		require.NoError(t, only(other.Pause(ctx, "")))
 		require.True(t, wasPaused(t, other))
 		w.publish(in("y", time.Hour))
@@ -137,7 +138,7 @@ func TestErasedTopicLeavesNothingBehindWhenItIsPausedOrResumed(t *testing.T) {
 		audit := w.auditing(nil)
 		require.Len(t, audit.Violations, 1)
 		forgotten := audit.Violations[0]
-		require.Equal(t, queue.FaultScheduler, forgotten.Fault)
+		require.Equal(t, operate.FaultScheduler, forgotten.Fault)
 		require.NoError(t, w.topic.Erase(ctx))
 		require.ErrorIs(t, only(other.Pause(ctx, "")), queue.ErrNotFound)
 		require.ErrorIs(t, only(other.Pause(ctx, "a")), queue.ErrNotFound)
@@ -151,7 +152,7 @@ func TestErasedTopicLeavesNothingBehindWhenItIsPausedOrResumed(t *testing.T) {
 	}, "a")
 }
 
-func wasPaused(t *testing.T, topic *queue.Topic) bool {
+func wasPaused(t *testing.T, topic *operate.Topic) bool {
 	t.Helper()
 	was, err := topic.Resume(ctx, "")
 	require.NoError(t, err)

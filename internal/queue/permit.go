@@ -130,20 +130,21 @@ func (t *Topic) refused(ctx context.Context, work Work) (lacking []string, err e
 		calls = append(calls, pipe.Do(ctx, args...))
 	}
 	if _, err := pipe.Exec(ctx); Unreachable(err) {
-		findNodes(ctx, t.client, err)
+		t.client.findNodes(ctx, err)
 		return nil, err
 	}
 	for _, call := range calls {
-		if errors.Is(forbidden(call.Err()), ErrForbidden) {
+		if errors.Is(Forbidden(call.Err()), ErrForbidden) {
 			lacking = append(lacking, call.Name())
 		}
 	}
 	return lacking, nil
 }
 
-// forbiddenTo names what was to be done with the registry, which has a node of its own, in an error of forbidden.
-func forbiddenTo(what, command string, err error) error {
-	if err = forbidden(err); errors.Is(err, ErrForbidden) {
+// ForbiddenTo is Forbidden for a command on the registry or a channel, which may be on a node of
+// its own. The error says what the command was to do, and what the user has to be allowed.
+func ForbiddenTo(what, command string, err error) error {
+	if err = Forbidden(err); errors.Is(err, ErrForbidden) {
 		needs := "+" + command
 		switch said := err.Error(); {
 		case strings.Contains(said, "'cluster"): // the client of a Cluster has to know whom to ask first
@@ -164,10 +165,10 @@ func deniesKeys(said string) bool {
 	return strings.Contains(said, "one of the keys") || strings.Contains(said, "access a key")
 }
 
-// forbidden says which keys have to be allowed, or which command of the call's script, or, where the server does not say which,
-// all of them.
+// forbidden names in an error what the user has to be allowed: keys, or the command of the script,
+// or all commands of the script if the server names none.
 func (c *Call) forbidden(err error) error {
-	err = forbidden(err)
+	err = Forbidden(err)
 	switch {
 	case !errors.Is(err, ErrForbidden):
 		return err
@@ -196,9 +197,9 @@ func patterns(keys []string) (all []string) {
 	return all
 }
 
-// forbidden makes ErrForbidden of an error that says so. It is for what cannot be tried in a script, and for the script
-// that opens a topic.
-func forbidden(err error) error {
+// Forbidden wraps ErrForbidden in an error of the server that refuses for want of a permission. It
+// is for commands that no script can try, and for the script that opens a topic.
+func Forbidden(err error) error {
 	var server redis.Error
 	if !errors.As(err, &server) {
 		return err

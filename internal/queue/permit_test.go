@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
@@ -55,7 +56,7 @@ func TestPermitsFindNothingWhereAllIsAllowedAndChangeNothing(t *testing.T) {
 		w.unchanged(func() {
 			for _, work := range works {
 				for range 2 {
-					evicts, err := new(queue.Permits).Try(ctx, w.topic, work)
+					evicts, err := new(queue.Permits).Try(ctx, w.topic.Topic, work)
 					require.NoError(t, err, work.Name)
 					require.Empty(t, evicts)
 				}
@@ -70,7 +71,7 @@ func TestPermitsAreTriedOnce(t *testing.T) {
 		r := w.record()
 		var permits queue.Permits
 		try := func(topic string, work queue.Work) int {
-			_, err := permits.Try(ctx, queue.NewTopic(w.Client, w.Prefix, topic), work)
+			_, err := permits.Try(ctx, topicOf(w.Client, w.Prefix, topic).Topic, work)
 			require.NoError(t, err)
 			return len(r.take())
 		}
@@ -105,10 +106,10 @@ func TestPermitsNameEachCommandThatIsNotAllowed(t *testing.T) {
 		require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", name, "on", ">secret", "~own:*", "resetchannels", "&own:*", "+@all", "-"+name).Err())
 		user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: name, Password: "secret"})
 		defer user.Close()
-		topic, missing := queue.NewTopic(user, "own", "topic"), queue.NewTopic(user, "own", "missing")
+		topic, missing := topicOf(user, "own", "topic"), topicOf(user, "own", "missing")
 		w.unchanged(func() {
 			for _, work := range works {
-				_, err := new(queue.Permits).Try(ctx, topic, work)
+				_, err := new(queue.Permits).Try(ctx, topic.Topic, work)
 				switch takes := slices.Contains(work.Commands(), command); {
 				case command == "EVALSHA":
 					require.ErrorIs(t, err, queue.ErrForbidden)
@@ -122,13 +123,13 @@ func TestPermitsNameEachCommandThatIsNotAllowed(t *testing.T) {
 			}
 		})
 		if slices.Contains([]string{"hset", "hmget", "hkeys"}, name) { // which it takes to open a topic
-			_, err := new(queue.Permits).Try(ctx, missing, queue.Publishing)
+			_, err := new(queue.Permits).Try(ctx, missing.Topic, queue.Publishing)
 			require.ErrorIs(t, err, queue.ErrForbidden)
 			require.ErrorContains(t, err, "+"+name)
 			require.NoError(t, admin.SRem(ctx, queue.Registry("own"), "missing").Err())
 		}
 		if name == "hlen" {
-			_, err := new(queue.Permits).Try(ctx, missing, queue.Cancelling)
+			_, err := new(queue.Permits).Try(ctx, missing.Topic, queue.Cancelling)
 			require.ErrorIs(t, err, queue.ErrForbidden)
 			require.Zero(t, admin.Exists(ctx, queue.NewKeys("own", "missing").Meta()).Val())
 		}
@@ -142,7 +143,7 @@ func TestPermitsFindThatTheKeyOfTheRegistryIsNotAllowed(t *testing.T) {
 	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:{*", "&*", "+@all").Err())
 	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
 	defer user.Close()
-	_, err := new(queue.Permits).Try(ctx, queue.NewTopic(user, "own", "topic"), queue.Publishing)
+	_, err := new(queue.Permits).Try(ctx, topicOf(user, "own", "topic").Topic, queue.Publishing)
 	require.ErrorIs(t, err, queue.ErrForbidden)
 	require.ErrorContains(t, err, "it has to be allowed the keys ~<key prefix>:*")
 }
@@ -157,10 +158,10 @@ func TestKeysThatAreNotAllowedAreNamed(t *testing.T) {
 		t.Cleanup(func() { _ = client.Close() })
 		return client
 	}
-	_, err := new(queue.Permits).Try(ctx, queue.NewTopic(user("other", "~other:*"), "own", "topic"), queue.Publishing)
+	_, err := new(queue.Permits).Try(ctx, topicOf(user("other", "~other:*"), "own", "topic").Topic, queue.Publishing)
 	require.ErrorIs(t, err, queue.ErrForbidden)
 	require.ErrorContains(t, err, "it has to be allowed the keys ~own:*")
-	topic := queue.NewStreamTopic(user("narrow", "~own:*"), "own", "stream", queue.StreamOptions{})
+	topic := streamTopicOf(user("narrow", "~own:*"), "own", "stream", queue.StreamOptions{})
 	err = topic.Publish(ctx, "publisher", 1, []queue.Message{{ID: queue.Token()}})
 	require.ErrorIs(t, err, queue.ErrForbidden)
 	require.ErrorContains(t, err, "it has to be allowed the keys ~own:* ~stream")
@@ -176,10 +177,10 @@ func TestPermitsFindThatChannelsAreNotAllowed(t *testing.T) {
 	defer user.Close()
 	for _, work := range []queue.Work{queue.Publishing, queue.PublishingStreams, queue.Scheduling, queue.SchedulingStreams, queue.Consuming} {
 		w.unchanged(func() {
-			_, err := new(queue.Permits).Try(ctx, queue.NewTopic(user, "own", "topic"), work)
+			_, err := new(queue.Permits).Try(ctx, topicOf(user, "own", "topic").Topic, work)
 			require.ErrorIs(t, err, queue.ErrForbidden)
 			require.ErrorContains(t, err, "+publish, and to wake others, the channels &own:mailbox:*")
-			_, err = new(queue.Permits).Try(ctx, queue.NewTopic(user, "own", "new"), work)
+			_, err = new(queue.Permits).Try(ctx, topicOf(user, "own", "new").Topic, work)
 			require.ErrorIs(t, err, queue.ErrForbidden)
 		})
 	}
@@ -193,7 +194,7 @@ func TestPermitsFindThatTheChannelOfNewTopicsIsNotAllowed(t *testing.T) {
 	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
 	defer user.Close()
 	for _, work := range []queue.Work{queue.Publishing, queue.PublishingStreams, queue.Consuming} {
-		_, err := new(queue.Permits).Try(ctx, queue.NewTopic(user, "own", "topic"), work)
+		_, err := new(queue.Permits).Try(ctx, topicOf(user, "own", "topic").Topic, work)
 		require.ErrorIs(t, err, queue.ErrForbidden)
 		require.ErrorContains(t, err, "&own:new-topics")
 	}
@@ -201,12 +202,12 @@ func TestPermitsFindThatTheChannelOfNewTopicsIsNotAllowed(t *testing.T) {
 }
 
 // onNodes is a Cluster with a topic, the node that has it, and the one that has the registry.
-func onNodes(t *testing.T) (client redis.UniversalClient, topic *queue.Topic, its, registrys *redistest.Instance) {
+func onNodes(t *testing.T) (client redis.UniversalClient, topic *operate.Topic, its, registrys *redistest.Instance) {
 	t.Helper()
 	cluster := redistest.StartCluster(t)
 	registrys, _ = cluster.Owner(queue.Registry("own"))
 	for i := 0; its == nil || its == registrys; i++ {
-		topic = queue.NewTopic(cluster.Client(t), "own", fmt.Sprint("topic ", i))
+		topic = topicOf(cluster.Client(t), "own", fmt.Sprint("topic ", i))
 		its, _ = cluster.Owner("{" + topic.Name + "}")
 	}
 	return cluster.Client(t), topic, its, registrys
@@ -218,7 +219,7 @@ func TestPermitsTryToWakeOthersOnTheTopicsNode(t *testing.T) {
 	_, err := topic.Groups(ctx)
 	require.NoError(t, err)
 	try := func() error {
-		_, err := new(queue.Permits).Try(ctx, topic, queue.Publishing)
+		_, err := new(queue.Permits).Try(ctx, topic.Topic, queue.Publishing)
 		return err
 	}
 	require.NoError(t, registrys.Client(t).Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err())
@@ -243,7 +244,7 @@ func TestWhatIsForbiddenOnTheNodeOfTheRegistryIsNamedBeforeTheTopicIsWritten(t *
 		require.NoError(t, registrys.Client(t).Do(ctx, "ACL", "SETUSER", "default", "+"+command).Err())
 	}
 	open := func() error {
-		_, err := new(queue.Permits).Try(ctx, topic, queue.Publishing)
+		_, err := new(queue.Permits).Try(ctx, topic.Topic, queue.Publishing)
 		return err
 	}
 	without("sismember", open)
@@ -268,7 +269,7 @@ func TestPermitsAreTriedOnEachNodeOfACluster(t *testing.T) {
 	var permits queue.Permits
 	for owner, topic := range topics {
 		try := func() error {
-			_, err := permits.Try(ctx, queue.NewTopic(client, "own", topic), queue.Publishing)
+			_, err := permits.Try(ctx, topicOf(client, "own", topic).Topic, queue.Publishing)
 			return err
 		}
 		may := func(rule string) {
@@ -294,7 +295,7 @@ func TestPermitsTellOnceThatKeysMayBeEvicted(t *testing.T) {
 		w := newWorld(t, redistest.Server{Client: redistest.Start(t, "--maxmemory", c.limit, "--maxmemory-policy", c.policy).Client(t), Prefix: "own"}, "topic")
 		var permits queue.Permits
 		for _, want := range []string{c.want, ""} {
-			evicts, err := permits.Try(ctx, w.topic, queue.Publishing)
+			evicts, err := permits.Try(ctx, w.topic.Topic, queue.Publishing)
 			require.NoError(t, err)
 			require.Equal(t, want, evicts)
 		}

@@ -350,7 +350,7 @@ func TestPromoteAfterAGroupWasRegistered(t *testing.T) {
 		w.publish(in("x", time.Millisecond))
 		groups, err := w.topic.Groups(ctx)
 		require.NoError(t, err)
-		require.NoError(t, queue.NewTopic(w.Client, w.Prefix, "topic").Register(ctx, "b", standard))
+		require.NoError(t, topicOf(w.Client, w.Prefix, "topic").Register(ctx, "b", standard))
 		w.pass(5 * time.Millisecond)
 		call := w.topic.PromoteCall(groups, "scheduler|1", time.Minute)
 		w.unchanged(func() { w.do(call) })

@@ -103,12 +103,12 @@ func IsTaken(m *Message) error { return fmt.Errorf("%w: %q", ErrExists, m.Option
 
 // outcome is what the script says of a call.
 func outcome(reply any, messages []Message, limit int) error {
-	said, about, _ := strings.Cut(text(reply), " ")
+	said, about, _ := strings.Cut(Text(reply), " ")
 	switch said {
 	case "ok", "repeated":
 		return nil
 	case "stale":
-		return errStale
+		return ErrStale
 	case "full":
 		if room, err := strconv.Atoi(about); err == nil {
 			return &Refusal{error: fmt.Errorf("%w: at most %d messages may wait", ErrTopicFull, limit), Room: room, Full: true}
@@ -124,7 +124,7 @@ func outcome(reply any, messages []Message, limit int) error {
 			return refusal
 		}
 	}
-	return fmt.Errorf("publish: unexpected reply %q", text(reply))
+	return fmt.Errorf("publish: unexpected reply %q", Text(reply))
 }
 
 // indexes finds the messages with these IDs, which are in the same order.

@@ -13,6 +13,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 func TestPublishedMessageIsReadyAtOnceInEveryGroup(t *testing.T) {
@@ -255,7 +256,7 @@ func TestPublishOfTooManyForSoManyGroupsIsLeftToTheScheduler(t *testing.T) {
 func TestPublishGoesToAGroupThatAnotherProcessRegistered(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x")
-		other := queue.NewTopic(w.Client, w.Prefix, "topic")
+		other := topicOf(w.Client, w.Prefix, "topic")
 		require.NoError(t, other.Register(ctx, "b", standard))
 		r := w.record()
 		w.publishNow("y")
@@ -366,7 +367,7 @@ func wait(t *testing.T, told, receiver string) float64 {
 	require.Regexp(t, `^-?\d+\.\d{3}$`, argument)
 	ms, err := strconv.ParseFloat(argument, 64)
 	require.NoError(t, err)
-	require.InDelta(t, max(ms, 0), queue.ReadWait(argument).Seconds()*1000, 0.000001)
+	require.InDelta(t, max(ms, 0), wake.ReadWait(argument).Seconds()*1000, 0.000001)
 	return ms
 }
 

@@ -142,7 +142,7 @@ func TestPurgeAfterAGroupWasRegistered(t *testing.T) {
 		w.publishNow("x")
 		w.die("a", 1)
 		w.travel(2 * time.Hour)
-		require.NoError(t, queue.NewTopic(w.Client, w.Prefix, "topic").Register(ctx, "b", standard))
+		require.NoError(t, topicOf(w.Client, w.Prefix, "topic").Register(ctx, "b", standard))
 		r := w.record()
 		require.False(t, w.purge())
 		require.Len(t, r.take(), 3, "stale, read again, done")

@@ -31,7 +31,7 @@ func (w *world) end(group string) int64 {
 
 func (w *world) registered() []string {
 	w.t.Helper()
-	groups, err := queue.NewTopic(w.Client, w.Prefix, w.topic.Name).Groups(ctx)
+	groups, err := topicOf(w.Client, w.Prefix, w.topic.Name).Groups(ctx)
 	require.NoError(w.t, err)
 	return groups.Names
 }
@@ -139,7 +139,7 @@ func TestSettlingInARemovedGroupChangesNothing(t *testing.T) {
 func TestOthersNoticeThatAGroupWasRemoved(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x")
-		require.NoError(t, queue.NewTopic(w.Client, w.Prefix, "topic").Remove(ctx, "a"))
+		require.NoError(t, topicOf(w.Client, w.Prefix, "topic").Remove(ctx, "a"))
 		w.publishNow("y")
 		require.Empty(t, w.ready("a"))
 		require.Equal(t, []string{"x", "y"}, w.ready("b"))
@@ -157,7 +157,7 @@ func (w *world) removeSome(group string) (more bool) {
 	first, ends := context.WithCancel(ctx)
 	defer ends()
 	w.Client.AddHook(hook{name: "evalsha", do: ends})
-	return queue.NewTopic(w.Client, w.Prefix, w.topic.Name).Remove(first, group) != nil
+	return topicOf(w.Client, w.Prefix, w.topic.Name).Remove(first, group) != nil
 }
 
 func TestRemovalOfMoreThanTenThousand(t *testing.T) {
@@ -228,7 +228,7 @@ func TestGroupThatComesBackInTheMiddleOfItsRemovalIsEmpty(t *testing.T) {
 			require.Empty(t, w.ready("a"))
 			w.publishNow("new")
 		}})
-		require.NoError(t, queue.NewTopic(hooked, w.Prefix, "topic").Remove(ctx, "a"))
+		require.NoError(t, topicOf(hooked, w.Prefix, "topic").Remove(ctx, "a"))
 		require.True(t, back)
 		require.Contains(t, w.registered(), "a")
 		require.Equal(t, []string{"new"}, w.ready("a"))

@@ -41,7 +41,7 @@ func (t *Topic) AwaitReplicas(ctx context.Context, publisher string, number uint
 			return fmt.Errorf("%w: %d of %d replicas have it after %v", ErrNotReplicated, have, replicas, timeout)
 		}
 		// Another node may have the topic now.
-		findNodes(ctx, t.client, err)
+		t.client.findNodes(ctx, err)
 		if time.Since(began) < waitPause { // as errors come, and answers of servers that do not wait
 			select {
 			case <-time.After(waitPause):
@@ -64,8 +64,8 @@ func (t *Topic) countReplicas(ctx context.Context, publisher string, number uint
 		return 0, err
 	}
 	step := min(left, waitStep)
-	if client, ok := node.(*redis.Client); ok && client.Options().ReadTimeout > 0 {
-		step = min(step, client.Options().ReadTimeout/2)
+	if timeout := node.Options().ReadTimeout; timeout > 0 {
+		step = min(step, timeout/2)
 	}
 	key := t.keys.Publisher(publisher)
 	pipe := node.Pipeline()

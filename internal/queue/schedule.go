@@ -12,8 +12,9 @@ import (
 // one to three milliseconds of the server's time. A promotion moves as many retries besides.
 const budget = 1000
 
-// grace is how late the holder of the scheduling lease may be, before anyone may take it. promote has it too.
-const grace = time.Second
+// Grace is how late the holder of the scheduling lease may be before another process takes the
+// lease. The promote scripts have the same number.
+const Grace = time.Second
 
 // Role is what a process is to a topic's due-time work.
 type Role string
@@ -64,7 +65,7 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 		return Turn{}, false, err
 	}
 	if len(reply) == 1 {
-		t.forget(groups)
+		t.Forget(groups)
 		return Turn{}, true, nil
 	}
 	if len(reply) != 5 && len(reply) != 6 {
@@ -74,7 +75,7 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 	turn = Turn{Role: Role(role), Wait: -1, Expired: reply[2] == int64(1), Purge: reply[3] == int64(1)}
 	unused, _ := reply[4].([]any)
 	for _, group := range unused {
-		turn.Unused = append(turn.Unused, text(group))
+		turn.Unused = append(turn.Unused, Text(group))
 	}
 	if len(reply) == 6 {
 		lost, _ := reply[5].(int64)
@@ -122,7 +123,7 @@ func (t *Topic) Purge(ctx context.Context) (more bool, err error) {
 }
 
 func (t *Topic) sweep(ctx context.Context, callOf func(*Groups) *Call) (more bool, err error) {
-	err = t.withExisting(ctx, func(groups *Groups) error {
+	err = t.WithExisting(ctx, func(groups *Groups) error {
 		call := callOf(groups)
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
@@ -132,7 +133,7 @@ func (t *Topic) sweep(ctx context.Context, callOf func(*Groups) *Call) (more boo
 			return err
 		}
 		if len(reply) == 1 {
-			return errStale
+			return ErrStale
 		}
 		more = len(reply) == 3 && reply[2] == int64(1)
 		return nil

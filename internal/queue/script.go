@@ -11,7 +11,7 @@ import (
 // Call is one run of a script, to be sent alone or in a pipeline with others.
 // Its typed results are read after Do.
 type Call struct {
-	script *script
+	script *Script
 	keys   []string
 	args   []any
 	cmd    *redis.Cmd
@@ -44,16 +44,17 @@ func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) {
 // Do sends the calls in one round trip, in order, and returns the first error. One that says that the user may not run
 // scripts wraps ErrForbidden.
 //
-// If the server lacks a script, all scripts are loaded on it, so that it has all or none, and calls in one pipeline keep
-// their order. No other server is waited for. Those that failed for want of theirs are sent again. Of a user who may not load any, the server knows
-// those that were sent whole, so that the order of a pipeline is not kept where it lacks some.
-func Do(ctx context.Context, client redis.UniversalClient, calls ...*Call) error {
+// If the server lacks a script, all scripts are loaded on it, so that it has all or none, and calls
+// in one pipeline keep their order. No other server is waited for. Those that failed for want of
+// theirs are sent again. Of a user who may not load any, the server knows those that were sent
+// whole, so that the order of a pipeline is not kept where it lacks some.
+func Do(ctx context.Context, client *Client, calls ...*Call) error {
 	send(ctx, client, calls, false)
 	if missing := lacking(calls); len(missing) > 0 {
 		loaded := loadFor(ctx, client, missing)
 		send(ctx, client, missing, !loaded)
 		missing = lacking(missing)
-		if _, cluster := client.(*redis.ClusterClient); cluster && len(missing) > 0 { // a slot has another owner than the client knew
+		if client.Cluster() && len(missing) > 0 { // a slot has another owner than the client knew
 			loaded = loadAll(ctx, client)
 			send(ctx, client, missing, !loaded)
 			missing = lacking(missing)
@@ -64,19 +65,11 @@ func Do(ctx context.Context, client redis.UniversalClient, calls ...*Call) error
 	}
 	for _, c := range calls {
 		if err := c.Err(); err != nil {
-			findNodes(ctx, client, err)
+			client.findNodes(ctx, err)
 			return c.forbidden(err)
 		}
 	}
 	return nil
-}
-
-// findNodes has a cluster's client ask who has which slots if a node did not answer. By itself it would ask nodes
-// that are gone for another ten seconds.
-func findNodes(ctx context.Context, client redis.UniversalClient, err error) {
-	if cluster, ok := client.(*redis.ClusterClient); ok && Unreachable(err) {
-		cluster.ReloadState(ctx)
-	}
 }
 
 // lacking returns the calls whose script the server does not have.
@@ -92,14 +85,13 @@ func lacking(calls []*Call) []*Call {
 
 // loadFor loads every script on the servers that have the keys of some calls: of a Cluster another node may hang, and
 // is none of theirs. It returns false if that failed.
-func loadFor(ctx context.Context, client redis.UniversalClient, calls []*Call) bool {
-	cluster, ok := client.(*redis.ClusterClient)
-	if !ok {
+func loadFor(ctx context.Context, client *Client, calls []*Call) bool {
+	if !client.Cluster() {
 		return loadAll(ctx, client)
 	}
-	done := map[*redis.Client]bool{}
+	done := map[Node]bool{}
 	for _, c := range calls {
-		node, err := cluster.MasterForKey(ctx, c.keys[0])
+		node, err := client.Node(ctx, c.keys[0])
 		if err != nil || !done[node] && !loadAll(ctx, node) {
 			return false
 		}
@@ -110,7 +102,7 @@ func loadFor(ctx context.Context, client redis.UniversalClient, calls []*Call) b
 
 // loadAll loads every script on the server; with the client of a Cluster on all nodes that it knows, replicas too, and waits for
 // each. It returns false if that failed.
-func loadAll(ctx context.Context, client redis.UniversalClient) bool {
+func loadAll(ctx context.Context, client redis.Cmdable) bool {
 	for _, s := range allScripts {
 		if client.ScriptLoad(ctx, s.source).Err() != nil {
 			return false
@@ -119,7 +111,7 @@ func loadAll(ctx context.Context, client redis.UniversalClient) bool {
 	return true
 }
 
-func send(ctx context.Context, client redis.UniversalClient, calls []*Call, full bool) {
+func send(ctx context.Context, client redis.Cmdable, calls []*Call, full bool) {
 	if len(calls) == 1 {
 		calls[0].queue(ctx, client, full)
 		return

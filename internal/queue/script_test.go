@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
@@ -40,9 +41,9 @@ func TestScriptsAreLoadedWhileAnotherNodeHangs(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, "--cluster-node-timeout", "60000") // no failover
 	client := cluster.Client(t)
-	topic := queue.NewTopic(client, "own", "topic")
+	topic := topicOf(client, "own", "topic")
 	owner, itsReplica := cluster.Owner("{topic}")
-	require.NoError(t, queue.Do(ctx, client, topic.ResignCall("nobody"))) // the client knows who has which slots
+	require.NoError(t, do(ctx, client, topic.ResignCall("nobody"))) // the client knows who has which slots
 	for _, hangs := range cluster.Nodes() {
 		if hangs == owner || hangs == itsReplica {
 			continue
@@ -50,7 +51,7 @@ func TestScriptsAreLoadedWhileAnotherNodeHangs(t *testing.T) {
 		require.NoError(t, owner.Client(t).ScriptFlush(ctx).Err())
 		hangs.Pause()
 		began := time.Now()
-		err := queue.Do(ctx, client, topic.ResignCall("nobody"), topic.Group("a").ReleaseCalls([]*queue.Leased{{ID: "x", Token: "y"}})[0])
+		err := do(ctx, client, topic.ResignCall("nobody"), topic.Group("a").ReleaseCalls([]*queue.Leased{{ID: "x", Token: "y"}})[0])
 		took := time.Since(began)
 		hangs.Resume()
 		require.NoError(t, err)
@@ -184,7 +185,7 @@ func TestEachCallKeepsItsOwnError(t *testing.T) {
 		queries := []queue.Claim{w.sub("b").query(1), w.sub("a").query(1)}
 		calls := []*queue.Call{w.topic.Group("b").ClaimCall(queries[0]), w.topic.Group("a").ClaimCall(queries[1])}
 		require.NoError(t, calls[0].Err(), "not yet")
-		require.ErrorContains(t, queue.Do(ctx, w.Client, calls...), "WRONGTYPE")
+		require.ErrorContains(t, do(ctx, w.Client, calls...), "WRONGTYPE")
 		require.ErrorContains(t, calls[0].Err(), "WRONGTYPE")
 		_, err := queries[0].ReadClaim(calls[0])
 		require.ErrorContains(t, err, "WRONGTYPE")
@@ -203,7 +204,7 @@ func TestNoAnswerIsUnreachable(t *testing.T) {
 	mini.Close()
 	soon, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
-	err := queue.Do(soon, client, w.topic.ResignCall("a|b"), w.topic.ResignCall("a|c"))
+	err := do(soon, client, w.topic.ResignCall("a|b"), w.topic.ResignCall("a|c"))
 	require.Error(t, err)
 	require.True(t, queue.Unreachable(err))
 }
@@ -239,7 +240,7 @@ func TestEachCallOfAPipelineThatIsRefusedHasAnError(t *testing.T) {
 			})
 			t.Cleanup(func() { _ = refused.Close() })
 			requireNoReplies(t, refused, "refused")
-			_, err := queue.NewTopic(refused, "own", "topic").Find(ctx, queue.Ref{DelayID: "x"})
+			_, err := topicOf(refused, "own", "topic").Find(ctx, operate.Ref{DelayID: "x"})
 			require.ErrorContains(t, err, "refused")
 		})
 	}
@@ -264,10 +265,10 @@ func TestEachCallOfAPipelineThatIsNotSentHasAnError(t *testing.T) {
 
 func requireNoReplies(t *testing.T, client redis.UniversalClient, text string) {
 	t.Helper()
-	group := queue.NewTopic(client, "own", "topic").Group("a")
+	group := topicOf(client, "own", "topic").Group("a")
 	calls := group.AckCalls([]*queue.Leased{{ID: "x", Token: "y"}})
 	calls = append(calls, group.ReleaseCalls([]*queue.Leased{{ID: "z", Token: "y"}})...)
-	err := queue.Do(ctx, client, calls...)
+	err := do(ctx, client, calls...)
 	require.ErrorContains(t, err, text)
 	require.True(t, queue.Unreachable(err))
 	for _, c := range calls {
@@ -309,7 +310,7 @@ func (w *world) losing() func(f func()) {
 		},
 	})
 	w.t.Cleanup(func() { _ = client.Close() })
-	w.topic = queue.NewTopic(client, w.Prefix, "topic")
+	w.topic = topicOf(client, w.Prefix, "topic")
 	_, err := w.topic.Groups(ctx)
 	require.NoError(w.t, err)
 	w.Client = client
@@ -374,14 +375,14 @@ func TestOperationsWhoseAnswersAreLostSucceed(t *testing.T) {
 		for _, m := range held(s.claim(9)) {
 			require.Equal(t, 1, s.nack(failed(m, dead)))
 		}
-		other := queue.NewTopic(w.Client, w.Prefix, "other")
-		page, err := w.topic.List(ctx, "a", queue.Dead, "", 1, 1<<20)
+		other := topicOf(w.Client, w.Prefix, "other")
+		page, err := w.topic.List(ctx, "a", operate.Dead, "", 1, 1<<20)
 		require.NoError(t, err)
 		losing(func() { count(other.Mover().Move(ctx, a, page.Messages)) })
 		stats, err := other.Stats(ctx)
 		require.NoError(t, err)
 		require.Equal(t, 1, stats.Messages)
-		page, err = w.topic.List(ctx, "a", queue.Dead, "", 1, 1<<20)
+		page, err = w.topic.List(ctx, "a", operate.Dead, "", 1, 1<<20)
 		require.NoError(t, err)
 		losing(func() { count(a.Discard(ctx, []string{page.Messages[0].ID})) })
 		losing(func() { require.NoError(t, only(w.topic.Pause(ctx, ""))) })
@@ -442,37 +443,37 @@ func TestOperationsAreNotRepeatedOnceTheirResultsAreForgotten(t *testing.T) {
 		w.die("a", 4)
 		w.publish(in("5", time.Hour), in("6", time.Hour))
 		require.NoError(t, only(w.topic.Pause(ctx, "")))
-		page, err := w.topic.List(ctx, "a", queue.Dead, "", 4, 1<<20)
+		page, err := w.topic.List(ctx, "a", operate.Dead, "", 4, 1<<20)
 		require.NoError(t, err)
 		require.Len(t, page.Messages, 4)
 		to := queue.NewKeys(w.Prefix, "to")
 
-		late := func(do func(client redis.UniversalClient, topic *queue.Topic) error) {
+		late := func(do func(client redis.UniversalClient, topic *operate.Topic) error) {
 			t.Helper()
 			client := redis.NewClient(w.Client.(*redis.Client).Options())
 			defer client.Close()
 			client.AddHook(&sleeper{w: w})
-			require.ErrorIs(t, do(client, queue.NewTopic(client, w.Prefix, "topic")), context.DeadlineExceeded)
+			require.ErrorIs(t, do(client, topicOf(client, w.Prefix, "topic")), context.DeadlineExceeded)
 		}
-		late(func(client redis.UniversalClient, topic *queue.Topic) error {
-			return only(queue.NewTopic(client, w.Prefix, "to").Mover().Move(ctx, topic.Group("a"), page.Messages[:2]))
+		late(func(client redis.UniversalClient, topic *operate.Topic) error {
+			return only(topicOf(client, w.Prefix, "to").Mover().Move(ctx, topic.Group("a"), page.Messages[:2]))
 		})
 		require.EqualValues(t, 2, w.Client.ZCard(ctx, to.Pending()).Val(), "they are gone here, and due there after a while")
 		require.EqualValues(t, 2, w.Client.HLen(ctx, to.Messages()).Val())
-		late(func(_ redis.UniversalClient, topic *queue.Topic) error {
+		late(func(_ redis.UniversalClient, topic *operate.Topic) error {
 			return only(topic.Group("a").Requeue(ctx, []string{w.id["3"]}))
 		})
-		late(func(_ redis.UniversalClient, topic *queue.Topic) error {
+		late(func(_ redis.UniversalClient, topic *operate.Topic) error {
 			return only(topic.Group("a").Discard(ctx, []string{w.id["4"]}))
 		})
 		require.Equal(t, []string{"3", "5", "6"}, w.stored())
-		late(func(_ redis.UniversalClient, topic *queue.Topic) error { return topic.Cancel(ctx, byID(w, "5")) })
-		late(func(_ redis.UniversalClient, topic *queue.Topic) error {
+		late(func(_ redis.UniversalClient, topic *operate.Topic) error { return topic.Cancel(ctx, byID(w, "5")) })
+		late(func(_ redis.UniversalClient, topic *operate.Topic) error {
 			return topic.Reschedule(ctx, byID(w, "6"), queue.In(time.Minute))
 		})
-		late(func(_ redis.UniversalClient, topic *queue.Topic) error { return only(topic.Resume(ctx, "")) })
+		late(func(_ redis.UniversalClient, topic *operate.Topic) error { return only(topic.Resume(ctx, "")) })
 		w.register("b")
-		late(func(_ redis.UniversalClient, topic *queue.Topic) error { return topic.Remove(ctx, "b") })
+		late(func(_ redis.UniversalClient, topic *operate.Topic) error { return topic.Remove(ctx, "b") })
 		require.NotContains(t, w.registered(), "b")
 	}, "a")
 }

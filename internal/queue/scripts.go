@@ -14,8 +14,8 @@ import (
 //go:embed lua/*.lua lua/shared/*.lua
 var luaFiles embed.FS
 
-// script is one transition of the pipeline, as the server gets it.
-type script struct {
+// Script is one transition of the pipeline, as the server gets it.
+type Script struct {
 	name   string
 	source string
 	sha    string
@@ -31,7 +31,7 @@ var (
 	composed = mustCompose(luaFiles)
 
 	// allScripts are the scripts that load has returned, in the order in which a server gets them.
-	allScripts []script
+	allScripts []Script
 
 	openScript     = load("open")
 	registerScript = load("register")
@@ -57,23 +57,23 @@ var (
 	openStreamScript    = load("open_stream")
 	promoteStreamScript = load("promote_stream")
 
-	// Operators have these.
-	cancelScript     = load("cancel")
-	rescheduleScript = load("reschedule")
-	requeueScript    = load("requeue")
-	discardScript    = load("discard")
-	pauseScript      = load("pause")
-	resumeScript     = load("resume")
-	eraseScript      = load("erase")
-	pageScript       = load("page")
-	statsScript      = load("stats")
-	upcomingScript   = load("upcoming")
-	inspectScript    = load("inspect")
-	scanScript       = load("scan")
-	mendScript       = load("mend")
-	singleScript     = load("single")
-	untangleScript   = load("untangle")
-	nudgeScript      = load("nudge")
+	// Operators have these, for package operate.
+	CancelScript     = load("cancel")
+	RescheduleScript = load("reschedule")
+	RequeueScript    = load("requeue")
+	DiscardScript    = load("discard")
+	PauseScript      = load("pause")
+	ResumeScript     = load("resume")
+	EraseScript      = load("erase")
+	PageScript       = load("page")
+	StatsScript      = load("stats")
+	UpcomingScript   = load("upcoming")
+	InspectScript    = load("inspect")
+	ScanScript       = load("scan")
+	MendScript       = load("mend")
+	SingleScript     = load("single")
+	UntangleScript   = load("untangle")
+	NudgeScript      = load("nudge")
 )
 
 // Scripts returns the text of each script by its name, for programs that recognise calls on their way.
@@ -101,8 +101,8 @@ func ScriptSHA(source string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func load(name string) script {
-	s := script{name: name, source: composed[name], sha: ScriptSHA(composed[name])}
+func load(name string) Script {
+	s := Script{name: name, source: composed[name], sha: ScriptSHA(composed[name])}
 	if s.source == "" {
 		panic("there is no lua/" + name + ".lua")
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // Server is what the server of a topic says about itself.
@@ -14,24 +12,18 @@ type Server struct {
 	Clock time.Duration     // how far its clock is ahead of this machine's, at least
 }
 
-// node is a client of the server that has the topic.
-func (t *Topic) node(ctx context.Context) (redis.UniversalClient, error) {
-	if cluster, ok := t.client.(*redis.ClusterClient); ok {
-		return cluster.MasterForKey(ctx, t.keys.Meta())
-	}
-	return t.client, nil
-}
+// node returns a client of the server that has the topic.
+func (t *Topic) node(ctx context.Context) (Node, error) { return t.client.Node(ctx, t.keys.Meta()) }
 
 // OnlyServer is the Master of all topics where there is no Cluster.
 const OnlyServer = ""
 
 // Master names the node of a Cluster that has the topic, by its address, as far as the client knows.
 func (t *Topic) Master(ctx context.Context) (string, error) {
-	cluster, ok := t.client.(*redis.ClusterClient)
-	if !ok {
+	if !t.client.Cluster() {
 		return OnlyServer, nil
 	}
-	node, err := cluster.MasterForKey(ctx, t.keys.Meta())
+	node, err := t.node(ctx)
 	if err != nil {
 		return "", err
 	}

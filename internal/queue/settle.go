@@ -47,7 +47,7 @@ func (g *Group) ExtendCalls(messages []*Leased, lease time.Duration) []*Call {
 	return g.calls(&extendScript, g.extend, []any{millis(lease)}, messages)
 }
 
-func (g *Group) calls(s *script, keys []string, head []any, messages []*Leased) []*Call {
+func (g *Group) calls(s *Script, keys []string, head []any, messages []*Leased) []*Call {
 	var calls []*Call
 	for part := range slices.Chunk(messages, chunk) {
 		args := make([]any, 0, len(head)+2*len(part))

@@ -92,7 +92,7 @@ func TestSettlingNothingMakesNoCalls(t *testing.T) {
 		require.Empty(t, s.group.NackCalls(nil, 0))
 		require.Empty(t, s.group.ReleaseCalls(nil))
 		require.Empty(t, s.group.ExtendCalls(nil, 0))
-		require.NoError(t, queue.Do(ctx, w.Client))
+		require.NoError(t, do(ctx, w.Client))
 	}, "a")
 }
 

@@ -1,12 +1,9 @@
 package queue
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // What one call moves into a stream at most: about a millisecond and a half of the server's time.
@@ -24,7 +21,7 @@ type StreamOptions struct {
 // NewStreamTopic returns a handle on a topic whose due messages go into the Redis Stream of its name. The first use
 // makes it one, unless it has groups or messages, or groups whose removal is under way. The handle does not talk to
 // Redis yet.
-func NewStreamTopic(client redis.UniversalClient, prefix, name string, options StreamOptions) *Topic {
+func NewStreamTopic(client *Client, prefix, name string, options StreamOptions) *Topic {
 	t := NewTopic(client, prefix, name)
 	t.stream = &options
 	return t
@@ -58,10 +55,10 @@ func (t *Topic) openStreamCall() *Call {
 func (t *Topic) checkMode(groups *Groups) error {
 	switch {
 	case groups.Stream && t.stream == nil:
-		t.forget(groups) // it may be another topic by the next call
+		t.Forget(groups) // it may be another topic by the next call
 		return fmt.Errorf("%w: the messages of topic %q go into a Redis Stream", ErrTopicMode, t.Name)
 	case !groups.Stream && t.stream != nil:
-		t.forget(groups)
+		t.Forget(groups)
 		return fmt.Errorf("%w: topic %q has groups or messages that are not for a Redis Stream", ErrTopicMode, t.Name)
 	}
 	return nil
@@ -76,9 +73,4 @@ func (t *Topic) promoteStreamCall(groups *Groups, address string, patience time.
 			k.Paused(), t.Name, k.Retry(g), k.Dead(g), k.Deliveries(g), k.Stats(g)},
 		args: []any{groups.Version, address, millis(patience), streamBudget, streamBytes, g},
 	}
-}
-
-// nudge has the topic's scheduler look at once.
-func (t *Topic) nudge(ctx context.Context) error {
-	return Do(ctx, t.client, &Call{script: &nudgeScript, keys: []string{t.keys.Meta(), t.keys.Scheduler()}, args: []any{""}})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
@@ -163,14 +164,14 @@ func (m *streamModel) seenIn(t *rapid.T, place string) []string {
 
 func (m *streamModel) cancel(t *rapid.T) {
 	name := rapid.SampledFrom(m.seenIn(t, "pending")).Draw(t, "message")
-	require.NoError(t, m.topic.Cancel(ctx, queue.Ref{ID: m.id[name]}))
+	require.NoError(t, m.topic.Cancel(ctx, operate.Ref{ID: m.id[name]}))
 	m.may[name] = true
 }
 
 func (m *streamModel) reschedule(t *rapid.T) {
 	name := rapid.SampledFrom(m.seenIn(t, "pending")).Draw(t, "message")
 	before := m.now()
-	err := m.topic.Reschedule(ctx, queue.Ref{ID: m.id[name]}, queue.In(time.Minute))
+	err := m.topic.Reschedule(ctx, operate.Ref{ID: m.id[name]}, queue.In(time.Minute))
 	if !errors.Is(err, queue.ErrExists) {
 		require.NoError(t, err)
 		m.messages[name].due = before + 60_000

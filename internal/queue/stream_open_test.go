@@ -35,7 +35,7 @@ func TestTopicWithoutGroupsAndMessagesBecomesOneWithAStream(t *testing.T) {
 // Nobody who takes a topic for what it is not reads or writes anything of it.
 func TestTopicIsOfOneMode(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		ordinary := queue.NewTopic(w.Client, w.Prefix, "topic")
+		ordinary := topicOf(w.Client, w.Prefix, "topic")
 		require.NoError(t, only(ordinary.Groups(ctx))) // before it has a stream
 		w.retarget("topic", kept)
 		require.NoError(t, only(w.topic.Groups(ctx)))
@@ -63,7 +63,7 @@ func TestTopicIsOfOneMode(t *testing.T) {
 			w := newWorld(t, w.Server, name)
 			fill(w)
 			w.unchanged(func() {
-				stream := queue.NewStreamTopic(w.Client, w.Prefix, name, kept)
+				stream := streamTopicOf(w.Client, w.Prefix, name, kept)
 				for range 2 {
 					require.ErrorIs(t, stream.Publish(ctx, "P", 1, w.makeEntries(now("y"))), queue.ErrTopicMode)
 				}
@@ -94,10 +94,10 @@ func TestOptionsOfAStreamAreThoseOfTheLastWhoOpenedIt(t *testing.T) {
 	bothStreaming(t, func(t *testing.T, w *world) {
 		version := w.raw(w.keys.Meta(), "groups")
 		w.unchanged(func() {
-			require.NoError(t, only(queue.NewStreamTopic(w.Client, w.Prefix, w.topic.Name, kept).Groups(ctx)))
+			require.NoError(t, only(streamTopicOf(w.Client, w.Prefix, w.topic.Name, kept).Groups(ctx)))
 		})
 		other := queue.StreamOptions{MaxLen: 7, Retention: 2 * time.Hour}
-		require.NoError(t, only(queue.NewStreamTopic(w.Client, w.Prefix, w.topic.Name, other).Groups(ctx)))
+		require.NoError(t, only(streamTopicOf(w.Client, w.Prefix, w.topic.Name, other).Groups(ctx)))
 		require.Equal(t, "7", w.raw(w.keys.Meta(), "maxlen"))
 		require.Equal(t, "-1 7200000", w.raw(w.keys.Groups(), queue.StreamGroup))
 		require.Equal(t, version, w.raw(w.keys.Meta(), "groups"), "the set is the same")

@@ -71,7 +71,7 @@ func TestWhatAStreamDoesNotTakeWaits(t *testing.T) {
 		require.Equal(t, []string{"3"}, w.pending(), "two IDs were left")
 		w.unchanged(func() {
 			groups := must(w.topic.Groups(ctx))
-			require.ErrorContains(t, queue.Do(ctx, w.Client, w.topic.PromoteCall(groups, "s|1", time.Minute)), "exhausted the last possible ID")
+			require.ErrorContains(t, do(ctx, w.Client, w.topic.PromoteCall(groups, "s|1", time.Minute)), "exhausted the last possible ID")
 		})
 		queuetest.Check(t, s.Client, s.Prefix)
 		require.NoError(t, w.Client.Del(ctx, w.topic.Name).Err())
@@ -85,18 +85,18 @@ func TestAFullServerTakesNothingNewAndMovesWhatIsDue(t *testing.T) {
 	w.streaming(kept)
 	w.send(now("0"), in("1", time.Millisecond), in("2", time.Millisecond).with(queue.Options{Expiry: queue.Expiry{Lateness: time.Nanosecond, Dead: true}}))
 	w.pass(5 * time.Millisecond)
-	fresh := queue.NewStreamTopic(w.Client, w.Prefix, "fresh", kept)
+	fresh := streamTopicOf(w.Client, w.Prefix, "fresh", kept)
 	full()
 	w.unchanged(func() {
 		for _, messages := range [][]message{{now("x")}, {in("x", time.Hour)}, {now("x"), in("y", time.Hour)}} {
 			require.ErrorContains(t, w.topic.Publish(ctx, "P", 1, w.makeEntries(messages...)), "OOM")
 		}
 		require.ErrorContains(t, only(fresh.Groups(ctx)), "OOM")
-		require.NoError(t, only(queue.NewStreamTopic(w.Client, w.Prefix, w.topic.Name, kept).Groups(ctx)))
+		require.NoError(t, only(streamTopicOf(w.Client, w.Prefix, w.topic.Name, kept).Groups(ctx)))
 	})
 	require.Equal(t, queue.Holder, w.promote("s|1").Role)
 	require.Equal(t, []string{"0", "1"}, w.entries())
 	require.Equal(t, []string{"2"}, w.dead(queue.StreamGroup))
-	require.NoError(t, only(queue.NewStreamTopic(w.Client, w.Prefix, w.topic.Name, queue.StreamOptions{MaxLen: 5}).Groups(ctx)))
+	require.NoError(t, only(streamTopicOf(w.Client, w.Prefix, w.topic.Name, queue.StreamOptions{MaxLen: 5}).Groups(ctx)))
 	queuetest.Check(t, w.Client, w.Prefix)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -24,7 +25,7 @@ func (w *world) streaming(options queue.StreamOptions) *world {
 
 // retarget has the world use another topic, one with a stream.
 func (w *world) retarget(topic string, options queue.StreamOptions) {
-	w.topic = queue.NewStreamTopic(w.Client, w.Prefix, topic, options)
+	w.topic = streamTopicOf(w.Client, w.Prefix, topic, options)
 	w.keys = queue.NewKeys(w.Prefix, topic)
 }
 
@@ -164,7 +165,7 @@ func (w *world) flow() {
 	w.promote("s|1")
 	require.Equal(w.t, []string{"1", "2"}, w.entries())
 	require.Equal(w.t, []string{"dead"}, w.dead(queue.StreamGroup))
-	require.NoError(w.t, w.topic.Reschedule(ctx, queue.Ref{DelayID: "name"}, queue.In(0)))
+	require.NoError(w.t, w.topic.Reschedule(ctx, operate.Ref{DelayID: "name"}, queue.In(0)))
 	require.NoError(w.t, only(w.topic.Group(queue.StreamGroup).Requeue(ctx, []string{w.id["dead"]})))
 	w.promote("s|1")
 	require.ElementsMatch(w.t, []string{"1", "2", "named", "dead"}, w.entries())
@@ -300,7 +301,7 @@ func TestSchedulerLooksWhenATopicWithAStreamIsResumed(t *testing.T) {
 				end()
 			}
 		}})
-		_, _ = queue.NewTopic(client, w.Prefix, w.topic.Name).Resume(ending, "")
+		_, _ = topicOf(client, w.Prefix, w.topic.Name).Resume(ending, "")
 		require.Error(t, ending.Err())
 		audit, err := w.topic.Audit(ctx)
 		require.NoError(t, err)
@@ -355,11 +356,11 @@ func TestDelayIDsInATopicWithAStream(t *testing.T) {
 		w.send(under(now("8"), "once", queue.Keep, time.Hour))
 		w.send(under(now("9"), "once", queue.Keep, time.Hour))
 		require.Equal(t, []string{"4", "7", "8"}, w.entries())
-		require.ErrorIs(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "once"}), queue.ErrNotFound)
+		require.ErrorIs(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "once"}), queue.ErrNotFound)
 
 		w.send(under(in("10", time.Hour), "cancelled", queue.Keep, 0), under(in("11", time.Hour), "moved", queue.Keep, 0))
-		require.NoError(t, w.topic.Cancel(ctx, queue.Ref{DelayID: "cancelled"}))
-		require.NoError(t, w.topic.Reschedule(ctx, queue.Ref{DelayID: "moved"}, queue.In(0)))
+		require.NoError(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "cancelled"}))
+		require.NoError(t, w.topic.Reschedule(ctx, operate.Ref{DelayID: "moved"}, queue.In(0)))
 		w.promote("s|1")
 		require.Equal(t, []string{"4", "7", "8", "11"}, w.entries())
 	})

@@ -1,5 +1,3 @@
-// Package queue is the pipeline in Redis: keys, scripts, and a Go function for each transition.
-// Nothing else in the project talks to Redis.
 package queue
 
 import (
@@ -9,8 +7,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // memory is how long Redis remembers the last numbered call of a publisher or subscription, so that
@@ -21,7 +17,7 @@ const memory = time.Hour
 type Topic struct {
 	Name string
 
-	client redis.UniversalClient
+	client *Client
 	prefix string
 	keys   Keys
 	single string         // "1" if the number that PUBLISH returns counts every receiver
@@ -62,10 +58,11 @@ func millis(d time.Duration) string {
 	if d < 0 {
 		return "-1"
 	}
-	return strconv.FormatInt(ceilMillis(d), 10)
+	return strconv.FormatInt(CeilMillis(d), 10)
 }
 
-func ceilMillis(d time.Duration) int64 {
+// CeilMillis returns a duration in milliseconds, rounded up.
+func CeilMillis(d time.Duration) int64 {
 	ms := d.Milliseconds()
 	if time.Duration(ms)*time.Millisecond < d {
 		ms++
@@ -74,9 +71,8 @@ func ceilMillis(d time.Duration) int64 {
 }
 
 // NewTopic returns a handle. It does not talk to Redis.
-func NewTopic(client redis.UniversalClient, prefix, name string) *Topic {
-	_, cluster := client.(*redis.ClusterClient)
-	return &Topic{Name: name, client: client, prefix: prefix, keys: NewKeys(prefix, name), single: flag(!cluster)}
+func NewTopic(client *Client, prefix, name string) *Topic {
+	return &Topic{Name: name, client: client, prefix: prefix, keys: NewKeys(prefix, name), single: flag(!client.Cluster())}
 }
 
 // Groups returns the set of groups as last read, reading it if it never was. The topic is entered in
@@ -85,7 +81,7 @@ func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
 	if groups := t.remembered(); groups != nil {
 		return groups, nil
 	}
-	if err := t.enroll(ctx); err != nil {
+	if err := t.Enroll(ctx); err != nil {
 		return nil, err
 	}
 	call := t.openCall(Token())
@@ -100,7 +96,7 @@ func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
 		return nil, err
 	}
 	// Again: who deleted it just before may have taken it out since, and looked whether it is there before it was.
-	if err := t.enroll(ctx); err != nil {
+	if err := t.Enroll(ctx); err != nil {
 		return nil, err
 	}
 	t.remember(groups)
@@ -134,7 +130,7 @@ func (t *Topic) openCall(version string) *Call {
 // Register makes sure that the group exists with these options. If it is being removed, it comes back empty: what
 // is left of it goes first. ErrTopicMode means that the topic has a stream.
 func (t *Topic) Register(ctx context.Context, group string, options GroupOptions) error {
-	if err := t.enroll(ctx); err != nil {
+	if err := t.Enroll(ctx); err != nil {
 		return err
 	}
 	call := &Call{
@@ -157,7 +153,7 @@ func (t *Topic) Register(ctx context.Context, group string, options GroupOptions
 			}
 			return err
 		}
-		if err := t.finishRemovals(ctx, []string{group}); err != nil {
+		if err := t.FinishRemovals(ctx, []string{group}); err != nil {
 			return err
 		}
 	}
@@ -190,8 +186,8 @@ func (t *Topic) remember(groups *Groups) {
 	t.groups = groups
 }
 
-// forget drops a set of groups that turned out to be stale.
-func (t *Topic) forget(stale *Groups) {
+// Forget drops a remembered set of groups that is stale.
+func (t *Topic) Forget(stale *Groups) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.groups == stale {
@@ -205,8 +201,9 @@ func (t *Topic) withGroups(ctx context.Context, run func(*Groups) error) error {
 	return t.with(ctx, t.Groups, run)
 }
 
-// withExisting is withGroups for a topic that is not to come into being by this.
-func (t *Topic) withExisting(ctx context.Context, run func(*Groups) error) error {
+// WithExisting runs a call that is made from the set of groups, and reads the set again if it
+// changed under the call. It returns ErrNotFound if there is no such topic, and does not make one.
+func (t *Topic) WithExisting(ctx context.Context, run func(*Groups) error) error {
 	return t.with(ctx, t.Existing, run)
 }
 
@@ -217,9 +214,9 @@ func (t *Topic) with(ctx context.Context, read func(context.Context) (*Groups, e
 			return err
 		}
 		err = run(groups)
-		if err != errStale {
+		if err != ErrStale {
 			return err
 		}
-		t.forget(groups)
+		t.Forget(groups)
 	}
 }

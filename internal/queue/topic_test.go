@@ -34,7 +34,7 @@ func TestFirstUsePreparesTheTopic(t *testing.T) {
 func TestGroupsAreReadOnceAndThenKept(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		r := w.record()
-		topic := queue.NewTopic(w.Client, w.Prefix, "topic")
+		topic := topicOf(w.Client, w.Prefix, "topic")
 		first, err := topic.Groups(ctx)
 		require.NoError(t, err)
 		require.ElementsMatch(t, []string{"a", "b"}, first.Names)
@@ -47,7 +47,7 @@ func TestGroupsAreReadOnceAndThenKept(t *testing.T) {
 
 func TestOpeningTwiceOnlyReads(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		topic := queue.NewTopic(w.Client, w.Prefix, "topic")
+		topic := topicOf(w.Client, w.Prefix, "topic")
 		r := w.record()
 		first, err := topic.Groups(ctx)
 		require.NoError(t, err)
@@ -56,7 +56,7 @@ func TestOpeningTwiceOnlyReads(t *testing.T) {
 			reply, err := w.Client.Do(ctx, calls[0]...).StringSlice()
 			require.NoError(t, err)
 			require.Equal(t, append([]string{queue.Layout, first.Version}, first.Names...), reply)
-			other, err := queue.NewTopic(w.Client, w.Prefix, "topic").Groups(ctx)
+			other, err := topicOf(w.Client, w.Prefix, "topic").Groups(ctx)
 			require.NoError(t, err)
 			require.Equal(t, first, other)
 		})
@@ -68,7 +68,7 @@ func TestTopicOfAnotherLayoutIsLeftAlone(t *testing.T) {
 		w.publishNow("x")
 		require.NoError(t, w.Client.HSet(ctx, w.keys.Meta(), "layout", "0").Err())
 		w.unchanged(func() {
-			topic := queue.NewTopic(w.Client, w.Prefix, "topic")
+			topic := topicOf(w.Client, w.Prefix, "topic")
 			_, err := topic.Groups(ctx)
 			require.ErrorIs(t, err, queue.ErrLayout)
 			require.ErrorContains(t, err, `"0"`)
@@ -80,7 +80,7 @@ func TestTopicOfAnotherLayoutIsLeftAlone(t *testing.T) {
 		})
 
 		require.NoError(t, w.Client.HDel(ctx, w.keys.Meta(), "groups").Err())
-		_, err := queue.NewTopic(w.Client, w.Prefix, "topic").Groups(ctx)
+		_, err := topicOf(w.Client, w.Prefix, "topic").Groups(ctx)
 		require.ErrorIs(t, err, queue.ErrLayout)
 		require.Equal(t, "0", w.Client.HGet(ctx, w.keys.Meta(), "layout").Val())
 		require.NoError(t, w.Client.HSet(ctx, w.keys.Meta(), "layout", queue.Layout).Err())
@@ -124,7 +124,7 @@ func TestRegisteringTwiceChangesNothing(t *testing.T) {
 		calls := r.take()
 		w.unchanged(func() {
 			w.register("a")
-			require.NoError(t, queue.NewTopic(w.Client, w.Prefix, "topic").Register(ctx, "b", standard))
+			require.NoError(t, topicOf(w.Client, w.Prefix, "topic").Register(ctx, "b", standard))
 			for _, call := range calls {
 				require.NoError(t, w.Client.Do(ctx, call...).Err())
 			}
@@ -224,7 +224,7 @@ func TestChangingGroupsUnderConcurrentPublishes(t *testing.T) {
 		done := make(chan error, publishers+1)
 		for p := range publishers {
 			go func() {
-				topic, ids := queue.NewTopic(w.Client, w.Prefix, "topic"), queue.NewIDs()
+				topic, ids := topicOf(w.Client, w.Prefix, "topic"), queue.NewIDs()
 				for n := range calls {
 					id, err := ids.Next(time.Now())
 					if err == nil {
@@ -239,7 +239,7 @@ func TestChangingGroupsUnderConcurrentPublishes(t *testing.T) {
 			}()
 		}
 		go func() {
-			topic := queue.NewTopic(w.Client, w.Prefix, "topic")
+			topic := topicOf(w.Client, w.Prefix, "topic")
 			for g := range groups {
 				if err := topic.Register(ctx, fmt.Sprint("g", g), standard); err != nil {
 					done <- err
@@ -269,7 +269,7 @@ func TestTopicIsAnnouncedWhenItIsNew(t *testing.T) {
 		w.register("a")
 		require.Equal(t, []string{"topic"}, inbox.received())
 		w.register("a")
-		_, err = queue.NewTopic(w.Client, w.Prefix, "topic").Groups(ctx)
+		_, err = topicOf(w.Client, w.Prefix, "topic").Groups(ctx)
 		require.NoError(t, err)
 		require.Empty(t, inbox.received())
 	})
@@ -286,7 +286,7 @@ func TestTopicsListsTheRegistry(t *testing.T) {
 		require.Empty(t, list())
 		want := append(names("topic %04d", 0, 3000), "{a}:%")
 		for _, name := range want[2995:] {
-			_, err := queue.NewTopic(s.Client, s.Prefix, name).Groups(ctx)
+			_, err := topicOf(s.Client, s.Prefix, name).Groups(ctx)
 			require.NoError(t, err)
 		}
 		for part := range slices.Chunk(want[:2995], 1000) {
@@ -307,7 +307,7 @@ func toAny[T any](s []T) (a []any) {
 func TestNothingIsDoneForATopicThatCannotBeRegistered(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		require.NoError(t, s.Client.Set(ctx, queue.Registry(s.Prefix), "not a set", 0).Err())
-		topic := queue.NewTopic(s.Client, s.Prefix, "topic")
+		topic := topicOf(s.Client, s.Prefix, "topic")
 		_, err := topic.Groups(ctx)
 		require.ErrorContains(t, err, "WRONGTYPE")
 		require.ErrorContains(t, topic.Register(ctx, "a", standard), "WRONGTYPE")
@@ -323,7 +323,7 @@ func TestEndedContextEndsCalls(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		_, err := queue.NewTopic(w.Client, w.Prefix, "topic").Groups(ended)
+		_, err := topicOf(w.Client, w.Prefix, "topic").Groups(ended)
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, w.topic.Register(ended, "a", standard), context.Canceled)
 		require.ErrorIs(t, w.topic.Publish(ended, "P", 1, w.make(now("x"))), context.Canceled)
@@ -334,29 +334,6 @@ func TestEndedContextEndsCalls(t *testing.T) {
 }
 
 // Check.
-
-func TestCheckClient(t *testing.T) {
-	t.Parallel()
-	require.ErrorContains(t, queue.CheckClient(nil), "is nil")
-	require.ErrorContains(t, queue.CheckClient((*redis.Client)(nil)), "nil *redis.Client")
-	ring := redis.NewRing(&redis.RingOptions{})
-	defer ring.Close()
-	require.ErrorContains(t, queue.CheckClient(ring), "*redis.Ring")
-	client := redis.NewClient(&redis.Options{})
-	defer client.Close()
-	require.NoError(t, queue.CheckClient(client))
-	for options, refused := range map[*redis.ClusterOptions]bool{
-		{}: false, {ReadOnly: true}: true, {RouteByLatency: true}: true, {RouteRandomly: true}: true,
-	} {
-		cluster := redis.NewClusterClient(options)
-		defer cluster.Close()
-		err := queue.CheckClient(cluster)
-		require.Equal(t, refused, err != nil)
-		if refused {
-			require.ErrorContains(t, err, "reads from replicas")
-		}
-	}
-}
 
 func TestCheckPrefix(t *testing.T) {
 	t.Parallel()

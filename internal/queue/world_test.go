@@ -8,14 +8,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
 var ctx = context.Background()
+
+// patience is for what happens at once, on a machine that is busy.
+const patience = 20 * time.Second
 
 // tb is what the helpers need of a test: a testing.T or a rapid.T.
 type tb interface {
@@ -43,7 +48,7 @@ var standard = queue.GroupOptions{MaxDeliveries: 5, Retention: time.Hour}
 type world struct {
 	redistest.Server
 	t     tb
-	topic *queue.Topic
+	topic *operate.Topic
 	keys  queue.Keys
 	ids   *queue.IDs
 	calls uint64
@@ -89,7 +94,7 @@ func own(t *testing.T, test func(t *testing.T, w *world), groups ...string) {
 }
 
 func newWorld(t tb, s redistest.Server, topic string, groups ...string) *world {
-	w := &world{Server: s, t: t, topic: queue.NewTopic(s.Client, s.Prefix, topic),
+	w := &world{Server: s, t: t, topic: topicOf(s.Client, s.Prefix, topic),
 		keys: queue.NewKeys(s.Prefix, topic), ids: queue.NewIDs(), id: map[string]string{}, name: map[string]string{}}
 	if s.Mini != nil {
 		s.Mini.SetTime(time.Now().Truncate(time.Millisecond))
@@ -233,7 +238,7 @@ func (w *world) publishNow(names ...string) {
 // sub is a subscription.
 type sub struct {
 	w      *world
-	group  *queue.Group
+	group  *operate.Group
 	id     string
 	number uint64
 }
@@ -301,7 +306,7 @@ func held(c queue.Claimed) []*queue.Leased {
 
 func (w *world) do(calls ...*queue.Call) {
 	w.t.Helper()
-	require.NoError(w.t, queue.Do(ctx, w.Client, calls...))
+	require.NoError(w.t, do(ctx, w.Client, calls...))
 }
 
 // count runs calls and adds up how many messages each says it settled.
@@ -398,4 +403,19 @@ func (w *world) purge() (more bool) {
 	more, err := w.topic.Purge(ctx)
 	require.NoError(w.t, err)
 	return more
+}
+
+// topicOf is operate.NewTopic with any client.
+func topicOf(client redis.UniversalClient, prefix, name string) *operate.Topic {
+	return operate.NewTopic(queue.MustClient(client), prefix, name)
+}
+
+// streamTopicOf is queue.NewStreamTopic with any client.
+func streamTopicOf(client redis.UniversalClient, prefix, name string, options queue.StreamOptions) *operate.Topic {
+	return &operate.Topic{Topic: queue.NewStreamTopic(queue.MustClient(client), prefix, name, options)}
+}
+
+// do is queue.Do with any client.
+func do(ctx context.Context, client redis.UniversalClient, calls ...*queue.Call) error {
+	return queue.Do(ctx, queue.MustClient(client), calls...)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
@@ -18,7 +19,7 @@ import (
 var transitions = map[string]func(w *world) (call func() error){
 	"open": func(w *world) func() error {
 		return func() error {
-			_, err := queue.NewTopic(w.Client, w.Prefix, w.topic.Name).Groups(ctx)
+			_, err := topicOf(w.Client, w.Prefix, w.topic.Name).Groups(ctx)
 			return err
 		}
 	},
@@ -101,12 +102,12 @@ var transitions = map[string]func(w *world) (call func() error){
 	"cancel": func(w *world) func() error {
 		w.fill("a")
 		w.fillAgain("b", "retried")
-		return func() error { return w.topic.Cancel(ctx, queue.Ref{ID: w.id["retried"]}) }
+		return func() error { return w.topic.Cancel(ctx, operate.Ref{ID: w.id["retried"]}) }
 	},
 	"reschedule": func(w *world) func() error {
 		w.fill("a")
 		w.fillAgain("b", "retried")
-		return func() error { return w.topic.Reschedule(ctx, queue.Ref{ID: w.id["retried"]}, queue.In(time.Hour)) }
+		return func() error { return w.topic.Reschedule(ctx, operate.Ref{ID: w.id["retried"]}, queue.In(time.Hour)) }
 	},
 	"requeue": func(w *world) func() error {
 		w.fill("a")
@@ -125,7 +126,7 @@ var transitions = map[string]func(w *world) (call func() error){
 	},
 	"open_stream": func(w *world) func() error {
 		w.retarget(w.Prefix+"-"+w.topic.Name, kept)
-		require.NoError(w.t, only(queue.NewTopic(w.Client, w.Prefix, w.topic.Name).Groups(ctx))) // it is in the registry
+		require.NoError(w.t, only(topicOf(w.Client, w.Prefix, w.topic.Name).Groups(ctx))) // it is in the registry
 		return func() error { return only(w.topic.Groups(ctx)) }
 	},
 	"open_stream, again": func(w *world) func() error {
@@ -149,7 +150,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute))
 	},
 	"permit": func(w *world) func() error {
-		return func() error { return only(new(queue.Permits).Try(ctx, w.topic, queue.Consuming)) }
+		return func() error { return only(new(queue.Permits).Try(ctx, w.topic.Topic, queue.Consuming)) }
 	},
 	"resign": func(w *world) func() error {
 		w.promote("channel|1")
@@ -198,7 +199,7 @@ func unused(name, key string, k queue.Keys) bool {
 }
 
 func run(w *world, calls ...*queue.Call) func() error {
-	return func() error { return queue.Do(ctx, w.Client, calls...) }
+	return func() error { return do(ctx, w.Client, calls...) }
 }
 
 // inHand publishes three messages and claims them.

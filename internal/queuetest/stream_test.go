@@ -41,7 +41,7 @@ func TestDamageOfATopicWithAStreamIsFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Both(t, func(t *testing.T, s redistest.Server) {
-				topic := queue.NewStreamTopic(s.Client, s.Prefix, s.Prefix+"-topic", queue.StreamOptions{Retention: time.Hour})
+				topic := queue.NewStreamTopic(queue.MustClient(s.Client), s.Prefix, s.Prefix+"-topic", queue.StreamOptions{Retention: time.Hour})
 				id, err := queue.NewIDs().Next(time.Now())
 				require.NoError(t, err)
 				m := queue.Message{ID: id, Due: queue.In(time.Hour), Body: []byte("0 0 "),

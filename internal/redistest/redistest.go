@@ -7,6 +7,12 @@
 //	REDIS_ADDR         host:port of the shared real server
 //	REDIS_SERVER_BIN   redis-server binary for private servers; default: from PATH
 //	REDISTEST_REQUIRED 1: a test whose server is missing fails instead of being skipped
+//
+// redistest.go runs a test on the embedded and on the shared server, which
+// server.go describes. instance.go starts, kills and pauses private servers.
+// replicas.go and cluster.go start several that belong together, and migrate.go
+// moves a slot. clock.go, disk.go and preload.go start servers whose clock, disk
+// or locale the test sets.
 package redistest
 
 import (

@@ -18,6 +18,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
@@ -124,15 +125,15 @@ func (s *steps) takes(log []byte, length int) bool {
 // goOn has another program work on the topic: it publishes, moves what is due, and has a message acked.
 func (s *steps) goOn(client redis.UniversalClient) {
 	s.t.Helper()
-	topic := queue.NewTopic(client, redisdelay.DefaultKeyPrefix, "t")
+	topic := queue.NewTopic(queue.MustClient(client), redisdelay.DefaultKeyPrefix, "t")
 	require.NoError(s.t, topic.Publish(s.t.Context(), "Q", 1, []queue.Message{s.message("10", queue.Due{}, queue.Options{})}))
 	groups, err := topic.Groups(s.t.Context())
 	require.NoError(s.t, err)
-	require.NoError(s.t, queue.Do(s.t.Context(), client, topic.PromoteCall(groups, "nobody|2", time.Millisecond)))
+	require.NoError(s.t, queue.Do(s.t.Context(), queue.MustClient(client), topic.PromoteCall(groups, "nobody|2", time.Millisecond)))
 	for _, name := range groups.Names {
 		group := topic.Group(name)
 		first := claim(s.t, client, group, queue.Claim{Subscription: "T" + name, Number: 1, Limit: 1, Lease: time.Minute})[0]
-		require.NoError(s.t, queue.Do(s.t.Context(), client, first.ack()...))
+		require.NoError(s.t, queue.Do(s.t.Context(), queue.MustClient(client), first.ack()...))
 	}
 }
 
@@ -150,7 +151,7 @@ type steps struct {
 	t      *testing.T
 	server *redistest.Instance
 	client redis.UniversalClient
-	topic  *queue.Topic
+	topic  *operate.Topic
 	ids    *queue.IDs
 	calls  uint64
 	claims uint64
@@ -160,7 +161,7 @@ type steps struct {
 func newSteps(t *testing.T, server *redistest.Instance) *steps {
 	t.Helper()
 	client := server.Client(t)
-	s := &steps{t: t, server: server, client: client, topic: queue.NewTopic(client, redisdelay.DefaultKeyPrefix, "t"), ids: queue.NewIDs()}
+	s := &steps{t: t, server: server, client: client, topic: operate.NewTopic(queue.MustClient(client), redisdelay.DefaultKeyPrefix, "t"), ids: queue.NewIDs()}
 	for _, group := range []string{"g", "h"} {
 		require.NoError(t, s.topic.Register(t.Context(), group, queue.GroupOptions{MaxDeliveries: 9, Retention: time.Hour}))
 	}
@@ -228,10 +229,10 @@ func (s *steps) run() {
 	require.NoError(s.t, err)
 	require.Equal(s.t, 1, n)
 	s.note("requeue")
-	require.NoError(s.t, s.topic.Reschedule(s.t.Context(), queue.Ref{DelayID: "named"}, soon))
+	require.NoError(s.t, s.topic.Reschedule(s.t.Context(), operate.Ref{DelayID: "named"}, soon))
 	s.note("reschedule")
 	s.publish("publish named", s.message("7", later, queue.Options{DelayID: "another", Window: time.Minute}))
-	require.NoError(s.t, s.topic.Cancel(s.t.Context(), queue.Ref{DelayID: "another"}))
+	require.NoError(s.t, s.topic.Cancel(s.t.Context(), operate.Ref{DelayID: "another"}))
 	s.note("cancel")
 	s.publish("publish more", s.message("8", queue.Due{}, queue.Options{}), s.message("9", soon, queue.Options{}))
 }
@@ -254,7 +255,7 @@ func (s *steps) publish(name string, messages ...queue.Message) {
 
 func (s *steps) do(name string, calls ...*queue.Call) {
 	s.t.Helper()
-	require.NoError(s.t, queue.Do(s.t.Context(), s.client, calls...))
+	require.NoError(s.t, queue.Do(s.t.Context(), queue.MustClient(s.client), calls...))
 	s.note(name)
 }
 
@@ -283,7 +284,7 @@ func (o one) nack(f queue.Failure) []*queue.Call {
 func (s *steps) claim(name string, n int) held {
 	s.t.Helper()
 	s.claims++
-	h := claim(s.t, s.client, s.topic.Group("g"), queue.Claim{Subscription: "S", Number: s.claims, Limit: n, Lease: time.Second})
+	h := claim(s.t, s.client, s.topic.Group("g").Group, queue.Claim{Subscription: "S", Number: s.claims, Limit: n, Lease: time.Second})
 	s.note(name)
 	return h
 }
@@ -293,7 +294,7 @@ func claim(t *testing.T, client redis.UniversalClient, group *queue.Group, c que
 	t.Helper()
 	c.Bytes = 1 << 20
 	call := group.ClaimCall(c)
-	require.NoError(t, queue.Do(t.Context(), client, call))
+	require.NoError(t, queue.Do(t.Context(), queue.MustClient(client), call))
 	claimed, err := c.ReadClaim(call)
 	require.NoError(t, err)
 	require.Len(t, claimed.Messages, c.Limit)

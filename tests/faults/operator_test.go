@@ -71,14 +71,14 @@ func (d *desk) register(group string, retention time.Duration) {
 // kill has the message die that is the first of a group.
 func (d *desk) kill(group string) {
 	d.t.Helper()
-	g := queue.NewTopic(d.direct, redisdelay.DefaultKeyPrefix, "t").Group(group)
+	g := queue.NewTopic(queue.MustClient(d.direct), redisdelay.DefaultKeyPrefix, "t").Group(group)
 	claim := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: 1, Lease: time.Hour, Bytes: 1 << 20}
 	call := g.ClaimCall(claim)
-	require.NoError(d.t, queue.Do(d.t.Context(), d.direct, call))
+	require.NoError(d.t, queue.Do(d.t.Context(), queue.MustClient(d.direct), call))
 	claimed, err := claim.ReadClaim(call)
 	require.NoError(d.t, err)
 	require.Len(d.t, claimed.Messages, 1)
-	require.NoError(d.t, queue.Do(d.t.Context(), d.direct, g.NackCalls([]queue.Failure{{Leased: &claimed.Messages[0], Dead: true, Reason: "it died"}}, time.Hour)...))
+	require.NoError(d.t, queue.Do(d.t.Context(), queue.MustClient(d.direct), g.NackCalls([]queue.Failure{{Leased: &claimed.Messages[0], Dead: true, Reason: "it died"}}, time.Hour)...))
 }
 
 // states are where the messages of a group are, by their payload; of one that is there twice, both.
@@ -132,7 +132,7 @@ var operations = map[string]operation{
 	"purge": {
 		prepare: func(d *desk) { d.register("a", time.Millisecond) },
 		do: func(d *desk) error {
-			_, err := queue.NewTopic(d.client, redisdelay.DefaultKeyPrefix, "t").Purge(d.t.Context())
+			_, err := queue.NewTopic(queue.MustClient(d.client), redisdelay.DefaultKeyPrefix, "t").Purge(d.t.Context())
 			return err
 		},
 		want: map[string]string{"waits": "pending", "ready": "ready"},

@@ -34,7 +34,8 @@
 --     claimed: until it would have claimed again
 --   such a subscription and a leased message: until the lease ends
 --   an expiry that is seen for the first time: by a respite in which every subscription claims,
---     because Redis may not have been reachable. If no call comes in time, up to three times.
+--     because Redis may not have been reachable. If no call comes in time, up to three times. An
+--     outage that begins and ends within the respite is not noticed.
 -- With limit, a subscription that was just woken is no waiter any more and has no lease yet. So no
 -- subscription may have claimed of late, and the first message of ready must have been due for
 -- limit.

@@ -1,4 +1,4 @@
-package queue
+package wake
 
 import (
 	"context"
@@ -12,10 +12,12 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// network lets the Pub/Sub connections that there are go deaf: they stay open and bring nothing any more.
+// network lets the Pub/Sub connections that there are go deaf: they stay open and bring nothing any
+// more.
 type network struct {
 	mu    sync.Mutex
 	conns map[*conn]bool
@@ -73,8 +75,8 @@ func TestAConnectionThatBringsNothingIsMadeAnew(t *testing.T) {
 		client := redis.NewClient(&redis.Options{Addr: s.Client.(*redis.Client).Options().Addr, Dialer: n.dial})
 		t.Cleanup(func() { _ = client.Close() })
 		ctx, cancel := context.WithCancel(t.Context())
-		channel := MailboxChannel(s.Prefix, Token())
-		events := (&hearing{client, channel, false, 10 * time.Millisecond, 300 * time.Millisecond, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, channel))
+		channel := queue.MailboxChannel(s.Prefix, queue.Token())
+		events := (&listener{queue.MustClient(client), channel, false, 10 * time.Millisecond, 300 * time.Millisecond, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 3 {
 			await(t, events, func(event any) bool { return heard(event) == "" }) // a test
@@ -98,9 +100,9 @@ func TestAConnectionThatWorksIsKept(t *testing.T) {
 		client := redis.NewClient(s.Client.(*redis.Client).Options())
 		t.Cleanup(func() { _ = client.Close() })
 		client.AddHook(late{})
-		channel := MailboxChannel(s.Prefix, Token())
+		channel := queue.MailboxChannel(s.Prefix, queue.Token())
 		ctx := t.Context()
-		events := (&hearing{client, channel, false, 5 * time.Millisecond, 10 * time.Second, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&listener{queue.MustClient(client), channel, false, 5 * time.Millisecond, 10 * time.Second, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 20 {
 			event := <-events
@@ -127,7 +129,8 @@ func (late) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A primary that is a replica now brings what is published to the new one, which does not know of those who listen there.
+// A primary that is a replica now brings what is published to the new one, which does not know of
+// those who listen there.
 func TestAConnectionToAServerThatTakesNoCallsIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	for name, busy := range map[string]bool{"quiet": false, "busy": true} {
@@ -149,7 +152,7 @@ func testDemoted(t *testing.T, busy bool) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: "primary:6379", Dialer: dial, PoolSize: 1})
 	t.Cleanup(func() { _ = client.Close() })
-	events := (&hearing{client, "channel", false, 50 * time.Millisecond, time.Minute, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, "channel"))
+	events := (&listener{queue.MustClient(client), "channel", false, 50 * time.Millisecond, time.Minute, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, "channel"))
 	await(t, events, subscription)
 	if busy {
 		publisher := is.Client(t)
@@ -179,7 +182,8 @@ func testDemoted(t *testing.T, busy bool) {
 	}, 10*time.Second, time.Millisecond)
 }
 
-// The client of a Cluster subscribes on the node that has the channel's slot, and would again and again while that is away.
+// The client of a Cluster subscribes on the node that has the channel's slot, and would again and
+// again while that is away.
 func TestAConnectionToANodeThatIsAwayIsMadeAnewToAnother(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]func(*redistest.Instance){"it hangs": (*redistest.Instance).Pause, "it is gone": (*redistest.Instance).Kill} {
@@ -188,7 +192,7 @@ func TestAConnectionToANodeThatIsAwayIsMadeAnewToAnother(t *testing.T) {
 			cluster, client := clusterWithoutFailover(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			owner, _ := cluster.Owner("channel")
-			events := hearingOf(client).listen(ctx, client.Subscribe(ctx, "channel"))
+			events := listenerOf(client).listen(ctx, client.Subscribe(ctx, "channel"))
 			await(t, events, subscription)
 			away(owner)
 			await(t, events, subscription)
@@ -205,13 +209,14 @@ func TestAConnectionToANodeThatIsAwayIsMadeAnewToAnother(t *testing.T) {
 	}
 }
 
-// When a node has left the Cluster, go-redis closes the client that it has of it, which is not the end of the Cluster's.
+// When a node has left the Cluster, go-redis closes the client that it has of it, which is not the
+// end of the Cluster's.
 func TestAConnectionToANodeThatLeavesTheClusterIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	cluster, client := clusterWithoutFailover(t)
 	ctx := t.Context()
 	owner, _ := cluster.Owner("channel")
-	h := hearingOf(client)
+	h := listenerOf(client)
 	events := h.listen(ctx, client.Subscribe(ctx, "channel"))
 	await(t, events, subscription)
 	owner.Pause()
@@ -236,8 +241,8 @@ func clusterWithoutFailover(t *testing.T) (*redistest.Cluster, *redis.ClusterCli
 	return cluster, client
 }
 
-func hearingOf(client redis.UniversalClient) *hearing {
-	return &hearing{client, "channel", false, 50 * time.Millisecond, 500 * time.Millisecond, make(chan struct{}, 1), client}
+func listenerOf(client redis.UniversalClient) *listener {
+	return &listener{queue.MustClient(client), "channel", false, 50 * time.Millisecond, 500 * time.Millisecond, make(chan struct{}, 1), client}
 }
 
 // sharedChannel is a hook by which what is published comes to all at once, without a server.
@@ -278,7 +283,7 @@ func TestOneTestsASharedChannelForAll(t *testing.T) {
 		}
 		for _, incoming := range channel.listening {
 			listeners.Go(func() {
-				if newHearing(client, "channel", true).pass(ctx, incoming, events) {
+				if newListener(queue.MustClient(client), "channel", true).pass(ctx, incoming, events) {
 					t.Error("it was to be made anew")
 				}
 			})
@@ -289,7 +294,7 @@ func TestOneTestsASharedChannelForAll(t *testing.T) {
 		require.GreaterOrEqual(t, channel.published, 20)
 
 		began := time.Now() // the others hear it
-		require.True(t, newHearing(client, "channel", true).pass(t.Context(), nil, events))
+		require.True(t, newListener(queue.MustClient(client), "channel", true).pass(t.Context(), nil, events))
 		require.LessOrEqual(t, time.Since(began), 2*healthCheck+answerWithin)
 	})
 }
@@ -324,13 +329,13 @@ func heard(event any) string {
 }
 
 // The client goes on with a call whose context has ended, until there is an answer.
-func TestWhoEndsWaitsForATest(t *testing.T) {
+func TestEndWaitsForATestThatIsUnderWay(t *testing.T) {
 	for took, waits := range map[time.Duration]time.Duration{500 * time.Millisecond: 500 * time.Millisecond, time.Minute: time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 			defer client.Close()
 			client.AddHook(slowCalls(took))
-			h := newHearing(client, "channel", false)
+			h := newListener(queue.MustClient(client), "channel", false)
 			ctx, cancel := context.WithCancel(t.Context())
 			tested := make(chan error)
 			go func() { tested <- h.test(ctx) }()

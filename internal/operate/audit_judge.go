@@ -1,12 +1,15 @@
-package queue
+package operate
 
 import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// judge reports what is wrong with a message for sure, wherever it was found.
+// judge reports the violations that the facts about one message prove, wherever the message was
+// found.
 func (a *audit) judge(f *facts, now time.Time) {
 	report := func(fault Fault, group, format string, args ...any) {
 		a.report(Violation{Fault: fault, Group: group, ID: f.id, Detail: fmt.Sprintf(format, args...), mending: true})
@@ -46,7 +49,7 @@ func (a *audit) judge(f *facts, now time.Time) {
 	if holders := f.holders(); f.due == "" && holders > max(f.refs, 1) {
 		report(FaultRefs, "", "refs says that %d groups need it, and %d have it", max(f.refs, 1), holders)
 	}
-	if name := parseOptions(f.options).DelayID; name != "" && f.due != "" && instant(f.due).After(now) {
+	if name := queue.ParseOptions(f.options).DelayID; name != "" && f.due != "" && queue.Instant(f.due).After(now) {
 		switch {
 		case f.owner == "" || (f.owner == f.id && f.free == ""):
 			report(FaultDelayID, "", "it waits, and its delay ID %q is free", name)
@@ -56,16 +59,16 @@ func (a *audit) judge(f *facts, now time.Time) {
 	}
 }
 
-// judgeReady reports what is wrong with an entry of ready for sure, and tells whether fewer groups are counted
-// than have the message. The marks are of the same step.
+// judgeReady reports the violations that an entry of ready proves. It returns true if refs counts
+// fewer groups than have the message. The marks are of the same time.
 func (a *audit) judgeReady(f *facts, group int, marks []mark, now time.Time) (few bool) {
 	a.judge(f, now)
 	name := a.groups.Names[group]
 	switch g := f.groups[group]; {
 	case f.id == nobody:
-	case len(f.id) != IDLength || len(f.entry) <= IDLength:
+	case len(f.id) != queue.IDLength || len(f.entry) <= queue.IDLength:
 		a.report(Violation{Fault: FaultKey, Group: name, Detail: fmt.Sprintf("ready has an entry %.64q, which is not id:due", f.entry)})
-	case !f.there: // the claim that comes to it drops it
+	case !f.there: // a claim drops such an entry
 		a.report(Violation{Fault: FaultNoBody, Group: name, ID: f.id, Detail: "it is in ready without a body", mending: true})
 	case g.held():
 		a.report(Violation{Fault: FaultStates, Group: name, ID: f.id, Detail: "it is in ready and in " + g.places()})
@@ -79,6 +82,7 @@ func (a *audit) judgeReady(f *facts, group int, marks []mark, now time.Time) (fe
 	return false
 }
 
+// states names the states other than ready in which the group has the message.
 func (f *groupFacts) states() (places []string) {
 	for _, place := range []struct{ name, found string }{{"unack", f.unack}, {"retry", f.retry}, {"dead", f.dead}} {
 		if place.found != "" {
@@ -88,7 +92,7 @@ func (f *groupFacts) states() (places []string) {
 	return places
 }
 
-// places are the keys of a group that have the message.
+// places names the keys of a group that have the message.
 func (f *groupFacts) places() string {
 	places := f.states()
 	if f.lease != "" {

@@ -1,4 +1,4 @@
-package queue
+package operate
 
 import (
 	"reflect"
@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // parts makes a reply of a text: a line for each part, ":" before a number, "-" for nothing, "*" for a list.
@@ -126,14 +128,14 @@ func FuzzStats(f *testing.F) {
 	f.Add("stale", uint8(3))
 	f.Add("", uint8(0))
 	f.Fuzz(func(t *testing.T, text string, groups uint8) {
-		set := &Groups{}
+		set := &queue.Groups{}
 		for i := range groups % 4 {
 			set.Names = append(set.Names, strconv.Itoa(int(i)))
 		}
 		reply := parts(text)
 		stats, err := readStats(reply, set)
 		switch {
-		case err == errStale:
+		case err == queue.ErrStale:
 			if len(reply) != 1 || reply[0] != "stale" {
 				t.Errorf("%q is read as stale", reply)
 			}

@@ -1,4 +1,4 @@
-package queue
+package operate
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // Fault is a kind of violation.
@@ -22,54 +24,55 @@ const (
 	FaultStates    Fault = "two states" // a message is in two states of a group
 	FaultRepeated  Fault = "repeated"   // a message is more than once in ready of a group
 	FaultRecord    Fault = "record"     // a state without its record of deliveries, or a record without a state
-	FaultRefs      Fault = "refs"       // another number of groups need the body than have the message
-	FaultDelayID   Fault = "delay id"   // a waiting message does not have its delay ID, or one is told by half
-	FaultScheduler Fault = "scheduler"  // the scheduler is not going to look in time
+	FaultRefs      Fault = "refs"       // the number of groups that need the body is not the number that have the message
+	FaultDelayID   Fault = "delay id"   // a waiting message lacks its delay ID, or only one of two keys has a delay ID
+	FaultScheduler Fault = "scheduler"  // the scheduler will not look in time
 )
 
-// Violation is something that is wrong with a topic.
+// Violation is one thing that is wrong with a topic.
 type Violation struct {
 	Fault  Fault
-	Group  string // "": none, or more than one
-	ID     string // of the message; "": it is not about one
+	Group  string // "": no group, or several
+	ID     string // of the message; "": none
 	Detail string
 
-	name    string // tells apart what else would be the same: a delay ID, a key, a number
-	first   int    // places in ready of FaultRepeated
+	name    string // tells two violations apart that are else equal: a delay ID, a key, or a number
+	first   int    // places in ready, with FaultRepeated
 	second  int
-	marks   []mark   // from before ready was looked through
-	version string   // of the set of groups that they are of
-	absent  []string // groups in whose ready it was not found
-	present []string // groups in whose ready it was
-	mending bool     // whether Mend may be able to do something
+	marks   []mark   // taken before the search through ready
+	version string   // of the set of groups that the marks are of
+	absent  []string // groups whose ready did not have the message
+	present []string // groups whose ready had the message
+	mending bool     // Mend may be able to mend it
 }
 
-// Audit is what a look at all of a topic brought.
+// Audit is the result of a check of a whole topic.
 type Audit struct {
 	Violations  []Violation
-	Messages    int // looked at
-	Unconfirmed int // suspicions that could not be confirmed, because too much was going on
+	Messages    int // that were checked
+	Unconfirmed int // messages that could not be judged, because they moved too often
 }
 
 // audit is an audit under way.
 type audit struct {
 	Audit
 	topic  *Topic
-	groups *Groups
-	seen   map[string]int // violations that are known, and where they are
+	groups *queue.Groups
+	seen   map[string]int // by the key of a violation: its index in Violations
 }
 
 const (
-	// auditPage is how many messages one call looks at, times groups.
+	// auditPage is how many messages, times groups, one call looks at.
 	auditPage = 500
-	// auditBytes is how many bytes of bodies one call goes through to find ids.
+	// auditBytes is how many bytes of bodies one call reads to find IDs.
 	auditBytes = 1 << 20
 )
 
-// Audit looks for everything that is wrong, in calls that each take about a millisecond, on a topic that may be in use.
-// What it reports was so at one time, not the sum of what was read at different times. Removals of groups that somebody
-// has begun and not finished are finished first. The number of calls grows with that of the messages, and with the
-// square of that of the groups that have them. ErrChanging means that the set of groups changed under it five times.
+// Audit looks for every violation, in calls that each take about a millisecond. The topic may be in
+// use. Each violation was seen at one time, and is not put together from reads at different times.
+// Audit first finishes removals of groups that were begun and not finished. The number of calls
+// grows with the number of messages, and with the square of the number of groups that have
+// messages. ErrChanging means that the set of groups changed five times meanwhile.
 func (t *Topic) Audit(ctx context.Context) (Audit, error) {
 	for range 5 {
 		groups, err := t.Existing(ctx)
@@ -77,16 +80,16 @@ func (t *Topic) Audit(ctx context.Context) (Audit, error) {
 			return Audit{}, err
 		}
 		a := &audit{topic: t, groups: groups, seen: map[string]int{}}
-		if err = a.run(ctx); err != errStale {
+		if err = a.run(ctx); err != queue.ErrStale {
 			return a.Audit, err
 		}
-		t.forget(groups)
+		t.Forget(groups)
 	}
 	return Audit{}, fmt.Errorf("topic %q: %w", t.Name, ErrChanging)
 }
 
 func (a *audit) run(ctx context.Context) error {
-	removing, err := a.topic.removing(ctx)
+	removing, err := a.topic.Removing(ctx)
 	if err != nil {
 		return err
 	}
@@ -95,13 +98,13 @@ func (a *audit) run(ctx context.Context) error {
 		return err
 	}
 	if len(removing) > 0 {
-		if _, _, err := a.topic.permit(ctx, Removing); err != nil {
+		if _, err := new(queue.Permits).Try(ctx, a.topic.Topic, queue.Removing); err != nil {
 			return err
 		}
 	}
-	// What a group that is out of the set still holds would look as if nobody had it. None begins to be removed
-	// after this without a change of the set.
-	if err := a.topic.finishRemovals(ctx, removing); err != nil {
+	// A group that is out of the set may still hold messages, which would look lost. After this no
+	// removal begins without a change of the set.
+	if err := a.topic.FinishRemovals(ctx, removing); err != nil {
 		return err
 	}
 	for _, look := range []func(context.Context) error{a.bodies, a.indexes, a.delayIDs, a.scheduler} {
@@ -120,11 +123,11 @@ func (a *audit) report(v Violation) {
 		a.seen[v.key()] = len(a.Violations)
 		a.Violations = append(a.Violations, v)
 	case v.Fault == FaultRefs && len(v.present) >= len(a.Violations[at].present):
-		a.Violations[at] = v // which knows more, or as much by a later look
+		a.Violations[at] = v // it knows more groups, or as many at a later time
 	}
 }
 
-// key is the same for what is found twice.
+// key is the same for two reports of one violation.
 func (v *Violation) key() string {
 	key := string(v.Fault) + "\x00" + v.Group + "\x00" + v.ID + "\x00" + v.name
 	if v.ID == "" && v.name == "" {
@@ -133,9 +136,10 @@ func (v *Violation) key() string {
 	return key
 }
 
-// keys checks types and that nothing expires. With a key of a wrong type there is nothing more to look at.
+// keys checks the types of the keys, and that none expires. If a type is wrong, nothing else can be
+// checked, and whole is false.
 func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err error) {
-	k := a.topic.keys
+	k := a.topic.Keys()
 	types := map[string]string{k.Meta(): "hash", k.Groups(): "hash", k.Messages(): "hash", k.Options(): "hash",
 		k.Refs(): "hash", k.Scheduler(): "hash", k.Names(): "hash", k.Paused(): "hash",
 		k.Pending(): "zset", k.Idle(): "zset", k.Taken(): "zset"}
@@ -157,7 +161,7 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 	}
 	whole = true
 	for part := range slices.Chunk(slices.Sorted(maps.Keys(types)), 500) {
-		p := a.topic.client.Pipeline()
+		p := a.topic.Client().Pipeline()
 		var found []*redis.StatusCmd
 		var ends []*redis.DurationCmd
 		for _, key := range part {
@@ -180,9 +184,9 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 	return whole, nil
 }
 
-// indexes looks at every message that an index has.
+// indexes checks every message that an index names.
 func (a *audit) indexes(ctx context.Context) error {
-	k := a.topic.keys
+	k := a.topic.Keys()
 	indexes := []index{zset(k.Pending()), hash(k.Options()), hash(k.Refs())}
 	for _, g := range a.groups.Names {
 		indexes = append(indexes, zset(k.Unack(g)), zset(k.Retry(g)), zset(k.Dead(g)), hash(k.Leases(g)), hash(k.Deliveries(g)))
@@ -201,24 +205,24 @@ func (a *audit) indexes(ctx context.Context) error {
 	})
 }
 
-// delayIDs looks for those that are told by half.
+// delayIDs checks every delay ID that is taken.
 func (a *audit) delayIDs(ctx context.Context) error {
-	k := a.topic.keys
+	k := a.topic.Keys()
 	return a.scan(ctx, []index{hash(k.Names()), zset(k.Taken())}, func(names []string) error { return a.halves(ctx, names) })
 }
 
-// halves reports those of the delay IDs that are in one of the two keys only, at one time.
+// halves reports the delay IDs that only one of the two keys has, both read at one time.
 func (a *audit) halves(ctx context.Context, names []string) error {
-	k := a.topic.keys
+	k := a.topic.Keys()
 	owners, frees := make([]*redis.StringCmd, len(names)), make([]*redis.FloatCmd, len(names))
-	_, err := a.topic.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+	_, err := a.topic.Client().TxPipelined(ctx, func(p redis.Pipeliner) error {
 		for i, name := range names {
 			owners[i], frees[i] = p.HGet(ctx, k.Names(), name), p.ZScore(ctx, k.Taken(), name)
 		}
 		return nil
 	})
 	if err != nil && err != redis.Nil {
-		return forbidden(err)
+		return queue.Forbidden(err)
 	}
 	for i, name := range names {
 		where := ""
@@ -231,12 +235,12 @@ func (a *audit) halves(ctx context.Context, names []string) error {
 			continue
 		}
 		a.report(Violation{Fault: FaultDelayID, name: name, mending: true,
-			Detail: fmt.Sprintf("delay ID %q is %s", decodeName(name), where)})
+			Detail: fmt.Sprintf("delay ID %q is %s", queue.DecodeName(name), where)})
 	}
 	return nil
 }
 
-// scheduler checks that it is going to look in time.
+// scheduler checks that the scheduler will look in time.
 func (a *audit) scheduler(ctx context.Context) error {
 	stats, err := a.topic.Stats(ctx)
 	if err != nil {
@@ -268,25 +272,25 @@ func (a *audit) scheduler(ctx context.Context) error {
 	return nil
 }
 
-// page is how many messages one call looks at.
+// page returns how many messages one call looks at.
 func (a *audit) page() int { return max(1, auditPage/(1+len(a.groups.Names))) }
 
-// index is a key that has something for each of some ids, and the command that goes through it.
+// index is a key that has an entry for each of some IDs, and the command that scans it.
 type index struct{ key, command string }
 
 func hash(key string) index { return index{key, "HSCAN"} }
 
 func zset(key string) index { return index{key, "ZSCAN"} }
 
-// scan calls f with all ids that the indexes have, some at a time, and some perhaps twice.
+// scan calls f with all IDs of the indexes, some at a time. An ID may come twice.
 func (a *audit) scan(ctx context.Context, indexes []index, f func(ids []string) error) error {
 	for _, i := range indexes {
 		for cursor := "0"; ; {
-			call := &Call{script: &scanScript, keys: []string{i.key}, args: []any{i.command, cursor, auditPage, auditBytes}}
-			if err := Do(ctx, a.topic.client, call); err != nil {
+			call := queue.NewCall(&queue.ScanScript, []string{i.key}, i.command, cursor, auditPage, auditBytes)
+			if err := queue.Do(ctx, a.topic.Client(), call); err != nil {
 				return err
 			}
-			reply, err := call.cmd.Slice()
+			reply, err := call.Cmd().Slice()
 			if err != nil {
 				return err
 			}

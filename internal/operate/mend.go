@@ -1,23 +1,25 @@
-package queue
+package operate
 
 import (
 	"context"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Mend puts right what the violation is about, if that is safe, and returns what it did. Nothing is done if it
-// is right by now.
+// Mend mends a violation if that is safe, and returns what it did. It does nothing if the violation
+// is gone.
 func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error) {
 	if !v.mending {
 		return nil, nil
 	}
 	switch {
 	case v.Fault == FaultRegistry:
-		return []string{"entered the topic in the registry"}, t.enroll(ctx)
+		return []string{"entered the topic in the registry"}, t.Enroll(ctx)
 	case v.Fault == FaultKey:
-		kept, err := t.client.Persist(ctx, v.name).Result()
+		kept, err := t.Client().Persist(ctx, v.name).Result()
 		if err != nil || !kept {
 			return nil, err
 		}
@@ -31,20 +33,20 @@ func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error)
 		}
 		return []string{fmt.Sprintf("put an entry of ready out of force in group %q", v.Group)}, nil
 	case v.Fault == FaultDelayID && v.name != "":
-		call := &Call{script: &untangleScript, keys: []string{t.keys.Names(), t.keys.Taken()}, args: []any{v.name}}
-		if err := Do(ctx, t.client, call); err != nil || call.cmd.Val() != int64(1) {
+		call := queue.NewCall(&queue.UntangleScript, []string{t.Keys().Names(), t.Keys().Taken()}, v.name)
+		if err := queue.Do(ctx, t.Client(), call); err != nil || call.Cmd().Val() != int64(1) {
 			return nil, err
 		}
-		return []string{fmt.Sprintf("forgot delay ID %q", decodeName(v.name))}, nil
+		return []string{fmt.Sprintf("forgot delay ID %q", queue.DecodeName(v.name))}, nil
 	}
 	return t.mend(ctx, v)
 }
 
-// mend puts right what the violation says of a message.
+// mend mends a violation of one message.
 func (t *Topic) mend(ctx context.Context, v Violation) (did []string, err error) {
-	err = t.withExisting(ctx, func(groups *Groups) error {
-		looked := v.version == groups.Version // of a topic without groups there is nothing to look through
-		args := []any{groups.Version, v.ID, flag(looked)}
+	err = t.WithExisting(ctx, func(groups *queue.Groups) error {
+		looked := v.version == groups.Version // the marks are of the same groups
+		args := []any{groups.Version, v.ID, looked}
 		if looked {
 			for i, m := range v.marks {
 				seen := ""
@@ -57,16 +59,16 @@ func (t *Topic) mend(ctx context.Context, v Violation) (did []string, err error)
 				args = append(args, seen, m.returned, m.last, m.length)
 			}
 		}
-		call := &Call{script: &mendScript, keys: append(t.inspectKeys(groups), t.keys.Scheduler(), t.keys.Idle()), args: args}
-		if err := Do(ctx, t.client, call); err != nil {
+		call := queue.NewCall(&queue.MendScript, append(t.inspectKeys(groups), t.Keys().Scheduler(), t.Keys().Idle()), args...)
+		if err := queue.Do(ctx, t.Client(), call); err != nil {
 			return err
 		}
-		reply, err := call.cmd.StringSlice()
+		reply, err := call.Cmd().StringSlice()
 		if err != nil {
 			return err
 		}
 		if len(reply) == 0 || reply[0] != "ok" {
-			return errStale
+			return queue.ErrStale
 		}
 		for _, what := range reply[1:] {
 			did = append(did, groupNamed(what, groups))
@@ -76,8 +78,8 @@ func (t *Topic) mend(ctx context.Context, v Violation) (did []string, err error)
 	return did, err
 }
 
-// groupNamed gives a group its name where a script tells its number.
-func groupNamed(what string, groups *Groups) string {
+// groupNamed replaces the number of a group, as scripts tell it, by the name of the group.
+func groupNamed(what string, groups *queue.Groups) string {
 	for i, name := range groups.Names {
 		number := fmt.Sprintf("group %d", i+1)
 		if head, tail, ok := strings.Cut(what, number); ok && (tail == "" || tail[0] == ',') {
@@ -85,4 +87,9 @@ func groupNamed(what string, groups *Groups) string {
 		}
 	}
 	return what
+}
+
+// nudge has the topic's scheduler look at once.
+func (t *Topic) nudge(ctx context.Context) error {
+	return queue.Do(ctx, t.Client(), queue.NewCall(&queue.NudgeScript, []string{t.Keys().Meta(), t.Keys().Scheduler()}, ""))
 }

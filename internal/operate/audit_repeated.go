@@ -1,4 +1,4 @@
-package queue
+package operate
 
 import (
 	"cmp"
@@ -8,33 +8,35 @@ import (
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// nobody is the id of an entry of ready that is out of force. The claim that comes to it drops it.
+// nobody is the ID of an entry of ready that is void. A claim drops it.
 const nobody = "00000000000000000000000000"
 
-// repetition is a message that was seen twice in one list of ready, and where, from the right end. What comes
-// behind moves all to the left, so it may be the same entry both times.
+// repetition is a message that was seen twice in one list of ready, with the places from the right
+// end. New entries move all others, so both places may be of one entry.
 type repetition struct {
 	id            string
 	first, second int
 }
 
-// slack is how far an entry may have moved since it was seen, to be found again.
+// slack is how many places an entry may have moved since it was seen, and still be found.
 const slack = 1000
 
-// repeated reports the messages that are twice in a list of ready, at one time: it looks once more where they
-// were seen, in one step.
+// repeated reports the messages that are in a list of ready twice. It reads again around the
+// places, in one step.
 func (a *audit) repeated(ctx context.Context, group int, all []repetition) error {
 	for some := range slices.Chunk(all, 100) {
 		name := a.groups.Names[group]
-		places, err := a.around(ctx, a.topic.keys.Ready(name), some)
+		places, err := a.around(ctx, a.topic.Keys().Ready(name), some)
 		if err != nil {
 			return err
 		}
 		for _, r := range some {
 			at := places[r.id]
-			for i := 1; i < len(at); i++ { // each but one is too many
+			for i := 1; i < len(at); i++ { // one entry is right, each other one is a violation
 				a.report(Violation{Fault: FaultRepeated, Group: name, ID: r.id, name: strconv.Itoa(i), mending: true,
 					first: at[i-1], second: at[i],
 					Detail: fmt.Sprintf("it is in ready %d times at least", len(at))})
@@ -44,7 +46,8 @@ func (a *audit) repeated(ctx context.Context, group int, all []repetition) error
 	return nil
 }
 
-// around returns the places of all messages in the parts of a list in which some were seen, in ascending order.
+// around returns the places of all messages in the parts of a list around some places, in ascending
+// order.
 func (a *audit) around(ctx context.Context, key string, some []repetition) (map[string][]int, error) {
 	type span struct{ from, to int }
 	var spans []span
@@ -61,32 +64,31 @@ func (a *audit) around(ctx context.Context, key string, some []repetition) (map[
 		}
 	}
 	parts := make([]*redis.StringSliceCmd, len(merged))
-	_, err := a.topic.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+	_, err := a.topic.Client().TxPipelined(ctx, func(p redis.Pipeliner) error {
 		for i, s := range merged {
 			parts[i] = p.LRange(ctx, key, int64(-1-s.to), int64(-1-s.from))
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, forbidden(err)
+		return nil, queue.Forbidden(err)
 	}
 	places := map[string][]int{}
 	for i, s := range merged {
 		entries := parts[i].Val()
 		for j := len(entries) - 1; j >= 0; j-- {
-			id := entries[j][:min(IDLength, len(entries[j]))]
+			id := entries[j][:min(queue.IDLength, len(entries[j]))]
 			places[id] = append(places[id], s.from+len(entries)-1-j)
 		}
 	}
 	return places, nil
 }
 
-// disable puts a repeated entry of ready out of force, and tells whether it was there.
+// disable makes a repeated entry of ready void, and tells whether the entry was there.
 func (t *Topic) disable(ctx context.Context, v Violation) (bool, error) {
-	call := &Call{script: &singleScript, keys: []string{t.keys.Ready(v.Group), t.keys.Stats(v.Group)},
-		args: []any{v.ID, v.first, v.second, slack}}
-	if err := Do(ctx, t.client, call); err != nil {
+	call := queue.NewCall(&queue.SingleScript, []string{t.Keys().Ready(v.Group), t.Keys().Stats(v.Group)}, v.ID, v.first, v.second, slack)
+	if err := queue.Do(ctx, t.Client(), call); err != nil {
 		return false, err
 	}
-	return call.cmd.Val() == int64(1), nil
+	return call.Cmd().Val() == int64(1), nil
 }

@@ -1,4 +1,4 @@
-package queue
+package operate
 
 import (
 	"context"
@@ -6,40 +6,42 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// State is where a message is in a group.
+// State is the state of a message in a group.
 type State string
 
 const (
 	Pending State = "pending" // waits for its due time; for all groups
 	Ready   State = "ready"   // waits for a subscription
-	Unack   State = "unack"   // in the hand of one
+	Unack   State = "unack"   // leased to a subscription
 	Retry   State = "retry"   // waits for its next delivery
 	Dead    State = "dead"
 )
 
-// Listed is a message as a page has it.
+// Listed is a message in a page.
 type Listed struct {
 	ID         string
-	At         time.Time // when it is or was due, its lease ends, or it died
-	Options    Options
-	Body       []byte // nil if the page is without bodies, or it is lost
+	At         time.Time // when it is due, when its lease ends, or when it died
+	Options    queue.Options
+	Body       []byte // nil if the page has no bodies, or the body is lost
 	Deliveries int
-	Delivered  bool // if it may have been
+	Delivered  bool // it was delivered, or may have been
 	Reason     string
 }
 
 // Page is some messages of one state, in order of time and ID.
 type Page struct {
 	Messages []Listed
-	Next     string // where the next page begins; "": this is the last
+	Next     string // cursor of the next page; "": this is the last
 }
 
-// List returns the messages of a state from a cursor on, "" from the beginning: limit of them at most, a
-// thousand at most, and about bytes of bodies; none if bytes is zero.
+// List returns the messages of a state from a cursor on, "" for the first. A page has at most limit
+// messages, at most a thousand, and about bytes of bodies; no bodies if bytes is zero.
 func (t *Topic) List(ctx context.Context, group string, state State, cursor string, limit, bytes int) (Page, error) {
-	k := t.keys
+	k := t.Keys()
 	kind, records := "zset", k.Deliveries(group)
 	var key string
 	switch state {
@@ -65,12 +67,11 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 	if bytes > 0 {
 		size = strconv.Itoa(bytes)
 	}
-	call := &Call{script: &pageScript, keys: []string{key, k.Messages(), k.Options(), records},
-		args: []any{kind, score, id, limit, size}}
-	if err := Do(ctx, t.client, call); err != nil {
+	call := queue.NewCall(&queue.PageScript, []string{key, k.Messages(), k.Options(), records}, kind, score, id, limit, size)
+	if err := queue.Do(ctx, t.Client(), call); err != nil {
 		return Page{}, err
 	}
-	reply, err := call.cmd.Slice()
+	reply, err := call.Cmd().Slice()
 	if err != nil {
 		return Page{}, err
 	}
@@ -95,14 +96,15 @@ func parseCursor(kind, cursor string) (score, id string, err error) {
 	return score, id, nil
 }
 
-// Bucket is a span of time and how many messages fall due in it.
+// Bucket is a span of time, and how many messages fall due in it.
 type Bucket struct {
 	From             time.Time
 	Pending, Retries int
 }
 
-// Upcoming counts the messages that fall due in each of n spans of time, a thousand at most, from an instant
-// on, or from now if it is zero: of pending, and the retries of a group.
+// Upcoming counts the messages that fall due in each of n spans of time, a thousand spans at most:
+// those of pending, and the retries of a group. The first span begins at from, or now if from is
+// zero.
 func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, width time.Duration, n int) ([]Bucket, error) {
 	if _, err := t.Existing(ctx); err != nil {
 		return nil, err
@@ -111,12 +113,11 @@ func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, widt
 	if !from.IsZero() {
 		begin = strconv.FormatInt(from.UnixMilli(), 10)
 	}
-	call := &Call{script: &upcomingScript, keys: []string{t.keys.Pending(), t.keys.Retry(group)},
-		args: []any{begin, millis(width), n}}
-	if err := Do(ctx, t.client, call); err != nil {
+	call := queue.NewCall(&queue.UpcomingScript, []string{t.Keys().Pending(), t.Keys().Retry(group)}, begin, width, n)
+	if err := queue.Do(ctx, t.Client(), call); err != nil {
 		return nil, err
 	}
-	reply, err := call.cmd.Slice()
+	reply, err := call.Cmd().Slice()
 	if err != nil {
 		return nil, err
 	}

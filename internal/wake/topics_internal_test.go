@@ -1,4 +1,4 @@
-package queue
+package wake
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 func TestOnlyNewsOfTheRegistryAreLogged(t *testing.T) {
@@ -26,12 +28,12 @@ func TestOnlyNewsOfTheRegistryAreLogged(t *testing.T) {
 		want string
 	}{
 		{nil, ""},
-		{fmt.Errorf("%w: %w", ErrNotHeard, ErrForbidden), cannotListen},
+		{fmt.Errorf("%w: %w", ErrNotHeard, queue.ErrForbidden), cannotListen},
 		{nil, ""}, // that it is read is no answer to that
 		{away, cannotRead},
 		{alsoAway, ""}, // one outage has many errors
-		{ErrForbidden, cannotRead},
-		{ErrForbidden, ""},
+		{queue.ErrForbidden, cannotRead},
+		{queue.ErrForbidden, ""},
 		{nil, readAgain},
 		{nil, ""},
 		{notEntered, cannotMend},

@@ -1,29 +1,31 @@
-package queue
+package operate
 
 import (
 	"context"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// search looks through ready for messages that should be there, as no index says where they are. It holds them all
-// in mind, so that it goes through the lists once, however many there are: about a hundred bytes each.
+// search is a search through ready for the messages that no index accounts for. It holds all of
+// them in memory, about a hundred bytes each, so that one pass through the lists is enough.
 type search struct {
 	marks []mark
-	first map[messageID]place   // where each was seen first
-	more  map[messageID][]place // and again: in other groups, or in the same
+	first map[messageID]place   // first place of each; nowhere if it was not seen
+	more  map[messageID][]place // further places, in other groups
 }
 
-// messageID is an id without memory of its own, as there may be millions.
-type messageID [IDLength]byte
+// messageID is an ID that needs no memory of its own, because there may be millions.
+type messageID [queue.IDLength]byte
 
 func idOf(id string) (m messageID) {
 	copy(m[:], id)
 	return m
 }
 
-// place is where in the ready list of a group a message was, counted from the right end.
+// place is a position in the ready list of a group, counted from the right end.
 type place struct{ group, at int32 }
 
 var nowhere = place{group: -1}
@@ -39,7 +41,8 @@ func (s *search) add(id string) {
 	}
 }
 
-// see notes where a message is that is searched for. It returns where else it was in the same group.
+// see notes the place of a message, if it is searched for. It returns an earlier place in the same
+// group.
 func (s *search) see(id string, p place) (before place, again bool) {
 	m := idOf(id)
 	first, searched := s.first[m]
@@ -67,10 +70,11 @@ func (s *search) seenIn(id string, group int) bool {
 	return in(s.first[m]) || slices.ContainsFunc(s.more[m], in)
 }
 
-// bodies looks at every body, and through ready for those that should be there.
+// bodies checks every message that has a body, and searches ready for those that no index accounts
+// for.
 func (a *audit) bodies(ctx context.Context) error {
 	s := newSearch()
-	err := a.scan(ctx, []index{hash(a.topic.keys.Messages())}, func(ids []string) error {
+	err := a.scan(ctx, []index{hash(a.topic.Keys().Messages())}, func(ids []string) error {
 		a.Messages += len(ids)
 		for part := range slices.Chunk(ids, a.page()) {
 			found, marks, now, err := a.topic.inspect(ctx, a.groups, inspection{ids: part})
@@ -100,7 +104,7 @@ func (a *audit) bodies(ctx context.Context) error {
 	return a.confirm(ctx, s)
 }
 
-// settled tells that the indexes account for a message, so that ready need not be looked through for it.
+// settled tells whether the indexes account for a message, so that ready need not be searched.
 func (a *audit) settled(f *facts) bool {
 	if f.holders() != max(f.refs, 1) {
 		return false
@@ -113,11 +117,11 @@ func (a *audit) settled(f *facts) bool {
 	return true
 }
 
-// looks is how often ready is looked through for what was not found, and may have moved meanwhile. All but the
-// first look only for that, and so are quick.
+// looks is how often a message is searched in ready, because it may move meanwhile. Searches after
+// the first read the lists only, and so are quick.
 const looks = 3
 
-// confirm reports those that were searched for and are not there.
+// confirm reports the messages that were searched for and not found.
 func (a *audit) confirm(ctx context.Context, s *search) error {
 	for look := 1; ; look++ {
 		unsure, err := a.convictAll(ctx, s)
@@ -147,7 +151,7 @@ func (a *audit) confirm(ctx context.Context, s *search) error {
 	}
 }
 
-// convictAll decides about all that were searched for, and returns those of which it cannot be sure.
+// convictAll judges all messages that were searched for. It returns those that it cannot judge.
 func (a *audit) convictAll(ctx context.Context, s *search) (unsure []string, err error) {
 	var doubtful []string
 	decide := func() error {
@@ -165,7 +169,7 @@ func (a *audit) convictAll(ctx context.Context, s *search) (unsure []string, err
 	}
 	for id, p := range s.first {
 		if p != nowhere && len(a.groups.Names) == 1 {
-			continue // it is where it should be
+			continue // its only group has it in ready
 		}
 		if doubtful = append(doubtful, string(id[:])); len(doubtful) == a.page() {
 			if err := decide(); err != nil {
@@ -179,11 +183,11 @@ func (a *audit) convictAll(ctx context.Context, s *search) (unsure []string, err
 	return unsure, err
 }
 
-// walk goes through a list of ready from the right to the left, and judges each entry. Places counted from the
-// right only grow, by what comes in behind, so nothing that was in the list is passed over; some may be seen
-// twice. What is put back in front meanwhile is known by the marks.
+// walk goes through a list of ready from the right to the left, and judges each entry. Places
+// counted from the right only grow, by what comes in behind. So walk passes over no entry that was
+// in the list, and may see some twice. The marks tell what was put back in front meanwhile.
 //
-// What has too few groups counted, and is ready besides, is searched for from then on.
+// If refs counts too few groups for a message, walk adds the message to the search.
 func (a *audit) walk(ctx context.Context, group int, s *search) error {
 	for from, size := 0, a.page(); ; from += size {
 		found, marks, now, err := a.topic.inspect(ctx, a.groups, inspection{source: group + 1, from: -from - size, to: -from - 1})
@@ -210,17 +214,17 @@ func (a *audit) walk(ctx context.Context, group int, s *search) error {
 	}
 }
 
-// glance is walk to see what is there, and no more.
+// glance notes the places of a list of ready, and judges nothing.
 func (a *audit) glance(ctx context.Context, group int, s *search) error {
 	const size = 1000
-	key := a.topic.keys.Ready(a.groups.Names[group])
+	key := a.topic.Keys().Ready(a.groups.Names[group])
 	for from := 0; ; from += size {
-		entries, err := a.topic.client.LRange(ctx, key, int64(-from-size), int64(-from-1)).Result()
+		entries, err := a.topic.Client().LRange(ctx, key, int64(-from-size), int64(-from-1)).Result()
 		if err != nil {
 			return err
 		}
 		for _, entry := range entries {
-			s.see(entry[:min(IDLength, len(entry))], place{group: int32(group)})
+			s.see(entry[:min(queue.IDLength, len(entry))], place{group: int32(group)})
 		}
 		if len(entries) < size {
 			return nil
@@ -228,14 +232,14 @@ func (a *audit) glance(ctx context.Context, group int, s *search) error {
 	}
 }
 
-// convict decides about a message that ready was looked through for. It returns false if that cannot be told.
+// convict judges one message that was searched for. It returns false if it cannot.
 func (a *audit) convict(f *facts, s *search, after []mark) (sure bool) {
 	if !f.there || f.due != "" {
-		return true // it went its way meanwhile
+		return true // it moved on meanwhile
 	}
 	sure = true
 	var absent, present []string
-	ready, doubtful := 0, 0 // groups that had it in ready; of those, the ones that may have it no more
+	ready, doubtful := 0, 0 // groups that had it in ready, and those of them that may have lost it since
 	for g := range f.groups {
 		recent, seen := f.groups[g].recent, s.seenIn(f.id, g)
 		switch {
@@ -279,5 +283,5 @@ func (a *audit) convict(f *facts, s *search, after []mark) (sure bool) {
 	return have <= needed || doubtful == 0
 }
 
-// byID puts violations in an order that does not depend on that of a map.
+// byID sorts violations by message, since those of a map come in no order.
 func byID(a, b Violation) int { return strings.Compare(a.ID, b.ID) }

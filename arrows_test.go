@@ -1,0 +1,128 @@
+package redisdelay_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/redisdelay/watermill-redisdelay"
+
+// mayImport names, for each package of the module, the packages of the module that it may import.
+// A package is named by its directory; "." is the root. Arrows run down: a package may import only
+// packages that stand above it in this list.
+var mayImport = []struct {
+	pkg     string
+	imports []string
+}{
+	{"delayqueue", nil},
+	{"internal/queue", nil},
+	{"internal/queue/lua", []string{"internal/queue"}}, // the program of make lua
+	{"internal/meta", []string{"internal/queue"}},
+	{"internal/wake", []string{"internal/queue"}},
+	{"internal/operate", []string{"internal/queue", "internal/wake"}},
+	{"internal/publish", []string{"internal/queue", "internal/meta", "internal/wake"}},
+	{"internal/consume", []string{"internal/queue", "internal/meta", "internal/wake"}},
+	{"scheduler", []string{"delayqueue", "internal/queue", "internal/wake"}},
+	{".", []string{"scheduler", "internal/publish", "internal/consume", "internal/meta", "internal/wake", "internal/queue"}},
+	{"relay", []string{".", "internal/wake", "internal/queue"}},
+	{"admin", []string{".", "internal/operate", "internal/wake", "internal/queue"}},
+	{"redisdelaytest", []string{".", "admin", "internal/wake", "internal/queue"}},
+}
+
+// forTests are packages that only tests import. They may import every package.
+var forTests = []string{"internal/faulttest", "internal/queuetest", "internal/rabbitmqtest", "internal/readme",
+	"internal/testkit", "internal/redistest", "internal/redistest/real_redis_needs_REDIS_ADDR", "examples/internal/exampletest", "tests"}
+
+// wrongArrow tells why a package may not import another one of the module, or returns "".
+func wrongArrow(from, to string) string {
+	if slices.Contains(forTests, from) || strings.HasPrefix(from, "tests/") {
+		return ""
+	}
+	if strings.HasPrefix(from, "examples/") {
+		if strings.HasPrefix(to, "internal/") {
+			return "an example uses what a user has"
+		}
+		return ""
+	}
+	for _, rule := range mayImport {
+		if rule.pkg == from {
+			if slices.Contains(rule.imports, to) {
+				return ""
+			}
+			return "it may import only " + strings.Join(rule.imports, ", ")
+		}
+	}
+	return "it is not in the table mayImport"
+}
+
+// TestImportsRunDown walks the files of the module that are no tests.
+func TestImportsRunDown(t *testing.T) {
+	t.Parallel()
+	seen := map[string]int{} // imports of each package
+	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir():
+			_, err := os.Stat(filepath.Join(file, "go.mod"))
+			if name := entry.Name(); file != "." && (err == nil || name == "testdata" || name[0] == '.' || name[0] == '_') {
+				return filepath.SkipDir // of another module, or no package
+			}
+			return nil
+		case !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go"):
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		from := path.Dir(filepath.ToSlash(file))
+		for _, spec := range parsed.Imports {
+			to, err := strconv.Unquote(spec.Path.Value)
+			require.NoError(t, err)
+			if to != module && !strings.HasPrefix(to, module+"/") {
+				continue
+			}
+			to = path.Clean("." + strings.TrimPrefix(to, module))
+			seen[from]++
+			if why := wrongArrow(from, to); why != "" {
+				t.Errorf("%s: %s imports %s: %s", file, from, to, why)
+			}
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	for _, pkg := range []string{".", "scheduler", "relay", "admin", "internal/wake", "internal/operate"} {
+		require.NotZero(t, seen[pkg], "the walk has not seen package %s", pkg)
+	}
+}
+
+func TestTheTableOfImportsRunsDown(t *testing.T) {
+	t.Parallel()
+	above := map[string]bool{}
+	for _, rule := range mayImport {
+		for _, to := range rule.imports {
+			require.True(t, above[to], "%s may import %s, which does not stand above it", rule.pkg, to)
+		}
+		above[rule.pkg] = true
+	}
+	for _, arrow := range []struct{ from, to string }{
+		{"internal/queue", "internal/wake"}, {"internal/queue", "internal/operate"}, {"internal/queue", "internal/meta"},
+		{"internal/wake", "internal/meta"}, {"internal/publish", "internal/consume"}, {"internal/consume", "internal/publish"},
+		{"internal/publish", "."}, {"internal/consume", "."}, {".", "admin"}, {"scheduler", "."}, {".", "relay"},
+		{".", "internal/operate"}, {"scheduler", "internal/operate"}, {"relay", "internal/operate"}, {"redisdelaytest", "internal/operate"},
+		{".", "internal/redistest"}, {"admin", "internal/queuetest"}, {"examples/quickstart", "internal/queue"}, {"new", "internal/queue"},
+	} {
+		require.NotEmpty(t, wrongArrow(arrow.from, arrow.to), "%s may import %s", arrow.from, arrow.to)
+	}
+}

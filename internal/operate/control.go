@@ -1,0 +1,218 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Ref names a message: by its ID, or by its delay ID while that is taken.
+type Ref struct {
+	ID      string
+	DelayID string
+}
+
+// args names the message as scripts take it.
+func (r Ref) args() (by, message string) {
+	if r.ID != "" {
+		return "id", r.ID
+	}
+	return "name", queue.EncodeName(r.DelayID)
+}
+
+func (r Ref) String() string {
+	if r.ID != "" {
+		return "message " + r.ID
+	}
+	return fmt.Sprintf("delay ID %q", r.DelayID)
+}
+
+// Cancel takes back a message that waits. It returns queue.ErrNotFound, ErrTooLate, or an error of
+// Redis.
+func (t *Topic) Cancel(ctx context.Context, ref Ref) error {
+	operation := t.Keys().Operation(queue.Token())
+	return t.WithExisting(ctx, func(groups *queue.Groups) error {
+		return t.operate(ctx, ref, t.cancelCall(groups, ref, operation))
+	})
+}
+
+func (t *Topic) cancelCall(groups *queue.Groups, ref Ref, operation string) *queue.Call {
+	k := t.Keys()
+	by, message := ref.args()
+	keys := []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Names(), k.Taken(), operation}
+	for _, g := range groups.Names {
+		keys = append(keys, k.Retry(g), k.Deliveries(g))
+	}
+	return queue.NewCall(&queue.CancelScript, keys, groups.Version, by, message, queue.OperationMemory)
+}
+
+// Reschedule gives a message that waits another due time. It returns queue.ErrNotFound,
+// queue.ErrExists, ErrTooLate, or an error of Redis.
+func (t *Topic) Reschedule(ctx context.Context, ref Ref, due queue.Due) error {
+	operation := t.Keys().Operation(queue.Token())
+	return t.WithExisting(ctx, func(groups *queue.Groups) error {
+		return t.operate(ctx, ref, t.rescheduleCall(groups, ref, due, operation))
+	})
+}
+
+func (t *Topic) rescheduleCall(groups *queue.Groups, ref Ref, due queue.Due, operation string) *queue.Call {
+	k := t.Keys()
+	by, message := ref.args()
+	keys := []string{k.Meta(), k.Messages(), k.Options(), k.Pending(), k.Names(), k.Taken(), k.Scheduler(), operation}
+	for _, g := range groups.Names {
+		keys = append(keys, k.Retry(g))
+	}
+	return queue.NewCall(&queue.RescheduleScript, keys, groups.Version, by, message, due, queue.OperationMemory)
+}
+
+// operate runs a call about one message, and returns its outcome.
+func (t *Topic) operate(ctx context.Context, ref Ref, call *queue.Call) error {
+	limited, end := queue.WhileRemembered(ctx)
+	defer end()
+	if err := queue.Do(limited, t.Client(), call); err != nil {
+		return err
+	}
+	return t.outcome(ref, call)
+}
+
+// outcome reads what a call about one message answered.
+func (t *Topic) outcome(ref Ref, call *queue.Call) error {
+	switch outcome := call.Cmd().Val(); outcome {
+	case "ok":
+		return nil
+	case "stale":
+		return queue.ErrStale
+	case "late":
+		return fmt.Errorf("%v of topic %q: %w", ref, t.Name, ErrTooLate)
+	case "missing":
+		return fmt.Errorf("%v of topic %q: %w", ref, t.Name, queue.ErrNotFound)
+	case "exists":
+		return fmt.Errorf("%v of topic %q: %w", ref, t.Name, queue.ErrExists)
+	default:
+		return fmt.Errorf("unexpected outcome %v", outcome)
+	}
+}
+
+// Requeue has dead messages of the group delivered again, a thousand at most, and returns how many.
+func (g *Group) Requeue(ctx context.Context, ids []string) (int, error) {
+	k := g.topic.Keys()
+	keys := []string{k.Groups(), k.Messages(), k.Dead(g.Name), k.Deliveries(g.Name), k.Retry(g.Name), k.Scheduler(),
+		k.Operation(queue.Token())}
+	reply, err := g.bulk(ctx, &queue.RequeueScript, keys, []any{g.Name, queue.OperationMemory}, ids)
+	switch {
+	case err != nil || reply == "":
+		return 0, err
+	case reply == "unregistered":
+		return 0, fmt.Errorf("group %q of topic %q: %w", g.Name, g.topic.Name, queue.ErrNotFound)
+	}
+	return strconv.Atoi(reply)
+}
+
+// Discard deletes dead messages of the group, a thousand at most, and returns how many.
+func (g *Group) Discard(ctx context.Context, ids []string) (int, error) {
+	discarded, err := g.discard(ctx, ids)
+	return strings.Count(discarded, "1"), err
+}
+
+// discard is Discard, but returns a text with one character for each ID: "1" if the message was
+// dead, else "0".
+func (g *Group) discard(ctx context.Context, ids []string) (string, error) {
+	k := g.topic.Keys()
+	keys := []string{k.Messages(), k.Options(), k.Refs(), k.Dead(g.Name), k.Deliveries(g.Name), k.Operation(queue.Token())}
+	reply, err := g.bulk(ctx, &queue.DiscardScript, keys, []any{queue.OperationMemory}, ids)
+	if err == nil && len(reply) != len(ids) {
+		err = fmt.Errorf("discard: unexpected reply %.64q about %d messages", reply, len(ids))
+	}
+	return reply, err
+}
+
+// bulk runs a script about many messages, and returns its reply; "" if there are no IDs.
+func (g *Group) bulk(ctx context.Context, s *queue.Script, keys []string, args []any, ids []string) (string, error) {
+	if len(ids) == 0 {
+		return "", nil
+	}
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	call := queue.NewCall(s, keys, args...)
+	limited, end := queue.WhileRemembered(ctx)
+	defer end()
+	if err := queue.Do(limited, g.topic.Client(), call); err != nil {
+		return "", err
+	}
+	return call.Cmd().Text()
+}
+
+// Pause stops the claims of a group, or of the topic if group is "", and returns since when they
+// are stopped.
+func (t *Topic) Pause(ctx context.Context, group string) (since time.Time, err error) {
+	groups, err := t.Existing(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	call := queue.NewCall(&queue.PauseScript, []string{t.Keys().Meta(), t.Keys().Groups(), t.Keys().Paused()}, group)
+	if err := queue.Do(ctx, t.Client(), call); err != nil {
+		return time.Time{}, err
+	}
+	reply, err := call.Cmd().Text()
+	if err != nil {
+		return time.Time{}, err
+	}
+	if reply == "unregistered" {
+		if group == "" {
+			t.Forget(groups)
+			return time.Time{}, fmt.Errorf("topic %q: %w", t.Name, queue.ErrNotFound)
+		}
+		return time.Time{}, fmt.Errorf("group %q of topic %q: %w", group, t.Name, queue.ErrNotFound)
+	}
+	ms, err := strconv.ParseInt(reply, 10, 64)
+	return time.UnixMilli(ms), err
+}
+
+// budget is how many messages one call of the resume script moves at most.
+const budget = 1000
+
+// Resume lets the claims of a group go on, or of the topic if group is "". It tells whether they
+// were stopped.
+func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) {
+	k := t.Keys()
+	operation := k.Operation(queue.Token())
+	limited, end := queue.WhileRemembered(ctx)
+	defer end()
+	for left := true; left; {
+		err := t.WithExisting(limited, func(groups *queue.Groups) error {
+			keys := []string{k.Meta(), k.Paused(), operation, k.Scheduler()}
+			args := []any{groups.Version, group, budget, !t.Client().Cluster(), queue.OperationMemory, groups.Stream}
+			for _, g := range groups.Names {
+				keys = append(keys, k.Resting(g), k.Ready(g), k.Waiters(g))
+				args = append(args, g)
+			}
+			call := queue.NewCall(&queue.ResumeScript, keys, args...)
+			if err := queue.Do(limited, t.Client(), call); err != nil {
+				return err
+			}
+			reply, err := call.Cmd().Slice()
+			if err != nil {
+				return err
+			}
+			if len(reply) != 3 {
+				return queue.ErrStale
+			}
+			if group != "" && !slices.Contains(groups.Names, group) {
+				return fmt.Errorf("group %q of topic %q: %w", group, t.Name, queue.ErrNotFound)
+			}
+			was = reply[1] == int64(1)
+			left = reply[2] == int64(1)
+			return nil
+		})
+		if err != nil {
+			return was, err
+		}
+	}
+	return was, nil
+}

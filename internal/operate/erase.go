@@ -1,0 +1,85 @@
+package operate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// eraseGroups is how many groups one step of Erase removes at most. Each has nine keys, so a step
+// takes the server a fraction of a millisecond.
+const eraseGroups = 100
+
+// Erase deletes the topic and all its messages, in one step, or in several if it has many groups.
+// If Erase stops between two steps, the topic remains without groups, and what the groups hold goes
+// like that of groups under removal.
+func (t *Topic) Erase(ctx context.Context) error {
+	k := t.Keys()
+	begun := false
+	own := []string{k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(), k.Names(), k.Taken(), k.Paused()}
+	keysOf := func(groups []string) (keys []string) {
+		for _, g := range groups {
+			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g),
+				k.Dead(g), k.Resting(g), k.Stats(g))
+		}
+		return keys
+	}
+	if err := t.Unlist(ctx, ""); err != nil { // no topic has this name; it tells early that a permission is lacking
+		return err
+	}
+	err := t.WithExisting(ctx, func(groups *queue.Groups) error {
+		// Groups under removal are out of the set, and may still hold messages. A new removal would
+		// have changed the set.
+		removing, err := t.Removing(ctx)
+		if err != nil {
+			return err
+		}
+		begun = true
+		version, names := groups.Version, slices.Concat(groups.Names, removing)
+		if len(names) > eraseGroups {
+			fresh := queue.Token()
+			if err := t.erase(ctx, version, "first", fresh, own, names); err != nil {
+				return err
+			}
+			version = fresh
+			for some := range slices.Chunk(names, eraseGroups) {
+				if err := t.erase(ctx, version, "some", "", keysOf(some), some); err != nil {
+					return err
+				}
+			}
+			names = nil
+		}
+		return t.erase(ctx, version, "last", "", slices.Concat(own, keysOf(names)), nil)
+	})
+	if errors.Is(err, queue.ErrNotFound) && !begun {
+		listed, failed := t.Listed(ctx)
+		if failed != nil || !listed {
+			return cmp.Or(failed, err)
+		}
+		begun = true // by others, who have not removed the name yet
+	}
+	// The topic was there, and is gone: by a call whose answer was lost, or by others.
+	if err != nil && !(begun && errors.Is(err, queue.ErrNotFound)) {
+		return err
+	}
+	return t.Delist(ctx)
+}
+
+// erase runs one step of Erase.
+func (t *Topic) erase(ctx context.Context, version, step, fresh string, keys, groups []string) error {
+	args := []any{version, step, fresh}
+	for _, g := range groups {
+		args = append(args, g)
+	}
+	call := queue.NewCall(&queue.EraseScript, append([]string{t.Keys().Meta(), t.Keys().Groups(), t.Keys().Idle()}, keys...), args...)
+	if err := queue.Do(ctx, t.Client(), call); err != nil {
+		return err
+	}
+	if call.Cmd().Val() == "stale" {
+		return queue.ErrStale
+	}
+	return nil
+}

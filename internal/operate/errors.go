@@ -1,0 +1,12 @@
+package operate
+
+import "errors"
+
+var (
+	// ErrTooLate means that the message no longer waits.
+	ErrTooLate = errors.New("message does not wait any more")
+	// ErrInvalid means that an argument cannot be used.
+	ErrInvalid = errors.New("invalid argument")
+	// ErrChanging means that groups come and go too fast to check a whole topic.
+	ErrChanging = errors.New("the set of consumer groups keeps changing")
+)

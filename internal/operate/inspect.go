@@ -1,0 +1,237 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// facts are all that the indexes say about one message at one time.
+type facts struct {
+	id      string
+	entry   string // of ready; else the ID
+	there   bool   // there is a body
+	body    string // only if bodies were asked for
+	options string
+	refs    int // -1: none
+	due     string
+	owner   string // ID of the message that has its delay ID
+	free    string // when the delay ID is free
+	groups  []groupFacts
+}
+
+type groupFacts struct {
+	unack, lease, retry, dead, record string // "": none
+	recent                            bool   // the message came into ready after the marks of the inspection
+}
+
+// held tells whether the group has the message in a state other than ready.
+func (f *groupFacts) held() bool { return f.unack != "" || f.retry != "" || f.dead != "" }
+
+// holders returns how many groups have the message in a state other than ready.
+func (f *facts) holders() (n int) {
+	for i := range f.groups {
+		if f.groups[i].held() {
+			n++
+		}
+	}
+	return n
+}
+
+// mark describes the ready list of a group at one time.
+type mark struct {
+	returned string // how many entries were ever put back in front
+	last     string // the last entry
+	length   int
+	sure     bool // the script saw all entries that came after the earlier marks
+}
+
+// unchanged tells whether the list surely did not change since an earlier mark. An empty list may
+// have had entries meanwhile.
+func (m mark) unchanged(since mark) bool {
+	return m.length > 0 && m.length == since.length && m.last == since.last && m.returned == since.returned
+}
+
+// inspection says what inspect reads: some IDs, or a part of a list of ready.
+type inspection struct {
+	ids      []string
+	bodies   bool
+	source   int // the number of the group whose list it is, from 1; 0: ids are given
+	from, to int
+	marks    []mark // of an earlier inspection, for groupFacts.recent
+}
+
+// inspect reads the facts, and the marks of the same time.
+func (t *Topic) inspect(ctx context.Context, groups *queue.Groups, q inspection) (found []facts, marks []mark, now time.Time, err error) {
+	args := []any{groups.Version, q.bodies, q.source, q.from, q.to, q.marks != nil}
+	for _, m := range q.marks {
+		args = append(args, m.returned, m.last)
+	}
+	for _, id := range q.ids {
+		args = append(args, id)
+	}
+	call := queue.NewCall(&queue.InspectScript, t.inspectKeys(groups), args...)
+	if err := queue.Do(ctx, t.Client(), call); err != nil {
+		return nil, nil, now, err
+	}
+	reply, err := call.Cmd().Slice()
+	if err != nil {
+		return nil, nil, now, err
+	}
+	if len(reply) == 1 {
+		return nil, nil, now, queue.ErrStale
+	}
+	if len(reply) < 3 {
+		return nil, nil, now, fmt.Errorf("inspect: unexpected reply of %d parts", len(reply))
+	}
+	list, _ := reply[2].([]any)
+	for _, part := range list {
+		m, _ := part.([]any)
+		if len(m) != 4 {
+			return nil, nil, now, fmt.Errorf("inspect: unexpected mark %v", part)
+		}
+		marks = append(marks, mark{queue.Text(m[0]), queue.Text(m[2]), count(m[1]), m[3] == int64(1)})
+	}
+	for _, part := range reply[3:] {
+		f, _ := part.([]any)
+		if len(f) != 7+6*len(groups.Names) {
+			return nil, nil, now, fmt.Errorf("inspect: unexpected facts %v", part)
+		}
+		found = append(found, parseFacts(f))
+	}
+	return found, marks, queue.Instant(queue.Text(reply[1])), nil
+}
+
+func parseFacts(part []any) facts {
+	entry := queue.Text(part[0])
+	f := facts{id: entry[:min(queue.IDLength, len(entry))], entry: entry, body: queue.Text(part[1]), there: part[1] != nil,
+		options: queue.Text(part[2]), refs: -1, due: queue.Text(part[4]), owner: queue.Text(part[5]), free: queue.Text(part[6])}
+	if part[3] != nil {
+		f.refs = count(part[3])
+	}
+	for g := part[7:]; len(g) > 0; g = g[6:] {
+		f.groups = append(f.groups, groupFacts{unack: queue.Text(g[0]), lease: queue.Text(g[1]), retry: queue.Text(g[2]),
+			dead: queue.Text(g[3]), record: queue.Text(g[4]), recent: g[5] != nil})
+	}
+	return f
+}
+
+func (t *Topic) inspectKeys(groups *queue.Groups) []string {
+	k := t.Keys()
+	keys := []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Names(), k.Taken()}
+	for _, g := range groups.Names {
+		keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Dead(g), k.Deliveries(g), k.Stats(g))
+	}
+	return keys
+}
+
+// Found is a message and its states.
+type Found struct {
+	ID      string
+	Options queue.Options
+	Body    []byte
+	Due     time.Time // while it is pending; zero: it is in groups
+	Groups  []FoundIn
+}
+
+// FoundIn is the state of a message in one group. State is "" if the message is either ready or
+// done in the group: only a search through ready could tell.
+type FoundIn struct {
+	Group      string
+	State      State
+	At         time.Time
+	Deliveries int
+	Delivered  bool // it was delivered, or may have been
+	Reason     string
+}
+
+// Find returns one message, or queue.ErrNotFound.
+func (t *Topic) Find(ctx context.Context, ref Ref) (Found, error) {
+	if ref.ID != "" {
+		return t.find(ctx, ref, ref.ID)
+	}
+	for before := ""; ; {
+		id, err := t.Client().HGet(ctx, t.Keys().Names(), queue.EncodeName(ref.DelayID)).Result()
+		if err != nil && err != redis.Nil {
+			return Found{}, queue.Forbidden(err)
+		}
+		found, err := t.find(ctx, ref, id)
+		if !errors.Is(err, queue.ErrNotFound) || id == before {
+			return found, err
+		}
+		before = id // another message may have taken the delay ID meanwhile
+	}
+}
+
+// find returns the message with an ID. If ref has a delay ID, the message must still have it.
+func (t *Topic) find(ctx context.Context, ref Ref, id string) (found Found, err error) {
+	err = t.WithExisting(ctx, func(groups *queue.Groups) error {
+		// Read first, because after this no removal begins without a change of the set.
+		removing, err := t.Removing(ctx)
+		if err != nil {
+			return queue.Forbidden(err)
+		}
+		all, _, now, err := t.inspect(ctx, groups, inspection{ids: []string{id}, bodies: true})
+		if err != nil {
+			return err
+		}
+		if len(all) != 1 || !all[0].there || ref.ID == "" && !all[0].isNamed(now) {
+			return fmt.Errorf("%v of topic %q: %w", ref, t.Name, queue.ErrNotFound)
+		}
+		found = all[0].found(groups, len(removing))
+		return nil
+	})
+	return found, err
+}
+
+// isNamed tells whether the message still has its delay ID.
+func (f *facts) isNamed(now time.Time) bool {
+	return f.owner == f.id && queue.Instant(f.free).After(now)
+}
+
+// found returns the states of the message in the groups of the set, while removing other groups are
+// being removed.
+func (f *facts) found(groups *queue.Groups, removing int) Found {
+	found := Found{ID: f.id, Options: queue.ParseOptions(f.options), Body: []byte(f.body), Due: queue.Instant(f.due)}
+	if f.due != "" {
+		return found
+	}
+	needed, unknown := max(f.refs, 1), 0
+	for i, g := range f.groups {
+		r := queue.ReadRecord(g.record)
+		in := FoundIn{Group: groups.Names[i], Deliveries: r.Count, Delivered: r.Delivered(), Reason: r.Reason}
+		switch {
+		case g.unack != "":
+			in.State, in.At = Unack, queue.Instant(g.unack)
+		case g.retry != "":
+			in.State, in.At = Retry, queue.Instant(g.retry)
+		case g.dead != "":
+			in.State, in.At = Dead, queue.Instant(g.dead)
+		default:
+			unknown++
+		}
+		found.Groups = append(found.Groups, in)
+	}
+	// As many groups have the message as refs counts. If all groups that are left are needed, the
+	// message is ready in them. If none is needed, they are done with it. A group that is being
+	// removed is out of the set, and may be counted.
+	left := needed - f.holders()
+	kept := found.Groups[:0]
+	for _, in := range found.Groups {
+		switch {
+		case in.State != "":
+		case left <= 0:
+			continue
+		case left-removing >= unknown:
+			in.State = Ready
+		}
+		kept = append(kept, in)
+	}
+	found.Groups = kept
+	return found
+}

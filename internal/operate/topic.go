@@ -1,0 +1,22 @@
+// Package operate is what operators read and mend of topics: messages by state, counts, single
+// messages, dead letters, pauses, and what is wrong with a topic. Only package admin uses it.
+package operate
+
+import "github.com/redisdelay/watermill-redisdelay/internal/queue"
+
+// Topic is a handle on a topic for operators. Safe for concurrent use.
+type Topic struct{ *queue.Topic }
+
+// NewTopic returns a handle. It does not talk to Redis.
+func NewTopic(client *queue.Client, prefix, name string) *Topic {
+	return &Topic{queue.NewTopic(client, prefix, name)}
+}
+
+// Group is a handle on one consumer group of a topic for operators.
+type Group struct {
+	*queue.Group
+	topic *Topic
+}
+
+// Group returns a handle on a consumer group.
+func (t *Topic) Group(name string) *Group { return &Group{t.Topic.Group(name), t} }

@@ -1,0 +1,91 @@
+package queuetest
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
+)
+
+// patience is how long a Receiver waits for what happens at once, on a busy machine.
+const patience = 20 * time.Second
+
+// Receiver is one receiver of a mailbox.
+type Receiver struct {
+	t       tb
+	Address string
+	Stop    func()
+	Woken   chan string // the arguments of its wake-ups
+}
+
+// tb is what a Receiver needs of a test: a testing.T or a rapid.T.
+type tb interface {
+	Helper()
+	Errorf(format string, args ...any)
+	FailNow()
+}
+
+// Receive returns a new receiver of a mailbox.
+func Receive(t tb, m *wake.Mailbox) *Receiver {
+	r := &Receiver{t: t, Woken: make(chan string, 1000)}
+	r.Address, r.Stop = m.Receive(func(argument string, _ func()) { r.Woken <- argument })
+	return r
+}
+
+// Argument waits for the next wake-up and returns its argument.
+func (r *Receiver) Argument() string {
+	r.t.Helper()
+	select {
+	case argument := <-r.Woken:
+		return argument
+	case <-time.After(patience):
+		r.fail("%s is not woken", r.Address)
+		return ""
+	}
+}
+
+// Gets waits for an argument. It skips wake-ups without one, which come when others may have been
+// lost.
+func (r *Receiver) Gets(want string) {
+	r.t.Helper()
+	for {
+		got := r.Argument()
+		if got == want {
+			return
+		}
+		if got != "" {
+			r.fail("%s is woken with %q, not %q", r.Address, got, want)
+		}
+	}
+}
+
+// Connected waits until the mailbox is connected, and drops the wake-ups that come of that.
+func (r *Receiver) Connected(client redis.UniversalClient) {
+	r.t.Helper()
+	ctx := context.Background()
+	for end := time.Now().Add(patience); client.PubSubNumSub(ctx, r.Channel()).Val()[r.Channel()] == 0; {
+		if time.Now().After(end) {
+			r.fail("nobody listens to %q", r.Channel())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := client.Publish(ctx, r.Channel(), r.Name()+" connected").Err(); err != nil {
+		r.fail("wake %s: %v", r.Address, err)
+	}
+	r.Gets("connected")
+}
+
+func (r *Receiver) fail(format string, args ...any) {
+	r.t.Helper()
+	r.t.Errorf(format, args...)
+	r.t.FailNow()
+}
+
+// Channel is the mailbox's channel.
+func (r *Receiver) Channel() string { return r.Address[:strings.LastIndexByte(r.Address, '|')] }
+
+// Name is what a message on the channel calls the receiver.
+func (r *Receiver) Name() string { return r.Address[strings.LastIndexByte(r.Address, '|')+1:] }

@@ -1,0 +1,212 @@
+package wake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// healthCheck is how long a Pub/Sub connection goes between two tests.
+const healthCheck = 15 * time.Second
+
+// listener receives what comes on a channel. It tests its connection, and replaces a connection
+// that fails the test.
+//
+// A connection to a server that vanished or is frozen stays open and brings nothing. A connection
+// to a primary that became a replica still brings every message. But the new primary does not count
+// it as a receiver, and scripts take the process for gone. go-redis sends a PING, but does not wait
+// for the answer.
+//
+// So the listener publishes an empty text to the channel over another connection of the client, and
+// waits for that text. On its own channel, the number of receivers that PUBLISH returns counts too,
+// since a replica also brings the text. On a shared channel PUBLISH counts others, so any message
+// passes for the text. A Cluster passes a message on to all its nodes. So any node that answers
+// serves for the test and for the connection.
+type listener struct {
+	client  *queue.Client
+	channel string
+	shared  bool          // others listen to the channel, too
+	every   time.Duration // between two tests
+	answer  time.Duration // after a test, for its text to come
+	testing chan struct{} // holds one element while a test is under way
+
+	// answered published the last test: the client, or in a Cluster the client of a node. test writes it.
+	answered redis.UniversalClient
+}
+
+func newListener(client *queue.Client, channel string, shared bool) *listener {
+	return &listener{client, channel, shared, healthCheck, answerWithin, make(chan struct{}, 1), client}
+}
+
+// pause returns how long to wait until the next test. On a shared channel a listener receives the
+// tests of others, and waits anew after each, so that one tests for all. The pauses are random
+// there: with equal pauses all would test at once.
+func (l *listener) pause() time.Duration {
+	if l.shared {
+		return l.every + rand.N(l.every)
+	}
+	return l.every
+}
+
+// listen returns the events of the channel, at first those of a connection that is subscribed
+// already. An event is a message, or a *redis.Subscription whenever messages may have been lost.
+// The events and the connection are closed when the context ends, or the client is closed.
+//
+// A new connection goes to the server that published the test. In a Cluster the client itself would
+// choose the node that has the channel's slot, even while that node is away.
+func (l *listener) listen(ctx context.Context, pubsub *redis.PubSub) <-chan any {
+	events := make(chan any)
+	go func() {
+		defer close(events)
+		madeAnew := false
+		for {
+			anew := l.pass(ctx, received(pubsub), events)
+			_ = pubsub.Close() // nothing is left to lose
+			switch {
+			case anew:
+				pubsub = l.answered.Subscribe(ctx, l.channel)
+			case madeAnew && ctx.Err() == nil: // the node left the Cluster, or the client is closed
+				pubsub = l.client.Subscribe(ctx, l.channel)
+			default:
+				return
+			}
+			madeAnew = anew
+		}
+	}()
+	return events
+}
+
+// received returns the events of a connection.
+func received(pubsub *redis.PubSub) <-chan any {
+	return pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(0))
+}
+
+// pass passes on the events of a connection. It returns true when a new connection is needed, and
+// false at the end of the context or of the connection.
+func (l *listener) pass(ctx context.Context, incoming <-chan any, events chan<- any) (anew bool) {
+	timer := time.NewTimer(l.pause())
+	defer timer.Stop()
+	tested := make(chan error, 1)
+	testing, heard := false, false // a test is under way; an event has come since it began
+	awaited := false               // the test was published, and its text has not come yet
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case event, open := <-incoming:
+			if !open {
+				return false
+			}
+			heard = true
+			if awaited || l.shared {
+				awaited = false
+				timer.Reset(l.pause())
+			}
+			select {
+			case events <- event:
+			case <-ctx.Done():
+				return false
+			}
+		case <-timer.C:
+			if awaited {
+				return true
+			}
+			if !testing {
+				testing, heard = true, false
+				go func() { tested <- l.test(ctx) }()
+			}
+		case err := <-tested:
+			testing = false
+			switch {
+			case err == errNobodyHears:
+				return true
+			case err == nil && !heard: // the text may come before the answer to its PUBLISH
+				awaited = true
+				timer.Reset(l.answer)
+			default: // the text has come, or no server answered; go-redis replaces closed connections
+				timer.Reset(l.pause())
+			}
+		}
+	}
+}
+
+// test publishes an empty text to the channel. It returns errNobodyHears if the server has no
+// receiver there.
+func (l *listener) test(ctx context.Context) error {
+	select {
+	case l.testing <- struct{}{}:
+		defer func() { <-l.testing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if !l.client.Cluster() {
+		heard, err := l.client.Publish(ctx, l.channel, "").Result()
+		if err == nil && heard == 0 {
+			err = errNobodyHears
+		}
+		return err
+	}
+	var err error
+	for range publishTries {
+		if err = l.testByAnyNode(ctx); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return err
+}
+
+// publishTries is the number of nodes of a Cluster that a test tries, one after the other, until
+// one answers.
+const publishTries = 5
+
+// testByAnyNode publishes the test on the primary of a random slot of a Cluster. It ignores the
+// number of receivers, because a node counts its own only. The node is random, because a fixed one
+// might be away.
+func (l *listener) testByAnyNode(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin) // for a connection that does not come about
+	defer cancel()
+	node, err := l.client.Node(ctx, strconv.Itoa(rand.Int()))
+	if err != nil {
+		return err
+	}
+	if err := node.Publish(ctx, l.channel, "").Err(); err != nil {
+		return err
+	}
+	l.answered = node
+	return nil
+}
+
+// end waits a second at most for a test that is under way, and no test begins after it. It is
+// called after the context has ended. go-redis does not heed the context while it waits for an
+// answer, so the test may still run.
+func (l *listener) end() {
+	select {
+	case l.testing <- struct{}{}:
+	case <-time.After(time.Second):
+	}
+}
+
+// errNobodyHears means that the server that answers calls has no receiver on the channel.
+var errNobodyHears = errors.New("nobody hears")
+
+// subscribe subscribes a new connection to a channel. It returns an error that wraps
+// queue.ErrForbidden if the server refuses, which go-redis would hide. After other errors go-redis
+// tries again by itself, once its Channel is read.
+func subscribe(ctx context.Context, pubsub *redis.PubSub, channel string) error {
+	err := pubsub.Subscribe(ctx, channel)
+	if err == nil {
+		_, err = pubsub.ReceiveTimeout(ctx, answerWithin)
+	}
+	return queue.ForbiddenTo(fmt.Sprintf("listen to channel %q", channel), "subscribe, and the channel", err)
+}
+
+// answerWithin is how long a listener waits for the answer to SUBSCRIBE, and for the text of a
+// test. The answer may still come later.
+const answerWithin = 3 * time.Second

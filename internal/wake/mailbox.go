@@ -1,0 +1,305 @@
+// Package wake has the mailboxes by which subscriptions and schedulers are woken: Pub/Sub
+// connections that test themselves, the wake-ups that come over them, and the announcements of new
+// topics.
+package wake
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Mailbox is one Redis Pub/Sub channel on which a process is woken, with one connection for all its
+// subscriptions and schedulers. A message on it is "receiver argument", or "*" for all receivers.
+// After "* channel" the process publishes an empty text on that channel when all receivers have
+// looked.
+type Mailbox struct {
+	channel string
+	client  *queue.Client
+	done    chan struct{}
+
+	running context.Context // ends when the mailbox is closed
+	stop    context.CancelFunc
+	answers sync.WaitGroup // of answer, under way
+
+	mu        sync.Mutex
+	receivers map[string]Func // by name
+	last      int             // number of the last name
+	lastLoss  time.Time       // when DataLost last woke the receivers
+	denied    error           // queue.ErrForbidden while the server's user may not listen, else nil
+
+	asked chan struct{} // closed when the first SUBSCRIBE was answered, or had no answer in time
+}
+
+// Func wakes a receiver with an argument. If done is not nil, the receiver calls it when it has
+// looked since, or has nothing to look for any more. A Func must not block.
+type Func func(argument string, done func())
+
+// mailboxes are the process's open mailboxes, one for each client and prefix.
+var mailboxes = struct {
+	sync.Mutex
+	open map[mailboxKey]*sharedMailbox
+}{open: map[mailboxKey]*sharedMailbox{}}
+
+type mailboxKey struct {
+	client redis.UniversalClient
+	prefix string
+}
+
+type sharedMailbox struct {
+	*Mailbox
+	users int
+}
+
+// Open returns the process's mailbox for the client and prefix, and a function that gives it back.
+// The mailbox ends when the last user gives it back. A client that cannot be the key of a map has a
+// mailbox for each Open.
+func Open(client *queue.Client, prefix string) (*Mailbox, func()) {
+	if !reflect.ValueOf(client.UniversalClient).Comparable() {
+		m := newMailbox(client, prefix)
+		return m, sync.OnceFunc(m.close)
+	}
+	key := mailboxKey{client.UniversalClient, prefix}
+	mailboxes.Lock()
+	defer mailboxes.Unlock()
+	shared := mailboxes.open[key]
+	if shared == nil {
+		shared = &sharedMailbox{Mailbox: newMailbox(client, prefix)}
+		mailboxes.open[key] = shared
+	}
+	shared.users++
+	return shared.Mailbox, sync.OnceFunc(func() {
+		mailboxes.Lock()
+		shared.users--
+		unused := shared.users == 0
+		if unused {
+			delete(mailboxes.open, key)
+		}
+		mailboxes.Unlock()
+		if unused {
+			shared.close()
+		}
+	})
+}
+
+func newMailbox(client *queue.Client, prefix string) *Mailbox {
+	m := &Mailbox{
+		channel:   queue.MailboxChannel(prefix, queue.Token()),
+		client:    client,
+		done:      make(chan struct{}),
+		asked:     make(chan struct{}),
+		receivers: map[string]Func{},
+	}
+	m.running, m.stop = context.WithCancel(context.Background())
+	go m.listen(client.Subscribe(context.Background()))
+	return m
+}
+
+func (m *Mailbox) close() {
+	m.stop()
+	<-m.done
+	m.answers.Wait()
+}
+
+// listen wakes receivers by what comes, until the mailbox is closed. go-redis reports each
+// connection that it makes anew.
+func (m *Mailbox) listen(pubsub *redis.PubSub) {
+	defer close(m.done)
+	ended := context.AfterFunc(m.running, func() { _ = pubsub.Close() }) // to wait for no answer
+	defer ended()
+	err := m.subscribe(pubsub)
+	close(m.asked)
+	for errors.Is(err, queue.ErrForbidden) && m.running.Err() == nil {
+		select {
+		case <-m.running.Done():
+		case <-time.After(time.Second): // the permission may be given meanwhile; go-redis asks only once
+			err = m.subscribe(pubsub)
+		}
+	}
+	if err == nil {
+		m.wakeAll(nil) // receivers may have looked before the connection was there
+	}
+	listener := newListener(m.client, m.channel, false)
+	defer listener.end()
+	events := listener.listen(m.running, pubsub)
+	for {
+		select {
+		case <-m.running.Done(): // the events may end later, while a connection is being made
+			return
+		case event, open := <-events:
+			switch event := event.(type) {
+			case *redis.Subscription:
+				m.wakeAll(nil) // messages may have been lost while there was no connection
+			case *redis.Message:
+				m.deliver(event.Payload)
+			}
+			if !open { // the client was closed
+				return
+			}
+		}
+	}
+}
+
+// subscribe subscribes to the mailbox's channel, and keeps a refusal for Permitted.
+func (m *Mailbox) subscribe(pubsub *redis.PubSub) error {
+	err := subscribe(m.running, pubsub, m.channel)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.denied = nil
+	if errors.Is(err, queue.ErrForbidden) {
+		m.denied = err
+	}
+	return err
+}
+
+// Permitted returns queue.ErrForbidden if the server's user may not listen to the mailbox. It waits
+// for the server's first answer, and returns the context's error if that ends before.
+func (m *Mailbox) Permitted(ctx context.Context) error {
+	select {
+	case <-m.asked:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.denied
+}
+
+// deliver wakes the receivers that a message names.
+func (m *Mailbox) deliver(payload string) {
+	receiver, argument, _ := strings.Cut(payload, " ")
+	if receiver == "*" {
+		var looked func()
+		if argument != "" {
+			looked = func() { m.answer(argument) }
+		}
+		m.wakeAll(looked)
+		return
+	}
+	m.mu.Lock()
+	wake := m.receivers[receiver]
+	m.mu.Unlock()
+	if wake != nil {
+		wake(argument, nil)
+	}
+}
+
+// ReadWait reads the argument that wakes a scheduler: the milliseconds until an event. It returns 0
+// for any other text, because a scheduler may look at any time.
+func ReadWait(argument string) time.Duration {
+	ms, err := strconv.ParseFloat(argument, 64)
+	if err != nil || !(ms > 0) {
+		return 0
+	}
+	return time.Duration(min(ms, longestWait) * float64(time.Millisecond))
+}
+
+// longestWait is about 250 years in milliseconds, which a time.Duration can hold.
+const longestWait = 8e12
+
+// answer publishes on a channel that all receivers have looked.
+func (m *Mailbox) answer(channel string) {
+	m.answers.Go(func() {
+		_ = m.client.Publish(m.running, channel, "").Err() // whoever asked does not wait for ever
+	})
+}
+
+// DataLost wakes all receivers, because data that one of them found gone from Redis is gone for
+// all. It does nothing within a second after it last did.
+func (m *Mailbox) DataLost() {
+	m.mu.Lock()
+	now := time.Now()
+	known := now.Sub(m.lastLoss) < time.Second
+	if !known {
+		m.lastLoss = now
+	}
+	m.mu.Unlock()
+	if !known {
+		m.wakeAll(nil)
+	}
+}
+
+// wakeAll wakes all receivers. It calls looked, unless that is nil, when all have looked since.
+func (m *Mailbox) wakeAll(looked func()) {
+	m.mu.Lock()
+	all := slices.Collect(maps.Values(m.receivers))
+	m.mu.Unlock()
+	var done func()
+	if looked != nil {
+		var left atomic.Int64
+		left.Store(int64(len(all)) + 1)
+		done = func() {
+			if left.Add(-1) == 0 {
+				looked()
+			}
+		}
+		defer done()
+	}
+	for _, wake := range all {
+		wake("", done)
+	}
+}
+
+// Receive adds a receiver, and returns its address and a function that removes it. Every message to
+// the address calls wake with the message's argument. The mailbox also calls it with "" whenever
+// messages may have been lost.
+func (m *Mailbox) Receive(wake Func) (address string, stop func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last++
+	receiver := strconv.Itoa(m.last)
+	m.receivers[receiver] = wake
+	return m.channel + "|" + receiver, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.receivers, receiver)
+	}
+}
+
+// Poll returns the interval at which each receiver should look by itself, in case a wake-up was
+// lost. It grows with the number of receivers, so that the load of all stays small.
+func (m *Mailbox) Poll() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return min(5*time.Second+time.Duration(len(m.receivers))*25*time.Millisecond, time.Minute)
+}
+
+// Listening tells whether the process of at least one address is connected to its mailbox now. An
+// empty address has no process. If the server's user may not ask, Listening returns true.
+func Listening(ctx context.Context, client *queue.Client, addresses ...string) (bool, error) {
+	var channels []string
+	for _, address := range addresses {
+		if end := strings.LastIndexByte(address, '|'); end >= 0 {
+			channels = append(channels, address[:end])
+		}
+	}
+	if len(channels) == 0 {
+		return false, nil
+	}
+	var found atomic.Bool
+	// A node knows its own receivers only.
+	err := client.EachNode(ctx, func(ctx context.Context, node queue.Node) error {
+		receivers, err := node.PubSubNumSub(ctx, channels...).Result()
+		for _, n := range receivers {
+			if n > 0 {
+				found.Store(true)
+			}
+		}
+		return err
+	})
+	if found.Load() || redis.HasErrorPrefix(err, "NOPERM") {
+		return true, nil
+	}
+	return false, err
+}

@@ -1,0 +1,366 @@
+package wake_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
+)
+
+// patience is for what happens at once, on a machine that is busy.
+const patience = 20 * time.Second
+
+func mailbox(t *testing.T, s redistest.Server) *wake.Mailbox {
+	m, closeMailbox := wake.Open(queue.MustClient(s.Client), s.Prefix)
+	t.Cleanup(closeMailbox)
+	return m
+}
+
+// post sends to a mailbox's channel.
+func post(t *testing.T, s redistest.Server, channel, payload string) {
+	t.Helper()
+	require.NoError(t, s.Client.Publish(ctx, channel, payload).Err())
+}
+
+func TestMailboxWakesTheReceiverThatIsNamed(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		m := mailbox(t, s)
+		one, two := queuetest.Receive(t, m), queuetest.Receive(t, m)
+		one.Connected(s.Client)
+		two.Connected(s.Client)
+		require.NotEqual(t, one.Address, two.Address)
+		require.Equal(t, one.Channel(), two.Channel())
+		require.True(t, strings.HasPrefix(one.Channel(), s.Prefix+":mailbox:"))
+		for _, payload := range []string{"nobody", "nobody x", "", " ", one.Name() + "0 x", one.Name() + " first",
+			one.Name() + " of several words", one.Name(), two.Name() + " second"} {
+			post(t, s, one.Channel(), payload)
+		}
+		two.Gets("second")
+		require.Equal(t, "first", <-one.Woken)
+		require.Equal(t, "of several words", <-one.Woken)
+		require.Equal(t, "", <-one.Woken)
+		require.Empty(t, one.Woken)
+	})
+}
+
+func TestMailboxWakesAllForAStar(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		m := mailbox(t, s)
+		one, two := queuetest.Receive(t, m), queuetest.Receive(t, m)
+		one.Connected(s.Client)
+		two.Connected(s.Client)
+		post(t, s, one.Channel(), "*")
+		one.Gets("")
+		two.Gets("")
+	})
+}
+
+func TestLossOfDataWakesAllReceiversOnce(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		m := mailbox(t, s)
+		one, two := queuetest.Receive(t, m), queuetest.Receive(t, m)
+		one.Connected(s.Client)
+		two.Connected(s.Client)
+		began := time.Now()
+		for range 3 { // each of the process's subscriptions finds its group gone
+			m.DataLost()
+		}
+		one.Gets("")
+		two.Gets("")
+		if time.Since(began) < time.Second {
+			require.Empty(t, one.Woken)
+		}
+		require.Eventually(t, func() bool { m.DataLost(); return len(two.Woken) > 0 }, patience, 10*time.Millisecond)
+		require.GreaterOrEqual(t, time.Since(began), time.Second)
+	})
+}
+
+func TestReceiverThatStoppedIsNotWoken(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		m := mailbox(t, s)
+		one, two := queuetest.Receive(t, m), queuetest.Receive(t, m)
+		one.Connected(s.Client)
+		two.Connected(s.Client)
+		one.Stop()
+		one.Stop()
+		post(t, s, one.Channel(), one.Name())
+		post(t, s, one.Channel(), "*")
+		post(t, s, one.Channel(), two.Name()+" end")
+		two.Gets("end")
+		require.Empty(t, one.Woken)
+		three := queuetest.Receive(t, m)
+		require.NotEqual(t, one.Address, three.Address, "an address is not used again")
+	})
+}
+
+func TestProcessHasOneMailboxForAClientAndPrefix(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		first, closeFirst := wake.Open(queue.MustClient(s.Client), s.Prefix)
+		second, closeSecond := wake.Open(queue.MustClient(s.Client), s.Prefix)
+		require.Same(t, first, second)
+		other, closeOther := wake.Open(queue.MustClient(s.Client), s.Prefix+"2")
+		defer closeOther()
+		require.NotSame(t, first, other)
+
+		r := queuetest.Receive(t, second)
+		r.Connected(s.Client)
+		subscribers := func() int64 { return s.Client.PubSubNumSub(ctx, r.Channel()).Val()[r.Channel()] }
+		require.EqualValues(t, 1, subscribers())
+		closeFirst()
+		closeFirst() // is the same user's
+		post(t, s, r.Channel(), r.Name()+" still open")
+		r.Gets("still open")
+		closeSecond()
+		require.Eventually(t, func() bool { return subscribers() == 0 }, patience, time.Millisecond)
+
+		third, closeThird := wake.Open(queue.MustClient(s.Client), s.Prefix)
+		defer closeThird()
+		require.NotSame(t, first, third)
+		queuetest.Receive(t, third).Connected(s.Client)
+	})
+}
+
+// odd is a client that cannot be a key of a map.
+type odd struct {
+	*redis.Client
+	_ []int
+}
+
+// with is a client that can be a key of a map or not: that depends on what it is with.
+type with struct {
+	*redis.Client
+	value any
+}
+
+func TestMailboxOfAClientThatCannotBeCompared(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		client := s.Client.(*redis.Client)
+		for _, s.Client = range []redis.UniversalClient{odd{Client: client}, with{client, []int{}}} {
+			m := mailbox(t, s)
+			require.NotSame(t, m, mailbox(t, s))
+			queuetest.Receive(t, m).Connected(s.Client)
+		}
+		s.Client = with{client, 1}
+		require.Same(t, mailbox(t, s), mailbox(t, s))
+	})
+}
+
+func TestMailboxWakesAllWhenItConnectsAgain(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client(t)
+	s := redistest.Server{Client: client, Prefix: "own"}
+	m := mailbox(t, s)
+	one, two := queuetest.Receive(t, m), queuetest.Receive(t, m)
+	one.Connected(s.Client)
+	two.Connected(s.Client)
+	for range 3 {
+		require.EqualValues(t, 1, client.ClientKillByFilter(ctx, "TYPE", "pubsub").Val())
+		one.Gets("")
+		two.Gets("")
+	}
+	post(t, s, one.Channel(), one.Name()+" x")
+	one.Gets("x")
+}
+
+func TestMailboxOfAServerThatComesUpLater(t *testing.T) {
+	t.Parallel()
+	in := redistest.Start(t)
+	in.Kill()
+	s := redistest.Server{Client: in.Client(t), Prefix: "own"}
+	m := mailbox(t, s)
+	r := queuetest.Receive(t, m)
+	require.NoError(t, m.Permitted(ctx), "nobody knows")
+	in.Restart()
+	r.Gets("")
+	post(t, s, r.Channel(), r.Name()+" x")
+	r.Gets("x")
+}
+
+// unanswered is a network on which connections can be made, or nobody answers, until the end of the
+// test.
+type unanswered struct {
+	now    atomic.Bool
+	asked  chan struct{} // that nobody has answered
+	answer chan struct{}
+}
+
+func newUnanswered(t *testing.T) *unanswered {
+	u := &unanswered{asked: make(chan struct{}, 1000), answer: make(chan struct{})}
+	t.Cleanup(func() { close(u.answer) })
+	return u
+}
+
+func (u *unanswered) dial(ctx context.Context, kind, addr string) (net.Conn, error) {
+	if u.now.Load() {
+		u.asked <- struct{}{}
+		select {
+		case <-ctx.Done():
+		case <-u.answer:
+		}
+		return nil, errors.New("nobody answers")
+	}
+	return (&net.Dialer{}).DialContext(ctx, kind, addr)
+}
+
+func TestMailboxThatIsConnectingCanBeClosed(t *testing.T) {
+	t.Parallel()
+	for name, client := range map[string]func(u *unanswered) redis.UniversalClient{
+		"server": func(u *unanswered) redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: "server:6379", Dialer: u.dial, DialTimeout: time.Hour})
+		},
+		"cluster": func(u *unanswered) redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"server:6379"}, Dialer: u.dial, DialTimeout: time.Hour})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := newUnanswered(t)
+			u.now.Store(true)
+			client := client(u)
+			t.Cleanup(func() { _ = client.Close() })
+			_, closeMailbox := wake.Open(queue.MustClient(client), "own")
+			<-u.asked
+			closed := make(chan struct{})
+			go func() {
+				defer close(closed)
+				closeMailbox()
+			}()
+			select {
+			case <-closed:
+			case <-time.After(patience):
+				require.Fail(t, "it does not end")
+			}
+		})
+	}
+}
+
+func TestMailboxOfAClosedClientCanBeClosed(t *testing.T) {
+	t.Parallel()
+	_, client := redistest.Embedded(t)
+	_, closeMailbox := wake.Open(queue.MustClient(client), "own")
+	require.NoError(t, client.Close())
+	closeMailbox()
+}
+
+// userWithout is a client of a user who may do anything under the prefix "own", but for a rule.
+func userWithout(t *testing.T, admin redis.UniversalClient, rule string) *redis.Client {
+	t.Helper()
+	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", "on", ">secret", "~own:*", "resetchannels", "&own:*", "+@all", rule).Err())
+	user := redis.NewClient(&redis.Options{Addr: admin.(*redis.Client).Options().Addr, Username: "user", Password: "secret"})
+	t.Cleanup(func() { _ = user.Close() })
+	return user
+}
+
+// go-redis hides that a SUBSCRIBE was refused, and never repeats it.
+func TestAMailboxSaysThatItMayNotListenAndDoesOnceItMay(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ without, with string }{{"-subscribe", "+subscribe"}, {"resetchannels", "&own:*"}} {
+		admin := redistest.Start(t).Client(t)
+		user := userWithout(t, admin, c.without)
+		m := mailbox(t, redistest.Server{Client: user, Prefix: "own"})
+		r := queuetest.Receive(t, m)
+		err := m.Permitted(ctx)
+		require.ErrorIs(t, err, queue.ErrForbidden)
+		require.ErrorContains(t, err, "+subscribe")
+		require.ErrorContains(t, err, "own:mailbox:")
+		require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", c.with).Err())
+		r.Gets("")
+		require.NoError(t, m.Permitted(ctx))
+		post(t, redistest.Server{Client: admin, Prefix: "own"}, r.Channel(), r.Name()+" x")
+		r.Gets("x")
+	}
+}
+
+func TestAMailboxOfAClusterSaysThatItMayNotListen(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := cluster.Client(t)
+	require.NoError(t, mailbox(t, redistest.Server{Client: client, Prefix: "allowed"}).Permitted(ctx))
+	for _, node := range cluster.Nodes() {
+		require.NoError(t, node.Client(t).Do(ctx, "ACL", "SETUSER", "default", "-subscribe").Err())
+	}
+	err := mailbox(t, redistest.Server{Client: client, Prefix: "own"}).Permitted(ctx)
+	require.ErrorIs(t, err, queue.ErrForbidden)
+	require.ErrorContains(t, err, "+subscribe")
+}
+
+func TestReceiversPollMoreRarelyTheMoreThereAre(t *testing.T) {
+	t.Parallel()
+	_, client := redistest.Embedded(t)
+	m := mailbox(t, redistest.Server{Client: client, Prefix: "own"})
+	for n, want := range map[int]time.Duration{1: 5025 * time.Millisecond, 101: 7525 * time.Millisecond,
+		2200: time.Minute, 3000: time.Minute} {
+		var stops []func()
+		for range n {
+			_, stop := m.Receive(func(string, func()) {})
+			stops = append(stops, stop)
+		}
+		require.Equal(t, want, m.Poll())
+		for _, stop := range stops {
+			stop()
+		}
+	}
+	require.Equal(t, 5*time.Second, m.Poll())
+}
+
+// A server whose clock a test moves on waits until all have looked.
+func TestMailboxSaysWhenAllHaveLooked(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		m := mailbox(t, s)
+		var looking []func()
+		asked := make(chan func(), 9)
+		var address string
+		for range 2 {
+			var stop func()
+			address, stop = m.Receive(func(_ string, done func()) {
+				if done != nil {
+					asked <- done
+				}
+			})
+			defer stop()
+		}
+		channel := address[:strings.LastIndexByte(address, '|')]
+		require.Eventually(t, func() bool { return s.Client.PubSubNumSub(ctx, channel).Val()[channel] > 0 }, patience, time.Millisecond)
+		answers := s.Client.Subscribe(ctx, s.Prefix+":looked")
+		defer answers.Close()
+		_, err := answers.Receive(ctx)
+		require.NoError(t, err)
+		answered := answers.Channel()
+
+		post(t, s, channel, "* "+s.Prefix+":looked")
+		for range 2 {
+			looking = append(looking, <-asked)
+		}
+		looking[0]()
+		post(t, s, s.Prefix+":looked", "before the second has looked")
+		require.Equal(t, "before the second has looked", (<-answered).Payload)
+		looking[1]()
+		require.Empty(t, (<-answered).Payload)
+	})
+}
+
+// wrapped is a client of a Cluster that a user has put into a type of their own.
+type wrapped struct{ *redis.ClusterClient }
+
+func TestMailboxOfAWrappedClusterClient(t *testing.T) {
+	t.Parallel()
+	s := redistest.Server{Client: wrapped{redistest.StartCluster(t).Client(t)}, Prefix: "own"}
+	r := queuetest.Receive(t, mailbox(t, s))
+	r.Connected(s.Client)
+	for range 20 { // one node knows of the connection, and which is asked first is random
+		listening, err := wake.Listening(ctx, queue.MustClient(s.Client), r.Address)
+		require.NoError(t, err)
+		require.True(t, listening)
+	}
+}

@@ -1,0 +1,203 @@
+package wake_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
+)
+
+// enter makes a topic, which enters it in the registry.
+func enter(t *testing.T, s redistest.Server, name string) *queue.Topic {
+	t.Helper()
+	topic := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, name)
+	require.NoError(t, topic.Register(ctx, "a", queue.GroupOptions{}))
+	return topic
+}
+
+// watch runs WatchTopics until the test ends.
+func watch(t *testing.T, s redistest.Server) (found chan string, failures chan error, stop func()) {
+	found, failures = make(chan string, 1000), make(chan error, 1000)
+	ended := make(chan struct{})
+	until, cancel := context.WithCancel(ctx)
+	go func() {
+		defer close(ended)
+		wake.WatchTopics(until, queue.MustClient(s.Client), s.Prefix, func(topic string, _ bool) { found <- topic }, func(err error) {
+			if err != nil {
+				failures <- err
+			}
+		})
+	}()
+	stop = func() {
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			t.Error("WatchTopics does not end")
+		}
+	}
+	t.Cleanup(stop)
+	return found, failures, stop
+}
+
+func next(t *testing.T, found chan string, want string) {
+	t.Helper()
+	for {
+		select {
+		case topic := <-found:
+			if topic == want {
+				return
+			}
+		case <-time.After(patience):
+			require.Fail(t, "not found", want)
+		}
+	}
+}
+
+func TestTopicsAreFoundThatAreThereAndThatCome(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		enter(t, s, "old")
+		found, failures, stop := watch(t, s)
+		next(t, found, "old")
+		before := time.Now()
+		for _, name := range []string{"new", "{new} topic"} {
+			enter(t, s, name)
+			next(t, found, name)
+		}
+		require.Less(t, time.Since(before), patience)
+		stop()
+		require.Empty(t, failures)
+	})
+}
+
+func TestAnnouncementsThatAreNoTopicsAreIgnored(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		enter(t, s, "old")
+		found, _, stop := watch(t, s)
+		require.Eventually(t, func() bool {
+			return s.Client.PubSubNumSub(ctx, queue.NewTopics(s.Prefix)).Val()[queue.NewTopics(s.Prefix)] > 0
+		}, patience, time.Millisecond)
+		post(t, s, queue.NewTopics(s.Prefix), "")
+		post(t, s, queue.NewTopics(s.Prefix), strings.Repeat("x", queue.MaxNameLength+1))
+		post(t, s, queue.NewTopics(s.Prefix), "end")
+		for topic := ""; topic != "end"; {
+			select {
+			case topic = <-found:
+				require.Contains(t, []string{"old", "end"}, topic)
+			case <-time.After(patience):
+				require.Fail(t, "not found")
+			}
+		}
+		stop()
+	})
+}
+
+func TestTopicsAreFoundAgainAfterALostConnection(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client(t)
+	s := redistest.Server{Client: client, Prefix: "own"}
+	enter(t, s, "one")
+	found, _, _ := watch(t, s)
+	next(t, found, "one")
+	require.NoError(t, client.SAdd(ctx, queue.Registry(s.Prefix), "unannounced").Err())
+	require.NoError(t, client.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
+	next(t, found, "unannounced")
+}
+
+// In a Cluster the registry is on a node of its own, whose failover may forget what was entered
+// last.
+func TestTopicsThatTheRegistryHasLostAreEnteredAgain(t *testing.T) {
+	t.Parallel()
+	client := redistest.Start(t).Client(t)
+	s := redistest.Server{Client: client, Prefix: "own"}
+	enter(t, s, "lost")
+	deleted := enter(t, s, "deleted")
+	found, _, _ := watch(t, s)
+	next(t, found, "lost")
+	require.NoError(t, (&operate.Topic{Topic: deleted}).Erase(ctx))
+	require.NoError(t, client.Del(ctx, queue.Registry(s.Prefix)).Err())
+	require.NoError(t, client.ClientKillByFilter(ctx, "TYPE", "pubsub").Err()) // which has it read again
+	require.Eventually(t, func() bool {
+		return client.SIsMember(ctx, queue.Registry(s.Prefix), "lost").Val()
+	}, patience, time.Millisecond)
+	require.Equal(t, []string{"lost"}, client.SMembers(ctx, queue.Registry(s.Prefix)).Val(), "not the one that is not there")
+}
+
+func TestUnreadableRegistryIsReadAgain(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		require.NoError(t, s.Client.Set(ctx, queue.Registry(s.Prefix), "not a set", 0).Err())
+		found, failures, _ := watch(t, s)
+		select {
+		case err := <-failures:
+			require.ErrorContains(t, err, "WRONGTYPE")
+		case <-time.After(patience):
+			require.Fail(t, "nothing was said")
+		}
+		_, err := s.Client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+			p.Del(ctx, queue.Registry(s.Prefix))
+			p.SAdd(ctx, queue.Registry(s.Prefix), "unannounced")
+			return nil
+		})
+		require.NoError(t, err)
+		next(t, found, "unannounced")
+	})
+}
+
+func TestWatchOfAClosedClientIsQuietAndEnds(t *testing.T) {
+	t.Parallel()
+	_, client := redistest.Embedded(t)
+	s := redistest.Server{Client: client, Prefix: "own"}
+	enter(t, s, "topic")
+	found, failures, stop := watch(t, s)
+	next(t, found, "topic")
+	require.NoError(t, client.Close())
+	select {
+	case err := <-failures:
+		require.True(t, errors.Is(err, redis.ErrClosed), err)
+	case <-time.After(50 * time.Millisecond): // the registry is read rarely
+	}
+	stop()
+	require.LessOrEqual(t, len(failures), 3, "it does not spin")
+}
+
+func TestWatchThatIsConnectingAgainEnds(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	u := newUnanswered(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Dialer: u.dial, DialTimeout: time.Hour})
+	t.Cleanup(func() { _ = client.Close() })
+	s := redistest.Server{Client: client, Prefix: "own"}
+	enter(t, redistest.Server{Client: server.Client(t), Prefix: "own"}, "topic")
+	found, _, stop := watch(t, s)
+	next(t, found, "topic")
+	u.now.Store(true)
+	require.EqualValues(t, 1, server.Client(t).ClientKillByFilter(ctx, "TYPE", "pubsub").Val())
+	<-u.asked
+	stop()
+}
+
+func TestWatchTopicsSaysThatItMayNotListen(t *testing.T) {
+	t.Parallel()
+	s := redistest.Server{Client: userWithout(t, redistest.Start(t).Client(t), "-subscribe"), Prefix: "own"}
+	_, failures, _ := watch(t, s)
+	err := <-failures
+	require.ErrorIs(t, err, queue.ErrForbidden)
+	require.ErrorContains(t, err, "own:new-topics")
+}
+
+// It is not asked for every second then.
+func TestWatchTopicsThatMayNotReadTheRegistryIsForbidden(t *testing.T) {
+	t.Parallel()
+	s := redistest.Server{Client: userWithout(t, redistest.Start(t).Client(t), "-sscan"), Prefix: "own"}
+	_, failures, _ := watch(t, s)
+	require.ErrorIs(t, <-failures, queue.ErrForbidden)
+}
