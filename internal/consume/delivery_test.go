@@ -21,7 +21,9 @@ type valueKey struct{}
 
 // newDelivery returns a delivery of a message that the consumer has.
 func newDelivery(t *testing.T) *Delivery {
-	topic := queue.NewTopic(queue.MustClient(redis.NewClient(&redis.Options{})), "p", "topic")
+	client := redis.NewClient(&redis.Options{})
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	topic := queue.NewTopic(queue.MustClient(client), "p", "topic")
 	d := &Delivery{of: &Subscription{
 		Config: Config{Topic: topic},
 		group:  topic.Group("group"),
@@ -114,8 +116,9 @@ func TestContextsDerivedFromADeliveryNeedNoGoroutines(t *testing.T) { // beside 
 
 func TestTheEndOfADeliveryIsSeenWheneverSomebodyLooks(t *testing.T) {
 	t.Parallel()
+	of := newDelivery(t).of
 	for range 1000 {
-		d := newDelivery(t)
+		d := &Delivery{of: of}
 		go d.ending.end(errSettled)
 		<-d.Done()
 		require.Equal(t, errSettled, context.Cause(d))
