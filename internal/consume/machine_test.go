@@ -445,6 +445,10 @@ func TestNothingIsClaimedBeside(t *testing.T) {
 			d.fails = refused
 			d.answer(x)
 		},
+		"another that is under way": func(d *driver) {
+			require.NotNil(d, d.PlanBeside(d.now))
+			d.ack(d.InHand()...)
+		},
 		"a main lane that may bring a suspect": func(d *driver) {
 			d.answer(main(d))
 			d.pass(time.Microsecond)

@@ -66,7 +66,7 @@ func TestCloseTakesBackWhatIsOnOfferAndWaitsForWhatIsInHand(t *testing.T) {
 	})
 }
 
-func TestAMessageWithoutAnUnmarshaledOneIsADeadLetter(t *testing.T) {
+func TestAMessageThatCannotBeUnmarshaledIsADeadLetter(t *testing.T) {
 	for name, c := range map[string]struct {
 		unmarshal func() (*message.Message, error)
 		reason    string
