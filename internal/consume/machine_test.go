@@ -497,12 +497,12 @@ func TestNothingIsClaimedBesideAfterAFailureUntilTheMainLaneGetsThrough(t *testi
 	main := &Exchange{Claims: []*queue.Claim{d.main.claim}}
 	x := d.PlanBeside(d.now)
 	d.done(d.Answered(d.now, x, &Answer{Sent: d.now, Came: d.now, Failed: FailedAcks, Claims: [2]Claimed{d.redis.claim(x.Claims[0], d.now)}}))
+	d.ack(d.hand(100)...)
 	require.Nil(t, d.PlanBeside(d.now))
 	d.answer(main)
-	held := d.hand(164)
-	d.ack(held[:64]...)
+	d.hand(64)
 	d.claims()
-	d.ack(held[64:]...)
+	d.ack(d.InHand()...)
 	require.NotNil(t, d.PlanBeside(d.now))
 }
 
