@@ -230,7 +230,6 @@ const calm = 2 * time.Minute
 // failed begins an outage, or prolongs it.
 func (o *outages) failed(topic string, err error) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	end, known := o.topics[topic]
 	if end != nil {
 		end.Stop()
@@ -239,6 +238,7 @@ func (o *outages) failed(topic string, err error) {
 		o.topics = map[string]*time.Timer{}
 	}
 	o.topics[topic] = nil
+	o.mu.Unlock()
 	if !known {
 		o.logger.Error("The destination fails to take messages, trying again", err, watermill.LogFields{"destination_topic": topic})
 	}
@@ -254,14 +254,17 @@ func (o *outages) sent(s stop, topic string) {
 	}
 	var end *time.Timer
 	end = time.AfterFunc(calm, func() {
+		stopping := s.stopping.Err() != nil
 		o.mu.Lock()
-		defer o.mu.Unlock()
+		over := o.topics[topic] == end // or another message has just failed
 		switch {
-		case o.topics[topic] != end: // another message has just failed
-		case s.stopping.Err() != nil:
+		case over && stopping:
 			o.topics[topic] = nil
-		default:
+		case over:
 			delete(o.topics, topic)
+		}
+		o.mu.Unlock()
+		if over && !stopping {
 			o.logger.Info("The destination takes messages again", watermill.LogFields{"destination_topic": topic})
 		}
 	})

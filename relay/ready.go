@@ -22,19 +22,22 @@ const registry = ""
 // count. Ready knows about Run only; with AddHandlers use the router's IsRunning.
 func (r *Relay) Ready() error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.runs) == 0 {
+	running := len(r.runs) > 0
+	missing := map[string]error{}
+	for run := range r.runs {
+		maps.Copy(missing, run.missing)
+	}
+	r.mu.Unlock()
+	if !running {
 		return errNotRunning
 	}
 	var errs []error
-	for run := range r.runs {
-		for _, topic := range slices.Sorted(maps.Keys(run.missing)) {
-			what := fmt.Sprintf("topic %q", topic)
-			if topic == registry {
-				what = "registry of topics"
-			}
-			errs = append(errs, fmt.Errorf("relay: %s: %w", what, run.missing[topic]))
+	for _, topic := range slices.Sorted(maps.Keys(missing)) {
+		what := fmt.Sprintf("topic %q", topic)
+		if topic == registry {
+			what = "registry of topics"
 		}
+		errs = append(errs, fmt.Errorf("relay: %s: %w", what, missing[topic]))
 	}
 	return errors.Join(errs...)
 }

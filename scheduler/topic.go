@@ -174,11 +174,7 @@ func (s *Scheduler) promote(ctx context.Context, p *pool, due []*served) {
 			sweeps = append(sweeps, func() { s.sweep(ctx, t, turn, poll) })
 		default:
 			s.succeeded(t)
-			// A long wait is cut to the poll, because the clocks of the two machines drift apart.
-			if turn.Wait < 0 || turn.Wait > poll {
-				turn.Wait = jitter(poll)
-			}
-			s.done(t, answered.Add(p.lead.startIn(turn.Wait)))
+			s.done(t, answered.Add(p.lead.startIn(untilNext(turn.Wait, poll))))
 		}
 	}
 	for _, sweep := range sweeps { // last, because they may take long
@@ -288,6 +284,18 @@ func (s *Scheduler) repeat(ctx context.Context, call func(context.Context) (bool
 		}
 	}
 	return nil
+}
+
+// untilNext returns how long to wait for the next promotion: until the next event, but about the
+// poll at most, because the clocks of the two machines drift apart. A negative wait means no event.
+func untilNext(wait, poll time.Duration) time.Duration {
+	if wait < 0 {
+		return jitter(poll)
+	}
+	if wait > poll {
+		return min(wait, jitter(poll))
+	}
+	return wait
 }
 
 // retry plans the next promotion after a failed one. Each fault of a topic is logged once. If Redis

@@ -87,3 +87,17 @@ func TestAddAndRemoveWhereAllTopicsAreServed(t *testing.T) {
 	s.Remove("topic")
 	require.Empty(t, s.topics)
 }
+
+func TestALongWaitIsCutToThePollAndNeverProlonged(t *testing.T) {
+	const poll = 5 * time.Second
+	for range 1000 {
+		require.InDelta(t, poll, untilNext(-1, poll), float64(poll/9), "without an event")
+		require.InDelta(t, poll, untilNext(time.Hour, poll), float64(poll/9))
+		for _, wait := range []time.Duration{0, time.Millisecond, poll} {
+			require.Equal(t, wait, untilNext(wait, poll))
+		}
+		for _, wait := range []time.Duration{poll + 1, poll * 101 / 100, poll * 105 / 100} {
+			require.LessOrEqual(t, untilNext(wait, poll), wait)
+		}
+	}
+}

@@ -23,7 +23,7 @@ const (
 	FailedReleases
 	FailedNacks
 	FailedExtend
-	FailedOther // a claim, or the registration of a group that was gone
+	FailedOther // any other: a claim, or the registration of a group that was gone
 )
 
 // Claimed is what became of a claim.
@@ -196,6 +196,7 @@ func (m *Machine) claimFailed(l *Lane, outcome Outcome, sent time.Time, mayHold 
 	switch {
 	case outcome == GroupGone:
 		nothing := l.claim.Limit == 0
+		m.counts.Add(l.claim.Counts)
 		l.remembered = 0
 		l.refused()
 		if l == &m.second && nothing { // Redis has forgotten the lane, which was the purpose

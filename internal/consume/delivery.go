@@ -32,9 +32,9 @@ type Delivery struct {
 	uuid string     // of msg as it came; the consumer may change it there
 	spec *meta.Spec // what the stored message says about its delivery; nil: nothing
 
-	failure atomic.Pointer[string] // the handler's error that KeepError kept, or nil
-	last    atomic.Pointer[string] // why a nack is the last one, or nil
-	ending  ending
+	failure    atomic.Pointer[string] // the handler's error that KeepError kept, or nil
+	lastReason atomic.Pointer[string] // why a nack is the last one, or nil
+	ending     ending
 }
 
 // Info is what a consumer may know about a delivery. The root package exports and documents it.
@@ -83,7 +83,7 @@ func Of(msg *message.Message) *Delivery {
 func (d *Delivery) FailWith(text string) { d.failure.Store(&text) }
 
 // DieWith makes a nack the last one. The reason is kept with the dead letter.
-func (d *Delivery) DieWith(reason string) { d.last.Store(&reason) }
+func (d *Delivery) DieWith(reason string) { d.lastReason.Store(&reason) }
 
 // accept makes msg, which the Unmarshaler returned, the message of the delivery.
 func (d *Delivery) accept(msg *message.Message) {

@@ -42,7 +42,7 @@ func (s *Subscription) exchange(x *Exchange) error {
 	a.read(acks, FailedAcks)
 	a.read(releases, FailedReleases)
 	a.read(nacks, FailedNacks)
-	a.readLost(extends)
+	err = cmp.Or(err, a.readLost(extends))
 	for i, c := range x.Claims {
 		err = cmp.Or(err, s.readClaim(c, claims[i], &a.Claims[i]))
 	}
@@ -67,12 +67,12 @@ func (a *Answer) read(calls []*queue.Call, part Failed) {
 }
 
 // readLost reads which leases were lost.
-func (a *Answer) readLost(extends []*queue.Call) {
+func (a *Answer) readLost(extends []*queue.Call) error {
 	for _, c := range extends {
 		leases, err := queue.ReadLost(c)
 		if err != nil {
 			a.Failed |= FailedExtend
-			return
+			return err
 		}
 		for _, lease := range leases {
 			if a.Lost == nil {
@@ -81,6 +81,7 @@ func (a *Answer) readLost(extends []*queue.Call) {
 			a.Lost[lease] = true
 		}
 	}
+	return nil
 }
 
 // readClaim reads what became of a claim. If the group is gone it registers the group again, which

@@ -92,11 +92,12 @@ func (h *handing) offerNext() (taken bool) {
 		if end, thenDead := h.next.expiry(); !end.IsZero() {
 			verdict, left := h.judge(h.next, end, thenDead)
 			defer h.step(func(m *Machine, _ time.Time) Effects { return m.Withdrawn() })
+			feed = h.feed // each claim tells the time anew
 			switch verdict {
 			case TooLate:
 				return false
-			case Unclear: // feed comes when the next claim has told the time
-				out, feed = nil, h.feed
+			case Unclear:
+				out = nil
 			default:
 				timer := time.NewTimer(left)
 				defer timer.Stop()

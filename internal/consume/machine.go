@@ -9,10 +9,10 @@ import (
 // Limits are what a Machine is given once.
 type Limits struct {
 	Main, Second string        // names of the lanes
-	Address      string        // where the subscription is woken
+	Address      string        // where the subscription is woken; set before the first Plan
 	MaxInFlight  int           // most messages that the consumer has at once
 	Lease        time.Duration // how long a lease lasts without an extension
-	MaxExtension time.Duration // how long a handler may run after its first lease; negative: no limit
+	MaxExtension time.Duration // how much longer than Lease a handler may run; negative: no limit
 	GroupExpiry  time.Duration // how long the group exists without use; 0: for ever
 }
 
@@ -52,7 +52,7 @@ const (
 type TalkState int
 
 const (
-	Idle      TalkState = iota // something to say
+	Idle      TalkState = iota // an event, or the time that Plan has returned
 	Gathering                  // other acks, to go with those that are there
 	Asking                     // the answer to an exchange
 )
@@ -97,7 +97,7 @@ func (m *Machine) Asked(done func()) Effects {
 // Close means that the subscription closes.
 func (m *Machine) Close() Effects {
 	m.phase = max(m.phase, Draining)
-	return Effects{Wake: Talk | Offer}
+	return Effects{Wake: Talk}
 }
 
 // TakerGone means that nothing more is handed out.
@@ -171,7 +171,7 @@ func (m *Machine) Handed(now time.Time, in *InHand) Effects {
 	in.handed = now
 	late := max(0, m.clock.earliest(now).Sub(in.Due))
 	m.counts.Add(queue.Counts{Delivered: 1, LatenessMicros: late.Microseconds(), Latest: late})
-	if m.taker.state == Stuck { // it takes messages again, and none are here
+	if m.taker.state == Stuck { // it takes messages again
 		m.taker.state = Takes
 		return Effects{Wake: Talk}
 	}
@@ -286,8 +286,7 @@ func (m *Machine) answer(asked *[]func()) {
 	*asked = nil
 }
 
-// settle ends a delivery that the consumer has settled. It returns false if the delivery has ended
-// before.
+// settle ends a delivery whose fate is decided. It returns false if the delivery has ended before.
 func (m *Machine) settle(now time.Time, in *InHand) bool {
 	if !m.held.remove(in) {
 		return false
@@ -345,7 +344,9 @@ func (m *Machine) lose(lost func(*Message) bool) {
 	for i := len(m.held.inHand) - 1; i >= 0; i-- { // backwards, since abandon moves the last one to i
 		if in := m.held.inHand[i]; lost(&in.Message) {
 			some = true
-			m.note(Note{Kind: LostLease, InHand: in})
+			if !in.handed.IsZero() {
+				m.note(Note{Kind: LostLease, InHand: in})
+			}
 			m.abandon(in, LeaseLost)
 		}
 	}

@@ -339,14 +339,14 @@ func (h *model) runStray() {
 	calls[f.ran]()
 	f.ran++
 	for i, c := range f.Claims {
-		if l := h.laneOf(c); l.claim != nil && l.number == c.Number {
-			continue // it is repeated, and then brings what it has brought now
+		if h.laneOf(c).number == c.Number {
+			continue // a claim with that number brings what this one has brought
 		}
 		for _, m := range f.a.Claims[i].Messages {
-			lease := m.Lease()
-			if _, held := h.held[lease]; !held && !h.decided[lease] { // it is leased to nobody, perhaps once more
+			lease, leased := m.Lease(), h.redis.leased(&m.Leased)
+			if _, held := h.held[lease]; leased != nil && !held && !h.decided[lease] { // it is leased to nobody
 				h.lost[lease] = true
-				h.redis.messages[m.ID].returned = true
+				leased.returned = true
 			}
 		}
 	}

@@ -40,8 +40,8 @@ type Exchange struct {
 }
 
 // Plan returns the main lane's next exchange, or nil and when to call Plan again if no event comes
-// before. The zero time means that the subscription is finished. There must be no exchange of the
-// main lane under way. poll is when the next claim is due whatever is known; it should vary a
+// before. If both are nil and the zero time, the subscription is finished. No exchange of the main
+// lane may be under way. poll is when the next claim is due whatever is known; it should vary a
 // little.
 //
 // The order of these rules is the contract:
@@ -49,7 +49,8 @@ type Exchange struct {
 //  1. A message whose handler has run for too long is an overrun: the shell settles it first.
 //  2. Leases are extended three times in their duration.
 //  3. A claim without an answer is repeated as it was. If it is the main lane's, only acks go with
-//     it: its messages come after all that is held, so nothing may go back before they are known.
+//     it. Redis may have leased messages by it that come after all that is held. So nothing that is
+//     held may go back to Redis before those messages are known.
 //  4. Otherwise, messages that the consumer does not get in time go back, then a claim is made if
 //     one is wanted, and all settlements go along.
 //  5. Acks alone wait for others, until a millisecond after the last exchange.
@@ -60,7 +61,8 @@ func (m *Machine) Plan(now time.Time, poll time.Duration) (x *Exchange, wake tim
 	}
 	x = &Exchange{}
 	if extend {
-		x.Extend, x.extendTo = m.planExtend(now), m.held.sequence
+		x.Extend = m.planExtend(now)
+		x.extendTo = m.held.sequence
 	}
 	for _, l := range []*Lane{&m.main, &m.second} {
 		if l.state == LaneUnanswered {
@@ -112,7 +114,7 @@ func (m *Machine) canGather(s *Settlements) bool {
 }
 
 // overruns finds the messages whose handlers have run for too long, and reports whether there are
-// any. While it is not called again, they are extended no more.
+// any. Plan does nothing else then: the shell settles them, and plans again.
 func (m *Machine) overruns(now time.Time) bool {
 	if m.limits.MaxExtension < 0 {
 		return false
@@ -172,41 +174,26 @@ func (m *Machine) takesNothing() bool {
 // planClaim decides whether the main lane claims, and how many messages. anyway means that an
 // exchange goes in any case.
 func (m *Machine) planClaim(now time.Time, poll time.Duration, anyway bool) *queue.Claim {
-	due := !now.Before(m.dates.poll)
 	if m.phase != Open {
-		if m.phase == Left && (!due || !m.keepsGroup()) {
-			return nil
-		}
-		m.dates.poll = now.Add(poll)
-		return m.claim(&m.main, queue.Claim{}) // of nothing, so that Redis wakes others from now on
+		return m.planLeave(now, poll)
 	}
+	due := !now.Before(m.dates.poll)
 	if !due && !anyway && !m.claimWaits(now).IsZero() {
 		return nil
 	}
 	woken := m.supply == Unknown
-	here := m.held.buffer.len() + m.coming()
-	free, prefetch := m.wanted()
-	limit := free + prefetch - here
-	busy := len(m.held.inHand)+here > 0
-	drains := m.suspect.state == SuspectNext && busy // until nothing is held, for the suspect
-	if drains && free > 0 && !now.Before(m.aloneUntil()) {
-		drains, busy = false, false // the suspect has waited long enough, and is taken beside others
-	}
-	waits := m.supply == Waiting || free <= here
-	if m.taker.state == Stuck || m.isAlone(now) || drains && waits && !woken && !due {
-		free, limit = 0, 0
-	}
+	d := m.demand(now, woken || due)
 	switch {
 	case woken, due:
-	case m.suspect.state == SuspectNext && limit > 0:
-	case m.supply == More && limit > 0 && m.isLow(here):
-	case m.supply != Waiting && free > 0 && here == 0:
+	case m.suspect.state == SuspectNext && d.limit > 0:
+	case m.supply == More && d.limit > 0 && m.isLow(d.here):
+	case m.supply != Waiting && d.free > 0 && d.here == 0:
 	default:
 		return nil
 	}
 	m.dates.poll = now.Add(poll)
-	// Of a group with an expiry, a claim of nothing shows that it is in use.
-	if limit <= 0 && !woken && m.limits.GroupExpiry == 0 {
+	// A claim of nothing passes a wake-up on, and shows that a group with an expiry is in use.
+	if d.limit == 0 && !woken && m.limits.GroupExpiry == 0 {
 		if m.supply == Waiting {
 			m.supply = Empty // without a claim, the place among the waiters expires
 		}
@@ -215,11 +202,46 @@ func (m *Machine) planClaim(now time.Time, poll time.Duration, anyway bool) *que
 	if woken {
 		m.supply = Empty // until the answer comes
 	}
-	slots := free - here
+	slots := max(d.free-d.here, 0)
 	if m.brought >= manyBrought && now.Before(m.dates.answered.Add(2*gather)) {
 		slots = 0 // no waiter: if this claim brings as many, the next one follows at once anyway
 	}
-	return m.claim(&m.main, queue.Claim{Limit: max(limit, 0), Slots: slots, Busy: busy, Patience: 3 * poll})
+	return m.claim(&m.main, queue.Claim{Limit: d.limit, Slots: slots, Busy: d.busy, Patience: 3 * poll})
+}
+
+// planLeave claims nothing, so that Redis wakes other subscriptions from now on. It does so once,
+// and again at each poll while handlers run in a group with an expiry.
+func (m *Machine) planLeave(now time.Time, poll time.Duration) *queue.Claim {
+	if m.phase == Left && (now.Before(m.dates.poll) || !m.keepsGroup()) {
+		return nil
+	}
+	m.dates.poll = now.Add(poll)
+	return m.claim(&m.main, queue.Claim{})
+}
+
+// demand is how many messages the main lane could claim.
+type demand struct {
+	here  int  // messages in the buffer, or coming
+	free  int  // messages that the consumer can take at once
+	limit int  // messages to claim: free, and some in advance, without those that are here
+	busy  bool // other messages are held, so that Redis gives no suspect
+}
+
+// demand returns what could be claimed now. claims tells that a claim goes in any case.
+func (m *Machine) demand(now time.Time, claims bool) demand {
+	d := demand{here: m.held.buffer.len() + m.coming()}
+	free, prefetch := m.wanted()
+	d.free, d.limit = free, max(free+prefetch-d.here, 0)
+	d.busy = len(m.held.inHand)+d.here > 0
+	drains := m.suspect.state == SuspectNext && d.busy // until nothing is held, for the suspect
+	if drains && free > 0 && !now.Before(m.aloneUntil()) {
+		drains, d.busy = false, false // it has waited long enough, and is taken beside others
+	}
+	drained := !drains || claims || m.supply != Waiting && free > d.here
+	if m.taker.state == Stuck || m.isAlone(now) || !drained {
+		d.free, d.limit = 0, 0
+	}
+	return d
 }
 
 // isLow reports whether so few messages are here, or coming, that more are claimed.

@@ -86,7 +86,7 @@ func (s *Subscription) failure(d *Delivery) queue.Failure {
 	default:
 		f.Retry, f.DelayedFor = due, meta.DelayedFor(d.msg.Metadata)
 	}
-	if reason := d.last.Load(); reason != nil {
+	if reason := d.lastReason.Load(); reason != nil {
 		f.Dead, f.Reason = true, *reason
 	}
 	return f

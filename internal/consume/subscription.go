@@ -59,7 +59,7 @@ type Subscription struct {
 	feed  signal // has handOut look whether it can take a message
 	offer signal // has handOut look whether a delivery has ended
 
-	mu       sync.Mutex // guards machine, every InHand, and watchdog
+	mu       sync.Mutex // guards machine, watchdog, and every InHand but for its body
 	machine  *Machine
 	watchdog watchdog
 
@@ -121,10 +121,11 @@ func (s *Subscription) Messages() <-chan *message.Message { return s.out }
 func (s *Subscription) Close() { s.close() }
 
 func (s *Subscription) beginClosing() {
+	s.step(func(m *Machine, _ time.Time) Effects { return m.Close() })
 	s.link.giveUp = time.AfterFunc(s.CloseTimeout, s.giveUp)
 	s.link.end = time.AfterFunc(s.CloseTimeout+500*time.Millisecond, s.link.cancel)
 	close(s.closing) // the end of Run waits for it, and stops the timers
-	s.step(func(m *Machine, _ time.Time) Effects { return m.Close() })
+	s.offer.send()
 }
 
 // giveUp ends the deliveries that are not settled within CloseTimeout.
@@ -146,7 +147,8 @@ var ErrUntold = errors.New("what Redis was told last may not have reached it")
 func (s *Subscription) Run() error {
 	defer close(s.out)
 	defer s.others.Wait()
-	defer context.AfterFunc(s.ctx, s.close)()
+	stopWatching := context.AfterFunc(s.ctx, s.close)
+	defer stopWatching()
 	defer func() {
 		s.step(func(m *Machine, _ time.Time) Effects { return m.End() })
 		s.watchdog.timer.Stop()
@@ -256,9 +258,8 @@ func (s *Subscription) removeOwnGroup() {
 
 // step has the machine take in an event, and carries out its effects.
 func (s *Subscription) step(event func(m *Machine, now time.Time) Effects) {
-	now := time.Now()
 	s.mu.Lock()
-	e := event(s.machine, now)
+	e := event(s.machine, time.Now()) // under the lock, so that the machine's time never goes back
 	s.arm()
 	s.mu.Unlock()
 	s.carryOut(&e)
