@@ -27,7 +27,7 @@ func (t *Topic) Erase(ctx context.Context) error {
 		}
 		return keys
 	}
-	if err := t.Unlist(ctx, ""); err != nil { // no topic has this name; it tells early that a permission is lacking
+	if err := t.Unlist(ctx, ""); err != nil { // no topic has this name: it tries the permission
 		return err
 	}
 	err := t.WithExisting(ctx, func(groups *queue.Groups) error {
@@ -59,7 +59,7 @@ func (t *Topic) Erase(ctx context.Context) error {
 		if failed != nil || !listed {
 			return cmp.Or(failed, err)
 		}
-		begun = true // by others, who have not removed the name yet
+		begun = true // by another process, which has not removed the name yet
 	}
 	// The topic was there, and is gone: by a call whose answer was lost, or by others.
 	if err != nil && !(begun && errors.Is(err, queue.ErrNotFound)) {

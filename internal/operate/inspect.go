@@ -27,7 +27,7 @@ type facts struct {
 
 type groupFacts struct {
 	unack, lease, retry, dead, record string // "": none
-	recent                            bool   // the message came into ready after the marks of the inspection
+	recent                            bool   // the message came into ready after the marks
 }
 
 // held tells whether the group has the message in a state other than ready.

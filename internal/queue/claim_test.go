@@ -63,7 +63,7 @@ func TestClaimOfAGroupThatDoesNotExist(t *testing.T) {
 		c := s.query(10, idle(10, "channel|1"))
 		call := s.group.ClaimCall(c)
 		w.unchanged(func() { w.do(call) })
-		_, err := c.ReadClaim(call)
+		_, err := c.ReadClaim(call.Cmd())
 		require.ErrorIs(t, err, queue.ErrUnregistered)
 	}, "a")
 }
@@ -80,7 +80,7 @@ func TestRepeatedClaimReturnsTheSameMessages(t *testing.T) {
 			call := s.group.ClaimCall(c)
 			w.do(call)
 			w.do(call)
-			again, err := c.ReadClaim(call)
+			again, err := c.ReadClaim(call.Cmd())
 			require.NoError(t, err)
 			again.Now = first.Now
 			require.Equal(t, first, again)
@@ -567,7 +567,7 @@ func TestClaimAfterTheServerLostItsData(t *testing.T) {
 		c := s.query(1)
 		call := s.group.ClaimCall(c)
 		w.do(call)
-		_, err := c.ReadClaim(call)
+		_, err := c.ReadClaim(call.Cmd())
 		require.ErrorIs(t, err, queue.ErrUnregistered)
 		require.Zero(t, s.ack(held(claimed)...))
 		require.Zero(t, s.release(held(claimed)...))

@@ -130,7 +130,7 @@ func TestSettlingInARemovedGroupChangesNothing(t *testing.T) {
 			c := s.query(1, idle(1, "channel|1"), func(c *queue.Claim) { c.Expiry = time.Hour })
 			call := s.group.ClaimCall(c)
 			w.do(call)
-			_, err := c.ReadClaim(call)
+			_, err := c.ReadClaim(call.Cmd())
 			require.ErrorIs(t, err, queue.ErrUnregistered)
 		})
 	}, "a", "b")
