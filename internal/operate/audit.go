@@ -286,11 +286,7 @@ func zset(key string) index { return index{key, "ZSCAN"} }
 func (a *audit) scan(ctx context.Context, indexes []index, f func(ids []string) error) error {
 	for _, i := range indexes {
 		for cursor := "0"; ; {
-			call := queue.NewCall(&queue.ScanScript, []string{i.key}, i.command, cursor, auditPage, auditBytes)
-			if err := queue.Do(ctx, a.topic.Client(), call); err != nil {
-				return err
-			}
-			reply, err := call.Cmd().Slice()
+			reply, err := run(ctx, a.topic, (*redis.Cmd).Slice, &queue.ScanScript, []string{i.key}, i.command, cursor, auditPage, auditBytes)
 			if err != nil {
 				return err
 			}

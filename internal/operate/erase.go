@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -74,12 +76,10 @@ func (t *Topic) erase(ctx context.Context, version, step, fresh string, keys, gr
 	for _, g := range groups {
 		args = append(args, g)
 	}
-	call := queue.NewCall(&queue.EraseScript, append([]string{t.Keys().Meta(), t.Keys().Groups(), t.Keys().Idle()}, keys...), args...)
-	if err := queue.Do(ctx, t.Client(), call); err != nil {
-		return err
+	keys = append([]string{t.Keys().Meta(), t.Keys().Groups(), t.Keys().Idle()}, keys...)
+	reply, err := run(ctx, t, (*redis.Cmd).Text, &queue.EraseScript, keys, args...)
+	if err == nil && reply == "stale" {
+		err = queue.ErrStale
 	}
-	if call.Cmd().Val() == "stale" {
-		return queue.ErrStale
-	}
-	return nil
+	return err
 }

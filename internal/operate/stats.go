@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -69,15 +71,10 @@ func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g))
 			args = append(args, g)
 		}
-		call := queue.NewCall(&queue.StatsScript, keys, args...)
-		if err := queue.Do(ctx, t.Client(), call); err != nil {
-			return err
+		reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.StatsScript, keys, args...)
+		if err == nil {
+			stats, err = readStats(reply, groups)
 		}
-		reply, err := call.Cmd().Slice()
-		if err != nil {
-			return err
-		}
-		stats, err = readStats(reply, groups)
 		return err
 	})
 	return stats, err
