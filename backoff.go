@@ -19,8 +19,8 @@ func ExponentialBackoff(initial, max time.Duration) func(delivery int) time.Dura
 // defaultBackoff is the Backoff of a Subscriber that is given none.
 var defaultBackoff = ExponentialBackoff(time.Second, 10*time.Minute)
 
-// withoutPanic returns a Backoff that uses the default where the given one panics: that would end
-// the process.
+// withoutPanic returns a Backoff that logs a panic of the given one and uses the default, because
+// the panic would end the process.
 func withoutPanic(backoff func(delivery int) time.Duration, logger watermill.LoggerAdapter) func(delivery int) time.Duration {
 	return func(delivery int) (wait time.Duration) {
 		defer func() {

@@ -6,13 +6,14 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 )
 
-// KeepError is a middleware that has the error of the handler kept with the message, if it is nacked: with its
+// KeepError is a middleware that keeps the error of the handler with a nacked message: with its
 // retry, and with its dead letter. admin.Place.Reason shows it. About a kilobyte of it is kept.
 //
 //	router.AddMiddleware(redisdelay.KeepError)
 //
-// It changes nothing of what the handler returns. Add it before the middleware whose errors it is to see: in
-// front of Watermill's Recoverer, it keeps panics too. What a PoisonQueue takes is acked, and not kept.
+// It returns the results of the handler unchanged. Add it before the middleware whose errors it
+// shall keep: in front of Watermill's Recoverer, it keeps panics too. A PoisonQueue acks the
+// message, so its error is not kept.
 func KeepError(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		produced, err := h(msg)

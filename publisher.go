@@ -296,7 +296,7 @@ func withoutKeys(msg *message.Message, without []string) *message.Message {
 	if len(metadata) == len(msg.Metadata) {
 		return msg
 	}
-	stored := &message.Message{UUID: msg.UUID, Metadata: metadata, Payload: msg.Payload} // nobody acks it
+	stored := &message.Message{UUID: msg.UUID, Metadata: metadata, Payload: msg.Payload}
 	stored.SetContext(msg.Context())
 	return stored
 }

@@ -216,7 +216,7 @@ func TestPublishThatAFailoverLostIsNotConfirmed(t *testing.T) {
 	asks.open()
 	err := wait(t, published, "Publish")
 	require.ErrorIs(t, err, redisdelay.ErrNotReplicated)
-	require.ErrorContains(t, err, "it is lost")
+	require.ErrorContains(t, err, "the call is lost")
 }
 
 func TestPublishThatDoesNotWaitAsksForNoReplica(t *testing.T) {

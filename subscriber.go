@@ -20,85 +20,91 @@ import (
 
 // SubscriberConfig configures a Subscriber.
 type SubscriberConfig struct {
-	// Client is the connection to Redis, required. It stays the caller's: Close never closes it.
-	// A *redis.Ring is refused, because its shards do not share wake-ups, and a *redis.ClusterClient that reads from
-	// replicas, which may be behind.
-	// A struct that embeds a *redis.Client or a *redis.ClusterClient works as that does; other types are refused.
+	// Client is the connection to Redis, required. It stays the caller's: Close never closes it. A
+	// *redis.Ring is refused, because its shards do not share wake-ups. A *redis.ClusterClient that
+	// reads from replicas is refused too, because these may be behind. A struct that embeds a
+	// *redis.Client or a *redis.ClusterClient works as that does. Other types are refused.
 	Client redis.UniversalClient
 
-	// Unmarshaler turns bytes back into messages. Default BinaryMarshaler{}. What it refuses is
-	// dead-lettered at once, with the reason, as is what it panics at.
+	// Unmarshaler turns bytes back into messages. Default BinaryMarshaler{}. If it returns an error
+	// or panics, the message is dead-lettered at once, with the reason.
 	Unmarshaler Unmarshaler
 
-	// KeyPrefix is what all keys in Redis begin with, the same as the publishers'. Default
+	// KeyPrefix begins all keys in Redis, and is the same as the publishers'. Default
 	// DefaultKeyPrefix. Braces are not allowed.
 	KeyPrefix string
 
-	// ConsumerGroup is whose messages are consumed. Every group gets every message that becomes due
-	// after the group exists; within a group, one subscriber gets it. At most MaxTopicLength bytes.
-	// Default DefaultConsumerGroup.
+	// ConsumerGroup is the group that the subscriber belongs to. Every group gets every message
+	// that becomes due after the group exists. Within a group, one subscriber gets it. At most
+	// MaxTopicLength bytes. Default DefaultConsumerGroup.
 	ConsumerGroup string
 
-	// Broadcast gives every Subscribe a consumer group of its own, so that each gets every message that
-	// becomes due while it lasts. The group ends with the subscription. ConsumerGroup must be empty.
-	// Default false: subscribers of the same group share the messages.
+	// Broadcast gives every Subscribe a consumer group of its own, so that each gets every message
+	// that becomes due while it lasts. The group ends with the subscription. ConsumerGroup must be
+	// empty. Default false: subscribers of the same group share the messages.
 	Broadcast bool
 
-	// BroadcastExpiry is how long the group of a Broadcast subscription outlasts a process that crashed,
-	// or is cut off from Redis. Then it is removed by whoever subscribes to the topic, or runs a
-	// scheduler for it, and two minutes later than this says: while there is neither, it stays, and messages pile up.
+	// BroadcastExpiry is how long the group of a Broadcast subscription outlasts a process that
+	// crashed, or lost its connection to Redis. Two minutes after that, a subscriber or scheduler
+	// of the topic removes the group. While none runs, the group stays, and messages pile up.
 	// Default 5m, at least 2m.
 	BroadcastExpiry time.Duration
 
-	// GroupExpiry is how long the consumer group outlasts its last subscriber. Two minutes after that it is removed, with all
-	// that it holds: as long as it takes subscribers to be heard of again when Redis was away. Not for Broadcast.
-	// Default 0: for ever; else at least 2m. If subscribers of the group differ in it, the longest counts, from when who has
-	// it was last there, also where others have subscribed since; who subscribes without takes the end away, until one with
-	// it subscribes again. The group is not removed while somebody subscribes.
+	// GroupExpiry is how long the consumer group outlasts its last subscriber. Two minutes after
+	// that the group is removed with all that it holds. Subscribers need so long to reconnect after
+	// an outage of Redis. The group is never removed while it has a subscriber. Not for Broadcast.
+	// Default 0: for ever; else at least 2m.
+	//
+	// If subscribers of the group have different values, the longest applies, from the last
+	// activity of a subscriber with that value, even if others have subscribed since. A subscriber
+	// without a value cancels the expiry, until one with a value subscribes again.
 	GroupExpiry time.Duration
 
 	// MaxInFlight is how many messages of one Subscribe the consumer has at once, neither acked nor
 	// nacked. Default 1: with one subscriber in the group, messages then come in order.
 	MaxInFlight int
 
-	// LeaseDuration is how long a message is a subscriber's before another may have it. The lease is
-	// extended while the handler runs, so it says how soon others notice a crash, not how long a
-	// handler may take. It has to be well above what Redis takes to answer, at its worst: a lease begins before the
-	// answer is there, and what comes when it may be over goes back, unseen, and may use up its deliveries so. Default
-	// 30s, at least 10ms.
+	// LeaseDuration is how long a subscriber holds a message before another may get it. The lease
+	// is extended while the handler runs. So it says how soon others notice a crash, not how long a
+	// handler may take. Default 30s, at least 10ms.
+	//
+	// It must be well above the longest time that Redis takes to answer, because a lease begins
+	// before the answer arrives. A message whose lease may be over on arrival goes back
+	// undelivered, and that may use up its deliveries.
 	LeaseDuration time.Duration
 
 	// MaxExtension is how long a lease is extended at most after its first end. A handler that runs
 	// longer loses the message: its context ends, and the delivery counts as failed. Default 1h;
 	// negative: no limit.
 	//
-	// It counts from when the message was read from the channel. The one that is offered there is held without a
-	// limit while nobody reads it. So read the channel, or end Subscribe's context.
+	// It counts from when the message was read from the channel. The message offered on the channel
+	// is held without a limit until it is read. So read the channel, or end Subscribe's context.
 	MaxExtension time.Duration
 
-	// MaxDeliveries is after how many failed deliveries a message is dead-lettered. Default 25, which with the
-	// default Backoff takes a message about two and a half hours; negative: no limit. A publisher may set it for
-	// one message: see MaxDeliveriesKey.
+	// MaxDeliveries is after how many failed deliveries a message is dead-lettered. Default 25,
+	// which takes about two and a half hours with the default Backoff; negative: no limit. A
+	// publisher may set it for one message: see MaxDeliveriesKey.
 	//
-	// A delivery fails by a Nack, or by a handler that runs for longer than MaxExtension. A lease that runs out is a
-	// failure too, but not the first time. So 1 is not at most once.
+	// A delivery fails by a Nack, or by a handler that runs longer than MaxExtension. A lease that
+	// runs out is a failure too, but not the first time. So 1 is not at most once.
 	MaxDeliveries int
 
-	// Backoff says how long a nacked message waits, given the number of the delivery that failed,
-	// from 1. A delay in the message's metadata (DelayKey, DelayUntilKey, or Watermill's
-	// DelayOnError) comes first, then its own backoff (BackoffKey). Zero or less: no wait, and the message
-	// keeps its place; one that always fails then uses up MaxDeliveries at once. It must be safe for
-	// concurrent use. Where it panics, that is logged, and the default is used.
+	// Backoff returns how long a nacked message waits, given the number of the delivery that
+	// failed, from 1. A delay in the message's metadata (DelayKey, DelayUntilKey, or Watermill's
+	// DelayOnError) comes first, then its own backoff (BackoffKey). With zero or less the message
+	// does not wait and keeps its place. If it always fails, it then uses up MaxDeliveries at once.
+	// Backoff must be safe for concurrent use. A panic in it is logged, and the default is used.
 	// Default ExponentialBackoff(time.Second, 10*time.Minute).
 	Backoff func(delivery int) time.Duration
 
-	// DeadRetention is how long dead-lettered messages are kept. Default 30 days; negative: for ever.
+	// DeadRetention is how long dead-lettered messages are kept. Default 30 days; negative: for
+	// ever.
 	DeadRetention time.Duration
 
 	// CloseTimeout is how long Close, and the end of a Subscribe's context, wait for handlers under
-	// way, and for an answer of Redis: while it does not answer, that is how long they take, even with nothing
-	// in hand. The channel of a Subscribe then closes when that is over and the client has given up the call
-	// under way. Default 10s.
+	// way and for an answer of Redis. If Redis does not answer, they take that long even without
+	// messages. The channel of a Subscribe then closes when the client has given up its last call.
+	// Default 10s.
 	CloseTimeout time.Duration
 }
 
@@ -120,7 +126,7 @@ func (c *SubscriberConfig) setDefaults() {
 	}
 	c.DeadRetention = cmp.Or(c.DeadRetention, defaultDeadRetention)
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
-	// Far enough, and far from what overflows in a sum.
+	// Longer durations might overflow in a sum.
 	c.LeaseDuration = min(c.LeaseDuration, MaxDelay)
 	c.MaxExtension = min(c.MaxExtension, MaxDelay)
 	c.CloseTimeout = min(c.CloseTimeout, MaxDelay)
@@ -141,24 +147,24 @@ func (c SubscriberConfig) Validate() error {
 	)
 }
 
-// Subscriber is a Watermill Subscriber that emits messages from Redis when they are due. It also runs
-// the topics' scheduler. It is safe for concurrent use.
+// Subscriber is a Watermill Subscriber that emits messages from Redis when they are due. It also
+// runs the scheduler of its topics. It is safe for concurrent use.
 type Subscriber struct {
 	config  SubscriberConfig
 	client  *queue.Client
 	logger  watermill.LoggerAdapter
-	given   watermill.LoggerAdapter // the same without what it adds
+	given   watermill.LoggerAdapter // the logger of the user, for the scheduler
 	permits queue.Permits
 
 	mu            sync.Mutex
 	closed        bool
 	running       *engine                                 // nil until the first Subscribe
 	subscriptions map[*consume.Subscription]chan struct{} // closed when its Run has ended
-	untold        error                                   // of the last that ended without having told Redis all
+	untold        error                                   // the last error of a subscription's end
 	untoldAt      time.Time
 }
 
-// engine is what all subscriptions of a Subscriber share.
+// engine has what all subscriptions of a Subscriber share.
 type engine struct {
 	mailbox      *wake.Mailbox
 	closeMailbox func()
@@ -195,9 +201,10 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 	}, nil
 }
 
-// SubscribeInitialize makes sure that the consumer group exists, so that it gets every message of the
-// topic that becomes due from now on, subscribed or not. With Broadcast there is nothing to make sure of.
-// Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed, ErrForbidden or ErrLayout, or come from Redis.
+// SubscribeInitialize makes sure that the consumer group exists, so that it gets every message of
+// the topic that becomes due from now on, even before Subscribe. With Broadcast it does nothing.
+// Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed, ErrForbidden or ErrLayout, or come from
+// Redis.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if err := s.check(topic); err != nil || s.config.Broadcast {
 		return err
@@ -208,12 +215,12 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	}
 	t, err := s.register(ctx, topic, s.config.ConsumerGroup)
 	if err == nil {
-		_, err = t.Relist(ctx) // as DeleteTopic may just have taken it out; Subscribe's scheduler sees to that
+		_, err = t.Relist(ctx) // DeleteTopic may just have removed it from the registry
 	}
 	return err
 }
 
-// groupOf is the group of the subscription with an id.
+// groupOf returns the group of the subscription with an ID.
 func (s *Subscriber) groupOf(id string) string {
 	if s.config.Broadcast {
 		return "broadcast:" + id
@@ -221,7 +228,7 @@ func (s *Subscriber) groupOf(id string) string {
 	return s.config.ConsumerGroup
 }
 
-// check tells why a topic cannot be subscribed to, or returns nil.
+// check returns an error that says why a topic cannot be subscribed to, or nil.
 func (s *Subscriber) check(topic string) error {
 	if err := checkTopic(topic); err != nil {
 		return err
@@ -253,27 +260,27 @@ func (s *Subscriber) groupOptions() queue.GroupOptions {
 	return options
 }
 
-// Subscribe returns the channel of the topic's messages, each when it is due. Ack settles a message,
-// Nack has it delivered again: see SubscriberConfig.Backoff. At most MaxInFlight messages are
-// unsettled at a time.
+// Subscribe returns the channel of the topic's messages, each when it is due. Ack settles a
+// message. Nack has it delivered again: see SubscriberConfig.Backoff. At most MaxInFlight messages
+// are unsettled at a time.
 //
-// A message's context carries the values of ctx and the Delivery. It ends when the message is settled,
+// A message's context has the values of ctx and the Delivery. It ends when the message is settled,
 // when its lease is lost (context.Cause is ErrLeaseLost), or when CloseTimeout runs out after Close
-// (ErrClosed); not when ctx ends.
+// (ErrClosed). It does not end with ctx.
 //
-// When ctx ends, this subscription closes as Close would close it: nothing more is handed out, what
-// was not handed out goes back at once, in order, without counting as a delivery, and the channel
-// closes when the messages handed out are settled, or CloseTimeout is over. If Redis hangs, it closes when CloseTimeout is
-// over and the client has given up the call under way.
+// When ctx ends, this subscription closes as by Close. It delivers no further message. Undelivered
+// messages go back at once, in order, and do not count as delivered. The channel closes when the
+// delivered messages are settled, or CloseTimeout is over. If Redis hangs, it closes when
+// CloseTimeout is over and the client has given up its last call.
 //
-// Losing Redis does not end a subscription; it goes on when Redis is back.
-// Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed, ErrForbidden or ErrLayout, or come from ctx or Redis.
+// A subscription outlasts outages of Redis. Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed,
+// ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if err := s.check(topic); err != nil {
 		return nil, err
 	}
 	mailbox, closeMailbox := wake.Open(s.client, s.config.KeyPrefix)
-	defer closeMailbox() // the engine has it, too, by then
+	defer closeMailbox() // by then the engine keeps it open
 	err := mailbox.Permitted(ctx)
 	if err == nil {
 		err = s.checkServer(ctx, topic)
@@ -293,7 +300,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, err
 }
 
-// checkServer tells, once for each server, whether it can be used.
+// checkServer returns an error if the server cannot be used. It asks each server once.
 func (s *Subscriber) checkServer(ctx context.Context, topic string) error {
 	evicts, err := s.permits.Try(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic), queue.Consuming)
 	if err == nil {
@@ -302,7 +309,7 @@ func (s *Subscriber) checkServer(ctx context.Context, topic string) error {
 	return err
 }
 
-// unregister removes the group of a subscription that did not come about, even if ctx has ended.
+// unregister removes the group of a subscription that could not start, even if ctx has ended.
 func (s *Subscriber) unregister(ctx context.Context, t *queue.Topic, group string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -312,7 +319,7 @@ func (s *Subscriber) unregister(ctx context.Context, t *queue.Topic, group strin
 	return nil
 }
 
-// run starts a subscription, and what all subscriptions share.
+// run starts a subscription, and the engine with the first one.
 func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan *message.Message, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -349,8 +356,8 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 	running.scheduler.Add(t.Name)
 	go func() {
 		err := sub.Run()
-		if err != nil && ctx.Err() != nil { // Close tells, too, but may come much later
-			logger.Error("The subscription ended with its context, but not properly", err, nil)
+		if err != nil && ctx.Err() != nil { // Close returns the error too, but may be much later
+			logger.Error("The subscription could not settle everything before it ended", err, nil)
 		}
 		running.scheduler.Remove(t.Name)
 		s.mu.Lock()
@@ -364,12 +371,12 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 	return sub.Messages(), nil
 }
 
-// start begins what the subscriptions share. s.mu is held.
+// start starts the engine. The caller holds s.mu.
 func (s *Subscriber) start() (*engine, error) {
 	sched, err := scheduler.New(scheduler.Config{
 		Client:    s.config.Client,
 		KeyPrefix: s.config.KeyPrefix,
-		Topics:    []string{}, // those that are subscribed to
+		Topics:    []string{}, // run adds each topic
 	}, s.given)
 	if err != nil {
 		return nil, err
@@ -380,21 +387,23 @@ func (s *Subscriber) start() (*engine, error) {
 	r.stop = stop
 	go func() {
 		defer close(r.stopped)
-		_ = sched.Run(running) // it only fails when run twice
+		_ = sched.Run(running) // the only error is that it was run before
 	}()
 	return r, nil
 }
 
-// Close ends all subscriptions: nothing more is handed out, what was not handed out goes back at once,
-// in order, and handlers under way have CloseTimeout to settle. Then their contexts end, and their
-// messages are delivered again when the leases run out. Close returns when all is done, at the latest
-// a second after CloseTimeout; if Redis did not answer, or refused, it returns an error then, and what Redis was
-// told last may not have reached it, by a subscription that Close ends, or by one that ended shortly before with its context. It
-// may be called more than once, and from several goroutines, and returns that again; the Client stays open.
+// Close ends all subscriptions. They deliver no further message. Undelivered messages go back at
+// once, in order. Handlers under way have CloseTimeout to settle. After that their contexts end,
+// and their messages are delivered again when the leases run out.
+//
+// Close returns when all is done, at the latest a second after CloseTimeout. It returns an error if
+// Redis did not answer or refused, so that the last settlements may be lost: of a subscription that
+// Close ended, or of one whose context ended shortly before. Close may be called more than once,
+// and from several goroutines, and returns the same error again. The Client stays open.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	if !s.closed && time.Since(s.untoldAt) > s.config.LeaseDuration+s.config.CloseTimeout {
-		s.untold = nil // it was logged, and what it is about was delivered again since
+		s.untold = nil // it was logged, and its messages were delivered again since
 	}
 	s.closed = true
 	running := s.running

@@ -103,7 +103,7 @@ func (s *setup) buryReady(t *testing.T, n int) {
 	c := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: 1000, Lease: time.Hour, Bytes: 1 << 30}
 	call := group.ClaimCall(c)
 	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), call))
-	claimed, err := c.ReadClaim(call)
+	claimed, err := c.ReadClaim(call.Cmd())
 	require.NoError(t, err)
 	require.Len(t, claimed.Messages, n)
 	var failures []queue.Failure

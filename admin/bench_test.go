@@ -336,7 +336,7 @@ func (s *setup) fillBench(b *testing.B, n int) {
 		c := queue.Claim{Subscription: "S", Number: number, Limit: min(left, 1000), Lease: time.Hour, Bytes: 1 << 30}
 		call := group.ClaimCall(c)
 		require.NoError(b, queue.Do(ctx, queue.MustClient(s.Client), call))
-		claimed, err := c.ReadClaim(call)
+		claimed, err := c.ReadClaim(call.Cmd())
 		require.NoError(b, err)
 		var failures []queue.Failure
 		for i := range claimed.Messages {

@@ -41,7 +41,7 @@ func newTorn(t *testing.T, s *setup, groups ...string) *torn {
 	c := queue.Claim{Subscription: "S", Number: 1, Limit: 3, Lease: time.Hour, Bytes: 1 << 20}
 	call := group.ClaimCall(c)
 	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), call))
-	claimed, err := c.ReadClaim(call)
+	claimed, err := c.ReadClaim(call.Cmd())
 	require.NoError(t, err)
 	require.Len(t, claimed.Messages, 3)
 	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls([]queue.Failure{

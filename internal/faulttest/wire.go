@@ -202,7 +202,7 @@ func (w *wire) answer(c *scriptCall, cmd *redis.Cmd, base Event, err error) {
 	if err == nil {
 		claim := queue.Claim{Subscription: c.args[1]}
 		claim.Number, _ = strconv.ParseUint(c.args[2], 10, 64)
-		claimed, readErr := claim.ReadReply(cmd)
+		claimed, readErr := claim.ReadClaim(cmd)
 		if readErr != nil {
 			answer.Err = readErr.Error()
 		}

@@ -23,9 +23,9 @@ const (
 	FaultLease     Fault = "lease"      // a deadline without a lease, or a lease without a deadline
 	FaultStates    Fault = "two states" // a message is in two states of a group
 	FaultRepeated  Fault = "repeated"   // a message is more than once in ready of a group
-	FaultRecord    Fault = "record"     // a state without its record of deliveries, or a record without a state
-	FaultRefs      Fault = "refs"       // the number of groups that need the body is not the number that have the message
-	FaultDelayID   Fault = "delay id"   // a waiting message lacks its delay ID, or only one of two keys has a delay ID
+	FaultRecord    Fault = "record"     // a state lacks its record, or a record its state
+	FaultRefs      Fault = "refs"       // refs does not say how many groups have the message
+	FaultDelayID   Fault = "delay id"   // a waiting message or one of two keys lacks a delay ID
 	FaultScheduler Fault = "scheduler"  // the scheduler will not look in time
 )
 
@@ -286,11 +286,7 @@ func zset(key string) index { return index{key, "ZSCAN"} }
 func (a *audit) scan(ctx context.Context, indexes []index, f func(ids []string) error) error {
 	for _, i := range indexes {
 		for cursor := "0"; ; {
-			call := queue.NewCall(&queue.ScanScript, []string{i.key}, i.command, cursor, auditPage, auditBytes)
-			if err := queue.Do(ctx, a.topic.Client(), call); err != nil {
-				return err
-			}
-			reply, err := call.Cmd().Slice()
+			reply, err := run(ctx, a.topic, (*redis.Cmd).Slice, &queue.ScanScript, []string{i.key}, i.command, cursor, auditPage, auditBytes)
 			if err != nil {
 				return err
 			}

@@ -239,7 +239,7 @@ func (a *audit) convict(f *facts, s *search, after []mark) (sure bool) {
 	}
 	sure = true
 	var absent, present []string
-	ready, doubtful := 0, 0 // groups that had it in ready, and those of them that may have lost it since
+	ready, doubtful := 0, 0 // groups that had it in ready; those that may have lost it since
 	for g := range f.groups {
 		recent, seen := f.groups[g].recent, s.seenIn(f.id, g)
 		switch {

@@ -86,9 +86,6 @@ func (a *audit) around(ctx context.Context, key string, some []repetition) (map[
 
 // disable makes a repeated entry of ready void, and tells whether the entry was there.
 func (t *Topic) disable(ctx context.Context, v Violation) (bool, error) {
-	call := queue.NewCall(&queue.SingleScript, []string{t.Keys().Ready(v.Group), t.Keys().Stats(v.Group)}, v.ID, v.first, v.second, slack)
-	if err := queue.Do(ctx, t.Client(), call); err != nil {
-		return false, err
-	}
-	return call.Cmd().Val() == int64(1), nil
+	keys := []string{t.Keys().Ready(v.Group), t.Keys().Stats(v.Group)}
+	return run(ctx, t, (*redis.Cmd).Bool, &queue.SingleScript, keys, v.ID, v.first, v.second, slack)
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -139,13 +141,9 @@ func (g *Group) bulk(ctx context.Context, s *queue.Script, keys []string, args [
 	for _, id := range ids {
 		args = append(args, id)
 	}
-	call := queue.NewCall(s, keys, args...)
 	limited, end := queue.WhileRemembered(ctx)
 	defer end()
-	if err := queue.Do(limited, g.topic.Client(), call); err != nil {
-		return "", err
-	}
-	return call.Cmd().Text()
+	return run(limited, g.topic, (*redis.Cmd).Text, s, keys, args...)
 }
 
 // Pause stops the claims of a group, or of the topic if group is "", and returns since when they
@@ -155,11 +153,7 @@ func (t *Topic) Pause(ctx context.Context, group string) (since time.Time, err e
 	if err != nil {
 		return time.Time{}, err
 	}
-	call := queue.NewCall(&queue.PauseScript, []string{t.Keys().Meta(), t.Keys().Groups(), t.Keys().Paused()}, group)
-	if err := queue.Do(ctx, t.Client(), call); err != nil {
-		return time.Time{}, err
-	}
-	reply, err := call.Cmd().Text()
+	reply, err := run(ctx, t, (*redis.Cmd).Text, &queue.PauseScript, []string{t.Keys().Meta(), t.Keys().Groups(), t.Keys().Paused()}, group)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -192,11 +186,7 @@ func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) 
 				keys = append(keys, k.Resting(g), k.Ready(g), k.Waiters(g))
 				args = append(args, g)
 			}
-			call := queue.NewCall(&queue.ResumeScript, keys, args...)
-			if err := queue.Do(limited, t.Client(), call); err != nil {
-				return err
-			}
-			reply, err := call.Cmd().Slice()
+			reply, err := run(limited, t, (*redis.Cmd).Slice, &queue.ResumeScript, keys, args...)
 			if err != nil {
 				return err
 			}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -27,7 +29,7 @@ func (t *Topic) Erase(ctx context.Context) error {
 		}
 		return keys
 	}
-	if err := t.Unlist(ctx, ""); err != nil { // no topic has this name; it tells early that a permission is lacking
+	if err := t.Unlist(ctx, ""); err != nil { // no topic has this name: it tries the permission
 		return err
 	}
 	err := t.WithExisting(ctx, func(groups *queue.Groups) error {
@@ -59,7 +61,7 @@ func (t *Topic) Erase(ctx context.Context) error {
 		if failed != nil || !listed {
 			return cmp.Or(failed, err)
 		}
-		begun = true // by others, who have not removed the name yet
+		begun = true // by another process, which has not removed the name yet
 	}
 	// The topic was there, and is gone: by a call whose answer was lost, or by others.
 	if err != nil && !(begun && errors.Is(err, queue.ErrNotFound)) {
@@ -74,12 +76,10 @@ func (t *Topic) erase(ctx context.Context, version, step, fresh string, keys, gr
 	for _, g := range groups {
 		args = append(args, g)
 	}
-	call := queue.NewCall(&queue.EraseScript, append([]string{t.Keys().Meta(), t.Keys().Groups(), t.Keys().Idle()}, keys...), args...)
-	if err := queue.Do(ctx, t.Client(), call); err != nil {
-		return err
+	keys = append([]string{t.Keys().Meta(), t.Keys().Groups(), t.Keys().Idle()}, keys...)
+	reply, err := run(ctx, t, (*redis.Cmd).Text, &queue.EraseScript, keys, args...)
+	if err == nil && reply == "stale" {
+		err = queue.ErrStale
 	}
-	if call.Cmd().Val() == "stale" {
-		return queue.ErrStale
-	}
-	return nil
+	return err
 }

@@ -27,7 +27,7 @@ type facts struct {
 
 type groupFacts struct {
 	unack, lease, retry, dead, record string // "": none
-	recent                            bool   // the message came into ready after the marks of the inspection
+	recent                            bool   // the message came into ready after the marks
 }
 
 // held tells whether the group has the message in a state other than ready.
@@ -75,18 +75,13 @@ func (t *Topic) inspect(ctx context.Context, groups *queue.Groups, q inspection)
 	for _, id := range q.ids {
 		args = append(args, id)
 	}
-	call := queue.NewCall(&queue.InspectScript, t.inspectKeys(groups), args...)
-	if err := queue.Do(ctx, t.Client(), call); err != nil {
+	reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.InspectScript, t.inspectKeys(groups), args...)
+	switch {
+	case err != nil:
 		return nil, nil, now, err
-	}
-	reply, err := call.Cmd().Slice()
-	if err != nil {
-		return nil, nil, now, err
-	}
-	if len(reply) == 1 {
+	case len(reply) == 1:
 		return nil, nil, now, queue.ErrStale
-	}
-	if len(reply) < 3 {
+	case len(reply) < 3:
 		return nil, nil, now, fmt.Errorf("inspect: unexpected reply of %d parts", len(reply))
 	}
 	list, _ := reply[2].([]any)

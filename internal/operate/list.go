@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -67,11 +69,8 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 	if bytes > 0 {
 		size = strconv.Itoa(bytes)
 	}
-	call := queue.NewCall(&queue.PageScript, []string{key, k.Messages(), k.Options(), records}, kind, score, id, limit, size)
-	if err := queue.Do(ctx, t.Client(), call); err != nil {
-		return Page{}, err
-	}
-	reply, err := call.Cmd().Slice()
+	reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.PageScript, []string{key, k.Messages(), k.Options(), records},
+		kind, score, id, limit, size)
 	if err != nil {
 		return Page{}, err
 	}
@@ -113,11 +112,7 @@ func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, widt
 	if !from.IsZero() {
 		begin = strconv.FormatInt(from.UnixMilli(), 10)
 	}
-	call := queue.NewCall(&queue.UpcomingScript, []string{t.Keys().Pending(), t.Keys().Retry(group)}, begin, width, n)
-	if err := queue.Do(ctx, t.Client(), call); err != nil {
-		return nil, err
-	}
-	reply, err := call.Cmd().Slice()
+	reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.UpcomingScript, []string{t.Keys().Pending(), t.Keys().Retry(group)}, begin, width, n)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -25,7 +27,8 @@ func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error)
 		}
 		return []string{v.name + " does not expire any more"}, nil
 	case v.Fault == FaultScheduler:
-		return []string{"had the scheduler look at once"}, t.nudge(ctx)
+		nudge := queue.NewCall(&queue.NudgeScript, []string{t.Keys().Meta(), t.Keys().Scheduler()}, "")
+		return []string{"had the scheduler look at once"}, queue.Do(ctx, t.Client(), nudge)
 	case v.Fault == FaultRepeated:
 		done, err := t.disable(ctx, v)
 		if err != nil || !done {
@@ -33,8 +36,8 @@ func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error)
 		}
 		return []string{fmt.Sprintf("put an entry of ready out of force in group %q", v.Group)}, nil
 	case v.Fault == FaultDelayID && v.name != "":
-		call := queue.NewCall(&queue.UntangleScript, []string{t.Keys().Names(), t.Keys().Taken()}, v.name)
-		if err := queue.Do(ctx, t.Client(), call); err != nil || call.Cmd().Val() != int64(1) {
+		done, err := run(ctx, t, (*redis.Cmd).Bool, &queue.UntangleScript, []string{t.Keys().Names(), t.Keys().Taken()}, v.name)
+		if err != nil || !done {
 			return nil, err
 		}
 		return []string{fmt.Sprintf("forgot delay ID %q", queue.DecodeName(v.name))}, nil
@@ -59,11 +62,8 @@ func (t *Topic) mend(ctx context.Context, v Violation) (did []string, err error)
 				args = append(args, seen, m.returned, m.last, m.length)
 			}
 		}
-		call := queue.NewCall(&queue.MendScript, append(t.inspectKeys(groups), t.Keys().Scheduler(), t.Keys().Idle()), args...)
-		if err := queue.Do(ctx, t.Client(), call); err != nil {
-			return err
-		}
-		reply, err := call.Cmd().StringSlice()
+		keys := append(t.inspectKeys(groups), t.Keys().Scheduler(), t.Keys().Idle())
+		reply, err := run(ctx, t, (*redis.Cmd).StringSlice, &queue.MendScript, keys, args...)
 		if err != nil {
 			return err
 		}
@@ -87,9 +87,4 @@ func groupNamed(what string, groups *queue.Groups) string {
 		}
 	}
 	return what
-}
-
-// nudge has the topic's scheduler look at once.
-func (t *Topic) nudge(ctx context.Context) error {
-	return queue.Do(ctx, t.Client(), queue.NewCall(&queue.NudgeScript, []string{t.Keys().Meta(), t.Keys().Scheduler()}, ""))
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // This file reads what scripts answer about a topic. A reply that the script cannot have written is
-// an error. A value that somebody changed in Redis by hand, and that is no number where one is
+// an error. A value that was changed in Redis by hand, and that is no number where one is
 // expected, is read as none.
 
 // isText, isTextOrNone and isNumber check one part of a reply.
@@ -129,7 +129,8 @@ func readUpcoming(reply []any, width time.Duration, n int) ([]Bucket, error) {
 	buckets := make([]Bucket, n)
 	for i := range buckets {
 		buckets[i] = Bucket{
-			From:    time.UnixMilli(first.UnixMilli() + int64(i)*queue.CeilMillis(width)), // a Duration may be too short for it
+			// A Duration might overflow.
+			From:    time.UnixMilli(first.UnixMilli() + int64(i)*queue.CeilMillis(width)),
 			Pending: count(reply[1+2*i]),
 			Retries: count(reply[2+2*i]),
 		}

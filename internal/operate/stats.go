@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -20,7 +22,7 @@ type Stats struct {
 	NextDue  time.Time // of pending; zero: none
 	DelayIDs int       // delay IDs that are taken
 	Next     time.Time // when the scheduler looks next; zero: never
-	Holder   string    // address of the process that has the scheduling lease; "": none, or it is overdue
+	Holder   string    // address of the process with a valid scheduling lease; "": none
 	Standby  string    // address of the process that watches the holder; "": none
 	Paused   time.Time // since when; zero: it is not paused
 	Stream   bool      // its messages go into a stream
@@ -40,7 +42,7 @@ type GroupStats struct {
 	OldestDue                 time.Time // of ready; zero: none, as for the times below
 	NextLease                 time.Time // the first deadline of unack
 	NextRetry, OldestDead     time.Time
-	Waiters, Resting, Held    int       // subscriptions that wait; that rest; messages with a valid lease
+	Waiters, Resting, Held    int       // waiting and resting subscriptions; valid leases
 	Paused                    time.Time // since when
 	MaxDeliveries             int
 	Retention                 time.Duration // negative: for ever
@@ -69,15 +71,10 @@ func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g))
 			args = append(args, g)
 		}
-		call := queue.NewCall(&queue.StatsScript, keys, args...)
-		if err := queue.Do(ctx, t.Client(), call); err != nil {
-			return err
+		reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.StatsScript, keys, args...)
+		if err == nil {
+			stats, err = readStats(reply, groups)
 		}
-		reply, err := call.Cmd().Slice()
-		if err != nil {
-			return err
-		}
-		stats, err = readStats(reply, groups)
 		return err
 	})
 	return stats, err
@@ -112,7 +109,7 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 	if stats.Now.IsZero() {
 		return Stats{}, fmt.Errorf("stats: the server says that it is %.64q", queue.Text(reply[1]))
 	}
-	if stats.Next.IsZero() || !stats.Now.After(stats.Next.Add(queue.Grace)) { // else the lease is over
+	if stats.Next.IsZero() || !stats.Now.After(stats.Next.Add(queue.Grace)) { // the lease is valid
 		stats.Holder = queue.Text(reply[7])
 	}
 	if !stats.Now.After(queue.Instant(queue.Text(reply[9]))) {

@@ -249,7 +249,7 @@ func TestNothingIsPassedOverWhileReadyIsUsedAtBothEnds(t *testing.T) {
 }
 
 // More comes back than one step may look at. Then another look decides, and if it goes on like that, nothing is said.
-func TestWhatCannotBeToldForSureIsNotReported(t *testing.T) {
+func TestUncertainViolationsAreNotReported(t *testing.T) {
 	for name, c := range map[string]struct {
 		moves         int
 		found, unsaid int

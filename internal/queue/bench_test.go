@@ -60,7 +60,7 @@ func benchmarkScripts(b *testing.B, size, dead, waiting, bytes int) {
 		claim.Number++
 		call := group.ClaimCall(claim)
 		require.NoError(b, do(ctx, s.Client, call))
-		claimed, err := claim.ReadClaim(call)
+		claimed, err := claim.ReadClaim(call.Cmd())
 		require.NoError(b, err)
 		require.Len(b, claimed.Messages, size)
 		var leased []*queue.Leased

@@ -9,13 +9,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// DefaultPrefix is what keys begin with unless the user says otherwise.
+// DefaultPrefix begins all keys unless the user sets another prefix.
 const DefaultPrefix = "redisdelay"
 
 // MaxNameLength is the longest topic or consumer group, in bytes.
 const MaxNameLength = 512
 
-// CheckTopic tells why a topic cannot be used, or returns nil.
+// CheckTopic returns an error that says why a topic cannot be used, or nil.
 func CheckTopic(topic string) error {
 	switch {
 	case topic == "":
@@ -26,7 +26,7 @@ func CheckTopic(topic string) error {
 	return nil
 }
 
-// CheckPrefix tells why a key prefix cannot be used, or returns nil.
+// CheckPrefix returns an error that says why a key prefix cannot be used, or nil.
 func CheckPrefix(prefix string) error {
 	if strings.ContainsAny(prefix, "{}") {
 		return fmt.Errorf("%q has a brace, which would change the hash tag of every key", prefix)
@@ -34,20 +34,20 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// notReady begins the errors of a server that takes no call for now, whatever it is; or none of a connection that was
-// made anew, and does not say whether it has done what an earlier attempt asked for.
+// notReady begins the errors of a server that takes no call for now, or none over a new connection.
+// Such an error does not say whether the server has carried out an earlier attempt.
 var notReady = []string{"LOADING ", "BUSY ", "NOAUTH ", "WRONGPASS ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "READONLY ", "MOVED ", "ASK "}
 
-// Unreachable tells whether an error says nothing about the call, only that there was no answer or that
-// the server was not ready for any.
+// Unreachable tells whether an error says nothing about the call, only that the server did not
+// answer or was not ready.
 func Unreachable(err error) bool {
 	var server redis.Error
 	switch {
-	case err == nil, errors.Is(err, ErrForbidden), errors.Is(err, ErrLayout), errors.Is(err, ErrTopicMode): // it has answered
-		return false
+	case err == nil, errors.Is(err, ErrForbidden), errors.Is(err, ErrLayout), errors.Is(err, ErrTopicMode):
+		return false // the server has answered
 	case !errors.As(err, &server):
 		return true
-	case redis.IsReadOnlyError(err): // also where a script of Redis 6.2 met it, whose error begins otherwise
+	case redis.IsReadOnlyError(err): // in a script of Redis 6.2 the error begins otherwise
 		return true
 	}
 	return slices.ContainsFunc(notReady, func(prefix string) bool {

@@ -11,12 +11,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Group is a handle on one consumer group of a topic. It keeps its keys, which every call needs.
+// Group is a handle on one consumer group of a topic. It keeps the KEYS of each script.
 type Group struct {
 	Name string
 
 	topic   *Topic
-	claim   []string // KEYS of claim, the eighth of which is the subscription's own
+	claim   []string // the eighth is empty, for the key of the subscription
 	ack     []string
 	nack    []string
 	release []string
@@ -43,27 +43,29 @@ func (t *Topic) Group(name string) *Group {
 
 // Claim asks for messages of a group.
 type Claim struct {
-	Subscription string        // random, of one Subscribe, whose claims are answered one after the other
-	Number       uint64        // counted by the subscription, the same only for a repeat
-	Limit        int           // at most 1000; 0: it can take none, and passes on what woke it
+	Subscription string        // random; a subscription sends its claims one after the other
+	Number       uint64        // counted by the subscription; a repeat has the same number
+	Limit        int           // of messages, at most 1000; 0 takes none and passes the wake-up on
 	Busy         bool          // the subscription holds other messages
-	Lease        time.Duration // how long the messages are the subscription's
-	Slots        int           // messages that it could hand out at once; 0 also if it need not be woken
-	Address      string        // where to wake it if that is more than are ready, or a suspect is next and it is busy; "" if it never waits
-	Patience     time.Duration // how long the address stays valid
-	Bytes        int           // of bodies, but for the first
-	Expiry       time.Duration // of the group, which the claim shows to be in use; 0: none
-	Counts       Counts        // since the last claim
+	Lease        time.Duration // how long the subscription holds the messages
+	Slots        int           // messages it could hand out at once; 0 also if it need not be woken
+	// Address is where to wake the subscription; "" if it never waits. It is woken if it has more
+	// slots than messages are ready, or if it is busy and a suspect is next.
+	Address  string
+	Patience time.Duration // how long the address stays valid
+	Bytes    int           // limit of all bodies together; the first may be larger
+	Expiry   time.Duration // of the group, which the claim shows to be in use; 0: none
+	Counts   Counts        // since the last claim
 }
 
-// Counts is what a subscription did with messages: handed over, how late, or dropped as too late.
+// Counts counts the messages that a subscription delivered, how late, and dropped as too late.
 type Counts struct {
 	Delivered, Dropped int
-	LatenessMicros     int64 // of all together: a Duration has no room for a thousand that are months late
+	LatenessMicros     int64 // the sum over all messages, which a Duration might not hold
 	Latest             time.Duration
 }
 
-// Add adds others.
+// Add adds o to c.
 func (c *Counts) Add(o Counts) {
 	c.Delivered += o.Delivered
 	c.Dropped += o.Dropped
@@ -71,30 +73,30 @@ func (c *Counts) Add(o Counts) {
 	c.Latest = max(c.Latest, o.Latest)
 }
 
-// Claimed is what a claim brought.
+// Claimed is the result of a claim.
 type Claimed struct {
 	Messages []Leased
-	More     bool      // more is ready
-	Blocked  bool      // the next message wants a subscription that holds nothing else
-	Waits    bool      // nothing more is ready, and the subscription will be woken when something is
-	Orphans  int       // ids that had no body any more, and were dropped
+	More     bool      // more messages are ready
+	Blocked  bool      // the next message goes only to a subscription that holds no other
+	Waits    bool      // no more messages are ready; the subscription is woken when one is
+	Orphans  int       // IDs without a body, which were dropped
 	Now      time.Time // by the server's clock
 }
 
 // Leased is a message that a subscription holds.
 type Leased struct {
 	ID         string
-	Token      string // of the lease; settling and extending name it
+	Token      string // of the lease; calls that settle or extend it name the token
 	Due        time.Time
-	Deliveries int    // that ended before and count
-	Delivered  bool   // if it may have been, to this group
-	Suspect    bool   // its lease has expired before: it is to be alone in hand
-	Requeued   bool   // it was a dead letter, and an operator had it delivered again
-	DelayedFor string // the delay that the last nack asked for, as it was written, or ""
+	Deliveries int    // the number of deliveries that ended and count
+	Delivered  bool   // the message may have been delivered to this group before
+	Suspect    bool   // its lease has expired before: it must be held alone
+	Requeued   bool   // an operator requeued it from the dead letters
+	DelayedFor string // the delay that the last nack asked for, as written, or ""
 	Body       []byte
 }
 
-// ClaimCall makes a call whose result ReadClaim reads.
+// ClaimCall returns a call whose reply ReadClaim reads.
 func (g *Group) ClaimCall(c Claim) *Call {
 	keys := slices.Clone(g.claim)
 	keys[7] = g.topic.keys.Claim(c.Subscription)
@@ -105,51 +107,41 @@ func (g *Group) ClaimCall(c Claim) *Call {
 	}}
 }
 
-// ReadClaim returns what a claim brought, or ErrUnregistered.
-func (c Claim) ReadClaim(call *Call) (Claimed, error) { return c.ReadReply(call.cmd) }
-
-// ReadClaimTo is ReadClaim for who has room for the messages: each goes to add, before what may be wrong with the
-// next is known.
-func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
-	return c.read(call.cmd, add)
-}
-
-// ReadReply is ReadClaim for who sees the call pass by.
-func (c Claim) ReadReply(cmd *redis.Cmd) (Claimed, error) {
+// ReadClaim returns the result of a claim, or ErrUnregistered.
+func (c Claim) ReadClaim(cmd *redis.Cmd) (Claimed, error) {
 	var messages []Leased
-	claimed, err := c.read(cmd, func(m Leased) { messages = append(messages, m) })
+	claimed, err := c.ReadClaimTo(func(m Leased) { messages = append(messages, m) }, &Call{cmd: cmd})
 	if err == nil {
 		claimed.Messages = messages
 	}
 	return claimed, err
 }
 
-func (c Claim) read(cmd *redis.Cmd, add func(Leased)) (Claimed, error) {
-	reply, err := cmd.Slice()
-	if err != nil {
+// ReadClaimTo is ReadClaim, but passes each message to add instead of allocating a slice. It may
+// return an error after it has passed some.
+func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
+	reply, err := call.cmd.Slice()
+	switch {
+	case err != nil:
 		return Claimed{}, err
-	}
-	if len(reply) == 1 {
+	case len(reply) == 1:
 		return Claimed{}, ErrUnregistered
-	}
-	if len(reply) != 9 {
+	case len(reply) != 9:
 		return Claimed{}, fmt.Errorf("claim: unexpected reply of %d parts", len(reply))
 	}
 	orphans, _ := reply[4].(int64)
-	claimed := Claimed{
+	bodies, _ := reply[6].([]any)
+	records, _ := reply[7].([]any)
+	if err := c.readMessages(Text(reply[5]), bodies, records, add); err != nil {
+		return Claimed{}, err
+	}
+	return Claimed{
 		More:    reply[1] == int64(1),
 		Blocked: reply[2] == int64(1),
 		Waits:   reply[3] == int64(1),
 		Orphans: int(orphans),
 		Now:     Instant(Text(reply[8])),
-	}
-	entries, _ := reply[5].(string)
-	bodies, _ := reply[6].([]any)
-	records, _ := reply[7].([]any)
-	if err := c.readMessages(entries, bodies, records, add); err != nil {
-		return Claimed{}, err
-	}
-	return claimed, nil
+	}, nil
 }
 
 // readMessages reads the parts of a reply that are about messages.
@@ -161,7 +153,7 @@ func (c Claim) readMessages(entries string, bodies, records []any, add func(Leas
 		return nil
 	}
 	number := c.Subscription + ":" + strconv.FormatUint(c.Number, 10)
-	var before, token string // the due time of the message before, and its token: many have the same
+	var before, token string // due time and token of the last message; many messages share both
 	var ms int64
 	more := true
 	for i := range bodies {
@@ -171,7 +163,7 @@ func (c Claim) readMessages(entries string, bodies, records []any, add func(Leas
 		var entry string
 		entry, entries, more = strings.Cut(entries, " ")
 		id, due, _ := strings.Cut(entry, ":")
-		// Neither ID nor token keeps the memory of all entries.
+		// ID and token are copies, so that they do not keep the memory of all entries.
 		if i > 0 && due == before {
 			id = strings.Clone(id)
 		} else {
@@ -185,8 +177,8 @@ func (c Claim) readMessages(entries string, bodies, records []any, add func(Leas
 		m := Leased{ID: id, Token: token, Due: time.UnixMilli(ms), Body: bytesOf(body)}
 		if len(records) > 0 {
 			r := ReadRecord(Text(records[i]))
-			m.Deliveries, m.Delivered, m.Suspect, m.DelayedFor = r.Count, r.Delivered(), r.suspect(), r.DelayedFor
-			m.Requeued = r.requeued()
+			m.Deliveries, m.Delivered, m.DelayedFor = r.Count, r.Delivered(), r.DelayedFor
+			m.Suspect, m.Requeued = r.suspect(), r.requeued()
 		}
 		add(m)
 	}
@@ -196,8 +188,8 @@ func (c Claim) readMessages(entries string, bodies, records []any, add func(Leas
 	return nil
 }
 
-// bytesOf is the text's memory, without a copy. It is only for what a reply holds, which the client has
-// read into a buffer of its own and no one else has.
+// bytesOf returns the memory of a text, without a copy. Use it only for parts of a reply: nothing
+// else refers to their memory.
 func bytesOf(text string) []byte {
 	return unsafe.Slice(unsafe.StringData(text), len(text))
 }

@@ -63,7 +63,7 @@ func TestClaimOfAGroupThatDoesNotExist(t *testing.T) {
 		c := s.query(10, idle(10, "channel|1"))
 		call := s.group.ClaimCall(c)
 		w.unchanged(func() { w.do(call) })
-		_, err := c.ReadClaim(call)
+		_, err := c.ReadClaim(call.Cmd())
 		require.ErrorIs(t, err, queue.ErrUnregistered)
 	}, "a")
 }
@@ -80,7 +80,7 @@ func TestRepeatedClaimReturnsTheSameMessages(t *testing.T) {
 			call := s.group.ClaimCall(c)
 			w.do(call)
 			w.do(call)
-			again, err := c.ReadClaim(call)
+			again, err := c.ReadClaim(call.Cmd())
 			require.NoError(t, err)
 			again.Now = first.Now
 			require.Equal(t, first, again)
@@ -177,7 +177,7 @@ func TestClaimCountsBytesAcrossPortions(t *testing.T) {
 
 // Small bodies are no sign that those behind them are small: what is read in vain stops the server for others, by 10 ms for
 // each of 8 MiB.
-func TestFewBodiesAreReadInVain(t *testing.T) {
+func TestClaimReadsFewBodiesThatItDoesNotReturn(t *testing.T) {
 	t.Parallel()
 	in := redistest.Start(t)
 	w := newWorld(t, redistest.Server{Client: in.Client(t), Prefix: "own"}, "topic", "a")
@@ -350,7 +350,7 @@ func TestAClaimBeforeTheLastOneLeasesNothing(t *testing.T) {
 	}, "a")
 }
 
-func TestWakeUpsPassOverAddressesThatNobodyHears(t *testing.T) {
+func TestWakeUpsPassOverAddressesWithoutAReceiver(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		dead := &inbox{w: w, channel: queue.MailboxChannel(w.Prefix, "dead")}
 		inbox := w.inbox()
@@ -419,7 +419,7 @@ func TestBlockedClaimWakesAnother(t *testing.T) {
 }
 
 // Whoever is busy and has room is not to be left to its poll when another takes the suspect.
-func TestWhoWaitsForASuspectIsWokenWhenAnotherHasTakenIt(t *testing.T) {
+func TestSubscriptionThatWaitsForASuspectIsWokenWhenAnotherTakesIt(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
 		w.publishNow("1")
@@ -436,7 +436,7 @@ func TestWhoWaitsForASuspectIsWokenWhenAnotherHasTakenIt(t *testing.T) {
 	}, "a")
 }
 
-func TestWhoWaitsForASuspectIsWokenForWhatIsBehindIt(t *testing.T) {
+func TestSubscriptionThatWaitsForASuspectIsWokenForMessagesBehindIt(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
 		w.publishNow("1", "2")
@@ -448,7 +448,7 @@ func TestWhoWaitsForASuspectIsWokenForWhatIsBehindIt(t *testing.T) {
 }
 
 // They would be woken one by the other for each suspect, to find that the next one is not for them either.
-func TestWhoWaitsForSuspectsIsWokenWhenTheLastIsTaken(t *testing.T) {
+func TestSubscriptionThatWaitsForSuspectsIsWokenWhenTheLastIsTaken(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
 		w.publishNow("1", "2", "3")
@@ -463,7 +463,7 @@ func TestWhoWaitsForSuspectsIsWokenWhenTheLastIsTaken(t *testing.T) {
 	}, "a")
 }
 
-func TestWhoTakesASuspectThatItWaitedForIsNotWokenItself(t *testing.T) {
+func TestSubscriptionThatTakesTheSuspectItWaitedForIsNotWoken(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
 		w.publishNow("1", "2")
@@ -477,7 +477,7 @@ func TestWhoTakesASuspectThatItWaitedForIsNotWokenItself(t *testing.T) {
 	}, "a")
 }
 
-func TestWhoWaitedForASuspectAndIsGoneIsForgotten(t *testing.T) {
+func TestGoneSubscriptionThatWaitedForASuspectIsForgotten(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("1", "2")
 		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
@@ -492,7 +492,7 @@ func TestWhoWaitedForASuspectAndIsGoneIsForgotten(t *testing.T) {
 	}, "a")
 }
 
-func TestWhoWaitsForASuspectWaitsForNothingElse(t *testing.T) {
+func TestSubscriptionThatWaitsForASuspectWaitsForNothingElse(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("1")
 		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
@@ -507,7 +507,7 @@ func TestWhoWaitsForASuspectWaitsForNothingElse(t *testing.T) {
 	}, "a")
 }
 
-func TestWhatIsBehindASuspectIsNotRead(t *testing.T) {
+func TestMessagesBehindASuspectAreNotRead(t *testing.T) {
 	t.Parallel()
 	in := redistest.Start(t)
 	w := newWorld(t, redistest.Server{Client: in.Client(t), Prefix: "own"}, "topic", "a")
@@ -567,7 +567,7 @@ func TestClaimAfterTheServerLostItsData(t *testing.T) {
 		c := s.query(1)
 		call := s.group.ClaimCall(c)
 		w.do(call)
-		_, err := c.ReadClaim(call)
+		_, err := c.ReadClaim(call.Cmd())
 		require.ErrorIs(t, err, queue.ErrUnregistered)
 		require.Zero(t, s.ack(held(claimed)...))
 		require.Zero(t, s.release(held(claimed)...))

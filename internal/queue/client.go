@@ -38,8 +38,8 @@ type ring interface{ Options() *redis.RingOptions }
 // usable ends the errors about clients that cannot be used.
 const usable = "pass a *redis.Client, a *redis.ClusterClient, or a struct that embeds one of them as a pointer"
 
-// NewClient returns the adapter of a client, or tells why the client cannot be used. It does not
-// talk to Redis.
+// NewClient returns the adapter of a client, or an error that says why the client cannot be used.
+// It does not talk to Redis.
 func NewClient(client redis.UniversalClient) (c *Client, err error) {
 	if client == nil {
 		return nil, errors.New("is nil; it has to be a connected go-redis client")
@@ -48,7 +48,7 @@ func NewClient(client redis.UniversalClient) (c *Client, err error) {
 		return nil, fmt.Errorf("is a nil %T; it has to be a connected go-redis client", client)
 	}
 	defer func() {
-		if recover() != nil { // Options does, if the embedded pointer is nil
+		if recover() != nil { // Options panics if the embedded pointer is nil
 			c, err = nil, fmt.Errorf("is a %T without options, as one that embeds nil; %s", client, usable)
 		}
 	}()
@@ -76,7 +76,7 @@ func MustClient(client redis.UniversalClient) *Client {
 	return c
 }
 
-// CheckClient tells why a client cannot be used, or returns nil.
+// CheckClient returns an error that says why a client cannot be used, or nil.
 func CheckClient(client redis.UniversalClient) error {
 	_, err := NewClient(client)
 	return err
@@ -97,8 +97,8 @@ func (c *Client) Node(ctx context.Context, key string) (Node, error) {
 	return node, nil
 }
 
-// EachNode calls ask for every server, those of a Cluster at the same time, replicas included. It
-// returns the first error.
+// EachNode calls ask for every server, in a Cluster concurrently and for replicas too. It returns
+// the first error.
 func (c *Client) EachNode(ctx context.Context, ask func(context.Context, Node) error) error {
 	if c.cluster == nil {
 		return ask(ctx, c.single)
@@ -106,8 +106,8 @@ func (c *Client) EachNode(ctx context.Context, ask func(context.Context, Node) e
 	return c.cluster.ForEachShard(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, node) })
 }
 
-// findNodes asks a Cluster who has which slots if a call failed because a node did not answer. The
-// client by itself would ask nodes that are gone for another ten seconds.
+// findNodes has the client of a Cluster read the slots again if a call failed because a node did
+// not answer. By itself the client would ask nodes that are gone for another ten seconds.
 func (c *Client) findNodes(ctx context.Context, err error) {
 	if c.cluster != nil && Unreachable(err) {
 		c.cluster.ReloadState(ctx)

@@ -268,7 +268,7 @@ func TestOperationsWorkOnAFullServer(t *testing.T) {
 }
 
 // It may be needed only by the group that goes.
-func TestWhileAGroupIsRemovedNobodyIsSaidToHaveAMessageReady(t *testing.T) {
+func TestNoGroupIsReportedReadyWhileAGroupIsBeingRemoved(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow(names("%04d", 0, 1500)...)
 		w.publishNow("x")

@@ -119,7 +119,7 @@ func FuzzClaims(f *testing.F) {
 		}
 		reply := []any{"ok", int64(1), int64(0), now, orphans, entries, list(bodies, body), list(records, record), now}
 		reply = reply[:min(max(parts, 0), len(reply))]
-		claimed, err := Claim{Subscription: "S", Number: 1}.ReadClaim(replied(reply...))
+		claimed, err := Claim{Subscription: "S", Number: 1}.ReadClaim(replied(reply...).cmd)
 		if err != nil {
 			if len(claimed.Messages) > 0 {
 				t.Errorf("%q brought messages, and %v", reply, err)

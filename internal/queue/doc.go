@@ -2,7 +2,7 @@
 // decides nothing about time or order itself. A caller says when a transition runs, and the script
 // does all of it in one step. Besides it, only packages wake and operate talk to Redis.
 //
-// What is stored:
+// The stored forms:
 //
 //   - keys.go has the name of every key and channel, and the version of the layout.
 //   - id.go makes message IDs and random texts.

@@ -18,9 +18,9 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists means that another message has the delay id.
 	ErrExists = errors.New("delay id is taken")
-	// ErrTopicFull means that as many messages wait as may.
+	// ErrTopicFull means that no further message may wait.
 	ErrTopicFull = errors.New("topic is full")
-	// ErrNotReplicated means that too few replicas are known to have what was published.
+	// ErrNotReplicated means that too few replicas confirmed the published messages.
 	ErrNotReplicated = errors.New("not replicated")
 	// ErrStale means that the set of groups has changed since it was read.
 	ErrStale = errors.New("set of consumer groups has changed")

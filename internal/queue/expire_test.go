@@ -238,7 +238,7 @@ func TestExpireAfterAGroupWasRegistered(t *testing.T) {
 }
 
 // A process that crashes with a dead letter that was requeued does not make it what it was before.
-func TestRequeuedMessageStaysThatWhenItsLeaseEnds(t *testing.T) {
+func TestRequeuedMessageStaysMarkedWhenItsLeaseEnds(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x")
 		w.die("a", 1)

@@ -49,7 +49,7 @@ func TestStandbyThatIsNotSeenIsReplaced(t *testing.T) {
 	}, "a")
 }
 
-func TestOnlyTheHolderMovesWhatIsDueUntilItIsLate(t *testing.T) {
+func TestOnlyTheHolderMovesDueMessagesUntilItIsLate(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("x", time.Hour))
 		w.promote("s|holder")
@@ -76,7 +76,7 @@ func TestOnlyTheHolderMovesWhatIsDueUntilItIsLate(t *testing.T) {
 	}, "a")
 }
 
-func TestAnyoneMayTakeTheLeaseOfALateHolder(t *testing.T) {
+func TestAnyProcessMayTakeTheLeaseOfALateHolder(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("x", time.Hour))
 		w.promote("s|holder")
@@ -124,7 +124,7 @@ func TestEveryKindOfEventIsWaitedFor(t *testing.T) {
 	}, "a", "b")
 }
 
-func TestWhatWasClaimedTogetherComesBackTogether(t *testing.T) {
+func TestMessagesClaimedTogetherComeBackTogether(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("1", "2", "3")
 		s := w.sub("a")

@@ -34,7 +34,7 @@ func (s *IDs) Next(now time.Time) (string, error) {
 	return one[0].ID, err
 }
 
-// Give gives each message the next ID. If it fails, none is to be used.
+// Give gives each message the next ID. After an error none of the IDs may be used.
 func (s *IDs) Give(messages []Message, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,14 +54,14 @@ func (s *IDs) Give(messages []Message, now time.Time) error {
 			return err
 		}
 		var id [IDLength]byte
-		_ = s.id.MarshalTextTo(id[:]) // which is as long as it has to be
+		_ = s.id.MarshalTextTo(id[:]) // fails only for another length
 		_, _ = all.Write(id[:])       // never fails
 		messages[i].ID = all.String()[i*IDLength:]
 	}
 	return nil
 }
 
-// Token returns a random text of 16 letters and digits that no one else has.
+// Token returns a random and unique text of 16 letters and digits.
 func Token() string {
 	id := ulid.ULID{}
 	_, _ = io.ReadFull(rand.Reader, id[6:]) // crypto/rand never fails

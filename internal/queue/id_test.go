@@ -63,7 +63,7 @@ func TestIDHasTheTimeOfItsMaking(t *testing.T) {
 	require.Equal(t, clock.Truncate(time.Millisecond), parsed.Timestamp().UTC())
 }
 
-func TestSourcesMakeDifferentIDs(t *testing.T) {
+func TestTwoSourcesMakeDifferentIDs(t *testing.T) {
 	t.Parallel()
 	clock := time.Now()
 	seen := map[string]bool{}

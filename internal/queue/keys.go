@@ -5,15 +5,15 @@ import "strings"
 // Layout is the version of everything that is stored: the keys, the fields, the scripts' forms.
 const Layout = "1"
 
-// StreamLayout is the layout of a topic with a stream. A program that does not know of streams takes it for
-// another version, and keeps away.
+// StreamLayout is the layout of a topic with a stream. Programs older than streams refuse it as
+// another version.
 const StreamLayout = Layout + " stream"
 
 // StreamGroup is the only group of a topic with a stream. Its ready list is the stream.
 const StreamGroup = "stream"
 
-// Keys names everything a topic has in Redis. All of it shares one hash tag, so that a script may
-// touch all of it on a cluster. docs/redis-keys.md describes each.
+// Keys has the name of every key of a topic. All share one hash tag, so that a script may use all
+// of them in a Cluster. docs/redis-keys.md describes each.
 type Keys struct {
 	base string // "<prefix>:{<topic>}:"
 }
@@ -25,11 +25,11 @@ func NewKeys(prefix, topic string) Keys {
 
 var topicEncoder = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 
-// encodeTopic makes a topic safe inside a hash tag. Only what would break the tag is encoded, so the
-// tag of an ordinary topic is its name, and a plain key of that name is in the same slot.
+// encodeTopic encodes the characters that would break a hash tag. The tag of a topic without them
+// is its name, so a key of that name is in the same slot.
 func encodeTopic(topic string) string { return topicEncoder.Replace(topic) }
 
-// Of the topic.
+// Keys of the topic.
 
 func (k Keys) Meta() string      { return k.base + "meta" }
 func (k Keys) Messages() string  { return k.base + "messages" }
@@ -43,16 +43,14 @@ func (k Keys) Names() string     { return k.base + "names" }
 func (k Keys) Taken() string     { return k.base + "taken" }
 func (k Keys) Paused() string    { return k.base + "paused" }
 
-// Publisher remembers the number of a publisher's last call.
-func (k Keys) Publisher(id string) string { return k.base + "publisher:" + id }
+// Keys that hold the number of a publisher's last call, a subscription's last claim, and the result
+// of one operation of an operator.
 
-// Claim remembers a subscription's last claim.
+func (k Keys) Publisher(id string) string       { return k.base + "publisher:" + id }
 func (k Keys) Claim(subscription string) string { return k.base + "claim:" + subscription }
+func (k Keys) Operation(token string) string    { return k.base + "operation:" + token }
 
-// Operation remembers the result of one operation of an operator.
-func (k Keys) Operation(token string) string { return k.base + "operation:" + token }
-
-// Of one group.
+// Keys of one group.
 
 func (k Keys) Ready(group string) string      { return k.base + "ready:" + group }
 func (k Keys) Unack(group string) string      { return k.base + "unack:" + group }
@@ -64,13 +62,11 @@ func (k Keys) Dead(group string) string       { return k.base + "dead:" + group 
 func (k Keys) Resting(group string) string    { return k.base + "resting:" + group }
 func (k Keys) Stats(group string) string      { return k.base + "stats:" + group }
 
-// Of the prefix.
-
-// Registry is the set of all topics under a prefix. It is in a slot of its own.
+// Registry names the set of all topics under a prefix. It is in a slot of its own.
 func Registry(prefix string) string { return prefix + ":topics" }
 
-// NewTopics is the channel on which a topic is announced when it enters the registry.
+// NewTopics names the channel on which topics that enter the registry are announced.
 func NewTopics(prefix string) string { return prefix + ":new-topics" }
 
-// MailboxChannel is the channel on which a process is woken.
+// MailboxChannel names the channel on which a process is woken.
 func MailboxChannel(prefix, id string) string { return prefix + ":mailbox:" + id }

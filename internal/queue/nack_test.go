@@ -124,7 +124,7 @@ func TestNackWithoutLimit(t *testing.T) {
 	}, "a")
 }
 
-func TestNextDeliveryIsToldTheLastDelayThatWasSet(t *testing.T) {
+func TestNextDeliveryGetsTheLastDelayThatWasSet(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x")
 		s := w.sub("a")
@@ -206,7 +206,7 @@ func TestDeadForEverIsNoEvent(t *testing.T) {
 	})
 }
 
-func TestWhatTheHandlerSaidIsKept(t *testing.T) {
+func TestErrorOfTheHandlerIsKept(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		said := func(f *queue.Failure) {
 			f.Error, f.Reason = "the bank\nis closed", "nacked on the last of 5 deliveries"
@@ -225,7 +225,7 @@ func TestWhatTheHandlerSaidIsKept(t *testing.T) {
 }
 
 // What nobody could be given died without a delivery.
-func TestDeathOfAMessageThatNobodyGotCountsNoDelivery(t *testing.T) {
+func TestDeathOfAnUndeliveredMessageCountsNoDelivery(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("first", "failed before", "crashed before")
 		require.NoError(t, w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["failed before"], "2 - 30s",

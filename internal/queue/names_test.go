@@ -25,7 +25,7 @@ func (w *world) tryPublish(messages ...message) error {
 	return w.topic.Publish(ctx, "PUBLISHER", w.calls, w.make(messages...))
 }
 
-func TestMessageTakesThePlaceOfTheOneThatWaits(t *testing.T) {
+func TestMessageReplacesTheWaitingOne(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(under(in("1", time.Hour), "x", queue.Replace, 0), in("other", time.Hour))
 		w.publish(under(in("2", 2*time.Hour), "x", queue.Replace, 0))
@@ -40,7 +40,7 @@ func TestMessageTakesThePlaceOfTheOneThatWaits(t *testing.T) {
 }
 
 // Without a delay it is delivered now, and nothing waits under the ID any more.
-func TestMessageThatIsDueNowTakesThePlaceOfTheOneThatWaits(t *testing.T) {
+func TestMessageDueNowReplacesTheWaitingOne(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(under(in("1", time.Hour), "x", queue.Replace, 0))
 		w.publish(under(now("2"), "x", queue.Replace, 0))
@@ -50,7 +50,7 @@ func TestMessageThatIsDueNowTakesThePlaceOfTheOneThatWaits(t *testing.T) {
 	}, "a")
 }
 
-func TestMessageIsNotTakenInWhileAnotherWaits(t *testing.T) {
+func TestMessageIsLeftOutWhileAnotherWithItsDelayIDWaits(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(under(in("1", time.Hour), "x", queue.Keep, 0))
 		w.publish(now("before"), under(in("2", time.Minute), "x", queue.Keep, 0), in("after", time.Minute))
@@ -237,7 +237,7 @@ func TestFullTopicTakesNoMore(t *testing.T) {
 }
 
 // A refusal says who could not go in any company, and how many of the others could go together.
-func TestRefusalSaysForWhoseSakeItIs(t *testing.T) {
+func TestRefusalNamesTheMessagesThatCauseIt(t *testing.T) {
 	reject := func(text, name string) message { return under(in(text, time.Hour), name, queue.Reject, 0) }
 	for name, c := range map[string]struct {
 		limit    int
@@ -321,7 +321,7 @@ func TestRepeatedPublishWithDelayIDsChangesNothing(t *testing.T) {
 }
 
 // Who asks by the name means whoever waits under it, and nobody does when it is free, though nothing has been promoted.
-func TestANameThatIsFreeFindsNobody(t *testing.T) {
+func TestAFreeDelayIDFindsNoMessage(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("x", time.Second).with(queue.Options{DelayID: "name"}))
 		found, err := w.topic.Find(ctx, operate.Ref{DelayID: "name"})

@@ -6,8 +6,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// NewCall returns a call of a script, for package operate. It writes a bool, a time.Duration and a
-// Due among the args as scripts read them.
+// NewCall returns a call of a script. It encodes a bool, a time.Duration and a Due among the args.
 func NewCall(s *Script, keys []string, args ...any) *Call {
 	for i, arg := range args {
 		switch arg := arg.(type) {
@@ -22,7 +21,7 @@ func NewCall(s *Script, keys []string, args ...any) *Call {
 	return &Call{script: s, keys: keys, args: args}
 }
 
-// Cmd returns the command that Do has sent, with its reply.
+// Cmd returns the command that Do sent, with its reply.
 func (c *Call) Cmd() *redis.Cmd { return c.cmd }
 
 // Client returns the client of the topic.

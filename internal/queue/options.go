@@ -7,31 +7,31 @@ import (
 	"time"
 )
 
-// Mode says what a message does whose delay ID is another's.
+// Mode says what publish does with a message whose delay ID another message has.
 type Mode string
 
 const (
-	Replace Mode = ""       // it takes the place of the one that waits
-	Keep    Mode = "keep"   // it is not taken in
+	Replace Mode = ""       // the message replaces the other if that waits
+	Keep    Mode = "keep"   // the message is left out
 	Reject  Mode = "reject" // the whole call is refused
 )
 
 // Options are a message's own settings, stored apart from its body where scripts can read them.
 type Options struct {
-	MaxDeliveries int // 0: the group's; negative: no limit
+	MaxDeliveries int // 0: the limit of the group; negative: no limit
 
-	DelayID string        // names the message while it waits; "": nothing does
+	DelayID string        // names the message while it waits; "": it has no name
 	Window  time.Duration // how long the delay ID stays taken after the message is due
 	Mode    Mode
 
-	Expiry Expiry // only where a script judges by it
+	Expiry Expiry // only for a topic with a stream, where a script decides
 }
 
-// Expiry says from when on it is too late for a message to go into a stream. The zero value is never.
+// Expiry says when it is too late for a message to go into a stream. The zero value means never.
 type Expiry struct {
 	At       time.Time     // zero: never
-	Lateness time.Duration // after it is due; 0: never
-	Dead     bool          // it is dead then; else it is dropped
+	Lateness time.Duration // after the due time; 0: never
+	Dead     bool          // true: the message becomes a dead letter; false: it is dropped
 }
 
 func (e Expiry) encode(add func(name, value string)) {
@@ -51,7 +51,7 @@ func (e Expiry) encode(add func(name, value string)) {
 	}
 }
 
-// encode writes them as scripts read them: names and values without spaces or further colons.
+// encode returns the options as scripts read them: "name:value" with spaces between.
 func (o Options) encode() string {
 	var parts []string
 	add := func(name, value string) { parts = append(parts, name+":"+value) }
@@ -71,7 +71,7 @@ func (o Options) encode() string {
 	return strings.Join(parts, " ")
 }
 
-// ParseOptions reads what encode has written.
+// ParseOptions reads the result of encode.
 func ParseOptions(text string) (o Options) {
 	for _, part := range strings.Fields(text) {
 		name, value, _ := strings.Cut(part, ":")
@@ -99,11 +99,11 @@ func ParseOptions(text string) (o Options) {
 // EncodeName returns a delay ID as it is stored: without spaces and colons, which separate options.
 func EncodeName(name string) string { return url.QueryEscape(name) }
 
-// DecodeName reads what EncodeName has written. It returns any other text as it is.
+// DecodeName reads the result of EncodeName. It returns any other text unchanged.
 func DecodeName(stored string) string {
 	name, err := url.QueryUnescape(stored)
 	if err != nil {
-		return stored // not written by this program
+		return stored
 	}
 	return name
 }

@@ -107,7 +107,7 @@ func TestResumeWakesAllThatRest(t *testing.T) {
 	}, "a")
 }
 
-func TestWhatSubscriptionsTellIsAddedUp(t *testing.T) {
+func TestCountsOfSubscriptionsAreAddedUp(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x", "y")
 		s := w.sub("a")

@@ -12,22 +12,24 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Permits remembers which works were tried on which servers, so that each is tried once. The zero value is ready. Safe
-// for concurrent use.
+// Permits remembers which kinds of work were tried on which servers, so that each is tried once.
+// The zero value is ready. Safe for concurrent use.
 type Permits struct {
 	mu    sync.RWMutex
 	tried map[permit]bool
 }
 
-// permit is for a work on a server: the nodes of a Cluster have users of their own.
+// permit is one kind of work on one server, since each node of a Cluster has its own users.
 type permit struct{ work, server string }
 
-// Try tells whether the server's user may do the work: ErrForbidden names the commands or the channels that it lacks.
-// Else a script would fail in its middle, or take those who wait for messages and wake nobody. evicts is
-// maxmemory-policy, if by that the server may evict keys; "" if not, if it does not say, or if that was told before.
-// Where there is no such topic, nothing is tried, unless the work opens it.
+// Try returns an ErrForbidden that names the commands or channels that the server's user lacks for
+// the work. Without it a script would fail in its middle, or remove waiting subscriptions and wake
+// none. If there is no such topic, it tries nothing, unless the work opens the topic.
+//
+// evicts is the server's maxmemory-policy if by that it may evict keys. It is "" if not, if the
+// server does not say, or if an earlier Try returned it.
 func (p *Permits) Try(ctx context.Context, t *Topic, work Work) (evicts string, err error) {
-	server, _ := t.Master(ctx) // if nobody knows, the call says why
+	server, _ := t.Master(ctx) // after an error the call below fails too
 	this := permit{work.Name, server}
 	p.mu.RLock()
 	known := p.tried[this]
@@ -56,16 +58,21 @@ func (p *Permits) Try(ctx context.Context, t *Topic, work Work) (evicts string, 
 	return evicts, nil
 }
 
-// permit tries all that the work takes. It is not there if there is no such topic: then nothing was tried.
+// permit tries all commands of the work. If there is no such topic, it tries nothing, and there is
+// false.
 func (t *Topic) permit(ctx context.Context, work Work) (evicts string, there bool, err error) {
 	lacking, err := t.refused(ctx, work)
 	if err != nil {
 		return "", false, err
 	}
-	if slices.Contains(lacking, "publish") { // a topic that nobody can be told of is not opened
+	if slices.Contains(lacking, "publish") { // a topic that cannot be announced must not be opened
 		return "", false, t.lacks(lacking)
 	}
-	call := t.permitCall(work)
+	var args []any
+	for _, command := range work.commands() {
+		args = append(args, command)
+	}
+	call := NewCall(&permitScript, []string{t.keys.Meta(), t.keys.Operation(Token())}, args...)
 	if err := Do(ctx, t.client, call); err != nil {
 		return "", false, err
 	}
@@ -85,7 +92,8 @@ func (t *Topic) permit(ctx context.Context, work Work) (evicts string, there boo
 	return evicts, true, nil
 }
 
-// lacks is the error for commands that are not allowed. Channels are a permission of their own.
+// lacks returns the error for commands that are not allowed. Channels are a permission of their
+// own.
 func (t *Topic) lacks(commands []string) error {
 	rules := strings.ToLower("+" + strings.Join(slices.Compact(commands), " +"))
 	if slices.Contains(commands, "publish") {
@@ -94,24 +102,16 @@ func (t *Topic) lacks(commands []string) error {
 	return fmt.Errorf("%w: it has to be allowed %s", ErrForbidden, rules)
 }
 
-func (t *Topic) permitCall(work Work) *Call {
-	var args []any
-	for _, command := range work.commands() {
-		args = append(args, command)
-	}
-	return &Call{script: &permitScript, keys: []string{t.keys.Meta(), t.keys.Operation(Token())}, args: args}
-}
-
-// refused tries those commands of the work that permit.lua does not, in one pipeline to the topic's node: a transaction
-// that is begun ends in it, whichever part of that is refused.
+// refused tries the commands of the work that permit.lua cannot try, in one pipeline to the topic's
+// node. So MULTI and EXEC are on one connection, and no transaction stays open.
 func (t *Topic) refused(ctx context.Context, work Work) (lacking []string, err error) {
 	var tries [][]any
-	if slices.Contains(work.commands(), "PUBLISH") { // in a script, too
-		tries = append(tries, []any{"publish", MailboxChannel(t.prefix, "check"), ""}) // no one's
+	if slices.Contains(work.commands(), "PUBLISH") { // scripts call it, too; no process has the channel
+		tries = append(tries, []any{"publish", MailboxChannel(t.prefix, "check"), ""})
 	}
 	for _, command := range work.besides {
-		if command == "SADD" { // and announces the topic
-			tries = append(tries, []any{"publish", NewTopics(t.prefix), ""}) // none has that name
+		if command == "SADD" { // the work announces topics, too; no topic is named ""
+			tries = append(tries, []any{"publish", NewTopics(t.prefix), ""})
 		}
 		if args := notForScripts[command]; args != nil {
 			tries = append(tries, args)
@@ -141,13 +141,13 @@ func (t *Topic) refused(ctx context.Context, work Work) (lacking []string, err e
 	return lacking, nil
 }
 
-// ForbiddenTo is Forbidden for a command on the registry or a channel, which may be on a node of
-// its own. The error says what the command was to do, and what the user has to be allowed.
+// ForbiddenTo is Forbidden for a command on the registry or a channel, which may be on another
+// node. The error says what the command does, and what the user must be allowed.
 func ForbiddenTo(what, command string, err error) error {
 	if err = Forbidden(err); errors.Is(err, ErrForbidden) {
 		needs := "+" + command
 		switch said := err.Error(); {
-		case strings.Contains(said, "'cluster"): // the client of a Cluster has to know whom to ask first
+		case strings.Contains(said, "'cluster"): // the client of a Cluster asks for the slots first
 			needs = "+cluster|slots"
 		case deniesKeys(said):
 			needs = "the keys ~<key prefix>:*"
@@ -157,16 +157,16 @@ func ForbiddenTo(what, command string, err error) error {
 	return err
 }
 
-// namedCommand is how newer servers say which command of a script is not allowed.
+// namedCommand finds the command of a script that is not allowed, which newer servers name.
 var namedCommand = regexp.MustCompile(`no permissions to run the '([^']+)' command`)
 
-// deniesKeys tells whether a server says by this that the user may not use some of a call's keys. It does not say which.
+// deniesKeys tells whether a server's error is about keys. The server does not say which keys.
 func deniesKeys(said string) bool {
 	return strings.Contains(said, "one of the keys") || strings.Contains(said, "access a key")
 }
 
-// forbidden names in an error what the user has to be allowed: keys, or the command of the script,
-// or all commands of the script if the server names none.
+// forbidden adds to an error what the user must be allowed: keys, or the command of the script, or
+// all commands of the script if the server names none.
 func (c *Call) forbidden(err error) error {
 	err = Forbidden(err)
 	switch {
@@ -184,7 +184,7 @@ func (c *Call) forbidden(err error) error {
 	return fmt.Errorf("%w; it has to be allowed +%s", err, strings.ToLower(strings.Join(commands, " +")))
 }
 
-// patterns are what an ACL allows for keys: all of the key prefix, and a stream by its name.
+// patterns returns the ACL patterns for keys: one for the key prefix, and the name of a stream.
 func patterns(keys []string) (all []string) {
 	for _, key := range keys {
 		if prefix, _, ours := strings.Cut(key, ":{"); ours {
@@ -197,7 +197,7 @@ func patterns(keys []string) (all []string) {
 	return all
 }
 
-// Forbidden wraps ErrForbidden in an error of the server that refuses for want of a permission. It
+// Forbidden adds ErrForbidden to an error by which the server refuses for lack of a permission. It
 // is for commands that no script can try, and for the script that opens a topic.
 func Forbidden(err error) error {
 	var server redis.Error
@@ -205,12 +205,10 @@ func Forbidden(err error) error {
 		return err
 	}
 	code, said, _ := strings.Cut(server.Error(), " ")
-	switch {
-	case code == "NOPERM":
-	case code == "EXECABORT" && strings.Contains(said, "NOPERM"): // an EXEC that is not allowed, which ends the transaction
-	case strings.Contains(said, "user executing the script can't"), strings.Contains(said, "ACL failure in script"):
-	default:
-		return err
+	refusedExec := code == "EXECABORT" && strings.Contains(said, "NOPERM")
+	inScript := strings.Contains(said, "user executing the script can't") || strings.Contains(said, "ACL failure in script")
+	if code == "NOPERM" || refusedExec || inScript {
+		return fmt.Errorf("%w: %w", ErrForbidden, err)
 	}
-	return fmt.Errorf("%w: %w", ErrForbidden, err)
+	return err
 }

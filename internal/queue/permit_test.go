@@ -23,7 +23,7 @@ var works = []queue.Work{
 	queue.Pausing, queue.Resuming, queue.Removing, queue.Erasing, queue.Checking, queue.Repairing,
 }
 
-func TestOnlyThoseOfStreamsTakeTheCommandsOfStreams(t *testing.T) {
+func TestOnlyWorkOnStreamsNeedsTheCommandsOfStreams(t *testing.T) {
 	t.Parallel()
 	for _, work := range works {
 		var ofStreams []string
@@ -231,7 +231,7 @@ func TestPermitsTryToWakeOthersOnTheTopicsNode(t *testing.T) {
 	require.ErrorIs(t, try(), queue.ErrForbidden)
 }
 
-func TestWhatIsForbiddenOnTheNodeOfTheRegistryIsNamedBeforeTheTopicIsWritten(t *testing.T) {
+func TestForbiddenCommandsOfTheRegistryAreNamedBeforeTheTopicIsWritten(t *testing.T) {
 	t.Parallel()
 	client, topic, _, registrys := onNodes(t)
 	meta := queue.NewKeys("own", topic.Name).Meta()

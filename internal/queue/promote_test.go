@@ -104,7 +104,7 @@ func TestRetriesAndFreshMessagesAreMerged(t *testing.T) {
 	}, "a", "b")
 }
 
-func TestNothingPassesWhatHasToStayForTheNextCall(t *testing.T) {
+func TestNothingPassesAMessageThatStaysForTheNextCall(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		// 900 retries of a interleave with 3000 fresh ones; each call moves at most a thousand of each.
 		w.publishNow(names("r%04d", 0, 900)...)
@@ -248,7 +248,7 @@ func TestManyDueInTheSameMillisecondKeepTheirDueTime(t *testing.T) {
 }
 
 // What came due within the last milliseconds is read one of them after the other.
-func TestWhatCameDueInSuccessiveMillisecondsKeepsItsDueTimes(t *testing.T) {
+func TestMessagesDueInSuccessiveMillisecondsKeepTheirDueTimes(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		const share = queue.Budget / 2
 		due := w.now() + time.Hour.Milliseconds()
@@ -293,7 +293,7 @@ func TestPromoteTellsWhenTheNextRetryIsDue(t *testing.T) {
 	}, "a")
 }
 
-func TestManyThatAreDueLaterInTheSameMillisecondStay(t *testing.T) {
+func TestMessagesDueLaterInTheSameMillisecondStay(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("leased")
 		w.sub("a").claim(1, func(c *queue.Claim) { c.Lease = time.Minute })

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Message is a message on its way into a topic.
+// Message is a message to be published.
 type Message struct {
 	ID      string
 	Due     Due
@@ -20,14 +20,14 @@ type Message struct {
 
 // Due says when a message is due by the clock of the Redis server. The zero value means now.
 type Due struct {
-	in time.Duration // from when the server takes the message
-	at int64         // ms of the Unix epoch; 0: relative
+	in time.Duration // after the server takes the message
+	at int64         // milliseconds of the Unix epoch; 0: in counts
 }
 
-// In is due a while after the server takes the message. It is rounded up to the millisecond.
+// In returns a Due of d after the server takes the message, rounded up to the millisecond.
 func In(d time.Duration) Due { return Due{in: max(d, 0)} }
 
-// At is due at an instant. It is rounded up to the millisecond.
+// At returns a Due at an instant, rounded up to the millisecond.
 func At(t time.Time) Due {
 	ms := t.UnixMilli()
 	if time.UnixMilli(ms).Before(t) {
@@ -43,18 +43,18 @@ func (d Due) encode() string {
 	return millis(d.in)
 }
 
-// Publish takes all the messages into the topic in one atomic step, or none. The publisher numbers
-// its calls of a topic from 1 and has one under way at a time; a number that the topic has seen is
-// taken for a repeat and changes nothing. The messages' IDs are in order.
+// Publish publishes all messages in one atomic step, or none. The publisher numbers its calls of a
+// topic from 1 and has one under way at a time. A number that the topic has seen marks a repeat,
+// which changes nothing. The IDs of the messages are in order.
 func (t *Topic) Publish(ctx context.Context, publisher string, number uint64, messages []Message) error {
 	return t.PublishWithin(ctx, publisher, number, messages, 0)
 }
 
-// PublishWithin is Publish unless more messages than limit would then wait for a delivery: then it returns a Refusal
-// that wraps ErrTopicFull. 0 is no limit. A Refusal that wraps ErrExists means that the delay ID of one is taken,
-// ErrTopicMode that the handle is for another kind of topic.
+// PublishWithin is Publish with a limit of the messages that wait for a delivery; 0 is no limit. It
+// returns a Refusal that wraps ErrTopicFull if more would wait, or ErrExists if a delay ID is
+// taken. It returns ErrTopicMode if the handle is for the other kind of topic.
 func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint64, messages []Message, limit int) error {
-	return t.withGroups(ctx, func(groups *Groups) error {
+	return t.with(ctx, t.Groups, func(groups *Groups) error {
 		if err := t.checkMode(groups); err != nil {
 			return err
 		}
@@ -74,34 +74,35 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 		}
 		err := outcome(call.cmd.Val(), messages, limit)
 		if refusal := (*Refusal)(nil); errors.As(err, &refusal) && groups.Stream {
-			refusal.Full = false // it is not known here who needs room
+			refusal.Full = false // the script does not say which messages need room
 		}
 		return err
 	})
 }
 
-// Refusal is the error of a call that was refused for the sake of some of its messages. It wraps ErrExists or ErrTopicFull.
-// Nothing of the call was published.
+// Refusal is the error of a call that was refused because of some of its messages. It wraps
+// ErrExists or ErrTopicFull. Nothing of the call was published.
 type Refusal struct {
 	error
-	// Taken are messages that are refused in any company, as their delay IDs are those of messages that were there
-	// before. Like Twice they are indexes, a thousand at most.
+	// Taken has the indexes of messages whose delay IDs the topic has already, a thousand at most.
+	// They would be refused in any other call, too.
 	Taken []int
-	// Twice are messages whose delay IDs are those of messages before them in the call.
+	// Twice has the indexes of messages whose delay IDs earlier messages of the call have, a
+	// thousand at most.
 	Twice []int
-	// Room is how many more messages may wait, where the topic is full. Those that take the place of others, are left out, or
-	// go into a stream at once need none.
+	// Room is how many more messages may wait in a full topic. Messages that replace others, are
+	// left out, or go into a stream at once need no room.
 	Room int
-	// Full tells that more than Room are refused in any company, where each needs some.
+	// Full tells that any call with more than Room messages is refused, if each needs room.
 	Full bool
 }
 
 func (r *Refusal) Unwrap() error { return r.error }
 
-// IsTaken is the error for a message whose delay ID is that of another.
+// IsTaken returns the error for a message whose delay ID another message has.
 func IsTaken(m *Message) error { return fmt.Errorf("%w: %q", ErrExists, m.Options.DelayID) }
 
-// outcome is what the script says of a call.
+// outcome returns nil or the error that the script's reply stands for.
 func outcome(reply any, messages []Message, limit int) error {
 	said, about, _ := strings.Cut(Text(reply), " ")
 	switch said {
@@ -127,7 +128,7 @@ func outcome(reply any, messages []Message, limit int) error {
 	return fmt.Errorf("publish: unexpected reply %q", Text(reply))
 }
 
-// indexes finds the messages with these IDs, which are in the same order.
+// indexes returns the indexes of the messages with these IDs. Both are in the same order.
 func indexes(messages []Message, ids []string) (found []int) {
 	for i := range messages {
 		if len(found) < len(ids) && messages[i].ID == ids[len(found)] {
@@ -139,7 +140,8 @@ func indexes(messages []Message, ids []string) (found []int) {
 
 func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit int) []any {
 	args := make([]any, 8, 10+2*len(messages))
-	// Pointers are not boxed, as texts are. Tools that print commands show addresses for IDs, and the length of bodies.
+	// Pointers go into an interface without an allocation. So tools that print commands show
+	// addresses of IDs, and lengths of bodies.
 	for i := range messages {
 		args = append(args, &messages[i].ID, (*body)(&messages[i].Body))
 	}
@@ -166,11 +168,11 @@ func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, l
 // body is a message's body as an argument, by a pointer.
 type body []byte
 
-// MarshalBinary is what go-redis sends.
+// MarshalBinary returns what go-redis sends.
 func (b *body) MarshalBinary() ([]byte, error) { return *b, nil }
 
-// String is what hooks of the client print.
+// String returns what hooks of the client print.
 func (b *body) String() string { return fmt.Sprintf("<%d bytes>", len(*b)) }
 
-// MayBeNow tells whether the message can be due as soon as the server hears of it.
+// MayBeNow tells whether the message may be due when the server takes it.
 func (d Due) MayBeNow() bool { return d.at != 0 || d.in == 0 }

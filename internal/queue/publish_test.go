@@ -94,7 +94,7 @@ func TestDueInThePastIsNow(t *testing.T) {
 	}, "a")
 }
 
-func TestWhatIsDueNowIsReadyWhateverComesWithIt(t *testing.T) {
+func TestMessageDueNowIsReadyEvenBesideDelayedOnes(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		past, future := w.now()-1000, w.now()+time.Hour.Milliseconds()
 		for i, later := range []message{in("later", time.Hour), at("later", future)} {
@@ -113,7 +113,7 @@ func TestWhatIsDueNowIsReadyWhateverComesWithIt(t *testing.T) {
 	}, "a")
 }
 
-func TestWhatIsNotDueNowConcernsNoGroup(t *testing.T) {
+func TestDelayedMessageIsInNoGroup(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		foreign := []string{w.keys.Ready("b"), w.keys.Retry("b"), w.keys.Waiters("b"), w.keys.Refs()}
 		for _, key := range foreign {
@@ -144,7 +144,7 @@ func TestMessagesWaitForAFirstGroupInPending(t *testing.T) {
 	})
 }
 
-func TestOptionsAreKeptOfThoseThatHaveAny(t *testing.T) {
+func TestOptionsAreStoredOnlyForMessagesThatHaveThem(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(now("x").with(queue.Options{MaxDeliveries: 3}), now("y").with(queue.Options{MaxDeliveries: -7}),
 			in("z", time.Hour).with(queue.Options{MaxDeliveries: 1}), now("plain"))
@@ -229,7 +229,7 @@ func TestPublishOfMoreThanTenThousandMessages(t *testing.T) {
 }
 
 // One script would keep all others waiting for too long.
-func TestPublishOfTooManyForSoManyGroupsIsLeftToTheScheduler(t *testing.T) {
+func TestPublishOfManyMessagesToManyGroupsIsLeftToTheScheduler(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		const n = 1000
 		for i := range 50 {
@@ -282,7 +282,7 @@ func TestPublishAfterTheServerLostItsData(t *testing.T) {
 	}, "a")
 }
 
-func TestDirectPublishQueuesBehindWhatIsDue(t *testing.T) {
+func TestDirectPublishQueuesBehindDueMessages(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("older", time.Minute), in("later", time.Hour))
 		w.publishNow("before")

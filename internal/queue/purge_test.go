@@ -109,7 +109,7 @@ func TestPurgeOfMoreThanTenThousand(t *testing.T) {
 	}, "a")
 }
 
-func TestAGroupThatAloneHasDeadMessagesHasAllOfAStep(t *testing.T) {
+func TestTheOnlyGroupWithDeadMessagesGetsAWholeStep(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		const more = 10
 		n := queue.Budget + more
@@ -123,7 +123,7 @@ func TestAGroupThatAloneHasDeadMessagesHasAllOfAStep(t *testing.T) {
 	}, "a", "b", "c")
 }
 
-func TestPurgeOfGroupsThatTogetherHaveMoreThanAStepMayForget(t *testing.T) {
+func TestPurgeOfGroupsThatTogetherHaveMoreThanOneStepDeletes(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		n := queue.Budget * 3 / 4
 		w.publishNow(names("%05d", 0, n)...)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Text returns a part of a reply that is a text, or "".
+// Text returns a part of a reply as a text, or "" if it is none.
 func Text(part any) string {
 	s, _ := part.(string)
 	return s
@@ -15,7 +15,7 @@ func Text(part any) string {
 // Most is the largest integer that Lua and scores hold exactly. Larger numbers are read as Most.
 const Most = 1 << 53
 
-// Instant reads a time in milliseconds; zero if the text is no number.
+// Instant reads a time in milliseconds. It returns zero if the text is no number.
 func Instant(ms string) time.Time {
 	f, err := strconv.ParseFloat(ms, 64)
 	if ms == "" || err != nil || math.IsNaN(f) {

@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// Record is what a group knows of a message's deliveries. It is stored as "count flag delayed_for
+// Record is what a group knows of a message's deliveries, stored as "count flag delayed_for
 // reason".
 type Record struct {
 	Count      int
 	DelayedFor string
 	Reason     string
 
-	flag string // "s": a suspect; "r": it was a dead letter, and was requeued; "rs": both; "-"
+	flag string // "s": a suspect; "r": requeued from the dead letters; "rs": both; "-": neither
 }
 
-// ReadRecord reads a stored record, "" for none.
+// ReadRecord reads a stored record. "" is no record.
 func ReadRecord(text string) (r Record) {
 	if text == "" {
 		return r

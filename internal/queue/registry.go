@@ -16,7 +16,7 @@ func (t *Topic) Listed(ctx context.Context) (bool, error) {
 
 // Enroll enters the topic in the registry, and announces a topic that is new there.
 func (t *Topic) Enroll(ctx context.Context) error {
-	// A server at its memory limit refuses SADD even where there is nothing to add.
+	// A server at its memory limit refuses SADD even if there is nothing to add.
 	known, err := t.Listed(ctx)
 	if err != nil || known {
 		return err
@@ -24,14 +24,13 @@ func (t *Topic) Enroll(ctx context.Context) error {
 	if err := t.client.SAdd(ctx, Registry(t.prefix), t.Name).Err(); err != nil {
 		return ForbiddenTo("enter the topic in the registry", "sadd", err)
 	}
-	// Announced even if another has just added it, who may have died since.
+	// If another process has just added it, that may have crashed before its announcement.
 	err = t.client.Publish(ctx, NewTopics(t.prefix), t.Name).Err()
 	return ForbiddenTo(fmt.Sprintf("announce the topic on channel %q", NewTopics(t.prefix)), "publish", err)
 }
 
-// Relist enters the topic in the registry if it is there, and is missing in it: in a Cluster the
-// registry is on a node of its own, whose failover may forget what was just entered. It tells
-// whether the topic is there.
+// Relist enters a topic that exists in the registry again if it is missing there. In a Cluster a
+// failover of the registry's node may lose the latest entries. It tells whether the topic exists.
 func (t *Topic) Relist(ctx context.Context) (there bool, err error) {
 	if there, err = t.exists(ctx); err != nil || !there {
 		return false, err
@@ -39,10 +38,10 @@ func (t *Topic) Relist(ctx context.Context) (there bool, err error) {
 	if err := t.Enroll(ctx); err != nil {
 		return false, err
 	}
-	if there, err = t.exists(ctx); err != nil || there { // else it was deleted meanwhile
+	if there, err = t.exists(ctx); err != nil || there {
 		return there, err
 	}
-	return false, t.Delist(ctx)
+	return false, t.Delist(ctx) // it was deleted meanwhile
 }
 
 // Delist removes a deleted topic from the registry.
@@ -50,14 +49,14 @@ func (t *Topic) Delist(ctx context.Context) error {
 	if err := t.Unlist(ctx, t.Name); err != nil {
 		return err
 	}
-	// A process that used the topic meanwhile has made it anew, and may take it for listed.
+	// A process may have made the topic anew meanwhile, while the registry still had it.
 	if there, err := t.exists(ctx); err != nil || !there {
 		return err
 	}
 	return t.Enroll(ctx)
 }
 
-// exists asks the server, whatever is remembered.
+// exists asks the server, without using the remembered groups.
 func (t *Topic) exists(ctx context.Context) (bool, error) {
 	t.remember(nil)
 	_, err := t.Existing(ctx)
@@ -72,14 +71,14 @@ func (t *Topic) Unlist(ctx context.Context, name string) error {
 	return ForbiddenTo("take the topic out of the registry", "srem", t.client.SRem(ctx, Registry(t.prefix), name).Err())
 }
 
-// TopicsFrom returns some names of the registry, and the cursor of the next ones; 0 begins and
-// ends. A name that enters or leaves meanwhile may be there or not; one may be there twice.
+// TopicsFrom returns some names of the registry, and the cursor of the next; 0 begins and ends. A
+// name may come twice. A name that is added or removed meanwhile may come or not.
 func TopicsFrom(ctx context.Context, client redis.UniversalClient, prefix string, cursor uint64, count int) ([]string, uint64, error) {
 	names, next, err := client.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
 	return names, next, Forbidden(err)
 }
 
-// Topics calls f with the name of every topic in the registry, in no order, some perhaps twice.
+// Topics calls f with the name of every topic in the registry, in no order. A name may come twice.
 func Topics(ctx context.Context, client redis.UniversalClient, prefix string, f func(topic string)) error {
 	scan := client.SScan(ctx, Registry(prefix), 0, "", 1000).Iterator()
 	for scan.Next(ctx) {

@@ -7,13 +7,12 @@ import (
 )
 
 // OperationMemory is how long Redis remembers the result of an operation, so that a repeat after a
-// lost reply gets the same. Clients repeat within seconds, unless the process stood still
-// meanwhile.
+// lost reply gets the same. Clients repeat within seconds, unless the process stands still.
 const OperationMemory = 2 * time.Minute
 
-// remembered is the context of an operation whose result is remembered. It ends while Redis surely
-// remembers the result, and with it the client's repeats. A later repeat would find the work done,
-// and take it for the work of others.
+// remembered is the context of an operation whose result Redis remembers. It ends before Redis
+// forgets the result, so that the client stops to repeat. A later repeat would find the work done
+// and take it for the work of another process.
 //
 // In a Go process whose machine sleeps, timers and deadlines sleep too. So Done compares the time
 // of day.

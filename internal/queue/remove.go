@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RemoveUnused removes groups that were not used for their time, in one pipeline, about a thousand of their messages at a
-// time, and returns those groups that have more.
+// RemoveUnused removes groups whose expiry has passed, in one pipeline. It removes about a thousand
+// of their messages together, and returns the groups that have more.
 func (t *Topic) RemoveUnused(ctx context.Context, groups ...string) (left []string, err error) {
 	calls := make([]*Call, len(groups))
 	for i, group := range groups {
@@ -25,7 +25,7 @@ func (t *Topic) RemoveUnused(ctx context.Context, groups ...string) (left []stri
 	return left, err
 }
 
-// Remove removes a group and all that it holds. ErrTopicMode means that it is the one of a stream, which stays.
+// Remove removes a group and all that it holds. It returns ErrTopicMode for the group of a stream.
 func (t *Topic) Remove(ctx context.Context, group string) error {
 	removed, err := t.removeAll(ctx, group, "")
 	if err == nil && !removed {
@@ -34,18 +34,18 @@ func (t *Topic) Remove(ctx context.Context, group string) error {
 	return err
 }
 
-// RemoveIdle is Remove for a group that has no subscribers, and got no message for so long. It tells
-// whether that is so.
+// RemoveIdle is Remove for a group that has no subscribers, and got no message for as long as
+// limit. It returns false if the group is not idle.
 func (t *Topic) RemoveIdle(ctx context.Context, group string, limit time.Duration) (removed bool, err error) {
 	return t.removeAll(ctx, group, millis(limit))
 }
 
-// Removing returns the groups that are out of the set, and whose removal is not complete. A set of
-// groups that was read before contains none of them.
+// Removing returns the groups that are out of the set, and whose removal is not complete. No set of
+// groups that was read before contains them.
 func (t *Topic) Removing(ctx context.Context) ([]string, error) {
 	groups, err := t.client.ZRangeByScore(ctx, t.keys.Idle(), &redis.ZRangeBy{Min: "-inf", Max: "0"}).Result()
 	if redis.HasErrorPrefix(err, "WRONGTYPE") {
-		return nil, nil // it names none
+		return nil, nil
 	}
 	return groups, err
 }
@@ -63,31 +63,27 @@ func (t *Topic) FinishRemovals(ctx context.Context, groups []string) error {
 	return nil
 }
 
-// unusedGroups is how many groups that are out of the set one step removes at most. promote has it too.
+// unusedGroups is how many groups one pipeline removes at most. The promote script has the same
+// number.
 const unusedGroups = 32
 
 func (t *Topic) removeAll(ctx context.Context, group, limit string) (removed bool, err error) {
-	left, err := t.remove(ctx, group, limit)
-	if err == nil && left == 1 {
-		// Only what is left of it: somebody may have finished this, and made it anew.
-		err = t.FinishRemovals(ctx, []string{group})
-		left = 0
-	}
-	return err == nil && left == 0, err
-}
-
-// remove runs the script once.
-func (t *Topic) remove(ctx context.Context, group, limit string) (left int, err error) {
 	call := t.removeCall(group, budget, false, limit)
 	limited, end := WhileRemembered(ctx)
 	defer end()
 	if err := Do(limited, t.client, call); err != nil {
-		return 0, err
+		return false, err
 	}
-	return call.cmd.Int()
+	left, err := call.cmd.Int()
+	if err == nil && left == 1 {
+		// A second remove could remove a group that was registered again meanwhile.
+		err, left = t.FinishRemovals(ctx, []string{group}), 0
+	}
+	return err == nil && left == 0, err
 }
 
-// removeCall removes a group only if it is unused, or only if it is idle for as long as limit says; "": always.
+// removeCall returns a call that removes a group. With unused it removes the group only if it is
+// out of use, with a limit only if it was idle for so many milliseconds.
 func (t *Topic) removeCall(group string, budget int, unused bool, limit string) *Call {
 	k := t.keys
 	return &Call{

@@ -72,7 +72,7 @@ func TestRemovedGroupLeavesNothing(t *testing.T) {
 	}, "a")
 }
 
-func TestRemovalOfAGroupKeepsWhatOthersNeed(t *testing.T) {
+func TestRemovalOfAGroupKeepsBodiesThatOtherGroupsNeed(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.fill("a")
 		require.NoError(t, w.topic.Remove(ctx, "a"))
@@ -130,7 +130,7 @@ func TestSettlingInARemovedGroupChangesNothing(t *testing.T) {
 			c := s.query(1, idle(1, "channel|1"), func(c *queue.Claim) { c.Expiry = time.Hour })
 			call := s.group.ClaimCall(c)
 			w.do(call)
-			_, err := c.ReadClaim(call)
+			_, err := c.ReadClaim(call.Cmd())
 			require.ErrorIs(t, err, queue.ErrUnregistered)
 		})
 	}, "a", "b")
@@ -461,7 +461,7 @@ func (w *world) respiteOver(group string) {
 
 // Subscribers that are configured to let the group end, and others that are not, as in the course of a
 // deployment.
-func TestGroupInWhichSomebodyWaitsLosesItsEndInsteadOfBeingRemoved(t *testing.T) {
+func TestGroupWithAWaitingSubscriptionLosesItsExpiryInsteadOfBeingRemoved(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		for name, stop := range map[string]bool{"waiting": false, "resting": true} {
 			w.registerFor("a", shortLived)
@@ -519,7 +519,7 @@ func TestClaimGivesAGroupNoEndThatItLost(t *testing.T) {
 }
 
 // In a group in which all who ever claimed know of its end, a lease is of one that is gone.
-func TestGroupThatWasAlwaysToEndDoesNotOutlastItsTimeByALease(t *testing.T) {
+func TestGroupThatAlwaysHadAnExpiryDoesNotOutlastItByALease(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		for _, first := range []queue.GroupOptions{shortLived, standard} {
 			w.registerFor("a", first) // by who never claims, as SubscribeInitialize
@@ -534,7 +534,7 @@ func TestGroupThatWasAlwaysToEndDoesNotOutlastItsTimeByALease(t *testing.T) {
 }
 
 // The group was lost, and who lets it end was the first to make it again. So the others did not register it.
-func TestGroupStaysForWhoFindsItThereAndDoesNotKnowOfItsEnd(t *testing.T) {
+func TestGroupStaysForASubscriptionThatDoesNotKnowItsExpiry(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		for group, claim := range map[string]func(s *sub){
 			"takes":           func(s *sub) { require.Len(t, s.claim(1).Messages, 1) },
@@ -601,7 +601,7 @@ func TestEndThatHasComeIsPutOffOnce(t *testing.T) {
 }
 
 // Who has just been woken is not among those who wait any more, and has nothing yet.
-func TestGroupInWhichSomebodyWasJustWokenLosesItsEndInsteadOfBeingRemoved(t *testing.T) {
+func TestGroupWithAJustWokenSubscriptionLosesItsExpiryInsteadOfBeingRemoved(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.register("a")
 		w.registerFor("a", shortLived)
@@ -622,7 +622,7 @@ func TestGroupInWhichSomebodyWasJustWokenLosesItsEndInsteadOfBeingRemoved(t *tes
 }
 
 // Who closes claims nothing, and is there no more.
-func TestGroupWhoseLastSubscriberHasJustGoneEndsAllTheSame(t *testing.T) {
+func TestGroupWhoseLastSubscriberHasJustGoneStillEnds(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.register("a")
 		w.registerFor("a", shortLived)

@@ -13,15 +13,16 @@ import (
 const (
 	// waitStep is how long one WAIT lasts at most: shorter than clients wait for an answer.
 	waitStep = time.Second / 2
-	// waitPause is between two looks of which the first was answered too early.
+	// waitPause is the least time from one WAIT to the next.
 	waitPause = 20 * time.Millisecond
 )
 
 // errGone means that the server that has the topic never had the call.
-var errGone = errors.New("it is lost: the server that has the topic now does not know of it")
+var errGone = errors.New("the call is lost: the server that has the topic now does not have it")
 
-// AwaitReplicas waits until as many replicas have what the publisher's call of that number wrote, or returns
-// ErrNotReplicated after the timeout. It is for the publisher's last call, after it has succeeded.
+// AwaitReplicas waits until so many replicas have the writes of the publisher's call with that
+// number. It returns ErrNotReplicated after the timeout. It is for the last call, after its
+// success.
 func (t *Topic) AwaitReplicas(ctx context.Context, publisher string, number uint64, replicas int, timeout time.Duration) error {
 	end := time.Now().Add(timeout)
 	ctx, cancel := context.WithDeadline(ctx, end.Add(waitStep)) // for a server that does not answer
@@ -40,9 +41,8 @@ func (t *Topic) AwaitReplicas(ctx context.Context, publisher string, number uint
 			}
 			return fmt.Errorf("%w: %d of %d replicas have it after %v", ErrNotReplicated, have, replicas, timeout)
 		}
-		// Another node may have the topic now.
-		t.client.findNodes(ctx, err)
-		if time.Since(began) < waitPause { // as errors come, and answers of servers that do not wait
+		t.client.findNodes(ctx, err)       // another node may have the topic now
+		if time.Since(began) < waitPause { // errors, and servers that do not wait, answer sooner
 			select {
 			case <-time.After(waitPause):
 			case <-ctx.Done():
@@ -51,13 +51,12 @@ func (t *Topic) AwaitReplicas(ctx context.Context, publisher string, number uint
 	}
 }
 
-// countReplicas returns how many replicas have the call, at the latest when left is over, or sooner if they are
-// enough.
+// countReplicas returns how many replicas have the call. It returns when they are enough, or when
+// left is over.
 //
-// WAIT waits for what was written before over its own connection, and tells nothing after a read, or on a
-// connection that is new. So it goes in one pipeline behind a write, which is in the stream of replication behind
-// the call. That the number is there shows that the call is in the history of the server that is asked, and was
-// not lost with another. A pipeline of one node's client is not redirected by half.
+// WAIT counts only the replicas that have the last write over its own connection. So it follows a
+// write in one pipeline, which replicas get after the call. The GET shows that the server asked has
+// the call, so that no failover lost it. A node's client does not redirect a part of a pipeline.
 func (t *Topic) countReplicas(ctx context.Context, publisher string, number uint64, replicas int, left time.Duration) (int64, error) {
 	node, err := t.node(ctx)
 	if err != nil {
@@ -71,7 +70,7 @@ func (t *Topic) countReplicas(ctx context.Context, publisher string, number uint
 	pipe := node.Pipeline()
 	last := pipe.Get(ctx, key)
 	pipe.PExpire(ctx, key, memory)
-	have := pipe.Do(ctx, "wait", replicas, max(step.Milliseconds(), 1)) // 0 is for ever
+	have := pipe.Do(ctx, "wait", replicas, max(step.Milliseconds(), 1)) // 0 would wait for ever
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return 0, err
 	}

@@ -8,15 +8,16 @@ import (
 	"time"
 )
 
-// budget is how many messages, times groups, one call promotes or purges at most, and how many of one group it takes back:
-// one to three milliseconds of the server's time. A promotion moves as many retries besides.
+// budget is how many messages, times groups, one call promotes or purges at most, and how many
+// expired leases of one group it ends. A promotion moves as many retries besides. A call takes the
+// server one to three milliseconds.
 const budget = 1000
 
 // Grace is how late the holder of the scheduling lease may be before another process takes the
 // lease. The promote scripts have the same number.
 const Grace = time.Second
 
-// Role is what a process is to a topic's due-time work.
+// Role is the part of a process in a topic's due-time work.
 type Role string
 
 const (
@@ -25,22 +26,23 @@ const (
 	Other   Role = "other"   // asks again after the poll interval
 )
 
-// Turn is the outcome of one look at a topic.
+// Turn is the result of one promoting call.
 type Turn struct {
 	Role Role
-	// Wait is how long until the caller has to look again: the next event for the holder, a second
-	// after it for the standby. Negative if nothing is to come.
+	// Wait is how long until the caller must look again: until the next event for the holder, a
+	// second longer for the standby. Negative: there is no event.
 	Wait time.Duration
-	// Expired and Purge tell that leases have run out, or that dead messages are past retention.
+	// Expired and Purge tell that leases have expired, or that dead messages are past their
+	// retention.
 	Expired, Purge bool
-	// Unused are groups that were not used for their time and are to be removed, a few of them if they are many.
+	// Unused has groups to remove, because their expiry has passed. It may have only some of them.
 	Unused []string
-	// Lost is how many messages had no body, and were forgotten. Only where they go into a stream.
+	// Lost is how many messages had no body and were dropped, in a topic with a stream; else 0.
 	Lost int
 }
 
-// PromoteCall makes a call that takes or keeps the scheduling lease and moves what is due.
-// ReadTurn reads its result. The groups are from Groups.
+// PromoteCall returns a call that takes or keeps the scheduling lease and moves due messages.
+// ReadTurn reads its reply. The groups are from Groups.
 func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Duration) *Call {
 	if groups.Stream {
 		return t.promoteStreamCall(groups, address, patience)
@@ -57,8 +59,8 @@ func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Durati
 	return &Call{script: &promoteScript, keys: keys, args: args}
 }
 
-// ReadTurn reads what a promoting call brought. If the set of groups has changed, nothing was done
-// and stale is true; the next Groups reads the set again.
+// ReadTurn reads the reply of PromoteCall. If the set of groups has changed, the call did nothing
+// and stale is true. The next Groups then reads the set again.
 func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err error) {
 	reply, err := call.cmd.Slice()
 	if err != nil {
@@ -71,8 +73,7 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 	if len(reply) != 5 && len(reply) != 6 {
 		return Turn{}, false, fmt.Errorf("promote: unexpected reply of %d parts", len(reply))
 	}
-	role, _ := reply[0].(string)
-	turn = Turn{Role: Role(role), Wait: -1, Expired: reply[2] == int64(1), Purge: reply[3] == int64(1)}
+	turn = Turn{Role: Role(Text(reply[0])), Wait: -1, Expired: reply[2] == int64(1), Purge: reply[3] == int64(1)}
 	unused, _ := reply[4].([]any)
 	for _, group := range unused {
 		turn.Unused = append(turn.Unused, Text(group))
@@ -81,7 +82,7 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 		lost, _ := reply[5].(int64)
 		turn.Lost = int(lost)
 	}
-	if wait, _ := reply[1].(string); wait != "" {
+	if wait := Text(reply[1]); wait != "" {
 		us, err := strconv.ParseInt(wait, 10, 64)
 		if err != nil {
 			return Turn{}, false, fmt.Errorf("promote: wait is %q, not a number", wait)
@@ -91,9 +92,9 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 	return turn, false, nil
 }
 
-// Expire takes back messages whose lease has run out, and tells whether there may be more: a thousand of a group at
-// most, in one step, so that what a subscription that ended had in hand comes back in its order; and of no further
-// group once there are as many.
+// Expire ends expired leases, and tells whether there may be more. One step ends a thousand of a
+// group at most, so that all messages of one subscription come back in order. After a thousand it
+// begins no further group.
 func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 	return t.sweep(ctx, func(groups *Groups) *Call {
 		k := t.keys
@@ -107,8 +108,8 @@ func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 	})
 }
 
-// Purge forgets dead messages that are past their group's retention, at most a thousand of all groups together, and
-// tells whether there may be more.
+// Purge deletes dead messages that are past their group's retention, at most a thousand of all
+// groups together. It tells whether there may be more.
 func (t *Topic) Purge(ctx context.Context) (more bool, err error) {
 	return t.sweep(ctx, func(groups *Groups) *Call {
 		k := t.keys
@@ -138,13 +139,14 @@ func (t *Topic) sweep(ctx context.Context, callOf func(*Groups) *Call) (more boo
 		more = len(reply) == 3 && reply[2] == int64(1)
 		return nil
 	})
-	if errors.Is(err, ErrNotFound) { // it was deleted meanwhile
+	if errors.Is(err, ErrNotFound) { // the topic was deleted meanwhile
 		return false, nil
 	}
 	return more, err
 }
 
-// ResignCall gives up the scheduling lease, so that the standby takes it at once.
+// ResignCall returns a call that gives up the scheduling lease, so that the standby takes it at
+// once.
 func (t *Topic) ResignCall(address string) *Call {
 	return &Call{script: &resignScript, keys: []string{t.keys.Scheduler()}, args: []any{address}}
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Call is one run of a script, to be sent alone or in a pipeline with others.
-// Its typed results are read after Do.
+// Call is one run of a script. Do sends it, alone or in a pipeline with others.
 type Call struct {
 	script *Script
 	keys   []string
@@ -17,7 +16,7 @@ type Call struct {
 	cmd    *redis.Cmd
 }
 
-// Err is the error of the call itself, nil before Do.
+// Err returns the error of the call itself. It is nil before Do.
 func (c *Call) Err() error {
 	if c.cmd == nil {
 		return nil
@@ -25,7 +24,7 @@ func (c *Call) Err() error {
 	return c.cmd.Err()
 }
 
-// flag is a condition as scripts take it.
+// flag returns a bool as scripts read it.
 func flag(set bool) string {
 	if set {
 		return "1"
@@ -41,13 +40,13 @@ func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) {
 	}
 }
 
-// Do sends the calls in one round trip, in order, and returns the first error. One that says that the user may not run
-// scripts wraps ErrForbidden.
+// Do sends the calls in one round trip, in order, and returns the first error. The error wraps
+// ErrForbidden if the user may not run scripts.
 //
-// If the server lacks a script, all scripts are loaded on it, so that it has all or none, and calls
-// in one pipeline keep their order. No other server is waited for. Those that failed for want of
-// theirs are sent again. Of a user who may not load any, the server knows those that were sent
-// whole, so that the order of a pipeline is not kept where it lacks some.
+// If a server lacks a script, Do loads all scripts on it and sends the failed calls again. So a
+// server has all scripts or none, and the calls of a pipeline keep their order. Do does not wait
+// for other servers. If the user may not load scripts, it sends the failed calls with the text of
+// their scripts. A server may then have some scripts only, and a pipeline may lose its order.
 func Do(ctx context.Context, client *Client, calls ...*Call) error {
 	send(ctx, client, calls, false)
 	if missing := lacking(calls); len(missing) > 0 {
@@ -59,7 +58,7 @@ func Do(ctx context.Context, client *Client, calls ...*Call) error {
 			send(ctx, client, missing, !loaded)
 			missing = lacking(missing)
 		}
-		if len(missing) > 0 { // it has lost them again
+		if len(missing) > 0 { // the server has lost them again
 			send(ctx, client, missing, true)
 		}
 	}
@@ -83,8 +82,8 @@ func lacking(calls []*Call) []*Call {
 	return missing
 }
 
-// loadFor loads every script on the servers that have the keys of some calls: of a Cluster another node may hang, and
-// is none of theirs. It returns false if that failed.
+// loadFor loads every script on the servers that have the keys of the calls, since other nodes of a
+// Cluster may hang. It returns false if it failed.
 func loadFor(ctx context.Context, client *Client, calls []*Call) bool {
 	if !client.Cluster() {
 		return loadAll(ctx, client)
@@ -100,8 +99,8 @@ func loadFor(ctx context.Context, client *Client, calls []*Call) bool {
 	return true
 }
 
-// loadAll loads every script on the server; with the client of a Cluster on all nodes that it knows, replicas too, and waits for
-// each. It returns false if that failed.
+// loadAll loads every script on the server. With the client of a Cluster it loads them on all
+// nodes, replicas too, and waits for each. It returns false if it failed.
 func loadAll(ctx context.Context, client redis.Cmdable) bool {
 	for _, s := range allScripts {
 		if client.ScriptLoad(ctx, s.source).Err() != nil {
@@ -122,8 +121,7 @@ func send(ctx context.Context, client redis.Cmdable, calls []*Call, full bool) {
 	}
 	_, err := pipe.Exec(ctx)
 	for _, c := range calls {
-		// Each has an error of its own, or should: where every attempt to connect is refused, go-redis gives the
-		// commands none, and they would pass for done.
+		// If it cannot connect, go-redis sets no error on the commands of a pipeline.
 		if c.cmd.Err() == nil && c.cmd.Val() == nil {
 			c.cmd.SetErr(cmp.Or(err, errNoReply))
 		}

@@ -30,16 +30,16 @@ var (
 	// composed has the text of each script by its name.
 	composed = mustCompose(luaFiles)
 
-	// allScripts are the scripts that load has returned, in the order in which a server gets them.
+	// allScripts has every script that load returned, in the order in which a server gets them.
 	allScripts []Script
 
 	openScript     = load("open")
 	registerScript = load("register")
 	publishScript  = load("publish")
 
-	// The order is that of the pipeline. While one process loads these scripts, one after the other,
-	// the pipeline of another process then lacks all of them from some call on. In another order it
-	// could run a later call before an earlier one that has to be sent again.
+	// The order is that of the pipeline. While one process loads these scripts, one after the
+	// other, the pipeline of another process then lacks all of them from some call on. In another
+	// order it could run a later call before an earlier one that has to be sent again.
 	ackScript     = load("ack")
 	releaseScript = load("release")
 	nackScript    = load("nack")
@@ -53,11 +53,11 @@ var (
 	removeScript  = load("remove")
 	permitScript  = load("permit")
 
-	// Topics with a stream have these.
+	// These are for topics with a stream.
 	openStreamScript    = load("open_stream")
 	promoteStreamScript = load("promote_stream")
 
-	// Operators have these, for package operate.
+	// These are for package operate.
 	CancelScript     = load("cancel")
 	RescheduleScript = load("reschedule")
 	RequeueScript    = load("requeue")
@@ -76,7 +76,7 @@ var (
 	NudgeScript      = load("nudge")
 )
 
-// Scripts returns the text of each script by its name, for programs that recognise calls on their way.
+// Scripts returns the text of each script by its name.
 func Scripts() map[string]string {
 	sources := make(map[string]string, len(allScripts))
 	for _, s := range allScripts {
@@ -176,9 +176,9 @@ func compose(files fs.FS) (map[string]string, error) {
 	return scripts, errors.Join(faults...)
 }
 
-// readLua returns the code of the Lua files in a directory by their names. It leaves out empty lines
-// and lines with only a comment: a server would keep them in memory, and they would change the hash.
-// It refuses a string over several lines, which could have such a line.
+// readLua returns the code of the Lua files in a directory by their names, without empty lines and
+// comment lines. These would take memory of the server and change the hash. It refuses a string
+// over several lines, which could have such a line.
 func readLua(files fs.FS, dir string) (map[string]string, error) {
 	paths, err := fs.Glob(files, dir+"/*.lua")
 	code := map[string]string{}

@@ -59,7 +59,7 @@ var tied = []string{"ack", "release", "nack", "extend", "claim"}
 
 // A server may have only the scripts of another version. A pipeline has to find all of its scripts
 // there, or none.
-func TestAChangedSnippetChangesEachScriptThatUsesItAndThoseTiedToOne(t *testing.T) {
+func TestAChangedSnippetChangesItsScriptsAndScriptsTiedToThem(t *testing.T) {
 	t.Parallel()
 	before, err := queue.Compose(luaFiles(t))
 	require.NoError(t, err)
@@ -93,7 +93,7 @@ func changed(t *testing.T, before map[string]string, files fs.FS) (names []strin
 	return names
 }
 
-func TestAChangedScriptChangesItsHashAndThoseTiedToIt(t *testing.T) {
+func TestAChangedScriptChangesItsHashAndThatOfScriptsTiedToIt(t *testing.T) {
 	t.Parallel()
 	before := queue.Scripts()
 	for name := range before {
@@ -148,7 +148,7 @@ func TestFilesThatCannotBeComposedAreRefused(t *testing.T) {
 }
 
 // The locals in the header of a snippet have to be declared above the line that names it.
-func TestEachSnippetFindsWhatItUses(t *testing.T) {
+func TestEachSnippetIsAfterTheSnippetsItUses(t *testing.T) {
 	t.Parallel()
 	files := luaFiles(t)
 	uses := regexp.MustCompile(`(?m)^-- Uses +(.*)$`)

@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// Server is what the server of a topic says about itself.
+// Server describes the server of a topic.
 type Server struct {
-	Info  map[string]string // what INFO has of memory and persistence; managed servers forbid CONFIG
+	Info  map[string]string // memory and persistence of INFO; managed servers forbid CONFIG
 	Clock time.Duration     // how far its clock is ahead of this machine's, at least
 }
 
 // node returns a client of the server that has the topic.
 func (t *Topic) node(ctx context.Context) (Node, error) { return t.client.Node(ctx, t.keys.Meta()) }
 
-// OnlyServer is the Master of all topics where there is no Cluster.
+// OnlyServer is the Master of all topics without a Cluster.
 const OnlyServer = ""
 
-// Master names the node of a Cluster that has the topic, by its address, as far as the client knows.
+// Master returns the address of the node of a Cluster that has the topic, as far as the client
+// knows.
 func (t *Topic) Master(ctx context.Context) (string, error) {
 	if !t.client.Cluster() {
 		return OnlyServer, nil
@@ -30,7 +31,7 @@ func (t *Topic) Master(ctx context.Context) (string, error) {
 	return node.Options().Addr, nil
 }
 
-// Server asks the server that has the topic.
+// Server asks the server that has the topic about itself.
 func (t *Topic) Server(ctx context.Context) (Server, error) {
 	node, err := t.node(ctx)
 	if err != nil {

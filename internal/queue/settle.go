@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// These are how many messages one call carries at most. The server does nothing for anybody else while it runs one: that of
-// acks, which most messages go through, is to take less than a millisecond.
+// These limits are how many messages one call has at most, because the server does nothing else
+// while it runs a call. A call of acks, the most frequent one, takes less than a millisecond.
 const (
 	acked  = 256
-	nacked = 500  // each costs several times as much as an ack
-	chunk  = 1000 // of releases, and of extensions, which keep the order within a call
+	nacked = 500  // a nack costs several times as much as an ack
+	chunk  = 1000 // of releases and extensions; only within a call do extensions keep the order
 )
 
-// AckCalls settles messages as done.
+// AckCalls returns calls that settle messages as done.
 func (g *Group) AckCalls(messages []*Leased) []*Call {
 	var calls []*Call
 	for part := range slices.Chunk(messages, acked) {
 		args := make([]any, 0, 2*len(part)+2)
 		for len(part) > 0 {
-			n := 1 // with the same token, as those of one claim have that are due together
+			n := 1 // messages of one claim that are due together have the same token
 			for n < len(part) && part[n].Token == part[0].Token {
 				n++
 			}
@@ -34,15 +34,16 @@ func (g *Group) AckCalls(messages []*Leased) []*Call {
 	return calls
 }
 
-// ReleaseCalls hands messages back that were not delivered. They are in the order of claiming.
+// ReleaseCalls returns calls that give undelivered messages back. They are in the order of
+// claiming.
 func (g *Group) ReleaseCalls(messages []*Leased) []*Call {
 	calls := g.calls(&releaseScript, g.release, []any{g.topic.single}, messages)
-	slices.Reverse(calls) // each call puts its messages in front of ready: the last of them go first
+	slices.Reverse(calls) // each call puts its messages in front of ready, so the last go first
 	return calls
 }
 
-// ExtendCalls gives leases a new deadline. ReadLost reads each call's result. Beyond a thousand, the
-// deadlines no longer keep the order of the messages.
+// ExtendCalls returns calls that give leases a new deadline. ReadLost reads the reply of each. With
+// more than a thousand messages, the deadlines do not keep the order of the messages.
 func (g *Group) ExtendCalls(messages []*Leased, lease time.Duration) []*Call {
 	return g.calls(&extendScript, g.extend, []any{millis(lease)}, messages)
 }
@@ -60,30 +61,28 @@ func (g *Group) calls(s *Script, keys []string, head []any, messages []*Leased) 
 	return calls
 }
 
-// Lease names the lease of a message.
+// Lease returns the name of the message's lease.
 func (l *Leased) Lease() string { return l.ID + " " + l.Token }
 
-// ReadLost returns which of the leases are lost, by their names.
-func ReadLost(call *Call) ([]string, error) {
-	return call.cmd.StringSlice()
-}
+// ReadLost returns the names of the lost leases.
+func ReadLost(call *Call) ([]string, error) { return call.cmd.StringSlice() }
 
 // Failure is the end of a delivery that was not acked.
 type Failure struct {
 	*Leased
 	Retry      Due
-	Dead       bool   // no further delivery, whatever the limit
-	Nobody     bool   // Dead, and nobody got it, so that this is no delivery
+	Dead       bool   // there is no further delivery, whatever the limit
+	Nobody     bool   // no handler got the message: it is dead, and this is no delivery
 	Limit      int    // deliveries at most; negative: no limit
-	DelayedFor string // what the next delivery is told of its delay; "" keeps what there was
-	Reason     string // kept with the message if it dies of this
-	Error      string // what the handler said, kept in any case
+	DelayedFor string // the delay that the next claim returns; "" keeps the last one
+	Reason     string // stored if the message becomes a dead letter
+	Error      string // of the handler, stored in any case
 }
 
-// maxReason is how much of a reason is kept.
+// maxReason is how many bytes of a reason or an error are stored.
 const maxReason = 1024
 
-// NackCalls ends deliveries that failed. They are in the order of delivery.
+// NackCalls returns calls that end failed deliveries. They are in the order of delivery.
 func (g *Group) NackCalls(failures []Failure, retention time.Duration) []*Call {
 	var calls []*Call
 	for part := range slices.Chunk(failures, nacked) {
@@ -97,17 +96,11 @@ func (g *Group) NackCalls(failures []Failure, retention time.Duration) []*Call {
 			case f.Dead:
 				delay = "dead"
 			}
-			args = append(args, f.ID, f.Token, delay, f.Limit, f.DelayedFor, clip(f.Reason), clip(f.Error))
+			args = append(args, f.ID, f.Token, delay, f.Limit, f.DelayedFor,
+				f.Reason[:min(maxReason, len(f.Reason))], f.Error[:min(maxReason, len(f.Error))])
 		}
 		calls = append(calls, &Call{script: &nackScript, keys: g.nack, args: args})
 	}
 	slices.Reverse(calls) // as in ReleaseCalls
 	return calls
-}
-
-func clip(s string) string {
-	if len(s) > maxReason {
-		return s[:maxReason]
-	}
-	return s
 }

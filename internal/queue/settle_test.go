@@ -231,7 +231,7 @@ func TestReleasedMessagesAreWhereTheyWere(t *testing.T) {
 	}, "a")
 }
 
-func TestReleaseKeepsWhatIsKnownOfAMessage(t *testing.T) {
+func TestReleaseKeepsTheRecordOfAMessage(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x")
 		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["x"], "2 s 15s")

@@ -6,30 +6,31 @@ import (
 	"time"
 )
 
-// What one call moves into a stream at most: about a millisecond and a half of the server's time.
+// These limits are what one call moves into a stream at most. A call takes the server about a
+// millisecond and a half.
 const (
 	streamBudget = 500     // messages
-	streamBytes  = 4 << 20 // of bodies, but for the first
+	streamBytes  = 4 << 20 // of all bodies together; the first may be larger
 )
 
-// StreamOptions is what the pipeline knows of a topic with a stream.
+// StreamOptions are the settings of a topic with a stream.
 type StreamOptions struct {
-	MaxLen    int64         // entries that the stream keeps, about; 0: all
+	MaxLen    int64         // about how many entries the stream keeps; 0: all
 	Retention time.Duration // of dead messages; negative: for ever
 }
 
-// NewStreamTopic returns a handle on a topic whose due messages go into the Redis Stream of its name. The first use
-// makes it one, unless it has groups or messages, or groups whose removal is under way. The handle does not talk to
-// Redis yet.
+// NewStreamTopic returns a handle on a topic whose due messages go into the Redis Stream of its
+// name. The first use makes the topic one with a stream, unless it has messages, or groups, even in
+// removal. NewStreamTopic does not talk to Redis.
 func NewStreamTopic(client *Client, prefix, name string, options StreamOptions) *Topic {
 	t := NewTopic(client, prefix, name)
 	t.stream = &options
 	return t
 }
 
-// CheckStreamTopic tells why a topic's name cannot be that of a stream, or returns nil. The stream and the
-// topic's own keys have to be in one slot of a cluster. That the name may be used on a single server only would
-// be a trap, so it is the same there. Of all keys that have no braces, one is taken.
+// CheckStreamTopic returns an error that says why a topic with this name cannot have a stream, or
+// nil. The stream and the topic's other keys must be in one slot of a Cluster. The same names are
+// refused for a single server, so that a program can move to a Cluster.
 func CheckStreamTopic(prefix, topic string) error {
 	if topic == Registry(prefix) {
 		return fmt.Errorf("%q is the key of the registry of topics; the stream would be the same key", topic)
@@ -40,7 +41,7 @@ func CheckStreamTopic(prefix, topic string) error {
 	return nil
 }
 
-// openStreamCall makes a call that makes the topic one with a stream, or renews its options.
+// openStreamCall returns a call that makes the topic one with a stream, or renews its options.
 func (t *Topic) openStreamCall() *Call {
 	k := t.keys
 	return &Call{
@@ -51,11 +52,11 @@ func (t *Topic) openStreamCall() *Call {
 	}
 }
 
-// checkMode tells whether the topic is of the mode that the handle is for.
+// checkMode returns ErrTopicMode if the topic is not of the mode that the handle is for.
 func (t *Topic) checkMode(groups *Groups) error {
 	switch {
 	case groups.Stream && t.stream == nil:
-		t.Forget(groups) // it may be another topic by the next call
+		t.Forget(groups) // the topic may have changed by the next call
 		return fmt.Errorf("%w: the messages of topic %q go into a Redis Stream", ErrTopicMode, t.Name)
 	case !groups.Stream && t.stream != nil:
 		t.Forget(groups)

@@ -90,7 +90,7 @@ func TestOlderProgramsKeepAwayFromATopicWithAStream(t *testing.T) {
 	})
 }
 
-func TestOptionsOfAStreamAreThoseOfTheLastWhoOpenedIt(t *testing.T) {
+func TestOptionsOfAStreamAreThoseOfTheLastPublisherThatOpenedIt(t *testing.T) {
 	bothStreaming(t, func(t *testing.T, w *world) {
 		version := w.raw(w.keys.Meta(), "groups")
 		w.unchanged(func() {

@@ -48,7 +48,7 @@ func TestMessageWithoutABodyIsForgottenAndTold(t *testing.T) {
 // The last ID that a stream may have.
 const lastID = "18446744073709551615-18446744073709551615"
 
-func TestWhatAStreamDoesNotTakeIsNotPublished(t *testing.T) {
+func TestMessagesAreNotPublishedIfTheStreamHasNoIDsLeft(t *testing.T) {
 	redistest.Real(t, func(t *testing.T, s redistest.Server) { // the embedded server's IDs end elsewhere
 		w := newWorld(t, s, "topic").streaming(kept)
 		require.NoError(t, w.Client.XAdd(ctx, &redis.XAddArgs{Stream: w.topic.Name, ID: lastID[:len(lastID)-1] + "3", Values: []string{"the", "first"}}).Err())
@@ -60,7 +60,7 @@ func TestWhatAStreamDoesNotTakeIsNotPublished(t *testing.T) {
 	})
 }
 
-func TestWhatAStreamDoesNotTakeWaits(t *testing.T) {
+func TestDueMessagesWaitIfTheStreamHasNoIDsLeft(t *testing.T) {
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s, "topic").streaming(kept)
 		require.NoError(t, w.Client.XAdd(ctx, &redis.XAddArgs{Stream: w.topic.Name, ID: lastID[:len(lastID)-1] + "3", Values: []string{"the", "first"}}).Err())
@@ -80,7 +80,7 @@ func TestWhatAStreamDoesNotTakeWaits(t *testing.T) {
 	})
 }
 
-func TestAFullServerTakesNothingNewAndMovesWhatIsDue(t *testing.T) {
+func TestAFullServerRefusesNewMessagesAndMovesDueOnes(t *testing.T) {
 	w, full := fullWorld(t)
 	w.streaming(kept)
 	w.send(now("0"), in("1", time.Millisecond), in("2", time.Millisecond).with(queue.Options{Expiry: queue.Expiry{Lateness: time.Nanosecond, Dead: true}}))

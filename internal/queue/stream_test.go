@@ -89,7 +89,7 @@ func TestMessagesWithoutDelayGoIntoTheStreamAtOnceInOrder(t *testing.T) {
 	})
 }
 
-func TestWhatIsDueGoesIntoTheStreamInOrder(t *testing.T) {
+func TestDueMessagesGoIntoTheStreamInOrder(t *testing.T) {
 	bothStreaming(t, func(t *testing.T, w *world) {
 		w.send(in("c", 3*time.Minute), in("a", time.Minute), in("b1", 2*time.Minute), in("b2", 2*time.Minute), in("later", time.Hour))
 		turn := w.promote("s|1")

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// memory is how long Redis remembers the last numbered call of a publisher or subscription, so that
-// a repeat of it is known as one. Clients repeat within seconds.
+// memory is how long Redis remembers the last numbered call of a publisher or subscription, to
+// recognise a repeat. Clients repeat within seconds.
 const memory = time.Hour
 
 // Topic is a handle on one topic. Safe for concurrent use.
@@ -20,32 +20,32 @@ type Topic struct {
 	client *Client
 	prefix string
 	keys   Keys
-	single string         // "1" if the number that PUBLISH returns counts every receiver
-	stream *StreamOptions // nil: the handle is not to publish into a stream
+	single string         // "1" if the number that PUBLISH returns counts every receiver, else "0"
+	stream *StreamOptions // nil: the handle does not publish into a stream
 
 	mu     sync.Mutex
-	groups *Groups // as last read; nil if never
+	groups *Groups // as last read; nil: not read yet
 }
 
-// Groups is a set of consumer groups at one time.
+// Groups is the set of a topic's consumer groups at one time.
 type Groups struct {
 	Version string
 	Names   []string
-	Stream  bool // the topic has a stream, and the one group for it
+	Stream  bool // the topic has a stream, and one group for it
 }
 
-// GroupOptions is what the pipeline knows of a group when no subscriber runs.
+// GroupOptions are the settings of a group that Redis stores.
 type GroupOptions struct {
 	MaxDeliveries int           // negative: no limit
 	Retention     time.Duration // of dead messages; negative: for ever
-	Expiry        time.Duration // without use, after which the group is removed; 0: never
+	Expiry        time.Duration // the group is removed after this time without use; 0: never
 }
 
 func (o GroupOptions) encode() string {
 	return strconv.Itoa(max(o.MaxDeliveries, -1)) + " " + millis(o.Retention)
 }
 
-// expiry is "" for a group that is never removed.
+// expiry returns an expiry as scripts read it: "" for a group that is never removed.
 func expiry(d time.Duration) string {
 	if d <= 0 {
 		return ""
@@ -53,7 +53,7 @@ func expiry(d time.Duration) string {
 	return millis(d)
 }
 
-// millis writes a duration in milliseconds, rounded up; negative ones as -1.
+// millis returns a duration as scripts read it: in milliseconds, rounded up; "-1" if negative.
 func millis(d time.Duration) string {
 	if d < 0 {
 		return "-1"
@@ -75,8 +75,8 @@ func NewTopic(client *Client, prefix, name string) *Topic {
 	return &Topic{Name: name, client: client, prefix: prefix, keys: NewKeys(prefix, name), single: flag(!client.Cluster())}
 }
 
-// Groups returns the set of groups as last read, reading it if it never was. The topic is entered in
-// the registry first, so that nothing is ever in a topic that a scheduler cannot find.
+// Groups returns the set of groups as last read, and reads it the first time. It enters the topic
+// in the registry before that, so that a scheduler finds every topic with messages.
 func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
 	if groups := t.remembered(); groups != nil {
 		return groups, nil
@@ -95,7 +95,7 @@ func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Again: who deleted it just before may have taken it out since, and looked whether it is there before it was.
+	// A process that deletes the topic at the same time may have removed the entry.
 	if err := t.Enroll(ctx); err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
 	return groups, nil
 }
 
-// Existing is Groups for a topic that is not to come into being by this: ErrNotFound if there is none.
+// Existing is Groups, but returns ErrNotFound if there is no such topic, instead of making one.
 func (t *Topic) Existing(ctx context.Context) (*Groups, error) {
 	if groups := t.remembered(); groups != nil {
 		return groups, nil
@@ -122,13 +122,15 @@ func (t *Topic) Existing(ctx context.Context) (*Groups, error) {
 	return groups, err
 }
 
-// openCall makes a call that opens the topic, with a version if it is new; "": then it stays what it is, none.
+// openCall returns a call that opens the topic. If there is none, it makes one with this version,
+// or nothing if the version is "".
 func (t *Topic) openCall(version string) *Call {
 	return &Call{script: &openScript, keys: []string{t.keys.Meta(), t.keys.Groups()}, args: []any{Layout, version}}
 }
 
-// Register makes sure that the group exists with these options. If it is being removed, it comes back empty: what
-// is left of it goes first. ErrTopicMode means that the topic has a stream.
+// Register makes sure that the group exists with these options. If the group is being removed, it
+// finishes the removal first, so the group is empty. It returns ErrTopicMode if the topic has a
+// stream.
 func (t *Topic) Register(ctx context.Context, group string, options GroupOptions) error {
 	if err := t.Enroll(ctx); err != nil {
 		return err
@@ -159,7 +161,7 @@ func (t *Topic) Register(ctx context.Context, group string, options GroupOptions
 	}
 }
 
-// readGroups reads what a call has brought.
+// readGroups reads the reply of a call that opens a topic or registers a group.
 func readGroups(call *Call) (*Groups, error) {
 	reply, err := call.cmd.StringSlice()
 	if err != nil || len(reply) < 2 {
@@ -168,25 +170,24 @@ func readGroups(call *Call) (*Groups, error) {
 	if reply[0] != Layout && reply[0] != StreamLayout {
 		return nil, fmt.Errorf("%w: it is %q, this program writes %q", ErrLayout, reply[0], Layout)
 	}
-	slices.Sort(reply[2:]) // the server has no order of them
+	slices.Sort(reply[2:]) // the server's order changes
 	return &Groups{Version: reply[1], Names: reply[2:], Stream: reply[0] == StreamLayout}, nil
 }
 
-// remembered is the set of groups as last read, or nil.
+// remembered returns the set of groups as last read, or nil.
 func (t *Topic) remembered() *Groups {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.groups
 }
 
-// remember keeps a set of groups.
 func (t *Topic) remember(groups *Groups) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.groups = groups
 }
 
-// Forget drops a remembered set of groups that is stale.
+// Forget drops a stale set of groups, if it is the remembered one.
 func (t *Topic) Forget(stale *Groups) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -195,14 +196,8 @@ func (t *Topic) Forget(stale *Groups) {
 	}
 }
 
-// withGroups runs a call that is made from the set of groups, reading the set again if it has
-// changed under the call.
-func (t *Topic) withGroups(ctx context.Context, run func(*Groups) error) error {
-	return t.with(ctx, t.Groups, run)
-}
-
-// WithExisting runs a call that is made from the set of groups, and reads the set again if it
-// changed under the call. It returns ErrNotFound if there is no such topic, and does not make one.
+// WithExisting calls run with the set of groups, and again with the new set after ErrStale. It
+// returns ErrNotFound if there is no such topic, and does not make one.
 func (t *Topic) WithExisting(ctx context.Context, run func(*Groups) error) error {
 	return t.with(ctx, t.Existing, run)
 }

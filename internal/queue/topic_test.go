@@ -199,7 +199,7 @@ func TestFirstGroupOfOverdueMessages(t *testing.T) {
 	})
 }
 
-func TestGroupGetsWhatBecomesDueAfterItExists(t *testing.T) {
+func TestGroupGetsMessagesThatBecomeDueAfterItExists(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(now("before"), in("later", 10*time.Millisecond))
 		w.register("b")

@@ -8,19 +8,18 @@ import (
 	"sync"
 )
 
-// Work is what a process does with a topic, by what it sends for that.
+// Work is a kind of use of a topic: the scripts and commands that it sends.
 type Work struct {
 	Name    string
 	scripts []string
 	besides []string // commands that are sent without a script
-	opens   bool     // the topic comes into being by it
+	opens   bool     // the work makes the topic if there is none
 }
 
-// enrolling is what it takes to enter a topic in the registry.
+// enrolling has the commands that enter a topic in the registry.
 var enrolling = []string{"SISMEMBER", "SADD", "PUBLISH"}
 
-// What publishers, subscribers and schedulers do. A scheduler takes those of Consuming that are its own. Topics with
-// a stream take others.
+// The work of publishers, subscribers and schedulers. A subscriber runs a scheduler, too.
 var (
 	Publishing        = Work{Name: "publish", scripts: []string{"open", "publish"}, besides: enrolling, opens: true}
 	PublishingStreams = Work{Name: "publish to streams", scripts: []string{"open_stream", "publish"}, besides: enrolling, opens: true}
@@ -32,7 +31,7 @@ var (
 	}
 )
 
-// What operators do.
+// The work of operators.
 var (
 	Counting       = Work{Name: "stats", scripts: []string{"open", "stats"}}
 	Listing        = Work{Name: "list", scripts: []string{"page"}}
@@ -63,13 +62,13 @@ var (
 	}
 )
 
-// AndWaits is the work of a publisher that waits for replicas.
+// AndWaits returns the work of a publisher that also waits for replicas.
 func (w Work) AndWaits() Work {
 	w.Name, w.besides = w.Name+" and wait", append(slices.Clone(w.besides), "GET", "PEXPIRE", "WAIT")
 	return w
 }
 
-// notForScripts are commands that no script may call, in a form that does nothing.
+// notForScripts has the commands that no script may call, with arguments that change nothing.
 var notForScripts = map[string][]any{"MULTI": {"multi"}, "EXEC": {"exec"}, "WAIT": {"wait", 0, 1}}
 
 var calledCommand = regexp.MustCompile(`(?:redis\.p?call|each)\('([A-Z]+)'`)
@@ -85,8 +84,8 @@ var commandsOf = sync.OnceValue(func() map[string][]string {
 	return commands
 })
 
-// commands are those of all the work's scripts and those besides, each once. Those of streams, which all begin with an
-// X, are for topics that have one: publish has them too.
+// commands returns the commands of the work, each once. It leaves out commands of streams, which
+// begin with an X, for topics without a stream: the publish script has both.
 func (w Work) commands() []string {
 	streams := slices.ContainsFunc(w.scripts, func(script string) bool { return strings.HasSuffix(script, "_stream") })
 	all := map[string]bool{}

@@ -263,7 +263,7 @@ func (s *sub) ask(c queue.Claim) queue.Claimed {
 	s.w.t.Helper()
 	call := s.group.ClaimCall(c)
 	s.w.do(call)
-	claimed, err := c.ReadClaim(call)
+	claimed, err := c.ReadClaim(call.Cmd())
 	require.NoError(s.w.t, err)
 	require.False(s.w.t, claimed.Now.UnixMilli() < s.w.start || claimed.Now.UnixMilli() > s.w.now())
 	claimed.Now = time.Time{} // what else a repeat returns is the same

@@ -43,7 +43,7 @@ func newFixture(t *testing.T, s redistest.Server) *fixture {
 			Address: "channel|1", Patience: time.Minute, Bytes: 1 << 20}
 		call := group.ClaimCall(c)
 		require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), call))
-		claimed, err := c.ReadClaim(call)
+		claimed, err := c.ReadClaim(call.Cmd())
 		require.NoError(t, err)
 		require.Len(t, claimed.Messages, 1)
 		return &claimed.Messages[0]
@@ -394,7 +394,7 @@ func TestTopicInUseHasNoViolations(t *testing.T) {
 				}
 				var claimed queue.Claimed
 				if err == nil {
-					claimed, err = c.ReadClaim(call)
+					claimed, err = c.ReadClaim(call.Cmd())
 				}
 				for i := range claimed.Messages {
 					if err == nil {

@@ -139,10 +139,9 @@ func (in *Instance) Shutdown() {
 	<-p.exited
 }
 
-// Restart starts the server again with the same address, arguments and data
-// directory, and returns when it answers PING. A running server is killed
-// first. If its append-only file was cut off, it has written a new one by then,
-// as docs/reliability.md recommends.
+// Restart starts the server again with the same address, arguments and data directory, and returns
+// when it answers PING. A running server is killed first. If its append-only file was cut off, it
+// has written a new one by then, as docs/reliability.md recommends.
 func (in *Instance) Restart() {
 	in.t.Helper()
 	in.restart(true)
@@ -375,10 +374,9 @@ func (in *Instance) write(name string, pid int) error {
 	return os.Rename(in.path("new"), in.path(name))
 }
 
-// boundDir creates a directory that is removed when this process ends. A shell
-// waits for the end of its standard input, which also comes when the test
-// binary panics or is killed. Then it kills the server whose process ID is in
-// the file "pid", and removes the directory.
+// boundDir creates a directory that is removed when this process ends. A shell waits for the end of
+// its standard input, which also comes when the test binary panics or is killed. Then it kills the
+// server whose process ID is in the file "pid", and removes the directory.
 func boundDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "redistest-")
@@ -405,9 +403,8 @@ func boundDir(t testing.TB) string {
 	return dir
 }
 
-// freePort returns a free port below the range from which systems assign
-// ports. Otherwise a client that redials a killed server could get the server's
-// port for its own end.
+// freePort returns a free port below the range from which systems assign ports. Otherwise a client
+// that redials a killed server could get the server's port for its own end.
 func freePort() int {
 	for {
 		port := 20000 + rand.IntN(12000)

@@ -8,11 +8,10 @@
 //	REDIS_SERVER_BIN   redis-server binary for private servers; default: from PATH
 //	REDISTEST_REQUIRED 1: a test whose server is missing fails instead of being skipped
 //
-// redistest.go runs a test on the embedded and on the shared server, which
-// server.go describes. instance.go starts, kills and pauses private servers.
-// replicas.go and cluster.go start several that belong together, and migrate.go
-// moves a slot. clock.go, disk.go and preload.go start servers whose clock, disk
-// or locale the test sets.
+// redistest.go runs a test on the embedded and on the shared server, which server.go describes.
+// instance.go starts, kills and pauses private servers. replicas.go and cluster.go start several
+// that belong together, and migrate.go moves a slot. clock.go, disk.go and preload.go start servers
+// whose clock, disk or locale the test sets.
 package redistest
 
 import (
@@ -29,9 +28,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main is for a package's TestMain. It prints which tests are skipped because a
-// server is missing, runs the tests, fails a passing run that leaks goroutines,
-// and exits.
+// Main is for a package's TestMain. It prints which tests are skipped because a server is missing,
+// runs the tests, fails a passing run that leaks goroutines, and exits.
 func Main(m *testing.M, opts ...goleak.Option) {
 	if left := leftOut(); left != "" {
 		fmt.Fprintf(os.Stderr, "redistest: %s (run 'make test' for all of them)\n", left)
@@ -61,9 +59,8 @@ func leftOut() string {
 	return strings.Join(left, "; ")
 }
 
-// leaks returns an error if goroutines are left after three seconds. It waits
-// because go-redis redials a dead server for up to a second after its client
-// was closed.
+// leaks returns an error if goroutines are left after three seconds. It waits because go-redis
+// redials a dead server for up to a second after its client was closed.
 func leaks(opts []goleak.Option) error {
 	for deadline := time.Now().Add(3 * time.Second); ; {
 		err := goleak.Find(opts...)
@@ -107,8 +104,7 @@ func Client(t testing.TB) redis.UniversalClient {
 	return client
 }
 
-// Embedded returns a new miniredis and a client of it. Both are closed when the
-// test ends.
+// Embedded returns a new miniredis and a client of it. Both are closed when the test ends.
 func Embedded(t testing.TB) (*miniredis.Miniredis, redis.UniversalClient) {
 	t.Helper()
 	mini := miniredis.RunT(t)

@@ -37,7 +37,8 @@ type listener struct {
 	answer  time.Duration // after a test, for its text to come
 	testing chan struct{} // holds one element while a test is under way
 
-	// answered published the last test: the client, or in a Cluster the client of a node. test writes it.
+	// answered published the last test: the client, or in a Cluster the client of a node. test
+	// writes it.
 	answered redis.UniversalClient
 }
 
@@ -130,7 +131,7 @@ func (l *listener) pass(ctx context.Context, incoming <-chan any, events chan<- 
 			case err == nil && !heard: // the text may come before the answer to its PUBLISH
 				awaited = true
 				timer.Reset(l.answer)
-			default: // the text has come, or no server answered; go-redis replaces closed connections
+			default: // the text has come, or no server answered, and go-redis connects again
 				timer.Reset(l.pause())
 			}
 		}
@@ -170,7 +171,7 @@ const publishTries = 5
 // number of receivers, because a node counts its own only. The node is random, because a fixed one
 // might be away.
 func (l *listener) testByAnyNode(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin) // for a connection that does not come about
+	ctx, cancel := context.WithTimeout(ctx, answerWithin) // connecting might take longer
 	defer cancel()
 	node, err := l.client.Node(ctx, strconv.Itoa(rand.Int()))
 	if err != nil {

@@ -123,7 +123,7 @@ func (m *Mailbox) listen(pubsub *redis.PubSub) {
 	for errors.Is(err, queue.ErrForbidden) && m.running.Err() == nil {
 		select {
 		case <-m.running.Done():
-		case <-time.After(time.Second): // the permission may be given meanwhile; go-redis asks only once
+		case <-time.After(time.Second): // the user may get the permission; go-redis asks only once
 			err = m.subscribe(pubsub)
 		}
 	}
@@ -211,7 +211,7 @@ const longestWait = 8e12
 // answer publishes on a channel that all receivers have looked.
 func (m *Mailbox) answer(channel string) {
 	m.answers.Go(func() {
-		_ = m.client.Publish(m.running, channel, "").Err() // whoever asked does not wait for ever
+		_ = m.client.Publish(m.running, channel, "").Err() // the process that asked has a timeout
 	})
 }
 

@@ -295,7 +295,7 @@ func claim(t *testing.T, client redis.UniversalClient, group *queue.Group, c que
 	c.Bytes = 1 << 20
 	call := group.ClaimCall(c)
 	require.NoError(t, queue.Do(t.Context(), queue.MustClient(client), call))
-	claimed, err := c.ReadClaim(call)
+	claimed, err := c.ReadClaim(call.Cmd())
 	require.NoError(t, err)
 	require.Len(t, claimed.Messages, c.Limit)
 	for i := range claimed.Messages {

@@ -75,7 +75,7 @@ func (d *desk) kill(group string) {
 	claim := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: 1, Lease: time.Hour, Bytes: 1 << 20}
 	call := g.ClaimCall(claim)
 	require.NoError(d.t, queue.Do(d.t.Context(), queue.MustClient(d.direct), call))
-	claimed, err := claim.ReadClaim(call)
+	claimed, err := claim.ReadClaim(call.Cmd())
 	require.NoError(d.t, err)
 	require.Len(d.t, claimed.Messages, 1)
 	require.NoError(d.t, queue.Do(d.t.Context(), queue.MustClient(d.direct), g.NackCalls([]queue.Failure{{Leased: &claimed.Messages[0], Dead: true, Reason: "it died"}}, time.Hour)...))
