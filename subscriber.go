@@ -153,8 +153,10 @@ type Subscriber struct {
 	config  SubscriberConfig
 	client  *queue.Client
 	logger  watermill.LoggerAdapter
-	given   watermill.LoggerAdapter // the logger of the user, for the scheduler
 	permits queue.Permits
+
+	// scheduler promotes the topics that are subscribed to. It runs from the first Subscribe on.
+	scheduler *scheduler.Scheduler
 
 	mu            sync.Mutex
 	closed        bool
@@ -168,7 +170,6 @@ type Subscriber struct {
 type engine struct {
 	mailbox      *wake.Mailbox
 	closeMailbox func()
-	scheduler    *scheduler.Scheduler
 	stop         context.CancelFunc // of the scheduler
 	stopped      chan struct{}
 }
@@ -192,11 +193,19 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 		"consumer_group": config.ConsumerGroup,
 	})
 	config.Backoff = withoutPanic(config.Backoff, own)
+	sched, err := scheduler.New(scheduler.Config{
+		Client:    config.Client,
+		KeyPrefix: config.KeyPrefix,
+		Topics:    []string{}, // run adds each topic
+	}, logger)
+	if err != nil {
+		return nil, err
+	}
 	return &Subscriber{
 		config:        config,
 		client:        queue.MustClient(config.Client),
 		logger:        own,
-		given:         logger,
+		scheduler:     sched,
 		subscriptions: map[*consume.Subscription]chan struct{}{},
 	}, nil
 }
@@ -321,23 +330,18 @@ func (s *Subscriber) unregister(ctx context.Context, t *queue.Topic, group strin
 
 // run starts a subscription, and the engine with the first one.
 func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan *message.Message, error) {
+	logger := s.logger.With(watermill.LogFields{"topic": t.Name})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, fmt.Errorf("subscriber: %w", ErrClosed)
 	}
 	if s.running == nil {
-		running, err := s.start()
-		if err != nil {
-			return nil, fmt.Errorf("subscribe to topic %q: %w", t.Name, err)
-		}
-		s.running = running
+		s.running = s.start()
 	}
-	running := s.running
-	logger := s.logger.With(watermill.LogFields{"topic": t.Name})
 	sub := consume.New(ctx, consume.Config{
 		Client:        s.client,
-		Mailbox:       running.mailbox,
+		Mailbox:       s.running.mailbox,
 		Logger:        logger,
 		Topic:         t,
 		Name:          id,
@@ -353,13 +357,13 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 	})
 	ended := make(chan struct{})
 	s.subscriptions[sub] = ended
-	running.scheduler.Add(t.Name)
+	s.scheduler.Add(t.Name)
 	go func() {
 		err := sub.Run()
 		if err != nil && ctx.Err() != nil { // Close returns the error too, but may be much later
 			logger.Error("The subscription could not settle everything before it ended", err, nil)
 		}
-		running.scheduler.Remove(t.Name)
+		s.scheduler.Remove(t.Name)
 		s.mu.Lock()
 		delete(s.subscriptions, sub)
 		if err != nil {
@@ -372,24 +376,16 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 }
 
 // start starts the engine. The caller holds s.mu.
-func (s *Subscriber) start() (*engine, error) {
-	sched, err := scheduler.New(scheduler.Config{
-		Client:    s.config.Client,
-		KeyPrefix: s.config.KeyPrefix,
-		Topics:    []string{}, // run adds each topic
-	}, s.given)
-	if err != nil {
-		return nil, err
-	}
-	r := &engine{scheduler: sched, stopped: make(chan struct{})}
+func (s *Subscriber) start() *engine {
+	r := &engine{stopped: make(chan struct{})}
 	r.mailbox, r.closeMailbox = wake.Open(s.client, s.config.KeyPrefix)
 	running, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go func() {
 		defer close(r.stopped)
-		_ = sched.Run(running) // the only error is that it was run before
+		_ = s.scheduler.Run(running) // the only error is that it was run before
 	}()
-	return r, nil
+	return r
 }
 
 // Close ends all subscriptions. They deliver no further message. Undelivered messages go back at
