@@ -159,7 +159,10 @@ func TestAMessageThatNewMessageDidNotMakeCanBeAcked(t *testing.T) {
 	t.Parallel()
 	d := newDelivery(t)
 	d.accept(&message.Message{UUID: "2", Payload: []byte("p")})
+	acked := d.msg.Acked()
+	require.NotNil(t, acked)
 	require.True(t, d.msg.Ack())
+	<-acked
 	require.Equal(t, "p", string(d.msg.Payload))
 	require.NotNil(t, d.msg.Metadata)
 }

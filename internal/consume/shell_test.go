@@ -92,6 +92,38 @@ func TestAMessageThatCannotBeUnmarshaledIsADeadLetter(t *testing.T) {
 	}
 }
 
+// The consumer waits for it all the time.
+func TestAMessageIsNotHandedOutThatWasLostWhileItWasUnmarshaled(t *testing.T) {
+	for name, c := range map[string]struct {
+		happens func(s *shell)
+		next    bool
+	}{
+		"its lease ends":          {func(s *shell) { s.change(func(f *server) { f.lose() }) }, true},
+		"the subscription closes": {func(s *shell) { s.Close() }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			calls := 0
+			inShell(t, Config{MaxInFlight: 2, Unmarshal: func(_ string, body []byte) (*message.Message, error) {
+				if calls++; calls == 1 {
+					time.Sleep(modelLease)
+				}
+				return message.NewMessage(string(body), nil), nil
+			}}, func(t *testing.T, s *shell) {
+				s.publish(1)
+				c.happens(s)
+				if c.next {
+					s.told("", nil)
+					time.Sleep(time.Second)
+					s.publish(1)
+					msg := s.next()
+					require.Equal(t, "00000000000000000000000002", msg.UUID)
+					msg.Ack()
+				}
+			})
+		})
+	}
+}
+
 func TestWhatWasDecidedIsSettledWhenCloseTimeoutIsOver(t *testing.T) {
 	calls := 0
 	inShell(t, Config{MaxInFlight: 3, Unmarshal: func(_ string, body []byte) (*message.Message, error) {
@@ -260,7 +292,9 @@ func TestRoomForClaimsKeepsNoBodies(t *testing.T) {
 		room := s.link.rooms[0]
 		require.Equal(t, make([]Message, 100), room[:100])
 		for range 100 {
-			s.next().Ack()
+			msg := s.next()
+			require.Nil(t, FromContext(msg.Context()).inHand.Body)
+			msg.Ack()
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
