@@ -140,9 +140,18 @@ func (h *model) event(n int) {
 	case n < 66:
 		h.runStray()
 	case n < 78:
+		quick := rapid.Bool().Draw(h.t, "quick") // each is acked at once, but for some last one
 		for range rapid.IntRange(1, 40).Draw(h.t, "taken") {
 			h.take()
 			h.hand()
+			if quick {
+				h.settle(9)
+			}
+		}
+		if quick {
+			h.take()
+			h.hand()
+			h.settle(rapid.IntRange(0, 9).Draw(h.t, "how"))
 		}
 	case n < 79:
 		h.take()
@@ -226,8 +235,15 @@ func (h *model) fly(x *Exchange) *flight {
 		if c.Limit > mostClaimed {
 			h.fatalf("a claim of %d", c.Limit)
 		}
-		if h.closed && c.Limit > 0 && c == h.m.main.claim && h.m.main.state == LaneAsked {
+		if h.laneOf(c).state != LaneAsked || c.Limit == 0 {
+			continue
+		}
+		if h.closed {
 			h.fatalf("a claim of %d after Close", c.Limit)
+		}
+		free, prefetch := h.m.wanted()
+		if n := h.m.held.buffer.len() + h.m.main.coming() + h.m.second.coming(); n > free+prefetch {
+			h.fatalf("%d messages wait or come, and the consumer wants %d and %d more", n, free, prefetch)
 		}
 	}
 	return &flight{Exchange: x, sent: h.now}
@@ -336,18 +352,21 @@ func (h *model) runStray() {
 		return
 	}
 	h.log("a stray call")
+	before := map[string]string{} // token of each message
+	for id, m := range h.redis.messages {
+		before[id] = m.token
+	}
 	calls[f.ran]()
 	f.ran++
-	for i, c := range f.Claims {
+	for _, c := range f.Claims {
 		if h.laneOf(c).number == c.Number {
-			continue // a claim with that number brings what this one has brought
+			return // a claim with that number brings what this one has brought
 		}
-		for _, m := range f.a.Claims[i].Messages {
-			lease, leased := m.Lease(), h.redis.leased(&m.Leased)
-			if _, held := h.held[lease]; leased != nil && !held && !h.decided[lease] { // it is leased to nobody
-				h.lost[lease] = true
-				leased.returned = true
-			}
+	}
+	for id, m := range h.redis.messages {
+		if m.token != "" && m.token != before[id] { // it is leased to nobody
+			h.lost[id+" "+m.token] = true
+			m.returned = true
 		}
 	}
 }
@@ -593,6 +612,8 @@ func (h *model) settle(how int) {
 	if len(h.inHand) == 0 {
 		return
 	}
+	h.now = h.now.Add(20 * time.Microsecond) // how long the consumer took
+	h.redis.step(h.now)
 	i := rapid.IntRange(0, len(h.inHand)-1).Draw(h.t, "which")
 	in := h.inHand[i]
 	var e Effects
