@@ -58,7 +58,7 @@ type process struct {
 // args are added to its command line, such as "--appendonly", "yes".
 func Start(t testing.TB, args ...string) *Instance {
 	t.Helper()
-	return (&Instance{t: t, args: args}).start(freePort)
+	return (&Instance{t: t, args: args}).start(FreePort)
 }
 
 func (in *Instance) start(pickPort func() int) *Instance {
@@ -390,9 +390,9 @@ func boundDir(t testing.TB) string {
 	return dir
 }
 
-// freePort returns a free port below the range from which systems assign ports. Otherwise a client
+// FreePort returns a free port below the range from which systems assign ports. Otherwise a client
 // that redials a killed server could get the server's port for its own end.
-func freePort() int {
+func FreePort() int {
 	for {
 		port := 20000 + rand.IntN(12000)
 		if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {

@@ -16,7 +16,7 @@ var collateSource []byte
 func StartWithLocale(t testing.TB, args ...string) *Instance {
 	t.Helper()
 	prepare := func(in *Instance) { in.env = append(in.env, in.preload("locale", collateSource)) }
-	return (&Instance{t: t, args: args, prepare: prepare}).start(freePort)
+	return (&Instance{t: t, args: args, prepare: prepare}).start(FreePort)
 }
 
 // preload compiles a library, and returns the variable that makes the server load it first.

@@ -66,7 +66,7 @@ func StartSentinels(t testing.TB, primary *Instance, replicas ...*Instance) (add
 	var ports []int
 	var known []string
 	for i := range n {
-		ports = append(ports, freePort())
+		ports = append(ports, FreePort())
 		known = append(known, fmt.Sprintf("sentinel known-sentinel %s 127.0.0.1 %d %s", PrimaryName, ports[i], sentinelID(i)))
 	}
 	for _, replica := range replicas {
