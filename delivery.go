@@ -29,8 +29,8 @@ type Delivery struct {
 	// Redelivered tells that the message was, or may have been, delivered to the group before.
 	Redelivered bool
 
-	// DueAt is when the message was due, by the clock of the Redis server: the end of its delay, or
-	// of the delay of the last Nack that had one.
+	// DueAt is when the message was due, by the clock of the Redis server. It is the end of its
+	// delay, or of the delay of the last Nack that had one.
 	DueAt time.Time
 }
 

@@ -70,7 +70,9 @@ func jump(t *testing.T, s redistest.Server, d time.Duration) {
 
 func serverTime(t testing.TB, s redistest.Server) time.Time {
 	t.Helper()
-	return testkit.ServerTime(t, s.Client)
+	now, err := s.Client.Time(ctx).Result()
+	require.NoError(t, err)
+	return now
 }
 
 // another is one more client of the server.

@@ -31,11 +31,11 @@ const (
 // Metadata keys for the name of a message.
 const (
 	// DelayIDKey, "delay_id", is the metadata key that names the message within its topic while it
-	// waits for its due time: a text of 1 to MaxDelayIDLength bytes. DelayIDModeKey says what
-	// happens when another message has the name. The name is free again as soon as the message is
-	// due, by the clock of the Redis server. So a handler may publish the next message under the
-	// name of the one that it handles. Consumers find the name in Delivery.DelayID. See SetDelayID,
-	// and admin.ByDelayID to cancel or reschedule.
+	// waits for its due time. The value is a text of 1 to MaxDelayIDLength bytes. DelayIDModeKey
+	// says what happens when another message has the name. The name is free again as soon as the
+	// message is due, by the clock of the Redis server. So a handler may publish the next message
+	// under the name of the one that it handles. Consumers find the name in Delivery.DelayID. See
+	// SetDelayID, and admin.ByDelayID to cancel or reschedule.
 	DelayIDKey = meta.DelayIDKey
 
 	// DelayIDModeKey, "delay_id_mode", is the metadata key for a DelayIDMode. The default is
@@ -43,9 +43,10 @@ const (
 	DelayIDModeKey = meta.DelayIDModeKey
 
 	// DelayIDWindowKey, "delay_id_window", is the metadata key for how long the delay ID stays
-	// taken after the message is due: a duration such as "10m", up to MaxDelay. A message with the
-	// same delay ID that is published in that time is kept out or refused, as its mode says. With
-	// DelayIDReplace it is published, and takes the name over. See SetDelayIDWindow.
+	// taken after the message is due. The value is a duration such as "10m", up to MaxDelay. A
+	// message with the same delay ID that is published in that time is kept out or refused, as its
+	// mode says. With DelayIDReplace it is published, and takes the name over. See
+	// SetDelayIDWindow.
 	DelayIDWindowKey = meta.DelayIDWindowKey
 
 	// MaxDelayIDLength is the longest delay ID, in bytes: 512.
@@ -58,7 +59,7 @@ type DelayIDMode string
 
 const (
 	// DelayIDReplace puts the new message in the place of the one that waits, with its own body,
-	// due time and ID: to reschedule, or to debounce.
+	// due time and ID. It is for rescheduling and debouncing.
 	DelayIDReplace DelayIDMode = meta.Replace
 	// DelayIDKeep leaves the new message out. Publish returns nil: to publish something once,
 	// however often it is published.
@@ -75,24 +76,25 @@ const (
 	// SetMaxDeliveries.
 	MaxDeliveriesKey = meta.MaxDeliveriesKey
 
-	// BackoffKey, "backoff", is the metadata key that sets, for one message, how long it waits
-	// after a Nack, or after a handler that ran for too long, instead of the subscriber's Backoff.
-	// With "30s" it waits so long each time. With "1s..10m" it waits about one second after the
-	// first delivery, twice as long after each further one, and about ten minutes at most, as
-	// ExponentialBackoff does. Durations are from "0s" to MaxDelay. See SetBackoff.
+	// BackoffKey, "backoff", is the metadata key that replaces the subscriber's Backoff for one
+	// message. The message waits so long after a Nack, or after a handler that ran for too long.
+	// With "30s" the wait is the same each time. With "1s..10m" it waits like ExponentialBackoff:
+	// about one second, twice as long after each further delivery, and about ten minutes at most.
+	// Durations are from "0s" to MaxDelay. See SetBackoff.
 	BackoffKey = meta.BackoffKey
 )
 
 // Metadata keys for the expiry of a message.
 const (
-	// ExpiresAtKey, "expires_at", is the metadata key for the instant, by the clock of the Redis
-	// server, from which it is too late to deliver the message. The value is RFC 3339; Go's zero
-	// time, in the year 1, is none. OnExpiryKey says what happens then. See ExpireAt.
+	// ExpiresAtKey, "expires_at", is the metadata key for the instant from which it is too late to
+	// deliver the message, by the clock of the Redis server. The value is RFC 3339; Go's zero time,
+	// in the year 1, is none. OnExpiryKey says what happens then. See ExpireAt.
 	ExpiresAtKey = meta.ExpiresAtKey
 
 	// MaxLatenessKey, "max_lateness", is the metadata key for how long after it is due it is too
-	// late to deliver the message: a duration such as "5m", from "1ms" to MaxDelay. A retry is due
-	// anew. If ExpiresAtKey is set too, the earlier of the two counts. See ExpireAfter.
+	// late to deliver the message. The value is a duration such as "5m", from "1ms" to MaxDelay. A
+	// retry is due anew. If ExpiresAtKey is set too, the earlier of the two counts. See
+	// ExpireAfter.
 	MaxLatenessKey = meta.MaxLatenessKey
 
 	// OnExpiryKey, "on_expiry", is the metadata key for an OnExpiry. The default is ExpiryDeliver.
@@ -100,10 +102,10 @@ const (
 )
 
 // OnExpiry says what becomes of a message that could not be delivered in time. It is decided while
-// a subscriber offers it to its consumer, for each group by itself. A message that nobody asks for
-// stays where it is, as does one of a group that is paused: time goes on for it, and it is decided
-// when the group is resumed. The decision is not a delivery, and counts as none. A dead letter that
-// an operator requeued is delivered, however late.
+// a subscriber offers it to its consumer, for each group by itself. A message that no subscriber
+// asks for stays where it is. So does a message of a paused group: its time goes on, and it is
+// decided when the group is resumed. The decision is not a delivery, and counts as none. A dead
+// letter that an operator requeued is delivered, however late.
 type OnExpiry string
 
 const (
@@ -133,9 +135,9 @@ func CheckMetadata(msg *message.Message) error {
 	return err
 }
 
-// Delayed tells whether Publish would keep msg in Redis for some time: whether it has a delay, in
-// one of the forms that Publish knows, other than "0s". An instant counts as a delay even if it is
-// past, because only the Redis server can tell. Errors wrap ErrInvalidDelay, and are those of
+// Delayed tells whether Publish would keep msg in Redis for some time. That is so if it has a delay
+// other than "0s", in one of the forms that Publish knows. An instant counts as a delay even if it
+// is past, because only the Redis server can tell. Errors wrap ErrInvalidDelay, and are those of
 // Publish.
 func Delayed(msg *message.Message) (bool, error) {
 	due, err := meta.Due(msg, time.Now())
@@ -177,10 +179,10 @@ func SetMaxDeliveries(msg *message.Message, n int) {
 	setKey(msg, MaxDeliveriesKey, strconv.Itoa(n))
 }
 
-// SetBackoff says how long msg waits after a Nack: about initial after the first delivery, twice as
-// long after each further one, and about max at most. If the two are the same, it waits exactly
-// that long each time. Publish refuses a negative duration, one above MaxDelay, and a max below
-// initial.
+// SetBackoff says how long msg waits after a Nack. It waits about initial after the first delivery,
+// twice as long after each further one, and about max at most. If the two are the same, it waits
+// exactly that long each time. Publish refuses a negative duration, one above MaxDelay, and a max
+// below initial.
 func SetBackoff(msg *message.Message, initial, max time.Duration) {
 	value := initial.String()
 	if max != initial {

@@ -153,11 +153,11 @@ func BenchmarkPrepare(b *testing.B) {
 			msg.Metadata = metadata
 			b.ReportAllocs()
 			for b.Loop() {
-				prepared, err := p.prepare("topic", []*message.Message{msg})
-				if err != nil {
+				batch := p.engine.NewBatch(1)
+				if err := p.fill(batch, "topic", []*message.Message{msg}); err != nil {
 					b.Fatal(err)
 				}
-				p.engine.Free(prepared)
+				p.engine.Free(batch)
 			}
 		})
 	}

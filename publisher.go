@@ -43,10 +43,10 @@ type PublisherConfig struct {
 	MaxPublishMessages int
 	MaxPublishBytes    int
 
-	// MaxWaiting is how many messages of a topic may wait for their delivery: for their due time,
-	// and in the group that has most of them, for a subscriber or a retry. Messages in a consumer's
-	// hands and dead letters do not count. A call that would exceed the limit fails with
-	// ErrTopicFull. Default 0: no limit.
+	// MaxWaiting is how many messages of a topic may wait for their delivery. It counts messages
+	// that wait for their due time, and in the group that has most of them, for a subscriber or a
+	// retry. Messages in a consumer's hands and dead letters do not count. A call that would exceed
+	// the limit fails with ErrTopicFull. Default 0: no limit.
 	MaxWaiting int
 
 	// Stream has messages go into Redis Streams when they are due, for subscribers of
@@ -175,10 +175,10 @@ func (p *Publisher) engineConfig() publish.Config {
 }
 
 // Publish puts messages into Redis, each to be delivered when its delay is over: see DelayKey and
-// DelayUntilKey; the keys of Watermill's components/delay count too, as does a delay.WithContext in
+// DelayUntilKey. The keys of Watermill's components/delay count too, as does a delay.WithContext in
 // a message's context. Messages without delay are delivered at once.
 //
-// A call is one atomic step: if it returns nil, all messages are in Redis; if it returns an error
+// A call is one atomic step. If it returns nil, all messages are in Redis. If it returns an error
 // about a message or its size, none is. After an error from the network the messages may be in
 // Redis or not, as with any server. If the client repeats a call by itself after a lost reply, the
 // messages are not doubled. Messages of one Publisher that are due at the same time keep their
@@ -210,29 +210,19 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 }
 
 func (p *Publisher) publish(topic string, messages []*message.Message) error {
-	b, err := p.prepare(topic, messages)
-	if err != nil {
-		return err
-	}
-	defer p.engine.Free(b)
-	return p.engine.Publish(callerContext(messages), topic, b)
-}
-
-// prepare checks and marshals all messages, so that a bad one keeps the whole call from being sent.
-func (p *Publisher) prepare(topic string, messages []*message.Message) (*publish.Batch, error) {
 	if n := len(messages); n > p.config.MaxPublishMessages {
-		return nil, fmt.Errorf("%w: %d messages, at most %d are allowed (MaxPublishMessages)",
+		return fmt.Errorf("%w: %d messages, at most %d are allowed (MaxPublishMessages)",
 			ErrPublishTooLarge, n, p.config.MaxPublishMessages)
 	}
 	b := p.engine.NewBatch(len(messages))
+	defer p.engine.Free(b)
 	if err := p.fill(b, topic, messages); err != nil {
-		p.engine.Free(b)
-		return nil, err
+		return err
 	}
-	return b, nil
+	return p.engine.Publish(callerContext(messages), topic, b)
 }
 
-// fill puts into the batch what goes to Redis for the messages.
+// fill checks and marshals all messages into the batch, before any is sent.
 func (p *Publisher) fill(b *publish.Batch, topic string, messages []*message.Message) error {
 	for i, msg := range messages {
 		if msg == nil {

@@ -38,8 +38,8 @@ func TestMessagesOfACallArePreparedAtOneTime(t *testing.T) {
 			msg.Metadata = message.Metadata{delay.DelayedUntilKey: until, delay.DelayedForKey: "2h"}
 			messages = append(messages, msg)
 		}
-		b, err := p.prepare("t", messages)
-		require.NoError(t, err)
+		b := p.engine.NewBatch(2)
+		require.NoError(t, p.fill(b, "t", messages))
 		require.Equal(t, queue.In(time.Hour+time.Second), b.Messages[0].Due)
 		require.Equal(t, b.Messages[0].Due, b.Messages[1].Due)
 	})

@@ -55,9 +55,9 @@ type SubscriberConfig struct {
 	// an outage of Redis. The group is never removed while it has a subscriber. Not for Broadcast.
 	// Default 0: for ever; else at least 2m.
 	//
-	// If subscribers of the group have different values, the longest applies, from the last
-	// activity of a subscriber with that value, even if others have subscribed since. A subscriber
-	// without a value cancels the expiry, until one with a value subscribes again.
+	// If subscribers of the group have different values, the longest applies. It counts from the
+	// last activity of a subscriber with that value, even if others have subscribed since. A
+	// subscriber without a value cancels the expiry, until one with a value subscribes again.
 	GroupExpiry time.Duration
 
 	// MaxInFlight is how many messages of one Subscribe the consumer has at once, neither acked nor
@@ -393,9 +393,9 @@ func (s *Subscriber) start() *engine {
 // and their messages are delivered again when the leases run out.
 //
 // Close returns when all is done, at the latest a second after CloseTimeout. It returns an error if
-// Redis did not answer or refused, so that the last settlements may be lost: of a subscription that
-// Close ended, or of one whose context ended shortly before. Close may be called more than once,
-// and from several goroutines, and returns the same error again. The Client stays open.
+// Redis did not answer or refused, so that the last settlements may be lost. The error may be of a
+// subscription whose context ended shortly before. Close may be called more than once, and from
+// several goroutines, and returns the same error again. The Client stays open.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	if !s.closed && time.Since(s.untoldAt) > s.config.LeaseDuration+s.config.CloseTimeout {

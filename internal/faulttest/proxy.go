@@ -167,31 +167,21 @@ func (p *Proxy) swallows(n int, silent, same bool, chooses func(call []string) b
 }
 
 // Swallowed returns how many replies were dropped since the last Swallow.
-func (p *Proxy) Swallowed() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.gone
-}
+func (p *Proxy) Swallowed() int { return p.read(&p.gone) }
 
 // Calls returns how many calls were received from clients.
-func (p *Proxy) Calls() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.calls
-}
+func (p *Proxy) Calls() int { return p.read(&p.calls) }
 
 // Held returns how many calls and replies were received during Stall.
-func (p *Proxy) Held() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.held
-}
+func (p *Proxy) Held() int { return p.read(&p.held) }
 
 // Missed returns how many connections failed because there was no server.
-func (p *Proxy) Missed() int {
+func (p *Proxy) Missed() int { return p.read(&p.missed) }
+
+func (p *Proxy) read(count *int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.missed
+	return *count
 }
 
 // Script returns a function that chooses the calls of a script.

@@ -1,6 +1,7 @@
 package faulttest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ func (p *process) publish() error {
 	others := goleak.IgnoreCurrent()
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
 		Client: p.client, KeyPrefix: p.Prefix, MaxMessageBytes: max(8<<20, p.Payload+1<<20),
-		CloseTimeout: ms(orElse(p.CloseTimeoutMS, 5000)), WaitReplicas: p.WaitReplicas,
+		CloseTimeout: ms(cmp.Or(p.CloseTimeoutMS, 5000)), WaitReplicas: p.WaitReplicas,
 	}, p.logger())
 	if err != nil {
 		return err
@@ -125,7 +126,7 @@ func outcomeOf(err error) Kind {
 // message returns the i-th message and its delay in ms.
 func (p *process) message(i int) (*message.Message, int) {
 	uuid := fmt.Sprintf("%s-%d", p.Name, i)
-	payload := make([]byte, orElse(p.Payload, 32))
+	payload := make([]byte, cmp.Or(p.Payload, 32))
 	_, _ = rand.NewChaCha8([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}).Read(payload)
 	msg := message.NewMessage(uuid, payload)
 	msg.Metadata.Set("made by", p.Name)

@@ -57,18 +57,10 @@ func (c *checker) notLater(k *course, before, l *lease) {
 // again after a lease. next is the next lease. The due time of a nacked message is computed, not
 // taken from Redis, unless the nack had an instant instead of a delay.
 func (l *lease) ends(next *lease) int64 {
-	sure := func(script string) (int64, bool) {
-		e := l.sure[script]
-		if e == nil {
-			return 0, false
+	for _, script := range []string{"nack", "release"} {
+		if e := l.sure[script]; e != nil {
+			return l.due(*e, next)
 		}
-		return l.due(*e, next), true
-	}
-	if at, ok := sure("nack"); ok {
-		return at
-	}
-	if at, ok := sure("release"); ok {
-		return at
 	}
 	if l.told != nil { // it was settled at any time until then, or not at all
 		return max(l.latest, l.due(*l.told, next))

@@ -14,8 +14,7 @@ import (
 // gone since the last sample, with the lease that it had then.
 type sampler struct {
 	w    *World
-	end  context.CancelFunc
-	done chan struct{}
+	stop func()
 
 	mu    sync.Mutex
 	looks int
@@ -28,25 +27,38 @@ type sampler struct {
 }
 
 func newSampler(w *World) *sampler {
+	s := &sampler{w: w}
+	s.stop = repeat(func(ctx context.Context) time.Duration {
+		began := time.Now()
+		found := s.look(ctx)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.found) < 100 {
+			s.found = append(s.found, found...)
+		}
+		// A sample blocks the server, so take one at most a third of the time.
+		return max(20*time.Millisecond, 2*time.Since(began))
+	})
+	return s
+}
+
+// repeat calls do again and again, after the pause that it returns, until stop is called.
+func repeat(do func(context.Context) (pause time.Duration)) (stop func()) {
 	ctx, end := context.WithCancel(context.Background())
-	s := &sampler{w: w, end: end, done: make(chan struct{})}
+	done := make(chan struct{})
 	go func() {
-		defer close(s.done)
+		defer close(done)
 		for ctx.Err() == nil {
-			began := time.Now()
-			found := s.look(ctx)
-			s.mu.Lock()
-			if len(s.found) < 100 {
-				s.found = append(s.found, found...)
-			}
-			s.mu.Unlock()
-			select { // sample at most a third of the time, because it blocks the server
+			select {
 			case <-ctx.Done():
-			case <-time.After(max(20*time.Millisecond, 2*time.Since(began))):
+			case <-time.After(do(ctx)):
 			}
 		}
 	}()
-	return s
+	return func() {
+		end()
+		<-done
+	}
 }
 
 // look takes one sample, and returns its violations.
@@ -136,48 +148,31 @@ func (s *sampler) blindness(history []Event) (found []string) {
 	return found
 }
 
-func (s *sampler) stop() {
-	s.end()
-	<-s.done
-}
-
-// pulse pings the server again and again, and records in the history when it does not answer, for
-// whatever reason.
-type pulse struct {
-	end  context.CancelFunc
-	done chan struct{}
-}
-
 const (
 	beat   = 20 * time.Millisecond
 	missed = 100 * time.Millisecond // longer without an answer is an outage
 )
 
-func newPulse(w *World) *pulse {
-	ctx, end := context.WithCancel(context.Background())
-	p := &pulse{end: end, done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-		last := time.Now()
-		note := func(now time.Time) {
-			if now.Sub(last) > missed {
-				w.journal.Write(Event{Kind: Outage, Sent: last.UnixNano(), At: now.UnixNano(), Err: "the server does not answer"})
-			}
+// watch pings the server again and again until stop is called. It records in the history when the
+// server does not answer, for whatever reason.
+func (w *World) watch() (stop func()) {
+	last := time.Now()
+	note := func() {
+		if now := time.Now(); now.Sub(last) > missed {
+			w.journal.Write(Event{Kind: Outage, Sent: last.UnixNano(), At: now.UnixNano(), Err: "the server does not answer"})
 		}
-		for ctx.Err() == nil {
-			began := time.Now()
-			if w.answers(ctx) {
-				note(time.Now())
-				last = began
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(beat):
-			}
+	}
+	end := repeat(func(ctx context.Context) time.Duration {
+		if began := time.Now(); w.answers(ctx) {
+			note()
+			last = began
 		}
-		note(time.Now())
-	}()
-	return p
+		return beat
+	})
+	return sync.OnceFunc(func() {
+		end()
+		note()
+	})
 }
 
 // answers returns whether the servers of all topics answer. A killed connection is no outage.
@@ -195,11 +190,6 @@ func (w *World) answers(ctx context.Context) bool {
 		}
 	}
 	return true
-}
-
-func (p *pulse) stop() {
-	p.end()
-	<-p.done
 }
 
 // proxies returns the proxies that workers used.

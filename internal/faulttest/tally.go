@@ -1,6 +1,7 @@
 package faulttest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -98,31 +99,32 @@ func (o *outcomes) expireUnseen(n int) {
 // means after its publish.
 func (c *checker) since(k *course, i int, to int64) outcomes {
 	o := outcomes{limit: c.rules.MaxDeliveries}
-	var from int64
-	if m := c.messages[k.uuid]; m != nil {
-		from = m.At
-	}
 	if i < 0 {
 		o.live(tally{})
 	} else {
 		o.ends(k.leases[i])
-		from = k.leases[i].Sent
 	}
-	o.expireUnseen(c.unseen(k, from, to))
+	o.expireUnseen(c.unseen(k, c.began(k, i), to))
 	return o
+}
+
+// began returns when the lease with index i was asked for, or for -1 when the message was
+// published.
+func (c *checker) began(k *course, i int) int64 {
+	if i >= 0 {
+		return k.leases[i].Sent
+	}
+	if m := c.messages[k.uuid]; m != nil {
+		return m.At
+	}
+	return 0
 }
 
 // checkTally checks the counts with which a group leases a message against the history since the
 // lease before. So each delivery is counted once, and none follows the last.
 func (c *checker) checkTally(k *course, i int) {
 	l := k.leases[i]
-	from := l.Sent
-	if i > 0 {
-		from = k.leases[i-1].Sent
-	} else if m := c.messages[k.uuid]; m != nil {
-		from = m.At
-	}
-	if c.forgets(k.topic, from, l.At) {
+	if c.forgets(k.topic, cmp.Or(c.began(k, i-1), l.Sent), l.At) {
 		return
 	}
 	if i > 0 && k.leases[i-1].sure["ack"] != nil {
@@ -138,13 +140,8 @@ func (c *checker) checkTally(k *course, i int) {
 // checkReason checks that a dead message may be dead, and that its dead letter has the count of the
 // history.
 func (c *checker) checkReason(k *course) {
-	last, from := len(k.leases)-1, int64(0)
-	if last >= 0 {
-		from = k.leases[last].Sent
-	} else if m := c.messages[k.uuid]; m != nil {
-		from = m.At
-	}
-	if c.forgets(k.topic, from, k.dead.At) {
+	last := len(k.leases) - 1
+	if c.forgets(k.topic, c.began(k, last), k.dead.At) {
 		return
 	}
 	o := c.since(k, last, k.dead.At)

@@ -41,21 +41,13 @@ func (tries) RecordPipelineOperationDuration(ctx context.Context, _ time.Duratio
 
 // The other methods do nothing.
 
-func (tries) RecordConnectionCreateTime(context.Context, time.Duration, redis.ConnInfo) {}
-
+func (tries) RecordConnectionCreateTime(context.Context, time.Duration, redis.ConnInfo)           {}
 func (tries) RecordConnectionRelaxedTimeout(context.Context, int, redis.ConnInfo, string, string) {}
-
-func (tries) RecordConnectionHandoff(context.Context, redis.ConnInfo, string) {}
-
-func (tries) RecordError(context.Context, string, redis.ConnInfo, string, bool, int) {}
-
-func (tries) RecordMaintenanceNotification(context.Context, redis.ConnInfo, string) {}
-
-func (tries) RecordConnectionWaitTime(context.Context, time.Duration, redis.ConnInfo) {}
-
-func (tries) RecordConnectionClosed(context.Context, redis.ConnInfo, string, error) {}
-
-func (tries) RecordPubSubMessage(context.Context, redis.ConnInfo, string, string, bool) {}
-
+func (tries) RecordConnectionHandoff(context.Context, redis.ConnInfo, string)                     {}
+func (tries) RecordError(context.Context, string, redis.ConnInfo, string, bool, int)              {}
+func (tries) RecordMaintenanceNotification(context.Context, redis.ConnInfo, string)               {}
+func (tries) RecordConnectionWaitTime(context.Context, time.Duration, redis.ConnInfo)             {}
+func (tries) RecordConnectionClosed(context.Context, redis.ConnInfo, string, error)               {}
+func (tries) RecordPubSubMessage(context.Context, redis.ConnInfo, string, string, bool)           {}
 func (tries) RecordStreamLag(context.Context, time.Duration, redis.ConnInfo, string, string, string) {
 }

@@ -62,7 +62,7 @@ func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	w.Drain(Pick(time.Minute, 10*time.Minute))
 	w.stop(Consumer)
 	seen := w.sampler.finish(context.Background())
-	w.pulse.stop()
+	w.unwatch()
 	for _, p := range w.proxies() {
 		w.journal.Write(p.outages()...)
 	}

@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -239,11 +240,11 @@ func (p *process) consume() error {
 		Unmarshaler:   p.tokens,
 		ConsumerGroup: p.Group,
 		MaxInFlight:   max(p.InFlight, 1),
-		LeaseDuration: ms(orElse(p.LeaseMS, 1000)),
+		LeaseDuration: ms(cmp.Or(p.LeaseMS, 1000)),
 		MaxExtension:  ms(p.MaxExtensionMS),
-		MaxDeliveries: orElse(p.MaxDeliveries, -1),
+		MaxDeliveries: cmp.Or(p.MaxDeliveries, -1),
 		Backoff:       func(int) time.Duration { return ms(p.BackoffMS) },
-		CloseTimeout:  ms(orElse(p.CloseTimeoutMS, 5000)),
+		CloseTimeout:  ms(cmp.Or(p.CloseTimeoutMS, 5000)),
 	}, p.logger())
 	if err != nil {
 		return err
@@ -278,10 +279,3 @@ func (p *process) consume() error {
 }
 
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
-
-func orElse(n, other int) int {
-	if n == 0 {
-		return other
-	}
-	return n
-}

@@ -53,7 +53,7 @@ type World struct {
 	workers []*Running
 
 	sampler *sampler
-	pulse   *pulse
+	unwatch func()
 	history history
 	counter counter
 }
@@ -77,8 +77,8 @@ func NewWorld(t testing.TB, direct Place, change ...func(*World)) *World {
 	w.Register()
 	w.sampler = newSampler(w)
 	t.Cleanup(w.sampler.stop)
-	w.pulse = newPulse(w)
-	t.Cleanup(w.pulse.stop)
+	w.unwatch = w.watch()
+	t.Cleanup(w.unwatch)
 	return w
 }
 

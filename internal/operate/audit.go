@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -112,7 +113,7 @@ func (a *audit) run(ctx context.Context) error {
 			return err
 		}
 	}
-	slices.SortStableFunc(a.Violations, byID)
+	slices.SortStableFunc(a.Violations, func(a, b Violation) int { return strings.Compare(a.ID, b.ID) })
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
@@ -282,6 +281,3 @@ func (a *audit) convict(f *facts, s *search, after []mark) (sure bool) {
 	}
 	return have <= needed || doubtful == 0
 }
-
-// byID sorts violations by message, since those of a map come in no order.
-func byID(a, b Violation) int { return strings.Compare(a.ID, b.ID) }

@@ -83,9 +83,3 @@ func (a *audit) around(ctx context.Context, key string, some []repetition) (map[
 	}
 	return places, nil
 }
-
-// disable makes a repeated entry of ready void, and tells whether the entry was there.
-func (t *Topic) disable(ctx context.Context, v Violation) (bool, error) {
-	keys := []string{t.Keys().Ready(v.Group), t.Keys().Stats(v.Group)}
-	return run(ctx, t, (*redis.Cmd).Bool, &queue.SingleScript, keys, v.ID, v.first, v.second, slack)
-}

@@ -101,9 +101,9 @@ type Bucket struct {
 	Pending, Retries int
 }
 
-// Upcoming counts the messages that fall due in each of n spans of time, a thousand spans at most:
-// those of pending, and the retries of a group. The first span begins at from, or now if from is
-// zero.
+// Upcoming counts the messages that fall due in each of n spans of time, a thousand spans at most.
+// It counts pending messages, and the retries of a group. The first span begins at from, or now if
+// from is zero.
 func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, width time.Duration, n int) ([]Bucket, error) {
 	if _, err := t.Existing(ctx); err != nil {
 		return nil, err

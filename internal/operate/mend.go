@@ -30,7 +30,8 @@ func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error)
 		nudge := queue.NewCall(&queue.NudgeScript, []string{t.Keys().Meta(), t.Keys().Scheduler()}, "")
 		return []string{"had the scheduler look at once"}, queue.Do(ctx, t.Client(), nudge)
 	case v.Fault == FaultRepeated:
-		done, err := t.disable(ctx, v)
+		keys := []string{t.Keys().Ready(v.Group), t.Keys().Stats(v.Group)}
+		done, err := run(ctx, t, (*redis.Cmd).Bool, &queue.SingleScript, keys, v.ID, v.first, v.second, slack)
 		if err != nil || !done {
 			return nil, err
 		}

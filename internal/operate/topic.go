@@ -1,5 +1,5 @@
-// Package operate is what operators read and mend of topics: messages by state, counts, single
-// messages, dead letters, pauses, and what is wrong with a topic. Only package admin uses it.
+// Package operate reads and mends topics for operators: messages by state, counts, single messages,
+// dead letters, pauses, and violations. Only package admin uses it.
 package operate
 
 import (

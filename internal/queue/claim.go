@@ -173,8 +173,9 @@ func (c Claim) readMessages(entries string, bodies, records []any, add func(Leas
 			own := id + number + entry[len(id):]
 			id, token, before = own[:len(id)], own[len(id):], due
 		}
-		body, _ := bodies[i].(string)
-		m := Leased{ID: id, Token: token, Due: time.UnixMilli(ms), Body: bytesOf(body)}
+		body := Text(bodies[i])
+		m := Leased{ID: id, Token: token, Due: time.UnixMilli(ms)}
+		m.Body = unsafe.Slice(unsafe.StringData(body), len(body)) // no copy; nothing else has its memory
 		if len(records) > 0 {
 			r := ReadRecord(Text(records[i]))
 			m.Deliveries, m.Delivered, m.DelayedFor = r.Count, r.Delivered(), r.DelayedFor
@@ -186,10 +187,4 @@ func (c Claim) readMessages(entries string, bodies, records []any, add func(Leas
 		return fmt.Errorf("claim: %d bodies, but more messages", len(bodies))
 	}
 	return nil
-}
-
-// bytesOf returns the memory of a text, without a copy. Use it only for parts of a reply: nothing
-// else refers to their memory.
-func bytesOf(text string) []byte {
-	return unsafe.Slice(unsafe.StringData(text), len(text))
 }

@@ -13,8 +13,8 @@ import (
 // IDLength is the length of every message ID. Scripts rely on it.
 const IDLength = ulid.EncodedSize
 
-// IDs makes message IDs that sort by the time and order in which they were made: monotonic ULIDs
-// whose time never goes back, even if the clock does. Safe for concurrent use.
+// IDs makes message IDs that sort by the time and order in which they were made. They are monotonic
+// ULIDs whose time never goes back, even if the clock does. Safe for concurrent use.
 type IDs struct {
 	mu      sync.Mutex
 	entropy *ulid.MonotonicEntropy

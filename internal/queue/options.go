@@ -34,23 +34,6 @@ type Expiry struct {
 	Dead     bool          // true: the message becomes a dead letter; false: it is dropped
 }
 
-func (e Expiry) encode(add func(name, value string)) {
-	if e.At.IsZero() && e.Lateness == 0 {
-		return
-	}
-	if !e.At.IsZero() {
-		add("expires_at", At(e.At).encode()[1:])
-	}
-	if e.Lateness > 0 {
-		add("max_lateness", millis(e.Lateness))
-	}
-	if e.Dead {
-		add("on_expiry", "dead")
-	} else {
-		add("on_expiry", "drop")
-	}
-}
-
 // encode returns the options as scripts read them: "name:value" with spaces between.
 func (o Options) encode() string {
 	var parts []string
@@ -67,7 +50,20 @@ func (o Options) encode() string {
 			add("mode", string(o.Mode))
 		}
 	}
-	o.Expiry.encode(add)
+	e := o.Expiry
+	if !e.At.IsZero() {
+		add("expires_at", At(e.At).encode()[1:])
+	}
+	if e.Lateness > 0 {
+		add("max_lateness", millis(e.Lateness))
+	}
+	switch {
+	case e.At.IsZero() && e.Lateness == 0:
+	case e.Dead:
+		add("on_expiry", "dead")
+	default:
+		add("on_expiry", "drop")
+	}
 	return strings.Join(parts, " ")
 }
 

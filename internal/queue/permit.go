@@ -165,8 +165,8 @@ func deniesKeys(said string) bool {
 	return strings.Contains(said, "one of the keys") || strings.Contains(said, "access a key")
 }
 
-// forbidden adds to an error what the user must be allowed: keys, or the command of the script, or
-// all commands of the script if the server names none.
+// forbidden adds to an error what the user must be allowed: keys, or the command of the script. If
+// the server names no command, it adds all commands of the script.
 func (c *Call) forbidden(err error) error {
 	err = Forbidden(err)
 	switch {

@@ -28,7 +28,7 @@ var tied = []string{"ack", "release", "nack", "extend", "claim"}
 
 var (
 	// composed has the text of each script by its name.
-	composed = mustCompose(luaFiles)
+	composed, errComposed = compose(luaFiles)
 
 	// allScripts has every script that load returned, in the order in which a server gets them.
 	allScripts []Script
@@ -103,19 +103,11 @@ func ScriptSHA(source string) string {
 
 func load(name string) Script {
 	s := Script{name: name, source: composed[name], sha: ScriptSHA(composed[name])}
-	if s.source == "" {
-		panic("there is no lua/" + name + ".lua")
+	if errComposed != nil || s.source == "" {
+		panic(fmt.Sprintf("no script %s: %v", name, errComposed)) // the files are part of the build
 	}
 	allScripts = append(allScripts, s)
 	return s
-}
-
-func mustCompose(files fs.FS) map[string]string {
-	scripts, err := compose(files)
-	if err != nil {
-		panic(err) // the files are part of the build
-	}
-	return scripts
 }
 
 // compose returns the text of each script in lua by its name. The line "--@use wake schedule" of a

@@ -4,7 +4,6 @@ package rabbitmqtest
 import (
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -13,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
 // startTimeout is the maximum time for a server to answer after its start.
@@ -34,7 +35,8 @@ type Server struct {
 // RabbitMQ is not installed, the test is skipped, or fails with REDISTEST_REQUIRED=1.
 func Start(t testing.TB, config ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, bin: bin(t), dir: t.TempDir(), port: freePort(t), mapper: freePort(t), peers: freePort(t)}
+	s := &Server{t: t, bin: bin(t), dir: t.TempDir(),
+		port: redistest.FreePort(), mapper: redistest.FreePort(), peers: redistest.FreePort()}
 	text := fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\n", s.port)
 	for _, line := range config {
 		text += line + "\n"
@@ -143,18 +145,4 @@ func startBound(t testing.TB, env []string, name string, args ...string) (kill f
 	})
 	t.Cleanup(kill)
 	return kill
-}
-
-// freePort returns a free port below the range from which systems assign ports.
-func freePort(t testing.TB) int {
-	t.Helper()
-	for range 100 {
-		port := 20000 + rand.IntN(12000)
-		if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			_ = l.Close()
-			return port
-		}
-	}
-	t.Fatal("no port is free")
-	return 0
 }

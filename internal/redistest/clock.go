@@ -16,7 +16,7 @@ var clockSource []byte
 // SetClock. It needs Linux and a C compiler, as -race does.
 func StartWithClock(t testing.TB, args ...string) *Instance {
 	t.Helper()
-	return (&Instance{t: t, args: args, withClock: true}).start(freePort)
+	return (&Instance{t: t, args: args, prepare: (*Instance).fakeClock}).start(FreePort)
 }
 
 // SetClock sets the clock of a running server of StartWithClock to this

@@ -25,7 +25,7 @@ type Files map[string][]byte
 // needs Linux and a C compiler, as -race does.
 func StartWithDisk(t testing.TB, args ...string) *Instance {
 	t.Helper()
-	return (&Instance{t: t, args: args, withDisk: true}).start(freePort)
+	return (&Instance{t: t, args: args, withDisk: true, prepare: (*Instance).noteDisk}).start(FreePort)
 }
 
 // noteDisk adds the library that records confirmed writes to the server's environment.

@@ -38,9 +38,9 @@ type Instance struct {
 	env  []string
 	args []string
 
-	withClock, withDisk, withLocale bool
-
-	config string // content of the configuration file; "": no file
+	prepare  func(*Instance) // is called before the first start; nil: nothing to do
+	withDisk bool            // the server records confirmed writes
+	config   string          // content of the configuration file; "": no file
 
 	mu   sync.Mutex
 	proc *process // nil while the server is down on purpose
@@ -58,7 +58,7 @@ type process struct {
 // args are added to its command line, such as "--appendonly", "yes".
 func Start(t testing.TB, args ...string) *Instance {
 	t.Helper()
-	return (&Instance{t: t, args: args}).start(freePort)
+	return (&Instance{t: t, args: args}).start(FreePort)
 }
 
 func (in *Instance) start(pickPort func() int) *Instance {
@@ -70,14 +70,8 @@ func (in *Instance) start(pickPort func() int) *Instance {
 	}
 	in.dir = boundDir(t)
 	t.Cleanup(in.stop)
-	if in.withClock {
-		in.fakeClock()
-	}
-	if in.withDisk {
-		in.noteDisk()
-	}
-	if in.withLocale {
-		in.env = append(in.env, in.preload("locale", collateSource))
+	if in.prepare != nil {
+		in.prepare(in)
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -323,10 +317,13 @@ func (in *Instance) watch(p *process) {
 // awaitPong pings through the socket in the server's own directory, where no
 // other server can answer. The server opens it after its port.
 func (in *Instance) awaitPong(p *process) error {
-	answer := "no answer"
-	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
-		if answer = ping(in.path("sock")); answer == "+PONG" {
+	for deadline := time.Now().Add(startTimeout); ; {
+		answer, err := send(in.path("sock"), "PING")
+		if answer == "+PONG" {
 			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("not ready after %v: %s (%v)", startTimeout, answer, err)
 		}
 		select {
 		case <-p.exited:
@@ -334,16 +331,6 @@ func (in *Instance) awaitPong(p *process) error {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("not ready after %v: %s", startTimeout, answer)
-}
-
-// ping returns the first line of the server's answer, or the error.
-func ping(socket string) string {
-	answer, err := send(socket, "PING")
-	if err != nil {
-		return err.Error()
-	}
-	return answer
 }
 
 // send returns the first line of a server's answer, or nothing if it closes the connection instead.
@@ -403,9 +390,9 @@ func boundDir(t testing.TB) string {
 	return dir
 }
 
-// freePort returns a free port below the range from which systems assign ports. Otherwise a client
+// FreePort returns a free port below the range from which systems assign ports. Otherwise a client
 // that redials a killed server could get the server's port for its own end.
-func freePort() int {
+func FreePort() int {
 	for {
 		port := 20000 + rand.IntN(12000)
 		if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {

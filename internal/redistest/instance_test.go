@@ -100,7 +100,7 @@ func TestPortTakenByAnotherServerIsAvoided(t *testing.T) {
 	taken := []int{other.port, other.port}
 	in := (&Instance{t: t}).start(func() int {
 		if len(taken) == 0 {
-			return freePort()
+			return FreePort()
 		}
 		port := taken[0]
 		taken = taken[1:]

@@ -15,7 +15,8 @@ var collateSource []byte
 // needs Linux and a C compiler, like StartWithClock.
 func StartWithLocale(t testing.TB, args ...string) *Instance {
 	t.Helper()
-	return (&Instance{t: t, args: args, withLocale: true}).start(freePort)
+	prepare := func(in *Instance) { in.env = append(in.env, in.preload("locale", collateSource)) }
+	return (&Instance{t: t, args: args, prepare: prepare}).start(FreePort)
 }
 
 // preload compiles a library, and returns the variable that makes the server load it first.

@@ -10,8 +10,8 @@
 //
 // redistest.go runs a test on the embedded and on the shared server, which server.go describes.
 // instance.go starts, kills and pauses private servers. replicas.go and cluster.go start several
-// that belong together, and migrate.go moves a slot. clock.go, disk.go and preload.go start servers
-// whose clock, disk or locale the test sets.
+// that belong together. clock.go, disk.go and preload.go start servers whose clock, disk or locale
+// the test sets.
 package redistest
 
 import (

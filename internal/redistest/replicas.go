@@ -35,23 +35,6 @@ func (in *Instance) AwaitInfo(line string) {
 	})
 }
 
-// TakeOver makes a replica in a Cluster take over from its primary. It repeats the command, because
-// the nodes give up after five seconds without enough votes.
-func (in *Instance) TakeOver() {
-	in.t.Helper()
-	client := in.Client(in.t)
-	defer client.Close()
-	var again time.Time
-	in.await("it is a primary", func() bool {
-		info := client.Info(context.Background(), "replication").Val()
-		if strings.Contains(info, "role:slave\r\n") && time.Now().After(again) {
-			again = time.Now().Add(6 * time.Second)
-			_ = client.ClusterFailover(context.Background()).Err() // an error means that it is repeated
-		}
-		return strings.Contains(info, "role:master\r\n")
-	})
-}
-
 // await fails the test if the condition is not true within startTimeout.
 func (in *Instance) await(what string, holds func() bool) {
 	in.t.Helper()
@@ -83,7 +66,7 @@ func StartSentinels(t testing.TB, primary *Instance, replicas ...*Instance) (add
 	var ports []int
 	var known []string
 	for i := range n {
-		ports = append(ports, freePort())
+		ports = append(ports, FreePort())
 		known = append(known, fmt.Sprintf("sentinel known-sentinel %s 127.0.0.1 %d %s", PrimaryName, ports[i], sentinelID(i)))
 	}
 	for _, replica := range replicas {

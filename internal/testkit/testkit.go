@@ -1,6 +1,6 @@
-// Package testkit has the helpers that the tests of several packages share: publishers, subscribers
-// and schedulers that end with their test, waiting with a limit, messages, and what a topic has in
-// Redis. Package redistest gives the servers.
+// Package testkit has helpers for the tests of several packages. Its publishers, subscribers and
+// schedulers end with their test. It waits with a limit, and reads the state of a topic in Redis.
+// Package redistest gives the servers.
 package testkit
 
 import (
@@ -241,14 +241,6 @@ func Unreachable(t TB) (client *redis.Client, refused *atomic.Int32) {
 		time.Sleep(time.Minute) // until all that the client has begun has ended
 	})
 	return client, refused
-}
-
-// ServerTime returns the time by the server's clock.
-func ServerTime(t TB, client redis.UniversalClient) time.Time {
-	t.Helper()
-	now, err := client.Time(ctx).Result()
-	require.NoError(t, err)
-	return now
 }
 
 // LookNow has all processes look at the server's clock, because they sleep by their own clocks.

@@ -68,7 +68,7 @@ func (l *listener) listen(ctx context.Context, pubsub *redis.PubSub) <-chan any 
 		defer close(events)
 		madeAnew := false
 		for {
-			anew := l.pass(ctx, received(pubsub), events)
+			anew := l.pass(ctx, pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(0)), events)
 			_ = pubsub.Close() // nothing is left to lose
 			switch {
 			case anew:
@@ -82,11 +82,6 @@ func (l *listener) listen(ctx context.Context, pubsub *redis.PubSub) <-chan any 
 		}
 	}()
 	return events
-}
-
-// received returns the events of a connection.
-func received(pubsub *redis.PubSub) <-chan any {
-	return pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(0))
 }
 
 // pass passes on the events of a connection. It returns true when a new connection is needed, and

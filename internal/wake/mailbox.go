@@ -27,6 +27,7 @@ import (
 type Mailbox struct {
 	channel string
 	client  *queue.Client
+	users   int // guarded by mailboxes
 	done    chan struct{}
 
 	running context.Context // ends when the mailbox is closed
@@ -49,17 +50,12 @@ type Func func(argument string, done func())
 // mailboxes are the process's open mailboxes, one for each client and prefix.
 var mailboxes = struct {
 	sync.Mutex
-	open map[mailboxKey]*sharedMailbox
-}{open: map[mailboxKey]*sharedMailbox{}}
+	open map[mailboxKey]*Mailbox
+}{open: map[mailboxKey]*Mailbox{}}
 
 type mailboxKey struct {
 	client redis.UniversalClient
 	prefix string
-}
-
-type sharedMailbox struct {
-	*Mailbox
-	users int
 }
 
 // Open returns the process's mailbox for the client and prefix, and a function that gives it back.
@@ -73,22 +69,22 @@ func Open(client *queue.Client, prefix string) (*Mailbox, func()) {
 	key := mailboxKey{client.UniversalClient, prefix}
 	mailboxes.Lock()
 	defer mailboxes.Unlock()
-	shared := mailboxes.open[key]
-	if shared == nil {
-		shared = &sharedMailbox{Mailbox: newMailbox(client, prefix)}
-		mailboxes.open[key] = shared
+	m := mailboxes.open[key]
+	if m == nil {
+		m = newMailbox(client, prefix)
+		mailboxes.open[key] = m
 	}
-	shared.users++
-	return shared.Mailbox, sync.OnceFunc(func() {
+	m.users++
+	return m, sync.OnceFunc(func() {
 		mailboxes.Lock()
-		shared.users--
-		unused := shared.users == 0
+		m.users--
+		unused := m.users == 0
 		if unused {
 			delete(mailboxes.open, key)
 		}
 		mailboxes.Unlock()
 		if unused {
-			shared.close()
+			m.close()
 		}
 	})
 }

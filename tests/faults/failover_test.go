@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,7 +89,7 @@ func TestClusterFailoverByHand(t *testing.T) {
 		}
 		owner, replica := cluster.Owner("{t}")
 		f.fail(func() {
-			replica.TakeOver()
+			takeOver(t, replica)
 			owner.AwaitInfo("role:slave")
 			owner.AwaitInfo("master_link_status:up")
 		})
@@ -270,4 +271,20 @@ func (f *failover) judge() (planned bool) {
 		require.Zero(f.t, figures.Lost)
 	}
 	return true
+}
+
+// takeOver makes a replica in a Cluster take over from its primary. It repeats the command, because
+// the nodes give up after five seconds without enough votes.
+func takeOver(t *testing.T, replica *redistest.Instance) {
+	t.Helper()
+	client := replica.Client(t)
+	var again time.Time
+	faulttest.Eventually(t, func() bool {
+		info := client.Info(context.Background(), "replication").Val()
+		if strings.Contains(info, "role:slave\r\n") && time.Now().After(again) {
+			again = time.Now().Add(6 * time.Second)
+			_ = client.ClusterFailover(context.Background()).Err() // after an error it is repeated
+		}
+		return strings.Contains(info, "role:master\r\n")
+	}, 30*time.Second, 5*time.Millisecond, "the replica is no primary")
 }

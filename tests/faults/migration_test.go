@@ -26,17 +26,17 @@ func TestSlotMigrationKeyByKey(t *testing.T) {
 		}
 		began, moved := time.Now(), 0
 		w.During("the topic is in two places", func() {
-			m := cluster.Migrate("{t}", to)
+			m := moveSlot(t, cluster, "{t}", to)
 			f.elsewhere() // with all keys where they were
 			// In another order each time: what the scripts look at first, last.
 			for _, kind := range [][]string{{":groups", ":meta", ":messages", ":pending", ":ready"}, {":scheduler", ":publisher:", ":unack", ":leases"}}[round%2] {
-				for m.Step(kind) != "" {
+				for m.step(kind) {
 					moved++
 					f.elsewhere()
 				}
 			}
 			time.Sleep(time.Second) // longer than a lease, and than clients try again
-			m.Finish()
+			m.finish()
 		})
 		faulttest.Report(t, fmt.Sprintf("the topic was in two places for %v, after %d keys", time.Since(began).Round(100*time.Millisecond), moved))
 		require.Positive(t, moved)
