@@ -29,14 +29,14 @@ var mayImport = []struct {
 	{"internal/queue/lua", []string{"internal/queue"}}, // the program of make lua
 	{"internal/meta", []string{"internal/queue"}},
 	{"internal/wake", []string{"internal/queue"}},
-	{"internal/operate", []string{"internal/queue", "internal/wake"}},
-	{"internal/publish", []string{"internal/queue", "internal/meta", "internal/wake"}},
+	{"internal/operate", []string{"internal/queue"}},
+	{"internal/publish", []string{"internal/queue"}},
 	{"internal/consume", []string{"internal/queue", "internal/meta", "internal/wake"}},
 	{"scheduler", []string{"delayqueue", "internal/queue", "internal/wake"}},
 	{".", []string{"scheduler", "internal/publish", "internal/consume", "internal/meta", "internal/wake", "internal/queue"}},
 	{"relay", []string{".", "internal/wake", "internal/queue"}},
 	{"admin", []string{".", "internal/operate", "internal/wake", "internal/queue"}},
-	{"redisdelaytest", []string{".", "admin", "internal/wake", "internal/queue"}},
+	{"redisdelaytest", []string{".", "admin", "internal/queue"}},
 }
 
 // forTests are packages that only tests import. They may import every package.

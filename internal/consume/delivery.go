@@ -142,6 +142,18 @@ func (d *Delivery) expiry() (end time.Time, thenDead bool) {
 	return d.spec.Expiry.From(d.inHand.Due), d.spec.Expiry.Dead
 }
 
+// decided reports whether the consumer has settled the message.
+func (d *Delivery) decided() bool {
+	select {
+	case <-d.msg.Acked():
+		return true
+	case <-d.msg.Nacked():
+		return true
+	default:
+		return false
+	}
+}
+
 var _ context.Context = (*Delivery)(nil)
 
 // Deadline is context.Context's. There is none, because leases are extended.

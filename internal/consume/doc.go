@@ -22,7 +22,7 @@
 //
 // # States
 //
-// Each part of the machine is in one of these states. What is in brackets causes the transition.
+// Each part of the machine is in one of these states. The cause of a transition is in brackets.
 //
 //	Phase         Open -> Draining [Close] -> Left [Redis has answered the claim of nothing]
 //	              -> Over [End]. Only Open takes messages and claims some.

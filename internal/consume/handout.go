@@ -8,8 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// glance is how long handOut waits, about, before it looks whether a message is settled while
-// another one is on offer, if the consumer takes less than that for a message.
+// glance is when handOut looks, while it offers a message to a quick consumer, whether the one
+// before is settled.
 const glance = time.Millisecond
 
 // handing is the state of handOut.
@@ -64,6 +64,9 @@ func (h *handing) take() (taken bool) {
 		h.spare = &Delivery{of: h.Subscription}
 		h.spare.inHand.delivery = h.spare
 	}
+	if h.ctx.Err() != nil {
+		h.close() // the function that waits for the end of ctx may run later
+	}
 	d := h.spare
 	h.step(func(m *Machine, now time.Time) (e Effects) {
 		d.watched = m.Pace() > glance
@@ -77,8 +80,12 @@ func (h *handing) take() (taken bool) {
 }
 
 // offerNext offers the next message, if there is one, and returns true if the consumer took it.
-// Otherwise it returns when the last message may be settled, a message may be taken, a lease was
-// lost, it may be too late for the message, or the subscription closes.
+// Otherwise it returns when there may be something else to do:
+//
+//   - the last message is settled,
+//   - a message can be taken from the buffer,
+//   - the lease of a message was lost, or it is too late for it,
+//   - the subscription closes.
 func (h *handing) offerNext() (taken bool) {
 	var out chan<- *message.Message
 	var msg *message.Message

@@ -89,12 +89,17 @@ func (h *Held) each(f func(*Message)) {
 	}
 }
 
-// leases returns every lease in the order of claiming: first those in hand, then the buffer. Those
-// of the buffer are copies, because messages may be taken from it while Redis is told.
-func (h *Held) leases() (all []*queue.Leased) {
+// inOrder returns what is in hand, in the order of claiming.
+func (h *Held) inOrder() []*InHand {
 	inHand := slices.Clone(h.inHand)
 	slices.SortFunc(inHand, func(a, b *InHand) int { return cmp.Compare(a.sequence, b.sequence) })
-	for _, in := range inHand {
+	return inHand
+}
+
+// leases returns every lease in the order of claiming: first those in hand, then the buffer.
+// Messages of the buffer are copied, because one may be taken while Redis is told.
+func (h *Held) leases() (all []*queue.Leased) {
+	for _, in := range h.inOrder() {
 		all = append(all, &in.Leased)
 	}
 	for _, m := range h.buffer.all() {

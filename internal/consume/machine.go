@@ -106,11 +106,13 @@ func (m *Machine) TakerGone() Effects {
 	return Effects{Wake: Talk}
 }
 
-// GiveUp means that CloseTimeout is over: the deliveries of all messages in hand end. Their leases
-// run out, since the handlers may still run.
-func (m *Machine) GiveUp() Effects {
-	for len(m.held.inHand) > 0 {
-		m.abandon(m.held.inHand[0], Closed)
+// GiveUp means that CloseTimeout is over: the deliveries of all messages in hand end, but for those
+// that the consumer has settled. Their leases run out, since the handlers may still run.
+func (m *Machine) GiveUp(settled map[*InHand]bool) Effects {
+	for i := len(m.held.inHand) - 1; i >= 0; i-- { // backwards, since abandon moves the last one to i
+		if in := m.held.inHand[i]; !settled[in] {
+			m.abandon(in, Closed)
+		}
 	}
 	m.out.Wake |= Talk
 	return m.effects()
@@ -295,7 +297,7 @@ func (m *Machine) settle(now time.Time, in *InHand) bool {
 	return true
 }
 
-// urgent is Talk if Redis is to be told at once what was settled. Otherwise it goes with the next
+// urgent is Talk if a settlement must go to Redis at once. Otherwise it goes with the next
 // exchange.
 func (m *Machine) urgent() Wake {
 	if m.talk == Asking || m.talk == Gathering && m.canGather(&m.untold) {
@@ -341,7 +343,7 @@ func (m *Machine) loseExpired(now time.Time) {
 // lose drops the messages whose lease is lost.
 func (m *Machine) lose(lost func(*Message) bool) {
 	some := m.held.buffer.remove(lost)
-	for i := len(m.held.inHand) - 1; i >= 0; i-- { // backwards, since abandon moves the last one to i
+	for i := len(m.held.inHand) - 1; i >= 0; i-- {
 		if in := m.held.inHand[i]; lost(&in.Message) {
 			some = true
 			if !in.handed.IsZero() {

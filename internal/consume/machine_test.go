@@ -13,7 +13,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// driver drives a machine by its events, one after the other, against a fake server that answers at once.
+// driver drives a machine by its events, one after the other, against a fake server that answers at
+// once.
 type driver struct {
 	*testing.T
 	*Machine
@@ -156,7 +157,8 @@ func (d *driver) isWoken() *queue.Claim {
 	return c
 }
 
-// waitForClaim has time pass, and exchanges, until there is a claim, and returns how long that took.
+// waitForClaim has time pass, and exchanges, until there is a claim, and returns how long that
+// took.
 func (d *driver) waitForClaim() (*Exchange, *queue.Claim, time.Duration) {
 	began := d.now
 	for {
@@ -207,7 +209,8 @@ func (d *driver) nack(in *InHand, retry queue.Due) {
 	d.Nacked(d.now, in, queue.Failure{Leased: &in.Leased, Retry: retry})
 }
 
-// rest has exchanges until there is nothing to say for long. Redis wakes the subscription then, if it has room.
+// rest has exchanges until there is nothing to say for long. Redis wakes the subscription then, if
+// it has room.
 func (d *driver) rest() {
 	for wait := d.talk(); wait <= gather; wait = d.talk() {
 		d.pass(wait)
@@ -393,8 +396,8 @@ func TestAClaimWaitsForMoreAfterOneThatBroughtMany(t *testing.T) {
 	}
 }
 
-// besideAt returns a driver whose main lane has a claim under way for so many messages, and then has more room by the second
-// number. More is ready than it takes.
+// besideAt returns a driver whose main lane has a claim under way for so many messages, and then
+// has more room by the second number. More is ready than it takes.
 func besideAt(t *testing.T, main, more int) *driver {
 	d := drive(t, Limits{MaxInFlight: 256, Lease: time.Hour})
 	d.publish(1000)
@@ -522,7 +525,7 @@ func TestRedisForgetsTheSecondLanesClaimAtTheEnd(t *testing.T) {
 			require.Contains(t, d.redis.claims, "second")
 			d.Close()
 			d.TakerGone()
-			d.GiveUp()
+			d.GiveUp(nil)
 			d.talk()
 			require.True(t, d.finished())
 			require.NotContains(t, d.redis.claims, "second")
@@ -530,7 +533,8 @@ func TestRedisForgetsTheSecondLanesClaimAtTheEnd(t *testing.T) {
 	}
 }
 
-// claimsAll has the subscription claim for as long as it wants more, and returns how many messages it has then.
+// claimsAll has the subscription claim for as long as it wants more, and returns how many messages
+// it has then.
 func (d *driver) claimsAll() int {
 	d.Helper()
 	for {
@@ -661,8 +665,8 @@ func TestInOrderNothingIsHandedOutBeforeRedisHasTheNack(t *testing.T) {
 	require.False(t, taken)
 }
 
-// What was claimed ahead comes after the nacked message, and goes back. A handler that often fails would have all of it come and
-// go each time.
+// What was claimed ahead comes after the nacked message, and goes back. A handler that often fails
+// would have all of it come and go each time.
 func TestInOrderNoMoreIsClaimedAheadThanWasHandledSinceANack(t *testing.T) {
 	d := drive(t, Limits{MaxInFlight: 1})
 	d.publish(2000)
@@ -740,7 +744,8 @@ func TestVerdictsAreExact(t *testing.T) {
 	}
 }
 
-// The server told it at any time between. A message is not on offer for too long, nor told to be late that is not.
+// The server told it at any time between. A message is not on offer for too long, nor told to be
+// late that is not.
 func TestTheServersTimeIsAsOldAsTheClaimOrItsAnswer(t *testing.T) {
 	d := drive(t, Limits{MaxInFlight: 1})
 	d.publish(1)
@@ -918,7 +923,8 @@ func TestLeasesThatEndWithoutAnAnswerAreWatched(t *testing.T) {
 	require.Zero(t, d.held.len())
 }
 
-// Where it was run, what it brought comes before a message that goes back, at the server, but after it here.
+// Where it was run, what it brought comes before a message that goes back, at the server, but after
+// it here.
 func TestOnlyAcksGoWithTheRepeatOfAClaim(t *testing.T) {
 	d := drive(t, Limits{MaxInFlight: 3})
 	held := d.holds(2)
@@ -944,7 +950,8 @@ func TestOnlyAcksGoWithTheRepeatOfAClaim(t *testing.T) {
 	require.Equal(t, first.Number+1, next.Number)
 }
 
-// The group is registered again, and the claim that had no answer is run at last: its leases began before the next claim was sent.
+// The group is registered again, and the claim that had no answer is run at last: its leases began
+// before the next claim was sent.
 func TestNoClaimHasTheNumberOfOneBeforeTheGroupWasGone(t *testing.T) {
 	d := drive(t, Limits{MaxInFlight: 1})
 	x, first := d.claims()
@@ -1012,4 +1019,56 @@ func TestTheBufferUsesItsMemoryAgainAndLetsALargeOneGo(t *testing.T) {
 	require.NotZero(t, rounds(10))
 	d.isWoken()
 	require.NotZero(t, cap(d.held.buffer.array), "so little is kept")
+}
+
+// overrunAfter plans until messages are overruns.
+func (d *driver) overrunAfter() []*InHand {
+	d.Helper()
+	for len(d.overruns) == 0 {
+		x, wake := d.plan()
+		switch {
+		case x != nil:
+			d.answer(x)
+		case len(d.overruns) == 0:
+			d.pass(wake.Sub(d.now))
+		}
+	}
+	return d.overruns
+}
+
+// With Backoff 0 each nack puts its message back in its place, if they are in order.
+func TestOverrunsAreInTheOrderOfDelivery(t *testing.T) {
+	d := drive(t, Limits{MaxInFlight: 4, MaxExtension: time.Second})
+	all := d.holds(4)
+	d.ack(all[0]) // the last one moves to its place in hand
+	d.rest()
+	require.Equal(t, all[1:], d.overrunAfter())
+}
+
+func TestALostLeaseIsNoOverrun(t *testing.T) {
+	d := drive(t, Limits{MaxInFlight: 4, MaxExtension: time.Second})
+	d.holds(1)
+	d.now = d.now.Add(time.Hour) // the process stood still
+	d.plan()
+	require.Empty(t, d.overruns)
+	require.Empty(t, d.InHand())
+	require.Empty(t, d.untold.Nacks)
+}
+
+// Backoff, which the shell calls for an overrun, may take long.
+func TestLeasesAreWatchedWhileAnOverrunIsSettled(t *testing.T) {
+	d := drive(t, Limits{MaxInFlight: 4, MaxExtension: time.Second})
+	d.holds(2)
+	d.overrunAfter()
+	require.False(t, d.Watch().IsZero())
+	require.LessOrEqual(t, d.Watch().Sub(d.now), modelLease+time.Millisecond)
+}
+
+func TestASettledMessageIsNotGivenUp(t *testing.T) {
+	d := drive(t, Limits{MaxInFlight: 4})
+	all := d.holds(4)
+	d.Close()
+	e := d.GiveUp(map[*InHand]bool{all[1]: true})
+	require.Len(t, e.Ended, 3)
+	require.Equal(t, []*InHand{all[1]}, d.InHand())
 }

@@ -173,6 +173,9 @@ func (h *model) event(n int) {
 			h.redis.lose()
 			h.losses = true
 		}
+	case n < 98 && h.closed:
+		h.log("CloseTimeout is over")
+		h.effects(h.m.GiveUp(nil))
 	case n < 98:
 		if rapid.IntRange(0, 3).Draw(h.t, "ends") == 0 {
 			h.close()
@@ -511,9 +514,7 @@ func (h *model) effects(e Effects) {
 		if h.offered == ended.InHand {
 			h.offered = nil
 		}
-		if ended.Cause == LeaseLost {
-			h.lost[ended.Lease()] = true
-		}
+		h.lost[ended.Lease()] = true
 	}
 	for _, done := range e.Answered {
 		done()

@@ -56,8 +56,12 @@ type Exchange struct {
 //  5. Acks alone wait for others, until a millisecond after the last exchange.
 func (m *Machine) Plan(now time.Time, poll time.Duration) (x *Exchange, wake time.Time, _ Effects) {
 	extend := !now.Before(m.dates.extend)
-	if extend && m.overruns(now) {
-		return nil, now, m.effects()
+	if extend {
+		m.loseExpired(now)
+		if m.overruns(now) {
+			m.watch(now)
+			return nil, now, m.effects()
+		}
 	}
 	x = &Exchange{}
 	if extend {
@@ -113,13 +117,14 @@ func (m *Machine) canGather(s *Settlements) bool {
 	return len(s.Nacks) == 0 && len(s.Releases) == 0 && len(s.Acks) < gathered && m.phase == Open
 }
 
-// overruns finds the messages whose handlers have run for too long, and reports whether there are
-// any. Plan does nothing else then: the shell settles them, and plans again.
+// overruns finds the messages whose handlers have run for too long, in the order of claiming, and
+// reports whether there are any. Plan does nothing else then: the shell settles them, and plans
+// again.
 func (m *Machine) overruns(now time.Time) bool {
 	if m.limits.MaxExtension < 0 {
 		return false
 	}
-	for _, in := range m.held.inHand {
+	for _, in := range m.held.inOrder() {
 		if !in.handed.IsZero() && !now.Before(m.overrunAt(in)) {
 			m.out.Overruns = append(m.out.Overruns, in)
 		}
@@ -136,7 +141,6 @@ func (m *Machine) overrunAt(in *InHand) time.Time {
 // them again.
 func (m *Machine) planExtend(now time.Time) []*queue.Leased {
 	m.dates.extend = now.Add(m.limits.Lease / 3)
-	m.loseExpired(now)
 	for _, in := range m.held.inHand {
 		if !in.handed.IsZero() && m.limits.MaxExtension >= 0 {
 			m.dates.extend = earlier(m.dates.extend, m.overrunAt(in))
@@ -294,10 +298,13 @@ func (m *Machine) planForget(anyway bool) *queue.Claim {
 }
 
 // PlanBeside returns an exchange to be carried out beside the main lane's, or nil. It gives the
-// server work while one answer is taken in and the next exchange is written. There is one only if
-// the last claim left messages, at least a third of what the consumer wants is still to come, and
-// nothing went wrong. The server may run either exchange first, so there is none with MaxInFlight
-// 1, where the order counts, nor where a suspect has to be alone.
+// server work while one answer is taken in and the next exchange is written. It returns nil unless:
+//
+//   - the last claim left messages,
+//   - at least a third of what the consumer wants is still to come,
+//   - the order does not count (MaxInFlight above 1), since the server may run either one first,
+//   - no suspect has to be alone,
+//   - and nothing went wrong.
 func (m *Machine) PlanBeside(now time.Time) *Exchange {
 	main := m.main.claim
 	switch {

@@ -22,7 +22,8 @@ import (
 
 var errNoServer = errors.New("no server")
 
-// server is a client's hook that answers scripts by a fakeRedis. It has no network, so that it can be used in a bubble.
+// server is a client's hook that answers scripts by a fakeRedis. It has no network, so that it can
+// be used in a bubble.
 type server struct {
 	mu sync.Mutex
 	*fakeRedis
@@ -160,9 +161,15 @@ type shell struct {
 	ended chan error // Run's
 }
 
-// inShell runs a test in a bubble, with a subscription whose messages have their ids for UUIDs. All of its user code checks that
-// no lock is held.
+// inShell runs a test in a bubble, with a subscription whose messages have their ids for UUIDs. All
+// of its user code checks that no lock is held.
 func inShell(t *testing.T, config Config, test func(t *testing.T, s *shell)) {
+	t.Helper()
+	inShellOf(t, nil, config, test)
+}
+
+// inShellOf is inShell for a subscription with that context.
+func inShellOf(t *testing.T, ctx context.Context, config Config, test func(t *testing.T, s *shell)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -186,7 +193,10 @@ func inShell(t *testing.T, config Config, test func(t *testing.T, s *shell)) {
 		config.Name, config.Group, config.LeaseDuration = "main", "group", modelLease
 		config.MaxExtension = maxDuration(config.MaxExtension)
 		config.CloseTimeout = time.Minute
-		s.Subscription = New(t.Context(), config)
+		if ctx == nil {
+			ctx = t.Context()
+		}
+		s.Subscription = New(ctx, config)
 		s.called = func() { s.free("the client's hook") }
 		go func() { s.ended <- s.Subscription.Run() }()
 		defer func() {

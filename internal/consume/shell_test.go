@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -185,7 +186,8 @@ func TestThatAnswersTakeLongerThanALeaseIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// A message that was acked is not given up, and one that is waits as it said when it came: its handler may write to its metadata.
+// A message that was acked is not given up, and one that is waits as it said when it came: its
+// handler may write to its metadata.
 func TestAHandlerThatRunsForTooLongFails(t *testing.T) {
 	calls := 0
 	inShell(t, Config{MaxInFlight: 3, MaxExtension: time.Second, Unmarshal: func(_ string, body []byte) (*message.Message, error) {
@@ -299,5 +301,51 @@ func TestRoomForClaimsKeepsNoBodies(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Zero(t, cap(s.link.rooms[0]), "nothing is ready")
+	})
+}
+
+// lateContext is a context that has ended, and that nobody who waits for its end knows of yet.
+type lateContext struct {
+	context.Context
+	ended atomic.Bool
+}
+
+func (c *lateContext) Done() <-chan struct{} { return nil }
+
+func (c *lateContext) Err() error {
+	if c.ended.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+func TestNothingIsTakenWhenTheContextHasEnded(t *testing.T) {
+	ctx := &lateContext{Context: t.Context()}
+	inShellOf(t, ctx, Config{MaxInFlight: 1}, func(t *testing.T, s *shell) {
+		s.publish(40)
+		for range 20 { // then more are claimed in advance
+			s.next().Ack()
+		}
+		msg := s.next()
+		synctest.Wait()
+		ctx.ended.Store(true)
+		msg.Ack()
+		for msg := range s.Messages() {
+			t.Errorf("%s was handed out", msg.UUID)
+		}
+		require.NoError(t, s.end())
+	})
+}
+
+func TestALostDeliveryEndsBeforeAQuestionIsAnswered(t *testing.T) {
+	inShell(t, Config{MaxInFlight: 2}, func(t *testing.T, s *shell) {
+		s.publish(1)
+		msg := s.next()
+		s.step(func(m *Machine, _ time.Time) Effects {
+			m.lose(func(*Message) bool { return true })
+			e := m.effects()
+			e.Answered = []func(){func() { require.ErrorIs(t, context.Cause(msg.Context()), ErrLeaseLost) }}
+			return e
+		})
 	})
 }

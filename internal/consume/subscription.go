@@ -133,10 +133,16 @@ func (s *Subscription) giveUp() {
 	s.mu.Lock()
 	handed := s.machine.InHand()
 	s.mu.Unlock()
+	settled := map[*InHand]bool{} // handOut may not have noticed, as it is in the Unmarshaler
 	for _, in := range handed {
-		s.settledNow(in.delivery) // handOut may not have noticed, as it is in the Unmarshaler
+		if in.delivery.decided() {
+			settled[in] = true
+		}
 	}
-	s.step(func(m *Machine, _ time.Time) Effects { return m.GiveUp() })
+	s.step(func(m *Machine, _ time.Time) Effects { return m.GiveUp(settled) })
+	for in := range settled {
+		s.settledNow(in.delivery)
+	}
 }
 
 // ErrUntold means that the subscription had to end before Redis confirmed everything.
@@ -256,23 +262,25 @@ func (s *Subscription) removeOwnGroup() {
 	}
 }
 
-// step has the machine take in an event, and carries out its effects.
+// step has the machine take in an event, and carries out its effects. Contexts of deliveries that
+// were lost end under the lock, before any later event can answer that all is judged. No user code
+// runs there: package context starts goroutines for that.
 func (s *Subscription) step(event func(m *Machine, now time.Time) Effects) {
 	s.mu.Lock()
 	e := event(s.machine, time.Now()) // under the lock, so that the machine's time never goes back
+	for _, ended := range e.Ended {
+		ended.delivery.ending.end(causes[ended.Cause])
+	}
 	s.arm()
 	s.mu.Unlock()
 	s.carryOut(&e)
 }
 
-// carryOut carries out the effects of an event. s.mu must not be held: loggers, contexts and
-// Backoff are the user's.
+// carryOut carries out the other effects of an event. s.mu must not be held: loggers and Backoff are
+// the user's.
 func (s *Subscription) carryOut(e *Effects) {
 	if e.Settled != nil {
 		e.Settled.delivery.ending.end(errSettled)
-	}
-	for _, ended := range e.Ended {
-		ended.delivery.ending.end(causes[ended.Cause])
 	}
 	if len(e.Ended) > 0 {
 		s.endings.tell()

@@ -29,14 +29,15 @@ type line struct {
 // under way at a time.
 type sender func(messages []queue.Message, patience time.Duration) error
 
-// publish returns when the batch is in Redis, or is not going to be.
+// publish returns when the outcome of the batch is known, as far as it can be.
 func (l *line) publish(ctx context.Context, b *Batch) error {
 	b.ctx = ctx
+	ended := ctx.Done() // it may be the user's code, and must not panic while the batch waits
 	l.mu.Lock()
 	goes := l.joining.enter(b)
 	l.mu.Unlock()
 	if !goes {
-		return l.wait(b)
+		return l.wait(b, ended)
 	}
 	defer l.handOver() // also if a hook of the client panics, because others wait
 	l.call([]*Batch{b}, nil, l.attempt)
@@ -45,8 +46,8 @@ func (l *line) publish(ctx context.Context, b *Batch) error {
 
 // wait waits until the batch's call is over. If the context ends before the call is under way, the
 // batch leaves.
-func (l *line) wait(b *Batch) error {
-	if ended := b.ctx.Done(); ended == nil { // then a select would only cost time
+func (l *line) wait(b *Batch, ended <-chan struct{}) error {
+	if ended == nil { // then a select would only cost time
 		<-b.done
 	} else {
 		select {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"regexp"
 	"strings"
 )
 
@@ -110,6 +111,9 @@ func load(name string) Script {
 	return s
 }
 
+// strayDirective finds a line that seems to be a directive. "--@use" stands at the begin of its line.
+var strayDirective = regexp.MustCompile(`(?m)^\s*--@`)
+
 // compose returns the text of each script in lua by its name. The line "--@use wake schedule" of a
 // script stands for the snippets wake and schedule, which are files in lua/shared. A snippet names
 // no snippets.
@@ -126,11 +130,13 @@ func compose(files fs.FS) (map[string]string, error) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	users := map[string]int{} // of each snippet
 	for name, source := range scripts {
-		text, used := "-- "+name+"\n", map[string]bool{}
+		var text strings.Builder
+		text.WriteString("-- " + name + "\n")
+		used := map[string]bool{}
 		for line := range strings.Lines(source) {
 			snippetNames, directive := strings.CutPrefix(line, "--@use ")
 			if !directive {
-				text += line
+				text.WriteString(line)
 				continue
 			}
 			for _, snippet := range strings.Fields(snippetNames) {
@@ -140,15 +146,15 @@ func compose(files fs.FS) (map[string]string, error) {
 				case used[snippet]:
 					fault("lua/%s.lua uses the snippet %q twice", name, snippet)
 				}
-				text += snippets[snippet]
+				text.WriteString(snippets[snippet])
 				used[snippet] = true
 				users[snippet]++
 			}
 		}
-		if strings.Contains(text, "\n--@") {
+		scripts[name] = text.String()
+		if strayDirective.MatchString(scripts[name]) {
 			fault("lua/%s.lua, or a snippet of it, has a line that begins with --@ and is no --@use", name)
 		}
-		scripts[name] = text
 	}
 	for snippet := range snippets {
 		if users[snippet] == 0 {
@@ -185,7 +191,7 @@ func readLua(files fs.FS, dir string) (map[string]string, error) {
 				return nil, fmt.Errorf("%s: a string or comment over several lines: %s", file, line)
 			}
 			bare := strings.TrimSpace(line)
-			if bare != "" && (!strings.HasPrefix(bare, "--") || strings.HasPrefix(line, "--@")) {
+			if bare != "" && (!strings.HasPrefix(bare, "--") || strings.HasPrefix(bare, "--@")) {
 				kept.WriteString(strings.TrimRight(line, "\r\n") + "\n")
 			}
 		}

@@ -129,6 +129,7 @@ func TestFilesThatCannotBeComposedAreRefused(t *testing.T) {
 		{"lua/discard.lua", "--@use each each\n", `lua/discard.lua uses the snippet "each" twice`},
 		{"lua/shared/lonely.lua", "local x = 1\n", `no script uses the snippet "lonely"`},
 		{"lua/shared/wake.lua", "--@use schedule\n", `lua/claim.lua, or a snippet of it, has a line that begins with --@`},
+		{"lua/claim.lua", "  --@use wake\n", `lua/claim.lua, or a snippet of it, has a line that begins with --@`},
 		{"lua/claim.lua", "--@if wake\n", `lua/claim.lua, or a snippet of it, has a line that begins with --@`},
 		{"lua/claim.lua", "--[[ a comment\n--]]\n", "lua/claim.lua: a string or comment over several lines: --[[ a comment"},
 		{"lua/shared/wake.lua", "local s = [==[\n]==]\n", "lua/shared/wake.lua: a string or comment over several lines"},

@@ -150,12 +150,13 @@ func (m *Mailbox) listen(pubsub *redis.PubSub) {
 // subscribe subscribes to the mailbox's channel, and keeps a refusal for Permitted.
 func (m *Mailbox) subscribe(pubsub *redis.PubSub) error {
 	err := subscribe(m.running, pubsub, m.channel)
+	var denied error
+	if errors.Is(err, queue.ErrForbidden) {
+		denied = err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.denied = nil
-	if errors.Is(err, queue.ErrForbidden) {
-		m.denied = err
-	}
+	m.denied = denied
 	return err
 }
 
