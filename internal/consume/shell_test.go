@@ -324,14 +324,23 @@ func TestNothingIsTakenWhenTheContextHasEnded(t *testing.T) {
 	inShellOf(t, ctx, Config{MaxInFlight: 1}, func(t *testing.T, s *shell) {
 		s.publish(40)
 		for range 20 { // then more are claimed in advance
-			s.next().Ack()
+			msg := s.next()
+			time.Sleep(10 * time.Microsecond)
+			msg.Ack()
 		}
 		msg := s.next()
-		synctest.Wait()
+		late := make(chan string, 100)
+		go func() {
+			for msg := range s.Messages() {
+				late <- msg.UUID
+			}
+			close(late)
+		}()
+		synctest.Wait() // the consumer waits for the next message
 		ctx.ended.Store(true)
 		msg.Ack()
-		for msg := range s.Messages() {
-			t.Errorf("%s was handed out", msg.UUID)
+		for id := range late {
+			t.Errorf("%s was handed out", id)
 		}
 		require.NoError(t, s.end())
 	})
