@@ -13,7 +13,7 @@ var shortComments = []string{
 	"config.go", "doc.go", "errors.go",
 	"marshaler.go", "marshaler_binary.go", "marshaler_json.go", "marshaler_stream.go",
 	"admin", "cmd/redisdelay", "delayqueue", "examples", "internal/faulttest", "internal/queuetest", "internal/rabbitmqtest",
-	"internal/readme", "internal/redistest", "redisdelaytest", "relay", "scheduler",
+	"internal/readme", "internal/redistest", "internal/consume", "internal/meta", "internal/publish", "internal/queue/lua", "redisdelaytest", "relay", "scheduler",
 }
 
 // Tables, URLs and compiler directives may be longer, because they cannot be wrapped.

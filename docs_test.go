@@ -138,6 +138,23 @@ func anchors(document string) []string {
 	return anchors
 }
 
+// A package comment is where a stranger learns what a package is for.
+func TestEveryPackageHasAComment(t *testing.T) {
+	described := map[string]bool{} // by directory
+	walk(t, func(file string) {
+		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return
+		}
+		dir := path.Dir(file)
+		described[dir] = described[dir] || regexp.MustCompile(`(?m)^(// |\*/\n).*\npackage `).MatchString(read(t, file))
+	})
+	for dir, is := range described {
+		if !is {
+			t.Errorf("package %s has no comment", dir)
+		}
+	}
+}
+
 // The table of what happens twice in docs/design.md has a row for each script, and for nothing else.
 func TestDesignTellsWhatASecondRunOfEachScriptDoes(t *testing.T) {
 	_, table, _ := strings.Cut(read(t, "docs/design.md"), "\n| Script | The second run |\n|---|---|\n")
@@ -180,22 +197,20 @@ func TestTestsThatDesignNamesExist(t *testing.T) {
 func TestFilesThatDesignAndPackageCommentsNameExist(t *testing.T) {
 	base := map[string]bool{}
 	comments := map[string]string{}
-	code := map[string]bool{}
 	walk(t, func(file string) {
 		base[path.Base(file)] = true
 		if path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
 			return
 		}
-		code[path.Dir(file)] = true
 		comment, _, _ := strings.Cut("\n"+read(t, file), "\npackage ")
 		comments[path.Dir(file)] += comment[strings.LastIndex(comment, "\n\n")+1:]
 	})
 	for _, file := range submatches("`([a-z_]+\\.(?:go|lua))`", read(t, "docs/design.md")) {
 		require.True(t, base[file], "docs/design.md names %s", file)
 	}
-	for dir := range code {
+	for dir, comment := range comments {
 		if strings.HasPrefix(dir, "internal/") {
-			for _, file := range submatches(`\b([a-z_]+\.go)\b`, comments[dir]) {
+			for _, file := range submatches(`\b([a-z_]+\.go)\b`, comment) {
 				require.FileExists(t, filepath.Join(dir, file), "the package comment of %s", dir)
 			}
 		}

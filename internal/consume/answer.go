@@ -9,13 +9,13 @@ import (
 // Answer is what became of an exchange.
 type Answer struct {
 	Sent   time.Time // when the exchange was sent
-	Came   time.Time // when its answer came, or the client gave up
+	Came   time.Time // when the answer came, or the client gave up
 	Failed Failed
-	Lost   map[string]bool // leases that Extend found lost, by their names
-	Claims [2]Claimed      // as in Exchange.Claims
+	Lost   map[string]bool // names of the leases that Redis found lost
+	Claims [2]Claimed      // in the order of Exchange.Claims
 }
 
-// Failed names the parts of an exchange that failed, as a set.
+// Failed is the set of an exchange's parts that failed.
 type Failed uint8
 
 const (
@@ -29,7 +29,7 @@ const (
 // Claimed is what became of a claim.
 type Claimed struct {
 	Outcome  Outcome
-	Messages []Message // without sequence and lease, which the machine adds
+	Messages []Message // without sequence number and lease
 	queue.Claimed
 }
 
@@ -37,59 +37,56 @@ type Claimed struct {
 type Outcome int
 
 const (
-	Ran       Outcome = iota // and its answer is here
-	GroupGone                // the group does not exist, and so does nothing that was claimed
+	Ran       Outcome = iota // it was run, and here is its answer
+	GroupGone                // the group does not exist, nor anything that was claimed
 	NoAnswer                 // it may have been run
 	Refused                  // it was not run
 )
 
-// Answered takes in what became of an exchange. The shell calls it once for each, in any order.
+// Answered takes in what became of an exchange.
 func (m *Machine) Answered(now time.Time, x *Exchange, a *Answer) Effects {
 	if a.Failed&FailedNacks == 0 {
 		m.noteDeaths(x.deaths, a.Came)
 	}
 	m.untold.again(&x.Settlements, a.Failed)
 	if len(x.Nacks) > 0 && len(m.untold.Nacks) == 0 {
-		m.taker.resume(Paused)
+		m.taker.move(Paused, Takes)
 	}
 	if len(x.Extend) > 0 {
 		m.extended(x, a)
 	}
-	told := false // the server's time
+	timeTold := false
 	for i, c := range x.Claims {
 		l := &m.main
 		if c.Subscription == m.second.name {
 			l = &m.second
 		}
-		if m.claimed(now, l, a, &a.Claims[i]) && l == &m.main {
-			told = true
-		}
+		ran := m.claimed(now, l, a, &a.Claims[i])
+		timeTold = timeTold || ran && l == &m.main
 	}
 	switch {
-	case told && m.judging.state == OfferExpires:
+	case timeTold && m.judging.state == OfferExpires:
 		m.judging.pending = append(m.judging.pending, x.asked...)
-	case told:
-		m.out.Answered = append(m.out.Answered, x.asked...)
-	case len(x.asked) > 0:
+	case timeTold:
+		m.answer(&x.asked)
+	case len(x.asked) > 0: // they wait for the next claim
 		m.judging.asked = append(m.judging.asked, x.asked...)
 		m.supply = Unknown
 	}
-	m.ended(now, x, a)
+	m.ended(now, x, a.Failed != 0)
 	m.out.Wake |= Feed
 	return m.effects()
 }
 
-// ended notes that an exchange is over.
-func (m *Machine) ended(now time.Time, x *Exchange, a *Answer) {
-	failed := a.Failed != 0
+// ended takes in that an exchange is over.
+func (m *Machine) ended(now time.Time, x *Exchange, failed bool) {
 	if x.beside {
 		if failed && m.second.state == LaneIdle {
 			m.second.state = LaneBarred
 		}
 		return
 	}
-	m.talk = Idle
-	m.dates.answered = now
+	m.talk, m.dates.answered = Idle, now
 	if failed {
 		m.watch(now)
 		return
@@ -100,21 +97,22 @@ func (m *Machine) ended(now time.Time, x *Exchange, a *Answer) {
 	}
 }
 
-// noteDeaths logs the dead letters that Redis was told of. A message whose lease was over is delivered again instead.
+// noteDeaths logs the dead letters that Redis was told of. If the lease of one ended before, it is
+// delivered again instead.
 func (m *Machine) noteDeaths(deaths []death, came time.Time) {
 	for _, d := range deaths {
 		kind := Dead
 		if came.After(d.until) {
 			kind = PerhapsDead
 		}
-		m.out.note(Note{Kind: kind, InHand: d.InHand, Failure: d.failure})
+		m.note(Note{Kind: kind, InHand: d.InHand, Failure: d.failure})
 	}
 }
 
-// extended takes in which leases were lost, and the deadline of the others.
+// extended takes in which leases were lost, and the new deadline of the others.
 func (m *Machine) extended(x *Exchange, a *Answer) {
 	if a.Failed&FailedExtend != 0 {
-		m.dates.extend = a.Sent // the old deadlines hold
+		m.dates.extend = a.Sent // the deadlines stay, so the next exchange extends again
 		return
 	}
 	if len(a.Lost) > 0 {
@@ -126,7 +124,7 @@ func (m *Machine) extended(x *Exchange, a *Answer) {
 // claimed takes in what became of a claim, and reports whether it was run.
 func (m *Machine) claimed(now time.Time, l *Lane, a *Answer, c *Claimed) bool {
 	sent := a.Sent
-	if l.state == LaneUnanswered { // its messages may be leased since then
+	if l.state == LaneUnanswered { // the leases may have begun with the first run
 		sent = l.since
 	}
 	deadline := sent.Add(m.limits.Lease)
@@ -138,11 +136,11 @@ func (m *Machine) claimed(now time.Time, l *Lane, a *Answer, c *Claimed) bool {
 	m.dates.extend = earlier(m.dates.extend, sent.Add(m.limits.Lease/3))
 	l.answered(len(c.Messages) > 0)
 	if limit > 0 {
-		brought := len(c.Messages) == 1 && c.Messages[0].Suspect
-		m.suspect.noted(c.Blocked, brought, a.Came.Add(m.limits.Lease))
+		one := len(c.Messages) == 1 && c.Messages[0].Suspect
+		m.suspect.told(c.Blocked, one, a.Came.Add(m.limits.Lease))
 	}
 	if c.Orphans > 0 {
-		m.out.note(Note{Kind: Orphans, Count: c.Orphans})
+		m.note(Note{Kind: Orphans, Count: c.Orphans})
 	}
 	m.supplied(l, c, limit)
 	m.hold(now, c.Messages, &lease{claimed: a.Came, deadline: deadline}, a)
@@ -156,13 +154,13 @@ func (m *Machine) claimed(now time.Time, l *Lane, a *Answer, c *Claimed) bool {
 	return true
 }
 
-// supplied takes in what a claim told of the group's ready messages.
+// supplied takes in what a claim told about the group's ready messages.
 func (m *Machine) supplied(l *Lane, c *Claimed, limit int) {
 	if l == &m.main && limit == 0 && m.phase == Draining {
 		m.phase = Left
 	}
 	switch {
-	case m.supply == Unknown: // a wake-up came since the claim was sent
+	case m.supply == Unknown: // a wake-up came after the claim was sent
 	case l == &m.main && c.Waits:
 		m.supply = Waiting
 	case c.More:
@@ -177,35 +175,38 @@ func (m *Machine) hold(now time.Time, messages []Message, l *lease, a *Answer) {
 	m.held.number(messages, l)
 	switch {
 	case len(messages) == 0:
-		m.held.shrink()
-	case now.After(l.deadline): // the leases may be over, or just have begun
+		if m.held.buffer.len() == 0 && cap(m.held.buffer.array) > manyBrought {
+			m.held.buffer = buffer{} // not that many messages come soon
+		}
+	case now.After(l.deadline): // the leases may be over
 		if took := a.Came.Sub(a.Sent); took > m.limits.Lease {
-			m.out.note(Note{Kind: LateAnswer, Count: len(messages), Took: took})
+			m.note(Note{Kind: LateAnswer, Count: len(messages), Took: took})
 		}
 		m.untold.release(messages)
-	case len(m.untold.Releases) > 0: // they come before these, and Redis was not reached with them
+	case len(m.untold.Releases) > 0: // they come before these, and could not be given back yet
 		m.untold.release(messages)
 	default:
 		m.held.buffer.append(messages)
 	}
 }
 
-// claimFailed has a claim repeated as it is, if it may have been run; or else another is made in its place.
+// claimFailed has a claim repeated if it may have been run. Otherwise another is made in its place.
+// mayHold tells whether leases of an earlier run could still last.
 func (m *Machine) claimFailed(l *Lane, outcome Outcome, sent time.Time, mayHold bool) {
-	c := l.claim
 	switch {
 	case outcome == GroupGone:
-		l.idle()
+		nothing := l.claim.Limit == 0
 		l.remembered = 0
-		if l == &m.second && c.Limit == 0 {
+		l.idle()
+		if l == &m.second && nothing { // Redis has forgotten the lane, which was the purpose
 			return
 		}
 	case outcome == NoAnswer, l == &m.second, l.state == LaneUnanswered && mayHold:
-		l.unanswered(sent) // the server may have refused now what it did before
+		l.unanswered(sent) // the server may refuse now what it ran before
 		return
 	default:
-		l.refused() // its leases, if it was ever run, are over
-		m.counts.Add(c.Counts)
+		m.counts.Add(l.claim.Counts)
+		l.refused()
 	}
 	m.supply = Unknown
 }

@@ -2,10 +2,10 @@ package consume
 
 import "time"
 
-// Dates are when the machine has something to do without an event.
+// Dates are the times by which the machine plans.
 type Dates struct {
-	poll     time.Time // a claim is due, whatever is known of the group
-	extend   time.Time // leases are to be extended; a third of each is over then at most
-	answered time.Time // the last exchange of the main lane ended; acks and claims that can wait do so from then
-	watch    time.Time // leases may end while no answer comes; zero: an answer has come
+	poll     time.Time // a claim is due, whatever is known about the group
+	extend   time.Time // leases are to be extended: at most a third of each is over then
+	answered time.Time // the last exchange of the main lane ended
+	watch    time.Time // a lease may end while Redis does not answer; zero: it has answered
 }

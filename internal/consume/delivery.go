@@ -13,31 +13,31 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/meta"
 )
 
-// ErrLeaseLost is the cause of a message's context whose lease was lost. The root package exports and documents it.
+// ErrLeaseLost is the cause of a message's context whose lease was lost. The root package exports
+// and documents it.
 var ErrLeaseLost = errors.New("lease lost")
 
 // errSettled is the cause of a message's context after its ack or nack.
 var errSettled = errors.New("message is settled")
 
-// Delivery is one hand-over of a message to the consumer, and the context of the message: it has the values of Subscribe's context
-// and the delivery, and ends with the delivery. Most handlers never look whether it has ended, so the context that can be seen to
-// end is made for the first who looks.
+// Delivery is one hand-over of a message to the consumer. It is also the context of the message: it
+// has the values of Subscribe's context, and the delivery itself, and it ends with the delivery.
 type Delivery struct {
-	inHand  InHand // the machine's, under the subscription's lock
+	inHand  InHand // the machine's; guarded by Subscription.mu
 	of      *Subscription
-	watched bool // handOut is woken when it is settled, even while it offers another message; handOut's
+	watched bool // handOut is woken when it is settled, even while it offers another; handOut's
 
-	// What follows is set before the message is offered, and does not change.
+	// These are set before the message is offered, and do not change.
 	msg  *message.Message
-	uuid string     // of msg as it came, since the consumer may change that
-	spec *meta.Spec // what the stored message says of its delivery; nil: nothing
+	uuid string     // of msg as it came; the consumer may change it there
+	spec *meta.Spec // what the stored message says about its delivery; nil: nothing
 
-	failure atomic.Pointer[string] // the handler's error, if KeepError kept it
-	last    atomic.Pointer[string] // why a nack is the last, if it is
+	failure atomic.Pointer[string] // the handler's error that KeepError kept, or nil
+	last    atomic.Pointer[string] // why a nack is the last one, or nil
 	ending  ending
 }
 
-// Info is what the consumer may know of a delivery. The root package exports and documents it.
+// Info is what a consumer may know about a delivery. The root package exports and documents it.
 type Info struct {
 	ID           string
 	DelayID      string
@@ -62,28 +62,30 @@ func (d *Delivery) Info() Info {
 
 type deliveryKey struct{}
 
-// FromContext returns the delivery that ctx is the context of, or is derived from, or nil.
+// FromContext returns the delivery that ctx is, or is derived from. It returns nil if there is
+// none.
 func FromContext(ctx context.Context) *Delivery {
 	d, _ := ctx.Value(deliveryKey{}).(*Delivery)
 	return d
 }
 
-// Of returns the delivery of msg, or nil. A message that was made while another was handled, with its context, has none.
+// Of returns the delivery of msg, or nil. A copy that has the message's UUID may stand for it. A
+// message that was made in a handler, with the context of the message handled, has no delivery.
 func Of(msg *message.Message) *Delivery {
-	// A copy of the message, which has its UUID, may stand for it. Messages without UUID cannot be told from copies.
-	if d := FromContext(msg.Context()); d != nil && (d.msg == msg || d.uuid != "" && d.uuid == msg.UUID) {
+	d := FromContext(msg.Context())
+	if d != nil && (d.msg == msg || d.uuid != "" && d.uuid == msg.UUID) {
 		return d
 	}
 	return nil
 }
 
-// FailWith has an error of the handler kept with the message if it is nacked. "" is none.
+// FailWith keeps an error of the handler with the message, if it is nacked. "" is none.
 func (d *Delivery) FailWith(text string) { d.failure.Store(&text) }
 
-// DieWith makes a nack the last, for a reason that is kept with the dead letter.
+// DieWith makes a nack the last one. The reason is kept with the dead letter.
 func (d *Delivery) DieWith(reason string) { d.last.Store(&reason) }
 
-// accept takes in the message that the Unmarshaler made. A stored message says how it is to be delivered.
+// accept makes msg, which the Unmarshaler returned, the message of the delivery.
 func (d *Delivery) accept(msg *message.Message) {
 	if msg.Acked() == nil { // it was not made by NewMessage, and could not be acked
 		made := message.NewMessage(msg.UUID, msg.Payload)
@@ -94,7 +96,7 @@ func (d *Delivery) accept(msg *message.Message) {
 		msg.Metadata = message.Metadata{}
 	}
 	if spec := meta.Take(msg.Metadata); spec != (meta.Spec{}) {
-		if d.inHand.Requeued { // it is delivered however late it is
+		if d.inHand.Requeued { // by an operator: it is delivered however late it is
 			spec.Expiry = meta.Expiry{}
 		}
 		kept := spec
@@ -107,7 +109,7 @@ func (d *Delivery) accept(msg *message.Message) {
 	d.msg, d.uuid = msg, msg.UUID
 }
 
-// name is the delay ID, or "".
+// name returns the delay ID, or "".
 func (d *Delivery) name() string {
 	if d.spec == nil {
 		return ""
@@ -115,7 +117,7 @@ func (d *Delivery) name() string {
 	return d.spec.Name.ID
 }
 
-// limit is how often the message is delivered at most; negative: no limit.
+// limit returns after how many deliveries the message is a dead letter; negative: never.
 func (d *Delivery) limit() int {
 	if d.spec == nil || d.spec.Limit == 0 {
 		return d.of.Options.MaxDeliveries
@@ -123,7 +125,7 @@ func (d *Delivery) limit() int {
 	return d.spec.Limit
 }
 
-// backoff is how long the message waits after this delivery, by what it said as it came, or else by Backoff.
+// backoff returns the backoff that the message had when it came, or else that of Backoff.
 func (d *Delivery) backoff() time.Duration {
 	if d.spec == nil || !d.spec.Backoff.IsSet() {
 		return d.of.Backoff(d.inHand.number())
@@ -131,8 +133,8 @@ func (d *Delivery) backoff() time.Duration {
 	return d.spec.Backoff.Wait(d.inHand.number())
 }
 
-// expiry is when it is too late for the message, by the server's clock, and whether it is a dead letter then, or else dropped.
-// The zero time is never.
+// expiry returns when it is too late for the message, by the server's clock, and whether it is a
+// dead letter then; otherwise it is dropped. The zero time is never.
 func (d *Delivery) expiry() (end time.Time, thenDead bool) {
 	if d.spec == nil {
 		return time.Time{}, false
@@ -140,21 +142,9 @@ func (d *Delivery) expiry() (end time.Time, thenDead bool) {
 	return d.spec.Expiry.From(d.inHand.Due), d.spec.Expiry.Dead
 }
 
-// decided reports whether the consumer has settled the message.
-func (d *Delivery) decided() bool {
-	select {
-	case <-d.msg.Acked():
-		return true
-	case <-d.msg.Nacked():
-		return true
-	default:
-		return false
-	}
-}
-
 var _ context.Context = (*Delivery)(nil)
 
-// Deadline is context.Context's. There is none: leases are extended.
+// Deadline is context.Context's. There is none, because leases are extended.
 func (d *Delivery) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
 // Done is context.Context's.
@@ -168,7 +158,8 @@ func (d *Delivery) Err() error {
 	return nil
 }
 
-// Value is context.Context's. The context package asks by keys of its own for the context that ends, and for the cause.
+// Value is context.Context's. The context package asks by keys of its own for the context that
+// ends, and for the cause.
 func (d *Delivery) Value(key any) any {
 	if key == (deliveryKey{}) {
 		return d
@@ -179,18 +170,19 @@ func (d *Delivery) Value(key any) any {
 	return d.of.values.Value(key)
 }
 
-// String is what is printed of a context. Other fields of a delivery may only be read under the lock.
+// String is what is printed of a context. It reads no field that is guarded by a lock.
 func (d *Delivery) String() string { return "redisdelay.Delivery(" + d.inHand.ID + ")" }
 
-// ending is the end of a delivery as its context shows it.
+// ending is the end of a delivery, for its context. Most handlers never look whether their context
+// has ended, so a context that can end is made for the first one who looks.
 type ending struct {
 	mu     sync.Mutex
-	cause  error           // nil: it has not ended
+	cause  error           // nil: the delivery has not ended
 	ctx    context.Context // nil: nobody has looked
 	cancel context.CancelCauseFunc
 }
 
-// end ends the context. The first cause counts.
+// end ends the delivery. The first cause counts.
 func (e *ending) end(cause error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -207,21 +199,6 @@ func (e *ending) end(cause error) {
 func (e *ending) context(values context.Context) context.Context {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.make(values)
-}
-
-// known returns that context if the delivery has ended or somebody has looked for it, and else nil.
-func (e *ending) known(values context.Context) context.Context {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.cause == nil {
-		return e.ctx
-	}
-	return e.make(values)
-}
-
-// make makes the context if there is none. e.mu is held.
-func (e *ending) make(values context.Context) context.Context {
 	if e.ctx == nil {
 		e.ctx, e.cancel = context.WithCancelCause(values)
 		if e.cause != nil {
@@ -229,4 +206,16 @@ func (e *ending) make(values context.Context) context.Context {
 		}
 	}
 	return e.ctx
+}
+
+// known returns that context if somebody has looked, or the delivery has ended. Otherwise it
+// returns nil.
+func (e *ending) known(values context.Context) context.Context {
+	e.mu.Lock()
+	nobody := e.cause == nil && e.ctx == nil
+	e.mu.Unlock()
+	if nobody {
+		return nil
+	}
+	return e.context(values)
 }

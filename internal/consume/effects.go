@@ -6,45 +6,48 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Effects are what the shell carries out after an event, without its lock. The zero value is nothing.
+// Effects are what the shell carries out after an event, when it has unlocked. The zero value is
+// nothing.
 type Effects struct {
-	Wake     Wake      // the goroutines that are to look again
+	Wake     Wake      // goroutines that have to look again
+	Settled  *InHand   // a delivery that has ended as settled
+	Ended    []Ended   // deliveries that have ended before they were settled
+	Overruns []*InHand // messages whose handlers have run for too long; each needs a settlement
 	Beside   *Exchange // to be carried out beside the main lane's exchange
-	Ended    []Ended   // deliveries that ended without the consumer
 	Notes    []Note    // log lines
-	Answered []func()  // those who asked are to be told: every message is judged
+	Answered []func()  // to be called: every message is judged
 }
 
-// Wake names the goroutines of the shell, as a set.
+// Wake is a set of the shell's goroutines, and what they look at.
 type Wake uint8
 
 const (
-	Talk  Wake = 1 << iota // it talks to Redis: there may be something to say
-	Feed                   // it hands out: a message may be taken from the buffer
-	Offer                  // it hands out: the message on offer, or the one taken before, may have ended
+	Talk  Wake = 1 << iota // the talk with Redis: there may be something to say
+	Feed                   // the hand-over: a message may be taken from the buffer
+	Offer                  // the hand-over: a delivery has ended, or the subscription closes
 )
 
-// Ended is a delivery that ends before the consumer settled it.
+// Ended is a delivery that has ended before the consumer settled it.
 type Ended struct {
 	*InHand
 	Cause Cause
 }
 
-// Cause is why a delivery ended without the consumer.
+// Cause is why a delivery has ended.
 type Cause int
 
 const (
-	LeaseLost Cause = iota // the message is another subscription's, now or soon
+	LeaseLost Cause = iota // another subscription has the message, now or soon
 	Closed                 // CloseTimeout is over
 )
 
 // Note is a log line.
 type Note struct {
 	Kind    NoteKind
-	InHand  *InHand       // the message that it is about, if it is about one
-	Failure queue.Failure // of Dead and PerhapsDead
-	Count   int           // messages, of LateAnswer and Orphans
-	Took    time.Duration // of LateAnswer
+	InHand  *InHand       // the message, for kinds about one message
+	Failure queue.Failure // for Dead and PerhapsDead
+	Count   int           // number of messages, for Orphans and LateAnswer
+	Took    time.Duration // for LateAnswer
 }
 
 // NoteKind is what a log line says.
@@ -52,11 +55,9 @@ type NoteKind int
 
 const (
 	LostLease   NoteKind = iota // a lease was lost while its handler ran
-	Overrun                     // a handler ran for too long, and its message is delivered again
+	Overrun                     // a handler ran for too long; its message is delivered again
 	Dead                        // a message is a dead letter
-	PerhapsDead                 // the same, unless its lease ran out before Redis was told
-	Orphans                     // ids without bodies were dropped
-	LateAnswer                  // an answer came after the leases in it may have ended
+	PerhapsDead                 // the same, unless its lease ended before Redis was told
+	Orphans                     // ids had no bodies and were dropped
+	LateAnswer                  // an answer took longer than a lease, and its messages go back
 )
-
-func (e *Effects) note(n Note) { e.Notes = append(e.Notes, n) }

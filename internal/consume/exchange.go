@@ -11,31 +11,32 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// link is how the subscription reaches Redis.
+// link is how the subscription reaches Redis. Only Run uses the last fields, from failures on.
 type link struct {
 	ctx         context.Context // of all calls
 	cancel      context.CancelFunc
 	giveUp, end *time.Timer // of closing
-	failures    int         // of exchanges in a row; Run's, as is all that follows
-	fault       error       // of the last exchange; nil: it did not fail
-	groupGone   bool        // from Redis, and not known to be back
 	saidLate    sync.Once
-	rooms       [2][]Message // memory for the messages of a claim of each lane; of who has the claim under way
+	rooms       [2][]Message // memory for the messages of a claim of each lane, while it is under way
+
+	failures  int   // failed exchanges in a row
+	fault     error // of the last exchange; nil: it did not fail
+	groupGone bool  // the group was gone from Redis, and is not known to be back
 }
 
-// exchange carries out an exchange, and has the machine take in what became of it. It returns an error if any part failed.
+// exchange carries out an exchange. It returns an error if any part of it failed.
 func (s *Subscription) exchange(x *Exchange) error {
 	a := Answer{Sent: time.Now()}
 	acks := s.group.AckCalls(x.Acks)
-	releases := s.group.ReleaseCalls(x.InOrder())
+	releases := s.group.ReleaseCalls(x.ReleasesInOrder())
 	nacks := s.group.NackCalls(x.Nacks, s.Options.Retention)
 	extends := s.group.ExtendCalls(x.Extend, s.LeaseDuration)
 	var claims []*queue.Call
 	for _, c := range x.Claims {
 		claims = append(claims, s.group.ClaimCall(*c))
 	}
-	// What goes to the front of ready goes last to first: nacked messages are older than those handed back. And what is settled
-	// makes room before more is claimed.
+	// Nacks come after releases, since each puts its messages in front of ready, and nacked
+	// messages are older. Claims come last, since settlements make room for more messages.
 	err := queue.Do(s.link.ctx, s.Client, slices.Concat(acks, releases, nacks, extends, claims)...)
 	a.Came = time.Now()
 	a.read(acks, FailedAcks)
@@ -48,18 +49,17 @@ func (s *Subscription) exchange(x *Exchange) error {
 	if err != nil {
 		a.Failed |= FailedOther
 	}
-	s.mu.Lock()
-	e := s.machine.Answered(time.Now(), x, &a)
-	s.arm()
-	s.mu.Unlock()
-	for _, c := range x.Claims {
-		s.link.clear(s.lane(c))
-	}
-	s.carryOut(&e)
+	s.step(func(m *Machine, now time.Time) Effects {
+		e := m.Answered(now, x, &a)
+		for _, c := range x.Claims { // while no other goroutine can claim in the lane
+			s.link.clear(s.lane(c))
+		}
+		return e
+	})
 	return err
 }
 
-// read notes whether any of some calls failed.
+// read notes that a part failed, if one of its calls did.
 func (a *Answer) read(calls []*queue.Call, part Failed) {
 	if slices.ContainsFunc(calls, func(c *queue.Call) bool { return c.Err() != nil }) {
 		a.Failed |= part
@@ -83,27 +83,27 @@ func (a *Answer) readLost(extends []*queue.Call) {
 	}
 }
 
-// readClaim reads what became of a claim. If the group is gone it is registered again, since it is to exist as long as somebody
-// subscribes.
+// readClaim reads what became of a claim. If the group is gone it registers the group again, which
+// has to exist as long as somebody subscribes.
 func (s *Subscription) readClaim(c *queue.Claim, call *queue.Call, to *Claimed) error {
-	room := &s.link.rooms[s.lane(c)]
+	lane := s.lane(c)
+	room := &s.link.rooms[lane]
 	var err error
-	to.Claimed, err = c.ReadClaimTo(func(m queue.Leased) { *room = append(*room, Message{Leased: m}) }, call)
+	add := func(m queue.Leased) { *room = append(*room, Message{Leased: m}) }
+	to.Claimed, err = c.ReadClaimTo(add, call)
 	to.Messages = *room
-	isMain := c.Subscription == s.Name
 	switch {
 	case err == nil:
 		to.Outcome = Ran
-		if isMain && s.link.groupGone { // registering seemed to fail, or another subscription did it
+		if lane == 0 && s.link.groupGone { // another subscription has registered it
 			s.groupIsBack()
 		}
-		return nil
 	case errors.Is(err, queue.ErrUnregistered):
 		to.Outcome = GroupGone
-		if isMain {
+		switch {
+		case lane == 0:
 			return s.registerAgain()
-		}
-		if c.Limit == 0 { // it was to be forgotten
+		case c.Limit == 0: // Redis was to forget the lane, and has
 			return nil
 		}
 	case queue.Unreachable(err):
@@ -114,7 +114,7 @@ func (s *Subscription) readClaim(c *queue.Claim, call *queue.Call, to *Claimed) 
 	return err
 }
 
-// lane is 0 for the main lane, and 1 for the other.
+// lane returns 0 for a claim of the main lane, and 1 for one of the second.
 func (s *Subscription) lane(c *queue.Claim) int {
 	if c.Subscription == s.Name {
 		return 0
@@ -122,8 +122,8 @@ func (s *Subscription) lane(c *queue.Claim) int {
 	return 1
 }
 
-// clear makes room for the lane's next claim, without the bodies of the last one. If that brought nothing, no more than a few
-// messages come soon.
+// clear empties a lane's memory for messages, so that no body stays there. It lets go of large
+// memory after a claim without messages, because not that many come soon.
 func (l *link) clear(lane int) {
 	room := l.rooms[lane]
 	if len(room) == 0 && cap(room) > manyBrought {
@@ -133,7 +133,7 @@ func (l *link) clear(lane int) {
 	l.rooms[lane] = room[:0]
 }
 
-// registerAgain is called when the server has lost its data.
+// registerAgain registers the group, because the server has lost its data.
 func (s *Subscription) registerAgain() error {
 	s.link.groupGone = true
 	if err := s.Topic.Register(s.link.ctx, s.group.Name, s.Options); err != nil {
@@ -143,21 +143,22 @@ func (s *Subscription) registerAgain() error {
 	return nil
 }
 
-// groupIsBack says, once for each time, that the group was gone. It may never be back, as where a newer layout has taken the
-// topic over.
+// groupIsBack logs, once for each loss, that the group was gone. It wakes all other receivers of
+// the process: the sooner their groups are back, the less these miss.
 func (s *Subscription) groupIsBack() {
 	s.link.groupGone = false
 	s.Logger.Error("The consumer group is gone from Redis, with all that it held; it is registered again", errGroupGone, nil)
-	s.Mailbox.DataLost() // the sooner other groups are back, the less they miss
+	s.Mailbox.DataLost()
 }
 
-// runBeside has exchanges beside Run's for as long as there is need for them.
+// runBeside carries out exchanges beside those of Run for as long as there is need for them.
 func (s *Subscription) runBeside(x *Exchange) {
 	for x != nil {
-		_ = s.exchange(x) // the machine knows, and Run repeats what failed
-		s.mu.Lock()
-		x = s.machine.PlanBeside(time.Now())
-		s.mu.Unlock()
+		_ = s.exchange(x) // Run repeats what failed
+		s.step(func(m *Machine, now time.Time) Effects {
+			x = m.PlanBeside(now)
+			return Effects{}
+		})
 	}
 	s.talk.send() // there may be less to claim than it seemed to Run, or something to repeat
 }

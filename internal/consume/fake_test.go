@@ -9,7 +9,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// fakeRedis is one consumer group as the scripts keep it, in a few lines. Its clock is the model's, but for an offset.
+// fakeRedis is one consumer group as the scripts keep it, in a few lines. Its clock is the model's,
+// but for an offset.
 type fakeRedis struct {
 	offset   time.Duration // of its clock
 	messages map[string]*fakeMessage
@@ -22,7 +23,8 @@ type fakeRedis struct {
 	gone     bool                 // the group is
 }
 
-// fakeMessage is a message that is not acked. It is in ready, leased, waiting for its retry, or dead.
+// fakeMessage is a message that is not acked. It is in ready, leased, waiting for its retry, or
+// dead.
 type fakeMessage struct {
 	id         string
 	place      int // in the order; a message that is retried at once keeps it

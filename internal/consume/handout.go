@@ -8,14 +8,22 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// glance is about how long it takes until a message is seen to be settled while another is on offer, where the consumer takes
-// less than that for a message.
+// glance is how long handOut waits, about, before it looks whether a message is settled while
+// another one is on offer, if the consumer takes less than that for a message.
 const glance = time.Millisecond
 
-// handOut hands messages to the consumer until the subscription closes.
-//
-// A consumer that takes one message after the other has settled the last one when it takes the next. So handOut itself awaits
-// the last message, and only those before it need goroutines.
+// handing is the state of handOut.
+type handing struct {
+	*Subscription
+	next    *Delivery   // the message on offer, or nil
+	last    *Delivery   // the message that was handed over before, or nil if it is settled
+	spare   *Delivery   // for the next message
+	glances *time.Timer // has handOut look whether last is settled
+}
+
+// handOut hands messages to the consumer until the subscription closes. It waits itself until the
+// last message is settled: a consumer that handles one message after the other settles the last one
+// before it takes the next.
 func (s *Subscription) handOut() {
 	h := handing{Subscription: s, glances: stoppedTimer(s.offer.send)}
 	defer s.step(func(m *Machine, _ time.Time) Effects { return m.TakerGone() })
@@ -24,13 +32,11 @@ func (s *Subscription) handOut() {
 		if h.last != nil && s.settledNow(h.last) {
 			h.last = nil
 		}
-		if h.next == nil {
-			if h.next = h.take(); h.next != nil && !s.unmarshal(h.next) {
-				h.next = nil
-				continue
-			}
+		if h.next == nil && h.take() && !s.unmarshal(h.next) {
+			h.next = nil
+			continue
 		}
-		if h.offer() {
+		if h.offerNext() {
 			if h.last != nil && !s.settledNow(h.last) {
 				go s.await(h.last)
 			}
@@ -38,53 +44,46 @@ func (s *Subscription) handOut() {
 			continue
 		}
 		if s.isClosing() {
-			h.end()
-			return
+			break
 		}
 		if h.next != nil && !s.has(h.next) {
 			h.next = nil // its lease was lost
 		}
 	}
+	if h.next != nil {
+		s.step(func(m *Machine, _ time.Time) Effects { return m.TakenBack(&h.next.inHand) })
+	}
+	if h.last != nil {
+		go s.await(h.last)
+	}
 }
 
-// handing is what the goroutine of handOut keeps.
-type handing struct {
-	*Subscription
-	last    *Delivery   // which was taken last, if it is not seen to be settled
-	next    *Delivery   // which is on offer
-	spare   *Delivery   // which nothing was taken for yet
-	glances *time.Timer // has it look whether last is settled
-}
-
-// take takes the next message that may be handed out, or returns nil.
-func (h *handing) take() *Delivery {
+// take takes the next message, and returns false if there is none for the consumer now.
+func (h *handing) take() (taken bool) {
+	if h.spare == nil {
+		h.spare = &Delivery{of: h.Subscription}
+		h.spare.inHand.delivery = h.spare
+	}
 	d := h.spare
-	if d == nil {
-		d = &Delivery{of: h.Subscription}
-		d.inHand.delivery = d
+	h.step(func(m *Machine, now time.Time) (e Effects) {
+		d.watched = m.Pace() > glance
+		taken, e = m.Take(now, &d.inHand)
+		return e
+	})
+	if taken {
+		h.next, h.spare = d, nil
 	}
-	h.spare = d
-	now := time.Now()
-	h.mu.Lock()
-	taken, e := h.machine.Take(now, &d.inHand)
-	d.watched = h.machine.Pace() > glance
-	h.mu.Unlock()
-	h.carryOut(&e)
-	if !taken {
-		return nil
-	}
-	h.spare = nil
-	return d
+	return taken
 }
 
-// offer offers the next message to the consumer, if there is one, and reports whether it was taken. Else it returns when it is
-// time to look again: the last message is settled, or may be; a message may be taken from the buffer; a lease was lost; the
-// message expires, and it may be too late for it by now; or the subscription closes.
-func (h *handing) offer() (taken bool) {
+// offerNext offers the next message, if there is one, and returns true if the consumer took it.
+// Otherwise it returns when the last message may be settled, a message may be taken, a lease was
+// lost, it may be too late for the message, or the subscription closes.
+func (h *handing) offerNext() (taken bool) {
 	var out chan<- *message.Message
 	var msg *message.Message
-	feed := h.feed
 	var late <-chan time.Time
+	feed := h.feed
 	if h.next != nil {
 		if !h.has(h.next) || h.isClosing() {
 			return false
@@ -96,7 +95,7 @@ func (h *handing) offer() (taken bool) {
 			switch verdict {
 			case TooLate:
 				return false
-			case Unclear: // until the next claim has told the time
+			case Unclear: // feed comes when the next claim has told the time
 				out, feed = nil, h.feed
 			default:
 				timer := time.NewTimer(left)
@@ -104,7 +103,7 @@ func (h *handing) offer() (taken bool) {
 				late = timer.C
 			}
 		}
-		select { // the consumer waits, most of the time
+		select { // most often the consumer waits already
 		case out <- msg:
 			h.handed(h.next)
 			return true
@@ -115,7 +114,8 @@ func (h *handing) offer() (taken bool) {
 	switch {
 	case h.last == nil:
 	case out != nil && !h.last.watched:
-		// A quick consumer takes this message as soon as it has settled that one. To be woken for both would cost twice.
+		// A quick consumer takes the next message as soon as it has settled the last one. To be
+		// woken for both would cost twice.
 		h.last.watched = true // from the next look on
 		h.glances.Reset(glance)
 	default:
@@ -126,27 +126,12 @@ func (h *handing) offer() (taken bool) {
 		h.handed(h.next)
 		return true
 	case <-feed:
-	case <-h.Subscription.offer:
+	case <-h.offer:
 	case <-acked:
 	case <-nacked:
 	case <-late:
 	}
 	return false
-}
-
-// end takes back the message on offer, and leaves the last one to a goroutine.
-func (h *handing) end() {
-	if d := h.next; d != nil {
-		h.mu.Lock()
-		taken := h.machine.TakenBack(&d.inHand)
-		h.mu.Unlock()
-		if taken {
-			d.ending.end(errSettled)
-		}
-	}
-	if h.last != nil {
-		go h.await(h.last)
-	}
 }
 
 func (s *Subscription) isClosing() bool {
@@ -167,28 +152,22 @@ func (s *Subscription) has(d *Delivery) bool {
 
 // handed notes that the consumer has the message.
 func (s *Subscription) handed(d *Delivery) {
-	now := time.Now()
-	s.mu.Lock()
-	e := s.machine.Handed(now, &d.inHand)
-	s.mu.Unlock()
-	s.carryOut(&e)
+	s.step(func(m *Machine, now time.Time) Effects { return m.Handed(now, &d.inHand) })
 }
 
-// judge reports whether a message that expires may be on offer, and for how long.
-func (s *Subscription) judge(d *Delivery, end time.Time, thenDead bool) (Verdict, time.Duration) {
-	s.mu.Lock()
-	v, left, e := s.machine.Judge(time.Now(), &d.inHand, end, thenDead)
-	s.mu.Unlock()
-	if v == TooLate {
-		d.ending.end(errSettled)
-	}
-	s.carryOut(&e)
+// judge decides whether a message that expires may be on offer, and for how long.
+func (s *Subscription) judge(d *Delivery, end time.Time, thenDead bool) (v Verdict, left time.Duration) {
+	s.step(func(m *Machine, now time.Time) (e Effects) {
+		v, left, e = m.Judge(now, &d.inHand, end, thenDead)
+		return e
+	})
 	return v, left
 }
 
 var errNoMessage = errors.New("the Unmarshaler returned neither a message nor an error")
 
-// unmarshal makes the message that the consumer gets. If there is none, it ends the delivery and returns false.
+// unmarshal makes the message that the consumer gets. If it cannot, it ends the delivery and
+// returns false.
 func (s *Subscription) unmarshal(d *Delivery) bool {
 	msg, err := s.callUnmarshaler(d.inHand.Body)
 	if err == nil && msg == nil {
@@ -203,7 +182,8 @@ func (s *Subscription) unmarshal(d *Delivery) bool {
 	return true
 }
 
-// callUnmarshaler turns a panic into an error: it would end the process, and come again with the message.
+// callUnmarshaler turns a panic into an error. It would end the process, and the message would come
+// again and end the next one.
 func (s *Subscription) callUnmarshaler(body []byte) (msg *message.Message, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -8,29 +8,29 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Message is a message that a claim brought: first in the buffer, then in hand.
+// Message is a claimed message.
 type Message struct {
 	queue.Leased
 	sequence uint64 // its place in the order of claiming, from 1
 	*lease
 }
 
-// lease is shared by all messages of a claim: they are extended together.
+// lease is the lease of all messages of a claim. They are extended together.
 type lease struct {
 	claimed  time.Time // when the claim was answered
-	deadline time.Time // the lease holds at least until then
+	deadline time.Time // the lease lasts at least until then
 }
 
-// InHand is a message that the consumer is offered or has.
+// InHand is a message that is offered to the consumer, or that the consumer has.
 type InHand struct {
 	Message
-	taken    time.Time // from the buffer
-	handed   time.Time // to the consumer; zero: it is on offer
-	place    int       // in Held.inHand
-	delivery *Delivery // the shell's view of it; the machine never looks into it
+	taken    time.Time // when it was taken from the buffer
+	handed   time.Time // when the consumer got it; zero: it is on offer
+	place    int       // its index in Held.inHand
+	delivery *Delivery // the shell's; the machine does not read it
 }
 
-// number counts the deliveries, from 1.
+// number counts the deliveries of the message, from 1.
 func (h *InHand) number() int { return h.Deliveries + 1 }
 
 // dies reports whether the message gets no further delivery after a failure.
@@ -38,18 +38,12 @@ func (h *InHand) dies(f queue.Failure) bool {
 	return f.Dead || f.Limit > 0 && h.number() >= f.Limit
 }
 
-// Held is every message whose lease the subscription has. It alone changes deadlines and sequence numbers.
+// Held is every message whose lease the subscription has, and that is not settled. Only Held
+// changes deadlines and sequence numbers.
 type Held struct {
-	buffer   buffer    // claimed, not taken, in order
-	inHand   []*InHand // taken, not ended, in no order
+	buffer   buffer    // claimed messages that nobody took yet, in order
+	inHand   []*InHand // in no order
 	sequence uint64    // of the message that was claimed last
-}
-
-// shrink lets go of the buffer's memory, if it is empty: nothing is ready, so no more comes soon.
-func (h *Held) shrink() {
-	if h.buffer.len() == 0 && cap(h.buffer.array) > manyBrought {
-		h.buffer = buffer{}
-	}
 }
 
 func (h *Held) len() int { return len(h.inHand) + h.buffer.len() }
@@ -72,7 +66,7 @@ func (h *Held) has(in *InHand) bool {
 	return in.place < len(h.inHand) && h.inHand[in.place] == in
 }
 
-// remove ends what the consumer has of a message. It returns false if that has ended before.
+// remove takes a message out of the consumer's hands. It returns false if it was removed before.
 func (h *Held) remove(in *InHand) bool {
 	if !h.has(in) {
 		return false
@@ -85,7 +79,7 @@ func (h *Held) remove(in *InHand) bool {
 	return true
 }
 
-// each calls f for every message held, in no order.
+// each calls f for every message, in no order.
 func (h *Held) each(f func(*Message)) {
 	for _, in := range h.inHand {
 		f(&in.Message)
@@ -95,18 +89,12 @@ func (h *Held) each(f func(*Message)) {
 	}
 }
 
-// inOrder returns what is in hand, in the order of claiming. All of it comes before the buffer.
-func (h *Held) inOrder() []*InHand {
-	sorted := slices.Clone(h.inHand)
-	slices.SortFunc(sorted, func(a, b *InHand) int { return cmp.Compare(a.sequence, b.sequence) })
-	return sorted
-}
-
-// leases returns every lease, in the order of claiming. Those of the buffer are copies, since messages may be taken from it
-// while Redis is told.
-func (h *Held) leases() []*queue.Leased {
-	var all []*queue.Leased
-	for _, in := range h.inOrder() {
+// leases returns every lease in the order of claiming: first those in hand, then the buffer. Those
+// of the buffer are copies, because messages may be taken from it while Redis is told.
+func (h *Held) leases() (all []*queue.Leased) {
+	inHand := slices.Clone(h.inHand)
+	slices.SortFunc(inHand, func(a, b *InHand) int { return cmp.Compare(a.sequence, b.sequence) })
+	for _, in := range inHand {
 		all = append(all, &in.Leased)
 	}
 	for _, m := range h.buffer.all() {
@@ -115,7 +103,7 @@ func (h *Held) leases() []*queue.Leased {
 	return all
 }
 
-// extend gives a new deadline to every message up to the one with sequence number last.
+// extend gives a new deadline to every message up to sequence number last.
 func (h *Held) extend(last uint64, deadline time.Time) {
 	h.each(func(m *Message) {
 		if m.sequence <= last {
@@ -124,29 +112,11 @@ func (h *Held) extend(last uint64, deadline time.Time) {
 	})
 }
 
-// firstDeadline is the earliest deadline, or no if that is earlier.
-func (h *Held) firstDeadline(no time.Time) time.Time {
-	h.each(func(m *Message) { no = earlier(no, m.deadline) })
-	return no
-}
-
-// offers reports whether a message was taken that the consumer does not have yet.
-func (h *Held) offers() bool {
-	return slices.ContainsFunc(h.inHand, func(in *InHand) bool { return in.handed.IsZero() })
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
-// buffer is what was claimed and not taken, in order. What is taken leaves room for what comes, so that a subscription
-// under load needs no other memory.
+// buffer is a queue of messages. It uses its array again, so that a subscription under load needs
+// no other memory.
 type buffer struct {
 	array []Message
-	taken int // of array, from its beginning; they are empty
+	taken int // the first messages of array, which are taken and empty
 }
 
 func (b *buffer) len() int { return len(b.array) - b.taken }
@@ -163,7 +133,7 @@ func (b *buffer) pop() Message {
 	return m
 }
 
-// unpop puts back what was popped last.
+// unpop puts back the message that was popped last.
 func (b *buffer) unpop(m Message) {
 	b.array = slices.Insert(b.array, b.taken, m)
 }
@@ -177,7 +147,7 @@ func (b *buffer) append(more []Message) {
 	b.array = append(b.array, more...)
 }
 
-// remove removes the messages for which gone is true, and reports whether there was any.
+// remove removes the messages for which gone is true, and reports whether there was one.
 func (b *buffer) remove(gone func(*Message) bool) bool {
 	left := b.taken
 	for i := b.taken; i < len(b.array); i++ {
@@ -190,4 +160,11 @@ func (b *buffer) remove(gone func(*Message) bool) bool {
 	clear(b.array[left:])
 	b.array = b.array[:left]
 	return some
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }

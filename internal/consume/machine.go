@@ -10,25 +10,25 @@ import (
 type Limits struct {
 	Main, Second string        // names of the lanes
 	Address      string        // where the subscription is woken
-	MaxInFlight  int           // messages that the consumer has at once
-	Lease        time.Duration // of a message
-	MaxExtension time.Duration // of a lease after its first end; negative: no limit
-	GroupExpiry  time.Duration // of the group without use; 0: none
+	MaxInFlight  int           // most messages that the consumer has at once
+	Lease        time.Duration // how long a lease lasts without an extension
+	MaxExtension time.Duration // how long a handler may run after its first lease; negative: no limit
+	GroupExpiry  time.Duration // how long the group exists without use; 0: for ever
 }
 
-// Machine decides for one subscription what to say to Redis, what to hand out, and when. It is pure: it has no I/O, lock,
-// goroutine, timer, logger or clock, and the same events at the same times have the same effects. Its caller serialises the calls,
-// and carries out the effects that they return.
+// Machine decides for one subscription what to say to Redis, what to hand out, and when. It is
+// pure: the same events at the same times have the same effects. Its caller serialises all calls,
+// and carries out the Effects that they return.
 type Machine struct {
 	limits  Limits
 	phase   Phase
 	talk    TalkState
 	held    Held
-	untold  Settlements // decided, and not told to Redis
+	untold  Settlements // decided, and not on their way to Redis
 	main    Lane
 	second  Lane
 	supply  Supply
-	brought int // messages, by the main lane's last claim
+	brought int // number of messages that the main lane's last claim brought
 	suspect Suspect
 	taker   Taker
 	judging Judging
@@ -38,26 +38,26 @@ type Machine struct {
 	out     Effects      // of the event that is being taken in
 }
 
-// Phase is how far the subscription has come. It never goes back.
+// Phase is how far the subscription has come. It only grows.
 type Phase int
 
 const (
 	Open     Phase = iota
 	Draining       // it closes: nothing more is handed out or claimed
-	Left           // Redis knows that, and wakes others
+	Left           // and Redis knows, and wakes other subscriptions
 	Over           // the talk with Redis has ended
 )
 
-// TalkState is what the main lane's exchange waits for.
+// TalkState is what the talk with Redis waits for, without the exchange beside it.
 type TalkState int
 
 const (
-	Idle      TalkState = iota // there is nothing to say
-	Gathering                  // acks wait for others
-	Asking                     // an exchange is under way
+	Idle      TalkState = iota // something to say
+	Gathering                  // other acks, to go with those that are there
+	Asking                     // the answer to an exchange
 )
 
-// NewMachine returns the machine of a subscription that begins at a time.
+// NewMachine returns the machine of a subscription that begins now.
 func NewMachine(limits Limits, now time.Time) *Machine {
 	return &Machine{
 		limits: limits,
@@ -68,46 +68,46 @@ func NewMachine(limits Limits, now time.Time) *Machine {
 	}
 }
 
-// effects returns what the event that was taken in has brought about.
+// effects returns the effects of the event that was taken in.
 func (m *Machine) effects() Effects {
 	out := m.out
 	m.out = Effects{}
 	return out
 }
 
-// Woken takes in that a message may be ready which no claim has told of.
+// Woken means that messages may be ready which no claim has told of.
 func (m *Machine) Woken() Effects {
 	m.supply = Unknown
 	return Effects{Wake: Talk}
 }
 
-// Asked takes in that somebody wants to be told when every message is judged by the server's time. It counts as a wake-up, and
-// leases may have ended, of which only an extension tells.
+// Asked means that somebody wants to be told when every message is judged by the server's present
+// time. It is also a wake-up. Leases may have ended too, of which only an extension tells.
 func (m *Machine) Asked(done func()) Effects {
-	m.supply = Unknown
-	if m.held.len()+m.coming() > 0 {
-		m.dates.extend = time.Time{}
-	}
 	if m.phase == Over {
 		return Effects{Answered: []func(){done}}
 	}
+	if m.held.len()+m.coming() > 0 {
+		m.dates.extend = time.Time{}
+	}
 	m.judging.asked = append(m.judging.asked, done)
-	return Effects{Wake: Talk}
+	return m.Woken()
 }
 
-// Close takes in that the subscription closes.
+// Close means that the subscription closes.
 func (m *Machine) Close() Effects {
 	m.phase = max(m.phase, Draining)
 	return Effects{Wake: Talk | Offer}
 }
 
-// TakerGone takes in that nothing more is handed out.
+// TakerGone means that nothing more is handed out.
 func (m *Machine) TakerGone() Effects {
 	m.taker.state = Gone
 	return Effects{Wake: Talk}
 }
 
-// GiveUp ends the deliveries of all messages in hand: CloseTimeout is over. Their leases run out.
+// GiveUp means that CloseTimeout is over: the deliveries of all messages in hand end. Their leases
+// run out, since the handlers may still run.
 func (m *Machine) GiveUp() Effects {
 	for len(m.held.inHand) > 0 {
 		m.abandon(m.held.inHand[0], Closed)
@@ -116,25 +116,26 @@ func (m *Machine) GiveUp() Effects {
 	return m.effects()
 }
 
-// End takes in that nobody talks to Redis any more, and answers all who have asked.
+// End means that nobody talks to Redis any more. All who have asked are answered.
 func (m *Machine) End() Effects {
-	m.phase = Over
-	m.dates.watch = time.Time{}
+	m.phase, m.dates.watch = Over, time.Time{}
 	m.answer(&m.judging.asked)
 	m.answer(&m.judging.pending)
 	return m.effects()
 }
 
-// Finished reports whether the subscription has closed, and Redis was told everything.
-func (m *Machine) Finished() bool {
+// finished reports whether the subscription has closed, and Redis was told everything.
+func (m *Machine) finished() bool {
 	return m.phase == Left && m.taker.state == Gone && m.held.len() == 0 && m.untold.empty() &&
 		m.main.claim == nil && m.second.claim == nil && m.second.remembered == 0
 }
 
-// Take moves the next message into the consumer's hands, to be offered. It returns false if there is none for it now.
+// Take moves the next message into in, to be offered to the consumer. It returns false if there is
+// none for it now.
 func (m *Machine) Take(now time.Time, in *InHand) (bool, Effects) {
 	buffer := &m.held.buffer
-	if buffer.len() == 0 || len(m.held.inHand) >= m.limits.MaxInFlight || m.taker.state == Paused || m.taker.state == Gone || m.phase != Open {
+	if buffer.len() == 0 || len(m.held.inHand) >= m.limits.MaxInFlight || m.phase != Open ||
+		m.taker.state == Paused || m.taker.state == Gone {
 		return false, Effects{}
 	}
 	if now.After(buffer.first().deadline) { // the process stood still
@@ -142,23 +143,33 @@ func (m *Machine) Take(now time.Time, in *InHand) (bool, Effects) {
 		return false, m.effects()
 	}
 	m.held.take(now, in)
-	if buffer.len() == 0 { // the consumer takes all that it is given
+	if buffer.len() == 0 { // the consumer takes all that it gets
 		m.taker.room += min(m.taker.room, m.limits.MaxInFlight-m.taker.room)
 	}
-	if m.talk == Asking {
-		return true, Effects{Beside: m.PlanBeside(now)}
-	}
 	here := buffer.len() + m.coming()
-	if here == 0 || m.supply == More && m.isLow(here) {
+	switch {
+	case m.talk == Asking:
+		return true, Effects{Beside: m.PlanBeside(now)}
+	case here == 0 || m.supply == More && m.isLow(here):
 		return true, Effects{Wake: Talk}
 	}
 	return true, Effects{}
 }
 
-// Handed takes in that the consumer has the message that was on offer.
+// TakenBack means that a message on offer was withdrawn because the subscription closes. It goes
+// back to Redis with the buffer, in order.
+func (m *Machine) TakenBack(in *InHand) Effects {
+	if !m.held.remove(in) {
+		return Effects{}
+	}
+	m.held.buffer.unpop(in.Message)
+	return Effects{Settled: in}
+}
+
+// Handed means that the consumer has the message that was on offer.
 func (m *Machine) Handed(now time.Time, in *InHand) Effects {
 	in.handed = now
-	late := max(0, m.clock.atLeast(now).Sub(in.Due))
+	late := max(0, m.clock.earliest(now).Sub(in.Due))
 	m.counts.Add(queue.Counts{Delivered: 1, LatenessMicros: late.Microseconds(), Latest: late})
 	if m.taker.state == Stuck { // it takes messages again, and none are here
 		m.taker.state = Takes
@@ -167,13 +178,13 @@ func (m *Machine) Handed(now time.Time, in *InHand) Effects {
 	return Effects{}
 }
 
-// Pace is how long the consumer takes for a message, on average; 0: not known.
-func (m *Machine) Pace() time.Duration {
-	return time.Duration(m.taker.pace.mean * float64(time.Second))
-}
-
 // Has reports whether a delivery has not ended.
 func (m *Machine) Has(in *InHand) bool { return m.held.has(in) }
+
+// Pace is how long the consumer takes for a message, on average; 0: not known.
+func (m *Machine) Pace() time.Duration {
+	return time.Duration(m.taker.pace * float64(time.Second))
+}
 
 // InHand returns the messages that the consumer has.
 func (m *Machine) InHand() (handed []*InHand) {
@@ -185,133 +196,128 @@ func (m *Machine) InHand() (handed []*InHand) {
 	return handed
 }
 
-// TakenBack takes in that a message on offer was withdrawn. It goes back to Redis with the buffer, in order.
-func (m *Machine) TakenBack(in *InHand) bool {
-	if !m.held.remove(in) {
-		return false
-	}
-	m.held.buffer.unpop(in.Message)
-	return true
-}
-
-// Acked takes in that a message is done. It returns false if the delivery has ended before, as all that end one do.
-func (m *Machine) Acked(now time.Time, in *InHand) (bool, Effects) {
+// Acked means that a message is done. Like all that ends a delivery, it does nothing if the
+// delivery has ended before.
+func (m *Machine) Acked(now time.Time, in *InHand) Effects {
 	if !m.settle(now, in) {
-		return false, Effects{}
+		return Effects{}
 	}
 	m.untold.Acks = append(m.untold.Acks, &in.Leased)
-	return true, m.urgent()
+	return Effects{Settled: in, Wake: m.urgent()}
 }
 
-// Nacked takes in that a delivery failed. With MaxInFlight 1, nothing is handed out before a message that may be retried at
-// once is back in its place: what was claimed comes after it, and goes back.
-func (m *Machine) Nacked(now time.Time, in *InHand, f queue.Failure) (bool, Effects) {
+// Nacked means that a delivery failed. With MaxInFlight 1, the consumer gets nothing until a
+// message that may be retried at once is back in its place: what was claimed comes after it, and
+// goes back.
+func (m *Machine) Nacked(now time.Time, in *InHand, f queue.Failure) Effects {
 	if !m.settle(now, in) {
-		return false, Effects{}
+		return Effects{}
 	}
-	m.failed(in, f)
-	return true, m.urgent()
+	m.nack(in, f)
+	return Effects{Settled: in, Wake: m.urgent()}
 }
 
-func (m *Machine) failed(in *InHand, f queue.Failure) {
-	m.untold.fail(in, f)
+func (m *Machine) nack(in *InHand, f queue.Failure) {
+	m.untold.nack(in, f)
 	if m.limits.MaxInFlight == 1 && f.Retry.MayBeNow() {
 		m.taker.pause()
 	}
 }
 
-// Buried takes in that nobody can get the message, for a reason. It is a dead letter, and this was no delivery.
-func (m *Machine) Buried(now time.Time, in *InHand, reason string) (bool, Effects) {
+// Buried means that no consumer can get the message. It is a dead letter, and this was no delivery.
+func (m *Machine) Buried(now time.Time, in *InHand, reason string) Effects {
 	if !m.settle(now, in) {
-		return false, Effects{}
+		return Effects{}
 	}
-	m.untold.Nacks = append(m.untold.Nacks, queue.Failure{Leased: &in.Leased, Nobody: true, Reason: reason})
-	return true, m.urgent()
+	f := queue.Failure{Leased: &in.Leased, Nobody: true, Reason: reason}
+	m.untold.Nacks = append(m.untold.Nacks, f)
+	return Effects{Settled: in, Wake: m.urgent()}
 }
 
-// Overran ends a delivery whose handler ran for too long, which is a failure.
+// Overran means that a handler ran for too long, which is a failure. Its message is taken from it.
 func (m *Machine) Overran(in *InHand, f queue.Failure) Effects {
 	if !m.held.has(in) {
 		return Effects{}
 	}
 	m.abandon(in, LeaseLost)
-	m.failed(in, f)
+	m.nack(in, f)
 	if !in.dies(f) {
-		m.out.note(Note{Kind: Overrun, InHand: in})
+		m.note(Note{Kind: Overrun, InHand: in})
 	}
 	m.out.Wake |= Feed | Talk
 	return m.effects()
 }
 
-// Judge decides whether a message that expires at an instant of the server's clock may be on offer, and for how long. If it is
-// too late for it, its delivery ends. Nothing else but the server's clock decides; the process's only says when to ask anew.
-// So a message is neither handed over too late nor given up too early, however the two clocks run.
-func (m *Machine) Judge(now time.Time, in *InHand, end time.Time, thenDead bool) (_ Verdict, left time.Duration, _ Effects) {
-	if left = end.Sub(m.clock.atMost(now)); left > 0 {
+// Judge decides whether a message that expires at end, by the server's clock, may be on offer, and
+// for how long. If it is too late, its delivery ends. Only the server's clock decides. The
+// process's clock tells when to ask for the server's time again. So a message is neither handed
+// over too late nor given up too early, even if the clocks run at different speeds.
+func (m *Machine) Judge(now time.Time, in *InHand, end time.Time, thenDead bool) (Verdict, time.Duration, Effects) {
+	if left := end.Sub(m.clock.latest(now)); left > 0 {
 		m.judging.state = OfferExpires
 		return InTime, left, Effects{}
 	}
-	if m.clock.told.Before(end) {
-		if m.supply == Unknown { // the next claim tells the time, and may be waiting after a failure
-			return Unclear, 0, Effects{}
-		}
+	switch {
+	case m.clock.told.Before(end) && m.supply == Unknown: // a claim goes anyway, perhaps after a pause
+		return Unclear, 0, Effects{}
+	case m.clock.told.Before(end):
 		return Unclear, 0, m.Woken()
+	case thenDead:
+		return TooLate, 0, m.Buried(now, in, "not delivered in time")
 	}
-	if thenDead {
-		_, e := m.Buried(now, in, "not delivered in time")
-		return TooLate, 0, e
-	}
-	settled, e := m.Acked(now, in)
-	if settled {
+	e := m.Acked(now, in)
+	if e.Settled != nil {
 		m.counts.Add(queue.Counts{Dropped: 1})
 	}
 	return TooLate, 0, e
 }
 
-// Withdrawn takes in that the message on offer, if it expires, is on offer no more until it is judged again.
+// Withdrawn means that the message on offer, if it expires, is not on offer until it is judged
+// again.
 func (m *Machine) Withdrawn() Effects {
 	m.judging.state = NothingOffered
 	m.answer(&m.judging.pending)
 	return m.effects()
 }
 
-// answer has all be told who have asked.
+// answer tells all of them that every message is judged.
 func (m *Machine) answer(asked *[]func()) {
 	m.out.Answered = append(m.out.Answered, *asked...)
 	*asked = nil
 }
 
-// settle ends a delivery for its consumer, unless it has ended.
+// settle ends a delivery that the consumer has settled. It returns false if the delivery has ended
+// before.
 func (m *Machine) settle(now time.Time, in *InHand) bool {
 	if !m.held.remove(in) {
 		return false
 	}
-	m.taker.ahead++
-	m.taker.pace.observe(now.Sub(in.taken))
-	m.taker.resume(Stuck)
+	m.taker.settled(now.Sub(in.taken))
 	return true
 }
 
-// urgent wakes the talk if what was settled is to be told at once.
-func (m *Machine) urgent() Effects {
+// urgent is Talk if Redis is to be told at once what was settled. Otherwise it goes with the next
+// exchange.
+func (m *Machine) urgent() Wake {
 	if m.talk == Asking || m.talk == Gathering && m.canGather(&m.untold) {
-		return Effects{} // it goes with what is told next anyhow
+		return 0
 	}
-	return Effects{Wake: Talk}
+	return Talk
 }
 
 // abandon ends a delivery that the consumer has not settled.
 func (m *Machine) abandon(in *InHand, cause Cause) {
 	m.held.remove(in)
-	m.taker.resume(Stuck) // there is room for another
+	m.taker.move(Stuck, Takes) // there is room for another message
 	m.out.Ended = append(m.out.Ended, Ended{in, cause})
 	m.out.Wake |= Offer
 }
 
-// Watch is when to call Tick, even while an exchange is under way; zero: not at all.
+// Watch is when to call Tick; the zero time is never.
 func (m *Machine) Watch() time.Time { return m.dates.watch }
 
-// Tick ends the deliveries whose lease has run out while Redis does not answer, or between two attempts.
+// Tick ends the deliveries whose lease has run out while Redis did not answer, or between two
+// attempts to reach it.
 func (m *Machine) Tick(now time.Time) Effects {
 	if !m.dates.watch.IsZero() && !now.Before(m.dates.watch) {
 		m.watch(now)
@@ -322,22 +328,24 @@ func (m *Machine) Tick(now time.Time) Effects {
 // watch ends the deliveries whose lease has run out, and sets when to look again.
 func (m *Machine) watch(now time.Time) {
 	m.loseExpired(now)
-	m.dates.watch = m.held.firstDeadline(now.Add(m.limits.Lease)).Add(time.Millisecond)
+	next := now.Add(m.limits.Lease)
+	m.held.each(func(held *Message) { next = earlier(next, held.deadline) })
+	m.dates.watch = next.Add(time.Millisecond)
 }
 
-// loseExpired ends what is held of messages whose lease was not extended in time, by the process's clock: they are another's,
-// now or soon.
+// loseExpired drops the messages whose lease was not extended in time, by the process's clock.
+// Other subscriptions have them, now or soon.
 func (m *Machine) loseExpired(now time.Time) {
 	m.lose(func(held *Message) bool { return now.After(held.deadline) })
 }
 
-// lose ends what is held of the messages for which gone is true.
-func (m *Machine) lose(gone func(*Message) bool) {
-	some := m.held.buffer.remove(gone)
-	for i := len(m.held.inHand) - 1; i >= 0; i-- { // abandon moves the last to the place of another
-		if in := m.held.inHand[i]; gone(&in.Message) {
+// lose drops the messages whose lease is lost.
+func (m *Machine) lose(lost func(*Message) bool) {
+	some := m.held.buffer.remove(lost)
+	for i := len(m.held.inHand) - 1; i >= 0; i-- { // backwards, since abandon moves the last one to i
+		if in := m.held.inHand[i]; lost(&in.Message) {
 			some = true
-			m.out.note(Note{Kind: LostLease, InHand: in})
+			m.note(Note{Kind: LostLease, InHand: in})
 			m.abandon(in, LeaseLost)
 		}
 	}
@@ -345,3 +353,5 @@ func (m *Machine) lose(gone func(*Message) bool) {
 		m.out.Wake |= Feed | Talk
 	}
 }
+
+func (m *Machine) note(n Note) { m.out.Notes = append(m.out.Notes, n) }

@@ -21,8 +21,9 @@ const (
 	modelOverrun = 4 * time.Second // MaxExtension
 )
 
-// TestMachineKeepsItsRulesInAnyHistory drives a machine through random histories against a fake of Redis, and checks after each
-// event what has to hold at any time; at the end, that everything comes to its end.
+// TestMachineKeepsItsRulesInAnyHistory drives a machine through random histories against a fake of
+// Redis, and checks after each event what has to hold at any time; at the end, that everything
+// comes to its end.
 func TestMachineKeepsItsRulesInAnyHistory(t *testing.T) {
 	t.Parallel()
 	for part := range 10 {
@@ -183,22 +184,13 @@ func (h *model) plan() {
 	if h.main != nil {
 		return
 	}
-	for _, in := range h.m.Overruns(h.now) {
-		h.log("overrun %s", in.ID)
-		f := queue.Failure{Leased: &in.Leased, Retry: h.retry(), Limit: 5}
-		had := h.m.Has(in)
-		e := h.m.Overran(in, f)
-		if had {
-			h.decide(in.Lease())
-		}
-		h.effects(e)
-		if len(e.Ended) != 1 {
-			h.fatalf("an overrun has ended %d deliveries", len(e.Ended))
-		}
-		delete(h.lost, in.Lease()) // its fate is to be told
-	}
 	x, wake, e := h.m.Plan(h.now, modelPoll)
 	h.effects(e)
+	if len(e.Overruns) > 0 {
+		h.overrun(e.Overruns)
+		h.plan()
+		return
+	}
 	if x == nil {
 		h.log("nothing until %v", wake.Sub(h.now))
 		h.wake = wake
@@ -206,6 +198,21 @@ func (h *model) plan() {
 		return
 	}
 	h.main = h.fly(x)
+}
+
+// overrun has handlers' messages taken from them.
+func (h *model) overrun(overruns []*InHand) {
+	for _, in := range overruns {
+		h.log("overrun %s", in.ID)
+		f := queue.Failure{Leased: &in.Leased, Retry: h.retry(), Limit: 5}
+		e := h.m.Overran(in, f)
+		h.decide(in.Lease())
+		h.effects(e)
+		if len(e.Ended) != 1 {
+			h.fatalf("an overrun has ended %d deliveries", len(e.Ended))
+		}
+		delete(h.lost, in.Lease()) // its fate is to be told
+	}
 }
 
 func (h *model) fly(x *Exchange) *flight {
@@ -236,7 +243,10 @@ func claimed(x *Exchange) (all []string) {
 // checkWake is that nobody who has something to do sleeps too long, or not at all.
 func (h *model) checkWake() {
 	m := h.m
-	if m.Finished() {
+	if m.finished() != h.wake.IsZero() {
+		h.fatalf("finished: %v, woken at %v", m.finished(), h.wake)
+	}
+	if m.finished() {
 		return
 	}
 	if !h.wake.After(h.now) {
@@ -266,7 +276,7 @@ func (h *model) calls(f *flight) (calls []func()) {
 	}
 	if len(f.Releases) > 0 {
 		calls = append(calls, func() {
-			in := f.InOrder()
+			in := f.ReleasesInOrder()
 			slices.Reverse(in)
 			each(in, h.redis.release)
 		})
@@ -342,7 +352,8 @@ func (h *model) runStray() {
 	}
 }
 
-// leasedToNobody notes the leases of a claim that had no answer, and is not repeated any more: they run out.
+// leasedToNobody notes the leases of a claim that had no answer, and is not repeated any more: they
+// run out.
 func (h *model) leasedToNobody(c *queue.Claim) {
 	for _, m := range h.redis.messages {
 		if strings.HasPrefix(m.token, fmt.Sprintf("%s:%d:", c.Subscription, c.Number)) {
@@ -376,7 +387,8 @@ func (h *model) answerBeside(outcome int) {
 	}
 }
 
-// answer ends an exchange: 0 is no answer, 1 that the rest was refused, 2 that nothing yet, else all is run and answered.
+// answer ends an exchange: 0 is no answer, 1 that the rest was refused, 2 that nothing yet, else
+// all is run and answered.
 func (h *model) answer(f *flight, outcome int) bool {
 	calls := h.calls(f)
 	switch outcome {
@@ -528,7 +540,8 @@ func (h *model) hand() {
 	h.effects(h.m.Handed(h.now, in))
 }
 
-// checkOrder is that with MaxInFlight 1 nothing comes before what is handed over, but what has come back from a lease that ended.
+// checkOrder is that with MaxInFlight 1 nothing comes before what is handed over, but what has come
+// back from a lease that ended.
 func (h *model) checkOrder(in *InHand) {
 	m := h.redis.leased(&in.Leased)
 	if h.m.limits.MaxInFlight != 1 || m == nil || h.losses {
@@ -541,7 +554,8 @@ func (h *model) checkOrder(in *InHand) {
 	}
 }
 
-// isDone reports whether the consumer has settled the message's lease for good, or for later, which Redis may not know yet.
+// isDone reports whether the consumer has settled the message's lease for good, or for later, which
+// Redis may not know yet.
 func (h *model) isDone(other *fakeMessage) bool {
 	for _, s := range h.settlements() {
 		for _, l := range s.Acks {
@@ -581,18 +595,17 @@ func (h *model) settle(how int) {
 	}
 	i := rapid.IntRange(0, len(h.inHand)-1).Draw(h.t, "which")
 	in := h.inHand[i]
-	var ended bool
 	var e Effects
 	switch how {
 	case 0, 1:
-		ended, e = h.m.Nacked(h.now, in, queue.Failure{Leased: &in.Leased, Retry: h.retry(), Limit: 5})
+		e = h.m.Nacked(h.now, in, queue.Failure{Leased: &in.Leased, Retry: h.retry(), Limit: 5})
 	case 2:
-		ended, e = h.m.Nacked(h.now, in, queue.Failure{Leased: &in.Leased, Dead: true})
+		e = h.m.Nacked(h.now, in, queue.Failure{Leased: &in.Leased, Dead: true})
 	default:
-		ended, e = h.m.Acked(h.now, in)
+		e = h.m.Acked(h.now, in)
 	}
 	h.log("settled %s: %d", in.ID, how)
-	h.hasEnded(in, ended)
+	h.hasEnded(in, e.Settled == in)
 	h.effects(e)
 }
 
@@ -628,7 +641,7 @@ func (h *model) judge() {
 		if server.Before(end) {
 			h.fatalf("%s was given up %v too early", in.ID, end.Sub(server))
 		}
-		h.hasEnded(in, true)
+		h.hasEnded(in, e.Settled == in)
 	}
 	h.effects(e)
 	h.effects(h.m.Withdrawn())
@@ -765,7 +778,8 @@ func btoi(b bool) int {
 	return 0
 }
 
-// settleDown has all go well from now on, and everything come to its end: every message is acked, or the subscription has closed.
+// settleDown has all go well from now on, and everything come to its end: every message is acked,
+// or the subscription has closed.
 func (h *model) settleDown() {
 	h.log("all goes well from here")
 	h.strays = nil
@@ -791,7 +805,7 @@ func (h *model) settleDown() {
 		if h.settleAll() {
 			continue
 		}
-		if h.closed && h.m.Finished() {
+		if h.closed && h.m.finished() {
 			break
 		}
 		next := h.wake
@@ -814,7 +828,7 @@ func (h *model) settleDown() {
 		h.settleDown()
 		return
 	}
-	if !h.m.Finished() {
+	if !h.m.finished() {
 		h.fatalf("it does not end: phase %v, %d held, untold %+v, main %+v, second %+v", h.m.phase, h.m.held.len(), h.m.untold, h.m.main, h.m.second)
 	}
 	for _, m := range h.redis.messages {
@@ -842,8 +856,8 @@ func (h *model) settleAll() (some bool) {
 		if !slices.Contains(h.inHand, in) {
 			continue
 		}
-		ended, e := h.m.Acked(h.now, in)
-		h.hasEnded(in, ended)
+		e := h.m.Acked(h.now, in)
+		h.hasEnded(in, e.Settled == in)
 		h.effects(e)
 		some = true
 	}

@@ -7,24 +7,25 @@ import (
 )
 
 const (
-	// gather is how long acks wait for others, or for a claim, and claims for more to be ready: a call costs Redis as much as a
-	// dozen messages in it.
+	// gather is how long acks wait for other acks or a claim, and how long a claim waits for more
+	// messages to be ready. A call costs Redis as much as a dozen messages in it.
 	gather = time.Millisecond
 
-	// gathered is how many acks wait for no more.
+	// gathered is the number of acks that do not wait.
 	gathered = 256
 
-	// manyBrought is how many messages a claim has to bring for the next one to wait for gather. Where fewer come, each is claimed
-	// at once.
+	// manyBrought is how many messages a claim must bring for the next claim to wait.
 	manyBrought = 32
 
-	// longestStay is how long a claimed message may wait in the buffer. Then it goes back, for others to take.
+	// longestStay is how long a message may stay in the buffer. Then it goes back to Redis, for
+	// other subscriptions.
 	longestStay = 100 * time.Millisecond
 
-	// mostClaimed is how many messages one claim brings at most: about a millisecond of the server's time.
+	// mostClaimed is how many messages a claim brings at most. They cost the server about a
+	// millisecond, in which it does nothing else.
 	mostClaimed = 256
 
-	// claimBytes is how many bytes of bodies one claim brings, about.
+	// claimBytes is how many bytes of bodies a claim brings, about.
 	claimBytes = 4 << 20
 )
 
@@ -32,26 +33,33 @@ const (
 type Exchange struct {
 	Settlements
 	Extend   []*queue.Leased
-	Claims   []*queue.Claim // one of each lane at most
-	extendTo uint64         // sequence number of the last message that Extend covers
-	beside   bool           // it is carried out beside the main lane's exchange
-	asked    []func()       // to be told when the claim is answered and every message judged
+	Claims   []*queue.Claim // at most one of each lane
+	extendTo uint64         // sequence number of the last message in Extend
+	beside   bool           // it goes beside an exchange of the main lane
+	asked    []func()       // they are told when the claim has told the server's time
 }
 
-// Plan returns the main lane's next exchange, or nil and when to call it again if no event comes before. No other exchange of the
-// main lane may be under way. poll is how long a claim may be put off, and is a little different each time. The order of these
-// rules is the contract:
+// Plan returns the main lane's next exchange, or nil and when to call Plan again if no event comes
+// before. The zero time means that the subscription is finished. There must be no exchange of the
+// main lane under way. poll is when the next claim is due whatever is known; it should vary a
+// little.
 //
-//  1. Leases are extended three times in their duration.
-//  2. A claim without an answer is repeated as it was.
-//  3. While that is a claim of the main lane, only acks go with it. What it brought comes behind all that is held, so nothing may
-//     go back before it is known.
-//  4. Else messages that the consumer does not get in time go back, then a claim is made if one is wanted, and every
-//     settlement goes along.
-//  5. Acks alone wait for others, for up to a millisecond after the last exchange.
+// The order of these rules is the contract:
+//
+//  1. A message whose handler has run for too long is an overrun: the shell settles it first.
+//  2. Leases are extended three times in their duration.
+//  3. A claim without an answer is repeated as it was. If it is the main lane's, only acks go with
+//     it: its messages come after all that is held, so nothing may go back before they are known.
+//  4. Otherwise, messages that the consumer does not get in time go back, then a claim is made if
+//     one is wanted, and all settlements go along.
+//  5. Acks alone wait for others, until a millisecond after the last exchange.
 func (m *Machine) Plan(now time.Time, poll time.Duration) (x *Exchange, wake time.Time, _ Effects) {
+	extend := !now.Before(m.dates.extend)
+	if extend && m.overruns(now) {
+		return nil, now, m.effects()
+	}
 	x = &Exchange{}
-	if !now.Before(m.dates.extend) {
+	if extend {
 		x.Extend, x.extendTo = m.planExtend(now), m.held.sequence
 	}
 	for _, l := range []*Lane{&m.main, &m.second} {
@@ -71,8 +79,7 @@ func (m *Machine) Plan(now time.Time, poll time.Duration) (x *Exchange, wake tim
 		}
 		x.Settlements, m.untold = m.untold, Settlements{}
 	}
-	if m.taker.state == Gone && len(x.Extend) == 0 {
-		// Nothing is on offer, nor will be, and no extension is to tell of lost leases.
+	if m.taker.state == Gone && len(x.Extend) == 0 { // nothing is on offer, and no lease is in doubt
 		m.answer(&m.judging.asked)
 	}
 	m.talk = Idle
@@ -93,7 +100,7 @@ func (m *Machine) Plan(now time.Time, poll time.Duration) (x *Exchange, wake tim
 	case !m.dates.watch.IsZero(): // the last exchange failed
 	case len(x.Extend) > 0:
 		m.watch(now)
-	default: // a lease that need not be extended yet lasts longer than this
+	default: // a lease that is not extended now lasts longer than this
 		m.dates.watch = now.Add(m.limits.Lease / 4)
 	}
 	return x, time.Time{}, m.effects()
@@ -104,40 +111,39 @@ func (m *Machine) canGather(s *Settlements) bool {
 	return len(s.Nacks) == 0 && len(s.Releases) == 0 && len(s.Acks) < gathered && m.phase == Open
 }
 
-// planExtend returns the leases to be extended, in the order of claiming.
+// overruns finds the messages whose handlers have run for too long, and reports whether there are
+// any. While it is not called again, they are extended no more.
+func (m *Machine) overruns(now time.Time) bool {
+	if m.limits.MaxExtension < 0 {
+		return false
+	}
+	for _, in := range m.held.inHand {
+		if !in.handed.IsZero() && !now.Before(m.overrunAt(in)) {
+			m.out.Overruns = append(m.out.Overruns, in)
+		}
+	}
+	return len(m.out.Overruns) > 0
+}
+
+// overrunAt is when a handler has run for too long.
+func (m *Machine) overrunAt(in *InHand) time.Time {
+	return in.handed.Add(m.limits.Lease + m.limits.MaxExtension)
+}
+
+// planExtend returns the leases to be extended, in the order of claiming, and sets when to extend
+// them again.
 func (m *Machine) planExtend(now time.Time) []*queue.Leased {
 	m.dates.extend = now.Add(m.limits.Lease / 3)
 	m.loseExpired(now)
-	if m.limits.MaxExtension >= 0 {
-		for _, in := range m.held.inHand {
-			if !in.handed.IsZero() {
-				m.dates.extend = earlier(m.dates.extend, m.overrunAt(in))
-			}
+	for _, in := range m.held.inHand {
+		if !in.handed.IsZero() && m.limits.MaxExtension >= 0 {
+			m.dates.extend = earlier(m.dates.extend, m.overrunAt(in))
 		}
 	}
 	return m.held.leases()
 }
 
-// overrunAt is when a message is taken from its handler.
-func (m *Machine) overrunAt(in *InHand) time.Time {
-	return in.handed.Add(m.limits.Lease + m.limits.MaxExtension)
-}
-
-// Overruns returns the messages whose handlers have run for too long by now. The shell ends each, by Overran if the consumer
-// has not settled it. It is to be called before Plan, with the same time.
-func (m *Machine) Overruns(now time.Time) (overruns []*InHand) {
-	if m.limits.MaxExtension < 0 || now.Before(m.dates.extend) {
-		return nil
-	}
-	for _, in := range m.held.inHand {
-		if !in.handed.IsZero() && !now.Before(m.overrunAt(in)) {
-			overruns = append(overruns, in)
-		}
-	}
-	return overruns
-}
-
-// planRelease gives back what the consumer is not to get, or does not take in time.
+// planRelease gives back the buffer if the consumer must not get it, or does not take it in time.
 func (m *Machine) planRelease(now time.Time) {
 	switch {
 	case m.held.buffer.len() == 0:
@@ -145,8 +151,7 @@ func (m *Machine) planRelease(now time.Time) {
 	case m.taker.state == Paused || m.taker.state == Gone:
 	case now.Sub(m.held.buffer.first().claimed) > longestStay:
 		m.taker.state = Takes
-		if len(m.held.inHand) >= m.limits.MaxInFlight || m.held.offers() {
-			// It is the consumer that takes nothing. Else it may settle nothing before it gets another message.
+		if m.takesNothing() {
 			m.taker.state = Stuck
 		}
 		m.taker.room = max(1, len(m.held.inHand))
@@ -157,7 +162,15 @@ func (m *Machine) planRelease(now time.Time) {
 	m.held.buffer = buffer{}
 }
 
-// planClaim decides whether the main lane claims, and how many messages. anyway: the exchange goes anyhow.
+// takesNothing reports whether the consumer cannot take a message before it has settled one, or
+// does not take the message on offer. Otherwise none was offered yet, and it may settle nothing
+// before it gets one.
+func (m *Machine) takesNothing() bool {
+	return len(m.held.inHand) >= m.limits.MaxInFlight || len(m.InHand()) < len(m.held.inHand)
+}
+
+// planClaim decides whether the main lane claims, and how many messages. anyway means that an
+// exchange goes in any case.
 func (m *Machine) planClaim(now time.Time, poll time.Duration, anyway bool) *queue.Claim {
 	due := !now.Before(m.dates.poll)
 	if m.phase != Open {
@@ -165,7 +178,7 @@ func (m *Machine) planClaim(now time.Time, poll time.Duration, anyway bool) *que
 			return nil
 		}
 		m.dates.poll = now.Add(poll)
-		return m.claim(&m.main, queue.Claim{}) // of nothing: others are woken from now on
+		return m.claim(&m.main, queue.Claim{}) // of nothing, so that Redis wakes others from now on
 	}
 	if !due && !anyway && !m.claimWaits(now).IsZero() {
 		return nil
@@ -175,12 +188,12 @@ func (m *Machine) planClaim(now time.Time, poll time.Duration, anyway bool) *que
 	free, prefetch := m.wanted()
 	limit := free + prefetch - here
 	busy := len(m.held.inHand)+here > 0
-	drains := m.suspect.state == SuspectNext && busy // a suspect waits for nothing to be held
+	drains := m.suspect.state == SuspectNext && busy // until nothing is held, for the suspect
 	if drains && free > 0 && !now.Before(m.aloneUntil()) {
-		drains, busy = false, false // it has waited for long enough, and is taken beside others
+		drains, busy = false, false // the suspect has waited long enough, and is taken beside others
 	}
 	waits := m.supply == Waiting || free <= here
-	if m.taker.state == Stuck || m.isAlone(now) || drains && !woken && !due && waits {
+	if m.taker.state == Stuck || m.isAlone(now) || drains && waits && !woken && !due {
 		free, limit = 0, 0
 	}
 	switch {
@@ -192,9 +205,10 @@ func (m *Machine) planClaim(now time.Time, poll time.Duration, anyway bool) *que
 		return nil
 	}
 	m.dates.poll = now.Add(poll)
-	if limit <= 0 && !woken && m.limits.GroupExpiry == 0 { // else the claim shows that the group is in use
+	// Of a group with an expiry, a claim of nothing shows that it is in use.
+	if limit <= 0 && !woken && m.limits.GroupExpiry == 0 {
 		if m.supply == Waiting {
-			m.supply = Empty // not renewed, the place among the waiters ends
+			m.supply = Empty // without a claim, the place among the waiters expires
 		}
 		return nil
 	}
@@ -203,31 +217,32 @@ func (m *Machine) planClaim(now time.Time, poll time.Duration, anyway bool) *que
 	}
 	slots := free - here
 	if m.brought >= manyBrought && now.Before(m.dates.answered.Add(2*gather)) {
-		slots = 0 // nobody need wake it: if this claim brings as many, the next comes in a moment
+		slots = 0 // no waiter: if this claim brings as many, the next one follows at once anyway
 	}
-	return m.claim(&m.main, queue.Claim{Limit: min(max(limit, 0), mostClaimed), Slots: slots, Busy: busy, Patience: 3 * poll})
+	return m.claim(&m.main, queue.Claim{Limit: max(limit, 0), Slots: slots, Busy: busy, Patience: 3 * poll})
 }
 
-// isLow reports whether so little is here, or coming, that more is claimed.
+// isLow reports whether so few messages are here, or coming, that more are claimed.
 func (m *Machine) isLow(here int) bool {
 	free, prefetch := m.wanted()
 	return here <= (free+prefetch)*3/4
 }
 
-// keepsGroup reports whether a subscription that closes has to show that its group is in use, since handlers run.
+// keepsGroup reports whether a subscription that closes has to show that its group is in use,
+// because handlers still run.
 func (m *Machine) keepsGroup() bool { return m.limits.GroupExpiry > 0 && len(m.held.inHand) > 0 }
 
-// wanted is how many messages the consumer can take at once, and how many more it will have handled soon.
+// wanted is how many messages the consumer can take at once, and how many more to claim in advance.
 func (m *Machine) wanted() (free, prefetch int) {
 	free = min(m.limits.MaxInFlight-len(m.held.inHand), m.taker.room, mostClaimed)
-	return free, min(m.taker.pace.prefetch(min(m.limits.MaxInFlight, m.taker.room)), m.taker.ahead)
+	return free, m.taker.prefetch()
 }
 
 // coming is how many messages the claims under way may bring.
 func (m *Machine) coming() int { return m.main.coming() + m.second.coming() }
 
-// claimWaits is until when the next claim waits for more to be ready; zero: it does not. It waits if the last one brought many
-// messages, all that were ready, and they are taken already: others will be ready by then.
+// claimWaits is until when the next claim waits for more messages to be ready; zero: it does not.
+// It waits if the last claim brought many messages, all that were ready, and all are taken.
 func (m *Machine) claimWaits(now time.Time) time.Time {
 	end := m.dates.answered.Add(gather)
 	if m.brought < manyBrought || m.supply == More || m.held.buffer.len() > 0 || !now.Before(end) || !m.canGather(&m.untold) {
@@ -236,18 +251,19 @@ func (m *Machine) claimWaits(now time.Time) time.Time {
 	return end
 }
 
-// claim fills in what all claims have and puts the claim under way in the lane.
+// claim puts a claim under way in a lane, with the fields that all claims have.
 func (m *Machine) claim(l *Lane, c queue.Claim) *queue.Claim {
+	c.Limit = min(c.Limit, mostClaimed)
 	c.Lease, c.Bytes, c.Expiry = m.limits.Lease, claimBytes, m.limits.GroupExpiry
 	c.Counts, m.counts = m.counts, queue.Counts{}
 	if l == &m.main { // the second lane is never woken
 		c.Address = m.limits.Address
 	}
-	return l.ask(&c)
+	return l.ask(c)
 }
 
-// planForget claims nothing in the second lane, so that Redis forgets its last claim: when no more is claimed there, and the
-// exchange goes anyway, or the subscription closes.
+// planForget claims nothing in the second lane, so that Redis forgets the lane's last claim: when
+// no more is claimed there and an exchange goes anyway, or when the subscription closes.
 func (m *Machine) planForget(anyway bool) *queue.Claim {
 	if m.second.remembered == 0 || m.second.claim != nil || m.phase == Open && (!anyway || m.supply == More) {
 		return nil
@@ -255,15 +271,16 @@ func (m *Machine) planForget(anyway bool) *queue.Claim {
 	return m.claim(&m.second, queue.Claim{Busy: true})
 }
 
-// PlanBeside returns an exchange to be carried out beside the main lane's, or nil. So the server has work while one answer is
-// taken in and the next exchange is written. There is one only if the last claim left something, at least a third of what the
-// consumer wants is still to come, and nothing went wrong. The server may run either exchange first, so there is none with
-// MaxInFlight 1, where the order counts, nor where a suspect has to be alone.
+// PlanBeside returns an exchange to be carried out beside the main lane's, or nil. It gives the
+// server work while one answer is taken in and the next exchange is written. There is one only if
+// the last claim left messages, at least a third of what the consumer wants is still to come, and
+// nothing went wrong. The server may run either exchange first, so there is none with MaxInFlight
+// 1, where the order counts, nor where a suspect has to be alone.
 func (m *Machine) PlanBeside(now time.Time) *Exchange {
 	main := m.main.claim
 	switch {
 	case m.supply != More || m.limits.MaxInFlight == 1:
-	case m.main.state != LaneAsked || main.Limit == 0 || !main.Busy: // what is not busy may get a suspect
+	case m.main.state != LaneAsked || main.Limit == 0 || !main.Busy: // not busy: a suspect may come
 	case m.second.state != LaneIdle || m.phase != Open || m.taker.state != Takes:
 	case m.suspect.state == SuspectNext || m.isAlone(now):
 	default:
@@ -274,7 +291,7 @@ func (m *Machine) PlanBeside(now time.Time) *Exchange {
 		}
 		x := &Exchange{beside: true}
 		x.Acks, m.untold.Acks = m.untold.Acks, nil
-		x.Claims = []*queue.Claim{m.claim(&m.second, queue.Claim{Limit: min(limit, mostClaimed), Busy: true})}
+		x.Claims = []*queue.Claim{m.claim(&m.second, queue.Claim{Limit: limit, Busy: true})}
 		return x
 	}
 	return nil
@@ -282,11 +299,12 @@ func (m *Machine) PlanBeside(now time.Time) *Exchange {
 
 // wakeAt is when to call Plan again if no event comes before.
 func (m *Machine) wakeAt(now time.Time) time.Time {
+	if m.finished() {
+		return time.Time{}
+	}
 	wake := m.dates.poll
-	if m.phase != Open {
-		if wake = m.dates.extend; m.keepsGroup() {
-			wake = earlier(wake, m.dates.poll)
-		}
+	if m.phase != Open && !m.keepsGroup() {
+		wake = m.dates.extend
 	} else if end := m.claimWaits(now); !end.IsZero() && m.supply != Waiting {
 		wake = earlier(wake, end)
 	}
@@ -302,7 +320,7 @@ func (m *Machine) wakeAt(now time.Time) time.Time {
 	return wake
 }
 
-// waitsForSuspect reports whether a claim is put off until a suspect has been alone for long enough, or waited to be.
+// waitsForSuspect reports whether a claim waits for the end of the rule for suspects.
 func (m *Machine) waitsForSuspect(now time.Time) bool {
 	return (m.suspect.state == SuspectNext || m.isAlone(now)) && m.held.buffer.len()+m.coming() == 0 &&
 		m.taker.state != Stuck && m.phase == Open && len(m.held.inHand) < m.limits.MaxInFlight

@@ -12,10 +12,10 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// endings tells that deliveries have ended which the consumer had not settled.
+// endings tells waiting goroutines that deliveries have ended which the consumer had not settled.
 type endings struct {
 	mu   sync.Mutex
-	next chan struct{} // closed, and made anew, when some end: which ones, those who wait find out
+	next chan struct{} // closed, and made anew, when some end
 }
 
 func (e *endings) wait() <-chan struct{} {
@@ -31,7 +31,7 @@ func (e *endings) tell() {
 	e.next = make(chan struct{})
 }
 
-// await waits for the consumer to settle the message, or for the end of its delivery.
+// await returns when the consumer has settled the message, or its delivery has ended.
 func (s *Subscription) await(d *Delivery) {
 	for {
 		ended := s.endings.wait()
@@ -42,54 +42,32 @@ func (s *Subscription) await(d *Delivery) {
 		select {
 		case <-d.msg.Acked():
 		case <-d.msg.Nacked():
-		case <-ended:
+		case <-ended: // perhaps another one
 		}
 	}
 }
 
-// settledNow settles the delivery if the consumer has, and reports whether it has ended.
+// settledNow settles the delivery if the consumer has, and returns whether it has ended.
 func (s *Subscription) settledNow(d *Delivery) bool {
 	select {
 	case <-d.msg.Acked():
-		s.ack(d)
+		s.step(func(m *Machine, now time.Time) Effects { return m.Acked(now, &d.inHand) })
 		return true
 	default:
 	}
 	select {
 	case <-d.msg.Nacked():
-		s.nack(d)
+		f := s.failure(d)
+		s.step(func(m *Machine, now time.Time) Effects { return m.Nacked(now, &d.inHand, f) })
 		return true
 	default:
 	}
 	return !s.has(d)
 }
 
-func (s *Subscription) ack(d *Delivery) {
-	now := time.Now()
-	s.mu.Lock()
-	ended, e := s.machine.Acked(now, &d.inHand)
-	s.mu.Unlock()
-	s.settled(d, ended, &e)
-}
-
-func (s *Subscription) nack(d *Delivery) {
-	now := time.Now()
-	f := s.failureOf(d, now)
-	s.mu.Lock()
-	ended, e := s.machine.Nacked(now, &d.inHand, f)
-	s.mu.Unlock()
-	s.settled(d, ended, &e)
-}
-
-func (s *Subscription) settled(d *Delivery, ended bool, e *Effects) {
-	if ended {
-		d.ending.end(errSettled)
-	}
-	s.carryOut(e)
-}
-
-// failureOf is what Redis is told of a nack. A delay in the metadata comes first, then the message's backoff, then Backoff.
-func (s *Subscription) failureOf(d *Delivery, now time.Time) queue.Failure {
+// failure returns what Redis is told about a nack. The delay comes from the metadata if the handler
+// has set one there, else from the message's own backoff, else from Backoff.
+func (s *Subscription) failure(d *Delivery) queue.Failure {
 	f := queue.Failure{
 		Leased: &d.inHand.Leased,
 		Limit:  d.limit(),
@@ -98,13 +76,13 @@ func (s *Subscription) failureOf(d *Delivery, now time.Time) queue.Failure {
 	if text := d.failure.Load(); text != nil {
 		f.Error = *text
 	}
-	due, set, err := meta.Retry(d.msg.Metadata, now)
+	due, set, err := meta.Retry(d.msg.Metadata, time.Now())
 	switch {
 	case err != nil:
 		s.logUnreadable(d, "delay", err)
 		fallthrough
 	case !set:
-		f.Retry = queue.In(s.backoff(d))
+		f.Retry = queue.In(s.retryAfter(d))
 	default:
 		f.Retry, f.DelayedFor = due, meta.DelayedFor(d.msg.Metadata)
 	}
@@ -114,8 +92,8 @@ func (s *Subscription) failureOf(d *Delivery, now time.Time) queue.Failure {
 	return f
 }
 
-// backoff is what the message says as it is nacked, or else Backoff.
-func (s *Subscription) backoff(d *Delivery) time.Duration {
+// retryAfter returns the backoff that the message has now, or else that of Backoff.
+func (s *Subscription) retryAfter(d *Delivery) time.Duration {
 	own, err := meta.ReadBackoff(d.msg.Metadata)
 	if err != nil {
 		s.logUnreadable(d, "backoff", err)
@@ -130,21 +108,14 @@ func (s *Subscription) backoff(d *Delivery) time.Duration {
 func (s *Subscription) bury(d *Delivery, err error) {
 	s.Logger.Error("A message cannot be unmarshaled and is dead-lettered", err, watermill.LogFields{"message_id": d.inHand.ID})
 	reason := "unmarshal: " + err.Error()
-	s.mu.Lock()
-	ended, e := s.machine.Buried(time.Now(), &d.inHand, reason)
-	s.mu.Unlock()
-	s.settled(d, ended, &e)
+	s.step(func(m *Machine, now time.Time) Effects { return m.Buried(now, &d.inHand, reason) })
 }
 
+// These errors are only logged.
 var (
-	// errGroupGone is logged where a subscription finds its group gone.
 	errGroupGone = errors.New("data was lost, or the group was removed")
-
-	// errOrphans is logged where ids have no bodies.
-	errOrphans = errors.New("bodies are missing")
-
-	// errLate is logged where leases may be over when what has them arrives.
-	errLate = errors.New("leases may be over when Redis answers")
+	errOrphans   = errors.New("bodies are missing")
+	errLate      = errors.New("leases may be over when Redis answers")
 )
 
 func (s *Subscription) logUnreadable(d *Delivery, what string, err error) {
@@ -153,7 +124,7 @@ func (s *Subscription) logUnreadable(d *Delivery, what string, err error) {
 	})
 }
 
-// log writes a line that the machine wants written.
+// log writes a log line of the machine.
 func (s *Subscription) log(n Note) {
 	switch n.Kind {
 	case LostLease:
@@ -166,7 +137,7 @@ func (s *Subscription) log(n Note) {
 		s.logDeath("A message is dead-lettered, unless its lease ran out before", n)
 	case Orphans:
 		s.Logger.Error("Messages had lost their bodies in Redis and were dropped", errOrphans, watermill.LogFields{"messages": n.Count})
-	case LateAnswer: // once: if each answer is late, nobody ever sees the messages, and their leases may use up their deliveries
+	case LateAnswer: // once: each answer may be late
 		s.link.saidLate.Do(func() {
 			s.Logger.Error("Redis took longer to answer than LeaseDuration, so what it gave goes back; LeaseDuration has to be well above that",
 				errLate, watermill.LogFields{"took": n.Took, "lease_duration": s.LeaseDuration, "messages": n.Count})

@@ -8,19 +8,19 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Settlements are the fates of messages that Redis is to be told.
+// Settlements are decisions about messages that Redis has to be told.
 type Settlements struct {
 	Acks     []*queue.Leased
-	Releases []Message       // were not handed out
+	Releases []Message       // messages that were not handed out, and go back
 	Nacks    []queue.Failure // in the order of delivery
-	deaths   []death         // that the nacks bring about
+	deaths   []death         // nacks that make dead letters
 }
 
-// death is the end of a message by a nack, for the log.
+// death is a nack that makes a dead letter, for the log.
 type death struct {
 	*InHand
 	failure queue.Failure
-	until   time.Time // if Redis answers by then, the lease still held and the message is dead
+	until   time.Time // the lease lasts until then; if Redis answers later, the nack may be void
 }
 
 func (s *Settlements) empty() bool {
@@ -31,15 +31,15 @@ func (s *Settlements) release(messages []Message) {
 	s.Releases = append(s.Releases, messages...)
 }
 
-// fail has a failure told, and the death that it may be.
-func (s *Settlements) fail(in *InHand, f queue.Failure) {
+// nack adds the failure of a delivery.
+func (s *Settlements) nack(in *InHand, f queue.Failure) {
 	s.Nacks = append(s.Nacks, f)
 	if in.dies(f) {
 		s.deaths = append(s.deaths, death{InHand: in, failure: f, until: in.deadline})
 	}
 }
 
-// again has the failed parts of what was told told once more, before what was settled since.
+// again adds the parts of told that failed, before those that were decided since.
 func (s *Settlements) again(told *Settlements, failed Failed) {
 	if failed&FailedAcks != 0 {
 		s.Acks = append(told.Acks, s.Acks...)
@@ -53,8 +53,8 @@ func (s *Settlements) again(told *Settlements, failed Failed) {
 	}
 }
 
-// InOrder returns the messages to be released in the order of claiming.
-func (s *Settlements) InOrder() (sorted []*queue.Leased) {
+// ReleasesInOrder returns the messages to be released in the order of claiming.
+func (s *Settlements) ReleasesInOrder() (sorted []*queue.Leased) {
 	slices.SortFunc(s.Releases, func(a, b Message) int { return cmp.Compare(a.sequence, b.sequence) })
 	for i := range s.Releases {
 		sorted = append(sorted, &s.Releases[i].Leased)

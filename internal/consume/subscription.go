@@ -15,7 +15,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
-// Config is what a Subscription is made of. The root package's SubscriberConfig documents the fields of the same names.
+// Config is what a Subscription needs. The root package's SubscriberConfig documents the fields
+// that have the same names there.
 type Config struct {
 	Client    *queue.Client
 	Mailbox   *wake.Mailbox
@@ -27,37 +28,38 @@ type Config struct {
 	OwnsGroup bool // the group ends with the subscription
 
 	Unmarshal     func(topic string, body []byte) (*message.Message, error)
-	Backoff       func(delivery int) time.Duration // does not panic
+	Backoff       func(delivery int) time.Duration // must not panic
 	MaxInFlight   int
 	LeaseDuration time.Duration
 	MaxExtension  time.Duration
 	CloseTimeout  time.Duration
 }
 
-// Subscription is one Subscribe: the shell around a Machine. Two goroutines work on it, and a third under load:
+// Subscription is one Subscribe: the shell around a Machine. Two goroutines work on it, and a third
+// one under load:
 //
-//   - Run talks to Redis, one exchange after the other, each a pipeline of all there is to say. What comes up during an
-//     exchange goes with the next one, so batches grow with the load.
+//   - Run talks to Redis, one exchange after the other. Each is a pipeline of all there is to say,
+//     so batches grow with the load.
 //   - handOut hands the claimed messages to the consumer, in order.
-//   - runBeside has exchanges beside Run's, where much is ready and the order does not count.
+//   - runBeside carries out exchanges beside those of Run.
 //
-// They call the machine under mu, and carry out its effects after that. The consumer settles by Ack and Nack on the messages,
-// which handOut notices, or a goroutine awaits.
+// The consumer settles messages by Ack and Nack. handOut notices that for the message that was
+// handed over last. For each earlier one that is not settled by then, a goroutine waits.
 type Subscription struct {
 	Config
 	group   *queue.Group
 	ctx     context.Context // Subscribe's
-	values  context.Context // the same without its end
+	values  context.Context // has the values of ctx, but does not end with it
 	out     chan *message.Message
 	closing chan struct{} // closed when the subscription begins to close
 	close   func()
 	others  sync.WaitGroup // the goroutines beside Run
 
 	talk  signal // has Run look again
-	feed  signal // has handOut look whether a message may be taken
-	offer signal // has handOut look whether the message on offer, or the one before, has ended
+	feed  signal // has handOut look whether it can take a message
+	offer signal // has handOut look whether a delivery has ended
 
-	mu       sync.Mutex // guards machine and every InHand
+	mu       sync.Mutex // guards machine, every InHand, and watchdog
 	machine  *Machine
 	watchdog watchdog
 
@@ -65,7 +67,7 @@ type Subscription struct {
 	endings endings
 }
 
-// signal has a goroutine look again, now or when it next does.
+// signal has a goroutine look again: now, or when it looks next.
 type signal chan struct{}
 
 func (s signal) send() {
@@ -75,7 +77,7 @@ func (s signal) send() {
 	}
 }
 
-// New returns a subscription of a topic, which runs when Run is called. It closes when ctx ends.
+// New returns a subscription, which runs when Run is called. It closes when ctx ends.
 func New(ctx context.Context, config Config) *Subscription {
 	s := &Subscription{
 		Config:  config,
@@ -110,44 +112,45 @@ func stoppedTimer(f func()) *time.Timer {
 	return timer
 }
 
-// Messages is the channel of the messages. Run closes it.
+// Messages returns the channel of the messages. Run closes it.
 func (s *Subscription) Messages() <-chan *message.Message { return s.out }
 
-// Close begins to close the subscription, and returns at once. Nothing more is handed out; messages that were have CloseTimeout
-// to be settled. Calls to Redis go on for half a second longer.
+// Close begins to close the subscription, and returns at once. Nothing more is handed out. Messages
+// that were handed out can be settled for CloseTimeout. Calls to Redis go on for half a second
+// longer.
 func (s *Subscription) Close() { s.close() }
 
 func (s *Subscription) beginClosing() {
 	s.link.giveUp = time.AfterFunc(s.CloseTimeout, s.giveUp)
 	s.link.end = time.AfterFunc(s.CloseTimeout+500*time.Millisecond, s.link.cancel)
-	close(s.closing) // which the end of Run waits for
+	close(s.closing) // the end of Run waits for it, and stops the timers
 	s.step(func(m *Machine, _ time.Time) Effects { return m.Close() })
 }
 
-// giveUp ends the deliveries that are not settled when CloseTimeout is over. Their leases run out.
+// giveUp ends the deliveries that are not settled within CloseTimeout.
 func (s *Subscription) giveUp() {
 	s.mu.Lock()
 	handed := s.machine.InHand()
 	s.mu.Unlock()
 	for _, in := range handed {
-		if in.delivery.decided() { // handOut, which has not noticed, may be in the Unmarshaler
-			s.settledNow(in.delivery)
-		}
+		s.settledNow(in.delivery) // handOut may not have noticed, as it is in the Unmarshaler
 	}
 	s.step(func(m *Machine, _ time.Time) Effects { return m.GiveUp() })
 }
 
-// ErrUntold means that Redis did not take all that it was told before the subscription had to end.
+// ErrUntold means that the subscription had to end before Redis confirmed everything.
 var ErrUntold = errors.New("what Redis was told last may not have reached it")
 
-// Run talks to Redis until the subscription is closed and every message settled. It returns ErrUntold, with why, if Redis may
-// not know all of that.
+// Run talks to Redis until the subscription is closed and every message settled. It returns
+// ErrUntold, with the reason, if Redis may not know all of that.
 func (s *Subscription) Run() error {
 	defer close(s.out)
 	defer s.others.Wait()
 	defer context.AfterFunc(s.ctx, s.close)()
-	defer s.watchdog.timer.Stop()
-	defer s.step(func(m *Machine, _ time.Time) Effects { return m.End() })
+	defer func() {
+		s.step(func(m *Machine, _ time.Time) Effects { return m.End() })
+		s.watchdog.timer.Stop()
+	}()
 	address, stop := s.Mailbox.Receive(s.told)
 	defer stop()
 	defer s.endCalls()
@@ -155,10 +158,11 @@ func (s *Subscription) Run() error {
 	s.machine.limits.Address = address
 	s.mu.Unlock()
 	s.others.Go(s.handOut)
-	return s.converse()
+	return s.talkToRedis()
 }
 
-// told takes a message from the mailbox: something is ready, or is to be judged, of which done then tells.
+// told takes a message from the mailbox. It is a wake-up, or the question of somebody who wants to
+// be told when every message is judged; done tells that.
 func (s *Subscription) told(_ string, done func()) {
 	s.step(func(m *Machine, _ time.Time) Effects {
 		if done == nil {
@@ -175,8 +179,8 @@ func (s *Subscription) endCalls() {
 	s.link.end.Stop()
 }
 
-// converse has one exchange after the other.
-func (s *Subscription) converse() error {
+// talkToRedis has one exchange after the other.
+func (s *Subscription) talkToRedis() error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -189,7 +193,7 @@ func (s *Subscription) converse() error {
 				continue
 			}
 			wake = time.Now().Add(s.link.pause())
-		case s.finished():
+		case wake.IsZero():
 			s.removeOwnGroup()
 			return nil
 		}
@@ -207,54 +211,40 @@ func (s *Subscription) converse() error {
 }
 
 // plan returns the next exchange, or nil and when to plan again.
-func (s *Subscription) plan() (*Exchange, time.Time) {
+func (s *Subscription) plan() (x *Exchange, wake time.Time) {
 	if s.ctx.Err() != nil {
-		s.close() // for what watches the context may only come to it later
+		s.close() // the function that waits for the end of ctx may run later
 	}
-	now, poll := time.Now(), jitter(s.Mailbox.Poll())
-	s.mu.Lock()
-	for overruns := s.machine.Overruns(now); len(overruns) > 0; overruns = s.machine.Overruns(now) {
-		s.mu.Unlock()
-		s.endOverruns(overruns)
-		s.mu.Lock()
-	}
-	x, wake, e := s.machine.Plan(now, poll)
-	s.arm()
-	s.mu.Unlock()
-	s.carryOut(&e)
+	poll := jitter(s.Mailbox.Poll())
+	s.step(func(m *Machine, now time.Time) (e Effects) {
+		x, wake, e = m.Plan(now, poll)
+		return e
+	})
 	return x, wake
 }
 
-// jitter spreads what would come at once: between 0.9 and 1.1 of d.
+// jitter returns between 0.9 and 1.1 of d, so that subscriptions do not all act at once.
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }
 
-// endOverruns ends the deliveries whose handlers have run for too long, as failures.
-func (s *Subscription) endOverruns(overruns []*InHand) {
-	for _, in := range overruns {
-		d := in.delivery
-		if d.decided() {
-			s.settledNow(d)
-			continue
-		}
-		f := queue.Failure{
-			Leased: &in.Leased,
-			Retry:  queue.In(d.backoff()),
-			Limit:  d.limit(),
-			Reason: fmt.Sprintf("the handler ran for longer than %v (LeaseDuration and MaxExtension)", s.LeaseDuration+s.MaxExtension),
-		}
-		s.step(func(m *Machine, _ time.Time) Effects { return m.Overran(in, f) })
+// endOverrun ends the delivery of a message whose handler has run for too long. That is a failure,
+// unless the consumer has just settled the message.
+func (s *Subscription) endOverrun(in *InHand) {
+	if s.settledNow(in.delivery) {
+		return
 	}
+	f := queue.Failure{
+		Leased: &in.Leased,
+		Retry:  queue.In(in.delivery.backoff()),
+		Limit:  in.delivery.limit(),
+		Reason: fmt.Sprintf("the handler ran for longer than %v (LeaseDuration and MaxExtension)",
+			s.LeaseDuration+s.MaxExtension),
+	}
+	s.step(func(m *Machine, _ time.Time) Effects { return m.Overran(in, f) })
 }
 
-func (s *Subscription) finished() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.machine.Finished()
-}
-
-// removeOwnGroup ends the group of a subscription that has one of its own.
+// removeOwnGroup removes the group of a subscription that has one of its own.
 func (s *Subscription) removeOwnGroup() {
 	if !s.OwnsGroup {
 		return
@@ -264,19 +254,21 @@ func (s *Subscription) removeOwnGroup() {
 	}
 }
 
-// step has the machine take in an event, and carries out the effects.
+// step has the machine take in an event, and carries out its effects.
 func (s *Subscription) step(event func(m *Machine, now time.Time) Effects) {
+	now := time.Now()
 	s.mu.Lock()
-	e := event(s.machine, time.Now())
+	e := event(s.machine, now)
+	s.arm()
 	s.mu.Unlock()
 	s.carryOut(&e)
 }
 
-// carryOut does what an event has brought about. s.mu is not held, since loggers and contexts are the user's.
+// carryOut carries out the effects of an event. s.mu must not be held: loggers, contexts and
+// Backoff are the user's.
 func (s *Subscription) carryOut(e *Effects) {
-	if e.Beside != nil {
-		x := e.Beside
-		s.others.Go(func() { s.runBeside(x) })
+	if e.Settled != nil {
+		e.Settled.delivery.ending.end(errSettled)
 	}
 	for _, ended := range e.Ended {
 		ended.delivery.ending.end(causes[ended.Cause])
@@ -287,8 +279,14 @@ func (s *Subscription) carryOut(e *Effects) {
 	for _, n := range e.Notes {
 		s.log(n)
 	}
+	for _, in := range e.Overruns {
+		s.endOverrun(in)
+	}
 	for _, done := range e.Answered {
 		done()
+	}
+	if x := e.Beside; x != nil {
+		s.others.Go(func() { s.runBeside(x) })
 	}
 	if e.Wake&Talk != 0 {
 		s.talk.send()
@@ -301,18 +299,19 @@ func (s *Subscription) carryOut(e *Effects) {
 	}
 }
 
-// causes are what a message's context tells of its end.
+// causes are the causes of contexts that end before their message is settled.
 var causes = [...]error{LeaseLost: ErrLeaseLost, Closed: queue.ErrClosed}
 
-// watchdog calls tick, while an exchange is under way too. s.mu guards it.
+// watchdog calls tick, also while an exchange is under way.
 type watchdog struct {
 	timer *time.Timer
-	at    time.Time // when it runs out; zero: it does not run
+	at    time.Time // when the timer runs out; zero: it does not run
 }
 
-// arm has tick called when the machine wants it, or before. s.mu is held.
+// arm has tick called at the time that the machine wants, or earlier. s.mu is held.
 func (s *Subscription) arm() {
-	if at := s.machine.Watch(); !at.IsZero() && (s.watchdog.at.IsZero() || at.Before(s.watchdog.at)) {
+	at := s.machine.Watch()
+	if !at.IsZero() && (s.watchdog.at.IsZero() || at.Before(s.watchdog.at)) {
 		s.watchdog.at = at
 		s.watchdog.timer.Reset(time.Until(at))
 	}
@@ -321,8 +320,6 @@ func (s *Subscription) arm() {
 func (s *Subscription) tick() {
 	s.step(func(m *Machine, now time.Time) Effects {
 		s.watchdog.at = time.Time{}
-		e := m.Tick(now)
-		s.arm()
-		return e
+		return m.Tick(now)
 	})
 }

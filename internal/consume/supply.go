@@ -2,49 +2,49 @@ package consume
 
 import "time"
 
-// Supply is what is known of the group's ready messages.
+// Supply is what is known about the group's ready messages.
 type Supply int
 
 const (
-	Unknown Supply = iota // a wake-up came, or a claim failed: the next plan claims, if only to pass the wake-up on
-	Empty                 // the last claim left nothing, and nobody wakes this subscription
+	Unknown Supply = iota // after a wake-up or a failed claim: the next plan claims, perhaps nothing
+	Empty                 // the last claim left none, and the subscription is no waiter
 	More                  // the last claim left some
-	Waiting               // the last claim left nothing, and a script that makes messages ready wakes this subscription
+	Waiting               // the last claim left none, and Redis wakes the subscription for the next
 )
 
-// Suspect is the rule for a message whose lease has run out before: for a lease it is alone in hand, since it may have ended its
-// process.
+// Suspect is what is known about suspects. A suspect is a message whose lease has expired, perhaps
+// because the message ended its process. It is alone in hand for a lease.
 type Suspect struct {
 	state SuspectState
-	until time.Time // end of the wait for nothing else to be held; zero: no wait has begun
+	until time.Time // end of the wait until nothing else is in hand; zero: there is no wait
 }
 
-// SuspectState is what the last claim told of suspects.
+// SuspectState is what the last claim told about suspects.
 type SuspectState int
 
 const (
-	NoSuspect    SuspectState = iota // none is next, nor was brought
-	SuspectNext                      // one is next, and wants a subscription that holds nothing else
-	SuspectTaken                     // one was brought; one behind it has waited with it
+	NoSuspect    SuspectState = iota // none is next, and none was claimed
+	SuspectNext                      // one is next, for a subscription that holds nothing else
+	SuspectTaken                     // one was claimed; a suspect behind it shares its wait
 )
 
-// noted takes in what a claim told: whether a suspect is next, and whether it brought one.
-func (s *Suspect) noted(next, brought bool, until time.Time) {
+// told takes in what a claim told: whether a suspect is next, and whether one was claimed.
+func (s *Suspect) told(next, claimed bool, until time.Time) {
 	switch {
 	case next:
 		s.state = SuspectNext
 		if s.until.IsZero() {
 			s.until = until
 		}
-	case brought:
+	case claimed:
 		s.state = SuspectTaken
 	default:
 		*s = Suspect{}
 	}
 }
 
-// aloneUntil is when the wait for a suspect ends: a lease after it began, and a lease after the last suspect in hand was claimed,
-// because either of the two may end the process. Handlers may run for hours, so the wait has an end.
+// aloneUntil is when the rule for suspects ends: the wait for one to be alone, and the time alone
+// of each one in hand. Both are a lease long, because handlers may run for hours.
 func (m *Machine) aloneUntil() time.Time {
 	until := m.suspect.until
 	m.held.each(func(held *Message) {
@@ -55,7 +55,7 @@ func (m *Machine) aloneUntil() time.Time {
 	return until
 }
 
-// isAlone reports whether the only message that is held is a suspect that has to stay alone.
+// isAlone reports whether the only message held is a suspect that has to stay alone.
 func (m *Machine) isAlone(now time.Time) bool {
 	if m.held.len() != 1 {
 		return false

@@ -2,12 +2,12 @@ package consume
 
 import "time"
 
-// Taker is what is known of the consumer: whether it takes messages, how many at once, and how quickly.
+// Taker is what is known about the consumer: whether it takes messages, how many and how fast.
 type Taker struct {
 	state TakerState
-	room  int // messages that it seems to take at once
-	ahead int // messages that are claimed for it in advance at most
-	pace  pace
+	room  int     // messages that it seems to take at once
+	ahead int     // most messages that may be claimed in advance for it
+	pace  float64 // seconds that it takes for a message, on average; 0: not known
 }
 
 // TakerState is whether the consumer gets messages.
@@ -15,47 +15,46 @@ type TakerState int
 
 const (
 	Takes  TakerState = iota
-	Stuck             // it takes none of those that are there, so no more are claimed
-	Paused            // it gets none until a message that it nacked is back in its place: the order counts
-	Gone              // it gets none any more: the subscription closes
+	Stuck             // it takes none of the messages that are there, so no more are claimed
+	Paused            // it gets none until the message that it nacked is back in its place
+	Gone              // it gets none any more, because the subscription closes
 )
-
-// pause holds messages back until Redis has taken a nack. From then on no more are claimed in advance than it has handled since,
-// or a handler that goes on failing would have hundreds claimed and given back each time.
-func (t *Taker) pause() {
-	if t.state != Gone {
-		t.state = Paused
-	}
-	t.ahead = 0
-}
-
-// resume undoes from.
-func (t *Taker) resume(from TakerState) {
-	if t.state == from {
-		t.state = Takes
-	}
-}
-
-// pace is how long the consumer takes for a message.
-type pace struct {
-	mean float64 // seconds; 0: not known
-}
 
 // mostAhead is how many messages are claimed in advance at most.
 const mostAhead = 768
 
-func (p *pace) observe(d time.Duration) {
-	if p.mean == 0 {
-		p.mean = d.Seconds()
-	} else {
-		p.mean += (d.Seconds() - p.mean) / 8
+// pause holds messages back until Redis has taken a nack, to keep the order. After that, no more
+// messages are claimed in advance than the consumer has handled since. Otherwise a handler that
+// keeps failing would have hundreds claimed and given back each time.
+func (t *Taker) pause() {
+	t.move(Takes, Paused)
+	t.move(Stuck, Paused)
+	t.ahead = 0
+}
+
+// move changes the state, if it is that one.
+func (t *Taker) move(from, to TakerState) {
+	if t.state == from {
+		t.state = to
 	}
 }
 
-// prefetch is how many messages the consumer handles within longestStay, so many at a time.
-func (p *pace) prefetch(inFlight int) int {
-	if p.mean == 0 {
+// settled takes in that the consumer settled a message, in that time.
+func (t *Taker) settled(took time.Duration) {
+	t.ahead++
+	if t.pace == 0 {
+		t.pace = took.Seconds()
+	} else {
+		t.pace += (took.Seconds() - t.pace) / 8
+	}
+	t.move(Stuck, Takes)
+}
+
+// prefetch is how many messages to claim in advance: as many as the consumer handles within
+// longestStay.
+func (t *Taker) prefetch() int {
+	if t.pace == 0 {
 		return 0
 	}
-	return int(min(float64(inFlight)*longestStay.Seconds()/p.mean, mostAhead))
+	return min(int(min(float64(t.room)*longestStay.Seconds()/t.pace, mostAhead)), t.ahead)
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Config is what an Engine needs. Evicts and RelistFailed may be called concurrently, under no lock.
+// Config is what an Engine needs. Evicts and RelistFailed are called under no lock, and
+// concurrently.
 type Config struct {
 	Topic func(name string) *queue.Topic // returns a new handle on a topic
 	Work  queue.Work                     // what the server's user has to be allowed
