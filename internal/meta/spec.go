@@ -4,7 +4,7 @@
 // already.
 //
 // spec.go reads everything into one Spec. due.go and context.go read delays. expiry.go and
-// backoff.go read the settings of these names. values.go reads durations and instants. keys.go lists
+// backoff.go read the settings of these names. values.go reads durations and instants. keys.go has
 // the keys, and says which are not stored.
 package meta
 
