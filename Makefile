@@ -53,7 +53,7 @@ model: ## MODEL_SEQUENCES (1,000) random sequences of transitions on each server
 	@MODEL_SEQUENCES=$(MODEL_SEQUENCES) scripts/with-redis.sh go test -count=1 -timeout 30m -run TestManySequencesOfTransitions ./internal/queue
 
 stress: ## the long tests that look for rare interleavings
-	@STRESS=1 scripts/with-redis.sh go test -race -count=1 -tags=stress -timeout 60m -run Stress ./tests/...
+	@STRESS=1 scripts/with-redis.sh go test -race -count=1 -tags=stress -timeout 60m -run 'Stress|OnARunningPipeline' ./tests/... ./admin
 
 faults: ## all that can fail does, in the long form, a table of what that showed, into docs/reliability.md
 	@scripts/with-redis.sh scripts/faults.sh

@@ -18,7 +18,7 @@ func lanes(t *testing.T, s redistest.Server, topic string) int {
 	return len(keys)
 }
 
-// What two claims bring at the same time comes once, also where their answers are lost, again and again.
+// Messages that two claims bring at the same time come once, also where the answers are lost again and again.
 func TestEachMessageComesOnceUnderLoad(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
@@ -61,7 +61,7 @@ func TestNothingIsClaimedAheadInOrder(t *testing.T) {
 }
 
 // Whatever is under way then.
-func TestCloseUnderLoadGivesBackAllThatWasNotHandedOut(t *testing.T) {
+func TestCloseUnderLoadGivesBackTheMessagesNotHandedOut(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		const all = 2000

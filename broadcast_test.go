@@ -16,6 +16,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
 func broadcasting(c *redisdelay.SubscriberConfig) { c.Broadcast = true }
@@ -67,7 +68,7 @@ func TestEveryBroadcastSubscriptionGetsEveryMessage(t *testing.T) {
 	})
 }
 
-func TestWhatFellDueWithoutAGroupIsTheFirstBroadcastSubscriptionsAlone(t *testing.T) {
+func TestOverdueMessagesGoToTheFirstBroadcastSubscriptionOnly(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		p := newPublisher(t, s)
@@ -130,7 +131,7 @@ func TestTwoSubscribesOfABroadcastSubscriberAreIndependent(t *testing.T) {
 	})
 }
 
-// What follows moves the clock of the server. The leases last for longer than that.
+// The tests from here on move the clock of the server. The leases last for longer than that.
 
 // clocked is a server whose clock a test sets ahead.
 type clocked struct {
@@ -151,21 +152,11 @@ func onMovedClock(t *testing.T, test func(t *testing.T, s clocked)) {
 	t.Run("real", func(t *testing.T) {
 		t.Parallel()
 		in := redistest.StartWithClock(t)
-		s := redistest.Server{Client: in.Client(t), Prefix: "test"}
-		t.Cleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
+		s := redistest.On(t, in.Client(t), "test")
+		s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
 		var ahead time.Duration
 		test(t, clocked{s, func(d time.Duration) { ahead += d; in.SetClock(ahead) }})
 	})
-}
-
-// look has all processes look at the clock now, as they sleep by their own.
-func (s clocked) look(t *testing.T) {
-	t.Helper()
-	channels, err := s.Client.PubSubChannels(ctx, queue.MailboxChannel(s.Prefix, "*")).Result()
-	require.NoError(t, err)
-	for _, channel := range channels {
-		require.NoError(t, s.Client.Publish(ctx, channel, "*").Err())
-	}
 }
 
 // subscribeScheduler subscribes the default group, in a process that does the topic's due-time work from
@@ -198,7 +189,7 @@ func (s clocked) ends(t *testing.T, group string) {
 	eventually(t, func() bool { return s.Client.HExists(ctx, stats, "ending").Val() }, "the end is put off")
 	require.True(t, s.hasGroup(group))
 	s.move(s.end(t, group).Sub(serverTime(t, s.Server)))
-	s.look(t)
+	testkit.LookNow(t, s.Server)
 	eventually(t, func() bool { return !s.hasGroup(group) }, "the group is removed")
 }
 
@@ -236,14 +227,14 @@ func TestABroadcastGroupOutlastsItsProcessForBroadcastExpiry(t *testing.T) {
 				}
 				require.NoError(t, p.Publish("t", delayed("two steps before", c.expiry-2*step), delayed("one step before", c.expiry-step)))
 				s.move(c.expiry - 2*step)
-				s.look(t)
+				testkit.LookNow(t, s.Server)
 				othersGet("two steps before")
 				s.move(step)
-				s.look(t)
+				testkit.LookNow(t, s.Server)
 				othersGet("one step before")
 				require.True(t, s.hasGroup(group), "two looks have left it alone")
 				s.move(step)
-				s.look(t)
+				testkit.LookNow(t, s.Server)
 				s.ends(t, group)
 				messages := queue.NewKeys(s.Prefix, "t").Messages()
 				eventually(t, func() bool { return s.Client.Exists(ctx, messages).Val() == 0 }, "with all that it held")
@@ -274,7 +265,7 @@ func TestAFullBroadcastSubscriptionKeepsItsGroup(t *testing.T) {
 		now := serverTime(t, s.Server)
 		eventually(t, func() bool { return !s.end(t, group).Before(now.Add(expiry).Truncate(time.Millisecond)) }, "it is still in use")
 		s.move(step)
-		s.look(t)
+		testkit.LookNow(t, s.Server)
 		s.ends(t, "dead") // which was last used at the same time
 		require.True(t, s.hasGroup(group))
 
@@ -309,7 +300,7 @@ func TestAClosingSubscriptionKeepsItsGroupWhileAHandlerRuns(t *testing.T) {
 				now := serverTime(t, s.Server)
 				eventually(t, func() bool { return !s.end(t, group).Before(now.Add(expiry).Truncate(time.Millisecond)) }, "it is still in use")
 				s.move(step)
-				s.look(t)
+				testkit.LookNow(t, s.Server)
 				s.ends(t, "dead") // which was last used at the same time
 				require.True(t, s.hasGroup(group))
 
@@ -325,7 +316,7 @@ func TestAClosingSubscriptionKeepsItsGroupWhileAHandlerRuns(t *testing.T) {
 	}
 }
 
-// What falls due while the group is gone is lost to it, and what waited for it too.
+// A message that falls due while the group is gone is lost to it, and so are those that waited for it.
 func TestABroadcastSubscriptionThatWasCutOffForTooLongGoesOn(t *testing.T) {
 	const expiry = 2 * time.Minute
 	onMovedClock(t, func(t *testing.T, s clocked) {
@@ -342,24 +333,24 @@ func TestABroadcastSubscriptionThatWasCutOffForTooLongGoesOn(t *testing.T) {
 		require.Equal(t, []string{"before"}, consume(t, scheduling, 1))
 
 		network.fail(io.EOF)
-		s.look(t)
+		testkit.LookNow(t, s.Server)
 		eventually(t, func() bool { return claims.failures() > 0 }, "it is cut off")
 		require.NoError(t, p.Publish("t", text("waiting for it"), delayed("in the gap", 270*time.Second), delayed("after", 390*time.Second)))
 		require.Equal(t, []string{"waiting for it"}, consume(t, scheduling, 1))
 		s.move(140 * time.Second)
-		s.look(t)
+		testkit.LookNow(t, s.Server)
 		s.ends(t, group)
 		s.move(20 * time.Second)
-		s.look(t)
+		testkit.LookNow(t, s.Server)
 		require.Equal(t, []string{"in the gap"}, consume(t, scheduling, 1))
 
 		network.fail(nil)
 		now := serverTime(t, s.Server)
-		s.look(t)
+		testkit.LookNow(t, s.Server)
 		eventually(t, func() bool { return s.hasGroup(group) }, "it registers its group again")
 		require.False(t, s.end(t, group).Before(now.Add(expiry).Truncate(time.Millisecond)), "with its expiry")
 		s.move(110 * time.Second)
-		s.look(t)
+		testkit.LookNow(t, s.Server)
 		require.Equal(t, []string{"after"}, consume(t, cutOff, 1))
 		require.Equal(t, []string{"after"}, consume(t, scheduling, 1))
 		publish(t, p, "t", "new")
@@ -389,38 +380,20 @@ func TestABroadcastSubscribeThatComesTooLateLeavesNoGroup(t *testing.T) {
 		subscribing, cancel := context.WithCancel(ctx)
 		defer cancel()
 		groups := queue.NewKeys(s.Prefix, "t").Groups()
-		registered := &afterwards{matches: queue.NewKeys(s.Prefix, "t").Idle(), do: sync.OnceFunc(func() {
+		endAll := sync.OnceFunc(func() {
 			require.Len(t, s.Client.HKeys(ctx, groups).Val(), 1, "the group exists")
 			require.NoError(t, sub.Close())
 			cancel()
-		})}
-		client.AddHook(registered)
+		})
+		client.AddHook(redistest.AfterEach(func(call redis.Cmder) {
+			if slices.Contains(call.Args(), any(queue.NewKeys(s.Prefix, "t").Idle())) {
+				endAll()
+			}
+		}))
 		_, err := sub.Subscribe(subscribing, "t")
 		require.ErrorIs(t, err, redisdelay.ErrClosed)
 		require.Error(t, subscribing.Err())
 		require.Zero(t, s.Client.HLen(ctx, groups).Val())
 		require.Zero(t, s.Client.Exists(ctx, queue.NewKeys(s.Prefix, "t").Idle()).Val())
 	})
-}
-
-// afterwards does something when a call with a key has succeeded.
-type afterwards struct {
-	matches string
-	do      func()
-}
-
-func (h *afterwards) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h *afterwards) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if err == nil && slices.Contains(cmd.Args(), any(h.matches)) {
-			h.do()
-		}
-		return err
-	}
-}
-
-func (h *afterwards) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
 }

@@ -306,7 +306,7 @@ func TestDelayOnErrorGrowsFromPublishToPublish(t *testing.T) {
 	})
 }
 
-func TestDelayedTellsWhatPublishWouldKeep(t *testing.T) {
+func TestDelayedTellsWhetherPublishDelays(t *testing.T) {
 	t.Parallel()
 	withWatermills := text("metadata")
 	delay.Message(withWatermills, delay.For(time.Minute))

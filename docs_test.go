@@ -138,6 +138,7 @@ func anchors(document string) []string {
 	return anchors
 }
 
+<<<<<<< HEAD
 // A package comment is where a stranger learns what a package is for.
 func TestEveryPackageHasAComment(t *testing.T) {
 	described := map[string]bool{} // by directory
@@ -155,6 +156,8 @@ func TestEveryPackageHasAComment(t *testing.T) {
 	}
 }
 
+=======
+>>>>>>> origin/main
 // The table of what happens twice in docs/design.md has a row for each script, and for nothing else.
 func TestDesignTellsWhatASecondRunOfEachScriptDoes(t *testing.T) {
 	_, table, _ := strings.Cut(read(t, "docs/design.md"), "\n| Script | The second run |\n|---|---|\n")

@@ -54,8 +54,11 @@ func (h *hook) match(cmds ...redis.Cmder) bool {
 	return false
 }
 
-// pass runs what matches, when it is let go.
-func (h *hook) pass(ctx context.Context, run func() error) error {
+// pass sends the calls, when they are let go.
+func (h *hook) pass(ctx context.Context, calls []redis.Cmder, next func() error) error {
+	if !h.match(calls...) {
+		return next()
+	}
 	h.mu.Lock()
 	h.count++
 	held := h.opened != nil && h.count > h.free
@@ -75,7 +78,7 @@ func (h *hook) pass(ctx context.Context, run func() error) error {
 	err := h.fault
 	h.mu.Unlock()
 	if err == nil {
-		err = run()
+		err = next()
 	}
 	if err != nil && !redis.HasErrorPrefix(err, "NOSCRIPT") {
 		h.mu.Lock()
@@ -85,41 +88,12 @@ func (h *hook) pass(ctx context.Context, run func() error) error {
 	return err
 }
 
-func (h *hook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h *hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if !h.match(cmd) {
-			return next(ctx, cmd)
-		}
-		err := h.pass(ctx, func() error { return next(ctx, cmd) })
-		if err != nil {
-			cmd.SetErr(err)
-		}
-		return err
-	}
-}
-
-func (h *hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if !h.match(cmds...) {
-			return next(ctx, cmds)
-		}
-		sent := false
-		err := h.pass(ctx, func() error { sent = true; return next(ctx, cmds) })
-		for i := 0; i < len(cmds) && !sent; i++ {
-			cmds[i].SetErr(err)
-		}
-		return err
-	}
-}
-
 // hold holds every call that matches until it is opened.
 func hold(t *testing.T, client redis.UniversalClient, matches string) *hook {
 	h := &hook{matches: matches, arrived: make(chan struct{}, 1), opened: make(chan struct{})}
 	h.open = sync.OnceFunc(func() { close(h.opened) })
 	t.Cleanup(h.open)
-	client.AddHook(h)
+	client.AddHook(redistest.Hook(h.pass))
 	return h
 }
 
@@ -129,7 +103,7 @@ func gate(t *testing.T, client redis.UniversalClient) *hook { return hold(t, cli
 // failing has calls fail, from fail(err) to fail(nil).
 func failing(client redis.UniversalClient, matches string) *hook {
 	h := &hook{matches: matches}
-	client.AddHook(h)
+	client.AddHook(redistest.Hook(h.pass))
 	return h
 }
 
@@ -142,7 +116,7 @@ func (h *hook) fail(err error) {
 // counter counts calls to Redis.
 func counter(client redis.UniversalClient, matches string) *hook {
 	h := &hook{matches: matches}
-	client.AddHook(h)
+	client.AddHook(redistest.Hook(h.pass))
 	return h
 }
 

@@ -15,38 +15,41 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
 const (
-	// soon is the time in which everything happens that happens, on a slow machine too.
-	soon = 30 * time.Second
-
-	// never is longer than any test.
-	never = time.Hour
-
-	tick = 5 * time.Millisecond
+	soon  = testkit.Soon
+	never = testkit.Never
+	tick  = 5 * time.Millisecond
 )
 
 var ctx = context.Background()
 
-// both runs a test on an embedded and on a real server, and checks what it leaves in Redis.
-func both(t *testing.T, test func(t *testing.T, s redistest.Server)) {
-	t.Helper()
-	t.Parallel()
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		t.Cleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
-		test(t, s)
-	})
-}
+// The names that the tests call the kit by.
+var (
+	both         = testkit.Both
+	newPublisher = testkit.NewPublisher
+	subscribeTo  = testkit.SubscribeTo
+	receive      = testkit.Receive
+	consume      = testkit.Consume
+	deliveryOf   = testkit.DeliveryOf
+	eventually   = testkit.Eventually
+	stateOfGroup = testkit.StateOf
+)
+
+// drained checks, when the test is over, that no message is left.
+func drained(t *testing.T, s redistest.Server) { testkit.Drained(t, s) }
 
 // embedded gives a test a server whose clock it may set.
 func embedded(t *testing.T) redistest.Server {
 	t.Helper()
 	t.Parallel()
 	mini, client := redistest.Embedded(t)
-	s := redistest.Server{Client: client, Prefix: "test", Mini: mini}
-	t.Cleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
+	s := redistest.On(t, client, "test")
+	s.Mini = mini
+	s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
 	return s
 }
 
@@ -57,16 +60,7 @@ func private(t *testing.T, args ...string) (redistest.Server, *redistest.Instanc
 	in := redistest.Start(t, args...)
 	client := redis.NewClient(&redis.Options{Addr: in.Addr(), MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { _ = client.Close() })
-	return redistest.Server{Client: client, Prefix: "test"}, in
-}
-
-// drained checks, when the test is over, that no message is left.
-func drained(t *testing.T, s redistest.Server) {
-	t.Cleanup(func() {
-		if !t.Failed() { // else it was not consumed
-			queuetest.CheckDrained(t, s.Client, s.Prefix)
-		}
-	})
+	return redistest.On(t, client, "test"), in
 }
 
 // jump sets the clock of an embedded server ahead. It stands still from then on.
@@ -76,9 +70,7 @@ func jump(t *testing.T, s redistest.Server, d time.Duration) {
 
 func serverTime(t testing.TB, s redistest.Server) time.Time {
 	t.Helper()
-	now, err := s.Client.Time(ctx).Result()
-	require.NoError(t, err)
-	return now
+	return testkit.ServerTime(t, s.Client)
 }
 
 // another is one more client of the server.
@@ -92,18 +84,6 @@ func clientOf(t *testing.T, addr string) *redis.Client {
 	return client
 }
 
-func newPublisher(t *testing.T, s redistest.Server, change ...func(*redisdelay.PublisherConfig)) *redisdelay.Publisher {
-	t.Helper()
-	config := redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}
-	for _, f := range change {
-		f(&config)
-	}
-	p, err := redisdelay.NewPublisher(config, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = p.Close() })
-	return p
-}
-
 // newSubscriber returns one whose nacks have no delay.
 func newSubscriber(t *testing.T, s redistest.Server, change ...func(*redisdelay.SubscriberConfig)) *redisdelay.Subscriber {
 	t.Helper()
@@ -112,32 +92,14 @@ func newSubscriber(t *testing.T, s redistest.Server, change ...func(*redisdelay.
 
 func newLoggingSubscriber(t *testing.T, s redistest.Server, logger watermill.LoggerAdapter, change ...func(*redisdelay.SubscriberConfig)) *redisdelay.Subscriber {
 	t.Helper()
-	config := redisdelay.SubscriberConfig{
-		Client:       s.Client,
-		KeyPrefix:    s.Prefix,
-		Backoff:      func(int) time.Duration { return 0 },
-		CloseTimeout: 2 * time.Second,
-	}
-	for _, f := range change {
-		f(&config)
-	}
-	sub, err := redisdelay.NewSubscriber(config, logger)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = sub.Close() })
-	return sub
+	usual := []func(*redisdelay.SubscriberConfig){testkit.AtOnce, closingWithin(2 * time.Second)}
+	return testkit.NewLoggingSubscriber(t, s, logger, append(usual, change...)...)
 }
 
 // subscribe subscribes a new Subscriber.
 func subscribe(t *testing.T, s redistest.Server, topic string, change ...func(*redisdelay.SubscriberConfig)) <-chan *message.Message {
 	t.Helper()
 	return subscribeTo(t, newSubscriber(t, s, change...), topic)
-}
-
-func subscribeTo(t *testing.T, sub message.Subscriber, topic string) <-chan *message.Message {
-	t.Helper()
-	messages, err := sub.Subscribe(ctx, topic)
-	require.NoError(t, err)
-	return messages
 }
 
 func inGroup(name string) func(*redisdelay.SubscriberConfig) {
@@ -177,9 +139,7 @@ func text(payload string) *message.Message {
 }
 
 func delayed(payload string, d time.Duration) *message.Message {
-	msg := text(payload)
-	redisdelay.DelayFor(msg, d)
-	return msg
+	return testkit.Delay(text(payload), d)
 }
 
 // numbered returns the texts from to to-1.
@@ -200,30 +160,6 @@ func publish(t testing.TB, p message.Publisher, topic string, payloads ...string
 	require.NoError(t, p.Publish(topic, messages...))
 }
 
-func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
-	t.Helper()
-	select {
-	case msg, open := <-messages:
-		require.True(t, open, "the channel was closed")
-		return msg
-	case <-time.After(soon):
-		require.FailNow(t, "no message came")
-		return nil
-	}
-}
-
-// consume receives and acks n messages, and returns their payloads.
-func consume(t testing.TB, messages <-chan *message.Message, n int) []string {
-	t.Helper()
-	payloads := make([]string, 0, n)
-	for range n {
-		msg := receive(t, messages)
-		payloads = append(payloads, string(msg.Payload))
-		require.True(t, msg.Ack())
-	}
-	return payloads
-}
-
 // requireClosed waits for the end of the subscription, and lets no message come before it.
 func requireClosed(t testing.TB, messages <-chan *message.Message) {
 	t.Helper()
@@ -237,22 +173,12 @@ func requireClosed(t testing.TB, messages <-chan *message.Message) {
 	}
 }
 
-func wait[T any](t testing.TB, c <-chan T, what string) (v T) {
+func wait[T any](t testing.TB, c <-chan T, what string) T {
 	t.Helper()
-	select {
-	case v = <-c:
-	case <-time.After(soon):
-		require.FailNow(t, "timeout waiting for "+what)
-	}
-	return v
+	return testkit.Wait(t, c, what)
 }
 
-// begin runs f on its own, and returns where its result comes.
-func begin[T any](f func() T) <-chan T {
-	result := make(chan T, 1)
-	go func() { result <- f() }()
-	return result
-}
+func begin[T any](f func() T) <-chan T { return testkit.Begin(f) }
 
 // merged gives what comes on any of the channels.
 func merged(t *testing.T, channels ...<-chan *message.Message) <-chan *message.Message {
@@ -284,50 +210,14 @@ func merged(t *testing.T, channels ...<-chan *message.Message) <-chan *message.M
 // schedule runs a scheduler of its own until stop.
 func schedule(t *testing.T, s redistest.Server) (stop func()) {
 	t.Helper()
-	due, err := scheduler.New(scheduler.Config{Client: s.Client, KeyPrefix: s.Prefix}, nil)
-	require.NoError(t, err)
-	running, cancel := context.WithCancel(ctx)
-	ended := begin(func() error { return due.Run(running) })
-	return func() {
-		cancel()
-		require.NoError(t, wait(t, ended, "the scheduler"))
-	}
+	return testkit.RunScheduler(t, scheduler.Config{Client: s.Client, KeyPrefix: s.Prefix})
 }
 
-func eventually(t testing.TB, condition func() bool, what string) {
-	t.Helper()
-	require.Eventually(t, condition, soon, tick, what)
-}
-
-func deliveryOf(t testing.TB, msg *message.Message) redisdelay.Delivery {
-	t.Helper()
-	d, ok := redisdelay.DeliveryFromContext(msg.Context())
-	require.True(t, ok, "the message's context has no Delivery")
-	return d
-}
-
-// state counts what a topic has in Redis.
-type state struct {
-	Bodies, Pending, Ready, Unack, Retry, Dead int64
-}
+type state = testkit.State
 
 func stateOf(t testing.TB, s redistest.Server, topic string) state {
 	t.Helper()
-	return stateOfGroup(t, s, topic, redisdelay.DefaultConsumerGroup)
-}
-
-func stateOfGroup(t testing.TB, s redistest.Server, topic, group string) state {
-	t.Helper()
-	k := queue.NewKeys(s.Prefix, topic)
-	p := s.Client.TxPipeline()
-	counts := []*redis.IntCmd{
-		p.HLen(ctx, k.Messages()), p.ZCard(ctx, k.Pending()), p.LLen(ctx, k.Ready(group)),
-		p.ZCard(ctx, k.Unack(group)), p.ZCard(ctx, k.Retry(group)), p.ZCard(ctx, k.Dead(group)),
-	}
-	_, err := p.Exec(ctx)
-	require.NoError(t, err)
-	n := func(i int) int64 { return counts[i].Val() }
-	return state{n(0), n(1), n(2), n(3), n(4), n(5)}
+	return testkit.StateOf(t, s, topic, redisdelay.DefaultConsumerGroup)
 }
 
 // records is what the default group knows of its messages' deliveries: "count flag delayed_for reason".

@@ -154,23 +154,37 @@ func TestAWorkerWhoseNetworkFreezesLosesItsMessages(t *testing.T) {
 func TestAHandlerThatRunsForTooLongFails(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		book := &logbook{}
-		messages := subscribeTo(t, newLoggingSubscriber(t, s, book.logger(), leaseOf(3*time.Second), func(c *redisdelay.SubscriberConfig) {
-			c.MaxExtension, c.MaxDeliveries = 500*time.Millisecond, 2
-		}), "t")
-		publish(t, newPublisher(t, s), "t", "long", "good")
-		for number := 1; number <= 2; number++ {
-			msg := receive(t, messages)
-			handed := time.Now()
-			require.Equal(t, number, deliveryOf(t, msg).Number)
+		allowing := func(deliveries int) func(*redisdelay.SubscriberConfig) {
+			return func(c *redisdelay.SubscriberConfig) {
+				c.LeaseDuration, c.MaxExtension, c.MaxDeliveries = 3*time.Second, 500*time.Millisecond, deliveries
+			}
+		}
+		messages := map[string]<-chan *message.Message{
+			"once":  subscribeTo(t, newLoggingSubscriber(t, s, book.logger(), allowing(1)), "once"),
+			"twice": subscribe(t, s, "twice", allowing(2)),
+		}
+		handed, long := map[string]time.Time{}, map[string]*message.Message{}
+		for topic := range messages {
+			publish(t, newPublisher(t, s), topic, "long", "good")
+			long[topic] = receive(t, messages[topic])
+			handed[topic] = time.Now()
+		}
+		for topic, msg := range long {
 			wait(t, msg.Context().Done(), "the end of the context")
-			require.GreaterOrEqual(t, time.Since(handed), 3*time.Second)
+			require.GreaterOrEqual(t, time.Since(handed[topic]), 3*time.Second)
 			require.ErrorIs(t, context.Cause(msg.Context()), redisdelay.ErrLeaseLost)
 			require.True(t, msg.Ack(), "it is too late")
 		}
-		require.Equal(t, []string{"good"}, consume(t, messages, 1))
-		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Dead: 1} }, "a dead message")
-		for _, record := range records(t, s, "t") {
-			require.Equal(t, "2 - - the handler ran for longer than 3.5s (LeaseDuration and MaxExtension)", record)
+		again := receive(t, messages["twice"])
+		require.Equal(t, "long", string(again.Payload))
+		require.Equal(t, 2, deliveryOf(t, again).Number)
+		require.True(t, again.Ack())
+		require.Equal(t, []string{"good"}, consume(t, messages["twice"], 1))
+
+		require.Equal(t, []string{"good"}, consume(t, messages["once"], 1))
+		eventually(t, func() bool { return stateOf(t, s, "once") == state{Bodies: 1, Dead: 1} }, "a dead message")
+		for _, record := range records(t, s, "once") {
+			require.Equal(t, "1 - - the handler ran for longer than 3.5s (LeaseDuration and MaxExtension)", record)
 		}
 		eventually(t, func() bool { return book.count("error", "redisdelay.subscriber") > 0 }, "it says so")
 		deaths := book.find("error", "redisdelay.subscriber")
@@ -180,7 +194,7 @@ func TestAHandlerThatRunsForTooLongFails(t *testing.T) {
 }
 
 // Redis hears of it late, and may have given the message to another, or in this case to the same worker again.
-func TestADeathThatRedisHeardOfTooLateIsNotLoggedAsOne(t *testing.T) {
+func TestADeathToldTooLateIsNotLogged(t *testing.T) {
 	const lease = 500 * time.Millisecond
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
@@ -240,7 +254,7 @@ func TestMessagesComeAgainAfterAllHandlersRanForTooLong(t *testing.T) {
 	})
 }
 
-func TestWhatMayHaveEndedItsProcessIsDeliveredAlone(t *testing.T) {
+func TestASuspectMessageIsDeliveredAlone(t *testing.T) {
 	s := embedded(t)
 	const lease = 10 * time.Minute
 	freezes := func(c *redisdelay.SubscriberConfig) { c.MaxDeliveries, c.CloseTimeout = 3, time.Millisecond }
@@ -376,7 +390,7 @@ func TestSuspectsWaitTogetherNoLongerThanALease(t *testing.T) {
 }
 
 // Its lease lasts for ever, and who takes the suspect tells.
-func TestNobodyWaitsForASuspectThatIsGone(t *testing.T) {
+func TestASuspectThatIsGoneHoldsUpNothing(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		busy, messages := suspected(t, s, leaseOf(never))
@@ -496,7 +510,7 @@ func TestLeasesThatEndTogetherComeBackInOrder(t *testing.T) {
 
 // A failover to a server that has not heard of a claim: the message is ready there, and the same subscription claims it again.
 // The lease that is lost is not the one that holds.
-func TestALeaseThatWasForgottenDoesNotTakeTheNextOneOfTheMessageWithIt(t *testing.T) {
+func TestAForgottenLeaseDoesNotEndTheNextLeaseOfItsMessage(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		messages := subscribe(t, s, "t", leaseOf(3*time.Second), inFlight(3))
 		p := newPublisher(t, s)

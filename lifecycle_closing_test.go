@@ -94,7 +94,7 @@ func TestAnUnmarshalerMayReturnAMessageOfItsOwnMaking(t *testing.T) {
 }
 
 // The subscription may be busy with the next message then, and not have noticed.
-func TestWhatIsSettledBeforeCloseTimeoutCounts(t *testing.T) {
+func TestASettlementBeforeCloseTimeoutCounts(t *testing.T) {
 	for how, c := range map[string]struct {
 		settle func(*message.Message) bool
 		left   state
@@ -149,7 +149,7 @@ func (untold) AfterFunc(func()) (stop func() bool) { return func() bool { return
 func (untold) Value(any) any                       { return nil } // by which AfterFunc knows the contexts of its own package
 
 // From the end of Subscribe's context on nothing more is claimed, even if nobody was told of it yet.
-func TestWhatIsNackedAfterTheEndOfTheContextDoesNotComeBackToIt(t *testing.T) {
+func TestAMessageNackedAfterTheEndOfTheContextDoesNotComeAgain(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		cancellable, cancel := context.WithCancel(ctx)
 		defer cancel()

@@ -58,7 +58,7 @@ func TestSubscriberClosesOnce(t *testing.T) {
 
 func TestASubscriberThatNeverSubscribedCloses(t *testing.T) {
 	t.Parallel()
-	s := redistest.Server{Client: clientOf(t, "127.0.0.1:1"), Prefix: "test"}
+	s := redistest.On(t, clientOf(t, "127.0.0.1:1"), "test")
 	sub := newSubscriber(t, s)
 	require.NoError(t, sub.Close())
 	_, err := sub.Subscribe(ctx, "t")
@@ -99,7 +99,7 @@ func bothEnds(t *testing.T, test func(t *testing.T, s redistest.Server, how stri
 	}
 }
 
-func TestWhatNobodyReadsGoesBackInOrderUncounted(t *testing.T) {
+func TestUnreadMessagesGoBackInOrderAndUncounted(t *testing.T) {
 	bothEnds(t, func(t *testing.T, s redistest.Server, how string) {
 		drained(t, s)
 		register(t, s, "t")
@@ -123,7 +123,7 @@ func TestWhatNobodyReadsGoesBackInOrderUncounted(t *testing.T) {
 	})
 }
 
-func TestHandlersFinishWhatOthersTakeAtOnce(t *testing.T) {
+func TestHandlersFinishWhileOthersTakeTheRestAtOnce(t *testing.T) {
 	bothEnds(t, func(t *testing.T, s redistest.Server, how string) {
 		drained(t, s)
 		p := newPublisher(t, s)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -209,20 +210,11 @@ type sizes struct {
 	all []int
 }
 
-func (s *sizes) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (s *sizes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (s *sizes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if args := cmd.Args(); err == nil && cmd.Name() == "evalsha" && queue.ScriptName(args[1].(string)) == "publish" {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.all = append(s.all, args[3+args[2].(int)+4].(int))
-		}
-		return err
+func (s *sizes) note(call redis.Cmder) {
+	if args := call.Args(); call.Name() == "evalsha" && queue.ScriptName(args[1].(string)) == "publish" {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.all = append(s.all, args[3+args[2].(int)+4].(int))
 	}
 }
 
@@ -300,7 +292,7 @@ func TestRefusedCallersCostOthersFewCalls(t *testing.T) {
 				require.NoError(t, newPublisher(t, s).Publish("t", named("taken", "taken", redisdelay.DelayIDReject, never)))
 				client := another(t, s)
 				var sent sizes
-				client.AddHook(&sent)
+				client.AddHook(redistest.AfterEach(sent.note))
 				held := gate(t, client)
 				p := newPublisher(t, s, func(config *redisdelay.PublisherConfig) { config.Client, config.MaxWaiting = client, c.limit })
 				first := begin(func() error { return p.Publish("t", delayed("first", never)) })
@@ -345,7 +337,7 @@ func TestCallersThatAreRefusedAfterOneAloneGoTogether(t *testing.T) {
 		held, third := gate(t, client), gate(t, client)
 		third.free = 2
 		var sent sizes
-		client.AddHook(&sent)
+		client.AddHook(redistest.AfterEach(sent.note))
 		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
 		require.NoError(t, newPublisher(t, s).Publish("t", text("so that the server knows the script")))
 		first := begin(func() error { return p.Publish("t", delayed("first", never)) })
@@ -389,7 +381,7 @@ func TestACancelledCallerLeavesTheOthersAlone(t *testing.T) {
 	})
 }
 
-func TestACancelDoesNotInterruptWhatIsOnItsWay(t *testing.T) {
+func TestACancelDoesNotInterruptACallOnItsWay(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		client := another(t, s)
@@ -436,35 +428,26 @@ func TestACallThatIsTakenBackIsNotPublished(t *testing.T) {
 	})
 }
 
-// panicking is a hook of a client that panics at the next script.
-type panicking struct {
-	redis.Hook
-	armed bool
-}
-
-func (h *panicking) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h *panicking) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-func (h *panicking) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if h.armed && strings.HasPrefix(cmd.Name(), "eval") {
-			h.armed = false
+// panicsAtAScript gives the client a hook that panics at the next script, once it is armed.
+func panicsAtAScript(client *redis.Client) (armed *atomic.Bool) {
+	armed = new(atomic.Bool)
+	client.AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
+		if strings.HasPrefix(call.Name(), "eval") && armed.CompareAndSwap(true, false) {
 			panic("a fault of the hook")
 		}
-		return next(ctx, cmd)
-	}
+		return nil
+	}))
+	return armed
 }
 
 // A router recovers from what panics in a handler. Its other handlers publish to the same topic.
 func TestPublishAfterAHookHasPanicked(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		client := another(t, s)
-		hook := &panicking{}
-		client.AddHook(hook)
+		armed := panicsAtAScript(client)
 		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
 		publish(t, p, "topic", "before")
-		hook.armed = true
+		armed.Store(true)
 		require.Panics(t, func() { _ = p.Publish("topic", text("panics")) })
 		publish(t, p, "topic", "after")
 	})
@@ -477,8 +460,7 @@ func TestAHookThatPanicsInASharedCallIsAnErrorForEachCaller(t *testing.T) {
 		client := another(t, s)
 		held, second := gate(t, client), gate(t, client)
 		second.free = 1
-		hook := &panicking{}
-		client.AddHook(hook)
+		armed := panicsAtAScript(client)
 		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.Client = client })
 		first := begin(func() error { return p.Publish("t", text("first")) })
 		wait(t, held.arrived, "the first call")
@@ -490,7 +472,7 @@ func TestAHookThatPanicsInASharedCallIsAnErrorForEachCaller(t *testing.T) {
 		held.open()
 		require.NoError(t, wait(t, first, "the first call"))
 		wait(t, second.arrived, "the shared call")
-		hook.armed = true
+		armed.Store(true)
 		second.open()
 		for _, other := range others {
 			require.ErrorContains(t, wait(t, other, "a caller"), "panic in a call to Redis: a fault of the hook")

@@ -31,7 +31,7 @@ func adminOf(t testing.TB, s redistest.Server) *admin.Admin {
 	return a
 }
 
-func TestHelpersSetWhatPublishTakes(t *testing.T) {
+func TestHelpersSetTheMetadataThatPublishReads(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p := newPublisher(t, s)
 		msg := named("x", "order 1", redisdelay.DelayIDKeep, time.Hour)
@@ -205,7 +205,7 @@ func TestExpiredMessageIsDroppedOrDeadLettered(t *testing.T) {
 }
 
 // It is too late by the clock of the server, whatever that of the program says; at each delivery anew.
-func TestItIsTooLateByTheServersClock(t *testing.T) {
+func TestExpiryFollowsTheServersClock(t *testing.T) {
 	s := embedded(t)
 	s.Mini.SetTime(time.Date(2040, time.March, 4, 12, 0, 0, 0, time.UTC))
 	register(t, s, "topic")
@@ -234,7 +234,7 @@ func TestItIsTooLateByTheServersClock(t *testing.T) {
 }
 
 // A consumer that does not read lets a message wait that was offered to it in time.
-func TestItIsTooLateForAMessageThatTheConsumerDoesNotTake(t *testing.T) {
+func TestAMessageExpiresWhileTheConsumerDoesNotTakeIt(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		messages := subscribe(t, s, "topic", inFlight(1))
 		p := newPublisher(t, s)
@@ -265,7 +265,7 @@ func TestItIsTooLateForAMessageThatTheConsumerDoesNotTake(t *testing.T) {
 	})
 }
 
-// What a poison queue publishes again is a message of its own.
+// A copy that a poison queue publishes is a message of its own.
 func TestPoisonedMessageIsNeitherDroppedNorReplaced(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p := newPublisher(t, s)

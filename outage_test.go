@@ -10,33 +10,38 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
 func TestAnOutageIsLoggedOnceAndSurvived(t *testing.T) {
 	s, in := private(t, "--appendonly", "yes", "--appendfsync", "always")
-	calls, claims := counter(s.Client, s.Prefix), counter(s.Client, ":claim:")
+	calls, told := counter(s.Client, s.Prefix), counter(s.Client, ":leases:") // the others are of the scheduler
 	book := &logbook{}
 	sub := newLoggingSubscriber(t, s, book.logger(), inFlight(10))
 	messages := subscribeTo(t, sub, "t")
 	p := newPublisher(t, s)
-	require.NoError(t, p.Publish("t", text("in hand"), delayed("delayed", time.Second)))
+	publish(t, p, "t", "in hand")
 	held := receive(t, messages)
 
 	for outage := 1; outage <= 2; outage++ {
+		// Both have something to do before their next polls.
+		require.NoError(t, p.Publish("t", text("settled"), delayed("delayed", 300*time.Millisecond)))
+		settled := receive(t, messages)
 		in.Kill()
+		require.True(t, settled.Ack())
 		require.Error(t, p.Publish("t", text("refused")))
-		failedClaims, failedLooks := claims.failures(), calls.failures()-claims.failures()
+		failedTold, failedLooks := told.failures(), calls.failures()-told.failures()
 		eventually(t, func() bool {
-			return claims.failures() > failedClaims+3 && calls.failures()-claims.failures() > failedLooks+3
+			return told.failures() > failedTold+3 && calls.failures()-told.failures() > failedLooks+3
 		}, "many attempts")
 		in.Restart()
 		for _, component := range []string{"redisdelay.subscriber", "redisdelay.scheduler"} {
 			eventually(t, func() bool { return book.count("info", component) == outage }, component+" is back")
 			require.Len(t, book.find("error", component), outage)
 		}
+		require.Equal(t, []string{"delayed"}, consume(t, messages, 1))
 	}
 	require.True(t, held.Ack())
-	require.Equal(t, []string{"delayed"}, consume(t, messages, 1))
 	require.NoError(t, p.Publish("t", text("after"), delayed("after", 10*time.Millisecond)))
 	require.Equal(t, []string{"after", "after"}, consume(t, messages, 2))
 	require.NoError(t, sub.Close())
@@ -44,7 +49,7 @@ func TestAnOutageIsLoggedOnceAndSurvived(t *testing.T) {
 }
 
 // The client says of a call alone that it was refused. Of a call in a pipeline, it did not say so.
-func TestWhatIsSettledWhileRedisIsGoneIsToldLater(t *testing.T) {
+func TestSettlementsDuringAnOutageAreToldLater(t *testing.T) {
 	for how, settle := range map[string]struct {
 		settle func(*message.Message) bool
 		want   state
@@ -79,6 +84,7 @@ func TestASubscriptionSurvivesTheLossOfAllData(t *testing.T) {
 		"SCRIPT FLUSH too": func(t *testing.T, s redistest.Server, _ *redistest.Instance) {
 			require.NoError(t, s.Client.FlushAll(ctx).Err())
 			require.NoError(t, s.Client.ScriptFlush(ctx).Err())
+			testkit.LookNow(t, s) // else they do at their poll
 		},
 		"restart": func(_ *testing.T, _ redistest.Server, in *redistest.Instance) { in.Restart() },
 	}
@@ -115,7 +121,7 @@ func (loading) RedisError()   {}
 func TestAnOutageOfSeveralKindsIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	mini, _ := redistest.Embedded(t)
-	s := redistest.Server{Client: clientOf(t, mini.Addr()), Prefix: "test"}
+	s := redistest.On(t, clientOf(t, mini.Addr()), "test")
 	calls, claims := counter(s.Client, s.Prefix), counter(s.Client, ":claim:")
 	faults := failing(s.Client, s.Prefix)
 	book := &logbook{}

@@ -14,7 +14,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// What becomes of a Publish whose context ends depends on where it is: while it waits in the line it is taken back,
+// The fate of a Publish whose context ends depends on where it is: while it waits in the line it is taken back,
 // and nowhere else. Here is a test for each place, in the order of the way.
 
 // within is a message whose context ends when end is called.
@@ -68,7 +68,7 @@ func (m endingMarshaler) Marshal(topic string, msg *message.Message) ([]byte, er
 	return m.BinaryMarshaler.Marshal(topic, msg)
 }
 
-func TestContextThatEndsWhereNobodyWaits(t *testing.T) {
+func TestContextThatEndsWhileNoOtherCallWaits(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		msg, end := within("goes at once")
@@ -115,7 +115,7 @@ func TestContextOfAnotherMessageThatEndsInTheLine(t *testing.T) {
 }
 
 // The first of those who wait makes the call for all. From then on neither its context nor another's counts.
-func TestContextThatEndsBeforeTheCallThatOneMakesForAll(t *testing.T) {
+func TestContextThatEndsBeforeTheCallOfItsBatch(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		p, calls := onItsWay(t, s, ":publisher:")

@@ -149,7 +149,7 @@ func TestBadInputPublishesNothing(t *testing.T) {
 	})
 }
 
-func TestWhatIsTooMuchIsNotMarshaledToItsEnd(t *testing.T) {
+func TestAPublishThatIsTooLargeIsNotMarshaledToItsEnd(t *testing.T) {
 	_, client := redistest.Embedded(t)
 	started := make(chan string, 10)
 	p := newPublisher(t, redistest.Server{Client: client, Prefix: "own"}, func(c *redisdelay.PublisherConfig) {
@@ -161,7 +161,7 @@ func TestWhatIsTooMuchIsNotMarshaledToItsEnd(t *testing.T) {
 	require.LessOrEqual(t, len(started), 3)
 }
 
-func TestWhatIsJustAllowedIsPublished(t *testing.T) {
+func TestAPublishOfTheLargestSizeIsPublished(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
 		topic := strings.Repeat("x", redisdelay.MaxTopicLength)

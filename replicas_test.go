@@ -21,7 +21,7 @@ func replicated(t *testing.T, n int) (s redistest.Server, primary *redistest.Ins
 	t.Helper()
 	t.Parallel()
 	primary, replicas = redistest.StartReplicated(t, n)
-	return redistest.Server{Client: primary.Client(t), Prefix: "test"}, primary, replicas
+	return redistest.On(t, primary.Client(t), "test"), primary, replicas
 }
 
 // waitingFor has Publish wait for n replicas.
@@ -51,7 +51,7 @@ func TestPublishReturnsWhenTheReplicasHaveIt(t *testing.T) {
 	}
 }
 
-// What is in the stream at once leaves no body that a replica could have: only the entry, and the call's number.
+// A message that is in the stream at once leaves no body that a replica could have: only the entry, and the call's number.
 func TestPublishIntoAStreamReturnsWhenTheReplicasHaveIt(t *testing.T) {
 	s, _, replicas := replicated(t, 2)
 	p := newPublisher(t, s, notScheduling, waitingFor(2, never))
@@ -153,7 +153,7 @@ func TestConcurrentPublishesAreConfirmedTogether(t *testing.T) {
 }
 
 // The topic is full, so that calls which take the place of others go in several, after there was no room for one that does not.
-func TestReplicasThatDoNotConfirmAreWaitedForOnceByAllWhoAreTogether(t *testing.T) {
+func TestCallsThatGoTogetherWaitOnceForReplicasThatDoNotConfirm(t *testing.T) {
 	const waiting, timeout = 31, time.Second
 	s, _, replicas := replicated(t, 1)
 	replacing := func(i int) *message.Message { return named("x", fmt.Sprint(i), redisdelay.DelayIDReplace, never) }
@@ -227,7 +227,7 @@ func TestPublishThatDoesNotWaitAsksForNoReplica(t *testing.T) {
 	})
 }
 
-func TestPublisherThatMayNotWaitIsToldBeforeAnythingIsWritten(t *testing.T) {
+func TestPublisherThatMayNotWaitFailsBeforeAnythingIsWritten(t *testing.T) {
 	s, in := private(t)
 	admin := s.Client
 	for _, name := range []string{"wait", "pexpire"} {
@@ -250,7 +250,7 @@ func TestPublisherThatMayNotWaitIsToldBeforeAnythingIsWritten(t *testing.T) {
 func TestPublisherFindsTheNodeThatTookOver(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	s := redistest.Server{Client: cluster.Client(t), Prefix: "test"}
+	s := redistest.On(t, cluster.Client(t), "test")
 	p := newPublisher(t, s)
 	publish(t, p, "t", "x")
 	owner, replica := cluster.Owner("{t}")
@@ -266,7 +266,7 @@ func TestPublisherFindsTheNodeThatTookOver(t *testing.T) {
 func TestReplicasOfAClusterConfirm(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	s := redistest.Server{Client: cluster.Client(t), Prefix: "test"}
+	s := redistest.On(t, cluster.Client(t), "test")
 	p := newPublisher(t, s, waitingFor(1, never))
 	for _, topic := range []string{"a", "b", "c", "d"} { // on several nodes
 		publish(t, p, topic, "x")

@@ -14,6 +14,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
@@ -146,7 +147,7 @@ func TestTheLossOfAGroupIsLogged(t *testing.T) {
 }
 
 // A newer version has taken the topic over: no data is lost, and the group does not come back.
-func TestALayoutThatIsNotKnownIsLoggedOnceAndIsNoLossOfData(t *testing.T) {
+func TestAnUnknownLayoutIsLoggedOnceAndIsNoLossOfData(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		client, book := another(t, s), &logbook{}
 		claims := counter(client, ":claim:")
@@ -156,7 +157,7 @@ func TestALayoutThatIsNotKnownIsLoggedOnceAndIsNoLossOfData(t *testing.T) {
 		require.NoError(t, s.Client.HSet(ctx, k.Meta(), "layout", "of the future").Err())
 		require.NoError(t, s.Client.Rename(ctx, k.Groups(), k.Groups()+":new").Err())
 		before := claims.calls()
-		clocked{Server: s}.look(t)
+		testkit.LookNow(t, s)
 		eventually(t, func() bool { return claims.calls() > before+3 }, "attempts")
 		found := book.find("error", "redisdelay.subscriber")
 		require.Len(t, found, 1)
@@ -176,7 +177,7 @@ func TestTheLossOfAGroupIsLoggedWhereRegisteringSeemedToFail(t *testing.T) {
 	messages := subscribeTo(t, newLoggingSubscriber(t, s, book.logger(), through(client)), "t")
 	registering.fail(io.EOF)
 	s.Client.FlushAll(ctx)
-	clocked{Server: s}.look(t)
+	testkit.LookNow(t, s)
 	lost := func() (n int) {
 		for _, e := range book.find("error", "redisdelay.subscriber") {
 			if strings.HasPrefix(e.text, "The consumer group is gone from Redis") {

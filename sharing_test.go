@@ -13,8 +13,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// What a subscriber does not start is another's at once, with the configuration that is fast with a quick consumer, too.
-func TestAnotherSubscriberGetsAtOnceWhatOneHasNotStarted(t *testing.T) {
+// A message that a subscriber does not start is another's at once, with the configuration that is fast with a quick consumer, too.
+func TestUnstartedMessagesGoToAnotherSubscriberAtOnce(t *testing.T) {
 	const published, quick = 1500, 500
 	for _, c := range []struct {
 		name        string

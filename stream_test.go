@@ -55,7 +55,7 @@ func awaitEntries(t testing.TB, s redistest.Server, n int) []*message.Message {
 	return found
 }
 
-func TestPublisherMovesWhatIsDueIntoTheStreamByItself(t *testing.T) {
+func TestPublisherMovesDueMessagesIntoTheStream(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p := newPublisher(t, s, scheduling)
 		require.NoError(t, p.Publish(stream(s), text("now")))
@@ -72,8 +72,8 @@ func TestPublisherMovesWhatIsDueIntoTheStreamByItself(t *testing.T) {
 	})
 }
 
-// What an earlier process has published is moved by one that publishes nothing.
-func TestPublisherMovesWhatOthersPublished(t *testing.T) {
+// A process that publishes nothing moves the messages of an earlier one.
+func TestPublisherMovesMessagesOfOtherPublishers(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p := newPublisher(t, s, notScheduling)
 		require.NoError(t, p.Publish(stream(s), delayed("x", 20*time.Millisecond)))
@@ -393,7 +393,7 @@ func TestDeadLettersOfAStreamMoveToSubscribers(t *testing.T) {
 	})
 }
 
-func TestPausedTopicKeepsWhatIsDueFromTheStream(t *testing.T) {
+func TestPausedTopicKeepsDueMessagesFromTheStream(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p, a := newPublisher(t, s, scheduling), newAdmin(t, s)
 		publish(t, p, stream(s), "1")

@@ -230,8 +230,8 @@ func TestAHopelessMessageIsDeadWithItsNack(t *testing.T) {
 	require.False(t, redisdelay.DeadOnNack(text("not delivered"), errors.New("no such order")))
 }
 
-// What a handler makes, with the context of what it handles, is another message.
-func TestWhatIsSaidOfAnotherMessageDoesNotConcernTheDeliveredOne(t *testing.T) {
+// A message that a handler makes is another one, even with the context of the delivered one.
+func TestHelpersOnAnotherMessageLeaveTheDeliveredOneAlone(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		messages := subscribe(t, s, "t")
 		publish(t, newPublisher(t, s), "t", "x")
@@ -251,7 +251,7 @@ func TestWhatIsSaidOfAnotherMessageDoesNotConcernTheDeliveredOne(t *testing.T) {
 }
 
 // The UUID is the consumer's to change, and a copy is the same message to whoever made it.
-func TestTheDeliveredMessageIsToldByItselfAndByItsUUID(t *testing.T) {
+func TestHelpersTakeTheDeliveredMessageOrACopy(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		messages := subscribe(t, s, "t")
 		publish(t, newPublisher(t, s), "t", "x", "y")
@@ -592,7 +592,7 @@ func TestSubscribeInitializeMakesTheGroup(t *testing.T) {
 	})
 }
 
-func TestSubscribeReportsWhatRedisSays(t *testing.T) {
+func TestSubscribeReportsTheErrorOfRedis(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		ended, cancel := context.WithCancelCause(ctx)
 		cancel(errors.New("ended by the test"))

@@ -440,16 +440,12 @@ func TestCheckOfALiveTopicFindsNothing(t *testing.T) {
 func TestCheckReportsThatGroupsChangeTooFast(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.register(t, "a")
-		client := redis.NewClient(s.Client.(*redis.Client).Options())
-		t.Cleanup(func() { _ = client.Close() })
-		a, err := admin.New(admin.Config{Client: client, KeyPrefix: s.Prefix})
-		require.NoError(t, err)
 		n := 0
-		client.AddHook(&eachScript{do: func() {
+		a := s.afterEachScript(t, func() {
 			n++
 			s.register(t, fmt.Sprint("group ", n))
-		}})
-		_, err = a.Check(ctx, topic)
+		})
+		_, err := a.Check(ctx, topic)
 		require.ErrorIs(t, err, admin.ErrChanging)
 		require.ErrorContains(t, err, topic)
 		_, err = a.Repair(ctx, topic)

@@ -9,26 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
-
-// listing is a client whose server always has more topics after the requested cursor.
-type listing struct{ asked uint64 }
-
-func (*listing) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (*listing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (l *listing) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(_ context.Context, cmd redis.Cmder) error {
-		if scan, ok := cmd.(*redis.ScanCmd); ok {
-			l.asked, _ = scan.Args()[2].(uint64)
-			scan.SetVal([]string{"topic"}, l.asked)
-		}
-		return nil
-	}
-}
 
 // Topics accepts only cursors that are numbers, and passes them to and from Redis unchanged.
 func FuzzCursorsOfTopics(f *testing.F) {
@@ -36,9 +18,16 @@ func FuzzCursorsOfTopics(f *testing.F) {
 		f.Add(cursor)
 	}
 	f.Fuzz(func(t *testing.T, cursor string) {
-		client, server := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), &listing{}
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 		defer func() { _ = client.Close() }()
-		client.AddHook(server)
+		var asked uint64 // of a server that has more topics after each cursor
+		client.AddHook(redistest.Hook(func(_ context.Context, calls []redis.Cmder, _ func() error) error {
+			if scan, ok := calls[0].(*redis.ScanCmd); ok {
+				asked, _ = scan.Args()[2].(uint64)
+				scan.SetVal([]string{"topic"}, asked)
+			}
+			return nil
+		}))
 		a, err := admin.New(admin.Config{Client: client})
 		if err != nil {
 			t.Fatal(err)
@@ -50,8 +39,8 @@ func FuzzCursorsOfTopics(f *testing.F) {
 			if !errors.Is(err, admin.ErrInvalidArgument) {
 				t.Errorf("%q: %v does not say that it is invalid", cursor, err)
 			}
-		case err != nil || server.asked != want:
-			t.Errorf("%q asks for %d, and %v", cursor, server.asked, err)
+		case err != nil || asked != want:
+			t.Errorf("%q asks for %d, and %v", cursor, asked, err)
 		case want == 0 && next != "", want != 0 && next != strconv.FormatUint(want, 10):
 			t.Errorf("%q goes on with %q", cursor, next)
 		}

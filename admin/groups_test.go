@@ -129,36 +129,29 @@ func TestGroupExpiresOnlyIfNoSubscriberKeepsIt(t *testing.T) {
 // context for them.
 func (s *setup) cut(t *testing.T, scripts int) (context.Context, *admin.Admin) {
 	t.Helper()
+	ctx, end := context.WithCancel(ctx)
+	t.Cleanup(end)
+	left := scripts
+	return ctx, s.afterEachScript(t, func() {
+		if left--; left == 0 {
+			end()
+		}
+	})
+}
+
+// afterEachScript returns an Admin that has something done after each of its scripts.
+func (s *setup) afterEachScript(t *testing.T, do func()) *admin.Admin {
+	t.Helper()
 	client := redis.NewClient(s.Client.(*redis.Client).Options())
 	t.Cleanup(func() { _ = client.Close() })
 	a, err := admin.New(admin.Config{Client: client, KeyPrefix: s.Prefix})
 	require.NoError(t, err)
-	ctx, end := context.WithCancel(ctx)
-	t.Cleanup(end)
-	client.AddHook(&afterScripts{left: scripts, do: end})
-	return ctx, a
-}
-
-type afterScripts struct {
-	redis.Hook
-	left int
-	do   func()
-}
-
-func (h *afterScripts) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h *afterScripts) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-func (h *afterScripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if cmd.Name() == "evalsha" && err == nil {
-			if h.left--; h.left == 0 {
-				h.do()
-			}
+	client.AddHook(redistest.AfterEach(func(call redis.Cmder) {
+		if call.Name() == "evalsha" {
+			do()
 		}
-		return err
-	}
+	}))
+	return a
 }
 
 // After an interrupted DeleteGroup, any later operation removes the rest, and delivers none of it.

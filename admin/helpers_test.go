@@ -10,15 +10,13 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
 const (
 	topic = "orders"
-
-	// soon is long enough for any expected event, even on a slow machine.
-	soon = 30 * time.Second
+	soon  = testkit.Soon
 )
 
 // setup is a topic on a server of Both, or another.
@@ -31,15 +29,7 @@ type setup struct {
 // both runs a test on both servers, and checks the state of Redis after it.
 func both(t *testing.T, test func(t *testing.T, s *setup)) {
 	t.Helper()
-	t.Parallel()
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() {
-			if !t.Failed() {
-				queuetest.Check(t, s.Client, s.Prefix)
-			}
-		})
-		test(t, setupOn(t, s))
-	})
+	testkit.Both(t, func(t *testing.T, s redistest.Server) { test(t, setupOn(t, s)) })
 }
 
 func setupOn(t testing.TB, s redistest.Server) *setup {
@@ -51,26 +41,13 @@ func setupOn(t testing.TB, s redistest.Server) *setup {
 
 func (s *setup) publisher(t testing.TB, change ...func(*redisdelay.PublisherConfig)) *redisdelay.Publisher {
 	t.Helper()
-	config := redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}
-	for _, f := range change {
-		f(&config)
-	}
-	p, err := redisdelay.NewPublisher(config, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = p.Close() })
-	return p
+	return testkit.NewPublisher(t, s.Server, change...)
 }
 
 func (s *setup) subscriber(t testing.TB, group string, change ...func(*redisdelay.SubscriberConfig)) *redisdelay.Subscriber {
 	t.Helper()
-	config := redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix, ConsumerGroup: group, CloseTimeout: 2 * time.Second}
-	for _, f := range change {
-		f(&config)
-	}
-	sub, err := redisdelay.NewSubscriber(config, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = sub.Close() })
-	return sub
+	usual := func(c *redisdelay.SubscriberConfig) { c.ConsumerGroup, c.CloseTimeout = group, 2*time.Second }
+	return testkit.NewSubscriber(t, s.Server, append([]func(*redisdelay.SubscriberConfig){usual}, change...)...)
 }
 
 func (s *setup) register(t testing.TB, groups ...string) {
@@ -82,36 +59,21 @@ func (s *setup) register(t testing.TB, groups ...string) {
 
 func (s *setup) subscribe(t testing.TB, group string, change ...func(*redisdelay.SubscriberConfig)) <-chan *message.Message {
 	t.Helper()
-	messages, err := s.subscriber(t, group, change...).Subscribe(ctx, topic)
-	require.NoError(t, err)
-	return messages
+	return testkit.SubscribeTo(t, s.subscriber(t, group, change...), topic)
 }
+
+// The names that the tests call the kit by.
+var (
+	receive    = testkit.Receive
+	eventually = testkit.Eventually
+)
 
 func text(payload string) *message.Message {
 	return message.NewMessage("uuid of "+payload, message.Payload(payload))
 }
 
 func delayed(payload string, d time.Duration) *message.Message {
-	msg := text(payload)
-	redisdelay.DelayFor(msg, d)
-	return msg
-}
-
-func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
-	t.Helper()
-	select {
-	case msg, open := <-messages:
-		require.True(t, open, "the channel was closed")
-		return msg
-	case <-time.After(soon):
-		require.FailNow(t, "no message came")
-		return nil
-	}
-}
-
-func eventually(t testing.TB, is func() bool, what string) {
-	t.Helper()
-	require.Eventually(t, is, soon, 2*time.Millisecond, what)
+	return testkit.Delay(text(payload), d)
 }
 
 func (s *setup) stats(t testing.TB) admin.Stats {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -19,35 +18,14 @@ import (
 // when returns an Admin that calls do once, after the first script after which a condition holds.
 func (s *setup) when(t *testing.T, is func() bool, do func()) *admin.Admin {
 	t.Helper()
-	client := redis.NewClient(s.Client.(*redis.Client).Options())
-	t.Cleanup(func() { _ = client.Close() })
-	a, err := admin.New(admin.Config{Client: client, KeyPrefix: s.Prefix})
-	require.NoError(t, err)
 	done := false
-	client.AddHook(&eachScript{do: func() {
+	t.Cleanup(func() { require.True(t, done || t.Failed(), "it came to that") })
+	return s.afterEachScript(t, func() {
 		if !done && is() {
 			done = true
 			do()
 		}
-	}})
-	t.Cleanup(func() { require.True(t, done || t.Failed(), "it came to that") })
-	return a
-}
-
-// eachScript is a hook that calls a function after each script.
-type eachScript struct {
-	afterScripts
-	do func()
-}
-
-func (h *eachScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if cmd.Name() == "evalsha" && err == nil {
-			h.do()
-		}
-		return err
-	}
+	})
 }
 
 func (s *setup) movedTo(other string) int64 {

@@ -1,7 +1,6 @@
 package admin_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -210,11 +209,17 @@ func commandsOf(t *testing.T, op operation, fixture func() *torn) []string {
 	first, second := fixture(), fixture()
 	client := redis.NewClient(&redis.Options{Addr: first.Client.(*redis.Client).Options().Addr})
 	defer client.Close()
-	prefix := &prefixes{from: first.Prefix, to: second.Prefix}
 	a, err := admin.New(admin.Config{Client: client, KeyPrefix: first.Prefix})
 	require.NoError(t, err)
 	require.NoError(t, op.do(a, first))
-	client.AddHook(prefix) // the same Admin, with what it has learned
+	client.AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
+		for i, arg := range call.Args() {
+			if text, ok := arg.(string); ok && strings.HasPrefix(text, first.Prefix+":") {
+				call.Args()[i] = second.Prefix + strings.TrimPrefix(text, first.Prefix)
+			}
+		}
+		return nil
+	})) // the same Admin, with what it has learned
 	require.NoError(t, second.Client.ConfigResetStat(ctx).Err())
 	require.NoError(t, op.do(a, second))
 	info, err := second.Client.Info(ctx, "commandstats").Result()
@@ -230,35 +235,6 @@ func commandsOf(t *testing.T, op operation, fixture func() *torn) []string {
 	slices.Sort(commands)
 	require.NotEmpty(t, commands)
 	return commands
-}
-
-// prefixes is a hook that replaces the prefix of keys.
-type prefixes struct{ from, to string }
-
-func (p *prefixes) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (p *prefixes) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		p.change(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (p *prefixes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		for _, cmd := range cmds {
-			p.change(cmd)
-		}
-		return next(ctx, cmds)
-	}
-}
-
-func (p *prefixes) change(cmd redis.Cmder) {
-	for i, arg := range cmd.Args() {
-		if text, ok := arg.(string); ok && strings.HasPrefix(text, p.from+":") {
-			cmd.Args()[i] = p.to + strings.TrimPrefix(text, p.from)
-		}
-	}
 }
 
 // The commands in docs/redis-keys.md that create a user and give it further permissions.

@@ -56,9 +56,9 @@ type groupRace struct {
 // Each message has exactly one outcome in each group, independent of the other group.
 func TestOperationsOnARunningPipelineOfGroups(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
-		n := 10_000
+		n := raced
 		if s.Mini != nil {
-			n = 800 // it is slower
+			n /= 5 // it is slower
 		}
 		r := &groupRace{setup: s, t: t, n: n, refused: make([]atomic.Bool, n), taken: make([]atomic.Bool, n),
 			there: make([]atomic.Int32, n), acked: map[string][]atomic.Int32{}, removed: map[string][]atomic.Int32{},

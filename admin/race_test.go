@@ -50,13 +50,16 @@ type race struct {
 	late    atomic.Int32 // that came too late
 }
 
+// raced is how many messages race with operations on a real server. `make stress` has more.
+var raced = 2_500
+
 // Operators work while messages are published, delivered, fail, become dead and expire. Each message has
 // exactly one end.
 func TestOperationsOnARunningPipeline(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
-		n := 10_000
+		n := raced
 		if s.Mini != nil {
-			n = 2_000 // it is slower
+			n /= 3 // it is slower
 		}
 		r := &race{setup: s, t: t, n: n, endings: make([]ending, n)}
 		r.register(t, "a")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
@@ -23,28 +26,23 @@ const topic = "reminders"
 
 var ctx = context.Background()
 
+func serverOf(t *testing.T, s *redisdelaytest.Server) redistest.Server {
+	return redistest.On(t, s.Client(), redisdelay.DefaultKeyPrefix)
+}
+
 func publisher(t *testing.T, s *redisdelaytest.Server) *redisdelay.Publisher {
 	t.Helper()
-	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client()}, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = p.Close() })
-	return p
+	return testkit.NewPublisher(t, serverOf(t, s))
 }
 
 func subscribe(t *testing.T, s *redisdelaytest.Server) (<-chan *message.Message, *redisdelay.Subscriber) {
 	t.Helper()
-	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client(), CloseTimeout: time.Second}, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = sub.Close() })
-	messages, err := sub.Subscribe(ctx, topic)
-	require.NoError(t, err)
-	return messages, sub
+	sub := testkit.NewSubscriber(t, serverOf(t, s), func(c *redisdelay.SubscriberConfig) { c.CloseTimeout = time.Second })
+	return testkit.SubscribeTo(t, sub, topic), sub
 }
 
 func delayed(uuid string, d time.Duration) *message.Message {
-	msg := message.NewMessage(uuid, message.Payload(uuid))
-	redisdelay.DelayFor(msg, d)
-	return msg
+	return testkit.Delay(message.NewMessage(uuid, message.Payload(uuid)), d)
 }
 
 func start(t *testing.T) *redisdelaytest.Server {
@@ -375,30 +373,6 @@ func TestOtherPrefixesAreServedToo(t *testing.T) {
 	s.AwaitDrained(t, topic)
 }
 
-// after is a hook that calls functions after the first command of a name, then after the next of
-// another.
-type after struct {
-	redis.Hook
-	names []string
-	do    []func()
-}
-
-func (a *after) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (a *after) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-func (a *after) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if len(a.names) > 0 && cmd.Name() == a.names[0] {
-			do := a.do[0]
-			a.names, a.do = a.names[1:], a.do[1:]
-			do()
-		}
-		return err
-	}
-}
-
 // A message is claimed just before the clock moves, and a scheduler runs before its lease and its
 // group are moved.
 func TestAdvanceEndsNoLeaseAndNoGroup(t *testing.T) {
@@ -416,16 +390,11 @@ func advanceWhile(t *testing.T, end func(of *queue.Topic) error) {
 	s := start(t)
 	client := redis.NewClient(&redis.Options{Addr: s.Addr()}) // not the one that Advance uses
 	t.Cleanup(func() { _ = client.Close() })
-	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
-		Client: client, ConsumerGroup: "group", GroupExpiry: 2 * time.Minute, CloseTimeout: time.Second,
-	}, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = sub.Close() })
-	messages, err := sub.Subscribe(ctx, topic)
-	require.NoError(t, err)
-	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = p.Close() })
+	server := redistest.On(t, client, redisdelay.DefaultKeyPrefix)
+	messages := testkit.SubscribeTo(t, testkit.NewSubscriber(t, server, func(c *redisdelay.SubscriberConfig) {
+		c.ConsumerGroup, c.GroupExpiry, c.CloseTimeout = "group", 2*time.Minute, time.Second
+	}), topic)
+	p := testkit.NewPublisher(t, server)
 	require.NoError(t, p.Publish(topic, delayed("a", 0)))
 	require.True(t, s.Receive(t, messages).Ack())
 	s.AwaitDrained(t, topic)
@@ -435,20 +404,25 @@ func advanceWhile(t *testing.T, end func(of *queue.Topic) error) {
 		return err == nil && n == 1
 	}
 	ended := make(chan error, 1)
-	s.Client().(*redis.Client).AddHook(&after{names: []string{"time", "zrange"}, do: []func(){
-		func() {
+	steps := map[string]func(){
+		"time": sync.OnceFunc(func() {
 			require.NoError(t, p.Publish(topic, delayed("b", 0)))
 			require.Eventually(t, held, 10*time.Second, time.Millisecond)
-		},
-		func() {
+		}),
+		"zrange": sync.OnceFunc(func() {
 			go func() { ended <- end(queue.NewTopic(queue.MustClient(client), redisdelay.DefaultKeyPrefix, topic)) }()
 			select {
 			case err := <-ended:
 				ended <- err
 			case <-time.After(50 * time.Millisecond): // it waits
 			}
-		},
-	}})
+		}),
+	}
+	s.Client().AddHook(redistest.AfterEach(func(call redis.Cmder) {
+		if step, ok := steps[call.Name()]; ok {
+			step()
+		}
+	}))
 	s.Advance(time.Hour)
 	require.NoError(t, <-ended)
 	require.True(t, held())

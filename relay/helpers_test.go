@@ -16,13 +16,12 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-// soon is long enough for any expected event, even on a slow machine. never is longer than any test.
-const soon, never = 30 * time.Second, time.Hour
+const soon, never = testkit.Soon, testkit.Never
 
 const topic = "orders"
 
@@ -31,24 +30,15 @@ var (
 	errRefused = errors.New("the message is too large")
 )
 
-// both runs a test on an embedded and on a real server, and checks the state of Redis after it.
-func both(t *testing.T, test func(t *testing.T, s redistest.Server)) {
-	t.Helper()
-	t.Parallel()
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
-		test(t, s)
-	})
-}
+// The names that the tests call the kit by.
+var (
+	both       = testkit.Both
+	publish    = testkit.Publish
+	eventually = testkit.Eventually
+)
 
-// drained checks at the end of the test that no message is left.
-func drained(t *testing.T, s redistest.Server) {
-	s.OnCleanup(func() {
-		if !t.Failed() {
-			queuetest.CheckDrained(t, s.Client, s.Prefix)
-		}
-	})
-}
+// drained checks, when the test is over, that no message is left.
+func drained(t *testing.T, s redistest.Server) { testkit.Drained(t, s) }
 
 // sent is one message that a destination took.
 type sent struct {
@@ -172,10 +162,7 @@ func numbered(n int, delay time.Duration) (all []*message.Message, names []strin
 
 func newPublisher(t testing.TB, s redistest.Server) *redisdelay.Publisher {
 	t.Helper()
-	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = p.Close() })
-	return p
+	return testkit.NewPublisher(t, s)
 }
 
 // newRelay returns a relay of topic that tries again after 20 ms.
@@ -213,12 +200,10 @@ func endsSoon(c *relay.Config) { c.Subscriber.CloseTimeout = time.Second }
 // route runs a relay on a router until stop, or until the end of the test.
 func route(t testing.TB, r *relay.Relay, around ...message.HandlerMiddleware) (stop func() error) {
 	t.Helper()
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	require.NoError(t, err)
+	router := testkit.NewRouter(t)
 	router.AddMiddleware(around...)
 	require.NoError(t, r.AddHandlers(router))
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.Background()) }()
+	ended := testkit.Begin(func() error { return router.Run(context.Background()) })
 	wait(t, router.Running(), "the router")
 	stop = sync.OnceValue(func() error { return errors.Join(router.Close(), wait(t, ended, "the router's end")) })
 	t.Cleanup(func() { require.NoError(t, stop()) })
@@ -229,8 +214,7 @@ func route(t testing.TB, r *relay.Relay, around ...message.HandlerMiddleware) (s
 func run(t testing.TB, r *relay.Relay) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
+	ended := testkit.Begin(func() error { return r.Run(ctx) })
 	stop = sync.OnceValue(func() error {
 		cancel()
 		select {
@@ -244,36 +228,17 @@ func run(t testing.TB, r *relay.Relay) (stop func() error) {
 	return stop
 }
 
-func publish(t testing.TB, p message.Publisher, topic string, messages ...*message.Message) {
+func wait[T any](t testing.TB, c <-chan T, what string) T {
 	t.Helper()
-	require.NoError(t, p.Publish(topic, messages...))
+	return testkit.Wait(t, c, what)
 }
 
-func wait[T any](t testing.TB, c <-chan T, what string) (v T) {
-	t.Helper()
-	select {
-	case v = <-c:
-	case <-time.After(soon):
-		require.FailNow(t, "timeout waiting for "+what)
-	}
-	return v
-}
-
-func eventually(t testing.TB, condition func() bool, what string) {
-	t.Helper()
-	require.Eventually(t, condition, soon, 2*time.Millisecond, what)
-}
-
-// counts are the numbers of a topic's messages in the relay's group, by state.
-type counts struct{ Bodies, Pending, Ready, Unack, Retry, Dead int64 }
+// counts are of a topic's messages in the relay's group.
+type counts = testkit.State
 
 func countsOf(t testing.TB, s redistest.Server, topic string) counts {
 	t.Helper()
-	k, group, ctx := queue.NewKeys(s.Prefix, topic), relay.DefaultConsumerGroup, context.Background()
-	return counts{
-		s.Client.HLen(ctx, k.Messages()).Val(), s.Client.ZCard(ctx, k.Pending()).Val(), s.Client.LLen(ctx, k.Ready(group)).Val(),
-		s.Client.ZCard(ctx, k.Unack(group)).Val(), s.Client.ZCard(ctx, k.Retry(group)).Val(), s.Client.ZCard(ctx, k.Dead(group)).Val(),
-	}
+	return testkit.StateOf(t, s, topic, relay.DefaultConsumerGroup)
 }
 
 // reasons returns why a topic's messages are dead, by ID.

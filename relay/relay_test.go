@@ -416,7 +416,7 @@ func TestRunBeginsBeforeRedis(t *testing.T) {
 	server := redistest.Start(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { _ = client.Close() })
-	s := redistest.Server{Client: client, Prefix: "test"}
+	s := redistest.On(t, client, "test")
 	for name, topics := range map[string][]string{"named": {topic}, "found": nil} {
 		server.Kill()
 		to, logged := newDestination(nil), newLog()

@@ -2,9 +2,6 @@ package scheduler_test
 
 import (
 	"context"
-	"errors"
-	"net"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
@@ -21,23 +19,16 @@ import (
 func TestSchedulerOfAllTopicsLogsAnOutageOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var tries atomic.Int32
-		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1, Dialer: func(context.Context, string, string) (net.Conn, error) {
-			tries.Add(1)
-			return nil, errors.New("connection refused")
-		}})
-		defer time.Sleep(time.Minute) // until what the client has begun has ended
-		defer client.Close()
+		client, refused := testkit.Unreachable(t)
 		logged := watermill.NewCaptureLogger()
 		s, err := scheduler.New(scheduler.Config{Client: client}, logged)
 		require.NoError(t, err)
 		running, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- s.Run(running) }()
+		ended := testkit.Begin(func() error { return s.Run(running) })
 		time.Sleep(5 * time.Minute)
 		stop()
 		require.NoError(t, <-ended)
-		require.Greater(t, tries.Load(), int32(100))
+		require.Greater(t, refused.Load(), int32(100))
 		errs := logged.Captured()[watermill.ErrorLogLevel]
 		require.Len(t, errs, 1)
 		require.Equal(t, "Cannot read the registry of topics, trying again", errs[0].Msg)

@@ -6,13 +6,12 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
 func init() { children["broadcast consumer"] = broadcastChild }
@@ -40,8 +39,8 @@ func TestGroupOfAKilledBroadcastProcessIsRemovedWhenItsTimeHasCome(t *testing.T)
 	t.Cleanup(func() { queuetest.Check(t, client, redisdelay.DefaultKeyPrefix) })
 	hasGroup := func(group string) bool { return client.HExists(t.Context(), keys.Groups(), group).Val() }
 	subscriptions := []<-chan *message.Message{
-		subscribe(t, client, redisdelay.DefaultKeyPrefix, ofLongLease),
-		subscribe(t, client, redisdelay.DefaultKeyPrefix, func(c *redisdelay.SubscriberConfig) {
+		subscribe(t, on(t, client), ofLongLease),
+		subscribe(t, on(t, client), func(c *redisdelay.SubscriberConfig) {
 			ofBroadcast(c)
 			ofLongLease(c)
 		}),
@@ -59,7 +58,7 @@ func TestGroupOfAKilledBroadcastProcessIsRemovedWhenItsTimeHasCome(t *testing.T)
 	require.Eventually(t, func() bool {
 		return client.HLen(t.Context(), keys.Groups()).Val() == int64(len(subscriptions)+1)
 	}, patience, time.Millisecond)
-	publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
+	publisher := newPublisher(t, on(t, client))
 	publish(t, publisher, "in hand", 0)
 	group := child.line()
 	publish(t, publisher, "waiting", 0)
@@ -70,29 +69,19 @@ func TestGroupOfAKilledBroadcastProcessIsRemovedWhenItsTimeHasCome(t *testing.T)
 
 	publish(t, publisher, "meanwhile", broadcastExpiry/2)
 	server.SetClock(broadcastExpiry / 2)
-	lookNow(t, client)
+	testkit.LookNow(t, on(t, client))
 	livingGet("meanwhile")
 	require.True(t, hasGroup(group))
 	require.EqualValues(t, 3, client.HLen(t.Context(), keys.Messages()).Val(), "it has not acked any")
 
 	server.SetClock(broadcastExpiry)
-	lookNow(t, client)
+	testkit.LookNow(t, on(t, client))
 	require.Eventually(t, func() bool { return client.HExists(t.Context(), keys.Stats(group), "ending").Val() }, patience, time.Millisecond)
 	require.True(t, hasGroup(group), "its end is put off once")
 	server.SetClock(broadcastExpiry + 2*time.Minute)
-	lookNow(t, client)
+	testkit.LookNow(t, on(t, client))
 	require.Eventually(t, func() bool { return !hasGroup(group) }, patience, time.Millisecond)
 	require.Eventually(t, func() bool { return !exists(t, client, keys.Messages()) }, patience, time.Millisecond)
 	publish(t, publisher, "after", 0)
 	livingGet("after")
-}
-
-// lookNow has all processes look at the server's clock, as they sleep by clocks of their own.
-func lookNow(t testing.TB, client redis.UniversalClient) {
-	t.Helper()
-	mailboxes, err := client.PubSubChannels(t.Context(), queue.MailboxChannel(redisdelay.DefaultKeyPrefix, "*")).Result()
-	require.NoError(t, err)
-	for _, mailbox := range mailboxes {
-		require.NoError(t, client.Publish(t.Context(), mailbox, "*").Err())
-	}
 }

@@ -17,6 +17,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
@@ -41,9 +42,9 @@ func TestClocksOfProgramAndServerAreAnHourApart(t *testing.T) {
 func testClocksApart(t *testing.T, client redis.UniversalClient, shift time.Duration) {
 	onServer := func() time.Time { return time.Now().Add(shift) }
 	require.WithinDuration(t, onServer(), serverTime(t, client), time.Minute)
-	expectDrained(t, client, redisdelay.DefaultKeyPrefix)
-	publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
-	messages := subscribe(t, client, redisdelay.DefaultKeyPrefix, nil)
+	expectDrained(t, on(t, client))
+	publisher := newPublisher(t, on(t, client))
+	messages := subscribe(t, on(t, client))
 
 	// All of them are published before the first is due, so they come in order of due time.
 	delays := map[string]func(*message.Message, time.Duration){
@@ -103,9 +104,9 @@ func TestServersClockJumpsBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartWithClock(t)
 	client := server.Client(t)
-	expectDrained(t, client, redisdelay.DefaultKeyPrefix)
-	publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
-	messages := subscribe(t, client, redisdelay.DefaultKeyPrefix, nil)
+	expectDrained(t, on(t, client))
+	publisher := newPublisher(t, on(t, client))
+	messages := subscribe(t, on(t, client))
 	const back = 1500 * time.Millisecond
 
 	const before, after, atOnce = 40, 20, 10
@@ -140,9 +141,9 @@ func TestServersClockIsWrongForAWhile(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartWithClock(t)
 	client := server.Client(t)
-	expectDrained(t, client, redisdelay.DefaultKeyPrefix)
-	publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
-	messages := subscribe(t, client, redisdelay.DefaultKeyPrefix, nil)
+	expectDrained(t, on(t, client))
+	publisher := newPublisher(t, on(t, client))
+	messages := subscribe(t, on(t, client))
 
 	publish(t, publisher, "before", 30*time.Minute)
 	server.SetClock(-time.Hour)
@@ -166,9 +167,9 @@ const fallbackPoll = 5500 * time.Millisecond
 func TestDelayOfADayByAClockMovedByHand(t *testing.T) {
 	t.Parallel()
 	s := handMoved(t)
-	expectDrained(t, s.Client, s.Prefix)
-	publisher := newPublisher(t, s.Client, s.Prefix)
-	messages := subscribe(t, s.Client, s.Prefix, nil)
+	expectDrained(t, s.Server)
+	publisher := newPublisher(t, s.Server)
+	messages := subscribe(t, s.Server)
 	const day = 24 * time.Hour
 	start := serverTime(t, s.Client)
 
@@ -196,9 +197,9 @@ func TestDelayOfADayByAClockMovedByHand(t *testing.T) {
 func TestDelayOnErrorGrowsFromItsInitialIntervalByAClockMovedByHand(t *testing.T) {
 	t.Parallel()
 	s := handMoved(t)
-	expectDrained(t, s.Client, s.Prefix)
-	publisher := newPublisher(t, s.Client, s.Prefix)
-	messages := subscribe(t, s.Client, s.Prefix, nil)
+	expectDrained(t, s.Server)
+	publisher := newPublisher(t, s.Server)
+	messages := subscribe(t, s.Server)
 	onError := middleware.DelayOnError{InitialInterval: time.Minute, Multiplier: 2, MaxInterval: 5 * time.Minute}
 	failing := onError.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return nil, errors.New("not today")
@@ -241,13 +242,13 @@ func TestLateSettlementChangesNothingByAClockMovedByHand(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := handMoved(t)
-			expectDrained(t, s.Client, s.Prefix)
+			expectDrained(t, s.Server)
 			const lease = time.Minute
 			ofLease := func(c *redisdelay.SubscriberConfig) {
 				c.LeaseDuration = lease
 				c.Backoff = func(int) time.Duration { return 0 }
 			}
-			publisher := newPublisher(t, s.Client, s.Prefix)
+			publisher := newPublisher(t, s.Server)
 			var (
 				first     *redisdelay.Subscriber
 				messages  <-chan *message.Message // of another
@@ -255,13 +256,13 @@ func TestLateSettlementChangesNothingByAClockMovedByHand(t *testing.T) {
 			)
 			for tries := 0; msg == nil; tries++ {
 				require.Less(t, tries, 20, "its first holder got the message back each time")
-				first = newSubscriber(t, s.Client, s.Prefix, ofLease)
+				first = newSubscriber(t, s.Server, ofLease)
 				held, err := first.Subscribe(context.Background(), topic)
 				require.NoError(t, err)
 				publish(t, publisher, "order", 0)
 				late, _ = receive(t, held)
 
-				second := newSubscriber(t, s.Client, s.Prefix, ofLease)
+				second := newSubscriber(t, s.Server, ofLease)
 				messages, err = second.Subscribe(context.Background(), topic)
 				require.NoError(t, err)
 				s.kit.ExpireLeases(topic)
@@ -303,7 +304,7 @@ type handMovedServer struct {
 
 func handMoved(t *testing.T) handMovedServer {
 	kit := redisdelaytest.StartWith(t, redisdelaytest.Config{Now: time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)})
-	return handMovedServer{redistest.Server{Client: kit.Client(), Prefix: redisdelay.DefaultKeyPrefix}, kit, kit.Advance}
+	return handMovedServer{redistest.On(t, kit.Client(), redisdelay.DefaultKeyPrefix), kit, kit.Advance}
 }
 
 // onHandMoved runs a test on an embedded server and on a real one.
@@ -316,12 +317,12 @@ func onHandMoved(t *testing.T, test func(t *testing.T, s handMovedServer)) {
 	t.Run("real", func(t *testing.T) {
 		t.Parallel()
 		server := redistest.StartWithClock(t)
-		s := redistest.Server{Client: server.Client(t), Prefix: redisdelay.DefaultKeyPrefix}
+		s := redistest.On(t, server.Client(t), redisdelay.DefaultKeyPrefix)
 		var ahead time.Duration
 		test(t, handMovedServer{s, nil, func(d time.Duration) {
 			ahead += d
 			server.SetClock(ahead)
-			lookNow(t, s.Client) // as processes sleep by clocks of their own
+			testkit.LookNow(t, s) // as processes sleep by clocks of their own
 		}})
 	})
 }

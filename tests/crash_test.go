@@ -52,8 +52,8 @@ func consumerChild() int {
 	return 0
 }
 
-// What a killed process leaves in Redis looks as if it did the due-time work still.
-func TestReadinessNoticesThatWhoSchedulesWasKilled(t *testing.T) {
+// The traces of a killed process in Redis look as if it did the due-time work still.
+func TestReadinessNoticesThatTheSchedulerWasKilled(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
@@ -71,12 +71,12 @@ func TestReadinessNoticesThatWhoSchedulesWasKilled(t *testing.T) {
 	child.awaitSubscribed()
 	msg := message.NewMessage("1", nil)
 	redisdelay.DelayFor(msg, time.Hour)
-	require.NoError(t, newPublisher(t, client, redisdelay.DefaultKeyPrefix).Publish(topic, msg))
+	require.NoError(t, newPublisher(t, on(t, client)).Publish(topic, msg))
 	require.Eventually(t, scheduled, patience, time.Millisecond, "the child schedules")
 	child.kill()
 	require.Eventually(t, func() bool { return !scheduled() }, patience, time.Millisecond, "it was killed")
 	require.NotEmpty(t, client.HGet(t.Context(), keys.Scheduler(), "holder").Val(), "as far as its lease says, it does still")
-	subscribe(t, client, redisdelay.DefaultKeyPrefix, ofCrashLease)
+	subscribe(t, on(t, client), ofCrashLease)
 	require.Eventually(t, scheduled, patience, time.Millisecond, "another is there")
 }
 
@@ -88,7 +88,7 @@ func TestKilledSubscriberLosesNothing(t *testing.T) {
 
 	child := startChild(t, server, "consumer")
 	child.awaitSubscribed()
-	publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
+	publisher := newPublisher(t, on(t, client))
 	var load sync.WaitGroup
 	defer load.Wait()
 	load.Go(func() {
@@ -115,7 +115,7 @@ func TestKilledSubscriberLosesNothing(t *testing.T) {
 	byChild, held := len(handled), client.ZCard(t.Context(), keys.Unack(redisdelay.DefaultConsumerGroup)).Val()
 
 	// What the dead one held comes when its leases are over; that and all the rest are in order.
-	successor := subscribe(t, client, redisdelay.DefaultKeyPrefix, ofCrashLease)
+	successor := subscribe(t, on(t, client), ofCrashLease)
 	again, last := 0, map[bool]int{true: -1, false: -1}
 	for len(handled) < messages || exists(t, client, keys.Messages()) {
 		msg, delivery := receive(t, successor)
@@ -171,7 +171,7 @@ func TestMessageThatKillsItsProcessDiesWithoutItsNeighbours(t *testing.T) {
 		ofCrashLease(c)
 		c.MaxDeliveries = poisonDeliveries
 	}
-	require.NoError(t, newSubscriber(t, client, redisdelay.DefaultKeyPrefix, ofPoison).SubscribeInitialize(topic))
+	require.NoError(t, newSubscriber(t, on(t, client), ofPoison).SubscribeInitialize(topic))
 	var all []*message.Message
 	for i := range besidePoison + 1 {
 		uuid := fmt.Sprint("beside-", i)
@@ -180,7 +180,7 @@ func TestMessageThatKillsItsProcessDiesWithoutItsNeighbours(t *testing.T) {
 		}
 		all = append(all, message.NewMessage(uuid, nil))
 	}
-	require.NoError(t, newPublisher(t, client, redisdelay.DefaultKeyPrefix).Publish(topic, all...))
+	require.NoError(t, newPublisher(t, on(t, client)).Publish(topic, all...))
 
 	require.Len(t, startChild(t, server, "poisoned consumer").rest(), len(all), "not all were claimed together")
 	// That death counts for none of them, as nobody could tell which it was that killed.
@@ -200,7 +200,7 @@ func TestMessageThatKillsItsProcessDiesWithoutItsNeighbours(t *testing.T) {
 		require.True(t, died, "the process ended without the poison")
 	}
 	survivor := newReceipts()
-	survivor.ackAll(subscribe(t, client, redisdelay.DefaultKeyPrefix, ofPoison))
+	survivor.ackAll(subscribe(t, on(t, client), ofPoison))
 	dead := keys.Dead(redisdelay.DefaultConsumerGroup)
 	require.Eventually(t, func() bool { return exists(t, client, dead) }, patience, time.Millisecond)
 
@@ -241,8 +241,8 @@ func TestLateAckOfAFrozenWorkerChangesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
-	expectDrained(t, client, redisdelay.DefaultKeyPrefix)
-	publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
+	expectDrained(t, on(t, client))
+	publisher := newPublisher(t, on(t, client))
 
 	child := startChild(t, server, "frozen consumer")
 	child.awaitSubscribed()
@@ -250,7 +250,7 @@ func TestLateAckOfAFrozenWorkerChangesNothing(t *testing.T) {
 	require.Equal(t, "order", child.line())
 	thaw := child.freeze()
 
-	messages := subscribe(t, client, redisdelay.DefaultKeyPrefix, func(c *redisdelay.SubscriberConfig) {
+	messages := subscribe(t, on(t, client), func(c *redisdelay.SubscriberConfig) {
 		ofCrashLease(c)
 		c.Backoff = func(int) time.Duration { return 0 }
 	})
@@ -290,11 +290,11 @@ func publisherChild() int {
 	select {}
 }
 
-func TestKilledPublisherHasPublishedWhatItWasToldSo(t *testing.T) {
+func TestConfirmedCallsOfAKilledPublisherArePublished(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
-	subscriber := newSubscriber(t, client, redisdelay.DefaultKeyPrefix, func(c *redisdelay.SubscriberConfig) { c.MaxInFlight = 100 })
+	subscriber := newSubscriber(t, on(t, client), func(c *redisdelay.SubscriberConfig) { c.MaxInFlight = 100 })
 	require.NoError(t, subscriber.SubscribeInitialize(topic))
 
 	child := startChild(t, server, "publisher")
@@ -433,7 +433,7 @@ func (c *child) freeze() (thaw func()) {
 	return thaw
 }
 
-// What follows runs in the child.
+// The functions from here on run in the child.
 
 // childClient is connected to the test's server. It makes the child end with the test.
 func childClient() redis.UniversalClient {

@@ -25,10 +25,10 @@ func TestStressIdleCommands(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
 			client := server.Client(t)
-			publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
+			publisher := newPublisher(t, on(t, client))
 			var subscribers []*redisdelay.Subscriber
 			for range processes {
-				subscribers = append(subscribers, newSubscriber(t, server.Client(t), redisdelay.DefaultKeyPrefix, nil))
+				subscribers = append(subscribers, newSubscriber(t, on(t, server.Client(t))))
 			}
 			for i := range topics * subscriptions {
 				name := fmt.Sprint(topic, i%topics)

@@ -36,9 +36,7 @@ func keepsOrder(t *testing.T, s redistest.Server, delay time.Duration, count int
 	}
 	address := s.Client.(*redis.Client).Options().Addr
 
-	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
-	require.NoError(t, err)
-	defer publisher.Close()
+	publisher := newPublisher(t, s)
 	config.Client = s.Client
 	first, err := redisdelay.NewSubscriber(config, nil)
 	require.NoError(t, err)
@@ -57,7 +55,7 @@ func keepsOrder(t *testing.T, s redistest.Server, delay time.Duration, count int
 	next := 0
 	for next < count {
 		client := redis.NewClient(&redis.Options{Addr: address, MaxRetries: 1})
-		client.AddHook(losingReplies{})
+		client.AddHook(redistest.Hook(losingReplies))
 		config.Client = client
 		subscriber, err := redisdelay.NewSubscriber(config, nil)
 		require.NoError(t, err)
@@ -85,35 +83,15 @@ func keepsOrder(t *testing.T, s redistest.Server, delay time.Duration, count int
 	}
 }
 
-// losingReplies is a network that loses the reply to a call now and then, after the call was made.
-type losingReplies struct{}
-
 var errReplyLost = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("the reply was lost")}
 
 func lost() bool { return rand.IntN(16) == 0 }
 
-func (losingReplies) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (losingReplies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if lost() {
-			cmd.SetErr(errReplyLost)
-			return errReplyLost
-		}
-		return err
+// losingReplies is a network that loses the reply to a call now and then, after the call was made.
+func losingReplies(_ context.Context, _ []redis.Cmder, next func() error) error {
+	err := next()
+	if lost() {
+		return errReplyLost
 	}
-}
-
-func (losingReplies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		err := next(ctx, cmds)
-		if lost() {
-			for _, cmd := range cmds {
-				cmd.SetErr(errReplyLost)
-			}
-			return errReplyLost
-		}
-		return err
-	}
+	return err
 }

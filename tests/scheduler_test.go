@@ -35,13 +35,13 @@ func TestSchedulerAloneMakesMessagesReady(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		s.OnCleanup(func() { queuetest.CheckDrained(t, s.Client, s.Prefix) })
 		runScheduler(t, scheduler.Config{Client: s.Client, KeyPrefix: s.Prefix})
-		subscriber := newSubscriber(t, s.Client, s.Prefix, nil)
+		subscriber := newSubscriber(t, s)
 		require.NoError(t, subscriber.SubscribeInitialize(topic))
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		publisher := newPublisher(t, s)
 		require.NoError(t, publisher.Publish(topic,
 			newMessage("second", 300*time.Millisecond), newMessage("first", 200*time.Millisecond)))
 
-		awaitReady(t, s.Client, s.Prefix, topic, 2, prompt)
+		awaitReady(t, s, topic, 2, prompt)
 
 		messages, err := subscriber.Subscribe(context.Background(), topic)
 		require.NoError(t, err)
@@ -58,13 +58,13 @@ func TestSchedulerServesANewTopicWithinASecond(t *testing.T) {
 	t.Parallel()
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		runScheduler(t, scheduler.Config{Client: s.Client, KeyPrefix: s.Prefix})
-		subscriber := newSubscriber(t, s.Client, s.Prefix, nil)
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		subscriber := newSubscriber(t, s)
+		publisher := newPublisher(t, s)
 		for i := range 5 { // the first may be found by the scheduler's first look, the others not
 			name := fmt.Sprint(topic, i)
 			require.NoError(t, subscriber.SubscribeInitialize(name))
 			require.NoError(t, publisher.Publish(name, newMessage("new", time.Millisecond)))
-			awaitReady(t, s.Client, s.Prefix, name, 1, time.Second)
+			awaitReady(t, s, name, 1, time.Second)
 		}
 		queuetest.Check(t, s.Client, s.Prefix)
 	})
@@ -76,14 +76,17 @@ func TestSchedulerLetsADeletedTopicBe(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		client := redis.NewClient(s.Client.(*redis.Client).Options())
 		t.Cleanup(func() { _ = client.Close() })
-		looks := &commandCounter{}
-		client.AddHook(looks)
+		var looks atomic.Int64 // the calls of the scheduler
+		client.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+			defer looks.Add(1)
+			return next()
+		}))
 		runScheduler(t, scheduler.Config{Client: client, KeyPrefix: s.Prefix})
 		keys := queue.NewKeys(s.Prefix, topic)
 		use := func() {
-			require.NoError(t, newSubscriber(t, s.Client, s.Prefix, nil).SubscribeInitialize(topic))
-			require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish(topic, newMessage("", time.Millisecond)))
-			awaitReady(t, s.Client, s.Prefix, topic, 1, time.Second)
+			require.NoError(t, newSubscriber(t, s).SubscribeInitialize(topic))
+			require.NoError(t, newPublisher(t, s).Publish(topic, newMessage("", time.Millisecond)))
+			awaitReady(t, s, topic, 1, time.Second)
 		}
 		use()
 		holder := s.Client.HGet(t.Context(), keys.Scheduler(), "holder").Val()
@@ -92,9 +95,9 @@ func TestSchedulerLetsADeletedTopicBe(t *testing.T) {
 		require.NoError(t, err)
 		_, err = a.DeleteTopic(t.Context(), topic, false)
 		require.NoError(t, err)
-		before := looks.n.Load()
+		before := looks.Load()
 		require.NoError(t, s.Client.Publish(t.Context(), channel, receiver+" 0").Err())
-		require.Eventually(t, func() bool { return looks.n.Load() >= before+3 }, prompt, time.Millisecond, "it looks")
+		require.Eventually(t, func() bool { return looks.Load() >= before+3 }, prompt, time.Millisecond, "it looks")
 		require.Zero(t, s.Client.Exists(t.Context(), keys.Meta(), queue.Registry(s.Prefix)).Val())
 		use()
 	})
@@ -106,8 +109,13 @@ func TestSchedulerThatServesATopicLeavesTheRegistryAlone(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		client := redis.NewClient(s.Client.(*redis.Client).Options())
 		t.Cleanup(func() { _ = client.Close() })
-		refusing := &refusing{command: "sismember"}
-		client.AddHook(refusing)
+		var refused atomic.Bool
+		client.AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
+			if refused.Load() && call.Name() == "sismember" {
+				return io.ErrUnexpectedEOF
+			}
+			return nil
+		}))
 		runScheduler(t, scheduler.Config{Client: client, KeyPrefix: s.Prefix, Topics: []string{topic}})
 		awaitHolder := func() { // it has read the groups
 			require.Eventually(t, func() bool {
@@ -115,35 +123,14 @@ func TestSchedulerThatServesATopicLeavesTheRegistryAlone(t *testing.T) {
 			}, patience, time.Millisecond)
 		}
 		awaitHolder()
-		refusing.now.Store(true)
-		require.NoError(t, newSubscriber(t, s.Client, s.Prefix, nil).SubscribeInitialize(topic))
-		require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish(topic, newMessage("", time.Millisecond)))
-		awaitReady(t, s.Client, s.Prefix, topic, 1, time.Second)
+		refused.Store(true)
+		require.NoError(t, newSubscriber(t, s).SubscribeInitialize(topic))
+		require.NoError(t, newPublisher(t, s).Publish(topic, newMessage("", time.Millisecond)))
+		awaitReady(t, s, topic, 1, time.Second)
 	})
 }
 
-// refusing is a hook by which a command fails.
-type refusing struct {
-	redis.Hook
-	command string
-	now     atomic.Bool
-}
-
-func (r *refusing) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (r *refusing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-func (r *refusing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if r.now.Load() && cmd.Name() == r.command {
-			cmd.SetErr(io.ErrUnexpectedEOF)
-			return cmd.Err()
-		}
-		return next(ctx, cmd)
-	}
-}
-
-// Whoever serves all topics has served it before, and has nothing to look for there until its poll.
+// A scheduler of all topics has served it before, and has nothing to look for there until its poll.
 func TestATopicThatIsMadeAnewIsServedAtOnce(t *testing.T) {
 	t.Parallel()
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
@@ -151,43 +138,26 @@ func TestATopicThatIsMadeAnewIsServedAtOnce(t *testing.T) {
 		a, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix})
 		require.NoError(t, err)
 		for range 3 {
-			require.NoError(t, newSubscriber(t, s.Client, s.Prefix, nil).SubscribeInitialize(topic))
-			require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish(topic, newMessage("", time.Millisecond)))
-			awaitReady(t, s.Client, s.Prefix, topic, 1, time.Second)
+			require.NoError(t, newSubscriber(t, s).SubscribeInitialize(topic))
+			require.NoError(t, newPublisher(t, s).Publish(topic, newMessage("", time.Millisecond)))
+			awaitReady(t, s, topic, 1, time.Second)
 			_, err = a.DeleteTopic(t.Context(), topic, false)
 			require.NoError(t, err)
 		}
 	})
 }
 
-// commandCounter counts what a client sends one by one.
-type commandCounter struct {
-	redis.Hook
-	n atomic.Int64
-}
-
-func (c *commandCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (c *commandCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-func (c *commandCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		defer c.n.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
 func TestSchedulerOfNamedTopicsServesNoOthers(t *testing.T) {
 	t.Parallel()
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		runScheduler(t, scheduler.Config{Client: s.Client, KeyPrefix: s.Prefix, Topics: []string{topic}})
-		subscriber := newSubscriber(t, s.Client, s.Prefix, nil)
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		subscriber := newSubscriber(t, s)
+		publisher := newPublisher(t, s)
 		for _, name := range []string{"other", topic} {
 			require.NoError(t, subscriber.SubscribeInitialize(name))
 			require.NoError(t, publisher.Publish(name, newMessage("", time.Millisecond)))
 		}
-		awaitReady(t, s.Client, s.Prefix, topic, 1, prompt)
+		awaitReady(t, s, topic, 1, prompt)
 		other := queue.NewKeys(s.Prefix, "other")
 		require.Zero(t, s.Client.LLen(t.Context(), other.Ready(redisdelay.DefaultConsumerGroup)).Val())
 		require.False(t, s.Client.HExists(t.Context(), other.Scheduler(), "holder").Val())
@@ -198,15 +168,15 @@ func TestManySchedulersAndSubscribersDeliverEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	const schedulers, subscribers, messages = 2, 10, 1000
 	server := redistest.Start(t)
-	expectDrained(t, server.Client(t), redisdelay.DefaultKeyPrefix)
+	expectDrained(t, on(t, server.Client(t)))
 	for range schedulers {
 		runScheduler(t, scheduler.Config{Client: server.Client(t)})
 	}
 	received := newReceipts()
 	for range subscribers {
-		received.ackAll(subscribe(t, server.Client(t), redisdelay.DefaultKeyPrefix, nil))
+		received.ackAll(subscribe(t, on(t, server.Client(t))))
 	}
-	publisher := newPublisher(t, server.Client(t), redisdelay.DefaultKeyPrefix)
+	publisher := newPublisher(t, on(t, server.Client(t)))
 	for i := range messages {
 		publish(t, publisher, fmt.Sprint(i), time.Duration(rand.Int64N(int64(time.Second))))
 	}
@@ -217,23 +187,23 @@ func TestStoppedHolderHandsOverAtOnce(t *testing.T) {
 	t.Parallel()
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
-		require.NoError(t, newSubscriber(t, s.Client, s.Prefix, nil).SubscribeInitialize(topic))
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		require.NoError(t, newSubscriber(t, s).SubscribeInitialize(topic))
+		publisher := newPublisher(t, s)
 		publish(t, publisher, "far", time.Hour) // until then, the holder need not show itself
 		config := scheduler.Config{Client: s.Client, KeyPrefix: s.Prefix}
 		stop := runScheduler(t, config)
-		holder := awaitRole(t, s.Client, s.Prefix, "holder", patience)
+		holder := awaitRole(t, s, "holder", patience)
 		runScheduler(t, config)
-		standby := awaitRole(t, s.Client, s.Prefix, "standby", patience)
+		standby := awaitRole(t, s, "standby", patience)
 		require.NotEqual(t, holder, standby)
 
 		stop()
 
 		require.Eventually(t, func() bool {
-			return role(t, s.Client, s.Prefix, "holder") == standby
+			return role(t, s, "holder") == standby
 		}, prompt, time.Millisecond)
 		publish(t, publisher, "near", 100*time.Millisecond)
-		awaitReady(t, s.Client, s.Prefix, topic, 1, prompt)
+		awaitReady(t, s, topic, 1, prompt)
 	})
 }
 
@@ -258,12 +228,12 @@ func TestKilledHolderDelaysNothingByMoreThanASecond(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			client := server.Client(t)
-			require.NoError(t, newSubscriber(t, client, redisdelay.DefaultKeyPrefix, nil).SubscribeInitialize(topic))
+			require.NoError(t, newSubscriber(t, on(t, client)).SubscribeInitialize(topic))
 			child := startChild(t, server, role)
-			awaitRole(t, client, redisdelay.DefaultKeyPrefix, "holder", patience)
-			messages := subscribe(t, client, redisdelay.DefaultKeyPrefix, ofCrashLease)
-			awaitRole(t, client, redisdelay.DefaultKeyPrefix, "standby", patience)
-			publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
+			awaitRole(t, on(t, client), "holder", patience)
+			messages := subscribe(t, on(t, client), ofCrashLease)
+			awaitRole(t, on(t, client), "standby", patience)
+			publisher := newPublisher(t, on(t, client))
 			publish(t, publisher, "pending", 2*time.Second)
 			publish(t, publisher, "far", time.Hour)
 
@@ -284,14 +254,14 @@ func TestKilledHolderAndStandbyDelayAnEarlierMessageByNoMoreThanThePoll(t *testi
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
-	require.NoError(t, newSubscriber(t, client, redisdelay.DefaultKeyPrefix, nil).SubscribeInitialize(topic))
-	publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
+	require.NoError(t, newSubscriber(t, on(t, client)).SubscribeInitialize(topic))
+	publisher := newPublisher(t, on(t, client))
 	publish(t, publisher, "far", time.Hour)
 	holder := startChild(t, server, "scheduler")
-	awaitRole(t, client, redisdelay.DefaultKeyPrefix, "holder", patience)
+	awaitRole(t, on(t, client), "holder", patience)
 	standby := startChild(t, server, "scheduler")
-	awaitRole(t, client, redisdelay.DefaultKeyPrefix, "standby", patience)
-	messages := subscribe(t, client, redisdelay.DefaultKeyPrefix, nil)
+	awaitRole(t, on(t, client), "standby", patience)
+	messages := subscribe(t, on(t, client))
 
 	holder.kill()
 	standby.kill()
@@ -338,67 +308,48 @@ func TestSchedulerConfigIsChecked(t *testing.T) {
 // It is not parallel, for then the only goroutines that come and go are its own.
 func TestSchedulerRunsOnceAndLeavesNothingBehind(t *testing.T) {
 	client := redistest.Start(t).Client(t)
-	require.NoError(t, newSubscriber(t, client, redisdelay.DefaultKeyPrefix, nil).SubscribeInitialize(topic))
+	require.NoError(t, newSubscriber(t, on(t, client)).SubscribeInitialize(topic))
 	before := goleak.IgnoreCurrent()
 	s, err := scheduler.New(scheduler.Config{Client: client}, nil)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	awaitRole(t, client, redisdelay.DefaultKeyPrefix, "holder", patience)
+	awaitRole(t, on(t, client), "holder", patience)
 
 	require.ErrorIs(t, s.Run(ctx), scheduler.ErrAlreadyRun)
 	cancel()
 	require.NoError(t, <-ended)
 
-	require.Empty(t, role(t, client, redisdelay.DefaultKeyPrefix, "holder"))
+	require.Empty(t, role(t, on(t, client), "holder"))
 	goleak.VerifyNone(t, before)
 	require.NoError(t, client.Ping(t.Context()).Err(), "the client is the caller's")
 	require.ErrorIs(t, s.Run(t.Context()), scheduler.ErrAlreadyRun)
 }
 
-// runScheduler runs a scheduler until it is stopped, at the latest when the test ends.
-func runScheduler(t *testing.T, config scheduler.Config) (stop func()) {
-	t.Helper()
-	s, err := scheduler.New(config, nil)
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() {
-		ended <- s.Run(ctx)
-		close(ended)
-	}()
-	stop = func() {
-		cancel()
-		assert.NoError(t, <-ended)
-	}
-	t.Cleanup(stop)
-	return stop
-}
-
 // awaitReady waits until a number of messages are ready for the default group.
-func awaitReady(t *testing.T, client redis.UniversalClient, prefix, topic string, messages int64, within time.Duration) {
+func awaitReady(t *testing.T, s redistest.Server, topic string, messages int64, within time.Duration) {
 	t.Helper()
-	ready := queue.NewKeys(prefix, topic).Ready(redisdelay.DefaultConsumerGroup)
+	ready := queue.NewKeys(s.Prefix, topic).Ready(redisdelay.DefaultConsumerGroup)
 	require.Eventually(t, func() bool {
-		return client.LLen(t.Context(), ready).Val() == messages
+		return s.Client.LLen(t.Context(), ready).Val() == messages
 	}, within, time.Millisecond)
 }
 
 // role is the address of who has a role in the scheduling of the topic.
-func role(t *testing.T, client redis.UniversalClient, prefix, role string) string {
+func role(t *testing.T, s redistest.Server, role string) string {
 	t.Helper()
-	address, err := client.HGet(t.Context(), queue.NewKeys(prefix, topic).Scheduler(), role).Result()
+	address, err := s.Client.HGet(t.Context(), queue.NewKeys(s.Prefix, topic).Scheduler(), role).Result()
 	if err != redis.Nil {
 		assert.NoError(t, err)
 	}
 	return address
 }
 
-func awaitRole(t *testing.T, client redis.UniversalClient, prefix, name string, within time.Duration) (address string) {
+func awaitRole(t *testing.T, s redistest.Server, name string, within time.Duration) (address string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		address = role(t, client, prefix, name)
+		address = role(t, s, name)
 		return address != ""
 	}, within, time.Millisecond, "nobody is the "+name)
 	return address
@@ -410,7 +361,7 @@ func TestANodeThatHangsDelaysNoOther(t *testing.T) {
 	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), ReadTimeout: time.Minute})
 	t.Cleanup(func() { _ = client.Close() })
-	const prefix = "test"
+	s := redistest.On(t, client, "test")
 	hangs, _ := cluster.Owner("{0}")
 	var topics []string // the first dozen on the node that hangs
 	others := map[string]redis.UniversalClient{}
@@ -423,25 +374,25 @@ func TestANodeThatHangsDelaysNoOther(t *testing.T) {
 		}
 	}
 	topics = slices.AppendSeq(topics, maps.Keys(others))
-	subscriber := newSubscriber(t, client, prefix, nil)
+	subscriber := newSubscriber(t, s)
 	for _, topic := range topics {
 		require.NoError(t, subscriber.SubscribeInitialize(topic))
 	}
-	runScheduler(t, scheduler.Config{Client: client, KeyPrefix: prefix, Topics: topics})
-	publisher := newPublisher(t, client, prefix)
+	runScheduler(t, scheduler.Config{Client: client, KeyPrefix: s.Prefix, Topics: topics})
+	publisher := newPublisher(t, s)
 	due := serverTime(t, hangs.Client(t)).Add(3 * time.Second)
 	for i, topic := range topics {
 		msg := newMessage("x", 0)
 		redisdelay.DelayUntil(msg, due.Add(time.Duration(i)*5*time.Millisecond))
 		require.NoError(t, publisher.Publish(topic, msg))
 		require.Eventually(t, func() bool {
-			return client.HExists(t.Context(), queue.NewKeys(prefix, topic).Scheduler(), "holder").Val()
+			return client.HExists(t.Context(), queue.NewKeys(s.Prefix, topic).Scheduler(), "holder").Val()
 		}, 10*time.Second, time.Millisecond)
 	}
 	hangs.Pause()
 	t.Cleanup(hangs.Resume)
 	require.True(t, time.Now().Before(due), "the machine is too slow")
 	for topic, client := range others {
-		awaitReady(t, client, prefix, topic, 1, 20*time.Second)
+		awaitReady(t, redistest.On(t, client, s.Prefix), topic, 1, 20*time.Second)
 	}
 }

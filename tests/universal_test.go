@@ -13,6 +13,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
 // suite is one run of Watermill's universal suite.
@@ -105,20 +106,5 @@ func (s suite) pubSubInGroup(t *testing.T, group string) (message.Publisher, mes
 		require.NoError(t, publisher.Close())
 		require.NoError(t, subscriber.Close())
 	})
-	return delaying{publisher, s.delay}, subscriber
-}
-
-// delaying is a Publisher that delays every message.
-type delaying struct {
-	message.Publisher
-	delay time.Duration
-}
-
-func (p delaying) Publish(topic string, messages ...*message.Message) error {
-	if p.delay > 0 {
-		for _, msg := range messages {
-			redisdelay.DelayFor(msg, p.delay)
-		}
-	}
-	return p.Publisher.Publish(topic, messages...)
+	return testkit.Delaying{Publisher: publisher, Delay: s.delay}, subscriber
 }

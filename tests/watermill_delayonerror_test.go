@@ -20,6 +20,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
 func init() { children["failing worker"] = failingChild }
@@ -29,16 +30,16 @@ func init() { children["failing worker"] = failingChild }
 func TestDelayOnErrorGrowsUpToItsMaxInterval(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		intervals := []time.Duration{60, 120, 240, 300, 300}
 		failing := newFailing(middleware.DelayOnError{
 			InitialInterval: 60 * time.Millisecond, Multiplier: 2, MaxInterval: 300 * time.Millisecond,
 		}, len(intervals))
 		router := newRouter(t)
-		failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
+		failing.add(router, "work", newSubscriber(t, s))
 		start(t, router)
 
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		publisher := newPublisher(t, s)
 		untilExact(t, func() (over []time.Duration) {
 			publish(t, publisher, "order", 0)
 			last := failing.next(t)
@@ -101,13 +102,13 @@ func TestDelayOnErrorAfterADelayOfAnHour(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := handMoved(t)
-			expectDrained(t, s.Client, s.Prefix)
+			expectDrained(t, s.Server)
 			intervals := []time.Duration{1, 2, 4, 5, 5}
 			failing := newFailing(middleware.DelayOnError{
 				InitialInterval: time.Minute, Multiplier: 2, MaxInterval: 5 * time.Minute,
 			}, len(intervals))
 			router := newRouter(t)
-			failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
+			failing.add(router, "work", newSubscriber(t, s.Server))
 			start(t, router)
 			inAnHour := s.publishDelayed(t, set)
 
@@ -138,15 +139,15 @@ func TestDelayOnErrorWaitsForItsIntervalByTheServersClock(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartWithClock(t)
 	client := server.Client(t)
-	expectDrained(t, client, redisdelay.DefaultKeyPrefix)
+	expectDrained(t, on(t, client))
 	intervals := []time.Duration{1, 2, 4, 5, 5}
 	failing := newFailing(middleware.DelayOnError{
 		InitialInterval: time.Minute, Multiplier: 2, MaxInterval: 5 * time.Minute,
 	}, len(intervals))
 	router := newRouter(t)
-	failing.add(router, "work", newSubscriber(t, client, redisdelay.DefaultKeyPrefix, ofLongLease))
+	failing.add(router, "work", newSubscriber(t, on(t, client), ofLongLease))
 	start(t, router)
-	publish(t, newPublisher(t, client, redisdelay.DefaultKeyPrefix), "order", 0)
+	publish(t, newPublisher(t, on(t, client)), "order", 0)
 
 	var ahead time.Duration
 	last := failing.next(t)
@@ -161,7 +162,7 @@ func TestDelayOnErrorWaitsForItsIntervalByTheServersClock(t *testing.T) {
 
 		ahead += interval
 		server.SetClock(ahead)
-		lookNow(t, client)
+		testkit.LookNow(t, on(t, client))
 		last = failing.next(t)
 		require.Equal(t, i+2, last.delivery.Number)
 		require.Equal(t, due, last.delivery.DueAt.UTC())
@@ -184,7 +185,7 @@ func awaitRetryDue(t testing.TB, client redis.UniversalClient) (due time.Time) {
 // publishDelayed publishes a message that is due in an hour. due checks that it was.
 func (s handMovedServer) publishDelayed(t *testing.T, set func(*message.Message, time.Duration)) (due func(sighting)) {
 	t.Helper()
-	publisher := newPublisher(t, s.Client, s.Prefix)
+	publisher := newPublisher(t, s.Server)
 	order := message.NewMessage("order", nil)
 	now, start := serverTime(t, s.Client), time.Now()
 	set(order, time.Hour)
@@ -205,11 +206,11 @@ func TestDelayOnErrorSurvivesTheRestartOfTheWorker(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
-	s := redistest.Server{Client: client, Prefix: redisdelay.DefaultKeyPrefix}
-	expectDrained(t, client, s.Prefix, queuetest.Live()) // the killed ones did not close
-	subscriber := newSubscriber(t, client, s.Prefix, nil)
+	s := redistest.On(t, client, redisdelay.DefaultKeyPrefix)
+	expectDrained(t, s, queuetest.Live()) // the killed ones did not close
+	subscriber := newSubscriber(t, s)
 	require.NoError(t, subscriber.SubscribeInitialize(topic))
-	publish(t, newPublisher(t, client, s.Prefix), "order", 0)
+	publish(t, newPublisher(t, s), "order", 0)
 
 	var last sighting
 	for i, interval := range []time.Duration{0, 1, 2, 4, 4} {
@@ -265,9 +266,9 @@ func failingChild() int {
 func TestDelayOnErrorOfTwoGroupsIsIndependent(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		ofGroup := func(group string) *redisdelay.Subscriber {
-			return newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) { c.ConsumerGroup = group })
+			return newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) { c.ConsumerGroup = group })
 		}
 		slow := newFailing(middleware.DelayOnError{
 			InitialInterval: 150 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour,
@@ -281,7 +282,7 @@ func TestDelayOnErrorOfTwoGroupsIsIndependent(t *testing.T) {
 		fast.add(router, "fast", ofGroup("fast"))
 		content.add(router, "content", ofGroup("content"))
 		start(t, router)
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		publisher := newPublisher(t, s)
 		untilExact(t, func() (over []time.Duration) {
 			publish(t, publisher, "order", 50*time.Millisecond)
 			for _, group := range []struct {
@@ -307,26 +308,26 @@ func TestDelayOnErrorOfTwoGroupsIsIndependent(t *testing.T) {
 	})
 }
 
-// What a handler sends is a message of its own: the delay that it is sent with is not where its backoff
+// A message that a handler sends is one of its own: the delay that it is sent with is not where its backoff
 // begins.
 func TestDelayOnErrorOfAMessageThatAHandlerSent(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
-		sender := newPublisher(t, s.Client, s.Prefix)
+		expectDrained(t, s)
+		sender := newPublisher(t, s)
 		failing := newFailing(middleware.DelayOnError{
 			InitialInterval: 30 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour,
 		}, 1)
 		router := newRouter(t)
-		router.AddConsumerHandler("send", "placed", newSubscriber(t, s.Client, s.Prefix, nil), func(msg *message.Message) error {
+		router.AddConsumerHandler("send", "placed", newSubscriber(t, s), func(msg *message.Message) error {
 			reminder := message.NewMessage("reminder", nil)
 			reminder.SetContext(msg.Context())
 			delay.Message(reminder, delay.For(200*time.Millisecond))
 			return sender.Publish(topic, reminder)
 		})
-		failing.add(router, "remind", newSubscriber(t, s.Client, s.Prefix, nil))
+		failing.add(router, "remind", newSubscriber(t, s))
 		start(t, router)
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		publisher := newPublisher(t, s)
 		untilExact(t, func() []time.Duration {
 			require.NoError(t, publisher.Publish("placed", message.NewMessage("order", nil)))
 			first := failing.next(t)
@@ -351,10 +352,10 @@ func TestDelayOnErrorGoesOnWhereTheMessageIsPassedOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Real(t, func(t *testing.T, s redistest.Server) {
-				s.OnCleanup(func() { checkDrained(t, s) })
+				expectDrained(t, s)
 				onError := middleware.DelayOnError{InitialInterval: 30 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour}
 				router := newRouter(t)
-				router.AddHandler("pass", "placed", newSubscriber(t, s.Client, s.Prefix, nil), topic, newPublisher(t, s.Client, s.Prefix),
+				router.AddHandler("pass", "placed", newSubscriber(t, s), topic, newPublisher(t, s),
 					func(msg *message.Message) ([]*message.Message, error) {
 						if deliveryOf(t, msg).Number == 1 {
 							return nil, errNotToday
@@ -362,9 +363,9 @@ func TestDelayOnErrorGoesOnWhereTheMessageIsPassedOn(t *testing.T) {
 						return []*message.Message{test.passedOn(msg)}, nil
 					}).AddMiddleware(onError.Middleware)
 				failing := newFailing(onError, 1)
-				failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
+				failing.add(router, "work", newSubscriber(t, s))
 				start(t, router)
-				require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish("placed", message.NewMessage("order", nil)))
+				require.NoError(t, newPublisher(t, s).Publish("placed", message.NewMessage("order", nil)))
 
 				first := failing.next(t)
 				had, _ := time.ParseDuration(first.metadata.Get(delay.DelayedForKey))
@@ -383,8 +384,8 @@ func TestDelayOnErrorGoesOnWhereTheMessageIsPassedOn(t *testing.T) {
 func TestWatermillsDelayPublisherSetsNoDelayOnARetriedMessage(t *testing.T) {
 	t.Parallel()
 	onHandMoved(t, func(t *testing.T, s handMovedServer) {
-		expectDrained(t, s.Client, s.Prefix)
-		delaying, err := delay.NewPublisher(newPublisher(t, s.Client, s.Prefix), delay.PublisherConfig{
+		expectDrained(t, s.Server)
+		delaying, err := delay.NewPublisher(newPublisher(t, s.Server), delay.PublisherConfig{
 			DefaultDelayGenerator: func(delay.DefaultDelayGeneratorParams) (delay.Delay, error) {
 				return delay.For(time.Hour), nil
 			},
@@ -393,7 +394,7 @@ func TestWatermillsDelayPublisherSetsNoDelayOnARetriedMessage(t *testing.T) {
 		onError := middleware.DelayOnError{InitialInterval: time.Minute}
 		router := newRouter(t)
 		router.AddMiddleware(onError.Middleware)
-		router.AddHandler("pass", topic, newSubscriber(t, s.Client, s.Prefix, ofLongLease), "out", delaying,
+		router.AddHandler("pass", topic, newSubscriber(t, s.Server, ofLongLease), "out", delaying,
 			func(msg *message.Message) ([]*message.Message, error) {
 				if msg.UUID == "retried" && deliveryOf(t, msg).Number == 1 {
 					return nil, errNotToday
@@ -401,8 +402,8 @@ func TestWatermillsDelayPublisherSetsNoDelayOnARetriedMessage(t *testing.T) {
 				return []*message.Message{msg}, nil
 			})
 		start(t, router)
-		out := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, ofLongLease), "out")
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		out := subscribeTo(t, newSubscriber(t, s.Server, ofLongLease), "out")
+		publisher := newPublisher(t, s.Server)
 		publish(t, publisher, "fresh", 0)
 		due := s.awaitPendingDue(t, "out")
 		require.WithinDuration(t, serverTime(t, s.Client).Add(time.Hour), due, time.Minute)
@@ -436,14 +437,14 @@ func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {
 		t.Run(fmt.Sprint(test.multiplier), func(t *testing.T) {
 			t.Parallel()
 			redistest.Real(t, func(t *testing.T, s redistest.Server) {
-				s.OnCleanup(func() { checkDrained(t, s) })
+				expectDrained(t, s)
 				failing := newFailing(middleware.DelayOnError{
 					InitialInterval: initial, Multiplier: test.multiplier, MaxInterval: time.Hour,
 				}, len(test.want))
 				router := newRouter(t)
-				failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
+				failing.add(router, "work", newSubscriber(t, s))
 				start(t, router)
-				publisher := newPublisher(t, s.Client, s.Prefix)
+				publisher := newPublisher(t, s)
 				untilExact(t, func() (over []time.Duration) {
 					publish(t, publisher, "order", 0)
 					last := failing.next(t)
@@ -463,10 +464,10 @@ func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {
 	t.Run("Backoff", func(t *testing.T) {
 		t.Parallel()
 		redistest.Real(t, func(t *testing.T, s redistest.Server) {
-			s.OnCleanup(func() { checkDrained(t, s) })
+			expectDrained(t, s)
 			got := make(sightings, 10)
 			router := newRouter(t)
-			router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+			router.AddConsumerHandler("work", topic, newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) {
 				c.Backoff = func(delivery int) time.Duration {
 					wait := initial
 					for range delivery - 1 {
@@ -481,7 +482,7 @@ func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {
 				return nil
 			})
 			start(t, router)
-			publisher := newPublisher(t, s.Client, s.Prefix)
+			publisher := newPublisher(t, s)
 			untilExact(t, func() (over []time.Duration) {
 				publish(t, publisher, "order", 0)
 				last := got.next(t)

@@ -19,18 +19,18 @@ import (
 func TestFanIn(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		const each = 20
 		sources := []string{"cards", "invoices", "vouchers"}
-		in, err := fanin.NewFanIn(newSubscriber(t, s.Client, s.Prefix, nil), newPublisher(t, s.Client, s.Prefix), fanin.Config{
+		in, err := fanin.NewFanIn(newSubscriber(t, s), newPublisher(t, s), fanin.Config{
 			SourceTopics: sources, TargetTopic: topic, CloseTimeout: patience,
 		}, watermill.NopLogger{})
 		require.NoError(t, err)
 		start(t, in)
 		target := newReceipts()
-		target.ackAll(subscribe(t, s.Client, s.Prefix, nil))
+		target.ackAll(subscribe(t, s))
 
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		publisher := newPublisher(t, s)
 		earliest := map[string]time.Time{}
 		for i := range each {
 			for _, source := range sources {
@@ -55,18 +55,18 @@ func TestFanInDelaysOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onHandMoved(t, func(t *testing.T, s handMovedServer) {
-				expectDrained(t, s.Client, s.Prefix)
-				in, err := fanin.NewFanIn(newSubscriber(t, s.Client, s.Prefix, ofLongLease), newPublisher(t, s.Client, s.Prefix), fanin.Config{
+				expectDrained(t, s.Server)
+				in, err := fanin.NewFanIn(newSubscriber(t, s.Server, ofLongLease), newPublisher(t, s.Server), fanin.Config{
 					SourceTopics: []string{"cards"}, TargetTopic: topic,
 				}, watermill.NopLogger{})
 				require.NoError(t, err)
 				start(t, in)
-				messages := subscribe(t, s.Client, s.Prefix, ofLongLease)
+				messages := subscribe(t, s.Server, ofLongLease)
 				due := serverTime(t, s.Client).Add(time.Hour)
 				order := message.NewMessage("order", nil)
 				order.Metadata.Set("kind", "gift")
 				set(order, time.Hour)
-				publisher := newPublisher(t, s.Client, s.Prefix)
+				publisher := newPublisher(t, s.Server)
 				require.NoError(t, publisher.Publish("cards", order))
 				s.nothingYet(t, publisher, "cards", messages)
 				s.advance(t, time.Hour)

@@ -31,8 +31,8 @@ func TestForwardedMessageIsOnTime(t *testing.T) {
 		t.Run(outbox, func(t *testing.T) {
 			t.Parallel()
 			redistest.Real(t, func(t *testing.T, s redistest.Server) {
-				s.OnCleanup(func() { checkDrained(t, s) })
-				messages := subscribe(t, s.Client, s.Prefix, nil)
+				expectDrained(t, s)
+				messages := subscribe(t, s)
 				box, rows := newOutbox(t, s)
 				sender := forwarder.NewPublisher(box, forwarder.PublisherConfig{})
 				due, busy := map[string]time.Time{}, map[string]time.Duration{}
@@ -48,7 +48,7 @@ func TestForwardedMessageIsOnTime(t *testing.T) {
 					}
 				}
 				outlast(1200 * time.Millisecond)
-				publisher := &timedPublisher{Publisher: newPublisher(t, s.Client, s.Prefix)}
+				publisher := &timedPublisher{Publisher: newPublisher(t, s)}
 				forwardTo(t, publisher, rows)
 
 				for range due {
@@ -91,9 +91,9 @@ func outlast(d time.Duration) { <-time.After(d) }
 // outboxes are where messages wait for a forwarder: this Pub/Sub, and one that knows no delays.
 var outboxes = map[string]func(*testing.T, redistest.Server) (message.Publisher, message.Subscriber){
 	"redis": func(t *testing.T, s redistest.Server) (message.Publisher, message.Subscriber) {
-		subscriber := newSubscriber(t, s.Client, s.Prefix, nil)
+		subscriber := newSubscriber(t, s)
 		require.NoError(t, subscriber.SubscribeInitialize("forwarder_topic"))
-		return newPublisher(t, s.Client, s.Prefix), subscriber
+		return newPublisher(t, s), subscriber
 	},
 	"another database": func(*testing.T, redistest.Server) (message.Publisher, message.Subscriber) {
 		box := &table{rows: make(chan *message.Message, 10)}
@@ -103,7 +103,7 @@ var outboxes = map[string]func(*testing.T, redistest.Server) (message.Publisher,
 
 func forward(t testing.TB, s redistest.Server, from message.Subscriber) {
 	t.Helper()
-	forwardTo(t, newPublisher(t, s.Client, s.Prefix), from)
+	forwardTo(t, newPublisher(t, s), from)
 }
 
 func forwardTo(t testing.TB, to message.Publisher, from message.Subscriber) {
@@ -165,10 +165,10 @@ func (b *table) Close() error { return nil }
 func TestForwardedMessageIsDelayedOnce(t *testing.T) {
 	t.Parallel()
 	onHandMoved(t, func(t *testing.T, s handMovedServer) {
-		expectDrained(t, s.Client, s.Prefix)
-		forward(t, s.Server, newSubscriber(t, s.Client, s.Prefix, ofLongLease))
-		sender := forwarder.NewPublisher(newPublisher(t, s.Client, s.Prefix), forwarder.PublisherConfig{})
-		messages := subscribe(t, s.Client, s.Prefix, ofLongLease)
+		expectDrained(t, s.Server)
+		forward(t, s.Server, newSubscriber(t, s.Server, ofLongLease))
+		sender := forwarder.NewPublisher(newPublisher(t, s.Server), forwarder.PublisherConfig{})
+		messages := subscribe(t, s.Server, ofLongLease)
 		due := serverTime(t, s.Client).Add(time.Hour)
 
 		order := message.NewMessage("order", nil)
@@ -187,38 +187,38 @@ func TestForwardedMessageIsDelayedOnce(t *testing.T) {
 func TestRelativeDelayBeginsWhenItIsForwarded(t *testing.T) {
 	t.Parallel()
 	onHandMoved(t, func(t *testing.T, s handMovedServer) {
-		expectDrained(t, s.Client, s.Prefix)
-		subscriber := newSubscriber(t, s.Client, s.Prefix, ofLongLease)
+		expectDrained(t, s.Server)
+		subscriber := newSubscriber(t, s.Server, ofLongLease)
 		require.NoError(t, subscriber.SubscribeInitialize("forwarder_topic"))
-		sender := forwarder.NewPublisher(newPublisher(t, s.Client, s.Prefix), forwarder.PublisherConfig{})
+		sender := forwarder.NewPublisher(newPublisher(t, s.Server), forwarder.PublisherConfig{})
 		require.NoError(t, sender.Publish(topic, newMessage("order", time.Hour)))
 		s.advance(t, 20*time.Minute)
 		earliest := serverTime(t, s.Client).Add(time.Hour)
 		forward(t, s.Server, subscriber)
 		due := s.awaitPendingDue(t, topic)
 		requireBetween(t, due, earliest, serverTime(t, s.Client).Add(time.Hour))
-		messages := subscribe(t, s.Client, s.Prefix, nil)
+		messages := subscribe(t, s.Server)
 		s.advance(t, time.Hour)
 		msg, _ := s.receiveAtOnce(t, messages)
 		msg.Ack()
 	})
 }
 
-// What was delayed before it was forwarded begins its backoff with InitialInterval.
+// A message that was delayed before it was forwarded begins its backoff with InitialInterval.
 func TestDelayOnErrorOfAForwardedMessage(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
-		forward(t, s, newSubscriber(t, s.Client, s.Prefix, nil))
+		expectDrained(t, s)
+		forward(t, s, newSubscriber(t, s))
 		failing := newFailing(middleware.DelayOnError{
 			InitialInterval: 30 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour,
 		}, 1)
 		router := newRouter(t)
-		failing.add(router, "work", newSubscriber(t, s.Client, s.Prefix, nil))
+		failing.add(router, "work", newSubscriber(t, s))
 		start(t, router)
 		order := message.NewMessage("order", nil)
 		delay.Message(order, delay.For(300*time.Millisecond))
-		sender := forwarder.NewPublisher(newPublisher(t, s.Client, s.Prefix), forwarder.PublisherConfig{})
+		sender := forwarder.NewPublisher(newPublisher(t, s), forwarder.PublisherConfig{})
 		require.NoError(t, sender.Publish(topic, order))
 
 		first := failing.next(t)
@@ -229,18 +229,18 @@ func TestDelayOnErrorOfAForwardedMessage(t *testing.T) {
 	})
 }
 
-// What is no envelope is nacked by the forwarder: it becomes a dead letter after its last delivery, and
+// The forwarder nacks a message that is no envelope: it becomes a dead letter after its last delivery, and
 // holds up nothing.
-func TestForwarderIsNotHeldUpByWhatIsNoEnvelope(t *testing.T) {
+func TestMessageThatIsNoEnvelopeDoesNotHoldUpTheForwarder(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
-		forward(t, s, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+		forward(t, s, newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) {
 			c.MaxDeliveries = 2
 			c.Backoff = func(int) time.Duration { return 20 * time.Millisecond }
 		}))
-		publisher := newPublisher(t, s.Client, s.Prefix)
-		messages := subscribe(t, s.Client, s.Prefix, nil)
+		publisher := newPublisher(t, s)
+		messages := subscribe(t, s)
 		require.NoError(t, publisher.Publish("forwarder_topic", message.NewMessage("odd", []byte("no envelope"))))
 		sender := forwarder.NewPublisher(publisher, forwarder.PublisherConfig{})
 		require.NoError(t, sender.Publish(topic, message.NewMessage("order", nil)))
@@ -252,15 +252,15 @@ func TestForwarderIsNotHeldUpByWhatIsNoEnvelope(t *testing.T) {
 }
 
 // A message with a delay that cannot be read is not forwarded, and not lost.
-func TestForwarderKeepsWhatCannotBePublished(t *testing.T) {
+func TestForwarderKeepsMessagesThatItCannotPublish(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
-		forward(t, s, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) { c.MaxDeliveries = 1 }))
+		forward(t, s, newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) { c.MaxDeliveries = 1 }))
 		odd := message.NewMessage("odd", nil)
 		odd.Metadata.Set(redisdelay.DelayKey, "15 minutes")
-		require.True(t, errors.Is(newPublisher(t, s.Client, s.Prefix).Publish(topic, odd), redisdelay.ErrInvalidDelay))
-		sender := forwarder.NewPublisher(newPublisher(t, s.Client, s.Prefix), forwarder.PublisherConfig{})
+		require.True(t, errors.Is(newPublisher(t, s).Publish(topic, odd), redisdelay.ErrInvalidDelay))
+		sender := forwarder.NewPublisher(newPublisher(t, s), forwarder.PublisherConfig{})
 		require.NoError(t, sender.Publish(topic, odd), "the envelope has no delay")
 		awaitDead(t, s, "forwarder_topic")
 	})

@@ -23,13 +23,11 @@ import (
 )
 
 // atOnce lets the tests see what a nack does without waiting for it.
-func atOnce(c *redisdelay.SubscriberConfig) { c.Backoff = func(int) time.Duration { return 0 } }
-
 // Retries of the middleware are one delivery, for which the lease is extended for as long as they take.
 func TestRetryKeepsTheLease(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		got := make(sightings, 10)
 		retry := middleware.Retry{MaxRetries: 5, InitialInterval: crashLease, Multiplier: 1, MaxInterval: crashLease}
 		router := newRouter(t)
@@ -42,11 +40,11 @@ func TestRetryKeepsTheLease(t *testing.T) {
 			return msg.Context().Err()
 		}
 		for i := range 2 { // the second would get it if the first lost it
-			router.AddConsumerHandler(strconv.Itoa(i), topic, newSubscriber(t, s.Client, s.Prefix, ofCrashLease), work)
+			router.AddConsumerHandler(strconv.Itoa(i), topic, newSubscriber(t, s, ofCrashLease), work)
 		}
 		router.AddMiddleware(retry.Middleware)
 		start(t, router)
-		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 50*time.Millisecond)
+		publish(t, newPublisher(t, s), "order", 50*time.Millisecond)
 		first := got.next(t)
 		for range 2 {
 			require.Equal(t, first.delivery, got.next(t).delivery)
@@ -54,24 +52,24 @@ func TestRetryKeepsTheLease(t *testing.T) {
 	})
 }
 
-// What the retries of the middleware do not mend is nacked once, and then waits in Redis.
+// A message that the retries of the middleware do not mend is nacked once, and then waits in Redis.
 func TestRetryGivesUpWithOneNack(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		got := make(sightings, 10)
 		router := newRouter(t)
 		onError := middleware.DelayOnError{InitialInterval: 50 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour}
 		retry := middleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond, Multiplier: 1, MaxInterval: time.Millisecond}
 		router.AddMiddleware(onError.Middleware, retry.Middleware)
-		router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, nil), func(msg *message.Message) error {
+		router.AddConsumerHandler("work", topic, newSubscriber(t, s), func(msg *message.Message) error {
 			if got.record(msg).delivery.Number < 3 {
 				return errNotToday
 			}
 			return nil
 		})
 		start(t, router)
-		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
+		publish(t, newPublisher(t, s), "order", 0)
 		for number, waited := range []string{"", "50ms"} {
 			for range 3 { // a delivery and two retries
 				seen := got.next(t)
@@ -88,9 +86,9 @@ func TestRetryGivesUpWithOneNack(t *testing.T) {
 func TestTimeoutEndsTheHandlerOnly(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		router := newRouter(t)
-		router.AddMiddleware(poisonQueue(t, newPublisher(t, s.Client, s.Prefix), "poison"), middleware.Timeout(20*time.Millisecond))
+		router.AddMiddleware(poisonQueue(t, newPublisher(t, s), "poison"), middleware.Timeout(20*time.Millisecond))
 		handle := func(msg *message.Message) ([]*message.Message, error) {
 			if msg.UUID == "slow" {
 				<-msg.Context().Done()
@@ -98,9 +96,9 @@ func TestTimeoutEndsTheHandlerOnly(t *testing.T) {
 			}
 			return []*message.Message{msg}, msg.Context().Err() // Timeout cancels its context then
 		}
-		router.AddHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, nil), "out", newPublisher(t, s.Client, s.Prefix), handle)
+		router.AddHandler("work", topic, newSubscriber(t, s), "out", newPublisher(t, s), handle)
 		got := make(sightings, 10)
-		nacking := router.AddConsumerHandler("nack", "nacked", newSubscriber(t, s.Client, s.Prefix, atOnce), func(msg *message.Message) error {
+		nacking := router.AddConsumerHandler("nack", "nacked", newSubscriber(t, s, atOnce), func(msg *message.Message) error {
 			if got.record(msg).delivery.Number == 1 {
 				<-msg.Context().Done()
 			}
@@ -116,9 +114,9 @@ func TestTimeoutEndsTheHandlerOnly(t *testing.T) {
 			}
 		})
 		start(t, router)
-		poisoned := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "poison")
-		out := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "out")
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		poisoned := subscribeTo(t, newSubscriber(t, s), "poison")
+		out := subscribeTo(t, newSubscriber(t, s), "out")
+		publisher := newPublisher(t, s)
 
 		publish(t, publisher, "slow", 0)
 		msg, _ := receive(t, poisoned)
@@ -139,14 +137,14 @@ func TestTimeoutEndsTheHandlerOnly(t *testing.T) {
 func TestThrottleHoldsMessagesWithoutLosingThem(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		const messages, interval = 12, 200 * time.Millisecond
 		router := newRouter(t)
 		got := make(sightings, 2*messages)
 		throttle := middleware.NewThrottle(1, interval)
 		router.AddMiddleware(throttle.Middleware)
 		for i := range 2 {
-			router.AddConsumerHandler(strconv.Itoa(i), topic, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+			router.AddConsumerHandler(strconv.Itoa(i), topic, newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) {
 				c.LeaseDuration = crashLease
 				c.MaxInFlight = messages
 			}), func(msg *message.Message) error {
@@ -155,7 +153,7 @@ func TestThrottleHoldsMessagesWithoutLosingThem(t *testing.T) {
 			})
 		}
 		start(t, router)
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		publisher := newPublisher(t, s)
 		begin := time.Now()
 		for i := range messages {
 			publish(t, publisher, strconv.Itoa(i), 50*time.Millisecond)
@@ -186,19 +184,19 @@ func TestDeduplicatorAndRetries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Real(t, func(t *testing.T, s redistest.Server) {
-				s.OnCleanup(func() { checkDrained(t, s) })
+				expectDrained(t, s)
 				router := newRouter(t)
 				deduplicator := middleware.Deduplicator{KeyFactory: test.key, Timeout: patience}
 				router.AddMiddleware(deduplicator.Middleware)
 				got := make(sightings, 10)
-				router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, atOnce), func(msg *message.Message) error {
+				router.AddConsumerHandler("work", topic, newSubscriber(t, s, atOnce), func(msg *message.Message) error {
 					if seen := got.record(msg); seen.uuid == "order" && seen.delivery.Number < 3 {
 						return errNotToday
 					}
 					return nil
 				})
 				start(t, router)
-				publisher := newPublisher(t, s.Client, s.Prefix)
+				publisher := newPublisher(t, s)
 				publish(t, publisher, "order", 50*time.Millisecond)
 				for _, number := range test.tries {
 					seen := got.next(t)
@@ -228,16 +226,16 @@ func byFirstDelivery(msg *message.Message) (string, error) {
 
 // The number of the delivery does not tell these from what was seen: the first lost lease does not count, what is requeued
 // counts anew, and what is poisoned is another topic's.
-func TestDeduplicatorHandlesWhatComesAgain(t *testing.T) {
+func TestDeduplicatorHandlesMessagesThatComeAgain(t *testing.T) {
 	t.Parallel()
 	onHandMoved(t, func(t *testing.T, s handMovedServer) {
-		expectDrained(t, s.Client, s.Prefix)
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		expectDrained(t, s.Server)
+		publisher := newPublisher(t, s.Server)
 		repository, err := middleware.NewMapExpiringKeyRepository(time.Hour)
 		require.NoError(t, err)
 		router := newRouter(t)
 		router.AddMiddleware((&middleware.Deduplicator{KeyFactory: byFirstDelivery, Repository: repository, Timeout: patience}).Middleware)
-		work := newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+		work := newSubscriber(t, s.Server, func(c *redisdelay.SubscriberConfig) {
 			c.LeaseDuration, c.MaxDeliveries = crashLease, 1
 		})
 		got, poisoned := make(sightings, 10), make(sightings, 10)
@@ -252,11 +250,11 @@ func TestDeduplicatorHandlesWhatComesAgain(t *testing.T) {
 			}
 			return nil
 		})
-		poison := router.AddConsumerHandler("poisoned work", "bad", newSubscriber(t, s.Client, s.Prefix, nil), func(*message.Message) error {
+		poison := router.AddConsumerHandler("poisoned work", "bad", newSubscriber(t, s.Server), func(*message.Message) error {
 			return errNotToday
 		})
 		poison.AddMiddleware(poisonQueue(t, publisher, "poison"))
-		router.AddConsumerHandler("poison", "poison", newSubscriber(t, s.Client, s.Prefix, nil), func(msg *message.Message) error {
+		router.AddConsumerHandler("poison", "poison", newSubscriber(t, s.Server), func(msg *message.Message) error {
 			poisoned.record(msg)
 			return nil
 		})
@@ -294,13 +292,13 @@ func TestDeduplicatorHandlesWhatComesAgain(t *testing.T) {
 func TestDeduplicatorDecoratesAPublisher(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		deduplicator := middleware.Deduplicator{
 			KeyFactory: middleware.NewMessageHasherSHA256(math.MaxInt64), Timeout: patience,
 		}
-		publisher, err := deduplicator.PublisherDecorator()(newPublisher(t, s.Client, s.Prefix))
+		publisher, err := deduplicator.PublisherDecorator()(newPublisher(t, s))
 		require.NoError(t, err)
-		messages := subscribe(t, s.Client, s.Prefix, nil)
+		messages := subscribe(t, s)
 		for i, payload := range []string{"a", "a", "b", "a"} {
 			msg := message.NewMessage(strconv.Itoa(i), []byte(payload))
 			redisdelay.DelayFor(msg, time.Duration(i+1)*50*time.Millisecond)
@@ -311,7 +309,7 @@ func TestDeduplicatorDecoratesAPublisher(t *testing.T) {
 			require.Equal(t, uuid, msg.UUID)
 			msg.Ack()
 		}
-		publish(t, newPublisher(t, s.Client, s.Prefix), "end", 300*time.Millisecond)
+		publish(t, newPublisher(t, s), "end", 300*time.Millisecond)
 		msg, _ := receive(t, messages)
 		require.Equal(t, "end", msg.UUID)
 		msg.Ack()
@@ -322,10 +320,10 @@ func TestDeduplicatorDecoratesAPublisher(t *testing.T) {
 func TestCorrelationIDOutlastsDelaysAndRetries(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		router := newRouter(t)
 		router.AddMiddleware(middleware.CorrelationID)
-		router.AddHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, atOnce), "out", newPublisher(t, s.Client, s.Prefix),
+		router.AddHandler("work", topic, newSubscriber(t, s, atOnce), "out", newPublisher(t, s),
 			func(msg *message.Message) ([]*message.Message, error) {
 				if deliveryOf(t, msg).Number == 1 {
 					return nil, errNotToday
@@ -333,10 +331,10 @@ func TestCorrelationIDOutlastsDelaysAndRetries(t *testing.T) {
 				return []*message.Message{newMessage("later", 50*time.Millisecond)}, nil
 			})
 		start(t, router)
-		out := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "out")
+		out := subscribeTo(t, newSubscriber(t, s), "out")
 		order := newMessage("order", 50*time.Millisecond)
 		middleware.SetCorrelationID("request 7", order)
-		require.NoError(t, newPublisher(t, s.Client, s.Prefix).Publish(topic, order))
+		require.NoError(t, newPublisher(t, s).Publish(topic, order))
 		msg, delivery := receive(t, out)
 		require.Equal(t, "later", msg.UUID)
 		require.Equal(t, "request 7", middleware.MessageCorrelationID(msg))
@@ -355,12 +353,12 @@ func TestPanickingHandlerHasNacked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Real(t, func(t *testing.T, s redistest.Server) {
-				s.OnCleanup(func() { checkDrained(t, s) })
+				expectDrained(t, s)
 				onError := middleware.DelayOnError{InitialInterval: 50 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour}
 				got := make(sightings, 10)
 				router := newRouter(t)
 				router.AddMiddleware(onError.Middleware, recoverer)
-				router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+				router.AddConsumerHandler("work", topic, newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) {
 					c.Backoff = func(int) time.Duration { return 30 * time.Millisecond }
 				}), func(msg *message.Message) error {
 					if got.record(msg).delivery.Number < 3 {
@@ -369,7 +367,7 @@ func TestPanickingHandlerHasNacked(t *testing.T) {
 					return nil
 				})
 				start(t, router)
-				publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
+				publish(t, newPublisher(t, s), "order", 0)
 
 				intervals := []time.Duration{50 * time.Millisecond, 100 * time.Millisecond}
 				if name == "none" { // a panic passes DelayOnError by
@@ -392,11 +390,11 @@ func TestPanickingHandlerHasNacked(t *testing.T) {
 func TestInstantAckAndPublishingOn(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		expectDrained(t, s)
+		publisher := newPublisher(t, s)
 		router := newRouter(t)
 		router.AddMiddleware(middleware.InstantAck)
-		router.AddHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, nil), "out", newPublisher(t, s.Client, s.Prefix),
+		router.AddHandler("work", topic, newSubscriber(t, s), "out", newPublisher(t, s),
 			func(msg *message.Message) ([]*message.Message, error) {
 				await(t, msg.Context().Done()) // the server has it, or is about to
 				other := newMessage("other", 100*time.Millisecond)
@@ -409,7 +407,7 @@ func TestInstantAckAndPublishingOn(t *testing.T) {
 				return []*message.Message{msg}, nil
 			})
 		start(t, router)
-		out := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "out")
+		out := subscribeTo(t, newSubscriber(t, s), "out")
 		publish(t, publisher, "order", 50*time.Millisecond)
 		for range 3 {
 			msg, delivery := receive(t, out)
@@ -422,19 +420,19 @@ func TestInstantAckAndPublishingOn(t *testing.T) {
 }
 
 // With InstantAck a handler that fails has lost its message, and nothing is held up by it.
-func TestInstantAckForgetsWhatFails(t *testing.T) {
+func TestInstantAckForgetsFailedMessages(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		got := make(sightings, 10)
 		router := newRouter(t)
 		router.AddMiddleware(middleware.InstantAck)
-		router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, atOnce), func(msg *message.Message) error {
+		router.AddConsumerHandler("work", topic, newSubscriber(t, s, atOnce), func(msg *message.Message) error {
 			got.record(msg)
 			return errNotToday
 		})
 		start(t, router)
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		publisher := newPublisher(t, s)
 		for _, uuid := range []string{"first", "second"} {
 			publish(t, publisher, uuid, 0)
 			seen := got.next(t)
@@ -465,7 +463,7 @@ func TestRetryAndInstantAck(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			redistest.Real(t, func(t *testing.T, s redistest.Server) {
-				s.OnCleanup(func() { checkDrained(t, s) })
+				expectDrained(t, s)
 				calls := make(sightings, 10)
 				done := make(chan struct{})
 				router := newRouter(t)
@@ -476,12 +474,12 @@ func TestRetryAndInstantAck(t *testing.T) {
 					}
 				})
 				router.AddMiddleware(test.chain...)
-				router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, nil), func(msg *message.Message) error {
+				router.AddConsumerHandler("work", topic, newSubscriber(t, s), func(msg *message.Message) error {
 					calls.record(msg)
 					return errNotToday
 				})
 				start(t, router)
-				publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
+				publish(t, newPublisher(t, s), "order", 0)
 				await(t, done)
 				require.Len(t, calls, test.calls)
 			})
@@ -493,19 +491,19 @@ func TestRetryAndInstantAck(t *testing.T) {
 func TestIgnoredErrorIsAnAck(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		errGone := errors.New("order is gone")
 		got := make(sightings, 10)
 		router := newRouter(t)
 		router.AddMiddleware(middleware.NewIgnoreErrors([]error{errGone}).Middleware)
-		router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, atOnce), func(msg *message.Message) error {
+		router.AddConsumerHandler("work", topic, newSubscriber(t, s, atOnce), func(msg *message.Message) error {
 			if got.record(msg).delivery.Number == 1 {
 				return errNotToday
 			}
 			return errGone
 		})
 		start(t, router)
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		publisher := newPublisher(t, s)
 		for _, uuid := range []string{"first", "second"} {
 			publish(t, publisher, uuid, 0)
 			for number := range 2 {
@@ -521,20 +519,20 @@ func TestIgnoredErrorIsAnAck(t *testing.T) {
 func TestEverythingGetsThroughFailingPanickingAndDuplicatingHandlers(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		const messages, workers = 300, 3
 		onError := middleware.DelayOnError{InitialInterval: time.Millisecond, Multiplier: 2, MaxInterval: 20 * time.Millisecond}
 		router := newRouter(t)
 		router.AddMiddleware(onError.Middleware, middleware.Recoverer, middleware.RandomFail(0.2), middleware.RandomPanic(0.2), middleware.Duplicator)
 		for i := range workers {
-			router.AddHandler(strconv.Itoa(i), topic, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+			router.AddHandler(strconv.Itoa(i), topic, newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) {
 				c.MaxInFlight = 10
 				c.MaxDeliveries = -1
-			}), "out", newPublisher(t, s.Client, s.Prefix), message.PassthroughHandler)
+			}), "out", newPublisher(t, s), message.PassthroughHandler)
 		}
 		start(t, router)
-		out := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) { c.MaxInFlight = 100 }), "out")
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		out := subscribeTo(t, newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) { c.MaxInFlight = 100 }), "out")
+		publisher := newPublisher(t, s)
 		for i := range messages {
 			publish(t, publisher, strconv.Itoa(i), time.Duration(i%100)*time.Millisecond)
 		}

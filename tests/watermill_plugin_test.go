@@ -45,17 +45,17 @@ func TestSignalsHandlerEndsAWorkerCleanly(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
-	expectDrained(t, client, redisdelay.DefaultKeyPrefix)
+	expectDrained(t, on(t, client))
 	worker := startChild(t, server, "signalled worker")
 	worker.awaitSubscribed()
-	publisher := newPublisher(t, client, redisdelay.DefaultKeyPrefix)
+	publisher := newPublisher(t, on(t, client))
 	require.NoError(t, publisher.Publish(topic, newMessage("in hand", 0), newMessage("waiting", 0)))
 	require.Equal(t, "begun in hand", worker.line())
 	require.NoError(t, worker.cmd.Process.Signal(syscall.SIGTERM))
 	require.Equal(t, []string{"done in hand", "ended"}, worker.rest())
 	require.NoError(t, worker.cmd.Wait())
 
-	msg, delivery := receive(t, subscribe(t, client, redisdelay.DefaultKeyPrefix, nil))
+	msg, delivery := receive(t, subscribe(t, on(t, client)))
 	require.Equal(t, "waiting", msg.UUID)
 	require.Equal(t, 1, delivery.Number)
 	require.False(t, delivery.Redelivered)
@@ -66,9 +66,9 @@ func TestSignalsHandlerEndsAWorkerCleanly(t *testing.T) {
 func TestBulkRead(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
-		messages := subscribe(t, s.Client, s.Prefix, nil)
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		expectDrained(t, s)
+		messages := subscribe(t, s)
+		publisher := newPublisher(t, s)
 		require.NoError(t, publisher.Publish(topic,
 			newMessage("third", 200*time.Millisecond), newMessage("second", 100*time.Millisecond), newMessage("first", 0)))
 		read, all := subscriber.BulkRead(messages, 3, patience)

@@ -25,14 +25,14 @@ func TestPoisonedCopyArrivesAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onHandMoved(t, func(t *testing.T, s handMovedServer) {
-				expectDrained(t, s.Client, s.Prefix)
-				publisher := newPublisher(t, s.Client, s.Prefix)
+				expectDrained(t, s.Server)
+				publisher := newPublisher(t, s.Server)
 				router := newRouter(t)
-				router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, ofLongLease), func(*message.Message) error {
+				router.AddConsumerHandler("work", topic, newSubscriber(t, s.Server, ofLongLease), func(*message.Message) error {
 					return errNotToday
 				}).AddMiddleware(poisonQueue(t, publisher, "poison"))
 				start(t, router)
-				poisoned := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, ofLongLease), "poison")
+				poisoned := subscribeTo(t, newSubscriber(t, s.Server, ofLongLease), "poison")
 				due := serverTime(t, s.Client).Add(time.Hour)
 
 				order := message.NewMessage("order", []byte("payload"))
@@ -68,8 +68,8 @@ func poisonQueue(t testing.TB, publisher message.Publisher, topic string) messag
 func TestPoisonQueueWithFilterAfterBackoff(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		expectDrained(t, s)
+		publisher := newPublisher(t, s)
 		errHopeless := errors.New("hopeless")
 		hopeless, err := middleware.PoisonQueueWithFilter(publisher, "poison", func(err error) bool {
 			return errors.Is(err, errHopeless)
@@ -78,14 +78,14 @@ func TestPoisonQueueWithFilterAfterBackoff(t *testing.T) {
 		onError := middleware.DelayOnError{InitialInterval: 20 * time.Millisecond, Multiplier: 2, MaxInterval: time.Hour}
 		got := make(sightings, 10)
 		router := newRouter(t)
-		router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, nil), func(msg *message.Message) error {
+		router.AddConsumerHandler("work", topic, newSubscriber(t, s), func(msg *message.Message) error {
 			if got.record(msg).delivery.Number < 3 {
 				return errNotToday
 			}
 			return errHopeless
 		}).AddMiddleware(onError.Middleware, hopeless)
 		start(t, router)
-		poisoned := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "poison")
+		poisoned := subscribeTo(t, newSubscriber(t, s), "poison")
 		publish(t, publisher, "order", 50*time.Millisecond)
 
 		last := got.next(t)
@@ -106,12 +106,12 @@ func TestPoisonQueueWithFilterAfterBackoff(t *testing.T) {
 func TestMessageIsKeptWhenItCannotBePoisoned(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
-		closed := newPublisher(t, s.Client, s.Prefix)
+		expectDrained(t, s)
+		closed := newPublisher(t, s)
 		require.NoError(t, closed.Close())
 		got := make(sightings, 10)
 		router := newRouter(t)
-		router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+		router.AddConsumerHandler("work", topic, newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) {
 			c.Backoff = func(int) time.Duration { return 20 * time.Millisecond }
 		}), func(msg *message.Message) error {
 			if got.record(msg).delivery.Number == 1 {
@@ -120,7 +120,7 @@ func TestMessageIsKeptWhenItCannotBePoisoned(t *testing.T) {
 			return nil
 		}).AddMiddleware(poisonQueue(t, closed, "poison"))
 		start(t, router)
-		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
+		publish(t, newPublisher(t, s), "order", 0)
 		first := got.next(t)
 		again := got.next(t)
 		require.Equal(t, 2, again.delivery.Number)
@@ -134,21 +134,21 @@ func TestMessageIsKeptWhenItCannotBePoisoned(t *testing.T) {
 func TestRequeuerOverADelayedTopicBacksOff(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		router := newRouter(t)
 		router.AddMiddleware(delayedRequeue(t, s, &middleware.DelayOnError{
 			InitialInterval: 60 * time.Millisecond, Multiplier: 2, MaxInterval: 200 * time.Millisecond,
 		})...)
 		got := make(sightings, 100)
 		intervals := []time.Duration{60, 120, 200, 200}
-		router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, nil), func(msg *message.Message) error {
+		router.AddConsumerHandler("work", topic, newSubscriber(t, s), func(msg *message.Message) error {
 			if got.record(msg).metadata.Get(requeuer.RetriesKey) == strconv.Itoa(len(intervals)) {
 				return nil
 			}
 			return errNotToday
 		})
 		start(t, router)
-		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 100*time.Millisecond)
+		publish(t, newPublisher(t, s), "order", 100*time.Millisecond)
 
 		last := got.next(t)
 		require.Empty(t, last.metadata)
@@ -174,9 +174,9 @@ func delayedRequeue(t testing.TB, s redistest.Server, onError *middleware.DelayO
 	t.Helper()
 	own := newRouter(t)
 	_, err := requeuer.NewRequeuer(requeuer.Config{
-		Subscriber:     newSubscriber(t, s.Client, s.Prefix, ofLongLease),
+		Subscriber:     newSubscriber(t, s, ofLongLease),
 		SubscribeTopic: "requeue",
-		Publisher:      newPublisher(t, s.Client, s.Prefix),
+		Publisher:      newPublisher(t, s),
 		GeneratePublishTopic: func(params requeuer.GeneratePublishTopicParams) (string, error) {
 			return params.Message.Metadata.Get(middleware.PoisonedTopicKey), nil
 		},
@@ -185,7 +185,7 @@ func delayedRequeue(t testing.TB, s redistest.Server, onError *middleware.DelayO
 	require.NoError(t, err)
 	start(t, own)
 	return []message.HandlerMiddleware{
-		poisonQueue(t, newPublisher(t, s.Client, s.Prefix), "requeue"),
+		poisonQueue(t, newPublisher(t, s), "requeue"),
 		onError.Middleware, // inside of it, so that the copy has the delay
 	}
 }
@@ -198,13 +198,13 @@ func TestRequeuerAfterADelayOfAnHour(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onHandMoved(t, func(t *testing.T, s handMovedServer) {
-				expectDrained(t, s.Client, s.Prefix)
+				expectDrained(t, s.Server)
 				router := newRouter(t)
 				router.AddMiddleware(delayedRequeue(t, s.Server, &middleware.DelayOnError{
 					InitialInterval: time.Minute, Multiplier: 2, MaxInterval: 3 * time.Minute,
 				})...)
 				got := make(sightings, 10)
-				router.AddConsumerHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, ofLongLease), func(msg *message.Message) error {
+				router.AddConsumerHandler("work", topic, newSubscriber(t, s.Server, ofLongLease), func(msg *message.Message) error {
 					seen := got.record(msg)
 					if seen.uuid == "other" || seen.metadata.Get(requeuer.RetriesKey) == "3" {
 						return nil
@@ -212,7 +212,7 @@ func TestRequeuerAfterADelayOfAnHour(t *testing.T) {
 					return errNotToday
 				})
 				start(t, router)
-				publisher := newPublisher(t, s.Client, s.Prefix)
+				publisher := newPublisher(t, s.Server)
 				inAnHour := s.publishDelayed(t, set)
 
 				s.advance(t, time.Hour)
@@ -252,12 +252,12 @@ func (s handMovedServer) awaitPendingDue(t *testing.T, topic string) time.Time {
 func TestRequeuedMessageGoesToAllGroups(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		router := newRouter(t)
 		requeue := delayedRequeue(t, s, &middleware.DelayOnError{InitialInterval: 20 * time.Millisecond})
 		got := make(sightings, 10)
 		for _, group := range []string{"failing", "content"} {
-			router.AddConsumerHandler(group, topic, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+			router.AddConsumerHandler(group, topic, newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) {
 				c.ConsumerGroup = group
 			}), func(msg *message.Message) error {
 				if got.record(msg).metadata.Get(requeuer.RetriesKey) == "" && group == "failing" {
@@ -267,7 +267,7 @@ func TestRequeuedMessageGoesToAllGroups(t *testing.T) {
 			}).AddMiddleware(requeue...)
 		}
 		start(t, router)
-		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
+		publish(t, newPublisher(t, s), "order", 0)
 		times := map[string]int{}
 		for range 4 {
 			times[got.next(t).delivery.Group]++

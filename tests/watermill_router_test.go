@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -16,8 +15,8 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
 var errNotToday = errors.New("not today")
@@ -26,9 +25,9 @@ var errNotToday = errors.New("not today")
 func TestTwoHandlersOfOneTopicShareItsMessages(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
-		publisher := newPublisher(t, s.Client, s.Prefix)
-		subscriber := newSubscriber(t, s.Client, s.Prefix, nil)
+		expectDrained(t, s)
+		publisher := newPublisher(t, s)
+		subscriber := newSubscriber(t, s)
 		router := newRouter(t)
 		seen := map[string]sightings{"one": make(sightings, 10), "other": make(sightings, 10)}
 		finish := make(chan struct{})
@@ -71,10 +70,10 @@ func TestTwoHandlersOfOneTopicShareItsMessages(t *testing.T) {
 func TestRouterClosesWhileHandlersWork(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
+		expectDrained(t, s)
 		const atWork, waiting = 4, 20
-		published := newPublisher(t, s.Client, s.Prefix)
-		subscriber := newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) { c.MaxInFlight = atWork })
+		published := newPublisher(t, s)
+		subscriber := newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) { c.MaxInFlight = atWork })
 		require.NoError(t, subscriber.SubscribeInitialize(topic))
 		for i := range atWork + waiting {
 			publish(t, published, strconv.Itoa(i), 0)
@@ -82,7 +81,7 @@ func TestRouterClosesWhileHandlersWork(t *testing.T) {
 
 		router := newRouter(t)
 		started, finish := make(sightings, atWork+waiting), make(chan struct{})
-		router.AddHandler("work", topic, subscriber, "done", newPublisher(t, s.Client, s.Prefix),
+		router.AddHandler("work", topic, subscriber, "done", newPublisher(t, s),
 			func(msg *message.Message) ([]*message.Message, error) {
 				started.record(msg)
 				<-finish
@@ -110,14 +109,14 @@ func TestRouterClosesWhileHandlersWork(t *testing.T) {
 
 		// Nothing of it comes again, nothing of the rest is lost or counted as delivered.
 		rest := newReceipts()
-		rest.ackAll(subscribe(t, s.Client, s.Prefix, nil))
+		rest.ackAll(subscribe(t, s))
 		for uuid, r := range rest.await(t, atWork+waiting-len(handled)) {
 			require.False(t, handled[uuid], "%s was done and came again", uuid)
 			require.Equal(t, 1, r.delivery.Number)
 			require.False(t, r.delivery.Redelivered)
 		}
 		done := newReceipts()
-		done.ackAll(subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "done"))
+		done.ackAll(subscribeTo(t, newSubscriber(t, s), "done"))
 		for uuid := range done.await(t, len(handled)) {
 			require.True(t, handled[uuid])
 		}
@@ -137,21 +136,21 @@ func awaitClosing(t testing.TB, subscriber *redisdelay.Subscriber) {
 func TestRouterClosesAPublisherThatOthersStillUse(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
-		shared := newPublisher(t, s.Client, s.Prefix)
+		expectDrained(t, s)
+		shared := newPublisher(t, s)
 		router := newRouter(t)
 		pass := func(msg *message.Message) ([]*message.Message, error) { return []*message.Message{msg}, nil }
-		idle := router.AddHandler("idle", "nothing", newSubscriber(t, s.Client, s.Prefix, nil), "out", shared, pass)
-		router.AddHandler("busy", topic, newSubscriber(t, s.Client, s.Prefix, nil), "out", shared, pass)
+		idle := router.AddHandler("idle", "nothing", newSubscriber(t, s), "out", shared, pass)
+		router.AddHandler("busy", topic, newSubscriber(t, s), "out", shared, pass)
 		stop := start(t, router)
 
 		idle.Stop()
 		await(t, idle.Stopped())
-		publish(t, newPublisher(t, s.Client, s.Prefix), "order", 0)
+		publish(t, newPublisher(t, s), "order", 0)
 		awaitRetry(t, s)
 		stop()
 
-		messages := subscribe(t, s.Client, s.Prefix, nil)
+		messages := subscribe(t, s)
 		msg, delivery := receive(t, messages)
 		require.Equal(t, "order", msg.UUID)
 		require.Equal(t, 2, delivery.Number)
@@ -173,15 +172,15 @@ func TestMessagePassedOnIsNotDelayedTwice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onHandMoved(t, func(t *testing.T, s handMovedServer) {
-				expectDrained(t, s.Client, s.Prefix)
+				expectDrained(t, s.Server)
 				router := newRouter(t)
-				router.AddHandler("pass", topic, newSubscriber(t, s.Client, s.Prefix, ofLongLease), "second", newPublisher(t, s.Client, s.Prefix),
+				router.AddHandler("pass", topic, newSubscriber(t, s.Server, ofLongLease), "second", newPublisher(t, s.Server),
 					message.PassthroughHandler)
-				byHand := newPublisher(t, s.Client, s.Prefix)
-				router.AddConsumerHandler("pass by hand", "second", newSubscriber(t, s.Client, s.Prefix, ofLongLease),
+				byHand := newPublisher(t, s.Server)
+				router.AddConsumerHandler("pass by hand", "second", newSubscriber(t, s.Server, ofLongLease),
 					func(msg *message.Message) error { return byHand.Publish("third", msg) })
 				start(t, router)
-				messages := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, ofLongLease), "third")
+				messages := subscribeTo(t, newSubscriber(t, s.Server, ofLongLease), "third")
 				begin := serverTime(t, s.Client)
 
 				order := message.NewMessage("order", []byte("payload"))
@@ -223,12 +222,12 @@ var waysToDelay = map[string]func(*message.Message, time.Duration){
 func TestHandlerReschedulesItself(t *testing.T) {
 	t.Parallel()
 	onHandMoved(t, func(t *testing.T, s handMovedServer) {
-		expectDrained(t, s.Client, s.Prefix)
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		expectDrained(t, s.Server)
+		publisher := newPublisher(t, s.Server)
 		router := newRouter(t)
 		runs := make(sightings, 10)
 		const times = 4
-		router.AddHandler("report", topic, newSubscriber(t, s.Client, s.Prefix, ofLongLease), topic, newPublisher(t, s.Client, s.Prefix),
+		router.AddHandler("report", topic, newSubscriber(t, s.Server, ofLongLease), topic, newPublisher(t, s.Server),
 			func(msg *message.Message) ([]*message.Message, error) {
 				run, _ := strconv.Atoi(msg.Metadata.Get("run"))
 				if run++; run < times {
@@ -273,8 +272,8 @@ func (s handMovedServer) awaitPending(t *testing.T, some bool) {
 func TestSubscriberDecoratorsAreAChain(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		expectDrained(t, s)
+		publisher := newPublisher(t, s)
 		router := newRouter(t)
 		type stage struct{}
 		for i := range 3 {
@@ -288,9 +287,9 @@ func TestSubscriberDecoratorsAreAChain(t *testing.T) {
 			redisdelay.DelayFor(msg, 50*time.Millisecond)
 		}))
 		got := make(sightings, 100)
-		router.AddHandler("work", topic, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+		router.AddHandler("work", topic, newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) {
 			c.Backoff = func(int) time.Duration { return 0 }
-		}), "out", newPublisher(t, s.Client, s.Prefix), func(msg *message.Message) ([]*message.Message, error) {
+		}), "out", newPublisher(t, s), func(msg *message.Message) ([]*message.Message, error) {
 			assert.Equal(t, 2, msg.Context().Value(stage{}))
 			if got.record(msg).delivery.Number == 1 {
 				return nil, errNotToday
@@ -298,7 +297,7 @@ func TestSubscriberDecoratorsAreAChain(t *testing.T) {
 			return []*message.Message{message.NewMessage(msg.UUID, nil)}, nil
 		})
 		stop := start(t, router)
-		out := subscribeTo(t, newSubscriber(t, s.Client, s.Prefix, nil), "out")
+		out := subscribeTo(t, newSubscriber(t, s), "out")
 
 		const messages = 10
 		for i := range messages {
@@ -324,12 +323,12 @@ func TestSubscriberDecoratorsAreAChain(t *testing.T) {
 func TestHandlersComeAndGoWhileTheRouterRuns(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
-		s.OnCleanup(func() { checkDrained(t, s) })
-		publisher := newPublisher(t, s.Client, s.Prefix)
+		expectDrained(t, s)
+		publisher := newPublisher(t, s)
 		router := newRouter(t)
 		got := make(sightings, 10)
 		add := func(group string) *message.Handler {
-			return router.AddConsumerHandler(group, topic, newSubscriber(t, s.Client, s.Prefix, func(c *redisdelay.SubscriberConfig) {
+			return router.AddConsumerHandler(group, topic, newSubscriber(t, s, func(c *redisdelay.SubscriberConfig) {
 				c.ConsumerGroup = group
 			}), func(msg *message.Message) error {
 				got.record(msg)
@@ -365,61 +364,9 @@ func TestHandlersComeAndGoWhileTheRouterRuns(t *testing.T) {
 	})
 }
 
-// What the tests of routers have in common.
-
-func newRouter(t testing.TB) *message.Router {
-	t.Helper()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, watermill.NopLogger{})
-	require.NoError(t, err)
-	return router
-}
-
-// start runs a router until stop, or until the test ends.
-func start(t testing.TB, router runner) (stop func()) {
-	t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.Background()) }()
-	select {
-	case <-router.Running():
-	case err := <-ended:
-		require.FailNow(t, "the router does not run", "%v", err)
-	case <-time.After(patience):
-		require.FailNow(t, "the router does not run")
-	}
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		assert.NoError(t, router.Close())
-		assert.NoError(t, <-ended)
-	}
-	t.Cleanup(stop)
-	return stop
-}
-
-// runner is a router, or a component of Watermill that has one.
-type runner interface {
-	Run(context.Context) error
-	Running() chan struct{}
-	Close() error
-}
-
-func subscribeTo(t testing.TB, subscriber message.Subscriber, topic string) <-chan *message.Message {
-	t.Helper()
-	messages, err := subscriber.Subscribe(context.Background(), topic)
-	require.NoError(t, err)
-	return messages
-}
-
 func await(t testing.TB, done <-chan struct{}) {
 	t.Helper()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		require.FailNow(t, "it did not happen")
-	}
+	testkit.Wait(t, done, "it to happen")
 }
 
 // sightings are what handlers were given.
@@ -441,18 +388,6 @@ func (s sightings) record(msg *message.Message) sighting {
 
 func (s sightings) next(t testing.TB) sighting {
 	t.Helper()
-	select {
-	case seen := <-s:
-		return seen
-	case <-time.After(patience):
-		require.FailNow(t, "no handler was called")
-		return sighting{}
-	}
-}
 
-// checkDrained is queuetest.CheckDrained, for OnCleanup, unless the test has failed anyway.
-func checkDrained(t testing.TB, s redistest.Server) {
-	if !t.Failed() {
-		queuetest.CheckDrained(t, s.Client, s.Prefix)
-	}
+	return testkit.Wait(t, s, "a call of the handler")
 }

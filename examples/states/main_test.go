@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-func TestWalkInTheDocumentIsWhatHappens(t *testing.T) {
+func TestTheDocumentShowsTheOutputOfTheWalk(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "states")
 	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -3,9 +3,9 @@
 // Subscribers read what concerns a delivery and ignore a wrong value, because the message is stored
 // already.
 //
-// spec.go reads everything into one Spec. due.go and context.go read delays. expiry.go and
-// backoff.go read the settings of these names. values.go reads durations and instants. keys.go has
-// the keys, and says which are not stored.
+// spec.go reads everything into one Spec. due.go and context.go read delays, expiry.go and
+// backoff.go the settings of these names. values.go reads durations and instants. keys.go lists the
+// keys, and says which are not stored.
 package meta
 
 import (

@@ -48,8 +48,10 @@ func StartCluster(t testing.TB, args ...string) *Cluster {
 			c.do(in, add...)
 		}
 	}
-	for _, other := range c.Nodes()[1:] {
-		c.do(c.Primaries[0], "CLUSTER", "MEET", "127.0.0.1", other.Port())
+	for i, in := range c.Nodes() { // each to each, because gossip takes its time
+		for _, other := range c.Nodes()[i+1:] {
+			c.do(in, "CLUSTER", "MEET", "127.0.0.1", other.Port())
+		}
 	}
 	for _, in := range c.Nodes() {
 		c.await(in, "nodes know one another", func(node redis.UniversalClient) bool {
@@ -88,10 +90,11 @@ func (c *Cluster) Addrs() (addrs []string) {
 	return addrs
 }
 
-// Client returns a new client of the cluster, closed when t ends.
+// Client returns a new client of the cluster, closed when t ends. A node that is down costs it no
+// retries of dialing.
 func (c *Cluster) Client(t testing.TB) *redis.ClusterClient {
 	t.Helper()
-	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()})
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), DialerRetries: 1})
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }
@@ -106,7 +109,7 @@ func (c *Cluster) ID(in *Instance) string {
 func (c *Cluster) Owner(key string) (primary, replica *Instance) {
 	c.t.Helper()
 	for _, asked := range c.Nodes() {
-		client := asked.Client(c.t)
+		var client redis.UniversalClient = redis.NewClient(&redis.Options{Addr: asked.Addr(), MaxRetries: -1, DialerRetries: 1})
 		slot := int(client.ClusterKeySlot(context.Background(), key).Val())
 		owners := client.ClusterSlots(context.Background()).Val() // none if the node is down
 		_ = client.Close()

@@ -54,21 +54,25 @@ func ForBenchmark(b *testing.B) Server {
 	return newServer(b, Client(b), nil)
 }
 
-func newServer(t testing.TB, client redis.UniversalClient, mini *miniredis.Miniredis) Server {
-	s := Server{Client: client, Prefix: uniquePrefix(t), Mini: mini, hooks: new([]func())}
-	// The test may close its client, so the cleanup uses another one.
-	sweeper := client
-	if mini == nil {
-		sweeper = newClient(t, Addr(t), 0)
-	}
+// On is a server that belongs to the test alone, such as one of Start. Its keys stay.
+func On(t testing.TB, client redis.UniversalClient, prefix string) Server {
+	s := Server{Client: client, Prefix: prefix, hooks: new([]func())}
 	t.Cleanup(func() {
-		if mini == nil {
-			defer deleteKeys(t, sweeper, s.Prefix)
-		}
 		for i := len(*s.hooks) - 1; i >= 0; i-- {
 			(*s.hooks)[i]()
 		}
 	})
+	return s
+}
+
+func newServer(t testing.TB, client redis.UniversalClient, mini *miniredis.Miniredis) Server {
+	prefix := uniquePrefix(t)
+	if mini == nil {
+		sweeper := newClient(t, Addr(t), 0) // as the test may close its client
+		t.Cleanup(func() { deleteKeys(t, sweeper, prefix) })
+	}
+	s := On(t, client, prefix)
+	s.Mini = mini
 	return s
 }
 

@@ -75,7 +75,7 @@ func (c *child) stop() {
 	require.NoError(c.t, c.cmd.Wait())
 }
 
-// What follows runs in the child.
+// The functions from here on run in the child.
 
 func orDie(err error) {
 	if err != nil {

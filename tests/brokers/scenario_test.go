@@ -20,6 +20,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
@@ -151,19 +152,16 @@ func closeUnlessStuck(t *testing.T, subscriber message.Subscriber) {
 // register has the relay's group there before anything is due.
 func register(t *testing.T, store *redistest.Instance) {
 	t.Helper()
-	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
-		Client: store.Client(t), ConsumerGroup: relay.DefaultConsumerGroup, MaxDeliveries: -1,
-	}, nil)
-	require.NoError(t, err)
+	subscriber := testkit.NewSubscriber(t, on(t, store), func(c *redisdelay.SubscriberConfig) {
+		c.ConsumerGroup, c.MaxDeliveries = relay.DefaultConsumerGroup, -1
+	})
 	require.NoError(t, subscriber.SubscribeInitialize(topic))
 	require.NoError(t, subscriber.Close())
 }
 
 func newPublisher(t *testing.T, store *redistest.Instance, direct message.Publisher) *relay.Publisher {
 	t.Helper()
-	delayed, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: store.Client(t)}, nil)
-	require.NoError(t, err)
-	publisher, err := relay.NewPublisher(relay.PublisherConfig{Destination: direct, Delayed: delayed})
+	publisher, err := relay.NewPublisher(relay.PublisherConfig{Destination: direct, Delayed: testkit.NewPublisher(t, on(t, store))})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = publisher.Close() })
 	return publisher
@@ -346,9 +344,10 @@ func check(t *testing.T, sent sent, got *receipts, allowed int) {
 // awaitDrained waits until everything is settled in Redis.
 func awaitDrained(t *testing.T, store *redistest.Instance) {
 	t.Helper()
-	client := store.Client(t)
-	require.Eventually(t, func() bool {
-		n, err := client.Exists(t.Context(), redisdelay.DefaultKeyPrefix+":{"+topic+"}:messages").Result()
-		return err == nil && n == 0
-	}, patience, 5*time.Millisecond)
+	testkit.AwaitEmpty(t, on(t, store), topic)
+}
+
+// on is a server with the default prefix.
+func on(t *testing.T, server *redistest.Instance) redistest.Server {
+	return redistest.On(t, server.Client(t), redisdelay.DefaultKeyPrefix)
 }

@@ -20,6 +20,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
 // streamed is how many messages the test of crashes has.
@@ -29,10 +30,7 @@ const streamed = 10_000
 // one.
 func newStreamPublisher(t *testing.T, server *redistest.Instance, stream redisdelay.StreamConfig) *redisdelay.Publisher {
 	t.Helper()
-	p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: server.Client(t), Stream: &stream}, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, p.Close()) })
-	return p
+	return testkit.Closes(t, testkit.NewPublisher(t, on(t, server), func(c *redisdelay.PublisherConfig) { c.Stream = &stream }))
 }
 
 // subscriberTo is one of watermill-redisstream, as it is; it closes its client.
@@ -137,7 +135,7 @@ func TestUniversalIntoStreams(t *testing.T) {
 					MaxIdleTime:   5 * time.Second,
 				})
 				t.Cleanup(func() { _ = subscriber.Close() }) // not all of the suite's tests close what they had made
-				return delaying{publisher, delay}, subscriber
+				return testkit.Delaying{Publisher: publisher, Delay: delay}, subscriber
 			}
 			tests.TestPubSub(t, redisstreamFeatures, func(t *testing.T) (message.Publisher, message.Subscriber) {
 				return inGroup(t, groupOf(t))
@@ -155,21 +153,6 @@ func groupOf(t *testing.T) string {
 		return watermill.NewShortUUID()
 	}
 	return "consumers"
-}
-
-// delaying is a Publisher that delays every message.
-type delaying struct {
-	message.Publisher
-	delay time.Duration
-}
-
-func (p delaying) Publish(topic string, messages ...*message.Message) error {
-	if p.delay > 0 {
-		for _, msg := range messages {
-			redisdelay.DelayFor(msg, p.delay)
-		}
-	}
-	return p.Publisher.Publish(topic, messages...)
 }
 
 // The entry of a message is that which watermill-redisstream's own Publisher writes, delayed or not.
@@ -223,7 +206,7 @@ func TestEntriesAreThoseOfRedisstream(t *testing.T) {
 	}
 }
 
-// What watermill-redisstream refuses is refused here.
+// Metadata that watermill-redisstream refuses is refused here.
 func TestMetadataThatRedisstreamKeepsIsRefused(t *testing.T) {
 	server := redistest.Start(t)
 	msg := message.NewMessage("1", nil)

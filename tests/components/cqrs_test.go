@@ -102,7 +102,7 @@ func TestDelayedCommands(t *testing.T) {
 	}
 }
 
-// What a bus sends later can be named, and so be taken back, or replaced.
+// A message that a bus sends later can be named, and so be taken back or replaced.
 func TestCommandsAndEventsCanBeNamed(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
@@ -154,7 +154,7 @@ func addCommandHandlers(t testing.TB, s redistest.Server, router *message.Router
 	processor, err := cqrs.NewCommandProcessorWithConfig(router, cqrs.CommandProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return p.CommandName, nil },
 		SubscriberConstructor: func(cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return newSubscriber(t, s, nil), nil
+			return newSubscriber(t, s), nil
 		},
 		Marshaler: marshaler,
 	})

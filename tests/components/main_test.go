@@ -8,81 +8,40 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// What the tests have in common.
-
 const (
 	// patience is how long the tests wait for what has to happen.
-	patience = 30 * time.Second
+	patience = testkit.Soon
 
 	// prompt is how late a message may be that somebody is there to deliver, on a busy machine.
 	prompt = 2500 * time.Millisecond
 )
 
-// expectDrained checks, when all is closed, that every message is settled and has left nothing behind.
-func expectDrained(t testing.TB, s redistest.Server) {
-	s.OnCleanup(func() {
-		if !t.Failed() {
-			queuetest.CheckDrained(t, s.Client, s.Prefix)
-		}
-	})
-}
+// The names that the tests call the kit by.
+var (
+	expectDrained = testkit.Drained
+	newRouter     = testkit.NewRouter
+	start         = testkit.StartRouter
+	awaitGone     = testkit.AwaitEmpty
+)
 
 func newPublisher(t testing.TB, s redistest.Server) *redisdelay.Publisher {
 	t.Helper()
-	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
-	return publisher
+	return testkit.Closes(t, testkit.NewPublisher(t, s))
 }
 
-func newSubscriber(t testing.TB, s redistest.Server, change func(*redisdelay.SubscriberConfig)) *redisdelay.Subscriber {
+func newSubscriber(t testing.TB, s redistest.Server, change ...func(*redisdelay.SubscriberConfig)) *redisdelay.Subscriber {
 	t.Helper()
-	config := redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix}
-	if change != nil {
-		change(&config)
-	}
-	subscriber, err := redisdelay.NewSubscriber(config, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, subscriber.Close()) })
-	return subscriber
-}
-
-func newRouter(t testing.TB) *message.Router {
-	t.Helper()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, watermill.NopLogger{})
-	require.NoError(t, err)
-	return router
-}
-
-// start runs a router until the test ends.
-func start(t testing.TB, router *message.Router) {
-	t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.Background()) }()
-	select {
-	case <-router.Running():
-	case err := <-ended:
-		require.FailNow(t, "the router does not run", "%v", err)
-	case <-time.After(patience):
-		require.FailNow(t, "the router does not run")
-	}
-	t.Cleanup(func() {
-		assert.NoError(t, router.Close())
-		assert.NoError(t, <-ended)
-	})
+	return testkit.Closes(t, testkit.NewSubscriber(t, s, change...))
 }
 
 // sighting is what a handler was given.
@@ -106,13 +65,7 @@ func (s sightings) record(what string, ctx context.Context, metadata message.Met
 
 func (s sightings) next(t testing.TB) sighting {
 	t.Helper()
-	select {
-	case seen := <-s:
-		return seen
-	case <-time.After(patience):
-		require.FailNow(t, "no handler was called")
-		return sighting{}
-	}
+	return testkit.Wait(t, s, "a call of a handler")
 }
 
 // requireDelayed checks that a message came when its delay was over, counted from a moment before it was
@@ -122,13 +75,4 @@ func requireDelayed(t testing.TB, seen sighting, before time.Time, d time.Durati
 	require.False(t, seen.delivery.DueAt.Before(before.Add(d).Truncate(time.Millisecond)), "%s is due early", seen.what)
 	require.False(t, seen.at.Before(seen.delivery.DueAt), "%s came early", seen.what)
 	require.Less(t, seen.at.Sub(before), d+2*prompt, "%s came late", seen.what)
-}
-
-func awaitGone(t testing.TB, s redistest.Server, topic string) {
-	t.Helper()
-	messages := queue.NewKeys(s.Prefix, topic).Messages()
-	require.Eventually(t, func() bool {
-		n, err := s.Client.Exists(t.Context(), messages).Result()
-		return err == nil && n == 0
-	}, patience, time.Millisecond)
 }

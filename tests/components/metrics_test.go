@@ -35,7 +35,7 @@ func TestMetricsOfARouter(t *testing.T) {
 			redisdelay.DelayFor(later, 50*time.Millisecond)
 			return []*message.Message{later}, nil
 		})
-		router.AddConsumerHandler("last", "out", newSubscriber(t, s, nil), func(*message.Message) error { return nil })
+		router.AddConsumerHandler("last", "out", newSubscriber(t, s), func(*message.Message) error { return nil })
 		start(t, router)
 		publisher := newPublisher(t, s)
 		for i := range messages {
@@ -62,7 +62,7 @@ func TestMetricsOfAPublisherAndASubscriber(t *testing.T) {
 		builder := metrics.NewPrometheusMetricsBuilder(registry, "", "")
 		publisher, err := builder.DecoratePublisher(newPublisher(t, s))
 		require.NoError(t, err)
-		subscriber, err := builder.DecorateSubscriber(newSubscriber(t, s, nil))
+		subscriber, err := builder.DecorateSubscriber(newSubscriber(t, s))
 		require.NoError(t, err)
 		messages, err := subscriber.Subscribe(t.Context(), "orders")
 		require.NoError(t, err)

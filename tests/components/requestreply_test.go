@@ -19,7 +19,7 @@ import (
 
 // Many wait for replies at the same time, on one topic, and each gets its own: with Broadcast, because
 // each has to see all replies to find it.
-func TestRepliesReachWhoAsked(t *testing.T) {
+func TestRepliesReachTheirSender(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		expectDrained(t, s)

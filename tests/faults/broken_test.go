@@ -91,7 +91,7 @@ func TestCheckerCatchesAnUnfencedAck(t *testing.T) {
 	caught(t, w, faulttest.StaleSettle)
 }
 
-func TestCheckerCatchesAnAckThatTakesWhatItSaysItDoesNot(t *testing.T) {
+func TestCheckerCatchesAnAckThatTakesAMessageAndDeniesIt(t *testing.T) {
 	t.Parallel()
 	faulttest.Case(t, "a late ack that takes the message from its new holder, and answers that it took nothing, is caught: the message is gone, and its last holder's ack was not taken")
 	w, _ := lateAck(t, faulttest.QuietAck)
@@ -134,7 +134,7 @@ func TestCheckerCatchesTwoHandlersOfOneLease(t *testing.T) {
 	caught(t, w, faulttest.OneLease)
 }
 
-func TestCheckerCatchesWhatClosingLeaves(t *testing.T) {
+func TestCheckerCatchesUncleanCloses(t *testing.T) {
 	t.Parallel()
 	for broken, says := range map[faulttest.Broken]string{
 		faulttest.ClosesClient: "a Close that closes the caller's client is caught", faulttest.LeavesGoroutine: "a Close that leaves a goroutine behind is caught",

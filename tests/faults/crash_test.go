@@ -33,7 +33,7 @@ func TestServerKilledWithFsyncAlwaysLosesNothing(t *testing.T) {
 	faulttest.Report(t, fmt.Sprintf("%d rounds, after %d of them the file was cut off", rounds, server.Cuts()))
 }
 
-func TestServerKilledWithFsyncEverySecondLosesWhatItHasNotWritten(t *testing.T) {
+func TestServerKilledWithFsyncEverySecondLosesUnwrittenData(t *testing.T) {
 	t.Parallel()
 	rounds := faulttest.Pick(2, 20)
 	faulttest.Case(t, "kill -9 of Redis with appendfsync everysec: the process dies, the machine does not, so all is there that it has handed to the kernel")

@@ -53,7 +53,7 @@ func TestPowerLossWithFsyncEverySecondLosesTheLast(t *testing.T) {
 	lost.judge(t, l, rounds)
 }
 
-func TestServerKilledWithSnapshotsAloneLosesWhatCameAfterTheLast(t *testing.T) {
+func TestServerKilledWithSnapshotsAloneLosesLaterData(t *testing.T) {
 	for name, end := range map[string]func(*redistest.Instance){
 		"killed":     (*redistest.Instance).Kill,
 		"power lost": func(server *redistest.Instance) { server.PowerLoss() },

@@ -1,0 +1,5 @@
+//go:build stress
+
+package admin_test
+
+func init() { raced = 10_000 }
