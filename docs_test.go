@@ -138,26 +138,6 @@ func anchors(document string) []string {
 	return anchors
 }
 
-<<<<<<< HEAD
-// A package comment is where a stranger learns what a package is for.
-func TestEveryPackageHasAComment(t *testing.T) {
-	described := map[string]bool{} // by directory
-	walk(t, func(file string) {
-		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
-			return
-		}
-		dir := path.Dir(file)
-		described[dir] = described[dir] || regexp.MustCompile(`(?m)^(// |\*/\n).*\npackage `).MatchString(read(t, file))
-	})
-	for dir, is := range described {
-		if !is {
-			t.Errorf("package %s has no comment", dir)
-		}
-	}
-}
-
-=======
->>>>>>> origin/main
 // The table of what happens twice in docs/design.md has a row for each script, and for nothing else.
 func TestDesignTellsWhatASecondRunOfEachScriptDoes(t *testing.T) {
 	_, table, _ := strings.Cut(read(t, "docs/design.md"), "\n| Script | The second run |\n|---|---|\n")
@@ -196,7 +176,7 @@ func TestTestsThatDesignNamesExist(t *testing.T) {
 }
 
 // Files that docs/design.md names as the place of a mechanism exist somewhere in the module.
-// The comment of a package names only files of the package.
+// Every package has a comment, which names only files of the package.
 func TestFilesThatDesignAndPackageCommentsNameExist(t *testing.T) {
 	base := map[string]bool{}
 	comments := map[string]string{}
@@ -212,6 +192,7 @@ func TestFilesThatDesignAndPackageCommentsNameExist(t *testing.T) {
 		require.True(t, base[file], "docs/design.md names %s", file)
 	}
 	for dir, comment := range comments {
+		require.NotEmpty(t, strings.TrimSpace(comment), "%s has no package comment", dir)
 		if strings.HasPrefix(dir, "internal/") {
 			for _, file := range submatches(`\b([a-z_]+\.go)\b`, comment) {
 				require.FileExists(t, filepath.Join(dir, file), "the package comment of %s", dir)
