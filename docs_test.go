@@ -176,26 +176,25 @@ func TestTestsThatDesignNamesExist(t *testing.T) {
 }
 
 // Files that docs/design.md names as the place of a mechanism exist somewhere in the module.
-// The comment of a package names only files of the package.
+// Every package has a comment, which names only files of the package.
 func TestFilesThatDesignAndPackageCommentsNameExist(t *testing.T) {
 	base := map[string]bool{}
 	comments := map[string]string{}
-	code := map[string]bool{}
 	walk(t, func(file string) {
 		base[path.Base(file)] = true
 		if path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
 			return
 		}
-		code[path.Dir(file)] = true
 		comment, _, _ := strings.Cut("\n"+read(t, file), "\npackage ")
 		comments[path.Dir(file)] += comment[strings.LastIndex(comment, "\n\n")+1:]
 	})
 	for _, file := range submatches("`([a-z_]+\\.(?:go|lua))`", read(t, "docs/design.md")) {
 		require.True(t, base[file], "docs/design.md names %s", file)
 	}
-	for dir := range code {
+	for dir, comment := range comments {
+		require.NotEmpty(t, strings.TrimSpace(comment), "%s has no package comment", dir)
 		if strings.HasPrefix(dir, "internal/") {
-			for _, file := range submatches(`\b([a-z_]+\.go)\b`, comments[dir]) {
+			for _, file := range submatches(`\b([a-z_]+\.go)\b`, comment) {
 				require.FileExists(t, filepath.Join(dir, file), "the package comment of %s", dir)
 			}
 		}

@@ -17,6 +17,7 @@
 --       6 stream    "1" if the messages go into a stream
 --       then the name of each group
 --
+-- The call wakes all that rest, because the pause also ended the wake-ups that were under way.
 -- The subscriptions of a group that is still paused, by its own pause or the topic's, rest on. In a
 -- topic with a stream the scheduler rested, so the call has it look.
 -- Returns {"stale"} when the group set has changed, else {"ok", was paused, left}: left is 1 if
