@@ -276,8 +276,8 @@ func (s *Subscription) step(event func(m *Machine, now time.Time) Effects) {
 	s.carryOut(&e)
 }
 
-// carryOut carries out the other effects of an event. s.mu must not be held: loggers and Backoff are
-// the user's.
+// carryOut carries out the other effects of an event. s.mu must not be held: loggers and Backoff
+// are the user's.
 func (s *Subscription) carryOut(e *Effects) {
 	if e.Settled != nil {
 		e.Settled.delivery.ending.end(errSettled)

@@ -111,7 +111,8 @@ func load(name string) Script {
 	return s
 }
 
-// strayDirective finds a line that seems to be a directive. "--@use" stands at the begin of its line.
+// strayDirective finds a line that seems to be a directive. "--@use" stands at the begin of its
+// line.
 var strayDirective = regexp.MustCompile(`(?m)^\s*--@`)
 
 // compose returns the text of each script in lua by its name. The line "--@use wake schedule" of a
