@@ -31,7 +31,7 @@ type served struct {
 	removed bool       // no longer served
 
 	failed int    // promotions that failed in a row; owned by the busy worker
-	fault  string // the error logged last; owned by the busy worker
+	fault  string // the error of the last failure; owned by the busy worker
 }
 
 // task is a topic to promote at a time. If a wake-up brings an earlier event, a topic has
@@ -298,8 +298,8 @@ func untilNext(wait, poll time.Duration) time.Duration {
 	return wait
 }
 
-// retry plans the next promotion after a failed one. Each fault of a topic is logged once. If Redis
-// cannot be reached, only the first topic logs it.
+// retry plans the next promotion after a failed one. A topic logs an error if it differs from the
+// last one. If Redis cannot be reached, only the first topic logs it.
 func (s *Scheduler) retry(ctx context.Context, t *served, err error, poll time.Duration) {
 	if fault := err.Error(); fault != t.fault && ctx.Err() == nil {
 		t.fault = fault
@@ -310,7 +310,7 @@ func (s *Scheduler) retry(ctx context.Context, t *served, err error, poll time.D
 	s.doneLater(t, poll)
 }
 
-// doneLater plans the next promotion after a failed one: in 100 ms, and twice as long after each
+// doneLater plans the next promotion of a topic that failed or is missing: in 100 ms, and twice as long after each
 // further failure, up to the poll interval.
 func (s *Scheduler) doneLater(t *served, poll time.Duration) {
 	t.failed++

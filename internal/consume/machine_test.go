@@ -548,7 +548,7 @@ func (d *driver) claimsAll() int {
 	}
 }
 
-func TestWhatIsClaimedAheadGrowsWithTheConsumersPace(t *testing.T) {
+func TestClaimsInAdvanceGrowWithTheConsumersPace(t *testing.T) {
 	for _, c := range []struct {
 		pace  time.Duration
 		ahead int
@@ -768,7 +768,7 @@ func TestTheServersTimeIsAsOldAsTheClaimOrItsAnswer(t *testing.T) {
 	}
 }
 
-func TestThatAMessageMayBeTooLateIsAskedOnce(t *testing.T) {
+func TestTheServersTimeIsAskedOnceForAMessageThatMayBeTooLate(t *testing.T) {
 	d := drive(t, Limits{MaxInFlight: 1})
 	d.publish(1)
 	d.rest()

@@ -125,7 +125,7 @@ func TestAMessageIsNotHandedOutThatWasLostWhileItWasUnmarshaled(t *testing.T) {
 	}
 }
 
-func TestWhatWasDecidedIsSettledWhenCloseTimeoutIsOver(t *testing.T) {
+func TestSettledMessagesCountWhenCloseTimeoutIsOver(t *testing.T) {
 	calls := 0
 	inShell(t, Config{MaxInFlight: 3, Unmarshal: func(_ string, body []byte) (*message.Message, error) {
 		if calls++; calls == 3 {
@@ -172,7 +172,7 @@ func TestALeaseEndsWhileRedisHangsOrFails(t *testing.T) {
 	}
 }
 
-func TestThatAnswersTakeLongerThanALeaseIsLoggedOnce(t *testing.T) {
+func TestLateAnswersAreLoggedOnce(t *testing.T) {
 	log := watermill.NewCaptureLogger()
 	inShell(t, Config{MaxInFlight: 2, Logger: log}, func(t *testing.T, s *shell) {
 		s.change(func(f *server) { f.slow = modelLease + time.Second })

@@ -23,7 +23,7 @@ type joining struct {
 	busy    bool // a call is under way
 	waiting []*Batch
 
-	// How batches that were put back go. Both are zero when no such batch waits.
+	// How batches that were put back go. next sets both to zero when no such batch waits.
 	most   int  // how many go together at most; 0: all that fit
 	hasten bool // replicas did not confirm their last call, so the next waits for none
 }
@@ -123,8 +123,8 @@ func (j *joining) next() []*Batch {
 func (j *joining) hasPutBack() bool { return len(j.waiting) > 0 && j.waiting[0].turn == putBack }
 
 // settle notes what a call came to, and returns the batches that are done, with their errors. After
-// a refusal the other batches are put back. Each call of such batches that succeeds lets twice as
-// many go together in the next one.
+// a refusal the other batches are put back. Each further call of such batches lets twice as many go
+// together in the next one, unless more than one of them is refused.
 func (j *joining) settle(together []*Batch, o outcome) (done []*Batch) {
 	switch o.fate {
 	case refused:
@@ -150,9 +150,11 @@ func (j *joining) settle(together []*Batch, o outcome) (done []*Batch) {
 }
 
 // putBack makes batches wait again, before all others. It returns the batches that would be refused
-// in any call, and those whose callers have left. If some were refused, the others may all go
-// without them. Otherwise the next call has as many as the topic has room for. Batches with the
-// delay ID of another batch come last.
+// in any call, and those whose callers have left. How many go together next depends on the reason:
+//
+//   - if some were refused, twice as many as before, or all that fit,
+//   - if a delay ID stands twice in the call, all but the later ones, which come last,
+//   - if the topic is full, as many as it has room for.
 func (j *joining) putBack(together []*Batch, refusal *queue.Refusal) (done []*Batch) {
 	var again, later []*Batch
 	index, needed, fit := 0, 0, 0 // of a message in the call; messages put back; batches that fit

@@ -44,8 +44,8 @@ func (l *line) publish(ctx context.Context, b *Batch) error {
 	return b.err
 }
 
-// wait waits until the batch's call is over. If the context ends before the call is under way, the
-// batch leaves.
+// wait waits until the batch's call is over. If the context ends before the call is under way, or
+// after the call was refused for the sake of another batch, the batch leaves.
 func (l *line) wait(b *Batch, ended <-chan struct{}) error {
 	if ended == nil { // then a select would only cost time
 		<-b.done
@@ -125,7 +125,7 @@ func (l *line) call(
 	}
 	patience := l.patience
 	if l.joining.hasten { // only next and settle change it, and none runs now
-		patience = 0
+		patience = 0 // the sender asks once and does not wait
 	}
 	o := attempt(messages, patience)
 	var ended []*Batch
@@ -146,7 +146,7 @@ func (l *line) call(
 }
 
 // answer wakes the callers of batches that are done. Callers often publish again at once, so answer
-// waits until they come back. Their batches then go together in the next call. It does not wait for
+// waits until as many batches wait as were answered. These go together in the next call. It does not wait for
 // a single caller, which has nobody to be joined with. Nor does it wait while there are batches
 // that were put back, because these go first.
 func (l *line) answer(done []*Batch, ran chan struct{}) {
@@ -217,13 +217,13 @@ const (
 
 // comeback says for how many answers the line does not wait until callers come back.
 type comeback struct {
-	skip int // answers without a wait
+	skip int // answers to come that do not wait
 	slow int // waits in a row that took too long
 }
 
 // took notes how long the callers took to come back. Each runs for microseconds; a millisecond more
-// means that other goroutines keep the processors busy. After three such waits the next thousand
-// are left out.
+// means that other goroutines keep the processors busy. After three such waits in a row, the next
+// thousand answers do not wait.
 func (c *comeback) took(answered int, wait time.Duration) {
 	if wait < time.Millisecond+time.Duration(answered)*10*time.Microsecond {
 		c.slow = 0

@@ -18,14 +18,14 @@
 -- ARGV  1 group
 --       2 subscription
 --       3 number      of this claim; the subscription counts its claims
---       4 limit       messages at most (at most 1000). With 0 the subscription takes none, is not
---                     woken, and passes on the wake-up that it may have had.
+--       4 limit       messages at most (at most 1000). With 0 the subscription takes none, and
+--                     passes on the wake-up that it may have had; slots are 0 then.
 --       5 busy        "1" if the subscription holds other messages
 --       6 lease       ms that the leases last
 --       7 slots       messages that the subscription could hand out at once; 0 also if it must not
 --                     be woken
---       8 address     of the subscription: a waiter afterwards if it has more slots than messages
---                     are ready, resting if it is busy and a suspect is next
+--       8 address     of the subscription. If it has more slots than messages are ready, it is a
+--                     waiter afterwards. If it has slots and may not claim now, it rests.
 --       9 patience    ms for which the address is valid
 --      10 bytes       of bodies at most, but for the first message
 --      11 memory      ms for which the claim is remembered
@@ -52,11 +52,11 @@
 --   orphans  number of ids that had no body and were dropped
 --   entries  "id:due id:due ..."
 --   bodies   list of the body of each message
---   records  list of the record of each message, or empty if no message of the group has one
+--   records  list of the record of each message, "" for none; or empty if there is no record
 --   now      the server's time in ms, as text
--- Twice: a run with the number of the last claim that got messages returns those that it still
--- leases. After a claim that got none, delivered and dropped are counted once more. A run with a
--- lower number is a stale retry: it returns nothing and leases nothing.
+-- Twice: a repeat of the last claim that got messages returns those that it still leases. A repeat
+-- of a claim that got none is a new claim, and counts delivered and dropped once more. A repeat of
+-- an older claim leases nothing while the last one that got messages is remembered.
 
 local groups, messages, ready, unack, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, waiters, claim, scheduler, idle = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -127,7 +127,7 @@ local at = string.format('%d', now)
 local asks = expiry == '' and {'asked', at, 'lasting', '1'} or {'asked', at}
 
 -- Adds delivered and dropped to stats, and notes the time of the claim. If the subscription got
--- messages or handed over some, it notes that time as "seen" too.
+-- messages, handed over some or dropped some, that time is "seen" too.
 local function count(got)
   if counted then
     redis.call('HSET', stats, 'delivered', string.format('%d', (counted[1] or 0) + delivered),

@@ -43,7 +43,7 @@ if redis.call('HGET', meta, 'groups') ~= version then
 end
 
 local role, wait = ask_role()
-if role then
+if role then -- the caller is not the holder
   return {role, wait, 0, 0, {}}
 end
 
@@ -161,7 +161,8 @@ end
 
 local merging = moving(fresh)
 moved = moved + merging
--- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
+-- The first write deletes a field that does not exist. After a deletion, a script may write at
+-- maxmemory too.
 redis.call('HDEL', scheduler, '')
 local left = moved > 0 and {{key = pending, moved = moved}} or {}
 if moved > 0 and groups > 1 then
