@@ -85,7 +85,7 @@ type Scheduler struct {
 	started atomic.Bool   // Run was called
 	mailbox *wake.Mailbox // receives wake-ups; nil until Run; written under mu
 	pools   *pools
-	outage  atomic.Bool // a failed promotion was logged, and no topic has recovered since
+	outage  atomic.Bool // an outage of Redis was logged, and no topic has recovered since
 	permits queue.Permits
 	news    wake.RegistryNews
 

@@ -30,8 +30,8 @@ type served struct {
 	pool    *pool      // whose queue has its tasks; nil: the first pool
 	removed bool       // no longer served
 
-	failed int    // promotions that failed in a row; owned by the busy worker
-	fault  string // the error of the last failure; owned by the busy worker
+	failed int   // promotions that failed in a row; owned by the busy worker
+	fault  error // the last failure; nil: none since a success; owned by the busy worker
 }
 
 // task is a topic to promote at a time. If a wake-up brings an earlier event, a topic has
@@ -299,29 +299,30 @@ func untilNext(wait, poll time.Duration) time.Duration {
 }
 
 // retry plans the next promotion after a failed one. A topic logs an error if it differs from the
-// last one. If Redis cannot be reached, only the first topic logs it.
+// last one. If Redis cannot be reached, only the first topic logs that.
 func (s *Scheduler) retry(ctx context.Context, t *served, err error, poll time.Duration) {
-	if fault := err.Error(); fault != t.fault && ctx.Err() == nil {
-		t.fault = fault
-		if !s.outage.Swap(true) || !queue.Unreachable(err) {
+	if ctx.Err() == nil && (t.fault == nil || t.fault.Error() != err.Error()) {
+		t.fault = err
+		if !queue.Unreachable(err) || !s.outage.Swap(true) {
 			s.logger.Error("Cannot promote due messages, trying again", err, watermill.LogFields{"topic": t.topic.Name})
 		}
 	}
 	s.doneLater(t, poll)
 }
 
-// doneLater plans the next promotion of a topic that failed or is missing: in 100 ms, and twice as long after each
-// further failure, up to the poll interval.
+// doneLater plans the next promotion of a topic that failed or is missing: in 100 ms, and twice as
+// long after each further failure, up to the poll interval.
 func (s *Scheduler) doneLater(t *served, poll time.Duration) {
 	t.failed++
 	s.done(t, time.Now().Add(jitter(min(50*time.Millisecond<<min(t.failed, 10), poll))))
 }
 
-// succeeded resets the failures of a topic, and logs the end of an outage.
+// succeeded resets the failures of a topic, and logs their end, or that of an outage.
 func (s *Scheduler) succeeded(t *served) {
 	if t.failed > 0 {
-		t.failed, t.fault = 0, ""
-		if s.outage.Swap(false) {
+		own := t.fault != nil && !queue.Unreachable(t.fault)
+		t.failed, t.fault = 0, nil
+		if s.outage.Swap(false) || own {
 			s.logger.Info("Promoting due messages again", watermill.LogFields{"topic": t.topic.Name})
 		}
 	}

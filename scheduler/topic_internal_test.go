@@ -1,13 +1,17 @@
 package scheduler
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
@@ -100,4 +104,49 @@ func TestALongWaitIsCutToThePollAndNeverProlonged(t *testing.T) {
 			require.LessOrEqual(t, untilNext(wait, poll), wait)
 		}
 	}
+}
+
+// lines is a logger that keeps the texts of its lines.
+type lines struct {
+	watermill.NopLogger
+	texts []string
+}
+
+func (l *lines) Error(text string, _ error, fields watermill.LogFields) {
+	l.texts = append(l.texts, fmt.Sprint(fields["topic"], ": ", text))
+}
+
+func (l *lines) Info(text string, fields watermill.LogFields) {
+	l.texts = append(l.texts, fmt.Sprint(fields["topic"], ": ", text))
+}
+
+func TestAFaultOfOneTopicDoesNotHideAnOutage(t *testing.T) {
+	s := newScheduler(t)
+	logger := &lines{}
+	s.logger = logger
+	topics := map[string]*served{}
+	for _, name := range []string{"odd", "a", "b"} {
+		topics[name] = &served{topic: queue.NewTopic(s.client, "p", name)}
+	}
+	logs := func(want ...string) {
+		t.Helper()
+		require.Equal(t, want, logger.texts)
+		logger.texts = nil
+	}
+	fails := func(name string, err error) { s.retry(t.Context(), topics[name], err, time.Hour) }
+	for range 2 {
+		fails("odd", fmt.Errorf("%w: odd", queue.ErrLayout))
+	}
+	logs("odd: Cannot promote due messages, trying again")
+	for range 2 {
+		fails("a", errors.New("connection refused"))
+		fails("b", errors.New("connection refused"))
+	}
+	logs("a: Cannot promote due messages, trying again")
+	s.succeeded(topics["b"])
+	s.succeeded(topics["a"])
+	logs("b: Promoting due messages again")
+	s.succeeded(topics["odd"])
+	s.succeeded(topics["odd"])
+	logs("odd: Promoting due messages again")
 }
