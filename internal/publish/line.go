@@ -146,9 +146,9 @@ func (l *line) call(
 }
 
 // answer wakes the callers of batches that are done. Callers often publish again at once, so answer
-// waits until as many batches wait as were answered. These go together in the next call. It does not wait for
-// a single caller, which has nobody to be joined with. Nor does it wait while there are batches
-// that were put back, because these go first.
+// waits until as many batches wait as were answered. These go together in the next call. It does
+// not wait for a single caller, which has nobody to be joined with. Nor does it wait while there
+// are batches that were put back, because these go first.
 func (l *line) answer(done []*Batch, ran chan struct{}) {
 	if len(done) <= 1 || l.comeback.skip > 0 || l.hasPutBack() {
 		l.comeback.skip = max(l.comeback.skip-1, 0)

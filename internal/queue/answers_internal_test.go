@@ -11,7 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A reply is read whole, or is an error: nothing of another form ends the process, or is taken for something else.
+// A reply is read whole, or is an error: nothing of another form ends the process, or is taken for
+// something else.
 
 // partsOf are those of a reply. It is whole if all are texts, and none is a number or not there.
 func partsOf(text string) (parts []any, whole bool) {

@@ -85,8 +85,8 @@ const (
 	askedAgain  // about those that were not seen
 )
 
-// A message is taken from ready before the audit looks through it, and comes back behind its back. It is not
-// lost, wherever it comes back.
+// A message is taken from ready before the audit looks through it, and comes back behind its back.
+// It is not lost, wherever it comes back.
 func TestMessageThatComesBackToReadyWhileItIsLookedThroughIsNotLost(t *testing.T) {
 	for name, comeBack := range map[string]func(w *world, s *sub, m *queue.Leased){
 		"released": func(w *world, s *sub, m *queue.Leased) { require.Equal(w.t, 1, s.release(m)) },
@@ -175,7 +175,8 @@ func TestMissingCountOfAMessageThatComesBackToReadyIsFound(t *testing.T) {
 	}, "a", "b")
 }
 
-// Those that have it for sure are more than are counted, whatever has become of it in a group whose list has changed.
+// Those that have it for sure are more than are counted, whatever has become of it in a group whose
+// list has changed.
 func TestMissingCountIsFoundWhileAListChanges(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow(names("%d", 0, 100)...)
@@ -194,8 +195,8 @@ func TestMissingCountIsFoundWhileAListChanges(t *testing.T) {
 	}, "a", "b", "c")
 }
 
-// A group that has acked a message since it was seen in its list does not need it, which the next look shows. Lists that
-// change during each look leave it open.
+// A group that has acked a message since it was seen in its list does not need it, which the next
+// look shows. Lists that change during each look leave it open.
 func TestCountThatChangesMeanwhileIsLookedAtAgain(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("1", "2", "3")
@@ -248,7 +249,8 @@ func TestNothingIsPassedOverWhileReadyIsUsedAtBothEnds(t *testing.T) {
 	}, "a")
 }
 
-// More comes back than one step may look at. Then another look decides, and if it goes on like that, nothing is said.
+// More comes back than one step may look at. Then another look decides, and if it goes on like
+// that, nothing is said.
 func TestUncertainViolationsAreNotReported(t *testing.T) {
 	for name, c := range map[string]struct {
 		moves         int
@@ -503,7 +505,8 @@ func TestAuditStopsTheServerForNoMoreThanSomeBytes(t *testing.T) {
 			}
 			steps++
 			scanned += len(reply) - 1
-			// HSCAN ends with a bucket, in which there may be several, or, while the table grows, with two smaller ones.
+			// HSCAN ends with a bucket, in which there may be several, or, while the table grows,
+			// with two smaller ones.
 			require.LessOrEqual(t, (len(reply)-1)*size, 1<<20+20*size, "bytes that one step goes through")
 		}})
 		require.Empty(t, audit.Violations)
@@ -527,8 +530,9 @@ func TestAuditReadsManySmallMessagesAtATime(t *testing.T) {
 	}, "a")
 }
 
-// A hash that had many messages and has few is mostly room, which is looked through as well. Whether the server gives it back
-// differs from version to version, so here a step asks for more than it may look for.
+// A hash that had many messages and has few is mostly room, which is looked through as well.
+// Whether the server gives it back differs from version to version, so here a step asks for more
+// than it may look for.
 func TestAStepOfAScanLooksAHundredTimesAtMost(t *testing.T) {
 	client := redistest.Start(t).Client(t)
 	const n = 5000

@@ -13,9 +13,9 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// BenchmarkScripts takes messages through their life, a batch at a time, on a real server that nothing else
-// uses. An op is a message; each transition reports what the server's only thread spent on it, as INFO
-// commandstats has it.
+// BenchmarkScripts takes messages through their life, a batch at a time, on a real server that
+// nothing else uses. An op is a message; each transition reports what the server's only thread
+// spent on it, as INFO commandstats has it.
 func BenchmarkScripts(b *testing.B) {
 	for _, size := range []int{1, 16, 100, 500} {
 		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) { benchmarkScripts(b, size, 0, 0, 128) })
@@ -98,8 +98,8 @@ func benchmarkScripts(b *testing.B, size, dead, waiting, bytes int) {
 	}
 }
 
-// BenchmarkBacklog promotes messages that came due before there was a group, a thousand in the same millisecond, and far
-// more than one call takes. An op is a message.
+// BenchmarkBacklog promotes messages that came due before there was a group, a thousand in the same
+// millisecond, and far more than one call takes. An op is a message.
 func BenchmarkBacklog(b *testing.B) {
 	const calls, size = 50, 1000
 	s := redistest.ForBenchmark(b)
@@ -131,8 +131,8 @@ func BenchmarkBacklog(b *testing.B) {
 	b.ReportMetric(spent/float64(topics*calls*size), "promote-us/msg")
 }
 
-// BenchmarkUnusedGroups removes a thousand groups whose end has come, as after as many processes that had one each. An op is
-// a group.
+// BenchmarkUnusedGroups removes a thousand groups whose end has come, as after as many processes
+// that had one each. An op is a group.
 func BenchmarkUnusedGroups(b *testing.B) {
 	const groups = 1000
 	s := redistest.ForBenchmark(b)

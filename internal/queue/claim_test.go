@@ -175,8 +175,8 @@ func TestClaimCountsBytesAcrossPortions(t *testing.T) {
 	}, "a")
 }
 
-// Small bodies are no sign that those behind them are small: what is read in vain stops the server for others, by 10 ms for
-// each of 8 MiB.
+// Small bodies are no sign that those behind them are small: what is read in vain stops the server
+// for others, by 10 ms for each of 8 MiB.
 func TestClaimReadsFewBodiesThatItDoesNotReturn(t *testing.T) {
 	t.Parallel()
 	in := redistest.Start(t)
@@ -447,7 +447,8 @@ func TestSubscriptionThatWaitsForASuspectIsWokenForMessagesBehindIt(t *testing.T
 	}, "a")
 }
 
-// They would be woken one by the other for each suspect, to find that the next one is not for them either.
+// They would be woken one by the other for each suspect, to find that the next one is not for them
+// either.
 func TestSubscriptionThatWaitsForSuspectsIsWokenWhenTheLastIsTaken(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
@@ -595,7 +596,8 @@ func TestMessagesGoBackWithTheirOwnDueTimes(t *testing.T) {
 	}, "a")
 }
 
-// What a subscriber holds is in tables: Redis would search small hashes and sorted sets from end to end.
+// What a subscriber holds is in tables: Redis would search small hashes and sorted sets from end to
+// end.
 func TestLeasesAreKeptInTables(t *testing.T) {
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s, "topic", "a")

@@ -225,7 +225,8 @@ func TestDiscardedMessageLeavesNothing(t *testing.T) {
 	}, "a", "b")
 }
 
-// A repeat of a call whose answer was lost gets the answer of the first, not that there is nothing to do.
+// A repeat of a call whose answer was lost gets the answer of the first, not that there is nothing
+// to do.
 func TestRepeatedOperationAnswersTheSame(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("1", time.Hour), in("2", time.Hour), now("3"), now("4"))
@@ -432,8 +433,8 @@ func TestIdleGroupIsRemovedUnlessItIsUsed(t *testing.T) {
 	}, "a", "b")
 }
 
-// For a moment a subscription is neither a waiter nor holds anything: when it was just woken, and when it has just
-// settled. Its group is not idle for that, though nothing came for long before.
+// For a moment a subscription is neither a waiter nor holds anything: when it was just woken, and
+// when it has just settled. Its group is not idle for that, though nothing came for long before.
 func TestGroupWhoseSubscriberIsJustBusyIsNotIdle(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		longAgo := w.now() - time.Hour.Milliseconds()
@@ -527,7 +528,8 @@ func (b *beforeOpen) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// The publisher has seen that the topic is in the registry, when the last that is done to delete it takes it out.
+// The publisher has seen that the topic is in the registry, when the last that is done to delete it
+// takes it out.
 func TestTopicThatIsMadeAnewWhileItIsErasedIsInTheRegistry(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		client := redis.NewClient(w.Client.(*redis.Client).Options())
@@ -541,7 +543,8 @@ func TestTopicThatIsMadeAnewWhileItIsErasedIsInTheRegistry(t *testing.T) {
 	}, "a")
 }
 
-// Of a topic with many groups some go at a time. If the caller ends in between, others remove what is left.
+// Of a topic with many groups some go at a time. If the caller ends in between, others remove what
+// is left.
 func TestTopicWithManyGroupsIsErasedInSteps(t *testing.T) {
 	for name, goOn := range map[string]func(w *world){
 		"by another call": func(w *world) { require.NoError(w.t, w.topic.Erase(ctx)) },

@@ -181,7 +181,8 @@ func TestExpireIsBounded(t *testing.T) {
 	}, "a", "b", "c")
 }
 
-// What one subscription held comes back in one step, with any number of groups, so that a claim after it gets the first.
+// What one subscription held comes back in one step, with any number of groups, so that a claim
+// after it gets the first.
 func TestExpireTakesBackWhatASubscriptionHeldInOneStep(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow(names("%03d", 0, 800)...)
@@ -192,7 +193,8 @@ func TestExpireTakesBackWhatASubscriptionHeldInOneStep(t *testing.T) {
 	}, "a", "b", "c", "d", "e", "f", "g", "h", "i", "j")
 }
 
-// Leases that end one after the other: what comes back later, and is newer, is behind all that came before.
+// Leases that end one after the other: what comes back later, and is newer, is behind all that came
+// before.
 func TestExpireAgainWithManyGroups(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow(names("%03d", 0, 400)...)
@@ -260,8 +262,8 @@ func TestRequeuedMessageStaysMarkedWhenItsLeaseEnds(t *testing.T) {
 	}, "a")
 }
 
-// A process that claimed twice before it died, and has not extended its leases yet, has leases that end one after the
-// other.
+// A process that claimed twice before it died, and has not extended its leases yet, has leases that
+// end one after the other.
 func TestMessagesClaimedOneAfterTheOtherComeBackInOrder(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("1", "2", "3", "4", "5", "6", "7")

@@ -22,7 +22,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
-// live takes messages through every transition, of several topics, with the wake-ups between processes.
+// live takes messages through every transition, of several topics, with the wake-ups between
+// processes.
 func live(t *testing.T, s redistest.Server) {
 	m, closeMailbox := wake.Open(queue.MustClient(s.Client), s.Prefix)
 	defer closeMailbox()
@@ -225,7 +226,8 @@ func TestScriptsTouchOnlyKeysThatTheyDeclare(t *testing.T) {
 	require.Len(t, used, len(queue.Scripts()), "every script was seen")
 }
 
-// monitor has the server tell every command. Those until the call of commands are in what that returns.
+// monitor has the server tell every command. Those until the call of commands are in what that
+// returns.
 func monitor(t *testing.T, in *redistest.Instance) (commands func() iter.Seq2[[]string, bool]) {
 	t.Helper()
 	conn, err := net.Dial("tcp", in.Addr())

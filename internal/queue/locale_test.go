@@ -12,8 +12,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// Lua compares texts by the locale that the server was started in, and Redis sorts by bytes. In Danish, AA comes
-// after Z; in Hungarian, CS after CZ.
+// Lua compares texts by the locale that the server was started in, and Redis sorts by bytes. In
+// Danish, AA comes after Z; in Hungarian, CS after CZ.
 func TestOrderIsNotThatOfTheServersLocale(t *testing.T) {
 	t.Parallel()
 	s := redistest.Server{Client: redistest.StartWithLocale(t).Client(t)}

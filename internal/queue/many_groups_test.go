@@ -10,8 +10,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// With Broadcast every subscription has a group. Redis's Lua passes 7,999 texts to one command at most; the embedded
-// one has another limit.
+// With Broadcast every subscription has a group. Redis's Lua passes 7,999 texts to one command at
+// most; the embedded one has another limit.
 func TestTopicWithMoreGroupsThanLuaCanPassToOneCommand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, redistest.Server{Client: redistest.Start(t).Client(t), Prefix: "own"}, "topic", "a")

@@ -45,8 +45,8 @@ func (m *model) drawName(t *rapid.T, message *message, wait *time.Duration) {
 	}
 }
 
-// unsure tells of a delay ID whether it, or its message, is about to be due: on a server whose clock runs, nobody can
-// say which is the case when a script looks.
+// unsure tells of a delay ID whether it, or its message, is about to be due: on a server whose
+// clock runs, nobody can say which is the case when a script looks.
 func (m *model) unsure(name string) bool {
 	n := m.taken[name]
 	if n == nil || m.Mini != nil {
@@ -194,8 +194,8 @@ func (m *model) cancelNamed(t *rapid.T) {
 	}
 }
 
-// renamed foresees what a new due time of a pending message makes of its delay ID. It is refused if another message
-// has that by now.
+// renamed foresees what a new due time of a pending message makes of its delay ID. It is refused if
+// another message has that by now.
 func (m *model) renamed(id string, wait time.Duration, now int64) (names map[string]*nameOf, refused, unsure bool) {
 	o := m.options[id]
 	if !m.pends(id) || o.DelayID == "" {
@@ -210,7 +210,8 @@ func (m *model) renamed(id string, wait time.Duration, now int64) (names map[str
 	return map[string]*nameOf{o.DelayID: {id, now + (wait + o.Window).Milliseconds()}}, false, false
 }
 
-// outlive has a message wait beyond the end of its delay ID, which another has by then, and gives it another due time.
+// outlive has a message wait beyond the end of its delay ID, which another has by then, and gives
+// it another due time.
 func (m *model) outlive(t *rapid.T) {
 	m.t = t
 	name := rapid.SampledFrom(delayIDs).Draw(t, "delay id")

@@ -14,7 +14,8 @@ import (
 
 // What operators do in the model test.
 
-// waiting draws a message, most often one that waits, and tells in which groups it waits for a retry.
+// waiting draws a message, most often one that waits, and tells in which groups it waits for a
+// retry.
 func (m *model) waiting(t *rapid.T) (id string, retries []string) {
 	m.t = t
 	if len(m.name) == 0 {

@@ -16,8 +16,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Where the model says that every message is, and since or until when. It follows from what was there before and from
-// the time alone; of what the server says it takes in only what matches.
+// Where the model says that every message is, and since or until when. It follows from what was
+// there before and from the time alone; of what the server says it takes in only what matches.
 
 // picture is all that a topic has, with times in ms by the server's clock.
 type picture struct {
@@ -190,8 +190,9 @@ func (g *inGroup) back(taken []*queue.Leased) {
 	g.Ready = append(came, g.Ready...)
 }
 
-// expire takes back the leases that are over by now, in the order of their deadlines: each to the front of ready, but
-// behind what is there and was due earlier. Those that die of it do not come back.
+// expire takes back the leases that are over by now, in the order of their deadlines: each to the
+// front of ready, but behind what is there and was due earlier. Those that die of it do not come
+// back.
 func (g *inGroup) expire(now int64, order map[string]float64, dies func(id string) bool) {
 	var over []string
 	for id, h := range g.Unack {
@@ -261,9 +262,9 @@ func ready(id, token string) readied {
 	return readied{id, at}
 }
 
-// step does something, and compares each state with what the model makes of it. The script may have looked at the clock
-// at any time since the step began, and times to come are rounded up: at one of those all has to match. If next returns
-// false the time is not possible.
+// step does something, and compares each state with what the model makes of it. The script may have
+// looked at the clock at any time since the step began, and times to come are rounded up: at one of
+// those all has to match. If next returns false the time is not possible.
 func (m *model) step(run func(), next func(p *picture, now, up int64) bool) {
 	began := m.now()
 	run()
@@ -310,7 +311,8 @@ func (m *model) know() {
 	}
 }
 
-// look reads all that the topic has. Bodies and options are compared at once, and of the deadlines the order is noted.
+// look reads all that the topic has. Bodies and options are compared at once, and of the deadlines
+// the order is noted.
 func (m *model) look() *picture {
 	k, pipe := m.keys, m.Client.Pipeline()
 	pending, refs := pipe.ZRangeWithScores(ctx, k.Pending(), 0, -1), pipe.HGetAll(ctx, k.Refs())

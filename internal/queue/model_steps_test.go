@@ -324,7 +324,8 @@ func (m *model) late(t *rapid.T) {
 	m.unchanged(settle)
 }
 
-// close ends a subscription: it gives back what it holds, and does not wait any more. Another takes its place.
+// close ends a subscription: it gives back what it holds, and does not wait any more. Another takes
+// its place.
 func (m *model) close(t *rapid.T) {
 	m.t = t
 	if len(m.subs) == 0 {

@@ -14,15 +14,16 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// Whatever is done in whatever order, every message is where the model says, and nothing else is left.
+// Whatever is done in whatever order, every message is where the model says, and nothing else is
+// left.
 func TestAnyOrderOfTransitions(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		sequences(t, s, true)
 	})
 }
 
-// The same, many more times, looking at where all is after each transition, and at the rest at the end of each sequence. MODEL_SEQUENCES says how
-// many times on each server.
+// The same, many more times, looking at where all is after each transition, and at the rest at the
+// end of each sequence. MODEL_SEQUENCES says how many times on each server.
 func TestManySequencesOfTransitions(t *testing.T) {
 	wanted, _ := strconv.Atoi(os.Getenv("MODEL_SEQUENCES")) // else a few
 	for part := range 4 {
@@ -39,8 +40,9 @@ func TestManySequencesOfTransitions(t *testing.T) {
 	}
 }
 
-// sequences runs as many random sequences as rapid is told to, and returns how many that were. If it is thorough,
-// it compares all there is with the model after each transition, and repeats most of them.
+// sequences runs as many random sequences as rapid is told to, and returns how many that were. If
+// it is thorough, it compares all there is with the model after each transition, and repeats most
+// of them.
 func sequences(t *testing.T, s redistest.Server, thorough bool) (runs int) {
 	prefix := s.Prefix
 	rapid.Check(t, func(t *rapid.T) {

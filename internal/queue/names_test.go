@@ -121,7 +121,8 @@ func TestDelayIDStaysTakenForItsWindow(t *testing.T) {
 	}, "a")
 }
 
-// Else what is published under it would be kept out for the sake of a message that nobody gets any more.
+// Else what is published under it would be kept out for the sake of a message that nobody gets any
+// more.
 func TestDelayIDOfACancelledRetryIsFree(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(under(now("1"), "x", queue.Keep, time.Hour))
@@ -320,7 +321,8 @@ func TestRepeatedPublishWithDelayIDsChangesNothing(t *testing.T) {
 	}, "a")
 }
 
-// Who asks by the name means whoever waits under it, and nobody does when it is free, though nothing has been promoted.
+// Who asks by the name means whoever waits under it, and nobody does when it is free, though
+// nothing has been promoted.
 func TestAFreeDelayIDFindsNoMessage(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("x", time.Second).with(queue.Options{DelayID: "name"}))

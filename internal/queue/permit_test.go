@@ -167,7 +167,8 @@ func TestKeysThatAreNotAllowedAreNamed(t *testing.T) {
 	require.ErrorContains(t, err, "it has to be allowed the keys ~own:* ~stream")
 }
 
-// Redis 7 gives a new user no channels. Who publishes messages then takes those who wait for them, and wakes nobody.
+// Redis 7 gives a new user no channels. Who publishes messages then takes those who wait for them,
+// and wakes nobody.
 func TestPermitsFindThatChannelsAreNotAllowed(t *testing.T) {
 	t.Parallel()
 	admin := redistest.Start(t).Client(t)

@@ -106,7 +106,8 @@ func TestRetriesAndFreshMessagesAreMerged(t *testing.T) {
 
 func TestNothingPassesAMessageThatStaysForTheNextCall(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		// 900 retries of a interleave with 3000 fresh ones; each call moves at most a thousand of each.
+		// 900 retries of a interleave with 3000 fresh ones; each call moves at most a thousand of
+		// each.
 		w.publishNow(names("r%04d", 0, 900)...)
 		due := w.now() + time.Hour.Milliseconds()
 		retries, want := map[string]int64{}, []string{}
@@ -140,8 +141,8 @@ func TestNothingPassesAMessageThatStaysForTheNextCall(t *testing.T) {
 
 func TestNothingPassesARetryThatHasToStay(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		// Group b alone has retries, and so all of the budget of a step, 1000. They come before all that is fresh, by
-		// their IDs, so nothing fresh moves in any group before they have.
+		// Group b alone has retries, and so all of the budget of a step, 1000. They come before all
+		// that is fresh, by their IDs, so nothing fresh moves in any group before they have.
 		w.publishNow(names("r%04d", 0, 1200)...)
 		due := w.now() + time.Hour.Milliseconds()
 		for _, from := range []int{0, 600} {
@@ -214,7 +215,8 @@ func TestPromoteOfMoreThanTenThousand(t *testing.T) {
 	}
 }
 
-// Where all that one call can move is due in the same millisecond, due times are not read one by one.
+// Where all that one call can move is due in the same millisecond, due times are not read one by
+// one.
 func TestManyDueInTheSameMillisecondKeepTheirDueTime(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		const share = queue.Budget / 2

@@ -212,7 +212,8 @@ func TestInterruptedRemovalGoesOnWithTheScheduler(t *testing.T) {
 	}, "a", "b")
 }
 
-// Whoever brings it back finishes the removal first. What the remover does after that is not about the new group.
+// Whoever brings it back finishes the removal first. What the remover does after that is not about
+// the new group.
 func TestGroupThatComesBackInTheMiddleOfItsRemovalIsEmpty(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow(names("%04d", 0, 2500)...)
@@ -287,7 +288,8 @@ func TestClaimShowsThatTheGroupIsUsed(t *testing.T) {
 	})
 }
 
-// Subscribers may differ in when the group ends. That of none comes before its time, whoever subscribes or claims after it.
+// Subscribers may differ in when the group ends. That of none comes before its time, whoever
+// subscribes or claims after it.
 func TestEndOfAGroupIsOnlyMovedOn(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.registerFor("a", queue.GroupOptions{Expiry: 24 * time.Hour})
@@ -317,7 +319,8 @@ func TestEndOfAGroupIsOnlyMovedOn(t *testing.T) {
 	})
 }
 
-// Who waits when the end comes would be taken for somebody who does not know of it, and is gone like all others.
+// Who waits when the end comes would be taken for somebody who does not know of it, and is gone
+// like all others.
 func TestGroupWhoseSubscribersDifferInItsEndKeepsOne(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		long, short := queue.GroupOptions{Expiry: time.Hour}, queue.GroupOptions{Expiry: 2 * time.Minute}
@@ -459,8 +462,8 @@ func (w *world) respiteOver(group string) {
 	require.NoError(w.t, w.Client.Do(ctx, "ZADD", w.keys.Idle(), now, group).Err())
 }
 
-// Subscribers that are configured to let the group end, and others that are not, as in the course of a
-// deployment.
+// Subscribers that are configured to let the group end, and others that are not, as in the course
+// of a deployment.
 func TestGroupWithAWaitingSubscriptionLosesItsExpiryInsteadOfBeingRemoved(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		for name, stop := range map[string]bool{"waiting": false, "resting": true} {
@@ -533,7 +536,8 @@ func TestGroupThatAlwaysHadAnExpiryDoesNotOutlastItByALease(t *testing.T) {
 	})
 }
 
-// The group was lost, and who lets it end was the first to make it again. So the others did not register it.
+// The group was lost, and who lets it end was the first to make it again. So the others did not
+// register it.
 func TestGroupStaysForASubscriptionThatDoesNotKnowItsExpiry(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		for group, claim := range map[string]func(s *sub){
@@ -570,8 +574,9 @@ func TestAddressOfASubscriptionThatKnowsTheEndIsNotValidForLonger(t *testing.T) 
 	})
 }
 
-// While there was no Redis nobody could say that he is there. So an end that has come is put off by two minutes, in which
-// every subscription asks for messages; and again, if nobody looked when they were over.
+// While there was no Redis nobody could say that he is there. So an end that has come is put off by
+// two minutes, in which every subscription asks for messages; and again, if nobody looked when they
+// were over.
 func TestEndThatHasComeIsPutOffOnce(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.registerFor("a", shortLived)

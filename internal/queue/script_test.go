@@ -35,8 +35,8 @@ func TestScriptsThatTheServerLostAreLoadedAgain(t *testing.T) {
 	}, "a")
 }
 
-// Loading them on all nodes would wait for each, and fail for want of one. What is then sent whole is learnt call by call, and a
-// pipeline that lacks some of its scripts loses its order.
+// Loading them on all nodes would wait for each, and fail for want of one. What is then sent whole
+// is learnt call by call, and a pipeline that lacks some of its scripts loses its order.
 func TestScriptsAreLoadedWhileAnotherNodeHangs(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, "--cluster-node-timeout", "60000") // no failover
@@ -82,7 +82,8 @@ func TestPipelinedCallsKeepTheirOrderWhenScriptsAreMissing(t *testing.T) {
 	}, "a")
 }
 
-// Another process may be loading the scripts, one after the other, as all do after a restart of the server.
+// Another process may be loading the scripts, one after the other, as all do after a restart of the
+// server.
 func TestPipelinedCallsKeepTheirOrderWhileScriptsAreLoaded(t *testing.T) {
 	own(t, func(t *testing.T, w *world) {
 		w.publishNow("1", "2", "3")
@@ -226,8 +227,8 @@ type proto string
 func (e proto) Error() string { return string(e) }
 func (proto) RedisError()     {}
 
-// go-redis returns the error of a pipeline that never got a connection, and gives its commands none. So acks passed for
-// done that no server had seen.
+// go-redis returns the error of a pipeline that never got a connection, and gives its commands
+// none. So acks passed for done that no server had seen.
 func TestEachCallOfAPipelineThatIsRefusedHasAnError(t *testing.T) {
 	for name, retries := range map[string]int{"at the first attempt": -1, "at each attempt": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -299,7 +300,8 @@ func (c *lossy) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// losing has the world use a client that loses answers. What it returns has two answers lost to a function.
+// losing has the world use a client that loses answers. What it returns has two answers lost to a
+// function.
 func (w *world) losing() func(f func()) {
 	var armed atomic.Int32
 	client := redis.NewClient(&redis.Options{
@@ -400,8 +402,8 @@ func TestOperationsWhoseAnswersAreLostSucceed(t *testing.T) {
 	}, "a", "b")
 }
 
-// sleeper has the machine sleep between an operation and its answer, for so long that the server forgets what it
-// answered. Then the client sends the operation again.
+// sleeper has the machine sleep between an operation and its answer, for so long that the server
+// forgets what it answered. Then the client sends the operation again.
 type sleeper struct {
 	redis.Hook
 	w     *world

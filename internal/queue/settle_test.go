@@ -58,7 +58,8 @@ func TestAckOfMessagesOfOneAndOfSeveralGroups(t *testing.T) {
 	}, "a")
 }
 
-// Messages of one claim that are due together have one token, which is sent once for those in a row.
+// Messages of one claim that are due together have one token, which is sent once for those in a
+// row.
 func TestAckOfMessagesWithSeveralTokens(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("1", "2", "3", "4", "5")

@@ -127,7 +127,8 @@ func (w *world) unchanged(f func()) {
 	require.Equal(w.t, before, w.dump())
 }
 
-// onlyAsks requires that nothing is changed, but that somebody of the group asked who does not know of an end, and when.
+// onlyAsks requires that nothing is changed, but that somebody of the group asked who does not know
+// of an end, and when.
 func (w *world) onlyAsks(group string, run func()) {
 	w.t.Helper()
 	stats := w.keys.Stats(group)

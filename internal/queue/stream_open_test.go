@@ -10,7 +10,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// A topic that a scheduler, or a publisher that has not published, has opened may still become one with a stream.
+// A topic that a scheduler, or a publisher that has not published, has opened may still become one
+// with a stream.
 func TestTopicWithoutGroupsAndMessagesBecomesOneWithAStream(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		scheduler := w.topic

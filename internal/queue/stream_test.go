@@ -14,7 +14,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// streaming makes the world's topic one with a stream, which has a name of its own on a server that others use.
+// streaming makes the world's topic one with a stream, which has a name of its own on a server that
+// others use.
 func (w *world) streaming(options queue.StreamOptions) *world {
 	w.t.Helper()
 	w.retarget(w.Prefix+"-"+w.topic.Name, options)

@@ -136,8 +136,8 @@ func (w *world) passUntil(ms int64) {
 	}
 }
 
-// travel has everything that was to come until then be due, without waiting: on the real server what
-// is stored moves instead of the clock.
+// travel has everything that was to come until then be due, without waiting: on the real server
+// what is stored moves instead of the clock.
 func (w *world) travel(d time.Duration) {
 	w.t.Helper()
 	if w.Mini != nil {
@@ -176,7 +176,8 @@ func (w *world) travel(d time.Duration) {
 	}
 }
 
-// many is more than 10,000 messages, or what the embedded server can do within its client's timeout.
+// many is more than 10,000 messages, or what the embedded server can do within its client's
+// timeout.
 func (w *world) many() int {
 	if w.Mini != nil {
 		return 2100
