@@ -853,6 +853,7 @@ func (h *model) settleDown() {
 	if !h.m.finished() {
 		h.fatalf("it does not end: phase %v, %d held, untold %+v, main %+v, second %+v", h.m.phase, h.m.held.len(), h.m.untold, h.m.main, h.m.second)
 	}
+	h.check() // which leases were lost since
 	for _, m := range h.redis.messages {
 		if m.token != "" && !h.lost[m.id+" "+m.token] {
 			h.fatalf("%s is leased yet", m.id)

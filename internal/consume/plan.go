@@ -331,11 +331,11 @@ func (m *Machine) wakeAt(now time.Time) time.Time {
 	if m.finished() {
 		return time.Time{}
 	}
-	wake := m.dates.poll
+	wake, claimable := m.dates.poll, m.claimWaits(now)
 	if m.phase != Open && !m.keepsGroup() {
 		wake = m.dates.extend
-	} else if end := m.claimWaits(now); !end.IsZero() && m.supply != Waiting {
-		wake = earlier(wake, end)
+	} else if !claimable.IsZero() && m.supply != Waiting {
+		wake = earlier(wake, claimable)
 	}
 	if m.held.len() > 0 {
 		wake = earlier(wake, m.dates.extend)
@@ -344,7 +344,11 @@ func (m *Machine) wakeAt(now time.Time) time.Time {
 		wake = earlier(wake, m.held.buffer.first().claimed.Add(longestStay+time.Millisecond))
 	}
 	if m.waitsForSuspect(now) {
-		wake = earlier(wake, m.aloneUntil())
+		until := m.aloneUntil()
+		if until.Before(claimable) {
+			until = claimable
+		}
+		wake = earlier(wake, until)
 	}
 	return wake
 }
