@@ -10,7 +10,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// lanes is how many subscriptions a topic's only Subscribe was for Redis, as far as that remembers claims of them.
+// lanes is how many subscriptions a topic's only Subscribe was for Redis, as far as that remembers
+// claims of them.
 func lanes(t *testing.T, s redistest.Server, topic string) int {
 	t.Helper()
 	keys, err := s.Client.Keys(ctx, fmt.Sprintf("%s:{%s}:claim:*", s.Prefix, topic)).Result()
@@ -18,7 +19,8 @@ func lanes(t *testing.T, s redistest.Server, topic string) int {
 	return len(keys)
 }
 
-// Messages that two claims bring at the same time come once, also where the answers are lost again and again.
+// Messages that two claims bring at the same time come once, also where the answers are lost again
+// and again.
 func TestEachMessageComesOnceUnderLoad(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
@@ -43,7 +45,7 @@ func TestEachMessageComesOnceUnderLoad(t *testing.T) {
 	})
 }
 
-// Where one message at a time is in hand, they are in order, and one claim after the other is made.
+// With one message in hand at a time the order counts, so one claim is made after the other.
 func TestNothingIsClaimedAheadInOrder(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
@@ -60,7 +62,7 @@ func TestNothingIsClaimedAheadInOrder(t *testing.T) {
 	})
 }
 
-// Whatever is under way then.
+// Claims and acks may be under way when Close is called.
 func TestCloseUnderLoadGivesBackTheMessagesNotHandedOut(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)

@@ -28,9 +28,9 @@ func usual() *message.Message {
 	return msg
 }
 
-// BenchmarkPublish publishes on a real server, that at REDIS_ADDR, without which it is skipped; make microbench starts one. An op
-// is a message. With concurrent callers their number is
-// 16 times that of -cpu.
+// BenchmarkPublish publishes on a real server, that at REDIS_ADDR, without which it is skipped;
+// make microbench starts one. An op is a message. With concurrent callers their number is 16 times
+// that of -cpu.
 func BenchmarkPublish(b *testing.B) {
 	for _, delay := range []string{"", "1h"} {
 		name := "now"
@@ -77,8 +77,8 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// BenchmarkPublishDelayIDs publishes messages with delay IDs, of which each is used again after 10,000 others, so that
-// the message takes the place of the one that waits. An op is a message.
+// BenchmarkPublishDelayIDs publishes messages with delay IDs, of which each is used again after
+// 10,000 others, so that the message takes the place of the one that waits. An op is a message.
 func BenchmarkPublishDelayIDs(b *testing.B) {
 	for _, size := range []int{1, 100, 1000} {
 		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
@@ -100,7 +100,8 @@ func BenchmarkPublishDelayIDs(b *testing.B) {
 	}
 }
 
-// BenchmarkPublishRefused publishes with 200 callers of whom some are refused, 100 times as many as -cpu says. An op is a message.
+// BenchmarkPublishRefused publishes with 200 callers of whom some are refused, 100 times as many as
+// -cpu says. An op is a message.
 func BenchmarkPublishRefused(b *testing.B) {
 	for _, c := range []struct {
 		name  string
@@ -142,8 +143,8 @@ func BenchmarkPublishRefused(b *testing.B) {
 	}
 }
 
-// BenchmarkPublishClient is what publishing takes the client alone: calls to Redis are answered before they are
-// written. With -cpu 1 it varies less than any other. An op is a message.
+// BenchmarkPublishClient is what publishing takes the client alone: calls to Redis are answered
+// before they are written. With -cpu 1 it varies less than any other. An op is a message.
 func BenchmarkPublishClient(b *testing.B) {
 	p, client := benchPublisher(b)
 	require.NoError(b, p.Publish("topic", usual())) // so that it knows server and topic
@@ -218,8 +219,8 @@ func BenchmarkConsume(b *testing.B) {
 	}
 }
 
-// BenchmarkLife has a consumer ack on a real server what a publisher delays meanwhile, 100 messages a call, by
-// 100 to 600 ms. An op is a message.
+// BenchmarkLife has a consumer ack on a real server what a publisher delays meanwhile, 100 messages
+// a call, by 100 to 600 ms. An op is a message.
 func BenchmarkLife(b *testing.B) {
 	s := redistest.ForBenchmark(b)
 	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
@@ -293,8 +294,8 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// reportServer reports what the server's process has spent from now until the returned function is called.
-// Nothing else may use the server meanwhile.
+// reportServer reports what the server's process has spent from now until the returned function is
+// called. Nothing else may use the server meanwhile.
 func reportServer(b *testing.B, client redis.UniversalClient) func() {
 	before := serverCPU(b, client)
 	return func() {
@@ -333,8 +334,8 @@ func benchPublisher(b *testing.B, options ...func(*redisdelay.PublisherConfig)) 
 	return p, s.Client
 }
 
-// BenchmarkSize is how many bytes of the server a message holds while it is there, as redis-B/op. An op is a message; with
-// -benchtime 100000x, what the topic itself takes does not count.
+// BenchmarkSize is how many bytes of the server a message holds while it is there, as redis-B/op.
+// An op is a message; with -benchtime 100000x, what the topic itself takes does not count.
 func BenchmarkSize(b *testing.B) {
 	waits := func(_ int, msg *message.Message) { redisdelay.DelayFor(msg, time.Hour) }
 	for _, c := range []struct {

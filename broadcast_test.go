@@ -139,8 +139,8 @@ type clocked struct {
 	move func(time.Duration)
 }
 
-// onMovedClock runs a test on an embedded server, whose clock stands still but for what the test moves
-// it, and on a real one, whose clock goes on.
+// onMovedClock runs a test on an embedded server, whose clock stands still but for what the test
+// moves it, and on a real one, whose clock goes on.
 func onMovedClock(t *testing.T, test func(t *testing.T, s clocked)) {
 	t.Helper()
 	t.Parallel()
@@ -159,8 +159,8 @@ func onMovedClock(t *testing.T, test func(t *testing.T, s clocked)) {
 	})
 }
 
-// subscribeScheduler subscribes the default group, in a process that does the topic's due-time work from
-// now on.
+// subscribeScheduler subscribes the default group, in a process that does the topic's due-time work
+// from now on.
 func (s clocked) subscribeScheduler(t *testing.T) <-chan *message.Message {
 	t.Helper()
 	messages := subscribe(t, s.Server, "t", leaseOf(never))
@@ -182,7 +182,8 @@ func (s clocked) end(t *testing.T, group string) time.Time {
 	return time.UnixMilli(int64(ms))
 }
 
-// ends sees a group removed whose end has come: once more it is put off, and nobody claims meanwhile.
+// ends sees a group removed whose end has come: once more it is put off, and nobody claims
+// meanwhile.
 func (s clocked) ends(t *testing.T, group string) {
 	t.Helper()
 	stats := queue.NewKeys(s.Prefix, "t").Stats(group)
@@ -193,8 +194,8 @@ func (s clocked) ends(t *testing.T, group string) {
 	eventually(t, func() bool { return !s.hasGroup(group) }, "the group is removed")
 }
 
-// A Subscriber that has lost its client cannot remove its group. A scheduler does, BroadcastExpiry after
-// its last sign of life, and not before. A subscription that lives keeps its group.
+// A Subscriber that has lost its client cannot remove its group. A scheduler does, BroadcastExpiry
+// after its last sign of life, and not before. A subscription that lives keeps its group.
 func TestABroadcastGroupOutlastsItsProcessForBroadcastExpiry(t *testing.T) {
 	for name, c := range map[string]struct{ config, expiry time.Duration }{
 		"default": {0, 5 * time.Minute},
@@ -245,8 +246,8 @@ func TestABroadcastGroupOutlastsItsProcessForBroadcastExpiry(t *testing.T) {
 	}
 }
 
-// A handler that runs for longer than BroadcastExpiry, in a subscription that has no room for more, is no
-// reason to take the group for a dead one's.
+// A handler that runs for longer than BroadcastExpiry, in a subscription that has no room for more,
+// is no reason to take the group for a dead one's.
 func TestAFullBroadcastSubscriptionKeepsItsGroup(t *testing.T) {
 	const expiry, step = 2 * time.Minute, 80 * time.Second
 	onMovedClock(t, func(t *testing.T, s clocked) {
@@ -316,7 +317,8 @@ func TestAClosingSubscriptionKeepsItsGroupWhileAHandlerRuns(t *testing.T) {
 	}
 }
 
-// A message that falls due while the group is gone is lost to it, and so are those that waited for it.
+// A message that falls due while the group is gone is lost to it, and so are those that waited for
+// it.
 func TestABroadcastSubscriptionThatWasCutOffForTooLongGoesOn(t *testing.T) {
 	const expiry = 2 * time.Minute
 	onMovedClock(t, func(t *testing.T, s clocked) {

@@ -72,7 +72,8 @@ func TestOperationsAreDescribedAndShown(t *testing.T) {
 	require.Greater(t, found, 20)
 }
 
-// Each helper that says by metadata what is to become of a message has an Example, as has each mode.
+// Each helper that says by metadata what is to become of a message has an Example, as has each
+// mode.
 func TestMetadataHelpersAreShown(t *testing.T) {
 	examples := read(t, "example_test.go") + read(t, "example_control_test.go")
 	for _, name := range []string{"SetDelayID_replace", "SetDelayID_keep", "SetDelayID_reject", "SetDelayIDWindow",
@@ -138,7 +139,8 @@ func anchors(document string) []string {
 	return anchors
 }
 
-// The table of what happens twice in docs/design.md has a row for each script, and for nothing else.
+// The table of what happens twice in docs/design.md has a row for each script, and for nothing
+// else.
 func TestDesignTellsWhatASecondRunOfEachScriptDoes(t *testing.T) {
 	_, table, _ := strings.Cut(read(t, "docs/design.md"), "\n| Script | The second run |\n|---|---|\n")
 	var described []string

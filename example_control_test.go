@@ -14,7 +14,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
-// Each change puts the search index off. Only the last of them is left, and due ten seconds after it.
+// Each change puts the search index off. Only the last of them is left, and due ten seconds after
+// it.
 func ExampleSetDelayID_replace() {
 	server, publisher, stop := startServer()
 	defer stop()
@@ -167,7 +168,8 @@ func ExampleSetBackoff() {
 	// Output: again after 1m0s
 }
 
-// The error of the handler is there to be read while the message waits for its retry, and with its dead letter.
+// The error of the handler is there to be read while the message waits for its retry, and with its
+// dead letter.
 func ExampleKeepError() {
 	server, publisher, stop := startServer()
 	defer stop()

@@ -297,9 +297,9 @@ func Example_deduplicator() {
 	router.AddMiddleware(deduplicator.Middleware)
 }
 
-// inOrder returns a Subscriber whose messages wait for one that fails, and a middleware for its handlers, which
-// tries that again at longer and longer intervals. The message's lease is extended meanwhile. When ctx ends, with which
-// the router runs, the message goes back to its place.
+// inOrder returns a Subscriber whose messages wait for one that fails, and a middleware for its
+// handlers, which tries that again at longer and longer intervals. The message's lease is extended
+// meanwhile. When ctx ends, with which the router runs, the message goes back to its place.
 func inOrder(ctx context.Context, client redis.UniversalClient, logger watermill.LoggerAdapter) (*redisdelay.Subscriber, message.HandlerMiddleware, error) {
 	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
 		Client:        client,
@@ -368,7 +368,8 @@ func repeat(publisher message.Publisher, every time.Duration, job func() error) 
 	}
 }
 
-// The process dies when it has published the next, before its ack. The code of repeat is also in docs/watermill.md.
+// The process dies when it has published the next, before its ack. The code of repeat is also in
+// docs/watermill.md.
 func Example_repeat() {
 	publisher, messages, stop := pubSub(redisdelay.SubscriberConfig{Backoff: func(int) time.Duration { return 0 }})
 	defer stop()
@@ -454,8 +455,8 @@ func check(err error) {
 	}
 }
 
-// giveDelays takes a Publisher to NATS, or to any other queue. It returns one that knows delays, and a relay,
-// whose Run publishes to NATS what is due: here, or in any number of other processes.
+// giveDelays takes a Publisher to NATS, or to any other queue. It returns one that knows delays,
+// and a relay, whose Run publishes to NATS what is due: here, or in any number of other processes.
 func giveDelays(client redis.UniversalClient, nats message.Publisher, logger watermill.LoggerAdapter) (*relay.Publisher, *relay.Relay, error) {
 	delayed, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, logger)
 	if err != nil {
@@ -473,7 +474,8 @@ func giveDelays(client redis.UniversalClient, nats message.Publisher, logger wat
 	return publisher, due, err
 }
 
-// intoStreams takes the place of redisstream.NewPublisher. Subscribers of watermill-redisstream stay what they are.
+// intoStreams takes the place of redisstream.NewPublisher. Subscribers of watermill-redisstream
+// stay what they are.
 func intoStreams(client redis.UniversalClient, logger watermill.LoggerAdapter) (message.Publisher, error) {
 	return redisdelay.NewPublisher(redisdelay.PublisherConfig{
 		Client: client,

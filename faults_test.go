@@ -182,14 +182,14 @@ func (p *proxy) resume() {
 	}
 }
 
-// loseReplies has the replies to the next n requests that contain the marker get lost: the server has
-// done what was asked, lost is called, and the connection breaks.
+// loseReplies has the replies to the next n requests that contain the marker get lost: the server
+// has done what was asked, lost is called, and the connection breaks.
 func (p *proxy) loseReplies(n int, marker string, lost func()) {
 	p.meetReplies(n, marker, func() bool { lost(); return true })
 }
 
-// holdReply has the reply to the next request that contains the marker wait until pass is called: then it arrives, or
-// is lost. It has come when arrived is closed.
+// holdReply has the reply to the next request that contains the marker wait until pass is called:
+// then it arrives, or is lost. It has come when arrived is closed.
 func (p *proxy) holdReply(t *testing.T, marker string) (arrived <-chan struct{}, pass func(lost bool)) {
 	came, lost := make(chan struct{}), make(chan bool, 2)
 	t.Cleanup(func() { lost <- true })

@@ -222,7 +222,8 @@ func stateOf(t testing.TB, s redistest.Server, topic string) state {
 	return testkit.StateOf(t, s, topic, redisdelay.DefaultConsumerGroup)
 }
 
-// records is what the default group knows of its messages' deliveries: "count flag delayed_for reason".
+// records is what the default group knows of its messages' deliveries: "count flag delayed_for
+// reason".
 func records(t testing.TB, s redistest.Server, topic string) map[string]string {
 	t.Helper()
 	key := queue.NewKeys(s.Prefix, topic).Deliveries(redisdelay.DefaultConsumerGroup)

@@ -136,7 +136,8 @@ func TestAWorkerWhoseNetworkFreezesLosesItsMessages(t *testing.T) {
 			wait(t, late.Context().Done(), "the end of the context")
 			require.ErrorIs(t, context.Cause(late.Context()), redisdelay.ErrLeaseLost)
 		}
-		// The client gives up a connection that does not answer only after seconds, and tries again.
+		// The client gives up a connection that does not answer only after seconds, and tries
+		// again.
 		require.Less(t, time.Since(started), 5*time.Second, "the handler is told when the lease is over")
 
 		require.True(t, acked.Ack())
@@ -193,7 +194,8 @@ func TestAHandlerThatRunsForTooLongFails(t *testing.T) {
 	})
 }
 
-// Redis hears of it late, and may have given the message to another, or in this case to the same worker again.
+// Redis hears of it late, and may have given the message to another, or in this case to the same
+// worker again.
 func TestADeathToldTooLateIsNotLogged(t *testing.T) {
 	const lease = 500 * time.Millisecond
 	both(t, func(t *testing.T, s redistest.Server) {
@@ -231,8 +233,8 @@ func deathsIn(book *logbook) (deaths []entry) {
 	return deaths
 }
 
-// What was claimed ahead went back while the handlers ran. They end by losing their messages, and nothing else
-// tells that the consumer takes others.
+// Messages claimed in advance went back while the handlers ran. The handlers then lose their
+// messages. Only that tells that the consumer takes others.
 func TestMessagesComeAgainAfterAllHandlersRanForTooLong(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		messages := subscribe(t, s, "t", leaseOf(500*time.Millisecond), inFlight(3), func(c *redisdelay.SubscriberConfig) {
@@ -508,8 +510,8 @@ func TestLeasesThatEndTogetherComeBackInOrder(t *testing.T) {
 	require.Equal(t, []string{"a", "b", "c"}, consume(t, subscribe(t, s, "t"), 3))
 }
 
-// A failover to a server that has not heard of a claim: the message is ready there, and the same subscription claims it again.
-// The lease that is lost is not the one that holds.
+// A failover to a server that has not heard of a claim: the message is ready there, and the same
+// subscription claims it again. The lease that is lost is not the one that holds.
 func TestAForgottenLeaseDoesNotEndTheNextLeaseOfItsMessage(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		messages := subscribe(t, s, "t", leaseOf(3*time.Second), inFlight(3))

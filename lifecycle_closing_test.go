@@ -14,7 +14,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// While a closing subscription waits for its handler, it is woken no more, though it had a free place.
+// While a closing subscription waits for its handler, it is woken no more, though it had a free
+// place.
 func TestAClosingSubscriptionLeavesWakeUpsToOthers(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p := newPublisher(t, s)
@@ -148,7 +149,8 @@ type untold struct{ context.Context }
 func (untold) AfterFunc(func()) (stop func() bool) { return func() bool { return true } }
 func (untold) Value(any) any                       { return nil } // by which AfterFunc knows the contexts of its own package
 
-// From the end of Subscribe's context on nothing more is claimed, even if nobody was told of it yet.
+// From the end of Subscribe's context on nothing more is claimed, even if nobody was told of it
+// yet.
 func TestAMessageNackedAfterTheEndOfTheContextDoesNotComeAgain(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		cancellable, cancel := context.WithCancel(ctx)

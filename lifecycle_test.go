@@ -20,7 +20,8 @@ import (
 // noise is how much longer than promised something may take on a slow machine.
 const noise = 1500 * time.Millisecond
 
-// closeInTime closes, and returns where Close's error comes. It may take a second longer than CloseTimeout.
+// closeInTime closes, and returns where Close's error comes. It may take a second longer than
+// CloseTimeout.
 func closeInTime(t *testing.T, timeout time.Duration, closer func() error) <-chan error {
 	t.Helper()
 	return begin(func() error {
@@ -134,7 +135,7 @@ func TestHandlersFinishWhileOthersTakeTheRestAtOnce(t *testing.T) {
 		msg := receive(t, messages)
 		closed := end()
 
-		// What it has not begun is another's while it still runs.
+		// Other subscribers get its other messages while its handler still runs.
 		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 60, Ready: 59, Unack: 1} }, "it is handed back")
 		next := subscribe(t, s, "t")
 		for _, want := range numbered(41, 100) {

@@ -72,7 +72,8 @@ func (m startedMarshaler) Marshal(topic string, msg *message.Message) ([]byte, e
 	return m.BinaryMarshaler.Marshal(topic, msg)
 }
 
-// gated returns a publisher whose first call is on its way to Redis and held, and the call's result.
+// gated returns a publisher whose first call is on its way to Redis and held, and the call's
+// result.
 func gated(t *testing.T, s redistest.Server) (p *redisdelay.Publisher, held *hook, started chan string, first <-chan error) {
 	client := another(t, s)
 	held = gate(t, client)
@@ -453,7 +454,8 @@ func TestPublishAfterAHookHasPanicked(t *testing.T) {
 	})
 }
 
-// A call that callers share is in the goroutine of none of them, so that its panic would end the process.
+// A call that callers share is in the goroutine of none of them, so that its panic would end the
+// process.
 func TestAHookThatPanicsInASharedCallIsAnErrorForEachCaller(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		publish(t, newPublisher(t, s), "t", "so that the server knows the script")

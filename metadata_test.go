@@ -204,7 +204,8 @@ func TestExpiredMessageIsDroppedOrDeadLettered(t *testing.T) {
 	})
 }
 
-// It is too late by the clock of the server, whatever that of the program says; at each delivery anew.
+// It is too late by the clock of the server, whatever that of the program says; at each delivery
+// anew.
 func TestExpiryFollowsTheServersClock(t *testing.T) {
 	s := embedded(t)
 	s.Mini.SetTime(time.Date(2040, time.March, 4, 12, 0, 0, 0, time.UTC))

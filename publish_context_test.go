@@ -14,8 +14,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// The fate of a Publish whose context ends depends on where it is: while it waits in the line it is taken back,
-// and nowhere else. Here is a test for each place, in the order of the way.
+// The fate of a Publish whose context ends depends on where it is: while it waits in the line it is
+// taken back, and nowhere else. Here is a test for each place, in the order of the way.
 
 // within is a message whose context ends when end is called.
 func within(payload string) (msg *message.Message, end func()) {
@@ -23,8 +23,8 @@ func within(payload string) (msg *message.Message, end func()) {
 	return message.NewMessageWithContext(limited, payload, []byte(payload)), cancel
 }
 
-// onItsWay is a publisher that has published before, whose calls to Redis are held from now on. Each is let go by a
-// value to opened, all by open.
+// onItsWay is a publisher that has published before, whose calls to Redis are held from now on.
+// Each is let go by a value to opened, all by open.
 func onItsWay(t *testing.T, s redistest.Server, matches string, change ...func(*redisdelay.PublisherConfig)) (p *redisdelay.Publisher, calls *hook) {
 	t.Helper()
 	client := another(t, s)
@@ -114,7 +114,8 @@ func TestContextOfAnotherMessageThatEndsInTheLine(t *testing.T) {
 	})
 }
 
-// The first of those who wait makes the call for all. From then on neither its context nor another's counts.
+// The first of those who wait makes the call for all. From then on neither its context nor
+// another's counts.
 func TestContextThatEndsBeforeTheCallOfItsBatch(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)
@@ -204,7 +205,8 @@ func TestContextThatEndsWhileReplicasAreWaitedFor(t *testing.T) {
 	come(t, s, "before", "confirmed")
 }
 
-// The error is that of the replicas, and not the context's, which would say that the message is not there.
+// The error is that of the replicas, and not the context's, which would say that the message is not
+// there.
 func TestContextThatEndsWhileReplicasDoNotConfirm(t *testing.T) {
 	for name, freeze := range map[string]func(primary, replica *redistest.Instance) *redistest.Instance{
 		"as they are frozen":            func(_, replica *redistest.Instance) *redistest.Instance { return replica },
@@ -234,7 +236,8 @@ func TestContextThatEndsWhileReplicasDoNotConfirm(t *testing.T) {
 	}
 }
 
-// Clients have timeouts that are errors of contexts, too. They do not say that nothing is published.
+// Clients have timeouts that are errors of contexts, too. They do not say that nothing is
+// published.
 func TestTimeoutOfTheClientIsNotTakenForTheCallersContext(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		for _, fault := range []error{context.DeadlineExceeded, context.Canceled} {

@@ -51,7 +51,8 @@ func TestPublishReturnsWhenTheReplicasHaveIt(t *testing.T) {
 	}
 }
 
-// A message that is in the stream at once leaves no body that a replica could have: only the entry, and the call's number.
+// A message that is in the stream at once leaves no body that a replica could have: only the entry,
+// and the call's number.
 func TestPublishIntoAStreamReturnsWhenTheReplicasHaveIt(t *testing.T) {
 	s, _, replicas := replicated(t, 2)
 	p := newPublisher(t, s, notScheduling, waitingFor(2, never))
@@ -111,7 +112,8 @@ func TestServerWithoutReplicasConfirmsNothing(t *testing.T) {
 	})
 }
 
-// A reply that is lost has the client call again, over another connection, on which nothing was written yet.
+// A reply that is lost has the client call again, over another connection, on which nothing was
+// written yet.
 func TestRepeatedPublishIsConfirmedToo(t *testing.T) {
 	s, _, replicas := replicated(t, 1)
 	publish(t, newPublisher(t, s), "t", "loads the scripts")
@@ -152,7 +154,8 @@ func TestConcurrentPublishesAreConfirmedTogether(t *testing.T) {
 	require.Less(t, asks.calls(), 50)
 }
 
-// The topic is full, so that calls which take the place of others go in several, after there was no room for one that does not.
+// The topic is full, so that calls which take the place of others go in several, after there was no
+// room for one that does not.
 func TestCallsThatGoTogetherWaitOnceForReplicasThatDoNotConfirm(t *testing.T) {
 	const waiting, timeout = 31, time.Second
 	s, _, replicas := replicated(t, 1)
@@ -180,7 +183,8 @@ func TestCallsThatGoTogetherWaitOnceForReplicasThatDoNotConfirm(t *testing.T) {
 	}
 	require.ErrorIs(t, wait(t, refused, "the one that is refused"), redisdelay.ErrTopicFull)
 	require.GreaterOrEqual(t, held.calls(), 1+1+5, "after the first and the refused one they went in calls of 1, 2, 4, 8, and 16")
-	// The first and the first of the others waited; each call after that took the tenth of a second in which Redis ends a WAIT.
+	// The first and the first of the others waited; each call after that took the tenth of a second
+	// in which Redis ends a WAIT.
 	require.Less(t, time.Since(began), 4*timeout)
 }
 

@@ -72,7 +72,8 @@ func TestAUserThatLacksAPermissionIsRefusedBeforeAnythingIsWritten(t *testing.T)
 	queuetest.Check(t, s.Client, s.Prefix)
 }
 
-// Without the check, a Publish that may add entries and not trim them would fail when they are in the stream.
+// Without the check, a Publish that may add entries and not trim them would fail when they are in
+// the stream.
 func TestAUserThatLacksAPermissionForStreamsIsRefusedBeforeAnythingIsWritten(t *testing.T) {
 	s, in := private(t)
 	for _, command := range []string{"xadd", "xtrim", "xdel", "xlen"} {
@@ -169,7 +170,7 @@ func TestAnUnknownLayoutIsLoggedOnceAndIsNoLossOfData(t *testing.T) {
 	})
 }
 
-// That the group is registered again may not be known, or be another's doing.
+// Another subscription may have registered the group, or the answer to that call was lost.
 func TestTheLossOfAGroupIsLoggedWhereRegisteringSeemedToFail(t *testing.T) {
 	s, _ := private(t)
 	client, book := another(t, s), &logbook{}

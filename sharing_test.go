@@ -13,7 +13,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// A message that a subscriber does not start is another's at once, with the configuration that is fast with a quick consumer, too.
+// A message that a subscriber does not start is another's at once, with the configuration that is
+// fast with a quick consumer, too.
 func TestUnstartedMessagesGoToAnotherSubscriberAtOnce(t *testing.T) {
 	const published, quick = 1500, 500
 	for _, c := range []struct {
@@ -117,8 +118,8 @@ func requireEach(t *testing.T, n int, got []string) {
 	require.Equal(t, want, got)
 }
 
-// requireNotPolled checks that what began then was over before a subscription looks by itself, whose wake-up may have been
-// lost: that brings everything in the end.
+// requireNotPolled checks that what began then was over before a subscription looks by itself,
+// whose wake-up may have been lost: that brings everything in the end.
 func requireNotPolled(t *testing.T, began time.Time) {
 	t.Helper()
 	require.Less(t, time.Since(began), 4*time.Second, "a poll may have brought it")

@@ -157,8 +157,8 @@ func TestMetadataOfAnEntry(t *testing.T) {
 	})
 }
 
-// DelayOnError makes the delay grow over the poison queue: each time the message comes out of the stream, it says how
-// long it waited the last time.
+// DelayOnError makes the delay grow over the poison queue: each time the message comes out of the
+// stream, it says how long it waited the last time.
 func TestDelayGrowsWhenAMessageFailsAgain(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p := newPublisher(t, s, scheduling)
@@ -433,7 +433,8 @@ func TestStreamsGoOnAfterTheServerLostAll(t *testing.T) {
 	awaitEntries(t, s, 1)
 }
 
-// A key of another type at the stream's name is an error that names the type, and publishes nothing.
+// A key of another type at the stream's name is an error that names the type, and publishes
+// nothing.
 func TestKeyThatIsNoStream(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p := newPublisher(t, s, scheduling)

@@ -89,8 +89,8 @@ func (s *setup) bury(t *testing.T, n int) {
 	require.Equal(t, n, s.group(t, "a").Dead)
 }
 
-// buryThese makes messages dead letters of group a, whatever their limits. The group must have no other
-// ready messages.
+// buryThese makes messages dead letters of group a, whatever their limits. The group must have no
+// other ready messages.
 func (s *setup) buryThese(t *testing.T, messages ...*message.Message) {
 	t.Helper()
 	require.NoError(t, s.publisher(t).Publish(topic, messages...))
@@ -159,7 +159,8 @@ func TestRequeuedDeadLetterNeverExpires(t *testing.T) {
 	})
 }
 
-// opaque unmarshals JSON and cannot marshal. It refuses one body, and overwrites the bytes, as it may.
+// opaque unmarshals JSON and cannot marshal. It refuses one body, and overwrites the bytes, as it
+// may.
 type opaque struct{}
 
 func (opaque) Unmarshal(topic string, data []byte) (*message.Message, error) {
@@ -401,7 +402,8 @@ func TestPauseOutlastsARestartOfTheServer(t *testing.T) {
 	require.Equal(t, since, s.group(t, "a").PausedSince)
 }
 
-// The access lists in docs/redis-keys.md suffice: the first for programs, both together for operators.
+// The access lists in docs/redis-keys.md suffice: the first for programs, both together for
+// operators.
 func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	t.Parallel()
 	require.Greater(t, len(documentedRules(t)), 40)

@@ -22,8 +22,9 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// BenchmarkOperations measures each operation on a topic of a hundred messages and on one of a million. Half
-// of them are pending, the rest ready, and there are as many dead letters as ready messages.
+// BenchmarkOperations measures each operation on a topic of a hundred messages and on one of a
+// million. Half of them are pending, the rest ready, and there are as many dead letters as ready
+// messages.
 func BenchmarkOperations(b *testing.B) {
 	for _, n := range []int{100, 1_000_000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -50,7 +51,8 @@ func BenchmarkOperations(b *testing.B) {
 	}
 }
 
-// BenchmarkCheck measures Check on topics of many messages: each takes as long, however many there are.
+// BenchmarkCheck measures Check on topics of many messages: each takes as long, however many there
+// are.
 func BenchmarkCheck(b *testing.B) {
 	for _, n := range []int{100_000, 400_000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -90,8 +92,8 @@ func BenchmarkCheckOfGroups(b *testing.B) {
 	}
 }
 
-// BenchmarkCheckOfLargeMessages measures for how long the longest step of Check stops the server, with a thousand
-// bodies of 256 KiB.
+// BenchmarkCheckOfLargeMessages measures for how long the longest step of Check stops the server,
+// with a thousand bodies of 256 KiB.
 func BenchmarkCheckOfLargeMessages(b *testing.B) {
 	s := setupOn(b, redistest.Server{Client: redistest.Start(b).Client(b), Prefix: "bench"})
 	s.register(b, "a")
@@ -113,8 +115,8 @@ func BenchmarkCheckOfLargeMessages(b *testing.B) {
 	b.ReportMetric(float64(time.Duration(longest.Load()).Microseconds())/1000, "ms/longest-step")
 }
 
-// operations are the measured operations: prepare returns the i-th call. All operations of Admin are here,
-// except those on a whole topic. Operations on many messages are measured on a hundred.
+// operations are the measured operations: prepare returns the i-th call. All operations of Admin
+// are here, except those on a whole topic. Operations on many messages are measured on a hundred.
 var operations = []struct {
 	name    string
 	prepare func(b *testing.B, s *setup) func(i int) error

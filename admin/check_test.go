@@ -57,8 +57,8 @@ func newTorn(t *testing.T, s *setup, groups ...string) *torn {
 	return w
 }
 
-// tear is a damage, the finding of Check, and whether Repair mends it. After Repair, neither Check nor the
-// checker of this project's tests finds anything.
+// tear is a damage, the finding of Check, and whether Repair mends it. After Repair, neither Check
+// nor the checker of this project's tests finds anything.
 type tear struct {
 	name   string
 	damage func(w *torn, c redis.UniversalClient) error
@@ -358,7 +358,8 @@ func TestCheckOfALiveTopicFindsNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		w := setupOn(t, s)
-		// The maximum of unacked messages in each group. It bounds the work of Check if consumers are slow.
+		// The maximum of unacked messages in each group. It bounds the work of Check if consumers
+		// are slow.
 		open := make(chan struct{}, 1000)
 		for _, group := range []string{"a", "b"} {
 			messages := w.subscribe(t, group, func(c *redisdelay.SubscriberConfig) {

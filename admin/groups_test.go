@@ -125,8 +125,8 @@ func TestGroupExpiresOnlyIfNoSubscriberKeepsIt(t *testing.T) {
 	require.Equal(t, 1, s.stats(t).Messages, "what is pending waits for another group")
 }
 
-// cut returns an Admin whose calls fail after a number of scripts, as in a process that is killed, and a
-// context for them.
+// cut returns an Admin whose calls fail after a number of scripts, as in a process that is killed,
+// and a context for them.
 func (s *setup) cut(t *testing.T, scripts int) (context.Context, *admin.Admin) {
 	t.Helper()
 	ctx, end := context.WithCancel(ctx)

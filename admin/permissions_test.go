@@ -199,11 +199,12 @@ func (w *torn) contents() map[string]string {
 // asked are commands that an operation can do without if they are refused.
 var asked = []string{"info", "ping"}
 
-// containers are how Redis 6.2 counts commands like CONFIG RESETSTAT. Later versions count config|resetstat.
+// containers are how Redis 6.2 counts commands like CONFIG RESETSTAT. Later versions count
+// config|resetstat.
 var containers = []string{"client", "config", "pubsub", "script"}
 
-// commandsOf returns the commands that the server runs for an operation. The operation ran once before, so
-// that its check of permissions does not count. No other test uses the server.
+// commandsOf returns the commands that the server runs for an operation. The operation ran once
+// before, so that its check of permissions does not count. No other test uses the server.
 func commandsOf(t *testing.T, op operation, fixture func() *torn) []string {
 	t.Helper()
 	first, second := fixture(), fixture()

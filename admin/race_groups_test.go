@@ -286,8 +286,8 @@ func ofFate(fates ...fate) func(admin.Message) bool {
 	return func(m admin.Message) bool { return slices.Contains(fates, fate(m.Metadata["fate"])) }
 }
 
-// bury purges and moves dead letters. Nothing else purges, so that the test knows what was purged. Others
-// requeue and delete at the same time what it moves.
+// bury purges and moves dead letters. Nothing else purges, so that the test knows what was purged.
+// Others requeue and delete at the same time what it moves.
 func (r *groupRace) bury() {
 	group := []string{"a", "b"}[rand.IntN(2)]
 	some := func(f fate) admin.Bulk {

@@ -53,8 +53,8 @@ type race struct {
 // raced is how many messages race with operations on a real server. `make stress` has more.
 var raced = 2_500
 
-// Operators work while messages are published, delivered, fail, become dead and expire. Each message has
-// exactly one end.
+// Operators work while messages are published, delivered, fail, become dead and expire. Each
+// message has exactly one end.
 func TestOperationsOnARunningPipeline(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		n := raced
@@ -118,7 +118,8 @@ func (r *race) run() {
 	}
 }
 
-// delayID returns the delay ID of a message: its own, or shared by ten consecutive messages of a writer.
+// delayID returns the delay ID of a message: its own, or shared by ten consecutive messages of a
+// writer.
 func (r *race) delayID(i int) string {
 	switch r.kind(i) {
 	case debounce, once:

@@ -14,10 +14,11 @@ const asynqName = "asynq"
 // asynq cuts due times to whole seconds.
 var asynqSystem = system{name: asynqName, open: openAsynq, mayBeEarly: true}
 
-// openAsynq gives a message's UUID to its task as ID, and its metadata as headers. There is one queue, as asynq
-// serves that fastest. Scheduled tasks are looked for every second instead of every five; more often makes
-// no sense, since asynq keeps whole seconds. inFlight is its Concurrency. Its other intervals are left, of which
-// the one for an empty queue, a second, shows where it starts with nothing to do.
+// openAsynq gives a message's UUID to its task as ID, and its metadata as headers. There is one
+// queue, as asynq serves that fastest. Scheduled tasks are looked for every second instead of every
+// five; more often makes no sense, since asynq keeps whole seconds. inFlight is its Concurrency.
+// Its other intervals are left, of which the one for an empty queue, a second, shows where it
+// starts with nothing to do.
 func openAsynq(e *env, o options) (*queue, error) {
 	name := e.topic()
 	redisClient := e.newClient()

@@ -128,14 +128,16 @@ func life(e *env) scenario {
 	}
 }
 
-// alike is the load with messages that are all due a while after they are published, and so about in that order.
+// alike is the load with messages that are all due a while after they are published, and so about
+// in that order.
 func (l load) alike() load {
 	l.by = "300 ms"
 	l.due = func(int) time.Time { return wholeMillis(time.Now().Add(300 * time.Millisecond)) }
 	return l
 }
 
-// soon is the load with messages that are due a little after they are published, each at a time of its own.
+// soon is the load with messages that are due a little after they are published, each at a time of
+// its own.
 func (l load) soon() load {
 	l.by = "100 to 600 ms"
 	l.due = func(int) time.Time {

@@ -52,8 +52,8 @@ func latenessTrial(s system, o options, n int) trial {
 	}}
 }
 
-// timerTrial is for comparison: it waits for each of n due times, spread over a while, and asks the server
-// for a PONG then.
+// timerTrial is for comparison: it waits for each of n due times, spread over a while, and asks the
+// server for a PONG then.
 func timerTrial(n int, over time.Duration) trial {
 	return trial{rawName, fmt.Sprintf("%s timers, each with a PING", count(n)), func(e *env) (figures, error) {
 		client := e.newClient()

@@ -70,7 +70,8 @@ func memoryReadTrial(n int) trial {
 	}}
 }
 
-// pausesTrial has every CPU do nothing but read the clock, and says how long one of them did not even do that.
+// pausesTrial has every CPU do nothing but read the clock, and says how long one of them did not
+// even do that.
 func pausesTrial(length time.Duration) trial {
 	cpus := runtime.GOMAXPROCS(0)
 	return trial{machineName, fmt.Sprintf("%d %s that read the clock, %v", cpus, plural(cpus, "loop"), length), func(*env) (figures, error) {
@@ -124,8 +125,8 @@ func (s stolenSince) add(found figures) error {
 	return err
 }
 
-// stolenTicks is how long CPUs that had something to do were not run by the machine that runs this one, all of them together,
-// as Linux counts it. Other systems do not tell.
+// stolenTicks is how long CPUs that had something to do were not run by the machine that runs this
+// one, all of them together, as Linux counts it. Other systems do not tell.
 func stolenTicks() (ticks int64, known bool, err error) {
 	stat, err := os.ReadFile("/proc/stat")
 	if errors.Is(err, os.ErrNotExist) {

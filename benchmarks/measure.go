@@ -95,8 +95,8 @@ func (u usage) perMessage(rate column, n int) figures {
 	}
 }
 
-// newClient is a client whose commands are counted. Every system gets clients like this, with room in the
-// pool for peers that keep a connection for each consumer.
+// newClient is a client whose commands are counted. Every system gets clients like this, with room
+// in the pool for peers that keep a connection for each consumer.
 func (e *env) newClient() *redis.Client {
 	return e.newClientWithPool(100)
 }

@@ -53,7 +53,8 @@ var errNotInTime = errors.New("publishing took too long")
 // instantTrial allows twice the time for publishing where it was not enough.
 func instantTrial(s system, o options, n int) trial {
 	return trial{s.name, fmt.Sprintf("%s messages due at once; %v", count(n), o), func(e *env) (figures, error) {
-		// Soon enough that a kernel that takes from programs what they have not used for half a minute does not.
+		// Soon enough that a kernel that takes from programs what they have not used for half a
+		// minute does not.
 		lead := 3*time.Second + time.Duration(n)*15*time.Microsecond
 		for {
 			found, err := instantRound(e, s, o, n, lead)

@@ -14,9 +14,10 @@ const rawName = "go-redis alone"
 
 var raw = system{name: rawName, open: openRaw}
 
-// openRaw is what go-redis takes for commands of the same shape, without scripts, without joining the calls
-// of several callers, and without any of the promises: a hash of bodies, a list of what is due, a sorted
-// set of what is not, a sorted set and a hash of leases. The commands of one call are one pipeline.
+// openRaw is what go-redis takes for commands of the same shape, without scripts, without joining
+// the calls of several callers, and without any of the promises: a hash of bodies, a list of what
+// is due, a sorted set of what is not, a sorted set and a hash of leases. The commands of one call
+// are one pipeline.
 func openRaw(e *env, o options) (*queue, error) {
 	topic := "raw:{" + e.topic() + "}"
 	bodies, ready, pending := topic+":bodies", topic+":ready", topic+":pending"
@@ -57,8 +58,9 @@ func openRaw(e *env, o options) (*queue, error) {
 	}, nil
 }
 
-// rawConsumer claims and acks batches in two round trips each: one takes IDs, together with the acks of
-// the batch before; the other leases them and reads their bodies. What is delayed it takes from the sorted set.
+// rawConsumer claims and acks batches in two round trips each: one takes IDs, together with the
+// acks of the batch before; the other leases them and reads their bodies. What is delayed it takes
+// from the sorted set.
 type rawConsumer struct {
 	client  *redis.Client
 	topic   string

@@ -11,9 +11,9 @@ const redisstreamName = "watermill-redisstream"
 
 var redisStream = system{name: redisstreamName, open: openRedisstream}
 
-// openRedisstream makes each subscriber a consumer of its own in one group, which is how its documents
-// scale it out: a subscriber reads one message at a time. It has no delays. Messages stay in the
-// stream after their ack, as they do by default; trimming would only cost.
+// openRedisstream makes each subscriber a consumer of its own in one group, which is how its
+// documents scale it out: a subscriber reads one message at a time. It has no delays. Messages stay
+// in the stream after their ack, as they do by default; trimming would only cost.
 func openRedisstream(e *env, o options) (*queue, error) {
 	const group = "group"
 	topic := e.topic()

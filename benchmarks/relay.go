@@ -16,8 +16,8 @@ const relayName = "relay to watermill-redisstream"
 
 var relayed = system{name: relayName, open: openRelay}
 
-// openRelay relays to a stream on the same server; subscribers is how many calls of Publish are under way at once. A
-// message arrives when the stream's Publisher has returned nil.
+// openRelay relays to a stream on the same server; subscribers is how many calls of Publish are
+// under way at once. A message arrives when the stream's Publisher has returned nil.
 func openRelay(e *env, o options) (*queue, error) {
 	topic := e.topic()
 	client, streamClient := e.newClient(), e.newClient()

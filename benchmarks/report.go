@@ -144,8 +144,8 @@ func (p part) has(c column) bool {
 	return slices.ContainsFunc(p.scenario.trials, func(t trial) bool { return !math.IsNaN(p.results.get(t, c)) })
 }
 
-// printTable writes a table whose first row is its heading. The columns after the first few, which are
-// text, are numbers.
+// printTable writes a table whose first row is its heading. The columns after the first few, which
+// are text, are numbers.
 func printTable(w io.Writer, texts int, rows [][]string) {
 	for i, row := range rows {
 		fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | "))

@@ -72,8 +72,8 @@ func (r results) get(t trial, c column) float64 {
 	return math.NaN()
 }
 
-// summary has the figures of a trial that count: of what says how bad it was at worst, the worst of all rounds, and the
-// median of all else.
+// summary has the figures of a trial that count: of what says how bad it was at worst, the worst of
+// all rounds, and the median of all else.
 func (r results) summary(t trial) figures {
 	s := figures{}
 	for _, c := range columns {
@@ -99,8 +99,8 @@ func (r results) summary(t trial) figures {
 	return s
 }
 
-// run runs all trials once, then all again, and so on, so that a noisy minute of the machine hits them all. Each begins
-// with an empty server.
+// run runs all trials once, then all again, and so on, so that a noisy minute of the machine hits
+// them all. Each begins with an empty server.
 func (s scenario) run(e *env) (results, error) {
 	rounds := e.rounds
 	if s.once {

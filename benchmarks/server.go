@@ -17,8 +17,8 @@ import (
 
 var ctx = context.Background()
 
-// server is the Redis server that everything runs on. It is the benchmarks' own: they empty it, and read
-// its statistics.
+// server is the Redis server that everything runs on. It is the benchmarks' own: they empty it, and
+// read its statistics.
 type server struct {
 	addr  string
 	admin *redis.Client

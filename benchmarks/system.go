@@ -32,14 +32,15 @@ type options struct {
 
 // queue is a system with one topic and one consumer group on the server.
 type queue struct {
-	// publish sends messages in one call, if the system has one for several. due is nil for messages
-	// that are due now.
+	// publish sends messages in one call, if the system has one for several. due is nil for
+	// messages that are due now.
 	publish func(messages []*message.Message, due []time.Time) error
 
 	// consume begins to call handle with each payload, and acks when it returns.
 	consume func(handle func(payload []byte)) error
 
-	// stored counts the messages that are in Redis where none was consumed; nil where that is not asked.
+	// stored counts the messages that are in Redis where none was consumed; nil where that is not
+	// asked.
 	stored func() (int64, error)
 
 	// unsettled counts the messages that are not acked yet.
@@ -101,8 +102,8 @@ func (q *queue) publishAll(l load) error {
 	return errors.Join(failed...)
 }
 
-// call makes the messages of one call, beginning with the one that is numbered first. Making them is part
-// of what is measured, since no program can do without.
+// call makes the messages of one call, beginning with the one that is numbered first. Making them
+// is part of what is measured, since no program can do without.
 func (l load) call(first int) (messages []*message.Message, due []time.Time) {
 	n := min(l.perCall, l.messages-first)
 	messages = make([]*message.Message, n)
@@ -124,7 +125,8 @@ func (l load) call(first int) (messages []*message.Message, due []time.Time) {
 	return messages, due
 }
 
-// finishStored closes a queue whose n messages were only published. It fails if Redis does not have them all.
+// finishStored closes a queue whose n messages were only published. It fails if Redis does not have
+// them all.
 func (q *queue) finishStored(n int) error {
 	stored, err := q.stored()
 	if err == nil && stored != int64(n) {
@@ -133,8 +135,8 @@ func (q *queue) finishStored(n int) error {
 	return errors.Join(err, q.close())
 }
 
-// finish closes a queue whose messages have all been handled. It fails if one of them came again or is not
-// settled.
+// finish closes a queue whose messages have all been handled. It fails if one of them came again or
+// is not settled.
 func (q *queue) finish(t *tally) error {
 	var left int64
 	var err error

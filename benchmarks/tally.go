@@ -74,8 +74,9 @@ func (t *tally) checkOrder() error {
 	return nil
 }
 
-// lateness is how long after their due times the messages arrived, in ms. It fails if one was early, unless
-// the system makes no promise about that. Server and benchmarks run on one machine, and so by one clock.
+// lateness is how long after their due times the messages arrived, in ms. It fails if one was
+// early, unless the system makes no promise about that. Server and benchmarks run on one machine,
+// and so by one clock.
 func (t *tally) lateness(s system, dues []time.Time) (figures, error) {
 	late := make([]float64, len(dues))
 	early := 0

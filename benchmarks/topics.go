@@ -129,7 +129,8 @@ func manyTopicsRound(e *env, n int) (figures, error) {
 	return found, errors.Join(err, t.close())
 }
 
-// spread are due times, spread at random over a while that begins when so many messages can be published.
+// spread are due times, spread at random over a while that begins when so many messages can be
+// published.
 func spread(n int, over time.Duration) []time.Time {
 	start := time.Now().Add(2*time.Second + time.Duration(n)*200*time.Microsecond)
 	dues := make([]time.Time, n)

@@ -73,7 +73,8 @@ func TestRelayLogsWhyItCannotSubscribe(t *testing.T) {
 	})
 }
 
-// If such a topic is just being created or was deleted, a subscription would make it one without a stream.
+// If such a topic is just being created or was deleted, a subscription would make it one without a
+// stream.
 func TestRelayOfAllTopicsIgnoresTopicsWithAStream(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		stream, p := newStream(t, s)

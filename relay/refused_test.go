@@ -89,8 +89,8 @@ func TestMaxDeliveriesOfAMessageCounts(t *testing.T) {
 	})
 }
 
-// A message that always fails does not delay the others of its batch. This holds even if its error is
-// not known to be permanent and all wait equally long.
+// A message that always fails does not delay the others of its batch. This holds even if its error
+// is not known to be permanent and all wait equally long.
 func TestMessageThatAlwaysFailsDelaysNoOther(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		to := newDestination(func(_ string, messages []*message.Message) error {

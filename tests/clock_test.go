@@ -21,9 +21,9 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
-// A Go program reads the clock from the kernel's vDSO, past everything that can be preloaded, and time
-// namespaces leave the wall clock alone. So it is the server whose clock is set: that the program is
-// an hour behind the server is all the same as that the server is an hour ahead.
+// A Go program reads the clock from the kernel's vDSO, past everything that can be preloaded, and
+// time namespaces leave the wall clock alone. So it is the server whose clock is set: that the
+// program is an hour behind the server is all the same as that the server is an hour ahead.
 func TestClocksOfProgramAndServerAreAnHourApart(t *testing.T) {
 	t.Parallel()
 	for name, shift := range map[string]time.Duration{
@@ -135,8 +135,8 @@ func TestServersClockJumpsBack(t *testing.T) {
 	}
 }
 
-// While the clock is wrong, what is published by it is delivered by it; when it is right again, what
-// became overdue by that is delivered, as soon as somebody looks.
+// While the clock is wrong, what is published by it is delivered by it; when it is right again,
+// what became overdue by that is delivered, as soon as somebody looks.
 func TestServersClockIsWrongForAWhile(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartWithClock(t)
@@ -180,7 +180,8 @@ func TestDelayOfADayByAClockMovedByHand(t *testing.T) {
 	msg, delivery := s.receiveAtOnce(t, messages)
 	require.Equal(t, "a millisecond before", msg.UUID)
 	require.Equal(t, start.Add(day-time.Millisecond), delivery.DueAt.UTC())
-	// So the scheduler has looked at this time. If it had moved the other too, that would come first.
+	// So the scheduler has looked at this time. If it had moved the other too, that would come
+	// first.
 	publish(t, publisher, "meanwhile", 0)
 	msg.Ack()
 	msg, _ = s.receiveAtOnce(t, messages)
@@ -231,8 +232,9 @@ func TestDelayOnErrorGrowsFromItsInitialIntervalByAClockMovedByHand(t *testing.T
 	msg.Ack()
 }
 
-// ExpireLeases tells the worker that it has lost its lease, so the worker says nothing more. That the server does not
-// listen, where nobody told the worker, is shown by TestALateAckOrNackChangesNothingForTheNewHolder.
+// ExpireLeases tells the worker that it has lost its lease, so the worker says nothing more. That
+// the server does not listen, where nobody told the worker, is shown by
+// TestALateAckOrNackChangesNothingForTheNewHolder.
 func TestLateSettlementChangesNothingByAClockMovedByHand(t *testing.T) {
 	t.Parallel()
 	for name, settle := range map[string]func(*message.Message) bool{
@@ -294,8 +296,8 @@ func TestLateSettlementChangesNothingByAClockMovedByHand(t *testing.T) {
 	}
 }
 
-// handMovedServer is a server whose clock the test moves: an embedded one, whose clock stands still else,
-// or a real one, whose clock goes on.
+// handMovedServer is a server whose clock the test moves: an embedded one, whose clock stands still
+// else, or a real one, whose clock goes on.
 type handMovedServer struct {
 	redistest.Server
 	kit  *redisdelaytest.Server // nil: it is a real one
@@ -333,9 +335,9 @@ func (s handMovedServer) advance(t *testing.T, d time.Duration) {
 	s.move(d)
 }
 
-// requireBetween checks an instant that the server took while the test did something, between two looks
-// at the clock. The embedded one's stands still, so that there it is exact. What the server takes is
-// rounded up to the millisecond.
+// requireBetween checks an instant that the server took while the test did something, between two
+// looks at the clock. The embedded one's stands still, so that there it is exact. What the server
+// takes is rounded up to the millisecond.
 func requireBetween(t testing.TB, instant, earliest, latest time.Time) {
 	t.Helper()
 	require.False(t, instant.Before(earliest), "%v too early", earliest.Sub(instant))

@@ -34,8 +34,8 @@ func init() {
 	children["publisher"] = publisherChild
 }
 
-// crashLease is how soon the tests' subscribers notice the crash of another; long enough to be extended
-// in time on a busy machine.
+// crashLease is how soon the tests' subscribers notice the crash of another; long enough to be
+// extended in time on a busy machine.
 const crashLease = time.Second
 
 func ofCrashLease(c *redisdelay.SubscriberConfig) { c.LeaseDuration = crashLease }
@@ -114,7 +114,7 @@ func TestKilledSubscriberLosesNothing(t *testing.T) {
 	}
 	byChild, held := len(handled), client.ZCard(t.Context(), keys.Unack(redisdelay.DefaultConsumerGroup)).Val()
 
-	// What the dead one held comes when its leases are over; that and all the rest are in order.
+	// The messages of the dead one come when their leases are over. All messages are in order.
 	successor := subscribe(t, on(t, client), ofCrashLease)
 	again, last := 0, map[bool]int{true: -1, false: -1}
 	for len(handled) < messages || exists(t, client, keys.Messages()) {
@@ -183,7 +183,7 @@ func TestMessageThatKillsItsProcessDiesWithoutItsNeighbours(t *testing.T) {
 	require.NoError(t, newPublisher(t, on(t, client)).Publish(topic, all...))
 
 	require.Len(t, startChild(t, server, "poisoned consumer").rest(), len(all), "not all were claimed together")
-	// That death counts for none of them, as nobody could tell which it was that killed.
+	// The crash counts for no message, since nobody knows which one caused it.
 	beside := map[string]string{}
 	for number := range poisonDeliveries {
 		var died bool
@@ -220,8 +220,8 @@ func TestMessageThatKillsItsProcessDiesWithoutItsNeighbours(t *testing.T) {
 	queuetest.Check(t, client, redisdelay.DefaultKeyPrefix)
 }
 
-// frozenChild works on its message until it has been frozen for longer than its lease, and acks it as
-// the first thing afterwards. It says so when that has reached the server, or did not have to.
+// frozenChild works on its message until it has been frozen for longer than its lease, and acks it
+// as the first thing afterwards. It says so when that has reached the server, or did not have to.
 func frozenChild() int {
 	subscriber := childSubscriber(ofCrashLease)
 	messages, err := subscriber.Subscribe(context.Background(), topic)
@@ -342,7 +342,8 @@ func awaitSettled(t testing.TB, client redis.UniversalClient, delivery redisdela
 	}, patience, time.Millisecond)
 }
 
-// awaitGone waits until the server has noticed the end of a child, and done all that it was asked for.
+// awaitGone waits until the server has noticed the end of a child, and done all that it was asked
+// for.
 func awaitGone(t testing.TB, client redis.UniversalClient, role string) {
 	t.Helper()
 	name := "name=" + clientName(role)
@@ -352,9 +353,9 @@ func awaitGone(t testing.TB, client redis.UniversalClient, role string) {
 	}, patience, time.Millisecond)
 }
 
-// A child is this test binary as a process of its own, so that it can crash. What it prints is for the
-// test to read, line by line. It ends with the test at the latest, however that ends, as its standard
-// input does, and never lives for longer than childLife.
+// A child is this test binary as a process of its own, so that it can crash. What it prints is for
+// the test to read, line by line. It ends with the test at the latest, however that ends, as its
+// standard input does, and never lives for longer than childLife.
 type child struct {
 	t      testing.TB
 	role   string

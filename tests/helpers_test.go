@@ -20,8 +20,8 @@ const topic = "orders"
 // patience is how long the tests wait for what has to happen.
 const patience = testkit.Soon
 
-// prompt is how late a message may be that somebody is there to deliver: far more than it takes, for
-// the sake of busy machines, and far less than the poll that covers lost wake-ups.
+// prompt is how late a message may be that somebody is there to deliver: far more than it takes,
+// for the sake of busy machines, and far less than the poll that covers lost wake-ups.
 const prompt = 2500 * time.Millisecond
 
 // The names that the tests call the kit by.

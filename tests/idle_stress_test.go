@@ -53,8 +53,9 @@ func TestStressIdleCommands(t *testing.T) {
 
 var statistic = regexp.MustCompile(`cmdstat_(\w+):calls=(\d+)`)
 
-// commandsOfClients is how many commands the server got from clients. Its statistics count what scripts
-// call too, so these are the commands that no script calls; of what an idle program sends, that is all.
+// commandsOfClients is how many commands the server got from clients. Its statistics count what
+// scripts call too, so these are the commands that no script calls; of what an idle program sends,
+// that is all.
 func commandsOfClients(t *testing.T, client redis.UniversalClient) (total int) {
 	t.Helper()
 	info, err := client.Info(t.Context(), "commandstats").Result()

@@ -15,8 +15,9 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// BenchmarkLate is how late messages come on an idle system, in the middle and at the 99th percentile: through networks
-// that take that long each way, for what is called is late by its way. An op is a message.
+// BenchmarkLate is how late messages come on an idle system, in the middle and at the 99th
+// percentile: through networks that take that long each way, for what is called is late by its way.
+// An op is a message.
 func BenchmarkLate(b *testing.B) {
 	for _, way := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond} {
 		b.Run(fmt.Sprint("way=", way), func(b *testing.B) {

@@ -17,8 +17,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// In ordered mode messages come in the order of publishing, each again at once when it was nacked, and
-// whoever comes next goes on where the last one stopped, whatever replies of Redis are lost.
+// In ordered mode messages come in the order of publishing, each again at once when it was nacked,
+// and whoever comes next goes on where the last one stopped, whatever replies of Redis are lost.
 func TestOrderHoldsOverNacksRestartsAndLostReplies(t *testing.T) {
 	for name, delay := range map[string]time.Duration{"now": 0, "delayed": 200 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {

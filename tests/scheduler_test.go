@@ -103,7 +103,8 @@ func TestSchedulerLetsADeletedTopicBe(t *testing.T) {
 	})
 }
 
-// In a Cluster the registry is on a node of its own. One that does not answer is not to hold up topics of others.
+// In a Cluster the registry is on a node of its own. One that does not answer is not to hold up
+// topics of others.
 func TestSchedulerThatServesATopicLeavesTheRegistryAlone(t *testing.T) {
 	t.Parallel()
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {

@@ -25,8 +25,8 @@ import (
 
 func init() { children["failing worker"] = failingChild }
 
-// A message that fails again and again waits for InitialInterval, then for Multiplier times as long each
-// time, up to MaxInterval.
+// A message that fails again and again waits for InitialInterval, then for Multiplier times as long
+// each time, up to MaxInterval.
 func TestDelayOnErrorGrowsUpToItsMaxInterval(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
@@ -57,8 +57,8 @@ func TestDelayOnErrorGrowsUpToItsMaxInterval(t *testing.T) {
 	})
 }
 
-// untilExact does something that shows how much longer than they were to messages waited, until one of
-// them did not. A busy machine makes many of them late, but not all.
+// untilExact does something that shows how much longer than they were to messages waited, until one
+// of them did not. A busy machine makes many of them late, but not all.
 func untilExact(t testing.TB, round func() (over []time.Duration)) {
 	t.Helper()
 	least := time.Hour
@@ -71,11 +71,12 @@ func untilExact(t testing.TB, round func() (over []time.Duration)) {
 	require.Less(t, least, exact, "all of them came late")
 }
 
-// exact is how late a message is at most where nothing else keeps the machine busy, and far more than it is.
+// exact is how late a message is at most where nothing else keeps the machine busy, and far more
+// than it is.
 const exact = 20 * time.Millisecond
 
-// requireGap checks that a message that failed waited for as long as it was to, and not much longer. It
-// returns how much longer, from handler to handler.
+// requireGap checks that a message that failed waited for as long as it was to, and not much
+// longer. It returns how much longer, from handler to handler.
 func requireGap(t testing.TB, failed, again sighting, interval time.Duration) (over time.Duration) {
 	t.Helper()
 	over = again.at.Sub(failed.at) - interval
@@ -94,8 +95,8 @@ func requireGap(t testing.TB, failed, again sighting, interval time.Duration) (o
 	return over
 }
 
-// The intervals are exact, and begin with InitialInterval however long the message was delayed at first:
-// by a clock that stands still but for what the test moves it.
+// The intervals are exact, and begin with InitialInterval however long the message was delayed at
+// first: by a clock that stands still but for what the test moves it.
 func TestDelayOnErrorAfterADelayOfAnHour(t *testing.T) {
 	t.Parallel()
 	for name, set := range waysToDelay {
@@ -119,7 +120,8 @@ func TestDelayOnErrorAfterADelayOfAnHour(t *testing.T) {
 			for i, interval := range intervals {
 				interval *= time.Minute
 				s.awaitRetry(t)
-				// Watermill cuts the instant to whole seconds, and what that leaves is the most it takes.
+				// Watermill cuts the instant to whole seconds, and what that leaves is the most it
+				// takes.
 				exactly := min(interval, time.Until((<-failing.instants).Add(time.Second)))
 				now := serverTime(t, s.Client)
 				s.advance(t, interval)
@@ -133,8 +135,8 @@ func TestDelayOnErrorAfterADelayOfAnHour(t *testing.T) {
 	}
 }
 
-// On a real server, whose clock is this machine's plus what the test sets it ahead, the interval begins
-// between the error and the moment at which the server has it.
+// On a real server, whose clock is this machine's plus what the test sets it ahead, the interval
+// begins between the error and the moment at which the server has it.
 func TestDelayOnErrorWaitsForItsIntervalByTheServersClock(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartWithClock(t)
@@ -169,7 +171,8 @@ func TestDelayOnErrorWaitsForItsIntervalByTheServersClock(t *testing.T) {
 	}
 }
 
-// awaitRetryDue waits until the server knows that the message was nacked, and returns when it is due.
+// awaitRetryDue waits until the server knows that the message was nacked, and returns when it is
+// due.
 func awaitRetryDue(t testing.TB, client redis.UniversalClient) (due time.Time) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -190,7 +193,8 @@ func (s handMovedServer) publishDelayed(t *testing.T, set func(*message.Message,
 	now, start := serverTime(t, s.Client), time.Now()
 	set(order, time.Hour)
 	require.NoError(t, publisher.Publish(topic, order))
-	// The same as for intervals: Watermill's delays begin when they are made, not when they are published.
+	// The same as for intervals: Watermill's delays begin when they are made, not when they are
+	// published.
 	underWay := time.Since(start) + time.Millisecond
 	published := serverTime(t, s.Client)
 	return func(seen sighting) {
@@ -200,8 +204,8 @@ func (s handMovedServer) publishDelayed(t *testing.T, set func(*message.Message,
 	}
 }
 
-// Each delivery is in a process of its own, which is killed after it. The next one goes on where the
-// last one was.
+// Each delivery is in a process of its own, which is killed after it. The next one goes on where
+// the last one was.
 func TestDelayOnErrorSurvivesTheRestartOfTheWorker(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -308,8 +312,8 @@ func TestDelayOnErrorOfTwoGroupsIsIndependent(t *testing.T) {
 	})
 }
 
-// A message that a handler sends is one of its own: the delay that it is sent with is not where its backoff
-// begins.
+// A message that a handler sends is one of its own: the delay that it is sent with is not where its
+// backoff begins.
 func TestDelayOnErrorOfAMessageThatAHandlerSent(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
@@ -339,7 +343,8 @@ func TestDelayOnErrorOfAMessageThatAHandlerSent(t *testing.T) {
 	})
 }
 
-// A message that was retried, and is then passed on, takes its interval along. A copy of it does not.
+// A message that was retried, and is then passed on, takes its interval along. A copy of it does
+// not.
 func TestDelayOnErrorGoesOnWhereTheMessageIsPassedOn(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -379,8 +384,8 @@ func TestDelayOnErrorGoesOnWhereTheMessageIsPassedOn(t *testing.T) {
 	}
 }
 
-// Watermill's delay.NewPublisher takes a message that comes from a retry for one that has a delay already,
-// and sets none: what a handler then passes on comes at once.
+// Watermill's delay.NewPublisher takes a message that comes from a retry for one that has a delay
+// already, and sets none: what a handler then passes on comes at once.
 func TestWatermillsDelayPublisherSetsNoDelayOnARetriedMessage(t *testing.T) {
 	t.Parallel()
 	onHandMoved(t, func(t *testing.T, s handMovedServer) {
@@ -421,8 +426,8 @@ func TestWatermillsDelayPublisherSetsNoDelayOnARetriedMessage(t *testing.T) {
 	})
 }
 
-// DelayOnError cuts its multiplier to a whole number. What it then asks for is what it gets; Backoff can
-// do better.
+// DelayOnError cuts its multiplier to a whole number. What it then asks for is what it gets;
+// Backoff can do better.
 func TestDelayOnErrorCutsItsMultiplierAndBackoffDoesNot(t *testing.T) {
 	t.Parallel()
 	const initial = 40 * time.Millisecond

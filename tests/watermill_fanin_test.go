@@ -14,8 +14,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// Fan-in brings the messages of several topics to one, each when it is due, none twice, and with all
-// that it carries.
+// Fan-in brings the messages of several topics to one, each when it is due, none twice, and with
+// all that it carries.
 func TestFanIn(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {

@@ -23,8 +23,9 @@ import (
 )
 
 // A message that waited in an outbox comes when it would have come without: never before, and by
-// Watermill's keys, which are cut to seconds, at most a second after; by delay_until to the millisecond.
-// The outbox is a table of another database in life; here a forwarder that does not run yet makes it wait.
+// Watermill's keys, which are cut to seconds, at most a second after; by delay_until to the
+// millisecond. The outbox is a table of another database in life; here a forwarder that does not
+// run yet makes it wait.
 func TestForwardedMessageIsOnTime(t *testing.T) {
 	t.Parallel()
 	for outbox, newOutbox := range outboxes {
@@ -81,8 +82,9 @@ var waysToDelayUntil = map[string]struct {
 	"delay_until": {redisdelay.DelayUntil, func(time.Duration) time.Duration { return time.Millisecond }},
 }
 
-// atMostASecond does not count what it took to set the delay, and to publish the message when the forwarder
-// had it: what is left of the delay begins then, by the server's clock. Both are rounded up.
+// atMostASecond does not count what it took to set the delay, and to publish the message when the
+// forwarder had it: what is left of the delay begins then, by the server's clock. Both are rounded
+// up.
 func atMostASecond(busy time.Duration) time.Duration { return time.Second + busy + 2*time.Millisecond }
 
 // outlast is what an outbox does with a message: it lets time pass. It synchronises nothing.
@@ -161,7 +163,8 @@ func (b *table) Subscribe(ctx context.Context, _ string) (<-chan *message.Messag
 
 func (b *table) Close() error { return nil }
 
-// A delay in the context of a message delays it once, though the envelope in the outbox has that context too.
+// A delay in the context of a message delays it once, though the envelope in the outbox has that
+// context too.
 func TestForwardedMessageIsDelayedOnce(t *testing.T) {
 	t.Parallel()
 	onHandMoved(t, func(t *testing.T, s handMovedServer) {
@@ -229,8 +232,8 @@ func TestDelayOnErrorOfAForwardedMessage(t *testing.T) {
 	})
 }
 
-// The forwarder nacks a message that is no envelope: it becomes a dead letter after its last delivery, and
-// holds up nothing.
+// The forwarder nacks a message that is no envelope: it becomes a dead letter after its last
+// delivery, and holds up nothing.
 func TestMessageThatIsNoEnvelopeDoesNotHoldUpTheForwarder(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {

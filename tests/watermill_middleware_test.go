@@ -22,8 +22,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// atOnce lets the tests see what a nack does without waiting for it.
-// Retries of the middleware are one delivery, for which the lease is extended for as long as they take.
+// atOnce lets the tests see what a nack does without waiting for it. Retries of the middleware are
+// one delivery, for which the lease is extended for as long as they take.
 func TestRetryKeepsTheLease(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
@@ -81,8 +81,8 @@ func TestRetryGivesUpWithOneNack(t *testing.T) {
 	})
 }
 
-// Timeout ends the handler's context, not the message's own: the nack counts, the delivery after it has
-// a context that lives, and what is published with the ended one is published.
+// Timeout ends the handler's context, not the message's own: the nack counts, the delivery after it
+// has a context that lives, and what is published with the ended one is published.
 func TestTimeoutEndsTheHandlerOnly(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
@@ -133,7 +133,8 @@ func TestTimeoutEndsTheHandlerOnly(t *testing.T) {
 	})
 }
 
-// Messages that wait for their turn keep their leases, and no subscriber hoards what it cannot take.
+// Messages that wait for their turn keep their leases, and no subscriber hoards what it cannot
+// take.
 func TestThrottleHoldsMessagesWithoutLosingThem(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
@@ -170,8 +171,8 @@ func TestThrottleHoldsMessagesWithoutLosingThem(t *testing.T) {
 	})
 }
 
-// Deduplicator drops what it has seen. A message that failed was seen too, so it would be dropped at its
-// retry: unless a redelivery has a key of its own.
+// Deduplicator drops what it has seen. A message that failed was seen too, so it would be dropped
+// at its retry: unless a redelivery has a key of its own.
 func TestDeduplicatorAndRetries(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -224,8 +225,8 @@ func byFirstDelivery(msg *message.Message) (string, error) {
 	}
 }
 
-// The number of the delivery does not tell these from what was seen: the first lost lease does not count, what is requeued
-// counts anew, and what is poisoned is another topic's.
+// The number of the delivery does not tell these from what was seen: the first lost lease does not
+// count, what is requeued counts anew, and what is poisoned is another topic's.
 func TestDeduplicatorHandlesMessagesThatComeAgain(t *testing.T) {
 	t.Parallel()
 	onHandMoved(t, func(t *testing.T, s handMovedServer) {
@@ -288,7 +289,8 @@ func TestDeduplicatorHandlesMessagesThatComeAgain(t *testing.T) {
 	})
 }
 
-// On the publisher's side the delayed messages that are repeated are dropped before they are in Redis.
+// On the publisher's side the delayed messages that are repeated are dropped before they are in
+// Redis.
 func TestDeduplicatorDecoratesAPublisher(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
@@ -343,7 +345,8 @@ func TestCorrelationIDOutlastsDelaysAndRetries(t *testing.T) {
 	})
 }
 
-// A handler that panics has nacked, with Recoverer, so that others in the chain see it, and without.
+// A handler that panics has nacked, with Recoverer, so that others in the chain see it, and
+// without.
 func TestPanickingHandlerHasNacked(t *testing.T) {
 	t.Parallel()
 	for name, recoverer := range map[string]message.HandlerMiddleware{
@@ -442,8 +445,8 @@ func TestInstantAckForgetsFailedMessages(t *testing.T) {
 	})
 }
 
-// Retry looks at the context before it calls the handler, and the ack has ended it, or is about to: so
-// Retry belongs outside of InstantAck.
+// Retry looks at the context before it calls the handler, and the ack has ended it, or is about to:
+// so Retry belongs outside of InstantAck.
 func TestRetryAndInstantAck(t *testing.T) {
 	t.Parallel()
 	afterTheAck := func(next message.HandlerFunc) message.HandlerFunc {

@@ -39,8 +39,8 @@ func signalledChild() int {
 	return 0
 }
 
-// At a signal the handler finishes, and its ack counts. What was not handed out is another's at once,
-// uncounted.
+// At a signal the handler finishes, and its ack counts. What was not handed out is another's at
+// once, uncounted.
 func TestSignalsHandlerEndsAWorkerCleanly(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -63,8 +63,8 @@ func poisonQueue(t testing.TB, publisher message.Publisher, topic string) messag
 	return queue
 }
 
-// A filter leaves some errors to the backoff, and only what is hopeless goes to the poison queue: at
-// once, though its last delivery was a delayed one.
+// A filter leaves some errors to the backoff, and only what is hopeless goes to the poison queue:
+// at once, though its last delivery was a delayed one.
 func TestPoisonQueueWithFilterAfterBackoff(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
@@ -128,9 +128,9 @@ func TestMessageIsKeptWhenItCannotBePoisoned(t *testing.T) {
 	})
 }
 
-// Watermill's documented flow, with its own parts alone: what fails is published to a topic `requeue`,
-// with the delay that DelayOnError sets, and from there, when it is over, where it came from. The
-// backoff grows with each round.
+// Watermill's documented flow, with its own parts alone: what fails is published to a topic
+// `requeue`, with the delay that DelayOnError sets, and from there, when it is over, where it came
+// from. The backoff grows with each round.
 func TestRequeuerOverADelayedTopicBacksOff(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
@@ -168,8 +168,8 @@ func TestRequeuerOverADelayedTopicBacksOff(t *testing.T) {
 	})
 }
 
-// delayedRequeue runs a requeuer, and returns the middleware that feeds it. It is all that a delayed
-// requeuer takes.
+// delayedRequeue runs a requeuer, and returns the middleware that feeds it. It is all that a
+// delayed requeuer takes.
 func delayedRequeue(t testing.TB, s redistest.Server, onError *middleware.DelayOnError) []message.HandlerMiddleware {
 	t.Helper()
 	own := newRouter(t)
@@ -190,8 +190,8 @@ func delayedRequeue(t testing.TB, s redistest.Server, onError *middleware.DelayO
 	}
 }
 
-// The first interval is InitialInterval after a delay of an hour too, and they are exact: on the embedded
-// server by a clock that stands still but for what the test moves it.
+// The first interval is InitialInterval after a delay of an hour too, and they are exact: on the
+// embedded server by a clock that stands still but for what the test moves it.
 func TestRequeuerAfterADelayOfAnHour(t *testing.T) {
 	t.Parallel()
 	for name, set := range waysToDelay {
@@ -222,7 +222,8 @@ func TestRequeuerAfterADelayOfAnHour(t *testing.T) {
 					interval *= time.Minute
 					due := s.awaitPendingDue(t, "requeue")
 					now := serverTime(t, s.Client)
-					// Watermill writes an instant, so what passed until Redis was told is not waited for again.
+					// Watermill writes an instant, so what passed until Redis was told is not
+					// waited for again.
 					underWay := time.Since(last.at) + time.Millisecond
 					requireBetween(t, due, now.Add(interval-underWay), now.Add(interval))
 					publish(t, publisher, "other", 0) // is not held up
@@ -237,7 +238,8 @@ func TestRequeuerAfterADelayOfAnHour(t *testing.T) {
 	}
 }
 
-// awaitPendingDue waits until a topic has a message that waits for its delay, and returns when it is due.
+// awaitPendingDue waits until a topic has a message that waits for its delay, and returns when it
+// is due.
 func (s handMovedServer) awaitPendingDue(t *testing.T, topic string) time.Time {
 	t.Helper()
 	pending := queue.NewKeys(s.Prefix, topic).Pending()
@@ -247,8 +249,8 @@ func (s handMovedServer) awaitPendingDue(t *testing.T, topic string) time.Time {
 	return time.UnixMilli(int64(first[0].Score)).UTC()
 }
 
-// A requeued message is published to its topic again, so that all groups get it, those too that were
-// done with it. A nack concerns its own group only.
+// A requeued message is published to its topic again, so that all groups get it, those too that
+// were done with it. A nack concerns its own group only.
 func TestRequeuedMessageGoesToAllGroups(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {

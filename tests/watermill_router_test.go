@@ -65,8 +65,8 @@ func TestTwoHandlersOfOneTopicShareItsMessages(t *testing.T) {
 	})
 }
 
-// Handlers that are at work when the router closes finish, and all they do counts: what they return is
-// published, and their messages are done.
+// Handlers that are at work when the router closes finish, and all they do counts: what they return
+// is published, and their messages are done.
 func TestRouterClosesWhileHandlersWork(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
@@ -131,8 +131,9 @@ func awaitClosing(t testing.TB, subscriber *redisdelay.Subscriber) {
 	}, patience, time.Millisecond)
 }
 
-// The router closes a handler's publisher when the handler's subscription has ended, so that handlers
-// which share a publisher fail when another has ended before them. Their messages are not lost.
+// The router closes a handler's publisher when the handler's subscription has ended, so that
+// handlers which share a publisher fail when another has ended before them. Their messages are not
+// lost.
 func TestRouterClosesAPublisherThatOthersStillUse(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
@@ -218,7 +219,8 @@ var waysToDelay = map[string]func(*message.Message, time.Duration){
 	},
 }
 
-// A handler that publishes its own message again, with a new delay, is called again when that is over.
+// A handler that publishes its own message again, with a new delay, is called again when that is
+// over.
 func TestHandlerReschedulesItself(t *testing.T) {
 	t.Parallel()
 	onHandMoved(t, func(t *testing.T, s handMovedServer) {
@@ -257,7 +259,8 @@ func TestHandlerReschedulesItself(t *testing.T) {
 	})
 }
 
-// ofLongLease is for clocks that are moved by hand before the server may have heard that a message is done.
+// ofLongLease is for clocks that are moved by hand before the server may have heard that a message
+// is done.
 func ofLongLease(c *redisdelay.SubscriberConfig) { c.LeaseDuration = 365 * 24 * time.Hour }
 
 // awaitPending waits until the topic has messages that wait for their first delay, or none at all.
@@ -267,8 +270,8 @@ func (s handMovedServer) awaitPending(t *testing.T, some bool) {
 	require.Eventually(t, func() bool { return exists(t, s.Client, pending) == some }, patience, time.Millisecond)
 }
 
-// A chain of decorators sees each delivery once, in order, those of a nacked message too, and closes
-// with the router.
+// A chain of decorators sees each delivery once, in order, those of a nacked message too, and
+// closes with the router.
 func TestSubscriberDecoratorsAreAChain(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {

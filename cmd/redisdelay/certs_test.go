@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// certificates are the files of an authority, and of a server and a client with its certificates. The
-// server's name is "broker.test", not the address that it has in the tests.
+// certificates are the files of an authority, and of a server and a client with its certificates.
+// The server's name is "broker.test", not the address that it has in the tests.
 type certificates struct{ ca, serverCert, serverKey, clientCert, clientKey string }
 
 const certifiedName = "broker.test"

@@ -17,7 +17,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-// A destination that never answers does not prevent the program from ending, with its messages given back.
+// A destination that never answers does not prevent the program from ending, with its messages
+// given back.
 func TestSilentDestinationDoesNotDelayTheEnd(t *testing.T) {
 	t.Parallel()
 	for name, mute := range map[string]func(*testing.T) (args []string){

@@ -25,8 +25,8 @@ import (
 // patience is how long a test waits for an expected event.
 const patience = 60 * time.Second
 
-// says runs the program in this process, and returns its exit status and output. Its context has ended
-// before it begins.
+// says runs the program in this process, and returns its exit status and output. Its context has
+// ended before it begins.
 func says(environment []string, args ...string) (status int, stdout, stderr string) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -200,7 +200,8 @@ func listens(t *testing.T, port string) int {
 	return number
 }
 
-// silent is a server that accepts connections and never answers. It reports each connection with a request.
+// silent is a server that accepts connections and never answers. It reports each connection with a
+// request.
 func silent(t *testing.T) (address string, asked <-chan struct{}) {
 	t.Helper()
 	told := make(chan struct{}, 1000)
@@ -211,7 +212,8 @@ func silent(t *testing.T) (address string, asked <-chan struct{}) {
 	}), told
 }
 
-// serving is a server that calls a function with each connection, and then reads until the client ends it.
+// serving is a server that calls a function with each connection, and then reads until the client
+// ends it.
 func serving(t *testing.T, serve func(net.Conn)) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

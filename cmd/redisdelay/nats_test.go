@@ -125,7 +125,8 @@ func TestSilentlyLostConnectionToNATSIsMadeAgain(t *testing.T) {
 	}
 }
 
-// forgetfulNATS is a server that greets each client and then never answers. It reports each connection.
+// forgetfulNATS is a server that greets each client and then never answers. It reports each
+// connection.
 func forgetfulNATS(t *testing.T) (address string, connected <-chan struct{}) {
 	t.Helper()
 	told := make(chan struct{}, 1000)
@@ -183,7 +184,8 @@ func TestStreamsAreCreatedForTopicsInNone(t *testing.T) {
 	require.ErrorIs(t, err, natsclient.ErrNoMatchingStream, "it would have other topics too")
 }
 
-// A message relayed twice is in the stream once. Two messages with the same UUID are both in the stream.
+// A message relayed twice is in the stream once. Two messages with the same UUID are both in the
+// stream.
 func TestStreamDropsDuplicatesOnly(t *testing.T) {
 	t.Parallel()
 	broker := startNATS(t)
@@ -376,7 +378,8 @@ func certified(url string, certs certificates) []string {
 		"--nats-tls-server-name", certifiedName}
 }
 
-// newOperator creates an operator that the server trusts, an account, a user, and its credentials file.
+// newOperator creates an operator that the server trusts, an account, a user, and its credentials
+// file.
 func newOperator(t *testing.T) (server func(*natsserver.Options), creds string) {
 	t.Helper()
 	pair := func(make func() (nkeys.KeyPair, error)) (key nkeys.KeyPair, public string) {

@@ -86,7 +86,8 @@ func TestProbesReportRedisAndTheBroker(t *testing.T) {
 	p.stop()
 }
 
-// Another process schedules the topic. If this relay were ready, a deployment would stop the one that works.
+// Another process schedules the topic. If this relay were ready, a deployment would stop the one
+// that works.
 func TestRelayThatMayNotSubscribeIsNotReady(t *testing.T) {
 	t.Parallel()
 	store, broker := redistest.Start(t), startStreams(t)
@@ -113,8 +114,8 @@ func TestThereIsNoEndpointByDefault(t *testing.T) {
 	require.Contains(t, used.said(), "--health: listen tcp "+store.Addr())
 }
 
-// untilTheRelayHas waits until the relay itself holds n messages, not only its subscription. It has short
-// leases, and an extended lease proves this.
+// untilTheRelayHas waits until the relay itself holds n messages, not only its subscription. It has
+// short leases, and an extended lease proves this.
 func untilTheRelayHas(t *testing.T, store *redistest.Instance, n int64) {
 	t.Helper()
 	require.Eventually(t, func() bool { return inHand(t, store) == n }, patience, time.Millisecond)

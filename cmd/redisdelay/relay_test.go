@@ -144,8 +144,8 @@ func startRelay(t *testing.T, start func(*testing.T, []string, ...string) *tool,
 	return p
 }
 
-// relaysOverAStop stops one relay in the middle while another continues. All messages arrive once, none
-// early.
+// relaysOverAStop stops one relay in the middle while another continues. All messages arrive once,
+// none early.
 func relaysOverAStop(t *testing.T, start func(*testing.T, []string, ...string) *tool, consumed *consumer, environment []string, args ...string) {
 	t.Helper()
 	const messages = 2000
@@ -164,8 +164,8 @@ func relaysOverAStop(t *testing.T, start func(*testing.T, []string, ...string) *
 	requireAll(t, orders, came)
 }
 
-// Watermill's Publishers send the UUID in this metadata key. They refuse such metadata, or lose it or the
-// UUID.
+// Watermill's Publishers send the UUID in this metadata key. They refuse such metadata, or lose it
+// or the UUID.
 func TestMessageWithTheUUIDsMetadataKeyIsDead(t *testing.T) {
 	t.Parallel()
 	msg := message1()
@@ -208,7 +208,8 @@ func TestBuiltProgramRelays(t *testing.T) {
 	}, broker.consume(t, topic), nil, "--to", "redisstream", "--redisstream", broker.Addr())
 }
 
-// A replace directive would break `go install` of a released version, which has no directory beside it.
+// A replace directive would break `go install` of a released version, which has no directory beside
+// it.
 func TestModuleCanBeInstalledByItsVersion(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("go.mod")

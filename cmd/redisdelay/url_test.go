@@ -57,8 +57,8 @@ var servers = map[string]func(r *relaySettings) (user credentials, where string,
 	},
 }
 
-// Any text is either read as a URL, or refused with the setting's name. A secret in it is only in the
-// credentials.
+// Any text is either read as a URL, or refused with the setting's name. A secret in it is only in
+// the credentials.
 func FuzzURLs(f *testing.F) {
 	for _, text := range []string{
 		"", "localhost:6379", "redis://user:hunter2hunter2@localhost:6379/3", "nats://hunter2hunter2@localhost", "amqps://a:b@[::1]:5671/%2f",

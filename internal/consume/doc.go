@@ -6,7 +6,7 @@
 // mutex, and after unlocking it talks to Redis, hands messages to the consumer and writes log
 // lines.
 //
-// Where to look:
+// Files:
 //
 //	plan.go         what goes to Redis in the next round trip, and when: claims, acks, extensions
 //	answer.go       what an answer of Redis changes

@@ -665,8 +665,8 @@ func TestInOrderNothingIsHandedOutBeforeRedisHasTheNack(t *testing.T) {
 	require.False(t, taken)
 }
 
-// What was claimed ahead comes after the nacked message, and goes back. A handler that often fails
-// would have all of it come and go each time.
+// Messages claimed in advance come after the nacked message, and go back. For a handler that often
+// fails, all of them would come and go each time.
 func TestInOrderNoMoreIsClaimedAheadThanWasHandledSinceANack(t *testing.T) {
 	d := drive(t, Limits{MaxInFlight: 1})
 	d.publish(2000)
@@ -923,8 +923,8 @@ func TestLeasesThatEndWithoutAnAnswerAreWatched(t *testing.T) {
 	require.Zero(t, d.held.len())
 }
 
-// Where it was run, what it brought comes before a message that goes back, at the server, but after
-// it here.
+// If the server ran the claim, its messages are leased. A message that goes back would then be
+// behind them here, but in front of them at the server.
 func TestOnlyAcksGoWithTheRepeatOfAClaim(t *testing.T) {
 	d := drive(t, Limits{MaxInFlight: 3})
 	held := d.holds(2)

@@ -11,7 +11,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// parts makes a reply of a text: a line for each part, ":" before a number, "-" for nothing, "*" for a list.
+// parts makes a reply of a text: a line for each part, ":" before a number, "-" for nothing, "*"
+// for a list.
 func parts(text string) (reply []any) {
 	for line := range strings.SplitSeq(text, "\n") {
 		n, err := strconv.ParseInt(strings.TrimPrefix(line, ":"), 10, 64)
@@ -76,7 +77,7 @@ func FuzzPages(f *testing.F) {
 					t.Errorf("%q is read as %+v", reply, m)
 				}
 			}
-			// Where the next page begins is further on, and can be read.
+			// The next page begins further on, and its cursor can be read.
 			next, _, err := parseCursor(kind, page.Next)
 			if err != nil {
 				t.Errorf("%q is read as a page that ends at %q: %v", reply, page.Next, err)

@@ -7,7 +7,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// How much goes to Redis in one call at most. A batch above a limit goes alone.
+// These limit what goes to Redis in one call. A batch above a limit goes alone.
 const (
 	joinedMessages = 1000
 	joinedBytes    = 1 << 20
@@ -23,7 +23,7 @@ type joining struct {
 	busy    bool // a call is under way
 	waiting []*Batch
 
-	// How batches that were put back go. next sets both to zero when no such batch waits.
+	// These are about batches that were put back. next sets both to zero when none waits.
 	most   int  // how many go together at most; 0: all that fit
 	hasten bool // replicas did not confirm their last call, so the next waits for none
 }

@@ -245,7 +245,7 @@ func TestMemoryForJoinedCallsKeepsNothing(t *testing.T) {
 	}
 }
 
-// Where other goroutines keep the processors busy, callers who were answered come back late.
+// Answered callers come back late if other goroutines keep the processors busy.
 func TestTheLineDoesNotWaitWhereCallersComeBackLate(t *testing.T) {
 	var c comeback
 	for _, wait := range []time.Duration{time.Second, time.Second, time.Millisecond, 1100 * time.Microsecond, time.Second} {

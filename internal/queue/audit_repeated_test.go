@@ -90,7 +90,7 @@ func TestMessageThatIsReadyTwiceIsFoundAndMended(t *testing.T) {
 	}
 }
 
-// What comes behind moves all to the left, so that entries are seen again which are there once.
+// Each push moves the entries before it to the left, so the audit may see one entry twice.
 func TestMessagesThatOnlyMoveAreNotTakenForRepeated(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow(names("%d", 0, 1500)...)

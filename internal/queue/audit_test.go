@@ -76,7 +76,7 @@ func (w *world) auditingBy(hook *between) operate.Audit {
 	return audit
 }
 
-// What an audit of a small topic with one group calls, one after the other.
+// These are the calls of an audit of a small topic with one group, in order.
 const (
 	readGroups  = iota + 1
 	readIDs     // of bodies
@@ -159,7 +159,7 @@ func TestMessageThatPassesThroughAnEmptyListIsCountedOnce(t *testing.T) {
 	}, "a", "b")
 }
 
-// What came into a list since it was marked is there, whatever else became of the list.
+// A message that came into a list after its mark is found, whatever else happened to the list.
 func TestMissingCountOfAMessageThatComesBackToReadyIsFound(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("1", "2")
@@ -175,8 +175,8 @@ func TestMissingCountOfAMessageThatComesBackToReadyIsFound(t *testing.T) {
 	}, "a", "b")
 }
 
-// Those that have it for sure are more than are counted, whatever has become of it in a group whose
-// list has changed.
+// More groups certainly have the message than are counted, whatever happened in a group whose list
+// has changed.
 func TestMissingCountIsFoundWhileAListChanges(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow(names("%d", 0, 100)...)
@@ -227,7 +227,7 @@ func (w *world) mendAll() {
 	require.Empty(w.t, w.auditing(nil).Violations)
 }
 
-// What moves the places of a list while it is looked through hides nothing that stays in it.
+// Pushes and pops during the scan of a list hide no message that stays in it.
 func TestNothingIsPassedOverWhileReadyIsUsedAtBothEnds(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow(names("%d", 0, 1500)...)
@@ -377,7 +377,7 @@ func TestAuditFinishesARemovalFirst(t *testing.T) {
 	}, "a", "b")
 }
 
-// Who needs a body cannot be told while a group is being removed.
+// Nobody can tell which groups need a body while one of them is being removed.
 func TestMendDoesNotTakeAMessageForLostWhileAGroupIsBeingRemoved(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("lost", "few")
@@ -463,7 +463,7 @@ func TestMissingCountsAreRestored(t *testing.T) {
 	}
 }
 
-// What was ready may have been acked since, so that counting it would keep the body for nobody.
+// A ready message may have been acked since. To count it would keep the body for nobody.
 func TestReadyMessageIsNotCountedIfTheListHasChangedSince(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("w", "x", "y")

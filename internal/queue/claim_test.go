@@ -418,7 +418,7 @@ func TestBlockedClaimWakesAnother(t *testing.T) {
 	}, "a")
 }
 
-// Whoever is busy and has room is not to be left to its poll when another takes the suspect.
+// A busy subscription with room must not wait for its poll when another takes the suspect.
 func TestSubscriptionThatWaitsForASuspectIsWokenWhenAnotherTakesIt(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
@@ -596,8 +596,7 @@ func TestMessagesGoBackWithTheirOwnDueTimes(t *testing.T) {
 	}, "a")
 }
 
-// What a subscriber holds is in tables: Redis would search small hashes and sorted sets from end to
-// end.
+// Leases are in hash tables, because Redis searches small hashes and sorted sets from end to end.
 func TestLeasesAreKeptInTables(t *testing.T) {
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		w := newWorld(t, s, "topic", "a")

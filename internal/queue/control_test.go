@@ -66,7 +66,7 @@ func TestPendingMessageIsCancelled(t *testing.T) {
 	}, "a", "b")
 }
 
-// What is due and not moved yet waits still.
+// A message that is due and not promoted yet still waits.
 func TestOverdueMessageIsCancelledAsLongAsItIsPending(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("x", time.Millisecond))
@@ -346,7 +346,7 @@ func TestPageHasNoMoreThanItsBytes(t *testing.T) {
 	}, "a", "b")
 }
 
-// What a step reads for nothing stops the server for others.
+// Bodies that a step reads in vain keep the server from other clients.
 func TestPageReadsFewBodiesThatItDoesNotReturn(t *testing.T) {
 	t.Parallel()
 	in := redistest.Start(t)
@@ -483,7 +483,7 @@ func TestErasedTopicLeavesNothing(t *testing.T) {
 	}, "a")
 }
 
-// Whoever erased the topic has not come to its name.
+// The caller that erased the topic ended before it removed the name.
 func TestNameOfATopicThatIsGoneIsErased(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		require.NoError(t, w.topic.Erase(ctx))

@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What is in Redis may have been changed by hand: nothing that is read there ends the process, and
-// what this program writes it reads as it was.
+// Data in Redis may have been changed by hand. Nothing read there ends the process. The program
+// reads its own data as it wrote them.
 
 func FuzzOptions(f *testing.F) {
 	f.Add("", 0, "", int64(0), uint8(0))

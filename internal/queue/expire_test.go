@@ -181,8 +181,8 @@ func TestExpireIsBounded(t *testing.T) {
 	}, "a", "b", "c")
 }
 
-// What one subscription held comes back in one step, with any number of groups, so that a claim
-// after it gets the first.
+// The messages of one subscription come back in one step, with any number of groups. So the next
+// claim gets the first of them.
 func TestExpireTakesBackWhatASubscriptionHeldInOneStep(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow(names("%03d", 0, 800)...)

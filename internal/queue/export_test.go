@@ -10,8 +10,8 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// What the tests of this package see of its inside. They are in a package of their own because the
-// checker that they end with imports this one.
+// The tests of this package see these of its inside. They are in a package of their own, because
+// the checker that they end with imports this one.
 
 const (
 	Budget = budget

@@ -55,7 +55,7 @@ func keysOfTopic(k queue.Keys, group, publisher, subscription string) []string {
 		k.Retry(group), k.Deliveries(group), k.Waiters(group), k.Dead(group), k.Resting(group), k.Stats(group)}
 }
 
-// What is stored and heard under these names is shared with other versions of this program.
+// Other versions of this program use the same names of keys and channels.
 func TestNamesOfKeysAndTheirSlots(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder

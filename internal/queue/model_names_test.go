@@ -15,7 +15,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// What the model makes of delay IDs.
+// This is how the model treats delay IDs.
 
 // delayIDs are those that the model publishes under.
 var delayIDs = []string{"x", "a b:c"}

@@ -12,7 +12,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// What operators do in the model test.
+// These are the operators' steps in the model test.
 
 // waiting draws a message, most often one that waits, and tells in which groups it waits for a
 // retry.

@@ -16,8 +16,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Where the model says that every message is, and since or until when. It follows from what was
-// there before and from the time alone; of what the server says it takes in only what matches.
+// The model says where every message is, and since or until when. That follows from the state
+// before and the time alone. Of the server's answers it takes in only those that match.
 
 // picture is all that a topic has, with times in ms by the server's clock.
 type picture struct {

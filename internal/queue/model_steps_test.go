@@ -13,7 +13,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// What the model test does, and what the model makes of it.
+// These are the steps of the model test, and their effects on the model.
 
 func (m *model) register(t *rapid.T) {
 	m.t = t

@@ -14,7 +14,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// Whatever is done in whatever order, every message is where the model says, and nothing else is
+// After any operations in any order, every message is where the model says, and no other data is
 // left.
 func TestAnyOrderOfTransitions(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
@@ -72,7 +72,7 @@ func sequences(t *testing.T, s redistest.Server, thorough bool) (runs int) {
 			"purge":    m.purge,
 			"remove":   m.remove,
 
-			// What all else builds on, more often.
+			// Publishing comes more often, because the other steps build on it.
 			"publish again": m.publish,
 			"claim again":   m.claim,
 			"claim more":    m.claim,

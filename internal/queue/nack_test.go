@@ -224,7 +224,7 @@ func TestErrorOfTheHandlerIsKept(t *testing.T) {
 	}, "a")
 }
 
-// What nobody could be given died without a delivery.
+// A message that nobody could get became a dead letter without a delivery.
 func TestDeathOfAnUndeliveredMessageCountsNoDelivery(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("first", "failed before", "crashed before")

@@ -321,8 +321,8 @@ func TestRepeatedPublishWithDelayIDsChangesNothing(t *testing.T) {
 	}, "a")
 }
 
-// Who asks by the name means whoever waits under it, and nobody does when it is free, though
-// nothing has been promoted.
+// A delay ID names the message that waits under it. A free delay ID names none, even if its message
+// is due and not promoted yet.
 func TestAFreeDelayIDFindsNoMessage(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("x", time.Second).with(queue.Options{DelayID: "name"}))

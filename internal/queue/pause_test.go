@@ -127,7 +127,7 @@ func TestCountsOfSubscriptionsAreAddedUp(t *testing.T) {
 	}, "a")
 }
 
-// Who has a handle on a topic may not know that it was erased meanwhile.
+// The holder of a topic's handle may not know that the topic was erased.
 func TestErasedTopicLeavesNothingBehindWhenItIsPausedOrResumed(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		other := topicOf(w.Client, w.Prefix, "topic")

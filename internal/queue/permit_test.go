@@ -80,7 +80,7 @@ func TestPermitsAreTriedOnce(t *testing.T) {
 		require.Zero(t, try("another", queue.Cancelling))
 		require.Equal(t, 1, try("topic", queue.Pausing), "another work")
 
-		// Where there is no topic, nothing can be tried, and none comes into being.
+		// Without a topic nothing can be tried, and the try makes none.
 		require.Equal(t, 1, try("another", queue.Resuming))
 		require.Equal(t, 1, try("another", queue.Resuming))
 		require.Zero(t, w.Client.Exists(ctx, queue.NewKeys(w.Prefix, "another").Meta()).Val())
@@ -187,7 +187,7 @@ func TestPermitsFindThatChannelsAreNotAllowed(t *testing.T) {
 	}
 }
 
-// Who may not announce a topic has not opened it.
+// A user that may not announce a topic has not opened it either.
 func TestPermitsFindThatTheChannelOfNewTopicsIsNotAllowed(t *testing.T) {
 	t.Parallel()
 	admin := redistest.Start(t).Client(t)

@@ -215,8 +215,8 @@ func TestPromoteOfMoreThanTenThousand(t *testing.T) {
 	}
 }
 
-// Where all that one call can move is due in the same millisecond, due times are not read one by
-// one.
+// If all messages that one call can move are due in the same millisecond, their due times are not
+// read one by one.
 func TestManyDueInTheSameMillisecondKeepTheirDueTime(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		const share = queue.Budget / 2
@@ -249,7 +249,7 @@ func TestManyDueInTheSameMillisecondKeepTheirDueTime(t *testing.T) {
 	}, "a", "b")
 }
 
-// What came due within the last milliseconds is read one of them after the other.
+// Messages due within the last milliseconds are read millisecond by millisecond.
 func TestMessagesDueInSuccessiveMillisecondsKeepTheirDueTimes(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		const share = queue.Budget / 2

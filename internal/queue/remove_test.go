@@ -212,8 +212,8 @@ func TestInterruptedRemovalGoesOnWithTheScheduler(t *testing.T) {
 	}, "a", "b")
 }
 
-// Whoever brings it back finishes the removal first. What the remover does after that is not about
-// the new group.
+// A subscriber that registers the group again finishes the removal first. Later steps of the
+// remover leave the new group alone.
 func TestGroupThatComesBackInTheMiddleOfItsRemovalIsEmpty(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow(names("%04d", 0, 2500)...)
@@ -319,8 +319,8 @@ func TestEndOfAGroupIsOnlyMovedOn(t *testing.T) {
 	})
 }
 
-// Who waits when the end comes would be taken for somebody who does not know of it, and is gone
-// like all others.
+// A waiter at the end of the group would pass for a subscriber that knows of no expiry, though it
+// is gone like all others.
 func TestGroupWhoseSubscribersDifferInItsEndKeepsOne(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		long, short := queue.GroupOptions{Expiry: time.Hour}, queue.GroupOptions{Expiry: 2 * time.Minute}
@@ -605,7 +605,7 @@ func TestEndThatHasComeIsPutOffOnce(t *testing.T) {
 	})
 }
 
-// Who has just been woken is not among those who wait any more, and has nothing yet.
+// A subscription that was just woken is no waiter any more, and has no message yet.
 func TestGroupWithAJustWokenSubscriptionLosesItsExpiryInsteadOfBeingRemoved(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.register("a")
@@ -626,7 +626,7 @@ func TestGroupWithAJustWokenSubscriptionLosesItsExpiryInsteadOfBeingRemoved(t *t
 	})
 }
 
-// Who closes claims nothing, and is there no more.
+// A subscription that closes claims nothing, and then is gone.
 func TestGroupWhoseLastSubscriberHasJustGoneStillEnds(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.register("a")

@@ -16,8 +16,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// Whatever is done in whatever order, a message is in one place, and in the stream once and not
-// early; only what may be gone is gone.
+// After any operations in any order, a message is in one place, and in the stream once and not
+// early. No message is gone that may not be.
 func TestAnyOrderOfTransitionsOfATopicWithAStream(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		runs, prefix := 0, s.Prefix

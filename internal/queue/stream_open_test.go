@@ -73,7 +73,7 @@ func TestTopicIsOfOneMode(t *testing.T) {
 	})
 }
 
-// What is left of a group whose removal was cut short goes, though the topic has a stream by now.
+// The rest of a group whose removal was cut short is removed, though the topic now has a stream.
 func TestRemovalOfAGroupIsFinishedInATopicWithAStream(t *testing.T) {
 	bothStreaming(t, func(t *testing.T, w *world) {
 		w.Client.ZAdd(ctx, w.keys.Idle(), redis.Z{Score: 0, Member: "a"})

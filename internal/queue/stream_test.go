@@ -256,7 +256,7 @@ func TestMessageThatExpiredBeforeItIsPublished(t *testing.T) {
 	})
 }
 
-// What an operator has delivered comes in its turn, by when the operator said so.
+// A requeued message takes its place by the time at which the operator requeued it.
 func TestRequeuedMessageGoesIntoTheStreamInOrder(t *testing.T) {
 	bothStreaming(t, func(t *testing.T, w *world) {
 		w.send(now("requeued").with(queue.Options{Expiry: queue.Expiry{At: time.UnixMilli(w.now()), Dead: true}}))
@@ -287,7 +287,7 @@ func TestDeadMessagesOfAStreamEnd(t *testing.T) {
 	})
 }
 
-// Whatever the caller comes to: the scheduler is told in the step in which the pause ends.
+// The script that ends the pause tells the scheduler, even if its caller gets no answer.
 func TestSchedulerLooksWhenATopicWithAStreamIsResumed(t *testing.T) {
 	bothStreaming(t, func(t *testing.T, w *world) {
 		w.send(in("1", time.Minute))

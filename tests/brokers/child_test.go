@@ -24,8 +24,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
-// A child is this test binary as a process of its own, so that it can be killed. It ends with the test at the
-// latest, however that ends, as its standard input does.
+// A child is this test binary as a process of its own, so that it can be killed. It ends with the
+// test at the latest, however that ends, as its standard input does.
 type child struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -110,8 +110,8 @@ func relayChild() int {
 	return 0
 }
 
-// endsIfStuck ends the process when Publish does not return, as whoever watches over a relay would: watermill-amqp
-// now and then does not, after RabbitMQ was restarted.
+// endsIfStuck ends the process when Publish does not return, as whoever watches over a relay would:
+// watermill-amqp now and then does not, after RabbitMQ was restarted.
 type endsIfStuck struct{ message.Publisher }
 
 func (p endsIfStuck) Publish(topic string, messages ...*message.Message) error {

@@ -25,7 +25,7 @@ var jetstreamBroker = broker{
 	newPublisher: func(addr string) (message.Publisher, error) {
 		return nats.NewPublisher(nats.PublisherConfig{
 			URL: addr,
-			// What is published while the connection is lost is an error, not sent later.
+			// Publishing without a connection is an error. Nothing is sent later.
 			NatsOptions: append(forEver, natsclient.ReconnectBufSize(-1)),
 			JetStream: nats.JetStreamConfig{
 				AutoProvision: true,

@@ -1,10 +1,10 @@
-// Package brokers has the tests of the relay with real brokers, each of which the test starts itself. It is a module
-// of its own, so that the library does not get their clients.
+// Package brokers has the tests of the relay with real brokers, each of which the test starts
+// itself. It is a module of its own, so that the library does not get their clients.
 //
-// Messages with all kinds of delays go through relay.Publisher, Redis, and a relay in a process of its own, to a
-// consumer of the broker. In the middle the broker is restarted, and the process is killed. Everything has to
-// arrive as it was sent, nothing early, and no more of it twice than is promised. With a Publisher into Redis Streams
-// there is no relay, and nothing is twice.
+// Messages with all kinds of delays go through relay.Publisher, Redis, and a relay in a process of
+// its own, to a consumer of the broker. In the middle the broker is restarted, and the process is
+// killed. Everything has to arrive as it was sent, nothing early, and no more of it twice than is
+// promised. With a Publisher into Redis Streams there is no relay, and nothing is twice.
 package brokers
 
 import (
@@ -44,12 +44,13 @@ func TestMain(m *testing.M) {
 	switch role := os.Getenv("REDISDELAY_CHILD"); role {
 	case "":
 		redistest.Main(m,
-			// watermill-amqp leaves them behind when a connection is closed after it was lost, the last two now and then.
+			// watermill-amqp leaves them behind when a connection is closed after it was lost, the
+			// last two now and then.
 			goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp.(*ConnectionWrapper).handleConnectionClose"),
 			goleak.IgnoreAnyFunction("github.com/rabbitmq/amqp091-go.(*Connection).shutdown"),
 			goleak.IgnoreAnyFunction("github.com/redisdelay/watermill-redisdelay/tests/brokers.closeUnlessStuck.func1"),
-			// Watermill's suite leaves them behind when watermill-redisstream claims what others of its subscribers
-			// work on yet, and so delivers more than the suite reads.
+			// Watermill's suite leaves them behind when watermill-redisstream claims what others of
+			// its subscribers work on yet, and so delivers more than the suite reads.
 			goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func2"),
 			goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func3"))
 	case "relay":

@@ -25,7 +25,8 @@ var rabbitmqBroker = broker{
 	},
 }
 
-// redeliveredByRabbitmq is what watermill-amqp adds to the metadata of what its consumer had in hand already.
+// redeliveredByRabbitmq is what watermill-amqp adds to the metadata of what its consumer had in
+// hand already.
 const redeliveredByRabbitmq = "_watermill_amqp_redelivered"
 
 type rabbitmq struct{ *rabbitmqtest.Server }

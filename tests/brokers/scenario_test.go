@@ -37,11 +37,11 @@ const (
 
 	batchMessages, concurrency = 20, 2
 
-	// What a killed process had claimed may come twice, as docs/relay.md says.
+	// Messages that a killed process had claimed may come twice, as docs/relay.md says.
 	perKill = batchMessages*(concurrency+1) + 768
 
-	// A restart of the broker fails the calls of Publish that are under way, of which it may have taken all. What it
-	// had handed to its consumer it may deliver again.
+	// A restart of the broker fails the calls of Publish that are under way, of which it may have
+	// taken all. What it had handed to its consumer it may deliver again.
 	perRestart = batchMessages*concurrency + inConsumersHands
 
 	inConsumersHands = 100 // at most, of the brokers as they are set up here
@@ -94,7 +94,7 @@ func TestEverythingArrivesOverARestartAndAKill(t *testing.T) {
 
 			awaitDrained(t, store)
 			second.stop()
-			// What is in the broker yet comes before this.
+			// Messages that the broker still has come before this one.
 			direct, err = b.newPublisher(running.addr())
 			require.NoError(t, err)
 			require.NoError(t, direct.Publish(topic, message.NewMessage("marker", nil)))
@@ -136,8 +136,8 @@ type nobody struct{}
 func (nobody) Publish(string, ...*message.Message) error { return nil }
 func (nobody) Close() error                              { return nil }
 
-// closeUnlessStuck closes a subscriber whose connection was lost and made again. That of watermill-amqp now and then
-// does not end.
+// closeUnlessStuck closes a subscriber whose connection was lost and made again. That of
+// watermill-amqp now and then does not end.
 func closeUnlessStuck(t *testing.T, subscriber message.Subscriber) {
 	closed := make(chan error, 1)
 	go func() { closed <- subscriber.Close() }()

@@ -26,8 +26,8 @@ import (
 // streamed is how many messages the test of crashes has.
 const streamed = 10_000
 
-// newStreamPublisher publishes into the streams of a server. Without a scheduler of its own, another process has to run
-// one.
+// newStreamPublisher publishes into the streams of a server. Without a scheduler of its own,
+// another process has to run one.
 func newStreamPublisher(t *testing.T, server *redistest.Instance, stream redisdelay.StreamConfig) *redisdelay.Publisher {
 	t.Helper()
 	return testkit.Closes(t, testkit.NewPublisher(t, on(t, server), func(c *redisdelay.PublisherConfig) { c.Stream = &stream }))
@@ -42,8 +42,8 @@ func subscriberTo(t *testing.T, server *redistest.Instance, config redisstream.S
 	return s
 }
 
-// Everything comes into the stream once, and so out of it, over the end of the process that schedules, and of the
-// server.
+// Everything comes into the stream once, and so out of it, over the end of the process that
+// schedules, and of the server.
 func TestStreamsOverKillsOfTheSchedulerAndTheServer(t *testing.T) {
 	for name, config := range map[string]redisstream.SubscriberConfig{
 		"consumer group": {ConsumerGroup: "consumers", ClaimInterval: time.Second, MaxIdleTime: 10 * time.Second},
@@ -79,7 +79,8 @@ func TestStreamsOverKillsOfTheSchedulerAndTheServer(t *testing.T) {
 	}
 }
 
-// checkStream checks that the stream has each message once, and not from before it was due by the server's clock.
+// checkStream checks that the stream has each message once, and not from before it was due by the
+// server's clock.
 func checkStream(t *testing.T, server *redistest.Instance, sent sent) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -145,9 +146,9 @@ func TestUniversalIntoStreams(t *testing.T) {
 	}
 }
 
-// groupOf is the group of a subscriber that names none. In watermill-redisstream's own tests each has one of its own, and
-// so begins with the oldest message. One test is about that; in the others they share one, since to begin so often
-// takes so long on a busy machine that the suite gives up.
+// groupOf is the group of a subscriber that names none. In watermill-redisstream's own tests each
+// has one of its own, and so begins with the oldest message. One test is about that; in the others
+// they share one, since to begin so often takes so long on a busy machine that the suite gives up.
 func groupOf(t *testing.T) string {
 	if strings.Contains(t.Name(), "NewSubscriberReceivesOldMessages") {
 		return watermill.NewShortUUID()
@@ -155,7 +156,8 @@ func groupOf(t *testing.T) string {
 	return "consumers"
 }
 
-// The entry of a message is that which watermill-redisstream's own Publisher writes, delayed or not.
+// The entry of a message is that which watermill-redisstream's own Publisher writes, delayed or
+// not.
 func TestEntriesAreThoseOfRedisstream(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// While the breaker is open, messages are nacked unhandled, and wait in Redis as the backoff says. When
-// it closes they are handled.
+// While the breaker is open, messages are nacked unhandled, and wait in Redis as the backoff says.
+// When it closes they are handled.
 func TestCircuitBreakerLeavesTheWaitToTheBackoff(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {

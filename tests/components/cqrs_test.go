@@ -62,7 +62,8 @@ var waysToDelay = map[string]struct {
 
 const usualDelay = 150 * time.Millisecond
 
-// A command is handled when its delay is over; one whose handler fails backs off from InitialInterval on.
+// A command is handled when its delay is over; one whose handler fails backs off from
+// InitialInterval on.
 func TestDelayedCommands(t *testing.T) {
 	t.Parallel()
 	for name, way := range waysToDelay {
@@ -162,8 +163,8 @@ func addCommandHandlers(t testing.TB, s redistest.Server, router *message.Router
 	require.NoError(t, processor.AddHandlers(handlers...))
 }
 
-// Each handler of an event has a group, and so gets each event once, when its delay is over; that one
-// fails is nothing to the others.
+// Each handler of an event has a group, and so gets each event once, when its delay is over; that
+// one fails is nothing to the others.
 func TestDelayedEventsReachEachHandlerOnce(t *testing.T) {
 	t.Parallel()
 	for name, way := range waysToDelay {
@@ -247,8 +248,8 @@ func newEventProcessor(t testing.TB, s redistest.Server, router *message.Router)
 	return processor
 }
 
-// A group of handlers on one topic gets all its events in order of due time, also when one of them fails
-// for a while and keeps its place.
+// A group of handlers on one topic gets all its events in order of due time, also when one of them
+// fails for a while and keeps its place.
 func TestEventGroupKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {
@@ -308,8 +309,8 @@ func TestEventGroupKeepsTheOrder(t *testing.T) {
 	})
 }
 
-// Watermill's own example of delayed messages: an event's handler sends a command with a delay, which is
-// handled later. The command's backoff begins with InitialInterval.
+// Watermill's own example of delayed messages: an event's handler sends a command with a delay,
+// which is handled later. The command's backoff begins with InitialInterval.
 func TestWatermillsExampleOfDelayedMessages(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {

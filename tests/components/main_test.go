@@ -1,5 +1,5 @@
-// Package components has the tests of Watermill's components that need modules which the library does
-// not: in a module of their own, so that it does not get them.
+// Package components has the tests of Watermill's components that need modules which the library
+// does not: in a module of their own, so that it does not get them.
 package components
 
 import (
@@ -68,8 +68,8 @@ func (s sightings) next(t testing.TB) sighting {
 	return testkit.Wait(t, s, "a call of a handler")
 }
 
-// requireDelayed checks that a message came when its delay was over, counted from a moment before it was
-// published.
+// requireDelayed checks that a message came when its delay was over, counted from a moment before
+// it was published.
 func requireDelayed(t testing.TB, seen sighting, before time.Time, d time.Duration) {
 	t.Helper()
 	require.False(t, seen.delivery.DueAt.Before(before.Add(d).Truncate(time.Millisecond)), "%s is due early", seen.what)

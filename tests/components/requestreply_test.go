@@ -17,8 +17,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// Many wait for replies at the same time, on one topic, and each gets its own: with Broadcast, because
-// each has to see all replies to find it.
+// Many wait for replies at the same time, on one topic, and each gets its own: with Broadcast,
+// because each has to see all replies to find it.
 func TestRepliesReachTheirSender(t *testing.T) {
 	t.Parallel()
 	redistest.Real(t, func(t *testing.T, s redistest.Server) {

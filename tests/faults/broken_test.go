@@ -12,7 +12,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// caught requires that the checker has found violations of properties in a world whose workers are broken.
+// caught requires that the checker has found violations of properties in a world whose workers are
+// broken.
 func caught(t *testing.T, w *faulttest.World, want ...faulttest.Property) {
 	t.Helper()
 	caughtBy(t, w, faulttest.Rules{}, want...)
@@ -59,7 +60,7 @@ func TestCheckerCatchesATornMoveThatACrashEnds(t *testing.T) {
 		return w.Client.Exists(t.Context(), moving).Val() == 1
 	}, 20*time.Second, time.Microsecond)
 	publisher.Stop()
-	// What was torn is forgotten by all but the history.
+	// Only the history still knows the torn state.
 	k := w.Client
 	for _, entry := range k.LRange(t.Context(), moving, 0, -1).Val() {
 		require.NoError(t, k.HDel(t.Context(), "redisdelay:{t}:messages", entry[:26]).Err())
@@ -170,8 +171,8 @@ func TestCheckerCatchesTheClockOfAClient(t *testing.T) {
 	caught(t, w, faulttest.NotEarly)
 }
 
-// lateAck has the ack of a worker be held up in the network until its lease is over and another works on the
-// message.
+// lateAck has the ack of a worker be held up in the network until its lease is over and another
+// works on the message.
 func lateAck(t *testing.T, broken faulttest.Broken) (w *faulttest.World, late *faulttest.Running) {
 	t.Helper()
 	server := redistest.Start(t)

@@ -122,8 +122,8 @@ type judgement struct {
 	back  int             // with a delay, published and claimed while the clock was back
 }
 
-// judge finds what was early by the server's clock. A message whose time that clock has shown since it was published may
-// have been made ready then: it is not early if the clock is back now.
+// judge finds what was early by the server's clock. A message whose time that clock has shown since
+// it was published may have been made ready then: it is not early if the clock is back now.
 func (c *clock) judge(l *load) judgement {
 	found := judgement{came: map[string]bool{}}
 	names, published, nacks := map[string]string{}, map[string]faulttest.Event{}, map[delivery]faulttest.Event{}

@@ -23,8 +23,9 @@ import (
 
 const (
 	closeTimeout = 500 * time.Millisecond
-	// clientGivesUp is after when go-redis returns from a call that has no answer: four tries of 3 s, and pauses. Callers
-	// who are in Subscribe are in such a call. Others are given up by Close, and return when the one try is over.
+	// clientGivesUp is after when go-redis returns from a call that has no answer: four tries of 3
+	// s, and pauses. Callers who are in Subscribe are in such a call. Others are given up by Close,
+	// and return when the one try is over.
 	clientGivesUp = 20 * time.Second
 	tryEnds       = 6 * time.Second
 )
@@ -41,7 +42,8 @@ type bench struct {
 	messages   <-chan *message.Message
 }
 
-// newBench starts what is not the project's, and has the rest start in goroutines that are known by the test's name.
+// newBench starts what is not the project's, and has the rest start in goroutines that are known by
+// the test's name.
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := &bench{t: t, server: redistest.Start(t)}
@@ -118,7 +120,8 @@ func (b *bench) until(holds func() bool) {
 	faulttest.Eventually(b.t, holds, time.Minute, time.Millisecond)
 }
 
-// loses has a script's replies get lost, its connections stay, and waits until that has met what begins then.
+// loses has a script's replies get lost, its connections stay, and waits until that has met what
+// begins then.
 func (b *bench) loses(script string, begin func()) {
 	b.t.Helper()
 	b.network.SwallowSilently(100, faulttest.Script(script))

@@ -53,8 +53,8 @@ func TestServerKilledWithFsyncEverySecondLosesUnwrittenData(t *testing.T) {
 	faulttest.Report(t, fmt.Sprintf("%d rounds", rounds))
 }
 
-// written waits until the server has handed its file to the kernel, which it puts off for up to two seconds while the
-// disk is behind. It returns from when on that may not be so.
+// written waits until the server has handed its file to the kernel, which it puts off for up to two
+// seconds while the disk is behind. It returns from when on that may not be so.
 func written(t *testing.T, w *faulttest.World) (since int64) {
 	t.Helper()
 	faulttest.Eventually(t, func() bool {
@@ -65,7 +65,8 @@ func written(t *testing.T, w *faulttest.World) (since int64) {
 	return since
 }
 
-// losesNothing has a server under load end and start again, round by round, and nothing may be lost by that.
+// losesNothing has a server under load end and start again, round by round, and nothing may be lost
+// by that.
 func losesNothing(t *testing.T, server *redistest.Instance, rounds int, end func()) {
 	t.Helper()
 	l := newLoad(t, server, faulttest.Place{})

@@ -23,7 +23,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// Wherever a loss of power has cut the append-only file, a topic is as it was after some step, whole.
+// Wherever a loss of power has cut the append-only file, a topic is as it was after some step,
+// whole.
 func TestAppendOnlyFileCutAnywhere(t *testing.T) {
 	t.Parallel()
 	faulttest.Case(t, "an append-only file that is cut off in the middle of a step: the topic is as it was before that step, no other; what is answered with appendfsync always is in the file")
@@ -61,8 +62,9 @@ func TestAppendOnlyFileCutAnywhere(t *testing.T) {
 	faulttest.Report(t, fmt.Sprintf("%d cuts, %d of them inside of one of %d steps; %d messages delivered afterwards", len(cuts), inside, len(s.after), delivered))
 }
 
-// A server that begins with a file that ends in the middle of a step may leave a part of that step in the file, with
-// which it begins the next time: see docs/reliability.md. A new file has nothing of it.
+// A server that begins with a file that ends in the middle of a step may leave a part of that step
+// in the file, with which it begins the next time: see docs/reliability.md. A new file has nothing
+// of it.
 func TestAppendOnlyFileCutAndServerKilledAgain(t *testing.T) {
 	t.Parallel()
 	faulttest.Case(t, "the server begins with an append-only file that is cut off in the middle of a step, writes a new one, goes on, and is killed again: the topic is as it was when it was killed")
@@ -106,8 +108,8 @@ func TestAppendOnlyFileCutAndServerKilledAgain(t *testing.T) {
 	faulttest.Report(t, fmt.Sprintf("%d cuts; without a new file, a part of a step came back after %d of them", len(inside), torn))
 }
 
-// takes tells of a place in a file whether it is in a claim or a promotion, and not in the end of it: what that takes by
-// place, if it is the last that it writes, and EXEC.
+// takes tells of a place in a file whether it is in a claim or a promotion, and not in the end of
+// it: what that takes by place, if it is the last that it writes, and EXEC.
 func (s *steps) takes(log []byte, length int) bool {
 	s.t.Helper()
 	step := slices.IndexFunc(s.after, func(now state) bool { return now.length > length })
@@ -122,7 +124,8 @@ func (s *steps) takes(log []byte, length int) bool {
 	return length <= end && slices.Contains([]string{"claim", "claim again", "claim once more", "promote"}, s.after[step].name)
 }
 
-// goOn has another program work on the topic: it publishes, moves what is due, and has a message acked.
+// goOn has another program work on the topic: it publishes, moves what is due, and has a message
+// acked.
 func (s *steps) goOn(client redis.UniversalClient) {
 	s.t.Helper()
 	topic := queue.NewTopic(queue.MustClient(client), redisdelay.DefaultKeyPrefix, "t")
@@ -318,8 +321,9 @@ func (s *steps) promote() {
 	s.do("promote", s.topic.PromoteCall(groups, "nobody|1", time.Millisecond))
 }
 
-// cuts are lengths to cut the file to: each at which a step ends, and some in between. Those are at the beginnings of
-// commands, just before and behind them, and in their middles, for a step is a transaction of several.
+// cuts are lengths to cut the file to: each at which a step ends, and some in between. Those are at
+// the beginnings of commands, just before and behind them, and in their middles, for a step is a
+// transaction of several.
 func (s *steps) cuts(log []byte) []int {
 	var ends, between []int
 	for i, now := range s.after {
@@ -406,7 +410,8 @@ func contentsOf(t *testing.T, client redis.UniversalClient) map[string]string {
 	return found
 }
 
-// remembered leaves out what may have ended since some time: an operation is remembered for two minutes.
+// remembered leaves out what may have ended since some time: an operation is remembered for two
+// minutes.
 func remembered(contents map[string]string, since time.Time) map[string]string {
 	left := maps.Clone(contents)
 	maps.DeleteFunc(left, func(key, _ string) bool {
@@ -415,8 +420,8 @@ func remembered(contents map[string]string, since time.Time) map[string]string {
 	return left
 }
 
-// deliverAll has subscribers of all groups take what there is, and returns how many messages that were: all that have
-// to come, each once.
+// deliverAll has subscribers of all groups take what there is, and returns how many messages that
+// were: all that have to come, each once.
 func deliverAll(t *testing.T, client redis.UniversalClient, state state) (n int) {
 	t.Helper()
 	ctx, end := context.WithCancel(t.Context())

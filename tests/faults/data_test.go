@@ -52,8 +52,8 @@ func TestAllDataLost(t *testing.T) {
 	}
 }
 
-// settle waits until all that was published is settled, by publishers that end. It returns when that was, and has
-// others go on.
+// settle waits until all that was published is settled, by publishers that end. It returns when
+// that was, and has others go on.
 func (l *load) settle(t *testing.T) (at int64) {
 	t.Helper()
 	for _, publisher := range l.publishers {
@@ -70,7 +70,8 @@ func (l *load) settle(t *testing.T) (at int64) {
 	return at
 }
 
-// noteDead writes down the dead letters, and removes them. Afterwards nobody could tell that they were there.
+// noteDead writes down the dead letters, and removes them. Afterwards nobody could tell that they
+// were there.
 func (l *load) noteDead(t *testing.T) {
 	t.Helper()
 	k := queue.NewKeys(l.w.Prefix, "t")
@@ -112,7 +113,8 @@ func (l *load) revived(before, gone int64) (found []string) {
 	return found
 }
 
-// awaitGroups waits until all groups are there again. What is published from then on is for each of them.
+// awaitGroups waits until all groups are there again. What is published from then on is for each of
+// them.
 func (l *load) awaitGroups(t *testing.T) {
 	t.Helper()
 	for _, topic := range l.w.Topics {

@@ -131,8 +131,9 @@ type failover struct {
 	safe  int64            // when those who take over had all
 	spans []faulttest.Span // what was done in one of them may be forgotten
 
-	// planned tells whether there was no failover but that of the test: where the machine is so busy that servers do
-	// not answer in time, there may be others, which lose what was done before them.
+	// planned tells whether there was no failover but that of the test: where the machine is so
+	// busy that servers do not answer in time, there may be others, which lose what was done before
+	// them.
 	planned func() bool
 }
 
@@ -148,8 +149,8 @@ func failovers(t *testing.T, sentinel string) (n int) {
 	return n
 }
 
-// untilPlanned judges a run in which there was no failover but that of the test. Of another run all may be forgotten, so
-// that it shows little.
+// untilPlanned judges a run in which there was no failover but that of the test. Of another run all
+// may be forgotten, so that it shows little.
 func untilPlanned(t *testing.T, run func() *failover) {
 	t.Helper()
 	for range 3 {
@@ -179,8 +180,8 @@ func underLoad(t *testing.T, w *faulttest.World, replicas int) *failover {
 	return &failover{t: t, w: w, waits: replicas > 0}
 }
 
-// behind freezes replicas and cuts them off from their primary, which has some topics, until publishers have begun to
-// publish what the replicas do not get.
+// behind freezes replicas and cuts them off from their primary, which has some topics, until
+// publishers have begun to publish what the replicas do not get.
 func (f *failover) behind(topics []string, primary *redistest.Instance, replicas ...*redistest.Instance) {
 	f.t.Helper()
 	f.safe = time.Now().UnixNano()
@@ -202,8 +203,8 @@ func (f *failover) behind(topics []string, primary *redistest.Instance, replicas
 	}
 }
 
-// unconfirmed makes sure that what was published since the replicas were frozen is not confirmed, but that they have
-// confirmed before.
+// unconfirmed makes sure that what was published since the replicas were frozen is not confirmed,
+// but that they have confirmed before.
 func (f *failover) unconfirmed(since int64, topics []string) {
 	f.t.Helper()
 	began, before, refused := map[string]bool{}, 0, 0
@@ -252,8 +253,8 @@ func (f *failover) fail(do func()) {
 	faulttest.Report(f.t, fmt.Sprintf("back at work after %v", time.Since(began).Round(100*time.Millisecond)))
 }
 
-// judge verifies the history. What was done while the replicas were behind may be forgotten, but for what Publish has
-// waited for; all else must hold as if there had been no failover.
+// judge verifies the history. What was done while the replicas were behind may be forgotten, but
+// for what Publish has waited for; all else must hold as if there had been no failover.
 func (f *failover) judge() (planned bool) {
 	f.t.Helper()
 	f.w.StopPublishers()

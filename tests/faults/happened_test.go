@@ -6,8 +6,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
 )
 
-// What follows tells from a history whether a fault has met what it was for. A test whose fault came while nothing was
-// in hand, or in which nobody noticed it, shows nothing.
+// These functions tell from a history whether a fault has hit anything. A test whose fault came
+// while nothing was in hand, or in which nobody noticed it, shows nothing.
 
 // lease is one message's. Its token may be that of others, which the same claim brought.
 type lease struct{ token, id string }
@@ -29,7 +29,8 @@ func inHand(history []faulttest.Event, at int64, by string) map[lease]faulttest.
 	return held
 }
 
-// late counts the settlements of leases that were answered after a moment, of calls by which Redis changed nothing.
+// late counts the settlements of leases that were answered after a moment, of calls by which Redis
+// changed nothing.
 func late(history []faulttest.Event, leases map[lease]faulttest.Event, after int64) (n int) {
 	for _, e := range history {
 		if _, of := leases[leaseOf(e)]; of && e.Kind == faulttest.Settled && e.At > after && e.Count == 0 {
@@ -39,7 +40,8 @@ func late(history []faulttest.Event, leases map[lease]faulttest.Event, after int
 	return n
 }
 
-// again counts the leases whose messages were claimed once more after a moment, though no worker gave them back.
+// again counts the leases whose messages were claimed once more after a moment, though no worker
+// gave them back.
 func again(history []faulttest.Event, leases map[lease]faulttest.Event, after int64) (n int) {
 	back := map[lease]bool{}
 	for _, e := range history {

@@ -9,8 +9,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// A load is what goes on while something fails: publishers of messages with and without delays, some of which
-// are nacked, some cancelled, some die, and consumers, in two groups.
+// A load is what goes on while something fails: publishers of messages with and without delays,
+// some of which are nacked, some cancelled, some die, and consumers, in two groups.
 type load struct {
 	w          *faulttest.World
 	publishers []*faulttest.Running
@@ -25,8 +25,8 @@ var mixed = []string{
 	faulttest.Nack(1, 50*time.Millisecond), faulttest.Nack(1, 0), faulttest.Nack(2, -1), faulttest.Nack(loadDeliveries, time.Millisecond),
 }
 
-// newLoad makes a world on a server and puts it to work: by way of place, or directly if that is empty. change
-// is for the workers.
+// newLoad makes a world on a server and puts it to work: by way of place, or directly if that is
+// empty. change is for the workers.
 func newLoad(t *testing.T, server *redistest.Instance, place faulttest.Place, change ...func(*faulttest.Worker)) *load {
 	t.Helper()
 	w := faulttest.NewWorld(t, faulttest.At(server.Addr()), func(w *faulttest.World) { w.Groups = []string{"g", "h"} })
@@ -60,15 +60,16 @@ func (l *load) progress(t *testing.T, n int) {
 }
 
 const (
-	// soon is how late a message may come back when others do the work: the second after which another takes over what
-	// is due, and one of a busy machine.
+	// soon is how late a message may come back when others do the work: the second after which
+	// another takes over what is due, and one of a busy machine.
 	soon = 2 * time.Second
-	// byPoll is the same where a wake-up may be lost with whom it was for. A poll makes that good: every 5 s, or a
-	// tenth more.
+	// byPoll is the same where a wake-up may be lost with whom it was for. A poll makes that good:
+	// every 5 s, or a tenth more.
 	byPoll = soon + 5500*time.Millisecond
 )
 
-// The rules of a load, where nothing is lost: of a server that fails, and of workers or connections that do.
+// The rules of a load, where nothing is lost: of a server that fails, and of workers or connections
+// that do.
 var (
 	loadRules   = faulttest.Rules{MaxDeliveries: loadDeliveries, Return: soon}
 	byPollRules = faulttest.Rules{MaxDeliveries: loadDeliveries, Return: byPoll}

@@ -1,5 +1,6 @@
-// Package faults breaks everything around the project, one thing in each test, and checks the history of
-// what the workers did. docs/reliability.md has what each test must show, and what it showed.
+// Package faults breaks everything around the project, one thing in each test, and checks the
+// history of what the workers did. docs/reliability.md has what each test must show, and what it
+// showed.
 package faults
 
 import (

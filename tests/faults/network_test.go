@@ -139,7 +139,8 @@ func outlastable(w *faulttest.Worker) {
 	w.LeaseMS, w.ReadTimeoutMS, w.WorkMS, w.PauseMS = 500, 300, 700, 600
 }
 
-// outlasted has something last for longer than leases, round by round, until some of what was in hand came again for it.
+// outlasted has something last for longer than leases, round by round, until some of what was in
+// hand came again for it.
 func (l *load) outlasted(t *testing.T, rounds int, begin, end func()) {
 	t.Helper()
 	round, held, came := 0, 0, 0

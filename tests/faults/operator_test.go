@@ -20,8 +20,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
-// A desk is where an operator works on topic "t", behind a network, while nobody else does. Groups a and b have a
-// message that waits, one that is ready, and group a has one that is dead.
+// A desk is where an operator works on topic "t", behind a network, while nobody else does. Groups
+// a and b have a message that waits, one that is ready, and group a has one that is dead.
 type desk struct {
 	t      *testing.T
 	direct redis.UniversalClient
@@ -119,7 +119,8 @@ func repair(d *desk) error {
 	return err
 }
 
-// operation is what makes the call of a script, and where group a has its messages then: nil, where it had them.
+// operation is what makes the call of a script, and where group a has its messages then: nil, where
+// it had them.
 type operation struct {
 	prepare func(d *desk)
 	do      func(d *desk) error
@@ -294,8 +295,8 @@ func (d *desk) consistent() {
 	require.Empty(d.t, found)
 }
 
-// operatorsRepliesSwallowed has n replies in a row get lost. What was not answered in the end is done again, as an
-// operator would, and may find then that it was done.
+// operatorsRepliesSwallowed has n replies in a row get lost. What was not answered in the end is
+// done again, as an operator would, and may find then that it was done.
 func operatorsRepliesSwallowed(t *testing.T, script string, n int) {
 	o := operations[script]
 	server := redistest.Start(t)

@@ -32,8 +32,8 @@ func TestPowerLossWithFsyncAlwaysLosesNothing(t *testing.T) {
 	losesNothing(t, server, rounds, func() { server.PowerLoss() })
 }
 
-// behind is how late a busy machine may come to an fsync that Redis has decided upon. Meanwhile Redis answers, and puts
-// off to write.
+// behind is how late a busy machine may come to an fsync that Redis has decided upon. Meanwhile
+// Redis answers, and puts off to write.
 const behind = time.Second / 2
 
 func TestPowerLossWithFsyncEverySecondLosesTheLast(t *testing.T) {
@@ -103,15 +103,16 @@ type spans struct {
 	most time.Duration // since the last fsync or snapshot
 }
 
-// add is for a server that has just ended, and kept all that was confirmed until safe, and all that it had written
-// until kept.
+// add is for a server that has just ended, and kept all that was confirmed until safe, and all that
+// it had written until kept.
 func (s *spans) add(safe, kept time.Time) {
 	now := time.Now()
 	s.all = append(s.all, faulttest.Span{Safe: safe.UnixNano(), Killed: now.UnixNano()})
 	s.most = max(s.most, now.Sub(kept))
 }
 
-// judge ends a load, and verifies that nothing was lost or undone but in the spans, and something was.
+// judge ends a load, and verifies that nothing was lost or undone but in the spans, and something
+// was.
 func (s *spans) judge(t *testing.T, l *load, rounds int) {
 	t.Helper()
 	rules := loadRules
@@ -123,8 +124,8 @@ func (s *spans) judge(t *testing.T, l *load, rounds int) {
 	faulttest.Report(t, fmt.Sprintf("%d acked messages came again; %d rounds, at most %v lost", again, rounds, s.most.Round(10*time.Millisecond)))
 }
 
-// undone counts the messages that came again after their ack was confirmed, and fails the test for those whose ack was
-// safe.
+// undone counts the messages that came again after their ack was confirmed, and fails the test for
+// those whose ack was safe.
 func (s *spans) undone(t *testing.T, history []faulttest.Event) (again int) {
 	t.Helper()
 	type place struct{ topic, group, id string }

@@ -15,7 +15,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// every calls f again and again, until the returned function is called, which returns how often that was.
+// every calls f again and again, until the returned function is called, which returns how often
+// that was.
 func every(d time.Duration, f func()) (end func() int) {
 	stop, done := make(chan struct{}), make(chan struct{})
 	times := 0
@@ -61,7 +62,8 @@ func TestScriptsFlushedAllTheTime(t *testing.T) {
 	faulttest.Report(t, fmt.Sprintf("%d flushes; %d times a script was loaded again", n, again))
 }
 
-// loaded is how many scripts a server has been given to keep. Redis 6.2 counts them together with flushes.
+// loaded is how many scripts a server has been given to keep. Redis 6.2 counts them together with
+// flushes.
 func loaded(t *testing.T, client redis.UniversalClient, flushes int) (n int) {
 	t.Helper()
 	info, err := client.Info(t.Context(), "commandstats").Result()
@@ -105,7 +107,8 @@ func TestRepliesSwallowed(t *testing.T) {
 // clientTries is how often go-redis sends a call, if there is no reply.
 const clientTries = 4
 
-// repliesSwallowed has a script's replies get lost several times under load: n to one call each time.
+// repliesSwallowed has a script's replies get lost several times under load: n to one call each
+// time.
 func repliesSwallowed(t *testing.T, script string, n int) {
 	server := redistest.Start(t)
 	p := faulttest.NewProxy(t, server.Addr())

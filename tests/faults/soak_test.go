@@ -16,8 +16,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// Whatever fails, one after the other and without end, loses nothing and leaves nothing stuck. SOAK says for how
-// long; without it there is one short round. SOAK_SEED has a run choose the faults that another chose.
+// Faults come one after the other. No message is lost or stuck. SOAK says for how long; without it
+// there is one short round. SOAK_SEED has a run choose the faults that another chose.
 func TestSoak(t *testing.T) {
 	length, round := time.Duration(0), 10*time.Second
 	if text := os.Getenv("SOAK"); text != "" {

@@ -29,7 +29,8 @@ type volume struct {
 	latest time.Duration
 }
 
-// take acks what comes until the channel closes, and compares the clock of this machine, which is the server's.
+// take acks what comes until the channel closes, and compares the clock of this machine, which is
+// the server's.
 func (v *volume) take(messages <-chan *message.Message) {
 	for msg := range messages {
 		delivery, _ := redisdelay.DeliveryFromContext(msg.Context())

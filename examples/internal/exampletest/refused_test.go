@@ -13,8 +13,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// A program that cannot publish or subscribe must print the reason and end with status 1, long before its
-// limit.
+// A program that cannot publish or subscribe must print the reason and end with status 1, long
+// before its limit.
 func TestEveryExampleEndsOnAServerThatRefuses(t *testing.T) {
 	programs, err := filepath.Glob("../../*/main.go")
 	require.NoError(t, err)
