@@ -33,12 +33,20 @@ func post(t *testing.T, s redistest.Server, channel, payload string) {
 	require.NoError(t, s.Client.Publish(ctx, channel, payload).Err())
 }
 
-func TestMailboxWakesTheReceiverThatIsNamed(t *testing.T) {
+// withTwoReceivers runs a test with two connected receivers of a mailbox, on both servers.
+func withTwoReceivers(t *testing.T, test func(t *testing.T, s redistest.Server, m *wake.Mailbox, one, two *queuetest.Receiver)) {
+	t.Helper()
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		m := mailbox(t, s)
 		one, two := queuetest.Receive(t, m), queuetest.Receive(t, m)
 		one.Connected(s.Client)
 		two.Connected(s.Client)
+		test(t, s, m, one, two)
+	})
+}
+
+func TestMailboxWakesTheReceiverThatIsNamed(t *testing.T) {
+	withTwoReceivers(t, func(t *testing.T, s redistest.Server, m *wake.Mailbox, one, two *queuetest.Receiver) {
 		require.NotEqual(t, one.Address, two.Address)
 		require.Equal(t, one.Channel(), two.Channel())
 		require.True(t, strings.HasPrefix(one.Channel(), s.Prefix+":mailbox:"))
@@ -55,11 +63,7 @@ func TestMailboxWakesTheReceiverThatIsNamed(t *testing.T) {
 }
 
 func TestMailboxWakesAllForAStar(t *testing.T) {
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		m := mailbox(t, s)
-		one, two := queuetest.Receive(t, m), queuetest.Receive(t, m)
-		one.Connected(s.Client)
-		two.Connected(s.Client)
+	withTwoReceivers(t, func(t *testing.T, s redistest.Server, m *wake.Mailbox, one, two *queuetest.Receiver) {
 		post(t, s, one.Channel(), "*")
 		one.Gets("")
 		two.Gets("")
@@ -67,11 +71,7 @@ func TestMailboxWakesAllForAStar(t *testing.T) {
 }
 
 func TestLossOfDataWakesAllReceiversOnce(t *testing.T) {
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		m := mailbox(t, s)
-		one, two := queuetest.Receive(t, m), queuetest.Receive(t, m)
-		one.Connected(s.Client)
-		two.Connected(s.Client)
+	withTwoReceivers(t, func(t *testing.T, s redistest.Server, m *wake.Mailbox, one, two *queuetest.Receiver) {
 		began := time.Now()
 		for range 3 { // each of the process's subscriptions finds its group gone
 			m.DataLost()
@@ -87,11 +87,7 @@ func TestLossOfDataWakesAllReceiversOnce(t *testing.T) {
 }
 
 func TestReceiverThatStoppedIsNotWoken(t *testing.T) {
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		m := mailbox(t, s)
-		one, two := queuetest.Receive(t, m), queuetest.Receive(t, m)
-		one.Connected(s.Client)
-		two.Connected(s.Client)
+	withTwoReceivers(t, func(t *testing.T, s redistest.Server, m *wake.Mailbox, one, two *queuetest.Receiver) {
 		one.Stop()
 		one.Stop()
 		post(t, s, one.Channel(), one.Name())
