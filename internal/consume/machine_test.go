@@ -1072,3 +1072,23 @@ func TestASettledMessageIsNotGivenUp(t *testing.T) {
 	require.Len(t, e.Ended, 3)
 	require.Equal(t, []*InHand{all[1]}, d.InHand())
 }
+
+// A suspect whose wait is over may be behind a claim that waits a millisecond for more messages. The
+// next plan is then at the end of that, not at once again and again.
+func TestAPutOffClaimIsNotPlannedAgainForASuspect(t *testing.T) {
+	d := drive(t, Limits{MaxInFlight: 100})
+	d.fails = func(_ *Exchange, a *Answer) { a.Claims[0].Blocked, a.Claims[0].More = true, false }
+	brought := func() []*InHand {
+		d.publish(manyBrought)
+		d.Woken()
+		x, _ := d.claims()
+		d.answer(x)
+		return d.hand(manyBrought)
+	}
+	d.ack(brought()...) // the wait for the suspect has begun
+	d.pass(gather)
+	d.answer(d.says())
+	d.pass(modelLease)
+	brought() // it is over
+	require.Positive(t, d.isSilent())
+}
