@@ -1073,8 +1073,8 @@ func TestASettledMessageIsNotGivenUp(t *testing.T) {
 	require.Equal(t, []*InHand{all[1]}, d.InHand())
 }
 
-// A suspect whose wait is over may be behind a claim that waits a millisecond for more messages. The
-// next plan is then at the end of that, not at once again and again.
+// A suspect whose wait is over may be behind a claim that waits a millisecond for more messages.
+// The next plan is then at the end of that millisecond, not at once again and again.
 func TestAPutOffClaimIsNotPlannedAgainForASuspect(t *testing.T) {
 	d := drive(t, Limits{MaxInFlight: 100})
 	d.fails = func(_ *Exchange, a *Answer) { a.Claims[0].Blocked, a.Claims[0].More = true, false }

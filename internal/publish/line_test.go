@@ -301,6 +301,7 @@ func TestCallersThatComeBackStayTogether(t *testing.T) {
 			messages += len(call)
 		}
 		require.Equal(w, callers*rounds, messages)
-		require.Less(w, len(w.redis.calls), rounds+rounds/4)
+		// Two groups by turns would take two calls a round. A busy machine splits a few rounds.
+		require.Less(w, len(w.redis.calls), rounds+rounds*3/4)
 	})
 }
