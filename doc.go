@@ -26,10 +26,11 @@
 //	                                                  +--> dead ---> gone
 //	                                  no deliveries left   retention
 //
-// When the lease of a message expires for the first time, the delivery does not count, and the
-// message becomes a suspect. A suspect is claimed alone until it is nacked. So a message that
-// crashes its process uses up no deliveries of the messages that were held with it. Each further
-// expired lease counts.
+// When the lease of a message expires, the message becomes a suspect, and the delivery does not
+// count. After one expiry it comes back like any other. After two in a row it is held with at most
+// half of MaxInFlight messages, after three with a quarter, and so on. Once it has to be held
+// alone, each expiry counts. A nack ends the suspicion. So a message that crashes its process
+// becomes a dead letter, and uses up no deliveries of the messages that were held with it.
 //
 // # Guarantees
 //
@@ -143,11 +144,12 @@
 //   - poll: a call without a wake-up, made at a slow interval in case a wake-up was lost.
 //   - promote: to move due messages to ready, which a scheduler does.
 //   - ready: the state of a message that is due and waits to be claimed.
-//   - resting: a subscription that may not claim now: the group is paused or a suspect is next.
+//   - resting: a subscription that may not claim now: the group is paused, or it holds too
+//     many messages for a suspect that is next.
 //   - retry: the state of a message that was nacked with a delay.
 //   - scheduler: what promotes the due messages of topics; each Subscriber runs one.
 //   - standby: the scheduler that takes over if the holder stops.
-//   - suspect: a message whose lease has expired, so that it may have crashed its process.
+//   - suspect: a message whose last lease expired, so that it may have crashed its process.
 //   - unack: the state of a message that a subscription holds under a lease.
 //   - waiter: a subscription that has room for messages and waits for a wake-up.
 //   - wake-up: a message to an address: messages are ready, or an event will happen then.

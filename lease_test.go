@@ -256,60 +256,61 @@ func TestMessagesComeAgainAfterAllHandlersRanForTooLong(t *testing.T) {
 	})
 }
 
-func TestASuspectMessageIsDeliveredAlone(t *testing.T) {
+// TestAMessageThatCrashesItsProcessesDiesAlone has workers freeze, one after the other, with all
+// that they get. From the third one on, fewer messages come with the first one each time.
+func TestAMessageThatCrashesItsProcessesDiesAlone(t *testing.T) {
 	s := embedded(t)
 	const lease = 10 * time.Minute
 	freezes := func(c *redisdelay.SubscriberConfig) { c.MaxDeliveries, c.CloseTimeout = 3, time.Millisecond }
 	publish(t, newPublisher(t, s), "t", numbered(0, 4)...)
-
-	// The first worker has all of them in hand when it freezes.
-	first := subscribe(t, s, "t", leaseOf(lease), inFlight(4), freezes)
-	for range 4 {
-		require.False(t, deliveryOf(t, receive(t, first)).Redelivered)
-	}
-
-	// Each further one freezes with 0000, and has nothing else.
-	for number := 1; number <= 3; number++ {
-		lapse(t, s, "t", lease)
-		messages := subscribe(t, s, "t", leaseOf(lease), inFlight(10), freezes)
-		msg := receive(t, messages)
-		require.Equal(t, "0000", string(msg.Payload))
-		require.Equal(t, number, deliveryOf(t, msg).Number)
-		require.True(t, deliveryOf(t, msg).Redelivered)
-		if number == 1 {
-			publish(t, newPublisher(t, s), "t", "new")
+	for i, c := range []struct{ together, number int }{{4, 1}, {4, 1}, {2, 1}, {1, 1}, {1, 2}, {1, 3}} {
+		messages := subscribe(t, s, "t", leaseOf(lease), inFlight(4), freezes)
+		for j, want := range numbered(0, c.together) {
+			msg := receive(t, messages)
+			require.Equal(t, want, string(msg.Payload))
+			require.Equal(t, i > 0, deliveryOf(t, msg).Redelivered)
+			if j == 0 {
+				require.Equal(t, c.number, deliveryOf(t, msg).Number)
+			}
 		}
-		require.Equal(t, state{Bodies: 5, Ready: 4, Unack: 1}, stateOf(t, s, "t"))
 		select {
 		case msg := <-messages:
-			require.Fail(t, "it is not alone", "%s", msg.Payload)
+			require.Fail(t, "one too many", "%d: %s", i, msg.Payload)
 		case <-time.After(20 * time.Millisecond):
 		}
+		require.EqualValues(t, c.together, stateOf(t, s, "t").Unack)
+		lapse(t, s, "t", lease)
 	}
 
 	// After the last of its deliveries it is dead, and the others have lost none of theirs.
-	lapse(t, s, "t", lease)
-	messages := subscribe(t, s, "t", leaseOf(lease), inFlight(10), freezes)
-	for i, want := range []string{"0001", "0002", "0003"} {
+	publish(t, newPublisher(t, s), "t", "new")
+	messages := subscribe(t, s, "t", leaseOf(lease), inFlight(4), freezes)
+	for _, want := range []string{"0001", "0002", "0003", "new"} {
 		msg := receive(t, messages)
 		require.Equal(t, want, string(msg.Payload))
 		require.Equal(t, 1, deliveryOf(t, msg).Number)
-		require.True(t, deliveryOf(t, msg).Redelivered)
-		require.Equal(t, state{Bodies: int64(5 - i), Ready: int64(3 - i), Unack: 1, Dead: 1}, stateOf(t, s, "t"))
+		require.Equal(t, want != "new", deliveryOf(t, msg).Redelivered)
 		require.True(t, msg.Ack())
 	}
-	msg := receive(t, messages)
-	require.Equal(t, "new", string(msg.Payload))
-	require.False(t, deliveryOf(t, msg).Redelivered)
-	require.True(t, msg.Ack())
 	eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Dead: 1} }, "one dead message")
 	for _, record := range records(t, s, "t") {
-		require.Equal(t, "3 s - lease expired on the last of 3 deliveries", record)
+		require.Equal(t, "3 e - lease expired on the last of 3 deliveries", record)
 	}
 }
 
-// suspected has a suspect in front of ready, and a worker with room for two that is busy with one
-// message, which it returns.
+// expired notes for every message that so many leases of it in a row have expired that it has to be
+// held alone.
+func expired(t *testing.T, s redistest.Server) {
+	t.Helper()
+	k := queue.NewKeys(s.Prefix, "t")
+	for _, id := range s.Client.HKeys(ctx, k.Messages()).Val() {
+		require.NoError(t, s.Client.HSet(ctx, k.Deliveries(redisdelay.DefaultConsumerGroup), id, "0 e -").Err())
+		require.NoError(t, s.Client.HSet(ctx, k.Suspects(redisdelay.DefaultConsumerGroup), id, "20 - -").Err())
+	}
+}
+
+// suspected has a suspect in front of ready, which has to be held alone, and a worker with room for
+// two that is busy with one message, which it returns.
 func suspected(t *testing.T, s redistest.Server, change ...func(*redisdelay.SubscriberConfig)) (busy *message.Message, messages <-chan *message.Message) {
 	t.Helper()
 	p := newPublisher(t, s)
@@ -317,6 +318,7 @@ func suspected(t *testing.T, s redistest.Server, change ...func(*redisdelay.Subs
 	crashes := subscribeTo(t, crashing, "t")
 	publish(t, p, "t", "suspect")
 	receive(t, crashes)
+	expired(t, s)
 	messages = subscribe(t, s, "t", append(change, inFlight(2))...)
 	publish(t, p, "t", "busy")
 	busy = receive(t, messages)
@@ -376,6 +378,7 @@ func TestSuspectsWaitTogetherNoLongerThanALease(t *testing.T) {
 		for range n {
 			receive(t, crashes)
 		}
+		expired(t, s)
 		messages := subscribe(t, s, "t", leaseOf(lease), inFlight(10))
 		publish(t, p, "t", "busy")
 		busy := receive(t, messages)

@@ -70,7 +70,15 @@ type SubscriberConfig struct {
 	//
 	// It must be well above the longest time that Redis takes to answer, because a lease begins
 	// before the answer arrives. A message whose lease may be over on arrival goes back
-	// undelivered, and that may use up its deliveries.
+	// undelivered.
+	//
+	// After a crash, all messages that the process held come back together, LeaseDuration later.
+	// Fresh messages do not wait for them. A message that was in hand at several crashes in a row
+	// may have caused them. From the second one on it is held with half of MaxInFlight messages at
+	// most, then with a quarter, and so on. Other messages wait for such a message for two
+	// LeaseDurations at most. A message that ends every process is dead after MaxDeliveries + 2 +
+	// log2(MaxInFlight) expired leases. Messages beside it lose no delivery, as long as handlers
+	// end within a LeaseDuration.
 	LeaseDuration time.Duration
 
 	// MaxExtension is how long a lease is extended at most after its first end. A handler that runs
@@ -86,7 +94,8 @@ type SubscriberConfig struct {
 	// publisher may set it for one message: see MaxDeliveriesKey.
 	//
 	// A delivery fails by a Nack, or by a handler that runs longer than MaxExtension. A lease that
-	// runs out is a failure too, but not the first time. So 1 is not at most once.
+	// runs out is a failure only if the message had to be held alone: see LeaseDuration. So 1 is
+	// not at most once.
 	MaxDeliveries int
 
 	// Backoff returns how long a nacked message waits, given the number of the delivery that

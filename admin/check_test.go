@@ -126,6 +126,21 @@ var tears = []tear{
 	{"record of deliveries of no message", both2(func(w *torn, p redis.Pipeliner) {
 		p.HSet(ctx, w.keys.Deliveries("a"), "01ARZ3NDEKTSV4RRFFQ69G5FAV", "1 - -")
 	}), []string{"no body"}, false, ""},
+	{"suspect without a record of deliveries", both2(func(w *torn, p redis.Pipeliner) {
+		p.HSet(ctx, w.keys.Suspects("a"), w.id["ready"], "2 - S:1:1")
+	}), []string{"record"}, false, ""},
+	{"suspect in hand without a record of deliveries", both2(func(w *torn, p redis.Pipeliner) {
+		p.HSet(ctx, w.keys.Suspects("a"), w.id["unack"], "2 alone -")
+	}), []string{"record"}, false, ""},
+	{"suspect of no message", both2(func(w *torn, p redis.Pipeliner) {
+		p.HSet(ctx, w.keys.Suspects("a"), "01ARZ3NDEKTSV4RRFFQ69G5FAV", "1 - S:1:1")
+	}), []string{"no body"}, false, ""},
+	{"suspect that is dead", both2(func(w *torn, p redis.Pipeliner) {
+		p.HSet(ctx, w.keys.Suspects("a"), w.id["dead"], "1 - S:1:1")
+	}), []string{"record"}, false, ""},
+	{"suspect that waits for a retry", both2(func(w *torn, p redis.Pipeliner) {
+		p.HSet(ctx, w.keys.Suspects("a"), w.id["retry"], "1 - S:1:1")
+	}), []string{"record"}, false, ""},
 	{"options of no message", both2(func(w *torn, p redis.Pipeliner) {
 		p.HSet(ctx, w.keys.Options(), "01ARZ3NDEKTSV4RRFFQ69G5FAV", "max_deliveries:1")
 	}), []string{"no body"}, false, ""},

@@ -42,6 +42,10 @@ type GroupStats struct {
 	OldestDue                     time.Time // due time of the next ready message
 	NextRetry, OldestDead         time.Time
 
+	// Suspects is how many messages have lost a lease since they were last nacked, because their
+	// process crashed or stood still. A message that stays a suspect may crash its processes.
+	Suspects int
+
 	// Subscribed is true if a subscription waits for messages of the group or holds one. LastSeen
 	// is when one last claimed or settled messages, or else when the group was created.
 	Subscribed bool
@@ -95,7 +99,7 @@ func groupStats(g operate.GroupStats) GroupStats {
 		OldestDue: g.OldestDue, NextRetry: g.NextRetry, OldestDead: g.OldestDead,
 		Subscribed: g.Subscribed(), LastSeen: g.Seen, PausedSince: g.Paused, RemovedAt: g.Ends,
 		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention,
-		Delivered: g.Delivered, Dropped: g.Dropped, MaxLateness: g.Latest}
+		Delivered: g.Delivered, Dropped: g.Dropped, MaxLateness: g.Latest, Suspects: g.Suspects}
 	if g.Delivered > 0 {
 		mean := float64(g.LatenessMillis) / float64(g.Delivered) * float64(time.Millisecond)
 		stats.MeanLateness = time.Duration(min(mean, 1<<62))

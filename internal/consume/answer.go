@@ -135,15 +135,14 @@ func (m *Machine) claimed(now time.Time, l *Lane, a *Answer, c *Claimed) bool {
 	limit := l.claim.Limit
 	m.dates.extend = earlier(m.dates.extend, sent.Add(m.limits.Lease/3))
 	l.answered(len(c.Messages) > 0)
-	if limit > 0 {
-		one := len(c.Messages) == 1 && c.Messages[0].Suspect
-		m.suspect.told(c.Blocked, one, a.Came.Add(m.limits.Lease))
-	}
 	if c.Orphans > 0 {
 		m.note(Note{Kind: Orphans, Count: c.Orphans})
 	}
 	m.supplied(l, c, limit)
 	m.hold(now, c.Messages, &lease{claimed: a.Came, deadline: deadline}, a)
+	if limit > 0 {
+		m.told(now, c, a.Came)
+	}
 	if l == &m.main {
 		m.clock = ServerClock{told: c.Now, sent: a.Sent, came: a.Came}
 		m.brought = len(c.Messages)

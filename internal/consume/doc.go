@@ -35,7 +35,8 @@
 //	              lane's next exchange succeeds]
 //	Supply        any -> Unknown [Woken, Asked, a claim failed]; Unknown -> Empty [a claim goes]
 //	              -> Waiting, More or Empty [the claim's answer], unless it is Unknown again
-//	SuspectState  NoSuspect <-> SuspectNext <-> SuspectTaken [a claim's answer]
+//	SuspectState  any -> SuspectNext [a claim's answer: too much is held for the next message]
+//	              any -> SuspectHeld or NoSuspect [any other answer: whether one is held]
 //	TakerState    Takes -> Stuck [a message waits too long in the buffer, and the consumer cannot
 //	              or does not take it] -> Takes [a message is handed over, or ends]
 //	              Takes -> Paused [MaxInFlight 1: a nack that may be retried at once] -> Takes
@@ -44,7 +45,7 @@
 //
 // A message is in the buffer [its claim is answered], then in hand [Take], then one of the
 // settlements [Acked, Nacked, Buried, Overran; from the buffer: a release], until Redis has taken
-// that. At any time before, its lease can be lost; then it is nowhere.
+// that. At any time before, its lease can be lost; then it is released, in case Redis has it yet.
 //
 // Derived, and not stored: whether an exchange failed (Dates.watch is set), whether Redis remembers
 // a claim (Lane.remembered is not 0), whether a delivery has ended (Held has it no more).

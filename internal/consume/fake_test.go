@@ -2,6 +2,7 @@ package consume
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -12,15 +13,18 @@ import (
 // fakeRedis is one consumer group as the scripts keep it, in a few lines. Its clock is the model's,
 // but for an offset.
 type fakeRedis struct {
-	offset   time.Duration // of its clock
-	messages map[string]*fakeMessage
-	ready    []*fakeMessage
-	named    int                  // number of the last id
-	last     int                  // number of the last place in the order
-	claims   map[string]fakeClaim // the last one of each lane that brought something
-	waits    bool                 // the subscription is among the waiters
-	wakes    int                  // wake-ups on their way to it
-	gone     bool                 // the group is
+	offset    time.Duration // of its clock
+	messages  map[string]*fakeMessage
+	ready     []*fakeMessage
+	named     int                  // number of the last id
+	last      int                  // number of the last place in the order
+	claims    map[string]fakeClaim // the last one of each lane that brought something
+	waits     bool                 // the subscription is among the waiters
+	wakes     int                  // wake-ups on their way to it
+	gone      bool                 // the group is
+	limit     int                  // of deliveries that count; 0: none
+	counted   map[string]int       // expiries of each message that counted as deliveries
+	suspected int                  // messages that were suspects when they were acked
 }
 
 // fakeMessage is a message that is not acked. It is in ready, leased, waiting for its retry, or
@@ -28,8 +32,11 @@ type fakeRedis struct {
 type fakeMessage struct {
 	id         string
 	place      int // in the order; a message that is retried at once keeps it
-	suspect    bool
 	deliveries int
+	expiries   int       // leases that expired in a row
+	alone      bool      // it was claimed to be held alone, so that an expiry counts
+	expired    int       // leases that expired at all
+	lost       string    // token of the lease that expired last
 	token      string    // of its lease; "": not leased
 	deadline   time.Time // of its lease
 	retry      time.Time // zero: it waits for none
@@ -43,7 +50,7 @@ type fakeClaim struct {
 }
 
 func newFakeRedis(offset time.Duration) *fakeRedis {
-	return &fakeRedis{offset: offset, messages: map[string]*fakeMessage{}, claims: map[string]fakeClaim{}}
+	return &fakeRedis{offset: offset, messages: map[string]*fakeMessage{}, claims: map[string]fakeClaim{}, counted: map[string]int{}}
 }
 
 func (f *fakeRedis) publish(n int) {
@@ -78,7 +85,7 @@ func (f *fakeRedis) wake() {
 
 // lose is a server without its data.
 func (f *fakeRedis) lose() {
-	*f = fakeRedis{offset: f.offset, messages: map[string]*fakeMessage{}, claims: map[string]fakeClaim{}, last: f.last, named: f.named, gone: true}
+	*f = fakeRedis{offset: f.offset, messages: map[string]*fakeMessage{}, claims: map[string]fakeClaim{}, counted: f.counted, last: f.last, named: f.named, gone: true}
 }
 
 // step does the due-time work at a time: retries become ready, and leases end.
@@ -89,11 +96,17 @@ func (f *fakeRedis) step(now time.Time) {
 		case !m.retry.IsZero() && !now.Before(m.retry):
 			due = append(due, m)
 		case m.token != "" && now.After(m.deadline):
-			m.token, m.returned = "", true
-			if m.suspect {
+			m.expired++
+			m.expiries++
+			if m.alone {
 				m.deliveries++
+				f.counted[m.id]++
 			}
-			m.suspect = true
+			m.token, m.lost, m.alone, m.returned = "", m.token, false, true
+			if f.limit > 0 && m.deliveries >= f.limit {
+				m.dead = true
+				continue
+			}
 			f.putBack(m)
 			f.wake()
 		}
@@ -137,8 +150,21 @@ func (f *fakeRedis) leased(l *queue.Leased) *fakeMessage {
 }
 
 func (f *fakeRedis) ack(l *queue.Leased) {
-	if f.leased(l) != nil {
+	if m := f.leased(l); m != nil {
+		if m.expiries > 0 {
+			f.suspected++
+		}
 		delete(f.messages, l.ID)
+	} else {
+		f.takeBack(l)
+	}
+}
+
+// takeBack takes back the expiry of a lease that is settled or given back too late.
+func (f *fakeRedis) takeBack(l *queue.Leased) {
+	if m := f.messages[l.ID]; m != nil && m.lost == l.Token {
+		m.lost = ""
+		m.expiries--
 	}
 }
 
@@ -147,15 +173,18 @@ func (f *fakeRedis) release(l *queue.Leased) {
 		m.token = ""
 		f.putBack(m)
 		f.wake()
+	} else {
+		f.takeBack(l)
 	}
 }
 
 func (f *fakeRedis) nack(failure *queue.Failure, now time.Time) {
 	m := f.leased(failure.Leased)
 	if m == nil {
+		f.takeBack(failure.Leased)
 		return
 	}
-	m.token, m.suspect, m.returned = "", false, false
+	m.token, m.expiries, m.alone, m.lost, m.returned = "", 0, false, "", false
 	if !failure.Nobody {
 		m.deliveries++
 	}
@@ -193,20 +222,19 @@ func (f *fakeRedis) claim(c *queue.Claim, now time.Time) Claimed {
 		}
 		return answer
 	}
-	first := func() bool { return len(f.ready) > 0 && f.ready[0].suspect }
-	suspect := c.Limit > 0 && first()
-	most := c.Limit
-	if suspect {
-		most = 1
-		if answer.Blocked = c.Busy; c.Busy {
-			most = 0
-		}
-	}
 	var ids []string
-	for len(ids) < most && len(f.ready) > 0 && (!first() || suspect) {
+	for room := math.MaxInt; len(ids) < c.Limit && len(f.ready) > 0; {
 		m := f.ready[0]
+		message := m.message()
+		company := message.Company(c.Most)
+		if room = min(room, company); c.Held+len(ids)+1 > room {
+			if len(ids) == 0 {
+				answer.Blocked = room
+			}
+			break
+		}
 		f.ready = f.ready[1:]
-		m.token, m.deadline = f.token(c, m), now.Add(c.Lease)
+		m.token, m.deadline, m.alone = f.token(c, m), now.Add(c.Lease), company == 1
 		ids = append(ids, m.id)
 		answer.Messages = append(answer.Messages, m.message())
 	}
@@ -221,7 +249,7 @@ func (f *fakeRedis) claim(c *queue.Claim, now time.Time) Claimed {
 	switch {
 	case len(f.ready) > 0:
 		answer.More = true
-		if answer.Blocked && c.Slots > 0 {
+		if answer.Blocked > 0 && c.Slots > 0 {
 			f.waits, answer.Waits = false, true
 		}
 		f.wake()
@@ -236,5 +264,5 @@ func (f *fakeRedis) token(c *queue.Claim, m *fakeMessage) string {
 }
 
 func (m *fakeMessage) message() Message {
-	return Message{Leased: queue.Leased{ID: m.id, Token: m.token, Due: time.UnixMilli(1), Deliveries: m.deliveries, Suspect: m.suspect}}
+	return Message{Leased: queue.Leased{ID: m.id, Token: m.token, Due: time.UnixMilli(1), Deliveries: m.deliveries, Expiries: m.expiries}}
 }

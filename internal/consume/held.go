@@ -15,6 +15,12 @@ type Message struct {
 	*lease
 }
 
+// withoutBody returns what is needed to give the message back. The shell may be reading the body,
+// and forget it.
+func (m *Message) withoutBody() Message {
+	return Message{Leased: queue.Leased{ID: m.ID, Token: m.Token}, sequence: m.sequence, lease: m.lease}
+}
+
 // lease is the lease of all messages of a claim. They are extended together.
 type lease struct {
 	claimed  time.Time // when the claim was answered
@@ -152,19 +158,20 @@ func (b *buffer) append(more []Message) {
 	b.array = append(b.array, more...)
 }
 
-// remove removes the messages for which gone is true, and reports whether there was one.
-func (b *buffer) remove(gone func(*Message) bool) bool {
+// remove removes and returns the messages for which gone is true.
+func (b *buffer) remove(gone func(*Message) bool) (removed []Message) {
 	left := b.taken
 	for i := b.taken; i < len(b.array); i++ {
-		if !gone(&b.array[i]) {
-			b.array[left] = b.array[i]
-			left++
+		if gone(&b.array[i]) {
+			removed = append(removed, b.array[i])
+			continue
 		}
+		b.array[left] = b.array[i]
+		left++
 	}
-	some := left < len(b.array)
 	clear(b.array[left:])
 	b.array = b.array[:left]
-	return some
+	return removed
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -334,25 +334,27 @@ func (m *Machine) watch(now time.Time) {
 	m.dates.watch = next.Add(time.Millisecond)
 }
 
-// loseExpired drops the messages whose lease was not extended in time, by the process's clock.
+// loseExpired loses the messages whose lease was not extended in time, by the process's clock.
 // Other subscriptions have them, now or soon.
 func (m *Machine) loseExpired(now time.Time) {
 	m.lose(func(held *Message) bool { return now.After(held.deadline) })
 }
 
-// lose drops the messages whose lease is lost.
+// lose ends the deliveries whose lease is lost. The leases are given back all the same. So Redis
+// takes back the expiry of one that has expired: the process lives, so the message did not end it.
 func (m *Machine) lose(lost func(*Message) bool) {
-	some := m.held.buffer.remove(lost)
+	gone := m.held.buffer.remove(lost)
 	for i := len(m.held.inHand) - 1; i >= 0; i-- {
 		if in := m.held.inHand[i]; lost(&in.Message) {
-			some = true
+			gone = append(gone, in.withoutBody())
 			if !in.handed.IsZero() {
 				m.note(Note{Kind: LostLease, InHand: in})
 			}
 			m.abandon(in, LeaseLost)
 		}
 	}
-	if some {
+	if len(gone) > 0 {
+		m.untold.release(gone)
 		m.out.Wake |= Feed | Talk
 	}
 }

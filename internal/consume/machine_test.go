@@ -50,11 +50,14 @@ func (d *driver) publish(n int) {
 	d.redis.wakes = 0
 }
 
-// suspects publishes messages whose leases have ended before.
-func (d *driver) suspects(n int) {
+// manyExpiries in a row have a message be claimed alone, whatever MaxInFlight is.
+const manyExpiries = 20
+
+// suspects publishes messages of which so many leases in a row have expired.
+func (d *driver) suspects(n, expiries int) {
 	d.publish(n)
 	for _, m := range d.redis.ready[len(d.redis.ready)-n:] {
-		m.suspect = true
+		m.expiries = expiries
 	}
 }
 
@@ -231,7 +234,7 @@ func (d *driver) holds(n int) (all []*InHand) {
 
 func TestASuspectIsAloneInHandForALease(t *testing.T) {
 	d := drive(t, Limits{MaxInFlight: 2})
-	d.suspects(1)
+	d.suspects(1, manyExpiries)
 	d.publish(5)
 	x, _ := d.claims()
 	d.answer(x)
@@ -239,7 +242,7 @@ func TestASuspectIsAloneInHandForALease(t *testing.T) {
 	_, c, after := d.waitForClaim()
 	require.Equal(t, modelLease, after)
 	require.Positive(t, c.Limit)
-	require.True(t, c.Busy, "no other suspect comes with it")
+	require.Positive(t, c.Held, "no other suspect comes with it")
 }
 
 func TestSuspectsThatFollowEachOtherShareTheWait(t *testing.T) {
@@ -255,13 +258,13 @@ func TestSuspectsThatFollowEachOtherShareTheWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := drive(t, Limits{MaxInFlight: 4})
 			d.holds(1)
-			d.suspects(1)
+			d.suspects(1, manyExpiries)
 			d.publish(c.between)
-			d.suspects(1)
-			require.True(t, d.isWoken().Busy)
+			d.suspects(1, manyExpiries)
+			require.Positive(t, d.isWoken().Held)
 			x, claim, wait := d.waitForClaim()
 			require.Equal(t, modelLease, wait)
-			require.False(t, claim.Busy, "it has waited for long enough")
+			require.Zero(t, claim.Held, "it has waited for long enough")
 			d.answer(x)
 			first := d.hand(1)
 			if c.handled {
@@ -270,14 +273,14 @@ func TestSuspectsThatFollowEachOtherShareTheWait(t *testing.T) {
 			if c.between > 0 {
 				d.isWoken()
 				d.hand(1)
-				require.True(t, d.isWoken().Busy)
+				require.Positive(t, d.isWoken().Held)
 			}
 			began := d.now
-			for claim.Busy = true; claim.Busy && d.now.Sub(began) <= c.wait; {
+			for claim.Held = 1; claim.Held > 0 && d.now.Sub(began) <= c.wait; {
 				x, claim, _ = d.waitForClaim()
 				d.answer(x)
 			}
-			require.False(t, claim.Busy)
+			require.Zero(t, claim.Held)
 			require.Equal(t, c.wait, d.now.Sub(began))
 		})
 	}
@@ -292,14 +295,14 @@ func TestAWakeUpOrThePollAsksWhetherASuspectIsStillNext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := drive(t, Limits{MaxInFlight: 2, Lease: time.Hour})
 			d.holds(1)
-			d.suspects(1)
+			d.suspects(1, manyExpiries)
 			d.Woken()
 			require.Equal(t, modelPoll, d.talk())
 			wait(d)
 			_, c := d.claims()
 			require.Equal(t, 1, c.Limit)
 			require.Equal(t, 1, c.Slots)
-			require.True(t, c.Busy)
+			require.Positive(t, c.Held)
 		})
 	}
 }
@@ -311,7 +314,7 @@ func TestASubscriptionWithRoomBehindASuspectAsksToBeWoken(t *testing.T) {
 	d.pass(time.Millisecond)
 	d.ack(first...) // its pace is known now, so that it claims more than it can take
 	held := d.holds(2)
-	d.suspects(1)
+	d.suspects(1, manyExpiries)
 	d.Woken()
 	x, c := d.claims()
 	require.Positive(t, c.Limit)
@@ -429,7 +432,7 @@ func TestMoreIsClaimedBesideAClaimThatBringsTooLittle(t *testing.T) {
 			require.Len(t, x.Acks, c.more)
 			x.Claims[0].Counts = queue.Counts{}
 			require.Equal(t, []*queue.Claim{{
-				Subscription: "second", Number: 1, Limit: c.claims, Busy: true, Lease: time.Hour, Bytes: claimBytes,
+				Subscription: "second", Number: 1, Limit: c.claims, Held: 256, Most: 256, Lease: time.Hour, Bytes: claimBytes,
 			}}, x.Claims, "no suspect comes, and the second lane is not woken")
 			require.Nil(t, d.PlanBeside(d.now), "one is under way")
 		})
@@ -458,17 +461,17 @@ func TestNothingIsClaimedBeside(t *testing.T) {
 			d.hand(d.held.buffer.len())
 			d.ack(d.InHand()...)
 			_, c := d.claims()
-			require.False(d, c.Busy)
+			require.Zero(d, c.Held)
 			require.Equal(d, mostClaimed, c.Limit)
 			free, prefetch := d.wanted()
 			require.Greater(d, free+prefetch, 2*mostClaimed)
 		},
 		"a suspect that is next": func(d *driver) {
-			d.redis.ready[0].suspect = true
+			d.redis.ready[0].expiries = 2
 			d.answer(main(d))
 			d.pass(modelPoll)
 			_, c := d.claims()
-			require.True(d, c.Busy)
+			require.Positive(d, c.Held)
 			d.ack(d.InHand()[1:]...)
 		},
 	} {
@@ -489,7 +492,7 @@ func TestNothingIsClaimedBeside(t *testing.T) {
 		d.hand(1)
 		x, c := d.claims()
 		require.Equal(t, mostClaimed, c.Limit)
-		require.True(t, c.Busy)
+		require.Positive(t, c.Held)
 		require.Nil(t, d.PlanBeside(d.now))
 		d.answer(x)
 	})
@@ -576,7 +579,7 @@ func TestAClaimIsLimited(t *testing.T) {
 	d := drive(t, Limits{MaxInFlight: math.MaxInt, GroupExpiry: time.Hour})
 	_, c := d.claims()
 	require.Equal(t, &queue.Claim{
-		Subscription: "main", Number: 1, Limit: 256, Lease: modelLease, Slots: 256, Address: "mailbox|1", Patience: 3 * modelPoll,
+		Subscription: "main", Number: 1, Limit: 256, Most: fullHand, Lease: modelLease, Slots: 256, Address: "mailbox|1", Patience: 3 * modelPoll,
 		Bytes: 4 << 20, Expiry: time.Hour,
 	}, c)
 }
@@ -1077,7 +1080,7 @@ func TestASettledMessageIsNotGivenUp(t *testing.T) {
 // The next plan is then at the end of that millisecond, not at once again and again.
 func TestAPutOffClaimIsNotPlannedAgainForASuspect(t *testing.T) {
 	d := drive(t, Limits{MaxInFlight: 100})
-	d.fails = func(_ *Exchange, a *Answer) { a.Claims[0].Blocked, a.Claims[0].More = true, false }
+	d.fails = func(_ *Exchange, a *Answer) { a.Claims[0].Blocked, a.Claims[0].More = 1, false }
 	brought := func() []*InHand {
 		d.publish(manyBrought)
 		d.Woken()

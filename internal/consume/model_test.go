@@ -63,6 +63,9 @@ type model struct {
 	finished map[string]bool      // it was confirmed
 	lost     map[string]bool      // the machine holds them no more, and decided nothing
 	toldLost map[string]bool      // Redis said so
+	givenUp  map[string]bool      // CloseTimeout was over
+	beyond   map[string]bool      // of suspects that were waited for long enough
+	waits    time.Time            // since when a suspect is waited for; zero: none is
 
 	asked     int
 	answered  map[int]int
@@ -84,7 +87,7 @@ func newModel(t *rapid.T) *model {
 	return &model{
 		t: t, m: NewMachine(limits, now), now: now,
 		redis: newFakeRedis(time.Duration(rapid.IntRange(-10, 10).Draw(t, "offset")) * time.Second),
-		held:  map[string]time.Time{}, decided: map[string]bool{}, finished: map[string]bool{}, toldLost: map[string]bool{}, lost: map[string]bool{}, answered: map[int]int{},
+		held:  map[string]time.Time{}, decided: map[string]bool{}, finished: map[string]bool{}, toldLost: map[string]bool{}, givenUp: map[string]bool{}, beyond: map[string]bool{}, lost: map[string]bool{}, answered: map[int]int{},
 	}
 }
 
@@ -123,6 +126,11 @@ func (h *model) event(n int) {
 		}
 		h.log("publish %d", n)
 		h.redis.publish(n)
+		if rapid.IntRange(0, 2).Draw(h.t, "suspects") == 0 { // other processes have crashed with some
+			for _, m := range h.redis.ready[len(h.redis.ready)-n:] {
+				m.expiries = rapid.IntRange(0, 6).Draw(h.t, "expiries")
+			}
+		}
 	case n < 24:
 		h.pass(rapid.SampledFrom([]time.Duration{0, 50 * time.Microsecond, time.Millisecond, 20 * time.Millisecond,
 			110 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second}).Draw(h.t, "time"))
@@ -249,12 +257,50 @@ func (h *model) fly(x *Exchange) *flight {
 			h.fatalf("%d messages wait or come, and the consumer wants %d and %d more", n, free, prefetch)
 		}
 	}
+	h.checkBeyond(x)
 	return &flight{Exchange: x, sent: h.now}
+}
+
+// checkBeyond is that the main lane claims a suspect beside others only after a wait of a lease.
+func (h *model) checkBeyond(x *Exchange) {
+	for _, c := range x.Claims {
+		if lane := h.laneOf(c); lane != &h.m.main || lane.state != LaneAsked || c.Limit == 0 || c.Held >= min(h.m.limits.MaxInFlight, h.m.held.len()+h.m.second.coming()) {
+			continue
+		}
+		if h.waits.IsZero() || h.now.Sub(h.waits) < modelLease {
+			h.fatalf("a suspect is claimed beside others, which has waited since %v", h.waits)
+		}
+		h.beyond[fmt.Sprintf("%s:%d", c.Subscription, c.Number)] = true
+	}
+}
+
+// waited notes whether a suspect waits.
+func (h *model) waited(c *Claimed) {
+	switch {
+	case c.Blocked > 0 && h.waits.IsZero():
+		h.waits = h.now
+	case slices.ContainsFunc(c.Messages, func(m Message) bool { return m.Expiries < 2 }):
+		h.waits = time.Time{}
+	}
+}
+
+// checkCompany is that suspects have few neighbours, unless they were waited for in vain.
+func (h *model) checkCompany() {
+	m := h.m
+	m.held.each(func(held *Message) {
+		claim := held.Token[:strings.LastIndexByte(held.Token, ':')]
+		if h.beyond[claim] || !h.now.Before(held.claimed.Add(modelLease)) {
+			return
+		}
+		if company := held.Company(m.limits.MaxInFlight); m.held.len() > company {
+			h.fatalf("%s is held with %d messages, not with %d", held.ID, m.held.len(), company)
+		}
+	})
 }
 
 func claimed(x *Exchange) (all []string) {
 	for _, c := range x.Claims {
-		all = append(all, fmt.Sprintf("%s %d of %d, slots %d, busy %v", c.Subscription, c.Number, c.Limit, c.Slots, c.Busy))
+		all = append(all, fmt.Sprintf("%s %d of %d, slots %d, beside %d", c.Subscription, c.Number, c.Limit, c.Slots, c.Held))
 	}
 	return all
 }
@@ -456,6 +502,11 @@ func (h *model) answer(f *flight, outcome int) bool {
 	h.log("answer: failed %b, lost %d, %v", a.Failed, len(a.Lost), broughtBy(f, &a))
 	h.confirm(f, a.Failed)
 	maps.Copy(h.toldLost, a.Lost)
+	for i := range f.Claims {
+		if a.Claims[i].Outcome == Ran {
+			h.waited(&a.Claims[i])
+		}
+	}
 	h.effects(h.m.Answered(h.now, f.Exchange, &a))
 	for i, c := range f.Claims {
 		if a.Claims[i].Outcome == Refused && h.laneOf(c).number != c.Number {
@@ -468,7 +519,7 @@ func (h *model) answer(f *flight, outcome int) bool {
 func broughtBy(f *flight, a *Answer) (all []string) {
 	for i := range f.Claims {
 		c := &a.Claims[i]
-		all = append(all, fmt.Sprintf("outcome %d, %d messages, more %v, waits %v, blocked %v", c.Outcome, len(c.Messages), c.More, c.Waits, c.Blocked))
+		all = append(all, fmt.Sprintf("outcome %d, %d messages, more %v, waits %v, blocked %d", c.Outcome, len(c.Messages), c.More, c.Waits, c.Blocked))
 	}
 	return all
 }
@@ -515,6 +566,12 @@ func (h *model) effects(e Effects) {
 			h.offered = nil
 		}
 		h.lost[ended.Lease()] = true
+		switch {
+		case ended.Cause == Closed:
+			h.givenUp[ended.Lease()] = true
+		case !h.now.After(ended.deadline) && !h.toldLost[ended.Lease()] && !h.decided[ended.Lease()]:
+			h.fatalf("%s has ended, and its lease holds until %v from now", ended.ID, ended.deadline.Sub(h.now))
+		}
 	}
 	for _, done := range e.Answered {
 		done()
@@ -760,18 +817,17 @@ func (h *model) check() {
 			h.fatalf("the fate of %s is neither told nor to be told", lease)
 		}
 	}
+	h.checkCompany()
 	if n := len(m.held.inHand); n > m.limits.MaxInFlight {
 		h.fatalf("%d messages in hand", n)
 	}
 	if n := m.held.len() + m.main.coming() + m.second.coming(); n > m.limits.MaxInFlight+mostAhead {
 		h.fatalf("%d messages are held or coming", n)
 	}
-	// A lease that is held no more was settled, or lost: it has ended, or Redis said so.
+	// A lease that is held no more is settled, or given back, or CloseTimeout is over.
 	for lease, deadline := range h.held {
-		if places[lease] == "" && !h.finished[lease] && !h.lost[lease] {
-			if h.lost[lease] = true; !h.now.After(deadline) && !h.toldLost[lease] {
-				h.fatalf("%s is nowhere, and its lease holds until %v from now", lease, deadline.Sub(h.now))
-			}
+		if places[lease] == "" && !h.finished[lease] && !h.givenUp[lease] {
+			h.fatalf("%s is nowhere, and its lease holds until %v from now", lease, deadline.Sub(h.now))
 		}
 	}
 	clear(h.held)

@@ -25,6 +25,10 @@ const (
 	// millisecond, in which it does nothing else.
 	mostClaimed = 256
 
+	// fullHand is where the rule for suspects begins to halve, if MaxInFlight is larger. So a
+	// message that ends its process is found after a dozen expiries, whatever MaxInFlight is.
+	fullHand = 1000
+
 	// claimBytes is how many bytes of bodies a claim brings, about.
 	claimBytes = 4 << 20
 )
@@ -210,7 +214,7 @@ func (m *Machine) planClaim(now time.Time, poll time.Duration, anyway bool) *que
 	if m.brought >= manyBrought && now.Before(m.dates.answered.Add(2*gather)) {
 		slots = 0 // no waiter: if this claim brings as many, the next one follows at once anyway
 	}
-	return m.claim(&m.main, queue.Claim{Limit: d.limit, Slots: slots, Busy: d.busy, Patience: 3 * poll})
+	return m.claim(&m.main, queue.Claim{Limit: d.limit, Slots: slots, Held: d.held, Patience: 3 * poll})
 }
 
 // planLeave claims nothing, so that Redis wakes other subscriptions from now on. It does so once,
@@ -225,10 +229,10 @@ func (m *Machine) planLeave(now time.Time, poll time.Duration) *queue.Claim {
 
 // demand is how many messages the main lane could claim.
 type demand struct {
-	here  int  // messages in the buffer, or coming
-	free  int  // messages that the consumer can take at once
-	limit int  // messages to claim: free, and some in advance, without those that are here
-	busy  bool // other messages are held, so that Redis gives no suspect
+	here  int // messages in the buffer, or coming
+	free  int // messages that the consumer can take at once
+	limit int // messages to claim: free, and some in advance, without those that are here
+	held  int // messages that count as held, so that Redis gives no suspect that needs fewer
 }
 
 // demand returns what could be claimed now. claims tells that a claim goes in any case.
@@ -236,15 +240,20 @@ func (m *Machine) demand(now time.Time, claims bool) demand {
 	d := demand{here: m.held.buffer.len() + m.coming()}
 	free, prefetch := m.wanted()
 	d.free, d.limit = free, max(free+prefetch-d.here, 0)
-	d.busy = len(m.held.inHand)+d.here > 0
-	drains := m.suspect.state == SuspectNext && d.busy // until nothing is held, for the suspect
-	if drains && free > 0 && !now.Before(m.aloneUntil()) {
-		drains, d.busy = false, false // it has waited long enough, and is taken beside others
+	d.held = m.held.len() + m.coming()
+	room := max(m.mayHold(now)-d.held, 0)
+	drains := m.suspect.state == SuspectNext && d.held >= m.suspect.company
+	switch {
+	case m.suspect.state == NoSuspect && d.held > 0:
+		d.held = m.limits.MaxInFlight // a claim beside may bring others, so none that needs few comes
+	case drains && free > 0 && !now.Before(m.turnsEnd()):
+		drains, d.held = false, 0 // it has waited long enough, and is taken beside others
 	}
 	drained := !drains || claims || m.supply != Waiting && free > d.here
-	if m.taker.state == Stuck || m.isAlone(now) || !drained {
-		d.free, d.limit = 0, 0
+	if m.taker.state == Stuck || !drained {
+		room = 0
 	}
+	d.free, d.limit = min(d.free, d.here+room), min(d.limit, room)
 	return d
 }
 
@@ -280,7 +289,7 @@ func (m *Machine) claimWaits(now time.Time) time.Time {
 // claim puts a claim under way in a lane, with the fields that all claims have.
 func (m *Machine) claim(l *Lane, c queue.Claim) *queue.Claim {
 	c.Limit = min(c.Limit, mostClaimed)
-	c.Lease, c.Bytes, c.Expiry = m.limits.Lease, claimBytes, m.limits.GroupExpiry
+	c.Most, c.Lease, c.Bytes, c.Expiry = m.most(), m.limits.Lease, claimBytes, m.limits.GroupExpiry
 	c.Counts, m.counts = m.counts, queue.Counts{}
 	if l == &m.main { // the second lane is never woken
 		c.Address = m.limits.Address
@@ -294,7 +303,7 @@ func (m *Machine) planForget(anyway bool) *queue.Claim {
 	if m.second.remembered == 0 || m.second.claim != nil || m.phase == Open && (!anyway || m.supply == More) {
 		return nil
 	}
-	return m.claim(&m.second, queue.Claim{Busy: true})
+	return m.claim(&m.second, queue.Claim{})
 }
 
 // PlanBeside returns an exchange to be carried out beside the main lane's, or nil. It gives the
@@ -303,15 +312,15 @@ func (m *Machine) planForget(anyway bool) *queue.Claim {
 //   - the last claim left messages,
 //   - at least a third of what the consumer wants is still to come,
 //   - the order does not count (MaxInFlight above 1), since the server may run either one first,
-//   - no suspect has to be alone,
+//   - no suspect needs few neighbours, and the main lane's claim cannot bring one,
 //   - and nothing went wrong.
 func (m *Machine) PlanBeside(now time.Time) *Exchange {
 	main := m.main.claim
 	switch {
 	case m.supply != More || m.limits.MaxInFlight == 1:
-	case m.main.state != LaneAsked || main.Limit == 0 || !main.Busy: // not busy: a suspect may come
+	case m.main.state != LaneAsked || main.Limit == 0 || main.Held < m.limits.MaxInFlight:
 	case m.second.state != LaneIdle || m.phase != Open || m.taker.state != Takes:
-	case m.suspect.state == SuspectNext || m.isAlone(now):
+	case m.suspect.state != NoSuspect:
 	default:
 		free, prefetch := m.wanted()
 		limit := free + prefetch - m.held.buffer.len() - m.coming()
@@ -320,7 +329,7 @@ func (m *Machine) PlanBeside(now time.Time) *Exchange {
 		}
 		x := &Exchange{beside: true}
 		x.Acks, m.untold.Acks = m.untold.Acks, nil
-		x.Claims = []*queue.Claim{m.claim(&m.second, queue.Claim{Limit: limit, Busy: true})}
+		x.Claims = []*queue.Claim{m.claim(&m.second, queue.Claim{Limit: limit, Held: m.limits.MaxInFlight})}
 		return x
 	}
 	return nil
@@ -344,7 +353,7 @@ func (m *Machine) wakeAt(now time.Time) time.Time {
 		wake = earlier(wake, m.held.buffer.first().claimed.Add(longestStay+time.Millisecond))
 	}
 	if m.waitsForSuspect(now) {
-		until := m.aloneUntil()
+		until := m.turnsEnd()
 		if until.Before(claimable) {
 			until = claimable
 		}
@@ -353,8 +362,8 @@ func (m *Machine) wakeAt(now time.Time) time.Time {
 	return wake
 }
 
-// waitsForSuspect reports whether a claim waits for the end of the rule for suspects.
+// waitsForSuspect reports whether a claim waits for the end of a suspect's wait or turn.
 func (m *Machine) waitsForSuspect(now time.Time) bool {
-	return (m.suspect.state == SuspectNext || m.isAlone(now)) && m.held.buffer.len()+m.coming() == 0 &&
+	return (m.suspect.state == SuspectNext || m.mayHold(now) <= m.held.len()) && m.held.buffer.len()+m.coming() == 0 &&
 		m.taker.state != Stuck && m.phase == Open && len(m.held.inHand) < m.limits.MaxInFlight
 }

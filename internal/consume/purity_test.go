@@ -63,7 +63,7 @@ func impurities(t *testing.T, name, source string) (all []string) {
 	for _, i := range file.Imports {
 		path, err := strconv.Unquote(i.Path.Value)
 		require.NoError(t, err)
-		if i.Name != nil || !slices.Contains([]string{"cmp", "slices", "time"}, path) && !strings.HasSuffix(path, "/internal/queue") {
+		if i.Name != nil || !slices.Contains([]string{"cmp", "math", "slices", "time"}, path) && !strings.HasSuffix(path, "/internal/queue") {
 			all = append(all, "import")
 		}
 	}

@@ -134,23 +134,24 @@ func (f *server) script(args []any) any {
 func (f *server) answerClaim(args []any, text []string) any {
 	lease, _ := strconv.Atoi(text[5])
 	a := f.claim(&queue.Claim{
-		Subscription: text[1], Number: args[2].(uint64), Limit: args[3].(int), Busy: text[4] == "1",
+		Subscription: text[1], Number: args[2].(uint64), Limit: args[3].(int), Held: args[4].(int), Most: args[17].(int),
 		Lease: time.Duration(lease) * time.Millisecond, Slots: args[6].(int), Address: text[7],
 	}, time.Now())
 	if a.Outcome == GroupGone {
 		return []any{"gone"}
 	}
 	flag := map[bool]int64{true: 1}
-	entries, bodies := "", []any{}
+	entries, bodies, expiries := "", []any{}, []any{}
 	for _, m := range a.Messages {
 		if entries != "" {
 			entries += " "
 		}
 		entries += m.ID + ":" + strconv.Itoa(f.messages[m.ID].place) // which the token ends with
 		bodies = append(bodies, m.ID)
+		expiries = append(expiries, int64(m.Expiries))
 	}
 	now := strconv.FormatInt(a.Now.UnixMilli(), 10)
-	return []any{"", flag[a.More], flag[a.Blocked], flag[a.Waits], int64(0), entries, bodies, []any{}, now}
+	return []any{"", flag[a.More], int64(a.Blocked), flag[a.Waits], int64(0), entries, bodies, []any{}, now, expiries}
 }
 
 // shell is a subscription in a bubble that runs, and its server.

@@ -11,7 +11,7 @@ import (
 // Settlements are decisions about messages that Redis has to be told.
 type Settlements struct {
 	Acks     []*queue.Leased
-	Releases []Message       // messages that were not handed out, and go back
+	Releases []Message       // leases to give back: of messages that nobody got, and lost ones
 	Nacks    []queue.Failure // in the order of delivery
 	deaths   []death         // nacks that make dead letters
 }

@@ -1,6 +1,9 @@
 package consume
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Supply is what is known about the group's ready messages.
 type Supply int
@@ -12,55 +15,83 @@ const (
 	Waiting               // the last claim left none, and Redis wakes the subscription for the next
 )
 
-// Suspect is what is known about suspects. A suspect is a message whose lease has expired, perhaps
-// because the message ended its process. It is alone in hand for a lease.
+// Suspect is what is known about suspects that need few neighbours. A suspect is a message whose
+// last lease expired, perhaps because the message ended its process. From the second expiry in a
+// row on, it may be held with few other messages only (queue.Leased.Company), until it ends or was
+// held for a lease. Handlers may run for hours, so the wait for it and its turn are a lease at
+// most.
 type Suspect struct {
-	state SuspectState
-	until time.Time // end of the wait until nothing else is in hand; zero: there is no wait
+	state   SuspectState
+	company int       // how many messages may be held with the next suspect; only in SuspectNext
+	until   time.Time // end of the wait until few enough are held; zero: there is no wait
 }
 
-// SuspectState is what the last claim told about suspects.
+// SuspectState is where a suspect that needs few neighbours may be.
 type SuspectState int
 
 const (
-	NoSuspect    SuspectState = iota // none is next, and none was claimed
-	SuspectNext                      // one is next, for a subscription that holds nothing else
-	SuspectTaken                     // one was claimed; a suspect behind it shares its wait
+	NoSuspect   SuspectState = iota // none is next, and none is held
+	SuspectNext                     // one is next, and too many messages were held for it
+	SuspectHeld                     // one may be held
 )
 
-// told takes in what a claim told: whether a suspect is next, and whether one was claimed.
-func (s *Suspect) told(next, claimed bool, until time.Time) {
-	switch {
-	case next:
-		s.state = SuspectNext
+// told takes in what a claim told about suspects. Suspects that follow each other share one wait:
+// all that was held at its beginning has ended by its end, unless a handler runs for longer than a
+// lease.
+func (m *Machine) told(now time.Time, c *Claimed, came time.Time) {
+	s := &m.suspect
+	if c.Blocked > 0 {
 		if s.until.IsZero() {
-			s.until = until
+			s.until = came.Add(m.limits.Lease)
 		}
-	case claimed:
-		s.state = SuspectTaken
-	default:
-		*s = Suspect{}
+		s.state, s.company = SuspectNext, c.Blocked
+		return
+	}
+	needy := 0
+	for i := range c.Messages {
+		if m.company(&c.Messages[i]) < math.MaxInt {
+			needy++
+		}
+	}
+	if needy == 0 || needy < len(c.Messages) {
+		s.until = time.Time{}
+	}
+	if needy > 0 || s.state != NoSuspect {
+		s.state = SuspectHeld
+		if m.mayHold(now) == math.MaxInt {
+			s.state = NoSuspect
+		}
 	}
 }
 
-// aloneUntil is when the rule for suspects ends: the wait for one to be alone, and the time alone
-// of each one in hand. Both are a lease long, because handlers may run for hours.
-func (m *Machine) aloneUntil() time.Time {
-	until := m.suspect.until
+// company is how many messages may be held together with this one.
+func (m *Machine) company(held *Message) int { return held.Company(m.most()) }
+
+// most is how many messages count as a full hand.
+func (m *Machine) most() int { return min(m.limits.MaxInFlight, fullHand) }
+
+// mayHold is how many messages may be held now, because of the suspects among them.
+func (m *Machine) mayHold(now time.Time) int {
+	most := math.MaxInt
+	if m.suspect.state == NoSuspect {
+		return most
+	}
 	m.held.each(func(held *Message) {
-		if end := held.claimed.Add(m.limits.Lease); held.Suspect && end.After(until) {
-			until = end
+		if now.Before(held.claimed.Add(m.limits.Lease)) {
+			most = min(most, m.company(held))
 		}
 	})
-	return until
+	return most
 }
 
-// isAlone reports whether the only message held is a suspect that has to stay alone.
-func (m *Machine) isAlone(now time.Time) bool {
-	if m.held.len() != 1 {
-		return false
-	}
-	suspect := false
-	m.held.each(func(held *Message) { suspect = held.Suspect })
-	return suspect && now.Before(m.aloneUntil())
+// turnsEnd is when suspects are not waited for any more: the wait for the next one is over, and so
+// is the turn of each one that is held.
+func (m *Machine) turnsEnd() time.Time {
+	end := m.suspect.until
+	m.held.each(func(held *Message) {
+		if turn := held.claimed.Add(m.limits.Lease); m.company(held) < math.MaxInt && turn.After(end) {
+			end = turn
+		}
+	})
+	return end
 }

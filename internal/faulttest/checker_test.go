@@ -35,46 +35,58 @@ func (s *tale) published(uuid string, delay int64) *tale {
 // claimed adds a lease of 100 ms and the start of its handler.
 func (s *tale) claimed(by, token string, change ...func(claimed, start *Event)) *tale {
 	s.tell(Event{Kind: Ask, By: by, Token: claimOf(token)})
-	claimed := Event{Kind: Claimed, By: by, ID: "1", Token: token, Redis: s.now * 1000, Due: s.now, Lease: 100}
+	claimed := Event{Kind: Claimed, By: by, ID: "1", Token: token, Redis: s.now * 1000, Due: s.now, Lease: 100, Most: 1}
 	start := Event{Kind: Start, By: by, ID: "1", UUID: "m", Redis: s.now * 1000, Due: s.now, Sum: "sum"}
 	for _, c := range change {
 		c(&claimed, &start)
 	}
 	if claimed.Number == 0 {
-		claimed.Number, claimed.Suspect = s.counted(claimed.ID)
+		claimed.Number, claimed.Expiries = s.counted(claimed.ID)
 		start.Number = claimed.Number
 	}
 	s.tell(claimed, Event{Kind: Answer, By: by, Script: "claim"})
 	return s.tell(start)
 }
 
-// counted returns the group's count for a message at its next lease.
-func (s *tale) counted(id string) (number int, suspect bool) {
+// counted returns the group's counts for a message at its next lease.
+func (s *tale) counted(id string) (number, expiries int) {
 	number = 1
-	leased := false
+	alone, leased := false, false
 	expire := func() {
-		if leased && suspect {
+		if leased && alone {
 			number++
 		}
-		suspect, leased = suspect || leased, false
+		if leased {
+			expiries++
+		}
+		leased = false
 	}
 	for _, e := range s.events {
 		switch {
 		case e.ID != id:
 		case e.Kind == Claimed:
 			expire()
-			number, suspect, leased = e.Number, e.Suspect, true
+			number, expiries, leased = e.Number, e.Expiries, true
+			alone = expiries >= 2 && e.Most>>(expiries-1) <= 1
 		case e.Kind == Settled && e.Script == "nack":
-			number, suspect, leased = number+1, false, false
+			number, expiries, leased = number+1, 0, false
 		case e.Kind == Settled && e.Script != "ack":
 			leased = false
 		}
 	}
 	expire()
-	return number, suspect
+	return number, expiries
 }
 
-func suspected(claimed, _ *Event) { claimed.Suspect = true }
+// suspected gives a lease a number of expiries in a row before it.
+func suspected(expiries int) func(claimed, start *Event) {
+	return func(claimed, _ *Event) { claimed.Expiries = expiries }
+}
+
+// among gives a lease a consumer that has so many messages at once at most.
+func among(most int) func(claimed, start *Event) {
+	return func(claimed, _ *Event) { claimed.Most = most }
+}
 
 func numbered(n int) func(claimed, start *Event) {
 	return func(claimed, start *Event) { claimed.Number, start.Number = n, n }

@@ -79,10 +79,11 @@ func (c *checker) checkStarts(k *course) {
 	}
 }
 
-// settledEarly returns whether the message was settled before its handler had ended. Only a nack is
-// allowed then, when the handler has run for too long and its context ends too.
+// settledEarly returns whether the message was settled before its handler had ended. Two kinds are
+// allowed if the context ends too: a nack, when the handler has run for too long, and a release,
+// when the lease was lost.
 func (h *handling) settledEarly() bool {
-	if h.settled == nil || h.settled.Script != "nack" {
+	if h.settled == nil || h.settled.Script == "ack" {
 		return h.settled != nil
 	}
 	return h.stop != nil && time.Duration(h.stop.At-h.settled.At) > late

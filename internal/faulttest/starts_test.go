@@ -32,17 +32,19 @@ func TestHandlersBelongToLeases(t *testing.T) {
 		"after an expiry, another": {expired().ends(Over, "a", "a:1:0").claimed("b", "b:1:0", under("b:1:0")).ends(End, "b", "b:1:0").acked("b", "b:1:0").wait(9000).ends(End, "a", "a:1:0"), 0, ""},
 		"frozen": {with("a:1:0").tell(Event{Kind: Down, By: "a"}).wait(9000).ends(Over, "a", "a:1:0").tell(Event{Kind: Up, By: "a", Group: "g"}).
 			claimed("b", "b:1:0", under("b:1:0")).ends(End, "b", "b:1:0").acked("b", "b:1:0"), 0, ""},
-		"under none":                      {with("x:1:0").acked("a", "a:1:0"), OneLease, "which nobody has"},
-		"under another's":                 {begin().claimed("a", "a:1:0").handles("b", "a:1:0").ends(End, "b", "a:1:0").acked("a", "a:1:0"), OneLease, "of a"},
-		"twice":                           {with("a:1:0").handles("a", "a:1:0").ends(End, "a", "a:1:0").acked("a", "a:1:0"), OneLease, "twice"},
-		"after its ack":                   {begin().claimed("a", "a:1:0").acked("a", "a:1:0").handles("a", "a:1:0").ends(End, "a", "a:1:0"), OneLease, "after its ack"},
-		"after another's ack":             {begin().claimed("a", "a:1:0").wait(100).claimed("b", "b:1:0").acked("b", "b:1:0").wait(2100).handles("a", "a:1:0").ends(Over, "a", "a:1:0"), AckHolds, "after its ack was confirmed"},
-		"while it settles":                {with("a:1:0").settlesAtOnce("a", "a:1:0"), OneLease, "while its handler was at work"},
-		"nacked, as it ran for too long":  {with("a:1:0").nackedAtOnce("a:1:0").ends(Over, "a", "a:1:0").claimed("b", "b:1:0", under("b:1:0")).ends(End, "b", "b:1:0").acked("b", "b:1:0"), 0, ""},
-		"nacked, and its context goes on": {with("a:1:0").nackedAtOnce("a:1:0").wait(2001).ends(Over, "a", "a:1:0"), OneLease, "while its handler was at work"},
-		"long after its lease":            {begin().claimed("a", "a:1:0").wait(2200).handles("a", "a:1:0").ends(End, "a", "a:1:0").acked("a", "a:1:0"), OneLease, "was over"},
-		"on and on":                       {with("a:1:0").wait(2200).ends(End, "a", "a:1:0").acked("a", "a:1:0"), OneLease, "its context had not ended"},
-		"its context ends much too late":  {with("a:1:0").wait(2200).ends(Over, "a", "a:1:0").ends(End, "a", "a:1:0").acked("a", "a:1:0"), OneLease, "its context had not ended"},
+		"under none":                        {with("x:1:0").acked("a", "a:1:0"), OneLease, "which nobody has"},
+		"under another's":                   {begin().claimed("a", "a:1:0").handles("b", "a:1:0").ends(End, "b", "a:1:0").acked("a", "a:1:0"), OneLease, "of a"},
+		"twice":                             {with("a:1:0").handles("a", "a:1:0").ends(End, "a", "a:1:0").acked("a", "a:1:0"), OneLease, "twice"},
+		"after its ack":                     {begin().claimed("a", "a:1:0").acked("a", "a:1:0").handles("a", "a:1:0").ends(End, "a", "a:1:0"), OneLease, "after its ack"},
+		"after another's ack":               {begin().claimed("a", "a:1:0").wait(100).claimed("b", "b:1:0").acked("b", "b:1:0").wait(2100).handles("a", "a:1:0").ends(Over, "a", "a:1:0"), AckHolds, "after its ack was confirmed"},
+		"while it settles":                  {with("a:1:0").settlesAtOnce("a", "ack", "a:1:0"), OneLease, "while its handler was at work"},
+		"nacked, as it ran for too long":    {with("a:1:0").nackedAtOnce("a:1:0").ends(Over, "a", "a:1:0").claimed("b", "b:1:0", under("b:1:0")).ends(End, "b", "b:1:0").acked("b", "b:1:0"), 0, ""},
+		"released, as its lease is lost":    {with("a:1:0").settlesAtOnce("a", "release", "a:1:0").ends(Over, "a", "a:1:0").claimed("b", "b:1:0", under("b:1:0")).ends(End, "b", "b:1:0").acked("b", "b:1:0"), 0, ""},
+		"released, and its context goes on": {with("a:1:0").settlesAtOnce("a", "release", "a:1:0").wait(2001).ends(Over, "a", "a:1:0"), OneLease, "while its handler was at work"},
+		"nacked, and its context goes on":   {with("a:1:0").nackedAtOnce("a:1:0").wait(2001).ends(Over, "a", "a:1:0"), OneLease, "while its handler was at work"},
+		"long after its lease":              {begin().claimed("a", "a:1:0").wait(2200).handles("a", "a:1:0").ends(End, "a", "a:1:0").acked("a", "a:1:0"), OneLease, "was over"},
+		"on and on":                         {with("a:1:0").wait(2200).ends(End, "a", "a:1:0").acked("a", "a:1:0"), OneLease, "its context had not ended"},
+		"its context ends much too late":    {with("a:1:0").wait(2200).ends(Over, "a", "a:1:0").ends(End, "a", "a:1:0").acked("a", "a:1:0"), OneLease, "its context had not ended"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := c.tale.check(Rules{})
@@ -65,8 +67,8 @@ func (s *tale) nackedAtOnce(token string) *tale {
 	return s.tell(Event{Kind: Settle, By: "a", ID: "1", Token: token, Script: "nack", Of: 1}).settled("a", "nack", token, 0)
 }
 
-// settlesAtOnce adds an ack before the end of the handler.
-func (s *tale) settlesAtOnce(by, token string) *tale {
-	s.tell(Event{Kind: Settle, By: by, ID: "1", Token: token, Script: "ack", Of: 1})
-	return s.tell(Event{Kind: Settled, By: by, ID: "1", Token: token, Script: "ack", Of: 1, Count: 1})
+// settlesAtOnce adds a settlement before the end of the handler.
+func (s *tale) settlesAtOnce(by, script, token string) *tale {
+	s.tell(Event{Kind: Settle, By: by, ID: "1", Token: token, Script: script, Of: 1})
+	return s.tell(Event{Kind: Settled, By: by, ID: "1", Token: token, Script: script, Of: 1, Count: 1})
 }

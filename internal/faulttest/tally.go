@@ -4,13 +4,23 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// tally is a group's count for a message: the deliveries that ended and count, and whether a lease
-// has expired since the last nack. If so, the next expiry counts.
+// tally is a group's count for a message: the deliveries that ended and count, and the leases that
+// expired in a row.
 type tally struct {
-	count   int
-	suspect bool
+	count, expiries int
+}
+
+// tally returns what the group knew of a message when it was leased.
+func (l *lease) tally() tally { return tally{l.Number - 1, l.Expiries} }
+
+// alone tells whether a consumer that has at most most messages at once has to have this one alone.
+// Then the expiry of its lease counts.
+func (t tally) alone(most int) bool {
+	return (&queue.Leased{Expiries: t.expiries}).Company(most) == 1
 }
 
 // outcomes are the possible states of a message: alive with one of the tallies, or dead with one of
@@ -42,18 +52,32 @@ func (o *outcomes) fails(t tally) {
 	}
 }
 
-// expires records the expiry of a lease. The first does not count.
-func (o *outcomes) expires(t tally) {
-	if t.suspect {
-		o.fails(tally{t.count + 1, true})
+// expires records the expiry of a lease. It counts only if the message was alone.
+func (o *outcomes) expires(t tally, alone bool) {
+	if alone {
+		o.fails(tally{t.count + 1, t.expiries + 1})
 	} else {
-		o.live(tally{t.count, true})
+		o.live(tally{t.count, t.expiries + 1})
+	}
+}
+
+// takenBack records that settlements of lost leases may have taken so many expiries back.
+func (o *outcomes) takenBack(settlements int) {
+	from := 0
+	for range settlements {
+		to := len(o.alive)
+		for _, t := range o.alive[from:to] {
+			if t.expiries > 0 {
+				o.live(tally{t.count, t.expiries - 1})
+			}
+		}
+		from = to
 	}
 }
 
 // ends records the end of a known lease, in every way that its settlements allow.
 func (o *outcomes) ends(l *lease) {
-	t := tally{l.Number - 1, l.Suspect}
+	t := l.tally()
 	for script, sent := range l.settlements {
 		for _, a := range sent {
 			if a.verdict == confirmed {
@@ -62,7 +86,7 @@ func (o *outcomes) ends(l *lease) {
 			}
 		}
 	}
-	o.expires(t)
+	o.expires(t, t.alone(l.Most))
 	for script, sent := range l.settlements {
 		for _, a := range sent {
 			if a.verdict != refused {
@@ -82,16 +106,23 @@ func (o *outcomes) settles(script string, a *ack, t tally) {
 	case a.Outcome == "dead":
 		o.die(t.count + 1)
 	default:
-		o.fails(tally{t.count + 1, false})
+		o.fails(tally{t.count + 1, 0})
 	}
 }
 
-// expireUnseen records that up to n unknown leases expired, one after the other.
+// expireUnseen records that up to n unknown leases expired, one after the other. Any consumer may
+// have had them.
 func (o *outcomes) expireUnseen(n int) {
+	from := 0
 	for range min(n, 50) {
-		for _, t := range slices.Clone(o.alive) {
-			o.expires(t)
+		to := len(o.alive)
+		for _, t := range o.alive[from:to] {
+			o.expires(t, false)
+			if t.alone(1) {
+				o.expires(t, true)
+			}
 		}
+		from = to
 	}
 }
 
@@ -103,9 +134,31 @@ func (c *checker) since(k *course, i int, to int64) outcomes {
 		o.live(tally{})
 	} else {
 		o.ends(k.leases[i])
+		o.takenBack(k.lateSettlements(i, to))
 	}
 	o.expireUnseen(c.unseen(k, c.began(k, i), to))
 	return o
+}
+
+// lateSettlements returns how many expiries acks, nacks and releases can have taken back since the
+// lease with index i began. Only the last expiry can be taken back. So that is one of the lease
+// itself, and one of an earlier lease.
+func (k *course) lateSettlements(i int, to int64) (n int) {
+	late := func(l *lease) bool {
+		for _, sent := range l.settlements {
+			if slices.ContainsFunc(sent, func(a *ack) bool { return a.verdict != confirmed && a.At < to }) {
+				return true
+			}
+		}
+		return false
+	}
+	if late(k.leases[i]) {
+		n++
+	}
+	if slices.ContainsFunc(k.leases[:i], late) {
+		n++
+	}
+	return n
 }
 
 // began returns when the lease with index i was asked for, or for -1 when the message was
@@ -131,7 +184,7 @@ func (c *checker) checkTally(k *course, i int) {
 		return // another violation
 	}
 	o := c.since(k, i-1, l.At)
-	if got := (tally{l.Number - 1, l.Suspect}); !slices.Contains(o.alive, got) {
+	if got := l.tally(); !slices.Contains(o.alive, got) {
 		c.report(Limit, "%s is counted wrong: it is leased with %v, and can only have %v, or be dead with %v: %s",
 			k.name(), got, o.alive, o.dead, l.Event)
 	}
@@ -154,8 +207,8 @@ func (c *checker) checkReason(k *course) {
 }
 
 func (t tally) String() string {
-	if t.suspect {
-		return fmt.Sprintf("%d and an expiry", t.count)
+	if t.expiries > 0 {
+		return fmt.Sprintf("%d and %d expiries", t.count, t.expiries)
 	}
 	return fmt.Sprint(t.count)
 }

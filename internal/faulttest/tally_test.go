@@ -1,6 +1,7 @@
 package faulttest
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,35 +31,57 @@ func (s *tale) asks(by string) *tale {
 func TestDeadMessagesMustFollowFromTheHistory(t *testing.T) {
 	t.Parallel()
 	nack := func(s *tale, token string) *tale { return s.claimed("a", token).nacked("a", token, 0) }
+	lose := func(s *tale, times int, change ...func(claimed, start *Event)) *tale {
+		for i := range times {
+			s.claimed("a", fmt.Sprintf("a:%d:0", i+1), change...).wait(100)
+		}
+		return s
+	}
+	// late releases the lease of the first claim, which is lost.
+	late := func(s *tale) *tale {
+		s.tell(Event{Kind: Settle, By: "a", ID: "1", Token: "a:1:0", Script: "release", Of: 1})
+		return s.tell(Event{Kind: Settled, By: "a", ID: "1", Token: "a:1:0", Script: "release", Of: 1, Tries: 1})
+	}
 	partly := Event{Kind: Settled, By: "a", ID: "1", Token: "a:3:0", Script: "nack", Count: 1, Of: 2, Tries: 1}
 	for name, c := range map[string]struct {
 		tale *tale
 		says string // "": nothing is wrong
 	}{
-		"nacked as often as allowed":         {nack(nack(nack(begin(), "a:1:0"), "a:2:0"), "a:3:0").buried(3), ""},
-		"nacked less":                        {nack(nack(begin(), "a:1:0"), "a:2:0").buried(2), "nobody gave it up"},
-		"never leased":                       {begin().buried(3), "nobody gave it up"},
-		"counted more than nacked":           {nack(nack(nack(begin(), "a:1:0"), "a:2:0"), "a:3:0").buried(4), "is dead with 4"},
-		"counted less than nacked":           {nack(nack(nack(begin(), "a:1:0"), "a:2:0"), "a:3:0").buried(2), "is dead with 2"},
-		"expired once more than allowed":     {begin().lost("a:1:0").lost("a:2:0").lost("a:3:0").lost("a:4:0").buried(3), ""},
-		"expired as often as allowed":        {begin().lost("a:1:0").lost("a:2:0").lost("a:3:0").buried(3), "nobody gave it up"},
-		"a nack ends the suspicion":          {nack(nack(begin().lost("a:1:0"), "a:2:0"), "a:3:0").lost("a:4:0").buried(3), "nobody gave it up"},
-		"and the next expiry begins another": {nack(nack(begin().lost("a:1:0"), "a:2:0"), "a:3:0").lost("a:4:0").lost("a:5:0").buried(3), ""},
-		"the last nack had no answer":        {nack(nack(begin(), "a:1:0"), "a:2:0").claimed("a", "a:3:0").settles("a", "nack", "a:3:0", 0).buried(3), ""},
-		"the last nack was taken in part":    {nack(nack(begin(), "a:1:0"), "a:2:0").claimed("a", "a:3:0").settles("a", "nack", "a:3:0", 0).tell(partly).buried(3), ""},
-		"the last nack was refused":          {nack(nack(begin(), "a:1:0"), "a:2:0").claimed("a", "a:3:0").settles("a", "nack", "a:3:0", 0).tell(Event{Kind: Settled, By: "a", ID: "1", Token: "a:3:0", Script: "nack", Of: 1, Tries: 1}).buried(3), "nobody gave it up"},
-		"given up":                           {begin().claimed("a", "a:1:0").givenUp("a", "a:1:0", "dead").buried(1), ""},
-		"given up, and counted twice":        {begin().claimed("a", "a:1:0").givenUp("a", "a:1:0", "dead").buried(2), "is dead with 2"},
-		"nobody could read it":               {begin().claimed("a", "a:1:0").givenUp("a", "a:1:0", "undelivered").buried(0), ""},
-		"others may have had it":             {nack(nack(begin(), "a:1:0"), "a:2:0").asks("x").asks("y").buried(3), ""},
-		"one other may have had it":          {nack(nack(begin(), "a:1:0"), "a:2:0").asks("x").buried(3), "nobody gave it up"},
-		"others had claims, long before":     {nack(nack(begin().asks("x").asks("y").wait(9000), "a:1:0"), "a:2:0").tell(Event{Kind: Dead, ID: "1", UUID: "m", Redis: 20_000_000}), "nobody gave it up"},
-		"a nack was not counted":             {nack(begin(), "a:1:0").claimed("a", "a:2:0", numbered(1)).acked("a", "a:2:0"), "is counted wrong"},
-		"a first expiry was counted":         {begin().lost("a:1:0").claimed("a", "a:2:0", numbered(2), suspected).acked("a", "a:2:0"), "is counted wrong"},
-		"an expiry was forgotten":            {begin().lost("a:1:0").claimed("a", "a:2:0", numbered(1)).acked("a", "a:2:0"), "is counted wrong"},
-		"a second expiry was not counted":    {begin().lost("a:1:0").lost("a:2:0").claimed("a", "a:3:0", numbered(1), suspected).acked("a", "a:3:0"), "is counted wrong"},
-		"delivered after the last":           {nack(nack(nack(begin(), "a:1:0"), "a:2:0"), "a:3:0").claimed("a", "a:4:0", numbered(3)).acked("a", "a:4:0"), "or be dead with [3]"},
-		"what goes back is not counted":      {begin().claimed("a", "a:1:0").settles("a", "release", "a:1:0", 0).settled("a", "release", "a:1:0", 0).claimed("a", "a:2:0", numbered(2)).acked("a", "a:2:0"), "is counted wrong"},
+		"nacked as often as allowed":          {nack(nack(nack(begin(), "a:1:0"), "a:2:0"), "a:3:0").buried(3), ""},
+		"nacked less":                         {nack(nack(begin(), "a:1:0"), "a:2:0").buried(2), "nobody gave it up"},
+		"never leased":                        {begin().buried(3), "nobody gave it up"},
+		"counted more than nacked":            {nack(nack(nack(begin(), "a:1:0"), "a:2:0"), "a:3:0").buried(4), "is dead with 4"},
+		"counted less than nacked":            {nack(nack(nack(begin(), "a:1:0"), "a:2:0"), "a:3:0").buried(2), "is dead with 2"},
+		"expired twice more than allowed":     {lose(begin(), 5).buried(3), ""},
+		"expired once more than allowed":      {lose(begin(), 4).buried(3), "nobody gave it up"},
+		"expired beside others at first":      {lose(begin(), 6, among(4)).buried(3), ""},
+		"expired beside others too often":     {lose(begin(), 5, among(4)).buried(3), "nobody gave it up"},
+		"a nack ends the suspicion":           {nack(nack(begin().lost("a:1:0"), "a:2:0"), "a:3:0").lost("a:4:0").buried(3), "nobody gave it up"},
+		"and the next expiry begins another":  {nack(nack(begin().lost("a:1:0"), "a:2:0"), "a:3:0").lost("a:4:0").lost("a:5:0").lost("a:6:0").buried(3), ""},
+		"the second expiry ends nothing":      {nack(nack(begin().lost("a:1:0"), "a:2:0"), "a:3:0").lost("a:4:0").lost("a:5:0").buried(3), "nobody gave it up"},
+		"the last nack had no answer":         {nack(nack(begin(), "a:1:0"), "a:2:0").claimed("a", "a:3:0").settles("a", "nack", "a:3:0", 0).buried(3), ""},
+		"the last nack was taken in part":     {nack(nack(begin(), "a:1:0"), "a:2:0").claimed("a", "a:3:0").settles("a", "nack", "a:3:0", 0).tell(partly).buried(3), ""},
+		"the last nack was refused":           {nack(nack(begin(), "a:1:0"), "a:2:0").claimed("a", "a:3:0").settles("a", "nack", "a:3:0", 0).tell(Event{Kind: Settled, By: "a", ID: "1", Token: "a:3:0", Script: "nack", Of: 1, Tries: 1}).buried(3), "nobody gave it up"},
+		"given up":                            {begin().claimed("a", "a:1:0").givenUp("a", "a:1:0", "dead").buried(1), ""},
+		"given up, and counted twice":         {begin().claimed("a", "a:1:0").givenUp("a", "a:1:0", "dead").buried(2), "is dead with 2"},
+		"nobody could read it":                {begin().claimed("a", "a:1:0").givenUp("a", "a:1:0", "undelivered").buried(0), ""},
+		"others may have had it":              {nack(nack(begin(), "a:1:0"), "a:2:0").asks("x").asks("y").asks("z").buried(3), ""},
+		"two others may have had it":          {nack(nack(begin(), "a:1:0"), "a:2:0").asks("x").asks("y").buried(3), "nobody gave it up"},
+		"others had claims, long before":      {nack(nack(begin().asks("x").asks("y").wait(9000), "a:1:0"), "a:2:0").tell(Event{Kind: Dead, ID: "1", UUID: "m", Redis: 20_000_000}), "nobody gave it up"},
+		"a nack was not counted":              {nack(begin(), "a:1:0").claimed("a", "a:2:0", numbered(1)).acked("a", "a:2:0"), "is counted wrong"},
+		"a first expiry was counted":          {begin().lost("a:1:0").claimed("a", "a:2:0", numbered(2), suspected(1)).acked("a", "a:2:0"), "is counted wrong"},
+		"an expiry was forgotten":             {begin().lost("a:1:0").claimed("a", "a:2:0", numbered(1)).acked("a", "a:2:0"), "is counted wrong"},
+		"a second expiry was counted":         {lose(begin(), 2).claimed("a", "a:3:0", numbered(2), suspected(2)).acked("a", "a:3:0"), "is counted wrong"},
+		"a third expiry was not counted":      {lose(begin(), 3).claimed("a", "a:4:0", numbered(1), suspected(3)).acked("a", "a:4:0"), "is counted wrong"},
+		"an expiry beside others was counted": {lose(begin(), 3, among(4)).claimed("a", "a:4:0", numbered(2), suspected(3)).acked("a", "a:4:0"), "is counted wrong"},
+		"an expiry was taken back":            {late(begin().lost("a:1:0")).claimed("b", "b:1:0", numbered(1)).acked("b", "b:1:0"), ""},
+		"an expiry was taken back by nobody":  {begin().lost("a:1:0").claimed("b", "b:1:0", numbered(1)).acked("b", "b:1:0"), "is counted wrong"},
+		"it was taken back from a later lease": {late(begin().lost("a:1:0").claimed("b", "b:1:0")).wait(100).
+			claimed("b", "b:2:0", numbered(1), suspected(1)).acked("b", "b:2:0"), ""},
+		"what was counted was taken back": {late(lose(begin(), 2).claimed("b", "b:1:0")).wait(100).
+			claimed("b", "b:2:0", numbered(1), suspected(2)).acked("b", "b:2:0"), "is counted wrong"},
+		"delivered after the last":      {nack(nack(nack(begin(), "a:1:0"), "a:2:0"), "a:3:0").claimed("a", "a:4:0", numbered(3)).acked("a", "a:4:0"), "or be dead with [3]"},
+		"what goes back is not counted": {begin().claimed("a", "a:1:0").settles("a", "release", "a:1:0", 0).settled("a", "release", "a:1:0", 0).claimed("a", "a:2:0", numbered(2)).acked("a", "a:2:0"), "is counted wrong"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := c.tale.check(Rules{MaxDeliveries: 3})

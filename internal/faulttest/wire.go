@@ -208,10 +208,11 @@ func (w *wire) answer(c *scriptCall, cmd *redis.Cmd, base Event, err error) {
 		}
 		base.Kind, base.Redis = Claimed, claimed.Now.UnixMicro()
 		base.Lease, _ = strconv.ParseInt(c.args[5], 10, 64)
+		most, _ := strconv.Atoi(c.args[17])
 		for _, m := range claimed.Messages {
 			e := base
 			e.ID, e.Token, e.Due, e.Number = m.ID, m.Token, m.Due.UnixMilli(), m.Deliveries+1
-			e.Suspect = m.Suspect
+			e.Expiries, e.Most = m.Expiries, most
 			events = append(events, e)
 			w.tokens.put(m.Body, m.Token)
 		}

@@ -145,7 +145,7 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 		k.Refs(): "hash", k.Scheduler(): "hash", k.Names(): "hash", k.Paused(): "hash",
 		k.Pending(): "zset", k.Idle(): "zset", k.Taken(): "zset"}
 	for _, g := range slices.Concat(a.groups.Names, removing) {
-		for _, key := range []string{k.Leases(g), k.Deliveries(g), k.Stats(g)} {
+		for _, key := range []string{k.Leases(g), k.Deliveries(g), k.Stats(g), k.Suspects(g)} {
 			types[key] = "hash"
 		}
 		for _, key := range []string{k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g)} {
@@ -190,7 +190,7 @@ func (a *audit) indexes(ctx context.Context) error {
 	k := a.topic.Keys()
 	indexes := []index{zset(k.Pending()), hash(k.Options()), hash(k.Refs())}
 	for _, g := range a.groups.Names {
-		indexes = append(indexes, zset(k.Unack(g)), zset(k.Retry(g)), zset(k.Dead(g)), hash(k.Leases(g)), hash(k.Deliveries(g)))
+		indexes = append(indexes, zset(k.Unack(g)), zset(k.Retry(g)), zset(k.Dead(g)), hash(k.Leases(g)), hash(k.Deliveries(g)), hash(k.Suspects(g)))
 	}
 	return a.scan(ctx, indexes, func(ids []string) error {
 		for part := range slices.Chunk(ids, a.page()) {

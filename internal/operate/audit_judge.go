@@ -19,7 +19,7 @@ func (a *audit) judge(f *facts, now time.Time) {
 			report(FaultNoBody, "", "it is in pending without a body")
 		}
 		for i, g := range f.groups {
-			if g.held() || g.lease != "" || g.record != "" {
+			if g.held() || g.lease != "" || g.record != "" || g.suspect != "" {
 				report(FaultNoBody, a.groups.Names[i], "it is in %s without a body", g.places())
 			}
 		}
@@ -41,6 +41,13 @@ func (a *audit) judge(f *facts, now time.Time) {
 		}
 		if (g.retry != "" || g.dead != "") && g.record == "" {
 			report(FaultRecord, name, "it is in %s without a record of deliveries", g.places())
+		}
+		switch {
+		case g.suspect == "":
+		case g.record == "":
+			report(FaultRecord, name, "a lease of it has expired, and it has no record of deliveries")
+		case g.retry != "" || g.dead != "":
+			report(FaultRecord, name, "it is in suspects and in %s", strings.Join(g.states(), " and "))
 		}
 		if f.due != "" && (g.held() || g.lease != "") {
 			a.report(Violation{Fault: FaultStates, Group: name, ID: f.id, Detail: "it is in pending and in " + g.places()})
@@ -100,6 +107,9 @@ func (f *groupFacts) places() string {
 	}
 	if f.record != "" {
 		places = append(places, "deliveries")
+	}
+	if f.suspect != "" {
+		places = append(places, "suspects")
 	}
 	return strings.Join(places, ", ")
 }

@@ -30,7 +30,7 @@ func FuzzFacts(f *testing.F) {
 	f.Fuzz(func(t *testing.T, entry, body, options, refs, score string, there, groups uint8) {
 		part := []any{entry, body, options, refs, score, entry, score}
 		for range groups % 4 {
-			part = append(part, score, entry, score, score, options, score)
+			part = append(part, score, entry, score, score, options, options, score)
 		}
 		for i := range part { // false and nil stand for what is not there
 			if there&(1<<(i%8)) == 0 {

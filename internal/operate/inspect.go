@@ -26,8 +26,8 @@ type facts struct {
 }
 
 type groupFacts struct {
-	unack, lease, retry, dead, record string // "": none
-	recent                            bool   // the message came into ready after the marks
+	unack, lease, retry, dead, record, suspect string // "": none
+	recent                                     bool   // the message came into ready after the marks
 }
 
 // held tells whether the group has the message in a state other than ready.
@@ -94,7 +94,7 @@ func (t *Topic) inspect(ctx context.Context, groups *queue.Groups, q inspection)
 	}
 	for _, part := range reply[3:] {
 		f, _ := part.([]any)
-		if len(f) != 7+6*len(groups.Names) {
+		if len(f) != 7+7*len(groups.Names) {
 			return nil, nil, now, fmt.Errorf("inspect: unexpected facts %v", part)
 		}
 		found = append(found, parseFacts(f))
@@ -109,9 +109,9 @@ func parseFacts(part []any) facts {
 	if part[3] != nil {
 		f.refs = count(part[3])
 	}
-	for g := part[7:]; len(g) > 0; g = g[6:] {
+	for g := part[7:]; len(g) > 0; g = g[7:] {
 		f.groups = append(f.groups, groupFacts{unack: queue.Text(g[0]), lease: queue.Text(g[1]), retry: queue.Text(g[2]),
-			dead: queue.Text(g[3]), record: queue.Text(g[4]), recent: g[5] != nil})
+			dead: queue.Text(g[3]), record: queue.Text(g[4]), suspect: queue.Text(g[5]), recent: g[6] != nil})
 	}
 	return f
 }
@@ -120,7 +120,7 @@ func (t *Topic) inspectKeys(groups *queue.Groups) []string {
 	k := t.Keys()
 	keys := []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Names(), k.Taken()}
 	for _, g := range groups.Names {
-		keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Dead(g), k.Deliveries(g), k.Stats(g))
+		keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Dead(g), k.Deliveries(g), k.Stats(g), k.Suspects(g))
 	}
 	return keys
 }

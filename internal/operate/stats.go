@@ -47,6 +47,7 @@ type GroupStats struct {
 	MaxDeliveries             int
 	Retention                 time.Duration // negative: for ever
 	Ends                      time.Time     // when the group is removed if it is not used
+	Suspects                  int           // messages whose last lease expired
 	Delivered, Dropped        int
 	LatenessMillis            int64 // the sum over all deliveries
 	Latest                    time.Duration
@@ -68,7 +69,7 @@ func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
 		keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle()}
 		args := []any{groups.Version}
 		for _, g := range groups.Names {
-			keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g))
+			keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g), k.Suspects(g))
 			args = append(args, g)
 		}
 		reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.StatsScript, keys, args...)
@@ -86,14 +87,14 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 	if len(reply) == 1 && reply[0] == "stale" {
 		return stats, queue.ErrStale
 	}
-	const head, each = 11, 19
+	const head, each = 11, 20
 	if len(reply) != head+each*len(groups.Names) {
 		return stats, fmt.Errorf("stats: unexpected reply of %d parts about %d groups", len(reply), len(groups.Names))
 	}
 	err = checkParts("stats", reply, func(i int) func(any) bool {
 		counts := []int{2, 3, 5}
 		if i >= head {
-			i, counts = (i-head)%each, []int{0, 2, 4, 6, 8, 9, 13}
+			i, counts = (i-head)%each, []int{0, 2, 4, 6, 8, 9, 13, 19}
 		}
 		if slices.Contains(counts, i) {
 			return isNumber
@@ -126,7 +127,7 @@ func readGroupStats(name string, r []any) GroupStats {
 	g := GroupStats{Name: name, Ready: count(r[0]), Unack: count(r[2]), NextLease: queue.Instant(queue.Text(r[3])),
 		Retry: count(r[4]), NextRetry: queue.Instant(queue.Text(r[5])), Dead: count(r[6]), OldestDead: queue.Instant(queue.Text(r[7])),
 		Waiters: count(r[8]), Resting: count(r[9]), Paused: queue.Instant(queue.Text(r[10])), Ends: queue.Instant(queue.Text(r[12])),
-		Held: count(r[13]), Delivered: count(r[14]), Dropped: count(r[17]), Seen: queue.Instant(queue.Text(r[18])),
+		Held: count(r[13]), Delivered: count(r[14]), Dropped: count(r[17]), Seen: queue.Instant(queue.Text(r[18])), Suspects: count(r[19]),
 		LatenessMillis: max(number(r[15]), 0), Latest: inMillis(r[16])}
 	if _, due, ok := strings.Cut(queue.Text(r[1]), ":"); ok {
 		g.OldestDue = queue.Instant(due)

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,13 +32,15 @@ func (t *Topic) Group(name string) *Group {
 		topic: t,
 		claim: []string{k.Groups(), k.Messages(), k.Ready(name), k.Unack(name), k.Leases(name),
 			k.Deliveries(name), k.Waiters(name), "", k.Scheduler(), k.Idle(), k.Paused(),
-			k.Resting(name), k.Stats(name), k.Dead(name)},
+			k.Resting(name), k.Stats(name), k.Dead(name), k.Suspects(name)},
 		ack: []string{k.Messages(), k.Options(), k.Refs(), k.Unack(name), k.Leases(name),
-			k.Deliveries(name), k.Dead(name)},
+			k.Deliveries(name), k.Dead(name), k.Suspects(name)},
 		nack: []string{k.Unack(name), k.Leases(name), k.Deliveries(name), k.Ready(name),
-			k.Retry(name), k.Dead(name), k.Waiters(name), k.Scheduler(), k.Stats(name)},
-		release: []string{k.Unack(name), k.Leases(name), k.Ready(name), k.Waiters(name), k.Stats(name)},
-		extend:  []string{k.Unack(name), k.Leases(name)},
+			k.Retry(name), k.Dead(name), k.Waiters(name), k.Scheduler(), k.Stats(name),
+			k.Suspects(name)},
+		release: []string{k.Unack(name), k.Leases(name), k.Ready(name), k.Waiters(name), k.Stats(name),
+			k.Suspects(name)},
+		extend: []string{k.Unack(name), k.Leases(name)},
 	}
 }
 
@@ -46,11 +49,12 @@ type Claim struct {
 	Subscription string        // random; a subscription sends its claims one after the other
 	Number       uint64        // counted by the subscription; a repeat has the same number
 	Limit        int           // of messages, at most 1000; 0 takes none and passes the wake-up on
-	Busy         bool          // the subscription holds other messages
+	Held         int           // messages that the subscription holds, or that its other lane may bring
+	Most         int           // messages that the consumer has at once at most
 	Lease        time.Duration // how long the subscription holds the messages
 	Slots        int           // messages it could hand out at once; 0 also if it need not be woken
 	// Address is where to wake the subscription; "" if it never waits. It is woken if it has more
-	// slots than messages are ready, or if it is busy and a suspect is next.
+	// slots than messages are ready, or if it holds too many for a suspect that is next.
 	Address  string
 	Patience time.Duration // how long the address stays valid
 	Bytes    int           // limit of all bodies together; the first may be larger
@@ -76,11 +80,13 @@ func (c *Counts) Add(o Counts) {
 // Claimed is the result of a claim.
 type Claimed struct {
 	Messages []Leased
-	More     bool      // more messages are ready
-	Blocked  bool      // the next message goes only to a subscription that holds no other
-	Waits    bool      // no more messages are ready; the subscription is woken when one is
-	Orphans  int       // IDs without a body, which were dropped
-	Now      time.Time // by the server's clock
+	More     bool // more messages are ready
+	// Blocked is how many messages the subscription may hold with the next one, a suspect, if it
+	// holds too many for it; else 0.
+	Blocked int
+	Waits   bool      // no more messages are ready; the subscription is woken when one is
+	Orphans int       // IDs without a body, which were dropped
+	Now     time.Time // by the server's clock
 }
 
 // Leased is a message that a subscription holds.
@@ -90,7 +96,7 @@ type Leased struct {
 	Due        time.Time
 	Deliveries int    // the number of deliveries that ended and count
 	Delivered  bool   // the message may have been delivered to this group before
-	Suspect    bool   // its lease has expired before: it must be held alone
+	Expiries   int    // leases of it that expired in a row; with one or more, it is a suspect
 	Requeued   bool   // an operator requeued it from the dead letters
 	DelayedFor string // the delay that the last nack asked for, as written, or ""
 	Body       []byte
@@ -101,9 +107,9 @@ func (g *Group) ClaimCall(c Claim) *Call {
 	keys := slices.Clone(g.claim)
 	keys[7] = g.topic.keys.Claim(c.Subscription)
 	return &Call{script: &claimScript, keys: keys, args: []any{
-		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), flag(c.Busy), millis(c.Lease), c.Slots,
+		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), c.Held, millis(c.Lease), c.Slots,
 		c.Address, millis(c.Patience), c.Bytes, millis(memory), g.topic.single, expiry(c.Expiry),
-		c.Counts.Delivered, c.Counts.LatenessMicros / 1000, c.Counts.Latest.Milliseconds(), c.Counts.Dropped,
+		c.Counts.Delivered, c.Counts.LatenessMicros / 1000, c.Counts.Latest.Milliseconds(), c.Counts.Dropped, c.Most,
 	}}
 }
 
@@ -126,18 +132,20 @@ func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
 		return Claimed{}, err
 	case len(reply) == 1:
 		return Claimed{}, ErrUnregistered
-	case len(reply) != 9:
+	case len(reply) != 10:
 		return Claimed{}, fmt.Errorf("claim: unexpected reply of %d parts", len(reply))
 	}
 	orphans, _ := reply[4].(int64)
+	blocked, _ := reply[2].(int64)
+	expiries, _ := reply[9].([]any)
 	bodies, _ := reply[6].([]any)
 	records, _ := reply[7].([]any)
-	if err := c.readMessages(Text(reply[5]), bodies, records, add); err != nil {
+	if err := c.readMessages(Text(reply[5]), bodies, records, expiries, add); err != nil {
 		return Claimed{}, err
 	}
 	return Claimed{
 		More:    reply[1] == int64(1),
-		Blocked: reply[2] == int64(1),
+		Blocked: int(blocked),
 		Waits:   reply[3] == int64(1),
 		Orphans: int(orphans),
 		Now:     Instant(Text(reply[8])),
@@ -145,9 +153,12 @@ func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
 }
 
 // readMessages reads the parts of a reply that are about messages.
-func (c Claim) readMessages(entries string, bodies, records []any, add func(Leased)) (err error) {
+func (c Claim) readMessages(entries string, bodies, records, expiries []any, add func(Leased)) (err error) {
 	if len(records) > 0 && len(records) != len(bodies) {
 		return fmt.Errorf("claim: %d messages with %d records", len(bodies), len(records))
+	}
+	if len(expiries) > 0 && len(expiries) != len(bodies) {
+		return fmt.Errorf("claim: %d messages with %d counts of expiries", len(bodies), len(expiries))
 	}
 	if len(bodies) == 0 && entries == "" {
 		return nil
@@ -179,7 +190,11 @@ func (c Claim) readMessages(entries string, bodies, records []any, add func(Leas
 		if len(records) > 0 {
 			r := ReadRecord(Text(records[i]))
 			m.Deliveries, m.Delivered, m.DelayedFor = r.Count, r.Delivered(), r.DelayedFor
-			m.Suspect, m.Requeued = r.suspect(), r.requeued()
+			m.Requeued = r.requeued()
+		}
+		if len(expiries) > 0 {
+			n, _ := expiries[i].(int64)
+			m.Expiries = int(n)
 		}
 		add(m)
 	}
@@ -187,4 +202,14 @@ func (c Claim) readMessages(entries string, bodies, records []any, add func(Leas
 		return fmt.Errorf("claim: %d bodies, but more messages", len(bodies))
 	}
 	return nil
+}
+
+// Company returns how many messages a subscription may hold together with this one, if its consumer
+// has at most most messages at once. The second expired lease in a row halves it, and so does each
+// further one, down to one. The claim script has the same rule.
+func (l *Leased) Company(most int) int {
+	if l.Expiries < 2 {
+		return math.MaxInt
+	}
+	return max(1, most>>min(l.Expiries-1, 62))
 }

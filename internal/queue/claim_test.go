@@ -25,7 +25,7 @@ func TestClaimLeasesTheOldestMessages(t *testing.T) {
 		require.Equal(t, []string{"x", "y"}, bodies(claimed))
 		require.True(t, claimed.More)
 		require.False(t, claimed.Waits)
-		require.False(t, claimed.Blocked)
+		require.Zero(t, claimed.Blocked)
 		require.Equal(t, []string{"z"}, w.ready("a"))
 		require.Equal(t, []string{"x", "y"}, w.unack("a"))
 		require.Equal(t, []string{"x", "y", "z"}, w.ready("b"), "groups do not affect one another")
@@ -34,7 +34,7 @@ func TestClaimLeasesTheOldestMessages(t *testing.T) {
 			require.Equal(t, s.id+":1:"+strconv.FormatInt(m.Due.UnixMilli(), 10), m.Token)
 			require.Equal(t, m.Token, w.field(w.keys.Leases("a"), string(m.Body)))
 			require.Zero(t, m.Deliveries)
-			require.False(t, m.Suspect)
+			require.Zero(t, m.Expiries)
 			require.Empty(t, m.DelayedFor)
 			deadline := w.score(w.keys.Unack("a"), string(m.Body))
 			require.GreaterOrEqual(t, deadline, float64(before)+60_000)
@@ -391,16 +391,17 @@ func TestSubscriptionThatCanTakeNoneIsNotWoken(t *testing.T) {
 func TestSuspectIsClaimedAlone(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("1", "2", "3", "4")
-		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["3"], "2 s 15s")
+		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["3"], "2 e 15s")
+		w.suspect("a", 2, "3")
 		s := w.sub("a")
 		claimed := s.claim(9, busy)
 		require.Equal(t, []string{"1", "2"}, bodies(claimed))
 		require.True(t, claimed.More)
-		require.False(t, claimed.Blocked)
-		require.Equal(t, queue.Claimed{More: true, Blocked: true}, s.claim(9, busy))
+		require.Zero(t, claimed.Blocked)
+		require.Equal(t, queue.Claimed{More: true, Blocked: 1}, s.claim(9, busy))
 		claimed = s.claim(9)
 		require.Equal(t, []string{"3"}, bodies(claimed))
-		require.True(t, claimed.Messages[0].Suspect)
+		require.Equal(t, 2, claimed.Messages[0].Expiries)
 		require.Equal(t, 2, claimed.Messages[0].Deliveries)
 		require.Equal(t, "15s", claimed.Messages[0].DelayedFor)
 		require.Equal(t, []string{"4"}, bodies(s.claim(9, busy)))
@@ -411,9 +412,9 @@ func TestBlockedClaimWakesAnother(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
 		w.publishNow("1")
-		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
+		w.suspect("a", 2, "1")
 		inbox.wait("a", "x")
-		require.True(t, w.sub("a").claim(9, busy).Blocked)
+		require.Equal(t, 1, w.sub("a").claim(9, busy).Blocked)
 		require.Equal(t, []string{"x"}, inbox.received())
 	}, "a")
 }
@@ -423,9 +424,9 @@ func TestSubscriptionThatWaitsForASuspectIsWokenWhenAnotherTakesIt(t *testing.T)
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
 		w.publishNow("1")
-		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
+		w.suspect("a", 2, "1")
 		waits, takes := w.sub("a"), w.sub("a")
-		blocked := queue.Claimed{More: true, Blocked: true, Waits: true}
+		blocked := queue.Claimed{More: true, Blocked: 1, Waits: true}
 		require.Equal(t, blocked, waits.claim(9, busy, idle(1, inbox.address("x"))))
 		require.Equal(t, blocked, takes.claim(9, busy, idle(1, inbox.address("y"))))
 		require.Empty(t, inbox.received(), "they do not wake each other, which would have no end")
@@ -440,7 +441,7 @@ func TestSubscriptionThatWaitsForASuspectIsWokenForMessagesBehindIt(t *testing.T
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
 		w.publishNow("1", "2")
-		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
+		w.suspect("a", 2, "1")
 		require.True(t, w.sub("a").claim(9, busy, idle(1, inbox.address("x"))).Waits)
 		require.Equal(t, []string{"1"}, bodies(w.sub("a").claim(9)))
 		require.Equal(t, []string{"x"}, inbox.received())
@@ -453,9 +454,7 @@ func TestSubscriptionThatWaitsForSuspectsIsWokenWhenTheLastIsTaken(t *testing.T)
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
 		w.publishNow("1", "2", "3")
-		for _, suspect := range []string{"1", "2"} {
-			w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id[suspect], "0 s -")
-		}
+		w.suspect("a", 2, "1", "2")
 		require.True(t, w.sub("a").claim(9, busy, idle(1, inbox.address("x"))).Waits)
 		require.Equal(t, []string{"1"}, bodies(w.sub("a").claim(9)))
 		require.Empty(t, inbox.received())
@@ -468,7 +467,7 @@ func TestSubscriptionThatTakesTheSuspectItWaitedForIsNotWoken(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
 		w.publishNow("1", "2")
-		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
+		w.suspect("a", 2, "1")
 		a, b := w.sub("a"), w.sub("a")
 		sooner := func(c *queue.Claim) { c.Patience = time.Minute } // so that it would be woken first
 		require.True(t, a.claim(9, busy, idle(1, inbox.address("a")), sooner).Waits)
@@ -481,7 +480,7 @@ func TestSubscriptionThatTakesTheSuspectItWaitedForIsNotWoken(t *testing.T) {
 func TestGoneSubscriptionThatWaitedForASuspectIsForgotten(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("1", "2")
-		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
+		w.suspect("a", 2, "1")
 		short := func(c *queue.Claim) { c.Patience = time.Millisecond }
 		for _, gone := range []string{"x", "y"} {
 			require.True(t, w.sub("a").claim(9, busy, idle(1, "nowhere|"+gone), short).Waits)
@@ -496,12 +495,12 @@ func TestGoneSubscriptionThatWaitedForASuspectIsForgotten(t *testing.T) {
 func TestSubscriptionThatWaitsForASuspectWaitsForNothingElse(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("1")
-		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["1"], "0 s -")
+		w.suspect("a", 2, "1")
 		inbox := w.inbox()
 		for i, waits := range []string{"other", "a"} {
 			w.Client.ZAdd(ctx, w.keys.Waiters("a"), redis.Z{Score: float64(w.now() + 60_000*int64(i+1)), Member: inbox.address(waits)})
 		}
-		require.True(t, w.sub("a").claim(9, busy, idle(1, inbox.address("a"))).Blocked)
+		require.Equal(t, 1, w.sub("a").claim(9, busy, idle(1, inbox.address("a"))).Blocked)
 		require.Equal(t, []string{"other"}, inbox.received())
 		require.Empty(t, w.waiters("a"))
 		require.EqualValues(t, 1, w.Client.ZCard(ctx, w.keys.Resting("a")).Val())
@@ -513,11 +512,11 @@ func TestMessagesBehindASuspectAreNotRead(t *testing.T) {
 	in := redistest.Start(t)
 	w := newWorld(t, redistest.Server{Client: in.Client(t), Prefix: "own"}, "topic", "a")
 	w.publishNow(names("%03d", 0, 500)...)
-	w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["000"], "0 s -")
+	w.suspect("a", 2, "000")
 	commands := monitor(t, in)
 	require.Equal(t, []string{"000"}, bodies(w.sub("a").claim(500)))
 	for words, lua := range commands() {
-		if lua && words[0] == "HMGET" && (words[1] == w.keys.Deliveries("a") || words[1] == w.keys.Messages()) {
+		if lua && words[0] == "HMGET" && slices.Contains([]string{w.keys.Deliveries("a"), w.keys.Suspects("a"), w.keys.Messages()}, words[1]) {
 			require.Len(t, words, 3, "one ID: %q", words)
 		}
 		if lua && words[0] == "LRANGE" {
@@ -548,14 +547,14 @@ func TestClaimLowersTheNextEventAndTellsTheScheduler(t *testing.T) {
 func TestParseRecord(t *testing.T) {
 	t.Parallel()
 	for record, want := range map[string][]any{
-		"":                  {0, false, "", ""},
-		"3 - -":             {3, false, "", ""},
-		"3 s 1m0s":          {3, true, "1m0s", ""},
-		"3 s - it went out": {3, true, "", "it went out"},
-		"3 - - ":            {3, false, "", ""},
+		"":                  {0, "", "", ""},
+		"3 - -":             {3, "-", "", ""},
+		"3 e 1m0s":          {3, "e", "1m0s", ""},
+		"3 r - it went out": {3, "r", "", "it went out"},
+		"3 - - ":            {3, "-", "", ""},
 	} {
-		count, suspect, delayedFor, reason := queue.ParseRecord(record)
-		require.Equal(t, want, []any{count, suspect, delayedFor, reason}, record)
+		count, flag, delayedFor, reason := queue.ParseRecord(record)
+		require.Equal(t, want, []any{count, flag, delayedFor, reason}, record)
 	}
 }
 

@@ -23,9 +23,9 @@ var (
 )
 
 // ParseRecord reads a record of deliveries.
-func ParseRecord(text string) (count int, suspect bool, delayedFor, reason string) {
+func ParseRecord(text string) (count int, flag, delayedFor, reason string) {
 	r := ReadRecord(text)
-	return r.Count, r.suspect(), r.DelayedFor, r.Reason
+	return r.Count, r.flag, r.DelayedFor, r.Reason
 }
 
 // Sleep has the machine of an operation with this context sleep for so long.

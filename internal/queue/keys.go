@@ -3,7 +3,7 @@ package queue
 import "strings"
 
 // Layout is the version of everything that is stored: the keys, the fields, the scripts' forms.
-const Layout = "1"
+const Layout = "2"
 
 // StreamLayout is the layout of a topic with a stream. Programs older than streams refuse it as
 // another version.
@@ -61,6 +61,7 @@ func (k Keys) Waiters(group string) string    { return k.base + "waiters:" + gro
 func (k Keys) Dead(group string) string       { return k.base + "dead:" + group }
 func (k Keys) Resting(group string) string    { return k.base + "resting:" + group }
 func (k Keys) Stats(group string) string      { return k.base + "stats:" + group }
+func (k Keys) Suspects(group string) string   { return k.base + "suspects:" + group }
 
 // Registry names the set of all topics under a prefix. It is in a slot of its own.
 func Registry(prefix string) string { return prefix + ":topics" }

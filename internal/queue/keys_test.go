@@ -52,7 +52,7 @@ func keysOfTopic(k queue.Keys, group, publisher, subscription string) []string {
 	return []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Groups(), k.Scheduler(), k.Idle(),
 		k.Names(), k.Taken(), k.Paused(), k.Operation(publisher),
 		k.Publisher(publisher), k.Claim(subscription), k.Ready(group), k.Unack(group), k.Leases(group),
-		k.Retry(group), k.Deliveries(group), k.Waiters(group), k.Dead(group), k.Resting(group), k.Stats(group)}
+		k.Retry(group), k.Deliveries(group), k.Waiters(group), k.Dead(group), k.Resting(group), k.Stats(group), k.Suspects(group)}
 }
 
 // Other versions of this program use the same names of keys and channels.

@@ -88,7 +88,7 @@ func (w *world) live(m *wake.Mailbox) {
 	require.Equal(w.t, 1, a.release(claimed...))
 
 	// Expired, until it is dead.
-	for range 2 {
+	for range 3 {
 		require.Equal(w.t, []string{"1"}, bodies(a.claim(1, lease(time.Millisecond))))
 		w.pass(3 * time.Millisecond)
 		require.True(w.t, w.promote(holder.Address).Expired)

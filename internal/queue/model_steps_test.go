@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -135,19 +136,18 @@ func (m *model) claim(t *rapid.T) {
 	limit := rapid.IntRange(0, 6).Draw(t, "limit")
 	c := s.query(limit, lease(rapid.SampledFrom([]time.Duration{time.Minute, time.Hour}).Draw(t, "lease")),
 		idle(rapid.IntRange(0, 9).Draw(t, "slots"), "nobody|"+s.id))
-	c.Busy = rapid.Bool().Draw(t, "busy")
+	c.Held, c.Most = rapid.SampledFrom([]int{0, 0, 0, 1, 3}).Draw(t, "held"), rapid.SampledFrom([]int{1, 2, 3, 6}).Draw(t, "most")
 	c.Expiry = m.groups[g].Expiry
-	want, blocked := []string{}, false
+	want, blocked, room := []string{}, 0, math.MaxInt
 	for i, r := range ready[:min(limit, len(ready))] {
-		suspect := m.has[g][r.ID].suspect
-		if suspect && (i > 0 || c.Busy) {
-			blocked = i == 0
+		room = min(room, m.has[g][r.ID].company(c.Most))
+		if c.Held+i+1 > room {
+			if i == 0 {
+				blocked = room
+			}
 			break
 		}
 		want = append(want, m.name[r.ID])
-		if suspect {
-			break
-		}
 	}
 	var claimed queue.Claimed
 	m.step(func() { claimed = s.ask(c) }, func(p *picture, now, _ int64) bool {
@@ -162,11 +162,14 @@ func (m *model) claim(t *rapid.T) {
 	require.Equal(t, blocked, claimed.Blocked)
 	require.Equal(t, want, bodies(claimed))
 	require.Equal(t, len(ready) > len(want), claimed.More)
-	require.Equal(t, !claimed.More && len(want) < c.Slots || blocked && c.Slots > 0, claimed.Waits)
+	require.Equal(t, !claimed.More && len(want) < c.Slots || blocked > 0 && c.Slots > 0, claimed.Waits)
 	for i := range claimed.Messages {
 		m.inHand = append(m.inHand, leased{&claimed.Messages[i], s})
-		k := *m.has[g][claimed.Messages[i].ID]
-		require.Equal(t, k, known{claimed.Messages[i].Deliveries, claimed.Messages[i].Suspect})
+		k := m.has[g][claimed.Messages[i].ID]
+		k.alone = k.company(c.Most) == 1
+		require.Equal(t, k.count, claimed.Messages[i].Deliveries)
+		require.Equal(t, k.expiries, claimed.Messages[i].Expiries)
+		require.Equal(t, k.company(c.Most), claimed.Messages[i].Company(c.Most))
 	}
 	if len(want) > 0 {
 		m.unchanged(func() {
@@ -295,7 +298,8 @@ func (m *model) extend(t *rapid.T) {
 	m.inOrder(s.group.Name, all)
 }
 
-// late settles, extends and releases with leases that are over: nothing comes of it.
+// late settles, extends and releases with leases that are over. Nothing comes of it, but that the
+// first settlement or release takes an expiry back.
 func (m *model) late(t *rapid.T) {
 	m.t = t
 	if len(m.lost) == 0 {
@@ -309,10 +313,7 @@ func (m *model) late(t *rapid.T) {
 	}
 	l := rapid.SampledFrom(lost).Draw(t, "lost lease")
 	g, one := l.sub.group, []*queue.Leased{l.Leased}
-	settle := func() {
-		require.Zero(t, m.count(g.AckCalls(one)...))
-		require.Zero(t, m.count(g.NackCalls([]queue.Failure{{Leased: l.Leased, Limit: 1}}, time.Hour)...))
-		require.Zero(t, m.count(g.ReleaseCalls(one)...))
+	extend := func() {
 		for _, call := range g.ExtendCalls(one, time.Hour) {
 			m.do(call)
 			lost, err := queue.ReadLost(call)
@@ -320,8 +321,26 @@ func (m *model) late(t *rapid.T) {
 			require.Equal(t, []string{l.Leased.Lease()}, lost)
 		}
 	}
-	m.still(settle)
-	m.unchanged(settle)
+	ways := []func(){
+		func() { require.Zero(t, m.count(g.AckCalls(one)...)) },
+		func() {
+			require.Zero(t, m.count(g.NackCalls([]queue.Failure{{Leased: l.Leased, Limit: 1}}, time.Hour)...))
+		},
+		func() { require.Zero(t, m.count(g.ReleaseCalls(one)...)) },
+	}
+	m.still(extend)
+	m.unchanged(extend)
+	m.still(rapid.SampledFrom(ways).Draw(t, "way"))
+	if k := m.has[g.Name][l.ID]; k != nil && k.lost == l.Token {
+		k.expiries, k.lost = k.expiries-1, ""
+		if k.expiries == 0 {
+			*k = known{count: k.count}
+		}
+	}
+	for _, again := range ways {
+		m.still(again)
+		m.unchanged(again)
+	}
 }
 
 // close ends a subscription: it gives back what it holds, and does not wait any more. Another takes
@@ -361,7 +380,7 @@ func (m *model) expire(t *rapid.T) {
 	dies := func(g string) func(id string) bool {
 		return func(id string) bool {
 			k, limit := m.has[g][id], m.limit(g, id)
-			return k.suspect && limit > 0 && k.count+1 >= limit
+			return k.alone && limit > 0 && k.count+1 >= limit
 		}
 	}
 	order := m.order
@@ -380,10 +399,13 @@ func (m *model) expire(t *rapid.T) {
 		}
 		m.lost = append(m.lost, l)
 		k := m.has[g][l.ID]
-		if k.suspect {
+		if k.alone {
 			k.count++
 		}
-		k.suspect = true
+		k.expiries, k.alone, k.lost = k.expiries+1, false, l.Token
+		if _, dead := m.picture.Groups[g].Dead[l.ID]; dead {
+			*k = known{count: k.count}
+		}
 	}
 	m.inHand = left
 	if m.Mini != nil {
@@ -400,6 +422,16 @@ func (m *model) lose(t *rapid.T) {
 	m.elapse(2 * time.Hour)
 	m.expire(t)
 	require.Empty(t, m.inHand)
+}
+
+// crash has subscriptions claim and lose what they hold, several times in a row.
+func (m *model) crash(t *rapid.T) {
+	for range rapid.IntRange(2, 4).Draw(t, "crashes") {
+		m.claim(t)
+		if len(m.inHand) > 0 {
+			m.lose(t)
+		}
+	}
 }
 
 func (m *model) purge(t *rapid.T) {

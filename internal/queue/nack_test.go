@@ -105,8 +105,8 @@ func TestNackMayEndAMessageWhateverTheLimit(t *testing.T) {
 		require.Equal(t, 1, s.nack(failed(held(s.claim(1))[0], dead,
 			func(f *queue.Failure) { f.Limit, f.Reason, f.DelayedFor = -1, strings.Repeat("é", 2000), "15s" })))
 		require.Equal(t, []string{"x"}, w.dead("a"))
-		count, suspect, delayedFor, reason := queue.ParseRecord(w.field(w.keys.Deliveries("a"), "x"))
-		require.Equal(t, []any{1, false, "15s"}, []any{count, suspect, delayedFor})
+		count, flag, delayedFor, reason := queue.ParseRecord(w.field(w.keys.Deliveries("a"), "x"))
+		require.Equal(t, []any{1, "-", "15s"}, []any{count, flag, delayedFor})
 		require.Equal(t, strings.Repeat("é", 512), reason)
 	}, "a")
 }
@@ -220,7 +220,7 @@ func TestErrorOfTheHandlerIsKept(t *testing.T) {
 		require.Equal(t, []string{"again"}, bodies(s.claim(1, lease(time.Millisecond))))
 		w.pass(3 * time.Millisecond)
 		w.expire()
-		require.Equal(t, "1 s - the bank\nis closed", w.field(w.keys.Deliveries("a"), "again"), "it outlasts an expired lease")
+		require.Equal(t, "1 e - the bank\nis closed", w.field(w.keys.Deliveries("a"), "again"), "it outlasts an expired lease")
 	}, "a")
 }
 
@@ -229,7 +229,7 @@ func TestDeathOfAnUndeliveredMessageCountsNoDelivery(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("first", "failed before", "crashed before")
 		require.NoError(t, w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["failed before"], "2 - 30s",
-			w.id["crashed before"], "0 s -").Err())
+			w.id["crashed before"], "0 e -").Err())
 		s := w.sub("a")
 		for _, n := range []int{2, 1} {
 			for _, m := range held(s.claim(n)) {
@@ -237,7 +237,7 @@ func TestDeathOfAnUndeliveredMessageCountsNoDelivery(t *testing.T) {
 			}
 		}
 		require.ElementsMatch(t, []string{"first", "failed before", "crashed before"}, w.dead("a"))
-		for name, want := range map[string]string{"first": "0 - - too late", "failed before": "2 - 30s too late", "crashed before": "0 s - too late"} {
+		for name, want := range map[string]string{"first": "0 - - too late", "failed before": "2 - 30s too late", "crashed before": "0 e - too late"} {
 			require.Equal(t, want, w.field(w.keys.Deliveries("a"), name))
 		}
 	}, "a")

@@ -12,7 +12,7 @@ type Record struct {
 	DelayedFor string
 	Reason     string
 
-	flag string // "s": a suspect; "r": requeued from the dead letters; "rs": both; "-": neither
+	flag string // "e": a lease has expired; "r": requeued from the dead letters; "-": neither
 }
 
 // ReadRecord reads a stored record. "" is no record.
@@ -34,9 +34,7 @@ func ReadRecord(text string) (r Record) {
 	return r
 }
 
-func (r *Record) suspect() bool { return r.flag == "s" || r.flag == "rs" }
-
-func (r *Record) requeued() bool { return r.flag == "r" || r.flag == "rs" }
+func (r *Record) requeued() bool { return r.flag == "r" }
 
 // Delivered tells whether the message was, or may have been, delivered to the group before.
-func (r *Record) Delivered() bool { return r.Count > 0 || r.suspect() || r.requeued() }
+func (r *Record) Delivered() bool { return r.Count > 0 || r.flag == "e" || r.requeued() }

@@ -101,7 +101,8 @@ func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 		keys := []string{k.Meta(), k.Groups(), k.Options()}
 		args := []any{groups.Version, budget, t.single}
 		for _, g := range groups.Names {
-			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Deliveries(g), k.Dead(g), k.Waiters(g), k.Stats(g))
+			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Deliveries(g), k.Dead(g), k.Waiters(g), k.Stats(g),
+				k.Suspects(g))
 			args = append(args, g)
 		}
 		return &Call{script: &expireScript, keys: keys, args: args}

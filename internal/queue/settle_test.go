@@ -134,6 +134,9 @@ func TestLateSettlingChangesNothingForTheNewHolder(t *testing.T) {
 		w.expire()
 		holds := held(holder.claim(1))
 		require.Len(t, holds, 1)
+		require.Equal(t, "1 - "+lost[0].Token, w.suspected("a", "x"))
+		require.Zero(t, late.ack(lost...))
+		require.Empty(t, w.suspected("a", "x"), "its expiry is taken back")
 		w.unchanged(func() {
 			require.Zero(t, late.ack(lost...))
 			require.Zero(t, late.release(lost...))
@@ -235,10 +238,10 @@ func TestReleasedMessagesAreWhereTheyWere(t *testing.T) {
 func TestReleaseKeepsTheRecordOfAMessage(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x")
-		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["x"], "2 s 15s")
+		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["x"], "2 e 15s")
 		s := w.sub("a")
 		require.Equal(t, 1, s.release(held(s.claim(1))...))
-		require.Equal(t, "2 s 15s", w.field(w.keys.Deliveries("a"), "x"))
+		require.Equal(t, "2 e 15s", w.field(w.keys.Deliveries("a"), "x"))
 	}, "a")
 }
 

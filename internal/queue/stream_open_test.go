@@ -86,7 +86,7 @@ func TestRemovalOfAGroupIsFinishedInATopicWithAStream(t *testing.T) {
 // A program of before there were streams knows one layout, and says so.
 func TestOlderProgramsKeepAwayFromATopicWithAStream(t *testing.T) {
 	bothStreaming(t, func(t *testing.T, w *world) {
-		require.Equal(t, "1 stream", w.raw(w.keys.Meta(), "layout"))
+		require.Equal(t, "2 stream", w.raw(w.keys.Meta(), "layout"))
 		require.NotEqual(t, queue.Layout, queue.StreamLayout)
 	})
 }

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -234,6 +235,16 @@ func (w *world) publishNow(names ...string) {
 	w.publish(messages...)
 }
 
+// suspect makes messages suspects, with so many expired leases in a row.
+func (w *world) suspect(group string, expiries int, names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		record := cmp.Or(w.field(w.keys.Deliveries(group), name), "0 e -")
+		require.NoError(w.t, w.Client.HSet(ctx, w.keys.Deliveries(group), w.id[name], record).Err())
+		require.NoError(w.t, w.Client.HSet(ctx, w.keys.Suspects(group), w.id[name], fmt.Sprint(expiries, " - -")).Err())
+	}
+}
+
 // Subscribing.
 
 // sub is a subscription.
@@ -249,10 +260,11 @@ func (w *world) sub(group string) *sub {
 	return &sub{w: w, group: w.topic.Group(group), id: fmt.Sprintf("SUB%d", w.subs)}
 }
 
-// query is the subscription's next claim: for an hour, and without wanting to be woken.
+// query is the subscription's next claim. It is for an hour, of a consumer that has one message at
+// once and does not want to be woken.
 func (s *sub) query(limit int, edits ...func(*queue.Claim)) queue.Claim {
 	s.number++
-	c := queue.Claim{Subscription: s.id, Number: s.number, Limit: limit, Lease: time.Hour,
+	c := queue.Claim{Subscription: s.id, Number: s.number, Limit: limit, Most: 1, Lease: time.Hour,
 		Address: s.w.Prefix + ":nowhere|" + s.id, Patience: time.Hour, Bytes: 1 << 20}
 	for _, edit := range edits {
 		edit(&c)
@@ -278,7 +290,9 @@ func (s *sub) claim(limit int, edits ...func(*queue.Claim)) queue.Claimed {
 
 func lease(d time.Duration) func(*queue.Claim) { return func(c *queue.Claim) { c.Lease = d } }
 func upTo(n int) func(*queue.Claim)            { return func(c *queue.Claim) { c.Bytes = n } }
-func busy(c *queue.Claim)                      { c.Busy = true }
+func holding(n int) func(*queue.Claim)         { return func(c *queue.Claim) { c.Held = n } }
+func most(n int) func(*queue.Claim)            { return func(c *queue.Claim) { c.Most = n } }
+func busy(c *queue.Claim)                      { c.Held = 1 }
 
 // idle has the claim wait at an address.
 func idle(slots int, address string) func(*queue.Claim) {

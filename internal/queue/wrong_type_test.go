@@ -39,6 +39,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.publishNow("x", "y")
 		s := w.sub("a")
 		s.claim(1)
+		w.suspect("a", 2, "y")
 		return run(w, s.group.ClaimCall(s.query(5, idle(9, "channel|1"), counting, func(c *queue.Claim) { c.Expiry = time.Hour })))
 	},
 	"claim, paused": func(w *world) func() error {
@@ -50,6 +51,7 @@ var transitions = map[string]func(w *world) (call func() error){
 	},
 	"ack": func(w *world) func() error {
 		s, claimed := w.inHand()
+		w.suspect("a", 1, "1")
 		return run(w, s.group.AckCalls(claimed)...)
 	},
 	"nack": func(w *world) func() error {
@@ -58,8 +60,13 @@ var transitions = map[string]func(w *world) (call func() error){
 			failed(claimed[2], dead)}, time.Hour)...)
 	},
 	"release": func(w *world) func() error {
-		s, claimed := w.inHand()
-		return run(w, s.group.ReleaseCalls(claimed)...)
+		w.publishNow("lost")
+		w.suspect("a", 1, "lost")
+		s := w.sub("a")
+		lost := held(s.claim(1))
+		w.expireAll()
+		_, claimed := w.inHand()
+		return run(w, s.group.ReleaseCalls(append(claimed, lost...))...)
 	},
 	"extend": func(w *world) func() error {
 		s, claimed := w.inHand()
@@ -80,7 +87,7 @@ var transitions = map[string]func(w *world) (call func() error){
 	"expire": func(w *world) func() error {
 		w.publish(now("x").with(queue.Options{MaxDeliveries: 1}), now("y"), now("z"))
 		for _, g := range []string{"a", "b"} {
-			require.NoError(w.t, w.Client.HSet(ctx, w.keys.Deliveries(g), w.id["x"], "0 s -").Err())
+			w.suspect(g, 2, "x")
 			s := w.sub(g)
 			s.claim(1)
 			s.claim(1)
@@ -179,11 +186,6 @@ func (w *world) fillAgain(group, name string) {
 // unused are keys that a call does not come to.
 func unused(name, key string, k queue.Keys) bool {
 	switch name {
-	case "claim":
-		return slices.Contains([]string{k.Resting("a"), // but when it is paused, or the subscription has no room
-			k.Dead("a")}, key)
-	case "ack":
-		return key == k.Dead("a") // but where messages have records
 	case "publish, delayed":
 		return slices.Contains([]string{k.Refs(), k.Ready("a"), k.Retry("a"), k.Waiters("a"),
 			k.Ready("b"), k.Retry("b"), k.Waiters("b")}, key)
@@ -193,7 +195,7 @@ func unused(name, key string, k queue.Keys) bool {
 		return slices.Contains([]string{k.Messages(), k.Pending()}, key) // as it has a group
 	case "claim, paused":
 		return slices.Contains([]string{k.Messages(), k.Ready("a"), k.Unack("a"),
-			k.Deliveries("a"), k.Dead("a")}, key)
+			k.Deliveries("a"), k.Dead("a"), k.Suspects("a")}, key)
 	}
 	return strings.Contains(key, "}:operation:") // a new one each time
 }

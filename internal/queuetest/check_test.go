@@ -185,7 +185,7 @@ func TestEachKindOfDamageIsFound(t *testing.T) {
 		}, `:ready:c is of a group that is not registered`},
 		{"other layout", func(f *fixture, c redis.UniversalClient) error {
 			return c.HSet(ctx, f.keys.Meta(), "layout", "0").Err()
-		}, `meta: layout is "0", not "1"`},
+		}, `meta: layout is "0", not "2"`},
 		{"no version of the groups", func(f *fixture, c redis.UniversalClient) error {
 			return c.HDel(ctx, f.keys.Meta(), "groups").Err()
 		}, `meta: the set of groups has no version`},
@@ -262,6 +262,27 @@ func TestEachKindOfDamageIsFound(t *testing.T) {
 		{"retry without deliveries", func(f *fixture, c redis.UniversalClient) error {
 			return c.HDel(ctx, f.keys.Deliveries("a"), f.retry).Err()
 		}, `group "a": message X is in retry without a record of deliveries`},
+		{"deliveries of a suspect as they were in layout 1", func(f *fixture, c redis.UniversalClient) error {
+			return c.HSet(ctx, f.keys.Deliveries("a"), f.ready, "1 s -").Err()
+		}, `group "a": message X: its record of deliveries is "1 s -"`},
+		{"suspect without a state", func(f *fixture, c redis.UniversalClient) error {
+			return c.HSet(ctx, f.keys.Suspects("a"), stranger, "1 - -").Err()
+		}, `group "a": message X is in suspects ("1 - -") and has no state`},
+		{"suspect that waits for a retry", func(f *fixture, c redis.UniversalClient) error {
+			return c.HSet(ctx, f.keys.Suspects("a"), f.retry, "1 - S:1:1").Err()
+		}, `group "a": message X is in suspects ("1 - S:1:1") and retry`},
+		{"suspect that is dead", func(f *fixture, c redis.UniversalClient) error {
+			return c.HSet(ctx, f.keys.Suspects("a"), f.dead, "2 alone S:1:1").Err()
+		}, `group "a": message X is in suspects ("2 alone S:1:1") and dead`},
+		{"suspect without deliveries", func(f *fixture, c redis.UniversalClient) error {
+			return c.HSet(ctx, f.keys.Suspects("a"), f.ready, "1 - -").Err()
+		}, `group "a": message X is in suspects without a record of deliveries`},
+		{"suspect without an expiry", func(f *fixture, c redis.UniversalClient) error {
+			return c.HSet(ctx, f.keys.Suspects("a"), f.ready, "0 - -").Err()
+		}, `group "a": message X: its entry in suspects is "0 - -"`},
+		{"suspect of another form", func(f *fixture, c redis.UniversalClient) error {
+			return c.HSet(ctx, f.keys.Suspects("a"), f.ready, "2 alone S").Err()
+		}, `group "a": message X: its entry in suspects is "2 alone S"`},
 		{"waiter without a receiver", func(f *fixture, c redis.UniversalClient) error {
 			return c.ZAdd(ctx, f.keys.Waiters("a"), redis.Z{Score: 1, Member: "channel"}).Err()
 		}, `group "a": waiter "channel" is not an address`},

@@ -46,6 +46,7 @@ var kinds = map[string]struct {
 	"dead":       {typ: "zset", of: "group"},
 	"resting":    {typ: "zset", of: "group"},
 	"stats":      {typ: "hash", of: "group"},
+	"suspects":   {typ: "hash", of: "group"},
 }
 
 // value is the value of one key.
@@ -207,7 +208,7 @@ func (s *snapshot) read(ctx context.Context, client redis.UniversalClient, scann
 		keys := append([]string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Groups(), k.Scheduler(), k.Idle(),
 			k.Names(), k.Taken(), k.Paused()}, scanned...)
 		for _, g := range before.groups() {
-			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g), k.Dead(g), k.Resting(g), k.Stats(g))
+			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g), k.Dead(g), k.Resting(g), k.Stats(g), k.Suspects(g))
 		}
 		slices.Sort(keys)
 		if s.values, err = readKeys(ctx, client, slices.Compact(keys)); err != nil {

@@ -1,6 +1,7 @@
 package queuetest
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"regexp"
@@ -18,7 +19,8 @@ var (
 	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+)$`)
 	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?( ?(expires_at:\d+ ?)?(max_lateness:\d+ )?on_expiry:(drop|dead))?$`)
 	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+$`)
-	deliveryForm = regexp.MustCompile(`(?s)^\d+ (s|r|rs|-) \S+( .*)?$`)
+	deliveryForm = regexp.MustCompile(`(?s)^\d+ (e|r|-) \S+( .*)?$`)
+	suspectForm  = regexp.MustCompile(`^[1-9]\d* (alone|-) (-|[^: ]+:\d+:\d+)$`)
 	claimForm    = regexp.MustCompile(`^\d+( [^ :]+:\d+)+$`)
 	addressForm  = regexp.MustCompile(`^.+\|[^| ]+$`)
 	numberForm   = regexp.MustCompile(`^\d+$`)
@@ -197,6 +199,18 @@ func (i *inspection) group(name string) {
 		}
 		if !deliveryForm.MatchString(record) {
 			i.report("group %q: message %s: its record of deliveries is %q", name, id, record)
+		}
+	}
+	for id, entry := range i.get("suspects", name).fields {
+		if in := states[id]; len(in) == 0 || slices.Contains(in, "retry") || slices.Contains(in, "dead") {
+			i.report("group %q: message %s is in suspects (%q) and %s", name, id, entry,
+				cmp.Or(strings.Join(in, ", "), "has no state"))
+		}
+		if _, ok := records[id]; !ok {
+			i.report("group %q: message %s is in suspects without a record of deliveries", name, id)
+		}
+		if !suspectForm.MatchString(entry) {
+			i.report("group %q: message %s: its entry in suspects is %q", name, id, entry)
 		}
 	}
 	for _, kind := range []string{"waiters", "resting"} {

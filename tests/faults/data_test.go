@@ -239,18 +239,18 @@ func TestNewerLayoutOnATopic(t *testing.T) {
 	l.w.StopLooking()
 	k := queue.NewKeys(l.w.Prefix, "t")
 	const takeOver = `redis.call('HSET', KEYS[1], 'layout', ARGV[1], 'groups', ARGV[2]) return redis.call('RENAME', KEYS[2], KEYS[3])`
-	newer := k.Groups() + ":2"
-	require.NoError(t, l.w.Client.Eval(t.Context(), takeOver, []string{k.Meta(), k.Groups(), newer}, "2", "taken").Err())
+	newer := k.Groups() + ":3"
+	require.NoError(t, l.w.Client.Eval(t.Context(), takeOver, []string{k.Meta(), k.Groups(), newer}, "3", "taken").Err())
 	l.w.AwaitEvents(faulttest.Failed, 5)
 	for _, e := range l.w.History() {
 		if e.Kind == faulttest.Failed {
-			require.Contains(t, e.Err, `topic has another layout version: it is "2", this program writes "1"`)
+			require.Contains(t, e.Err, `topic has another layout version: it is "3", this program writes "2"`)
 		}
 	}
 	subscriber := newSubscriber(t, redisdelay.SubscriberConfig{Client: l.w.Client, ConsumerGroup: "new"})
 	_, err := subscriber.Subscribe(t.Context(), "t")
 	require.ErrorIs(t, err, redisdelay.ErrLayout)
-	require.Equal(t, map[string]string{"layout": "2", "groups": "taken"}, l.w.Client.HGetAll(t.Context(), k.Meta()).Val())
+	require.Equal(t, map[string]string{"layout": "3", "groups": "taken"}, l.w.Client.HGetAll(t.Context(), k.Meta()).Val())
 	require.Zero(t, l.w.Client.Exists(t.Context(), k.Groups()).Val())
 
 	require.NoError(t, l.w.Client.Eval(t.Context(), takeOver, []string{k.Meta(), newer, k.Groups()}, queue.Layout, "given back").Err())

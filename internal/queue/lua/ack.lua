@@ -7,17 +7,19 @@
 --       5 leases      hash: id -> "subscription:claim:due", the lease's token
 --       6 deliveries  hash: id -> "count flag delayed_for"
 --       7 dead        zset: id -> ms at which it died
+--       8 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
 -- ARGV  1 token      of leases of one claim with one due time
 --       2 count      of their messages
 --       then the ids of these messages
 --       then more such parts, with 1000 messages at most in all
 --
--- A message that has another lease by now, or none, is left alone.
+-- A message that has another lease by now, or none, is left alone. But if its last lease expired
+-- with this token, that expiry is taken back.
 -- Returns how many messages were settled.
 -- Twice: the second run finds no lease and changes nothing.
 
 local messages, options, refs, unack = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local leases, deliveries, dead = KEYS[5], KEYS[6], KEYS[7]
+local leases, deliveries, dead, suspects = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 
 local ids, tokens, n, at = {}, {}, 0, 1
 while ARGV[at] do
@@ -38,21 +40,29 @@ for i = 1, n do
     mine[settled] = ids[i]
   end
 end
-if settled == 0 then
-  return 0
-end
 
 -- Read every key that is written later: one of a wrong type is found before the first write.
 -- An empty key need not be written.
---@use forget
+--@use forget take_back
 local recorded = redis.call('HLEN', deliveries)
--- Every dead message has a record. Most often there are no others.
+-- Every dead message has a record, and every suspect. Most often there are no others.
 local have_deliveries = recorded > 0 and recorded > redis.call('ZCARD', dead)
+local have_suspects = have_deliveries and redis.call('HLEN', suspects) > 0
+local have_suspects = have_deliveries and redis.call('HLEN', suspects) > 0
 
+if settled < n then
+  take_back(ids, tokens, held)
+end
+if settled == 0 then
+  return 0
+end
 redis.call('ZREM', unack, unpack(mine))
 redis.call('HDEL', leases, unpack(mine))
 if have_deliveries then
   redis.call('HDEL', deliveries, unpack(mine))
+end
+if have_suspects then
+  redis.call('HDEL', suspects, unpack(mine))
 end
 forget(mine)
 return settled

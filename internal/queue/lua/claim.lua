@@ -15,12 +15,13 @@
 --                     is valid
 --      13 stats       hash: counters and times of the group
 --      14 dead        zset: id -> ms at which it died
+--      15 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
 -- ARGV  1 group
 --       2 subscription
 --       3 number      of this claim; the subscription counts its claims
 --       4 limit       messages at most (at most 1000). With 0 the subscription takes none, and
 --                     passes on the wake-up that it may have had; slots are 0 then.
---       5 busy        "1" if the subscription holds other messages
+--       5 held        messages that the subscription holds, or that its other lane may bring
 --       6 lease       ms that the leases last
 --       7 slots       messages that the subscription could hand out at once; 0 also if it must not
 --                     be woken
@@ -36,40 +37,46 @@
 --      15 late_ms     by which those were late, in sum
 --      16 latest_ms   by which one of those was late at most
 --      17 dropped     messages that the subscription dropped since its last claim, as too late
+--      18 most        messages that the consumer has at once at most
 --
 -- While the group or its topic is paused, the call leases nothing. A subscription with slots rests
 -- until the pause ends.
--- A suspect is a message whose lease has expired (flag "s" or "rs"). It is claimed alone, and only
--- by a subscription that holds nothing else. Busy subscriptions with slots rest until then.
+-- A suspect is a message whose last lease expired. From the second expiry in a row on, it goes only
+-- to a subscription that then holds few messages: at most half of most, after the third a quarter,
+-- and so on. The claim ends before a message that would be one too many. A subscription that gets
+-- nothing for this reason rests if it has slots. A suspect that has to be the only one is noted as
+-- "alone", so that its next expiry counts as a delivery.
 -- The call puts off the removal of a group with an expiry. It does not bring it forward, and gives
 -- no expiry to a group without one: only register does. A claim without an expiry is noted as
 -- "lasting" in stats, because a subscription that finds its group there does not register it.
 -- Returns {"unregistered"} if the group does not exist, else {"ok", left, blocked, waits, orphans,
--- entries, bodies, records, now}:
+-- entries, bodies, records, now, expiries}:
 --   left     1 if more messages are ready
---   blocked  1 if the next message is a suspect and the subscription is busy
+--   blocked  if the subscription holds too many for the next message, which is a suspect: how many
+--            it may hold with it; else 0
 --   waits    1 if the subscription will be woken
 --   orphans  number of ids that had no body and were dropped
 --   entries  "id:due id:due ..."
 --   bodies   list of the body of each message
 --   records  list of the record of each message, "" for none; or empty if there is no record
 --   now      the server's time in ms, as text
+--   expiries list of the expired leases in a row of each message, or empty if there is no suspect
 -- Twice: a repeat of the last claim that got messages returns those that it still leases. A repeat
 -- of a claim that got none is a new claim, and counts delivered and dropped once more. A repeat of
 -- an older claim leases nothing while the last one that got messages is remembered.
 
 local groups, messages, ready, unack, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, waiters, claim, scheduler, idle = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local paused, resting, stats, dead = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local paused, resting, stats, dead, suspects = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local group, subscription, number, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local busy, lease, slots, address = ARGV[5] == '1', tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+local have, lease, slots, address = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local patience, bytes, memory, single = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12] == '1'
 local expiry = ARGV[13]
 if expiry ~= '' then
   -- No waiter that knows the expiry is valid when the group ends: remove relies on that.
   patience = math.min(patience, tonumber(expiry))
 end
-local delivered, dropped = tonumber(ARGV[14]), tonumber(ARGV[17])
+local delivered, dropped, most = tonumber(ARGV[14]), tonumber(ARGV[17]), tonumber(ARGV[18])
 local long = string.rep('-', 65)
 
 --@use now schedule wake id_length
@@ -87,6 +94,11 @@ local function ids_of(entries)
 end
 local token = subscription .. ':' .. number -- ":due" follows, as in the entry
 
+-- Returns how many leases of the message expired in a row, from its entry in suspects.
+local function expiries_of(noted)
+  return tonumber(string.match(noted or '', '^%d+') or 0)
+end
+
 local last = redis.call('GET', claim)
 if last and tonumber(string.match(last, '^%d+')) >= tonumber(number) then
   local entries = {}
@@ -94,17 +106,18 @@ if last and tonumber(string.match(last, '^%d+')) >= tonumber(number) then
     entries[#entries + 1] = entry
   end
   local ids = ids_of(entries)
-  local tokens, mine, bodies, records = redis.call('HMGET', leases, unpack(ids)), {}, {}, {}
+  local tokens, mine, bodies, records, expiries = redis.call('HMGET', leases, unpack(ids)), {}, {}, {}, {}
   for i, id in ipairs(ids) do
     if tokens[i] == token .. string.sub(entries[i], id_length + 1) then
       mine[#mine + 1] = entries[i]
       bodies[#bodies + 1] = redis.call('HGET', messages, id) or ''
       records[#records + 1] = redis.call('HGET', deliveries, id) or ''
+      expiries[#expiries + 1] = expiries_of(redis.call('HGET', suspects, id))
     end
   end
   return {
     'ok', redis.call('LLEN', ready) > 0 and 1 or 0, 0, 0, 0, table.concat(mine, ' '), bodies, records,
-    string.format('%d', now),
+    string.format('%d', now), expiries,
   }
 end
 
@@ -156,7 +169,7 @@ if stopped[1] or stopped[2] then
   else
     redis.call('ZREM', resting, address)
   end
-  return {'ok', 0, 0, waits and 1 or 0, 0, '', {}, {}, string.format('%d', now)}
+  return {'ok', 0, 0, waits and 1 or 0, 0, '', {}, {}, string.format('%d', now), {}}
 end
 
 local deadline = string.format('%d', now + lease)
@@ -164,34 +177,40 @@ local latest = redis.call('ZREVRANGEBYSCORE', unack, '(' .. string.format('%d', 
   'WITHSCORES', 'LIMIT', 0, 1)
 local left = redis.call('LLEN', ready)
 
-local function is_suspect(record)
-  return record and string.match(record, '^%d+ r?s ')
+-- Returns how many messages the subscription may hold with a message with so many expiries.
+local function company(expiries)
+  return expiries > 1 and math.max(1, math.floor(most / 2 ^ (expiries - 1))) or math.huge
 end
-local entries = {}
--- Every dead message has a record. Most often there are no others.
+-- Every dead message has a record, and every suspect. Most often there are no others.
 local recorded = redis.call('HLEN', deliveries)
 recorded = recorded > 0 and limit > 0 and left > 0 and recorded > redis.call('ZCARD', dead)
-local suspect = recorded and is_suspect(
-  redis.call('HGET', deliveries, ids_of(redis.call('LRANGE', ready, 0, 0))[1]))
-if limit > 0 and left > 0 then
-  entries = redis.call('LRANGE', ready, 0, suspect and 0 or limit - 1)
+local suspected = recorded and redis.call('HLEN', suspects) > 0
+local rested = suspected and redis.call('ZCARD', resting) > 0
+local room, blocked = math.huge, 0 -- messages that may be held, with those of this claim
+if suspected then
+  local first = ids_of(redis.call('LRANGE', ready, 0, 0))[1]
+  room = company(expiries_of(redis.call('HGET', suspects, first)))
+  if have + 1 > room then
+    blocked = room
+  end
+end
+local entries, records, noted = {}, {}, {}
+if limit > 0 and left > 0 and blocked == 0 then
+  entries = redis.call('LRANGE', ready, 0, math.min(limit, room - have) - 1)
 end
 local ids = ids_of(entries)
-
-local allowed, blocked, records = #ids, 0, {}
-if recorded then
+local allowed = #ids
+if recorded and allowed > 0 then
   records = redis.call('HMGET', deliveries, unpack(ids))
-  for i = 2, #ids do
-    if is_suspect(records[i]) then
+end
+if suspected and allowed > 0 then
+  noted = redis.call('HMGET', suspects, unpack(ids))
+  for i = 2, #noted do
+    room = math.min(room, company(expiries_of(noted[i])))
+    if have + i > room then
       allowed = i - 1
       break
     end
-  end
-end
-if suspect then
-  redis.call('ZCARD', resting)
-  if busy then
-    allowed, blocked = 0, 1
   end
 end
 
@@ -207,6 +226,7 @@ end
 
 -- These lists have counters, because # searches for the end of a list each time.
 local taken, bodies, taken_records, n = {}, {}, {}, 0
+local taken_expiries, changed, worst = {}, {}, 0 -- changed: entries of suspects; worst: most expiries
 local scores, tokens, filled = {}, {}, 0 -- entries of scores, and of tokens
 local due, due_token -- of the message before, because many have the same
 -- Redis searches a small hash or zset from end to end, which would cost more than all else here.
@@ -233,6 +253,8 @@ while consumed < allowed and not full do
     end
     consumed = consumed + 1
     local id, entry = ids[consumed], entries[consumed]
+    local expiries = #noted > 0 and expiries_of(noted[consumed]) or 0
+    worst = math.max(worst, expiries)
     if body then
       size = size + #body
       if id < before and place < 1023 then
@@ -244,6 +266,15 @@ while consumed < allowed and not full do
       taken[n], bodies[n] = entry, body
       if #records > 0 then
         taken_records[n] = records[consumed] or ''
+      end
+      if #noted > 0 then
+        taken_expiries[n] = expiries
+        local alone = company(expiries) == 1 and ' alone ' or ' - '
+        local text = expiries > 0 and string.gsub(noted[consumed], ' %S+ ', alone, 1)
+        if text and text ~= noted[consumed] then
+          changed[#changed + 1] = id
+          changed[#changed + 1] = text
+        end
       end
       local its_due = string.sub(entry, id_length + 1)
       if its_due ~= due then
@@ -258,7 +289,8 @@ while consumed < allowed and not full do
   end
 end
 taken = table.concat(taken, ' ')
-local reply = {'ok', 0, blocked, 0, #orphans, taken, bodies, taken_records, string.format('%d', now)}
+local reply = {'ok', 0, blocked, 0, #orphans, taken, bodies, taken_records, string.format('%d', now),
+  taken_expiries}
 
 -- The first write is a deletion: after one, a script may write at maxmemory too.
 if consumed > 0 then
@@ -266,6 +298,9 @@ if consumed > 0 then
   left = left - consumed
   if #orphans > 0 then
     redis.call('HDEL', deliveries, unpack(orphans))
+    if #noted > 0 then
+      redis.call('HDEL', suspects, unpack(orphans))
+    end
   end
 else
   redis.call('DEL', claim)
@@ -281,6 +316,9 @@ if n > 0 then
     redis.call('ZREM', unack, long)
     redis.call('HDEL', leases, long)
   end
+  if #changed > 0 then
+    redis.call('HSET', suspects, unpack(changed))
+  end
   redis.call('SET', claim, number .. ' ' .. taken, 'PX', memory)
   schedule(now + lease)
 end
@@ -288,13 +326,13 @@ if limit == 0 then
   redis.call('ZREM', waiters, address)
   redis.call('ZREM', resting, address)
 end
--- A subscription that rested for the suspect becomes a waiter again. If another suspect is next, it
--- rests on, because it would have to rest again.
-if suspect and blocked == 0 then
+-- Subscriptions that rested for a suspect in front become waiters again. They rest on if the next
+-- message would have them rest again. An expiry of the suspect may have been taken back since.
+if rested and consumed > 0 then
   redis.call('ZREM', resting, address)
   redis.call('ZREMRANGEBYSCORE', resting, '-inf', now)
-  local behind = left > 0 and redis.call('HGET', deliveries, ids_of(redis.call('LRANGE', ready, consumed, consumed))[1])
-  if not is_suspect(behind) then
+  local behind = left > 0 and redis.call('HGET', suspects, ids_of(redis.call('LRANGE', ready, consumed, consumed))[1])
+  if expiries_of(behind) < math.max(worst, 2) then
     local others = redis.call('ZRANGE', resting, 0, 999, 'WITHSCORES')
     for i = 1, #others, 2 do
       redis.call('ZADD', waiters, others[i + 1], others[i])
@@ -305,7 +343,7 @@ if suspect and blocked == 0 then
 end
 if left > 0 then
   reply[2] = 1
-  if blocked == 1 and slots > 0 then
+  if blocked > 0 and slots > 0 then
     redis.call('ZREM', waiters, address)
     redis.call('ZREMRANGEBYSCORE', resting, '-inf', now)
     redis.call('ZADD', resting, now + patience, address)

@@ -11,17 +11,19 @@
 --         dead         zset: id -> ms at which it died
 --         waiters      zset: address of an idle subscription -> ms until which it is valid
 --         stats        hash: counters and times of the group
+--         suspects     hash: id -> "expiries alone lost", of messages whose last lease expired
 -- ARGV  1 version      of the group set that KEYS were made from
 --       2 budget       messages of one group to take back at most (at most 1000); the call takes no
 --                      further group once it has taken back so many
 --       3 single       "1" if PUBLISH counts every receiver (not on a cluster)
 --       then the name of each group
 --
--- After its first expired lease, a message goes back to the front of ready, behind older ones that
--- came back before. It is a suspect ("s"), and no delivery is counted: any of the messages that a
--- process held may have ended it. A suspect is claimed alone, so its next expired lease counts as a
--- delivery. If that was the last one, the message is dead. The flag of a requeued message ("r")
--- stays ("rs").
+-- A message whose lease has expired goes back to the front of ready, behind older ones that came
+-- back before. It is a suspect: it may have ended the process that held it. Its entry in suspects
+-- counts the expiries in a row, and has the token of the lease, so that release can take one back.
+-- The expiry counts as a delivery only if claim has noted "alone", because any of the messages that
+-- a process held may have ended it. If that was the last delivery, the message is dead. The flag
+-- "e" of its record says that a lease expired.
 -- A subscription holds fewer messages than the budget, so they come back in one call and in order.
 -- Returns {"stale"} when the group set has changed, else {"ok", taken back, left}: left is 1 if
 -- more leases may have run out.
@@ -29,7 +31,7 @@
 
 local meta, group_options, message_options = KEYS[1], KEYS[2], KEYS[3]
 local version, budget, single = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
-local groups = (#KEYS - 3) / 7
+local groups = (#KEYS - 3) / 8
 
 --@use now wake id_length precedes
 
@@ -45,13 +47,14 @@ end
 -- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', message_options)
 for g = 1, groups do
-  redis.call('LLEN', KEYS[g * 7 - 3])
-  redis.call('ZCARD', KEYS[g * 7 - 2])
-  redis.call('HLEN', KEYS[g * 7 - 1])
-  redis.call('HLEN', KEYS[g * 7])
-  redis.call('ZCARD', KEYS[g * 7 + 1])
-  redis.call('ZCARD', KEYS[g * 7 + 2])
-  redis.call('HLEN', KEYS[g * 7 + 3])
+  redis.call('LLEN', KEYS[g * 8 - 4])
+  redis.call('ZCARD', KEYS[g * 8 - 3])
+  redis.call('HLEN', KEYS[g * 8 - 2])
+  redis.call('HLEN', KEYS[g * 8 - 1])
+  redis.call('ZCARD', KEYS[g * 8])
+  redis.call('ZCARD', KEYS[g * 8 + 1])
+  redis.call('HLEN', KEYS[g * 8 + 2])
+  redis.call('HLEN', KEYS[g * 8 + 3])
 end
 
 local total, left = 0, 0
@@ -60,8 +63,9 @@ for g = 1, groups do
     left = 1
     break
   end
-  local ready, unack, leases = KEYS[g * 7 - 3], KEYS[g * 7 - 2], KEYS[g * 7 - 1]
-  local deliveries, dead, waiters = KEYS[g * 7], KEYS[g * 7 + 1], KEYS[g * 7 + 2]
+  local ready, unack, leases = KEYS[g * 8 - 4], KEYS[g * 8 - 3], KEYS[g * 8 - 2]
+  local deliveries, dead, waiters = KEYS[g * 8 - 1], KEYS[g * 8], KEYS[g * 8 + 1]
+  local stats, suspects = KEYS[g * 8 + 2], KEYS[g * 8 + 3]
 
   -- From the last to the first, so that each goes in front of those behind it. The fraction of a
   -- deadline does not count, so that messages that were claimed together come back together.
@@ -73,6 +77,7 @@ for g = 1, groups do
   if #ids > 0 then
     local tokens = redis.call('HMGET', leases, unpack(ids))
     local records = redis.call('HMGET', deliveries, unpack(ids))
+    local noted = redis.call('HMGET', suspects, unpack(ids))
     local group_limit = tonumber(string.match(
       redis.call('HGET', group_options, ARGV[3 + g]) or '', '^(%S+)') or -1)
 
@@ -85,20 +90,24 @@ for g = 1, groups do
         count, flag, delayed_for, said = 0, '-', '-', ''
       end
       count = tonumber(count)
+      local expiries, alone = string.match(noted[i] or '', '^(%d+) (%S+)')
       local limit = -1
-      if string.find(flag, 's', 1, true) then
+      if alone == 'alone' then
         count = count + 1
         local own = redis.call('HGET', message_options, id)
         limit = tonumber(own and string.match(own, 'max_deliveries:(-?%d+)') or group_limit) or -1
       end
-      flag = string.find(flag, 'r', 1, true) and 'rs' or 's'
+      flag = string.find(flag, 'r', 1, true) and 'r' or 'e'
       local record = string.format('%d', count) .. ' ' .. flag .. ' ' .. delayed_for
       if limit > 0 and count >= limit then
         redis.call('HSET', deliveries, id, record .. ' lease expired on the last of '
           .. string.format('%d', limit) .. ' deliveries')
+        redis.call('HDEL', suspects, id)
         redis.call('ZADD', dead, now, id)
       else
         redis.call('HSET', deliveries, id, record .. said)
+        redis.call('HSET', suspects, id,
+          string.format('%d', (tonumber(expiries) or 0) + 1) .. ' - ' .. (tokens[i] or '-'))
         local due = tokens[i] and string.match(tokens[i], ':(%d+)$') or string.format('%d', now)
         entries[#entries + 1] = id .. ':' .. due
       end
@@ -120,7 +129,7 @@ for g = 1, groups do
         merged[i], merged[#merged + 1 - i] = merged[#merged + 1 - i], merged[i]
       end
       redis.call('LPUSH', ready, unpack(merged))
-      redis.call('HINCRBY', KEYS[g * 7 + 3], 'returned', #merged)
+      redis.call('HINCRBY', stats, 'returned', #merged)
       wake(waiters, math.min(#entries, 16))
     end
     total = total + #ids

@@ -15,6 +15,7 @@
 --         dead        zset: id -> ms at which it died
 --         deliveries  hash: id -> "count flag delayed_for reason"
 --         stats       hash: counters and times of the group
+--         suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
 -- ARGV  1 version     of the group set that KEYS were made from
 --       2 bodies      "1" to return bodies, else only whether there is one
 --       3 source      number of the group from whose ready list the ids are taken, or 0
@@ -31,14 +32,14 @@
 -- messages that came since were found. Facts, false where there is none:
 --   the entry, the body or 1, options, refs, due ms
 --   the id that has the delay id, and ms until when
---   then for each group: deadline, lease, due ms in retry, ms of death, record, and 1 if it came
---   into ready since
+--   then for each group: deadline, lease, due ms in retry, ms of death, record, entry in
+--   suspects, and 1 if it came into ready since
 -- Twice: it only reads.
 
 local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local names, taken = KEYS[6], KEYS[7]
 local version, bodies, source, marked = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), ARGV[6] == '1'
-local groups = (#KEYS - 7) / 7
+local groups = (#KEYS - 7) / 8
 
 --@use now id_length came
 
@@ -48,7 +49,7 @@ end
 
 local marks, recent = {}, {}
 for g = 1, groups do
-  local ready, stats = KEYS[1 + g * 7], KEYS[7 + g * 7]
+  local ready, stats = KEYS[g * 8], KEYS[6 + g * 8]
   local sure = true
   recent[g] = {}
   if marked then
@@ -62,7 +63,7 @@ end
 
 local entries = {}
 if source > 0 then
-  entries = redis.call('LRANGE', KEYS[1 + source * 7], ARGV[4], ARGV[5])
+  entries = redis.call('LRANGE', KEYS[source * 8], ARGV[4], ARGV[5])
 else
   for i = marked and 7 + groups * 2 or 7, #ARGV do
     entries[#entries + 1] = ARGV[i]
@@ -87,12 +88,13 @@ for _, entry in ipairs(entries) do
     facts[6], facts[7] = false, false
   end
   for g = 1, groups do
-    facts[2 + g * 6] = redis.call('ZSCORE', KEYS[2 + g * 7], id)
-    facts[3 + g * 6] = redis.call('HGET', KEYS[3 + g * 7], id)
-    facts[4 + g * 6] = redis.call('ZSCORE', KEYS[4 + g * 7], id)
-    facts[5 + g * 6] = redis.call('ZSCORE', KEYS[5 + g * 7], id)
-    facts[6 + g * 6] = redis.call('HGET', KEYS[6 + g * 7], id)
-    facts[7 + g * 6] = recent[g][id] or false
+    facts[1 + g * 7] = redis.call('ZSCORE', KEYS[1 + g * 8], id)
+    facts[2 + g * 7] = redis.call('HGET', KEYS[2 + g * 8], id)
+    facts[3 + g * 7] = redis.call('ZSCORE', KEYS[3 + g * 8], id)
+    facts[4 + g * 7] = redis.call('ZSCORE', KEYS[4 + g * 8], id)
+    facts[5 + g * 7] = redis.call('HGET', KEYS[5 + g * 8], id)
+    facts[6 + g * 7] = redis.call('HGET', KEYS[7 + g * 8], id)
+    facts[7 + g * 7] = recent[g][id] or false
   end
   reply[#reply + 1] = facts
 end

@@ -15,6 +15,7 @@
 --         dead        zset: id -> ms at which it died
 --         deliveries  hash: id -> "count flag delayed_for reason"
 --         stats       hash: counters and times of the group
+--         suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
 --       and last
 --         scheduler   hash: next, holder, standby, until
 --         idle        zset: group with an expiry -> ms at which it is removed
@@ -38,7 +39,7 @@
 
 local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local names, taken = KEYS[6], KEYS[7]
-local groups = (#KEYS - 9) / 7
+local groups = (#KEYS - 9) / 8
 local scheduler, idle = KEYS[#KEYS - 1], KEYS[#KEYS]
 local version, id, looked = ARGV[1], ARGV[2], ARGV[3] == '1'
 
@@ -64,7 +65,7 @@ local due = tonumber(redis.call('ZSCORE', pending, id) or nil)
 local facts, found = {}, not looked
 for g = 1, groups do
   local absent, present = false, false -- in ready, for sure
-  local ready, stats, seen = KEYS[1 + g * 7], KEYS[7 + g * 7], looked and ARGV[g * 4]
+  local ready, stats, seen = KEYS[g * 8], KEYS[6 + g * 8], looked and ARGV[g * 4]
   local returned, last, length = ARGV[1 + g * 4], ARGV[2 + g * 4], ARGV[3 + g * 4]
   if seen then
     local ids, sure = came(ready, stats, returned, last)
@@ -73,12 +74,13 @@ for g = 1, groups do
     present = ids[id] or (seen == 'present' and (redis.call('HGET', stats, 'returned') or '0') == returned
       and redis.call('LRANGE', ready, -1, -1)[1] == last and redis.call('LLEN', ready) == tonumber(length))
   end
-  local record = redis.call('HGET', KEYS[6 + g * 7], id)
+  local record = redis.call('HGET', KEYS[5 + g * 8], id)
   facts[g] = {
-    unack = redis.call('ZSCORE', KEYS[2 + g * 7], id), lease = redis.call('HGET', KEYS[3 + g * 7], id),
-    retry = redis.call('ZSCORE', KEYS[4 + g * 7], id), dead = redis.call('ZSCORE', KEYS[5 + g * 7], id),
+    unack = redis.call('ZSCORE', KEYS[1 + g * 8], id), lease = redis.call('HGET', KEYS[2 + g * 8], id),
+    retry = redis.call('ZSCORE', KEYS[3 + g * 8], id), dead = redis.call('ZSCORE', KEYS[4 + g * 8], id),
   }
   facts[g].record, facts[g].absent, facts[g].present = record, absent, present
+  facts[g].suspect = redis.call('HGET', KEYS[7 + g * 8], id)
   found = found or facts[g].unack or facts[g].retry or facts[g].dead or not absent
 end
 local name = own and string.match(own, 'delay_id:(%S+)')
@@ -97,9 +99,9 @@ if not body then
     redis.call('ZREM', taken, name)
   end
   for g = 1, groups do
-    local gone = redis.call('ZREM', KEYS[2 + g * 7], id) + redis.call('HDEL', KEYS[3 + g * 7], id)
-      + redis.call('ZREM', KEYS[4 + g * 7], id) + redis.call('ZREM', KEYS[5 + g * 7], id)
-      + redis.call('HDEL', KEYS[6 + g * 7], id)
+    local gone = redis.call('ZREM', KEYS[1 + g * 8], id) + redis.call('HDEL', KEYS[2 + g * 8], id)
+      + redis.call('ZREM', KEYS[3 + g * 8], id) + redis.call('ZREM', KEYS[4 + g * 8], id)
+      + redis.call('HDEL', KEYS[5 + g * 8], id) + redis.call('HDEL', KEYS[7 + g * 8], id)
     if gone > 0 then
       did('forgot it in group ' .. g .. ', for it had no body')
     end
@@ -109,7 +111,7 @@ end
 
 for g = 1, groups do
   local f = facts[g]
-  local unack, leases, retry, dead = KEYS[2 + g * 7], KEYS[3 + g * 7], KEYS[4 + g * 7], KEYS[5 + g * 7]
+  local unack, leases, retry, dead = KEYS[1 + g * 8], KEYS[2 + g * 8], KEYS[3 + g * 8], KEYS[4 + g * 8]
   if f.lease and not f.unack then
     redis.call('HDEL', leases, id)
     did('took away the lease that had no deadline in group ' .. g)
@@ -135,12 +137,17 @@ for g = 1, groups do
     f.dead = false
     did('took it from dead, for it waits for a retry in group ' .. g)
   end
+  local lives = f.unack or f.retry or f.dead
   if (f.retry or f.dead) and not f.record then
-    redis.call('HSET', KEYS[6 + g * 7], id, f.dead and '0 - - not known' or '0 r -')
+    redis.call('HSET', KEYS[5 + g * 8], id, f.dead and '0 - - not known' or '0 r -')
     did('gave it a record of deliveries in group ' .. g)
   end
-  if f.record and f.absent and not (f.unack or f.retry or f.dead) then
-    redis.call('HDEL', KEYS[6 + g * 7], id)
+  if f.suspect and (not f.record or f.retry or f.dead or (f.absent and not lives)) then
+    redis.call('HDEL', KEYS[7 + g * 8], id)
+    did('forgot that its lease expired in group ' .. g)
+  end
+  if f.record and f.absent and not lives then
+    redis.call('HDEL', KEYS[5 + g * 8], id)
     did('forgot its record of deliveries in group ' .. g .. ', which does not have it')
   end
 end
@@ -161,8 +168,8 @@ if not due and not removing and not found then
     did('put it into pending, for it was in no state')
   end
   for g = 1, groups do
-    redis.call('ZADD', KEYS[4 + g * 7], score, id)
-    redis.call('HSET', KEYS[6 + g * 7], id, '0 r -')
+    redis.call('ZADD', KEYS[3 + g * 8], score, id)
+    redis.call('HSET', KEYS[5 + g * 8], id, '0 r -')
     did('made it due again, for it was in no state of group ' .. g)
   end
   if groups > 1 then

@@ -9,6 +9,7 @@
 --       7 waiters     zset: address of an idle subscription -> ms until which it is valid
 --       8 scheduler   hash: next, holder, standby, until
 --       9 stats       hash: counters and times of the group
+--      10 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
 -- ARGV  1 retention   of dead messages in ms, negative: for ever
 --       2 single      "1" if PUBLISH counts every receiver (not on a cluster)
 --       then for each message, in the order of delivery (at most 1000):
@@ -21,23 +22,26 @@
 --         reason      stored if the message dies now
 --         error       of the handler, stored in any case; "" for none
 --
+-- The message is no suspect any more, because its process lives.
 -- Without a delay the message goes back to the front of ready. With one it waits in retry.
--- A message that has another lease by now, or none, is left alone.
+-- A message that has another lease by now, or none, is left alone. But if its last lease expired
+-- with this token, that expiry is taken back.
 -- Returns how many messages were settled.
 -- Twice: the second run finds no lease and changes nothing.
 
 local unack, leases, deliveries, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local retry, dead, waiters, scheduler, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local suspects = KEYS[10]
 local retention, single = tonumber(ARGV[1]), ARGV[2] == '1'
 
---@use now due_of schedule wake
+--@use now due_of schedule wake take_back
 
 if #ARGV == 2 then
   return 0
 end
-local ids = {}
+local ids, tokens = {}, {}
 for i = 3, #ARGV, 7 do
-  ids[#ids + 1] = ARGV[i]
+  ids[#ids + 1], tokens[#tokens + 1] = ARGV[i], ARGV[i + 1]
 end
 local held = redis.call('HMGET', leases, unpack(ids))
 local records = redis.call('HMGET', deliveries, unpack(ids))
@@ -50,16 +54,22 @@ redis.call('ZCARD', dead)
 redis.call('ZCARD', waiters)
 redis.call('HLEN', scheduler)
 redis.call('HLEN', stats)
+local have_suspects = redis.call('HLEN', suspects) > 0
+
+take_back(ids, tokens, held)
 
 local settled, woken, event = 0, 0, nil
 for i = #ids, 1, -1 do
-  local id, at = ids[i], i * 7 - 4
-  local token, delay, limit = ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
+  local id, token, at = ids[i], tokens[i], i * 7 - 4
+  local delay, limit = ARGV[at + 2], tonumber(ARGV[at + 3])
   local delayed_for, reason, said = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
   if held[i] == token then
     settled = settled + 1
     redis.call('ZREM', unack, id)
     redis.call('HDEL', leases, id)
+    if have_suspects then
+      redis.call('HDEL', suspects, id)
+    end
     local count, flag, last_for = string.match(records[i] or '', '^(%d+) (%S+) (%S+)')
     if not count then -- there is no record, or it has another form
       count, flag, last_for = 0, '-', '-'

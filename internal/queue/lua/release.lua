@@ -1,46 +1,49 @@
--- release: puts leased messages that were not delivered back to the front of ready.
+-- release: gives leases back. Their messages go to the front of ready.
 --
 -- KEYS  1 unack    zset: id -> lease deadline ms
 --       2 leases   hash: id -> "subscription:claim:due", the lease's token
 --       3 ready    list of "id:due"
 --       4 waiters  zset: address of an idle subscription -> ms until which it is valid
 --       5 stats    hash: counters and times of the group
+--       6 suspects hash: id -> "expiries alone lost", of messages whose last lease expired
 -- ARGV  1 single   "1" if PUBLISH counts every receiver (not on a cluster)
 --       then for each message, in the order of claiming (at most 1000): id, token
 --
--- No delivery is counted. A message that has another lease by now, or none, is left alone.
+-- No delivery is counted. A message that has another lease by now, or none, is left alone. But if
+-- its last lease expired with this token, that expiry is taken back.
 -- Returns how many messages were put back.
--- Twice: the second run finds no lease and changes nothing.
+-- Twice: the second run finds no lease and no token that expired last, and changes nothing.
 
 local unack, leases, ready, waiters, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local suspects = KEYS[6]
 local single = ARGV[1] == '1'
 
---@use now wake
+--@use now wake take_back
 
 if #ARGV == 1 then
   return 0
 end
-local ids = {}
+local ids, tokens = {}, {}
 for i = 2, #ARGV, 2 do
-  ids[#ids + 1] = ARGV[i]
+  ids[#ids + 1], tokens[#tokens + 1] = ARGV[i], ARGV[i + 1]
 end
 local held, mine, entries = redis.call('HMGET', leases, unpack(ids)), {}, {}
 for i = #ids, 1, -1 do
-  local token = ARGV[i * 2 + 1]
-  if held[i] == token then
+  if held[i] == tokens[i] then
     mine[#mine + 1] = ids[i]
-    entries[#entries + 1] = ids[i] .. string.match(token, ':%d+$')
+    entries[#entries + 1] = ids[i] .. string.match(tokens[i], ':%d+$')
   end
 end
-if #mine == 0 then
-  return 0
-end
-
 -- Read every key that is written later: one of a wrong type is found before the first write.
+redis.call('ZCARD', unack)
 redis.call('LLEN', ready)
 redis.call('ZCARD', waiters)
 redis.call('HLEN', stats)
 
+take_back(ids, tokens, held)
+if #mine == 0 then
+  return 0
+end
 redis.call('ZREM', unack, unpack(mine))
 redis.call('HDEL', leases, unpack(mine))
 redis.call('LPUSH', ready, unpack(entries))

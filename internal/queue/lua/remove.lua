@@ -17,7 +17,8 @@
 --                     is valid
 --      15 stats       hash: counters and times of the group
 --      16 paused      hash: group, or "" for the topic -> ms since when
---      17 operation   string: the result of an earlier run of this call, expiring
+--      17 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
+--      18 operation   string: the result of an earlier run of this call, expiring
 -- ARGV  1 group
 --       2 version     a fresh random version for the changed set
 --       3 budget      messages to forget at most (at most 1000)
@@ -47,7 +48,7 @@
 local meta, groups, idle, messages, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local refs, ready, retry, unack, leases = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local deliveries, dead, waiters, resting = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local stats, paused, operation = KEYS[15], KEYS[16], KEYS[17]
+local stats, paused, suspects, operation = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local group, fresh, budget, unused = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 local limit, memory = tonumber(ARGV[5]), ARGV[6]
 local poll = 90000 -- ms in which every subscription claims: the longest poll interval is 66 s
@@ -75,6 +76,7 @@ local streaming = redis.call('HEXISTS', meta, 'maxlen') == 1
 --@use forget
 redis.call('HLEN', leases)
 redis.call('HLEN', deliveries)
+redis.call('HLEN', suspects)
 local left = redis.call('LLEN', ready) + redis.call('ZCARD', retry)
   + redis.call('ZCARD', unack) + redis.call('ZCARD', dead)
 local recently = asked > now - poll
@@ -134,11 +136,12 @@ if left > 0 then
   end
   redis.call('HDEL', leases, unpack(ids))
   redis.call('HDEL', deliveries, unpack(ids))
+  redis.call('HDEL', suspects, unpack(ids))
   forget(ids)
   if left > #ids then
     return done(1)
   end
 end
-redis.call('DEL', ready, retry, unack, leases, deliveries, dead, waiters, resting, stats)
+redis.call('DEL', ready, retry, unack, leases, deliveries, suspects, dead, waiters, resting, stats)
 redis.call('ZREM', idle, group)
 return done(0)

@@ -17,6 +17,7 @@
 --         resting     zset: address of a subscription that may not claim now -> ms until which it
 --                     is valid
 --         stats       hash: counters and times of the group
+--         suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
 -- ARGV  1 version     of the group set that KEYS were made from
 --       then the name of each group
 --
@@ -25,13 +26,13 @@
 -- paused}, and then for each group: number in ready, its first entry, number in unack, first
 -- deadline, number in retry, first due ms, number of dead, first ms of death, waiters, resting,
 -- paused, options, ms of its removal, number of valid leases, delivered, late_ms, latest_ms,
--- dropped, seen. A missing value is "".
+-- dropped, seen, number of suspects. A missing value is "".
 -- Twice: it only reads.
 
 local meta, group_options, messages, pending, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local scheduler, paused, idle = KEYS[6], KEYS[7], KEYS[8]
 local version = ARGV[1]
-local groups = (#KEYS - 8) / 7
+local groups = (#KEYS - 8) / 8
 
 --@use now
 
@@ -50,8 +51,8 @@ local reply = {
   redis.call('ZCOUNT', taken, after, '+inf'), s[1] or '', s[2] or '', s[3] or '', s[4] or '', redis.call('HGET', paused, '') or '',
 }
 for g = 1, groups do
-  local ready, unack, retry, dead = KEYS[2 + g * 7], KEYS[3 + g * 7], KEYS[4 + g * 7], KEYS[5 + g * 7]
-  local waiters, resting, stats = KEYS[6 + g * 7], KEYS[7 + g * 7], KEYS[8 + g * 7]
+  local ready, unack, retry, dead = KEYS[1 + g * 8], KEYS[2 + g * 8], KEYS[3 + g * 8], KEYS[4 + g * 8]
+  local waiters, resting, stats, suspects = KEYS[5 + g * 8], KEYS[6 + g * 8], KEYS[7 + g * 8], KEYS[8 + g * 8]
   local counted = redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms', 'dropped', 'seen')
   for _, value in ipairs({
     redis.call('LLEN', ready), redis.call('LRANGE', ready, 0, 0)[1] or '', redis.call('ZCARD', unack),
@@ -66,5 +67,6 @@ for g = 1, groups do
   for i = 1, 5 do
     reply[#reply + 1] = counted[i] or ''
   end
+  reply[#reply + 1] = redis.call('HLEN', suspects)
 end
 return reply
