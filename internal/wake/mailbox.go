@@ -216,7 +216,7 @@ func ReadWait(argument string) time.Duration {
 // longestWait is about 250 years in milliseconds, which a time.Duration can hold.
 const longestWait = 8e12
 
-// deliverToAll has serveStars wake all receivers, and then answer on the channel, unless that is "".
+// deliverToAll has serveStars wake all receivers, and then answer on the channel unless it is "".
 func (m *Mailbox) deliverToAll(channel string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -347,7 +347,7 @@ func TestMailboxSaysWhenAllHaveLooked(t *testing.T) {
 	})
 }
 
-// A flood of questions has one call under way, and no more calls than there are places for channels.
+// A flood of questions has one call under way, and as many calls as there are places for channels.
 // Each question is answered after a look that began behind it.
 func TestAFloodOfMessagesToAllIsServedByOneGoroutine(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
