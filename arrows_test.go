@@ -34,7 +34,7 @@ var mayImport = []struct {
 	{"internal/consume", []string{"internal/queue", "internal/meta", "internal/wake"}},
 	{"scheduler", []string{"delayqueue", "internal/queue", "internal/wake"}},
 	{".", []string{"scheduler", "internal/publish", "internal/consume", "internal/meta", "internal/wake", "internal/queue"}},
-	{"relay", []string{".", "internal/wake", "internal/queue"}},
+	{"relay", []string{".", "delayqueue", "internal/wake", "internal/queue"}},
 	{"admin", []string{".", "internal/operate", "internal/wake", "internal/queue"}},
 	{"redisdelaytest", []string{".", "admin", "internal/queue"}},
 }

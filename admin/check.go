@@ -72,13 +72,13 @@ func (r Report) Violations() []Finding {
 }
 
 // Check checks all data of a topic in Redis, and the settings of the server. It is safe while the
-// topic is in use. Each violation is confirmed in one atomic step, so a message that only moved is
-// not reported.
+// topic is in use. Each violation is confirmed, so a message that only moved is not reported.
 //
-// It works in many short steps. It takes some seconds per 100,000 messages, and about 100 bytes of
-// memory per ready message. The time grows with the square of the number of groups. Check changes
-// nothing, except that it first completes unfinished removals of groups. If the set of groups
-// changes meanwhile, it starts again, and gives up after five attempts.
+// It works in many short steps. It takes some seconds per 100,000 messages and group, and about 100
+// bytes of memory per message that is not pending. So the time grows with the number of groups, and
+// with the number of messages in them. Check changes nothing, except that it first completes
+// unfinished removals of groups. If the set of groups changes meanwhile, it starts again, and gives
+// up after five attempts.
 //
 // Errors wrap ErrNotFound or ErrChanging, or come from ctx or Redis.
 func (a *Admin) Check(ctx context.Context, topic string) (Report, error) {

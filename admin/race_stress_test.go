@@ -2,4 +2,4 @@
 
 package admin_test
 
-func init() { raced = 10_000 }
+func init() { raced, manyGroups = 10_000, 5000 }

@@ -30,6 +30,7 @@ type Config struct {
 
 	// Topics are the topics to relay. Nil means all topics under the Subscriber's KeyPrefix; a new
 	// topic is relayed within a second of its first use. Use a separate prefix for the relay then.
+	// A name in the registry that has no topic is ignored, and looked for twice a minute.
 	// AddHandlers requires Topics.
 	Topics []string
 

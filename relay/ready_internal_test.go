@@ -15,6 +15,7 @@ func TestReadyAfterTheRegistryWasRead(t *testing.T) {
 	t.Parallel()
 	r := &Relay{logger: watermill.NopLogger{}}
 	run := &run{Relay: r, missing: map[string]error{}}
+	run.discovery = newDiscovery(run)
 	run.begin()
 	require.ErrorIs(t, r.Ready(), errNotRead)
 	run.registryRead(fmt.Errorf("%w: forbidden", wake.ErrNotHeard))

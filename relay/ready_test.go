@@ -87,7 +87,7 @@ func TestRelayOfAllTopicsIgnoresTopicsWithAStream(t *testing.T) {
 		require.NoError(t, operate.NewTopic(queue.MustClient(s.Client), s.Prefix, stream).Erase(t.Context()))
 		for _, name := range []string{stream, "plain"} { // a name alone, of the one that was and of one that comes
 			require.NoError(t, s.Client.SAdd(t.Context(), queue.Registry(s.Prefix), name).Err())
-			require.NoError(t, s.Client.Publish(t.Context(), queue.NewTopics(s.Prefix), name).Err())
+			require.NoError(t, s.Client.Publish(t.Context(), queue.NewTopics(s.Prefix, 0), name).Err())
 		}
 		publish(t, newPublisher(t, s), "plain", newMessage("z", 0))
 		require.Equal(t, []string{"z"}, uuids(to.await(t, 1)), "the relay has seen both topics")

@@ -72,16 +72,19 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	run := &run{Relay: r, subscriber: subscriber, stop: r.stopWith(ctx), missing: map[string]error{}}
+	run.discovery = newDiscovery(run)
 	run.begin()
 	defer run.end()
 	var watching sync.WaitGroup
 	for _, topic := range r.config.Topics {
-		run.serve(ctx, topic)
+		run.serve(ctx, topic, nil)
 	}
 	if r.config.Topics == nil {
 		c := r.config.Subscriber
 		watching.Go(func() {
-			wake.WatchTopics(ctx, r.client, c.KeyPrefix, func(topic string, _ bool) { run.serve(ctx, topic) }, run.registryRead)
+			wake.WatchTopics(ctx, r.client, c.KeyPrefix, func(topic string, announced bool) {
+				run.discovery.found(ctx, topic, announced)
+			}, run.registryRead)
 		})
 	}
 	<-ctx.Done()
@@ -99,7 +102,8 @@ func (r *run) registryRead(err error) {
 	}
 	switch {
 	case errors.Is(err, wake.ErrNotHeard):
-	case errors.Is(err, wake.ErrNotEntered): // the registry was read
+	case err == nil, errors.Is(err, wake.ErrNotEntered): // the registry was read
+		r.discovery.registryRead()
 		r.subscribed(registry, nil)
 	default:
 		r.subscribed(registry, err)
@@ -142,8 +146,9 @@ type run struct {
 	subscriber *redisdelay.Subscriber
 	stop       stop
 
-	served     sync.Map       // topic -> whether it is served; false: it turned out not to be for a relay
-	serving    sync.WaitGroup // one goroutine per served topic
+	discovery  *discovery
+	served     sync.Map       // topics that are served
+	serving    sync.WaitGroup // one goroutine per served topic, and those of discovery
 	publishing atomic.Int32   // batches that the destination has
 	left       atomic.Int64   // messages neither published nor given back after the stop
 
@@ -153,27 +158,23 @@ type run struct {
 }
 
 // serve starts to relay a topic, until ctx ends. Further calls for the same topic do nothing.
-func (r *run) serve(ctx context.Context, topic string) {
-	served, known := r.served.Swap(topic, true)
-	if served == true {
+// logged is an error that a check of the topic has logged, or nil.
+func (r *run) serve(ctx context.Context, topic string, logged error) {
+	if _, served := r.served.LoadOrStore(topic, true); served {
 		return
 	}
-	if !known { // a known topic was not for a relay, and most likely still is not
-		r.subscribed(topic, errNotYet)
-	}
+	r.subscribed(topic, errNotYet)
 	r.serving.Go(func() {
-		if messages := r.subscribe(ctx, topic); messages != nil {
+		if messages := r.subscribe(ctx, topic, logged); messages != nil {
 			r.relay(ctx, topic, messages)
 		}
 	})
 }
 
 // subscribe subscribes to a topic and retries until it succeeds. It returns nil if ctx ends, or if
-// the topic came from the registry and is not for a relay.
-func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Message {
-	backoff := redisdelay.ExponentialBackoff(25*time.Millisecond, 5*time.Second)
+// the topic came from the registry and is not for a relay any more.
+func (r *run) subscribe(ctx context.Context, topic string, logged error) <-chan *message.Message {
 	fields := watermill.LogFields{"topic": topic}
-	var logged error
 	for try := 1; ctx.Err() == nil; try++ {
 		var messages <-chan *message.Message
 		err := r.checkMode(ctx, topic)
@@ -189,12 +190,11 @@ func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Messa
 			return messages
 		case ctx.Err() != nil:
 			return nil
-		case r.notForRelay(err):
+		case r.notForRelay(err): // it was deleted since it was found, and may be made anew
 			r.subscribed(topic, nil)
-			if errors.Is(err, redisdelay.ErrTopicMode) || try > 10 && r.unlisted(ctx, topic) {
-				r.served.Store(topic, false) // checked again when the registry names it again
-				return nil
-			}
+			r.served.Delete(topic)
+			r.discovery.found(ctx, topic, true)
+			return nil
 		default:
 			r.subscribed(topic, err)
 			if logged == nil || logged.Error() != err.Error() && !(queue.Unreachable(logged) && queue.Unreachable(err)) {
@@ -202,7 +202,7 @@ func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Messa
 				logged = err
 			}
 		}
-		pause(ctx, backoff(try))
+		pause(ctx, untilNext(try))
 	}
 	return nil
 }
@@ -212,12 +212,6 @@ func (r *run) subscribe(ctx context.Context, topic string) <-chan *message.Messa
 // completed.
 func (r *run) notForRelay(err error) bool {
 	return r.config.Topics == nil && (errors.Is(err, redisdelay.ErrTopicMode) || errors.Is(err, queue.ErrNotFound))
-}
-
-// unlisted returns whether the registry no longer has the topic.
-func (r *run) unlisted(ctx context.Context, topic string) bool {
-	listed, err := queue.NewTopic(r.client, r.config.Subscriber.KeyPrefix, topic).Listed(ctx)
-	return err == nil && !listed
 }
 
 // checkMode returns ErrTopicMode for a topic of the registry that has a stream. It runs before

@@ -40,7 +40,7 @@ type Violation struct {
 	name    string // tells two violations apart that are else equal: a delay ID, a key, or a number
 	first   int    // places in ready, with FaultRepeated
 	second  int
-	marks   []mark   // taken before the search through ready
+	marks   []mark   // of all groups, taken before the search through ready
 	version string   // of the set of groups that the marks are of
 	absent  []string // groups whose ready did not have the message
 	present []string // groups whose ready had the message
@@ -57,30 +57,38 @@ type Audit struct {
 // audit is an audit under way.
 type audit struct {
 	Audit
-	topic  *Topic
-	groups *queue.Groups
-	seen   map[string]int // by the key of a violation: its index in Violations
+	topic   *Topic
+	groups  *queue.Groups
+	there   map[string]bool // keys that existed at the beginning
+	tallies tallies
+	loose   []string        // messages with a record of deliveries in a group that seems not to have them
+	seen    map[string]bool // the keys of Violations
 }
 
 const (
 	// auditPage is how many messages, times groups, one call looks at.
 	auditPage = 500
+	// auditGroups is how many groups one call looks at, at most.
+	auditGroups = 40
 	// auditBytes is how many bytes of bodies one call reads to find IDs.
 	auditBytes = 1 << 20
 )
 
 // Audit looks for every violation, in calls that each take about a millisecond. The topic may be in
-// use. Each violation was seen at one time, and is not put together from reads at different times.
-// Audit first finishes removals of groups that were begun and not finished. The number of calls
-// grows with the number of messages, and with the square of the number of groups that have
-// messages. ErrChanging means that the set of groups changed five times meanwhile.
+// use. Each violation was seen at one time, or in reads between which it cannot have come or gone.
+// A message that moves meanwhile may hide its violation. Audit first finishes removals of groups
+// that were begun and not finished.
+//
+// The number of calls grows with the number of groups, plus that of entries in all keys of the
+// topic. Only a message whose number of groups seems wrong is looked for in each group. ErrChanging
+// means that the set of groups changed five times meanwhile.
 func (t *Topic) Audit(ctx context.Context) (Audit, error) {
 	for range 5 {
 		groups, err := t.Existing(ctx)
 		if err != nil {
 			return Audit{}, err
 		}
-		a := &audit{topic: t, groups: groups, seen: map[string]int{}}
+		a := &audit{topic: t, groups: groups, there: map[string]bool{}, tallies: tallies{}, seen: map[string]bool{}}
 		if err = a.run(ctx); err != queue.ErrStale {
 			return a.Audit, err
 		}
@@ -108,7 +116,7 @@ func (a *audit) run(ctx context.Context) error {
 	if err := a.topic.FinishRemovals(ctx, removing); err != nil {
 		return err
 	}
-	for _, look := range []func(context.Context) error{a.bodies, a.indexes, a.delayIDs, a.scheduler} {
+	for _, look := range []func(context.Context) error{a.messages, a.eachGroup, a.confirm, a.delayIDs, a.scheduler} {
 		if err := look(ctx); err != nil {
 			return err
 		}
@@ -118,13 +126,9 @@ func (a *audit) run(ctx context.Context) error {
 }
 
 func (a *audit) report(v Violation) {
-	at, known := a.seen[v.key()]
-	switch {
-	case !known:
-		a.seen[v.key()] = len(a.Violations)
+	if !a.seen[v.key()] {
+		a.seen[v.key()] = true
 		a.Violations = append(a.Violations, v)
-	case v.Fault == FaultRefs && len(v.present) >= len(a.Violations[at].present):
-		a.Violations[at] = v // it knows more groups, or as many at a later time
 	}
 }
 
@@ -137,8 +141,8 @@ func (v *Violation) key() string {
 	return key
 }
 
-// keys checks the types of the keys, and that none expires. If a type is wrong, nothing else can be
-// checked, and whole is false.
+// keys notes which keys exist, and checks their types, and that none expires. If a type is wrong,
+// nothing else can be checked, and whole is false.
 func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err error) {
 	k := a.topic.Keys()
 	types := map[string]string{k.Meta(): "hash", k.Groups(): "hash", k.Messages(): "hash", k.Options(): "hash",
@@ -173,7 +177,9 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 			return false, err
 		}
 		for i, key := range part {
-			if typ := found[i].Val(); typ != "none" && typ != types[key] {
+			typ := found[i].Val()
+			a.there[key] = typ != "none"
+			if typ != "none" && typ != types[key] {
 				whole = false
 				a.report(Violation{Fault: FaultKey, Detail: fmt.Sprintf("%s is a %s, not a %s", key, typ, types[key])})
 			}
@@ -185,25 +191,72 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 	return whole, nil
 }
 
-// indexes checks every message that an index names.
-func (a *audit) indexes(ctx context.Context) error {
-	k := a.topic.Keys()
-	indexes := []index{zset(k.Pending()), hash(k.Options()), hash(k.Refs())}
-	for _, g := range a.groups.Names {
-		indexes = append(indexes, zset(k.Unack(g)), zset(k.Retry(g)), zset(k.Dead(g)), hash(k.Leases(g)), hash(k.Deliveries(g)), hash(k.Suspects(g)))
-	}
-	return a.scan(ctx, indexes, func(ids []string) error {
-		for part := range slices.Chunk(ids, a.page()) {
-			found, _, now, err := a.topic.inspect(ctx, a.groups, inspection{ids: part})
-			if err != nil {
-				return err
+// messages checks every message by itself, and begins the tallies.
+func (a *audit) messages(ctx context.Context) error {
+	k, none := a.topic.Keys(), a.part(0, 0)
+	err := a.scan(ctx, []index{hash(k.Messages())}, func(ids []string) error {
+		a.Messages += len(ids)
+		return a.each(ctx, none, ids, func(f *facts, now time.Time) {
+			a.judge(f, none.Names, now)
+			if f.there && f.due == "" {
+				a.tallies.begin(f)
 			}
-			for i := range found {
-				a.judge(&found[i], now)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	return a.scan(ctx, []index{zset(k.Pending()), hash(k.Options()), hash(k.Refs())}, func(ids []string) error {
+		return a.each(ctx, none, ids, func(f *facts, now time.Time) { a.judge(f, none.Names, now) })
+	})
+}
+
+// eachGroup checks all messages that the keys of each group name.
+func (a *audit) eachGroup(ctx context.Context) error {
+	k := a.topic.Keys()
+	for g, name := range a.groups.Names {
+		one := a.part(g, g+1)
+		var loose []string
+		indexes := []index{zset(k.Unack(name)), zset(k.Retry(name)), zset(k.Dead(name)), hash(k.Leases(name)),
+			hash(k.Deliveries(name)), hash(k.Suspects(name))}
+		err := a.scan(ctx, indexes, func(ids []string) error {
+			return a.each(ctx, one, ids, func(f *facts, now time.Time) {
+				a.judge(f, one.Names, now)
+				switch in := f.groups[0]; {
+				case in.held():
+					a.tallies.held(f.id, g)
+				case in.record != "":
+					loose = append(loose, f.id)
+				}
+			})
+		})
+		if err == nil && a.there[k.Ready(name)] {
+			err = a.walk(ctx, g)
+		}
+		if err != nil {
+			return err
+		}
+		for _, id := range loose {
+			if !a.tallies.wasReady(id, g) {
+				a.loose = append(a.loose, id)
 			}
 		}
-		return nil
-	})
+	}
+	return nil
+}
+
+// each calls f with the facts about messages in a part of the groups.
+func (a *audit) each(ctx context.Context, part *queue.Groups, ids []string, f func(*facts, time.Time)) error {
+	for some := range slices.Chunk(ids, page(part)) {
+		found, _, now, err := a.topic.inspect(ctx, part, inspection{ids: some})
+		if err != nil {
+			return err
+		}
+		for i := range found {
+			f(&found[i], now)
+		}
+	}
+	return nil
 }
 
 // delayIDs checks every delay ID that is taken.
@@ -241,14 +294,25 @@ func (a *audit) halves(ctx context.Context, names []string) error {
 	return nil
 }
 
-// scheduler checks that the scheduler will look in time.
+// scheduler checks that the scheduler will look in time, for some groups at a time.
 func (a *audit) scheduler(ctx context.Context) error {
-	stats, err := a.topic.Stats(ctx)
-	if err != nil {
-		return err
+	for _, part := range a.parts() {
+		stats, err := a.topic.stats(ctx, part)
+		if err != nil {
+			return err
+		}
+		if v := isLate(stats); v != "" {
+			a.report(Violation{Fault: FaultScheduler, Detail: v, mending: true})
+			return nil
+		}
 	}
+	return nil
+}
+
+// isLate says by how much the scheduler will miss the first event of the groups, or returns "".
+func isLate(stats Stats) string {
 	if len(stats.Groups) == 0 || stats.Rests() {
-		return nil
+		return ""
 	}
 	event, what := stats.NextDue, "a message is due"
 	for _, g := range stats.Groups {
@@ -258,23 +322,34 @@ func (a *audit) scheduler(ctx context.Context) error {
 			}
 		}
 	}
-	if event.IsZero() {
-		return nil
-	}
-	v := Violation{Fault: FaultScheduler, mending: true}
+	when := event.UTC().Format(time.RFC3339Nano)
 	switch {
+	case event.IsZero():
+		return ""
 	case stats.Next.IsZero():
-		v.Detail = fmt.Sprintf("it is not going to look, and %s at %s", what, event.UTC().Format(time.RFC3339Nano))
-		a.report(v)
+		return fmt.Sprintf("it is not going to look, and %s at %s", what, when)
 	case stats.Next.After(event) && stats.Next.After(stats.Now):
-		v.Detail = fmt.Sprintf("it is going to look %v after %s, at %s", stats.Next.Sub(event), what, event.UTC().Format(time.RFC3339Nano))
-		a.report(v)
+		return fmt.Sprintf("it is going to look %v after %s, at %s", stats.Next.Sub(event), what, when)
 	}
-	return nil
+	return ""
 }
 
-// page returns how many messages one call looks at.
-func (a *audit) page() int { return max(1, auditPage/(1+len(a.groups.Names))) }
+// part returns some of the groups, by their numbers.
+func (a *audit) part(from, to int) *queue.Groups {
+	return &queue.Groups{Version: a.groups.Version, Names: a.groups.Names[from:to], Stream: a.groups.Stream}
+}
+
+// parts returns all groups in parts that one call may look at. A topic without groups has one part.
+func (a *audit) parts() (all []*queue.Groups) {
+	n := len(a.groups.Names)
+	for from := 0; from == 0 || from < n; from += auditGroups {
+		all = append(all, a.part(from, min(from+auditGroups, n)))
+	}
+	return all
+}
+
+// page returns how many messages one call looks at, in a part of the groups.
+func page(part *queue.Groups) int { return max(1, auditPage/(1+len(part.Names))) }
 
 // index is a key that has an entry for each of some IDs, and the command that scans it.
 type index struct{ key, command string }
@@ -283,9 +358,13 @@ func hash(key string) index { return index{key, "HSCAN"} }
 
 func zset(key string) index { return index{key, "ZSCAN"} }
 
-// scan calls f with all IDs of the indexes, some at a time. An ID may come twice.
+// scan calls f with all IDs of the indexes, some at a time. An ID may come twice. It passes over
+// keys that did not exist at the beginning.
 func (a *audit) scan(ctx context.Context, indexes []index, f func(ids []string) error) error {
 	for _, i := range indexes {
+		if !a.there[i.key] {
+			continue
+		}
 		for cursor := "0"; ; {
 			reply, err := run(ctx, a.topic, (*redis.Cmd).Slice, &queue.ScanScript, []string{i.key}, i.command, cursor, auditPage, auditBytes)
 			if err != nil {

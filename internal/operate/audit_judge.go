@@ -8,9 +8,9 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// judge reports the violations that the facts about one message prove, wherever the message was
-// found.
-func (a *audit) judge(f *facts, now time.Time) {
+// judge reports the violations that the facts about one message in some groups prove, wherever the
+// message was found.
+func (a *audit) judge(f *facts, groups []string, now time.Time) {
 	report := func(fault Fault, group, format string, args ...any) {
 		a.report(Violation{Fault: fault, Group: group, ID: f.id, Detail: fmt.Sprintf(format, args...), mending: true})
 	}
@@ -20,7 +20,7 @@ func (a *audit) judge(f *facts, now time.Time) {
 		}
 		for i, g := range f.groups {
 			if g.held() || g.lease != "" || g.record != "" || g.suspect != "" {
-				report(FaultNoBody, a.groups.Names[i], "it is in %s without a body", g.places())
+				report(FaultNoBody, groups[i], "it is in %s without a body", g.places())
 			}
 		}
 		if f.options != "" || f.refs >= 0 {
@@ -29,7 +29,7 @@ func (a *audit) judge(f *facts, now time.Time) {
 		return
 	}
 	for i, g := range f.groups {
-		name := a.groups.Names[i]
+		name := groups[i]
 		switch {
 		case g.unack != "" && g.lease == "":
 			report(FaultLease, name, "it is in unack without a lease")
@@ -53,9 +53,6 @@ func (a *audit) judge(f *facts, now time.Time) {
 			a.report(Violation{Fault: FaultStates, Group: name, ID: f.id, Detail: "it is in pending and in " + g.places()})
 		}
 	}
-	if holders := f.holders(); f.due == "" && holders > max(f.refs, 1) {
-		report(FaultRefs, "", "refs says that %d groups need it, and %d have it", max(f.refs, 1), holders)
-	}
 	if name := queue.ParseOptions(f.options).DelayID; name != "" && f.due != "" && queue.Instant(f.due).After(now) {
 		switch {
 		case f.owner == "" || (f.owner == f.id && f.free == ""):
@@ -66,27 +63,21 @@ func (a *audit) judge(f *facts, now time.Time) {
 	}
 }
 
-// judgeReady reports the violations that an entry of ready proves. It returns true if refs counts
-// fewer groups than have the message. The marks are of the same time.
-func (a *audit) judgeReady(f *facts, group int, marks []mark, now time.Time) (few bool) {
-	a.judge(f, now)
-	name := a.groups.Names[group]
-	switch g := f.groups[group]; {
+// judgeReady reports the violations that an entry of ready of a group proves. The facts are about
+// that group only.
+func (a *audit) judgeReady(f *facts, group string, now time.Time) {
+	a.judge(f, []string{group}, now)
+	switch g := f.groups[0]; {
 	case f.id == nobody:
 	case len(f.id) != queue.IDLength || len(f.entry) <= queue.IDLength:
-		a.report(Violation{Fault: FaultKey, Group: name, Detail: fmt.Sprintf("ready has an entry %.64q, which is not id:due", f.entry)})
+		a.report(Violation{Fault: FaultKey, Group: group, Detail: fmt.Sprintf("ready has an entry %.64q, which is not id:due", f.entry)})
 	case !f.there: // a claim drops such an entry
-		a.report(Violation{Fault: FaultNoBody, Group: name, ID: f.id, Detail: "it is in ready without a body", mending: true})
+		a.report(Violation{Fault: FaultNoBody, Group: group, ID: f.id, Detail: "it is in ready without a body", mending: true})
 	case g.held():
-		a.report(Violation{Fault: FaultStates, Group: name, ID: f.id, Detail: "it is in ready and in " + g.places()})
+		a.report(Violation{Fault: FaultStates, Group: group, ID: f.id, Detail: "it is in ready and in " + g.places()})
 	case f.due != "":
-		a.report(Violation{Fault: FaultStates, Group: name, ID: f.id, Detail: "it is in ready and in pending"})
-	case f.holders()+1 > max(f.refs, 1):
-		a.report(Violation{Fault: FaultRefs, ID: f.id, marks: marks, version: a.groups.Version, present: []string{name}, mending: true,
-			Detail: fmt.Sprintf("refs says that %d groups need it, and %d have it", max(f.refs, 1), f.holders()+1)})
-		return true
+		a.report(Violation{Fault: FaultStates, Group: group, ID: f.id, Detail: "it is in ready and in pending"})
 	}
-	return false
 }
 
 // states names the states other than ready in which the group has the message.

@@ -4,204 +4,27 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// search is a search through ready for the messages that no index accounts for. It holds all of
-// them in memory, about a hundred bytes each, so that one pass through the lists is enough.
-type search struct {
-	marks []mark
-	first map[messageID]place   // first place of each; nowhere if it was not seen
-	more  map[messageID][]place // further places, in other groups
-}
-
-// messageID is an ID that needs no memory of its own, because there may be millions.
-type messageID [queue.IDLength]byte
-
-func idOf(id string) (m messageID) {
-	copy(m[:], id)
-	return m
-}
-
-// place is a position in the ready list of a group, counted from the right end.
-type place struct{ group, at int32 }
-
-var nowhere = place{group: -1}
-
-func newSearch() *search {
-	return &search{first: map[messageID]place{}, more: map[messageID][]place{}}
-}
-
-func (s *search) add(id string) {
-	m := idOf(id)
-	if _, known := s.first[m]; !known {
-		s.first[m] = nowhere
-	}
-}
-
-// see notes the place of a message, if it is searched for. It returns an earlier place in the same
-// group.
-func (s *search) see(id string, p place) (before place, again bool) {
-	m := idOf(id)
-	first, searched := s.first[m]
-	switch {
-	case !searched:
-		return nowhere, false
-	case first == nowhere:
-		s.first[m] = p
-		return nowhere, false
-	case first.group == p.group:
-		return first, true
-	}
-	for _, q := range s.more[m] {
-		if q.group == p.group {
-			return q, true
-		}
-	}
-	s.more[m] = append(s.more[m], p)
-	return nowhere, false
-}
-
-func (s *search) seenIn(id string, group int) bool {
-	m := idOf(id)
-	in := func(p place) bool { return p != nowhere && int(p.group) == group }
-	return in(s.first[m]) || slices.ContainsFunc(s.more[m], in)
-}
-
-// bodies checks every message that has a body, and searches ready for those that no index accounts
-// for.
-func (a *audit) bodies(ctx context.Context) error {
-	s := newSearch()
-	err := a.scan(ctx, []index{hash(a.topic.Keys().Messages())}, func(ids []string) error {
-		a.Messages += len(ids)
-		for part := range slices.Chunk(ids, a.page()) {
-			found, marks, now, err := a.topic.inspect(ctx, a.groups, inspection{ids: part})
-			if err != nil {
-				return err
-			}
-			if s.marks == nil {
-				s.marks = marks
-			}
-			for i := range found {
-				a.judge(&found[i], now)
-				if found[i].there && found[i].due == "" && !a.settled(&found[i]) {
-					s.add(found[i].id)
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for g := range a.groups.Names {
-		if err := a.walk(ctx, g, s); err != nil {
-			return err
-		}
-	}
-	return a.confirm(ctx, s)
-}
-
-// settled tells whether the indexes account for a message, so that ready need not be searched.
-func (a *audit) settled(f *facts) bool {
-	if f.holders() != max(f.refs, 1) {
-		return false
-	}
-	for i := range f.groups {
-		if !f.groups[i].held() && f.groups[i].record != "" {
-			return false
-		}
-	}
-	return true
-}
-
-// looks is how often a message is searched in ready, because it may move meanwhile. Searches after
-// the first read the lists only, and so are quick.
-const looks = 3
-
-// confirm reports the messages that were searched for and not found.
-func (a *audit) confirm(ctx context.Context, s *search) error {
-	for look := 1; ; look++ {
-		unsure, err := a.convictAll(ctx, s)
-		if err != nil || len(unsure) == 0 {
-			return err
-		}
-		if look == looks {
-			for _, id := range unsure {
-				if _, reported := a.seen[(&Violation{Fault: FaultRefs, ID: id}).key()]; !reported {
-					a.Unconfirmed++
-				}
-			}
-			return nil
-		}
-		s = newSearch()
-		if _, s.marks, _, err = a.topic.inspect(ctx, a.groups, inspection{ids: unsure[:1]}); err != nil {
-			return err
-		}
-		for _, id := range unsure {
-			s.add(id)
-		}
-		for g := range a.groups.Names {
-			if err := a.glance(ctx, g, s); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// convictAll judges all messages that were searched for. It returns those that it cannot judge.
-func (a *audit) convictAll(ctx context.Context, s *search) (unsure []string, err error) {
-	var doubtful []string
-	decide := func() error {
-		found, after, _, err := a.topic.inspect(ctx, a.groups, inspection{ids: doubtful, marks: s.marks})
-		if err != nil {
-			return err
-		}
-		for i := range found {
-			if !a.convict(&found[i], s, after) {
-				unsure = append(unsure, found[i].id)
-			}
-		}
-		doubtful = doubtful[:0]
-		return nil
-	}
-	for id, p := range s.first {
-		if p != nowhere && len(a.groups.Names) == 1 {
-			continue // its only group has it in ready
-		}
-		if doubtful = append(doubtful, string(id[:])); len(doubtful) == a.page() {
-			if err := decide(); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if len(doubtful) > 0 {
-		err = decide()
-	}
-	return unsure, err
-}
-
 // walk goes through a list of ready from the right to the left, and judges each entry. Places
 // counted from the right only grow, by what comes in behind. So walk passes over no entry that was
-// in the list, and may see some twice. The marks tell what was put back in front meanwhile.
-//
-// If refs counts too few groups for a message, walk adds the message to the search.
-func (a *audit) walk(ctx context.Context, group int, s *search) error {
-	for from, size := 0, a.page(); ; from += size {
-		found, marks, now, err := a.topic.inspect(ctx, a.groups, inspection{source: group + 1, from: -from - size, to: -from - 1})
+// in the list, and may see some twice.
+func (a *audit) walk(ctx context.Context, group int) error {
+	one := a.part(group, group+1)
+	for from, size := 0, page(one); ; from += size {
+		found, _, now, err := a.topic.inspect(ctx, one, inspection{source: 1, from: -from - size, to: -from - 1})
 		if err != nil {
 			return err
 		}
 		var again []repetition
 		for i := len(found) - 1; i >= 0; i-- {
-			f := &found[i]
-			if a.judgeReady(f, group, marks, now) && s.marks != nil {
-				s.add(f.id)
-			}
-			p := place{int32(group), int32(from + len(found) - 1 - i)}
-			if before, is := s.see(f.id, p); is {
-				again = append(again, repetition{f.id, int(before.at), int(p.at)})
+			f, at := &found[i], from+len(found)-1-i
+			a.judgeReady(f, one.Names[0], now)
+			if before, is := a.tallies.ready(f.id, group, at); is {
+				again = append(again, repetition{f.id, before, at})
 			}
 		}
 		if err := a.repeated(ctx, group, again); err != nil {
@@ -213,7 +36,94 @@ func (a *audit) walk(ctx context.Context, group int, s *search) error {
 	}
 }
 
-// glance notes the places of a list of ready, and judges nothing.
+// looks is how often a suspect is looked for, because it may move meanwhile.
+const looks = 3
+
+// confirm looks again at the messages whose tally is wrong, or which a group seems not to have
+// although it has a record of them. It reports those that are in fewer or more groups than need
+// them. Most only moved.
+func (a *audit) confirm(ctx context.Context) error {
+	suspects := a.tallies.suspects()
+	known := map[string]bool{}
+	for _, id := range suspects {
+		known[id] = true
+	}
+	for _, id := range a.loose {
+		if !known[id] {
+			known[id] = true
+			suspects = append(suspects, id)
+		}
+	}
+	for range looks {
+		if len(suspects) == 0 {
+			return nil
+		}
+		var err error
+		if suspects, err = a.look(ctx, suspects); err != nil {
+			return err
+		}
+	}
+	a.Unconfirmed += len(suspects)
+	return nil
+}
+
+// search is a look for suspects in all groups, in steps that each read some groups. All that it
+// finds about a message is true at one time, unless refs or the body of the message changed
+// meanwhile. For a group that is done with a message lowers refs or removes the body, in the same
+// step.
+type search struct {
+	marks []mark // of all groups, from before the lists were looked through
+	found map[messageID]*suspect
+}
+
+type suspect struct {
+	refs  int     // before the marks were taken; -1: none
+	ready []int32 // groups in whose ready it was seen since, in order
+}
+
+// look judges the suspects, and returns those that it cannot judge.
+func (a *audit) look(ctx context.Context, suspects []string) (unsure []string, err error) {
+	s := search{found: map[messageID]*suspect{}}
+	var left []string
+	err = a.each(ctx, a.part(0, 0), suspects, func(f *facts, _ time.Time) {
+		if f.there && f.due == "" { // else it moved on meanwhile
+			s.found[idOf(f.id)] = &suspect{refs: f.refs}
+			left = append(left, f.id)
+		}
+	})
+	if err != nil || len(left) == 0 {
+		return nil, err
+	}
+	for _, part := range a.parts() {
+		_, marks, _, err := a.topic.inspect(ctx, part, inspection{})
+		if err != nil {
+			return nil, err
+		}
+		s.marks = append(s.marks, marks...)
+	}
+	for g := range a.groups.Names {
+		if s.marks[g].length == 0 {
+			continue // whatever comes in is found by the marks
+		}
+		if err := a.glance(ctx, g, &s); err != nil {
+			return nil, err
+		}
+	}
+	for some := range slices.Chunk(left, page(a.parts()[0])) {
+		all, err := a.gather(ctx, some, &s)
+		if err != nil {
+			return nil, err
+		}
+		for i := range all {
+			if !a.convict(&all[i], &s) {
+				unsure = append(unsure, all[i].id)
+			}
+		}
+	}
+	return unsure, nil
+}
+
+// glance notes which suspects are in a list of ready, and judges nothing.
 func (a *audit) glance(ctx context.Context, group int, s *search) error {
 	const size = 1000
 	key := a.topic.Keys().Ready(a.groups.Names[group])
@@ -223,7 +133,10 @@ func (a *audit) glance(ctx context.Context, group int, s *search) error {
 			return err
 		}
 		for _, entry := range entries {
-			s.see(entry[:min(queue.IDLength, len(entry))], place{group: int32(group)})
+			m := s.found[idOf(entry[:min(queue.IDLength, len(entry))])]
+			if m != nil && (len(m.ready) == 0 || m.ready[len(m.ready)-1] != int32(group)) {
+				m.ready = append(m.ready, int32(group))
+			}
 		}
 		if len(entries) < size {
 			return nil
@@ -231,53 +144,86 @@ func (a *audit) glance(ctx context.Context, group int, s *search) error {
 	}
 }
 
-// convict judges one message that was searched for. It returns false if it cannot.
-func (a *audit) convict(f *facts, s *search, after []mark) (sure bool) {
-	if !f.there || f.due != "" {
-		return true // it moved on meanwhile
-	}
-	sure = true
-	var absent, present []string
-	ready, doubtful := 0, 0 // groups that had it in ready; those that may have lost it since
-	for g := range f.groups {
-		recent, seen := f.groups[g].recent, s.seenIn(f.id, g)
-		switch {
-		case (recent || seen) && !f.groups[g].held():
-			ready++
-			present = append(present, a.groups.Names[g])
-			if !recent && !after[g].unchanged(s.marks[g]) {
-				doubtful++
-			}
-		case !recent && !seen && after[g].sure:
-			absent = append(absent, a.groups.Names[g])
+// gathered is what all groups say about a message. If it moved on or changed meanwhile, it says
+// nothing.
+type gathered struct {
+	facts
+	sure    []bool // of each group: all that came into ready since the marks was found
+	moved   bool   // it has no body any more, or is pending
+	changed bool   // refs has changed
+}
+
+// gather reads all about some suspects, for some groups at a time.
+func (a *audit) gather(ctx context.Context, ids []string, s *search) ([]gathered, error) {
+	all := make([]gathered, len(ids))
+	first := 0
+	for _, part := range a.parts() {
+		found, after, _, err := a.topic.inspect(ctx, part, inspection{ids: ids, marks: s.marks[first : first+len(part.Names)]})
+		if err != nil {
+			return nil, err
 		}
-		sure = sure && after[g].sure
+		first += len(part.Names)
+		for i := range found {
+			f, g := &found[i], &all[i]
+			groups := append(g.groups, f.groups...)
+			g.facts = *f
+			g.groups = groups
+			g.moved = g.moved || !f.there || f.due != ""
+			g.changed = g.changed || f.refs != s.found[idOf(f.id)].refs
+			for _, m := range after {
+				g.sure = append(g.sure, m.sure)
+			}
+		}
 	}
-	needed, have := max(f.refs, 1), f.holders()+ready
-	certain := have - doubtful
+	return all, nil
+}
+
+// convict judges one suspect. It returns false if it cannot.
+func (a *audit) convict(f *gathered, s *search) bool {
+	if f.moved || f.changed {
+		return f.moved
+	}
+	sure, doubtful := true, false // doubtful: of some record it is not known whether it has a state
+	var absent, present []string
+	have := 0
+	var recorded []int // groups that have a record and surely not the message
+	ready := s.found[idOf(f.id)].ready
+	for g, in := range f.groups {
+		name := a.groups.Names[g]
+		_, seen := slices.BinarySearch(ready, int32(g))
+		switch {
+		case in.held():
+			have++
+		case in.recent || seen:
+			have++
+			present = append(present, name)
+		case !f.sure[g]:
+			sure, doubtful = false, doubtful || in.record != ""
+		default:
+			absent = append(absent, name)
+			if in.record != "" {
+				recorded = append(recorded, g)
+			}
+		}
+	}
+	needed := f.needed()
 	v := Violation{ID: f.id, marks: s.marks, version: a.groups.Version, absent: absent, present: present, mending: true}
 	switch {
-	case have < needed && !sure:
+	case have < needed && !sure, have == needed && doubtful:
 		return false
 	case have == 0:
 		v.Fault, v.Detail = FaultLost, "its body is there, and it is in no state of any group"
 		a.report(v)
-	case have < needed:
-		v.Fault, v.mending = FaultRefs, false
+		return true
+	case have != needed:
+		v.Fault, v.mending = FaultRefs, have > needed
 		v.Detail = fmt.Sprintf("refs says that %d groups need it, and %d have it", needed, have)
 		a.report(v)
-	case certain > needed:
-		v.Fault = FaultRefs
-		v.Detail = fmt.Sprintf("refs says that %d groups need it, and %d have it", needed, certain)
+	}
+	for _, g := range recorded {
+		v.Fault, v.Group, v.mending = FaultRecord, a.groups.Names[g], true
+		v.Detail = "it has a record of deliveries and no state"
 		a.report(v)
 	}
-	for g, in := range f.groups {
-		if in.record != "" && !in.held() && !in.recent && !s.seenIn(f.id, g) && after[g].sure && have > 0 {
-			v := v
-			v.Fault, v.Group, v.mending = FaultRecord, a.groups.Names[g], true
-			v.Detail = "it has a record of deliveries and no state"
-			a.report(v)
-		}
-	}
-	return have <= needed || doubtful == 0
+	return true
 }

@@ -43,6 +43,9 @@ func (f *facts) holders() (n int) {
 	return n
 }
 
+// needed returns how many groups need the message, as refs says.
+func (f *facts) needed() int { return max(f.refs, 1) }
+
 // mark describes the ready list of a group at one time.
 type mark struct {
 	returned string // how many entries were ever put back in front
@@ -51,17 +54,11 @@ type mark struct {
 	sure     bool // the script saw all entries that came after the earlier marks
 }
 
-// unchanged tells whether the list surely did not change since an earlier mark. An empty list may
-// have had entries meanwhile.
-func (m mark) unchanged(since mark) bool {
-	return m.length > 0 && m.length == since.length && m.last == since.last && m.returned == since.returned
-}
-
 // inspection says what inspect reads: some IDs, or a part of a list of ready.
 type inspection struct {
 	ids      []string
 	bodies   bool
-	source   int // the number of the group whose list it is, from 1; 0: ids are given
+	source   int // the number of the group whose list it is, among those read; 0: ids are given
 	from, to int
 	marks    []mark // of an earlier inspection, for groupFacts.recent
 }
@@ -196,7 +193,7 @@ func (f *facts) found(groups *queue.Groups, removing int) Found {
 	if f.due != "" {
 		return found
 	}
-	needed, unknown := max(f.refs, 1), 0
+	needed, unknown := f.needed(), 0
 	for i, g := range f.groups {
 		r := queue.ReadRecord(g.record)
 		in := FoundIn{Group: groups.Names[i], Deliveries: r.Count, Delivered: r.Delivered(), Reason: r.Reason}

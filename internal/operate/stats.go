@@ -64,21 +64,27 @@ func (s Stats) Has(group string) bool {
 
 // Stats reads the counts of the topic and of its groups, by name.
 func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
-	k := t.Keys()
 	err = t.WithExisting(ctx, func(groups *queue.Groups) error {
-		keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle()}
-		args := []any{groups.Version}
-		for _, g := range groups.Names {
-			keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g), k.Suspects(g))
-			args = append(args, g)
-		}
-		reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.StatsScript, keys, args...)
-		if err == nil {
-			stats, err = readStats(reply, groups)
-		}
+		stats, err = t.stats(ctx, groups)
 		return err
 	})
 	return stats, err
+}
+
+// stats reads the counts of the topic and of some of its groups.
+func (t *Topic) stats(ctx context.Context, groups *queue.Groups) (Stats, error) {
+	k := t.Keys()
+	keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle()}
+	args := []any{groups.Version}
+	for _, g := range groups.Names {
+		keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g), k.Suspects(g))
+		args = append(args, g)
+	}
+	reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.StatsScript, keys, args...)
+	if err != nil {
+		return Stats{}, err
+	}
+	return readStats(reply, groups)
 }
 
 // readStats reads the reply of the stats script about a topic with these groups. It returns

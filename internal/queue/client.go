@@ -85,6 +85,14 @@ func CheckClient(client redis.UniversalClient) error {
 // Cluster tells whether the client is one of a Cluster.
 func (c *Client) Cluster() bool { return c.cluster != nil }
 
+// Database returns the number of the database that the client uses. A Cluster has only 0.
+func (c *Client) Database() int {
+	if c.cluster != nil {
+		return 0
+	}
+	return c.single.Options().DB
+}
+
 // Node returns a client of the server that has a key, as far as the client knows.
 func (c *Client) Node(ctx context.Context, key string) (Node, error) {
 	if c.cluster == nil {

@@ -140,3 +140,14 @@ func delivers(t *testing.T, s redistest.Server) {
 	require.NoError(t, err)
 	require.Less(t, server.Clock.Abs(), time.Minute)
 }
+
+func TestDatabaseOfAClient(t *testing.T) {
+	t.Parallel()
+	one := redis.NewClient(&redis.Options{DB: 3})
+	defer one.Close()
+	several := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"server:6379"}})
+	defer several.Close()
+	require.Equal(t, 3, queue.MustClient(one).Database())
+	require.Equal(t, 3, queue.MustClient(struct{ *redis.Client }{one}).Database())
+	require.Zero(t, queue.MustClient(several).Database())
+}

@@ -1,6 +1,9 @@
 package queue
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // Layout is the version of everything that is stored: the keys, the fields, the scripts' forms.
 const Layout = "2"
@@ -66,8 +69,12 @@ func (k Keys) Suspects(group string) string   { return k.base + "suspects:" + gr
 // Registry names the set of all topics under a prefix. It is in a slot of its own.
 func Registry(prefix string) string { return prefix + ":topics" }
 
-// NewTopics names the channel on which topics that enter the registry are announced.
-func NewTopics(prefix string) string { return prefix + ":new-topics" }
+// NewTopics names the channel on which topics that enter the registry of a database are announced.
+// All databases of a server share its channels. Mailboxes need no database in their names, which
+// are random.
+func NewTopics(prefix string, database int) string {
+	return prefix + ":new-topics:" + strconv.Itoa(database)
+}
 
 // MailboxChannel names the channel on which a process is woken.
 func MailboxChannel(prefix, id string) string { return prefix + ":mailbox:" + id }

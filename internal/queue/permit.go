@@ -97,7 +97,7 @@ func (t *Topic) permit(ctx context.Context, work Work) (evicts string, there boo
 func (t *Topic) lacks(commands []string) error {
 	rules := strings.ToLower("+" + strings.Join(slices.Compact(commands), " +"))
 	if slices.Contains(commands, "publish") {
-		rules += fmt.Sprintf(", and to wake others, the channels &%s &%s", MailboxChannel(t.prefix, "*"), NewTopics(t.prefix))
+		rules += fmt.Sprintf(", and to wake others, the channels &%s &%s", MailboxChannel(t.prefix, "*"), t.newTopics())
 	}
 	return fmt.Errorf("%w: it has to be allowed %s", ErrForbidden, rules)
 }
@@ -111,7 +111,7 @@ func (t *Topic) refused(ctx context.Context, work Work) (lacking []string, err e
 	}
 	for _, command := range work.besides {
 		if command == "SADD" { // the work announces topics, too; no topic is named ""
-			tries = append(tries, []any{"publish", NewTopics(t.prefix), ""})
+			tries = append(tries, []any{"publish", t.newTopics(), ""})
 		}
 		if args := notForScripts[command]; args != nil {
 			tries = append(tries, args)

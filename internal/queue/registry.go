@@ -25,8 +25,29 @@ func (t *Topic) Enroll(ctx context.Context) error {
 		return ForbiddenTo("enter the topic in the registry", "sadd", err)
 	}
 	// If another process has just added it, that may have crashed before its announcement.
-	err = t.client.Publish(ctx, NewTopics(t.prefix), t.Name).Err()
-	return ForbiddenTo(fmt.Sprintf("announce the topic on channel %q", NewTopics(t.prefix)), "publish", err)
+	channel := t.newTopics()
+	err = t.client.Publish(ctx, channel, t.Name).Err()
+	return ForbiddenTo(fmt.Sprintf("announce the topic on channel %q", channel), "publish", err)
+}
+
+// newTopics names the channel on which the topic is announced.
+func (t *Topic) newTopics() string { return NewTopics(t.prefix, t.client.Database()) }
+
+// ListedOf returns those of some names that are in the registry.
+func ListedOf(ctx context.Context, client redis.UniversalClient, prefix string, names []string) (listed []string, err error) {
+	found := make([]*redis.BoolCmd, len(names))
+	_, err = client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, name := range names {
+			found[i] = p.SIsMember(ctx, Registry(prefix), name)
+		}
+		return nil
+	})
+	for i, name := range names {
+		if found[i].Val() {
+			listed = append(listed, name)
+		}
+	}
+	return listed, ForbiddenTo("look for topics in the registry", "sismember", err)
 }
 
 // Relist enters a topic that exists in the registry again if it is missing there. In a Cluster a

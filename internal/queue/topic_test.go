@@ -260,7 +260,7 @@ func TestChangingGroupsUnderConcurrentPublishes(t *testing.T) {
 
 func TestTopicIsAnnouncedWhenItIsNew(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		inbox := &inbox{w: w, channel: queue.NewTopics(w.Prefix)}
+		inbox := &inbox{w: w, channel: queue.NewTopics(w.Prefix, 0)}
 		inbox.pubsub = w.Client.Subscribe(ctx, inbox.channel)
 		defer inbox.pubsub.Close()
 		_, err := inbox.pubsub.Receive(ctx)

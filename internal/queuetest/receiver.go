@@ -31,7 +31,11 @@ type tb interface {
 // Receive returns a new receiver of a mailbox.
 func Receive(t tb, m *wake.Mailbox) *Receiver {
 	r := &Receiver{t: t, Woken: make(chan string, 1000)}
-	r.Address, r.Stop = m.Receive(func(argument string, _ func()) { r.Woken <- argument })
+	r.Address, r.Stop = m.Receive(func(argument string, done func()) {
+		if r.Woken <- argument; done != nil {
+			done()
+		}
+	})
 	return r
 }
 

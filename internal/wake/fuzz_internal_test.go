@@ -31,7 +31,7 @@ func FuzzWakeUps(f *testing.F) {
 			}
 		}}}
 		m.deliver(payload)
-		m.answers.Wait()
+		m.serving.Wait()
 		var want []string
 		switch receiver, argument, _ := strings.Cut(payload, " "); receiver {
 		case "1":

@@ -68,8 +68,10 @@ func (l *listener) listen(ctx context.Context, pubsub *redis.PubSub) <-chan any 
 		defer close(events)
 		madeAnew := false
 		for {
-			anew := l.pass(ctx, pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(0)), events)
+			incoming := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(0))
+			anew := l.pass(ctx, incoming, events)
 			_ = pubsub.Close() // nothing is left to lose
+			drop(incoming)
 			switch {
 			case anew:
 				pubsub = l.answered.Subscribe(ctx, l.channel)
@@ -82,6 +84,14 @@ func (l *listener) listen(ctx context.Context, pubsub *redis.PubSub) <-chan any 
 		}
 	}()
 	return events
+}
+
+// drop empties the channel of a closed connection. Otherwise the goroutine of go-redis that fills
+// the channel would wait for a minute, if the channel is full.
+func drop(incoming <-chan any) {
+	for range len(incoming) {
+		<-incoming
+	}
 }
 
 // pass passes on the events of a connection. It returns true when a new connection is needed, and

@@ -23,7 +23,8 @@ import (
 // Mailbox is one Redis Pub/Sub channel on which a process is woken, with one connection for all its
 // subscriptions and schedulers. A message on it is "receiver argument", or "*" for all receivers.
 // After "* channel" the process publishes an empty text on that channel when all receivers have
-// looked.
+// looked since. One goroutine serves all messages to all receivers, so that a flood of them starts
+// no more.
 type Mailbox struct {
 	channel string
 	client  *queue.Client
@@ -32,16 +33,29 @@ type Mailbox struct {
 
 	running context.Context // ends when the mailbox is closed
 	stop    context.CancelFunc
-	answers sync.WaitGroup // of answer, under way
+	serving sync.WaitGroup // of serveStars, under way
 
 	mu        sync.Mutex
 	receivers map[string]Func // by name
 	last      int             // number of the last name
 	lastLoss  time.Time       // when DataLost last woke the receivers
 	denied    error           // queue.ErrForbidden while the server's user may not listen, else nil
+	stars     stars           // messages to all receivers
+
+	another chan struct{} // holds one element if one came after serveStars took the others
 
 	asked chan struct{} // closed when the first SUBSCRIBE was answered, or had no answer in time
 }
+
+// stars are the messages to all receivers that serveStars has not begun with.
+type stars struct {
+	came      bool
+	questions map[string]struct{} // channels that wait for an answer
+	serving   bool                // serveStars runs
+}
+
+// mostQuestions is how many channels wait for an answer at most. More get none.
+const mostQuestions = 100
 
 // Func wakes a receiver with an argument. If done is not nil, the receiver calls it when it has
 // looked since, or has nothing to look for any more. A Func must not block.
@@ -95,6 +109,7 @@ func newMailbox(client *queue.Client, prefix string) *Mailbox {
 		client:    client,
 		done:      make(chan struct{}),
 		asked:     make(chan struct{}),
+		another:   make(chan struct{}, 1),
 		receivers: map[string]Func{},
 	}
 	m.running, m.stop = context.WithCancel(context.Background())
@@ -105,7 +120,7 @@ func newMailbox(client *queue.Client, prefix string) *Mailbox {
 func (m *Mailbox) close() {
 	m.stop()
 	<-m.done
-	m.answers.Wait()
+	m.serving.Wait()
 }
 
 // listen wakes receivers by what comes, until the mailbox is closed. go-redis reports each
@@ -177,11 +192,7 @@ func (m *Mailbox) Permitted(ctx context.Context) error {
 func (m *Mailbox) deliver(payload string) {
 	receiver, argument, _ := strings.Cut(payload, " ")
 	if receiver == "*" {
-		var looked func()
-		if argument != "" {
-			looked = func() { m.answer(argument) }
-		}
-		m.wakeAll(looked)
+		m.deliverToAll(argument)
 		return
 	}
 	m.mu.Lock()
@@ -205,11 +216,70 @@ func ReadWait(argument string) time.Duration {
 // longestWait is about 250 years in milliseconds, which a time.Duration can hold.
 const longestWait = 8e12
 
-// answer publishes on a channel that all receivers have looked.
-func (m *Mailbox) answer(channel string) {
-	m.answers.Go(func() {
-		_ = m.client.Publish(m.running, channel, "").Err() // the process that asked has a timeout
-	})
+// deliverToAll has serveStars wake all receivers, and then answer on the channel unless it is "".
+func (m *Mailbox) deliverToAll(channel string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stars.came = true
+	if channel != "" && len(m.stars.questions) < mostQuestions {
+		if m.stars.questions == nil {
+			m.stars.questions = map[string]struct{}{}
+		}
+		m.stars.questions[channel] = struct{}{}
+	}
+	if !m.stars.serving {
+		m.stars.serving = true
+		m.serving.Go(m.serveStars)
+	}
+	select {
+	case m.another <- struct{}{}:
+	default:
+	}
+}
+
+// takeStars returns the channels that wait for an answer. If no message has come to all receivers,
+// came is false, and serveStars has to end.
+func (m *Mailbox) takeStars() (questions map[string]struct{}, came bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	questions, came = m.stars.questions, m.stars.came
+	m.stars = stars{serving: came}
+	select {
+	case <-m.another:
+	default:
+	}
+	return questions, came
+}
+
+// serveStars wakes all receivers for the messages that came to all of them, and answers the
+// questions among these, until there are none. A message that comes while receivers look wakes them
+// again. Its question is answered after they have looked once more.
+func (m *Mailbox) serveStars() {
+	for {
+		questions, came := m.takeStars()
+		if !came {
+			return
+		}
+		if len(questions) == 0 {
+			m.wakeAll(nil)
+			continue
+		}
+		looked := make(chan struct{})
+		m.wakeAll(func() { close(looked) })
+		for waiting := true; waiting; {
+			select {
+			case <-looked:
+				waiting = false
+			case <-m.another:
+				m.wakeAll(nil)
+			case <-m.running.Done():
+				return
+			}
+		}
+		for channel := range questions {
+			_ = m.client.Publish(m.running, channel, "").Err() // the process that asked has a timeout
+		}
+	}
 }
 
 // DataLost wakes all receivers, because data that one of them found gone from Redis is gone for

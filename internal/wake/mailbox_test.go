@@ -3,6 +3,7 @@ package wake_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -343,6 +344,93 @@ func TestMailboxSaysWhenAllHaveLooked(t *testing.T) {
 		require.Equal(t, "before the second has looked", (<-answered).Payload)
 		looking[1]()
 		require.Empty(t, (<-answered).Payload)
+	})
+}
+
+// A flood of questions has one call under way, and as many calls as there are places for channels.
+// Each question is answered after a look that began behind it.
+func TestAFloodOfMessagesToAllIsServedByOneGoroutine(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		client := redis.NewClient(s.Client.(*redis.Client).Options())
+		defer client.Close()
+		var answers atomic.Int64
+		began, goOn := make(chan struct{}), make(chan struct{})
+		client.AddHook(redistest.Hook(func(_ context.Context, calls []redis.Cmder, next func() error) error {
+			if calls[0].Name() == "publish" && strings.HasPrefix(calls[0].Args()[1].(string), s.Prefix+":looked") {
+				if answers.Add(1) == 1 {
+					close(began)
+				}
+				<-goOn
+			}
+			return next()
+		}))
+		m := mailbox(t, redistest.Server{Client: client, Prefix: s.Prefix})
+		r := queuetest.Receive(t, m)
+		r.Connected(s.Client)
+		looks := make(chan func(), 1000)
+		_, stop := m.Receive(func(_ string, done func()) {
+			if done != nil {
+				looks <- done
+			}
+		})
+		defer stop()
+		post(t, s, r.Channel(), "* "+s.Prefix+":looked:first")
+		(<-looks)()
+		<-began
+		const flood = 5000
+		_, err := s.Client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i := range flood {
+				p.Publish(ctx, r.Channel(), "* "+s.Prefix+":looked")
+				p.Publish(ctx, r.Channel(), fmt.Sprint("* ", s.Prefix, ":looked:", i))
+				if i%100 == 0 {
+					p.Publish(ctx, r.Channel(), "*")
+				}
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		post(t, s, r.Channel(), r.Name()+" end")
+		r.Gets("end")
+		require.EqualValues(t, 1, answers.Load(), "calls under way")
+		require.Empty(t, looks)
+		answered := s.Client.Subscribe(ctx, s.Prefix+":looked")
+		defer answered.Close()
+		_, err = answered.Receive(ctx)
+		require.NoError(t, err)
+		close(goOn)
+		(<-looks)()
+		_, err = answered.ReceiveMessage(ctx)
+		require.NoError(t, err)
+		post(t, s, r.Channel(), "* "+s.Prefix+":looked")
+		(<-looks)()
+		_, err = answered.ReceiveMessage(ctx)
+		require.NoError(t, err)
+		require.LessOrEqual(t, answers.Load(), int64(102))
+		require.Empty(t, looks)
+	})
+}
+
+// A receiver that does not look keeps no wake-up from the others.
+func TestAMessageToAllWakesOthersWhileOneLooks(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		m := mailbox(t, s)
+		r := queuetest.Receive(t, m)
+		r.Connected(s.Client)
+		looks := make(chan func(), 9)
+		_, stop := m.Receive(func(_ string, done func()) {
+			if done != nil {
+				looks <- done
+			}
+		})
+		defer stop()
+		post(t, s, r.Channel(), "* "+s.Prefix+":looked")
+		<-looks
+		r.Gets("")
+		for range 3 {
+			post(t, s, r.Channel(), "* "+s.Prefix+":looked")
+			r.Gets("")
+		}
+		require.Empty(t, looks)
 	})
 }
 

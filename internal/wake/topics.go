@@ -18,8 +18,9 @@ const rescan = 30 * time.Second
 
 // WatchTopics calls found for every topic of the registry, and for each topic that enters it later,
 // until the context ends. It may call found more than once for a topic. The argument announced
-// tells whether the topic was announced just now. If the registry has lost a topic that exists and
-// that WatchTopics knows, it enters the topic again.
+// tells whether the topic was announced just now. Anyone may announce any name, so WatchTopics
+// ignores names that are not in the registry. If the registry has lost a topic that exists and that
+// WatchTopics knows, it enters the topic again.
 //
 // It calls read after each try to read the registry, with the error or nil. After an error it tries
 // again within a second, or, where the user may not read, at the next rescan. It also calls read
@@ -29,17 +30,21 @@ func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found
 	pubsub := client.Subscribe(ctx)
 	ended := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // to wait for no answer
 	defer ended()
-	if err := subscribe(ctx, pubsub, queue.NewTopics(prefix)); errors.Is(err, queue.ErrForbidden) {
+	channel := queue.NewTopics(prefix, client.Database())
+	if err := subscribe(ctx, pubsub, channel); errors.Is(err, queue.ErrForbidden) {
 		read(fmt.Errorf("%w: %w", ErrNotHeard, err))
 	}
-	listener := newListener(client, queue.NewTopics(prefix), true)
+	listener := newListener(client, channel, true)
 	defer listener.end()
 	incoming := listener.listen(ctx, pubsub)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	known := map[string]bool{}
+	news := announcements{client: client, prefix: prefix, names: map[string]bool{}, checked: make(chan checked, 1)}
+	defer news.end()
 	look := func() {
 		timer.Reset(rescan)
+		news.lost = false
 		missing := maps.Clone(known)
 		err := queue.Topics(ctx, client, prefix, func(topic string) {
 			delete(missing, topic)
@@ -56,24 +61,106 @@ func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found
 		}
 	}
 	for {
+		news.check(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 			look()
+		case result := <-news.checked:
+			news.checking = false
+			for _, topic := range result.listed {
+				known[topic] = true
+				found(topic, true)
+			}
+			if result.err != nil && news.lose() {
+				timer.Reset(time.Second)
+			}
 		case event, open := <-incoming:
 			switch event := event.(type) {
 			case *redis.Subscription:
 				look()
 			case *redis.Message:
-				if queue.CheckTopic(event.Payload) == nil { // anyone may publish
-					known[event.Payload] = true
-					found(event.Payload, true)
+				if !news.add(event.Payload) && news.lose() {
+					timer.Reset(time.Second)
 				}
 			}
 			if !open { // the client was closed; the timer reports it
 				incoming = nil
 			}
+		}
+	}
+}
+
+// announcements are the names that were announced. One check of some of them is under way at a
+// time, so that a flood costs no more. Only the goroutine of WatchTopics uses the fields.
+type announcements struct {
+	client *queue.Client
+	prefix string
+
+	names    map[string]bool // not checked yet
+	checking bool
+	checked  chan checked // holds the result of the check
+	lost     bool         // the registry is read soon, because names were not checked
+}
+
+// checked is the result of a check: the names that are in the registry.
+type checked struct {
+	listed []string
+	err    error
+}
+
+const (
+	mostAnnounced = 1000 // names that wait for a check
+	checkedAtOnce = 100
+)
+
+// add adds a name. It returns false if there is no room for the name.
+func (a *announcements) add(name string) bool {
+	if queue.CheckTopic(name) != nil || a.names[name] {
+		return true
+	}
+	if len(a.names) >= mostAnnounced {
+		return false
+	}
+	a.names[name] = true
+	return true
+}
+
+// lose notes that a name is not checked. It returns true if the registry has to be read for that.
+func (a *announcements) lose() bool {
+	first := !a.lost
+	a.lost = true
+	return first
+}
+
+// check begins to check some names, unless a check is under way.
+func (a *announcements) check(ctx context.Context) {
+	if a.checking || len(a.names) == 0 {
+		return
+	}
+	a.checking = true
+	var some []string
+	for name := range a.names {
+		if len(some) == checkedAtOnce {
+			break
+		}
+		some = append(some, name)
+		delete(a.names, name)
+	}
+	go func() {
+		listed, err := queue.ListedOf(ctx, a.client, a.prefix, some)
+		a.checked <- checked{listed, err}
+	}()
+}
+
+// end waits a second at most for a check that is under way, because go-redis does not heed the
+// context while it waits for an answer.
+func (a *announcements) end() {
+	if a.checking {
+		select {
+		case <-a.checked:
+		case <-time.After(time.Second):
 		}
 	}
 }

@@ -3,7 +3,9 @@ package wake_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,25 +81,106 @@ func TestTopicsAreFoundThatAreThereAndThatCome(t *testing.T) {
 	})
 }
 
+// listening waits until WatchTopics hears announcements of database 0.
+func listening(t *testing.T, s redistest.Server) (channel string) {
+	t.Helper()
+	channel = queue.NewTopics(s.Prefix, 0)
+	require.Eventually(t, func() bool { return s.Client.PubSubNumSub(ctx, channel).Val()[channel] > 0 }, patience, time.Millisecond)
+	return channel
+}
+
+// onlyNext waits for a topic, and fails if another comes before that is not among the old ones.
+func onlyNext(t *testing.T, found chan string, want string, old ...string) {
+	t.Helper()
+	for topic := ""; topic != want; {
+		select {
+		case topic = <-found:
+			require.Contains(t, append(old, want), topic)
+		case <-time.After(patience):
+			require.Fail(t, "not found", want)
+		}
+	}
+}
+
 func TestAnnouncementsThatAreNoTopicsAreIgnored(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		enter(t, s, "old")
-		found, _, stop := watch(t, s)
-		require.Eventually(t, func() bool {
-			return s.Client.PubSubNumSub(ctx, queue.NewTopics(s.Prefix)).Val()[queue.NewTopics(s.Prefix)] > 0
-		}, patience, time.Millisecond)
-		post(t, s, queue.NewTopics(s.Prefix), "")
-		post(t, s, queue.NewTopics(s.Prefix), strings.Repeat("x", queue.MaxNameLength+1))
-		post(t, s, queue.NewTopics(s.Prefix), "end")
-		for topic := ""; topic != "end"; {
-			select {
-			case topic = <-found:
-				require.Contains(t, []string{"old", "end"}, topic)
-			case <-time.After(patience):
-				require.Fail(t, "not found")
+		found, _, _ := watch(t, s)
+		channel := listening(t, s)
+		post(t, s, channel, "")
+		post(t, s, channel, strings.Repeat("x", queue.MaxNameLength+1))
+		post(t, s, channel, "not in the registry")
+		enter(t, s, "end")
+		onlyNext(t, found, "end", "old")
+	})
+}
+
+// Of a flood, one check is under way, of some names. What there is no room for is looked for in the
+// registry.
+func TestAFloodOfAnnouncementsHidesNoTopic(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		options := *s.Client.(*redis.Client).Options()
+		client := redis.NewClient(&options)
+		defer client.Close()
+		var checks, most atomic.Int64
+		goOn := make(chan struct{})
+		client.AddHook(redistest.Hook(func(_ context.Context, calls []redis.Cmder, next func() error) error {
+			if calls[0].Name() == "sismember" {
+				most.Store(max(most.Load(), int64(len(calls)), 1000*checks.Add(1)))
+				defer checks.Add(-1)
+				<-goOn
+			}
+			return next()
+		}))
+		found, failures, stop := watch(t, redistest.Server{Client: client, Prefix: s.Prefix})
+		channel := listening(t, s)
+		_, err := s.Client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i := range 20_000 {
+				p.Publish(ctx, channel, fmt.Sprint("bogus ", i))
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		enter(t, s, "real")
+		close(goOn)
+		onlyNext(t, found, "real")
+		stop()
+		require.LessOrEqual(t, most.Load(), int64(1000), "one check at a time")
+		require.Empty(t, failures)
+	})
+}
+
+// All databases of a server share its channels.
+func TestTopicsOfOtherDatabasesAreNotFound(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		options := *s.Client.(*redis.Client).Options()
+		options.DB = 1
+		other := redis.NewClient(&options)
+		defer other.Close()
+		defer func() { // the checks of the test's end see database 0 only
+			keys, err := other.Keys(ctx, s.Prefix+"*").Result()
+			require.NoError(t, err)
+			require.NoError(t, other.Del(ctx, keys...).Err())
+		}()
+		found, _, _ := watch(t, s)
+		theirs, _, _ := watch(t, redistest.Server{Client: other, Prefix: s.Prefix})
+		listening(t, s)
+		heard := s.Client.Subscribe(ctx, queue.NewTopics(s.Prefix, 0))
+		defer heard.Close()
+		_, err := heard.Receive(ctx)
+		require.NoError(t, err)
+		enter(t, redistest.Server{Client: other, Prefix: s.Prefix}, "theirs")
+		onlyNext(t, theirs, "theirs")
+		enter(t, s, "ours")
+		onlyNext(t, found, "ours")
+		for {
+			msg, err := heard.ReceiveMessage(ctx)
+			require.NoError(t, err)
+			if msg.Payload != "" { // a test of a connection
+				require.Equal(t, "ours", msg.Payload)
+				return
 			}
 		}
-		stop()
 	})
 }
 
@@ -191,7 +274,7 @@ func TestWatchTopicsSaysThatItMayNotListen(t *testing.T) {
 	_, failures, _ := watch(t, s)
 	err := <-failures
 	require.ErrorIs(t, err, queue.ErrForbidden)
-	require.ErrorContains(t, err, "own:new-topics")
+	require.ErrorContains(t, err, "own:new-topics:0")
 }
 
 // It is not asked for every second then.
