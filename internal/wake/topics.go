@@ -29,7 +29,7 @@ func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found
 	pubsub := client.Subscribe(ctx)
 	ended := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // to wait for no answer
 	defer ended()
-	if err := subscribe(ctx, pubsub, queue.NewTopics(prefix)); errors.Is(err, queue.ErrForbidden) {
+	if err := subscribe(ctx, pubsub, queue.NewTopics(prefix), queue.TopicsRule(prefix)); errors.Is(err, queue.ErrForbidden) {
 		read(fmt.Errorf("%w: %w", ErrNotHeard, err))
 	}
 	listener := newListener(client, queue.NewTopics(prefix), true)
