@@ -39,6 +39,11 @@ var (
 	// PublisherConfig.MaxWaiting.
 	ErrTopicFull = queue.ErrTopicFull
 
+	// ErrServerFull means that the Redis server is at its maxmemory and refuses what would be new:
+	// messages, topics and groups. Nothing was published. Consumers of groups that exist go on and
+	// make room, so a later call may succeed. The error also wraps the server's own (OOM).
+	ErrServerFull = queue.ErrServerFull
+
 	// ErrTopicMode means that a topic has a Redis Stream where none is expected. It also means that
 	// a topic with groups or messages of its own was used with a StreamConfig.
 	ErrTopicMode = queue.ErrTopicMode
@@ -53,8 +58,9 @@ var (
 	ErrLayout = queue.ErrLayout
 
 	// ErrForbidden means that the Redis user may not run a command, or use a key or a channel, that
-	// is needed. The error names all missing commands, and the keys and channels to allow. It is
-	// found at the first use of a server, when nothing but the existence of the topic was written.
+	// is needed, or that the server does not have a command, because of rename-command. One error
+	// names all that is missing: the ACL rules that the user needs, and the commands that the
+	// server needs. It is found at the first use of a server, before anything is written.
 	ErrForbidden = queue.ErrForbidden
 
 	// ErrLeaseLost is the cause (context.Cause) of a message's context when its lease has expired.

@@ -197,8 +197,8 @@ func (p *Publisher) engineConfig() publish.Config {
 // limit or space its deliveries (MaxDeliveriesKey, BackoffKey).
 //
 // Errors wrap ErrClosed, ErrInvalidTopic, ErrTopicMode, ErrInvalidDelay, ErrInvalidMetadata,
-// ErrNilMessage, ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrTopicFull, ErrNotReplicated,
-// ErrForbidden or ErrLayout, or come from the Marshaler, the context, or Redis.
+// ErrNilMessage, ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrTopicFull, ErrServerFull,
+// ErrNotReplicated, ErrForbidden or ErrLayout, or come from the Marshaler, the context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := p.checkTopic(topic); err != nil {
 		return err

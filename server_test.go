@@ -3,6 +3,7 @@ package redisdelay_test
 import (
 	"context"
 	"io"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -82,7 +83,7 @@ func TestAUserThatLacksAPermissionForStreamsIsRefusedBeforeAnythingIsWritten(t *
 		p := newPublisher(t, forbidden, streaming(redisdelay.StreamConfig{MaxLen: 10, DisableScheduler: true}))
 		err := p.Publish(stream(s), text("x"), delayed("y", time.Hour))
 		require.ErrorIs(t, err, redisdelay.ErrForbidden)
-		require.ErrorContains(t, err, "it has to be allowed +"+command)
+		require.ErrorContains(t, err, "the user has to be allowed +"+command)
 		require.Zero(t, s.Client.Exists(ctx, stream(s), s.Prefix+":{"+stream(s)+"}:messages").Val())
 		require.NoError(t, newPublisher(t, forbidden).Publish("t", text("x")), "which takes no stream")
 	}
@@ -102,7 +103,7 @@ func TestASchedulerWhoseUserLacksAPermissionForStreamsDoesTheRest(t *testing.T) 
 	require.NoError(t, newPublisher(t, s).Publish("t", delayed("x", time.Millisecond)))
 	require.NoError(t, newPublisher(t, s, into).Publish(stream(s), delayed("x", time.Millisecond)))
 	eventually(t, func() bool { return book.count("error", "redisdelay.scheduler") == 1 }, "it says so")
-	require.ErrorContains(t, book.find("error", "redisdelay.scheduler")[0].err, "it has to be allowed +xtrim")
+	require.ErrorContains(t, book.find("error", "redisdelay.scheduler")[0].err, "the user has to be allowed +xtrim")
 	eventually(t, func() bool { return s.Client.ZCard(ctx, s.Prefix+":{t}:pending").Val() == 0 }, "the other topic is served")
 	stop()
 	require.NoError(t, <-done)
@@ -127,11 +128,28 @@ func schedulerMovesNothingWithout(t *testing.T, command string) {
 	done := make(chan error, 1)
 	go func() { done <- alone.Run(running) }()
 	eventually(t, func() bool { return book.count("error", "redisdelay.scheduler") == 1 }, "it says so")
-	require.ErrorContains(t, book.find("error", "redisdelay.scheduler")[0].err, "it has to be allowed +"+command)
+	require.ErrorContains(t, book.find("error", "redisdelay.scheduler")[0].err, "the user has to be allowed +"+command)
 	stop()
 	require.NoError(t, <-done)
 	require.EqualValues(t, 1, s.Client.ZCard(ctx, s.Prefix+":{t}:pending").Val())
 	queuetest.Check(t, s.Client, s.Prefix)
+}
+
+func TestASchedulerNamesAllThatItsUserLacksInOneError(t *testing.T) {
+	s, in := private(t)
+	register(t, s, "t")
+	client := lacking(t, s, in, "rpush")
+	require.NoError(t, s.Client.Do(ctx, "ACL", "SETUSER", "rpush", "-zpopmin", "resetchannels").Err())
+	book := &logbook{}
+	alone, err := scheduler.New(scheduler.Config{Client: client, KeyPrefix: s.Prefix, Topics: []string{"t"}}, book.logger())
+	require.NoError(t, err)
+	running, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- alone.Run(running) }()
+	eventually(t, func() bool { return book.count("error", "redisdelay.scheduler") == 1 }, "it says so")
+	require.Equal(t, []any{"+rpush", "+zpopmin", "&" + s.Prefix + ":mailbox:*"}, rulesOf(t, book.find("error", "redisdelay.scheduler")[0].err))
+	stop()
+	require.NoError(t, <-done)
 }
 
 func TestTheLossOfAGroupIsLogged(t *testing.T) {
@@ -193,4 +211,118 @@ func TestTheLossOfAGroupIsLoggedWhereRegisteringSeemedToFail(t *testing.T) {
 	publish(t, newPublisher(t, s), "t", "x")
 	require.Equal(t, []string{"x"}, consume(t, messages, 1))
 	eventually(t, func() bool { return lost() == 1 }, "it says so")
+}
+
+// missing is the text of an error about a command that the server does not have.
+func missing(command string) string {
+	return "the server has no " + command + ": it is older than Redis 6.2, or its rename-command took that away"
+}
+
+// Servers word it differently. REDIS_SERVER_BIN has this run on another.
+func TestACommandThatTheServerDoesNotHaveIsRefusedBeforeAnythingIsWritten(t *testing.T) {
+	t.Parallel()
+	for command, publishes := range map[string]bool{
+		"ZPOPMIN": true, "RPUSH": true, "ZADD": true, "PUBLISH": true, "EVALSHA": true,
+		"LTRIM": false, "ZREMRANGEBYRANK": false, "SUBSCRIBE": false,
+	} {
+		t.Run(command, func(t *testing.T) {
+			s, _ := private(t, "--rename-command", command, "")
+			_, err := newSubscriber(t, s).Subscribe(ctx, "t")
+			require.ErrorIs(t, err, redisdelay.ErrForbidden)
+			require.ErrorContains(t, err, missing(command))
+			require.Zero(t, s.Client.DBSize(ctx).Val())
+			err = newPublisher(t, s).Publish("t", text("x"))
+			if publishes {
+				require.ErrorIs(t, err, redisdelay.ErrForbidden)
+				require.ErrorContains(t, err, missing(command))
+				require.Zero(t, s.Client.DBSize(ctx).Val())
+			} else {
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+// ruleOf finds the ACL rules that an error names.
+var ruleOf = regexp.MustCompile(`(?:^| )([+~&][^ ]*[^ :;])`)
+
+// rulesOf returns the ACL rules that an ErrForbidden names.
+func rulesOf(t *testing.T, err error) (rules []any) {
+	t.Helper()
+	require.ErrorIs(t, err, redisdelay.ErrForbidden)
+	for _, found := range ruleOf.FindAllStringSubmatch(err.Error(), -1) {
+		rules = append(rules, found[1])
+	}
+	require.NotEmpty(t, rules, err)
+	return rules
+}
+
+// The user may do all after a grant of what the first error names.
+func TestOneErrorNamesAllThatAUserLacks(t *testing.T) {
+	s, in := private(t)
+	users := map[string][]any{
+		"nothing":        {"-@all", "+@connection"},
+		"no-channels":    {"~*", "+@all"},
+		"no-keys":        {"&*", "+@all"},
+		"only-commands":  {"+@all"},
+		"only-reads":     {"~*", "-@all", "+@connection", "+@read", "+@scripting"},
+		"no-write-set":   {"~*", "+@all", "-set", "-rpush", "-sadd", "-subscribe"},
+		"no-pubsub":      {"~*", "+@all", "-@pubsub"},
+		"no-scripts":     {"~*", "&*", "+@all", "-@scripting"},
+		"other-channels": {"~*", "&another:*", "+@all", "-hset", "-ltrim"},
+	}
+	for name, has := range users {
+		t.Run(name, func(t *testing.T) {
+			as := func(prefix string) redistest.Server {
+				user := name + "-" + prefix
+				set := append([]any{"ACL", "SETUSER", user, "on", ">secret", "resetchannels"}, has...)
+				require.NoError(t, s.Client.Do(ctx, set...).Err())
+				client := redis.NewClient(&redis.Options{Addr: in.Addr(), Username: user, Password: "secret"})
+				t.Cleanup(func() { _ = client.Close() })
+				return redistest.Server{Client: client, Prefix: user}
+			}
+			grant := func(to redistest.Server, err error) {
+				t.Helper()
+				require.NoError(t, s.Client.Do(ctx, append([]any{"ACL", "SETUSER", to.Prefix}, rulesOf(t, err)...)...).Err(), err)
+				require.Empty(t, s.Client.Keys(ctx, to.Prefix+":*").Val())
+			}
+			consumer := as("consumer")
+			_, err := newSubscriber(t, consumer).Subscribe(ctx, "t")
+			grant(consumer, err)
+			require.NotRegexp(t, `&`+consumer.Prefix+`:mailbox:[^*]`, err.Error(), "a random channel")
+			messages := subscribeTo(t, newSubscriber(t, consumer), "t")
+
+			publisher := as("publisher")
+			if err := newPublisher(t, publisher).Publish("t", text("x")); err != nil {
+				grant(publisher, err)
+				require.NoError(t, newPublisher(t, publisher).Publish("t", text("x")))
+			}
+			publish(t, newPublisher(t, consumer), "t", "x", "y") // a subscriber may wake others, too
+			require.Equal(t, []string{"x", "y"}, consume(t, messages, 2))
+		})
+	}
+}
+
+func TestAFullServerSaysThatItIsFull(t *testing.T) {
+	s, _ := private(t)
+	messages := subscribeTo(t, newSubscriber(t, s), "t")
+	p := newPublisher(t, s)
+	publish(t, p, "t", "x")
+	require.Equal(t, []string{"x"}, consume(t, messages, 1))
+	require.NoError(t, s.Client.ConfigSet(ctx, "maxmemory", "1").Err())
+	full := func(err error) {
+		t.Helper()
+		require.ErrorIs(t, err, redisdelay.ErrServerFull)
+		require.ErrorContains(t, err, "OOM")
+		require.NotErrorIs(t, err, redisdelay.ErrTopicFull)
+	}
+	full(p.Publish("t", text("y")))
+	full(p.Publish("t", delayed("y", time.Hour)))
+	full(newPublisher(t, s).Publish("new", text("y")))
+	full(newSubscriber(t, s).SubscribeInitialize("new"))
+	_, err := newSubscriber(t, s).Subscribe(ctx, "new")
+	full(err)
+	require.NoError(t, s.Client.ConfigSet(ctx, "maxmemory", "0").Err())
+	publish(t, p, "t", "y")
+	require.Equal(t, []string{"y"}, consume(t, messages, 1))
 }

@@ -221,8 +221,8 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 
 // SubscribeInitialize makes sure that the consumer group exists, so that it gets every message of
 // the topic that becomes due from now on, even before Subscribe. With Broadcast it does nothing.
-// Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed, ErrForbidden or ErrLayout, or come from
-// Redis.
+// Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed, ErrServerFull, ErrForbidden or ErrLayout,
+// or come from Redis.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if err := s.check(topic); err != nil || s.config.Broadcast {
 		return err
@@ -292,7 +292,7 @@ func (s *Subscriber) groupOptions() queue.GroupOptions {
 // CloseTimeout is over and the client has given up its last call.
 //
 // A subscription outlasts outages of Redis. Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed,
-// ErrForbidden or ErrLayout, or come from ctx or Redis.
+// ErrServerFull, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if err := s.check(topic); err != nil {
 		return nil, err
@@ -300,8 +300,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	mailbox, closeMailbox := wake.Open(s.client, s.config.KeyPrefix)
 	defer closeMailbox() // by then the engine keeps it open
 	err := mailbox.Permitted(ctx)
-	if err == nil {
-		err = s.checkServer(ctx, topic)
+	if err == nil || errors.Is(err, ErrForbidden) { // one error names all that is missing
+		err = queue.AllForbidden(err, s.checkServer(ctx, topic))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)

@@ -344,11 +344,12 @@ func TestServerThatMayLoseMessagesIsReported(t *testing.T) {
 		}
 		return strings.Join(all, "\n")
 	}
-	require.Empty(t, check("--appendonly", "yes", "--maxmemory-policy", "noeviction"))
-	said := check("--maxmemory-policy", "allkeys-lru")
+	require.Empty(t, check("--appendonly", "yes", "--maxmemory", "100mb", "--maxmemory-policy", "noeviction"))
+	require.Empty(t, check("--appendonly", "yes", "--maxmemory-policy", "allkeys-lru"), "nothing is evicted without a maxmemory")
+	said := check("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	require.Contains(t, said, "warning: eviction: maxmemory-policy is allkeys-lru: any message may be evicted")
 	require.Contains(t, said, "warning: persistence: there is no append-only file")
-	require.Contains(t, check("--maxmemory-policy", "volatile-ttl"), "keys that expire may be evicted")
+	require.Contains(t, check("--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"), "keys that expire may be evicted")
 }
 
 func TestClockDifferenceIsReported(t *testing.T) {

@@ -10,8 +10,8 @@
 // A message is named by its ID (Delivery.ID, [Message.ID]) with [ByID]. While its publisher's delay
 // ID (redisdelay.DelayIDKey) is taken, [ByDelayID] names it too.
 //
-// If the Redis user may not run a command that an operation needs, the operation returns
-// [ErrForbidden] and changes nothing.
+// If the Redis user may not run a command that an operation needs, or the server does not have it,
+// the operation returns [ErrForbidden] and changes nothing.
 //
 // If an answer is lost, the client sends the operation again, and it still takes effect once only.
 // After a minute it is not sent again, for example because the process was suspended. The error is

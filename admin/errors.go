@@ -29,9 +29,13 @@ var (
 	ErrTopicMode = queue.ErrTopicMode
 
 	// ErrForbidden means that the Redis user may not run a command, or use a key or a channel, that
-	// the operation needs. The error names all missing commands, and the keys and channels to
-	// allow. It is returned before anything in a topic is changed.
+	// the operation needs, or that the server does not have a command, because of rename-command.
+	// The error names the ACL rules that the user needs, and the commands that the server needs. It
+	// is returned before anything in a topic is changed.
 	ErrForbidden = queue.ErrForbidden
+
+	// ErrServerFull means that the Redis server is at its maxmemory and refuses the operation.
+	ErrServerFull = queue.ErrServerFull
 
 	// ErrInvalidTopic means that a topic name is empty or too long.
 	ErrInvalidTopic = redisdelay.ErrInvalidTopic

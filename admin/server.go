@@ -19,6 +19,7 @@ func serverFindings(s queue.Server) []Finding {
 		found = append(found, Finding{Severity: Warning, Kind: kind, Detail: fmt.Sprintf(format, args...)})
 	}
 	switch policy, known := s.Info["maxmemory_policy"]; {
+	case s.Info["maxmemory"] == "0": // there is no limit, and so no eviction
 	case !known:
 		warn("eviction", "the server does not say its maxmemory-policy; it should be noeviction")
 	case policy != "noeviction" && strings.HasPrefix(policy, "volatile-"):

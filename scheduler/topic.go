@@ -219,7 +219,13 @@ func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll 
 // asked once. open does not create a topic that nobody named, because it may just have been
 // deleted.
 func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) {
-	if err := s.mailbox.Permitted(ctx); err != nil {
+	err := s.mailbox.Permitted(ctx)
+	if errors.Is(err, queue.ErrForbidden) { // one error names all that is missing
+		if groups, _ := t.topic.Existing(ctx); groups != nil {
+			err = queue.AllForbidden(err, s.permit(ctx, t, groups))
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -237,14 +243,20 @@ func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) 
 		return nil, err
 	}
 	t.opened = true
+	if err := s.permit(ctx, t, groups); err != nil {
+		return nil, err
+	}
+	return groups, nil
+}
+
+// permit fails if the server does not permit the commands for the topic.
+func (s *Scheduler) permit(ctx context.Context, t *served, groups *queue.Groups) error {
 	work := queue.Scheduling
 	if groups.Stream {
 		work = queue.SchedulingStreams
 	}
-	if _, err := s.permits.Try(ctx, t.topic, work); err != nil {
-		return nil, err
-	}
-	return groups, nil
+	_, err := s.permits.Try(ctx, t.topic, work)
+	return err
 }
 
 // missing handles a topic that does not exist. If the registry does not list it either, it is no

@@ -269,14 +269,13 @@ func (a *audit) delayIDs(ctx context.Context) error {
 func (a *audit) halves(ctx context.Context, names []string) error {
 	k := a.topic.Keys()
 	owners, frees := make([]*redis.StringCmd, len(names)), make([]*redis.FloatCmd, len(names))
-	_, err := a.topic.Client().TxPipelined(ctx, func(p redis.Pipeliner) error {
+	err := a.topic.Transaction(ctx, func(p redis.Pipeliner) {
 		for i, name := range names {
 			owners[i], frees[i] = p.HGet(ctx, k.Names(), name), p.ZScore(ctx, k.Taken(), name)
 		}
-		return nil
 	})
-	if err != nil && err != redis.Nil {
-		return queue.Forbidden(err)
+	if err != nil {
+		return err
 	}
 	for i, name := range names {
 		where := ""

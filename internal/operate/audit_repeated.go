@@ -64,14 +64,13 @@ func (a *audit) around(ctx context.Context, key string, some []repetition) (map[
 		}
 	}
 	parts := make([]*redis.StringSliceCmd, len(merged))
-	_, err := a.topic.Client().TxPipelined(ctx, func(p redis.Pipeliner) error {
+	err := a.topic.Transaction(ctx, func(p redis.Pipeliner) {
 		for i, s := range merged {
 			parts[i] = p.LRange(ctx, key, int64(-1-s.to), int64(-1-s.from))
 		}
-		return nil
 	})
 	if err != nil {
-		return nil, queue.Forbidden(err)
+		return nil, err
 	}
 	places := map[string][]int{}
 	for i, s := range merged {

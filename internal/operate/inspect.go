@@ -150,7 +150,7 @@ func (t *Topic) Find(ctx context.Context, ref Ref) (Found, error) {
 	for before := ""; ; {
 		id, err := t.Client().HGet(ctx, t.Keys().Names(), queue.EncodeName(ref.DelayID)).Result()
 		if err != nil && err != redis.Nil {
-			return Found{}, queue.Forbidden(err)
+			return Found{}, queue.Refused(err)
 		}
 		found, err := t.find(ctx, ref, id)
 		if !errors.Is(err, queue.ErrNotFound) || id == before {
@@ -166,7 +166,7 @@ func (t *Topic) find(ctx context.Context, ref Ref, id string) (found Found, err 
 		// Read first, because after this no removal begins without a change of the set.
 		removing, err := t.Removing(ctx)
 		if err != nil {
-			return queue.Forbidden(err)
+			return queue.Refused(err)
 		}
 		all, _, now, err := t.inspect(ctx, groups, inspection{ids: []string{id}, bodies: true})
 		if err != nil {

@@ -96,8 +96,16 @@ func (a answering) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessP
 	}
 }
 
+// wellFormed tells whether all parts are refusals of permit.lua.
+func wellFormed(parts []any) bool {
+	return !slices.ContainsFunc(parts, func(part any) bool {
+		_, verdict, _ := strings.Cut(part.(string), " ")
+		return verdict != "forbidden" && verdict != "absent"
+	})
+}
+
 func FuzzPermits(f *testing.F) {
-	for _, text := range []string{"", "noeviction", "allkeys-lru", "\nZADD", "noeviction\nHSET\nZADD", "nil", "#1", "\nnil"} {
+	for _, text := range []string{"", "noeviction", "allkeys-lru", "\nZADD forbidden", "noeviction\nHSET absent\nZADD forbidden", "\nZADD", "nil", "#1", "\nnil"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -111,7 +119,9 @@ func FuzzPermits(f *testing.F) {
 			t.Errorf("%q is read as %q, and %v", parts, policy, err)
 		case whole && len(parts) == 0 && (there || err != nil), whole && len(parts) == 1 && (!there || err != nil):
 			t.Errorf("%q is read as %v, and %v", parts, there, err)
-		case whole && len(parts) > 1 && !errors.Is(err, ErrForbidden):
+		case whole && len(parts) > 1 && err == nil:
+			t.Errorf("%q is read as %v", parts, there)
+		case whole && len(parts) > 1 && wellFormed(parts[1:]) != errors.Is(err, ErrForbidden):
 			t.Errorf("%q is read as %v, and %v", parts, there, err)
 		case !whole && err == nil:
 			t.Errorf("%q is read as %q", parts, policy)

@@ -14,6 +14,8 @@
 //   - script.go sends calls, alone or in a pipeline, and loads scripts that a server lacks.
 //   - work.go lists the scripts and commands of each kind of work. permit.go tries them before the
 //     work begins, so that no script fails in its middle for want of a permission.
+//   - refused.go tells what the server's refusals mean: what a user lacks, which command is missing,
+//     or that the server is full.
 //   - errors.go and check.go have the errors, and say which names and prefixes can be used.
 //
 // Transitions:

@@ -12,8 +12,10 @@ var (
 	ErrTopicMode = errors.New("topic is of another mode")
 	// ErrUnregistered means that the consumer group does not exist, or no longer.
 	ErrUnregistered = errors.New("consumer group is not registered")
-	// ErrForbidden means that the server's user lacks a permission.
-	ErrForbidden = errors.New("the Redis user lacks permissions")
+	// ErrForbidden means that the server's user lacks a permission, or the server a command.
+	ErrForbidden = errors.New("forbidden by Redis")
+	// ErrServerFull means that the server is at its memory limit and takes nothing more.
+	ErrServerFull = errors.New("the Redis server is full: it is at its maxmemory")
 	// ErrNotFound means that there is no such topic, group or message.
 	ErrNotFound = errors.New("not found")
 	// ErrExists means that another message has the delay id.

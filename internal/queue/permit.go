@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -22,9 +21,10 @@ type Permits struct {
 // permit is one kind of work on one server, since each node of a Cluster has its own users.
 type permit struct{ work, server string }
 
-// Try returns an ErrForbidden that names the commands or channels that the server's user lacks for
-// the work. Without it a script would fail in its middle, or remove waiting subscriptions and wake
-// none. If there is no such topic, it tries nothing, unless the work opens the topic.
+// Try returns an ErrForbidden that names all that the work needs and the server refuses: commands,
+// keys and channels that its user may not use, and commands that it does not have. Without it a
+// script would fail in its middle, or remove waiting subscriptions and wake none. If there is no
+// such topic, it tries no command of scripts, unless the work opens the topic.
 //
 // evicts is the server's maxmemory-policy if by that it may evict keys. It is "" if not, if the
 // server does not say, or if an earlier Try returned it.
@@ -37,13 +37,8 @@ func (p *Permits) Try(ctx context.Context, t *Topic, work Work) (evicts string, 
 	if known {
 		return "", nil
 	}
-	evicts, there, err := t.permit(ctx, work)
-	if err == nil && !there && work.opens {
-		if _, err = t.Groups(ctx); err == nil {
-			evicts, there, err = t.permit(ctx, work)
-		}
-	}
-	if err != nil || !there {
+	evicts, tried, err := t.permit(ctx, work)
+	if err != nil || !tried {
 		return "", err
 	}
 	p.mu.Lock()
@@ -58,33 +53,52 @@ func (p *Permits) Try(ctx context.Context, t *Topic, work Work) (evicts string, 
 	return evicts, nil
 }
 
-// permit tries all commands of the work. If there is no such topic, it tries nothing, and there is
-// false.
-func (t *Topic) permit(ctx context.Context, work Work) (evicts string, there bool, err error) {
-	lacking, err := t.refused(ctx, work)
+// permit tries all that the work needs. If there is no such topic and the work does not open it,
+// the script tries nothing, and tried is false.
+func (t *Topic) permit(ctx context.Context, work Work) (evicts string, tried bool, err error) {
+	lacks, keysAllowed, err := t.tryBesides(ctx, work)
 	if err != nil {
 		return "", false, err
 	}
-	if slices.Contains(lacking, "publish") { // a topic that cannot be announced must not be opened
-		return "", false, t.lacks(lacking)
-	}
-	var args []any
+	args := []any{work.opens}
 	for _, command := range work.commands() {
 		args = append(args, command)
 	}
-	call := NewCall(&permitScript, []string{t.keys.Meta(), t.keys.Operation(Token())}, args...)
+	keys := []string{t.keys.Meta(), t.keys.Operation(Token()), t.keys.Operation(Token())}
+	call := NewCall(&permitScript, keys, args...)
 	if err := Do(ctx, t.client, call); err != nil {
-		return "", false, err
+		said := (*lack)(nil)
+		if !errors.As(err, &said) {
+			return "", false, err
+		}
+		lacks.merge(said)
+		if len(said.absent) == 0 { // no command of scripts could be tried, so all are named
+			lacks.need(rules(work)...)
+			if !keysAllowed {
+				lacks.need(keyRule(t.prefix))
+			}
+		}
+		return "", false, lacks
 	}
 	reply, err := call.cmd.StringSlice()
 	if err != nil {
 		return "", false, fmt.Errorf("permit: unexpected reply: %w", err)
 	}
+	for _, part := range reply[min(1, len(reply)):] {
+		switch command, verdict, _ := strings.Cut(part, " "); verdict {
+		case "forbidden":
+			lacks.need(rule(command))
+		case "absent":
+			lacks.miss(command)
+		default:
+			return "", false, fmt.Errorf("permit: unexpected reply %q", part)
+		}
+	}
+	if lacks.any() {
+		return "", false, lacks
+	}
 	if len(reply) == 0 {
 		return "", false, nil
-	}
-	if lacking = append(reply[1:], lacking...); len(lacking) > 0 {
-		return "", false, t.lacks(lacking)
 	}
 	if evicts = reply[0]; evicts == "noeviction" {
 		evicts = ""
@@ -92,123 +106,79 @@ func (t *Topic) permit(ctx context.Context, work Work) (evicts string, there boo
 	return evicts, true, nil
 }
 
-// lacks returns the error for commands that are not allowed. Channels are a permission of their
-// own.
-func (t *Topic) lacks(commands []string) error {
-	rules := strings.ToLower("+" + strings.Join(slices.Compact(commands), " +"))
-	if slices.Contains(commands, "publish") {
-		rules += fmt.Sprintf(", and to wake others, the channels &%s &%s", MailboxChannel(t.prefix, "*"), t.newTopics())
+// tryBesides tries the commands of the work that permit.lua cannot try, and without a Cluster the
+// key of the registry. It does so in one pipeline to the topic's node. So MULTI, EXEC and DISCARD
+// are on one connection, and no transaction stays open. keysAllowed tells that the user may surely
+// use the keys.
+func (t *Topic) tryBesides(ctx context.Context, work Work) (lacks *lack, keysAllowed bool, err error) {
+	type try struct {
+		args  []any
+		rules []string // what its keys and channels need
 	}
-	return fmt.Errorf("%w: it has to be allowed %s", ErrForbidden, rules)
-}
-
-// refused tries the commands of the work that permit.lua cannot try, in one pipeline to the topic's
-// node. So MULTI and EXEC are on one connection, and no transaction stays open.
-func (t *Topic) refused(ctx context.Context, work Work) (lacking []string, err error) {
-	var tries [][]any
+	var tries []try
 	if slices.Contains(work.commands(), "PUBLISH") { // scripts call it, too; no process has the channel
-		tries = append(tries, []any{"publish", MailboxChannel(t.prefix, "check"), ""})
+		tries = append(tries, try{[]any{"publish", MailboxChannel(t.prefix, "check"), ""}, []string{MailboxRule(t.prefix)}})
 	}
 	for _, command := range work.besides {
-		if command == "SADD" { // the work announces topics, too; no topic is named ""
-			tries = append(tries, []any{"publish", t.newTopics(), ""})
-		}
-		if args := notForScripts[command]; args != nil {
-			tries = append(tries, args)
+		switch command {
+		case "SADD": // the work announces topics, too; no topic is named ""
+			tries = append(tries, try{[]any{"publish", t.newTopics(), ""}, []string{TopicsRule(t.prefix)}})
+		case "SISMEMBER":
+			if !t.client.Cluster() { // another node may have the registry
+				tries = append(tries, try{[]any{"sismember", Registry(t.prefix), ""}, []string{keyRule(t.prefix)}})
+			}
+		default:
+			for _, args := range notForScripts[command] {
+				tries = append(tries, try{args: args})
+			}
 		}
 	}
+	lacks = &lack{}
 	if len(tries) == 0 {
-		return nil, nil
+		return lacks, false, nil
 	}
 	node, err := t.node(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	var calls []*redis.Cmd
 	pipe := node.Pipeline()
-	for _, args := range tries {
-		calls = append(calls, pipe.Do(ctx, args...))
+	for _, try := range tries {
+		calls = append(calls, pipe.Do(ctx, try.args...))
 	}
 	if _, err := pipe.Exec(ctx); Unreachable(err) {
 		t.client.findNodes(ctx, err)
-		return nil, err
+		return nil, false, err
 	}
-	for _, call := range calls {
-		if errors.Is(Forbidden(call.Err()), ErrForbidden) {
-			lacking = append(lacking, call.Name())
+	for i, call := range calls {
+		said := (*lack)(nil)
+		if call.Name() == "discard" || !errors.As(Refused(call.Err()), &said) {
+			keysAllowed = keysAllowed || call.Name() == "sismember"
+			continue
 		}
+		said.explain(call.Name(), tries[i].rules...)
+		lacks.merge(said)
 	}
-	return lacking, nil
+	return lacks, keysAllowed, nil
 }
 
-// ForbiddenTo is Forbidden for a command on the registry or a channel, which may be on another
-// node. The error says what the command does, and what the user must be allowed.
-func ForbiddenTo(what, command string, err error) error {
-	if err = Forbidden(err); errors.Is(err, ErrForbidden) {
-		needs := "+" + command
-		switch said := err.Error(); {
-		case strings.Contains(said, "'cluster"): // the client of a Cluster asks for the slots first
-			needs = "+cluster|slots"
-		case deniesKeys(said):
-			needs = "the keys ~<key prefix>:*"
-		}
-		return fmt.Errorf("%s: it has to be allowed %s: %w", what, needs, err)
-	}
-	return err
-}
+// rule returns the ACL rule that allows a command.
+func rule(command string) string { return "+" + strings.ToLower(command) }
 
-// namedCommand finds the command of a script that is not allowed, which newer servers name.
-var namedCommand = regexp.MustCompile(`no permissions to run the '([^']+)' command`)
+// keyRule returns the ACL rule that allows all keys with the prefix.
+func keyRule(prefix string) string { return "~" + prefix + ":*" }
 
-// deniesKeys tells whether a server's error is about keys. The server does not say which keys.
-func deniesKeys(said string) bool {
-	return strings.Contains(said, "one of the keys") || strings.Contains(said, "access a key")
-}
+// MailboxRule returns the ACL rule that allows the channels of all mailboxes.
+func MailboxRule(prefix string) string { return "&" + MailboxChannel(prefix, "*") }
 
-// forbidden adds to an error what the user must be allowed: keys, or the command of the script. If
-// the server names no command, it adds all commands of the script.
-func (c *Call) forbidden(err error) error {
-	err = Forbidden(err)
-	switch {
-	case !errors.Is(err, ErrForbidden):
-		return err
-	case deniesKeys(err.Error()):
-		return fmt.Errorf("%w; it has to be allowed the keys ~%s", err, strings.Join(patterns(c.keys), " ~"))
-	case strings.Contains(err.Error(), "NOPERM"):
-		return err
-	}
-	commands := Work{scripts: []string{c.script.name}}.commands()
-	if named := namedCommand.FindStringSubmatch(err.Error()); named != nil {
-		commands = named[1:]
-	}
-	return fmt.Errorf("%w; it has to be allowed +%s", err, strings.ToLower(strings.Join(commands, " +")))
-}
+// TopicsRule returns the ACL rule that allows the channel of new topics, of any database.
+func TopicsRule(prefix string) string { return "&" + prefix + ":new-topics:*" }
 
-// patterns returns the ACL patterns for keys: one for the key prefix, and the name of a stream.
-func patterns(keys []string) (all []string) {
-	for _, key := range keys {
-		if prefix, _, ours := strings.Cut(key, ":{"); ours {
-			key = prefix + ":*"
-		}
-		if !slices.Contains(all, key) {
-			all = append(all, key)
-		}
+// rules returns the ACL rules that allow all scripts of the work, and their commands.
+func rules(work Work) []string {
+	all := []string{"+evalsha", "+eval", "+script|load"}
+	for _, command := range work.commands() {
+		all = append(all, rule(command))
 	}
 	return all
-}
-
-// Forbidden adds ErrForbidden to an error by which the server refuses for lack of a permission. It
-// is for commands that no script can try, and for the script that opens a topic.
-func Forbidden(err error) error {
-	var server redis.Error
-	if !errors.As(err, &server) {
-		return err
-	}
-	code, said, _ := strings.Cut(server.Error(), " ")
-	refusedExec := code == "EXECABORT" && strings.Contains(said, "NOPERM")
-	inScript := strings.Contains(said, "user executing the script can't") || strings.Contains(said, "ACL failure in script")
-	if code == "NOPERM" || refusedExec || inScript {
-		return fmt.Errorf("%w: %w", ErrForbidden, err)
-	}
-	return err
 }

@@ -11,7 +11,7 @@ import (
 // Listed tells whether the topic is in the registry.
 func (t *Topic) Listed(ctx context.Context) (bool, error) {
 	listed, err := t.client.SIsMember(ctx, Registry(t.prefix), t.Name).Result()
-	return listed, ForbiddenTo("look for the topic in the registry", "sismember", err)
+	return listed, RefusedTo("look for the topic in the registry", "sismember", err, keyRule(t.prefix))
 }
 
 // Enroll enters the topic in the registry, and announces a topic that is new there.
@@ -22,12 +22,12 @@ func (t *Topic) Enroll(ctx context.Context) error {
 		return err
 	}
 	if err := t.client.SAdd(ctx, Registry(t.prefix), t.Name).Err(); err != nil {
-		return ForbiddenTo("enter the topic in the registry", "sadd", err)
+		return RefusedTo("enter the topic in the registry", "sadd", err, keyRule(t.prefix))
 	}
 	// If another process has just added it, that may have crashed before its announcement.
 	channel := t.newTopics()
 	err = t.client.Publish(ctx, channel, t.Name).Err()
-	return ForbiddenTo(fmt.Sprintf("announce the topic on channel %q", channel), "publish", err)
+	return RefusedTo(fmt.Sprintf("announce the topic on channel %q", channel), "publish", err, TopicsRule(t.prefix))
 }
 
 // newTopics names the channel on which the topic is announced.
@@ -47,7 +47,7 @@ func ListedOf(ctx context.Context, client redis.UniversalClient, prefix string, 
 			listed = append(listed, name)
 		}
 	}
-	return listed, ForbiddenTo("look for topics in the registry", "sismember", err)
+	return listed, RefusedTo("look for topics in the registry", "sismember", err, keyRule(prefix))
 }
 
 // Relist enters a topic that exists in the registry again if it is missing there. In a Cluster a
@@ -89,14 +89,14 @@ func (t *Topic) exists(ctx context.Context) (bool, error) {
 
 // Unlist removes a name from the registry.
 func (t *Topic) Unlist(ctx context.Context, name string) error {
-	return ForbiddenTo("take the topic out of the registry", "srem", t.client.SRem(ctx, Registry(t.prefix), name).Err())
+	return RefusedTo("take the topic out of the registry", "srem", t.client.SRem(ctx, Registry(t.prefix), name).Err(), keyRule(t.prefix))
 }
 
 // TopicsFrom returns some names of the registry, and the cursor of the next; 0 begins and ends. A
 // name may come twice. A name that is added or removed meanwhile may come or not.
 func TopicsFrom(ctx context.Context, client redis.UniversalClient, prefix string, cursor uint64, count int) ([]string, uint64, error) {
 	names, next, err := client.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
-	return names, next, Forbidden(err)
+	return names, next, RefusedTo("read the registry", "sscan", err, keyRule(prefix))
 }
 
 // Topics calls f with the name of every topic in the registry, in no order. A name may come twice.
@@ -105,5 +105,5 @@ func Topics(ctx context.Context, client redis.UniversalClient, prefix string, f 
 	for scan.Next(ctx) {
 		f(scan.Val())
 	}
-	return Forbidden(scan.Err())
+	return RefusedTo("read the registry", "sscan", scan.Err(), keyRule(prefix))
 }

@@ -41,7 +41,7 @@ func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) {
 }
 
 // Do sends the calls in one round trip, in order, and returns the first error. The error wraps
-// ErrForbidden if the user may not run scripts.
+// ErrForbidden if the server refuses a script or a command of it, or ErrServerFull.
 //
 // If a server lacks a script, Do loads all scripts on it and sends the failed calls again. So a
 // server has all scripts or none, and the calls of a pipeline keep their order. Do does not wait
@@ -65,7 +65,7 @@ func Do(ctx context.Context, client *Client, calls ...*Call) error {
 	for _, c := range calls {
 		if err := c.Err(); err != nil {
 			client.findNodes(ctx, err)
-			return c.forbidden(err)
+			return c.refused(err)
 		}
 	}
 	return nil

@@ -89,9 +89,9 @@ func TestAFullServerRefusesNewMessagesAndMovesDueOnes(t *testing.T) {
 	full()
 	w.unchanged(func() {
 		for _, messages := range [][]message{{now("x")}, {in("x", time.Hour)}, {now("x"), in("y", time.Hour)}} {
-			require.ErrorContains(t, w.topic.Publish(ctx, "P", 1, w.makeEntries(messages...)), "OOM")
+			require.ErrorIs(t, w.topic.Publish(ctx, "P", 1, w.makeEntries(messages...)), queue.ErrServerFull)
 		}
-		require.ErrorContains(t, only(fresh.Groups(ctx)), "OOM")
+		require.ErrorIs(t, only(fresh.Groups(ctx)), queue.ErrServerFull)
 		require.NoError(t, only(streamTopicOf(w.Client, w.Prefix, w.topic.Name, kept).Groups(ctx)))
 	})
 	require.Equal(t, queue.Holder, w.promote("s|1").Role)

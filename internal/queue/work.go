@@ -68,8 +68,9 @@ func (w Work) AndWaits() Work {
 	return w
 }
 
-// notForScripts has the commands that no script may call, with arguments that change nothing.
-var notForScripts = map[string][]any{"MULTI": {"multi"}, "EXEC": {"exec"}, "WAIT": {"wait", 0, 1}}
+// notForScripts has the tries, which change nothing, of commands that no script may call. DISCARD
+// ends the transaction if the server has no EXEC.
+var notForScripts = map[string][][]any{"EXEC": {{"multi"}, {"exec"}, {"discard"}}, "WAIT": {{"wait", 0, 1}}}
 
 var calledCommand = regexp.MustCompile(`(?:redis\.p?call|each)\('([A-Z]+)'`)
 

@@ -3,7 +3,6 @@ package wake
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"time"
@@ -202,15 +201,15 @@ func (l *listener) end() {
 // errNobodyHears means that the server that answers calls has no receiver on the channel.
 var errNobodyHears = errors.New("nobody hears")
 
-// subscribe subscribes a new connection to a channel. It returns an error that wraps
-// queue.ErrForbidden if the server refuses, which go-redis would hide. After other errors go-redis
-// tries again by itself, once its Channel is read.
-func subscribe(ctx context.Context, pubsub *redis.PubSub, channel string) error {
+// subscribe subscribes a new connection to a channel, which takes the ACL rule. It returns an error
+// that wraps queue.ErrForbidden if the server refuses, which go-redis would hide. After other
+// errors go-redis tries again by itself, once its Channel is read.
+func subscribe(ctx context.Context, pubsub *redis.PubSub, channel, rule string) error {
 	err := pubsub.Subscribe(ctx, channel)
 	if err == nil {
 		_, err = pubsub.ReceiveTimeout(ctx, answerWithin)
 	}
-	return queue.ForbiddenTo(fmt.Sprintf("listen to channel %q", channel), "subscribe, and the channel", err)
+	return queue.RefusedTo("listen to a channel", "subscribe", err, rule)
 }
 
 // answerWithin is how long a listener waits for the answer to SUBSCRIBE, and for the text of a

@@ -27,6 +27,7 @@ import (
 // no more.
 type Mailbox struct {
 	channel string
+	rule    string // the ACL rule that allows the channel
 	client  *queue.Client
 	users   int // guarded by mailboxes
 	done    chan struct{}
@@ -106,6 +107,7 @@ func Open(client *queue.Client, prefix string) (*Mailbox, func()) {
 func newMailbox(client *queue.Client, prefix string) *Mailbox {
 	m := &Mailbox{
 		channel:   queue.MailboxChannel(prefix, queue.Token()),
+		rule:      queue.MailboxRule(prefix),
 		client:    client,
 		done:      make(chan struct{}),
 		asked:     make(chan struct{}),
@@ -164,7 +166,7 @@ func (m *Mailbox) listen(pubsub *redis.PubSub) {
 
 // subscribe subscribes to the mailbox's channel, and keeps a refusal for Permitted.
 func (m *Mailbox) subscribe(pubsub *redis.PubSub) error {
-	err := subscribe(m.running, pubsub, m.channel)
+	err := subscribe(m.running, pubsub, m.channel, m.rule)
 	var denied error
 	if errors.Is(err, queue.ErrForbidden) {
 		denied = err
@@ -365,7 +367,7 @@ func Listening(ctx context.Context, client *queue.Client, addresses ...string) (
 		}
 		return err
 	})
-	if found.Load() || redis.HasErrorPrefix(err, "NOPERM") {
+	if found.Load() || errors.Is(queue.Refused(err), queue.ErrForbidden) {
 		return true, nil
 	}
 	return false, err

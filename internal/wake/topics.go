@@ -31,7 +31,7 @@ func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found
 	ended := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // to wait for no answer
 	defer ended()
 	channel := queue.NewTopics(prefix, client.Database())
-	if err := subscribe(ctx, pubsub, channel); errors.Is(err, queue.ErrForbidden) {
+	if err := subscribe(ctx, pubsub, channel, queue.TopicsRule(prefix)); errors.Is(err, queue.ErrForbidden) {
 		read(fmt.Errorf("%w: %w", ErrNotHeard, err))
 	}
 	listener := newListener(client, channel, true)

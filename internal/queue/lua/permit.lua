@@ -1,27 +1,48 @@
--- permit: finds the commands that the caller may not run, before a script fails in its middle.
+-- permit: finds the commands that the caller may not run, or the server does not have, before a
+-- script fails in its middle.
 --
 -- KEYS  1 meta     hash: layout, groups; it stays as it is
 --       2 nothing  a key that does not exist, and stays so
--- ARGV  1 command  its name; any number of commands
+--       3 text     a key that does not exist; while the script runs it may be a string
+-- ARGV  1 opens    "1": the commands are tried even if there is no such topic
+--       2 command  its name; any number of commands
 --
 -- Each command is called in a way that fails or does nothing: on a key of another type, with a
 -- value that is no number, without values, or on a key that does not exist. The server refuses a
--- command that is not allowed before that, with another error.
--- Returns {policy, command, ...}, or {} if there is no such topic. policy is maxmemory-policy, or
--- "" if there is no limit or the server does not say. The commands are those that are not allowed.
+-- command that is not allowed before that, with another error, and one that it does not have, too.
+-- Returns {policy, refusal, ...}, or {} if there is no such topic. policy is maxmemory-policy, or
+-- "" if there is no limit or the server does not say. A refusal is "<command> forbidden" or
+-- "<command> absent".
 -- Twice: the second run returns the same.
 
-local meta, nothing = KEYS[1], KEYS[2]
+local meta, nothing, text, opens = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+
+local function refusal(result)
+  local said = type(result) == 'table' and result['err'] or ''
+  if string.find(said, "can't run this command", 1, true) or string.find(said, 'NOPERM', 1, true)
+    or string.find(said, 'no permissions', 1, true) then
+    return 'forbidden'
+  elseif string.find(said, 'Unknown .-command called from') then
+    return 'absent'
+  end
+end
 
 local fields = redis.pcall('HLEN', meta)
-if fields == 0 then -- there is no topic, and no call here may create its key
+local known = not refusal(fields) -- whether there is a topic
+if known and type(fields) == 'table' then
+  return fields
+elseif fields == 0 and opens ~= '1' then
   return {}
-elseif type(fields) == 'table' then
-  if string.find(fields['err'], 'WRONGTYPE', 1, true) then
-    return fields
-  end
-  return {'', 'HLEN'} -- whether there is a topic is not known
 end
+
+-- Some commands make a key that does not exist. They are tried on one of another type.
+local other, unmade = meta, nil
+if not known or fields == 0 then
+  local made = redis.pcall('SET', text, '', 'PX', 1) -- it ends even if DEL is not allowed
+  other, unmade = made['ok'] and text, refusal(made)
+end
+local makes = {['LPUSH'] = true, ['RPUSH'] = true, ['SADD'] = true, ['XADD'] = true}
+
 local one, two = {meta}, {meta, ''}
 local samples = {
   ['TIME'] = {}, ['GET'] = one, ['HLEN'] = one, ['HKEYS'] = one, ['ZCARD'] = one, ['LLEN'] = one,
@@ -30,26 +51,29 @@ local samples = {
   ['LRANGE'] = {meta, 0, 0},
   ['DEL'] = {nothing}, ['SET'] = {nothing, '', 'XX'},
   ['HDEL'] = {nothing, ''}, ['HSET'] = {nothing, '', '', ''}, ['HINCRBY'] = {nothing, '', 'no number'},
-  ['LPUSH'] = two, ['RPUSH'] = two, ['LPOP'] = one, ['LTRIM'] = {meta, 0, -1},
+  ['LPUSH'] = {other or '', ''}, ['RPUSH'] = {other or '', ''}, ['LPOP'] = one, ['LTRIM'] = {meta, 0, -1},
   ['ZADD'] = {nothing, 'no number', ''}, ['ZREM'] = two, ['ZPOPMIN'] = one,
   ['ZREMRANGEBYSCORE'] = {meta, 0, 0}, ['ZREMRANGEBYRANK'] = {meta, 0, 0},
-  ['SISMEMBER'] = two, ['SADD'] = two, ['SREM'] = two,
+  ['SISMEMBER'] = two, ['SADD'] = {other or '', ''}, ['SREM'] = two,
   ['EXISTS'] = {nothing}, ['TYPE'] = {nothing}, ['PTTL'] = {nothing}, ['PEXPIRE'] = {nothing, 1}, ['PERSIST'] = {nothing}, ['UNLINK'] = {nothing},
   ['HSCAN'] = {nothing, 0}, ['ZSCAN'] = {nothing, 0}, ['LSET'] = {nothing, 0, ''},
-  ['XLEN'] = one, ['XADD'] = {meta, '*', '', ''}, ['XDEL'] = {meta, '0-0'}, ['XTRIM'] = {meta, 'MAXLEN', '~', 0},
+  ['XLEN'] = one, ['XADD'] = {other or '', '*', '', ''}, ['XDEL'] = {meta, '0-0'}, ['XTRIM'] = {meta, 'MAXLEN', '~', 0},
 }
 
 local reply = {''}
-for _, command in ipairs(ARGV) do
-  local sample = samples[command]
-  if sample then
-    local result = redis.pcall(command, unpack(sample))
-    local said = type(result) == 'table' and result['err'] or ''
-    if string.find(said, "can't run this command", 1, true) or string.find(said, 'NOPERM', 1, true)
-      or string.find(said, 'no permissions', 1, true) then
-      reply[#reply + 1] = command
-    end
+for i = 2, #ARGV do
+  local command, verdict = ARGV[i], nil
+  if makes[command] and not other then -- a user without SET may lack it too
+    verdict = unmade == 'forbidden' and unmade
+  elseif samples[command] then
+    verdict = refusal(redis.pcall(command, unpack(samples[command])))
   end
+  if verdict then
+    reply[#reply + 1] = command .. ' ' .. verdict
+  end
+end
+if other == text then
+  redis.pcall('DEL', text)
 end
 local info = redis.pcall('INFO', 'memory')
 if type(info) == 'string' and not string.find(info, 'maxmemory:0%c') then
