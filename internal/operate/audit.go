@@ -162,14 +162,18 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 	}
 	whole = true
 	for part := range slices.Chunk(slices.Sorted(maps.Keys(types)), 500) {
-		p := a.topic.Client().Pipeline()
 		var found []*redis.StatusCmd
 		var ends []*redis.DurationCmd
-		for _, key := range part {
-			found = append(found, p.Type(ctx, key))
-			ends = append(ends, p.PTTL(ctx, key))
-		}
-		if _, err := p.Exec(ctx); err != nil {
+		err := a.topic.Client().Call(func(c redis.UniversalClient) error {
+			p := c.Pipeline()
+			for _, key := range part {
+				found = append(found, p.Type(ctx, key))
+				ends = append(ends, p.PTTL(ctx, key))
+			}
+			_, err := p.Exec(ctx)
+			return err
+		})
+		if err != nil {
 			return false, err
 		}
 		for i, key := range part {
@@ -216,11 +220,10 @@ func (a *audit) delayIDs(ctx context.Context) error {
 func (a *audit) halves(ctx context.Context, names []string) error {
 	k := a.topic.Keys()
 	owners, frees := make([]*redis.StringCmd, len(names)), make([]*redis.FloatCmd, len(names))
-	_, err := a.topic.Client().TxPipelined(ctx, func(p redis.Pipeliner) error {
+	err := transaction(ctx, a.topic, func(p redis.Pipeliner) {
 		for i, name := range names {
 			owners[i], frees[i] = p.HGet(ctx, k.Names(), name), p.ZScore(ctx, k.Taken(), name)
 		}
-		return nil
 	})
 	if err != nil && err != redis.Nil {
 		return queue.Forbidden(err)

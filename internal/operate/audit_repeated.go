@@ -64,11 +64,10 @@ func (a *audit) around(ctx context.Context, key string, some []repetition) (map[
 		}
 	}
 	parts := make([]*redis.StringSliceCmd, len(merged))
-	_, err := a.topic.Client().TxPipelined(ctx, func(p redis.Pipeliner) error {
+	err := transaction(ctx, a.topic, func(p redis.Pipeliner) {
 		for i, s := range merged {
 			parts[i] = p.LRange(ctx, key, int64(-1-s.to), int64(-1-s.from))
 		}
-		return nil
 	})
 	if err != nil {
 		return nil, queue.Forbidden(err)

@@ -27,6 +27,17 @@ func run[T any](ctx context.Context, t *Topic, read func(*redis.Cmd) (T, error),
 	return read(call.Cmd())
 }
 
+// transaction sends the commands that add adds in MULTI and EXEC.
+func transaction(ctx context.Context, t *Topic, add func(redis.Pipeliner)) error {
+	return t.Client().Call(func(c redis.UniversalClient) error {
+		_, err := c.TxPipelined(ctx, func(p redis.Pipeliner) error {
+			add(p)
+			return nil
+		})
+		return err
+	})
+}
+
 // Group is a handle on one consumer group of a topic for operators.
 type Group struct {
 	*queue.Group

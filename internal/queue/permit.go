@@ -125,11 +125,15 @@ func (t *Topic) refused(ctx context.Context, work Work) (lacking []string, err e
 		return nil, err
 	}
 	var calls []*redis.Cmd
-	pipe := node.Pipeline()
-	for _, args := range tries {
-		calls = append(calls, pipe.Do(ctx, args...))
-	}
-	if _, err := pipe.Exec(ctx); Unreachable(err) {
+	err = node.Call(func(c redis.UniversalClient) error {
+		pipe := c.Pipeline()
+		for _, args := range tries {
+			calls = append(calls, pipe.Do(ctx, args...))
+		}
+		_, err := pipe.Exec(ctx)
+		return err
+	})
+	if Unreachable(err) {
 		t.client.findNodes(ctx, err)
 		return nil, err
 	}

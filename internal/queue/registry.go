@@ -10,7 +10,9 @@ import (
 
 // Listed tells whether the topic is in the registry.
 func (t *Topic) Listed(ctx context.Context) (bool, error) {
-	listed, err := t.client.SIsMember(ctx, Registry(t.prefix), t.Name).Result()
+	listed, err := Ask(t.client, func(c redis.UniversalClient) (bool, error) {
+		return c.SIsMember(ctx, Registry(t.prefix), t.Name).Result()
+	})
 	return listed, ForbiddenTo("look for the topic in the registry", "sismember", err)
 }
 
@@ -21,11 +23,12 @@ func (t *Topic) Enroll(ctx context.Context) error {
 	if err != nil || known {
 		return err
 	}
-	if err := t.client.SAdd(ctx, Registry(t.prefix), t.Name).Err(); err != nil {
+	err = t.client.Call(func(c redis.UniversalClient) error { return c.SAdd(ctx, Registry(t.prefix), t.Name).Err() })
+	if err != nil {
 		return ForbiddenTo("enter the topic in the registry", "sadd", err)
 	}
 	// If another process has just added it, that may have crashed before its announcement.
-	err = t.client.Publish(ctx, NewTopics(t.prefix), t.Name).Err()
+	err = t.client.Call(func(c redis.UniversalClient) error { return c.Publish(ctx, NewTopics(t.prefix), t.Name).Err() })
 	return ForbiddenTo(fmt.Sprintf("announce the topic on channel %q", NewTopics(t.prefix)), "publish", err)
 }
 
@@ -68,21 +71,32 @@ func (t *Topic) exists(ctx context.Context) (bool, error) {
 
 // Unlist removes a name from the registry.
 func (t *Topic) Unlist(ctx context.Context, name string) error {
-	return ForbiddenTo("take the topic out of the registry", "srem", t.client.SRem(ctx, Registry(t.prefix), name).Err())
+	err := t.client.Call(func(c redis.UniversalClient) error { return c.SRem(ctx, Registry(t.prefix), name).Err() })
+	return ForbiddenTo("take the topic out of the registry", "srem", err)
 }
 
 // TopicsFrom returns some names of the registry, and the cursor of the next; 0 begins and ends. A
 // name may come twice. A name that is added or removed meanwhile may come or not.
-func TopicsFrom(ctx context.Context, client redis.UniversalClient, prefix string, cursor uint64, count int) ([]string, uint64, error) {
-	names, next, err := client.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
+func TopicsFrom(ctx context.Context, client *Client, prefix string, cursor uint64, count int) (names []string, next uint64, err error) {
+	err = client.Call(func(c redis.UniversalClient) (err error) {
+		names, next, err = c.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
+		return err
+	})
 	return names, next, Forbidden(err)
 }
 
 // Topics calls f with the name of every topic in the registry, in no order. A name may come twice.
-func Topics(ctx context.Context, client redis.UniversalClient, prefix string, f func(topic string)) error {
-	scan := client.SScan(ctx, Registry(prefix), 0, "", 1000).Iterator()
-	for scan.Next(ctx) {
-		f(scan.Val())
+func Topics(ctx context.Context, client *Client, prefix string, f func(topic string)) error {
+	for cursor := uint64(0); ; {
+		names, next, err := TopicsFrom(ctx, client, prefix, cursor, 1000)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			f(name)
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
 	}
-	return Forbidden(scan.Err())
 }

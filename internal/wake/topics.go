@@ -26,10 +26,8 @@ const rescan = 30 * time.Second
 // with ErrNotHeard if it may not listen for announcements, and with ErrNotEntered if it could not
 // enter a topic again.
 func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found func(topic string, announced bool), read func(error)) {
-	pubsub := client.Subscribe(ctx)
-	ended := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // to wait for no answer
-	defer ended()
-	if err := subscribe(ctx, pubsub, queue.NewTopics(prefix)); errors.Is(err, queue.ErrForbidden) {
+	pubsub, err := subscribe(ctx, client, nil, queue.NewTopics(prefix))
+	if pubsub == nil || errors.Is(err, queue.ErrForbidden) {
 		read(fmt.Errorf("%w: %w", ErrNotHeard, err))
 	}
 	listener := newListener(client, queue.NewTopics(prefix), true)
