@@ -25,16 +25,17 @@ var mayImport = []struct {
 	imports []string
 }{
 	{"delayqueue", nil},
-	{"internal/queue", nil},
+	{"internal/guard", nil},
+	{"internal/queue", []string{"internal/guard"}},
 	{"internal/queue/lua", []string{"internal/queue"}}, // the program of make lua
 	{"internal/meta", []string{"internal/queue"}},
 	{"internal/wake", []string{"internal/queue"}},
 	{"internal/operate", []string{"internal/queue"}},
-	{"internal/publish", []string{"internal/queue"}},
-	{"internal/consume", []string{"internal/queue", "internal/meta", "internal/wake"}},
-	{"scheduler", []string{"delayqueue", "internal/queue", "internal/wake"}},
-	{".", []string{"scheduler", "internal/publish", "internal/consume", "internal/meta", "internal/wake", "internal/queue"}},
-	{"relay", []string{".", "delayqueue", "internal/wake", "internal/queue"}},
+	{"internal/publish", []string{"internal/queue", "internal/guard"}},
+	{"internal/consume", []string{"internal/queue", "internal/meta", "internal/wake", "internal/guard"}},
+	{"scheduler", []string{"delayqueue", "internal/queue", "internal/wake", "internal/guard"}},
+	{".", []string{"scheduler", "internal/publish", "internal/consume", "internal/meta", "internal/wake", "internal/queue", "internal/guard"}},
+	{"relay", []string{".", "delayqueue", "internal/wake", "internal/queue", "internal/guard"}},
 	{"admin", []string{".", "internal/operate", "internal/wake", "internal/queue"}},
 	{"redisdelaytest", []string{".", "admin", "internal/queue"}},
 }

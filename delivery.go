@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 )
 
 // Delivery describes one delivery of a message to a consumer.
@@ -57,7 +58,7 @@ func DeadOnNack(msg *message.Message, reason error) bool {
 	}
 	text := "no reason given"
 	if reason != nil {
-		text = reason.Error()
+		text = guard.Sound(reason).Error()
 	}
 	d.DieWith(text)
 	return true

@@ -328,7 +328,7 @@ func (l logger) With(fields watermill.LogFields) watermill.LoggerAdapter {
 	maps.Copy(all, l.fields)
 	for field, value := range fields {
 		if _, twice := all[field]; twice {
-			panic("slog would write field " + field + " twice")
+			go panic("slog would write field " + field + " twice") // out of reach for those who recover
 		}
 		all[field] = value
 	}

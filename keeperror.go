@@ -4,6 +4,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 )
 
 // KeepError is a middleware that keeps the error of the handler with a nacked message: with its
@@ -20,7 +21,7 @@ func KeepError(h message.HandlerFunc) message.HandlerFunc {
 		if d := consume.Of(msg); d != nil {
 			text := ""
 			if err != nil {
-				text = err.Error()
+				text = guard.Sound(err).Error()
 			}
 			d.FailWith(text)
 		}

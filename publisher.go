@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/meta"
 	"github.com/redisdelay/watermill-redisdelay/internal/publish"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -27,7 +28,8 @@ type PublisherConfig struct {
 	Client redis.UniversalClient
 
 	// Marshaler turns messages into bytes. Default BinaryMarshaler{}; with Stream it is
-	// StreamMarshaler{}, and no other can be set.
+	// StreamMarshaler{}, and no other can be set. If it panics or calls runtime.Goexit, Publish
+	// returns an error, and nothing of its call is published.
 	Marshaler Marshaler
 
 	// KeyPrefix begins all keys in Redis. Default DefaultKeyPrefix. Braces are not allowed.
@@ -133,9 +135,7 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 		return nil, err
 	}
 	config.setDefaults()
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
+	logger = guard.Logger(logger)
 	p := &Publisher{
 		config: config,
 		client: queue.MustClient(config.Client),
@@ -216,11 +216,28 @@ func (p *Publisher) publish(topic string, messages []*message.Message) error {
 	}
 	b := p.engine.NewBatch(len(messages))
 	defer p.engine.Free(b)
-	if err := p.fill(b, topic, messages); err != nil {
+	err := p.guarded(func() error { return p.fill(b, topic, messages) })
+	if err != nil {
 		return err
 	}
 	return p.engine.Publish(callerContext(messages), topic, b)
 }
+
+// guarded calls f, in which the Marshaler may call runtime.Goexit, unless it is one of this
+// package.
+func (p *Publisher) guarded(f func() error) (err error) {
+	switch p.config.Marshaler.(type) {
+	case BinaryMarshaler, JSONMarshaler, StreamMarshaler:
+		return f()
+	}
+	if exited := guard.Apart(theMarshaler, func() { err = f() }); exited != nil {
+		return exited
+	}
+	return err
+}
+
+// theMarshaler names the user's code in errors.
+const theMarshaler = "the Marshaler"
 
 // fill checks and marshals all messages into the batch, before any is sent.
 func (p *Publisher) fill(b *publish.Batch, topic string, messages []*message.Message) error {
@@ -272,11 +289,13 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, b *publish.Ba
 }
 
 // marshal marshals the message without some keys of its metadata.
-func (p *Publisher) marshal(topic string, msg *message.Message, without []string, b *publish.Batch) ([]byte, error) {
+func (p *Publisher) marshal(topic string, msg *message.Message, without []string, b *publish.Batch) (_ []byte, err error) {
 	if own, ok := p.config.Marshaler.(BinaryMarshaler); ok { // it needs no copy of the metadata
 		return own.marshal(msg, without, b.Take), nil
 	}
-	return p.config.Marshaler.Marshal(topic, withoutKeys(msg, without))
+	defer guard.Recover(&err, theMarshaler)
+	body, err := p.config.Marshaler.Marshal(topic, withoutKeys(msg, without))
+	return body, guard.Sound(err)
 }
 
 // withoutKeys returns the message without some keys of its metadata: itself, if it has none of

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
@@ -26,8 +27,10 @@ type SubscriberConfig struct {
 	// *redis.Client or a *redis.ClusterClient works as that does. Other types are refused.
 	Client redis.UniversalClient
 
-	// Unmarshaler turns bytes back into messages. Default BinaryMarshaler{}. If it returns an error
-	// or panics, the message is dead-lettered at once, with the reason.
+	// Unmarshaler turns bytes back into messages. Default BinaryMarshaler{}. If it returns an
+	// error, panics or calls runtime.Goexit, the message is dead-lettered at once, with the reason.
+	// If it takes longer than a second, other messages go on meanwhile. If it takes longer than
+	// LeaseDuration and MaxExtension, the delivery fails as by a handler that does.
 	Unmarshaler Unmarshaler
 
 	// KeyPrefix begins all keys in Redis, and is the same as the publishers'. Default
@@ -102,8 +105,8 @@ type SubscriberConfig struct {
 	// failed, from 1. A delay in the message's metadata (DelayKey, DelayUntilKey, or Watermill's
 	// DelayOnError) comes first, then its own backoff (BackoffKey). With zero or less the message
 	// does not wait and keeps its place. If it always fails, it then uses up MaxDeliveries at once.
-	// Backoff must be safe for concurrent use. A panic in it is logged, and the default is used.
-	// Default ExponentialBackoff(time.Second, 10*time.Minute).
+	// Backoff must be safe for concurrent use. A panic or runtime.Goexit in it is logged, and the
+	// default is used. Default ExponentialBackoff(time.Second, 10*time.Minute).
 	Backoff func(delivery int) time.Duration
 
 	// DeadRetention is how long dead-lettered messages are kept. Default 30 days; negative: for
@@ -188,20 +191,22 @@ var (
 	_ message.SubscribeInitializer = (*Subscriber)(nil)
 )
 
-// NewSubscriber returns a Subscriber. It does not talk to Redis yet. A nil logger logs nothing.
+// NewSubscriber returns a Subscriber. It does not talk to Redis yet. A nil logger logs nothing. If
+// the logger panics, its line is lost.
 func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+	given := config.Backoff
 	config.setDefaults()
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
+	logger = guard.Logger(logger)
 	own := logger.With(watermill.LogFields{
 		"component":      "redisdelay.subscriber",
 		"consumer_group": config.ConsumerGroup,
 	})
-	config.Backoff = withoutPanic(config.Backoff, own)
+	if given != nil {
+		config.Backoff = guard.Backoff(given, defaultBackoff, own)
+	}
 	sched, err := scheduler.New(scheduler.Config{
 		Client:    config.Client,
 		KeyPrefix: config.KeyPrefix,

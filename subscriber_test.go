@@ -309,17 +309,6 @@ func (u panickingUnmarshaler) Unmarshal(topic string, body []byte) (*message.Mes
 	return msg, err
 }
 
-func TestABackoffThatPanicsIsReplacedByTheDefault(t *testing.T) {
-	both(t, func(t *testing.T, s redistest.Server) {
-		messages := subscribe(t, s, "t", func(c *redisdelay.SubscriberConfig) {
-			c.Backoff = func(int) time.Duration { panic("no such attempt") }
-		})
-		publish(t, newPublisher(t, s), "t", "x")
-		require.True(t, receive(t, messages).Nack())
-		require.Equal(t, []string{"x"}, consume(t, messages, 1))
-	})
-}
-
 func TestNegativeMaxDeliveriesIsNoLimit(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		drained(t, s)

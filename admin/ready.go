@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
@@ -70,7 +72,7 @@ func (r Readiness) Err(maxLag time.Duration) error {
 //	}
 func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) {
 	if len(topics) == 0 {
-		if err := a.client.Ping(ctx).Err(); err != nil {
+		if err := a.client.Call(func(c redis.UniversalClient) error { return c.Ping(ctx).Err() }); err != nil {
 			return Readiness{}, fmt.Errorf("ready: %w", err)
 		}
 	}

@@ -99,12 +99,12 @@ func New(config Config) (*Server, error) {
 
 // Close stops the server. Close its users first.
 func (s *Server) Close() {
-	_ = s.client.Close() // errors do not matter any more
+	_ = s.Client().Close() // errors do not matter any more
 	s.mini.Close()
 }
 
 // Client returns a client of the server. The server closes it.
-func (s *Server) Client() redis.UniversalClient { return s.client.UniversalClient }
+func (s *Server) Client() redis.UniversalClient { return s.client.User() }
 
 // Addr returns the server's address, for the program's own clients.
 func (s *Server) Addr() string { return s.mini.Addr() }
@@ -114,7 +114,7 @@ func (s *Server) Admin() *admin.Admin { return s.admin }
 
 // Now returns the time of the server's clock.
 func (s *Server) Now() time.Time {
-	now, err := s.client.Time(context.Background()).Result()
+	now, err := s.Client().Time(context.Background()).Result()
 	if err != nil {
 		s.fail(fmt.Errorf("redisdelaytest: %w", err))
 	}
@@ -182,7 +182,7 @@ func (s *Server) nextDue(ctx context.Context, t topic, now time.Time) (next time
 	}
 	later := &redis.ZRangeBy{Min: fmt.Sprintf("(%d", now.UnixMilli()), Max: "+inf", Count: 1}
 	for _, key := range keys {
-		found, err := s.client.ZRangeByScoreWithScores(ctx, key, later).Result()
+		found, err := s.Client().ZRangeByScoreWithScores(ctx, key, later).Result()
 		if err != nil {
 			return next, err
 		}
@@ -260,7 +260,7 @@ func (s *Server) settle(ctx context.Context, t topic) error {
 		if err != nil {
 			return err
 		}
-		holder, err := s.client.HGet(ctx, t.keys.Scheduler(), "holder").Result()
+		holder, err := s.Client().HGet(ctx, t.keys.Scheduler(), "holder").Result()
 		if err != nil && err != redis.Nil {
 			return err
 		}
@@ -310,7 +310,7 @@ func (s *Server) wakeAll() error {
 		answers = append(answers, fmt.Sprintf("%s:looked:%s:%d", s.prefix, queue.Token(), i))
 		asked[answers[i]] = mailbox
 	}
-	listener := s.client.Subscribe(context.Background(), answers...)
+	listener := s.Client().Subscribe(context.Background(), answers...)
 	defer listener.Close()
 	for range answers {
 		if _, err := listener.Receive(context.Background()); err != nil {
@@ -398,7 +398,7 @@ func (s *Server) endLeases(ctx context.Context, t topic) error {
 // amount for the highest member. A score of 0 is not a time but marks a group that is being
 // removed.
 func (s *Server) moveScores(ctx context.Context, key string, upTo float64, by func(last redis.Z) float64) error {
-	members, err := s.client.ZRangeWithScores(ctx, key, 0, -1).Result()
+	members, err := s.Client().ZRangeWithScores(ctx, key, 0, -1).Result()
 	if err != nil || len(members) == 0 {
 		return err
 	}
@@ -408,7 +408,7 @@ func (s *Server) moveScores(ctx context.Context, key string, upTo float64, by fu
 			continue
 		}
 		m.Score += move
-		if err := s.client.ZAddXX(ctx, key, m).Err(); err != nil { // only members that still exist
+		if err := s.Client().ZAddXX(ctx, key, m).Err(); err != nil { // only members that still exist
 			return err
 		}
 	}
@@ -434,7 +434,7 @@ func (s *Server) topics(ctx context.Context) ([]topic, error) {
 		if !ok || key != queue.Registry(prefix) || strings.Contains(key, "{") {
 			continue
 		}
-		typ, err := s.client.Type(ctx, key).Result()
+		typ, err := s.Client().Type(ctx, key).Result()
 		if err != nil {
 			return nil, err
 		}

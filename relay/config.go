@@ -98,9 +98,11 @@ func (c *Config) setDefaults() {
 	s.MaxDeliveries = cmp.Or(s.MaxDeliveries, -1)
 	s.CloseTimeout = cmp.Or(s.CloseTimeout, 10*time.Second)
 	if s.Backoff == nil {
-		s.Backoff = redisdelay.ExponentialBackoff(250*time.Millisecond, time.Minute)
+		s.Backoff = defaultBackoff
 	}
 }
+
+var defaultBackoff = redisdelay.ExponentialBackoff(250*time.Millisecond, time.Minute)
 
 // Validate reports all faults of the configuration at once. Errors wrap
 // redisdelay.ErrInvalidConfig. New calls it.

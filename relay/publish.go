@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 )
 
 // publishBatch publishes messages and settles them. Messages of one destination topic are published
@@ -39,6 +40,28 @@ func (r *Relay) publishBatch(s stop, topic string, batch []*message.Message) {
 	}
 	for _, to := range order {
 		r.publishTogether(s, to, byTopic[to])
+	}
+}
+
+// exited handles what is left of a batch in which the destination, or DestinationTopic, has called
+// runtime.Goexit. It is not known which message it was, so all of them have failed.
+func (r *run) exited(topic string, batch []*message.Message) {
+	for _, msg := range batch {
+		if !settled(msg) {
+			r.failed(r.stop, topic, msg, fmt.Errorf("publish to the destination: %w", guard.Exited("the destination")))
+		}
+	}
+}
+
+// settled returns whether a message was acked or nacked.
+func settled(msg *message.Message) bool {
+	select {
+	case <-msg.Acked():
+		return true
+	case <-msg.Nacked():
+		return true
+	default:
+		return false
 	}
 }
 
@@ -145,13 +168,13 @@ func (r *Relay) holdUp(ctx context.Context, msg *message.Message, atMost time.Du
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(msg.Context(), cancel)()
-	pause(ctx, min(r.config.Subscriber.Backoff(delivery.Number), atMost))
+	pause(ctx, min(r.backoff(delivery.Number), atMost))
 }
 
 // publish publishes messages to the destination. After the late end of the stop it returns
 // errUntried.
 func (r *Relay) publish(s stop, to string, messages ...*message.Message) (err error) {
-	defer recovered(&err)
+	defer guard.Recover(&err, "the destination")
 	if s.late.Err() != nil {
 		return errUntried
 	}
@@ -165,7 +188,7 @@ func (r *Relay) publish(s stop, to string, messages ...*message.Message) (err er
 			end(errStopped)
 		}
 	})()
-	err = r.config.Destination.Publish(to, out...)
+	err = guard.Sound(r.config.Destination.Publish(to, out...))
 	if err != nil && s.late.Err() != nil {
 		err = fmt.Errorf("%w: %w", errStopped, err)
 	}
@@ -178,24 +201,21 @@ func (r *Relay) publish(s stop, to string, messages ...*message.Message) (err er
 
 // destinationTopic calls Config.DestinationTopic and returns a panic as an error.
 func (r *Relay) destinationTopic(topic string, msg *message.Message) (to string, err error) {
-	defer recovered(&err)
+	defer guard.Recover(&err, "DestinationTopic")
 	return r.config.DestinationTopic(topic, msg), nil
 }
 
-// permanent returns whether Config.Permanent says so. It is false if that panics, and for errors of
-// a stop.
+// permanent returns whether Config.Permanent says so. It is false if that panics, which is logged,
+// and for errors of a stop.
 func (r *Relay) permanent(err error) (permanent bool) {
-	defer func() { _ = recover() }() // then it is false
-	return !errors.Is(err, errStopped) && r.config.Permanent(err)
-}
-
-// errPanic wraps a panic of the destination or of a function in the Config.
-var errPanic = errors.New("panic")
-
-func recovered(err *error) {
-	if p := recover(); p != nil {
-		*err = fmt.Errorf("%w: %v", errPanic, p)
+	if errors.Is(err, errStopped) {
+		return false
 	}
+	if fault := guard.Apart("Permanent", func() { permanent = r.config.Permanent(err) }); fault != nil {
+		r.logger.Error("Permanent has failed, taking an error of the destination for one that passes", fault, nil)
+		return false
+	}
+	return permanent
 }
 
 // outgoing returns the copy of the message that the destination receives. Its context ends with the

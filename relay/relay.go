@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
@@ -27,6 +28,8 @@ type Relay struct {
 	logger watermill.LoggerAdapter
 	given  watermill.LoggerAdapter // the caller's logger, without the relay's fields
 	outage outages
+
+	backoff func(delivery int) time.Duration // the Subscriber's, for Ordered
 
 	mu   sync.Mutex
 	runs map[*run]struct{} // the calls of Run that are under way
@@ -46,11 +49,16 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 		return nil, err
 	}
 	config.setDefaults()
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
+	logger = guard.Logger(logger)
 	own := logger.With(watermill.LogFields{"component": "redisdelay.relay"})
-	return &Relay{config: config, client: queue.MustClient(config.Subscriber.Client), logger: own, given: logger, outage: outages{logger: own}}, nil
+	return &Relay{
+		config:  config,
+		client:  queue.MustClient(config.Subscriber.Client),
+		logger:  own,
+		given:   logger,
+		backoff: guard.Backoff(config.Subscriber.Backoff, defaultBackoff, own),
+		outage:  outages{logger: own},
+	}, nil
 }
 
 // Run relays messages until ctx ends. Then it takes no more messages, publishes and settles those
@@ -232,26 +240,46 @@ func (r *run) relay(ctx context.Context, topic string, messages <-chan *message.
 	inHand := make(chan *message.Message, r.config.BatchMessages)
 	var workers sync.WaitGroup
 	for range r.config.Concurrency {
-		workers.Go(func() {
-			for {
-				batch := r.collect(ctx, inHand)
-				if len(batch) == 0 {
-					return
-				}
-				r.publishing.Add(1)
-				r.publishBatch(r.stop, topic, batch)
-				r.publishing.Add(-1)
-				if ctx.Err() != nil {
-					r.left.Add(left(batch))
-				}
-			}
-		})
+		workers.Add(1)
+		go r.work(ctx, topic, inHand, workers.Done)
 	}
 	for msg := range messages {
 		inHand <- msg
 	}
 	close(inHand)
 	workers.Wait()
+}
+
+// work publishes batches until the channel is closed. If the destination ends its goroutine,
+// another one goes on.
+func (r *run) work(ctx context.Context, topic string, inHand <-chan *message.Message, ended func()) {
+	var batch []*message.Message
+	returned := false
+	defer guard.OnExit(&returned, func() {
+		go func() {
+			r.exited(topic, batch)
+			r.published(ctx, batch)
+			r.work(ctx, topic, inHand, ended)
+		}()
+	})
+	for {
+		if batch = r.collect(ctx, inHand); len(batch) == 0 {
+			break
+		}
+		r.publishing.Add(1)
+		r.publishBatch(r.stop, topic, batch)
+		r.published(ctx, batch)
+	}
+	ended()
+	returned = true
+}
+
+// published notes that a batch is not with the destination any more.
+func (r *run) published(ctx context.Context, batch []*message.Message) {
+	r.publishing.Add(-1)
+	if ctx.Err() != nil {
+		r.left.Add(left(batch))
+	}
 }
 
 // left returns how many messages were neither published nor given back in time.
@@ -263,10 +291,7 @@ func left(batch []*message.Message) (n int64) {
 			}
 			continue
 		}
-		select {
-		case <-msg.Acked():
-		case <-msg.Nacked():
-		default:
+		if !settled(msg) {
 			n++
 		}
 	}

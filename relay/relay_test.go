@@ -4,7 +4,7 @@ import (
 	"context"
 	"math"
 	"net"
-	"sync"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -377,24 +377,44 @@ func TestMessageWhoseLeaseIsLostIsNotPublished(t *testing.T) {
 	})
 }
 
-func TestPanicIsAnError(t *testing.T) {
-	both(t, func(t *testing.T, s redistest.Server) {
-		drained(t, s)
-		var once, mapped sync.Once
-		to := newDestination(func(string, []*message.Message) error {
-			once.Do(func() { panic("odd") })
-			return nil
-		})
-		run(t, newRelay(t, s, to, func(c *relay.Config) {
-			c.DestinationTopic = func(topic string, _ *message.Message) string {
-				mapped.Do(func() { panic("odd too") })
-				return topic
-			}
-			c.Permanent = func(error) bool { panic("odd as well") }
-		}))
-		publish(t, newPublisher(t, s), topic, newMessage("order", 0))
-		to.await(t, 1)
-	})
+// nilError is an error whose methods panic if it is nil.
+type nilError struct{ text string }
+
+func (e *nilError) Error() string { return e.text }
+
+func TestUsersCodeThatFailsIsAnError(t *testing.T) {
+	for name, fail := range map[string]func() error{
+		"panic":     func() error { panic("odd") },
+		"Goexit":    func() error { runtime.Goexit(); return nil },
+		"typed nil": func() error { return (*nilError)(nil) },
+	} {
+		for mode, change := range map[string]func(*relay.Config){"parallel": func(*relay.Config) {}, "ordered": ordered} {
+			t.Run(name+" "+mode, func(t *testing.T) {
+				both(t, func(t *testing.T, s redistest.Server) {
+					drained(t, s)
+					var first, second atomic.Bool
+					to := newDestination(func(string, []*message.Message) error {
+						if first.CompareAndSwap(false, true) {
+							return fail()
+						}
+						return nil
+					})
+					run(t, newRelay(t, s, to, change, func(c *relay.Config) {
+						c.DestinationTopic = func(topic string, _ *message.Message) string {
+							if second.CompareAndSwap(false, true) {
+								_ = fail()
+							}
+							return topic
+						}
+						c.Permanent = func(error) bool { _ = fail(); return false }
+						c.Subscriber.Backoff = func(int) time.Duration { _ = fail(); return 0 }
+					}))
+					publish(t, newPublisher(t, s), topic, newMessage("order", 0), newMessage("another", 0))
+					require.ElementsMatch(t, []string{"order", "another"}, uuids(to.await(t, 2)))
+				})
+			})
+		}
+	}
 }
 
 func TestAllTopicsAreRelayedIfNoneAreNamed(t *testing.T) {
@@ -460,7 +480,7 @@ func (l log) Error(msg string, _ error, _ watermill.LogFields) {
 func (l log) With(fields watermill.LogFields) watermill.LoggerAdapter {
 	for field := range fields {
 		if _, twice := l.fields[field]; twice {
-			panic("slog would write field " + field + " twice")
+			go panic("slog would write field " + field + " twice") // out of reach for those who recover
 		}
 	}
 	l.fields = l.fields.Add(fields)

@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,6 +33,33 @@ func TestSchedulerOfAllTopicsLogsAnOutageOnce(t *testing.T) {
 		errs := logged.Captured()[watermill.ErrorLogLevel]
 		require.Len(t, errs, 1)
 		require.Equal(t, "Cannot read the registry of topics, trying again", errs[0].Msg)
+	})
+}
+
+func TestSchedulerOfAllTopicsOutlivesAHookThatPanics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client, _ := testkit.Unreachable(t)
+		var calls atomic.Int32
+		client.AddHook(redistest.BeforeEach(func(redis.Cmder) error {
+			calls.Add(1)
+			panic("odd")
+		}))
+		logged := watermill.NewCaptureLogger()
+		s, err := scheduler.New(scheduler.Config{Client: client}, logged)
+		require.NoError(t, err)
+		s.Add("named")
+		running, stop := context.WithCancel(t.Context())
+		ended := testkit.Begin(func() error { return s.Run(running) })
+		time.Sleep(5 * time.Minute)
+		stop()
+		require.NoError(t, <-ended)
+		require.Greater(t, calls.Load(), int32(300), "the registry is read, and the topic promoted, again and again")
+		errs := logged.Captured()[watermill.ErrorLogLevel]
+		require.Len(t, errs, 2)
+		for _, line := range errs {
+			require.ErrorContains(t, line.Err, "a call to Redis panicked: odd")
+		}
 	})
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
@@ -100,9 +101,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Scheduler, error) {
 		return nil, err
 	}
 	config.setDefaults()
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
+	logger = guard.Logger(logger)
 	return &Scheduler{
 		config: config,
 		client: queue.MustClient(config.Client),

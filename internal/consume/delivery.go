@@ -26,8 +26,10 @@ type Delivery struct {
 	inHand  InHand // the machine's; guarded by Subscription.mu
 	of      *Subscription
 	watched bool // handOut is woken when it is settled, even while it offers another; handOut's
+	slow    bool // the Unmarshaler has it for long; guarded by Subscription.mu
 
-	// These are set before the message is offered, and do not change.
+	// These are set before the message is offered, and do not change. While it is slow, nobody but
+	// the goroutine that is in the Unmarshaler may use them.
 	msg  *message.Message
 	uuid string     // of msg as it came; the consumer may change it there
 	spec *meta.Spec // what the stored message says about its delivery; nil: nothing

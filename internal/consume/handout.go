@@ -5,77 +5,122 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 )
 
 // glance is when handOut looks, while it offers a message to a quick consumer, whether the one
 // before is settled.
 const glance = time.Millisecond
 
-// handing is the state of handOut.
+// handing is one goroutine that hands messages to the consumer. The subscription has one at a time.
 type handing struct {
 	*Subscription
-	next    *Delivery   // the message on offer, or nil
-	last    *Delivery   // the message that was handed over before, or nil if it is settled
-	spare   *Delivery   // for the next message
-	glances *time.Timer // has handOut look whether last is settled
+	next     *Delivery   // the message on offer, or nil
+	last     *Delivery   // the message that was handed over before, or nil if it is settled
+	spare    *Delivery   // for the next message
+	glances  *time.Timer // has run look whether last is settled
+	replaced bool        // another handing goes on in its place
 }
 
-// handOut hands messages to the consumer until the subscription closes. It waits itself until the
-// last message is settled: a consumer that handles one message after the other settles the last one
-// before it takes the next.
-func (s *Subscription) handOut() {
-	h := handing{Subscription: s, glances: stoppedTimer(s.offer.send)}
-	defer s.step(func(m *Machine, _ time.Time) Effects { return m.TakerGone() })
-	defer h.glances.Stop()
+// run hands messages to the consumer until the subscription closes, or until it is replaced. It
+// waits itself until the last message is settled: a consumer that handles one message after the
+// other settles the last one before it takes the next.
+func (h *handing) run() {
+	returned := false
+	defer guard.OnExit(&returned, h.exited)
+	h.handOut()
+	if !h.replaced {
+		h.end()
+	}
+	returned = true
+}
+
+func (h *handing) handOut() {
 	for {
-		if h.last != nil && s.settledNow(h.last) {
+		if h.last != nil && h.settledNow(h.last) {
 			h.last = nil
 		}
-		if h.next == nil && h.take() && !s.unmarshal(h.next) {
+		if h.next == nil && h.take() && !h.unmarshal() {
+			if h.replaced {
+				return
+			}
 			h.next = nil
 			continue
 		}
 		if h.offerNext() {
-			if h.last != nil && !s.settledNow(h.last) {
-				go s.await(h.last)
+			if h.last != nil && !h.settledNow(h.last) {
+				go h.await(h.last)
 			}
 			h.last, h.next = h.next, nil
 			continue
 		}
-		if s.isClosing() {
-			break
+		if h.replaced || h.isClosing() {
+			return
 		}
-		if h.next != nil && !s.has(h.next) {
+		if h.next != nil && !h.has(h.next) {
 			h.next = nil // its lease was lost
 		}
 	}
+}
+
+// end gives back what was not handed out.
+func (h *handing) end() {
+	h.glances.Stop()
+	h.mu.Lock()
+	h.reading.over = true
+	back := h.reading.late
+	h.reading.late = nil
+	h.mu.Unlock()
 	if h.next != nil {
-		s.step(func(m *Machine, _ time.Time) Effects { return m.TakenBack(&h.next.inHand) })
+		back = append(back, h.next)
+	}
+	for _, d := range back {
+		h.step(func(m *Machine, _ time.Time) Effects { return m.TakenBack(&d.inHand) })
 	}
 	if h.last != nil {
-		go s.await(h.last)
+		go h.await(h.last)
+	}
+	h.step(func(m *Machine, _ time.Time) Effects { return m.TakerGone() })
+	h.others.Done()
+}
+
+// exited has another goroutine go on, because the Unmarshaler has called runtime.Goexit.
+func (h *handing) exited() {
+	if h.next != nil {
+		h.failed(guard.Exited(unmarshaler))
+	}
+	if !h.replaced {
+		h.next = nil
+		go h.run()
 	}
 }
 
-// take takes the next message, and returns false if there is none for the consumer now.
+// take takes the next message, and returns true if it has to be unmarshaled. If there is none for
+// the consumer now, h.next stays nil.
 func (h *handing) take() (taken bool) {
 	if h.spare == nil {
 		h.spare = &Delivery{of: h.Subscription}
 		h.spare.inHand.delivery = h.spare
 	}
-	if h.ctx.Err() != nil {
+	if guard.Err(h.ctx) != nil {
 		h.close() // the function that waits for the end of ctx may run later
 	}
 	d := h.spare
 	h.step(func(m *Machine, now time.Time) (e Effects) {
+		if late := h.reading.late; len(late) > 0 {
+			h.next, h.reading.late = late[0], late[1:]
+			return Effects{}
+		}
 		d.watched = m.Pace() > glance
-		taken, e = m.Take(now, &d.inHand)
+		if taken, e = m.Take(now, &d.inHand); taken {
+			h.next, h.spare = d, nil
+			h.reading.begin(h)
+		}
 		return e
 	})
-	if taken {
-		h.next, h.spare = d, nil
-	}
 	return taken
 }
 
@@ -92,7 +137,7 @@ func (h *handing) offerNext() (taken bool) {
 	var late <-chan time.Time
 	feed := h.feed
 	if h.next != nil {
-		if !h.has(h.next) || h.isClosing() {
+		if !h.keeps() || h.isClosing() {
 			return false
 		}
 		out, msg, feed = h.out, h.next.msg, nil
@@ -172,17 +217,132 @@ func (s *Subscription) judge(d *Delivery, end time.Time, thenDead bool) (v Verdi
 	return v, left
 }
 
-var errNoMessage = errors.New("the Unmarshaler returned neither a message nor an error")
+// reading is the message that the Unmarshaler has, and what became of earlier ones that it had for
+// long. Subscription.mu guards it.
+type reading struct {
+	by      *handing    // whose next message the Unmarshaler has; nil: it has none
+	timer   *time.Timer // calls watchUnmarshaler
+	running bool        // the timer runs
+	late    []*Delivery // to be handed out; their goroutines were replaced
+	over    bool        // nothing more is handed out
+}
+
+// patience is how long the Unmarshaler may hold up other messages. Then another goroutine hands
+// these out.
+const patience = time.Second
+
+// begin notes that the Unmarshaler gets a message. The timer is not set anew for each message,
+// because that would cost more than the rest.
+func (r *reading) begin(by *handing) {
+	r.by = by
+	if !r.running {
+		r.running = true
+		r.timer.Reset(patience)
+	}
+}
+
+// watchUnmarshaler has another goroutine hand out messages while the Unmarshaler hangs.
+func (s *Subscription) watchUnmarshaler() {
+	if slow := s.findSlow(); slow != nil {
+		s.Logger.Error("The Unmarshaler takes long for a message, others go on without it", errSlow,
+			watermill.LogFields{"message_id": slow.inHand.ID})
+	}
+}
+
+// findSlow replaces a goroutine that the Unmarshaler has held up, and returns its message.
+// Otherwise it returns nil, and sets the timer anew while the Unmarshaler has a message.
+func (s *Subscription) findSlow() (slow *Delivery) {
+	s.step(func(_ *Machine, now time.Time) (e Effects) {
+		r := &s.reading
+		r.running = false
+		if r.by == nil {
+			return e
+		}
+		if left := r.by.next.inHand.taken.Add(patience).Sub(now); left > 0 {
+			r.running = true
+			r.timer.Reset(left)
+			return e
+		}
+		slow = r.by.next
+		return s.replaceHandOut()
+	})
+	return slow
+}
+
+// replaceHandOut starts a goroutine in place of the one that is in the Unmarshaler. s.mu is held.
+func (s *Subscription) replaceHandOut() Effects {
+	h := s.reading.by
+	s.reading.by = nil
+	h.next.slow = true
+	go (&handing{Subscription: s, last: h.last, glances: h.glances}).run()
+	return s.machine.Lingers(&h.next.inHand)
+}
+
+// isSlow reports whether the Unmarshaler has had a message for long.
+func (s *Subscription) isSlow(d *Delivery) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return d.slow
+}
+
+// keeps reports whether the delivery of the next message has not ended, and this goroutine is to
+// hand it out. A goroutine that was replaced leaves the message to its successor.
+func (h *handing) keeps() bool {
+	h.mu.Lock()
+	has := h.read()
+	h.mu.Unlock()
+	if h.replaced {
+		h.leave()
+		return false
+	}
+	return has
+}
+
+// read notes that the Unmarshaler is done with the next message, and reports whether its delivery
+// has not ended. s.mu is held.
+func (h *handing) read() (has bool) {
+	if h.reading.by == h {
+		h.reading.by = nil
+	}
+	h.replaced = h.next.slow
+	return h.machine.Has(&h.next.inHand)
+}
+
+// leave has the message of a goroutine that was replaced handed out, or given back.
+func (h *handing) leave() {
+	d := h.next
+	h.mu.Lock()
+	d.slow = false
+	over := h.reading.over
+	if !over {
+		h.reading.late = append(h.reading.late, d)
+	}
+	h.mu.Unlock()
+	if over {
+		h.step(func(m *Machine, _ time.Time) Effects { return m.TakenBack(&d.inHand) })
+		h.talk.send()
+	}
+	h.feed.send()
+}
+
+// unmarshaler names the user's code in errors.
+const unmarshaler = "the Unmarshaler"
+
+var (
+	errNoMessage = errors.New("the Unmarshaler returned neither a message nor an error")
+	errSlow      = fmt.Errorf("the Unmarshaler has not returned within %v", patience)
+)
 
 // unmarshal makes the message that the consumer gets. If it cannot, it ends the delivery and
 // returns false.
-func (s *Subscription) unmarshal(d *Delivery) bool {
-	msg, err := s.callUnmarshaler(d.inHand.Body)
+func (h *handing) unmarshal() bool {
+	d := h.next
+	msg, err := h.callUnmarshaler(d.inHand.Body)
 	if err == nil && msg == nil {
 		err = errNoMessage
 	}
 	if err != nil {
-		s.bury(d, err)
+		h.failed(err)
 		return false
 	}
 	d.inHand.Body = nil
@@ -193,10 +353,17 @@ func (s *Subscription) unmarshal(d *Delivery) bool {
 // callUnmarshaler turns a panic into an error. It would end the process, and the message would come
 // again and end the next one.
 func (s *Subscription) callUnmarshaler(body []byte) (msg *message.Message, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("the Unmarshaler panicked: %v", p)
-		}
-	}()
-	return s.Unmarshal(s.Topic.Name, body)
+	defer guard.Recover(&err, unmarshaler)
+	msg, err = s.Unmarshal(s.Topic.Name, body)
+	return msg, guard.Sound(err)
+}
+
+// failed buries the next message, unless its delivery has ended meanwhile.
+func (h *handing) failed(err error) {
+	h.mu.Lock()
+	has := h.read()
+	h.mu.Unlock()
+	if has {
+		h.bury(h.next, err)
+	}
 }

@@ -31,7 +31,7 @@ type lease struct {
 type InHand struct {
 	Message
 	taken    time.Time // when it was taken from the buffer
-	handed   time.Time // when the consumer got it; zero: it is on offer
+	handed   time.Time // when the consumer got it, see also Machine.Lingers; zero: it is on offer
 	place    int       // its index in Held.inHand
 	delivery *Delivery // the shell's; the machine does not read it
 }

@@ -180,6 +180,15 @@ func (m *Machine) Handed(now time.Time, in *InHand) Effects {
 	return Effects{}
 }
 
+// Lingers means that the Unmarshaler has had a message for long. From then on the message counts as
+// one that the consumer has, since it was taken. So it may take as long as a handler, and others
+// are handed out meanwhile.
+func (m *Machine) Lingers(in *InHand) Effects {
+	in.handed = in.taken
+	m.taker.move(Stuck, Takes)
+	return Effects{Wake: Talk}
+}
+
 // Has reports whether a delivery has not ended.
 func (m *Machine) Has(in *InHand) bool { return m.held.has(in) }
 

@@ -56,6 +56,7 @@ type model struct {
 	strays  []*flight // given up, and perhaps still on their way to the server
 	inHand  []*InHand // taken and not ended, as the consumer sees them
 	offered *InHand
+	lingers []*InHand // with the Unmarshaler for long
 
 	// Of leases, by their names:
 	held     map[string]time.Time // the machine's deadlines, at the last check
@@ -163,11 +164,15 @@ func (h *model) event(n int) {
 		}
 	case n < 79:
 		h.take()
+		if rapid.Bool().Draw(h.t, "lingers") {
+			h.linger()
+		}
 	case n < 89:
 		for range rapid.IntRange(1, 40).Draw(h.t, "settled") {
 			h.settle(rapid.IntRange(0, 9).Draw(h.t, "how"))
 		}
 	case n < 91:
+		h.arrive()
 		h.judge()
 	case n < 93:
 		h.tick()
@@ -565,6 +570,7 @@ func (h *model) effects(e Effects) {
 		if h.offered == ended.InHand {
 			h.offered = nil
 		}
+		h.lingers = slices.DeleteFunc(h.lingers, func(in *InHand) bool { return in == ended.InHand })
 		h.lost[ended.Lease()] = true
 		switch {
 		case ended.Cause == Closed:
@@ -601,6 +607,29 @@ func (h *model) take() {
 		h.fatalf("%s was taken, and its lease has ended", in.ID)
 	}
 	h.offered = in
+}
+
+// linger has the message on offer be with the Unmarshaler for long.
+func (h *model) linger() {
+	if h.offered != nil {
+		h.log("%s lingers", h.offered.ID)
+		h.effects(h.m.Lingers(h.offered))
+		h.lingers, h.offered = append(h.lingers, h.offered), nil
+	}
+}
+
+// arrive has such a message come from the Unmarshaler, to be handed out, or to go back after Close.
+func (h *model) arrive() {
+	if len(h.lingers) == 0 || h.offered != nil {
+		return
+	}
+	in := h.lingers[0]
+	h.lingers = h.lingers[1:]
+	if h.takerGone {
+		h.m.TakenBack(in)
+	} else {
+		h.offered = in
+	}
 }
 
 func (h *model) hand() {
@@ -844,7 +873,7 @@ func (h *model) check() {
 			h.fatalf("question %d was answered %d times", n, times)
 		}
 	}
-	if want := len(h.inHand) + btoi(h.offered != nil); len(m.held.inHand) != want {
+	if want := len(h.inHand) + len(h.lingers) + btoi(h.offered != nil); len(m.held.inHand) != want {
 		h.fatalf("%d messages in hand, not %d", len(m.held.inHand), want)
 	}
 }
@@ -880,7 +909,8 @@ func (h *model) settleDown() {
 			h.answerBeside(9)
 			continue
 		}
-		if h.settleAll() {
+		h.arrive()
+		if h.settleAll() || len(h.lingers) > 0 {
 			continue
 		}
 		if h.closed && h.m.finished() {

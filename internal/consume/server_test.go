@@ -1,6 +1,7 @@
 package consume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -175,8 +176,9 @@ func inShellOf(t *testing.T, ctx context.Context, config Config, test func(t *te
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &shell{t: t, ended: make(chan error, 1), server: &server{fakeRedis: newFakeRedis(0)}}
-		client := queue.MustClient(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}))
-		client.AddHook(s.server)
+		user := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+		user.AddHook(s.server)
+		client := queue.MustClient(user)
 		mailbox, closeMailbox := wake.Open(client, "p")
 		unmarshal := config.Unmarshal
 		config.Unmarshal = func(topic string, body []byte) (*message.Message, error) {
@@ -193,7 +195,7 @@ func inShellOf(t *testing.T, ctx context.Context, config Config, test func(t *te
 		config.Client, config.Mailbox, config.Topic = client, mailbox, queue.NewTopic(client, "p", "topic")
 		config.Name, config.Group, config.LeaseDuration = "main", "group", modelLease
 		config.MaxExtension = maxDuration(config.MaxExtension)
-		config.CloseTimeout = time.Minute
+		config.CloseTimeout = cmp.Or(config.CloseTimeout, time.Minute)
 		if ctx == nil {
 			ctx = t.Context()
 		}
@@ -206,7 +208,7 @@ func inShellOf(t *testing.T, ctx context.Context, config Config, test func(t *te
 				t.Error("a message was handed out after Close")
 			}
 			closeMailbox()
-			require.NoError(t, client.Close())
+			require.NoError(t, user.Close())
 			time.Sleep(time.Second) // the client's own goroutines end; the bubble reports all others
 		}()
 		synctest.Wait() // it has claimed once

@@ -130,7 +130,7 @@ func (s *Subscription) log(n Note) {
 	case LostLease:
 		s.Logger.Info("The lease of a message was lost while its handler ran", watermill.LogFields{"message_id": n.InHand.ID})
 	case Overrun:
-		s.Logger.Info("A handler ran for too long, its message is delivered again", watermill.LogFields{"message_id": n.InHand.ID})
+		s.Logger.Info("A handler or the Unmarshaler ran for too long, its message is delivered again", watermill.LogFields{"message_id": n.InHand.ID})
 	case Dead:
 		s.logDeath("A message is dead-lettered", n)
 	case PerhapsDead:
@@ -146,7 +146,10 @@ func (s *Subscription) log(n Note) {
 }
 
 func (s *Subscription) logDeath(text string, n Note) {
-	fields := watermill.LogFields{"message_id": n.InHand.ID, "message_uuid": n.InHand.delivery.uuid}
+	fields := watermill.LogFields{"message_id": n.InHand.ID}
+	if d := n.InHand.delivery; !s.isSlow(d) {
+		fields["message_uuid"] = d.uuid
+	}
 	if n.Failure.Error != "" {
 		fields["handler_error"] = n.Failure.Error
 	}

@@ -3,6 +3,7 @@ package consume
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -75,6 +76,11 @@ func TestAMessageThatCannotBeUnmarshaledIsADeadLetter(t *testing.T) {
 		"a panic":  {func() (*message.Message, error) { panic("odd") }, "unmarshal: the Unmarshaler panicked: odd"},
 		"nil":      {func() (*message.Message, error) { return nil, nil }, "unmarshal: " + errNoMessage.Error()},
 		"an error": {func() (*message.Message, error) { return message.NewMessage("1", nil), errors.New("odd") }, "unmarshal: odd"},
+		"an end of its goroutine": {func() (*message.Message, error) { runtime.Goexit(); return nil, nil },
+			"unmarshal: the Unmarshaler called runtime.Goexit"},
+		"a typed nil error": {func() (*message.Message, error) { return nil, (*typedError)(nil) },
+			"unmarshal: Error or Is of an error of type *consume.typedError panicked: " +
+				"runtime error: invalid memory address or nil pointer dereference"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			calls := 0
@@ -88,6 +94,113 @@ func TestAMessageThatCannotBeUnmarshaledIsADeadLetter(t *testing.T) {
 				s.next().Ack()
 				time.Sleep(time.Second)
 				require.Equal(t, []nacked{{"00000000000000000000000001", "undelivered", c.reason}}, s.nacks)
+			})
+		})
+	}
+}
+
+type typedError struct{ text string }
+
+func (e *typedError) Error() string { return e.text }
+
+// hanging is an Unmarshaler that hangs for that long with the first message.
+func hanging(d time.Duration) func(string, []byte) (*message.Message, error) {
+	var calls atomic.Int32
+	return func(_ string, body []byte) (*message.Message, error) {
+		if calls.Add(1) == 1 {
+			time.Sleep(d)
+		}
+		return message.NewMessage(string(body), nil), nil
+	}
+}
+
+func TestAnUnmarshalerThatHangsLosesItsMessageLikeAHandler(t *testing.T) {
+	t.Parallel()
+	for name, deliveries := range map[string]int{"to be retried": 0, "for good": 1} {
+		t.Run(name, func(t *testing.T) {
+			log := &meddler{}
+			log.does(func() {})
+			inShell(t, Config{MaxInFlight: 2, MaxExtension: 2 * time.Second, Unmarshal: hanging(time.Minute), Logger: log,
+				Options: queue.GroupOptions{MaxDeliveries: deliveries}}, func(t *testing.T, s *shell) {
+				began := time.Now()
+				s.publish(4)
+				for _, id := range []string{"2", "3", "4"} {
+					msg := s.next()
+					require.Equal(t, "0000000000000000000000000"+id, msg.UUID)
+					msg.Ack()
+				}
+				require.Equal(t, patience, time.Since(began), "the others wait for no longer")
+				time.Sleep(modelLease + 2*time.Second - patience)
+				synctest.Wait()
+				s.change(func(f *server) { require.Len(t, f.nacks, 1) })
+				require.Equal(t, "the Unmarshaler ran for longer than 5s (LeaseDuration and MaxExtension)", s.nacks[0].reason)
+				texts := []string{"The Unmarshaler takes long for a message, others go on without it",
+					"A handler or the Unmarshaler ran for too long, its message is delivered again"}
+				if deliveries == 1 {
+					texts[1] = "A message is dead-lettered"
+				}
+				s.next().Ack() // the fake server knows no limit, and delivers it again
+				require.Equal(t, texts, log.texts)
+				time.Sleep(time.Minute) // the Unmarshaler returns
+				s.hasNone()
+			})
+		})
+	}
+}
+
+func TestAMessageThatIsUnmarshaledLateIsHandedOut(t *testing.T) {
+	t.Parallel()
+	for name, inFlight := range map[string]int{"beside others": 2, "in order": 1} {
+		t.Run(name, func(t *testing.T) {
+			inShell(t, Config{MaxInFlight: inFlight, MaxExtension: modelLease, Unmarshal: hanging(modelLease + patience)}, func(t *testing.T, s *shell) {
+				s.publish(3)
+				time.Sleep(modelLease)
+				if inFlight == 1 {
+					s.hasNone()
+				} else {
+					s.next().Ack()
+					s.next().Ack()
+				}
+				msg := s.next()
+				require.Equal(t, "00000000000000000000000001", msg.UUID)
+				time.Sleep(modelLease + patience)
+				require.NoError(t, msg.Context().Err(), "its handler has as much time as others")
+				msg.Ack()
+				if inFlight == 1 {
+					s.next().Ack()
+					s.next().Ack()
+				}
+				time.Sleep(time.Second)
+				require.Zero(t, s.left())
+				require.Empty(t, s.nacks)
+			})
+		})
+	}
+}
+
+func TestCloseWaitsForAnUnmarshalerAsForAHandler(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ before, returns, takes, timeout time.Duration }{
+		"it returns in time":      {0, 5 * time.Second, 5 * time.Second, time.Minute},
+		"it returns too late":     {0, time.Hour, time.Minute, time.Minute},
+		"it was replaced before":  {2 * patience, 10 * time.Second, 10 * time.Second, time.Minute},
+		"it was replaced in vain": {2 * patience, time.Hour, time.Minute, time.Minute},
+		"it has no time at all":   {0, time.Hour, patience / 4, patience / 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inShell(t, Config{MaxInFlight: 2, CloseTimeout: c.timeout, Unmarshal: hanging(c.before + c.returns)}, func(t *testing.T, s *shell) {
+				s.publish(1)
+				time.Sleep(c.before)
+				began := time.Now()
+				s.Close()
+				require.NoError(t, s.end())
+				require.Equal(t, c.takes, time.Since(began))
+				require.Equal(t, 1, s.left())
+				require.Empty(t, s.nacks)
+				s.change(func(f *server) {
+					require.Equal(t, c.returns < c.timeout, len(f.ready) == 1, "it goes back if it can")
+				})
+				time.Sleep(c.returns)
 			})
 		})
 	}
@@ -120,6 +233,7 @@ func TestAMessageIsNotHandedOutThatWasLostWhileItWasUnmarshaled(t *testing.T) {
 					require.Equal(t, "00000000000000000000000002", msg.UUID)
 					msg.Ack()
 				}
+				time.Sleep(modelLease) // the Unmarshaler returns
 			})
 		})
 	}
@@ -127,9 +241,9 @@ func TestAMessageIsNotHandedOutThatWasLostWhileItWasUnmarshaled(t *testing.T) {
 
 func TestSettledMessagesCountWhenCloseTimeoutIsOver(t *testing.T) {
 	calls := 0
-	inShell(t, Config{MaxInFlight: 3, Unmarshal: func(_ string, body []byte) (*message.Message, error) {
+	inShell(t, Config{MaxInFlight: 3, CloseTimeout: patience / 4, Unmarshal: func(_ string, body []byte) (*message.Message, error) {
 		if calls++; calls == 3 {
-			time.Sleep(time.Minute + time.Millisecond) // so handOut cannot notice the ack
+			time.Sleep(patience / 2) // so handOut cannot notice the ack
 		}
 		return message.NewMessage(string(body), nil), nil
 	}}, func(t *testing.T, s *shell) {
@@ -192,18 +306,19 @@ func TestAHandlerThatRunsForTooLongFails(t *testing.T) {
 	calls := 0
 	inShell(t, Config{MaxInFlight: 3, MaxExtension: time.Second, Unmarshal: func(_ string, body []byte) (*message.Message, error) {
 		if calls++; calls == 3 {
-			time.Sleep(2 * modelLease) // so handOut cannot notice the ack
+			time.Sleep(patience * 9 / 10) // so handOut cannot notice the ack
 		}
 		msg := message.NewMessage(string(body), nil)
 		msg.Metadata.Set(meta.BackoffKey, "7s")
 		return msg, nil
 	}}, func(t *testing.T, s *shell) {
-		s.publish(3)
+		s.publish(2)
 		running, acked := s.next(), s.next()
 		synctest.Wait()
 		delete(running.Metadata, meta.BackoffKey)
 		began := time.Now()
-		time.Sleep(modelLease)
+		time.Sleep(modelLease + patience/2)
+		s.publish(1)
 		require.True(t, acked.Ack())
 		<-running.Context().Done()
 		require.ErrorIs(t, context.Cause(running.Context()), ErrLeaseLost)

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
@@ -40,7 +42,8 @@ type Config struct {
 //
 //   - Run talks to Redis, one exchange after the other. Each is a pipeline of all there is to say,
 //     so batches grow with the load.
-//   - handOut hands the claimed messages to the consumer, in order.
+//   - handing.run hands the claimed messages to the consumer, in order. Another goroutine replaces it
+//     while the Unmarshaler hangs.
 //   - runBeside carries out exchanges beside those of Run.
 //
 // The consumer settles messages by Ack and Nack. handOut notices that for the message that was
@@ -59,9 +62,10 @@ type Subscription struct {
 	feed  signal // has handOut look whether it can take a message
 	offer signal // has handOut look whether a delivery has ended
 
-	mu       sync.Mutex // guards machine, watchdog, and every InHand but for its body
+	mu       sync.Mutex // guards machine, watchdog, reading, and every InHand but for its body
 	machine  *Machine
 	watchdog watchdog
+	reading  reading
 
 	link    link
 	endings endings
@@ -100,6 +104,7 @@ func New(ctx context.Context, config Config) *Subscription {
 	}
 	s.link.ctx, s.link.cancel = context.WithCancel(context.Background())
 	s.watchdog.timer = stoppedTimer(s.tick)
+	s.reading.timer = stoppedTimer(s.watchUnmarshaler)
 	s.endings.next = make(chan struct{})
 	s.close = sync.OnceFunc(s.beginClosing)
 	return s
@@ -128,11 +133,16 @@ func (s *Subscription) beginClosing() {
 	s.offer.send()
 }
 
-// giveUp ends the deliveries that are not settled within CloseTimeout.
+// giveUp ends the deliveries that are not settled within CloseTimeout. It waits for no Unmarshaler.
 func (s *Subscription) giveUp() {
-	s.mu.Lock()
-	handed := s.machine.InHand()
-	s.mu.Unlock()
+	var handed []*InHand
+	s.step(func(m *Machine, _ time.Time) (e Effects) {
+		if s.reading.by != nil {
+			e = s.replaceHandOut()
+		}
+		handed = slices.DeleteFunc(m.InHand(), func(in *InHand) bool { return in.delivery.slow })
+		return e
+	})
 	settled := map[*InHand]bool{} // handOut may not have noticed, as it is in the Unmarshaler
 	for _, in := range handed {
 		if in.delivery.decided() {
@@ -158,6 +168,7 @@ func (s *Subscription) Run() error {
 	defer func() {
 		s.step(func(m *Machine, _ time.Time) Effects { return m.End() })
 		s.watchdog.timer.Stop()
+		s.reading.timer.Stop()
 	}()
 	address, stop := s.Mailbox.Receive(s.told)
 	defer stop()
@@ -165,7 +176,8 @@ func (s *Subscription) Run() error {
 	s.mu.Lock()
 	s.machine.limits.Address = address
 	s.mu.Unlock()
-	s.others.Go(s.handOut)
+	s.others.Add(1)
+	go (&handing{Subscription: s, glances: stoppedTimer(s.offer.send)}).run()
 	return s.talkToRedis()
 }
 
@@ -220,7 +232,7 @@ func (s *Subscription) talkToRedis() error {
 
 // plan returns the next exchange, or nil and when to plan again.
 func (s *Subscription) plan() (x *Exchange, wake time.Time) {
-	if s.ctx.Err() != nil {
+	if guard.Err(s.ctx) != nil {
 		s.close() // the function that waits for the end of ctx may run later
 	}
 	poll := jitter(s.Mailbox.Poll())
@@ -236,19 +248,21 @@ func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64()))
 }
 
-// endOverrun ends the delivery of a message whose handler has run for too long. That is a failure,
-// unless the consumer has just settled the message.
+// endOverrun ends the delivery of a message whose handler, or Unmarshaler, has run for too long.
+// That is a failure, unless the consumer has just settled the message.
 func (s *Subscription) endOverrun(in *InHand) {
-	if s.settledNow(in.delivery) {
-		return
+	f := queue.Failure{Leased: &in.Leased}
+	who := "Unmarshaler"
+	if s.isSlow(in.delivery) { // what its metadata says is not known
+		f.Retry, f.Limit = queue.In(s.Backoff(in.number())), s.Options.MaxDeliveries
+	} else {
+		if s.settledNow(in.delivery) {
+			return
+		}
+		who = "handler"
+		f.Retry, f.Limit = queue.In(in.delivery.backoff()), in.delivery.limit()
 	}
-	f := queue.Failure{
-		Leased: &in.Leased,
-		Retry:  queue.In(in.delivery.backoff()),
-		Limit:  in.delivery.limit(),
-		Reason: fmt.Sprintf("the handler ran for longer than %v (LeaseDuration and MaxExtension)",
-			s.LeaseDuration+s.MaxExtension),
-	}
+	f.Reason = fmt.Sprintf("the %s ran for longer than %v (LeaseDuration and MaxExtension)", who, s.LeaseDuration+s.MaxExtension)
 	s.step(func(m *Machine, _ time.Time) Effects { return m.Overran(in, f) })
 }
 

@@ -166,14 +166,18 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 	}
 	whole = true
 	for part := range slices.Chunk(slices.Sorted(maps.Keys(types)), 500) {
-		p := a.topic.Client().Pipeline()
 		var found []*redis.StatusCmd
 		var ends []*redis.DurationCmd
-		for _, key := range part {
-			found = append(found, p.Type(ctx, key))
-			ends = append(ends, p.PTTL(ctx, key))
-		}
-		if _, err := p.Exec(ctx); err != nil {
+		err := a.topic.Client().Call(func(c redis.UniversalClient) error {
+			p := c.Pipeline()
+			for _, key := range part {
+				found = append(found, p.Type(ctx, key))
+				ends = append(ends, p.PTTL(ctx, key))
+			}
+			_, err := p.Exec(ctx)
+			return err
+		})
+		if err != nil {
 			return false, err
 		}
 		for i, key := range part {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -128,7 +130,9 @@ func (a *audit) glance(ctx context.Context, group int, s *search) error {
 	const size = 1000
 	key := a.topic.Keys().Ready(a.groups.Names[group])
 	for from := 0; ; from += size {
-		entries, err := a.topic.Client().LRange(ctx, key, int64(-from-size), int64(-from-1)).Result()
+		entries, err := queue.Ask(a.topic.Client(), func(c redis.UniversalClient) ([]string, error) {
+			return c.LRange(ctx, key, int64(-from-size), int64(-from-1)).Result()
+		})
 		if err != nil {
 			return err
 		}

@@ -148,7 +148,9 @@ func (t *Topic) Find(ctx context.Context, ref Ref) (Found, error) {
 		return t.find(ctx, ref, ref.ID)
 	}
 	for before := ""; ; {
-		id, err := t.Client().HGet(ctx, t.Keys().Names(), queue.EncodeName(ref.DelayID)).Result()
+		id, err := queue.Ask(t.Client(), func(c redis.UniversalClient) (string, error) {
+			return c.HGet(ctx, t.Keys().Names(), queue.EncodeName(ref.DelayID)).Result()
+		})
 		if err != nil && err != redis.Nil {
 			return Found{}, queue.Refused(err)
 		}

@@ -21,7 +21,7 @@ func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error)
 	case v.Fault == FaultRegistry:
 		return []string{"entered the topic in the registry"}, t.Enroll(ctx)
 	case v.Fault == FaultKey:
-		kept, err := t.Client().Persist(ctx, v.name).Result()
+		kept, err := queue.Ask(t.Client(), func(c redis.UniversalClient) (bool, error) { return c.Persist(ctx, v.name).Result() })
 		if err != nil || !kept {
 			return nil, err
 		}

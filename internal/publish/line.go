@@ -2,11 +2,11 @@ package publish
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"sync"
 	"time"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -39,8 +39,8 @@ func (l *line) publish(ctx context.Context, b *Batch) error {
 	if !goes {
 		return l.wait(b, ended)
 	}
-	defer l.handOver() // also if a hook of the client panics, because others wait
-	l.call([]*Batch{b}, nil, l.attempt)
+	defer l.handOver() // also if a hook of the client calls runtime.Goexit, because others wait
+	l.call([]*Batch{b}, nil)
 	return b.err
 }
 
@@ -62,7 +62,7 @@ func (l *line) wait(b *Batch, ended <-chan struct{}) error {
 		}
 	}
 	if b.err == errLeft {
-		return b.ctx.Err()
+		return guard.Err(b.ctx)
 	}
 	return b.err
 }
@@ -84,37 +84,34 @@ func (l *line) next() []*Batch {
 // serve makes calls for waiting batches, until there are none.
 func (l *line) serve(together []*Batch) {
 	defer l.underWay.Done()
+	returned := false
+	defer guard.OnExit(&returned, func() { l.exited(together) })
 	ran := make(chan struct{}, 1)
-	attempt := l.recovering
 	var room []queue.Message
 	for together != nil {
-		together, room = l.call(together, room, attempt)
-		l.answer(together, ran)
+		var done []*Batch
+		done, room = l.call(together, room)
+		l.answer(done, ran)
 		together = l.next()
 	}
+	returned = true
 }
 
-// attempt makes one call to Redis, and returns what it came to.
-func (l *line) attempt(messages []queue.Message, patience time.Duration) outcome {
-	return judge(l.send(messages, patience))
-}
-
-// recovering is attempt, but fails if users' code panics in it, such as a hook of the client. The
-// panic would end the process, because the goroutine is no caller's.
-func (l *line) recovering(messages []queue.Message, patience time.Duration) (o outcome) {
-	defer func() {
-		if p := recover(); p != nil {
-			o = outcome{fate: failed, err: fmt.Errorf("panic in a call to Redis: %v", p)}
-		}
-	}()
-	return l.attempt(messages, patience)
+// exited answers the callers of a call in which a hook of the client has called runtime.Goexit, and
+// has another goroutine go on.
+func (l *line) exited(together []*Batch) {
+	l.mu.Lock()
+	done := l.joining.settle(together, outcome{fate: failed, err: guard.Exited("a call to Redis")})
+	l.mu.Unlock()
+	for _, b := range done {
+		b.done <- struct{}{}
+	}
+	l.handOver()
 }
 
 // call sends batches to Redis together, and returns those that are done. It joins their messages in
 // room, and returns that, emptied, for the next call.
-func (l *line) call(
-	together []*Batch, room []queue.Message, attempt func([]queue.Message, time.Duration) outcome,
-) (done []*Batch, _ []queue.Message) {
+func (l *line) call(together []*Batch, room []queue.Message) (done []*Batch, _ []queue.Message) {
 	messages := together[0].Messages
 	if len(together) > 1 {
 		for _, b := range together {
@@ -127,12 +124,12 @@ func (l *line) call(
 	if l.joining.hasten { // only next and settle change it, and none runs now
 		patience = 0 // the sender asks once and does not wait
 	}
-	o := attempt(messages, patience)
+	o := judge(l.send(messages, patience))
 	var ended []*Batch
 	if o.fate == refused && len(together) > 1 {
 		// Contexts may be users' code, so they are asked without the mutex.
 		for _, b := range together {
-			if b.ctx.Err() != nil {
+			if guard.Err(b.ctx) != nil {
 				ended = append(ended, b)
 			}
 		}

@@ -167,39 +167,40 @@ func (c *endedContext) Err() error {
 	return errEnded
 }
 
-func TestAPanicInAJoinedCallIsAnErrorForEachCaller(t *testing.T) {
+// A hook of the client may call t.FailNow.
+func TestAnExitInAJoinedCallIsAnErrorForEachCaller(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.redis.answer = func(call int) error {
 			if call == 2 {
-				panic("a fault of the hook")
+				runtime.Goexit()
 			}
 			return nil
 		}
 		first := w.publish(w.Context(), "first")
 		second, third := w.publish(w.Context(), "second"), w.publish(w.Context(), "third")
 		require.NoError(w, <-first)
-		require.ErrorContains(w, <-second, "panic in a call to Redis: a fault of the hook")
-		require.ErrorContains(w, <-third, "a fault of the hook")
+		require.ErrorContains(w, <-second, "a call to Redis called runtime.Goexit")
+		require.ErrorContains(w, <-third, "runtime.Goexit")
 		require.NoError(w, <-w.publish(w.Context(), "fourth"))
 	})
 }
 
-func TestAPanicInALoneCallIsItsCallersAndOthersGoOn(t *testing.T) {
+func TestAnExitInALoneCallIsItsCallersAndOthersGoOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.redis.answer = func(call int) error {
 			if call == 1 {
-				panic("a fault of the hook")
+				runtime.Goexit()
 			}
 			return nil
 		}
-		panicked := make(chan any)
+		exited := make(chan struct{})
 		go func() {
-			defer func() { panicked <- recover() }()
+			defer close(exited)
 			_ = w.line.publish(w.Context(), w.batches.get(1))
 		}()
 		synctest.Wait()
 		other := w.publish(w.Context(), "other")
-		require.Equal(w, "a fault of the hook", <-panicked)
+		<-exited
 		require.NoError(w, <-other)
 	})
 }
@@ -233,7 +234,7 @@ func TestMemoryForJoinedCallsKeepsNothing(t *testing.T) {
 	body := queue.Message{ID: "id", Body: []byte("body")}
 	together := []*Batch{{Messages: []queue.Message{body, body}}, {Messages: []queue.Message{body}}}
 
-	done, got := l.call(together, room, l.attempt)
+	done, got := l.call(together, room)
 
 	require.Equal(t, together, done)
 	require.Empty(t, got)
@@ -303,5 +304,26 @@ func TestCallersThatComeBackStayTogether(t *testing.T) {
 		require.Equal(w, callers*rounds, messages)
 		// Two groups by turns would take two calls a round. A busy machine splits a few rounds.
 		require.Less(w, len(w.redis.calls), rounds+rounds*3/4)
+	})
+}
+
+// panickingContext is a context whose Err panics.
+type panickingContext struct{ context.Context }
+
+func (panickingContext) Err() error { panic("odd") }
+
+func TestAContextThatPanicsHasEnded(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.redis.answer = func(call int) error {
+			if call == 2 {
+				return &queue.Refusal{Room: 1}
+			}
+			return nil
+		}
+		alone, other := w.publish(w.Context(), "alone"), w.publish(w.Context(), "other")
+		odd := w.publish(panickingContext{w.Context()}, "odd")
+		require.NoError(w, <-alone)
+		require.EqualError(w, <-odd, "the context panicked: odd")
+		require.NoError(w, <-other)
 	})
 }

@@ -3,7 +3,6 @@ package publish
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -95,11 +94,6 @@ func (t *topic) keepListed() {
 // relist uses a handle of its own, because the topic's is for the call under way.
 func (t *topic) relist(ctx context.Context) {
 	name := t.queue.Name
-	defer func() {
-		if p := recover(); p != nil { // a hook of the client; it would end the process
-			t.engine.config.RelistFailed(name, fmt.Errorf("panic in a call to Redis: %v", p))
-		}
-	}()
 	if _, err := t.engine.config.Topic(name).Relist(ctx); err != nil && ctx.Err() == nil {
 		t.engine.config.RelistFailed(name, err)
 	}

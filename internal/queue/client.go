@@ -7,18 +7,35 @@ import (
 	"reflect"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 )
 
 // Client is a go-redis client whose kind is known: a client of one server, or of a Cluster.
 // NewClient asks for the kind once.
+//
+// All calls to Redis go through Client and Node, because they run the user's code, such as hooks. A
+// panic there becomes an error. It says nothing of the call, like the error of a lost answer. So
+// does an error whose methods panic.
 type Client struct {
-	redis.UniversalClient
-	single  Node    // nil for a Cluster
+	user    redis.UniversalClient
+	single  single  // nil for a Cluster
 	cluster cluster // nil for one server
 }
 
-// Node is a client of one server: a *redis.Client, or a struct that embeds one.
-type Node interface {
+// Redis is a Client or a Node.
+type Redis interface {
+	// Call makes calls to Redis, and returns their error.
+	Call(call func(redis.UniversalClient) error) error
+	// Subscribe returns a Pub/Sub connection.
+	Subscribe(ctx context.Context, channels ...string) (*redis.PubSub, error)
+}
+
+// Node is a client of one server.
+type Node struct{ user single }
+
+// single is a client of one server: a *redis.Client, or a struct that embeds one.
+type single interface {
 	redis.UniversalClient
 	Options() *redis.Options
 }
@@ -53,14 +70,14 @@ func NewClient(client redis.UniversalClient) (c *Client, err error) {
 		}
 	}()
 	switch kind := client.(type) {
-	case Node:
+	case single:
 		_ = kind.Options()
-		return &Client{UniversalClient: client, single: kind}, nil
+		return &Client{user: client, single: kind}, nil
 	case cluster:
 		if kind.Options().ReadOnly {
 			return nil, errors.New("reads from replicas, which may be behind; use a *redis.ClusterClient without ReadOnly, RouteByLatency and RouteRandomly")
 		}
-		return &Client{UniversalClient: client, cluster: kind}, nil
+		return &Client{user: client, cluster: kind}, nil
 	case ring:
 		return nil, errors.New("is or embeds a *redis.Ring, whose shards do not share wake-ups; use a *redis.Client or *redis.ClusterClient")
 	}
@@ -82,6 +99,51 @@ func CheckClient(client redis.UniversalClient) error {
 	return err
 }
 
+// User returns the user's client, to tell clients apart. Calls go through Call.
+func (c *Client) User() redis.UniversalClient { return c.user }
+
+// Call implements Redis.
+func (c *Client) Call(call func(redis.UniversalClient) error) error { return guarded(c.user, call) }
+
+// Subscribe implements Redis.
+func (c *Client) Subscribe(ctx context.Context, channels ...string) (*redis.PubSub, error) {
+	return subscribe(ctx, c.user, channels)
+}
+
+// Call implements Redis.
+func (n Node) Call(call func(redis.UniversalClient) error) error { return guarded(n.user, call) }
+
+// Subscribe implements Redis.
+func (n Node) Subscribe(ctx context.Context, channels ...string) (*redis.PubSub, error) {
+	return subscribe(ctx, n.user, channels)
+}
+
+// Ask makes a call that returns a value.
+func Ask[T any](redisOrNode Redis, ask func(redis.UniversalClient) (T, error)) (value T, err error) {
+	err = redisOrNode.Call(func(c redis.UniversalClient) (err error) {
+		value, err = ask(c)
+		return err
+	})
+	return value, err
+}
+
+// calling names calls to Redis in errors.
+const calling = "a call to Redis"
+
+// guarded makes calls with the user's client.
+func guarded(user redis.UniversalClient, call func(redis.UniversalClient) error) (err error) {
+	defer guard.Recover(&err, calling)
+	return guard.Sound(call(user))
+}
+
+func subscribe(ctx context.Context, user redis.UniversalClient, channels []string) (pubsub *redis.PubSub, err error) {
+	err = guarded(user, func(c redis.UniversalClient) error {
+		pubsub = c.Subscribe(ctx, channels...)
+		return nil
+	})
+	return pubsub, err
+}
+
 // Cluster tells whether the client is one of a Cluster.
 func (c *Client) Cluster() bool { return c.cluster != nil }
 
@@ -96,28 +158,34 @@ func (c *Client) Database() int {
 // Node returns a client of the server that has a key, as far as the client knows.
 func (c *Client) Node(ctx context.Context, key string) (Node, error) {
 	if c.cluster == nil {
-		return c.single, nil
+		return Node{c.single}, nil
 	}
-	node, err := c.cluster.MasterForKey(ctx, key)
-	if err != nil {
-		return nil, err // a nil *redis.Client would be a Node that is not nil
-	}
-	return node, nil
+	var node *redis.Client
+	err := c.Call(func(redis.UniversalClient) (err error) {
+		node, err = c.cluster.MasterForKey(ctx, key)
+		return err
+	})
+	return Node{node}, err
 }
 
 // EachNode calls ask for every server, in a Cluster concurrently and for replicas too. It returns
 // the first error.
 func (c *Client) EachNode(ctx context.Context, ask func(context.Context, Node) error) error {
 	if c.cluster == nil {
-		return ask(ctx, c.single)
+		return ask(ctx, Node{c.single})
 	}
-	return c.cluster.ForEachShard(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, node) })
+	return c.Call(func(redis.UniversalClient) error {
+		return c.cluster.ForEachShard(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, Node{node}) })
+	})
 }
 
 // findNodes has the client of a Cluster read the slots again if a call failed because a node did
 // not answer. By itself the client would ask nodes that are gone for another ten seconds.
 func (c *Client) findNodes(ctx context.Context, err error) {
 	if c.cluster != nil && Unreachable(err) {
-		c.cluster.ReloadState(ctx)
+		_ = c.Call(func(redis.UniversalClient) error { // it returns nothing, and panics of hooks are not the call's
+			c.cluster.ReloadState(ctx)
+			return nil
+		})
 	}
 }

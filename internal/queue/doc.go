@@ -28,6 +28,7 @@
 //   - remove.go removes consumer groups.
 //   - stream.go is what differs where due messages go into a Redis Stream.
 //   - server.go finds the server of a topic, and says what the server tells about itself.
-//   - client.go is the adapter of clients: what a client can do is asked once.
+//   - client.go is the adapter of clients: what a client can do is asked once. All calls go through
+//     it, because a panic in a client's hook is an error of the call.
 //   - operators.go and remembered.go are what package operate needs of all this.
 package queue

@@ -35,9 +35,11 @@ func (t *Topic) Keys() Keys { return t.keys }
 // Transaction sends the commands that fill queues in one transaction. It returns the first error,
 // as Refused does, except redis.Nil.
 func (t *Topic) Transaction(ctx context.Context, fill func(redis.Pipeliner)) error {
-	commands, err := t.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
-		fill(p)
-		return nil
+	commands, err := Ask(t.client, func(c redis.UniversalClient) ([]redis.Cmder, error) {
+		return c.TxPipelined(ctx, func(p redis.Pipeliner) error {
+			fill(p)
+			return nil
+		})
 	})
 	for _, command := range commands {
 		if redis.HasErrorPrefix(err, "EXECABORT") && command.Err() != nil {

@@ -142,11 +142,15 @@ func (t *Topic) tryBesides(ctx context.Context, work Work) (lacks *lack, keysAll
 		return nil, false, err
 	}
 	var calls []*redis.Cmd
-	pipe := node.Pipeline()
-	for _, try := range tries {
-		calls = append(calls, pipe.Do(ctx, try.args...))
-	}
-	if _, err := pipe.Exec(ctx); Unreachable(err) {
+	err = node.Call(func(c redis.UniversalClient) error {
+		pipe := c.Pipeline()
+		for _, try := range tries {
+			calls = append(calls, pipe.Do(ctx, try.args...))
+		}
+		_, err := pipe.Exec(ctx)
+		return err
+	})
+	if Unreachable(err) {
 		t.client.findNodes(ctx, err)
 		return nil, false, err
 	}

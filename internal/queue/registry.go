@@ -10,7 +10,9 @@ import (
 
 // Listed tells whether the topic is in the registry.
 func (t *Topic) Listed(ctx context.Context) (bool, error) {
-	listed, err := t.client.SIsMember(ctx, Registry(t.prefix), t.Name).Result()
+	listed, err := Ask(t.client, func(c redis.UniversalClient) (bool, error) {
+		return c.SIsMember(ctx, Registry(t.prefix), t.Name).Result()
+	})
 	return listed, RefusedTo("look for the topic in the registry", "sismember", err, keyRule(t.prefix))
 }
 
@@ -21,12 +23,13 @@ func (t *Topic) Enroll(ctx context.Context) error {
 	if err != nil || known {
 		return err
 	}
-	if err := t.client.SAdd(ctx, Registry(t.prefix), t.Name).Err(); err != nil {
+	err = t.client.Call(func(c redis.UniversalClient) error { return c.SAdd(ctx, Registry(t.prefix), t.Name).Err() })
+	if err != nil {
 		return RefusedTo("enter the topic in the registry", "sadd", err, keyRule(t.prefix))
 	}
 	// If another process has just added it, that may have crashed before its announcement.
 	channel := t.newTopics()
-	err = t.client.Publish(ctx, channel, t.Name).Err()
+	err = t.client.Call(func(c redis.UniversalClient) error { return c.Publish(ctx, channel, t.Name).Err() })
 	return RefusedTo(fmt.Sprintf("announce the topic on channel %q", channel), "publish", err, TopicsRule(t.prefix))
 }
 
@@ -34,20 +37,26 @@ func (t *Topic) Enroll(ctx context.Context) error {
 func (t *Topic) newTopics() string { return NewTopics(t.prefix, t.client.Database()) }
 
 // ListedOf returns those of some names that are in the registry.
-func ListedOf(ctx context.Context, client redis.UniversalClient, prefix string, names []string) (listed []string, err error) {
+func ListedOf(ctx context.Context, client *Client, prefix string, names []string) (listed []string, err error) {
 	found := make([]*redis.BoolCmd, len(names))
-	_, err = client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, name := range names {
-			found[i] = p.SIsMember(ctx, Registry(prefix), name)
-		}
-		return nil
+	err = client.Call(func(c redis.UniversalClient) error {
+		_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i, name := range names {
+				found[i] = p.SIsMember(ctx, Registry(prefix), name)
+			}
+			return nil
+		})
+		return err
 	})
+	if err != nil {
+		return nil, RefusedTo("look for topics in the registry", "sismember", err, keyRule(prefix))
+	}
 	for i, name := range names {
 		if found[i].Val() {
 			listed = append(listed, name)
 		}
 	}
-	return listed, RefusedTo("look for topics in the registry", "sismember", err, keyRule(prefix))
+	return listed, nil
 }
 
 // Relist enters a topic that exists in the registry again if it is missing there. In a Cluster a
@@ -89,21 +98,32 @@ func (t *Topic) exists(ctx context.Context) (bool, error) {
 
 // Unlist removes a name from the registry.
 func (t *Topic) Unlist(ctx context.Context, name string) error {
-	return RefusedTo("take the topic out of the registry", "srem", t.client.SRem(ctx, Registry(t.prefix), name).Err(), keyRule(t.prefix))
+	err := t.client.Call(func(c redis.UniversalClient) error { return c.SRem(ctx, Registry(t.prefix), name).Err() })
+	return RefusedTo("take the topic out of the registry", "srem", err, keyRule(t.prefix))
 }
 
 // TopicsFrom returns some names of the registry, and the cursor of the next; 0 begins and ends. A
 // name may come twice. A name that is added or removed meanwhile may come or not.
-func TopicsFrom(ctx context.Context, client redis.UniversalClient, prefix string, cursor uint64, count int) ([]string, uint64, error) {
-	names, next, err := client.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
+func TopicsFrom(ctx context.Context, client *Client, prefix string, cursor uint64, count int) (names []string, next uint64, err error) {
+	err = client.Call(func(c redis.UniversalClient) (err error) {
+		names, next, err = c.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
+		return err
+	})
 	return names, next, RefusedTo("read the registry", "sscan", err, keyRule(prefix))
 }
 
 // Topics calls f with the name of every topic in the registry, in no order. A name may come twice.
-func Topics(ctx context.Context, client redis.UniversalClient, prefix string, f func(topic string)) error {
-	scan := client.SScan(ctx, Registry(prefix), 0, "", 1000).Iterator()
-	for scan.Next(ctx) {
-		f(scan.Val())
+func Topics(ctx context.Context, client *Client, prefix string, f func(topic string)) error {
+	for cursor := uint64(0); ; {
+		names, next, err := TopicsFrom(ctx, client, prefix, cursor, 1000)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			f(name)
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
 	}
-	return RefusedTo("read the registry", "sscan", scan.Err(), keyRule(prefix))
 }

@@ -63,15 +63,21 @@ func (t *Topic) countReplicas(ctx context.Context, publisher string, number uint
 		return 0, err
 	}
 	step := min(left, waitStep)
-	if timeout := node.Options().ReadTimeout; timeout > 0 {
+	if timeout := node.user.Options().ReadTimeout; timeout > 0 {
 		step = min(step, timeout/2)
 	}
 	key := t.keys.Publisher(publisher)
-	pipe := node.Pipeline()
-	last := pipe.Get(ctx, key)
-	pipe.PExpire(ctx, key, memory)
-	have := pipe.Do(ctx, "wait", replicas, max(step.Milliseconds(), 1)) // 0 would wait for ever
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	var last *redis.StringCmd
+	var have *redis.Cmd
+	err = node.Call(func(c redis.UniversalClient) error {
+		pipe := c.Pipeline()
+		last = pipe.Get(ctx, key)
+		pipe.PExpire(ctx, key, memory)
+		have = pipe.Do(ctx, "wait", replicas, max(step.Milliseconds(), 1)) // 0 would wait for ever
+		_, err := pipe.Exec(ctx)
+		return err
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
 		return 0, err
 	}
 	if last.Val() != strconv.FormatUint(number, 10) {

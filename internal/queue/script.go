@@ -6,6 +6,8 @@ import (
 	"errors"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 )
 
 // Call is one run of a script. Do sends it, alone or in a pipeline with others.
@@ -101,31 +103,50 @@ func loadFor(ctx context.Context, client *Client, calls []*Call) bool {
 
 // loadAll loads every script on the server. With the client of a Cluster it loads them on all
 // nodes, replicas too, and waits for each. It returns false if it failed.
-func loadAll(ctx context.Context, client redis.Cmdable) bool {
-	for _, s := range allScripts {
-		if client.ScriptLoad(ctx, s.source).Err() != nil {
-			return false
+func loadAll(ctx context.Context, client Redis) bool {
+	return client.Call(func(c redis.UniversalClient) error {
+		for _, s := range allScripts {
+			if err := c.ScriptLoad(ctx, s.source).Err(); err != nil {
+				return err
+			}
 		}
-	}
-	return true
+		return nil
+	}) == nil
 }
 
-func send(ctx context.Context, client redis.Cmdable, calls []*Call, full bool) {
-	if len(calls) == 1 {
-		calls[0].queue(ctx, client, full)
-		return
-	}
-	pipe := client.Pipeline()
-	for _, c := range calls {
-		c.queue(ctx, pipe, full)
-	}
-	_, err := pipe.Exec(ctx)
-	for _, c := range calls {
-		// If it cannot connect, go-redis sets no error on the commands of a pipeline.
-		if c.cmd.Err() == nil && c.cmd.Val() == nil {
-			c.cmd.SetErr(cmp.Or(err, errNoReply))
+// send sends the calls once. Each has a reply or an error then, and after a panic all have that
+// error.
+func send(ctx context.Context, client *Client, calls []*Call, full bool) {
+	if err := exec(ctx, client.user, calls, full); err != nil {
+		for _, c := range calls {
+			c.cmd = redis.NewCmd(ctx)
+			c.cmd.SetErr(err)
 		}
 	}
+}
+
+// exec returns the error of a panic, and leaves all other errors in the calls.
+func exec(ctx context.Context, user redis.UniversalClient, calls []*Call, full bool) (panicked error) {
+	defer guard.Recover(&panicked, calling)
+	var err error
+	if len(calls) == 1 {
+		calls[0].queue(ctx, user, full)
+	} else {
+		pipe := user.Pipeline()
+		for _, c := range calls {
+			c.queue(ctx, pipe, full)
+		}
+		_, err = pipe.Exec(ctx)
+	}
+	for _, c := range calls {
+		switch failed := c.cmd.Err(); {
+		case failed != nil:
+			c.cmd.SetErr(guard.Sound(failed))
+		case len(calls) > 1 && c.cmd.Val() == nil: // a pipeline that cannot connect may set no error
+			c.cmd.SetErr(cmp.Or(guard.Sound(err), errNoReply))
+		}
+	}
+	return nil
 }
 
 // errNoReply means that the client has neither a reply nor an error for a call.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Server describes the server of a topic.
@@ -28,7 +30,7 @@ func (t *Topic) Master(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return node.Options().Addr, nil
+	return node.user.Options().Addr, nil
 }
 
 // Server asks the server that has the topic about itself.
@@ -39,7 +41,7 @@ func (t *Topic) Server(ctx context.Context) (Server, error) {
 	}
 	s := Server{Info: map[string]string{}}
 	sent := time.Now()
-	now, err := node.Time(ctx).Result()
+	now, err := Ask(node, func(c redis.UniversalClient) (time.Time, error) { return c.Time(ctx).Result() })
 	if err != nil {
 		return Server{}, err
 	}
@@ -51,7 +53,7 @@ func (t *Topic) Server(ctx context.Context) (Server, error) {
 		s.Clock = now.Sub(sent)
 	}
 	for _, section := range []string{"memory", "persistence"} {
-		text, err := node.Info(ctx, section).Result()
+		text, err := Ask(node, func(c redis.UniversalClient) (string, error) { return c.Info(ctx, section).Result() })
 		if err != nil {
 			if Unreachable(err) {
 				return Server{}, err

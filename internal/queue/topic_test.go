@@ -279,7 +279,7 @@ func TestTopicsListsTheRegistry(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		list := func() []string {
 			var found []string
-			require.NoError(t, queue.Topics(ctx, s.Client, s.Prefix, func(topic string) { found = append(found, topic) }))
+			require.NoError(t, queue.Topics(ctx, queue.MustClient(s.Client), s.Prefix, func(topic string) { found = append(found, topic) }))
 			slices.Sort(found)
 			return slices.Compact(found)
 		}
@@ -312,7 +312,7 @@ func TestNothingIsDoneForATopicThatCannotBeRegistered(t *testing.T) {
 		require.ErrorContains(t, err, "WRONGTYPE")
 		require.ErrorContains(t, topic.Register(ctx, "a", standard), "WRONGTYPE")
 		require.ErrorContains(t, topic.Publish(ctx, "P", 1, nil), "WRONGTYPE")
-		require.Error(t, queue.Topics(ctx, s.Client, s.Prefix, func(string) {}))
+		require.Error(t, queue.Topics(ctx, queue.MustClient(s.Client), s.Prefix, func(string) {}))
 		keys, err := s.Client.Keys(ctx, s.Prefix+"*").Result()
 		require.NoError(t, err)
 		require.Equal(t, []string{queue.Registry(s.Prefix)}, keys)

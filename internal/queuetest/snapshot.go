@@ -129,7 +129,7 @@ func readAll(ctx context.Context, client redis.UniversalClient, prefix string) (
 	}
 	// A topic is entered in the registry before it has keys. So the registry, read after the keys,
 	// has all.
-	err = queue.Topics(ctx, client, prefix, func(name string) { topic(name).listed = true })
+	err = queue.Topics(ctx, queue.MustClient(client), prefix, func(name string) { topic(name).listed = true })
 	if redis.HasErrorPrefix(err, "WRONGTYPE") {
 		found = append(found, fmt.Sprintf("%s is not a set", queue.Registry(prefix)))
 		err = nil

@@ -38,7 +38,7 @@ type listener struct {
 
 	// answered published the last test: the client, or in a Cluster the client of a node. test
 	// writes it.
-	answered redis.UniversalClient
+	answered queue.Redis
 }
 
 func newListener(client *queue.Client, channel string, shared bool) *listener {
@@ -56,8 +56,9 @@ func (l *listener) pause() time.Duration {
 }
 
 // listen returns the events of the channel, at first those of a connection that is subscribed
-// already. An event is a message, or a *redis.Subscription whenever messages may have been lost.
-// The events and the connection are closed when the context ends, or the client is closed.
+// already. If pubsub is nil, it makes one. An event is a message, or a *redis.Subscription whenever
+// messages may have been lost. The events and the connection are closed when the context ends, or
+// the client is closed.
 //
 // A new connection goes to the server that published the test. In a Cluster the client itself would
 // choose the node that has the channel's slot, even while that node is away.
@@ -65,17 +66,19 @@ func (l *listener) listen(ctx context.Context, pubsub *redis.PubSub) <-chan any 
 	events := make(chan any)
 	go func() {
 		defer close(events)
-		madeAnew := false
-		for {
+		if pubsub == nil {
+			pubsub = l.connect(ctx, l.client)
+		}
+		for madeAnew := false; pubsub != nil; {
 			incoming := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(0))
 			anew := l.pass(ctx, incoming, events)
 			_ = pubsub.Close() // nothing is left to lose
 			drop(incoming)
 			switch {
 			case anew:
-				pubsub = l.answered.Subscribe(ctx, l.channel)
+				pubsub = l.connect(ctx, l.answered)
 			case madeAnew && ctx.Err() == nil: // the node left the Cluster, or the client is closed
-				pubsub = l.client.Subscribe(ctx, l.channel)
+				pubsub = l.connect(ctx, l.client)
 			default:
 				return
 			}
@@ -92,6 +95,25 @@ func drop(incoming <-chan any) {
 		<-incoming
 	}
 }
+
+// connect returns a new connection. It tries again while the client's own code gives none, and
+// returns nil when the context ends.
+func (l *listener) connect(ctx context.Context, from queue.Redis) *redis.PubSub {
+	for {
+		pubsub, err := from.Subscribe(ctx, l.channel)
+		if err == nil {
+			return pubsub
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(connectAgain):
+		}
+	}
+}
+
+// connectAgain is the pause after a connection could not be made.
+const connectAgain = time.Second
 
 // pass passes on the events of a connection. It returns true when a new connection is needed, and
 // false at the end of the context or of the connection.
@@ -152,7 +174,7 @@ func (l *listener) test(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if !l.client.Cluster() {
-		heard, err := l.client.Publish(ctx, l.channel, "").Result()
+		heard, err := publish(ctx, l.client, l.channel)
 		if err == nil && heard == 0 {
 			err = errNobodyHears
 		}
@@ -181,11 +203,16 @@ func (l *listener) testByAnyNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := node.Publish(ctx, l.channel, "").Err(); err != nil {
+	if _, err := publish(ctx, node, l.channel); err != nil {
 		return err
 	}
 	l.answered = node
 	return nil
+}
+
+// publish publishes an empty text, and returns the number of receivers.
+func publish(ctx context.Context, client queue.Redis, channel string) (heard int64, err error) {
+	return queue.Ask(client, func(c redis.UniversalClient) (int64, error) { return c.Publish(ctx, channel, "").Result() })
 }
 
 // end waits a second at most for a test that is under way, and no test begins after it. It is
@@ -201,15 +228,34 @@ func (l *listener) end() {
 // errNobodyHears means that the server that answers calls has no receiver on the channel.
 var errNobodyHears = errors.New("nobody hears")
 
-// subscribe subscribes a new connection to a channel, which takes the ACL rule. It returns an error
-// that wraps queue.ErrForbidden if the server refuses, which go-redis would hide. After other
-// errors go-redis tries again by itself, once its Channel is read.
-func subscribe(ctx context.Context, pubsub *redis.PubSub, channel, rule string) error {
-	err := pubsub.Subscribe(ctx, channel)
-	if err == nil {
-		_, err = pubsub.ReceiveTimeout(ctx, answerWithin)
+// subscribe subscribes a connection to a channel, which takes the ACL rule. It makes a connection
+// if pubsub is nil. The end of ctx closes it. subscribe returns an error that wraps
+// queue.ErrForbidden if the server refuses, which go-redis would hide. After other errors go-redis
+// tries again by itself, once its Channel is read. It returns nil and an error if the client's own
+// code gives no connection.
+func subscribe(ctx context.Context, client *queue.Client, pubsub *redis.PubSub, channel, rule string) (*redis.PubSub, error) {
+	if pubsub == nil {
+		made, err := client.Subscribe(ctx)
+		if err != nil {
+			return nil, err
+		}
+		pubsub = made
+		context.AfterFunc(ctx, func() { _ = made.Close() }) // to wait for no answer
 	}
-	return queue.RefusedTo("listen to a channel", "subscribe", err, rule)
+	returned := false
+	err := client.Call(func(redis.UniversalClient) error {
+		err := pubsub.Subscribe(ctx, channel)
+		if err == nil {
+			_, err = pubsub.ReceiveTimeout(ctx, answerWithin)
+		}
+		returned = true
+		return err
+	})
+	if !returned { // go-redis may not know of the channel
+		_ = pubsub.Close()
+		return nil, err
+	}
+	return pubsub, queue.RefusedTo("listen to a channel", "subscribe", err, rule)
 }
 
 // answerWithin is how long a listener waits for the answer to SUBSCRIBE, and for the text of a

@@ -76,7 +76,7 @@ func TestAConnectionThatBringsNothingIsMadeAnew(t *testing.T) {
 		t.Cleanup(func() { _ = client.Close() })
 		ctx, cancel := context.WithCancel(t.Context())
 		channel := queue.MailboxChannel(s.Prefix, queue.Token())
-		events := (&listener{queue.MustClient(client), channel, false, 10 * time.Millisecond, 300 * time.Millisecond, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&listener{queue.MustClient(client), channel, false, 10 * time.Millisecond, 300 * time.Millisecond, make(chan struct{}, 1), queue.MustClient(client)}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 3 {
 			await(t, events, func(event any) bool { return heard(event) == "" }) // a test
@@ -102,7 +102,7 @@ func TestAConnectionThatWorksIsKept(t *testing.T) {
 		client.AddHook(late{})
 		channel := queue.MailboxChannel(s.Prefix, queue.Token())
 		ctx := t.Context()
-		events := (&listener{queue.MustClient(client), channel, false, 5 * time.Millisecond, 10 * time.Second, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&listener{queue.MustClient(client), channel, false, 5 * time.Millisecond, 10 * time.Second, make(chan struct{}, 1), queue.MustClient(client)}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 20 {
 			event := <-events
@@ -152,7 +152,7 @@ func testDemoted(t *testing.T, busy bool) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: "primary:6379", Dialer: dial, PoolSize: 1})
 	t.Cleanup(func() { _ = client.Close() })
-	events := (&listener{queue.MustClient(client), "channel", false, 50 * time.Millisecond, time.Minute, make(chan struct{}, 1), client}).listen(ctx, client.Subscribe(ctx, "channel"))
+	events := (&listener{queue.MustClient(client), "channel", false, 50 * time.Millisecond, time.Minute, make(chan struct{}, 1), queue.MustClient(client)}).listen(ctx, client.Subscribe(ctx, "channel"))
 	await(t, events, subscription)
 	if busy {
 		publisher := is.Client(t)
@@ -242,7 +242,8 @@ func clusterWithoutFailover(t *testing.T) (*redistest.Cluster, *redis.ClusterCli
 }
 
 func listenerOf(client redis.UniversalClient) *listener {
-	return &listener{queue.MustClient(client), "channel", false, 50 * time.Millisecond, 500 * time.Millisecond, make(chan struct{}, 1), client}
+	c := queue.MustClient(client)
+	return &listener{c, "channel", false, 50 * time.Millisecond, 500 * time.Millisecond, make(chan struct{}, 1), c}
 }
 
 // sharedChannel is a hook by which what is published comes to all at once, without a server.

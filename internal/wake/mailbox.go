@@ -77,11 +77,11 @@ type mailboxKey struct {
 // The mailbox ends when the last user gives it back. A client that cannot be the key of a map has a
 // mailbox for each Open.
 func Open(client *queue.Client, prefix string) (*Mailbox, func()) {
-	if !reflect.ValueOf(client.UniversalClient).Comparable() {
+	if !reflect.ValueOf(client.User()).Comparable() {
 		m := newMailbox(client, prefix)
 		return m, sync.OnceFunc(m.close)
 	}
-	key := mailboxKey{client.UniversalClient, prefix}
+	key := mailboxKey{client.User(), prefix}
 	mailboxes.Lock()
 	defer mailboxes.Unlock()
 	m := mailboxes.open[key]
@@ -115,7 +115,7 @@ func newMailbox(client *queue.Client, prefix string) *Mailbox {
 		receivers: map[string]Func{},
 	}
 	m.running, m.stop = context.WithCancel(context.Background())
-	go m.listen(client.Subscribe(context.Background()))
+	go m.listen()
 	return m
 }
 
@@ -127,17 +127,15 @@ func (m *Mailbox) close() {
 
 // listen wakes receivers by what comes, until the mailbox is closed. go-redis reports each
 // connection that it makes anew.
-func (m *Mailbox) listen(pubsub *redis.PubSub) {
+func (m *Mailbox) listen() {
 	defer close(m.done)
-	ended := context.AfterFunc(m.running, func() { _ = pubsub.Close() }) // to wait for no answer
-	defer ended()
-	err := m.subscribe(pubsub)
+	pubsub, err := m.subscribe(nil)
 	close(m.asked)
 	for errors.Is(err, queue.ErrForbidden) && m.running.Err() == nil {
 		select {
 		case <-m.running.Done():
-		case <-time.After(time.Second): // the user may get the permission; go-redis asks only once
-			err = m.subscribe(pubsub)
+		case <-time.After(connectAgain): // the user may get the permission; go-redis asks only once
+			pubsub, err = m.subscribe(pubsub)
 		}
 	}
 	if err == nil {
@@ -164,9 +162,10 @@ func (m *Mailbox) listen(pubsub *redis.PubSub) {
 	}
 }
 
-// subscribe subscribes to the mailbox's channel, and keeps a refusal for Permitted.
-func (m *Mailbox) subscribe(pubsub *redis.PubSub) error {
-	err := subscribe(m.running, pubsub, m.channel, m.rule)
+// subscribe subscribes to the mailbox's channel, over a new connection if pubsub is nil. It keeps a
+// refusal for Permitted.
+func (m *Mailbox) subscribe(pubsub *redis.PubSub) (*redis.PubSub, error) {
+	pubsub, err := subscribe(m.running, m.client, pubsub, m.channel, m.rule)
 	var denied error
 	if errors.Is(err, queue.ErrForbidden) {
 		denied = err
@@ -174,7 +173,7 @@ func (m *Mailbox) subscribe(pubsub *redis.PubSub) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.denied = denied
-	return err
+	return pubsub, err
 }
 
 // Permitted returns queue.ErrForbidden if the server's user may not listen to the mailbox. It waits
@@ -279,7 +278,8 @@ func (m *Mailbox) serveStars() {
 			}
 		}
 		for channel := range questions {
-			_ = m.client.Publish(m.running, channel, "").Err() // the process that asked has a timeout
+			// The process that asked has a timeout.
+			_ = m.client.Call(func(c redis.UniversalClient) error { return c.Publish(m.running, channel, "").Err() })
 		}
 	}
 }
@@ -359,7 +359,9 @@ func Listening(ctx context.Context, client *queue.Client, addresses ...string) (
 	var found atomic.Bool
 	// A node knows its own receivers only.
 	err := client.EachNode(ctx, func(ctx context.Context, node queue.Node) error {
-		receivers, err := node.PubSubNumSub(ctx, channels...).Result()
+		receivers, err := queue.Ask(node, func(c redis.UniversalClient) (map[string]int64, error) {
+			return c.PubSubNumSub(ctx, channels...).Result()
+		})
 		for _, n := range receivers {
 			if n > 0 {
 				found.Store(true)

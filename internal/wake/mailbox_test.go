@@ -250,6 +250,80 @@ func TestMailboxOfAClosedClientCanBeClosed(t *testing.T) {
 	closeMailbox()
 }
 
+// own is a client whose Subscribe is the user's code.
+type own struct {
+	*redis.Client
+	before func()
+}
+
+func (c *own) Subscribe(ctx context.Context, channels ...string) *redis.PubSub {
+	c.before()
+	return c.Client.Subscribe(ctx, channels...)
+}
+
+// failsAtFirst returns a function that panics at its first calls, and tells when it does no more.
+func failsAtFirst(calls int32) (fail func(), over func() bool) {
+	var done atomic.Int32
+	return func() {
+		if done.Add(1) <= calls {
+			panic("odd")
+		}
+	}, func() bool { return done.Load() > calls }
+}
+
+func TestMailboxOutlivesAClientThatPanics(t *testing.T) {
+	t.Parallel()
+	for name, client := range map[string]func(addr string, fail func()) redis.UniversalClient{
+		"in Subscribe": func(addr string, fail func()) redis.UniversalClient {
+			return &own{redis.NewClient(&redis.Options{Addr: addr}), fail}
+		},
+		"in the dialer": func(addr string, fail func()) redis.UniversalClient {
+			return redis.NewClient(&redis.Options{Addr: addr, Dialer: func(ctx context.Context, kind, addr string) (net.Conn, error) {
+				fail()
+				return (&net.Dialer{}).DialContext(ctx, kind, addr)
+			}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mini, plain := redistest.Embedded(t)
+			fail, over := failsAtFirst(2)
+			s := redistest.Server{Client: client(mini.Addr(), fail), Prefix: "own"}
+			t.Cleanup(func() { _ = s.Client.Close() })
+			m := mailbox(t, s)
+			r := queuetest.Receive(t, m)
+			require.NoError(t, m.Permitted(ctx))
+			r.Gets("") // it has connected
+			require.True(t, over())
+			post(t, redistest.Server{Client: plain, Prefix: "own"}, r.Channel(), r.Name()+" x")
+			r.Gets("x")
+		})
+	}
+}
+
+func TestOpenCallsNoUsersCodeUnderALock(t *testing.T) {
+	t.Parallel()
+	mini, plain := redistest.Embedded(t)
+	opened := make(chan struct{})
+	client := &own{redis.NewClient(&redis.Options{Addr: mini.Addr()}), func() {
+		_, closeMailbox := wake.Open(queue.MustClient(plain), "another")
+		closeMailbox()
+		close(opened)
+	}}
+	t.Cleanup(func() { _ = client.Close() })
+	began := make(chan func(), 1)
+	go func() {
+		_, closeMailbox := wake.Open(queue.MustClient(client), "own")
+		began <- closeMailbox
+	}()
+	select {
+	case <-opened:
+	case <-time.After(patience):
+		require.FailNow(t, "Subscribe is called under the lock of the mailboxes")
+	}
+	(<-began)()
+}
+
 // userWithout is a client of a user who may do anything under the prefix "own", but for a rule.
 func userWithout(t *testing.T, admin redis.UniversalClient, rule string) *redis.Client {
 	t.Helper()

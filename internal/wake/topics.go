@@ -27,11 +27,9 @@ const rescan = 30 * time.Second
 // with ErrNotHeard if it may not listen for announcements, and with ErrNotEntered if it could not
 // enter a topic again.
 func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found func(topic string, announced bool), read func(error)) {
-	pubsub := client.Subscribe(ctx)
-	ended := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // to wait for no answer
-	defer ended()
 	channel := queue.NewTopics(prefix, client.Database())
-	if err := subscribe(ctx, pubsub, channel, queue.TopicsRule(prefix)); errors.Is(err, queue.ErrForbidden) {
+	pubsub, err := subscribe(ctx, client, nil, channel, queue.TopicsRule(prefix))
+	if pubsub == nil || errors.Is(err, queue.ErrForbidden) {
 		read(fmt.Errorf("%w: %w", ErrNotHeard, err))
 	}
 	listener := newListener(client, channel, true)
