@@ -74,6 +74,11 @@
 // A delay in its context is ignored. A value that cannot be read is logged, and the next one
 // applies.
 //
+// The wait does not change the count: a nack with a delay uses up a delivery as any other does.
+// [Postpone] is the exception. A message that was postponed waits for as long as the handler said,
+// and its delivery does not count. The [PostponeOnError] middleware does that for handlers that
+// return a [PostponeError].
+//
 // So Watermill's DelayOnError middleware works as a backoff that is stored in Redis. The next
 // delivery has the last delay in its metadata, _watermill_delayed_for.
 //

@@ -57,6 +57,9 @@ var (
 	// found at the first use of a server, when nothing but the existence of the topic was written.
 	ErrForbidden = queue.ErrForbidden
 
+	// ErrNotDelivered means that Postpone got a message that does not come from a Subscriber.
+	ErrNotDelivered = errors.New("message is not a delivery of a Subscriber")
+
 	// ErrLeaseLost is the cause (context.Cause) of a message's context when its lease has expired.
 	// The handler should stop: another consumer may have the message, and its ack or nack changes
 	// nothing.

@@ -405,6 +405,17 @@ func Example_repeat() {
 	// clean up, delivery 1 of "clean up"
 }
 
+// whenOpen is a handler that sends a message while the partner is open, and else an hour later.
+// Its router has the middleware redisdelay.PostponeOnError.
+func whenOpen(open func() bool, send message.NoPublishHandlerFunc) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		if !open() {
+			return &redisdelay.PostponeError{Delay: time.Hour, Err: errors.New("the partner is closed")}
+		}
+		return send(msg)
+	}
+}
+
 // Each wait is spread by a fifth either way.
 func ExampleExponentialBackoff() {
 	config := redisdelay.SubscriberConfig{

@@ -243,6 +243,62 @@ func TestDeathOfAnUndeliveredMessageCountsNoDelivery(t *testing.T) {
 	}, "a")
 }
 
+// A postponed message waits, and its delivery uses up nothing. Redis knows that it was delivered.
+func TestPostponedDeliveryDoesNotCount(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		before := map[string]string{"first": "", "failed": "2 - 30s", "crashed": "1 s -", "requeued": "0 r -",
+			"requeued, and crashed": "0 rs -", "postponed": "0 d 1m"}
+		after := map[string]string{"first": "0 d -", "failed": "2 - 30s", "crashed": "1 - -", "requeued": "0 r -",
+			"requeued, and crashed": "0 r -", "postponed": "0 d 1m"}
+		for name, record := range before {
+			w.publishNow(name)
+			if record != "" {
+				require.NoError(t, w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id[name], record).Err())
+			}
+		}
+		postponed := func(f *queue.Failure) { f.Postponed, f.Limit, f.Retry = true, 1, queue.In(time.Minute) }
+		s := w.sub("a")
+		for n := 0; n < len(before); {
+			began := w.now()
+			for _, m := range held(s.claim(1)) {
+				require.Equal(t, 1, s.nack(failed(m, postponed)))
+				due := int64(w.score(w.keys.Retry("a"), w.name[m.ID]))
+				require.GreaterOrEqual(t, due, began+60_000)
+				require.LessOrEqual(t, due, w.now()+1+60_000)
+				n++
+			}
+		}
+		require.Empty(t, w.dead("a"))
+		for name, want := range after {
+			require.Equal(t, want, w.field(w.keys.Deliveries("a"), name), name)
+		}
+		w.travel(time.Minute + time.Second)
+		w.promoteAll()
+		for _, m := range s.claim(len(before)).Messages {
+			require.True(t, m.Delivered)
+			require.False(t, m.Suspect)
+		}
+	}, "a")
+}
+
+// A message that was only postponed is a suspect after its first expired lease, as any other.
+func TestPostponedMessageMayBecomeASuspect(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		s := w.sub("a")
+		postponed := func(f *queue.Failure) { f.Postponed, f.Retry = true, queue.In(time.Millisecond) }
+		require.Equal(t, 1, s.nack(failed(held(s.claim(1))[0], postponed)))
+		w.pass(5 * time.Millisecond)
+		w.promoteAll()
+		require.Equal(t, []string{"x"}, bodies(s.claim(1, lease(time.Millisecond))))
+		w.pass(3 * time.Millisecond)
+		w.expire()
+		require.Equal(t, "0 s -", w.field(w.keys.Deliveries("a"), "x"))
+		require.Equal(t, 1, s.nack(failed(held(s.claim(1))[0], postponed)))
+		require.Equal(t, "0 d -", w.field(w.keys.Deliveries("a"), "x"), "it is none any more")
+	}, "a")
+}
+
 // Or each claim and ack would search all of them for each message, while any is retried.
 func TestRecordsAreATable(t *testing.T) {
 	redistest.Real(t, func(t *testing.T, server redistest.Server) {

@@ -12,7 +12,9 @@ type Record struct {
 	DelayedFor string
 	Reason     string
 
-	flag string // "s": a suspect; "r": requeued from the dead letters; "rs": both; "-": neither
+	// "s": a suspect; "r": requeued from the dead letters; "rs": both; "d": delivered and
+	// postponed, with no delivery that counts; "-": none of these.
+	flag string
 }
 
 // ReadRecord reads a stored record. "" is no record.
@@ -39,4 +41,6 @@ func (r *Record) suspect() bool { return r.flag == "s" || r.flag == "rs" }
 func (r *Record) requeued() bool { return r.flag == "r" || r.flag == "rs" }
 
 // Delivered tells whether the message was, or may have been, delivered to the group before.
-func (r *Record) Delivered() bool { return r.Count > 0 || r.suspect() || r.requeued() }
+func (r *Record) Delivered() bool {
+	return r.Count > 0 || r.suspect() || r.requeued() || r.flag == "d"
+}

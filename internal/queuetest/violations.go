@@ -18,7 +18,7 @@ var (
 	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+)$`)
 	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?( ?(expires_at:\d+ ?)?(max_lateness:\d+ )?on_expiry:(drop|dead))?$`)
 	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+$`)
-	deliveryForm = regexp.MustCompile(`(?s)^\d+ (s|r|rs|-) \S+( .*)?$`)
+	deliveryForm = regexp.MustCompile(`(?s)^\d+ (s|r|rs|d|-) \S+( .*)?$`)
 	claimForm    = regexp.MustCompile(`^\d+( [^ :]+:\d+)+$`)
 	addressForm  = regexp.MustCompile(`^.+\|[^| ]+$`)
 	numberForm   = regexp.MustCompile(`^\d+$`)
