@@ -82,7 +82,8 @@ type Place struct {
 	Reason string
 }
 
-// Get returns a message and its places. Errors wrap ErrNotFound, or come from ctx or Redis.
+// Get returns a message and its places. Errors wrap ErrNotFound, or come from ctx or Redis. They
+// wrap ErrTooLate if the delay ID is taken for its window, and its message is gone.
 func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err error) {
 	err = a.about(ctx, topic, ref, "get", queue.Finding, func(t *operate.Topic) error {
 		found, err := t.Find(ctx, ref.ref)
