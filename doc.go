@@ -58,10 +58,10 @@
 //  2. Watermill's own metadata, as set by delay.Message of its components/delay.
 //  3. The delay in the message's context, as set by delay.WithContext.
 //
-// A malformed value, a delay that is too long, or a negative [DelayKey] is an error that wraps
-// [ErrInvalidDelay]. Nothing of the call is published then. Zero, a past instant, or a negative
-// delay of Watermill's means now. Consumers do not see these keys, so a handler that publishes a
-// message again does not delay it again.
+// A malformed value, a delay that is too long, a negative [DelayKey], or an instant before the year
+// 2000 is an error that wraps [ErrInvalidDelay]. Nothing of the call is published then. Zero, a
+// past instant, or a negative delay of Watermill's means now. Consumers do not see these keys, so a
+// handler that publishes a message again does not delay it again.
 //
 // # Nack
 //
