@@ -214,7 +214,8 @@ type Page struct {
 // in none. InHand is in order of lease ends. Consumers extend leases, so a message may be in
 // several pages, and the pages may never end: set a limit.
 //
-// Errors wrap ErrInvalidArgument, or ErrNotFound for a topic or group that does not exist, or come from ctx or Redis.
+// Errors wrap ErrInvalidArgument, or ErrNotFound for a topic or group that does not exist, or come
+// from ctx or Redis.
 func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
 	t, err := a.topic(ctx, topic, queue.Listing)
 	if err != nil {

@@ -22,6 +22,7 @@ var (
 	claimForm    = regexp.MustCompile(`^\d+( [^ :]+:\d+)+$`)
 	addressForm  = regexp.MustCompile(`^.+\|[^| ]+$`)
 	numberForm   = regexp.MustCompile(`^\d+$`)
+	latestForm   = regexp.MustCompile(`^\d+ \d+ \d+$`)
 	endingForm   = regexp.MustCompile(`^\d+ [1-3]$`)
 )
 
@@ -208,10 +209,13 @@ func (i *inspection) group(name string) {
 		}
 	}
 	for field, value := range i.get("stats", name).fields {
-		known := slices.Contains([]string{"delivered", "late_ms", "latest_ms", "dropped", "seen", "asked", "returned", "lasting"}, field)
+		known := slices.Contains([]string{"delivered", "late_ms", "dropped", "seen", "asked", "returned", "lasting"}, field)
 		form := numberForm
-		if field == "ending" {
+		switch field {
+		case "ending":
 			known, form = true, endingForm
+		case "latest_ms":
+			known, form = true, latestForm
 		}
 		if !known || !form.MatchString(value) {
 			i.report("group %q: stats: %q is %q", name, field, value)
