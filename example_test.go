@@ -86,6 +86,28 @@ func Example_clients() {
 	// <nil>
 }
 
+// forRequests are the options of a client whose calls end within a second, if Redis hangs.
+func forRequests(addr string) *redis.Options {
+	return &redis.Options{
+		Addr:                  addr,
+		DialTimeout:           300 * time.Millisecond,
+		ReadTimeout:           300 * time.Millisecond,
+		WriteTimeout:          300 * time.Millisecond,
+		MaxRetries:            1, // two attempts; -1: one
+		DialerRetries:         1, // one try to connect in each attempt
+		ContextTimeoutEnabled: true,
+	}
+}
+
+// The code of forRequests is also in docs/reliability.md.
+func Example_forRequests() {
+	client := redis.NewClient(forRequests("localhost:6379"))
+	fmt.Println(redisdelay.PublisherConfig{Client: client}.Validate())
+	check(client.Close())
+
+	// Output: <nil>
+}
+
 func ExamplePublisher() {
 	client, stop := startRedis()
 	defer stop()
