@@ -24,7 +24,8 @@ type Delivery struct {
 	Topic, Group string
 
 	// Number counts the deliveries to this group that may use up MaxDeliveries, from 1. It stays
-	// the same after a lease ran out the first time, because that does not count.
+	// the same after a lease ran out the first time, and after Postpone, because those do not
+	// count.
 	Number int
 
 	// Redelivered tells that the message was, or may have been, delivered to the group before.
@@ -50,7 +51,8 @@ func DeliveryFromContext(ctx context.Context) (d Delivery, ok bool) {
 // handlers that find that no further delivery can help. A router nacks when they return an error.
 //
 // It returns false, and does nothing, if msg does not come from a Subscriber, whatever its context
-// is derived from. It is safe for concurrent use. The last call before the Nack counts.
+// is derived from. It is safe for concurrent use. The last call of DeadOnNack or Postpone before
+// the Nack counts.
 func DeadOnNack(msg *message.Message, reason error) bool {
 	d := consume.Of(msg)
 	if d == nil {

@@ -59,10 +59,10 @@
 //  2. Watermill's own metadata, as set by delay.Message of its components/delay.
 //  3. The delay in the message's context, as set by delay.WithContext.
 //
-// A malformed value, a delay that is too long, or a negative [DelayKey] is an error that wraps
-// [ErrInvalidDelay]. Nothing of the call is published then. Zero, a past instant, or a negative
-// delay of Watermill's means now. Consumers do not see these keys, so a handler that publishes a
-// message again does not delay it again.
+// A malformed value, a delay that is too long, a negative [DelayKey], or an instant before the year
+// 2000 is an error that wraps [ErrInvalidDelay]. Nothing of the call is published then. Zero, a
+// past instant, or a negative delay of Watermill's means now. Consumers do not see these keys, so a
+// handler that publishes a message again does not delay it again.
 //
 // # Nack
 //
@@ -74,6 +74,11 @@
 //
 // A delay in its context is ignored. A value that cannot be read is logged, and the next one
 // applies.
+//
+// The wait does not change the count: a nack with a delay uses up a delivery as any other does.
+// [Postpone] is the exception. A message that was postponed waits for as long as the handler said,
+// and its delivery does not count. The [PostponeOnError] middleware does that for handlers that
+// return a [PostponeError].
 //
 // So Watermill's DelayOnError middleware works as a backoff that is stored in Redis. The next
 // delivery has the last delay in its metadata, _watermill_delayed_for.

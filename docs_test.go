@@ -77,7 +77,7 @@ func TestOperationsAreDescribedAndShown(t *testing.T) {
 func TestMetadataHelpersAreShown(t *testing.T) {
 	examples := read(t, "example_test.go") + read(t, "example_control_test.go")
 	for _, name := range []string{"SetDelayID_replace", "SetDelayID_keep", "SetDelayID_reject", "SetDelayIDWindow",
-		"ExpireAt", "ExpireAfter", "SetBackoff", "KeepError", "PublisherConfig_maxWaiting"} {
+		"ExpireAt", "ExpireAfter", "SetBackoff", "KeepError", "PostponeOnError", "PublisherConfig_maxWaiting"} {
 		require.Contains(t, examples, "func Example"+name+"()")
 	}
 }

@@ -63,6 +63,9 @@ var (
 	// server needs. It is found at the first use of a server, before anything is written.
 	ErrForbidden = queue.ErrForbidden
 
+	// ErrNotDelivered means that Postpone got a message that does not come from a Subscriber.
+	ErrNotDelivered = errors.New("message is not a delivery of a Subscriber")
+
 	// ErrLeaseLost is the cause (context.Cause) of a message's context when its lease has expired.
 	// The handler should stop: another consumer may have the message, and its ack or nack changes
 	// nothing.

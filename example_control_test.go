@@ -168,6 +168,39 @@ func ExampleSetBackoff() {
 	// Output: again after 1m0s
 }
 
+// The only delivery of the message is not used up while the partner is closed.
+func ExamplePostponeOnError() {
+	server, publisher, stop := startServer()
+	defer stop()
+	messages, stopSubscriber := subscribeOn(server, "orders", redisdelay.SubscriberConfig{MaxDeliveries: 1})
+	defer stopSubscriber()
+	check(publisher.Publish("orders", message.NewMessage("uuid", nil)))
+
+	openFrom := server.Now().Add(90 * time.Minute)
+	open := func() bool { return !server.Now().Before(openFrom) }
+	handler := whenOpen(open, func(*message.Message) error { return nil })
+	// As a router does with router.AddMiddleware(redisdelay.PostponeOnError).
+	handle := redisdelay.PostponeOnError(func(msg *message.Message) ([]*message.Message, error) { return nil, handler(msg) })
+	for sent := false; !sent; {
+		received := <-messages
+		delivery, _ := redisdelay.DeliveryFromContext(received.Context())
+		_, err := handle(received)
+		fmt.Println("delivery", delivery.Number, "again:", delivery.Redelivered, "error:", err)
+		if sent = err == nil; sent {
+			received.Ack()
+			break
+		}
+		received.Nack()
+		untilLeft(server, "orders", 1)
+		server.AdvanceToNext()
+	}
+
+	// Output:
+	// delivery 1 again: false error: postponed by 1h0m0s: the partner is closed
+	// delivery 1 again: true error: postponed by 1h0m0s: the partner is closed
+	// delivery 1 again: true error: <nil>
+}
+
 // The error of the handler is there to be read while the message waits for its retry, and with its
 // dead letter.
 func ExampleKeepError() {

@@ -86,6 +86,28 @@ func Example_clients() {
 	// <nil>
 }
 
+// forRequests are the options of a client whose calls end within a second, if Redis hangs.
+func forRequests(addr string) *redis.Options {
+	return &redis.Options{
+		Addr:                  addr,
+		DialTimeout:           300 * time.Millisecond,
+		ReadTimeout:           300 * time.Millisecond,
+		WriteTimeout:          300 * time.Millisecond,
+		MaxRetries:            1, // two attempts; -1: one
+		DialerRetries:         1, // one try to connect in each attempt
+		ContextTimeoutEnabled: true,
+	}
+}
+
+// The code of forRequests is also in docs/reliability.md.
+func Example_forRequests() {
+	client := redis.NewClient(forRequests("localhost:6379"))
+	fmt.Println(redisdelay.PublisherConfig{Client: client}.Validate())
+	check(client.Close())
+
+	// Output: <nil>
+}
+
 func ExamplePublisher() {
 	client, stop := startRedis()
 	defer stop()
@@ -403,6 +425,17 @@ func Example_repeat() {
 	// clean up, delivery 1 of "clean up"
 	// clean up, delivery 1 of "clean up"
 	// clean up, delivery 1 of "clean up"
+}
+
+// whenOpen is a handler that sends a message while the partner is open, and else an hour later.
+// Its router has the middleware redisdelay.PostponeOnError.
+func whenOpen(open func() bool, send message.NoPublishHandlerFunc) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		if !open() {
+			return &redisdelay.PostponeError{Delay: time.Hour, Err: errors.New("the partner is closed")}
+		}
+		return send(msg)
+	}
 }
 
 // Each wait is spread by a fifth either way.

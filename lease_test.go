@@ -294,7 +294,7 @@ func TestAMessageThatCrashesItsProcessesDiesAlone(t *testing.T) {
 	}
 	eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Dead: 1} }, "one dead message")
 	for _, record := range records(t, s, "t") {
-		require.Equal(t, "3 e - lease expired on the last of 3 deliveries", record)
+		require.Equal(t, "3 d - lease expired on the last of 3 deliveries", record)
 	}
 }
 
@@ -304,7 +304,7 @@ func expired(t *testing.T, s redistest.Server) {
 	t.Helper()
 	k := queue.NewKeys(s.Prefix, "t")
 	for _, id := range s.Client.HKeys(ctx, k.Messages()).Val() {
-		require.NoError(t, s.Client.HSet(ctx, k.Deliveries(redisdelay.DefaultConsumerGroup), id, "0 e -").Err())
+		require.NoError(t, s.Client.HSet(ctx, k.Deliveries(redisdelay.DefaultConsumerGroup), id, "0 d -").Err())
 		require.NoError(t, s.Client.HSet(ctx, k.Suspects(redisdelay.DefaultConsumerGroup), id, "20 - -").Err())
 	}
 }

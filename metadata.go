@@ -20,7 +20,8 @@ const (
 	// DelayUntilKey, "delay_until", is the metadata key for the instant, by the clock of the Redis
 	// server, before which the message is not delivered. The value is RFC 3339, with a fraction of
 	// a second if wanted, at most MaxDelay ahead. It is rounded up to the millisecond. A past
-	// instant means now. A message with DelayKey too is refused. See DelayUntil.
+	// instant means now. One before the year 2000, such as Go's zero time, is refused as one that
+	// was never set. A message with DelayKey too is refused. See DelayUntil.
 	DelayUntilKey = meta.DelayUntilKey
 
 	// MaxDelay is the longest delay: 100 years of 365 days. Longer ones are refused as mistakes,
@@ -152,7 +153,8 @@ func DelayFor(msg *message.Message, d time.Duration) {
 }
 
 // DelayUntil delays msg until t by the clock of the Redis server. It replaces an earlier DelayFor
-// or DelayUntil. Publish refuses a t more than MaxDelay ahead.
+// or DelayUntil. Publish refuses a t more than MaxDelay ahead, the zero time, and any other time
+// before the year 2000.
 func DelayUntil(msg *message.Message, t time.Time) {
 	delete(msg.Metadata, DelayKey)
 	setKey(msg, DelayUntilKey, t.UTC().Format(time.RFC3339Nano))

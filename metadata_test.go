@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -385,4 +386,50 @@ func TestGroupExpiryIsChecked(t *testing.T) {
 		require.ErrorContains(t, config.Validate(), "GroupExpiry")
 	}
 	require.NoError(t, redisdelay.SubscriberConfig{Client: client, GroupExpiry: time.Hour}.Validate())
+}
+
+// caseVariants counts the keys of inAnotherCase.
+var caseVariants atomic.Uint32
+
+// inAnotherCase returns a key of which this process has not had that form.
+func inAnotherCase() string {
+	key, n := []byte(redisdelay.DelayIDWindowKey), caseVariants.Add(1)
+	for i, letter := range key {
+		if letter == '_' {
+			continue
+		}
+		if n&1 == 1 {
+			key[i] -= 'a' - 'A'
+		}
+		n >>= 1
+	}
+	return string(key)
+}
+
+func TestAKeyInAnotherCaseIsLoggedOnceInAProcess(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		book := &logbook{}
+		publishers := map[string]*redisdelay.Publisher{}
+		for name, logger := range map[string]watermill.LoggerAdapter{"none": nil, "first": book.logger(), "second": book.logger()} {
+			p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: s.Client, KeyPrefix: s.Prefix}, logger)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, p.Close()) })
+			publishers[name] = p
+		}
+		key := inAnotherCase()
+		msg := text("x")
+		msg.Metadata.Set(key, "1h")
+		msg.Metadata.Set("name", "order.placed")
+		require.NoError(t, publishers["none"].Publish("t", msg), "which cannot tell")
+		for range 3 {
+			require.NoError(t, publishers["first"].Publish("t", msg, msg))
+			require.NoError(t, publishers["second"].Publish("t", msg))
+		}
+		logged := book.find("error", "redisdelay.publisher")
+		require.Len(t, logged, 1)
+		require.Contains(t, logged[0].text, "differs from a known one in case")
+		require.EqualError(t, logged[0].err, fmt.Sprintf("the key is %q, want %q", key, "delay_id_window"))
+		require.Equal(t, "t", logged[0].fields["topic"])
+		require.Equal(t, msg.UUID, logged[0].fields["message_uuid"])
+	})
 }

@@ -194,7 +194,8 @@ func (p *Publisher) engineConfig() publish.Config {
 // deadline of its own or without. The client's timeouts alone limit a Publish with such a context.
 //
 // Metadata may name a message (DelayIDKey), set an end to it (ExpiresAtKey, MaxLatenessKey), and
-// limit or space its deliveries (MaxDeliveriesKey, BackoffKey).
+// limit or space its deliveries (MaxDeliveriesKey, BackoffKey). Keys are case-sensitive. One that
+// differs from a known key only in case is ignored, and logged once in a process.
 //
 // Errors wrap ErrClosed, ErrInvalidTopic, ErrTopicMode, ErrInvalidDelay, ErrInvalidMetadata,
 // ErrNilMessage, ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrTopicFull, ErrServerFull,
@@ -268,7 +269,11 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, b *publish.Ba
 		m       queue.Message
 		without []string
 	)
-	if !meta.Plain(msg) {
+	plain, miscased := meta.Glance(msg)
+	if miscased {
+		warnOfCase(p.logger, topic, msg)
+	}
+	if !plain {
 		spec, err := meta.Read(msg, b.Now())
 		if err != nil {
 			return m, err

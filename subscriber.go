@@ -96,15 +96,17 @@ type SubscriberConfig struct {
 	// which takes about two and a half hours with the default Backoff; negative: no limit. A
 	// publisher may set it for one message: see MaxDeliveriesKey.
 	//
-	// A delivery fails by a Nack, or by a handler that runs longer than MaxExtension. A lease that
-	// runs out is a failure only if the message had to be held alone: see LeaseDuration. So 1 is
-	// not at most once.
+	// A delivery fails by a Nack, with a delay or without, unless Postpone was called before. It
+	// also fails by a handler that runs longer than MaxExtension. A lease that runs out is a
+	// failure only if the message had to be held alone: see LeaseDuration. So 1 is not at most
+	// once.
 	MaxDeliveries int
 
 	// Backoff returns how long a nacked message waits, given the number of the delivery that
 	// failed, from 1. A delay in the message's metadata (DelayKey, DelayUntilKey, or Watermill's
 	// DelayOnError) comes first, then its own backoff (BackoffKey). With zero or less the message
 	// does not wait and keeps its place. If it always fails, it then uses up MaxDeliveries at once.
+	// A delivery counts however long the message waits: Postpone is for waits that do not count.
 	// Backoff must be safe for concurrent use. A panic or runtime.Goexit in it is logged, and the
 	// default is used. Default ExponentialBackoff(time.Second, 10*time.Minute).
 	Backoff func(delivery int) time.Duration

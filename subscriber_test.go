@@ -20,6 +20,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
 func TestSubscriberConfigurationIsChecked(t *testing.T) {
@@ -228,6 +229,138 @@ func TestAHopelessMessageIsDeadWithItsNack(t *testing.T) {
 		require.Equal(t, "1 - - no reason given", records(t, s, "t")[deliveryOf(t, msg).ID])
 	})
 	require.False(t, redisdelay.DeadOnNack(text("not delivered"), errors.New("no such order")))
+}
+
+// Number stays the same, and the delay of the metadata and Backoff do not matter.
+func TestAPostponedMessageWaitsAndUsesUpNoDelivery(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		const wait = 30 * time.Millisecond
+		book := &logbook{}
+		messages := subscribeTo(t, newLoggingSubscriber(t, s, book.logger(), func(c *redisdelay.SubscriberConfig) {
+			c.MaxDeliveries = 1
+			c.Backoff = func(int) time.Duration { return 0 }
+		}), "t")
+		publish(t, newPublisher(t, s), "t", "x", "newer")
+		for n := range 5 {
+			msg := receive(t, messages)
+			require.Equal(t, "x", string(msg.Payload))
+			d := deliveryOf(t, msg)
+			require.Equal(t, 1, d.Number)
+			require.Equal(t, n > 0, d.Redelivered)
+			require.True(t, redisdelay.DeadOnNack(msg, errors.New("the last call counts")))
+			require.NoError(t, redisdelay.Postpone(msg, wait))
+			redisdelay.DelayFor(msg, never)
+			least := serverTime(t, s).Add(wait)
+			require.True(t, msg.Nack())
+			if n == 0 {
+				require.Equal(t, []string{"newer"}, consume(t, messages, 1))
+			}
+			if n < 4 {
+				continue
+			}
+			msg = receive(t, messages)
+			require.False(t, serverTime(t, s).Before(least), "early")
+			require.Empty(t, deathsIn(book))
+			require.NoError(t, redisdelay.Postpone(msg, never))
+			require.True(t, redisdelay.DeadOnNack(msg, errors.New("the last call counts")))
+			require.True(t, msg.Nack())
+		}
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Dead: 1} }, "the dead letter")
+		for _, record := range records(t, s, "t") {
+			require.Equal(t, "1 - - the last call counts", record)
+		}
+		requeued, err := adminOf(t, s).PurgeDead(ctx, "t", "", admin.Bulk{})
+		require.NoError(t, err)
+		require.Equal(t, 1, requeued)
+	})
+}
+
+func TestWhatCannotBePostponedIsRefused(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		require.ErrorIs(t, redisdelay.Postpone(text("not delivered"), time.Second), redisdelay.ErrNotDelivered)
+		messages := subscribe(t, s, "t", func(c *redisdelay.SubscriberConfig) { c.MaxDeliveries = 1 })
+		publish(t, newPublisher(t, s), "t", "x")
+		msg := receive(t, messages)
+		for _, d := range []time.Duration{0, -1, redisdelay.MaxDelay + 1} {
+			err := redisdelay.Postpone(msg, d)
+			require.ErrorIs(t, err, redisdelay.ErrInvalidDelay)
+			require.ErrorContains(t, err, d.String())
+		}
+		require.True(t, msg.Nack())
+		eventually(t, func() bool { return stateOf(t, s, "t") == state{Bodies: 1, Dead: 1} }, "the nack counts as ever")
+	})
+}
+
+// A postponed message that is too late is not handed over again.
+func TestAPostponedMessageExpires(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		messages := subscribe(t, s, "t")
+		msg := text("x")
+		redisdelay.ExpireAt(msg, serverTime(t, s).Add(time.Minute), redisdelay.ExpiryDead)
+		require.NoError(t, newPublisher(t, s).Publish("t", msg))
+		msg = receive(t, messages)
+		id := deliveryOf(t, msg).ID
+		require.NoError(t, redisdelay.Postpone(msg, time.Minute+time.Second))
+		require.True(t, msg.Nack())
+		eventually(t, func() bool { return stateOf(t, s, "t").Retry == 1 }, "it waits")
+		require.NoError(t, adminOf(t, s).Reschedule(ctx, "t", admin.ByID(id), admin.At(serverTime(t, s))))
+		msg = receive(t, messages)
+		require.NoError(t, redisdelay.Postpone(msg, 2*time.Minute))
+		require.True(t, msg.Nack())
+		if s.Mini == nil {
+			return // a minute is too long
+		}
+		eventually(t, func() bool { return stateOf(t, s, "t").Retry == 1 }, "it waits again")
+		jump(t, s, 3*time.Minute)
+		testkit.LookNow(t, s)
+		eventually(t, func() bool { return stateOf(t, s, "t").Dead == 1 }, "it is too late")
+		require.Equal(t, map[string]string{id: "0 d - not delivered in time"}, records(t, s, "t"))
+		page, err := adminOf(t, s).List(ctx, "t", admin.Query{State: admin.Dead})
+		require.NoError(t, err)
+		require.True(t, page.Messages[0].Places[0].Redelivered)
+	})
+}
+
+func TestPostponeOnErrorPostponesForAnErrorThatAsksForIt(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		messages := subscribe(t, s, "t", func(c *redisdelay.SubscriberConfig) { c.MaxDeliveries = 2 })
+		publish(t, newPublisher(t, s), "t", "x")
+		made := []*message.Message{text("made")}
+		closed := errors.New("the shop is closed")
+		run := func(msg *message.Message, err error) error {
+			t.Helper()
+			produced, got := redisdelay.PostponeOnError(func(*message.Message) ([]*message.Message, error) { return made, err })(msg)
+			require.Equal(t, made, produced)
+			require.ErrorIs(t, got, err)
+			return got
+		}
+		later := func(d time.Duration) error {
+			return fmt.Errorf("handle: %w", &redisdelay.PostponeError{Delay: d, Err: closed})
+		}
+
+		for range 3 {
+			msg := receive(t, messages)
+			require.Equal(t, 1, deliveryOf(t, msg).Number)
+			err := run(msg, later(time.Millisecond))
+			require.ErrorIs(t, err, closed)
+			require.EqualError(t, err, "handle: postponed by 1ms: the shop is closed")
+			require.True(t, msg.Nack())
+		}
+
+		msg := receive(t, messages)
+		require.ErrorIs(t, run(msg, later(0)), redisdelay.ErrInvalidDelay)
+		_ = run(msg, later(never))
+		_ = run(msg, errors.New("as in a second try of Watermill's Retry"))
+		redisdelay.DelayFor(msg, 0)
+		require.True(t, msg.Nack())
+		msg = receive(t, messages)
+		require.Equal(t, 2, deliveryOf(t, msg).Number)
+		require.ErrorIs(t, run(text("not delivered"), later(time.Second)), redisdelay.ErrNotDelivered)
+		require.NoError(t, run(msg, nil))
+		require.True(t, msg.Ack())
+	})
+	require.EqualError(t, &redisdelay.PostponeError{Delay: time.Hour}, "postponed by 1h0m0s")
 }
 
 // A message that a handler makes is another one, even with the context of the delivered one.

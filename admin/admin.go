@@ -140,8 +140,12 @@ func In(d time.Duration) When {
 }
 
 // At is due at t by the clock of the Redis server, rounded up to the millisecond. A time in the
-// past is now. A time more than redisdelay.MaxDelay ahead is refused.
+// past is now. A time more than redisdelay.MaxDelay ahead is refused, as is one before the year
+// 2000, such as the zero time, which was never set.
 func At(t time.Time) When {
+	if t.Before(queue.Earliest) {
+		return When{err: fmt.Errorf("%w: at %v: want a time from the year 2000 on", ErrInvalidArgument, t)}
+	}
 	if t.After(time.Now().Add(redisdelay.MaxDelay)) {
 		return When{err: fmt.Errorf("%w: at %v: want at most %v ahead", ErrInvalidArgument, t, redisdelay.MaxDelay)}
 	}

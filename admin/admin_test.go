@@ -31,6 +31,8 @@ func TestConfigurationAndArgumentsAreChecked(t *testing.T) {
 		"empty ref":        s.admin.Cancel(ctx, topic, admin.Ref{}),
 		"negative delay":   s.admin.Reschedule(ctx, topic, admin.ByID("x"), admin.In(-1)),
 		"overlong delay":   s.admin.Reschedule(ctx, topic, admin.ByID("x"), admin.In(redisdelay.MaxDelay+1)),
+		"zero instant":     s.admin.Reschedule(ctx, topic, admin.ByID("x"), admin.At(time.Time{})),
+		"instant of 1970":  s.admin.Reschedule(ctx, topic, admin.ByID("x"), admin.At(time.Unix(0, 0))),
 		"overlong instant": s.admin.Reschedule(ctx, topic, admin.ByID("x"), admin.At(time.Now().Add(redisdelay.MaxDelay+time.Hour))),
 		"no width":         only(s.admin.Upcoming(ctx, topic, admin.Load{Buckets: 1})),
 		"too many buckets": only(s.admin.Upcoming(ctx, topic, admin.Load{Width: 1, Buckets: 1001})),
@@ -46,6 +48,11 @@ func TestConfigurationAndArgumentsAreChecked(t *testing.T) {
 	require.ErrorIs(t, only(s.admin.RequeueAll(ctx, topic, "unknown", admin.Bulk{})), admin.ErrNotFound)
 	require.ErrorIs(t, only(s.admin.DeleteGroup(ctx, topic, "unknown", false)), admin.ErrNotFound)
 	require.ErrorIs(t, only(s.admin.Ready(ctx, "unknown")), admin.ErrNotFound)
+	require.ErrorIs(t, only(s.admin.List(ctx, topic, admin.Query{State: admin.Dead, Group: "unknown"})), admin.ErrNotFound)
+	require.ErrorIs(t, only(s.admin.List(ctx, "unknown", admin.Query{State: admin.Pending})), admin.ErrNotFound)
+	require.NoError(t, only(s.admin.List(ctx, topic, admin.Query{State: admin.Pending, Group: "unknown"})))
+	require.ErrorIs(t, only(s.admin.Upcoming(ctx, topic, admin.Load{Width: 1, Buckets: 1, Group: "unknown"})), admin.ErrNotFound)
+	require.NoError(t, only(s.admin.Upcoming(ctx, topic, admin.Load{Width: 1, Buckets: 1})), "no group is asked for")
 }
 
 func TestTopicsAreListedInPages(t *testing.T) {

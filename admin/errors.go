@@ -12,6 +12,7 @@ var (
 	ErrNotFound = queue.ErrNotFound
 
 	// ErrTooLate means that the message no longer waits: it is ready, held by a consumer, or dead.
+	// Of a delay ID whose window lasts it also means that the message was due, and is gone.
 	ErrTooLate = operate.ErrTooLate
 
 	// ErrExists means that another message has the delay ID now.

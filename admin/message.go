@@ -82,7 +82,8 @@ type Place struct {
 	Reason string
 }
 
-// Get returns a message and its places. Errors wrap ErrNotFound, or come from ctx or Redis.
+// Get returns a message and its places. Errors wrap ErrNotFound, or come from ctx or Redis. They
+// wrap ErrTooLate if the delay ID is taken for its window, and its message is gone.
 func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err error) {
 	err = a.about(ctx, topic, ref, "get", queue.Finding, func(t *operate.Topic) error {
 		found, err := t.Find(ctx, ref.ref)
@@ -211,10 +212,10 @@ type Page struct {
 // While messages come and go, a message that stays in its state is in exactly one page, except for
 // Ready and InHand. Ready is a list that changes at both ends, so a message may be in two pages or
 // in none. InHand is in order of lease ends. Consumers extend leases, so a message may be in
-// several pages, and the pages may never end: set a limit. A topic or group that does not exist has
-// no messages.
+// several pages, and the pages may never end: set a limit.
 //
-// Errors wrap ErrInvalidArgument, or come from ctx or Redis.
+// Errors wrap ErrInvalidArgument, or ErrNotFound for a topic or group that does not exist, or come
+// from ctx or Redis.
 func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
 	t, err := a.topic(ctx, topic, queue.Listing)
 	if err != nil {

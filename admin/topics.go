@@ -63,11 +63,17 @@ type GroupStats struct {
 	DeadRetention time.Duration
 
 	// Delivered counts deliveries, and Dropped counts messages that expired and were dropped.
-	// MeanLateness and MaxLateness are the time from due to delivery. All are approximate: a
-	// subscription reports with its next claim, up to a poll interval later. A crash loses what was
-	// not reported, and a claim that the client repeats after a lost reply may count twice.
+	// MeanLateness is the time from due to delivery, on average. All three are since the group was
+	// created. MaxLateness is that time at most, of the deliveries reported since MaxLatenessSince.
+	// This is the beginning of the full hour before the last one, by the server's clock, so that
+	// MaxLateness is about one to two hours.
+	//
+	// All are approximate: a subscription reports with its next claim, up to a poll interval later.
+	// A crash loses what was not reported, and a claim that the client repeats after a lost reply
+	// may count twice.
 	Delivered, Dropped        int
 	MeanLateness, MaxLateness time.Duration
+	MaxLatenessSince          time.Time
 }
 
 // Stats returns the content of a topic, read in one atomic step. Errors wrap ErrNotFound, or come
@@ -99,7 +105,8 @@ func groupStats(g operate.GroupStats) GroupStats {
 		OldestDue: g.OldestDue, NextRetry: g.NextRetry, OldestDead: g.OldestDead,
 		Subscribed: g.Subscribed(), LastSeen: g.Seen, PausedSince: g.Paused, RemovedAt: g.Ends,
 		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention,
-		Delivered: g.Delivered, Dropped: g.Dropped, MaxLateness: g.Latest, Suspects: g.Suspects}
+		Delivered: g.Delivered, Dropped: g.Dropped, MaxLateness: g.Latest, MaxLatenessSince: g.LatestSince,
+		Suspects: g.Suspects}
 	if g.Delivered > 0 {
 		mean := float64(g.LatenessMillis) / float64(g.Delivered) * float64(time.Millisecond)
 		stats.MeanLateness = time.Duration(min(mean, 1<<62))

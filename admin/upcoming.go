@@ -20,7 +20,8 @@ type Load struct {
 	// Buckets is the number of intervals, from 1 to 1,000. Required.
 	Buckets int
 
-	// Group is the group whose retries are counted. Default redisdelay.DefaultConsumerGroup.
+	// Group is the group whose retries are counted. Default redisdelay.DefaultConsumerGroup, if
+	// the topic has that.
 	Group string
 }
 
@@ -32,8 +33,8 @@ type Bucket struct {
 }
 
 // Upcoming counts exactly how many messages become due in each interval, in one atomic step. The
-// step is short whatever the number of messages. Errors wrap ErrNotFound or ErrInvalidArgument, or
-// come from ctx or Redis.
+// step is short whatever the number of messages. Errors wrap ErrNotFound, for a topic or a Group
+// that does not exist, or ErrInvalidArgument, or come from ctx or Redis.
 func (a *Admin) Upcoming(ctx context.Context, topic string, load Load) ([]Bucket, error) {
 	t, err := a.topic(ctx, topic, queue.Foreseeing)
 	switch {
@@ -42,6 +43,9 @@ func (a *Admin) Upcoming(ctx context.Context, topic string, load Load) ([]Bucket
 		err = fmt.Errorf("%w: Width is %v, want more than 0 and at most %v", ErrInvalidArgument, load.Width, redisdelay.MaxDelay)
 	case load.Buckets < 1 || load.Buckets > 1000:
 		err = fmt.Errorf("%w: Buckets is %d, want 1 to 1000", ErrInvalidArgument, load.Buckets)
+	}
+	if err == nil {
+		err = t.Require(ctx, load.Group)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("upcoming: %w", err)

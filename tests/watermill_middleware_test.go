@@ -20,6 +20,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
 // atOnce lets the tests see what a nack does without waiting for it. Retries of the middleware are
@@ -443,6 +444,47 @@ func TestInstantAckForgetsFailedMessages(t *testing.T) {
 			require.Equal(t, 1, seen.delivery.Number)
 		}
 	})
+}
+
+// Timeout leaves its context on the message, and ends it. ResetContextOnRetry mends that, as does
+// Timeout outside of Retry.
+func TestRetryOutsideOfTimeoutRetriesOnADeadContext(t *testing.T) {
+	t.Parallel()
+	timeout := middleware.Timeout(time.Hour)
+	retry := middleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond, Multiplier: 1, MaxInterval: time.Millisecond}
+	reset := retry
+	reset.ResetContextOnRetry = true
+	for name, test := range map[string]struct {
+		outer, inner message.HandlerMiddleware
+		want         []error
+	}{
+		"outside":            {retry.Middleware, timeout, []error{nil, context.Canceled, context.Canceled}},
+		"outside, and reset": {reset.Middleware, timeout, []error{nil, nil, nil}},
+		"inside":             {timeout, retry.Middleware, []error{nil, nil, nil}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Real(t, func(t *testing.T, s redistest.Server) {
+				expectDrained(t, s)
+				found := make(chan error, len(test.want))
+				router := newRouter(t)
+				var tries atomic.Int32
+				router.AddMiddleware(test.outer, test.inner)
+				router.AddConsumerHandler("work", topic, newSubscriber(t, s), func(msg *message.Message) error {
+					found <- msg.Context().Err()
+					if tries.Add(1) == 3 {
+						return nil
+					}
+					return errNotToday
+				})
+				start(t, router)
+				publish(t, newPublisher(t, s), "order", 0)
+				for i, want := range test.want {
+					require.Equal(t, want, testkit.Wait(t, found, fmt.Sprint("try ", i+1)))
+				}
+			})
+		})
+	}
 }
 
 // Retry looks at the context before it calls the handler, and the ack has ended it, or is about to:

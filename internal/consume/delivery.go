@@ -34,9 +34,15 @@ type Delivery struct {
 	uuid string     // of msg as it came; the consumer may change it there
 	spec *meta.Spec // what the stored message says about its delivery; nil: nothing
 
-	failure    atomic.Pointer[string] // the handler's error that KeepError kept, or nil
-	lastReason atomic.Pointer[string] // why a nack is the last one, or nil
-	ending     ending
+	failure atomic.Pointer[string]  // the handler's error that KeepError kept, or nil
+	verdict atomic.Pointer[verdict] // what a nack does, or nil: metadata, Backoff and limit say it
+	ending  ending
+}
+
+// verdict is what a nack does, as the handler said.
+type verdict struct {
+	wait   time.Duration // until the next delivery, while this one does not count; 0: it was the last
+	reason string        // why it was the last
 }
 
 // Info is what a consumer may know about a delivery. The root package exports and documents it.
@@ -85,7 +91,17 @@ func Of(msg *message.Message) *Delivery {
 func (d *Delivery) FailWith(text string) { d.failure.Store(&text) }
 
 // DieWith makes a nack the last one. The reason is kept with the dead letter.
-func (d *Delivery) DieWith(reason string) { d.lastReason.Store(&reason) }
+func (d *Delivery) DieWith(reason string) { d.verdict.Store(&verdict{reason: reason}) }
+
+// Postpone has a nack bring the message again after wait, which is positive, and not count.
+func (d *Delivery) Postpone(wait time.Duration) { d.verdict.Store(&verdict{wait: wait}) }
+
+// TakeBackPostpone undoes Postpone.
+func (d *Delivery) TakeBackPostpone() {
+	if v := d.verdict.Load(); v != nil && v.wait > 0 {
+		d.verdict.CompareAndSwap(v, nil)
+	}
+}
 
 // accept makes msg, which the Unmarshaler returned, the message of the delivery.
 func (d *Delivery) accept(msg *message.Message) {

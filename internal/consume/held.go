@@ -41,7 +41,7 @@ func (h *InHand) number() int { return h.Deliveries + 1 }
 
 // dies reports whether the message gets no further delivery after a failure.
 func (h *InHand) dies(f queue.Failure) bool {
-	return f.Dead || f.Limit > 0 && h.number() >= f.Limit
+	return f.Dead || !f.Postponed && f.Limit > 0 && h.number() >= f.Limit
 }
 
 // Held is every message whose lease the subscription has, and that is not settled. Only Held

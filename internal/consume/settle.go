@@ -65,8 +65,9 @@ func (s *Subscription) settledNow(d *Delivery) bool {
 	return !s.has(d)
 }
 
-// failure returns what Redis is told about a nack. The delay comes from the metadata if the handler
-// has set one there, else from the message's own backoff, else from Backoff.
+// failure returns what Redis is told about a nack. If the handler has postponed the message, it has
+// said how long. Otherwise the delay comes from the metadata if the handler has set one there, else
+// from the message's own backoff, else from Backoff.
 func (s *Subscription) failure(d *Delivery) queue.Failure {
 	f := queue.Failure{
 		Leased: &d.inHand.Leased,
@@ -75,6 +76,11 @@ func (s *Subscription) failure(d *Delivery) queue.Failure {
 	}
 	if text := d.failure.Load(); text != nil {
 		f.Error = *text
+	}
+	v := d.verdict.Load()
+	if v != nil && v.wait > 0 {
+		f.Postponed, f.Retry = true, queue.In(v.wait)
+		return f
 	}
 	due, set, err := meta.Retry(d.msg.Metadata, time.Now())
 	switch {
@@ -86,8 +92,8 @@ func (s *Subscription) failure(d *Delivery) queue.Failure {
 	default:
 		f.Retry, f.DelayedFor = due, meta.DelayedFor(d.msg.Metadata)
 	}
-	if reason := d.lastReason.Load(); reason != nil {
-		f.Dead, f.Reason = true, *reason
+	if v != nil {
+		f.Dead, f.Reason = true, v.reason
 	}
 	return f
 }

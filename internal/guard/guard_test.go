@@ -48,7 +48,7 @@ type typed struct{ text string }
 
 func (e *typed) Error() string { return e.text }
 
-type exiting struct{ error }
+type exiting struct{}
 
 func (exiting) Error() string { runtime.Goexit(); return "" }
 

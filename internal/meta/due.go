@@ -72,17 +72,26 @@ func watermillDue(metadata message.Metadata, now time.Time) (due queue.Due, set 
 	if !hasUntil {
 		return due, false, nil
 	}
-	until, err := dueTime(delay.DelayedUntilKey, untilText, now)
-	if err != nil {
-		return due, true, err
-	}
 	forText, hasFor := metadata[delay.DelayedForKey]
 	if !hasFor {
+		until, err := dueTime(delay.DelayedUntilKey, untilText, now)
+		if err != nil {
+			return due, true, err
+		}
 		return queue.At(until), true, nil
+	}
+	until, ok := parseTime(untilText)
+	if !ok || until.After(now.Add(MaxDelay)) {
+		return due, true, invalid(ErrInvalidDelay, delay.DelayedUntilKey, untilText, wantDelayUntil)
 	}
 	duration, ok := parseDuration(forText)
 	if !ok {
 		return due, true, invalid(ErrInvalidDelay, delay.DelayedForKey, forText, wantDelayedFor)
+	}
+	// This pair is that of delay.Until with an instant that was never set. The zero Delay has no
+	// duration, and a publisher whose clock is wrong a short one.
+	if until.Before(queue.Earliest) && duration < -365*24*time.Hour {
+		return due, true, invalid(ErrInvalidDelay, delay.DelayedUntilKey, untilText, wantDelayUntil)
 	}
 	// Watermill cuts the instant to whole seconds and keeps the duration exact, both by the clock
 	// that now is from. The instant bounds the rest of the duration: all of it for a fresh message,
@@ -93,10 +102,10 @@ func watermillDue(metadata message.Metadata, now time.Time) (due queue.Due, set 
 	return in(max(duration, 0)), true, nil
 }
 
-// dueTime reads an instant that is at most MaxDelay ahead.
+// dueTime reads an instant from queue.Earliest on that is at most MaxDelay ahead.
 func dueTime(key, value string, now time.Time) (time.Time, error) {
 	t, ok := parseTime(value)
-	if !ok || t.After(now.Add(MaxDelay)) {
+	if !ok || t.Before(queue.Earliest) || t.After(now.Add(MaxDelay)) {
 		return t, invalid(ErrInvalidDelay, key, value, wantDelayUntil)
 	}
 	return t, nil

@@ -66,8 +66,7 @@ func TestDue(t *testing.T) {
 		"delay_until with milliseconds":     {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00.123Z"}, queue.At(noon.Add(123 * time.Millisecond))},
 		"delay_until of a nanosecond":       {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00.000000001Z"}, queue.At(noon.Add(time.Millisecond))},
 		"delay_until just below the second": {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00.999000001Z"}, queue.At(noon.Add(time.Second))},
-		"delay_until in the past":           {message.Metadata{DelayUntilKey: "1999-01-01T00:00:00Z"}, queue.At(time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC))},
-		"delay_until before 1970":           {message.Metadata{DelayUntilKey: "0000-01-01T00:00:00.0001Z"}, queue.At(time.UnixMilli(0))},
+		"delay_until in the past":           {message.Metadata{DelayUntilKey: "2000-01-01T00:00:00Z"}, queue.At(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))},
 		"delay_until 100 years ahead":       {message.Metadata{DelayUntilKey: "2126-02-08T12:00:00.4Z"}, queue.At(delayNow.Add(MaxDelay))},
 
 		"Watermill's pair, fresh":             {message.Metadata{until: "2026-03-04T12:01:00Z", for_: "1m0s"}, queue.In(time.Minute)},
@@ -80,7 +79,7 @@ func TestDue(t *testing.T) {
 		"Watermill's pair, until 1 s ago":     {message.Metadata{until: "2026-03-04T11:59:59Z", for_: "1h"}, queue.Due{}},
 		"Watermill's pair, zero value":        {message.Metadata{until: "0001-01-01T00:00:00Z", for_: "0s"}, queue.Due{}},
 		"Watermill's pair, longest durations": {message.Metadata{until: "2026-03-04T12:01:00Z", for_: time.Duration(math.MaxInt64).String()}, queue.In(60600 * time.Millisecond)},
-		"Watermill's pair, most negative":     {message.Metadata{until: "0001-01-01T00:00:00Z", for_: time.Duration(math.MinInt64).String()}, queue.Due{}},
+		"Watermill's pair, clock not set":     {message.Metadata{until: "1970-01-01T00:01:00Z", for_: "1m0s"}, queue.Due{}},
 		"Watermill's pair, 100 years":         {message.Metadata{until: "2126-02-08T12:00:00Z", for_: "900000h0m0s"}, queue.In(MaxDelay)},
 
 		"Watermill's until alone": {message.Metadata{until: "2026-03-04T12:00:00Z"}, queue.At(noon)},
@@ -119,6 +118,12 @@ func TestDueRefusesAWrongValue(t *testing.T) {
 		"delay above a Duration":           {message.Metadata{DelayKey: "9999999h"}, []string{`delay is "9999999h"`}},
 		"delay binary":                     {message.Metadata{DelayKey: "\x00\xff\n"}, []string{`delay is "\x00\xff\n"`}},
 		"delay valid but too long":         {message.Metadata{DelayKey: long + "1s"}, []string{`delay is "` + long + `"...`}},
+		"delay_until of the zero time":     {message.Metadata{DelayUntilKey: time.Time{}.Format(time.RFC3339Nano)}, []string{`delay_until is "0001-01-01T00:00:00Z"`, "from the year 2000"}},
+		"delay_until of Unix time zero":    {message.Metadata{DelayUntilKey: "1970-01-01T00:00:00Z"}, []string{`delay_until is "1970-01-01T00:00:00Z"`}},
+		"delay_until just before 2000":     {message.Metadata{DelayUntilKey: "1999-12-31T23:59:59.999999999Z"}, []string{"delay_until is", "from the year 2000"}},
+		"Watermill's until before 2000":    {message.Metadata{until: "1999-12-31T23:59:59Z"}, []string{until + ` is "1999-12-31T23:59:59Z"`, "from the year 2000"}},
+		"Watermill's Until(zero)":          {message.Metadata{until: "0001-01-01T00:00:00Z", for_: time.Duration(math.MinInt64).String()}, []string{until + ` is "0001-01-01T00:00:00Z"`}},
+		"Watermill's Until(Unix zero)":     {message.Metadata{until: "1970-01-01T00:00:00Z", for_: "-492444h0m0s"}, []string{until + ` is "1970-01-01T00:00:00Z"`}},
 		"delay_until empty":                {message.Metadata{DelayUntilKey: ""}, []string{`delay_until is ""`, "RFC 3339"}},
 		"delay_until without zone":         {message.Metadata{DelayUntilKey: "2026-03-04T12:00:00"}, []string{`delay_until is "2026-03-04T12:00:00"`}},
 		"delay_until lower-case":           {message.Metadata{DelayUntilKey: "2026-03-04t12:00:00z"}, []string{"delay_until is"}},
@@ -177,7 +182,6 @@ func TestDueWithWatermillsDelay(t *testing.T) {
 		"for zero":                     {func() delay.Delay { return delay.For(0) }, 0, 0, 0},
 		"for negative":                 {func() delay.Delay { return delay.For(-time.Hour) }, 0, 0, 0},
 		"until past":                   {func() delay.Delay { return delay.Until(time.Now().Add(-time.Hour)) }, 0, 0, 0},
-		"until long past":              {func() delay.Delay { return delay.Until(time.Unix(0, 0)) }, 0, 0, 0},
 		"until now":                    {func() delay.Delay { return delay.Until(time.Now()) }, 0, 0, 0},
 	}
 	for where, stamp := range stamps {
@@ -200,6 +204,21 @@ func TestDueWithWatermillsDelay(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// Watermill has no error for an instant that was never set.
+func TestDueRefusesWatermillsDelayUntilNever(t *testing.T) {
+	for _, never := range []time.Time{{}, time.Unix(0, 0)} {
+		synctest.Test(t, func(t *testing.T) {
+			msg := message.NewMessage("", nil)
+			msg.SetContext(delay.WithContext(context.Background(), delay.Until(never)))
+			_, err := Due(msg, time.Now())
+			require.ErrorIs(t, err, ErrInvalidDelay)
+			delay.Message(msg, delay.Until(never))
+			_, err = Due(msg, time.Now())
+			require.ErrorIs(t, err, ErrInvalidDelay)
+		})
 	}
 }
 

@@ -3,6 +3,7 @@ package meta
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
@@ -49,15 +50,44 @@ const (
 // plain tells whether the metadata has none of the keys that have a meaning.
 func plain(metadata message.Metadata) bool {
 	for key := range metadata {
-		switch key {
-		case DelayKey, DelayUntilKey, delay.DelayedForKey, delay.DelayedUntilKey,
-			DelayIDKey, DelayIDModeKey, DelayIDWindowKey,
-			MaxDeliveriesKey, BackoffKey,
-			ExpiresAtKey, MaxLatenessKey, OnExpiryKey:
+		if known(key) {
 			return false
 		}
 	}
 	return true
+}
+
+func known(key string) bool {
+	switch key {
+	case DelayKey, DelayUntilKey, delay.DelayedForKey, delay.DelayedUntilKey,
+		DelayIDKey, DelayIDModeKey, DelayIDWindowKey,
+		MaxDeliveriesKey, BackoffKey,
+		ExpiresAtKey, MaxLatenessKey, OnExpiryKey:
+		return true
+	}
+	return false
+}
+
+// byLength has the keys that have a meaning, by their lengths.
+var byLength = func() (keys [32][]string) {
+	for _, key := range slices.Concat(streamKeys, []string{MaxDeliveriesKey, BackoffKey}) {
+		keys[len(key)] = append(keys[len(key)], key)
+	}
+	return keys
+}()
+
+// Meant returns the key from which a key differs only in case, and which has a meaning. It returns
+// "" if there is none. Few keys have the length of such a key, so most cost one comparison.
+func Meant(key string) string {
+	if len(key) >= len(byLength) {
+		return ""
+	}
+	for _, other := range byLength[len(key)] {
+		if key != other && strings.EqualFold(key, other) {
+			return other
+		}
+	}
+	return ""
 }
 
 var (

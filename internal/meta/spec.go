@@ -40,11 +40,21 @@ type Name struct {
 	Window time.Duration // how long the name stays taken after the message is due
 }
 
-// Plain tells whether msg says nothing about its delivery, as most messages do. One pass over the
-// few keys that a message has is quicker than a lookup of each key that it might have.
-func Plain(msg *message.Message) bool {
+// Glance tells whether msg says nothing about its delivery, as most messages do, and whether one of
+// its keys differs from a known one only in case: see Meant. One pass over the few keys that a
+// message has is quicker than a lookup of each key that it might have.
+func Glance(msg *message.Message) (plain, miscased bool) {
 	_, delayed := contextDelay(msg.Context())
-	return !delayed && plain(msg.Metadata)
+	plain = !delayed
+	for key := range msg.Metadata {
+		switch {
+		case known(key):
+			plain = false
+		case Meant(key) != "":
+			miscased = true
+		}
+	}
+	return plain, miscased
 }
 
 // Read reads all that msg says about its delivery, for a publisher whose clock shows now. The error

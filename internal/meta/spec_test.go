@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,11 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
+
+func isPlain(msg *message.Message) bool {
+	plain, _ := Glance(msg)
+	return plain
+}
 
 func TestAMessageWithAKeyThatHasAMeaningIsNotPlain(t *testing.T) {
 	t.Parallel()
@@ -24,21 +30,21 @@ func TestAMessageWithAKeyThatHasAMeaningIsNotPlain(t *testing.T) {
 	}
 	require.Len(t, keys, 12)
 	for _, key := range keys {
-		require.False(t, Plain(delayMessage(message.Metadata{"other": "", key: ""})), key)
+		require.False(t, isPlain(delayMessage(message.Metadata{"other": "", key: ""})), key)
 	}
 	inContext := delayMessage(nil)
 	inContext.SetContext(delay.WithContext(context.Background(), delay.For(time.Hour)))
-	require.False(t, Plain(inContext))
+	require.False(t, isPlain(inContext))
 
-	require.True(t, Plain(delayMessage(message.Metadata{"other": "", "Delay": "", "": ""})))
-	require.True(t, Plain(delayMessage(nil)))
+	require.True(t, isPlain(delayMessage(message.Metadata{"other": "", "Delay": "", "": ""})))
+	require.True(t, isPlain(delayMessage(nil)))
 }
 
 func TestAPlainMessageCostsNoAllocation(t *testing.T) {
 	metadata := message.Metadata{"name": "order.placed", "tenant": "7"}
 	msg := delayMessage(metadata)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		if spec := Take(metadata); !Plain(msg) || spec.Limit != 0 {
+		if spec := Take(metadata); !isPlain(msg) || spec.Limit != 0 {
 			t.Error("it is not plain")
 		}
 	}))
@@ -172,5 +178,30 @@ func TestAWrongBackoffIsRefused(t *testing.T) {
 		b, err := ReadBackoff(message.Metadata{BackoffKey: value})
 		require.ErrorIs(t, err, ErrInvalidMetadata, value)
 		require.False(t, b.IsSet())
+	}
+}
+
+func TestKeysInAnotherCaseAreRecognized(t *testing.T) {
+	known := []string{
+		DelayKey, DelayUntilKey, DelayIDKey, DelayIDModeKey, DelayIDWindowKey, MaxDeliveriesKey, BackoffKey,
+		ExpiresAtKey, MaxLatenessKey, OnExpiryKey, delay.DelayedForKey, delay.DelayedUntilKey,
+	}
+	for _, key := range known {
+		isPlain, miscased := Glance(delayMessage(message.Metadata{key: "", "name": ""}))
+		require.False(t, isPlain)
+		require.False(t, miscased)
+		require.Empty(t, Meant(key))
+		for _, other := range []string{strings.ToUpper(key), strings.ToUpper(key[:2]) + key[2:], key[:4] + strings.ToUpper(key[4:])} {
+			require.Equal(t, key, Meant(other))
+			isPlain, miscased := Glance(delayMessage(message.Metadata{other: "", "name": ""}))
+			require.True(t, isPlain)
+			require.True(t, miscased)
+			isPlain, miscased = Glance(delayMessage(message.Metadata{other: "", key: ""}))
+			require.False(t, isPlain)
+			require.True(t, miscased)
+		}
+	}
+	for _, other := range []string{"", "name", "delayed", "Relay", "correlation_id", "DELAY-ID", strings.Repeat("x", 100)} {
+		require.Empty(t, Meant(other), other)
 	}
 }

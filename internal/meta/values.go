@@ -9,7 +9,7 @@ import (
 // The end of the error for a wrong value.
 const (
 	wantDelay         = `want a duration from "0s" to "876000h" (100 years), such as "15m" or "250ms"`
-	wantDelayUntil    = `want an RFC 3339 time at most 100 years ahead, such as "2006-01-02T15:04:05Z"`
+	wantDelayUntil    = `want an RFC 3339 time from the year 2000 to 100 years ahead, such as "2006-01-02T15:04:05Z"`
 	wantDelayedFor    = `want a duration, such as "15m0s"`
 	wantDelayID       = `want a text of 1 to 512 bytes`
 	wantDelayIDMode   = `want "replace", "keep" or "reject", and a delay_id`

@@ -3,7 +3,8 @@ package operate
 import "errors"
 
 var (
-	// ErrTooLate means that the message no longer waits.
+	// ErrTooLate means that the message no longer waits. A message may be gone, if its delay ID is
+	// still taken.
 	ErrTooLate = errors.New("message does not wait any more")
 	// ErrInvalid means that an argument cannot be used.
 	ErrInvalid = errors.New("invalid argument")

@@ -142,28 +142,64 @@ type FoundIn struct {
 	Reason     string
 }
 
-// Find returns one message, or queue.ErrNotFound.
+// Find returns one message, or queue.ErrNotFound. It returns ErrTooLate for a delay ID that is
+// taken and whose message is gone: the message was due, and the window lasts.
 func (t *Topic) Find(ctx context.Context, ref Ref) (Found, error) {
 	if ref.ID != "" {
-		return t.find(ctx, ref, ref.ID)
+		found, _, err := t.find(ctx, ref, ref.ID)
+		return found, err
 	}
 	for before := ""; ; {
-		id, err := queue.Ask(t.Client(), func(c redis.UniversalClient) (string, error) {
-			return c.HGet(ctx, t.Keys().Names(), queue.EncodeName(ref.DelayID)).Result()
-		})
-		if err != nil && err != redis.Nil {
-			return Found{}, queue.Refused(err)
+		id, free, err := t.owner(ctx, ref.DelayID)
+		if err != nil {
+			return Found{}, err
 		}
-		found, err := t.find(ctx, ref, id)
-		if !errors.Is(err, queue.ErrNotFound) || id == before {
+		found, gone, err := t.find(ctx, ref, id)
+		if !errors.Is(err, queue.ErrNotFound) {
+			return found, err
+		}
+		if id == before {
+			// The message had the delay ID before and after free was read, so free is of the
+			// message.
+			if id != "" && !gone.IsZero() && free.After(gone) {
+				err = fmt.Errorf("%v of topic %q: %w", ref, t.Name, ErrTooLate)
+			}
 			return found, err
 		}
 		before = id // another message may have taken the delay ID meanwhile
 	}
 }
 
-// find returns the message with an ID. If ref has a delay ID, the message must still have it.
-func (t *Topic) find(ctx context.Context, ref Ref, id string) (found Found, err error) {
+// owner returns the ID of the message that has a delay ID, and when the delay ID is free, which is
+// read first. "" and the zero time are none.
+func (t *Topic) owner(ctx context.Context, delayID string) (id string, free time.Time, err error) {
+	name := queue.EncodeName(delayID)
+	var score *redis.FloatCmd
+	var owner *redis.StringCmd
+	err = t.Client().Call(func(c redis.UniversalClient) error {
+		pipe := c.Pipeline()
+		score, owner = pipe.ZScore(ctx, t.Keys().Taken(), name), pipe.HGet(ctx, t.Keys().Names(), name)
+		// Without a connection only Exec has an error. Else it has the first, which may be "none".
+		_, failed := pipe.Exec(ctx)
+		for _, err := range []error{score.Err(), owner.Err(), failed} {
+			if err != nil && err != redis.Nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return "", time.Time{}, queue.Refused(err)
+	}
+	if ms := int64(score.Val()); ms > 0 {
+		free = time.UnixMilli(ms)
+	}
+	return owner.Val(), free, nil
+}
+
+// find returns the message with an ID. If ref has a delay ID, the message must still have it. gone
+// is a time at which there was no message with that ID; zero: there may be one.
+func (t *Topic) find(ctx context.Context, ref Ref, id string) (found Found, gone time.Time, err error) {
 	err = t.WithExisting(ctx, func(groups *queue.Groups) error {
 		// Read first, because after this no removal begins without a change of the set.
 		removing, err := t.Removing(ctx)
@@ -174,13 +210,16 @@ func (t *Topic) find(ctx context.Context, ref Ref, id string) (found Found, err 
 		if err != nil {
 			return err
 		}
+		if len(all) == 1 && !all[0].there {
+			gone = now
+		}
 		if len(all) != 1 || !all[0].there || ref.ID == "" && !all[0].isNamed(now) {
 			return fmt.Errorf("%v of topic %q: %w", ref, t.Name, queue.ErrNotFound)
 		}
 		found = all[0].found(groups, len(removing))
 		return nil
 	})
-	return found, err
+	return found, gone, err
 }
 
 // isNamed tells whether the message still has its delay ID.

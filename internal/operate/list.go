@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,7 +42,8 @@ type Page struct {
 }
 
 // List returns the messages of a state from a cursor on, "" for the first. A page has at most limit
-// messages, at most a thousand, and about bytes of bodies; no bodies if bytes is zero.
+// messages, at most a thousand, and about bytes of bodies; no bodies if bytes is zero. It returns
+// queue.ErrNotFound if there is no such topic, or no such group; pending messages are in no group.
 func (t *Topic) List(ctx context.Context, group string, state State, cursor string, limit, bytes int) (Page, error) {
 	k := t.Keys()
 	kind, records := "zset", k.Deliveries(group)
@@ -64,6 +66,12 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 	if err != nil {
 		return Page{}, err
 	}
+	if state == Pending {
+		group = ""
+	}
+	if err := t.Require(ctx, group); err != nil {
+		return Page{}, err
+	}
 	limit = min(max(limit, 1), 1000)
 	size := ""
 	if bytes > 0 {
@@ -75,6 +83,16 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 		return Page{}, err
 	}
 	return readPage(reply, state, kind, score)
+}
+
+// Require returns queue.ErrNotFound if there is no such topic, or no such group; "" is no group.
+// The handle is new, or has read the groups in the same operation.
+func (t *Topic) Require(ctx context.Context, group string) error {
+	groups, err := t.Existing(ctx)
+	if err == nil && group != "" && !slices.Contains(groups.Names, group) {
+		err = fmt.Errorf("group %q of topic %q: %w", group, t.Name, queue.ErrNotFound)
+	}
+	return err
 }
 
 // parseCursor reads where a page begins.
@@ -102,10 +120,10 @@ type Bucket struct {
 }
 
 // Upcoming counts the messages that fall due in each of n spans of time, a thousand spans at most.
-// It counts pending messages, and the retries of a group. The first span begins at from, or now if
-// from is zero.
+// It counts pending messages, and the retries of a group, if there is such a group. The first span
+// begins at from, or now if from is zero. It returns queue.ErrNotFound if there is no such topic.
 func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, width time.Duration, n int) ([]Bucket, error) {
-	if _, err := t.Existing(ctx); err != nil {
+	if err := t.Require(ctx, ""); err != nil {
 		return nil, err
 	}
 	begin := ""

@@ -51,6 +51,7 @@ type GroupStats struct {
 	Delivered, Dropped        int
 	LatenessMillis            int64 // the sum over all deliveries
 	Latest                    time.Duration
+	LatestSince               time.Time // deliveries before are not in Latest
 	Seen                      time.Time // when a subscription last got a message
 }
 
@@ -123,18 +124,19 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 		stats.Standby = queue.Text(reply[8])
 	}
 	for i, name := range groups.Names {
-		stats.Groups = append(stats.Groups, readGroupStats(name, reply[head+each*i:]))
+		stats.Groups = append(stats.Groups, readGroupStats(name, stats.Now, reply[head+each*i:]))
 	}
 	slices.SortFunc(stats.Groups, func(a, b GroupStats) int { return strings.Compare(a.Name, b.Name) })
 	return stats, nil
 }
 
-func readGroupStats(name string, r []any) GroupStats {
+func readGroupStats(name string, now time.Time, r []any) GroupStats {
 	g := GroupStats{Name: name, Ready: count(r[0]), Unack: count(r[2]), NextLease: queue.Instant(queue.Text(r[3])),
 		Retry: count(r[4]), NextRetry: queue.Instant(queue.Text(r[5])), Dead: count(r[6]), OldestDead: queue.Instant(queue.Text(r[7])),
 		Waiters: count(r[8]), Resting: count(r[9]), Paused: queue.Instant(queue.Text(r[10])), Ends: queue.Instant(queue.Text(r[12])),
-		Held: count(r[13]), Delivered: count(r[14]), Dropped: count(r[17]), Seen: queue.Instant(queue.Text(r[18])), Suspects: count(r[19]),
-		LatenessMillis: max(number(r[15]), 0), Latest: inMillis(r[16])}
+		Held: count(r[13]), Delivered: count(r[14]), Dropped: count(r[17]), Seen: queue.Instant(queue.Text(r[18])),
+		LatenessMillis: max(number(r[15]), 0), Suspects: count(r[19])}
+	g.Latest, g.LatestSince = latest(queue.Text(r[16]), now)
 	if _, due, ok := strings.Cut(queue.Text(r[1]), ":"); ok {
 		g.OldestDue = queue.Instant(due)
 	}
@@ -145,4 +147,18 @@ func readGroupStats(name string, r []any) GroupStats {
 		g.Retention = time.Duration(min(ms, math.MaxInt64/1_000_000)) * time.Millisecond
 	}
 	return g
+}
+
+// latest reads by how much messages were late at most, and since when: in the hour of now, and in
+// the hour before.
+func latest(text string, now time.Time) (most time.Duration, since time.Time) {
+	since = now.UTC().Truncate(time.Hour).Add(-time.Hour)
+	part := append(strings.Fields(text), "", "", "")
+	switch hour := queue.Instant(part[1]); {
+	case hour.Equal(since.Add(time.Hour)):
+		most = max(inMillis(part[0]), inMillis(part[2]))
+	case hour.Equal(since):
+		most = inMillis(part[0])
+	}
+	return most, since
 }

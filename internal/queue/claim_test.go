@@ -549,7 +549,7 @@ func TestParseRecord(t *testing.T) {
 	for record, want := range map[string][]any{
 		"":                  {0, "", "", ""},
 		"3 - -":             {3, "-", "", ""},
-		"3 e 1m0s":          {3, "e", "1m0s", ""},
+		"3 d 1m0s":          {3, "d", "1m0s", ""},
 		"3 r - it went out": {3, "r", "", "it went out"},
 		"3 - - ":            {3, "-", "", ""},
 	} {

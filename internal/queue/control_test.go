@@ -103,6 +103,8 @@ func TestOperationsDoNotMakeATopic(t *testing.T) {
 				"pause":      only(none.Pause(ctx, "")),
 				"resume":     only(none.Resume(ctx, "")),
 				"stats":      only(none.Stats(ctx)),
+				"list":       only(none.List(ctx, "a", operate.Dead, "", 1, 0)),
+				"pending":    only(none.List(ctx, "", operate.Pending, "", 1, 0)),
 				"upcoming":   only(none.Upcoming(ctx, "a", time.Time{}, time.Second, 1)),
 				"find":       only(none.Find(ctx, operate.Ref{ID: "x"})),
 				"audit":      only(none.Audit(ctx)),
@@ -111,6 +113,22 @@ func TestOperationsDoNotMakeATopic(t *testing.T) {
 				require.ErrorIs(t, err, queue.ErrNotFound, what)
 			}
 		})
+	}, "a")
+}
+
+// A name that is misspelt is no group without messages.
+func TestGroupsThatDoNotExistAreNotFound(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publish(in("x", time.Hour))
+		for _, state := range []operate.State{operate.Ready, operate.Unack, operate.Retry, operate.Dead} {
+			require.NoError(t, only(w.topic.List(ctx, "a", state, "", 1, 0)))
+			err := only(w.topic.List(ctx, "b", state, "", 1, 0))
+			require.ErrorIs(t, err, queue.ErrNotFound)
+			require.ErrorContains(t, err, `"b"`)
+		}
+		page, err := w.topic.List(ctx, "b", operate.Pending, "", 1, 0)
+		require.NoError(t, err)
+		require.Len(t, page.Messages, 1, "it is in no group")
 	}, "a")
 }
 

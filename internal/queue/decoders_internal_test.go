@@ -98,7 +98,7 @@ func replied(reply ...any) *Call {
 }
 
 func FuzzClaims(f *testing.F) {
-	f.Add(10, "01M7Y3SQGNBVX5P66MY8JV56FH:1795233210078", "body", "1 e -", "1795233210078", int64(1), true, true)
+	f.Add(10, "01M7Y3SQGNBVX5P66MY8JV56FH:1795233210078", "body", "1 d -", "1795233210078", int64(1), true, true)
 	f.Add(10, "id", "", "", "", int64(-1), false, false)
 	f.Add(1, ":", "x", "x", "NaN", int64(0), true, true)
 	f.Add(10, "a:1 b:2 c:3", "body", "", "1", int64(3), true, false)

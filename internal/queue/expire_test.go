@@ -31,7 +31,7 @@ func TestExpiredLeaseBringsTheMessageBackInItsPlace(t *testing.T) {
 		require.Empty(t, w.Client.HGetAll(ctx, w.keys.Leases("a")).Val())
 		require.Equal(t, []string{"1", "2", "3", "4", "5"}, w.ready("b"))
 		for i := range 3 {
-			require.Equal(t, "0 e -", w.field(w.keys.Deliveries("a"), fmt.Sprint(i+1)), "no delivery is counted")
+			require.Equal(t, "0 d -", w.field(w.keys.Deliveries("a"), fmt.Sprint(i+1)), "no delivery is counted")
 		}
 		require.Empty(t, w.field(w.keys.Deliveries("a"), "4"))
 	}, "a", "b")
@@ -58,23 +58,23 @@ func TestExpiriesOfAMessageHeldAloneCountAndTheLastIsItsDeath(t *testing.T) {
 		w.publishNow("x", "y")
 		s := w.sub("a")
 		w.lapse(s, "x", "y")
-		require.Equal(t, "0 e -", w.field(w.keys.Deliveries("a"), "x"))
+		require.Equal(t, "0 d -", w.field(w.keys.Deliveries("a"), "x"))
 		w.lapse(s, "x")
-		require.Equal(t, "0 e -", w.field(w.keys.Deliveries("a"), "x"), "it need not have been alone")
+		require.Equal(t, "0 d -", w.field(w.keys.Deliveries("a"), "x"), "it need not have been alone")
 		w.lapse(s, "x")
-		require.Equal(t, "1 e -", w.field(w.keys.Deliveries("a"), "x"))
+		require.Equal(t, "1 d -", w.field(w.keys.Deliveries("a"), "x"))
 		require.Equal(t, []string{"x", "y"}, w.ready("a"))
 		before := w.now()
 		w.lapse(s, "x")
 		require.Equal(t, []string{"y"}, w.ready("a"))
 		require.Equal(t, []string{"x"}, w.dead("a"))
-		require.Equal(t, "2 e - lease expired on the last of 2 deliveries", w.field(w.keys.Deliveries("a"), "x"))
+		require.Equal(t, "2 d - lease expired on the last of 2 deliveries", w.field(w.keys.Deliveries("a"), "x"))
 		died := int64(w.score(w.keys.Dead("a"), "x"))
 		require.GreaterOrEqual(t, died, before)
 		require.LessOrEqual(t, died, w.now())
 		require.Equal(t, died+3600_000, w.next())
 		require.Equal(t, []string{"x", "y"}, w.stored())
-		require.Equal(t, "0 e -", w.field(w.keys.Deliveries("a"), "y"), "its neighbour is not worse off")
+		require.Equal(t, "0 d -", w.field(w.keys.Deliveries("a"), "y"), "its neighbour is not worse off")
 	})
 }
 
@@ -88,14 +88,14 @@ func TestMessagesMayHaveALimitOfTheirOwn(t *testing.T) {
 			w.lapse(s, "one")
 		}
 		require.Equal(t, []string{"one"}, w.dead("a"))
-		require.Equal(t, "1 e - lease expired on the last of 1 deliveries", w.field(w.keys.Deliveries("a"), "one"))
+		require.Equal(t, "1 d - lease expired on the last of 1 deliveries", w.field(w.keys.Deliveries("a"), "one"))
 
 		w.publish(now("endless").with(queue.Options{MaxDeliveries: -1}))
 		for range 5 {
 			w.lapse(s, "endless")
 		}
 		require.Equal(t, []string{"endless"}, w.ready("a"))
-		require.Equal(t, "3 e -", w.field(w.keys.Deliveries("a"), "endless"))
+		require.Equal(t, "3 d -", w.field(w.keys.Deliveries("a"), "endless"))
 	})
 }
 
@@ -107,7 +107,7 @@ func TestGroupWithoutLimit(t *testing.T) {
 		for range 5 {
 			w.lapse(s, "x")
 		}
-		require.Equal(t, "3 e -", w.field(w.keys.Deliveries("a"), "x"))
+		require.Equal(t, "3 d -", w.field(w.keys.Deliveries("a"), "x"))
 	})
 }
 
@@ -216,7 +216,7 @@ func TestExpireAgainWithManyGroups(t *testing.T) {
 func TestExpireWakesAsManyAsItMakesReady(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("1", "2", "deadly")
-		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["deadly"], "4 e -")
+		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["deadly"], "4 d -")
 		w.suspect("a", 2, "deadly")
 		s := w.sub("a")
 		s.claim(2, lease(time.Millisecond))
@@ -302,7 +302,7 @@ func TestRecordThatCannotBeReadLosesNoMessage(t *testing.T) {
 			w.travel(time.Minute)
 			require.False(t, w.expire())
 			require.Equal(t, []string{"1", "2", "3"}, w.ready("a"), record)
-			require.Equal(t, "0 e -", w.field(w.keys.Deliveries("a"), "2"))
+			require.Equal(t, "0 d -", w.field(w.keys.Deliveries("a"), "2"))
 			w.Client.Del(ctx, w.keys.Deliveries("a"))
 
 			claimed = held(s.claim(3))

@@ -115,7 +115,7 @@ func TestFullServerDrains(t *testing.T) {
 	require.Equal(t, []string{"later"}, w.pending())
 	require.False(t, w.expire())
 	require.Equal(t, []string{"2", "3", "4", "5", "6", "7", "8", "9", "pending"}, w.ready("b"))
-	require.Equal(t, "0 e -", w.field(w.keys.Deliveries("b"), "2"))
+	require.Equal(t, "0 d -", w.field(w.keys.Deliveries("b"), "2"))
 	require.Equal(t, "2 - "+lost[0].Token, w.suspected("b", "2"))
 	require.Zero(t, b.release(lost...))
 	require.Equal(t, "1 - -", w.suspected("b", "2"))

@@ -239,11 +239,15 @@ func (m *model) nack(t *rapid.T) {
 		wait := rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay")
 		f := queue.Failure{Leased: l, Limit: m.limit(g, l.ID), Retry: queue.In(wait),
 			Dead: rapid.IntRange(0, 3).Draw(t, "dead") == 0, Reason: "for a reason"}
+		f.Postponed = !f.Dead && rapid.IntRange(0, 3).Draw(t, "postponed") == 0
 		failures = append(failures, f)
 		k := m.has[g][l.ID]
-		*k = known{count: k.count + 1}
+		*k = known{count: k.count}
+		if !f.Postponed {
+			k.count++
+		}
 		switch {
-		case f.Dead || (f.Limit > 0 && k.count >= f.Limit):
+		case f.Dead || (!f.Postponed && f.Limit > 0 && k.count >= f.Limit):
 			dead[l.ID] = true
 		case wait > 0:
 			waits[l.ID] = wait

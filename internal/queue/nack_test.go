@@ -220,7 +220,7 @@ func TestErrorOfTheHandlerIsKept(t *testing.T) {
 		require.Equal(t, []string{"again"}, bodies(s.claim(1, lease(time.Millisecond))))
 		w.pass(3 * time.Millisecond)
 		w.expire()
-		require.Equal(t, "1 e - the bank\nis closed", w.field(w.keys.Deliveries("a"), "again"), "it outlasts an expired lease")
+		require.Equal(t, "1 d - the bank\nis closed", w.field(w.keys.Deliveries("a"), "again"), "it outlasts an expired lease")
 	}, "a")
 }
 
@@ -229,7 +229,7 @@ func TestDeathOfAnUndeliveredMessageCountsNoDelivery(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("first", "failed before", "crashed before")
 		require.NoError(t, w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["failed before"], "2 - 30s",
-			w.id["crashed before"], "0 e -").Err())
+			w.id["crashed before"], "0 d -").Err())
 		s := w.sub("a")
 		for _, n := range []int{2, 1} {
 			for _, m := range held(s.claim(n)) {
@@ -237,9 +237,67 @@ func TestDeathOfAnUndeliveredMessageCountsNoDelivery(t *testing.T) {
 			}
 		}
 		require.ElementsMatch(t, []string{"first", "failed before", "crashed before"}, w.dead("a"))
-		for name, want := range map[string]string{"first": "0 - - too late", "failed before": "2 - 30s too late", "crashed before": "0 e - too late"} {
+		for name, want := range map[string]string{"first": "0 - - too late", "failed before": "2 - 30s too late", "crashed before": "0 d - too late"} {
 			require.Equal(t, want, w.field(w.keys.Deliveries("a"), name))
 		}
+	}, "a")
+}
+
+// A postponed message waits, and its delivery uses up nothing. Redis knows that it was delivered.
+func TestPostponedDeliveryDoesNotCount(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		before := map[string]string{"first": "", "failed": "2 - 30s", "crashed": "1 d -", "requeued": "0 r -",
+			"postponed": "0 d 1m"}
+		after := map[string]string{"first": "0 d -", "failed": "2 - 30s", "crashed": "1 - -", "requeued": "0 r -",
+			"postponed": "0 d 1m"}
+		for name, record := range before {
+			w.publishNow(name)
+			if record != "" {
+				require.NoError(t, w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id[name], record).Err())
+			}
+		}
+		postponed := func(f *queue.Failure) { f.Postponed, f.Limit, f.Retry = true, 1, queue.In(time.Minute) }
+		s := w.sub("a")
+		for n := 0; n < len(before); {
+			began := w.now()
+			for _, m := range held(s.claim(1)) {
+				require.Equal(t, 1, s.nack(failed(m, postponed)))
+				due := int64(w.score(w.keys.Retry("a"), w.name[m.ID]))
+				require.GreaterOrEqual(t, due, began+60_000)
+				require.LessOrEqual(t, due, w.now()+1+60_000)
+				n++
+			}
+		}
+		require.Empty(t, w.dead("a"))
+		for name, want := range after {
+			require.Equal(t, want, w.field(w.keys.Deliveries("a"), name), name)
+		}
+		w.travel(time.Minute + time.Second)
+		w.promoteAll()
+		for _, m := range s.claim(len(before)).Messages {
+			require.True(t, m.Delivered)
+			require.Zero(t, m.Expiries)
+		}
+	}, "a")
+}
+
+// A message that was only postponed is a suspect after an expired lease, as any other, and is none
+// after it is postponed again.
+func TestPostponedMessageMayBecomeASuspect(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		s := w.sub("a")
+		postponed := func(f *queue.Failure) { f.Postponed, f.Retry = true, queue.In(time.Millisecond) }
+		require.Equal(t, 1, s.nack(failed(held(s.claim(1))[0], postponed)))
+		w.pass(5 * time.Millisecond)
+		w.promoteAll()
+		require.Equal(t, []string{"x"}, bodies(s.claim(1, lease(time.Millisecond))))
+		w.pass(3 * time.Millisecond)
+		w.expire()
+		require.NotEmpty(t, w.suspected("a", "x"))
+		require.Equal(t, 1, s.nack(failed(held(s.claim(1))[0], postponed)))
+		require.Equal(t, "0 d -", w.field(w.keys.Deliveries("a"), "x"))
+		w.noSuspect("a")
 	}, "a")
 }
 

@@ -98,6 +98,44 @@ func TestDelayIDIsFreeAsSoonAsTheMessageIsDue(t *testing.T) {
 	}
 }
 
+// Its message was due. That is known as long as its window lasts, whatever became of the message.
+func TestADelayIDThatHasFiredIsTooLateWithinItsWindow(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		s := w.sub("a")
+		x := operate.Ref{DelayID: "x"}
+		all := func(want error) {
+			t.Helper()
+			w.unchanged(func() {
+				require.ErrorIs(t, w.topic.Cancel(ctx, x), want)
+				require.ErrorIs(t, w.topic.Reschedule(ctx, x, queue.In(time.Hour)), want)
+			})
+			_, err := w.topic.Find(ctx, x)
+			require.ErrorIs(t, err, want)
+		}
+		all(queue.ErrNotFound)
+		w.publish(under(in("1", time.Hour), "x", queue.Keep, time.Hour))
+		require.NoError(t, w.topic.Cancel(ctx, byID(w, "1")))
+		all(queue.ErrNotFound)
+
+		w.publish(under(in("2", time.Minute), "x", queue.Keep, time.Hour))
+		require.NoError(t, only(w.topic.Find(ctx, x)))
+		w.travel(time.Minute + time.Second)
+		w.promoteAll()
+		require.NoError(t, only(w.topic.Find(ctx, x)), "it is ready")
+		require.Equal(t, 1, s.ack(held(s.claim(9))...))
+		require.Empty(t, w.stored())
+		all(operate.ErrTooLate)
+		w.travel(time.Hour)
+		all(queue.ErrNotFound)
+		w.promoteAll()
+		all(queue.ErrNotFound)
+
+		w.publish(under(now("3"), "x", queue.Keep, 0))
+		require.Equal(t, 1, s.ack(held(s.claim(9))...))
+		all(queue.ErrNotFound)
+	}, "a")
+}
+
 func TestDelayIDStaysTakenForItsWindow(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(under(now("1"), "x", queue.Keep, time.Hour))
@@ -106,7 +144,6 @@ func TestDelayIDStaysTakenForItsWindow(t *testing.T) {
 		w.publish(under(now("2"), "x", queue.Keep, time.Hour))
 		require.Empty(t, w.stored(), "kept out")
 		require.ErrorIs(t, w.tryPublish(under(now("3"), "x", queue.Reject, time.Hour)), queue.ErrExists)
-		require.ErrorIs(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "x"}), queue.ErrNotFound)
 		require.Positive(t, w.next(), "the scheduler forgets it")
 		w.publish(under(now("4"), "x", queue.Replace, 0))
 		require.Equal(t, []string{"4"}, w.ready("a"), "what is due is not replaced, only its ID taken over")

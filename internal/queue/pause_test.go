@@ -127,6 +127,43 @@ func TestCountsOfSubscriptionsAreAddedUp(t *testing.T) {
 	}, "a")
 }
 
+// The latest of all time would stay after one bad night.
+func TestTheLatestDeliveryIsOfThisHourAndTheOneBefore(t *testing.T) {
+	own(t, func(t *testing.T, w *world) {
+		if w.Mini == nil {
+			t.Skip("needs a clock that can be set")
+		}
+		hour := time.UnixMilli(w.now()).Truncate(time.Hour).Add(time.Hour)
+		s := w.sub("a")
+		told := func(late time.Duration) {
+			s.claim(1, func(c *queue.Claim) { c.Counts = queue.Counts{Delivered: 1, Latest: late} })
+		}
+		at := func(d, want time.Duration) {
+			t.Helper()
+			w.Mini.SetTime(hour.Add(d))
+			stats, err := w.topic.Stats(ctx)
+			require.NoError(t, err)
+			require.Equal(t, want, stats.Groups[0].Latest)
+			require.Equal(t, hour.Add(d).Truncate(time.Hour).Add(-time.Hour).UnixMilli(), stats.Groups[0].LatestSince.UnixMilli())
+		}
+		at(0, 0)
+		told(3 * time.Second)
+		told(2 * time.Second)
+		at(time.Hour-time.Millisecond, 3*time.Second)
+		at(time.Hour, 3*time.Second)
+		at(2*time.Hour-time.Millisecond, 3*time.Second)
+		told(time.Second)
+		at(2*time.Hour-time.Millisecond, 3*time.Second)
+		at(2*time.Hour, time.Second)
+		at(3*time.Hour, 0)
+		told(time.Millisecond)
+		at(3*time.Hour, time.Millisecond)
+		at(0, 0) // the clock was set back
+		told(2 * time.Millisecond)
+		at(0, 2*time.Millisecond)
+	}, "a")
+}
+
 // The holder of a topic's handle may not know that the topic was erased.
 func TestErasedTopicLeavesNothingBehindWhenItIsPausedOrResumed(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {

@@ -24,6 +24,10 @@ type Due struct {
 	at int64         // milliseconds of the Unix epoch; 0: in counts
 }
 
+// Earliest is the first instant that users may set as a due time. An earlier one, such as the zero
+// time, was never set, and does not mean "now".
+var Earliest = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // In returns a Due of d after the server takes the message, rounded up to the millisecond.
 func In(d time.Duration) Due { return Due{in: max(d, 0)} }
 

@@ -12,7 +12,9 @@ type Record struct {
 	DelayedFor string
 	Reason     string
 
-	flag string // "e": a lease has expired; "r": requeued from the dead letters; "-": neither
+	// "d": a delivery has ended, or may have, that does not count; "r": requeued from the dead
+	// letters; "-": neither.
+	flag string
 }
 
 // ReadRecord reads a stored record. "" is no record.
@@ -37,4 +39,4 @@ func ReadRecord(text string) (r Record) {
 func (r *Record) requeued() bool { return r.flag == "r" }
 
 // Delivered tells whether the message was, or may have been, delivered to the group before.
-func (r *Record) Delivered() bool { return r.Count > 0 || r.flag == "e" || r.requeued() }
+func (r *Record) Delivered() bool { return r.Count > 0 || r.flag == "d" || r.requeued() }

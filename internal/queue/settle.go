@@ -73,6 +73,7 @@ type Failure struct {
 	Retry      Due
 	Dead       bool   // there is no further delivery, whatever the limit
 	Nobody     bool   // no handler got the message: it is dead, and this is no delivery
+	Postponed  bool   // the message waits for Retry, and this delivery does not count
 	Limit      int    // deliveries at most; negative: no limit
 	DelayedFor string // the delay that the next claim returns; "" keeps the last one
 	Reason     string // stored if the message becomes a dead letter
@@ -95,6 +96,8 @@ func (g *Group) NackCalls(failures []Failure, retention time.Duration) []*Call {
 				delay = "undelivered"
 			case f.Dead:
 				delay = "dead"
+			case f.Postponed:
+				delay = "+" + delay
 			}
 			args = append(args, f.ID, f.Token, delay, f.Limit, f.DelayedFor,
 				f.Reason[:min(maxReason, len(f.Reason))], f.Error[:min(maxReason, len(f.Error))])

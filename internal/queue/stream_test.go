@@ -357,7 +357,8 @@ func TestDelayIDsInATopicWithAStream(t *testing.T) {
 		w.send(under(now("8"), "once", queue.Keep, time.Hour))
 		w.send(under(now("9"), "once", queue.Keep, time.Hour))
 		require.Equal(t, []string{"4", "7", "8"}, w.entries())
-		require.ErrorIs(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "once"}), queue.ErrNotFound)
+		require.ErrorIs(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "once"}), operate.ErrTooLate)
+		require.ErrorIs(t, only(w.topic.Find(ctx, operate.Ref{DelayID: "once"})), operate.ErrTooLate)
 
 		w.send(under(in("10", time.Hour), "cancelled", queue.Keep, 0), under(in("11", time.Hour), "moved", queue.Keep, 0))
 		require.NoError(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "cancelled"}))

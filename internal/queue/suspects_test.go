@@ -158,8 +158,8 @@ func TestOnlyTheExpiryOfAMessageHeldAloneCounts(t *testing.T) {
 		require.Equal(t, "2 alone -", w.suspected("a", "alone"))
 		require.Equal(t, "2 - -", w.suspected("a", "beside"))
 		w.expireAll()
-		require.Equal(t, "1 e -", w.field(w.keys.Deliveries("a"), "alone"))
-		require.Equal(t, "0 e -", w.field(w.keys.Deliveries("a"), "beside"))
+		require.Equal(t, "1 d -", w.field(w.keys.Deliveries("a"), "alone"))
+		require.Equal(t, "0 d -", w.field(w.keys.Deliveries("a"), "beside"))
 		require.Equal(t, "3 - "+alone.Messages[0].Token, w.suspected("a", "alone"))
 		require.Equal(t, "3 - "+beside.Messages[0].Token, w.suspected("a", "beside"))
 	}, "a")
@@ -194,7 +194,7 @@ func TestClaimOfAConsumerOfMoreIsNotAlone(t *testing.T) {
 		s.claim(1, most(4))
 		require.Equal(t, "2 - -", w.suspected("a", "x"))
 		w.expireAll()
-		require.Equal(t, "0 e -", w.field(w.keys.Deliveries("a"), "x"), "no delivery is counted")
+		require.Equal(t, "0 d -", w.field(w.keys.Deliveries("a"), "x"), "no delivery is counted")
 	}, "a")
 }
 
@@ -243,7 +243,7 @@ func TestReleaseOfALostLeaseWhileAnotherHoldsTheMessage(t *testing.T) {
 		require.Equal(t, []string{"x"}, w.unack("a"))
 		w.expireAll()
 		require.Equal(t, "3 - "+holds[0].Token, w.suspected("a", "x"))
-		require.Equal(t, "1 e -", w.field(w.keys.Deliveries("a"), "x"))
+		require.Equal(t, "1 d -", w.field(w.keys.Deliveries("a"), "x"))
 		w.unchanged(func() { require.Zero(t, s.release(lost...)) }) // a later lease is the lost one
 	}, "a")
 }

@@ -34,7 +34,7 @@ var (
 // The work of operators.
 var (
 	Counting       = Work{Name: "stats", scripts: []string{"open", "stats"}}
-	Listing        = Work{Name: "list", scripts: []string{"page"}}
+	Listing        = Work{Name: "list", scripts: []string{"open", "page"}}
 	Finding        = Work{Name: "get", scripts: []string{"open", "inspect"}, besides: []string{"TIME", "HGET", "ZSCORE", "ZRANGEBYSCORE"}}
 	Foreseeing     = Work{Name: "upcoming", scripts: []string{"open", "upcoming"}}
 	Cancelling     = Work{Name: "cancel", scripts: []string{"open", "cancel"}}

@@ -239,7 +239,7 @@ func (w *world) publishNow(names ...string) {
 func (w *world) suspect(group string, expiries int, names ...string) {
 	w.t.Helper()
 	for _, name := range names {
-		record := cmp.Or(w.field(w.keys.Deliveries(group), name), "0 e -")
+		record := cmp.Or(w.field(w.keys.Deliveries(group), name), "0 d -")
 		require.NoError(w.t, w.Client.HSet(ctx, w.keys.Deliveries(group), w.id[name], record).Err())
 		require.NoError(w.t, w.Client.HSet(ctx, w.keys.Suspects(group), w.id[name], fmt.Sprint(expiries, " - -")).Err())
 	}

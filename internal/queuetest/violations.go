@@ -19,11 +19,12 @@ var (
 	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+)$`)
 	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?( ?(expires_at:\d+ ?)?(max_lateness:\d+ )?on_expiry:(drop|dead))?$`)
 	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+$`)
-	deliveryForm = regexp.MustCompile(`(?s)^\d+ (e|r|-) \S+( .*)?$`)
+	deliveryForm = regexp.MustCompile(`(?s)^\d+ (d|r|-) \S+( .*)?$`)
 	suspectForm  = regexp.MustCompile(`^[1-9]\d* (alone|-) (-|[^: ]+:\d+:\d+)$`)
 	claimForm    = regexp.MustCompile(`^\d+( [^ :]+:\d+)+$`)
 	addressForm  = regexp.MustCompile(`^.+\|[^| ]+$`)
 	numberForm   = regexp.MustCompile(`^\d+$`)
+	latestForm   = regexp.MustCompile(`^\d+ \d+ \d+$`)
 	endingForm   = regexp.MustCompile(`^\d+ [1-3]$`)
 )
 
@@ -222,10 +223,13 @@ func (i *inspection) group(name string) {
 		}
 	}
 	for field, value := range i.get("stats", name).fields {
-		known := slices.Contains([]string{"delivered", "late_ms", "latest_ms", "dropped", "seen", "asked", "returned", "lasting"}, field)
+		known := slices.Contains([]string{"delivered", "late_ms", "dropped", "seen", "asked", "returned", "lasting"}, field)
 		form := numberForm
-		if field == "ending" {
+		switch field {
+		case "ending":
 			known, form = true, endingForm
+		case "latest_ms":
+			known, form = true, latestForm
 		}
 		if !known || !form.MatchString(value) {
 			i.report("group %q: stats: %q is %q", name, field, value)

@@ -19,8 +19,9 @@
 -- A message that waits for a retry in some groups only is taken from those groups and kept for the
 -- others. When the call takes the message from its last group, its delay id becomes free, even if
 -- the window of that has not ended.
--- Returns "ok", "late" (the message is there and does not wait), "missing", or "stale" when the
--- group set has changed. Only "ok" means that something was written.
+-- Returns "ok", "late" (the message does not wait any more: it is there, or it has a delay id whose
+-- window lasts), "missing", or "stale" when the group set has changed. Only "ok" means that
+-- something was written.
 -- Twice: the second run returns the remembered result of the first.
 
 local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -61,7 +62,7 @@ for g = 1, groups do
   end
 end
 if by == 'name' and not (due and due > now) then
-  return there and 'late' or 'missing'
+  return 'late' -- it was due: its delay id is taken for the window alone
 end
 if not due and #waits == 0 then
   return there and 'late' or 'missing'

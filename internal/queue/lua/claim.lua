@@ -79,7 +79,7 @@ end
 local delivered, dropped, most = tonumber(ARGV[14]), tonumber(ARGV[17]), tonumber(ARGV[18])
 local long = string.rep('-', 65)
 
---@use now schedule wake id_length
+--@use now schedule wake id_length latest
 
 if redis.call('HEXISTS', groups, group) == 0 then
   return {'unregistered'}
@@ -145,7 +145,7 @@ local function count(got)
   if counted then
     redis.call('HSET', stats, 'delivered', string.format('%d', (counted[1] or 0) + delivered),
       'late_ms', string.format('%d', (counted[2] or 0) + ARGV[15]),
-      'latest_ms', string.format('%d', math.max(counted[3] or 0, ARGV[16])),
+      'latest_ms', latest_with(counted[3], ARGV[16]),
       'dropped', string.format('%d', (counted[4] or 0) + dropped), 'seen', at, unpack(asks))
   elseif got then
     redis.call('HSET', stats, 'seen', at, unpack(asks))

@@ -23,7 +23,7 @@
 -- counts the expiries in a row, and has the token of the lease, so that release can take one back.
 -- The expiry counts as a delivery only if claim has noted "alone", because any of the messages that
 -- a process held may have ended it. If that was the last delivery, the message is dead. The flag
--- "e" of its record says that a lease expired.
+-- "d" of its record says that a delivery ended and did not count.
 -- A subscription holds fewer messages than the budget, so they come back in one call and in order.
 -- Returns {"stale"} when the group set has changed, else {"ok", taken back, left}: left is 1 if
 -- more leases may have run out.
@@ -97,7 +97,7 @@ for g = 1, groups do
         local own = redis.call('HGET', message_options, id)
         limit = tonumber(own and string.match(own, 'max_deliveries:(-?%d+)') or group_limit) or -1
       end
-      flag = string.find(flag, 'r', 1, true) and 'r' or 'e'
+      flag = string.find(flag, 'r', 1, true) and 'r' or 'd'
       local record = string.format('%d', count) .. ' ' .. flag .. ' ' .. delayed_for
       if limit > 0 and count >= limit then
         redis.call('HSET', deliveries, id, record .. ' lease expired on the last of '

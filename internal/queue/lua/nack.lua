@@ -16,7 +16,8 @@
 --         id
 --         token       of its lease
 --         delay       ms from now, or "@" and an instant in ms, or "dead" for no further delivery,
---                     or "undelivered" for the same without counting a delivery: no handler got it
+--                     or "undelivered" for the same without counting a delivery: no handler got it.
+--                     "+" in front of a delay postpones: the delivery does not count
 --         limit       deliveries at most, negative: no limit
 --         for         the delay that the next delivery is told about, "" to keep the last
 --         reason      stored if the message dies now
@@ -75,16 +76,21 @@ for i = #ids, 1, -1 do
       count, flag, last_for = 0, '-', '-'
     end
     count = tonumber(count)
+    local postponed = string.sub(delay, 1, 1) == '+'
+    if postponed then
+      delay = string.sub(delay, 2)
+    end
     if delay ~= 'undelivered' then
-      count = count + 1
-      -- A requeued message keeps its flag, because its expiry does not count.
-      flag = string.find(flag, 'r', 1, true) and 'r' or '-'
+      count = postponed and count or count + 1
+      -- A requeued message keeps its flag, because its expiry does not count. Of a message that was
+      -- only postponed, nothing else than "d" tells that it was delivered.
+      flag = string.find(flag, 'r', 1, true) and 'r' or count == 0 and 'd' or '-'
     end
     if delayed_for == '' then
       delayed_for = last_for
     end
     local record = string.format('%d', count) .. ' ' .. flag .. ' ' .. delayed_for
-    if delay == 'dead' or delay == 'undelivered' or (limit > 0 and count >= limit) then
+    if delay == 'dead' or delay == 'undelivered' or (not postponed and limit > 0 and count >= limit) then
       redis.call('HSET', deliveries, id, record .. ' ' .. reason .. (said ~= '' and ': ' .. said or ''))
       redis.call('ZADD', dead, now, id)
       if retention >= 0 then

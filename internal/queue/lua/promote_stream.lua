@@ -38,7 +38,7 @@ local retry, dead, deliveries, stats = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local bytes, group = tonumber(ARGV[5]), ARGV[6]
 
---@use now role each precedes fields_of due_at event free_names
+--@use now role each precedes fields_of due_at event free_names latest
 
 -- Tells whether a message with these options is too late.
 local function too_late(own, due)
@@ -81,7 +81,7 @@ redis.call('HDEL', scheduler, '')
 -- Move the messages of both one by one, in order.
 local f, r, moved, size, refused = 1, 1, 0, 0, nil
 local gone, died, records = {}, {}, {}
-local delivered, dropped, lost, late, latest = 0, 0, 0, 0, tonumber(counted or 0)
+local delivered, dropped, lost, late, latest = 0, 0, 0, 0, 0
 while moved < budget and (fresh[f] or again[r]) do
   local retried = not fresh[f]
   if fresh[f] and again[r] then
@@ -146,7 +146,7 @@ each('HSET', deliveries, records, 1, #records)
 if delivered > 0 then
   redis.call('HINCRBY', stats, 'delivered', delivered)
   redis.call('HINCRBY', stats, 'late_ms', string.format('%d', late))
-  redis.call('HSET', stats, 'latest_ms', string.format('%d', latest), 'seen', string.format('%d', now))
+  redis.call('HSET', stats, 'latest_ms', latest_with(counted, latest), 'seen', string.format('%d', now))
   if maxlen > 0 then
     redis.call('XTRIM', stream, 'MAXLEN', '~', topic[2]) -- the text, because Lua would write 1e+17
   end

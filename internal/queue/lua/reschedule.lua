@@ -18,8 +18,9 @@
 --
 -- The scheduler moves a message that is due by that, in order with all others. The delay id is
 -- taken until the new due time, and for the message's window after it.
--- Returns "ok", "late" if the message is there and does not wait, "missing", "exists" if another
--- message has the delay id, or "stale" when the group set has changed.
+-- Returns "ok", "late" if the message does not wait any more (it is there, or it has a delay id
+-- whose window lasts), "missing", "exists" if another message has the delay id, or "stale" when the
+-- group set has changed.
 -- Only "ok" means that something was written.
 -- Twice: the second run returns the remembered result of the first.
 
@@ -59,7 +60,7 @@ for g = 1, groups do
   end
 end
 if by == 'name' and not (was and was > now) then
-  return there and 'late' or 'missing'
+  return 'late' -- it was due: its delay id is taken for the window alone
 end
 if not was and #waits == 0 then
   return there and 'late' or 'missing'
