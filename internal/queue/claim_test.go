@@ -391,7 +391,7 @@ func TestSubscriptionThatCanTakeNoneIsNotWoken(t *testing.T) {
 func TestSuspectIsClaimedAlone(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("1", "2", "3", "4")
-		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["3"], "2 e 15s")
+		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["3"], "2 d 15s")
 		w.suspect("a", 2, "3")
 		s := w.sub("a")
 		claimed := s.claim(9, busy)

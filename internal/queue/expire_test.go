@@ -132,7 +132,7 @@ func TestSuspicionEndsWithANackAndOutlastsARelease(t *testing.T) {
 		s := w.sub("a")
 		require.Equal(t, 1, s.nack(failed(held(s.claim(1))[0], func(f *queue.Failure) { f.DelayedFor = "15s" })))
 		w.lapse(s, "x")
-		require.Equal(t, "1 e 15s", w.field(w.keys.Deliveries("a"), "x"))
+		require.Equal(t, "1 d 15s", w.field(w.keys.Deliveries("a"), "x"))
 		claimed := s.claim(1)
 		require.Equal(t, 1, claimed.Messages[0].Expiries)
 		require.Equal(t, 1, s.release(held(claimed)...))

@@ -238,10 +238,10 @@ func TestReleasedMessagesAreWhereTheyWere(t *testing.T) {
 func TestReleaseKeepsTheRecordOfAMessage(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("x")
-		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["x"], "2 e 15s")
+		w.Client.HSet(ctx, w.keys.Deliveries("a"), w.id["x"], "2 d 15s")
 		s := w.sub("a")
 		require.Equal(t, 1, s.release(held(s.claim(1))...))
-		require.Equal(t, "2 e 15s", w.field(w.keys.Deliveries("a"), "x"))
+		require.Equal(t, "2 d 15s", w.field(w.keys.Deliveries("a"), "x"))
 	}, "a")
 }
 
