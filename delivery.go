@@ -24,8 +24,8 @@ type Delivery struct {
 	Topic, Group string
 
 	// Number counts the deliveries to this group that may use up MaxDeliveries, from 1. It stays
-	// the same after a lease ran out the first time, and after Postpone, because those do not
-	// count.
+	// the same after Postpone, and after a lease ran out, unless the message had to be held alone:
+	// see SubscriberConfig.LeaseDuration.
 	Number int
 
 	// Redelivered tells that the message was, or may have been, delivered to the group before.

@@ -73,7 +73,7 @@ type SubscriberConfig struct {
 	//
 	// It must be well above the longest time that Redis takes to answer, because a lease begins
 	// before the answer arrives. A message whose lease may be over on arrival goes back
-	// undelivered.
+	// undelivered. If it had to be held alone, that may use up its deliveries.
 	//
 	// After a crash, all messages that the process held come back together, LeaseDuration later.
 	// Fresh messages do not wait for them. A message that was in hand at several crashes in a row

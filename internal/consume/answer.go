@@ -182,7 +182,7 @@ func (m *Machine) hold(now time.Time, messages []Message, l *lease, a *Answer) {
 			m.note(Note{Kind: LateAnswer, Count: len(messages), Took: took})
 		}
 		m.untold.release(messages)
-	case len(m.untold.Releases) > 0: // they come before these, and could not be given back yet
+	case m.limits.MaxInFlight == 1 && len(m.untold.Releases) > 0: // they come before these
 		m.untold.release(messages)
 	default:
 		m.held.buffer.append(messages)

@@ -38,6 +38,7 @@ type Cause int
 
 const (
 	LeaseLost Cause = iota // another subscription has the message, now or soon
+	TakenAway              // its handler has run for too long
 	Closed                 // CloseTimeout is over
 )
 

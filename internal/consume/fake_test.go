@@ -13,18 +13,17 @@ import (
 // fakeRedis is one consumer group as the scripts keep it, in a few lines. Its clock is the model's,
 // but for an offset.
 type fakeRedis struct {
-	offset    time.Duration // of its clock
-	messages  map[string]*fakeMessage
-	ready     []*fakeMessage
-	named     int                  // number of the last id
-	last      int                  // number of the last place in the order
-	claims    map[string]fakeClaim // the last one of each lane that brought something
-	waits     bool                 // the subscription is among the waiters
-	wakes     int                  // wake-ups on their way to it
-	gone      bool                 // the group is
-	limit     int                  // of deliveries that count; 0: none
-	counted   map[string]int       // expiries of each message that counted as deliveries
-	suspected int                  // messages that were suspects when they were acked
+	offset   time.Duration // of its clock
+	messages map[string]*fakeMessage
+	ready    []*fakeMessage
+	named    int                  // number of the last id
+	last     int                  // number of the last place in the order
+	claims   map[string]fakeClaim // the last one of each lane that brought something
+	waits    bool                 // the subscription is among the waiters
+	wakes    int                  // wake-ups on their way to it
+	gone     bool                 // the group is
+	limit    int                  // of deliveries that count; 0: none
+	counted  map[string]int       // expiries of each message that counted as deliveries
 }
 
 // fakeMessage is a message that is not acked. It is in ready, leased, waiting for its retry, or
@@ -151,9 +150,6 @@ func (f *fakeRedis) leased(l *queue.Leased) *fakeMessage {
 
 func (f *fakeRedis) ack(l *queue.Leased) {
 	if m := f.leased(l); m != nil {
-		if m.expiries > 0 {
-			f.suspected++
-		}
 		delete(f.messages, l.ID)
 	} else {
 		f.takeBack(l)

@@ -16,7 +16,7 @@ type Message struct {
 }
 
 // withoutBody returns what is needed to give the message back. The shell may be reading the body,
-// and forget it.
+// and forgets it.
 func (m *Message) withoutBody() Message {
 	return Message{Leased: queue.Leased{ID: m.ID, Token: m.Token}, sequence: m.sequence, lease: m.lease}
 }
@@ -49,6 +49,7 @@ func (h *InHand) dies(f queue.Failure) bool {
 type Held struct {
 	buffer   buffer    // claimed messages that nobody took yet, in order
 	inHand   []*InHand // in no order
+	lost     int       // messages whose lease was lost, and that handlers still have
 	sequence uint64    // of the message that was claimed last
 }
 
@@ -172,6 +173,13 @@ func (b *buffer) remove(gone func(*Message) bool) (removed []Message) {
 	clear(b.array[left:])
 	b.array = b.array[:left]
 	return removed
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -250,7 +250,7 @@ func (m *Machine) Overran(in *InHand, f queue.Failure) Effects {
 	if !m.held.has(in) {
 		return Effects{}
 	}
-	m.abandon(in, LeaseLost)
+	m.abandon(in, TakenAway)
 	m.nack(in, f)
 	if !in.dies(f) {
 		m.note(Note{Kind: Overrun, InHand: in})
@@ -349,22 +349,41 @@ func (m *Machine) loseExpired(now time.Time) {
 	m.lose(func(held *Message) bool { return now.After(held.deadline) })
 }
 
-// lose ends the deliveries whose lease is lost. The leases are given back all the same. So Redis
-// takes back the expiry of one that has expired: the process lives, so the message did not end it.
+// lose ends the deliveries whose lease is lost. A lease whose message no handler got is given back
+// all the same. So Redis takes back its expiry, if it has expired: the message did not end the
+// process. While a handler runs, it may do that yet: see Outlived.
 func (m *Machine) lose(lost func(*Message) bool) {
 	gone := m.held.buffer.remove(lost)
-	for i := len(m.held.inHand) - 1; i >= 0; i-- {
-		if in := m.held.inHand[i]; lost(&in.Message) {
-			gone = append(gone, in.withoutBody())
-			if !in.handed.IsZero() {
-				m.note(Note{Kind: LostLease, InHand: in})
-			}
-			m.abandon(in, LeaseLost)
-		}
+	some := len(gone) > 0
+	for i := range gone {
+		gone[i] = gone[i].withoutBody()
 	}
-	if len(gone) > 0 {
-		m.untold.release(gone)
+	for i := len(m.held.inHand) - 1; i >= 0; i-- {
+		in := m.held.inHand[i]
+		if !lost(&in.Message) {
+			continue
+		}
+		some = true
+		if in.handed.IsZero() {
+			gone = append(gone, in.withoutBody())
+		} else {
+			m.held.lost++
+			m.note(Note{Kind: LostLease, InHand: in})
+		}
+		m.abandon(in, LeaseLost)
+	}
+	m.untold.release(gone)
+	if some {
 		m.out.Wake |= Feed | Talk
+	}
+}
+
+// Outlived means that the consumer has settled a message whose lease was lost. So the message did
+// not end the process. The lease is given back, and Redis takes back its expiry.
+func (m *Machine) Outlived(in *InHand) {
+	m.held.lost--
+	if m.phase != Over {
+		m.untold.release([]Message{in.withoutBody()})
 	}
 }
 

@@ -59,14 +59,15 @@ type model struct {
 	lingers []*InHand // with the Unmarshaler for long
 
 	// Of leases, by their names:
-	held     map[string]time.Time // the machine's deadlines, at the last check
-	decided  map[string]bool      // their fate is decided, and not confirmed
-	finished map[string]bool      // it was confirmed
-	lost     map[string]bool      // the machine holds them no more, and decided nothing
-	toldLost map[string]bool      // Redis said so
-	givenUp  map[string]bool      // CloseTimeout was over
-	beyond   map[string]bool      // of suspects that were waited for long enough
-	waits    time.Time            // since when a suspect is waited for; zero: none is
+	held      map[string]time.Time // the machine's deadlines, at the last check
+	decided   map[string]bool      // their fate is decided, and not confirmed
+	finished  map[string]bool      // it was confirmed
+	lost      map[string]bool      // the machine holds them no more, and decided nothing
+	toldLost  map[string]bool      // Redis said so
+	givenUp   map[string]bool      // CloseTimeout was over, or a handler has the message
+	outliving []*InHand            // lost while the consumer had them
+	beyond    map[string]bool      // of suspects that were waited for long enough
+	waits     time.Time            // since when a suspect is waited for; zero: none is
 
 	asked     int
 	answered  map[int]int
@@ -164,6 +165,7 @@ func (h *model) event(n int) {
 		}
 	case n < 79:
 		h.take()
+		h.outlive()
 		if rapid.Bool().Draw(h.t, "lingers") {
 			h.linger()
 		}
@@ -575,6 +577,12 @@ func (h *model) effects(e Effects) {
 		switch {
 		case ended.Cause == Closed:
 			h.givenUp[ended.Lease()] = true
+			continue
+		case ended.Cause == LeaseLost && !ended.handed.IsZero():
+			h.givenUp[ended.Lease()] = true
+			h.outliving = append(h.outliving, ended.InHand)
+		}
+		switch {
 		case !h.now.After(ended.deadline) && !h.toldLost[ended.Lease()] && !h.decided[ended.Lease()]:
 			h.fatalf("%s has ended, and its lease holds until %v from now", ended.ID, ended.deadline.Sub(h.now))
 		}
@@ -630,6 +638,16 @@ func (h *model) arrive() {
 	} else {
 		h.offered = in
 	}
+}
+
+// outlive has the consumer settle messages whose leases were lost.
+func (h *model) outlive() {
+	for _, in := range h.outliving {
+		h.log("outlived %s", in.ID)
+		h.m.Outlived(in)
+		delete(h.givenUp, in.Lease())
+	}
+	h.outliving = nil
 }
 
 func (h *model) hand() {
@@ -893,6 +911,7 @@ func (h *model) settleDown() {
 	end := h.now.Add(time.Minute)
 	for h.now.Before(end) {
 		h.hear(true)
+		h.outlive()
 		h.check()
 		if h.main == nil {
 			h.plan()

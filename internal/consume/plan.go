@@ -240,7 +240,7 @@ func (m *Machine) demand(now time.Time, claims bool) demand {
 	d := demand{here: m.held.buffer.len() + m.coming()}
 	free, prefetch := m.wanted()
 	d.free, d.limit = free, max(free+prefetch-d.here, 0)
-	d.held = m.held.len() + m.coming()
+	d.held = m.present() + m.coming()
 	room := max(m.mayHold(now)-d.held, 0)
 	drains := m.suspect.state == SuspectNext && d.held >= m.suspect.company
 	switch {
@@ -364,6 +364,6 @@ func (m *Machine) wakeAt(now time.Time) time.Time {
 
 // waitsForSuspect reports whether a claim waits for the end of a suspect's wait or turn.
 func (m *Machine) waitsForSuspect(now time.Time) bool {
-	return (m.suspect.state == SuspectNext || m.mayHold(now) <= m.held.len()) && m.held.buffer.len()+m.coming() == 0 &&
+	return (m.suspect.state == SuspectNext || m.mayHold(now) <= m.present()) && m.held.buffer.len()+m.coming() == 0 &&
 		m.taker.state != Stuck && m.phase == Open && len(m.held.inHand) < m.limits.MaxInFlight
 }

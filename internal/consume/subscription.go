@@ -62,8 +62,9 @@ type Subscription struct {
 	feed  signal // has handOut look whether it can take a message
 	offer signal // has handOut look whether a delivery has ended
 
-	mu       sync.Mutex // guards machine, watchdog, reading, and every InHand but for its body
+	mu       sync.Mutex // guards machine, lost, watchdog, reading, and every InHand but for its body
 	machine  *Machine
+	lost     []lost // deliveries whose lease was lost, and that are not known to have been outlived
 	watchdog watchdog
 	reading  reading
 
@@ -237,10 +238,50 @@ func (s *Subscription) plan() (x *Exchange, wake time.Time) {
 	}
 	poll := jitter(s.Mailbox.Poll())
 	s.step(func(m *Machine, now time.Time) (e Effects) {
+		s.lost = slices.DeleteFunc(s.lost, func(l lost) bool {
+			outlived := l.outlived()
+			if outlived {
+				m.Outlived(&l.inHand)
+			}
+			return outlived
+		})
 		x, wake, e = m.Plan(now, poll)
 		return e
 	})
 	return x, wake
+}
+
+// lost is a delivery whose lease was lost while the consumer, or the Unmarshaler, had its message.
+type lost struct {
+	*Delivery
+	unread bool // the Unmarshaler had it
+}
+
+// outlived reports whether the message has not ended the process: the consumer has settled it, or
+// the Unmarshaler has returned. s.mu is held.
+func (l lost) outlived() bool {
+	if l.unread {
+		return !l.slow
+	}
+	select {
+	case <-l.msg.Acked():
+		return true
+	case <-l.msg.Nacked():
+		return true
+	default:
+		return false
+	}
+}
+
+// outlive has Run look again when the consumer settles a message whose lease was lost.
+func (s *Subscription) outlive(msg *message.Message) {
+	select {
+	case <-msg.Acked():
+	case <-msg.Nacked():
+	case <-s.link.ctx.Done():
+		return
+	}
+	s.talk.send()
 }
 
 // jitter returns between 0.9 and 1.1 of d, so that subscriptions do not all act at once.
@@ -284,6 +325,12 @@ func (s *Subscription) step(event func(m *Machine, now time.Time) Effects) {
 	e := event(s.machine, time.Now()) // under the lock, so that the machine's time never goes back
 	for _, ended := range e.Ended {
 		ended.delivery.ending.end(causes[ended.Cause])
+		if d := ended.delivery; ended.Cause == LeaseLost && !ended.handed.IsZero() {
+			s.lost = append(s.lost, lost{d, d.slow})
+			if !d.slow {
+				s.others.Go(func() { s.outlive(d.msg) })
+			}
+		}
 	}
 	s.arm()
 	s.mu.Unlock()
@@ -323,7 +370,7 @@ func (s *Subscription) carryOut(e *Effects) {
 }
 
 // causes are the causes of contexts that end before their message is settled.
-var causes = [...]error{LeaseLost: ErrLeaseLost, Closed: queue.ErrClosed}
+var causes = [...]error{LeaseLost: ErrLeaseLost, TakenAway: ErrLeaseLost, Closed: queue.ErrClosed}
 
 // watchdog calls tick, also while an exchange is under way.
 type watchdog struct {

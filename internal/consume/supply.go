@@ -70,28 +70,50 @@ func (m *Machine) company(held *Message) int { return held.Company(m.most()) }
 // most is how many messages count as a full hand.
 func (m *Machine) most() int { return min(m.limits.MaxInFlight, fullHand) }
 
+// present is how many messages the process has: those that are held, and those with handlers whose
+// lease was lost. Each of them may yet end the process.
+func (m *Machine) present() int { return m.held.len() + m.held.lost }
+
+// turns calls f for each suspect held that needs few neighbours, with the end of its turn: a lease
+// after its handler got it, or after the claim if none has it yet.
+func (m *Machine) turns(f func(company int, end time.Time)) {
+	turn := func(held *Message, begun time.Time) {
+		if company := m.company(held); company < math.MaxInt {
+			f(company, begun.Add(m.limits.Lease))
+		}
+	}
+	for _, in := range m.held.inHand {
+		turn(&in.Message, later(in.claimed, in.handed))
+	}
+	for i := range m.held.buffer.all() {
+		held := &m.held.buffer.all()[i]
+		turn(held, held.claimed)
+	}
+}
+
 // mayHold is how many messages may be held now, because of the suspects among them.
 func (m *Machine) mayHold(now time.Time) int {
 	most := math.MaxInt
 	if m.suspect.state == NoSuspect {
 		return most
 	}
-	m.held.each(func(held *Message) {
-		if now.Before(held.claimed.Add(m.limits.Lease)) {
-			most = min(most, m.company(held))
+	m.turns(func(company int, end time.Time) {
+		if now.Before(end) {
+			most = min(most, company)
 		}
 	})
 	return most
 }
 
-// turnsEnd is when suspects are not waited for any more: the wait for the next one is over, and so
-// is the turn of each one that is held.
+// turnsEnd is when suspects are not waited for any more. The wait for the next one is over, with a
+// lease for a handler that began in that time, and so is the turn of each one that is held.
 func (m *Machine) turnsEnd() time.Time {
 	end := m.suspect.until
-	m.held.each(func(held *Message) {
-		if turn := held.claimed.Add(m.limits.Lease); m.company(held) < math.MaxInt && turn.After(end) {
-			end = turn
+	for _, in := range m.held.inHand {
+		if in.handed.Before(m.suspect.until) {
+			end = later(end, in.handed.Add(m.limits.Lease))
 		}
-	})
+	}
+	m.turns(func(_ int, turn time.Time) { end = later(end, turn) })
 	return end
 }

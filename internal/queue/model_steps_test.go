@@ -337,6 +337,7 @@ func (m *model) late(t *rapid.T) {
 	m.still(rapid.SampledFrom(ways).Draw(t, "way"))
 	if k := m.has[g.Name][l.ID]; k != nil && k.lost == l.Token {
 		k.expiries, k.lost = k.expiries-1, ""
+		k.alone = k.alone && k.expiries > 1
 		if k.expiries == 0 {
 			*k = known{count: k.count}
 		}

@@ -48,7 +48,6 @@ local recorded = redis.call('HLEN', deliveries)
 -- Every dead message has a record, and every suspect. Most often there are no others.
 local have_deliveries = recorded > 0 and recorded > redis.call('ZCARD', dead)
 local have_suspects = have_deliveries and redis.call('HLEN', suspects) > 0
-local have_suspects = have_deliveries and redis.call('HLEN', suspects) > 0
 
 if settled < n then
   take_back(ids, tokens, held)

@@ -61,7 +61,8 @@
 --   records  list of the record of each message, "" for none; or empty if there is no record
 --   now      the server's time in ms, as text
 --   expiries list of the expired leases in a row of each message, or empty if there is no suspect
--- Twice: a repeat of the last claim that got messages returns those that it still leases. A repeat
+-- Twice: a repeat of the last claim that got messages returns those that it still leases. It takes
+-- the expiries of the others back. A repeat
 -- of a claim that got none is a new claim, and counts delivered and dropped once more. A repeat of
 -- an older claim leases nothing while the last one that got messages is remembered.
 
@@ -79,7 +80,7 @@ end
 local delivered, dropped, most = tonumber(ARGV[14]), tonumber(ARGV[17]), tonumber(ARGV[18])
 local long = string.rep('-', 65)
 
---@use now schedule wake id_length latest
+--@use now schedule wake id_length latest take_back
 
 if redis.call('HEXISTS', groups, group) == 0 then
   return {'unregistered'}
@@ -106,9 +107,13 @@ if last and tonumber(string.match(last, '^%d+')) >= tonumber(number) then
     entries[#entries + 1] = entry
   end
   local ids = ids_of(entries)
-  local tokens, mine, bodies, records, expiries = redis.call('HMGET', leases, unpack(ids)), {}, {}, {}, {}
+  local tokens, own, mine, bodies, records, expiries = redis.call('HMGET', leases, unpack(ids)), {}, {}, {}, {}, {}
+  for i in ipairs(ids) do
+    own[i] = token .. string.sub(entries[i], id_length + 1)
+  end
+  take_back(ids, own, tokens)
   for i, id in ipairs(ids) do
-    if tokens[i] == token .. string.sub(entries[i], id_length + 1) then
+    if tokens[i] == own[i] then
       mine[#mine + 1] = entries[i]
       bodies[#bodies + 1] = redis.call('HGET', messages, id) or ''
       records[#records + 1] = redis.call('HGET', deliveries, id) or ''

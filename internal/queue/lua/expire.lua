@@ -82,6 +82,15 @@ for g = 1, groups do
       redis.call('HGET', group_options, ARGV[3 + g]) or '', '^(%S+)') or -1)
 
     redis.call('ZREM', unack, unpack(ids))
+    -- Redis searches a small hash from end to end. One long text makes it a table, for as long as
+    -- it exists.
+    if #ids > 16 then
+      local long = string.rep('-', 65)
+      for _, key in ipairs({deliveries, suspects}) do
+        redis.call('HSET', key, long, '')
+        redis.call('HDEL', key, long)
+      end
+    end
     redis.call('HDEL', leases, unpack(ids))
     local entries = {}
     for i, id in ipairs(ids) do

@@ -21,6 +21,8 @@ local function take_back(ids, tokens, held)
     if token == lost[i] then
       redis.call('HDEL', suspects, late[i]) -- after a deletion, a script may write at maxmemory too
       if tonumber(expiries) > 1 then
+        -- After one expiry, a message need not be alone.
+        alone = tonumber(expiries) > 2 and alone or '-'
         redis.call('HSET', suspects, late[i], string.format('%d', expiries - 1) .. ' ' .. alone .. ' -')
       end
     end
