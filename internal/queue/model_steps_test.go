@@ -21,6 +21,7 @@ func (m *model) register(t *rapid.T) {
 	g := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "group")
 	options := queue.GroupOptions{MaxDeliveries: rapid.SampledFrom([]int{-1, 1, 2, 5}).Draw(t, "max deliveries"),
 		Retention: rapid.SampledFrom([]time.Duration{-1, 0, time.Minute, time.Hour}).Draw(t, "retention"),
+		MaxDead:   rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "max dead"),
 		Expiry:    rapid.SampledFrom([]time.Duration{0, 0, 0, time.Hour}).Draw(t, "expiry")}
 	// By another process, so that this one's set is stale.
 	topic := topicOf(m.Client, m.Prefix, m.topic.Name)
@@ -103,8 +104,8 @@ func (m *model) promote(t *rapid.T) {
 			for _, h := range g.Unack {
 				expired = expired || h.Until <= now
 			}
-			keep := m.groups[name].Retention
-			purge = purge || keep >= 0 && overdue(g.Dead, now-keep.Milliseconds())
+			keep, most := m.groups[name].Retention, m.groups[name].MaxDead
+			purge = purge || keep >= 0 && overdue(g.Dead, now-keep.Milliseconds()) || most > 0 && len(g.Dead) > most
 		}
 		return turn.Expired == expired && turn.Purge == purge
 	})
@@ -255,7 +256,7 @@ func (m *model) nack(t *rapid.T) {
 			back = append(back, l)
 		}
 	}
-	m.settle(s.group.NackCalls(failures, m.groups[g].Retention), taken, func(p *picture, now, up int64) {
+	m.settle(s.group.NackCalls(failures), taken, func(p *picture, now, up int64) {
 		in := p.Groups[g]
 		for id := range dead {
 			delete(in.Unack, id)
@@ -328,7 +329,7 @@ func (m *model) late(t *rapid.T) {
 	ways := []func(){
 		func() { require.Zero(t, m.count(g.AckCalls(one)...)) },
 		func() {
-			require.Zero(t, m.count(g.NackCalls([]queue.Failure{{Leased: l.Leased, Limit: 1}}, time.Hour)...))
+			require.Zero(t, m.count(g.NackCalls([]queue.Failure{{Leased: l.Leased, Limit: 1}})...))
 		},
 		func() { require.Zero(t, m.count(g.ReleaseCalls(one)...)) },
 	}
@@ -440,10 +441,24 @@ func (m *model) crash(t *rapid.T) {
 
 func (m *model) purge(t *rapid.T) {
 	m.t = t
-	m.step(func() { require.False(t, m.world.purge()) }, func(p *picture, now, _ int64) bool {
-		p.purge(now, m.groups)
-		return true
-	})
+	counted := map[string]int{}
+	for name := range m.groups {
+		counted[name] = m.deadPurged(name)
+	}
+	var excess map[string]int
+	m.step(func() {
+		var more bool
+		var err error
+		excess, more, err = m.topic.Purge(ctx)
+		require.NoError(t, err)
+		require.False(t, more)
+	}, func(p *picture, now, _ int64) bool { return maps.Equal(excess, p.purge(now, m.groups)) })
+	for name := range m.groups {
+		require.Equal(t, counted[name]+excess[name], m.deadPurged(name))
+	}
+	if m.Mini != nil {
+		m.unchanged(func() { require.False(t, m.world.purge()) })
+	}
 }
 
 func (m *model) remove(t *rapid.T) {
