@@ -88,7 +88,8 @@
 //
 // A message becomes a dead letter, with the reason, when its last delivery of
 // SubscriberConfig.MaxDeliveries fails. So does one that the Unmarshaler refuses, or that is nacked
-// after [DeadOnNack]. Dead letters are kept for SubscriberConfig.DeadRetention.
+// after [DeadOnNack]. Dead letters are kept for SubscriberConfig.DeadRetention, and at most
+// SubscriberConfig.MaxDead of a group, if that is set.
 //
 // The [KeepError] middleware stores the handler's error with the retry and the dead letter.
 //

@@ -48,6 +48,11 @@ type StreamConfig struct {
 	// (ExpiryDead). Default 30 days; negative: for ever.
 	DeadRetention time.Duration
 
+	// MaxDead is how many dead letters a topic keeps. If there are more, a scheduler deletes the
+	// oldest soon: see SubscriberConfig.MaxDead. Default 0: no limit. If Publishers of a topic
+	// differ in it, the last one to begin using the topic decides.
+	MaxDead int
+
 	// DisableScheduler leaves it to others to move messages that are due. Default false: the
 	// Publisher runs a scheduler.Scheduler for all topics under the KeyPrefix, from NewPublisher
 	// until Close, so that nothing else is needed. Any number of processes may run one; one of them
@@ -69,7 +74,7 @@ func (c *StreamConfig) validate() error {
 	if c == nil {
 		return nil
 	}
-	errs := []error{invalid("Stream.MaxLen", notNegative(c.MaxLen))}
+	errs := []error{invalid("Stream.MaxLen", notNegative(c.MaxLen)), invalid("Stream.MaxDead", notNegative(c.MaxDead))}
 	for _, topic := range slices.Sorted(maps.Keys(c.MaxLens)) {
 		errs = append(errs, invalid(fmt.Sprintf("Stream.MaxLens[%q]", topic), notNegative(c.MaxLens[topic])))
 	}
@@ -82,7 +87,7 @@ func (c *StreamConfig) options(topic string) queue.StreamOptions {
 	if !ok {
 		maxLen = c.MaxLen
 	}
-	return queue.StreamOptions{MaxLen: maxLen, Retention: c.DeadRetention}
+	return queue.StreamOptions{MaxLen: maxLen, Retention: c.DeadRetention, MaxDead: c.MaxDead}
 }
 
 func checkMarshaler(m Marshaler, c *StreamConfig) error {

@@ -182,10 +182,10 @@ func TestStreamConfigurationIsChecked(t *testing.T) {
 	t.Parallel()
 	client := clientOf(t, "127.0.0.1:1")
 	config := redisdelay.PublisherConfig{Client: client, Marshaler: redisdelay.JSONMarshaler{},
-		Stream: &redisdelay.StreamConfig{MaxLen: -1, MaxLens: map[string]int64{"b": -3, "a": -2, "c": 0}}}
+		Stream: &redisdelay.StreamConfig{MaxLen: -1, MaxDead: -4, MaxLens: map[string]int64{"b": -3, "a": -2, "c": 0}}}
 	_, err := redisdelay.NewPublisher(config, nil)
 	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
-	for _, says := range []string{"Marshaler is a redisdelay.JSONMarshaler", "Stream.MaxLen is -1", `Stream.MaxLens["a"] is -2`, `Stream.MaxLens["b"] is -3`} {
+	for _, says := range []string{"Marshaler is a redisdelay.JSONMarshaler", "Stream.MaxLen is -1", `Stream.MaxLens["a"] is -2`, `Stream.MaxLens["b"] is -3`, "Stream.MaxDead is -4"} {
 		require.ErrorContains(t, err, says)
 	}
 	config.Marshaler, config.Stream = redisdelay.StreamMarshaler{}, &redisdelay.StreamConfig{DisableScheduler: true}

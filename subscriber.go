@@ -115,6 +115,14 @@ type SubscriberConfig struct {
 	// ever.
 	DeadRetention time.Duration
 
+	// MaxDead is how many dead letters the group keeps. Default 0: no limit; a negative value is
+	// an error. If there are more, the scheduler deletes the oldest as soon as it can. Dying
+	// messages are never refused, so for a moment there may be more. The scheduler logs how many it
+	// deleted, and admin.GroupStats.DeadPurged counts them. If subscribers of the group have
+	// different values, the last one to subscribe decides, as for DeadRetention. A lower limit
+	// applies to the dead letters that are there.
+	MaxDead int
+
 	// CloseTimeout is how long Close, and the end of a Subscribe's context, wait for handlers under
 	// way and for an answer of Redis. If Redis does not answer, they take that long even without
 	// messages. The channel of a Subscribe then closes when the client has given up its last call.
@@ -157,6 +165,7 @@ func (c SubscriberConfig) Validate() error {
 		invalid("GroupExpiry", checkGroupExpiry(c.GroupExpiry, c.Broadcast)),
 		invalid("MaxInFlight", notNegative(c.MaxInFlight)),
 		invalid("LeaseDuration", atLeast(c.LeaseDuration, 10*time.Millisecond)),
+		invalid("MaxDead", notNegative(c.MaxDead)),
 		invalid("CloseTimeout", notNegative(c.CloseTimeout)),
 	)
 }
@@ -278,7 +287,8 @@ func (s *Subscriber) register(ctx context.Context, topic, group string) (*queue.
 }
 
 func (s *Subscriber) groupOptions() queue.GroupOptions {
-	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention, Expiry: s.config.GroupExpiry}
+	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention,
+		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry}
 	if s.config.Broadcast {
 		options.Expiry = s.config.BroadcastExpiry
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
@@ -40,8 +41,9 @@ func TestSubscriberConfigurationIsChecked(t *testing.T) {
 		"all at once": {
 			redisdelay.SubscriberConfig{
 				KeyPrefix: "{}", ConsumerGroup: strings.Repeat("g", 513), MaxInFlight: -1, LeaseDuration: 1, CloseTimeout: -1,
+				MaxDead: -2,
 			},
-			[]string{"Client", "KeyPrefix", "ConsumerGroup", "513 bytes", "MaxInFlight is -1", "LeaseDuration is 1ns", "CloseTimeout is -1ns"},
+			[]string{"Client", "KeyPrefix", "ConsumerGroup", "513 bytes", "MaxInFlight is -1", "LeaseDuration is 1ns", "CloseTimeout is -1ns", "MaxDead is -2"},
 		},
 	}
 	for name, c := range cases {
@@ -494,6 +496,45 @@ func TestDeadMessagesArePurgedAfterTheirRetention(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestTheOldestOfTooManyDeadLettersArePurgedAtOnce(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		logged := watermill.NewCaptureLogger()
+		sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix, MaxDeliveries: 1,
+			DeadRetention: -1, MaxDead: 2}, logged)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, sub.Close()) })
+		messages, err := sub.Subscribe(t.Context(), "t")
+		require.NoError(t, err)
+		p := newPublisher(t, s)
+		publish(t, p, "t", "1", "2", "3", "4", "5")
+		for range 5 {
+			require.True(t, receive(t, messages).Nack())
+		}
+		a, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix})
+		require.NoError(t, err)
+		group := func() admin.GroupStats {
+			stats, err := a.Stats(t.Context(), "t")
+			require.NoError(t, err)
+			require.Len(t, stats.Groups, 1)
+			return stats.Groups[0]
+		}
+		eventually(t, func() bool { return group().DeadPurged == 3 }, "the oldest are purged")
+		require.Equal(t, state{Bodies: 2, Dead: 2}, settledState(t, s, "t"))
+		require.Equal(t, 2, group().MaxDead)
+		lines := func() (messages int) {
+			for _, line := range logged.Captured()[watermill.ErrorLogLevel] {
+				if line.Msg == "The oldest dead letters were deleted, because the group had more than MaxDead" {
+					require.Equal(t, "t", line.Fields["topic"])
+					require.Equal(t, redisdelay.DefaultConsumerGroup, line.Fields["consumer_group"])
+					messages += line.Fields["messages"].(int)
+				}
+			}
+			return messages
+		}
+		eventually(t, func() bool { return lines() == 3 }, "the scheduler logs what it deleted")
+	})
 }
 
 func TestBytesThatAreNoMessageAreDeadAtOnce(t *testing.T) {

@@ -117,7 +117,7 @@ func (s *setup) buryReady(t *testing.T, n int) {
 	for i := range claimed.Messages {
 		failures = append(failures, queue.Failure{Leased: &claimed.Messages[i], Dead: true, Reason: "for a reason"})
 	}
-	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls(failures, -1)...))
+	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls(failures)...))
 }
 
 // expired returns messages that have expired, one for each OnExpiry.

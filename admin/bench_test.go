@@ -344,7 +344,7 @@ func (s *setup) fillBench(b *testing.B, n int) {
 		for i := range claimed.Messages {
 			failures = append(failures, queue.Failure{Leased: &claimed.Messages[i], Dead: true, Reason: "for a reason"})
 		}
-		require.NoError(b, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls(failures, -1)...))
+		require.NoError(b, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls(failures)...))
 		left -= len(claimed.Messages)
 	}
 	stats := s.stats(b)

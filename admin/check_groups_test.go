@@ -62,7 +62,7 @@ var states = map[string]func(t testing.TB, s *setup, groups int){
 			for i := range messages {
 				failures = append(failures, queue.Failure{Leased: &messages[i], Dead: true, Reason: "x"})
 			}
-			require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls(failures, -1)...))
+			require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls(failures)...))
 		}
 	},
 	"done but for one group": func(t testing.TB, s *setup, groups int) {

@@ -47,7 +47,7 @@ func newTorn(t *testing.T, s *setup, groups ...string) *torn {
 	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls([]queue.Failure{
 		{Leased: &claimed.Messages[0], Dead: true, Reason: "it died"},
 		{Leased: &claimed.Messages[1], Limit: 3, Retry: queue.In(time.Hour)},
-	}, time.Hour)...))
+	})...))
 	for _, state := range []admin.State{admin.Pending, admin.Ready, admin.InHand, admin.Retrying, admin.Dead} {
 		for _, m := range s.list(t, "a", state) {
 			w.id[string(m.Payload)] = m.ID

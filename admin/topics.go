@@ -58,9 +58,16 @@ type GroupStats struct {
 	// subscriber without GroupExpiry keeps the group while it is subscribed or may hold messages.
 	RemovedAt time.Time
 
-	// MaxDeliveries and DeadRetention are the last configured values; negative means no limit.
+	// MaxDeliveries, DeadRetention and MaxDead are the last configured values. No limit is a
+	// negative value, and for MaxDead 0.
 	MaxDeliveries int
 	DeadRetention time.Duration
+	MaxDead       int
+
+	// DeadPurged counts the dead letters that were deleted because the group had more than MaxDead,
+	// since the group was created. Those past DeadRetention, and those that PurgeDead or DeleteDead
+	// deleted, are not in it.
+	DeadPurged int
 
 	// Delivered counts deliveries, and Dropped counts messages that expired and were dropped.
 	// MeanLateness is the time from due to delivery, on average. All three are since the group was
@@ -104,7 +111,7 @@ func groupStats(g operate.GroupStats) GroupStats {
 	stats := GroupStats{Group: g.Name, Ready: g.Ready, InHand: g.Unack, Retrying: g.Retry, Dead: g.Dead,
 		OldestDue: g.OldestDue, NextRetry: g.NextRetry, OldestDead: g.OldestDead,
 		Subscribed: g.Subscribed(), LastSeen: g.Seen, PausedSince: g.Paused, RemovedAt: g.Ends,
-		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention,
+		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention, MaxDead: g.MaxDead, DeadPurged: g.DeadPurged,
 		Delivered: g.Delivered, Dropped: g.Dropped, MaxLateness: g.Latest, MaxLatenessSince: g.LatestSince,
 		Suspects: g.Suspects}
 	if g.Delivered > 0 {

@@ -279,7 +279,7 @@ func (s *Server) settle(ctx context.Context, t topic) error {
 			_, err = t.Expire(ctx)
 		}
 		if err == nil && turn.Purge {
-			_, err = t.Purge(ctx)
+			_, _, err = t.Purge(ctx)
 		}
 		if err == nil && len(turn.Unused) > 0 {
 			_, err = t.RemoveUnused(ctx, turn.Unused...)

@@ -1,5 +1,5 @@
 // Package scheduler moves messages of topics to ready when they are due. It also takes back
-// messages whose lease has expired, and purges dead letters past their retention.
+// messages whose lease has expired, and purges dead letters past their retention, or too many.
 //
 // A scheduler runs inside every Subscriber. A separate Scheduler is for programs that only publish,
 // or whose subscribers come and go. Any number of schedulers may serve a topic. One of them, the

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -198,7 +200,7 @@ func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll 
 		err = s.repeat(ctx, t.topic.Expire)
 	}
 	if err == nil && turn.Purge {
-		err = s.repeat(ctx, t.topic.Purge)
+		err = s.purge(ctx, t)
 	}
 	if left := turn.Unused; err == nil && len(left) > 0 {
 		err = s.repeat(ctx, func(ctx context.Context) (more bool, err error) {
@@ -212,6 +214,23 @@ func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll 
 	}
 	s.succeeded(t)
 	s.done(t, time.Now())
+}
+
+// purge deletes dead letters, and logs how many it deleted because their group had too many.
+func (s *Scheduler) purge(ctx context.Context, t *served) error {
+	purged := map[string]int{}
+	err := s.repeat(ctx, func(ctx context.Context) (more bool, err error) {
+		excess, more, err := t.topic.Purge(ctx)
+		for group, n := range excess {
+			purged[group] += n
+		}
+		return more, err
+	})
+	for _, group := range slices.Sorted(maps.Keys(purged)) {
+		s.logger.Error("The oldest dead letters were deleted, because the group had more than MaxDead", nil,
+			watermill.LogFields{"topic": t.topic.Name, "consumer_group": group, "messages": purged[group]})
+	}
+	return err
 }
 
 // open reads the groups of a topic. It fails if the server does not permit what the scheduler

@@ -39,6 +39,7 @@ type relaySettings struct {
 	maxDeliveries    *int
 	lease            *time.Duration
 	deadRetention    *time.Duration
+	maxDead          *int
 	stopTimeout      *time.Duration
 
 	to    *choice
@@ -65,6 +66,7 @@ func declareRelay(s *settings) *relaySettings {
 	r.maxDeliveries = s.number("max-deliveries", -1, "deliveries before a message is dead; negative: no limit")
 	r.lease = s.duration("lease", 30*time.Second, "how soon another process gets the messages of a crashed one")
 	r.deadRetention = s.duration("dead-retention", 30*24*time.Hour, "how long dead letters are kept; negative: forever")
+	r.maxDead = s.number("max-dead", 0, "dead letters that are kept; of more, the oldest are deleted; 0: no limit")
 	r.stopTimeout = s.duration("stop-timeout", 10*time.Second, "how long the relay may publish the messages that it holds after a SIGTERM")
 	r.health = declareHealth(s)
 
@@ -103,6 +105,7 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger, _ system) 
 			MaxDeliveries: *r.maxDeliveries,
 			LeaseDuration: *r.lease,
 			DeadRetention: *r.deadRetention,
+			MaxDead:       *r.maxDead,
 			CloseTimeout:  *r.stopTimeout,
 		},
 		Topics:           topics,

@@ -29,7 +29,7 @@ func (s *Subscription) exchange(x *Exchange) error {
 	a := Answer{Sent: time.Now()}
 	acks := s.group.AckCalls(x.Acks)
 	releases := s.group.ReleaseCalls(x.ReleasesInOrder())
-	nacks := s.group.NackCalls(x.Nacks, s.Options.Retention)
+	nacks := s.group.NackCalls(x.Nacks)
 	extends := s.group.ExtendCalls(x.Extend, s.LeaseDuration)
 	var claims []*queue.Call
 	for _, c := range x.Claims {

@@ -117,11 +117,12 @@ func FuzzUpcoming(f *testing.F) {
 
 func FuzzStats(f *testing.F) {
 	const head = "ok\n1795233210078\n:5\n:1\n1795233210079\n:1\n1795233210079\nholder|1\nstandby|2\n1795233219999\n"
-	const group = "\n:1\nid:1795233210078\n:1\n1795233210090\n:1\n1795233210080\n:1\n1795233210000\n:1\n:0\n\n25 2592000000\n\n:1\n7\n120\n30\n0\n1795233210000"
+	const group = "\n:1\nid:1795233210078\n:1\n1795233210090\n:1\n1795233210080\n:1\n1795233210000\n:1\n:0\n\n25 2592000000 9\n\n:1\n7\n120\n30\n0\n1795233210000\n3\n:1"
 	f.Add(head, uint8(0))
 	f.Add(head+group+group, uint8(2))
 	f.Add(strings.ReplaceAll(head+group, "1795233210078", "NaN"), uint8(1))
-	f.Add(strings.ReplaceAll(head+group, "25 2592000000", "x 99999999999999999999"), uint8(1))
+	f.Add(strings.ReplaceAll(head+group, "25 2592000000 9", "x 99999999999999999999 -7"), uint8(1))
+	f.Add(strings.ReplaceAll(head+group, "25 2592000000 9", ""), uint8(1))
 	f.Add(strings.ReplaceAll(head+group, "120", "1e300"), uint8(1))
 	f.Add(strings.ReplaceAll(head+group, "120", "-120"), uint8(1))
 	f.Add(strings.ReplaceAll(head+group, ":1\n7", "7\n7"), uint8(1))
@@ -149,10 +150,10 @@ func FuzzStats(f *testing.F) {
 			t.Errorf("%q is read as %+v", reply, stats)
 		}
 		for i, g := range stats.Groups {
-			if any(int64(g.Held)) != reply[11+19*i+13] {
+			if any(int64(g.Held)) != reply[11+21*i+13] {
 				t.Errorf("%q is read as %+v", reply, g)
 			}
-			if g.LatenessMillis < 0 || g.Latest < 0 || g.Retention < -1 {
+			if g.LatenessMillis < 0 || g.Latest < 0 || g.Retention < -1 || g.MaxDead < 0 {
 				t.Errorf("%q is read as %+v", reply, g)
 			}
 		}

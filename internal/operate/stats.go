@@ -46,9 +46,11 @@ type GroupStats struct {
 	Paused                    time.Time // since when
 	MaxDeliveries             int
 	Retention                 time.Duration // negative: for ever
+	MaxDead                   int           // 0: no limit
 	Ends                      time.Time     // when the group is removed if it is not used
 	Suspects                  int           // messages whose last lease expired
 	Delivered, Dropped        int
+	DeadPurged                int   // because there were more than MaxDead
 	LatenessMillis            int64 // the sum over all deliveries
 	Latest                    time.Duration
 	LatestSince               time.Time // deliveries before are not in Latest
@@ -94,14 +96,14 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 	if len(reply) == 1 && reply[0] == "stale" {
 		return stats, queue.ErrStale
 	}
-	const head, each = 11, 20
+	const head, each = 11, 21
 	if len(reply) != head+each*len(groups.Names) {
 		return stats, fmt.Errorf("stats: unexpected reply of %d parts about %d groups", len(reply), len(groups.Names))
 	}
 	err = checkParts("stats", reply, func(i int) func(any) bool {
 		counts := []int{2, 3, 5}
 		if i >= head {
-			i, counts = (i-head)%each, []int{0, 2, 4, 6, 8, 9, 13, 19}
+			i, counts = (i-head)%each, []int{0, 2, 4, 6, 8, 9, 13, 20}
 		}
 		if slices.Contains(counts, i) {
 			return isNumber
@@ -135,17 +137,18 @@ func readGroupStats(name string, now time.Time, r []any) GroupStats {
 		Retry: count(r[4]), NextRetry: queue.Instant(queue.Text(r[5])), Dead: count(r[6]), OldestDead: queue.Instant(queue.Text(r[7])),
 		Waiters: count(r[8]), Resting: count(r[9]), Paused: queue.Instant(queue.Text(r[10])), Ends: queue.Instant(queue.Text(r[12])),
 		Held: count(r[13]), Delivered: count(r[14]), Dropped: count(r[17]), Seen: queue.Instant(queue.Text(r[18])),
-		LatenessMillis: max(number(r[15]), 0), Suspects: count(r[19])}
+		LatenessMillis: max(number(r[15]), 0), DeadPurged: count(r[19]), Suspects: count(r[20])}
 	g.Latest, g.LatestSince = latest(queue.Text(r[16]), now)
 	if _, due, ok := strings.Cut(queue.Text(r[1]), ":"); ok {
 		g.OldestDue = queue.Instant(due)
 	}
-	limit, retention, _ := strings.Cut(queue.Text(r[11]), " ")
-	g.MaxDeliveries, _ = strconv.Atoi(limit)
+	options := append(strings.Fields(queue.Text(r[11])), "", "", "")
+	g.MaxDeliveries, _ = strconv.Atoi(options[0])
 	g.Retention = -1
-	if ms, err := strconv.ParseInt(retention, 10, 64); err == nil && ms >= 0 {
+	if ms, err := strconv.ParseInt(options[1], 10, 64); err == nil && ms >= 0 {
 		g.Retention = time.Duration(min(ms, math.MaxInt64/1_000_000)) * time.Millisecond
 	}
+	g.MaxDead = max(count(options[2]), 0)
 	return g
 }
 

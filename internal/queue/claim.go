@@ -37,7 +37,7 @@ func (t *Topic) Group(name string) *Group {
 			k.Deliveries(name), k.Dead(name), k.Suspects(name)},
 		nack: []string{k.Unack(name), k.Leases(name), k.Deliveries(name), k.Ready(name),
 			k.Retry(name), k.Dead(name), k.Waiters(name), k.Scheduler(), k.Stats(name),
-			k.Suspects(name)},
+			k.Suspects(name), k.Groups()},
 		release: []string{k.Unack(name), k.Leases(name), k.Ready(name), k.Waiters(name), k.Stats(name),
 			k.Suspects(name)},
 		extend: []string{k.Unack(name), k.Leases(name)},

@@ -519,7 +519,10 @@ func TestErasedTopicDoesNotComeBackByASweep(t *testing.T) {
 		_, err := its.Existing(ctx)
 		require.NoError(t, err)
 		require.NoError(t, w.topic.Erase(ctx))
-		for _, sweep := range []func(context.Context) (bool, error){its.Expire, its.Purge} {
+		for _, sweep := range []func(context.Context) (bool, error){its.Expire, func(ctx context.Context) (bool, error) {
+			_, more, err := its.Purge(ctx)
+			return more, err
+		}} {
 			more, err := sweep(ctx)
 			require.NoError(t, err)
 			require.False(t, more)

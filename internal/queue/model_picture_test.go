@@ -217,15 +217,27 @@ func (g *inGroup) expire(now int64, order map[string]float64, dies func(id strin
 	g.Ready = append(front, g.Ready...)
 }
 
-// purge forgets dead letters that are past their retention.
-func (p *picture) purge(now int64, groups map[string]queue.GroupOptions) {
+// purge forgets dead letters that are past their retention, and then the oldest of too many. It
+// returns how many were too many, by group.
+func (p *picture) purge(now int64, groups map[string]queue.GroupOptions) map[string]int {
+	excess := map[string]int{}
 	for name, g := range p.Groups {
 		if keep := groups[name].Retention; keep >= 0 {
 			for _, r := range due(g.Dead, now-keep.Milliseconds()) {
 				p.drop(r.ID)
 			}
 		}
+		many := len(g.Dead) - groups[name].MaxDead
+		if groups[name].MaxDead <= 0 || many <= 0 {
+			continue
+		}
+		excess[name] = many
+		for _, r := range due(maps.Clone(g.Dead), math.MaxInt64)[:many] {
+			delete(g.Dead, r.ID)
+			p.drop(r.ID)
+		}
 	}
+	return excess
 }
 
 // remove forgets a group.

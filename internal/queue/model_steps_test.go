@@ -21,6 +21,7 @@ func (m *model) register(t *rapid.T) {
 	g := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "group")
 	options := queue.GroupOptions{MaxDeliveries: rapid.SampledFrom([]int{-1, 1, 2, 5}).Draw(t, "max deliveries"),
 		Retention: rapid.SampledFrom([]time.Duration{-1, 0, time.Minute, time.Hour}).Draw(t, "retention"),
+		MaxDead:   rapid.SampledFrom([]int{0, 1, 1, 3}).Draw(t, "max dead"),
 		Expiry:    rapid.SampledFrom([]time.Duration{0, 0, 0, time.Hour}).Draw(t, "expiry")}
 	// By another process, so that this one's set is stale.
 	topic := topicOf(m.Client, m.Prefix, m.topic.Name)
@@ -103,8 +104,8 @@ func (m *model) promote(t *rapid.T) {
 			for _, h := range g.Unack {
 				expired = expired || h.Until <= now
 			}
-			keep := m.groups[name].Retention
-			purge = purge || keep >= 0 && overdue(g.Dead, now-keep.Milliseconds())
+			keep, most := m.groups[name].Retention, m.groups[name].MaxDead
+			purge = purge || keep >= 0 && overdue(g.Dead, now-keep.Milliseconds()) || most > 0 && len(g.Dead) > most
 		}
 		return turn.Expired == expired && turn.Purge == purge
 	})
@@ -231,6 +232,31 @@ func (m *model) giveBack(s *sub, taken []*queue.Leased) {
 
 func (m *model) nack(t *rapid.T) {
 	s, taken := m.take(t)
+	m.fail(t, s, taken, func() bool { return rapid.IntRange(0, 3).Draw(t, "dead") == 0 })
+}
+
+// bury has all that one subscription after the other claims die, and purges.
+func (m *model) bury(t *rapid.T) {
+	m.publish(t)
+	for range rapid.IntRange(2, 5).Draw(t, "burials") {
+		m.claim(t)
+		if len(m.inHand) == 0 {
+			continue
+		}
+		s, taken := m.inHand[len(m.inHand)-1].sub, []*queue.Leased(nil)
+		m.inHand = slices.DeleteFunc(m.inHand, func(l leased) bool {
+			if l.sub == s {
+				taken = append(taken, l.Leased)
+			}
+			return l.sub == s
+		})
+		m.fail(t, s, taken, func() bool { return true })
+	}
+	m.purge(t)
+}
+
+// fail nacks messages of a subscription. dies tells of each whether that is its last delivery.
+func (m *model) fail(t *rapid.T, s *sub, taken []*queue.Leased, dies func() bool) {
 	g := s.group.Name
 	var failures []queue.Failure
 	var back []*queue.Leased
@@ -238,7 +264,7 @@ func (m *model) nack(t *rapid.T) {
 	for _, l := range taken {
 		wait := rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay")
 		f := queue.Failure{Leased: l, Limit: m.limit(g, l.ID), Retry: queue.In(wait),
-			Dead: rapid.IntRange(0, 3).Draw(t, "dead") == 0, Reason: "for a reason"}
+			Dead: dies(), Reason: "for a reason"}
 		f.Postponed = !f.Dead && rapid.IntRange(0, 3).Draw(t, "postponed") == 0
 		failures = append(failures, f)
 		k := m.has[g][l.ID]
@@ -255,7 +281,7 @@ func (m *model) nack(t *rapid.T) {
 			back = append(back, l)
 		}
 	}
-	m.settle(s.group.NackCalls(failures, m.groups[g].Retention), taken, func(p *picture, now, up int64) {
+	m.settle(s.group.NackCalls(failures), taken, func(p *picture, now, up int64) {
 		in := p.Groups[g]
 		for id := range dead {
 			delete(in.Unack, id)
@@ -328,7 +354,7 @@ func (m *model) late(t *rapid.T) {
 	ways := []func(){
 		func() { require.Zero(t, m.count(g.AckCalls(one)...)) },
 		func() {
-			require.Zero(t, m.count(g.NackCalls([]queue.Failure{{Leased: l.Leased, Limit: 1}}, time.Hour)...))
+			require.Zero(t, m.count(g.NackCalls([]queue.Failure{{Leased: l.Leased, Limit: 1}})...))
 		},
 		func() { require.Zero(t, m.count(g.ReleaseCalls(one)...)) },
 	}
@@ -441,10 +467,24 @@ func (m *model) crash(t *rapid.T) {
 
 func (m *model) purge(t *rapid.T) {
 	m.t = t
-	m.step(func() { require.False(t, m.world.purge()) }, func(p *picture, now, _ int64) bool {
-		p.purge(now, m.groups)
-		return true
-	})
+	counted := map[string]int{}
+	for name := range m.groups {
+		counted[name] = m.deadPurged(name)
+	}
+	var excess map[string]int
+	m.step(func() {
+		var more bool
+		var err error
+		excess, more, err = m.topic.Purge(ctx)
+		require.NoError(t, err)
+		require.False(t, more)
+	}, func(p *picture, now, _ int64) bool { return maps.Equal(excess, p.purge(now, m.groups)) })
+	for name := range m.groups {
+		require.Equal(t, counted[name]+excess[name], m.deadPurged(name))
+	}
+	if m.Mini != nil {
+		m.unchanged(func() { require.False(t, m.world.purge()) })
+	}
 }
 
 func (m *model) remove(t *rapid.T) {

@@ -85,6 +85,8 @@ func sequences(t *testing.T, s redistest.Server, thorough bool) (runs int) {
 			"crash":         m.crash,
 			"crash again":   m.crash,
 			"late again":    m.late,
+			"bury":          m.bury,
+			"bury again":    m.bury,
 
 			"cancel":     m.cancel,
 			"take back":  m.cancelNamed,

@@ -148,7 +148,7 @@ func TestRepeatedNackChangesNothing(t *testing.T) {
 		s := w.sub("a")
 		claimed := held(s.claim(3))
 		calls := s.group.NackCalls([]queue.Failure{failed(claimed[0]), failed(claimed[1], after(time.Hour)),
-			failed(claimed[2], dead)}, time.Hour)
+			failed(claimed[2], dead)})
 		require.Equal(t, 3, w.count(calls...))
 		require.Equal(t, []string{"retried"}, w.ready("a"))
 		require.Equal(t, []string{"delayed"}, w.retry("a"))
@@ -198,7 +198,7 @@ func TestDeadForEverIsNoEvent(t *testing.T) {
 		require.NoError(t, w.topic.Register(ctx, "a", forever))
 		w.publishNow("1")
 		s := w.sub("a")
-		require.Equal(t, 1, w.count(s.group.NackCalls([]queue.Failure{failed(held(s.claim(1))[0], dead)}, forever.Retention)...))
+		require.Equal(t, 1, w.count(s.group.NackCalls([]queue.Failure{failed(held(s.claim(1))[0], dead)})...))
 		w.promote("scheduler|1")
 		require.Zero(t, w.next())
 		require.False(t, w.purge())

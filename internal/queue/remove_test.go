@@ -252,7 +252,7 @@ func TestRegisteringNotesWhenAnUnusedGroupEnds(t *testing.T) {
 		told := inbox.received()
 		require.Len(t, told, 1)
 		require.InDelta(t, 3600_000, wait(t, told[0], "holder"), 1)
-		require.Equal(t, map[string]string{"a": "5 36000000"}, w.Client.HGetAll(ctx, w.keys.Groups()).Val())
+		require.Equal(t, map[string]string{"a": "5 36000000 -1"}, w.Client.HGetAll(ctx, w.keys.Groups()).Val())
 
 		w.register("b")
 		require.Zero(t, w.end("b"), "others stay")

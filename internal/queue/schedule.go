@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -33,7 +34,7 @@ type Turn struct {
 	// second longer for the standby. Negative: there is no event.
 	Wait time.Duration
 	// Expired and Purge tell that leases have expired, or that dead messages are past their
-	// retention.
+	// retention or too many.
 	Expired, Purge bool
 	// Unused has groups to remove, because their expiry has passed. It may have only some of them.
 	Unused []string
@@ -96,7 +97,7 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 // group at most, so that all messages of one subscription come back in order. After a thousand it
 // begins no further group.
 func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
-	return t.sweep(ctx, func(groups *Groups) *Call {
+	_, more, err = t.sweep(ctx, func(groups *Groups) *Call {
 		k := t.keys
 		keys := []string{k.Meta(), k.Groups(), k.Options()}
 		args := []any{groups.Version, budget, t.single}
@@ -107,43 +108,56 @@ func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 		}
 		return &Call{script: &expireScript, keys: keys, args: args}
 	})
+	return more, err
 }
 
-// Purge deletes dead messages that are past their group's retention, at most a thousand of all
-// groups together. It tells whether there may be more.
-func (t *Topic) Purge(ctx context.Context) (more bool, err error) {
-	return t.sweep(ctx, func(groups *Groups) *Call {
+// Purge deletes dead messages that are past their group's retention, and the oldest of a group that
+// has too many. It deletes at most a thousand of all groups together. excess is how many were too
+// many, by group. more tells whether there may be more to delete.
+func (t *Topic) Purge(ctx context.Context) (excess map[string]int, more bool, err error) {
+	reply, more, err := t.sweep(ctx, func(groups *Groups) *Call {
 		k := t.keys
 		keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Refs()}
 		args := []any{groups.Version, budget}
 		for _, g := range groups.Names {
-			keys = append(keys, k.Dead(g), k.Deliveries(g))
+			keys = append(keys, k.Dead(g), k.Deliveries(g), k.Stats(g))
 			args = append(args, g)
 		}
 		return &Call{script: &purgeScript, keys: keys, args: args}
 	})
+	if err != nil || len(reply) < 4 {
+		return nil, more, err
+	}
+	groups, _ := reply[3].([]any)
+	excess = map[string]int{}
+	for pair := range slices.Chunk(groups, 2) {
+		n, _ := pair[len(pair)-1].(int64)
+		excess[Text(pair[0])] = int(n)
+	}
+	return excess, more, nil
 }
 
-func (t *Topic) sweep(ctx context.Context, callOf func(*Groups) *Call) (more bool, err error) {
+// sweep runs a call that moves a bounded number of messages of all groups. It returns the reply,
+// nil if there is no such topic, and whether there may be more to move.
+func (t *Topic) sweep(ctx context.Context, callOf func(*Groups) *Call) (reply []any, more bool, err error) {
 	err = t.WithExisting(ctx, func(groups *Groups) error {
 		call := callOf(groups)
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
 		}
-		reply, err := call.cmd.Slice()
-		if err != nil {
+		if reply, err = call.cmd.Slice(); err != nil {
 			return err
 		}
 		if len(reply) == 1 {
 			return ErrStale
 		}
-		more = len(reply) == 3 && reply[2] == int64(1)
+		more = len(reply) >= 3 && reply[2] == int64(1)
 		return nil
 	})
 	if errors.Is(err, ErrNotFound) { // the topic was deleted meanwhile
-		return false, nil
+		return nil, false, nil
 	}
-	return more, err
+	return reply, more, err
 }
 
 // ResignCall returns a call that gives up the scheduling lease, so that the standby takes it at

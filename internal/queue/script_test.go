@@ -72,7 +72,7 @@ func TestPipelinedCallsKeepTheirOrderWhenScriptsAreMissing(t *testing.T) {
 		w.do(s.group.ExtendCalls(claimed, time.Hour)...) // loads what it needs
 
 		calls := s.group.ReleaseCalls(claimed[1:])
-		calls = append(calls, s.group.NackCalls([]queue.Failure{failed(claimed[0])}, time.Hour)...)
+		calls = append(calls, s.group.NackCalls([]queue.Failure{failed(claimed[0])})...)
 		query := s.query(9)
 		calls = append(calls, s.group.ClaimCall(query))
 		w.do(calls...)
@@ -96,7 +96,7 @@ func TestPipelinedCallsKeepTheirOrderWhileScriptsAreLoaded(t *testing.T) {
 				require.NoError(t, w.Client.ScriptLoad(ctx, source).Err())
 			}
 			calls := s.group.ReleaseCalls(claimed[1:])
-			calls = append(calls, s.group.NackCalls([]queue.Failure{failed(claimed[0], func(f *queue.Failure) { f.Limit = -1 })}, time.Hour)...)
+			calls = append(calls, s.group.NackCalls([]queue.Failure{failed(claimed[0], func(f *queue.Failure) { f.Limit = -1 })})...)
 			query := s.query(9)
 			calls = append(calls, s.group.ClaimCall(query))
 			w.do(calls...)
@@ -342,7 +342,7 @@ func TestCallsWhoseAnswersAreLostCountOnce(t *testing.T) {
 		require.Equal(t, []string{"3", "4", "5"}, w.ready("a"))
 
 		query := s.query(2)
-		calls := append(s.group.NackCalls([]queue.Failure{failed(claimed[0])}, time.Hour), s.group.AckCalls(claimed[1:])...)
+		calls := append(s.group.NackCalls([]queue.Failure{failed(claimed[0])}), s.group.AckCalls(claimed[1:])...)
 		calls = append(calls, s.group.ClaimCall(query))
 		losing(func() { w.do(calls...) })
 		got, err := query.ReadClaim(calls[2].Cmd())

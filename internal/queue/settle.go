@@ -84,11 +84,11 @@ type Failure struct {
 const maxReason = 1024
 
 // NackCalls returns calls that end failed deliveries. They are in the order of delivery.
-func (g *Group) NackCalls(failures []Failure, retention time.Duration) []*Call {
+func (g *Group) NackCalls(failures []Failure) []*Call {
 	var calls []*Call
 	for part := range slices.Chunk(failures, nacked) {
 		args := make([]any, 0, 2+7*len(part))
-		args = append(args, millis(retention), g.topic.single)
+		args = append(args, g.Name, g.topic.single)
 		for _, f := range part {
 			delay := f.Retry.encode()
 			switch {

@@ -90,7 +90,7 @@ func TestSettlingNothingMakesNoCalls(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		s := w.sub("a")
 		require.Empty(t, s.group.AckCalls(nil))
-		require.Empty(t, s.group.NackCalls(nil, 0))
+		require.Empty(t, s.group.NackCalls(nil))
 		require.Empty(t, s.group.ReleaseCalls(nil))
 		require.Empty(t, s.group.ExtendCalls(nil, 0))
 		require.NoError(t, do(ctx, w.Client))

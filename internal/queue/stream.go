@@ -17,6 +17,7 @@ const (
 type StreamOptions struct {
 	MaxLen    int64         // about how many entries the stream keeps; 0: all
 	Retention time.Duration // of dead messages; negative: for ever
+	MaxDead   int           // dead messages that are kept at most; 0: no limit
 }
 
 // NewStreamTopic returns a handle on a topic whose due messages go into the Redis Stream of its
@@ -48,7 +49,7 @@ func (t *Topic) openStreamCall() *Call {
 		script: &openStreamScript,
 		keys:   []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Scheduler(), k.Idle()},
 		args: []any{Layout, StreamLayout, Token(), StreamGroup,
-			GroupOptions{MaxDeliveries: -1, Retention: t.stream.Retention}.encode(), max(t.stream.MaxLen, 0)},
+			GroupOptions{MaxDeliveries: -1, Retention: t.stream.Retention, MaxDead: t.stream.MaxDead}.encode(), max(t.stream.MaxLen, 0)},
 	}
 }
 

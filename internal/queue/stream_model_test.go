@@ -24,7 +24,7 @@ func TestAnyOrderOfTransitionsOfATopicWithAStream(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			runs++
 			s.Prefix = fmt.Sprint(prefix, "-", runs)
-			m := &streamModel{world: newWorld(t, s, "topic").streaming(kept), messages: map[string]*flowing{}}
+			m := &streamModel{world: newWorld(t, s, "topic").streaming(queue.StreamOptions{Retention: -1}), messages: map[string]*flowing{}}
 			t.Repeat(map[string]func(*rapid.T){
 				"":           m.check,
 				"publish":    m.publish,
@@ -36,6 +36,7 @@ func TestAnyOrderOfTransitionsOfATopicWithAStream(t *testing.T) {
 				"discard":    m.discard,
 				"pause":      m.pause,
 				"open":       m.open,
+				"purge":      m.purge,
 			})
 		})
 	})
@@ -53,6 +54,7 @@ type streamModel struct {
 	messages map[string]*flowing // by name
 	may      map[string]bool     // which may be gone by what was done last
 	paused   bool
+	most     int // dead messages that are kept; 0: no limit
 }
 
 func (m *streamModel) check(t *rapid.T) {
@@ -202,6 +204,22 @@ func (m *streamModel) pause(t *rapid.T) {
 // open has another process use the topic.
 func (m *streamModel) open(t *rapid.T) {
 	m.t = t
-	m.retarget(m.topic.Name, queue.StreamOptions{Retention: kept.Retention, MaxLen: rapid.Int64Range(0, 1).Draw(t, "long") * 100_000})
+	m.most = rapid.SampledFrom([]int{0, 1, 2}).Draw(t, "max dead")
+	m.retarget(m.topic.Name, queue.StreamOptions{Retention: -1, MaxDead: m.most, MaxLen: rapid.Int64Range(0, 1).Draw(t, "long") * 100_000})
 	require.NoError(t, only(m.topic.Groups(ctx)))
+}
+
+func (m *streamModel) purge(t *rapid.T) {
+	m.t = t
+	before := m.dead(queue.StreamGroup)
+	require.False(t, m.world.purge())
+	left := m.dead(queue.StreamGroup)
+	many := max(len(before)-m.most, 0)
+	if m.most == 0 {
+		many = 0
+	}
+	require.Equal(t, before[many:], left)
+	for _, name := range before[:many] {
+		m.may[name] = true
+	}
 }

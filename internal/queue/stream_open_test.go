@@ -100,7 +100,7 @@ func TestOptionsOfAStreamAreThoseOfTheLastPublisherThatOpenedIt(t *testing.T) {
 		other := queue.StreamOptions{MaxLen: 7, Retention: 2 * time.Hour}
 		require.NoError(t, only(streamTopicOf(w.Client, w.Prefix, w.topic.Name, other).Groups(ctx)))
 		require.Equal(t, "7", w.raw(w.keys.Meta(), "maxlen"))
-		require.Equal(t, "-1 7200000", w.raw(w.keys.Groups(), queue.StreamGroup))
+		require.Equal(t, "-1 7200000 -1", w.raw(w.keys.Groups(), queue.StreamGroup))
 		require.Equal(t, version, w.raw(w.keys.Meta(), "groups"), "the set is the same")
 	})
 }

@@ -38,11 +38,16 @@ type Groups struct {
 type GroupOptions struct {
 	MaxDeliveries int           // negative: no limit
 	Retention     time.Duration // of dead messages; negative: for ever
+	MaxDead       int           // dead messages that are kept at most; 0: no limit
 	Expiry        time.Duration // the group is removed after this time without use; 0: never
 }
 
 func (o GroupOptions) encode() string {
-	return strconv.Itoa(max(o.MaxDeliveries, -1)) + " " + millis(o.Retention)
+	maxDead := -1
+	if o.MaxDead > 0 {
+		maxDead = o.MaxDead
+	}
+	return fmt.Sprintf("%d %s %d", max(o.MaxDeliveries, -1), millis(o.Retention), maxDead)
 }
 
 // expiry returns an expiry as scripts read it: "" for a group that is never removed.

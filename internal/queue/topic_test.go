@@ -104,7 +104,7 @@ func TestRegisteredGroupIsThere(t *testing.T) {
 		first, err := w.topic.Groups(ctx)
 		require.NoError(t, err)
 		require.Equal(t, []string{"a"}, first.Names)
-		require.Equal(t, map[string]string{"a": "5 3600000"}, w.Client.HGetAll(ctx, w.keys.Groups()).Val())
+		require.Equal(t, map[string]string{"a": "5 3600000 -1"}, w.Client.HGetAll(ctx, w.keys.Groups()).Val())
 
 		w.register("b: {*}")
 		second, err := w.topic.Groups(ctx)
@@ -137,11 +137,13 @@ func TestRegisteringAgainRenewsTheOptions(t *testing.T) {
 		before, err := w.topic.Groups(ctx)
 		require.NoError(t, err)
 		for options, want := range map[queue.GroupOptions]string{
-			{MaxDeliveries: 7, Retention: time.Minute}:             "7 60000",
-			{MaxDeliveries: -3, Retention: -time.Hour}:             "-1 -1",
-			{MaxDeliveries: 1, Retention: time.Nanosecond}:         "1 1",
-			{MaxDeliveries: 1, Retention: 0}:                       "1 0",
-			{MaxDeliveries: 1, Retention: 2500 * time.Microsecond}: "1 3",
+			{MaxDeliveries: 7, Retention: time.Minute}:             "7 60000 -1",
+			{MaxDeliveries: -3, Retention: -time.Hour}:             "-1 -1 -1",
+			{MaxDeliveries: 1, Retention: time.Nanosecond}:         "1 1 -1",
+			{MaxDeliveries: 1, Retention: 0}:                       "1 0 -1",
+			{MaxDeliveries: 1, Retention: 2500 * time.Microsecond}: "1 3 -1",
+			{MaxDeliveries: 1, Retention: -1, MaxDead: 9}:          "1 -1 9",
+			{MaxDeliveries: 1, Retention: -1, MaxDead: -9}:         "1 -1 -1",
 		} {
 			require.NoError(t, w.topic.Register(ctx, "a", options))
 			require.Equal(t, want, w.Client.HGet(ctx, w.keys.Groups(), "a").Val())
@@ -327,7 +329,7 @@ func TestEndedContextEndsCalls(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, w.topic.Register(ended, "a", standard), context.Canceled)
 		require.ErrorIs(t, w.topic.Publish(ended, "P", 1, w.make(now("x"))), context.Canceled)
-		_, err = w.topic.Purge(ended)
+		_, _, err = w.topic.Purge(ended)
 		require.ErrorIs(t, err, context.Canceled)
 		require.Empty(t, w.stored())
 	}, "a")

@@ -346,7 +346,7 @@ func (s *sub) release(messages ...*queue.Leased) int {
 
 func (s *sub) nack(failures ...queue.Failure) int {
 	s.w.t.Helper()
-	return s.w.count(s.group.NackCalls(failures, standard.Retention)...)
+	return s.w.count(s.group.NackCalls(failures)...)
 }
 
 // failed is the end of a delivery, to be retried at once unless edited.
@@ -415,7 +415,7 @@ func (w *world) expire() (more bool) {
 
 func (w *world) purge() (more bool) {
 	w.t.Helper()
-	more, err := w.topic.Purge(ctx)
+	_, more, err := w.topic.Purge(ctx)
 	require.NoError(w.t, err)
 	return more
 }

@@ -57,7 +57,7 @@ var transitions = map[string]func(w *world) (call func() error){
 	"nack": func(w *world) func() error {
 		s, claimed := w.inHand()
 		return run(w, s.group.NackCalls([]queue.Failure{failed(claimed[0]), failed(claimed[1], after(time.Hour)),
-			failed(claimed[2], dead)}, time.Hour)...)
+			failed(claimed[2], dead)})...)
 	},
 	"release": func(w *world) func() error {
 		w.publishNow("lost")
@@ -100,7 +100,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.die("a", 2)
 		w.die("b", 1)
 		w.travel(2 * time.Hour)
-		return func() error { _, err := w.topic.Purge(ctx); return err }
+		return func() error { _, _, err := w.topic.Purge(ctx); return err }
 	},
 	"remove": func(w *world) func() error {
 		w.fill("a")

@@ -49,7 +49,7 @@ func newFixture(t *testing.T, s redistest.Server) *fixture {
 		return &claimed.Messages[0]
 	}
 	nack := func(failure queue.Failure) {
-		require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls([]queue.Failure{failure}, time.Hour)...))
+		require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls([]queue.Failure{failure})...))
 	}
 	f.dead = f.publish(t, 1, queue.In(0))
 	nack(queue.Failure{Leased: claim(1), Dead: true, Reason: "an error\nof two lines"})
@@ -301,6 +301,12 @@ func TestEachKindOfDamageIsFound(t *testing.T) {
 		{"retention before the next event", func(f *fixture, c redis.UniversalClient) error {
 			return c.ZAdd(ctx, f.keys.Dead("a"), redis.Z{Score: 1000, Member: f.dead}).Err()
 		}, `earlier, at 3601000`},
+		{"too many dead messages before the next event", func(f *fixture, c redis.UniversalClient) error {
+			if err := c.ZAdd(ctx, f.keys.Dead("a"), redis.Z{Score: 2000, Member: f.retry}).Err(); err != nil {
+				return err
+			}
+			return c.HSet(ctx, f.keys.Groups(), "a", "3 -1 1").Err()
+		}, `one dead message too many in group "a"`},
 		{"group that ends before the next event", func(f *fixture, c redis.UniversalClient) error {
 			return c.ZAdd(ctx, f.keys.Idle(), redis.Z{Score: 1000, Member: "a"}).Err()
 		}, `the end of group a is`},

@@ -26,7 +26,7 @@ func TestDamageOfATopicWithAStreamIsFound(t *testing.T) {
 			return c.HDel(ctx, k.Scheduler(), "next").Err()
 		}, "it has no next event"},
 		"a group more": {func(c redis.UniversalClient, k queue.Keys) error {
-			return c.HSet(ctx, k.Groups(), "a", "-1 -1").Err()
+			return c.HSet(ctx, k.Groups(), "a", "-1 -1 -1").Err()
 		}, "it has a stream, and the groups"},
 		"no length": {func(c redis.UniversalClient, k queue.Keys) error {
 			return c.HSet(ctx, k.Meta(), "maxlen", "long").Err()

@@ -16,7 +16,7 @@ import (
 
 // The forms of stored values.
 var (
-	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+)$`)
+	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+) (-1|[1-9]\d*)$`)
 	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?( ?(expires_at:\d+ ?)?(max_lateness:\d+ )?on_expiry:(drop|dead))?$`)
 	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+$`)
 	deliveryForm = regexp.MustCompile(`(?s)^\d+ (d|r|-) \S+( .*)?$`)
@@ -223,7 +223,7 @@ func (i *inspection) group(name string) {
 		}
 	}
 	for field, value := range i.get("stats", name).fields {
-		known := slices.Contains([]string{"delivered", "late_ms", "dropped", "seen", "asked", "returned", "lasting"}, field)
+		known := slices.Contains([]string{"delivered", "late_ms", "dropped", "seen", "asked", "returned", "lasting", "dead_purged"}, field)
 		form := numberForm
 		switch field {
 		case "ending":
@@ -363,9 +363,12 @@ func (i *inspection) nextEvent() (event float64, what string) {
 			earliest(i.get("retry", g).scores, 0, "the retry in group %q of message", g)
 		}
 		earliest(i.get("unack", g).scores, 0, "the end of the lease in group %q of message", g)
-		_, text, _ := strings.Cut(registered[g], " ")
-		if retention, err := strconv.ParseFloat(text, 64); err == nil && retention >= 0 {
-			earliest(i.get("dead", g).scores, retention, "the end of the retention in group %q of message", g)
+		options, dead := append(strings.Fields(registered[g]), "", "", ""), i.get("dead", g).scores
+		if retention, err := strconv.ParseFloat(options[1], 64); err == nil && retention >= 0 {
+			earliest(dead, retention, "the end of the retention in group %q of message", g)
+		}
+		if most, err := strconv.Atoi(options[2]); err == nil && most >= 0 && len(dead) > most {
+			earliest(dead, 0, "one dead message too many in group %q since message", g)
 		}
 		if ends, ok := i.get("idle", "").scores[g]; ok {
 			earliest(map[string]float64{g: ends}, 0, "the end of group")

@@ -281,7 +281,7 @@ func (o one) ack() []*queue.Call { return o.group.AckCalls([]*queue.Leased{o.Lea
 
 func (o one) nack(f queue.Failure) []*queue.Call {
 	f.Leased, f.Limit = o.Leased, 9
-	return o.group.NackCalls([]queue.Failure{f}, time.Hour)
+	return o.group.NackCalls([]queue.Failure{f})
 }
 
 func (s *steps) claim(name string, n int) held {

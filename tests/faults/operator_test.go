@@ -78,7 +78,7 @@ func (d *desk) kill(group string) {
 	claimed, err := claim.ReadClaim(call.Cmd())
 	require.NoError(d.t, err)
 	require.Len(d.t, claimed.Messages, 1)
-	require.NoError(d.t, queue.Do(d.t.Context(), queue.MustClient(d.direct), g.NackCalls([]queue.Failure{{Leased: &claimed.Messages[0], Dead: true, Reason: "it died"}}, time.Hour)...))
+	require.NoError(d.t, queue.Do(d.t.Context(), queue.MustClient(d.direct), g.NackCalls([]queue.Failure{{Leased: &claimed.Messages[0], Dead: true, Reason: "it died"}})...))
 }
 
 // states are where the messages of a group are, by their payload; of one that is there twice, both.
@@ -133,7 +133,7 @@ var operations = map[string]operation{
 	"purge": {
 		prepare: func(d *desk) { d.register("a", time.Millisecond) },
 		do: func(d *desk) error {
-			_, err := queue.NewTopic(queue.MustClient(d.client), redisdelay.DefaultKeyPrefix, "t").Purge(d.t.Context())
+			_, _, err := queue.NewTopic(queue.MustClient(d.client), redisdelay.DefaultKeyPrefix, "t").Purge(d.t.Context())
 			return err
 		},
 		want: map[string]string{"waits": "pending", "ready": "ready"},

@@ -1,7 +1,7 @@
 -- expire: takes back the messages whose lease has run out.
 --
 -- KEYS  1 meta         hash: layout, groups (the version of the group set)
---       2 groups       hash: group -> "<max deliveries> <retention ms>"
+--       2 groups       hash: group -> "<max deliveries> <retention ms> <max dead>"
 --       3 options      hash: id -> options, only of messages that have any
 --       then for each group of the set:
 --         ready        list of "id:due"

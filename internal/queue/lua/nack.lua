@@ -10,7 +10,8 @@
 --       8 scheduler   hash: next, holder, standby, until
 --       9 stats       hash: counters and times of the group
 --      10 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
--- ARGV  1 retention   of dead messages in ms, negative: for ever
+--      11 groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
+-- ARGV  1 group
 --       2 single      "1" if PUBLISH counts every receiver (not on a cluster)
 --       then for each message, in the order of delivery (at most 1000):
 --         id
@@ -32,10 +33,10 @@
 
 local unack, leases, deliveries, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local retry, dead, waiters, scheduler, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local suspects = KEYS[10]
-local retention, single = tonumber(ARGV[1]), ARGV[2] == '1'
+local suspects, groups = KEYS[10], KEYS[11]
+local group, single = ARGV[1], ARGV[2] == '1'
 
---@use now due_of schedule wake take_back
+--@use now due_of schedule wake take_back keeps
 
 if #ARGV == 2 then
   return 0
@@ -56,10 +57,11 @@ redis.call('ZCARD', waiters)
 redis.call('HLEN', scheduler)
 redis.call('HLEN', stats)
 local have_suspects = redis.call('HLEN', suspects) > 0
+local options = redis.call('HGET', groups, group)
 
 take_back(ids, tokens, held)
 
-local settled, woken, event = 0, 0, nil
+local settled, woken, died, event = 0, 0, nil, nil
 for i = #ids, 1, -1 do
   local id, token, at = ids[i], tokens[i], i * 7 - 4
   local delay, limit = ARGV[at + 2], tonumber(ARGV[at + 3])
@@ -93,9 +95,7 @@ for i = #ids, 1, -1 do
     if delay == 'dead' or delay == 'undelivered' or (not postponed and limit > 0 and count >= limit) then
       redis.call('HSET', deliveries, id, record .. ' ' .. reason .. (said ~= '' and ': ' .. said or ''))
       redis.call('ZADD', dead, now, id)
-      if retention >= 0 then
-        event = math.min(event or now + retention, now + retention)
-      end
+      died = now
     else
       redis.call('HSET', deliveries, id, record .. (said ~= '' and ' ' .. said or ''))
       local due = due_of(delay)
@@ -109,8 +109,9 @@ for i = #ids, 1, -1 do
     end
   end
 end
-if event then
-  schedule(event)
+local purge = purge_at(options, dead, died)
+if event or purge then
+  schedule(math.min(event or purge, purge or event))
 end
 -- Redis searches a small hash from end to end, also for each message that has no record. One long
 -- text makes the hash a table, for as long as it exists.

@@ -11,7 +11,7 @@
 --       2 stream     the layout of topics with one
 --       3 version    a fresh random version for a changed set
 --       4 group      that stands for the stream
---       5 options    of the group: "<max deliveries> <retention ms>", -1 for no limit
+--       5 options    of the group: "<max deliveries> <retention ms> <max dead>", -1 for no limit
 --       6 maxlen     about how many entries the stream keeps; 0 for all
 --
 -- A new topic becomes one with a stream. So does a topic without messages and groups, none of which
@@ -51,5 +51,5 @@ else
 end
 redis.call('HSET', meta, 'layout', with_stream, 'groups', found[2], 'maxlen', maxlen)
 redis.call('HSET', groups, group, options)
-schedule(now) -- with a shorter retention, dead messages are forgotten earlier
+schedule(now) -- with lower limits, dead messages are forgotten earlier
 return {with_stream, found[2], group}

@@ -1,7 +1,7 @@
 -- promote: takes or keeps the topic's scheduling lease, and moves due messages to ready.
 --
 -- KEYS  1 meta        hash: layout, groups (the version of the group set)
---       2 groups      hash: group -> "<max deliveries> <retention ms>"
+--       2 groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
 --       3 pending     zset: id -> due ms
 --       4 refs        hash: id -> number of groups that still need the body, if more than one
 --       5 scheduler   hash: next (ms of the next event), holder, standby (addresses), until (ms)
@@ -26,7 +26,7 @@
 --   role     "holder", "standby" or "other"
 --   wait     microseconds until the caller has to look again; 0 or less: at once; "": never
 --   expired  1 if leases have run out
---   purge    1 if dead messages are past their retention
+--   purge    1 if a group has dead messages past their retention, or too many
 --   unused   groups to remove, 32 at most
 -- Twice: the second run finds only messages that the first has not moved.
 
@@ -36,7 +36,7 @@ local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonum
 local single = ARGV[5] == '1'
 local groups = (#KEYS - 8) / 5
 
---@use now role wake each put precedes due_at event free_names
+--@use now role wake each put precedes due_at event free_names keeps
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -241,13 +241,10 @@ for g = 1, groups do
       expired = true
     end
   end
-  local retention = tonumber(string.match(options[g] or '', '^%S+ (%S+)$') or -1)
-  local died = retention >= 0 and first_dead[g]
-  if died then
-    upcoming(died + retention)
-    if died + retention <= now then
-      purge = true
-    end
+  local purges = purge_at(options[g], KEYS[7 + g * 5], first_dead[g])
+  upcoming(purges)
+  if purges and purges <= now then
+    purge = true
   end
 end
 if groups > 0 then

@@ -2,7 +2,7 @@
 --
 -- KEYS  1 meta        hash: layout, groups (the version of the group set), maxlen (entries that the
 --                     stream keeps)
---       2 groups      hash: group -> "<max deliveries> <retention ms>"
+--       2 groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
 --       3 messages    hash: id -> body
 --       4 options     hash: id -> options, only of messages that have any
 --       5 pending     zset: id -> due ms
@@ -38,7 +38,7 @@ local retry, dead, deliveries, stats = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local bytes, group = tonumber(ARGV[5]), ARGV[6]
 
---@use now role each precedes fields_of due_at event free_names latest
+--@use now role each precedes fields_of due_at event free_names latest keeps
 
 -- Tells whether a message with these options is too late.
 local function too_late(own, due)
@@ -65,7 +65,7 @@ local again = redis.call('ZRANGEBYSCORE', retry, '-inf', now, 'WITHSCORES', 'LIM
 if rests then
   fresh, again = {}, {}
 end
-local retention = tonumber(string.match(redis.call('HGET', groups, group) or '', '^%S+ (%S+)$') or -1)
+local group_options = redis.call('HGET', groups, group)
 local optional = redis.call('HLEN', options) > 0
 local counted = redis.call('HGET', stats, 'latest_ms')
 local first_free = redis.call('ZRANGE', taken, 0, 0, 'WITHSCORES')
@@ -157,18 +157,14 @@ end
 
 first_free = free_names(first_free)
 
-local purge
 local from_pending, from_retry = (f - 1) / 2, (r - 1) / 2
 if not rests then
   upcoming(due_at(pending, from_pending))
   upcoming(due_at(retry, from_retry))
 end
 upcoming(tonumber(first_free[2] or nil))
-local death = retention >= 0 and due_at(dead, 0)
-if death then
-  upcoming(death + retention)
-  purge = death + retention <= now
-end
+local purges = purge_at(group_options, dead, due_at(dead, 0))
+upcoming(purges)
 
 keep_role(event)
 -- Deletions by position are the last writes: see docs/design.md.
@@ -178,4 +174,4 @@ end
 if from_retry > 0 then
   redis.call('ZREMRANGEBYRANK', retry, 0, from_retry - 1)
 end
-return {'holder', event and wait_until(event) or '', 0, purge and 1 or 0, {}, lost}
+return {'holder', event and wait_until(event) or '', 0, purges and purges <= now and 1 or 0, {}, lost}

@@ -9,7 +9,7 @@
 -- ARGV  1 layout     the layout version that the caller writes
 --       2 version    a fresh random version for the changed set
 --       3 group      the group's name
---       4 options    "<max deliveries> <retention ms>", -1 for no limit
+--       4 options    "<max deliveries> <retention ms> <max dead>", -1 for no limit
 --       5 expiry     ms without use after which the group is removed; "" for never. The call may
 --                    put the removal off but not bring it forward, because another subscription may
 --                    have asked for the later one.
@@ -51,7 +51,7 @@ if known ~= options then
   if not known then
     redis.call('HSET', stats, 'seen', string.format('%d', now))
   else
-    schedule(now) -- with a shorter retention, dead messages are forgotten earlier
+    schedule(now) -- with lower limits, dead messages are forgotten earlier
   end
 end
 if expiry ~= '' then

@@ -1,7 +1,7 @@
 -- stats: counts what a topic has, by state and group.
 --
 -- KEYS  1 meta        hash: layout, groups (the version of the group set)
---       2 groups      hash: group -> "<max deliveries> <retention ms>"
+--       2 groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
 --       3 messages    hash: id -> body
 --       4 pending     zset: id -> due ms
 --       5 taken       zset: delay id -> ms at which it is free
@@ -26,7 +26,7 @@
 -- paused}, and then for each group: number in ready, its first entry, number in unack, first
 -- deadline, number in retry, first due ms, number of dead, first ms of death, waiters, resting,
 -- paused, options, ms of its removal, number of valid leases, delivered, late_ms, latest_ms,
--- dropped, seen, number of suspects. A missing value is "".
+-- dropped, seen, dead_purged, number of suspects. A missing value is "".
 -- Twice: it only reads.
 
 local meta, group_options, messages, pending, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -53,7 +53,8 @@ local reply = {
 for g = 1, groups do
   local ready, unack, retry, dead = KEYS[1 + g * 8], KEYS[2 + g * 8], KEYS[3 + g * 8], KEYS[4 + g * 8]
   local waiters, resting, stats, suspects = KEYS[5 + g * 8], KEYS[6 + g * 8], KEYS[7 + g * 8], KEYS[8 + g * 8]
-  local counted = redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms', 'dropped', 'seen')
+  local counted = redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms', 'dropped', 'seen',
+    'dead_purged')
   for _, value in ipairs({
     redis.call('LLEN', ready), redis.call('LRANGE', ready, 0, 0)[1] or '', redis.call('ZCARD', unack),
     head(unack),
@@ -64,7 +65,7 @@ for g = 1, groups do
   }) do
     reply[#reply + 1] = value
   end
-  for i = 1, 5 do
+  for i = 1, 6 do
     reply[#reply + 1] = counted[i] or ''
   end
   reply[#reply + 1] = redis.call('HLEN', suspects)
