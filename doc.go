@@ -122,7 +122,8 @@
 // messages. Claimed messages that were not delivered go back at once, in order, and do not count as
 // delivered. Handlers under way have CloseTimeout to settle; the output channel stays open until
 // then. After that their contexts end, and their messages are delivered again when the leases
-// expire.
+// expire. Close then returns [ErrGivenUp] with the number of these messages, and the log names
+// each.
 //
 // Publish refuses a message whose context has ended. If the context of the first message of a call
 // ends while the call waits for earlier calls, the call is withdrawn. A call that was sent is not

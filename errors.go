@@ -70,4 +70,10 @@ var (
 	// The handler should stop: another consumer may have the message, and its ack or nack changes
 	// nothing.
 	ErrLeaseLost = consume.ErrLeaseLost
+
+	// ErrGivenUp means that handlers, or the Unmarshaler, still had messages when
+	// SubscriberConfig.CloseTimeout was over. Subscriber.Close returns it with their number, and
+	// the log names each message. The messages are delivered again when their leases end, even if
+	// their handlers ack them later.
+	ErrGivenUp = consume.ErrGivenUp
 )

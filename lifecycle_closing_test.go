@@ -124,8 +124,10 @@ func TestASettlementBeforeCloseTimeoutCounts(t *testing.T) {
 				closed := begin(sub.Close)
 				wait(t, one.Context().Done(), "the end of CloseTimeout")
 				require.NotErrorIs(t, context.Cause(one.Context()), redisdelay.ErrClosed)
-				close(free)
-				require.NoError(t, wait(t, closed, "Close"))
+				err := wait(t, closed, "Close")
+				close(free) // earlier it might go back
+				require.ErrorIs(t, err, redisdelay.ErrGivenUp)
+				require.ErrorContains(t, err, ": 1", "the one that was in the Unmarshaler")
 				require.Equal(t, c.left, stateOf(t, s, "t"))
 			})
 		})

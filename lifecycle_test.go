@@ -179,7 +179,10 @@ func TestAHandlerThatDoesNotEndIsGivenUpAfterCloseTimeout(t *testing.T) {
 		messages, end := subscribeToEnd(t, s, "t", how, closingWithin(timeout), inFlight(2))
 		publish(t, newPublisher(t, s), "t", "a", "b")
 		a, b := receive(t, messages), receive(t, messages)
-		require.NoError(t, wait(t, closeInTime(t, timeout, func() error { return <-end() }), "the end"))
+		err := wait(t, closeInTime(t, timeout, func() error { return <-end() }), "the end")
+		if how == "Close" {
+			require.ErrorIs(t, err, redisdelay.ErrGivenUp)
+		}
 		for _, msg := range []*message.Message{a, b} {
 			wait(t, msg.Context().Done(), "the end of the context")
 			require.ErrorIs(t, context.Cause(msg.Context()), redisdelay.ErrClosed)
@@ -187,6 +190,57 @@ func TestAHandlerThatDoesNotEndIsGivenUpAfterCloseTimeout(t *testing.T) {
 		}
 		requireClosed(t, messages)
 		require.Equal(t, state{Bodies: 2, Unack: 2}, stateOf(t, s, "t"), "until the leases run out")
+	})
+}
+
+// One of the subscriptions has ended before, by its context.
+func TestCloseCountsWhatAllSubscriptionsGaveUp(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		book := &logbook{}
+		sub := newLoggingSubscriber(t, s, book.logger(), closingWithin(50*time.Millisecond), leaseOf(never), inFlight(2))
+		cancellable, cancel := context.WithCancel(ctx)
+		defer cancel()
+		ending, err := sub.Subscribe(cancellable, "t0")
+		require.NoError(t, err)
+		topics := map[string]string{} // by UUID
+		for i, messages := range []<-chan *message.Message{ending, subscribeTo(t, sub, "t1"), subscribeTo(t, sub, "t2")} {
+			topic := fmt.Sprint("t", i)
+			publish(t, newPublisher(t, s), topic, "given up", "acked")
+			givenUp := receive(t, messages)
+			require.True(t, receive(t, messages).Ack())
+			topics[givenUp.UUID] = topic
+		}
+		cancel()
+		requireClosed(t, ending)
+		for range 2 {
+			err = wait(t, begin(sub.Close), "Close")
+			require.ErrorIs(t, err, redisdelay.ErrGivenUp)
+			require.EqualError(t, err, "close subscriber: messages are not settled within CloseTimeout (50ms), and are delivered again: 3")
+		}
+		lines := book.find("error", "redisdelay.subscriber")
+		require.Len(t, lines, 3)
+		for _, line := range lines {
+			require.ErrorIs(t, line.err, redisdelay.ErrGivenUp)
+			require.Equal(t, topics[line.fields["message_uuid"].(string)], line.fields["topic"])
+			require.Equal(t, redisdelay.DefaultConsumerGroup, line.fields["consumer_group"])
+			require.Equal(t, 50*time.Millisecond, line.fields["limit"])
+			require.NotEmpty(t, line.fields["message_id"])
+		}
+	})
+}
+
+// A Broadcast subscription has a group of its own, which the line names.
+func TestALineOfABroadcastSubscriptionNamesItsGroup(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		book := &logbook{}
+		sub := newLoggingSubscriber(t, s, book.logger(), closingWithin(time.Millisecond), broadcasting)
+		messages := subscribeTo(t, sub, "t")
+		publish(t, newPublisher(t, s), "t", "a")
+		group := deliveryOf(t, receive(t, messages)).Group
+		require.ErrorIs(t, wait(t, begin(sub.Close), "Close"), redisdelay.ErrGivenUp)
+		lines := book.find("error", "redisdelay.subscriber")
+		require.Len(t, lines, 1)
+		require.Equal(t, group, lines[0].fields["consumer_group"])
 	})
 }
 

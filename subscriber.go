@@ -126,7 +126,12 @@ type SubscriberConfig struct {
 	// CloseTimeout is how long Close, and the end of a Subscribe's context, wait for handlers under
 	// way and for an answer of Redis. If Redis does not answer, they take that long even without
 	// messages. The channel of a Subscribe then closes when the client has given up its last call.
-	// Default 10s.
+	//
+	// A message that is not settled by then is logged as an error and delivered again, even if its
+	// handler acks it later. Set CloseTimeout shorter if the process is killed earlier.
+	//
+	// Default 29s, a second less than Watermill's router waits for handlers. So a handler's work
+	// counts while the router waits for it, and Close's error comes before the router gives up.
 	CloseTimeout time.Duration
 }
 
@@ -147,7 +152,7 @@ func (c *SubscriberConfig) setDefaults() {
 		c.Backoff = defaultBackoff
 	}
 	c.DeadRetention = cmp.Or(c.DeadRetention, defaultDeadRetention)
-	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, 29*time.Second)
 	// Longer durations might overflow in a sum.
 	c.LeaseDuration = min(c.LeaseDuration, MaxDelay)
 	c.MaxExtension = min(c.MaxExtension, MaxDelay)
@@ -185,8 +190,22 @@ type Subscriber struct {
 	closed        bool
 	running       *engine                                 // nil until the first Subscribe
 	subscriptions map[*consume.Subscription]chan struct{} // closed when its Run has ended
-	untold        error                                   // the last error of a subscription's end
-	untoldAt      time.Time
+	leftover      leftover                                // of subscriptions that have ended
+}
+
+// leftover is what subscriptions could not do before they ended.
+type leftover struct {
+	untold  error // the last error of a subscription's end
+	givenUp int   // number of messages that were given up
+	at      time.Time
+}
+
+// forget forgets what was left long ago: it was logged, and its messages were delivered again
+// since.
+func (l *leftover) forget(after time.Duration) {
+	if time.Since(l.at) > after {
+		*l = leftover{}
+	}
 }
 
 // engine has what all subscriptions of a Subscriber share.
@@ -211,10 +230,11 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 	given := config.Backoff
 	config.setDefaults()
 	logger = guard.Logger(logger)
-	own := logger.With(watermill.LogFields{
-		"component":      "redisdelay.subscriber",
-		"consumer_group": config.ConsumerGroup,
-	})
+	fields := watermill.LogFields{"component": "redisdelay.subscriber"}
+	if !config.Broadcast { // otherwise each subscription has its own
+		fields["consumer_group"] = config.ConsumerGroup
+	}
+	own := logger.With(fields)
 	if given != nil {
 		config.Backoff = guard.Backoff(given, defaultBackoff, own)
 	}
@@ -356,7 +376,11 @@ func (s *Subscriber) unregister(ctx context.Context, t *queue.Topic, group strin
 
 // run starts a subscription, and the engine with the first one.
 func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan *message.Message, error) {
-	logger := s.logger.With(watermill.LogFields{"topic": t.Name})
+	fields := watermill.LogFields{"topic": t.Name}
+	if s.config.Broadcast {
+		fields["consumer_group"] = s.groupOf(id)
+	}
+	logger := s.logger.With(fields)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -392,8 +416,13 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 		s.scheduler.Remove(t.Name)
 		s.mu.Lock()
 		delete(s.subscriptions, sub)
-		if err != nil {
-			s.untold, s.untoldAt = err, time.Now()
+		if n := sub.GivenUp(); err != nil || n > 0 {
+			if !s.closed {
+				s.leftover.forget(s.outlives())
+			}
+			s.leftover.untold = cmp.Or(err, s.leftover.untold)
+			s.leftover.givenUp += n
+			s.leftover.at = time.Now()
 		}
 		s.mu.Unlock()
 		close(ended)
@@ -418,14 +447,16 @@ func (s *Subscriber) start() *engine {
 // once, in order. Handlers under way have CloseTimeout to settle. After that their contexts end,
 // and their messages are delivered again when the leases run out.
 //
-// Close returns when all is done, at the latest a second after CloseTimeout. It returns an error if
-// Redis did not answer or refused, so that the last settlements may be lost. The error may be of a
-// subscription whose context ended shortly before. Close may be called more than once, and from
-// several goroutines, and returns the same error again. The Client stays open.
+// Close returns when all is done, at the latest a second after CloseTimeout. It returns an error
+// that wraps ErrGivenUp, with the number of messages, if handlers had not settled by then. It
+// returns an error too if Redis did not answer or refused, so that the last settlements may be
+// lost. The error may be of a subscription whose context ended shortly before. Close may be called
+// more than once, and from several goroutines, and returns the same error again. The Client stays
+// open.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
-	if !s.closed && time.Since(s.untoldAt) > s.config.LeaseDuration+s.config.CloseTimeout {
-		s.untold = nil // it was logged, and its messages were delivered again since
+	if !s.closed {
+		s.leftover.forget(s.outlives())
 	}
 	s.closed = true
 	running := s.running
@@ -460,10 +491,21 @@ func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if late {
-		s.untold = cmp.Or(s.untold, consume.ErrUntold)
+		s.leftover.untold = cmp.Or(s.leftover.untold, consume.ErrUntold)
 	}
-	if s.untold != nil {
-		return fmt.Errorf("close subscriber: %w (CloseTimeout is %v)", s.untold, s.config.CloseTimeout)
+	var untold, givenUp error
+	if err := s.leftover.untold; err != nil {
+		untold = fmt.Errorf("close subscriber: %w (CloseTimeout is %v)", err, s.config.CloseTimeout)
 	}
-	return nil
+	n := s.leftover.givenUp
+	for sub := range s.subscriptions { // those that hang
+		n += sub.GivenUp()
+	}
+	if n > 0 {
+		givenUp = fmt.Errorf("close subscriber: messages are %w (%v), and are delivered again: %d", ErrGivenUp, s.config.CloseTimeout, n)
+	}
+	return errors.Join(untold, givenUp)
 }
+
+// outlives is how long Close reports what an ended subscription has left.
+func (s *Subscriber) outlives() time.Duration { return s.config.LeaseDuration + s.config.CloseTimeout }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -97,7 +98,19 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	watching.Wait() // so that no topic is added after this
-	return errors.Join(subscriber.Close(), run.await())
+	return errors.Join(unlessGivenUp(subscriber.Close()), run.await())
+}
+
+// unlessGivenUp returns what a Subscriber's Close reports, without messages that were left to their
+// leases. Those are logged, and are part of stopping.
+func unlessGivenUp(err error) error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return err
+	}
+	return errors.Join(slices.DeleteFunc(slices.Clone(joined.Unwrap()), func(err error) bool {
+		return errors.Is(err, redisdelay.ErrGivenUp)
+	})...)
 }
 
 // registryRead records the result of reading the registry of topics. It logs when reading begins to

@@ -17,6 +17,10 @@ import (
 // and documents it.
 var ErrLeaseLost = errors.New("lease lost")
 
+// ErrGivenUp means that messages were not settled within CloseTimeout. The root package exports and
+// documents it.
+var ErrGivenUp = errors.New("not settled within CloseTimeout")
+
 // errSettled is the cause of a message's context after its ack or nack.
 var errSettled = errors.New("message is settled")
 

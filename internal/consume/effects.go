@@ -46,7 +46,7 @@ const (
 type Note struct {
 	Kind    NoteKind
 	InHand  *InHand       // the message, for kinds about one message
-	Failure queue.Failure // for Dead and PerhapsDead
+	Failure queue.Failure // for Overrun, Dead and PerhapsDead
 	Count   int           // number of messages, for Orphans and LateAnswer
 	Took    time.Duration // for LateAnswer
 }
@@ -61,4 +61,5 @@ const (
 	PerhapsDead                 // the same, unless its lease ended before Redis was told
 	Orphans                     // ids had no bodies and were dropped
 	LateAnswer                  // an answer took longer than a lease, and its messages go back
+	GivenUp                     // CloseTimeout was over before the message was settled
 )

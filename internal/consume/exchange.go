@@ -15,7 +15,8 @@ import (
 type link struct {
 	ctx         context.Context // of all calls
 	cancel      context.CancelFunc
-	giveUp, end *time.Timer // of closing
+	giveUp, end *time.Timer   // of closing
+	gaveUp      chan struct{} // closed when giveUp has run
 	saidLate    sync.Once
 	rooms       [2][]Message // memory for the messages of a claim of each lane, while it is under way
 

@@ -71,20 +71,27 @@ func (h *handing) end() {
 	h.glances.Stop()
 	h.mu.Lock()
 	h.reading.over = true
-	back := h.reading.late
-	h.reading.late = nil
 	h.mu.Unlock()
+	h.takeBackLate()
 	if h.next != nil {
-		back = append(back, h.next)
-	}
-	for _, d := range back {
-		h.step(func(m *Machine, _ time.Time) Effects { return m.TakenBack(&d.inHand) })
+		h.step(func(m *Machine, _ time.Time) Effects { return m.TakenBack(&h.next.inHand) })
 	}
 	if h.last != nil {
 		go h.await(h.last)
 	}
 	h.step(func(m *Machine, _ time.Time) Effects { return m.TakerGone() })
 	h.others.Done()
+}
+
+// takeBackLate gives back what the Unmarshaler had for long and nobody has handed out since.
+func (s *Subscription) takeBackLate() {
+	s.mu.Lock()
+	back := s.reading.late
+	s.reading.late = nil
+	s.mu.Unlock()
+	for _, d := range back {
+		s.step(func(m *Machine, _ time.Time) Effects { return m.TakenBack(&d.inHand) })
+	}
 }
 
 // exited has another goroutine go on, because the Unmarshaler has called runtime.Goexit.

@@ -33,6 +33,7 @@ type InHand struct {
 	taken    time.Time // when it was taken from the buffer
 	handed   time.Time // when the consumer got it, see also Machine.Lingers; zero: it is on offer
 	place    int       // its index in Held.inHand
+	cause    Cause     // why the delivery has ended, if it was abandoned
 	delivery *Delivery // the shell's; the machine does not read it
 }
 

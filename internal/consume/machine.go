@@ -35,6 +35,7 @@ type Machine struct {
 	clock   ServerClock
 	dates   Dates
 	counts  queue.Counts // to be told with the next claim
+	givenUp int          // number of messages that were given up at CloseTimeout
 	out     Effects      // of the event that is being taken in
 }
 
@@ -107,16 +108,32 @@ func (m *Machine) TakerGone() Effects {
 }
 
 // GiveUp means that CloseTimeout is over: the deliveries of all messages in hand end, but for those
-// that the consumer has settled. Their leases run out, since the handlers may still run.
+// that the consumer has settled. The leases of messages that the consumer has run out, since the
+// handlers may still run. A message on offer goes back.
 func (m *Machine) GiveUp(settled map[*InHand]bool) Effects {
-	for i := len(m.held.inHand) - 1; i >= 0; i-- { // backwards, since abandon moves the last one to i
-		if in := m.held.inHand[i]; !settled[in] {
-			m.abandon(in, Closed)
+	for _, in := range m.held.inOrder() {
+		if settled[in] {
+			continue
+		}
+		m.abandon(in, Closed)
+		if in.handed.IsZero() {
+			m.untold.release([]Message{in.withoutBody()})
+		} else {
+			m.noteGivenUp(in)
 		}
 	}
 	m.out.Wake |= Talk
 	return m.effects()
 }
+
+func (m *Machine) noteGivenUp(in *InHand) {
+	m.givenUp++
+	m.note(Note{Kind: GivenUp, InHand: in})
+}
+
+// GivenUp returns how many messages the consumer had, and had not settled, when CloseTimeout was
+// over.
+func (m *Machine) GivenUp() int { return m.givenUp }
 
 // End means that nobody talks to Redis any more. All who have asked are answered.
 func (m *Machine) End() Effects {
@@ -168,16 +185,24 @@ func (m *Machine) TakenBack(in *InHand) Effects {
 	return Effects{Settled: in}
 }
 
-// Handed means that the consumer has the message that was on offer.
+// Handed means that the consumer has the message that was on offer. If the delivery has ended just
+// before, the consumer will settle it in vain.
 func (m *Machine) Handed(now time.Time, in *InHand) Effects {
 	in.handed = now
 	late := max(0, m.clock.earliest(now).Sub(in.Due))
 	m.counts.Add(queue.Counts{Delivered: 1, LatenessMicros: late.Microseconds(), Latest: late})
+	switch {
+	case m.held.has(in):
+	case in.cause == Closed:
+		m.noteGivenUp(in)
+	default:
+		m.note(Note{Kind: LostLease, InHand: in})
+	}
 	if m.taker.state == Stuck { // it takes messages again
 		m.taker.state = Takes
-		return Effects{Wake: Talk}
+		m.out.Wake |= Talk
 	}
-	return Effects{}
+	return m.effects()
 }
 
 // Lingers means that the Unmarshaler has had a message for long. From then on the message counts as
@@ -253,7 +278,7 @@ func (m *Machine) Overran(in *InHand, f queue.Failure) Effects {
 	m.abandon(in, TakenAway)
 	m.nack(in, f)
 	if !in.dies(f) {
-		m.note(Note{Kind: Overrun, InHand: in})
+		m.note(Note{Kind: Overrun, InHand: in, Failure: f})
 	}
 	m.out.Wake |= Feed | Talk
 	return m.effects()
@@ -318,6 +343,7 @@ func (m *Machine) urgent() Wake {
 // abandon ends a delivery that the consumer has not settled.
 func (m *Machine) abandon(in *InHand, cause Cause) {
 	m.held.remove(in)
+	in.cause = cause
 	m.taker.move(Stuck, Takes) // there is room for another message
 	m.out.Ended = append(m.out.Ended, Ended{in, cause})
 	m.out.Wake |= Offer

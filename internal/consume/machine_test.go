@@ -1074,6 +1074,45 @@ func TestASettledMessageIsNotGivenUp(t *testing.T) {
 	e := d.GiveUp(map[*InHand]bool{all[1]: true})
 	require.Len(t, e.Ended, 3)
 	require.Equal(t, []*InHand{all[1]}, d.InHand())
+	require.Equal(t, []Note{{Kind: GivenUp, InHand: all[0]}, {Kind: GivenUp, InHand: all[2]}, {Kind: GivenUp, InHand: all[3]}}, e.Notes)
+	require.Empty(t, d.ack(all[0]), "it is too late")
+	require.Empty(t, d.untold.Acks)
+	require.Empty(t, d.GiveUp(map[*InHand]bool{all[1]: true}).Notes, "once each")
+	require.Equal(t, 3, d.GivenUp())
+}
+
+// The hand-over may not have noticed that the subscription closes.
+func TestAMessageOnOfferGoesBackWhenOthersAreGivenUp(t *testing.T) {
+	d := drive(t, Limits{MaxInFlight: 4})
+	d.publish(1)
+	d.answer(d.says())
+	in := d.offer(1)[0]
+	d.Close()
+	require.Empty(t, d.GiveUp(nil).Notes)
+	require.Zero(t, d.GivenUp())
+	require.Equal(t, []Message{in.withoutBody()}, d.untold.Releases)
+	require.Empty(t, d.TakenBack(in), "it is back")
+}
+
+// The consumer has taken it before, but the machine hears of that later.
+func TestAMessageThatIsTakenAsItsDeliveryEndsIsLogged(t *testing.T) {
+	for name, c := range map[string]struct {
+		ends func(d *driver)
+		kind NoteKind
+	}{
+		"CloseTimeout": {func(d *driver) { d.Close(); d.GiveUp(nil) }, GivenUp},
+		"lost lease":   {func(d *driver) { d.pass(2 * modelLease); d.watch(d.now); d.effects() }, LostLease},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := drive(t, Limits{MaxInFlight: 4})
+			d.publish(1)
+			d.answer(d.says())
+			in := d.offer(1)[0]
+			c.ends(d)
+			require.Equal(t, []Note{{Kind: c.kind, InHand: in}}, d.Handed(d.now, in).Notes)
+			require.Equal(t, c.kind == GivenUp, d.GivenUp() == 1)
+		})
+	}
 }
 
 // A suspect whose wait is over may be behind a claim that waits a millisecond for more messages.

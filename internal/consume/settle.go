@@ -134,9 +134,14 @@ func (s *Subscription) logUnreadable(d *Delivery, what string, err error) {
 func (s *Subscription) log(n Note) {
 	switch n.Kind {
 	case LostLease:
-		s.Logger.Info("The lease of a message was lost while its handler ran", watermill.LogFields{"message_id": n.InHand.ID})
+		s.logLimit("The lease of a message was lost while its handler ran", ErrLeaseLost, n, s.LeaseDuration)
 	case Overrun:
-		s.Logger.Info("A handler or the Unmarshaler ran for too long, its message is delivered again", watermill.LogFields{"message_id": n.InHand.ID})
+		s.logLimit("A handler or the Unmarshaler ran for too long, its message is delivered again", errors.New(n.Failure.Reason), n, s.LeaseDuration+s.MaxExtension)
+	case GivenUp:
+		s.logLimit("A message was not settled within CloseTimeout, it is delivered again when its lease ends", ErrGivenUp, n, s.CloseTimeout)
+		if d := n.InHand.delivery; !s.isSlow(d) {
+			s.watchLateAck(d, time.Millisecond)
+		}
 	case Dead:
 		s.logDeath("A message is dead-lettered", n)
 	case PerhapsDead:
@@ -151,11 +156,41 @@ func (s *Subscription) log(n Note) {
 	}
 }
 
-func (s *Subscription) logDeath(text string, n Note) {
-	fields := watermill.LogFields{"message_id": n.InHand.ID}
-	if d := n.InHand.delivery; !s.isSlow(d) {
+// logLimit logs that a message was taken from its handler, or the Unmarshaler, at a limit.
+func (s *Subscription) logLimit(text string, err error, n Note, limit time.Duration) {
+	s.Logger.Error(text, err, s.fields(n.InHand).Add(watermill.LogFields{"limit": limit}))
+}
+
+// fields names a message in the log. Its UUID is not known while the Unmarshaler has it for long.
+func (s *Subscription) fields(in *InHand) watermill.LogFields {
+	fields := watermill.LogFields{"message_id": in.ID}
+	if d := in.delivery; !s.isSlow(d) {
 		fields["message_uuid"] = d.uuid
 	}
+	return fields
+}
+
+// watchLateAck logs the ack of a message that was given up. It looks after wait, and then at
+// doubled intervals, until the lease is over. It keeps no goroutine, because Close leaves none
+// behind.
+func (s *Subscription) watchLateAck(d *Delivery, wait time.Duration) {
+	if wait > 2*s.LeaseDuration {
+		return
+	}
+	time.AfterFunc(wait, func() {
+		select {
+		case <-d.msg.Acked():
+			s.Logger.Error("A handler acked its message after CloseTimeout, in vain: it is delivered again", ErrGivenUp,
+				s.fields(&d.inHand).Add(watermill.LogFields{"limit": s.CloseTimeout}))
+		case <-d.msg.Nacked():
+		default:
+			s.watchLateAck(d, 2*wait)
+		}
+	})
+}
+
+func (s *Subscription) logDeath(text string, n Note) {
+	fields := s.fields(n.InHand)
 	if n.Failure.Error != "" {
 		fields["handler_error"] = n.Failure.Error
 	}

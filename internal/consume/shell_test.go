@@ -3,6 +3,7 @@ package consume
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -258,6 +259,82 @@ func TestSettledMessagesCountWhenCloseTimeoutIsOver(t *testing.T) {
 		require.NoError(t, s.end())
 		require.Equal(t, 2, s.left(), "the one that was acked is gone")
 	})
+}
+
+// logged returns what is logged as errors since the last call, as text, error, and fields.
+func logged(log *watermill.CaptureLoggerAdapter, seen *int) (lines []string) {
+	all := log.Captured()[watermill.ErrorLogLevel]
+	for _, line := range all[*seen:] {
+		lines = append(lines, fmt.Sprint(line.Msg, " | ", line.Err, " | ", line.Fields))
+	}
+	*seen = len(all)
+	return lines
+}
+
+func TestWhatIsGivenUpAtCloseTimeoutIsLoggedAndCounted(t *testing.T) {
+	log, seen := watermill.NewCaptureLogger(), 0
+	inShell(t, Config{MaxInFlight: 3, CloseTimeout: time.Second, Logger: log}, func(t *testing.T, s *shell) {
+		s.publish(5)
+		acksLate, nacksLate, acksInTime := s.next(), s.next(), s.next()
+		s.Close()
+		acksInTime.Ack()
+		began := time.Now()
+		require.NoError(t, s.end())
+		require.Equal(t, time.Second, time.Since(began))
+		require.Equal(t, 2, s.GivenUp())
+		const text = "A message was not settled within CloseTimeout, it is delivered again when its lease ends | not settled within CloseTimeout | "
+		require.Equal(t, []string{
+			text + "map[limit:1s message_id:" + acksLate.UUID + " message_uuid:" + acksLate.UUID + "]",
+			text + "map[limit:1s message_id:" + nacksLate.UUID + " message_uuid:" + nacksLate.UUID + "]",
+		}, logged(log, &seen), "before Run ends")
+		s.change(func(f *server) { require.Len(t, f.ready, 2, "what was not handed out goes back") })
+
+		time.Sleep(100 * time.Millisecond)
+		acksLate.Ack()
+		nacksLate.Nack()
+		time.Sleep(time.Second)
+		require.Equal(t, []string{
+			"A handler acked its message after CloseTimeout, in vain: it is delivered again | not settled within CloseTimeout | " +
+				"map[limit:1s message_id:" + acksLate.UUID + " message_uuid:" + acksLate.UUID + "]",
+		}, logged(log, &seen))
+		require.Equal(t, 2, s.GivenUp())
+		require.Equal(t, 4, s.left(), "a late ack changes nothing")
+		time.Sleep(10 * modelLease)
+		require.Empty(t, logged(log, &seen), "once")
+	})
+}
+
+func TestAMessageThatIsTakenFromItsHandlerIsLoggedAsAnError(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		happens func(s *shell, msg *message.Message)
+		text    string
+		limit   time.Duration
+	}{
+		"it loses its lease": {
+			func(s *shell, msg *message.Message) { s.change(func(f *server) { delete(f.messages, msg.UUID) }) },
+			"The lease of a message was lost while its handler ran | lease lost", modelLease,
+		},
+		"it runs for too long": {
+			func(*shell, *message.Message) {},
+			"A handler or the Unmarshaler ran for too long, its message is delivered again | " +
+				"the handler ran for longer than 5s (LeaseDuration and MaxExtension)", modelLease + 2*time.Second,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log, seen := watermill.NewCaptureLogger(), 0
+			inShell(t, Config{MaxInFlight: 2, MaxExtension: 2 * time.Second, Logger: log}, func(t *testing.T, s *shell) {
+				s.publish(1)
+				msg := s.next()
+				c.happens(s, msg)
+				<-msg.Context().Done()
+				synctest.Wait()
+				require.Equal(t, []string{
+					fmt.Sprintf("%s | map[limit:%v message_id:%s message_uuid:%s]", c.text, c.limit, msg.UUID, msg.UUID),
+				}, logged(log, &seen))
+			})
+		})
+	}
 }
 
 func TestALeaseEndsWhileRedisHangsOrFails(t *testing.T) {

@@ -128,7 +128,11 @@ func (s *Subscription) Close() { s.close() }
 
 func (s *Subscription) beginClosing() {
 	s.step(func(m *Machine, _ time.Time) Effects { return m.Close() })
-	s.link.giveUp = time.AfterFunc(s.CloseTimeout, s.giveUp)
+	s.link.gaveUp = make(chan struct{})
+	s.link.giveUp = time.AfterFunc(s.CloseTimeout, func() {
+		defer close(s.link.gaveUp)
+		s.giveUp()
+	})
 	s.link.end = time.AfterFunc(s.CloseTimeout+500*time.Millisecond, s.link.cancel)
 	close(s.closing) // the end of Run waits for it, and stops the timers
 	s.offer.send()
@@ -150,10 +154,18 @@ func (s *Subscription) giveUp() {
 			settled[in] = true
 		}
 	}
+	s.takeBackLate()
 	s.step(func(m *Machine, _ time.Time) Effects { return m.GiveUp(settled) })
 	for in := range settled {
 		s.settledNow(in.delivery)
 	}
+}
+
+// GivenUp returns how many messages were given up at CloseTimeout, so far.
+func (s *Subscription) GivenUp() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.machine.GivenUp()
 }
 
 // ErrUntold means that the subscription had to end before Redis confirmed everything.
@@ -196,7 +208,9 @@ func (s *Subscription) told(_ string, done func()) {
 func (s *Subscription) endCalls() {
 	<-s.closing
 	s.link.cancel()
-	s.link.giveUp.Stop()
+	if !s.link.giveUp.Stop() {
+		<-s.link.gaveUp // or the process could end before the lines are in the log
+	}
 	s.link.end.Stop()
 }
 
