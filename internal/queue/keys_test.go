@@ -55,6 +55,14 @@ func keysOfTopic(k queue.Keys, group, publisher, subscription string) []string {
 		k.Retry(group), k.Deliveries(group), k.Waiters(group), k.Dead(group), k.Resting(group), k.Stats(group), k.Suspects(group)}
 }
 
+func TestEachKeyHasAType(t *testing.T) {
+	t.Parallel()
+	for _, key := range keysOfTopic(queue.NewKeys("p", "a{b}:c"), "a:b c", "PUBLISHER", "SUBSCRIPTION") {
+		require.Contains(t, []string{"hash", "zset", "list", "string"}, queue.TypeOf(key), key)
+	}
+	require.Equal(t, "stream", queue.TypeOf("orders:new"))
+}
+
 // Other versions of this program use the same names of keys and channels.
 func TestNamesOfKeysAndTheirSlots(t *testing.T) {
 	t.Parallel()

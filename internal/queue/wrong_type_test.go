@@ -242,7 +242,11 @@ func TestKeyOfAWrongTypeFailsTheScriptAndChangesNothing(t *testing.T) {
 					} else {
 						require.NoError(t, w.Client.Set(ctx, key, "wrong", 0).Err())
 					}
-					w.unchanged(func() { require.ErrorContains(t, call(), "WRONGTYPE", key) })
+					w.unchanged(func() {
+						err := call()
+						require.ErrorContains(t, err, "WRONGTYPE", key)
+						require.ErrorContains(t, err, fmt.Sprintf("the key %q is a ", key))
+					})
 				}
 			})
 		})
