@@ -24,6 +24,8 @@ type Stats struct {
 	Next     time.Time // when the scheduler looks next; zero: never
 	Holder   string    // address of the process with a valid scheduling lease; "": none
 	Standby  string    // address of the process that watches the holder; "": none
+	Fault    string    // error of the last scheduler that failed since the last promotion; "": none
+	FaultAt  time.Time // when it failed
 	Paused   time.Time // since when; zero: it is not paused
 	Stream   bool      // its messages go into a stream
 	Groups   []GroupStats
@@ -94,7 +96,7 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 	if len(reply) == 1 && reply[0] == "stale" {
 		return stats, queue.ErrStale
 	}
-	const head, each = 11, 20
+	const head, each = 12, 20
 	if len(reply) != head+each*len(groups.Names) {
 		return stats, fmt.Errorf("stats: unexpected reply of %d parts about %d groups", len(reply), len(groups.Names))
 	}
@@ -120,6 +122,8 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 	if stats.Next.IsZero() || !stats.Now.After(stats.Next.Add(queue.Grace)) { // the lease is valid
 		stats.Holder = queue.Text(reply[7])
 	}
+	failed, fault, _ := strings.Cut(queue.Text(reply[11]), " ")
+	stats.Fault, stats.FaultAt = fault, queue.Instant(failed)
 	if !stats.Now.After(queue.Instant(queue.Text(reply[9]))) {
 		stats.Standby = queue.Text(reply[8])
 	}

@@ -152,8 +152,8 @@ func wrongType(err error) bool {
 	return errors.As(err, &server) && strings.Contains(server.Error(), "WRONGTYPE Operation")
 }
 
-// nameWrongType adds to an error of the server, which names no key, the first of the keys that has a
-// wrong type. It returns the error as it is if the user may not ask, or if the key is gone.
+// nameWrongType adds the first key of a wrong type to an error of the server, which names none. It
+// returns the error as it is if the user may not ask, or if the key is gone.
 func nameWrongType(ctx context.Context, client *Client, keys []string, err error) error {
 	for some := range slices.Chunk(keys, 500) {
 		found := make([]*redis.StatusCmd, len(some))

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -158,6 +159,9 @@ var transitions = map[string]func(w *world) (call func() error){
 	},
 	"permit": func(w *world) func() error {
 		return func() error { return only(new(queue.Permits).Try(ctx, w.topic.Topic, queue.Consuming)) }
+	},
+	"fault": func(w *world) func() error {
+		return func() error { return w.topic.NoteFault(ctx, errors.New("x")) }
 	},
 	"resign": func(w *world) func() error {
 		w.promote("channel|1")

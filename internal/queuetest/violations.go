@@ -24,6 +24,7 @@ var (
 	claimForm    = regexp.MustCompile(`^\d+( [^ :]+:\d+)+$`)
 	addressForm  = regexp.MustCompile(`^.+\|[^| ]+$`)
 	numberForm   = regexp.MustCompile(`^\d+$`)
+	faultForm    = regexp.MustCompile(`(?s)^\d+ .`)
 	latestForm   = regexp.MustCompile(`^\d+ \d+ \d+$`)
 	endingForm   = regexp.MustCompile(`^\d+ [1-3]$`)
 )
@@ -315,6 +316,10 @@ func (i *inspection) scheduler() {
 		case "next", "until":
 			if !numberForm.MatchString(value) {
 				i.report("scheduler: %s is %q, not a time in ms", field, value)
+			}
+		case "fault":
+			if !faultForm.MatchString(value) {
+				i.report("scheduler: fault is %q, not a time in ms and an error", value)
 			}
 		case "holder", "standby":
 			if !addressForm.MatchString(value) {

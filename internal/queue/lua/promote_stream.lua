@@ -170,7 +170,7 @@ if death then
   purge = death + retention <= now
 end
 
-keep_role(event)
+keep_role(event, not purge)
 -- Deletions by position are the last writes: see docs/design.md.
 if from_pending > 0 then
   redis.call('ZREMRANGEBYRANK', pending, 0, from_pending - 1)

@@ -5,7 +5,7 @@
 --       3 messages    hash: id -> body
 --       4 pending     zset: id -> due ms
 --       5 taken       zset: delay id -> ms at which it is free
---       6 scheduler   hash: next, holder, standby, until
+--       6 scheduler   hash: next, holder, standby, until, fault ("<ms> <error>")
 --       7 paused      hash: group, or "" for the topic -> ms since when
 --       8 idle        zset: group with an expiry -> ms at which it is removed
 --       then for each group of the set:
@@ -23,7 +23,7 @@
 --
 -- Returns {"stale"} when the group set has changed, else {"ok", now, number of messages, of
 -- pending, due ms of its first, number of delay ids that are taken, next, holder, standby, until,
--- paused}, and then for each group: number in ready, its first entry, number in unack, first
+-- paused, fault}, and then for each group: number in ready, its first entry, number in unack, first
 -- deadline, number in retry, first due ms, number of dead, first ms of death, waiters, resting,
 -- paused, options, ms of its removal, number of valid leases, delivered, late_ms, latest_ms,
 -- dropped, seen, number of suspects. A missing value is "".
@@ -45,10 +45,11 @@ if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
 local after = '(' .. string.format('%d', now)
-local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until')
+local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until', 'fault')
 local reply = {
   'ok', string.format('%d', now), redis.call('HLEN', messages), redis.call('ZCARD', pending), head(pending),
   redis.call('ZCOUNT', taken, after, '+inf'), s[1] or '', s[2] or '', s[3] or '', s[4] or '', redis.call('HGET', paused, '') or '',
+  s[5] or '',
 }
 for g = 1, groups do
   local ready, unack, retry, dead = KEYS[1 + g * 8], KEYS[2 + g * 8], KEYS[3 + g * 8], KEYS[4 + g * 8]
