@@ -45,6 +45,7 @@ func (k Keys) Idle() string      { return k.base + "idle" }
 func (k Keys) Names() string     { return k.base + "names" }
 func (k Keys) Taken() string     { return k.base + "taken" }
 func (k Keys) Paused() string    { return k.base + "paused" }
+func (k Keys) Counters() string  { return k.base + "stats" }
 
 // Keys that hold the number of a publisher's last call, a subscription's last claim, and the result
 // of one operation of an operator.

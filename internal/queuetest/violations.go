@@ -68,6 +68,9 @@ func (i *inspection) keys() {
 	}
 	for _, v := range i.values {
 		kind, known := kinds[v.kind]
+		if v.key == i.base()+"stats" { // of the topic, not of a group
+			kind.of = ""
+		}
 		switch {
 		case !known, kind.of == "" && v.key != i.base()+v.kind, kind.of != "" && v.key != i.base()+v.kind+":"+v.name:
 			i.report("unknown key %q", v.key)
