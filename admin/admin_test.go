@@ -474,3 +474,33 @@ func TestGetByADelayIDThatCannotBeLookedUp(t *testing.T) {
 		require.NotErrorIs(t, err, admin.ErrNotFound)
 	})
 }
+
+func TestStatsCountMessagesReplacedOrLeftOut(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		named := func(name string, mode redisdelay.DelayIDMode) *message.Message {
+			msg := delayed("x", time.Hour)
+			redisdelay.SetDelayID(msg, name, mode)
+			return msg
+		}
+		p := s.publisher(t)
+		require.NoError(t, p.Publish(topic, text("x"), named("a", redisdelay.DelayIDReplace)))
+		require.Zero(t, s.Client.Exists(ctx, s.keys.Counters()).Val(), "nothing was replaced")
+		require.NoError(t, p.Publish(topic, named("a", redisdelay.DelayIDReplace), named("a", redisdelay.DelayIDReplace)))
+		require.NoError(t, p.Publish(topic, named("a", redisdelay.DelayIDKeep)))
+		require.ErrorIs(t, p.Publish(topic, named("a", redisdelay.DelayIDReject)), redisdelay.ErrExists)
+		stats := s.stats(t)
+		require.Equal(t, 2, stats.Replaced, "one of an earlier call and one of the same call")
+		require.Equal(t, 1, stats.LeftOut)
+		require.Equal(t, 2, stats.Messages)
+
+		require.NoError(t, s.Client.Del(ctx, s.keys.Counters()).Err())
+		require.NoError(t, s.Client.Set(ctx, s.keys.Counters(), "x", 0).Err())
+		report, err := s.admin.Check(ctx, topic)
+		require.NoError(t, err)
+		require.Len(t, report.Violations(), 1)
+		require.NoError(t, s.Client.Del(ctx, s.keys.Counters()).Err())
+		require.NoError(t, p.Publish(topic, named("a", redisdelay.DelayIDReplace)))
+		require.NoError(t, only(s.admin.DeleteTopic(ctx, topic, false)))
+		require.Zero(t, s.Client.Exists(ctx, s.keys.Counters()).Val())
+	})
+}

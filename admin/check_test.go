@@ -469,3 +469,25 @@ func TestCheckReportsThatGroupsChangeTooFast(t *testing.T) {
 		require.ErrorIs(t, err, admin.ErrChanging)
 	})
 }
+
+// The stream has the topic's own name, and may be anybody's key.
+func TestCheckFindsAStreamOfAWrongType(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		name := s.Prefix + "-stream"
+		p := s.publisher(t, func(c *redisdelay.PublisherConfig) { c.Stream = &redisdelay.StreamConfig{} })
+		require.NoError(t, p.Publish(name, text("x")))
+		report, err := s.admin.Check(ctx, name)
+		require.NoError(t, err)
+		require.Empty(t, report.Violations())
+
+		require.NoError(t, s.Client.Del(ctx, name).Err())
+		require.NoError(t, s.Client.Set(ctx, name, "x", 0).Err())
+		defer s.Client.Del(ctx, name)
+		report, err = s.admin.Check(ctx, name)
+		require.NoError(t, err)
+		require.Len(t, report.Violations(), 1)
+		require.Equal(t, "key", report.Violations()[0].Kind)
+		require.Equal(t, name+" is a string, not a stream", report.Violations()[0].Detail)
+		require.ErrorContains(t, p.Publish(name, text("x")), "the key \""+name+"\" is a string, and has to be a stream: ")
+	})
+}

@@ -31,6 +31,16 @@ type TopicReadiness struct {
 	// checked.
 	Scheduled bool
 
+	// Fault is the last error of a scheduler of the topic, at most 512 bytes. It is "" if none has
+	// failed since the due-time work was last done. FaultAt is when it failed, by the server's
+	// clock. A scheduler that cannot reach Redis leaves no error there.
+	Fault   string
+	FaultAt time.Time
+
+	// Pauses are the pauses of the topic and of its groups, that of the topic first. Messages of a
+	// paused group are not delivered, and Waiting does not count them.
+	Pauses []Pause
+
 	// Idle is true if the topic needs no scheduler now. Either it has no group, or nothing waits
 	// for a due time, a retry, or the end of a lease or of a retention.
 	Idle bool
@@ -46,17 +56,41 @@ type TopicReadiness struct {
 	Waiting time.Duration
 }
 
+// Pause is a pause of a group, or of a topic.
+type Pause struct {
+	Group string // "": the whole topic
+	Since time.Time
+}
+
+// String returns the pause as a few words.
+func (p Pause) String() string {
+	since := p.Since.UTC().Format(time.RFC3339)
+	if p.Group == "" {
+		return "the topic is paused since " + since
+	}
+	return fmt.Sprintf("group %q is paused since %s", p.Group, since)
+}
+
 // Err returns an error for each topic that is neither Idle nor Scheduled, and for each whose Lag is
-// above maxLag. It returns nil if there is none. It ignores Waiting, because only the caller knows
-// how fast consumers should be.
+// above maxLag. It returns nil if there is none. The errors include Fault. Err ignores Waiting,
+// because only the caller knows how fast consumers should be. It ignores Pauses, because operators
+// make them.
 func (r Readiness) Err(maxLag time.Duration) error {
 	var all []error
 	for _, t := range r.Topics {
-		if !t.Scheduled && !t.Idle {
+		fault := ""
+		if t.Fault != "" {
+			fault = fmt.Sprintf("; its scheduler failed at %s: %s", t.FaultAt.UTC().Format(time.RFC3339), t.Fault)
+		}
+		switch {
+		case t.Scheduled || t.Idle:
+		case t.Fault != "":
+			all = append(all, fmt.Errorf("%w: no scheduler serves topic %q without an error%s", ErrNotReady, t.Topic, fault))
+		default:
 			all = append(all, fmt.Errorf("%w: no scheduler serves topic %q", ErrNotReady, t.Topic))
 		}
 		if t.Lag > maxLag {
-			all = append(all, fmt.Errorf("%w: topic %q is %v behind, at most %v is allowed", ErrNotReady, t.Topic, t.Lag, maxLag))
+			all = append(all, fmt.Errorf("%w: topic %q is %v behind, at most %v is allowed%s", ErrNotReady, t.Topic, t.Lag, maxLag, fault))
 		}
 	}
 	return errors.Join(all...)
@@ -95,7 +129,7 @@ func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) 
 
 // readiness returns all fields except Scheduled, from the topic's data.
 func readiness(topic string, s operate.Stats) TopicReadiness {
-	t := TopicReadiness{Topic: topic, Idle: s.Next.IsZero() || len(s.Groups) == 0}
+	t := TopicReadiness{Topic: topic, Fault: s.Fault, FaultAt: s.FaultAt, Idle: s.Next.IsZero() || len(s.Groups) == 0}
 	since := func(at time.Time) time.Duration {
 		if at.IsZero() || len(s.Groups) == 0 { // without a group, due messages wait for the first one
 			return 0
@@ -109,7 +143,13 @@ func readiness(topic string, s operate.Stats) TopicReadiness {
 	if len(s.Groups) == 0 && s.Paused.IsZero() && !s.NextDue.IsZero() {
 		t.Waiting = max(0, s.Now.Sub(s.NextDue))
 	}
+	if !s.Paused.IsZero() {
+		t.Pauses = append(t.Pauses, Pause{Since: s.Paused})
+	}
 	for _, g := range s.Groups {
+		if !g.Paused.IsZero() {
+			t.Pauses = append(t.Pauses, Pause{Group: g.Name, Since: g.Paused})
+		}
 		t.Lag = max(t.Lag, since(g.NextLease))
 		if !s.Rests() {
 			t.Lag = max(t.Lag, since(g.NextRetry))

@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -9,8 +10,10 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
+	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
 func (s *setup) readiness(t *testing.T) admin.TopicReadiness {
@@ -130,4 +133,79 @@ func TestLagIsTheAgeOfTheOldestDueWork(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, time.Hour, readiness.Topics[0].Lag)
 	require.ErrorContains(t, readiness.Err(time.Minute), "1h0m0s behind")
+}
+
+// "A scheduler fails" and "nobody schedules" have different remedies.
+func TestReadyTellsWhyTheSchedulerFails(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.register(t, "a")
+		require.NoError(t, s.publisher(t).Publish(topic, delayed("x", time.Hour)))
+		require.Zero(t, s.readiness(t).Fault, "nobody schedules")
+		require.NoError(t, s.Client.Set(ctx, s.keys.Refs(), "x", 0).Err()) // Stats does not read this key
+
+		s.subscribe(t, "a")
+		eventually(t, func() bool { return s.readiness(t).Fault != "" }, "the scheduler tells")
+		r, err := s.admin.Ready(ctx, topic)
+		require.NoError(t, err)
+		require.False(t, r.Topics[0].Scheduled)
+		require.WithinDuration(t, s.stats(t).Now, r.Topics[0].FaultAt, soon)
+		require.ErrorContains(t, r.Err(soon), s.keys.Refs()+`" is a string, and has to be a hash`)
+		require.ErrorIs(t, r.Err(soon), admin.ErrNotReady)
+
+		require.NoError(t, s.Client.Del(ctx, s.keys.Refs()).Err())
+		eventually(t, func() bool { return s.readiness(t).Fault == "" }, "it works again")
+		eventually(t, func() bool { return s.readiness(t).Scheduled }, "and has the lease")
+	})
+}
+
+// Promotions succeed here, but the work that they find does not.
+func TestReadyTellsWhyALeaseIsNotTakenBack(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.register(t, "a")
+		require.NoError(t, s.publisher(t).Publish(topic, text("x")))
+		call := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Group("a").ClaimCall(
+			queue.Claim{Subscription: "S", Number: 1, Limit: 1, Lease: time.Hour, Bytes: 1})
+		require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), call))
+		id := s.list(t, "a", admin.InHand)[0].ID
+		require.NoError(t, s.Client.ZAdd(ctx, s.keys.Unack("a"), redis.Z{Score: 1, Member: id}).Err())
+		require.NoError(t, s.Client.HSet(ctx, s.keys.Scheduler(), "next", 1).Err())
+		require.NoError(t, s.Client.Set(ctx, s.keys.Deliveries("a"), "x", 0).Err())
+
+		run, stop := context.WithCancel(ctx)
+		works, err := scheduler.New(scheduler.Config{Client: s.Client, KeyPrefix: s.Prefix, Topics: []string{topic}}, nil)
+		require.NoError(t, err)
+		ended := make(chan error, 1)
+		go func() { ended <- works.Run(run) }()
+		defer func() { stop(); <-ended }()
+		readiness := func() admin.TopicReadiness {
+			r, err := s.admin.Ready(ctx, topic)
+			require.NoError(t, err)
+			return r.Topics[0]
+		}
+		eventually(t, func() bool { return readiness().Fault != "" }, "the scheduler tells")
+		r := readiness()
+		require.Contains(t, r.Fault, s.keys.Deliveries("a"))
+		require.ErrorContains(t, admin.Readiness{Topics: []admin.TopicReadiness{r}}.Err(soon), r.Fault)
+		require.NoError(t, s.Client.Del(ctx, s.keys.Deliveries("a")).Err())
+		eventually(t, func() bool { return readiness().Fault == "" }, "it works again")
+	})
+}
+
+func TestReadyShowsPauses(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.register(t, "a", "b")
+		require.Empty(t, s.readiness(t).Pauses)
+		require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "b")))
+		require.NoError(t, only(s.admin.Pause(ctx, topic)))
+		now := s.stats(t).Now
+		pauses := s.readiness(t).Pauses
+		require.Len(t, pauses, 2)
+		for i, group := range []string{"", "b"} {
+			require.Equal(t, group, pauses[i].Group)
+			require.WithinDuration(t, now, pauses[i].Since, soon)
+		}
+		require.Contains(t, pauses[1].String(), `group "b" is paused since `)
+		require.NoError(t, only(s.admin.Resume(ctx, topic)))
+		require.Equal(t, pauses[1:], s.readiness(t).Pauses)
+	})
 }

@@ -20,6 +20,11 @@ type Stats struct {
 	NextDue  time.Time // the first due time of these; in the past if it is not ready yet
 	DelayIDs int       // delay IDs that are taken
 
+	// Replaced counts messages that later ones with their delay ID replaced. LeftOut counts
+	// messages that were not published because their delay ID was taken: redisdelay.DelayIDKeep.
+	// Both count since the topic was created.
+	Replaced, LeftOut int
+
 	// Scheduled is true if a scheduler is the topic's holder and is less than a second late. Ready
 	// also checks that it is connected, and whether it is needed.
 	Scheduled bool
@@ -91,7 +96,7 @@ func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 		return Stats{}, fmt.Errorf("stats: %w", err)
 	}
 	stats := Stats{Topic: topic, Now: s.Now, Messages: s.Messages, Pending: s.Pending, NextDue: s.NextDue,
-		DelayIDs: s.DelayIDs, Scheduled: s.Holder != "", NextLook: s.Next, PausedSince: s.Paused,
+		DelayIDs: s.DelayIDs, Replaced: s.Replaced, LeftOut: s.LeftOut, Scheduled: s.Holder != "", NextLook: s.Next, PausedSince: s.Paused,
 		Stream: s.Stream}
 	for _, g := range s.Groups {
 		stats.Groups = append(stats.Groups, groupStats(g))

@@ -330,12 +330,19 @@ func untilNext(wait, poll time.Duration) time.Duration {
 }
 
 // retry plans the next promotion after a failed one. A topic logs an error if it differs from the
-// last one. If Redis cannot be reached, only the first topic logs that.
+// last one. If Redis cannot be reached, only the first topic logs that. Else the error is noted in
+// the topic, for operators: each time, because another scheduler may have deleted the note.
 func (s *Scheduler) retry(ctx context.Context, t *served, err error, poll time.Duration) {
 	if ctx.Err() == nil && (t.fault == nil || t.fault.Error() != err.Error()) {
 		t.fault = err
 		if !queue.Unreachable(err) || !s.outage.Swap(true) {
 			s.logger.Error("Cannot promote due messages, trying again", err, watermill.LogFields{"topic": t.topic.Name})
+		}
+	}
+	if ctx.Err() == nil && !queue.Unreachable(err) {
+		if err := t.topic.NoteFault(ctx, err); err != nil {
+			s.logger.Debug("Cannot note in the topic why its due messages are not promoted", watermill.LogFields{
+				"topic": t.topic.Name, "err": err})
 		}
 	}
 	s.doneLater(t, poll)

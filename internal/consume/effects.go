@@ -47,7 +47,7 @@ type Note struct {
 	Kind    NoteKind
 	InHand  *InHand       // the message, for kinds about one message
 	Failure queue.Failure // for Overrun, Dead and PerhapsDead
-	Count   int           // number of messages, for Orphans and LateAnswer
+	Count   int           // number of messages, for Orphans, TooLateToDeliver and LateAnswer
 	Took    time.Duration // for LateAnswer
 }
 
@@ -55,11 +55,12 @@ type Note struct {
 type NoteKind int
 
 const (
-	LostLease   NoteKind = iota // a lease was lost while its handler ran
-	Overrun                     // a handler ran for too long; its message is delivered again
-	Dead                        // a message is a dead letter
-	PerhapsDead                 // the same, unless its lease ended before Redis was told
-	Orphans                     // ids had no bodies and were dropped
-	LateAnswer                  // an answer took longer than a lease, and its messages go back
-	GivenUp                     // CloseTimeout was over before the message was settled
+	LostLease        NoteKind = iota // a lease was lost while its handler ran
+	Overrun                          // a handler ran for too long; its message is delivered again
+	Dead                             // a message is a dead letter
+	PerhapsDead                      // the same, unless its lease ended before Redis was told
+	Orphans                          // ids had no bodies and were dropped
+	TooLateToDeliver                 // messages expired and were dropped since the last claim
+	LateAnswer                       // an answer took longer than a lease, and its messages go back
+	GivenUp                          // CloseTimeout was over before the message was settled
 )

@@ -792,7 +792,11 @@ func TestTheServersTimeIsAskedOnceForAMessageThatMayBeTooLate(t *testing.T) {
 	d.answer(x)
 	v, _, _ := d.Judge(d.now, in, end, false)
 	require.Equal(t, TooLate, v)
-	require.Equal(t, 1, d.says().Claims[0].Counts.Dropped)
+	x = d.says()
+	require.Equal(t, 1, x.Claims[0].Counts.Dropped)
+	require.Empty(t, d.notes)
+	d.answer(x)
+	require.Equal(t, []Note{{Kind: TooLateToDeliver, Count: 1}}, d.notes, "one line for all since the last claim")
 }
 
 func TestAQuestionIsAnsweredWhenNoMessageIsJudgedByAnEarlierTime(t *testing.T) {

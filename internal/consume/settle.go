@@ -148,6 +148,8 @@ func (s *Subscription) log(n Note) {
 		s.logDeath("A message is dead-lettered, unless its lease ran out before", n)
 	case Orphans:
 		s.Logger.Error("Messages had lost their bodies in Redis and were dropped", errOrphans, watermill.LogFields{"messages": n.Count})
+	case TooLateToDeliver:
+		s.Logger.Info("Messages had expired and were dropped", watermill.LogFields{"messages": n.Count})
 	case LateAnswer: // once: each answer may be late
 		s.link.saidLate.Do(func() {
 			s.Logger.Error("Redis took longer to answer than LeaseDuration, so what it gave goes back; LeaseDuration has to be well above that",

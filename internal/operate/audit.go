@@ -3,7 +3,6 @@ package operate
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -145,17 +144,14 @@ func (v *Violation) key() string {
 // nothing else can be checked, and whole is false.
 func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err error) {
 	k := a.topic.Keys()
-	types := map[string]string{k.Meta(): "hash", k.Groups(): "hash", k.Messages(): "hash", k.Options(): "hash",
-		k.Refs(): "hash", k.Scheduler(): "hash", k.Names(): "hash", k.Paused(): "hash",
-		k.Pending(): "zset", k.Idle(): "zset", k.Taken(): "zset"}
+	all := []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Refs(), k.Scheduler(), k.Names(), k.Paused(),
+		k.Pending(), k.Idle(), k.Taken(), k.Counters()}
 	for _, g := range slices.Concat(a.groups.Names, removing) {
-		for _, key := range []string{k.Leases(g), k.Deliveries(g), k.Stats(g), k.Suspects(g)} {
-			types[key] = "hash"
-		}
-		for _, key := range []string{k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g)} {
-			types[key] = "zset"
-		}
-		types[k.Ready(g)] = "list"
+		all = append(all, k.Leases(g), k.Deliveries(g), k.Stats(g), k.Suspects(g), k.Unack(g), k.Retry(g), k.Dead(g),
+			k.Waiters(g), k.Resting(g), k.Ready(g))
+	}
+	if a.groups.Stream {
+		all = append(all, a.topic.Name)
 	}
 	listed, err := a.topic.Listed(ctx)
 	if err != nil {
@@ -165,7 +161,7 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 		a.report(Violation{Fault: FaultRegistry, Detail: "the topic is not in the registry", mending: true})
 	}
 	whole = true
-	for part := range slices.Chunk(slices.Sorted(maps.Keys(types)), 500) {
+	for part := range slices.Chunk(slices.Sorted(slices.Values(all)), 500) {
 		var found []*redis.StatusCmd
 		var ends []*redis.DurationCmd
 		err := a.topic.Client().Call(func(c redis.UniversalClient) error {
@@ -183,11 +179,11 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 		for i, key := range part {
 			typ := found[i].Val()
 			a.there[key] = typ != "none"
-			if typ != "none" && typ != types[key] {
-				whole = false
-				a.report(Violation{Fault: FaultKey, Detail: fmt.Sprintf("%s is a %s, not a %s", key, typ, types[key])})
+			if want := queue.TypeOf(key); typ != "none" && typ != want {
+				whole = whole && key == a.topic.Name // the rest needs no stream
+				a.report(Violation{Fault: FaultKey, Detail: fmt.Sprintf("%s is a %s, not a %s", key, typ, want)})
 			}
-			if ends[i].Val() >= 0 {
+			if ends[i].Val() >= 0 && key != a.topic.Name { // the stream is the user's, who may let it expire
 				a.report(Violation{Fault: FaultKey, name: key, Detail: key + " expires", mending: true})
 			}
 		}

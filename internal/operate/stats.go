@@ -21,9 +21,13 @@ type Stats struct {
 	Pending  int
 	NextDue  time.Time // of pending; zero: none
 	DelayIDs int       // delay IDs that are taken
+	Replaced int       // messages that others replaced by their delay IDs, so far
+	LeftOut  int       // messages that were left out because their delay IDs were taken, so far
 	Next     time.Time // when the scheduler looks next; zero: never
 	Holder   string    // address of the process with a valid scheduling lease; "": none
 	Standby  string    // address of the process that watches the holder; "": none
+	Fault    string    // error of the last scheduler that failed since the last promotion; "": none
+	FaultAt  time.Time // when it failed
 	Paused   time.Time // since when; zero: it is not paused
 	Stream   bool      // its messages go into a stream
 	Groups   []GroupStats
@@ -77,7 +81,7 @@ func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
 // stats reads the counts of the topic and of some of its groups.
 func (t *Topic) stats(ctx context.Context, groups *queue.Groups) (Stats, error) {
 	k := t.Keys()
-	keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle()}
+	keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle(), k.Counters()}
 	args := []any{groups.Version}
 	for _, g := range groups.Names {
 		keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g), k.Suspects(g))
@@ -96,7 +100,7 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 	if len(reply) == 1 && reply[0] == "stale" {
 		return stats, queue.ErrStale
 	}
-	const head, each = 11, 21
+	const head, each = 14, 21
 	if len(reply) != head+each*len(groups.Names) {
 		return stats, fmt.Errorf("stats: unexpected reply of %d parts about %d groups", len(reply), len(groups.Names))
 	}
@@ -115,13 +119,15 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 	}
 	stats = Stats{Now: queue.Instant(queue.Text(reply[1])), Messages: count(reply[2]), Pending: count(reply[3]),
 		NextDue: queue.Instant(queue.Text(reply[4])), DelayIDs: count(reply[5]), Next: queue.Instant(queue.Text(reply[6])),
-		Paused: queue.Instant(queue.Text(reply[10])), Stream: groups.Stream}
+		Paused: queue.Instant(queue.Text(reply[10])), Replaced: count(reply[12]), LeftOut: count(reply[13]), Stream: groups.Stream}
 	if stats.Now.IsZero() {
 		return Stats{}, fmt.Errorf("stats: the server says that it is %.64q", queue.Text(reply[1]))
 	}
 	if stats.Next.IsZero() || !stats.Now.After(stats.Next.Add(queue.Grace)) { // the lease is valid
 		stats.Holder = queue.Text(reply[7])
 	}
+	failed, fault, _ := strings.Cut(queue.Text(reply[11]), " ")
+	stats.Fault, stats.FaultAt = fault, queue.Instant(failed)
 	if !stats.Now.After(queue.Instant(queue.Text(reply[9]))) {
 		stats.Standby = queue.Text(reply[8])
 	}

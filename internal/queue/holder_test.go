@@ -1,8 +1,10 @@
 package queue_test
 
 import (
+	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -250,4 +252,30 @@ func inBothModes(t *testing.T, test func(t *testing.T, w *world, publish func(..
 	t.Run("stream", func(t *testing.T) {
 		bothStreaming(t, func(t *testing.T, w *world) { test(t, w, w.send) })
 	})
+}
+
+func TestNotedFaultIsBoundedAndGoesWithTheNextPromotion(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		fault := func() string { return w.Client.HGet(ctx, w.keys.Scheduler(), "fault").Val() }
+		require.NoError(t, w.topic.NoteFault(ctx, errors.New(strings.Repeat("ü", 600))))
+		at, text, _ := strings.Cut(fault(), " ")
+		require.Regexp(t, `^\d{13}$`, at)
+		require.Equal(t, strings.Repeat("ü", 254)+"...", text)
+		w.promote("s|1")
+		require.Empty(t, fault())
+
+		w.publish(now("x"))
+		w.sub("a").claim(1)
+		w.travel(2 * time.Hour)
+		require.NoError(t, w.topic.NoteFault(ctx, errors.New("y")))
+		require.True(t, w.promote("s|1").Expired)
+		require.NotEmpty(t, fault(), "work is left")
+		w.expireAll()
+		w.promote("s|1")
+		require.Empty(t, fault())
+
+		none := topicOf(w.Client, w.Prefix, "none")
+		require.NoError(t, none.NoteFault(ctx, errors.New("y")))
+		require.Zero(t, w.Client.Exists(ctx, none.Keys().Scheduler()).Val(), "a deleted topic stays away")
+	}, "a")
 }

@@ -3,6 +3,7 @@ package queue_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"net"
@@ -123,6 +124,7 @@ func (w *world) live(m *wake.Mailbox) {
 	require.Equal(w.t, []string{"short-lived"}, w.promote(holder.Address).Unused)
 	w.endUnused("short-lived")
 
+	require.NoError(w.t, w.topic.NoteFault(ctx, errors.New("it failed once")))
 	w.do(w.topic.ResignCall(holder.Address))
 	for standby.Argument() != "0" {
 	}

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -142,6 +143,38 @@ func Refused(err error) error {
 		l.need(rule(named[1]))
 	}
 	return l
+}
+
+// wrongType tells whether a server's error says that a key has a wrong type. In a script of Redis
+// 6.2 the error begins otherwise.
+func wrongType(err error) bool {
+	var server redis.Error
+	return errors.As(err, &server) && strings.Contains(server.Error(), "WRONGTYPE Operation")
+}
+
+// nameWrongType adds the first key of a wrong type to an error of the server, which names none. It
+// returns the error as it is if the user may not ask, or if the key is gone.
+func nameWrongType(ctx context.Context, client *Client, keys []string, err error) error {
+	for some := range slices.Chunk(keys, 500) {
+		found := make([]*redis.StatusCmd, len(some))
+		asked := client.Call(func(c redis.UniversalClient) error {
+			p := c.Pipeline()
+			for i, key := range some {
+				found[i] = p.Type(ctx, key)
+			}
+			_, err := p.Exec(ctx)
+			return err
+		})
+		if asked != nil {
+			return err
+		}
+		for i, key := range some {
+			if is, want := found[i].Val(), TypeOf(key); is != want && is != "none" {
+				return fmt.Errorf("the key %q is a %s, and has to be a %s: %w", key, is, want, err)
+			}
+		}
+	}
+	return err
 }
 
 // full tells whether a server's error says that it is at its memory limit. In a script of Redis 6.2

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -158,6 +159,20 @@ func (t *Topic) sweep(ctx context.Context, callOf func(*Groups) *Call) (reply []
 		return nil, false, nil
 	}
 	return reply, more, err
+}
+
+// faultBytes is how much of a scheduler's error a topic keeps, at most.
+const faultBytes = 512
+
+// NoteFault notes in the topic why a scheduler cannot do the due-time work. The next promotion that
+// succeeds and leaves no work deletes the note.
+func (t *Topic) NoteFault(ctx context.Context, fault error) error {
+	text := fault.Error()
+	if len(text) > faultBytes {
+		text = text[:faultBytes-len("...")] + "..."
+	}
+	text = strings.ToValidUTF8(text, "")
+	return Do(ctx, t.client, &Call{script: &faultScript, keys: []string{t.keys.Meta(), t.keys.Scheduler()}, args: []any{text}})
 }
 
 // ResignCall returns a call that gives up the scheduling lease, so that the standby takes it at

@@ -49,6 +49,8 @@ func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) {
 // server has all scripts or none, and the calls of a pipeline keep their order. Do does not wait
 // for other servers. If the user may not load scripts, it sends the failed calls with the text of
 // their scripts. A server may then have some scripts only, and a pipeline may lose its order.
+//
+// If a key of a call has a wrong type, the call's error names it.
 func Do(ctx context.Context, client *Client, calls ...*Call) error {
 	send(ctx, client, calls, false)
 	if missing := lacking(calls); len(missing) > 0 {
@@ -62,6 +64,11 @@ func Do(ctx context.Context, client *Client, calls ...*Call) error {
 		}
 		if len(missing) > 0 { // the server has lost them again
 			send(ctx, client, missing, true)
+		}
+	}
+	for _, c := range calls {
+		if err := c.Err(); wrongType(err) {
+			c.cmd.SetErr(nameWrongType(ctx, client, c.keys, err))
 		}
 	}
 	for _, c := range calls {

@@ -51,6 +51,7 @@ var (
 	expireScript  = load("expire")
 	purgeScript   = load("purge")
 	resignScript  = load("resign")
+	faultScript   = load("fault")
 	removeScript  = load("remove")
 	permitScript  = load("permit")
 

@@ -23,8 +23,8 @@ var enrolling = []string{"SISMEMBER", "SADD", "PUBLISH"}
 var (
 	Publishing        = Work{Name: "publish", scripts: []string{"open", "publish"}, besides: enrolling, opens: true}
 	PublishingStreams = Work{Name: "publish to streams", scripts: []string{"open_stream", "publish"}, besides: enrolling, opens: true}
-	Scheduling        = Work{Name: "schedule", scripts: []string{"open", "promote", "expire", "purge", "remove", "resign"}}
-	SchedulingStreams = Work{Name: "schedule streams", scripts: []string{"open", "promote_stream", "purge", "resign"}}
+	Scheduling        = Work{Name: "schedule", scripts: []string{"open", "promote", "expire", "purge", "remove", "fault", "resign"}}
+	SchedulingStreams = Work{Name: "schedule streams", scripts: []string{"open", "promote_stream", "purge", "fault", "resign"}}
 	Consuming         = Work{
 		Name: "consume", besides: enrolling, opens: true,
 		scripts: append([]string{"register", "claim", "ack", "nack", "release", "extend"}, Scheduling.scripts...),

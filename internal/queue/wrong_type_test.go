@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -159,6 +160,9 @@ var transitions = map[string]func(w *world) (call func() error){
 	"permit": func(w *world) func() error {
 		return func() error { return only(new(queue.Permits).Try(ctx, w.topic.Topic, queue.Consuming)) }
 	},
+	"fault": func(w *world) func() error {
+		return func() error { return w.topic.NoteFault(ctx, errors.New("x")) }
+	},
 	"resign": func(w *world) func() error {
 		w.promote("channel|1")
 		return run(w, w.topic.ResignCall("channel|1"))
@@ -242,7 +246,11 @@ func TestKeyOfAWrongTypeFailsTheScriptAndChangesNothing(t *testing.T) {
 					} else {
 						require.NoError(t, w.Client.Set(ctx, key, "wrong", 0).Err())
 					}
-					w.unchanged(func() { require.ErrorContains(t, call(), "WRONGTYPE", key) })
+					w.unchanged(func() {
+						err := call()
+						require.ErrorContains(t, err, "WRONGTYPE", key)
+						require.ErrorContains(t, err, fmt.Sprintf("the key %q is a ", key))
+					})
 				}
 			})
 		})

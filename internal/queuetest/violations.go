@@ -24,6 +24,7 @@ var (
 	claimForm    = regexp.MustCompile(`^\d+( [^ :]+:\d+)+$`)
 	addressForm  = regexp.MustCompile(`^.+\|[^| ]+$`)
 	numberForm   = regexp.MustCompile(`^\d+$`)
+	faultForm    = regexp.MustCompile(`(?s)^\d+ .`)
 	latestForm   = regexp.MustCompile(`^\d+ \d+ \d+$`)
 	endingForm   = regexp.MustCompile(`^\d+ [1-3]$`)
 )
@@ -67,6 +68,9 @@ func (i *inspection) keys() {
 	}
 	for _, v := range i.values {
 		kind, known := kinds[v.kind]
+		if v.key == i.base()+"stats" { // of the topic, not of a group
+			kind.of = ""
+		}
 		switch {
 		case !known, kind.of == "" && v.key != i.base()+v.kind, kind.of != "" && v.key != i.base()+v.kind+":"+v.name:
 			i.report("unknown key %q", v.key)
@@ -315,6 +319,10 @@ func (i *inspection) scheduler() {
 		case "next", "until":
 			if !numberForm.MatchString(value) {
 				i.report("scheduler: %s is %q, not a time in ms", field, value)
+			}
+		case "fault":
+			if !faultForm.MatchString(value) {
+				i.report("scheduler: fault is %q, not a time in ms and an error", value)
 			}
 		case "holder", "standby":
 			if !addressForm.MatchString(value) {

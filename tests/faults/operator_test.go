@@ -172,6 +172,14 @@ var operations = map[string]operation{
 			require.Equal(d.t, map[string]string{"waits": "pending", "ready": "ready", "dead": "ready"}, d.states("b"))
 		},
 	},
+	"fault": { // of a scheduler that fails, which no scheduler does under load
+		do: func(d *desk) error {
+			return queue.NewTopic(queue.MustClient(d.client), redisdelay.DefaultKeyPrefix, "t").NoteFault(d.t.Context(), errors.New("x"))
+		},
+		holds: func(d *desk) {
+			require.Regexp(d.t, `^\d+ x$`, d.direct.HGet(d.t.Context(), d.keys.Scheduler(), "fault").Val())
+		},
+	},
 	"pause": {
 		do: func(d *desk) error { _, err := d.admin.PauseGroup(d.t.Context(), "t", "a"); return err },
 		holds: func(d *desk) {

@@ -253,7 +253,7 @@ if groups > 0 then
 end
 upcoming(first_end)
 
-keep_role(event)
+keep_role(event, not expired and not purge and #unused == 0)
 -- Deletions by position are the last writes: see docs/design.md.
 for _, from in ipairs(left) do
   redis.call('ZREMRANGEBYRANK', from.key, 0, from.moved - 1)

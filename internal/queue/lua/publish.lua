@@ -10,6 +10,7 @@
 --       7 publisher  string: number of this publisher's last call, expiring
 --       8 names      hash: delay id -> id
 --       9 taken      zset: delay id -> ms at which it is free
+--       10 stats     hash: counters of the topic
 --       then for each group of the set:
 --         ready      list of "id:due"
 --         retry      zset: id -> due ms
@@ -52,10 +53,11 @@
 
 local meta, messages, pending, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local refs, scheduler, publisher, names, taken = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local stats = KEYS[10]
 local version, number, memory, single = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local n, runs, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local soonest = tonumber(ARGV[8])
-local groups = (#KEYS - 9) / 3
+local groups = (#KEYS - 10) / 3
 local budget = 50000 -- messages times groups that one step moves at most
 local args = ARGV
 -- The indexes in args of the first message, run and options.
@@ -79,7 +81,7 @@ end
 -- messages need not be read without a stream, because it is the first key that is written.
 if maxlen then
   redis.call('HLEN', messages)
-  redis.call('XLEN', KEYS[10]) -- if it has a wrong type, no later message can be moved either
+  redis.call('XLEN', KEYS[11]) -- if it has a wrong type, no later message can be moved either
 end
 if first_option <= #ARGV then
   redis.call('HLEN', options)
@@ -93,7 +95,7 @@ if direct and groups > 1 then
 end
 local waiting, backlog = {}, 0
 for g = 1, direct and groups or 0 do
-  local ready, retry, waiters = KEYS[7 + g * 3], KEYS[8 + g * 3], KEYS[9 + g * 3]
+  local ready, retry, waiters = KEYS[8 + g * 3], KEYS[9 + g * 3], KEYS[10 + g * 3]
   if maxlen then
     direct = redis.call('HLEN', waiters) == 0 -- here the key paused
   else
@@ -105,14 +107,15 @@ for g = 1, direct and groups or 0 do
   if not direct then break end
 end
 for g = 1, limit > 0 and groups or 0 do
-  local wait = maxlen and 0 or redis.call('LLEN', KEYS[7 + g * 3])
-  backlog = math.max(backlog, wait + redis.call('ZCARD', KEYS[8 + g * 3]))
+  local wait = maxlen and 0 or redis.call('LLEN', KEYS[8 + g * 3])
+  backlog = math.max(backlog, wait + redis.call('ZCARD', KEYS[9 + g * 3]))
 end
 
 -- Decide about messages with a delay id, as if they were published one after the other: messages of
 -- this call that are left out, messages of earlier calls that are replaced, and for each delay id
 -- its owner and until when.
 local left_out, replaced = {}, {}
+local n_replaced, n_left_out = 0, 0 -- messages of this call or earlier ones, to be counted
 local refused, twice = {}, {}
 local named, owner, free = {}, {}, {}
 local dues -- id -> due ms, of this call's messages
@@ -121,6 +124,7 @@ for i = first_option, #ARGV, 2 do
   if name then
     if not dues then
       redis.call('HLEN', names)
+      redis.call('HLEN', stats)
       dues = {}
       local at = first_message
       for r = first_run, first_option - 1, 2 do
@@ -148,13 +152,16 @@ for i = first_option, #ARGV, 2 do
       end
     elseif is_taken and mode == 'keep' then
       left_out[id] = true
+      n_left_out = n_left_out + 1
     else
       if is_taken then
         local due = dues[before]
         if due and due > now then
           left_out[before] = true
+          n_replaced = n_replaced + 1
         elseif not due and tonumber(redis.call('ZSCORE', pending, before) or 0) > now then
           replaced[#replaced + 1] = before
+          n_replaced = n_replaced + 1
         end
       end
       owner[name] = id
@@ -239,9 +246,9 @@ end
 -- If the stream refuses an entry, for lack of memory or of ids, take back the entries of this call.
 local added = {}
 for i, fields in ipairs(entries) do
-  local id = redis.pcall('XADD', KEYS[10], '*', unpack(fields))
+  local id = redis.pcall('XADD', KEYS[11], '*', unpack(fields))
   if type(id) == 'table' then
-    each('XDEL', KEYS[10], added, 1, #added)
+    each('XDEL', KEYS[11], added, 1, #added)
     return id
   end
   added[i] = id
@@ -249,7 +256,7 @@ end
 if #entries > 0 and maxlen > 0 then
   -- The length is a text, because Lua would write 1e+17. By default XTRIM removes about 10,000
   -- entries at most, so that a stream would grow with larger calls.
-  local trim = {KEYS[10], 'MAXLEN', '~', topic[2]}
+  local trim = {KEYS[11], 'MAXLEN', '~', topic[2]}
   if #entries > 5000 then
     trim[5], trim[6] = 'LIMIT', 2 * #entries
   end
@@ -308,13 +315,19 @@ each('ZADD', pending, delayed, 1, n_delayed)
 put(refs, counts, 1, #counts)
 if n_ready > 0 then
   for g = 1, groups do
-    each('RPUSH', KEYS[7 + g * 3], ready_now, 1, n_ready)
+    each('RPUSH', KEYS[8 + g * 3], ready_now, 1, n_ready)
     if waiting[g] > 0 then
-      wake(KEYS[9 + g * 3], math.min(n_ready, 16))
+      wake(KEYS[10 + g * 3], math.min(n_ready, 16))
     end
   end
 end
 if next_due and groups > 0 then
   schedule(next_due)
+end
+if n_replaced > 0 then
+  redis.call('HINCRBY', stats, 'replaced', n_replaced)
+end
+if n_left_out > 0 then
+  redis.call('HINCRBY', stats, 'left_out', n_left_out)
 end
 return 'ok'

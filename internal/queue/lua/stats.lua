@@ -5,9 +5,10 @@
 --       3 messages    hash: id -> body
 --       4 pending     zset: id -> due ms
 --       5 taken       zset: delay id -> ms at which it is free
---       6 scheduler   hash: next, holder, standby, until
+--       6 scheduler   hash: next, holder, standby, until, fault ("<ms> <error>")
 --       7 paused      hash: group, or "" for the topic -> ms since when
 --       8 idle        zset: group with an expiry -> ms at which it is removed
+--       9 counters    hash: counters of the topic
 --       then for each group of the set:
 --         ready       list of "id:due"
 --         unack       zset: id -> lease deadline ms
@@ -23,16 +24,17 @@
 --
 -- Returns {"stale"} when the group set has changed, else {"ok", now, number of messages, of
 -- pending, due ms of its first, number of delay ids that are taken, next, holder, standby, until,
--- paused}, and then for each group: number in ready, its first entry, number in unack, first
+-- paused, fault, replaced, left_out}, and
+-- then for each group: number in ready, its first entry, number in unack, first
 -- deadline, number in retry, first due ms, number of dead, first ms of death, waiters, resting,
 -- paused, options, ms of its removal, number of valid leases, delivered, late_ms, latest_ms,
 -- dropped, seen, dead_purged, number of suspects. A missing value is "".
 -- Twice: it only reads.
 
 local meta, group_options, messages, pending, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local scheduler, paused, idle = KEYS[6], KEYS[7], KEYS[8]
+local scheduler, paused, idle, counters = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local version = ARGV[1]
-local groups = (#KEYS - 8) / 8
+local groups = (#KEYS - 9) / 8
 
 --@use now
 
@@ -45,14 +47,16 @@ if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
 local after = '(' .. string.format('%d', now)
-local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until')
+local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until', 'fault')
+local total = redis.call('HMGET', counters, 'replaced', 'left_out')
 local reply = {
   'ok', string.format('%d', now), redis.call('HLEN', messages), redis.call('ZCARD', pending), head(pending),
   redis.call('ZCOUNT', taken, after, '+inf'), s[1] or '', s[2] or '', s[3] or '', s[4] or '', redis.call('HGET', paused, '') or '',
+  s[5] or '', total[1] or '', total[2] or '',
 }
 for g = 1, groups do
-  local ready, unack, retry, dead = KEYS[1 + g * 8], KEYS[2 + g * 8], KEYS[3 + g * 8], KEYS[4 + g * 8]
-  local waiters, resting, stats, suspects = KEYS[5 + g * 8], KEYS[6 + g * 8], KEYS[7 + g * 8], KEYS[8 + g * 8]
+  local ready, unack, retry, dead = KEYS[2 + g * 8], KEYS[3 + g * 8], KEYS[4 + g * 8], KEYS[5 + g * 8]
+  local waiters, resting, stats, suspects = KEYS[6 + g * 8], KEYS[7 + g * 8], KEYS[8 + g * 8], KEYS[9 + g * 8]
   local counted = redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms', 'dropped', 'seen',
     'dead_purged')
   for _, value in ipairs({

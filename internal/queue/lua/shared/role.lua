@@ -1,7 +1,7 @@
 -- role: takes and keeps the topic's scheduling lease.
 --
 -- Uses     scheduler, me, patience, t, now
--- Defines  wait_until(ms), ask_role(), keep_role(event)
+-- Defines  wait_until(ms), ask_role(), keep_role(event, done)
 --
 -- The lease has no end of its own. It is the holder's until a second after the next event. Then the
 -- holder has failed to act, and any process may take it. One of the others is the standby, which is
@@ -10,6 +10,7 @@
 
 local grace = 1000 -- ms
 local standby      -- its address
+local fault        -- of a scheduler that failed since the last promotion
 
 -- Returns the microseconds from now until an instant in ms, as text.
 local function wait_until(ms)
@@ -24,9 +25,9 @@ end
 -- Returns nil if the caller is the holder or may become it. Else it returns "standby" or "other",
 -- and microseconds until the caller has to look again, "" if it need not.
 local function ask_role()
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until')
+  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until', 'fault')
   local next_event, holder = tonumber(s[1] or nil), s[2]
-  standby = s[3]
+  standby, fault = s[3], s[5]
   if not holder or holder == me or (next_event and now > next_event + grace) then return end
   -- A standby in the holder's process would end with it, so one of another process takes its place.
   if standby and standby ~= me and tonumber(s[4]) >= now
@@ -38,8 +39,12 @@ local function ask_role()
   return 'standby', next_event and wait_until(next_event + grace + 1) or ''
 end
 
--- Makes the caller the holder until a second after the event, or for as long as there is none.
-local function keep_role(event)
+-- Makes the caller the holder until a second after the event, or for as long as there is none. If
+-- done, no other work is left for the caller now, and no scheduler's failure stays noted.
+local function keep_role(event, done)
+  if fault and done then
+    redis.call('HDEL', scheduler, 'fault')
+  end
   if standby == me then
     redis.call('HDEL', scheduler, 'standby', 'until')
   end
