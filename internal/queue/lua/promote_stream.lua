@@ -166,7 +166,7 @@ upcoming(tonumber(first_free[2] or nil))
 local purges = purge_at(group_options, dead, due_at(dead, 0))
 upcoming(purges)
 
-keep_role(event, not purge)
+keep_role(event, not (purges and purges <= now))
 -- Deletions by position are the last writes: see docs/design.md.
 if from_pending > 0 then
   redis.call('ZREMRANGEBYRANK', pending, 0, from_pending - 1)
