@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -83,8 +84,20 @@ func (s suite) pubSub(t *testing.T) (message.Publisher, message.Subscriber) {
 	return s.pubSubInGroup(t, "")
 }
 
+// leaving is a Subscriber that may be closed while a message is in hand, as the suite does to see the
+// message's context end. The Subscriber's Close returns an error then.
+type leaving struct{ *redisdelay.Subscriber }
+
+func (s leaving) Close() error {
+	if err := s.Subscriber.Close(); !errors.Is(err, redisdelay.ErrGivenUp) {
+		return err
+	}
+	return nil
+}
+
 // pubSubInGroup has defaults but for what the suite needs: it nacks 300 times over 50 messages, and
-// waits for each redelivery.
+// waits for each redelivery. It closes with a message in hand, and waits 15 seconds for the end of
+// its context.
 func (s suite) pubSubInGroup(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 	logger := watermill.NopLogger{}
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
@@ -92,15 +105,17 @@ func (s suite) pubSubInGroup(t *testing.T, group string) (message.Publisher, mes
 		KeyPrefix: s.prefix,
 	}, logger)
 	require.NoError(t, err)
-	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+	made, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
 		Client:        s.client,
 		KeyPrefix:     s.prefix,
 		ConsumerGroup: group,
 		MaxInFlight:   s.maxInFlight,
 		MaxDeliveries: -1,
 		Backoff:       func(int) time.Duration { return 0 },
+		CloseTimeout:  10 * time.Second,
 	}, logger)
 	require.NoError(t, err)
+	subscriber := leaving{made}
 	// Not all of the suite's tests close what they had made.
 	t.Cleanup(func() {
 		require.NoError(t, publisher.Close())

@@ -17,7 +17,7 @@ func TestTopicWithMoreGroupsThanLuaCanPassToOneCommand(t *testing.T) {
 	w := newWorld(t, redistest.Server{Client: redistest.Start(t).Client(t), Prefix: "own"}, "topic", "a")
 	fields := []any{}
 	for _, g := range names("%05d", 0, 8000) {
-		fields = append(fields, g, "5 1")
+		fields = append(fields, g, "5 1 -1")
 	}
 	require.NoError(t, w.Client.HSet(ctx, w.keys.Groups(), fields...).Err())
 	w.topic = topicOf(w.Client, w.Prefix, "topic")
