@@ -49,9 +49,9 @@ bench-smoke: ## that every scenario of make bench works, in tiny sizes
 microbench: ## the benchmarks of single parts
 	@scripts/with-redis.sh go test -run '^$$' -bench . -benchmem ./...
 
-model: ## MODEL_SEQUENCES (1,000) random sequences of transitions on each server, compared with a model; ten times as many histories of the consumer's machine
+model: ## MODEL_SEQUENCES (1,000) random sequences of transitions on each server, compared with a model; ten times as many histories of the consumer's machine, and crashes
 	@MODEL_SEQUENCES=$(MODEL_SEQUENCES) scripts/with-redis.sh go test -count=1 -timeout 30m -run TestManySequencesOfTransitions ./internal/queue
-	@go test -count=1 -timeout 30m -run TestMachineKeepsItsRulesInAnyHistory ./internal/consume -rapid.checks=$(MODEL_SEQUENCES)
+	@MODEL_SEQUENCES=$(MODEL_SEQUENCES) go test -count=1 -timeout 30m -run 'TestMachineKeepsItsRulesInAnyHistory|TestPoison|TestAProcessThatStoodStill' ./internal/consume -rapid.checks=$(MODEL_SEQUENCES)
 
 stress: ## the long tests that look for rare interleavings
 	@STRESS=1 scripts/with-redis.sh go test -race -count=1 -tags=stress -timeout 60m -run 'Stress|OnARunningPipeline' ./tests/... ./admin
