@@ -258,8 +258,11 @@ while consumed < allowed and not full do
     end
     consumed = consumed + 1
     local id, entry = ids[consumed], entries[consumed]
-    local expiries = #noted > 0 and expiries_of(noted[consumed]) or 0
-    worst = math.max(worst, expiries)
+    local expiries = 0
+    if suspected then
+      expiries = expiries_of(noted[consumed])
+      worst = math.max(worst, expiries)
+    end
     if body then
       size = size + #body
       if id < before and place < 1023 then
@@ -272,7 +275,7 @@ while consumed < allowed and not full do
       if #records > 0 then
         taken_records[n] = records[consumed] or ''
       end
-      if #noted > 0 then
+      if suspected then
         taken_expiries[n] = expiries
         local alone = company(expiries) == 1 and ' alone ' or ' - '
         local text = expiries > 0 and string.gsub(noted[consumed], ' %S+ ', alone, 1)
@@ -303,7 +306,7 @@ if consumed > 0 then
   left = left - consumed
   if #orphans > 0 then
     redis.call('HDEL', deliveries, unpack(orphans))
-    if #noted > 0 then
+    if suspected then
       redis.call('HDEL', suspects, unpack(orphans))
     end
   end
