@@ -84,8 +84,8 @@ func (s suite) pubSub(t *testing.T) (message.Publisher, message.Subscriber) {
 	return s.pubSubInGroup(t, "")
 }
 
-// leaving is a Subscriber that may be closed while a message is in hand, as the suite does to see the
-// message's context end. The Subscriber's Close returns an error then.
+// leaving is a Subscriber that may be closed while a message is in hand, as the suite does to see
+// the message's context end. The Subscriber's Close returns an error then.
 type leaving struct{ *redisdelay.Subscriber }
 
 func (s leaving) Close() error {
