@@ -28,6 +28,19 @@ type operation struct {
 	do      func(a *admin.Admin, w *torn) error
 }
 
+// ready returns a topic with what the operation needs, under the server's prefix.
+func (op *operation) ready(t *testing.T, server redistest.Server) (*setup, *torn) {
+	t.Helper()
+	s := setupOn(t, server)
+	w := newTorn(t, s, "a", "b")
+	s.register(t, "idle")
+	require.NoError(t, s.Client.HSet(ctx, s.keys.Stats("idle"), "seen", "1").Err())
+	if op.prepare != nil {
+		op.prepare(w)
+	}
+	return s, w
+}
+
 func everyOperation() []operation {
 	var none admin.Bulk
 	return []operation{
@@ -301,13 +314,7 @@ func TestTheDocumentedPermissionsAreEnough(t *testing.T) {
 	forOperators := map[string]bool{}
 	for i, op := range everyOperation() {
 		server.Prefix = fmt.Sprint("own:", i)
-		s := setupOn(t, server)
-		w := newTorn(t, s, "a", "b")
-		s.register(t, "idle")
-		require.NoError(t, s.Client.HSet(ctx, s.keys.Stats("idle"), "seen", "1").Err())
-		if op.prepare != nil {
-			op.prepare(w)
-		}
+		_, w := op.ready(t, server)
 		err := op.do(as("app", server.Prefix), w)
 		if errors.Is(err, admin.ErrForbidden) {
 			forOperators[op.name] = true
@@ -386,13 +393,7 @@ func TestOperationsOnAFullServer(t *testing.T) {
 	refused := map[string]bool{}
 	for i, op := range everyOperation() {
 		server.Prefix = fmt.Sprint("own:", i)
-		s := setupOn(t, server)
-		w := newTorn(t, s, "a", "b")
-		s.register(t, "idle")
-		require.NoError(t, s.Client.HSet(ctx, s.keys.Stats("idle"), "seen", "1").Err())
-		if op.prepare != nil {
-			op.prepare(w)
-		}
+		s, w := op.ready(t, server)
 		require.NoError(t, server.Client.ConfigSet(ctx, "maxmemory", "1").Err())
 		if err := op.do(s.admin, w); err != nil {
 			require.ErrorIs(t, err, admin.ErrServerFull, op.name)
