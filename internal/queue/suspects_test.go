@@ -419,3 +419,19 @@ func TestSuspectsAreNotReadWhereThereIsNoRecord(t *testing.T) {
 		}
 	}
 }
+
+// A process whose claim had no answer for longer than the lease lives.
+func TestARepeatedClaimTakesBackTheExpiryOfWhatItBroughtInVain(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		s := w.sub("a")
+		c := s.query(1, lease(time.Minute))
+		lost := held(s.ask(c))
+		w.travel(time.Minute + time.Second)
+		require.False(t, w.expire())
+		require.Equal(t, "1 - "+lost[0].Token, w.suspected("a", "x"))
+		require.Empty(t, s.ask(c).Messages)
+		w.noSuspect("a")
+		require.Equal(t, []string{"x"}, bodies(s.claim(1)))
+	}, "a")
+}
