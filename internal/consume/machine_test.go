@@ -286,6 +286,28 @@ func TestSuspectsThatFollowEachOtherShareTheWait(t *testing.T) {
 	}
 }
 
+// A consumer with fewer handlers than MaxInFlight begins with a message that was on offer when the
+// wait began. That message may end the process, too.
+func TestASuspectWaitsALeaseForAHandlerThatBeginsInTheWait(t *testing.T) {
+	d := drive(t, Limits{MaxInFlight: 4})
+	d.publish(2)
+	d.isWoken()
+	first, offered := d.hand(1), d.offer(1)
+	d.suspects(1, manyExpiries)
+	require.Positive(t, d.isWoken().Held)
+	d.pass(modelLease * 4 / 5)
+	d.ack(first...)
+	d.done(d.Handed(d.now, offered[0]))
+	began, claim := d.now, &queue.Claim{Held: 1}
+	for claim.Held > 0 && d.now.Sub(began) <= modelLease {
+		var x *Exchange
+		x, claim, _ = d.waitForClaim()
+		d.answer(x)
+	}
+	require.Zero(t, claim.Held)
+	require.Equal(t, modelLease, d.now.Sub(began))
+}
+
 // The suspect may be another subscription's by then, and nobody else tells.
 func TestAWakeUpOrThePollAsksWhetherASuspectIsStillNext(t *testing.T) {
 	for name, wait := range map[string]func(d *driver){
