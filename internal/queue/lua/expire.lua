@@ -33,7 +33,7 @@ local meta, group_options, message_options = KEYS[1], KEYS[2], KEYS[3]
 local version, budget, single = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local groups = (#KEYS - 3) / 8
 
---@use now wake id_length precedes
+--@use now post wake id_length precedes
 
 -- Tells whether the entry a of ready belongs before the entry b, because it was due earlier.
 local function older(a, b)

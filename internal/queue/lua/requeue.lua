@@ -20,7 +20,7 @@ local groups, messages, dead, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local retry, scheduler, operation = KEYS[5], KEYS[6], KEYS[7]
 local group, memory = ARGV[1], ARGV[2]
 
---@use now schedule
+--@use now post schedule
 
 local before = redis.call('GET', operation)
 if before then

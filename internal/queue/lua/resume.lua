@@ -30,7 +30,7 @@ local version, group, budget, single = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV
 local memory, stream = ARGV[5], ARGV[6] == '1'
 local groups = (#KEYS - 4) / 3
 
---@use now schedule wake
+--@use now post schedule wake
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -63,8 +63,7 @@ for g = 1, groups do
   if redis.call('HEXISTS', paused, ARGV[6 + g]) == 0 then
     local popped = budget > 0 and redis.call('ZPOPMIN', resting, budget) or {}
     for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver)
+      post(popped[i])
     end
     budget = budget - #popped / 2
     if redis.call('ZCARD', resting) > 0 then
