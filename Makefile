@@ -4,7 +4,7 @@ MODEL_SEQUENCES ?= 1000
 SOAK        ?= 1h
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-brokers test-servers lint bench bench-smoke microbench model stress faults soak fuzz cover lua
+.PHONY: help test test-brokers test-servers lint bench bench-cluster bench-smoke microbench model stress faults soak fuzz cover lua
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
 
 bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md and the README
 	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -out results -readme ../README.md'
+
+bench-cluster: ## what a Cluster of six nodes costs: lateness of each node, CPU, connections, idle commands, MIGRATE, PUBLISH
+	@BENCH_CLUSTER=1 scripts/with-redis.sh go -C benchmarks test -count=1 -v -timeout 15m ./cluster
 
 bench-smoke: ## that every scenario of make bench works, in tiny sizes
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && trap 'exit 1' INT TERM && cp README.md "$$dir" && \
