@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,13 +17,16 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/require"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 	otelredisdelay "github.com/redisdelay/watermill-redisdelay/otel"
+	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
@@ -171,6 +176,89 @@ func TestARetryOfAnUntracedMessageIsLinkedToTheAttemptBefore(t *testing.T) {
 	require.Empty(t, tries[0].Links)
 	require.False(t, sameTrace(tries[0], tries[1]))
 	require.Equal(t, map[string]trace.SpanID{"attempt": id(tries[0])}, linked(tries[1]))
+}
+
+// Redis cuts a handler's error, but not the context behind it.
+func TestALongErrorDoesNotCostTheLink(t *testing.T) {
+	w := newWorld(t)
+	w.handle("orders", failOnce(errors.New(strings.Repeat("é", 5000))))
+	w.publish("orders", order("a"))
+	require.Contains(t, w.server.AwaitRetrying(t, "orders", group, 1)[0].Places[0].Reason, "ééé [traceparent 00-")
+	w.server.Advance(time.Minute)
+	tries := w.spans("process orders", 2)
+	require.Equal(t, id(tries[0]), linked(tries[1])["attempt"])
+}
+
+// If Redis cannot tell the attempt before, the handler runs all the same.
+func TestAnAttemptThatCannotBeReadIsReported(t *testing.T) {
+	w := newWorld(t, func(c *otelredisdelay.Config) { c.Admin = redisdelaytest.Start(t).Admin() })
+	w.handle("orders", failOnce(errOften))
+	w.publish("orders", order("a"))
+	waiting := w.server.AwaitRetrying(t, "orders", group, 1)
+	w.server.Advance(time.Minute)
+	tries := w.spans("process orders", 2)
+	require.Equal(t, map[string]trace.SpanID{"producer": id(w.span("publish orders"))}, linked(tries[1]))
+	require.ErrorIs(t, reported(t, waiting[0].ID), admin.ErrNotFound)
+}
+
+// Only a message that carries its context from before is from before the redelivery.
+func TestANewMessageOfARedeliveryContinuesTheTrace(t *testing.T) {
+	w := newWorld(t)
+	w.handle("orders", func(msg *message.Message) error {
+		if err := failOnce(errOften)(msg); err != nil {
+			return err
+		}
+		return w.publisher.Publish("invoices", message.NewMessageWithContext(msg.Context(), "invoice", nil))
+	})
+	w.handle("invoices", succeed)
+	w.publish("orders", order("a"))
+	w.server.AwaitRetrying(t, "orders", group, 1)
+	w.server.Advance(time.Minute)
+	invoice := w.span("process invoices")
+	require.Equal(t, id(w.span("publish invoices")), invoice.Parent.SpanID())
+	require.True(t, sameTrace(w.spans("process orders", 2)[1], invoice))
+}
+
+// A program whose SDK is not set passes on the contexts that it gets.
+func TestWithoutSDKContextsArePassedOn(t *testing.T) {
+	w := newWorld(t)
+	unset, err := otelredisdelay.New(otelredisdelay.Config{TracerProvider: noop.NewTracerProvider()})
+	require.NoError(t, err)
+	passed := make(passedOn, 2)
+	publisher, err := unset.Publisher(passed)
+	require.NoError(t, err)
+	w.handle("orders", func(msg *message.Message) error {
+		return publisher.Publish("invoices", message.NewMessageWithContext(msg.Context(), "1", nil), message.NewMessageWithContext(msg.Context(), "2", nil))
+	}, unset.Middleware)
+	w.publish("orders", order("a"))
+	for range 2 {
+		msg := testkit.Wait(t, passed, "a message")
+		carried := propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier(msg.Metadata))
+		require.Equal(t, id(w.span("publish orders")), trace.SpanContextFromContext(carried).SpanID())
+	}
+}
+
+// passedOn is a Publisher that keeps what it is given.
+type passedOn chan *message.Message
+
+func (p passedOn) Publish(_ string, messages ...*message.Message) error {
+	for _, msg := range messages {
+		p <- msg
+	}
+	return nil
+}
+func (passedOn) Close() error { return nil }
+
+func TestNoopProvidersCostNothing(t *testing.T) {
+	t.Parallel()
+	off, err := otelredisdelay.New(otelredisdelay.Config{TracerProvider: noop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider()})
+	require.NoError(t, err)
+	inner := passedOn(nil)
+	publisher, err := off.Publisher(inner)
+	require.NoError(t, err)
+	require.Equal(t, message.Publisher(inner), publisher)
+	h := func(*message.Message) ([]*message.Message, error) { return nil, nil }
+	require.Equal(t, reflect.ValueOf(h).Pointer(), reflect.ValueOf(off.Middleware(h)).Pointer())
 }
 
 // Without Admin nothing is stored, so the retry is linked to the producer only.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -22,7 +23,21 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { errs <- err }))
+	redistest.Main(m)
+}
+
+// errs are the errors that went to OpenTelemetry's error handler.
+var errs = make(chan error, 100)
+
+// reported waits for an error about a message. Only one test may.
+func reported(t *testing.T, id string) error {
+	t.Helper()
+	err := testkit.Wait(t, errs, "an error")
+	require.ErrorContains(t, err, id)
+	return err
+}
 
 var (
 	ctx      = context.Background()
