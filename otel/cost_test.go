@@ -5,6 +5,7 @@ package otelredisdelay_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strconv"
@@ -36,6 +37,7 @@ const costMessages = 10_000
 // they use without it. An op is a measurement of each variant, one after the other:
 //
 //   - noop: with noop providers, which shows how exact the figures are
+//   - carried: without telemetry, but each message has a traceparent in its metadata
 //   - unset: with the global providers, where no SDK is set
 //   - sdk: with an SDK that samples every span, and exports to nowhere
 //
@@ -45,13 +47,15 @@ func BenchmarkCost(b *testing.B) {
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithBatcher(discard{}))
 	defer func() { _ = tracers.Shutdown(ctx) }()
 	variants := []struct {
-		name   string
-		config *otelredisdelay.Config
+		name     string
+		config   *otelredisdelay.Config
+		metadata message.Metadata
 	}{
-		{"none", nil},
-		{"noop", &otelredisdelay.Config{TracerProvider: noop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider()}},
-		{"unset", &otelredisdelay.Config{}},
-		{"sdk", &otelredisdelay.Config{TracerProvider: tracers, MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))}},
+		{"none", nil, nil},
+		{"carried", nil, message.Metadata{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}},
+		{"noop", &otelredisdelay.Config{TracerProvider: noop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider()}, nil},
+		{"unset", &otelredisdelay.Config{}, nil},
+		{"sdk", &otelredisdelay.Config{TracerProvider: tracers, MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))}, nil},
 	}
 	for _, size := range []int{1, 100} {
 		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
@@ -59,12 +63,12 @@ func BenchmarkCost(b *testing.B) {
 			b.Cleanup(func() { _ = client.Close() })
 			took := make([][]cost, len(variants))
 			for _, v := range variants {
-				measureCost(b, client, v.config, size) // warm up
+				measureCost(b, client, v.config, v.metadata, size) // warm up
 			}
 			for round := 0; b.Loop(); round++ {
 				for i := range variants {
 					n := (i + round) % len(variants)
-					took[n] = append(took[n], measureCost(b, client, variants[n].config, size))
+					took[n] = append(took[n], measureCost(b, client, variants[n].config, variants[n].metadata, size))
 				}
 			}
 			b.ReportMetric(0, "ns/op")
@@ -89,7 +93,7 @@ func (discard) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { ret
 func (discard) Shutdown(context.Context) error                             { return nil }
 
 // measureCost publishes and handles messages, with telemetry unless config is nil.
-func measureCost(b *testing.B, client *redis.Client, config *otelredisdelay.Config, size int) cost {
+func measureCost(b *testing.B, client *redis.Client, config *otelredisdelay.Config, metadata message.Metadata, size int) cost {
 	own, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
 	require.NoError(b, err)
 	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client}, nil)
@@ -121,7 +125,7 @@ func measureCost(b *testing.B, client *redis.Client, config *otelredisdelay.Conf
 	for range costMessages / 100 {
 		<-rate.C
 		for range 100 / size {
-			publishCost(b, publisher, size)
+			publishCost(b, publisher, metadata, size)
 		}
 	}
 	testkit.Wait(b, all, "all messages")
@@ -136,11 +140,12 @@ func measureCost(b *testing.B, client *redis.Client, config *otelredisdelay.Conf
 	return used
 }
 
-func publishCost(b *testing.B, p message.Publisher, size int) {
+func publishCost(b *testing.B, p message.Publisher, metadata message.Metadata, size int) {
 	messages := make([]*message.Message, size)
 	for i := range messages {
 		messages[i] = message.NewMessage(watermill.NewUUID(), message.Payload(strings.Repeat("x", 100)))
 		messages[i].Metadata.Set("kind", "order")
+		maps.Copy(messages[i].Metadata, metadata)
 	}
 	if err := p.Publish("topic", messages...); err != nil {
 		b.Error(err)
