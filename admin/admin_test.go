@@ -375,7 +375,7 @@ func TestPauseStopsAllProcessesAndResumeStartsThem(t *testing.T) {
 		eventually(t, func() bool { return s.group(t, "a").Subscribed }, "they wait")
 		p := s.publisher(t)
 		for range rounds {
-			require.NoError(t, only(s.admin.Pause(ctx, topic)))
+			require.NoError(t, only(s.admin.Pause(ctx, topic, admin.PauseOptions{})))
 			for i := range processes {
 				require.NoError(t, p.Publish(topic, text(fmt.Sprint(i))))
 			}
@@ -402,11 +402,11 @@ func TestPauseOutlastsARestartOfTheServer(t *testing.T) {
 	in := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	s := setupOn(t, redistest.Server{Client: in.Client(t), Prefix: "own"})
 	s.register(t, "a")
-	since, err := s.admin.PauseGroup(ctx, topic, "a")
+	pause, err := s.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{By: "ann b", Why: "ä deploy, 5 min", For: time.Hour})
 	require.NoError(t, err)
 	in.Restart()
 	eventually(t, func() bool { return s.Client.Ping(ctx).Err() == nil }, "it is back")
-	require.Equal(t, since, s.group(t, "a").PausedSince)
+	require.Equal(t, &pause, s.group(t, "a").Pause)
 }
 
 // The access lists in docs/redis-keys.md suffice: the first for programs, both together for
@@ -438,7 +438,7 @@ func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	receive(t, messages).Ack()
 	require.NoError(t, s.admin.DeleteDead(ctx, topic, "a", dead[1].ID))
 	require.NoError(t, only(s.admin.MoveDead(ctx, topic, "a", "other", admin.Bulk{})))
-	require.NoError(t, only(s.admin.Pause(ctx, topic)))
+	require.NoError(t, only(s.admin.Pause(ctx, topic, admin.PauseOptions{})))
 	require.NoError(t, only(s.admin.Resume(ctx, topic)))
 	require.NoError(t, only(s.admin.Ready(ctx, topic)))
 	require.NoError(t, client.HSet(ctx, s.keys.Names(), "half", dead[0].ID).Err())

@@ -185,12 +185,12 @@ var operations = []struct {
 	}},
 	{"Pause, Resume", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error {
-			return errors.Join(only(s.admin.Pause(ctx, topic)), only(s.admin.Resume(ctx, topic)))
+			return errors.Join(only(s.admin.Pause(ctx, topic, admin.PauseOptions{})), only(s.admin.Resume(ctx, topic)))
 		}
 	}},
 	{"PauseGroup, ResumeGroup", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error {
-			return errors.Join(only(s.admin.PauseGroup(ctx, topic, "a")), only(s.admin.ResumeGroup(ctx, topic, "a")))
+			return errors.Join(only(s.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{})), only(s.admin.ResumeGroup(ctx, topic, "a")))
 		}
 	}},
 	{"GroupsWithoutSubscribers", func(b *testing.B, s *setup) func(int) error {

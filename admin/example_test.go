@@ -261,7 +261,7 @@ func ExampleAdmin_Pause() {
 	defer s.stop()
 	messages := s.subscribe("orders")
 
-	_, err := s.admin.Pause(ctx, "orders")
+	_, err := s.admin.Pause(ctx, "orders", admin.PauseOptions{})
 	check(err)
 	s.publish("orders", "order 123", 0)
 	select {
@@ -286,7 +286,7 @@ func ExampleAdmin_Resume() {
 	defer s.stop()
 	s.register("orders", "billing")
 
-	_, err := s.admin.Pause(ctx, "orders")
+	_, err := s.admin.Pause(ctx, "orders", admin.PauseOptions{})
 	check(err)
 	for range 2 {
 		was, err := s.admin.Resume(ctx, "orders")
@@ -305,15 +305,17 @@ func ExampleAdmin_PauseGroup() {
 	s.register("orders", "billing")
 	s.register("orders", "shipping")
 
-	_, err := s.admin.PauseGroup(ctx, "orders", "billing")
+	pause, err := s.admin.PauseGroup(ctx, "orders", "billing", admin.PauseOptions{By: "ann", Why: "the bank is down", For: time.Hour})
 	check(err)
+	fmt.Println("for", pause.Until.Sub(pause.Since), "by", pause.By)
 	stats, err := s.admin.Stats(ctx, "orders")
 	check(err)
 	for _, g := range stats.Groups {
-		fmt.Println(g.Group, "paused:", !g.PausedSince.IsZero())
+		fmt.Println(g.Group, "paused:", g.Pause != nil)
 	}
 
 	// Output:
+	// for 1h0m0s by ann
 	// billing paused: true
 	// shipping paused: false
 }
@@ -323,7 +325,7 @@ func ExampleAdmin_ResumeGroup() {
 	defer s.stop()
 	s.register("orders", "billing")
 
-	_, err := s.admin.PauseGroup(ctx, "orders", "billing")
+	_, err := s.admin.PauseGroup(ctx, "orders", "billing", admin.PauseOptions{})
 	check(err)
 	was, err := s.admin.ResumeGroup(ctx, "orders", "billing")
 	check(err)

@@ -56,21 +56,6 @@ type TopicReadiness struct {
 	Waiting time.Duration
 }
 
-// Pause is a pause of a group, or of a topic.
-type Pause struct {
-	Group string // "": the whole topic
-	Since time.Time
-}
-
-// String returns the pause as a few words.
-func (p Pause) String() string {
-	since := p.Since.UTC().Format(time.RFC3339)
-	if p.Group == "" {
-		return "the topic is paused since " + since
-	}
-	return fmt.Sprintf("group %q is paused since %s", p.Group, since)
-}
-
 // Err returns an error for each topic that is neither Idle nor Scheduled, and for each whose Lag is
 // above maxLag. It returns nil if there is none. The errors include Fault. Err ignores Waiting,
 // because only the caller knows how fast consumers should be. It ignores Pauses, because operators
@@ -144,11 +129,11 @@ func readiness(topic string, s operate.Stats) TopicReadiness {
 		t.Waiting = max(0, s.Now.Sub(s.NextDue))
 	}
 	if !s.Paused.IsZero() {
-		t.Pauses = append(t.Pauses, Pause{Since: s.Paused})
+		t.Pauses = append(t.Pauses, *pauseOf("", s.Paused))
 	}
 	for _, g := range s.Groups {
 		if !g.Paused.IsZero() {
-			t.Pauses = append(t.Pauses, Pause{Group: g.Name, Since: g.Paused})
+			t.Pauses = append(t.Pauses, *pauseOf(g.Name, g.Paused))
 		}
 		t.Lag = max(t.Lag, since(g.NextLease))
 		if !s.Rests() {

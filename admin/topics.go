@@ -30,7 +30,8 @@ type Stats struct {
 	Scheduled bool
 	NextLook  time.Time // when the scheduler has its next work
 
-	PausedSince time.Time
+	// Pause is the pause of the topic, nil if there is none.
+	Pause *Pause
 
 	// Stream is true if the topic's messages go into a Redis Stream. See redisdelay.StreamConfig.
 	// Its only group is redisdelay.StreamGroup, which has nothing ready or in hand. Delivered and
@@ -56,7 +57,8 @@ type GroupStats struct {
 	Subscribed bool
 	LastSeen   time.Time
 
-	PausedSince time.Time
+	// Pause is the group's own pause, nil if there is none.
+	Pause *Pause
 
 	// RemovedAt is when the group expires if nobody uses it until then; zero means never. The group
 	// is removed two minutes after that, and meanwhile RemovedAt is the time of the removal. A
@@ -95,13 +97,17 @@ func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 	if err != nil {
 		return Stats{}, fmt.Errorf("stats: %w", err)
 	}
+	return topicStats(topic, s), nil
+}
+
+func topicStats(topic string, s operate.Stats) Stats {
 	stats := Stats{Topic: topic, Now: s.Now, Messages: s.Messages, Pending: s.Pending, NextDue: s.NextDue,
-		DelayIDs: s.DelayIDs, Replaced: s.Replaced, LeftOut: s.LeftOut, Scheduled: s.Holder != "", NextLook: s.Next, PausedSince: s.Paused,
+		DelayIDs: s.DelayIDs, Replaced: s.Replaced, LeftOut: s.LeftOut, Scheduled: s.Holder != "", NextLook: s.Next, Pause: pauseOf("", s.Paused),
 		Stream: s.Stream}
 	for _, g := range s.Groups {
 		stats.Groups = append(stats.Groups, groupStats(g))
 	}
-	return stats, nil
+	return stats
 }
 
 func (a *Admin) stats(ctx context.Context, topic string) (operate.Stats, error) {
@@ -115,7 +121,7 @@ func (a *Admin) stats(ctx context.Context, topic string) (operate.Stats, error) 
 func groupStats(g operate.GroupStats) GroupStats {
 	stats := GroupStats{Group: g.Name, Ready: g.Ready, InHand: g.Unack, Retrying: g.Retry, Dead: g.Dead,
 		OldestDue: g.OldestDue, NextRetry: g.NextRetry, OldestDead: g.OldestDead,
-		Subscribed: g.Subscribed(), LastSeen: g.Seen, PausedSince: g.Paused, RemovedAt: g.Ends,
+		Subscribed: g.Subscribed(), LastSeen: g.Seen, Pause: pauseOf(g.Name, g.Paused), RemovedAt: g.Ends,
 		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention, MaxDead: g.MaxDead, DeadPurged: g.DeadPurged,
 		Delivered: g.Delivered, Dropped: g.Dropped, MaxLateness: g.Latest, MaxLatenessSince: g.LatestSince,
 		Suspects: g.Suspects}

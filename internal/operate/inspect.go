@@ -137,6 +137,7 @@ type FoundIn struct {
 	Group      string
 	State      State
 	At         time.Time
+	Since      time.Time // since when a subscription has it; only of Unack
 	Deliveries int
 	Delivered  bool // it was delivered, or may have been
 	Reason     string
@@ -240,7 +241,7 @@ func (f *facts) found(groups *queue.Groups, removing int) Found {
 		in := FoundIn{Group: groups.Names[i], Deliveries: r.Count, Delivered: r.Delivered(), Reason: r.Reason}
 		switch {
 		case g.unack != "":
-			in.State, in.At = Unack, queue.Instant(g.unack)
+			in.State, in.At, in.Since = Unack, queue.Instant(g.unack), queue.LeasedAt(g.lease)
 		case g.retry != "":
 			in.State, in.At = Retry, queue.Instant(g.retry)
 		case g.dead != "":

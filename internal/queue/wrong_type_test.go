@@ -47,7 +47,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.publishNow("x", "y")
 		s := w.sub("a")
 		s.claim(1)
-		require.NoError(w.t, only(w.topic.Pause(ctx, "a")))
+		require.NoError(w.t, only(w.topic.Pause(ctx, "a", "", "", 0)))
 		return run(w, s.group.ClaimCall(s.query(5, idle(9, "channel|1"), counting, func(c *queue.Claim) { c.Expiry = time.Hour })))
 	},
 	"ack": func(w *world) func() error {
@@ -126,10 +126,15 @@ var transitions = map[string]func(w *world) (call func() error){
 		return func() error { return only(w.topic.Group("a").Discard(ctx, []string{w.id["dead"]})) }
 	},
 	"pause": func(w *world) func() error {
-		return func() error { return only(w.topic.Pause(ctx, "a")) }
+		return func() error { return only(w.topic.Pause(ctx, "a", "ann", "", time.Hour)) }
+	},
+	"resume, over": func(w *world) func() error {
+		require.NoError(w.t, only(w.topic.Pause(ctx, "a", "", "", time.Minute)))
+		w.travel(2 * time.Minute)
+		return func() error { _, _, err := w.topic.EndPauses(ctx); return err }
 	},
 	"resume": func(w *world) func() error {
-		require.NoError(w.t, only(w.topic.Pause(ctx, "a")))
+		require.NoError(w.t, only(w.topic.Pause(ctx, "a", "", "", 0)))
 		return func() error { return only(w.topic.Resume(ctx, "a")) }
 	},
 	"open_stream": func(w *world) func() error {
