@@ -73,6 +73,10 @@ type Place struct {
 	// when it became dead (Dead). From Get it is zero for Ready.
 	At time.Time `json:"at"`
 
+	// InHandSince is when a subscription claimed the message (InHand), by the server's clock.
+	// Extensions of the lease do not change it. It is zero in other states.
+	InHandSince time.Time
+
 	// Deliveries is the number of failed deliveries that count. Redelivered is true if the message
 	// was, or may have been, delivered before.
 	Deliveries  int  `json:"deliveries"`
@@ -96,7 +100,7 @@ func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err 
 			m.Places = []Place{{State: Pending, At: found.Due}}
 		}
 		for _, g := range found.Groups {
-			m.Places = append(m.Places, Place{Group: g.Group, State: State(g.State), At: g.At, Deliveries: g.Deliveries,
+			m.Places = append(m.Places, Place{Group: g.Group, State: State(g.State), At: g.At, InHandSince: g.Since, Deliveries: g.Deliveries,
 				Redelivered: g.Delivered, Reason: g.Reason})
 		}
 		return nil
@@ -245,7 +249,8 @@ const pageBytes = 4 << 20
 
 func (a *Admin) listed(topic, group string, state State, l operate.Listed) Message {
 	m := a.message(topic, l.ID, l.Options, l.Body)
-	place := Place{Group: group, State: state, At: l.At, Deliveries: l.Deliveries, Redelivered: l.Delivered, Reason: l.Reason}
+	place := Place{Group: group, State: state, At: l.At, InHandSince: l.Since, Deliveries: l.Deliveries,
+		Redelivered: l.Delivered, Reason: l.Reason}
 	if state == Pending {
 		place.Group = ""
 	}

@@ -166,7 +166,13 @@ func TestReadyTellsWhyALeaseIsNotTakenBack(t *testing.T) {
 		call := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Group("a").ClaimCall(
 			queue.Claim{Subscription: "S", Number: 1, Limit: 1, Lease: time.Hour, Bytes: 1})
 		require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), call))
-		id := s.list(t, "a", admin.InHand)[0].ID
+		inHand := s.list(t, "a", admin.InHand)[0]
+		id := inHand.ID
+		require.False(t, inHand.Places[0].InHandSince.IsZero())
+		require.Equal(t, inHand.Places[0].InHandSince.Add(time.Hour), inHand.Places[0].At, "the lease began then")
+		found, err := s.admin.Get(ctx, topic, admin.ByID(id))
+		require.NoError(t, err)
+		require.Equal(t, inHand.Places[0], found.Places[0])
 		require.NoError(t, s.Client.ZAdd(ctx, s.keys.Unack("a"), redis.Z{Score: 1, Member: id}).Err())
 		require.NoError(t, s.Client.HSet(ctx, s.keys.Scheduler(), "next", 1).Err())
 		require.NoError(t, s.Client.Set(ctx, s.keys.Deliveries("a"), "x", 0).Err())

@@ -614,3 +614,43 @@ func TestTopicWithManyGroupsIsErasedInSteps(t *testing.T) {
 		})
 	}
 }
+
+// The lease's token tells since when a subscription has a message. An extension, and a repeat of
+// the claim, leave that as it was.
+func TestSinceWhenAMessageIsInHand(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s, "topic", "a")
+		w.publishNow("x", "y")
+		sub := w.sub("a")
+		query := sub.query(1, lease(time.Minute))
+		before := w.now()
+		claimed := sub.ask(query)
+		since := queue.LeasedAt(claimed.Messages[0].Token)
+		require.GreaterOrEqual(t, since.UnixMilli(), before)
+		require.LessOrEqual(t, since.UnixMilli(), w.now())
+		places := func() (listed, found time.Time) {
+			page, err := w.topic.List(ctx, "a", operate.Unack, "", 10, 0)
+			require.NoError(t, err)
+			require.Len(t, page.Messages, 1)
+			one, err := w.topic.Find(ctx, operate.Ref{ID: w.id["x"]})
+			require.NoError(t, err)
+			return page.Messages[0].Since, one.Groups[0].Since
+		}
+		check := func() {
+			listed, found := places()
+			require.Equal(t, since, listed)
+			require.Equal(t, since, found)
+		}
+		check()
+		w.pass(7 * time.Millisecond)
+		again := sub.ask(query)
+		require.Equal(t, claimed.Messages, again.Messages, "the token is the same")
+		w.do(sub.group.ExtendCalls(held(again), time.Hour)...)
+		check()
+		sub.nack(queue.Failure{Leased: &again.Messages[0], Retry: queue.In(time.Hour)})
+		page, err := w.topic.List(ctx, "a", operate.Retry, "", 10, 0)
+		require.NoError(t, err)
+		require.Zero(t, page.Messages[0].Since)
+	})
+}

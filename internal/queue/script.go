@@ -76,7 +76,7 @@ func Do(ctx context.Context, client *Client, calls ...*Call) error {
 	}
 	for _, c := range calls {
 		if err := c.Err(); wrongType(err) {
-			c.cmd.SetErr(nameWrongType(ctx, client, c.keys, err))
+			c.cmd.SetErr(NameWrongType(ctx, client, c.keys, err))
 		}
 	}
 	for _, c := range calls {

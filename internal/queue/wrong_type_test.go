@@ -269,3 +269,34 @@ func (w *world) rename(key, from string) string {
 	}
 	return w.Prefix + ":{" + w.topic.Name + key[len(w.Prefix+":{"+from):]
 }
+
+// Commands outside of scripts name the key, too.
+func TestKeyOfAWrongTypeIsNamed(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s, "topic", "a")
+		named := func(key string, calls ...func() error) {
+			t.Helper()
+			require.NoError(t, w.Client.Del(ctx, key).Err())
+			require.NoError(t, w.Client.Set(ctx, key, "wrong", 0).Err())
+			for _, call := range calls {
+				err := call()
+				require.ErrorContains(t, err, "WRONGTYPE")
+				require.ErrorContains(t, err, fmt.Sprintf("the key %q ", key))
+			}
+			require.NoError(t, w.Client.Del(ctx, key).Err())
+		}
+		find := func() error { return only(w.topic.Find(ctx, operate.Ref{DelayID: "x"})) }
+		named(w.keys.Names(), find)
+		named(w.keys.Taken(), find)
+		named(queue.Registry(w.Prefix),
+			func() error { return w.topic.Enroll(ctx) },
+			func() error { return w.topic.Delist(ctx) },
+			func() error {
+				return only(queue.ListedOf(ctx, queue.MustClient(w.Client), w.Prefix, []string{"topic"}))
+			},
+			func() error {
+				return queue.Topics(ctx, queue.MustClient(w.Client), w.Prefix, func(string) {})
+			})
+		require.NoError(t, w.topic.Enroll(ctx))
+	})
+}

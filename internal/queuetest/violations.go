@@ -18,10 +18,10 @@ import (
 var (
 	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+) (-1|[1-9]\d*)$`)
 	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?( ?(expires_at:\d+ ?)?(max_lateness:\d+ )?on_expiry:(drop|dead))?$`)
-	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+$`)
+	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+:\d+$`)
 	deliveryForm = regexp.MustCompile(`(?s)^\d+ (d|r|-) \S+( .*)?$`)
-	suspectForm  = regexp.MustCompile(`^[1-9]\d* (alone|-) (-|[^: ]+:\d+:\d+)$`)
-	claimForm    = regexp.MustCompile(`^\d+( [^ :]+:\d+)+$`)
+	suspectForm  = regexp.MustCompile(`^[1-9]\d* (alone|-) (-|[^: ]+:\d+:\d+:\d+)$`)
+	claimForm    = regexp.MustCompile(`^\d+:\d+( [^ :]+:\d+)+$`)
 	addressForm  = regexp.MustCompile(`^.+\|[^| ]+$`)
 	numberForm   = regexp.MustCompile(`^\d+$`)
 	faultForm    = regexp.MustCompile(`(?s)^\d+ .`)
@@ -181,7 +181,7 @@ func (i *inspection) group(name string) {
 		if token, ok := leases[id]; !ok {
 			i.report("group %q: message %s is in unack without a lease", name, id)
 		} else if !tokenForm.MatchString(token) {
-			i.report("group %q: message %s: its lease is %q, not subscription:claim:due", name, id, token)
+			i.report("group %q: message %s: its lease is %q, not subscription:claim:since:due", name, id, token)
 		}
 	}
 	for id := range leases {

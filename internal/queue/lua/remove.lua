@@ -9,7 +9,7 @@
 --       7 ready       list of "id:due"
 --       8 retry       zset: id -> due ms
 --       9 unack       zset: id -> lease deadline ms
---      10 leases      hash: id -> "subscription:claim:due", the lease's token
+--      10 leases      hash: id -> "subscription:claim:since:due", the lease's token
 --      11 deliveries  hash: id -> "count flag delayed_for"
 --      12 dead        zset: id -> ms at which it died
 --      13 waiters     zset: address of an idle subscription -> ms until which it is valid
