@@ -6,7 +6,7 @@
 --       then for each group of the set:
 --         ready        list of "id:due"
 --         unack        zset: id -> lease deadline ms, whose fraction keeps the order
---         leases       hash: id -> "subscription:claim:due", the lease's token
+--         leases       hash: id -> "subscription:claim:since:due", the lease's token
 --         deliveries   hash: id -> "count flag delayed_for reason"
 --         dead         zset: id -> ms at which it died
 --         waiters      zset: address of an idle subscription -> ms until which it is valid
