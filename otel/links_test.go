@@ -340,6 +340,22 @@ func TestDeadLettersKeepTheLink(t *testing.T) {
 	require.Equal(t, map[string]trace.SpanID{"producer": id(w.span("publish orders"))}, linked(again))
 }
 
+// The contexts in the reasons of dead letters do not make these differ.
+func TestDeadLettersOfOneCauseHaveOneReason(t *testing.T) {
+	w := newWorld(t)
+	w.handle("orders", func(msg *message.Message) error {
+		redisdelay.DeadOnNack(msg, nil)
+		return errOften
+	})
+	w.publish("orders", order("a"), order("b"))
+	w.spans("process orders", 2)
+	w.server.AwaitDrained(t, "orders")
+	reasons, err := w.server.Admin().DeadReasons(ctx, "orders", group, admin.Bulk{})
+	require.NoError(t, err)
+	require.Len(t, reasons.Reasons, 1)
+	require.Equal(t, 2, reasons.Reasons[0].Count)
+}
+
 // dead returns the only dead letter of a topic.
 func (w *world) dead(topic string) (dead admin.Message) {
 	w.Helper()
