@@ -20,6 +20,7 @@ test: ## all tests but those with real brokers, on a real Redis too, with the ra
 		go -C examples/delayed-redisstream test -race -count=1 -timeout 5m ./... && \
 		go -C cmd/redisdelay test -race -count=1 -timeout 10m -skip RabbitMQ ./... && \
 		go -C otel test -race -count=1 -timeout 10m ./... && \
+		go -C prometheus test -race -count=1 -timeout 10m ./... && \
 		go -C tests/components test -race -count=1 -timeout 10m ./...'
 
 # tests/brokers without the race detector, because watermill-amqp has a data race where it reconnects.
