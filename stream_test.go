@@ -426,7 +426,7 @@ func TestWhatIsDroppedAtAResumeIsLogged(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, p.Close()) })
 		a := newAdmin(t, s)
 		publish(t, p, stream(s), "first")
-		_, err = a.Pause(ctx, stream(s))
+		_, err = a.Pause(ctx, stream(s), admin.PauseOptions{})
 		require.NoError(t, err)
 		var late []*message.Message
 		for _, payload := range []string{"1", "2", "3"} {
