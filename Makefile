@@ -4,7 +4,7 @@ MODEL_SEQUENCES ?= 1000
 SOAK        ?= 1h
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-brokers test-servers lint bench bench-smoke bench-otel microbench model stress faults soak fuzz cover lua
+.PHONY: help test test-alerts test-brokers test-servers lint bench bench-smoke bench-otel microbench model stress faults soak fuzz cover lua
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS J
 	@scripts/with-rabbitmq.sh scripts/with-redis.sh sh -c '\
 		go -C tests/brokers test -count=1 -timeout 15m ./... && \
 		go -C cmd/redisdelay test -race -count=1 -timeout 15m -run RabbitMQ ./...'
+
+test-alerts: ## the alert rules of prometheus/alerts.yml, with promtool of Debian
+	@scripts/alerts.sh
 
 test-servers: ## the tests of this module on each server of SERVERS, which are paths, such as "redis-6.2.0/src/redis-server /usr/bin/valkey-server"
 	@[ -n "$(SERVERS)" ] || { echo 'test-servers: name the binaries: make test-servers SERVERS="..."' >&2; exit 2; }
