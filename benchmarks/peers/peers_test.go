@@ -119,3 +119,22 @@ func TestNumbersHaveThreeDigitsThatCount(t *testing.T) {
 		}
 	}
 }
+
+func TestDocumentSaysWhenToUseEachSystem(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/choose.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range peers {
+		name, _, _ := strings.Cut(p.name, ",")
+		if heading := "\n## Use " + name + " if\n"; !strings.Contains(string(text), heading) {
+			t.Errorf("docs/choose.md lacks %q", heading)
+		}
+	}
+	for _, mark := range []string{beginMark, endMark} {
+		if !strings.Contains(string(text), "\n"+mark) {
+			t.Errorf("docs/choose.md lacks %q", mark)
+		}
+	}
+}

@@ -40,12 +40,12 @@ type serverKind struct {
 
 // server is one that runs.
 type server struct {
-	addr  string
-	dir   string // its data
-	root  int    // process of which its processes descend
-	base  int64  // shared memory of the machine before the start
-	helps []*leash
-	end   func() // before the processes are killed; nil: nothing
+	addr    string
+	dir     string // its data
+	root    int    // process of which its processes descend
+	base    int64  // shared memory of the machine before the start
+	leashes []*leash
+	end     func() // before the processes are killed; nil: nothing
 }
 
 // start starts a server on a new directory, and returns when it accepts clients.
@@ -88,7 +88,7 @@ func (s *server) stop() {
 	if s.end != nil {
 		s.end()
 	}
-	for _, l := range s.helps {
+	for _, l := range s.leashes {
 		l.kill()
 	}
 	_ = os.RemoveAll(s.dir)
@@ -227,7 +227,7 @@ var rabbitServer = serverKind{
 			epmd.kill()
 			return nil, err
 		}
-		s.helps = append(s.helps, epmd)
+		s.leashes = append(s.leashes, epmd)
 		return s, nil
 	},
 	greeting: func(_, addr string) bool { return greets(addr, "AMQP\x00\x00\x09\x01", "\x01") },
@@ -290,7 +290,7 @@ func launched(env []string, command ...string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &server{root: l.cmd.Process.Pid, helps: []*leash{l}}, nil
+	return &server{root: l.cmd.Process.Pid, leashes: []*leash{l}}, nil
 }
 
 // leash is a command in a process group of its own, which a shell kills when kill is called and
