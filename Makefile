@@ -4,7 +4,7 @@ MODEL_SEQUENCES ?= 1000
 SOAK        ?= 1h
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-alerts test-brokers test-servers lint bench bench-smoke bench-otel microbench model stress faults soak fuzz cover lua
+.PHONY: help test test-brokers test-servers lint bench bench-smoke bench-otel bench-peers bench-peers-smoke microbench model stress faults soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -53,6 +53,17 @@ bench-smoke: ## that every scenario of make bench works, in tiny sizes
 
 bench-otel: ## what traces and metrics cost Redis and the client, in percent of the CPU time without them
 	@scripts/with-redis.sh go -C otel test -run '^$$' -bench Cost -benchtime 21x -timeout 20m .
+
+# A package that cannot be installed leaves out the systems that need it, by name.
+bench-peers: ## the whole beside what else can delay messages (River, BullMQ, NATS, RabbitMQ...), half an hour, into benchmarks/peers/results.md and docs/choose.md
+	@for package in redis-server postgresql-15 rabbitmq-server $$(command -v npm >/dev/null || echo nodejs npm); do \
+		scripts/install.sh $$package || echo "bench-peers: no $$package" >&2; \
+	done
+	@cd benchmarks/peers && go run . -out results -choose ../../docs/choose.md
+
+bench-peers-smoke: ## that make bench-peers works, in tiny sizes, for what needs Redis, Node.js and Go only
+	@command -v redis-server >/dev/null || scripts/install.sh redis-server
+	@cd benchmarks/peers && go test . && go run . -smoke -peers '^(redisdelay|redisstream|asynq|bullmq|nats)$$'
 
 microbench: ## the benchmarks of single parts
 	@scripts/with-redis.sh go test -run '^$$' -bench . -benchmem ./...
