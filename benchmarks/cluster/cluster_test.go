@@ -1,5 +1,5 @@
-// Package cluster measures what a Cluster of six nodes costs, and what its wake-ups do. It is a test
-// so that the servers end with it. Run by `make bench-cluster`.
+// Package cluster measures what a Cluster of six nodes costs, and what its wake-ups do. It is a
+// test so that the servers end with it. Run by `make bench-cluster`.
 package cluster
 
 import (
@@ -153,8 +153,8 @@ func migrate(t *testing.T, c *redistest.Cluster, kind string, size int) time.Dur
 	return took
 }
 
-// TestPublish shows what a wake-up costs all nodes, by PUBLISH and by SPUBLISH from a script, and how
-// late it comes, on the node that publishes and over the Cluster's bus.
+// TestPublish shows what a wake-up costs all nodes, by PUBLISH and by SPUBLISH from a script. It
+// also shows how late it comes, on the node that publishes and over the Cluster's bus.
 func TestPublish(t *testing.T) {
 	c, _ := start(t)
 	ctx := context.Background()

@@ -42,6 +42,14 @@ func flag(set bool) string {
 	return "0"
 }
 
+// Failure is Err, but the error wraps ErrForbidden or ErrServerFull as that of Do does.
+func (c *Call) Failure() error {
+	if err := c.Err(); err != nil {
+		return c.refused(err)
+	}
+	return nil
+}
+
 func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) *redis.Cmd {
 	if full {
 		return p.Eval(ctx, c.script.source, c.keys, c.args...)
@@ -75,13 +83,13 @@ func Do(ctx context.Context, client *Client, calls ...*Call) error {
 	}
 	for _, c := range calls {
 		if err := c.Err(); wrongType(err) {
-			c.cmd.SetErr(nameWrongType(ctx, client, c.keys, err))
+			c.cmd.SetErr(NameWrongType(ctx, client, c.keys, err))
 		}
 	}
 	for _, c := range calls {
 		if err := c.Err(); err != nil {
 			client.findNodes(ctx, err)
-			return c.refused(err)
+			return c.Failure()
 		}
 	}
 	return nil
