@@ -46,6 +46,7 @@ func (k Keys) Names() string     { return k.base + "names" }
 func (k Keys) Taken() string     { return k.base + "taken" }
 func (k Keys) Paused() string    { return k.base + "paused" }
 func (k Keys) Counters() string  { return k.base + "stats" }
+func (k Keys) Schedules() string { return k.base + "schedules" }
 
 // Keys that hold the number of a publisher's last call, a subscription's last claim, and the result
 // of one operation of an operator.
@@ -70,7 +71,7 @@ func (k Keys) Suspects(group string) string   { return k.base + "suspects:" + gr
 // types has the Redis type of each key of a topic, by the part of its name that says what it is.
 var types = map[string]string{
 	"meta": "hash", "messages": "hash", "options": "hash", "refs": "hash", "pending": "zset", "groups": "hash",
-	"scheduler": "hash", "idle": "zset", "names": "hash", "taken": "zset", "paused": "hash",
+	"scheduler": "hash", "idle": "zset", "names": "hash", "taken": "zset", "paused": "hash", "schedules": "hash",
 	"publisher": "string", "claim": "string", "operation": "string",
 	"ready": "list", "unack": "zset", "leases": "hash", "retry": "zset", "deliveries": "hash", "waiters": "zset",
 	"dead": "zset", "resting": "zset", "stats": "hash", "suspects": "hash",

@@ -55,6 +55,10 @@ var (
 	removeScript  = load("remove")
 	permitScript  = load("permit")
 
+	// These are for recurring schedules.
+	schedulesScript = load("schedules")
+	amendScript     = load("amend")
+
 	// These are for topics with a stream.
 	openStreamScript    = load("open_stream")
 	promoteStreamScript = load("promote_stream")

@@ -25,6 +25,8 @@ var (
 	PublishingStreams = Work{Name: "publish to streams", scripts: []string{"open_stream", "publish"}, besides: enrolling, opens: true}
 	Scheduling        = Work{Name: "schedule", scripts: []string{"open", "promote", "expire", "purge", "remove", "fault", "resign"}}
 	SchedulingStreams = Work{Name: "schedule streams", scripts: []string{"open", "promote_stream", "purge", "fault", "resign"}}
+	Recurrence        = Work{Name: "recur", scripts: []string{"open", "publish", "schedules", "amend"}, besides: enrolling, opens: true}
+	RecurrenceStreams = Work{Name: "recur in streams", scripts: []string{"open_stream", "publish", "schedules", "amend"}, besides: enrolling, opens: true}
 	Consuming         = Work{
 		Name: "consume", besides: enrolling, opens: true,
 		scripts: append([]string{"register", "claim", "ack", "nack", "release", "extend"}, Scheduling.scripts...),
@@ -46,6 +48,8 @@ var (
 	Arriving       = Work{Name: "move to", scripts: []string{"open", "publish", "cancel", "reschedule"}, besides: enrolling, opens: true}
 	Pausing        = Work{Name: "pause", scripts: []string{"open", "pause"}}
 	Resuming       = Work{Name: "resume", scripts: []string{"open", "resume"}}
+	Reviewing      = Work{Name: "schedules", scripts: []string{"open", "schedules"}}
+	Amending       = Work{Name: "amend a schedule", scripts: []string{"open", "schedules", "amend"}}
 	Removing       = Work{Name: "remove", scripts: []string{"open", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}
 	Erasing        = Work{
 		Name: "erase", scripts: []string{"open", "stats", "erase"},

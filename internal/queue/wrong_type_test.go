@@ -36,6 +36,21 @@ var transitions = map[string]func(w *world) (call func() error){
 		messages := w.make(in("x", time.Hour).with(queue.Options{MaxDeliveries: 1, DelayID: "x"}))
 		return func() error { return w.topic.Publish(ctx, "P", 1, messages) }
 	},
+	"publish, recurring": func(w *world) func() error {
+		r := w.amend(queue.Put, "s").Record
+		messages := w.make(now("x").with(queue.Options{MaxDeliveries: 1}), occurrence("s", w.hour(1), queue.Follows(1, r.Cursor, w.hour(1), 0)))
+		return func() error { return w.topic.Publish(ctx, "P", 1, messages) }
+	},
+	"amend": func(w *world) func() error {
+		w.follow(w.amend(queue.Put, "s").Record, w.hour(1))
+		return func() error {
+			return only(w.topic.Amend(ctx, queue.Amendment{What: queue.PauseSchedule, Name: "s"}))
+		}
+	},
+	"schedules": func(w *world) func() error {
+		w.follow(w.amend(queue.Put, "s").Record, w.hour(1))
+		return func() error { _, _, err := w.topic.SchedulesFrom(ctx, "0"); return err }
+	},
 	"claim": func(w *world) func() error {
 		w.publishNow("x", "y")
 		s := w.sub("a")
