@@ -197,13 +197,22 @@ func (w *world) record(name string) queue.Recurring {
 	return records[0]
 }
 
-// amend changes a schedule, as an operator does.
-func (w *world) amend(what queue.Amend, name string) {
+func (w *world) pause(name string) {
 	w.t.Helper()
-	done, err := queue.NewTopic(queue.MustClient(w.Client()), redisdelay.DefaultKeyPrefix, "t").
-		Amend(context.Background(), queue.Amendment{What: what, Name: name})
+	_, err := w.Admin().PauseSchedule(context.Background(), "t", name)
 	require.NoError(w.t, err)
-	require.NotZero(w.t, done[0].Record.Version)
+}
+
+func (w *world) resume(name string) {
+	w.t.Helper()
+	require.NoError(w.t, w.Admin().ResumeSchedule(context.Background(), "t", name))
+}
+
+func (w *world) run(name string) {
+	w.t.Helper()
+	at, err := w.Admin().RunSchedule(context.Background(), "t", name)
+	require.NoError(w.t, err)
+	require.Equal(w.t, w.Now().UnixMilli(), at.UnixMilli())
 }
 
 // capture keeps what is logged.

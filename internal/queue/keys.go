@@ -55,6 +55,12 @@ func (k Keys) Publisher(id string) string       { return k.base + "publisher:" +
 func (k Keys) Claim(subscription string) string { return k.base + "claim:" + subscription }
 func (k Keys) Operation(token string) string    { return k.base + "operation:" + token }
 
+// Handling returns the key of the occurrence of a recurring schedule that a group handles. The name
+// of the schedule is encoded, so it has no colon.
+func (k Keys) Handling(schedule, group string) string {
+	return k.base + "handling:" + EncodeName(schedule) + ":" + group
+}
+
 // Keys of one group.
 
 func (k Keys) Ready(group string) string      { return k.base + "ready:" + group }
@@ -72,7 +78,7 @@ func (k Keys) Suspects(group string) string   { return k.base + "suspects:" + gr
 var types = map[string]string{
 	"meta": "hash", "messages": "hash", "options": "hash", "refs": "hash", "pending": "zset", "groups": "hash",
 	"scheduler": "hash", "idle": "zset", "names": "hash", "taken": "zset", "paused": "hash", "schedules": "hash",
-	"publisher": "string", "claim": "string", "operation": "string",
+	"publisher": "string", "claim": "string", "operation": "string", "handling": "string",
 	"ready": "list", "unack": "zset", "leases": "hash", "retry": "zset", "deliveries": "hash", "waiters": "zset",
 	"dead": "zset", "resting": "zset", "stats": "hash", "suspects": "hash",
 }

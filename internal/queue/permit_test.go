@@ -21,7 +21,7 @@ var works = []queue.Work{
 	queue.Publishing, queue.Publishing.AndWaits(), queue.PublishingStreams, queue.Scheduling, queue.SchedulingStreams, queue.Consuming,
 	queue.Counting, queue.Listing, queue.Finding, queue.Foreseeing, queue.Cancelling, queue.Rescheduling,
 	queue.Requeueing, queue.RequeueingMany, queue.Discarding, queue.DiscardingMany, queue.Arriving,
-	queue.Pausing, queue.Resuming, queue.Reviewing, queue.Amending, queue.Recurrence, queue.RecurrenceStreams, queue.Removing, queue.Erasing, queue.Checking, queue.Repairing,
+	queue.Pausing, queue.Resuming, queue.Reviewing, queue.Amending, queue.Recurrence, queue.RecurrenceStreams, queue.Overlapping, queue.Removing, queue.Erasing, queue.Checking, queue.Repairing,
 }
 
 // opening are the works that make a topic if there is none.

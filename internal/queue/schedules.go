@@ -158,11 +158,11 @@ const (
 type Amended struct {
 	Record    Recurring // as it is now
 	Changed   bool      // the version was not the one that was seen, so nothing was done
+	Missing   bool      // there is no such schedule
 	TakenBack int       // occurrences that waited
 }
 
-// Amend changes recurring schedules, in one round trip. A change of a schedule that does not exist
-// has a record that is not Alive. It returns ErrNotFound if there is no such topic.
+// Amend changes recurring schedules, in one round trip. It returns ErrNotFound if there is no such topic.
 func (t *Topic) Amend(ctx context.Context, amendments ...Amendment) (done []Amended, err error) {
 	return t.amend(ctx, t.Existing, amendments)
 }
@@ -211,7 +211,42 @@ func readAmended(name string, call *Call) (a Amended, err error) {
 		return a, ErrStale
 	}
 	n, _ := reply[3].(int64)
-	a.Changed, a.TakenBack = reply[0] == "changed", int(n)
+	a.Changed, a.Missing, a.TakenBack = reply[0] == "changed", reply[0] == "missing", int(n)
 	a.Record = readRecurring(EncodeName(name), Text(reply[2]))
 	return a, nil
+}
+
+// Handling is one handling of an occurrence, in one group.
+type Handling struct {
+	topic      *Topic
+	key        string
+	occurrence string
+	token      string
+	lease      time.Duration
+}
+
+// Handle returns a handling of an occurrence, which Begin starts. It is valid for a lease, and for
+// another one after each Extend.
+func (t *Topic) Handle(schedule, group string, at time.Time, lease time.Duration) *Handling {
+	return &Handling{t, t.keys.Handling(schedule, group), strconv.FormatInt(at.UnixMilli(), 10), Token(), lease}
+}
+
+// Begin tells whether the group handles no other occurrence of the schedule.
+func (h *Handling) Begin(ctx context.Context) (bool, error) { return h.call(ctx, "begin") }
+
+// Extend tells whether the handling is still valid.
+func (h *Handling) Extend(ctx context.Context) (bool, error) { return h.call(ctx, "extend") }
+
+// End ends the handling.
+func (h *Handling) End(ctx context.Context) error {
+	_, err := h.call(ctx, "end")
+	return err
+}
+
+func (h *Handling) call(ctx context.Context, what string) (bool, error) {
+	call := NewCall(&overlapScript, []string{h.key}, what, h.occurrence, h.token, h.lease)
+	if err := Do(ctx, h.topic.client, call); err != nil {
+		return false, err
+	}
+	return call.cmd.Bool()
 }

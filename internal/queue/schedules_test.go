@@ -257,6 +257,33 @@ func TestADamagedRecordIsReplaced(t *testing.T) {
 	})
 }
 
+func TestAGroupHandlesOneOccurrenceAtATime(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		is := func(want bool) func(bool, error) {
+			return func(got bool, err error) {
+				t.Helper()
+				require.NoError(t, err)
+				require.Equal(t, want, got)
+			}
+		}
+		first, second := w.topic.Handle("s", "a", w.hour(1), time.Hour), w.topic.Handle("s", "a", w.hour(2), time.Hour)
+		is(true)(first.Begin(ctx))
+		is(false)(second.Begin(ctx))
+		is(false)(second.Extend(ctx))
+		is(true)(w.topic.Handle("s", "b", w.hour(2), time.Hour).Begin(ctx))
+		is(true)(w.topic.Handle("r", "a", w.hour(2), time.Hour).Begin(ctx))
+		again := w.topic.Handle("s", "a", w.hour(1), time.Millisecond)
+		is(true)(again.Begin(ctx))
+		is(false)(first.Extend(ctx))
+		require.NoError(t, first.End(ctx))
+		w.pass(2 * time.Millisecond)
+		is(true)(second.Begin(ctx))
+		is(true)(second.Extend(ctx))
+		require.NoError(t, second.End(ctx))
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Handling("s", "a")).Val())
+	}, "a")
+}
+
 // recur takes a schedule through every transition.
 func (w *world) recur() {
 	r := w.amend(queue.Put, "s").Record
@@ -267,6 +294,7 @@ func (w *world) recur() {
 	w.amend(queue.RemoveSchedule, "s")
 	_, _, err := w.topic.SchedulesFrom(ctx, "0")
 	require.NoError(w.t, err)
+	require.NoError(w.t, only(w.topic.Handle("s", "a", w.hour(1), time.Hour).Begin(ctx)))
 }
 
 // planned is a schedule as it should be.

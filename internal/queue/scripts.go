@@ -58,6 +58,7 @@ var (
 	// These are for recurring schedules.
 	schedulesScript = load("schedules")
 	amendScript     = load("amend")
+	overlapScript   = load("overlap")
 
 	// These are for topics with a stream.
 	openStreamScript    = load("open_stream")

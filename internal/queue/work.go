@@ -27,6 +27,7 @@ var (
 	SchedulingStreams = Work{Name: "schedule streams", scripts: []string{"open", "promote_stream", "purge", "fault", "resign"}}
 	Recurrence        = Work{Name: "recur", scripts: []string{"open", "publish", "schedules", "amend"}, besides: enrolling, opens: true}
 	RecurrenceStreams = Work{Name: "recur in streams", scripts: []string{"open_stream", "publish", "schedules", "amend"}, besides: enrolling, opens: true}
+	Overlapping       = Work{Name: "overlap", scripts: []string{"open", "overlap"}}
 	Consuming         = Work{
 		Name: "consume", besides: enrolling, opens: true,
 		scripts: append([]string{"register", "claim", "ack", "nack", "release", "extend"}, Scheduling.scripts...),
@@ -49,7 +50,7 @@ var (
 	Pausing        = Work{Name: "pause", scripts: []string{"open", "pause"}}
 	Resuming       = Work{Name: "resume", scripts: []string{"open", "resume"}}
 	Reviewing      = Work{Name: "schedules", scripts: []string{"open", "schedules"}}
-	Amending       = Work{Name: "amend a schedule", scripts: []string{"open", "schedules", "amend"}}
+	Amending       = Work{Name: "amend a schedule", scripts: []string{"open", "amend"}}
 	Removing       = Work{Name: "remove", scripts: []string{"open", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}
 	Erasing        = Work{
 		Name: "erase", scripts: []string{"open", "stats", "erase"},

@@ -47,6 +47,9 @@ var transitions = map[string]func(w *world) (call func() error){
 			return only(w.topic.Amend(ctx, queue.Amendment{What: queue.PauseSchedule, Name: "s"}))
 		}
 	},
+	"overlap": func(w *world) func() error {
+		return func() error { return only(w.topic.Handle("s", "a", w.hour(1), time.Hour).Begin(ctx)) }
+	},
 	"schedules": func(w *world) func() error {
 		w.follow(w.amend(queue.Put, "s").Record, w.hour(1))
 		return func() error { _, _, err := w.topic.SchedulesFrom(ctx, "0"); return err }
@@ -256,7 +259,7 @@ func TestKeyOfAWrongTypeFailsTheScriptAndChangesNothing(t *testing.T) {
 					if unused(name, key, w.keys) {
 						continue
 					}
-					if slices.Contains([]string{w.keys.Publisher("P"), w.keys.Claim("SUB1")}, key) {
+					if slices.Contains([]string{w.keys.Publisher("P"), w.keys.Claim("SUB1"), w.keys.Handling("s", "a")}, key) {
 						require.NoError(t, w.Client.RPush(ctx, key, "wrong").Err())
 					} else {
 						require.NoError(t, w.Client.Set(ctx, key, "wrong", 0).Err())

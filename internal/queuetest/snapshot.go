@@ -38,6 +38,7 @@ var kinds = map[string]struct {
 	"publisher":  {typ: "string", of: "publisher", expires: true},
 	"operation":  {typ: "string", of: "operation", expires: true},
 	"claim":      {typ: "string", of: "subscription", expires: true},
+	"handling":   {typ: "string", of: "schedule and group", expires: true},
 	"ready":      {typ: "list", of: "group"},
 	"unack":      {typ: "zset", of: "group"},
 	"leases":     {typ: "hash", of: "group"},
