@@ -88,7 +88,6 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-
 func TestOverlapConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	_, err := Overlap(OverlapConfig{KeyPrefix: "{", Policy: "x", Lease: 1, Wait: 1}, nil)

@@ -75,6 +75,14 @@ func (p planner) plan(r queue.Recurring, now time.Time) (plan []planned, more bo
 	return plan, false
 }
 
+// restsUntil returns until when the plan for a record is empty, as it is now.
+func (p planner) restsUntil(r queue.Recurring) time.Time {
+	if !r.Paused.IsZero() || p.series.next(r.Cursor).IsZero() {
+		return r.Cursor.AddDate(1000, 0, 0)
+	}
+	return r.Cursor.Add(p.jitter).Add(-p.ahead / 2)
+}
+
 // late is what was missed.
 type late struct {
 	instants []time.Time // to be published

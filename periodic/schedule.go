@@ -26,6 +26,7 @@ type schedule struct {
 	version  int64     // that this program follows; 0: it has not looked yet
 	left     int64     // version of another program's record, which this program leaves alone
 	asked    time.Time // when this program last asked others to answer, by its own clock
+	rest     time.Time // until when the record asks for nothing if nobody amends it; zero: look
 	reported bool      // that Message takes long was logged
 
 	mu       sync.Mutex // guards the fields below
@@ -57,6 +58,10 @@ func (p *Periodic) newSchedule(s Schedule) (*schedule, error) {
 			within: s.MisfireWithin, ahead: p.config.Ahead},
 	}, nil
 }
+
+// rests tells whether the record asks for nothing, unless somebody has amended it. Only the topic's
+// loop calls it, as the methods that use rest.
+func (s *schedule) rests(now time.Time) bool { return s.version != 0 && now.Before(s.rest) }
 
 func (s *schedule) busySince() time.Time {
 	s.mu.Lock()

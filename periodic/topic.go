@@ -22,7 +22,10 @@ type topic struct {
 	queue    *queue.Topic
 	logger   watermill.LoggerAdapter
 	wake     chan struct{} // has a value when the loop is to look at once
-	failing  bool          // the last look failed; only the loop uses it
+
+	// Only the loop uses these.
+	failing bool   // the last look failed
+	amended string // as the last look of all schedules found it; "": none has
 
 	mu        sync.Mutex
 	schedules map[string]*schedule
@@ -110,8 +113,9 @@ func (t *topic) run(ctx context.Context) {
 // looked is how many schedules one call looks at.
 const looked = 500
 
-// look looks at all schedules once, and begins to publish what is wanted. again tells that another
-// look may find more to do at once.
+// look looks at the schedules of which the records may ask for something: those that want
+// occurrences by now, and all if somebody has amended a schedule. It begins to publish what is
+// wanted. again tells that another look may find more to do at once.
 func (t *topic) look(ctx context.Context) (again bool, err error) {
 	all := t.all()
 	if len(all) == 0 {
@@ -124,24 +128,32 @@ func (t *topic) look(ctx context.Context) (again bool, err error) {
 	if _, err := t.periodic.permits.Try(ctx, t.queue, work); err != nil {
 		return false, err
 	}
+	now, amended, _, err := t.queue.Schedules(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	if amended == t.amended {
+		all = slices.DeleteFunc(all, func(s *schedule) bool { return s.rests(now) })
+	}
 	for some := range slices.Chunk(all, looked) {
 		names := make([]string, len(some))
 		for i, s := range some {
 			names[i] = s.Name
 		}
-		now, records, err := t.queue.Schedules(ctx, names)
+		now, _, records, err := t.queue.Schedules(ctx, names)
 		if err != nil {
 			return false, err
 		}
 		if len(records) != len(some) {
 			return false, errors.New("schedules: the reply has another number of records")
 		}
-		amended, err := t.consider(ctx, some, records, now)
+		amends, err := t.consider(ctx, some, records, now)
 		if err != nil {
 			return false, err
 		}
-		again = again || amended
+		again = again || amends
 	}
+	t.amended = amended
 	return again, nil
 }
 
@@ -150,6 +162,7 @@ func (t *topic) consider(ctx context.Context, some []*schedule, records []queue.
 	var amendments []queue.Amendment
 	var theirs []*schedule
 	for i, s := range some {
+		s.rest = time.Time{}
 		if a := s.follow(records[i], now); a.What != "" {
 			a.Name = s.Name
 			amendments, theirs = append(amendments, a), append(theirs, s)
@@ -184,6 +197,7 @@ func (t *topic) publish(s *schedule, r queue.Recurring, now time.Time) {
 	s.reported = false
 	plan, more := s.plan(r, now)
 	if len(plan) == 0 {
+		s.rest = s.restsUntil(r)
 		return
 	}
 	s.begin()

@@ -105,18 +105,18 @@ func readSchedules(call *Call) (now time.Time, cursor string, records []Recurrin
 	return now, cursor, records, nil
 }
 
-// Schedules returns the records of recurring schedules, a thousand at most, and the server's time.
-func (t *Topic) Schedules(ctx context.Context, names []string) (now time.Time, records []Recurring, err error) {
+// Schedules returns the records of recurring schedules, a thousand at most. amended differs from
+// that of another call if any schedule of the topic was amended in between.
+func (t *Topic) Schedules(ctx context.Context, names []string) (now time.Time, amended string, records []Recurring, err error) {
 	args := []any{""}
 	for _, name := range names {
 		args = append(args, EncodeName(name))
 	}
 	call := NewCall(&schedulesScript, []string{t.keys.Schedules(), t.keys.Taken()}, args...)
 	if err := Do(ctx, t.client, call); err != nil {
-		return now, nil, err
+		return now, "", nil, err
 	}
-	now, _, records, err = readSchedules(call)
-	return now, records, err
+	return readSchedules(call)
 }
 
 // SchedulesFrom returns the records of some recurring schedules, and the cursor for the next call.

@@ -39,7 +39,7 @@ func seen(version int64, definition string) func(*queue.Amendment) {
 // record is the record of a schedule.
 func (w *world) recurring(name string) queue.Recurring {
 	w.t.Helper()
-	_, records, err := w.topic.Schedules(ctx, []string{name})
+	_, _, records, err := w.topic.Schedules(ctx, []string{name})
 	require.NoError(w.t, err)
 	return records[0]
 }
@@ -244,6 +244,28 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 		want.Name = "s"
 		require.Equal(t, want, queue.ReadRecurring("s", text), text)
 	}
+}
+
+func TestACallTellsWhetherAScheduleWasAmended(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		amended := func() string {
+			_, amended, _, err := w.topic.Schedules(ctx, nil)
+			require.NoError(t, err)
+			return amended
+		}
+		require.Empty(t, amended())
+		w.amend(queue.Put, "s")
+		before := amended()
+		require.NotEmpty(t, before)
+		w.follow(w.recurring("s"), w.hour(1))
+		w.amend(queue.Put, "s")
+		require.Equal(t, before, amended())
+		for _, what := range []queue.Amend{queue.PauseSchedule, queue.ResumeSchedule, queue.RunSchedule, queue.RemoveSchedule} {
+			w.amend(what, "s")
+			require.NotEqual(t, before, amended())
+			before = amended()
+		}
+	})
 }
 
 // A record that somebody has changed by hand keeps nobody from beginning anew.

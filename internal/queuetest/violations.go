@@ -271,7 +271,7 @@ var recurring = regexp.MustCompile(`^[1-9]\d*( \d+ \d+ \d+ \d+ \d+ \d+ (-|\d+(,\
 
 func (i *inspection) schedules() {
 	for name, record := range i.get("schedules", "").fields {
-		if !recurring.MatchString(record) {
+		if name != ":" && !recurring.MatchString(record) {
 			i.report("the record of schedule %q is %q", name, record)
 		}
 	}

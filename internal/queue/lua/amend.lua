@@ -1,7 +1,7 @@
 -- amend: changes a recurring schedule, and takes back its occurrences that wait.
 --
 -- KEYS  1 meta        hash: layout, groups (the version of the group set)
---       2 schedules   hash: schedule -> record
+--       2 schedules   hash: schedule -> record; ":" -> text of the last change
 --       3 messages    hash: id -> body
 --       4 options     hash: id -> options, only of messages that have any
 --       5 pending     zset: id -> due ms
@@ -22,6 +22,7 @@
 -- and such a "put" take back all occurrences that wait. An occurrence that was cancelled by hand
 -- stays in the record, so that it is not published again. "run" asks for one occurrence now. "ask"
 -- asks the programs of the record's version to show that they live, which is what "answer" does.
+-- Each change is noted in the field ":", so that programs need not read all records again and again.
 -- Returns {outcome, now, record, taken back}. outcome is "stale" when the group set has changed,
 -- "missing" if there is no such schedule, "changed" if its version is not the one that was seen,
 -- else "ok". record is "" if there is none. taken back is a number of occurrences.
@@ -57,6 +58,7 @@ redis.call('HLEN', names)
 redis.call('ZCARD', taken)
 redis.call('ZCARD', pending)
 local repeated = redis.call('GET', operation)
+local changes = tonumber(string.match(redis.call('HGET', schedules, ':') or '', '%d+$') or 0)
 
 local ids, delay_ids = {}, {}
 local left = {} -- instants whose occurrences were cancelled by hand
@@ -102,6 +104,8 @@ if what == 'remove' then
 else
   write_schedule(name, r)
 end
+-- With the time, because a counter could come back after a loss of data.
+redis.call('HSET', schedules, ':', ms .. '.' .. string.format('%d', changes + 1))
 if what == 'run' then
   redis.call('SET', operation, 'ok', 'PX', memory)
 end

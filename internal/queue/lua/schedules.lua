@@ -5,9 +5,10 @@
 -- ARGV  1 cursor     of HSCAN, "0" begins; "" for the schedules that are named
 --       then names of schedules, if cursor is "": a thousand at most
 --
--- Returns {now, cursor, then name, record, next for each schedule}. cursor is "0" at the end, and
--- "" for named schedules. record is "" if there is none. next is when the schedule's next occurrence
--- is due, in ms, or "" if none waits; it is always "" for named schedules.
+-- Returns {now, cursor, then name, record, next for each schedule}. cursor is "0" at the end. For
+-- named schedules it is a text that differs if any schedule was amended since. record is "" if there
+-- is none. next is when the schedule's next occurrence is due, in ms, or "" if none waits; it is
+-- always "" for named schedules.
 -- Twice: it only reads.
 
 local schedules, taken = KEYS[1], KEYS[2]
@@ -17,10 +18,11 @@ local cursor = ARGV[1]
 
 local reply = {string.format('%d', now), ''}
 if cursor == '' then
-  local records = redis.call('HMGET', schedules, unpack(ARGV, 2))
+  local records = redis.call('HMGET', schedules, ':', unpack(ARGV, 2))
+  reply[2] = records[1] or ''
   for i = 2, #ARGV do
     reply[#reply + 1] = ARGV[i]
-    reply[#reply + 1] = records[i - 1] or ''
+    reply[#reply + 1] = records[i] or ''
     reply[#reply + 1] = ''
   end
   return reply
@@ -37,6 +39,8 @@ for i = 1, #found[2], 2 do
       break
     end
   end
-  reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = name, text, next_due
+  if name ~= ':' then
+    reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = name, text, next_due
+  end
 end
 return reply
