@@ -87,47 +87,52 @@ func OccurrenceID(schedule string, at time.Time) string {
 	return schedule + "@" + strconv.FormatInt(at.UnixMilli(), 10)
 }
 
-// readSchedules reads the reply of the schedules script.
-func readSchedules(call *Call) (now time.Time, cursor string, records []Recurring, err error) {
-	reply, err := call.cmd.StringSlice()
-	if err == nil && len(reply)%3 != 2 {
-		err = fmt.Errorf("unexpected reply of %d parts", len(reply))
-	}
-	if err != nil {
-		return now, "", nil, fmt.Errorf("schedules: %w", err)
-	}
-	now, cursor = Instant(reply[0]), reply[1]
-	for part := reply[2:]; len(part) > 0; part = part[3:] {
-		r := readRecurring(part[0], part[1])
-		r.Next = Instant(part[2])
-		records = append(records, r)
-	}
-	return now, cursor, records, nil
-}
-
 // Schedules returns the records of recurring schedules, a thousand at most. amended differs from
 // that of another call if any schedule of the topic was amended in between.
 func (t *Topic) Schedules(ctx context.Context, names []string) (now time.Time, amended string, records []Recurring, err error) {
-	args := []any{""}
+	args := []any{":"}
 	for _, name := range names {
 		args = append(args, EncodeName(name))
 	}
-	call := NewCall(&schedulesScript, []string{t.keys.Schedules(), t.keys.Taken()}, args...)
-	if err := Do(ctx, t.client, call); err != nil {
+	reply, err := t.readSchedules(ctx, NewCall(&schedulesScript, []string{t.keys.Schedules()}, args...), 2*(len(names)+1))
+	if err != nil {
 		return now, "", nil, err
 	}
-	return readSchedules(call)
+	for i, name := range names {
+		r := readRecurring(EncodeName(name), reply[3+2*i])
+		records = append(records, r)
+	}
+	return Instant(reply[0]), reply[1], records, nil
 }
 
 // SchedulesFrom returns the records of some recurring schedules, and the cursor for the next call.
 // "0" begins, and ends. A schedule may come twice.
 func (t *Topic) SchedulesFrom(ctx context.Context, cursor string) (records []Recurring, next string, err error) {
-	call := NewCall(&schedulesScript, []string{t.keys.Schedules(), t.keys.Taken()}, cursor)
-	if err := Do(ctx, t.client, call); err != nil {
+	reply, err := t.readSchedules(ctx, NewCall(&reviewScript, []string{t.keys.Schedules(), t.keys.Taken()}, cursor), 0)
+	if err != nil {
 		return nil, "", err
 	}
-	_, next, records, err = readSchedules(call)
-	return records, next, err
+	for part := reply[1:]; len(part) >= 3; part = part[3:] {
+		r := readRecurring(part[0], part[1])
+		r.Next = Instant(part[2])
+		records = append(records, r)
+	}
+	return records, reply[0], nil
+}
+
+// readSchedules runs a call and returns the parts of its reply: so many, or at least one for 0.
+func (t *Topic) readSchedules(ctx context.Context, call *Call, parts int) ([]string, error) {
+	if err := Do(ctx, t.client, call); err != nil {
+		return nil, err
+	}
+	reply, err := call.cmd.StringSlice()
+	if err == nil && (len(reply) != parts && parts > 0 || len(reply) == 0) {
+		err = fmt.Errorf("unexpected reply of %d parts", len(reply))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("schedules: %w", err)
+	}
+	return reply, nil
 }
 
 // Amendment is a change of a recurring schedule. The fields after Name are for some kinds only.

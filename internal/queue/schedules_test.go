@@ -313,6 +313,7 @@ func (w *world) recur() {
 	w.follow(r, w.hour(1))
 	w.amend(queue.RunSchedule, "s")
 	w.amend(queue.PauseSchedule, "s")
+	w.recurring("s")
 	w.amend(queue.RemoveSchedule, "s")
 	_, _, err := w.topic.SchedulesFrom(ctx, "0")
 	require.NoError(w.t, err)

@@ -57,6 +57,7 @@ var (
 
 	// These are for recurring schedules.
 	schedulesScript = load("schedules")
+	reviewScript    = load("review")
 	amendScript     = load("amend")
 	overlapScript   = load("overlap")
 

@@ -49,7 +49,7 @@ var (
 	Arriving       = Work{Name: "move to", scripts: []string{"open", "publish", "cancel", "reschedule"}, besides: enrolling, opens: true}
 	Pausing        = Work{Name: "pause", scripts: []string{"open", "pause"}}
 	Resuming       = Work{Name: "resume", scripts: []string{"open", "resume"}}
-	Reviewing      = Work{Name: "schedules", scripts: []string{"open", "schedules"}}
+	Reviewing      = Work{Name: "schedules", scripts: []string{"open", "review"}}
 	Amending       = Work{Name: "amend a schedule", scripts: []string{"open", "amend"}}
 	Removing       = Work{Name: "remove", scripts: []string{"open", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}
 	Erasing        = Work{
