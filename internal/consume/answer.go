@@ -133,9 +133,6 @@ func (m *Machine) claimed(now time.Time, l *Lane, a *Answer, c *Claimed) bool {
 		return false
 	}
 	limit := l.claim.Limit
-	if n := l.claim.Counts.Dropped; n > 0 { // one line a claim, as many may be dropped after a pause
-		m.note(Note{Kind: TooLateToDeliver, Count: n})
-	}
 	m.dates.extend = earlier(m.dates.extend, sent.Add(m.limits.Lease/3))
 	l.answered(len(c.Messages) > 0)
 	if c.Orphans > 0 {

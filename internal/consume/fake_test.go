@@ -256,7 +256,7 @@ func (f *fakeRedis) claim(c *queue.Claim, now time.Time) Claimed {
 }
 
 func (f *fakeRedis) token(c *queue.Claim, m *fakeMessage) string {
-	return fmt.Sprintf("%s:%d:%d", c.Subscription, c.Number, m.place)
+	return fmt.Sprintf("%s:%d:0:%d", c.Subscription, c.Number, m.place)
 }
 
 func (m *fakeMessage) message() Message {

@@ -304,6 +304,7 @@ func (m *Machine) Judge(now time.Time, in *InHand, end time.Time, thenDead bool)
 	e := m.Acked(now, in)
 	if e.Settled != nil {
 		m.counts.Add(queue.Counts{Dropped: 1})
+		e.Notes = append(e.Notes, Note{Kind: TooLateToDeliver})
 	}
 	return TooLate, 0, e
 }

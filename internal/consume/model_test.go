@@ -277,7 +277,7 @@ func (h *model) checkBeyond(x *Exchange) {
 		if h.waits.IsZero() || h.now.Sub(h.waits) < modelLease {
 			h.fatalf("a suspect is claimed beside others, which has waited since %v", h.waits)
 		}
-		h.beyond[fmt.Sprintf("%s:%d", c.Subscription, c.Number)] = true
+		h.beyond[fmt.Sprintf("%s:%d:0", c.Subscription, c.Number)] = true
 	}
 }
 

@@ -152,7 +152,7 @@ func (f *server) answerClaim(args []any, text []string) any {
 		expiries = append(expiries, int64(m.Expiries))
 	}
 	now := strconv.FormatInt(a.Now.UnixMilli(), 10)
-	return []any{"", flag[a.More], int64(a.Blocked), flag[a.Waits], int64(0), entries, bodies, []any{}, now, expiries}
+	return []any{"", flag[a.More], int64(a.Blocked), flag[a.Waits], int64(0), entries, bodies, []any{}, now, expiries, "0"}
 }
 
 // shell is a subscription in a bubble that runs, and its server.

@@ -269,8 +269,11 @@ type call struct {
 
 func serverSaid(err string) bool { return len(err) > 8 && err[:8] == "server: " }
 
-// claimOf returns the start of the token, which all leases of a claim share.
-func claimOf(token string) string { return token[:max(0, strings.LastIndexByte(token, ':'))] }
+// claimOf returns the start of a token: the subscription and the number of the claim.
+func claimOf(token string) string {
+	part := strings.SplitN(token, ":", 3)
+	return strings.Join(part[:min(2, len(part)-1)], ":")
+}
 
 // claimed records a lease. A claim whose reply was lost is sent again. The answer then has the time
 // of the last run, but the lease began with the first one. That is at the earliest when the claim

@@ -28,6 +28,7 @@ const (
 type Listed struct {
 	ID         string
 	At         time.Time // when it is due, when its lease ends, or when it died
+	Since      time.Time // since when a subscription has it; only of Unack
 	Options    queue.Options
 	Body       []byte // nil if the page has no bodies, or the body is lost
 	Deliveries int
@@ -48,13 +49,14 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 	k := t.Keys()
 	kind, records := "zset", k.Deliveries(group)
 	var key string
+	var leases []string
 	switch state {
 	case Pending:
 		key, records = k.Pending(), k.Options()
 	case Ready:
 		kind, key = "list", k.Ready(group)
 	case Unack:
-		key = k.Unack(group)
+		key, leases = k.Unack(group), []string{k.Leases(group)}
 	case Retry:
 		key = k.Retry(group)
 	case Dead:
@@ -77,7 +79,8 @@ func (t *Topic) List(ctx context.Context, group string, state State, cursor stri
 	if bytes > 0 {
 		size = strconv.Itoa(bytes)
 	}
-	reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.PageScript, []string{key, k.Messages(), k.Options(), records},
+	keys := append([]string{key, k.Messages(), k.Options(), records}, leases...)
+	reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.PageScript, keys,
 		kind, score, id, limit, size)
 	if err != nil {
 		return Page{}, err
@@ -135,4 +138,21 @@ func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, widt
 		return nil, err
 	}
 	return readUpcoming(reply, width, n)
+}
+
+// Bodies returns the bodies of messages, nil for one that has none.
+func (t *Topic) Bodies(ctx context.Context, ids []string) ([][]byte, error) {
+	found, err := queue.Ask(t.Client(), func(c redis.UniversalClient) ([]any, error) {
+		return c.HMGet(ctx, t.Keys().Messages(), ids...).Result()
+	})
+	if err != nil || len(found) != len(ids) {
+		return nil, queue.Refused(err)
+	}
+	bodies := make([][]byte, len(found))
+	for i, part := range found {
+		if body, there := part.(string); there {
+			bodies[i] = []byte(body)
+		}
+	}
+	return bodies, nil
 }

@@ -40,7 +40,7 @@ func isScore(text string) bool {
 // readPage reads the reply of the page script, for a page of a state in a key of a kind, from a
 // score on.
 func readPage(reply []any, state State, kind, score string) (Page, error) {
-	const each = 5
+	const each = 6
 	if len(reply)%each != 1 {
 		return Page{}, fmt.Errorf("page: unexpected reply of %d parts", len(reply))
 	}
@@ -68,7 +68,7 @@ func readPage(reply []any, state State, kind, score string) (Page, error) {
 		if id == nobody {
 			continue
 		}
-		m := Listed{ID: id, At: queue.Instant(score), Options: queue.ParseOptions(queue.Text(part[3]))}
+		m := Listed{ID: id, At: queue.Instant(score), Since: queue.LeasedAt(queue.Text(part[5])), Options: queue.ParseOptions(queue.Text(part[3]))}
 		if body, there := part[2].(string); there {
 			m.Body = []byte(body)
 		}

@@ -40,15 +40,15 @@ func checkRefusal(t *testing.T, script string, err error, brought int) {
 
 func FuzzPages(f *testing.F) {
 	const id = "01M7Y3SQGNBVX5P66MY8JV56FH"
-	f.Add(":1\n"+id+"\n1795233210078\nbody\nmax_deliveries:3\n1 s -", "zset", "")
-	f.Add(":1\n"+id+"\n1795233210078\n\n\n2 r 30s why", "list", "5")
-	f.Add(":1\n"+id+"\n1795233210078\n-\nmax_deliveries:3\n2 r 30s why", "zset", "")
-	f.Add(":1\n"+id+"\n1795233210078\nbody\n-\n-", "zset", "")
-	f.Add(":0\n"+nobody+"\n1\n\n\n", "list", "")
-	f.Add(":1\n"+id+"\nNaN\n\n\n", "zset", "1:a")
+	f.Add(":1\n"+id+"\n1795233210078\nbody\nmax_deliveries:3\n1 s -\nS:1:2:3", "zset", "")
+	f.Add(":1\n"+id+"\n1795233210078\n\n\n2 r 30s why\n", "list", "5")
+	f.Add(":1\n"+id+"\n1795233210078\n-\nmax_deliveries:3\n2 r 30s why\n", "zset", "")
+	f.Add(":1\n"+id+"\n1795233210078\nbody\n-\n-\n", "zset", "")
+	f.Add(":0\n"+nobody+"\n1\n\n\n\n", "list", "")
+	f.Add(":1\n"+id+"\nNaN\n\n\n\n", "zset", "1:a")
 	f.Add(":1", "zset", "")
 	f.Add(":1", "list", "7")
-	f.Add(":1\n-\n:1\n*\n-\n-", "list", "")
+	f.Add(":1\n-\n:1\n*\n-\n-\n-", "list", "")
 	f.Add("stale", "list", "")
 	f.Fuzz(func(t *testing.T, text, kind, cursor string) {
 		if kind != "list" {
@@ -65,7 +65,7 @@ func FuzzPages(f *testing.F) {
 				checkRefusal(t, "page", err, len(page.Messages))
 				continue
 			}
-			if len(page.Messages) > len(reply)/5 {
+			if len(page.Messages) > len(reply)/6 {
 				t.Errorf("%q brings %d messages", reply, len(page.Messages))
 			}
 			for _, m := range page.Messages {

@@ -132,7 +132,7 @@ func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
 		return Claimed{}, err
 	case len(reply) == 1:
 		return Claimed{}, ErrUnregistered
-	case len(reply) != 10:
+	case len(reply) != 11:
 		return Claimed{}, fmt.Errorf("claim: unexpected reply of %d parts", len(reply))
 	}
 	orphans, _ := reply[4].(int64)
@@ -140,7 +140,7 @@ func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
 	expiries, _ := reply[9].([]any)
 	bodies, _ := reply[6].([]any)
 	records, _ := reply[7].([]any)
-	if err := c.readMessages(Text(reply[5]), bodies, records, expiries, add); err != nil {
+	if err := c.readMessages(Text(reply[5]), Text(reply[10]), bodies, records, expiries, add); err != nil {
 		return Claimed{}, err
 	}
 	return Claimed{
@@ -152,8 +152,8 @@ func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
 	}, nil
 }
 
-// readMessages reads the parts of a reply that are about messages.
-func (c Claim) readMessages(entries string, bodies, records, expiries []any, add func(Leased)) (err error) {
+// readMessages reads the parts of a reply that are about messages, which were leased at a time.
+func (c Claim) readMessages(entries, since string, bodies, records, expiries []any, add func(Leased)) (err error) {
 	if len(records) > 0 && len(records) != len(bodies) {
 		return fmt.Errorf("claim: %d messages with %d records", len(bodies), len(records))
 	}
@@ -163,7 +163,7 @@ func (c Claim) readMessages(entries string, bodies, records, expiries []any, add
 	if len(bodies) == 0 && entries == "" {
 		return nil
 	}
-	number := c.Subscription + ":" + strconv.FormatUint(c.Number, 10)
+	number := c.Subscription + ":" + strconv.FormatUint(c.Number, 10) + ":" + since
 	var before, token string // due time and token of the last message; many messages share both
 	var ms int64
 	more := true

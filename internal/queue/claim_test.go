@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,7 +32,7 @@ func TestClaimLeasesTheOldestMessages(t *testing.T) {
 		require.Equal(t, []string{"x", "y", "z"}, w.ready("b"), "groups do not affect one another")
 		for _, m := range claimed.Messages {
 			require.Equal(t, w.id[string(m.Body)], m.ID)
-			require.Equal(t, s.id+":1:"+strconv.FormatInt(m.Due.UnixMilli(), 10), m.Token)
+			require.Equal(t, fmt.Sprintf("%s:1:%d:%d", s.id, queue.LeasedAt(m.Token).UnixMilli(), m.Due.UnixMilli()), m.Token)
 			require.Equal(t, m.Token, w.field(w.keys.Leases("a"), string(m.Body)))
 			require.Zero(t, m.Deliveries)
 			require.Zero(t, m.Expiries)

@@ -25,7 +25,7 @@ func (w *world) operate() {
 	w.publish(in("pending", time.Hour))
 	require.NoError(t, w.topic.Reschedule(ctx, byID(w, "pending"), queue.In(time.Minute)))
 	require.NoError(t, w.topic.Cancel(ctx, byID(w, "pending")))
-	require.NoError(t, only(w.topic.Pause(ctx, "")))
+	require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0)))
 	require.NoError(t, only(w.topic.Resume(ctx, "")))
 	require.NoError(t, only(w.topic.List(ctx, "a", operate.Dead, "", 10, 1<<20)))
 	require.NoError(t, only(w.topic.Stats(ctx)))
@@ -100,7 +100,7 @@ func TestOperationsDoNotMakeATopic(t *testing.T) {
 			for what, err := range map[string]error{
 				"cancel":     none.Cancel(ctx, operate.Ref{ID: "x"}),
 				"reschedule": none.Reschedule(ctx, operate.Ref{ID: "x"}, queue.In(0)),
-				"pause":      only(none.Pause(ctx, "")),
+				"pause":      only(none.Pause(ctx, "", "", "", 0)),
 				"resume":     only(none.Resume(ctx, "")),
 				"stats":      only(none.Stats(ctx)),
 				"list":       only(none.List(ctx, "a", operate.Dead, "", 1, 0)),
@@ -278,7 +278,7 @@ func TestOperationsWorkOnAFullServer(t *testing.T) {
 	require.NoError(t, w.topic.Reschedule(ctx, byID(w, "2"), queue.In(time.Minute)))
 	require.NoError(t, only(w.topic.Group("a").Requeue(ctx, []string{w.id["3"]})))
 	require.NoError(t, only(w.topic.Group("a").Discard(ctx, []string{w.id["4"]})))
-	require.NoError(t, only(w.topic.Pause(ctx, "")))
+	require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0)))
 	require.NoError(t, only(w.topic.Stats(ctx)))
 	require.NoError(t, only(w.topic.Audit(ctx)))
 	require.NoError(t, only(w.topic.Resume(ctx, "")))
@@ -407,7 +407,7 @@ func TestStatsCountEveryState(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.fill("a")
 		w.publish(in("pending", time.Hour))
-		require.NoError(t, only(w.topic.Pause(ctx, "b")))
+		require.NoError(t, only(w.topic.Pause(ctx, "b", "", "", 0)))
 		require.NoError(t, w.Client.ZAdd(ctx, w.keys.Waiters("b"), redis.Z{Score: 3e12, Member: "channel|1"}).Err())
 		stats, err := w.topic.Stats(ctx)
 		require.NoError(t, err)
@@ -613,4 +613,44 @@ func TestTopicWithManyGroupsIsErasedInSteps(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The lease's token tells since when a subscription has a message. An extension, and a repeat of
+// the claim, leave that as it was.
+func TestSinceWhenAMessageIsInHand(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s, "topic", "a")
+		w.publishNow("x", "y")
+		sub := w.sub("a")
+		query := sub.query(1, lease(time.Minute))
+		before := w.now()
+		claimed := sub.ask(query)
+		since := queue.LeasedAt(claimed.Messages[0].Token)
+		require.GreaterOrEqual(t, since.UnixMilli(), before)
+		require.LessOrEqual(t, since.UnixMilli(), w.now())
+		places := func() (listed, found time.Time) {
+			page, err := w.topic.List(ctx, "a", operate.Unack, "", 10, 0)
+			require.NoError(t, err)
+			require.Len(t, page.Messages, 1)
+			one, err := w.topic.Find(ctx, operate.Ref{ID: w.id["x"]})
+			require.NoError(t, err)
+			return page.Messages[0].Since, one.Groups[0].Since
+		}
+		check := func() {
+			listed, found := places()
+			require.Equal(t, since, listed)
+			require.Equal(t, since, found)
+		}
+		check()
+		w.pass(7 * time.Millisecond)
+		again := sub.ask(query)
+		require.Equal(t, claimed.Messages, again.Messages, "the token is the same")
+		w.do(sub.group.ExtendCalls(held(again), time.Hour)...)
+		check()
+		sub.nack(queue.Failure{Leased: &again.Messages[0], Retry: queue.In(time.Hour)})
+		page, err := w.topic.List(ctx, "a", operate.Retry, "", 10, 0)
+		require.NoError(t, err)
+		require.Zero(t, page.Messages[0].Since)
+	})
 }

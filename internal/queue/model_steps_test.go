@@ -154,7 +154,7 @@ func (m *model) claim(t *rapid.T) {
 	m.step(func() { claimed = s.ask(c) }, func(p *picture, now, _ int64) bool {
 		in := p.Groups[g]
 		for _, r := range in.Ready[:len(want)] {
-			in.Unack[r.ID] = byLease{now + c.Lease.Milliseconds(), fmt.Sprintf("%s:%d:%d", s.id, c.Number, r.Due)}
+			in.Unack[r.ID] = byLease{now + c.Lease.Milliseconds(), fmt.Sprintf("%s:%d:%d:%d", s.id, c.Number, now, r.Due)}
 		}
 		in.Ready = slices.Clip(in.Ready[len(want):])
 		return true

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -63,6 +64,16 @@ func (g *Group) calls(s *Script, keys []string, head []any, messages []*Leased) 
 
 // Lease returns the name of the message's lease.
 func (l *Leased) Lease() string { return l.ID + " " + l.Token }
+
+// LeasedAt returns when the lease with a token began, by the server's clock. Extensions do not
+// change that. It returns the zero time for a text that is no token.
+func LeasedAt(token string) time.Time {
+	part := strings.Split(token, ":")
+	if len(part) != 4 {
+		return time.Time{}
+	}
+	return Instant(part[2])
+}
 
 // ReadLost returns the names of the lost leases.
 func ReadLost(call *Call) ([]string, error) { return call.cmd.StringSlice() }

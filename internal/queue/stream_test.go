@@ -220,7 +220,7 @@ func TestMessageForWhichItIsTooLateDoesNotGoIntoTheStream(t *testing.T) {
 			late("last", queue.Expiry{}),
 		)
 		w.travel(3 * time.Minute)
-		w.promote("s|1")
+		require.Equal(t, 1, w.promote("s|1").Dropped)
 		require.Equal(t, []string{"in time", "in time too", "last"}, w.entries())
 		require.Equal(t, []string{"late, dead"}, w.dead(queue.StreamGroup))
 		_, _, _, reason := queue.ParseRecord(w.field(w.keys.Deliveries(queue.StreamGroup), "late, dead"))
@@ -291,7 +291,7 @@ func TestDeadMessagesOfAStreamEnd(t *testing.T) {
 func TestSchedulerLooksWhenATopicWithAStreamIsResumed(t *testing.T) {
 	bothStreaming(t, func(t *testing.T, w *world) {
 		w.send(in("1", time.Minute))
-		require.NoError(t, only(w.topic.Pause(ctx, "")))
+		require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0)))
 		require.Negative(t, w.promote("s|1").Wait, "nothing is to come")
 		client := redis.NewClient(w.Client.(*redis.Client).Options())
 		defer client.Close()
@@ -316,7 +316,7 @@ func TestNothingMovesWhileATopicWithAStreamIsPaused(t *testing.T) {
 		t.Run(group, func(t *testing.T) {
 			bothStreaming(t, func(t *testing.T, w *world) {
 				w.send(in("1", time.Minute))
-				require.NoError(t, only(w.topic.Pause(ctx, group)))
+				require.NoError(t, only(w.topic.Pause(ctx, group, "", "", 0)))
 				w.send(now("0"))
 				require.Empty(t, w.entries())
 				w.travel(2 * time.Minute)

@@ -225,7 +225,7 @@ func TestEachKindOfDamageIsFound(t *testing.T) {
 		}, `group "a": message X has a lease and is not in unack`},
 		{"lease's token", func(f *fixture, c redis.UniversalClient) error {
 			return c.HSet(ctx, f.keys.Leases("a"), f.unack, "S:1").Err()
-		}, `group "a": message X: its lease is "S:1", not subscription:claim:due`},
+		}, `group "a": message X: its lease is "S:1", not subscription:claim:since:due`},
 		{"fraction in a due time", func(f *fixture, c redis.UniversalClient) error {
 			return c.ZAdd(ctx, f.keys.Pending(), redis.Z{Score: 2e12 + 0.5, Member: f.pending}).Err()
 		}, `message X: its due time in pending is 2.0000000000005e+12, not a time in ms`},
@@ -471,7 +471,7 @@ func TestHoldingsHaveTheStateOfEachMessage(t *testing.T) {
 			require.Equal(t, state, at("a", id).State)
 			require.Contains(t, []string{"pending", "ready"}, at("b:*", id).State)
 		}
-		require.Regexp(t, `^SUBSCRIPTION:3:\d+$`, at("a", f.unack).Token)
+		require.Regexp(t, `^SUBSCRIPTION:3:\d+:\d+$`, at("a", f.unack).Token)
 		require.Len(t, held, 10)
 	})
 }

@@ -18,10 +18,10 @@ import (
 var (
 	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+) (-1|[1-9]\d*)$`)
 	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?( ?(expires_at:\d+ ?)?(max_lateness:\d+ )?on_expiry:(drop|dead))?$`)
-	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+$`)
+	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+:\d+$`)
 	deliveryForm = regexp.MustCompile(`(?s)^\d+ (d|r|-) \S+( .*)?$`)
-	suspectForm  = regexp.MustCompile(`^[1-9]\d* (alone|-) (-|[^: ]+:\d+:\d+)$`)
-	claimForm    = regexp.MustCompile(`^\d+( [^ :]+:\d+)+$`)
+	suspectForm  = regexp.MustCompile(`^[1-9]\d* (alone|-) (-|[^: ]+:\d+:\d+:\d+)$`)
+	claimForm    = regexp.MustCompile(`^\d+:\d+( [^ :]+:\d+)+$`)
 	addressForm  = regexp.MustCompile(`^.+\|[^| ]+$`)
 	numberForm   = regexp.MustCompile(`^\d+$`)
 	faultForm    = regexp.MustCompile(`(?s)^\d+ .`)
@@ -120,9 +120,16 @@ func (i *inspection) meta() {
 	for name, ends := range i.get("idle", "").scores {
 		i.instant(ends, "group %q: its end in idle", name)
 	}
-	for group, since := range i.get("paused", "").fields {
-		if !numberForm.MatchString(since) {
-			i.report("paused: %q since %q, not a time in ms", group, since)
+	paused := i.get("paused", "").fields
+	for group, pause := range paused {
+		if since, _, _ := strings.Cut(pause, " "); !numberForm.MatchString(since) {
+			i.report("paused: %q is paused by %q, which has no time in ms", group, pause)
+		}
+	}
+	for group, ends := range i.get("resumes", "").scores {
+		i.instant(ends, "group %q: the end of its pause", group)
+		if _, there := paused[group]; !there {
+			i.report("resumes: %q is not paused", group)
 		}
 	}
 	for name, options := range i.get("groups", "").fields {
@@ -175,7 +182,7 @@ func (i *inspection) group(name string) {
 		if token, ok := leases[id]; !ok {
 			i.report("group %q: message %s is in unack without a lease", name, id)
 		} else if !tokenForm.MatchString(token) {
-			i.report("group %q: message %s: its lease is %q, not subscription:claim:due", name, id, token)
+			i.report("group %q: message %s: its lease is %q, not subscription:claim:since:due", name, id, token)
 		}
 	}
 	for id := range leases {

@@ -4,7 +4,7 @@
 --       2 options     hash: id -> options, only of messages that have any
 --       3 refs        hash: id -> number of groups that still need the body, if more than one
 --       4 unack       zset: id -> lease deadline ms
---       5 leases      hash: id -> "subscription:claim:due", the lease's token
+--       5 leases      hash: id -> "subscription:claim:since:due", the lease's token
 --       6 deliveries  hash: id -> "count flag delayed_for"
 --       7 dead        zset: id -> ms at which it died
 --       8 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired

@@ -4,13 +4,13 @@
 --       2 messages    hash: id -> body
 --       3 ready       list of "id:due"
 --       4 unack       zset: id -> lease deadline ms, whose fraction keeps the order
---       5 leases      hash: id -> "subscription:claim:due", the lease's token
+--       5 leases      hash: id -> "subscription:claim:since:due", the lease's token
 --       6 deliveries  hash: id -> "count flag delayed_for", only after a first delivery ended
 --       7 waiters     zset: address of an idle subscription -> ms until which it is valid
---       8 claim       string: this subscription's last claim, "number id:due ...", expiring
+--       8 claim       string: this subscription's last claim, "number:since id:due ...", expiring
 --       9 scheduler   hash: next, holder, standby, until
 --      10 idle        zset: group with an expiry -> ms at which it is removed
---      11 paused      hash: group, or "" for the topic -> ms since when
+--      11 paused      hash: group, or "" for the topic -> "<ms since when> <by> <why>"
 --      12 resting     zset: address of a subscription that may not claim now -> ms until which it
 --                     is valid
 --      13 stats       hash: counters and times of the group
@@ -50,7 +50,7 @@
 -- no expiry to a group without one: only register does. A claim without an expiry is noted as
 -- "lasting" in stats, because a subscription that finds its group there does not register it.
 -- Returns {"unregistered"} if the group does not exist, else {"ok", left, blocked, waits, orphans,
--- entries, bodies, records, now, expiries}:
+-- entries, bodies, records, now, expiries, since}:
 --   left     1 if more messages are ready
 --   blocked  if the subscription holds too many for the next message, which is a suspect: how many
 --            it may hold with it; else 0
@@ -61,6 +61,7 @@
 --   records  list of the record of each message, "" for none; or empty if there is no record
 --   now      the server's time in ms, as text
 --   expiries list of the expired leases in a row of each message, or empty if there is no suspect
+--   since    ms at which the messages were leased, as text: now, unless this is a repeat
 -- Twice: a repeat of the last claim that got messages returns those that it still leases. It takes
 -- the expiries of the others back. A repeat
 -- of a claim that got none is a new claim, and counts delivered and dropped once more. A repeat of
@@ -93,7 +94,10 @@ local function ids_of(entries)
   end
   return ids
 end
-local token = subscription .. ':' .. number -- ":due" follows, as in the entry
+-- Returns the token of leases that this claim made at a time; ":due" follows, as in the entry.
+local function token_of(since)
+  return subscription .. ':' .. number .. ':' .. since
+end
 
 -- Returns how many leases of the message expired in a row, from its entry in suspects.
 local function expiries_of(noted)
@@ -101,7 +105,9 @@ local function expiries_of(noted)
 end
 
 local last = redis.call('GET', claim)
-if last and tonumber(string.match(last, '^%d+')) >= tonumber(number) then
+local last_number, since = string.match(last or '', '^(%d+):(%d+)')
+if last and tonumber(last_number) >= tonumber(number) then
+  local token = token_of(since)
   local entries = {}
   for entry in string.gmatch(last, ' (%S+)') do
     entries[#entries + 1] = entry
@@ -122,7 +128,7 @@ if last and tonumber(string.match(last, '^%d+')) >= tonumber(number) then
   end
   return {
     'ok', redis.call('LLEN', ready) > 0 and 1 or 0, 0, 0, 0, table.concat(mine, ' '), bodies, records,
-    string.format('%d', now), expiries,
+    string.format('%d', now), expiries, since,
   }
 end
 
@@ -142,6 +148,7 @@ local counted = delivered + dropped > 0
 
 -- Each claim notes its time, and whether its subscription knows of no expiry.
 local at = string.format('%d', now)
+local token = token_of(at)
 local asks = expiry == '' and {'asked', at, 'lasting', '1'} or {'asked', at}
 
 -- Adds delivered and dropped to stats, and notes the time of the claim. If the subscription got
@@ -174,7 +181,7 @@ if stopped[1] or stopped[2] then
   else
     redis.call('ZREM', resting, address)
   end
-  return {'ok', 0, 0, waits and 1 or 0, 0, '', {}, {}, string.format('%d', now), {}}
+  return {'ok', 0, 0, waits and 1 or 0, 0, '', {}, {}, at, {}, at}
 end
 
 local deadline = string.format('%d', now + lease)
@@ -297,8 +304,7 @@ while consumed < allowed and not full do
   end
 end
 taken = table.concat(taken, ' ')
-local reply = {'ok', 0, blocked, 0, #orphans, taken, bodies, taken_records, string.format('%d', now),
-  taken_expiries}
+local reply = {'ok', 0, blocked, 0, #orphans, taken, bodies, taken_records, at, taken_expiries, at}
 
 -- The first write is a deletion: after one, a script may write at maxmemory too.
 if consumed > 0 then
@@ -327,7 +333,7 @@ if n > 0 then
   if #changed > 0 then
     redis.call('HSET', suspects, unpack(changed))
   end
-  redis.call('SET', claim, number .. ' ' .. taken, 'PX', memory)
+  redis.call('SET', claim, number .. ':' .. at .. ' ' .. taken, 'PX', memory)
   schedule(now + lease)
 end
 if limit == 0 then

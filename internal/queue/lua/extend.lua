@@ -1,7 +1,7 @@
 -- extend: moves the deadlines of leases on while handlers run.
 --
 -- KEYS  1 unack   zset: id -> lease deadline ms, whose fraction keeps the order
---       2 leases  hash: id -> "subscription:claim:due", the lease's token
+--       2 leases  hash: id -> "subscription:claim:since:due", the lease's token
 -- ARGV  1 lease   ms from now to the new deadlines
 --       then for each message, in the order of delivery (at most 1000): id, token
 --

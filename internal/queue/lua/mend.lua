@@ -10,7 +10,7 @@
 --       then for each group of the set:
 --         ready       list of "id:due"
 --         unack       zset: id -> lease deadline ms
---         leases      hash: id -> "subscription:claim:due", the lease's token
+--         leases      hash: id -> "subscription:claim:since:due", the lease's token
 --         retry       zset: id -> due ms
 --         dead        zset: id -> ms at which it died
 --         deliveries  hash: id -> "count flag delayed_for reason"

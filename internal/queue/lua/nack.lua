@@ -1,7 +1,7 @@
 -- nack: ends deliveries that failed. Each message is delivered again, or is dead.
 --
 -- KEYS  1 unack       zset: id -> lease deadline ms
---       2 leases      hash: id -> "subscription:claim:due", the lease's token
+--       2 leases      hash: id -> "subscription:claim:since:due", the lease's token
 --       3 deliveries  hash: id -> "count flag delayed_for reason"
 --       4 ready       list of "id:due"
 --       5 retry       zset: id -> due ms

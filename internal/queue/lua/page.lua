@@ -5,6 +5,7 @@
 --       3 options     hash: id -> options, only of messages that have any
 --       4 deliveries  hash of the group: id -> "count flag delayed_for reason"; for pending, which
 --                     has none, options again
+--       5 leases      hash: id -> the lease's token; only for unack
 -- ARGV  1 kind        "zset" or "list"
 --       2 score       of the last message of the page before, as it was returned; "" for the first
 --                     page. For a list, the number of entries to skip.
@@ -14,11 +15,11 @@
 --
 -- A page of a zset begins behind the score and the id, whether that message still exists or not. So
 -- pages stay right while messages come and go. Pages of a list begin at an index, so they may not.
--- Returns {more, then id, score, body, options, record for each message}. more is 1 if there may be
--- others. A body that is missing or was not asked for is false; other missing values are "".
+-- Returns {more, then id, score, body, options, record, token for each message}. more is 1 if there
+-- may be others. A body that is missing or was not asked for is false; other missing values are "".
 -- Twice: it only reads.
 
-local state, messages, options, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local state, messages, options, deliveries, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local kind, score, id, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local bytes = tonumber(ARGV[5])
 
@@ -66,6 +67,7 @@ while from <= #ids do
   local bodies = bytes and redis.call('HMGET', messages, unpack(ids, from, upto)) or {}
   local own = redis.call('HMGET', options, unpack(ids, from, upto))
   local records = redis.call('HMGET', deliveries, unpack(ids, from, upto))
+  local tokens = leases and redis.call('HMGET', leases, unpack(ids, from, upto)) or {}
   for i = 1, upto - from + 1 do
     local body = bodies[i] or false
     local length = body and #body or 0
@@ -79,6 +81,7 @@ while from <= #ids do
     reply[#reply + 1] = body
     reply[#reply + 1] = own[i] or ''
     reply[#reply + 1] = records[i] or ''
+    reply[#reply + 1] = tokens[i] or ''
   end
   from = upto + 1
 end

@@ -1,7 +1,7 @@
 -- release: gives leases back. Their messages go to the front of ready.
 --
 -- KEYS  1 unack    zset: id -> lease deadline ms
---       2 leases   hash: id -> "subscription:claim:due", the lease's token
+--       2 leases   hash: id -> "subscription:claim:since:due", the lease's token
 --       3 ready    list of "id:due"
 --       4 waiters  zset: address of an idle subscription -> ms until which it is valid
 --       5 stats    hash: counters and times of the group
