@@ -15,34 +15,38 @@ type Schedule struct {
 	Topic string `json:"topic"`
 
 	// Spec says when, in the time zone Zone. Definition has all that the occurrences follow from,
-	// as JSON. Spec and Zone are empty, and Definition is the text in Redis, if that cannot be read.
+	// as JSON. Spec and Zone are empty, and Definition is the text in Redis, if that cannot be
+	// read.
 	Spec       string `json:"spec"`
 	Zone       string `json:"zone"`
 	Definition string `json:"definition"`
 
 	// Version goes up with each change of the definition, and when the schedule is removed.
-	Version int64 `json:"version"`
+	Version int `json:"version"`
 
 	// Cursor is the last instant whose occurrence was published or left out. It may be ahead.
 	Cursor time.Time `json:"cursor"`
 
 	// Next is when the next occurrence is due, with its jitter. It is zero if none waits in Redis.
-	Next time.Time `json:"next,omitzero"`
+	Next time.Time `json:"next"`
 
 	// Waiting is how many occurrences were put into Redis ahead of time, and are not known to be
 	// due yet.
 	Waiting int `json:"waiting"`
 
 	// Paused is since when the schedule is paused, or zero.
-	Paused time.Time `json:"paused,omitzero"`
+	Paused time.Time `json:"paused"`
 
 	// Requested is when an occurrence was asked for that no program has published yet, or zero.
-	Requested time.Time `json:"requested,omitzero"`
+	Requested time.Time `json:"requested"`
 
 	// Missed is how many instants have passed before their occurrence was in Redis, since the
 	// schedule began.
-	Missed int64 `json:"missed"`
+	Missed int `json:"missed"`
 }
+
+// MarshalJSON implements json.Marshaler.
+func (s Schedule) MarshalJSON() ([]byte, error) { return object(s) }
 
 // Schedules returns the recurring schedules of a topic, in order of their names. Errors wrap
 // ErrNotFound, for a topic that does not exist, or come from ctx or Redis.
@@ -63,8 +67,8 @@ func (a *Admin) Schedules(ctx context.Context, topic string) ([]Schedule, error)
 }
 
 func readSchedule(topic string, r queue.Recurring) Schedule {
-	s := Schedule{Name: r.Name, Topic: topic, Definition: r.Definition, Version: r.Version, Cursor: r.Cursor, Next: r.Next,
-		Waiting: len(r.Waiting), Paused: r.Paused, Requested: r.Run, Missed: r.Missed}
+	s := Schedule{Name: r.Name, Topic: topic, Definition: r.Definition, Version: int(r.Version), Cursor: r.Cursor, Next: r.Next,
+		Waiting: len(r.Waiting), Paused: r.Paused, Requested: r.Run, Missed: int(r.Missed)}
 	var definition struct{ Spec, Zone string }
 	if json.Unmarshal([]byte(r.Definition), &definition) == nil { // else Definition says what is there
 		s.Spec, s.Zone = definition.Spec, definition.Zone
@@ -90,8 +94,8 @@ func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
 	return err
 }
 
-// RunSchedule asks for one occurrence of a recurring schedule now, even if it is paused, and returns
-// its instant. A program that runs the schedule publishes it when it next looks: see
+// RunSchedule asks for one occurrence of a recurring schedule now, even if it is paused, and
+// returns its instant. A program that runs the schedule publishes it when it next looks: see
 // periodic.Config.Poll. As long as none has, further calls ask for the same one. Errors wrap
 // ErrNotFound, or come from ctx or Redis.
 func (a *Admin) RunSchedule(ctx context.Context, topic, name string) (at time.Time, err error) {

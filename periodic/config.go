@@ -106,7 +106,8 @@ type Schedule struct {
 	// says what is to be done, and the handler of the message looks up what is true by then. It
 	// must be safe for concurrent use. After an error or a panic it is called again, with a backoff
 	// from a second to a minute. Later occurrences of the schedule wait for it; other schedules go
-	// on. The metadata of the message may have all settings of a message but a delay and a delay ID.
+	// on. The metadata of the message may have all settings of a message but a delay and a delay
+	// ID.
 	Message func(Occurrence) (*message.Message, error)
 
 	// Misfire says what becomes of occurrences that were missed: their instants passed, and no

@@ -15,12 +15,12 @@ const (
 	// ScheduleKey, "schedule", is the metadata key of the schedule's name.
 	ScheduleKey = "schedule"
 
-	// OccurrenceKey, "schedule_occurrence", is the metadata key of the instant of the occurrence, in
-	// RFC 3339.
+	// OccurrenceKey, "schedule_occurrence", is the metadata key of the instant of the occurrence,
+	// in RFC 3339.
 	OccurrenceKey = "schedule_occurrence"
 
-	// PreviousKey, "schedule_previous", is the metadata key of the instant of the occurrence before,
-	// in RFC 3339. It is missing if there was none.
+	// PreviousKey, "schedule_previous", is the metadata key of the instant of the occurrence
+	// before, in RFC 3339. It is missing if there was none.
 	PreviousKey = "schedule_previous"
 )
 

@@ -37,7 +37,8 @@ func TestInstantsOfASpec(t *testing.T) {
 		about, zone, spec, from string
 		want                    []string
 	}{
-		// The clock goes forward: a time of the gap is at its end, once. Each hour that passes counts.
+		// The clock goes forward: a time of the gap is at its end, once. Each hour that passes
+		// counts.
 		{"gap", "Europe/Berlin", "30 2 * * *", "2026-03-28 03:00:00", []string{"2026-03-29 03:00:00 +02:00", "2026-03-30 02:30:00 +02:00"}},
 		{"gap, several times of it", "Europe/Berlin", "*/15 2 * * *", "2026-03-28 03:00:00", []string{"2026-03-29 03:00:00 +02:00", "2026-03-30 02:00:00 +02:00"}},
 		{"gap, and its end", "Europe/Berlin", "0 2,3 * * *", "2026-03-28 04:00:00", []string{"2026-03-29 03:00:00 +02:00", "2026-03-30 02:00:00 +02:00"}},

@@ -167,7 +167,8 @@ type Amended struct {
 	TakenBack int       // occurrences that waited
 }
 
-// Amend changes recurring schedules, in one round trip. It returns ErrNotFound if there is no such topic.
+// Amend changes recurring schedules, in one round trip. It returns ErrNotFound if there is no such
+// topic.
 func (t *Topic) Amend(ctx context.Context, amendments ...Amendment) (done []Amended, err error) {
 	return t.amend(ctx, t.Existing, amendments)
 }

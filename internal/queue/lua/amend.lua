@@ -18,11 +18,12 @@
 --       8 first       ms before which there is no occurrence, for "put"
 --
 -- "put" gives the schedule another definition: its version goes up, and it counts from now on. A
--- cursor of the past stays, so that what the schedule has missed is not forgotten. "pause", "remove"
--- and such a "put" take back all occurrences that wait. An occurrence that was cancelled by hand
--- stays in the record, so that it is not published again. "run" asks for one occurrence now. "ask"
--- asks the programs of the record's version to show that they live, which is what "answer" does.
--- Each change is noted in the field ":", so that programs need not read all records again and again.
+-- cursor of the past stays, so that what the schedule has missed is not forgotten. "pause",
+-- "remove" and such a "put" take back all occurrences that wait. An occurrence that was cancelled
+-- by hand stays in the record, so that it is not published again. "run" asks for one occurrence
+-- now. "ask" asks the programs of the record's version to show that they live, which is what
+-- "answer" does. Each change is noted in the field ":", so that programs need not read all records
+-- again and again.
 -- Returns {outcome, now, record, taken back}. outcome is "stale" when the group set has changed,
 -- "missing" if there is no such schedule, "changed" if its version is not the one that was seen,
 -- else "ok". record is "" if there is none. taken back is a number of occurrences.

@@ -5,7 +5,8 @@
 -- ARGV  1 cursor     of HSCAN; "0" begins
 --
 -- Returns {cursor, then name, record, next for each schedule}. cursor is "0" at the end. next is
--- when the schedule's next occurrence is due, in ms, or "" if none waits. A schedule may come twice.
+-- when the schedule's next occurrence is due, in ms, or "" if none waits. A schedule may come
+-- twice.
 -- Twice: it only reads.
 
 local schedules, taken = KEYS[1], KEYS[2]
