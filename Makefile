@@ -4,7 +4,7 @@ MODEL_SEQUENCES ?= 1000
 SOAK        ?= 1h
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-brokers test-servers lint bench bench-smoke bench-peers bench-peers-smoke microbench model stress faults soak fuzz cover lua
+.PHONY: help test test-brokers test-servers lint bench bench-smoke bench-otel bench-peers bench-peers-smoke microbench model stress faults soak fuzz cover lua
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -19,6 +19,8 @@ test: ## all tests but those with real brokers, on a real Redis too, with the ra
 		go -C examples/delayed-nats test -race -count=1 -timeout 5m ./... && \
 		go -C examples/delayed-redisstream test -race -count=1 -timeout 5m ./... && \
 		go -C cmd/redisdelay test -race -count=1 -timeout 10m -skip RabbitMQ ./... && \
+		go -C otel test -race -count=1 -timeout 10m ./... && \
+		go -C prometheus test -race -count=1 -timeout 10m ./... && \
 		go -C tests/components test -race -count=1 -timeout 10m ./...'
 
 # tests/brokers without the race detector, because watermill-amqp has a data race where it reconnects.
@@ -45,6 +47,9 @@ bench-smoke: ## that every scenario of make bench works, in tiny sizes
 	scripts/with-redis.sh sh -c 'cd benchmarks && go test . && go run . -smoke -out "$$1/results" -readme "$$1/README.md"' - "$$dir" && \
 	test -s "$$dir/results.md" && test -s "$$dir/results.json" && \
 	{ cmp -s README.md "$$dir/README.md"; test $$? = 1; } # the table is written there
+
+bench-otel: ## what traces and metrics cost Redis and the client, in percent of the CPU time without them
+	@scripts/with-redis.sh go -C otel test -run '^$$' -bench Cost -benchtime 21x -timeout 20m .
 
 # A package that cannot be installed leaves out the systems that need it, by name.
 bench-peers: ## the whole beside what else can delay messages (River, BullMQ, NATS, RabbitMQ...), half an hour, into benchmarks/peers/results.md and docs/choose.md
