@@ -4,7 +4,7 @@ MODEL_SEQUENCES ?= 1000
 SOAK        ?= 1h
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-brokers test-servers lint bench bench-smoke bench-otel bench-peers bench-peers-smoke microbench model stress faults soak fuzz cover lua
+.PHONY: help test test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-peers bench-peers-smoke microbench model stress faults soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS J
 		go -C tests/brokers test -count=1 -timeout 15m ./... && \
 		go -C cmd/redisdelay test -race -count=1 -timeout 15m -run RabbitMQ ./...'
 
+test-alerts: ## the alert rules of prometheus/alerts.yml, with promtool of Debian
+	@scripts/alerts.sh
+
 test-servers: ## the tests of this module on each server of SERVERS, which are paths, such as "redis-6.2.0/src/redis-server /usr/bin/valkey-server"
 	@[ -n "$(SERVERS)" ] || { echo 'test-servers: name the binaries: make test-servers SERVERS="..."' >&2; exit 2; }
 	@for bin in $(abspath $(SERVERS)); do \
@@ -41,6 +44,9 @@ lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
 
 bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md and the README
 	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -out results -readme ../README.md'
+
+bench-cluster: ## what a Cluster of six nodes costs: lateness of each node, CPU, connections, idle commands, MIGRATE, PUBLISH
+	@BENCH_CLUSTER=1 scripts/with-redis.sh go -C benchmarks test -count=1 -v -timeout 15m ./cluster
 
 bench-smoke: ## that every scenario of make bench works, in tiny sizes
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && trap 'exit 1' INT TERM && cp README.md "$$dir" && \

@@ -336,7 +336,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	mailbox, closeMailbox := wake.Open(s.client, s.config.KeyPrefix)
 	defer closeMailbox() // by then the engine keeps it open
-	err := mailbox.Permitted(ctx)
+	err := mailbox.Permitted(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic))
 	if err == nil || errors.Is(err, ErrForbidden) { // one error names all that is missing
 		err = queue.AllForbidden(err, s.checkServer(ctx, topic))
 	}

@@ -228,7 +228,7 @@ func (c *Collector) memory(ctx context.Context, out chan<- prometheus.Metric) er
 	}
 	var locked sync.Mutex
 	read := func(ctx context.Context, client *redis.Client) error {
-		info, err := client.Info(ctx, "memory").Result()
+		info, err := client.Info(ctx).Result()
 		if err != nil {
 			return fmt.Errorf("read the memory of Redis: %w", err)
 		}
@@ -236,9 +236,15 @@ func (c *Collector) memory(ctx context.Context, out chan<- prometheus.Metric) er
 		defer locked.Unlock()
 		for line := range strings.Lines(info) {
 			name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-			desc := map[string]*prometheus.Desc{"used_memory": descMemory, "maxmemory": descMemoryLimit}[name]
-			if bytes, err := strconv.ParseFloat(value, 64); desc != nil && err == nil {
-				gauge(out, desc, bytes, client.Options().Addr)
+			number, err := strconv.Atoi(value)
+			switch server := client.Options().Addr; {
+			case err != nil:
+			case name == "used_memory":
+				gauge(out, descMemory, float64(number), server)
+			case name == "maxmemory":
+				gauge(out, descMemoryLimit, float64(number), server)
+			case name == "evicted_keys":
+				counter(out, descEvicted, number, server)
 			}
 		}
 		return nil

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -222,6 +224,28 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
+// Each metric that an alert reads is one that the Collector has, and each alert has a test.
+func TestAlertsReadMetricsOfTheCollector(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for d := range promredisdelay.Described {
+		names = append(names, d.String())
+	}
+	all := strings.Join(names, "\n")
+	rules, err := os.ReadFile("alerts.yml")
+	require.NoError(t, err)
+	read := regexp.MustCompile(`redisdelay_[a-z_]+`).FindAllString(string(rules), -1)
+	require.NotEmpty(t, read)
+	for _, name := range read {
+		require.Contains(t, all, `"`+name+`"`)
+	}
+	tests, err := os.ReadFile("alerts_test.yml")
+	require.NoError(t, err)
+	for _, alert := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(string(rules), -1) {
+		require.Equal(t, 2, strings.Count(string(tests), "alertname: "+alert[1]+"\n"), "%s: want one test that fires and one that does not", alert[1])
+	}
+}
+
 // A scrape of 1,000 topics, with a group each, takes Redis less than 50 ms, in steps of less than
 // 2 ms.
 func TestAScrapeOfAThousandTopicsIsCheap(t *testing.T) {
@@ -245,6 +269,9 @@ func TestAScrapeOfAThousandTopicsIsCheap(t *testing.T) {
 		c, err := promredisdelay.New(promredisdelay.Config{Admin: a, Client: client})
 		require.NoError(t, err)
 		require.Equal(t, 1000, testutil.CollectAndCount(c, "redisdelay_stored_messages"))
+		for _, name := range []string{"memory_used_bytes", "memory_limit_bytes", "evicted_keys_total"} {
+			require.Equal(t, 1, testutil.CollectAndCount(c, "redisdelay_redis_"+name))
+		}
 
 		require.NoError(t, client.ConfigResetStat(ctx).Err())
 		least := time.Hour // of some, because other programs of this machine slow Redis down

@@ -19,6 +19,8 @@ var (
 	descMemory      = desc("redis_memory_used_bytes", "Memory that the Redis server uses.", "server")
 	descMemoryLimit = desc("redis_memory_limit_bytes", "Memory that the Redis server may use: maxmemory. 0 is no limit.", "server")
 
+	descEvicted = desc("redis_evicted_keys_total", "Keys that the Redis server evicted since it started.", "server")
+
 	descStored       = desc("stored_messages", "Messages of the topic, each counted once, whatever the number of groups.", "topic")
 	descPending      = desc("pending_messages", "Messages that wait for their due time.", "topic")
 	descNextDue      = desc("next_due_timestamp_seconds", "The first due time of these.", "topic")

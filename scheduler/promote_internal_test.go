@@ -51,7 +51,7 @@ func TestSweepRunsAfterOtherTopicsHaveTheirTasks(t *testing.T) {
 	t.Cleanup(closeMailbox)
 	var topics []*served
 	for _, name := range []string{"lost", "quiet"} {
-		topic := &served{topic: queue.NewTopic(queue.MustClient(client), "p", name), address: "nobody|1", busy: true}
+		topic := &served{topic: queue.NewTopic(queue.MustClient(client), "p", name), receiver: s.mailbox.Receive(nil, func(string, func()) {}), busy: true}
 		require.NoError(t, topic.topic.Register(t.Context(), "g", queue.GroupOptions{MaxDeliveries: -1, Retention: -1}))
 		topics = append(topics, topic)
 	}

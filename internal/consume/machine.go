@@ -9,7 +9,7 @@ import (
 // Limits are what a Machine is given once.
 type Limits struct {
 	Main, Second string        // names of the lanes
-	Address      string        // where the subscription is woken; set before the first Plan
+	Address      string        // where the subscription is woken; set before each Plan
 	MaxInFlight  int           // most messages that the consumer has at once
 	Lease        time.Duration // how long a lease lasts without an extension
 	MaxExtension time.Duration // how much longer than Lease a handler may run; negative: no limit

@@ -242,7 +242,9 @@ func TestScriptsRunOnTheOldestRedisAndInTheEmbeddedOne(t *testing.T) {
 	t.Parallel()
 	for name, source := range queue.Scripts() {
 		for _, call := range called.FindAllStringSubmatch(source, -1) {
-			if call[1] != "command" { // of the function each
+			// A command may be an argument of the function each. Only servers that have SPUBLISH
+			// have sharded channels.
+			if call[1] != "command" && call[1] != "SPUBLISH" {
 				require.Contains(t, commands, call[1], name)
 			}
 		}

@@ -81,7 +81,7 @@ end
 local delivered, dropped, most = tonumber(ARGV[14]), tonumber(ARGV[17]), tonumber(ARGV[18])
 local long = string.rep('-', 65)
 
---@use now schedule wake id_length latest take_back
+--@use now post schedule wake id_length latest take_back
 
 if redis.call('HEXISTS', groups, group) == 0 then
   return {'unregistered'}

@@ -34,7 +34,7 @@ local version, budget, single = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local groups = (#KEYS - 3) / 8
 local long = string.rep('-', 65)
 
---@use now wake id_length precedes
+--@use now post wake id_length precedes
 
 -- Tells whether the entry a of ready belongs before the entry b, because it was due earlier.
 local function older(a, b)

@@ -36,7 +36,7 @@ local retry, dead, waiters, scheduler, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8
 local suspects, groups = KEYS[10], KEYS[11]
 local group, single = ARGV[1], ARGV[2] == '1'
 
---@use now due_of schedule wake take_back keeps
+--@use now due_of post schedule wake take_back keeps
 
 if #ARGV == 2 then
   return 0

@@ -65,7 +65,7 @@ local first_message = 9
 local first_run = first_message + n * 2
 local first_option = first_run + runs * 2
 
---@use now due_of schedule wake each put fields_of
+--@use now due_of post schedule wake each put fields_of
 
 local topic = redis.call('HMGET', meta, 'groups', 'maxlen')
 if topic[1] ~= version then
