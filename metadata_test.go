@@ -195,7 +195,7 @@ func TestExpiredMessageIsDroppedOrDeadLettered(t *testing.T) {
 		eventually(t, func() bool {
 			stats, err := adminOf(t, s).Stats(ctx, "topic")
 			require.NoError(t, err)
-			return stats.Groups[0].Dropped == 1 && stats.Groups[0].Delivered == 1
+			return stats.Groups[0].Counters.Dropped == 1 && stats.Groups[0].Counters.Delivered == 1
 		}, "the subscription tells what it did")
 		page, err := adminOf(t, s).List(ctx, "topic", admin.Query{State: admin.Dead})
 		require.NoError(t, err)
@@ -262,7 +262,7 @@ func TestAMessageExpiresWhileTheConsumerDoesNotTakeIt(t *testing.T) {
 		eventually(t, func() bool {
 			stats, err := adminOf(t, s).Stats(ctx, "topic")
 			require.NoError(t, err)
-			return stats.Groups[0].Dropped == 1 && stats.Groups[0].Delivered == 2
+			return stats.Groups[0].Counters.Dropped == 1 && stats.Groups[0].Counters.Delivered == 2
 		}, "the subscription tells what it did")
 	})
 }

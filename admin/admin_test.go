@@ -162,7 +162,7 @@ func TestRequeuedDeadLetterNeverExpires(t *testing.T) {
 			}
 		}
 		eventually(t, func() bool { return s.stats(t).Messages == 0 }, "all are acked")
-		require.Zero(t, s.group(t, "a").Dropped)
+		require.Zero(t, s.group(t, "a").Counters.Dropped)
 	})
 }
 
@@ -489,8 +489,8 @@ func TestStatsCountMessagesReplacedOrLeftOut(t *testing.T) {
 		require.NoError(t, p.Publish(topic, named("a", redisdelay.DelayIDKeep)))
 		require.ErrorIs(t, p.Publish(topic, named("a", redisdelay.DelayIDReject)), redisdelay.ErrExists)
 		stats := s.stats(t)
-		require.Equal(t, 2, stats.Replaced, "one of an earlier call and one of the same call")
-		require.Equal(t, 1, stats.LeftOut)
+		require.Equal(t, 2, stats.Counters.Replaced, "one of an earlier call and one of the same call")
+		require.Equal(t, 1, stats.Counters.LeftOut)
 		require.Equal(t, 2, stats.Messages)
 
 		require.NoError(t, s.Client.Del(ctx, s.keys.Counters()).Err())

@@ -48,6 +48,9 @@ func (m *Machine) Answered(now time.Time, x *Exchange, a *Answer) Effects {
 	if a.Failed&FailedNacks == 0 {
 		m.noteDeaths(x.deaths, a.Came)
 	}
+	if a.Failed&FailedAcks == 0 {
+		m.noteDropped(x.Acks)
+	}
 	m.untold.again(&x.Settlements, a.Failed)
 	if len(x.Nacks) > 0 && len(m.untold.Nacks) == 0 {
 		m.taker.move(Paused, Takes)
@@ -109,6 +112,20 @@ func (m *Machine) noteDeaths(deaths []death, came time.Time) {
 	}
 }
 
+// noteDropped logs how many messages Redis was told of that were dropped: one line an exchange,
+// because many may be dropped after a pause.
+func (m *Machine) noteDropped(acks []*queue.Leased) {
+	n := 0
+	for _, l := range acks {
+		if l.Dropped {
+			n++
+		}
+	}
+	if n > 0 {
+		m.note(Note{Kind: TooLateToDeliver, Count: n})
+	}
+}
+
 // extended takes in which leases were lost, and the new deadline of the others.
 func (m *Machine) extended(x *Exchange, a *Answer) {
 	if a.Failed&FailedExtend != 0 {
@@ -133,9 +150,6 @@ func (m *Machine) claimed(now time.Time, l *Lane, a *Answer, c *Claimed) bool {
 		return false
 	}
 	limit := l.claim.Limit
-	if n := l.claim.Counts.Dropped; n > 0 { // one line a claim, as many may be dropped after a pause
-		m.note(Note{Kind: TooLateToDeliver, Count: n})
-	}
 	m.dates.extend = earlier(m.dates.extend, sent.Add(m.limits.Lease/3))
 	l.answered(len(c.Messages) > 0)
 	if c.Orphans > 0 {

@@ -60,7 +60,7 @@ const (
 	Dead                             // a message is a dead letter
 	PerhapsDead                      // the same, unless its lease ended before Redis was told
 	Orphans                          // ids had no bodies and were dropped
-	TooLateToDeliver                 // messages expired and were dropped since the last claim
+	TooLateToDeliver                 // messages expired and were dropped
 	LateAnswer                       // an answer took longer than a lease, and its messages go back
 	GivenUp                          // CloseTimeout was over before the message was settled
 )

@@ -71,7 +71,7 @@ func (d drained) leftovers(s *snapshot) (left []string) {
 	}
 	for _, v := range s.values {
 		switch v.kind {
-		case "meta", "groups", "scheduler", "idle", "publisher", "operation", "paused", "stats":
+		case "meta", "groups", "scheduler", "idle", "publisher", "operation", "paused", "stats", "counters":
 			continue
 		case "claim", "waiters", "resting":
 			if d.live {
