@@ -178,6 +178,9 @@ func TestTopicIsFilledToItsLimitAndNotBeyond(t *testing.T) {
 		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.MaxWaiting = limit + 1 })
 		require.ErrorIs(t, p.Publish("topic", text("1"), text("2")), redisdelay.ErrTopicFull)
 		require.NoError(t, p.Publish("topic", text("1")))
+		stats, err := newAdmin(t, s).Stats(ctx, "topic")
+		require.NoError(t, err)
+		require.Equal(t, refused+2, stats.Counters.RefusedFull)
 	})
 }
 

@@ -898,6 +898,7 @@ func TestAllLeasesAreExtendedInOrder(t *testing.T) {
 	delete(d.redis.messages, held[2].ID)
 	d.answer(x)
 	require.Equal(t, []Note{{Kind: LostLease, InHand: held[2]}}, d.notes)
+	require.Equal(t, 1, d.counts.LeaseLost)
 	require.ElementsMatch(t, []*InHand{held[1], held[3], held[4]}, d.InHand())
 }
 

@@ -231,12 +231,36 @@ func TestMessageForWhichItIsTooLateDoesNotGoIntoTheStream(t *testing.T) {
 		require.Equal(t, 3, stats.Groups[0].Counters.Delivered)
 		require.Equal(t, 1, stats.Groups[0].Counters.Dropped)
 		require.GreaterOrEqual(t, stats.Groups[0].Latest, time.Minute)
+		require.Equal(t, queue.Lateness{15: 3}, stats.Groups[0].Lateness)
 
 		// An operator has it delivered all the same.
 		require.Equal(t, 1, must(w.topic.Group(queue.StreamGroup).Requeue(ctx, []string{w.id["late, dead"]})))
 		w.promote("s|1")
 		require.Equal(t, []string{"in time", "in time too", "last", "late, dead"}, w.entries())
 		require.Empty(t, w.stored())
+	})
+}
+
+// The script has the bounds of the buckets that Go has.
+func TestLatenessOfMessagesThatGoIntoTheStream(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		if w.Mini == nil {
+			t.Skip("needs a clock that can be set")
+		}
+		want := queue.Lateness{}
+		for i, bound := range queue.LateBounds() {
+			for j, late := range []time.Duration{bound, bound + time.Millisecond} {
+				w.send(at(fmt.Sprint(i, ".", j), w.now()+1))
+				w.pass(time.Millisecond + late)
+				w.promote("s|1")
+				counted := queue.Counts{}
+				counted.Handed(late)
+				for bucket, n := range counted.Lateness {
+					want[bucket] += n
+				}
+			}
+		}
+		require.Equal(t, want, must(w.topic.Stats(ctx)).Groups[0].Lateness)
 	})
 }
 
