@@ -23,7 +23,7 @@ local messages, options, refs, unack = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local leases, deliveries, dead, suspects, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 
 local ids, tokens, n, at = {}, {}, 0, 1
-local late = {} -- index of each message that was dropped
+local late -- set of the indexes of messages that were dropped; nil: none
 while ARGV[at] do
   local token, count = ARGV[at], tonumber(ARGV[at + 1])
   local last = at + 1 + math.abs(count)
@@ -31,6 +31,7 @@ while ARGV[at] do
     n = n + 1
     ids[n], tokens[n] = ARGV[i], token
     if count < 0 then
+      late = late or {}
       late[n] = true
     end
   end
@@ -45,7 +46,9 @@ for i = 1, n do
   if held[i] == tokens[i] then
     settled = settled + 1
     mine[settled] = ids[i]
-    dropped = dropped + (late[i] and 1 or 0)
+    if late and late[i] then
+      dropped = dropped + 1
+    end
   end
 end
 
