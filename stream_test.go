@@ -398,7 +398,7 @@ func TestPausedTopicKeepsDueMessagesFromTheStream(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p, a := newPublisher(t, s, scheduling), newAdmin(t, s)
 		publish(t, p, stream(s), "1")
-		_, err := a.Pause(ctx, stream(s))
+		_, err := a.Pause(ctx, stream(s), admin.PauseOptions{})
 		require.NoError(t, err)
 		require.NoError(t, p.Publish(stream(s), text("2"), delayed("3", time.Millisecond)))
 		require.EqualValues(t, 1, s.Client.XLen(ctx, stream(s)).Val())
@@ -426,7 +426,7 @@ func TestWhatIsDroppedAtAResumeIsLogged(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, p.Close()) })
 		a := newAdmin(t, s)
 		publish(t, p, stream(s), "first")
-		_, err = a.Pause(ctx, stream(s))
+		_, err = a.Pause(ctx, stream(s), admin.PauseOptions{})
 		require.NoError(t, err)
 		var late []*message.Message
 		for _, payload := range []string{"1", "2", "3"} {

@@ -106,6 +106,12 @@ func (s *setup) buryThese(t *testing.T, messages ...*message.Message) {
 
 func (s *setup) buryReady(t *testing.T, n int) {
 	t.Helper()
+	s.buryFor(t, n, func(int) string { return "for a reason" })
+}
+
+// buryFor makes dead letters of n ready messages, each for a reason.
+func (s *setup) buryFor(t *testing.T, n int, reason func(i int) string) {
+	t.Helper()
 	group := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Group("a")
 	c := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: 1000, Lease: time.Hour, Bytes: 1 << 30}
 	call := group.ClaimCall(c)
@@ -115,7 +121,7 @@ func (s *setup) buryReady(t *testing.T, n int) {
 	require.Len(t, claimed.Messages, n)
 	var failures []queue.Failure
 	for i := range claimed.Messages {
-		failures = append(failures, queue.Failure{Leased: &claimed.Messages[i], Dead: true, Reason: "for a reason"})
+		failures = append(failures, queue.Failure{Leased: &claimed.Messages[i], Dead: true, Reason: reason(i)})
 	}
 	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls(failures)...))
 }
@@ -375,7 +381,7 @@ func TestPauseStopsAllProcessesAndResumeStartsThem(t *testing.T) {
 		eventually(t, func() bool { return s.group(t, "a").Subscribed }, "they wait")
 		p := s.publisher(t)
 		for range rounds {
-			require.NoError(t, only(s.admin.Pause(ctx, topic)))
+			require.NoError(t, only(s.admin.Pause(ctx, topic, admin.PauseOptions{})))
 			for i := range processes {
 				require.NoError(t, p.Publish(topic, text(fmt.Sprint(i))))
 			}
@@ -402,11 +408,11 @@ func TestPauseOutlastsARestartOfTheServer(t *testing.T) {
 	in := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	s := setupOn(t, redistest.Server{Client: in.Client(t), Prefix: "own"})
 	s.register(t, "a")
-	since, err := s.admin.PauseGroup(ctx, topic, "a")
+	pause, err := s.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{By: "ann b", Why: "ä deploy, 5 min", For: time.Hour})
 	require.NoError(t, err)
 	in.Restart()
 	eventually(t, func() bool { return s.Client.Ping(ctx).Err() == nil }, "it is back")
-	require.Equal(t, since, s.group(t, "a").PausedSince)
+	require.Equal(t, &pause, s.group(t, "a").Pause)
 }
 
 // The access lists in docs/redis-keys.md suffice: the first for programs, both together for
@@ -438,7 +444,7 @@ func TestUsersOfTheDocumentedAccessListsMayDoEverything(t *testing.T) {
 	receive(t, messages).Ack()
 	require.NoError(t, s.admin.DeleteDead(ctx, topic, "a", dead[1].ID))
 	require.NoError(t, only(s.admin.MoveDead(ctx, topic, "a", "other", admin.Bulk{})))
-	require.NoError(t, only(s.admin.Pause(ctx, topic)))
+	require.NoError(t, only(s.admin.Pause(ctx, topic, admin.PauseOptions{})))
 	require.NoError(t, only(s.admin.Resume(ctx, topic)))
 	require.NoError(t, only(s.admin.Ready(ctx, topic)))
 	require.NoError(t, client.HSet(ctx, s.keys.Names(), "half", dead[0].ID).Err())

@@ -25,7 +25,7 @@ func TestGroupWithoutANameIsTheDefaultOne(t *testing.T) {
 			"RequeueAll":  func(topic string) error { return only(s.admin.RequeueAll(ctx, topic, "", admin.Bulk{})) },
 			"PurgeDead":   func(topic string) error { return only(s.admin.PurgeDead(ctx, topic, "", admin.Bulk{})) },
 			"MoveDead":    func(topic string) error { return only(s.admin.MoveDead(ctx, topic, "", "to", admin.Bulk{})) },
-			"PauseGroup":  func(topic string) error { return only(s.admin.PauseGroup(ctx, topic, "")) },
+			"PauseGroup":  func(topic string) error { return only(s.admin.PauseGroup(ctx, topic, "", admin.PauseOptions{})) },
 			"ResumeGroup": func(topic string) error { return only(s.admin.ResumeGroup(ctx, topic, "")) },
 			"DeleteGroup": func(topic string) error { return only(s.admin.DeleteGroup(ctx, topic, "", false)) },
 		}
@@ -44,7 +44,7 @@ func TestGroupWithoutANameIsTheDefaultOne(t *testing.T) {
 		s.register(t, "")
 		require.NoError(t, s.publisher(t).Publish(topic, text("x")))
 		require.Len(t, s.list(t, "", admin.Ready), 1)
-		require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "")))
+		require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "", admin.PauseOptions{})))
 		was, err := s.admin.ResumeGroup(ctx, topic, "")
 		require.NoError(t, err)
 		require.True(t, was)

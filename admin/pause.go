@@ -3,13 +3,80 @@ package admin
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Pause stops the deliveries of a topic in all processes, until Resume, even after a restart. It
-// returns since when the topic is paused; a second Pause changes nothing.
+// Pause is a pause of a topic, or of one of its groups.
+type Pause struct {
+	Group string    `json:"group,omitempty"` // "": the whole topic
+	Since time.Time `json:"since"`
+
+	// By is who paused it, and Why is the reason, as PauseOptions said; "" if it did not.
+	By  string `json:"by,omitempty"`
+	Why string `json:"why,omitempty"`
+
+	// Until is when a scheduler ends the pause; zero means that only Resume does.
+	Until time.Time `json:"until"`
+}
+
+// String returns the pause in a few words.
+func (p Pause) String() string {
+	var b strings.Builder
+	if p.Group == "" {
+		b.WriteString("the topic")
+	} else {
+		fmt.Fprintf(&b, "group %q", p.Group)
+	}
+	b.WriteString(" is paused since " + p.Since.UTC().Format(time.RFC3339))
+	if !p.Until.IsZero() {
+		b.WriteString(", until " + p.Until.UTC().Format(time.RFC3339))
+	}
+	if p.By != "" {
+		fmt.Fprintf(&b, ", by %q", p.By)
+	}
+	if p.Why != "" {
+		fmt.Fprintf(&b, ", because: %q", p.Why)
+	}
+	return b.String()
+}
+
+func pauseOf(group string, p operate.Pause) *Pause {
+	if p.IsZero() {
+		return nil
+	}
+	return &Pause{Group: group, Since: p.Since, By: p.By, Why: p.Why, Until: p.Until}
+}
+
+// PauseOptions says who pauses, why, and for how long. The zero value says nothing.
+type PauseOptions struct {
+	// By is who pauses, at most 256 bytes, and Why is the reason, at most 1,024 bytes.
+	By, Why string
+
+	// For is how long the pause lasts, rounded up to the millisecond. A scheduler ends it, as
+	// punctually as it makes messages ready. 0 means until Resume. The maximum is
+	// redisdelay.MaxDelay.
+	For time.Duration
+}
+
+func (o PauseOptions) check() error {
+	switch {
+	case len(o.By) > 256:
+		return fmt.Errorf("%w: By has %d bytes, want at most 256", ErrInvalidArgument, len(o.By))
+	case len(o.Why) > 1024:
+		return fmt.Errorf("%w: Why has %d bytes, want at most 1024", ErrInvalidArgument, len(o.Why))
+	case o.For < 0 || o.For > redisdelay.MaxDelay:
+		return fmt.Errorf("%w: For is %v, want from 0 to %v", ErrInvalidArgument, o.For, redisdelay.MaxDelay)
+	}
+	return nil
+}
+
+// Pause stops the deliveries of a topic in all processes, until Resume or for PauseOptions.For,
+// even after a restart. A second Pause keeps Since, and replaces all else.
 //
 // Messages still become ready when due, but are not delivered. Messages that consumers hold are
 // settled as usual. Retries become ready, and leases are extended or expire. A message that has
@@ -17,25 +84,30 @@ import (
 // with a Redis Stream, due messages do not go into the stream; its consumers continue with the
 // entries that are there.
 //
-// Errors wrap ErrNotFound, or come from ctx or Redis.
-func (a *Admin) Pause(ctx context.Context, topic string) (since time.Time, err error) {
-	return a.pause(ctx, topic, "")
+// Errors wrap ErrNotFound or ErrInvalidArgument, or come from ctx or Redis.
+func (a *Admin) Pause(ctx context.Context, topic string, o PauseOptions) (Pause, error) {
+	return a.pause(ctx, topic, "", o)
 }
 
 // PauseGroup pauses one group.
-func (a *Admin) PauseGroup(ctx context.Context, topic, group string) (since time.Time, err error) {
-	return a.pause(ctx, topic, groupName(group))
+func (a *Admin) PauseGroup(ctx context.Context, topic, group string, o PauseOptions) (Pause, error) {
+	return a.pause(ctx, topic, groupName(group), o)
 }
 
-func (a *Admin) pause(ctx context.Context, topic, group string) (since time.Time, err error) {
-	t, err := a.topic(ctx, topic, queue.Pausing)
+func (a *Admin) pause(ctx context.Context, topic, group string, o PauseOptions) (Pause, error) {
+	var p operate.Pause
+	err := o.check()
+	var t *operate.Topic
 	if err == nil {
-		since, err = t.Pause(ctx, group)
+		t, err = a.topic(ctx, topic, queue.Pausing)
+	}
+	if err == nil {
+		p, err = t.Pause(ctx, group, o.By, o.Why, o.For)
 	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("pause: %w", err)
+		return Pause{}, fmt.Errorf("pause: %w", err)
 	}
-	return since, nil
+	return *pauseOf(group, p), nil
 }
 
 // Resume ends Pause, and wakes the consumers. It returns whether the topic was paused. Groups that

@@ -77,8 +77,8 @@ func everyOperation() []operation {
 		{name: "purge", do: func(a *admin.Admin, _ *torn) error { return last(a.PurgeDead(ctx, topic, "a", none)) }},
 		{name: "move", do: func(a *admin.Admin, _ *torn) error { return last(a.MoveDead(ctx, topic, "a", "another", none)) },
 			prepare: func(w *torn) { require.NoError(w.t, w.publisher(w.t).Publish("another", text("x"))) }},
-		{name: "pause", do: func(a *admin.Admin, _ *torn) error { return last(a.Pause(ctx, topic)) }},
-		{name: "pause", do: func(a *admin.Admin, _ *torn) error { return last(a.PauseGroup(ctx, topic, "a")) }},
+		{name: "pause", do: func(a *admin.Admin, _ *torn) error { return last(a.Pause(ctx, topic, admin.PauseOptions{})) }},
+		{name: "pause", do: func(a *admin.Admin, _ *torn) error { return last(a.PauseGroup(ctx, topic, "a", admin.PauseOptions{})) }},
 		{name: "resume", do: func(a *admin.Admin, _ *torn) error { return last(a.Resume(ctx, topic)) }, prepare: rest},
 		{name: "resume", do: func(a *admin.Admin, _ *torn) error { return last(a.ResumeGroup(ctx, topic, "a")) }, prepare: rest},
 		{name: "stats", do: func(a *admin.Admin, _ *torn) error { return last(a.GroupsWithoutSubscribers(ctx, topic, 0)) }},
@@ -94,6 +94,7 @@ func everyOperation() []operation {
 		{name: "ready", do: func(a *admin.Admin, _ *torn) error { return last(a.Ready(ctx, topic)) }},
 		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }},
 		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }, prepare: beginRemoval},
+		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }, prepare: damage},
 		{name: "repair", do: func(a *admin.Admin, _ *torn) error {
 			repaired, err := a.Repair(ctx, topic)
 			if err == nil && len(repaired.Mended) < 5 {
@@ -107,8 +108,8 @@ func everyOperation() []operation {
 func last[T any](_ T, err error) error { return err }
 
 func rest(w *torn) {
-	require.NoError(w.t, last(w.admin.Pause(ctx, topic)))
-	require.NoError(w.t, last(w.admin.PauseGroup(ctx, topic, "a")))
+	require.NoError(w.t, last(w.admin.Pause(ctx, topic, admin.PauseOptions{})))
+	require.NoError(w.t, last(w.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{})))
 	at := redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "nowhere|1"}
 	require.NoError(w.t, w.Client.ZAdd(ctx, w.keys.Resting("a"), at).Err())
 	require.NoError(w.t, w.Client.ZAdd(ctx, w.keys.Waiters("a"), at).Err())
@@ -404,6 +405,7 @@ func TestOperationsOnAFullServer(t *testing.T) {
 	}
 	t.Logf("refused: %v", refused)
 	require.True(t, refused["move"])
+	require.False(t, refused["check"], "it only reads")
 }
 
 // A server without PUBSUB is like a user who may not ask who is connected: the lease alone counts.

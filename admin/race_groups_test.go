@@ -259,10 +259,10 @@ func (r *groupRace) operate() {
 		}
 		r.did(err)
 	case 6:
-		r.fail(only(r.admin.PauseGroup(ctx, topic, group)))
+		r.fail(only(r.admin.PauseGroup(ctx, topic, group, admin.PauseOptions{})))
 		r.fail(only(r.admin.ResumeGroup(ctx, topic, group)))
 	case 7:
-		r.fail(only(r.admin.Pause(ctx, topic)))
+		r.fail(only(r.admin.Pause(ctx, topic, admin.PauseOptions{})))
 		r.fail(only(r.admin.Resume(ctx, topic)))
 	case 8:
 		match := ofFate(deleted, moved)

@@ -193,12 +193,12 @@ func (r *race) operate(stop <-chan struct{}) {
 		case 6, 7:
 			r.dead()
 		case 8:
-			_, err := r.admin.Pause(ctx, topic)
+			_, err := r.admin.Pause(ctx, topic, admin.PauseOptions{})
 			r.fail(err)
 			_, err = r.admin.Resume(ctx, topic)
 			r.fail(err)
 		case 9:
-			_, err := r.admin.PauseGroup(ctx, topic, "a")
+			_, err := r.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{})
 			r.fail(err)
 			_, err = r.admin.Stats(ctx, topic)
 			r.fail(err)

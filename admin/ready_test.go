@@ -100,7 +100,7 @@ func TestDueMessagesWithoutAGroupAreWaiting(t *testing.T) {
 	require.Equal(t, admin.TopicReadiness{Topic: topic, Idle: true}, s.readiness(t))
 	server.Advance(3 * time.Minute)
 	require.Equal(t, admin.TopicReadiness{Topic: topic, Idle: true, Waiting: 2 * time.Minute}, s.readiness(t))
-	require.NoError(t, only(s.admin.Pause(ctx, topic)))
+	require.NoError(t, only(s.admin.Pause(ctx, topic, admin.PauseOptions{})))
 	require.Zero(t, s.readiness(t).Waiting)
 }
 
@@ -121,7 +121,7 @@ func TestLagIsTheAgeOfTheOldestDueWork(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2*time.Minute, readiness.Topics[0].Waiting)
 	require.NoError(t, only(s.admin.Ready(ctx)), "Redis answers")
-	require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "a")))
+	require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{})))
 	readiness, err = s.admin.Ready(ctx, topic)
 	require.NoError(t, err)
 	require.Zero(t, readiness.Topics[0].Waiting)
@@ -201,8 +201,8 @@ func TestReadyShowsPauses(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.register(t, "a", "b")
 		require.Empty(t, s.readiness(t).Pauses)
-		require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "b")))
-		require.NoError(t, only(s.admin.Pause(ctx, topic)))
+		require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "b", admin.PauseOptions{})))
+		require.NoError(t, only(s.admin.Pause(ctx, topic, admin.PauseOptions{})))
 		now := s.stats(t).Now
 		pauses := s.readiness(t).Pauses
 		require.Len(t, pauses, 2)

@@ -12,61 +12,71 @@ import (
 
 // Stats is the content of a topic at one instant. A zero instant means that there is none.
 type Stats struct {
-	Topic string
-	Now   time.Time // the server's clock
+	Topic string `json:"topic"`
 
-	Messages int       // all messages, each counted once, whatever the number of groups
-	Pending  int       // messages that wait for their due time
-	NextDue  time.Time // the first due time of these; in the past if it is not ready yet
-	DelayIDs int       // delay IDs that are taken
+	// Err is why Overview could not read the topic, and all else is zero then. Else it is nil.
+	Err error `json:"error,omitempty"`
 
-	Counters Counters
+	Now time.Time `json:"now"` // the server's clock
+
+	Messages int       `json:"messages"`  // all messages, each counted once, whatever the number of groups
+	Pending  int       `json:"pending"`   // messages that wait for their due time
+	NextDue  time.Time `json:"next_due"`  // the first due time of these; in the past if it is not ready yet
+	DelayIDs int       `json:"delay_ids"` // delay IDs that are taken
+
+	Counters Counters `json:"counters"`
 
 	// Scheduled is true if a scheduler is the topic's holder and is less than a second late. Ready
 	// also checks that it is connected, and whether it is needed.
-	Scheduled bool
-	NextLook  time.Time // when the scheduler has its next work
+	Scheduled bool      `json:"scheduled"`
+	NextLook  time.Time `json:"next_look"` // when the scheduler has its next work
 
-	PausedSince time.Time
+	// Pause is the pause of the topic, nil if there is none.
+	Pause *Pause `json:"pause,omitempty"`
 
 	// Stream is true if the topic's messages go into a Redis Stream. See redisdelay.StreamConfig.
 	// Its only group is redisdelay.StreamGroup, which has nothing ready or in hand. Its Delivered
 	// and Lateness count only messages that had to wait. Entries of the stream are not counted.
-	Stream bool
+	Stream bool `json:"stream,omitempty"`
 
-	Groups []GroupStats // by name
+	Groups []GroupStats `json:"groups"` // by name
 }
 
 // GroupStats is the content of a consumer group.
 type GroupStats struct {
-	Group                         string
-	Ready, InHand, Retrying, Dead int
-	OldestDue                     time.Time // due time of the next ready message
-	NextRetry, OldestDead         time.Time
+	Group      string    `json:"group"`
+	Ready      int       `json:"ready"`
+	InHand     int       `json:"in_hand"`
+	Retrying   int       `json:"retrying"`
+	Dead       int       `json:"dead"`
+	OldestDue  time.Time `json:"oldest_due"` // due time of the next ready message
+	NextRetry  time.Time `json:"next_retry"`
+	OldestDead time.Time `json:"oldest_dead"`
 
 	// Suspects is how many messages have lost a lease since they were last nacked, because their
 	// process crashed or stood still. A message that stays a suspect may crash its processes.
-	Suspects int
+	Suspects int `json:"suspects"`
 
 	// Subscribed is true if a subscription waits for messages of the group or holds one. LastSeen
 	// is when one last claimed or settled messages, or else when the group was created.
-	Subscribed bool
-	LastSeen   time.Time
+	Subscribed bool      `json:"subscribed"`
+	LastSeen   time.Time `json:"last_seen"`
 
-	PausedSince time.Time
+	// Pause is the group's own pause, nil if there is none.
+	Pause *Pause `json:"pause,omitempty"`
 
 	// RemovedAt is when the group expires if nobody uses it until then; zero means never. The group
 	// is removed two minutes after that, and meanwhile RemovedAt is the time of the removal. A
 	// subscriber without GroupExpiry keeps the group while it is subscribed or may hold messages.
-	RemovedAt time.Time
+	RemovedAt time.Time `json:"removed_at"`
 
 	// MaxDeliveries, DeadRetention and MaxDead are the last configured values. No limit is a
 	// negative value, and for MaxDead 0.
-	MaxDeliveries int
-	DeadRetention time.Duration
-	MaxDead       int
+	MaxDeliveries int           `json:"max_deliveries"`
+	DeadRetention time.Duration `json:"dead_retention"`
+	MaxDead       int           `json:"max_dead"`
 
-	Counters GroupCounters
+	Counters GroupCounters `json:"counters"`
 
 	// Lateness counts deliveries since the group was created by the time from due to delivery.
 	// MaxLateness is that time at most, of the deliveries reported since MaxLatenessSince. This is
@@ -76,9 +86,9 @@ type GroupStats struct {
 	// All are approximate: a subscription reports with its next claim, up to a poll interval later.
 	// A crash loses what was not reported, and a claim that the client repeats after a lost reply
 	// may count twice.
-	Lateness         Lateness
-	MaxLateness      time.Duration
-	MaxLatenessSince time.Time
+	Lateness         Lateness      `json:"lateness"`
+	MaxLateness      time.Duration `json:"max_lateness"`
+	MaxLatenessSince time.Time     `json:"max_lateness_since"`
 }
 
 // Stats returns the content of a topic, read in one atomic step. Errors wrap ErrNotFound, or come
@@ -88,13 +98,17 @@ func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 	if err != nil {
 		return Stats{}, fmt.Errorf("stats: %w", err)
 	}
+	return topicStats(topic, s), nil
+}
+
+func topicStats(topic string, s operate.Stats) Stats {
 	stats := Stats{Topic: topic, Now: s.Now, Messages: s.Messages, Pending: s.Pending, NextDue: s.NextDue,
-		DelayIDs: s.DelayIDs, Counters: Counters(s.Counters), Scheduled: s.Holder != "", NextLook: s.Next, PausedSince: s.Paused,
+		DelayIDs: s.DelayIDs, Counters: Counters(s.Counters), Scheduled: s.Holder != "", NextLook: s.Next, Pause: pauseOf("", s.Paused),
 		Stream: s.Stream}
 	for _, g := range s.Groups {
 		stats.Groups = append(stats.Groups, groupStats(g))
 	}
-	return stats, nil
+	return stats
 }
 
 func (a *Admin) stats(ctx context.Context, topic string) (operate.Stats, error) {
@@ -108,7 +122,7 @@ func (a *Admin) stats(ctx context.Context, topic string) (operate.Stats, error) 
 func groupStats(g operate.GroupStats) GroupStats {
 	return GroupStats{Group: g.Name, Ready: g.Ready, InHand: g.Unack, Retrying: g.Retry, Dead: g.Dead,
 		OldestDue: g.OldestDue, NextRetry: g.NextRetry, OldestDead: g.OldestDead,
-		Subscribed: g.Subscribed(), LastSeen: g.Seen, PausedSince: g.Paused, RemovedAt: g.Ends,
+		Subscribed: g.Subscribed(), LastSeen: g.Seen, Pause: pauseOf(g.Name, g.Paused), RemovedAt: g.Ends,
 		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention, MaxDead: g.MaxDead,
 		Counters: groupCounters(g.Counters), Lateness: Lateness(g.Lateness), MaxLateness: g.Latest, MaxLatenessSince: g.LatestSince,
 		Suspects: g.Suspects}
@@ -116,9 +130,9 @@ func groupStats(g operate.GroupStats) GroupStats {
 
 // Removal is what was removed, or would be removed in a dry run.
 type Removal struct {
-	Groups   []string
-	Messages int // the group's messages, or for a topic all messages
-	DryRun   bool
+	Groups   []string `json:"groups"`
+	Messages int      `json:"messages"` // the group's messages, or for a topic all messages
+	DryRun   bool     `json:"dry_run"`
 }
 
 // GroupsWithoutSubscribers returns the groups that have had no subscriber for at least idle, and

@@ -138,7 +138,7 @@ func TestMessagesExpireDuringAPause(t *testing.T) {
 	p := publisher(t, s)
 	require.NoError(t, p.Publish(topic, expiring("on offer", time.Hour, redisdelay.ExpiryDrop)))
 	inHand(t, s, 1)
-	_, err := s.Admin().Pause(ctx, topic)
+	_, err := s.Admin().Pause(ctx, topic, admin.PauseOptions{})
 	require.NoError(t, err)
 	require.NoError(t, p.Publish(topic, expiring("dropped", time.Hour, redisdelay.ExpiryDrop),
 		expiring("dead", time.Hour, redisdelay.ExpiryDead), expiring("in time", 3*time.Hour, redisdelay.ExpiryDrop)))

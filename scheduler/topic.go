@@ -175,7 +175,7 @@ func (s *Scheduler) promote(ctx context.Context, p *pool, due []*served) {
 			s.retry(ctx, t, err, poll)
 		case stale: // the set of groups has changed since it was read
 			s.done(t, answered)
-		case turn.Expired || turn.Purge || len(turn.Unused) > 0:
+		case turn.Expired || turn.Purge || turn.Resume || len(turn.Unused) > 0:
 			sweeps = append(sweeps, func() { s.sweep(ctx, t, turn, poll) })
 		default:
 			s.succeeded(t)
@@ -195,11 +195,14 @@ func (s *Scheduler) moveTo(p *pool, t *served) {
 	s.done(t, time.Now())
 }
 
-// sweep does the bounded extra work that a promotion has found: it takes back expired leases,
-// purges dead letters, and removes unused groups. Then the topic is promoted again.
+// sweep does the bounded extra work that a promotion has found: it ends pauses, takes back expired
+// leases, purges dead letters, and removes unused groups. Then the topic is promoted again.
 func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll time.Duration) {
 	var err error
-	if turn.Expired {
+	if turn.Resume {
+		err = s.resume(ctx, t)
+	}
+	if err == nil && turn.Expired {
 		err = s.repeat(ctx, t.topic.Expire)
 	}
 	if err == nil && turn.Purge {
@@ -217,6 +220,21 @@ func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll 
 	}
 	s.succeeded(t)
 	s.done(t, time.Now())
+}
+
+// resume ends the pauses whose time is over, and logs each.
+func (s *Scheduler) resume(ctx context.Context, t *served) error {
+	return s.repeat(ctx, func(ctx context.Context) (more bool, err error) {
+		ended, more, err := t.topic.EndPauses(ctx)
+		for _, group := range ended {
+			fields := watermill.LogFields{"topic": t.topic.Name}
+			if group != "" {
+				fields["consumer_group"] = group
+			}
+			s.logger.Info("A pause is over: messages are delivered again", fields)
+		}
+		return more, err
+	})
 }
 
 // purge deletes dead letters, and logs how many it deleted because their group had too many.

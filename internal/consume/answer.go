@@ -48,9 +48,6 @@ func (m *Machine) Answered(now time.Time, x *Exchange, a *Answer) Effects {
 	if a.Failed&FailedNacks == 0 {
 		m.noteDeaths(x.deaths, a.Came)
 	}
-	if a.Failed&FailedAcks == 0 {
-		m.noteDropped(x.Acks)
-	}
 	m.untold.again(&x.Settlements, a.Failed)
 	if len(x.Nacks) > 0 && len(m.untold.Nacks) == 0 {
 		m.taker.move(Paused, Takes)
@@ -109,20 +106,6 @@ func (m *Machine) noteDeaths(deaths []death, came time.Time) {
 			kind = PerhapsDead
 		}
 		m.note(Note{Kind: kind, InHand: d.InHand, Failure: d.failure})
-	}
-}
-
-// noteDropped logs how many messages Redis was told of that were dropped: one line an exchange,
-// because many may be dropped after a pause.
-func (m *Machine) noteDropped(acks []*queue.Leased) {
-	n := 0
-	for _, l := range acks {
-		if l.Dropped {
-			n++
-		}
-	}
-	if n > 0 {
-		m.note(Note{Kind: TooLateToDeliver, Count: n})
 	}
 }
 

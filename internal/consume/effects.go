@@ -47,7 +47,7 @@ type Note struct {
 	Kind    NoteKind
 	InHand  *InHand       // the message, for kinds about one message
 	Failure queue.Failure // for Overrun, Dead and PerhapsDead
-	Count   int           // number of messages, for Orphans, TooLateToDeliver and LateAnswer
+	Count   int           // number of messages, for Orphans and LateAnswer
 	Took    time.Duration // for LateAnswer
 }
 
@@ -60,7 +60,7 @@ const (
 	Dead                             // a message is a dead letter
 	PerhapsDead                      // the same, unless its lease ended before Redis was told
 	Orphans                          // ids had no bodies and were dropped
-	TooLateToDeliver                 // messages expired and were dropped
+	TooLateToDeliver                 // a message has expired and was dropped
 	LateAnswer                       // an answer took longer than a lease, and its messages go back
 	GivenUp                          // CloseTimeout was over before the message was settled
 )

@@ -302,7 +302,11 @@ func (m *Machine) Judge(now time.Time, in *InHand, end time.Time, thenDead bool)
 		return TooLate, 0, m.Buried(now, in, queue.TooLate, "not delivered in time")
 	}
 	in.Dropped = true
-	return TooLate, 0, m.Acked(now, in)
+	e := m.Acked(now, in)
+	if e.Settled != nil {
+		e.Notes = append(e.Notes, Note{Kind: TooLateToDeliver})
+	}
+	return TooLate, 0, e
 }
 
 // Withdrawn means that the message on offer, if it expires, is not on offer until it is judged

@@ -124,6 +124,54 @@ var (
 	errLate      = errors.New("leases may be over when Redis answers")
 )
 
+// tooLate counts expired messages that were dropped and are not logged yet. Many may be dropped
+// after a pause, in many claims, and have one line together.
+type tooLate struct {
+	mu          sync.Mutex
+	n           int
+	first, last time.Time // when they were added
+}
+
+const (
+	noneFor = time.Second // without another one, before those that were dropped are logged
+	noLater = time.Minute // after the first, while there are more
+)
+
+func (t *tooLate) add(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.n == 0 {
+		t.first = now
+	}
+	t.n, t.last = t.n+1, now
+}
+
+// take returns the number to log. If it is too early, or there is none, take returns 0, and the
+// earlier of wake and the time to ask again. A zero wake stays zero.
+func (t *tooLate) take(now, wake time.Time) (n int, again time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	due := earlier(t.last.Add(noneFor), t.first.Add(noLater))
+	if t.n == 0 || now.Before(due) {
+		if t.n > 0 && due.Before(wake) {
+			wake = due
+		}
+		return 0, wake
+	}
+	n, t.n = t.n, 0
+	return n, wake
+}
+
+// logTooLate logs how many expired messages were dropped, once no more are. It returns when to look
+// next.
+func (s *Subscription) logTooLate(now, wake time.Time) time.Time {
+	n, wake := s.tooLate.take(now, wake)
+	if n > 0 {
+		s.Logger.Info("Messages had expired and were dropped", watermill.LogFields{"messages": n})
+	}
+	return wake
+}
+
 func (s *Subscription) logUnreadable(d *Delivery, what string, err error) {
 	s.Logger.Error("A nacked message has a "+what+" that cannot be read, using Backoff", err, watermill.LogFields{
 		"message_id": d.inHand.ID, "message_uuid": d.msg.UUID,
@@ -149,7 +197,7 @@ func (s *Subscription) log(n Note) {
 	case Orphans:
 		s.Logger.Error("Messages had lost their bodies in Redis and were dropped", errOrphans, watermill.LogFields{"messages": n.Count})
 	case TooLateToDeliver:
-		s.Logger.Info("Messages had expired and were dropped", watermill.LogFields{"messages": n.Count})
+		s.tooLate.add(time.Now())
 	case LateAnswer: // once: each answer may be late
 		s.link.saidLate.Do(func() {
 			s.Logger.Error("Redis took longer to answer than LeaseDuration, so what it gave goes back; LeaseDuration has to be well above that",

@@ -304,6 +304,42 @@ func TestWhatIsGivenUpAtCloseTimeoutIsLoggedAndCounted(t *testing.T) {
 	})
 }
 
+func TestExpiredMessagesThatAreDroppedTogetherAreLoggedOnce(t *testing.T) {
+	expired := func(_ string, body []byte) (*message.Message, error) {
+		msg := message.NewMessage(string(body), nil)
+		msg.Metadata.Set(meta.ExpiresAtKey, "2000-01-01T00:00:00Z")
+		msg.Metadata.Set(meta.OnExpiryKey, meta.Drop)
+		return msg, nil
+	}
+	log := watermill.NewCaptureLogger()
+	inShell(t, Config{MaxInFlight: 10, Logger: log, Unmarshal: expired}, func(t *testing.T, s *shell) {
+		numbers := func() (all []any) {
+			for _, line := range log.Captured()[watermill.InfoLogLevel] {
+				require.Equal(t, "Messages had expired and were dropped", line.Msg)
+				all = append(all, line.Fields["messages"])
+			}
+			return all
+		}
+		s.publish(1000)
+		time.Sleep(10 * time.Second)
+		require.Equal(t, []any{1000}, numbers())
+		for range 150 {
+			s.publish(1)
+			time.Sleep(noneFor / 2)
+		}
+		require.Len(t, numbers(), 2, "while there are more, a line a minute")
+		s.publish(1)
+		synctest.Wait()
+		s.Close()
+		require.NoError(t, s.end())
+		total := 0
+		for _, n := range numbers() {
+			total += n.(int)
+		}
+		require.Equal(t, 1151, total)
+	})
+}
+
 func TestAMessageThatIsTakenFromItsHandlerIsLoggedAsAnError(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -70,6 +70,7 @@ type Subscription struct {
 
 	link    link
 	endings endings
+	tooLate tooLate
 }
 
 // signal has a goroutine look again: now, or when it looks next.
@@ -175,6 +176,7 @@ var ErrUntold = errors.New("what Redis was told last may not have reached it")
 // ErrUntold, with the reason, if Redis may not know all of that.
 func (s *Subscription) Run() error {
 	defer close(s.out)
+	defer func() { s.logTooLate(time.Now().Add(noneFor), time.Time{}) }()
 	defer s.others.Wait()
 	stopWatching := context.AfterFunc(s.ctx, s.close)
 	defer stopWatching()
@@ -220,6 +222,7 @@ func (s *Subscription) talkToRedis() error {
 	defer timer.Stop()
 	for {
 		x, wake := s.plan()
+		wake = s.logTooLate(time.Now(), wake)
 		switch {
 		case x != nil:
 			err := s.exchange(x)

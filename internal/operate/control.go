@@ -101,11 +101,20 @@ func (t *Topic) outcome(ref Ref, call *queue.Call) error {
 }
 
 // Requeue has dead messages of the group delivered again, a thousand at most, and returns how many.
-func (g *Group) Requeue(ctx context.Context, ids []string) (int, error) {
+// dues has when each is due; none means now.
+func (g *Group) Requeue(ctx context.Context, ids []string, dues ...queue.Due) (int, error) {
+	var args []any
+	for i, id := range ids {
+		due := queue.In(0)
+		if len(dues) > 0 {
+			due = dues[i]
+		}
+		args = append(args, id, due)
+	}
 	k := g.topic.Keys()
 	keys := []string{k.Groups(), k.Messages(), k.Dead(g.Name), k.Deliveries(g.Name), k.Retry(g.Name), k.Scheduler(),
 		k.Operation(queue.Token())}
-	reply, err := g.bulk(ctx, &queue.RequeueScript, keys, []any{g.Name, queue.OperationMemory}, ids)
+	reply, err := g.bulk(ctx, &queue.RequeueScript, keys, append([]any{g.Name, queue.OperationMemory}, args...), len(ids))
 	switch {
 	case err != nil || reply == "":
 		return 0, err
@@ -126,71 +135,72 @@ func (g *Group) Discard(ctx context.Context, ids []string) (int, error) {
 func (g *Group) discard(ctx context.Context, ids []string) (string, error) {
 	k := g.topic.Keys()
 	keys := []string{k.Messages(), k.Options(), k.Refs(), k.Dead(g.Name), k.Deliveries(g.Name), k.Operation(queue.Token())}
-	reply, err := g.bulk(ctx, &queue.DiscardScript, keys, []any{queue.OperationMemory}, ids)
+	args := []any{queue.OperationMemory}
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	reply, err := g.bulk(ctx, &queue.DiscardScript, keys, args, len(ids))
 	if err == nil && len(reply) != len(ids) {
 		err = fmt.Errorf("discard: unexpected reply %.64q about %d messages", reply, len(ids))
 	}
 	return reply, err
 }
 
-// bulk runs a script about many messages, and returns its reply; "" if there are no IDs.
-func (g *Group) bulk(ctx context.Context, s *queue.Script, keys []string, args []any, ids []string) (string, error) {
-	if len(ids) == 0 {
+// bulk runs a script about n messages, and returns its reply; "" if n is 0.
+func (g *Group) bulk(ctx context.Context, s *queue.Script, keys []string, args []any, n int) (string, error) {
+	if n == 0 {
 		return "", nil
-	}
-	for _, id := range ids {
-		args = append(args, id)
 	}
 	limited, end := queue.WhileRemembered(ctx)
 	defer end()
 	return run(limited, g.topic, (*redis.Cmd).Text, s, keys, args...)
 }
 
-// Pause stops the claims of a group, or of the topic if group is "", and returns since when they
-// are stopped.
-func (t *Topic) Pause(ctx context.Context, group string) (since time.Time, err error) {
+// Pause stops the claims of a group, or of the topic if group is "". With lasts above 0, a
+// scheduler ends the pause after that time. A pause that exists keeps its Since.
+func (t *Topic) Pause(ctx context.Context, group, by, why string, lasts time.Duration) (Pause, error) {
 	groups, err := t.Existing(ctx)
 	if err != nil {
-		return time.Time{}, err
+		return Pause{}, err
 	}
-	reply, err := run(ctx, t, (*redis.Cmd).Text, &queue.PauseScript, []string{t.Keys().Meta(), t.Keys().Groups(), t.Keys().Paused()}, group)
-	if err != nil {
-		return time.Time{}, err
+	k := t.Keys()
+	until := ""
+	if lasts > 0 {
+		until = strconv.FormatInt(queue.CeilMillis(lasts), 10)
 	}
-	if reply == "unregistered" {
-		if group == "" {
-			t.Forget(groups)
-			return time.Time{}, fmt.Errorf("topic %q: %w", t.Name, queue.ErrNotFound)
-		}
-		return time.Time{}, fmt.Errorf("group %q of topic %q: %w", group, t.Name, queue.ErrNotFound)
+	reply, err := run(ctx, t, (*redis.Cmd).StringSlice, &queue.PauseScript, []string{k.Meta(), k.Groups(), k.Paused(), k.Resumes(), k.Scheduler()},
+		group, until, queue.EncodeName(by), why)
+	switch {
+	case err != nil:
+		return Pause{}, err
+	case len(reply) == 1 && group == "":
+		t.Forget(groups)
+		return Pause{}, fmt.Errorf("topic %q: %w", t.Name, queue.ErrNotFound)
+	case len(reply) == 1:
+		return Pause{}, fmt.Errorf("group %q of topic %q: %w", group, t.Name, queue.ErrNotFound)
+	case len(reply) != 2:
+		return Pause{}, fmt.Errorf("pause: unexpected reply of %d parts", len(reply))
 	}
-	ms, err := strconv.ParseInt(reply, 10, 64)
-	return time.UnixMilli(ms), err
+	return Pause{Since: queue.Instant(reply[0]), By: by, Why: why, Until: queue.Instant(reply[1])}, nil
 }
-
-// budget is how many messages one call of the resume script moves at most.
-const budget = 1000
 
 // Resume lets the claims of a group go on, or of the topic if group is "". It tells whether they
 // were stopped.
 func (t *Topic) Resume(ctx context.Context, group string) (was bool, err error) {
-	k := t.Keys()
-	operation := k.Operation(queue.Token())
+	operation := t.Keys().Operation(queue.Token())
 	limited, end := queue.WhileRemembered(ctx)
 	defer end()
 	for left := true; left; {
 		err := t.WithExisting(limited, func(groups *queue.Groups) error {
-			keys := []string{k.Meta(), k.Paused(), operation, k.Scheduler()}
-			args := []any{groups.Version, group, budget, !t.Client().Cluster(), queue.OperationMemory, groups.Stream}
-			for _, g := range groups.Names {
-				keys = append(keys, k.Resting(g), k.Ready(g), k.Waiters(g))
-				args = append(args, g)
+			call := t.ResumeCall(groups, group, false, operation)
+			if err := queue.Do(limited, t.Client(), call); err != nil {
+				return err
 			}
-			reply, err := run(limited, t, (*redis.Cmd).Slice, &queue.ResumeScript, keys, args...)
+			reply, err := call.Cmd().Slice()
 			if err != nil {
 				return err
 			}
-			if len(reply) != 3 {
+			if len(reply) != 4 {
 				return queue.ErrStale
 			}
 			if group != "" && !slices.Contains(groups.Names, group) {

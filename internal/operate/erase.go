@@ -21,11 +21,11 @@ const eraseGroups = 100
 func (t *Topic) Erase(ctx context.Context) error {
 	k := t.Keys()
 	begun := false
-	own := []string{k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(), k.Names(), k.Taken(), k.Paused(), k.Counters()}
+	own := []string{k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(), k.Names(), k.Taken(), k.Paused(), k.Resumes(), k.Counters()}
 	keysOf := func(groups []string) (keys []string) {
 		for _, g := range groups {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g),
-				k.Dead(g), k.Resting(g), k.Stats(g), k.Suspects(g))
+				k.Dead(g), k.Resting(g), k.Stats(g), k.Suspects(g), k.Workers(g))
 		}
 		return keys
 	}

@@ -174,12 +174,12 @@ func (t *Topic) Find(ctx context.Context, ref Ref) (Found, error) {
 // owner returns the ID of the message that has a delay ID, and when the delay ID is free, which is
 // read first. "" and the zero time are none.
 func (t *Topic) owner(ctx context.Context, delayID string) (id string, free time.Time, err error) {
-	name := queue.EncodeName(delayID)
+	name, names, taken := queue.EncodeName(delayID), t.Keys().Names(), t.Keys().Taken()
 	var score *redis.FloatCmd
 	var owner *redis.StringCmd
 	err = t.Client().Call(func(c redis.UniversalClient) error {
 		pipe := c.Pipeline()
-		score, owner = pipe.ZScore(ctx, t.Keys().Taken(), name), pipe.HGet(ctx, t.Keys().Names(), name)
+		score, owner = pipe.ZScore(ctx, taken, name), pipe.HGet(ctx, names, name)
 		// Without a connection only Exec has an error. Else it has the first, which may be "none".
 		_, failed := pipe.Exec(ctx)
 		for _, err := range []error{score.Err(), owner.Err(), failed} {
@@ -190,7 +190,7 @@ func (t *Topic) owner(ctx context.Context, delayID string) (id string, free time
 		return nil
 	})
 	if err != nil {
-		return "", time.Time{}, queue.Refused(err)
+		return "", time.Time{}, queue.Refused(queue.NameWrongType(ctx, t.Client(), []string{names, taken}, err))
 	}
 	if ms := int64(score.Val()); ms > 0 {
 		free = time.UnixMilli(ms)

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -27,8 +25,8 @@ type Stats struct {
 	Standby  string    // address of the process that watches the holder; "": none
 	Fault    string    // error of the last scheduler that failed since the last promotion; "": none
 	FaultAt  time.Time // when it failed
-	Paused   time.Time // since when; zero: it is not paused
-	Stream   bool      // its messages go into a stream
+	Paused   Pause
+	Stream   bool // its messages go into a stream
 	Groups   []GroupStats
 }
 
@@ -38,6 +36,26 @@ func (s Stats) Rests() bool {
 	return s.Stream && (!s.Paused.IsZero() || slices.ContainsFunc(s.Groups, func(g GroupStats) bool { return !g.Paused.IsZero() }))
 }
 
+// Pause is a pause of a group, or of the topic. The zero value is none.
+type Pause struct {
+	Since   time.Time
+	By, Why string
+	Until   time.Time // when it ends by itself; zero: never
+}
+
+// IsZero tells that there is no pause.
+func (p Pause) IsZero() bool { return p.Since.IsZero() }
+
+// readPause reads a pause as the stats script returns it, "" for none.
+func readPause(text string) (p Pause) {
+	part := append(strings.SplitN(text, " ", 4), "", "", "")
+	p.Since, p.By, p.Why = queue.Instant(part[1]), queue.DecodeName(part[2]), part[3]
+	if until := queue.Instant(part[0]); until.UnixMilli() > 0 {
+		p.Until = until
+	}
+	return p
+}
+
 // GroupStats is what a group of the topic holds.
 type GroupStats struct {
 	Name                      string
@@ -45,8 +63,8 @@ type GroupStats struct {
 	OldestDue                 time.Time // of ready; zero: none, as for the times below
 	NextLease                 time.Time // the first deadline of unack
 	NextRetry, OldestDead     time.Time
-	Waiters, Resting, Held    int       // waiting and resting subscriptions; valid leases
-	Paused                    time.Time // since when
+	Waiters, Resting, Held    int // waiting and resting subscriptions; valid leases
+	Paused                    Pause
 	MaxDeliveries             int
 	Retention                 time.Duration // negative: for ever
 	MaxDead                   int           // 0: no limit
@@ -109,18 +127,27 @@ func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
 
 // stats reads the counts of the topic and of some of its groups.
 func (t *Topic) stats(ctx context.Context, groups *queue.Groups) (Stats, error) {
+	call := t.statsCall(groups)
+	if err := queue.Do(ctx, t.Client(), call); err != nil {
+		return Stats{}, err
+	}
+	reply, err := call.Cmd().Slice()
+	if err != nil {
+		return Stats{}, err
+	}
+	return readStats(reply, groups)
+}
+
+// statsCall returns a call whose reply readStats reads.
+func (t *Topic) statsCall(groups *queue.Groups) *queue.Call {
 	k := t.Keys()
-	keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle(), k.Counters()}
+	keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle(), k.Counters(), k.Resumes()}
 	args := []any{groups.Version}
 	for _, g := range groups.Names {
 		keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g), k.Suspects(g))
 		args = append(args, g)
 	}
-	reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.StatsScript, keys, args...)
-	if err != nil {
-		return Stats{}, err
-	}
-	return readStats(reply, groups)
+	return queue.NewCall(&queue.StatsScript, keys, args...)
 }
 
 // readStats reads the reply of the stats script about a topic with these groups. It returns
@@ -151,7 +178,7 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 	}
 	stats = Stats{Now: queue.Instant(queue.Text(reply[1])), Messages: count(reply[2]), Pending: count(reply[3]),
 		NextDue: queue.Instant(queue.Text(reply[4])), DelayIDs: count(reply[5]), Next: queue.Instant(queue.Text(reply[6])),
-		Paused: queue.Instant(queue.Text(reply[10])), Stream: groups.Stream}
+		Paused: readPause(queue.Text(reply[10])), Stream: groups.Stream}
 	total := readFields(reply[12])
 	stats.Counters = Counters{Published: count(total["published"]), Replaced: count(total["replaced"]), LeftOut: count(total["left_out"]),
 		RefusedFull: count(total["refused_full"])}
@@ -176,7 +203,7 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 func readGroupStats(name string, now time.Time, r []any) GroupStats {
 	g := GroupStats{Name: name, Ready: count(r[0]), Unack: count(r[2]), NextLease: queue.Instant(queue.Text(r[3])),
 		Retry: count(r[4]), NextRetry: queue.Instant(queue.Text(r[5])), Dead: count(r[6]), OldestDead: queue.Instant(queue.Text(r[7])),
-		Waiters: count(r[8]), Resting: count(r[9]), Paused: queue.Instant(queue.Text(r[10])), Ends: queue.Instant(queue.Text(r[12])),
+		Waiters: count(r[8]), Resting: count(r[9]), Paused: readPause(queue.Text(r[10])), Ends: queue.Instant(queue.Text(r[12])),
 		Held: count(r[13]), Suspects: count(r[14])}
 	counted := readFields(r[15])
 	g.Seen = queue.Instant(queue.Text(counted["seen"]))

@@ -522,7 +522,7 @@ func TestAuditStopsTheServerForNoMoreThanSomeBytes(t *testing.T) {
 		}
 		scanned, steps := 0, 0
 		audit := w.auditingBy(&between{reads: func(reply, call []any) {
-			if argv := call[3+call[2].(int):]; argv[0] != "HSCAN" || call[3] != w.keys.Messages() {
+			if argv := call[3+call[2].(int):]; len(argv) == 0 || argv[0] != "HSCAN" || call[3] != w.keys.Messages() {
 				return
 			}
 			steps++

@@ -25,7 +25,7 @@ func (w *world) operate() {
 	w.publish(in("pending", time.Hour))
 	require.NoError(t, w.topic.Reschedule(ctx, byID(w, "pending"), queue.In(time.Minute)))
 	require.NoError(t, w.topic.Cancel(ctx, byID(w, "pending")))
-	require.NoError(t, only(w.topic.Pause(ctx, "")))
+	require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0)))
 	require.NoError(t, only(w.topic.Resume(ctx, "")))
 	require.NoError(t, only(w.topic.List(ctx, "a", operate.Dead, "", 10, 1<<20)))
 	require.NoError(t, only(w.topic.Stats(ctx)))
@@ -100,7 +100,7 @@ func TestOperationsDoNotMakeATopic(t *testing.T) {
 			for what, err := range map[string]error{
 				"cancel":     none.Cancel(ctx, operate.Ref{ID: "x"}),
 				"reschedule": none.Reschedule(ctx, operate.Ref{ID: "x"}, queue.In(0)),
-				"pause":      only(none.Pause(ctx, "")),
+				"pause":      only(none.Pause(ctx, "", "", "", 0)),
 				"resume":     only(none.Resume(ctx, "")),
 				"stats":      only(none.Stats(ctx)),
 				"list":       only(none.List(ctx, "a", operate.Dead, "", 1, 0)),
@@ -278,7 +278,7 @@ func TestOperationsWorkOnAFullServer(t *testing.T) {
 	require.NoError(t, w.topic.Reschedule(ctx, byID(w, "2"), queue.In(time.Minute)))
 	require.NoError(t, only(w.topic.Group("a").Requeue(ctx, []string{w.id["3"]})))
 	require.NoError(t, only(w.topic.Group("a").Discard(ctx, []string{w.id["4"]})))
-	require.NoError(t, only(w.topic.Pause(ctx, "")))
+	require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0)))
 	require.NoError(t, only(w.topic.Stats(ctx)))
 	require.NoError(t, only(w.topic.Audit(ctx)))
 	require.NoError(t, only(w.topic.Resume(ctx, "")))
@@ -407,7 +407,7 @@ func TestStatsCountEveryState(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.fill("a")
 		w.publish(in("pending", time.Hour))
-		require.NoError(t, only(w.topic.Pause(ctx, "b")))
+		require.NoError(t, only(w.topic.Pause(ctx, "b", "", "", 0)))
 		require.NoError(t, w.Client.ZAdd(ctx, w.keys.Waiters("b"), redis.Z{Score: 3e12, Member: "channel|1"}).Err())
 		stats, err := w.topic.Stats(ctx)
 		require.NoError(t, err)

@@ -45,6 +45,7 @@ func (k Keys) Idle() string      { return k.base + "idle" }
 func (k Keys) Names() string     { return k.base + "names" }
 func (k Keys) Taken() string     { return k.base + "taken" }
 func (k Keys) Paused() string    { return k.base + "paused" }
+func (k Keys) Resumes() string   { return k.base + "resumes" }
 func (k Keys) Counters() string  { return k.base + "stats" }
 
 // Keys that hold the number of a publisher's last call, a subscription's last claim, and the result
@@ -66,14 +67,15 @@ func (k Keys) Dead(group string) string       { return k.base + "dead:" + group 
 func (k Keys) Resting(group string) string    { return k.base + "resting:" + group }
 func (k Keys) Stats(group string) string      { return k.base + "stats:" + group }
 func (k Keys) Suspects(group string) string   { return k.base + "suspects:" + group }
+func (k Keys) Workers(group string) string    { return k.base + "workers:" + group }
 
 // types has the Redis type of each key of a topic, by the part of its name that says what it is.
 var types = map[string]string{
 	"meta": "hash", "messages": "hash", "options": "hash", "refs": "hash", "pending": "zset", "groups": "hash",
-	"scheduler": "hash", "idle": "zset", "names": "hash", "taken": "zset", "paused": "hash",
+	"scheduler": "hash", "idle": "zset", "names": "hash", "taken": "zset", "paused": "hash", "resumes": "zset",
 	"publisher": "string", "claim": "string", "operation": "string",
 	"ready": "list", "unack": "zset", "leases": "hash", "retry": "zset", "deliveries": "hash", "waiters": "zset",
-	"dead": "zset", "resting": "zset", "stats": "hash", "suspects": "hash",
+	"dead": "zset", "resting": "zset", "stats": "hash", "suspects": "hash", "workers": "hash",
 }
 
 // TypeOf returns the Redis type of a key of a topic. It returns "" for an unknown key. A name that

@@ -151,8 +151,13 @@ func (m *model) pause(t *rapid.T) {
 	s := rapid.SampledFrom(m.subs).Draw(t, "subscription")
 	which := rapid.SampledFrom([]string{"", s.group.Name}).Draw(t, "paused")
 	m.still(func() {
-		require.NoError(t, only(m.topic.Pause(ctx, which)))
+		lasts := rapid.SampledFrom([]time.Duration{0, 24 * time.Hour}).Draw(t, "lasts")
+		require.NoError(t, only(m.topic.Pause(ctx, which, "ann", "why", lasts)))
 		require.Empty(t, s.claim(9, idle(9, "nobody|"+s.id)).Messages)
+		ended, more, err := m.topic.EndPauses(ctx)
+		require.NoError(t, err)
+		require.Empty(t, ended, "it is not over")
+		require.False(t, more)
 		require.NoError(t, only(m.topic.Resume(ctx, which)))
 	})
 }

@@ -14,9 +14,9 @@ func TestPausedGroupGetsNothingAndRests(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
 		inbox.wait("a", "1")
-		since, err := w.topic.Pause(ctx, "a")
+		since, err := w.topic.Pause(ctx, "a", "", "", 0)
 		require.NoError(t, err)
-		again, err := w.topic.Pause(ctx, "a")
+		again, err := w.topic.Pause(ctx, "a", "", "", 0)
 		require.NoError(t, err)
 		require.Equal(t, since, again)
 		w.publishNow("x", "y")
@@ -39,7 +39,7 @@ func TestPausedGroupGetsNothingAndRests(t *testing.T) {
 		was, err = w.topic.Resume(ctx, "a")
 		require.NoError(t, err)
 		require.False(t, was)
-		_, err = w.topic.Pause(ctx, "unknown")
+		_, err = w.topic.Pause(ctx, "unknown", "", "", 0)
 		require.ErrorIs(t, err, queue.ErrNotFound)
 		_, err = w.topic.Resume(ctx, "unknown")
 		require.ErrorIs(t, err, queue.ErrNotFound)
@@ -49,8 +49,8 @@ func TestPausedGroupGetsNothingAndRests(t *testing.T) {
 func TestGroupOfAPausedTopicRestsUntilBothGoOn(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
-		require.NoError(t, only(w.topic.Pause(ctx, "")))
-		require.NoError(t, only(w.topic.Pause(ctx, "a")))
+		require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0)))
+		require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
 		w.publishNow("x")
 		a, b := w.sub("a"), w.sub("b")
 		a.claim(1, idle(1, inbox.channel+"|a"))
@@ -59,7 +59,7 @@ func TestGroupOfAPausedTopicRestsUntilBothGoOn(t *testing.T) {
 		require.Equal(t, []string{"b"}, inbox.received())
 		require.Empty(t, a.claim(1).Messages)
 		require.Len(t, b.claim(1).Messages, 1)
-		require.NoError(t, only(w.topic.Pause(ctx, "")))
+		require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0)))
 		require.NoError(t, only(w.topic.Resume(ctx, "a")))
 		require.Empty(t, inbox.received())
 		require.NoError(t, only(w.topic.Resume(ctx, "")))
@@ -74,7 +74,7 @@ func TestPauseStopsNothingButClaims(t *testing.T) {
 		s := w.sub("a")
 		query := s.query(4)
 		claimed := held(s.ask(query))
-		require.NoError(t, only(w.topic.Pause(ctx, "")))
+		require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0)))
 		again := s.ask(query)
 		require.Len(t, again.Messages, 4, "a repeat brings what was claimed before")
 		require.Equal(t, 1, s.ack(claimed[0]))
@@ -92,7 +92,7 @@ func TestPauseStopsNothingButClaims(t *testing.T) {
 // All are woken, in chunks, and none is left.
 func TestResumeWakesAllThatRest(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
-		require.NoError(t, only(w.topic.Pause(ctx, "")))
+		require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0)))
 		inbox := w.inbox()
 		want := names("%d", 0, 1200)
 		for _, name := range want {
@@ -114,7 +114,7 @@ func TestCountsOfSubscriptionsAreAddedUp(t *testing.T) {
 		query := s.query(1, counting)
 		s.ask(query)
 		s.ask(query) // a repeat
-		require.NoError(t, only(w.topic.Pause(ctx, "a")))
+		require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
 		claimed := s.claim(1, counting)
 		require.Empty(t, claimed.Messages)
 		stats, err := w.topic.Stats(ctx)
@@ -168,7 +168,7 @@ func TestTheLatestDeliveryIsOfThisHourAndTheOneBefore(t *testing.T) {
 func TestErasedTopicLeavesNothingBehindWhenItIsPausedOrResumed(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		other := topicOf(w.Client, w.Prefix, "topic")
-		require.NoError(t, only(other.Pause(ctx, "")))
+		require.NoError(t, only(other.Pause(ctx, "", "", "", 0)))
 		require.True(t, wasPaused(t, other))
 		w.publish(in("y", time.Hour))
 		w.Client.HDel(ctx, w.keys.Scheduler(), "next")
@@ -177,8 +177,8 @@ func TestErasedTopicLeavesNothingBehindWhenItIsPausedOrResumed(t *testing.T) {
 		forgotten := audit.Violations[0]
 		require.Equal(t, operate.FaultScheduler, forgotten.Fault)
 		require.NoError(t, w.topic.Erase(ctx))
-		require.ErrorIs(t, only(other.Pause(ctx, "")), queue.ErrNotFound)
-		require.ErrorIs(t, only(other.Pause(ctx, "a")), queue.ErrNotFound)
+		require.ErrorIs(t, only(other.Pause(ctx, "", "", "", 0)), queue.ErrNotFound)
+		require.ErrorIs(t, only(other.Pause(ctx, "a", "", "", 0)), queue.ErrNotFound)
 		require.ErrorIs(t, only(other.Resume(ctx, "")), queue.ErrNotFound)
 		require.NoError(t, only(other.Mend(ctx, forgotten)))
 		require.NotContains(t, w.dump(), w.keys.Paused())
@@ -194,4 +194,63 @@ func wasPaused(t *testing.T, topic *operate.Topic) bool {
 	was, err := topic.Resume(ctx, "")
 	require.NoError(t, err)
 	return was
+}
+
+func TestSecondPauseKeepsItsBeginOnly(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		first, err := w.topic.Pause(ctx, "a", "ann b", "100 % why", time.Hour)
+		require.NoError(t, err)
+		stats, err := w.topic.Stats(ctx)
+		require.NoError(t, err)
+		require.Equal(t, first, stats.Groups[0].Paused)
+		require.Equal(t, operate.Pause{Since: first.Since, By: "ann b", Why: "100 % why", Until: first.Since.Add(time.Hour)}, first)
+		require.True(t, stats.Paused.IsZero())
+
+		second, err := w.topic.Pause(ctx, "a", "", "", 0)
+		require.NoError(t, err)
+		require.Equal(t, operate.Pause{Since: first.Since}, second)
+		w.travel(2 * time.Hour)
+		ended, _, err := w.topic.EndPauses(ctx)
+		require.NoError(t, err)
+		require.Empty(t, ended, "it has no end any more")
+		stats, err = w.topic.Stats(ctx)
+		require.NoError(t, err)
+		require.False(t, stats.Groups[0].Paused.IsZero())
+	}, "a")
+}
+
+// The scheduler waits for the end of a pause, and then ends it: all that rest are woken.
+func TestPauseEndsOnTime(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		w.publishNow("x")
+		require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 2*time.Minute)))
+		require.NoError(t, only(w.topic.Pause(ctx, "b", "", "", time.Minute)))
+		for _, g := range []string{"a", "b"} {
+			w.sub(g).claim(1, idle(1, inbox.channel+"|"+g))
+		}
+		turn := w.promote("scheduler|1")
+		require.False(t, turn.Resume)
+		require.InDelta(t, time.Minute, turn.Wait, float64(10*time.Second))
+
+		w.travel(time.Minute + time.Millisecond)
+		require.True(t, w.promote("scheduler|1").Resume)
+		ended, more, err := w.topic.EndPauses(ctx)
+		require.NoError(t, err)
+		require.False(t, more)
+		require.Equal(t, []string{"b"}, ended)
+		require.Empty(t, inbox.received(), "the topic is still paused")
+		turn = w.promote("scheduler|1")
+		require.False(t, turn.Resume)
+		require.InDelta(t, time.Minute, turn.Wait, float64(10*time.Second))
+
+		w.travel(time.Minute)
+		require.True(t, w.promote("scheduler|1").Resume)
+		ended, _, err = w.topic.EndPauses(ctx)
+		require.NoError(t, err)
+		require.Equal(t, []string{""}, ended)
+		require.ElementsMatch(t, []string{"a", "b"}, inbox.received())
+		require.Len(t, w.sub("b").claim(1).Messages, 1)
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Paused(), w.keys.Resumes()).Val())
+	}, "a", "b")
 }

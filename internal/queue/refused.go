@@ -152,9 +152,13 @@ func wrongType(err error) bool {
 	return errors.As(err, &server) && strings.Contains(server.Error(), "WRONGTYPE Operation")
 }
 
-// nameWrongType adds the first key of a wrong type to an error of the server, which names none. It
-// returns the error as it is if the user may not ask, or if the key is gone.
-func nameWrongType(ctx context.Context, client *Client, keys []string, err error) error {
+// NameWrongType adds the first key of a wrong type to an error of the server, which names none. It
+// returns the error as it is if that is about something else, if the user may not ask, or if the
+// key is gone.
+func NameWrongType(ctx context.Context, client *Client, keys []string, err error) error {
+	if !wrongType(err) {
+		return err
+	}
 	for some := range slices.Chunk(keys, 500) {
 		found := make([]*redis.StatusCmd, len(some))
 		asked := client.Call(func(c redis.UniversalClient) error {
@@ -186,9 +190,8 @@ func full(said string) bool {
 // deniesPermission tells whether a server's error is about a permission of its user.
 func deniesPermission(said string) bool {
 	code, text, _ := strings.Cut(said, " ")
-	refusedExec := code == "EXECABORT" && strings.Contains(text, "NOPERM")
 	inScript := strings.Contains(text, "user executing the script can't") || strings.Contains(text, "ACL failure in script")
-	return code == "NOPERM" || refusedExec || inScript
+	return code == "NOPERM" || inScript
 }
 
 // deniesKeys tells whether a server's error is about keys. The server does not say which keys.

@@ -13,7 +13,7 @@ func (t *Topic) Listed(ctx context.Context) (bool, error) {
 	listed, err := Ask(t.client, func(c redis.UniversalClient) (bool, error) {
 		return c.SIsMember(ctx, Registry(t.prefix), t.Name).Result()
 	})
-	return listed, RefusedTo("look for the topic in the registry", "sismember", err, keyRule(t.prefix))
+	return listed, registryError(t.prefix, "look for the topic in the registry", "sismember", err)
 }
 
 // Enroll enters the topic in the registry, and announces a topic that is new there.
@@ -25,7 +25,7 @@ func (t *Topic) Enroll(ctx context.Context) error {
 	}
 	err = t.client.Call(func(c redis.UniversalClient) error { return c.SAdd(ctx, Registry(t.prefix), t.Name).Err() })
 	if err != nil {
-		return RefusedTo("enter the topic in the registry", "sadd", err, keyRule(t.prefix))
+		return registryError(t.prefix, "enter the topic in the registry", "sadd", err)
 	}
 	// If another process has just added it, that may have crashed before its announcement.
 	channel := t.newTopics()
@@ -49,7 +49,7 @@ func ListedOf(ctx context.Context, client *Client, prefix string, names []string
 		return err
 	})
 	if err != nil {
-		return nil, RefusedTo("look for topics in the registry", "sismember", err, keyRule(prefix))
+		return nil, registryError(prefix, "look for topics in the registry", "sismember", err)
 	}
 	for i, name := range names {
 		if found[i].Val() {
@@ -99,7 +99,7 @@ func (t *Topic) exists(ctx context.Context) (bool, error) {
 // Unlist removes a name from the registry.
 func (t *Topic) Unlist(ctx context.Context, name string) error {
 	err := t.client.Call(func(c redis.UniversalClient) error { return c.SRem(ctx, Registry(t.prefix), name).Err() })
-	return RefusedTo("take the topic out of the registry", "srem", err, keyRule(t.prefix))
+	return registryError(t.prefix, "take the topic out of the registry", "srem", err)
 }
 
 // TopicsFrom returns some names of the registry, and the cursor of the next; 0 begins and ends. A
@@ -109,7 +109,7 @@ func TopicsFrom(ctx context.Context, client *Client, prefix string, cursor uint6
 		names, next, err = c.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
 		return err
 	})
-	return names, next, RefusedTo("read the registry", "sscan", err, keyRule(prefix))
+	return names, next, registryError(prefix, "read the registry", "sscan", err)
 }
 
 // Topics calls f with the name of every topic in the registry, in no order. A name may come twice.
@@ -126,4 +126,13 @@ func Topics(ctx context.Context, client *Client, prefix string, f func(topic str
 			return nil
 		}
 	}
+}
+
+// registryError is RefusedTo for a command on the registry. It names the registry if that has a
+// wrong type.
+func registryError(prefix, what, command string, err error) error {
+	if wrongType(err) {
+		err = fmt.Errorf("the key %q has to be a set: %w", Registry(prefix), err)
+	}
+	return RefusedTo(what, command, err, keyRule(prefix))
 }

@@ -296,7 +296,7 @@ func TestEndOfAGroupIsOnlyMovedOn(t *testing.T) {
 		w.promote("holder|1")
 		for _, stop := range []bool{false, true} {
 			if stop {
-				require.NoError(t, only(w.topic.Pause(ctx, "a")))
+				require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
 			}
 			first := w.end("a")
 			w.pass(3 * time.Millisecond)
@@ -469,7 +469,7 @@ func TestGroupWithAWaitingSubscriptionLosesItsExpiryInsteadOfBeingRemoved(t *tes
 		for name, stop := range map[string]bool{"waiting": false, "resting": true} {
 			w.registerFor("a", shortLived)
 			if stop {
-				require.NoError(t, only(w.topic.Pause(ctx, "a")))
+				require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
 			}
 			w.unaware("a", 1)
 			w.travel(2 * time.Hour)
@@ -509,7 +509,7 @@ func TestClaimGivesAGroupNoEndThatItLost(t *testing.T) {
 		w.register("a")
 		w.sub("a").claim(1, uses)
 		require.Zero(t, w.end("a"))
-		require.NoError(t, only(w.topic.Pause(ctx, "a")))
+		require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
 		w.sub("a").claim(1, uses)
 		require.Zero(t, w.end("a"), "while it is paused")
 
@@ -546,7 +546,7 @@ func TestGroupStaysForASubscriptionThatDoesNotKnowItsExpiry(t *testing.T) {
 			"has no room":     func(s *sub) { require.Empty(t, s.claim(0).Messages) },
 			"tells":           func(s *sub) { require.Empty(t, s.claim(0, counting).Messages) },
 			"is stopped": func(s *sub) {
-				require.NoError(t, only(w.topic.Pause(ctx, "is stopped")))
+				require.NoError(t, only(w.topic.Pause(ctx, "is stopped", "", "", 0)))
 				require.Empty(t, s.claim(1).Messages)
 			},
 		} {

@@ -37,6 +37,8 @@ type Turn struct {
 	// Expired and Purge tell that leases have expired, or that dead messages are past their
 	// retention or too many.
 	Expired, Purge bool
+	// Resume tells that a pause is over.
+	Resume bool
 	// Unused has groups to remove, because their expiry has passed. It may have only some of them.
 	Unused []string
 	// In a topic with a stream, messages that were forgotten because they had no body, and messages
@@ -51,8 +53,8 @@ func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Durati
 		return t.promoteStreamCall(groups, address, patience)
 	}
 	k := t.keys
-	keys := make([]string, 0, 8+5*len(groups.Names))
-	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle(), k.Names(), k.Taken())
+	keys := make([]string, 0, 9+5*len(groups.Names))
+	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle(), k.Names(), k.Taken(), k.Resumes())
 	args := make([]any, 0, 5+len(groups.Names))
 	args = append(args, groups.Version, address, millis(patience), budget, t.single)
 	for _, g := range groups.Names {
@@ -73,17 +75,18 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 		t.Forget(groups)
 		return Turn{}, true, nil
 	}
-	if len(reply) != 5 && len(reply) != 7 {
+	if len(reply) != 6 && len(reply) != 8 {
 		return Turn{}, false, fmt.Errorf("promote: unexpected reply of %d parts", len(reply))
 	}
-	turn = Turn{Role: Role(Text(reply[0])), Wait: -1, Expired: reply[2] == int64(1), Purge: reply[3] == int64(1)}
+	turn = Turn{Role: Role(Text(reply[0])), Wait: -1, Expired: reply[2] == int64(1), Purge: reply[3] == int64(1),
+		Resume: reply[5] == int64(1)}
 	unused, _ := reply[4].([]any)
 	for _, group := range unused {
 		turn.Unused = append(turn.Unused, Text(group))
 	}
-	if len(reply) == 7 {
-		lost, _ := reply[5].(int64)
-		dropped, _ := reply[6].(int64)
+	if len(reply) == 8 {
+		lost, _ := reply[6].(int64)
+		dropped, _ := reply[7].(int64)
 		turn.Lost, turn.Dropped = int(lost), int(dropped)
 	}
 	if wait := Text(reply[1]); wait != "" {
@@ -138,6 +141,33 @@ func (t *Topic) Purge(ctx context.Context) (excess map[string]int, more bool, er
 		excess[Text(pair[0])] = int(n)
 	}
 	return excess, more, nil
+}
+
+// EndPauses ends the pauses whose time is over, and returns their groups, "" for the topic's. more
+// tells whether there may be more to do.
+func (t *Topic) EndPauses(ctx context.Context) (ended []string, more bool, err error) {
+	reply, more, err := t.sweep(ctx, func(groups *Groups) *Call { return t.ResumeCall(groups, "", true, t.keys.Operation(Token())) })
+	if err != nil || len(reply) < 4 {
+		return nil, more, err
+	}
+	names, _ := reply[3].([]any)
+	for _, name := range names {
+		ended = append(ended, Text(name))
+	}
+	return ended, more, nil
+}
+
+// ResumeCall returns a call that ends the pause of a group, or of the topic if group is "". With
+// over it ends the pauses whose time is over instead. It wakes a thousand subscriptions at most.
+func (t *Topic) ResumeCall(groups *Groups, group string, over bool, operation string) *Call {
+	k := t.keys
+	keys := []string{k.Meta(), k.Paused(), k.Resumes(), operation, k.Scheduler()}
+	args := []any{groups.Version, group, budget, t.single, millis(OperationMemory), flag(groups.Stream), flag(over)}
+	for _, g := range groups.Names {
+		keys = append(keys, k.Resting(g), k.Ready(g), k.Waiters(g))
+		args = append(args, g)
+	}
+	return &Call{script: &resumeScript, keys: keys, args: args}
 }
 
 // sweep runs a call that moves a bounded number of messages of all groups. It returns the reply,

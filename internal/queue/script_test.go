@@ -387,7 +387,7 @@ func TestOperationsWhoseAnswersAreLostSucceed(t *testing.T) {
 		page, err = w.topic.List(ctx, "a", operate.Dead, "", 1, 1<<20)
 		require.NoError(t, err)
 		losing(func() { count(a.Discard(ctx, []string{page.Messages[0].ID})) })
-		losing(func() { require.NoError(t, only(w.topic.Pause(ctx, ""))) })
+		losing(func() { require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0))) })
 		losing(func() {
 			was, err := w.topic.Resume(ctx, "")
 			require.NoError(t, err)
@@ -444,7 +444,7 @@ func TestOperationsAreNotRepeatedOnceTheirResultsAreForgotten(t *testing.T) {
 		w.publishNow("1", "2", "3", "4")
 		w.die("a", 4)
 		w.publish(in("5", time.Hour), in("6", time.Hour))
-		require.NoError(t, only(w.topic.Pause(ctx, "")))
+		require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0)))
 		page, err := w.topic.List(ctx, "a", operate.Dead, "", 4, 1<<20)
 		require.NoError(t, err)
 		require.Len(t, page.Messages, 4)

@@ -35,6 +35,7 @@ var (
 	allScripts []Script
 
 	openScript     = load("open")
+	lookScript     = load("look")
 	registerScript = load("register")
 	publishScript  = load("publish")
 
@@ -54,6 +55,7 @@ var (
 	faultScript   = load("fault")
 	removeScript  = load("remove")
 	permitScript  = load("permit")
+	resumeScript  = load("resume")
 
 	// These are for topics with a stream.
 	openStreamScript    = load("open_stream")
@@ -65,13 +67,14 @@ var (
 	RequeueScript    = load("requeue")
 	DiscardScript    = load("discard")
 	PauseScript      = load("pause")
-	ResumeScript     = load("resume")
 	EraseScript      = load("erase")
 	PageScript       = load("page")
 	StatsScript      = load("stats")
 	UpcomingScript   = load("upcoming")
 	InspectScript    = load("inspect")
 	ScanScript       = load("scan")
+	HalvesScript     = load("halves")
+	RangesScript     = load("ranges")
 	MendScript       = load("mend")
 	SingleScript     = load("single")
 	UntangleScript   = load("untangle")

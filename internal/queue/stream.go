@@ -72,7 +72,7 @@ func (t *Topic) promoteStreamCall(groups *Groups, address string, patience time.
 	return &Call{
 		script: &promoteStreamScript,
 		keys: []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Pending(), k.Scheduler(), k.Names(), k.Taken(),
-			k.Paused(), t.Name, k.Retry(g), k.Dead(g), k.Deliveries(g), k.Stats(g)},
+			k.Paused(), t.Name, k.Retry(g), k.Dead(g), k.Deliveries(g), k.Stats(g), k.Resumes()},
 		args: []any{groups.Version, address, millis(patience), streamBudget, streamBytes, g},
 	}
 }

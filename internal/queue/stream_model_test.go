@@ -219,7 +219,7 @@ func (m *streamModel) pause(t *rapid.T) {
 	if m.paused {
 		require.True(t, must(m.topic.Resume(ctx, "")))
 	} else {
-		require.NoError(t, only(m.topic.Pause(ctx, "")))
+		require.NoError(t, only(m.topic.Pause(ctx, "", "", "", 0)))
 	}
 	m.paused = !m.paused
 }

@@ -315,7 +315,7 @@ func TestDeadMessagesOfAStreamEnd(t *testing.T) {
 func TestSchedulerLooksWhenATopicWithAStreamIsResumed(t *testing.T) {
 	bothStreaming(t, func(t *testing.T, w *world) {
 		w.send(in("1", time.Minute))
-		require.NoError(t, only(w.topic.Pause(ctx, "")))
+		require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0)))
 		require.Negative(t, w.promote("s|1").Wait, "nothing is to come")
 		client := redis.NewClient(w.Client.(*redis.Client).Options())
 		defer client.Close()
@@ -340,7 +340,7 @@ func TestNothingMovesWhileATopicWithAStreamIsPaused(t *testing.T) {
 		t.Run(group, func(t *testing.T) {
 			bothStreaming(t, func(t *testing.T, w *world) {
 				w.send(in("1", time.Minute))
-				require.NoError(t, only(w.topic.Pause(ctx, group)))
+				require.NoError(t, only(w.topic.Pause(ctx, group, "", "", 0)))
 				w.send(now("0"))
 				require.Empty(t, w.entries())
 				w.travel(2 * time.Minute)

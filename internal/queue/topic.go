@@ -89,7 +89,7 @@ func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
 	if err := t.Enroll(ctx); err != nil {
 		return nil, err
 	}
-	call := t.openCall(Token())
+	call := t.openCall()
 	if t.stream != nil {
 		call = t.openStreamCall()
 	}
@@ -113,11 +113,28 @@ func (t *Topic) Existing(ctx context.Context) (*Groups, error) {
 	if groups := t.remembered(); groups != nil {
 		return groups, nil
 	}
-	call := t.openCall("")
+	call := t.LookCall()
 	if err := Do(ctx, t.client, call); err != nil {
 		return nil, err
 	}
-	if reply, _ := call.cmd.Slice(); len(reply) == 0 {
+	return t.ReadLook(call)
+}
+
+// openCall returns a call that opens the topic, and makes it if there is none.
+func (t *Topic) openCall() *Call {
+	return &Call{script: &openScript, keys: []string{t.keys.Meta(), t.keys.Groups()}, args: []any{Layout, Token()}}
+}
+
+// LookCall returns a call that reads the set of groups, and makes no topic. ReadLook reads its
+// reply.
+func (t *Topic) LookCall() *Call {
+	return &Call{script: &lookScript, keys: []string{t.keys.Meta(), t.keys.Groups()}}
+}
+
+// ReadLook reads the reply of LookCall, and remembers the set. It returns ErrNotFound if there is
+// no such topic.
+func (t *Topic) ReadLook(call *Call) (*Groups, error) {
+	if reply, err := call.cmd.Slice(); err == nil && len(reply) == 0 {
 		return nil, fmt.Errorf("topic %q: %w", t.Name, ErrNotFound)
 	}
 	groups, err := readGroups(call)
@@ -125,12 +142,6 @@ func (t *Topic) Existing(ctx context.Context) (*Groups, error) {
 		t.remember(groups)
 	}
 	return groups, err
-}
-
-// openCall returns a call that opens the topic. If there is none, it makes one with this version,
-// or nothing if the version is "".
-func (t *Topic) openCall(version string) *Call {
-	return &Call{script: &openScript, keys: []string{t.keys.Meta(), t.keys.Groups()}, args: []any{Layout, version}}
 }
 
 // Register makes sure that the group exists with these options. If the group is being removed, it

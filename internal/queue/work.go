@@ -21,10 +21,10 @@ var enrolling = []string{"SISMEMBER", "SADD", "PUBLISH"}
 
 // The work of publishers, subscribers and schedulers. A subscriber runs a scheduler, too.
 var (
-	Publishing        = Work{Name: "publish", scripts: []string{"open", "publish"}, besides: enrolling, opens: true}
-	PublishingStreams = Work{Name: "publish to streams", scripts: []string{"open_stream", "publish"}, besides: enrolling, opens: true}
-	Scheduling        = Work{Name: "schedule", scripts: []string{"open", "promote", "expire", "purge", "remove", "fault", "resign"}}
-	SchedulingStreams = Work{Name: "schedule streams", scripts: []string{"open", "promote_stream", "purge", "fault", "resign"}}
+	Publishing        = Work{Name: "publish", scripts: []string{"open", "look", "publish"}, besides: enrolling, opens: true}
+	PublishingStreams = Work{Name: "publish to streams", scripts: []string{"open_stream", "look", "publish"}, besides: enrolling, opens: true}
+	Scheduling        = Work{Name: "schedule", scripts: []string{"open", "look", "promote", "expire", "purge", "resume", "remove", "fault", "resign"}}
+	SchedulingStreams = Work{Name: "schedule streams", scripts: []string{"open", "look", "promote_stream", "purge", "resume", "fault", "resign"}}
 	Consuming         = Work{
 		Name: "consume", besides: enrolling, opens: true,
 		scripts: append([]string{"register", "claim", "ack", "nack", "release", "extend"}, Scheduling.scripts...),
@@ -33,27 +33,28 @@ var (
 
 // The work of operators.
 var (
-	Counting       = Work{Name: "stats", scripts: []string{"open", "stats"}}
-	Listing        = Work{Name: "list", scripts: []string{"open", "page"}}
-	Finding        = Work{Name: "get", scripts: []string{"open", "inspect"}, besides: []string{"TIME", "HGET", "ZSCORE", "ZRANGEBYSCORE"}}
-	Foreseeing     = Work{Name: "upcoming", scripts: []string{"open", "upcoming"}}
-	Cancelling     = Work{Name: "cancel", scripts: []string{"open", "cancel"}}
-	Rescheduling   = Work{Name: "reschedule", scripts: []string{"open", "reschedule"}}
+	Counting       = Work{Name: "stats", scripts: []string{"look", "stats"}}
+	Listing        = Work{Name: "list", scripts: []string{"look", "page"}}
+	Finding        = Work{Name: "get", scripts: []string{"look", "inspect"}, besides: []string{"TIME", "HGET", "ZSCORE", "ZRANGEBYSCORE"}}
+	Surveying      = Work{Name: "survey", scripts: []string{"look", "stats", "page"}, besides: []string{"HMGET"}}
+	Foreseeing     = Work{Name: "upcoming", scripts: []string{"look", "upcoming"}}
+	Cancelling     = Work{Name: "cancel", scripts: []string{"look", "cancel"}}
+	Rescheduling   = Work{Name: "reschedule", scripts: []string{"look", "reschedule"}}
 	Requeueing     = Work{Name: "requeue", scripts: []string{"requeue"}}
 	Discarding     = Work{Name: "discard", scripts: []string{"discard"}}
-	RequeueingMany = Work{Name: "requeue many", scripts: []string{"open", "stats", "page", "requeue"}}
-	DiscardingMany = Work{Name: "discard many", scripts: []string{"open", "stats", "page", "discard"}}
-	Arriving       = Work{Name: "move to", scripts: []string{"open", "publish", "cancel", "reschedule"}, besides: enrolling, opens: true}
-	Pausing        = Work{Name: "pause", scripts: []string{"open", "pause"}}
-	Resuming       = Work{Name: "resume", scripts: []string{"open", "resume"}}
-	Removing       = Work{Name: "remove", scripts: []string{"open", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}
+	RequeueingMany = Work{Name: "requeue many", scripts: []string{"look", "stats", "page", "requeue"}}
+	DiscardingMany = Work{Name: "discard many", scripts: []string{"look", "stats", "page", "discard"}}
+	Arriving       = Work{Name: "move to", scripts: []string{"open", "look", "publish", "cancel", "reschedule"}, besides: enrolling, opens: true}
+	Pausing        = Work{Name: "pause", scripts: []string{"look", "pause"}}
+	Resuming       = Work{Name: "resume", scripts: []string{"look", "resume"}}
+	Removing       = Work{Name: "remove", scripts: []string{"look", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}
 	Erasing        = Work{
-		Name: "erase", scripts: []string{"open", "stats", "erase"},
+		Name: "erase", scripts: []string{"look", "stats", "erase"},
 		besides: append([]string{"ZRANGEBYSCORE", "SREM"}, enrolling...),
 	}
 	Checking = Work{
-		Name: "check", scripts: []string{"open", "inspect", "scan", "stats"},
-		besides: []string{"ZRANGEBYSCORE", "SISMEMBER", "TYPE", "PTTL", "LRANGE", "HGET", "ZSCORE", "TIME", "MULTI", "EXEC"},
+		Name: "check", scripts: []string{"look", "inspect", "scan", "halves", "ranges", "stats"},
+		besides: []string{"ZRANGEBYSCORE", "SISMEMBER", "TYPE", "PTTL", "LRANGE", "HGET", "ZSCORE", "TIME"},
 	}
 	Repairing = Work{
 		Name:    "repair",
@@ -68,9 +69,8 @@ func (w Work) AndWaits() Work {
 	return w
 }
 
-// notForScripts has the tries, which change nothing, of commands that no script may call. DISCARD
-// ends the transaction if the server has no EXEC.
-var notForScripts = map[string][][]any{"EXEC": {{"multi"}, {"exec"}, {"discard"}}, "WAIT": {{"wait", 0, 1}}}
+// notForScripts has the tries, which change nothing, of commands that no script may call.
+var notForScripts = map[string][]any{"WAIT": {"wait", 0, 1}}
 
 var calledCommand = regexp.MustCompile(`(?:redis\.p?call|each)\('([A-Z]+)'`)
 

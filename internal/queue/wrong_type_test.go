@@ -47,7 +47,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.publishNow("x", "y")
 		s := w.sub("a")
 		s.claim(1)
-		require.NoError(w.t, only(w.topic.Pause(ctx, "a")))
+		require.NoError(w.t, only(w.topic.Pause(ctx, "a", "", "", 0)))
 		return run(w, s.group.ClaimCall(s.query(5, idle(9, "channel|1"), counting, func(c *queue.Claim) { c.Expiry = time.Hour })))
 	},
 	"ack": func(w *world) func() error {
@@ -126,10 +126,15 @@ var transitions = map[string]func(w *world) (call func() error){
 		return func() error { return only(w.topic.Group("a").Discard(ctx, []string{w.id["dead"]})) }
 	},
 	"pause": func(w *world) func() error {
-		return func() error { return only(w.topic.Pause(ctx, "a")) }
+		return func() error { return only(w.topic.Pause(ctx, "a", "ann", "", time.Hour)) }
+	},
+	"resume, over": func(w *world) func() error {
+		require.NoError(w.t, only(w.topic.Pause(ctx, "a", "", "", time.Minute)))
+		w.travel(2 * time.Minute)
+		return func() error { _, _, err := w.topic.EndPauses(ctx); return err }
 	},
 	"resume": func(w *world) func() error {
-		require.NoError(w.t, only(w.topic.Pause(ctx, "a")))
+		require.NoError(w.t, only(w.topic.Pause(ctx, "a", "", "", 0)))
 		return func() error { return only(w.topic.Resume(ctx, "a")) }
 	},
 	"open_stream": func(w *world) func() error {
@@ -263,4 +268,35 @@ func (w *world) rename(key, from string) string {
 		return w.topic.Name
 	}
 	return w.Prefix + ":{" + w.topic.Name + key[len(w.Prefix+":{"+from):]
+}
+
+// Commands outside of scripts name the key, too.
+func TestKeyOfAWrongTypeIsNamed(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		w := newWorld(t, s, "topic", "a")
+		named := func(key string, calls ...func() error) {
+			t.Helper()
+			require.NoError(t, w.Client.Del(ctx, key).Err())
+			require.NoError(t, w.Client.Set(ctx, key, "wrong", 0).Err())
+			for _, call := range calls {
+				err := call()
+				require.ErrorContains(t, err, "WRONGTYPE")
+				require.ErrorContains(t, err, fmt.Sprintf("the key %q ", key))
+			}
+			require.NoError(t, w.Client.Del(ctx, key).Err())
+		}
+		find := func() error { return only(w.topic.Find(ctx, operate.Ref{DelayID: "x"})) }
+		named(w.keys.Names(), find)
+		named(w.keys.Taken(), find)
+		named(queue.Registry(w.Prefix),
+			func() error { return w.topic.Enroll(ctx) },
+			func() error { return w.topic.Delist(ctx) },
+			func() error {
+				return only(queue.ListedOf(ctx, queue.MustClient(w.Client), w.Prefix, []string{"topic"}))
+			},
+			func() error {
+				return queue.Topics(ctx, queue.MustClient(w.Client), w.Prefix, func(string) {})
+			})
+		require.NoError(t, w.topic.Enroll(ctx))
+	})
 }

@@ -71,9 +71,9 @@ func (d drained) leftovers(s *snapshot) (left []string) {
 	}
 	for _, v := range s.values {
 		switch v.kind {
-		case "meta", "groups", "scheduler", "idle", "publisher", "operation", "paused", "stats", "counters":
+		case "meta", "groups", "scheduler", "idle", "publisher", "operation", "paused", "resumes", "stats", "counters":
 			continue
-		case "claim", "waiters", "resting":
+		case "claim", "waiters", "resting", "workers":
 			if d.live {
 				continue
 			}

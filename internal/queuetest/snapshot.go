@@ -34,6 +34,7 @@ var kinds = map[string]struct {
 	"names":      {typ: "hash"},
 	"taken":      {typ: "zset"},
 	"paused":     {typ: "hash"},
+	"resumes":    {typ: "zset"},
 	"publisher":  {typ: "string", of: "publisher", expires: true},
 	"operation":  {typ: "string", of: "operation", expires: true},
 	"claim":      {typ: "string", of: "subscription", expires: true},
@@ -48,6 +49,7 @@ var kinds = map[string]struct {
 	"stats":      {typ: "hash", of: "group"},
 	"counters":   {typ: "hash"}, // the topic's stats
 	"suspects":   {typ: "hash", of: "group"},
+	"workers":    {typ: "hash", of: "group"},
 }
 
 // value is the value of one key.
@@ -207,9 +209,9 @@ func (s *snapshot) read(ctx context.Context, client redis.UniversalClient, scann
 		}
 		before := snapshot{values: names}
 		keys := append([]string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Groups(), k.Scheduler(), k.Idle(),
-			k.Names(), k.Taken(), k.Paused()}, scanned...)
+			k.Names(), k.Taken(), k.Paused(), k.Resumes()}, scanned...)
 		for _, g := range before.groups() {
-			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g), k.Dead(g), k.Resting(g), k.Stats(g), k.Suspects(g))
+			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g), k.Dead(g), k.Resting(g), k.Stats(g), k.Suspects(g), k.Workers(g))
 		}
 		slices.Sort(keys)
 		if s.values, err = readKeys(ctx, client, slices.Compact(keys)); err != nil {

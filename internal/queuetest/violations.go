@@ -117,9 +117,16 @@ func (i *inspection) meta() {
 	for name, ends := range i.get("idle", "").scores {
 		i.instant(ends, "group %q: its end in idle", name)
 	}
-	for group, since := range i.get("paused", "").fields {
-		if !numberForm.MatchString(since) {
-			i.report("paused: %q since %q, not a time in ms", group, since)
+	paused := i.get("paused", "").fields
+	for group, pause := range paused {
+		if since, _, _ := strings.Cut(pause, " "); !numberForm.MatchString(since) {
+			i.report("paused: %q is paused by %q, which has no time in ms", group, pause)
+		}
+	}
+	for group, ends := range i.get("resumes", "").scores {
+		i.instant(ends, "group %q: the end of its pause", group)
+		if _, there := paused[group]; !there {
+			i.report("resumes: %q is not paused", group)
 		}
 	}
 	for name, options := range i.get("groups", "").fields {

@@ -181,7 +181,10 @@ var operations = map[string]operation{
 		},
 	},
 	"pause": {
-		do: func(d *desk) error { _, err := d.admin.PauseGroup(d.t.Context(), "t", "a"); return err },
+		do: func(d *desk) error {
+			_, err := d.admin.PauseGroup(d.t.Context(), "t", "a", admin.PauseOptions{})
+			return err
+		},
 		holds: func(d *desk) {
 			was, err := d.onlook.ResumeGroup(d.t.Context(), "t", "a")
 			require.NoError(d.t, err)
@@ -190,7 +193,7 @@ var operations = map[string]operation{
 	},
 	"resume": {
 		prepare: func(d *desk) {
-			_, err := d.onlook.PauseGroup(d.t.Context(), "t", "a")
+			_, err := d.onlook.PauseGroup(d.t.Context(), "t", "a", admin.PauseOptions{})
 			require.NoError(d.t, err)
 		},
 		do: func(d *desk) error { _, err := d.admin.ResumeGroup(d.t.Context(), "t", "a"); return err },

@@ -10,7 +10,7 @@
 --       8 claim       string: this subscription's last claim, "number:since id:due ...", expiring
 --       9 scheduler   hash: next, holder, standby, until
 --      10 idle        zset: group with an expiry -> ms at which it is removed
---      11 paused      hash: group, or "" for the topic -> ms since when
+--      11 paused      hash: group, or "" for the topic -> "<ms since when> <by> <why>"
 --      12 resting     zset: address of a subscription that may not claim now -> ms until which it
 --                     is valid
 --      13 stats       hash: counters and times of the group

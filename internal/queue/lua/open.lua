@@ -3,10 +3,10 @@
 -- KEYS  1 meta     hash: layout, groups (the version of the group set)
 --       2 groups   hash: group -> options
 -- ARGV  1 layout   the layout version that the caller writes
---       2 version  a fresh random version, used if the topic is new; "" to only read
+--       2 version  a fresh random version, used if the topic is new
 --
 -- The caller refuses a layout other than its own.
--- Returns {layout, version, group, ...}, or {} if the call only reads and there is no such topic.
+-- Returns {layout, version, group, ...}.
 -- Twice: the second run finds the topic and only reads.
 
 local meta, groups = KEYS[1], KEYS[2]
@@ -15,9 +15,6 @@ local layout, fresh = ARGV[1], ARGV[2]
 local names = redis.call('HKEYS', groups)
 local found = redis.call('HMGET', meta, 'layout', 'groups')
 if not found[1] or not found[2] then
-  if fresh == '' then
-    return {}
-  end
   found = {found[1] or layout, fresh}
   redis.call('HSET', meta, 'layout', found[1], 'groups', found[2])
 end

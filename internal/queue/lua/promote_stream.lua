@@ -9,13 +9,15 @@
 --       6 scheduler   hash: next (ms of the next event), holder, standby (addresses), until (ms)
 --       7 names       hash: delay id -> id
 --       8 taken       zset: delay id -> ms at which it is free
---       9 paused      hash: group, or "" for the topic -> ms since when
+--       9 paused      hash: group, or "" for the topic -> "<ms since when> <by> <why>"
 --      10 stream      that the messages go into
 --         and of the group that stands for it:
 --      11 retry       zset: id -> due ms, of dead messages that were requeued
 --      12 dead        zset: id -> ms at which it died
 --      13 deliveries  hash: id -> "count flag delayed_for reason"
 --      14 stats       hash: counters and times of the group
+--         and of the topic:
+--      15 resumes     zset: group, or "" for the topic -> ms at which its pause ends
 -- ARGV  1 version     of the group set that KEYS were made from
 --       2 me          address of the caller
 --       3 patience    ms for which a standby stays one without a call
@@ -28,8 +30,8 @@
 -- dead. If the stream refuses a message, that one and all behind it stay where they are. If it was
 -- the first, the call fails with the server's error.
 -- At maxmemory messages still move, because the stream gets what the other keys lose.
--- Returns {"stale"} when the group set has changed, else {role, wait, 0, purge, {}, lost, dropped}:
--- see promote.
+-- Returns {"stale"} when the group set has changed, else
+-- {role, wait, 0, purge, {}, resume, lost, dropped}: see promote.
 --   lost     messages that had no body and were forgotten
 --   dropped  messages that were dropped, because it was too late for them
 -- Twice: the second run finds only messages that the first has not moved.
@@ -37,6 +39,7 @@
 local meta, groups, messages, options, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local scheduler, names, taken, paused, stream = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local retry, dead, deliveries, stats = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local resumes = KEYS[15]
 local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local bytes, group = tonumber(ARGV[5]), ARGV[6]
 
@@ -68,11 +71,13 @@ local maxlen = tonumber(topic[2] or 0)
 
 local role, wait = ask_role()
 if role then
-  return {role, wait, 0, 0, {}, 0, 0}
+  return {role, wait, 0, 0, {}, 0, 0, 0}
 end
 
 -- Read every key that is used later: one of a wrong type is found before the first write.
 local rests = redis.call('HLEN', paused) > 0
+local first_resume = due_at(resumes, 0)
+local resume = first_resume and first_resume <= now
 local fresh = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'WITHSCORES', 'LIMIT', 0, budget)
 local again = redis.call('ZRANGEBYSCORE', retry, '-inf', now, 'WITHSCORES', 'LIMIT', 0, budget)
 if rests then
@@ -183,8 +188,9 @@ end
 upcoming(tonumber(first_free[2] or nil))
 local purges = purge_at(group_options, dead, due_at(dead, 0))
 upcoming(purges)
+upcoming(first_resume)
 
-keep_role(event, not (purges and purges <= now))
+keep_role(event, not (purges and purges <= now) and not resume)
 -- Deletions by position are the last writes: see docs/design.md.
 if from_pending > 0 then
   redis.call('ZREMRANGEBYRANK', pending, 0, from_pending - 1)
@@ -192,4 +198,6 @@ end
 if from_retry > 0 then
   redis.call('ZREMRANGEBYRANK', retry, 0, from_retry - 1)
 end
-return {'holder', event and wait_until(event) or '', 0, purges and purges <= now and 1 or 0, {}, lost, dropped}
+return {
+  'holder', event and wait_until(event) or '', 0, purges and purges <= now and 1 or 0, {}, resume and 1 or 0, lost, dropped,
+}

@@ -16,9 +16,11 @@
 --      14 resting     zset: address of a subscription that may not claim now -> ms until which it
 --                     is valid
 --      15 stats       hash: counters and times of the group
---      16 paused      hash: group, or "" for the topic -> ms since when
+--      16 paused      hash: group, or "" for the topic -> "<ms since when> <by> <why>"
 --      17 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
 --      18 operation   string: the result of an earlier run of this call, expiring
+--      19 resumes     zset: group, or "" for the topic -> ms at which its pause ends
+--      20 workers     hash: subscription -> who it is
 -- ARGV  1 group
 --       2 version     a fresh random version for the changed set
 --       3 budget      messages to forget at most (at most 1000)
@@ -49,6 +51,7 @@ local meta, groups, idle, messages, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local refs, ready, retry, unack, leases = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local deliveries, dead, waiters, resting = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local stats, paused, suspects, operation = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
+local resumes, workers = KEYS[19], KEYS[20]
 local group, fresh, budget, unused = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 local limit, memory = tonumber(ARGV[5]), ARGV[6]
 local poll = 90000 -- ms in which every subscription claims: the longest poll interval is 66 s
@@ -72,11 +75,13 @@ local after = '(' .. string.format('%d', now)
 local waiting = redis.call('ZCOUNT', waiters, after, '+inf') + redis.call('ZCOUNT', resting, after, '+inf')
 local subscribed = waiting + redis.call('ZCOUNT', unack, after, '+inf') > 0
 redis.call('HLEN', paused)
+redis.call('ZCARD', resumes)
 local streaming = redis.call('HEXISTS', meta, 'maxlen') == 1
 --@use forget
 redis.call('HLEN', leases)
 redis.call('HLEN', deliveries)
 redis.call('HLEN', suspects)
+redis.call('HLEN', workers)
 local left = redis.call('LLEN', ready) + redis.call('ZCARD', retry)
   + redis.call('ZCARD', unack) + redis.call('ZCARD', dead)
 local recently = asked > now - poll
@@ -117,6 +122,7 @@ end
 
 redis.call('HDEL', groups, group)
 redis.call('HDEL', paused, group)
+redis.call('ZREM', resumes, group)
 if known then
   redis.call('HSET', meta, 'groups', fresh)
 end
@@ -142,6 +148,6 @@ if left > 0 then
     return done(1)
   end
 end
-redis.call('DEL', ready, retry, unack, leases, deliveries, suspects, dead, waiters, resting, stats)
+redis.call('DEL', ready, retry, unack, leases, deliveries, suspects, dead, waiters, resting, stats, workers)
 redis.call('ZREM', idle, group)
 return done(0)

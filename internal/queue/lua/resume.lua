@@ -1,34 +1,38 @@
--- resume: ends the pause of a topic or of one of its groups, and wakes the subscriptions that rest.
+-- resume: ends the pause of a topic or of one of its groups, or all pauses whose time is over. It
+-- wakes the subscriptions that rest.
 --
 -- KEYS  1 meta      hash: layout, groups (the version of the group set)
---       2 paused    hash: group, or "" for the topic -> ms since when
---       3 operation string: whether it was paused at an earlier run of this call, expiring
---       4 scheduler hash: next, holder, standby, until
+--       2 paused    hash: group, or "" for the topic -> "<ms since when> <by> <why>"
+--       3 resumes   zset: group, or "" for the topic -> ms at which its pause ends
+--       4 operation string: whether it was paused at an earlier run of this call, expiring
+--       5 scheduler hash: next, holder, standby, until
 --       then for each group of the set:
 --         resting   zset: address of a subscription that may not claim now -> ms until which it is
 --                   valid
 --         ready     list of "id:due"
 --         waiters   zset: address of an idle subscription -> ms until which it is valid
 -- ARGV  1 version   of the group set that KEYS were made from
---       2 group     or "" for the topic
+--       2 group     or "" for the topic. It is not used with over.
 --       3 budget    subscriptions to wake at most
 --       4 single    "1" if PUBLISH counts every receiver (not on a cluster)
 --       5 memory    ms for which the call remembers that there was a pause
 --       6 stream    "1" if the messages go into a stream
+--       7 over      "1" to end the pauses whose time is over, 32 at most
 --       then the name of each group
 --
 -- The call wakes all that rest, because the pause also ended the wake-ups that were under way.
 -- The subscriptions of a group that is still paused, by its own pause or the topic's, rest on. In a
 -- topic with a stream the scheduler rested, so the call has it look.
--- Returns {"stale"} when the group set has changed, else {"ok", was paused, left}: left is 1 if
--- more subscriptions rest.
+-- Returns {"stale"} when the group set has changed, else {"ok", was paused, left, ended}. left is 1
+-- if more subscriptions rest, or more pauses may be over. ended has the groups whose pause ended.
 -- Twice: the second run remembers whether there was a pause, and leaves a pause that began since.
--- It wakes those that still rest and has the scheduler look once more.
+-- It wakes those that still rest and has the scheduler look once more. With over, nothing is
+-- remembered: it goes on, since resumes has the group until none rest, or finds nothing to do.
 
-local meta, paused, operation, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local meta, paused, resumes, operation, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local version, group, budget, single = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
-local memory, stream = ARGV[5], ARGV[6] == '1'
-local groups = (#KEYS - 4) / 3
+local memory, stream, over = ARGV[5], ARGV[6] == '1', ARGV[7] == '1'
+local groups = (#KEYS - 5) / 3
 
 --@use now schedule wake
 
@@ -38,16 +42,28 @@ end
 
 -- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', paused)
+redis.call('ZCARD', resumes)
 redis.call('HLEN', scheduler)
 for g = 1, groups do
-  redis.call('ZCARD', KEYS[2 + g * 3])
-  redis.call('LLEN', KEYS[3 + g * 3])
-  redis.call('ZCARD', KEYS[4 + g * 3])
+  redis.call('ZCARD', KEYS[3 + g * 3])
+  redis.call('LLEN', KEYS[4 + g * 3])
+  redis.call('ZCARD', KEYS[5 + g * 3])
 end
 
-local was, left = tonumber(redis.call('GET', operation) or nil), 0
-if not was then
+local was, left, done, ended = tonumber(redis.call('GET', operation) or nil), 0, {}, {}
+if over then
+  done, was = redis.call('ZRANGEBYSCORE', resumes, '-inf', now, 'LIMIT', 0, 32), 0
+  for _, name in ipairs(done) do
+    if redis.call('HDEL', paused, name) == 1 then
+      was, ended[#ended + 1] = 1, name
+    end
+  end
+  if #done == 0 then
+    return {'ok', 0, 0, ended}
+  end
+elseif not was then
   was = redis.call('HDEL', paused, group)
+  redis.call('ZREM', resumes, group)
   redis.call('SET', operation, was, 'PX', memory)
 end
 if stream then
@@ -55,12 +71,10 @@ if stream then
   redis.call('HDEL', scheduler, '')
   schedule(now)
 end
-if redis.call('HEXISTS', paused, '') == 1 then
-  return {'ok', was, 0}
-end
-for g = 1, groups do
-  local resting, ready, waiters = KEYS[2 + g * 3], KEYS[3 + g * 3], KEYS[4 + g * 3]
-  if redis.call('HEXISTS', paused, ARGV[6 + g]) == 0 then
+local stopped = redis.call('HEXISTS', paused, '') == 1
+for g = 1, stopped and 0 or groups do
+  local resting, ready, waiters = KEYS[3 + g * 3], KEYS[4 + g * 3], KEYS[5 + g * 3]
+  if redis.call('HEXISTS', paused, ARGV[7 + g]) == 0 then
     local popped = budget > 0 and redis.call('ZPOPMIN', resting, budget) or {}
     for i = 1, #popped, 2 do
       local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
@@ -76,4 +90,7 @@ for g = 1, groups do
     end
   end
 end
-return {'ok', was, left}
+if #done > 0 and left == 0 then
+  redis.call('ZREM', resumes, unpack(done))
+end
+return {'ok', was, #done == 32 and 1 or left, ended}

@@ -6,9 +6,10 @@
 --       4 pending     zset: id -> due ms
 --       5 taken       zset: delay id -> ms at which it is free
 --       6 scheduler   hash: next, holder, standby, until, fault ("<ms> <error>")
---       7 paused      hash: group, or "" for the topic -> ms since when
+--       7 paused      hash: group, or "" for the topic -> "<ms since when> <by> <why>"
 --       8 idle        zset: group with an expiry -> ms at which it is removed
 --       9 counters    hash: counters of the topic
+--      10 resumes     zset: group, or "" for the topic -> ms at which its pause ends
 --       then for each group of the set:
 --         ready       list of "id:due"
 --         unack       zset: id -> lease deadline ms
@@ -28,19 +29,26 @@
 -- then for each group: number in ready, its first entry, number in unack, first
 -- deadline, number in retry, first due ms, number of dead, first ms of death, waiters, resting,
 -- paused, options, ms of its removal, number of valid leases, number of suspects, fields and values
--- of stats. A missing value is "".
+-- of stats. A missing value is "". paused is "<ms until when> <ms since when> <by> <why>", with 0 if
+-- it has no end.
 -- Twice: it only reads.
 
 local meta, group_options, messages, pending, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local scheduler, paused, idle, counters = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local scheduler, paused, idle, counters, resumes = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local version = ARGV[1]
-local groups = (#KEYS - 9) / 8
+local groups = (#KEYS - 10) / 8
 
 --@use now
 
 -- Returns the lowest score of a zset, or "" if it is empty.
 local function head(key)
   return redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or ''
+end
+
+-- Returns the pause of a group, or of the topic if the name is "".
+local function pause_of(name)
+  local pause = redis.call('HGET', paused, name)
+  return pause and (redis.call('ZSCORE', resumes, name) or '0') .. ' ' .. pause or ''
 end
 
 if redis.call('HGET', meta, 'groups') ~= version then
@@ -50,18 +58,18 @@ local after = '(' .. string.format('%d', now)
 local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until', 'fault')
 local reply = {
   'ok', string.format('%d', now), redis.call('HLEN', messages), redis.call('ZCARD', pending), head(pending),
-  redis.call('ZCOUNT', taken, after, '+inf'), s[1] or '', s[2] or '', s[3] or '', s[4] or '', redis.call('HGET', paused, '') or '',
+  redis.call('ZCOUNT', taken, after, '+inf'), s[1] or '', s[2] or '', s[3] or '', s[4] or '', pause_of(''),
   s[5] or '', redis.call('HGETALL', counters),
 }
 for g = 1, groups do
-  local ready, unack, retry, dead = KEYS[2 + g * 8], KEYS[3 + g * 8], KEYS[4 + g * 8], KEYS[5 + g * 8]
-  local waiters, resting, stats, suspects = KEYS[6 + g * 8], KEYS[7 + g * 8], KEYS[8 + g * 8], KEYS[9 + g * 8]
+  local ready, unack, retry, dead = KEYS[3 + g * 8], KEYS[4 + g * 8], KEYS[5 + g * 8], KEYS[6 + g * 8]
+  local waiters, resting, stats, suspects = KEYS[7 + g * 8], KEYS[8 + g * 8], KEYS[9 + g * 8], KEYS[10 + g * 8]
   for _, value in ipairs({
     redis.call('LLEN', ready), redis.call('LRANGE', ready, 0, 0)[1] or '', redis.call('ZCARD', unack),
     head(unack),
     redis.call('ZCARD', retry), head(retry), redis.call('ZCARD', dead), head(dead),
     redis.call('ZCOUNT', waiters, after, '+inf'), redis.call('ZCOUNT', resting, after, '+inf'),
-    redis.call('HGET', paused, ARGV[1 + g]) or '', redis.call('HGET', group_options, ARGV[1 + g]) or '',
+    pause_of(ARGV[1 + g]), redis.call('HGET', group_options, ARGV[1 + g]) or '',
     redis.call('ZSCORE', idle, ARGV[1 + g]) or '', redis.call('ZCOUNT', unack, after, '+inf'),
     redis.call('HLEN', suspects), redis.call('HGETALL', stats),
   }) do
