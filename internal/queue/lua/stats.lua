@@ -29,8 +29,8 @@
 -- then for each group: number in ready, its first entry, number in unack, first
 -- deadline, number in retry, first due ms, number of dead, first ms of death, waiters, resting,
 -- paused, options, ms of its removal, number of valid leases, number of suspects, fields and values
--- of stats. A missing value is "". paused is "<ms until when> <ms since when> <by> <why>", with 0 if
--- it has no end.
+-- of stats. A missing value is "". paused is "<ms until when> <ms since when> <by> <why>", with 0
+-- if it has no end.
 -- Twice: it only reads.
 
 local meta, group_options, messages, pending, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
