@@ -70,10 +70,13 @@ type DeadCounters struct {
 	Asked      int `json:"asked"`      // the handler asked for it: redisdelay.DeadOnNack
 	Late       int `json:"late"`       // not delivered in time: redisdelay.ExpiryDead
 	Unmarshal  int `json:"unmarshal"`  // the Unmarshaler refused the message
+	Killed     int `json:"killed"`     // an operator killed it: Admin.Kill
 }
 
 // Total returns the number of deaths by all causes.
-func (d DeadCounters) Total() int { return d.Deliveries + d.Lease + d.Asked + d.Late + d.Unmarshal }
+func (d DeadCounters) Total() int {
+	return d.Deliveries + d.Lease + d.Asked + d.Late + d.Unmarshal + d.Killed
+}
 
 func groupCounters(c operate.GroupCounters) GroupCounters {
 	return GroupCounters{Delivered: c.Delivered, Acked: c.Acked, Nacked: c.Nacked, Retried: c.Retried, Dropped: c.Dropped,

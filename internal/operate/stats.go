@@ -106,6 +106,7 @@ type DeadCounters struct {
 	Asked      int // the handler asked for it
 	Late       int // not delivered in time
 	Unmarshal  int // the Unmarshaler refused it
+	Killed     int // an operator killed it
 }
 
 // Subscribed tells whether a subscription waits for messages, or holds one.
@@ -213,7 +214,7 @@ func readGroupStats(name string, now time.Time, r []any) GroupStats {
 	g.Counters = GroupCounters{Acked: of("acked"), Nacked: of("nacked"), Retried: of("retried"), Dropped: of("dropped"), Expired: of("expired"),
 		Suspects: of("suspects"), LeaseLost: of("lease_lost"), DeadPurged: of("dead_purged"),
 		Dead: DeadCounters{Deliveries: died(queue.LastDelivery), Lease: died(queue.LeaseExpired), Asked: died(queue.Asked),
-			Late: died(queue.TooLate), Unmarshal: died(queue.Unreadable)}}
+			Late: died(queue.TooLate), Unmarshal: died(queue.Unreadable), Killed: died(queue.Killed)}}
 	for i := range g.Lateness {
 		g.Lateness[i] = of(queue.LateField(i))
 		g.Counters.Delivered += g.Lateness[i]

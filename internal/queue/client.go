@@ -184,9 +184,9 @@ func (c *Client) route(ctx context.Context, key string) (Node, redis.UniversalCl
 	return Node{master}, c.user, nil
 }
 
-// eachNode calls ask for every server, in a Cluster concurrently and for replicas too. It does not
+// EachNode calls ask for every server, in a Cluster concurrently and for replicas too. It does not
 // wait for nodes that are lost. It returns the first error.
-func (c *Client) eachNode(ctx context.Context, ask func(context.Context, Node) error) error {
+func (c *Client) EachNode(ctx context.Context, ask func(context.Context, Node) error) error {
 	if c.cluster == nil {
 		return ask(ctx, Node{c.single})
 	}

@@ -16,6 +16,7 @@ const (
 	Asked        Cause = "asked"      // the handler asked for it
 	TooLate      Cause = "late"       // not delivered in time
 	Unreadable   Cause = "unmarshal"  // the Unmarshaler refused it
+	Killed       Cause = "killed"     // an operator killed it
 )
 
 // TopicCounters are the fields of a topic's stats.
@@ -24,7 +25,7 @@ var TopicCounters = []string{"published", "replaced", "left_out", "refused_full"
 // GroupCounters are the fields of a group's stats that are counters for operators.
 var GroupCounters = func() []string {
 	fields := []string{"acked", "nacked", "retried", "dropped", "expired", "suspects", "lease_lost", "dead_purged"}
-	for _, cause := range []Cause{LastDelivery, LeaseExpired, Asked, TooLate, Unreadable} {
+	for _, cause := range []Cause{LastDelivery, LeaseExpired, Asked, TooLate, Unreadable, Killed} {
 		fields = append(fields, "dead_"+string(cause))
 	}
 	return append(fields, lateFields[:]...)

@@ -73,7 +73,7 @@ func Do(ctx context.Context, client *Client, calls ...*Call) error {
 		send(ctx, client, missing, !loaded)
 		missing = lacking(missing)
 		if client.Cluster() && len(missing) > 0 { // a slot has another owner than the client knew
-			loaded = client.eachNode(ctx, loadAll) == nil
+			loaded = client.EachNode(ctx, loadAll) == nil
 			send(ctx, client, missing, !loaded)
 			missing = lacking(missing)
 		}

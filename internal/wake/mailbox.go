@@ -347,11 +347,9 @@ func (m *Mailbox) Poll() time.Duration {
 	return min(5*time.Second+time.Duration(len(m.receivers))*25*time.Millisecond, time.Minute)
 }
 
-// Listening tells whether the process of at least one address is connected now to its mailbox on
-// the topic's server, the only one that is asked. An empty address has no process. If the server's
-// user may not ask, Listening returns true.
-func Listening(ctx context.Context, client *queue.Client, topic *queue.Topic, addresses ...string) (bool, error) {
-	var channels, sharded []string
+// channelsOf returns the channels of addresses, and which of them are sharded. An empty address has
+// none.
+func channelsOf(addresses []string) (channels, sharded []string) {
 	for _, address := range addresses {
 		if end := strings.LastIndexByte(address, '|'); end >= 0 {
 			if channel := address[:end]; queue.Sharded(channel) {
@@ -361,29 +359,70 @@ func Listening(ctx context.Context, client *queue.Client, topic *queue.Topic, ad
 			}
 		}
 	}
+	return channels, sharded
+}
+
+// withReceivers returns those of the channels that have receivers on the server that c asks.
+func withReceivers(ctx context.Context, c redis.UniversalClient, channels, sharded []string) (map[string]bool, error) {
+	found := map[string]bool{}
+	for _, ask := range []struct {
+		channels []string
+		count    func(context.Context, ...string) *redis.MapStringIntCmd
+	}{{channels, c.PubSubNumSub}, {sharded, c.PubSubShardNumSub}} {
+		for some := range slices.Chunk(ask.channels, 1000) {
+			receivers, err := ask.count(ctx, some...).Result()
+			if err != nil {
+				return found, err
+			}
+			for channel, n := range receivers {
+				if n > 0 {
+					found[channel] = true
+				}
+			}
+		}
+	}
+	return found, nil
+}
+
+// Listening tells whether the process of at least one address is connected now to its mailbox on
+// the topic's server, the only one that is asked. An empty address has no process. If the server's
+// user may not ask, Listening returns true.
+func Listening(ctx context.Context, client *queue.Client, topic *queue.Topic, addresses ...string) (bool, error) {
+	channels, sharded := channelsOf(addresses)
 	if len(channels)+len(sharded) == 0 {
 		return false, nil
 	}
-	found, err := queue.AskMaster(ctx, client, topic.Key(), func(ctx context.Context, c redis.UniversalClient) (found bool, err error) {
-		for _, ask := range []struct {
-			channels []string
-			count    func(context.Context, ...string) *redis.MapStringIntCmd
-		}{{channels, c.PubSubNumSub}, {sharded, c.PubSubShardNumSub}} {
-			if len(ask.channels) == 0 {
-				continue
-			}
-			receivers, err := ask.count(ctx, ask.channels...).Result()
-			if err != nil {
-				return false, err
-			}
-			for _, n := range receivers {
-				found = found || n > 0
-			}
-		}
-		return found, nil
+	found, err := queue.AskMaster(ctx, client, topic.Key(), func(ctx context.Context, c redis.UniversalClient) (map[string]bool, error) {
+		return withReceivers(ctx, c, channels, sharded)
 	})
 	if errors.Is(queue.Refused(err), queue.ErrForbidden) {
 		return true, nil
 	}
-	return found, err
+	return len(found) > 0, err
+}
+
+// Listeners returns those addresses whose processes are connected to their mailboxes now. It asks
+// all servers, and returns what it found with an error, too, if only some have answered.
+func Listeners(ctx context.Context, client *queue.Client, addresses []string) (map[string]bool, error) {
+	channels, sharded := channelsOf(addresses)
+	slices.Sort(channels)
+	slices.Sort(sharded)
+	channels, sharded = slices.Compact(channels), slices.Compact(sharded)
+	var mu sync.Mutex
+	connected, found := map[string]bool{}, map[string]bool{}
+	err := client.EachNode(ctx, func(ctx context.Context, node queue.Node) error {
+		here, err := queue.Ask(node, func(c redis.UniversalClient) (map[string]bool, error) {
+			return withReceivers(ctx, c, channels, sharded)
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		maps.Copy(connected, here)
+		return err
+	})
+	for _, address := range addresses {
+		if end := strings.LastIndexByte(address, '|'); end >= 0 && connected[address[:end]] {
+			found[address] = true
+		}
+	}
+	return found, queue.RefusedTo("see who is connected", "pubsub|numsub", err)
 }
