@@ -5,7 +5,7 @@ SOAK        ?= 1h
 PERIODIC_DAYS ?= 365
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-brokers test-servers lint bench bench-smoke bench-otel bench-peers bench-peers-smoke microbench model stress faults periodic soak fuzz cover lua test-alerts
+.PHONY: help test test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-peers bench-peers-smoke microbench model stress faults periodic soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
 
 bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md and the README
 	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -out results -readme ../README.md'
+
+bench-cluster: ## what a Cluster of six nodes costs: lateness of each node, CPU, connections, idle commands, MIGRATE, PUBLISH
+	@BENCH_CLUSTER=1 scripts/with-redis.sh go -C benchmarks test -count=1 -v -timeout 15m ./cluster
 
 bench-smoke: ## that every scenario of make bench works, in tiny sizes
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && trap 'exit 1' INT TERM && cp README.md "$$dir" && \

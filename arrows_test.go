@@ -44,7 +44,7 @@ var mayImport = []struct {
 }
 
 // forTests are packages that only tests import. They may import every package.
-var forTests = []string{"internal/faulttest", "internal/queuetest", "internal/rabbitmqtest", "internal/readme",
+var forTests = []string{"internal/clusterload", "internal/faulttest", "internal/queuetest", "internal/rabbitmqtest", "internal/readme",
 	"internal/testkit", "internal/redistest", "internal/redistest/real_redis_needs_REDIS_ADDR", "examples/internal/exampletest", "tests"}
 
 // wrongArrow tells why a package may not import another one of the module, or returns "".

@@ -22,8 +22,10 @@ type served struct {
 	users   int    // calls of Add without a Remove; guarded by Scheduler.mu
 	listed  bool   // found in the registry, so served while it exists; guarded by Scheduler.mu
 	opened  bool   // its groups were read; owned by the busy worker
-	address string // where wake-ups for the topic are sent
-	stop    func() // gives the address up
+	address string // where wake-ups for the topic are sent; "" before the first look; owned by the busy worker
+
+	receiver *wake.Receiver // of wake-ups; nil before Run
+	stop     func()         // stops the receiver; nil before Run
 
 	mu      sync.Mutex // guards the fields up to removed
 	target  time.Time  // the next promotion; zero: none is known
@@ -142,6 +144,10 @@ func (s *Scheduler) promote(ctx context.Context, p *pool, due []*served) {
 		if errors.Is(err, queue.ErrNotFound) {
 			err = s.missing(ctx, t, poll)
 		} else if err == nil {
+			before := t.address
+			if t.address = t.receiver.Address(ctx); before != "" && before != t.address { // its role goes with it
+				calls = append(calls, t.topic.ResignCall(before))
+			}
 			call := t.topic.PromoteCall(groups, t.address, 3*poll)
 			promotions = append(promotions, promotion{served: t, groups: groups, call: call})
 			calls = append(calls, call)
@@ -259,7 +265,7 @@ func (s *Scheduler) purge(ctx context.Context, t *served) error {
 // asked once. open does not create a topic that nobody named, because it may just have been
 // deleted.
 func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) {
-	err := s.mailbox.Permitted(ctx)
+	err := s.mailbox.Permitted(ctx, t.topic)
 	if errors.Is(err, queue.ErrForbidden) { // one error names all that is missing
 		if groups, _ := t.topic.Existing(ctx); groups != nil {
 			err = queue.AllForbidden(err, s.permit(ctx, t, groups))

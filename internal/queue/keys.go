@@ -109,3 +109,12 @@ func NewTopics(prefix string, database int) string {
 
 // MailboxChannel names the channel on which a process is woken.
 func MailboxChannel(prefix, id string) string { return prefix + ":mailbox:" + id }
+
+// ShardedMailbox names a sharded channel on which a process is woken. It is in the slot of a topic.
+// The scripts tell sharded channels by the brace.
+func ShardedMailbox(prefix, id, topic string) string {
+	return MailboxChannel(prefix, id) + ":{" + encodeTopic(topic) + "}"
+}
+
+// Sharded tells whether a mailbox's channel is a sharded one.
+func Sharded(channel string) bool { return strings.Contains(channel, "{") }

@@ -40,7 +40,8 @@ func live(t *testing.T, s redistest.Server) {
 }
 
 func (w *world) live(m *wake.Mailbox) {
-	subscriber, holder, standby := queuetest.Receive(w.t, m), queuetest.Receive(w.t, m), queuetest.Receive(w.t, m)
+	receive := func() *queuetest.Receiver { return queuetest.ReceiveFor(w.t, m, w.topic.Topic) }
+	subscriber, holder, standby := receive(), receive(), receive()
 	for _, r := range []*queuetest.Receiver{subscriber, holder, standby} {
 		defer r.Stop()
 		r.Connected(w.Client)

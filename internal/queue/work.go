@@ -91,7 +91,8 @@ var commandsOf = sync.OnceValue(func() map[string][]string {
 })
 
 // commands returns the commands of the work, each once. It leaves out commands of streams, which
-// begin with an X, for topics without a stream: the publish script has both.
+// begin with an X, for topics without a stream: the publish script has both. It leaves out
+// SPUBLISH, which only a Cluster needs, and only if it has the command.
 func (w Work) commands() []string {
 	streams := slices.ContainsFunc(w.scripts, func(script string) bool { return strings.HasSuffix(script, "_stream") })
 	all := map[string]bool{}
@@ -100,7 +101,7 @@ func (w Work) commands() []string {
 	}
 	for _, script := range w.scripts {
 		for _, command := range commandsOf()[script] {
-			if streams || command[0] != 'X' {
+			if command != "SPUBLISH" && (streams || command[0] != 'X') {
 				all[command] = true
 			}
 		}
