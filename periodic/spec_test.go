@@ -80,17 +80,17 @@ func TestInstantsOfASpec(t *testing.T) {
 	}
 }
 
-// TestEachWallClockTimeCountsOnce compares a daily time with the calendar, over three years in
+// TestEachWallClockTimeCountsOnce compares a daily time with the calendar, over two years in
 // zones of all kinds. An instant is when the clock first shows the time, or has passed it.
 func TestEachWallClockTimeCountsOnce(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo", "Pacific/Apia", "Africa/Casablanca"} {
 		z := zone(t, name)
-		for _, clock := range []string{"30 1 * * *", "30 2 * * *", "0 0 * * *"} {
+		for _, clock := range []string{"30 2 * * *", "0 0 * * *"} {
 			s, err := parse(clock, z, time.Time{})
 			require.NoError(t, err)
 			at := s.next(time.Date(2010, 1, 1, 0, 0, 0, 0, z).Add(-time.Second))
-			for day := 0; day < 3*365; day++ {
+			for day := 0; day < 2*365; day++ {
 				shows := shownOn(s.(wall), time.Date(2010, 1, 1+day, 0, 0, 0, 0, time.UTC))
 				want := firstShown(z, shows)
 				if want.Before(at) { // a gap of more than a day counts once
