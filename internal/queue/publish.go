@@ -62,7 +62,7 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 		if err := t.checkMode(groups); err != nil {
 			return err
 		}
-		keys := make([]string, 0, 10+3*len(groups.Names))
+		keys := make([]string, 0, 11+3*len(groups.Names))
 		keys = append(keys, t.keys.Meta(), t.keys.Messages(), t.keys.Pending(), t.keys.Options(),
 			t.keys.Refs(), t.keys.Scheduler(), t.keys.Publisher(publisher), t.keys.Names(), t.keys.Taken(), t.keys.Counters())
 		for _, g := range groups.Names {
@@ -72,7 +72,11 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 				keys = append(keys, t.keys.Ready(g), t.keys.Retry(g), t.keys.Waiters(g))
 			}
 		}
-		call := &Call{script: &publishScript, keys: keys, args: t.publishArgs(groups, number, messages, limit)}
+		args, guarded := t.publishArgs(groups, number, messages, limit)
+		if guarded {
+			keys = append(keys, t.keys.Schedules())
+		}
+		call := &Call{script: &publishScript, keys: keys, args: args}
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
 		}
@@ -142,8 +146,9 @@ func indexes(messages []Message, ids []string) (found []int) {
 	return found
 }
 
-func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit int) []any {
-	args := make([]any, 8, 10+2*len(messages))
+// publishArgs returns the arguments of the script, and whether a message has a guard.
+func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit int) (args []any, guarded bool) {
+	args = make([]any, 8, 10+2*len(messages))
 	// Pointers go into an interface without an allocation. So tools that print commands show
 	// addresses of IDs, and lengths of bodies.
 	for i := range messages {
@@ -163,10 +168,11 @@ func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, l
 	for i := range messages {
 		if options := messages[i].Options.encode(); options != "" {
 			args = append(args, &messages[i].ID, options)
+			guarded = guarded || messages[i].Options.Guard != ""
 		}
 	}
 	copy(args, []any{groups.Version, number, millis(memory), t.single, len(messages), runs, limit, soonest})
-	return args
+	return args, guarded
 }
 
 // body is a message's body as an argument, by a pointer.

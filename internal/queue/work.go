@@ -25,6 +25,9 @@ var (
 	PublishingStreams = Work{Name: "publish to streams", scripts: []string{"open_stream", "look", "publish"}, besides: enrolling, opens: true}
 	Scheduling        = Work{Name: "schedule", scripts: []string{"open", "look", "promote", "expire", "purge", "resume", "remove", "fault", "resign"}}
 	SchedulingStreams = Work{Name: "schedule streams", scripts: []string{"open", "look", "promote_stream", "purge", "resume", "fault", "resign"}}
+	Recurrence        = Work{Name: "recur", scripts: []string{"open", "look", "publish", "schedules", "amend"}, besides: enrolling, opens: true}
+	RecurrenceStreams = Work{Name: "recur in streams", scripts: []string{"open_stream", "look", "publish", "schedules", "amend"}, besides: enrolling, opens: true}
+	Overlapping       = Work{Name: "overlap", scripts: []string{"overlap"}}
 	Consuming         = Work{
 		Name: "consume", besides: enrolling, opens: true,
 		scripts: append([]string{"register", "claim", "ack", "nack", "release", "extend"}, Scheduling.scripts...),
@@ -47,6 +50,8 @@ var (
 	Arriving       = Work{Name: "move to", scripts: []string{"open", "look", "publish", "cancel", "reschedule"}, besides: enrolling, opens: true}
 	Pausing        = Work{Name: "pause", scripts: []string{"look", "pause"}}
 	Resuming       = Work{Name: "resume", scripts: []string{"look", "resume"}}
+	Reviewing      = Work{Name: "schedules", scripts: []string{"look", "review"}}
+	Amending       = Work{Name: "amend a schedule", scripts: []string{"look", "amend"}}
 	Removing       = Work{Name: "remove", scripts: []string{"look", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}
 	Erasing        = Work{
 		Name: "erase", scripts: []string{"look", "stats", "erase"},

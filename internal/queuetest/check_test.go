@@ -144,6 +144,9 @@ func TestEachKindOfDamageIsFound(t *testing.T) {
 		{"unknown key of the topic", func(f *fixture, c redis.UniversalClient) error {
 			return c.Set(ctx, strings.TrimSuffix(f.keys.Meta(), "meta")+"other", "x", 0).Err()
 		}, `unknown key "PREFIX:{a%7Btopic%7D%257B}:other"`},
+		{"record of a schedule that cannot be read", func(f *fixture, c redis.UniversalClient) error {
+			return c.HSet(ctx, f.keys.Schedules(), "s", "1 2 x").Err()
+		}, `the record of schedule "s" is "1 2 x"`},
 		{"key of the topic with a name that it does not have", func(f *fixture, c redis.UniversalClient) error {
 			return c.HSet(ctx, f.keys.Meta()+":", "x", 0).Err()
 		}, `:meta:"`},

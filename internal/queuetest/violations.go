@@ -52,6 +52,7 @@ func (s *snapshot) violations() []string {
 	}
 	i.messages()
 	i.names()
+	i.schedules()
 	i.scheduler()
 	slices.Sort(i.found)
 	return i.found
@@ -268,6 +269,17 @@ func (i *inspection) names() {
 		name, _, _ := strings.Cut(after, " ")
 		if ok && due > float64(i.now) && (names[name] != id || taken[name] < due) {
 			i.report("message %s waits until %.0f and does not have its delay id %q: it is that of %q until %.0f", id, due, name, names[name], taken[name])
+		}
+	}
+}
+
+// recurring is the record of a schedule, of which only the version is left when it is removed.
+var recurring = regexp.MustCompile(`^[1-9]\d*( \d+ \d+ \d+ \d+ \d+ \d+ (-|\d+(,\d+)*) .*)?$`)
+
+func (i *inspection) schedules() {
+	for name, record := range i.get("schedules", "").fields {
+		if name != ":" && !recurring.MatchString(record) {
+			i.report("the record of schedule %q is %q", name, record)
 		}
 	}
 }
