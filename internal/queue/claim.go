@@ -34,7 +34,7 @@ func (t *Topic) Group(name string) *Group {
 			k.Deliveries(name), k.Waiters(name), "", k.Scheduler(), k.Idle(), k.Paused(),
 			k.Resting(name), k.Stats(name), k.Dead(name), k.Suspects(name)},
 		ack: []string{k.Messages(), k.Options(), k.Refs(), k.Unack(name), k.Leases(name),
-			k.Deliveries(name), k.Dead(name), k.Suspects(name)},
+			k.Deliveries(name), k.Dead(name), k.Suspects(name), k.Stats(name)},
 		nack: []string{k.Unack(name), k.Leases(name), k.Deliveries(name), k.Ready(name),
 			k.Retry(name), k.Dead(name), k.Waiters(name), k.Scheduler(), k.Stats(name),
 			k.Suspects(name), k.Groups()},
@@ -62,21 +62,6 @@ type Claim struct {
 	Counts   Counts        // since the last claim
 }
 
-// Counts counts the messages that a subscription delivered, how late, and dropped as too late.
-type Counts struct {
-	Delivered, Dropped int
-	LatenessMicros     int64 // the sum over all messages, which a Duration might not hold
-	Latest             time.Duration
-}
-
-// Add adds o to c.
-func (c *Counts) Add(o Counts) {
-	c.Delivered += o.Delivered
-	c.Dropped += o.Dropped
-	c.LatenessMicros += o.LatenessMicros
-	c.Latest = max(c.Latest, o.Latest)
-}
-
 // Claimed is the result of a claim.
 type Claimed struct {
 	Messages []Leased
@@ -100,17 +85,20 @@ type Leased struct {
 	Requeued   bool   // an operator requeued it from the dead letters
 	DelayedFor string // the delay that the last nack asked for, as written, or ""
 	Body       []byte
+
+	// Dropped is set before an ack if the message is dropped, because it is too late for it.
+	Dropped bool
 }
 
 // ClaimCall returns a call whose reply ReadClaim reads.
 func (g *Group) ClaimCall(c Claim) *Call {
 	keys := slices.Clone(g.claim)
 	keys[7] = g.topic.keys.Claim(c.Subscription)
-	return &Call{script: &claimScript, keys: keys, args: []any{
+	return &Call{script: &claimScript, keys: keys, args: c.Counts.args([]any{
 		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), c.Held, millis(c.Lease), c.Slots,
 		c.Address, millis(c.Patience), c.Bytes, millis(memory), g.topic.single, expiry(c.Expiry),
-		c.Counts.Delivered, c.Counts.LatenessMicros / 1000, c.Counts.Latest.Milliseconds(), c.Counts.Dropped, c.Most,
-	}}
+		c.Most,
+	})}
 }
 
 // ReadClaim returns the result of a claim, or ErrUnregistered.

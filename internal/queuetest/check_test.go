@@ -316,6 +316,9 @@ func TestEachKindOfDamageIsFound(t *testing.T) {
 		{"end of a group", func(f *fixture, c redis.UniversalClient) error {
 			return c.ZAdd(ctx, f.keys.Idle(), redis.Z{Score: 3e12 + 0.5, Member: "a"}).Err()
 		}, `group "a": its end in idle is 3.0000000000005e+12, not a time in ms`},
+		{"unknown counter of the topic", func(f *fixture, c redis.UniversalClient) error {
+			return c.HSet(ctx, f.keys.Counters(), "other", "1").Err()
+		}, `stats: "other" is "1"`},
 		{"unknown field of the scheduler", func(f *fixture, c redis.UniversalClient) error {
 			return c.HSet(ctx, f.keys.Scheduler(), "other", "x").Err()
 		}, `scheduler: unknown field "other": "x"`},

@@ -49,6 +49,7 @@ var kinds = map[string]struct {
 	"dead":       {typ: "zset", of: "group"},
 	"resting":    {typ: "zset", of: "group"},
 	"stats":      {typ: "hash", of: "group"},
+	"counters":   {typ: "hash"}, // the topic's stats
 	"suspects":   {typ: "hash", of: "group"},
 	"workers":    {typ: "hash", of: "group"},
 }
@@ -258,6 +259,9 @@ func readIn(ctx context.Context, pipelined pipelined, keys []string) ([]*value, 
 			v := &value{key: key}
 			_, rest, _ := strings.Cut(key, "}:")
 			v.kind, v.name, _ = strings.Cut(rest, ":")
+			if rest == "stats" { // of the topic, which differs from "stats:" of a group without a name
+				v.kind = "counters"
+			}
 			typ, ttl := p.Type(ctx, key), p.PTTL(ctx, key)
 			content := v.load(ctx, p)
 			types = append(types, typ)

@@ -54,6 +54,7 @@ func (s *snapshot) violations() []string {
 	i.names()
 	i.schedules()
 	i.scheduler()
+	i.counters()
 	slices.Sort(i.found)
 	return i.found
 }
@@ -69,11 +70,8 @@ func (i *inspection) keys() {
 	}
 	for _, v := range i.values {
 		kind, known := kinds[v.kind]
-		if v.key == i.base()+"stats" { // of the topic, not of a group
-			kind.of = ""
-		}
 		switch {
-		case !known, kind.of == "" && v.key != i.base()+v.kind, kind.of != "" && v.key != i.base()+v.kind+":"+v.name:
+		case !known, kind.of == "" && v.kind != "counters" && v.key != i.base()+v.kind, kind.of != "" && v.key != i.base()+v.kind+":"+v.name:
 			i.report("unknown key %q", v.key)
 			continue
 		case v.typ != kind.typ:
@@ -235,7 +233,7 @@ func (i *inspection) group(name string) {
 		}
 	}
 	for field, value := range i.get("stats", name).fields {
-		known := slices.Contains([]string{"delivered", "late_ms", "dropped", "seen", "asked", "returned", "lasting", "dead_purged"}, field)
+		known := slices.Contains(queue.GroupCounters, field) || slices.Contains([]string{"seen", "asked", "returned", "lasting"}, field)
 		form := numberForm
 		switch field {
 		case "ending":
@@ -245,6 +243,15 @@ func (i *inspection) group(name string) {
 		}
 		if !known || !form.MatchString(value) {
 			i.report("group %q: stats: %q is %q", name, field, value)
+		}
+	}
+}
+
+// counters checks what the topic has counted.
+func (i *inspection) counters() {
+	for field, value := range i.get("counters", "").fields {
+		if !slices.Contains(queue.TopicCounters, field) || !numberForm.MatchString(value) {
+			i.report("stats: %q is %q", field, value)
 		}
 	}
 }

@@ -30,6 +30,7 @@
 --       7 limit      messages that may wait at most; 0 for no limit
 --       8 soonest    ms of the earliest instant at which a message is due; 0 if one has no delay;
 --                    later than any instant if all have a relative delay
+--       9 together   sizes of the parts of the call that may be refused alone, "size size ..."
 --       then for each message: id, body
 --       then for each run:
 --         count      of its messages
@@ -55,8 +56,9 @@
 --   "twice" and ids   messages with mode:reject whose delay ids come before in this call
 --   "full" and room   the number of messages that there is room for
 -- The ids are a thousand at most.
--- Only "ok" means that something was written. If the stream refuses an entry, the call fails with
--- the server's error and writes nothing.
+-- Only "ok" means that something was written, but for refused_full in stats. That counts the
+-- messages of the parts that no call has room for. If the stream refuses an entry, the call fails
+-- with the server's error and writes nothing.
 -- Twice: the second run finds its number remembered and writes nothing.
 
 local meta, messages, pending, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -70,7 +72,7 @@ local schedules = (#KEYS - 10) % 3 == 1 and KEYS[#KEYS]
 local budget = 50000 -- messages times groups that one step moves at most
 local args = ARGV
 -- The indexes in args of the first message, run and options.
-local first_message = 9
+local first_message = 10
 local first_run = first_message + n * 2
 local first_option = first_run + runs * 2
 
@@ -96,6 +98,7 @@ if first_option <= #ARGV then
   redis.call('HLEN', options)
 end
 redis.call('HLEN', scheduler)
+redis.call('HLEN', stats)
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')[2]
 -- Only messages that are due now are written to the keys of groups.
 local direct = soonest <= now and groups > 0 and n * groups <= budget and not (head and tonumber(head) <= now)
@@ -125,6 +128,7 @@ end
 -- its owner and until when.
 local left_out, replaced = {}, {}
 local n_replaced, n_left_out = 0, 0 -- messages of this call or earlier ones, to be counted
+local n_stale = 0 -- occurrences of this call that their guards leave out
 local refused, twice = {}, {}
 local named, owner, free = {}, {}, {}
 local dues -- id -> due ms, of this call's messages
@@ -165,13 +169,12 @@ for i = first_option, #ARGV, 2 do
   if guard then
     ARGV[i + 1] = string.gsub(ARGV[i + 1], ' guard:%S+', '', 1)
     if not passes(name, guard) then
-      left_out[ARGV[i]], name = true, nil
+      left_out[ARGV[i]], name, n_stale = true, nil, n_stale + 1
     end
   end
   if name then
     if not dues then
       redis.call('HLEN', names)
-      redis.call('HLEN', stats)
       dues = {}
       local at = first_message
       for r = first_run, first_option - 1, 2 do
@@ -286,6 +289,14 @@ end
 if limit > 0 and n > #replaced then
   local room = math.max(limit - redis.call('ZCARD', pending) - backlog, 0)
   if n - #replaced > room then
+    local full = 0
+    for size in string.gmatch(ARGV[9], '%d+') do
+      full = full + (tonumber(size) > room and size or 0)
+    end
+    if full > 0 then
+      redis.call('HDEL', stats, '') -- after a deletion, a script may write at maxmemory too
+      redis.call('HINCRBY', stats, 'refused_full', full)
+    end
     return string.format('full %d', room)
   end
 end
@@ -373,6 +384,10 @@ if next_due and groups > 0 then
 end
 for _, name in ipairs(moved) do
   write_schedule(name, plans[name])
+end
+local published = ARGV[5] - n_left_out - n_stale
+if published > 0 then
+  redis.call('HINCRBY', stats, 'published', published)
 end
 if n_replaced > 0 then
   redis.call('HINCRBY', stats, 'replaced', n_replaced)
