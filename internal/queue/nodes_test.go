@@ -25,7 +25,7 @@ func TestACallToANodeThatFreezesIsMadeOnceByTheReplicaThatTakesOver(t *testing.T
 	publish := func(number uint64) error {
 		id, err := queue.NewIDs().Next(time.Now())
 		require.NoError(t, err)
-		return topic.PublishWithin(ctx, "publisher", number, []queue.Message{{ID: id, Due: queue.In(time.Hour), Body: []byte("x")}}, 0)
+		return topic.PublishWithin(ctx, "publisher", number, []queue.Message{{ID: id, Due: queue.In(time.Hour), Body: []byte("x")}}, queue.Limit{})
 	}
 	require.NoError(t, publish(1))
 	owner, replica := cluster.Owner("{t}")
