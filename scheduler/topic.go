@@ -142,8 +142,10 @@ func (s *Scheduler) promote(ctx context.Context, p *pool, due []*served) {
 		}
 		groups, err := s.open(ctx, t)
 		if errors.Is(err, queue.ErrNotFound) {
-			err = s.missing(ctx, t, poll)
-		} else if err == nil {
+			s.pools.running.Go(func() { s.missing(ctx, t, poll) }) // the registry's node may hang
+			continue
+		}
+		if err == nil {
 			before := t.address
 			if t.address = t.receiver.Address(ctx); before != "" && before != t.address { // its role goes with it
 				calls = append(calls, t.topic.ResignCall(before))
@@ -307,14 +309,15 @@ func (s *Scheduler) permit(ctx context.Context, t *served, groups *queue.Groups)
 
 // missing handles a topic that does not exist. If the registry does not list it either, it is no
 // longer served. If it is listed, it is just being created or deleted, and is tried again later.
-func (s *Scheduler) missing(ctx context.Context, t *served, poll time.Duration) error {
+func (s *Scheduler) missing(ctx context.Context, t *served, poll time.Duration) {
 	listed, err := t.topic.Listed(ctx)
 	if err != nil {
-		return err
+		s.retry(ctx, t, err, poll)
+		return
 	}
 	if listed {
 		s.doneLater(t, poll)
-		return nil
+		return
 	}
 	s.mu.Lock()
 	if s.topics[t.topic.Name] == t && t.users == 0 {
@@ -329,7 +332,6 @@ func (s *Scheduler) missing(ctx context.Context, t *served, poll time.Duration) 
 	if listed, err = t.topic.Listed(ctx); err == nil && listed {
 		s.found(t.topic.Name, false)
 	}
-	return nil
 }
 
 // repeat repeats a call that moves a bounded number of messages, until none are left. It stops

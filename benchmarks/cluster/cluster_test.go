@@ -78,6 +78,39 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// TestMany shows the same with 750 topics that four clients share, as four processes would.
+func TestMany(t *testing.T) {
+	c, _ := start(t)
+	connections := info(t, c.Nodes(), "connected_clients")
+	var loads []*clusterload.Load
+	for range 4 {
+		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()})
+		defer client.Close()
+		l, err := clusterload.Start(clusterload.Config{Client: client, PerNode: 250, Every: 10 * time.Second, Delay: 100 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		loads = append(loads, l)
+	}
+	time.Sleep(5 * time.Second)
+	from := time.Now()
+	time.Sleep(20 * time.Second)
+	all := map[string][]time.Duration{}
+	for _, l := range loads {
+		for node, its := range l.Lateness(from, time.Now(), nil) {
+			all[node] = append(all[node], its...)
+		}
+	}
+	for node, its := range all {
+		slices.Sort(its)
+		fmt.Printf("| 750 topics, 4 clients, %s | %d | %.1f | %.1f |\n", node, len(its), ms(clusterload.Quantile(its, 0.5)), ms(clusterload.Quantile(its, 0.99)))
+	}
+	fmt.Printf("connections of the four: %.0f\n", info(t, c.Nodes(), "connected_clients")-connections)
+	for _, l := range loads {
+		_, _ = l.Stop(0)
+	}
+}
+
 // TestIdle shows the commands of an idle process.
 func TestIdle(t *testing.T) {
 	c, client := start(t)
@@ -111,20 +144,29 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// migrate moves a key of a topic to another node, and back again by deleting it there.
-func migrate(t *testing.T, c *redistest.Cluster, kind string, size int) time.Duration {
-	ctx, key := context.Background(), "redisdelay:{t}:"+kind
-	from, _ := c.Owner("{t}")
-	to := c.Primaries[0]
-	if to == from {
-		to = c.Primaries[1]
+// nodesOf returns the node that has the topic, and another master.
+func nodesOf(c *redistest.Cluster) (from, to *redistest.Instance) {
+	from, _ = c.Owner("{t}")
+	for _, to = range c.Primaries {
+		if to != from {
+			break
+		}
 	}
-	source, target := from.Client(t), to.Client(t)
-	defer source.Close()
-	defer target.Close()
-	slot := source.ClusterKeySlot(ctx, key).Val()
+	return from, to
+}
+
+func do(t *testing.T, client redis.UniversalClient, args ...any) {
+	if err := client.Do(context.Background(), args...).Err(); err != nil {
+		t.Fatal(args, err)
+	}
+}
+
+// fill makes a key of a topic with so many messages.
+func fill(t *testing.T, client redis.UniversalClient, kind string, size int) (key string) {
+	ctx := context.Background()
+	key = "redisdelay:{t}:" + kind
 	for first := 0; first < size; first += 1000 {
-		pipe := source.Pipeline()
+		pipe := client.Pipeline()
 		for i := first; i < first+1000; i++ {
 			id := fmt.Sprintf("01JDABCDEF%016d", i)
 			if kind == "pending" {
@@ -137,21 +179,99 @@ func migrate(t *testing.T, c *redistest.Cluster, kind string, size int) time.Dur
 			t.Fatal(err)
 		}
 	}
-	do := func(client redis.UniversalClient, args ...any) {
-		if err := client.Do(ctx, args...).Err(); err != nil {
-			t.Fatal(args, err)
-		}
-	}
-	do(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", c.ID(from))
-	do(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", c.ID(to))
+	return key
+}
+
+// migrate moves a key of a topic to another node, where it deletes the key.
+func migrate(t *testing.T, c *redistest.Cluster, kind string, size int) time.Duration {
+	from, to := nodesOf(c)
+	source, target := from.Client(t), to.Client(t)
+	defer source.Close()
+	defer target.Close()
+	key := fill(t, source, kind, size)
+	slot := source.ClusterKeySlot(context.Background(), key).Val()
+	do(t, target, "CLUSTER", "SETSLOT", slot, "IMPORTING", c.ID(from))
+	do(t, source, "CLUSTER", "SETSLOT", slot, "MIGRATING", c.ID(to))
 	began := time.Now()
-	do(source, "MIGRATE", "127.0.0.1", to.Port(), key, 0, 60000)
+	do(t, source, "MIGRATE", "127.0.0.1", to.Port(), key, 0, 60000)
 	took := time.Since(began)
-	do(source, "CLUSTER", "SETSLOT", slot, "STABLE")
-	do(target, "FLUSHALL")
-	do(target, "CLUSTER", "SETSLOT", slot, "STABLE")
+	do(t, source, "CLUSTER", "SETSLOT", slot, "STABLE")
+	do(t, target, "FLUSHALL")
+	do(t, target, "CLUSTER", "SETSLOT", slot, "STABLE")
 	return took
 }
+
+// TestAtomicMigration shows how long the nodes stop, and how long calls about the topic fail, while
+// the server itself moves a slot with 300,000 messages.
+func TestAtomicMigration(t *testing.T) {
+	c, client := start(t)
+	ctx := context.Background()
+	from, to := nodesOf(c)
+	source := from.Client(t)
+	fill(t, source, "pending", 300_000)
+	key := fill(t, source, "messages", 300_000)
+	slot := source.ClusterKeySlot(ctx, key).Val()
+	var err error
+	for _, command := range [][]any{
+		{"CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", c.ID(to)}, // Valkey 9, on the source
+		{"CLUSTER", "MIGRATION", "IMPORT", slot, slot},                          // Redis 8.4, on the target
+	} {
+		at := from
+		if command[1] == "MIGRATION" {
+			at = to
+		}
+		if err = at.Client(t).Do(ctx, command...).Err(); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Skip("the server has no atomic slot migration: ", err)
+	}
+	began, longest := time.Now(), map[string]time.Duration{}
+	for _, in := range []*redistest.Instance{from, to} {
+		node := in.Client(t)
+		go func() {
+			for { // until the client is closed
+				sent := time.Now()
+				if node.Ping(ctx).Err() != nil {
+					return
+				}
+				pings <- ping{in.Addr(), time.Since(sent)}
+				time.Sleep(time.Millisecond)
+			}
+		}()
+	}
+	var lastGood time.Time
+	var gap time.Duration
+	for owner := from; owner != to; {
+		select {
+		case p := <-pings:
+			longest[p.node] = max(longest[p.node], p.took)
+			continue
+		default:
+		}
+		sent := time.Now()
+		if client.HSet(ctx, key, "new", "x").Err() == nil {
+			if !lastGood.IsZero() {
+				gap = max(gap, time.Since(lastGood))
+			}
+			lastGood = time.Now()
+		}
+		if time.Since(sent) < time.Millisecond {
+			time.Sleep(time.Millisecond)
+		}
+		owner, _ = c.Owner("{t}")
+	}
+	fmt.Printf("atomic migration of 300,000: %v, the source stops for %v, the target for %v, a write waits for %v at most\n",
+		time.Since(began).Round(time.Millisecond), longest[from.Addr()], longest[to.Addr()], gap)
+}
+
+type ping struct {
+	node string
+	took time.Duration
+}
+
+var pings = make(chan ping, 1000)
 
 // TestPublish shows what a wake-up costs all nodes, by PUBLISH and by SPUBLISH from a script. It
 // also shows how late it comes, on the node that publishes and over the Cluster's bus.

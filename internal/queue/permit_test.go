@@ -332,6 +332,11 @@ func TestPermitsTryToWakeOthersOnTheTopicsNode(t *testing.T) {
 		require.NoError(t, try())
 	}
 	require.NoError(t, registrys.Client(t).Do(ctx, "ACL", "SETUSER", "default", "allchannels").Err())
+	if its.Client(t).SPublish(ctx, "{"+topic.Name+"}", "").Err() == nil { // it has sharded channels
+		require.NoError(t, its.Client(t).Do(ctx, "ACL", "SETUSER", "default", "-spublish").Err())
+		require.ErrorContains(t, try(), "+spublish")
+		require.NoError(t, its.Client(t).Do(ctx, "ACL", "SETUSER", "default", "+spublish").Err())
+	}
 	require.NoError(t, its.Client(t).Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err())
 	require.ErrorIs(t, try(), queue.ErrForbidden)
 }

@@ -41,6 +41,12 @@ func ReceiveFor(t tb, m *wake.Mailbox, topic *queue.Topic) *Receiver {
 		}
 	})
 	r.Address, r.Stop = receiver.Address(context.Background()), receiver.Stop
+	if topic != nil { // the server may have no sharded channels
+		if err := m.Permitted(context.Background(), topic); err != nil {
+			r.fail("may not listen: %v", err)
+		}
+		r.Address = receiver.Address(context.Background())
+	}
 	return r
 }
 

@@ -68,17 +68,18 @@ func TestALineFollowsItsKeyToTheReplicaThatTakesOver(t *testing.T) {
 
 func TestALineFollowsItsKeyToAnotherMaster(t *testing.T) {
 	t.Parallel()
-	for name, args := range map[string][]string{"sharded": nil, "not sharded": {"--rename-command", "SSUBSCRIBE", ""}} {
+	servers := map[string][]string{"sharded": nil, "not sharded": {"--rename-command", "SSUBSCRIBE", ""}}
+	if redistest.Start(t).Client(t).SPublish(t.Context(), "own", "").Err() != nil { // as Redis 6.2
+		servers = map[string][]string{"not sharded": nil}
+	}
+	for name, args := range servers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster := redistest.StartCluster(t, args...)
 			client := cluster.Client(t)
-			if client.SPublish(t.Context(), "own", "").Err() != nil {
-				t.Skip("the server has no sharded channels")
-			}
 			_, events := lineTo(t, client)
 			owner, replica := cluster.Owner("{t}")
-			require.Equal(t, args == nil, queue.Sharded(connectedTo(t, events, owner)))
+			require.Equal(t, name == "sharded", queue.Sharded(connectedTo(t, events, owner)))
 			require.NoError(t, replica.Client(t).ClusterFailover(t.Context()).Err())
 			learns(t, client, replica)
 			connectedTo(t, events, replica)

@@ -365,7 +365,8 @@ func TestAMailboxOfAClusterSaysThatItMayNotListen(t *testing.T) {
 	topic := queue.NewTopic(queue.MustClient(client), "own", "t")
 	require.NoError(t, mailbox(t, redistest.Server{Client: client, Prefix: "allowed"}).Permitted(ctx, topic))
 	for _, node := range cluster.Nodes() {
-		require.NoError(t, node.Client(t).Do(ctx, "ACL", "SETUSER", "default", "-subscribe", "-ssubscribe").Err())
+		require.NoError(t, node.Client(t).Do(ctx, "ACL", "SETUSER", "default", "-subscribe").Err())
+		_ = node.Client(t).Do(ctx, "ACL", "SETUSER", "default", "-ssubscribe").Err() // which Redis 6.2 does not know
 	}
 	err := mailbox(t, redistest.Server{Client: client, Prefix: "own"}).Permitted(ctx, topic)
 	require.ErrorIs(t, err, queue.ErrForbidden)
@@ -526,8 +527,9 @@ func TestMailboxOfAWrappedClusterClient(t *testing.T) {
 		topic := queue.NewTopic(client, "own", fmt.Sprint("topic ", i))
 		r := m.Receive(topic, func(string, func()) {})
 		defer r.Stop()
-		address := r.Address(ctx)
+		address := ""
 		require.Eventually(t, func() bool {
+			address = r.Address(ctx) // the server may have no sharded channels
 			listening, err := wake.Listening(ctx, client, topic, address)
 			return err == nil && listening
 		}, patience, time.Millisecond)

@@ -138,7 +138,13 @@ func TestEachNodeOfAClusterIsAsQuickAsTheBest(t *testing.T) {
 func TestAFrozenNodeOfAClusterStallsItsOwnTopicsOnly(t *testing.T) {
 	faulttest.Case(t, "a master that is frozen stalls its own topics only, which go on within 2 s after its replica has taken over")
 	n := nodesUnderLoad(t)
-	for i, was := range slices.Sorted(maps.Keys(n.during(time.Second))) {
+	calm := n.during(faulttest.Pick(time.Second, 10*time.Second))
+	n.report("calm", calm)
+	usual := 10 * time.Millisecond // or what this machine takes at all now
+	for _, its := range calm {
+		usual = max(usual, clusterload.Quantile(its, 0.99)*3/2)
+	}
+	for i, was := range slices.Sorted(maps.Keys(calm)) {
 		if i > 0 && !faulttest.Long() {
 			break
 		}
@@ -156,7 +162,7 @@ func TestAFrozenNodeOfAClusterStallsItsOwnTopicsOnly(t *testing.T) {
 		n.report("the others while it is frozen", late)
 		faulttest.Report(t, fmt.Sprintf("its own topics go on after %v, at most %v late", back.Round(10*time.Millisecond), own[len(own)-1].Round(10*time.Millisecond)))
 		for node, others := range late {
-			require.LessOrEqual(t, clusterload.Quantile(others, 0.99), faulttest.Pick(150*time.Millisecond, 10*time.Millisecond), node)
+			require.LessOrEqual(t, clusterload.Quantile(others, 0.99), faulttest.Pick(5*usual+100*time.Millisecond, usual), node)
 		}
 		require.LessOrEqual(t, back, faulttest.Pick(4*time.Second, 2*time.Second))
 		frozen.Resume()
