@@ -62,6 +62,14 @@ func everyOperation() []operation {
 		}},
 		{name: "get", do: func(a *admin.Admin, w *torn) error { return last(a.Get(ctx, topic, admin.ByID(w.id["retry"]))) }},
 		{name: "get", do: func(a *admin.Admin, _ *torn) error { return last(a.Get(ctx, topic, admin.ByDelayID("pending"))) }},
+		{name: "workers", do: func(a *admin.Admin, _ *torn) error { return last(a.Workers(ctx, topic)) }},
+		{name: "reasons of dead letters", do: func(a *admin.Admin, _ *torn) error { return last(a.DeadReasons(ctx, topic, "a", none)) }},
+		{name: "requeue", do: func(a *admin.Admin, _ *torn) error {
+			return last(a.RequeueAll(ctx, topic, "a", admin.Bulk{DryRun: true}))
+		}},
+		{name: "requeue", do: func(a *admin.Admin, _ *torn) error {
+			return last(a.RequeueAll(ctx, topic, "a", admin.Bulk{Spread: time.Hour}))
+		}},
 		{name: "upcoming", do: func(a *admin.Admin, _ *torn) error {
 			return last(a.Upcoming(ctx, topic, admin.Load{Width: time.Minute, Buckets: 2, Group: "a"}))
 		}},
@@ -77,6 +85,8 @@ func everyOperation() []operation {
 		{name: "purge", do: func(a *admin.Admin, _ *torn) error { return last(a.PurgeDead(ctx, topic, "a", none)) }},
 		{name: "move", do: func(a *admin.Admin, _ *torn) error { return last(a.MoveDead(ctx, topic, "a", "another", none)) },
 			prepare: func(w *torn) { require.NoError(w.t, w.publisher(w.t).Publish("another", text("x"))) }},
+		{name: "kill", do: func(a *admin.Admin, w *torn) error { return last(a.Kill(ctx, topic, "a", w.id["ready"], "")) }},
+		{name: "kill", do: func(a *admin.Admin, w *torn) error { return last(a.Kill(ctx, topic, "a", w.id["pending"], "")) }},
 		{name: "pause", do: func(a *admin.Admin, _ *torn) error { return last(a.Pause(ctx, topic, admin.PauseOptions{})) }},
 		{name: "pause", do: func(a *admin.Admin, _ *torn) error { return last(a.PauseGroup(ctx, topic, "a", admin.PauseOptions{})) }},
 		{name: "resume", do: func(a *admin.Admin, _ *torn) error { return last(a.Resume(ctx, topic)) }, prepare: rest},
@@ -322,7 +332,7 @@ func TestTheDocumentedPermissionsAreEnough(t *testing.T) {
 		}
 		require.NoError(t, err, op.name)
 	}
-	require.Equal(t, map[string]bool{"check": true, "repair": true, "delete topic": true}, forOperators, "docs/redis-keys.md says so")
+	require.Equal(t, map[string]bool{"check": true, "repair": true, "delete topic": true, "workers": true, "kill": true}, forOperators, "docs/redis-keys.md says so")
 }
 
 // On a Cluster the client also asks for the owners of the slots.

@@ -66,6 +66,7 @@ var (
 	RescheduleScript = load("reschedule")
 	RequeueScript    = load("requeue")
 	DiscardScript    = load("discard")
+	KillScript       = load("kill")
 	PauseScript      = load("pause")
 	EraseScript      = load("erase")
 	PageScript       = load("page")
