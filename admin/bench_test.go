@@ -178,6 +178,9 @@ var operations = []struct {
 			return errors.Join(err, only(s.admin.Kill(ctx, topic, "a", m.ID, "")))
 		}
 	}},
+	{"Diagnose", func(b *testing.B, s *setup) func(int) error {
+		return func(int) error { return only(s.admin.Diagnose(ctx, admin.DiagnoseOptions{Topics: []string{topic}})) }
+	}},
 	{"Workers100", func(b *testing.B, s *setup) func(int) error {
 		for i := range 100 {
 			s.subscribe(b, strconv.Itoa(i))

@@ -595,6 +595,24 @@ func ExampleAdmin_Ready() {
 	// ready
 }
 
+func ExampleAdmin_Diagnose() {
+	s := start()
+	defer s.stop()
+	s.register("orders", "billing")
+	_, err := s.admin.Pause(ctx, "orders", admin.PauseOptions{By: "ann", Why: "deploy"})
+	check(err)
+
+	d, err := s.admin.Diagnose(ctx, admin.DiagnoseOptions{})
+	check(err)
+	for _, p := range d.Problems {
+		if p.Topic != "" { // not of the server
+			fmt.Println(p.Severity, p.Kind, p.Topic, p.Mend)
+		}
+	}
+
+	// Output: warning paused orders [resume orders]
+}
+
 func ExampleAdmin_Check() {
 	s := start()
 	defer s.stop()
