@@ -105,7 +105,7 @@ func (a *app) deadReasons(ctx context.Context, topic, group string) error {
 	}
 	t := a.out.table("COUNT", "OLDEST", "NEWEST", "SAMPLE", "REASON")
 	for _, r := range reasons.Reasons {
-		t.row(r, r.Count, r.Oldest, r.Newest, r.Sample.ID, r.Reason)
+		t.row(r, r.Count, r.Oldest, r.Newest, r.Sample.ID, cut(r.Reason, 120))
 	}
 	if reasons.Other > 0 {
 		a.out.note("%s have other reasons.", many(reasons.Other, "dead letter"))
@@ -240,7 +240,7 @@ func (a *app) export(ctx context.Context, topic, group string, choose choosing) 
 	}
 	done, unreadable := 0, 0
 	query := admin.Query{State: admin.Dead, Group: g.Group, Filter: filter, Limit: 1000}
-	err = pages(ctx, operator, topic, query, g.Dead+1000, func(m admin.Message) bool {
+	err = pages(ctx, operator, topic, query, func(m admin.Message) bool {
 		if m.Err != nil {
 			unreadable++
 			return true

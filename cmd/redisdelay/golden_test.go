@@ -49,10 +49,12 @@ func shop(t *testing.T, start time.Time) (*world, *redisdelaytest.Server) {
 var goldens = []struct {
 	name, args, stdin string
 }{
+	{"doctor", "doctor", ""},
 	{"top", "top --once --interval 100ms", ""},
 	{"topics", "topics", ""},
 	{"groups-ls", "groups ls", ""},
 	{"groups-idle", "groups idle", ""},
+	{"workers", "workers", ""},
 	{"upcoming", "upcoming orders --group billing --width 90s --buckets 10", ""},
 	{"dead-reasons", "dead reasons orders --group billing", ""},
 	{"dead-ls", "dead ls orders --group billing --reason down", ""},
@@ -67,6 +69,7 @@ var goldens = []struct {
 	{"msg-reschedule", "msg reschedule orders later --in 2h", ""},
 	{"msg-cancel", "msg cancel orders waiting", ""},
 	{"msg-now", "msg now orders later", ""},
+	{"msg-kill", "msg kill orders held --group billing", ""},
 	{"pause", "pause orders --group billing --by ann@ops --why deploy --for 1h", ""},
 	{"resume", "resume orders --group billing", ""},
 	{"publish", "publish orders --in 1m --metadata kind=gift --uuid new --delay-id again", "text"},
@@ -83,6 +86,10 @@ var goldens = []struct {
 func steady(text string) string {
 	text = regexp.MustCompile(`the server's clock is \S+ (behind|ahead of) this machine's`).ReplaceAllString(text, "the server's clock is off")
 	text = regexp.MustCompile(`"(mean_lateness|max_lateness)":"[^"]*"`).ReplaceAllString(text, `"$1":"1ms"`)
+	host, _ := os.Hostname()
+	text = strings.ReplaceAll(text, host, "host")
+	text = regexp.MustCompile(`(HOST|host) +(PID|\d+) +`).ReplaceAllString(text, "$1  PID  ")
+	text = regexp.MustCompile(`"pid":\d+`).ReplaceAllString(text, `"pid":1`)
 	return regexp.MustCompile(`"(delivered|acked|nacked|retried)":\d+`).ReplaceAllString(text, `"$1":1`)
 }
 
@@ -91,7 +98,7 @@ func TestGolden(t *testing.T) {
 	t.Parallel()
 	w, _ := shop(t, time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC))
 	taking := map[string]bool{}
-	commands := map[string]bool{}
+	commands, picture := map[string]bool{}, ""
 	each(newApp(system{}).root, func(c *cobra.Command) {
 		name := strings.ReplaceAll(strings.TrimPrefix(c.CommandPath(), "redisdelay "), " ", "-")
 		taking[name] = c.Flags().Lookup("yes") != nil
@@ -122,7 +129,12 @@ func TestGolden(t *testing.T) {
 			fmt.Fprintf(&text, "exit code: %d\n\n", status)
 		}
 		requireGolden(t, g.name, steady(text.String()))
+		if g.name == "doctor" || g.name == "top" {
+			first, _, _ := strings.Cut(steady(text.String()), "exit code: ")
+			picture += strings.Replace(first, " --once --interval 100ms", "", 1) + "\n"
+		}
 	}
+	requireSection(t, "../../README.md", "<!-- look:begin -->\n", "<!-- look:end -->", "```text\n"+strings.TrimSuffix(picture, "\n")+"```\n")
 	for _, left := range []string{"relay", "schedule", "completion-bash", "completion-zsh", "completion-fish", "completion-powershell"} {
 		delete(commands, left) // they have tests of their own
 	}

@@ -42,12 +42,14 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 
 	exported := `{"id":"x","uuid":"y","group":"z","payload":"\u001b[2J"}`
 	commands := map[string][][]string{
+		"doctor":         {{}, {topic}, {topic, "--deep"}, {"missing" + evil}},
 		"top":            {{"--once", "--interval", "100ms"}},
 		"topics":         {{}, {topic}, {"missing" + evil}},
 		"topics rm":      {{"gone" + evil, "--dry-run"}, {"gone" + evil, "--yes"}},
 		"groups ls":      {{}},
 		"groups idle":    {{}},
 		"groups rm":      {{topic, "lonely" + evil, "--dry-run"}, {topic, "missing" + evil, "--yes"}},
+		"workers":        {{}},
 		"upcoming":       {{topic, "--group", group}, {topic, "--group", "missing" + evil}, {topic, "--from", evil}},
 		"dead reasons":   {{topic, "--group", group}},
 		"dead ls":        {{topic, "--group", group}, {topic}, {topic, "--group", group, "--since", evil}},
@@ -62,6 +64,7 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"msg cancel":     {{topic, "json", "--dry-run"}, {topic, evil, "--yes"}},
 		"msg reschedule": {{topic, "json", "--in", "1h"}, {topic, "json", "--at", evil}},
 		"msg now":        {{topic, "text"}},
+		"msg kill":       {{topic, "hold: " + evil, "--group", group, "--reason", evil, "--yes"}, {topic, "json", "--by", evil}},
 		"pause":          {{topic, "--group", group, "--by", evil, "--why", evil}},
 		"resume":         {{topic}},
 		"publish":        {{topic, "--uuid", evil}, {"missing" + evil}, {topic, "--in", evil}, {topic, "--metadata", evil}},

@@ -83,7 +83,9 @@ func (a *app) msgCommand() *cobra.Command {
 			a.done(act{Action: "deliver", Topic: topic, ID: m.ID, Unit: "message", Count: 1})
 			return nil
 		})
-	return a.family("msg", "single messages: look, cancel, reschedule, kill", list, get, cancel, reschedule, now)
+	return a.family("msg", "single messages: look, cancel, reschedule, kill", list, get, cancel, reschedule, now,
+		a.killCommand(),
+	)
 }
 
 // due returns the time of --in and --at.
@@ -155,7 +157,7 @@ func (a *app) list(ctx context.Context, topic string, state admin.State, q listi
 	}
 	t := a.out.table(at, "ID", "DELAY ID", "UUID", "FAILED", "REASON", "PAYLOAD")
 	shown, more := 0, false
-	err = pages(ctx, operator, topic, admin.Query{State: state, Group: group, Filter: filter, Limit: 1000}, stats.Messages+1000, func(m admin.Message) bool {
+	err = pages(ctx, operator, topic, admin.Query{State: state, Group: group, Filter: filter, Limit: 1000}, func(m admin.Message) bool {
 		if more = q.choose.limit > 0 && shown == q.choose.limit; more {
 			return false
 		}

@@ -41,6 +41,8 @@ func TestProgram(t *testing.T) {
 	require.NoError(t, err, "%s", said)
 	for name, test := range map[string]func(*testing.T, string){
 		"static":      testProgramIsStatic,
+		"recipes":     testRecipes,
+		"many topics": testManyTopics,
 		"unit":        testUnit,
 		"container":   testContainer,
 		"confirm":     testConfirmation,
@@ -383,6 +385,41 @@ func testInterruptedTail(t *testing.T, binary string) {
 	require.Len(t, stats.Groups, 2)
 }
 
+// With 10,000 topics doctor takes less than five seconds.
+func testManyTopics(t *testing.T, binary string) {
+	const topics = 10_000
+	server := redistest.Start(t, "--appendonly", "yes")
+	w := newWorld(t, server.Client(t), server.Addr())
+	w.group("topic-0", "billing")
+	w.publish("topic-0", "x", "y", redisdelay.DelayKey, "1h")
+	// The others are copies of the first, as publishers would have made them.
+	keys, err := w.client.Keys(t.Context(), "redisdelay:{topic-0}:*").Result()
+	require.NoError(t, err)
+	pipe := w.client.Pipeline()
+	for i := 1; i < topics; i++ {
+		name := fmt.Sprint("topic-", i)
+		for _, key := range keys {
+			pipe.Copy(t.Context(), key, strings.Replace(key, "topic-0", name, 1), 0, false)
+		}
+		pipe.SAdd(t.Context(), "redisdelay:topics", name)
+	}
+	_, err = pipe.Exec(t.Context())
+	require.NoError(t, err)
+	best := time.Hour
+	for range 3 { // this machine may be busy
+		began := time.Now()
+		said, err := withEnv(exec.Command(binary, "doctor", "--json"), environment(w.addr)).Output()
+		best = min(best, time.Since(began))
+		require.Equal(t, exitFailed, exitCode(err))
+		require.Equal(t, topics, bytes.Count(said, []byte(`"kind":"unscheduled"`)), "nobody schedules")
+		if best < 5*time.Second {
+			break
+		}
+	}
+	require.Less(t, best, 5*time.Second)
+	t.Logf("doctor took %v for %d topics", best, topics)
+}
+
 // A user who may only read can use all that only looks, and the rest is refused by name.
 func testReadOnlyUser(t *testing.T, binary string) {
 	server := redistest.Start(t, "--appendonly", "yes")
@@ -402,6 +439,7 @@ func testReadOnlyUser(t *testing.T, binary string) {
 		return string(said), exitCode(err)
 	}
 	for _, looks := range []string{
+		"workers",
 		"topics", "groups ls", "groups idle", "top --once --interval 100ms", "upcoming orders",
 		"dead reasons orders", "dead ls orders", "dead show orders " + id, "dead export orders", "msg ls orders", "msg get orders name", "msg get orders 1 --by uuid",
 		"dead requeue orders --dry-run", "dead purge orders --dry-run", "dead move orders --to x --dry-run",
@@ -410,10 +448,14 @@ func testReadOnlyUser(t *testing.T, binary string) {
 		said, code := run(strings.Fields(looks)...)
 		require.Zero(t, code, "%s: %s", looks, said)
 	}
+	said, code := run("doctor")
+	require.Equal(t, exitFailed, code, said)
+	require.NotContains(t, said, "may not")
 	require.NoError(t, w.client.HSet(t.Context(), "redisdelay:{orders}:messages", "01M7Y3SQGNBVX5P66MY8JV56FH", "lost").Err())
 	for _, does := range []string{
 		"dead requeue orders --yes", "dead requeue orders --yes " + id, "dead purge orders --yes", "dead move orders --to x --yes", "groups rm orders billing --yes", "topics rm orders --yes",
 		"msg cancel orders name --yes", "msg reschedule orders name --in 1h", "msg now orders name",
+		"msg kill orders name --yes",
 		"pause orders", "resume orders", "repair orders --yes", "tail orders", "publish orders",
 	} {
 		said, code := run(strings.Fields(does)...)

@@ -278,7 +278,7 @@ func (a *app) findUUID(ctx context.Context, operator *admin.Admin, topic, uuid s
 	}
 	looked := 0
 	look := func(group string, state admin.State) error {
-		return pages(ctx, operator, topic, admin.Query{Group: group, State: state, Limit: 1000}, stats.Messages, func(m admin.Message) bool {
+		return pages(ctx, operator, topic, admin.Query{Group: group, State: state, Limit: 1000}, func(m admin.Message) bool {
 			if looked++; looked%1000 == 0 {
 				a.out.progress("Looking for the UUID: %s", many(looked, "message"))
 			}
@@ -303,22 +303,31 @@ func (a *app) findUUID(ctx context.Context, operator *admin.Admin, topic, uuid s
 	return operator.Get(ctx, topic, admin.ByID(found.ID)) // with all its places
 }
 
-// pages calls do with the messages of a query, until it returns false, the last page, or at most
-// so many messages. Pages of messages in hand may have no end.
-func pages(ctx context.Context, operator *admin.Admin, topic string, q admin.Query, atMost int, do func(admin.Message) bool) error {
-	for looked := 0; looked <= atMost; looked += q.Limit {
+// pages calls do with the messages of a query, until it returns false, or until the last page.
+// While consumers extend leases, pages of messages in hand have no end. So one that has nothing new
+// is the last.
+func pages(ctx context.Context, operator *admin.Admin, topic string, q admin.Query, do func(admin.Message) bool) error {
+	seen := map[string]bool{} // in hand
+	for {
 		page, err := operator.List(ctx, topic, q)
 		if err != nil {
 			return err
 		}
+		known := 0
 		for _, m := range page.Messages {
+			if q.State == admin.InHand {
+				if seen[m.ID] {
+					known++
+					continue
+				}
+				seen[m.ID] = true
+			}
 			if !do(m) {
 				return nil
 			}
 		}
-		if q.Cursor = page.Next; q.Cursor == "" {
+		if q.Cursor = page.Next; q.Cursor == "" || known > 0 && known == len(page.Messages) {
 			return nil
 		}
 	}
-	return nil
 }

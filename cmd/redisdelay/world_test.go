@@ -63,6 +63,7 @@ func (w *world) subscribe(topic string, config redisdelay.SubscriberConfig) (sto
 		for msg := range messages {
 			switch verb, reason, _ := strings.Cut(string(msg.Payload), ": "); verb {
 			case "die":
+				reason, _, _ := strings.Cut(reason, "\n")
 				redisdelay.DeadOnNack(msg, errors.New(reason))
 				msg.Nack()
 			case "retry":
