@@ -131,6 +131,7 @@ func TestGolden(t *testing.T) {
 		requireGolden(t, g.name, steady(text.String()))
 		if g.name == "doctor" || g.name == "top" {
 			first, _, _ := strings.Cut(steady(text.String()), "exit code: ")
+			first = regexp.MustCompile(`(?m)^warning   Of Redis, .*\n`).ReplaceAllString(first, "") // the embedded server is not set up
 			picture += strings.Replace(first, " --once --interval 100ms", "", 1) + "\n"
 		}
 	}
@@ -139,6 +140,10 @@ func TestGolden(t *testing.T) {
 		delete(commands, left) // they have tests of their own
 	}
 	require.Empty(t, commands, "commands without a golden file")
+	for args, want := range map[string]string{"topics or": "orders\n:4\n", "dead ls orders --group b": "billing\n:4\n", "dead move orders --to m": "mails\n:4\n", "dead re": "reasons\t"} {
+		_, out, _ := w.run("", append([]string{"__complete"}, strings.Fields(args)...)...)
+		require.True(t, strings.HasPrefix(out, want), "%s: %s", args, out)
+	}
 }
 
 // publishOnceTailed publishes a message as soon as somebody tails the topic.
