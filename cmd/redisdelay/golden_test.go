@@ -89,6 +89,7 @@ func steady(text string) string {
 	host, _ := os.Hostname()
 	text = strings.ReplaceAll(text, host, "host")
 	text = regexp.MustCompile(`(HOST|host) +(PID|\d+) +`).ReplaceAllString(text, "$1  PID  ")
+	text = regexp.MustCompile(`(:mailbox:\w+\|)\d+`).ReplaceAllString(text, "${1}1")
 	text = regexp.MustCompile(`"pid":\d+`).ReplaceAllString(text, `"pid":1`)
 	return regexp.MustCompile(`"(delivered|acked|nacked|retried)":\d+`).ReplaceAllString(text, `"$1":1`)
 }
