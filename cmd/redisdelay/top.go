@@ -53,7 +53,6 @@ type topRow struct {
 	InHand   int     `json:"in_hand"`
 	Retrying int     `json:"retrying"`
 	Dead     int     `json:"dead"`
-	In       float64 `json:"in_per_second"`
 	Out      float64 `json:"out_per_second"`
 	P50      string  `json:"late_p50,omitempty"`
 	P99      string  `json:"late_p99,omitempty"`
@@ -121,7 +120,7 @@ const longest = 36
 func (t *top) table(rows []topRow) *table {
 	table := t.app.out.table("TOPIC", "PROBLEM", "WAITING", "READY", "IN HAND", "RETRYING", "DEAD", "IN/S", "OUT/S", "LATE P50", "P99", "NEXT DUE")
 	for _, r := range rows {
-		table.row(r, cut(clean(r.Topic), longest), r.worst.cell(cut(clean(r.Problem), longest)), r.Waiting, r.Ready, r.InHand, r.Retrying, alarming.in(r.Dead, r.Dead > 0), fmt.Sprintf("%.1f", r.In), fmt.Sprintf("%.1f", r.Out),
+		table.row(r, cut(clean(r.Topic), longest), r.worst.cell(cut(clean(r.Problem), longest)), r.Waiting, r.Ready, r.InHand, r.Retrying, alarming.in(r.Dead, r.Dead > 0), "-", fmt.Sprintf("%.1f", r.Out),
 			r.P50, r.P99, r.NextDue)
 	}
 	return table
