@@ -104,6 +104,7 @@ func everyOperation() []operation {
 		{name: "ready", do: func(a *admin.Admin, _ *torn) error { return last(a.Ready(ctx, topic)) }},
 		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }},
 		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }, prepare: beginRemoval},
+		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }, prepare: damage},
 		{name: "repair", do: func(a *admin.Admin, _ *torn) error {
 			repaired, err := a.Repair(ctx, topic)
 			if err == nil && len(repaired.Mended) < 5 {
@@ -425,6 +426,7 @@ func TestOperationsOnAFullServer(t *testing.T) {
 	}
 	t.Logf("refused: %v", refused)
 	require.True(t, refused["move"])
+	require.False(t, refused["check"], "it only reads")
 }
 
 // A server without PUBSUB is like a user who may not ask who is connected: the lease alone counts.

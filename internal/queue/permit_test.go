@@ -215,19 +215,6 @@ func TestAScriptThatFindsNoCommandSaysSo(t *testing.T) {
 	require.Equal(t, []string{"HKEYS or HMGET or HSET"}, absent(t, err))
 }
 
-// A transaction that is not ended would take in what others send over the connection.
-func TestPermitsLeaveNoTransactionOpenOnAServerWithoutExec(t *testing.T) {
-	t.Parallel()
-	in := redistest.Start(t, "--rename-command", "EXEC", "")
-	client := redis.NewClient(&redis.Options{Addr: in.Addr(), PoolSize: 1})
-	defer client.Close()
-	_, err := topicOf(client, "own", "topic").Groups(ctx)
-	require.NoError(t, err)
-	_, err = new(queue.Permits).Try(ctx, topicOf(client, "own", "topic").Topic, queue.Checking)
-	require.Equal(t, []string{"EXEC"}, absent(t, err))
-	require.Equal(t, "x", client.Echo(ctx, "x").Val())
-}
-
 // An error names at once what one user lacks, of every kind.
 func TestPermitsNameCommandsKeysAndChannelsInOneError(t *testing.T) {
 	t.Parallel()

@@ -74,6 +74,8 @@ var (
 	UpcomingScript   = load("upcoming")
 	InspectScript    = load("inspect")
 	ScanScript       = load("scan")
+	HalvesScript     = load("halves")
+	RangesScript     = load("ranges")
 	MendScript       = load("mend")
 	SingleScript     = load("single")
 	UntangleScript   = load("untangle")

@@ -55,8 +55,8 @@ var (
 		besides: append([]string{"ZRANGEBYSCORE", "SREM"}, enrolling...),
 	}
 	Checking = Work{
-		Name: "check", scripts: []string{"look", "inspect", "scan", "stats"},
-		besides: []string{"ZRANGEBYSCORE", "SISMEMBER", "TYPE", "PTTL", "LRANGE", "HGET", "ZSCORE", "TIME", "MULTI", "EXEC"},
+		Name: "check", scripts: []string{"look", "inspect", "scan", "halves", "ranges", "stats"},
+		besides: []string{"ZRANGEBYSCORE", "SISMEMBER", "TYPE", "PTTL", "LRANGE", "HGET", "ZSCORE", "TIME"},
 	}
 	Repairing = Work{
 		Name:    "repair",
@@ -71,9 +71,8 @@ func (w Work) AndWaits() Work {
 	return w
 }
 
-// notForScripts has the tries, which change nothing, of commands that no script may call. DISCARD
-// ends the transaction if the server has no EXEC.
-var notForScripts = map[string][][]any{"EXEC": {{"multi"}, {"exec"}, {"discard"}}, "WAIT": {{"wait", 0, 1}}}
+// notForScripts has the tries, which change nothing, of commands that no script may call.
+var notForScripts = map[string][]any{"WAIT": {"wait", 0, 1}}
 
 var calledCommand = regexp.MustCompile(`(?:redis\.p?call|each)\('([A-Z]+)'`)
 
