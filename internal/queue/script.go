@@ -109,13 +109,13 @@ func lacking(calls []*Call) []*Call {
 // loadFor loads every script on the servers that have the keys of the calls, since other nodes of a
 // Cluster may hang. It returns false if it failed.
 func loadFor(ctx context.Context, client *Client, calls []*Call) bool {
-	done := map[Node]bool{}
+	done := map[string]bool{} // by address: the user's client may be no key of a map
 	for _, c := range calls {
 		node, err := client.Node(ctx, c.key())
-		if err != nil || !done[node] && loadAll(ctx, node) != nil {
+		if err != nil || !done[node.Addr()] && loadAll(ctx, node) != nil {
 			return false
 		}
-		done[node] = true
+		done[node.Addr()] = true
 	}
 	return true
 }
