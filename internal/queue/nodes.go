@@ -296,10 +296,19 @@ func unlessLost[T any](ctx context.Context, c *Client, node Node, key string, ca
 			s, release = nil, func() {}
 			timer.Reset(slowAfter)
 		case <-isLost:
+			c.abandoned.Add(1)
+			go func() {
+				<-done
+				c.abandoned.Add(-1)
+			}()
 			return result, s, release
 		}
 	}
 }
+
+// Abandoned tells whether a call was abandoned that is still under way. The client may read its
+// arguments yet, so their memory is not used again meanwhile.
+func (c *Client) Abandoned() bool { return c.abandoned.Load() > 0 }
 
 // onMaster makes a call that may run twice to the master of a key: with its node, or a client that
 // reaches it. If the node is lost, it makes the call again when another has taken over, or the same
