@@ -106,6 +106,12 @@ func (s *setup) buryThese(t *testing.T, messages ...*message.Message) {
 
 func (s *setup) buryReady(t *testing.T, n int) {
 	t.Helper()
+	s.buryFor(t, n, func(int) string { return "for a reason" })
+}
+
+// buryFor makes dead letters of n ready messages, each for a reason.
+func (s *setup) buryFor(t *testing.T, n int, reason func(i int) string) {
+	t.Helper()
 	group := queue.NewTopic(queue.MustClient(s.Client), s.Prefix, topic).Group("a")
 	c := queue.Claim{Subscription: queue.Token(), Number: 1, Limit: 1000, Lease: time.Hour, Bytes: 1 << 30}
 	call := group.ClaimCall(c)
@@ -115,7 +121,7 @@ func (s *setup) buryReady(t *testing.T, n int) {
 	require.Len(t, claimed.Messages, n)
 	var failures []queue.Failure
 	for i := range claimed.Messages {
-		failures = append(failures, queue.Failure{Leased: &claimed.Messages[i], Dead: true, Reason: "for a reason"})
+		failures = append(failures, queue.Failure{Leased: &claimed.Messages[i], Dead: true, Reason: reason(i)})
 	}
 	require.NoError(t, queue.Do(ctx, queue.MustClient(s.Client), group.NackCalls(failures)...))
 }

@@ -161,6 +161,20 @@ var operations = []struct {
 			return err
 		}
 	}},
+	{"Overview100", func(b *testing.B, s *setup) func(int) error {
+		sub := s.subscriber(b, "a")
+		for i := range 100 {
+			require.NoError(b, sub.SubscribeInitialize(strconv.Itoa(i)))
+		}
+		return func(int) error {
+			_, _, err := s.admin.Overview(ctx, "", 1000)
+			return err
+		}
+	}},
+	{"DeadReasons100", func(b *testing.B, s *setup) func(int) error {
+		s.letters(b, "reasons", 100)
+		return func(int) error { return only(s.admin.DeadReasons(ctx, topic, "reasons", admin.Bulk{})) }
+	}},
 	{"Upcoming100", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error {
 			return only(s.admin.Upcoming(ctx, topic, admin.Load{Width: time.Minute, Buckets: 100, Group: "a"}))

@@ -22,16 +22,17 @@ const (
 
 // Finding is one result of Check.
 type Finding struct {
-	Severity Severity
+	Severity Severity `json:"severity"`
 
 	// Kind names the kind of finding in one or two fixed words.
-	Kind string
+	Kind string `json:"kind"`
 
 	// Group and MessageID are the group and message concerned; "" if there is no single one.
-	Group, MessageID string
+	Group     string `json:"group,omitempty"`
+	MessageID string `json:"message_id,omitempty"`
 
 	// Detail describes the finding in one sentence.
-	Detail string
+	Detail string `json:"detail"`
 
 	violation operate.Violation
 }
@@ -51,13 +52,13 @@ func (f Finding) String() string {
 
 // Report is the result of Check.
 type Report struct {
-	Topic    string
-	Findings []Finding
-	Messages int // number of messages checked
+	Topic    string    `json:"topic"`
+	Findings []Finding `json:"findings"`
+	Messages int       `json:"messages"` // number of messages checked
 
 	// Unconfirmed counts suspected violations that could not be confirmed, because the topic
 	// changed too fast. They are not in Findings. Another Check may confirm them.
-	Unconfirmed int
+	Unconfirmed int `json:"unconfirmed"`
 }
 
 // Violations returns the findings that are violations.
@@ -116,16 +117,16 @@ func finding(v operate.Violation) Finding {
 type Repaired struct {
 	Report // the findings
 
-	Mended []Mending
+	Mended []Mending `json:"mended"`
 	// Left are the violations that Repair did not change. They no longer exist, will end by
 	// themselves, or cannot be mended safely.
-	Left []Finding
+	Left []Finding `json:"left"`
 }
 
 // Mending is a violation and the changes that mended it.
 type Mending struct {
 	Finding
-	Done []string
+	Done []string `json:"done"`
 }
 
 // Repair runs Check and mends the violations that can be mended safely. It loses no message that

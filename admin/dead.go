@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
@@ -17,8 +19,8 @@ var (
 
 // Progress is the progress of an operation on many messages.
 type Progress struct {
-	Looked int // messages examined
-	Done   int // messages changed
+	Looked int `json:"looked"` // messages examined
+	Done   int `json:"done"`   // messages changed
 }
 
 // Bulk chooses the dead letters of an operation, and reports its progress.
@@ -26,8 +28,29 @@ type Bulk struct {
 	// Filter chooses dead letters. The zero value chooses all.
 	Filter Filter
 
+	// DryRun counts what would be changed, and changes nothing.
+	DryRun bool
+
+	// Limit is the maximum number of dead letters that are changed, the oldest first. 0 means all.
+	Limit int
+
+	// Spread is for RequeueAll only. The dead letters become retries that are due one after the
+	// other, evenly over this time, so that consumers are not flooded. They are counted first. 0
+	// means that all are due at once. The maximum is redisdelay.MaxDelay.
+	Spread time.Duration
+
 	// Progress, if not nil, is called after each chunk of at most 1,000 messages.
 	Progress func(Progress)
+}
+
+func (b Bulk) check() error {
+	switch {
+	case b.Limit < 0:
+		return fmt.Errorf("%w: Limit is %d, want 0 or more", ErrInvalidArgument, b.Limit)
+	case b.Spread < 0 || b.Spread > redisdelay.MaxDelay:
+		return fmt.Errorf("%w: Spread is %v, want from 0 to %v", ErrInvalidArgument, b.Spread, redisdelay.MaxDelay)
+	}
+	return nil
 }
 
 // Requeue makes a dead letter of a group ready again. Its deliveries are counted from zero, and its
@@ -63,13 +86,35 @@ func (a *Admin) one(ctx context.Context, topic, group, id, what string, work que
 // RequeueAll requeues many dead letters of a group, in chunks, and returns how many. It ignores
 // dead letters that are added after it began, so that it ends even if all become dead again.
 func (a *Admin) RequeueAll(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
-	return a.all(ctx, topic, group, bulk, bulkWork{what: "requeue", work: queue.RequeueingMany,
-		do: func(g *operate.Group, chunk []operate.Listed) (int, error) { return g.Requeue(ctx, ids(chunk)) }})
+	next := 0 // the number of the next message
+	requeue := func(g *operate.Group, chunk []operate.Listed, spread spread) (int, error) {
+		var dues []queue.Due
+		if spread.over > 0 {
+			for range chunk {
+				dues = append(dues, spread.due(next))
+				next++
+			}
+		}
+		return g.Requeue(ctx, ids(chunk), dues...)
+	}
+	return a.all(ctx, topic, group, bulk, bulkWork{what: "requeue", work: queue.RequeueingMany, spreads: true, do: requeue})
+}
+
+// spread has messages become due evenly over some time.
+type spread struct {
+	from time.Time
+	over time.Duration // 0: all are due at once
+	of   int           // messages
+}
+
+// due returns when a message is due, by its number from 0 on.
+func (s spread) due(number int) queue.Due {
+	return queue.At(s.from.Add(time.Duration(float64(s.over) * float64(number) / float64(max(s.of, 1)))))
 }
 
 // PurgeDead deletes many dead letters of a group, in chunks, and returns how many.
 func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
-	purge := func(g *operate.Group, chunk []operate.Listed) (done int, err error) {
+	purge := func(g *operate.Group, chunk []operate.Listed, _ spread) (done int, err error) {
 		for some := range slices.Chunk(chunk, purged) {
 			n, err := g.Discard(ctx, ids(some))
 			if done += n; err != nil {
@@ -104,7 +149,7 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 		return 0, fmt.Errorf("move: %w: from topic %q to itself; RequeueAll does that", ErrInvalidArgument, topic)
 	}
 	mover := target.Mover()
-	move := func(g *operate.Group, chunk []operate.Listed) (int, error) {
+	move := func(g *operate.Group, chunk []operate.Listed, _ spread) (int, error) {
 		var whole []operate.Listed
 		for _, l := range chunk {
 			if l.Body == nil {
@@ -145,10 +190,11 @@ func (a *Admin) withoutDelayID(from, to string, body []byte) ([]byte, error) {
 
 // bulkWork is an operation on many dead letters.
 type bulkWork struct {
-	what   string
-	work   queue.Work
-	bodies bool // do needs the bodies
-	do     func(*operate.Group, []operate.Listed) (int, error)
+	what    string
+	work    queue.Work
+	bodies  bool // do needs the bodies
+	spreads bool // do heeds the spread
+	do      func(*operate.Group, []operate.Listed, spread) (int, error)
 }
 
 // all runs the operation on the current dead letters, in chunks.
@@ -159,45 +205,90 @@ func (a *Admin) all(ctx context.Context, topic, group string, bulk Bulk, d bulkW
 			err = fmt.Errorf("%s dead letters of group %q of topic %q: %w", d.what, group, topic, err)
 		}
 	}()
-	t, err := a.topic(ctx, topic, d.work)
+	if err := bulk.check(); err != nil {
+		return 0, err
+	}
+	if bulk.Spread > 0 && !d.spreads {
+		return 0, fmt.Errorf("%w: Spread is for RequeueAll only", ErrInvalidArgument)
+	}
+	if bulk.DryRun {
+		d.work, d.bodies = queue.Surveying, false
+	}
+	l, err := a.letters(ctx, topic, group, bulk, d.work)
 	if err != nil {
 		return 0, err
+	}
+	if bulk.DryRun {
+		return l.each(ctx, false, func(chunk []operate.Listed) (int, error) { return len(chunk), nil })
+	}
+	spread := spread{from: l.now, over: bulk.Spread}
+	if bulk.Spread > 0 {
+		counted := *l
+		counted.bulk.Progress = nil
+		spread.of, err = counted.each(ctx, false, func(chunk []operate.Listed) (int, error) { return len(chunk), nil })
+		if err != nil {
+			return 0, err
+		}
+	}
+	return l.each(ctx, d.bodies, func(chunk []operate.Listed) (int, error) { return d.do(l.topic.Group(group), chunk, spread) })
+}
+
+// letters are the dead letters of a group at one time.
+type letters struct {
+	admin *Admin
+	topic *operate.Topic
+	group string
+	now   time.Time // by the server's clock; later ones do not count
+	bulk  Bulk
+}
+
+// letters returns the current dead letters of a group, after it checked the permissions for work.
+func (a *Admin) letters(ctx context.Context, topic, group string, bulk Bulk, work queue.Work) (*letters, error) {
+	t, err := a.topic(ctx, topic, work)
+	if err != nil {
+		return nil, err
 	}
 	stats, err := t.Stats(ctx)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	if !stats.Has(group) {
-		return 0, ErrNotFound
+		return nil, ErrNotFound
 	}
+	return &letters{a, t, group, stats.Now, bulk}, nil
+}
+
+// each passes the chosen dead letters to do, in chunks, the oldest first. do returns how many it
+// changed. each returns how many were changed in all.
+func (l *letters) each(ctx context.Context, bodies bool, do func([]operate.Listed) (int, error)) (int, error) {
 	bytes := 0
-	if d.bodies || bulk.Filter.needsBodies() {
+	if bodies || l.bulk.Filter.needsBodies() {
 		bytes = pageBytes
 	}
 	var progress Progress
 	for cursor := ""; ; {
-		page, err := t.List(ctx, group, operate.Dead, cursor, 1000, bytes)
+		page, err := l.topic.List(ctx, l.group, operate.Dead, cursor, 1000, bytes)
 		if err != nil {
 			return progress.Done, err
 		}
 		var chunk []operate.Listed
-		for _, l := range page.Messages {
-			if l.At.After(stats.Now) {
+		for _, m := range page.Messages {
+			if m.At.After(l.now) || l.bulk.Limit > 0 && progress.Done+len(chunk) >= l.bulk.Limit {
 				page.Next = ""
 				break
 			}
 			progress.Looked++
-			if bulk.Filter.matches(a.listed(topic, group, Dead, l)) {
-				chunk = append(chunk, l)
+			if l.bulk.Filter.matches(l.admin.listed(l.topic.Name, l.group, Dead, m)) {
+				chunk = append(chunk, m)
 			}
 		}
-		n, err := d.do(t.Group(group), chunk)
+		n, err := do(chunk)
 		progress.Done += n
 		if err != nil {
 			return progress.Done, err
 		}
-		if bulk.Progress != nil {
-			bulk.Progress(progress)
+		if l.bulk.Progress != nil {
+			l.bulk.Progress(progress)
 		}
 		if cursor = page.Next; cursor == "" {
 			return progress.Done, nil

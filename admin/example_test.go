@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -122,6 +123,31 @@ func ExampleAdmin_Stats() {
 	// billing: 1 ready, subscribed: false
 }
 
+func ExampleAdmin_Overview() {
+	s := start()
+	defer s.stop()
+	s.publish("invoices", "invoice 1", time.Hour)
+	s.publish("orders", "order 123", time.Hour)
+	s.register("orders", "billing")
+
+	for cursor := ""; ; {
+		page, next, err := s.admin.Overview(ctx, cursor, 100)
+		check(err)
+		slices.SortFunc(page, func(a, b admin.Stats) int { return strings.Compare(a.Topic, b.Topic) })
+		for _, stats := range page {
+			check(stats.Err)
+			fmt.Println(stats.Topic, "waiting:", stats.Pending, "groups:", len(stats.Groups))
+		}
+		if cursor = next; cursor == "" {
+			break
+		}
+	}
+
+	// Output:
+	// invoices waiting: 1 groups: 0
+	// orders waiting: 1 groups: 1
+}
+
 func ExampleAdmin_List() {
 	s := start()
 	defer s.stop()
@@ -214,6 +240,63 @@ func ExampleAdmin_RequeueAll() {
 	// Output:
 	// looked at 3 requeued 2
 	// 2 requeued
+}
+
+// Requeue a thousand dead letters of today, spread over ten minutes, after a look at how many.
+func ExampleBulk() {
+	s := start()
+	defer s.stop()
+	s.die("orders", "order 1", "order 2", "order 3")
+
+	bulk := admin.Bulk{
+		Filter: admin.Filter{From: s.server.Now().Add(-24 * time.Hour)},
+		Limit:  1000,
+		Spread: 10 * time.Minute,
+		DryRun: true,
+	}
+	n, err := s.admin.RequeueAll(ctx, "orders", "", bulk)
+	check(err)
+	fmt.Println(n, "would be requeued")
+	bulk.DryRun = false
+	n, err = s.admin.RequeueAll(ctx, "orders", "", bulk)
+	check(err)
+	fmt.Println(n, "requeued")
+
+	// Output:
+	// 3 would be requeued
+	// 3 requeued
+}
+
+func ExampleAdmin_DeadReasons() {
+	s := start()
+	defer s.stop()
+	s.die("orders", "order 1", "order 2", "order 3")
+
+	reasons, err := s.admin.DeadReasons(ctx, "orders", "", admin.Bulk{})
+	check(err)
+	for _, r := range reasons.Reasons {
+		fmt.Println(r.Count, r.Reason, "such as", r.Sample.UUID)
+	}
+
+	// Output: 3 nacked on the last of # deliveries such as order 3
+}
+
+func ExampleFilter() {
+	s := start()
+	defer s.stop()
+	s.publish("orders", "order 123", time.Hour)
+	s.publish("orders", "order 124", time.Hour)
+
+	page, err := s.admin.List(ctx, "orders", admin.Query{
+		State:  admin.Pending,
+		Filter: admin.Filter{UUID: "uuid of order 124"},
+	})
+	check(err)
+	for _, m := range page.Messages {
+		fmt.Println(m.DelayID)
+	}
+
+	// Output: order 124
 }
 
 func ExampleAdmin_DeleteDead() {

@@ -39,38 +39,39 @@ const (
 type Message struct {
 	// ID is the message's ID, the same in all groups. DelayID is the publisher's name for it, or
 	// "".
-	ID, DelayID string
+	ID      string `json:"id"`
+	DelayID string `json:"delay_id,omitempty"`
 
 	// UUID, Metadata and Payload are what the consumer gets, except for the delay. If the
 	// Unmarshaler refused the body, Err says why, and they are empty.
-	UUID     string
-	Metadata message.Metadata
-	Payload  []byte
-	Err      error
+	UUID     string           `json:"uuid,omitempty"`
+	Metadata message.Metadata `json:"metadata,omitempty"`
+	Payload  []byte           `json:"payload,omitempty"`
+	Err      error            `json:"error,omitempty"`
 
 	// MaxDeliveries is the message's own limit. 0 means the group's limit, negative means no limit.
-	MaxDeliveries int
+	MaxDeliveries int `json:"max_deliveries,omitempty"`
 
 	// ExpiresAt and MaxLateness say when the message expires; zero means never. OnExpiry says what
 	// happens then.
-	ExpiresAt   time.Time
-	MaxLateness time.Duration
-	OnExpiry    redisdelay.OnExpiry
+	ExpiresAt   time.Time           `json:"expires_at"`
+	MaxLateness time.Duration       `json:"max_lateness,omitempty"`
+	OnExpiry    redisdelay.OnExpiry `json:"on_expiry,omitempty"`
 
 	// Places has one Place for all groups while the message is pending, else one for each group
 	// that has it. A message from List has only the Place that was asked for.
-	Places []Place
+	Places []Place `json:"places"`
 }
 
 // Place is the state of a message in one group.
 type Place struct {
 	// Group is the name of the group, "" for Pending.
-	Group string
-	State State
+	Group string `json:"group,omitempty"`
+	State State  `json:"state"`
 
 	// At is when the message is due (Pending, Ready, Retrying), when its lease ends (InHand), or
 	// when it became dead (Dead). From Get it is zero for Ready.
-	At time.Time
+	At time.Time `json:"at"`
 
 	// InHandSince is when a subscription claimed the message (InHand), by the server's clock.
 	// Extensions of the lease do not change it. It is zero in other states.
@@ -78,12 +79,12 @@ type Place struct {
 
 	// Deliveries is the number of failed deliveries that count. Redelivered is true if the message
 	// was, or may have been, delivered before.
-	Deliveries  int
-	Redelivered bool
+	Deliveries  int  `json:"deliveries"`
+	Redelivered bool `json:"redelivered,omitempty"`
 
 	// Reason is why the message became dead, or the handler's last error if redisdelay.KeepError
 	// kept it.
-	Reason string
+	Reason string `json:"reason,omitempty"`
 }
 
 // Get returns a message and its places. Errors wrap ErrNotFound, or come from ctx or Redis. They
@@ -157,6 +158,9 @@ func (a *Admin) unmarshal(topic string, body []byte) (msg *message.Message, forS
 
 // Filter chooses messages that meet all its conditions. The zero value chooses all messages.
 type Filter struct {
+	// UUID must be the message's UUID; "" means any.
+	UUID string
+
 	// Metadata has pairs that must be in the message's metadata.
 	Metadata map[string]string
 
@@ -177,14 +181,14 @@ func (f Filter) matches(m Message) bool {
 		}
 	}
 	at := m.Places[0].At
-	return strings.Contains(m.Places[0].Reason, f.Reason) &&
+	return (f.UUID == "" || f.UUID == m.UUID) && strings.Contains(m.Places[0].Reason, f.Reason) &&
 		(f.From.IsZero() || !at.Before(f.From)) &&
 		(f.Until.IsZero() || at.Before(f.Until)) &&
 		(f.Match == nil || f.Match(m))
 }
 
 // needsBodies returns whether the filter uses the bodies of messages.
-func (f Filter) needsBodies() bool { return len(f.Metadata) > 0 || f.Match != nil }
+func (f Filter) needsBodies() bool { return f.UUID != "" || len(f.Metadata) > 0 || f.Match != nil }
 
 // Query selects a page of List.
 type Query struct {
@@ -206,8 +210,8 @@ type Query struct {
 
 // Page is the result of List.
 type Page struct {
-	Messages []Message
-	Next     string // the Cursor of the next page; "" if there is none
+	Messages []Message `json:"messages"`
+	Next     string    `json:"next,omitempty"` // the Cursor of the next page; "" if there is none
 }
 
 // List returns a page of messages in one state, in order of Place.At and ID. With a Filter, a page

@@ -17,43 +17,43 @@ var ErrNotReady = errors.New("not ready")
 
 // Readiness is the answer for a health endpoint.
 type Readiness struct {
-	Topics []TopicReadiness
+	Topics []TopicReadiness `json:"topics"`
 }
 
 // TopicReadiness says whether a topic's messages become ready when they are due.
 type TopicReadiness struct {
-	Topic string
+	Topic string `json:"topic"`
 
 	// Scheduled is true if a scheduler is the topic's holder or standby and is connected to Redis
 	// now. After a crash it is false until another scheduler takes over, at its next poll, some
 	// seconds later. If a machine vanishes, it stays true until Redis notices, or until the next
 	// event is a second overdue. If the Redis user may not run PUBSUB NUMSUB, the connection is not
 	// checked.
-	Scheduled bool
+	Scheduled bool `json:"scheduled"`
 
 	// Fault is the last error of a scheduler of the topic, at most 512 bytes. It is "" if none has
 	// failed since the due-time work was last done. FaultAt is when it failed, by the server's
 	// clock. A scheduler that cannot reach Redis leaves no error there.
-	Fault   string
-	FaultAt time.Time
+	Fault   string    `json:"fault,omitempty"`
+	FaultAt time.Time `json:"fault_at"`
 
 	// Pauses are the pauses of the topic and of its groups, that of the topic first. Messages of a
 	// paused group are not delivered, and Waiting does not count them.
-	Pauses []Pause
+	Pauses []Pause `json:"pauses,omitempty"`
 
 	// Idle is true if the topic needs no scheduler now. Either it has no group, or nothing waits
 	// for a due time, a retry, or the end of a lease or of a retention.
-	Idle bool
+	Idle bool `json:"idle"`
 
 	// Lag is how long the scheduler is behind, zero if it is not. It is the age of the oldest due
 	// message that is not ready, or of the oldest expired lease that was not taken back. Messages
 	// that a pause keeps from a Redis Stream do not count.
-	Lag time.Duration
+	Lag time.Duration `json:"lag"`
 
 	// Waiting is how long the next ready message of a group has not been claimed: the maximum over
 	// all groups that are not paused. In a topic without groups, it is how long the next message
 	// has been due. Then nobody has subscribed yet, or only under another name.
-	Waiting time.Duration
+	Waiting time.Duration `json:"waiting"`
 }
 
 // Err returns an error for each topic that is neither Idle nor Scheduled, and for each whose Lag is

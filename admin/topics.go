@@ -12,69 +12,78 @@ import (
 
 // Stats is the content of a topic at one instant. A zero instant means that there is none.
 type Stats struct {
-	Topic string
-	Now   time.Time // the server's clock
+	Topic string `json:"topic"`
 
-	Messages int       // all messages, each counted once, whatever the number of groups
-	Pending  int       // messages that wait for their due time
-	NextDue  time.Time // the first due time of these; in the past if it is not ready yet
-	DelayIDs int       // delay IDs that are taken
+	// Err is why Overview could not read the topic, and all else is zero then. Else it is nil.
+	Err error `json:"error,omitempty"`
+
+	Now time.Time `json:"now"` // the server's clock
+
+	Messages int       `json:"messages"`  // all messages, each counted once, whatever the number of groups
+	Pending  int       `json:"pending"`   // messages that wait for their due time
+	NextDue  time.Time `json:"next_due"`  // the first due time of these; in the past if it is not ready yet
+	DelayIDs int       `json:"delay_ids"` // delay IDs that are taken
 
 	// Replaced counts messages that later ones with their delay ID replaced. LeftOut counts
 	// messages that were not published because their delay ID was taken: redisdelay.DelayIDKeep.
 	// Both count since the topic was created.
-	Replaced, LeftOut int
+	Replaced int `json:"replaced"`
+	LeftOut  int `json:"left_out"`
 
 	// Scheduled is true if a scheduler is the topic's holder and is less than a second late. Ready
 	// also checks that it is connected, and whether it is needed.
-	Scheduled bool
-	NextLook  time.Time // when the scheduler has its next work
+	Scheduled bool      `json:"scheduled"`
+	NextLook  time.Time `json:"next_look"` // when the scheduler has its next work
 
 	// Pause is the pause of the topic, nil if there is none.
-	Pause *Pause
+	Pause *Pause `json:"pause,omitempty"`
 
 	// Stream is true if the topic's messages go into a Redis Stream. See redisdelay.StreamConfig.
 	// Its only group is redisdelay.StreamGroup, which has nothing ready or in hand. Delivered and
 	// the latenesses count only messages that had to wait. Entries of the stream are not counted.
-	Stream bool
+	Stream bool `json:"stream,omitempty"`
 
-	Groups []GroupStats // by name
+	Groups []GroupStats `json:"groups"` // by name
 }
 
 // GroupStats is the content of a consumer group.
 type GroupStats struct {
-	Group                         string
-	Ready, InHand, Retrying, Dead int
-	OldestDue                     time.Time // due time of the next ready message
-	NextRetry, OldestDead         time.Time
+	Group      string    `json:"group"`
+	Ready      int       `json:"ready"`
+	InHand     int       `json:"in_hand"`
+	Retrying   int       `json:"retrying"`
+	Dead       int       `json:"dead"`
+	OldestDue  time.Time `json:"oldest_due"` // due time of the next ready message
+	NextRetry  time.Time `json:"next_retry"`
+	OldestDead time.Time `json:"oldest_dead"`
 
 	// Suspects is how many messages have lost a lease since they were last nacked, because their
 	// process crashed or stood still. A message that stays a suspect may crash its processes.
-	Suspects int
+	Suspects int `json:"suspects"`
 
 	// Subscribed is true if a subscription waits for messages of the group or holds one. LastSeen
 	// is when one last claimed or settled messages, or else when the group was created.
-	Subscribed bool
-	LastSeen   time.Time
+	Subscribed bool      `json:"subscribed"`
+	LastSeen   time.Time `json:"last_seen"`
 
 	// Pause is the group's own pause, nil if there is none.
-	Pause *Pause
+	Pause *Pause `json:"pause,omitempty"`
 
 	// RemovedAt is when the group expires if nobody uses it until then; zero means never. The group
 	// is removed two minutes after that, and meanwhile RemovedAt is the time of the removal. A
 	// subscriber without GroupExpiry keeps the group while it is subscribed or may hold messages.
-	RemovedAt time.Time
+	RemovedAt time.Time `json:"removed_at"`
 
 	// MaxDeliveries, DeadRetention and MaxDead are the last configured values. No limit is a
 	// negative value, and for MaxDead 0.
-	MaxDeliveries int
-	DeadRetention time.Duration
-	MaxDead       int
+	MaxDeliveries int           `json:"max_deliveries"`
+	DeadRetention time.Duration `json:"dead_retention"`
+	MaxDead       int           `json:"max_dead"`
 
 	// DeadPurged counts the dead letters that were deleted because the group had more than MaxDead,
 	// since the group was created. Those past DeadRetention, and those that PurgeDead or DeleteDead
 	// deleted, are not in it.
-	DeadPurged int
+	DeadPurged int `json:"dead_purged"`
 
 	// Delivered counts deliveries, and Dropped counts messages that expired and were dropped.
 	// MeanLateness is the time from due to delivery, on average. All three are since the group was
@@ -85,9 +94,11 @@ type GroupStats struct {
 	// All are approximate: a subscription reports with its next claim, up to a poll interval later.
 	// A crash loses what was not reported, and a claim that the client repeats after a lost reply
 	// may count twice.
-	Delivered, Dropped        int
-	MeanLateness, MaxLateness time.Duration
-	MaxLatenessSince          time.Time
+	Delivered        int           `json:"delivered"`
+	Dropped          int           `json:"dropped"`
+	MeanLateness     time.Duration `json:"mean_lateness"`
+	MaxLateness      time.Duration `json:"max_lateness"`
+	MaxLatenessSince time.Time     `json:"max_lateness_since"`
 }
 
 // Stats returns the content of a topic, read in one atomic step. Errors wrap ErrNotFound, or come
@@ -134,9 +145,9 @@ func groupStats(g operate.GroupStats) GroupStats {
 
 // Removal is what was removed, or would be removed in a dry run.
 type Removal struct {
-	Groups   []string
-	Messages int // the group's messages, or for a topic all messages
-	DryRun   bool
+	Groups   []string `json:"groups"`
+	Messages int      `json:"messages"` // the group's messages, or for a topic all messages
+	DryRun   bool     `json:"dry_run"`
 }
 
 // GroupsWithoutSubscribers returns the groups that have had no subscriber for at least idle, and

@@ -27,9 +27,10 @@ type Load struct {
 
 // Bucket is an interval, and the number of messages that become due in it.
 type Bucket struct {
-	From, Until time.Time // From <= due < Until
-	Pending     int       // first deliveries
-	Retries     int       // retries of the group
+	From    time.Time `json:"from"`    // From <= due < Until
+	Until   time.Time `json:"until"`   // From <= due < Until
+	Pending int       `json:"pending"` // first deliveries
+	Retries int       `json:"retries"` // retries of the group
 }
 
 // Upcoming counts exactly how many messages become due in each interval, in one atomic step. The

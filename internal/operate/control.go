@@ -101,11 +101,20 @@ func (t *Topic) outcome(ref Ref, call *queue.Call) error {
 }
 
 // Requeue has dead messages of the group delivered again, a thousand at most, and returns how many.
-func (g *Group) Requeue(ctx context.Context, ids []string) (int, error) {
+// dues has when each is due; none means now.
+func (g *Group) Requeue(ctx context.Context, ids []string, dues ...queue.Due) (int, error) {
+	var args []any
+	for i, id := range ids {
+		due := queue.In(0)
+		if len(dues) > 0 {
+			due = dues[i]
+		}
+		args = append(args, id, due)
+	}
 	k := g.topic.Keys()
 	keys := []string{k.Groups(), k.Messages(), k.Dead(g.Name), k.Deliveries(g.Name), k.Retry(g.Name), k.Scheduler(),
 		k.Operation(queue.Token())}
-	reply, err := g.bulk(ctx, &queue.RequeueScript, keys, []any{g.Name, queue.OperationMemory}, ids)
+	reply, err := g.bulk(ctx, &queue.RequeueScript, keys, append([]any{g.Name, queue.OperationMemory}, args...), len(ids))
 	switch {
 	case err != nil || reply == "":
 		return 0, err
@@ -126,20 +135,21 @@ func (g *Group) Discard(ctx context.Context, ids []string) (int, error) {
 func (g *Group) discard(ctx context.Context, ids []string) (string, error) {
 	k := g.topic.Keys()
 	keys := []string{k.Messages(), k.Options(), k.Refs(), k.Dead(g.Name), k.Deliveries(g.Name), k.Operation(queue.Token())}
-	reply, err := g.bulk(ctx, &queue.DiscardScript, keys, []any{queue.OperationMemory}, ids)
+	args := []any{queue.OperationMemory}
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	reply, err := g.bulk(ctx, &queue.DiscardScript, keys, args, len(ids))
 	if err == nil && len(reply) != len(ids) {
 		err = fmt.Errorf("discard: unexpected reply %.64q about %d messages", reply, len(ids))
 	}
 	return reply, err
 }
 
-// bulk runs a script about many messages, and returns its reply; "" if there are no IDs.
-func (g *Group) bulk(ctx context.Context, s *queue.Script, keys []string, args []any, ids []string) (string, error) {
-	if len(ids) == 0 {
+// bulk runs a script about n messages, and returns its reply; "" if n is 0.
+func (g *Group) bulk(ctx context.Context, s *queue.Script, keys []string, args []any, n int) (string, error) {
+	if n == 0 {
 		return "", nil
-	}
-	for _, id := range ids {
-		args = append(args, id)
 	}
 	limited, end := queue.WhileRemembered(ctx)
 	defer end()

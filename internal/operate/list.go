@@ -139,3 +139,20 @@ func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, widt
 	}
 	return readUpcoming(reply, width, n)
 }
+
+// Bodies returns the bodies of messages, nil for one that has none.
+func (t *Topic) Bodies(ctx context.Context, ids []string) ([][]byte, error) {
+	found, err := queue.Ask(t.Client(), func(c redis.UniversalClient) ([]any, error) {
+		return c.HMGet(ctx, t.Keys().Messages(), ids...).Result()
+	})
+	if err != nil || len(found) != len(ids) {
+		return nil, queue.Refused(err)
+	}
+	bodies := make([][]byte, len(found))
+	for i, part := range found {
+		if body, there := part.(string); there {
+			bodies[i] = []byte(body)
+		}
+	}
+	return bodies, nil
+}

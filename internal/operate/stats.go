@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -100,6 +98,19 @@ func (t *Topic) Stats(ctx context.Context) (stats Stats, err error) {
 
 // stats reads the counts of the topic and of some of its groups.
 func (t *Topic) stats(ctx context.Context, groups *queue.Groups) (Stats, error) {
+	call := t.statsCall(groups)
+	if err := queue.Do(ctx, t.Client(), call); err != nil {
+		return Stats{}, err
+	}
+	reply, err := call.Cmd().Slice()
+	if err != nil {
+		return Stats{}, err
+	}
+	return readStats(reply, groups)
+}
+
+// statsCall returns a call whose reply readStats reads.
+func (t *Topic) statsCall(groups *queue.Groups) *queue.Call {
 	k := t.Keys()
 	keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle(), k.Counters(), k.Resumes()}
 	args := []any{groups.Version}
@@ -107,11 +118,7 @@ func (t *Topic) stats(ctx context.Context, groups *queue.Groups) (Stats, error) 
 		keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g), k.Suspects(g))
 		args = append(args, g)
 	}
-	reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.StatsScript, keys, args...)
-	if err != nil {
-		return Stats{}, err
-	}
-	return readStats(reply, groups)
+	return queue.NewCall(&queue.StatsScript, keys, args...)
 }
 
 // readStats reads the reply of the stats script about a topic with these groups. It returns

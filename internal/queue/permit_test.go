@@ -19,7 +19,7 @@ import (
 // works are all that there are.
 var works = []queue.Work{
 	queue.Publishing, queue.Publishing.AndWaits(), queue.PublishingStreams, queue.Scheduling, queue.SchedulingStreams, queue.Consuming,
-	queue.Counting, queue.Listing, queue.Finding, queue.Foreseeing, queue.Cancelling, queue.Rescheduling,
+	queue.Counting, queue.Listing, queue.Surveying, queue.Finding, queue.Foreseeing, queue.Cancelling, queue.Rescheduling,
 	queue.Requeueing, queue.RequeueingMany, queue.Discarding, queue.DiscardingMany, queue.Arriving,
 	queue.Pausing, queue.Resuming, queue.Removing, queue.Erasing, queue.Checking, queue.Repairing,
 }

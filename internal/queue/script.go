@@ -34,6 +34,14 @@ func flag(set bool) string {
 	return "0"
 }
 
+// Failure is Err, but the error wraps ErrForbidden or ErrServerFull as that of Do does.
+func (c *Call) Failure() error {
+	if err := c.Err(); err != nil {
+		return c.refused(err)
+	}
+	return nil
+}
+
 func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) {
 	if full {
 		c.cmd = p.Eval(ctx, c.script.source, c.keys, c.args...)
@@ -74,7 +82,7 @@ func Do(ctx context.Context, client *Client, calls ...*Call) error {
 	for _, c := range calls {
 		if err := c.Err(); err != nil {
 			client.findNodes(ctx, err)
-			return c.refused(err)
+			return c.Failure()
 		}
 	}
 	return nil

@@ -36,6 +36,7 @@ var (
 	Counting       = Work{Name: "stats", scripts: []string{"look", "stats"}}
 	Listing        = Work{Name: "list", scripts: []string{"look", "page"}}
 	Finding        = Work{Name: "get", scripts: []string{"look", "inspect"}, besides: []string{"TIME", "HGET", "ZSCORE", "ZRANGEBYSCORE"}}
+	Surveying      = Work{Name: "survey", scripts: []string{"look", "stats", "page"}, besides: []string{"HMGET"}}
 	Foreseeing     = Work{Name: "upcoming", scripts: []string{"look", "upcoming"}}
 	Cancelling     = Work{Name: "cancel", scripts: []string{"look", "cancel"}}
 	Rescheduling   = Work{Name: "reschedule", scripts: []string{"look", "reschedule"}}

@@ -9,10 +9,11 @@
 --       7 operation   string: the result of an earlier run of this call, expiring
 -- ARGV  1 group
 --       2 memory      ms for which the result is remembered
---       then the ids of messages (at most 1000)
+--       then for each message (at most 1000): id, and the delay to its retry in ms, or "@" and an
+--         instant in ms
 --
--- The messages wait for a retry that is due now, so that they come in order with all others. Their
--- deliveries are counted from zero. The flag "r" says that there were deliveries before.
+-- The messages wait for a retry, without a delay too, so that they come in order with all others.
+-- Their deliveries are counted from zero. The flag "r" says that there were deliveries before.
 -- Returns how many were dead and had a body, as text, or "unregistered" if there is no such group.
 -- Twice: the second run returns the remembered result of the first.
 
@@ -20,7 +21,7 @@ local groups, messages, dead, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local retry, scheduler, operation = KEYS[5], KEYS[6], KEYS[7]
 local group, memory = ARGV[1], ARGV[2]
 
---@use now schedule
+--@use now due_of schedule
 
 local before = redis.call('GET', operation)
 if before then
@@ -36,13 +37,15 @@ redis.call('HLEN', deliveries)
 redis.call('ZCARD', retry)
 redis.call('HLEN', scheduler)
 local ids, scores, records, seen = {}, {}, {}, {}
-local score = string.format('%d', now)
-for i = 3, #ARGV do
+local event
+for i = 3, #ARGV, 2 do
   local id = ARGV[i]
   if not seen[id] and redis.call('ZSCORE', dead, id) and redis.call('HEXISTS', messages, id) == 1 then
     seen[id] = true
     ids[#ids + 1] = id
-    scores[#scores + 1] = score
+    local due = due_of(ARGV[i + 1])
+    event = math.min(event or due, due)
+    scores[#scores + 1] = string.format('%d', due)
     scores[#scores + 1] = id
     records[#records + 1] = id
     records[#records + 1] = '0 r -'
@@ -56,7 +59,7 @@ end
 redis.call('ZREM', dead, unpack(ids))
 redis.call('HSET', deliveries, unpack(records))
 redis.call('ZADD', retry, unpack(scores))
-schedule(now)
+schedule(event)
 local result = string.format('%d', #ids)
 redis.call('SET', operation, result, 'PX', memory)
 return result

@@ -1,0 +1,59 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Overview returns the Stats of about limit topics (default 100, at most 1,000), and the cursor of
+// the next page. It needs a few round trips for each hundred topics. Pages are those of Topics, in
+// no order. If a topic has more than a hundred groups, they are counted at slightly different
+// times.
+//
+// A topic that cannot be read has only Topic and Err. Err wraps ErrNotFound if the topic does not
+// exist any more. Errors come from ctx or Redis, or wrap ErrForbidden or ErrInvalidArgument.
+func (a *Admin) Overview(ctx context.Context, cursor string, limit int) (stats []Stats, next string, err error) {
+	names, next, err := a.Topics(ctx, cursor, min(cmp.Or(max(limit, 0), 100), 1000))
+	if err != nil {
+		return nil, "", err
+	}
+	counted, err := a.counted(ctx, names)
+	if err != nil {
+		return nil, "", fmt.Errorf("overview: %w", err)
+	}
+	for i, name := range names {
+		s := Stats{Topic: name, Err: counted[i].Err}
+		if s.Err == nil {
+			s = topicStats(name, counted[i].Stats)
+		}
+		stats = append(stats, s)
+	}
+	return stats, next, nil
+}
+
+// counted returns the counts of each topic, or the reason why it cannot be read.
+func (a *Admin) counted(ctx context.Context, names []string) ([]operate.Counted, error) {
+	all := make([]operate.Counted, len(names))
+	var topics []*operate.Topic
+	var of []int
+	for i, name := range names {
+		t, err := a.handle(name)
+		if err == nil {
+			if _, err = a.permits.Try(ctx, t.Topic, queue.Counting); queue.Unreachable(err) && !a.client.Cluster() {
+				return nil, err
+			}
+		}
+		if all[i].Err = err; err == nil {
+			topics, of = append(topics, t), append(of, i)
+		}
+	}
+	counted, err := operate.StatsOf(ctx, topics)
+	for i, c := range counted {
+		all[of[i]] = c
+	}
+	return all, err
+}

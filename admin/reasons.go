@@ -1,0 +1,135 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// DeadReasons is why the dead letters of a group are dead.
+type DeadReasons struct {
+	// Reasons are the distinct reasons, the most frequent first.
+	Reasons []DeadReason `json:"reasons"`
+
+	// Other counts dead letters of further reasons, after 1,000 were told apart.
+	Other int `json:"other"`
+
+	// Looked counts the dead letters that were examined.
+	Looked int `json:"looked"`
+}
+
+// DeadReason is a reason, and the dead letters that have it.
+type DeadReason struct {
+	// Reason is Place.Reason with "#" for each number and each ID in it.
+	Reason string    `json:"reason"`
+	Count  int       `json:"count"`
+	Oldest time.Time `json:"oldest"` // when the first of them became dead
+	Newest time.Time `json:"newest"` // when the last of them became dead
+	Sample Message   `json:"sample"` // the last of them
+}
+
+// reasonsTold is how many reasons DeadReasons tells apart.
+const reasonsTold = 1000
+
+// samples is how many bodies DeadReasons reads in one step.
+const samples = 20
+
+// DeadReasons groups the dead letters of a group by reason. It reads them in chunks of 1,000, the
+// oldest first. Of bulk, Filter chooses them, Limit is how many are examined that match, and
+// Progress is told. Progress.Done counts those that match. DryRun and Spread are not used.
+//
+// Errors wrap ErrNotFound or ErrInvalidArgument, or come from ctx or Redis.
+func (a *Admin) DeadReasons(ctx context.Context, topic, group string, bulk Bulk) (reasons DeadReasons, err error) {
+	group = groupName(group)
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("reasons of dead letters of group %q of topic %q: %w", group, topic, err)
+		}
+	}()
+	if err := bulk.check(); err != nil {
+		return DeadReasons{}, err
+	}
+	l, err := a.letters(ctx, topic, group, bulk, queue.Surveying)
+	if err != nil {
+		return DeadReasons{}, err
+	}
+	type known struct {
+		DeadReason
+		last operate.Listed
+	}
+	found := map[string]*known{}
+	reasons.Looked, err = l.each(ctx, false, func(chunk []operate.Listed) (int, error) {
+		for _, m := range chunk {
+			text := foldReason(m.Reason)
+			r := found[text]
+			if r == nil && len(found) >= reasonsTold {
+				reasons.Other++
+				continue
+			}
+			if r == nil {
+				r = &known{DeadReason: DeadReason{Reason: text, Oldest: m.At}}
+				found[text] = r
+			}
+			r.Count++
+			m.Body = nil
+			r.Newest, r.last = m.At, m
+		}
+		return len(chunk), nil
+	})
+	if err != nil {
+		return DeadReasons{}, err
+	}
+	all := make([]*known, 0, len(found))
+	for _, r := range found {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b *known) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason))
+	})
+	for some := range slices.Chunk(all, samples) {
+		names := make([]string, len(some))
+		for i, r := range some {
+			names[i] = r.last.ID
+		}
+		bodies, err := l.topic.Bodies(ctx, names)
+		if err != nil {
+			return DeadReasons{}, err
+		}
+		for i, r := range some {
+			r.last.Body = bodies[i]
+			r.Sample = a.listed(topic, group, Dead, r.last)
+			reasons.Reasons = append(reasons.Reasons, r.DeadReason)
+		}
+	}
+	return reasons, nil
+}
+
+var (
+	uuidText   = regexp.MustCompile(`(?i)\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b`)
+	hexText    = regexp.MustCompile(`\b0[xX][0-9a-fA-F]+\b`)
+	wordText   = regexp.MustCompile(`[0-9A-Za-z]{8,}`)
+	numberText = regexp.MustCompile(`\d+(\.\d+)*`)
+)
+
+// foldReason replaces UUIDs, hexadecimal numbers, random texts such as message IDs, and numbers by
+// "#". So reasons that differ only in these are one.
+func foldReason(reason string) string {
+	reason = strings.ToValidUTF8(reason, "�")
+	reason = uuidText.ReplaceAllString(reason, "#")
+	reason = hexText.ReplaceAllString(reason, "#")
+	reason = wordText.ReplaceAllStringFunc(reason, func(word string) string {
+		hex := strings.Trim(word, "0123456789abcdefABCDEF") == ""
+		if strings.ContainsAny(word, "0123456789") && (hex || len(word) >= 16) {
+			return "#"
+		}
+		return word
+	})
+	return numberText.ReplaceAllString(reason, "#")
+}
