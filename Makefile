@@ -4,7 +4,7 @@ MODEL_SEQUENCES ?= 1000
 SOAK        ?= 1h
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-brokers test-servers lint bench bench-smoke microbench model stress faults soak fuzz cover lua
+.PHONY: help test test-brokers test-servers lint bench bench-smoke bench-otel bench-peers bench-peers-smoke microbench model stress faults soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -19,6 +19,8 @@ test: ## all tests but those with real brokers, on a real Redis too, with the ra
 		go -C examples/delayed-nats test -race -count=1 -timeout 5m ./... && \
 		go -C examples/delayed-redisstream test -race -count=1 -timeout 5m ./... && \
 		go -C cmd/redisdelay test -race -count=1 -timeout 10m -skip RabbitMQ ./... && \
+		go -C otel test -race -count=1 -timeout 10m ./... && \
+		go -C prometheus test -race -count=1 -timeout 10m ./... && \
 		go -C tests/components test -race -count=1 -timeout 10m ./...'
 
 # tests/brokers without the race detector, because watermill-amqp has a data race where it reconnects.
@@ -26,6 +28,9 @@ test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS J
 	@scripts/with-rabbitmq.sh scripts/with-redis.sh sh -c '\
 		go -C tests/brokers test -count=1 -timeout 15m ./... && \
 		go -C cmd/redisdelay test -race -count=1 -timeout 15m -run RabbitMQ ./...'
+
+test-alerts: ## the alert rules of prometheus/alerts.yml, with promtool of Debian
+	@scripts/alerts.sh
 
 test-servers: ## the tests of this module on each server of SERVERS, which are paths, such as "redis-6.2.0/src/redis-server /usr/bin/valkey-server"
 	@[ -n "$(SERVERS)" ] || { echo 'test-servers: name the binaries: make test-servers SERVERS="..."' >&2; exit 2; }
@@ -45,6 +50,20 @@ bench-smoke: ## that every scenario of make bench works, in tiny sizes
 	scripts/with-redis.sh sh -c 'cd benchmarks && go test . && go run . -smoke -out "$$1/results" -readme "$$1/README.md"' - "$$dir" && \
 	test -s "$$dir/results.md" && test -s "$$dir/results.json" && \
 	{ cmp -s README.md "$$dir/README.md"; test $$? = 1; } # the table is written there
+
+bench-otel: ## what traces and metrics cost Redis and the client, in percent of the CPU time without them
+	@scripts/with-redis.sh go -C otel test -run '^$$' -bench Cost -benchtime 21x -timeout 20m .
+
+# A package that cannot be installed leaves out the systems that need it, by name.
+bench-peers: ## the whole beside what else can delay messages (River, BullMQ, NATS, RabbitMQ...), half an hour, into benchmarks/peers/results.md and docs/choose.md
+	@for package in redis-server postgresql-15 rabbitmq-server $$(command -v npm >/dev/null || echo nodejs npm); do \
+		scripts/install.sh $$package || echo "bench-peers: no $$package" >&2; \
+	done
+	@cd benchmarks/peers && go run . -out results -choose ../../docs/choose.md
+
+bench-peers-smoke: ## that make bench-peers works, in tiny sizes, for what needs Redis, Node.js and Go only
+	@command -v redis-server >/dev/null || scripts/install.sh redis-server
+	@cd benchmarks/peers && go test . && go run . -smoke -peers '^(redisdelay|redisstream|asynq|bullmq|nats)$$'
 
 microbench: ## the benchmarks of single parts
 	@scripts/with-redis.sh go test -run '^$$' -bench . -benchmem ./...

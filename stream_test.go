@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
@@ -411,6 +412,43 @@ func TestPausedTopicKeepsDueMessagesFromTheStream(t *testing.T) {
 		awaitEntries(t, s, 3)
 		_, payloads := entries(t, s)
 		require.Equal(t, []string{"1", "2", "3"}, payloads)
+	})
+}
+
+// A pause may keep messages until it is too late for them.
+func TestWhatIsDroppedAtAResumeIsLogged(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		logged := watermill.NewCaptureLogger()
+		p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
+			Client: s.Client, KeyPrefix: s.Prefix, Stream: &redisdelay.StreamConfig{},
+		}, logged)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, p.Close()) })
+		a := newAdmin(t, s)
+		publish(t, p, stream(s), "first")
+		_, err = a.Pause(ctx, stream(s), admin.PauseOptions{})
+		require.NoError(t, err)
+		var late []*message.Message
+		for _, payload := range []string{"1", "2", "3"} {
+			msg := text(payload)
+			redisdelay.ExpireAt(msg, time.Now().Add(-time.Hour), redisdelay.ExpiryDrop)
+			late = append(late, msg)
+		}
+		require.NoError(t, p.Publish(stream(s), append(late, text("kept"))...))
+		_, err = a.Resume(ctx, stream(s))
+		require.NoError(t, err)
+		awaitEntries(t, s, 2)
+		lines := func() (numbers []any) {
+			for _, line := range logged.Captured()[watermill.InfoLogLevel] {
+				if line.Msg == "Messages had expired and were dropped" {
+					require.Equal(t, stream(s), line.Fields["topic"])
+					numbers = append(numbers, line.Fields["messages"])
+				}
+			}
+			return numbers
+		}
+		eventually(t, func() bool { return len(lines()) > 0 }, "the scheduler tells")
+		require.Equal(t, []any{3}, lines())
 	})
 }
 

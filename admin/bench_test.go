@@ -171,6 +171,22 @@ var operations = []struct {
 			return err
 		}
 	}},
+	{"Kill", func(b *testing.B, s *setup) func(int) error { // one that waits: ready is searched in steps
+		s.names(b, b.N)
+		return func(i int) error {
+			m, err := s.admin.Get(ctx, topic, admin.ByDelayID(strconv.Itoa(i)))
+			return errors.Join(err, only(s.admin.Kill(ctx, topic, "a", m.ID, "")))
+		}
+	}},
+	{"Diagnose", func(b *testing.B, s *setup) func(int) error {
+		return func(int) error { return only(s.admin.Diagnose(ctx, admin.DiagnoseOptions{Topics: []string{topic}})) }
+	}},
+	{"Workers100", func(b *testing.B, s *setup) func(int) error {
+		for i := range 100 {
+			s.subscribe(b, strconv.Itoa(i))
+		}
+		return func(int) error { return only(s.admin.Workers(ctx, topic)) }
+	}},
 	{"DeadReasons100", func(b *testing.B, s *setup) func(int) error {
 		s.letters(b, "reasons", 100)
 		return func(int) error { return only(s.admin.DeadReasons(ctx, topic, "reasons", admin.Bulk{})) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -146,6 +147,23 @@ func ExampleAdmin_Overview() {
 	// Output:
 	// invoices waiting: 1 groups: 0
 	// orders waiting: 1 groups: 1
+}
+
+func ExampleAdmin_Workers() {
+	s := start()
+	defer s.stop()
+	messages := s.subscribe("orders")
+	check(s.publisher.Publish("orders", message.NewMessage("1", nil)))
+	msg := <-messages
+
+	workers, err := s.admin.Workers(ctx, "orders")
+	check(err)
+	for _, w := range workers {
+		fmt.Println(w.Group, "of this process:", w.PID == os.Getpid(), "in hand:", w.InHand)
+	}
+	msg.Ack()
+
+	// Output: default of this process: true in hand: 1
 }
 
 func ExampleAdmin_List() {
@@ -297,6 +315,30 @@ func ExampleFilter() {
 	}
 
 	// Output: order 124
+}
+
+func ExampleAdmin_Kill() {
+	s := start()
+	defer s.stop()
+	messages := s.subscribe("orders")
+	check(s.publisher.Publish("orders", message.NewMessage("poison", nil)))
+	msg := <-messages
+	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
+
+	state, err := s.admin.Kill(ctx, "orders", "", delivery.ID, "it never ends")
+	check(err)
+	fmt.Println("in hand:", state == admin.InHand)
+	<-msg.Context().Done() // the handler returns
+	msg.Nack()
+	fmt.Println("lost:", errors.Is(context.Cause(msg.Context()), redisdelay.ErrLeaseLost))
+	page, err := s.admin.List(ctx, "orders", admin.Query{State: admin.Dead})
+	check(err)
+	fmt.Println(page.Messages[0].UUID, "is dead:", page.Messages[0].Places[0].Reason)
+
+	// Output:
+	// in hand: true
+	// lost: true
+	// poison is dead: killed: it never ends
 }
 
 func ExampleAdmin_DeleteDead() {
@@ -551,6 +593,24 @@ func ExampleAdmin_Ready() {
 	// Output:
 	// not ready: no scheduler serves topic "orders"
 	// ready
+}
+
+func ExampleAdmin_Diagnose() {
+	s := start()
+	defer s.stop()
+	s.register("orders", "billing")
+	_, err := s.admin.Pause(ctx, "orders", admin.PauseOptions{By: "ann", Why: "deploy"})
+	check(err)
+
+	d, err := s.admin.Diagnose(ctx, admin.DiagnoseOptions{})
+	check(err)
+	for _, p := range d.Problems {
+		if p.Topic != "" { // not of the server
+			fmt.Println(p.Severity, p.Kind, p.Topic, p.Mend)
+		}
+	}
+
+	// Output: warning paused orders [resume orders]
 }
 
 func ExampleAdmin_Check() {

@@ -116,3 +116,9 @@ func messagesOf(n int) []*message.Message {
 	}
 	return messages
 }
+
+// nowhere is a topic on a server that does not exist.
+func nowhere(t *testing.T) *setup {
+	client, _ := testkit.Unreachable(t)
+	return setupOn(t, redistest.Server{Client: client})
+}

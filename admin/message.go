@@ -75,7 +75,7 @@ type Place struct {
 
 	// InHandSince is when a subscription claimed the message (InHand), by the server's clock.
 	// Extensions of the lease do not change it. It is zero in other states.
-	InHandSince time.Time
+	InHandSince time.Time `json:"in_hand_since"`
 
 	// Deliveries is the number of failed deliveries that count. Redelivered is true if the message
 	// was, or may have been, delivered before.

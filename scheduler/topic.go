@@ -167,6 +167,9 @@ func (s *Scheduler) promote(ctx context.Context, p *pool, due []*served) {
 			s.logger.Error("Messages are gone from Redis, their bodies were not there when they were due", nil,
 				watermill.LogFields{"topic": t.topic.Name, "messages": turn.Lost})
 		}
+		if turn.Dropped > 0 {
+			s.logger.Info("Messages had expired and were dropped", watermill.LogFields{"topic": t.topic.Name, "messages": turn.Dropped})
+		}
 		switch {
 		case err != nil:
 			s.retry(ctx, t, err, poll)

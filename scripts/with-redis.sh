@@ -10,7 +10,7 @@
 # no test may be skipped for want of them.
 set -euo pipefail
 
-dir='' server='' command='' policy=''
+dir='' server='' command=''
 
 die() {
 	echo "with-redis: $*" >&2
@@ -26,21 +26,7 @@ ask() {
 	) 2>/dev/null
 }
 
-# install PACKAGE...: with apt-get, if we may, and without starting services
-install() {
-	[[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || return 1
-	if [[ ! -e /usr/sbin/policy-rc.d ]]; then
-		policy=/usr/sbin/policy-rc.d # removed by stop
-		printf '#!/bin/sh\nexit 101\n' >$policy
-		chmod +x $policy
-	fi
-	local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120)
-	local get=("${apt[@]}" install -y --no-install-recommends "$@") said
-	said=$({ "${get[@]}" || { "${apt[@]}" update && "${get[@]}"; }; } </dev/null 2>&1) || {
-		echo "$said" >&2
-		return 1
-	}
-}
+install() { "$(dirname "$0")/install.sh" "$@"; }
 
 find_server() {
 	REDIS_SERVER_BIN=${REDIS_SERVER_BIN:-$(command -v redis-server || command -v valkey-server)}
@@ -74,7 +60,7 @@ start_server() {
 stop() {
 	trap '' HUP INT TERM
 	[[ -z $server ]] || { kill -9 "$server" && wait "$server"; } 2>/dev/null || true
-	rm -rf ${dir:+"$dir"} ${policy:+"$policy"}
+	rm -rf ${dir:+"$dir"}
 }
 
 # interrupted SIGNAL NUMBER: ends the command and its children first, then by

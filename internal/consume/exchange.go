@@ -32,6 +32,9 @@ func (s *Subscription) exchange(x *Exchange) error {
 	releases := s.group.ReleaseCalls(x.ReleasesInOrder())
 	nacks := s.group.NackCalls(x.Nacks)
 	extends := s.group.ExtendCalls(x.Extend, s.LeaseDuration)
+	if x.Worker != "" {
+		s.group.Attend(extends[0], s.Name, x.Worker)
+	}
 	var claims []*queue.Call
 	for _, c := range x.Claims {
 		claims = append(claims, s.group.ClaimCall(*c))

@@ -10,6 +10,7 @@ import (
 type Limits struct {
 	Main, Second string        // names of the lanes
 	Address      string        // where the subscription is woken; set before the first Plan
+	Worker       string        // of queue.Sign; set with Address. "": the subscription does not show itself
 	MaxInFlight  int           // most messages that the consumer has at once
 	Lease        time.Duration // how long a lease lasts without an extension
 	MaxExtension time.Duration // how much longer than Lease a handler may run; negative: no limit
@@ -88,11 +89,17 @@ func (m *Machine) Asked(done func()) Effects {
 	if m.phase == Over {
 		return Effects{Answered: []func(){done}}
 	}
+	m.Doubted()
+	m.judging.asked = append(m.judging.asked, done)
+	return m.Woken()
+}
+
+// Doubted means that an operator may have ended a lease, of which only an extension tells.
+func (m *Machine) Doubted() Effects {
 	if m.held.len()+m.coming() > 0 {
 		m.dates.extend = time.Time{}
 	}
-	m.judging.asked = append(m.judging.asked, done)
-	return m.Woken()
+	return Effects{Wake: Talk}
 }
 
 // Close means that the subscription closes.

@@ -38,6 +38,7 @@ type Exchange struct {
 	Settlements
 	Extend   []*queue.Leased
 	Claims   []*queue.Claim // at most one of each lane
+	Worker   string         // to be shown with Extend; "": the claim shows it, or nothing does
 	extendTo uint64         // sequence number of the last message in Extend
 	beside   bool           // it goes beside an exchange of the main lane
 	asked    []func()       // they are told when the claim has told the server's time
@@ -84,10 +85,13 @@ func (m *Machine) Plan(now time.Time, poll time.Duration) (x *Exchange, wake tim
 		if c := m.planClaim(now, poll, len(x.Extend) > 0); c != nil {
 			x.Claims = append(x.Claims, c)
 		}
-		if c := m.planForget(len(x.Claims) > 0); c != nil {
+		if c := m.planForget(now, len(x.Claims) > 0); c != nil {
 			x.Claims = append(x.Claims, c)
 		}
 		x.Settlements, m.untold = m.untold, Settlements{}
+	}
+	if len(x.Extend) > 0 && m.signs(now) {
+		x.Worker = m.limits.Worker
 	}
 	if m.taker.state == Gone && len(x.Extend) == 0 { // nothing is on offer, and no lease is in doubt
 		m.answer(&m.judging.asked)
@@ -214,7 +218,7 @@ func (m *Machine) planClaim(now time.Time, poll time.Duration, anyway bool) *que
 	if m.brought >= manyBrought && now.Before(m.dates.answered.Add(2*gather)) {
 		slots = 0 // no waiter: if this claim brings as many, the next one follows at once anyway
 	}
-	return m.claim(&m.main, queue.Claim{Limit: d.limit, Slots: slots, Held: d.held, Patience: 3 * poll})
+	return m.claim(now, &m.main, queue.Claim{Limit: d.limit, Slots: slots, Held: d.held, Patience: 3 * poll})
 }
 
 // planLeave claims nothing, so that Redis wakes other subscriptions from now on. It does so once,
@@ -224,7 +228,7 @@ func (m *Machine) planLeave(now time.Time, poll time.Duration) *queue.Claim {
 		return nil
 	}
 	m.dates.poll = now.Add(poll)
-	return m.claim(&m.main, queue.Claim{})
+	return m.claim(now, &m.main, queue.Claim{})
 }
 
 // demand is how many messages the main lane could claim.
@@ -287,23 +291,35 @@ func (m *Machine) claimWaits(now time.Time) time.Time {
 }
 
 // claim puts a claim under way in a lane, with the fields that all claims have.
-func (m *Machine) claim(l *Lane, c queue.Claim) *queue.Claim {
+func (m *Machine) claim(now time.Time, l *Lane, c queue.Claim) *queue.Claim {
 	c.Limit = min(c.Limit, mostClaimed)
 	c.Most, c.Lease, c.Bytes, c.Expiry = m.most(), m.limits.Lease, claimBytes, m.limits.GroupExpiry
 	c.Counts, m.counts = m.counts, queue.Counts{}
 	if l == &m.main { // the second lane is never woken
 		c.Address = m.limits.Address
+		if m.signs(now) {
+			c.Worker = m.limits.Worker
+		}
 	}
 	return l.ask(c)
 }
 
+// signs reports whether the subscription is to show now that it lives, and counts that as done.
+func (m *Machine) signs(now time.Time) bool {
+	if m.limits.Worker == "" || now.Before(m.dates.sign) {
+		return false
+	}
+	m.dates.sign = now.Add(queue.SignInterval)
+	return true
+}
+
 // planForget claims nothing in the second lane, so that Redis forgets the lane's last claim: when
 // no more is claimed there and an exchange goes anyway, or when the subscription closes.
-func (m *Machine) planForget(anyway bool) *queue.Claim {
+func (m *Machine) planForget(now time.Time, anyway bool) *queue.Claim {
 	if m.second.remembered == 0 || m.second.claim != nil || m.phase == Open && (!anyway || m.supply == More) {
 		return nil
 	}
-	return m.claim(&m.second, queue.Claim{})
+	return m.claim(now, &m.second, queue.Claim{})
 }
 
 // PlanBeside returns an exchange to be carried out beside the main lane's, or nil. It gives the
@@ -329,7 +345,7 @@ func (m *Machine) PlanBeside(now time.Time) *Exchange {
 		}
 		x := &Exchange{beside: true}
 		x.Acks, m.untold.Acks = m.untold.Acks, nil
-		x.Claims = []*queue.Claim{m.claim(&m.second, queue.Claim{Limit: limit, Held: m.limits.MaxInFlight})}
+		x.Claims = []*queue.Claim{m.claim(now, &m.second, queue.Claim{Limit: limit, Held: m.limits.MaxInFlight})}
 		return x
 	}
 	return nil

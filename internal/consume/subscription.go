@@ -97,7 +97,7 @@ func New(ctx context.Context, config Config) *Subscription {
 		offer:   make(signal, 1),
 		machine: NewMachine(Limits{
 			Main:         config.Name,
-			Second:       queue.Token(),
+			Second:       queue.SecondLane(config.Name),
 			MaxInFlight:  config.MaxInFlight,
 			Lease:        config.LeaseDuration,
 			MaxExtension: config.MaxExtension,
@@ -189,18 +189,25 @@ func (s *Subscription) Run() error {
 	defer stop()
 	defer s.endCalls()
 	s.mu.Lock()
-	s.machine.limits.Address = address
+	s.machine.limits.Address, s.machine.limits.Worker = address, queue.Sign(address, s.LeaseDuration)
 	s.mu.Unlock()
 	s.others.Add(1)
 	go (&handing{Subscription: s, glances: stoppedTimer(s.offer.send)}).run()
 	return s.talkToRedis()
 }
 
-// told takes a message from the mailbox. It is a wake-up, or the question of somebody who wants to
-// be told when every message is judged; done tells that.
-func (s *Subscription) told(_ string, done func()) {
+// extend is the argument of a message to a subscription that may have lost a lease. The kill script
+// sends it.
+const extend = "extend"
+
+// told takes a message from the mailbox. It is a wake-up, the news that a lease may be lost, or the
+// question of somebody who wants to be told when every message is judged; done tells that.
+func (s *Subscription) told(argument string, done func()) {
 	s.step(func(m *Machine, _ time.Time) Effects {
-		if done == nil {
+		switch {
+		case argument == extend:
+			return m.Doubted()
+		case done == nil:
 			return m.Woken()
 		}
 		return m.Asked(done)
@@ -232,6 +239,7 @@ func (s *Subscription) talkToRedis() error {
 			}
 			wake = time.Now().Add(s.link.pause())
 		case wake.IsZero():
+			s.signOff()
 			s.removeOwnGroup()
 			return nil
 		}
@@ -322,6 +330,14 @@ func (s *Subscription) endOverrun(in *InHand) {
 	}
 	f.Reason = fmt.Sprintf("the %s ran for longer than %v (LeaseDuration and MaxExtension)", who, s.LeaseDuration+s.MaxExtension)
 	s.step(func(m *Machine, _ time.Time) Effects { return m.Overran(in, f) })
+}
+
+// signOff removes the subscription from the workers of its group. If that fails, it goes from there
+// when it was not seen for a while.
+func (s *Subscription) signOff() {
+	if err := s.group.SignOff(s.link.ctx, s.Name); err != nil {
+		s.Logger.Debug("Cannot take the subscription off the list of workers, it will be left out later", watermill.LogFields{"err": err})
+	}
 }
 
 // removeOwnGroup removes the group of a subscription that has one of its own.

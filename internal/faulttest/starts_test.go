@@ -32,6 +32,12 @@ func TestHandlersBelongToLeases(t *testing.T) {
 		"after an expiry, another": {expired().ends(Over, "a", "a:1:0").claimed("b", "b:1:0", under("b:1:0")).ends(End, "b", "b:1:0").acked("b", "b:1:0").wait(9000).ends(End, "a", "a:1:0"), 0, ""},
 		"frozen": {with("a:1:0").tell(Event{Kind: Down, By: "a"}).wait(9000).ends(Over, "a", "a:1:0").tell(Event{Kind: Up, By: "a", Group: "g"}).
 			claimed("b", "b:1:0", under("b:1:0")).ends(End, "b", "b:1:0").acked("b", "b:1:0"), 0, ""},
+		"begun as it is released": {begin().claimed("a", "a:1:0").settlesAtOnce("a", "release", "a:1:0").handles("a", "a:1:0").ends(Over, "a", "a:1:0").
+			claimed("b", "b:1:0", under("b:1:0")).ends(End, "b", "b:1:0").acked("b", "b:1:0").ends(End, "a", "a:1:0"), 0, ""},
+		"begun after its release, and its context goes on": {begin().claimed("a", "a:1:0").settlesAtOnce("a", "release", "a:1:0").handles("a", "a:1:0").
+			wait(2001).ends(Over, "a", "a:1:0"), OneLease, "after its release"},
+		"begun after its release, and its context never ends": {begin().claimed("a", "a:1:0").settlesAtOnce("a", "release", "a:1:0").handles("a", "a:1:0"),
+			OneLease, "after its release"},
 		"under none":                        {with("x:1:0").acked("a", "a:1:0"), OneLease, "which nobody has"},
 		"under another's":                   {begin().claimed("a", "a:1:0").handles("b", "a:1:0").ends(End, "b", "a:1:0").acked("a", "a:1:0"), OneLease, "of a"},
 		"twice":                             {with("a:1:0").handles("a", "a:1:0").ends(End, "a", "a:1:0").acked("a", "a:1:0"), OneLease, "twice"},

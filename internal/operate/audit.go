@@ -268,21 +268,23 @@ func (a *audit) delayIDs(ctx context.Context) error {
 // halves reports the delay IDs that only one of the two keys has, both read at one time.
 func (a *audit) halves(ctx context.Context, names []string) error {
 	k := a.topic.Keys()
-	owners, frees := make([]*redis.StringCmd, len(names)), make([]*redis.FloatCmd, len(names))
-	err := a.topic.Transaction(ctx, func(p redis.Pipeliner) {
-		for i, name := range names {
-			owners[i], frees[i] = p.HGet(ctx, k.Names(), name), p.ZScore(ctx, k.Taken(), name)
-		}
-	})
+	args := make([]any, len(names))
+	for i, name := range names {
+		args[i] = name
+	}
+	reply, err := run(ctx, a.topic, (*redis.Cmd).StringSlice, &queue.HalvesScript, []string{k.Names(), k.Taken()}, args...)
 	if err != nil {
 		return err
 	}
+	if len(reply) != len(names) {
+		return fmt.Errorf("halves: unexpected reply of %d parts about %d delay IDs", len(reply), len(names))
+	}
 	for i, name := range names {
 		where := ""
-		switch {
-		case owners[i].Err() == nil && frees[i].Err() == redis.Nil:
+		switch reply[i] {
+		case "names":
 			where = "in names and not in taken"
-		case owners[i].Err() == redis.Nil && frees[i].Err() == nil:
+		case "taken":
 			where = "in taken and not in names"
 		default:
 			continue

@@ -63,20 +63,23 @@ func (a *audit) around(ctx context.Context, key string, some []repetition) (map[
 			merged = append(merged, s)
 		}
 	}
-	parts := make([]*redis.StringSliceCmd, len(merged))
-	err := a.topic.Transaction(ctx, func(p redis.Pipeliner) {
-		for i, s := range merged {
-			parts[i] = p.LRange(ctx, key, int64(-1-s.to), int64(-1-s.from))
-		}
-	})
+	var args []any
+	for _, s := range merged {
+		args = append(args, -1-s.to, -1-s.from)
+	}
+	parts, err := run(ctx, a.topic, (*redis.Cmd).Slice, &queue.RangesScript, []string{key}, args...)
 	if err != nil {
 		return nil, err
 	}
+	if len(parts) != len(merged) {
+		return nil, fmt.Errorf("ranges: unexpected reply of %d parts about %d", len(parts), len(merged))
+	}
 	places := map[string][]int{}
 	for i, s := range merged {
-		entries := parts[i].Val()
+		entries, _ := parts[i].([]any)
 		for j := len(entries) - 1; j >= 0; j-- {
-			id := entries[j][:min(queue.IDLength, len(entries[j]))]
+			id := queue.Text(entries[j])
+			id = id[:min(queue.IDLength, len(id))]
 			places[id] = append(places[id], s.from+len(entries)-1-j)
 		}
 	}

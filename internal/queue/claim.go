@@ -22,6 +22,7 @@ type Group struct {
 	nack    []string
 	release []string
 	extend  []string
+	workers string
 }
 
 // Group returns a handle on a consumer group.
@@ -40,7 +41,8 @@ func (t *Topic) Group(name string) *Group {
 			k.Suspects(name), k.Groups()},
 		release: []string{k.Unack(name), k.Leases(name), k.Ready(name), k.Waiters(name), k.Stats(name),
 			k.Suspects(name)},
-		extend: []string{k.Unack(name), k.Leases(name)},
+		extend:  []string{k.Unack(name), k.Leases(name)},
+		workers: k.Workers(name),
 	}
 }
 
@@ -60,6 +62,7 @@ type Claim struct {
 	Bytes    int           // limit of all bodies together; the first may be larger
 	Expiry   time.Duration // of the group, which the claim shows to be in use; 0: none
 	Counts   Counts        // since the last claim
+	Worker   string        // of Worker.Sign, to show that the subscription lives; "" most often
 }
 
 // Counts counts the messages that a subscription delivered, how late, and dropped as too late.
@@ -106,10 +109,14 @@ type Leased struct {
 func (g *Group) ClaimCall(c Claim) *Call {
 	keys := slices.Clone(g.claim)
 	keys[7] = g.topic.keys.Claim(c.Subscription)
+	if c.Worker != "" {
+		keys = append(keys, g.workers)
+	}
 	return &Call{script: &claimScript, keys: keys, args: []any{
 		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), c.Held, millis(c.Lease), c.Slots,
 		c.Address, millis(c.Patience), c.Bytes, millis(memory), g.topic.single, expiry(c.Expiry),
 		c.Counts.Delivered, c.Counts.LatenessMicros / 1000, c.Counts.Latest.Milliseconds(), c.Counts.Dropped, c.Most,
+		c.Worker,
 	}}
 }
 

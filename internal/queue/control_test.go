@@ -39,6 +39,11 @@ func (w *world) operate() {
 	}
 	require.NoError(t, only(w.topic.Group("a").Discard(ctx, []string{w.id["dead"]})))
 
+	w.publishNow("killed")
+	require.NoError(t, only(w.topic.Kill(ctx, "a", w.id["killed"], "killed")))
+	require.NoError(t, only(w.topic.Group("a").Discard(ctx, []string{w.id["killed"]})))
+	require.Len(t, w.sub("a").claim(1, signing("a|1")).Messages, 0)
+	require.NoError(t, only(w.topic.Workers(ctx)))
 	w.publishNow("twice")
 	w.repeat("a", "twice", true)
 	require.NoError(t, w.Client.HSet(ctx, w.keys.Leases("a"), w.id["pending"], "x:1:1").Err())

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
 // lapse has all leases of the group's messages run out.
@@ -141,6 +142,23 @@ func TestSuspicionEndsWithANackAndOutlastsARelease(t *testing.T) {
 		require.Equal(t, 1, s.nack(failed(held(claimed)[0])))
 		require.Equal(t, "2 - 15s", w.field(w.keys.Deliveries("a"), "x"))
 	}, "a")
+}
+
+// Redis searches a small hash from end to end for each field, which is slow for many fields.
+func TestExpireOfManyMakesTablesOfItsHashes(t *testing.T) {
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		for n, table := range map[int]bool{16: false, 17: true} {
+			w := newWorld(t, s, fmt.Sprint("topic", n), "a")
+			w.publishNow(names("%03d", 1, n+1)...)
+			w.sub("a").claim(n, lease(time.Millisecond))
+			w.pass(5 * time.Millisecond)
+			w.expire()
+			for _, key := range []string{w.keys.Deliveries("a"), w.keys.Suspects("a")} {
+				require.EqualValues(t, n, w.Client.HLen(ctx, key).Val(), key)
+				require.Equal(t, table, w.Client.ObjectEncoding(ctx, key).Val() == "hashtable", key)
+			}
+		}
+	})
 }
 
 func TestExpireOfMoreThanTenThousand(t *testing.T) {

@@ -143,6 +143,70 @@ func (m *model) discard(t *rapid.T) {
 	})
 }
 
+// kill kills a message that is not ready. The model knows no entries that are out of force.
+func (m *model) kill(t *rapid.T) {
+	m.t = t
+	if len(m.name) == 0 || len(m.subs) == 0 {
+		t.Skip("no message or no group")
+	}
+	id := rapid.SampledFrom(slices.Sorted(maps.Keys(m.name))).Draw(t, "message")
+	g := rapid.SampledFrom(m.subs).Draw(t, "of").group.Name
+	in := m.picture.Groups[g]
+	if in == nil || slices.ContainsFunc(in.Ready, func(r readied) bool { return r.ID == id }) {
+		t.Skip("it is ready, or the group is gone")
+	}
+	kill := func() (operate.State, error) { return m.topic.Kill(ctx, g, id, "killed") }
+	_, pends := m.picture.Pending[id]
+	_, held := in.Unack[id]
+	_, retries := in.Retry[id]
+	_, dead := in.Dead[id]
+	var want operate.State
+	switch {
+	case pends:
+		want = operate.Pending
+	case held:
+		want = operate.Unack
+	case retries:
+		want = operate.Retry
+	case dead:
+		m.unchanged(func() {
+			state, err := kill()
+			require.NoError(t, err)
+			require.Equal(t, operate.Dead, state)
+		})
+		return
+	default:
+		m.still(func() { require.ErrorIs(t, only(kill()), queue.ErrNotFound) })
+		return
+	}
+	m.inHand = slices.DeleteFunc(m.inHand, func(l leased) bool { return l.ID == id && l.sub.group.Name == g })
+	if k := m.has[g][id]; k != nil {
+		*k = known{count: k.count}
+	}
+	m.step(func() {
+		state, err := kill()
+		require.NoError(t, err)
+		require.Equal(t, want, state)
+	}, func(p *picture, now, _ int64) bool {
+		delete(p.Groups[g].Unack, id)
+		delete(p.Groups[g].Retry, id)
+		p.Groups[g].Dead[id] = now
+		if pends {
+			delete(p.Pending, id)
+			for _, other := range p.Groups {
+				other.Dead[id] = now
+			}
+			if len(p.Groups) > 1 {
+				p.Refs[id] = len(p.Groups)
+			}
+		}
+		return true
+	})
+	if pends {
+		m.forgetName(id)
+	}
+}
+
 func (m *model) pause(t *rapid.T) {
 	m.t = t
 	if len(m.subs) == 0 {

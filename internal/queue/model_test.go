@@ -94,6 +94,7 @@ func sequences(t *testing.T, s redistest.Server, thorough bool) (runs int) {
 			"outlive":    m.outlive,
 			"requeue":    m.requeue,
 			"discard":    m.discard,
+			"kill":       m.kill,
 			"pause":      m.pause,
 			"audit":      m.audit,
 		})

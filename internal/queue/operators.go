@@ -1,8 +1,6 @@
 package queue
 
 import (
-	"context"
-	"errors"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -31,23 +29,3 @@ func (t *Topic) Client() *Client { return t.client }
 
 // Keys returns the keys of the topic.
 func (t *Topic) Keys() Keys { return t.keys }
-
-// Transaction sends the commands that fill queues in one transaction. It returns the first error,
-// as Refused does, except redis.Nil.
-func (t *Topic) Transaction(ctx context.Context, fill func(redis.Pipeliner)) error {
-	commands, err := Ask(t.client, func(c redis.UniversalClient) ([]redis.Cmder, error) {
-		return c.TxPipelined(ctx, func(p redis.Pipeliner) error {
-			fill(p)
-			return nil
-		})
-	})
-	for _, command := range commands {
-		if redis.HasErrorPrefix(err, "EXECABORT") && command.Err() != nil {
-			err = command.Err() // the reason
-		}
-	}
-	if errors.Is(err, redis.Nil) {
-		return nil
-	}
-	return Refused(err)
-}

@@ -107,9 +107,8 @@ func (t *Topic) permit(ctx context.Context, work Work) (evicts string, tried boo
 }
 
 // tryBesides tries the commands of the work that permit.lua cannot try, and without a Cluster the
-// key of the registry. It does so in one pipeline to the topic's node. So MULTI, EXEC and DISCARD
-// are on one connection, and no transaction stays open. keysAllowed tells that the user may surely
-// use the keys.
+// key of the registry. It does so in one pipeline to the topic's node. keysAllowed tells that the
+// user may surely use the keys.
 func (t *Topic) tryBesides(ctx context.Context, work Work) (lacks *lack, keysAllowed bool, err error) {
 	type try struct {
 		args  []any
@@ -128,7 +127,7 @@ func (t *Topic) tryBesides(ctx context.Context, work Work) (lacks *lack, keysAll
 				tries = append(tries, try{[]any{"sismember", Registry(t.prefix), ""}, []string{keyRule(t.prefix)}})
 			}
 		default:
-			for _, args := range notForScripts[command] {
+			if args := notForScripts[command]; args != nil {
 				tries = append(tries, try{args: args})
 			}
 		}
@@ -156,7 +155,7 @@ func (t *Topic) tryBesides(ctx context.Context, work Work) (lacks *lack, keysAll
 	}
 	for i, call := range calls {
 		said := (*lack)(nil)
-		if call.Name() == "discard" || !errors.As(Refused(call.Err()), &said) {
+		if !errors.As(Refused(call.Err()), &said) {
 			keysAllowed = keysAllowed || call.Name() == "sismember"
 			continue
 		}

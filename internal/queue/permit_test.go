@@ -19,7 +19,7 @@ import (
 // works are all that there are.
 var works = []queue.Work{
 	queue.Publishing, queue.Publishing.AndWaits(), queue.PublishingStreams, queue.Scheduling, queue.SchedulingStreams, queue.Consuming,
-	queue.Counting, queue.Listing, queue.Surveying, queue.Finding, queue.Foreseeing, queue.Cancelling, queue.Rescheduling,
+	queue.Counting, queue.Listing, queue.Surveying, queue.Killing, queue.Watching, queue.Finding, queue.Foreseeing, queue.Cancelling, queue.Rescheduling,
 	queue.Requeueing, queue.RequeueingMany, queue.Discarding, queue.DiscardingMany, queue.Arriving,
 	queue.Pausing, queue.Resuming, queue.Removing, queue.Erasing, queue.Checking, queue.Repairing,
 }
@@ -213,19 +213,6 @@ func TestAScriptThatFindsNoCommandSaysSo(t *testing.T) {
 	client := redistest.Start(t, "--rename-command", "HMGET", "").Client(t)
 	_, err := topicOf(client, "own", "topic").Groups(ctx)
 	require.Equal(t, []string{"HKEYS or HMGET or HSET"}, absent(t, err))
-}
-
-// A transaction that is not ended would take in what others send over the connection.
-func TestPermitsLeaveNoTransactionOpenOnAServerWithoutExec(t *testing.T) {
-	t.Parallel()
-	in := redistest.Start(t, "--rename-command", "EXEC", "")
-	client := redis.NewClient(&redis.Options{Addr: in.Addr(), PoolSize: 1})
-	defer client.Close()
-	_, err := topicOf(client, "own", "topic").Groups(ctx)
-	require.NoError(t, err)
-	_, err = new(queue.Permits).Try(ctx, topicOf(client, "own", "topic").Topic, queue.Checking)
-	require.Equal(t, []string{"EXEC"}, absent(t, err))
-	require.Equal(t, "x", client.Echo(ctx, "x").Val())
 }
 
 // An error names at once what one user lacks, of every kind.

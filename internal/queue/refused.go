@@ -190,9 +190,8 @@ func full(said string) bool {
 // deniesPermission tells whether a server's error is about a permission of its user.
 func deniesPermission(said string) bool {
 	code, text, _ := strings.Cut(said, " ")
-	refusedExec := code == "EXECABORT" && strings.Contains(text, "NOPERM")
 	inScript := strings.Contains(text, "user executing the script can't") || strings.Contains(text, "ACL failure in script")
-	return code == "NOPERM" || refusedExec || inScript
+	return code == "NOPERM" || inScript
 }
 
 // deniesKeys tells whether a server's error is about keys. The server does not say which keys.

@@ -41,8 +41,9 @@ type Turn struct {
 	Resume bool
 	// Unused has groups to remove, because their expiry has passed. It may have only some of them.
 	Unused []string
-	// Lost is how many messages had no body and were dropped, in a topic with a stream; else 0.
-	Lost int
+	// In a topic with a stream, messages that were forgotten because they had no body, and messages
+	// that were dropped because it was too late for them. Else both are 0.
+	Lost, Dropped int
 }
 
 // PromoteCall returns a call that takes or keeps the scheduling lease and moves due messages.
@@ -74,7 +75,7 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 		t.Forget(groups)
 		return Turn{}, true, nil
 	}
-	if len(reply) != 6 && len(reply) != 7 {
+	if len(reply) != 6 && len(reply) != 8 {
 		return Turn{}, false, fmt.Errorf("promote: unexpected reply of %d parts", len(reply))
 	}
 	turn = Turn{Role: Role(Text(reply[0])), Wait: -1, Expired: reply[2] == int64(1), Purge: reply[3] == int64(1),
@@ -83,9 +84,10 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 	for _, group := range unused {
 		turn.Unused = append(turn.Unused, Text(group))
 	}
-	if len(reply) == 7 {
+	if len(reply) == 8 {
 		lost, _ := reply[6].(int64)
-		turn.Lost = int(lost)
+		dropped, _ := reply[7].(int64)
+		turn.Lost, turn.Dropped = int(lost), int(dropped)
 	}
 	if wait := Text(reply[1]); wait != "" {
 		us, err := strconv.ParseInt(wait, 10, 64)

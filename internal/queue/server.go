@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -10,8 +11,10 @@ import (
 
 // Server describes the server of a topic.
 type Server struct {
-	Info  map[string]string // memory and persistence of INFO; managed servers forbid CONFIG
-	Clock time.Duration     // how far its clock is ahead of this machine's, at least
+	Info map[string]string // memory and persistence of INFO; managed servers forbid CONFIG
+	// Denied is ErrForbidden if the user may not read INFO, else nil.
+	Denied error
+	Clock  time.Duration // how far its clock is ahead of this machine's, at least
 }
 
 // node returns a client of the server that has the topic.
@@ -57,6 +60,9 @@ func (t *Topic) Server(ctx context.Context) (Server, error) {
 		if err != nil {
 			if Unreachable(err) {
 				return Server{}, err
+			}
+			if err := RefusedTo("ask the server about itself", "info", err); errors.Is(err, ErrForbidden) {
+				s.Denied = err
 			}
 			continue // the server has no such section, or does not let us see it
 		}

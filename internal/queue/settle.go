@@ -49,6 +49,12 @@ func (g *Group) ExtendCalls(messages []*Leased, lease time.Duration) []*Call {
 	return g.calls(&extendScript, g.extend, []any{millis(lease)}, messages)
 }
 
+// Attend adds to a call of ExtendCalls that the subscription lives. worker is of Worker.Sign.
+func (g *Group) Attend(extend *Call, subscription, worker string) {
+	extend.keys = append(slices.Clone(extend.keys), g.workers)
+	extend.args = append(extend.args, subscription, worker)
+}
+
 func (g *Group) calls(s *Script, keys []string, head []any, messages []*Leased) []*Call {
 	var calls []*Call
 	for part := range slices.Chunk(messages, chunk) {

@@ -220,7 +220,7 @@ func TestMessageForWhichItIsTooLateDoesNotGoIntoTheStream(t *testing.T) {
 			late("last", queue.Expiry{}),
 		)
 		w.travel(3 * time.Minute)
-		w.promote("s|1")
+		require.Equal(t, 1, w.promote("s|1").Dropped)
 		require.Equal(t, []string{"in time", "in time too", "last"}, w.entries())
 		require.Equal(t, []string{"late, dead"}, w.dead(queue.StreamGroup))
 		_, _, _, reason := queue.ParseRecord(w.field(w.keys.Deliveries(queue.StreamGroup), "late, dead"))

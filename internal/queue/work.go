@@ -37,6 +37,7 @@ var (
 	Listing        = Work{Name: "list", scripts: []string{"look", "page"}}
 	Finding        = Work{Name: "get", scripts: []string{"look", "inspect"}, besides: []string{"TIME", "HGET", "ZSCORE", "ZRANGEBYSCORE"}}
 	Surveying      = Work{Name: "survey", scripts: []string{"look", "stats", "page"}, besides: []string{"HMGET"}}
+	Watching       = Work{Name: "workers", scripts: []string{"look"}, besides: []string{"TIME", "HSCAN"}}
 	Foreseeing     = Work{Name: "upcoming", scripts: []string{"look", "upcoming"}}
 	Cancelling     = Work{Name: "cancel", scripts: []string{"look", "cancel"}}
 	Rescheduling   = Work{Name: "reschedule", scripts: []string{"look", "reschedule"}}
@@ -45,6 +46,7 @@ var (
 	RequeueingMany = Work{Name: "requeue many", scripts: []string{"look", "stats", "page", "requeue"}}
 	DiscardingMany = Work{Name: "discard many", scripts: []string{"look", "stats", "page", "discard"}}
 	Arriving       = Work{Name: "move to", scripts: []string{"open", "look", "publish", "cancel", "reschedule"}, besides: enrolling, opens: true}
+	Killing        = Work{Name: "kill", scripts: []string{"look", "kill"}}
 	Pausing        = Work{Name: "pause", scripts: []string{"look", "pause"}}
 	Resuming       = Work{Name: "resume", scripts: []string{"look", "resume"}}
 	Removing       = Work{Name: "remove", scripts: []string{"look", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}
@@ -53,8 +55,8 @@ var (
 		besides: append([]string{"ZRANGEBYSCORE", "SREM"}, enrolling...),
 	}
 	Checking = Work{
-		Name: "check", scripts: []string{"look", "inspect", "scan", "stats"},
-		besides: []string{"ZRANGEBYSCORE", "SISMEMBER", "TYPE", "PTTL", "LRANGE", "HGET", "ZSCORE", "TIME", "MULTI", "EXEC"},
+		Name: "check", scripts: []string{"look", "inspect", "scan", "halves", "ranges", "stats"},
+		besides: []string{"ZRANGEBYSCORE", "SISMEMBER", "TYPE", "PTTL", "LRANGE", "HGET", "ZSCORE", "TIME"},
 	}
 	Repairing = Work{
 		Name:    "repair",
@@ -69,9 +71,8 @@ func (w Work) AndWaits() Work {
 	return w
 }
 
-// notForScripts has the tries, which change nothing, of commands that no script may call. DISCARD
-// ends the transaction if the server has no EXEC.
-var notForScripts = map[string][][]any{"EXEC": {{"multi"}, {"exec"}, {"discard"}}, "WAIT": {{"wait", 0, 1}}}
+// notForScripts has the tries, which change nothing, of commands that no script may call.
+var notForScripts = map[string][]any{"WAIT": {"wait", 0, 1}}
 
 var calledCommand = regexp.MustCompile(`(?:redis\.p?call|each)\('([A-Z]+)'`)
 

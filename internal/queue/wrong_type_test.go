@@ -41,14 +41,14 @@ var transitions = map[string]func(w *world) (call func() error){
 		s := w.sub("a")
 		s.claim(1)
 		w.suspect("a", 2, "y")
-		return run(w, s.group.ClaimCall(s.query(5, idle(9, "channel|1"), counting, func(c *queue.Claim) { c.Expiry = time.Hour })))
+		return run(w, s.group.ClaimCall(s.query(5, idle(9, "channel|1"), counting, signing("a|1"), func(c *queue.Claim) { c.Expiry = time.Hour })))
 	},
 	"claim, paused": func(w *world) func() error {
 		w.publishNow("x", "y")
 		s := w.sub("a")
 		s.claim(1)
 		require.NoError(w.t, only(w.topic.Pause(ctx, "a", "", "", 0)))
-		return run(w, s.group.ClaimCall(s.query(5, idle(9, "channel|1"), counting, func(c *queue.Claim) { c.Expiry = time.Hour })))
+		return run(w, s.group.ClaimCall(s.query(5, idle(9, "channel|1"), counting, signing("a|1"), func(c *queue.Claim) { c.Expiry = time.Hour })))
 	},
 	"ack": func(w *world) func() error {
 		s, claimed := w.inHand()
@@ -71,7 +71,9 @@ var transitions = map[string]func(w *world) (call func() error){
 	},
 	"extend": func(w *world) func() error {
 		s, claimed := w.inHand()
-		return run(w, s.group.ExtendCalls(claimed, 2*time.Hour)...)
+		calls := s.group.ExtendCalls(claimed, 2*time.Hour)
+		s.group.Attend(calls[0], s.id, queue.Sign("a|1", time.Hour))
+		return run(w, calls...)
 	},
 	"promote": func(w *world) func() error {
 		for _, g := range []string{"a", "b"} {
@@ -124,6 +126,17 @@ var transitions = map[string]func(w *world) (call func() error){
 	"discard": func(w *world) func() error {
 		w.fill("a")
 		return func() error { return only(w.topic.Group("a").Discard(ctx, []string{w.id["dead"]})) }
+	},
+	"kill": func(w *world) func() error {
+		w.publish(in("x", time.Hour).with(queue.Options{DelayID: "x", MaxDeliveries: 1}))
+		w.fill("a")
+		w.fillAgain("b", "y")
+		return func() error { return only(w.topic.Kill(ctx, "a", w.id["x"], "killed")) }
+	},
+	"kill, in hand": func(w *world) func() error {
+		w.fill("a")
+		w.suspect("a", 1, "leased")
+		return func() error { return only(w.topic.Kill(ctx, "a", w.id["leased"], "killed")) }
 	},
 	"pause": func(w *world) func() error {
 		return func() error { return only(w.topic.Pause(ctx, "a", "ann", "", time.Hour)) }

@@ -234,7 +234,7 @@ func (i *inspection) group(name string) {
 		}
 	}
 	for field, value := range i.get("stats", name).fields {
-		known := slices.Contains([]string{"delivered", "late_ms", "dropped", "seen", "asked", "returned", "lasting", "dead_purged"}, field)
+		known := slices.Contains([]string{"delivered", "late_ms", "dropped", "seen", "asked", "returned", "lasting", "dead_purged", "dead_killed"}, field)
 		form := numberForm
 		switch field {
 		case "ending":

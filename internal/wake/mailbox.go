@@ -4,6 +4,7 @@
 package wake
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -347,30 +348,46 @@ func (m *Mailbox) Poll() time.Duration {
 // Listening tells whether the process of at least one address is connected to its mailbox now. An
 // empty address has no process. If the server's user may not ask, Listening returns true.
 func Listening(ctx context.Context, client *queue.Client, addresses ...string) (bool, error) {
+	found, err := Listeners(ctx, client, addresses)
+	if len(found) > 0 || errors.Is(err, queue.ErrForbidden) {
+		return true, nil
+	}
+	return false, err
+}
+
+// Listeners returns those addresses whose processes are connected to their mailboxes now. It
+// returns them with an error, too, if only some nodes of a Cluster have answered.
+func Listeners(ctx context.Context, client *queue.Client, addresses []string) (map[string]bool, error) {
 	var channels []string
 	for _, address := range addresses {
 		if end := strings.LastIndexByte(address, '|'); end >= 0 {
 			channels = append(channels, address[:end])
 		}
 	}
-	if len(channels) == 0 {
-		return false, nil
-	}
-	var found atomic.Bool
-	// A node knows its own receivers only.
-	err := client.EachNode(ctx, func(ctx context.Context, node queue.Node) error {
-		receivers, err := queue.Ask(node, func(c redis.UniversalClient) (map[string]int64, error) {
-			return c.PubSubNumSub(ctx, channels...).Result()
-		})
-		for _, n := range receivers {
-			if n > 0 {
-				found.Store(true)
+	slices.Sort(channels)
+	channels = slices.Compact(channels)
+	var mu sync.Mutex
+	connected, found := map[string]bool{}, map[string]bool{}
+	var failed error
+	for some := range slices.Chunk(channels, 1000) {
+		// A node knows its own receivers only.
+		err := client.EachNode(ctx, func(ctx context.Context, node queue.Node) error {
+			receivers, err := queue.Ask(node, func(c redis.UniversalClient) (map[string]int64, error) {
+				return c.PubSubNumSub(ctx, some...).Result()
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			for channel, n := range receivers {
+				connected[channel] = connected[channel] || n > 0
 			}
-		}
-		return err
-	})
-	if found.Load() || errors.Is(queue.Refused(err), queue.ErrForbidden) {
-		return true, nil
+			return err
+		})
+		failed = cmp.Or(failed, queue.RefusedTo("see who is connected", "pubsub|numsub", err))
 	}
-	return false, err
+	for _, address := range addresses {
+		if end := strings.LastIndexByte(address, '|'); end >= 0 && connected[address[:end]] {
+			found[address] = true
+		}
+	}
+	return found, failed
 }

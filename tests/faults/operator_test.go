@@ -172,6 +172,20 @@ var operations = map[string]operation{
 			require.Equal(d.t, map[string]string{"waits": "pending", "ready": "ready", "dead": "ready"}, d.states("b"))
 		},
 	},
+	"kill": {
+		do: func(d *desk) error {
+			_, err := d.admin.Kill(d.t.Context(), "t", "a", d.id["ready"], "")
+			return err
+		},
+		want: map[string]string{"waits": "pending", "ready": "dead", "dead": "dead"},
+		holds: func(d *desk) {
+			require.Equal(d.t, map[string]string{"waits": "pending", "ready": "ready", "dead": "ready"}, d.states("b"))
+		},
+	},
+	"look": {do: read(func(d *desk, a *admin.Admin) (int, error) {
+		r, err := a.Ready(d.t.Context(), "t")
+		return len(r.Topics), err
+	})},
 	"fault": { // of a scheduler that fails, which no scheduler does under load
 		do: func(d *desk) error {
 			return queue.NewTopic(queue.MustClient(d.client), redisdelay.DefaultKeyPrefix, "t").NoteFault(d.t.Context(), errors.New("x"))

@@ -16,6 +16,7 @@
 --      13 stats       hash: counters and times of the group
 --      14 dead        zset: id -> ms at which it died
 --      15 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
+--      16 workers     hash: subscription -> "since seen until who", only if worker is not ""
 -- ARGV  1 group
 --       2 subscription
 --       3 number      of this claim; the subscription counts its claims
@@ -38,6 +39,8 @@
 --      16 latest_ms   by which one of those was late at most
 --      17 dropped     messages that the subscription dropped since its last claim, as too late
 --      18 most        messages that the consumer has at once at most
+--      19 worker      "<ms for which the note is valid> <who>", to note that the subscription
+--                     lives; "" most often
 --
 -- While the group or its topic is paused, the call leases nothing. A subscription with slots rests
 -- until the pause ends.
@@ -70,6 +73,7 @@
 local groups, messages, ready, unack, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, waiters, claim, scheduler, idle = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local paused, resting, stats, dead, suspects = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local workers, worker = KEYS[16], ARGV[19]
 local group, subscription, number, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local have, lease, slots, address = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local patience, bytes, memory, single = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12] == '1'
@@ -81,7 +85,7 @@ end
 local delivered, dropped, most = tonumber(ARGV[14]), tonumber(ARGV[17]), tonumber(ARGV[18])
 local long = string.rep('-', 65)
 
---@use now schedule wake id_length latest take_back
+--@use now schedule wake id_length latest take_back attend
 
 if redis.call('HEXISTS', groups, group) == 0 then
   return {'unregistered'}
@@ -136,6 +140,9 @@ end
 local leased = redis.call('HLEN', leases)
 redis.call('HLEN', scheduler)
 redis.call('HLEN', stats)
+if workers then
+  redis.call('HLEN', workers)
+end
 if expiry ~= '' then
   redis.call('ZCARD', idle)
 end
@@ -172,6 +179,9 @@ if stopped[1] or stopped[2] then
   redis.call('DEL', claim)
   redis.call('ZREM', waiters, address)
   count(false)
+  if workers then
+    attend(workers, subscription, worker)
+  end
   if expiry ~= '' then
     redis.call('ZADD', idle, 'XX', 'GT', now + expiry, group)
   end
@@ -320,6 +330,9 @@ else
   redis.call('DEL', claim)
 end
 count(n > 0)
+if workers then
+  attend(workers, subscription, worker)
+end
 if expiry ~= '' then
   redis.call('ZADD', idle, 'XX', 'GT', now + expiry, group)
 end

@@ -32,6 +32,7 @@
 local meta, group_options, message_options = KEYS[1], KEYS[2], KEYS[3]
 local version, budget, single = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local groups = (#KEYS - 3) / 8
+local long = string.rep('-', 65)
 
 --@use now wake id_length precedes
 
@@ -83,13 +84,10 @@ for g = 1, groups do
 
     redis.call('ZREM', unack, unpack(ids))
     -- Redis searches a small hash from end to end. One long text makes it a table, for as long as
-    -- it exists.
-    if #ids > 16 then
-      local long = string.rep('-', 65)
-      for _, key in ipairs({deliveries, suspects}) do
-        redis.call('HSET', key, long, '')
-        redis.call('HDEL', key, long)
-      end
+    -- it exists. So the text goes only when the others are there.
+    local unfolded = #ids > 16 and {deliveries, suspects} or {}
+    for _, key in ipairs(unfolded) do
+      redis.call('HSET', key, long, '')
     end
     redis.call('HDEL', leases, unpack(ids))
     local entries = {}
@@ -120,6 +118,9 @@ for g = 1, groups do
         local due = tokens[i] and string.match(tokens[i], ':(%d+)$') or string.format('%d', now)
         entries[#entries + 1] = id .. ':' .. due
       end
+    end
+    for _, key in ipairs(unfolded) do
+      redis.call('HDEL', key, long)
     end
     if #entries > 0 then
       -- Messages that came back before and are older stay in front.

@@ -1,24 +1,26 @@
 -- extend: moves the deadlines of leases on while handlers run.
 --
--- KEYS  1 unack   zset: id -> lease deadline ms, whose fraction keeps the order
---       2 leases  hash: id -> "subscription:claim:since:due", the lease's token
--- ARGV  1 lease   ms from now to the new deadlines
+-- KEYS  1 unack    zset: id -> lease deadline ms, whose fraction keeps the order
+--       2 leases   hash: id -> "subscription:claim:since:due", the lease's token
+--       3 workers  hash: subscription -> "since seen until who"; may be left out
+-- ARGV  1 lease    ms from now to the new deadlines
 --       then for each message, in the order of delivery (at most 1000): id, token
+--       then, with workers: subscription, and "<ms for which the note is valid> <who>"
 --
 -- Returns "id token" for each lease that is lost. The token is there because after a failover the
 -- subscription may hold the message by another lease.
 -- Twice: the second run moves the deadlines once more.
 
-local unack, leases = KEYS[1], KEYS[2]
-local lease = tonumber(ARGV[1])
+local unack, leases, workers = KEYS[1], KEYS[2], KEYS[3]
+local lease, last = tonumber(ARGV[1]), workers and #ARGV - 2 or #ARGV
 
---@use now
+--@use now attend
 
-if #ARGV == 1 then
+if last == 1 then
   return {}
 end
 local ids = {}
-for i = 2, #ARGV, 2 do
+for i = 2, last, 2 do
   ids[#ids + 1] = ARGV[i]
 end
 local held, scores, lost = redis.call('HMGET', leases, unpack(ids)), {}, {}
@@ -36,9 +38,15 @@ for i, id in ipairs(ids) do
     lost[#lost + 1] = id .. ' ' .. ARGV[i * 2 + 1]
   end
 end
+if workers then
+  redis.call('HLEN', workers)
+end
 if #scores > 0 then
   -- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
   redis.call('ZREM', unack, '')
   redis.call('ZADD', unack, 'XX', unpack(scores))
+  if workers then
+    attend(workers, ARGV[last + 1], ARGV[last + 2])
+  end
 end
 return lost

@@ -31,8 +31,9 @@
 -- the first, the call fails with the server's error.
 -- At maxmemory messages still move, because the stream gets what the other keys lose.
 -- Returns {"stale"} when the group set has changed, else
--- {role, wait, 0, purge, {}, resume, lost}: see
--- promote. lost is the number of messages that had no body and were forgotten.
+-- {role, wait, 0, purge, {}, resume, lost, dropped}: see promote.
+--   lost     messages that had no body and were forgotten
+--   dropped  messages that were dropped, because it was too late for them
 -- Twice: the second run finds only messages that the first has not moved.
 
 local meta, groups, messages, options, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -59,7 +60,7 @@ local maxlen = tonumber(topic[2] or 0)
 
 local role, wait = ask_role()
 if role then
-  return {role, wait, 0, 0, {}, 0, 0}
+  return {role, wait, 0, 0, {}, 0, 0, 0}
 end
 
 -- Read every key that is used later: one of a wrong type is found before the first write.
@@ -182,5 +183,5 @@ if from_retry > 0 then
   redis.call('ZREMRANGEBYRANK', retry, 0, from_retry - 1)
 end
 return {
-  'holder', event and wait_until(event) or '', 0, purges and purges <= now and 1 or 0, {}, resume and 1 or 0, lost,
+  'holder', event and wait_until(event) or '', 0, purges and purges <= now and 1 or 0, {}, resume and 1 or 0, lost, dropped,
 }

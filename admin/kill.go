@@ -1,0 +1,49 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Kill makes a dead letter of a message in a group, and returns the state that the message had. The
+// Reason of the dead letter is "killed", or "killed: " and the reason, which may have 1,000 bytes.
+// A kill is no delivery. What happens depends on the state:
+//
+//   - Pending: the message becomes a dead letter of every group, since no group has it yet. Its
+//     delay ID is free.
+//   - Ready: the message is searched in the list of ready messages, in steps of 1,000. So this
+//     takes a time in proportion to their number: about half a second for a million.
+//   - InHand: the lease ends, and so does the context of the handler that has it, with
+//     redisdelay.ErrLeaseLost, after a round trip or two. If its subscription does not show itself
+//     (see Workers), the context ends with the next extension of the lease. What the handler then
+//     acks or nacks changes nothing.
+//   - Retrying: the message does not wait any more.
+//   - Dead: nothing is changed.
+//
+// Other groups keep the message, except when it is pending. In a topic with a Redis Stream, a
+// message can be killed while it waits; in the stream it is out of reach.
+//
+// Errors wrap ErrNotFound if the group does not have the message, or ErrInvalidArgument, or come
+// from ctx or Redis.
+func (a *Admin) Kill(ctx context.Context, topic, group, id, reason string) (State, error) {
+	group = groupName(group)
+	switch {
+	case len(reason) > 1000:
+		return "", fmt.Errorf("kill: %w: reason has %d bytes, want at most 1000", ErrInvalidArgument, len(reason))
+	case reason != "":
+		reason = "killed: " + reason
+	}
+	t, err := a.topic(ctx, topic, queue.Killing)
+	var state operate.State
+	if err == nil {
+		state, err = t.Kill(ctx, group, id, cmp.Or(reason, "killed"))
+	}
+	if err != nil {
+		return "", fmt.Errorf("kill: %w", err)
+	}
+	return State(state), nil
+}

@@ -1,0 +1,99 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Worker is a subscription, as it shows itself to operators.
+type Worker struct {
+	Subscription string // the name of its main lane
+	Host         string
+	PID          int
+	Program      string
+	Version      string
+	Address      string // where it is woken
+
+	Since, Seen, Until time.Time // it was first and last seen; when it counts as gone
+}
+
+// secondLane ends the name of a subscription's second lane.
+const secondLane = "+"
+
+// SecondLane returns the name of the second lane of a subscription.
+func SecondLane(subscription string) string { return subscription + secondLane }
+
+// SubscriptionOf returns the subscription that has a lease, by the lease's token.
+func SubscriptionOf(token string) string {
+	lane, _, _ := strings.Cut(token, ":")
+	return strings.TrimSuffix(lane, secondLane)
+}
+
+const (
+	// SignInterval is how often a subscription shows that it lives at most.
+	SignInterval = 30 * time.Second
+	// SignValid is for how long a sign of life is valid. A subscription shows itself with a claim
+	// or an extension that goes anyhow. With free hands, it claims every 66 seconds at least.
+	SignValid = 90 * time.Second
+)
+
+// thisProcess describes this process.
+var thisProcess = sync.OnceValue(func() Worker {
+	w := Worker{PID: os.Getpid(), Program: filepath.Base(os.Args[0])}
+	w.Host, _ = os.Hostname()
+	if info, ok := debug.ReadBuildInfo(); ok {
+		w.Version = info.Main.Version
+	}
+	return w
+})
+
+// Sign returns the text by which a subscription of this process shows that it lives. lease is its
+// LeaseDuration. While all that it may hold is in hand, it extends leases three times in that time,
+// and claims nothing.
+func Sign(address string, lease time.Duration) string {
+	w := thisProcess()
+	valid := max(SignValid, lease/3+2*SignInterval)
+	return fmt.Sprintf("%s %d %s %s %s %s", millis(valid), w.PID, word(w.Host), word(w.Program), word(w.Version), address)
+}
+
+// word encodes a text as one word, "-" for none.
+func word(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return EncodeName(text[:min(len(text), 255)])
+}
+
+// unword is the reverse of word.
+func unword(text string) string {
+	if text == "-" {
+		return ""
+	}
+	return DecodeName(text)
+}
+
+// ReadWorker reads a worker as it is stored. Missing parts are zero.
+func ReadWorker(subscription, text string) Worker {
+	part := strings.SplitN(text, " ", 8)
+	part = append(part, make([]string, 8-len(part))...)
+	w := Worker{
+		Subscription: subscription, Host: unword(part[4]), Program: unword(part[5]), Version: unword(part[6]), Address: part[7],
+		Since: Instant(part[0]), Seen: Instant(part[1]), Until: Instant(part[2]),
+	}
+	w.PID, _ = strconv.Atoi(part[3])
+	return w
+}
+
+// SignOff removes a subscription that has ended from the workers of its group.
+func (g *Group) SignOff(ctx context.Context, subscription string) error {
+	return g.topic.client.Call(func(c redis.UniversalClient) error { return c.HDel(ctx, g.workers, subscription).Err() })
+}

@@ -1,0 +1,297 @@
+package promredisdelay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// Config configures a Collector.
+type Config struct {
+	// Admin reads the topics. Required.
+	Admin *admin.Admin
+
+	// Client reads the memory of the Redis servers. It is usually that of the Admin. Default nil:
+	// the metrics of memory are left out.
+	Client redis.UniversalClient
+
+	// Topics are the topics to export. Default nil: all under the Admin's KeyPrefix. With names, a
+	// scrape still reads all topics.
+	Topics []string
+
+	// MaxGroups is how many pairs of a topic and a group are exported at most. A topic counts as
+	// one more. Each has about 20 series. The first ones in the order of their topics' names are
+	// exported, and redisdelay_left_out counts the others. Default 2,000.
+	MaxGroups int
+
+	// Timeout is how long a scrape may take. Default 5s.
+	Timeout time.Duration
+
+	// OnError is called with each error of a scrape. redisdelay_up is 0 then. It must be safe for
+	// concurrent use. Default nil: nothing is called.
+	OnError func(error)
+}
+
+// Collector is a prometheus.Collector. Each scrape reads Redis. It is safe for concurrent use;
+// scrapes wait for one another.
+type Collector struct {
+	config Config
+	scrape sync.Mutex
+}
+
+var _ prometheus.Collector = (*Collector)(nil)
+
+// New returns a Collector. Errors wrap redisdelay.ErrInvalidConfig.
+func New(config Config) (*Collector, error) {
+	var errs []error
+	if config.Admin == nil {
+		errs = append(errs, fmt.Errorf("%w: Admin is nil", redisdelay.ErrInvalidConfig))
+	}
+	if config.MaxGroups < 0 {
+		errs = append(errs, fmt.Errorf("%w: MaxGroups is %d: want more than 0", redisdelay.ErrInvalidConfig, config.MaxGroups))
+	}
+	if config.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("%w: Timeout is %v: want more than 0", redisdelay.ErrInvalidConfig, config.Timeout))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	config.MaxGroups = cmp.Or(config.MaxGroups, 2000)
+	config.Timeout = cmp.Or(config.Timeout, 5*time.Second)
+	config.Topics = slices.Clone(config.Topics)
+	return &Collector{config: config}, nil
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range described {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	c.scrape.Lock()
+	defer c.scrape.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), c.config.Timeout)
+	defer cancel()
+	began := time.Now()
+	up := 1.0
+	for _, err := range []error{c.topics(ctx, out), c.memory(ctx, out)} {
+		if err != nil {
+			up = 0
+			if c.config.OnError != nil {
+				c.config.OnError(err)
+			}
+		}
+	}
+	gauge(out, descUp, up)
+	gauge(out, descScrape, time.Since(began).Seconds())
+}
+
+// topics exports all topics, unless one of the calls fails.
+func (c *Collector) topics(ctx context.Context, out chan<- prometheus.Metric) error {
+	var all []admin.Stats
+	var errs []error
+	for cursor := ""; ; {
+		page, next, err := c.config.Admin.Overview(ctx, cursor, 1000)
+		if err != nil {
+			return fmt.Errorf("read topics: %w", err)
+		}
+		for _, s := range page {
+			switch {
+			case c.config.Topics != nil && !slices.Contains(c.config.Topics, s.Topic), errors.Is(s.Err, admin.ErrNotFound):
+			case s.Err != nil:
+				errs = append(errs, fmt.Errorf("read topic %q: %w", s.Topic, s.Err))
+			default:
+				all = append(all, s)
+			}
+		}
+		if cursor = next; cursor == "" {
+			break
+		}
+	}
+	slices.SortFunc(all, func(a, b admin.Stats) int { return cmp.Compare(a.Topic, b.Topic) })
+	all = slices.CompactFunc(all, func(a, b admin.Stats) bool { return a.Topic == b.Topic }) // a page may repeat one
+	room, leftOut := c.config.MaxGroups, 0
+	for _, s := range all {
+		s.Groups = merged(s.Groups)
+		if n := 1 + len(s.Groups); n > room {
+			room, leftOut = 0, leftOut+n
+			continue
+		} else {
+			room -= n
+		}
+		exportTopic(out, s)
+	}
+	gauge(out, descLeftOut, float64(leftOut))
+	return errors.Join(errs...)
+}
+
+// broadcast is the label of all groups of Broadcast subscriptions.
+const broadcast = "broadcast"
+
+// merged returns the groups with those of Broadcast subscriptions as one.
+func merged(groups []admin.GroupStats) (out []admin.GroupStats) {
+	sum := -1
+	for _, g := range groups {
+		if !strings.HasPrefix(g.Group, broadcast+":") {
+			out = append(out, g)
+			continue
+		}
+		g.Group = broadcast
+		if sum < 0 {
+			sum, out = len(out), append(out, g)
+			continue
+		}
+		s := &out[sum]
+		s.Ready += g.Ready
+		s.InHand += g.InHand
+		s.Retrying += g.Retrying
+		s.Dead += g.Dead
+		s.Suspects += g.Suspects
+		s.Delivered += g.Delivered
+		s.Dropped += g.Dropped
+		s.DeadPurged += g.DeadPurged
+		s.OldestDue = earliest(s.OldestDue, g.OldestDue)
+		s.NextRetry = earliest(s.NextRetry, g.NextRetry)
+		s.OldestDead = earliest(s.OldestDead, g.OldestDead)
+		s.LastSeen = earliest(s.LastSeen, g.LastSeen)
+		s.MaxLateness = max(s.MaxLateness, g.MaxLateness)
+		s.Subscribed = s.Subscribed && g.Subscribed
+		if s.Pause == nil || g.Pause != nil && g.Pause.Since.Before(s.Pause.Since) {
+			s.Pause = g.Pause
+		}
+	}
+	return out
+}
+
+// earliest returns the earlier time; zero is none.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func exportTopic(out chan<- prometheus.Metric, s admin.Stats) {
+	t := s.Topic
+	gauge(out, descStored, float64(s.Messages), t)
+	gauge(out, descPending, float64(s.Pending), t)
+	instant(out, descNextDue, s.NextDue, t)
+	gauge(out, descOverdue, age(s.Now, s.NextDue), t)
+	gauge(out, descScheduled, truth(s.Scheduled), t)
+	counter(out, descReplaced, s.Replaced, t)
+	counter(out, descLeftOutNames, s.LeftOut, t)
+	if s.Pause != nil {
+		instant(out, descPaused, s.Pause.Since, t, "")
+	}
+	for _, g := range s.Groups {
+		for _, state := range []struct {
+			name string
+			n    int
+		}{{"ready", g.Ready}, {"in_hand", g.InHand}, {"retrying", g.Retrying}, {"dead", g.Dead}} {
+			gauge(out, descMessages, float64(state.n), t, g.Group, state.name)
+		}
+		gauge(out, descOldest, age(s.Now, g.OldestDue), t, g.Group)
+		gauge(out, descSuspects, float64(g.Suspects), t, g.Group)
+		gauge(out, descSubscribed, truth(g.Subscribed), t, g.Group)
+		gauge(out, descMaxLateness, g.MaxLateness.Seconds(), t, g.Group)
+		instant(out, descNextRetry, g.NextRetry, t, g.Group)
+		instant(out, descOldestDead, g.OldestDead, t, g.Group)
+		instant(out, descLastSeen, g.LastSeen, t, g.Group)
+		if g.Pause != nil {
+			instant(out, descPaused, g.Pause.Since, t, g.Group)
+		}
+		counter(out, descDelivered, g.Delivered, t, g.Group)
+		counter(out, descDropped, g.Dropped, t, g.Group)
+		counter(out, descDeadPurged, g.DeadPurged, t, g.Group)
+	}
+}
+
+// memory exports the memory of each server.
+func (c *Collector) memory(ctx context.Context, out chan<- prometheus.Metric) error {
+	if c.config.Client == nil {
+		return nil
+	}
+	var locked sync.Mutex
+	read := func(ctx context.Context, client *redis.Client) error {
+		info, err := client.Info(ctx).Result()
+		if err != nil {
+			return fmt.Errorf("read the memory of Redis: %w", err)
+		}
+		locked.Lock()
+		defer locked.Unlock()
+		for line := range strings.Lines(info) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+			number, err := strconv.Atoi(value)
+			switch server := client.Options().Addr; {
+			case err != nil:
+			case name == "used_memory":
+				gauge(out, descMemory, float64(number), server)
+			case name == "maxmemory":
+				gauge(out, descMemoryLimit, float64(number), server)
+			case name == "evicted_keys":
+				counter(out, descEvicted, number, server)
+			}
+		}
+		return nil
+	}
+	switch client := c.config.Client.(type) {
+	case *redis.ClusterClient:
+		return client.ForEachMaster(ctx, read)
+	case *redis.Client:
+		return read(ctx, client)
+	}
+	return fmt.Errorf("read the memory of Redis: the Client is a %T: want a *redis.Client or *redis.ClusterClient", c.config.Client)
+}
+
+// age is how long ago t was, at least 0; zero is none.
+func age(now, t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return max(0, now.Sub(t).Seconds())
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func gauge(out chan<- prometheus.Metric, d *prometheus.Desc, value float64, labels ...string) {
+	out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, valid(labels)...)
+}
+
+func counter(out chan<- prometheus.Metric, d *prometheus.Desc, value int, labels ...string) {
+	out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), valid(labels)...)
+}
+
+// instant exports a time as Unix seconds. The zero time has no series.
+func instant(out chan<- prometheus.Metric, d *prometheus.Desc, t time.Time, labels ...string) {
+	if !t.IsZero() {
+		gauge(out, d, float64(t.UnixMilli())/1000, labels...)
+	}
+}
+
+// valid returns the labels in UTF-8, which names of topics need not be.
+func valid(labels []string) []string {
+	for i := range labels {
+		labels[i] = strings.ToValidUTF8(labels[i], "\uFFFD")
+	}
+	return labels
+}

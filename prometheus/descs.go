@@ -1,0 +1,44 @@
+package promredisdelay
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// described are all metrics.
+var described []*prometheus.Desc
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	d := prometheus.NewDesc("redisdelay_"+name, help, labels, nil)
+	described = append(described, d)
+	return d
+}
+
+var (
+	descUp      = desc("up", "1 if the last scrape read all topics, else 0.")
+	descScrape  = desc("scrape_seconds", "How long the scrape took.")
+	descLeftOut = desc("left_out", "Topics, and groups of topics, that are not exported because of MaxGroups.")
+
+	descMemory      = desc("redis_memory_used_bytes", "Memory that the Redis server uses.", "server")
+	descMemoryLimit = desc("redis_memory_limit_bytes", "Memory that the Redis server may use: maxmemory. 0 is no limit.", "server")
+
+	descEvicted = desc("redis_evicted_keys_total", "Keys that the Redis server evicted since it started.", "server")
+
+	descStored       = desc("stored_messages", "Messages of the topic, each counted once, whatever the number of groups.", "topic")
+	descPending      = desc("pending_messages", "Messages that wait for their due time.", "topic")
+	descNextDue      = desc("next_due_timestamp_seconds", "The first due time of these.", "topic")
+	descOverdue      = desc("overdue_seconds", "How long that has passed, without a scheduler that made the message ready.", "topic")
+	descScheduled    = desc("scheduled", "1 if a scheduler is the topic's holder and is less than a second late.", "topic")
+	descReplaced     = desc("replaced_messages_total", "Messages that later ones with their delay ID replaced.", "topic")
+	descLeftOutNames = desc("left_out_messages_total", "Messages that were not published because their delay ID was taken.", "topic")
+	descPaused       = desc("paused_timestamp_seconds", "Since when the group is paused, or the topic if group is empty.", "topic", "group")
+
+	descMessages    = desc("messages", "Messages of the group by state: ready, in_hand, retrying, dead.", "topic", "group", "state")
+	descOldest      = desc("oldest_ready_seconds", "How long the next ready message has been due.", "topic", "group")
+	descSuspects    = desc("suspects", "Messages that have lost a lease since they were last nacked.", "topic", "group")
+	descSubscribed  = desc("subscribed", "1 if a subscription waits for messages of the group or holds one.", "topic", "group")
+	descMaxLateness = desc("lateness_max_seconds", "The longest time from due to delivery of the last one to two hours.", "topic", "group")
+	descNextRetry   = desc("next_retry_timestamp_seconds", "When the next retry is due.", "topic", "group")
+	descOldestDead  = desc("oldest_dead_timestamp_seconds", "When the oldest dead letter died.", "topic", "group")
+	descLastSeen    = desc("last_seen_timestamp_seconds", "When a subscription last claimed or settled messages.", "topic", "group")
+	descDelivered   = desc("delivered_messages_total", "Deliveries.", "topic", "group")
+	descDropped     = desc("dropped_messages_total", "Messages that expired and were dropped.", "topic", "group")
+	descDeadPurged  = desc("dead_purged_messages_total", "Dead letters that were deleted because of MaxDead.", "topic", "group")
+)
