@@ -90,6 +90,9 @@ func (d *Dashboard) settle(c *call) (string, error) {
 	case "now":
 		act.Action, said = "deliver now", "It is due now."
 		err = d.admin.DeliverNow(c.ctx, topic, admin.ByID(id))
+	case "kill":
+		act.Action, act.Detail, said = "kill", strings.TrimSpace(c.q("why")), "It is a dead letter now."
+		_, err = d.admin.Kill(c.ctx, topic, group, id, act.Detail)
 	case "cancel":
 		act.Action, said, gone = "cancel", "Cancelled: nobody gets it any more.", true
 		err = d.admin.Cancel(c.ctx, topic, admin.ByID(id))

@@ -19,8 +19,8 @@ type Config struct {
 	// Admin reads and changes the topics. Required.
 	Admin *admin.Admin
 
-	// Prefix is the path under which the program mounts the page, such as "/redisdelay". Default "",
-	// the root. The handler expects it in the URL: do not use http.StripPrefix.
+	// Prefix is the path under which the program mounts the page, such as "/redisdelay". Default
+	// "", the root. The handler expects it in the URL: do not use http.StripPrefix.
 	Prefix string
 
 	// Hosts are the names by which browsers reach the page, without port, such as

@@ -33,6 +33,7 @@ type messagePage struct {
 	Cut       bool // only the beginning is shown
 	Waits     bool // it is pending, or waits for a retry
 	DeadIn    []string
+	AliveIn   []string // groups that may get it, or have it
 	Settings  []pair
 }
 
@@ -82,6 +83,8 @@ func (d *Dashboard) message(c *call) (*view, error) {
 		p.Waits = p.Waits || place.State == admin.Pending || place.State == admin.Retrying
 		if place.State == admin.Dead {
 			p.DeadIn = append(p.DeadIn, place.Group)
+		} else if place.Group != "" {
+			p.AliveIn = append(p.AliveIn, place.Group)
 		}
 	}
 	p.Settings = settings(m)

@@ -37,8 +37,8 @@ type overview struct {
 type topicRow struct {
 	admin.Stats
 	Ready, InHand, Retry, Dead int
-	Worst                      string // the severity of its worst problem, "" for none
-	Said                       string // that problem
+	Worst                      admin.Severity // of its worst problem, "" for none
+	Said                       string         // that problem
 	Rate, Late                 spark
 }
 
@@ -58,7 +58,7 @@ func (r *topicRow) trouble() int {
 }
 
 // Tone is the class of the row's mark.
-func (r *topicRow) Tone() string { return cmp.Or(r.Worst, "fine") }
+func (r *topicRow) Tone() string { return cmp.Or(toneOf(r.Worst), "fine") }
 
 func (d *Dashboard) overview(c *call) (*view, error) {
 	live := c.Header.Get("Accept") == "text/event-stream"
@@ -84,31 +84,33 @@ func (d *Dashboard) overview(c *call) (*view, error) {
 
 // list returns a page of the topics, as far as they were read.
 func (d *Dashboard) list(query, sort, page string) (*overview, error) {
-	stats, ended, err := d.sweep.all()
-	if err != nil && len(stats) == 0 {
+	all, problems, ended, err := d.sweep.all()
+	if err != nil && len(all) == 0 {
 		return nil, err
 	}
-	o := &overview{Topics: len(stats), Query: query, Sort: sort, Reading: ended.IsZero(), Since: d.sweep.since}
+	o := &overview{Topics: len(all), Query: query, Sort: sort, Reading: ended.IsZero(), Since: d.sweep.since}
 	if err != nil {
 		o.Trouble = explain(err).Text
 	}
 	var rows []*topicRow
-	for _, s := range stats {
+	for _, k := range all {
+		s := k.stats
 		row := &topicRow{Stats: s}
 		for _, g := range s.Groups {
 			row.Ready, row.InHand, row.Retry, row.Dead = row.Ready+g.Ready, row.InHand+g.InHand, row.Retry+g.Retrying, row.Dead+g.Dead
 		}
 		o.Pending, o.Ready, o.InHand, o.Retry, o.Dead = o.Pending+s.Pending, o.Ready+row.Ready, o.InHand+row.InHand, o.Retry+row.Retry, o.Dead+row.Dead
-		if found := d.problems(s); len(found) > 0 {
-			row.Worst, row.Said = found[0].Severity, found[0].Text
-			o.Problems = append(o.Problems, found...)
+		if len(k.problems) > 0 {
+			row.Worst, row.Said = k.problems[0].Severity, k.problems[0].Text
+			problems = append(problems, k.problems...)
 		}
 		if strings.Contains(strings.ToLower(s.Topic), strings.ToLower(o.Query)) {
 			rows = append(rows, row)
 		}
 	}
-	sortProblems(o.Problems)
-	o.Problems = slices.DeleteFunc(o.Problems, func(p problem) bool { return p.Severity == "notice" })
+	problems = slices.DeleteFunc(slices.Clone(problems), func(p admin.Problem) bool { return p.Severity == admin.Notice })
+	slices.SortStableFunc(problems, func(a, b admin.Problem) int { return strings.Compare(a.Topic, b.Topic) })
+	o.Problems = d.linked(problems)
 	if len(o.Problems) > problemsShow {
 		o.MoreProblems = len(o.Problems) - problemsShow
 		o.Problems = o.Problems[:problemsShow]
@@ -148,7 +150,8 @@ func (d *Dashboard) refresh(ctx context.Context, rows []topicRow) {
 			})
 		}
 		reads.Wait()
-		return true, nil
+		_, err := d.sweep.diagnose(ctx, names)
+		return true, err
 	})
 }
 

@@ -259,7 +259,7 @@ func TestTheOverviewSaysWhatIsWrong(t *testing.T) {
 	_, err := s.admin.Pause(ctx, "orders", admin.PauseOptions{By: "ann", Why: "deploy"})
 	require.NoError(t, err)
 	s.get("/topic?t=orders") // the list shows what is read for other pages, too
-	require.Eventually(t, func() bool { _, body = s.get("/"); return strings.Contains(body, "by ann: deploy") }, testkit.Soon, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, body = s.get("/"); return strings.Contains(body, "because: &#34;deploy&#34;") }, testkit.Soon, 10*time.Millisecond)
 	require.NoError(t, s.Client.Close())
 	status, body := s.get("/topic?t=other")
 	require.Equal(t, http.StatusBadGateway, status)

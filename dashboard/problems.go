@@ -1,86 +1,85 @@
 package dashboard
 
 import (
-	"fmt"
+	"context"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
 )
 
-// problem is something that is wrong with a topic, and where it can be mended.
+// problem is something that is wrong, and the page where it can be mended.
 type problem struct {
-	Severity     string // "critical", "warning" or "notice"
-	Topic, Group string
-	Text         string
-	Address      string // "": nowhere
-	Action       string // text of the link
+	admin.Problem
+	Address string // "": nowhere
+	Action  string // text of the link
 }
 
-var severities = []string{"critical", "warning", "notice"}
+// severities are the severities of problems, the worst first.
+var severities = []admin.Severity{admin.Critical, admin.Violation, admin.Warning, admin.Notice}
 
-// late is from when on a topic counts as late.
-const late = time.Minute
+// Tone is the class of the problem's mark.
+func (p problem) Tone() string { return toneOf(p.Severity) }
 
-// problems returns what is wrong with a topic, as far as its Stats tell, worst first.
-func (d *Dashboard) problems(s admin.Stats) (found []problem) {
-	add := func(severity, group, action, address, format string, args ...any) {
-		found = append(found, problem{severity, s.Topic, group, fmt.Sprintf(format, args...), address, action})
+func toneOf(s admin.Severity) string {
+	if s == admin.Violation {
+		s = admin.Critical
 	}
-	here := d.address("/topic", "t", s.Topic)
-	if s.Err != nil {
-		add("critical", "", "Look", here, "It cannot be read: %v.", s.Err)
-		return found
-	}
-	due := !s.NextDue.IsZero() && s.Now.Sub(s.NextDue) > 5*time.Second
-	if !s.Scheduled && (due || s.Pending > 0) {
-		add("critical", "", "Look", here, "Nobody makes its messages ready when they are due. Is a program with a Subscriber or a scheduler running?")
-	}
-	if p := s.Pause; p != nil {
-		add("warning", "", "Look", here, "Paused %s.", paused(s.Now, *p))
-	}
-	for _, g := range s.Groups {
-		if g.Pause != nil {
-			add("warning", g.Group, "Look", here, "Paused %s.", paused(s.Now, *g.Pause))
-		}
-		waits := s.Now.Sub(g.OldestDue)
+	return string(s)
+}
+
+// linked returns problems with links, the worst first.
+func (d *Dashboard) linked(all []admin.Problem) (problems []problem) {
+	for _, p := range all {
+		one := problem{Problem: p}
 		switch {
-		case g.OldestDue.IsZero() || s.Pause != nil || g.Pause != nil:
-		case !g.Subscribed && waits > late:
-			add("warning", g.Group, "Look", here, "Nobody reads it: %s wait, the first for %s.", plural(g.Ready, "message"), duration(waits))
-		case waits > late:
-			add("warning", g.Group, "Look", here, "Late: the next message has been ready for %s. Consumers are too slow, or stuck.", duration(waits))
+		case p.Topic == "" || p.Kind == admin.MissingTopic:
+		case p.Kind == admin.DeadLetters:
+			one.Address, one.Action = d.address("/dead", "t", p.Topic, "g", p.Group), "Reasons"
+		case p.MessageID != "":
+			one.Address, one.Action = d.address("/message", "t", p.Topic, "id", p.MessageID), "Message"
+		default:
+			one.Address, one.Action = d.address("/topic", "t", p.Topic), "Topic"
 		}
-		if g.Suspects > 0 {
-			add("warning", g.Group, "In hand", d.address("/messages", "t", s.Topic, "g", g.Group, "state", string(admin.InHand)),
-				"%s may crash or freeze the programs that handle them.", plural(g.Suspects, "message"))
-		}
-		if g.Dead > 0 {
-			add("notice", g.Group, "Reasons", d.address("/dead", "t", s.Topic, "g", g.Group), "%s.", plural(g.Dead, "dead letter"))
-		}
+		problems = append(problems, one)
 	}
-	sortProblems(found)
-	return found
-}
-
-func sortProblems(found []problem) {
-	slices.SortStableFunc(found, func(a, b problem) int {
+	slices.SortStableFunc(problems, func(a, b problem) int {
 		return slices.Index(severities, a.Severity) - slices.Index(severities, b.Severity)
 	})
+	return problems
 }
 
-// paused says since when, by whom, why and until when something is paused.
-func paused(now time.Time, p admin.Pause) string {
-	text := "for " + duration(now.Sub(p.Since))
-	if p.By != "" {
-		text += " by " + p.By
+// diagnose finds out what is wrong with some topics and with Redis, and notes it for the list.
+func (s *sweep) diagnose(ctx context.Context, topics []string) ([]admin.Problem, error) {
+	if len(topics) == 0 {
+		return nil, nil
 	}
-	if !p.Until.IsZero() {
-		text += ", until " + duration(p.Until.Sub(now)) + " from now"
+	found, err := s.admin.Diagnose(ctx, admin.DiagnoseOptions{Topics: topics})
+	if err != nil {
+		return nil, err
 	}
-	if p.Why != "" {
-		text += ": " + strings.TrimRight(p.Why, ".")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.general = nil
+	of := map[string][]admin.Problem{}
+	for _, p := range found.Problems {
+		if p.Topic == "" {
+			s.general = append(s.general, p)
+		} else {
+			of[p.Topic] = append(of[p.Topic], p)
+		}
 	}
-	return text
+	for _, topic := range topics {
+		if k := s.topics[topic]; k != nil {
+			k.problems = of[topic]
+		}
+	}
+	return found.Problems, nil
+}
+
+// problems returns what is wrong with a topic and with Redis, at most a moment ago.
+func (d *Dashboard) problems(ctx context.Context, topic string) ([]problem, error) {
+	found, err := cached(ctx, &d.reads, "problems:"+topic, func(ctx context.Context) ([]admin.Problem, error) {
+		return d.sweep.diagnose(ctx, []string{topic})
+	})
+	return d.linked(found), err
 }

@@ -22,19 +22,21 @@ type sweep struct {
 	since time.Time
 	first chan struct{} // closed when all topics were read once
 
-	mu     sync.Mutex
-	topics map[string]*known
-	err    error     // of the last page
-	ended  time.Time // when all topics were read last; zero: not yet
-	round  int
-	ahead  time.Duration // by how much the server's clock is ahead of this machine's
+	mu      sync.Mutex
+	topics  map[string]*known
+	general []admin.Problem // those of Redis, and of no single topic
+	err     error           // of the last page
+	ended   time.Time       // when all topics were read last; zero: not yet
+	round   int
+	ahead   time.Duration // by how much the server's clock is ahead of this machine's
 }
 
 // known is what is known about a topic.
 type known struct {
-	stats   admin.Stats
-	history history
-	round   int // the last round that found it
+	stats    admin.Stats
+	problems []admin.Problem
+	history  history
+	round    int // the last round that found it
 }
 
 func newSweep(a *admin.Admin) *sweep {
@@ -48,9 +50,14 @@ func (s *sweep) run(ctx context.Context) {
 		began := time.Now()
 		reading, cancel := context.WithTimeout(ctx, workFor)
 		page, next, err := s.admin.Overview(reading, cursor, sweepPage)
+		first := s.took(page, next == "", err)
+		if err == nil {
+			_, err = s.diagnose(reading, names(page))
+			s.failed(err)
+		}
 		cancel()
 		rest := min(max(time.Since(began)*sweepShare, sweepRest), sweepLong)
-		if s.took(page, next == "", err) && err == nil && next != "" {
+		if first && err == nil && next != "" {
 			rest = 0
 		}
 		if cursor = next; err != nil {
@@ -92,6 +99,22 @@ func (s *sweep) took(page []admin.Stats, last bool, err error) (first bool) {
 
 func ctxOnly(err error) bool { return err == context.Canceled }
 
+// failed notes an error.
+func (s *sweep) failed(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !ctxOnly(err) {
+		s.err = err
+	}
+}
+
+func names(page []admin.Stats) (names []string) {
+	for _, s := range page {
+		names = append(names, s.Topic)
+	}
+	return names
+}
+
 // observe notes what was read about a topic besides.
 func (s *sweep) observe(stats admin.Stats) {
 	s.mu.Lock()
@@ -120,14 +143,14 @@ func (s *sweep) forget(topic string) {
 	delete(s.topics, topic)
 }
 
-// all returns what was read last about each topic.
-func (s *sweep) all() (stats []admin.Stats, ended time.Time, err error) {
+// all returns what was read last about each topic, and the problems of no single topic.
+func (s *sweep) all() (all []known, general []admin.Problem, ended time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range s.topics {
-		stats = append(stats, k.stats)
+		all = append(all, known{stats: k.stats, problems: k.problems})
 	}
-	return stats, s.ended, s.err
+	return all, s.general, s.ended, s.err
 }
 
 // now returns the time by the server's clock, about.

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -13,10 +14,12 @@ import (
 // topicPage is the page of one topic.
 type topicPage struct {
 	admin.Stats
-	Problems []problem
-	Charts   []chart
-	Range    string
-	Since    time.Time // of the history
+	Problems   []problem
+	Workers    []admin.Worker
+	WorkersErr error // the user of Redis may not see them
+	Charts     []chart
+	Range      string
+	Since      time.Time // of the history
 }
 
 // loads are the intervals of the chart of what is to come.
@@ -35,7 +38,17 @@ func (d *Dashboard) topic(c *call) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &topicPage{Stats: stats, Problems: d.problems(stats), Range: c.q("range"), Since: d.sweep.since}
+	found, err := d.problems(c.ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	workers, err := cached(c.ctx, &d.reads, "workers:"+name, func(ctx context.Context) ([]admin.Worker, error) {
+		return d.admin.Workers(ctx, name)
+	})
+	if err != nil && !errors.Is(err, admin.ErrForbidden) {
+		return nil, err
+	}
+	p := &topicPage{Stats: stats, Problems: found, Workers: workers, WorkersErr: err, Range: c.q("range"), Since: d.sweep.since}
 	i := max(0, slices.Index(p.Ranges(), p.Range))
 	p.Range = loads[i].Name
 	upcoming, err := cached(c.ctx, &d.reads, "upcoming:"+p.Range+":"+name, func(ctx context.Context) ([]admin.Bucket, error) {
