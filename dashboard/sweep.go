@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,9 +44,11 @@ func newSweep(a *admin.Admin) *sweep {
 	return &sweep{admin: a, since: time.Now(), first: make(chan struct{}), topics: map[string]*known{}}
 }
 
-// run reads topics until ctx ends. The first round has no rests.
+// run reads topics until ctx ends. The first round has no rests. The cost of a page is the least of
+// the last ones, because a page may also wait for a connection, or for a busy machine.
 func (s *sweep) run(ctx context.Context) {
 	cursor := ""
+	var costs []time.Duration
 	for ctx.Err() == nil {
 		began := time.Now()
 		reading, cancel := context.WithTimeout(ctx, workFor)
@@ -56,7 +59,12 @@ func (s *sweep) run(ctx context.Context) {
 			s.failed(err)
 		}
 		cancel()
-		rest := min(max(time.Since(began)*sweepShare, sweepRest), sweepLong)
+		costs = append(costs, time.Since(began))
+		costs = costs[max(0, len(costs)-8):]
+		rest := min(max(slices.Min(costs)*sweepShare, sweepRest), sweepLong)
+		if len(costs) == 1 {
+			rest = sweepRest // most of it was for the connection
+		}
 		if first && err == nil && next != "" {
 			rest = 0
 		}

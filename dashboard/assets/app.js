@@ -65,6 +65,32 @@
     if (old.nodeName === "DETAILS") fresh.open = old.open;
     return !(old === document.activeElement && /^(INPUT|SELECT|TEXTAREA)$/.test(old.nodeName));
   };
+  // A browser allows six connections to a server, so a tab that nobody sees has none.
+  htmx.createEventSource = (url) => {
+    const listeners = [];
+    let inner;
+    const source = {
+      addEventListener: (...listener) => { listeners.push(listener); inner?.addEventListener(...listener); },
+      removeEventListener: (...listener) => inner?.removeEventListener(...listener),
+      close: () => { document.removeEventListener("visibilitychange", look); inner?.close(); },
+      get readyState() { return inner ? inner.readyState : EventSource.CONNECTING; },
+    };
+    const look = () => {
+      inner?.close();
+      inner = undefined;
+      if (document.hidden) return state("Waits until you look", "");
+      inner = new EventSource(url);
+      inner.onopen = (e) => source.onopen?.(e);
+      inner.onerror = (e) => {
+        if (inner.readyState === EventSource.CLOSED) document.removeEventListener("visibilitychange", look); // htmx makes another
+        source.onerror?.(e);
+      };
+      listeners.forEach((listener) => inner.addEventListener(...listener));
+    };
+    document.addEventListener("visibilitychange", look);
+    look();
+    return source;
+  };
   const state = (text, kind) => {
     $("state").textContent = text;
     $("state").className = "state " + kind;
