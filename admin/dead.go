@@ -84,10 +84,11 @@ func (a *Admin) one(ctx context.Context, topic, group, id, what string, work que
 }
 
 // RequeueAll requeues many dead letters of a group, in chunks, and returns how many. It ignores
-// dead letters that are added after it began, so that it ends even if all become dead again.
+// dead letters that are added after it began, so that it ends even if all become dead again. When
+// ctx ends, it finishes the chunk that it has begun, as do PurgeDead and MoveDead.
 func (a *Admin) RequeueAll(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
 	next := 0 // the number of the next message
-	requeue := func(g *operate.Group, chunk []operate.Listed, spread spread) (int, error) {
+	requeue := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, spread spread) (int, error) {
 		var dues []queue.Due
 		if spread.over > 0 {
 			for range chunk {
@@ -114,7 +115,7 @@ func (s spread) due(number int) queue.Due {
 
 // PurgeDead deletes many dead letters of a group, in chunks, and returns how many.
 func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
-	purge := func(g *operate.Group, chunk []operate.Listed, _ spread) (done int, err error) {
+	purge := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, _ spread) (done int, err error) {
 		for some := range slices.Chunk(chunk, purged) {
 			n, err := g.Discard(ctx, ids(some))
 			if done += n; err != nil {
@@ -149,7 +150,7 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 		return 0, fmt.Errorf("move: %w: from topic %q to itself; RequeueAll does that", ErrInvalidArgument, topic)
 	}
 	mover := target.Mover()
-	move := func(g *operate.Group, chunk []operate.Listed, _ spread) (int, error) {
+	move := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, _ spread) (int, error) {
 		var whole []operate.Listed
 		for _, l := range chunk {
 			if l.Body == nil {
@@ -194,7 +195,7 @@ type bulkWork struct {
 	work    queue.Work
 	bodies  bool // do needs the bodies
 	spreads bool // do heeds the spread
-	do      func(*operate.Group, []operate.Listed, spread) (int, error)
+	do      func(context.Context, *operate.Group, []operate.Listed, spread) (int, error)
 }
 
 // all runs the operation on the current dead letters, in chunks.
@@ -230,7 +231,9 @@ func (a *Admin) all(ctx context.Context, topic, group string, bulk Bulk, d bulkW
 			return 0, err
 		}
 	}
-	return l.each(ctx, d.bodies, func(chunk []operate.Listed) (int, error) { return d.do(l.topic.Group(group), chunk, spread) })
+	return l.each(ctx, d.bodies, func(chunk []operate.Listed) (int, error) {
+		return d.do(context.WithoutCancel(ctx), l.topic.Group(group), chunk, spread) // a chunk is finished
+	})
 }
 
 // letters are the dead letters of a group at one time.

@@ -137,3 +137,22 @@ func TestMessagesOfNoBytesAreNotReportedAsLost(t *testing.T) {
 		require.NoError(t, only(a.PurgeDead(ctx, topic, "a", admin.Bulk{})))
 	})
 }
+
+// An operation whose context ends finishes the chunk that it has begun, and begins no other.
+func TestEndedContextFinishesTheChunk(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.bury(t, 2500)
+		ended, end := context.WithCancel(ctx)
+		a := s.when(t, func() bool { return s.movedTo("other") > 0 }, end)
+		n, err := a.MoveDead(ended, topic, "a", "other", admin.Bulk{})
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, 1000, n)
+		require.Equal(t, 1500, s.group(t, "a").Dead)
+		stats, err := s.admin.Stats(ctx, "other")
+		require.NoError(t, err)
+		require.Equal(t, 1000, stats.Pending)
+		buckets, err := s.admin.Upcoming(ctx, "other", admin.Load{From: stats.Now.Add(-time.Hour), Width: time.Hour + time.Second, Buckets: 1})
+		require.NoError(t, err)
+		require.Equal(t, 1000, buckets[0].Pending, "all are due now, none after the minute")
+	})
+}

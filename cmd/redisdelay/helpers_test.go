@@ -31,7 +31,7 @@ func says(environment []string, args ...string) (status int, stdout, stderr stri
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	var out, errs bytes.Buffer
-	status = run(ended, args, system{environment: environment, stdout: &out, stderr: &errs})
+	status = run(ended, args, system{environment: environment, stdin: strings.NewReader(""), stdout: &out, stderr: &errs})
 	return status, out.String(), errs.String()
 }
 

@@ -19,17 +19,15 @@ func (l *logSettings) declare(s *settings) {
 	l.level = s.choice("log-level", "info", "`debug`, `info`, `warn` or `error`: the lowest level that is logged", "debug", "info", "warn", "error")
 }
 
-func (l *logSettings) logger(w io.Writer) (*slog.Logger, error) {
+func (l *logSettings) logger(w io.Writer) *slog.Logger {
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(l.level.value)); err != nil {
-		return nil, err
-	}
+	_ = level.UnmarshalText([]byte(l.level.value)) // a choice
 	options := &slog.HandlerOptions{Level: level}
 	var handler slog.Handler = slog.NewTextHandler(w, options)
 	if l.format.value == "json" {
 		handler = slog.NewJSONHandler(w, options)
 	}
-	return slog.New(handler), nil
+	return slog.New(handler)
 }
 
 // redisLog logs the Redis client's own messages as debug. They are failures to connect, which the

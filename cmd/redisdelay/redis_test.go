@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ func TestRedisAsACluster(t *testing.T) {
 	p := start(t, nil, "relay", "--redis", store.Addr(), "--redis-cluster", "--from", topic, "--to", "redisstream")
 	orders := publishOrders(t, client, topic, 20, 100*time.Millisecond)
 	requireAll(t, orders, consumeStream(t, redis.NewClusterClient(client.Options()), topic).await(t, 20))
+	requireLooks(t, nil, "--redis", store.Addr(), "--redis-cluster")
 	p.stop()
 }
 
@@ -43,7 +45,17 @@ func TestRedisBySentinels(t *testing.T) {
 		"--redis-username", "relay", "--from", topic, "--to", "redisstream")
 	orders := publishOrders(t, store.Client(t), topic, 20, 100*time.Millisecond)
 	requireAll(t, orders, streams{store}.consume(t, topic).await(t, 20))
+	requireLooks(t, environment, "--redis", sentinels[0]+","+sentinels[1], "--redis-sentinel-master", "main", "--redis-username", "relay")
 	p.stop()
+}
+
+// requireLooks requires that an operator's command sees the topic with these settings.
+func requireLooks(t *testing.T, environment []string, settings ...string) {
+	t.Helper()
+	var out, errs strings.Builder
+	status := run(t.Context(), append([]string{"groups", "ls", topic}, settings...), system{environment: environment, stdin: strings.NewReader(""), stdout: &out, stderr: &errs})
+	require.Zero(t, status, errs.String())
+	require.Contains(t, out.String(), topic+"  relay")
 }
 
 // startSentinel starts a Sentinel that knows the server as "main", and returns its address.

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
@@ -21,41 +22,37 @@ import (
 
 // relaySettings are the settings of the command relay.
 type relaySettings struct {
+	*connection
 	settings *settings
-	redis    *redisSettings
 	health   *healthSettings
 
 	from    *list
 	all     *bool
 	mapping *list
 
-	keyPrefix, group *string
-	marshaler        *choice
-	ordered          *bool
-	concurrency      *int
-	batch            *int
-	batchWait        *time.Duration
-	backoff          *backoff
-	maxDeliveries    *int
-	lease            *time.Duration
-	deadRetention    *time.Duration
-	maxDead          *int
-	stopTimeout      *time.Duration
+	group         *string
+	ordered       *bool
+	concurrency   *int
+	batch         *int
+	batchWait     *time.Duration
+	backoff       *backoff
+	maxDeliveries *int
+	lease         *time.Duration
+	deadRetention *time.Duration
+	maxDead       *int
+	stopTimeout   *time.Duration
 
 	to    *choice
 	kinds map[string]destinationKind
 }
 
-func declareRelay(s *settings) *relaySettings {
-	r := &relaySettings{settings: s}
+// declareRelay declares the settings of the command relay, but those of the connection.
+func declareRelay(s *settings, c *connection) *relaySettings {
+	r := &relaySettings{settings: s, connection: c}
 	r.from = s.list("from", "topics to relay, separated by commas or given several times")
 	r.all = s.yes("all", false, "relay all topics under the key prefix, new ones too, instead of --from")
 	r.mapping = s.list("map", "`topic=destination topic`: names at the destination, separated by commas or given several times")
 	r.to = s.choice("to", "", "`redisstream`, `nats` or `amqp`: the destination; required", "redisstream", "nats", "amqp")
-
-	r.redis = declareRedis(s, "redis", "the Redis where messages wait")
-	r.keyPrefix = s.text("key-prefix", redisdelay.DefaultKeyPrefix, "start of all keys, the same as the publishers'")
-	r.marshaler = s.choice("marshaler", "binary", "`binary` or `json`: the publishers' Marshaler", "binary", "json")
 	r.group = s.text("group", relay.DefaultConsumerGroup, "consumer group, the same for all processes of one relay")
 	r.ordered = s.yes("ordered", false, "keep each topic in order; with one process only")
 	r.concurrency = s.number("concurrency", 0, "concurrent calls of the destination per topic; 0: 4, or 1 with --ordered")
@@ -78,13 +75,28 @@ func declareRelay(s *settings) *relaySettings {
 	return r
 }
 
-func prepareRelay(s *settings) func(context.Context, *slog.Logger, system) error {
-	r := declareRelay(s)
-	return r.run
+func (a *app) relayCommand() *cobra.Command {
+	a.relay = &cobra.Command{Use: "relay --from TOPIC --to DESTINATION [flags]", DisableFlagsInUseLine: true,
+		Short: "publish due messages to another message queue", Args: cobra.NoArgs,
+		Long: `Publishes due messages to another message queue, until SIGTERM or SIGINT. Each setting is a flag, an
+environment variable, or a line of the configuration file.`,
+		Example: "  redisdelay relay --redis localhost:6379 --from unpaid-orders --to nats --nats nats://localhost:4222"}
+	a.settings.flags = a.relay.Flags()
+	a.relaying = declareRelay(a.settings, a.connection)
+	a.relay.RunE = a.runs(func(ctx context.Context, _ []string) error {
+		if err := a.relaying.run(ctx, a.logger); err != nil && !errors.Is(err, errRefused) {
+			a.logger.Error("Failed", "error", err)
+			return errSaid
+		} else if err != nil {
+			return err
+		}
+		return nil
+	})
+	return a.relay
 }
 
 // run relays until ctx ends.
-func (r *relaySettings) run(ctx context.Context, logger *slog.Logger, _ system) (err error) {
+func (r *relaySettings) run(ctx context.Context, logger *slog.Logger) (err error) {
 	topics, rename, err := r.topics()
 	options, redisErr := r.redis.options()
 	to, openErr := r.open(logger)
@@ -100,7 +112,7 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger, _ system) 
 			Client:        client,
 			KeyPrefix:     *r.keyPrefix,
 			ConsumerGroup: *r.group,
-			Unmarshaler:   r.unmarshaler(),
+			Unmarshaler:   r.codec(),
 			Backoff:       r.backoff.wait,
 			MaxDeliveries: *r.maxDeliveries,
 			LeaseDuration: *r.lease,
@@ -137,7 +149,7 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger, _ system) 
 	})()
 
 	for _, setting := range r.settings.all {
-		if strings.HasSuffix(setting.name, "-tls-insecure") && r.settings.flags.Lookup(setting.name).Value.String() == "true" {
+		if strings.HasSuffix(setting.name, "-tls-insecure") && setting.flag.Value.String() == "true" {
 			logger.Warn("Certificates are not checked: an attacker in between can read and change everything", "setting", "--"+setting.name)
 		}
 	}
@@ -202,13 +214,6 @@ func (r *relaySettings) misplaced() error {
 	return errors.Join(errs...)
 }
 
-func (r *relaySettings) unmarshaler() redisdelay.Unmarshaler {
-	if r.marshaler.value == "json" {
-		return redisdelay.JSONMarshaler{}
-	}
-	return redisdelay.BinaryMarshaler{}
-}
-
 func closed(to *destination) error {
 	if to == nil {
 		return nil
@@ -227,6 +232,10 @@ type backoff struct {
 
 func (b *backoff) String() string { return b.text }
 
+// Type is the name of the type.
+func (b *backoff) Type() string { return "backoff" }
+
+// Set accepts a fixed or a growing time.
 func (b *backoff) Set(text string) error {
 	first, last, grows := strings.Cut(text, "..")
 	initial, err := time.ParseDuration(first)

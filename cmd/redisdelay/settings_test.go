@@ -2,23 +2,34 @@ package main
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 )
 
+// parsed returns the program after it has read the settings of the command relay.
+func parsed(environment []string, args ...string) (*app, error) {
+	a := newApp(system{environment: environment})
+	if err := a.relay.ParseFlags(args); err != nil {
+		return a, err
+	}
+	return a, a.settings.resolve(a.relay.Flags())
+}
+
 // reading returns the settings of the command relay, read from the arguments.
 func reading(t *testing.T, environment []string, args ...string) *relaySettings {
 	t.Helper()
-	s := newSettings(environment)
-	r := declareRelay(s)
-	require.NoError(t, s.read(args))
-	return r
+	a, err := parsed(environment, args...)
+	require.NoError(t, err)
+	return a.relaying
 }
 
 func TestFlagOverridesVariableWhichOverridesDefault(t *testing.T) {
@@ -97,9 +108,9 @@ func TestInvalidSettingsAreRefused(t *testing.T) {
 		{nil, nil, "--to is missing: redisstream, nats, amqp"},
 		{[]string{"--from=a", "--to=redisstream"}, nil, "--redis is missing: a host:port"},
 		{[]string{"--to", "kafka"}, nil, "it must be one of redisstream, nats, amqp"},
-		{[]string{"--colour", "red"}, nil, "flag provided but not defined: -colour"},
-		{append(toStream, "orders"), nil, `"orders" is not a setting; settings begin with --`},
-		{nil, []string{"REDISDELAY_LEASE=soon"}, `REDISDELAY_LEASE is "soon"`},
+		{[]string{"--colour", "red"}, nil, "unknown flag: --colour"},
+		{append(toStream, "orders"), nil, `unknown command "orders" for "redisdelay relay"`},
+		{nil, []string{"REDISDELAY_LEASE=soon"}, `REDISDELAY_LEASE: invalid argument "soon"`},
 		{nil, []string{"REDISDELAY_TO=kafka"}, "it must be one of redisstream"},
 		{[]string{"--backoff", "1m..1s"}, nil, "such as 250ms..1m"},
 		{[]string{"--backoff", "0s"}, nil, "such as 250ms..1m"},
@@ -199,18 +210,51 @@ func TestRedisOptionsFollowTheSettings(t *testing.T) {
 
 func TestUnknownVariablesAreNamed(t *testing.T) {
 	t.Parallel()
-	s := newSettings([]string{"REDISDELAY_FORM=orders", "REDISDELAY_REDIS_PASSWORD=x", "REDISDELAY_FROM=orders", "PATH=/bin"})
-	declareRelay(s)
-	require.Equal(t, []string{"REDISDELAY_FORM"}, s.unknown())
+	a, err := parsed([]string{"REDISDELAY_FORM=orders", "REDISDELAY_REDIS_PASSWORD=x", "REDISDELAY_FROM=orders", "PATH=/bin"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"REDISDELAY_FORM"}, a.settings.unknown())
+}
+
+// A line of the configuration file counts less than the variable, and that less than the flag.
+func TestSettingsComeFromAFileToo(t *testing.T) {
+	t.Parallel()
+	config := file(t, "# comment\n\nredis = redis.test:1\n key-prefix=a b = c \nredis-password = hunter2\ngroup = from the file\n")
+	r := reading(t, nil, "--config", config)
+	require.Equal(t, []any{list{"redis.test:1"}, "a b = c", "hunter2", "from the file"},
+		[]any{*r.redis.addresses, *r.keyPrefix, r.redis.password.value, *r.group})
+	r = reading(t, []string{"REDISDELAY_GROUP=from the variable", "REDISDELAY_CONFIG=" + config}, "--key-prefix", "by flag")
+	require.Equal(t, []any{"by flag", "from the variable"}, []any{*r.keyPrefix, *r.group})
+
+	home := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(home, ".config"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(home, ".config", "redisdelay.conf"), []byte("group = from home"), 0o600))
+	require.Equal(t, "from home", *reading(t, []string{"HOME=" + home}).group)
+	require.Equal(t, "relay", *reading(t, []string{"HOME=" + home, "XDG_CONFIG_HOME=" + t.TempDir()}).group)
+
+	open := file(t, "redis-password = hunter2")
+	require.NoError(t, os.Chmod(open, 0o644))
+	for config, want := range map[string]string{
+		"/nowhere":                 "--config: open /nowhere",
+		file(t, "form = orders"):   "line 1: it must be the name of a setting",
+		file(t, "\nfrom orders"):   "line 2: it must be the name of a setting",
+		file(t, "config = /etc/x"): "line 1: it must be the name of a setting",
+		file(t, "lease = soon"):    `REDISDELAY_LEASE: invalid argument "soon"`,
+		open:                       "has a secret, and others can read it",
+	} {
+		status, _, said := says(nil, "relay", "--config", config)
+		require.Equal(t, exitRefused, status, config)
+		require.Contains(t, said, want)
+		require.NotContains(t, said, "hunter2")
+	}
 }
 
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"help"}, {"--help"}, {"-h"}, {"help", "help"}} {
+	for _, args := range [][]string{{"help"}, {"--help"}, {"-h"}} {
 		status, out, _ := says(nil, args...)
 		require.Zero(t, status)
-		for _, c := range commands() {
-			require.Contains(t, out, "\n  "+c.name)
+		for _, c := range newApp(system{}).root.Commands() {
+			require.Contains(t, out, "\n  redisdelay "+c.Name())
 		}
 	}
 	for _, args := range [][]string{{"help", "relay"}, {"relay", "--help"}, {"relay", "-h"}} {
@@ -219,18 +263,35 @@ func TestHelpAndVersion(t *testing.T) {
 		require.Contains(t, out, "--redis-password-file, REDISDELAY_REDIS_PASSWORD_FILE\n")
 		require.Contains(t, out, "or the value itself in REDISDELAY_REDIS_PASSWORD\n")
 	}
+	// Each command has an example, and the help of those that take something away names --yes.
+	each(newApp(system{}).root, func(c *cobra.Command) {
+		status, out, said := says(nil, append(strings.Fields(c.CommandPath())[1:], "--help")...)
+		require.Zero(t, status, said)
+		require.Contains(t, out, "\nExample:\n", c.CommandPath())
+		require.Contains(t, c.Example, c.CommandPath())
+		require.Equal(t, c.Flags().Lookup("yes") != nil, c.Flags().Lookup("dry-run") != nil, c.CommandPath())
+		require.True(t, c.Flags().Lookup("json") != nil || slices.Contains([]string{"relay", "schedule", "export"}, c.Name()), c.CommandPath())
+	})
 	status, out, _ := says(nil, "version")
 	require.Zero(t, status)
 	require.Regexp(t, `^redisdelay \S+, go1\.\S+, \w+/\w+\n$`, out)
 
-	status, _, said := says(nil)
-	require.Equal(t, exitRefused, status)
-	require.Contains(t, said, "redisdelay COMMAND")
-	status, _, said = says(nil, "replay")
-	require.Equal(t, exitRefused, status)
-	require.Equal(t, "redisdelay: there is no command \"replay\"; the commands are relay, version, help\n", said)
-	status, _, _ = says(nil, "help", "replay")
-	require.Equal(t, exitRefused, status)
+	for _, args := range [][]string{nil, {"dead"}, {"replay"}, {"dead", "replay"}, {"topics", "--replay"}, {"dead", "ls"}} {
+		status, out, said := says(nil, args...)
+		require.Equal(t, exitRefused, status, args)
+		require.Empty(t, out)
+		require.NotEmpty(t, said)
+	}
+}
+
+// each calls do with each command that has no commands below it.
+func each(c *cobra.Command, do func(*cobra.Command)) {
+	for _, sub := range c.Commands() {
+		each(sub, do)
+	}
+	if !c.HasSubCommands() && c.Runnable() {
+		do(c)
+	}
 }
 
 func FuzzBackoffs(f *testing.F) {
@@ -264,10 +325,11 @@ func FuzzMaps(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		r := declareRelay(newSettings([]string{variable("map") + "=" + text, variable("all") + "=true"}))
-		if err := r.settings.read(nil); err != nil {
+		a, err := parsed([]string{variable("map") + "=" + text, variable("all") + "=true"})
+		if err != nil {
 			return
 		}
+		r := a.relaying
 		topics, rename, err := r.topics()
 		if err != nil {
 			if !errors.Is(err, errRefused) {

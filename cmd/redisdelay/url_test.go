@@ -27,12 +27,11 @@ func TestErrorsDoNotShowUnencodedPasswords(t *testing.T) {
 
 // told returns settings from the environment.
 func told(t *testing.T, name, text string) *relaySettings {
-	s := newSettings([]string{variable(name) + "=" + text})
-	r := declareRelay(s)
-	if err := s.read(nil); err != nil {
+	a, err := parsed([]string{variable(name) + "=" + text})
+	if err != nil {
 		t.Errorf("%q cannot be read: %v", text, err)
 	}
-	return r
+	return a.relaying
 }
 
 // servers has a function per setting that reads a URL. It returns the credentials and the address.

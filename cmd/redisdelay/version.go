@@ -2,17 +2,28 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
 	"runtime"
 	"runtime/debug"
+
+	"github.com/spf13/cobra"
 )
 
-func prepareVersion(*settings) func(context.Context, *slog.Logger, system) error {
-	return func(_ context.Context, _ *slog.Logger, sys system) error {
-		_, err := fmt.Fprintf(sys.stdout, "redisdelay %s, %s, %s/%s\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-		return err
-	}
+// versions is the object of the command version.
+type versions struct {
+	Version  string `json:"version"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	c := &cobra.Command{Use: "version", Short: "print the version", Args: cobra.NoArgs, Example: "  redisdelay version --json",
+		RunE: a.runs(func(context.Context, []string) error {
+			v := versions{version(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+			a.out.say(v, "redisdelay %s, %s, %s", v.Version, v.Go, v.Platform)
+			return nil
+		})}
+	a.jsonFlag(c.Flags())
+	return c
 }
 
 // version returns the version that the go command recorded in the binary.

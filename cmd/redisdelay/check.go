@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+func (a *app) checkCommand() *cobra.Command {
+	c := &cobra.Command{Use: "check [TOPIC...]", Short: "read all data of topics, and report what the library never writes", ValidArgsFunction: a.completeTopic,
+		Long:    "Reads all data of the topics, by default of all. It takes some seconds for 100,000 messages, and may run while all is in use.",
+		Example: "  redisdelay check orders",
+		RunE:    a.runs(a.check)}
+	a.jsonFlag(c.Flags())
+	return c
+}
+
+func (a *app) check(ctx context.Context, named []string) error {
+	t := a.out.table(findingColumns...)
+	checked, messages, unconfirmed, violations := 0, 0, 0, 0
+	warned := map[string]bool{}
+	err := a.topics(ctx, named, func(operator *admin.Admin, topics []string) error {
+		for _, topic := range topics {
+			a.out.progress("Checking topic %q; %s done", topic, many(checked, "topic"))
+			report, err := operator.Check(ctx, topic)
+			if err != nil {
+				return err
+			}
+			checked++
+			messages += report.Messages
+			unconfirmed += report.Unconfirmed
+			violations += len(report.Violations())
+			for _, f := range report.Findings {
+				if f.Severity == admin.Warning && warned[f.Kind] {
+					continue // about the server, not about the topic
+				}
+				warned[f.Kind] = warned[f.Kind] || f.Severity == admin.Warning
+				t.row(ofTopic{topic, f}, findingCells(topic, f)...)
+			}
+		}
+		return nil
+	})
+	err = t.flush("Nothing is wrong.", err)
+	a.out.note("Checked %s with %s.", many(checked, "topic"), many(messages, "message"))
+	if unconfirmed > 0 {
+		a.out.note("%s could not be confirmed, because messages moved too fast. Check again when it is quieter.", many(unconfirmed, "suspicion"))
+	}
+	if err == nil && violations > 0 {
+		return errSaid
+	}
+	return err
+}
+
+var findingColumns = slices.Clip([]string{"SEVERITY", "TOPIC", "GROUP", "MESSAGE", "KIND", "DETAIL"})
+
+func findingCells(topic string, f admin.Finding, mended ...any) []any {
+	return append([]any{alarming.in(string(f.Severity), f.Severity == admin.Violation), topic, f.Group, f.MessageID, f.Kind, f.Detail}, mended...)
+}
+
+func (a *app) repairCommand() *cobra.Command {
+	c := &cobra.Command{Use: "repair TOPIC", Short: "check a topic, and mend what is safe to mend", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTopic,
+		Example: "  redisdelay repair orders --dry-run",
+		RunE:    a.runs(func(ctx context.Context, args []string) error { return a.repair(ctx, args[0]) })}
+	a.consentFlags(c.Flags())
+	a.jsonFlag(c.Flags())
+	return c
+}
+
+func (a *app) repair(ctx context.Context, topic string) error {
+	operator, err := a.admin()
+	if err != nil {
+		return err
+	}
+	a.out.progress("Checking topic %q", topic)
+	report, err := operator.Check(ctx, topic)
+	if err != nil {
+		return err
+	}
+	t := a.out.table(append(findingColumns, "MENDED")...)
+	violations := report.Violations()
+	if a.consent.dryRun || len(violations) == 0 {
+		for _, f := range violations {
+			t.row(ofTopic{topic, f}, findingCells(topic, f, "")...)
+		}
+		err = t.flush("There is nothing to mend.", nil)
+		if len(violations) > 0 {
+			err = errSaid
+		}
+		return err
+	}
+	if ok, err := a.agreed(ctx, act{Action: "mend", Topic: topic, Count: len(violations), Unit: "violation"}); !ok {
+		return err
+	}
+	repaired, err := operator.Repair(ctx, topic)
+	for _, m := range repaired.Mended {
+		t.row(ofTopic{topic, m}, findingCells(topic, m.Finding, fmt.Sprint(m.Done))...)
+	}
+	for _, f := range repaired.Left {
+		t.row(ofTopic{topic, f}, findingCells(topic, f, "no")...)
+	}
+	err = t.flush("There is nothing to mend any more.", err)
+	if err == nil && len(repaired.Left) > 0 {
+		return errSaid
+	}
+	return err
+}

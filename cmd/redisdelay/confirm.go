@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// consent are the flags of commands that take something away.
+type consent struct {
+	yes, dryRun bool
+}
+
+func (a *app) consentFlags(flags *pflag.FlagSet) {
+	flags.BoolVar(&a.consent.yes, "yes", false, "do not ask")
+	flags.BoolVar(&a.consent.dryRun, "dry-run", false, "say what would be done, and do nothing")
+}
+
+// act is something that a command does to messages, and after it is done what came of it.
+type act struct {
+	Action string `json:"action"`
+	Topic  string `json:"topic"`
+	Group  string `json:"group,omitempty"`
+	To     string `json:"to,omitempty"`
+	ID     string `json:"id,omitempty"`
+	Count  int    `json:"count"`
+	Unit   string `json:"unit"` // such as "dead letter"
+	DryRun bool   `json:"dry_run,omitempty"`
+}
+
+// String returns the act as a phrase, such as: purge 5 dead letters of group "a" of topic "b".
+func (w act) String() string {
+	what := many(w.Count, w.Unit)
+	if w.ID != "" {
+		what = w.Unit + " " + w.ID
+	}
+	of := fmt.Sprintf(" of topic %q", w.Topic)
+	if w.Action == "import" {
+		of = fmt.Sprintf(" into topic %q", w.Topic)
+	}
+	if w.Group != "" {
+		of = fmt.Sprintf(" of group %q", w.Group) + of
+	}
+	if w.To != "" {
+		of += fmt.Sprintf(" to topic %q", w.To)
+	}
+	return w.Action + " " + what + of
+}
+
+// agreed returns whether an act is to be done. It prints a dry run, and asks on a terminal. The
+// error is a refusal where nobody can be asked, or errSaid after a no.
+func (a *app) agreed(ctx context.Context, w act) (bool, error) {
+	switch {
+	case a.consent.dryRun:
+		w.DryRun = true
+		a.out.say(w, "This would %s.", w)
+		return false, nil
+	case a.consent.yes:
+		return true, nil
+	case !isTerminal(a.sys.stdin):
+		return false, refuse("this would %s; there is no terminal to ask on, so say --yes, or --dry-run to see only", w)
+	}
+	a.out.endProgress()
+	_, _ = fmt.Fprintf(a.sys.stderr, "%s. Go on? [y/N] ", clean("This will "+w.String()))
+	answer := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(a.sys.stdin).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case <-ctx.Done():
+		_, _ = fmt.Fprintln(a.sys.stderr)
+		return false, fmt.Errorf("nothing was changed: %w", ctx.Err())
+	case said := <-answer:
+		if said == "y" || said == "yes" {
+			return true, nil
+		}
+		a.out.note("Nothing was changed.")
+		return false, errSaid
+	}
+}
+
+// done prints what came of an act.
+func (a *app) done(w act) {
+	a.out.endProgress()
+	a.out.say(w, "Done: %s.", w)
+}

@@ -1,0 +1,345 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/spf13/cobra"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// deadWork is a command on many dead letters.
+type deadWork struct {
+	a      *app
+	group  string
+	choose choosing
+	over   time.Duration
+	to     string
+
+	action string
+	one    func(o *admin.Admin, ctx context.Context, topic, group, id string) error
+	all    func(o *admin.Admin, ctx context.Context, topic, group, to string, bulk admin.Bulk) (int, error)
+}
+
+func (a *app) deadCommand() *cobra.Command {
+	var group string
+	reasons := &cobra.Command{Use: "reasons TOPIC", Short: "dead letters by reason, with numbers and IDs folded", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeTopic, Example: "  redisdelay dead reasons orders",
+		RunE: a.runs(func(ctx context.Context, args []string) error { return a.deadReasons(ctx, args[0], group) })}
+	a.groupFlag(reasons, &group)
+	a.jsonFlag(reasons.Flags())
+
+	var q listing
+	list := &cobra.Command{Use: "ls TOPIC", Short: "dead letters, oldest first", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTopic,
+		Example: "  redisdelay dead ls orders --reason timeout --since 2h",
+		RunE:    a.runs(func(ctx context.Context, args []string) error { return a.list(ctx, args[0], admin.Dead, q) })}
+	a.listFlags(list, &q, true)
+
+	var by naming
+	var view payloadView
+	show := &cobra.Command{Use: "show TOPIC MESSAGE", Short: "one dead letter, with its payload", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeTopic,
+		Example: "  redisdelay dead show orders 01M7Y3SQGNBVX5P66MY8JV56FH",
+		RunE: a.runs(func(ctx context.Context, args []string) error {
+			return a.show(ctx, args[0], args[1], by, view, admin.Dead)
+		})}
+	by.declare(show.Flags())
+	view.declare(show.Flags())
+	a.jsonFlag(show.Flags())
+
+	requeue := a.deadWorkCommand(&deadWork{action: "requeue", one: (*admin.Admin).Requeue,
+		all: func(o *admin.Admin, ctx context.Context, topic, group, _ string, bulk admin.Bulk) (int, error) {
+			return o.RequeueAll(ctx, topic, group, bulk)
+		}}, &cobra.Command{Use: "requeue TOPIC [ID...]", Short: "have dead letters delivered again",
+		Example: "  redisdelay dead requeue orders --reason timeout --over 10m"})
+	purge := a.deadWorkCommand(&deadWork{action: "purge", one: (*admin.Admin).DeleteDead,
+		all: func(o *admin.Admin, ctx context.Context, topic, group, _ string, bulk admin.Bulk) (int, error) {
+			return o.PurgeDead(ctx, topic, group, bulk)
+		}}, &cobra.Command{Use: "purge TOPIC [ID...]", Short: "delete dead letters",
+		Example: "  redisdelay dead purge orders --until 720h --dry-run"})
+	move := a.deadWorkCommand(&deadWork{action: "move",
+		all: func(o *admin.Admin, ctx context.Context, topic, group, to string, bulk admin.Bulk) (int, error) {
+			return o.MoveDead(ctx, topic, group, to, bulk)
+		}}, &cobra.Command{Use: "move TOPIC --to TOPIC", Short: "publish dead letters in another topic, and delete them here",
+		Example: "  redisdelay dead move orders --to orders-retired --metadata kind=gift"})
+
+	var exported deadWork
+	export := &cobra.Command{Use: "export TOPIC", Short: "write dead letters to standard output, a JSON object a line", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeTopic, Example: "  redisdelay dead export orders > orders.ndjson",
+		RunE: a.runs(func(ctx context.Context, args []string) error {
+			return a.export(ctx, args[0], exported.group, exported.choose)
+		})}
+	a.groupFlag(export, &exported.group)
+	exported.choose.declare(export.Flags(), true)
+	importing := &cobra.Command{Use: "import TOPIC [FILE]", Short: "publish exported dead letters, due now", Args: cobra.RangeArgs(1, 2),
+		Long: `Publishes exported dead letters, due now, to all groups of the topic. FILE is by default -, standard input.
+A dead letter that was imported within the last hour is left out, so an interrupted import can be repeated.`,
+		ValidArgsFunction: a.completeTopic, Example: "  redisdelay dead import orders orders.ndjson",
+		RunE: a.runs(func(ctx context.Context, args []string) error { return a.importLetters(ctx, args[0], args[1:]) })}
+	a.consentFlags(importing.Flags())
+	a.jsonFlag(importing.Flags())
+	return a.family("dead", "dead letters: why, and what becomes of them", reasons, list, show, requeue, purge, move, export, importing)
+}
+
+func (a *app) deadReasons(ctx context.Context, topic, group string) error {
+	operator, g, err := a.groupOf(ctx, topic, group)
+	if err != nil {
+		return err
+	}
+	reasons, err := operator.DeadReasons(ctx, topic, g.Group, admin.Bulk{Progress: func(p admin.Progress) {
+		a.out.progress("Reading: %s of %s", count(p.Looked), many(g.Dead, "dead letter"))
+	}})
+	if err != nil {
+		return err
+	}
+	t := a.out.table("COUNT", "OLDEST", "NEWEST", "SAMPLE", "REASON")
+	for _, r := range reasons.Reasons {
+		t.row(r, r.Count, r.Oldest, r.Newest, r.Sample.ID, cut(r.Reason, 120))
+	}
+	if reasons.Other > 0 {
+		a.out.note("%s have other reasons.", many(reasons.Other, "dead letter"))
+	}
+	return t.flush(fmt.Sprintf("Group %q of topic %q has no dead letters.", g.Group, topic), nil)
+}
+
+// deadWorkCommand completes a command on dead letters.
+func (a *app) deadWorkCommand(w *deadWork, c *cobra.Command) *cobra.Command {
+	w.a = a
+	c.Args, c.ValidArgsFunction = cobra.MinimumNArgs(1), a.completeTopic
+	c.RunE = a.runs(w.run)
+	a.groupFlag(c, &w.group)
+	w.choose.declare(c.Flags(), true)
+	switch w.action {
+	case "requeue":
+		c.Flags().DurationVar(&w.over, "over", 0, "spread them evenly over this time, so that they do not come all at once")
+	case "move":
+		c.Args = cobra.ExactArgs(1)
+		c.Flags().StringVar(&w.to, "to", "", "the other topic")
+		_ = c.MarkFlagRequired("to")
+		_ = c.RegisterFlagCompletionFunc("to", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			return a.completeTopic(cmd, nil, prefix)
+		})
+	}
+	a.consentFlags(c.Flags())
+	a.jsonFlag(c.Flags())
+	return c
+}
+
+func (w *deadWork) run(ctx context.Context, args []string) error {
+	topic, ids := args[0], args[1:]
+	operator, g, err := w.a.groupOf(ctx, topic, w.group)
+	if err != nil {
+		return err
+	}
+	did := act{Action: w.action, Topic: topic, Group: g.Group, To: w.to, Unit: "dead letter"}
+	if len(ids) > 0 {
+		return w.runOnes(ctx, operator, did, ids)
+	}
+	_, stats, err := w.a.stats(ctx, topic)
+	if err != nil {
+		return err
+	}
+	filter, err := w.choose.filter(stats.Now)
+	if err != nil {
+		return err
+	}
+	bulk := admin.Bulk{Filter: filter, Limit: w.choose.limit, Spread: w.over, DryRun: true, Progress: func(p admin.Progress) {
+		w.a.out.progress("Counting: %s found among %s", count(p.Done), many(p.Looked, "dead letter"))
+	}}
+	if did.Count, err = w.all(operator, ctx, topic, g.Group, w.to, bulk); err != nil {
+		return err
+	}
+	if did.Count == 0 {
+		did.DryRun = w.a.consent.dryRun
+		w.a.done(did)
+		return nil
+	}
+	if ok, err := w.a.agreed(ctx, did); !ok {
+		return err
+	}
+	all := did.Count
+	bulk.DryRun, bulk.Limit, bulk.Progress = false, all, func(p admin.Progress) {
+		w.a.out.progress("%s: %s of %s", w.action, count(p.Done), count(all))
+	}
+	did.Count, err = w.all(operator, ctx, topic, g.Group, w.to, bulk)
+	if err != nil {
+		w.a.out.note("%s of %s are done, the others are as they were.", count(did.Count), many(all, "dead letter"))
+		return err
+	}
+	w.a.done(did)
+	return nil
+}
+
+// runOnes does the work for dead letters that are named.
+func (w *deadWork) runOnes(ctx context.Context, operator *admin.Admin, did act, ids []string) error {
+	if w.choose.String() != "" || w.choose.limit != 0 || w.over != 0 {
+		return refuse("with IDs there is nothing else to choose: leave out the other flags")
+	}
+	did.Count = len(ids)
+	if len(ids) == 1 {
+		did.ID = ids[0]
+	}
+	if ok, err := w.a.agreed(ctx, did); !ok {
+		return err
+	}
+	var errs []error
+	did.Count = 0
+	for _, id := range ids {
+		err := ctx.Err()
+		if err == nil {
+			err = w.one(operator, context.WithoutCancel(ctx), did.Topic, did.Group, id)
+		}
+		if err == nil {
+			did.Count++
+		}
+		errs = append(errs, err)
+	}
+	if did.Count > 0 {
+		w.a.done(did)
+	}
+	return errors.Join(errs...)
+}
+
+// letter is the object of an exported dead letter.
+type letter struct {
+	ID            string            `json:"id"`
+	Topic         string            `json:"topic"`
+	Group         string            `json:"group"`
+	UUID          string            `json:"uuid"`
+	Metadata      map[string]string `json:"metadata,omitempty"`
+	Payload       string            `json:"payload,omitempty"`        // if it is UTF-8
+	PayloadBase64 []byte            `json:"payload_base64,omitempty"` // else
+	DiedAt        time.Time         `json:"died_at"`
+	Deliveries    int               `json:"deliveries"`
+	Reason        string            `json:"reason"`
+}
+
+func (a *app) export(ctx context.Context, topic, group string, choose choosing) error {
+	operator, g, err := a.groupOf(ctx, topic, group)
+	if err != nil {
+		return err
+	}
+	_, stats, err := a.stats(ctx, topic)
+	if err != nil {
+		return err
+	}
+	filter, err := choose.filter(stats.Now)
+	if err != nil {
+		return err
+	}
+	done, unreadable := 0, 0
+	query := admin.Query{State: admin.Dead, Group: g.Group, Filter: filter, Limit: 1000}
+	err = pages(ctx, operator, topic, query, func(m admin.Message) bool {
+		if m.Err != nil {
+			unreadable++
+			return true
+		}
+		place := m.Places[0]
+		l := letter{ID: m.ID, Topic: topic, Group: g.Group, UUID: m.UUID, Metadata: m.Metadata, DiedAt: place.At.UTC(), Deliveries: place.Deliveries, Reason: place.Reason}
+		if utf8.Valid(m.Payload) {
+			l.Payload = string(m.Payload)
+		} else {
+			l.PayloadBase64 = m.Payload
+		}
+		a.out.object(l)
+		done++
+		a.out.progress("Exported %s of %s", count(done), many(g.Dead, "dead letter"))
+		return choose.limit == 0 || done < choose.limit
+	})
+	a.out.note("Exported %s.", many(done, "dead letter"))
+	if err == nil && unreadable > 0 {
+		err = fmt.Errorf("%s could not be read with --marshaler %s, and are not exported", many(unreadable, "dead letter"), a.marshaler.value)
+	}
+	return err
+}
+
+func (a *app) importLetters(ctx context.Context, topic string, file []string) error {
+	text, err := a.input(file)
+	if err != nil {
+		return err
+	}
+	messages, err := letters(text)
+	if err != nil {
+		return err
+	}
+	if _, _, err := a.stats(ctx, topic); err != nil {
+		return err // a typo would make a new topic
+	}
+	did := act{Action: "import", Topic: topic, Count: len(messages), Unit: "dead letter"}
+	if ok, err := a.agreed(ctx, did); !ok {
+		return err
+	}
+	publisher, err := a.publisher()
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+	did.Count = 0
+	for some := range slices.Chunk(messages, 500) {
+		err := ctx.Err()
+		if err == nil {
+			err = publisher.Publish(topic, some...)
+		}
+		if err != nil {
+			a.out.note("%s of %s are imported; repeat the command for the others.", count(did.Count), many(len(messages), "dead letter"))
+			return err
+		}
+		did.Count += len(some)
+		a.out.progress("Imported %s of %s", count(did.Count), many(len(messages), "dead letter"))
+	}
+	a.done(did)
+	return nil
+}
+
+// letters returns the messages of exported dead letters. Each has a delay ID for an hour, so that
+// a repeated import leaves it out.
+func letters(text []byte) (messages []*message.Message, err error) {
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, len(text)+1)
+	for n := 1; lines.Scan(); n++ {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		var l letter
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			return nil, refuse("line %d is not an exported dead letter: %w", n, err)
+		}
+		if l.ID == "" || l.UUID == "" {
+			return nil, refuse("line %d is not an exported dead letter: it has no id or no uuid", n)
+		}
+		msg := message.NewMessage(l.UUID, append([]byte(l.Payload), l.PayloadBase64...))
+		for key, value := range l.Metadata {
+			msg.Metadata.Set(key, value)
+		}
+		redisdelay.SetDelayID(msg, "imported "+l.Group+" "+l.ID, redisdelay.DelayIDKeep)
+		redisdelay.SetDelayIDWindow(msg, time.Hour)
+		messages = append(messages, msg)
+	}
+	return messages, lines.Err()
+}
+
+// input returns the content of a file, or of standard input.
+func (a *app) input(file []string) ([]byte, error) {
+	if len(file) == 0 || file[0] == "-" {
+		if isTerminal(a.sys.stdin) {
+			a.out.note("Reading from the terminal, until Ctrl-D.")
+		}
+		return io.ReadAll(a.sys.stdin)
+	}
+	text, err := os.ReadFile(file[0])
+	if err != nil {
+		return nil, refuse("%w", err)
+	}
+	return text, nil
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	deep, late := false, time.Duration(0)
+	c := &cobra.Command{Use: "doctor [TOPIC...]", Short: "every problem in one sentence, with the command that mends it, worst first",
+		Long: `Says every problem in one sentence, with the command that mends it, worst first. It looks at the server and at
+the given topics, by default at all. The exit code is 1 if there is a problem that is
+more than a notice.`,
+		ValidArgsFunction: a.completeTopic,
+		Example:           "  redisdelay doctor\n  redisdelay doctor orders --deep",
+		RunE:              a.runs(func(ctx context.Context, args []string) error { return a.doctor(ctx, args, deep, late) })}
+	c.Flags().BoolVar(&deep, "deep", false, "also read all data of the topics, as check does")
+	c.Flags().DurationVar(&late, "late", time.Minute, "a group is late if its next message has been ready for so long")
+	a.jsonFlag(c.Flags())
+	return c
+}
+
+func (a *app) doctor(ctx context.Context, topics []string, deep bool, late time.Duration) error {
+	operator, err := a.admin()
+	if err != nil {
+		return err
+	}
+	diagnosis, err := operator.Diagnose(ctx, admin.DiagnoseOptions{Topics: topics, Deep: deep, Late: late, Progress: func(p admin.DiagnoseProgress) {
+		if p.Topic != "" {
+			a.out.progress("Checking topic %q; %s done", p.Topic, many(p.Checked, "topic"))
+			return
+		}
+		a.out.progress("Looked at %s", many(p.Topics, "topic"))
+	}})
+	if err != nil {
+		return err
+	}
+	a.out.endProgress()
+	wrong := false
+	for _, p := range diagnosis.Problems {
+		wrong = wrong || p.Severity != admin.Notice
+		if a.out.json {
+			a.out.object(p)
+			continue
+		}
+		a.out.marked(problemStyle(p.Severity), string(p.Severity), p.Text)
+		if len(p.Mend) > 0 {
+			a.out.marked(faint, "", commandLine(p.Mend...))
+		}
+	}
+	if wrong {
+		return errSaid
+	}
+	a.out.note("Nothing is wrong with %s.", many(diagnosis.Topics, "topic"))
+	return nil
+}
+
+func problemStyle(s admin.Severity) style {
+	if s == admin.Critical || s == admin.Violation {
+		return alarming
+	}
+	return doubtful
+}

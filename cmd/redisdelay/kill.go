@@ -1,0 +1,34 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+func (a *app) killCommand() *cobra.Command {
+	var group, reason string
+	kill := a.msgCommandOn("kill", "make a dead letter of a message in any state", `Makes a dead letter of a message in any state. If a handler has it, the handler's context ends.
+To find a message that is ready, the list of ready messages is read, so this takes time with its length.`, `orders 01M7Y3SQGNBVX5P66MY8JV56FH --reason "kills its workers"`, func(f *pflag.FlagSet) {
+		f.StringVar(&reason, "reason", "by "+whoami(), "the reason of the dead letter, behind killed:")
+		f.Lookup("reason").DefValue = ""
+		a.consentFlags(f)
+	}, func(ctx context.Context, o *admin.Admin, topic string, m admin.Message) error {
+		_, g, err := a.groupOf(ctx, topic, group)
+		if err != nil {
+			return err
+		}
+		return a.onOne(ctx, act{Action: "kill", Topic: topic, Group: g.Group, ID: m.ID}, func() error {
+			was, err := o.Kill(context.WithoutCancel(ctx), topic, g.Group, m.ID, reason)
+			if was == admin.Dead {
+				a.out.note("It was a dead letter already.")
+			}
+			return err
+		})
+	})
+	a.groupFlag(kill, &group)
+	return kill
+}

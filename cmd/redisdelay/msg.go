@@ -1,0 +1,353 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// states are the names of states in the tool.
+var states = map[string]admin.State{
+	"pending": admin.Pending, "ready": admin.Ready, "in-hand": admin.InHand, "retrying": admin.Retrying, "dead": admin.Dead,
+}
+
+func stateName(s admin.State) string {
+	for name, state := range states {
+		if state == s {
+			return name
+		}
+	}
+	return "ready or done with"
+}
+
+func (a *app) msgCommand() *cobra.Command {
+	var q listing
+	list := &cobra.Command{Use: "ls TOPIC", Short: "messages in one state", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTopic,
+		Example: "  redisdelay msg ls orders --state pending --metadata kind=gift",
+		RunE: a.runs(func(ctx context.Context, args []string) error {
+			state, known := states[q.state]
+			if !known {
+				return refuse("--state is %q; it must be one of %s", q.state, strings.Join(slices.Sorted(maps.Keys(states)), ", "))
+			}
+			return a.list(ctx, args[0], state, q)
+		})}
+	list.Flags().StringVar(&q.state, "state", "pending", "`state`: pending, ready, in-hand, retrying or dead")
+	a.listFlags(list, &q, false)
+
+	var by naming
+	var view payloadView
+	get := &cobra.Command{Use: "get TOPIC MESSAGE", Short: "one message, with its payload, and where it is", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeTopic,
+		Example: "  redisdelay msg get orders \"order 123\"",
+		RunE: a.runs(func(ctx context.Context, args []string) error {
+			return a.show(ctx, args[0], args[1], by, view, "")
+		})}
+	by.declare(get.Flags())
+	view.declare(get.Flags())
+	a.jsonFlag(get.Flags())
+
+	cancel := a.msgCommandOn("cancel", "take back a message that waits", "", `orders "order 123"`, a.consentFlags,
+		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message) error {
+			return a.onOne(ctx, act{Action: "cancel", Topic: topic, ID: m.ID}, func() error { return o.Cancel(context.WithoutCancel(ctx), topic, admin.ByID(m.ID)) })
+		})
+	var in, at string
+	reschedule := a.msgCommandOn("reschedule", "give a waiting message another due time", "", `orders "order 123" --in 2h`, func(f *pflag.FlagSet) {
+		f.StringVar(&in, "in", "", "due after this `duration`")
+		f.StringVar(&at, "at", "", "due at this `time`, RFC 3339")
+	}, func(ctx context.Context, o *admin.Admin, topic string, m admin.Message) error {
+		when, err := due(in, at)
+		if err != nil {
+			return err
+		}
+		if err := o.Reschedule(context.WithoutCancel(ctx), topic, admin.ByID(m.ID), when); err != nil {
+			return err
+		}
+		a.done(act{Action: "reschedule", Topic: topic, ID: m.ID, Unit: "message", Count: 1})
+		return nil
+	})
+	now := a.msgCommandOn("now", "have a waiting message delivered now", "", `orders "order 123"`, nil,
+		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message) error {
+			if err := o.DeliverNow(context.WithoutCancel(ctx), topic, admin.ByID(m.ID)); err != nil {
+				return err
+			}
+			a.done(act{Action: "deliver", Topic: topic, ID: m.ID, Unit: "message", Count: 1})
+			return nil
+		})
+	return a.family("msg", "single messages: look, cancel, reschedule, kill", list, get, cancel, reschedule, now,
+		a.killCommand(),
+	)
+}
+
+// due returns the time of --in and --at.
+func due(in, at string) (admin.When, error) {
+	switch {
+	case (in == "") == (at == ""):
+		return admin.When{}, refuse("set either --in or --at")
+	case at != "":
+		t, err := parseTime("--at", at)
+		return admin.At(t), err
+	default:
+		d, err := parseDuration("--in", in)
+		return admin.In(d), err
+	}
+}
+
+// onOne asks, and does one act to one message.
+func (a *app) onOne(ctx context.Context, w act, do func() error) error {
+	w.Count, w.Unit = 1, "message"
+	if ok, err := a.agreed(ctx, w); !ok {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	a.done(w)
+	return nil
+}
+
+// listing are the flags of a list.
+type listing struct {
+	group, state string
+	choose       choosing
+	view         payloadView
+}
+
+func (a *app) listFlags(c *cobra.Command, q *listing, dead bool) {
+	a.groupFlag(c, &q.group)
+	q.choose.declare(c.Flags(), dead)
+	c.Flags().Lookup("limit").DefValue = "100"
+	q.choose.limit = 100
+	q.view.declare(c.Flags())
+	a.jsonFlag(c.Flags())
+}
+
+func (a *app) list(ctx context.Context, topic string, state admin.State, q listing) error {
+	operator, stats, err := a.stats(ctx, topic)
+	if err != nil {
+		return err
+	}
+	group := ""
+	if state != admin.Pending {
+		_, g, err := a.groupOf(ctx, topic, q.group)
+		if err != nil {
+			return err
+		}
+		group = g.Group
+	}
+	filter, err := q.choose.filter(stats.Now)
+	if err != nil {
+		return err
+	}
+	if err := q.view.check(); err != nil {
+		return err
+	}
+	at := map[admin.State]string{admin.InHand: "LEASE ENDS", admin.Dead: "DIED"}[state]
+	if at == "" {
+		at = "DUE"
+	}
+	t := a.out.table(at, "ID", "DELAY ID", "UUID", "FAILED", "REASON", "PAYLOAD")
+	shown, more := 0, false
+	err = pages(ctx, operator, topic, admin.Query{State: state, Group: group, Filter: filter, Limit: 1000}, func(m admin.Message) bool {
+		if more = q.choose.limit > 0 && shown == q.choose.limit; more {
+			return false
+		}
+		place := m.Places[0]
+		t.row(q.view.without(m), place.At, m.ID, m.DelayID, cut(m.UUID, 36), place.Deliveries, cut(place.Reason, 60), faint.in(q.view.short(m), true))
+		shown++
+		return true
+	})
+	err = t.flush(fmt.Sprintf("Topic %q has no such messages.", topic), err)
+	if more {
+		a.out.note("There are more; --limit says how many are shown.")
+	}
+	return err
+}
+
+// show prints a message, in any state or only as a dead letter.
+func (a *app) show(ctx context.Context, topic, name string, by naming, view payloadView, only admin.State) error {
+	operator, err := a.admin()
+	if err == nil {
+		err = view.check()
+	}
+	if err != nil {
+		return err
+	}
+	m, err := a.find(ctx, operator, topic, name, by)
+	if err != nil {
+		return err
+	}
+	if only != "" && !slices.ContainsFunc(m.Places, func(p admin.Place) bool { return p.State == only }) {
+		return fmt.Errorf("message %s of topic %q is no dead letter: %w", m.ID, topic, admin.ErrNotFound)
+	}
+	if a.out.json {
+		a.out.object(view.without(m))
+		return nil
+	}
+	say := func(name, format string, args ...any) { a.out.say(nil, "%-12s %s", name, fmt.Sprintf(format, args...)) }
+	say("ID", "%s", m.ID)
+	say("UUID", "%s", m.UUID)
+	if m.DelayID != "" {
+		say("delay ID", "%s", m.DelayID)
+	}
+	for i, key := range slices.Sorted(maps.Keys(m.Metadata)) {
+		say(map[bool]string{true: "metadata"}[i == 0], "%s=%s", key, m.Metadata[key])
+	}
+	if m.MaxDeliveries != 0 {
+		say("deliveries", "at most %d", m.MaxDeliveries)
+	}
+	if !m.ExpiresAt.IsZero() {
+		say("expires", "%s, then %s", stamp(m.ExpiresAt), m.OnExpiry)
+	}
+	if m.MaxLateness != 0 {
+		say("expires", "%s after it is due, then %s", m.MaxLateness, m.OnExpiry)
+	}
+	for _, p := range m.Places {
+		where := map[bool]string{true: "all groups"}[p.Group == ""]
+		if where == "" {
+			where = fmt.Sprintf("group %q", p.Group)
+		}
+		text := where + ": " + stateName(p.State)
+		if !p.At.IsZero() {
+			text += map[admin.State]string{admin.InHand: ", lease ends ", admin.Dead: " since "}[p.State]
+			if p.State != admin.InHand && p.State != admin.Dead {
+				text += ", due "
+			}
+			text += stamp(p.At)
+		}
+		if p.Deliveries > 0 {
+			text += ", failed " + many(p.Deliveries, "delivery")
+		}
+		say("state", "%s", strings.Replace(text, "deliverys", "deliveries", 1))
+		if p.Reason != "" {
+			say("reason", "%s", p.Reason)
+		}
+	}
+	for _, line := range view.lines(m) {
+		a.out.say(nil, "%s", line)
+	}
+	return nil
+}
+
+// payloadView says how payloads are shown.
+type payloadView struct {
+	as   string
+	cut  int
+	none bool
+}
+
+func (v *payloadView) declare(flags *pflag.FlagSet) {
+	flags.StringVar(&v.as, "payload", "auto", "show payloads as `form`: text, json, hex, or auto: what fits")
+	flags.IntVar(&v.cut, "cut", 2000, "show at most so many bytes of a payload; 0: all")
+	flags.BoolVar(&v.none, "no-payload", false, "hide payloads")
+}
+
+func (v *payloadView) check() error {
+	if !slices.Contains([]string{"auto", "text", "json", "hex"}, v.as) {
+		return refuse("--payload is %q; it must be auto, text, json or hex", v.as)
+	}
+	if v.cut < 0 {
+		return refuse("--cut is %d; it must be 0 or more", v.cut)
+	}
+	return nil
+}
+
+// without returns the message for JSON, without its payload if that is hidden.
+func (v *payloadView) without(m admin.Message) admin.Message {
+	if v.none {
+		m.Payload = nil
+	}
+	return m
+}
+
+// text returns the payload, cut, in a form that fits, and the name of the form.
+func (v *payloadView) text(payload []byte) (text, form string) {
+	form = v.as
+	var indented bytes.Buffer
+	isJSON := form != "hex" && form != "text" && json.Indent(&indented, payload, "", "  ") == nil
+	if form == "auto" {
+		form = "hex"
+		if utf8.Valid(payload) {
+			form = "text"
+		}
+		if isJSON {
+			form = "json"
+		}
+	}
+	shown := payload
+	if form == "json" && isJSON {
+		shown = indented.Bytes()
+	}
+	if v.cut > 0 && len(shown) > v.cut {
+		shown = shown[:v.cut]
+	}
+	if form == "hex" {
+		return strings.TrimRight(hex.Dump(shown), "\n"), form
+	}
+	return string(shown), form
+}
+
+// lines returns the payload as lines.
+func (v *payloadView) lines(m admin.Message) []string {
+	switch {
+	case m.Err != nil:
+		return []string{"payload      cannot be read: " + m.Err.Error()}
+	case v.none:
+		return []string{fmt.Sprintf("payload      %s, hidden", many(len(m.Payload), "byte"))}
+	}
+	text, form := v.text(m.Payload)
+	lines := []string{fmt.Sprintf("payload      %s, %s", many(len(m.Payload), "byte"), form)}
+	for _, line := range strings.Split(text, "\n") {
+		lines = append(lines, "  "+line)
+	}
+	if v.cut > 0 && len(m.Payload) > v.cut {
+		lines = append(lines, fmt.Sprintf("  … cut; --cut 0 shows all %s bytes", count(len(m.Payload))))
+	}
+	return lines
+}
+
+// short returns the payload on one line.
+func (v *payloadView) short(m admin.Message) string {
+	switch {
+	case m.Err != nil:
+		return "cannot be read: " + cut(m.Err.Error(), 40)
+	case v.none:
+		return many(len(m.Payload), "byte")
+	case v.as == "hex" || v.as == "auto" && !utf8.Valid(m.Payload):
+		return cut(hex.EncodeToString(m.Payload[:min(len(m.Payload), 40)]), 40)
+	}
+	return cut(string(m.Payload[:min(len(m.Payload), 200)]), 40)
+}
+
+// msgCommandOn returns a command on one message.
+func (a *app) msgCommandOn(name, short, long, example string, flags func(*pflag.FlagSet), do func(ctx context.Context, o *admin.Admin, topic string, m admin.Message) error) *cobra.Command {
+	var by naming
+	c := &cobra.Command{Use: name + " TOPIC MESSAGE", Short: short, Long: long, Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeTopic,
+		Example: "  redisdelay msg " + name + " " + example,
+		RunE: a.runs(func(ctx context.Context, args []string) error {
+			operator, err := a.admin()
+			if err != nil {
+				return err
+			}
+			m, err := a.find(ctx, operator, args[0], args[1], by)
+			if err != nil {
+				return err
+			}
+			return do(ctx, operator, args[0], m)
+		})}
+	by.declare(c.Flags())
+	if flags != nil {
+		flags(c.Flags())
+	}
+	a.jsonFlag(c.Flags())
+	return c
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/user"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// paused is the object of the commands pause and resume.
+type paused struct {
+	Topic string       `json:"topic"`
+	Group string       `json:"group,omitempty"`
+	Pause *admin.Pause `json:"paused,omitempty"`
+	Was   *bool        `json:"was_paused,omitempty"`
+}
+
+func (p paused) String() string {
+	if p.Group == "" {
+		return fmt.Sprintf("Topic %q", p.Topic)
+	}
+	return fmt.Sprintf("Group %q of topic %q", p.Group, p.Topic)
+}
+
+func (a *app) pauseCommand() *cobra.Command {
+	var group string
+	var o admin.PauseOptions
+	c := &cobra.Command{Use: "pause TOPIC", Short: "stop the deliveries of a topic or a group", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTopic,
+		Example: "  redisdelay pause orders --why \"the partner is down\" --for 2h",
+		RunE: a.runs(func(ctx context.Context, args []string) error {
+			if o.For < 0 {
+				return refuse("--for is %v; it must be positive", o.For)
+			}
+			operator, err := a.admin()
+			if err != nil {
+				return err
+			}
+			pausing := admin.Pause{}
+			if group == "" {
+				pausing, err = operator.Pause(context.WithoutCancel(ctx), args[0], o)
+			} else {
+				pausing, err = operator.PauseGroup(context.WithoutCancel(ctx), args[0], group, o)
+			}
+			if err != nil {
+				return err
+			}
+			p := paused{Topic: args[0], Group: group, Pause: &pausing}
+			a.out.say(p, "%s is %s.", p, pausedText(pausing))
+			return nil
+		})}
+	c.Flags().StringVar(&o.Why, "why", "", "why, for the next who looks")
+	c.Flags().StringVar(&o.By, "by", whoami(), "who pauses")
+	c.Flags().Lookup("by").DefValue = ""
+	c.Flags().DurationVar(&o.For, "for", 0, "resume by itself after this time; 0: only by resume")
+	a.groupFlag(c, &group)
+	c.Flags().Lookup("group").Usage = "only this consumer group"
+	a.jsonFlag(c.Flags())
+	return c
+}
+
+// pausedText says since when, by whom, why and until when.
+func pausedText(p admin.Pause) string {
+	text := "paused since " + stamp(p.Since)
+	if p.By != "" {
+		text += " by " + p.By
+	}
+	if !p.Until.IsZero() {
+		text += " until " + stamp(p.Until)
+	}
+	if p.Why != "" {
+		text += ": " + p.Why
+	}
+	return text
+}
+
+// whoami returns user@host.
+func whoami() string {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return name
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	var group string
+	c := &cobra.Command{Use: "resume TOPIC", Short: "end a pause", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTopic,
+		Example: "  redisdelay resume orders",
+		RunE: a.runs(func(ctx context.Context, args []string) error {
+			operator, err := a.admin()
+			if err != nil {
+				return err
+			}
+			was := false
+			if group == "" {
+				was, err = operator.Resume(context.WithoutCancel(ctx), args[0])
+			} else {
+				was, err = operator.ResumeGroup(context.WithoutCancel(ctx), args[0], group)
+			}
+			if err != nil {
+				return err
+			}
+			p := paused{Topic: args[0], Group: group, Was: &was}
+			a.out.say(p, "%s %s.", p, map[bool]string{true: "is resumed", false: "was not paused"}[was])
+			return a.stillPaused(ctx, operator, args[0], group)
+		})}
+	a.groupFlag(c, &group)
+	c.Flags().Lookup("group").Usage = "only this consumer group"
+	a.jsonFlag(c.Flags())
+	return c
+}
+
+// stillPaused notes what keeps messages of the topic from being delivered after a resume.
+func (a *app) stillPaused(ctx context.Context, operator *admin.Admin, topic, group string) error {
+	stats, err := operator.Stats(ctx, topic)
+	if err != nil {
+		return err
+	}
+	if stats.Pause != nil {
+		a.out.note("The whole topic is still %s. %s ends that.", pausedText(*stats.Pause), commandLine("resume", topic))
+	}
+	for _, g := range stats.Groups {
+		if g.Pause != nil && (group == "" || g.Group == group) {
+			a.out.note("Group %q is still %s. %s ends that.", g.Group, pausedText(*g.Pause), commandLine("resume", topic, "--group", g.Group))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,483 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/creack/pty"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/term"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+// TestProgram builds the program as the container file does, and runs it as a process.
+func TestProgram(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "redisdelay")
+	build := exec.Command("go", "build", "-trimpath", "-o", binary, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	said, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	for name, test := range map[string]func(*testing.T, string){
+		"static":      testProgramIsStatic,
+		"recipes":     testRecipes,
+		"many topics": testManyTopics,
+		"unit":        testUnit,
+		"container":   testContainer,
+		"confirm":     testConfirmation,
+		"top":         testTop,
+		"colour":      testColour,
+		"interrupted": testInterruptedMove,
+		"killed":      testSecondInterrupt,
+		"tail":        testInterruptedTail,
+		"read only":   testReadOnlyUser,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, binary)
+		})
+	}
+}
+
+// The container file has nothing but the program, so it must not need a library.
+func testProgramIsStatic(t *testing.T, binary string) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has such binaries")
+	}
+	file, err := elf.Open(binary)
+	require.NoError(t, err)
+	defer file.Close()
+	libraries, err := file.ImportedLibraries()
+	require.NoError(t, err)
+	require.Empty(t, libraries)
+	require.False(t, func() bool {
+		for _, p := range file.Progs {
+			if p.Type == elf.PT_INTERP {
+				return true
+			}
+		}
+		return false
+	}(), "it needs a dynamic loader")
+}
+
+// session is the program in a pseudo terminal.
+type session struct {
+	t        *testing.T
+	terminal *os.File
+	cmd      *exec.Cmd
+	mu       sync.Mutex
+	shown    bytes.Buffer
+	ended    chan struct{}
+}
+
+// environment returns that of a program that connects to the address, without settings of the test.
+func environment(addr string, more ...string) []string {
+	env := []string{"REDISDELAY_REDIS=" + addr, "TERM=xterm"}
+	for _, line := range os.Environ() {
+		if !strings.HasPrefix(line, environmentPrefix) && !strings.HasPrefix(line, "NO_COLOR=") && !strings.HasPrefix(line, "HOME=") && !strings.HasPrefix(line, "TERM=") {
+			env = append(env, line)
+		}
+	}
+	return append(env, more...)
+}
+
+func inTerminal(t *testing.T, env []string, program string, args ...string) *session {
+	t.Helper()
+	s := &session{t: t, cmd: exec.Command(program, args...), ended: make(chan struct{})}
+	s.cmd.Env = env
+	var err error
+	s.terminal, err = pty.StartWithSize(s.cmd, &pty.Winsize{Rows: 24, Cols: 120})
+	require.NoError(t, err)
+	go func() {
+		defer close(s.ended)
+		chunk := make([]byte, 4096)
+		for {
+			n, err := s.terminal.Read(chunk)
+			s.mu.Lock()
+			s.shown.Write(chunk[:n])
+			s.mu.Unlock()
+			if err != nil { // the program has closed its side
+				break
+			}
+		}
+		_ = s.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		<-s.ended
+		_ = s.terminal.Close()
+	})
+	return s
+}
+
+func (s *session) screen() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.shown.String()
+}
+
+// await waits until the terminal has shown the text.
+func (s *session) await(text string) {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool { return strings.Contains(s.screen(), text) }, patience, time.Millisecond, "it does not show %q, but\n%s", text, lazy(s.screen))
+}
+
+type lazy func() string
+
+func (l lazy) String() string { return l() }
+
+func (s *session) send(keys string) {
+	s.t.Helper()
+	_, err := s.terminal.WriteString(keys)
+	require.NoError(s.t, err)
+}
+
+// exit waits for the end of the program, and returns its exit code, -1 after a signal.
+func (s *session) exit() int {
+	s.t.Helper()
+	select {
+	case <-s.ended:
+		return s.cmd.ProcessState.ExitCode()
+	case <-time.After(patience):
+		require.FailNow(s.t, "it does not end", s.screen())
+		return 0
+	}
+}
+
+const ctrlC = "\x03"
+
+func testConfirmation(t *testing.T, binary string) {
+	w, _ := shop(t, time.Now())
+	dead := func() (n int) {
+		stats, err := w.admin.Stats(t.Context(), "orders")
+		require.NoError(t, err)
+		return sums(stats).Dead
+	}
+	purge := func() *session {
+		s := inTerminal(t, environment(w.addr), binary, "dead", "purge", "orders", "--group", "billing")
+		s.await(`This will purge 3 dead letters of group "billing" of topic "orders". Go on? [y/N] `)
+		return s
+	}
+	for keys, want := range map[string]string{"n\r": "Nothing was changed.", "\r": "Nothing was changed.", ctrlC: "interrupted: nothing was changed"} {
+		s := purge()
+		s.send(keys)
+		require.Equal(t, exitFailed, s.exit())
+		require.Contains(t, s.screen(), want)
+		require.Equal(t, 3, dead())
+	}
+	s := purge()
+	s.send("y\r")
+	require.Zero(t, s.exit())
+	require.Contains(t, s.screen(), "Done: purge 3 dead letters")
+	require.Zero(t, dead())
+
+	// Without a terminal there is nobody to ask.
+	said, err := withEnv(exec.Command(binary, "groups", "rm", "orders", "audit"), environment(w.addr)).CombinedOutput()
+	require.Equal(t, exitRefused, exitCode(err))
+	require.Contains(t, string(said), `this would remove the group with 5 messages of group "audit" of topic "orders"; there is no terminal to ask on, so say --yes`)
+}
+
+func withEnv(cmd *exec.Cmd, env []string) *exec.Cmd {
+	cmd.Env = env
+	return cmd
+}
+
+func exitCode(err error) int {
+	var failed *exec.ExitError
+	if errors.As(err, &failed) {
+		return failed.ExitCode()
+	}
+	return 0
+}
+
+func testTop(t *testing.T, binary string) {
+	w, _ := shop(t, time.Now())
+	w.publish("evil"+evil, "x", "y", redisdelay.DelayKey, "1h")
+	const enter, leave = "\x1b[?1049h", "\x1b[?1049l"
+	for name, end := range map[string]func(*session){
+		"q":      func(s *session) { s.send("q") },
+		"ctrl-c": func(s *session) { s.send(ctrlC) },
+		"signal": func(s *session) { _ = s.cmd.Process.Signal(syscall.SIGTERM) },
+	} {
+		s := inTerminal(t, environment(w.addr), binary, "top", "--interval", "100ms")
+		before, err := term.GetState(int(s.terminal.Fd()))
+		require.NoError(t, err)
+		s.await("q quits")
+		s.await("nobody reads audit")
+		require.Contains(t, s.screen(), enter)
+		_ = before
+		end(s)
+		require.Zero(t, s.exit(), name)
+		require.True(t, strings.HasSuffix(s.screen(), leave), "%s: the terminal is as it was: %q", name, s.screen())
+		requireOnlyOwnSequences(t, s.screen())
+	}
+	// Without an answer it says so, and goes on.
+	s := inTerminal(t, environment("127.0.0.1:1"), binary, "top", "--interval", "100ms")
+	s.await("Cannot read: ")
+	s.send("q")
+	require.Zero(t, s.exit())
+	said, err := withEnv(exec.Command(binary, "top"), environment(w.addr)).CombinedOutput()
+	require.Equal(t, exitRefused, exitCode(err))
+	require.Contains(t, string(said), "top needs a terminal; --once")
+}
+
+// ownSequences are what the program itself says to terminals.
+var ownSequences = regexp.MustCompile(`\x1b\[(\?1049[hl]|\?25[hl]|H|J|K|0m|31;1m|33m|32m|2m|1m)|\r\n|\r|\n`)
+
+func requireOnlyOwnSequences(t *testing.T, shown string) {
+	t.Helper()
+	rest := ownSequences.ReplaceAllString(shown, "")
+	require.Equal(t, clean(rest), rest, "the terminal gets characters that control it")
+}
+
+func testColour(t *testing.T, binary string) {
+	w, _ := shop(t, time.Now())
+	w.publish("evil"+evil, "x"+evil, evil, redisdelay.DelayIDKey, "name", redisdelay.DelayKey, "1h")
+	for _, args := range [][]string{{"topics"}, {"groups", "ls"}, {"msg", "ls", "evil" + evil}, {"msg", "get", "evil" + evil, "name"}, {"check"}} {
+		s := inTerminal(t, environment(w.addr), binary, args...)
+		require.LessOrEqual(t, s.exit(), exitFailed)
+		requireOnlyOwnSequences(t, s.screen())
+		if args[0] != "msg" || args[1] != "get" {
+			require.Contains(t, s.screen(), "\x1b[1m", args)
+		}
+		plain := inTerminal(t, environment(w.addr, "NO_COLOR=1"), binary, args...)
+		require.LessOrEqual(t, plain.exit(), exitFailed)
+		require.NotContains(t, regexp.MustCompile(`\r\x1b\[K`).ReplaceAllString(plain.screen(), ""), "\x1b", args)
+	}
+}
+
+// bury makes dead letters.
+func (w *world) bury(topic, group string, n int) {
+	w.t.Helper()
+	stop := w.subscribe(topic, redisdelay.SubscriberConfig{ConsumerGroup: group, MaxInFlight: 200})
+	var all []*message.Message
+	for i := range n {
+		all = append(all, message.NewMessage(fmt.Sprint(i), fmt.Appendf(nil, "die: partner %d answers 503 after %dms", i%17, 1000+i)))
+	}
+	require.NoError(w.t, w.publisher.Publish(topic, all...))
+	w.await(topic, group, func(g admin.GroupStats) bool { return g.Dead == n })
+	stop()
+}
+
+// slow is a proxy of a server, whose answers take some time once it is told to be slow.
+type slow struct {
+	addr string
+	is   atomic.Bool
+}
+
+func slowed(t *testing.T, addr string) *slow {
+	t.Helper()
+	s := &slow{}
+	s.addr = serving(t, func(client net.Conn) {
+		server, err := net.Dial("tcp", addr)
+		if err != nil {
+			return
+		}
+		defer server.Close()
+		go func() {
+			_, _ = io.Copy(server, client)
+			_ = server.Close()
+		}()
+		chunk := make([]byte, 1<<20)
+		for {
+			n, err := server.Read(chunk)
+			if s.is.Load() {
+				time.Sleep(20 * time.Millisecond)
+			}
+			if _, failed := client.Write(chunk[:n]); err != nil || failed != nil {
+				return
+			}
+		}
+	})
+	return s
+}
+
+// Ctrl-C in the middle of a move leaves each message in one place.
+func testInterruptedMove(t *testing.T, binary string) {
+	const all = 4000
+	server := redistest.Start(t)
+	w := newWorld(t, server.Client(t), server.Addr())
+	w.bury("orders", "billing", all)
+	proxy := slowed(t, w.addr)
+	proxy.is.Store(true)
+	s := inTerminal(t, environment(proxy.addr), binary, "dead", "move", "orders", "--to", "retired", "--yes")
+	s.await("move: 1,000 of 4,000")
+	s.send(ctrlC)
+	require.Equal(t, exitFailed, s.exit())
+	require.Regexp(t, `[12],000 of 4,000 dead letters are done, the others are as they were\.`, s.screen())
+	require.Contains(t, s.screen(), "interrupted: ")
+	requireOnlyOwnSequences(t, strings.ReplaceAll(s.screen(), "^C", ""))
+	left, err := w.admin.Stats(t.Context(), "orders")
+	require.NoError(t, err)
+	moved, err := w.admin.Stats(t.Context(), "retired")
+	require.NoError(t, err)
+	require.Equal(t, all, left.Messages+moved.Messages)
+	require.Positive(t, left.Messages)
+	upcoming, err := w.admin.Upcoming(t.Context(), "retired", admin.Load{From: moved.Now, Width: time.Hour, Buckets: 1})
+	require.NoError(t, err)
+	require.Zero(t, upcoming[0].Pending, "nothing comes later")
+	report, err := w.admin.Check(t.Context(), "orders")
+	require.NoError(t, err)
+	require.Empty(t, report.Violations())
+	// An import that is cut short can be repeated: nothing comes twice.
+	exported, err := withEnv(exec.Command(binary, "dead", "export", "orders"), environment(w.addr)).Output()
+	require.NoError(t, err)
+	file := file(t, string(exported))
+	s = inTerminal(t, environment(proxy.addr), binary, "dead", "import", "imported", file, "--yes")
+	require.Equal(t, exitFailed, s.exit(), "the topic does not exist")
+	w.group("imported", "a")
+	s = inTerminal(t, environment(proxy.addr), binary, "dead", "import", "imported", file, "--yes")
+	s.await("Imported 500 of ")
+	s.send(ctrlC)
+	require.Equal(t, exitFailed, s.exit())
+	require.Contains(t, s.screen(), "are imported; repeat the command for the others.")
+	said, err := withEnv(exec.Command(binary, "dead", "import", "imported", file, "--yes"), environment(w.addr)).CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	imported, err := w.admin.Stats(t.Context(), "imported")
+	require.NoError(t, err)
+	require.Equal(t, left.Messages, imported.Messages)
+}
+
+// A second Ctrl-C ends the program at once, also while Redis does not answer.
+func testSecondInterrupt(t *testing.T, binary string) {
+	address, asked := silent(t)
+	s := inTerminal(t, environment(address), binary, "pause", "orders")
+	<-asked
+	s.send(ctrlC)
+	time.Sleep(50 * time.Millisecond) // two at once are one signal
+	s.send(ctrlC)
+	began := time.Now()
+	require.NotZero(t, s.exit())
+	require.Less(t, time.Since(began), 2*time.Second)
+}
+
+// Ctrl-C ends a tail, and removes its group.
+func testInterruptedTail(t *testing.T, binary string) {
+	w, _ := shop(t, time.Now())
+	s := inTerminal(t, environment(w.addr), binary, "tail", "orders")
+	w.publishOnceTailed("orders")
+	s.await("tailed")
+	s.send(ctrlC)
+	require.Zero(t, s.exit())
+	stats, err := w.admin.Stats(t.Context(), "orders")
+	require.NoError(t, err)
+	require.Len(t, stats.Groups, 2)
+}
+
+// With 10,000 topics doctor takes less than five seconds.
+func testManyTopics(t *testing.T, binary string) {
+	const topics = 10_000
+	server := redistest.Start(t, "--appendonly", "yes")
+	w := newWorld(t, server.Client(t), server.Addr())
+	w.group("topic-0", "billing")
+	w.publish("topic-0", "x", "y", redisdelay.DelayKey, "1h")
+	// The others are copies of the first, as publishers would have made them.
+	keys, err := w.client.Keys(t.Context(), "redisdelay:{topic-0}:*").Result()
+	require.NoError(t, err)
+	pipe := w.client.Pipeline()
+	for i := 1; i < topics; i++ {
+		name := fmt.Sprint("topic-", i)
+		for _, key := range keys {
+			pipe.Copy(t.Context(), key, strings.Replace(key, "topic-0", name, 1), 0, false)
+		}
+		pipe.SAdd(t.Context(), "redisdelay:topics", name)
+	}
+	_, err = pipe.Exec(t.Context())
+	require.NoError(t, err)
+	best := time.Hour
+	for range 3 { // this machine may be busy
+		began := time.Now()
+		said, err := withEnv(exec.Command(binary, "doctor", "--json"), environment(w.addr)).Output()
+		best = min(best, time.Since(began))
+		require.Equal(t, exitFailed, exitCode(err))
+		require.Equal(t, topics, bytes.Count(said, []byte(`"kind":"unscheduled"`)), "nobody schedules")
+		if best < 5*time.Second {
+			break
+		}
+	}
+	require.Less(t, best, 5*time.Second)
+	t.Logf("doctor took %v for %d topics", best, topics)
+}
+
+// A user who may only read can use all that only looks, and the rest is refused by name.
+func testReadOnlyUser(t *testing.T, binary string) {
+	server := redistest.Start(t, "--appendonly", "yes")
+	w := newWorld(t, server.Client(t), server.Addr())
+	w.bury("orders", "billing", 3)
+	w.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "billing"})
+	w.publish("orders", "later", "x", redisdelay.DelayKey, "1h", redisdelay.DelayIDKey, "name")
+	rules := strings.Fields(readOnlyRules(t))
+	require.NoError(t, w.client.Do(t.Context(), append([]any{"ACL", "SETUSER", "reader", "on", ">secret"}, anys(rules)...)...).Err())
+	id := w.id("orders", "0")
+	run := func(args ...string) (string, int) {
+		cmd := withEnv(exec.Command(binary, args...), environment(server.Addr(), "REDISDELAY_REDIS_USERNAME=reader", "REDISDELAY_REDIS_PASSWORD=secret"))
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })()
+		said, err := cmd.CombinedOutput()
+		return string(said), exitCode(err)
+	}
+	for _, looks := range []string{
+		"workers",
+		"topics", "groups ls", "groups idle", "top --once --interval 100ms", "upcoming orders",
+		"dead reasons orders", "dead ls orders", "dead show orders " + id, "dead export orders", "msg ls orders", "msg get orders name", "msg get orders 1 --by uuid",
+		"dead requeue orders --dry-run", "dead purge orders --dry-run", "dead move orders --to x --dry-run",
+		"groups rm orders billing --dry-run", "topics rm orders --dry-run", "check orders",
+	} {
+		said, code := run(strings.Fields(looks)...)
+		require.Zero(t, code, "%s: %s", looks, said)
+	}
+	said, code := run("doctor")
+	require.Equal(t, exitFailed, code, said)
+	require.NotContains(t, said, "may not")
+	require.NoError(t, w.client.HSet(t.Context(), "redisdelay:{orders}:messages", "01M7Y3SQGNBVX5P66MY8JV56FH", "lost").Err())
+	for _, does := range []string{
+		"dead requeue orders --yes", "dead requeue orders --yes " + id, "dead purge orders --yes", "dead move orders --to x --yes", "groups rm orders billing --yes", "topics rm orders --yes",
+		"msg cancel orders name --yes", "msg reschedule orders name --in 1h", "msg now orders name",
+		"msg kill orders name --yes",
+		"pause orders", "resume orders", "repair orders --yes", "tail orders", "publish orders",
+	} {
+		said, code := run(strings.Fields(does)...)
+		require.Equal(t, exitFailed, code, "%s: %s", does, said)
+		require.Regexp(t, `\+[a-z]+`, said, does)
+		require.Contains(t, said, "forbidden", does)
+	}
+}
+
+func anys(texts []string) (all []any) {
+	for _, text := range texts {
+		all = append(all, strings.Trim(text, "'"))
+	}
+	return all
+}
+
+// readOnlyRules returns the rules of the user who only looks, from docs/operations.md.
+func readOnlyRules(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	found := regexp.MustCompile(`(?s)ACL SETUSER reader on '>secret' (.*?)\n` + "```").FindStringSubmatch(string(text))
+	require.NotNil(t, found)
+	return strings.ReplaceAll(found[1], "\\\n", "")
+}

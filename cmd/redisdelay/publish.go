@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/spf13/cobra"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// publisher returns a Publisher, which the caller closes.
+func (a *app) publisher() (*redisdelay.Publisher, error) {
+	client, err := a.connected()
+	if err != nil {
+		return nil, err
+	}
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client, KeyPrefix: *a.keyPrefix, Marshaler: a.codec()},
+		watermill.NewSlogLogger(a.logger))
+	if errors.Is(err, redisdelay.ErrInvalidConfig) {
+		return nil, refuse("%w", err)
+	}
+	return publisher, err
+}
+
+// publishing are the flags of the command publish.
+type publishing struct {
+	metadata              map[string]string
+	in, at, uuid, delayID string
+	create                bool
+}
+
+// published is the object of the command publish.
+type published struct {
+	Topic   string `json:"topic"`
+	UUID    string `json:"uuid"`
+	DelayID string `json:"delay_id,omitempty"`
+	Bytes   int    `json:"bytes"`
+}
+
+func (a *app) publishCommand() *cobra.Command {
+	var p publishing
+	c := &cobra.Command{Use: "publish TOPIC [FILE]", Short: "publish a message", Args: cobra.RangeArgs(1, 2), ValidArgsFunction: a.completeTopic,
+		Long:    "Publishes a message. Its payload is the content of FILE, by default -, standard input.",
+		Example: "  echo '{\"order\":123}' | redisdelay publish orders --in 15m --metadata kind=gift",
+		RunE:    a.runs(func(ctx context.Context, args []string) error { return a.publish(ctx, args[0], args[1:], p) })}
+	c.Flags().StringToStringVar(&p.metadata, "metadata", nil, "`key=value` of its metadata; may be repeated")
+	c.Flags().StringVar(&p.in, "in", "", "due after this `duration`")
+	c.Flags().StringVar(&p.at, "at", "", "due at this `time`, RFC 3339")
+	c.Flags().StringVar(&p.uuid, "uuid", "", "its UUID; default a new one")
+	c.Flags().StringVar(&p.delayID, "delay-id", "", "its delay ID; it replaces a waiting message that has it")
+	c.Flags().BoolVar(&p.create, "create", false, "make the topic if there is none")
+	a.jsonFlag(c.Flags())
+	return c
+}
+
+func (a *app) publish(ctx context.Context, topic string, file []string, p publishing) error {
+	if p.uuid == "" {
+		p.uuid = watermill.NewUUID()
+	}
+	msg := message.NewMessage(p.uuid, nil)
+	for key, value := range p.metadata {
+		msg.Metadata.Set(key, value)
+	}
+	switch {
+	case p.in != "" && p.at != "":
+		return refuse("set either --in or --at")
+	case p.in != "":
+		d, err := parseDuration("--in", p.in)
+		if err != nil {
+			return err
+		}
+		redisdelay.DelayFor(msg, d)
+	case p.at != "":
+		at, err := parseTime("--at", p.at)
+		if err != nil {
+			return err
+		}
+		redisdelay.DelayUntil(msg, at)
+	}
+	if p.delayID != "" {
+		redisdelay.SetDelayID(msg, p.delayID, redisdelay.DelayIDReplace)
+	}
+	if err := redisdelay.CheckMetadata(msg); err != nil {
+		return refuse("%w", err)
+	}
+	if _, _, err := a.stats(ctx, topic); errors.Is(err, admin.ErrNotFound) && !p.create {
+		return fmt.Errorf("%w; --create makes it", err)
+	} else if err != nil && !errors.Is(err, admin.ErrNotFound) {
+		return err
+	}
+	payload, err := a.input(file)
+	if err != nil {
+		return err
+	}
+	msg.Payload = payload
+	publisher, err := a.publisher()
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+	if err := publisher.Publish(topic, msg); err != nil {
+		return err
+	}
+	said := published{topic, p.uuid, p.delayID, len(payload)}
+	a.out.say(said, "Published %s to topic %q, UUID %s.", many(len(payload), "byte"), topic, p.uuid)
+	return nil
+}
+
+func parseDuration(flag, text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, refuse("%s is %q; it must be a duration such as 2h", flag, text)
+	}
+	return d, nil
+}
+
+func parseTime(flag, text string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return t, refuse("%s is %q; it must be a time such as 2026-03-04T12:00:00Z", flag, text)
+	}
+	return t, nil
+}
+
+// tailed is the object of a message in the command tail.
+type tailed struct {
+	Topic         string            `json:"topic"`
+	ID            string            `json:"id"`
+	UUID          string            `json:"uuid"`
+	Due           time.Time         `json:"due"`
+	Metadata      map[string]string `json:"metadata,omitempty"`
+	Payload       string            `json:"payload,omitempty"`        // if it is UTF-8
+	PayloadBase64 []byte            `json:"payload_base64,omitempty"` // else
+}
+
+func (a *app) tailCommand() *cobra.Command {
+	var view payloadView
+	limit := 0
+	c := &cobra.Command{Use: "tail TOPIC", Short: "print what is due, as it is delivered", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTopic,
+		Long: `Prints messages that become due from now on, as they are delivered, until Ctrl-C. It reads them in a consumer
+group of its own, which is removed at the end, so other groups lose nothing.`,
+		Example: "  redisdelay tail orders --no-payload",
+		RunE:    a.runs(func(ctx context.Context, args []string) error { return a.tail(ctx, args[0], view, limit) })}
+	c.Flags().IntVar(&limit, "limit", 0, "end after so many; 0: no limit")
+	view.declare(c.Flags())
+	a.jsonFlag(c.Flags())
+	return c
+}
+
+func (a *app) tail(ctx context.Context, topic string, view payloadView, limit int) (err error) {
+	if err := view.check(); err != nil {
+		return err
+	}
+	operator, _, err := a.stats(ctx, topic)
+	if err != nil {
+		return err // a typo would make a new topic
+	}
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: a.client, KeyPrefix: *a.keyPrefix, Unmarshaler: a.codec(),
+		Broadcast: true}, watermill.NewSlogLogger(a.logger))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, subscriber.Close()) }() // removes the group
+	messages, err := subscriber.Subscribe(ctx, topic)
+	if err != nil {
+		return err
+	}
+	a.out.note("Listening to topic %q, until Ctrl-C.", topic)
+	if err := a.stillPaused(ctx, operator, topic, ""); err != nil {
+		return err
+	}
+	for n := 0; limit == 0 || n < limit; n++ {
+		msg, open := <-messages
+		if !open {
+			return nil
+		}
+		a.tailed(topic, msg, view)
+		msg.Ack()
+	}
+	return nil
+}
+
+func (a *app) tailed(topic string, msg *message.Message, view payloadView) {
+	said := tailed{Topic: topic, UUID: msg.UUID, Metadata: msg.Metadata}
+	if d, ok := redisdelay.DeliveryFromContext(msg.Context()); ok {
+		said.ID, said.Due = d.ID, d.DueAt.UTC()
+	}
+	text := fmt.Sprintf("%s  %s  %s", stamp(said.Due), said.ID, strconv.Quote(msg.UUID))
+	switch {
+	case view.none:
+	case utf8.Valid(msg.Payload):
+		said.Payload = string(msg.Payload)
+	default:
+		said.PayloadBase64 = msg.Payload
+	}
+	if !view.none {
+		payload, _ := view.text(msg.Payload)
+		text += "  " + payload
+	}
+	a.out.say(said, "%s", text)
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/spf13/cobra"
+
+	"github.com/redisdelay/watermill-redisdelay/scheduler"
+)
+
+func (a *app) scheduleCommand() *cobra.Command {
+	return &cobra.Command{Use: "schedule [TOPIC...]", Short: "do the due-time work of topics while no subscriber does",
+		Long: `Does the due-time work of the topics, by default of all, until Ctrl-C: messages become ready when they are due.
+Every subscriber does this too, so it is only for topics whose subscribers are gone or come and go.`,
+		ValidArgsFunction: a.completeTopic, Example: "  redisdelay schedule orders", RunE: a.runs(a.schedule)}
+}
+
+func (a *app) schedule(ctx context.Context, topics []string) error {
+	if _, err := a.connected(); err != nil {
+		return err
+	}
+	for _, topic := range topics {
+		if _, _, err := a.stats(ctx, topic); err != nil {
+			return err // a typo would make a new topic
+		}
+	}
+	if len(topics) == 0 {
+		topics = nil // all
+	}
+	s, err := scheduler.New(scheduler.Config{Client: a.client, KeyPrefix: *a.keyPrefix, Topics: topics}, watermill.NewSlogLogger(a.logger))
+	if err != nil {
+		return refuse("%w", err)
+	}
+	a.out.note("Doing the due-time work, until Ctrl-C.")
+	return s.Run(ctx)
+}

@@ -1,0 +1,333 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// connection are the settings of the connection, which all commands have.
+type connection struct {
+	redis     *redisSettings
+	keyPrefix *string
+	marshaler *choice
+}
+
+func declareConnection(s *settings) *connection {
+	return &connection{
+		redis:     declareRedis(s, "redis", "the Redis where messages wait"),
+		keyPrefix: s.text("key-prefix", redisdelay.DefaultKeyPrefix, "start of all keys, the same as the publishers'"),
+		marshaler: s.choice("marshaler", "binary", "`binary` or `json`: the publishers' Marshaler", "binary", "json"),
+	}
+}
+
+func (c *connection) codec() redisdelay.MarshalerUnmarshaler {
+	if c.marshaler.value == "json" {
+		return redisdelay.JSONMarshaler{}
+	}
+	return redisdelay.BinaryMarshaler{}
+}
+
+// connected returns the client, which run closes.
+func (a *app) connected() (redis.UniversalClient, error) {
+	if a.client == nil {
+		options, err := a.redis.options()
+		if err != nil {
+			return nil, err
+		}
+		a.client = redis.NewUniversalClient(options)
+	}
+	return a.client, nil
+}
+
+// admin returns the operations on topics.
+func (a *app) admin() (*admin.Admin, error) {
+	client, err := a.connected()
+	if err != nil {
+		return nil, err
+	}
+	operator, err := admin.New(admin.Config{Client: client, KeyPrefix: *a.keyPrefix, Unmarshaler: a.codec(), Marshaler: a.codec()})
+	if err != nil {
+		return nil, refuse("%w", err)
+	}
+	return operator, nil
+}
+
+// stats returns the operations, and the content of a topic.
+func (a *app) stats(ctx context.Context, topic string) (*admin.Admin, admin.Stats, error) {
+	operator, err := a.admin()
+	if err != nil {
+		return nil, admin.Stats{}, err
+	}
+	stats, err := operator.Stats(ctx, topic)
+	return operator, stats, err
+}
+
+// groupOf returns the group that a command is about: the named one, or the only one of the topic.
+func (a *app) groupOf(ctx context.Context, topic, named string) (*admin.Admin, admin.GroupStats, error) {
+	operator, stats, err := a.stats(ctx, topic)
+	if err != nil {
+		return nil, admin.GroupStats{}, err
+	}
+	var names []string
+	for _, g := range stats.Groups {
+		if g.Group == named || named == "" && len(stats.Groups) == 1 {
+			return operator, g, nil
+		}
+		names = append(names, fmt.Sprintf("%q", g.Group))
+	}
+	switch {
+	case len(names) == 0:
+		return nil, admin.GroupStats{}, fmt.Errorf("topic %q has no group: nobody has subscribed yet", topic)
+	case named == "":
+		return nil, admin.GroupStats{}, refuse("topic %q has several groups; name one by --group: %s", topic, strings.Join(names, ", "))
+	}
+	return nil, admin.GroupStats{}, fmt.Errorf("group %q of topic %q: %w; its groups are %s", named, topic, admin.ErrNotFound, strings.Join(names, ", "))
+}
+
+// topics calls do with the topics that are named, or else with all, page by page.
+func (a *app) topics(ctx context.Context, named []string, do func(operator *admin.Admin, topics []string) error) error {
+	operator, err := a.admin()
+	if err != nil {
+		return err
+	}
+	if len(named) > 0 {
+		return do(operator, named)
+	}
+	for cursor := ""; ; {
+		var page []string
+		if page, cursor, err = operator.Topics(ctx, cursor, 1000); err != nil {
+			return err
+		}
+		slices.Sort(page)
+		if err := do(operator, page); err != nil || cursor == "" {
+			return err
+		}
+	}
+}
+
+// groupFlag declares --group, and completes it.
+func (a *app) groupFlag(cmd *cobra.Command, group *string) {
+	cmd.Flags().StringVar(group, "group", "", "consumer group; needed if the topic has several")
+	_ = cmd.RegisterFlagCompletionFunc("group", func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return a.completed(cmd, prefix, func(ctx context.Context) (names []string, err error) {
+			if len(args) == 0 {
+				return nil, nil
+			}
+			_, stats, err := a.stats(ctx, args[0])
+			for _, g := range stats.Groups {
+				names = append(names, g.Group)
+			}
+			return names, err
+		})
+	})
+}
+
+// completeTopic completes the first argument to the name of a topic.
+func (a *app) completeTopic(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	return a.completed(cmd, prefix, func(ctx context.Context) (names []string, err error) {
+		if len(args) > 0 {
+			return nil, nil
+		}
+		return names, a.topics(ctx, nil, func(_ *admin.Admin, page []string) error {
+			names = append(names, page...)
+			return nil
+		})
+	})
+}
+
+// completed returns the names that begin with the prefix, and are plain text.
+func (a *app) completed(cmd *cobra.Command, prefix string, find func(context.Context) ([]string, error)) (found []string, _ cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Root().Context()), 2*time.Second)
+	defer cancel()
+	names, err := []string(nil), a.settings.resolve(cmd.Flags())
+	if err == nil {
+		names, err = find(ctx)
+	}
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	for _, name := range names {
+		if strings.HasPrefix(name, prefix) && clean(name) == name && len(found) < 1000 {
+			found = append(found, name)
+		}
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+// choosing are the flags that choose messages.
+type choosing struct {
+	reason, since, until string
+	metadata             map[string]string
+	limit                int
+}
+
+func (c *choosing) declare(flags *pflag.FlagSet, dead bool) {
+	if dead {
+		flags.StringVar(&c.reason, "reason", "", "only those whose reason contains this text")
+	}
+	flags.StringVar(&c.since, "since", "", "only from this time on: RFC 3339, or a duration before now, such as 2h")
+	flags.StringVar(&c.until, "until", "", "only before this time: RFC 3339, or a duration before now")
+	flags.StringToStringVar(&c.metadata, "metadata", nil, "only those with this `key=value` in their metadata; may be repeated")
+	flags.IntVar(&c.limit, "limit", 0, "at most so many; 0: no limit")
+}
+
+// filter returns the filter of the flags. Durations are before now, by the server's clock.
+func (c *choosing) filter(now time.Time) (admin.Filter, error) {
+	from, err := instant(now, "--since", c.since, -1)
+	until, errUntil := instant(now, "--until", c.until, -1)
+	if c.limit < 0 {
+		err = errors.Join(err, refuse("--limit is %d; it must be 0 or more", c.limit))
+	}
+	return admin.Filter{Reason: c.reason, From: from, Until: until, Metadata: c.metadata}, errors.Join(err, errUntil)
+}
+
+// String returns the conditions in words, "" without any.
+func (c *choosing) String() string {
+	var all []string
+	add := func(format, value string) {
+		if value != "" {
+			all = append(all, fmt.Sprintf(format, value))
+		}
+	}
+	add("reason contains %q", c.reason)
+	add("since %s", c.since)
+	add("until %s", c.until)
+	for _, key := range slices.Sorted(maps.Keys(c.metadata)) {
+		add("metadata "+key+"=%s", c.metadata[key])
+	}
+	return strings.Join(all, ", ")
+}
+
+// instant returns a time given as RFC 3339, or as a duration before (-1) or after (1) now. "" is
+// the zero time.
+func instant(now time.Time, flag, text string, direction time.Duration) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return t, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return time.Time{}, refuse("%s is %q; it must be a time such as 2026-03-04T12:00:00Z, or a duration such as 2h", flag, text)
+	}
+	return now.Add(direction * d), nil
+}
+
+// isID matches IDs of messages.
+var isID = regexp.MustCompile(`^[0-9A-HJKMNP-TV-Z]{26}$`)
+
+// naming are the flags that say what names a message.
+type naming struct{ by string }
+
+func (n *naming) declare(flags *pflag.FlagSet) {
+	flags.StringVar(&n.by, "by", "", "what MESSAGE is: `id`, delay-id or uuid; by default an ID if it looks like one, else a delay ID, else a UUID")
+}
+
+// find returns a message. A UUID is found by looking through the topic, a page at a time.
+func (a *app) find(ctx context.Context, operator *admin.Admin, topic, name string, by naming) (admin.Message, error) {
+	var byUUID bool
+	switch by.by {
+	case "id":
+		return operator.Get(ctx, topic, admin.ByID(name))
+	case "delay-id":
+		return operator.Get(ctx, topic, admin.ByDelayID(name))
+	case "uuid":
+		byUUID = true
+	case "":
+		ref := admin.ByDelayID(name)
+		if isID.MatchString(name) {
+			ref = admin.ByID(name)
+		}
+		m, err := operator.Get(ctx, topic, ref)
+		if !errors.Is(err, admin.ErrNotFound) {
+			return m, err
+		}
+	default:
+		return admin.Message{}, refuse("--by is %q; it must be id, delay-id or uuid", by.by)
+	}
+	m, err := a.findUUID(ctx, operator, topic, name)
+	if err == nil && m.ID == "" {
+		what := "message with ID, delay ID or UUID"
+		if byUUID {
+			what = "message with UUID"
+		}
+		err = fmt.Errorf("%s %q of topic %q: %w", what, name, topic, admin.ErrNotFound)
+	}
+	return m, err
+}
+
+// findUUID returns the first message with a UUID, or one without ID.
+func (a *app) findUUID(ctx context.Context, operator *admin.Admin, topic, uuid string) (found admin.Message, err error) {
+	stats, err := operator.Stats(ctx, topic)
+	if err != nil {
+		return found, err
+	}
+	looked := 0
+	look := func(group string, state admin.State) error {
+		return pages(ctx, operator, topic, admin.Query{Group: group, State: state, Limit: 1000}, func(m admin.Message) bool {
+			if looked++; looked%1000 == 0 {
+				a.out.progress("Looking for the UUID: %s", many(looked, "message"))
+			}
+			if m.UUID == uuid {
+				found = m
+			}
+			return found.ID == ""
+		})
+	}
+	err = look("", admin.Pending)
+	for _, g := range stats.Groups {
+		for _, state := range []admin.State{admin.Ready, admin.InHand, admin.Retrying, admin.Dead} {
+			if err == nil && found.ID == "" {
+				err = look(g.Group, state)
+			}
+		}
+	}
+	a.out.endProgress()
+	if err != nil || found.ID == "" {
+		return found, err
+	}
+	return operator.Get(ctx, topic, admin.ByID(found.ID)) // with all its places
+}
+
+// pages calls do with the messages of a query, until it returns false, or until the last page.
+// While consumers extend leases, pages of messages in hand have no end. So one that has nothing new
+// is the last.
+func pages(ctx context.Context, operator *admin.Admin, topic string, q admin.Query, do func(admin.Message) bool) error {
+	seen := map[string]bool{} // in hand
+	for {
+		page, err := operator.List(ctx, topic, q)
+		if err != nil {
+			return err
+		}
+		known := 0
+		for _, m := range page.Messages {
+			if q.State == admin.InHand {
+				if seen[m.ID] {
+					known++
+					continue
+				}
+				seen[m.ID] = true
+			}
+			if !do(m) {
+				return nil
+			}
+		}
+		if q.Cursor = page.Next; q.Cursor == "" || known > 0 && known == len(page.Messages) {
+			return nil
+		}
+	}
+}

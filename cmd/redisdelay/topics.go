@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+func (a *app) topicsCommand() *cobra.Command {
+	c := &cobra.Command{Use: "topics [TOPIC...]", Short: "what each topic holds", ValidArgsFunction: a.completeTopic,
+		Example: "  redisdelay topics\n  redisdelay topics --json | jq -r 'select(.paused) | .topic'",
+		RunE:    a.runs(a.listTopics)}
+	a.jsonFlag(c.Flags())
+	remove := &cobra.Command{Use: "rm TOPIC", Short: "remove a topic with all its groups and messages", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeTopic, Example: "  redisdelay topics rm orders-retired --dry-run",
+		RunE: a.runs(func(ctx context.Context, args []string) error { return a.removeTopic(ctx, args[0]) })}
+	a.consentFlags(remove.Flags())
+	a.jsonFlag(remove.Flags())
+	c.AddCommand(remove)
+	return c
+}
+
+func (a *app) removeTopic(ctx context.Context, topic string) error {
+	operator, err := a.admin()
+	if err != nil {
+		return err
+	}
+	would, err := operator.DeleteTopic(ctx, topic, true)
+	if err != nil {
+		return err
+	}
+	w := act{Action: "remove the topic with", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"}
+	if ok, err := a.agreed(ctx, w); !ok {
+		return err
+	}
+	did, err := operator.DeleteTopic(context.WithoutCancel(ctx), topic, false)
+	if err != nil {
+		return err
+	}
+	w.Count = did.Messages
+	a.done(w)
+	return nil
+}
+
+func (a *app) listTopics(ctx context.Context, named []string) error {
+	t := a.out.table("TOPIC", "GROUPS", "PENDING", "READY", "IN HAND", "RETRYING", "DEAD", "NEXT DUE", "STATE")
+	err := a.overview(ctx, named, func(s admin.Stats) {
+		sum := sums(s)
+		level, problem := judge(s)
+		if s.Err != nil {
+			t.row(s, s.Topic, "", "", "", "", "", "", "", level.cell(problem))
+			return
+		}
+		t.row(s, s.Topic, len(s.Groups), s.Pending, sum.Ready, sum.InHand, sum.Retrying, alarming.in(sum.Dead, sum.Dead > 0), ago(s.NextDue, s.Now), level.cell(problem))
+	})
+	return t.flush("There is no topic.", err)
+}
+
+// sums adds up the groups of a topic.
+func sums(s admin.Stats) (sum admin.GroupStats) {
+	for _, g := range s.Groups {
+		sum.Ready += g.Ready
+		sum.InHand += g.InHand
+		sum.Retrying += g.Retrying
+		sum.Dead += g.Dead
+		sum.Suspects += g.Suspects
+	}
+	return sum
+}
+
+func (a *app) groupsCommand() *cobra.Command {
+	list := &cobra.Command{Use: "ls [TOPIC...]", Short: "what each group holds", ValidArgsFunction: a.completeTopic,
+		Example: "  redisdelay groups ls orders", RunE: a.runs(a.listGroups)}
+	a.jsonFlag(list.Flags())
+
+	var idleFor, rmIdle time.Duration
+	idle := &cobra.Command{Use: "idle [TOPIC...]", Short: "groups that fill up because nobody subscribes", ValidArgsFunction: a.completeTopic,
+		Example: "  redisdelay groups idle --for 1h",
+		RunE:    a.runs(func(ctx context.Context, args []string) error { return a.idleGroups(ctx, args, idleFor) })}
+	idle.Flags().DurationVar(&idleFor, "for", 2*time.Minute, "without a subscriber for at least so long")
+	a.jsonFlag(idle.Flags())
+
+	remove := &cobra.Command{Use: "rm TOPIC [GROUP]", Short: "remove a group with its messages, or all idle groups", Args: cobra.RangeArgs(1, 2),
+		ValidArgsFunction: a.completeTopic,
+		Example:           "  redisdelay groups rm orders billing-old\n  redisdelay groups rm orders --idle 24h --dry-run",
+		RunE:              a.runs(func(ctx context.Context, args []string) error { return a.removeGroups(ctx, args, rmIdle) })}
+	remove.Flags().DurationVar(&rmIdle, "idle", 0, "instead of GROUP: all groups without a subscriber for at least so long, 1m or more")
+	a.consentFlags(remove.Flags())
+	a.jsonFlag(remove.Flags())
+	return a.family("groups", "consumer groups", list, idle, remove)
+}
+
+func (a *app) groupTable() *table {
+	return a.out.table("TOPIC", "GROUP", "READY", "IN HAND", "RETRYING", "DEAD", "SUSPECTS", "SUBSCRIBED", "LAST SEEN", "PAUSED")
+}
+
+func groupCells(t *table, now time.Time, topic string, g admin.GroupStats) {
+	paused := "-"
+	if g.Pause != nil {
+		paused = ago(g.Pause.Since, now)
+	}
+	t.row(ofTopic{topic, g}, topic, g.Group, g.Ready, g.InHand, g.Retrying, alarming.in(g.Dead, g.Dead > 0), doubtful.in(g.Suspects, g.Suspects > 0),
+		doubtful.in(g.Subscribed, !g.Subscribed && g.Group != redisdelay.StreamGroup), ago(g.LastSeen, now), doubtful.in(paused, paused != "-"))
+}
+
+func (a *app) listGroups(ctx context.Context, named []string) error {
+	t := a.groupTable()
+	err := a.overview(ctx, named, func(s admin.Stats) {
+		for _, g := range s.Groups {
+			groupCells(t, s.Now, s.Topic, g)
+		}
+	})
+	return t.flush("There is no group.", err)
+}
+
+func (a *app) idleGroups(ctx context.Context, named []string, idle time.Duration) error {
+	t := a.groupTable()
+	err := a.topics(ctx, named, func(operator *admin.Admin, topics []string) error {
+		for _, topic := range topics {
+			groups, err := operator.GroupsWithoutSubscribers(ctx, topic, idle)
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			if len(groups) > 0 {
+				stats, err := operator.Stats(ctx, topic)
+				if err != nil {
+					return err
+				}
+				now = stats.Now
+			}
+			for _, g := range groups {
+				groupCells(t, now, topic, g)
+			}
+		}
+		return nil
+	})
+	return t.flush("No group is idle.", err)
+}
+
+func (a *app) removeGroups(ctx context.Context, args []string, idle time.Duration) error {
+	if (len(args) == 2) == (idle > 0) {
+		return refuse("name a GROUP, or --idle with a duration")
+	}
+	operator, err := a.admin()
+	if err != nil {
+		return err
+	}
+	topic := args[0]
+	remove := func(dryRun bool) (admin.Removal, error) {
+		if idle > 0 {
+			return operator.DeleteIdleGroups(context.WithoutCancel(ctx), topic, idle, dryRun)
+		}
+		return operator.DeleteGroup(context.WithoutCancel(ctx), topic, args[1], dryRun)
+	}
+	would, err := remove(true)
+	if err != nil {
+		return err
+	}
+	w := act{Action: "remove", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"}
+	if len(would.Groups) == 0 {
+		a.done(w)
+		return nil
+	}
+	w.Action = "remove the group with"
+	if ok, err := a.agreed(ctx, w); !ok {
+		return err
+	}
+	did, err := remove(false)
+	w.Group, w.Count = strings.Join(did.Groups, ", "), did.Messages
+	if err == nil {
+		a.done(w)
+	}
+	return err
+}
+
+func (a *app) upcomingCommand() *cobra.Command {
+	var width time.Duration
+	var buckets int
+	var group, from string
+	c := &cobra.Command{Use: "upcoming TOPIC", Short: "how many messages fall due when, as a histogram", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTopic,
+		Example: "  redisdelay upcoming orders --width 1h --buckets 24",
+		RunE: a.runs(func(ctx context.Context, args []string) error {
+			return a.upcoming(ctx, args[0], from, admin.Load{Width: width, Buckets: buckets, Group: group})
+		})}
+	c.Flags().DurationVar(&width, "width", time.Minute, "length of each interval")
+	c.Flags().IntVar(&buckets, "buckets", 20, "number of intervals, at most 1000")
+	c.Flags().StringVar(&from, "from", "", "start: RFC 3339, or a duration from now; default now")
+	a.groupFlag(c, &group)
+	a.jsonFlag(c.Flags())
+	return c
+}
+
+func (a *app) upcoming(ctx context.Context, topic, from string, load admin.Load) error {
+	operator, stats, err := a.stats(ctx, topic)
+	if err != nil {
+		return err
+	}
+	if load.From, err = instant(stats.Now, "--from", from, 1); err != nil {
+		return err
+	}
+	if load.Group == "" && len(stats.Groups) == 1 {
+		load.Group = stats.Groups[0].Group
+	}
+	buckets, err := operator.Upcoming(ctx, topic, load)
+	if err != nil {
+		return err
+	}
+	most := 1
+	for _, b := range buckets {
+		most = max(most, b.Pending+b.Retries)
+	}
+	const widest = 50
+	t := a.out.table("FROM", "PENDING", "RETRIES", "")
+	for _, b := range buckets {
+		bar := strings.Repeat("#", (b.Pending*widest+most-1)/most) + strings.Repeat("+", (b.Retries*widest+most-1)/most)
+		t.row(ofTopic{topic, b}, b.From, b.Pending, b.Retries, styled{bar + " ", faint})
+	}
+	return t.flush("", nil)
+}
+
+// overview calls do with the content of the topics that are named, or else of all.
+func (a *app) overview(ctx context.Context, named []string, do func(admin.Stats)) error {
+	operator, err := a.admin()
+	if err != nil {
+		return err
+	}
+	for _, topic := range named {
+		s, err := operator.Stats(ctx, topic)
+		if err != nil {
+			return err
+		}
+		do(s)
+	}
+	for cursor := ""; len(named) == 0; {
+		page, next, err := operator.Overview(ctx, cursor, 1000)
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(page, func(a, b admin.Stats) int { return strings.Compare(a.Topic, b.Topic) })
+		for _, s := range page {
+			do(s)
+		}
+		if cursor = next; cursor == "" {
+			break
+		}
+	}
+	return nil
+}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+func (a *app) workersCommand() *cobra.Command {
+	c := &cobra.Command{Use: "workers [TOPIC...]", Short: "who subscribes, and what each has in hand", ValidArgsFunction: a.completeTopic,
+		Example: "  redisdelay workers orders", RunE: a.runs(a.workers)}
+	a.jsonFlag(c.Flags())
+	return c
+}
+
+func (a *app) workers(ctx context.Context, named []string) error {
+	t := a.out.table("TOPIC", "GROUP", "HOST", "PID", "PROGRAM", "VERSION", "SINCE", "IN HAND", "OLDEST")
+	err := a.topics(ctx, named, func(operator *admin.Admin, topics []string) error {
+		for _, topic := range topics {
+			workers, err := operator.Workers(ctx, topic)
+			if err != nil {
+				return err
+			}
+			for _, w := range workers {
+				t.row(w, topic, w.Group, w.Host, fmt.Sprint(w.PID), w.Program, w.Version, w.Since, w.InHand, w.Oldest)
+			}
+		}
+		return nil
+	})
+	return t.flush("Nobody subscribes.", err)
+}
