@@ -90,6 +90,8 @@ func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 	}
 	d.record(ctx, act, nil)
 	done, err := s.work(ctx, d, j)
+	act.Detail = "done: " + plural(done, b.Unit)
+	d.record(ctx, act, err)
 	s.mu.Lock()
 	j.view.Ended, j.view.Done = d.sweep.now(), done
 	j.view.Stopped = errors.Is(err, context.Canceled)
@@ -97,8 +99,6 @@ func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 		j.view.Err = explain(err).Text + " " + err.Error()
 	}
 	s.mu.Unlock()
-	act.Detail = "done: " + plural(done, b.Unit)
-	d.record(ctx, act, err)
 	if b.Name == "remove-topic" && err == nil {
 		d.sweep.forget(t.Topic)
 	}

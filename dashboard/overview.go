@@ -54,7 +54,11 @@ var sorts = map[string]func(a, b *topicRow) int{
 }
 
 func (r *topicRow) trouble() int {
-	return len(severities) - cmp.Or(slices.Index(severities, r.Worst), len(severities))
+	i := slices.Index(severities, r.Worst)
+	if i < 0 {
+		return 0
+	}
+	return len(severities) - i
 }
 
 // Tone is the class of the row's mark.

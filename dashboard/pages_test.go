@@ -260,6 +260,17 @@ func TestTheOverviewSaysWhatIsWrong(t *testing.T) {
 	require.NoError(t, err)
 	s.get("/topic?t=orders") // the list shows what is read for other pages, too
 	require.Eventually(t, func() bool { _, body = s.get("/"); return strings.Contains(body, "because: &#34;deploy&#34;") }, testkit.Soon, 10*time.Millisecond)
+	s.publish("alright", time.Hour, nil, "x")
+	sub := testkit.NewSubscriber(t, s.Server)
+	require.NoError(t, sub.SubscribeInitialize("alright"))
+	testkit.SubscribeTo(t, sub, "alright")
+	require.Eventually(t, func() bool {
+		s.get("/topic?t=alright")
+		_, body = s.get("/")
+		orders, alright := strings.Index(body, `href="/topic?t=orders"><span`), strings.Index(body, `href="/topic?t=alright"><span`)
+		return orders >= 0 && orders < alright // the worst comes first
+	}, testkit.Soon, 10*time.Millisecond)
+	require.NoError(t, sub.Close())
 	require.NoError(t, s.Client.Close())
 	status, body := s.get("/topic?t=other")
 	require.Equal(t, http.StatusBadGateway, status)

@@ -76,10 +76,11 @@ func (s *sweep) diagnose(ctx context.Context, topics []string) ([]admin.Problem,
 	return found.Problems, nil
 }
 
-// problems returns what is wrong with a topic and with Redis, at most a moment ago.
+// problems returns what is wrong with a topic, at most a moment ago.
 func (d *Dashboard) problems(ctx context.Context, topic string) ([]problem, error) {
 	found, err := cached(ctx, &d.reads, "problems:"+topic, func(ctx context.Context) ([]admin.Problem, error) {
 		return d.sweep.diagnose(ctx, []string{topic})
 	})
+	found = slices.DeleteFunc(slices.Clone(found), func(p admin.Problem) bool { return p.Topic == "" })
 	return d.linked(found), err
 }

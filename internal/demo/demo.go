@@ -70,6 +70,8 @@ const (
 	reminders = "reminders"
 )
 
+var errPermanent = errors.New("a further attempt cannot help")
+
 // consume starts the consumers.
 func (t *traffic) consume() error {
 	smtp := []string{"smtp: 550 mailbox %d unavailable", "smtp: 550 mailbox %d unavailable", "smtp: 550 mailbox %d unavailable",
@@ -80,7 +82,7 @@ func (t *traffic) consume() error {
 			if roll := rand.IntN(100); roll < 6 {
 				err := fmt.Errorf(smtp[roll%len(smtp)], 1+rand.IntN(250))
 				if roll < 4 {
-					redisdelay.DeadOnNack(msg, nil)
+					redisdelay.DeadOnNack(msg, errPermanent)
 				}
 				return err
 			}
