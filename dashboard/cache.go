@@ -10,7 +10,7 @@ import (
 const (
 	freshFor    = time.Second      // at least so long a value is used again
 	stalest     = 10 * time.Second // and at most so long
-	share       = 500              // a value is used so many times as long as it took to read
+	share       = 1000             // a value is used so many times as long as it took to read
 	unusedFor   = time.Minute      // a value that nobody wanted for so long is forgotten
 	mostEntries = 2000
 )

@@ -22,8 +22,8 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// TestPictures takes the pictures of docs/dashboard.md, with the sample traffic of the tool. It only
-// does so for make dashboard-pictures, which sets PICTURES to their directory.
+// TestPictures takes the pictures of docs/dashboard.md, of the sample traffic of the tool. It does
+// so for make dashboard-pictures, which sets PICTURES to their directory.
 func TestPictures(t *testing.T) {
 	dir := os.Getenv("PICTURES")
 	if dir == "" {
