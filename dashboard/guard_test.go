@@ -263,7 +263,7 @@ func TestLargeRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, operator)
 	s.publish("orders", time.Hour, nil, "x")
-	status, _ := s.post("/pause", "t", "orders", "why", strings.Repeat("a", 70_000))
+	status, _ := s.post("/pause", "t", "orders", "other", strings.Repeat("a", 70_000))
 	require.Equal(t, http.StatusBadRequest, status)
 	status, _ = s.get("/?q=" + strings.Repeat("a", 10_000))
 	require.Equal(t, http.StatusRequestURITooLong, status)
