@@ -2,9 +2,10 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 30s
 MODEL_SEQUENCES ?= 1000
 SOAK        ?= 1h
+PERIODIC_DAYS ?= 365
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-smoke bench-otel bench-peers bench-peers-smoke microbench model stress faults soak fuzz cover lua test-alerts
+.PHONY: help test test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-peers bench-peers-smoke microbench model stress faults periodic soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -58,6 +59,9 @@ lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
 bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md and the README
 	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -out results -readme ../README.md'
 
+bench-cluster: ## what a Cluster of six nodes costs: lateness of each node, CPU, connections, idle commands, MIGRATE, PUBLISH
+	@BENCH_CLUSTER=1 scripts/with-redis.sh go -C benchmarks test -count=1 -v -timeout 15m ./cluster
+
 bench-smoke: ## that every scenario of make bench works, in tiny sizes
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && trap 'exit 1' INT TERM && cp README.md "$$dir" && \
 	scripts/with-redis.sh sh -c 'cd benchmarks && go test . && go run . -smoke -out "$$1/results" -readme "$$1/README.md"' - "$$dir" && \
@@ -90,6 +94,10 @@ stress: ## the long tests that look for rare interleavings
 
 faults: ## all that can fail does, in the long form, a table of what that showed, into docs/reliability.md
 	@scripts/with-redis.sh scripts/faults.sh
+
+periodic: ## 200 recurring schedules in 5 programs for PERIODIC_DAYS (365) days of the server's clock, with kills of both, compared with the calendar; and what 10,000 schedules cost
+	@PERIODIC_DAYS=$(PERIODIC_DAYS) PERIODIC_SCHEDULES=200 scripts/with-redis.sh go test -count=1 -timeout 60m -v -run TestKilledProgramsAndServersKeepTheCalendar ./periodic
+	@scripts/with-redis.sh go test -run '^$$' -bench BenchmarkSchedules -benchtime 1x ./periodic
 
 soak: ## random faults for SOAK (1h), a verdict and figures
 	@SOAK=$(SOAK) scripts/with-redis.sh scripts/soak.sh

@@ -31,10 +31,13 @@ var mayImport = []struct {
 	{"internal/meta", []string{"internal/queue"}},
 	{"internal/wake", []string{"internal/queue"}},
 	{"internal/operate", []string{"internal/queue"}},
+	{"internal/inside", []string{"internal/queue"}},
 	{"internal/publish", []string{"internal/queue", "internal/guard"}},
 	{"internal/consume", []string{"internal/queue", "internal/meta", "internal/wake", "internal/guard"}},
 	{"scheduler", []string{"delayqueue", "internal/queue", "internal/wake", "internal/guard"}},
-	{".", []string{"scheduler", "internal/publish", "internal/consume", "internal/meta", "internal/wake", "internal/queue", "internal/guard"}},
+	{".", []string{"scheduler", "internal/publish", "internal/consume", "internal/meta", "internal/wake", "internal/queue", "internal/guard",
+		"internal/inside"}},
+	{"periodic", []string{".", "internal/queue", "internal/guard", "internal/inside"}},
 	{"relay", []string{".", "delayqueue", "internal/wake", "internal/queue", "internal/guard"}},
 	{"admin", []string{".", "internal/operate", "internal/wake", "internal/queue"}},
 	{"redisdelaytest", []string{".", "admin", "internal/queue"}},
@@ -43,7 +46,7 @@ var mayImport = []struct {
 }
 
 // forTests are packages that only tests import. They may import every package.
-var forTests = []string{"internal/faulttest", "internal/queuetest", "internal/rabbitmqtest", "internal/readme",
+var forTests = []string{"internal/clusterload", "internal/faulttest", "internal/queuetest", "internal/rabbitmqtest", "internal/readme",
 	"internal/testkit", "internal/redistest", "internal/redistest/real_redis_needs_REDIS_ADDR", "examples/internal/exampletest", "tests"}
 
 // wrongArrow tells why a package may not import another one of the module, or returns "".

@@ -326,6 +326,15 @@ func TestRefusedCallersCostOthersFewCalls(t *testing.T) {
 				}
 				require.EqualValues(t, bodies, stateOf(t, s, "t").Bodies)
 				require.Equal(t, c.calls, sent.all[1:])
+
+				stats, err := newAdmin(t, s).Stats(ctx, "t")
+				require.NoError(t, err)
+				full := 0
+				if c.err == redisdelay.ErrTopicFull {
+					full = len(c.refused)
+				}
+				require.Equal(t, full, stats.Counters.RefusedFull)
+				require.Equal(t, 1+1+callers-len(c.refused), stats.Counters.Published)
 			})
 		})
 	}

@@ -178,6 +178,9 @@ func TestTopicIsFilledToItsLimitAndNotBeyond(t *testing.T) {
 		p := newPublisher(t, s, func(c *redisdelay.PublisherConfig) { c.MaxWaiting = limit + 1 })
 		require.ErrorIs(t, p.Publish("topic", text("1"), text("2")), redisdelay.ErrTopicFull)
 		require.NoError(t, p.Publish("topic", text("1")))
+		stats, err := newAdmin(t, s).Stats(ctx, "topic")
+		require.NoError(t, err)
+		require.Equal(t, refused+2, stats.Counters.RefusedFull)
 	})
 }
 
@@ -195,7 +198,7 @@ func TestExpiredMessageIsDroppedOrDeadLettered(t *testing.T) {
 		eventually(t, func() bool {
 			stats, err := adminOf(t, s).Stats(ctx, "topic")
 			require.NoError(t, err)
-			return stats.Groups[0].Dropped == 1 && stats.Groups[0].Delivered == 1
+			return stats.Groups[0].Counters.Dropped == 1 && stats.Groups[0].Counters.Delivered == 1
 		}, "the subscription tells what it did")
 		page, err := adminOf(t, s).List(ctx, "topic", admin.Query{State: admin.Dead})
 		require.NoError(t, err)
@@ -262,7 +265,7 @@ func TestAMessageExpiresWhileTheConsumerDoesNotTakeIt(t *testing.T) {
 		eventually(t, func() bool {
 			stats, err := adminOf(t, s).Stats(ctx, "topic")
 			require.NoError(t, err)
-			return stats.Groups[0].Dropped == 1 && stats.Groups[0].Delivered == 2
+			return stats.Groups[0].Counters.Dropped == 1 && stats.Groups[0].Counters.Delivered == 2
 		}, "the subscription tells what it did")
 	})
 }

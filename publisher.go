@@ -201,16 +201,21 @@ func (p *Publisher) engineConfig() publish.Config {
 // ErrNilMessage, ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrTopicFull, ErrServerFull,
 // ErrNotReplicated, ErrForbidden or ErrLayout, or come from the Marshaler, the context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
+	return p.publishGuarded(topic, messages, nil)
+}
+
+// publishGuarded is Publish with a guard for each message, if there are guards.
+func (p *Publisher) publishGuarded(topic string, messages []*message.Message, guards []queue.Guard) error {
 	if err := p.checkTopic(topic); err != nil {
 		return err
 	}
-	if err := p.publish(topic, messages); err != nil {
+	if err := p.publish(topic, messages, guards); err != nil {
 		return fmt.Errorf("publish to topic %q: %w", topic, err)
 	}
 	return nil
 }
 
-func (p *Publisher) publish(topic string, messages []*message.Message) error {
+func (p *Publisher) publish(topic string, messages []*message.Message, guards []queue.Guard) error {
 	if n := len(messages); n > p.config.MaxPublishMessages {
 		return fmt.Errorf("%w: %d messages, at most %d are allowed (MaxPublishMessages)",
 			ErrPublishTooLarge, n, p.config.MaxPublishMessages)
@@ -220,6 +225,9 @@ func (p *Publisher) publish(topic string, messages []*message.Message) error {
 	err := p.guarded(func() error { return p.fill(b, topic, messages) })
 	if err != nil {
 		return err
+	}
+	for i, g := range guards {
+		b.Messages[i].Options.Guard = g
 	}
 	return p.engine.Publish(callerContext(messages), topic, b)
 }

@@ -118,7 +118,7 @@ type SubscriberConfig struct {
 	// MaxDead is how many dead letters the group keeps. Default 0: no limit; a negative value is
 	// an error. If there are more, the scheduler deletes the oldest as soon as it can. Dying
 	// messages are never refused, so for a moment there may be more. The scheduler logs how many it
-	// deleted, and admin.GroupStats.DeadPurged counts them. If subscribers of the group have
+	// deleted, and admin.GroupCounters.DeadPurged counts them. If subscribers of the group have
 	// different values, the last one to subscribe decides, as for DeadRetention. A lower limit
 	// applies to the dead letters that are there.
 	MaxDead int
@@ -336,7 +336,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	mailbox, closeMailbox := wake.Open(s.client, s.config.KeyPrefix)
 	defer closeMailbox() // by then the engine keeps it open
-	err := mailbox.Permitted(ctx)
+	err := mailbox.Permitted(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic))
 	if err == nil || errors.Is(err, ErrForbidden) { // one error names all that is missing
 		err = queue.AllForbidden(err, s.checkServer(ctx, topic))
 	}

@@ -520,7 +520,7 @@ func TestTheOldestOfTooManyDeadLettersArePurgedAtOnce(t *testing.T) {
 			require.Len(t, stats.Groups, 1)
 			return stats.Groups[0]
 		}
-		eventually(t, func() bool { return group().DeadPurged == 3 }, "the oldest are purged")
+		eventually(t, func() bool { return group().Counters.DeadPurged == 3 }, "the oldest are purged")
 		require.Equal(t, state{Bodies: 2, Dead: 2}, settledState(t, s, "t"))
 		require.Equal(t, 2, group().MaxDead)
 		lines := func() (messages int) {

@@ -223,6 +223,18 @@ var operations = []struct {
 			return errors.Join(only(s.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{})), only(s.admin.ResumeGroup(ctx, topic, "a")))
 		}
 	}},
+	{"Schedules, RunSchedule, PauseSchedule, ResumeSchedule, RemoveSchedule", func(b *testing.B, s *setup) func(int) error {
+		return func(int) error { // there is none: each reads the schedules
+			errs := []error{only(s.admin.RunSchedule(ctx, topic, "x")), only(s.admin.PauseSchedule(ctx, topic, "x")),
+				s.admin.ResumeSchedule(ctx, topic, "x"), only(s.admin.RemoveSchedule(ctx, topic, "x"))}
+			for _, err := range errs {
+				if !errors.Is(err, admin.ErrNotFound) {
+					return err
+				}
+			}
+			return only(s.admin.Schedules(ctx, topic))
+		}
+	}},
 	{"GroupsWithoutSubscribers", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error { return only(s.admin.GroupsWithoutSubscribers(ctx, topic, time.Hour)) }
 	}},

@@ -14,6 +14,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/periodic"
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
@@ -742,4 +743,101 @@ func check(err error) {
 	if err != nil {
 		panic(err)
 	}
+}
+
+// recur starts a program that runs the schedule "report" of topic "reports" each year.
+func (s *setting) recur() (stop func()) {
+	p, err := periodic.New(periodic.Config{Publisher: s.publisher, Poll: 100 * time.Millisecond}, nil)
+	check(err)
+	check(p.Add(periodic.Schedule{Name: "report", Topic: "reports", Spec: "@yearly",
+		Message: func(o periodic.Occurrence) (*message.Message, error) {
+			return message.NewMessage("", []byte(o.Schedule)), nil
+		}}))
+	running, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(running) }()
+	s.await(1)
+	return func() {
+		cancel()
+		check(<-ended)
+	}
+}
+
+// await waits until so many occurrences wait.
+func (s *setting) await(n int) {
+	for len(s.server.Scheduled("reports")) != n {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func ExampleAdmin_Schedules() {
+	s := start()
+	defer s.stop()
+	defer s.recur()()
+
+	schedules, err := s.admin.Schedules(ctx, "reports")
+	check(err)
+	for _, schedule := range schedules {
+		fmt.Println(schedule.Name, schedule.Spec, schedule.Zone, schedule.Next.UTC().Format("01-02 15:04"))
+	}
+
+	// Output:
+	// report @yearly UTC 01-01 00:00
+}
+
+func ExampleAdmin_PauseSchedule() {
+	s := start()
+	defer s.stop()
+	defer s.recur()()
+
+	takenBack, err := s.admin.PauseSchedule(ctx, "reports", "report")
+	check(err)
+	fmt.Println("taken back:", takenBack)
+
+	// Output:
+	// taken back: 1
+}
+
+func ExampleAdmin_ResumeSchedule() {
+	s := start()
+	defer s.stop()
+	defer s.recur()()
+
+	_, err := s.admin.PauseSchedule(ctx, "reports", "report")
+	check(err)
+	check(s.admin.ResumeSchedule(ctx, "reports", "report"))
+	s.await(1)
+	fmt.Println("its next occurrence waits")
+
+	// Output:
+	// its next occurrence waits
+}
+
+func ExampleAdmin_RunSchedule() {
+	s := start()
+	defer s.stop()
+	defer s.recur()()
+	messages := s.subscribe("reports")
+
+	_, err := s.admin.RunSchedule(ctx, "reports", "report")
+	check(err)
+	msg := <-messages
+	msg.Ack()
+	fmt.Println(string(msg.Payload))
+
+	// Output:
+	// report
+}
+
+func ExampleAdmin_RemoveSchedule() {
+	s := start()
+	defer s.stop()
+	defer s.recur()()
+
+	takenBack, err := s.admin.RemoveSchedule(ctx, "reports", "report")
+	check(err)
+	fmt.Println("taken back:", takenBack)
+
+	// Output:
+	// taken back: 1
 }

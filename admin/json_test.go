@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write the golden files")
 var printed = []any{
 	admin.Stats{}, admin.GroupStats{}, admin.Removal{}, admin.Pause{}, admin.Readiness{}, admin.TopicReadiness{},
 	admin.Message{}, admin.Place{}, admin.Page{}, admin.Bucket{}, admin.Progress{}, admin.DeadReasons{},
-	admin.DeadReason{}, admin.Finding{}, admin.Report{}, admin.Repaired{}, admin.Mending{},
+	admin.DeadReason{}, admin.Finding{}, admin.Report{}, admin.Repaired{}, admin.Mending{}, admin.Schedule{},
 	admin.Worker{}, admin.Diagnosis{}, admin.Problem{},
 }
 
@@ -51,6 +51,10 @@ func filled(v reflect.Value) {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		filled(v.Elem())
+	case reflect.Array:
+		for i := range v.Len() {
+			filled(v.Index(i))
+		}
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		filled(v.Index(0))

@@ -383,8 +383,8 @@ func (r *groupRace) judge(group string) {
 	}
 	require.EqualValues(t, r.purged[group].Load(), unknown[purged])
 	require.EqualValues(t, r.moved[group].Load(), unknown[moved])
-	eventually(t, func() bool { return r.group(t, group).Dropped >= unknown[vanishes] }, "subscriptions tell what they dropped")
-	require.Equal(t, r.group(t, group).Dropped, unknown[vanishes])
+	eventually(t, func() bool { return r.group(t, group).Counters.Dropped >= unknown[vanishes] }, "subscriptions tell what they dropped")
+	require.Equal(t, r.group(t, group).Counters.Dropped, unknown[vanishes])
 	var there int64
 	for i := range r.there {
 		there += int64(r.there[i].Load())

@@ -335,9 +335,9 @@ func (r *race) judge() {
 	for _, k := range []kind{plain, named, once, buried, mortal} {
 		require.Zero(t, unknown[k], "messages of kind %d have no end", k)
 	}
-	eventually(t, func() bool { return r.group(t, "a").Dropped >= unknown[dropped] }, "subscriptions tell what they dropped")
+	eventually(t, func() bool { return r.group(t, "a").Counters.Dropped >= unknown[dropped] }, "subscriptions tell what they dropped")
 	g := r.group(t, "a")
-	require.Equal(t, g.Dropped, unknown[dropped])
+	require.Equal(t, g.Counters.Dropped, unknown[dropped])
 	for _, i := range last { // nothing replaced it
 		require.EqualValues(t, 1, r.endings[i].known(), "message %d was the last of its name: %+v", i, r.endings[i])
 	}

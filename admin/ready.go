@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
@@ -91,7 +90,7 @@ func (r Readiness) Err(maxLag time.Duration) error {
 //	}
 func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) {
 	if len(topics) == 0 {
-		if err := a.client.Call(func(c redis.UniversalClient) error { return c.Ping(ctx).Err() }); err != nil {
+		if err := queue.PingRegistry(ctx, a.client, a.config.KeyPrefix); err != nil {
 			return Readiness{}, fmt.Errorf("ready: %w", err)
 		}
 	}
@@ -101,7 +100,7 @@ func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) 
 		if err != nil {
 			return Readiness{}, fmt.Errorf("ready: %w", err)
 		}
-		scheduled, err := wake.Listening(ctx, a.client, s.Holder, s.Standby)
+		scheduled, err := wake.Listening(ctx, a.client, queue.NewTopic(a.client, a.config.KeyPrefix, topic), s.Holder, s.Standby)
 		if err != nil {
 			return Readiness{}, fmt.Errorf("ready: find the scheduler of topic %q: %w", topic, err)
 		}

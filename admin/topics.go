@@ -24,11 +24,7 @@ type Stats struct {
 	NextDue  time.Time `json:"next_due"`  // the first due time of these; in the past if it is not ready yet
 	DelayIDs int       `json:"delay_ids"` // delay IDs that are taken
 
-	// Replaced counts messages that later ones with their delay ID replaced. LeftOut counts
-	// messages that were not published because their delay ID was taken: redisdelay.DelayIDKeep.
-	// Both count since the topic was created.
-	Replaced int `json:"replaced"`
-	LeftOut  int `json:"left_out"`
+	Counters Counters `json:"counters"`
 
 	// Scheduled is true if a scheduler is the topic's holder and is less than a second late. Ready
 	// also checks that it is connected, and whether it is needed.
@@ -39,8 +35,8 @@ type Stats struct {
 	Pause *Pause `json:"pause,omitempty"`
 
 	// Stream is true if the topic's messages go into a Redis Stream. See redisdelay.StreamConfig.
-	// Its only group is redisdelay.StreamGroup, which has nothing ready or in hand. Delivered and
-	// the latenesses count only messages that had to wait. Entries of the stream are not counted.
+	// Its only group is redisdelay.StreamGroup, which has nothing ready or in hand. Its Delivered
+	// and Lateness count only messages that had to wait. Entries of the stream are not counted.
 	Stream bool `json:"stream,omitempty"`
 
 	Groups []GroupStats `json:"groups"` // by name
@@ -80,23 +76,17 @@ type GroupStats struct {
 	DeadRetention time.Duration `json:"dead_retention"`
 	MaxDead       int           `json:"max_dead"`
 
-	// DeadPurged counts the dead letters that were deleted because the group had more than MaxDead,
-	// since the group was created. Those past DeadRetention, and those that PurgeDead or DeleteDead
-	// deleted, are not in it.
-	DeadPurged int `json:"dead_purged"`
+	Counters GroupCounters `json:"counters"`
 
-	// Delivered counts deliveries, and Dropped counts messages that expired and were dropped.
-	// MeanLateness is the time from due to delivery, on average. All three are since the group was
-	// created. MaxLateness is that time at most, of the deliveries reported since MaxLatenessSince.
-	// This is the beginning of the full hour before the last one, by the server's clock, so that
-	// MaxLateness is about one to two hours.
+	// Lateness counts deliveries since the group was created by the time from due to delivery.
+	// MaxLateness is that time at most, of the deliveries reported since MaxLatenessSince. This is
+	// the beginning of the full hour before the last one, by the server's clock. So MaxLateness is
+	// about one to two hours.
 	//
 	// All are approximate: a subscription reports with its next claim, up to a poll interval later.
 	// A crash loses what was not reported, and a claim that the client repeats after a lost reply
 	// may count twice.
-	Delivered        int           `json:"delivered"`
-	Dropped          int           `json:"dropped"`
-	MeanLateness     time.Duration `json:"mean_lateness"`
+	Lateness         Lateness      `json:"lateness"`
 	MaxLateness      time.Duration `json:"max_lateness"`
 	MaxLatenessSince time.Time     `json:"max_lateness_since"`
 }
@@ -113,7 +103,7 @@ func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 
 func topicStats(topic string, s operate.Stats) Stats {
 	stats := Stats{Topic: topic, Now: s.Now, Messages: s.Messages, Pending: s.Pending, NextDue: s.NextDue,
-		DelayIDs: s.DelayIDs, Replaced: s.Replaced, LeftOut: s.LeftOut, Scheduled: s.Holder != "", NextLook: s.Next, Pause: pauseOf("", s.Paused),
+		DelayIDs: s.DelayIDs, Counters: Counters(s.Counters), Scheduled: s.Holder != "", NextLook: s.Next, Pause: pauseOf("", s.Paused),
 		Stream: s.Stream}
 	for _, g := range s.Groups {
 		stats.Groups = append(stats.Groups, groupStats(g))
@@ -130,17 +120,12 @@ func (a *Admin) stats(ctx context.Context, topic string) (operate.Stats, error) 
 }
 
 func groupStats(g operate.GroupStats) GroupStats {
-	stats := GroupStats{Group: g.Name, Ready: g.Ready, InHand: g.Unack, Retrying: g.Retry, Dead: g.Dead,
+	return GroupStats{Group: g.Name, Ready: g.Ready, InHand: g.Unack, Retrying: g.Retry, Dead: g.Dead,
 		OldestDue: g.OldestDue, NextRetry: g.NextRetry, OldestDead: g.OldestDead,
 		Subscribed: g.Subscribed(), LastSeen: g.Seen, Pause: pauseOf(g.Name, g.Paused), RemovedAt: g.Ends,
-		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention, MaxDead: g.MaxDead, DeadPurged: g.DeadPurged,
-		Delivered: g.Delivered, Dropped: g.Dropped, MaxLateness: g.Latest, MaxLatenessSince: g.LatestSince,
+		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention, MaxDead: g.MaxDead,
+		Counters: groupCounters(g.Counters), Lateness: Lateness(g.Lateness), MaxLateness: g.Latest, MaxLatenessSince: g.LatestSince,
 		Suspects: g.Suspects}
-	if g.Delivered > 0 {
-		mean := float64(g.LatenessMillis) / float64(g.Delivered) * float64(time.Millisecond)
-		stats.MeanLateness = time.Duration(min(mean, 1<<62))
-	}
-	return stats
 }
 
 // Removal is what was removed, or would be removed in a dry run.

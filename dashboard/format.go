@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
 )
 
 // functions are what the templates call.
@@ -19,6 +21,7 @@ func (d *Dashboard) functions() template.FuncMap {
 		"past":   func(now, t time.Time) moment { return momentOf(now, t) },
 		"exact":  func(t time.Time) moment { return moment{At: t, Exact: true} },
 		"plural": plural,
+		"within": within,
 	}
 }
 
@@ -75,6 +78,18 @@ func duration(d time.Duration) string {
 // milliseconds returns a number of milliseconds as a short duration.
 func milliseconds(ms float64) string {
 	return duration(time.Duration(ms * float64(time.Millisecond)))
+}
+
+// within returns how late 99 % of the deliveries were at most.
+func within(l admin.Lateness) string {
+	switch q := l.Quantile(0.99); {
+	case l.Count() == 0:
+		return "–"
+	case q > time.Minute:
+		return "over a minute"
+	default:
+		return duration(q)
+	}
 }
 
 // rate returns a number a second in words.

@@ -10,26 +10,24 @@ import (
 // sample is what a topic had counted at one time. Counters only grow, so the difference of two
 // samples is what happened between them.
 type sample struct {
-	at                           time.Time
-	delivered                    int
-	late                         time.Duration // all latenesses together
-	pending, ready, inHand, dead int
+	at                   time.Time
+	published, delivered int
+	late                 [len(admin.Lateness{})]uint32 // of all groups together; wraps around
 }
 
 func sampleOf(s admin.Stats) sample {
-	one := sample{at: s.Now, pending: s.Pending}
+	one := sample{at: s.Now, published: s.Counters.Published}
 	for _, g := range s.Groups {
-		one.delivered += g.Delivered
-		one.late += g.MeanLateness * time.Duration(g.Delivered)
-		one.ready += g.Ready
-		one.inHand += g.InHand
-		one.dead += g.Dead
+		one.delivered += g.Counters.Delivered
+		for i, n := range g.Lateness {
+			one.late[i] += uint32(n)
+		}
 	}
 	return one
 }
 
-// most is how many samples a history has at most. It is even.
-const most = 120
+// most is how many samples a history has at most, which is about 10 kB a topic. It is even.
+const most = 96
 
 // history is a list of samples. When it is full, every second one is dropped, and from then on
 // samples are twice as far apart. So it always reaches back to the beginning.
@@ -40,7 +38,7 @@ type history struct {
 }
 
 func (h *history) add(s sample) {
-	if n := len(h.samples); n > 0 && s.delivered < h.samples[n-1].delivered {
+	if n := len(h.samples); n > 0 && (s.delivered < h.samples[n-1].delivered || s.published < h.samples[n-1].published) {
 		h.samples = nil // a group was removed, or the topic is another one
 	}
 	h.last = s
@@ -67,29 +65,36 @@ func (h *history) all() []sample {
 
 // series are figures over time, for charts.
 type series struct {
-	At          []time.Time
-	Rate        []float64 // deliveries a second
-	Late        []float64 // mean lateness of them, ms; the last known where there were none
-	Ready, Dead []int
+	At                   []time.Time
+	Published, Delivered []float64 // a second
+	Half, Most           []float64 // 50 % and 99 % of the deliveries were at most so late, ms; the last known where there were none
 }
 
 // seriesOf returns the figures between samples.
 func seriesOf(samples []sample) (s series) {
-	late := 0.0
+	half, nearly := 0.0, 0.0
 	for i := 1; i < len(samples); i++ {
 		a, b := samples[i-1], samples[i]
-		n, took := b.delivered-a.delivered, b.at.Sub(a.at).Seconds()
+		took := b.at.Sub(a.at).Seconds()
 		if took <= 0 {
 			continue
 		}
-		if n > 0 {
-			late = max(float64(b.late-a.late)/float64(n)/float64(time.Millisecond), 0)
+		var between admin.Lateness
+		for i := range between {
+			between[i] = int(b.late[i] - a.late[i])
+		}
+		if between.Count() > 0 {
+			half, nearly = inMillis(between.Quantile(0.5)), inMillis(between.Quantile(0.99))
 		}
 		s.At = append(s.At, b.at)
-		s.Rate = append(s.Rate, float64(n)/took)
-		s.Late = append(s.Late, late)
-		s.Ready = append(s.Ready, b.ready)
-		s.Dead = append(s.Dead, b.dead)
+		s.Published = append(s.Published, float64(b.published-a.published)/took)
+		s.Delivered = append(s.Delivered, float64(b.delivered-a.delivered)/took)
+		s.Half, s.Most = append(s.Half, half), append(s.Most, nearly)
 	}
 	return s
+}
+
+// inMillis returns a quantile of lateness for a chart. More than a minute is shown as two minutes.
+func inMillis(d time.Duration) float64 {
+	return float64(min(d, 2*time.Minute)) / float64(time.Millisecond)
 }

@@ -130,7 +130,7 @@ func (d *Dashboard) list(query, sort, page string) (*overview, error) {
 	rows = rows[(o.Page-1)*rowsOfPage : min(o.Page*rowsOfPage, len(rows))]
 	for _, row := range rows {
 		figures := seriesOf(d.sweep.past(row.Topic))
-		row.Rate, row.Late = sparkOf(figures.Rate, rate), sparkOf(figures.Late, milliseconds)
+		row.Rate, row.Late = sparkOf(figures.Delivered, rate), sparkOf(figures.Most, milliseconds)
 		o.Rows = append(o.Rows, *row)
 	}
 	return o, nil

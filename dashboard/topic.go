@@ -103,16 +103,17 @@ func upcomingChart(name string, buckets []admin.Bucket) chart {
 }
 
 func historyCharts(s series) []chart {
-	rates := chart{ID: "chart-rate", Title: "Deliveries", Kind: "lines", Unit: "/s", Names: []string{"Deliveries"}, Y: [][]float64{s.Rate}}
-	lates := chart{ID: "chart-late", Title: "Lateness", Kind: "lines", Unit: "ms", Names: []string{"Mean"}, Y: [][]float64{s.Late}}
+	rates := chart{ID: "chart-rate", Title: "Published and delivered", Kind: "lines", Unit: "/s", Names: []string{"Delivered", "Published"},
+		Y: [][]float64{s.Delivered, s.Published}, Said: "Not enough was seen yet."}
+	lates := chart{ID: "chart-late", Title: "Lateness", Kind: "lines", Unit: "ms", Names: []string{"Half of them within", "99 % within"},
+		Y: [][]float64{s.Half, s.Most}, Said: rates.Said}
 	for _, at := range s.At {
 		rates.X = append(rates.X, at.Unix())
 	}
 	lates.X = rates.X
-	rates.Said, lates.Said = "Not enough was seen yet.", "Not enough was seen yet."
 	if n := len(s.At); n > 0 {
-		rates.Said = "Last " + rate(s.Rate[n-1]) + ", at most " + rate(slices.Max(s.Rate)) + "."
-		lates.Said = "Last " + milliseconds(s.Late[n-1]) + ", at most " + milliseconds(slices.Max(s.Late)) + "."
+		rates.Said = "Delivered last " + rate(s.Delivered[n-1]) + ", at most " + rate(slices.Max(s.Delivered)) + "."
+		lates.Said = "99 % last within " + milliseconds(s.Most[n-1]) + ", at most " + milliseconds(slices.Max(s.Most)) + "."
 	}
 	return []chart{rates, lates}
 }

@@ -162,9 +162,9 @@ func merged(groups []admin.GroupStats) (out []admin.GroupStats) {
 		s.Retrying += g.Retrying
 		s.Dead += g.Dead
 		s.Suspects += g.Suspects
-		s.Delivered += g.Delivered
-		s.Dropped += g.Dropped
-		s.DeadPurged += g.DeadPurged
+		s.Counters.Delivered += g.Counters.Delivered
+		s.Counters.Dropped += g.Counters.Dropped
+		s.Counters.DeadPurged += g.Counters.DeadPurged
 		s.OldestDue = earliest(s.OldestDue, g.OldestDue)
 		s.NextRetry = earliest(s.NextRetry, g.NextRetry)
 		s.OldestDead = earliest(s.OldestDead, g.OldestDead)
@@ -193,8 +193,8 @@ func exportTopic(out chan<- prometheus.Metric, s admin.Stats) {
 	instant(out, descNextDue, s.NextDue, t)
 	gauge(out, descOverdue, age(s.Now, s.NextDue), t)
 	gauge(out, descScheduled, truth(s.Scheduled), t)
-	counter(out, descReplaced, s.Replaced, t)
-	counter(out, descLeftOutNames, s.LeftOut, t)
+	counter(out, descReplaced, s.Counters.Replaced, t)
+	counter(out, descLeftOutNames, s.Counters.LeftOut, t)
 	if s.Pause != nil {
 		instant(out, descPaused, s.Pause.Since, t, "")
 	}
@@ -215,9 +215,9 @@ func exportTopic(out chan<- prometheus.Metric, s admin.Stats) {
 		if g.Pause != nil {
 			instant(out, descPaused, g.Pause.Since, t, g.Group)
 		}
-		counter(out, descDelivered, g.Delivered, t, g.Group)
-		counter(out, descDropped, g.Dropped, t, g.Group)
-		counter(out, descDeadPurged, g.DeadPurged, t, g.Group)
+		counter(out, descDelivered, g.Counters.Delivered, t, g.Group)
+		counter(out, descDropped, g.Counters.Dropped, t, g.Group)
+		counter(out, descDeadPurged, g.Counters.DeadPurged, t, g.Group)
 	}
 }
 

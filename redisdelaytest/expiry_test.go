@@ -64,9 +64,9 @@ func TestAdvanceExpiresOfferedMessages(t *testing.T) {
 				none(t, messages)
 			}
 			g := group(t, s)
-			require.Equal(t, 20, g.Delivered)
-			require.Equal(t, 20, g.Dropped+g.Dead)
-			require.Equal(t, then == redisdelay.ExpiryDrop, g.Dropped == 20)
+			require.Equal(t, 20, g.Counters.Delivered)
+			require.Equal(t, 20, g.Counters.Dropped+g.Dead)
+			require.Equal(t, then == redisdelay.ExpiryDrop, g.Counters.Dropped == 20)
 		})
 	}
 }
@@ -93,7 +93,7 @@ func TestAdvanceExpiresMessagesClaimedAhead(t *testing.T) {
 		s.AwaitDrained(t, topic)
 		none(t, messages)
 	}
-	require.Equal(t, 20, group(t, s).Dropped)
+	require.Equal(t, 20, group(t, s).Counters.Dropped)
 }
 
 func TestRealTimeExpiresNoMessage(t *testing.T) {
@@ -110,7 +110,7 @@ func TestRealTimeExpiresNoMessage(t *testing.T) {
 	require.Equal(t, "x", msg.UUID)
 	msg.Ack()
 	s.AwaitDrained(t, topic)
-	require.Zero(t, group(t, s).Dropped)
+	require.Zero(t, group(t, s).Counters.Dropped)
 }
 
 func TestAdvanceDoesNotWaitForClosingSubscriptions(t *testing.T) {
@@ -153,7 +153,7 @@ func TestMessagesExpireDuringAPause(t *testing.T) {
 	require.Equal(t, "in time", msg.UUID)
 	msg.Ack()
 	s.AwaitDrained(t, topic)
-	require.Equal(t, 2, group(t, s).Dropped)
+	require.Equal(t, 2, group(t, s).Counters.Dropped)
 	require.Equal(t, 1, group(t, s).Dead)
 	page, err := s.Admin().List(ctx, topic, admin.Query{State: admin.Dead})
 	require.NoError(t, err)

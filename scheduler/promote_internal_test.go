@@ -51,14 +51,14 @@ func TestSweepRunsAfterOtherTopicsHaveTheirTasks(t *testing.T) {
 	t.Cleanup(closeMailbox)
 	var topics []*served
 	for _, name := range []string{"lost", "quiet"} {
-		topic := &served{topic: queue.NewTopic(queue.MustClient(client), "p", name), address: "nobody|1", busy: true}
+		topic := &served{topic: queue.NewTopic(queue.MustClient(client), "p", name), receiver: s.mailbox.Receive(nil, func(string, func()) {}), busy: true}
 		require.NoError(t, topic.topic.Register(t.Context(), "g", queue.GroupOptions{MaxDeliveries: -1, Retention: -1}))
 		topics = append(topics, topic)
 	}
 	lost := topics[0].topic
 	id, err := queue.NewIDs().Next(time.Now())
 	require.NoError(t, err)
-	require.NoError(t, lost.PublishWithin(t.Context(), "p", 1, []queue.Message{{ID: id, Due: queue.In(0), Body: []byte("x")}}, 0))
+	require.NoError(t, lost.PublishWithin(t.Context(), "p", 1, []queue.Message{{ID: id, Due: queue.In(0), Body: []byte("x")}}, queue.Limit{}))
 	claim := queue.Claim{Subscription: "s", Number: 1, Limit: 1, Lease: time.Millisecond, Bytes: 1}
 	require.NoError(t, queue.Do(t.Context(), queue.MustClient(client), lost.Group("g").ClaimCall(claim)))
 	mini.SetTime(time.Now().Add(time.Second))

@@ -256,10 +256,11 @@ func (s *Scheduler) Remove(topic string) {
 	}
 }
 
-// begin gives a topic its address and plans its first promotion for now.
+// begin lets a topic be woken and plans its first promotion for now.
 func (s *Scheduler) begin(t *served) {
 	t.mu.Lock() // a wake-up may arrive at once
-	t.address, t.stop = s.mailbox.Receive(func(argument string, done func()) { s.woken(t, argument, done) })
+	t.receiver = s.mailbox.Receive(t.topic, func(argument string, done func()) { s.woken(t, argument, done) })
+	t.stop = t.receiver.Stop
 	t.mu.Unlock()
 	s.promoteAt(t, time.Now())
 }

@@ -22,8 +22,10 @@ type served struct {
 	users   int    // calls of Add without a Remove; guarded by Scheduler.mu
 	listed  bool   // found in the registry, so served while it exists; guarded by Scheduler.mu
 	opened  bool   // its groups were read; owned by the busy worker
-	address string // where wake-ups for the topic are sent
-	stop    func() // gives the address up
+	address string // where wake-ups for the topic are sent; "" before the first look; owned by the busy worker
+
+	receiver *wake.Receiver // of wake-ups; nil before Run
+	stop     func()         // stops the receiver; nil before Run
 
 	mu      sync.Mutex // guards the fields up to removed
 	target  time.Time  // the next promotion; zero: none is known
@@ -140,8 +142,14 @@ func (s *Scheduler) promote(ctx context.Context, p *pool, due []*served) {
 		}
 		groups, err := s.open(ctx, t)
 		if errors.Is(err, queue.ErrNotFound) {
-			err = s.missing(ctx, t, poll)
-		} else if err == nil {
+			s.pools.running.Go(func() { s.missing(ctx, t, poll) }) // the registry's node may hang
+			continue
+		}
+		if err == nil {
+			before := t.address
+			if t.address = t.receiver.Address(ctx); before != "" && before != t.address { // its role goes with it
+				calls = append(calls, t.topic.ResignCall(before))
+			}
 			call := t.topic.PromoteCall(groups, t.address, 3*poll)
 			promotions = append(promotions, promotion{served: t, groups: groups, call: call})
 			calls = append(calls, call)
@@ -259,7 +267,7 @@ func (s *Scheduler) purge(ctx context.Context, t *served) error {
 // asked once. open does not create a topic that nobody named, because it may just have been
 // deleted.
 func (s *Scheduler) open(ctx context.Context, t *served) (*queue.Groups, error) {
-	err := s.mailbox.Permitted(ctx)
+	err := s.mailbox.Permitted(ctx, t.topic)
 	if errors.Is(err, queue.ErrForbidden) { // one error names all that is missing
 		if groups, _ := t.topic.Existing(ctx); groups != nil {
 			err = queue.AllForbidden(err, s.permit(ctx, t, groups))
@@ -301,14 +309,15 @@ func (s *Scheduler) permit(ctx context.Context, t *served, groups *queue.Groups)
 
 // missing handles a topic that does not exist. If the registry does not list it either, it is no
 // longer served. If it is listed, it is just being created or deleted, and is tried again later.
-func (s *Scheduler) missing(ctx context.Context, t *served, poll time.Duration) error {
+func (s *Scheduler) missing(ctx context.Context, t *served, poll time.Duration) {
 	listed, err := t.topic.Listed(ctx)
 	if err != nil {
-		return err
+		s.retry(ctx, t, err, poll)
+		return
 	}
 	if listed {
 		s.doneLater(t, poll)
-		return nil
+		return
 	}
 	s.mu.Lock()
 	if s.topics[t.topic.Name] == t && t.users == 0 {
@@ -323,7 +332,6 @@ func (s *Scheduler) missing(ctx context.Context, t *served, poll time.Duration) 
 	if listed, err = t.topic.Listed(ctx); err == nil && listed {
 		s.found(t.topic.Name, false)
 	}
-	return nil
 }
 
 // repeat repeats a call that moves a bounded number of messages, until none are left. It stops

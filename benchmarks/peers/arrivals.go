@@ -90,6 +90,9 @@ func (a *arrivals) missing() int { return len(a.seen) - len(a.late) }
 
 // quantile is how late a share of the messages was at most. It sorts what was recorded.
 func (a *arrivals) quantile(q float64) time.Duration {
+	if len(a.late) == 0 {
+		return 0
+	}
 	slices.Sort(a.late)
 	return a.late[int(q*float64(len(a.late)-1))]
 }

@@ -351,8 +351,9 @@ func (t *trial) startWorker() (*worker, error) {
 	return w, nil
 }
 
+// kill ends a worker, if there is one that runs.
 func (w *worker) kill() {
-	if !w.over {
+	if w != nil && !w.over {
 		w.over = true
 		_ = w.cmd.Process.Kill()
 		<-w.ended

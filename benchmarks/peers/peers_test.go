@@ -16,6 +16,9 @@ func TestArrivalsAreTalliedAlsoWhereARecordIsHalfWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.file.Close()
+	if got := a.quantile(1); got != 0 {
+		t.Errorf("without arrivals the latest was %v late, want 0", got)
+	}
 	worker, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -53,6 +53,7 @@ type topRow struct {
 	InHand   int     `json:"in_hand"`
 	Retrying int     `json:"retrying"`
 	Dead     int     `json:"dead"`
+	In       float64 `json:"in_per_second"`
 	Out      float64 `json:"out_per_second"`
 	P50      string  `json:"late_p50,omitempty"`
 	P99      string  `json:"late_p99,omitempty"`
@@ -120,7 +121,7 @@ const longest = 36
 func (t *top) table(rows []topRow) *table {
 	table := t.app.out.table("TOPIC", "PROBLEM", "WAITING", "READY", "IN HAND", "RETRYING", "DEAD", "IN/S", "OUT/S", "LATE P50", "P99", "NEXT DUE")
 	for _, r := range rows {
-		table.row(r, cut(clean(r.Topic), longest), r.worst.cell(cut(clean(r.Problem), longest)), r.Waiting, r.Ready, r.InHand, r.Retrying, alarming.in(r.Dead, r.Dead > 0), "-", fmt.Sprintf("%.1f", r.Out),
+		table.row(r, cut(clean(r.Topic), longest), r.worst.cell(cut(clean(r.Problem), longest)), r.Waiting, r.Ready, r.InHand, r.Retrying, alarming.in(r.Dead, r.Dead > 0), fmt.Sprintf("%.1f", r.In), fmt.Sprintf("%.1f", r.Out),
 			r.P50, r.P99, r.NextDue)
 	}
 	return table
@@ -222,7 +223,25 @@ func (r *topRow) rates(before, now admin.Stats, seconds float64) {
 	for _, g := range before.Groups {
 		was[g.Group] = g
 	}
+	var late admin.Lateness
+	r.In = float64(max(now.Counters.Published-before.Counters.Published, 0)) / seconds
 	for _, g := range now.Groups {
-		r.Out += float64(max(g.Delivered-was[g.Group].Delivered, 0)) / seconds
+		r.Out += float64(max(g.Counters.Delivered-was[g.Group].Counters.Delivered, 0)) / seconds
+		for i, n := range g.Lateness {
+			late[i] += max(n-was[g.Group].Lateness[i], 0)
+		}
 	}
+	r.P50, r.P99 = atMost(late.Quantile(0.5)), atMost(late.Quantile(0.99))
+}
+
+// atMost returns a bound of lateness, "" for none.
+func atMost(d time.Duration) string {
+	bounds := admin.LatenessBounds()
+	switch {
+	case d == 0:
+		return ""
+	case d > bounds[len(bounds)-1]:
+		return "> " + span(bounds[len(bounds)-1])
+	}
+	return span(d)
 }

@@ -9,7 +9,7 @@ import (
 // Limits are what a Machine is given once.
 type Limits struct {
 	Main, Second string        // names of the lanes
-	Address      string        // where the subscription is woken; set before the first Plan
+	Address      string        // where the subscription is woken; set before each Plan
 	Worker       string        // of queue.Sign; set with Address. "": the subscription does not show itself
 	MaxInFlight  int           // most messages that the consumer has at once
 	Lease        time.Duration // how long a lease lasts without an extension
@@ -197,13 +197,13 @@ func (m *Machine) TakenBack(in *InHand) Effects {
 func (m *Machine) Handed(now time.Time, in *InHand) Effects {
 	in.handed = now
 	late := max(0, m.clock.earliest(now).Sub(in.Due))
-	m.counts.Add(queue.Counts{Delivered: 1, LatenessMicros: late.Microseconds(), Latest: late})
+	m.counts.Handed(late)
 	switch {
 	case m.held.has(in):
 	case in.cause == Closed:
 		m.noteGivenUp(in)
 	default:
-		m.note(Note{Kind: LostLease, InHand: in})
+		m.noteLost(in)
 	}
 	if m.taker.state == Stuck { // it takes messages again
 		m.taker.state = Takes
@@ -268,11 +268,11 @@ func (m *Machine) nack(in *InHand, f queue.Failure) {
 }
 
 // Buried means that no consumer can get the message. It is a dead letter, and this was no delivery.
-func (m *Machine) Buried(now time.Time, in *InHand, reason string) Effects {
+func (m *Machine) Buried(now time.Time, in *InHand, cause queue.Cause, reason string) Effects {
 	if !m.settle(now, in) {
 		return Effects{}
 	}
-	f := queue.Failure{Leased: &in.Leased, Nobody: true, Reason: reason}
+	f := queue.Failure{Leased: &in.Leased, Nobody: cause, Reason: reason}
 	m.untold.Nacks = append(m.untold.Nacks, f)
 	return Effects{Settled: in, Wake: m.urgent()}
 }
@@ -306,11 +306,11 @@ func (m *Machine) Judge(now time.Time, in *InHand, end time.Time, thenDead bool)
 	case m.clock.told.Before(end):
 		return Unclear, 0, m.Woken()
 	case thenDead:
-		return TooLate, 0, m.Buried(now, in, "not delivered in time")
+		return TooLate, 0, m.Buried(now, in, queue.TooLate, "not delivered in time")
 	}
+	in.Dropped = true
 	e := m.Acked(now, in)
 	if e.Settled != nil {
-		m.counts.Add(queue.Counts{Dropped: 1})
 		e.Notes = append(e.Notes, Note{Kind: TooLateToDeliver})
 	}
 	return TooLate, 0, e
@@ -402,7 +402,7 @@ func (m *Machine) lose(lost func(*Message) bool) {
 			gone = append(gone, in.withoutBody())
 		} else {
 			m.held.lost++
-			m.note(Note{Kind: LostLease, InHand: in})
+			m.noteLost(in)
 		}
 		m.abandon(in, LeaseLost)
 	}
@@ -419,6 +419,11 @@ func (m *Machine) Outlived(in *InHand) {
 	if m.phase != Over {
 		m.untold.release([]Message{in.withoutBody()})
 	}
+}
+
+func (m *Machine) noteLost(in *InHand) {
+	m.counts.LeaseLost++
+	m.note(Note{Kind: LostLease, InHand: in})
 }
 
 func (m *Machine) note(n Note) { m.out.Notes = append(m.out.Notes, n) }

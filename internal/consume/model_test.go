@@ -688,7 +688,7 @@ func (h *model) isDone(other *fakeMessage) bool {
 			}
 		}
 		for _, n := range s.Nacks {
-			if n.ID == other.id && n.Token == other.token && (n.Dead || n.Nobody || !n.Retry.MayBeNow()) {
+			if n.ID == other.id && n.Token == other.token && (n.Dead || n.Nobody != "" || !n.Retry.MayBeNow()) {
 				return true
 			}
 		}

@@ -95,6 +95,7 @@ func (f *server) script(args []any) any {
 	case "ack":
 		for len(text) > 0 {
 			n := args[1].(int)
+			n = max(n, -n) // negative if they were dropped
 			for _, id := range text[2 : 2+n] {
 				f.ack(&queue.Leased{ID: id, Token: text[0]})
 			}
@@ -107,7 +108,7 @@ func (f *server) script(args []any) any {
 	case "nack":
 		for t := text[2:]; len(t) > 0; t = t[7:] {
 			f.nacks = append(f.nacks, nacked{t[0], t[2], t[5]})
-			failure := queue.Failure{Leased: &queue.Leased{ID: t[0], Token: t[1]}, Dead: t[2] == "dead" || t[2] == "undelivered"}
+			failure := queue.Failure{Leased: &queue.Leased{ID: t[0], Token: t[1]}, Dead: t[2] == "asked" || t[2] == "late" || t[2] == "unmarshal"}
 			if t[2] != "0" {
 				failure.Retry = queue.In(time.Hour)
 			}
@@ -135,7 +136,7 @@ func (f *server) script(args []any) any {
 func (f *server) answerClaim(args []any, text []string) any {
 	lease, _ := strconv.Atoi(text[5])
 	a := f.claim(&queue.Claim{
-		Subscription: text[1], Number: args[2].(uint64), Limit: args[3].(int), Held: args[4].(int), Most: args[17].(int),
+		Subscription: text[1], Number: args[2].(uint64), Limit: args[3].(int), Held: args[4].(int), Most: args[13].(int),
 		Lease: time.Duration(lease) * time.Millisecond, Slots: args[6].(int), Address: text[7],
 	}, time.Now())
 	if a.Outcome == GroupGone {

@@ -114,7 +114,7 @@ func (s *Subscription) retryAfter(d *Delivery) time.Duration {
 func (s *Subscription) bury(d *Delivery, err error) {
 	s.Logger.Error("A message cannot be unmarshaled and is dead-lettered", err, watermill.LogFields{"message_id": d.inHand.ID})
 	reason := "unmarshal: " + err.Error()
-	s.step(func(m *Machine, now time.Time) Effects { return m.Buried(now, &d.inHand, reason) })
+	s.step(func(m *Machine, now time.Time) Effects { return m.Buried(now, &d.inHand, queue.Unreadable, reason) })
 }
 
 // These errors are only logged.

@@ -94,7 +94,7 @@ func TestAMessageThatCannotBeUnmarshaledIsADeadLetter(t *testing.T) {
 				s.publish(2)
 				s.next().Ack()
 				time.Sleep(time.Second)
-				require.Equal(t, []nacked{{"00000000000000000000000001", "undelivered", c.reason}}, s.nacks)
+				require.Equal(t, []nacked{{"00000000000000000000000001", "unmarshal", c.reason}}, s.nacks)
 			})
 		})
 	}

@@ -68,9 +68,10 @@ type Subscription struct {
 	watchdog watchdog
 	reading  reading
 
-	link    link
-	endings endings
-	tooLate tooLate
+	link     link
+	endings  endings
+	receiver *wake.Receiver // of wake-ups; set by Run
+	tooLate  tooLate
 }
 
 // signal has a goroutine look again: now, or when it looks next.
@@ -185,12 +186,9 @@ func (s *Subscription) Run() error {
 		s.watchdog.timer.Stop()
 		s.reading.timer.Stop()
 	}()
-	address, stop := s.Mailbox.Receive(s.told)
-	defer stop()
+	s.receiver = s.Mailbox.Receive(s.Topic, s.told)
+	defer s.receiver.Stop()
 	defer s.endCalls()
-	s.mu.Lock()
-	s.machine.limits.Address, s.machine.limits.Worker = address, queue.Sign(address, s.LeaseDuration)
-	s.mu.Unlock()
 	s.others.Add(1)
 	go (&handing{Subscription: s, glances: stoppedTimer(s.offer.send)}).run()
 	return s.talkToRedis()
@@ -261,8 +259,11 @@ func (s *Subscription) plan() (x *Exchange, wake time.Time) {
 	if guard.Err(s.ctx) != nil {
 		s.close() // the function that waits for the end of ctx may run later
 	}
-	poll := jitter(s.Mailbox.Poll())
+	poll, address := jitter(s.Mailbox.Poll()), s.receiver.Address(s.link.ctx)
 	s.step(func(m *Machine, now time.Time) (e Effects) {
+		if address != m.limits.Address {
+			m.limits.Address, m.limits.Worker = address, queue.Sign(address, s.LeaseDuration)
+		}
 		s.lost = slices.DeleteFunc(s.lost, func(l lost) bool {
 			outlived := l.outlived()
 			if outlived {

@@ -93,6 +93,7 @@ func (c *scriptCall) leases() (ids, tokens []string) {
 	case "ack": // token, count, ids
 		for i := 0; i+1 < len(c.args); {
 			n, _ := strconv.Atoi(c.args[i+1])
+			n = max(n, -n) // negative if they were dropped
 			last := min(i+2+n, len(c.args))
 			for _, id := range c.args[i+2 : last] {
 				ids, tokens = append(ids, id), append(tokens, c.args[i])
@@ -137,8 +138,10 @@ func (c *scriptCall) events(base Event) (events []Event) {
 		if c.script == "nack" {
 			e.Delay = -1 // a dead letter, or an instant instead of a delay
 			switch said := c.args[2+7*i+2]; said {
-			case "dead", "undelivered":
-				e.Outcome = said
+			case "asked":
+				e.Outcome = "dead"
+			case "late", "unmarshal":
+				e.Outcome = "undelivered"
 			default:
 				if ms, err := strconv.ParseInt(said, 10, 64); err == nil {
 					e.Delay = ms
@@ -208,7 +211,7 @@ func (w *wire) answer(c *scriptCall, cmd *redis.Cmd, base Event, err error) {
 		}
 		base.Kind, base.Redis = Claimed, claimed.Now.UnixMicro()
 		base.Lease, _ = strconv.ParseInt(c.args[5], 10, 64)
-		most, _ := strconv.Atoi(c.args[17])
+		most, _ := strconv.Atoi(c.args[13])
 		for _, m := range claimed.Messages {
 			e := base
 			e.ID, e.Token, e.Due, e.Number = m.ID, m.Token, m.Due.UnixMilli(), m.Deliveries+1

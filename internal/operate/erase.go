@@ -21,7 +21,8 @@ const eraseGroups = 100
 func (t *Topic) Erase(ctx context.Context) error {
 	k := t.Keys()
 	begun := false
-	own := []string{k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(), k.Names(), k.Taken(), k.Paused(), k.Resumes(), k.Counters()}
+	own := []string{k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(), k.Names(), k.Taken(), k.Paused(), k.Resumes(), k.Counters(),
+		k.Schedules()}
 	keysOf := func(groups []string) (keys []string) {
 		for _, g := range groups {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g),

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,6 +21,22 @@ func isText(part any) bool { _, ok := part.(string); return ok }
 func isTextOrNone(part any) bool { return part == nil || isText(part) }
 
 func isNumber(part any) bool { _, ok := part.(int64); return ok }
+
+// isFields checks a list of texts.
+func isFields(part any) bool {
+	list, ok := part.([]any)
+	return ok && !slices.ContainsFunc(list, func(one any) bool { return !isText(one) })
+}
+
+// readFields returns the values of a list of fields and values, by field.
+func readFields(part any) map[string]any {
+	list, _ := part.([]any)
+	fields := make(map[string]any, len(list)/2)
+	for i := 0; i+1 < len(list); i += 2 {
+		fields[queue.Text(list[i])] = list[i+1]
+	}
+	return fields
+}
 
 // checkParts returns an error that names the first part of a wrong type.
 func checkParts(script string, parts []any, is func(i int) func(any) bool) error {

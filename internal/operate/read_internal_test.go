@@ -12,7 +12,7 @@ import (
 )
 
 // parts makes a reply of a text: a line for each part, ":" before a number, "-" for nothing, "*"
-// for a list.
+// before a list, with spaces between its parts.
 func parts(text string) (reply []any) {
 	for line := range strings.SplitSeq(text, "\n") {
 		n, err := strconv.ParseInt(strings.TrimPrefix(line, ":"), 10, 64)
@@ -22,7 +22,11 @@ func parts(text string) (reply []any) {
 		case line == "-":
 			reply = append(reply, nil)
 		case strings.HasPrefix(line, "*"):
-			reply = append(reply, []any{line})
+			list := []any{}
+			for _, part := range strings.Fields(line[1:]) {
+				list = append(list, part)
+			}
+			reply = append(reply, list)
 		default:
 			reply = append(reply, line)
 		}
@@ -116,8 +120,8 @@ func FuzzUpcoming(f *testing.F) {
 }
 
 func FuzzStats(f *testing.F) {
-	const head = "ok\n1795233210078\n:5\n:1\n1795233210079\n:1\n1795233210079\nholder|1\nstandby|2\n1795233219999\n"
-	const group = "\n:1\nid:1795233210078\n:1\n1795233210090\n:1\n1795233210080\n:1\n1795233210000\n:1\n:0\n\n25 2592000000 9\n\n:1\n7\n120\n30\n0\n1795233210000\n3\n:1"
+	const head = "ok\n1795233210078\n:5\n:1\n1795233210079\n:1\n1795233210079\nholder|1\nstandby|2\n1795233219999\n\n\n*published 7"
+	const group = "\n:1\nid:1795233210078\n:1\n1795233210090\n:1\n1795233210080\n:1\n1795233210000\n:1\n:0\n\n25 2592000000 9\n\n:1\n:1\n*late_5 7 acked 120 latest_ms 30 seen 1795233210000 dead_lease 3"
 	f.Add(head, uint8(0))
 	f.Add(head+group+group, uint8(2))
 	f.Add(strings.ReplaceAll(head+group, "1795233210078", "NaN"), uint8(1))
@@ -125,7 +129,7 @@ func FuzzStats(f *testing.F) {
 	f.Add(strings.ReplaceAll(head+group, "25 2592000000 9", ""), uint8(1))
 	f.Add(strings.ReplaceAll(head+group, "120", "1e300"), uint8(1))
 	f.Add(strings.ReplaceAll(head+group, "120", "-120"), uint8(1))
-	f.Add(strings.ReplaceAll(head+group, ":1\n7", "7\n7"), uint8(1))
+	f.Add(strings.ReplaceAll(head+group, ":1\n*", "7\n*"), uint8(1))
 	f.Add(strings.ReplaceAll(head+group, ":5", "-"), uint8(1))
 	f.Add("stale", uint8(3))
 	f.Add("", uint8(0))
@@ -150,10 +154,10 @@ func FuzzStats(f *testing.F) {
 			t.Errorf("%q is read as %+v", reply, stats)
 		}
 		for i, g := range stats.Groups {
-			if any(int64(g.Held)) != reply[11+21*i+13] {
+			if any(int64(g.Held)) != reply[13+16*i+13] {
 				t.Errorf("%q is read as %+v", reply, g)
 			}
-			if g.LatenessMillis < 0 || g.Latest < 0 || g.Retention < -1 || g.MaxDead < 0 {
+			if g.Counters.Delivered < 0 || g.Counters.Acked < 0 || g.Latest < 0 || g.Retention < -1 || g.MaxDead < 0 {
 				t.Errorf("%q is read as %+v", reply, g)
 			}
 		}

@@ -19,8 +19,7 @@ type Stats struct {
 	Pending  int
 	NextDue  time.Time // of pending; zero: none
 	DelayIDs int       // delay IDs that are taken
-	Replaced int       // messages that others replaced by their delay IDs, so far
-	LeftOut  int       // messages that were left out because their delay IDs were taken, so far
+	Counters Counters
 	Next     time.Time // when the scheduler looks next; zero: never
 	Holder   string    // address of the process with a valid scheduling lease; "": none
 	Standby  string    // address of the process that watches the holder; "": none
@@ -71,12 +70,43 @@ type GroupStats struct {
 	MaxDead                   int           // 0: no limit
 	Ends                      time.Time     // when the group is removed if it is not used
 	Suspects                  int           // messages whose last lease expired
-	Delivered, Dropped        int
-	DeadPurged                int   // because there were more than MaxDead
-	LatenessMillis            int64 // the sum over all deliveries
+	Counters                  GroupCounters
+	Lateness                  queue.Lateness // of all deliveries
 	Latest                    time.Duration
 	LatestSince               time.Time // deliveries before are not in Latest
 	Seen                      time.Time // when a subscription last got a message
+}
+
+// Counters is what a topic has counted since it was created.
+type Counters struct {
+	Published   int // messages that the topic took
+	Replaced    int // messages that others replaced by their delay IDs
+	LeftOut     int // messages that were left out because their delay IDs were taken
+	RefusedFull int // messages that were refused because the topic was full
+}
+
+// GroupCounters is what a group has counted since it was created.
+type GroupCounters struct {
+	Delivered  int // deliveries
+	Acked      int
+	Nacked     int // those that were postponed, too
+	Retried    int // nacked messages that waited for a retry
+	Dropped    int // messages that were dropped, because it was too late for them
+	Expired    int // leases that ran out
+	Suspects   int // messages that became suspects
+	LeaseLost  int // messages whose lease was lost while a handler had them
+	Dead       DeadCounters
+	DeadPurged int // dead messages that were deleted because there were more than MaxDead
+}
+
+// DeadCounters counts the messages that died, by cause.
+type DeadCounters struct {
+	Deliveries int // nacked on the last delivery
+	Lease      int // the lease expired on the last delivery
+	Asked      int // the handler asked for it
+	Late       int // not delivered in time
+	Unmarshal  int // the Unmarshaler refused it
+	Killed     int // an operator killed it
 }
 
 // Subscribed tells whether a subscription waits for messages, or holds one.
@@ -127,17 +157,20 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 	if len(reply) == 1 && reply[0] == "stale" {
 		return stats, queue.ErrStale
 	}
-	const head, each = 14, 21
+	const head, each = 13, 16
 	if len(reply) != head+each*len(groups.Names) {
 		return stats, fmt.Errorf("stats: unexpected reply of %d parts about %d groups", len(reply), len(groups.Names))
 	}
 	err = checkParts("stats", reply, func(i int) func(any) bool {
-		counts := []int{2, 3, 5}
+		counts, fields := []int{2, 3, 5}, 12
 		if i >= head {
-			i, counts = (i-head)%each, []int{0, 2, 4, 6, 8, 9, 13, 20}
+			i, counts, fields = (i-head)%each, []int{0, 2, 4, 6, 8, 9, 13, 14}, 15
 		}
-		if slices.Contains(counts, i) {
+		switch {
+		case slices.Contains(counts, i):
 			return isNumber
+		case i == fields:
+			return isFields
 		}
 		return isText
 	})
@@ -146,7 +179,10 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 	}
 	stats = Stats{Now: queue.Instant(queue.Text(reply[1])), Messages: count(reply[2]), Pending: count(reply[3]),
 		NextDue: queue.Instant(queue.Text(reply[4])), DelayIDs: count(reply[5]), Next: queue.Instant(queue.Text(reply[6])),
-		Paused: readPause(queue.Text(reply[10])), Replaced: count(reply[12]), LeftOut: count(reply[13]), Stream: groups.Stream}
+		Paused: readPause(queue.Text(reply[10])), Stream: groups.Stream}
+	total := readFields(reply[12])
+	stats.Counters = Counters{Published: count(total["published"]), Replaced: count(total["replaced"]), LeftOut: count(total["left_out"]),
+		RefusedFull: count(total["refused_full"])}
 	if stats.Now.IsZero() {
 		return Stats{}, fmt.Errorf("stats: the server says that it is %.64q", queue.Text(reply[1]))
 	}
@@ -169,9 +205,20 @@ func readGroupStats(name string, now time.Time, r []any) GroupStats {
 	g := GroupStats{Name: name, Ready: count(r[0]), Unack: count(r[2]), NextLease: queue.Instant(queue.Text(r[3])),
 		Retry: count(r[4]), NextRetry: queue.Instant(queue.Text(r[5])), Dead: count(r[6]), OldestDead: queue.Instant(queue.Text(r[7])),
 		Waiters: count(r[8]), Resting: count(r[9]), Paused: readPause(queue.Text(r[10])), Ends: queue.Instant(queue.Text(r[12])),
-		Held: count(r[13]), Delivered: count(r[14]), Dropped: count(r[17]), Seen: queue.Instant(queue.Text(r[18])),
-		LatenessMillis: max(number(r[15]), 0), DeadPurged: count(r[19]), Suspects: count(r[20])}
-	g.Latest, g.LatestSince = latest(queue.Text(r[16]), now)
+		Held: count(r[13]), Suspects: count(r[14])}
+	counted := readFields(r[15])
+	g.Seen = queue.Instant(queue.Text(counted["seen"]))
+	g.Latest, g.LatestSince = latest(queue.Text(counted["latest_ms"]), now)
+	of := func(field string) int { return max(count(counted[field]), 0) }
+	died := func(c queue.Cause) int { return of("dead_" + string(c)) }
+	g.Counters = GroupCounters{Acked: of("acked"), Nacked: of("nacked"), Retried: of("retried"), Dropped: of("dropped"), Expired: of("expired"),
+		Suspects: of("suspects"), LeaseLost: of("lease_lost"), DeadPurged: of("dead_purged"),
+		Dead: DeadCounters{Deliveries: died(queue.LastDelivery), Lease: died(queue.LeaseExpired), Asked: died(queue.Asked),
+			Late: died(queue.TooLate), Unmarshal: died(queue.Unreadable), Killed: died(queue.Killed)}}
+	for i := range g.Lateness {
+		g.Lateness[i] = of(queue.LateField(i))
+		g.Counters.Delivered += g.Lateness[i]
+	}
 	if _, due, ok := strings.Cut(queue.Text(r[1]), ":"); ok {
 		g.OldestDue = queue.Instant(due)
 	}

@@ -57,11 +57,27 @@ func (b *Batch) refusedAlone(first int, refusal *queue.Refusal) error {
 	if i, is := b.among(refusal.Taken, first); is {
 		return queue.IsTaken(&b.Messages[i])
 	}
-	needsNoRoom := func(m queue.Message) bool { return m.Options.DelayID != "" && m.Options.Mode != queue.Reject }
-	if refusal.Full && len(b.Messages) > refusal.Room && !slices.ContainsFunc(b.Messages, needsNoRoom) {
+	if refusal.Full && len(b.Messages) > refusal.Room && b.needsRoom() {
 		return refusal
 	}
 	return nil
+}
+
+// needsRoom tells whether each message of the batch needs room in a topic.
+func (b *Batch) needsRoom() bool {
+	needsNone := func(m queue.Message) bool { return m.Options.DelayID != "" && m.Options.Mode != queue.Reject }
+	return !slices.ContainsFunc(b.Messages, needsNone)
+}
+
+// parts returns the number of messages of each batch that is refused if a topic is full: of one
+// alone, or of those that any call would refuse.
+func parts(together []*Batch) (sizes []int) {
+	for _, b := range together {
+		if len(together) == 1 || b.needsRoom() {
+			sizes = append(sizes, len(b.Messages))
+		}
+	}
+	return sizes
 }
 
 // among finds the first of the batch's messages whose index in the call is one of indexes, which

@@ -25,9 +25,9 @@ type line struct {
 	comeback comeback // only for the goroutine
 }
 
-// sender makes one call to Redis, and waits for replicas as long as patience. The line has one
-// under way at a time.
-type sender func(messages []queue.Message, patience time.Duration) error
+// sender makes one call to Redis with the messages of these batches, and waits for replicas as long
+// as patience. The line has one under way at a time.
+type sender func(messages []queue.Message, together []*Batch, patience time.Duration) error
 
 // publish returns when the outcome of the batch is known, as far as it can be.
 func (l *line) publish(ctx context.Context, b *Batch) error {
@@ -124,7 +124,7 @@ func (l *line) call(together []*Batch, room []queue.Message) (done []*Batch, _ [
 	if l.joining.hasten { // only next and settle change it, and none runs now
 		patience = 0 // the sender asks once and does not wait
 	}
-	o := judge(l.send(messages, patience))
+	o := judge(l.send(messages, together, patience))
 	var ended []*Batch
 	if o.fate == refused && len(together) > 1 {
 		// Contexts may be users' code, so they are asked without the mutex.

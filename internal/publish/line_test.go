@@ -22,7 +22,7 @@ type fakeRedis struct {
 	answer   func(call int) error
 }
 
-func (r *fakeRedis) send(messages []queue.Message, patience time.Duration) error {
+func (r *fakeRedis) send(messages []queue.Message, _ []*Batch, patience time.Duration) error {
 	var bodies []string
 	for _, m := range messages {
 		bodies = append(bodies, string(m.Body))
@@ -71,7 +71,7 @@ func (w *world) publish(ctx context.Context, body string) <-chan error {
 func TestALoneCallMakesNoGoroutine(t *testing.T) {
 	var w world
 	before := runtime.NumGoroutine()
-	w.line = line{underWay: &w.underWay, send: func([]queue.Message, time.Duration) error {
+	w.line = line{underWay: &w.underWay, send: func([]queue.Message, []*Batch, time.Duration) error {
 		require.Equal(t, before, runtime.NumGoroutine())
 		return nil
 	}}
@@ -229,7 +229,7 @@ func TestBatchesThatWerePutBackWaitForReplicasOnlyOnce(t *testing.T) {
 // until then.
 func TestMemoryForJoinedCallsKeepsNothing(t *testing.T) {
 	failure := errors.New("network")
-	l := line{send: func([]queue.Message, time.Duration) error { return failure }}
+	l := line{send: func([]queue.Message, []*Batch, time.Duration) error { return failure }}
 	room := make([]queue.Message, 0, 3)
 	body := queue.Message{ID: "id", Body: []byte("body")}
 	together := []*Batch{{Messages: []queue.Message{body, body}}, {Messages: []queue.Message{body}}}

@@ -25,11 +25,11 @@ func (e *Engine) newTopic(name string) *topic {
 	return t
 }
 
-// send makes one call to Redis, and waits for replicas as long as patience. Messages get their IDs
-// in the order in which they go out.
-func (t *topic) send(messages []queue.Message, patience time.Duration) error {
+// send makes one call to Redis with the messages of these batches, and waits for replicas as long
+// as patience. Messages get their IDs in the order in which they go out.
+func (t *topic) send(messages []queue.Message, together []*Batch, patience time.Duration) error {
 	t.number++
-	err := t.publish(messages, patience)
+	err := t.publish(messages, together, patience)
 	if err == nil {
 		t.keepListed()
 	}
@@ -42,7 +42,7 @@ func (t *topic) send(messages []queue.Message, patience time.Duration) error {
 	return err
 }
 
-func (t *topic) publish(messages []queue.Message, patience time.Duration) error {
+func (t *topic) publish(messages []queue.Message, together []*Batch, patience time.Duration) error {
 	e, ctx := t.engine, t.engine.calls
 	evicts, err := e.permits.Try(ctx, t.queue, e.config.Work)
 	if err != nil {
@@ -54,7 +54,11 @@ func (t *topic) publish(messages []queue.Message, patience time.Duration) error 
 	if err := e.ids.Give(messages, time.Now()); err != nil {
 		return err
 	}
-	if err := t.queue.PublishWithin(ctx, e.id, t.number, messages, e.config.MaxWaiting); err != nil {
+	limit := queue.Limit{Messages: e.config.MaxWaiting}
+	if limit.Messages > 0 {
+		limit.Parts = parts(together)
+	}
+	if err := t.queue.PublishWithin(ctx, e.id, t.number, messages, limit); err != nil {
 		return err
 	}
 	if e.config.WaitReplicas == 0 {

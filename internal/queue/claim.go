@@ -35,7 +35,7 @@ func (t *Topic) Group(name string) *Group {
 			k.Deliveries(name), k.Waiters(name), "", k.Scheduler(), k.Idle(), k.Paused(),
 			k.Resting(name), k.Stats(name), k.Dead(name), k.Suspects(name)},
 		ack: []string{k.Messages(), k.Options(), k.Refs(), k.Unack(name), k.Leases(name),
-			k.Deliveries(name), k.Dead(name), k.Suspects(name)},
+			k.Deliveries(name), k.Dead(name), k.Suspects(name), k.Stats(name)},
 		nack: []string{k.Unack(name), k.Leases(name), k.Deliveries(name), k.Ready(name),
 			k.Retry(name), k.Dead(name), k.Waiters(name), k.Scheduler(), k.Stats(name),
 			k.Suspects(name), k.Groups()},
@@ -65,21 +65,6 @@ type Claim struct {
 	Worker   string        // of Worker.Sign, to show that the subscription lives; "" most often
 }
 
-// Counts counts the messages that a subscription delivered, how late, and dropped as too late.
-type Counts struct {
-	Delivered, Dropped int
-	LatenessMicros     int64 // the sum over all messages, which a Duration might not hold
-	Latest             time.Duration
-}
-
-// Add adds o to c.
-func (c *Counts) Add(o Counts) {
-	c.Delivered += o.Delivered
-	c.Dropped += o.Dropped
-	c.LatenessMicros += o.LatenessMicros
-	c.Latest = max(c.Latest, o.Latest)
-}
-
 // Claimed is the result of a claim.
 type Claimed struct {
 	Messages []Leased
@@ -103,6 +88,9 @@ type Leased struct {
 	Requeued   bool   // an operator requeued it from the dead letters
 	DelayedFor string // the delay that the last nack asked for, as written, or ""
 	Body       []byte
+
+	// Dropped is set before an ack if the message is dropped, because it is too late for it.
+	Dropped bool
 }
 
 // ClaimCall returns a call whose reply ReadClaim reads.
@@ -112,12 +100,11 @@ func (g *Group) ClaimCall(c Claim) *Call {
 	if c.Worker != "" {
 		keys = append(keys, g.workers)
 	}
-	return &Call{script: &claimScript, keys: keys, args: []any{
+	return &Call{script: &claimScript, keys: keys, args: c.Counts.args([]any{
 		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), c.Held, millis(c.Lease), c.Slots,
 		c.Address, millis(c.Patience), c.Bytes, millis(memory), g.topic.single, expiry(c.Expiry),
-		c.Counts.Delivered, c.Counts.LatenessMicros / 1000, c.Counts.Latest.Milliseconds(), c.Counts.Dropped, c.Most,
-		c.Worker,
-	}}
+		c.Most, c.Worker,
+	})}
 }
 
 // ReadClaim returns the result of a claim, or ErrUnregistered.

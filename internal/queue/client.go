@@ -21,6 +21,8 @@ type Client struct {
 	user    redis.UniversalClient
 	single  single  // nil for a Cluster
 	cluster cluster // nil for one server
+
+	suspicions suspicions // of nodes of a Cluster
 }
 
 // Redis is a Client or a Node.
@@ -44,6 +46,7 @@ type single interface {
 type cluster interface {
 	Options() *redis.ClusterOptions
 	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
+	SlaveForKey(ctx context.Context, key string) (*redis.Client, error)
 	ForEachShard(ctx context.Context, ask func(context.Context, *redis.Client) error) error
 	ReloadState(ctx context.Context)
 }
@@ -155,27 +158,48 @@ func (c *Client) Database() int {
 	return c.single.Options().DB
 }
 
-// Node returns a client of the server that has a key, as far as the client knows.
+// Node returns a client of the server that has a key, as far as is known.
 func (c *Client) Node(ctx context.Context, key string) (Node, error) {
-	if c.cluster == nil {
-		return Node{c.single}, nil
-	}
-	var node *redis.Client
-	err := c.Call(func(redis.UniversalClient) (err error) {
-		node, err = c.cluster.MasterForKey(ctx, key)
-		return err
-	})
-	return Node{node}, err
+	node, _, err := c.route(ctx, key)
+	return node, err
 }
 
-// EachNode calls ask for every server, in a Cluster concurrently and for replicas too. It returns
-// the first error.
+// route returns the server that has a key, and a client that reaches it: the user's, or that of
+// the node if the user's does not know yet that the node has taken over.
+func (c *Client) route(ctx context.Context, key string) (Node, redis.UniversalClient, error) {
+	if c.cluster == nil {
+		return Node{c.single}, c.user, nil
+	}
+	var master *redis.Client
+	err := c.Call(func(redis.UniversalClient) (err error) {
+		master, err = c.cluster.MasterForKey(ctx, key)
+		return err
+	})
+	if err != nil {
+		return Node{}, nil, err
+	}
+	if heir, found := c.suspicions.heirOf(master.Options().Addr); found {
+		return heir, heir.user, nil
+	}
+	return Node{master}, c.user, nil
+}
+
+// EachNode calls ask for every server, in a Cluster concurrently and for replicas too. It does not
+// wait for nodes that are lost. It returns the first error.
 func (c *Client) EachNode(ctx context.Context, ask func(context.Context, Node) error) error {
 	if c.cluster == nil {
 		return ask(ctx, Node{c.single})
 	}
 	return c.Call(func(redis.UniversalClient) error {
-		return c.cluster.ForEachShard(ctx, func(ctx context.Context, node *redis.Client) error { return ask(ctx, Node{node}) })
+		return c.cluster.ForEachShard(ctx, func(ctx context.Context, user *redis.Client) error {
+			node := Node{user}
+			err, lost, release := unlessLost(ctx, c, node, "", func(ctx context.Context) error { return ask(ctx, node) })
+			if lost != nil {
+				release()
+				return errLost
+			}
+			return err
+		})
 	})
 }
 
@@ -183,9 +207,14 @@ func (c *Client) EachNode(ctx context.Context, ask func(context.Context, Node) e
 // not answer. By itself the client would ask nodes that are gone for another ten seconds.
 func (c *Client) findNodes(ctx context.Context, err error) {
 	if c.cluster != nil && Unreachable(err) {
-		_ = c.Call(func(redis.UniversalClient) error { // it returns nothing, and panics of hooks are not the call's
-			c.cluster.ReloadState(ctx)
-			return nil
-		})
+		c.reload(ctx)
 	}
+}
+
+// reload has the client of a Cluster read the slots again, and does not wait for that.
+func (c *Client) reload(ctx context.Context) {
+	_ = c.Call(func(redis.UniversalClient) error { // it returns nothing, and panics of hooks are not the call's
+		c.cluster.ReloadState(ctx)
+		return nil
+	})
 }

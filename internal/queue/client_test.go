@@ -133,7 +133,7 @@ func delivers(t *testing.T, s redistest.Server) {
 	require.NoError(t, topic.Register(ctx, "g", standard))
 	id, err := queue.NewIDs().Next(time.Now())
 	require.NoError(t, err)
-	require.NoError(t, topic.PublishWithin(ctx, "p", 1, []queue.Message{{ID: id, Due: queue.In(0), Body: []byte("x")}}, 0))
+	require.NoError(t, topic.PublishWithin(ctx, "p", 1, []queue.Message{{ID: id, Due: queue.In(0), Body: []byte("x")}}, queue.Limit{}))
 	call := topic.Group("g").ClaimCall(queue.Claim{Subscription: "s", Number: 1, Limit: 1, Lease: time.Minute, Bytes: 1})
 	require.NoError(t, do(ctx, s.Client, call))
 	server, err := topic.Server(ctx)

@@ -62,3 +62,6 @@ func NewIDsFrom(entropy io.Reader) *IDs {
 
 // Commands are those that the work takes.
 func (w Work) Commands() []string { return w.commands() }
+
+// ReadRecurring is readRecurring.
+var ReadRecurring = readRecurring

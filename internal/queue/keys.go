@@ -47,6 +47,7 @@ func (k Keys) Taken() string     { return k.base + "taken" }
 func (k Keys) Paused() string    { return k.base + "paused" }
 func (k Keys) Resumes() string   { return k.base + "resumes" }
 func (k Keys) Counters() string  { return k.base + "stats" }
+func (k Keys) Schedules() string { return k.base + "schedules" }
 
 // Keys that hold the number of a publisher's last call, a subscription's last claim, and the result
 // of one operation of an operator.
@@ -54,6 +55,12 @@ func (k Keys) Counters() string  { return k.base + "stats" }
 func (k Keys) Publisher(id string) string       { return k.base + "publisher:" + id }
 func (k Keys) Claim(subscription string) string { return k.base + "claim:" + subscription }
 func (k Keys) Operation(token string) string    { return k.base + "operation:" + token }
+
+// Handling returns the key of the occurrence of a recurring schedule that a group handles. The name
+// of the schedule is encoded, so it has no colon.
+func (k Keys) Handling(schedule, group string) string {
+	return k.base + "handling:" + EncodeName(schedule) + ":" + group
+}
 
 // Keys of one group.
 
@@ -73,6 +80,7 @@ func (k Keys) Workers(group string) string    { return k.base + "workers:" + gro
 var types = map[string]string{
 	"meta": "hash", "messages": "hash", "options": "hash", "refs": "hash", "pending": "zset", "groups": "hash",
 	"scheduler": "hash", "idle": "zset", "names": "hash", "taken": "zset", "paused": "hash", "resumes": "zset",
+	"schedules": "hash", "handling": "string",
 	"publisher": "string", "claim": "string", "operation": "string",
 	"ready": "list", "unack": "zset", "leases": "hash", "retry": "zset", "deliveries": "hash", "waiters": "zset",
 	"dead": "zset", "resting": "zset", "stats": "hash", "suspects": "hash", "workers": "hash",
@@ -104,3 +112,12 @@ func NewTopics(prefix string, database int) string {
 
 // MailboxChannel names the channel on which a process is woken.
 func MailboxChannel(prefix, id string) string { return prefix + ":mailbox:" + id }
+
+// ShardedMailbox names a sharded channel on which a process is woken. It is in the slot of a topic.
+// The scripts tell sharded channels by the brace.
+func ShardedMailbox(prefix, id, topic string) string {
+	return MailboxChannel(prefix, id) + ":{" + encodeTopic(topic) + "}"
+}
+
+// Sharded tells whether a mailbox's channel is a sharded one.
+func Sharded(channel string) bool { return strings.Contains(channel, "{") }

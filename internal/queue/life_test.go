@@ -34,12 +34,14 @@ func live(t *testing.T, s redistest.Server) {
 		w = newWorld(t, s, fmt.Sprintf("operated {%d}", i), "a", "b")
 		w.operate()
 		newWorld(t, s, fmt.Sprint("stream ", i)).streaming(kept).flow()
+		newWorld(t, s, fmt.Sprintf("recurring {%d}", i), "a").recur()
 	}
 	queuetest.CheckDrained(t, s.Client, s.Prefix)
 }
 
 func (w *world) live(m *wake.Mailbox) {
-	subscriber, holder, standby := queuetest.Receive(w.t, m), queuetest.Receive(w.t, m), queuetest.Receive(w.t, m)
+	receive := func() *queuetest.Receiver { return queuetest.ReceiveFor(w.t, m, w.topic.Topic) }
+	subscriber, holder, standby := receive(), receive(), receive()
 	for _, r := range []*queuetest.Receiver{subscriber, holder, standby} {
 		defer r.Stop()
 		r.Connected(w.Client)

@@ -78,6 +78,8 @@ type plan struct {
 	refused  bool
 	leftOut  map[string]bool    // ids of its messages that are not taken in, or not for long
 	replaced []string           // ids of messages that waited
+	kept     int                // messages that are left out because others have their delay IDs
+	own      int                // messages of the call that others of the call replace
 	names    map[string]*nameOf // as they are then, if the script looks at once
 }
 
@@ -98,12 +100,14 @@ func (m *model) plan(made []queue.Message, waits []time.Duration, now int64) pla
 			return plan{refused: true}
 		case taken && o.Mode == queue.Keep:
 			p.leftOut[message.ID] = true
+			p.kept++
 			continue
 		case taken:
 			own := slices.IndexFunc(made, func(other queue.Message) bool { return other.ID == before })
 			switch {
 			case own >= 0 && waits[own] > 0:
 				p.leftOut[before] = true
+				p.own++
 			case own < 0 && m.due(before) > now:
 				p.replaced = append(p.replaced, before)
 			}

@@ -183,6 +183,13 @@ func (m *model) kill(t *rapid.T) {
 	if k := m.has[g][id]; k != nil {
 		*k = known{count: k.count}
 	}
+	died := []string{g}
+	if pends {
+		died = slices.Collect(maps.Keys(m.picture.Groups))
+	}
+	for _, group := range died {
+		m.counts(group, "dead_killed", 1)
+	}
 	m.step(func() {
 		state, err := kill()
 		require.NoError(t, err)

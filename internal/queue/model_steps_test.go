@@ -26,7 +26,7 @@ func (m *model) register(t *rapid.T) {
 	// By another process, so that this one's set is stale.
 	topic := topicOf(m.Client, m.Prefix, m.topic.Name)
 	if m.has[g] == nil {
-		m.has[g] = map[string]*known{}
+		m.has[g], m.counted[g] = map[string]*known{}, map[string]int{}
 		m.subs = append(m.subs, m.sub(g), m.sub(g))
 	}
 	m.groups[g] = options
@@ -86,6 +86,9 @@ func (m *model) publishAll(messages []message, waits []time.Duration) []queue.Me
 		return true
 	})
 	m.named(plan.names, began)
+	m.counts("", "published", len(made)-plan.kept)
+	m.counts("", "left_out", plan.kept)
+	m.counts("", "replaced", len(plan.replaced)+plan.own)
 	m.unchanged(publish)
 	return made
 }
@@ -139,6 +142,12 @@ func (m *model) claim(t *rapid.T) {
 		idle(rapid.IntRange(0, 9).Draw(t, "slots"), "nobody|"+s.id))
 	c.Held, c.Most = rapid.SampledFrom([]int{0, 0, 0, 1, 3}).Draw(t, "held"), rapid.SampledFrom([]int{1, 2, 3, 6}).Draw(t, "most")
 	c.Expiry = m.groups[g].Expiry
+	c.Counts.LeaseLost = rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "leases lost")
+	m.counts(g, "lease_lost", c.Counts.LeaseLost)
+	for _, bucket := range rapid.SliceOfN(rapid.IntRange(0, len(queue.Lateness{})-1), 0, 4).Draw(t, "lateness") {
+		c.Counts.Lateness[bucket]++
+		m.counts(g, queue.LateField(bucket), 1)
+	}
 	want, blocked, room := []string{}, 0, math.MaxInt
 	for i, r := range ready[:min(limit, len(ready))] {
 		room = min(room, m.has[g][r.ID].company(c.Most))
@@ -213,6 +222,13 @@ func (m *model) settle(calls []*queue.Call, taken []*queue.Leased, next func(p *
 
 func (m *model) ack(t *rapid.T) {
 	s, taken := m.take(t)
+	for _, l := range taken {
+		if l.Dropped = rapid.IntRange(0, 3).Draw(t, "dropped") == 0; l.Dropped {
+			m.counts(s.group.Name, "dropped", 1)
+		} else {
+			m.counts(s.group.Name, "acked", 1)
+		}
+	}
 	m.settle(s.group.AckCalls(taken), taken, func(p *picture, _, _ int64) {
 		for _, l := range taken {
 			delete(p.Groups[s.group.Name].Unack, l.ID)
@@ -265,17 +281,28 @@ func (m *model) fail(t *rapid.T, s *sub, taken []*queue.Leased, dies func() bool
 		wait := rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "delay")
 		f := queue.Failure{Leased: l, Limit: m.limit(g, l.ID), Retry: queue.In(wait),
 			Dead: dies(), Reason: "for a reason"}
+		if f.Dead {
+			f.Nobody = rapid.SampledFrom([]queue.Cause{"", queue.TooLate, queue.Unreadable}).Draw(t, "nobody got it")
+		}
 		f.Postponed = !f.Dead && rapid.IntRange(0, 3).Draw(t, "postponed") == 0
 		failures = append(failures, f)
 		k := m.has[g][l.ID]
 		*k = known{count: k.count}
-		if !f.Postponed {
-			k.count++
+		if f.Nobody == "" {
+			m.counts(g, "nacked", 1)
+			if !f.Postponed {
+				k.count++
+			}
 		}
 		switch {
-		case f.Dead || (!f.Postponed && f.Limit > 0 && k.count >= f.Limit):
+		case f.Dead:
+			m.counts(g, "dead_"+string(cmp.Or(f.Nobody, queue.Asked)), 1)
+			dead[l.ID] = true
+		case !f.Postponed && f.Limit > 0 && k.count >= f.Limit:
+			m.counts(g, "dead_deliveries", 1)
 			dead[l.ID] = true
 		case wait > 0:
+			m.counts(g, "retried", 1)
 			waits[l.ID] = wait
 		default:
 			back = append(back, l)
@@ -429,9 +456,15 @@ func (m *model) expire(t *rapid.T) {
 			continue
 		}
 		m.lost = append(m.lost, l)
+		m.counts(g, "expired", 1)
 		k := m.has[g][l.ID]
 		if k.alone {
 			k.count++
+		}
+		if _, dead := m.picture.Groups[g].Dead[l.ID]; dead {
+			m.counts(g, "dead_lease", 1)
+		} else if k.expiries == 0 {
+			m.counts(g, "suspects", 1)
 		}
 		k.expiries, k.alone, k.lost = k.expiries+1, false, l.Token
 		if _, dead := m.picture.Groups[g].Dead[l.ID]; dead {
@@ -467,10 +500,6 @@ func (m *model) crash(t *rapid.T) {
 
 func (m *model) purge(t *rapid.T) {
 	m.t = t
-	counted := map[string]int{}
-	for name := range m.groups {
-		counted[name] = m.deadPurged(name)
-	}
 	var excess map[string]int
 	m.step(func() {
 		var more bool
@@ -480,7 +509,7 @@ func (m *model) purge(t *rapid.T) {
 		require.False(t, more)
 	}, func(p *picture, now, _ int64) bool { return maps.Equal(excess, p.purge(now, m.groups)) })
 	for name := range m.groups {
-		require.Equal(t, counted[name]+excess[name], m.deadPurged(name))
+		m.counts(name, "dead_purged", excess[name])
 	}
 	if m.Mini != nil {
 		m.unchanged(func() { require.False(t, m.world.purge()) })
@@ -501,6 +530,7 @@ func (m *model) remove(t *rapid.T) {
 func (m *model) gone(group string, remove func()) {
 	delete(m.groups, group)
 	delete(m.has, group)
+	delete(m.counted, group)
 	m.step(remove, func(p *picture, _, _ int64) bool {
 		p.remove(group)
 		return true

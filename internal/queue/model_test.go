@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -150,6 +151,7 @@ type model struct {
 	options map[string]queue.Options     // id -> its own
 	taken   map[string]*nameOf           // delay id -> who has or had it
 	has     map[string]map[string]*known // group -> id -> what is known
+	counted map[string]map[string]int    // group, "" for the topic -> counter -> number
 	picture *picture
 	order   map[string]map[string]float64 // group -> id -> its deadline, with the fraction that keeps the order
 	subs    []*sub
@@ -159,7 +161,7 @@ type model struct {
 
 func newModel(t *rapid.T, s redistest.Server) *model {
 	m := &model{world: newWorld(t, s, "topic"), groups: map[string]queue.GroupOptions{}, options: map[string]queue.Options{}, taken: map[string]*nameOf{},
-		has: map[string]map[string]*known{}, picture: newPicture()}
+		has: map[string]map[string]*known{}, counted: map[string]map[string]int{"": {}}, picture: newPicture()}
 	for range rapid.IntRange(0, 2).Draw(t, "groups at first") {
 		m.register(t)
 	}
@@ -184,9 +186,37 @@ func (m *model) vanish() {
 		queue.Registry(m.Prefix))...).Err())
 }
 
+// counts adds to a counter of a group, "" for the topic.
+func (m *model) counts(group, counter string, n int) {
+	if n > 0 {
+		m.counted[group][counter] += n
+	}
+}
+
+// checkCounters compares what the topic and its groups have counted.
+func (m *model) checkCounters() {
+	m.t.Helper()
+	for group, want := range m.counted {
+		key := m.keys.Counters()
+		if group != "" {
+			key = m.keys.Stats(group)
+		}
+		got := map[string]int{}
+		for field, value := range m.Client.HGetAll(ctx, key).Val() {
+			if group == "" || slices.Contains(queue.GroupCounters, field) {
+				n, err := strconv.Atoi(value)
+				require.NoError(m.t, err)
+				got[field] = n
+			}
+		}
+		require.Equal(m.t, want, got, "counters of group %q", group)
+	}
+}
+
 func (m *model) check(t *rapid.T) {
 	m.t = t
 	m.still(func() {})
+	m.checkCounters()
 	leases := 0
 	for g := range m.groups {
 		leases += len(m.picture.Groups[g].Unack)

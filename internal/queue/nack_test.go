@@ -233,7 +233,7 @@ func TestDeathOfAnUndeliveredMessageCountsNoDelivery(t *testing.T) {
 		s := w.sub("a")
 		for _, n := range []int{2, 1} {
 			for _, m := range held(s.claim(n)) {
-				require.Equal(t, 1, s.nack(failed(m, func(f *queue.Failure) { f.Nobody, f.Reason = true, "too late" })))
+				require.Equal(t, 1, s.nack(failed(m, func(f *queue.Failure) { f.Nobody, f.Reason = queue.TooLate, "too late" })))
 			}
 		}
 		require.ElementsMatch(t, []string{"first", "failed before", "crashed before"}, w.dead("a"))

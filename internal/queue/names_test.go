@@ -254,23 +254,30 @@ func TestFullTopicTakesNoMore(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		publish := func(messages ...message) error {
 			w.calls++
-			return w.topic.PublishWithin(ctx, "PUBLISHER", w.calls, w.make(messages...), 3)
+			return w.topic.PublishWithin(ctx, "PUBLISHER", w.calls, w.make(messages...), queue.Limit{Messages: 3, Parts: []int{len(messages)}})
 		}
 		require.NoError(t, publish(now("1"), under(in("2", time.Hour), "x", queue.Replace, 0)))
-		w.unchanged(func() { require.ErrorIs(t, publish(now("3"), in("4", time.Hour)), queue.ErrTopicFull) })
+		refused := 0 // messages so far
+		refuses := func(messages ...message) {
+			t.Helper()
+			w.unchangedBut(w.keys.Counters(), func() { require.ErrorIs(t, publish(messages...), queue.ErrTopicFull) })
+			refused += len(messages)
+			require.Equal(t, refused, must(w.topic.Stats(ctx)).Counters.RefusedFull)
+		}
+		refuses(now("3"), in("4", time.Hour))
 		require.NoError(t, publish(now("3")))
 		require.NoError(t, publish(under(in("5", time.Hour), "x", queue.Replace, 0)), "it replaces one")
 		require.NoError(t, publish(under(in("6", time.Hour), "x", queue.Keep, 0)), "it is not taken in")
-		w.unchanged(func() { require.ErrorIs(t, publish(now("7")), queue.ErrTopicFull) })
+		refuses(now("7"))
 
 		s := w.sub("a")
 		claimed := held(s.claim(2))
-		w.unchanged(func() { require.ErrorIs(t, publish(now("7")), queue.ErrTopicFull) })
+		refuses(now("7"))
 		b := w.sub("b")
 		require.Equal(t, 2, b.ack(held(b.claim(2))...))
 		require.NoError(t, publish(now("7")), "what is in hand does not wait")
 		require.Equal(t, 2, s.nack(failed(claimed[0], after(time.Hour)), failed(claimed[1])))
-		w.unchanged(func() { require.ErrorIs(t, publish(now("8")), queue.ErrTopicFull) })
+		refuses(now("8"))
 	}, "a", "b")
 }
 
@@ -303,7 +310,7 @@ func TestRefusalNamesTheMessagesThatCauseIt(t *testing.T) {
 				w.publish(reject("1", "x"), reject("2", "y"))
 				w.unchanged(func() {
 					w.calls++
-					err := w.topic.PublishWithin(ctx, "PUBLISHER", w.calls, w.make(c.messages...), c.limit)
+					err := w.topic.PublishWithin(ctx, "PUBLISHER", w.calls, w.make(c.messages...), queue.Limit{Messages: c.limit})
 					var got *queue.Refusal
 					require.ErrorAs(t, err, &got)
 					require.ErrorContains(t, err, c.about)

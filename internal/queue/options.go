@@ -25,6 +25,8 @@ type Options struct {
 	Mode    Mode
 
 	Expiry Expiry // only for a topic with a stream, where a script decides
+
+	Guard Guard // of an occurrence of a recurring schedule; not stored
 }
 
 // Expiry says when it is too late for a message to go into a stream. The zero value means never.
@@ -49,6 +51,9 @@ func (o Options) encode() string {
 		if o.Mode != Replace {
 			add("mode", string(o.Mode))
 		}
+	}
+	if o.Guard != "" {
+		add("guard", string(o.Guard))
 	}
 	e := o.Expiry
 	if !e.At.IsZero() {

@@ -120,8 +120,8 @@ func TestCountsOfSubscriptionsAreAddedUp(t *testing.T) {
 		stats, err := w.topic.Stats(ctx)
 		require.NoError(t, err)
 		g := stats.Groups[0]
-		require.Equal(t, []int{6, 4}, []int{g.Delivered, g.Dropped})
-		require.EqualValues(t, 100, g.LatenessMillis)
+		require.Equal(t, []int{6, 4}, []int{g.Counters.Delivered, g.Counters.LeaseLost})
+		require.Equal(t, queue.Lateness{2: 4, 5: 2}, g.Lateness)
 		require.Equal(t, 30*time.Millisecond, g.Latest)
 		require.GreaterOrEqual(t, g.Seen.UnixMilli(), w.start)
 	}, "a")
@@ -136,7 +136,7 @@ func TestTheLatestDeliveryIsOfThisHourAndTheOneBefore(t *testing.T) {
 		hour := time.UnixMilli(w.now()).Truncate(time.Hour).Add(time.Hour)
 		s := w.sub("a")
 		told := func(late time.Duration) {
-			s.claim(1, func(c *queue.Claim) { c.Counts = queue.Counts{Delivered: 1, Latest: late} })
+			s.claim(1, func(c *queue.Claim) { c.Counts = queue.Counts{Lateness: queue.Lateness{1}, Latest: late} })
 		}
 		at := func(d, want time.Duration) {
 			t.Helper()

@@ -117,6 +117,9 @@ func (t *Topic) tryBesides(ctx context.Context, work Work) (lacks *lack, keysAll
 	var tries []try
 	if slices.Contains(work.commands(), "PUBLISH") { // scripts call it, too; no process has the channel
 		tries = append(tries, try{[]any{"publish", MailboxChannel(t.prefix, "check"), ""}, []string{MailboxRule(t.prefix)}})
+		if t.client.Cluster() {
+			tries = append(tries, try{[]any{"spublish", ShardedMailbox(t.prefix, "check", t.Name), ""}, []string{MailboxRule(t.prefix)}})
+		}
 	}
 	for _, command := range work.besides {
 		switch command {
@@ -136,18 +139,13 @@ func (t *Topic) tryBesides(ctx context.Context, work Work) (lacks *lack, keysAll
 	if len(tries) == 0 {
 		return lacks, false, nil
 	}
-	node, err := t.node(ctx)
-	if err != nil {
-		return nil, false, err
-	}
-	var calls []*redis.Cmd
-	err = node.Call(func(c redis.UniversalClient) error {
+	calls, err := AskMaster(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) (calls []*redis.Cmd, err error) {
 		pipe := c.Pipeline()
 		for _, try := range tries {
 			calls = append(calls, pipe.Do(ctx, try.args...))
 		}
-		_, err := pipe.Exec(ctx)
-		return err
+		_, err = pipe.Exec(ctx)
+		return calls, err
 	})
 	if Unreachable(err) {
 		t.client.findNodes(ctx, err)
@@ -158,6 +156,9 @@ func (t *Topic) tryBesides(ctx context.Context, work Work) (lacks *lack, keysAll
 		if !errors.As(Refused(call.Err()), &said) {
 			keysAllowed = keysAllowed || call.Name() == "sismember"
 			continue
+		}
+		if call.Name() == "spublish" && len(said.absent) > 0 {
+			continue // Redis 6.2 has no sharded channels, and mailboxes use none there
 		}
 		said.explain(call.Name(), tries[i].rules...)
 		lacks.merge(said)

@@ -21,12 +21,13 @@ var works = []queue.Work{
 	queue.Publishing, queue.Publishing.AndWaits(), queue.PublishingStreams, queue.Scheduling, queue.SchedulingStreams, queue.Consuming,
 	queue.Counting, queue.Listing, queue.Surveying, queue.Killing, queue.Watching, queue.Finding, queue.Foreseeing, queue.Cancelling, queue.Rescheduling,
 	queue.Requeueing, queue.RequeueingMany, queue.Discarding, queue.DiscardingMany, queue.Arriving,
-	queue.Pausing, queue.Resuming, queue.Removing, queue.Erasing, queue.Checking, queue.Repairing,
+	queue.Pausing, queue.Resuming, queue.Reviewing, queue.Amending, queue.Recurrence, queue.RecurrenceStreams, queue.Overlapping, queue.Removing, queue.Erasing, queue.Checking, queue.Repairing,
 }
 
 // opening are the works that make a topic if there is none.
 var opening = []queue.Work{
-	queue.Publishing, queue.Publishing.AndWaits(), queue.PublishingStreams, queue.Consuming, queue.Arriving,
+	queue.Publishing, queue.Publishing.AndWaits(), queue.PublishingStreams, queue.Consuming, queue.Arriving, queue.Recurrence,
+	queue.RecurrenceStreams,
 }
 
 func TestOnlyWorkOnStreamsNeedsTheCommandsOfStreams(t *testing.T) {
@@ -40,6 +41,7 @@ func TestOnlyWorkOnStreamsNeedsTheCommandsOfStreams(t *testing.T) {
 		}
 		want := map[string][]string{
 			queue.PublishingStreams.Name: {"XADD", "XDEL", "XLEN", "XTRIM"},
+			queue.RecurrenceStreams.Name: {"XADD", "XDEL", "XLEN", "XTRIM"},
 			queue.SchedulingStreams.Name: {"XADD", "XLEN", "XTRIM"},
 		}[work.Name]
 		require.Equal(t, want, ofStreams, work.Name)
@@ -330,6 +332,11 @@ func TestPermitsTryToWakeOthersOnTheTopicsNode(t *testing.T) {
 		require.NoError(t, try())
 	}
 	require.NoError(t, registrys.Client(t).Do(ctx, "ACL", "SETUSER", "default", "allchannels").Err())
+	if its.Client(t).SPublish(ctx, "{"+topic.Name+"}", "").Err() == nil { // it has sharded channels
+		require.NoError(t, its.Client(t).Do(ctx, "ACL", "SETUSER", "default", "-spublish").Err())
+		require.ErrorContains(t, try(), "+spublish")
+		require.NoError(t, its.Client(t).Do(ctx, "ACL", "SETUSER", "default", "+spublish").Err())
+	}
 	require.NoError(t, its.Client(t).Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err())
 	require.ErrorIs(t, try(), queue.ErrForbidden)
 }

@@ -51,18 +51,26 @@ func (d Due) encode() string {
 // topic from 1 and has one under way at a time. A number that the topic has seen marks a repeat,
 // which changes nothing. The IDs of the messages are in order.
 func (t *Topic) Publish(ctx context.Context, publisher string, number uint64, messages []Message) error {
-	return t.PublishWithin(ctx, publisher, number, messages, 0)
+	return t.PublishWithin(ctx, publisher, number, messages, Limit{})
 }
 
-// PublishWithin is Publish with a limit of the messages that wait for a delivery; 0 is no limit. It
-// returns a Refusal that wraps ErrTopicFull if more would wait, or ErrExists if a delay ID is
-// taken. It returns ErrTopicMode if the handle is for the other kind of topic.
-func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint64, messages []Message, limit int) error {
+// Limit is how many messages may wait for a delivery.
+type Limit struct {
+	Messages int // 0: no limit
+	// Parts has the number of messages of each part of the call that no call has room for if it is
+	// more than Refusal.Room. They are counted as refused then.
+	Parts []int
+}
+
+// PublishWithin is Publish with a limit of the messages that wait for a delivery. It returns a
+// Refusal that wraps ErrTopicFull if more would wait, or ErrExists if a delay ID is taken. It
+// returns ErrTopicMode if the handle is for the other kind of topic.
+func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint64, messages []Message, limit Limit) error {
 	return t.with(ctx, t.Groups, func(groups *Groups) error {
 		if err := t.checkMode(groups); err != nil {
 			return err
 		}
-		keys := make([]string, 0, 10+3*len(groups.Names))
+		keys := make([]string, 0, 11+3*len(groups.Names))
 		keys = append(keys, t.keys.Meta(), t.keys.Messages(), t.keys.Pending(), t.keys.Options(),
 			t.keys.Refs(), t.keys.Scheduler(), t.keys.Publisher(publisher), t.keys.Names(), t.keys.Taken(), t.keys.Counters())
 		for _, g := range groups.Names {
@@ -72,11 +80,15 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 				keys = append(keys, t.keys.Ready(g), t.keys.Retry(g), t.keys.Waiters(g))
 			}
 		}
-		call := &Call{script: &publishScript, keys: keys, args: t.publishArgs(groups, number, messages, limit)}
+		args, guarded := t.publishArgs(groups, number, messages, limit)
+		if guarded {
+			keys = append(keys, t.keys.Schedules())
+		}
+		call := &Call{script: &publishScript, keys: keys, args: args}
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
 		}
-		err := outcome(call.cmd.Val(), messages, limit)
+		err := outcome(call.cmd.Val(), messages, limit.Messages)
 		if refusal := (*Refusal)(nil); errors.As(err, &refusal) && groups.Stream {
 			refusal.Full = false // the script does not say which messages need room
 		}
@@ -142,8 +154,9 @@ func indexes(messages []Message, ids []string) (found []int) {
 	return found
 }
 
-func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit int) []any {
-	args := make([]any, 8, 10+2*len(messages))
+// publishArgs returns the arguments of the script, and whether a message has a guard.
+func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit Limit) (args []any, guarded bool) {
+	args = make([]any, 9, 11+2*len(messages))
 	// Pointers go into an interface without an allocation. So tools that print commands show
 	// addresses of IDs, and lengths of bodies.
 	for i := range messages {
@@ -163,10 +176,15 @@ func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, l
 	for i := range messages {
 		if options := messages[i].Options.encode(); options != "" {
 			args = append(args, &messages[i].ID, options)
+			guarded = guarded || messages[i].Options.Guard != ""
 		}
 	}
-	copy(args, []any{groups.Version, number, millis(memory), t.single, len(messages), runs, limit, soonest})
-	return args
+	parts := ""
+	if limit.Messages > 0 && (!groups.Stream || len(limit.Parts) == 1) { // see Refusal.Full
+		parts = strings.Trim(fmt.Sprint(limit.Parts), "[]")
+	}
+	copy(args, []any{groups.Version, number, millis(memory), t.single, len(messages), runs, limit.Messages, soonest, parts})
+	return args, guarded
 }
 
 // body is a message's body as an argument, by a pointer.

@@ -46,6 +46,12 @@ func (l *lack) merge(other *lack) {
 	}
 }
 
+// LacksCommand tells whether an error says that the server does not have a command.
+func LacksCommand(err error) bool {
+	said := (*lack)(nil)
+	return errors.As(err, &said) && len(said.absent) > 0
+}
+
 // union appends the texts of more that all has not.
 func union(all, more []string) []string {
 	for _, text := range more {

@@ -29,12 +29,22 @@ func (t *Topic) Enroll(ctx context.Context) error {
 	}
 	// If another process has just added it, that may have crashed before its announcement.
 	channel := t.newTopics()
-	err = t.client.Call(func(c redis.UniversalClient) error { return c.Publish(ctx, channel, t.Name).Err() })
+	_, err = AskMaster(ctx, t.client, Registry(t.prefix), func(ctx context.Context, c redis.UniversalClient) (int64, error) {
+		return c.Publish(ctx, channel, t.Name).Result() // where all listen
+	})
 	return RefusedTo(fmt.Sprintf("announce the topic on channel %q", channel), "publish", err, TopicsRule(t.prefix))
 }
 
 // newTopics names the channel on which the topic is announced.
 func (t *Topic) newTopics() string { return NewTopics(t.prefix, t.client.Database()) }
+
+// PingRegistry returns an error if the server that has the registry does not answer.
+func PingRegistry(ctx context.Context, client *Client, prefix string) error {
+	_, err := AskMaster(ctx, client, Registry(prefix), func(ctx context.Context, c redis.UniversalClient) (string, error) {
+		return c.Ping(ctx).Result()
+	})
+	return err
+}
 
 // ListedOf returns those of some names that are in the registry.
 func ListedOf(ctx context.Context, client *Client, prefix string, names []string) (listed []string, err error) {

@@ -58,30 +58,22 @@ func (t *Topic) AwaitReplicas(ctx context.Context, publisher string, number uint
 // write in one pipeline, which replicas get after the call. The GET shows that the server asked has
 // the call, so that no failover lost it. A node's client does not redirect a part of a pipeline.
 func (t *Topic) countReplicas(ctx context.Context, publisher string, number uint64, replicas int, left time.Duration) (int64, error) {
-	node, err := t.node(ctx)
-	if err != nil {
-		return 0, err
-	}
-	step := min(left, waitStep)
-	if timeout := node.user.Options().ReadTimeout; timeout > 0 {
-		step = min(step, timeout/2)
-	}
 	key := t.keys.Publisher(publisher)
-	var last *redis.StringCmd
-	var have *redis.Cmd
-	err = node.Call(func(c redis.UniversalClient) error {
+	return AskMaster(ctx, t.client, key, func(ctx context.Context, c redis.UniversalClient) (int64, error) {
+		step := min(left, waitStep)
+		if timeout := c.(single).Options().ReadTimeout; timeout > 0 {
+			step = min(step, timeout/2)
+		}
 		pipe := c.Pipeline()
-		last = pipe.Get(ctx, key)
+		last := pipe.Get(ctx, key)
 		pipe.PExpire(ctx, key, memory)
-		have = pipe.Do(ctx, "wait", replicas, max(step.Milliseconds(), 1)) // 0 would wait for ever
-		_, err := pipe.Exec(ctx)
-		return err
+		have := pipe.Do(ctx, "wait", replicas, max(step.Milliseconds(), 1)) // 0 would wait for ever
+		if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+			return 0, err
+		}
+		if last.Val() != strconv.FormatUint(number, 10) {
+			return 0, errGone
+		}
+		return have.Int64()
 	})
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return 0, err
-	}
-	if last.Val() != strconv.FormatUint(number, 10) {
-		return 0, errGone
-	}
-	return have.Int64()
 }

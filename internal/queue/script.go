@@ -26,6 +26,14 @@ func (c *Call) Err() error {
 	return c.cmd.Err()
 }
 
+// key returns a key of the call, by which its node is found. A script without keys may run on any.
+func (c *Call) key() string {
+	if len(c.keys) == 0 {
+		return ""
+	}
+	return c.keys[0]
+}
+
 // flag returns a bool as scripts read it.
 func flag(set bool) string {
 	if set {
@@ -42,12 +50,11 @@ func (c *Call) Failure() error {
 	return nil
 }
 
-func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) {
+func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) *redis.Cmd {
 	if full {
-		c.cmd = p.Eval(ctx, c.script.source, c.keys, c.args...)
-	} else {
-		c.cmd = p.EvalSha(ctx, c.script.sha, c.keys, c.args...)
+		return p.Eval(ctx, c.script.source, c.keys, c.args...)
 	}
+	return p.EvalSha(ctx, c.script.sha, c.keys, c.args...)
 }
 
 // Do sends the calls in one round trip, in order, and returns the first error. The error wraps
@@ -66,7 +73,7 @@ func Do(ctx context.Context, client *Client, calls ...*Call) error {
 		send(ctx, client, missing, !loaded)
 		missing = lacking(missing)
 		if client.Cluster() && len(missing) > 0 { // a slot has another owner than the client knew
-			loaded = loadAll(ctx, client)
+			loaded = client.EachNode(ctx, loadAll) == nil
 			send(ctx, client, missing, !loaded)
 			missing = lacking(missing)
 		}
@@ -102,13 +109,10 @@ func lacking(calls []*Call) []*Call {
 // loadFor loads every script on the servers that have the keys of the calls, since other nodes of a
 // Cluster may hang. It returns false if it failed.
 func loadFor(ctx context.Context, client *Client, calls []*Call) bool {
-	if !client.Cluster() {
-		return loadAll(ctx, client)
-	}
 	done := map[Node]bool{}
 	for _, c := range calls {
-		node, err := client.Node(ctx, c.keys[0])
-		if err != nil || !done[node] && !loadAll(ctx, node) {
+		node, err := client.Node(ctx, c.key())
+		if err != nil || !done[node] && loadAll(ctx, node) != nil {
 			return false
 		}
 		done[node] = true
@@ -116,52 +120,69 @@ func loadFor(ctx context.Context, client *Client, calls []*Call) bool {
 	return true
 }
 
-// loadAll loads every script on the server. With the client of a Cluster it loads them on all
-// nodes, replicas too, and waits for each. It returns false if it failed.
-func loadAll(ctx context.Context, client Redis) bool {
-	return client.Call(func(c redis.UniversalClient) error {
+// loadAll loads every script on a server.
+func loadAll(ctx context.Context, node Node) error {
+	return node.Call(func(c redis.UniversalClient) error {
 		for _, s := range allScripts {
 			if err := c.ScriptLoad(ctx, s.source).Err(); err != nil {
 				return err
 			}
 		}
 		return nil
-	}) == nil
+	})
 }
 
-// send sends the calls once. Each has a reply or an error then, and after a panic all have that
-// error.
+// send sends the calls once, or again if the node of a Cluster that has them is lost. Each has a
+// reply or an error then, and after a panic all have that error.
 func send(ctx context.Context, client *Client, calls []*Call, full bool) {
-	if err := exec(ctx, client.user, calls, full); err != nil {
-		for _, c := range calls {
+	type replies struct {
+		cmds     []*redis.Cmd
+		panicked error
+	}
+	if len(calls) == 0 {
+		return
+	}
+	got, err := onMaster(ctx, client, calls[0].key(), func(ctx context.Context, _ Node, user redis.UniversalClient) (r replies) {
+		r.cmds, r.panicked = exec(ctx, user, calls, full)
+		return r
+	})
+	if err = cmp.Or(err, got.panicked); err == nil && len(got.cmds) != len(calls) {
+		err = errNoReply
+	}
+	for i, c := range calls {
+		if err == nil {
+			c.cmd = got.cmds[i]
+		} else {
 			c.cmd = redis.NewCmd(ctx)
 			c.cmd.SetErr(err)
 		}
 	}
 }
 
-// exec returns the error of a panic, and leaves all other errors in the calls.
-func exec(ctx context.Context, user redis.UniversalClient, calls []*Call, full bool) (panicked error) {
+// exec returns the error of a panic, and leaves all other errors in the commands. It changes no
+// call, because it may still run when the call was repeated.
+func exec(ctx context.Context, user redis.UniversalClient, calls []*Call, full bool) (cmds []*redis.Cmd, panicked error) {
 	defer guard.Recover(&panicked, calling)
+	cmds = make([]*redis.Cmd, len(calls))
 	var err error
 	if len(calls) == 1 {
-		calls[0].queue(ctx, user, full)
+		cmds[0] = calls[0].queue(ctx, user, full)
 	} else {
 		pipe := user.Pipeline()
-		for _, c := range calls {
-			c.queue(ctx, pipe, full)
+		for i, c := range calls {
+			cmds[i] = c.queue(ctx, pipe, full)
 		}
 		_, err = pipe.Exec(ctx)
 	}
-	for _, c := range calls {
-		switch failed := c.cmd.Err(); {
+	for _, cmd := range cmds {
+		switch failed := cmd.Err(); {
 		case failed != nil:
-			c.cmd.SetErr(guard.Sound(failed))
-		case len(calls) > 1 && c.cmd.Val() == nil: // a pipeline that cannot connect may set no error
-			c.cmd.SetErr(cmp.Or(guard.Sound(err), errNoReply))
+			cmd.SetErr(guard.Sound(failed))
+		case len(calls) > 1 && cmd.Val() == nil: // a pipeline that cannot connect may set no error
+			cmd.SetErr(cmp.Or(guard.Sound(err), errNoReply))
 		}
 	}
-	return nil
+	return cmds, nil
 }
 
 // errNoReply means that the client has neither a reply nor an error for a call.

@@ -57,6 +57,12 @@ var (
 	permitScript  = load("permit")
 	resumeScript  = load("resume")
 
+	// These are for recurring schedules.
+	schedulesScript = load("schedules")
+	reviewScript    = load("review")
+	amendScript     = load("amend")
+	overlapScript   = load("overlap")
+
 	// These are for topics with a stream.
 	openStreamScript    = load("open_stream")
 	promoteStreamScript = load("promote_stream")

@@ -17,6 +17,9 @@ type Server struct {
 	Clock  time.Duration // how far its clock is ahead of this machine's, at least
 }
 
+// Key returns a key of the topic, by which a Cluster's node that has the topic is found.
+func (t *Topic) Key() string { return t.keys.Meta() }
+
 // node returns a client of the server that has the topic.
 func (t *Topic) node(ctx context.Context) (Node, error) { return t.client.Node(ctx, t.keys.Meta()) }
 
@@ -33,7 +36,7 @@ func (t *Topic) Master(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return node.user.Options().Addr, nil
+	return node.Addr(), nil
 }
 
 // Server asks the server that has the topic about itself.

@@ -21,10 +21,14 @@ func (g *Group) AckCalls(messages []*Leased) []*Call {
 		args := make([]any, 0, 2*len(part)+2)
 		for len(part) > 0 {
 			n := 1 // messages of one claim that are due together have the same token
-			for n < len(part) && part[n].Token == part[0].Token {
+			for n < len(part) && part[n].Token == part[0].Token && part[n].Dropped == part[0].Dropped {
 				n++
 			}
-			args = append(args, &part[0].Token, n)
+			if part[0].Dropped {
+				args = append(args, &part[0].Token, -n)
+			} else {
+				args = append(args, &part[0].Token, n)
+			}
 			for _, m := range part[:n] {
 				args = append(args, &m.ID) // pointers are not boxed
 			}
@@ -89,7 +93,7 @@ type Failure struct {
 	*Leased
 	Retry      Due
 	Dead       bool   // there is no further delivery, whatever the limit
-	Nobody     bool   // no handler got the message: it is dead, and this is no delivery
+	Nobody     Cause  // why no handler got the message, which is dead; "": this is a delivery
 	Postponed  bool   // the message waits for Retry, and this delivery does not count
 	Limit      int    // deliveries at most; negative: no limit
 	DelayedFor string // the delay that the next claim returns; "" keeps the last one
@@ -109,10 +113,10 @@ func (g *Group) NackCalls(failures []Failure) []*Call {
 		for _, f := range part {
 			delay := f.Retry.encode()
 			switch {
-			case f.Nobody:
-				delay = "undelivered"
+			case f.Nobody != "":
+				delay = string(f.Nobody)
 			case f.Dead:
-				delay = "dead"
+				delay = string(Asked)
 			case f.Postponed:
 				delay = "+" + delay
 			}

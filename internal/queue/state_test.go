@@ -127,6 +127,17 @@ func (w *world) unchanged(f func()) {
 	require.Equal(w.t, before, w.dump())
 }
 
+// unchangedBut is unchanged, but for one key.
+func (w *world) unchangedBut(key string, f func()) {
+	w.t.Helper()
+	before := w.dump()
+	f()
+	after := w.dump()
+	delete(before, key)
+	delete(after, key)
+	require.Equal(w.t, before, after)
+}
+
 // onlyAsks requires that nothing is changed, but that somebody of the group asked who does not know
 // of an end, and when.
 func (w *world) onlyAsks(group string, run func()) {

@@ -55,15 +55,18 @@ type streamModel struct {
 	may      map[string]bool     // which may be gone by what was done last
 	paused   bool
 	most     int // dead messages that are kept; 0: no limit
+
+	asked, gone, moved, late int // messages: of all calls, deleted by operators, moved after a wait, dead because it was late
 }
 
 func (m *streamModel) check(t *rapid.T) {
 	m.t = t
-	places := map[string][]string{}
+	places, there := map[string][]string{}, 0
 	for place, names := range map[string][]string{"stream": m.entries(), "pending": m.pending(),
 		"retry": m.zset(m.keys.Retry(queue.StreamGroup)), "dead": m.dead(queue.StreamGroup)} {
 		for _, name := range names {
 			places[name] = append(places[name], place)
+			there++
 		}
 	}
 	for name, f := range m.messages {
@@ -80,17 +83,34 @@ func (m *streamModel) check(t *rapid.T) {
 				require.False(t, m.paused, "%s moves during a pause", name)
 				require.LessOrEqual(t, f.due, m.now(), "%s is early", name)
 			}
+			switch {
+			case f.seen != "" && f.seen != "stream" && at[0] == "stream":
+				m.moved++
+			case f.seen != "dead" && at[0] == "dead":
+				m.late++
+			}
 			f.seen = at[0]
 		}
 		delete(places, name)
 	}
 	require.Empty(t, places, "of no message")
+	m.checkCounters(t, there)
 	m.may = map[string]bool{}
 	found, err := queuetest.Violations(ctx, m.Client, m.Prefix)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	require.Empty(t, found)
+}
+
+// checkCounters compares counters with the messages there, and those that are gone.
+func (m *streamModel) checkCounters(t *rapid.T, there int) {
+	stats := must(m.topic.Stats(ctx))
+	c, g := stats.Counters, stats.Groups[0].Counters
+	require.Equal(t, m.asked, c.Published+c.LeftOut)
+	require.Equal(t, c.Published, there+c.Replaced+g.Dropped+g.DeadPurged+m.gone)
+	require.Equal(t, m.moved, g.Delivered)
+	require.Equal(t, operate.DeadCounters{Late: m.late}, g.Dead)
 }
 
 func (m *streamModel) publish(t *rapid.T) {
@@ -116,6 +136,7 @@ func (m *streamModel) publish(t *rapid.T) {
 		return // and check finds none of them
 	}
 	require.NoError(t, err)
+	m.asked += len(call)
 	for i, msg := range call {
 		m.messages[msg.name] = &flowing{message: msg, due: before + delays[i].Milliseconds()}
 	}
@@ -167,6 +188,7 @@ func (m *streamModel) seenIn(t *rapid.T, place string) []string {
 func (m *streamModel) cancel(t *rapid.T) {
 	name := rapid.SampledFrom(m.seenIn(t, "pending")).Draw(t, "message")
 	require.NoError(t, m.topic.Cancel(ctx, operate.Ref{ID: m.id[name]}))
+	m.gone++
 	m.may[name] = true
 }
 
@@ -188,6 +210,7 @@ func (m *streamModel) requeue(t *rapid.T) {
 func (m *streamModel) discard(t *rapid.T) {
 	name := rapid.SampledFrom(m.seenIn(t, "dead")).Draw(t, "message")
 	require.Equal(t, 1, must(m.topic.Group(queue.StreamGroup).Discard(ctx, []string{m.id[name]})))
+	m.gone++
 	m.may[name] = true
 }
 

@@ -228,15 +228,39 @@ func TestMessageForWhichItIsTooLateDoesNotGoIntoTheStream(t *testing.T) {
 		stats, err := w.topic.Stats(ctx)
 		require.NoError(t, err)
 		require.True(t, stats.Stream)
-		require.Equal(t, 3, stats.Groups[0].Delivered)
-		require.Equal(t, 1, stats.Groups[0].Dropped)
+		require.Equal(t, 3, stats.Groups[0].Counters.Delivered)
+		require.Equal(t, 1, stats.Groups[0].Counters.Dropped)
 		require.GreaterOrEqual(t, stats.Groups[0].Latest, time.Minute)
+		require.Equal(t, queue.Lateness{15: 3}, stats.Groups[0].Lateness)
 
 		// An operator has it delivered all the same.
 		require.Equal(t, 1, must(w.topic.Group(queue.StreamGroup).Requeue(ctx, []string{w.id["late, dead"]})))
 		w.promote("s|1")
 		require.Equal(t, []string{"in time", "in time too", "last", "late, dead"}, w.entries())
 		require.Empty(t, w.stored())
+	})
+}
+
+// The script has the bounds of the buckets that Go has.
+func TestLatenessOfMessagesThatGoIntoTheStream(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		if w.Mini == nil {
+			t.Skip("needs a clock that can be set")
+		}
+		want := queue.Lateness{}
+		for i, bound := range queue.LateBounds() {
+			for j, late := range []time.Duration{bound, bound + time.Millisecond} {
+				w.send(at(fmt.Sprint(i, ".", j), w.now()+1))
+				w.pass(time.Millisecond + late)
+				w.promote("s|1")
+				counted := queue.Counts{}
+				counted.Handed(late)
+				for bucket, n := range counted.Lateness {
+					want[bucket] += n
+				}
+			}
+		}
+		require.Equal(t, want, must(w.topic.Stats(ctx)).Groups[0].Lateness)
 	})
 }
 
@@ -372,16 +396,17 @@ func TestATopicWithAStreamMayBeFull(t *testing.T) {
 	bothStreaming(t, func(t *testing.T, w *world) {
 		publish := func(messages ...message) error {
 			w.calls++
-			return w.topic.PublishWithin(ctx, "P", w.calls, w.makeEntries(messages...), 2)
+			return w.topic.PublishWithin(ctx, "P", w.calls, w.makeEntries(messages...), queue.Limit{Messages: 2, Parts: []int{len(messages)}})
 		}
 		require.NoError(t, publish(now("1"), now("2"), now("3")), "what is in the stream does not wait")
 		require.NoError(t, publish(in("4", time.Hour), in("5", time.Hour), now("6")))
-		w.unchanged(func() {
+		w.unchangedBut(w.keys.Counters(), func() {
 			var refusal *queue.Refusal
 			require.ErrorAs(t, publish(now("7"), in("8", time.Hour)), &refusal)
 			require.ErrorIs(t, refusal, queue.ErrTopicFull)
 			require.False(t, refusal.Full, "what is due may go by itself")
 		})
+		require.Equal(t, 2, must(w.topic.Stats(ctx)).Counters.RefusedFull)
 		require.NoError(t, publish(now("9")))
 		require.Equal(t, []string{"1", "2", "3", "6", "9"}, w.entries())
 	})

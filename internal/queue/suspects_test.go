@@ -274,7 +274,7 @@ func TestNothingIsLeftInSuspects(t *testing.T) {
 		},
 		"death without a delivery": func(_ *world, s *sub, claimed []*queue.Leased) {
 			for _, m := range claimed {
-				s.nack(failed(m, func(f *queue.Failure) { f.Nobody, f.Reason = true, "too late" }))
+				s.nack(failed(m, func(f *queue.Failure) { f.Nobody, f.Reason = queue.TooLate, "too late" }))
 			}
 		},
 		"death by expiry": func(w *world, _ *sub, _ []*queue.Leased) {

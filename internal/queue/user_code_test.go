@@ -63,9 +63,10 @@ func TestAHookThatFailsIsAnErrorOfEachCall(t *testing.T) {
 				"replicas": func() error { return topic.AwaitReplicas(ctx, "publisher", 1, 1, 1) },
 				"permits":  func() error { _, err := new(queue.Permits).Try(ctx, topic.Topic, queue.Scheduling); return err },
 				"nodes": func() error {
-					return queue.MustClient(client).EachNode(ctx, func(_ context.Context, node queue.Node) error {
-						return node.Call(func(c redis.UniversalClient) error { return c.Ping(ctx).Err() })
+					_, err := queue.AskMaster(ctx, queue.MustClient(client), "own", func(ctx context.Context, c redis.UniversalClient) (string, error) {
+						return c.Ping(ctx).Result()
 					})
+					return err
 				},
 				"turn": func() error {
 					call := topic.PromoteCall(groups, "nobody|1", 1000)

@@ -25,6 +25,9 @@ var (
 	PublishingStreams = Work{Name: "publish to streams", scripts: []string{"open_stream", "look", "publish"}, besides: enrolling, opens: true}
 	Scheduling        = Work{Name: "schedule", scripts: []string{"open", "look", "promote", "expire", "purge", "resume", "remove", "fault", "resign"}}
 	SchedulingStreams = Work{Name: "schedule streams", scripts: []string{"open", "look", "promote_stream", "purge", "resume", "fault", "resign"}}
+	Recurrence        = Work{Name: "recur", scripts: []string{"open", "look", "publish", "schedules", "amend"}, besides: enrolling, opens: true}
+	RecurrenceStreams = Work{Name: "recur in streams", scripts: []string{"open_stream", "look", "publish", "schedules", "amend"}, besides: enrolling, opens: true}
+	Overlapping       = Work{Name: "overlap", scripts: []string{"overlap"}}
 	Consuming         = Work{
 		Name: "consume", besides: enrolling, opens: true,
 		scripts: append([]string{"register", "claim", "ack", "nack", "release", "extend"}, Scheduling.scripts...),
@@ -49,6 +52,8 @@ var (
 	Killing        = Work{Name: "kill", scripts: []string{"look", "kill"}}
 	Pausing        = Work{Name: "pause", scripts: []string{"look", "pause"}}
 	Resuming       = Work{Name: "resume", scripts: []string{"look", "resume"}}
+	Reviewing      = Work{Name: "schedules", scripts: []string{"look", "review"}}
+	Amending       = Work{Name: "amend a schedule", scripts: []string{"look", "amend"}}
 	Removing       = Work{Name: "remove", scripts: []string{"look", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}
 	Erasing        = Work{
 		Name: "erase", scripts: []string{"look", "stats", "erase"},
@@ -88,7 +93,8 @@ var commandsOf = sync.OnceValue(func() map[string][]string {
 })
 
 // commands returns the commands of the work, each once. It leaves out commands of streams, which
-// begin with an X, for topics without a stream: the publish script has both.
+// begin with an X, for topics without a stream: the publish script has both. It leaves out
+// SPUBLISH, which only a Cluster needs, and only if it has the command.
 func (w Work) commands() []string {
 	streams := slices.ContainsFunc(w.scripts, func(script string) bool { return strings.HasSuffix(script, "_stream") })
 	all := map[string]bool{}
@@ -97,7 +103,7 @@ func (w Work) commands() []string {
 	}
 	for _, script := range w.scripts {
 		for _, command := range commandsOf()[script] {
-			if streams || command[0] != 'X' {
+			if command != "SPUBLISH" && (streams || command[0] != 'X') {
 				all[command] = true
 			}
 		}

@@ -36,6 +36,27 @@ var transitions = map[string]func(w *world) (call func() error){
 		messages := w.make(in("x", time.Hour).with(queue.Options{MaxDeliveries: 1, DelayID: "x"}))
 		return func() error { return w.topic.Publish(ctx, "P", 1, messages) }
 	},
+	"publish, recurring": func(w *world) func() error {
+		r := w.amend(queue.Put, "s").Record
+		messages := w.make(now("x").with(queue.Options{MaxDeliveries: 1}), occurrence("s", w.hour(1), queue.Follows(1, r.Cursor, w.hour(1), 0)))
+		return func() error { return w.topic.Publish(ctx, "P", 1, messages) }
+	},
+	"amend": func(w *world) func() error {
+		w.follow(w.amend(queue.Put, "s").Record, w.hour(1))
+		return func() error {
+			return only(w.topic.Amend(ctx, queue.Amendment{What: queue.PauseSchedule, Name: "s"}))
+		}
+	},
+	"overlap": func(w *world) func() error {
+		return func() error { return only(w.topic.Handle("s", "a", w.hour(1), time.Hour).Begin(ctx)) }
+	},
+	"schedules": func(w *world) func() error {
+		return func() error { _, _, _, err := w.topic.Schedules(ctx, []string{"s"}); return err }
+	},
+	"review": func(w *world) func() error {
+		w.follow(w.amend(queue.Put, "s").Record, w.hour(1))
+		return func() error { _, _, err := w.topic.SchedulesFrom(ctx, "0"); return err }
+	},
 	"claim": func(w *world) func() error {
 		w.publishNow("x", "y")
 		s := w.sub("a")
@@ -189,7 +210,7 @@ var transitions = map[string]func(w *world) (call func() error){
 
 // counting has a claim tell of messages.
 func counting(c *queue.Claim) {
-	c.Counts = queue.Counts{Delivered: 3, Dropped: 2, LatenessMicros: 50_000, Latest: 30 * time.Millisecond}
+	c.Counts = queue.Counts{Lateness: queue.Lateness{2: 2, 5: 1}, Latest: 30 * time.Millisecond, LeaseLost: 2}
 }
 
 // only is the error of a call.
@@ -259,7 +280,7 @@ func TestKeyOfAWrongTypeFailsTheScriptAndChangesNothing(t *testing.T) {
 					if unused(name, key, w.keys) {
 						continue
 					}
-					if slices.Contains([]string{w.keys.Publisher("P"), w.keys.Claim("SUB1")}, key) {
+					if slices.Contains([]string{w.keys.Publisher("P"), w.keys.Claim("SUB1"), w.keys.Handling("s", "a")}, key) {
 						require.NoError(t, w.Client.RPush(ctx, key, "wrong").Err())
 					} else {
 						require.NoError(t, w.Client.Set(ctx, key, "wrong", 0).Err())

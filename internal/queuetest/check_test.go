@@ -144,6 +144,9 @@ func TestEachKindOfDamageIsFound(t *testing.T) {
 		{"unknown key of the topic", func(f *fixture, c redis.UniversalClient) error {
 			return c.Set(ctx, strings.TrimSuffix(f.keys.Meta(), "meta")+"other", "x", 0).Err()
 		}, `unknown key "PREFIX:{a%7Btopic%7D%257B}:other"`},
+		{"record of a schedule that cannot be read", func(f *fixture, c redis.UniversalClient) error {
+			return c.HSet(ctx, f.keys.Schedules(), "s", "1 2 x").Err()
+		}, `the record of schedule "s" is "1 2 x"`},
 		{"key of the topic with a name that it does not have", func(f *fixture, c redis.UniversalClient) error {
 			return c.HSet(ctx, f.keys.Meta()+":", "x", 0).Err()
 		}, `:meta:"`},
@@ -313,6 +316,9 @@ func TestEachKindOfDamageIsFound(t *testing.T) {
 		{"end of a group", func(f *fixture, c redis.UniversalClient) error {
 			return c.ZAdd(ctx, f.keys.Idle(), redis.Z{Score: 3e12 + 0.5, Member: "a"}).Err()
 		}, `group "a": its end in idle is 3.0000000000005e+12, not a time in ms`},
+		{"unknown counter of the topic", func(f *fixture, c redis.UniversalClient) error {
+			return c.HSet(ctx, f.keys.Counters(), "other", "1").Err()
+		}, `stats: "other" is "1"`},
 		{"unknown field of the scheduler", func(f *fixture, c redis.UniversalClient) error {
 			return c.HSet(ctx, f.keys.Scheduler(), "other", "x").Err()
 		}, `scheduler: unknown field "other": "x"`},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
@@ -28,14 +29,24 @@ type tb interface {
 	FailNow()
 }
 
-// Receive returns a new receiver of a mailbox.
-func Receive(t tb, m *wake.Mailbox) *Receiver {
+// Receive returns a new receiver of the mailbox of a single server.
+func Receive(t tb, m *wake.Mailbox) *Receiver { return ReceiveFor(t, m, nil) }
+
+// ReceiveFor returns a new receiver of a mailbox for a topic.
+func ReceiveFor(t tb, m *wake.Mailbox, topic *queue.Topic) *Receiver {
 	r := &Receiver{t: t, Woken: make(chan string, 1000)}
-	r.Address, r.Stop = m.Receive(func(argument string, done func()) {
+	receiver := m.Receive(topic, func(argument string, done func()) {
 		if r.Woken <- argument; done != nil {
 			done()
 		}
 	})
+	r.Address, r.Stop = receiver.Address(context.Background()), receiver.Stop
+	if topic != nil { // the server may have no sharded channels
+		if err := m.Permitted(context.Background(), topic); err != nil {
+			r.fail("may not listen: %v", err)
+		}
+		r.Address = receiver.Address(context.Background())
+	}
 	return r
 }
 
@@ -69,15 +80,15 @@ func (r *Receiver) Gets(want string) {
 // Connected waits until the mailbox is connected, and drops the wake-ups that come of that.
 func (r *Receiver) Connected(client redis.UniversalClient) {
 	r.t.Helper()
-	ctx := context.Background()
-	for end := time.Now().Add(patience); client.PubSubNumSub(ctx, r.Channel()).Val()[r.Channel()] == 0; {
+	publish := client.Publish
+	if queue.Sharded(r.Channel()) {
+		publish = client.SPublish
+	}
+	for end := time.Now().Add(patience); publish(context.Background(), r.Channel(), r.Name()+" connected").Val() == 0; {
 		if time.Now().After(end) {
 			r.fail("nobody listens to %q", r.Channel())
 		}
 		time.Sleep(time.Millisecond)
-	}
-	if err := client.Publish(ctx, r.Channel(), r.Name()+" connected").Err(); err != nil {
-		r.fail("wake %s: %v", r.Address, err)
 	}
 	r.Gets("connected")
 }

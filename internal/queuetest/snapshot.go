@@ -34,10 +34,12 @@ var kinds = map[string]struct {
 	"names":      {typ: "hash"},
 	"taken":      {typ: "zset"},
 	"paused":     {typ: "hash"},
+	"schedules":  {typ: "hash"},
 	"resumes":    {typ: "zset"},
 	"publisher":  {typ: "string", of: "publisher", expires: true},
 	"operation":  {typ: "string", of: "operation", expires: true},
 	"claim":      {typ: "string", of: "subscription", expires: true},
+	"handling":   {typ: "string", of: "schedule and group", expires: true},
 	"ready":      {typ: "list", of: "group"},
 	"unack":      {typ: "zset", of: "group"},
 	"leases":     {typ: "hash", of: "group"},
@@ -47,6 +49,7 @@ var kinds = map[string]struct {
 	"dead":       {typ: "zset", of: "group"},
 	"resting":    {typ: "zset", of: "group"},
 	"stats":      {typ: "hash", of: "group"},
+	"counters":   {typ: "hash"}, // the topic's stats
 	"suspects":   {typ: "hash", of: "group"},
 	"workers":    {typ: "hash", of: "group"},
 }
@@ -208,7 +211,7 @@ func (s *snapshot) read(ctx context.Context, client redis.UniversalClient, scann
 		}
 		before := snapshot{values: names}
 		keys := append([]string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Groups(), k.Scheduler(), k.Idle(),
-			k.Names(), k.Taken(), k.Paused(), k.Resumes()}, scanned...)
+			k.Names(), k.Taken(), k.Paused(), k.Resumes(), k.Schedules()}, scanned...)
 		for _, g := range before.groups() {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g), k.Dead(g), k.Resting(g), k.Stats(g), k.Suspects(g), k.Workers(g))
 		}
@@ -256,6 +259,9 @@ func readIn(ctx context.Context, pipelined pipelined, keys []string) ([]*value, 
 			v := &value{key: key}
 			_, rest, _ := strings.Cut(key, "}:")
 			v.kind, v.name, _ = strings.Cut(rest, ":")
+			if rest == "stats" { // of the topic, which differs from "stats:" of a group without a name
+				v.kind = "counters"
+			}
 			typ, ttl := p.Type(ctx, key), p.PTTL(ctx, key)
 			content := v.load(ctx, p)
 			types = append(types, typ)

@@ -52,7 +52,9 @@ func (s *snapshot) violations() []string {
 	}
 	i.messages()
 	i.names()
+	i.schedules()
 	i.scheduler()
+	i.counters()
 	slices.Sort(i.found)
 	return i.found
 }
@@ -68,11 +70,8 @@ func (i *inspection) keys() {
 	}
 	for _, v := range i.values {
 		kind, known := kinds[v.kind]
-		if v.key == i.base()+"stats" { // of the topic, not of a group
-			kind.of = ""
-		}
 		switch {
-		case !known, kind.of == "" && v.key != i.base()+v.kind, kind.of != "" && v.key != i.base()+v.kind+":"+v.name:
+		case !known, kind.of == "" && v.kind != "counters" && v.key != i.base()+v.kind, kind.of != "" && v.key != i.base()+v.kind+":"+v.name:
 			i.report("unknown key %q", v.key)
 			continue
 		case v.typ != kind.typ:
@@ -234,7 +233,7 @@ func (i *inspection) group(name string) {
 		}
 	}
 	for field, value := range i.get("stats", name).fields {
-		known := slices.Contains([]string{"delivered", "late_ms", "dropped", "seen", "asked", "returned", "lasting", "dead_purged", "dead_killed"}, field)
+		known := slices.Contains(queue.GroupCounters, field) || slices.Contains([]string{"seen", "asked", "returned", "lasting"}, field)
 		form := numberForm
 		switch field {
 		case "ending":
@@ -244,6 +243,15 @@ func (i *inspection) group(name string) {
 		}
 		if !known || !form.MatchString(value) {
 			i.report("group %q: stats: %q is %q", name, field, value)
+		}
+	}
+}
+
+// counters checks what the topic has counted.
+func (i *inspection) counters() {
+	for field, value := range i.get("counters", "").fields {
+		if !slices.Contains(queue.TopicCounters, field) || !numberForm.MatchString(value) {
+			i.report("stats: %q is %q", field, value)
 		}
 	}
 }
@@ -268,6 +276,17 @@ func (i *inspection) names() {
 		name, _, _ := strings.Cut(after, " ")
 		if ok && due > float64(i.now) && (names[name] != id || taken[name] < due) {
 			i.report("message %s waits until %.0f and does not have its delay id %q: it is that of %q until %.0f", id, due, name, names[name], taken[name])
+		}
+	}
+}
+
+// recurring is the record of a schedule, of which only the version is left when it is removed.
+var recurring = regexp.MustCompile(`^[1-9]\d*( \d+ \d+ \d+ \d+ \d+ \d+ (-|\d+(,\d+)*) .*)?$`)
+
+func (i *inspection) schedules() {
+	for name, record := range i.get("schedules", "").fields {
+		if name != ":" && !recurring.MatchString(record) {
+			i.report("the record of schedule %q is %q", name, record)
 		}
 	}
 }

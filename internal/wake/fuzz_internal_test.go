@@ -24,12 +24,12 @@ func FuzzWakeUps(f *testing.F) {
 	stop()
 	f.Fuzz(func(t *testing.T, payload string) {
 		var woken []string
-		m := &Mailbox{client: queue.MustClient(client), running: closed, receivers: map[string]Func{"1": func(argument string, looked func()) {
+		m := &Mailbox{client: queue.MustClient(client), running: closed, receivers: map[string]*Receiver{"1": {wake: func(argument string, looked func()) {
 			woken = append(woken, argument)
 			if looked != nil {
 				looked()
 			}
-		}}}
+		}}}}
 		m.deliver(payload)
 		m.serving.Wait()
 		var want []string

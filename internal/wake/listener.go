@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -26,8 +25,7 @@ const healthCheck = 15 * time.Second
 // So the listener publishes an empty text to the channel over another connection of the client, and
 // waits for that text. On its own channel, the number of receivers that PUBLISH returns counts too,
 // since a replica also brings the text. On a shared channel PUBLISH counts others, so any message
-// passes for the text. A Cluster passes a message on to all its nodes. So any node that answers
-// serves for the test and for the connection.
+// passes for the text. In a Cluster there is a line instead.
 type listener struct {
 	client  *queue.Client
 	channel string
@@ -35,14 +33,10 @@ type listener struct {
 	every   time.Duration // between two tests
 	answer  time.Duration // after a test, for its text to come
 	testing chan struct{} // holds one element while a test is under way
-
-	// answered published the last test: the client, or in a Cluster the client of a node. test
-	// writes it.
-	answered queue.Redis
 }
 
 func newListener(client *queue.Client, channel string, shared bool) *listener {
-	return &listener{client, channel, shared, healthCheck, answerWithin, make(chan struct{}, 1), client}
+	return &listener{client, channel, shared, healthCheck, answerWithin, make(chan struct{}, 1)}
 }
 
 // pause returns how long to wait until the next test. On a shared channel a listener receives the
@@ -59,30 +53,22 @@ func (l *listener) pause() time.Duration {
 // already. If pubsub is nil, it makes one. An event is a message, or a *redis.Subscription whenever
 // messages may have been lost. The events and the connection are closed when the context ends, or
 // the client is closed.
-//
-// A new connection goes to the server that published the test. In a Cluster the client itself would
-// choose the node that has the channel's slot, even while that node is away.
 func (l *listener) listen(ctx context.Context, pubsub *redis.PubSub) <-chan any {
 	events := make(chan any)
 	go func() {
 		defer close(events)
 		if pubsub == nil {
-			pubsub = l.connect(ctx, l.client)
+			pubsub = l.connect(ctx)
 		}
-		for madeAnew := false; pubsub != nil; {
+		for pubsub != nil {
 			incoming := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(0))
 			anew := l.pass(ctx, incoming, events)
 			_ = pubsub.Close() // nothing is left to lose
 			drop(incoming)
-			switch {
-			case anew:
-				pubsub = l.connect(ctx, l.answered)
-			case madeAnew && ctx.Err() == nil: // the node left the Cluster, or the client is closed
-				pubsub = l.connect(ctx, l.client)
-			default:
+			if !anew {
 				return
 			}
-			madeAnew = anew
+			pubsub = l.connect(ctx)
 		}
 	}()
 	return events
@@ -98,9 +84,9 @@ func drop(incoming <-chan any) {
 
 // connect returns a new connection. It tries again while the client's own code gives none, and
 // returns nil when the context ends.
-func (l *listener) connect(ctx context.Context, from queue.Redis) *redis.PubSub {
+func (l *listener) connect(ctx context.Context) *redis.PubSub {
 	for {
-		pubsub, err := from.Subscribe(ctx, l.channel)
+		pubsub, err := l.client.Subscribe(ctx, l.channel)
 		if err == nil {
 			return pubsub
 		}
@@ -173,41 +159,11 @@ func (l *listener) test(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if !l.client.Cluster() {
-		heard, err := publish(ctx, l.client, l.channel)
-		if err == nil && heard == 0 {
-			err = errNobodyHears
-		}
-		return err
-	}
-	var err error
-	for range publishTries {
-		if err = l.testByAnyNode(ctx); err == nil || ctx.Err() != nil {
-			break
-		}
+	heard, err := publish(ctx, l.client, l.channel)
+	if err == nil && heard == 0 {
+		err = errNobodyHears
 	}
 	return err
-}
-
-// publishTries is the number of nodes of a Cluster that a test tries, one after the other, until
-// one answers.
-const publishTries = 5
-
-// testByAnyNode publishes the test on the primary of a random slot of a Cluster. It ignores the
-// number of receivers, because a node counts its own only. The node is random, because a fixed one
-// might be away.
-func (l *listener) testByAnyNode(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin) // connecting might take longer
-	defer cancel()
-	node, err := l.client.Node(ctx, strconv.Itoa(rand.Int()))
-	if err != nil {
-		return err
-	}
-	if _, err := publish(ctx, node, l.channel); err != nil {
-		return err
-	}
-	l.answered = node
-	return nil
 }
 
 // publish publishes an empty text, and returns the number of receivers.
@@ -233,18 +189,22 @@ var errNobodyHears = errors.New("nobody hears")
 // queue.ErrForbidden if the server refuses, which go-redis would hide. After other errors go-redis
 // tries again by itself, once its Channel is read. It returns nil and an error if the client's own
 // code gives no connection.
-func subscribe(ctx context.Context, client *queue.Client, pubsub *redis.PubSub, channel, rule string) (*redis.PubSub, error) {
+func subscribe(ctx context.Context, from queue.Redis, pubsub *redis.PubSub, channel, rule string) (*redis.PubSub, error) {
 	if pubsub == nil {
-		made, err := client.Subscribe(ctx)
+		made, err := from.Subscribe(ctx)
 		if err != nil {
 			return nil, err
 		}
 		pubsub = made
 		context.AfterFunc(ctx, func() { _ = made.Close() }) // to wait for no answer
 	}
+	command, send := "subscribe", pubsub.Subscribe
+	if queue.Sharded(channel) {
+		command, send = "ssubscribe", pubsub.SSubscribe
+	}
 	returned := false
-	err := client.Call(func(redis.UniversalClient) error {
-		err := pubsub.Subscribe(ctx, channel)
+	err := from.Call(func(redis.UniversalClient) error {
+		err := send(ctx, channel)
 		if err == nil {
 			_, err = pubsub.ReceiveTimeout(ctx, answerWithin)
 		}
@@ -255,7 +215,7 @@ func subscribe(ctx context.Context, client *queue.Client, pubsub *redis.PubSub, 
 		_ = pubsub.Close()
 		return nil, err
 	}
-	return pubsub, queue.RefusedTo("listen to a channel", "subscribe", err, rule)
+	return pubsub, queue.RefusedTo("listen to a channel", command, err, rule)
 }
 
 // answerWithin is how long a listener waits for the answer to SUBSCRIBE, and for the text of a

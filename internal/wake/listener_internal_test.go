@@ -76,7 +76,7 @@ func TestAConnectionThatBringsNothingIsMadeAnew(t *testing.T) {
 		t.Cleanup(func() { _ = client.Close() })
 		ctx, cancel := context.WithCancel(t.Context())
 		channel := queue.MailboxChannel(s.Prefix, queue.Token())
-		events := (&listener{queue.MustClient(client), channel, false, 10 * time.Millisecond, 300 * time.Millisecond, make(chan struct{}, 1), queue.MustClient(client)}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&listener{queue.MustClient(client), channel, false, 10 * time.Millisecond, 300 * time.Millisecond, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 3 {
 			await(t, events, func(event any) bool { return heard(event) == "" }) // a test
@@ -102,7 +102,7 @@ func TestAConnectionThatWorksIsKept(t *testing.T) {
 		client.AddHook(late{})
 		channel := queue.MailboxChannel(s.Prefix, queue.Token())
 		ctx := t.Context()
-		events := (&listener{queue.MustClient(client), channel, false, 5 * time.Millisecond, 10 * time.Second, make(chan struct{}, 1), queue.MustClient(client)}).listen(ctx, client.Subscribe(ctx, channel))
+		events := (&listener{queue.MustClient(client), channel, false, 5 * time.Millisecond, 10 * time.Second, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, channel))
 		await(t, events, subscription)
 		for range 20 {
 			event := <-events
@@ -152,7 +152,7 @@ func testDemoted(t *testing.T, busy bool) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: "primary:6379", Dialer: dial, PoolSize: 1})
 	t.Cleanup(func() { _ = client.Close() })
-	events := (&listener{queue.MustClient(client), "channel", false, 50 * time.Millisecond, time.Minute, make(chan struct{}, 1), queue.MustClient(client)}).listen(ctx, client.Subscribe(ctx, "channel"))
+	events := (&listener{queue.MustClient(client), "channel", false, 50 * time.Millisecond, time.Minute, make(chan struct{}, 1)}).listen(ctx, client.Subscribe(ctx, "channel"))
 	await(t, events, subscription)
 	if busy {
 		publisher := is.Client(t)
@@ -180,70 +180,6 @@ func testDemoted(t *testing.T, busy bool) {
 	require.Eventually(t, func() bool {
 		return is.Client(t).PubSubNumSub(ctx, "channel").Val()["channel"] == 1
 	}, 10*time.Second, time.Millisecond)
-}
-
-// The client of a Cluster subscribes on the node that has the channel's slot, and would again and
-// again while that is away.
-func TestAConnectionToANodeThatIsAwayIsMadeAnewToAnother(t *testing.T) {
-	t.Parallel()
-	for name, away := range map[string]func(*redistest.Instance){"it hangs": (*redistest.Instance).Pause, "it is gone": (*redistest.Instance).Kill} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			cluster, client := clusterWithoutFailover(t)
-			ctx, cancel := context.WithCancel(t.Context())
-			owner, _ := cluster.Owner("channel")
-			events := listenerOf(client).listen(ctx, client.Subscribe(ctx, "channel"))
-			await(t, events, subscription)
-			away(owner)
-			await(t, events, subscription)
-			for _, node := range cluster.Primaries {
-				if node != owner {
-					require.NoError(t, node.Client(t).Publish(ctx, "channel", node.Addr()).Err())
-					await(t, events, func(event any) bool { return heard(event) == node.Addr() })
-				}
-			}
-			cancel()
-			for range events { // closed
-			}
-		})
-	}
-}
-
-// When a node has left the Cluster, go-redis closes the client that it has of it, which is not the
-// end of the Cluster's.
-func TestAConnectionToANodeThatLeavesTheClusterIsMadeAnew(t *testing.T) {
-	t.Parallel()
-	cluster, client := clusterWithoutFailover(t)
-	ctx := t.Context()
-	owner, _ := cluster.Owner("channel")
-	h := listenerOf(client)
-	events := h.listen(ctx, client.Subscribe(ctx, "channel"))
-	await(t, events, subscription)
-	owner.Pause()
-	await(t, events, subscription)
-	owner.Resume()
-	require.NoError(t, client.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-		if node.Options().Addr == owner.Addr() {
-			return nil
-		}
-		return node.Close()
-	}))
-	await(t, events, subscription)
-	_ = client.Close() // two of its nodes are closed already
-	for range events { // closed
-	}
-}
-
-func clusterWithoutFailover(t *testing.T) (*redistest.Cluster, *redis.ClusterClient) {
-	cluster := redistest.StartCluster(t, "--cluster-node-timeout", "60000")
-	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), ReadTimeout: 100 * time.Millisecond})
-	t.Cleanup(func() { _ = client.Close() })
-	return cluster, client
-}
-
-func listenerOf(client redis.UniversalClient) *listener {
-	c := queue.MustClient(client)
-	return &listener{c, "channel", false, 50 * time.Millisecond, 500 * time.Millisecond, make(chan struct{}, 1), c}
 }
 
 // sharedChannel is a hook by which what is published comes to all at once, without a server.

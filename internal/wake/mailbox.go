@@ -4,7 +4,6 @@
 package wake
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -21,32 +20,29 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Mailbox is one Redis Pub/Sub channel on which a process is woken, with one connection for all its
-// subscriptions and schedulers. A message on it is "receiver argument", or "*" for all receivers.
-// After "* channel" the process publishes an empty text on that channel when all receivers have
-// looked since. One goroutine serves all messages to all receivers, so that a flood of them starts
-// no more.
+// Mailbox is where a process is woken. It has a Redis Pub/Sub channel and a connection for all its
+// subscriptions and schedulers, in a Cluster one for each master: a box. A message is "receiver
+// argument", or "*" for all receivers. After "* channel" the process publishes an empty text on
+// that channel when all receivers have looked since. One goroutine serves all messages to all
+// receivers, so that a flood of them starts no more.
 type Mailbox struct {
-	channel string
-	rule    string // the ACL rule that allows the channel
-	client  *queue.Client
-	users   int // guarded by mailboxes
-	done    chan struct{}
+	prefix string
+	rule   string // the ACL rule that allows the channels
+	client *queue.Client
+	users  int // guarded by mailboxes
 
 	running context.Context // ends when the mailbox is closed
 	stop    context.CancelFunc
-	serving sync.WaitGroup // of serveStars, under way
+	serving sync.WaitGroup // of boxes, and of serveStars
 
 	mu        sync.Mutex
-	receivers map[string]Func // by name
-	last      int             // number of the last name
-	lastLoss  time.Time       // when DataLost last woke the receivers
-	denied    error           // queue.ErrForbidden while the server's user may not listen, else nil
-	stars     stars           // messages to all receivers
+	boxes     map[string]*box      // by server
+	receivers map[string]*Receiver // by name
+	last      int                  // number of the last name
+	lastLoss  time.Time            // when DataLost last woke the receivers
+	stars     stars                // messages to all receivers
 
 	another chan struct{} // holds one element if one came after serveStars took the others
-
-	asked chan struct{} // closed when the first SUBSCRIBE was answered, or had no answer in time
 }
 
 // stars are the messages to all receivers that serveStars has not begun with.
@@ -107,87 +103,23 @@ func Open(client *queue.Client, prefix string) (*Mailbox, func()) {
 
 func newMailbox(client *queue.Client, prefix string) *Mailbox {
 	m := &Mailbox{
-		channel:   queue.MailboxChannel(prefix, queue.Token()),
+		prefix:    prefix,
 		rule:      queue.MailboxRule(prefix),
 		client:    client,
-		done:      make(chan struct{}),
-		asked:     make(chan struct{}),
 		another:   make(chan struct{}, 1),
-		receivers: map[string]Func{},
+		boxes:     map[string]*box{},
+		receivers: map[string]*Receiver{},
 	}
 	m.running, m.stop = context.WithCancel(context.Background())
-	go m.listen()
+	if !client.Cluster() {
+		m.open(queue.OnlyServer, nil)
+	}
 	return m
 }
 
 func (m *Mailbox) close() {
 	m.stop()
-	<-m.done
 	m.serving.Wait()
-}
-
-// listen wakes receivers by what comes, until the mailbox is closed. go-redis reports each
-// connection that it makes anew.
-func (m *Mailbox) listen() {
-	defer close(m.done)
-	pubsub, err := m.subscribe(nil)
-	close(m.asked)
-	for errors.Is(err, queue.ErrForbidden) && m.running.Err() == nil {
-		select {
-		case <-m.running.Done():
-		case <-time.After(connectAgain): // the user may get the permission; go-redis asks only once
-			pubsub, err = m.subscribe(pubsub)
-		}
-	}
-	if err == nil {
-		m.wakeAll(nil) // receivers may have looked before the connection was there
-	}
-	listener := newListener(m.client, m.channel, false)
-	defer listener.end()
-	events := listener.listen(m.running, pubsub)
-	for {
-		select {
-		case <-m.running.Done(): // the events may end later, while a connection is being made
-			return
-		case event, open := <-events:
-			switch event := event.(type) {
-			case *redis.Subscription:
-				m.wakeAll(nil) // messages may have been lost while there was no connection
-			case *redis.Message:
-				m.deliver(event.Payload)
-			}
-			if !open { // the client was closed
-				return
-			}
-		}
-	}
-}
-
-// subscribe subscribes to the mailbox's channel, over a new connection if pubsub is nil. It keeps a
-// refusal for Permitted.
-func (m *Mailbox) subscribe(pubsub *redis.PubSub) (*redis.PubSub, error) {
-	pubsub, err := subscribe(m.running, m.client, pubsub, m.channel, m.rule)
-	var denied error
-	if errors.Is(err, queue.ErrForbidden) {
-		denied = err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.denied = denied
-	return pubsub, err
-}
-
-// Permitted returns queue.ErrForbidden if the server's user may not listen to the mailbox. It waits
-// for the server's first answer, and returns the context's error if that ends before.
-func (m *Mailbox) Permitted(ctx context.Context) error {
-	select {
-	case <-m.asked:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.denied
 }
 
 // deliver wakes the receivers that a message names.
@@ -198,10 +130,10 @@ func (m *Mailbox) deliver(payload string) {
 		return
 	}
 	m.mu.Lock()
-	wake := m.receivers[receiver]
+	r := m.receivers[receiver]
 	m.mu.Unlock()
-	if wake != nil {
-		wake(argument, nil)
+	if r != nil {
+		r.wake(argument, nil)
 	}
 }
 
@@ -316,25 +248,95 @@ func (m *Mailbox) wakeAll(looked func()) {
 		}
 		defer done()
 	}
-	for _, wake := range all {
-		wake("", done)
+	for _, r := range all {
+		r.wake("", done)
 	}
 }
 
-// Receive adds a receiver, and returns its address and a function that removes it. Every message to
-// the address calls wake with the message's argument. The mailbox also calls it with "" whenever
-// messages may have been lost.
-func (m *Mailbox) Receive(wake Func) (address string, stop func()) {
+// Receiver is one subscription or scheduler of a topic.
+type Receiver struct {
+	mailbox *Mailbox
+	topic   *queue.Topic
+	name    string
+	wake    Func
+	box     *box // where it is woken; nil: not known yet, or stopped; guarded by Mailbox.mu
+}
+
+// Receive adds a receiver for a topic. Every message to its address calls wake with the message's
+// argument. The mailbox also calls it with "" whenever messages may have been lost, or when the
+// address may have changed.
+func (m *Mailbox) Receive(topic *queue.Topic, wake Func) *Receiver {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last++
-	receiver := strconv.Itoa(m.last)
-	m.receivers[receiver] = wake
-	return m.channel + "|" + receiver, func() {
+	r := &Receiver{mailbox: m, topic: topic, name: strconv.Itoa(m.last), wake: wake}
+	m.receivers[r.name] = r
+	return r
+}
+
+// Address returns the receiver's address. In a Cluster it names the mailbox on the master of the
+// topic, so each claim and each look of a scheduler asks anew. One goroutine at a time calls it.
+func (r *Receiver) Address(ctx context.Context) string {
+	server, err := serverOf(ctx, r.mailbox, r.topic)
+	m := r.mailbox
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil && r.box != nil { // then the claim fails, too
+		return r.box.channel + "|" + r.name
+	}
+	if r.box == nil || r.box != m.boxes[server] {
+		before := r.box
+		r.box = m.open(server, r.topic)
+		if before != nil {
+			before.leave()
+		}
+	}
+	return r.box.channel + "|" + r.name
+}
+
+// serverOf returns the server that has the topic.
+func serverOf(ctx context.Context, m *Mailbox, topic *queue.Topic) (string, error) {
+	if !m.client.Cluster() {
+		return queue.OnlyServer, nil
+	}
+	return topic.Master(ctx)
+}
+
+// Stop removes the receiver.
+func (r *Receiver) Stop() {
+	m := r.mailbox
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.receivers, r.name)
+	if r.box != nil {
+		r.box.leave()
+		r.box = nil
+	}
+}
+
+// Permitted returns queue.ErrForbidden if the user of the topic's server may not listen there. It
+// waits for the server's first answer, and returns the context's error if that ends before.
+func (m *Mailbox) Permitted(ctx context.Context, topic *queue.Topic) error {
+	server, err := serverOf(ctx, m, topic)
+	if err != nil {
+		return nil // the calls that follow say so
+	}
+	m.mu.Lock()
+	b := m.open(server, topic)
+	m.mu.Unlock()
+	defer func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		delete(m.receivers, receiver)
+		b.leave()
+	}()
+	select {
+	case <-b.asked:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return b.denied
 }
 
 // Poll returns the interval at which each receiver should look by itself, in case a wake-up was
@@ -345,49 +347,82 @@ func (m *Mailbox) Poll() time.Duration {
 	return min(5*time.Second+time.Duration(len(m.receivers))*25*time.Millisecond, time.Minute)
 }
 
-// Listening tells whether the process of at least one address is connected to its mailbox now. An
-// empty address has no process. If the server's user may not ask, Listening returns true.
-func Listening(ctx context.Context, client *queue.Client, addresses ...string) (bool, error) {
-	found, err := Listeners(ctx, client, addresses)
-	if len(found) > 0 || errors.Is(err, queue.ErrForbidden) {
-		return true, nil
-	}
-	return false, err
-}
-
-// Listeners returns those addresses whose processes are connected to their mailboxes now. It
-// returns them with an error, too, if only some nodes of a Cluster have answered.
-func Listeners(ctx context.Context, client *queue.Client, addresses []string) (map[string]bool, error) {
-	var channels []string
+// channelsOf returns the channels of addresses, and which of them are sharded. An empty address has
+// none.
+func channelsOf(addresses []string) (channels, sharded []string) {
 	for _, address := range addresses {
 		if end := strings.LastIndexByte(address, '|'); end >= 0 {
-			channels = append(channels, address[:end])
+			if channel := address[:end]; queue.Sharded(channel) {
+				sharded = append(sharded, channel)
+			} else {
+				channels = append(channels, channel)
+			}
 		}
 	}
+	return channels, sharded
+}
+
+// withReceivers returns those of the channels that have receivers on the server that c asks.
+func withReceivers(ctx context.Context, c redis.UniversalClient, channels, sharded []string) (map[string]bool, error) {
+	found := map[string]bool{}
+	for _, ask := range []struct {
+		channels []string
+		count    func(context.Context, ...string) *redis.MapStringIntCmd
+	}{{channels, c.PubSubNumSub}, {sharded, c.PubSubShardNumSub}} {
+		for some := range slices.Chunk(ask.channels, 1000) {
+			receivers, err := ask.count(ctx, some...).Result()
+			if err != nil {
+				return found, err
+			}
+			for channel, n := range receivers {
+				if n > 0 {
+					found[channel] = true
+				}
+			}
+		}
+	}
+	return found, nil
+}
+
+// Listening tells whether the process of at least one address is connected now to its mailbox on
+// the topic's server, the only one that is asked. An empty address has no process. If the server's
+// user may not ask, Listening returns true.
+func Listening(ctx context.Context, client *queue.Client, topic *queue.Topic, addresses ...string) (bool, error) {
+	channels, sharded := channelsOf(addresses)
+	if len(channels)+len(sharded) == 0 {
+		return false, nil
+	}
+	found, err := queue.AskMaster(ctx, client, topic.Key(), func(ctx context.Context, c redis.UniversalClient) (map[string]bool, error) {
+		return withReceivers(ctx, c, channels, sharded)
+	})
+	if errors.Is(queue.Refused(err), queue.ErrForbidden) {
+		return true, nil
+	}
+	return len(found) > 0, err
+}
+
+// Listeners returns those addresses whose processes are connected to their mailboxes now. It asks
+// all servers, and returns what it found with an error, too, if only some have answered.
+func Listeners(ctx context.Context, client *queue.Client, addresses []string) (map[string]bool, error) {
+	channels, sharded := channelsOf(addresses)
 	slices.Sort(channels)
-	channels = slices.Compact(channels)
+	slices.Sort(sharded)
+	channels, sharded = slices.Compact(channels), slices.Compact(sharded)
 	var mu sync.Mutex
 	connected, found := map[string]bool{}, map[string]bool{}
-	var failed error
-	for some := range slices.Chunk(channels, 1000) {
-		// A node knows its own receivers only.
-		err := client.EachNode(ctx, func(ctx context.Context, node queue.Node) error {
-			receivers, err := queue.Ask(node, func(c redis.UniversalClient) (map[string]int64, error) {
-				return c.PubSubNumSub(ctx, some...).Result()
-			})
-			mu.Lock()
-			defer mu.Unlock()
-			for channel, n := range receivers {
-				connected[channel] = connected[channel] || n > 0
-			}
-			return err
+	err := client.EachNode(ctx, func(ctx context.Context, node queue.Node) error {
+		here, err := queue.Ask(node, func(c redis.UniversalClient) (map[string]bool, error) {
+			return withReceivers(ctx, c, channels, sharded)
 		})
-		failed = cmp.Or(failed, queue.RefusedTo("see who is connected", "pubsub|numsub", err))
-	}
+		mu.Lock()
+		defer mu.Unlock()
+		maps.Copy(connected, here)
+		return err
+	})
 	for _, address := range addresses {
 		if end := strings.LastIndexByte(address, '|'); end >= 0 && connected[address[:end]] {
 			found[address] = true
 		}
 	}
-	return found, failed
+	return found, queue.RefusedTo("see who is connected", "pubsub|numsub", err)
 }

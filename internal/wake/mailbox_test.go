@@ -177,7 +177,7 @@ func TestMailboxOfAServerThatComesUpLater(t *testing.T) {
 	s := redistest.Server{Client: in.Client(t), Prefix: "own"}
 	m := mailbox(t, s)
 	r := queuetest.Receive(t, m)
-	require.NoError(t, m.Permitted(ctx), "nobody knows")
+	require.NoError(t, m.Permitted(ctx, nil), "nobody knows")
 	in.Restart()
 	r.Gets("")
 	post(t, s, r.Channel(), r.Name()+" x")
@@ -226,7 +226,10 @@ func TestMailboxThatIsConnectingCanBeClosed(t *testing.T) {
 			u.now.Store(true)
 			client := client(u)
 			t.Cleanup(func() { _ = client.Close() })
-			_, closeMailbox := wake.Open(queue.MustClient(client), "own")
+			m, closeMailbox := wake.Open(queue.MustClient(client), "own")
+			until, end := context.WithCancel(ctx)
+			defer end()
+			go m.Receive(queue.NewTopic(queue.MustClient(client), "own", "t"), func(string, func()) {}).Address(until)
 			<-u.asked
 			closed := make(chan struct{})
 			go func() {
@@ -292,7 +295,7 @@ func TestMailboxOutlivesAClientThatPanics(t *testing.T) {
 			t.Cleanup(func() { _ = s.Client.Close() })
 			m := mailbox(t, s)
 			r := queuetest.Receive(t, m)
-			require.NoError(t, m.Permitted(ctx))
+			require.NoError(t, m.Permitted(ctx, nil))
 			r.Gets("") // it has connected
 			require.True(t, over())
 			post(t, redistest.Server{Client: plain, Prefix: "own"}, r.Channel(), r.Name()+" x")
@@ -344,12 +347,12 @@ func TestAMailboxSaysThatItMayNotListenAndDoesOnceItMay(t *testing.T) {
 		user := userWithout(t, admin, c.without)
 		m := mailbox(t, redistest.Server{Client: user, Prefix: "own"})
 		r := queuetest.Receive(t, m)
-		err := m.Permitted(ctx)
+		err := m.Permitted(ctx, nil)
 		require.ErrorIs(t, err, queue.ErrForbidden)
 		require.ErrorContains(t, err, c.says)
 		require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "user", c.with).Err())
 		r.Gets("")
-		require.NoError(t, m.Permitted(ctx))
+		require.NoError(t, m.Permitted(ctx, nil))
 		post(t, redistest.Server{Client: admin, Prefix: "own"}, r.Channel(), r.Name()+" x")
 		r.Gets("x")
 	}
@@ -359,13 +362,15 @@ func TestAMailboxOfAClusterSaysThatItMayNotListen(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	client := cluster.Client(t)
-	require.NoError(t, mailbox(t, redistest.Server{Client: client, Prefix: "allowed"}).Permitted(ctx))
+	topic := queue.NewTopic(queue.MustClient(client), "own", "t")
+	require.NoError(t, mailbox(t, redistest.Server{Client: client, Prefix: "allowed"}).Permitted(ctx, topic))
 	for _, node := range cluster.Nodes() {
 		require.NoError(t, node.Client(t).Do(ctx, "ACL", "SETUSER", "default", "-subscribe").Err())
+		_ = node.Client(t).Do(ctx, "ACL", "SETUSER", "default", "-ssubscribe").Err() // which Redis 6.2 does not know
 	}
-	err := mailbox(t, redistest.Server{Client: client, Prefix: "own"}).Permitted(ctx)
+	err := mailbox(t, redistest.Server{Client: client, Prefix: "own"}).Permitted(ctx, topic)
 	require.ErrorIs(t, err, queue.ErrForbidden)
-	require.ErrorContains(t, err, "+subscribe")
+	require.ErrorContains(t, err, "subscribe")
 }
 
 func TestReceiversPollMoreRarelyTheMoreThereAre(t *testing.T) {
@@ -376,8 +381,7 @@ func TestReceiversPollMoreRarelyTheMoreThereAre(t *testing.T) {
 		2200: time.Minute, 3000: time.Minute} {
 		var stops []func()
 		for range n {
-			_, stop := m.Receive(func(string, func()) {})
-			stops = append(stops, stop)
+			stops = append(stops, m.Receive(nil, func(string, func()) {}).Stop)
 		}
 		require.Equal(t, want, m.Poll())
 		for _, stop := range stops {
@@ -395,13 +399,13 @@ func TestMailboxSaysWhenAllHaveLooked(t *testing.T) {
 		asked := make(chan func(), 9)
 		var address string
 		for range 2 {
-			var stop func()
-			address, stop = m.Receive(func(_ string, done func()) {
+			r := m.Receive(nil, func(_ string, done func()) {
 				if done != nil {
 					asked <- done
 				}
 			})
-			defer stop()
+			address = r.Address(ctx)
+			defer r.Stop()
 		}
 		channel := address[:strings.LastIndexByte(address, '|')]
 		require.Eventually(t, func() bool { return s.Client.PubSubNumSub(ctx, channel).Val()[channel] > 0 }, patience, time.Millisecond)
@@ -444,12 +448,12 @@ func TestAFloodOfMessagesToAllIsServedByOneGoroutine(t *testing.T) {
 		r := queuetest.Receive(t, m)
 		r.Connected(s.Client)
 		looks := make(chan func(), 1000)
-		_, stop := m.Receive(func(_ string, done func()) {
+		r2 := m.Receive(nil, func(_ string, done func()) {
 			if done != nil {
 				looks <- done
 			}
 		})
-		defer stop()
+		defer r2.Stop()
 		post(t, s, r.Channel(), "* "+s.Prefix+":looked:first")
 		(<-looks)()
 		<-began
@@ -493,12 +497,12 @@ func TestAMessageToAllWakesOthersWhileOneLooks(t *testing.T) {
 		r := queuetest.Receive(t, m)
 		r.Connected(s.Client)
 		looks := make(chan func(), 9)
-		_, stop := m.Receive(func(_ string, done func()) {
+		r2 := m.Receive(nil, func(_ string, done func()) {
 			if done != nil {
 				looks <- done
 			}
 		})
-		defer stop()
+		defer r2.Stop()
 		post(t, s, r.Channel(), "* "+s.Prefix+":looked")
 		<-looks
 		r.Gets("")
@@ -515,12 +519,25 @@ type wrapped struct{ *redis.ClusterClient }
 
 func TestMailboxOfAWrappedClusterClient(t *testing.T) {
 	t.Parallel()
-	s := redistest.Server{Client: wrapped{redistest.StartCluster(t).Client(t)}, Prefix: "own"}
-	r := queuetest.Receive(t, mailbox(t, s))
-	r.Connected(s.Client)
-	for range 20 { // one node knows of the connection, and which is asked first is random
-		listening, err := wake.Listening(ctx, queue.MustClient(s.Client), r.Address)
+	client := queue.MustClient(wrapped{redistest.StartCluster(t).Client(t)})
+	m, closeMailbox := wake.Open(client, "own")
+	t.Cleanup(closeMailbox)
+	servers, channels := map[string]bool{}, map[string]bool{}
+	for i := range 20 {
+		topic := queue.NewTopic(client, "own", fmt.Sprint("topic ", i))
+		r := m.Receive(topic, func(string, func()) {})
+		defer r.Stop()
+		address := ""
+		require.Eventually(t, func() bool {
+			address = r.Address(ctx) // the server may have no sharded channels
+			listening, err := wake.Listening(ctx, client, topic, address)
+			return err == nil && listening
+		}, patience, time.Millisecond)
+		server, err := topic.Master(ctx)
 		require.NoError(t, err)
-		require.True(t, listening)
+		servers[server] = true
+		channels[address[:strings.LastIndexByte(address, '|')]] = true
 	}
+	require.Len(t, servers, 3)
+	require.Len(t, channels, 3, "one for each master")
 }

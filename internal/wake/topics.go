@@ -28,13 +28,21 @@ const rescan = 30 * time.Second
 // enter a topic again.
 func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found func(topic string, announced bool), read func(error)) {
 	channel := queue.NewTopics(prefix, client.Database())
-	pubsub, err := subscribe(ctx, client, nil, channel, queue.TopicsRule(prefix))
-	if pubsub == nil || errors.Is(err, queue.ErrForbidden) {
-		read(fmt.Errorf("%w: %w", ErrNotHeard, err))
+	refused := func(err error) { read(fmt.Errorf("%w: %w", ErrNotHeard, err)) }
+	var incoming <-chan any
+	if client.Cluster() {
+		l := &line{client: client, key: queue.Registry(prefix), channel: channel, rule: queue.TopicsRule(prefix)}
+		incoming = l.listen(ctx)
+	} else {
+		pubsub, err := subscribe(ctx, client, nil, channel, queue.TopicsRule(prefix))
+		if pubsub == nil || errors.Is(err, queue.ErrForbidden) {
+			refused(err)
+		}
+		listener := newListener(client, channel, true)
+		defer listener.end()
+		incoming = listener.listen(ctx, pubsub)
 	}
-	listener := newListener(client, channel, true)
-	defer listener.end()
-	incoming := listener.listen(ctx, pubsub)
+	denied := false // which was said
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	known := map[string]bool{}
@@ -76,6 +84,15 @@ func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found
 			}
 		case event, open := <-incoming:
 			switch event := event.(type) {
+			case connected:
+				if is := errors.Is(event.err, queue.ErrForbidden); is && !denied {
+					denied = true
+					refused(event.err)
+				}
+				if event.err == nil {
+					denied = false
+					look()
+				}
 			case *redis.Subscription:
 				look()
 			case *redis.Message:

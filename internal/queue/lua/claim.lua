@@ -34,13 +34,12 @@
 --      12 single      "1" if PUBLISH counts every receiver (not on a cluster)
 --      13 expiry      ms without use after which the group is removed; "" if the subscription knows
 --                     of none
---      14 delivered   messages that the subscription handed over since its last claim
---      15 late_ms     by which those were late, in sum
---      16 latest_ms   by which one of those was late at most
---      17 dropped     messages that the subscription dropped since its last claim, as too late
---      18 most        messages that the consumer has at once at most
---      19 worker      "<ms for which the note is valid> <who>", to note that the subscription
+--      14 most        messages that the consumer has at once at most
+--      15 worker      "<ms for which the note is valid> <who>", to note that the subscription
 --                     lives; "" most often
+--      16 latest_ms   by which a message was late at most that the subscription handed over since
+--                     its last claim; "" for none
+--         then what else it counted since then: field of stats, number
 --
 -- While the group or its topic is paused, the call leases nothing. A subscription with slots rests
 -- until the pause ends.
@@ -66,14 +65,14 @@
 --   expiries list of the expired leases in a row of each message, or empty if there is no suspect
 --   since    ms at which the messages were leased, as text: now, unless this is a repeat
 -- Twice: a repeat of the last claim that got messages returns those that it still leases. It takes
--- the expiries of the others back. A repeat
--- of a claim that got none is a new claim, and counts delivered and dropped once more. A repeat of
--- an older claim leases nothing while the last one that got messages is remembered.
+-- the expiries of the others back. A repeat of a claim that got none is a new claim, and counts
+-- once more what the subscription counted. A repeat of an older claim leases nothing while the last
+-- one that got messages is remembered.
 
 local groups, messages, ready, unack, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, waiters, claim, scheduler, idle = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local paused, resting, stats, dead, suspects = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
-local workers, worker = KEYS[16], ARGV[19]
+local workers, worker = KEYS[16], ARGV[15]
 local group, subscription, number, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local have, lease, slots, address = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local patience, bytes, memory, single = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12] == '1'
@@ -82,10 +81,10 @@ if expiry ~= '' then
   -- No waiter that knows the expiry is valid when the group ends: remove relies on that.
   patience = math.min(patience, tonumber(expiry))
 end
-local delivered, dropped, most = tonumber(ARGV[14]), tonumber(ARGV[17]), tonumber(ARGV[18])
+local most, latest_ms = tonumber(ARGV[14]), ARGV[16]
 local long = string.rep('-', 65)
 
---@use now schedule wake id_length latest take_back attend
+--@use now post schedule wake id_length latest take_back attend
 
 if redis.call('HEXISTS', groups, group) == 0 then
   return {'unregistered'}
@@ -150,22 +149,31 @@ local waiting = redis.call('ZCARD', waiters)
 if limit == 0 then
   redis.call('ZCARD', resting)
 end
-local counted = delivered + dropped > 0
-  and redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms', 'dropped')
+local counts = {} -- fields of stats, and values that they get
+for i = 17, #ARGV, 2 do
+  counts[#counts + 1] = ARGV[i]
+end
+local counted = #counts > 0 and redis.call('HMGET', stats, 'latest_ms', unpack(counts))
 
 -- Each claim notes its time, and whether its subscription knows of no expiry.
 local at = string.format('%d', now)
 local token = token_of(at)
 local asks = expiry == '' and {'asked', at, 'lasting', '1'} or {'asked', at}
 
--- Adds delivered and dropped to stats, and notes the time of the claim. If the subscription got
--- messages, handed over some or dropped some, that time is "seen" too.
+-- Adds what the subscription counted to stats, and notes the time of the claim. If it got messages,
+-- or counted any, that time is "seen" too.
 local function count(got)
   if counted then
-    redis.call('HSET', stats, 'delivered', string.format('%d', (counted[1] or 0) + delivered),
-      'late_ms', string.format('%d', (counted[2] or 0) + ARGV[15]),
-      'latest_ms', latest_with(counted[3], ARGV[16]),
-      'dropped', string.format('%d', (counted[4] or 0) + dropped), 'seen', at, unpack(asks))
+    local fields = {'seen', at, unpack(asks)}
+    local n = #fields
+    for i = 2, #counted do
+      fields[n + 1], fields[n + 2] = ARGV[13 + i * 2], string.format('%d', (counted[i] or 0) + ARGV[14 + i * 2])
+      n = n + 2
+    end
+    if latest_ms ~= '' then
+      fields[n + 1], fields[n + 2] = 'latest_ms', latest_with(counted[1], latest_ms)
+    end
+    redis.call('HSET', stats, unpack(fields))
   elseif got then
     redis.call('HSET', stats, 'seen', at, unpack(asks))
   else

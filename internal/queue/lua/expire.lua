@@ -34,7 +34,7 @@ local version, budget, single = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local groups = (#KEYS - 3) / 8
 local long = string.rep('-', 65)
 
---@use now wake id_length precedes
+--@use now post wake id_length precedes
 
 -- Tells whether the entry a of ready belongs before the entry b, because it was due earlier.
 local function older(a, b)
@@ -91,6 +91,7 @@ for g = 1, groups do
     end
     redis.call('HDEL', leases, unpack(ids))
     local entries = {}
+    local suspected, died = 0, 0
     for i, id in ipairs(ids) do
       local count, flag, delayed_for, said = string.match(records[i] or '', '^(%d+) (%S+) (%S+)(.*)$')
       if not count then -- there is no record, or it has another form
@@ -111,10 +112,12 @@ for g = 1, groups do
           .. string.format('%d', limit) .. ' deliveries')
         redis.call('HDEL', suspects, id)
         redis.call('ZADD', dead, now, id)
+        died = died + 1
       else
         redis.call('HSET', deliveries, id, record .. said)
         redis.call('HSET', suspects, id,
           string.format('%d', (tonumber(expiries) or 0) + 1) .. ' - ' .. (tokens[i] or '-'))
+        suspected = suspected + (expiries and 0 or 1)
         local due = tokens[i] and string.match(tokens[i], ':(%d+)$') or string.format('%d', now)
         entries[#entries + 1] = id .. ':' .. due
       end
@@ -141,6 +144,13 @@ for g = 1, groups do
       redis.call('LPUSH', ready, unpack(merged))
       redis.call('HINCRBY', stats, 'returned', #merged)
       wake(waiters, math.min(#entries, 16))
+    end
+    redis.call('HINCRBY', stats, 'expired', #ids)
+    if suspected > 0 then
+      redis.call('HINCRBY', stats, 'suspects', suspected)
+    end
+    if died > 0 then
+      redis.call('HINCRBY', stats, 'dead_lease', died)
     end
     total = total + #ids
   end

@@ -51,7 +51,7 @@ local from, memory, single = tonumber(ARGV[5]), ARGV[6], ARGV[7] == '1'
 local groups = (#KEYS - 17) / 3
 local looked = 1000
 
---@use now schedule wake id_length keeps
+--@use now post schedule wake id_length keeps
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -136,10 +136,7 @@ if held then
   redis.call('HDEL', suspects, id)
   bury(number)
   local address = string.match(holder or '', '^%S+ %S+ %S+ %S+ %S+ %S+ %S+ (.*)$')
-  local channel, receiver = string.match(address or '', '^(.*)|(.*)$')
-  if channel then
-    redis.pcall('PUBLISH', channel, receiver .. ' extend')
-  end
+  post(address or '', 'extend')
   return done('unack')
 end
 if retries then

@@ -43,7 +43,7 @@ local groups = (#KEYS - 9) / 8
 local scheduler, idle = KEYS[#KEYS - 1], KEYS[#KEYS]
 local version, id, looked = ARGV[1], ARGV[2], ARGV[3] == '1'
 
---@use now schedule id_length came
+--@use now post schedule id_length came
 local score = string.format('%d', now)
 
 if redis.call('HGET', meta, 'groups') ~= version then

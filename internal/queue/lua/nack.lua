@@ -16,9 +16,10 @@
 --       then for each message, in the order of delivery (at most 1000):
 --         id
 --         token       of its lease
---         delay       ms from now, or "@" and an instant in ms, or "dead" for no further delivery,
---                     or "undelivered" for the same without counting a delivery: no handler got it.
---                     "+" in front of a delay postpones: the delivery does not count
+--         delay       ms from now, or "@" and an instant in ms. "+" in front postpones: the
+--                     delivery does not count. Or why there is no further delivery: "asked" by the
+--                     handler, or "late" or "unmarshal", where no handler got the message and no
+--                     delivery is counted
 --         limit       deliveries at most, negative: no limit
 --         for         the delay that the next delivery is told about, "" to keep the last
 --         reason      stored if the message dies now
@@ -36,7 +37,7 @@ local retry, dead, waiters, scheduler, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8
 local suspects, groups = KEYS[10], KEYS[11]
 local group, single = ARGV[1], ARGV[2] == '1'
 
---@use now due_of schedule wake take_back keeps
+--@use now due_of post schedule wake take_back keeps
 
 if #ARGV == 2 then
   return 0
@@ -62,6 +63,10 @@ local options = redis.call('HGET', groups, group)
 take_back(ids, tokens, held)
 
 local settled, woken, died, event = 0, 0, nil, nil
+local counts = {} -- what is added to fields of stats
+local function count_one(field)
+  counts[field] = (counts[field] or 0) + 1
+end
 for i = #ids, 1, -1 do
   local id, token, at = ids[i], tokens[i], i * 7 - 4
   local delay, limit = ARGV[at + 2], tonumber(ARGV[at + 3])
@@ -78,11 +83,13 @@ for i = #ids, 1, -1 do
       count, flag, last_for = 0, '-', '-'
     end
     count = tonumber(count)
+    local undelivered = delay == 'late' or delay == 'unmarshal'
     local postponed = string.sub(delay, 1, 1) == '+'
     if postponed then
       delay = string.sub(delay, 2)
     end
-    if delay ~= 'undelivered' then
+    if not undelivered then
+      count_one('nacked')
       count = postponed and count or count + 1
       -- A requeued message keeps its flag, because its expiry does not count. Of a message that was
       -- only postponed, nothing else than "d" tells that it was delivered.
@@ -92,15 +99,18 @@ for i = #ids, 1, -1 do
       delayed_for = last_for
     end
     local record = string.format('%d', count) .. ' ' .. flag .. ' ' .. delayed_for
-    if delay == 'dead' or delay == 'undelivered' or (not postponed and limit > 0 and count >= limit) then
+    local cause = (undelivered or delay == 'asked') and delay
+    if cause or (not postponed and limit > 0 and count >= limit) then
       redis.call('HSET', deliveries, id, record .. ' ' .. reason .. (said ~= '' and ': ' .. said or ''))
       redis.call('ZADD', dead, now, id)
+      count_one('dead_' .. (cause or 'deliveries'))
       died = now
     else
       redis.call('HSET', deliveries, id, record .. (said ~= '' and ' ' .. said or ''))
       local due = due_of(delay)
       if due > now then
         redis.call('ZADD', retry, string.format('%d', due), id)
+        count_one('retried')
         event = math.min(event or due, due)
       else
         redis.call('LPUSH', ready, id .. string.match(token, ':%d+$'))
@@ -120,6 +130,9 @@ if settled > 0 and recorded > 16 and recorded <= 512 then
   local long = string.rep('-', 65)
   redis.call('HSET', deliveries, long, '')
   redis.call('HDEL', deliveries, long)
+end
+for field, many in pairs(counts) do
+  redis.call('HINCRBY', stats, field, many)
 end
 if woken > 0 then
   redis.call('HINCRBY', stats, 'returned', woken)

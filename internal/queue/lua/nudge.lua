@@ -9,7 +9,7 @@
 
 local meta, scheduler, event = KEYS[1], KEYS[2], tonumber(ARGV[1])
 
---@use now schedule
+--@use now post schedule
 
 if redis.call('HEXISTS', meta, 'groups') == 0 then
   return ''

@@ -23,7 +23,7 @@
 local meta, groups, messages, pending, scheduler, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local layout, with_stream, fresh, group, options, maxlen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
---@use now schedule
+--@use now post schedule
 
 local found = redis.call('HMGET', meta, 'layout', 'groups', 'maxlen')
 local names = redis.call('HKEYS', groups)

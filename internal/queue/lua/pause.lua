@@ -19,7 +19,7 @@
 local meta, groups, paused, resumes, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local group, lasts, by, why = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
---@use now schedule
+--@use now post schedule
 
 local there = redis.call('HEXISTS', meta, 'groups')
 local known = redis.call('HEXISTS', groups, group)

@@ -39,7 +39,7 @@ local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonum
 local single = ARGV[5] == '1'
 local groups = (#KEYS - 9) / 5
 
---@use now role wake each put precedes due_at event free_names keeps
+--@use now role post wake each put precedes due_at event free_names keeps
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}

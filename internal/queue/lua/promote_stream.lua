@@ -52,6 +52,17 @@ local function too_late(own, due)
   return (at and now >= at) or (lateness and now >= due + lateness)
 end
 
+-- Returns the field of stats that counts messages that were so late. Go has the same bounds.
+local bounds = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000, 60000} -- ms
+local function late_field(ms)
+  for _, bound in ipairs(bounds) do
+    if ms <= bound then
+      return string.format('late_%d', bound)
+    end
+  end
+  return 'late_more'
+end
+
 local topic = redis.call('HMGET', meta, 'groups', 'maxlen')
 if topic[1] ~= version then
   return {'stale'}
@@ -88,7 +99,11 @@ redis.call('HDEL', scheduler, '')
 -- Move the messages of both one by one, in order.
 local f, r, moved, size, refused = 1, 1, 0, 0, nil
 local gone, died, records = {}, {}, {}
-local delivered, dropped, lost, late, latest = 0, 0, 0, 0, 0
+local delivered, dropped, lost, latest = 0, 0, 0, 0
+local counts = {} -- what is added to fields of stats
+local function count_one(field)
+  counts[field] = (counts[field] or 0) + 1
+end
 while moved < budget and (fresh[f] or again[r]) do
   local retried = not fresh[f]
   if fresh[f] and again[r] then
@@ -111,10 +126,13 @@ while moved < budget and (fresh[f] or again[r]) do
   elseif not retried and own and too_late(own, due) then
     if string.find(own, 'on_expiry:dead', 1, true) then
       reason = 'not delivered in time'
+      count_one('dead_late')
     else
       dropped = dropped + 1
+      count_one('dropped')
     end
   elseif not fields then
+    count_one('dead_unmarshal')
     reason = 'unmarshal: the body is not in the form of a stream entry'
   else
     local added = redis.pcall('XADD', stream, '*', unpack(fields))
@@ -123,7 +141,7 @@ while moved < budget and (fresh[f] or again[r]) do
       break
     end
     delivered = delivered + 1
-    late = late + now - due
+    count_one(late_field(now - due))
     latest = math.max(latest, now - due)
   end
   if reason then
@@ -151,15 +169,13 @@ each('HDEL', deliveries, gone, 1, #gone)
 each('ZADD', dead, died, 1, #died)
 each('HSET', deliveries, records, 1, #records)
 if delivered > 0 then
-  redis.call('HINCRBY', stats, 'delivered', delivered)
-  redis.call('HINCRBY', stats, 'late_ms', string.format('%d', late))
   redis.call('HSET', stats, 'latest_ms', latest_with(counted, latest), 'seen', string.format('%d', now))
   if maxlen > 0 then
     redis.call('XTRIM', stream, 'MAXLEN', '~', topic[2]) -- the text, because Lua would write 1e+17
   end
 end
-if dropped > 0 then
-  redis.call('HINCRBY', stats, 'dropped', dropped)
+for field, many in pairs(counts) do
+  redis.call('HINCRBY', stats, field, many)
 end
 
 first_free = free_names(first_free)

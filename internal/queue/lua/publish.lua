@@ -19,6 +19,8 @@
 --         stream     that due messages go into
 --         retry      zset: id -> due ms
 --         paused     hash: group, or "" for the topic -> ms since when
+--       then only if a message has a guard:
+--         schedules  hash: recurring schedule -> record
 -- ARGV  1 version    of the group set that KEYS were made from
 --       2 number     of this call; the publisher counts its calls
 --       3 memory     ms for which the number is remembered
@@ -28,6 +30,7 @@
 --       7 limit      messages that may wait at most; 0 for no limit
 --       8 soonest    ms of the earliest instant at which a message is due; 0 if one has no delay;
 --                    later than any instant if all have a relative delay
+--       9 together   sizes of the parts of the call that may be refused alone, "size size ..."
 --       then for each message: id, body
 --       then for each run:
 --         count      of its messages
@@ -37,6 +40,12 @@
 -- The delay id of a message may be that of another message that waits. Then the message replaces
 -- that one, or is left out ("mode:keep"), or the call is refused ("mode:reject"). From its time in
 -- taken on, a delay id is free.
+-- A message with a guard is an occurrence of a recurring schedule, and has the delay id
+-- "<schedule>%40<instant>". Its option "guard" is "<version>:<after>:<latest>:<missed>", and is not
+-- stored. The message is left out unless the schedule has that version, runs, and has its cursor at
+-- the instant after, and now is latest at most. Else the cursor moves to the instant, and missed is
+-- added to the missed occurrences. Of an occurrence that somebody asked for, the guard is
+-- "<version>:run": then run of the schedule has to be the instant, and is cleared.
 -- A due message goes to ready of each group at once. It goes to pending if something older is due
 -- and not moved yet. So it does if there is no group, or if the call has too many messages for so
 -- many groups.
@@ -47,8 +56,9 @@
 --   "twice" and ids   messages with mode:reject whose delay ids come before in this call
 --   "full" and room   the number of messages that there is room for
 -- The ids are a thousand at most.
--- Only "ok" means that something was written. If the stream refuses an entry, the call fails with
--- the server's error and writes nothing.
+-- Only "ok" means that something was written, but for refused_full in stats. That counts the
+-- messages of the parts that no call has room for. If the stream refuses an entry, the call fails
+-- with the server's error and writes nothing.
 -- Twice: the second run finds its number remembered and writes nothing.
 
 local meta, messages, pending, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -57,15 +67,16 @@ local stats = KEYS[10]
 local version, number, memory, single = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local n, runs, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local soonest = tonumber(ARGV[8])
-local groups = (#KEYS - 10) / 3
+local groups = math.floor((#KEYS - 10) / 3)
+local schedules = (#KEYS - 10) % 3 == 1 and KEYS[#KEYS]
 local budget = 50000 -- messages times groups that one step moves at most
 local args = ARGV
 -- The indexes in args of the first message, run and options.
-local first_message = 9
+local first_message = 10
 local first_run = first_message + n * 2
 local first_option = first_run + runs * 2
 
---@use now due_of schedule wake each put fields_of
+--@use now due_of post schedule wake each put fields_of timetable
 
 local topic = redis.call('HMGET', meta, 'groups', 'maxlen')
 if topic[1] ~= version then
@@ -87,6 +98,7 @@ if first_option <= #ARGV then
   redis.call('HLEN', options)
 end
 redis.call('HLEN', scheduler)
+redis.call('HLEN', stats)
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')[2]
 -- Only messages that are due now are written to the keys of groups.
 local direct = soonest <= now and groups > 0 and n * groups <= budget and not (head and tonumber(head) <= now)
@@ -116,15 +128,53 @@ end
 -- its owner and until when.
 local left_out, replaced = {}, {}
 local n_replaced, n_left_out = 0, 0 -- messages of this call or earlier ones, to be counted
+local n_stale = 0 -- occurrences of this call that their guards leave out
 local refused, twice = {}, {}
 local named, owner, free = {}, {}, {}
 local dues -- id -> due ms, of this call's messages
+local moved, plans = {}, {} -- names of recurring schedules that change, and their records
+
+-- Tells whether an occurrence passes its guard, and changes the record of its schedule if so.
+local function passes(delay_id, guard)
+  local name, at = string.match(delay_id, '^(.*)%%40(%d+)$')
+  local r = name and (plans[name] or read_schedule(name))
+  local version, plan = string.match(guard, '^(%d+):(.*)$')
+  if not r or r.version ~= tonumber(version) then
+    return false
+  end
+  local after, latest, missed = string.match(plan, '^(%d+):(%d+):(%d+)$')
+  if not after and r.run ~= at then
+    return false
+  elseif after and (r.paused ~= '0' or r.cursor ~= tonumber(after) or now > tonumber(latest)) then
+    return false
+  end
+  if not plans[name] then
+    moved[#moved + 1], plans[name] = name, r
+  end
+  if not after then
+    r.run = '0'
+    return true
+  end
+  r.cursor, r.missed = tonumber(at), r.missed + tonumber(missed)
+  if r.known[at] then -- it was cancelled by hand
+    return false
+  end
+  r.waiting[#r.waiting + 1], r.known[at] = at, true
+  return true
+end
+
 for i = first_option, #ARGV, 2 do
   local name = string.match(ARGV[i + 1], 'delay_id:(%S+)')
+  local guard = schedules and string.match(ARGV[i + 1], ' guard:(%S+)')
+  if guard then
+    ARGV[i + 1] = string.gsub(ARGV[i + 1], ' guard:%S+', '', 1)
+    if not passes(name, guard) then
+      left_out[ARGV[i]], name, n_stale = true, nil, n_stale + 1
+    end
+  end
   if name then
     if not dues then
       redis.call('HLEN', names)
-      redis.call('HLEN', stats)
       dues = {}
       local at = first_message
       for r = first_run, first_option - 1, 2 do
@@ -239,6 +289,14 @@ end
 if limit > 0 and n > #replaced then
   local room = math.max(limit - redis.call('ZCARD', pending) - backlog, 0)
   if n - #replaced > room then
+    local full = 0
+    for size in string.gmatch(ARGV[9], '%d+') do
+      full = full + (tonumber(size) > room and size or 0)
+    end
+    if full > 0 then
+      redis.call('HDEL', stats, '') -- after a deletion, a script may write at maxmemory too
+      redis.call('HINCRBY', stats, 'refused_full', full)
+    end
     return string.format('full %d', room)
   end
 end
@@ -323,6 +381,13 @@ if n_ready > 0 then
 end
 if next_due and groups > 0 then
   schedule(next_due)
+end
+for _, name in ipairs(moved) do
+  write_schedule(name, plans[name])
+end
+local published = ARGV[5] - n_left_out - n_stale
+if published > 0 then
+  redis.call('HINCRBY', stats, 'published', published)
 end
 if n_replaced > 0 then
   redis.call('HINCRBY', stats, 'replaced', n_replaced)

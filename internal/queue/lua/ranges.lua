@@ -1,7 +1,9 @@
 -- ranges: reads several parts of a list at one time.
 --
 -- KEYS  1 key  list
--- ARGV  first and last position of each part, as LRANGE takes them
+-- ARGV  1 first  position of a part, as LRANGE takes it
+--       2 last   position of that part
+--       then more such pairs
 --
 -- Returns a list for each part.
 -- Twice: it only reads.

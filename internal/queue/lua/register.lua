@@ -23,7 +23,7 @@ local meta, groups, pending, scheduler, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4
 local stats = KEYS[6]
 local layout, fresh, group, options, expiry = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
---@use now schedule
+--@use now post schedule
 
 local found = redis.call('HMGET', meta, 'layout', 'groups')
 local known = redis.call('HGET', groups, group)

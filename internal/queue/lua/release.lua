@@ -18,7 +18,7 @@ local unack, leases, ready, waiters, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4],
 local suspects = KEYS[6]
 local single = ARGV[1] == '1'
 
---@use now wake take_back
+--@use now post wake take_back
 
 if #ARGV == 1 then
   return 0

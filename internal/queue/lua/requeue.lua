@@ -21,7 +21,7 @@ local groups, messages, dead, deliveries = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local retry, scheduler, operation = KEYS[5], KEYS[6], KEYS[7]
 local group, memory = ARGV[1], ARGV[2]
 
---@use now due_of schedule
+--@use now due_of post schedule
 
 local before = redis.call('GET', operation)
 if before then

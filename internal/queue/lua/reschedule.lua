@@ -29,7 +29,7 @@ local names, taken, scheduler, operation = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local version, by, id, spec, memory = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local groups = #KEYS - 8
 
---@use now due_of schedule
+--@use now due_of post schedule
 
 local before = redis.call('GET', operation)
 if before then

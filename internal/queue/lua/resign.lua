@@ -9,12 +9,13 @@
 
 local scheduler, me = KEYS[1], ARGV[1]
 
+--@use post
+
 local s = redis.call('HMGET', scheduler, 'holder', 'standby')
 if s[1] == me then
   redis.call('HDEL', scheduler, 'holder')
   if s[2] then
-    local channel, receiver = string.match(s[2], '^(.*)|(.*)$')
-    redis.pcall('PUBLISH', channel, receiver .. ' 0')
+    post(s[2], '0')
   end
   return 1
 end

@@ -34,7 +34,7 @@ local version, group, budget, single = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV
 local memory, stream, over = ARGV[5], ARGV[6] == '1', ARGV[7] == '1'
 local groups = (#KEYS - 5) / 3
 
---@use now schedule wake
+--@use now post schedule wake
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -77,8 +77,7 @@ for g = 1, stopped and 0 or groups do
   if redis.call('HEXISTS', paused, ARGV[7 + g]) == 0 then
     local popped = budget > 0 and redis.call('ZPOPMIN', resting, budget) or {}
     for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver)
+      post(popped[i])
     end
     budget = budget - #popped / 2
     if redis.call('ZCARD', resting) > 0 then

@@ -25,12 +25,12 @@
 --
 -- Returns {"stale"} when the group set has changed, else {"ok", now, number of messages, of
 -- pending, due ms of its first, number of delay ids that are taken, next, holder, standby, until,
--- paused, fault, replaced, left_out}, and
+-- paused, fault, fields and values of counters}, and
 -- then for each group: number in ready, its first entry, number in unack, first
 -- deadline, number in retry, first due ms, number of dead, first ms of death, waiters, resting,
--- paused, options, ms of its removal, number of valid leases, delivered, late_ms, latest_ms,
--- dropped, seen, dead_purged, number of suspects. A missing value is "". paused is
--- "<ms until when> <ms since when> <by> <why>", with 0 if it has no end.
+-- paused, options, ms of its removal, number of valid leases, number of suspects, fields and values
+-- of stats. A missing value is "". paused is "<ms until when> <ms since when> <by> <why>", with 0
+-- if it has no end.
 -- Twice: it only reads.
 
 local meta, group_options, messages, pending, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -56,17 +56,14 @@ if redis.call('HGET', meta, 'groups') ~= version then
 end
 local after = '(' .. string.format('%d', now)
 local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until', 'fault')
-local total = redis.call('HMGET', counters, 'replaced', 'left_out')
 local reply = {
   'ok', string.format('%d', now), redis.call('HLEN', messages), redis.call('ZCARD', pending), head(pending),
   redis.call('ZCOUNT', taken, after, '+inf'), s[1] or '', s[2] or '', s[3] or '', s[4] or '', pause_of(''),
-  s[5] or '', total[1] or '', total[2] or '',
+  s[5] or '', redis.call('HGETALL', counters),
 }
 for g = 1, groups do
   local ready, unack, retry, dead = KEYS[3 + g * 8], KEYS[4 + g * 8], KEYS[5 + g * 8], KEYS[6 + g * 8]
   local waiters, resting, stats, suspects = KEYS[7 + g * 8], KEYS[8 + g * 8], KEYS[9 + g * 8], KEYS[10 + g * 8]
-  local counted = redis.call('HMGET', stats, 'delivered', 'late_ms', 'latest_ms', 'dropped', 'seen',
-    'dead_purged')
   for _, value in ipairs({
     redis.call('LLEN', ready), redis.call('LRANGE', ready, 0, 0)[1] or '', redis.call('ZCARD', unack),
     head(unack),
@@ -74,12 +71,9 @@ for g = 1, groups do
     redis.call('ZCOUNT', waiters, after, '+inf'), redis.call('ZCOUNT', resting, after, '+inf'),
     pause_of(ARGV[1 + g]), redis.call('HGET', group_options, ARGV[1 + g]) or '',
     redis.call('ZSCORE', idle, ARGV[1 + g]) or '', redis.call('ZCOUNT', unack, after, '+inf'),
+    redis.call('HLEN', suspects), redis.call('HGETALL', stats),
   }) do
     reply[#reply + 1] = value
   end
-  for i = 1, 6 do
-    reply[#reply + 1] = counted[i] or ''
-  end
-  reply[#reply + 1] = redis.call('HLEN', suspects)
 end
 return reply

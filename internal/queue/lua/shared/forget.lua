@@ -6,8 +6,9 @@
 -- The snippet reads the three keys: one of a wrong type is found before the first write.
 
 redis.call('HLEN', messages)
-local have_options = redis.call('HLEN', options) > 0
-local have_refs = redis.call('HLEN', refs) > 0
+local some = redis.call('EXISTS', options, refs) > 0 -- most often there is neither
+local have_options = some and redis.call('HLEN', options) > 0
+local have_refs = some and redis.call('HLEN', refs) > 0
 
 -- Forgets the bodies and options of the messages, except where other groups need them. Those are
 -- counted one less in refs. A count is set, not lowered, so that a repeated write changes nothing.

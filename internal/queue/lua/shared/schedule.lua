@@ -1,6 +1,6 @@
 -- schedule: tells the topic's scheduler of an event.
 --
--- Uses     t, scheduler
+-- Uses     t, scheduler, post
 -- Defines  schedule(event)
 
 -- Has the scheduler look at event, in ms, unless it looks earlier anyway. The standby looks a
@@ -12,8 +12,7 @@ local function schedule(event)
   local wait = event - t[1] * 1000 - t[2] / 1000
   for i = 2, 3 do
     if s[i] then
-      local channel, receiver = string.match(s[i], '^(.*)|(.*)$')
-      redis.pcall('PUBLISH', channel, receiver .. string.format(' %.3f', wait))
+      post(s[i], string.format('%.3f', wait))
     end
     wait = wait + 1000
   end

@@ -1,17 +1,18 @@
 -- wake: wakes idle subscriptions of a group.
 --
--- Uses     now, single
+-- Uses     now, single, post
 -- Defines  wake(waiters, n)
 
--- Wakes up to n subscriptions. One that no longer listens is skipped, where PUBLISH tells.
+-- Wakes up to n subscriptions. One that no longer listens is skipped, if the reply tells. PUBLISH
+-- tells on a single server. SPUBLISH always tells, as only the topic's own node serves it.
 local function wake(waiters, n)
   redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
   while n > 0 do
     local popped = redis.call('ZPOPMIN', waiters, n)
     n = 0
     for i = 1, #popped, 2 do
-      local channel, receiver = string.match(popped[i], '^(.*)|(.*)$')
-      if redis.pcall('PUBLISH', channel, receiver) == 0 and single then
+      local heard, sharded = post(popped[i])
+      if heard == 0 and (single or sharded) then
         n = n + 1
       end
     end

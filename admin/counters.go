@@ -1,0 +1,139 @@
+package admin
+
+import (
+	"encoding/json"
+	"math"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Counters is what a topic has counted since it was created. The counters only grow.
+type Counters struct {
+	// Published counts messages that the topic took.
+	Published int `json:"published"`
+
+	// Replaced counts messages that later ones with their delay ID replaced.
+	Replaced int `json:"replaced"`
+
+	// LeftOut counts messages that were not published because their delay ID was taken:
+	// redisdelay.DelayIDKeep.
+	LeftOut int `json:"left_out"`
+
+	// RefusedFull counts messages of calls that failed with redisdelay.ErrTopicFull. A call that
+	// the client repeats after a lost reply may count twice.
+	RefusedFull int `json:"refused_full"`
+}
+
+// GroupCounters is what a consumer group has counted since it was created. The counters only grow.
+// Delivered and LeaseLost are approximate: see GroupStats.Lateness. The others are exact.
+type GroupCounters struct {
+	// Delivered counts deliveries: messages that were handed to a consumer, each time anew.
+	Delivered int `json:"delivered"`
+
+	// Acked and Nacked count deliveries by how they ended. A handler that ran for too long is in
+	// Nacked, as is a postponed message. An ack or nack that came too late is in neither.
+	Acked  int `json:"acked"`
+	Nacked int `json:"nacked"`
+
+	// Retried counts nacked messages that waited for a retry. The others in Nacked were ready again
+	// at once, or died.
+	Retried int `json:"retried"`
+
+	// Dropped counts messages that expired and were dropped: redisdelay.ExpiryDrop.
+	Dropped int `json:"dropped"`
+
+	// Expired counts leases that ran out, because a process crashed, stood still, or could not
+	// reach Redis, or because a handler outlived CloseTimeout.
+	Expired int `json:"expired"`
+
+	// Suspects counts messages that became suspects. GroupStats.Suspects has how many are now.
+	Suspects int `json:"suspects"`
+
+	// LeaseLost counts messages whose lease was lost while a handler had them: their contexts ended
+	// with redisdelay.ErrLeaseLost.
+	LeaseLost int `json:"lease_lost"`
+
+	// Dead counts the messages that became dead letters.
+	Dead DeadCounters `json:"dead"`
+
+	// DeadPurged counts the dead letters that were deleted because the group had more than MaxDead.
+	// Those past DeadRetention, and those that PurgeDead or DeleteDead deleted, are not in it.
+	DeadPurged int `json:"dead_purged"`
+}
+
+// DeadCounters counts dead letters by the cause of their death.
+type DeadCounters struct {
+	Deliveries int `json:"deliveries"` // nacked on the last delivery
+	Lease      int `json:"lease"`      // the lease expired on the last delivery
+	Asked      int `json:"asked"`      // the handler asked for it: redisdelay.DeadOnNack
+	Late       int `json:"late"`       // not delivered in time: redisdelay.ExpiryDead
+	Unmarshal  int `json:"unmarshal"`  // the Unmarshaler refused the message
+	Killed     int `json:"killed"`     // an operator killed it: Admin.Kill
+}
+
+// Total returns the number of deaths by all causes.
+func (d DeadCounters) Total() int {
+	return d.Deliveries + d.Lease + d.Asked + d.Late + d.Unmarshal + d.Killed
+}
+
+func groupCounters(c operate.GroupCounters) GroupCounters {
+	return GroupCounters{Delivered: c.Delivered, Acked: c.Acked, Nacked: c.Nacked, Retried: c.Retried, Dropped: c.Dropped,
+		Expired: c.Expired, Suspects: c.Suspects, LeaseLost: c.LeaseLost, Dead: DeadCounters(c.Dead), DeadPurged: c.DeadPurged}
+}
+
+// Lateness is a histogram: it counts deliveries by how late they were. Bucket i has those that were
+// later than LatenessBounds()[i-1], and not later than LatenessBounds()[i]. The last bucket has all
+// that were later than any bound. Lateness of two times may be subtracted bucket by bucket.
+type Lateness [16]int
+
+// LatenessBounds returns the bounds of the buckets of a Lateness, from a millisecond to a minute.
+func LatenessBounds() []time.Duration { return queue.LateBounds() }
+
+// Count returns the number of deliveries.
+func (l Lateness) Count() (n int) {
+	for _, in := range l {
+		n += in
+	}
+	return n
+}
+
+// Quantile returns the smallest bound that at least a part q of the deliveries were not later than,
+// such as 0.99. It returns 0 if there is no delivery, and the largest Duration, which means "more
+// than a minute", if no bound is large enough.
+func (l Lateness) Quantile(q float64) time.Duration {
+	total := l.Count()
+	if total == 0 {
+		return 0
+	}
+	wanted := max(1, int(math.Ceil(q*float64(total))))
+	n := 0
+	for i, bound := range LatenessBounds() {
+		if n += l[i]; n >= wanted {
+			return bound
+		}
+	}
+	return math.MaxInt64
+}
+
+// MarshalJSON returns a list of the buckets that are not empty, ascending, such as
+// [{"at_most":"5ms","count":12},{"at_most":"","count":1}]. The last bucket has no bound.
+func (l Lateness) MarshalJSON() ([]byte, error) {
+	type bucket struct {
+		AtMost string `json:"at_most"`
+		Count  int    `json:"count"`
+	}
+	list := []bucket{}
+	bounds := LatenessBounds()
+	for i, n := range l {
+		switch {
+		case n == 0:
+		case i < len(bounds):
+			list = append(list, bucket{bounds[i].String(), n})
+		default:
+			list = append(list, bucket{"", n})
+		}
+	}
+	return json.Marshal(list)
+}

@@ -1,0 +1,73 @@
+package admin_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
+	"github.com/redisdelay/watermill-redisdelay/periodic"
+)
+
+func TestSchedules(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		a, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix})
+		require.NoError(t, err)
+		_, err = a.Schedules(ctx, "t")
+		require.ErrorIs(t, err, admin.ErrNotFound)
+		p, err := periodic.New(periodic.Config{Publisher: testkit.NewPublisher(t, s), Poll: 100 * time.Millisecond}, nil)
+		require.NoError(t, err)
+		schedule := func(name string) periodic.Schedule {
+			return periodic.Schedule{Name: name, Topic: "t", Spec: "@yearly", Message: func(periodic.Occurrence) (*message.Message, error) {
+				return message.NewMessage(name, nil), nil
+			}}
+		}
+		require.NoError(t, p.Add(schedule("b"), schedule("a: %")))
+		running, cancel := context.WithCancel(ctx)
+		ended := testkit.Begin(func() error { return p.Run(running) })
+		var all []admin.Schedule
+		testkit.Eventually(t, func() bool {
+			all, err = a.Schedules(ctx, "t")
+			return err == nil && len(all) == 2 && !all[0].Next.IsZero() && !all[1].Next.IsZero()
+		}, "the schedules")
+		first := all[0]
+		require.Equal(t, "a: %", first.Name)
+		require.Equal(t, admin.Schedule{Name: "a: %", Topic: "t", Spec: "@yearly", Zone: "UTC", Version: 1, Waiting: 1,
+			Definition: `{"spec":"@yearly","zone":"UTC","misfire":"last"}`, Cursor: first.Cursor, Next: first.Cursor}, first)
+		text, err := json.Marshal(first)
+		require.NoError(t, err)
+		require.Contains(t, string(text), `"cursor":`)
+		require.NotContains(t, string(text), `"paused":`)
+
+		n, err := a.PauseSchedule(ctx, "t", "b")
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		at, err := a.RunSchedule(ctx, "t", "b")
+		require.NoError(t, err)
+		require.False(t, at.IsZero())
+		require.NoError(t, a.ResumeSchedule(ctx, "t", "b"))
+		testkit.Eventually(t, func() bool {
+			all, err = a.Schedules(ctx, "t")
+			return err == nil && all[1].Waiting == 1 && all[1].Requested.IsZero()
+		}, "b to go on")
+		for _, name := range []string{"a: %", "b"} {
+			n, err = a.RemoveSchedule(ctx, "t", name)
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+		}
+		all, err = a.Schedules(ctx, "t")
+		require.NoError(t, err)
+		require.Empty(t, all)
+		_, err = a.PauseSchedule(ctx, "t", "b")
+		require.ErrorIs(t, err, admin.ErrNotFound)
+		require.ErrorContains(t, err, `pause schedule: schedule "b" of topic "t"`)
+		cancel()
+		require.NoError(t, testkit.Wait(t, ended, "the end"))
+	})
+}

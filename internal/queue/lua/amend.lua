@@ -1,0 +1,113 @@
+-- amend: changes a recurring schedule, and takes back its occurrences that wait.
+--
+-- KEYS  1 meta        hash: layout, groups (the version of the group set)
+--       2 schedules   hash: schedule -> record; ":" -> text of the last change
+--       3 messages    hash: id -> body
+--       4 options     hash: id -> options, only of messages that have any
+--       5 pending     zset: id -> due ms
+--       6 names       hash: delay id -> id
+--       7 taken       zset: delay id -> ms at which it is free
+--       8 operation   string: set by an earlier run of this call, expiring
+-- ARGV  1 version     of the group set that KEYS were made from
+--       2 what        "put", "pause", "resume", "run", "remove", "ask" or "answer"
+--       3 name        of the schedule
+--       4 memory      ms for which a "run" is remembered
+--       5 seen        version that the caller has seen, 0 for none; for "put", "ask" and "answer"
+--       6 definition  of the schedule, for "put"
+--       7 jitter      ms, for "put"
+--       8 first       ms before which there is no occurrence, for "put"
+--
+-- "put" gives the schedule another definition: its version goes up, and it counts from now on. A
+-- cursor of the past stays, so that what the schedule has missed is not forgotten. "pause",
+-- "remove" and such a "put" take back all occurrences that wait. An occurrence that was cancelled
+-- by hand stays in the record, so that it is not published again. "run" asks for one occurrence
+-- now. "ask" asks the programs of the record's version to show that they live, which is what
+-- "answer" does. Each change is noted in the field ":", so that programs need not read all records
+-- again and again.
+-- Returns {outcome, now, record, taken back}. outcome is "stale" when the group set has changed,
+-- "missing" if there is no such schedule, "changed" if its version is not the one that was seen,
+-- else "ok". record is "" if there is none. taken back is a number of occurrences.
+-- Twice: "put", "remove", "ask" and "answer" find another version, or do the same once more. "run"
+-- is remembered. A second "pause" or "resume" finds done what the first did.
+
+local meta, schedules, messages, options, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local names, taken, operation = KEYS[6], KEYS[7], KEYS[8]
+local version, what, name, memory, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local definition, jitter, first = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+
+--@use now timetable each
+
+local ms = string.format('%d', now)
+if redis.call('HGET', meta, 'groups') ~= version then
+  return {'stale', ms, '', 0}
+end
+local r, last = read_schedule(name)
+if r and what == 'put' and r.definition == definition then
+  return {'ok', ms, redis.call('HGET', schedules, name), 0}
+end
+if (what == 'put' or what == 'ask' or what == 'answer') and last ~= seen then
+  return {'changed', ms, redis.call('HGET', schedules, name) or '', 0}
+end
+if not r and what ~= 'put' then
+  return {'missing', ms, '', 0}
+end
+
+-- Read every key that is written later: one of a wrong type is found before the first write.
+redis.call('HLEN', messages)
+redis.call('HLEN', options)
+redis.call('HLEN', names)
+redis.call('ZCARD', taken)
+redis.call('ZCARD', pending)
+local repeated = redis.call('GET', operation)
+local changes = tonumber(string.match(redis.call('HGET', schedules, ':') or '', '%d+$') or 0)
+
+local ids, delay_ids = {}, {}
+local left = {} -- instants whose occurrences were cancelled by hand
+if r and (what == 'put' or what == 'pause' or what == 'remove') then
+  for _, at in ipairs(r.waiting) do
+    local delay_id = name .. '%40' .. at
+    local id = redis.call('HGET', names, delay_id)
+    if not id then
+      left[#left + 1] = at
+    elseif tonumber(redis.call('ZSCORE', pending, id) or 0) > now then
+      ids[#ids + 1], delay_ids[#delay_ids + 1] = id, delay_id
+    end
+  end
+  r.waiting = left
+  r.cursor = math.min(r.cursor, now - r.jitter)
+end
+
+if what == 'put' then
+  r = r or {cursor = now, paused = '0', run = '0', missed = 0, waiting = {}}
+  r.version, r.cursor, r.asked = last + 1, math.max(r.cursor, first), '0'
+  r.definition, r.jitter = definition, jitter
+elseif what == 'pause' then
+  r.paused = r.paused == '0' and ms or r.paused
+elseif what == 'resume' and r.paused ~= '0' then
+  r.paused, r.cursor = '0', math.max(r.cursor, now - r.jitter)
+elseif what == 'run' and not repeated and r.run == '0' then
+  r.run = ms
+elseif what == 'ask' and r.asked == '0' then
+  r.asked = ms
+elseif what == 'answer' then
+  r.asked = '0'
+end
+
+-- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
+redis.call('HDEL', schedules, '')
+each('ZREM', pending, ids, 1, #ids)
+each('HDEL', messages, ids, 1, #ids)
+each('HDEL', options, ids, 1, #ids)
+each('HDEL', names, delay_ids, 1, #delay_ids)
+each('ZREM', taken, delay_ids, 1, #delay_ids)
+if what == 'remove' then
+  redis.call('HSET', schedules, name, string.format('%d', last + 1))
+else
+  write_schedule(name, r)
+end
+-- With the time, because a counter could come back after a loss of data.
+redis.call('HSET', schedules, ':', ms .. '.' .. string.format('%d', changes + 1))
+if what == 'run' then
+  redis.call('SET', operation, 'ok', 'PX', memory)
+end
+return {'ok', ms, redis.call('HGET', schedules, name), #ids}

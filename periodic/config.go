@@ -1,0 +1,236 @@
+package periodic
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+var (
+	// ErrInvalidConfig means that a field of Config, Schedule or OverlapConfig is invalid. The
+	// error names every invalid field.
+	ErrInvalidConfig = redisdelay.ErrInvalidConfig
+
+	// ErrExists means that Add got a schedule whose topic and name another one has.
+	ErrExists = errors.New("schedule exists")
+
+	// ErrAlreadyRun means that Run was called a second time.
+	ErrAlreadyRun = errors.New("periodic has already been run")
+)
+
+// Config configures a Periodic.
+type Config struct {
+	// Publisher publishes the occurrences, and has the connection to Redis. Required. The Periodic
+	// never closes it. It may be used for other messages, too.
+	Publisher *redisdelay.Publisher
+
+	// Ahead is how long before their due time occurrences are in Redis. The next occurrence of each
+	// schedule always is, however far ahead. So while no program lives, Redis delivers what is due
+	// in half this time, and the next occurrence of rarer schedules. At most 1,000 occurrences of a
+	// schedule wait. Default 5m, at least 4 times Poll.
+	Ahead time.Duration
+
+	// Poll is about how often the Periodic looks at its schedules in Redis. Pauses and removals
+	// count at once. Other changes count after that time: a resume, a request to run now, and a
+	// definition of another program. Default 5s, at least 100ms.
+	Poll time.Duration
+
+	// CloseTimeout is how long Run waits for calls of Message and Publish when its context ends.
+	// Default 10s.
+	CloseTimeout time.Duration
+}
+
+func (c *Config) setDefaults() {
+	c.Ahead = cmp.Or(c.Ahead, 5*time.Minute)
+	c.Poll = cmp.Or(c.Poll, 5*time.Second)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
+}
+
+// Validate reports all faults of the configuration at once. New calls it.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Publisher == nil {
+		errs = append(errs, invalid("Publisher", "is required"))
+	}
+	ahead, poll := cmp.Or(c.Ahead, 5*time.Minute), cmp.Or(c.Poll, 5*time.Second)
+	if poll < 100*time.Millisecond {
+		errs = append(errs, invalid("Poll", "is %v; it has to be at least 100ms, or zero for the default", poll))
+	}
+	if ahead < 4*poll || ahead > 24*time.Hour {
+		errs = append(errs, invalid("Ahead", "is %v; it has to be at least 4 times Poll (%v) and at most 24h, or zero for the default", ahead, poll))
+	}
+	if c.CloseTimeout < 0 {
+		errs = append(errs, invalid("CloseTimeout", "is %v; it has to be positive, or zero for the default", c.CloseTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+func invalid(field, format string, args ...any) error {
+	return fmt.Errorf("%w: %s %s", ErrInvalidConfig, field, fmt.Sprintf(format, args...))
+}
+
+// Schedule says when messages are published, and which.
+type Schedule struct {
+	// Name names the schedule in its topic, in all programs. Required, at most MaxNameLength bytes.
+	Name string
+
+	// Topic is where the occurrences are published. Required.
+	Topic string
+
+	// Spec says when. Required. It is one of
+	//
+	//   - five fields of cron: minute, hour, day of month, month, day of week. A field is *, a
+	//     value, a range such as 9-17, a step such as */15, or a list of these. Months and weekdays
+	//     have English names too; Sunday is 0 and 7. If day of month and day of week are both set,
+	//     one of them has to match;
+	//   - six fields, with the second first;
+	//   - @hourly, @daily or @midnight, @weekly, @monthly, @yearly or @annually;
+	//   - "@every 90m", a duration of at least a second. It counts from Start, or from the Unix
+	//     epoch. "@every 36h from 2026-01-01T06:00:00+01:00" counts from that instant.
+	Spec string
+
+	// Location is the time zone of the fields. Default UTC. time.Local is refused, because other
+	// machines may have another one.
+	Location *time.Location
+
+	// Message makes the message of an occurrence. Required. It runs ahead of time, up to
+	// Config.Ahead or until the occurrence before is due, and in one of the programs only. So it
+	// says what is to be done, and the handler of the message looks up what is true by then. It
+	// must be safe for concurrent use. After an error or a panic it is called again, with a backoff
+	// from a second to a minute. Later occurrences of the schedule wait for it; other schedules go
+	// on. The metadata of the message may have all settings of a message but a delay and a delay
+	// ID.
+	Message func(Occurrence) (*message.Message, error)
+
+	// Misfire says what becomes of occurrences that were missed: their instants passed, and no
+	// program had published them. Default MisfireLast.
+	Misfire Misfire
+
+	// MisfireWithin is how far back missed occurrences count. Older ones are only counted. Default
+	// 24h with MisfireAll, no limit with MisfireLast.
+	MisfireWithin time.Duration
+
+	// Jitter delays all occurrences by the same time, which is less than Jitter and follows from
+	// Name. It spreads schedules that have the same Spec. Instants stay as in Spec. Default 0.
+	Jitter time.Duration
+
+	// Start is the first instant that counts, and End the first that does not count any more. Zero
+	// is no limit.
+	Start, End time.Time
+}
+
+// MaxNameLength is the longest name of a schedule, in bytes.
+const MaxNameLength = 256
+
+// Misfire says what becomes of missed occurrences.
+type Misfire string
+
+const (
+	// MisfireLast publishes the last missed occurrence.
+	MisfireLast Misfire = "last"
+	// MisfireAll publishes all missed occurrences, in order.
+	MisfireAll Misfire = "all"
+	// MisfireSkip publishes none.
+	MisfireSkip Misfire = "skip"
+)
+
+func (s *Schedule) setDefaults() {
+	s.Misfire = cmp.Or(s.Misfire, MisfireLast)
+	if s.Misfire == MisfireAll {
+		s.MisfireWithin = cmp.Or(s.MisfireWithin, 24*time.Hour)
+	}
+	if s.Location == nil {
+		s.Location = time.UTC
+	}
+}
+
+// Validate reports all faults of the schedule at once. Add calls it.
+func (s Schedule) Validate() error {
+	var errs []error
+	fault := func(field, format string, args ...any) { errs = append(errs, invalid(field, format, args...)) }
+	if s.Name == "" || len(s.Name) > MaxNameLength {
+		fault("Name", "has %d bytes; it has to have 1 to %d", len(s.Name), MaxNameLength)
+	}
+	if err := queue.CheckTopic(s.Topic); err != nil {
+		fault("Topic", "%v", err)
+	}
+	if s.Message == nil {
+		fault("Message", "is required")
+	}
+	if s.Location == time.Local {
+		fault("Location", "is time.Local, which differs between machines; use time.LoadLocation")
+	} else {
+		zoned := s
+		zoned.setDefaults()
+		if _, err := parse(s.Spec, zoned.Location, s.Start); err != nil {
+			fault("Spec", "is %q: %v", s.Spec, err)
+		}
+	}
+	switch s.Misfire {
+	case "", MisfireLast, MisfireAll, MisfireSkip:
+	default:
+		fault("Misfire", "is %q; want %q, %q or %q", s.Misfire, MisfireLast, MisfireAll, MisfireSkip)
+	}
+	if s.MisfireWithin < 0 {
+		fault("MisfireWithin", "is %v; it has to be positive, or zero for the default", s.MisfireWithin)
+	}
+	if s.Jitter < 0 || s.Jitter > 24*time.Hour {
+		fault("Jitter", "is %v; it has to be from 0 to 24h", s.Jitter)
+	}
+	if !s.End.IsZero() && !s.End.After(s.Start) {
+		fault("End", "is %v, which is not after Start (%v)", s.End, s.Start)
+	}
+	return errors.Join(errs...)
+}
+
+// offset returns by how much each occurrence is later than its instant.
+func (s *Schedule) offset() time.Duration {
+	if s.Jitter < time.Millisecond {
+		return 0
+	}
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(s.Name)) // a hash takes all
+	return time.Duration(hash.Sum64()%uint64(s.Jitter.Milliseconds())) * time.Millisecond
+}
+
+// definition is what Redis has of a schedule. Two programs whose definitions differ have different
+// occurrences. Package admin reads it.
+type definition struct {
+	Spec    string `json:"spec"`
+	Zone    string `json:"zone"`
+	Rules   string `json:"rules,omitempty"` // of the zone, in this program
+	Jitter  string `json:"jitter,omitempty"`
+	Start   string `json:"start,omitempty"`
+	End     string `json:"end,omitempty"`
+	Misfire string `json:"misfire"`
+	Within  string `json:"within,omitempty"`
+}
+
+// define returns the definition as a text.
+func (s *Schedule) define() (string, error) {
+	d := definition{Spec: s.Spec, Zone: s.Location.String(), Misfire: string(s.Misfire)}
+	if s.Location != time.UTC {
+		d.Rules = rules(s.Location)
+	}
+	if s.Jitter > 0 {
+		d.Jitter = s.Jitter.String()
+	}
+	if s.MisfireWithin > 0 {
+		d.Within = s.MisfireWithin.String()
+	}
+	for at, text := range map[*time.Time]*string{&s.Start: &d.Start, &s.End: &d.End} {
+		if !at.IsZero() {
+			*text = at.UTC().Format(time.RFC3339Nano)
+		}
+	}
+	text, err := json.Marshal(d)
+	return string(text), err
+}

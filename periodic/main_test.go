@@ -1,0 +1,16 @@
+package periodic
+
+import (
+	"os"
+	"testing"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	if addr := os.Getenv(workerAddr); addr != "" {
+		work(addr)
+		return
+	}
+	redistest.Main(m)
+}

@@ -1,0 +1,174 @@
+package periodic
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// OverlapPolicy says what becomes of an occurrence that is delivered while the group still handles
+// another one of its schedule.
+type OverlapPolicy string
+
+const (
+	// OverlapAllow handles both at once.
+	OverlapAllow OverlapPolicy = "allow"
+	// OverlapSkip acks the later one without handling it, and logs it.
+	OverlapSkip OverlapPolicy = "skip"
+	// OverlapQueue postpones the later one until the other one ends. If several wait, any of them
+	// is next.
+	OverlapQueue OverlapPolicy = "queue"
+)
+
+// OverlapConfig configures Overlap.
+type OverlapConfig struct {
+	// Client is the connection to Redis. Required. It is of the same kinds as
+	// redisdelay.SubscriberConfig.Client.
+	Client redis.UniversalClient
+
+	// KeyPrefix is the start of all keys in Redis. It must equal the Subscriber's. Default
+	// redisdelay.DefaultKeyPrefix.
+	KeyPrefix string
+
+	// Policy says what becomes of an occurrence that overlaps another one. Default OverlapSkip.
+	Policy OverlapPolicy
+
+	// Lease is for how long an occurrence counts as handled after its process died. A handler may
+	// run for longer, because the middleware extends the time. Default 30s, at least 1s.
+	Lease time.Duration
+
+	// Wait is after how long a postponed occurrence is tried again. Default 1s, at least 1ms.
+	Wait time.Duration
+}
+
+// Validate reports all faults of the configuration at once. Overlap calls it.
+func (c OverlapConfig) Validate() error {
+	var errs []error
+	if err := queue.CheckClient(c.Client); err != nil {
+		errs = append(errs, invalid("Client", "%v", err))
+	}
+	if err := queue.CheckPrefix(c.KeyPrefix); err != nil {
+		errs = append(errs, invalid("KeyPrefix", "%v", err))
+	}
+	switch c.Policy {
+	case "", OverlapAllow, OverlapSkip, OverlapQueue:
+	default:
+		errs = append(errs, invalid("Policy", "is %q; want %q, %q or %q", c.Policy, OverlapAllow, OverlapSkip, OverlapQueue))
+	}
+	if c.Lease != 0 && c.Lease < time.Second {
+		errs = append(errs, invalid("Lease", "is %v; it has to be at least 1s, or zero for the default", c.Lease))
+	}
+	if c.Wait != 0 && (c.Wait < time.Millisecond || c.Wait > redisdelay.MaxDelay) {
+		errs = append(errs, invalid("Wait", "is %v; it has to be from 1ms to %v, or zero for the default", c.Wait, redisdelay.MaxDelay))
+	}
+	return errors.Join(errs...)
+}
+
+// Overlap returns a middleware that keeps occurrences of one schedule from being handled at the
+// same time, in all processes of a consumer group. It concerns messages of occurrences alone, and
+// needs the redisdelay.Subscriber of this module. Each group decides for itself.
+//
+// An occurrence that is delivered again, because its process died, is no overlap with itself. While
+// Redis does not answer, occurrences are postponed, and use up no delivery. Errors wrap
+// ErrInvalidConfig. A nil logger logs nothing.
+func Overlap(config OverlapConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	o := &overlap{OverlapConfig: config, client: queue.MustClient(config.Client)}
+	o.KeyPrefix = cmp.Or(o.KeyPrefix, redisdelay.DefaultKeyPrefix)
+	o.Policy = cmp.Or(o.Policy, OverlapSkip)
+	o.Lease = cmp.Or(o.Lease, 30*time.Second)
+	o.Wait = cmp.Or(o.Wait, time.Second)
+	o.logger = guard.Logger(logger).With(watermill.LogFields{"component": "redisdelay.periodic"})
+	return o.middleware, nil
+}
+
+type overlap struct {
+	OverlapConfig
+	client  *queue.Client
+	permits queue.Permits
+	logger  watermill.LoggerAdapter
+}
+
+var errOverlap = errors.New("another occurrence of the schedule is handled")
+
+func (o *overlap) middleware(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		occurrence, ok := FromMessage(msg)
+		if !ok || o.Policy == OverlapAllow {
+			return h(msg)
+		}
+		delivery, ok := redisdelay.DeliveryFromContext(msg.Context())
+		if !ok {
+			return nil, fmt.Errorf("overlap: %w", redisdelay.ErrNotDelivered)
+		}
+		topic := queue.NewTopic(o.client, o.KeyPrefix, delivery.Topic)
+		handling := topic.Handle(occurrence.Schedule, delivery.Group, occurrence.At, o.Lease)
+		_, err := o.permits.Try(msg.Context(), topic, queue.Overlapping)
+		free := false
+		if err == nil {
+			free, err = handling.Begin(msg.Context())
+		}
+		fields := watermill.LogFields{"schedule": occurrence.Schedule, "topic": delivery.Topic, "group": delivery.Group, "occurrence": occurrence.At}
+		switch {
+		case err != nil:
+			return nil, o.postpone(msg, err)
+		case free:
+			defer o.keep(handling, fields)()
+			return h(msg)
+		case o.Policy == OverlapQueue:
+			return nil, o.postpone(msg, errOverlap)
+		}
+		o.logger.Info("Skipped an occurrence, because another one of its schedule is handled", fields)
+		return nil, nil
+	}
+}
+
+// postpone has the message come again, and returns the error for the router.
+func (o *overlap) postpone(msg *message.Message, err error) error {
+	return errors.Join(&redisdelay.PostponeError{Delay: o.Wait, Err: err}, redisdelay.Postpone(msg, o.Wait))
+}
+
+// keep extends a handling until the function that it returns ends it.
+func (o *overlap) keep(handling *queue.Handling, fields watermill.LogFields) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(o.Lease / 3)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			valid, err := handling.Extend(ctx)
+			if ctx.Err() == nil && (err != nil || !valid) {
+				o.logger.Error("Another occurrence of the schedule may be handled now", cmp.Or(err, errLost), fields)
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := handling.End(ctx); err != nil {
+			o.logger.Error("Cannot tell that an occurrence was handled, so that its Lease has to pass", err, fields)
+		}
+	}
+}
+
+var errLost = errors.New("the Lease has passed")

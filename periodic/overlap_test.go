@@ -1,0 +1,117 @@
+package periodic
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
+)
+
+// overlapping publishes messages, two of one schedule and one of none, and returns them as they are
+// delivered, beside a handler with the middleware that tells what it handles and goes on when told.
+func overlapping(t *testing.T, s redistest.Server, policy OverlapPolicy, log *capture) (messages map[string]*message.Message, handle message.HandlerFunc, begun chan string, goOn chan struct{}) {
+	pub := testkit.NewPublisher(t, s)
+	sub := testkit.NewSubscriber(t, s, func(c *redisdelay.SubscriberConfig) { c.MaxInFlight = 10 })
+	in := testkit.SubscribeTo(t, sub, "t")
+	for i, name := range []string{"first", "second", "plain"} {
+		msg := message.NewMessage(name, nil)
+		if name != "plain" {
+			msg = Occurrence{Schedule: "s", At: begin.Add(time.Duration(i) * time.Hour)}.stamp(msg, begin)
+		}
+		testkit.Publish(t, pub, "t", msg)
+	}
+	messages = map[string]*message.Message{}
+	for range 3 {
+		msg := testkit.Receive(t, in)
+		messages[msg.UUID] = msg
+	}
+	middleware, err := Overlap(OverlapConfig{Client: s.Client, KeyPrefix: s.Prefix, Policy: policy, Wait: time.Millisecond}, log)
+	require.NoError(t, err)
+	begun, goOn = make(chan string, 10), make(chan struct{})
+	return messages, middleware(func(msg *message.Message) ([]*message.Message, error) {
+		begun <- msg.UUID
+		<-goOn
+		return nil, nil
+	}), begun, goOn
+}
+
+func TestOverlap(t *testing.T) {
+	for policy, handled := range map[OverlapPolicy]bool{OverlapAllow: true, OverlapSkip: false, OverlapQueue: false} {
+		t.Run(string(policy), func(t *testing.T) {
+			testkit.Both(t, func(t *testing.T, s redistest.Server) {
+				log := &capture{}
+				messages, handle, begun, goOn := overlapping(t, s, policy, log)
+				results := make(chan error, 3)
+				run := func(name string) {
+					go func() { _, err := handle(messages[name]); results <- err }()
+				}
+				run("first")
+				require.Equal(t, "first", testkit.Wait(t, begun, "the first"))
+				run("plain")
+				require.Equal(t, "plain", testkit.Wait(t, begun, "a message of no schedule"))
+				run("first") // delivered again
+				require.Equal(t, "first", testkit.Wait(t, begun, "the first again"))
+				run("second")
+				if handled {
+					require.Equal(t, "second", testkit.Wait(t, begun, "the second"))
+					goOn <- struct{}{}
+				} else if err := testkit.Wait(t, results, "the second"); policy == OverlapSkip {
+					require.NoError(t, err)
+					require.Equal(t, 1, log.count("Skipped an occurrence"))
+				} else {
+					var postponed *redisdelay.PostponeError
+					require.ErrorAs(t, err, &postponed)
+					require.ErrorIs(t, err, errOverlap)
+				}
+				for range 3 {
+					goOn <- struct{}{}
+					require.NoError(t, testkit.Wait(t, results, "the end"))
+				}
+				if !handled {
+					run("second")
+					require.Equal(t, "second", testkit.Wait(t, begun, "the second after the first"))
+					goOn <- struct{}{}
+				}
+				require.NoError(t, testkit.Wait(t, results, "the end"))
+				for _, msg := range messages {
+					msg.Ack()
+				}
+			})
+		})
+	}
+}
+
+func TestOverlapConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	_, err := Overlap(OverlapConfig{KeyPrefix: "{", Policy: "x", Lease: 1, Wait: 1}, nil)
+	require.ErrorIs(t, err, ErrInvalidConfig)
+	for _, want := range []string{"Client is nil", "KeyPrefix ", `Policy is "x"`, "Lease is 1ns", "Wait is 1ns"} {
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestOverlapPostponesWithoutRedis(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		messages, _, _, _ := overlapping(t, s, OverlapSkip, &capture{})
+		unanswered := errors.New("no answer")
+		client := redis.NewClient(s.Client.(*redis.Client).Options())
+		defer client.Close()
+		client.AddHook(redistest.BeforeEach(func(redis.Cmder) error { return unanswered }))
+		middleware, err := Overlap(OverlapConfig{Client: client, KeyPrefix: s.Prefix}, nil)
+		require.NoError(t, err)
+		_, err = middleware(nil)(messages["first"])
+		var postponed *redisdelay.PostponeError
+		require.ErrorAs(t, err, &postponed)
+		require.ErrorIs(t, err, unanswered)
+		for _, msg := range messages {
+			msg.Ack()
+		}
+	})
+}

@@ -1,0 +1,448 @@
+package periodic
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+const day = 24 * time.Hour
+
+func TestAnOccurrenceIsInRedisBeforeItIsDue(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a"))
+	p.look()
+	require.Equal(t, []string{"a 01-01 09:00:00"}, w.waiting())
+	require.Empty(t, w.advance(9*time.Hour-time.Millisecond))
+	p.look()
+	require.Equal(t, []string{"a 01-01 09:00:00", "a 01-02 09:00:00"}, w.waiting())
+
+	// No program lives.
+	require.Equal(t, []string{"a 01-01 09:00:00"}, w.advance(time.Millisecond))
+	require.Equal(t, []string{"a 01-02 09:00:00"}, w.advance(day))
+	require.Empty(t, w.advance(day))
+	w.program(daily("a")).look()
+	require.Equal(t, []string{"a 01-03 09:00:00"}, w.advance(0), "the last that was missed")
+	require.Equal(t, []string{"a 01-04 09:00:00"}, w.advance(day))
+}
+
+func TestManyOccurrencesAheadOfAFrequentSchedule(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a", spec("*/10 * * * * *")))
+	p.look()
+	require.Len(t, w.waiting(), 30)
+	require.Len(t, w.advance(2*time.Minute), 12)
+	p.look()
+	require.Len(t, w.waiting(), 18, "more than half of Ahead is there")
+	require.Len(t, w.advance(time.Minute), 6)
+	p.look()
+	require.Len(t, w.waiting(), 30)
+}
+
+func TestMessagesSayWhichOccurrenceTheyAreFor(t *testing.T) {
+	w := newWorld(t)
+	berlin := zone(t, "Europe/Berlin")
+	var made []Occurrence
+	p := w.program(daily("a", func(s *Schedule) {
+		s.Location = berlin
+		s.Message = func(o Occurrence) (*message.Message, error) {
+			made = append(made, o)
+			msg := message.NewMessage("", []byte("x"))
+			msg.Metadata.Set("own", "y")
+			return msg, nil
+		}
+	}))
+	for range 3 {
+		p.look()
+		w.Advance(day)
+	}
+	w.AwaitDrainedOfDue("t")
+	require.Equal(t, Occurrence{Schedule: "a", Topic: "t", At: time.Date(2026, 1, 1, 9, 0, 0, 0, berlin)}, made[0])
+	require.Equal(t, made[1].At, made[2].Previous)
+	first, second := <-w.delivered, <-w.delivered
+	require.NotEmpty(t, first.UUID)
+	require.Equal(t, message.Metadata{"own": "y", ScheduleKey: "a", OccurrenceKey: "2026-01-01T08:00:00Z"}, first.Metadata)
+	require.Equal(t, "2026-01-01T08:00:00Z", second.Metadata[PreviousKey])
+	o, ok := FromMessage(second)
+	require.True(t, ok)
+	require.Equal(t, Occurrence{Schedule: "a", Topic: "t", At: made[1].At.UTC(), Previous: made[0].At.UTC()}, o)
+	d, _ := redisdelay.DeliveryFromContext(second.Context())
+	require.Equal(t, o.ID(), d.DelayID)
+	_, ok = FromMessage(message.NewMessage("", nil))
+	require.False(t, ok)
+}
+
+func TestOneOccurrenceCanBeCancelled(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a", spec("0 * * * * *")))
+	p.look()
+	third := Occurrence{Schedule: "a", At: begin.Add(3 * time.Minute)}
+	require.NoError(t, w.Admin().Cancel(context.Background(), "t", admin.ByDelayID(third.ID())))
+	p.look()
+	w.pause("a")
+	w.resume("a")
+	p.look()
+	require.Equal(t, []string{"a 01-01 00:01:00", "a 01-01 00:02:00", "a 01-01 00:04:00"}, w.advance(4*time.Minute))
+}
+
+func TestManyProgramsPublishEachOccurrenceOnce(t *testing.T) {
+	w := newWorld(t)
+	var programs []*program
+	for range 5 {
+		programs = append(programs, w.program(daily("a", spec("*/5 * * * * *")), daily("b", spec("0 * * * * *"))))
+	}
+	for range 4 {
+		ended := make(chan struct{})
+		for _, p := range programs {
+			go func() { p.look(); ended <- struct{}{} }()
+		}
+		for range programs {
+			<-ended
+		}
+		require.Len(t, w.advance(4*time.Minute), 4*12+4)
+	}
+}
+
+func TestMissedOccurrences(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(*Schedule)
+		want   []string
+		missed int64
+	}{
+		"last":                 {func(s *Schedule) {}, []string{"a 01-11 09:00:00"}, 10},
+		"last, but not so old": {func(s *Schedule) { s.MisfireWithin = time.Hour }, nil, 10},
+		"skip":                 {func(s *Schedule) { s.Misfire = MisfireSkip }, nil, 10},
+		"all, not so old": {func(s *Schedule) { s.Misfire = MisfireAll; s.MisfireWithin = 60 * time.Hour },
+			[]string{"a 01-09 09:00:00", "a 01-10 09:00:00", "a 01-11 09:00:00"}, 10},
+		"all of a day": {func(s *Schedule) { s.Misfire = MisfireAll }, []string{"a 01-11 09:00:00"}, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			p := w.program(daily("a", test.change))
+			p.look()
+			require.Equal(t, []string{"a 01-01 09:00:00"}, w.advance(10*day+12*time.Hour))
+			p.look()
+			require.Equal(t, test.want, w.advance(0))
+			require.Equal(t, test.missed, w.record("a").Missed)
+			require.Equal(t, []string{"a 01-12 09:00:00"}, w.advance(day))
+		})
+	}
+}
+
+// Each plan is bounded, and so is the time that counting takes.
+func TestALongOutageOfAFrequentSchedule(t *testing.T) {
+	t.Parallel()
+	for misfire, want := range map[Misfire]int{MisfireLast: 1, MisfireAll: 1200, MisfireSkip: 0} {
+		t.Run(string(misfire), func(t *testing.T) {
+			w := newWorld(t)
+			p := w.program(daily("a", spec("* * * * * *"), func(s *Schedule) {
+				s.Misfire = misfire
+				if misfire == MisfireAll {
+					s.MisfireWithin = 20 * time.Minute
+				}
+			}))
+			p.look()
+			require.Len(t, w.advance(365*day), 300)
+			p.look()
+			require.Len(t, w.advance(0), want)
+			require.Positive(t, w.record("a").Missed)
+			require.Len(t, w.advance(time.Minute), 60)
+		})
+	}
+}
+
+func TestAPausedScheduleRunsNothing(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a"), daily("b"))
+	p.look()
+	w.pause("a")
+	require.Equal(t, []string{"b 01-01 09:00:00"}, w.waiting())
+	p.look()
+	require.Equal(t, []string{"b 01-01 09:00:00"}, w.advance(day))
+	p.look()
+	w.resume("a")
+	p.look()
+	require.ElementsMatch(t, []string{"a 01-02 09:00:00", "b 01-02 09:00:00"}, w.advance(day), "what a pause leaves out was not missed")
+	require.Zero(t, w.record("a").Missed)
+}
+
+func TestRunNow(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a"))
+	other := w.program(daily("a"))
+	p.look()
+	w.pause("a")
+	w.Advance(day)
+	w.run("a")
+	w.run("a")
+	other.look()
+	p.look()
+	require.Equal(t, []string{"a 01-02 00:00:00"}, w.advance(0), "once, even while it is paused")
+	w.resume("a")
+	p.look()
+	require.Equal(t, []string{"a 01-02 09:00:00"}, w.advance(day))
+}
+
+func TestAnotherSpecTakesBackOccurrencesOfTheOld(t *testing.T) {
+	w := newWorld(t)
+	old := w.program(daily("a"))
+	old.look()
+	w.Advance(8 * time.Hour)
+	deployed := w.program(daily("a", spec("30 8 * * *")))
+	deployed.look()
+	require.Equal(t, []string{"a 01-01 08:30:00"}, w.waiting())
+	require.Equal(t, 1, w.log.count("Replaced the definition of a schedule"))
+	old.look()
+	old.look()
+	require.Equal(t, 1, w.log.count("Another program that began later"))
+	deployed.look() // it answers
+	require.Equal(t, []string{"a 01-01 08:30:00"}, w.advance(2*time.Hour))
+	old.look()
+	deployed.look()
+	require.Equal(t, []string{"a 01-02 08:30:00"}, w.advance(day))
+}
+
+// Instants of the new spec before the edit do not count, and what was missed before does.
+func TestAnEditCountsFromNow(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a", spec("0 3 * * *")))
+	p.look()
+	require.Equal(t, []string{"a 01-01 03:00:00"}, w.advance(4*time.Hour))
+	p.look()
+	w.program(daily("a", spec("0 4 * * *"))).look()
+	w.program(daily("a", spec("0 3 * * *"))).look()
+	require.Equal(t, []string{"a 01-02 03:00:00"}, w.advance(day), "neither 03:00 nor 04:00 of the first day")
+
+	require.Empty(t, w.advance(7*day))
+	w.program(daily("a", spec("0 5 * * *"))).look()
+	require.Equal(t, []string{"a 01-08 05:00:00"}, w.advance(0), "the outage is not forgotten")
+}
+
+// A program of an old definition takes over when no program of the later one lives.
+func TestTheDefinitionOfAProgramThatIsGoneCountsNoLonger(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.program(daily("a")), w.program(daily("a", spec("0 10 * * *")))
+	a.look()
+	b.look()
+	for range 3 { // both live
+		a.look()
+		w.Advance(time.Minute)
+		b.look()
+	}
+	require.EqualValues(t, 2, w.record("a").Version)
+	for _, s := range a.topics["t"].all() {
+		s.asked = time.Time{} // a minute has passed
+	}
+	a.look()
+	require.False(t, w.record("a").Asked.IsZero())
+	w.Advance(29 * time.Second)
+	a.look()
+	require.EqualValues(t, 2, w.record("a").Version)
+	w.Advance(2 * time.Second)
+	a.look()
+	require.EqualValues(t, 3, w.record("a").Version)
+	require.Equal(t, []string{"a 01-01 09:00:00"}, w.waiting())
+	require.Equal(t, 1, w.log.count("No program with the later definition"))
+}
+
+func TestARemovedScheduleStaysAway(t *testing.T) {
+	w := newWorld(t)
+	p, other := w.program(daily("a")), w.program(daily("a"))
+	p.look()
+	other.look()
+	require.NoError(t, p.Remove(context.Background(), "t", "a"))
+	require.NoError(t, p.Remove(context.Background(), "t", "never"))
+	require.Empty(t, w.waiting())
+	p.look()
+	other.look()
+	other.look()
+	require.Empty(t, w.waiting())
+	require.Equal(t, 1, w.log.count("The schedule was removed"))
+	w.program(daily("a")).look()
+	require.Equal(t, []string{"a 01-01 09:00:00"}, w.waiting(), "a program that starts begins it anew")
+	other.look()
+	require.Equal(t, 1, w.log.count("This program runs the schedule again"))
+}
+
+func TestSchedulesComeBackAfterALossOfData(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a"))
+	p.look()
+	require.NoError(t, w.Client().FlushAll(context.Background()).Err())
+	_, _ = p.topics["t"].look(context.Background())
+	p.look()
+	require.Equal(t, []string{"a 01-01 09:00:00"}, w.waiting())
+}
+
+func TestAMessageThatFailsIsTriedAgain(t *testing.T) {
+	w := newWorld(t)
+	fails := func(how func()) func(*Schedule) {
+		calls := 0
+		return func(s *Schedule) {
+			s.Spec = "0 * * * * *"
+			s.Message = func(o Occurrence) (*message.Message, error) {
+				if calls++; calls == 3 || calls == 4 {
+					how()
+					return nil, errors.New("it failed")
+				}
+				return hello(o)
+			}
+		}
+	}
+	p := w.program(daily("error", fails(func() {})), daily("panic", fails(func() { panic("oops") })),
+		daily("exit", fails(runtime.Goexit)), daily("sound", spec("0 * * * * *")),
+		daily("nil", spec("0 * * * * *"), func(s *Schedule) {
+			s.Message = func(Occurrence) (*message.Message, error) { return nil, nil }
+		}))
+	p.look()
+	count := func() map[string]int {
+		found := map[string]int{}
+		for _, m := range w.Scheduled("t") {
+			found[m.Metadata[ScheduleKey]]++
+		}
+		return found
+	}
+	require.Equal(t, map[string]int{"error": 2, "panic": 2, "exit": 2, "sound": 5}, count())
+	p.look()
+	require.Equal(t, map[string]int{"error": 2, "panic": 2, "exit": 2, "sound": 5}, count(), "a pause comes first")
+	for _, text := range []string{"it failed", "Message panicked: oops", "Message called runtime.Goexit", "neither a message nor an error"} {
+		require.Equal(t, 1, w.log.count(text), text)
+	}
+	p.retry()
+	p.look()
+	p.retry()
+	p.look()
+	require.Equal(t, map[string]int{"error": 5, "panic": 5, "exit": 5, "sound": 5}, count())
+	require.Equal(t, 3, w.log.count("Publishing the occurrences of the schedule again"))
+}
+
+func TestAMessageThatHangsDelaysItsScheduleOnly(t *testing.T) {
+	w := newWorld(t)
+	hang := make(chan struct{})
+	p := w.program(daily("sound"), daily("hangs", func(s *Schedule) {
+		s.Message = func(o Occurrence) (*message.Message, error) { <-hang; return hello(o) }
+	}))
+	_, err := p.topics["t"].look(context.Background()) // begins them
+	require.NoError(t, err)
+	_, err = p.topics["t"].look(context.Background())
+	require.NoError(t, err)
+	require.Len(t, w.AwaitScheduled(t, "t", 1), 1)
+	require.Eventually(t, func() bool { return slices.Equal(p.busy(), []string{`"hangs"`}) }, 30*time.Second, time.Millisecond)
+	close(hang)
+	p.making.Wait()
+	require.Len(t, w.waiting(), 2)
+}
+
+func TestJitterDelaysAllOccurrencesOfAScheduleAlike(t *testing.T) {
+	w := newWorld(t)
+	jitter := func(s *Schedule) { s.Jitter = time.Hour }
+	s := daily("a", jitter)
+	offset := s.offset()
+	require.True(t, offset > 0 && offset < time.Hour, offset)
+	other := daily("b", jitter)
+	require.NotEqual(t, offset, other.offset())
+	p := w.program(s)
+	p.look()
+	require.Empty(t, w.advance(9*time.Hour+offset-time.Millisecond))
+	require.Equal(t, []string{"a 01-01 09:00:00"}, w.advance(time.Millisecond))
+	p.look()
+	w.pause("a")
+	w.Advance(day - time.Minute)
+	w.resume("a")
+	p.look()
+	require.Equal(t, []string{"a 01-02 09:00:00"}, w.advance(time.Minute), "its instant has passed, and it is not due yet")
+}
+
+func TestAScheduleWithAStartAndAnEnd(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a", func(s *Schedule) {
+		s.Start, s.End = begin.Add(2*day+9*time.Hour), begin.Add(4*day+9*time.Hour)
+	}))
+	p.look()
+	require.Empty(t, w.advance(2*day))
+	var found []string
+	for range 5 {
+		p.look()
+		found = append(found, w.advance(day)...)
+	}
+	require.Equal(t, []string{"a 01-03 09:00:00", "a 01-04 09:00:00"}, found)
+}
+
+func TestRun(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a"))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	w.AwaitScheduled(t, "t", 1)
+	require.ErrorIs(t, p.Run(ctx), ErrAlreadyRun)
+	require.ErrorIs(t, p.Add(daily("b"), daily("a")), ErrExists)
+	require.ErrorIs(t, p.Add(daily("b"), daily("b")), ErrExists)
+	require.NoError(t, p.Add(daily("b"), daily("c", func(s *Schedule) { s.Topic = "other" })))
+	w.AwaitScheduled(t, "t", 2)
+	w.AwaitScheduled(t, "other", 1)
+	cancel()
+	require.NoError(t, <-ended)
+	require.NoError(t, p.Add(daily("late")))
+}
+
+func TestRunDoesNotWaitForEver(t *testing.T) {
+	w := newWorld(t)
+	called, hang := make(chan struct{}), make(chan struct{})
+	p := w.program(daily("hangs", func(s *Schedule) {
+		s.Message = func(o Occurrence) (*message.Message, error) { close(called); <-hang; return hello(o) }
+	}))
+	p.config.CloseTimeout = time.Millisecond
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	<-called
+	cancel()
+	require.ErrorContains(t, <-ended, `after 1ms (CloseTimeout) calls were under way for schedules "hangs"`)
+	close(hang)
+	p.making.Wait()
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	err := Config{Ahead: time.Second, Poll: time.Millisecond, CloseTimeout: -1}.Validate()
+	require.ErrorIs(t, err, ErrInvalidConfig)
+	for _, want := range []string{"Publisher is required", "Poll is 1ms", "CloseTimeout is -1ns"} {
+		require.ErrorContains(t, err, want)
+	}
+	require.ErrorContains(t, Config{Ahead: time.Second}.Validate(), "Ahead is 1s; it has to be at least 4 times Poll (5s)")
+	_, err = New(Config{}, nil)
+	require.ErrorIs(t, err, ErrInvalidConfig)
+
+	err = Schedule{Spec: "0 25 * * *", Misfire: "x", MisfireWithin: -1, Jitter: -1, Start: begin, End: begin}.Validate()
+	require.ErrorIs(t, err, ErrInvalidConfig)
+	for _, want := range []string{"Name has 0 bytes", "Topic ", "Message is required", `Spec is "0 25 * * *": hour "25"`, `Misfire is "x"; want "last"`,
+		"MisfireWithin is -1ns", "Jitter is -1ns", "End is "} {
+		require.ErrorContains(t, err, want)
+	}
+	require.ErrorContains(t, daily("a", func(s *Schedule) { s.Location = time.Local }).Validate(), "Location is time.Local")
+}
+
+func TestSchedulesRunAsLongAsTheirRouter(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a"))
+	router, err := message.NewRouter(message.RouterConfig{}, nil)
+	require.NoError(t, err)
+	p.AddHandler(router)
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.Background()) }()
+	w.AwaitScheduled(t, "t", 1)
+	require.NoError(t, router.Close())
+	require.NoError(t, <-ended)
+	require.ErrorIs(t, p.Run(context.Background()), ErrAlreadyRun)
+}

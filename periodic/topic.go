@@ -1,0 +1,302 @@
+package periodic
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// topic publishes the occurrences of the schedules of one topic. A topic has a loop of its own, so
+// that a node of a Cluster that hangs delays its own topics only.
+type topic struct {
+	periodic *Periodic
+	name     string
+	queue    *queue.Topic
+	logger   watermill.LoggerAdapter
+	wake     chan struct{} // has a value when the loop is to look at once
+
+	// Only the loop uses these.
+	failing bool   // the last look failed
+	amended string // as the last look of all schedules found it; "": none has
+
+	mu        sync.Mutex
+	schedules map[string]*schedule
+}
+
+func newTopic(p *Periodic, name string) *topic {
+	return &topic{
+		periodic:  p,
+		name:      name,
+		queue:     p.publisher.Topic(name),
+		logger:    p.logger.With(watermill.LogFields{"topic": name}),
+		wake:      make(chan struct{}, 1),
+		schedules: map[string]*schedule{},
+	}
+}
+
+func (t *topic) has(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.schedules[name] != nil
+}
+
+func (t *topic) add(s *schedule) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.schedules[s.Name] = s
+	t.lookAgain()
+}
+
+func (t *topic) drop(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.schedules, name)
+}
+
+// all returns the schedules in order of their names.
+func (t *topic) all() []*schedule {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []*schedule
+	for _, name := range slices.Sorted(maps.Keys(t.schedules)) {
+		all = append(all, t.schedules[name])
+	}
+	return all
+}
+
+// lookAgain has the loop look at once.
+func (t *topic) lookAgain() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run looks at the schedules until ctx ends. Programs look at random times. The first that sees
+// that occurrences are wanted publishes them, and the others see that they are there.
+func (t *topic) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		again, err := t.look(ctx)
+		if err != nil && ctx.Err() != nil {
+			return
+		}
+		if err != nil && !t.failing {
+			t.logger.Error("Cannot look at the schedules in Redis, trying again", err, nil)
+		} else if err == nil && t.failing {
+			t.logger.Info("Looking at the schedules in Redis again", nil)
+		}
+		t.failing = err != nil
+		poll := t.periodic.config.Poll
+		wait := poll/2 + rand.N(poll)
+		if again && err == nil {
+			wait = 0
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+		case <-t.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// looked is how many schedules one call looks at.
+const looked = 500
+
+// look looks at the schedules of which the records may ask for something: those that want
+// occurrences by now, and all if somebody has amended a schedule. It begins to publish what is
+// wanted. again tells that another look may find more to do at once.
+func (t *topic) look(ctx context.Context) (again bool, err error) {
+	all := t.all()
+	if len(all) == 0 {
+		return false, nil
+	}
+	work := queue.Recurrence
+	if t.periodic.config.Publisher.IntoStreams() {
+		work = queue.RecurrenceStreams
+	}
+	if _, err := t.periodic.permits.Try(ctx, t.queue, work); err != nil {
+		return false, err
+	}
+	now, amended, _, err := t.queue.Schedules(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	if amended == t.amended {
+		all = slices.DeleteFunc(all, func(s *schedule) bool { return s.rests(now) })
+	}
+	for some := range slices.Chunk(all, looked) {
+		names := make([]string, len(some))
+		for i, s := range some {
+			names[i] = s.Name
+		}
+		now, _, records, err := t.queue.Schedules(ctx, names)
+		if err != nil {
+			return false, err
+		}
+		if len(records) != len(some) {
+			return false, errors.New("schedules: the reply has another number of records")
+		}
+		amends, err := t.consider(ctx, some, records, now)
+		if err != nil {
+			return false, err
+		}
+		again = again || amends
+	}
+	t.amended = amended
+	return again, nil
+}
+
+// consider does what the records of some schedules ask for.
+func (t *topic) consider(ctx context.Context, some []*schedule, records []queue.Recurring, now time.Time) (again bool, err error) {
+	var amendments []queue.Amendment
+	var theirs []*schedule
+	for i, s := range some {
+		s.rest = time.Time{}
+		if a := s.follow(records[i], now); a.What != "" {
+			a.Name = s.Name
+			amendments, theirs = append(amendments, a), append(theirs, s)
+		}
+		if records[i].Alive() && s.version == records[i].Version {
+			t.publish(s, records[i], now)
+		}
+	}
+	if len(amendments) == 0 {
+		return false, nil
+	}
+	done, err := t.queue.AmendNew(ctx, amendments...)
+	if err != nil {
+		return false, err
+	}
+	for i, s := range theirs {
+		if amendments[i].What == queue.Put {
+			s.put(records[slices.Index(some, s)], done[i])
+			again = true
+		}
+	}
+	return again, nil
+}
+
+// publish begins to publish what is wanted of a schedule, in a goroutine of its own: a Message that
+// hangs delays its own schedule only. Calls of Publish go to Redis together.
+func (t *topic) publish(s *schedule, r queue.Recurring, now time.Time) {
+	if !s.free(time.Now()) {
+		s.complain()
+		return
+	}
+	s.reported = false
+	plan, more := s.plan(r, now)
+	if len(plan) == 0 {
+		s.rest = s.restsUntil(r)
+		return
+	}
+	s.begin()
+	t.periodic.making.Go(func() {
+		err := s.carryOut(plan)
+		s.end(err)
+		if more && err == nil {
+			t.lookAgain()
+		}
+	})
+}
+
+// complain logs once that a Message takes long.
+func (s *schedule) complain() {
+	if since := s.busySince(); !since.IsZero() && time.Since(since) > time.Minute && !s.reported {
+		s.reported = true
+		s.logger.Error("Message or Publish has not returned, so the schedule waits", errSlow,
+			watermill.LogFields{"since": since})
+	}
+}
+
+var errSlow = errors.New("under way for more than a minute")
+
+// silence is how long a program of another definition has to answer.
+const silence = 30 * time.Second
+
+// follow decides which definition of the schedule counts: that of the program which began last and
+// lives. It returns the change of the record that this program has to make, if any.
+//
+// A program that begins gives the record its definition. A program that sees a later one leaves the
+// schedule to that. Once in a while it asks whether a program of the later definition lives. If
+// none answers, the schedule is its own again.
+func (s *schedule) follow(r queue.Recurring, now time.Time) (a queue.Amendment) {
+	put := queue.Amendment{What: queue.Put, Seen: r.Version, Definition: s.definition, Jitter: s.jitter, First: s.first()}
+	switch {
+	case r.Removed && r.Version > 0 && s.version != 0:
+		if s.left != r.Version {
+			s.left = r.Version
+			s.logger.Info("The schedule was removed, so this program leaves it; it begins again when a program starts that has it", nil)
+		}
+		return a
+	case r.Damaged:
+		s.logger.Error("The record of the schedule in Redis cannot be read, so the schedule begins anew", errDamaged, nil)
+		return put
+	case !r.Alive():
+		return put
+	case r.Definition == s.definition:
+		if s.left != 0 {
+			s.logger.Info("This program runs the schedule again", watermill.LogFields{"version": r.Version})
+		}
+		s.version, s.left, s.asked = r.Version, 0, time.Time{}
+		if !r.Asked.IsZero() {
+			return queue.Amendment{What: queue.AnswerAsSchedule, Seen: r.Version}
+		}
+		return a
+	case s.version == 0:
+		return put
+	}
+	if s.left != r.Version {
+		s.left = r.Version
+		s.logger.Info("Another program that began later has another definition of the schedule, which counts", watermill.LogFields{
+			"own": s.definition, "counts": r.Definition, "version": r.Version})
+	}
+	switch silent := max(silence, 4*s.periodic.config.Poll); {
+	case !r.Asked.IsZero() && now.Sub(r.Asked) > silent:
+		s.logger.Info("No program with the later definition of the schedule answers, so that of this program counts again",
+			watermill.LogFields{"own": s.definition, "counted": r.Definition})
+		return put
+	case r.Asked.IsZero() && time.Since(s.asked) > 2*silent:
+		s.asked = time.Now()
+		return queue.Amendment{What: queue.AskSchedule, Seen: r.Version}
+	}
+	return a
+}
+
+var errDamaged = errors.New("damaged record")
+
+// first returns the instant before which there is no occurrence.
+func (s *schedule) first() time.Time {
+	if s.Start.IsZero() {
+		return time.Time{}
+	}
+	return s.Start.Add(-time.Millisecond)
+}
+
+// put notes what became of this program's definition. before is what it replaced.
+func (s *schedule) put(before queue.Recurring, done queue.Amended) {
+	r := done.Record
+	if done.Changed || r.Definition != s.definition {
+		return // another program was faster, and the next look sees it
+	}
+	s.version, s.left = r.Version, 0
+	fields := watermill.LogFields{"version": r.Version, "definition": r.Definition}
+	switch {
+	case r.Version == before.Version: // another program with the same definition was faster
+	case before.Alive():
+		fields["before"], fields["taken_back"] = before.Definition, done.TakenBack
+		s.logger.Info("Replaced the definition of a schedule", fields)
+	default:
+		s.logger.Info("Began a schedule", fields)
+	}
+}
