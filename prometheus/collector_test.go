@@ -363,14 +363,12 @@ func TestAScrapeOfAThousandTopicsIsCheap(t *testing.T) {
 		require.NoError(t, err)
 		c, err := promredisdelay.New(promredisdelay.Config{Admin: a, Client: client})
 		require.NoError(t, err)
-		require.Equal(t, 1000, testutil.CollectAndCount(c, "redisdelay_stored_messages"))
-		for _, name := range []string{"memory_used_bytes", "memory_limit_bytes", "evicted_keys_total"} {
-			require.Equal(t, 1, testutil.CollectAndCount(c, "redisdelay_redis_"+name))
-		}
+		require.Equal(t, 1003, testutil.CollectAndCount(c, "redisdelay_stored_messages", "redisdelay_redis_memory_used_bytes",
+			"redisdelay_redis_memory_limit_bytes", "redisdelay_redis_evicted_keys_total"))
 
 		require.NoError(t, client.ConfigResetStat(ctx).Err())
 		least := time.Hour // of some, because other programs of this machine slow Redis down
-		for range 5 {
+		for n := 0; n < 10 && least >= 50*time.Millisecond; n++ {
 			before := cpu(t, client)
 			require.Equal(t, 1000, testutil.CollectAndCount(c, "redisdelay_stored_messages"))
 			least = min(least, cpu(t, client)-before)
