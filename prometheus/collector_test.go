@@ -313,6 +313,29 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
+// The table in docs/telemetry.md is generated from the metrics: UPDATE=1 go test.
+func TestMetricsAreDescribed(t *testing.T) {
+	t.Parallel()
+	const document, begin, end = "../docs/telemetry.md", "<!-- metrics:begin -->\n", "<!-- metrics:end -->"
+	table := "| Metric, after `redisdelay_` | Labels | Meaning |\n|---|---|---|\n"
+	form := regexp.MustCompile(`fqName: "redisdelay_(\w+)", help: "(.*)", constLabels: \{\}, variableLabels: \{(.*)\}\}`)
+	for d := range promredisdelay.Described {
+		part := form.FindStringSubmatch(d.String())
+		require.NotNil(t, part, d)
+		table += fmt.Sprintf("| `%s` | %s | %s |\n", part[1], strings.ReplaceAll(part[3], ",", ", "), part[2])
+	}
+	text, err := os.ReadFile(document)
+	require.NoError(t, err)
+	before, rest, _ := strings.Cut(string(text), begin)
+	section, after, found := strings.Cut(rest, end)
+	require.True(t, found)
+	if os.Getenv("UPDATE") == "1" && section != table {
+		require.NoError(t, os.WriteFile(document, []byte(before+begin+table+end+after), 0o644))
+		return
+	}
+	require.Equal(t, table, section, "UPDATE=1 writes it")
+}
+
 // Each metric that an alert reads is one that the Collector has, and each alert has a test.
 func TestAlertsReadMetricsOfTheCollector(t *testing.T) {
 	t.Parallel()
