@@ -30,7 +30,7 @@ test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS J
 		go -C tests/brokers test -count=1 -timeout 15m ./... && \
 		go -C cmd/redisdelay test -race -count=1 -timeout 15m -run RabbitMQ ./...'
 
-test-alerts: ## the alert rules of prometheus/alerts.yml, with promtool of Debian
+test-alerts: ## the rules of prometheus/alerts.yml and slo.yml, with promtool of Debian
 	@scripts/alerts.sh
 
 test-servers: ## the tests of this module on each server of SERVERS, which are paths, such as "redis-6.2.0/src/redis-server /usr/bin/valkey-server"

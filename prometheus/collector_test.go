@@ -336,7 +336,8 @@ func TestMetricsAreDescribed(t *testing.T) {
 	require.Equal(t, table, section, "UPDATE=1 writes it")
 }
 
-// Each metric that an alert reads is one that the Collector has, and each alert has a test.
+// Each metric that a rule reads is one that the Collector has, and each alert has tests of when it
+// fires, and when not.
 func TestAlertsReadMetricsOfTheCollector(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -344,17 +345,24 @@ func TestAlertsReadMetricsOfTheCollector(t *testing.T) {
 		names = append(names, d.String())
 	}
 	all := strings.Join(names, "\n")
-	rules, err := os.ReadFile("alerts.yml")
-	require.NoError(t, err)
-	read := regexp.MustCompile(`redisdelay_[a-z_]+`).FindAllString(string(rules), -1)
-	require.NotEmpty(t, read)
-	for _, name := range read {
-		require.Contains(t, all, `"`+name+`"`)
-	}
-	tests, err := os.ReadFile("alerts_test.yml")
-	require.NoError(t, err)
-	for _, alert := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(string(rules), -1) {
-		require.Equal(t, 2, strings.Count(string(tests), "alertname: "+alert[1]+"\n"), "%s: want one test that fires and one that does not", alert[1])
+	for _, file := range []string{"alerts", "slo"} {
+		rules, err := os.ReadFile(file + ".yml")
+		require.NoError(t, err)
+		read := regexp.MustCompile(`redisdelay_[a-z_]+`).FindAllString(string(rules), -1)
+		require.NotEmpty(t, read)
+		for _, name := range read {
+			for _, suffix := range []string{"_bucket", "_count"} {
+				name = strings.TrimSuffix(name, suffix)
+			}
+			require.Contains(t, all, `"`+name+`"`)
+		}
+		tests, err := os.ReadFile(file + "_test.yml")
+		require.NoError(t, err)
+		for _, alert := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(string(rules), -1) {
+			named := "alertname: " + alert[1] + "\n        exp_alerts:"
+			require.Contains(t, string(tests), named+" []\n", "%s: want a test in which it does not fire", alert[1])
+			require.Contains(t, string(tests), named+"\n", "%s: want a test in which it fires", alert[1])
+		}
 	}
 }
 
