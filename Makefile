@@ -30,7 +30,7 @@ test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS J
 		go -C tests/brokers test -count=1 -timeout 15m ./... && \
 		go -C cmd/redisdelay test -race -count=1 -timeout 15m -run RabbitMQ ./...'
 
-test-alerts: ## the alert rules of prometheus/alerts.yml, with promtool of Debian
+test-alerts: ## the rules of prometheus/alerts.yml and slo.yml, with promtool of Debian
 	@scripts/alerts.sh
 
 # chromedp starts one Chromium for all tests. The tests with a race detector are those of the package itself, in make test.
