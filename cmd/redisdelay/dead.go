@@ -253,10 +253,16 @@ func (a *app) export(ctx context.Context, topic, group string, choose choosing) 
 			l.PayloadBase64 = m.Payload
 		}
 		a.out.object(l)
+		if a.out.out.failed != nil {
+			return false
+		}
 		done++
 		a.out.progress("Exported %s of %s", count(done), many(g.Dead, "dead letter"))
 		return choose.limit == 0 || done < choose.limit
 	})
+	if a.out.out.failed != nil {
+		return a.out.out.failed
+	}
 	a.out.note("Exported %s.", many(done, "dead letter"))
 	if err == nil && unreadable > 0 {
 		err = fmt.Errorf("%s could not be read with --marshaler %s, and are not exported", many(unreadable, "dead letter"), a.marshaler.value)

@@ -177,7 +177,7 @@ func (a *app) tail(ctx context.Context, topic string, view payloadView, limit in
 	if err := a.stillPaused(ctx, operator, topic, ""); err != nil {
 		return err
 	}
-	for n := 0; limit == 0 || n < limit; n++ {
+	for n := 0; (limit == 0 || n < limit) && a.out.out.failed == nil; n++ {
 		msg, open := <-messages
 		if !open {
 			return nil

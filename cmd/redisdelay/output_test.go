@@ -1,0 +1,39 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
+)
+
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+// A command whose results are lost fails, so that nobody purges what was not exported.
+func TestLostOutputIsAFailure(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.StartWith(t, redisdelaytest.Config{Now: time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)})
+	w := newWorld(t, server.Client(), server.Addr())
+	w.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "billing"})
+	w.publish("orders", "a", "die: a reason")
+	w.await("orders", "billing", func(g admin.GroupStats) bool { return g.Dead == 1 })
+	for _, command := range []string{"dead export orders", "doctor", "topics", "topics --json", "dead show orders a", "top --json --interval 100ms", "dead purge orders --yes"} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		var said strings.Builder
+		status := run(ctx, strings.Fields(command), system{environment: []string{"REDISDELAY_REDIS=" + w.addr}, stdin: strings.NewReader(""), stdout: fullDisk{}, stderr: &said})
+		require.NoError(t, ctx.Err(), command)
+		cancel()
+		require.Equal(t, exitFailed, status, command)
+		require.Contains(t, said.String(), "the output could not be written: no space left on device", command)
+		require.NotContains(t, said.String(), "Exported", command)
+	}
+}
