@@ -37,3 +37,35 @@ func TestLostOutputIsAFailure(t *testing.T) {
 		require.NotContains(t, said.String(), "Exported", command)
 	}
 }
+
+// A topic that cannot be read is named, and the others are there.
+func TestOneUnreadableTopicHidesNoOther(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.StartWith(t, redisdelaytest.Config{Now: time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)})
+	w := newWorld(t, server.Client(), server.Addr())
+	for _, topic := range []string{"alien", "broken", "orders"} {
+		w.group(topic, "audit")
+		w.publish(topic, "a", "x")
+	}
+	server.Advance(10 * time.Minute)
+	w.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "billing"})
+	require.NoError(t, w.client.HSet(t.Context(), "redisdelay:{alien}:meta", "layout", "99").Err())
+	require.NoError(t, w.client.Del(t.Context(), "redisdelay:{broken}:ready:audit").Err())
+	require.NoError(t, w.client.Set(t.Context(), "redisdelay:{broken}:ready:audit", "text", 0).Err())
+	require.NoError(t, w.client.SAdd(t.Context(), "redisdelay:topics", "ghost").Err())
+	for command, shown := range map[string]string{"groups ls": "audit", "groups idle": "audit", "workers": "billing", "check": "violation"} {
+		status, out, said := w.run("", strings.Fields(command)...)
+		require.Equal(t, exitFailed, status, command)
+		require.Contains(t, said, `"alien"`, command)
+		require.Contains(t, said, `Topic "ghost" does not exist.`, command)
+		if command != "workers" { // which reads no messages
+			require.Contains(t, out+said, `broken`, command)
+		}
+		if command != "check" {
+			require.Contains(t, out, "orders  "+shown, command)
+		} else {
+			require.Contains(t, said, "Checked ", command)
+			require.NotContains(t, said, "Checked 0", command)
+		}
+	}
+}
