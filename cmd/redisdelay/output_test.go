@@ -69,3 +69,20 @@ func TestOneUnreadableTopicHidesNoOther(t *testing.T) {
 		}
 	}
 }
+
+// A message that waits is of all groups, so a kill says all that will have the dead letter.
+func TestKillOfAWaitingMessageNamesAllGroups(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.StartWith(t, redisdelaytest.Config{Now: time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)})
+	w := newWorld(t, server.Client(), server.Addr())
+	w.group("orders", "audit")
+	w.group("orders", "billing")
+	w.publish("orders", "later", "x", redisdelay.DelayKey, "1h")
+	_, out, _ := w.run("", strings.Fields("msg kill orders later --group billing --dry-run")...)
+	require.Contains(t, out, `of group "audit, billing" of topic "orders"`)
+	status, _, said := w.run("", strings.Fields("msg kill orders later --group billing --yes")...)
+	require.Zero(t, status, said)
+	for _, group := range []string{"audit", "billing"} {
+		w.await("orders", group, func(g admin.GroupStats) bool { return g.Dead == 1 })
+	}
+}
