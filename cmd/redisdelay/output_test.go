@@ -86,3 +86,11 @@ func TestKillOfAWaitingMessageNamesAllGroups(t *testing.T) {
 		w.await("orders", group, func(g admin.GroupStats) bool { return g.Dead == 1 })
 	}
 }
+
+// JSON grows when it is indented: what is cut then is said too.
+func TestCutOfIndentedJSONIsSaid(t *testing.T) {
+	t.Parallel()
+	view := payloadView{as: "auto", cut: 10}
+	lines := view.lines(admin.Message{Payload: []byte(`{"a":[1]}`)})
+	require.Equal(t, "  … cut; --cut 0 shows all 9 bytes", lines[len(lines)-1])
+}

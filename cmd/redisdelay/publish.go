@@ -202,7 +202,7 @@ func (a *app) tailed(topic string, msg *message.Message, view payloadView) {
 		said.PayloadBase64 = msg.Payload
 	}
 	if !view.none {
-		payload, _ := view.text(msg.Payload)
+		payload, _, _ := view.text(msg.Payload)
 		text += "  " + payload
 	}
 	a.out.say(said, "%s", text)
