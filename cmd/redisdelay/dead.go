@@ -279,7 +279,8 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string) er
 	if err != nil {
 		return err
 	}
-	if _, _, err := a.stats(ctx, topic); err != nil {
+	operator, before, err := a.stats(ctx, topic)
+	if err != nil {
 		return err // a typo would make a new topic
 	}
 	did := act{Action: "import", Topic: topic, Count: len(messages), Unit: "dead letter"}
@@ -303,6 +304,14 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string) er
 		}
 		did.Count += len(some)
 		a.out.progress("Imported %s of %s", count(did.Count), many(len(messages), "dead letter"))
+	}
+	after, err := operator.Stats(context.WithoutCancel(ctx), topic)
+	if err != nil {
+		return err
+	}
+	if left := min(did.Count, max(0, after.Counters.LeftOut-before.Counters.LeftOut)); left > 0 {
+		did.Count -= left
+		a.out.note("%s left out, imported within the last hour.", many(left, "dead letter"))
 	}
 	a.done(did)
 	return nil

@@ -94,3 +94,18 @@ func TestCutOfIndentedJSONIsSaid(t *testing.T) {
 	lines := view.lines(admin.Message{Payload: []byte(`{"a":[1]}`)})
 	require.Equal(t, "  … cut; --cut 0 shows all 9 bytes", lines[len(lines)-1])
 }
+
+// A repeated import says that it did nothing.
+func TestRepeatedImportSaysWhatIsLeftOut(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.StartWith(t, redisdelaytest.Config{})
+	w := newWorld(t, server.Client(), server.Addr())
+	w.group("mails", "billing")
+	first, second := `{"id":"a","uuid":"1","group":"g"}`+"\n", `{"id":"b","uuid":"2","group":"g"}`+"\n"
+	_, out, said := w.run(first, strings.Fields("dead import mails --yes")...)
+	require.Equal(t, "Done: import 1 dead letter into topic \"mails\".\n", out, said)
+	status, out, said := w.run(first+second, strings.Fields("dead import mails --yes")...)
+	require.Zero(t, status)
+	require.Equal(t, "Done: import 1 dead letter into topic \"mails\".\n", out)
+	require.Equal(t, "1 dead letter left out, imported within the last hour.\n", said)
+}
