@@ -111,7 +111,16 @@ func (a *app) runs(do func(ctx context.Context, args []string) error) func(*cobr
 		if err := a.begin(cmd); err != nil {
 			return err
 		}
-		return do(cmd.Context(), args)
+		err := do(cmd.Context(), args)
+		a.out.endProgress()
+		switch lost := a.out.out.failed; {
+		case lost == nil || errors.Is(err, lost):
+			return err
+		case errors.Is(err, errSaid):
+			return lost // it was not said
+		default:
+			return errors.Join(err, lost)
+		}
 	}
 }
 
