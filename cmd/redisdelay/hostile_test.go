@@ -73,6 +73,8 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"repair":         {{topic, "--dry-run"}, {topic, "--yes"}},
 		"version":        {{evil}},
 		"relay":          {{evil}, {"--from", evil, "--to", "redisstream", "--map", evil}},
+		"metrics":        {{"--listen", evil}},
+		"ui":             {{"--listen", evil}},
 		"schedule":       {{"missing" + evil}},
 	}
 	said := 0
