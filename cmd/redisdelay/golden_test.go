@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +79,14 @@ var goldens = []struct {
 	{"repair", "repair orders", ""},
 	{"groups-rm", "groups rm orders audit", ""},
 	{"topics-rm", "topics rm oders", ""},
+	{"schedules-ls", "schedules ls", ""},
+	{"schedules-show", "schedules show reports daily-report", ""},
+	{"schedules-pause", "schedules pause reports clean-up", ""},
+	{"schedules-run", "schedules run reports clean-up", ""},
+	{"schedules-show-paused", "schedules show reports clean-up", ""},
+	{"schedules-resume", "schedules resume reports clean-up", ""},
+	{"schedules-rm", "schedules rm reports daily-report", ""},
+	{"periodic", "periodic --file testdata/schedules.yaml --check", ""},
 	{"version", "version", ""},
 }
 
@@ -90,6 +99,7 @@ func steady(text string) string {
 	host, _ := os.Hostname()
 	text = strings.ReplaceAll(text, host, "host")
 	text = regexp.MustCompile(`(HOST|host) +(PID|\d+) +`).ReplaceAllString(text, "$1  PID  ")
+	text = regexp.MustCompile(`(rules\\":\\")\w+`).ReplaceAllString(text, "${1}0") // of a time zone, on this machine
 	text = regexp.MustCompile(`(:mailbox:\w+\|)\d+`).ReplaceAllString(text, "${1}1")
 	text = regexp.MustCompile(`"pid":\d+`).ReplaceAllString(text, `"pid":1`)
 	return regexp.MustCompile(`"(delivered|acked|nacked|retried)":\d+`).ReplaceAllString(text, `"$1":1`)
@@ -118,6 +128,12 @@ func TestGolden(t *testing.T) {
 		}
 		var text strings.Builder
 		for _, command := range runs {
+			if command == "msg now orders later --json" {
+				w.awaitDue("orders", "later")
+			}
+			if g.name == "schedules-ls" {
+				w.recur(w.fromFile("testdata/schedules.yaml")...)
+			}
 			if g.name == "tail" {
 				go w.publishOnceTailed("orders")
 			}
@@ -142,10 +158,20 @@ func TestGolden(t *testing.T) {
 		delete(commands, left) // they have tests of their own
 	}
 	require.Empty(t, commands, "commands without a golden file")
-	for args, want := range map[string]string{"topics or": "orders\n:4\n", "dead ls orders --group b": "billing\n:4\n", "dead move orders --to m": "mails\n:4\n", "dead re": "reasons\t"} {
+	for args, want := range map[string]string{"topics or": "orders\n:4\n", "schedules show reports c": "clean-up\n:4\n", "dead ls orders --group b": "billing\n:4\n", "dead move orders --to m": "mails\n:4\n", "dead re": "reasons\t"} {
 		_, out, _ := w.run("", append([]string{"__complete"}, strings.Fields(args)...)...)
 		require.True(t, strings.HasPrefix(out, want), "%s: %s", args, out)
 	}
+}
+
+// awaitDue waits until a message with a UUID does not wait for its due time any more.
+func (w *world) awaitDue(topic, uuid string) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		page, err := w.admin.List(w.t.Context(), topic, admin.Query{State: admin.Pending, Limit: 1000})
+		require.NoError(w.t, err)
+		return !slices.ContainsFunc(page.Messages, func(m admin.Message) bool { return m.UUID == uuid })
+	}, patience, time.Millisecond)
 }
 
 // publishOnceTailed publishes a message as soon as somebody tails the topic.
