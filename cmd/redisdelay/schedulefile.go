@@ -196,7 +196,7 @@ func (f *scheduleFile) schedule(node *yaml.Node) periodic.Schedule {
 	f.message(m, &s)
 
 	if err := s.Validate(); err != nil {
-		for _, err := range err.(interface{ Unwrap() []error }).Unwrap() { //nolint:errorlint // it is as by errors.Join
+		for _, err := range err.(interface{ Unwrap() []error }).Unwrap() {
 			var fault *periodic.FieldError
 			if !errors.As(err, &fault) {
 				f.fault(node, "%v", err)

@@ -66,6 +66,24 @@ func TestSchedulesOfAFile(t *testing.T) {
 	}
 }
 
+// The files that docs/periodic.md and the help show can be run.
+func TestSchedulesOfDocuments(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/periodic.md")
+	require.NoError(t, err)
+	_, inDocs, _ := strings.Cut(string(text), "```yaml\n")
+	inDocs, _, _ = strings.Cut(inDocs, "```")
+	_, inHelp, _ := strings.Cut(newApp(system{}).periodicCommand().Long, "  schedules:\n")
+	for _, text := range []string{inDocs, "  schedules:\n" + inHelp} {
+		schedules, err := readSchedules(file(t, text))
+		require.NoError(t, err, text)
+		require.Len(t, schedules, 1)
+		for _, field := range scheduleFields {
+			require.Contains(t, text, field.field)
+		}
+	}
+}
+
 func TestFaultsOfAFileOfSchedulesAreNamedByFieldAndLine(t *testing.T) {
 	t.Parallel()
 	const head = "schedules:\n  - name: a\n    topic: t\n    spec: '@daily'\n" // the next line is the fifth
