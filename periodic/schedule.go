@@ -152,10 +152,10 @@ func (s *schedule) make(o planned) (*message.Message, error) {
 		return nil, exited
 	}
 	if err = guard.Sound(err); err != nil {
-		return nil, fmt.Errorf("Message: %w", err)
+		return nil, fmt.Errorf("make message: %w", err)
 	}
 	if msg == nil {
-		return nil, errors.New("Message returned neither a message nor an error")
+		return nil, errors.New("make message: neither a message nor an error")
 	}
 	return occurrence.stamp(msg, o.due), nil
 }

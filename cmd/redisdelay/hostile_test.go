@@ -86,6 +86,8 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"version":        {{evil}},
 		"relay":          {{evil}, {"--from", evil, "--to", "redisstream", "--map", evil}},
 		"schedule":       {{"missing" + evil}},
+		"metrics":        {{"--listen", evil}},
+		"ui":             {{"--listen", evil}},
 
 		"schedules ls":     {{}, {topic}, {"missing" + evil}},
 		"schedules show":   {{topic, "clock" + evil}, {topic, "odd"}, {topic, "missing" + evil}},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -70,20 +69,12 @@ func (a *app) completeSchedule(cmd *cobra.Command, args []string, prefix string)
 
 // schedulesOf calls do with the schedules of the topics that are named, or else of all.
 func (a *app) schedulesOf(ctx context.Context, named []string, do func(admin.Schedule)) error {
-	return a.topics(ctx, named, func(operator *admin.Admin, topics []string) error {
-		for _, topic := range topics {
-			schedules, err := operator.Schedules(ctx, topic)
-			if len(named) == 0 && errors.Is(err, admin.ErrNotFound) {
-				continue // it has just been removed
-			}
-			if err != nil {
-				return err
-			}
-			for _, s := range schedules {
-				do(s)
-			}
+	return a.eachTopic(ctx, named, func(operator *admin.Admin, topic string) error {
+		schedules, err := operator.Schedules(ctx, topic)
+		for _, s := range schedules {
+			do(s)
 		}
-		return nil
+		return err
 	})
 }
 
