@@ -19,6 +19,7 @@ test: ## all tests but those with real brokers, on a real Redis too, with the ra
 		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests && \
 		go -C examples/delayed-nats test -race -count=1 -timeout 5m ./... && \
 		go -C examples/delayed-redisstream test -race -count=1 -timeout 5m ./... && \
+		go -C examples/observed test -race -count=1 -timeout 5m ./... && \
 		go -C cmd/redisdelay test -race -count=1 -timeout 10m -skip RabbitMQ ./... && \
 		go -C otel test -race -count=1 -timeout 10m ./... && \
 		go -C prometheus test -race -count=1 -timeout 10m ./... && \
