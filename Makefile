@@ -5,7 +5,7 @@ SOAK        ?= 1h
 PERIODIC_DAYS ?= 365
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench model stress faults periodic soak fuzz cover lua test-alerts
+.PHONY: help test test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench model stress faults periodic soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -33,6 +33,19 @@ test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS J
 
 test-alerts: ## the rules of prometheus/alerts.yml and slo.yml, with promtool of Debian
 	@scripts/alerts.sh
+
+# chromedp starts one Chromium for all tests. The tests with a race detector are those of the package itself, in make test.
+test-dashboard: ## the web page in Chromium: the operator's situations, attacks, accessibility, 10,000 topics
+	@scripts/with-chromium.sh scripts/with-redis.sh go -C tests/dashboard test -count=1 -timeout 10m ./...
+
+dashboard-large: ## the web page with a million messages in a topic
+	@DASHBOARD_LARGE=1 scripts/with-chromium.sh scripts/with-redis.sh go -C tests/dashboard test -count=1 -timeout 20m -v -run 'AMillion|TenThousand|Costs' ./...
+
+dashboard-pictures: ## the pictures of docs/dashboard.md anew; takes three minutes
+	@PICTURES=$(CURDIR)/docs/dashboard scripts/with-chromium.sh scripts/with-redis.sh go -C tests/dashboard test -count=1 -timeout 10m -run Pictures ./...
+
+dashboard-assets: ## the web page's libraries of browsers anew, from their npm packages
+	@scripts/dashboard-assets.sh
 
 test-servers: ## the tests of this module on each server of SERVERS, which are paths, such as "redis-6.2.0/src/redis-server /usr/bin/valkey-server"
 	@[ -n "$(SERVERS)" ] || { echo 'test-servers: name the binaries: make test-servers SERVERS="..."' >&2; exit 2; }

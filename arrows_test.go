@@ -41,6 +41,8 @@ var mayImport = []struct {
 	{"relay", []string{".", "delayqueue", "internal/wake", "internal/queue", "internal/guard"}},
 	{"admin", []string{".", "internal/operate", "internal/wake", "internal/queue"}},
 	{"redisdelaytest", []string{".", "admin", "internal/queue"}},
+	{"dashboard", []string{"admin"}},
+	{"internal/demo", []string{".", "admin"}},
 }
 
 // forTests are packages that only tests import. They may import every package.

@@ -125,6 +125,11 @@ func TestDeadLettersByReason(t *testing.T) {
 			"3 user # is gone", "2 commit # at #", "2 nacked on the last of # deliveries: order # not found",
 			"1 a facade�", "1 dial #:#: refused", "1 message #",
 		}, told)
+		folded := got.Reasons[0]
+		n, err := s.admin.RequeueAll(ctx, topic, "a", admin.Bulk{DryRun: true, Filter: admin.Filter{FoldedReason: folded.Reason}})
+		require.NoError(t, err)
+		require.Equal(t, folded.Count, n)
+
 		got, err = s.admin.DeadReasons(ctx, topic, "a", admin.Bulk{Filter: admin.Filter{Reason: "user"}, Limit: 2})
 		require.NoError(t, err)
 		require.Equal(t, 2, got.Looked)

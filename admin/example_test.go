@@ -649,6 +649,29 @@ func ExampleAdmin_Repair() {
 	// Output: lost: made it due again, for it was in no state of group "billing"
 }
 
+func ExampleAdmin_Record() {
+	s := start()
+	defer s.stop()
+
+	check(s.admin.Record(ctx, admin.Act{By: "ann", Action: "pause", Topic: "orders", Detail: "deploy"}))
+	acts, _, err := s.admin.Acts(ctx, "", 10)
+	check(err)
+	fmt.Println(acts[0].By, acts[0].Action, acts[0].Topic)
+
+	// Output: ann pause orders
+}
+
+func ExampleAdmin_Acts() {
+	s := start()
+	defer s.stop()
+
+	acts, next, err := s.admin.Acts(ctx, "", 10)
+	check(err)
+	fmt.Println(len(acts), "acts, more:", next != "")
+
+	// Output: 0 acts, more: false
+}
+
 var ctx = context.Background()
 
 // setting is a server with an Admin, for Examples.

@@ -167,6 +167,10 @@ type Filter struct {
 	// Reason must be contained in Place.Reason.
 	Reason string
 
+	// FoldedReason must equal the reason with "#" for each number and ID in it, as
+	// DeadReason.Reason has it; "" means any.
+	FoldedReason string
+
 	// From and Until limit Place.At: From <= At < Until. Zero means no limit.
 	From, Until time.Time
 
@@ -182,6 +186,7 @@ func (f Filter) matches(m Message) bool {
 	}
 	at := m.Places[0].At
 	return (f.UUID == "" || f.UUID == m.UUID) && strings.Contains(m.Places[0].Reason, f.Reason) &&
+		(f.FoldedReason == "" || f.FoldedReason == foldReason(m.Places[0].Reason)) &&
 		(f.From.IsZero() || !at.Before(f.From)) &&
 		(f.Until.IsZero() || at.Before(f.Until)) &&
 		(f.Match == nil || f.Match(m))

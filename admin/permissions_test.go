@@ -105,6 +105,11 @@ func everyOperation() []operation {
 		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }},
 		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }, prepare: beginRemoval},
 		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }, prepare: damage},
+		{name: "record", do: func(a *admin.Admin, _ *torn) error { return a.Record(ctx, admin.Act{By: "ann", Action: "pause"}) }},
+		{name: "acts", do: func(a *admin.Admin, _ *torn) error {
+			_, _, err := a.Acts(ctx, "", 0)
+			return err
+		}},
 		{name: "repair", do: func(a *admin.Admin, _ *torn) error {
 			repaired, err := a.Repair(ctx, topic)
 			if err == nil && len(repaired.Mended) < 5 {
@@ -344,7 +349,7 @@ func TestTheDocumentedPermissionsAreEnough(t *testing.T) {
 		}
 		require.NoError(t, err, op.name)
 	}
-	require.Equal(t, map[string]bool{"check": true, "repair": true, "delete topic": true, "workers": true, "kill": true}, forOperators, "docs/redis-keys.md says so")
+	require.Equal(t, map[string]bool{"check": true, "repair": true, "delete topic": true, "workers": true, "kill": true, "acts": true}, forOperators, "docs/redis-keys.md says so")
 }
 
 // On a Cluster the client also asks for the owners of the slots.

@@ -116,8 +116,10 @@ func (p *Periodic) Run(ctx context.Context) error {
 	p.mu.Unlock()
 
 	<-ctx.Done()
-	p.mu.Lock() // no loop begins after this
-	p.mu.Unlock()
+	func() { // a loop that begins is among the loops after this, and no other begins
+		p.mu.Lock()
+		defer p.mu.Unlock()
+	}()
 	ended := make(chan struct{})
 	go func() {
 		p.loops.Wait()

@@ -52,12 +52,12 @@ type app struct {
 	out    *output
 	logger *slog.Logger
 
-	root, relay *cobra.Command
-	relaying    *relaySettings
-	json        bool
-	consent     consent
-	client      redis.UniversalClient // nil until the first use
-	began       bool                  // the arguments are read, and a command runs
+	root, relay, ui *cobra.Command
+	relaying        *relaySettings
+	json            bool
+	consent         consent
+	client          redis.UniversalClient // nil until the first use
+	began           bool                  // the arguments are read, and a command runs
 }
 
 func newApp(sys system) *app {
@@ -83,7 +83,8 @@ Begin with "redisdelay doctor". Exit codes: 0 fine, 1 something is wrong, 2 used
 		a.doctorCommand(), a.workersCommand(),
 		a.topCommand(), a.topicsCommand(), a.groupsCommand(), a.upcomingCommand(),
 		a.deadCommand(), a.msgCommand(), a.pauseCommand(), a.resumeCommand(), a.publishCommand(), a.tailCommand(),
-		a.checkCommand(), a.repairCommand(), a.relayCommand(), a.metricsCommand(), a.scheduleCommand(), a.versionCommand(), a.connectionTopic())
+		a.checkCommand(), a.repairCommand(), a.relayCommand(), a.metricsCommand(), a.uiCommand(), a.scheduleCommand(), a.versionCommand(),
+		a.connectionTopic())
 	return a
 }
 
@@ -110,7 +111,16 @@ func (a *app) runs(do func(ctx context.Context, args []string) error) func(*cobr
 		if err := a.begin(cmd); err != nil {
 			return err
 		}
-		return do(cmd.Context(), args)
+		err := do(cmd.Context(), args)
+		a.out.endProgress()
+		switch lost := a.out.out.failed; {
+		case lost == nil || errors.Is(err, lost):
+			return err
+		case errors.Is(err, errSaid):
+			return lost // it was not said
+		default:
+			return errors.Join(err, lost)
+		}
 	}
 }
 
@@ -194,7 +204,7 @@ func (a *app) help(cmd *cobra.Command, _ []string) {
 	}
 	own := cmd.LocalFlags()
 	switch {
-	case cmd == a.relay:
+	case cmd == a.relay, cmd == a.ui:
 		say("\nSettings:\n")
 		a.settings.print(w, cmd.Flags())
 		return

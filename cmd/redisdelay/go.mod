@@ -28,7 +28,7 @@ require (
 )
 
 require (
-	github.com/alicebob/miniredis/v2 v2.40.0 // indirect
+	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/antithesishq/antithesis-sdk-go v0.4.3-default-no-op // indirect
 	github.com/google/go-tpm v0.9.5 // indirect
 	github.com/minio/highwayhash v1.0.3 // indirect

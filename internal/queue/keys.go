@@ -100,6 +100,9 @@ func TypeOf(key string) string {
 // Registry names the set of all topics under a prefix. It is in a slot of its own.
 func Registry(prefix string) string { return prefix + ":topics" }
 
+// AuditLog names the stream of operators' acts under a prefix. It is in a slot of its own.
+func AuditLog(prefix string) string { return prefix + ":audit" }
+
 // NewTopics names the channel on which topics that enter the registry of a database are announced.
 // All databases of a server share its channels. Mailboxes need no database in their names, which
 // are random.

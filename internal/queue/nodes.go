@@ -181,7 +181,7 @@ func (s *suspicion) askReplica(ctx context.Context) (replica Node, found bool) {
 	if err != nil || replica.Addr() == s.node.Addr() {
 		return Node{}, false
 	}
-	slots, err := Ask(replica, func(c redis.UniversalClient) ([]redis.ClusterSlot, error) { return c.ClusterSlots(ctx).Result() })
+	slots, _ := Ask(replica, func(c redis.UniversalClient) ([]redis.ClusterSlot, error) { return c.ClusterSlots(ctx).Result() })
 	for _, of := range slots {
 		if len(of.Nodes) > 0 && (of.Nodes[0].Addr == replica.Addr() || strings.HasPrefix(of.Nodes[0].Addr, ":")) {
 			return replica, true

@@ -323,7 +323,7 @@ func (w *world) recur() {
 // planned is a schedule as it should be.
 type planned struct {
 	version, cursor, missed int64
-	paused, run             bool
+	paused                  bool
 	removed                 bool
 	definition              string
 	waiting                 map[int64]bool // instant -> it is there; false: it was cancelled by hand

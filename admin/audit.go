@@ -1,0 +1,93 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// Act is something that somebody did to topics: an entry of the audit log.
+type Act struct {
+	// At is when it was recorded, by the server's clock. Record sets it.
+	At time.Time `json:"at"`
+
+	// By is who did it, and Action what, such as "pause". Both are required.
+	By     string `json:"by"`
+	Action string `json:"action"`
+
+	// Topic, Group and MessageID are what it was done to, if it was done to one.
+	Topic     string `json:"topic,omitempty"`
+	Group     string `json:"group,omitempty"`
+	MessageID string `json:"message_id,omitempty"`
+
+	// Detail is more about it, and Error why it failed, "" if it did not.
+	Detail string `json:"detail,omitempty"`
+	Error  string `json:"error,omitempty"`
+}
+
+// MarshalJSON writes the fields as docs/control.md says.
+func (a Act) MarshalJSON() ([]byte, error) { return object(a) }
+
+// actText is the maximum length of a text of an Act, in bytes.
+const actText = 1024
+
+// Record adds an act to the audit log in Redis, which keeps about the last 10,000. Texts are cut at
+// 1,024 bytes. No operation of this package calls it: the program decides what to record. If an
+// answer is lost, the act may be recorded twice.
+//
+// Errors wrap ErrInvalidArgument, ErrForbidden or ErrServerFull, or come from ctx or Redis.
+func (a *Admin) Record(ctx context.Context, act Act) error {
+	if act.By == "" || act.Action == "" {
+		return fmt.Errorf("record: %w: an Act needs By and Action", ErrInvalidArgument)
+	}
+	fields := map[string]string{}
+	for name, text := range act.texts() {
+		if *text != "" {
+			fields[name] = strings.ToValidUTF8((*text)[:min(len(*text), actText)], "")
+		}
+	}
+	if err := queue.Audit(ctx, a.client, a.config.KeyPrefix, fields); err != nil {
+		return fmt.Errorf("record: %w", err)
+	}
+	return nil
+}
+
+// texts returns the texts of an act, by the names of their fields in Redis.
+func (a *Act) texts() map[string]*string {
+	return map[string]*string{"by": &a.By, "action": &a.Action, "topic": &a.Topic, "group": &a.Group, "message": &a.MessageID,
+		"detail": &a.Detail, "error": &a.Error}
+}
+
+var actCursor = regexp.MustCompile(`^\d{1,20}-\d{1,20}$`)
+
+// Acts returns about limit acts of the audit log (default 100, at most 1,000), the newest first,
+// and the cursor of the next page. The first call takes the cursor "". An empty next means that
+// there are no more.
+//
+// Errors wrap ErrInvalidArgument or ErrForbidden, or come from ctx or Redis.
+func (a *Admin) Acts(ctx context.Context, cursor string, limit int) (acts []Act, next string, err error) {
+	if cursor != "" && !actCursor.MatchString(cursor) {
+		return nil, "", fmt.Errorf("acts: %w: %q is not a cursor of Acts", ErrInvalidArgument, cursor)
+	}
+	limit = min(cmp.Or(max(limit, 0), 100), 1000)
+	found, err := queue.AuditBefore(ctx, a.client, a.config.KeyPrefix, cursor, limit)
+	if err != nil {
+		return nil, "", fmt.Errorf("acts: %w", err)
+	}
+	for _, entry := range found {
+		act := Act{At: entry.At}
+		for name, text := range act.texts() {
+			*text = entry.Fields[name]
+		}
+		acts = append(acts, act)
+	}
+	if len(found) == limit {
+		next = found[limit-1].ID
+	}
+	return acts, next, nil
+}

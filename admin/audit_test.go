@@ -1,0 +1,51 @@
+package admin_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+func TestActsAreKeptNewestFirst(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		for i := range 5 {
+			require.NoError(t, s.admin.Record(ctx, admin.Act{By: "ann", Action: fmt.Sprint("act ", i), Topic: topic, Group: "g", MessageID: "1",
+				Detail: strings.Repeat("ä", 600), Error: "\x00failed"}))
+		}
+		acts, next, err := s.admin.Acts(ctx, "", 3)
+		require.NoError(t, err)
+		require.Len(t, acts, 3)
+		require.WithinDuration(t, time.Now(), acts[0].At, time.Minute)
+		acts[0].At = time.Time{}
+		require.Equal(t, admin.Act{By: "ann", Action: "act 4", Topic: topic, Group: "g", MessageID: "1",
+			Detail: strings.Repeat("ä", 512), Error: "\x00failed"}, acts[0])
+		acts, next, err = s.admin.Acts(ctx, next, 3)
+		require.NoError(t, err)
+		require.Empty(t, next)
+		require.Len(t, acts, 2)
+		require.Equal(t, "act 0", acts[1].Action)
+
+		require.ErrorIs(t, s.admin.Record(ctx, admin.Act{Action: "pause"}), admin.ErrInvalidArgument)
+		_, _, err = s.admin.Acts(ctx, "+", 0)
+		require.ErrorIs(t, err, admin.ErrInvalidArgument)
+	})
+}
+
+func TestAuditLogHasALimit(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		pipe := s.Client.Pipeline()
+		for range 12_000 {
+			pipe.Do(ctx, "XADD", queue.AuditLog(s.Prefix), "*", "by", "ann")
+		}
+		_, err := pipe.Exec(ctx)
+		require.NoError(t, err)
+		require.NoError(t, s.admin.Record(ctx, admin.Act{By: "ann", Action: "pause"}))
+		require.Less(t, s.Client.XLen(ctx, queue.AuditLog(s.Prefix)).Val(), int64(10_200))
+	})
+}

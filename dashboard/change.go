@@ -1,0 +1,114 @@
+package dashboard
+
+import (
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// flashes are what changes did, until the next page shows it. The browser has only a random name,
+// so that no link can put words into the page.
+type flashes struct {
+	mu    sync.Mutex
+	texts map[string]string
+}
+
+func (f *flashes) put(text string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.texts == nil || len(f.texts) > 1000 {
+		f.texts = map[string]string{}
+	}
+	name := rand.Text()
+	f.texts[name] = text
+	return name
+}
+
+func (f *flashes) take(name string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	text := f.texts[name]
+	delete(f.texts, name)
+	return text
+}
+
+// back returns the address of the page to which a change leads, which says what it did.
+func (d *Dashboard) back(path, text string, pairs ...string) string {
+	return d.address(path, append(pairs, "f", d.flashes.put(text))...)
+}
+
+func (d *Dashboard) pause(c *call) (string, error) {
+	topic, group := c.q("t"), c.q("g")
+	o := admin.PauseOptions{By: c.user.Name, Why: strings.TrimSpace(c.q("why"))}
+	if text := strings.TrimSpace(c.q("for")); text != "" {
+		lasts, err := time.ParseDuration(text)
+		if err != nil {
+			return "", bad(fmt.Sprintf("%q is no duration. Write it like 30m or 2h.", clip(text, 40)))
+		}
+		o.For = lasts
+	}
+	act := admin.Act{By: c.user.Name, Action: "pause", Topic: topic, Group: group, Detail: o.Why}
+	var err error
+	if group == "" {
+		_, err = d.admin.Pause(c.ctx, topic, o)
+	} else {
+		_, err = d.admin.PauseGroup(c.ctx, topic, group, o)
+	}
+	d.record(c.ctx, act, err)
+	return d.back("/topic", "Paused. Messages still become ready, but nobody gets them.", "t", topic), err
+}
+
+func (d *Dashboard) resume(c *call) (string, error) {
+	topic, group := c.q("t"), c.q("g")
+	var err error
+	if group == "" {
+		_, err = d.admin.Resume(c.ctx, topic)
+	} else {
+		_, err = d.admin.ResumeGroup(c.ctx, topic, group)
+	}
+	d.record(c.ctx, admin.Act{By: c.user.Name, Action: "resume", Topic: topic, Group: group}, err)
+	return d.back("/topic", "Resumed.", "t", topic), err
+}
+
+// settle changes one message.
+func (d *Dashboard) settle(c *call) (string, error) {
+	topic, group, id := c.q("t"), c.q("g"), c.q("id")
+	act := admin.Act{By: c.user.Name, Topic: topic, Group: group, MessageID: id}
+	said, gone := "", false
+	var err error
+	switch c.PathValue("do") {
+	case "requeue":
+		act.Action, said = "requeue", "Requeued: it is ready again."
+		err = d.admin.Requeue(c.ctx, topic, group, id)
+	case "delete":
+		act.Action, said, gone = "delete", "Deleted.", true
+		err = d.admin.DeleteDead(c.ctx, topic, group, id)
+	case "now":
+		act.Action, said = "deliver now", "It is due now."
+		err = d.admin.DeliverNow(c.ctx, topic, admin.ByID(id))
+	case "kill":
+		act.Action, act.Detail, said = "kill", strings.TrimSpace(c.q("why")), "It is a dead letter now."
+		_, err = d.admin.Kill(c.ctx, topic, group, id, act.Detail)
+	case "cancel":
+		act.Action, said, gone = "cancel", "Cancelled: nobody gets it any more.", true
+		err = d.admin.Cancel(c.ctx, topic, admin.ByID(id))
+	case "later":
+		by, wrong := time.ParseDuration(strings.TrimSpace(c.q("in")))
+		if wrong != nil {
+			return "", bad(fmt.Sprintf("%q is no duration. Write it like 30m or 2h.", clip(c.q("in"), 40)))
+		}
+		act.Action, act.Detail, said = "reschedule", "in "+by.String(), "Rescheduled: it is due in "+duration(by)+"."
+		err = d.admin.Reschedule(c.ctx, topic, admin.ByID(id), admin.In(by))
+	default:
+		return "", errNoPage
+	}
+	d.record(c.ctx, act, err)
+	if gone {
+		return d.back("/topic", said, "t", topic), err
+	}
+	return d.back("/message", said, "t", topic, "id", id), err
+}

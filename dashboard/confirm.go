@@ -1,0 +1,147 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// target is what an operation on many messages is about.
+type target struct {
+	Topic, Group, Reason, To string
+	Spread                   time.Duration
+}
+
+func (t target) filter() admin.Filter { return admin.Filter{FoldedReason: t.Reason} }
+
+// bulk is an operation on many messages. It is confirmed before, and is a job then.
+type bulk struct {
+	Name, Verb, Unit string
+	Effect           string // what it does, in a sentence
+	Grave            bool   // it cannot be undone
+	Spreads, Moves   bool
+	Whole            bool // it is about all of it: there is no limit
+	run              func(ctx context.Context, a *admin.Admin, t target, b admin.Bulk) (int, error)
+}
+
+// bulks are the operations, in the order of their buttons.
+var bulks = []bulk{
+	{Name: "requeue", Verb: "Requeue", Unit: "dead letter", Spreads: true,
+		Effect: "They become ready again, and their deliveries are counted from zero.",
+		run: func(ctx context.Context, a *admin.Admin, t target, b admin.Bulk) (int, error) {
+			b.Spread = t.Spread
+			return a.RequeueAll(ctx, t.Topic, t.Group, b)
+		}},
+	{Name: "move", Verb: "Move", Unit: "dead letter", Moves: true, Grave: true,
+		Effect: "They become new messages of another topic, due at once there. They are gone here.",
+		run: func(ctx context.Context, a *admin.Admin, t target, b admin.Bulk) (int, error) {
+			if b.DryRun {
+				return a.RequeueAll(ctx, t.Topic, t.Group, b)
+			}
+			return a.MoveDead(ctx, t.Topic, t.Group, t.To, b)
+		}},
+	{Name: "purge", Verb: "Purge", Unit: "dead letter", Grave: true,
+		Effect: "They are deleted, and cannot be brought back.",
+		run: func(ctx context.Context, a *admin.Admin, t target, b admin.Bulk) (int, error) {
+			return a.PurgeDead(ctx, t.Topic, t.Group, b)
+		}},
+	{Name: "remove-group", Verb: "Remove group with", Unit: "message", Grave: true, Whole: true,
+		Effect: "The group and its messages are deleted, and cannot be brought back. Other groups lose nothing.",
+		run: func(ctx context.Context, a *admin.Admin, t target, b admin.Bulk) (int, error) {
+			removal, err := a.DeleteGroup(ctx, t.Topic, t.Group, b.DryRun)
+			return removal.Messages, err
+		}},
+	{Name: "remove-topic", Verb: "Remove topic with", Unit: "message", Grave: true, Whole: true,
+		Effect: "The topic, its groups and all messages are deleted, and cannot be brought back. Stop its publishers and subscribers first.",
+		run: func(ctx context.Context, a *admin.Admin, t target, b admin.Bulk) (int, error) {
+			removal, err := a.DeleteTopic(ctx, t.Topic, b.DryRun)
+			return removal.Messages, err
+		}},
+}
+
+func bulkOf(name string) (bulk, error) {
+	for _, b := range bulks {
+		if b.Name == name {
+			return b, nil
+		}
+	}
+	return bulk{}, bad(fmt.Sprintf("There is no operation %q.", clip(name, 40)))
+}
+
+func targetOf(c *call) target {
+	return target{Topic: c.q("t"), Group: c.q("g"), Reason: c.q("reason"), To: strings.TrimSpace(c.q("to"))}
+}
+
+// confirmPage says what an operation would do, and asks for the topic and the count.
+type confirmPage struct {
+	bulk
+	target
+	Count int
+}
+
+// Confirms is the name that has to be typed.
+func (p confirmPage) Confirms() string { return p.Topic }
+
+// confirm shows what an operation would do.
+func (d *Dashboard) confirm(c *call) (*view, error) {
+	if c.user.Role < Operator {
+		return nil, errReadOnly
+	}
+	b, err := bulkOf(c.q("do"))
+	if err != nil {
+		return nil, err
+	}
+	p := &confirmPage{bulk: b, target: targetOf(c)}
+	if p.Count, err = b.run(c.ctx, d.admin, p.target, admin.Bulk{DryRun: true, Filter: p.filter()}); err != nil {
+		return nil, err
+	}
+	crumbs := []crumb{{"Topics", d.address("/")}, {p.Topic, d.address("/topic", "t", p.Topic)}}
+	if !b.Whole {
+		crumbs = append(crumbs, crumb{"Dead letters", d.address("/dead", "t", p.Topic, "g", p.Group)})
+	}
+	return &view{Title: b.Verb + " " + plural(p.Count, b.Unit), Crumbs: crumbs, Now: d.sweep.now(), Data: p}, nil
+}
+
+// confirmed begins an operation whose topic and count were typed. It changes no more messages than
+// the user was told.
+func (d *Dashboard) confirmed(c *call) (string, error) {
+	b, err := bulkOf(c.q("do"))
+	if err != nil {
+		return "", err
+	}
+	t := targetOf(c)
+	count, err := strconv.Atoi(c.q("count"))
+	switch {
+	case err != nil || count < 0:
+		return "", bad("The form is not complete. Go back and try again.")
+	case c.q("typed-topic") != t.Topic:
+		return "", bad("The topic that you typed is another one. Nothing was changed.")
+	case strings.ReplaceAll(strings.TrimSpace(c.q("typed-count")), ",", "") != strconv.Itoa(count):
+		return "", bad("The count that you typed is another one. Nothing was changed.")
+	case b.Moves && t.To == "":
+		return "", bad("Say to which topic they are moved. Nothing was changed.")
+	case count == 0 && !b.Whole:
+		return "", bad("There is nothing to do.")
+	}
+	if text := strings.TrimSpace(c.q("spread")); text != "" && b.Spreads {
+		if t.Spread, err = time.ParseDuration(text); err != nil {
+			return "", bad(fmt.Sprintf("%q is no duration. Write it like 30m or 2h. Nothing was changed.", clip(text, 40)))
+		}
+	}
+	if b.Whole { // these have no limit, so they are counted once more
+		if n, err := b.run(c.ctx, d.admin, t, admin.Bulk{DryRun: true}); err != nil {
+			return "", err
+		} else if n > count {
+			return "", bad(fmt.Sprintf("There are %s by now. Go back and look again. Nothing was changed.", plural(n, b.Unit)))
+		}
+	}
+	id, err := d.jobs.start(d, b, t, c.user, count)
+	if err != nil {
+		return "", err
+	}
+	return d.address("/job", "id", id), nil
+}

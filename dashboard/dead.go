@@ -1,0 +1,60 @@
+package dashboard
+
+import (
+	"context"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// deadLooked is how many dead letters the page examines for its reasons.
+const deadLooked = 20_000
+
+// deadPage is the page of dead letters by reason.
+type deadPage struct {
+	Topic, Group string
+	Groups       []string
+	Dead         int
+	Looked       int
+	Other        int
+	Rows         []deadRow
+	Contents     bool
+	Retention    time.Duration
+	Jobs         []jobView
+}
+
+// deadRow is a reason and its dead letters.
+type deadRow struct {
+	admin.DeadReason
+	Sample messageRow
+	Part   int // percent of all
+}
+
+func (d *Dashboard) dead(c *call) (*view, error) {
+	p := &deadPage{Topic: c.q("t"), Group: c.q("g"), Contents: c.user.Contents}
+	stats, err := d.read(c.ctx, p.Topic)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range stats.Groups {
+		p.Groups = append(p.Groups, g.Group)
+		if g.Group == p.Group || p.Group == "" {
+			p.Group, p.Dead, p.Retention = g.Group, g.Dead, g.DeadRetention
+		}
+	}
+	if p.Dead > 0 {
+		reasons, err := cached(c.ctx, &d.reads, "dead:"+p.Group+"\x00"+p.Topic, func(ctx context.Context) (admin.DeadReasons, error) {
+			return d.admin.DeadReasons(ctx, p.Topic, p.Group, admin.Bulk{Limit: deadLooked})
+		})
+		if err != nil {
+			return nil, err
+		}
+		p.Looked, p.Other = reasons.Looked, reasons.Other
+		for _, r := range reasons.Reasons {
+			p.Rows = append(p.Rows, deadRow{r, d.messageRow(r.Sample, p.Contents), 100 * r.Count / max(reasons.Looked, 1)})
+		}
+	}
+	p.Jobs = d.jobs.of(p.Topic, p.Group)
+	crumbs := []crumb{{"Topics", d.address("/")}, {p.Topic, d.address("/topic", "t", p.Topic)}}
+	return &view{Title: "Dead letters", Crumbs: crumbs, Now: d.sweep.now(), Live: true, Data: p}, nil
+}

@@ -1,0 +1,169 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// Limits of bulk operations.
+const (
+	maxRunning = 10  // at the same time
+	maxJobs    = 100 // that are remembered
+)
+
+// jobs are the bulk operations of this process.
+type jobs struct {
+	mu  sync.Mutex
+	all []*job // the newest last
+}
+
+// job is one bulk operation. All but cancel is guarded by jobs.mu.
+type job struct {
+	view   jobView
+	cancel context.CancelFunc
+}
+
+// jobView is what a page shows of a job.
+type jobView struct {
+	ID, By       string
+	Bulk         bulk
+	Target       target
+	Count        int // how many are to be changed
+	Looked, Done int
+	Began, Ended time.Time // Ended is zero while it runs
+	Err          string
+	Stopped      bool
+}
+
+// Percent returns how much is done.
+func (j jobView) Percent() int { return min(100, 100*j.Done/max(j.Count, 1)) }
+
+// Running returns whether it is not at its end.
+func (j jobView) Running() bool { return j.Ended.IsZero() }
+
+// start begins a job and returns its ID.
+func (s *jobs) start(d *Dashboard, b bulk, t target, user User, count int) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	running := 0
+	for _, j := range s.all {
+		if j.view.Running() {
+			running++
+		}
+	}
+	if running >= maxRunning || d.running.Err() != nil {
+		return "", &refusal{http.StatusTooManyRequests, "Too many operations run. Wait until one ends. Nothing was changed."}
+	}
+	ctx, cancel := context.WithCancel(d.running)
+	j := &job{view: jobView{ID: rand.Text(), By: user.Name, Bulk: b, Target: t, Count: count, Began: d.sweep.now()}, cancel: cancel}
+	if s.all = append(s.all, j); len(s.all) > maxJobs {
+		s.all = slices.DeleteFunc(s.all, func(old *job) bool { return !old.view.Running() && old == s.all[0] })
+	}
+	d.workers.Go(func() {
+		defer cancel()
+		s.run(ctx, d, j)
+	})
+	return j.view.ID, nil
+}
+
+// run does the work of a job, and records its beginning and its end.
+func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
+	b, t := j.view.Bulk, j.view.Target
+	act := admin.Act{By: j.view.By, Action: b.Name, Topic: t.Topic, Group: t.Group, Detail: fmt.Sprintf("begins with %s", plural(j.view.Count, b.Unit))}
+	if t.Reason != "" {
+		act.Detail += fmt.Sprintf(", reason %q", t.Reason)
+	}
+	if t.To != "" {
+		act.Detail += fmt.Sprintf(", to %q", t.To)
+	}
+	if t.Spread > 0 {
+		act.Detail += ", over " + t.Spread.String()
+	}
+	d.record(ctx, act, nil)
+	done, err := s.work(ctx, d, j)
+	act.Detail = "done: " + plural(done, b.Unit)
+	d.record(ctx, act, err)
+	s.mu.Lock()
+	j.view.Ended, j.view.Done = d.sweep.now(), done
+	j.view.Stopped = errors.Is(err, context.Canceled)
+	if err != nil && !j.view.Stopped {
+		j.view.Err = explain(err).Text + " " + err.Error()
+	}
+	s.mu.Unlock()
+	if b.Name == "remove-topic" && err == nil {
+		d.sweep.forget(t.Topic)
+	}
+}
+
+// work calls the operation. A panic of users' code ends this job only.
+func (s *jobs) work(ctx context.Context, d *Dashboard, j *job) (done int, err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			err = fmt.Errorf("panic: %v", panicked)
+		}
+	}()
+	limits := admin.Bulk{Filter: j.view.Target.filter(), Limit: j.view.Count, Progress: func(p admin.Progress) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		j.view.Looked, j.view.Done = p.Looked, p.Done
+	}}
+	return j.view.Bulk.run(ctx, d.admin, j.view.Target, limits)
+}
+
+// get returns a job.
+func (s *jobs) get(id string) (*job, jobView, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, j := range s.all {
+		if j.view.ID == id {
+			return j, j.view, true
+		}
+	}
+	return nil, jobView{}, false
+}
+
+// of returns the jobs of a group, the newest first.
+func (s *jobs) of(topic, group string) (found []jobView) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, j := range s.all {
+		if j.view.Target.Topic == topic && j.view.Target.Group == group {
+			found = append(found, j.view)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b jobView) int { return cmp.Compare(b.Began.UnixNano(), a.Began.UnixNano()) })
+	return found[:min(len(found), 5)]
+}
+
+var errNoJob = &refusal{http.StatusNotFound, "This operation is not known. The program may have been started again. The audit log has what was done."}
+
+func (d *Dashboard) job(c *call) (*view, error) {
+	_, j, ok := d.jobs.get(c.q("id"))
+	if !ok {
+		return nil, errNoJob
+	}
+	crumbs := []crumb{{"Topics", d.address("/")}}
+	if j.Bulk.Name != "remove-topic" {
+		crumbs = append(crumbs, crumb{j.Target.Topic, d.address("/topic", "t", j.Target.Topic)})
+	}
+	return &view{Title: j.Bulk.Verb + " " + plural(j.Count, j.Bulk.Unit), Crumbs: crumbs, Now: d.sweep.now(), Live: true, Data: j}, nil
+}
+
+// stopJob ends a job between two of its steps.
+func (d *Dashboard) stopJob(c *call) (string, error) {
+	j, _, ok := d.jobs.get(c.q("id"))
+	if !ok {
+		return "", errNoJob
+	}
+	j.cancel()
+	return d.address("/job", "id", c.q("id")), nil
+}

@@ -1,0 +1,177 @@
+package dashboard
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// shown is how many bytes of a payload are shown at most.
+const shown = 64 << 10
+
+// messagePage is the page of one message.
+type messagePage struct {
+	Topic     string
+	Message   admin.Message
+	Published time.Time // zero: unknown
+	Events    []event
+	Metadata  []pair
+	Contents  bool
+	Text      string
+	JSON      string
+	Hex       string
+	Bytes     int
+	Cut       bool // only the beginning is shown
+	Waits     bool // it is pending, or waits for a retry
+	DeadIn    []string
+	AliveIn   []string // groups that may get it, or have it
+	Settings  []pair
+}
+
+// event is a line of the timeline.
+type event struct {
+	At         time.Time // zero: unknown
+	Text       string
+	Group      string
+	State      admin.State
+	Deliveries int
+	Reason     string
+	Since      time.Time
+}
+
+// Tone is the class of the mark in the timeline.
+func (e event) Tone() string {
+	switch e.State {
+	case admin.Dead:
+		return "critical"
+	case admin.Retrying:
+		return "warning"
+	case admin.InHand:
+		return "notice"
+	default:
+		return "fine"
+	}
+}
+
+func (d *Dashboard) message(c *call) (*view, error) {
+	topic, id := c.q("t"), strings.TrimSpace(c.q("id"))
+	ref := admin.ByID(id)
+	if name := strings.TrimSpace(c.q("name")); name != "" && id == "" {
+		ref = admin.ByDelayID(name)
+	}
+	m, err := cached(c.ctx, &d.reads, "message:"+ref.String()+":"+topic, func(ctx context.Context) (admin.Message, error) { return d.admin.Get(ctx, topic, ref) })
+	if err != nil && errors.Is(err, admin.ErrNotFound) && id != "" {
+		if m, err = d.admin.Get(c.ctx, topic, admin.ByDelayID(id)); err != nil {
+			err = fmt.Errorf("%w (nor is it a delay ID)", err)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := &messagePage{Topic: topic, Message: m, Published: published(m.ID), Contents: c.user.Contents, Bytes: len(m.Payload)}
+	p.Events = timeline(m, p.Published)
+	for _, place := range m.Places {
+		p.Waits = p.Waits || place.State == admin.Pending || place.State == admin.Retrying
+		if place.State == admin.Dead {
+			p.DeadIn = append(p.DeadIn, place.Group)
+		} else if place.Group != "" {
+			p.AliveIn = append(p.AliveIn, place.Group)
+		}
+	}
+	p.Settings = settings(m)
+	if p.Contents {
+		p.Metadata = d.metadata(m.Metadata, 8<<10)
+		d.showPayload(p, m.Payload)
+	}
+	crumbs := []crumb{{"Topics", d.address("/")}, {topic, d.address("/topic", "t", topic)}}
+	return &view{Title: "Message " + m.ID, Crumbs: crumbs, Now: d.sweep.now(), Live: true, Data: p}, nil
+}
+
+// showPayload fills in the three forms of a payload.
+func (d *Dashboard) showPayload(p *messagePage, payload []byte) {
+	payload, isJSON := d.redacted(payload)
+	if isJSON {
+		var b bytes.Buffer
+		if json.Indent(&b, payload, "", "  ") == nil {
+			p.JSON = clip(b.String(), shown)
+		}
+	}
+	p.Cut = len(payload) > shown
+	payload = payload[:min(len(payload), shown)]
+	if utf8.Valid(payload) || p.Cut && utf8.Valid(payload[:len(payload)-3]) {
+		p.Text = strings.ToValidUTF8(string(payload), "")
+	}
+	p.Hex = hex.Dump(payload[:min(len(payload), shown/16)])
+}
+
+// settings are what the message says about itself.
+func settings(m admin.Message) (pairs []pair) {
+	if m.MaxDeliveries != 0 {
+		text := "unlimited"
+		if m.MaxDeliveries > 0 {
+			text = number(m.MaxDeliveries)
+		}
+		pairs = append(pairs, pair{Key: "Deliveries at most", Value: text})
+	}
+	if m.MaxLateness != 0 {
+		pairs = append(pairs, pair{Key: "Late at most", Value: duration(m.MaxLateness)})
+	}
+	if m.OnExpiry != "" {
+		pairs = append(pairs, pair{Key: "If it is too late", Value: string(m.OnExpiry)})
+	}
+	return pairs
+}
+
+// timeline tells what became of a message in each group.
+func timeline(m admin.Message, published time.Time) []event {
+	var events []event
+	if !published.IsZero() {
+		events = append(events, event{At: published, Text: "Published"})
+	}
+	for _, p := range m.Places {
+		e := event{At: p.At, Group: p.Group, State: p.State, Deliveries: p.Deliveries, Reason: p.Reason, Since: p.InHandSince}
+		switch p.State {
+		case admin.Pending:
+			e.Text = "Waits until it is due, in all groups"
+		case admin.Ready:
+			e.Text = "Ready: waits for a consumer"
+		case admin.InHand:
+			e.Text = "In hand of a consumer, whose lease ends"
+		case admin.Retrying:
+			e.Text = "Failed, and waits for its retry"
+		case admin.Dead:
+			e.Text = "Dead letter since"
+		default:
+			e.Text = "Ready, or handled already"
+		}
+		events = append(events, e)
+	}
+	slices.SortStableFunc(events, func(a, b event) int { return a.At.Compare(b.At) })
+	return events
+}
+
+// published returns the time in an ID, which is a ULID, by the publisher's clock.
+func published(id string) time.Time {
+	const digits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+	if len(id) != 26 {
+		return time.Time{}
+	}
+	ms := int64(0)
+	for _, r := range id[:10] {
+		i := strings.IndexRune(digits, r)
+		if i < 0 {
+			return time.Time{}
+		}
+		ms = ms<<5 | int64(i)
+	}
+	return time.UnixMilli(ms)
+}

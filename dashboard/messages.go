@@ -1,0 +1,177 @@
+package dashboard
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+const (
+	messagesOfPage = 50
+	// examined is how many messages a filter examines for a page.
+	examined = 1000
+)
+
+// messagesPage is a page of the messages of one state.
+type messagesPage struct {
+	Topic, Group                   string
+	State                          admin.State
+	Groups                         []string
+	Rows                           []messageRow
+	Next                           string // address of the next page
+	ID, UUID, Reason, Key, Value   string // the filter
+	Filtered, First, Contents, All bool
+	Count                          int
+}
+
+// messageRow is a message in a list.
+type messageRow struct {
+	admin.Message
+	admin.Place
+	Metadata []pair
+	More     int // pairs that are not in Metadata
+	Preview  string
+}
+
+// states are the states of messages, with their words.
+var states = []struct {
+	State       admin.State
+	Words, Time string
+}{
+	{admin.Pending, "Waiting", "Due"}, {admin.Ready, "Ready", "Due"}, {admin.InHand, "In hand", "Lease ends"},
+	{admin.Retrying, "Retrying", "Due"}, {admin.Dead, "Dead", "Died"},
+}
+
+// stateWords returns a state in words.
+func stateWords(s admin.State) string {
+	for _, known := range states {
+		if known.State == s {
+			return known.Words
+		}
+	}
+	return "Unknown"
+}
+
+// Words returns the state in words.
+func (p messagesPage) Words() string { return stateWords(p.State) }
+
+// TimeOf is the heading of the times.
+func (p messagesPage) TimeOf() string {
+	for _, known := range states {
+		if known.State == p.State {
+			return known.Time
+		}
+	}
+	return "Time"
+}
+
+// States are the states, for the template.
+func (messagesPage) States() (all []admin.State) {
+	for _, s := range states {
+		all = append(all, s.State)
+	}
+	return all
+}
+
+func (d *Dashboard) messages(c *call) (*view, error) {
+	p := &messagesPage{Topic: c.q("t"), Group: c.q("g"), State: admin.State(c.q("state")), Contents: c.user.Contents, First: c.q("cursor") == "",
+		ID: strings.TrimSpace(c.q("id")), UUID: strings.TrimSpace(c.q("uuid")), Reason: c.q("reason"), Key: c.q("key"), Value: c.q("value")}
+	if p.State == "" {
+		p.State = admin.Pending
+	}
+	if !slices.Contains(p.States(), p.State) {
+		return nil, bad(fmt.Sprintf("There is no state %q.", clip(string(p.State), 40)))
+	}
+	stats, err := d.read(c.ctx, p.Topic)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range stats.Groups {
+		p.Groups = append(p.Groups, g.Group)
+	}
+	if p.Group == "" && len(p.Groups) > 0 {
+		p.Group = p.Groups[0]
+	}
+	p.Count = countOf(stats, p.Group, p.State)
+	crumbs := []crumb{{"Topics", d.address("/")}, {p.Topic, d.address("/topic", "t", p.Topic)}}
+	v := &view{Title: p.Words(), Crumbs: crumbs, Now: d.sweep.now(), Data: p}
+	if p.Group == "" && p.State != admin.Pending {
+		return v, nil // nobody has subscribed yet
+	}
+	filter := admin.Filter{UUID: p.UUID, Reason: p.Reason}
+	if p.Key != "" {
+		if !p.Contents || d.hides(p.Key) {
+			return nil, &refusal{http.StatusForbidden, "You may not look for this metadata, because you may not see it."}
+		}
+		filter.Metadata = map[string]string{p.Key: p.Value}
+	}
+	p.Filtered = p.UUID != "" || p.Reason != "" || p.Key != ""
+	query := admin.Query{State: p.State, Group: p.Group, Filter: filter, Cursor: c.q("cursor"), Limit: messagesOfPage}
+	if p.Filtered {
+		query.Limit = examined
+	}
+	for len(p.Rows) == 0 { // a page of a filter may be empty
+		page, err := d.admin.List(c.ctx, p.Topic, query)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range page.Messages {
+			p.Rows = append(p.Rows, d.messageRow(m, p.Contents))
+		}
+		if query.Cursor = page.Next; page.Next == "" || c.ctx.Err() != nil {
+			break
+		}
+	}
+	if query.Cursor != "" {
+		p.Next = d.address("/messages", "t", p.Topic, "g", p.Group, "state", string(p.State), "uuid", p.UUID, "reason", p.Reason,
+			"key", p.Key, "value", p.Value, "cursor", query.Cursor)
+	}
+	return v, nil
+}
+
+// countOf returns how many messages are in a state.
+func countOf(s admin.Stats, group string, state admin.State) int {
+	if state == admin.Pending {
+		return s.Pending
+	}
+	for _, g := range s.Groups {
+		if g.Group == group {
+			return map[admin.State]int{admin.Ready: g.Ready, admin.InHand: g.InHand, admin.Retrying: g.Retrying, admin.Dead: g.Dead}[state]
+		}
+	}
+	return 0
+}
+
+// previewed is how many characters of a payload a list shows.
+const previewed = 120
+
+// messageRow returns what a list shows of a message.
+func (d *Dashboard) messageRow(m admin.Message, contents bool) messageRow {
+	row := messageRow{Message: m, Place: m.Places[0]}
+	if contents {
+		row.Metadata = d.metadata(m.Metadata, previewed)
+		if more := len(row.Metadata) - 3; more > 0 {
+			row.Metadata, row.More = row.Metadata[:3], more
+		}
+		payload := m.Payload
+		if len(payload) <= shown {
+			payload, _ = d.redacted(payload)
+		} else {
+			payload = nil // it cannot be redacted in part
+		}
+		switch {
+		case !utf8.Valid(payload):
+			row.Preview = plural(len(m.Payload), "byte")
+		default:
+			row.Preview = clip(string(payload), previewed)
+		}
+	}
+	return row
+}
+
+// WordsOf returns another state in words.
+func (messagesPage) WordsOf(s admin.State) string { return stateWords(s) }

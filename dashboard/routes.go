@@ -1,0 +1,164 @@
+package dashboard
+
+import (
+	"context"
+	"embed"
+	"hash/fnv"
+	"io/fs"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed assets
+var assets embed.FS
+
+// route is one address of the page. All routes are in the list of Dashboard.route, so that a test
+// can try each of them.
+type route struct {
+	method, path string
+	needs        Role
+	serve        http.HandlerFunc
+}
+
+// route makes the routes. Only POST changes anything, and only for an Operator.
+func (d *Dashboard) route() {
+	get := func(path string, name string, build func(*call) (*view, error)) {
+		d.routes = append(d.routes, route{http.MethodGet, path, Viewer, d.page(name, build)})
+	}
+	post := func(path string, change func(*call) (string, error)) {
+		d.routes = append(d.routes, route{http.MethodPost, path, Operator, d.change(change)})
+	}
+	get("/{$}", "overview", d.overview)
+	get("/topic", "topic", d.topic)
+	get("/messages", "messages", d.messages)
+	get("/message", "message", d.message)
+	get("/dead", "dead", d.dead)
+	get("/audit", "audit", d.audit)
+	get("/job", "job", d.job)
+	get("/confirm", "confirm", d.confirm)
+	get("/", "error", func(*call) (*view, error) { return nil, errNoPage })
+	post("/confirm", d.confirmed)
+	post("/job/stop", d.stopJob)
+	post("/pause", d.pause)
+	post("/resume", d.resume)
+	post("/message/{do}", d.settle)
+
+	d.mux = http.NewServeMux()
+	for _, r := range d.routes {
+		d.mux.HandleFunc(r.method+" "+r.path, r.serve)
+	}
+	d.mux.HandleFunc("GET /assets/{file}", d.asset)
+}
+
+// call is a request of a user who may make it.
+type call struct {
+	*http.Request
+	user User
+	ctx  context.Context // ends when Redis takes too long
+}
+
+// q returns a value of the address or of the form.
+func (c *call) q(name string) string { return c.FormValue(name) }
+
+// guarded runs a handler for users with a role.
+func (d *Dashboard) guarded(needs Role, do func(w http.ResponseWriter, c *call)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		user, _ := r.Context().Value(userKey{}).(User)
+		c := &call{Request: r, user: user, ctx: r.Context()}
+		if user.Role < needs {
+			d.fail(w, c, errReadOnly)
+			return
+		}
+		if err := r.ParseForm(); err != nil {
+			d.fail(w, c, &refusal{http.StatusBadRequest, "The form cannot be read: " + err.Error() + "."})
+			return
+		}
+		do(w, c)
+	}
+}
+
+// page serves a page, and its news to a browser that asks for an event stream.
+func (d *Dashboard) page(name string, build func(*call) (*view, error)) http.HandlerFunc {
+	return d.guarded(Viewer, func(w http.ResponseWriter, c *call) {
+		if c.Header.Get("Accept") == "text/event-stream" {
+			d.news(w, c, name, build)
+			return
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, workFor)
+		defer cancel()
+		c.ctx = ctx
+		v, err := build(c)
+		if err != nil {
+			d.fail(w, c, err)
+			return
+		}
+		d.show(w, c, http.StatusOK, name, v)
+	})
+}
+
+// change makes a change, and then has the browser go to the page that change returns.
+func (d *Dashboard) change(change func(*call) (string, error)) http.HandlerFunc {
+	return d.guarded(Operator, func(w http.ResponseWriter, c *call) {
+		ctx, cancel := context.WithTimeout(c.ctx, workFor)
+		defer cancel()
+		c.ctx = ctx
+		to, err := change(c)
+		if err != nil {
+			d.fail(w, c, err)
+			return
+		}
+		http.Redirect(w, c.Request, to, http.StatusSeeOther)
+	})
+}
+
+// asset serves a file of the program. Its address changes with its content, so that browsers may
+// keep it.
+func (d *Dashboard) asset(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("file")
+	content, err := fs.ReadFile(assets, path.Join("assets", path.Base(name)))
+	if err != nil {
+		d.refuse(w, &refusal{http.StatusNotFound, "There is no such file."})
+		return
+	}
+	types := map[string]string{".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+	kind := types[path.Ext(name)]
+	if kind == "" {
+		kind = "text/plain"
+	}
+	w.Header().Set("Content-Type", kind+"; charset=utf-8")
+	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	d.write(w, http.StatusOK, content)
+}
+
+// assetAddress returns the address of a file.
+func (d *Dashboard) assetAddress(name string) string {
+	content, err := fs.ReadFile(assets, "assets/"+name)
+	if err != nil {
+		panic(err) // a template names a file that is not there
+	}
+	sum := fnv.New64a()
+	_, _ = sum.Write(content)
+	return d.config.Prefix + "/assets/" + name + "?v=" + strconv.FormatUint(sum.Sum64(), 36)
+}
+
+// write sends an answer that is complete, to a browser that has to accept it in time.
+func (d *Dashboard) write(w http.ResponseWriter, status int, content []byte) {
+	deadlines := http.NewResponseController(w)
+	_ = deadlines.SetWriteDeadline(time.Now().Add(d.limits.write))
+	defer func() { _ = deadlines.SetWriteDeadline(time.Time{}) }() // the connection may serve other handlers next
+	w.WriteHeader(status)
+	if _, err := w.Write(content); err == nil {
+		_ = deadlines.Flush()
+	}
+}
+
+// clip returns the beginning of a text, of at most so many bytes.
+func clip(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "")
+}

@@ -1,0 +1,119 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+)
+
+// topicPage is the page of one topic.
+type topicPage struct {
+	admin.Stats
+	Problems   []problem
+	Workers    []admin.Worker
+	WorkersErr error // the user of Redis may not see them
+	Charts     []chart
+	Range      string
+	Since      time.Time // of the history
+}
+
+// loads are the intervals of the chart of what is to come.
+var loads = []struct {
+	Name    string
+	buckets int
+	width   time.Duration
+}{{"hour", 60, time.Minute}, {"day", 48, 30 * time.Minute}, {"month", 60, 12 * time.Hour}}
+
+// Ranges are the names of the intervals, for the template.
+func (topicPage) Ranges() []string { return []string{"hour", "day", "month"} }
+
+func (d *Dashboard) topic(c *call) (*view, error) {
+	name := c.q("t")
+	stats, err := d.read(c.ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	found, err := d.problems(c.ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	workers, err := cached(c.ctx, &d.reads, "workers:"+name, func(ctx context.Context) ([]admin.Worker, error) {
+		return d.admin.Workers(ctx, name)
+	})
+	if err != nil && !errors.Is(err, admin.ErrForbidden) {
+		return nil, err
+	}
+	p := &topicPage{Stats: stats, Problems: found, Workers: workers, WorkersErr: err, Range: c.q("range"), Since: d.sweep.since}
+	i := max(0, slices.Index(p.Ranges(), p.Range))
+	p.Range = loads[i].Name
+	upcoming, err := cached(c.ctx, &d.reads, "upcoming:"+p.Range+":"+name, func(ctx context.Context) ([]admin.Bucket, error) {
+		group := ""
+		if len(stats.Groups) > 0 {
+			group = stats.Groups[0].Group
+		}
+		return d.admin.Upcoming(ctx, name, admin.Load{Width: loads[i].width, Buckets: loads[i].buckets, Group: group})
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.Charts = append(p.Charts, upcomingChart(p.Range, upcoming))
+	p.Charts = append(p.Charts, historyCharts(seriesOf(d.sweep.past(name)))...)
+	return &view{Title: name, Crumbs: []crumb{{"Topics", d.address("/")}}, Now: d.sweep.now(), Live: true, Data: p}, nil
+}
+
+// chart is drawn by the browser. Said is the same in words.
+type chart struct {
+	ID, Title, Said string
+	Kind            string // "bars" or "lines"
+	Unit            string // "": a number; "ms" or "/s"
+	Names           []string
+	X               []int64 // Unix seconds
+	Y               [][]float64
+}
+
+// JSON returns the chart for the browser.
+func (c chart) JSON() (string, error) {
+	data := [][]float64{make([]float64, len(c.X))}
+	for i, x := range c.X {
+		data[0][i] = float64(x)
+	}
+	text, err := json.Marshal(map[string]any{"kind": c.Kind, "unit": c.Unit, "names": c.Names, "data": append(data, c.Y...)})
+	return string(text), err
+}
+
+func upcomingChart(name string, buckets []admin.Bucket) chart {
+	c := chart{ID: "chart-upcoming", Title: "Becomes due in the next " + name, Kind: "bars", Names: []string{"Messages", "Retries"}, Y: make([][]float64, 2)}
+	all, most := 0, 0
+	for _, b := range buckets {
+		c.X = append(c.X, b.From.Unix())
+		c.Y[0] = append(c.Y[0], float64(b.Pending))
+		c.Y[1] = append(c.Y[1], float64(b.Retries))
+		all, most = all+b.Pending+b.Retries, max(most, b.Pending+b.Retries)
+	}
+	c.Said = "Nothing becomes due in the next " + name + "."
+	if all > 0 {
+		c.Said = fmt.Sprintf("%s in the next %s, at most %s in %s.", plural(all, "message"), name, number(most), duration(buckets[0].Until.Sub(buckets[0].From)))
+	}
+	return c
+}
+
+func historyCharts(s series) []chart {
+	rates := chart{ID: "chart-rate", Title: "Published and delivered", Kind: "lines", Unit: "/s", Names: []string{"Delivered", "Published"},
+		Y: [][]float64{s.Delivered, s.Published}, Said: "Not enough was seen yet."}
+	lates := chart{ID: "chart-late", Title: "Lateness", Kind: "lines", Unit: "ms", Names: []string{"Half of them within", "99 % within"},
+		Y: [][]float64{s.Half, s.Most}, Said: rates.Said}
+	for _, at := range s.At {
+		rates.X = append(rates.X, at.Unix())
+	}
+	lates.X = rates.X
+	if n := len(s.At); n > 0 {
+		rates.Said = "Delivered last " + rate(s.Delivered[n-1]) + ", at most " + rate(slices.Max(s.Delivered)) + "."
+		lates.Said = "99 % last within " + milliseconds(s.Most[n-1]) + ", at most " + milliseconds(slices.Max(s.Most)) + "."
+	}
+	return []chart{rates, lates}
+}

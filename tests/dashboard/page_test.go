@@ -1,0 +1,192 @@
+package dashboard
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/dashboard"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
+)
+
+//go:embed testdata/axe.js
+var axe string
+
+// pages are the addresses of all pages. The topic has a message that waits and a dead letter.
+func (s *site) pages(topic string) map[string]string {
+	s.t.Helper()
+	waiting, err := s.admin.List(ctx, topic, admin.Query{State: admin.Pending, Limit: 1})
+	require.NoError(s.t, err)
+	q := url.QueryEscape(topic)
+	stats, err := s.admin.Stats(ctx, topic)
+	require.NoError(s.t, err)
+	g := url.QueryEscape(stats.Groups[0].Group)
+	return map[string]string{"overview": "/", "topic": "/topic?t=" + q, "messages": "/messages?t=" + q, "letters": "/messages?t=" + q + "&state=dead&g=" + g,
+		"message": "/message?t=" + q + "&id=" + waiting.Messages[0].ID, "dead": "/dead?t=" + q + "&g=" + g,
+		"confirm": "/confirm?do=move&t=" + q + "&g=" + g, "audit": "/audit", "error": "/topic?t=no+such+topic", "empty": "/?q=nothing+like+this"}
+}
+
+// axe-core finds nothing on any page, in any look.
+func TestPagesAreAccessible(t *testing.T) {
+	on(t, func(t *testing.T, s *site) {
+		s.die(3, 1)
+		s.publish(topic, time.Hour, `{"order":1}`)
+		_, err := s.admin.Pause(ctx, topic, admin.PauseOptions{By: "ann"})
+		require.NoError(t, err)
+		require.NoError(t, s.admin.Record(ctx, admin.Act{By: "ann", Action: "pause", Topic: topic}))
+		for name, path := range s.pages(topic) {
+			b := open(t, s.address+path, light)
+			b.do(chromedp.Evaluate(axe, nil))
+			for look, action := range map[string]chromedp.Action{"light": light, "dark": dark, "phone": phone} {
+				b.do(action)
+				b.do(chromedp.Evaluate(`document.querySelectorAll("details").forEach((d) => d.open = true)`, nil))
+				var found string
+				b.do(chromedp.Evaluate(`axe.run().then((r) => JSON.stringify(r.violations.map((v) => [v.id, v.help, v.nodes.map((n) => n.html + " " + n.failureSummary)])))`,
+					&found, awaited))
+				require.JSONEq(t, "[]", found, "%s, %s", name, look)
+				if look == "phone" {
+					var wider bool
+					b.do(chromedp.Evaluate(`document.documentElement.scrollWidth > innerWidth`, &wider))
+					require.False(t, wider, "%s is wider than a phone", name)
+				}
+			}
+			b.close()
+		}
+	})
+}
+
+// hostile would run a script, wherever the page did not show it as text.
+const hostile = `"'><script>window.hacked=1</script><img src=x onerror="window.hacked=1"><a href="javascript:window.hacked=1">` + "\x00\x1b[31m"
+
+func TestHostileTextsRunNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, server redistest.Server) {
+		user := operator
+		user.Name = hostile
+		s := serve(t, server, user)
+		sub := testkit.NewSubscriber(t, s.Server, func(c *redisdelay.SubscriberConfig) { c.ConsumerGroup, c.CloseTimeout = hostile, time.Second })
+		messages := testkit.SubscribeTo(t, sub, hostile)
+		for i := range 2 {
+			msg := message.NewMessage(hostile, []byte(hostile))
+			msg.Metadata.Set(hostile, hostile)
+			redisdelay.SetDelayID(msg, hostile, redisdelay.DelayIDReplace)
+			redisdelay.DelayFor(msg, time.Duration(i)*time.Hour)
+			require.NoError(t, testkit.NewPublisher(t, s.Server).Publish(hostile, msg))
+			if i == 0 {
+				dead := <-messages
+				redisdelay.DeadOnNack(dead, fmt.Errorf("%s", hostile))
+				dead.Nack()
+			}
+		}
+		_, err := s.admin.PauseGroup(ctx, hostile, hostile, admin.PauseOptions{By: hostile, Why: hostile})
+		require.NoError(t, err)
+		require.NoError(t, s.admin.Record(ctx, admin.Act{By: hostile, Action: hostile, Topic: hostile, Group: hostile, MessageID: hostile, Detail: hostile, Error: hostile}))
+		require.Eventually(t, func() bool {
+			stats, err := s.admin.Stats(ctx, hostile)
+			return err == nil && stats.Groups[0].Dead == 1
+		}, patience, 5*time.Millisecond)
+		for name, path := range s.pages(hostile) {
+			b := open(t, s.address+path)
+			var safe bool
+			if name == "overview" || name == "topic" || name == "message" || name == "dead" || name == "audit" {
+				b.do(chromedp.Evaluate(`new Promise((done) => document.body.addEventListener("htmx:sseMessage", done, {once: true})).then(() => 1)`, nil, awaited))
+			}
+			b.do(chromedp.Evaluate(`window.hacked === undefined && document.querySelectorAll("main img, main script, a[href^='javascript']").length === 0`, &safe))
+			require.True(t, safe, name)
+			b.close()
+		}
+	})
+}
+
+// The policy keeps a script from running even if somebody gets one into the page.
+func TestThePolicyStopsScriptsInThePage(t *testing.T) {
+	on(t, func(t *testing.T, s *site) {
+		b := open(t, s.address)
+		var hacked, framed bool
+		b.do(chromedp.Evaluate(`(() => {
+			const script = document.createElement("script");
+			script.textContent = "window.hacked = 1";
+			document.body.append(script);
+			document.body.insertAdjacentHTML("beforeend", "<p onclick='window.hacked = 1' id='trap' style='color: red'>trap</p>");
+			document.getElementById("trap").click();
+			return window.hacked === 1;
+		})()`, &hacked))
+		require.False(t, hacked)
+		b.do(chromedp.Evaluate(`getComputedStyle(document.getElementById("trap")).color === "rgb(255, 0, 0)"`, &framed))
+		require.False(t, framed, "the policy allows styles in the page")
+		b.faults = nil // those of the policy were meant
+	})
+}
+
+func TestThePageIsLiveAndUsedByKeyboard(t *testing.T) {
+	on(t, func(t *testing.T, s *site) {
+		s.register()
+		s.publish(topic, time.Hour, "first")
+		b := open(t, s.address)
+		b.sees("Live", topic)
+		b.do(chromedp.KeyEvent("j"))
+		s.publish(topic, time.Hour, "second", "third")
+		b.do(chromedp.Poll(`[...document.querySelectorAll("td.n")].some((d) => d.textContent.trim() === "3")`, nil, chromedp.WithPollingTimeout(patience)))
+		var focused string
+		b.do(chromedp.Evaluate(`document.activeElement.textContent`, &focused))
+		require.Equal(t, topic, focused, "news take the focus away")
+		b.do(chromedp.KeyEvent(kb.Enter))
+		b.sees("Becomes due in the next hour", "3 messages")
+		b.do(chromedp.WaitVisible(".chart canvas", chromedp.ByQuery))
+		var zone string
+		b.do(chromedp.Evaluate(`document.querySelector("time").title`, &zone))
+		require.Regexp(t, `CET|CEST|GMT\+[12]`, zone) // the browser's zone
+		b.do(chromedp.KeyEvent("?"))
+		b.sees("Next or previous row")
+		b.do(chromedp.KeyEvent(kb.Escape), chromedp.KeyEvent("/"))
+		var at string
+		b.do(chromedp.Evaluate(`(document.activeElement.value = "", document.activeElement.id)`, &at))
+		require.Equal(t, "search", at)
+		b.do(chromedp.SendKeys("#search", "ord"+kb.Enter, chromedp.ByQuery))
+		b.sees("1 topic with “ord” in the name")
+	})
+}
+
+// The page works without scripts, except that it is not live and has no charts.
+func TestThePageNeedsNoScripts(t *testing.T) {
+	on(t, func(t *testing.T, s *site) {
+		s.register()
+		s.publish(topic, time.Hour, "x")
+		b := open(t, "about:blank", withoutScripts)
+		b.do(chromedp.Navigate(s.address + "/topic?t=" + topic))
+		b.click("Pause or resume")
+		b.click("Pause")
+		b.do(chromedp.WaitVisible(`.banner[role=status]`, chromedp.ByQuery))
+		require.NotNil(t, s.stats().Pause)
+	})
+}
+
+// A viewer has no button that changes anything.
+func TestAViewerHasNoButtons(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, server redistest.Server) {
+		s := serve(t, server, dashboard.User{Name: "vera", Role: dashboard.Viewer})
+		s.die(1, 1)
+		s.publish(topic, time.Hour, "secret")
+		for name, path := range s.pages(topic) {
+			b := open(t, s.address+path)
+			b.sees("read-only")
+			var posts []json.RawMessage
+			b.do(chromedp.Evaluate(`[...document.querySelectorAll("form[method=post], a[href*='/confirm']")].map((e) => e.outerHTML)`, &posts))
+			require.Empty(t, posts, name)
+			require.NotContains(t, b.text(), "secret", name)
+			b.close()
+		}
+	})
+}
