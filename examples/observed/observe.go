@@ -56,7 +56,7 @@ func observe(ctx context.Context, redis *example.Redis) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("Prometheus has not counted all messages: %w", context.Cause(ctx))
+			return fmt.Errorf("wait for Prometheus to count all messages: %w", context.Cause(ctx))
 		case <-time.After(250 * time.Millisecond):
 		}
 	}

@@ -25,7 +25,7 @@ type prometheusServer struct {
 func startPrometheus(ctx context.Context, target string) (*prometheusServer, error) {
 	program, err := exec.LookPath("prometheus")
 	if err != nil {
-		return nil, fmt.Errorf("Prometheus is missing: apt-get install prometheus: %w", err)
+		return nil, fmt.Errorf("find prometheus, which apt-get install prometheus installs: %w", err)
 	}
 	address, err := freeAddress()
 	if err != nil {
