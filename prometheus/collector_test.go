@@ -418,7 +418,7 @@ func TestAScrapeOfAThousandTopicsIsCheap(t *testing.T) {
 	})
 }
 
-func cpu(t *testing.T, client *redis.Client) (total time.Duration) {
+func cpu(t testing.TB, client *redis.Client) (total time.Duration) {
 	t.Helper()
 	info, err := client.Info(ctx, "cpu").Result()
 	require.NoError(t, err)
