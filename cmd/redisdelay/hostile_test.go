@@ -88,8 +88,6 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"metrics":        {{"--listen", evil}},
 		"ui":             {{"--listen", evil}},
 		"schedule":       {{"missing" + evil}},
-		"metrics":        {{"--listen", evil}},
-		"ui":             {{"--listen", evil}},
 
 		"schedules ls":     {{}, {topic}, {"missing" + evil}},
 		"schedules show":   {{topic, "clock" + evil}, {topic, "odd"}, {topic, "missing" + evil}},

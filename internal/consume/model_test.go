@@ -574,6 +574,9 @@ func (h *model) effects(e Effects) {
 		}
 		h.lingers = slices.DeleteFunc(h.lingers, func(in *InHand) bool { return in == ended.InHand })
 		h.lost[ended.Lease()] = true
+		if m := h.redis.messages[ended.ID]; m != nil && ended.Cause == LeaseLost {
+			m.returned = true
+		}
 		switch {
 		case ended.Cause == Closed:
 			h.givenUp[ended.Lease()] = true

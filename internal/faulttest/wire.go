@@ -237,6 +237,30 @@ func errorText(err error) string {
 	}
 }
 
+// nodeWire is a wire of one node of a Cluster. It passes over what the wire of the whole client
+// sees. That one does not see calls to a replica that has just taken over.
+type nodeWire struct{ *wire }
+
+func (w nodeWire) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	seen := w.wire.ProcessHook(next)
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if ctx.Value(triesKey{}) != nil {
+			return next(ctx, cmd)
+		}
+		return seen(ctx, cmd)
+	}
+}
+
+func (w nodeWire) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	seen := w.wire.ProcessPipelineHook(next)
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if ctx.Value(triesKey{}) != nil {
+			return next(ctx, cmds)
+		}
+		return seen(ctx, cmds)
+	}
+}
+
 func (w *wire) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (w *wire) ProcessHook(next redis.ProcessHook) redis.ProcessHook {

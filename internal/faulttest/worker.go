@@ -123,7 +123,11 @@ func runWorker(text string) int {
 		o.PoolSize = p.PoolSize
 		o.ReadTimeout = time.Duration(p.ReadTimeoutMS) * time.Millisecond
 	})
-	p.client.AddHook(&wire{journal: p.journal, clock: p.clock, tamper: t, tokens: p.tokens})
+	w := &wire{journal: p.journal, clock: p.clock, tamper: t, tokens: p.tokens}
+	p.client.AddHook(w)
+	if cluster, ok := p.client.(*redis.ClusterClient); ok {
+		cluster.OnNewNode(func(node *redis.Client) { node.AddHook(nodeWire{w}) })
+	}
 	ending, end := context.WithCancel(context.Background())
 	p.ending = ending
 	go p.obey(end)

@@ -122,6 +122,31 @@ func repair(d *desk) error {
 	return err
 }
 
+var checks = read(func(d *desk, a *admin.Admin) (int, error) {
+	r, err := a.Check(d.t.Context(), "t")
+	return r.Messages + len(r.Violations()), err
+})
+
+// topic is the topic by one of the two ways.
+func (d *desk) topic(client redis.UniversalClient) *queue.Topic {
+	return queue.NewTopic(queue.MustClient(client), redisdelay.DefaultKeyPrefix, "t")
+}
+
+// recurs gives the topic a recurring schedule.
+func recurs(d *desk) {
+	_, err := d.topic(d.direct).Amend(d.t.Context(), queue.Amendment{What: queue.Put, Name: "hourly", Definition: `{"spec":"@hourly"}`})
+	require.NoError(d.t, err)
+}
+
+func only[T any](_ T, err error) error { return err }
+
+// repeat has the ready message of group a in its list twice.
+func repeat(d *desk) {
+	entry := d.direct.LIndex(d.t.Context(), d.keys.Ready("a"), -1).Val()
+	require.NoError(d.t, d.direct.RPush(d.t.Context(), d.keys.Ready("a"), entry).Err())
+	require.Equal(d.t, "ready and ready", d.states("a")["ready"])
+}
+
 // operation is what makes the call of a script, and where group a has its messages then: nil, where
 // it had them.
 type operation struct {
@@ -235,10 +260,14 @@ var operations = map[string]operation{
 	"inspect": {do: read(func(d *desk, a *admin.Admin) (admin.Message, error) {
 		return a.Get(d.t.Context(), "t", admin.ByID(d.id["dead"]))
 	})},
-	"scan": {do: read(func(d *desk, a *admin.Admin) (int, error) {
-		r, err := a.Check(d.t.Context(), "t")
-		return r.Messages + len(r.Violations()), err
-	})},
+	"scan": {do: checks},
+	"halves": {do: checks},
+	"ranges": {
+		prepare: repeat, // so that Check looks for the other entry
+		do:      checks,
+		want:    map[string]string{"waits": "pending", "ready": "ready and ready", "dead": "dead"},
+		holds:   func(d *desk) { require.NoError(d.t, d.direct.RPop(d.t.Context(), d.keys.Ready("a")).Err()) },
+	},
 	"mend": {
 		prepare: func(d *desk) { // as if its body was lost
 			require.NoError(d.t, d.direct.HDel(d.t.Context(), d.keys.Messages(), d.id["waits"]).Err())
@@ -247,12 +276,8 @@ var operations = map[string]operation{
 		want: map[string]string{"ready": "ready", "dead": "dead"},
 	},
 	"single": {
-		prepare: func(d *desk) {
-			entry := d.direct.LIndex(d.t.Context(), d.keys.Ready("a"), -1).Val()
-			require.NoError(d.t, d.direct.RPush(d.t.Context(), d.keys.Ready("a"), entry).Err())
-			require.Equal(d.t, "ready and ready", d.states("a")["ready"])
-		},
-		do: repair,
+		prepare: repeat,
+		do:      repair,
 	},
 	"untangle": {
 		prepare: func(d *desk) {
@@ -263,6 +288,31 @@ var operations = map[string]operation{
 			require.Equal(d.t, []string{"waits"}, d.direct.ZRange(d.t.Context(), d.keys.Taken(), 0, -1).Val())
 		},
 	},
+	"schedules": {prepare: recurs, do: func(d *desk) error {
+		_, _, records, err := d.topic(d.client).Schedules(d.t.Context(), []string{"hourly"})
+		if err == nil {
+			require.Len(d.t, records, 1)
+		}
+		return err
+	}},
+	"review": {prepare: recurs, do: read(func(d *desk, a *admin.Admin) ([]admin.Schedule, error) { return a.Schedules(d.t.Context(), "t") })},
+	"amend": {
+		prepare: recurs,
+		do:      func(d *desk) error { return only(d.admin.PauseSchedule(d.t.Context(), "t", "hourly")) },
+		holds: func(d *desk) {
+			schedules, err := d.onlook.Schedules(d.t.Context(), "t")
+			require.NoError(d.t, err)
+			require.Len(d.t, schedules, 1)
+			require.NotZero(d.t, schedules[0].Paused)
+		},
+	},
+	"overlap": {do: func(d *desk) error {
+		alone, err := d.topic(d.client).Handle("hourly", "a", time.Unix(3600, 0), time.Minute).Begin(d.t.Context())
+		if err == nil {
+			require.True(d.t, alone, "a repeat is not another occurrence")
+		}
+		return err
+	}},
 	"open_stream":    {do: toStream(0), holds: inStream},
 	"promote_stream": {do: moves, holds: inStream},
 	"nudge": {
