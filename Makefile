@@ -5,7 +5,7 @@ SOAK        ?= 1h
 PERIODIC_DAYS ?= 365
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-peers bench-peers-smoke microbench model stress faults periodic soak fuzz cover lua test-alerts
+.PHONY: help test test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench model stress faults periodic soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -19,6 +19,7 @@ test: ## all tests but those with real brokers, on a real Redis too, with the ra
 		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests && \
 		go -C examples/delayed-nats test -race -count=1 -timeout 5m ./... && \
 		go -C examples/delayed-redisstream test -race -count=1 -timeout 5m ./... && \
+		go -C examples/observed test -race -count=1 -timeout 5m ./... && \
 		go -C cmd/redisdelay test -race -count=1 -timeout 10m -skip RabbitMQ ./... && \
 		go -C otel test -race -count=1 -timeout 10m ./... && \
 		go -C prometheus test -race -count=1 -timeout 10m ./... && \
@@ -30,7 +31,7 @@ test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS J
 		go -C tests/brokers test -count=1 -timeout 15m ./... && \
 		go -C cmd/redisdelay test -race -count=1 -timeout 15m -run RabbitMQ ./...'
 
-test-alerts: ## the alert rules of prometheus/alerts.yml, with promtool of Debian
+test-alerts: ## the rules of prometheus/alerts.yml and slo.yml, with promtool of Debian
 	@scripts/alerts.sh
 
 # chromedp starts one Chromium for all tests. The tests with a race detector are those of the package itself, in make test.
@@ -70,6 +71,9 @@ bench-smoke: ## that every scenario of make bench works, in tiny sizes
 
 bench-otel: ## what traces and metrics cost Redis and the client, in percent of the CPU time without them
 	@scripts/with-redis.sh go -C otel test -run '^$$' -bench Cost -benchtime 21x -timeout 20m .
+
+bench-prometheus: ## what a scrape each 15 seconds costs Redis and the client, in percent of the CPU time of 10,000 messages a second
+	@scripts/with-redis.sh go -C prometheus test -run '^$$' -bench Cost -benchtime 9x -timeout 20m .
 
 # A package that cannot be installed leaves out the systems that need it, by name.
 bench-peers: ## the whole beside what else can delay messages (River, BullMQ, NATS, RabbitMQ...), half an hour, into benchmarks/peers/results.md and docs/choose.md

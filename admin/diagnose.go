@@ -45,7 +45,7 @@ const (
 	Forbidden      ProblemKind = "forbidden"       // the user may not look
 	OtherLayout    ProblemKind = "layout"          // another version wrote the topic
 	Unreadable     ProblemKind = "unreadable"      // a topic cannot be read for another reason
-	MissingTopic   ProblemKind = "missing topic"   // the registry lists a topic that does not exist
+	MissingTopic   ProblemKind = "missing topic"   // a topic does not exist: the registry lists it, or Topics
 )
 
 var problemKinds = []ProblemKind{
@@ -240,6 +240,8 @@ func (d *doctor) read(ctx context.Context, names []string) (all []found, err err
 				t, _ := d.admin.handle(name) // it has been read
 				all = append(all, found{name, t, counted[i].Stats})
 				d.Now = counted[i].Now
+			case errors.Is(err, ErrNotFound) && len(d.options.Topics) > 0:
+				d.add(Warning, MissingTopic, Problem{Topic: name, Text: fmt.Sprintf("Topic %q does not exist: look at its name, and at the key prefix.", name)})
 			case errors.Is(err, ErrNotFound):
 				d.add(Notice, MissingTopic, Problem{Topic: name, Text: fmt.Sprintf("Topic %q does not exist.", name),
 					Mend: tool("topics", "rm", name)})

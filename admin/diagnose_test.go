@@ -87,6 +87,9 @@ func TestDiagnoseNamesEveryProblemWorstFirst(t *testing.T) {
 
 	_, kinds = s.diagnose(t, admin.DiagnoseOptions{Topics: []string{"alone", "alone"}})
 	require.Len(t, kinds, 3)
+	problems, kinds = s.diagnose(t, admin.DiagnoseOptions{Topics: []string{"misspelt"}})
+	require.Equal(t, []string{"warning missing topic misspelt/"}, kinds)
+	require.Empty(t, problems[0].Mend, "there is nothing to remove")
 	require.NoError(t, s.Client.HDel(ctx, s.keys.Suspects("unread"), id).Err())
 	held.Ack()
 }

@@ -31,6 +31,10 @@ type Stats struct {
 	Scheduled bool      `json:"scheduled"`
 	NextLook  time.Time `json:"next_look"` // when the scheduler has its next work
 
+	// Fault and FaultAt are the last error of a scheduler of the topic, as in TopicReadiness.
+	Fault   string    `json:"fault,omitempty"`
+	FaultAt time.Time `json:"fault_at"`
+
 	// Pause is the pause of the topic, nil if there is none.
 	Pause *Pause `json:"pause,omitempty"`
 
@@ -103,7 +107,8 @@ func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 
 func topicStats(topic string, s operate.Stats) Stats {
 	stats := Stats{Topic: topic, Now: s.Now, Messages: s.Messages, Pending: s.Pending, NextDue: s.NextDue,
-		DelayIDs: s.DelayIDs, Counters: Counters(s.Counters), Scheduled: s.Holder != "", NextLook: s.Next, Pause: pauseOf("", s.Paused),
+		DelayIDs: s.DelayIDs, Counters: Counters(s.Counters), Scheduled: s.Holder != "", NextLook: s.Next,
+		Fault: s.Fault, FaultAt: s.FaultAt, Pause: pauseOf("", s.Paused),
 		Stream: s.Stream}
 	for _, g := range s.Groups {
 		stats.Groups = append(stats.Groups, groupStats(g))

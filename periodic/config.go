@@ -2,7 +2,6 @@ package periodic
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -73,8 +72,23 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// FieldError is a fault of one field of Config, Schedule or OverlapConfig. It wraps
+// ErrInvalidConfig. The error of a Validate is one that has all of them, as by errors.Join.
+type FieldError struct {
+	Field string // such as "Spec"
+	Fault string // such as "is required"
+}
+
+// Error says which field is invalid, and why.
+func (e *FieldError) Error() string {
+	return fmt.Sprintf("%v: %s %s", ErrInvalidConfig, e.Field, e.Fault)
+}
+
+// Unwrap returns ErrInvalidConfig.
+func (e *FieldError) Unwrap() error { return ErrInvalidConfig }
+
 func invalid(field, format string, args ...any) error {
-	return fmt.Errorf("%w: %s %s", ErrInvalidConfig, field, fmt.Sprintf(format, args...))
+	return &FieldError{Field: field, Fault: fmt.Sprintf(format, args...)}
 }
 
 // Schedule says when messages are published, and which.
@@ -110,6 +124,12 @@ type Schedule struct {
 	// ID.
 	Message func(Occurrence) (*message.Message, error)
 
+	// Revision is any text that changes when Message changes. It is part of the definition of the
+	// schedule: a program that starts with another one replaces the occurrences that wait. Default
+	// "", which leaves those that wait as they are when only Message changes. At most
+	// MaxNameLength bytes.
+	Revision string
+
 	// Misfire says what becomes of occurrences that were missed: their instants passed, and no
 	// program had published them. Default MisfireLast.
 	Misfire Misfire
@@ -127,7 +147,7 @@ type Schedule struct {
 	Start, End time.Time
 }
 
-// MaxNameLength is the longest name of a schedule, in bytes.
+// MaxNameLength is the longest name and the longest revision of a schedule, in bytes.
 const MaxNameLength = 256
 
 // Misfire says what becomes of missed occurrences.
@@ -170,9 +190,12 @@ func (s Schedule) Validate() error {
 	} else {
 		zoned := s
 		zoned.setDefaults()
-		if _, err := parse(s.Spec, zoned.Location, s.Start); err != nil {
-			fault("Spec", "is %q: %v", s.Spec, err)
+		if _, err := zoned.instants(); err != nil {
+			errs = append(errs, err)
 		}
+	}
+	if len(s.Revision) > MaxNameLength {
+		fault("Revision", "has %d bytes; it has to have at most %d", len(s.Revision), MaxNameLength)
 	}
 	switch s.Misfire {
 	case "", MisfireLast, MisfireAll, MisfireSkip:
@@ -201,36 +224,26 @@ func (s *Schedule) offset() time.Duration {
 	return time.Duration(hash.Sum64()%uint64(s.Jitter.Milliseconds())) * time.Millisecond
 }
 
-// definition is what Redis has of a schedule. Two programs whose definitions differ have different
-// occurrences. Package admin reads it.
-type definition struct {
-	Spec    string `json:"spec"`
-	Zone    string `json:"zone"`
-	Rules   string `json:"rules,omitempty"` // of the zone, in this program
-	Jitter  string `json:"jitter,omitempty"`
-	Start   string `json:"start,omitempty"`
-	End     string `json:"end,omitempty"`
-	Misfire string `json:"misfire"`
-	Within  string `json:"within,omitempty"`
+// Next returns the first instant of the schedule after t, in its Location, and when its occurrence
+// is due: by the schedule's part of Jitter later. Both are zero if there is none. It needs no
+// Redis, and does not know of pauses. The error is the FieldError of Spec.
+func (s Schedule) Next(t time.Time) (instant, due time.Time, err error) {
+	s.setDefaults()
+	found, err := s.instants()
+	if err != nil {
+		return instant, due, err
+	}
+	if instant = found.next(t); instant.IsZero() {
+		return instant, due, nil
+	}
+	return instant.In(s.Location), instant.In(s.Location).Add(s.offset()), nil
 }
 
-// define returns the definition as a text.
-func (s *Schedule) define() (string, error) {
-	d := definition{Spec: s.Spec, Zone: s.Location.String(), Misfire: string(s.Misfire)}
-	if s.Location != time.UTC {
-		d.Rules = rules(s.Location)
+// instants returns the series of the schedule, which has its defaults.
+func (s *Schedule) instants() (series, error) {
+	found, err := parse(s.Spec, s.Location, s.Start)
+	if err != nil {
+		return nil, invalid("Spec", "is %q: %v", s.Spec, err)
 	}
-	if s.Jitter > 0 {
-		d.Jitter = s.Jitter.String()
-	}
-	if s.MisfireWithin > 0 {
-		d.Within = s.MisfireWithin.String()
-	}
-	for at, text := range map[*time.Time]*string{&s.Start: &d.Start, &s.End: &d.End} {
-		if !at.IsZero() {
-			*text = at.UTC().Format(time.RFC3339Nano)
-		}
-	}
-	text, err := json.Marshal(d)
-	return string(text), err
+	return within{found, s.Start, s.End}, nil
 }

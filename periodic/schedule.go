@@ -41,7 +41,7 @@ func (p *Periodic) newSchedule(s Schedule) (*schedule, error) {
 		return nil, err
 	}
 	s.setDefaults()
-	found, err := parse(s.Spec, s.Location, s.Start)
+	found, err := s.instants()
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (p *Periodic) newSchedule(s Schedule) (*schedule, error) {
 		definition: text,
 		periodic:   p,
 		logger:     p.logger.With(watermill.LogFields{"schedule": s.Name, "topic": s.Topic}),
-		planner: planner{series: within{found, s.Start, s.End}, jitter: s.offset(), misfire: s.Misfire,
+		planner: planner{series: found, jitter: s.offset(), misfire: s.Misfire,
 			within: s.MisfireWithin, ahead: p.config.Ahead},
 	}, nil
 }

@@ -245,8 +245,11 @@ func (s *schedule) follow(r queue.Recurring, now time.Time) (a queue.Amendment) 
 	case !r.Alive():
 		return put
 	case r.Definition == s.definition:
-		if s.left != 0 {
+		switch {
+		case s.left != 0:
 			s.logger.Info("This program runs the schedule again", watermill.LogFields{"version": r.Version})
+		case s.version == 0:
+			s.logger.Debug("This program runs a schedule that was begun before", watermill.LogFields{"version": r.Version})
 		}
 		s.version, s.left, s.asked = r.Version, 0, time.Time{}
 		if !r.Asked.IsZero() {

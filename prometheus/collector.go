@@ -32,8 +32,8 @@ type Config struct {
 	Topics []string
 
 	// MaxGroups is how many pairs of a topic and a group are exported at most. A topic counts as
-	// one more. Each has about 20 series. The first ones in the order of their topics' names are
-	// exported, and redisdelay_left_out counts the others. Default 2,000.
+	// one more. Each group has about 50 series. The first ones in the order of their topics' names
+	// are exported, and redisdelay_left_out counts the others. Default 2,000.
 	MaxGroups int
 
 	// Timeout is how long a scrape may take. Default 5s.
@@ -48,7 +48,9 @@ type Config struct {
 // scrapes wait for one another.
 type Collector struct {
 	config Config
-	scrape sync.Mutex
+
+	scrape     sync.Mutex             // held by a scrape
+	broadcasts map[string]*broadcasts // by topic, nil before the first scrape; scrape guards it
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -104,6 +106,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 // topics exports all topics, unless one of the calls fails.
 func (c *Collector) topics(ctx context.Context, out chan<- prometheus.Metric) error {
 	var all []admin.Stats
+	var unread []string
 	var errs []error
 	for cursor := ""; ; {
 		page, next, err := c.config.Admin.Overview(ctx, cursor, 1000)
@@ -114,6 +117,7 @@ func (c *Collector) topics(ctx context.Context, out chan<- prometheus.Metric) er
 			switch {
 			case c.config.Topics != nil && !slices.Contains(c.config.Topics, s.Topic), errors.Is(s.Err, admin.ErrNotFound):
 			case s.Err != nil:
+				unread = append(unread, s.Topic)
 				errs = append(errs, fmt.Errorf("read topic %q: %w", s.Topic, s.Err))
 			default:
 				all = append(all, s)
@@ -126,16 +130,27 @@ func (c *Collector) topics(ctx context.Context, out chan<- prometheus.Metric) er
 	slices.SortFunc(all, func(a, b admin.Stats) int { return cmp.Compare(a.Topic, b.Topic) })
 	all = slices.CompactFunc(all, func(a, b admin.Stats) bool { return a.Topic == b.Topic }) // a page may repeat one
 	room, leftOut := c.config.MaxGroups, 0
+	counted := make(map[string]*broadcasts, len(all))
 	for _, s := range all {
-		s.Groups = merged(s.Groups)
+		var tallies map[string]tally
+		s.Groups, tallies = merged(s.Groups)
+		before, known := c.broadcasts[s.Topic]
+		if !known && c.broadcasts != nil {
+			before = &broadcasts{} // a new topic
+		}
+		counted[s.Topic] = before.count(tallies)
 		if n := 1 + len(s.Groups); n > room {
 			room, leftOut = 0, leftOut+n
 			continue
 		} else {
 			room -= n
 		}
-		exportTopic(out, s)
+		exportTopic(out, s, counted[s.Topic].sum)
 	}
+	for _, topic := range unread { // it keeps its counts
+		counted[topic] = c.broadcasts[topic]
+	}
+	c.broadcasts = counted
 	gauge(out, descLeftOut, float64(leftOut))
 	return errors.Join(errs...)
 }
@@ -143,14 +158,17 @@ func (c *Collector) topics(ctx context.Context, out chan<- prometheus.Metric) er
 // broadcast is the label of all groups of Broadcast subscriptions.
 const broadcast = "broadcast"
 
-// merged returns the groups with those of Broadcast subscriptions as one.
-func merged(groups []admin.GroupStats) (out []admin.GroupStats) {
+// merged returns the groups with those of Broadcast subscriptions as one, and what each of these
+// has counted.
+func merged(groups []admin.GroupStats) (out []admin.GroupStats, tallies map[string]tally) {
 	sum := -1
+	tallies = map[string]tally{}
 	for _, g := range groups {
-		if !strings.HasPrefix(g.Group, broadcast+":") {
+		if g.Group != broadcast && !strings.HasPrefix(g.Group, broadcast+":") {
 			out = append(out, g)
 			continue
 		}
+		tallies[g.Group] = tally{g.Counters, g.Lateness}
 		g.Group = broadcast
 		if sum < 0 {
 			sum, out = len(out), append(out, g)
@@ -162,9 +180,6 @@ func merged(groups []admin.GroupStats) (out []admin.GroupStats) {
 		s.Retrying += g.Retrying
 		s.Dead += g.Dead
 		s.Suspects += g.Suspects
-		s.Counters.Delivered += g.Counters.Delivered
-		s.Counters.Dropped += g.Counters.Dropped
-		s.Counters.DeadPurged += g.Counters.DeadPurged
 		s.OldestDue = earliest(s.OldestDue, g.OldestDue)
 		s.NextRetry = earliest(s.NextRetry, g.NextRetry)
 		s.OldestDead = earliest(s.OldestDead, g.OldestDead)
@@ -175,7 +190,7 @@ func merged(groups []admin.GroupStats) (out []admin.GroupStats) {
 			s.Pause = g.Pause
 		}
 	}
-	return out
+	return out, tallies
 }
 
 // earliest returns the earlier time; zero is none.
@@ -186,15 +201,19 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-func exportTopic(out chan<- prometheus.Metric, s admin.Stats) {
+// exportTopic exports a topic, and what its Broadcast groups have counted.
+func exportTopic(out chan<- prometheus.Metric, s admin.Stats, broadcasted tally) {
 	t := s.Topic
 	gauge(out, descStored, float64(s.Messages), t)
 	gauge(out, descPending, float64(s.Pending), t)
 	instant(out, descNextDue, s.NextDue, t)
 	gauge(out, descOverdue, age(s.Now, s.NextDue), t)
 	gauge(out, descScheduled, truth(s.Scheduled), t)
+	gauge(out, descFailing, truth(s.Fault != ""), t)
+	counter(out, descPublished, s.Counters.Published, t)
 	counter(out, descReplaced, s.Counters.Replaced, t)
 	counter(out, descLeftOutNames, s.Counters.LeftOut, t)
+	counter(out, descRefused, s.Counters.RefusedFull, t)
 	if s.Pause != nil {
 		instant(out, descPaused, s.Pause.Since, t, "")
 	}
@@ -215,9 +234,11 @@ func exportTopic(out chan<- prometheus.Metric, s admin.Stats) {
 		if g.Pause != nil {
 			instant(out, descPaused, g.Pause.Since, t, g.Group)
 		}
-		counter(out, descDelivered, g.Counters.Delivered, t, g.Group)
-		counter(out, descDropped, g.Counters.Dropped, t, g.Group)
-		counter(out, descDeadPurged, g.Counters.DeadPurged, t, g.Group)
+		if g.Group == broadcast {
+			exportTally(out, broadcasted, t, g.Group)
+		} else {
+			exportTally(out, tally{g.Counters, g.Lateness}, t, g.Group)
+		}
 	}
 }
 

@@ -11,5 +11,6 @@
 // told Redis yet.
 //
 // The groups of Broadcast subscriptions have random names. Those of a topic are one group,
-// "broadcast": their counts are added, and of their times the worst one counts.
+// "broadcast": their counts are added, and of their times the worst one counts. Their counters
+// begin at 0 when the Collector does.
 package promredisdelay

@@ -5,5 +5,5 @@ set -euo pipefail
 cd "$(dirname "$0")/../prometheus"
 
 command -v promtool >/dev/null || ../scripts/install.sh prometheus
-promtool check rules alerts.yml
-promtool test rules alerts_test.yml
+promtool check rules alerts.yml slo.yml
+promtool test rules alerts_test.yml slo_test.yml

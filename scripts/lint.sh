@@ -17,8 +17,9 @@ tidy() {
 	local dir
 	dir=$(mktemp -d)
 	cp go.mod "$dir"
-	grep -v '^github.com/redisdelay/watermill-redisdelay v' go.sum >"$dir/go.sum"
-	go mod edit -replace github.com/redisdelay/watermill-redisdelay=../.. "$dir/go.mod"
+	grep -v '^github.com/redisdelay/watermill-redisdelay' go.sum >"$dir/go.sum"
+	go mod edit -replace github.com/redisdelay/watermill-redisdelay=../.. \
+		-replace github.com/redisdelay/watermill-redisdelay/prometheus=../../prometheus "$dir/go.mod"
 	local status=0
 	GOWORK=off go mod tidy -diff -modfile="$dir/go.mod" || status=$?
 	rm -rf "$dir"

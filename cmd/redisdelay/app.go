@@ -83,7 +83,8 @@ Begin with "redisdelay doctor". Exit codes: 0 fine, 1 something is wrong, 2 used
 		a.doctorCommand(), a.workersCommand(),
 		a.topCommand(), a.topicsCommand(), a.groupsCommand(), a.upcomingCommand(),
 		a.deadCommand(), a.msgCommand(), a.pauseCommand(), a.resumeCommand(), a.publishCommand(), a.tailCommand(),
-		a.checkCommand(), a.repairCommand(), a.relayCommand(), a.uiCommand(), a.scheduleCommand(), a.versionCommand(), a.connectionTopic())
+		a.checkCommand(), a.repairCommand(), a.relayCommand(), a.metricsCommand(), a.uiCommand(), a.scheduleCommand(),
+		a.schedulesCommand(), a.periodicCommand(), a.versionCommand(), a.connectionTopic())
 	return a
 }
 
@@ -110,7 +111,16 @@ func (a *app) runs(do func(ctx context.Context, args []string) error) func(*cobr
 		if err := a.begin(cmd); err != nil {
 			return err
 		}
-		return do(cmd.Context(), args)
+		err := do(cmd.Context(), args)
+		a.out.endProgress()
+		switch lost := a.out.out.failed; {
+		case lost == nil || errors.Is(err, lost):
+			return err
+		case errors.Is(err, errSaid):
+			return lost // it was not said
+		default:
+			return errors.Join(err, lost)
+		}
 	}
 }
 

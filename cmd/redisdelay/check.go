@@ -23,24 +23,22 @@ func (a *app) check(ctx context.Context, named []string) error {
 	t := a.out.table(findingColumns...)
 	checked, messages, unconfirmed, violations := 0, 0, 0, 0
 	warned := map[string]bool{}
-	err := a.topics(ctx, named, func(operator *admin.Admin, topics []string) error {
-		for _, topic := range topics {
-			a.out.progress("Checking topic %q; %s done", topic, many(checked, "topic"))
-			report, err := operator.Check(ctx, topic)
-			if err != nil {
-				return err
+	err := a.eachTopic(ctx, named, func(operator *admin.Admin, topic string) error {
+		a.out.progress("Checking topic %q; %s done", topic, many(checked, "topic"))
+		report, err := operator.Check(ctx, topic)
+		if err != nil {
+			return err
+		}
+		checked++
+		messages += report.Messages
+		unconfirmed += report.Unconfirmed
+		violations += len(report.Violations())
+		for _, f := range report.Findings {
+			if f.Severity == admin.Warning && warned[f.Kind] {
+				continue // about the server, not about the topic
 			}
-			checked++
-			messages += report.Messages
-			unconfirmed += report.Unconfirmed
-			violations += len(report.Violations())
-			for _, f := range report.Findings {
-				if f.Severity == admin.Warning && warned[f.Kind] {
-					continue // about the server, not about the topic
-				}
-				warned[f.Kind] = warned[f.Kind] || f.Severity == admin.Warning
-				t.row(ofTopic{topic, f}, findingCells(topic, f)...)
-			}
+			warned[f.Kind] = warned[f.Kind] || f.Severity == admin.Warning
+			t.row(ofTopic{topic, f}, findingCells(topic, f)...)
 		}
 		return nil
 	})

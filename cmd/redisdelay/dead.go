@@ -253,10 +253,16 @@ func (a *app) export(ctx context.Context, topic, group string, choose choosing) 
 			l.PayloadBase64 = m.Payload
 		}
 		a.out.object(l)
+		if a.out.out.failed != nil {
+			return false
+		}
 		done++
 		a.out.progress("Exported %s of %s", count(done), many(g.Dead, "dead letter"))
 		return choose.limit == 0 || done < choose.limit
 	})
+	if a.out.out.failed != nil {
+		return a.out.out.failed
+	}
 	a.out.note("Exported %s.", many(done, "dead letter"))
 	if err == nil && unreadable > 0 {
 		err = fmt.Errorf("%s could not be read with --marshaler %s, and are not exported", many(unreadable, "dead letter"), a.marshaler.value)
@@ -273,7 +279,8 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string) er
 	if err != nil {
 		return err
 	}
-	if _, _, err := a.stats(ctx, topic); err != nil {
+	operator, before, err := a.stats(ctx, topic)
+	if err != nil {
 		return err // a typo would make a new topic
 	}
 	did := act{Action: "import", Topic: topic, Count: len(messages), Unit: "dead letter"}
@@ -297,6 +304,14 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string) er
 		}
 		did.Count += len(some)
 		a.out.progress("Imported %s of %s", count(did.Count), many(len(messages), "dead letter"))
+	}
+	after, err := operator.Stats(context.WithoutCancel(ctx), topic)
+	if err != nil {
+		return err
+	}
+	if left := min(did.Count, max(0, after.Counters.LeftOut-before.Counters.LeftOut)); left > 0 {
+		did.Count -= left
+		a.out.note("%s left out, imported within the last hour.", many(left, "dead letter"))
 	}
 	a.done(did)
 	return nil

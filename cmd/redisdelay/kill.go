@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -12,6 +14,7 @@ import (
 func (a *app) killCommand() *cobra.Command {
 	var group, reason string
 	kill := a.msgCommandOn("kill", "make a dead letter of a message in any state", `Makes a dead letter of a message in any state. If a handler has it, the handler's context ends.
+One that is not due yet becomes a dead letter of every group.
 To find a message that is ready, the list of ready messages is read, so this takes time with its length.`, `orders 01M7Y3SQGNBVX5P66MY8JV56FH --reason "kills its workers"`, func(f *pflag.FlagSet) {
 		f.StringVar(&reason, "reason", "by "+whoami(), "the reason of the dead letter, behind killed:")
 		f.Lookup("reason").DefValue = ""
@@ -21,7 +24,19 @@ To find a message that is ready, the list of ready messages is read, so this tak
 		if err != nil {
 			return err
 		}
-		return a.onOne(ctx, act{Action: "kill", Topic: topic, Group: g.Group, ID: m.ID}, func() error {
+		of := g.Group
+		if slices.ContainsFunc(m.Places, func(p admin.Place) bool { return p.State == admin.Pending }) {
+			_, stats, err := a.stats(ctx, topic)
+			if err != nil {
+				return err
+			}
+			var all []string
+			for _, g := range stats.Groups {
+				all = append(all, g.Group)
+			}
+			of = strings.Join(all, ", ")
+		}
+		return a.onOne(ctx, act{Action: "kill", Topic: topic, Group: of, ID: m.ID}, func() error {
 			was, err := o.Kill(context.WithoutCancel(ctx), topic, g.Group, m.ID, reason)
 			if was == admin.Dead {
 				a.out.note("It was a dead letter already.")

@@ -269,8 +269,8 @@ func (v *payloadView) without(m admin.Message) admin.Message {
 	return m
 }
 
-// text returns the payload, cut, in a form that fits, and the name of the form.
-func (v *payloadView) text(payload []byte) (text, form string) {
+// text returns the payload in a form that fits, the name of the form, and whether it is cut.
+func (v *payloadView) text(payload []byte) (text, form string, isCut bool) {
 	form = v.as
 	var indented bytes.Buffer
 	isJSON := form != "hex" && form != "text" && json.Indent(&indented, payload, "", "  ") == nil
@@ -287,13 +287,13 @@ func (v *payloadView) text(payload []byte) (text, form string) {
 	if form == "json" && isJSON {
 		shown = indented.Bytes()
 	}
-	if v.cut > 0 && len(shown) > v.cut {
+	if isCut = v.cut > 0 && len(shown) > v.cut; isCut {
 		shown = shown[:v.cut]
 	}
 	if form == "hex" {
-		return strings.TrimRight(hex.Dump(shown), "\n"), form
+		return strings.TrimRight(hex.Dump(shown), "\n"), form, isCut
 	}
-	return string(shown), form
+	return string(shown), form, isCut
 }
 
 // lines returns the payload as lines.
@@ -304,12 +304,12 @@ func (v *payloadView) lines(m admin.Message) []string {
 	case v.none:
 		return []string{fmt.Sprintf("payload      %s, hidden", many(len(m.Payload), "byte"))}
 	}
-	text, form := v.text(m.Payload)
+	text, form, isCut := v.text(m.Payload)
 	lines := []string{fmt.Sprintf("payload      %s, %s", many(len(m.Payload), "byte"), form)}
 	for _, line := range strings.Split(text, "\n") {
 		lines = append(lines, "  "+line)
 	}
-	if v.cut > 0 && len(m.Payload) > v.cut {
+	if isCut {
 		lines = append(lines, fmt.Sprintf("  … cut; --cut 0 shows all %s bytes", count(len(m.Payload))))
 	}
 	return lines

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -55,7 +56,8 @@ func cleanJSON(encoded []byte) []byte {
 
 // output prints what a command has to say: tables and sentences, or one JSON object a line.
 type output struct {
-	out, err         io.Writer
+	out              *sink
+	err              io.Writer
 	json             bool
 	colour           bool // of out
 	follows          bool // err is a terminal, so that progress can be shown
@@ -64,8 +66,26 @@ type output struct {
 	progressInterval time.Duration
 }
 
+// sink is where results go. It keeps the first error, so that no command succeeds whose results are
+// lost, such as on a full disk.
+type sink struct {
+	to     io.Writer
+	failed error
+}
+
+func (s *sink) Write(p []byte) (n int, err error) {
+	if s.failed != nil {
+		return 0, s.failed
+	}
+	n, err = s.to.Write(p)
+	if err != nil {
+		s.failed = fmt.Errorf("the output could not be written: %w", err)
+	}
+	return n, s.failed
+}
+
 func newOutput(sys system, asJSON bool) *output {
-	o := &output{out: sys.stdout, err: sys.stderr, json: asJSON, follows: isTerminal(sys.stderr), progressInterval: 10 * time.Second}
+	o := &output{out: &sink{to: sys.stdout}, err: sys.stderr, json: asJSON, follows: isTerminal(sys.stderr), progressInterval: 10 * time.Second}
 	o.colour = isTerminal(sys.stdout) && !asJSON && !slices.ContainsFunc(sys.environment, func(line string) bool {
 		return strings.HasPrefix(line, "NO_COLOR=") && line != "NO_COLOR=" || line == "TERM=dumb"
 	})
@@ -213,7 +233,8 @@ func (t *table) row(object any, cells ...any) {
 	t.rows = append(t.rows, cells)
 }
 
-// flush prints the rows, or if there are none, and no error, the sentence. It returns the error.
+// flush prints the rows, or if there are none, and no error, the sentence. It returns the error,
+// or else that of printing.
 func (t *table) flush(none string, err error) error {
 	t.o.endProgress()
 	switch {
@@ -225,7 +246,7 @@ func (t *table) flush(none string, err error) error {
 			_, _ = fmt.Fprintln(t.o.out, line)
 		}
 	}
-	return err
+	return cmp.Or(err, t.o.out.failed)
 }
 
 // lines returns the header and the rows as text.

@@ -177,7 +177,7 @@ func (a *app) tail(ctx context.Context, topic string, view payloadView, limit in
 	if err := a.stillPaused(ctx, operator, topic, ""); err != nil {
 		return err
 	}
-	for n := 0; limit == 0 || n < limit; n++ {
+	for n := 0; (limit == 0 || n < limit) && a.out.out.failed == nil; n++ {
 		msg, open := <-messages
 		if !open {
 			return nil
@@ -202,7 +202,7 @@ func (a *app) tailed(topic string, msg *message.Message, view payloadView) {
 		said.PayloadBase64 = msg.Payload
 	}
 	if !view.none {
-		payload, _ := view.text(msg.Payload)
+		payload, _, _ := view.text(msg.Payload)
 		text += "  " + payload
 	}
 	a.out.say(said, "%s", text)

@@ -17,6 +17,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	promredisdelay "github.com/redisdelay/watermill-redisdelay/prometheus"
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
@@ -136,9 +137,13 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger) (err error
 	if err != nil {
 		return refuse("%w", err)
 	}
+	metrics, err := exporter(logger, promredisdelay.Config{Admin: operator, Client: client, Topics: topics})
+	if err != nil {
+		return err
+	}
 	health, err := r.health.listen(logger, func(ctx context.Context) error {
 		return errors.Join(due.Ready(), r.health.ready(ctx, operator, topics), to.check(ctx))
-	})
+	}, metrics)
 	if err != nil {
 		return err
 	}

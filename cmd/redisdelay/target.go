@@ -7,6 +7,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -116,6 +117,39 @@ func (a *app) topics(ctx context.Context, named []string, do func(operator *admi
 			return err
 		}
 	}
+}
+
+// eachTopic calls do with each topic that is named, or else with all. A topic that cannot be read
+// keeps no other from its turn: its error comes at the end. Topics may be removed while all are
+// listed.
+func (a *app) eachTopic(ctx context.Context, named []string, do func(operator *admin.Admin, topic string) error) error {
+	var unreadable []error
+	err := a.topics(ctx, named, func(operator *admin.Admin, topics []string) error {
+		for _, topic := range topics {
+			err := do(operator, topic)
+			var server redis.Error
+			switch {
+			case err == nil:
+			case len(named) == 0 && errors.Is(err, admin.ErrNotFound):
+				a.out.note("Topic %q does not exist.", topic)
+			case errors.Is(err, admin.ErrNotFound), errors.Is(err, admin.ErrLayout), errors.Is(err, admin.ErrChanging),
+				errors.As(err, &server) && strings.Contains(server.Error(), "WRONGTYPE"):
+				unreadable = append(unreadable, aboutTopic(topic, err))
+			default:
+				return err
+			}
+		}
+		return nil
+	})
+	return errors.Join(append(unreadable, err)...)
+}
+
+// aboutTopic returns an error that names the topic.
+func aboutTopic(topic string, err error) error {
+	if name := strconv.Quote(topic); !strings.Contains(err.Error(), "topic "+name) {
+		return fmt.Errorf("topic %s: %w", name, err)
+	}
+	return err
 }
 
 // groupFlag declares --group, and completes it.

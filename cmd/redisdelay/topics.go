@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +15,7 @@ import (
 
 func (a *app) topicsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "topics [TOPIC...]", Short: "what each topic holds", ValidArgsFunction: a.completeTopic,
-		Example: "  redisdelay topics\n  redisdelay topics --json | jq -r 'select(.paused) | .topic'",
+		Example: "  redisdelay topics\n  redisdelay topics --json | jq -r 'select(.pause) | .topic'",
 		RunE:    a.runs(a.listTopics)}
 	a.jsonFlag(c.Flags())
 	remove := &cobra.Command{Use: "rm TOPIC", Short: "remove a topic with all its groups and messages", Args: cobra.ExactArgs(1),
@@ -111,35 +112,33 @@ func groupCells(t *table, now time.Time, topic string, g admin.GroupStats) {
 
 func (a *app) listGroups(ctx context.Context, named []string) error {
 	t := a.groupTable()
+	var unreadable []error
 	err := a.overview(ctx, named, func(s admin.Stats) {
+		switch {
+		case errors.Is(s.Err, admin.ErrNotFound):
+			a.out.note("Topic %q does not exist.", s.Topic)
+		case s.Err != nil:
+			unreadable = append(unreadable, aboutTopic(s.Topic, s.Err))
+		}
 		for _, g := range s.Groups {
 			groupCells(t, s.Now, s.Topic, g)
 		}
 	})
-	return t.flush("There is no group.", err)
+	return t.flush("There is no group.", errors.Join(append(unreadable, err)...))
 }
 
 func (a *app) idleGroups(ctx context.Context, named []string, idle time.Duration) error {
 	t := a.groupTable()
-	err := a.topics(ctx, named, func(operator *admin.Admin, topics []string) error {
-		for _, topic := range topics {
-			groups, err := operator.GroupsWithoutSubscribers(ctx, topic, idle)
-			if err != nil {
-				return err
-			}
-			now := time.Now()
-			if len(groups) > 0 {
-				stats, err := operator.Stats(ctx, topic)
-				if err != nil {
-					return err
-				}
-				now = stats.Now
-			}
-			for _, g := range groups {
-				groupCells(t, now, topic, g)
-			}
+	err := a.eachTopic(ctx, named, func(operator *admin.Admin, topic string) error {
+		groups, err := operator.GroupsWithoutSubscribers(ctx, topic, idle)
+		if err != nil || len(groups) == 0 {
+			return err
 		}
-		return nil
+		stats, err := operator.Stats(ctx, topic)
+		for _, g := range groups {
+			groupCells(t, stats.Now, topic, g)
+		}
+		return err
 	})
 	return t.flush("No group is idle.", err)
 }

@@ -18,17 +18,12 @@ func (a *app) workersCommand() *cobra.Command {
 
 func (a *app) workers(ctx context.Context, named []string) error {
 	t := a.out.table("TOPIC", "GROUP", "HOST", "PID", "PROGRAM", "VERSION", "SINCE", "IN HAND", "OLDEST")
-	err := a.topics(ctx, named, func(operator *admin.Admin, topics []string) error {
-		for _, topic := range topics {
-			workers, err := operator.Workers(ctx, topic)
-			if err != nil {
-				return err
-			}
-			for _, w := range workers {
-				t.row(w, topic, w.Group, w.Host, fmt.Sprint(w.PID), w.Program, w.Version, w.Since, w.InHand, w.Oldest)
-			}
+	err := a.eachTopic(ctx, named, func(operator *admin.Admin, topic string) error {
+		workers, err := operator.Workers(ctx, topic)
+		for _, w := range workers {
+			t.row(w, topic, w.Group, w.Host, fmt.Sprint(w.PID), w.Program, w.Version, w.Since, w.InHand, w.Oldest)
 		}
-		return nil
+		return err
 	})
 	return t.flush("Nobody subscribes.", err)
 }

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
+)
+
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+// A command whose results are lost fails, so that nobody purges what was not exported.
+func TestLostOutputIsAFailure(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.StartWith(t, redisdelaytest.Config{Now: time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)})
+	w := newWorld(t, server.Client(), server.Addr())
+	w.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "billing"})
+	w.publish("orders", "a", "die: a reason")
+	w.await("orders", "billing", func(g admin.GroupStats) bool { return g.Dead == 1 })
+	for _, command := range []string{"dead export orders", "doctor", "topics", "topics --json", "dead show orders a", "top --json --interval 100ms", "dead purge orders --yes"} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		var said strings.Builder
+		status := run(ctx, strings.Fields(command), system{environment: []string{"REDISDELAY_REDIS=" + w.addr}, stdin: strings.NewReader(""), stdout: fullDisk{}, stderr: &said})
+		require.NoError(t, ctx.Err(), command)
+		cancel()
+		require.Equal(t, exitFailed, status, command)
+		require.Contains(t, said.String(), "the output could not be written: no space left on device", command)
+		require.NotContains(t, said.String(), "Exported", command)
+	}
+}
+
+// A topic that cannot be read is named, and the others are there.
+func TestOneUnreadableTopicHidesNoOther(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.StartWith(t, redisdelaytest.Config{Now: time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)})
+	w := newWorld(t, server.Client(), server.Addr())
+	for _, topic := range []string{"alien", "broken", "orders"} {
+		w.group(topic, "audit")
+		w.publish(topic, "a", "x")
+	}
+	server.Advance(10 * time.Minute)
+	w.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "billing"})
+	require.NoError(t, w.client.HSet(t.Context(), "redisdelay:{alien}:meta", "layout", "99").Err())
+	require.NoError(t, w.client.Del(t.Context(), "redisdelay:{broken}:ready:audit").Err())
+	require.NoError(t, w.client.Set(t.Context(), "redisdelay:{broken}:ready:audit", "text", 0).Err())
+	require.NoError(t, w.client.SAdd(t.Context(), "redisdelay:topics", "ghost").Err())
+	for command, shown := range map[string]string{"groups ls": "audit", "groups idle": "audit", "workers": "billing", "check": "violation"} {
+		status, out, said := w.run("", strings.Fields(command)...)
+		require.Equal(t, exitFailed, status, command)
+		require.Contains(t, said, `"alien"`, command)
+		require.Contains(t, said, `Topic "ghost" does not exist.`, command)
+		if command != "workers" { // which reads no messages
+			require.Contains(t, out+said, `broken`, command)
+		}
+		if command != "check" {
+			require.Contains(t, out, "orders  "+shown, command)
+		} else {
+			require.Contains(t, said, "Checked ", command)
+			require.NotContains(t, said, "Checked 0", command)
+		}
+	}
+}
+
+// A message that waits is of all groups, so a kill says all that will have the dead letter.
+func TestKillOfAWaitingMessageNamesAllGroups(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.StartWith(t, redisdelaytest.Config{Now: time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)})
+	w := newWorld(t, server.Client(), server.Addr())
+	w.group("orders", "audit")
+	w.group("orders", "billing")
+	w.publish("orders", "later", "x", redisdelay.DelayKey, "1h")
+	_, out, _ := w.run("", strings.Fields("msg kill orders later --group billing --dry-run")...)
+	require.Contains(t, out, `of group "audit, billing" of topic "orders"`)
+	status, _, said := w.run("", strings.Fields("msg kill orders later --group billing --yes")...)
+	require.Zero(t, status, said)
+	for _, group := range []string{"audit", "billing"} {
+		w.await("orders", group, func(g admin.GroupStats) bool { return g.Dead == 1 })
+	}
+}
+
+// JSON grows when it is indented: what is cut then is said too.
+func TestCutOfIndentedJSONIsSaid(t *testing.T) {
+	t.Parallel()
+	view := payloadView{as: "auto", cut: 10}
+	lines := view.lines(admin.Message{Payload: []byte(`{"a":[1]}`)})
+	require.Equal(t, "  … cut; --cut 0 shows all 9 bytes", lines[len(lines)-1])
+}
+
+// A repeated import says that it did nothing.
+func TestRepeatedImportSaysWhatIsLeftOut(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.StartWith(t, redisdelaytest.Config{})
+	w := newWorld(t, server.Client(), server.Addr())
+	w.group("mails", "billing")
+	first, second := `{"id":"a","uuid":"1","group":"g"}`+"\n", `{"id":"b","uuid":"2","group":"g"}`+"\n"
+	_, out, said := w.run(first, strings.Fields("dead import mails --yes")...)
+	require.Equal(t, "Done: import 1 dead letter into topic \"mails\".\n", out, said)
+	status, out, said := w.run(first+second, strings.Fields("dead import mails --yes")...)
+	require.Zero(t, status)
+	require.Equal(t, "Done: import 1 dead letter into topic \"mails\".\n", out)
+	require.Equal(t, "1 dead letter left out, imported within the last hour.\n", said)
+}
