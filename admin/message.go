@@ -77,6 +77,10 @@ type Place struct {
 	// Extensions of the lease do not change it. It is zero in other states.
 	InHandSince time.Time `json:"in_hand_since"`
 
+	// Subscription is the subscription that has the message (InHand), as in Worker.Subscription. It
+	// is only known from Get, and not in JSON.
+	Subscription string `json:"-"`
+
 	// Deliveries is the number of failed deliveries that count. Redelivered is true if the message
 	// was, or may have been, delivered before.
 	Deliveries  int  `json:"deliveries"`
@@ -100,7 +104,7 @@ func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err 
 			m.Places = []Place{{State: Pending, At: found.Due}}
 		}
 		for _, g := range found.Groups {
-			m.Places = append(m.Places, Place{Group: g.Group, State: State(g.State), At: g.At, InHandSince: g.Since, Deliveries: g.Deliveries,
+			m.Places = append(m.Places, Place{Group: g.Group, State: State(g.State), At: g.At, InHandSince: g.Since, Subscription: g.Holder, Deliveries: g.Deliveries,
 				Redelivered: g.Delivered, Reason: g.Reason})
 		}
 		return nil

@@ -37,6 +37,11 @@ func TestWorkersAreShownFromSubscribeToClose(t *testing.T) {
 		for _, at := range []time.Time{w.Since, w.Seen, w.Oldest} {
 			require.WithinDuration(t, now, at, soon)
 		}
+		delivery, ok := redisdelay.DeliveryFromContext(one.Context())
+		require.True(t, ok)
+		m, err := s.admin.Get(ctx, topic, admin.ByID(delivery.ID))
+		require.NoError(t, err)
+		require.Equal(t, w.Subscription, m.Places[0].Subscription)
 		one.Ack()
 		two.Ack()
 		eventually(t, func() bool { return s.workers(t)[0].InHand == 0 }, "it has settled")

@@ -46,6 +46,7 @@ type event struct {
 	Deliveries int
 	Reason     string
 	Since      time.Time
+	By         string // the program that has it
 }
 
 // Tone is the class of the mark in the timeline.
@@ -79,6 +80,7 @@ func (d *Dashboard) message(c *call) (*view, error) {
 	}
 	p := &messagePage{Topic: topic, Message: m, Published: published(m.ID), Contents: c.user.Contents, Bytes: len(m.Payload)}
 	p.Events = timeline(m, p.Published)
+	d.nameHolders(c.ctx, topic, m, p.Events)
 	for _, place := range m.Places {
 		p.Waits = p.Waits || place.State == admin.Pending || place.State == admin.Retrying
 		if place.State == admin.Dead {
@@ -157,6 +159,27 @@ func timeline(m admin.Message, published time.Time) []event {
 	}
 	slices.SortStableFunc(events, func(a, b event) int { return a.At.Compare(b.At) })
 	return events
+}
+
+// nameHolders says which programs have the message in hand. What cannot be read stays unknown.
+func (d *Dashboard) nameHolders(ctx context.Context, topic string, m admin.Message, events []event) {
+	of := map[string]string{} // subscription, by group
+	for _, p := range m.Places {
+		if p.Subscription != "" {
+			of[p.Group] = p.Subscription
+		}
+	}
+	if len(of) == 0 {
+		return
+	}
+	workers, _ := d.workersOf(ctx, topic)
+	for i := range events {
+		for _, w := range workers {
+			if w.Host != "" && events[i].State == admin.InHand && w.Subscription == of[events[i].Group] {
+				events[i].By = fmt.Sprintf("%s on %s, process %d", w.Program, w.Host, w.PID)
+			}
+		}
+	}
 }
 
 // published returns the time in an ID, which is a ULID, by the publisher's clock.

@@ -42,9 +42,7 @@ func (d *Dashboard) topic(c *call) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	workers, err := cached(c.ctx, &d.reads, "workers:"+name, func(ctx context.Context) ([]admin.Worker, error) {
-		return d.admin.Workers(ctx, name)
-	})
+	workers, err := d.workersOf(c.ctx, name)
 	if err != nil && !errors.Is(err, admin.ErrForbidden) {
 		return nil, err
 	}
@@ -64,6 +62,13 @@ func (d *Dashboard) topic(c *call) (*view, error) {
 	p.Charts = append(p.Charts, upcomingChart(p.Range, upcoming))
 	p.Charts = append(p.Charts, historyCharts(seriesOf(d.sweep.past(name)))...)
 	return &view{Title: name, Crumbs: []crumb{{"Topics", d.address("/")}}, Now: d.sweep.now(), Live: true, Data: p}, nil
+}
+
+// workersOf returns who subscribes to a topic.
+func (d *Dashboard) workersOf(ctx context.Context, topic string) ([]admin.Worker, error) {
+	return cached(ctx, &d.reads, "workers:"+topic, func(ctx context.Context) ([]admin.Worker, error) {
+		return d.admin.Workers(ctx, topic)
+	})
 }
 
 // chart is drawn by the browser. Said is the same in words.

@@ -138,6 +138,7 @@ type FoundIn struct {
 	State      State
 	At         time.Time
 	Since      time.Time // since when a subscription has it; only of Unack
+	Holder     string    // the subscription that has it; only of Unack
 	Deliveries int
 	Delivered  bool // it was delivered, or may have been
 	Reason     string
@@ -241,7 +242,7 @@ func (f *facts) found(groups *queue.Groups, removing int) Found {
 		in := FoundIn{Group: groups.Names[i], Deliveries: r.Count, Delivered: r.Delivered(), Reason: r.Reason}
 		switch {
 		case g.unack != "":
-			in.State, in.At, in.Since = Unack, queue.Instant(g.unack), queue.LeasedAt(g.lease)
+			in.State, in.At, in.Since, in.Holder = Unack, queue.Instant(g.unack), queue.LeasedAt(g.lease), queue.SubscriptionOf(g.lease)
 		case g.retry != "":
 			in.State, in.At = Retry, queue.Instant(g.retry)
 		case g.dead != "":

@@ -119,7 +119,7 @@ func TestLateMessagesShowWhoHoldsThemUp(t *testing.T) {
 		b.do(chromedp.Click(`a[href*="state=unack"]`, chromedp.ByQuery))
 		b.sees("1 message in this state", "Lease ends")
 		b.do(chromedp.Click(`main a.row`, chromedp.ByQuery))
-		b.sees("In hand of a consumer", "in hand since", `slow`)
+		b.sees("In hand of a consumer", "in hand since", "of dashboard.test on", `slow`)
 		slow.Ack()
 		late := <-messages
 		late.Ack()
