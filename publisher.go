@@ -161,6 +161,7 @@ func (p *Publisher) engineConfig() publish.Config {
 	return publish.Config{
 		Topic:        p.topic,
 		Work:         work,
+		Abandoned:    p.client.Abandoned,
 		MaxWaiting:   p.config.MaxWaiting,
 		WaitReplicas: p.config.WaitReplicas,
 		WaitTimeout:  p.config.WaitTimeout,

@@ -103,14 +103,14 @@ func (c *Config) setDefaults() {
 func (c Config) Validate() error {
 	var errs []error
 	if c.Admin == nil {
-		errs = append(errs, errors.New("Admin is nil: use admin.New"))
+		errs = append(errs, errors.New("field Admin is nil: use admin.New"))
 	}
 	if p := c.Prefix; p != "" && (!strings.HasPrefix(p, "/") || strings.HasSuffix(p, "/") || strings.ContainsAny(p, "?#%{} ")) {
-		errs = append(errs, fmt.Errorf("Prefix is %q: it must begin with a slash, not end with one, and be plain, such as \"/redisdelay\"", p))
+		errs = append(errs, fmt.Errorf("field Prefix is %q: it must begin with a slash, not end with one, and be plain, such as \"/redisdelay\"", p))
 	}
 	for _, host := range c.Hosts {
 		if _, _, err := net.SplitHostPort(host); err == nil || host == "" || strings.ContainsAny(host, "/*") {
-			errs = append(errs, fmt.Errorf("Hosts has %q: it must be a name without port, such as \"ops.example.com\"", host))
+			errs = append(errs, fmt.Errorf("field Hosts has %q: it must be a name without port, such as \"ops.example.com\"", host))
 		}
 	}
 	return errors.Join(errs...)

@@ -16,6 +16,7 @@ type deadPage struct {
 	Groups       []string
 	Dead         int
 	Looked       int
+	Limited      bool // there are more than were examined
 	Other        int
 	Rows         []deadRow
 	Contents     bool
@@ -49,7 +50,7 @@ func (d *Dashboard) dead(c *call) (*view, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.Looked, p.Other = reasons.Looked, reasons.Other
+		p.Looked, p.Other, p.Limited = reasons.Looked, reasons.Other, reasons.Looked >= deadLooked
 		for _, r := range reasons.Reasons {
 			p.Rows = append(p.Rows, deadRow{r, d.messageRow(r.Sample, p.Contents), 100 * r.Count / max(reasons.Looked, 1)})
 		}

@@ -24,7 +24,7 @@ import (
 )
 
 // hostile is a text that would run a script, wherever it is shown unescaped.
-const hostile = `"'><script>alert(1)</script><img src=x onerror=alert(1)>{{.}}` + "\x00\x1b[31m‮"
+const hostile = `"'><script>alert(1)</script><img src=x onerror=alert(1)>{{.}}` + "\x00\x1b[31m\u202e"
 
 // Every field that somebody else can fill in is shown as text, on every page.
 func TestHostileTextsAreShownAsText(t *testing.T) {

@@ -83,8 +83,8 @@ Begin with "redisdelay doctor". Exit codes: 0 fine, 1 something is wrong, 2 used
 		a.doctorCommand(), a.workersCommand(),
 		a.topCommand(), a.topicsCommand(), a.groupsCommand(), a.upcomingCommand(),
 		a.deadCommand(), a.msgCommand(), a.pauseCommand(), a.resumeCommand(), a.publishCommand(), a.tailCommand(),
-		a.checkCommand(), a.repairCommand(), a.relayCommand(), a.metricsCommand(), a.uiCommand(), a.scheduleCommand(), a.versionCommand(),
-		a.connectionTopic())
+		a.checkCommand(), a.repairCommand(), a.relayCommand(), a.metricsCommand(), a.uiCommand(), a.scheduleCommand(),
+		a.schedulesCommand(), a.periodicCommand(), a.versionCommand(), a.connectionTopic())
 	return a
 }
 

@@ -21,14 +21,15 @@ func (a *app) consentFlags(flags *pflag.FlagSet) {
 
 // act is something that a command does to messages, and after it is done what came of it.
 type act struct {
-	Action string `json:"action"`
-	Topic  string `json:"topic"`
-	Group  string `json:"group,omitempty"`
-	To     string `json:"to,omitempty"`
-	ID     string `json:"id,omitempty"`
-	Count  int    `json:"count"`
-	Unit   string `json:"unit"` // such as "dead letter"
-	DryRun bool   `json:"dry_run,omitempty"`
+	Action   string `json:"action"`
+	Topic    string `json:"topic"`
+	Group    string `json:"group,omitempty"`
+	Schedule string `json:"schedule,omitempty"`
+	To       string `json:"to,omitempty"`
+	ID       string `json:"id,omitempty"`
+	Count    int    `json:"count"`
+	Unit     string `json:"unit"` // such as "dead letter"
+	DryRun   bool   `json:"dry_run,omitempty"`
 }
 
 // String returns the act as a phrase, such as: purge 5 dead letters of group "a" of topic "b".
@@ -43,6 +44,9 @@ func (w act) String() string {
 	}
 	if w.Group != "" {
 		of = fmt.Sprintf(" of group %q", w.Group) + of
+	}
+	if w.Schedule != "" {
+		of = fmt.Sprintf(" of schedule %q", w.Schedule) + of
 	}
 	if w.To != "" {
 		of += fmt.Sprintf(" to topic %q", w.To)

@@ -78,6 +78,14 @@ var goldens = []struct {
 	{"repair", "repair orders", ""},
 	{"groups-rm", "groups rm orders audit", ""},
 	{"topics-rm", "topics rm oders", ""},
+	{"schedules-ls", "schedules ls", ""},
+	{"schedules-show", "schedules show reports daily-report", ""},
+	{"schedules-pause", "schedules pause reports clean-up", ""},
+	{"schedules-run", "schedules run reports clean-up", ""},
+	{"schedules-show-paused", "schedules show reports clean-up", ""},
+	{"schedules-resume", "schedules resume reports clean-up", ""},
+	{"schedules-rm", "schedules rm reports daily-report", ""},
+	{"periodic", "periodic --file testdata/schedules.yaml --check", ""},
 	{"version", "version", ""},
 }
 
@@ -90,6 +98,7 @@ func steady(text string) string {
 	host, _ := os.Hostname()
 	text = strings.ReplaceAll(text, host, "host")
 	text = regexp.MustCompile(`(HOST|host) +(PID|\d+) +`).ReplaceAllString(text, "$1  PID  ")
+	text = regexp.MustCompile(`(rules\\":\\")\w+`).ReplaceAllString(text, "${1}0") // of a time zone, on this machine
 	text = regexp.MustCompile(`(:mailbox:\w+\|)\d+`).ReplaceAllString(text, "${1}1")
 	text = regexp.MustCompile(`"pid":\d+`).ReplaceAllString(text, `"pid":1`)
 	return regexp.MustCompile(`"(delivered|acked|nacked|retried)":\d+`).ReplaceAllString(text, `"$1":1`)
@@ -124,6 +133,9 @@ func TestGolden(t *testing.T) {
 					return err == nil && stats.Pending == 0
 				}, patience, time.Millisecond)
 			}
+			if g.name == "schedules-ls" {
+				w.recur(w.fromFile("testdata/schedules.yaml")...)
+			}
 			if g.name == "tail" {
 				go w.publishOnceTailed("orders")
 			}
@@ -144,11 +156,11 @@ func TestGolden(t *testing.T) {
 		}
 	}
 	requireSection(t, "../../README.md", "<!-- look:begin -->\n", "<!-- look:end -->", "```text\n"+strings.TrimSuffix(picture, "\n")+"```\n")
-	for _, left := range []string{"relay", "metrics", "schedule", "ui", "completion-bash", "completion-zsh", "completion-fish", "completion-powershell"} {
+	for _, left := range []string{"relay", "schedule", "ui", "metrics", "completion-bash", "completion-zsh", "completion-fish", "completion-powershell"} {
 		delete(commands, left) // they have tests of their own
 	}
 	require.Empty(t, commands, "commands without a golden file")
-	for args, want := range map[string]string{"topics or": "orders\n:4\n", "dead ls orders --group b": "billing\n:4\n", "dead move orders --to m": "mails\n:4\n", "dead re": "reasons\t"} {
+	for args, want := range map[string]string{"topics or": "orders\n:4\n", "schedules show reports c": "clean-up\n:4\n", "dead ls orders --group b": "billing\n:4\n", "dead move orders --to m": "mails\n:4\n", "dead re": "reasons\t"} {
 		_, out, _ := w.run("", append([]string{"__complete"}, strings.Fields(args)...)...)
 		require.True(t, strings.HasPrefix(out, want), "%s: %s", args, out)
 	}

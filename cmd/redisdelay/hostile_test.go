@@ -1,16 +1,20 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/periodic"
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
@@ -39,6 +43,14 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 	require.NoError(t, err)
 	// A violation that names the topic and the message.
 	require.NoError(t, w.client.HSet(t.Context(), "redisdelay:{"+topic+"}:messages", "01M7Y3SQGNBVX5P66MY8JV56FH", evil).Err())
+
+	w.recur(periodic.Schedule{Name: "clock" + evil, Topic: topic, Spec: "@yearly", Message: func(periodic.Occurrence) (*message.Message, error) {
+		return message.NewMessage("", []byte(evil)), nil
+	}})
+	// A definition that no program has written.
+	require.NoError(t, w.client.HSet(t.Context(), "redisdelay:{"+topic+"}:schedules", "odd", "1 1 0 0 0 0 0 - "+evil).Err())
+	file := filepath.Join(t.TempDir(), "schedules")
+	require.NoError(t, os.WriteFile(file, []byte(`{"schedules":[{"name":"\u001b[2J","topic":"\u001b[2J","spec":"\u001b[2J","\u001b[2J":1}]}`), 0o600))
 
 	exported := `{"id":"x","uuid":"y","group":"z","payload":"\u001b[2J"}`
 	commands := map[string][][]string{
@@ -73,7 +85,17 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"repair":         {{topic, "--dry-run"}, {topic, "--yes"}},
 		"version":        {{evil}},
 		"relay":          {{evil}, {"--from", evil, "--to", "redisstream", "--map", evil}},
+		"metrics":        {{"--listen", evil}},
+		"ui":             {{"--listen", evil}},
 		"schedule":       {{"missing" + evil}},
+
+		"schedules ls":     {{}, {topic}, {"missing" + evil}},
+		"schedules show":   {{topic, "clock" + evil}, {topic, "odd"}, {topic, "missing" + evil}},
+		"schedules pause":  {{topic, "clock" + evil}, {topic, evil}},
+		"schedules resume": {{topic, "clock" + evil}, {topic, evil}},
+		"schedules run":    {{topic, "clock" + evil}, {topic, "clock" + evil, "--yes"}, {topic, evil}},
+		"schedules rm":     {{topic, "clock" + evil, "--dry-run"}, {topic, "odd", "--yes"}, {topic, evil}},
+		"periodic":         {{"--check", "--file", file}, {"--file", "missing" + evil}},
 	}
 	said := 0
 	check := func(args []string, stdin string) {

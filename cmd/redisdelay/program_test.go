@@ -427,6 +427,7 @@ func testReadOnlyUser(t *testing.T, binary string) {
 	w.bury("orders", "billing", 3)
 	w.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "billing"})
 	w.publish("orders", "later", "x", redisdelay.DelayKey, "1h", redisdelay.DelayIDKey, "name")
+	w.recur(w.fromFile("testdata/schedules.yaml")...)
 	rules := strings.Fields(readOnlyRules(t))
 	require.NoError(t, w.client.Do(t.Context(), append([]any{"ACL", "SETUSER", "reader", "on", ">secret"}, anys(rules)...)...).Err())
 	id := w.id("orders", "0")
@@ -444,6 +445,7 @@ func testReadOnlyUser(t *testing.T, binary string) {
 		"dead reasons orders", "dead ls orders", "dead show orders " + id, "dead export orders", "msg ls orders", "msg get orders name", "msg get orders 1 --by uuid",
 		"dead requeue orders --dry-run", "dead purge orders --dry-run", "dead move orders --to x --dry-run",
 		"groups rm orders billing --dry-run", "topics rm orders --dry-run", "check orders",
+		"schedules ls", "schedules show reports clean-up", "schedules run reports clean-up --dry-run", "schedules rm reports clean-up --dry-run",
 	} {
 		said, code := run(strings.Fields(looks)...)
 		require.Zero(t, code, "%s: %s", looks, said)
@@ -457,6 +459,7 @@ func testReadOnlyUser(t *testing.T, binary string) {
 		"msg cancel orders name --yes", "msg reschedule orders name --in 1h", "msg now orders name",
 		"msg kill orders name --yes",
 		"pause orders", "resume orders", "repair orders --yes", "tail orders", "publish orders",
+		"schedules pause reports clean-up", "schedules resume reports clean-up", "schedules run reports clean-up --yes", "schedules rm reports clean-up --yes",
 	} {
 		said, code := run(strings.Fields(does)...)
 		require.Equal(t, exitFailed, code, "%s: %s", does, said)

@@ -270,7 +270,7 @@ func TestHelpAndVersion(t *testing.T) {
 		require.Contains(t, out, "\nExample:\n", c.CommandPath())
 		require.Contains(t, c.Example, c.CommandPath())
 		require.Equal(t, c.Flags().Lookup("yes") != nil, c.Flags().Lookup("dry-run") != nil, c.CommandPath())
-		require.True(t, c.Flags().Lookup("json") != nil || slices.Contains([]string{"relay", "metrics", "schedule", "export", "ui"}, c.Name()), c.CommandPath())
+		require.True(t, c.Flags().Lookup("json") != nil || slices.Contains([]string{"relay", "schedule", "export", "ui", "metrics"}, c.Name()), c.CommandPath())
 	})
 	status, out, _ := says(nil, "version")
 	require.Zero(t, status)

@@ -16,6 +16,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/periodic"
 )
 
 // world is what a test of commands looks at: topics with messages in each state.
@@ -82,6 +83,32 @@ func (w *world) subscribe(topic string, config redisdelay.SubscriberConfig) (sto
 	}
 	w.t.Cleanup(stop)
 	return stop
+}
+
+// recur runs schedules until their next occurrences are in Redis.
+func (w *world) recur(schedules ...periodic.Schedule) {
+	w.t.Helper()
+	p, err := periodic.New(periodic.Config{Publisher: w.publisher}, nil)
+	require.NoError(w.t, err)
+	require.NoError(w.t, p.Add(schedules...))
+	running, end := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- p.Run(running) }()
+	for _, s := range schedules {
+		require.Eventually(w.t, func() bool {
+			there, err := oneSchedule(w.t.Context(), w.admin, s.Topic, s.Name)
+			return err == nil && !there.Next.IsZero()
+		}, patience, 2*time.Millisecond, "schedule %q has no occurrence", s.Name)
+	}
+	end()
+	require.NoError(w.t, <-ended)
+}
+
+func (w *world) fromFile(name string) []periodic.Schedule {
+	w.t.Helper()
+	schedules, err := readSchedules(name)
+	require.NoError(w.t, err)
+	return schedules
 }
 
 // group makes a group without a subscriber.

@@ -19,6 +19,9 @@ import (
 type Config struct {
 	Topic func(name string) *queue.Topic // returns a new handle on a topic
 	Work  queue.Work                     // what the server's user has to be allowed
+	// Abandoned tells whether the client may still read the messages of an earlier call; nil: it
+	// never does.
+	Abandoned func() bool
 
 	MaxWaiting   int           // messages that may wait in a topic; 0: no limit
 	WaitReplicas int           // replicas that have to confirm; 0: none
@@ -69,7 +72,11 @@ func NewEngine(config Config) *Engine {
 func (e *Engine) NewBatch(messages int) *Batch { return e.batches.get(messages) }
 
 // Free takes a batch back that the caller is done with, for the memory that it has.
-func (e *Engine) Free(b *Batch) { e.batches.put(b) }
+func (e *Engine) Free(b *Batch) {
+	if e.config.Abandoned == nil || !e.config.Abandoned() {
+		e.batches.put(b)
+	}
+}
 
 // Publish returns when the messages of the batch are in Redis, or are not going to be. If ctx ends
 // while the batch waits for other calls, it returns the context's error, and nothing is published.

@@ -63,3 +63,33 @@ func TestAnEndedCallIsNoEndOfTheCallersContext(t *testing.T) {
 	var refusal *queue.Refusal
 	require.ErrorAs(t, err, &refusal)
 }
+
+// The client may still read the messages of a call that was abandoned.
+func TestABatchWhoseCallWasAbandonedIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := queue.MustClient(cluster.Client(t))
+	e := NewEngine(Config{
+		Topic:        func(name string) *queue.Topic { return queue.NewTopic(client, "own", name) },
+		Work:         queue.Publishing,
+		Abandoned:    client.Abandoned,
+		CloseTimeout: time.Minute,
+	})
+	publish := func() *Batch {
+		b := e.NewBatch(1)
+		require.NoError(t, e.Publish(t.Context(), "t", b))
+		return b
+	}
+	e.Free(publish())
+	owner, _ := cluster.Owner("{t}")
+	owner.Pause()
+	b := publish() // a call that is abandoned, and its repeat
+	require.True(t, client.Abandoned())
+	e.Free(b)
+	for range 10 {
+		require.NotSame(t, b, e.NewBatch(1))
+	}
+	owner.Resume()
+	require.Eventually(t, func() bool { return !client.Abandoned() }, 10*time.Second, 10*time.Millisecond)
+	require.NoError(t, e.Close())
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -22,7 +23,8 @@ type Client struct {
 	single  single  // nil for a Cluster
 	cluster cluster // nil for one server
 
-	suspicions suspicions // of nodes of a Cluster
+	suspicions suspicions   // of nodes of a Cluster
+	abandoned  atomic.Int64 // calls that were abandoned, and are under way
 }
 
 // Redis is a Client or a Node.

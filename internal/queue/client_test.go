@@ -62,6 +62,17 @@ func TestCheckClient(t *testing.T) {
 	}
 }
 
+// A struct is no key of a map if one of its fields is none.
+func TestAClientThatCannotBeComparedLoadsScripts(t *testing.T) {
+	t.Parallel()
+	client := struct {
+		*redis.Client
+		names []string
+	}{redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr()}), nil}
+	defer client.Close()
+	require.NoError(t, topicOf(client, "own", "t").Register(ctx, "g", queue.GroupOptions{}))
+}
+
 func TestAWrappedClientOfOneServerWorksAsTheClientDoes(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		options := redis.Options{Addr: s.Client.(*redis.Client).Options().Addr, ReadTimeout: 400 * time.Millisecond} // a WAIT takes half of it

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 )
 
 const (
@@ -69,14 +72,15 @@ func (all *suspicions) know(node Node) bool {
 type suspicion struct {
 	client  *Client
 	node    Node
-	key     string        // a key of the node
+	key     string        // a key of the node, "" if none is known yet; guarded by suspicions
 	lost    chan struct{} // closed once the node is lost
 	back    chan struct{} // closed once it has answered; the suspicion is over
 	stop    context.CancelFunc
 	holders int // guarded by suspicions
 }
 
-// suspect returns the suspicion of a node that has the key, and a function that gives it back.
+// suspect returns the suspicion of a node that has the key, and a function that gives it back. The
+// key is "" if the caller knows none.
 func (c *Client) suspect(node Node, key string) (s *suspicion, release func()) {
 	all, addr := &c.suspicions, node.Addr()
 	all.mu.Lock()
@@ -84,13 +88,14 @@ func (c *Client) suspect(node Node, key string) (s *suspicion, release func()) {
 	s = all.of[addr]
 	if s == nil {
 		ctx, stop := context.WithCancel(context.Background())
-		s = &suspicion{client: c, node: node, key: key, lost: make(chan struct{}), back: make(chan struct{}), stop: stop}
+		s = &suspicion{client: c, node: node, lost: make(chan struct{}), back: make(chan struct{}), stop: stop}
 		if all.of == nil {
 			all.of = map[string]*suspicion{}
 		}
 		all.of[addr] = s
 		go s.ask(ctx)
 	}
+	s.key = cmp.Or(s.key, key)
 	s.holders++
 	return s, sync.OnceFunc(func() {
 		all.mu.Lock()
@@ -136,7 +141,7 @@ func (s *suspicion) ask(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if !Unreachable(err) {
+		if !Unreachable(err) || errors.Is(err, redis.ErrClosed) { // a closed client finds no other master
 			s.client.suspicions.mu.Lock()
 			defer s.client.suspicions.mu.Unlock()
 			s.end()
@@ -169,16 +174,28 @@ func (s *suspicion) search(ctx context.Context) {
 	}
 }
 
-// askReplica returns a replica of the lost node that says that it has slots.
+// askReplica returns a replica of the lost node that says that it has slots. It needs a key of the
+// node: for "" the client chooses any node, and for the key of another node a replica of that.
 func (s *suspicion) askReplica(ctx context.Context) (replica Node, found bool) {
+	s.client.suspicions.mu.RLock()
+	key := s.key
+	s.client.suspicions.mu.RUnlock()
+	if key == "" {
+		return Node{}, false
+	}
+	var master Node
 	err := s.client.Call(func(redis.UniversalClient) error {
-		user, err := s.client.cluster.SlaveForKey(ctx, s.key)
+		of, err := s.client.cluster.MasterForKey(ctx, key)
+		if err != nil {
+			return err
+		}
+		user, err := s.client.cluster.SlaveForKey(ctx, key)
 		if err == nil {
-			replica = Node{user}
+			master, replica = Node{of}, Node{user}
 		}
 		return err
 	})
-	if err != nil || replica.Addr() == s.node.Addr() {
+	if err != nil || master.Addr() != s.node.Addr() || replica.Addr() == s.node.Addr() {
 		return Node{}, false
 	}
 	slots, _ := Ask(replica, func(c redis.UniversalClient) ([]redis.ClusterSlot, error) { return c.ClusterSlots(ctx).Result() })
@@ -279,10 +296,19 @@ func unlessLost[T any](ctx context.Context, c *Client, node Node, key string, ca
 			s, release = nil, func() {}
 			timer.Reset(slowAfter)
 		case <-isLost:
+			c.abandoned.Add(1)
+			go func() {
+				<-done
+				c.abandoned.Add(-1)
+			}()
 			return result, s, release
 		}
 	}
 }
+
+// Abandoned tells whether a call was abandoned that is still under way. The client may read its
+// arguments yet, so their memory is not used again meanwhile.
+func (c *Client) Abandoned() bool { return c.abandoned.Load() > 0 }
 
 // onMaster makes a call that may run twice to the master of a key: with its node, or a client that
 // reaches it. If the node is lost, it makes the call again when another has taken over, or the same
@@ -305,7 +331,7 @@ func onMaster[T any](ctx context.Context, c *Client, key string, call func(conte
 		found := lost.master(patience, key)
 		release()
 		if !found {
-			return result, errLost
+			return result, cmp.Or(guard.Err(ctx), errLost)
 		}
 		if node, user, err = c.route(ctx, key); err != nil {
 			return result, err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 
@@ -57,8 +58,8 @@ func (c *Call) queue(ctx context.Context, p redis.Cmdable, full bool) *redis.Cmd
 	return p.EvalSha(ctx, c.script.sha, c.keys, c.args...)
 }
 
-// Do sends the calls in one round trip, in order, and returns the first error. The error wraps
-// ErrForbidden if the server refuses a script or a command of it, or ErrServerFull.
+// Do sends the calls in one round trip, in order on each node, and returns the first error. The
+// error wraps ErrForbidden if the server refuses a script or a command of it, or ErrServerFull.
 //
 // If a server lacks a script, Do loads all scripts on it and sends the failed calls again. So a
 // server has all scripts or none, and the calls of a pipeline keep their order. Do does not wait
@@ -109,13 +110,13 @@ func lacking(calls []*Call) []*Call {
 // loadFor loads every script on the servers that have the keys of the calls, since other nodes of a
 // Cluster may hang. It returns false if it failed.
 func loadFor(ctx context.Context, client *Client, calls []*Call) bool {
-	done := map[Node]bool{}
+	done := map[string]bool{} // by address: the user's client may be no key of a map
 	for _, c := range calls {
 		node, err := client.Node(ctx, c.key())
-		if err != nil || !done[node] && loadAll(ctx, node) != nil {
+		if err != nil || !done[node.Addr()] && loadAll(ctx, node) != nil {
 			return false
 		}
-		done[node] = true
+		done[node.Addr()] = true
 	}
 	return true
 }
@@ -133,8 +134,41 @@ func loadAll(ctx context.Context, node Node) error {
 }
 
 // send sends the calls once, or again if the node of a Cluster that has them is lost. Each has a
-// reply or an error then, and after a panic all have that error.
+// reply or an error then. Nodes get their calls at the same time, so that one that hangs delays its
+// own only.
 func send(ctx context.Context, client *Client, calls []*Call, full bool) {
+	var sending sync.WaitGroup
+	parts := client.byNode(ctx, calls)
+	for _, its := range parts[1:] {
+		sending.Go(func() { sendTogether(ctx, client, its, full) })
+	}
+	sendTogether(ctx, client, parts[0], full) // most often there are no others
+	sending.Wait()
+}
+
+// byNode returns the calls of each node, in their order.
+func (c *Client) byNode(ctx context.Context, calls []*Call) (parts [][]*Call) {
+	if c.cluster == nil || len(calls) <= 1 {
+		return [][]*Call{calls}
+	}
+	place := map[string]int{} // in parts, by address
+	for _, call := range calls {
+		addr := ""
+		if node, err := c.Node(ctx, call.key()); err == nil { // else sending it fails too
+			addr = node.Addr()
+		}
+		i, known := place[addr]
+		if !known {
+			i = len(parts)
+			place[addr], parts = i, append(parts, nil)
+		}
+		parts[i] = append(parts[i], call)
+	}
+	return parts
+}
+
+// sendTogether sends calls of one node. After a panic all have that error.
+func sendTogether(ctx context.Context, client *Client, calls []*Call, full bool) {
 	type replies struct {
 		cmds     []*redis.Cmd
 		panicked error

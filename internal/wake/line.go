@@ -72,6 +72,8 @@ func pause(ctx context.Context, d time.Duration) {
 // stay passes on the events of a connection to a node. It returns nil when the client knows another
 // master of the key.
 func (l *line) stay(ctx context.Context, node queue.Node, events chan<- any) error {
+	ctx, cancel := context.WithCancel(ctx) // its end closes the connection
+	defer cancel()
 	pubsub, channel, err := l.connect(ctx, node)
 	send := func(event any) bool {
 		select {
@@ -84,11 +86,6 @@ func (l *line) stay(ctx context.Context, node queue.Node, events chan<- any) err
 	if !send(connected{node.Addr(), channel, err}) || err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = pubsub.Close() }) // it may wait for a connection being made
-	defer stop()
-	defer func() { go func() { _ = pubsub.Close() }() }()
 	incoming := make(chan any)
 	failed := make(chan error, 1)
 	go func() { failed <- l.receive(ctx, pubsub, incoming) }()

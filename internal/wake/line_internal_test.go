@@ -2,6 +2,8 @@ package wake
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -108,4 +110,37 @@ func learns(t *testing.T, client *redis.ClusterClient, node *redistest.Instance)
 		master, err := client.MasterForKey(t.Context(), "{t}")
 		return err == nil && master.Options().Addr == node.Addr()
 	}, 10*time.Second, 100*time.Millisecond)
+}
+
+// endless is a context that counts what waits for its end.
+type endless struct {
+	context.Context
+	done    chan struct{}
+	waiting atomic.Int64
+}
+
+func (e *endless) Done() <-chan struct{} { return e.done }
+
+func (e *endless) AfterFunc(func()) func() bool {
+	e.waiting.Add(1)
+	return sync.OnceValue(func() bool { e.waiting.Add(-1); return true })
+}
+
+// A line makes a new connection each second while the server refuses the channel.
+func TestALineKeepsNothingOfAConnectionThatHasEnded(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := queue.MustClient(cluster.Client(t))
+	l := &line{client: client, key: "{t}", channel: "channel"}
+	node, err := client.Node(t.Context(), l.key)
+	require.NoError(t, err)
+	ctx, events := &endless{Context: t.Context(), done: make(chan struct{})}, make(chan any, 1)
+	ended := make(chan error)
+	go func() { ended <- l.stay(ctx, node, events) }()
+	require.NoError(t, (<-events).(connected).err)
+	require.Positive(t, ctx.waiting.Load())
+	owner, _ := cluster.Owner(l.key)
+	require.NoError(t, owner.Client(t).Do(t.Context(), "CLIENT", "KILL", "TYPE", "pubsub").Err())
+	require.Error(t, <-ended)
+	require.Eventually(t, func() bool { return ctx.waiting.Load() == 0 }, 5*time.Second, time.Millisecond)
 }

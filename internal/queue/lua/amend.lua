@@ -35,7 +35,7 @@ local names, taken, operation = KEYS[6], KEYS[7], KEYS[8]
 local version, what, name, memory, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local definition, jitter, first = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 
---@use now timetable each
+--@use now timetable amend_timetable each
 
 local ms = string.format('%d', now)
 if redis.call('HGET', meta, 'groups') ~= version then

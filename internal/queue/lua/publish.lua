@@ -76,7 +76,7 @@ local first_message = 10
 local first_run = first_message + n * 2
 local first_option = first_run + runs * 2
 
---@use now due_of post schedule wake each put fields_of timetable
+--@use now due_of post schedule wake each put fields_of timetable amend_timetable
 
 local topic = redis.call('HMGET', meta, 'groups', 'maxlen')
 if topic[1] ~= version then

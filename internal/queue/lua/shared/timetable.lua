@@ -1,7 +1,7 @@
--- timetable: reads and writes the record of a recurring schedule.
+-- timetable: reads the record of a recurring schedule.
 --
 -- Uses     now, schedules
--- Defines  read_schedule(name), write_schedule(name, r)
+-- Defines  read_schedule(name)
 
 -- Returns the record of a schedule as a table, or nil. The second result is the version, 0 if there
 -- never was one: of a removed schedule only that is left. Occurrences that are due by now are left
@@ -22,9 +22,4 @@ local function read_schedule(name)
     end
   end
   return r, r.version
-end
-
-local function write_schedule(name, r)
-  redis.call('HSET', schedules, name, string.format('%d %d %s %s %s %d %d ', r.version, r.cursor, r.paused, r.run,
-    r.asked, r.jitter, r.missed) .. (r.waiting[1] and table.concat(r.waiting, ',') or '-') .. ' ' .. r.definition)
 end

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/periodic"
+)
+
+func (a *app) schedulesCommand() *cobra.Command {
+	list := &cobra.Command{Use: "ls [TOPIC...]", Short: "the recurring schedules of topics", ValidArgsFunction: a.completeTopic,
+		Example: "  redisdelay schedules ls reports", RunE: a.runs(a.listSchedules)}
+	next := 0
+	show := a.scheduleCommandOn("show", "a schedule, and its next occurrences", "", "reports daily-report --next 10",
+		func(ctx context.Context, o *admin.Admin, topic, name string) error {
+			return a.showSchedule(ctx, o, topic, name, next)
+		})
+	show.Flags().IntVar(&next, "next", 5, "how many occurrences are shown, at most 1000")
+
+	pause := a.scheduleCommandOn("pause", "stop a schedule in all programs", `Stops a schedule in all programs, and takes back its occurrences that wait. What passes meanwhile is left out.`,
+		"reports daily-report", a.pauseSchedule)
+	resume := a.scheduleCommandOn("resume", "end a pause of a schedule", `Ends a pause. The schedule goes on with the next instant, when a program looks at it.`,
+		"reports daily-report", a.resumeSchedule)
+	runNow := a.scheduleCommandOn("run", "ask for one occurrence now", `Asks for one occurrence now, even of a paused schedule. A program that has the schedule publishes it when it looks.`,
+		"reports daily-report --yes", a.runSchedule)
+	remove := a.scheduleCommandOn("rm", "remove a schedule, and its occurrences that wait", `Removes a schedule, and its occurrences that wait. Programs that run leave it. A program that starts with it begins
+it anew, so take it out of the programs first.`, "reports daily-report --dry-run", a.removeSchedule)
+	for _, c := range []*cobra.Command{runNow, remove} {
+		a.consentFlags(c.Flags())
+	}
+	family := a.family("schedules", "recurring messages", list, show, pause, resume, runNow, remove)
+	for _, c := range family.Commands() {
+		a.jsonFlag(c.Flags())
+	}
+	return family
+}
+
+// scheduleCommandOn returns a command on one schedule.
+func (a *app) scheduleCommandOn(name, short, long, example string, do func(ctx context.Context, o *admin.Admin, topic, name string) error) *cobra.Command {
+	return &cobra.Command{Use: name + " TOPIC SCHEDULE", Short: short, Long: long, Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeSchedule,
+		Example: "  redisdelay schedules " + name + " " + example,
+		RunE: a.runs(func(ctx context.Context, args []string) error {
+			operator, err := a.admin()
+			if err != nil {
+				return err
+			}
+			return do(ctx, operator, args[0], args[1])
+		})}
+}
+
+// completeSchedule completes the name of a topic, and then that of a schedule.
+func (a *app) completeSchedule(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return a.completeTopic(cmd, args, prefix)
+	}
+	return a.completed(cmd, prefix, func(ctx context.Context) (names []string, err error) {
+		if len(args) > 1 {
+			return nil, nil
+		}
+		return names, a.schedulesOf(ctx, args[:1], func(s admin.Schedule) { names = append(names, s.Name) })
+	})
+}
+
+// schedulesOf calls do with the schedules of the topics that are named, or else of all.
+func (a *app) schedulesOf(ctx context.Context, named []string, do func(admin.Schedule)) error {
+	return a.eachTopic(ctx, named, func(operator *admin.Admin, topic string) error {
+		schedules, err := operator.Schedules(ctx, topic)
+		for _, s := range schedules {
+			do(s)
+		}
+		return err
+	})
+}
+
+func (a *app) listSchedules(ctx context.Context, named []string) error {
+	t := a.out.table("TOPIC", "SCHEDULE", "SPEC", "ZONE", "NEXT DUE", "WAITING", "MISSED", "PAUSED SINCE")
+	err := a.schedulesOf(ctx, named, func(s admin.Schedule) {
+		t.row(s, s.Topic, s.Name, cut(s.Spec, 40), s.Zone, s.Next, s.Waiting, s.Missed, doubtful.in(s.Paused, !s.Paused.IsZero()))
+	})
+	return t.flush("There is no schedule.", err)
+}
+
+// oneSchedule returns the schedule of a name.
+func oneSchedule(ctx context.Context, operator *admin.Admin, topic, name string) (admin.Schedule, error) {
+	all, err := operator.Schedules(ctx, topic)
+	if err != nil {
+		return admin.Schedule{}, err
+	}
+	if i := slices.IndexFunc(all, func(s admin.Schedule) bool { return s.Name == name }); i >= 0 {
+		return all[i], nil
+	}
+	return admin.Schedule{}, fmt.Errorf("schedule %q of topic %q: %w", name, topic, admin.ErrNotFound)
+}
+
+// shownSchedule is the object of the command schedules show.
+type shownSchedule struct {
+	Schedule admin.Schedule `json:"schedule"`
+	Upcoming []time.Time    `json:"upcoming"`          // when the next occurrences are due
+	Problem  string         `json:"problem,omitempty"` // why that cannot be told
+}
+
+func (a *app) showSchedule(ctx context.Context, operator *admin.Admin, topic, name string, next int) error {
+	if next < 0 || next > 1000 {
+		return refuse("--next is %d; it must be from 0 to 1000", next)
+	}
+	s, err := oneSchedule(ctx, operator, topic, name)
+	if err != nil {
+		return err
+	}
+	stats, err := operator.Stats(ctx, topic)
+	if err != nil {
+		return err
+	}
+	shown := shownSchedule{Schedule: s, Upcoming: []time.Time{}}
+	defined, err := periodic.FromDefinition(name, s.Definition)
+	if err == nil && s.Paused.IsZero() {
+		shown.Upcoming, err = upcomingOf(defined, stats.Now, next)
+	}
+	if err != nil {
+		shown.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	if a.out.json {
+		a.out.object(shown)
+		return nil
+	}
+	a.sayDefinition(shown, defined)
+	a.saySchedule(shown, defined.Location)
+	return nil
+}
+
+// upcomingOf returns when the next n occurrences of a schedule are due.
+func upcomingOf(s periodic.Schedule, now time.Time, n int) (all []time.Time, err error) {
+	all = []time.Time{}
+	first, due, err := s.Next(time.Time{})
+	for at := now.Add(first.Sub(due)); err == nil && len(all) < n; all = append(all, due.UTC()) {
+		if at, due, err = s.Next(at); at.IsZero() {
+			break
+		}
+	}
+	return all, err
+}
+
+// sayPart prints a part of a schedule, unless it is empty.
+func (a *app) sayPart(name, text string) {
+	if text != "" {
+		a.out.say(nil, "%-12s %s", name, text)
+	}
+}
+
+func (a *app) sayDefinition(shown shownSchedule, defined periodic.Schedule) {
+	s := shown.Schedule
+	a.sayPart("topic", s.Topic)
+	a.sayPart("schedule", s.Name)
+	a.sayPart("spec", s.Spec)
+	a.sayPart("zone", s.Zone)
+	if shown.Problem != "" {
+		a.sayPart("definition", s.Definition)
+		return
+	}
+	part := func(name, text string, is bool) {
+		if is {
+			a.sayPart(name, text)
+		}
+	}
+	part("jitter", defined.Jitter.String(), defined.Jitter > 0)
+	part("start", stamp(defined.Start), !defined.Start.IsZero())
+	part("end", stamp(defined.End), !defined.End.IsZero())
+	part("misfire", string(defined.Misfire), defined.MisfireWithin == 0)
+	part("misfire", fmt.Sprintf("%s, within %s", defined.Misfire, defined.MisfireWithin), defined.MisfireWithin > 0)
+}
+
+func (a *app) saySchedule(shown shownSchedule, zone *time.Location) {
+	s := shown.Schedule
+	a.sayPart("version", fmt.Sprint(s.Version))
+	a.sayPart("cursor", stamp(s.Cursor))
+	a.sayPart("waiting", many(s.Waiting, "occurrence"))
+	a.sayPart("missed", many(s.Missed, "occurrence"))
+	if !s.Requested.IsZero() {
+		a.sayPart("requested", stamp(s.Requested)+", and no program has published it yet")
+	}
+	switch {
+	case !s.Paused.IsZero():
+		a.sayPart("paused", "since "+stamp(s.Paused))
+	case s.Next.IsZero():
+		a.sayPart("next due", "none waits in Redis: no program runs the schedule, its Message fails, or it has ended")
+	}
+	if shown.Problem != "" {
+		a.sayPart("upcoming", "unknown: "+shown.Problem)
+	}
+	for i, due := range shown.Upcoming {
+		text := stamp(due)
+		if s.Zone != "UTC" {
+			text += due.In(zone).Format(", there Mon 15:04:05 MST")
+		}
+		a.sayPart(map[bool]string{true: "upcoming"}[i == 0], text)
+	}
+}
+
+// amended is the object of the commands schedules pause and resume.
+type amended struct {
+	Topic     string `json:"topic"`
+	Schedule  string `json:"schedule"`
+	Paused    bool   `json:"paused"`
+	TakenBack int    `json:"taken_back,omitempty"` // occurrences that waited
+}
+
+func (a *app) pauseSchedule(ctx context.Context, operator *admin.Admin, topic, name string) error {
+	n, err := operator.PauseSchedule(context.WithoutCancel(ctx), topic, name)
+	if err == nil {
+		a.out.say(amended{topic, name, true, n}, "Schedule %q of topic %q is paused, and %s taken back.",
+			name, topic, many(n, "waiting occurrence"))
+	}
+	return err
+}
+
+func (a *app) resumeSchedule(ctx context.Context, operator *admin.Admin, topic, name string) error {
+	err := operator.ResumeSchedule(context.WithoutCancel(ctx), topic, name)
+	if err == nil {
+		a.out.say(amended{Topic: topic, Schedule: name}, "Schedule %q of topic %q goes on, when a program looks at it.", name, topic)
+	}
+	return err
+}
+
+func (a *app) runSchedule(ctx context.Context, operator *admin.Admin, topic, name string) error {
+	if _, err := oneSchedule(ctx, operator, topic, name); err != nil {
+		return err
+	}
+	w := act{Action: "ask for", Topic: topic, Schedule: name, Count: 1, Unit: "occurrence"}
+	if ok, err := a.agreed(ctx, w); !ok {
+		return err
+	}
+	at, err := operator.RunSchedule(context.WithoutCancel(ctx), topic, name)
+	if err != nil {
+		return err
+	}
+	w.ID = periodic.Occurrence{Schedule: name, At: at}.ID()
+	a.done(w)
+	a.out.note("A program that has the schedule publishes it when it looks.")
+	return nil
+}
+
+func (a *app) removeSchedule(ctx context.Context, operator *admin.Admin, topic, name string) error {
+	s, err := oneSchedule(ctx, operator, topic, name)
+	if err != nil {
+		return err
+	}
+	w := act{Action: "remove the schedule with", Topic: topic, Schedule: name, Count: s.Waiting, Unit: "waiting occurrence"}
+	if ok, err := a.agreed(ctx, w); !ok {
+		return err
+	}
+	if w.Count, err = operator.RemoveSchedule(context.WithoutCancel(ctx), topic, name); err == nil {
+		a.done(w)
+	}
+	return err
+}
