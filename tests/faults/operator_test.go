@@ -260,7 +260,7 @@ var operations = map[string]operation{
 	"inspect": {do: read(func(d *desk, a *admin.Admin) (admin.Message, error) {
 		return a.Get(d.t.Context(), "t", admin.ByID(d.id["dead"]))
 	})},
-	"scan": {do: checks},
+	"scan":   {do: checks},
 	"halves": {do: checks},
 	"ranges": {
 		prepare: repeat, // so that Check looks for the other entry
