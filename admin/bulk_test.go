@@ -72,6 +72,23 @@ func TestSpreadRequeuesEvenly(t *testing.T) {
 	})
 }
 
+func TestSpreadMovesEvenly(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.bury(t, 12)
+		began := s.stats(t).Now
+		n, err := s.admin.MoveDead(ctx, topic, "a", "other", admin.Bulk{Spread: time.Hour, Limit: 10})
+		require.NoError(t, err)
+		require.Equal(t, 10, n)
+		page, err := s.admin.List(ctx, "other", admin.Query{State: admin.Pending})
+		require.NoError(t, err)
+		require.Len(t, page.Messages, 10)
+		for i, m := range page.Messages {
+			require.Equal(t, fmt.Sprintf("%05d", i), string(m.Payload))
+			require.WithinDuration(t, began.Add(time.Duration(i)*6*time.Minute), m.Places[0].At, soon)
+		}
+	})
+}
+
 // promote is one look of a scheduler.
 func (s *setup) promote(t *testing.T, groups ...string) {
 	t.Helper()

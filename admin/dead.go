@@ -34,9 +34,9 @@ type Bulk struct {
 	// Limit is the maximum number of dead letters that are changed, the oldest first. 0 means all.
 	Limit int
 
-	// Spread is for RequeueAll only. The dead letters become retries that are due one after the
-	// other, evenly over this time, so that consumers are not flooded. They are counted first. 0
-	// means that all are due at once. The maximum is redisdelay.MaxDelay.
+	// Spread is for RequeueAll and MoveDead. The messages are due one after the other, evenly over
+	// this time, so that consumers are not flooded. They are counted first. 0 means that all are
+	// due at once. The maximum is redisdelay.MaxDelay.
 	Spread time.Duration
 
 	// Progress, if not nil, is called after each chunk of at most 1,000 messages.
@@ -87,16 +87,8 @@ func (a *Admin) one(ctx context.Context, topic, group, id, what string, work que
 // dead letters that are added after it began, so that it ends even if all become dead again. When
 // ctx ends, it finishes the chunk that it has begun, as do PurgeDead and MoveDead.
 func (a *Admin) RequeueAll(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
-	next := 0 // the number of the next message
-	requeue := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, spread spread) (int, error) {
-		var dues []queue.Due
-		if spread.over > 0 {
-			for range chunk {
-				dues = append(dues, spread.due(next))
-				next++
-			}
-		}
-		return g.Requeue(ctx, ids(chunk), dues...)
+	requeue := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, spread *spread) (int, error) {
+		return g.Requeue(ctx, ids(chunk), spread.dues(len(chunk))...)
 	}
 	return a.all(ctx, topic, group, bulk, bulkWork{what: "requeue", work: queue.RequeueingMany, spreads: true, do: requeue})
 }
@@ -106,16 +98,24 @@ type spread struct {
 	from time.Time
 	over time.Duration // 0: all are due at once
 	of   int           // messages
+	next int           // number of the next message, from 0 on
 }
 
-// due returns when a message is due, by its number from 0 on.
-func (s spread) due(number int) queue.Due {
-	return queue.At(s.from.Add(time.Duration(float64(s.over) * float64(number) / float64(max(s.of, 1)))))
+// dues returns when the next n messages are due; nil if all are due at once.
+func (s *spread) dues(n int) (dues []queue.Due) {
+	for range n {
+		if s.over == 0 {
+			break
+		}
+		dues = append(dues, queue.At(s.from.Add(time.Duration(float64(s.over)*float64(s.next)/float64(max(s.of, 1))))))
+		s.next++
+	}
+	return dues
 }
 
 // PurgeDead deletes many dead letters of a group, in chunks, and returns how many.
 func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
-	purge := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, _ spread) (done int, err error) {
+	purge := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, _ *spread) (done int, err error) {
 		for some := range slices.Chunk(chunk, purged) {
 			n, err := g.Discard(ctx, ids(some))
 			if done += n; err != nil {
@@ -132,15 +132,16 @@ func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (
 const purged = 100
 
 // MoveDead moves many dead letters of a group to another topic, in chunks, and returns how many.
-// There they are new messages that are due at once. They keep their own limit of deliveries, but
-// lose delay ID and expiry; for that they are unmarshaled and marshaled again. A message that the
-// Unmarshaler refuses moves unchanged. The target must not have a Redis Stream: ErrTopicMode.
+// There they are new messages that are due at once, or as Bulk.Spread says. They keep their own
+// limit of deliveries, but lose delay ID and expiry; for that they are unmarshaled and marshaled
+// again. A message that the Unmarshaler refuses moves unchanged. The target must not have a Redis
+// Stream: ErrTopicMode.
 //
 // Two topics may be on two servers. So a chunk is first published to the target, due in a minute,
-// and then deleted here. The messages that were deleted here become due there at once. A message
-// that another operator requeued, deleted or moved meanwhile is not moved and not counted. If the
-// program crashes in between, or Redis does not answer, no message is lost. The chunk is due in the
-// target a minute later, and may still be dead here.
+// and then deleted here. The messages that were deleted here then get their due time there. A
+// message that another operator requeued, deleted or moved meanwhile is not moved and not counted.
+// If the program crashes in between, or Redis does not answer, no message is lost. The chunk is due
+// in the target a minute later, and may still be dead here.
 func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk) (int, error) {
 	target, err := a.handle(to)
 	if err != nil {
@@ -150,7 +151,7 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 		return 0, fmt.Errorf("move: %w: from topic %q to itself; RequeueAll does that", ErrInvalidArgument, topic)
 	}
 	mover := target.Mover()
-	move := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, _ spread) (int, error) {
+	move := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, spread *spread) (int, error) {
 		var whole []operate.Listed
 		for _, l := range chunk {
 			if l.Body == nil {
@@ -168,9 +169,9 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 				return 0, fmt.Errorf("to topic %q: %w", to, err)
 			}
 		}
-		return mover.Move(ctx, g, whole)
+		return mover.Move(ctx, g, whole, spread.dues(len(whole))...)
 	}
-	return a.all(ctx, topic, group, bulk, bulkWork{what: "move", work: queue.DiscardingMany, bodies: true, do: move})
+	return a.all(ctx, topic, group, bulk, bulkWork{what: "move", work: queue.DiscardingMany, bodies: true, spreads: true, do: move})
 }
 
 // withoutDelayID returns the body without delay ID and expiry.
@@ -195,7 +196,7 @@ type bulkWork struct {
 	work    queue.Work
 	bodies  bool // do needs the bodies
 	spreads bool // do heeds the spread
-	do      func(context.Context, *operate.Group, []operate.Listed, spread) (int, error)
+	do      func(context.Context, *operate.Group, []operate.Listed, *spread) (int, error)
 }
 
 // all runs the operation on the current dead letters, in chunks.
@@ -210,7 +211,7 @@ func (a *Admin) all(ctx context.Context, topic, group string, bulk Bulk, d bulkW
 		return 0, err
 	}
 	if bulk.Spread > 0 && !d.spreads {
-		return 0, fmt.Errorf("%w: Spread is for RequeueAll only", ErrInvalidArgument)
+		return 0, fmt.Errorf("%w: Spread is for RequeueAll and MoveDead only", ErrInvalidArgument)
 	}
 	if bulk.DryRun {
 		d.work, d.bodies = queue.Surveying, false
@@ -222,7 +223,7 @@ func (a *Admin) all(ctx context.Context, topic, group string, bulk Bulk, d bulkW
 	if bulk.DryRun {
 		return l.each(ctx, false, func(chunk []operate.Listed) (int, error) { return len(chunk), nil })
 	}
-	spread := spread{from: l.now, over: bulk.Spread}
+	spread := &spread{from: l.now, over: bulk.Spread}
 	if bulk.Spread > 0 {
 		counted := *l
 		counted.bulk.Progress = nil

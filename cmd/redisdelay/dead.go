@@ -120,10 +120,10 @@ func (a *app) deadWorkCommand(w *deadWork, c *cobra.Command) *cobra.Command {
 	c.RunE = a.runs(w.run)
 	a.groupFlag(c, &w.group)
 	w.choose.declare(c.Flags(), true)
-	switch w.action {
-	case "requeue":
+	if w.action != "purge" {
 		c.Flags().DurationVar(&w.over, "over", 0, "spread them evenly over this time, so that they do not come all at once")
-	case "move":
+	}
+	if w.action == "move" {
 		c.Args = cobra.ExactArgs(1)
 		c.Flags().StringVar(&w.to, "to", "", "the other topic")
 		_ = c.MarkFlagRequired("to")

@@ -13,8 +13,8 @@ const staging = time.Minute
 
 // Mover moves dead messages of other topics into this topic. The two topics may be on two servers,
 // so there are three steps. It publishes copies that are not due yet. It deletes those originals
-// that are still dead. It makes the copies of the deleted originals due, and cancels the other
-// copies. So a message that others requeue, discard or move meanwhile is not doubled. If the
+// that are still dead. It gives the copies of the deleted originals their due time, and cancels the
+// other copies. So a message that others requeue, discard or move meanwhile is not doubled. If the
 // program ends after the first step, all copies become due after a minute: no message is lost.
 type Mover struct {
 	topic     *Topic
@@ -28,9 +28,9 @@ func (t *Topic) Mover() *Mover {
 	return &Mover{topic: t, publisher: queue.Token(), ids: queue.NewIDs()}
 }
 
-// Move moves dead messages of a group, a thousand at most, and returns how many it moved. They are
-// due now, and keep their limit of deliveries.
-func (m *Mover) Move(ctx context.Context, from *Group, dead []Listed) (int, error) {
+// Move moves dead messages of a group, a thousand at most, and returns how many it moved. They keep
+// their limit of deliveries. dues says when each is due; without it they are due now.
+func (m *Mover) Move(ctx context.Context, from *Group, dead []Listed, dues ...queue.Due) (int, error) {
 	if len(dead) == 0 {
 		return 0, nil
 	}
@@ -54,7 +54,10 @@ func (m *Mover) Move(ctx context.Context, from *Group, dead []Listed) (int, erro
 	moved := 0
 	var release []step
 	for i, was := range discarded {
-		s := step{ref: Ref{ID: messages[i].ID}, keep: was == '1'}
+		s := step{ref: Ref{ID: messages[i].ID}, keep: was == '1', due: queue.In(0)}
+		if len(dues) > 0 {
+			s.due = dues[i]
+		}
 		if s.keep {
 			moved++
 		}
@@ -68,10 +71,11 @@ func (m *Mover) Move(ctx context.Context, from *Group, dead []Listed) (int, erro
 // step says what becomes of a copy.
 type step struct {
 	ref  Ref
-	keep bool // make it due; else cancel it
+	keep bool // have it come when it is due; else cancel it
+	due  queue.Due
 }
 
-// release makes copies due or cancels them.
+// release has copies come when they are due, or cancels them.
 func (m *Mover) release(ctx context.Context, steps []step) error {
 	t := m.topic
 	return t.WithExisting(ctx, func(groups *queue.Groups) error {
@@ -79,7 +83,7 @@ func (m *Mover) release(ctx context.Context, steps []step) error {
 		for i, s := range steps {
 			operation := t.Keys().Operation(queue.Token())
 			if s.keep {
-				calls[i] = t.rescheduleCall(groups, s.ref, queue.In(0), operation)
+				calls[i] = t.rescheduleCall(groups, s.ref, s.due, operation)
 			} else {
 				calls[i] = t.cancelCall(groups, s.ref, operation)
 			}
