@@ -301,6 +301,18 @@ func (b *logbook) find(level, component string) (found []entry) {
 	return found
 }
 
+// said returns the entries with a text.
+func (b *logbook) said(text string) (found []entry) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.entries {
+		if e.text == text {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
 type logger struct {
 	book   *logbook
 	fields watermill.LogFields

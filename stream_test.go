@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
@@ -418,10 +417,10 @@ func TestPausedTopicKeepsDueMessagesFromTheStream(t *testing.T) {
 // A pause may keep messages until it is too late for them.
 func TestWhatIsDroppedAtAResumeIsLogged(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
-		logged := watermill.NewCaptureLogger()
+		logged := &logbook{}
 		p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
 			Client: s.Client, KeyPrefix: s.Prefix, Stream: &redisdelay.StreamConfig{},
-		}, logged)
+		}, logged.logger())
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, p.Close()) })
 		a := newAdmin(t, s)
@@ -439,11 +438,10 @@ func TestWhatIsDroppedAtAResumeIsLogged(t *testing.T) {
 		require.NoError(t, err)
 		awaitEntries(t, s, 2)
 		lines := func() (numbers []any) {
-			for _, line := range logged.Captured()[watermill.InfoLogLevel] {
-				if line.Msg == "Messages had expired and were dropped" {
-					require.Equal(t, stream(s), line.Fields["topic"])
-					numbers = append(numbers, line.Fields["messages"])
-				}
+			for _, line := range logged.said("Messages had expired and were dropped") {
+				require.Equal(t, "info", line.level)
+				require.Equal(t, stream(s), line.fields["topic"])
+				numbers = append(numbers, line.fields["messages"])
 			}
 			return numbers
 		}

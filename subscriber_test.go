@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
@@ -500,9 +499,9 @@ func TestDeadMessagesArePurgedAfterTheirRetention(t *testing.T) {
 
 func TestTheOldestOfTooManyDeadLettersArePurgedAtOnce(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
-		logged := watermill.NewCaptureLogger()
+		logged := &logbook{}
 		sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix, MaxDeliveries: 1,
-			DeadRetention: -1, MaxDead: 2}, logged)
+			DeadRetention: -1, MaxDead: 2}, logged.logger())
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, sub.Close()) })
 		messages, err := sub.Subscribe(t.Context(), "t")
@@ -524,12 +523,11 @@ func TestTheOldestOfTooManyDeadLettersArePurgedAtOnce(t *testing.T) {
 		require.Equal(t, state{Bodies: 2, Dead: 2}, settledState(t, s, "t"))
 		require.Equal(t, 2, group().MaxDead)
 		lines := func() (messages int) {
-			for _, line := range logged.Captured()[watermill.ErrorLogLevel] {
-				if line.Msg == "The oldest dead letters were deleted, because the group had more than MaxDead" {
-					require.Equal(t, "t", line.Fields["topic"])
-					require.Equal(t, redisdelay.DefaultConsumerGroup, line.Fields["consumer_group"])
-					messages += line.Fields["messages"].(int)
-				}
+			for _, line := range logged.said("The oldest dead letters were deleted, because the group had more than MaxDead") {
+				require.Equal(t, "error", line.level)
+				require.Equal(t, "t", line.fields["topic"])
+				require.Equal(t, redisdelay.DefaultConsumerGroup, line.fields["consumer_group"])
+				messages += line.fields["messages"].(int)
 			}
 			return messages
 		}
