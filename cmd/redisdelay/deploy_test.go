@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,59 +69,83 @@ func testContainer(t *testing.T, binary string) {
 	require.NotContains(t, string(rest), "panic")
 }
 
-// The example for Kubernetes is well formed, names settings that exist, and fits the image.
-func TestKubernetesExample(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("deploy/kubernetes.yaml")
-	require.NoError(t, err)
-	type probe struct {
-		HTTPGet struct {
-			Path, Port string
-		} `yaml:"httpGet"`
+// httpProbe, container and manifest are what the examples for Kubernetes consist of.
+type httpProbe struct {
+	HTTPGet struct {
+		Path, Port string
+	} `yaml:"httpGet"`
+}
+type container struct {
+	Args  []string
+	Env   []struct{ Name, Value string }
+	Ports []struct {
+		Name string
+		Port int `yaml:"containerPort"`
 	}
-	type manifest struct {
-		Kind       string            `yaml:"kind"`
-		StringData map[string]string `yaml:"stringData"`
-		Spec       struct {
-			Selector struct {
-				MatchLabels map[string]string `yaml:"matchLabels"`
-			}
-			Template struct {
-				Metadata struct{ Labels map[string]string }
-				Spec     struct {
-					Grace    int `yaml:"terminationGracePeriodSeconds"`
-					Security struct {
-						NonRoot bool `yaml:"runAsNonRoot"`
-						User    int  `yaml:"runAsUser"`
-					} `yaml:"securityContext"`
-					Containers []struct {
-						Args  []string
-						Env   []struct{ Name, Value string }
-						Ports []struct {
-							Name string
-							Port int `yaml:"containerPort"`
-						}
-						Liveness  probe `yaml:"livenessProbe"`
-						Readiness probe `yaml:"readinessProbe"`
-						Security  struct {
-							ReadOnly bool `yaml:"readOnlyRootFilesystem"`
-						} `yaml:"securityContext"`
-						Mounts []struct{ Name, MountPath string } `yaml:"volumeMounts"`
-					}
-				}
+	Liveness  httpProbe `yaml:"livenessProbe"`
+	Readiness httpProbe `yaml:"readinessProbe"`
+	Security  struct {
+		ReadOnly bool `yaml:"readOnlyRootFilesystem"`
+	} `yaml:"securityContext"`
+	Mounts []struct{ Name, MountPath string } `yaml:"volumeMounts"`
+}
+
+type manifest struct {
+	Kind       string            `yaml:"kind"`
+	StringData map[string]string `yaml:"stringData"`
+	Spec       struct {
+		Selector struct {
+			MatchLabels map[string]string `yaml:"matchLabels"`
+		}
+		Template struct {
+			Metadata struct{ Labels map[string]string }
+			Spec     struct {
+				Grace    int `yaml:"terminationGracePeriodSeconds"`
+				Security struct {
+					NonRoot bool `yaml:"runAsNonRoot"`
+					User    int  `yaml:"runAsUser"`
+				} `yaml:"securityContext"`
+				Containers []container
 			}
 		}
 	}
-	var all []manifest
+}
+
+// manifests reads an example for Kubernetes.
+func manifests(t *testing.T, path string) (all []manifest) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
 	for decoder := yaml.NewDecoder(bytes.NewReader(text)); ; {
 		var m manifest
 		err := decoder.Decode(&m)
 		if errors.Is(err, io.EOF) {
-			break
+			return all
 		}
 		require.NoError(t, err)
 		all = append(all, m)
 	}
+}
+
+// environment returns the settings of a container, with a secret in each file that the Secret has.
+func (c container) environment(t *testing.T, secret manifest) (environment []string) {
+	t.Helper()
+	require.Equal(t, "Secret", secret.Kind)
+	for _, e := range c.Env {
+		value := e.Value
+		if strings.HasPrefix(value, "/secrets/") {
+			require.Contains(t, secret.StringData, strings.TrimPrefix(value, "/secrets/"))
+			value = file(t, "secret")
+		}
+		environment = append(environment, e.Name+"="+value)
+	}
+	return environment
+}
+
+// The example for Kubernetes is well formed, names settings that exist, and fits the image.
+func TestKubernetesExample(t *testing.T) {
+	t.Parallel()
+	all := manifests(t, "deploy/kubernetes.yaml")
 	require.Len(t, all, 2)
 	require.Equal(t, "Secret", all[0].Kind)
 	require.Contains(t, all[0].StringData, "redis-password")
@@ -133,16 +158,7 @@ func TestKubernetesExample(t *testing.T) {
 	c := pod.Containers[0]
 	require.True(t, c.Security.ReadOnly)
 
-	var environment []string
-	for _, e := range c.Env {
-		value := e.Value
-		if strings.HasPrefix(value, "/secrets/") {
-			require.Contains(t, all[0].StringData, strings.TrimPrefix(value, "/secrets/"))
-			value = file(t, "secret")
-		}
-		environment = append(environment, e.Name+"="+value)
-	}
-	a, err := parsed(environment, c.Args[1:]...)
+	a, err := parsed(c.environment(t, all[0]), c.Args[1:]...)
 	require.NoError(t, err)
 	require.Equal(t, "relay", c.Args[0])
 	require.Empty(t, a.settings.unknown())
@@ -152,8 +168,37 @@ func TestKubernetesExample(t *testing.T) {
 	require.Equal(t, ":8080", *a.relaying.health.address)
 	require.Equal(t, 8080, c.Ports[0].Port)
 	require.Greater(t, time.Duration(pod.Grace)*time.Second, *a.relaying.stopTimeout+2*time.Second)
-	for path, p := range map[string]probe{"/healthz": c.Liveness, "/readyz": c.Readiness} {
+	for path, p := range map[string]httpProbe{"/healthz": c.Liveness, "/readyz": c.Readiness} {
 		require.Equal(t, path, p.HTTPGet.Path)
 		require.Equal(t, c.Ports[0].Name, p.HTTPGet.Port)
 	}
+}
+
+// The page of the example for Kubernetes asks for its password, and is read-only.
+func TestKubernetesExampleOfThePage(t *testing.T) {
+	t.Parallel()
+	all := manifests(t, "deploy/kubernetes-page.yaml")
+	require.Len(t, all, 3)
+	require.Equal(t, []string{"Deployment", "Service"}, []string{all[1].Kind, all[2].Kind})
+	require.Equal(t, all[1].Spec.Selector.MatchLabels, all[1].Spec.Template.Metadata.Labels)
+	pod := all[1].Spec.Template.Spec
+	require.True(t, pod.Security.NonRoot)
+	require.Equal(t, 65532, pod.Security.User)
+	c := pod.Containers[0]
+	require.True(t, c.Security.ReadOnly)
+	require.Equal(t, []string{"ui"}, c.Args)
+	require.Contains(t, c.Env, struct{ Name, Value string }{"REDISDELAY_LISTEN", ":8080"})
+	require.Equal(t, 8080, c.Ports[0].Port)
+
+	_, address := page(t, append(c.environment(t, all[0]), "REDISDELAY_REDIS=localhost:1"))
+	request, err := http.NewRequest(http.MethodGet, address, nil)
+	require.NoError(t, err)
+	request.Host = "redisdelay.example.com"
+	status, _ := loaded(t, request)
+	require.Equal(t, http.StatusUnauthorized, status)
+	request.SetBasicAuth("ops", "secret")
+	require.Eventually(t, func() bool {
+		status, body := loaded(t, request)
+		return status == http.StatusBadGateway && strings.Contains(body, "read-only")
+	}, patience, 50*time.Millisecond)
 }
