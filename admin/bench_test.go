@@ -235,6 +235,13 @@ var operations = []struct {
 			return only(s.admin.Schedules(ctx, topic))
 		}
 	}},
+	{"Record, Acts", func(b *testing.B, s *setup) func(int) error {
+		return func(int) error {
+			err := s.admin.Record(ctx, admin.Act{By: "ann", Action: "pause", Topic: topic})
+			_, _, read := s.admin.Acts(ctx, "", 100)
+			return errors.Join(err, read)
+		}
+	}},
 	{"GroupsWithoutSubscribers", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error { return only(s.admin.GroupsWithoutSubscribers(ctx, topic, time.Hour)) }
 	}},

@@ -135,7 +135,7 @@ func holding(t *testing.T, args ...string) (p *tool, store *redistest.Instance, 
 	untilTheRelayHas(t, store, 1)
 	p.signal()
 	p.await(`msg="Stopping`)
-	require.Equal(t, "the relay is stopping", p.awaitProbe("/readyz", http.StatusServiceUnavailable))
+	require.Equal(t, "the program is stopping", p.awaitProbe("/readyz", http.StatusServiceUnavailable))
 	p.awaitProbe("/healthz", http.StatusOK)
 	return p, store, broker, orders
 }
