@@ -1163,3 +1163,31 @@ func TestAPutOffClaimIsNotPlannedAgainForASuspect(t *testing.T) {
 	brought() // it is over
 	require.Positive(t, d.isSilent())
 }
+
+// Acks of the last handlers are answered when the subscription has left. So it has a last claim,
+// of nothing, that tells them. Nobody registers a group for that if it is gone by then.
+func TestAcksAfterCloseAreToldWithALastClaim(t *testing.T) {
+	for name, gone := range map[string]bool{"the group is there": false, "the group is gone": true} {
+		t.Run(name, func(t *testing.T) {
+			d := drive(t, Limits{MaxInFlight: 4})
+			held := d.holds(2)
+			d.done(d.Close())
+			d.done(d.TakerGone())
+			x, c := d.claims()
+			require.Zero(t, c.Limit)
+			require.False(t, x.left)
+			d.answer(x)
+			d.ack(held...)
+			d.answer(d.says())
+			require.Equal(t, 2, d.counts.Acked)
+			x, c = d.claims()
+			require.Equal(t, 2, c.Counts.Acked)
+			require.Zero(t, c.Limit)
+			require.True(t, x.left)
+			d.redis.gone = gone
+			d.answer(x)
+			_, wake := d.plan()
+			require.Zero(t, wake, "it is finished")
+		})
+	}
+}
