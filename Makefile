@@ -96,7 +96,7 @@ model: ## MODEL_SEQUENCES (1,000) random sequences of transitions on each server
 stress: ## the long tests that look for rare interleavings
 	@STRESS=1 scripts/with-redis.sh go test -race -count=1 -tags=stress -timeout 60m -run 'Stress|OnARunningPipeline' ./tests/... ./admin
 
-faults: ## all that can fail does, in the long form, a table of what that showed, into docs/reliability.md
+faults: ## all that can fail does, in the long form, a table of what that showed, into tests/faults/results.md
 	@scripts/with-redis.sh scripts/faults.sh
 
 periodic: ## 200 recurring schedules in 5 programs for PERIODIC_DAYS (365) days of the server's clock, with kills of both, compared with the calendar; and what 10,000 schedules cost

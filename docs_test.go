@@ -20,13 +20,15 @@ import (
 )
 
 func TestGoCodeInDocumentsIsCompiled(t *testing.T) {
-	compiled := unindented(read(t, "example_test.go")) + unindented(read(t, "admin/example_test.go")) +
-		unindented(read(t, "redisdelaytest/example_test.go")) + unindented(read(t, "otel/example_test.go")) +
-		unindented(read(t, "periodic/example_test.go")) + unindented(read(t, "dashboard/example_test.go")) +
-		unindented(read(t, "prometheus/example_test.go"))
+	compiled := ""
+	walk(t, func(file string) {
+		if name := path.Base(file); strings.HasPrefix(name, "example_") && strings.HasSuffix(name, "_test.go") {
+			compiled += unindented(read(t, file))
+		}
+	})
 	for _, file := range documents(t) {
 		for _, block := range submatches("(?s)```go\n(.*?)```", read(t, file)) {
-			require.Contains(t, compiled, unindented(block), "%s has code that is not in example_test.go", file)
+			require.Contains(t, compiled, unindented(block), "%s has code that is in no example_test.go", file)
 		}
 	}
 }
@@ -39,8 +41,8 @@ func unindented(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestREADMEListsTheMetadataKeys(t *testing.T) {
-	_, section, _ := strings.Cut(read(t, "README.md"), "\n## Metadata\n")
+func TestDocumentsListTheMetadataKeys(t *testing.T) {
+	_, section, _ := strings.Cut(read(t, "docs/reference.md"), "\n## Metadata\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	for _, key := range []string{
 		redisdelay.DelayKey, redisdelay.DelayUntilKey, redisdelay.MaxDeliveriesKey, redisdelay.BackoffKey,
@@ -215,6 +217,7 @@ func TestEveryKeyIsDescribed(t *testing.T) {
 	}
 	layout := submatches(`Layout = "(\w+)"`, source)[0]
 	require.Contains(t, keys, "This is layout `"+layout+"`")
+	require.Contains(t, read(t, "docs/reference.md"), "the same layout, now `"+layout+"`")
 }
 
 func TestFormsOfMessagesAreAsDescribed(t *testing.T) {
