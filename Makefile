@@ -54,7 +54,7 @@ test-servers: ## the tests of this module on each server of SERVERS, which are p
 		REDIS_ADDR= REDIS_SERVER_BIN="$$bin" scripts/with-redis.sh go test -count=1 -timeout 15m ./... || exit 1; \
 	done
 
-lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
+lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module; the prose and the links of documents
 	@STATICCHECK=$(STATICCHECK) scripts/lint.sh
 
 bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md and the README

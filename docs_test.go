@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -102,20 +103,63 @@ func TestLibraryDoesNotContainTheEmbeddedServer(t *testing.T) {
 
 func TestCommandsInDocumentsExist(t *testing.T) {
 	makefile := read(t, "Makefile")
+	benchmarks := ""
+	walk(t, func(file string) {
+		if strings.HasSuffix(file, "_test.go") {
+			benchmarks += strings.Join(submatches(`(?m)^func (Benchmark\w+)`, read(t, file)), " ") + " "
+		}
+	})
 	for _, file := range documents(t) {
 		text := read(t, file)
-		for _, verb := range submatches(`(?m)(?:^ +|`+"`"+`)make ([a-z-]+)`, text) {
-			require.Contains(t, makefile, "\n"+verb+":", "%s: make %s", file, verb)
+		for _, verb := range submatches(`(?m)(?:^ +|[\[`+"`"+`])make ([a-z-]+)`, text) {
+			require.True(t, strings.Contains(makefile, "\n"+verb+":"), "%s: make %s", file, verb)
 		}
 		for _, program := range submatches(`go run \./([a-z/-]+)`, text) {
 			require.FileExists(t, filepath.Join(program, "main.go"), file)
 		}
+		for _, pattern := range submatches(`-bench '?([^ '`+"`"+`]+)`, text) {
+			for _, name := range strings.Split(pattern, "|") {
+				name, _, _ = strings.Cut(name, "/")
+				require.True(t, strings.Contains(benchmarks, name), "%s: -bench %s", file, pattern)
+			}
+		}
 	}
+}
+
+// Files, directories and documents that are named exist: paths in the code of documents, and
+// documents in the code of programs.
+func TestPathsInDocumentsExist(t *testing.T) {
+	exists := func(where, name string) {
+		found, err := filepath.Glob(name)
+		require.NoError(t, err)
+		require.NotEmpty(t, found, "%s names %s", where, name)
+	}
+	top, err := os.ReadDir(".")
+	require.NoError(t, err)
+	for _, file := range documents(t) {
+		for _, name := range submatches("`([a-z]+/[a-z0-9_./*-]+)`", read(t, file)) {
+			first, _, _ := strings.Cut(name, "/")
+			if slices.ContainsFunc(top, func(e fs.DirEntry) bool { return e.IsDir() && e.Name() == first }) {
+				exists(file, name)
+			}
+		}
+	}
+	walk(t, func(file string) {
+		switch path.Ext(file) {
+		case ".go", ".lua", ".sh", ".yml", ".yaml", ".service", "":
+			for _, name := range submatches(`\b(docs/[a-z/-]+\.md)\b`, read(t, file)) {
+				exists(file, name)
+			}
+		}
+	})
 }
 
 func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
 	for _, file := range documents(t) {
 		for _, link := range submatches(`\]\(([^)]+)\)`, read(t, file)) {
+			if dir, ours := strings.CutPrefix(link, "https://pkg.go.dev/github.com/redisdelay/watermill-redisdelay"); ours {
+				require.DirExists(t, "."+dir, "%s links to %s", file, link)
+			}
 			if strings.HasPrefix(link, "https://") {
 				continue
 			}
