@@ -488,7 +488,7 @@ func check(err error) {
 }
 
 // giveDelays takes a Publisher to NATS, or to any other queue. It returns one that knows delays,
-// and a relay, whose Run publishes to NATS what is due: here, or in any number of other processes.
+// and a relay, whose Run publishes due messages to NATS: here, or in any number of other processes.
 func giveDelays(client redis.UniversalClient, nats message.Publisher, logger watermill.LoggerAdapter) (*relay.Publisher, *relay.Relay, error) {
 	delayed, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, logger)
 	if err != nil {
@@ -507,7 +507,7 @@ func giveDelays(client redis.UniversalClient, nats message.Publisher, logger wat
 }
 
 // intoStreams takes the place of redisstream.NewPublisher. Subscribers of watermill-redisstream
-// stay what they are.
+// stay as they are.
 func intoStreams(client redis.UniversalClient, logger watermill.LoggerAdapter) (message.Publisher, error) {
 	return redisdelay.NewPublisher(redisdelay.PublisherConfig{
 		Client: client,
