@@ -76,7 +76,7 @@ func newReport(e *env) (*report, error) {
 		return nil, err
 	}
 	return &report{heading: fmt.Sprintf("Redis %s, without persistence, on the same machine; %d CPUs; %s %s/%s; "+
-		"%s; medians of %d %s, but the worst of what is a worst itself.", info["redis_version"], runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH,
+		"%s; medians of %d %s, and for maxima the worst round.", info["redis_version"], runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH,
 		time.Now().UTC().Format(time.DateOnly), e.rounds, plural(e.rounds, "round"))}, nil
 }
 
