@@ -48,6 +48,34 @@ func TestManyOccurrencesAheadOfAFrequentSchedule(t *testing.T) {
 	require.Len(t, w.waiting(), 30)
 }
 
+// A schedule that has much to publish in Ahead has a thousand occurrences in Redis at most, and
+// half of them at least.
+func TestAThousandOccurrencesOfAScheduleWaitAtMost(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a", spec("@every 1s")))
+	s := p.topics["t"].all()[0]
+	s.ahead = 24 * time.Hour
+	p.look()
+	waits := func() (n int) {
+		for _, at := range w.record("a").Waiting {
+			if at.After(w.Now()) {
+				n++
+			}
+		}
+		return n
+	}
+	require.Equal(t, 1000, waits())
+	p.look() // it publishes nothing, and learns until when
+	var found []string
+	for _, seconds := range []int{499, 1, 1, 1} {
+		found = append(found, w.advance(time.Duration(seconds)*time.Second)...)
+		p.look()
+	}
+	require.Equal(t, 998, waits(), "it was filled up when half were due")
+	require.Len(t, found, 502)
+	require.Zero(t, w.record("a").Missed)
+}
+
 func TestMessagesSayWhichOccurrenceTheyAreFor(t *testing.T) {
 	w := newWorld(t)
 	berlin := zone(t, "Europe/Berlin")

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
@@ -35,6 +36,11 @@ type Config struct {
 	// one more. Each group has about 50 series. The first ones in the order of their topics' names
 	// are exported, and redisdelay_left_out counts the others. Default 2,000.
 	MaxGroups int
+
+	// MaxSchedules is how many recurring schedules are exported at most, of the topics that are
+	// exported. Each has 5 series. The first ones in the order of topics and names are exported,
+	// and redisdelay_schedules_left_out counts the others. Negative: none are read. Default 1,000.
+	MaxSchedules int
 
 	// Timeout is how long a scrape may take. Default 5s.
 	Timeout time.Duration
@@ -71,6 +77,7 @@ func New(config Config) (*Collector, error) {
 		return nil, err
 	}
 	config.MaxGroups = cmp.Or(config.MaxGroups, 2000)
+	config.MaxSchedules = cmp.Or(config.MaxSchedules, 1000)
 	config.Timeout = cmp.Or(config.Timeout, 5*time.Second)
 	config.Topics = slices.Clone(config.Topics)
 	return &Collector{config: config}, nil
@@ -130,6 +137,7 @@ func (c *Collector) topics(ctx context.Context, out chan<- prometheus.Metric) er
 	slices.SortFunc(all, func(a, b admin.Stats) int { return cmp.Compare(a.Topic, b.Topic) })
 	all = slices.CompactFunc(all, func(a, b admin.Stats) bool { return a.Topic == b.Topic }) // a page may repeat one
 	room, leftOut := c.config.MaxGroups, 0
+	var recur []string
 	counted := make(map[string]*broadcasts, len(all))
 	for _, s := range all {
 		var tallies map[string]tally
@@ -146,13 +154,55 @@ func (c *Collector) topics(ctx context.Context, out chan<- prometheus.Metric) er
 			room -= n
 		}
 		exportTopic(out, s, counted[s.Topic].sum)
+		if s.Recurs {
+			recur = append(recur, s.Topic)
+		}
 	}
 	for _, topic := range unread { // it keeps its counts
 		counted[topic] = c.broadcasts[topic]
 	}
 	c.broadcasts = counted
 	gauge(out, descLeftOut, float64(leftOut))
+	return errors.Join(append(errs, c.schedules(ctx, out, recur))...)
+}
+
+// schedules exports the recurring schedules of topics.
+func (c *Collector) schedules(ctx context.Context, out chan<- prometheus.Metric, topics []string) error {
+	if c.config.MaxSchedules < 0 {
+		return nil
+	}
+	all, err := c.config.Admin.SchedulesOf(ctx, topics...)
+	if err != nil {
+		return err
+	}
+	room, leftOut := c.config.MaxSchedules, 0
+	var errs []error
+	for _, t := range all {
+		if t.Err != nil {
+			errs = append(errs, fmt.Errorf("read the schedules of topic %q: %w", t.Topic, t.Err))
+		}
+		exported := t.Schedules[:min(room, len(t.Schedules))]
+		room, leftOut = room-len(exported), leftOut+len(t.Schedules)-len(exported)
+		for _, s := range exported {
+			exportSchedule(out, t.Now, s)
+		}
+	}
+	gauge(out, descSchedulesLeftOut, float64(leftOut))
 	return errors.Join(errs...)
+}
+
+// exportSchedule exports a recurring schedule. If its next occurrence is not in Redis, it exports
+// when that should be due.
+func exportSchedule(out chan<- prometheus.Metric, now time.Time, s admin.Schedule) {
+	next := s.Next
+	if next.IsZero() {
+		next = s.Expected
+	}
+	instant(out, descScheduleLast, s.Last, s.Topic, s.Name)
+	instant(out, descScheduleNext, next, s.Topic, s.Name)
+	instant(out, descSchedulePaused, s.Paused, s.Topic, s.Name)
+	gauge(out, descScheduleOverdue, age(now, s.Expected), s.Topic, s.Name)
+	counter(out, descScheduleMissed, s.Missed, s.Topic, s.Name)
 }
 
 // broadcast is the label of all groups of Broadcast subscriptions.
@@ -309,10 +359,22 @@ func instant(out chan<- prometheus.Metric, d *prometheus.Desc, t time.Time, labe
 	}
 }
 
-// valid returns the labels in UTF-8, which names of topics need not be.
+// valid returns the labels in UTF-8, which names in Redis need not be. A byte that is not UTF-8
+// becomes the replacement character and its number, so that different names stay different.
 func valid(labels []string) []string {
-	for i := range labels {
-		labels[i] = strings.ToValidUTF8(labels[i], "\uFFFD")
+	for i, label := range labels {
+		if utf8.ValidString(label) {
+			continue
+		}
+		var b strings.Builder
+		for at, r := range label {
+			if r == utf8.RuneError && label[at] != "\uFFFD"[0] {
+				fmt.Fprintf(&b, "\uFFFD%02x", label[at])
+			} else {
+				b.WriteRune(r)
+			}
+		}
+		labels[i] = b.String()
 	}
 	return labels
 }

@@ -280,6 +280,73 @@ func TestTheNumberOfSeriesIsBounded(t *testing.T) {
 	`)
 }
 
+// recur writes the record of an hourly schedule of topic "orders".
+func (w *world) recur(name string, cursor, paused time.Time, missed int, last time.Time, waiting, end string) {
+	w.Helper()
+	ms := func(t time.Time) int64 {
+		if t.IsZero() {
+			return 0
+		}
+		return t.UnixMilli()
+	}
+	w.set("schedules", name, fmt.Sprintf(`1 %d %d 0 0 0 %d 0 %d %s {"spec":"@hourly","zone":"UTC","misfire":"last"%s}`,
+		ms(cursor), ms(paused), missed, ms(last), waiting, end))
+}
+
+func TestRecurringSchedulesShow(t *testing.T) {
+	w := newWorld(t)
+	w.group("orders", "shop")
+	w.group("bills", "shop")
+	at := func(hours int) time.Time { return noon.Add(time.Duration(hours) * time.Hour) }
+	none := time.Time{}
+	waiting := fmt.Sprint(at(1).UnixMilli())
+	require.NoError(t, w.server.Client().ZAdd(ctx, redisdelay.DefaultKeyPrefix+":{orders}:taken",
+		redis.Z{Score: float64(at(1).UnixMilli()), Member: "well%40" + waiting}).Err())
+	w.recur("well", at(1), none, 3, at(0), waiting, "")
+	w.recur("stopped", at(-3), none, 0, none, "-", "")
+	w.recur("over", at(-3), none, 0, none, "-", `,"end":"2026-03-04T09:30:00Z"`)
+	w.recur("paused", at(-3), at(-1), 0, none, "-", "")
+	c := w.collector()
+	requireMetrics(t, c, `
+		up{} 1
+		schedules_left_out{} 0
+		schedule_last_timestamp_seconds{schedule="well",topic="orders"} `+unix(noon)+`
+		schedule_next_timestamp_seconds{schedule="well",topic="orders"} `+unix(at(1))+`
+		schedule_overdue_seconds{schedule="well",topic="orders"} 0
+		schedule_missed_occurrences_total{schedule="well",topic="orders"} 3
+		schedule_next_timestamp_seconds{schedule="stopped",topic="orders"} `+unix(at(-2))+`
+		schedule_overdue_seconds{schedule="stopped",topic="orders"} 7200
+		schedule_overdue_seconds{schedule="over",topic="orders"} 0
+		schedule_overdue_seconds{schedule="paused",topic="orders"} 0
+		schedule_paused_timestamp_seconds{schedule="paused",topic="orders"} `+unix(at(-1))+`
+	`)
+	require.Equal(t, 2, testutil.CollectAndCount(c, "redisdelay_schedule_next_timestamp_seconds"))
+	require.Equal(t, 1, testutil.CollectAndCount(c, "redisdelay_schedule_paused_timestamp_seconds"))
+
+	few := w.collector(func(c *promredisdelay.Config) { c.MaxSchedules = 3 })
+	requireMetrics(t, few, `
+		schedules_left_out{} 1
+		schedule_overdue_seconds{schedule="stopped",topic="orders"} 7200
+	`)
+	require.Equal(t, 3, testutil.CollectAndCount(few, "redisdelay_schedule_overdue_seconds"))
+	without := w.collector(func(c *promredisdelay.Config) { c.MaxSchedules = -1 })
+	other := w.collector(func(c *promredisdelay.Config) { c.Topics = []string{"bills"} })
+	for _, c := range []*promredisdelay.Collector{without, other} {
+		require.Zero(t, testutil.CollectAndCount(c, "redisdelay_schedule_overdue_seconds"))
+	}
+}
+
+// Redis keeps names as bytes. Two that differ in bytes that are not UTF-8 are two series.
+func TestNamesThatAreNotUTF8AreDifferentSeries(t *testing.T) {
+	w := newWorld(t)
+	w.group("a\xff", "shop")
+	w.group("a\xfe", "shop")
+	requireMetrics(t, w.collector(), `
+		stored_messages{topic="a�ff"} 0
+		stored_messages{topic="a�fe"} 0
+	`)
+}
+
 func TestNamesFollowTheRulesOfPrometheus(t *testing.T) {
 	w := newWorld(t)
 	w.group("orders \xff", "shop")
