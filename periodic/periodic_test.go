@@ -13,6 +13,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 )
 
 const day = 24 * time.Hour
@@ -74,6 +75,31 @@ func TestAThousandOccurrencesOfAScheduleWaitAtMost(t *testing.T) {
 	require.Equal(t, 998, waits(), "it was filled up when half were due")
 	require.Len(t, found, 502)
 	require.Zero(t, w.record("a").Missed)
+}
+
+// A Publisher may refuse calls that are too large, and a topic that is full.
+func TestOccurrencesArePublishedAsFarAsThePublisherTakesThem(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*redisdelay.PublisherConfig)
+		waits  int
+	}{
+		"few messages in a call": {func(c *redisdelay.PublisherConfig) { c.MaxPublishMessages = 2 }, 5},
+		"room for few":           {func(c *redisdelay.PublisherConfig) { c.MaxWaiting = 3 }, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			config := redisdelay.PublisherConfig{Client: w.Client()}
+			test.change(&config)
+			pub, err := redisdelay.NewPublisher(config, nil)
+			require.NoError(t, err)
+			defer pub.Close()
+			p := w.program(daily("a", spec("@every 1m")))
+			p.publisher = inside.Of(pub)
+			p.look()
+			require.Len(t, w.waiting(), test.waits)
+			require.Equal(t, "a 01-01 00:01:00", w.waiting()[0])
+		})
+	}
 }
 
 func TestMessagesSayWhichOccurrenceTheyAreFor(t *testing.T) {

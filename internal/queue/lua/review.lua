@@ -13,7 +13,7 @@ local schedules, taken = KEYS[1], KEYS[2]
 
 --@use now timetable
 
-local found = redis.call('HSCAN', schedules, ARGV[1], 'COUNT', 100)
+local found = redis.call('HSCAN', schedules, ARGV[1], 'COUNT', 40)
 local reply = {found[1], string.format('%d', now)}
 for i = 1, #found[2], 2 do
   local name, text, next_due = found[2][i], found[2][i + 1], ''
