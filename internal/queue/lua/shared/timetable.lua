@@ -14,8 +14,8 @@ local function read_schedule(name)
     return nil, tonumber(string.match(text, '^%d+') or 0)
   end
   local r = {version = tonumber(version), cursor = tonumber(cursor), paused = paused, run = run, asked = asked,
-    jitter = tonumber(jitter), missed = tonumber(missed), counted = counted, last = tonumber(last), waiting = {},
-    known = {}, definition = definition}
+    jitter = tonumber(jitter), missed = tonumber(missed), counted = counted, last = tonumber(last),
+    definition = definition, waiting = {}, known = {}}
   for at in string.gmatch(waiting, '%d+') do
     if tonumber(at) + r.jitter > now then
       r.waiting[#r.waiting + 1] = at
