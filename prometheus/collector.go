@@ -24,8 +24,9 @@ type Config struct {
 	// Admin reads the topics. Required.
 	Admin *admin.Admin
 
-	// Client reads the memory of the Redis servers. It is usually that of the Admin. Default nil:
-	// the metrics of memory are left out.
+	// Client reads the memory of the Redis servers. It is usually that of the Admin: a
+	// *redis.Client, a *redis.ClusterClient, or a struct that embeds one. Default nil: the metrics
+	// of memory are left out.
 	Client redis.UniversalClient
 
 	// Topics are the topics to export. Default nil: all under the Admin's KeyPrefix. With names, a
@@ -66,6 +67,11 @@ func New(config Config) (*Collector, error) {
 	var errs []error
 	if config.Admin == nil {
 		errs = append(errs, fmt.Errorf("%w: Admin is nil", redisdelay.ErrInvalidConfig))
+	}
+	switch config.Client.(type) {
+	case nil, single, cluster:
+	default:
+		errs = append(errs, fmt.Errorf("%w: Client is a %T: want a *redis.Client or *redis.ClusterClient", redisdelay.ErrInvalidConfig, config.Client))
 	}
 	if config.MaxGroups < 0 {
 		errs = append(errs, fmt.Errorf("%w: MaxGroups is %d: want more than 0", redisdelay.ErrInvalidConfig, config.MaxGroups))
@@ -298,7 +304,7 @@ func (c *Collector) memory(ctx context.Context, out chan<- prometheus.Metric) er
 		return nil
 	}
 	var locked sync.Mutex
-	read := func(ctx context.Context, client *redis.Client) error {
+	read := func(ctx context.Context, client single) error {
 		info, err := client.Info(ctx).Result()
 		if err != nil {
 			return fmt.Errorf("read the memory of Redis: %w", err)
@@ -321,12 +327,23 @@ func (c *Collector) memory(ctx context.Context, out chan<- prometheus.Metric) er
 		return nil
 	}
 	switch client := c.config.Client.(type) {
-	case *redis.ClusterClient:
-		return client.ForEachMaster(ctx, read)
-	case *redis.Client:
+	case cluster:
+		return client.ForEachMaster(ctx, func(ctx context.Context, client *redis.Client) error { return read(ctx, client) })
+	case single:
 		return read(ctx, client)
 	}
-	return fmt.Errorf("read the memory of Redis: the Client is a %T: want a *redis.Client or *redis.ClusterClient", c.config.Client)
+	return nil // New has refused it
+}
+
+// single is a *redis.Client, or a struct that embeds one.
+type single interface {
+	Info(ctx context.Context, sections ...string) *redis.StringCmd
+	Options() *redis.Options
+}
+
+// cluster is a *redis.ClusterClient, or a struct that embeds one.
+type cluster interface {
+	ForEachMaster(ctx context.Context, f func(context.Context, *redis.Client) error) error
 }
 
 // age is how long ago t was, at least 0; zero is none.

@@ -357,6 +357,17 @@ func TestNamesFollowTheRulesOfPrometheus(t *testing.T) {
 	require.Empty(t, problems)
 }
 
+// A program may put its client into a struct of its own.
+func TestAClientMayBeEmbedded(t *testing.T) {
+	w := newWorld(t)
+	own := struct{ redis.UniversalClient }{w.server.Client()}
+	_, err := promredisdelay.New(promredisdelay.Config{Admin: w.server.Admin(), Client: own})
+	require.ErrorContains(t, err, "Client is a struct")
+	embedded := struct{ *redis.Client }{w.server.Client().(*redis.Client)}
+	c := w.collector(func(c *promredisdelay.Config) { c.Client = embedded })
+	requireMetrics(t, c, `up{} 1`)
+}
+
 // If Redis does not answer, the scrape succeeds, and says so.
 func TestAScrapeWithoutRedisIsNotUp(t *testing.T) {
 	t.Parallel()
@@ -374,9 +385,11 @@ func TestAScrapeWithoutRedisIsNotUp(t *testing.T) {
 
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
-	_, err := promredisdelay.New(promredisdelay.Config{MaxGroups: -1, Timeout: -1})
+	ring := redis.NewRing(&redis.RingOptions{})
+	defer ring.Close()
+	_, err := promredisdelay.New(promredisdelay.Config{Client: ring, MaxGroups: -1, Timeout: -1})
 	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
-	for _, field := range []string{"Admin", "MaxGroups", "Timeout"} {
+	for _, field := range []string{"Admin", "Client", "MaxGroups", "Timeout"} {
 		require.ErrorContains(t, err, field)
 	}
 }
