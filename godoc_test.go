@@ -124,7 +124,7 @@ func TestPackagePageIsShort(t *testing.T) {
 	require.Regexp(t, `\A// Package redisdelay [^\n]*:\n//\n//\t`, page)
 }
 
-// Whoever wants to do one of these things finds an Example at the function, type or package.
+// Each of these things has an Example at the function, type or package that does it.
 func TestWhatPeopleDoIsShown(t *testing.T) {
 	for file, examples := range map[string][]string{
 		"example_test.go":          {"Publisher", "DelayFor", "DelayUntil", "Subscriber_nackWithDelay"},

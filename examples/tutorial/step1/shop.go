@@ -57,6 +57,9 @@ func (s *shop) serve(ctx context.Context) error {
 	}
 	router.AddConsumerHandler("timeouts", "timeouts", s.subscriber("timeouts", "shop"), s.onTimeout)
 	err = router.Run(ctx)
+	if errors.Is(err, context.Canceled) {
+		err = nil // ctx ended while the router started
+	}
 	for _, subscriber := range s.subscribers {
 		err = errors.Join(err, subscriber.Close()) // now Redis has every ack and nack
 	}

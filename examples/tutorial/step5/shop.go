@@ -61,6 +61,9 @@ func (s *shop) serve(ctx context.Context) error {
 	router.AddConsumerHandler("mail", "ended", s.subscriber("ended", "mail"), onEnded("mail"))
 	router.AddConsumerHandler("books", "ended", s.subscriber("ended", "books"), onEnded("books"))
 	err = router.Run(ctx)
+	if errors.Is(err, context.Canceled) {
+		err = nil // ctx ended while the router started
+	}
 	for _, subscriber := range s.subscribers {
 		err = errors.Join(err, subscriber.Close()) // now Redis has every ack and nack
 	}
