@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package tutorial_test follows docs/tutorial.md word by word, in an empty directory.
 package tutorial_test
 
