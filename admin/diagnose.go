@@ -120,7 +120,8 @@ const growing = time.Hour
 // problems come in order, the worst first. It only reads, and takes about a second for 10,000
 // topics, without Deep. What the Redis user may not look at is a problem of its own.
 //
-// Errors wrap ErrInvalidArgument, or come from ctx, or from Redis if it does not answer.
+// Errors wrap ErrInvalidArgument or ErrInvalidTopic, or come from ctx, or from Redis if it does not
+// answer.
 func (a *Admin) Diagnose(ctx context.Context, o DiagnoseOptions) (Diagnosis, error) {
 	if o.Late < 0 {
 		return Diagnosis{}, fmt.Errorf("diagnose: %w: Late is %v, want 0 or more", ErrInvalidArgument, o.Late)

@@ -61,8 +61,10 @@ type Schedule struct {
 // MarshalJSON implements json.Marshaler.
 func (s Schedule) MarshalJSON() ([]byte, error) { return object(s) }
 
-// Schedules returns the recurring schedules of a topic, in order of their names. Errors wrap
-// ErrNotFound, for a topic that does not exist, or come from ctx or Redis.
+// Schedules returns the recurring schedules of a topic, in order of their names.
+//
+// Errors wrap ErrNotFound for a topic that does not exist, ErrInvalidTopic, ErrForbidden or
+// ErrLayout, or come from ctx or Redis.
 func (a *Admin) Schedules(ctx context.Context, topic string) ([]Schedule, error) {
 	t, err := a.topic(ctx, topic, queue.Reviewing)
 	var found operate.Recurring
@@ -152,7 +154,8 @@ func readSchedule(topic string, r queue.Recurring) (s Schedule, err error) {
 // restart. It takes its waiting occurrences back, and returns how many. An occurrence that is due
 // already is delivered. Instants that pass meanwhile are left out, and do not count as missed.
 //
-// Errors wrap ErrNotFound, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
+// ctx or Redis.
 func (a *Admin) PauseSchedule(ctx context.Context, topic, name string) (takenBack int, err error) {
 	_, takenBack, err = a.amend(ctx, topic, queue.PauseSchedule, name)
 	return takenBack, err
@@ -161,6 +164,9 @@ func (a *Admin) PauseSchedule(ctx context.Context, topic, name string) (takenBac
 // ResumeSchedule ends PauseSchedule. The schedule goes on with the next instant, once a program has
 // looked at it: see periodic.Config.Poll. It does nothing if the schedule is not paused. Errors
 // wrap ErrNotFound, or come from ctx or Redis.
+//
+// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
+// ctx or Redis.
 func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
 	_, _, err := a.amend(ctx, topic, queue.ResumeSchedule, name)
 	return err
@@ -168,8 +174,10 @@ func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
 
 // RunSchedule asks for one occurrence of a recurring schedule now, even if it is paused, and
 // returns its instant. A program that runs the schedule publishes it when it next looks: see
-// periodic.Config.Poll. As long as none has, further calls ask for the same one. Errors wrap
-// ErrNotFound, or come from ctx or Redis.
+// periodic.Config.Poll. As long as none has, further calls ask for the same one.
+//
+// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
+// ctx or Redis.
 func (a *Admin) RunSchedule(ctx context.Context, topic, name string) (at time.Time, err error) {
 	r, _, err := a.amend(ctx, topic, queue.RunSchedule, name)
 	return r.Run, err
@@ -177,7 +185,10 @@ func (a *Admin) RunSchedule(ctx context.Context, topic, name string) (at time.Ti
 
 // RemoveSchedule removes a recurring schedule, takes its waiting occurrences back, and returns how
 // many. Programs that run it leave it. It begins anew when a program starts that has it, so remove
-// it from the programs first. Errors wrap ErrNotFound, or come from ctx or Redis.
+// it from the programs first.
+//
+// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
+// ctx or Redis.
 func (a *Admin) RemoveSchedule(ctx context.Context, topic, name string) (takenBack int, err error) {
 	_, takenBack, err = a.amend(ctx, topic, queue.RemoveSchedule, name)
 	return takenBack, err

@@ -55,7 +55,8 @@ func (c *Config) setDefaults() {
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
 }
 
-// Validate reports all faults of the configuration at once. New calls it.
+// Validate reports all faults of the configuration at once. Errors wrap ErrInvalidConfig. New calls
+// it.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Publisher == nil {
@@ -174,7 +175,7 @@ func (s *Schedule) setDefaults() {
 	}
 }
 
-// Validate reports all faults of the schedule at once. Add calls it.
+// Validate reports all faults of the schedule at once. Errors wrap ErrInvalidConfig. Add calls it.
 func (s Schedule) Validate() error {
 	var errs []error
 	fault := func(field, format string, args ...any) { errs = append(errs, invalid(field, format, args...)) }
@@ -228,7 +229,8 @@ func (s *Schedule) offset() time.Duration {
 
 // Next returns the first instant of the schedule after t, in its Location, and when its occurrence
 // is due: by the schedule's part of Jitter later. Both are zero if there is none. It needs no
-// Redis, and does not know of pauses. The error is the FieldError of Spec.
+// Redis, and does not know of pauses. The error is the FieldError of Spec, which wraps
+// ErrInvalidConfig.
 func (s Schedule) Next(t time.Time) (instant, due time.Time, err error) {
 	s.setDefaults()
 	found, err := s.instants()
