@@ -40,11 +40,19 @@ func (a *Admin) counted(ctx context.Context, names []string) ([]operate.Counted,
 	all := make([]operate.Counted, len(names))
 	var topics []*operate.Topic
 	var of []int
+	down := map[string]error{} // by node: its topics are not tried one after the other
 	for i, name := range names {
 		t, err := a.handle(name)
 		if err == nil {
-			if _, err = a.permits.Try(ctx, t.Topic, queue.Counting); queue.Unreachable(err) && !a.client.Cluster() {
-				return nil, err
+			node, _ := t.Master(ctx) // after an error the call below fails too
+			if err = down[node]; err == nil {
+				_, err = a.permits.Try(ctx, t.Topic, queue.Counting)
+			}
+			if queue.Unreachable(err) {
+				if !a.client.Cluster() {
+					return nil, err
+				}
+				down[node] = err
 			}
 		}
 		if all[i].Err = err; err == nil {
