@@ -672,3 +672,29 @@ func TestWhoIsGoneIsKnownOfTheNodesThatAnswer(t *testing.T) {
 	delete(want, all[last].Addresses[1])
 	require.Equal(t, want, gone)
 }
+
+// After a slot migration, waiters has addresses whose channel is in a slot of another node.
+func TestAnAddressOnAnotherNodeTakesNoWakeUp(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	user := cluster.Client(t)
+	client := queue.MustClient(user)
+	m, closeMailbox := wake.Open(client, "own")
+	t.Cleanup(closeMailbox)
+	topics, masters := topicsOn(cluster, client)
+	topic := topics[0]
+	r := queuetest.ReceiveFor(t, m, topic)
+	if !queue.Sharded(r.Channel()) {
+		t.Skip("Redis 6.2 does not tell who is gone")
+	}
+	r.Connected(masters[0].Client(t))
+	require.NoError(t, topic.Register(ctx, "g", queue.GroupOptions{}))
+	soon := float64(time.Now().Add(time.Minute).UnixMilli())
+	elsewhere := queue.ShardedMailbox("own", "left", topics[1].Name) + "|1"
+	require.NoError(t, user.ZAdd(ctx, queue.NewKeys("own", topic.Name).Waiters("g"),
+		redis.Z{Score: soon, Member: elsewhere}, redis.Z{Score: soon + 1000, Member: r.Address}).Err())
+	id, err := queue.NewIDs().Next(time.Now())
+	require.NoError(t, err)
+	require.NoError(t, topic.PublishWithin(ctx, "publisher", 1, []queue.Message{{ID: id, Due: queue.In(0), Body: []byte("x")}}, queue.Limit{}))
+	r.Gets("")
+}
