@@ -27,6 +27,11 @@ func TestGoCodeInDocumentsIsCompiled(t *testing.T) {
 			compiled += unindented(read(t, file))
 		}
 	})
+	steps, err := filepath.Glob("examples/tutorial/step*/*.go") // those of docs/tutorial.md
+	require.NoError(t, err)
+	for _, file := range steps {
+		compiled += unindented(read(t, file))
+	}
 	for _, file := range documents(t) {
 		for _, block := range submatches("(?s)```go\n(.*?)```", read(t, file)) {
 			require.Contains(t, compiled, unindented(block), "%s has code that is in no example_test.go", file)
