@@ -23,7 +23,7 @@ func TestGoCodeInDocumentsIsCompiled(t *testing.T) {
 	compiled := unindented(read(t, "example_test.go")) + unindented(read(t, "admin/example_test.go")) +
 		unindented(read(t, "redisdelaytest/example_test.go")) + unindented(read(t, "otel/example_test.go")) +
 		unindented(read(t, "periodic/example_test.go")) + unindented(read(t, "dashboard/example_test.go")) +
-		unindented(read(t, "prometheus/example_test.go"))
+		unindented(read(t, "prometheus/example_test.go")) + unindented(read(t, "partition/example_test.go"))
 	for _, file := range documents(t) {
 		for _, block := range submatches("(?s)```go\n(.*?)```", read(t, file)) {
 			require.Contains(t, compiled, unindented(block), "%s has code that is not in example_test.go", file)
