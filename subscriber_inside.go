@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // insideSubscriber is what package partition uses of a Subscriber.
@@ -12,4 +13,8 @@ type insideSubscriber struct{ s *Subscriber }
 func (i insideSubscriber) SubscribeIn(ctx context.Context, topic string, common *consume.Common) (ended <-chan struct{}, err error) {
 	_, ended, err = i.s.subscribe(ctx, topic, common)
 	return ended, err
+}
+
+func (i insideSubscriber) Listed(ctx context.Context, names []string) ([]string, error) {
+	return queue.ListedOf(ctx, i.s.client, i.s.config.KeyPrefix, names)
 }

@@ -15,6 +15,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 )
 
@@ -58,6 +59,7 @@ type Subscriber struct {
 	plain       *redisdelay.Subscriber
 	inside      inside.Subscriber
 	names       *names
+	logger      watermill.LoggerAdapter
 
 	mu   sync.Mutex
 	open map[chan struct{}]bool // of each channel that is open; closed after it
@@ -85,6 +87,7 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 		plain:       plain,
 		inside:      inside.OfSubscriber(plain),
 		names:       newNames(config.Partitions),
+		logger:      guard.Logger(logger).With(watermill.LogFields{"component": "redisdelay.partition"}),
 		open:        map[chan struct{}]bool{},
 	}, nil
 }
@@ -114,7 +117,8 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 //   - Delivery.Topic is the plain topic.
 //   - With Broadcast, the subscription has a group in each partition.
 //
-// If one partition cannot be subscribed to, none is.
+// If one partition cannot be subscribed to, none is. If the topic has more partitions than
+// SubscriberConfig.Partitions, so that messages there stay unread, it logs an error.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	names, err := s.names.of(topic)
 	if err != nil {
@@ -143,6 +147,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		end()
 		return nil, err
 	}
+	s.lookForMore(ctx, topic)
 	closed := make(chan struct{})
 	s.mu.Lock()
 	s.open[closed] = true
@@ -155,6 +160,25 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		s.mu.Unlock()
 	}()
 	return common.Out, nil
+}
+
+var errMore = errors.New("a publisher has, or had, more partitions")
+
+// lookForMore logs an error if the topic has partitions that are not subscribed to.
+func (s *Subscriber) lookForMore(ctx context.Context, topic string) {
+	var others []string
+	for i := s.names.partitions; i < MaxPartitions; i++ {
+		others = append(others, name(topic, i))
+	}
+	more, err := s.inside.Listed(ctx, others)
+	fields := watermill.LogFields{"topic": topic, "partitions": s.names.partitions}
+	switch {
+	case err != nil:
+		s.logger.Error("Cannot look whether the topic has more partitions", err, fields)
+	case len(more) > 0:
+		fields["unread"] = more
+		s.logger.Error("The topic has partitions that this subscriber does not read", errMore, fields)
+	}
 }
 
 // Close is that of a redisdelay.Subscriber. All channels are closed when it returns without an

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -240,4 +241,23 @@ func TestSubscriberConfigNamesEveryFault(t *testing.T) {
 	defer client.Close()
 	_, err = partition.NewSubscriber(partition.SubscriberConfig{Partitions: 1, Subscriber: redisdelay.SubscriberConfig{Client: client}}, nil)
 	require.NoError(t, err)
+}
+
+func TestASubscriberTellsOfPartitionsThatItDoesNotRead(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		logger := watermill.NewCaptureLogger()
+		sub, err := partition.NewSubscriber(partition.SubscriberConfig{Partitions: 3,
+			Subscriber: redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix}}, logger)
+		require.NoError(t, err)
+		defer sub.Close()
+		testkit.SubscribeTo(t, sub, topic)
+		require.Empty(t, logger.Captured()[watermill.ErrorLogLevel])
+		p := newPublisher(t, s, 5)
+		require.NoError(t, p.Publish(topic, messagesForAll(t, 5)...))
+		testkit.SubscribeTo(t, sub, topic)
+		lines := logger.Captured()[watermill.ErrorLogLevel]
+		require.Len(t, lines, 1)
+		require.Equal(t, "The topic has partitions that this subscriber does not read", lines[0].Msg)
+		require.ElementsMatch(t, topics(t, topic, 5)[3:], lines[0].Fields["unread"])
+	})
 }

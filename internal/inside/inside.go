@@ -31,6 +31,9 @@ type Subscriber interface {
 	// SubscribeIn is Subscribe, for one of several subscriptions with something in common. ended is
 	// closed when the subscription has ended.
 	SubscribeIn(ctx context.Context, topic string, common *consume.Common) (ended <-chan struct{}, err error)
+
+	// Listed returns those of some names that are in the registry of topics.
+	Listed(ctx context.Context, names []string) ([]string, error)
 }
 
 // Of and OfSubscriber return the inside of a *redisdelay.Publisher and of a *redisdelay.Subscriber.
