@@ -84,8 +84,9 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 //   - Otherwise the delay ID (redisdelay.DelayIDKey) is the key, so that a later message replaces
 //     an earlier one. A delay ID is unique in its partition. So messages with the same delay ID
 //     must have the same partition key, or none.
-//   - Other messages are in any partition. Those of one call are together: with the first message
-//     of the call that has a key, else where calls under way are.
+//   - Other messages are in any partition, evenly. Those of one call are together, with the first
+//     message of the call that has a key if there is one. Messages that come soon after one another
+//     are together, too.
 //
 // A call whose messages are all in one partition is one atomic step. A call over several partitions
 // is one step for each partition. All messages are checked first: an error about a message or its
@@ -205,8 +206,9 @@ func (p *Publisher) publish(topic string, parts []Part, places []int, messages [
 const theContext = "the context of a message"
 
 // sticky says where messages without a key go. They stay in a partition while calls are under way
-// there, because calls of Publish that come at the same time share one call to Redis. They move on
-// when no call is under way, or after so many messages.
+// there, because calls of Publish that come at the same time share one call to Redis. Messages that
+// are due soon after one another share promotions and claims, too. So they move on when no call is
+// under way after a few messages, or after many.
 type sticky struct {
 	partitions int
 	mu         sync.Mutex
@@ -216,9 +218,14 @@ type sticky struct {
 	messages   int // since the last move
 }
 
-// enough is how many messages without a key stay together at least, if there are as many. It is the
-// most that one call to Redis has of several calls of Publish.
-const enough = 1000
+const (
+	// few is how many messages without a key stay together at least.
+	few = 32
+
+	// many is how many stay together while calls are under way. It is the most that one call to
+	// Redis has of several calls of Publish.
+	many = 1000
+)
 
 func (p *Publisher) stickyOf(topic string) *sticky {
 	p.mu.Lock()
@@ -258,7 +265,7 @@ func (s *sticky) place(places []int) (_ []int, leave func()) {
 func (s *sticky) enter(messages int) (partition int, leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.calls == 0 || s.messages >= enough {
+	if s.calls == 0 && s.messages >= few || s.messages >= many {
 		s.partition = (s.partition + 1) % s.partitions
 		s.moves++
 		s.calls, s.messages = 0, 0

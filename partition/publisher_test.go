@@ -87,15 +87,24 @@ func TestMessagesGoToThePartitionOfTheirKey(t *testing.T) {
 
 func TestMessagesWithoutKeyStayTogether(t *testing.T) {
 	testkit.Both(t, func(t *testing.T, s redistest.Server) {
-		const n, calls = 4, 8
+		const n, each = 4, 33 // the calls that stay together have at least 32 messages
 		p := newPublisher(t, s, n)
-		for range calls {
+		for i := range n * each / 3 {
 			require.NoError(t, p.Publish(topic, newMessage("", ""), newMessage("", ""), newMessage("", "")))
+			full := 0
+			for _, c := range counts(t, s, n) {
+				if c != 0 && c != each {
+					require.Equal(t, (i+1)*3%each, c, "they stay together")
+				}
+				if c == each {
+					full++
+				}
+			}
+			require.Equal(t, (i+1)*3/each, full, "they go round")
 		}
-		require.Equal(t, []int{6, 6, 6, 6}, counts(t, s, n), "lone calls go round")
 
 		require.NoError(t, p.Publish(topic, newMessage("", ""), newMessage("", "key"), newMessage("", "")))
-		want := []int{6, 6, 6, 6}
+		want := []int{each, each, each, each}
 		want[placeOf(t, "key", n)] += 3
 		require.Equal(t, want, counts(t, s, n), "they go with the message that has a key")
 	})
