@@ -43,6 +43,9 @@ type Stats struct {
 	// and Lateness count only messages that had to wait. Entries of the stream are not counted.
 	Stream bool `json:"stream,omitempty"`
 
+	// Recurs is true if the topic has recurring schedules, or had some: see Schedules.
+	Recurs bool `json:"recurs,omitempty"`
+
 	Groups []GroupStats `json:"groups"` // by name
 }
 
@@ -109,7 +112,7 @@ func topicStats(topic string, s operate.Stats) Stats {
 	stats := Stats{Topic: topic, Now: s.Now, Messages: s.Messages, Pending: s.Pending, NextDue: s.NextDue,
 		DelayIDs: s.DelayIDs, Counters: Counters(s.Counters), Scheduled: s.Holder != "", NextLook: s.Next,
 		Fault: s.Fault, FaultAt: s.FaultAt, Pause: pauseOf("", s.Paused),
-		Stream: s.Stream}
+		Stream: s.Stream, Recurs: s.Recurs}
 	for _, g := range s.Groups {
 		stats.Groups = append(stats.Groups, groupStats(g))
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -34,7 +35,8 @@ type Config struct {
 	// Ahead is how long before their due time occurrences are in Redis. The next occurrence of each
 	// schedule always is, however far ahead. So while no program lives, Redis delivers what is due
 	// in half this time, and the next occurrence of rarer schedules. At most 1,000 occurrences of a
-	// schedule wait. Default 5m, at least 4 times Poll.
+	// schedule wait. Of one that has more in this time, 500 to 1,000 do. Default 5m, at least 4
+	// times Poll.
 	Ahead time.Duration
 
 	// Poll is about how often the Periodic looks at its schedules in Redis. Pauses and removals
@@ -233,17 +235,17 @@ func (s Schedule) Next(t time.Time) (instant, due time.Time, err error) {
 	if err != nil {
 		return instant, due, err
 	}
-	if instant = found.next(t); instant.IsZero() {
+	if instant = found.Next(t); instant.IsZero() {
 		return instant, due, nil
 	}
 	return instant.In(s.Location), instant.In(s.Location).Add(s.offset()), nil
 }
 
 // instants returns the series of the schedule, which has its defaults.
-func (s *Schedule) instants() (series, error) {
-	found, err := parse(s.Spec, s.Location, s.Start)
+func (s *Schedule) instants() (calendar.Series, error) {
+	found, err := calendar.Parse(s.Spec, s.Location, s.Start)
 	if err != nil {
 		return nil, invalid("Spec", "is %q: %v", s.Spec, err)
 	}
-	return within{found, s.Start, s.End}, nil
+	return calendar.Within{Series: found, Start: s.Start, End: s.End}, nil
 }
