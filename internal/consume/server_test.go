@@ -31,7 +31,8 @@ type server struct {
 	slow    time.Duration // how long each round trip takes
 	failing error         // of every call; nil: they are run
 	nacks   []nacked
-	called  func() // is called before each round trip
+	counted map[string]int // what claims told, by its field of stats
+	called  func()         // is called before each round trip
 }
 
 // nacked is what a nack told.
@@ -135,6 +136,9 @@ func (f *server) script(args []any) any {
 }
 
 func (f *server) answerClaim(args []any, text []string) any {
+	for i := 16; i < len(args); i += 2 {
+		f.counted[text[i]] += args[i+1].(int)
+	}
 	lease, _ := strconv.Atoi(text[5])
 	a := f.claim(&queue.Claim{
 		Subscription: text[1], Number: args[2].(uint64), Limit: args[3].(int), Held: args[4].(int), Most: args[13].(int),
@@ -177,7 +181,7 @@ func inShellOf(t *testing.T, ctx context.Context, config Config, test func(t *te
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &shell{t: t, ended: make(chan error, 1), server: &server{fakeRedis: newFakeRedis(0)}}
+		s := &shell{t: t, ended: make(chan error, 1), server: &server{fakeRedis: newFakeRedis(0), counted: map[string]int{}}}
 		user := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 		user.AddHook(s.server)
 		client := queue.MustClient(user)

@@ -258,6 +258,7 @@ func TestSettledMessagesCountWhenCloseTimeoutIsOver(t *testing.T) {
 		require.ErrorIs(t, context.Cause(ctx), queue.ErrClosed)
 		require.NoError(t, s.end())
 		require.Equal(t, 2, s.left(), "the one that was acked is gone")
+		s.change(func(f *server) { require.Equal(t, 1, f.counted["acked"]) })
 	})
 }
 

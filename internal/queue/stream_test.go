@@ -230,6 +230,7 @@ func TestMessageForWhichItIsTooLateDoesNotGoIntoTheStream(t *testing.T) {
 		require.True(t, stats.Stream)
 		require.Equal(t, 3, stats.Groups[0].Counters.Delivered)
 		require.Equal(t, 1, stats.Groups[0].Counters.Dropped)
+		require.Equal(t, operate.DeadCounters{Late: 1}, stats.Groups[0].Counters.Dead)
 		require.GreaterOrEqual(t, stats.Groups[0].Latest, time.Minute)
 		require.Equal(t, queue.Lateness{15: 3}, stats.Groups[0].Lateness)
 
@@ -238,6 +239,20 @@ func TestMessageForWhichItIsTooLateDoesNotGoIntoTheStream(t *testing.T) {
 		w.promote("s|1")
 		require.Equal(t, []string{"in time", "in time too", "last", "late, dead"}, w.entries())
 		require.Empty(t, w.stored())
+	})
+}
+
+// Only a change by hand makes such a body.
+func TestABodyThatIsNoStreamEntryIsDeadAndCounted(t *testing.T) {
+	bothStreaming(t, func(t *testing.T, w *world) {
+		w.send(in("x", time.Minute))
+		require.NoError(t, w.Client.HSet(ctx, w.keys.Messages(), w.id["x"], "odd").Err())
+		w.travel(2 * time.Minute)
+		w.promote("s|1")
+		require.Empty(t, w.entries())
+		require.Equal(t, operate.DeadCounters{Unmarshal: 1}, must(w.topic.Stats(ctx)).Groups[0].Counters.Dead)
+		_, _, _, reason := queue.ParseRecord(w.Client.HGet(ctx, w.keys.Deliveries(queue.StreamGroup), w.id["x"]).Val())
+		require.Equal(t, "unmarshal: the body is not in the form of a stream entry", reason)
 	})
 }
 
