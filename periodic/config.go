@@ -239,6 +239,34 @@ func (s Schedule) Next(t time.Time) (instant, due time.Time, err error) {
 	return instant.In(s.Location), instant.In(s.Location).Add(s.offset()), nil
 }
 
+// Upcoming returns when the next occurrences after now are due, n at most, in the schedule's
+// Location. As Next, it needs no Redis.
+func (s Schedule) Upcoming(now time.Time, n int) (dues []time.Time, err error) {
+	s.setDefaults()
+	found, err := s.instants()
+	if err != nil {
+		return nil, err
+	}
+	for at := found.next(now.Add(-s.offset())); !at.IsZero() && len(dues) < n; at = found.next(at) {
+		dues = append(dues, at.In(s.Location).Add(s.offset()))
+	}
+	return dues, nil
+}
+
+// Last returns the last instant of the schedule up to t, in its Location. It is zero if there is
+// none in the ten years before t. As Next, it needs no Redis.
+func (s Schedule) Last(t time.Time) (instant time.Time, err error) {
+	s.setDefaults()
+	found, err := s.instants()
+	if err != nil {
+		return instant, err
+	}
+	if instant = last(found, t.AddDate(-10, 0, 0), t); instant.IsZero() {
+		return instant, nil
+	}
+	return instant.In(s.Location), nil
+}
+
 // instants returns the series of the schedule, which has its defaults.
 func (s *Schedule) instants() (series, error) {
 	found, err := parse(s.Spec, s.Location, s.Start)

@@ -134,7 +134,7 @@ func (w within) next(t time.Time) time.Time {
 
 // last returns the last instant that is after from and not after t, or zero if there is none.
 func last(s series, from, t time.Time) (found time.Time) {
-	for back := time.Hour; ; back *= 2 {
+	for back := time.Minute; ; back *= 2 {
 		begin := t.Add(-back)
 		if begin.Before(from) {
 			begin = from
