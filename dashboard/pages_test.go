@@ -115,9 +115,9 @@ func TestBulkOperationsNeedTheTopicAndTheCount(t *testing.T) {
 	_, body := s.get("/confirm?do=purge&t=orders&g=g&reason=code+%23")
 	require.Contains(t, body, "Purge 2 dead letters")
 	form := func(change ...string) []string {
-		return append([]string{"do", "purge", "t", "orders", "g", "g", "reason", "code #", "count", "2", "typed-topic", "orders", "typed-count", "2"}, change...)
+		return append([]string{"do", "purge", "t", "orders", "g", "g", "reason", "code #", "count", "2", "typed-name", "orders", "typed-count", "2"}, change...)
 	}
-	for _, wrong := range [][2]string{{"typed-topic", "order"}, {"typed-topic", ""}, {"typed-count", "3"}, {"typed-count", ""}, {"count", "x"}, {"count", "-1"}, {"do", "drop"}} {
+	for _, wrong := range [][2]string{{"typed-name", "order"}, {"typed-name", ""}, {"typed-count", "3"}, {"typed-count", ""}, {"count", "x"}, {"count", "-1"}, {"do", "drop"}} {
 		status, _ := s.post("/confirm", form(wrong[0], wrong[1])...)
 		require.Equal(t, http.StatusBadRequest, status, wrong)
 	}
@@ -127,7 +127,7 @@ func TestBulkOperationsNeedTheTopicAndTheCount(t *testing.T) {
 	require.Eventually(t, func() bool { _, body := s.get(to); return strings.Contains(body, "<strong>Done</strong>: 2 of 2") }, testkit.Soon, time.Millisecond)
 	require.Equal(t, 1, dead())
 
-	status, to = s.post("/confirm", "do", "requeue", "t", "orders", "g", "g", "count", "1", "typed-topic", "orders", "typed-count", "1", "spread", "1h")
+	status, to = s.post("/confirm", "do", "requeue", "t", "orders", "g", "g", "count", "1", "typed-name", "orders", "typed-count", "1", "spread", "1h")
 	require.Equal(t, http.StatusSeeOther, status)
 	require.Eventually(t, func() bool { _, body := s.get(to); return strings.Contains(body, "<strong>Done</strong>: 1 of 1") }, testkit.Soon, time.Millisecond)
 	require.Zero(t, dead())
@@ -145,10 +145,10 @@ func TestWholeGroupsAndTopicsAreRemoved(t *testing.T) {
 	s.publish("orders", time.Hour, nil, "later")
 	_, body := s.get("/confirm?do=remove-topic&t=orders")
 	require.Contains(t, body, "2 messages")
-	status, _ := s.post("/confirm", "do", "remove-topic", "t", "orders", "count", "1", "typed-topic", "orders", "typed-count", "1")
+	status, _ := s.post("/confirm", "do", "remove-topic", "t", "orders", "count", "1", "typed-name", "orders", "typed-count", "1")
 	require.Equal(t, http.StatusBadRequest, status) // there are more by now
 	for _, do := range []string{"remove-group", "remove-topic"} {
-		status, to := s.post("/confirm", "do", do, "t", "orders", "g", "g", "count", "2", "typed-topic", "orders", "typed-count", "2")
+		status, to := s.post("/confirm", "do", do, "t", "orders", "g", "g", "count", "2", "typed-name", "orders", "typed-count", "2")
 		require.Equal(t, http.StatusSeeOther, status)
 		require.Eventually(t, func() bool { _, body := s.get(to); return strings.Contains(body, "<strong>Done") }, testkit.Soon, time.Millisecond)
 	}
