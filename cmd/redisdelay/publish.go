@@ -91,7 +91,8 @@ func (a *app) publish(ctx context.Context, topic string, file []string, p publis
 	if err := redisdelay.CheckMetadata(msg); err != nil {
 		return refuse("%w", err)
 	}
-	if _, _, err := a.stats(ctx, topic); errors.Is(err, admin.ErrNotFound) && !p.create {
+	operator, _, err := a.stats(ctx, topic)
+	if errors.Is(err, admin.ErrNotFound) && !p.create {
 		return fmt.Errorf("%w; --create makes it", err)
 	} else if err != nil && !errors.Is(err, admin.ErrNotFound) {
 		return err
@@ -106,7 +107,9 @@ func (a *app) publish(ctx context.Context, topic string, file []string, p publis
 		return err
 	}
 	defer publisher.Close()
-	if err := publisher.Publish(topic, msg); err != nil {
+	err = publisher.Publish(topic, msg)
+	a.record(ctx, operator, admin.Act{Action: "publish", Topic: topic, Detail: fmt.Sprintf("%s, UUID %s", many(len(payload), "byte"), p.uuid)}, err)
+	if err != nil {
 		return err
 	}
 	said := published{topic, p.uuid, p.delayID, len(payload)}

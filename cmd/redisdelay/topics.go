@@ -41,12 +41,12 @@ func (a *app) removeTopic(ctx context.Context, topic string) error {
 		return err
 	}
 	did, err := operator.DeleteTopic(context.WithoutCancel(ctx), topic, false)
-	if err != nil {
-		return err
-	}
 	w.Count = did.Messages
-	a.done(w)
-	return nil
+	a.record(ctx, operator, w.noted("remove-topic"), err)
+	if err == nil {
+		a.done(w)
+	}
+	return err
 }
 
 func (a *app) listTopics(ctx context.Context, named []string) error {
@@ -173,6 +173,7 @@ func (a *app) removeGroups(ctx context.Context, args []string, idle time.Duratio
 	}
 	did, err := remove(false)
 	w.Group, w.Count = strings.Join(did.Groups, ", "), did.Messages
+	a.record(ctx, operator, w.noted("remove-group"), err)
 	if err == nil {
 		a.done(w)
 	}
