@@ -7,10 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
@@ -105,6 +107,55 @@ func TestAViewerChecksSeldom(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, status)
 	status, _ = s.post("/confirm", "do", "check", "t", "orders", "count", "1", "typed-count", "1", "typed-name", "orders")
 	require.Equal(t, http.StatusForbidden, status)
+}
+
+// One check runs at a time, however many ask.
+func TestOneCheckRunsAtATime(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	s.publish("orders", time.Hour, nil, "x")
+	s.publish("mails", time.Hour, nil, "x")
+	started, goOn := make(chan struct{}, 100), make(chan struct{})
+	s.Client.(*redis.Client).AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
+		if call.Name() == "type" { // which only a check asks
+			started <- struct{}{}
+			<-goOn
+		}
+		return nil
+	}))
+	status, to := s.post("/check", "t", "orders")
+	require.Equal(t, http.StatusSeeOther, status)
+	<-started
+	status, again := s.post("/check", "t", "orders")
+	require.Equal(t, http.StatusSeeOther, status)
+	require.Equal(t, to, again, "one that is under way is joined")
+	_, body := s.get(to)
+	require.Contains(t, body, "Under way")
+	_, body = s.get("/topic?t=orders")
+	require.Contains(t, body, "A check is under way: 0 %")
+	status, _ = s.post("/check", "t", "mails")
+	require.Equal(t, http.StatusTooManyRequests, status)
+	close(goOn)
+	s.ends(to)
+	status, _ = s.post("/check", "t", "mails")
+	require.Equal(t, http.StatusSeeOther, status)
+}
+
+// Checks of viewers do not push out what operators did.
+func TestChecksAreForgottenFirst(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	s.die("orders", "x")
+	_, kept := s.post("/confirm", "do", "purge", "t", "orders", "g", "g", "count", "1", "typed-count", "1", "typed-name", "orders")
+	s.ends(kept)
+	for range 120 {
+		status, to := s.post("/check", "t", "orders")
+		require.Equal(t, http.StatusSeeOther, status)
+		s.ends(to)
+	}
+	status, body := s.get(kept)
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, body, "<strong>Done</strong>: 1 of 1")
 }
 
 func TestMessagesAreFilteredByDelayID(t *testing.T) {

@@ -324,6 +324,17 @@ func TestThePageWorksBehindAPrefix(t *testing.T) {
 	status, to := s.post("/ops/delays/pause", "t", "orders")
 	require.Equal(t, http.StatusSeeOther, status)
 	require.True(t, strings.HasPrefix(to, "/ops/delays/topic?"), to)
+	s.recur(daily("orders", "a"))
+	status, to = s.post("/ops/delays/schedule/pause", "t", "orders", "s", "a")
+	require.Equal(t, http.StatusSeeOther, status)
+	_, checked := s.post("/ops/delays/check", "t", "orders")
+	for _, address := range []string{to, checked, "/ops/delays/schedules", "/ops/delays/confirm?do=remove-schedule&t=orders&s=a"} {
+		status, body = s.get(address)
+		require.Equal(t, 200, status, address)
+		for _, part := range strings.Split(body, `="/`)[1:] {
+			require.True(t, strings.HasPrefix(part, "ops/delays/"), "an address without the prefix: %.60s", part)
+		}
+	}
 	status, _, h := s.answers(request(http.MethodGet, "/ops/delays"))
 	require.Equal(t, http.StatusFound, status)
 	require.Equal(t, "/ops/delays/", h.Get("Location"))

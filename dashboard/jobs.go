@@ -94,13 +94,25 @@ func (s *jobs) start(d *Dashboard, b bulk, t target, user User, count int) (stri
 	ctx, cancel := context.WithCancel(d.running)
 	j := &job{view: jobView{ID: rand.Text(), By: user.Name, Bulk: b, Target: t, Count: count, Began: d.sweep.now()}, cancel: cancel}
 	if s.all = append(s.all, j); len(s.all) > maxJobs {
-		s.all = slices.DeleteFunc(s.all, func(old *job) bool { return !old.view.Running() && old == s.all[0] })
+		s.forgetOne()
 	}
 	d.workers.Go(func() {
 		defer cancel()
 		s.run(ctx, d, j)
 	})
 	return j.view.ID, nil
+}
+
+// forgetOne drops the oldest job that has ended, a check if there is one: a viewer may begin checks,
+// and must not push out what operators did.
+func (s *jobs) forgetOne() {
+	for _, checks := range []bool{true, false} {
+		i := slices.IndexFunc(s.all, func(j *job) bool { return !j.view.Running() && j.view.Checks() == checks })
+		if i >= 0 {
+			s.all = slices.Delete(s.all, i, i+1)
+			return
+		}
+	}
 }
 
 // run does the work of a job, and records its beginning and its end.

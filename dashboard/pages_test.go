@@ -43,13 +43,22 @@ func TestHostileTextsAreShownAsText(t *testing.T) {
 	status, to := s.post("/pause", "t", hostile, "g", hostile, "why", hostile)
 	require.Equal(t, http.StatusSeeOther, status)
 
+	s.recur(daily(hostile, hostile))
+	status, _ = s.post("/schedule/pause", "t", hostile, "s", hostile)
+	require.Equal(t, http.StatusSeeOther, status)
+	require.NoError(t, s.Client.HSet(ctx, s.Prefix+":{"+hostile+"}:messages", "01M7Y3SQGNBVX5P66MY8JV56FH", hostile).Err())
+	require.NoError(t, s.Client.HSet(ctx, s.Prefix+":{"+hostile+"}:names", hostile, "x").Err())
+	_, checked := s.post("/check", "t", hostile)
+	s.ends(checked)
+
 	get, err := s.admin.Get(ctx, hostile, admin.ByDelayID(hostile))
 	require.NoError(t, err)
 	q := url.QueryEscape(hostile)
 	for _, address := range []string{"/", "/?q=" + q, "/?sort=" + q, "/?page=" + q, to, "/topic?t=" + q, "/topic?t=" + q + "&range=" + q, "/topic?t=nope" + q,
 		"/messages?t=" + q, "/messages?t=" + q + "&state=dead&g=g", "/messages?t=" + q + "&state=" + q, "/messages?t=" + q + "&uuid=" + q + "&reason=" + q + "&key=" + q + "&value=" + q,
 		"/messages?t=" + q + "&cursor=" + q, "/message?t=" + q + "&id=" + get.ID, "/message?t=" + q + "&id=" + q, "/dead?t=" + q + "&g=g",
-		"/confirm?do=purge&t=" + q + "&g=g&reason=" + q, "/confirm?do=" + q, "/audit", "/audit?cursor=" + q, "/job?id=" + q, "/" + q, "/?f=" + q} {
+		"/confirm?do=purge&t=" + q + "&g=g&reason=" + q, "/confirm?do=" + q, "/schedules", "/schedules?t=" + q, "/schedules?page=" + q,
+		"/schedule?t=" + q + "&s=" + q, "/confirm?do=remove-schedule&t=" + q + "&s=" + q, "/confirm?do=repair&t=" + q, checked, "/messages?t=" + q + "&delay-id=" + q, "/audit", "/audit?cursor=" + q, "/job?id=" + q, "/" + q, "/?f=" + q} {
 		status, body := s.get(address)
 		require.NotContains(t, body, "<script>alert", address)
 		require.NotContains(t, body, "<img src=x", address)

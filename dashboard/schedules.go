@@ -296,8 +296,10 @@ func (d *Dashboard) amend(c *call) (string, error) {
 		act.Action = actPauseSchedule
 		n := 0
 		n, err = d.admin.PauseSchedule(c.ctx, topic, name)
-		act.Detail = plural(n, "waiting occurrence") + " taken back"
-		said = "Paused, and " + act.Detail + "."
+		if err == nil {
+			act.Detail = plural(n, "waiting occurrence") + " taken back"
+			said = "Paused, and " + act.Detail + "."
+		}
 	case "resume":
 		act.Action, said = actResumeSchedule, "Resumed. It goes on with its next instant, when a program looks at it."
 		err = d.admin.ResumeSchedule(c.ctx, topic, name)
