@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -116,6 +117,8 @@ func TestOneCheckRunsAtATime(t *testing.T) {
 	s.publish("orders", time.Hour, nil, "x")
 	s.publish("mails", time.Hour, nil, "x")
 	started, goOn := make(chan struct{}, 100), make(chan struct{})
+	release := sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(release) // else a test that fails would not end
 	s.Client.(*redis.Client).AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
 		if call.Name() == "type" { // which only a check asks
 			started <- struct{}{}
@@ -135,7 +138,7 @@ func TestOneCheckRunsAtATime(t *testing.T) {
 	require.Contains(t, body, "A check is under way: 0 %")
 	status, _ = s.post("/check", "t", "mails")
 	require.Equal(t, http.StatusTooManyRequests, status)
-	close(goOn)
+	release()
 	s.ends(to)
 	status, _ = s.post("/check", "t", "mails")
 	require.Equal(t, http.StatusSeeOther, status)
