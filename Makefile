@@ -10,6 +10,9 @@ PERIODIC_DAYS ?= 365
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
 
+# The longest comes first, because two run at a time.
+MODULES := cmd/redisdelay tests/components prometheus otel examples/observed examples/delayed-redisstream examples/delayed-nats
+
 # Watermill's own TestReconnect has a data race in it, so that one runs without the detector. The short form of
 # tests/faults has to stay short.
 test: ## all tests but those with real brokers, on a real Redis too, with the race detector
@@ -17,13 +20,7 @@ test: ## all tests but those with real brokers, on a real Redis too, with the ra
 		go test -race -count=1 -timeout 20m $$(go list ./... | grep -v /tests/faults) && \
 		go test -race -count=1 -timeout 10m ./tests/faults && \
 		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests && \
-		go -C examples/delayed-nats test -race -count=1 -timeout 5m ./... && \
-		go -C examples/delayed-redisstream test -race -count=1 -timeout 5m ./... && \
-		go -C examples/observed test -race -count=1 -timeout 5m ./... && \
-		go -C cmd/redisdelay test -race -count=1 -timeout 10m -skip RabbitMQ ./... && \
-		go -C otel test -race -count=1 -timeout 10m ./... && \
-		go -C prometheus test -race -count=1 -timeout 10m ./... && \
-		go -C tests/components test -race -count=1 -timeout 10m ./...'
+		printf "%s\n" $(MODULES) | xargs -P 2 -I{} go -C {} test -race -count=1 -timeout 10m -skip RabbitMQ ./...'
 
 # tests/brokers without the race detector, because watermill-amqp has a data race where it reconnects.
 test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS JetStream, RabbitMQ, gochannel; the tool with RabbitMQ

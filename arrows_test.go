@@ -26,6 +26,7 @@ var mayImport = []struct {
 }{
 	{"delayqueue", nil},
 	{"internal/guard", nil},
+	{"internal/calendar", nil},
 	{"internal/queue", []string{"internal/guard"}},
 	{"internal/queue/lua", []string{"internal/queue"}}, // the program of make lua
 	{"internal/meta", []string{"internal/queue"}},
@@ -37,9 +38,9 @@ var mayImport = []struct {
 	{"scheduler", []string{"delayqueue", "internal/queue", "internal/wake", "internal/guard"}},
 	{".", []string{"scheduler", "internal/publish", "internal/consume", "internal/meta", "internal/wake", "internal/queue", "internal/guard",
 		"internal/inside"}},
-	{"periodic", []string{".", "internal/queue", "internal/guard", "internal/inside"}},
+	{"periodic", []string{".", "internal/calendar", "internal/queue", "internal/guard", "internal/inside"}},
 	{"relay", []string{".", "delayqueue", "internal/wake", "internal/queue", "internal/guard"}},
-	{"admin", []string{".", "internal/operate", "internal/wake", "internal/queue"}},
+	{"admin", []string{".", "internal/calendar", "internal/operate", "internal/wake", "internal/queue"}},
 	{"redisdelaytest", []string{".", "admin", "internal/queue"}},
 	{"dashboard", []string{"admin", "periodic"}},
 	{"internal/demo", []string{".", "admin", "periodic"}},

@@ -24,6 +24,11 @@ func TestGoCodeInDocumentsIsCompiled(t *testing.T) {
 		unindented(read(t, "redisdelaytest/example_test.go")) + unindented(read(t, "otel/example_test.go")) +
 		unindented(read(t, "periodic/example_test.go")) + unindented(read(t, "dashboard/example_test.go")) +
 		unindented(read(t, "prometheus/example_test.go"))
+	steps, err := filepath.Glob("examples/tutorial/step*/*.go") // those of docs/tutorial.md
+	require.NoError(t, err)
+	for _, file := range steps {
+		compiled += unindented(read(t, file))
+	}
 	for _, file := range documents(t) {
 		for _, block := range submatches("(?s)```go\n(.*?)```", read(t, file)) {
 			require.Contains(t, compiled, unindented(block), "%s has code that is not in example_test.go", file)

@@ -222,7 +222,7 @@ func ExampleDeliveryFromContext() {
 
 // A delay on a message that is nacked is how long it waits for its next delivery. Without one,
 // SubscriberConfig.Backoff says it.
-func Example_nackWithDelay() {
+func ExampleSubscriber_nackWithDelay() {
 	publisher, messages, stop := pubSub(redisdelay.SubscriberConfig{})
 	defer stop()
 	check(publisher.Publish("orders", message.NewMessage("uuid", nil)))

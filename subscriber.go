@@ -160,7 +160,8 @@ func (c *SubscriberConfig) setDefaults() {
 	c.GroupExpiry = min(c.GroupExpiry, MaxDelay)
 }
 
-// Validate reports every fault of the configuration at once. NewSubscriber calls it.
+// Validate reports every fault of the configuration at once. Errors wrap ErrInvalidConfig.
+// NewSubscriber calls it.
 func (c SubscriberConfig) Validate() error {
 	return errors.Join(
 		invalid("Client", queue.CheckClient(c.Client)),
@@ -222,7 +223,7 @@ var (
 )
 
 // NewSubscriber returns a Subscriber. It does not talk to Redis yet. A nil logger logs nothing. If
-// the logger panics, its line is lost.
+// the logger panics, its line is lost. Errors wrap ErrInvalidConfig.
 func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err

@@ -85,7 +85,8 @@ func (r Report) Violations() []Finding {
 // The functions progress, if any, are called after each step. Progress.Looked then counts entries
 // of keys, of which a message has several.
 //
-// Errors wrap ErrNotFound or ErrChanging, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrChanging, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from
+// ctx or Redis.
 func (a *Admin) Check(ctx context.Context, topic string, progress ...func(Progress)) (Report, error) {
 	t, err := a.topic(ctx, topic, queue.Checking)
 	if err != nil {
@@ -145,7 +146,8 @@ type Mending struct {
 // violation is checked again in the step that mends it. progress is as for Check, and Progress.Done
 // counts the violations that were mended.
 //
-// Errors wrap ErrNotFound or ErrChanging, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrChanging, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout,
+// or come from ctx or Redis.
 func (a *Admin) Repair(ctx context.Context, topic string, progress ...func(Progress)) (Repaired, error) {
 	t, err := a.topic(ctx, topic, queue.Repairing)
 	if err != nil {

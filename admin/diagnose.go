@@ -38,19 +38,24 @@ const (
 	Late           ProblemKind = "late"            // consumers do not keep up
 	DeadLetters    ProblemKind = "dead letters"    // dead letters grow
 	Suspect        ProblemKind = "suspect"         // a message may end its processes
-	Memory         ProblemKind = "memory"          // Redis is almost full
-	Eviction       ProblemKind = "eviction"        // Redis may evict keys
-	Persistence    ProblemKind = "persistence"     // Redis may lose writes
-	Clock          ProblemKind = "clock"           // the clocks differ
-	Forbidden      ProblemKind = "forbidden"       // the user may not look
-	OtherLayout    ProblemKind = "layout"          // another version wrote the topic
-	Unreadable     ProblemKind = "unreadable"      // a topic cannot be read for another reason
-	MissingTopic   ProblemKind = "missing topic"   // a topic does not exist: the registry lists it, or Topics
+
+	StoppedSchedule   ProblemKind = "stopped schedule"   // no program publishes a recurring schedule
+	PausedSchedule    ProblemKind = "paused schedule"    // a recurring schedule is paused
+	MissedOccurrences ProblemKind = "missed occurrences" // of recurring schedules, in the last day
+
+	Memory       ProblemKind = "memory"        // Redis is almost full
+	Eviction     ProblemKind = "eviction"      // Redis may evict keys
+	Persistence  ProblemKind = "persistence"   // Redis may lose writes
+	Clock        ProblemKind = "clock"         // the clocks differ
+	Forbidden    ProblemKind = "forbidden"     // the user may not look
+	OtherLayout  ProblemKind = "layout"        // another version wrote the topic
+	Unreadable   ProblemKind = "unreadable"    // a topic cannot be read for another reason
+	MissingTopic ProblemKind = "missing topic" // a topic does not exist: the registry lists it, or Topics
 )
 
 var problemKinds = []ProblemKind{
-	Unscheduled, SchedulerFault, Behind, PausedNow, UnreadGroup, Late, DeadLetters, Suspect, Memory, Eviction, Persistence,
-	Clock, Forbidden, OtherLayout, Unreadable, MissingTopic,
+	Unscheduled, SchedulerFault, Behind, StoppedSchedule, PausedNow, PausedSchedule, UnreadGroup, Late, DeadLetters, Suspect,
+	MissedOccurrences, Memory, Eviction, Persistence, Clock, Forbidden, OtherLayout, Unreadable, MissingTopic,
 }
 
 // Problem is something that is wrong, and what to do.
@@ -93,7 +98,8 @@ type DiagnoseOptions struct {
 	// Deep adds what Check finds, which takes seconds for each 100,000 messages.
 	Deep bool
 
-	// Late is from when on a ready message counts as late, or a group as unread. Default 1 minute.
+	// Late is from when on a ready message counts as late, a group as unread, or a recurring
+	// schedule as stopped. Default 1 minute.
 	Late time.Duration
 
 	// Progress, if not nil, is told after some topics, and with Deep before each topic.
@@ -114,7 +120,8 @@ const growing = time.Hour
 // problems come in order, the worst first. It only reads, and takes about a second for 10,000
 // topics, without Deep. What the Redis user may not look at is a problem of its own.
 //
-// Errors wrap ErrInvalidArgument, or come from ctx, or from Redis if it does not answer.
+// Errors wrap ErrInvalidArgument or ErrInvalidTopic, or come from ctx, or from Redis if it does not
+// answer.
 func (a *Admin) Diagnose(ctx context.Context, o DiagnoseOptions) (Diagnosis, error) {
 	if o.Late < 0 {
 		return Diagnosis{}, fmt.Errorf("diagnose: %w: Late is %v, want 0 or more", ErrInvalidArgument, o.Late)
@@ -200,6 +207,9 @@ func (d *doctor) look(ctx context.Context) error {
 		}
 	}
 	if err := d.details(ctx, details); err != nil {
+		return err
+	}
+	if err := d.schedules(ctx, all); err != nil {
 		return err
 	}
 	if d.options.Deep {

@@ -785,6 +785,23 @@ func ExampleAdmin_Schedules() {
 	// report @yearly UTC 01-01 00:00
 }
 
+func ExampleAdmin_SchedulesOf() {
+	s := start()
+	defer s.stop()
+	defer s.recur()()
+
+	all, err := s.admin.SchedulesOf(ctx, "orders", "reports")
+	check(err)
+	for _, topic := range all {
+		for _, schedule := range topic.Schedules {
+			fmt.Println(topic.Topic, schedule.Name, "is published ahead:", schedule.Expected.After(topic.Now))
+		}
+	}
+
+	// Output:
+	// reports report is published ahead: true
+}
+
 func ExampleAdmin_PauseSchedule() {
 	s := start()
 	defer s.stop()

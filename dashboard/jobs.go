@@ -103,8 +103,8 @@ func (s *jobs) start(d *Dashboard, b bulk, t target, user User, count int) (stri
 	return j.view.ID, nil
 }
 
-// forgetOne drops the oldest job that has ended, a check if there is one: a viewer may begin checks,
-// and must not push out what operators did.
+// forgetOne drops the oldest job that has ended, a check if there is one. A viewer may begin
+// checks, which must not push out what operators did.
 func (s *jobs) forgetOne() {
 	for _, checks := range []bool{true, false} {
 		i := slices.IndexFunc(s.all, func(j *job) bool { return !j.view.Running() && j.view.Checks() == checks })

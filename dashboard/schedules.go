@@ -3,11 +3,9 @@ package dashboard
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
@@ -44,9 +42,9 @@ type moreSchedules struct {
 type scheduleRow struct {
 	admin.Schedule
 	Defined  periodic.Schedule
-	Err      error     // why the definition cannot be read
-	Last     time.Time // the last instant that was published or left out, zero if unknown
-	PausedBy string    // as the audit log says, "" if it does not
+	Err      error  // why the definition cannot be read
+	Late     bool   // an occurrence is due, and no program has published it
+	PausedBy string // as the audit log says, "" if it does not
 }
 
 // Zoned returns a time in the zone of the schedule.
@@ -132,55 +130,32 @@ func (d *Dashboard) schedulesOfMany(ctx context.Context, p *schedulesPage, page 
 	p.Reading = ended.IsZero()
 	var topics []string
 	for _, k := range known {
-		topics = append(topics, k.stats.Topic)
+		if k.stats.Recurs || k.stats.Err != nil { // of those that cannot be read, it is not known
+			topics = append(topics, k.stats.Topic)
+		}
 	}
 	slices.Sort(topics)
 	if err := p.paged(page, len(topics), topicsOfSchedules); err != nil {
 		return err
 	}
 	topics = topics[(p.Page-1)*topicsOfSchedules : min(p.Page*topicsOfSchedules, len(topics))]
-	found, err := d.readSchedules(ctx, topics)
+	found, err := d.admin.SchedulesOf(ctx, topics...)
 	if err != nil {
 		return err
 	}
 	for _, t := range found {
 		switch {
-		case errors.Is(t.err, admin.ErrNotFound): // it is gone by now
-		case t.err != nil:
+		case t.Err != nil:
 			p.Unread++
-			p.Why = cmp.Or(p.Why, t.err.Error())
-		case len(t.all) > schedulesOfTopic:
-			p.More = append(p.More, moreSchedules{t.topic, len(t.all)})
+			p.Why = cmp.Or(p.Why, t.Err.Error())
+		case len(t.Schedules) > schedulesOfTopic:
+			p.More = append(p.More, moreSchedules{t.Topic, len(t.Schedules)})
 		}
-		for _, s := range t.all[:min(len(t.all), schedulesOfTopic)] {
+		for _, s := range t.Schedules[:min(len(t.Schedules), schedulesOfTopic)] {
 			p.Rows = append(p.Rows, scheduleRow{Schedule: s})
 		}
 	}
 	return nil
-}
-
-// topicSchedules are the schedules of a topic, or why they could not be read.
-type topicSchedules struct {
-	topic string
-	all   []admin.Schedule
-	err   error
-}
-
-// readSchedules reads the schedules of topics, four topics at a time.
-func (d *Dashboard) readSchedules(ctx context.Context, topics []string) ([]topicSchedules, error) {
-	found := make([]topicSchedules, len(topics))
-	var reads sync.WaitGroup
-	limit := make(chan struct{}, 4)
-	for i, topic := range topics {
-		limit <- struct{}{}
-		reads.Go(func() {
-			defer func() { <-limit }()
-			all, err := d.admin.Schedules(ctx, topic)
-			found[i] = topicSchedules{topic, all, err}
-		})
-	}
-	reads.Wait()
-	return found, ctx.Err()
 }
 
 // schedulesOf returns the schedules of a topic.
@@ -210,14 +185,8 @@ func findSchedule(all []admin.Schedule, topic, name string) (admin.Schedule, err
 
 // scheduleRow returns what a page shows of a schedule.
 func (d *Dashboard) scheduleRow(ctx context.Context, s admin.Schedule, now time.Time) scheduleRow {
-	row := scheduleRow{Schedule: s}
-	if row.Defined, row.Err = periodic.FromDefinition(s.Name, s.Definition); row.Err == nil {
-		until := s.Cursor
-		if until.After(now) {
-			until = now
-		}
-		row.Last, row.Err = row.Defined.Last(until)
-	}
+	row := scheduleRow{Schedule: s, Late: !s.Expected.IsZero() && s.Expected.Before(now)}
+	row.Defined, row.Err = periodic.FromDefinition(s.Name, s.Definition)
 	if !s.Paused.IsZero() {
 		row.PausedBy = d.pausedBy(ctx, s)
 	}
