@@ -218,7 +218,7 @@ func TestASchedulesPauseIsEndedAndTheScheduleRemoved(t *testing.T) {
 		b.do(chromedp.Click(`.confirm button`, chromedp.ByQuery))
 		b.sees("The name of the schedule that you typed is another one. Nothing was changed.")
 		require.NotZero(t, s.schedule(topic, recurring).Version)
-		b.do(chromedp.NavigateBack())
+		b.do(chromedp.Navigate(s.address+"/confirm?do=remove-schedule&t="+topic+"&s=daily+report"), chromedp.Value(`input[name=count]`, &count, chromedp.ByQuery))
 		b.fill("typed-name", recurring)
 		b.fill("typed-count", count)
 		b.do(chromedp.Click(`.confirm button`, chromedp.ByQuery))
