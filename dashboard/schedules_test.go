@@ -90,6 +90,10 @@ func TestSchedulesAreShownAndChanged(t *testing.T) {
 	require.Contains(t, body, "Nothing comes while the schedule is paused.")
 	_, body = s.get("/schedules?t=reports")
 	require.Contains(t, body, "paused by ann")
+	require.Eventually(t, func() bool { // the banner leads there
+		_, body := s.get("/topic?t=reports")
+		return containsAll(body, "A pause of schedule", `<a class="button" href="/schedules?t=reports">Schedules</a>`)
+	}, testkit.Soon, 10*time.Millisecond)
 
 	for _, do := range []string{"run", "resume"} {
 		status, _ = s.post("/schedule/"+do, on...)
