@@ -51,13 +51,13 @@ test-servers: ## the tests of this module on each server of SERVERS, which are p
 		REDIS_ADDR= REDIS_SERVER_BIN="$$bin" scripts/with-redis.sh go test -count=1 -timeout 15m ./... || exit 1; \
 	done
 
-lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
+lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module; the prose and the links of documents
 	@STATICCHECK=$(STATICCHECK) scripts/lint.sh
 
 bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md and the README
 	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -out results -readme ../README.md'
 
-bench-cluster: ## what a Cluster of six nodes costs: lateness of each node, CPU, connections, idle commands, MIGRATE, PUBLISH
+bench-cluster: ## what a Cluster of six nodes costs: lateness of each node, CPU, connections, idle commands, partitions, MIGRATE, PUBLISH
 	@BENCH_CLUSTER=1 scripts/with-redis.sh go -C benchmarks test -count=1 -v -timeout 15m ./cluster
 
 bench-smoke: ## that every scenario of make bench works, in tiny sizes
@@ -93,7 +93,7 @@ model: ## MODEL_SEQUENCES (1,000) random sequences of transitions on each server
 stress: ## the long tests that look for rare interleavings
 	@STRESS=1 scripts/with-redis.sh go test -race -count=1 -tags=stress -timeout 60m -run 'Stress|OnARunningPipeline' ./tests/... ./admin
 
-faults: ## all that can fail does, in the long form, a table of what that showed, into docs/reliability.md
+faults: ## all that can fail does, in the long form, a table of what that showed, into tests/faults/results.md
 	@scripts/with-redis.sh scripts/faults.sh
 
 periodic: ## 200 recurring schedules in 5 programs for PERIODIC_DAYS (365) days of the server's clock, with kills of both, compared with the calendar; and what 10,000 schedules cost

@@ -127,7 +127,7 @@ func (a *Admin) Diagnose(ctx context.Context, o DiagnoseOptions) (Diagnosis, err
 		return Diagnosis{}, fmt.Errorf("diagnose: %w: Late is %v, want 0 or more", ErrInvalidArgument, o.Late)
 	}
 	o.Late = cmp.Or(o.Late, time.Minute)
-	d := &doctor{admin: a, options: o, listeners: map[string]bool{}, refused: map[string]int{}}
+	d := &doctor{admin: a, options: o, refused: map[string]int{}}
 	if err := d.look(ctx); err != nil {
 		return Diagnosis{}, fmt.Errorf("diagnose: %w", err)
 	}
@@ -150,11 +150,10 @@ func rank[T comparable](list []T, of T) int {
 // doctor is one Diagnose.
 type doctor struct {
 	Diagnosis
-	admin     *Admin
-	options   DiagnoseOptions
-	listeners map[string]bool // addresses of schedulers that are connected
-	blind     bool            // the user may not see who is connected
-	refused   map[string]int  // the number of topics, by what the user lacks for them
+	admin   *Admin
+	options DiagnoseOptions
+	gone    map[string]bool // addresses of schedulers that are not connected
+	refused map[string]int  // the number of topics, by what the user lacks for them
 }
 
 // found is a topic that can be read.
@@ -332,14 +331,15 @@ func (d *doctor) server(ctx context.Context, master string, s queue.Server) {
 	}
 }
 
-// connected finds out which schedulers are connected.
+// connected finds out which schedulers are not connected. A scheduler of a node that does not
+// answer counts as connected.
 func (d *doctor) connected(ctx context.Context, all []found) error {
-	var addresses []string
-	for _, f := range all {
-		addresses = append(addresses, f.stats.Holder, f.stats.Standby)
+	addressed := make([]wake.Addressed, len(all))
+	for i, f := range all {
+		addressed[i] = wake.Addressed{Topic: f.topic.Topic, Addresses: []string{f.stats.Holder, f.stats.Standby}}
 	}
-	listeners, err := wake.Listeners(ctx, d.admin.client, addresses)
-	d.listeners, d.blind = listeners, err != nil
+	var err error
+	d.gone, err = wake.Gone(ctx, d.admin.client, addressed)
 	if err := d.forbid(ctx, "which schedulers are connected", err); err != nil && (ctx.Err() != nil || !d.admin.client.Cluster()) {
 		return err
 	}
@@ -349,7 +349,9 @@ func (d *doctor) connected(ctx context.Context, all []found) error {
 func (d *doctor) topic(f found) {
 	s := f.stats
 	r := readiness(f.name, s)
-	scheduled := d.listeners[s.Holder] || d.listeners[s.Standby] || d.blind && s.Holder+s.Standby != ""
+	scheduled := slices.ContainsFunc([]string{s.Holder, s.Standby}, func(address string) bool {
+		return address != "" && !d.gone[address]
+	})
 	switch {
 	case !scheduled && !r.Idle:
 		d.add(Critical, Unscheduled, Problem{Topic: f.name, weight: seconds(r.Lag), Mend: tool("schedule", f.name), Text: fmt.Sprintf(

@@ -18,7 +18,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
-// cancel is also in the README.
+// The code of cancel is also in docs/control.md.
 func cancel(ctx context.Context, client redis.UniversalClient) error {
 	a, err := admin.New(admin.Config{Client: client})
 	if err != nil {

@@ -52,11 +52,19 @@ func (a *Admin) counted(ctx context.Context, names []string) ([]operate.Counted,
 // handles returns handles of the topics for which the user may do the work, and their places in
 // names. It tells refuse why the others are missing. The error ends work on many topics.
 func (a *Admin) handles(ctx context.Context, names []string, work queue.Work, refuse func(i int, err error)) (topics []*operate.Topic, of []int, err error) {
+	down := map[string]error{} // by node: its topics are not tried one after the other
 	for i, name := range names {
 		t, err := a.handle(name)
 		if err == nil {
-			if _, err = a.permits.Try(ctx, t.Topic, work); queue.Unreachable(err) && !a.client.Cluster() {
-				return nil, nil, err
+			node, _ := t.Master(ctx) // after an error the call below fails too
+			if err = down[node]; err == nil {
+				_, err = a.permits.Try(ctx, t.Topic, work)
+			}
+			if queue.Unreachable(err) {
+				if !a.client.Cluster() {
+					return nil, nil, err
+				}
+				down[node] = err
 			}
 		}
 		if err != nil {

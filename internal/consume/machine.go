@@ -24,6 +24,7 @@ type Machine struct {
 	limits  Limits
 	phase   Phase
 	talk    TalkState
+	places  Places
 	held    Held
 	untold  Settlements // decided, and not on their way to Redis
 	main    Lane
@@ -66,6 +67,7 @@ func NewMachine(limits Limits, now time.Time) *Machine {
 		main:   Lane{name: limits.Main, number: 1},
 		second: Lane{name: limits.Second, number: 1},
 		taker:  Taker{room: limits.MaxInFlight, ahead: mostAhead},
+		places: Places{has: limits.MaxInFlight, fair: float64(limits.MaxInFlight)},
 		dates:  Dates{extend: now.Add(limits.Lease / 3)},
 	}
 }
@@ -160,7 +162,7 @@ func (m *Machine) finished() bool {
 // none for it now.
 func (m *Machine) Take(now time.Time, in *InHand) (bool, Effects) {
 	buffer := &m.held.buffer
-	if buffer.len() == 0 || len(m.held.inHand) >= m.limits.MaxInFlight || m.phase != Open ||
+	if buffer.len() == 0 || len(m.held.inHand) >= m.places.has || m.phase != Open ||
 		m.taker.state == Paused || m.taker.state == Gone {
 		return false, Effects{}
 	}

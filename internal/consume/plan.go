@@ -180,7 +180,7 @@ func (m *Machine) planRelease(now time.Time) {
 // does not take the message on offer. Otherwise none was offered yet, and it may settle nothing
 // before it gets one.
 func (m *Machine) takesNothing() bool {
-	return len(m.held.inHand) >= m.limits.MaxInFlight || len(m.InHand()) < len(m.held.inHand)
+	return len(m.held.inHand) >= m.places.has || len(m.InHand()) < len(m.held.inHand)
 }
 
 // planClaim decides whether the main lane claims, and how many messages. anyway means that an
@@ -273,8 +273,8 @@ func (m *Machine) keepsGroup() bool { return m.limits.GroupExpiry > 0 && len(m.h
 
 // wanted is how many messages the consumer can take at once, and how many more to claim in advance.
 func (m *Machine) wanted() (free, prefetch int) {
-	free = min(m.limits.MaxInFlight-len(m.held.inHand), m.taker.room, mostClaimed)
-	return free, m.taker.prefetch()
+	free = min(m.places.has-len(m.held.inHand), m.taker.room, mostClaimed)
+	return free, m.taker.prefetch(m.places.fair)
 }
 
 // coming is how many messages the claims under way may bring.
@@ -381,5 +381,5 @@ func (m *Machine) wakeAt(now time.Time) time.Time {
 // waitsForSuspect reports whether a claim waits for the end of a suspect's wait or turn.
 func (m *Machine) waitsForSuspect(now time.Time) bool {
 	return (m.suspect.state == SuspectNext || m.mayHold(now) <= m.present()) && m.held.buffer.len()+m.coming() == 0 &&
-		m.taker.state != Stuck && m.phase == Open && len(m.held.inHand) < m.limits.MaxInFlight
+		m.taker.state != Stuck && m.phase == Open && len(m.held.inHand) < m.places.has
 }

@@ -4,7 +4,8 @@
 -- Defines  wake(waiters, n)
 
 -- Wakes up to n subscriptions. One that no longer listens is skipped, if the reply tells. PUBLISH
--- tells on a single server. SPUBLISH always tells, as only the topic's own node serves it.
+-- tells on a single server. SPUBLISH always tells, as only the topic's own node serves it. It fails
+-- if the slot of an old address has moved to another node, or if the server has no such command.
 local function wake(waiters, n)
   redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
   while n > 0 do
@@ -12,7 +13,7 @@ local function wake(waiters, n)
     n = 0
     for i = 1, #popped, 2 do
       local heard, sharded = post(popped[i])
-      if heard == 0 and (single or sharded) then
+      if (heard or 0) == 0 and (single or sharded) then
         n = n + 1
       end
     end
