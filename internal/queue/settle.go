@@ -90,6 +90,16 @@ func LeasedAt(token string) time.Time {
 // none. A repeat of a call settles nothing.
 func ReadAcked(call *Call) (int, error) { return call.cmd.Int() }
 
+// LeaseDue returns when the message with a lease's token was due. It returns the zero time for a
+// text that is no token.
+func LeaseDue(token string) time.Time {
+	part := strings.Split(token, ":")
+	if len(part) != 4 {
+		return time.Time{}
+	}
+	return Instant(part[3])
+}
+
 // ReadLost returns the names of the lost leases.
 func ReadLost(call *Call) ([]string, error) { return call.cmd.StringSlice() }
 
