@@ -57,7 +57,7 @@ lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module; the prose 
 bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md and the README
 	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -out results -readme ../README.md'
 
-bench-cluster: ## what a Cluster of six nodes costs: lateness of each node, CPU, connections, idle commands, MIGRATE, PUBLISH
+bench-cluster: ## what a Cluster of six nodes costs: lateness of each node, CPU, connections, idle commands, partitions, MIGRATE, PUBLISH
 	@BENCH_CLUSTER=1 scripts/with-redis.sh go -C benchmarks test -count=1 -v -timeout 15m ./cluster
 
 bench-smoke: ## that every scenario of make bench works, in tiny sizes

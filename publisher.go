@@ -218,20 +218,29 @@ func (p *Publisher) publishGuarded(topic string, messages []*message.Message, gu
 }
 
 func (p *Publisher) publish(topic string, messages []*message.Message, guards []queue.Guard) error {
-	if n := len(messages); n > p.config.MaxPublishMessages {
-		return fmt.Errorf("%w: %d messages, at most %d are allowed (MaxPublishMessages)",
-			ErrPublishTooLarge, n, p.config.MaxPublishMessages)
-	}
-	b := p.engine.NewBatch(len(messages))
-	defer p.engine.Free(b)
-	err := p.guarded(func() error { return p.fill(b, topic, messages) })
+	b, err := p.prepare(topic, messages)
 	if err != nil {
 		return err
 	}
+	defer p.engine.Free(b)
 	for i, g := range guards {
 		b.Messages[i].Options.Guard = g
 	}
 	return p.engine.Publish(callerContext(messages), topic, b)
+}
+
+// prepare returns the batch of a call, to be freed. Nothing is sent yet.
+func (p *Publisher) prepare(topic string, messages []*message.Message) (*publish.Batch, error) {
+	if n := len(messages); n > p.config.MaxPublishMessages {
+		return nil, fmt.Errorf("%w: %d messages, at most %d are allowed (MaxPublishMessages)",
+			ErrPublishTooLarge, n, p.config.MaxPublishMessages)
+	}
+	b := p.engine.NewBatch(len(messages))
+	if err := p.guarded(func() error { return p.fill(b, topic, messages) }); err != nil {
+		p.engine.Free(b)
+		return nil, err
+	}
+	return b, nil
 }
 
 // guarded calls f, in which the Marshaler may call runtime.Goexit, unless it is one of this

@@ -332,28 +332,38 @@ func (s *Subscriber) groupOptions() queue.GroupOptions {
 // A subscription outlasts outages of Redis. Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed,
 // ErrServerFull, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	if err := s.check(topic); err != nil {
+	sub, _, err := s.subscribe(ctx, topic, nil)
+	if err != nil {
 		return nil, err
+	}
+	return sub.Messages(), nil
+}
+
+// subscribe returns a subscription, and a channel that is closed when it has ended. common is nil
+// if the subscription is the consumer's only one.
+func (s *Subscriber) subscribe(ctx context.Context, topic string, common *consume.Common) (_ *consume.Subscription, ended <-chan struct{}, err error) {
+	if err := s.check(topic); err != nil {
+		return nil, nil, err
 	}
 	mailbox, closeMailbox := wake.Open(s.client, s.config.KeyPrefix)
 	defer closeMailbox() // by then the engine keeps it open
-	err := mailbox.Permitted(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic))
+	err = mailbox.Permitted(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic))
 	if err == nil || errors.Is(err, ErrForbidden) { // one error names all that is missing
 		err = queue.AllForbidden(err, s.checkServer(ctx, topic))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
+		return nil, nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
 	}
 	id := queue.Token()
 	t, err := s.register(ctx, topic, s.groupOf(id))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	out, err := s.run(ctx, t, id)
+	sub, ended, err := s.run(ctx, t, id, common)
 	if err != nil && s.config.Broadcast {
 		err = errors.Join(err, s.unregister(ctx, t, s.groupOf(id)))
 	}
-	return out, err
+	return sub, ended, err
 }
 
 // checkServer returns an error if the server cannot be used. It asks each server once.
@@ -376,7 +386,7 @@ func (s *Subscriber) unregister(ctx context.Context, t *queue.Topic, group strin
 }
 
 // run starts a subscription, and the engine with the first one.
-func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan *message.Message, error) {
+func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string, common *consume.Common) (*consume.Subscription, <-chan struct{}, error) {
 	fields := watermill.LogFields{"topic": t.Name}
 	if s.config.Broadcast {
 		fields["consumer_group"] = s.groupOf(id)
@@ -385,7 +395,7 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, fmt.Errorf("subscriber: %w", ErrClosed)
+		return nil, nil, fmt.Errorf("subscriber: %w", ErrClosed)
 	}
 	if s.running == nil {
 		s.running = s.start()
@@ -405,6 +415,7 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 		LeaseDuration: s.config.LeaseDuration,
 		MaxExtension:  s.config.MaxExtension,
 		CloseTimeout:  s.config.CloseTimeout,
+		Common:        common,
 	})
 	ended := make(chan struct{})
 	s.subscriptions[sub] = ended
@@ -428,7 +439,7 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 		s.mu.Unlock()
 		close(ended)
 	}()
-	return sub.Messages(), nil
+	return sub, ended, nil
 }
 
 // start starts the engine. The caller holds s.mu.

@@ -54,7 +54,6 @@ redis.call('LLEN', ready)
 redis.call('ZCARD', retry)
 redis.call('ZCARD', dead)
 redis.call('ZCARD', waiters)
-redis.call('HLEN', scheduler)
 redis.call('HLEN', stats)
 local have_suspects = redis.call('HLEN', suspects) > 0
 local options = redis.call('HGET', groups, group)

@@ -96,7 +96,6 @@ end
 if first_option <= #ARGV then
   redis.call('HLEN', options)
 end
-redis.call('HLEN', scheduler)
 redis.call('HLEN', stats)
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')[2]
 -- Only messages that are due now are written to the keys of groups.
