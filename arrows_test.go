@@ -43,8 +43,8 @@ var mayImport = []struct {
 	{"relay", []string{".", "delayqueue", "internal/wake", "internal/queue", "internal/guard"}},
 	{"admin", []string{".", "internal/calendar", "internal/operate", "internal/wake", "internal/queue"}},
 	{"redisdelaytest", []string{".", "admin", "internal/queue"}},
-	{"dashboard", []string{"admin"}},
-	{"internal/demo", []string{".", "admin"}},
+	{"dashboard", []string{"admin", "periodic"}},
+	{"internal/demo", []string{".", "admin", "periodic"}},
 }
 
 // forTests are packages that only tests import. They may import every package.

@@ -39,6 +39,6 @@
 //
 // The Redis client belongs to the caller. No Close of this package closes it.
 //
-// The repository's docs/tutorial.md builds a service step by step. Its docs/semantics.md has the
-// states of a message, the guarantees in full, and a glossary.
+// The repository's docs/tutorial.md builds a service step by step. Its docs/reliability.md has the
+// guarantees in full, and docs/semantics.md the states of a message and a glossary.
 package redisdelay

@@ -34,11 +34,13 @@ func Example_features() {
 	billing := redisdelay.SubscriberConfig{Client: client, ConsumerGroup: "billing"}
 	// Messages that are due go into Redis Streams, for watermill-redisstream.
 	streams := redisdelay.PublisherConfig{Client: client, Stream: &redisdelay.StreamConfig{}}
+	// Publish waits until a replica has the message too.
+	replicated := redisdelay.PublisherConfig{Client: client, WaitReplicas: 1}
 
 	fmt.Println("cancelled:", err == nil, "and published again:", publisher.Publish("unpaid-orders", msg) == nil)
-	fmt.Println("valid:", billing.Validate() == nil, streams.Validate() == nil)
+	fmt.Println("valid:", billing.Validate() == nil, streams.Validate() == nil, replicated.Validate() == nil)
 
 	// Output:
 	// cancelled: true and published again: true
-	// valid: true true
+	// valid: true true true
 }

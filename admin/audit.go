@@ -20,10 +20,12 @@ type Act struct {
 	By     string `json:"by"`
 	Action string `json:"action"`
 
-	// Topic, Group and MessageID are what it was done to, if it was done to one.
+	// Topic, Group, MessageID and Schedule are what it was done to, if it was done to one. Schedule
+	// is the name of a recurring schedule.
 	Topic     string `json:"topic,omitempty"`
 	Group     string `json:"group,omitempty"`
 	MessageID string `json:"message_id,omitempty"`
+	Schedule  string `json:"schedule,omitempty"`
 
 	// Detail is more about it, and Error why it failed, "" if it did not.
 	Detail string `json:"detail,omitempty"`
@@ -60,7 +62,7 @@ func (a *Admin) Record(ctx context.Context, act Act) error {
 // texts returns the texts of an act, by the names of their fields in Redis.
 func (a *Act) texts() map[string]*string {
 	return map[string]*string{"by": &a.By, "action": &a.Action, "topic": &a.Topic, "group": &a.Group, "message": &a.MessageID,
-		"detail": &a.Detail, "error": &a.Error}
+		"schedule": &a.Schedule, "detail": &a.Detail, "error": &a.Error}
 }
 
 var actCursor = regexp.MustCompile(`^\d{1,20}-\d{1,20}$`)

@@ -15,7 +15,7 @@ import (
 func TestActsAreKeptNewestFirst(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		for i := range 5 {
-			require.NoError(t, s.admin.Record(ctx, admin.Act{By: "ann", Action: fmt.Sprint("act ", i), Topic: topic, Group: "g", MessageID: "1",
+			require.NoError(t, s.admin.Record(ctx, admin.Act{By: "ann", Action: fmt.Sprint("act ", i), Topic: topic, Group: "g", MessageID: "1", Schedule: "s",
 				Detail: strings.Repeat("ä", 600), Error: "\x00failed"}))
 		}
 		acts, next, err := s.admin.Acts(ctx, "", 3)
@@ -23,7 +23,7 @@ func TestActsAreKeptNewestFirst(t *testing.T) {
 		require.Len(t, acts, 3)
 		require.WithinDuration(t, time.Now(), acts[0].At, time.Minute)
 		acts[0].At = time.Time{}
-		require.Equal(t, admin.Act{By: "ann", Action: "act 4", Topic: topic, Group: "g", MessageID: "1",
+		require.Equal(t, admin.Act{By: "ann", Action: "act 4", Topic: topic, Group: "g", MessageID: "1", Schedule: "s",
 			Detail: strings.Repeat("ä", 512), Error: "\x00failed"}, acts[0])
 		acts, next, err = s.admin.Acts(ctx, next, 3)
 		require.NoError(t, err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -194,6 +195,34 @@ func TestMessageIsFoundByItsUUIDAmongPages(t *testing.T) {
 		n, err := s.admin.PurgeDead(ctx, topic, "a", admin.Bulk{Filter: admin.Filter{UUID: "uuid of x"}})
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
+	})
+}
+
+func TestMessagesAreChosenByDelayID(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.register(t, "a")
+		named := func(payload string, d time.Duration) *message.Message {
+			msg := delayed(payload, d)
+			redisdelay.SetDelayID(msg, "name of "+payload, redisdelay.DelayIDReplace)
+			return msg
+		}
+		require.NoError(t, s.publisher(t).Publish(topic, text("w"), named("x", 0), named("y", 0), named("z", time.Hour)))
+		find := func(state admin.State, name string) (payloads []string) {
+			page, err := s.admin.List(ctx, topic, admin.Query{State: state, Group: "a", Filter: admin.Filter{DelayID: name}})
+			require.NoError(t, err)
+			for _, m := range page.Messages {
+				payloads = append(payloads, string(m.Payload))
+			}
+			return payloads
+		}
+		require.Equal(t, []string{"x"}, find(admin.Ready, "name of x"))
+		require.Equal(t, []string{"z"}, find(admin.Pending, "name of z"))
+		require.Empty(t, find(admin.Pending, "name of x"))
+		s.buryReady(t, 3)
+		n, err := s.admin.PurgeDead(ctx, topic, "a", admin.Bulk{Filter: admin.Filter{DelayID: "name of x"}}) // reads no bodies
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Equal(t, []string{"y"}, find(admin.Dead, "name of y"))
 	})
 }
 

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
@@ -81,20 +82,29 @@ func (r Report) Violations() []Finding {
 // unfinished removals of groups. If the set of groups changes meanwhile, it starts again, and gives
 // up after five attempts.
 //
+// The functions progress, if any, are called after each step. Progress.Looked then counts entries
+// of keys, of which a message has several.
+//
 // Errors wrap ErrNotFound, ErrChanging, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from
 // ctx or Redis.
-func (a *Admin) Check(ctx context.Context, topic string) (Report, error) {
+func (a *Admin) Check(ctx context.Context, topic string, progress ...func(Progress)) (Report, error) {
 	t, err := a.topic(ctx, topic, queue.Checking)
 	if err != nil {
 		return Report{Topic: topic}, fmt.Errorf("check: %w", err)
 	}
-	return a.check(ctx, t)
+	return a.check(ctx, t, progress)
 }
 
-func (a *Admin) check(ctx context.Context, t *operate.Topic) (Report, error) {
+func (a *Admin) check(ctx context.Context, t *operate.Topic, progress []func(Progress)) (Report, error) {
 	topic := t.Name
 	report := Report{Topic: topic}
-	audit, err := t.Audit(ctx)
+	var so Progress
+	audit, err := t.Audit(ctx, func(n int) {
+		so.Looked += n
+		for _, tell := range progress {
+			tell(so)
+		}
+	})
 	if err != nil {
 		return report, fmt.Errorf("check topic %q: %w", topic, err)
 	}
@@ -133,16 +143,18 @@ type Mending struct {
 // Repair runs Check and mends the violations that can be mended safely. It loses no message that
 // has a body. A message in no state is delivered again to all groups, even if some had it already.
 // See docs/control.md for each kind. Repair is safe while the topic is in use, because each
-// violation is checked again in the step that mends it.
+// violation is checked again in the step that mends it. progress is as for Check, and Progress.Done
+// counts the violations that were mended.
 //
 // Errors wrap ErrNotFound, ErrChanging, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout,
 // or come from ctx or Redis.
-func (a *Admin) Repair(ctx context.Context, topic string) (Repaired, error) {
+func (a *Admin) Repair(ctx context.Context, topic string, progress ...func(Progress)) (Repaired, error) {
 	t, err := a.topic(ctx, topic, queue.Repairing)
 	if err != nil {
 		return Repaired{Report: Report{Topic: topic}}, fmt.Errorf("repair: %w", err)
 	}
-	report, err := a.check(ctx, t)
+	var so Progress
+	report, err := a.check(ctx, t, append(slices.Clip(progress), func(p Progress) { so = p }))
 	repaired := Repaired{Report: report}
 	if err != nil {
 		return repaired, err
@@ -154,6 +166,10 @@ func (a *Admin) Repair(ctx context.Context, topic string) (Repaired, error) {
 		}
 		if len(done) > 0 {
 			repaired.Mended = append(repaired.Mended, Mending{f, done})
+			so.Done++
+			for _, tell := range progress {
+				tell(so)
+			}
 		} else {
 			repaired.Left = append(repaired.Left, f)
 		}

@@ -57,6 +57,30 @@ func newTorn(t *testing.T, s *setup, groups ...string) *torn {
 	return w
 }
 
+// Progress goes up to all entries, and counts what was mended.
+func TestCheckAndRepairTellTheirProgress(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		w := newTorn(t, s, "a", "b")
+		require.NoError(t, s.Client.HDel(ctx, s.keys.Deliveries("a"), w.id["dead"], w.id["retry"]).Err())
+		var told []admin.Progress
+		report, err := s.admin.Check(ctx, topic, func(p admin.Progress) { told = append(told, p) })
+		require.NoError(t, err)
+		require.NotEmpty(t, report.Violations())
+		last := told[len(told)-1]
+		require.Greater(t, len(told), 5)
+		require.Greater(t, last.Looked, report.Messages)
+		require.Zero(t, last.Done)
+		for i := range told[1:] {
+			require.GreaterOrEqual(t, told[i+1].Looked, told[i].Looked)
+		}
+		repaired, err := s.admin.Repair(ctx, topic, func(p admin.Progress) { last = p })
+		require.NoError(t, err)
+		require.NotEmpty(t, repaired.Mended)
+		require.Equal(t, len(repaired.Mended), last.Done)
+		require.Positive(t, last.Looked)
+	})
+}
+
 // tear is a damage, the finding of Check, and whether Repair mends it. After Repair, neither Check
 // nor the checker of this project's tests finds anything.
 type tear struct {

@@ -19,7 +19,7 @@ var (
 
 // Progress is the progress of an operation on many messages.
 type Progress struct {
-	Looked int `json:"looked"` // messages examined
+	Looked int `json:"looked"` // messages examined, or entries of keys
 	Done   int `json:"done"`   // messages changed
 }
 

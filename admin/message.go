@@ -77,6 +77,10 @@ type Place struct {
 	// Extensions of the lease do not change it. It is zero in other states.
 	InHandSince time.Time `json:"in_hand_since"`
 
+	// ClaimedDue is when a message in hand was due, for its first delivery or for a retry. It is
+	// only known from Get, and zero in other states.
+	ClaimedDue time.Time `json:"claimed_due"`
+
 	// Subscription is the subscription that has the message (InHand), as in Worker.Subscription. It
 	// is only known from Get, and not in JSON.
 	Subscription string `json:"-"`
@@ -85,6 +89,10 @@ type Place struct {
 	// was, or may have been, delivered before.
 	Deliveries  int  `json:"deliveries"`
 	Redelivered bool `json:"redelivered,omitempty"`
+
+	// Expiries is how many leases of the message have expired in a row, because its process crashed
+	// or stood still. It is only known from Get.
+	Expiries int `json:"expiries,omitempty"`
 
 	// Reason is why the message became dead, or the handler's last error if redisdelay.KeepError
 	// kept it.
@@ -107,8 +115,8 @@ func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err 
 			m.Places = []Place{{State: Pending, At: found.Due}}
 		}
 		for _, g := range found.Groups {
-			m.Places = append(m.Places, Place{Group: g.Group, State: State(g.State), At: g.At, InHandSince: g.Since, Subscription: g.Holder, Deliveries: g.Deliveries,
-				Redelivered: g.Delivered, Reason: g.Reason})
+			m.Places = append(m.Places, Place{Group: g.Group, State: State(g.State), At: g.At, InHandSince: g.Since, ClaimedDue: g.Due, Subscription: g.Holder,
+				Deliveries: g.Deliveries, Redelivered: g.Delivered, Expiries: g.Expiries, Reason: g.Reason})
 		}
 		return nil
 	})
@@ -165,8 +173,8 @@ func (a *Admin) unmarshal(topic string, body []byte) (msg *message.Message, forS
 
 // Filter chooses messages that meet all its conditions. The zero value chooses all messages.
 type Filter struct {
-	// UUID must be the message's UUID; "" means any.
-	UUID string
+	// UUID must be the message's UUID, and DelayID its delay ID; "" means any.
+	UUID, DelayID string
 
 	// Metadata has pairs that must be in the message's metadata.
 	Metadata map[string]string
@@ -192,7 +200,7 @@ func (f Filter) matches(m Message) bool {
 		}
 	}
 	at := m.Places[0].At
-	return (f.UUID == "" || f.UUID == m.UUID) && strings.Contains(m.Places[0].Reason, f.Reason) &&
+	return (f.UUID == "" || f.UUID == m.UUID) && (f.DelayID == "" || f.DelayID == m.DelayID) && strings.Contains(m.Places[0].Reason, f.Reason) &&
 		(f.FoldedReason == "" || f.FoldedReason == foldReason(m.Places[0].Reason)) &&
 		(f.From.IsZero() || !at.Before(f.From)) &&
 		(f.Until.IsZero() || at.Before(f.Until)) &&

@@ -170,10 +170,14 @@ func TestReadyTellsWhyALeaseIsNotTakenBack(t *testing.T) {
 		id := inHand.ID
 		require.False(t, inHand.Places[0].InHandSince.IsZero())
 		require.Equal(t, inHand.Places[0].InHandSince.Add(time.Hour), inHand.Places[0].At, "the lease began then")
+		require.NoError(t, s.Client.HSet(ctx, s.keys.Suspects("a"), id, "2 - -").Err())
 		found, err := s.admin.Get(ctx, topic, admin.ByID(id))
 		require.NoError(t, err)
+		require.NoError(t, s.Client.Del(ctx, s.keys.Suspects("a")).Err())
 		want := inHand.Places[0]
-		want.Subscription = "S" // only Get says it
+		want.Subscription = "S" // only Get says this and the rest
+		want.ClaimedDue, want.Expiries = found.Places[0].ClaimedDue, 2
+		require.WithinDuration(t, want.InHandSince, want.ClaimedDue, time.Minute)
 		require.Equal(t, want, found.Places[0])
 		require.NoError(t, s.Client.ZAdd(ctx, s.keys.Unack("a"), redis.Z{Score: 1, Member: id}).Err())
 		require.NoError(t, s.Client.HSet(ctx, s.keys.Scheduler(), "next", 1).Err())

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 // target is what an operation on many messages is about.
 type target struct {
 	Topic, Group, Reason, To string
+	Schedule                 string
 	Spread                   time.Duration
 }
 
@@ -25,7 +27,9 @@ type bulk struct {
 	Grave            bool   // it cannot be undone
 	Spreads, Moves   bool
 	Whole            bool // it is about all of it: there is no limit
+	OfSchedule       bool
 	run              func(ctx context.Context, a *admin.Admin, t target, b admin.Bulk) (int, error)
+	inspect          inspector // instead of run, for operations that have findings
 }
 
 // bulks are the operations, in the order of their buttons.
@@ -61,6 +65,24 @@ var bulks = []bulk{
 			removal, err := a.DeleteTopic(ctx, t.Topic, b.DryRun)
 			return removal.Messages, err
 		}},
+	{Name: actRemoveSchedule, Verb: "Remove schedule with", Unit: "waiting occurrence", Grave: true, Whole: true, OfSchedule: true,
+		Effect: "The schedule and its waiting occurrences are deleted. Programs that run it leave it. " +
+			"It begins anew when a program starts that has it, so take it out of the programs first.",
+		run: func(ctx context.Context, a *admin.Admin, t target, b admin.Bulk) (int, error) {
+			if !b.DryRun {
+				return a.RemoveSchedule(ctx, t.Topic, t.Schedule)
+			}
+			all, err := a.Schedules(ctx, t.Topic)
+			if err != nil {
+				return 0, err
+			}
+			s, err := findSchedule(all, t.Topic, t.Schedule)
+			return s.Waiting, err
+		}},
+	{Name: "repair", Verb: "Mend", Unit: "violation", Whole: true,
+		Effect: "All data is checked again, and what is safe to mend is mended. No message that has its body is lost. " +
+			"A message that is in no state is delivered again to all groups, even if some had it already.",
+		inspect: repair},
 }
 
 func bulkOf(name string) (bulk, error) {
@@ -72,8 +94,12 @@ func bulkOf(name string) (bulk, error) {
 	return bulk{}, bad(fmt.Sprintf("There is no operation %q.", clip(name, 40)))
 }
 
-func targetOf(c *call) target {
-	return target{Topic: c.q("t"), Group: c.q("g"), Reason: c.q("reason"), To: strings.TrimSpace(c.q("to"))}
+func targetOf(c *call, b bulk) target {
+	t := target{Topic: c.q("t"), Group: c.q("g"), Reason: c.q("reason"), To: strings.TrimSpace(c.q("to"))}
+	if b.OfSchedule { // else a link could have another name be typed
+		t.Schedule = c.q("s")
+	}
+	return t
 }
 
 // confirmPage says what an operation would do, and asks for the topic and the count.
@@ -83,8 +109,31 @@ type confirmPage struct {
 	Count int
 }
 
-// Confirms is the name that has to be typed.
-func (p confirmPage) Confirms() string { return p.Topic }
+// name is the name that has to be typed.
+func (t target) name() string { return cmp.Or(t.Schedule, t.Topic) }
+
+// Named says what has the name that has to be typed.
+func (t target) Named() string {
+	if t.Schedule != "" {
+		return "name of the schedule"
+	}
+	return "topic"
+}
+
+// count returns how many an operation would change: for Repair, as many as the last check found.
+func (d *Dashboard) count(ctx context.Context, b bulk, t target) (int, error) {
+	if b.inspect == nil {
+		return b.run(ctx, d.admin, t, admin.Bulk{DryRun: true, Filter: t.filter()})
+	}
+	last, ok := d.jobs.lastCheck(t.Topic)
+	switch {
+	case !ok || last.Findings == nil:
+		return 0, bad("Check the topic first. The check says what there is to mend.")
+	case last.Findings.Violations == 0:
+		return 0, bad("The last check found nothing to mend.")
+	}
+	return last.Findings.Violations, nil
+}
 
 // confirm shows what an operation would do.
 func (d *Dashboard) confirm(c *call) (*view, error) {
@@ -95,12 +144,15 @@ func (d *Dashboard) confirm(c *call) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &confirmPage{bulk: b, target: targetOf(c)}
-	if p.Count, err = b.run(c.ctx, d.admin, p.target, admin.Bulk{DryRun: true, Filter: p.filter()}); err != nil {
+	p := &confirmPage{bulk: b, target: targetOf(c, b)}
+	if p.Count, err = d.count(c.ctx, b, p.target); err != nil {
 		return nil, err
 	}
 	crumbs := []crumb{{"Topics", d.address("/")}, {p.Topic, d.address("/topic", "t", p.Topic)}}
-	if !b.Whole {
+	switch {
+	case p.Schedule != "":
+		crumbs = append(crumbs, crumb{p.Schedule, d.address("/schedule", "t", p.Topic, "s", p.Schedule)})
+	case !b.Whole:
 		crumbs = append(crumbs, crumb{"Dead letters", d.address("/dead", "t", p.Topic, "g", p.Group)})
 	}
 	return &view{Title: b.Verb + " " + plural(p.Count, b.Unit), Crumbs: crumbs, Now: d.sweep.now(), Data: p}, nil
@@ -113,13 +165,13 @@ func (d *Dashboard) confirmed(c *call) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	t := targetOf(c)
+	t := targetOf(c, b)
 	count, err := strconv.Atoi(c.q("count"))
 	switch {
 	case err != nil || count < 0:
 		return "", bad("The form is not complete. Go back and try again.")
-	case c.q("typed-topic") != t.Topic:
-		return "", bad("The topic that you typed is another one. Nothing was changed.")
+	case c.q("typed-name") != t.name():
+		return "", bad("The " + t.Named() + " that you typed is another one. Nothing was changed.")
 	case strings.ReplaceAll(strings.TrimSpace(c.q("typed-count")), ",", "") != strconv.Itoa(count):
 		return "", bad("The count that you typed is another one. Nothing was changed.")
 	case b.Moves && t.To == "":
@@ -133,7 +185,7 @@ func (d *Dashboard) confirmed(c *call) (string, error) {
 		}
 	}
 	if b.Whole { // these have no limit, so they are counted once more
-		if n, err := b.run(c.ctx, d.admin, t, admin.Bulk{DryRun: true}); err != nil {
+		if n, err := d.count(c.ctx, b, t); err != nil {
 			return "", err
 		} else if n > count {
 			return "", bad(fmt.Sprintf("There are %s by now. Go back and look again. Nothing was changed.", plural(n, b.Unit)))

@@ -99,12 +99,7 @@ func (s *site) post(address string, form ...string) (status int, to string) {
 // publish publishes a message, and returns its ID.
 func (s *site) publish(topic string, delay time.Duration, metadata map[string]string, payload string) string {
 	s.t.Helper()
-	msg := message.NewMessage("uuid of "+payload, []byte(payload))
-	for key, value := range metadata {
-		msg.Metadata.Set(key, value)
-	}
-	redisdelay.DelayFor(msg, delay)
-	require.NoError(s.t, testkit.NewPublisher(s.t, s.Server).Publish(topic, msg))
+	msg := s.publishing(topic, delay, metadata, payload)
 	page, err := s.admin.List(ctx, topic, admin.Query{State: admin.Pending, Limit: 1000})
 	require.NoError(s.t, err)
 	for _, m := range page.Messages {
@@ -113,6 +108,18 @@ func (s *site) publish(topic string, delay time.Duration, metadata map[string]st
 		}
 	}
 	return ""
+}
+
+// publishing publishes a message.
+func (s *site) publishing(topic string, delay time.Duration, metadata map[string]string, payload string) *message.Message {
+	s.t.Helper()
+	msg := message.NewMessage("uuid of "+payload, []byte(payload))
+	for key, value := range metadata {
+		msg.Metadata.Set(key, value)
+	}
+	redisdelay.DelayFor(msg, delay)
+	require.NoError(s.t, testkit.NewPublisher(s.t, s.Server).Publish(topic, msg))
+	return msg
 }
 
 // die makes dead letters of group g, each with a payload and a reason.

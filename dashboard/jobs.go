@@ -42,10 +42,32 @@ type jobView struct {
 	Began, Ended time.Time // Ended is zero while it runs
 	Err          string
 	Stopped      bool
+	Findings     *findings // of a check or a repair that has ended
 }
 
-// Percent returns how much is done.
-func (j jobView) Percent() int { return min(100, 100*j.Done/max(j.Count, 1)) }
+// Checks returns whether the job only checks.
+func (j jobView) Checks() bool { return j.Bulk.Name == checking.Name }
+
+// Percent returns how much is done. How many entries a check reads is only about known.
+func (j jobView) Percent() int {
+	done := j.Done
+	if j.Checks() {
+		done = j.Looked
+	}
+	percent := min(100, 100*done/max(j.Count, 1))
+	if j.Checks() && j.Running() {
+		percent = min(percent, 99)
+	}
+	return percent
+}
+
+// Title says what is done.
+func (j jobView) Title() string {
+	if j.Checks() {
+		return "Check of " + j.Target.Topic
+	}
+	return j.Bulk.Verb + " " + plural(j.Count, j.Bulk.Unit)
+}
 
 // Running returns whether it is not at its end.
 func (j jobView) Running() bool { return j.Ended.IsZero() }
@@ -54,11 +76,17 @@ func (j jobView) Running() bool { return j.Ended.IsZero() }
 func (s *jobs) start(d *Dashboard, b bulk, t target, user User, count int) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	running := 0
+	running, checks := 0, 0
 	for _, j := range s.all {
 		if j.view.Running() {
 			running++
 		}
+		if j.view.Running() && j.view.Checks() {
+			checks++
+		}
+	}
+	if checks > 0 && b.Name == checking.Name {
+		return "", &refusal{http.StatusTooManyRequests, "Another topic is being checked. Wait until that ends."}
 	}
 	if running >= maxRunning || d.running.Err() != nil {
 		return "", &refusal{http.StatusTooManyRequests, "Too many operations run. Wait until one ends. Nothing was changed."}
@@ -66,7 +94,7 @@ func (s *jobs) start(d *Dashboard, b bulk, t target, user User, count int) (stri
 	ctx, cancel := context.WithCancel(d.running)
 	j := &job{view: jobView{ID: rand.Text(), By: user.Name, Bulk: b, Target: t, Count: count, Began: d.sweep.now()}, cancel: cancel}
 	if s.all = append(s.all, j); len(s.all) > maxJobs {
-		s.all = slices.DeleteFunc(s.all, func(old *job) bool { return !old.view.Running() && old == s.all[0] })
+		s.forgetOne()
 	}
 	d.workers.Go(func() {
 		defer cancel()
@@ -75,10 +103,22 @@ func (s *jobs) start(d *Dashboard, b bulk, t target, user User, count int) (stri
 	return j.view.ID, nil
 }
 
+// forgetOne drops the oldest job that has ended, a check if there is one. A viewer may begin
+// checks, which must not push out what operators did.
+func (s *jobs) forgetOne() {
+	for _, checks := range []bool{true, false} {
+		i := slices.IndexFunc(s.all, func(j *job) bool { return !j.view.Running() && j.view.Checks() == checks })
+		if i >= 0 {
+			s.all = slices.Delete(s.all, i, i+1)
+			return
+		}
+	}
+}
+
 // run does the work of a job, and records its beginning and its end.
 func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 	b, t := j.view.Bulk, j.view.Target
-	act := admin.Act{By: j.view.By, Action: b.Name, Topic: t.Topic, Group: t.Group, Detail: fmt.Sprintf("begins with %s", plural(j.view.Count, b.Unit))}
+	act := admin.Act{By: j.view.By, Action: b.Name, Topic: t.Topic, Group: t.Group, Schedule: t.Schedule, Detail: fmt.Sprintf("begins with %s", plural(j.view.Count, b.Unit))}
 	if t.Reason != "" {
 		act.Detail += fmt.Sprintf(", reason %q", t.Reason)
 	}
@@ -88,11 +128,17 @@ func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 	if t.Spread > 0 {
 		act.Detail += ", over " + t.Spread.String()
 	}
-	d.record(ctx, act, nil)
-	done, err := s.work(ctx, d, j)
+	record := func(err error) {
+		if !j.view.Checks() { // that changes nothing
+			d.record(ctx, act, err)
+		}
+	}
+	record(nil)
+	done, found, err := s.work(ctx, d, j)
 	act.Detail = "done: " + plural(done, b.Unit)
-	d.record(ctx, act, err)
+	record(err)
 	s.mu.Lock()
+	j.view.Findings = found
 	j.view.Ended, j.view.Done = d.sweep.now(), done
 	j.view.Stopped = errors.Is(err, context.Canceled)
 	if err != nil && !j.view.Stopped {
@@ -105,18 +151,23 @@ func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 }
 
 // work calls the operation. A panic of users' code ends this job only.
-func (s *jobs) work(ctx context.Context, d *Dashboard, j *job) (done int, err error) {
+func (s *jobs) work(ctx context.Context, d *Dashboard, j *job) (done int, found *findings, err error) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			err = fmt.Errorf("panic: %v", panicked)
 		}
 	}()
-	limits := admin.Bulk{Filter: j.view.Target.filter(), Limit: j.view.Count, Progress: func(p admin.Progress) {
+	progress := func(p admin.Progress) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		j.view.Looked, j.view.Done = p.Looked, p.Done
-	}}
-	return j.view.Bulk.run(ctx, d.admin, j.view.Target, limits)
+	}
+	if j.view.Bulk.inspect != nil {
+		return j.view.Bulk.inspect(ctx, d.admin, j.view.Target.Topic, progress)
+	}
+	limits := admin.Bulk{Filter: j.view.Target.filter(), Limit: j.view.Count, Progress: progress}
+	done, err = j.view.Bulk.run(ctx, d.admin, j.view.Target, limits)
+	return done, nil, err
 }
 
 // get returns a job.
@@ -155,7 +206,7 @@ func (d *Dashboard) job(c *call) (*view, error) {
 	if j.Bulk.Name != "remove-topic" {
 		crumbs = append(crumbs, crumb{j.Target.Topic, d.address("/topic", "t", j.Target.Topic)})
 	}
-	return &view{Title: j.Bulk.Verb + " " + plural(j.Count, j.Bulk.Unit), Crumbs: crumbs, Now: d.sweep.now(), Live: true, Data: j}, nil
+	return &view{Title: j.Title(), Crumbs: crumbs, Now: d.sweep.now(), Live: true, Data: j}, nil
 }
 
 // stopJob ends a job between two of its steps.

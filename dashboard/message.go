@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -39,14 +40,16 @@ type messagePage struct {
 
 // event is a line of the timeline.
 type event struct {
-	At         time.Time // zero: unknown
-	Text       string
-	Group      string
-	State      admin.State
-	Deliveries int
-	Reason     string
-	Since      time.Time
-	By         string // the program that has it
+	At      time.Time // zero: unknown, and the event lasts
+	Text    string
+	Group   string
+	State   admin.State // "": it is about no group
+	More    []string    // what else is known
+	Reason  string
+	By      string    // the program that has it
+	Due     time.Time // when what is in hand was due; zero: unknown
+	to      string    // the subscription that has it
+	planned bool      // it is to come
 }
 
 // Tone is the class of the mark in the timeline.
@@ -58,9 +61,12 @@ func (e event) Tone() string {
 		return "warning"
 	case admin.InHand:
 		return "notice"
-	default:
-		return "fine"
+	case "":
+		if e.planned {
+			return "planned"
+		}
 	}
+	return "fine"
 }
 
 func (d *Dashboard) message(c *call) (*view, error) {
@@ -79,8 +85,9 @@ func (d *Dashboard) message(c *call) (*view, error) {
 		return nil, err
 	}
 	p := &messagePage{Topic: topic, Message: m, Published: published(m.ID), Contents: c.user.Contents, Bytes: len(m.Payload)}
-	p.Events = timeline(m, p.Published)
-	d.nameHolders(c.ctx, topic, m, p.Events)
+	stats, _ := d.read(c.ctx, topic) // without it, the limits of groups stay unknown
+	p.Events = timeline(m, p.Published, stats, d.sweep.now())
+	d.nameHolders(c.ctx, topic, p.Events)
 	for _, place := range m.Places {
 		p.Waits = p.Waits || place.State == admin.Pending || place.State == admin.Retrying
 		if place.State == admin.Dead {
@@ -133,49 +140,92 @@ func settings(m admin.Message) (pairs []pair) {
 	return pairs
 }
 
-// timeline tells what became of a message in each group.
-func timeline(m admin.Message, published time.Time) []event {
+// timeline tells what became of a message in each group, and what is to come, as far as Redis has
+// it. It has no single deliveries, but how many failed and the last reason.
+func timeline(m admin.Message, published time.Time, stats admin.Stats, now time.Time) []event {
 	var events []event
 	if !published.IsZero() {
 		events = append(events, event{At: published, Text: "Published"})
 	}
 	for _, p := range m.Places {
-		e := event{At: p.At, Group: p.Group, State: p.State, Deliveries: p.Deliveries, Reason: p.Reason, Since: p.InHandSince}
-		switch p.State {
-		case admin.Pending:
-			e.Text = "Waits until it is due, in all groups"
-		case admin.Ready:
-			e.Text = "Ready: waits for a consumer"
-		case admin.InHand:
-			e.Text = "In hand of a consumer, whose lease ends"
-		case admin.Retrying:
-			e.Text = "Failed, and waits for its retry"
-		case admin.Dead:
-			e.Text = "Dead letter since"
-		default:
-			e.Text = "Ready, or handled already"
-		}
-		events = append(events, e)
+		events = append(events, placed(m, p, groupOf(stats, p.Group))...)
 	}
-	slices.SortStableFunc(events, func(a, b event) int { return a.At.Compare(b.At) })
+	if !m.ExpiresAt.IsZero() {
+		events = append(events, event{At: m.ExpiresAt, Text: "Expires", planned: true})
+	}
+	when := func(e event) time.Time {
+		if e.At.IsZero() {
+			return now
+		}
+		return e.At
+	}
+	slices.SortStableFunc(events, func(a, b event) int { return when(a).Compare(when(b)) })
 	return events
 }
 
-// nameHolders says which programs have the message in hand. What cannot be read stays unknown.
-func (d *Dashboard) nameHolders(ctx context.Context, topic string, m admin.Message, events []event) {
-	of := map[string]string{} // subscription, by group
-	for _, p := range m.Places {
-		if p.Subscription != "" {
-			of[p.Group] = p.Subscription
+// placed tells what is known about a message in one group, or while it is pending in all.
+func placed(m admin.Message, p admin.Place, g admin.GroupStats) []event {
+	e := event{At: p.At, Group: p.Group, State: p.State, Reason: p.Reason, More: delivered(m, p, g)}
+	then := event{Group: p.Group, planned: true}
+	switch p.State {
+	case admin.Pending:
+		e.Text = "Waits until it is due, in all groups"
+	case admin.Ready:
+		e.Text = "Ready: waits for a consumer"
+	case admin.InHand:
+		e.Text, e.At, e.Due, e.to = "In hand of a consumer", p.InHandSince, p.ClaimedDue, p.Subscription
+		then.At, then.Text = p.At, "Its lease ends, unless it is extended"
+	case admin.Retrying:
+		e.Text = "Failed, and waits for its next delivery"
+	case admin.Dead:
+		e.Text = "Dead letter"
+		if g.DeadRetention > 0 {
+			then.At, then.Text = p.At.Add(g.DeadRetention), "Is deleted"
+		}
+	default:
+		e.Text = "Ready, or handled already"
+	}
+	if then.At.IsZero() {
+		return []event{e}
+	}
+	return []event{e, then}
+}
+
+// delivered says what Redis keeps of the deliveries of a message in a group.
+func delivered(m admin.Message, p admin.Place, g admin.GroupStats) (said []string) {
+	switch most := cmp.Or(m.MaxDeliveries, g.MaxDeliveries); {
+	case p.Deliveries > 0 && most > 0:
+		said = append(said, fmt.Sprintf("%s of at most %s failed", plural(p.Deliveries, "delivery"), number(most)))
+	case p.Deliveries > 0:
+		said = append(said, plural(p.Deliveries, "delivery")+" failed")
+	case p.Redelivered:
+		said = append(said, "it was delivered before, or may have been, which does not count")
+	}
+	if p.Expiries > 0 {
+		said = append(said, plural(p.Expiries, "lease")+" in a row expired: its process crashed or stood still")
+	}
+	return said
+}
+
+// groupOf returns a group of a topic, empty if it is not known.
+func groupOf(s admin.Stats, name string) admin.GroupStats {
+	for _, g := range s.Groups {
+		if g.Group == name {
+			return g
 		}
 	}
-	if len(of) == 0 {
+	return admin.GroupStats{}
+}
+
+// nameHolders says which programs have the message in hand. What cannot be read stays unknown.
+func (d *Dashboard) nameHolders(ctx context.Context, topic string, events []event) {
+	if !slices.ContainsFunc(events, func(e event) bool { return e.to != "" }) {
 		return
 	}
 	workers, _ := d.workersOf(ctx, topic)
 	for i := range events {
 		for _, w := range workers {
-			if w.Host != "" && events[i].State == admin.InHand && w.Subscription == of[events[i].Group] {
+			if w.Host != "" && events[i].to != "" && events[i].to == w.Subscription {
 				events[i].By = fmt.Sprintf("%s on %s, process %d", w.Program, w.Host, w.PID)
 			}
 		}

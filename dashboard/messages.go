@@ -12,8 +12,10 @@ import (
 
 const (
 	messagesOfPage = 50
-	// examined is how many messages a filter examines for a page.
-	examined = 1000
+	// examined is how many messages a filter examines in one step, and filterSteps how many steps a
+	// page may take until there is something to show.
+	examined    = 1000
+	filterSteps = 30
 )
 
 // messagesPage is a page of the messages of one state.
@@ -23,7 +25,8 @@ type messagesPage struct {
 	Groups                         []string
 	Rows                           []messageRow
 	Next                           string // address of the next page
-	ID, UUID, Reason, Key, Value   string // the filter
+	UUID, DelayID, Reason          string // the filter
+	Key, Value                     string
 	Filtered, First, Contents, All bool
 	Count                          int
 }
@@ -79,7 +82,7 @@ func (messagesPage) States() (all []admin.State) {
 
 func (d *Dashboard) messages(c *call) (*view, error) {
 	p := &messagesPage{Topic: c.q("t"), Group: c.q("g"), State: admin.State(c.q("state")), Contents: c.user.Contents, First: c.q("cursor") == "",
-		ID: strings.TrimSpace(c.q("id")), UUID: strings.TrimSpace(c.q("uuid")), Reason: c.q("reason"), Key: c.q("key"), Value: c.q("value")}
+		UUID: strings.TrimSpace(c.q("uuid")), DelayID: c.q("delay-id"), Reason: c.q("reason"), Key: c.q("key"), Value: c.q("value")}
 	if p.State == "" {
 		p.State = admin.Pending
 	}
@@ -102,19 +105,19 @@ func (d *Dashboard) messages(c *call) (*view, error) {
 	if p.Group == "" && p.State != admin.Pending {
 		return v, nil // nobody has subscribed yet
 	}
-	filter := admin.Filter{UUID: p.UUID, Reason: p.Reason}
+	filter := admin.Filter{UUID: p.UUID, DelayID: p.DelayID, Reason: p.Reason}
 	if p.Key != "" {
 		if !p.Contents || d.hides(p.Key) {
 			return nil, &refusal{http.StatusForbidden, "You may not look for this metadata, because you may not see it."}
 		}
 		filter.Metadata = map[string]string{p.Key: p.Value}
 	}
-	p.Filtered = p.UUID != "" || p.Reason != "" || p.Key != ""
+	p.Filtered = p.UUID != "" || p.DelayID != "" || p.Reason != "" || p.Key != ""
 	query := admin.Query{State: p.State, Group: p.Group, Filter: filter, Cursor: c.q("cursor"), Limit: messagesOfPage}
 	if p.Filtered {
 		query.Limit = examined
 	}
-	for len(p.Rows) == 0 { // a page of a filter may be empty
+	for step := 0; len(p.Rows) == 0 && step < filterSteps; step++ { // a page of a filter may be empty
 		page, err := d.admin.List(c.ctx, p.Topic, query)
 		if err != nil {
 			return nil, err
@@ -122,13 +125,13 @@ func (d *Dashboard) messages(c *call) (*view, error) {
 		for _, m := range page.Messages {
 			p.Rows = append(p.Rows, d.messageRow(m, p.Contents))
 		}
-		if query.Cursor = page.Next; page.Next == "" || c.ctx.Err() != nil {
+		if query.Cursor = page.Next; page.Next == "" {
 			break
 		}
 	}
 	if query.Cursor != "" {
-		p.Next = d.address("/messages", "t", p.Topic, "g", p.Group, "state", string(p.State), "uuid", p.UUID, "reason", p.Reason,
-			"key", p.Key, "value", p.Value, "cursor", query.Cursor)
+		p.Next = d.address("/messages", "t", p.Topic, "g", p.Group, "state", string(p.State), "uuid", p.UUID, "delay-id", p.DelayID,
+			"reason", p.Reason, "key", p.Key, "value", p.Value, "cursor", query.Cursor)
 	}
 	return v, nil
 }

@@ -65,14 +65,8 @@ func (r *topicRow) trouble() int {
 func (r *topicRow) Tone() string { return cmp.Or(toneOf(r.Worst), "fine") }
 
 func (d *Dashboard) overview(c *call) (*view, error) {
-	live := c.Header.Get("Accept") == "text/event-stream"
-	if !live {
-		select {
-		case <-d.sweep.first:
-		case <-time.After(firstWait):
-		case <-c.ctx.Done():
-			return nil, c.ctx.Err()
-		}
+	if err := d.awaitTopics(c); err != nil {
+		return nil, err
 	}
 	query, sort, page := c.q("q"), c.q("sort"), c.q("page")
 	key := strings.Join([]string{"overview", query, sort, page}, "\x00")
@@ -80,10 +74,24 @@ func (d *Dashboard) overview(c *call) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	if live {
+	if c.live() {
 		d.refresh(c.ctx, o.Rows)
 	}
 	return &view{Title: "Topics", Now: d.sweep.now(), Live: true, Data: o}, nil
+}
+
+// awaitTopics waits a moment until all topics are read, for a page that is shown first.
+func (d *Dashboard) awaitTopics(c *call) error {
+	if c.live() {
+		return nil
+	}
+	select {
+	case <-d.sweep.first:
+	case <-time.After(firstWait):
+	case <-c.ctx.Done():
+		return c.ctx.Err()
+	}
+	return nil
 }
 
 // list returns a page of the topics, as far as they were read.

@@ -43,13 +43,22 @@ func TestHostileTextsAreShownAsText(t *testing.T) {
 	status, to := s.post("/pause", "t", hostile, "g", hostile, "why", hostile)
 	require.Equal(t, http.StatusSeeOther, status)
 
+	s.recur(daily(hostile, hostile))
+	status, _ = s.post("/schedule/pause", "t", hostile, "s", hostile)
+	require.Equal(t, http.StatusSeeOther, status)
+	require.NoError(t, s.Client.HSet(ctx, s.Prefix+":{"+hostile+"}:messages", "01M7Y3SQGNBVX5P66MY8JV56FH", hostile).Err())
+	require.NoError(t, s.Client.HSet(ctx, s.Prefix+":{"+hostile+"}:names", hostile, "x").Err())
+	_, checked := s.post("/check", "t", hostile)
+	s.ends(checked)
+
 	get, err := s.admin.Get(ctx, hostile, admin.ByDelayID(hostile))
 	require.NoError(t, err)
 	q := url.QueryEscape(hostile)
 	for _, address := range []string{"/", "/?q=" + q, "/?sort=" + q, "/?page=" + q, to, "/topic?t=" + q, "/topic?t=" + q + "&range=" + q, "/topic?t=nope" + q,
 		"/messages?t=" + q, "/messages?t=" + q + "&state=dead&g=g", "/messages?t=" + q + "&state=" + q, "/messages?t=" + q + "&uuid=" + q + "&reason=" + q + "&key=" + q + "&value=" + q,
 		"/messages?t=" + q + "&cursor=" + q, "/message?t=" + q + "&id=" + get.ID, "/message?t=" + q + "&id=" + q, "/dead?t=" + q + "&g=g",
-		"/confirm?do=purge&t=" + q + "&g=g&reason=" + q, "/confirm?do=" + q, "/audit", "/audit?cursor=" + q, "/job?id=" + q, "/" + q, "/?f=" + q} {
+		"/confirm?do=purge&t=" + q + "&g=g&reason=" + q, "/confirm?do=" + q, "/schedules", "/schedules?t=" + q, "/schedules?page=" + q,
+		"/schedule?t=" + q + "&s=" + q, "/confirm?do=remove-schedule&t=" + q + "&s=" + q, "/confirm?do=repair&t=" + q, checked, "/messages?t=" + q + "&delay-id=" + q, "/audit", "/audit?cursor=" + q, "/job?id=" + q, "/" + q, "/?f=" + q} {
 		status, body := s.get(address)
 		require.NotContains(t, body, "<script>alert", address)
 		require.NotContains(t, body, "<img src=x", address)
@@ -115,9 +124,9 @@ func TestBulkOperationsNeedTheTopicAndTheCount(t *testing.T) {
 	_, body := s.get("/confirm?do=purge&t=orders&g=g&reason=code+%23")
 	require.Contains(t, body, "Purge 2 dead letters")
 	form := func(change ...string) []string {
-		return append([]string{"do", "purge", "t", "orders", "g", "g", "reason", "code #", "count", "2", "typed-topic", "orders", "typed-count", "2"}, change...)
+		return append([]string{"do", "purge", "t", "orders", "g", "g", "reason", "code #", "count", "2", "typed-name", "orders", "typed-count", "2"}, change...)
 	}
-	for _, wrong := range [][2]string{{"typed-topic", "order"}, {"typed-topic", ""}, {"typed-count", "3"}, {"typed-count", ""}, {"count", "x"}, {"count", "-1"}, {"do", "drop"}} {
+	for _, wrong := range [][2]string{{"typed-name", "order"}, {"typed-name", ""}, {"typed-count", "3"}, {"typed-count", ""}, {"count", "x"}, {"count", "-1"}, {"do", "drop"}} {
 		status, _ := s.post("/confirm", form(wrong[0], wrong[1])...)
 		require.Equal(t, http.StatusBadRequest, status, wrong)
 	}
@@ -127,7 +136,7 @@ func TestBulkOperationsNeedTheTopicAndTheCount(t *testing.T) {
 	require.Eventually(t, func() bool { _, body := s.get(to); return strings.Contains(body, "<strong>Done</strong>: 2 of 2") }, testkit.Soon, time.Millisecond)
 	require.Equal(t, 1, dead())
 
-	status, to = s.post("/confirm", "do", "requeue", "t", "orders", "g", "g", "count", "1", "typed-topic", "orders", "typed-count", "1", "spread", "1h")
+	status, to = s.post("/confirm", "do", "requeue", "t", "orders", "g", "g", "count", "1", "typed-name", "orders", "typed-count", "1", "spread", "1h")
 	require.Equal(t, http.StatusSeeOther, status)
 	require.Eventually(t, func() bool { _, body := s.get(to); return strings.Contains(body, "<strong>Done</strong>: 1 of 1") }, testkit.Soon, time.Millisecond)
 	require.Zero(t, dead())
@@ -145,10 +154,10 @@ func TestWholeGroupsAndTopicsAreRemoved(t *testing.T) {
 	s.publish("orders", time.Hour, nil, "later")
 	_, body := s.get("/confirm?do=remove-topic&t=orders")
 	require.Contains(t, body, "2 messages")
-	status, _ := s.post("/confirm", "do", "remove-topic", "t", "orders", "count", "1", "typed-topic", "orders", "typed-count", "1")
+	status, _ := s.post("/confirm", "do", "remove-topic", "t", "orders", "count", "1", "typed-name", "orders", "typed-count", "1")
 	require.Equal(t, http.StatusBadRequest, status) // there are more by now
 	for _, do := range []string{"remove-group", "remove-topic"} {
-		status, to := s.post("/confirm", "do", do, "t", "orders", "g", "g", "count", "2", "typed-topic", "orders", "typed-count", "2")
+		status, to := s.post("/confirm", "do", do, "t", "orders", "g", "g", "count", "2", "typed-name", "orders", "typed-count", "2")
 		require.Equal(t, http.StatusSeeOther, status)
 		require.Eventually(t, func() bool { _, body := s.get(to); return strings.Contains(body, "<strong>Done") }, testkit.Soon, time.Millisecond)
 	}

@@ -35,6 +35,8 @@ func (d *Dashboard) linked(all []admin.Problem) (problems []problem) {
 		case p.Topic == "" || p.Kind == admin.MissingTopic:
 		case p.Kind == admin.DeadLetters:
 			one.Address, one.Action = d.address("/dead", "t", p.Topic, "g", p.Group), "Reasons"
+		case slices.Contains([]admin.ProblemKind{admin.StoppedSchedule, admin.PausedSchedule, admin.MissedOccurrences}, p.Kind):
+			one.Address, one.Action = d.address("/schedules", "t", p.Topic), "Schedules"
 		case p.MessageID != "":
 			one.Address, one.Action = d.address("/message", "t", p.Topic, "id", p.MessageID), "Message"
 		default:

@@ -23,28 +23,33 @@ type route struct {
 	serve        http.HandlerFunc
 }
 
-// route makes the routes. Only POST changes anything, and only for an Operator.
+// route makes the routes. Only POST changes anything, and only for an Operator. A check changes
+// nothing, and is a POST because it is work.
 func (d *Dashboard) route() {
 	get := func(path string, name string, build func(*call) (*view, error)) {
 		d.routes = append(d.routes, route{http.MethodGet, path, Viewer, d.page(name, build)})
 	}
-	post := func(path string, change func(*call) (string, error)) {
-		d.routes = append(d.routes, route{http.MethodPost, path, Operator, d.change(change)})
+	post := func(path string, needs Role, do func(*call) (string, error)) {
+		d.routes = append(d.routes, route{http.MethodPost, path, needs, d.change(needs, do)})
 	}
 	get("/{$}", "overview", d.overview)
 	get("/topic", "topic", d.topic)
 	get("/messages", "messages", d.messages)
 	get("/message", "message", d.message)
 	get("/dead", "dead", d.dead)
+	get("/schedules", "schedules", d.schedules)
+	get("/schedule", "schedule", d.schedule)
 	get("/audit", "audit", d.audit)
 	get("/job", "job", d.job)
 	get("/confirm", "confirm", d.confirm)
 	get("/", "error", func(*call) (*view, error) { return nil, errNoPage })
-	post("/confirm", d.confirmed)
-	post("/job/stop", d.stopJob)
-	post("/pause", d.pause)
-	post("/resume", d.resume)
-	post("/message/{do}", d.settle)
+	post("/check", Viewer, d.examine)
+	post("/confirm", Operator, d.confirmed)
+	post("/job/stop", Operator, d.stopJob)
+	post("/pause", Operator, d.pause)
+	post("/resume", Operator, d.resume)
+	post("/message/{do}", Operator, d.settle)
+	post("/schedule/{do}", Operator, d.amend)
 
 	d.mux = http.NewServeMux()
 	for _, r := range d.routes {
@@ -59,6 +64,9 @@ type call struct {
 	user User
 	ctx  context.Context // ends when Redis takes too long
 }
+
+// live returns whether the browser asks for the news of a page.
+func (c *call) live() bool { return c.Header.Get("Accept") == "text/event-stream" }
 
 // q returns a value of the address or of the form.
 func (c *call) q(name string) string { return c.FormValue(name) }
@@ -83,7 +91,7 @@ func (d *Dashboard) guarded(needs Role, do func(w http.ResponseWriter, c *call))
 // page serves a page, and its news to a browser that asks for an event stream.
 func (d *Dashboard) page(name string, build func(*call) (*view, error)) http.HandlerFunc {
 	return d.guarded(Viewer, func(w http.ResponseWriter, c *call) {
-		if c.Header.Get("Accept") == "text/event-stream" {
+		if c.live() {
 			d.news(w, c, name, build)
 			return
 		}
@@ -100,8 +108,8 @@ func (d *Dashboard) page(name string, build func(*call) (*view, error)) http.Han
 }
 
 // change makes a change, and then has the browser go to the page that change returns.
-func (d *Dashboard) change(change func(*call) (string, error)) http.HandlerFunc {
-	return d.guarded(Operator, func(w http.ResponseWriter, c *call) {
+func (d *Dashboard) change(needs Role, change func(*call) (string, error)) http.HandlerFunc {
+	return d.guarded(needs, func(w http.ResponseWriter, c *call) {
 		ctx, cancel := context.WithTimeout(c.ctx, workFor)
 		defer cancel()
 		c.ctx = ctx

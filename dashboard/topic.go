@@ -20,6 +20,7 @@ type topicPage struct {
 	Charts     []chart
 	Range      string
 	Since      time.Time // of the history
+	LastCheck  *jobView  // nil: none in this process
 }
 
 // loads are the intervals of the chart of what is to come.
@@ -49,19 +50,60 @@ func (d *Dashboard) topic(c *call) (*view, error) {
 	p := &topicPage{Stats: stats, Problems: found, Workers: workers, WorkersErr: err, Range: c.q("range"), Since: d.sweep.since}
 	i := max(0, slices.Index(p.Ranges(), p.Range))
 	p.Range = loads[i].Name
-	upcoming, err := cached(c.ctx, &d.reads, "upcoming:"+p.Range+":"+name, func(ctx context.Context) ([]admin.Bucket, error) {
-		group := ""
-		if len(stats.Groups) > 0 {
-			group = stats.Groups[0].Group
-		}
-		return d.admin.Upcoming(ctx, name, admin.Load{Width: loads[i].width, Buckets: loads[i].buckets, Group: group})
+	upcoming, err := cached(c.ctx, &d.reads, "upcoming:"+p.Range+":"+name, func(ctx context.Context) (load, error) {
+		return d.upcoming(ctx, stats, loads[i].buckets, loads[i].width)
 	})
 	if err != nil {
 		return nil, err
 	}
 	p.Charts = append(p.Charts, upcomingChart(p.Range, upcoming))
+	if last, ok := d.jobs.lastCheck(name); ok {
+		p.LastCheck = &last
+	}
 	p.Charts = append(p.Charts, historyCharts(seriesOf(d.sweep.past(name)))...)
 	return &view{Title: name, Crumbs: []crumb{{"Topics", d.address("/")}}, Now: d.sweep.now(), Live: true, Data: p}, nil
+}
+
+// groupsOfLoad is of how many groups the chart counts retries, those with the most.
+const groupsOfLoad = 20
+
+// load is what becomes due in each interval: first deliveries, and retries of all groups.
+type load struct {
+	buckets []admin.Bucket
+	left    int // groups whose retries are not counted
+	retries int // of those groups, whenever they are due
+}
+
+// upcoming counts what becomes due. Each group takes a step of Redis of its own, so the counts of
+// groups are of slightly different times.
+func (d *Dashboard) upcoming(ctx context.Context, stats admin.Stats, buckets int, width time.Duration) (l load, err error) {
+	groups := slices.DeleteFunc(slices.Clone(stats.Groups), func(g admin.GroupStats) bool { return g.Retrying == 0 })
+	slices.SortStableFunc(groups, func(a, b admin.GroupStats) int { return b.Retrying - a.Retrying })
+	for _, g := range groups[min(groupsOfLoad, len(groups)):] {
+		l.left++
+		l.retries += g.Retrying
+	}
+	asked := admin.Load{Width: width, Buckets: buckets}
+	for _, g := range groups[:min(groupsOfLoad, len(groups))] {
+		asked.Group = g.Group
+		counted, err := d.admin.Upcoming(ctx, stats.Topic, asked)
+		switch {
+		case errors.Is(err, admin.ErrNotFound): // the group was removed meanwhile
+		case err != nil:
+			return l, err
+		case l.buckets == nil:
+			l.buckets, asked.From = counted, counted[0].From
+		default:
+			for i := range counted {
+				l.buckets[i].Retries += counted[i].Retries
+			}
+		}
+	}
+	if l.buckets == nil {
+		asked.Group = ""
+		l.buckets, err = d.admin.Upcoming(ctx, stats.Topic, asked)
+	}
+	return l, err
 }
 
 // workersOf returns who subscribes to a topic.
@@ -91,7 +133,8 @@ func (c chart) JSON() (string, error) {
 	return string(text), err
 }
 
-func upcomingChart(name string, buckets []admin.Bucket) chart {
+func upcomingChart(name string, l load) chart {
+	buckets := l.buckets
 	c := chart{ID: "chart-upcoming", Title: "Becomes due in the next " + name, Kind: "bars", Names: []string{"Messages", "Retries"}, Y: make([][]float64, 2)}
 	all, most := 0, 0
 	for _, b := range buckets {
@@ -103,6 +146,9 @@ func upcomingChart(name string, buckets []admin.Bucket) chart {
 	c.Said = "Nothing becomes due in the next " + name + "."
 	if all > 0 {
 		c.Said = fmt.Sprintf("%s in the next %s, at most %s in %s.", plural(all, "message"), name, number(most), duration(buckets[0].Until.Sub(buckets[0].From)))
+	}
+	if l.left > 0 {
+		c.Said += fmt.Sprintf(" Not counted: %s of %s.", plural(l.retries, "retry"), plural(l.left, "further group"))
 	}
 	return c
 }

@@ -243,6 +243,20 @@ func (s Schedule) Next(t time.Time) (instant, due time.Time, err error) {
 	return instant.In(s.Location), instant.In(s.Location).Add(s.offset()), nil
 }
 
+// Upcoming returns when the next occurrences after now are due, n at most, in the schedule's
+// Location. It needs no Redis, and does not know of pauses. The error is the FieldError of Spec.
+func (s Schedule) Upcoming(now time.Time, n int) (dues []time.Time, err error) {
+	s.setDefaults()
+	found, err := s.instants()
+	if err != nil {
+		return nil, err
+	}
+	for at := found.Next(now.Add(-s.offset())); !at.IsZero() && len(dues) < n; at = found.Next(at) {
+		dues = append(dues, at.In(s.Location).Add(s.offset()))
+	}
+	return dues, nil
+}
+
 // instants returns the series of the schedule, which has its defaults.
 func (s *Schedule) instants() (calendar.Series, error) {
 	found, err := calendar.Parse(s.Spec, s.Location, s.Start)

@@ -27,6 +27,13 @@ func TestADefinitionCanBeReadAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, last.IsZero() && due.IsZero(), "End has passed")
 
+	dues, err := read.Upcoming(first.Add(read.offset()).Add(-time.Millisecond), 5)
+	require.NoError(t, err)
+	require.Equal(t, []time.Time{first.Add(read.offset()), second.Add(read.offset())}, dues)
+	dues, err = read.Upcoming(first.Add(read.offset()), 1)
+	require.NoError(t, err)
+	require.Equal(t, []time.Time{second.Add(read.offset())}, dues, "after now")
+
 	read.Spec = "61 * * * *"
 	_, _, err = read.Next(time.Time{})
 	var fault *FieldError

@@ -58,6 +58,7 @@ type app struct {
 	consent         consent
 	client          redis.UniversalClient // nil until the first use
 	began           bool                  // the arguments are read, and a command runs
+	unrecorded      bool                  // it was said that the audit log does not have an act
 }
 
 func newApp(sys system) *app {
@@ -83,7 +84,7 @@ Begin with "redisdelay doctor". Exit codes: 0 fine, 1 something is wrong, 2 used
 		a.doctorCommand(), a.workersCommand(),
 		a.topCommand(), a.topicsCommand(), a.groupsCommand(), a.upcomingCommand(),
 		a.deadCommand(), a.msgCommand(), a.pauseCommand(), a.resumeCommand(), a.publishCommand(), a.tailCommand(),
-		a.checkCommand(), a.repairCommand(), a.relayCommand(), a.metricsCommand(), a.uiCommand(), a.scheduleCommand(),
+		a.checkCommand(), a.repairCommand(), a.auditCommand(), a.relayCommand(), a.metricsCommand(), a.uiCommand(), a.scheduleCommand(),
 		a.schedulesCommand(), a.periodicCommand(), a.versionCommand(), a.connectionTopic())
 	return a
 }

@@ -90,10 +90,14 @@ func (a *app) repair(ctx context.Context, topic string) error {
 		}
 		return err
 	}
-	if ok, err := a.agreed(ctx, act{Action: "mend", Topic: topic, Count: len(violations), Unit: "violation"}); !ok {
+	w := act{Action: "mend", Topic: topic, Count: len(violations), Unit: "violation"}
+	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
+	a.begins(ctx, operator, w, "repair", "")
 	repaired, err := operator.Repair(ctx, topic)
+	w.Count = len(repaired.Mended)
+	a.record(ctx, operator, w.noted("repair"), err)
 	for _, m := range repaired.Mended {
 		t.row(ofTopic{topic, m}, findingCells(topic, m.Finding, fmt.Sprint(m.Done))...)
 	}

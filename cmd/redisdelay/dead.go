@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -176,16 +177,27 @@ func (w *deadWork) run(ctx context.Context, args []string) error {
 		return err
 	}
 	all := did.Count
+	w.a.begins(ctx, operator, did, w.action, w.chosen())
 	bulk.DryRun, bulk.Limit, bulk.Progress = false, all, func(p admin.Progress) {
 		w.a.out.progress("%s: %s of %s", w.action, count(p.Done), count(all))
 	}
 	did.Count, err = w.all(operator, ctx, topic, g.Group, w.to, bulk)
+	w.a.record(ctx, operator, did.noted(w.action), err)
 	if err != nil {
 		w.a.out.note("%s of %s are done, the others are as they were.", count(did.Count), many(all, "dead letter"))
 		return err
 	}
 	w.a.done(did)
 	return nil
+}
+
+// chosen says which dead letters are chosen, and over what time they are spread. "" is all at once.
+func (w *deadWork) chosen() string {
+	chosen := w.choose.String()
+	if w.over > 0 {
+		chosen = strings.TrimPrefix(fmt.Sprintf("%s, over %v", chosen, w.over), ", ")
+	}
+	return chosen
 }
 
 // runOnes does the work for dead letters that are named.
@@ -206,6 +218,7 @@ func (w *deadWork) runOnes(ctx context.Context, operator *admin.Admin, did act, 
 		err := ctx.Err()
 		if err == nil {
 			err = w.one(operator, context.WithoutCancel(ctx), did.Topic, did.Group, id)
+			w.a.record(ctx, operator, admin.Act{Action: w.action, Topic: did.Topic, Group: did.Group, MessageID: id}, err)
 		}
 		if err == nil {
 			did.Count++
@@ -299,6 +312,7 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string) er
 		return err
 	}
 	defer publisher.Close()
+	a.begins(ctx, operator, did, "import", "")
 	did.Count = 0
 	for some := range slices.Chunk(messages, 500) {
 		err := ctx.Err()
@@ -306,6 +320,7 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string) er
 			err = publisher.Publish(topic, some...)
 		}
 		if err != nil {
+			a.record(ctx, operator, did.noted("import"), err)
 			a.out.note("%s of %s are imported; repeat the command for the others.", count(did.Count), many(len(messages), "dead letter"))
 			return err
 		}
@@ -320,6 +335,7 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string) er
 		did.Count -= left
 		a.out.note("%s left out, imported within the last hour.", many(left, "dead letter"))
 	}
+	a.record(ctx, operator, did.noted("import"), nil)
 	a.done(did)
 	return nil
 }

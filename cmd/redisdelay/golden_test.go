@@ -70,7 +70,7 @@ var goldens = []struct {
 	{"msg-cancel", "msg cancel orders waiting", ""},
 	{"msg-now", "msg now orders later", ""},
 	{"msg-kill", "msg kill orders held --group billing", ""},
-	{"pause", "pause orders --group billing --by ann@ops --why deploy --for 1h", ""},
+	{"pause", "pause orders --group billing --as ann@ops --why deploy --for 1h", ""},
 	{"resume", "resume orders --group billing", ""},
 	{"publish", "publish orders --in 1m --metadata kind=gift --uuid new --delay-id again", "text"},
 	{"tail", "tail orders --limit 1", ""},
@@ -86,6 +86,7 @@ var goldens = []struct {
 	{"schedules-resume", "schedules resume reports clean-up", ""},
 	{"schedules-rm", "schedules rm reports daily-report", ""},
 	{"periodic", "periodic --file testdata/schedules.yaml --check", ""},
+	{"audit", "audit --by ann@ops", ""},
 	{"version", "version", ""},
 }
 

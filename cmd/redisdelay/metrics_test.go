@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,9 +47,12 @@ func TestARelayExportsMetrics(t *testing.T) {
 			store := redistest.Start(t)
 			p := startRelay(t, start, store, nil, "--to", "redisstream", "--redisstream", store.Addr(), "--metrics", "localhost:0", "--health", health)
 			address := p.await(metricsAddress)
-			status, said := probe(t, address, "/metrics")
-			require.Equal(t, http.StatusOK, status, said)
-			require.Contains(t, said, `redisdelay_subscribed{group="relay",topic="orders"} 1`)
+			var status int
+			var said string
+			require.Eventually(t, func() bool { // the first claim may still be under way
+				status, said = probe(t, address, "/metrics")
+				return status == http.StatusOK && strings.Contains(said, `redisdelay_subscribed{group="relay",topic="orders"} 1`)
+			}, 10*time.Second, 10*time.Millisecond)
 			require.Contains(t, said, "\nredisdelay_redis_memory_used_bytes{")
 			status, said = probe(t, address, "/healthz")
 			require.Equal(t, http.StatusOK, status, said)

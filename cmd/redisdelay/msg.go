@@ -58,7 +58,7 @@ func (a *app) msgCommand() *cobra.Command {
 
 	cancel := a.msgCommandOn("cancel", "take back a message that waits", "", `orders "order 123"`, a.consentFlags,
 		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message) error {
-			return a.onOne(ctx, act{Action: "cancel", Topic: topic, ID: m.ID}, func() error { return o.Cancel(context.WithoutCancel(ctx), topic, admin.ByID(m.ID)) })
+			return a.onOne(ctx, o, act{Action: "cancel", Topic: topic, ID: m.ID}, "", func() error { return o.Cancel(context.WithoutCancel(ctx), topic, admin.ByID(m.ID)) })
 		})
 	var in, at string
 	reschedule := a.msgCommandOn("reschedule", "give a waiting message another due time", "", `orders "order 123" --in 2h`, func(f *pflag.FlagSet) {
@@ -69,19 +69,13 @@ func (a *app) msgCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := o.Reschedule(context.WithoutCancel(ctx), topic, admin.ByID(m.ID), when); err != nil {
-			return err
-		}
-		a.done(act{Action: "reschedule", Topic: topic, ID: m.ID, Unit: "message", Count: 1})
-		return nil
+		err = o.Reschedule(context.WithoutCancel(ctx), topic, admin.ByID(m.ID), when)
+		return a.didOne(ctx, o, act{Action: "reschedule", Topic: topic, ID: m.ID}, "reschedule", dueText(in, at), err)
 	})
 	now := a.msgCommandOn("now", "have a waiting message delivered now", "", `orders "order 123"`, nil,
 		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message) error {
-			if err := o.DeliverNow(context.WithoutCancel(ctx), topic, admin.ByID(m.ID)); err != nil {
-				return err
-			}
-			a.done(act{Action: "deliver", Topic: topic, ID: m.ID, Unit: "message", Count: 1})
-			return nil
+			err := o.DeliverNow(context.WithoutCancel(ctx), topic, admin.ByID(m.ID))
+			return a.didOne(ctx, o, act{Action: "deliver", Topic: topic, ID: m.ID}, "deliver now", "", err)
 		})
 	return a.family("msg", "single messages: look, cancel, reschedule, kill", list, get, cancel, reschedule, now,
 		a.killCommand(),
@@ -102,17 +96,33 @@ func due(in, at string) (admin.When, error) {
 	}
 }
 
+// dueText returns the time of --in and --at in words.
+func dueText(in, at string) string {
+	if in != "" {
+		return "in " + in
+	}
+	return "at " + at
+}
+
 // onOne asks, and does one act to one message.
-func (a *app) onOne(ctx context.Context, w act, do func() error) error {
+func (a *app) onOne(ctx context.Context, operator *admin.Admin, w act, detail string, do func() error) error {
 	w.Count, w.Unit = 1, "message"
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
-	if err := do(); err != nil {
-		return err
+	return a.didOne(ctx, operator, w, w.Action, detail, do())
+}
+
+// didOne prints what came of an act to one message, and records it as an action.
+func (a *app) didOne(ctx context.Context, operator *admin.Admin, w act, action, detail string, err error) error {
+	w.Count, w.Unit = 1, "message"
+	noted := w.noted(action)
+	noted.Detail = detail
+	a.record(ctx, operator, noted, err)
+	if err == nil {
+		a.done(w)
 	}
-	a.done(w)
-	return nil
+	return err
 }
 
 // listing are the flags of a list.

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/user"
 
 	"github.com/spf13/cobra"
 
@@ -32,6 +30,7 @@ func (a *app) pauseCommand() *cobra.Command {
 	c := &cobra.Command{Use: "pause TOPIC", Short: "stop the deliveries of a topic or a group", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTopic,
 		Example: "  redisdelay pause orders --why \"the partner is down\" --for 2h",
 		RunE: a.runs(func(ctx context.Context, args []string) error {
+			o.By = a.who()
 			if o.For < 0 {
 				return refuse("--for is %v; it must be positive", o.For)
 			}
@@ -45,6 +44,7 @@ func (a *app) pauseCommand() *cobra.Command {
 			} else {
 				pausing, err = operator.PauseGroup(context.WithoutCancel(ctx), args[0], group, o)
 			}
+			a.record(ctx, operator, admin.Act{Action: "pause", Topic: args[0], Group: group, Detail: o.Why}, err)
 			if err != nil {
 				return err
 			}
@@ -53,8 +53,6 @@ func (a *app) pauseCommand() *cobra.Command {
 			return nil
 		})}
 	c.Flags().StringVar(&o.Why, "why", "", "why, for the next who looks")
-	c.Flags().StringVar(&o.By, "by", whoami(), "who pauses")
-	c.Flags().Lookup("by").DefValue = ""
 	c.Flags().DurationVar(&o.For, "for", 0, "resume by itself after this time; 0: only by resume")
 	a.groupFlag(c, &group)
 	c.Flags().Lookup("group").Usage = "only this consumer group"
@@ -77,18 +75,6 @@ func pausedText(p admin.Pause) string {
 	return text
 }
 
-// whoami returns user@host.
-func whoami() string {
-	name := "unknown"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	if host, err := os.Hostname(); err == nil {
-		name += "@" + host
-	}
-	return name
-}
-
 func (a *app) resumeCommand() *cobra.Command {
 	var group string
 	c := &cobra.Command{Use: "resume TOPIC", Short: "end a pause", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTopic,
@@ -103,6 +89,9 @@ func (a *app) resumeCommand() *cobra.Command {
 				was, err = operator.Resume(context.WithoutCancel(ctx), args[0])
 			} else {
 				was, err = operator.ResumeGroup(context.WithoutCancel(ctx), args[0], group)
+			}
+			if was || err != nil {
+				a.record(ctx, operator, admin.Act{Action: "resume", Topic: args[0], Group: group}, err)
 			}
 			if err != nil {
 				return err

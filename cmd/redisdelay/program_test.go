@@ -469,7 +469,7 @@ func testReadOnlyUser(t *testing.T, binary string) {
 		"dead reasons orders", "dead ls orders", "dead show orders " + id, "dead export orders", "msg ls orders", "msg get orders name", "msg get orders 1 --by uuid",
 		"dead requeue orders --dry-run", "dead purge orders --dry-run", "dead move orders --to x --create --dry-run",
 		"groups rm orders billing --dry-run", "topics rm orders --dry-run", "check orders",
-		"schedules ls", "schedules show reports clean-up", "schedules run reports clean-up --dry-run", "schedules rm reports clean-up --dry-run",
+		"audit", "schedules ls", "schedules show reports clean-up", "schedules run reports clean-up --dry-run", "schedules rm reports clean-up --dry-run",
 	} {
 		said, code := run(strings.Fields(looks)...)
 		require.Zero(t, code, "%s: %s", looks, said)

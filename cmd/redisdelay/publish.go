@@ -91,6 +91,10 @@ func (a *app) publish(ctx context.Context, topic string, file []string, p publis
 	if err := redisdelay.CheckMetadata(msg); err != nil {
 		return refuse("%w", err)
 	}
+	operator, err := a.admin()
+	if err != nil {
+		return err
+	}
 	if err := a.mayCreate(ctx, topic, p.create); err != nil {
 		return err
 	}
@@ -104,7 +108,9 @@ func (a *app) publish(ctx context.Context, topic string, file []string, p publis
 		return err
 	}
 	defer publisher.Close()
-	if err := publisher.Publish(topic, msg); err != nil {
+	err = publisher.Publish(topic, msg)
+	a.record(ctx, operator, admin.Act{Action: "publish", Topic: topic, Detail: fmt.Sprintf("%s, UUID %s", many(len(payload), "byte"), p.uuid)}, err)
+	if err != nil {
 		return err
 	}
 	said := published{topic, p.uuid, p.delayID, len(payload)}

@@ -124,7 +124,11 @@ func (a *app) showSchedule(ctx context.Context, operator *admin.Admin, topic, na
 	shown := shownSchedule{Schedule: s, Upcoming: []time.Time{}}
 	defined, err := periodic.FromDefinition(name, s.Definition)
 	if err == nil && s.Paused.IsZero() {
-		shown.Upcoming, err = upcomingOf(defined, stats.Now, next)
+		var dues []time.Time
+		dues, err = defined.Upcoming(stats.Now, next)
+		for _, due := range dues {
+			shown.Upcoming = append(shown.Upcoming, due.UTC())
+		}
 	}
 	if err != nil {
 		shown.Problem = strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -136,18 +140,6 @@ func (a *app) showSchedule(ctx context.Context, operator *admin.Admin, topic, na
 	a.sayDefinition(shown, defined)
 	a.saySchedule(shown, defined.Location)
 	return nil
-}
-
-// upcomingOf returns when the next n occurrences of a schedule are due.
-func upcomingOf(s periodic.Schedule, now time.Time, n int) (all []time.Time, err error) {
-	all = []time.Time{}
-	first, due, err := s.Next(time.Time{})
-	for at := now.Add(first.Sub(due)); err == nil && len(all) < n; all = append(all, due.UTC()) {
-		if at, due, err = s.Next(at); at.IsZero() {
-			break
-		}
-	}
-	return all, err
 }
 
 // sayPart prints a part of a schedule, unless it is empty.
@@ -225,6 +217,7 @@ type amended struct {
 
 func (a *app) pauseSchedule(ctx context.Context, operator *admin.Admin, topic, name string) error {
 	n, err := operator.PauseSchedule(context.WithoutCancel(ctx), topic, name)
+	a.record(ctx, operator, admin.Act{Action: "pause-schedule", Topic: topic, Schedule: name, Detail: many(n, "waiting occurrence") + " taken back"}, err)
 	if err == nil {
 		a.out.say(amended{topic, name, true, n}, "Schedule %q of topic %q is paused, and %s taken back.",
 			name, topic, many(n, "waiting occurrence"))
@@ -234,6 +227,7 @@ func (a *app) pauseSchedule(ctx context.Context, operator *admin.Admin, topic, n
 
 func (a *app) resumeSchedule(ctx context.Context, operator *admin.Admin, topic, name string) error {
 	err := operator.ResumeSchedule(context.WithoutCancel(ctx), topic, name)
+	a.record(ctx, operator, admin.Act{Action: "resume-schedule", Topic: topic, Schedule: name}, err)
 	if err == nil {
 		a.out.say(amended{Topic: topic, Schedule: name}, "Schedule %q of topic %q goes on, when a program looks at it.", name, topic)
 	}
@@ -249,6 +243,7 @@ func (a *app) runSchedule(ctx context.Context, operator *admin.Admin, topic, nam
 		return err
 	}
 	at, err := operator.RunSchedule(context.WithoutCancel(ctx), topic, name)
+	a.record(ctx, operator, admin.Act{Action: "run-schedule", Topic: topic, Schedule: name}, err)
 	if err != nil {
 		return err
 	}
@@ -267,7 +262,9 @@ func (a *app) removeSchedule(ctx context.Context, operator *admin.Admin, topic, 
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
-	if w.Count, err = operator.RemoveSchedule(context.WithoutCancel(ctx), topic, name); err == nil {
+	w.Count, err = operator.RemoveSchedule(context.WithoutCancel(ctx), topic, name)
+	a.record(ctx, operator, w.noted("remove-schedule"), err)
+	if err == nil {
 		a.done(w)
 	}
 	return err

@@ -24,6 +24,7 @@ type connection struct {
 	redis     *redisSettings
 	keyPrefix *string
 	marshaler *choice
+	as        *string
 }
 
 func declareConnection(s *settings) *connection {
@@ -31,6 +32,7 @@ func declareConnection(s *settings) *connection {
 		redis:     declareRedis(s, "redis", "the Redis where messages wait"),
 		keyPrefix: s.text("key-prefix", redisdelay.DefaultKeyPrefix, "start of all keys, the same as the publishers'"),
 		marshaler: s.choice("marshaler", "binary", "`binary` or `json`: the publishers' Marshaler", "binary", "json"),
+		as:        s.text("as", "", "who you are, for the audit log and for pauses; default user@host"),
 	}
 }
 

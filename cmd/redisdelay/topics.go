@@ -43,11 +43,13 @@ func (a *app) removeTopic(ctx context.Context, topic string) error {
 	did, err := operator.DeleteTopic(ctx, topic, false)
 	if err != nil {
 		a.cutShort(ctx, ", or the same command,")
-		return err
 	}
 	w.Count = did.Messages
-	a.done(w)
-	return nil
+	a.record(ctx, operator, w.noted("remove-topic"), err)
+	if err == nil {
+		a.done(w)
+	}
+	return err
 }
 
 // cutShort says who finishes a removal that was interrupted. Each step is whole, so nothing is half
@@ -182,6 +184,7 @@ func (a *app) removeGroups(ctx context.Context, args []string, idle time.Duratio
 	}
 	did, err := remove(false)
 	w.Group, w.Count = strings.Join(did.Groups, ", "), did.Messages
+	a.record(ctx, operator, w.noted("remove-group"), err)
 	if err != nil {
 		a.cutShort(ctx, "")
 		return err

@@ -113,6 +113,7 @@
     k: () => step(-1),
     u: () => [...main.querySelectorAll(".crumbs a")].pop()?.click(),
     g: () => document.querySelector(".bar nav a").click(),
+    s: () => document.querySelector(".bar nav a:nth-child(2)").click(),
     a: () => document.querySelector(".bar nav a:last-child").click(),
   };
   addEventListener("keydown", (e) => {

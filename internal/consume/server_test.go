@@ -104,11 +104,11 @@ func (f *server) script(args []any) any {
 		}
 		return int64(settled)
 	case "release":
-		for i := len(text) - 2; i > 0; i -= 2 {
+		for i := len(text) - 2; i >= 0; i -= 2 {
 			f.release(&queue.Leased{ID: text[i], Token: text[i+1]})
 		}
 	case "nack":
-		for t := text[2:]; len(t) > 0; t = t[7:] {
+		for t := text[1:]; len(t) > 0; t = t[7:] {
 			f.nacks = append(f.nacks, nacked{t[0], t[2], t[5]})
 			failure := queue.Failure{Leased: &queue.Leased{ID: t[0], Token: t[1]}, Dead: t[2] == "asked" || t[2] == "late" || t[2] == "unmarshal"}
 			if t[2] != "0" {
@@ -141,7 +141,7 @@ func (f *server) answerClaim(args []any, text []string) any {
 	}
 	lease, _ := strconv.Atoi(text[5])
 	a := f.claim(&queue.Claim{
-		Subscription: text[1], Number: args[2].(uint64), Limit: args[3].(int), Held: args[4].(int), Most: args[13].(int),
+		Subscription: text[1], Number: args[2].(uint64), Limit: args[3].(int), Held: args[4].(int), Most: args[12].(int),
 		Lease: time.Duration(lease) * time.Millisecond, Slots: args[6].(int), Address: text[7],
 	}, time.Now())
 	if a.Outcome == GroupGone {

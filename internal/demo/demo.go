@@ -16,6 +16,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/periodic"
 )
 
 // traffic is what one program of a small shop does.
@@ -41,9 +42,18 @@ func Run(ctx context.Context, client redis.UniversalClient, prefix string, ready
 	if err != nil {
 		return err
 	}
+	ctx, stop := context.WithCancel(ctx)
 	t := &traffic{ctx: ctx, client: client, prefix: prefix, publisher: publisher, admin: a}
-	defer t.running.Wait()
-	if err := errors.Join(t.consume(), t.begin()); err != nil {
+	defer func() {
+		stop()
+		t.running.Wait()
+	}()
+	recurring, err := t.recur()
+	if err := errors.Join(err, t.consume(), t.begin()); err != nil {
+		return err
+	}
+	t.running.Go(func() { _ = recurring.Run(ctx) }) // without an error until ctx ends
+	if err := t.pauseSchedule(); err != nil {
 		return err
 	}
 	ready()
@@ -98,6 +108,50 @@ func (t *traffic) consume() error {
 		t.group(reminders, "app", 4, func(*message.Message) error { return nil }),
 		t.register(reports, "nightly"),
 	)
+}
+
+// recur returns the recurring schedules of the shop.
+func (t *traffic) recur() (*periodic.Periodic, error) {
+	p, err := periodic.New(periodic.Config{Publisher: t.publisher}, nil)
+	if err != nil {
+		return nil, err
+	}
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		berlin = time.UTC // the machine knows no zones
+	}
+	for _, s := range []periodic.Schedule{
+		{Name: "daily-report", Topic: reports, Spec: "30 6 * * 1-5", Location: berlin, Jitter: 10 * time.Minute},
+		{Name: "month-end", Topic: reports, Spec: "0 22 28 * *", Location: berlin, Misfire: periodic.MisfireAll},
+		{Name: "clean-up", Topic: reminders, Spec: "@every 6h"},
+		{Name: "newsletter", Topic: mails, Spec: "0 9 * * 2,5", Location: berlin},
+	} {
+		s.Message = func(periodic.Occurrence) (*message.Message, error) {
+			msg := message.NewMessage(watermill.NewUUID(), []byte(`{"recurring":true}`))
+			msg.Metadata.Set("kind", s.Name)
+			return msg, nil
+		}
+		if err := p.Add(s); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// pauseSchedule pauses one schedule as soon as it is in Redis.
+func (t *traffic) pauseSchedule() error {
+	for {
+		_, err := t.admin.PauseSchedule(t.ctx, mails, "newsletter")
+		if err == nil {
+			return t.admin.Record(t.ctx, admin.Act{By: "bob", Action: "pause-schedule", Topic: mails, Schedule: "newsletter", Detail: "1 waiting occurrence taken back"})
+		}
+		if !errors.Is(err, admin.ErrNotFound) {
+			return err
+		}
+		if err := t.sleep(20 * time.Millisecond); err != nil {
+			return nil // the program ends
+		}
+	}
 }
 
 // begin publishes the first messages.

@@ -102,8 +102,8 @@ func (c *scriptCall) leases() (ids, tokens []string) {
 		}
 		return ids, tokens
 	case "nack":
-		first, step = 2, 7
-	case "release", "extend":
+		first, step = 1, 7
+	case "extend":
 		first = 1
 	}
 	for i := first; i+1 < len(c.args); i += step {
@@ -137,7 +137,7 @@ func (c *scriptCall) events(base Event) (events []Event) {
 		e.ID, e.Token, e.Of = id, tokens[i], len(ids)
 		if c.script == "nack" {
 			e.Delay = -1 // a dead letter, or an instant instead of a delay
-			switch said := c.args[2+7*i+2]; said {
+			switch said := c.args[1+7*i+2]; said {
 			case "asked":
 				e.Outcome = "dead"
 			case "late", "unmarshal":
@@ -211,7 +211,7 @@ func (w *wire) answer(c *scriptCall, cmd *redis.Cmd, base Event, err error) {
 		}
 		base.Kind, base.Redis = Claimed, claimed.Now.UnixMicro()
 		base.Lease, _ = strconv.ParseInt(c.args[5], 10, 64)
-		most, _ := strconv.Atoi(c.args[13])
+		most, _ := strconv.Atoi(c.args[12])
 		for _, m := range claimed.Messages {
 			e := base
 			e.ID, e.Token, e.Due, e.Number = m.ID, m.Token, m.Due.UnixMilli(), m.Deliveries+1

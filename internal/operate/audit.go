@@ -58,6 +58,7 @@ type audit struct {
 	Audit
 	topic   *Topic
 	groups  *queue.Groups
+	looked  []func(n int)   // are told how many entries were read
 	there   map[string]bool // keys that existed at the beginning
 	tallies tallies
 	loose   []string        // messages with a record of deliveries in a group that seems not to have them
@@ -78,16 +79,18 @@ const (
 // A message that moves meanwhile may hide its violation. Audit first finishes removals of groups
 // that were begun and not finished.
 //
+// The functions looked are called with the number of entries that each step has read.
+//
 // The number of calls grows with the number of groups, plus that of entries in all keys of the
 // topic. Only a message whose number of groups seems wrong is looked for in each group. ErrChanging
 // means that the set of groups changed five times meanwhile.
-func (t *Topic) Audit(ctx context.Context) (Audit, error) {
+func (t *Topic) Audit(ctx context.Context, looked ...func(n int)) (Audit, error) {
 	for range 5 {
 		groups, err := t.Existing(ctx)
 		if err != nil {
 			return Audit{}, err
 		}
-		a := &audit{topic: t, groups: groups, there: map[string]bool{}, tallies: tallies{}, seen: map[string]bool{}}
+		a := &audit{topic: t, groups: groups, looked: looked, there: map[string]bool{}, tallies: tallies{}, seen: map[string]bool{}}
 		if err = a.run(ctx); err != queue.ErrStale {
 			return a.Audit, err
 		}
@@ -122,6 +125,13 @@ func (a *audit) run(ctx context.Context) error {
 	}
 	slices.SortStableFunc(a.Violations, func(a, b Violation) int { return strings.Compare(a.ID, b.ID) })
 	return nil
+}
+
+// tell says that entries were read.
+func (a *audit) tell(n int) {
+	for _, looked := range a.looked {
+		looked(n)
+	}
 }
 
 func (a *audit) report(v Violation) {
@@ -378,6 +388,7 @@ func (a *audit) scan(ctx context.Context, indexes []index, f func(ids []string) 
 			if err := f(ids); err != nil {
 				return err
 			}
+			a.tell(len(ids))
 			if cursor == "0" {
 				break
 			}

@@ -32,6 +32,7 @@ func (a *audit) walk(ctx context.Context, group int) error {
 		if err := a.repeated(ctx, group, again); err != nil {
 			return err
 		}
+		a.tell(len(found))
 		if len(found) < size {
 			return nil
 		}

@@ -138,9 +138,11 @@ type FoundIn struct {
 	State      State
 	At         time.Time
 	Since      time.Time // since when a subscription has it; only of Unack
+	Due        time.Time // when it was due; only of Unack
 	Holder     string    // the subscription that has it; only of Unack
 	Deliveries int
 	Delivered  bool // it was delivered, or may have been
+	Expiries   int  // leases of it that expired in a row
 	Reason     string
 }
 
@@ -239,10 +241,11 @@ func (f *facts) found(groups *queue.Groups, removing int) Found {
 	needed, unknown := f.needed(), 0
 	for i, g := range f.groups {
 		r := queue.ReadRecord(g.record)
-		in := FoundIn{Group: groups.Names[i], Deliveries: r.Count, Delivered: r.Delivered(), Reason: r.Reason}
+		in := FoundIn{Group: groups.Names[i], Deliveries: r.Count, Delivered: r.Delivered(), Expiries: queue.ReadExpiries(g.suspect), Reason: r.Reason}
 		switch {
 		case g.unack != "":
-			in.State, in.At, in.Since, in.Holder = Unack, queue.Instant(g.unack), queue.LeasedAt(g.lease), queue.SubscriptionOf(g.lease)
+			in.State, in.At, in.Holder = Unack, queue.Instant(g.unack), queue.SubscriptionOf(g.lease)
+			in.Since, in.Due = queue.LeasedAt(g.lease), queue.LeaseDue(g.lease)
 		case g.retry != "":
 			in.State, in.At = Retry, queue.Instant(g.retry)
 		case g.dead != "":

@@ -49,7 +49,7 @@ func (t *Topic) kill(ctx context.Context, groups *queue.Groups, group, id, reaso
 	k, g := t.Keys(), group
 	keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Names(), k.Taken(), k.Scheduler(), operation,
 		k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Suspects(g), k.Resting(g), k.Workers(g)}
-	args := []any{groups.Version, id, slices.Index(groups.Names, group) + 1, reason, from, queue.OperationMemory, !t.Client().Cluster()}
+	args := []any{groups.Version, id, slices.Index(groups.Names, group) + 1, reason, from, queue.OperationMemory}
 	for _, name := range groups.Names {
 		keys = append(keys, k.Dead(name), k.Deliveries(name), k.Stats(name))
 		args = append(args, name)

@@ -102,7 +102,7 @@ func (g *Group) ClaimCall(c Claim) *Call {
 	}
 	return &Call{script: &claimScript, keys: keys, args: c.Counts.args([]any{
 		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), c.Held, millis(c.Lease), c.Slots,
-		c.Address, millis(c.Patience), c.Bytes, millis(memory), g.topic.single, expiry(c.Expiry),
+		c.Address, millis(c.Patience), c.Bytes, millis(memory), expiry(c.Expiry),
 		c.Most, c.Worker,
 	})}
 }

@@ -2,7 +2,6 @@ package queue_test
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -160,34 +159,6 @@ func slotNumbers() []int {
 		slots[i] = i
 	}
 	return slots
-}
-
-// On a cluster a script does not learn of receivers on other nodes, so nobody is passed over.
-func TestClusterWakesNoMoreThanItNeeds(t *testing.T) {
-	both(t, func(t *testing.T, w *world) {
-		options := w.Client.(*redis.Client).Options()
-		cluster := redis.NewClusterClient(&redis.ClusterOptions{
-			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
-				return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: options.Addr}}}}, nil
-			},
-		})
-		defer cluster.Close()
-		w.topic = topicOf(cluster, w.Prefix, "topic")
-		nobody := &inbox{w: w, channel: queue.MailboxChannel(w.Prefix, "elsewhere")}
-		inbox := w.inbox()
-		nobody.wait("a", "1", "2")
-		inbox.wait("a", "3", "4")
-		w.publishNow("x", "y", "z")
-		require.Equal(t, []string{"3"}, inbox.received())
-		s := w.sub("a")
-		claimed := held(s.claim(9))
-		nobody.wait("a", "5")
-		require.Equal(t, 1, s.nack(failed(claimed[0])))
-		require.Equal(t, []string{"4"}, inbox.received())
-		require.Equal(t, 2, s.release(claimed[1:]...))
-		require.Empty(t, inbox.received())
-		require.Empty(t, w.waiters("a"))
-	}, "a")
 }
 
 func TestLifeOfMessagesOfAUserWhoMayOnlyUseThePrefix(t *testing.T) {

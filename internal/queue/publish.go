@@ -156,7 +156,7 @@ func indexes(messages []Message, ids []string) (found []int) {
 
 // publishArgs returns the arguments of the script, and whether a message has a guard.
 func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit Limit) (args []any, guarded bool) {
-	args = make([]any, 9, 11+2*len(messages))
+	args = make([]any, 8, 10+2*len(messages))
 	// Pointers go into an interface without an allocation. So tools that print commands show
 	// addresses of IDs, and lengths of bodies.
 	for i := range messages {
@@ -183,7 +183,7 @@ func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, l
 	if limit.Messages > 0 && (!groups.Stream || len(limit.Parts) == 1) { // see Refusal.Full
 		parts = strings.Trim(fmt.Sprint(limit.Parts), "[]")
 	}
-	copy(args, []any{groups.Version, number, millis(memory), t.single, len(messages), runs, limit.Messages, soonest, parts})
+	copy(args, []any{groups.Version, number, millis(memory), len(messages), runs, limit.Messages, soonest, parts})
 	return args, guarded
 }
 

@@ -36,6 +36,13 @@ func ReadRecord(text string) (r Record) {
 	return r
 }
 
+// ReadExpiries returns how many leases expired in a row, of an entry of suspects. "" is none.
+func ReadExpiries(text string) int {
+	digits, _, _ := strings.Cut(text, " ")
+	n, _ := strconv.Atoi(digits)
+	return max(n, 0)
+}
+
 func (r *Record) requeued() bool { return r.flag == "r" }
 
 // Delivered tells whether the message was, or may have been, delivered to the group before.

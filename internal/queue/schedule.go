@@ -55,8 +55,8 @@ func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Durati
 	k := t.keys
 	keys := make([]string, 0, 9+5*len(groups.Names))
 	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle(), k.Names(), k.Taken(), k.Resumes())
-	args := make([]any, 0, 5+len(groups.Names))
-	args = append(args, groups.Version, address, millis(patience), budget, t.single)
+	args := make([]any, 0, 4+len(groups.Names))
+	args = append(args, groups.Version, address, millis(patience), budget)
 	for _, g := range groups.Names {
 		keys = append(keys, k.Ready(g), k.Retry(g), k.Unack(g), k.Dead(g), k.Waiters(g))
 		args = append(args, g)
@@ -106,7 +106,7 @@ func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 	_, more, err = t.sweep(ctx, func(groups *Groups) *Call {
 		k := t.keys
 		keys := []string{k.Meta(), k.Groups(), k.Options()}
-		args := []any{groups.Version, budget, t.single}
+		args := []any{groups.Version, budget}
 		for _, g := range groups.Names {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Deliveries(g), k.Dead(g), k.Waiters(g), k.Stats(g),
 				k.Suspects(g))
@@ -162,7 +162,7 @@ func (t *Topic) EndPauses(ctx context.Context) (ended []string, more bool, err e
 func (t *Topic) ResumeCall(groups *Groups, group string, over bool, operation string) *Call {
 	k := t.keys
 	keys := []string{k.Meta(), k.Paused(), k.Resumes(), operation, k.Scheduler()}
-	args := []any{groups.Version, group, budget, t.single, millis(OperationMemory), flag(groups.Stream), flag(over)}
+	args := []any{groups.Version, group, budget, millis(OperationMemory), flag(groups.Stream), flag(over)}
 	for _, g := range groups.Names {
 		keys = append(keys, k.Resting(g), k.Ready(g), k.Waiters(g))
 		args = append(args, g)

@@ -43,7 +43,7 @@ func ackCalls(keys []string, messages []*Leased) []*Call {
 // ReleaseCalls returns calls that give undelivered messages back. They are in the order of
 // claiming.
 func (g *Group) ReleaseCalls(messages []*Leased) []*Call {
-	calls := g.calls(&releaseScript, g.release, []any{g.topic.single}, messages)
+	calls := g.calls(&releaseScript, g.release, nil, messages)
 	slices.Reverse(calls) // each call puts its messages in front of ready, so the last go first
 	return calls
 }
@@ -90,6 +90,16 @@ func LeasedAt(token string) time.Time {
 // none. A repeat of a call settles nothing.
 func ReadAcked(call *Call) (int, error) { return call.cmd.Int() }
 
+// LeaseDue returns when the message with a lease's token was due. It returns the zero time for a
+// text that is no token.
+func LeaseDue(token string) time.Time {
+	part := strings.Split(token, ":")
+	if len(part) != 4 {
+		return time.Time{}
+	}
+	return Instant(part[3])
+}
+
 // ReadLost returns the names of the lost leases.
 func ReadLost(call *Call) ([]string, error) { return call.cmd.StringSlice() }
 
@@ -113,8 +123,8 @@ const maxReason = 1024
 func (g *Group) NackCalls(failures []Failure) []*Call {
 	var calls []*Call
 	for part := range slices.Chunk(failures, nacked) {
-		args := make([]any, 0, 2+7*len(part))
-		args = append(args, g.Name, g.topic.single)
+		args := make([]any, 0, 1+7*len(part))
+		args = append(args, g.Name)
 		for _, f := range part {
 			delay := f.Retry.encode()
 			switch {

@@ -20,7 +20,6 @@ type Topic struct {
 	client *Client
 	prefix string
 	keys   Keys
-	single string         // "1" if the number that PUBLISH returns counts every receiver, else "0"
 	stream *StreamOptions // nil: the handle does not publish into a stream
 
 	mu     sync.Mutex
@@ -77,7 +76,7 @@ func CeilMillis(d time.Duration) int64 {
 
 // NewTopic returns a handle. It does not talk to Redis.
 func NewTopic(client *Client, prefix, name string) *Topic {
-	return &Topic{Name: name, client: client, prefix: prefix, keys: NewKeys(prefix, name), single: flag(!client.Cluster())}
+	return &Topic{Name: name, client: client, prefix: prefix, keys: NewKeys(prefix, name)}
 }
 
 // Groups returns the set of groups as last read, and reads it the first time. It enters the topic

@@ -45,7 +45,7 @@ func (l *line) listen(ctx context.Context) <-chan any {
 				continue
 			}
 			switch err := l.stay(ctx, node, events); {
-			case err == nil: // the key has another master
+			case err == nil, ctx.Err() != nil: // the key has another master, or nobody listens any more
 			case errors.Is(err, queue.ErrForbidden): // the user may get the permission
 				pause(ctx, connectAgain)
 			default:

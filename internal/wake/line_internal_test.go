@@ -144,3 +144,28 @@ func TestALineKeepsNothingOfAConnectionThatHasEnded(t *testing.T) {
 	require.Error(t, <-ended)
 	require.Eventually(t, func() bool { return ctx.waiting.Load() == 0 }, 5*time.Second, time.Millisecond)
 }
+
+// reloads counts how often the slots of a Cluster are to be read again.
+type reloads struct {
+	*redis.ClusterClient
+	n atomic.Int64
+}
+
+func (r *reloads) ReloadState(ctx context.Context) {
+	r.n.Add(1)
+	r.ClusterClient.ReloadState(ctx)
+}
+
+func TestALineThatEndsAsksForNoMaster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := &reloads{ClusterClient: cluster.Client(t)}
+	l := &line{client: queue.MustClient(client), key: "{t}", channel: "channel"}
+	ctx, cancel := context.WithCancel(t.Context())
+	events := l.listen(ctx)
+	require.NoError(t, (<-events).(connected).err)
+	cancel()
+	for range events { // closed
+	}
+	require.Zero(t, client.n.Load())
+}

@@ -64,7 +64,7 @@ func TestTenThousandTopics(t *testing.T) {
 			body, _ := s.load("/?q=topic-09999")
 			return strings.Contains(body, "1 topic with") && !strings.Contains(body, "so far")
 		}, patience, 50*time.Millisecond)
-		for _, path := range []string{"/", "/?page=200", "/?sort=dead", "/?q=topic-0999", "/topic?t=topic-00500"} {
+		for _, path := range []string{"/", "/?page=200", "/?sort=dead", "/?q=topic-0999", "/topic?t=topic-00500", "/schedules"} {
 			_, took := s.load(path)
 			t.Logf("%s: %v", path, took)
 			require.Less(t, took, quick, path)
@@ -110,7 +110,7 @@ func TestAnOpenPageCostsRedisLittle(t *testing.T) {
 	for i := range 60 {
 		s.publish(fmt.Sprint("topic ", i), time.Hour, "x")
 	}
-	for _, path := range []string{"/", "/topic?t=topic+1"} {
+	for _, path := range []string{"/", "/topic?t=topic+1", "/schedules"} {
 		b := open(t, s.address+path)
 		time.Sleep(5 * time.Second) // until connections and scripts are there
 		require.NoError(t, s.Client.ConfigResetStat(ctx).Err())

@@ -9,7 +9,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/url"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,6 +26,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
+	"github.com/redisdelay/watermill-redisdelay/periodic"
 )
 
 func TestMain(m *testing.M) {
@@ -118,6 +122,60 @@ func (s *site) die(n int, size int) {
 	}
 	require.Eventually(s.t, func() bool { return s.group().Dead == n }, patience, 5*time.Millisecond)
 	require.NoError(s.t, sub.Close())
+}
+
+// recurring is the name of a schedule.
+const recurring = "daily report"
+
+// recur has recurring schedules in a topic, each with an occurrence that waits.
+func (s *site) recur(topic string, names ...string) {
+	s.t.Helper()
+	p, err := periodic.New(periodic.Config{Publisher: testkit.NewPublisher(s.t, s.Server), Poll: 100 * time.Millisecond}, nil)
+	require.NoError(s.t, err)
+	for _, name := range names {
+		require.NoError(s.t, p.Add(periodic.Schedule{Name: name, Topic: topic, Spec: "30 9 * * *", Location: time.UTC,
+			Message: func(periodic.Occurrence) (*message.Message, error) {
+				return message.NewMessage(watermill.NewUUID(), []byte("again")), nil
+			}}))
+	}
+	running, stop := context.WithCancel(ctx)
+	ended := testkit.Begin(func() error { return p.Run(running) })
+	s.t.Cleanup(func() {
+		stop()
+		require.NoError(s.t, <-ended)
+	})
+	for _, name := range names {
+		require.Eventually(s.t, func() bool { return s.schedule(topic, name).Waiting == 1 }, patience, 5*time.Millisecond)
+	}
+}
+
+// schedule returns a schedule, empty if there is none.
+func (s *site) schedule(topic, name string) admin.Schedule {
+	s.t.Helper()
+	all, err := s.admin.Schedules(ctx, topic)
+	if !errors.Is(err, admin.ErrNotFound) { // a topic begins with its first schedule
+		require.NoError(s.t, err)
+	}
+	for _, one := range all {
+		if one.Name == name {
+			return one
+		}
+	}
+	return admin.Schedule{}
+}
+
+// checked has a topic with a damage checked, and returns the address of what it found.
+func (s *site) checked(topic string) string {
+	s.t.Helper()
+	require.NoError(s.t, s.Client.HSet(ctx, queue.NewKeys(s.Prefix, topic).Messages(), "01M7Y3SQGNBVX5P66MY8JV56FH", "lost").Err())
+	request, err := http.NewRequest(http.MethodPost, s.address+"/check", strings.NewReader(url.Values{"t": {topic}}.Encode()))
+	require.NoError(s.t, err)
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	answer, err := http.DefaultClient.Do(request)
+	require.NoError(s.t, err)
+	defer answer.Body.Close()
+	require.Equal(s.t, http.StatusOK, answer.StatusCode)
+	return answer.Request.URL.RequestURI()
 }
 
 func (s *site) stats() admin.Stats {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,7 +34,8 @@ func (s *site) pages(topic string) map[string]string {
 	stats, err := s.admin.Stats(ctx, topic)
 	require.NoError(s.t, err)
 	g := url.QueryEscape(stats.Groups[0].Group)
-	return map[string]string{"overview": "/", "topic": "/topic?t=" + q, "messages": "/messages?t=" + q, "letters": "/messages?t=" + q + "&state=dead&g=" + g,
+	return map[string]string{"schedules": "/schedules", "schedules of a topic": "/schedules?t=" + q, "schedule": "/schedule?t=" + q + "&s=" + url.QueryEscape(recurring),
+		"remove schedule": "/confirm?do=remove-schedule&t=" + q + "&s=" + url.QueryEscape(recurring), "overview": "/", "topic": "/topic?t=" + q, "messages": "/messages?t=" + q, "letters": "/messages?t=" + q + "&state=dead&g=" + g,
 		"message": "/message?t=" + q + "&id=" + waiting.Messages[0].ID, "dead": "/dead?t=" + q + "&g=" + g,
 		"confirm": "/confirm?do=move&t=" + q + "&g=" + g, "audit": "/audit", "error": "/topic?t=no+such+topic", "empty": "/?q=nothing+like+this"}
 }
@@ -45,7 +48,13 @@ func TestPagesAreAccessible(t *testing.T) {
 		_, err := s.admin.Pause(ctx, topic, admin.PauseOptions{By: "ann"})
 		require.NoError(t, err)
 		require.NoError(t, s.admin.Record(ctx, admin.Act{By: "ann", Action: "pause", Topic: topic}))
-		for name, path := range s.pages(topic) {
+		s.recur(topic, recurring)
+		_, err = s.admin.PauseSchedule(ctx, topic, recurring)
+		require.NoError(t, err)
+		require.NoError(t, s.admin.Record(ctx, admin.Act{By: "ann", Action: "pause-schedule", Topic: topic, Schedule: recurring}))
+		pages := s.pages(topic)
+		pages["check"] = s.checked(topic)
+		for name, path := range pages {
 			b := open(t, s.address+path, light)
 			b.do(chromedp.Evaluate(axe, nil))
 			b.do(chromedp.Evaluate(`document.querySelectorAll("details").forEach((d) => d.open = true)`, nil))
@@ -88,12 +97,16 @@ func TestHostileTextsRunNothing(t *testing.T) {
 		}
 		_, err := s.admin.PauseGroup(ctx, hostile, hostile, admin.PauseOptions{By: hostile, Why: hostile})
 		require.NoError(t, err)
-		require.NoError(t, s.admin.Record(ctx, admin.Act{By: hostile, Action: hostile, Topic: hostile, Group: hostile, MessageID: hostile, Detail: hostile, Error: hostile}))
+		s.recur(hostile, recurring, hostile)
+		require.NoError(t, s.admin.Record(ctx, admin.Act{By: hostile, Action: hostile, Schedule: hostile, Topic: hostile, Group: hostile, MessageID: hostile, Detail: hostile, Error: hostile}))
 		require.Eventually(t, func() bool {
 			stats, err := s.admin.Stats(ctx, hostile)
 			return err == nil && stats.Groups[0].Dead == 1
 		}, patience, 5*time.Millisecond)
-		for name, path := range s.pages(hostile) {
+		pages := s.pages(hostile)
+		pages["hostile schedule"] = "/schedule?t=" + url.QueryEscape(hostile) + "&s=" + url.QueryEscape(hostile)
+		pages["check"] = s.checked(hostile)
+		for name, path := range pages {
 			b := open(t, s.address+path)
 			var safe bool
 			if name == "overview" || name == "topic" || name == "message" || name == "dead" || name == "audit" {
@@ -176,12 +189,14 @@ func TestAViewerHasNoButtons(t *testing.T) {
 		s := serve(t, server, dashboard.User{Name: "vera", Role: dashboard.Viewer})
 		s.die(1, 1)
 		s.publish(topic, time.Hour, "secret")
+		s.recur(topic, recurring)
 		pages := s.pages(topic)
-		for _, name := range []string{"topic", "message", "dead"} {
+		for _, name := range []string{"topic", "message", "dead", "schedules", "schedule"} {
 			b := open(t, s.address+pages[name])
 			b.sees("read-only")
 			var posts []json.RawMessage
 			b.do(chromedp.Evaluate(`[...document.querySelectorAll("form[method=post], a[href*='/confirm']")].map((e) => e.outerHTML)`, &posts))
+			posts = slices.DeleteFunc(posts, func(form json.RawMessage) bool { return strings.Contains(string(form), `action=\"/check\"`) })
 			require.Empty(t, posts, name)
 			require.NotContains(t, b.text(), "secret", name)
 			b.close()

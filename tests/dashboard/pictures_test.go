@@ -44,7 +44,8 @@ func TestPictures(t *testing.T) {
 		require.NoError(t, err)
 		pages := map[string]string{"overview": "/", "topic": "/topic?t=mails", "upcoming": "/topic?t=reminders&range=month", "messages": "/messages?t=unpaid-orders",
 			"message": "/message?t=mails&id=" + dead.Messages[0].ID, "dead-letters": "/dead?t=mails&g=sender",
-			"confirm": "/confirm?do=requeue&t=mails&g=sender", "audit-log": "/audit"}
+			"confirm": "/confirm?do=requeue&t=mails&g=sender", "audit-log": "/audit", "schedules": "/schedules", "schedule": "/schedule?t=reports&s=daily-report",
+			"check": s.checked("unpaid-orders")}
 		for _, name := range slices.Sorted(maps.Keys(pages)) {
 			b := open(t, s.address+pages[name], light)
 			time.Sleep(5 * time.Second)

@@ -1,13 +1,18 @@
 package dashboard
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
@@ -31,7 +36,7 @@ func TestThousandsOfDeadLettersAreRequeuedAndPurgedByReason(t *testing.T) {
 		b.click("Requeue…")
 		b.sees("Requeue 4,000 dead letters", "They become ready again")
 		b.fill("spread", "1h")
-		b.fill("typed-topic", topic)
+		b.fill("typed-name", topic)
 		b.fill("typed-count", "4000")
 		b.click("Requeue 4,000 dead letters")
 		b.sees("Done: 4,000 of 4,000")
@@ -41,13 +46,13 @@ func TestThousandsOfDeadLettersAreRequeuedAndPurgedByReason(t *testing.T) {
 		b.click("Dead letters")
 		b.sees("1,000 dead letters of group billing")
 		b.click("Purge all…")
-		b.fill("typed-topic", topic)
+		b.fill("typed-name", topic)
 		b.fill("typed-count", "999")
 		b.click("Purge 1,000 dead letters")
 		b.sees("The count that you typed is another one. Nothing was changed.")
 		require.Equal(t, 1000, s.group().Dead)
 		b.do(chromedp.Navigate(s.address + "/confirm?do=purge&g=" + group + "&t=" + topic))
-		b.fill("typed-topic", topic)
+		b.fill("typed-name", topic)
 		b.fill("typed-count", "1,000")
 		b.click("Purge 1,000 dead letters")
 		b.sees("Done: 1,000 of 1,000")
@@ -97,7 +102,7 @@ func TestAGroupThatNobodyReadsIsRemoved(t *testing.T) {
 		b.click("Remove")
 		b.click("Remove group billing…")
 		b.sees("Remove group with 2 messages", "cannot be brought back")
-		b.fill("typed-topic", topic)
+		b.fill("typed-name", topic)
 		b.fill("typed-count", "2")
 		b.click("Remove group with 2 messages")
 		b.sees("Done: 2 of 2")
@@ -119,7 +124,7 @@ func TestLateMessagesShowWhoHoldsThemUp(t *testing.T) {
 		b.do(chromedp.Click(`a[href*="state=unack"]`, chromedp.ByQuery))
 		b.sees("1 message in this state", "Lease ends")
 		b.do(chromedp.Click(`main a.row`, chromedp.ByQuery))
-		b.sees("In hand of a consumer", "in hand since", "of dashboard.test on", `slow`)
+		b.sees("In hand of a consumer", "dashboard.test on", `slow`)
 		slow.Ack()
 		late := <-messages
 		late.Ack()
@@ -167,7 +172,7 @@ func TestAFullRedisIsSeenAndRelieved(t *testing.T) {
 	b.sees("of its maxmemory, and refuses new messages", "critical")
 	b.do(chromedp.Navigate(s.address + "/dead?t=" + topic))
 	b.click("Purge all…")
-	b.fill("typed-topic", topic)
+	b.fill("typed-name", topic)
 	b.fill("typed-count", "2000")
 	b.click("Purge 2,000 dead letters")
 	b.sees("Done: 2,000 of 2,000")
@@ -175,4 +180,128 @@ func TestAFullRedisIsSeenAndRelieved(t *testing.T) {
 	s.publish(topic, time.Hour, "there is room again")
 	b.click("Topics")
 	b.sees("warning")
+}
+
+// A schedule that is paused and forgotten is found, with the one who paused it, and goes on.
+func TestASchedulesPauseIsEndedAndTheScheduleRemoved(t *testing.T) {
+	on(t, func(t *testing.T, s *site) {
+		s.recur(topic, recurring)
+		b := open(t, s.address)
+		b.click("Schedules")
+		b.sees(recurring, topic, "30 9 * * *", "UTC")
+		b.click(recurring)
+		b.sees("the last one is published", "Upcoming", "09:30:00 UTC")
+		b.click("Pause or resume")
+		b.click("Pause")
+		b.sees("Paused, and 1 waiting occurrence taken back.", "by ann")
+		require.Zero(t, s.schedule(topic, recurring).Waiting)
+		b.click("Schedules")
+		b.sees("paused by ann")
+		b.click(recurring)
+		b.click("Run now")
+		b.click("Ask for an occurrence")
+		b.sees("One occurrence is asked for.")
+		require.Eventually(t, func() bool { return s.schedule(topic, recurring).Requested.IsZero() }, patience, 10*time.Millisecond, "no program published it")
+		b.click("Pause or resume")
+		b.click("Resume")
+		b.sees("Resumed.")
+		require.Eventually(t, func() bool { return s.schedule(topic, recurring).Waiting > 0 }, patience, 10*time.Millisecond)
+		require.True(t, s.schedule(topic, recurring).Paused.IsZero())
+
+		b.click("Remove")
+		b.click("Remove the schedule…")
+		b.sees("Programs that run it leave it.", "Type the name of the schedule to confirm")
+		var count string
+		b.do(chromedp.Value(`input[name=count]`, &count, chromedp.ByQuery))
+		b.fill("typed-name", topic)
+		b.fill("typed-count", count)
+		b.do(chromedp.Click(`.confirm button`, chromedp.ByQuery))
+		b.sees("The name of the schedule that you typed is another one. Nothing was changed.")
+		require.NotZero(t, s.schedule(topic, recurring).Version)
+		b.do(chromedp.Navigate(s.address+"/confirm?do=remove-schedule&t="+topic+"&s=daily+report"), chromedp.Value(`input[name=count]`, &count, chromedp.ByQuery))
+		b.fill("typed-name", recurring)
+		b.fill("typed-count", count)
+		b.do(chromedp.Click(`.confirm button`, chromedp.ByQuery))
+		b.sees("Done")
+		require.Zero(t, s.schedule(topic, recurring).Version)
+		require.Equal(t, []string{"ann remove-schedule", "ann remove-schedule", "ann resume-schedule", "ann run-schedule", "ann pause-schedule"}, s.acts())
+	})
+}
+
+// A damaged topic is checked, understood and mended.
+func TestADamagedTopicIsCheckedAndMended(t *testing.T) {
+	on(t, func(t *testing.T, s *site) {
+		s.register()
+		s.publish(topic, time.Hour, "x", "y", "z")
+		keys := queue.NewKeys(s.Prefix, topic)
+		require.NoError(t, s.Client.ZRemRangeByRank(ctx, keys.Pending(), 0, 1).Err()) // two messages are in no state
+		b := open(t, s.address+"/topic?t="+topic)
+		b.click("Check all data")
+		b.click("Check")
+		b.sees("Check of orders", "Done: read", "2 violation A message has a body, and is in no state, so nobody would get it.", "To mend it: It is due again in all groups.")
+		b.click("Mend 2 violations…")
+		b.sees("what is safe to mend is mended", "2 violations")
+		b.fill("typed-name", topic)
+		b.fill("typed-count", "2")
+		b.click("Mend 2 violations")
+		b.sees("Done: 2 of 2", "2 mended.", "made it due again")
+		report, err := s.admin.Check(ctx, topic)
+		require.NoError(t, err)
+		require.Empty(t, report.Violations())
+		require.Equal(t, 3, s.stats().Messages)
+		b.click(topic)
+		b.click("Check all data")
+		b.click("Check")
+		b.sees("Done: read")
+		require.NotContains(t, b.text(), "violation")
+		require.Equal(t, []string{"ann repair", "ann repair"}, s.acts())
+	})
+}
+
+// A message is found by its delay ID, among more than a page.
+func TestAMessageIsFoundByItsDelayID(t *testing.T) {
+	on(t, func(t *testing.T, s *site) {
+		publisher := testkit.NewPublisher(t, s.Server)
+		var all []*message.Message
+		for i := range 1500 {
+			msg := message.NewMessage(watermill.NewUUID(), fmt.Appendf(nil, "payload %d", i))
+			redisdelay.SetDelayID(msg, fmt.Sprint("order ", i), redisdelay.DelayIDReplace)
+			redisdelay.DelayFor(msg, time.Hour+time.Duration(i)*time.Second)
+			all = append(all, msg)
+		}
+		require.NoError(t, publisher.Publish(topic, all...))
+		b := open(t, s.address+"/messages?t="+topic)
+		b.sees("1,500 messages in this state", "order 49")
+		b.fill("delay-id", "order 1400")
+		b.click("Filter")
+		b.sees("order 1400", "payload 1400")
+		require.NotContains(t, b.text(), "payload 1401")
+		b.fill("delay-id", "order 7")
+		b.click("Filter")
+		b.sees("payload 7")
+		b.click("Next page")
+		b.sees("No message matches.")
+		b.click("First page")
+		b.sees("payload 7")
+	})
+}
+
+// The timeline follows a message through its deliveries, in each group.
+func TestTheTimelineFollowsAMessage(t *testing.T) {
+	on(t, func(t *testing.T, s *site) {
+		messages := testkit.SubscribeTo(t, s.subscriber(1), topic)
+		s.publish(topic, 0, "x")
+		msg := <-messages
+		d, _ := redisdelay.DeliveryFromContext(msg.Context())
+		b := open(t, s.address+"/message?t="+topic+"&id="+d.ID)
+		b.sees("Published", "In hand of a consumer billing", "dashboard.test on", "Its lease ends, unless it is extended", "It keeps how many deliveries failed")
+		redisdelay.DelayFor(msg, time.Hour)
+		msg.Nack()
+		b.sees("Failed, and waits for its next delivery", "1 delivery of at most 25 failed")
+		require.NoError(t, s.admin.DeliverNow(ctx, topic, admin.ByID(d.ID)))
+		again := <-messages
+		redisdelay.DeadOnNack(again, errors.New("the customer is unknown"))
+		again.Nack()
+		b.sees("Dead letter billing", "last reason the customer is unknown", "Is deleted")
+	})
 }

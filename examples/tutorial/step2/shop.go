@@ -67,8 +67,8 @@ func (s *shop) serve(ctx context.Context) error {
 	return err
 }
 
-// subscriber returns a Subscriber in a consumer group. It creates the group, which gets what
-// becomes due from now on.
+// subscriber returns a Subscriber in a consumer group, and creates the group. The first group of a
+// topic gets all that waits there. A later group gets what becomes due from then on.
 func (s *shop) subscriber(topic, group string) message.Subscriber {
 	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
 		Client:        s.client,
@@ -81,14 +81,14 @@ func (s *shop) subscriber(topic, group string) message.Subscriber {
 	return subscriber
 }
 
-// set makes a new order unpaid, an unpaid one paid, or any that is not paid cancelled, even a new
-// one. It returns the status that the order has now: if set did nothing, the old one. A Redis hash
-// stands for the shop's database.
+// set gives an order a status, and returns the status that the order has then. A new order can
+// become unpaid or cancelled, and an unpaid one paid or cancelled. Otherwise set changes nothing.
+// A Redis hash stands for the shop's database.
 func (s *shop) set(ctx context.Context, id, status string) (string, error) {
-	return set.Run(ctx, s.client, []string{"shop:orders"}, id, status).Text()
+	return setScript.Run(ctx, s.client, []string{"shop:orders"}, id, status).Text()
 }
 
-var set = redis.NewScript(`
+var setScript = redis.NewScript(`
 	local old = redis.call('HGET', KEYS[1], ARGV[1]) or 'new'
 	if (old == 'new' and ARGV[2] ~= 'paid') or (old == 'unpaid' and ARGV[2] ~= 'unpaid') then
 		redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])

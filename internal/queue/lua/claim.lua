@@ -31,13 +31,12 @@
 --       9 patience    ms for which the address is valid
 --      10 bytes       of bodies at most, but for the first message
 --      11 memory      ms for which the claim is remembered
---      12 single      "1" if PUBLISH counts every receiver (not on a cluster)
---      13 expiry      ms without use after which the group is removed; "" if the subscription knows
+--      12 expiry      ms without use after which the group is removed; "" if the subscription knows
 --                     of none
---      14 most        messages that the consumer has at once at most
---      15 worker      "<ms for which the note is valid> <who>", to note that the subscription
+--      13 most        messages that the consumer has at once at most
+--      14 worker      "<ms for which the note is valid> <who>", to note that the subscription
 --                     lives; "" most often
---      16 latest_ms   by which a message was late at most that the subscription handed over since
+--      15 latest_ms   by which a message was late at most that the subscription handed over since
 --                     its last claim; "" for none
 --         then what else it counted since then: field of stats, number
 --
@@ -72,16 +71,15 @@
 local groups, messages, ready, unack, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, waiters, claim, scheduler, idle = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local paused, resting, stats, dead, suspects = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
-local workers, worker = KEYS[16], ARGV[15]
+local workers, worker = KEYS[16], ARGV[14]
 local group, subscription, number, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local have, lease, slots, address = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
-local patience, bytes, memory, single = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12] == '1'
-local expiry = ARGV[13]
+local patience, bytes, memory, expiry = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12]
 if expiry ~= '' then
   -- No waiter that knows the expiry is valid when the group ends: remove relies on that.
   patience = math.min(patience, tonumber(expiry))
 end
-local most, latest_ms = tonumber(ARGV[14]), ARGV[16]
+local most, latest_ms = tonumber(ARGV[13]), ARGV[15]
 local long = string.rep('-', 65)
 
 --@use now post schedule wake id_length latest take_back attend
@@ -148,7 +146,7 @@ if limit == 0 then
   redis.call('ZCARD', resting)
 end
 local counts = {} -- fields of stats that get other values
-for i = 17, #ARGV, 2 do
+for i = 16, #ARGV, 2 do
   counts[#counts + 1] = ARGV[i]
 end
 local counted = redis.call('HMGET', stats, 'latest_ms', unpack(counts)) -- their values so far
@@ -165,7 +163,7 @@ local function count(got)
     local fields = {'seen', at, unpack(asks)}
     local n = #fields
     for i = 2, #counted do
-      fields[n + 1], fields[n + 2] = counts[i - 1], string.format('%d', (counted[i] or 0) + ARGV[14 + i * 2])
+      fields[n + 1], fields[n + 2] = counts[i - 1], string.format('%d', (counted[i] or 0) + ARGV[13 + i * 2])
       n = n + 2
     end
     if latest_ms ~= '' then

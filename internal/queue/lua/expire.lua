@@ -15,7 +15,6 @@
 -- ARGV  1 version      of the group set that KEYS were made from
 --       2 budget       messages of one group to take back at most (at most 1000); the call takes no
 --                      further group once it has taken back so many
---       3 single       "1" if PUBLISH counts every receiver (not on a cluster)
 --       then the name of each group
 --
 -- A message whose lease has expired goes back to the front of ready, behind older ones that came
@@ -30,7 +29,7 @@
 -- Twice: the second run finds no lease that the first has taken back.
 
 local meta, group_options, message_options = KEYS[1], KEYS[2], KEYS[3]
-local version, budget, single = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'
+local version, budget = ARGV[1], tonumber(ARGV[2])
 local groups = (#KEYS - 3) / 8
 local long = string.rep('-', 65)
 
@@ -80,7 +79,7 @@ for g = 1, groups do
     local records = redis.call('HMGET', deliveries, unpack(ids))
     local noted = redis.call('HMGET', suspects, unpack(ids))
     local group_limit = tonumber(string.match(
-      redis.call('HGET', group_options, ARGV[3 + g]) or '', '^(%S+)') or -1)
+      redis.call('HGET', group_options, ARGV[2 + g]) or '', '^(%S+)') or -1)
 
     redis.call('ZREM', unack, unpack(ids))
     -- Redis searches a small hash from end to end. One long text makes it a table, for as long as

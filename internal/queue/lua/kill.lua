@@ -29,7 +29,6 @@
 --       4 reason
 --       5 from        entries at the right end of ready that were looked at before
 --       6 memory      ms for which the result is remembered
---       7 single      "1" if PUBLISH counts every receiver (not on a cluster)
 --       then the name of each group
 --
 -- A pending message is in no group yet, so it becomes a dead letter of all groups. Its delay id is
@@ -47,7 +46,7 @@ local pending, names, taken, scheduler, operation = KEYS[6], KEYS[7], KEYS[8], K
 local ready, unack, leases, retry = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local suspects, resting, workers = KEYS[15], KEYS[16], KEYS[17]
 local version, id, number, reason = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local from, memory, single = tonumber(ARGV[5]), ARGV[6], ARGV[7] == '1'
+local from, memory = tonumber(ARGV[5]), ARGV[6]
 local groups = (#KEYS - 17) / 3
 local looked = 1000
 
@@ -80,7 +79,7 @@ local suspect = redis.call('HEXISTS', suspects, id) == 1
 local holder = redis.call('HGET', workers, string.match(token or '', '^[^:+]*'))
 local kept = {}
 for g = 1, groups do
-  kept[g] = redis.call('HGET', group_options, ARGV[7 + g])
+  kept[g] = redis.call('HGET', group_options, ARGV[6 + g])
   redis.call('ZCARD', KEYS[15 + g * 3])
   redis.call('HLEN', KEYS[16 + g * 3])
   redis.call('HLEN', KEYS[17 + g * 3])

@@ -12,7 +12,6 @@
 --      10 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
 --      11 groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
 -- ARGV  1 group
---       2 single      "1" if PUBLISH counts every receiver (not on a cluster)
 --       then for each message, in the order of delivery (at most 1000):
 --         id
 --         token       of its lease
@@ -35,15 +34,15 @@
 local unack, leases, deliveries, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local retry, dead, waiters, scheduler, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local suspects, groups = KEYS[10], KEYS[11]
-local group, single = ARGV[1], ARGV[2] == '1'
+local group = ARGV[1]
 
 --@use now due_of post schedule wake take_back keeps
 
-if #ARGV == 2 then
+if #ARGV == 1 then
   return 0
 end
 local ids, tokens = {}, {}
-for i = 3, #ARGV, 7 do
+for i = 2, #ARGV, 7 do
   ids[#ids + 1], tokens[#tokens + 1] = ARGV[i], ARGV[i + 1]
 end
 local held = redis.call('HMGET', leases, unpack(ids))
@@ -67,7 +66,7 @@ local function count_one(field)
   counts[field] = (counts[field] or 0) + 1
 end
 for i = #ids, 1, -1 do
-  local id, token, at = ids[i], tokens[i], i * 7 - 4
+  local id, token, at = ids[i], tokens[i], i * 7 - 5
   local delay, limit = ARGV[at + 2], tonumber(ARGV[at + 3])
   local delayed_for, reason, said = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
   if held[i] == token then

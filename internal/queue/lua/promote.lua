@@ -19,7 +19,6 @@
 --       2 me          address of the caller
 --       3 patience    ms for which a standby stays one without a call
 --       4 budget      messages times groups to move at most, and as many retries besides
---       5 single      "1" if PUBLISH counts every receiver (not on a cluster)
 --       then the name of each group
 --
 -- The snippet role describes the lease.
@@ -36,7 +35,6 @@
 local meta, group_options, pending, refs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local scheduler, idle, names, taken, resumes = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local single = ARGV[5] == '1'
 local groups = (#KEYS - 9) / 5
 
 --@use now role post wake each put precedes due_at event free_names keeps
@@ -141,10 +139,10 @@ if groups > 0 then
   if retrying > 0 or not runs then
     runs, moved, fresh = {}, 0, take_due(pending, share)
   end
-  for first = 6, 5 + groups, 1000 do
-    local some = redis.call('HMGET', group_options, unpack(ARGV, first, math.min(first + 999, 5 + groups)))
+  for first = 5, 4 + groups, 1000 do
+    local some = redis.call('HMGET', group_options, unpack(ARGV, first, math.min(first + 999, 4 + groups)))
     for i = 1, #some do
-      options[first - 6 + i] = some[i]
+      options[first - 5 + i] = some[i]
     end
   end
 end

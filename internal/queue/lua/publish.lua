@@ -24,13 +24,12 @@
 -- ARGV  1 version    of the group set that KEYS were made from
 --       2 number     of this call; the publisher counts its calls
 --       3 memory     ms for which the number is remembered
---       4 single     "1" if PUBLISH counts every receiver (not on a cluster)
---       5 n          number of messages
---       6 runs       number of runs; the messages of a run have the same due
---       7 limit      messages that may wait at most; 0 for no limit
---       8 soonest    ms of the earliest instant at which a message is due; 0 if one has no delay;
+--       4 n          number of messages
+--       5 runs       number of runs; the messages of a run have the same due
+--       6 limit      messages that may wait at most; 0 for no limit
+--       7 soonest    ms of the earliest instant at which a message is due; 0 if one has no delay;
 --                    later than any instant if all have a relative delay
---       9 together   sizes of the parts of the call that may be refused alone, "size size ..."
+--       8 together   sizes of the parts of the call that may be refused alone, "size size ..."
 --       then for each message: id, body
 --       then for each run:
 --         count      of its messages
@@ -64,15 +63,15 @@
 local meta, messages, pending, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local refs, scheduler, publisher, names, taken = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local stats = KEYS[10]
-local version, number, memory, single = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
-local n, runs, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local soonest = tonumber(ARGV[8])
+local version, number, memory = ARGV[1], ARGV[2], ARGV[3]
+local n, runs, limit = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local soonest = tonumber(ARGV[7])
 local groups = math.floor((#KEYS - 10) / 3)
 local schedules = (#KEYS - 10) % 3 == 1 and KEYS[#KEYS]
 local budget = 50000 -- messages times groups that one step moves at most
 local args = ARGV
 -- The indexes in args of the first message, run and options.
-local first_message = 10
+local first_message = 9
 local first_run = first_message + n * 2
 local first_option = first_run + runs * 2
 
@@ -292,7 +291,7 @@ if limit > 0 and n > #replaced then
   local room = math.max(limit - redis.call('ZCARD', pending) - backlog, 0)
   if n - #replaced > room then
     local full = 0
-    for size in string.gmatch(ARGV[9], '%d+') do
+    for size in string.gmatch(ARGV[8], '%d+') do
       full = full + (tonumber(size) > room and size or 0)
     end
     if full > 0 then
@@ -387,7 +386,7 @@ end
 for _, name in ipairs(moved) do
   write_schedule(name, plans[name])
 end
-local published = ARGV[5] - n_left_out - n_stale
+local published = ARGV[4] - n_left_out - n_stale
 if published > 0 then
   redis.call('HINCRBY', stats, 'published', published)
 end

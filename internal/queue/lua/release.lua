@@ -6,8 +6,7 @@
 --       4 waiters  zset: address of an idle subscription -> ms until which it is valid
 --       5 stats    hash: counters and times of the group
 --       6 suspects hash: id -> "expiries alone lost", of messages whose last lease expired
--- ARGV  1 single   "1" if PUBLISH counts every receiver (not on a cluster)
---       then for each message, in the order of claiming (at most 1000): id, token
+-- ARGV  for each message, in the order of claiming (at most 1000): id, token
 --
 -- No delivery is counted. A message that has another lease by now, or none, is left alone. But if
 -- its last lease expired with this token, that expiry is taken back.
@@ -16,15 +15,14 @@
 
 local unack, leases, ready, waiters, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local suspects = KEYS[6]
-local single = ARGV[1] == '1'
 
 --@use now post wake take_back
 
-if #ARGV == 1 then
+if #ARGV == 0 then
   return 0
 end
 local ids, tokens = {}, {}
-for i = 2, #ARGV, 2 do
+for i = 1, #ARGV, 2 do
   ids[#ids + 1], tokens[#tokens + 1] = ARGV[i], ARGV[i + 1]
 end
 local held, mine, entries = redis.call('HMGET', leases, unpack(ids)), {}, {}

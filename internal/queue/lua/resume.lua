@@ -14,10 +14,9 @@
 -- ARGV  1 version   of the group set that KEYS were made from
 --       2 group     or "" for the topic. It is not used with over.
 --       3 budget    subscriptions to wake at most
---       4 single    "1" if PUBLISH counts every receiver (not on a cluster)
---       5 memory    ms for which the call remembers that there was a pause
---       6 stream    "1" if the messages go into a stream
---       7 over      "1" to end the pauses whose time is over, 32 at most
+--       4 memory    ms for which the call remembers that there was a pause
+--       5 stream    "1" if the messages go into a stream
+--       6 over      "1" to end the pauses whose time is over, 32 at most
 --       then the name of each group
 --
 -- The call wakes all that rest, because the pause also ended the wake-ups that were under way.
@@ -30,8 +29,8 @@
 -- remembered: it goes on, since resumes has the group until none rest, or finds nothing to do.
 
 local meta, paused, resumes, operation, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local version, group, budget, single = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
-local memory, stream, over = ARGV[5], ARGV[6] == '1', ARGV[7] == '1'
+local version, group, budget, memory = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local stream, over = ARGV[5] == '1', ARGV[6] == '1'
 local groups = (#KEYS - 5) / 3
 
 --@use now post schedule wake
@@ -73,7 +72,7 @@ end
 local stopped = redis.call('HEXISTS', paused, '') == 1
 for g = 1, stopped and 0 or groups do
   local resting, ready, waiters = KEYS[3 + g * 3], KEYS[4 + g * 3], KEYS[5 + g * 3]
-  if redis.call('HEXISTS', paused, ARGV[7 + g]) == 0 then
+  if redis.call('HEXISTS', paused, ARGV[6 + g]) == 0 then
     local popped = budget > 0 and redis.call('ZPOPMIN', resting, budget) or {}
     for i = 1, #popped, 2 do
       post(popped[i])

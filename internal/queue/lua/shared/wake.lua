@@ -1,19 +1,19 @@
 -- wake: wakes idle subscriptions of a group.
 --
--- Uses     now, single, post
+-- Uses     now, post
 -- Defines  wake(waiters, n)
 
--- Wakes up to n subscriptions. One that no longer listens is skipped, if the reply tells. PUBLISH
--- tells on a single server. SPUBLISH always tells, as only the topic's own node serves it. It fails
--- if the slot of an old address has moved to another node, or if the server has no such command.
+-- Wakes up to n subscriptions, and besides those that do not listen on this server. On a cluster
+-- PUBLISH counts receivers of this node only, and each subscription listens on its topic's node.
+-- SPUBLISH fails if the slot of an old address has moved to another node, or if the server has no
+-- such command.
 local function wake(waiters, n)
   redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
   while n > 0 do
     local popped = redis.call('ZPOPMIN', waiters, n)
     n = 0
     for i = 1, #popped, 2 do
-      local heard, sharded = post(popped[i])
-      if (heard or 0) == 0 and (single or sharded) then
+      if post(popped[i]) == 0 then
         n = n + 1
       end
     end

@@ -1,0 +1,215 @@
+package dashboard_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
+	"github.com/redisdelay/watermill-redisdelay/periodic"
+)
+
+// recur runs schedules until an occurrence of each is in Redis.
+func (s *site) recur(schedules ...periodic.Schedule) {
+	s.t.Helper()
+	p, err := periodic.New(periodic.Config{Publisher: testkit.NewPublisher(s.t, s.Server)}, nil)
+	require.NoError(s.t, err)
+	for _, one := range schedules {
+		one.Message = func(periodic.Occurrence) (*message.Message, error) { return message.NewMessage("", nil), nil }
+		require.NoError(s.t, p.Add(one))
+	}
+	running, end := context.WithCancel(ctx)
+	ended := testkit.Begin(func() error { return p.Run(running) })
+	for _, one := range schedules {
+		require.Eventually(s.t, func() bool { return !s.schedule(one.Topic, one.Name).Next.IsZero() }, testkit.Soon, time.Millisecond)
+	}
+	end()
+	require.NoError(s.t, <-ended)
+}
+
+// schedule returns a schedule as Redis has it, empty if there is none.
+func (s *site) schedule(topic, name string) admin.Schedule {
+	s.t.Helper()
+	all, err := s.admin.Schedules(ctx, topic)
+	if !errors.Is(err, admin.ErrNotFound) {
+		require.NoError(s.t, err)
+	}
+	for _, one := range all {
+		if one.Name == name {
+			return one
+		}
+	}
+	return admin.Schedule{}
+}
+
+func daily(topic, name string) periodic.Schedule {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		panic(err)
+	}
+	return periodic.Schedule{Name: name, Topic: topic, Spec: "30 9 * * *", Location: berlin, Misfire: periodic.MisfireAll}
+}
+
+func TestSchedulesAreShownAndChanged(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	s.recur(daily("reports", "a/b c"), daily("bills", "monthly"))
+	for address, want := range map[string][]string{
+		"/schedules":           {">a/b c</a>", ">monthly</a>", ">reports</a>", "<code>30 9 * * *</code>", "Europe/Berlin"},
+		"/schedules?t=reports": {">a/b c</a>", "<code>30 9 * * *</code>"},
+		"/schedule?t=reports&s=a%2Fb+c": {"<h1>a/b c</h1>", "Europe/Berlin", "all are published, within 1 d", " 09:30:00 CE", `name="s" value="a/b c"`,
+			"Ask for an occurrence"},
+	} {
+		require.Eventually(t, func() bool { // all topics are read in the background
+			status, body := s.get(address)
+			require.Equal(t, http.StatusOK, status, address)
+			return containsAll(body, want...)
+		}, testkit.Soon, 10*time.Millisecond, address)
+	}
+	_, body := s.get("/schedules?t=reports")
+	require.NotContains(t, body, "monthly")
+	_, body = s.get("/schedule?t=reports&s=a%2Fb+c")
+	require.Contains(t, body, `<dt>Last</dt><dd>–</dd>`) // none was due yet
+	require.Contains(t, body, `<dt>Waiting</dt><dd>1</dd>`)
+
+	on := []string{"t", "reports", "s", "a/b c"}
+	status, to := s.post("/schedule/pause", on...)
+	require.Equal(t, http.StatusSeeOther, status)
+	require.False(t, s.schedule("reports", "a/b c").Paused.IsZero())
+	_, body = s.get(to)
+	require.Contains(t, body, "Paused, and 1 waiting occurrence taken back.")
+	require.Regexp(t, `Paused <time [^>]*>[^<]*</time> by ann\. Instants`, body)
+	require.Contains(t, body, "Nothing comes while the schedule is paused.")
+	_, body = s.get("/schedules?t=reports")
+	require.Contains(t, body, "paused by ann")
+	require.Eventually(t, func() bool { // the banner leads there
+		_, body := s.get("/topic?t=reports")
+		return containsAll(body, "A pause of schedule", `<a class="button" href="/schedules?t=reports">Schedules</a>`)
+	}, testkit.Soon, 10*time.Millisecond)
+
+	for _, do := range []string{"run", "resume"} {
+		status, _ = s.post("/schedule/"+do, on...)
+		require.Equal(t, http.StatusSeeOther, status)
+	}
+	require.True(t, s.schedule("reports", "a/b c").Paused.IsZero())
+	require.False(t, s.schedule("reports", "a/b c").Requested.IsZero())
+	status, _ = s.post("/schedule/drop", on...)
+	require.Equal(t, http.StatusNotFound, status)
+	status, _ = s.post("/schedule/pause", "t", "reports", "s", "other")
+	require.Equal(t, http.StatusNotFound, status)
+
+	_, body = s.get("/confirm?do=remove-schedule&t=reports&s=a%2Fb+c")
+	require.Contains(t, body, "Remove schedule with 0 waiting occurrences")
+	require.Contains(t, body, "Type the name of the schedule to confirm")
+	form := []string{"do", "remove-schedule", "t", "reports", "s", "a/b c", "count", "0", "typed-count", "0", "typed-name"}
+	status, _ = s.post("/confirm", append(form, "reports")...)
+	require.Equal(t, http.StatusBadRequest, status)
+	require.NotZero(t, s.schedule("reports", "a/b c").Version)
+	status, to = s.post("/confirm", append(form, "a/b c")...)
+	require.Equal(t, http.StatusSeeOther, status)
+	require.Eventually(t, func() bool { _, body := s.get(to); return containsAll(body, "<strong>Done</strong>") }, testkit.Soon, time.Millisecond)
+	require.Zero(t, s.schedule("reports", "a/b c").Version)
+	status, _ = s.get("/schedule?t=reports&s=a%2Fb+c")
+	require.Equal(t, http.StatusNotFound, status)
+
+	acts, _, err := s.admin.Acts(ctx, "", 0)
+	require.NoError(t, err)
+	var did []string
+	for _, a := range acts {
+		require.Equal(t, "reports", a.Topic)
+		did = append(did, a.By+" "+a.Action+" "+a.Schedule)
+	}
+	require.Equal(t, []string{"ann remove-schedule a/b c", "ann remove-schedule a/b c", "ann pause-schedule other", "ann resume-schedule a/b c",
+		"ann run-schedule a/b c", "ann pause-schedule a/b c"}, did)
+	_, body = s.get("/audit")
+	require.Contains(t, body, `href="/schedule?s=a%2Fb&#43;c&amp;t=reports"`)
+}
+
+// Only an act of about the time of the pause says who paused.
+func TestWhoPausedIsNotGuessed(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, viewer)
+	s.recur(daily("reports", "a"))
+	for _, act := range []admin.Act{{By: "eve", Action: "pause-schedule", Topic: "reports", Schedule: "b"}, {By: "eve", Action: "pause-schedule", Topic: "other", Schedule: "a"},
+		{By: "eve", Action: "pause-schedule", Topic: "reports", Schedule: "a", Error: "failed"}, {By: "eve", Action: "resume-schedule", Topic: "reports", Schedule: "a"}} {
+		require.NoError(t, s.admin.Record(ctx, act))
+	}
+	_, err := s.admin.PauseSchedule(ctx, "reports", "a") // by a program, which records nothing
+	require.NoError(t, err)
+	_, body := s.get("/schedule?t=reports&s=a")
+	require.Contains(t, body, "does not say by whom")
+	require.NotContains(t, body, "eve")
+	require.NotContains(t, body, `method="post"`)
+}
+
+// A record that no program has written is shown as it is.
+func TestAScheduleThatCannotBeReadIsShown(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	s.recur(daily("reports", "a"))
+	key := s.Prefix + ":{reports}:schedules"
+	require.NoError(t, s.Client.HSet(ctx, key, "odd", "1 1 0 0 0 0 0 - "+hostile, "broken", "7 what").Err())
+	for _, address := range []string{"/schedules?t=reports", "/schedule?t=reports&s=odd", "/schedule?t=reports&s=broken"} {
+		status, body := s.get(address)
+		require.Equal(t, http.StatusOK, status)
+		require.Contains(t, body, "cannot be read")
+		require.NotContains(t, body, "<script>alert")
+	}
+}
+
+// Many schedules have pages, and a number beyond them is no page.
+func TestManySchedulesHavePages(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, viewer)
+	s.recur(daily("reports", "a"))
+	record := s.Client.HGet(ctx, s.Prefix+":{reports}:schedules", "a").Val()
+	pipe := s.Client.Pipeline()
+	for i := range 149 {
+		pipe.HSet(ctx, s.Prefix+":{reports}:schedules", "b"+string(rune('A'+i/26))+string(rune('a'+i%26)), record)
+	}
+	_, err := pipe.Exec(ctx)
+	require.NoError(t, err)
+	_, body := s.get("/schedules?t=reports")
+	require.Contains(t, body, "Page 1 of 2")
+	_, body = s.get("/schedules?t=reports&page=2")
+	require.Contains(t, body, ">bFs</a>")
+	for _, page := range []string{"3", "0", "-1", "x", "99999999999999999999"} {
+		status, _ := s.get("/schedules?t=reports&page=" + page)
+		require.Equal(t, http.StatusNotFound, status, page)
+	}
+	require.Eventually(t, func() bool { _, body := s.get("/schedules"); return containsAll(body, "reports has 150 schedules.") }, testkit.Soon, 10*time.Millisecond)
+}
+
+// A topic that cannot be read does not hide the others.
+func TestSchedulesOfOtherTopicsAreShown(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, viewer)
+	s.recur(daily("reports", "a"), daily("bills", "b"))
+	require.NoError(t, s.Client.(*redis.Client).Set(ctx, s.Prefix+":{bills}:schedules", "x", 0).Err())
+	require.Eventually(t, func() bool {
+		_, body := s.get("/schedules")
+		return containsAll(body, ">a</a>", "The schedules of 1 topic cannot be read")
+	}, testkit.Soon, 10*time.Millisecond)
+}
+
+// A link cannot have somebody type another name than that of the topic.
+func TestALinkDoesNotChooseWhatIsTyped(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	s.publish("orders", time.Hour, nil, "x")
+	_, body := s.get("/confirm?do=remove-topic&t=orders&s=" + url.QueryEscape("yes, I do"))
+	require.Contains(t, body, "Type the topic to confirm")
+	require.NotContains(t, body, "yes, I do")
+	status, _ := s.post("/confirm", "do", "remove-topic", "t", "orders", "s", "x", "count", "1", "typed-count", "1", "typed-name", "x")
+	require.Equal(t, http.StatusBadRequest, status)
+	_, err := s.admin.Stats(ctx, "orders")
+	require.NoError(t, err)
+}
