@@ -136,7 +136,7 @@ func (f *server) script(args []any) any {
 }
 
 func (f *server) answerClaim(args []any, text []string) any {
-	for i := 16; i < len(args); i += 2 {
+	for i := 15; i < len(args); i += 2 {
 		f.counted[text[i]] += args[i+1].(int)
 	}
 	lease, _ := strconv.Atoi(text[5])
