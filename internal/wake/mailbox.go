@@ -6,7 +6,6 @@ package wake
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"reflect"
 	"slices"
@@ -49,23 +48,6 @@ type Mailbox struct {
 
 	another chan struct{} // holds one element if a message to all came after serveStars took the others
 }
-
-// stars are the messages to all receivers that serveStars has not begun with.
-type stars struct {
-	came      bool
-	questions map[string]struct{} // channels that wait for an answer
-	serving   bool                // serveStars runs
-}
-
-// answers are the channels whose questions are to be answered now.
-type answers struct {
-	to     map[string]struct{}
-	giving bool // giveAnswers runs
-}
-
-// mostQuestions is how many channels wait at most until all have looked, and then for their answer.
-// More get none.
-const mostQuestions = 100
 
 // Func wakes a receiver with an argument. If done is not nil, the receiver calls it when it has
 // looked since, or has nothing to look for any more. A Func must not block.
@@ -161,109 +143,6 @@ func ReadWait(argument string) time.Duration {
 
 // longestWait is about 250 years in milliseconds, which a time.Duration can hold.
 const longestWait = 8e12
-
-// deliverToAll has serveStars wake all receivers, and then answer on the channel unless it is "".
-func (m *Mailbox) deliverToAll(channel string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.stars.came = true
-	if channel != "" && len(m.stars.questions) < mostQuestions {
-		if m.stars.questions == nil {
-			m.stars.questions = map[string]struct{}{}
-		}
-		m.stars.questions[channel] = struct{}{}
-	}
-	if !m.stars.serving {
-		m.stars.serving = true
-		m.serving.Go(m.serveStars)
-	}
-	select {
-	case m.another <- struct{}{}:
-	default:
-	}
-}
-
-// takeStars returns the channels that wait for an answer. If no message has come to all receivers,
-// came is false, and serveStars has to end.
-func (m *Mailbox) takeStars() (questions map[string]struct{}, came bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	questions, came = m.stars.questions, m.stars.came
-	m.stars = stars{serving: came}
-	select {
-	case <-m.another:
-	default:
-	}
-	return questions, came
-}
-
-// serveStars wakes all receivers for the messages that came to all of them, and has the questions
-// among these answered, until there are none. A message that comes while receivers look wakes them
-// again. Its question is answered after they have looked once more.
-func (m *Mailbox) serveStars() {
-	for {
-		questions, came := m.takeStars()
-		if !came {
-			return
-		}
-		if len(questions) == 0 {
-			m.wakeAll(nil)
-			continue
-		}
-		looked := make(chan struct{})
-		m.wakeAll(func() { close(looked) })
-		for waiting := true; waiting; {
-			select {
-			case <-looked:
-				waiting = false
-			case <-m.another:
-				m.wakeAll(nil)
-			case <-m.running.Done():
-				return
-			}
-		}
-		m.answer(questions)
-	}
-}
-
-// answer has giveAnswers answer questions. It waits for no server, which may hang.
-func (m *Mailbox) answer(questions map[string]struct{}) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.answers.to == nil {
-		m.answers.to = map[string]struct{}{}
-	}
-	for channel := range questions {
-		if len(m.answers.to) < mostQuestions {
-			m.answers.to[channel] = struct{}{}
-		}
-	}
-	if !m.answers.giving {
-		m.answers.giving = true
-		go m.giveAnswers()
-	}
-}
-
-// giveAnswers answers questions, one after the other, until there are none or the mailbox is
-// closed. Nobody waits for its end, which may come when the client gives up a call. An answer may
-// get lost, because the process that asked has a timeout.
-func (m *Mailbox) giveAnswers() {
-	for {
-		m.mu.Lock()
-		var channel string
-		for channel = range m.answers.to {
-			break
-		}
-		if len(m.answers.to) == 0 || m.running.Err() != nil {
-			m.answers = answers{}
-			m.mu.Unlock()
-			return
-		}
-		delete(m.answers.to, channel)
-		m.mu.Unlock()
-		_, _ = publish(m.running, m.client, channel)
-	}
-}
 
 // DataLost wakes all receivers, because data that one of them found gone from Redis is gone for
 // all. It does nothing within a second after it last did.
@@ -395,115 +274,4 @@ func (m *Mailbox) Poll() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return min(5*time.Second+time.Duration(len(m.receivers))*25*time.Millisecond, time.Minute)
-}
-
-// channelsOf returns the channels of addresses, and which of them are sharded. An empty address has
-// none.
-func channelsOf(addresses []string) (channels, sharded []string) {
-	for _, address := range addresses {
-		if end := strings.LastIndexByte(address, '|'); end >= 0 {
-			if channel := address[:end]; queue.Sharded(channel) {
-				sharded = append(sharded, channel)
-			} else {
-				channels = append(channels, channel)
-			}
-		}
-	}
-	return channels, sharded
-}
-
-// withReceivers returns those of the channels that have receivers on the server that c asks.
-func withReceivers(ctx context.Context, c redis.UniversalClient, channels, sharded []string) (map[string]bool, error) {
-	found := map[string]bool{}
-	for _, ask := range []struct {
-		channels []string
-		count    func(context.Context, ...string) *redis.MapStringIntCmd
-	}{{channels, c.PubSubNumSub}, {sharded, c.PubSubShardNumSub}} {
-		for some := range slices.Chunk(ask.channels, 1000) {
-			receivers, err := ask.count(ctx, some...).Result()
-			if err != nil {
-				return found, err
-			}
-			for channel, n := range receivers {
-				if n > 0 {
-					found[channel] = true
-				}
-			}
-		}
-	}
-	return found, nil
-}
-
-// Listening tells whether the process of at least one address is connected now to its mailbox on
-// the topic's server, the only one that is asked. An empty address has no process. If the server's
-// user may not ask, Listening returns true.
-func Listening(ctx context.Context, client *queue.Client, topic *queue.Topic, addresses ...string) (bool, error) {
-	channels, sharded := channelsOf(addresses)
-	if len(channels)+len(sharded) == 0 {
-		return false, nil
-	}
-	found, err := ask(ctx, client, topic, channels, sharded)
-	if errors.Is(queue.Refused(err), queue.ErrForbidden) {
-		return true, nil
-	}
-	return len(found) > 0, err
-}
-
-// ask returns those of the channels that have receivers on the topic's server.
-func ask(ctx context.Context, client *queue.Client, topic *queue.Topic, channels, sharded []string) (map[string]bool, error) {
-	return queue.AskMaster(ctx, client, topic.Key(), func(ctx context.Context, c redis.UniversalClient) (map[string]bool, error) {
-		return withReceivers(ctx, c, channels, sharded)
-	})
-}
-
-// Addressed are addresses of processes that work for a topic.
-type Addressed struct {
-	Topic     *queue.Topic
-	Addresses []string
-}
-
-// answersIn is for how long Gone waits for a server that does not answer, at least. It goes on for
-// half a second more until the server counts as lost.
-const answersIn = time.Second
-
-// Gone returns those addresses whose processes are not connected to their mailboxes now. It asks
-// each topic's server about the topic's addresses, all servers at the same time. If a server does
-// not answer soon, or its user may not ask, Gone returns the error, and none of the server's
-// addresses is among those that it returns.
-func Gone(ctx context.Context, client *queue.Client, all []Addressed) (gone map[string]bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, answersIn)
-	defer cancel()
-	var asking sync.WaitGroup
-	var mu sync.Mutex
-	var errs []error
-	gone = map[string]bool{}
-	for _, some := range queue.PerNode(ctx, client, all, func(a Addressed) string { return a.Topic.Key() }) {
-		asking.Go(func() {
-			var addresses []string
-			for _, a := range some {
-				addresses = append(addresses, a.Addresses...)
-			}
-			channels, sharded := channelsOf(addresses)
-			slices.Sort(channels)
-			slices.Sort(sharded)
-			var found map[string]bool
-			var err error
-			if len(channels)+len(sharded) > 0 {
-				found, err = ask(ctx, client, some[0].Topic, slices.Compact(channels), slices.Compact(sharded))
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				errs = append(errs, err)
-				return
-			}
-			for _, address := range addresses {
-				if end := strings.LastIndexByte(address, '|'); end < 0 || !found[address[:end]] {
-					gone[address] = true
-				}
-			}
-		})
-	}
-	asking.Wait()
-	return gone, queue.RefusedTo("see who is connected", "pubsub|numsub", errors.Join(errs...))
 }

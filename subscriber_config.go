@@ -1,0 +1,168 @@
+package redisdelay
+
+import (
+	"cmp"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// SubscriberConfig configures a Subscriber.
+type SubscriberConfig struct {
+	// Client is the connection to Redis, required. It stays the caller's: Close never closes it. A
+	// *redis.Ring is refused, because its shards do not share wake-ups. A *redis.ClusterClient that
+	// reads from replicas is refused too, because these may be behind. A struct that embeds a
+	// *redis.Client or a *redis.ClusterClient works as that does. Other types are refused.
+	Client redis.UniversalClient
+
+	// Unmarshaler turns bytes back into messages. Default BinaryMarshaler{}. If it returns an
+	// error, panics or calls runtime.Goexit, the message is dead-lettered at once, with the reason.
+	// If it takes longer than a second, other messages go on meanwhile. If it takes longer than
+	// LeaseDuration and MaxExtension, the delivery fails as by a handler that does.
+	Unmarshaler Unmarshaler
+
+	// KeyPrefix begins all keys in Redis, and is the same as the publishers'. Default
+	// DefaultKeyPrefix. Braces are not allowed.
+	KeyPrefix string
+
+	// ConsumerGroup is the group that the subscriber belongs to. Every group gets every message
+	// that becomes due after the group exists. Within a group, one subscriber gets it. At most
+	// MaxTopicLength bytes. Default DefaultConsumerGroup.
+	ConsumerGroup string
+
+	// Broadcast gives every Subscribe a consumer group of its own, so that each gets every message
+	// that becomes due while it lasts. The group ends with the subscription. ConsumerGroup must be
+	// empty. Default false: subscribers of the same group share the messages.
+	Broadcast bool
+
+	// BroadcastExpiry is how long the group of a Broadcast subscription outlasts a process that
+	// crashed, or lost its connection to Redis. Two minutes after that, a subscriber or scheduler
+	// of the topic removes the group. While none runs, the group stays, and messages pile up.
+	// Default 5m, at least 2m.
+	BroadcastExpiry time.Duration
+
+	// GroupExpiry is how long the consumer group outlasts its last subscriber. Two minutes after
+	// that the group is removed with all that it holds. Subscribers need so long to reconnect after
+	// an outage of Redis. The group is never removed while it has a subscriber. Not for Broadcast.
+	// Default 0: for ever; else at least 2m.
+	//
+	// If subscribers of the group have different values, the longest applies. It counts from the
+	// last activity of a subscriber with that value, even if others have subscribed since. A
+	// subscriber without a value cancels the expiry, until one with a value subscribes again.
+	GroupExpiry time.Duration
+
+	// MaxInFlight is how many messages of one Subscribe the consumer has at once, neither acked nor
+	// nacked. Default 1: with one subscriber in the group, messages then come in order.
+	MaxInFlight int
+
+	// LeaseDuration is how long a subscriber holds a message before another may get it. The lease
+	// is extended while the handler runs. So it says how soon others notice a crash, not how long a
+	// handler may take. Default 30s, at least 10ms.
+	//
+	// It must be well above the longest time that Redis takes to answer, because a lease begins
+	// before the answer arrives. A message whose lease may be over on arrival goes back
+	// undelivered. If it had to be held alone, that may use up its deliveries.
+	//
+	// After a crash, all messages that the process held come back together, LeaseDuration later.
+	// Fresh messages do not wait for them. A message that was in hand at several crashes in a row
+	// may have caused them. From the second one on it is held with half of MaxInFlight messages at
+	// most, then with a quarter, and so on. Other messages wait for such a message for two
+	// LeaseDurations at most. A message that ends every process is dead after MaxDeliveries + 2 +
+	// log2(MaxInFlight) expired leases. Messages beside it lose no delivery, as long as handlers
+	// end within a LeaseDuration.
+	LeaseDuration time.Duration
+
+	// MaxExtension is how long a lease is extended at most after its first end. A handler that runs
+	// longer loses the message: its context ends, and the delivery counts as failed. Default 1h;
+	// negative: no limit.
+	//
+	// It counts from when the message was read from the channel. The message offered on the channel
+	// is held without a limit until it is read. So read the channel, or end Subscribe's context.
+	MaxExtension time.Duration
+
+	// MaxDeliveries is after how many failed deliveries a message is dead-lettered. Default 25,
+	// which takes about two and a half hours with the default Backoff; negative: no limit. A
+	// publisher may set it for one message: see MaxDeliveriesKey.
+	//
+	// A delivery fails by a Nack, with a delay or without, unless Postpone was called before. It
+	// also fails by a handler that runs longer than MaxExtension. A lease that runs out is a
+	// failure only if the message had to be held alone: see LeaseDuration. So 1 is not at most
+	// once.
+	MaxDeliveries int
+
+	// Backoff returns how long a nacked message waits, given the number of the delivery that
+	// failed, from 1. A delay in the message's metadata (DelayKey, DelayUntilKey, or Watermill's
+	// DelayOnError) comes first, then its own backoff (BackoffKey). With zero or less the message
+	// does not wait and keeps its place. If it always fails, it then uses up MaxDeliveries at once.
+	// A delivery counts however long the message waits: Postpone is for waits that do not count.
+	// Backoff must be safe for concurrent use. A panic or runtime.Goexit in it is logged, and the
+	// default is used. Default ExponentialBackoff(time.Second, 10*time.Minute).
+	Backoff func(delivery int) time.Duration
+
+	// DeadRetention is how long dead-lettered messages are kept. Default 30 days; negative: for
+	// ever.
+	DeadRetention time.Duration
+
+	// MaxDead is how many dead letters the group keeps. Default 0: no limit; a negative value is
+	// an error. If there are more, the scheduler deletes the oldest as soon as it can. Dying
+	// messages are never refused, so for a moment there may be more. The scheduler logs how many it
+	// deleted, and admin.GroupCounters.DeadPurged counts them. If subscribers of the group have
+	// different values, the last one to subscribe decides, as for DeadRetention. A lower limit
+	// applies to the dead letters that are there.
+	MaxDead int
+
+	// CloseTimeout is how long Close, and the end of a Subscribe's context, wait for handlers under
+	// way and for an answer of Redis. If Redis does not answer, they take that long even without
+	// messages. The channel of a Subscribe then closes when the client has given up its last call.
+	//
+	// A message that is not settled by then is logged as an error and delivered again, even if its
+	// handler acks it later. Set CloseTimeout shorter if the process is killed earlier.
+	//
+	// Default 29s, a second less than Watermill's router waits for handlers. So a handler's work
+	// counts while the router waits for it, and Close's error comes before the router gives up.
+	CloseTimeout time.Duration
+}
+
+func (c *SubscriberConfig) setDefaults() {
+	if c.Unmarshaler == nil {
+		c.Unmarshaler = BinaryMarshaler{}
+	}
+	c.KeyPrefix = cmp.Or(c.KeyPrefix, DefaultKeyPrefix)
+	if !c.Broadcast {
+		c.ConsumerGroup = cmp.Or(c.ConsumerGroup, DefaultConsumerGroup)
+	}
+	c.BroadcastExpiry = cmp.Or(c.BroadcastExpiry, 5*time.Minute)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, 1)
+	c.LeaseDuration = cmp.Or(c.LeaseDuration, 30*time.Second)
+	c.MaxExtension = cmp.Or(c.MaxExtension, time.Hour)
+	c.MaxDeliveries = cmp.Or(c.MaxDeliveries, 25)
+	if c.Backoff == nil {
+		c.Backoff = defaultBackoff
+	}
+	c.DeadRetention = cmp.Or(c.DeadRetention, defaultDeadRetention)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, 29*time.Second)
+	// Longer durations might overflow in a sum.
+	c.LeaseDuration = min(c.LeaseDuration, MaxDelay)
+	c.MaxExtension = min(c.MaxExtension, MaxDelay)
+	c.CloseTimeout = min(c.CloseTimeout, MaxDelay)
+	c.GroupExpiry = min(c.GroupExpiry, MaxDelay)
+}
+
+// Validate reports every fault of the configuration at once. Errors wrap ErrInvalidConfig.
+// NewSubscriber calls it.
+func (c SubscriberConfig) Validate() error {
+	return errors.Join(
+		invalid("Client", queue.CheckClient(c.Client)),
+		invalid("KeyPrefix", queue.CheckPrefix(c.KeyPrefix)),
+		invalid("ConsumerGroup", checkGroup(c.ConsumerGroup, c.Broadcast)),
+		invalid("BroadcastExpiry", atLeast(c.BroadcastExpiry, 2*time.Minute)),
+		invalid("GroupExpiry", checkGroupExpiry(c.GroupExpiry, c.Broadcast)),
+		invalid("MaxInFlight", notNegative(c.MaxInFlight)),
+		invalid("LeaseDuration", atLeast(c.LeaseDuration, 10*time.Millisecond)),
+		invalid("MaxDead", notNegative(c.MaxDead)),
+		invalid("CloseTimeout", notNegative(c.CloseTimeout)),
+	)
+}
