@@ -384,11 +384,11 @@ func valid(labels []string) []string {
 			continue
 		}
 		var b strings.Builder
-		for at, r := range label {
-			if r == utf8.RuneError && label[at] != "\uFFFD"[0] {
-				fmt.Fprintf(&b, "\uFFFD%02x", label[at])
-			} else {
-				b.WriteRune(r)
+		for at, size := 0, 0; at < len(label); at += size {
+			r, n := utf8.DecodeRuneInString(label[at:])
+			b.WriteRune(r)
+			if size = n; r == utf8.RuneError && n == 1 {
+				fmt.Fprintf(&b, "%02x", label[at])
 			}
 		}
 		labels[i] = b.String()

@@ -342,9 +342,13 @@ func TestNamesThatAreNotUTF8AreDifferentSeries(t *testing.T) {
 	w := newWorld(t)
 	w.group("a\xff", "shop")
 	w.group("a\xfe", "shop")
+	w.group("a\xef", "shop") // the first byte of the replacement character
+	w.group("a\ufffd", "shop")
 	requireMetrics(t, w.collector(), `
 		stored_messages{topic="a�ff"} 0
 		stored_messages{topic="a�fe"} 0
+		stored_messages{topic="a�ef"} 0
+		stored_messages{topic="a�"} 0
 	`)
 }
 
