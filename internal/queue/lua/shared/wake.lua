@@ -4,9 +4,10 @@
 -- Defines  wake(waiters, n)
 
 -- Wakes up to n subscriptions. One that no longer listens is skipped, if the reply tells. PUBLISH
--- tells on a single server. SPUBLISH always tells, as only the topic's own node serves it.
+-- tells on a single server. SPUBLISH always tells, as only the topic's own node serves it. Returns
+-- how many were told, and how many are out of waiters.
 local function wake(waiters, n)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
+  local told, gone = 0, redis.call('ZREMRANGEBYSCORE', waiters, '-inf', now)
   while n > 0 do
     local popped = redis.call('ZPOPMIN', waiters, n)
     n = 0
@@ -14,7 +15,11 @@ local function wake(waiters, n)
       local heard, sharded = post(popped[i])
       if heard == 0 and (single or sharded) then
         n = n + 1
+      else
+        told = told + 1
       end
     end
+    gone = gone + #popped / 2
   end
+  return told, gone
 end
