@@ -284,6 +284,27 @@ func TestPausedGroupKeepsItsOwner(t *testing.T) {
 	})
 }
 
+// It may have been frozen in the pause, and then it is in waiters no more.
+func TestOwnerThatDoesNotComeAfterAPauseIsReplaced(t *testing.T) {
+	bothSingle(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		first, second := w.sub("a"), w.sub("a")
+		require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
+		require.NoError(t, only(w.topic.Resume(ctx, "a")))
+		first.claim(1, turn, idle(1, inbox.address("1")), lease(time.Minute))
+		second.claim(1, turn, idle(1, inbox.address("2")))
+		require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
+		first.claim(1, turn, idle(1, inbox.address("1")), lease(time.Minute))
+		require.NoError(t, only(w.topic.Resume(ctx, "a")))
+		require.Equal(t, []string{"1"}, inbox.received())
+		w.travel(time.Minute + time.Millisecond)
+		require.Equal(t, []string{first.id}, w.succession())
+		require.Equal(t, []string{"2"}, inbox.received())
+		w.publishNow("x")
+		require.Equal(t, []string{"x"}, bodies(second.claim(1, turn)))
+	})
+}
+
 func TestEpochGrowsAlsoAfterALossOfData(t *testing.T) {
 	own(t, func(t *testing.T, w *world) {
 		w.registerFor("a", exclusively)
@@ -326,5 +347,20 @@ func TestStatsShowWhoIsActive(t *testing.T) {
 		require.True(t, g.Subscribed())
 		second.claim(0, turn, idle(0, "nobody|2"))
 		require.Zero(t, w.Client.Exists(ctx, w.keys.Standby("a")).Val(), "a standby that closes goes")
+	})
+}
+
+// The setting is behind the others in the group's options.
+func TestGroupWithSingleActiveKeepsDeadLettersForItsRetention(t *testing.T) {
+	bothSingle(t, func(t *testing.T, w *world) {
+		w.publishNow("x")
+		s := w.sub("a")
+		require.Equal(t, 1, s.nack(failed(held(s.claim(1, turn))[0], dead)))
+		w.travel(exclusively.Retention - time.Minute)
+		require.False(t, w.promote("scheduler|1").Purge)
+		w.travel(2 * time.Minute)
+		require.True(t, w.promote("scheduler|1").Purge)
+		w.purge()
+		require.Empty(t, w.dead("a"))
 	})
 }

@@ -262,6 +262,7 @@ type sub struct {
 	group  *operate.Group
 	id     string
 	number uint64
+	single bool // its group has SingleActive
 }
 
 func (w *world) sub(group string) *sub {
@@ -274,7 +275,7 @@ func (w *world) sub(group string) *sub {
 func (s *sub) query(limit int, edits ...func(*queue.Claim)) queue.Claim {
 	s.number++
 	c := queue.Claim{Subscription: s.id, Number: s.number, Limit: limit, Most: 1, Lease: time.Hour,
-		Address: s.w.Prefix + ":nowhere|" + s.id, Patience: time.Hour, Bytes: 1 << 20}
+		Address: s.w.Prefix + ":nowhere|" + s.id, Patience: time.Hour, Bytes: 1 << 20, SingleActive: s.single}
 	for _, edit := range edits {
 		edit(&c)
 	}

@@ -87,9 +87,11 @@ for g = 1, stopped and 0 or groups do
       left = 1
     end
     local waiting = redis.call('LLEN', ready)
-    if was == 1 and waiting > 0 then
-      wake(waiters, math.min(waiting, 16))
-      expect(waiters, 1, 1) -- the owner may have rested
+    if was == 1 then
+      if waiting > 0 then
+        wake(waiters, math.min(waiting, 16))
+      end
+      expect(waiters, 1, 1) -- the active subscription may have rested
     end
   end
 end

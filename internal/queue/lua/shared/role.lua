@@ -4,8 +4,8 @@
 -- Defines  wait_until(ms), ask_role(), keep_role(event, done)
 --
 -- The lease has no end of its own. It is the holder's until a second after the next event. In a
--- topic that has groups with SingleActive that time is shorter: grace. Then the holder has failed to
--- act, and any process may take it. One of the others is the standby, which is told of every
+-- topic that has groups with SingleActive that time is shorter: grace. Then the holder has failed
+-- to act, and any process may take it. One of the others is the standby, which is told of every
 -- earlier event too and watches the holder. It is of another process than the holder, if there is
 -- one. The rest poll.
 
