@@ -63,6 +63,21 @@ type SubscriberConfig struct {
 	// subscriber without a value cancels the expiry, until one with a value subscribes again.
 	GroupExpiry time.Duration
 
+	// SingleActive has one Subscribe of the group at a time get messages, while others stand by.
+	// With MaxInFlight 1, messages then come one at a time and in order of their due times, over
+	// any number of processes, and over crashes. A nack with a delay lets later messages pass, as
+	// the default Backoff does. For strict order, let Backoff return 0: then the message is
+	// delivered again at once, until it is dead. Default false.
+	//
+	// When the active one closes, another takes over at once. When its process is killed or frozen,
+	// another does within LeaseDuration, and gets first what the old one held. Delivery.Epoch tells
+	// who came later.
+	//
+	// It is a setting of the group, from its first subscriber on: others are refused with
+	// ErrGroupMode. To change it, use another group, or delete the group (admin.Admin.DeleteGroup).
+	// Versions that do not know the setting refuse the topic, with ErrLayout. Not for Broadcast.
+	SingleActive bool
+
 	// MaxInFlight is how many messages of one Subscribe the consumer has at once, neither acked nor
 	// nacked. Default 1: with one subscriber in the group, messages then come in order.
 	MaxInFlight int
@@ -168,6 +183,7 @@ func (c SubscriberConfig) Validate() error {
 		invalid("ConsumerGroup", checkGroup(c.ConsumerGroup, c.Broadcast)),
 		invalid("BroadcastExpiry", atLeast(c.BroadcastExpiry, 2*time.Minute)),
 		invalid("GroupExpiry", checkGroupExpiry(c.GroupExpiry, c.Broadcast)),
+		invalid("SingleActive", checkSingleActive(c.SingleActive, c.Broadcast)),
 		invalid("MaxInFlight", notNegative(c.MaxInFlight)),
 		invalid("LeaseDuration", atLeast(c.LeaseDuration, 10*time.Millisecond)),
 		invalid("MaxDead", notNegative(c.MaxDead)),
@@ -257,8 +273,8 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 
 // SubscribeInitialize makes sure that the consumer group exists, so that it gets every message of
 // the topic that becomes due from now on, even before Subscribe. With Broadcast it does nothing.
-// Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed, ErrServerFull, ErrForbidden or ErrLayout,
-// or come from Redis.
+// Errors wrap ErrInvalidTopic, ErrTopicMode, ErrGroupMode, ErrClosed, ErrServerFull, ErrForbidden
+// or ErrLayout, or come from Redis.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if err := s.check(topic); err != nil || s.config.Broadcast {
 		return err
@@ -308,7 +324,7 @@ func (s *Subscriber) register(ctx context.Context, topic, group string) (*queue.
 
 func (s *Subscriber) groupOptions() queue.GroupOptions {
 	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention,
-		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry}
+		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry, SingleActive: s.config.SingleActive}
 	if s.config.Broadcast {
 		options.Expiry = s.config.BroadcastExpiry
 	}
@@ -328,8 +344,8 @@ func (s *Subscriber) groupOptions() queue.GroupOptions {
 // delivered messages are settled, or CloseTimeout is over. If Redis hangs, it closes when
 // CloseTimeout is over and the client has given up its last call.
 //
-// A subscription outlasts outages of Redis. Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed,
-// ErrServerFull, ErrForbidden or ErrLayout, or come from ctx or Redis.
+// A subscription outlasts outages of Redis. Errors wrap ErrInvalidTopic, ErrTopicMode,
+// ErrGroupMode, ErrClosed, ErrServerFull, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if err := s.check(topic); err != nil {
 		return nil, err

@@ -156,11 +156,13 @@ func (m *model) claim(t *rapid.T) {
 	}
 	want, blocked, room := []string{}, 0, math.MaxInt
 	rests := false // another subscription is active
-	if g == inTurns && (m.active == nil || m.active.Subscription == "") && limit > 0 {
+	ends := m.world.active(inTurns).Ends
+	over := !ends.IsZero() && ends.UnixMilli() <= m.now() && len(m.picture.Groups[g].Unack) == 0
+	if g == inTurns && (m.active == nil || m.active.Subscription == "" || over) && limit > 0 {
 		require.Empty(t, m.picture.Groups[g].Unack)
 		m.active = &queue.Active{Subscription: s.id, Epoch: -1} // which is checked below
 	} else if g == inTurns {
-		rests = m.active == nil || m.active.Subscription != s.id
+		rests = m.active == nil || m.active.Subscription != s.id || over
 	}
 	if rests {
 		limit = 0

@@ -262,6 +262,20 @@ func TestOwnerThatFailedMayComeBack(t *testing.T) {
 	})
 }
 
+// Its messages come again, so what it did before must not count against what comes now.
+func TestOwnerWhoseLeasesRanOutGetsANewEpoch(t *testing.T) {
+	bothSingle(t, func(t *testing.T, w *world) {
+		first := w.sub("a")
+		w.publishNow("x")
+		before := first.claim(1, turn, lease(time.Minute))
+		w.travel(time.Minute + time.Millisecond)
+		require.False(t, w.expire())
+		again := first.claim(1, turn)
+		require.Equal(t, []string{"x"}, bodies(again))
+		require.Greater(t, again.Epoch, before.Epoch)
+	})
+}
+
 // The pause stops the deadline, and its end starts it again.
 func TestPausedGroupKeepsItsOwner(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {

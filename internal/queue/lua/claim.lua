@@ -111,9 +111,14 @@ local function ids_of(entries)
   end
   return ids
 end
+local leased = redis.call('HLEN', leases)
+
 -- The record of active, and whether this subscription is the owner.
 local me = string.match(subscription, '^[^+]*')
 local a = exclusive and (read_active(group) or {owner = '-', epoch = 0, ends = 0})
+if exclusive and a.ends > 0 and a.ends <= now and leased == 0 then
+  a.owner = '-' -- its time is over, so the next one has another epoch, even if it is the same
+end
 local mine = exclusive and a.owner == me
 
 -- Returns a reply, with the owner's epoch if the group has SingleActive.
@@ -164,7 +169,6 @@ if last and tonumber(last_number) >= tonumber(number) then
 end
 
 -- Read every key that is written later: one of a wrong type is found before the first write.
-local leased = redis.call('HLEN', leases)
 redis.call('HLEN', scheduler)
 redis.call('HLEN', stats)
 if workers then
