@@ -10,6 +10,9 @@ PERIODIC_DAYS ?= 365
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
 
+# The longest comes first, because two run at a time.
+MODULES := cmd/redisdelay tests/components prometheus otel examples/observed examples/delayed-redisstream examples/delayed-nats
+
 # Watermill's own TestReconnect has a data race in it, so that one runs without the detector. The short form of
 # tests/faults has to stay short.
 test: ## all tests but those with real brokers, on a real Redis too, with the race detector
@@ -17,13 +20,7 @@ test: ## all tests but those with real brokers, on a real Redis too, with the ra
 		go test -race -count=1 -timeout 20m $$(go list ./... | grep -v /tests/faults) && \
 		go test -race -count=1 -timeout 10m ./tests/faults && \
 		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests && \
-		go -C examples/delayed-nats test -race -count=1 -timeout 5m ./... && \
-		go -C examples/delayed-redisstream test -race -count=1 -timeout 5m ./... && \
-		go -C examples/observed test -race -count=1 -timeout 5m ./... && \
-		go -C cmd/redisdelay test -race -count=1 -timeout 10m -skip RabbitMQ ./... && \
-		go -C otel test -race -count=1 -timeout 10m ./... && \
-		go -C prometheus test -race -count=1 -timeout 10m ./... && \
-		go -C tests/components test -race -count=1 -timeout 10m ./...'
+		printf "%s\n" $(MODULES) | xargs -P 2 -I{} go -C {} test -race -count=1 -timeout 10m -skip RabbitMQ ./...'
 
 # tests/brokers without the race detector, because watermill-amqp has a data race where it reconnects.
 test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS JetStream, RabbitMQ, gochannel; the tool with RabbitMQ
@@ -54,13 +51,13 @@ test-servers: ## the tests of this module on each server of SERVERS, which are p
 		REDIS_ADDR= REDIS_SERVER_BIN="$$bin" scripts/with-redis.sh go test -count=1 -timeout 15m ./... || exit 1; \
 	done
 
-lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module
+lint: ## gofmt, go vet, staticcheck and go mod tidy, in every module; the prose and the links of documents
 	@STATICCHECK=$(STATICCHECK) scripts/lint.sh
 
 bench: ## the whole beside its peers on a real Redis, into benchmarks/results.md and the README
 	@scripts/with-redis.sh sh -c 'cd benchmarks && go run . -out results -readme ../README.md'
 
-bench-cluster: ## what a Cluster of six nodes costs: lateness of each node, CPU, connections, idle commands, MIGRATE, PUBLISH
+bench-cluster: ## what a Cluster of six nodes costs: lateness of each node, CPU, connections, idle commands, partitions, MIGRATE, PUBLISH
 	@BENCH_CLUSTER=1 scripts/with-redis.sh go -C benchmarks test -count=1 -v -timeout 15m ./cluster
 
 bench-smoke: ## that every scenario of make bench works, in tiny sizes
@@ -96,7 +93,7 @@ model: ## MODEL_SEQUENCES (1,000) random sequences of transitions on each server
 stress: ## the long tests that look for rare interleavings
 	@STRESS=1 scripts/with-redis.sh go test -race -count=1 -tags=stress -timeout 60m -run 'Stress|OnARunningPipeline' ./tests/... ./admin
 
-faults: ## all that can fail does, in the long form, a table of what that showed, into docs/reliability.md
+faults: ## all that can fail does, in the long form, a table of what that showed, into tests/faults/results.md
 	@scripts/with-redis.sh scripts/faults.sh
 
 periodic: ## 200 recurring schedules in 5 programs for PERIODIC_DAYS (365) days of the server's clock, with kills of both, compared with the calendar; and what 10,000 schedules cost

@@ -297,10 +297,24 @@ func BenchmarkCall(b *testing.B) {
 // reportServer reports what the server's process has spent from now until the returned function is
 // called. Nothing else may use the server meanwhile.
 func reportServer(b *testing.B, client redis.UniversalClient) func() {
-	before := serverCPU(b, client)
+	before, calls := serverCPU(b, client), serverCalls(b, client)
 	return func() {
 		b.ReportMetric((serverCPU(b, client)-before)*1e6/float64(b.N), "redis-us/op")
+		b.ReportMetric((serverCalls(b, client)-calls)/float64(b.N), "redis-commands/op")
 	}
+}
+
+// serverCalls is how many commands the server has run, with those of scripts.
+func serverCalls(b *testing.B, client redis.UniversalClient) (calls float64) {
+	b.Helper()
+	info, err := client.Info(ctx, "commandstats").Result()
+	require.NoError(b, err)
+	for _, m := range regexp.MustCompile(`(?m)^cmdstat_\S+:calls=(\d+)`).FindAllStringSubmatch(info, -1) {
+		n, err := strconv.ParseFloat(m[1], 64)
+		require.NoError(b, err)
+		calls += n
+	}
+	return calls
 }
 
 // serverCPU is the seconds that the server's process has run.

@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,13 +21,20 @@ import (
 )
 
 func TestGoCodeInDocumentsIsCompiled(t *testing.T) {
-	compiled := unindented(read(t, "example_test.go")) + unindented(read(t, "admin/example_test.go")) +
-		unindented(read(t, "redisdelaytest/example_test.go")) + unindented(read(t, "otel/example_test.go")) +
-		unindented(read(t, "periodic/example_test.go")) + unindented(read(t, "dashboard/example_test.go")) +
-		unindented(read(t, "prometheus/example_test.go"))
+	compiled := ""
+	walk(t, func(file string) {
+		if name := path.Base(file); strings.HasPrefix(name, "example_") && strings.HasSuffix(name, "_test.go") {
+			compiled += unindented(read(t, file))
+		}
+	})
+	steps, err := filepath.Glob("examples/tutorial/step*/*.go") // those of docs/tutorial.md
+	require.NoError(t, err)
+	for _, file := range steps {
+		compiled += unindented(read(t, file))
+	}
 	for _, file := range documents(t) {
 		for _, block := range submatches("(?s)```go\n(.*?)```", read(t, file)) {
-			require.Contains(t, compiled, unindented(block), "%s has code that is not in example_test.go", file)
+			require.Contains(t, compiled, unindented(block), "%s has code that is in no example_test.go", file)
 		}
 	}
 }
@@ -39,8 +47,8 @@ func unindented(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestREADMEListsTheMetadataKeys(t *testing.T) {
-	_, section, _ := strings.Cut(read(t, "README.md"), "\n## Metadata\n")
+func TestDocumentsListTheMetadataKeys(t *testing.T) {
+	_, section, _ := strings.Cut(read(t, "docs/reference.md"), "\n## Metadata\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	for _, key := range []string{
 		redisdelay.DelayKey, redisdelay.DelayUntilKey, redisdelay.MaxDeliveriesKey, redisdelay.BackoffKey,
@@ -100,20 +108,63 @@ func TestLibraryDoesNotContainTheEmbeddedServer(t *testing.T) {
 
 func TestCommandsInDocumentsExist(t *testing.T) {
 	makefile := read(t, "Makefile")
+	benchmarks := ""
+	walk(t, func(file string) {
+		if strings.HasSuffix(file, "_test.go") {
+			benchmarks += strings.Join(submatches(`(?m)^func (Benchmark\w+)`, read(t, file)), " ") + " "
+		}
+	})
 	for _, file := range documents(t) {
 		text := read(t, file)
-		for _, verb := range submatches(`(?m)(?:^ +|`+"`"+`)make ([a-z-]+)`, text) {
-			require.Contains(t, makefile, "\n"+verb+":", "%s: make %s", file, verb)
+		for _, verb := range submatches(`(?m)(?:^ +|[\[`+"`"+`])make ([a-z-]+)`, text) {
+			require.True(t, strings.Contains(makefile, "\n"+verb+":"), "%s: make %s", file, verb)
 		}
 		for _, program := range submatches(`go run \./([a-z/-]+)`, text) {
 			require.FileExists(t, filepath.Join(program, "main.go"), file)
 		}
+		for _, pattern := range submatches(`-bench '?([^ '`+"`"+`]+)`, text) {
+			for _, name := range strings.Split(pattern, "|") {
+				name, _, _ = strings.Cut(name, "/")
+				require.True(t, strings.Contains(benchmarks, name), "%s: -bench %s", file, pattern)
+			}
+		}
 	}
+}
+
+// Files, directories and documents that are named exist: paths in the code of documents, and
+// documents in the code of programs.
+func TestPathsInDocumentsExist(t *testing.T) {
+	exists := func(where, name string) {
+		found, err := filepath.Glob(name)
+		require.NoError(t, err)
+		require.NotEmpty(t, found, "%s names %s", where, name)
+	}
+	top, err := os.ReadDir(".")
+	require.NoError(t, err)
+	for _, file := range documents(t) {
+		for _, name := range submatches("`([a-z]+/[a-z0-9_./*-]+)`", read(t, file)) {
+			first, _, _ := strings.Cut(name, "/")
+			if slices.ContainsFunc(top, func(e fs.DirEntry) bool { return e.IsDir() && e.Name() == first }) {
+				exists(file, name)
+			}
+		}
+	}
+	walk(t, func(file string) {
+		switch path.Ext(file) {
+		case ".go", ".lua", ".sh", ".yml", ".yaml", ".service", "":
+			for _, name := range submatches(`\b(docs/[a-z/-]+\.md)\b`, read(t, file)) {
+				exists(file, name)
+			}
+		}
+	})
 }
 
 func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
 	for _, file := range documents(t) {
 		for _, link := range submatches(`\]\(([^)]+)\)`, read(t, file)) {
+			if dir, ours := strings.CutPrefix(link, "https://pkg.go.dev/github.com/redisdelay/watermill-redisdelay"); ours {
+				require.DirExists(t, "."+dir, "%s links to %s", file, link)
+			}
 			if strings.HasPrefix(link, "https://") {
 				continue
 			}
@@ -215,6 +266,7 @@ func TestEveryKeyIsDescribed(t *testing.T) {
 	}
 	layout := submatches(`Layout = "(\w+)"`, source)[0]
 	require.Contains(t, keys, "This is layout `"+layout+"`")
+	require.Contains(t, read(t, "docs/reference.md"), "the same layout, now `"+layout+"`")
 }
 
 func TestFormsOfMessagesAreAsDescribed(t *testing.T) {

@@ -19,38 +19,31 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
-// remind publishes a delayed message and handles messages when they are due, until ctx ends.
+// remind publishes a message that is due in 15 minutes, and handles such messages until ctx ends.
 func remind(ctx context.Context, client redis.UniversalClient, logger watermill.LoggerAdapter) error {
 	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, logger)
 	if err != nil {
 		return err
 	}
 	defer publisher.Close()
-
 	msg := message.NewMessage(watermill.NewUUID(), []byte("order 123"))
-	msg.Metadata.Set("delay", "50ms") // or "15m", or redisdelay.DelayFor(msg, 15*time.Minute)
-	// A name, by which it can be cancelled while it waits.
-	redisdelay.SetDelayID(msg, "order 123", redisdelay.DelayIDReplace)
+	msg.Metadata.Set("delay", "15m") // or redisdelay.DelayFor(msg, 15*time.Minute)
 	if err := publisher.Publish("unpaid-orders", msg); err != nil {
 		return err
 	}
-
 	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client}, logger)
 	if err != nil {
 		return err
 	}
 	defer subscriber.Close()
-	router, err := message.NewRouter(message.RouterConfig{}, logger)
-	if err != nil {
-		return err
-	}
+	router := message.NewDefaultRouter(logger)
 	router.AddConsumerHandler("cancel-unpaid-orders", "unpaid-orders", subscriber, cancelOrder)
 	return router.Run(ctx)
 }
 
-// The code of remind is also in the README, as is that of Example_clients, for real programs.
+// The code of remind is also in the README.
 func Example() {
-	client, stop := startRedis()
+	server, _, stop := startServer()
 	defer stop()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -60,14 +53,20 @@ func Example() {
 		cancel()
 		return nil
 	}
-	check(remind(ctx, client, watermill.NopLogger{}))
+	ended := make(chan error)
+	go func() { ended <- remind(ctx, server.Client(), watermill.NopLogger{}) }()
+	for published := false; !published; time.Sleep(time.Millisecond) {
+		_, published = server.AdvanceToNext() // moves the server's clock by 15 minutes
+	}
+	check(<-ended)
 
 	// Output: not paid in time: order 123
 }
 
 var cancelOrder message.NoPublishHandlerFunc
 
-// Each of these clients will do. None of them talks to a server yet.
+// Each of these clients will do. None of them talks to a server yet. The code is also in
+// docs/reference.md.
 func Example_clients() {
 	addrs := []string{"10.0.0.1:26379", "10.0.0.2:26379"}
 
@@ -99,7 +98,7 @@ func forRequests(addr string) *redis.Options {
 	}
 }
 
-// The code of forRequests is also in docs/reliability.md.
+// The code of forRequests is also in docs/reference.md.
 func Example_forRequests() {
 	client := redis.NewClient(forRequests("localhost:6379"))
 	fmt.Println(redisdelay.PublisherConfig{Client: client}.Validate())
@@ -222,7 +221,7 @@ func ExampleDeliveryFromContext() {
 
 // A delay on a message that is nacked is how long it waits for its next delivery. Without one,
 // SubscriberConfig.Backoff says it.
-func Example_nackWithDelay() {
+func ExampleSubscriber_nackWithDelay() {
 	publisher, messages, stop := pubSub(redisdelay.SubscriberConfig{})
 	defer stop()
 	check(publisher.Publish("orders", message.NewMessage("uuid", nil)))
@@ -489,7 +488,7 @@ func check(err error) {
 }
 
 // giveDelays takes a Publisher to NATS, or to any other queue. It returns one that knows delays,
-// and a relay, whose Run publishes to NATS what is due: here, or in any number of other processes.
+// and a relay, whose Run publishes due messages to NATS: here, or in any number of other processes.
 func giveDelays(client redis.UniversalClient, nats message.Publisher, logger watermill.LoggerAdapter) (*relay.Publisher, *relay.Relay, error) {
 	delayed, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, logger)
 	if err != nil {
@@ -508,7 +507,7 @@ func giveDelays(client redis.UniversalClient, nats message.Publisher, logger wat
 }
 
 // intoStreams takes the place of redisstream.NewPublisher. Subscribers of watermill-redisstream
-// stay what they are.
+// stay as they are.
 func intoStreams(client redis.UniversalClient, logger watermill.LoggerAdapter) (message.Publisher, error) {
 	return redisdelay.NewPublisher(redisdelay.PublisherConfig{
 		Client: client,

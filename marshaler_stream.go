@@ -26,7 +26,7 @@ type StreamMarshaler struct{}
 
 var _ MarshalerUnmarshaler = StreamMarshaler{}
 
-// Marshal returns the form. It refuses metadata keys that watermill-redisstream reserves.
+// Marshal returns the form, or an error for metadata keys that watermill-redisstream reserves.
 func (StreamMarshaler) Marshal(_ string, msg *message.Message) ([]byte, error) {
 	if value := msg.Metadata[streamUUIDKey]; value != "" {
 		return nil, fmt.Errorf("metadata %s is reserved by watermill-redisstream for the UUID", streamUUIDKey)

@@ -94,7 +94,8 @@ func (c *PublisherConfig) setDefaults() {
 // 1,048,576 in a command.
 const mostPublished = 100_000
 
-// Validate reports every fault of the configuration at once. NewPublisher calls it.
+// Validate reports every fault of the configuration at once. Errors wrap ErrInvalidConfig.
+// NewPublisher calls it.
 func (c PublisherConfig) Validate() error {
 	return errors.Join(
 		invalid("Client", queue.CheckClient(c.Client)),
@@ -129,7 +130,7 @@ type Publisher struct {
 var _ message.Publisher = (*Publisher)(nil)
 
 // NewPublisher returns a Publisher. It does not talk to Redis yet, unless it runs a scheduler: see
-// StreamConfig. A nil logger logs nothing.
+// StreamConfig. A nil logger logs nothing. Errors wrap ErrInvalidConfig.
 func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -176,8 +177,8 @@ func (p *Publisher) engineConfig() publish.Config {
 }
 
 // Publish puts messages into Redis, each to be delivered when its delay is over: see DelayKey and
-// DelayUntilKey. The keys of Watermill's components/delay count too, as does a delay.WithContext in
-// a message's context. Messages without delay are delivered at once.
+// DelayUntilKey. If a message has neither, the keys of Watermill's components/delay count, and then
+// a delay.WithContext in its context. Messages without delay are delivered at once.
 //
 // A call is one atomic step. If it returns nil, all messages are in Redis. If it returns an error
 // about a message or its size, none is. After an error from the network the messages may be in
@@ -217,20 +218,29 @@ func (p *Publisher) publishGuarded(topic string, messages []*message.Message, gu
 }
 
 func (p *Publisher) publish(topic string, messages []*message.Message, guards []queue.Guard) error {
-	if n := len(messages); n > p.config.MaxPublishMessages {
-		return fmt.Errorf("%w: %d messages, at most %d are allowed (MaxPublishMessages)",
-			ErrPublishTooLarge, n, p.config.MaxPublishMessages)
-	}
-	b := p.engine.NewBatch(len(messages))
-	defer p.engine.Free(b)
-	err := p.guarded(func() error { return p.fill(b, topic, messages) })
+	b, err := p.prepare(topic, messages)
 	if err != nil {
 		return err
 	}
+	defer p.engine.Free(b)
 	for i, g := range guards {
 		b.Messages[i].Options.Guard = g
 	}
 	return p.engine.Publish(callerContext(messages), topic, b)
+}
+
+// prepare returns the batch of a call, to be freed. Nothing is sent yet.
+func (p *Publisher) prepare(topic string, messages []*message.Message) (*publish.Batch, error) {
+	if n := len(messages); n > p.config.MaxPublishMessages {
+		return nil, fmt.Errorf("%w: %d messages, at most %d are allowed (MaxPublishMessages)",
+			ErrPublishTooLarge, n, p.config.MaxPublishMessages)
+	}
+	b := p.engine.NewBatch(len(messages))
+	if err := p.guarded(func() error { return p.fill(b, topic, messages) }); err != nil {
+		p.engine.Free(b)
+		return nil, err
+	}
+	return b, nil
 }
 
 // guarded calls f, in which the Marshaler may call runtime.Goexit, unless it is one of this
@@ -338,7 +348,8 @@ func callerContext(messages []*message.Message) context.Context {
 
 // Close refuses new calls of Publish. It waits until calls under way have ended, and the scheduler
 // if there is one. After CloseTimeout it gives them up, and returns an error, at the latest a
-// second later. It may be called more than once, and from several goroutines.
+// second later; the calls that it gave up return ErrClosed. It may be called more than once, and
+// from several goroutines.
 func (p *Publisher) Close() error {
 	if p.scheduled == nil {
 		return p.engine.Close()

@@ -1,6 +1,8 @@
 package redisdelay
 
 import (
+	"fmt"
+
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
@@ -9,13 +11,37 @@ import (
 
 func init() {
 	inside.Of = func(publisher any) inside.Publisher { return insidePublisher{publisher.(*Publisher)} }
+	inside.OfSubscriber = func(subscriber any) inside.Subscriber { return insideSubscriber{subscriber.(*Subscriber)} }
 }
 
-// insidePublisher is what package periodic uses of a Publisher.
+// insidePublisher is what packages periodic and partition use of a Publisher.
 type insidePublisher struct{ p *Publisher }
 
 func (i insidePublisher) Topic(name string) *queue.Topic { return i.p.topic(name) }
 
 func (i insidePublisher) PublishGuarded(topic string, messages []*message.Message, guards []queue.Guard) error {
 	return i.p.publishGuarded(topic, messages, guards)
+}
+
+func (i insidePublisher) Prepare(topic string, messages []*message.Message) (send func() error, free func(), err error) {
+	p := i.p
+	if err := p.checkTopic(topic); err != nil {
+		return nil, nil, err
+	}
+	told := func(err error) error {
+		if err != nil {
+			err = fmt.Errorf("publish to topic %q: %w", topic, err)
+		}
+		return err
+	}
+	b, err := p.prepare(topic, messages)
+	if err != nil {
+		return nil, nil, told(err)
+	}
+	free = func() { p.engine.Free(b) }
+	send = func() error {
+		defer free()
+		return told(p.engine.Publish(callerContext(messages), topic, b))
+	}
+	return send, free, nil
 }

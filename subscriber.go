@@ -175,7 +175,8 @@ func (c *SubscriberConfig) setDefaults() {
 	c.GroupExpiry = min(c.GroupExpiry, MaxDelay)
 }
 
-// Validate reports every fault of the configuration at once. NewSubscriber calls it.
+// Validate reports every fault of the configuration at once. Errors wrap ErrInvalidConfig.
+// NewSubscriber calls it.
 func (c SubscriberConfig) Validate() error {
 	return errors.Join(
 		invalid("Client", queue.CheckClient(c.Client)),
@@ -238,7 +239,7 @@ var (
 )
 
 // NewSubscriber returns a Subscriber. It does not talk to Redis yet. A nil logger logs nothing. If
-// the logger panics, its line is lost.
+// the logger panics, its line is lost. Errors wrap ErrInvalidConfig.
 func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -347,28 +348,38 @@ func (s *Subscriber) groupOptions() queue.GroupOptions {
 // A subscription outlasts outages of Redis. Errors wrap ErrInvalidTopic, ErrTopicMode,
 // ErrGroupMode, ErrClosed, ErrServerFull, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	if err := s.check(topic); err != nil {
+	sub, _, err := s.subscribe(ctx, topic, nil)
+	if err != nil {
 		return nil, err
+	}
+	return sub.Messages(), nil
+}
+
+// subscribe returns a subscription, and a channel that is closed when it has ended. common is nil
+// if the subscription is the consumer's only one.
+func (s *Subscriber) subscribe(ctx context.Context, topic string, common *consume.Common) (_ *consume.Subscription, ended <-chan struct{}, err error) {
+	if err := s.check(topic); err != nil {
+		return nil, nil, err
 	}
 	mailbox, closeMailbox := wake.Open(s.client, s.config.KeyPrefix)
 	defer closeMailbox() // by then the engine keeps it open
-	err := mailbox.Permitted(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic))
+	err = mailbox.Permitted(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic))
 	if err == nil || errors.Is(err, ErrForbidden) { // one error names all that is missing
 		err = queue.AllForbidden(err, s.checkServer(ctx, topic))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
+		return nil, nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
 	}
 	id := queue.Token()
 	t, err := s.register(ctx, topic, s.groupOf(id))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	out, err := s.run(ctx, t, id)
+	sub, ended, err := s.run(ctx, t, id, common)
 	if err != nil && s.config.Broadcast {
 		err = errors.Join(err, s.unregister(ctx, t, s.groupOf(id)))
 	}
-	return out, err
+	return sub, ended, err
 }
 
 // checkServer returns an error if the server cannot be used. It asks each server once.
@@ -391,7 +402,7 @@ func (s *Subscriber) unregister(ctx context.Context, t *queue.Topic, group strin
 }
 
 // run starts a subscription, and the engine with the first one.
-func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan *message.Message, error) {
+func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string, common *consume.Common) (*consume.Subscription, <-chan struct{}, error) {
 	fields := watermill.LogFields{"topic": t.Name}
 	if s.config.Broadcast {
 		fields["consumer_group"] = s.groupOf(id)
@@ -400,7 +411,7 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, fmt.Errorf("subscriber: %w", ErrClosed)
+		return nil, nil, fmt.Errorf("subscriber: %w", ErrClosed)
 	}
 	if s.running == nil {
 		s.running = s.start()
@@ -420,6 +431,7 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 		LeaseDuration: s.config.LeaseDuration,
 		MaxExtension:  s.config.MaxExtension,
 		CloseTimeout:  s.config.CloseTimeout,
+		Common:        common,
 	})
 	ended := make(chan struct{})
 	s.subscriptions[sub] = ended
@@ -443,7 +455,7 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string) (<-chan
 		s.mu.Unlock()
 		close(ended)
 	}()
-	return sub.Messages(), nil
+	return sub, ended, nil
 }
 
 // start starts the engine. The caller holds s.mu.

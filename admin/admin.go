@@ -50,7 +50,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Validate reports all faults of the configuration at once. New calls it.
+// Validate reports all faults of the configuration at once. Errors wrap ErrInvalidConfig. New calls
+// it.
 func (c Config) Validate() error {
 	return errors.Join(
 		invalid("Client", queue.CheckClient(c.Client)),
@@ -106,7 +107,8 @@ func groupName(group string) string { return cmp.Or(group, redisdelay.DefaultCon
 
 // Topics returns about limit names of topics (default 100), and the cursor of the next page. The
 // first call takes the cursor "". An empty next means that there are no more. Topics that are
-// created or deleted between the calls may be included or not.
+// created or deleted between the calls may be included or not. Errors wrap ErrInvalidArgument or
+// ErrForbidden, or come from ctx or Redis.
 func (a *Admin) Topics(ctx context.Context, cursor string, limit int) (topics []string, next string, err error) {
 	from := uint64(0)
 	if cursor != "" {

@@ -223,7 +223,7 @@ var operations = []struct {
 			return errors.Join(only(s.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{})), only(s.admin.ResumeGroup(ctx, topic, "a")))
 		}
 	}},
-	{"Schedules, RunSchedule, PauseSchedule, ResumeSchedule, RemoveSchedule", func(b *testing.B, s *setup) func(int) error {
+	{"Schedules, SchedulesOf, RunSchedule, PauseSchedule, ResumeSchedule, RemoveSchedule", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error { // there is none: each reads the schedules
 			errs := []error{only(s.admin.RunSchedule(ctx, topic, "x")), only(s.admin.PauseSchedule(ctx, topic, "x")),
 				s.admin.ResumeSchedule(ctx, topic, "x"), only(s.admin.RemoveSchedule(ctx, topic, "x"))}
@@ -232,7 +232,7 @@ var operations = []struct {
 					return err
 				}
 			}
-			return only(s.admin.Schedules(ctx, topic))
+			return errors.Join(only(s.admin.Schedules(ctx, topic)), only(s.admin.SchedulesOf(ctx, topic)))
 		}
 	}},
 	{"Record, Acts", func(b *testing.B, s *setup) func(int) error {

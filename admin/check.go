@@ -81,7 +81,8 @@ func (r Report) Violations() []Finding {
 // unfinished removals of groups. If the set of groups changes meanwhile, it starts again, and gives
 // up after five attempts.
 //
-// Errors wrap ErrNotFound or ErrChanging, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrChanging, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from
+// ctx or Redis.
 func (a *Admin) Check(ctx context.Context, topic string) (Report, error) {
 	t, err := a.topic(ctx, topic, queue.Checking)
 	if err != nil {
@@ -134,7 +135,8 @@ type Mending struct {
 // See docs/control.md for each kind. Repair is safe while the topic is in use, because each
 // violation is checked again in the step that mends it.
 //
-// Errors wrap ErrNotFound or ErrChanging, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrChanging, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout,
+// or come from ctx or Redis.
 func (a *Admin) Repair(ctx context.Context, topic string) (Repaired, error) {
 	t, err := a.topic(ctx, topic, queue.Repairing)
 	if err != nil {

@@ -27,13 +27,14 @@ type Counters struct {
 }
 
 // GroupCounters is what a consumer group has counted since it was created. The counters only grow.
-// Delivered and LeaseLost are approximate: see GroupStats.Lateness. The others are exact.
+// Delivered, Acked and LeaseLost are approximate: see GroupStats.Lateness. The others are exact.
 type GroupCounters struct {
 	// Delivered counts deliveries: messages that were handed to a consumer, each time anew.
 	Delivered int `json:"delivered"`
 
 	// Acked and Nacked count deliveries by how they ended. A handler that ran for too long is in
-	// Nacked, as is a postponed message. An ack or nack that came too late is in neither.
+	// Nacked, as is a postponed message. An ack or nack that came too late is in neither, nor is an
+	// ack whose answer was lost.
 	Acked  int `json:"acked"`
 	Nacked int `json:"nacked"`
 

@@ -56,13 +56,16 @@ func (b Bulk) check() error {
 // Requeue makes a dead letter of a group ready again. Its deliveries are counted from zero, and its
 // expiry no longer applies. Delivery.Redelivered is true for the next delivery.
 //
-// Errors wrap ErrNotFound if there is no such dead letter, or come from ctx or Redis.
+// Errors wrap ErrNotFound if there is no such dead letter, ErrInvalidTopic, ErrForbidden,
+// ErrServerFull or ErrLayout, or come from ctx or Redis.
 func (a *Admin) Requeue(ctx context.Context, topic, group, id string) error {
 	return a.one(ctx, topic, group, id, "requeue", queue.Requeueing, func(g *operate.Group) (int, error) { return g.Requeue(ctx, []string{id}) })
 }
 
-// DeleteDead deletes a dead letter of a group. Errors wrap ErrNotFound if there is no such dead
-// letter, or come from ctx or Redis.
+// DeleteDead deletes a dead letter of a group.
+//
+// Errors wrap ErrNotFound if there is no such dead letter, ErrInvalidTopic, ErrForbidden or
+// ErrLayout, or come from ctx or Redis.
 func (a *Admin) DeleteDead(ctx context.Context, topic, group, id string) error {
 	return a.one(ctx, topic, group, id, "delete", queue.Discarding, func(g *operate.Group) (int, error) { return g.Discard(ctx, []string{id}) })
 }
@@ -86,6 +89,9 @@ func (a *Admin) one(ctx context.Context, topic, group, id, what string, work que
 // RequeueAll requeues many dead letters of a group, in chunks, and returns how many. It ignores
 // dead letters that are added after it began, so that it ends even if all become dead again. When
 // ctx ends, it finishes the chunk that it has begun, as do PurgeDead and MoveDead.
+//
+// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden, ErrServerFull or
+// ErrLayout, or come from ctx or Redis.
 func (a *Admin) RequeueAll(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
 	requeue := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, spread *spread) (int, error) {
 		return g.Requeue(ctx, ids(chunk), spread.dues(len(chunk))...)
@@ -114,6 +120,9 @@ func (s *spread) dues(n int) (dues []queue.Due) {
 }
 
 // PurgeDead deletes many dead letters of a group, in chunks, and returns how many.
+//
+// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or ErrLayout, or come
+// from ctx or Redis.
 func (a *Admin) PurgeDead(ctx context.Context, topic, group string, bulk Bulk) (int, error) {
 	purge := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, _ *spread) (done int, err error) {
 		for some := range slices.Chunk(chunk, purged) {
@@ -142,6 +151,9 @@ const purged = 100
 // message that another operator requeued, deleted or moved meanwhile is not moved and not counted.
 // If the program crashes in between, or Redis does not answer, no message is lost. The chunk is due
 // in the target a minute later, and may still be dead here.
+//
+// Errors wrap ErrNotFound, ErrInvalidArgument, ErrTopicMode, ErrInvalidTopic, ErrForbidden,
+// ErrServerFull or ErrLayout, or come from the Marshaler, ctx or Redis.
 func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk) (int, error) {
 	target, err := a.handle(to)
 	if err != nil {

@@ -38,19 +38,24 @@ const (
 	Late           ProblemKind = "late"            // consumers do not keep up
 	DeadLetters    ProblemKind = "dead letters"    // dead letters grow
 	Suspect        ProblemKind = "suspect"         // a message may end its processes
-	Memory         ProblemKind = "memory"          // Redis is almost full
-	Eviction       ProblemKind = "eviction"        // Redis may evict keys
-	Persistence    ProblemKind = "persistence"     // Redis may lose writes
-	Clock          ProblemKind = "clock"           // the clocks differ
-	Forbidden      ProblemKind = "forbidden"       // the user may not look
-	OtherLayout    ProblemKind = "layout"          // another version wrote the topic
-	Unreadable     ProblemKind = "unreadable"      // a topic cannot be read for another reason
-	MissingTopic   ProblemKind = "missing topic"   // a topic does not exist: the registry lists it, or Topics
+
+	StoppedSchedule   ProblemKind = "stopped schedule"   // no program publishes a recurring schedule
+	PausedSchedule    ProblemKind = "paused schedule"    // a recurring schedule is paused
+	MissedOccurrences ProblemKind = "missed occurrences" // of recurring schedules, in the last day
+
+	Memory       ProblemKind = "memory"        // Redis is almost full
+	Eviction     ProblemKind = "eviction"      // Redis may evict keys
+	Persistence  ProblemKind = "persistence"   // Redis may lose writes
+	Clock        ProblemKind = "clock"         // the clocks differ
+	Forbidden    ProblemKind = "forbidden"     // the user may not look
+	OtherLayout  ProblemKind = "layout"        // another version wrote the topic
+	Unreadable   ProblemKind = "unreadable"    // a topic cannot be read for another reason
+	MissingTopic ProblemKind = "missing topic" // a topic does not exist: the registry lists it, or Topics
 )
 
 var problemKinds = []ProblemKind{
-	Unscheduled, SchedulerFault, Behind, PausedNow, UnreadGroup, Late, DeadLetters, Suspect, Memory, Eviction, Persistence,
-	Clock, Forbidden, OtherLayout, Unreadable, MissingTopic,
+	Unscheduled, SchedulerFault, Behind, StoppedSchedule, PausedNow, PausedSchedule, UnreadGroup, Late, DeadLetters, Suspect,
+	MissedOccurrences, Memory, Eviction, Persistence, Clock, Forbidden, OtherLayout, Unreadable, MissingTopic,
 }
 
 // Problem is something that is wrong, and what to do.
@@ -93,7 +98,8 @@ type DiagnoseOptions struct {
 	// Deep adds what Check finds, which takes seconds for each 100,000 messages.
 	Deep bool
 
-	// Late is from when on a ready message counts as late, or a group as unread. Default 1 minute.
+	// Late is from when on a ready message counts as late, a group as unread, or a recurring
+	// schedule as stopped. Default 1 minute.
 	Late time.Duration
 
 	// Progress, if not nil, is told after some topics, and with Deep before each topic.
@@ -114,13 +120,14 @@ const growing = time.Hour
 // problems come in order, the worst first. It only reads, and takes about a second for 10,000
 // topics, without Deep. What the Redis user may not look at is a problem of its own.
 //
-// Errors wrap ErrInvalidArgument, or come from ctx, or from Redis if it does not answer.
+// Errors wrap ErrInvalidArgument or ErrInvalidTopic, or come from ctx, or from Redis if it does not
+// answer.
 func (a *Admin) Diagnose(ctx context.Context, o DiagnoseOptions) (Diagnosis, error) {
 	if o.Late < 0 {
 		return Diagnosis{}, fmt.Errorf("diagnose: %w: Late is %v, want 0 or more", ErrInvalidArgument, o.Late)
 	}
 	o.Late = cmp.Or(o.Late, time.Minute)
-	d := &doctor{admin: a, options: o, listeners: map[string]bool{}, refused: map[string]int{}}
+	d := &doctor{admin: a, options: o, refused: map[string]int{}}
 	if err := d.look(ctx); err != nil {
 		return Diagnosis{}, fmt.Errorf("diagnose: %w", err)
 	}
@@ -143,11 +150,10 @@ func rank[T comparable](list []T, of T) int {
 // doctor is one Diagnose.
 type doctor struct {
 	Diagnosis
-	admin     *Admin
-	options   DiagnoseOptions
-	listeners map[string]bool // addresses of schedulers that are connected
-	blind     bool            // the user may not see who is connected
-	refused   map[string]int  // the number of topics, by what the user lacks for them
+	admin   *Admin
+	options DiagnoseOptions
+	gone    map[string]bool // addresses of schedulers that are not connected
+	refused map[string]int  // the number of topics, by what the user lacks for them
 }
 
 // found is a topic that can be read.
@@ -200,6 +206,9 @@ func (d *doctor) look(ctx context.Context) error {
 		}
 	}
 	if err := d.details(ctx, details); err != nil {
+		return err
+	}
+	if err := d.schedules(ctx, all); err != nil {
 		return err
 	}
 	if d.options.Deep {
@@ -322,14 +331,15 @@ func (d *doctor) server(ctx context.Context, master string, s queue.Server) {
 	}
 }
 
-// connected finds out which schedulers are connected.
+// connected finds out which schedulers are not connected. A scheduler of a node that does not
+// answer counts as connected.
 func (d *doctor) connected(ctx context.Context, all []found) error {
-	var addresses []string
-	for _, f := range all {
-		addresses = append(addresses, f.stats.Holder, f.stats.Standby)
+	addressed := make([]wake.Addressed, len(all))
+	for i, f := range all {
+		addressed[i] = wake.Addressed{Topic: f.topic.Topic, Addresses: []string{f.stats.Holder, f.stats.Standby}}
 	}
-	listeners, err := wake.Listeners(ctx, d.admin.client, addresses)
-	d.listeners, d.blind = listeners, err != nil
+	var err error
+	d.gone, err = wake.Gone(ctx, d.admin.client, addressed)
 	if err := d.forbid(ctx, "which schedulers are connected", err); err != nil && (ctx.Err() != nil || !d.admin.client.Cluster()) {
 		return err
 	}
@@ -339,7 +349,9 @@ func (d *doctor) connected(ctx context.Context, all []found) error {
 func (d *doctor) topic(f found) {
 	s := f.stats
 	r := readiness(f.name, s)
-	scheduled := d.listeners[s.Holder] || d.listeners[s.Standby] || d.blind && s.Holder+s.Standby != ""
+	scheduled := slices.ContainsFunc([]string{s.Holder, s.Standby}, func(address string) bool {
+		return address != "" && !d.gone[address]
+	})
 	switch {
 	case !scheduled && !r.Idle:
 		d.add(Critical, Unscheduled, Problem{Topic: f.name, weight: seconds(r.Lag), Mend: tool("schedule", f.name), Text: fmt.Sprintf(

@@ -162,6 +162,51 @@ func TestWhoMayOnlyReadCanUseAllThatOnlyLooks(t *testing.T) {
 	require.Contains(t, all, "+time")
 }
 
+// A node without a replica is waited for once, as long as a call waits.
+func TestDiagnoseTellsAboutOtherNodesWhileOneHangs(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), MaxRedirects: -1}) // waits for three seconds
+	t.Cleanup(func() { _ = client.Close() })
+	s := setupOn(t, redistest.Server{Client: client, Prefix: "own"})
+	registry, _ := cluster.Owner(queue.Registry(s.Prefix))
+	var hangs *redistest.Instance
+	var lost, others []string
+	for i := 0; len(lost) < 5 || len(others) < 5; i++ {
+		name := fmt.Sprintf("topic-%02d", i)
+		owner, _ := cluster.Owner("{" + name + "}")
+		if hangs == nil && owner != registry {
+			hangs = owner
+		}
+		to := &others
+		if owner == hangs {
+			to = &lost
+		}
+		if *to = append(*to, name); len(*to) > 5 {
+			*to = (*to)[:5]
+			continue
+		}
+		require.NoError(t, queue.NewTopic(queue.MustClient(client), s.Prefix, name).Register(ctx, "g", queue.GroupOptions{}))
+	}
+	_, replica := cluster.Owner("{" + lost[0] + "}")
+	replica.Kill()
+	hangs.Pause()
+	began := time.Now()
+	problems, _ := s.diagnose(t, admin.DiagnoseOptions{})
+	require.Less(t, time.Since(began), 10*time.Second)
+	var unreadable []string
+	for _, p := range problems {
+		if p.Kind == admin.Unreadable && p.Topic != "" {
+			unreadable = append(unreadable, p.Topic)
+		}
+	}
+	slices.Sort(unreadable)
+	require.Equal(t, lost, unreadable)
+	d, err := s.admin.Diagnose(ctx, admin.DiagnoseOptions{Topics: others})
+	require.NoError(t, err)
+	require.Equal(t, 5, d.Topics)
+}
+
 // Ten thousand topics, of which half have a problem.
 func TestDiagnoseOfTenThousandTopicsIsFast(t *testing.T) {
 	t.Parallel()

@@ -9,11 +9,11 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/readme"
 )
 
-func TestConfigurationTableInTheREADMEIsTrue(t *testing.T) {
+func TestConfigurationTableInDocumentsIsTrue(t *testing.T) {
 	var config Config
 	config.setDefaults()
 	require.Equal(t, redisdelay.BinaryMarshaler{}, config.Marshaler)
-	readme.RequireTable(t, "../README.md", "admin.Config", config, map[string]string{
+	readme.RequireTable(t, "../docs/reference.md", "admin.Config", config, map[string]string{
 		"Marshaler": "the `Unmarshaler`, if it is one too, else `BinaryMarshaler{}`",
 	})
 }

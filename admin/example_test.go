@@ -18,7 +18,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
-// cancel is also in the README.
+// The code of cancel is also in docs/control.md.
 func cancel(ctx context.Context, client redis.UniversalClient) error {
 	a, err := admin.New(admin.Config{Client: client})
 	if err != nil {
@@ -783,6 +783,23 @@ func ExampleAdmin_Schedules() {
 
 	// Output:
 	// report @yearly UTC 01-01 00:00
+}
+
+func ExampleAdmin_SchedulesOf() {
+	s := start()
+	defer s.stop()
+	defer s.recur()()
+
+	all, err := s.admin.SchedulesOf(ctx, "orders", "reports")
+	check(err)
+	for _, topic := range all {
+		for _, schedule := range topic.Schedules {
+			fmt.Println(topic.Topic, schedule.Name, "is published ahead:", schedule.Expected.After(topic.Now))
+		}
+	}
+
+	// Output:
+	// reports report is published ahead: true
 }
 
 func ExampleAdmin_PauseSchedule() {

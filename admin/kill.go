@@ -27,8 +27,8 @@ import (
 // Other groups keep the message, except when it is pending. In a topic with a Redis Stream, a
 // message can be killed while it waits; in the stream it is out of reach.
 //
-// Errors wrap ErrNotFound if the group does not have the message, or ErrInvalidArgument, or come
-// from ctx or Redis.
+// Errors wrap ErrNotFound if the group does not have the message, ErrInvalidArgument,
+// ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from ctx or Redis.
 func (a *Admin) Kill(ctx context.Context, topic, group, id, reason string) (State, error) {
 	group = groupName(group)
 	switch {

@@ -91,8 +91,11 @@ type Place struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Get returns a message and its places. Errors wrap ErrNotFound, or come from ctx or Redis. They
-// wrap ErrTooLate if the delay ID is taken for its window, and its message is gone.
+// Get returns a message and its places.
+//
+// Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or
+// ErrLayout, or come from ctx or Redis. They wrap ErrTooLate if the delay ID is taken for its
+// window, and its message is gone.
 func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err error) {
 	err = a.about(ctx, topic, ref, "get", queue.Finding, func(t *operate.Topic) error {
 		found, err := t.Find(ctx, ref.ref)
@@ -231,8 +234,8 @@ type Page struct {
 // in none. InHand is in order of lease ends. Consumers extend leases, so a message may be in
 // several pages, and the pages may never end: set a limit.
 //
-// Errors wrap ErrInvalidArgument, or ErrNotFound for a topic or group that does not exist, or come
-// from ctx or Redis.
+// Errors wrap ErrNotFound for a topic or group that does not exist, ErrInvalidArgument,
+// ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
 	t, err := a.topic(ctx, topic, queue.Listing)
 	if err != nil {

@@ -38,22 +38,40 @@ func (a *Admin) Overview(ctx context.Context, cursor string, limit int) (stats [
 // counted returns the counts of each topic, or the reason why it cannot be read.
 func (a *Admin) counted(ctx context.Context, names []string) ([]operate.Counted, error) {
 	all := make([]operate.Counted, len(names))
-	var topics []*operate.Topic
-	var of []int
-	for i, name := range names {
-		t, err := a.handle(name)
-		if err == nil {
-			if _, err = a.permits.Try(ctx, t.Topic, queue.Counting); queue.Unreachable(err) && !a.client.Cluster() {
-				return nil, err
-			}
-		}
-		if all[i].Err = err; err == nil {
-			topics, of = append(topics, t), append(of, i)
-		}
+	topics, of, err := a.handles(ctx, names, queue.Counting, func(i int, err error) { all[i].Err = err })
+	if err != nil {
+		return nil, err
 	}
 	counted, err := operate.StatsOf(ctx, topics)
 	for i, c := range counted {
 		all[of[i]] = c
 	}
 	return all, err
+}
+
+// handles returns handles of the topics for which the user may do the work, and their places in
+// names. It tells refuse why the others are missing. The error ends work on many topics.
+func (a *Admin) handles(ctx context.Context, names []string, work queue.Work, refuse func(i int, err error)) (topics []*operate.Topic, of []int, err error) {
+	down := map[string]error{} // by node: its topics are not tried one after the other
+	for i, name := range names {
+		t, err := a.handle(name)
+		if err == nil {
+			node, _ := t.Master(ctx) // after an error the call below fails too
+			if err = down[node]; err == nil {
+				_, err = a.permits.Try(ctx, t.Topic, work)
+			}
+			if queue.Unreachable(err) {
+				if !a.client.Cluster() {
+					return nil, nil, err
+				}
+				down[node] = err
+			}
+		}
+		if err != nil {
+			refuse(i, err)
+			continue
+		}
+		topics, of = append(topics, t), append(of, i)
+	}
+	return topics, of, nil
 }

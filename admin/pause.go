@@ -84,12 +84,16 @@ func (o PauseOptions) check() error {
 // with a Redis Stream, due messages do not go into the stream; its consumers continue with the
 // entries that are there.
 //
-// Errors wrap ErrNotFound or ErrInvalidArgument, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden, ErrServerFull or
+// ErrLayout, or come from ctx or Redis.
 func (a *Admin) Pause(ctx context.Context, topic string, o PauseOptions) (Pause, error) {
 	return a.pause(ctx, topic, "", o)
 }
 
 // PauseGroup pauses one group.
+//
+// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden, ErrServerFull or
+// ErrLayout, or come from ctx or Redis.
 func (a *Admin) PauseGroup(ctx context.Context, topic, group string, o PauseOptions) (Pause, error) {
 	return a.pause(ctx, topic, groupName(group), o)
 }
@@ -113,12 +117,14 @@ func (a *Admin) pause(ctx context.Context, topic, group string, o PauseOptions) 
 // Resume ends Pause, and wakes the consumers. It returns whether the topic was paused. Groups that
 // were paused by PauseGroup stay paused.
 //
-// Errors wrap ErrNotFound, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) Resume(ctx context.Context, topic string) (was bool, err error) {
 	return a.resume(ctx, topic, "")
 }
 
 // ResumeGroup ends PauseGroup. If the topic is paused, the group stays paused until Resume.
+//
+// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) ResumeGroup(ctx context.Context, topic, group string) (was bool, err error) {
 	return a.resume(ctx, topic, groupName(group))
 }

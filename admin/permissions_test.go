@@ -356,7 +356,13 @@ func TestTheDocumentedPermissionsAreEnough(t *testing.T) {
 func TestTheDocumentedPermissionsAreEnoughOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
+	sharded := cluster.Nodes()[0].Client(t).Do(ctx, "COMMAND", "INFO", "spublish").Val().([]any)[0] != nil
 	let := func(rules ...any) { // each node has users of its own
+		if !sharded { // the document says what to leave out
+			rules = slices.DeleteFunc(slices.Clone(rules), func(rule any) bool {
+				return rule == "+spublish" || rule == "+ssubscribe"
+			})
+		}
 		for _, node := range cluster.Nodes() {
 			require.NoError(t, node.Client(t).Do(ctx, append([]any{"ACL", "SETUSER", "app"}, rules...)...).Err())
 		}
@@ -376,7 +382,10 @@ func TestTheDocumentedPermissionsAreEnoughOnACluster(t *testing.T) {
 	let("-cluster")
 	_, err = subscriber.Subscribe(ctx, "a")
 	require.ErrorIs(t, err, redisdelay.ErrForbidden)
-	require.ErrorContains(t, err, "the user has to be allowed +cluster|slots")
+	require.ErrorContains(t, err, "the user has to be allowed +cluster")
+	if sharded { // Redis 6.2 does not say which part of the command it refused
+		require.ErrorContains(t, err, "+cluster|slots")
+	}
 	let(commands[onAClusterBesides][3:]...)
 	for _, topic := range []string{"a", "b", "c", "d", "e"} { // on several nodes
 		messages, err := subscriber.Subscribe(ctx, topic)

@@ -56,9 +56,9 @@ type TopicReadiness struct {
 }
 
 // Err returns an error for each topic that is neither Idle nor Scheduled, and for each whose Lag is
-// above maxLag. It returns nil if there is none. The errors include Fault. Err ignores Waiting,
-// because only the caller knows how fast consumers should be. It ignores Pauses, because operators
-// make them.
+// above maxLag. It returns nil if there is none. Errors wrap ErrNotReady. The errors include Fault.
+// Err ignores Waiting, because only the caller knows how fast consumers should be. It ignores
+// Pauses, because operators make them.
 func (r Readiness) Err(maxLag time.Duration) error {
 	var all []error
 	for _, t := range r.Topics {
@@ -80,9 +80,9 @@ func (r Readiness) Err(maxLag time.Duration) error {
 	return errors.Join(all...)
 }
 
-// Ready returns whether the topics' messages become ready when they are due. An error means that
-// Redis does not answer, or it wraps ErrNotFound for a topic that does not exist. A health endpoint
-// passes a context with a short timeout:
+// Ready returns whether the topics' messages become ready when they are due. Errors wrap
+// ErrNotFound for a topic that does not exist, ErrInvalidTopic, ErrForbidden or ErrLayout, or come
+// from ctx or Redis. A health endpoint passes a context with a short timeout:
 //
 //	readiness, err := a.Ready(ctx, "orders")
 //	if err == nil {

@@ -45,7 +45,8 @@ const samples = 20
 // oldest first. Of bulk, Filter chooses them, Limit is how many are examined that match, and
 // Progress is told. Progress.Done counts those that match. DryRun and Spread are not used.
 //
-// Errors wrap ErrNotFound or ErrInvalidArgument, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or ErrLayout, or come
+// from ctx or Redis.
 func (a *Admin) DeadReasons(ctx context.Context, topic, group string, bulk Bulk) (reasons DeadReasons, err error) {
 	group = groupName(group)
 	defer func() {

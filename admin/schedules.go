@@ -2,10 +2,11 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
+	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -27,8 +28,18 @@ type Schedule struct {
 	// Cursor is the last instant whose occurrence was published or left out. It may be ahead.
 	Cursor time.Time `json:"cursor"`
 
+	// Last is when the last occurrence was due, with its jitter. It is zero if none was. It counts
+	// one that somebody asked for, and one that was cancelled by hand.
+	Last time.Time `json:"last"`
+
 	// Next is when the next occurrence is due, with its jitter. It is zero if none waits in Redis.
 	Next time.Time `json:"next"`
+
+	// Expected is when the first occurrence that is not in Redis yet is due, with its jitter.
+	// Programs publish each one before it is due. So if Expected is in the past, no program runs
+	// the schedule, or its Message fails. Zero: the schedule is paused or has ended, or Definition
+	// cannot be read.
+	Expected time.Time `json:"expected"`
 
 	// Waiting is how many occurrences were put into Redis ahead of time, and are not known to be
 	// due yet.
@@ -41,46 +52,110 @@ type Schedule struct {
 	Requested time.Time `json:"requested"`
 
 	// Missed is how many instants have passed before their occurrence was in Redis, since the
-	// schedule began.
-	Missed int `json:"missed"`
+	// schedule began. A program counts them when it publishes again. MissedAt is when one last did,
+	// or zero.
+	Missed   int       `json:"missed"`
+	MissedAt time.Time `json:"missed_at"`
 }
 
 // MarshalJSON implements json.Marshaler.
 func (s Schedule) MarshalJSON() ([]byte, error) { return object(s) }
 
-// Schedules returns the recurring schedules of a topic, in order of their names. Errors wrap
-// ErrNotFound, for a topic that does not exist, or come from ctx or Redis.
+// Schedules returns the recurring schedules of a topic, in order of their names.
+//
+// Errors wrap ErrNotFound for a topic that does not exist, ErrInvalidTopic, ErrForbidden or
+// ErrLayout, or come from ctx or Redis.
 func (a *Admin) Schedules(ctx context.Context, topic string) ([]Schedule, error) {
 	t, err := a.topic(ctx, topic, queue.Reviewing)
-	var all []queue.Recurring
+	var found operate.Recurring
 	if err == nil {
-		all, err = t.AllSchedules(ctx)
+		found, err = t.AllSchedules(ctx)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("schedules: %w", err)
 	}
-	schedules := make([]Schedule, len(all))
-	for i, r := range all {
-		schedules[i] = readSchedule(topic, r)
-	}
-	return schedules, nil
+	return readSchedules(topic, found), nil
 }
 
-func readSchedule(topic string, r queue.Recurring) Schedule {
-	s := Schedule{Name: r.Name, Topic: topic, Definition: r.Definition, Version: int(r.Version), Cursor: r.Cursor, Next: r.Next,
-		Waiting: len(r.Waiting), Paused: r.Paused, Requested: r.Run, Missed: int(r.Missed)}
-	var definition struct{ Spec, Zone string }
-	if json.Unmarshal([]byte(r.Definition), &definition) == nil { // else Definition says what is there
-		s.Spec, s.Zone = definition.Spec, definition.Zone
+// TopicSchedules is the recurring schedules of a topic.
+type TopicSchedules struct {
+	Topic     string     `json:"topic"`
+	Err       error      `json:"error,omitempty"` // why they could not be read, and all else is zero then; else nil
+	Now       time.Time  `json:"now"`             // the server's clock
+	Schedules []Schedule `json:"schedules"`       // by name
+}
+
+// MarshalJSON implements json.Marshaler.
+func (s TopicSchedules) MarshalJSON() ([]byte, error) { return object(s) }
+
+// SchedulesOf returns the recurring schedules of many topics in few round trips, in the order of
+// the names. Stats.Recurs tells which topics have some. A topic that does not exist has none.
+// Errors come from ctx or Redis.
+func (a *Admin) SchedulesOf(ctx context.Context, topics ...string) ([]TopicSchedules, error) {
+	found, err := a.recurring(ctx, topics)
+	if err != nil {
+		return nil, fmt.Errorf("schedules: %w", err)
 	}
-	return s
+	all := make([]TopicSchedules, len(topics))
+	for i, f := range found {
+		all[i] = TopicSchedules{Topic: topics[i], Err: f.Err, Now: f.Now}
+		if f.Err == nil {
+			all[i].Schedules = readSchedules(topics[i], f)
+		}
+	}
+	return all, nil
+}
+
+// recurring returns the schedules of each topic, or the reason why they cannot be read.
+func (a *Admin) recurring(ctx context.Context, names []string) ([]operate.Recurring, error) {
+	all := make([]operate.Recurring, len(names))
+	topics, of, err := a.handles(ctx, names, queue.Reviewing, func(i int, err error) { all[i].Err = err })
+	if err != nil {
+		return nil, err
+	}
+	found, err := operate.SchedulesOf(ctx, topics)
+	for i, f := range found {
+		all[of[i]] = f
+	}
+	return all, err
+}
+
+func readSchedules(topic string, found operate.Recurring) []Schedule {
+	schedules := make([]Schedule, len(found.Schedules))
+	for i, r := range found.Schedules {
+		schedules[i], _ = readSchedule(topic, r) // Definition says what is there
+	}
+	return schedules
+}
+
+// readSchedule returns the schedule of a record. The error says why Expected cannot be told.
+func readSchedule(topic string, r queue.Recurring) (s Schedule, err error) {
+	s = Schedule{Name: r.Name, Topic: topic, Definition: r.Definition, Version: int(r.Version), Cursor: r.Cursor, Next: r.Next,
+		Waiting: len(r.Waiting), Paused: r.Paused, Requested: r.Run, Missed: int(r.Missed), MissedAt: r.Counted}
+	if !r.Last.IsZero() {
+		s.Last = r.Last.Add(r.Jitter)
+	}
+	defined, err := calendar.Read(r.Definition)
+	if err != nil {
+		return s, err
+	}
+	s.Spec, s.Zone = defined.Spec, defined.Zone
+	instants, err := defined.Series()
+	if err != nil {
+		return s, err
+	}
+	if next := instants.Next(r.Cursor); !next.IsZero() && s.Paused.IsZero() {
+		s.Expected = next.Add(r.Jitter).Local()
+	}
+	return s, nil
 }
 
 // PauseSchedule stops a recurring schedule in all programs, until ResumeSchedule, even after a
 // restart. It takes its waiting occurrences back, and returns how many. An occurrence that is due
 // already is delivered. Instants that pass meanwhile are left out, and do not count as missed.
 //
-// Errors wrap ErrNotFound, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
+// ctx or Redis.
 func (a *Admin) PauseSchedule(ctx context.Context, topic, name string) (takenBack int, err error) {
 	_, takenBack, err = a.amend(ctx, topic, queue.PauseSchedule, name)
 	return takenBack, err
@@ -89,6 +164,9 @@ func (a *Admin) PauseSchedule(ctx context.Context, topic, name string) (takenBac
 // ResumeSchedule ends PauseSchedule. The schedule goes on with the next instant, once a program has
 // looked at it: see periodic.Config.Poll. It does nothing if the schedule is not paused. Errors
 // wrap ErrNotFound, or come from ctx or Redis.
+//
+// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
+// ctx or Redis.
 func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
 	_, _, err := a.amend(ctx, topic, queue.ResumeSchedule, name)
 	return err
@@ -96,8 +174,10 @@ func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
 
 // RunSchedule asks for one occurrence of a recurring schedule now, even if it is paused, and
 // returns its instant. A program that runs the schedule publishes it when it next looks: see
-// periodic.Config.Poll. As long as none has, further calls ask for the same one. Errors wrap
-// ErrNotFound, or come from ctx or Redis.
+// periodic.Config.Poll. As long as none has, further calls ask for the same one.
+//
+// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
+// ctx or Redis.
 func (a *Admin) RunSchedule(ctx context.Context, topic, name string) (at time.Time, err error) {
 	r, _, err := a.amend(ctx, topic, queue.RunSchedule, name)
 	return r.Run, err
@@ -105,7 +185,10 @@ func (a *Admin) RunSchedule(ctx context.Context, topic, name string) (at time.Ti
 
 // RemoveSchedule removes a recurring schedule, takes its waiting occurrences back, and returns how
 // many. Programs that run it leave it. It begins anew when a program starts that has it, so remove
-// it from the programs first. Errors wrap ErrNotFound, or come from ctx or Redis.
+// it from the programs first.
+//
+// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
+// ctx or Redis.
 func (a *Admin) RemoveSchedule(ctx context.Context, topic, name string) (takenBack int, err error) {
 	_, takenBack, err = a.amend(ctx, topic, queue.RemoveSchedule, name)
 	return takenBack, err

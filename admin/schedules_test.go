@@ -39,7 +39,15 @@ func TestSchedules(t *testing.T) {
 		first := all[0]
 		require.Equal(t, "a: %", first.Name)
 		require.Equal(t, admin.Schedule{Name: "a: %", Topic: "t", Spec: "@yearly", Zone: "UTC", Version: 1, Waiting: 1,
-			Definition: `{"spec":"@yearly","zone":"UTC","misfire":"last"}`, Cursor: first.Cursor, Next: first.Cursor}, first)
+			Definition: `{"spec":"@yearly","zone":"UTC","misfire":"last"}`, Cursor: first.Cursor, Next: first.Cursor, Expected: first.Cursor.AddDate(1, 0, 0)}, first)
+		require.True(t, func() bool { stats, err := a.Stats(ctx, "t"); return err == nil && stats.Recurs }())
+		of, err := a.SchedulesOf(ctx, "none", "t", "")
+		require.NoError(t, err)
+		require.Equal(t, admin.TopicSchedules{Topic: "t", Now: of[1].Now, Schedules: all}, of[1])
+		require.WithinDuration(t, time.Now(), of[1].Now, time.Minute)
+		require.Empty(t, of[0].Schedules)
+		require.NoError(t, of[0].Err)
+		require.ErrorIs(t, of[2].Err, admin.ErrInvalidTopic)
 		text, err := json.Marshal(first)
 		require.NoError(t, err)
 		require.Contains(t, string(text), `"cursor":`)
@@ -56,6 +64,7 @@ func TestSchedules(t *testing.T) {
 			all, err = a.Schedules(ctx, "t")
 			return err == nil && all[1].Waiting == 1 && all[1].Requested.IsZero()
 		}, "b to go on")
+		require.Equal(t, at, all[1].Last)
 		for _, name := range []string{"a: %", "b"} {
 			n, err = a.RemoveSchedule(ctx, "t", name)
 			require.NoError(t, err)

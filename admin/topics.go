@@ -43,6 +43,9 @@ type Stats struct {
 	// and Lateness count only messages that had to wait. Entries of the stream are not counted.
 	Stream bool `json:"stream,omitempty"`
 
+	// Recurs is true if the topic has recurring schedules, or had some: see Schedules.
+	Recurs bool `json:"recurs,omitempty"`
+
 	Groups []GroupStats `json:"groups"` // by name
 }
 
@@ -103,8 +106,9 @@ type GroupStats struct {
 	MaxLatenessSince time.Time     `json:"max_lateness_since"`
 }
 
-// Stats returns the content of a topic, read in one atomic step. Errors wrap ErrNotFound, or come
-// from ctx or Redis.
+// Stats returns the content of a topic, read in one atomic step.
+//
+// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 	s, err := a.stats(ctx, topic)
 	if err != nil {
@@ -117,7 +121,7 @@ func topicStats(topic string, s operate.Stats) Stats {
 	stats := Stats{Topic: topic, Now: s.Now, Messages: s.Messages, Pending: s.Pending, NextDue: s.NextDue,
 		DelayIDs: s.DelayIDs, Counters: Counters(s.Counters), Scheduled: s.Holder != "", NextLook: s.Next,
 		Fault: s.Fault, FaultAt: s.FaultAt, Pause: pauseOf("", s.Paused),
-		Stream: s.Stream}
+		Stream: s.Stream, Recurs: s.Recurs}
 	for _, g := range s.Groups {
 		stats.Groups = append(stats.Groups, groupStats(g))
 	}
@@ -150,8 +154,9 @@ type Removal struct {
 
 // GroupsWithoutSubscribers returns the groups that have had no subscriber for at least idle, and
 // whose ready messages have waited as long. With idle 0 it may include a group whose subscriber is
-// just being woken. The group of a Redis Stream is never included. Errors wrap ErrNotFound, or come
-// from ctx or Redis.
+// just being woken. The group of a Redis Stream is never included.
+//
+// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle time.Duration) ([]GroupStats, error) {
 	stats, err := a.Stats(ctx, topic)
 	if err != nil {
@@ -173,7 +178,8 @@ func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle
 // its clock, wait two minutes, until all subscribers have claimed again.
 // SubscriberConfig.GroupExpiry does the same automatically.
 //
-// Errors wrap ErrNotFound or ErrInvalidArgument, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or ErrLayout, or come
+// from ctx or Redis.
 func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, idle time.Duration, dryRun bool) (Removal, error) {
 	removal := Removal{DryRun: dryRun}
 	if idle < time.Minute {
@@ -208,7 +214,8 @@ func (g GroupStats) holds() int { return g.Ready + g.InHand + g.Retrying + g.Dea
 // groups lose nothing. If a subscriber uses the group, it is created again, empty. If the call ends
 // early, a scheduler completes it. The group of a Redis Stream can only be removed with its topic.
 //
-// Errors wrap ErrNotFound or ErrTopicMode, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrTopicMode, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from
+// ctx or Redis.
 func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun bool) (Removal, error) {
 	group = groupName(group)
 	stats, err := a.Stats(ctx, topic)
@@ -244,7 +251,7 @@ func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun boo
 // name is removed. Stop publishers and subscribers first, because they would create the topic
 // again.
 //
-// Errors wrap ErrNotFound, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {
 	stats, err := a.Stats(ctx, topic)
 	if errors.Is(err, ErrNotFound) {

@@ -34,8 +34,10 @@ type Bucket struct {
 }
 
 // Upcoming counts exactly how many messages become due in each interval, in one atomic step. The
-// step is short whatever the number of messages. Errors wrap ErrNotFound, for a topic or a Group
-// that does not exist, or ErrInvalidArgument, or come from ctx or Redis.
+// step is short whatever the number of messages.
+//
+// Errors wrap ErrNotFound for a topic or a Group that does not exist, ErrInvalidArgument,
+// ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) Upcoming(ctx context.Context, topic string, load Load) ([]Bucket, error) {
 	t, err := a.topic(ctx, topic, queue.Foreseeing)
 	switch {

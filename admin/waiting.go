@@ -12,7 +12,8 @@ import (
 // all groups in which it waits for a retry. A group that has it ready or in hand keeps it. If no
 // group keeps it, its delay ID is free again.
 //
-// Errors wrap ErrNotFound or ErrTooLate, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or
+// ErrLayout, or come from ctx or Redis.
 func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
 	return a.about(ctx, topic, message, "cancel", queue.Cancelling, func(t *operate.Topic) error {
 		return t.Cancel(ctx, message.ref)
@@ -23,8 +24,9 @@ func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
 // one or more groups. A pending message keeps its delay ID until the new due time. The delay ID of
 // a retrying message is free already, or will be at the end of its window.
 //
-// Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument or ErrExists, or come from ctx or Redis.
-// ErrExists means that the message was due and another message has its delay ID now.
+// Errors wrap ErrNotFound, ErrTooLate, ErrExists, ErrInvalidArgument, ErrInvalidTopic,
+// ErrForbidden, ErrServerFull or ErrLayout, or come from ctx or Redis. ErrExists means that the
+// message was due and another message has its delay ID now.
 func (a *Admin) Reschedule(ctx context.Context, topic string, message Ref, when When) error {
 	if when.err != nil {
 		return fmt.Errorf("reschedule: %w", when.err)
@@ -35,6 +37,9 @@ func (a *Admin) Reschedule(ctx context.Context, topic string, message Ref, when 
 }
 
 // DeliverNow makes a waiting message due now. It is Reschedule with the zero When.
+//
+// Errors wrap ErrNotFound, ErrTooLate, ErrExists, ErrInvalidArgument, ErrInvalidTopic,
+// ErrForbidden, ErrServerFull or ErrLayout, or come from ctx or Redis.
 func (a *Admin) DeliverNow(ctx context.Context, topic string, message Ref) error {
 	return a.Reschedule(ctx, topic, message, When{})
 }

@@ -48,7 +48,7 @@ func (w Worker) MarshalJSON() ([]byte, error) { return object(w) }
 // later if its LeaseDuration is more than 90 seconds, and when its leases are over. A topic with a
 // Redis Stream has none.
 //
-// Errors wrap ErrNotFound, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) Workers(ctx context.Context, topic string) ([]Worker, error) {
 	t, err := a.topic(ctx, topic, queue.Watching)
 	if err != nil {

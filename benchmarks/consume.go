@@ -25,7 +25,8 @@ func consuming(e *env) scenario {
 		targets: func(r results) []target {
 			rate := r.get(mine, consumeRate)
 			return []target{
-				atLeast(6, "consume and ack, 1 subscriber, 256 in flight: times watermill-redisstream with 32", rate/r.get(stream, consumeRate)),
+				atLeast(6, "consume and ack, 1 subscriber, 256 in flight: times watermill-redisstream with 32", rate/r.get(stream, consumeRate)).inREADME(
+					"consume and ack, 256 in flight: times watermill-redisstream"),
 				atLeast(15, "the same: times asynq with 32 workers", rate/r.get(asynq, consumeRate)),
 			}
 		},
@@ -44,7 +45,8 @@ func ordered(e *env) scenario {
 		trials: []trial{mine, stream},
 		targets: func(r results) []target {
 			return []target{atLeast(10, "consume and ack in order: times watermill-redisstream",
-				r.get(mine, consumeRate)/r.get(stream, consumeRate))}
+				r.get(mine, consumeRate)/r.get(stream, consumeRate)).inREADME(
+				"consume and ack in order: times watermill-redisstream")}
 		},
 	}
 }
@@ -117,9 +119,9 @@ func life(e *env) scenario {
 		},
 		targets: func(r results) []target {
 			return []target{
-				atMost(8, "µs of Redis CPU for a message's whole life, due now", r.get(now, redisCPU)),
+				atMost(8, "µs of Redis CPU for a message's whole life, due now", r.get(now, redisCPU)).inREADME("µs of Redis for a message's whole life, due now"),
 				atMost(8, "the same, all delayed by 300 ms", r.get(alike, redisCPU)),
-				atMost(8, "the same, delayed by 100 to 600 ms", r.get(later, redisCPU)),
+				atMost(8, "the same, delayed by 100 to 600 ms", r.get(later, redisCPU)).inREADME("the same, delayed by 100 to 600 ms at random"),
 				// 8 µs are of a machine on which watermill-redisstream took 24, and asynq 42.
 				atMost(0.33, "the same, due now: times that of watermill-redisstream", r.get(now, redisCPU)/r.get(stream, redisCPU)),
 				atMost(0.19, "the same, delayed by 100 to 600 ms: times that of asynq", r.get(later, redisCPU)/r.get(asynqLater, redisCPU)),

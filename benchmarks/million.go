@@ -37,7 +37,7 @@ func sameInstant(e *env) scenario {
 				atMost(50, what+": ms until the first arrives", max(r.get(many, firstLate), r.get(inOrder, firstLate))),
 				atMost(0, what+": scripts over 10 ms", r.get(many, slowScripts)+r.get(inOrder, slowScripts)),
 				atLeast(0.9, what+": rate, times that of a tenth as many", times(fewer)),
-				atLeast(0.8, what+": rate, times that of messages due before", times(ready)),
+				atLeast(0.8, what+": rate, times that of messages due before", times(ready)).inREADME(what + ": rate, times that of messages due before"),
 				// As much as is wanted of consuming what is due already.
 				atLeast(6, what+": rate, times that of consuming with watermill-redisstream", times(stream)),
 				atLeast(1, what+": rate, times that of go-redis alone", times(alone)),

@@ -40,7 +40,7 @@ func publishing(e *env) scenario {
 		targets: func(r results) []target {
 			times := func(t trial) float64 { return r.get(t, publishRate) / r.get(stream, publishRate) }
 			return []target{
-				atLeast(2, "publish, 32 callers, 1 a call: times watermill-redisstream", times(oneNow)),
+				atLeast(2, "publish, 32 callers, 1 a call: times watermill-redisstream", times(oneNow)).inREADME("publish, 32 callers: times watermill-redisstream"),
 				atLeast(2.5, "publish, 1 caller, 100 a call: times watermill-redisstream with 32 callers", times(batchNow)),
 			}
 		},
@@ -101,7 +101,8 @@ func memory(e *env) scenario {
 			memoryTrial(ours, waiting.of(e.size(131_000))), memoryTrial(ours, waiting.of(e.size(132_000))),
 		},
 		targets: func(r results) []target {
-			return []target{atMost(380, "bytes that a waiting message holds", r.get(mine, heldBytes))}
+			return []target{atMost(380, "bytes that a waiting message holds", r.get(mine, heldBytes)).inREADME(
+				"bytes of Redis that a waiting message of 100 bytes holds")}
 		},
 	}
 }

@@ -76,7 +76,7 @@ func newReport(e *env) (*report, error) {
 		return nil, err
 	}
 	return &report{heading: fmt.Sprintf("Redis %s, without persistence, on the same machine; %d CPUs; %s %s/%s; "+
-		"%s; medians of %d %s, but the worst of what is a worst itself.", info["redis_version"], runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH,
+		"%s; medians of %d %s, and for maxima the worst round.", info["redis_version"], runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH,
 		time.Now().UTC().Format(time.DateOnly), e.rounds, plural(e.rounds, "round"))}, nil
 }
 
@@ -87,7 +87,7 @@ func (r *report) add(s scenario, found results) {
 // print writes the whole report as Markdown, which is what people read in a terminal too.
 func (r *report) print(w io.Writer) {
 	fmt.Fprintf(w, "%s\n\n", r.heading)
-	r.printTargets(w)
+	r.printTargets(w, func(t target) string { return t.what })
 	for _, p := range r.parts {
 		fmt.Fprintf(w, "\n## %s\n\n%s", p.scenario.title, p.scenario.about)
 		if p.scenario.once {
@@ -98,11 +98,15 @@ func (r *report) print(w io.Writer) {
 	}
 }
 
-func (r *report) printTargets(w io.Writer) {
+// printTargets writes the table of the targets, each by its name. A target without a name is left
+// out.
+func (r *report) printTargets(w io.Writer, name func(target) string) {
 	rows := [][]string{{"What", "Target", "Figure", "Verdict"}}
 	for _, p := range r.parts {
 		for _, t := range p.targets {
-			rows = append(rows, []string{t.what, t.want(), number(t.figure), t.verdict()})
+			if what := name(t); what != "" {
+				rows = append(rows, []string{what, t.want(), number(t.figure), t.verdict()})
+			}
 		}
 	}
 	printTable(w, 1, rows)
@@ -184,7 +188,7 @@ const (
 	endMark   = "<!-- bench:end -->"
 )
 
-// write writes the report to out.md and out.json, and the targets into a README, where asked.
+// write writes the report to out.md and out.json, and some targets into a README, if asked.
 func (r *report) write(out, readme string) error {
 	if out != "" {
 		var text strings.Builder
@@ -211,7 +215,7 @@ func (r *report) write(out, readme string) error {
 	}
 	var text strings.Builder
 	text.WriteString(before + beginMark + r.heading + "\n\n")
-	r.printTargets(&text)
+	r.printTargets(&text, func(t target) string { return t.short })
 	text.WriteString(endMark + after)
 	return os.WriteFile(readme, []byte(text.String()), 0o644)
 }

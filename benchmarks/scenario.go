@@ -142,7 +142,8 @@ func (f figures) String() string {
 // target is a figure that is aimed at.
 type target struct {
 	what   string
-	least  bool // limit is the least that is wanted, else the most
+	short  string // its row in the README, which has the ten that matter most; "": none
+	least  bool   // limit is the least that is wanted, else the most
 	limit  float64
 	figure float64
 }
@@ -153,6 +154,12 @@ func atLeast(limit float64, what string, figure float64) target {
 
 func atMost(limit float64, what string, figure float64) target {
 	return target{what: what, limit: limit, figure: figure}
+}
+
+// inREADME gives the target a row in the README, with this text.
+func (t target) inREADME(short string) target {
+	t.short = short
+	return t
 }
 
 // verdict is "met" or "missed", or "-" if the figure was not measured.

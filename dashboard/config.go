@@ -99,7 +99,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Validate reports all faults of the configuration at once. New calls it.
+// Validate reports all faults of the configuration at once, in one error that names each field. New
+// calls it.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Admin == nil {

@@ -14,8 +14,9 @@ import (
 var ErrNeedsAuthentication = errors.New("without Authenticate the page may only listen on a loopback address, such as localhost:8080")
 
 // ListenAndServe serves the page alone, on an address such as "localhost:8080", until ctx ends. It
-// returns nil then. Without Config.Authenticate it refuses an address that is not of this machine
-// only. listening, if not nil, is called with the address, once the page can be opened.
+// returns nil then. Without Config.Authenticate it refuses an address that other machines reach:
+// ErrNeedsAuthentication. listening, if not nil, is called with the address, once the page can be
+// opened.
 func (d *Dashboard) ListenAndServe(ctx context.Context, address string, listening func(net.Addr)) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
 )
 
 // pattern is a spec as a value that the test itself can compare with a clock. -1 is any.
@@ -84,13 +86,13 @@ func TestTheCalendarOfAYear(t *testing.T) {
 	from := time.Date(2026, 2, 1, 12, 34, 56, 0, time.UTC)
 	until := from.AddDate(0, 10, 0)
 	for _, p := range patterns(21) {
-		s, err := parse(p.spec(), zone(t, p.zone), time.Time{})
+		s, err := calendar.Parse(p.spec(), zone(t, p.zone), time.Time{})
 		require.NoError(t, err)
 		at := from
 		for _, want := range p.calendar(t, from, until) {
-			at = s.next(at)
+			at = s.Next(at)
 			require.Equal(t, want, at.UTC(), "%s in %s", p.spec(), p.zone)
 		}
-		require.True(t, s.next(at).After(until), "%s in %s", p.spec(), p.zone)
+		require.True(t, s.Next(at).After(until), "%s in %s", p.spec(), p.zone)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -34,7 +35,8 @@ type Config struct {
 	// Ahead is how long before their due time occurrences are in Redis. The next occurrence of each
 	// schedule always is, however far ahead. So while no program lives, Redis delivers what is due
 	// in half this time, and the next occurrence of rarer schedules. At most 1,000 occurrences of a
-	// schedule wait. Default 5m, at least 4 times Poll.
+	// schedule wait. Of one that has more in this time, 500 to 1,000 do. Default 5m, at least 4
+	// times Poll.
 	Ahead time.Duration
 
 	// Poll is about how often the Periodic looks at its schedules in Redis. Pauses and removals
@@ -53,7 +55,8 @@ func (c *Config) setDefaults() {
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, 10*time.Second)
 }
 
-// Validate reports all faults of the configuration at once. New calls it.
+// Validate reports all faults of the configuration at once. Errors wrap ErrInvalidConfig. New calls
+// it.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Publisher == nil {
@@ -172,7 +175,7 @@ func (s *Schedule) setDefaults() {
 	}
 }
 
-// Validate reports all faults of the schedule at once. Add calls it.
+// Validate reports all faults of the schedule at once. Errors wrap ErrInvalidConfig. Add calls it.
 func (s Schedule) Validate() error {
 	var errs []error
 	fault := func(field, format string, args ...any) { errs = append(errs, invalid(field, format, args...)) }
@@ -226,24 +229,25 @@ func (s *Schedule) offset() time.Duration {
 
 // Next returns the first instant of the schedule after t, in its Location, and when its occurrence
 // is due: by the schedule's part of Jitter later. Both are zero if there is none. It needs no
-// Redis, and does not know of pauses. The error is the FieldError of Spec.
+// Redis, and does not know of pauses. The error is the FieldError of Spec, which wraps
+// ErrInvalidConfig.
 func (s Schedule) Next(t time.Time) (instant, due time.Time, err error) {
 	s.setDefaults()
 	found, err := s.instants()
 	if err != nil {
 		return instant, due, err
 	}
-	if instant = found.next(t); instant.IsZero() {
+	if instant = found.Next(t); instant.IsZero() {
 		return instant, due, nil
 	}
 	return instant.In(s.Location), instant.In(s.Location).Add(s.offset()), nil
 }
 
 // instants returns the series of the schedule, which has its defaults.
-func (s *Schedule) instants() (series, error) {
-	found, err := parse(s.Spec, s.Location, s.Start)
+func (s *Schedule) instants() (calendar.Series, error) {
+	found, err := calendar.Parse(s.Spec, s.Location, s.Start)
 	if err != nil {
 		return nil, invalid("Spec", "is %q: %v", s.Spec, err)
 	}
-	return within{found, s.Start, s.End}, nil
+	return calendar.Within{Series: found, Start: s.Start, End: s.End}, nil
 }

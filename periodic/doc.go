@@ -9,7 +9,7 @@
 // and in a deploy.
 //
 // periodic.go has the API, config.go its settings, and definition.go what Redis has of them.
-// spec.go finds the instants of a spec, and plan.go decides which occurrences are to be published
-// next; both are pure. topic.go has the loop of a topic, and schedule.go carries out the plans.
-// overlap.go is a middleware for handlers.
+// Package internal/calendar finds the instants of a spec, and plan.go decides which occurrences are
+// to be published next; both are pure. topic.go has the loop of a topic, and schedule.go carries
+// out the plans. overlap.go is a middleware for handlers.
 package periodic

@@ -51,7 +51,8 @@ type OverlapConfig struct {
 	Wait time.Duration
 }
 
-// Validate reports all faults of the configuration at once. Overlap calls it.
+// Validate reports all faults of the configuration at once. Errors wrap ErrInvalidConfig. Overlap
+// calls it.
 func (c OverlapConfig) Validate() error {
 	var errs []error
 	if err := queue.CheckClient(c.Client); err != nil {
@@ -80,7 +81,8 @@ func (c OverlapConfig) Validate() error {
 //
 // An occurrence that is delivered again, because its process died, is no overlap with itself. While
 // Redis does not answer, occurrences are postponed, and use up no delivery. Errors wrap
-// ErrInvalidConfig. A nil logger logs nothing.
+// ErrInvalidConfig. The handler gets an error that wraps redisdelay.ErrNotDelivered for a message
+// that comes from no redisdelay.Subscriber. A nil logger logs nothing.
 func Overlap(config OverlapConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err

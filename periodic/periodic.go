@@ -83,7 +83,8 @@ func (p *Periodic) begin(t *topic) {
 
 // Remove removes a schedule, here and in Redis, with its occurrences that wait. Other programs that
 // run it leave it, too. It comes back if a program that adds it starts. It does nothing if there is
-// no such schedule. Errors come from Redis or ctx.
+// no such schedule. Errors wrap redisdelay.ErrForbidden, redisdelay.ErrServerFull or
+// redisdelay.ErrLayout, or come from ctx or Redis.
 func (p *Periodic) Remove(ctx context.Context, topicName, name string) error {
 	p.mu.Lock()
 	t := p.topics[topicName]

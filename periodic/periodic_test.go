@@ -13,6 +13,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 )
 
 const day = 24 * time.Hour
@@ -46,6 +47,59 @@ func TestManyOccurrencesAheadOfAFrequentSchedule(t *testing.T) {
 	require.Len(t, w.advance(time.Minute), 6)
 	p.look()
 	require.Len(t, w.waiting(), 30)
+}
+
+// A schedule that has much to publish in Ahead has a thousand occurrences in Redis at most, and
+// half of them at least.
+func TestAThousandOccurrencesOfAScheduleWaitAtMost(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a", spec("@every 1s")))
+	s := p.topics["t"].all()[0]
+	s.ahead = 24 * time.Hour
+	p.look()
+	waits := func() (n int) {
+		for _, at := range w.record("a").Waiting {
+			if at.After(w.Now()) {
+				n++
+			}
+		}
+		return n
+	}
+	require.Equal(t, 1000, waits())
+	p.look() // it publishes nothing, and learns until when
+	var found []string
+	for _, seconds := range []int{499, 1, 1, 1} {
+		found = append(found, w.advance(time.Duration(seconds)*time.Second)...)
+		p.look()
+	}
+	require.Equal(t, 998, waits(), "it was filled up when half were due")
+	require.Len(t, found, 502)
+	require.Zero(t, w.record("a").Missed)
+}
+
+// A Publisher may refuse calls that are too large, and a topic that is full.
+func TestOccurrencesArePublishedAsFarAsThePublisherTakesThem(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*redisdelay.PublisherConfig)
+		waits  int
+	}{
+		"few messages in a call": {func(c *redisdelay.PublisherConfig) { c.MaxPublishMessages = 2 }, 5},
+		"room for few":           {func(c *redisdelay.PublisherConfig) { c.MaxWaiting = 3 }, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			config := redisdelay.PublisherConfig{Client: w.Client()}
+			test.change(&config)
+			pub, err := redisdelay.NewPublisher(config, nil)
+			require.NoError(t, err)
+			defer pub.Close()
+			p := w.program(daily("a", spec("@every 1m")))
+			p.publisher = inside.Of(pub)
+			p.look()
+			require.Len(t, w.waiting(), test.waits)
+			require.Equal(t, "a 01-01 00:01:00", w.waiting()[0])
+		})
+	}
 }
 
 func TestMessagesSayWhichOccurrenceTheyAreFor(t *testing.T) {

@@ -1,17 +1,16 @@
 package periodic
 
 import (
-	"slices"
 	"time"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// mostPlanned is how many occurrences one plan has at most, and mostCounted how many missed
-// instants are counted one by one.
 const (
-	mostPlanned = 1000
-	mostCounted = 10_000
+	mostWaiting = 1000   // occurrences of a schedule that wait in Redis, at most
+	mostPlanned = 1000   // occurrences of one plan, at most
+	mostCounted = 10_000 // missed instants that are counted one by one
 )
 
 // planned is an occurrence that is to be published now.
@@ -22,7 +21,7 @@ type planned struct {
 
 // planner makes plans for a schedule. It is pure.
 type planner struct {
-	series  series
+	series  calendar.Series
 	jitter  time.Duration
 	misfire Misfire
 	within  time.Duration // 0: no limit
@@ -36,8 +35,13 @@ func (p planner) plan(r queue.Recurring, now time.Time) (plan []planned, more bo
 	if !r.Run.IsZero() {
 		plan = append(plan, planned{at: r.Run, due: now, previous: p.before(r), guard: queue.AskedFor(r.Version)})
 	}
-	waits := slices.ContainsFunc(r.Waiting, func(at time.Time) bool { return at.Add(p.jitter).After(now) })
-	if !r.Paused.IsZero() || waits && r.Cursor.Add(p.jitter).After(now.Add(p.ahead/2)) {
+	waits := 0
+	for _, at := range r.Waiting {
+		if at.Add(p.jitter).After(now) {
+			waits++
+		}
+	}
+	if !r.Paused.IsZero() || waits > mostWaiting/2 || waits > 0 && r.Cursor.Add(p.jitter).After(now.Add(p.ahead/2)) {
 		return plan, false
 	}
 	after, missed := r.Cursor, int64(0)
@@ -62,9 +66,9 @@ func (p planner) plan(r queue.Recurring, now time.Time) (plan []planned, more bo
 		missed++
 		add(instant, p.valid(instant))
 	}
-	for first := len(plan); !at.IsZero(); at = p.series.next(at) {
+	for first := len(plan); !at.IsZero(); at = p.series.Next(at) {
 		due := at.Add(p.jitter)
-		if len(plan) > first && due.After(now.Add(p.ahead)) {
+		if published := len(plan) - first; published > 0 && due.After(now.Add(p.ahead)) || waits+published >= mostWaiting {
 			break
 		}
 		if len(plan) >= mostPlanned {
@@ -77,10 +81,14 @@ func (p planner) plan(r queue.Recurring, now time.Time) (plan []planned, more bo
 
 // restsUntil returns until when the plan for a record is empty, as it is now.
 func (p planner) restsUntil(r queue.Recurring) time.Time {
-	if !r.Paused.IsZero() || p.series.next(r.Cursor).IsZero() {
+	if !r.Paused.IsZero() || p.series.Next(r.Cursor).IsZero() {
 		return r.Cursor.AddDate(1000, 0, 0)
 	}
-	return r.Cursor.Add(p.jitter).Add(-p.ahead / 2)
+	rest := r.Cursor.Add(-p.ahead / 2)
+	if enough := len(r.Waiting) - mostWaiting/2; enough > 0 && r.Waiting[enough-1].After(rest) {
+		rest = r.Waiting[enough-1]
+	}
+	return rest.Add(p.jitter)
 }
 
 // late is what was missed.
@@ -95,8 +103,8 @@ func (p planner) missed(cursor, passed time.Time) (next time.Time, l late) {
 	if p.within > 0 {
 		oldest = passed.Add(-p.within)
 	}
-	at := p.series.next(cursor)
-	for ; !at.IsZero() && !at.After(passed) && len(l.instants) <= mostPlanned; at = p.series.next(at) {
+	at := p.series.Next(cursor)
+	for ; !at.IsZero() && !at.After(passed) && len(l.instants) <= mostPlanned; at = p.series.Next(at) {
 		if l.dropped >= mostCounted {
 			if at = p.jump(at, passed, oldest); at.IsZero() || at.After(passed) {
 				break
@@ -115,11 +123,11 @@ func (p planner) jump(at, passed, oldest time.Time) time.Time {
 	case p.misfire == MisfireSkip:
 		from = passed
 	case p.misfire == MisfireLast:
-		return last(p.series, from, passed)
+		return calendar.Last(p.series, from, passed)
 	case from.Before(oldest):
 		from = oldest
 	}
-	return p.series.next(from)
+	return p.series.Next(from)
 }
 
 // add takes one missed instant in.
@@ -139,7 +147,7 @@ func (l *late) add(misfire Misfire, at, oldest time.Time) {
 // differ.
 func (p planner) valid(instant time.Time) time.Time {
 	if p.misfire == MisfireLast {
-		if next := p.series.next(instant); !next.IsZero() {
+		if next := p.series.Next(instant); !next.IsZero() {
 			return next.Add(p.jitter)
 		}
 	}
@@ -151,7 +159,7 @@ func (p planner) valid(instant time.Time) time.Time {
 
 // isInstant tells whether the series has an instant.
 func (p planner) isInstant(t time.Time) bool {
-	return p.series.next(t.Add(-time.Millisecond)).Equal(t)
+	return p.series.Next(t.Add(-time.Millisecond)).Equal(t)
 }
 
 // before returns the last occurrence that was published and whose instant was before a request to

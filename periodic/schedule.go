@@ -118,10 +118,7 @@ func (s *schedule) carryOut(plan []planned) error {
 	var messages []*message.Message
 	var guards []queue.Guard
 	publish := func() error {
-		if len(messages) == 0 {
-			return nil
-		}
-		err := s.periodic.publisher.PublishGuarded(s.Topic, messages, guards)
+		err := s.send(messages, guards)
 		messages, guards = nil, nil
 		return err
 	}
@@ -138,6 +135,23 @@ func (s *schedule) carryOut(plan []planned) error {
 		}
 	}
 	return publish()
+}
+
+// send publishes messages. If they are too many or too large for one call, or for the room in the
+// topic, it publishes the first half before the others, so that what is due next comes first.
+func (s *schedule) send(messages []*message.Message, guards []queue.Guard) error {
+	if len(messages) == 0 {
+		return nil
+	}
+	err := s.periodic.publisher.PublishGuarded(s.Topic, messages, guards)
+	half := len(messages) / 2
+	if half == 0 || !errors.Is(err, redisdelay.ErrPublishTooLarge) && !errors.Is(err, redisdelay.ErrTopicFull) {
+		return err
+	}
+	if err := s.send(messages[:half], guards[:half]); err != nil {
+		return err
+	}
+	return s.send(messages[half:], guards[half:])
 }
 
 // make returns the message of an occurrence.

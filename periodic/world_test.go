@@ -19,6 +19,13 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
+func zone(t *testing.T, name string) *time.Location {
+	t.Helper()
+	z, err := time.LoadLocation(name)
+	require.NoError(t, err)
+	return z
+}
+
 // begin is when the clock of a world begins: a Thursday.
 var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
@@ -23,8 +24,9 @@ type Config struct {
 	// Admin reads the topics. Required.
 	Admin *admin.Admin
 
-	// Client reads the memory of the Redis servers. It is usually that of the Admin. Default nil:
-	// the metrics of memory are left out.
+	// Client reads the memory of the Redis servers. It is usually that of the Admin: a
+	// *redis.Client, a *redis.ClusterClient, or a struct that embeds one. Default nil: the metrics
+	// of memory are left out.
 	Client redis.UniversalClient
 
 	// Topics are the topics to export. Default nil: all under the Admin's KeyPrefix. With names, a
@@ -35,6 +37,11 @@ type Config struct {
 	// one more. Each group has about 50 series. The first ones in the order of their topics' names
 	// are exported, and redisdelay_left_out counts the others. Default 2,000.
 	MaxGroups int
+
+	// MaxSchedules is how many recurring schedules are exported at most, of the topics that are
+	// exported. Each has 5 series. The first ones in the order of topics and names are exported,
+	// and redisdelay_schedules_left_out counts the others. Negative: none are read. Default 1,000.
+	MaxSchedules int
 
 	// Timeout is how long a scrape may take. Default 5s.
 	Timeout time.Duration
@@ -61,6 +68,11 @@ func New(config Config) (*Collector, error) {
 	if config.Admin == nil {
 		errs = append(errs, fmt.Errorf("%w: Admin is nil", redisdelay.ErrInvalidConfig))
 	}
+	switch config.Client.(type) {
+	case nil, single, cluster:
+	default:
+		errs = append(errs, fmt.Errorf("%w: Client is a %T: want a *redis.Client or *redis.ClusterClient", redisdelay.ErrInvalidConfig, config.Client))
+	}
 	if config.MaxGroups < 0 {
 		errs = append(errs, fmt.Errorf("%w: MaxGroups is %d: want more than 0", redisdelay.ErrInvalidConfig, config.MaxGroups))
 	}
@@ -71,6 +83,7 @@ func New(config Config) (*Collector, error) {
 		return nil, err
 	}
 	config.MaxGroups = cmp.Or(config.MaxGroups, 2000)
+	config.MaxSchedules = cmp.Or(config.MaxSchedules, 1000)
 	config.Timeout = cmp.Or(config.Timeout, 5*time.Second)
 	config.Topics = slices.Clone(config.Topics)
 	return &Collector{config: config}, nil
@@ -130,6 +143,7 @@ func (c *Collector) topics(ctx context.Context, out chan<- prometheus.Metric) er
 	slices.SortFunc(all, func(a, b admin.Stats) int { return cmp.Compare(a.Topic, b.Topic) })
 	all = slices.CompactFunc(all, func(a, b admin.Stats) bool { return a.Topic == b.Topic }) // a page may repeat one
 	room, leftOut := c.config.MaxGroups, 0
+	var recur []string
 	counted := make(map[string]*broadcasts, len(all))
 	for _, s := range all {
 		var tallies map[string]tally
@@ -146,13 +160,55 @@ func (c *Collector) topics(ctx context.Context, out chan<- prometheus.Metric) er
 			room -= n
 		}
 		exportTopic(out, s, counted[s.Topic].sum)
+		if s.Recurs {
+			recur = append(recur, s.Topic)
+		}
 	}
 	for _, topic := range unread { // it keeps its counts
 		counted[topic] = c.broadcasts[topic]
 	}
 	c.broadcasts = counted
 	gauge(out, descLeftOut, float64(leftOut))
+	return errors.Join(append(errs, c.schedules(ctx, out, recur))...)
+}
+
+// schedules exports the recurring schedules of topics.
+func (c *Collector) schedules(ctx context.Context, out chan<- prometheus.Metric, topics []string) error {
+	if c.config.MaxSchedules < 0 {
+		return nil
+	}
+	all, err := c.config.Admin.SchedulesOf(ctx, topics...)
+	if err != nil {
+		return err
+	}
+	room, leftOut := c.config.MaxSchedules, 0
+	var errs []error
+	for _, t := range all {
+		if t.Err != nil {
+			errs = append(errs, fmt.Errorf("read the schedules of topic %q: %w", t.Topic, t.Err))
+		}
+		exported := t.Schedules[:min(room, len(t.Schedules))]
+		room, leftOut = room-len(exported), leftOut+len(t.Schedules)-len(exported)
+		for _, s := range exported {
+			exportSchedule(out, t.Now, s)
+		}
+	}
+	gauge(out, descSchedulesLeftOut, float64(leftOut))
 	return errors.Join(errs...)
+}
+
+// exportSchedule exports a recurring schedule. If its next occurrence is not in Redis, it exports
+// when that should be due.
+func exportSchedule(out chan<- prometheus.Metric, now time.Time, s admin.Schedule) {
+	next := s.Next
+	if next.IsZero() {
+		next = s.Expected
+	}
+	instant(out, descScheduleLast, s.Last, s.Topic, s.Name)
+	instant(out, descScheduleNext, next, s.Topic, s.Name)
+	instant(out, descSchedulePaused, s.Paused, s.Topic, s.Name)
+	gauge(out, descScheduleOverdue, age(now, s.Expected), s.Topic, s.Name)
+	counter(out, descScheduleMissed, s.Missed, s.Topic, s.Name)
 }
 
 // broadcast is the label of all groups of Broadcast subscriptions.
@@ -248,7 +304,7 @@ func (c *Collector) memory(ctx context.Context, out chan<- prometheus.Metric) er
 		return nil
 	}
 	var locked sync.Mutex
-	read := func(ctx context.Context, client *redis.Client) error {
+	read := func(ctx context.Context, client single) error {
 		info, err := client.Info(ctx).Result()
 		if err != nil {
 			return fmt.Errorf("read the memory of Redis: %w", err)
@@ -271,12 +327,23 @@ func (c *Collector) memory(ctx context.Context, out chan<- prometheus.Metric) er
 		return nil
 	}
 	switch client := c.config.Client.(type) {
-	case *redis.ClusterClient:
-		return client.ForEachMaster(ctx, read)
-	case *redis.Client:
+	case cluster:
+		return client.ForEachMaster(ctx, func(ctx context.Context, client *redis.Client) error { return read(ctx, client) })
+	case single:
 		return read(ctx, client)
 	}
-	return fmt.Errorf("read the memory of Redis: the Client is a %T: want a *redis.Client or *redis.ClusterClient", c.config.Client)
+	return nil // New has refused it
+}
+
+// single is a *redis.Client, or a struct that embeds one.
+type single interface {
+	Info(ctx context.Context, sections ...string) *redis.StringCmd
+	Options() *redis.Options
+}
+
+// cluster is a *redis.ClusterClient, or a struct that embeds one.
+type cluster interface {
+	ForEachMaster(ctx context.Context, f func(context.Context, *redis.Client) error) error
 }
 
 // age is how long ago t was, at least 0; zero is none.
@@ -309,10 +376,22 @@ func instant(out chan<- prometheus.Metric, d *prometheus.Desc, t time.Time, labe
 	}
 }
 
-// valid returns the labels in UTF-8, which names of topics need not be.
+// valid returns the labels in UTF-8, which names in Redis need not be. A byte that is not UTF-8
+// becomes the replacement character and its number, so that different names stay different.
 func valid(labels []string) []string {
-	for i := range labels {
-		labels[i] = strings.ToValidUTF8(labels[i], "\uFFFD")
+	for i, label := range labels {
+		if utf8.ValidString(label) {
+			continue
+		}
+		var b strings.Builder
+		for at, r := range label {
+			if r == utf8.RuneError && label[at] != "\uFFFD"[0] {
+				fmt.Fprintf(&b, "\uFFFD%02x", label[at])
+			} else {
+				b.WriteRune(r)
+			}
+		}
+		labels[i] = b.String()
 	}
 	return labels
 }

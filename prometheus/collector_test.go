@@ -22,6 +22,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/periodic"
 	promredisdelay "github.com/redisdelay/watermill-redisdelay/prometheus"
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
@@ -280,6 +281,73 @@ func TestTheNumberOfSeriesIsBounded(t *testing.T) {
 	`)
 }
 
+// recur writes the record of an hourly schedule of topic "orders".
+func (w *world) recur(name string, cursor, paused time.Time, missed int, last time.Time, waiting, end string) {
+	w.Helper()
+	ms := func(t time.Time) int64 {
+		if t.IsZero() {
+			return 0
+		}
+		return t.UnixMilli()
+	}
+	w.set("schedules", name, fmt.Sprintf(`1 %d %d 0 0 0 %d 0 %d %s {"spec":"@hourly","zone":"UTC","misfire":"last"%s}`,
+		ms(cursor), ms(paused), missed, ms(last), waiting, end))
+}
+
+func TestRecurringSchedulesShow(t *testing.T) {
+	w := newWorld(t)
+	w.group("orders", "shop")
+	w.group("bills", "shop")
+	at := func(hours int) time.Time { return noon.Add(time.Duration(hours) * time.Hour) }
+	none := time.Time{}
+	waiting := fmt.Sprint(at(1).UnixMilli())
+	require.NoError(t, w.server.Client().ZAdd(ctx, redisdelay.DefaultKeyPrefix+":{orders}:taken",
+		redis.Z{Score: float64(at(1).UnixMilli()), Member: "well%40" + waiting}).Err())
+	w.recur("well", at(1), none, 3, at(0), waiting, "")
+	w.recur("stopped", at(-3), none, 0, none, "-", "")
+	w.recur("over", at(-3), none, 0, none, "-", `,"end":"2026-03-04T09:30:00Z"`)
+	w.recur("paused", at(-3), at(-1), 0, none, "-", "")
+	c := w.collector()
+	requireMetrics(t, c, `
+		up{} 1
+		schedules_left_out{} 0
+		schedule_last_timestamp_seconds{schedule="well",topic="orders"} `+unix(noon)+`
+		schedule_next_timestamp_seconds{schedule="well",topic="orders"} `+unix(at(1))+`
+		schedule_overdue_seconds{schedule="well",topic="orders"} 0
+		schedule_missed_occurrences_total{schedule="well",topic="orders"} 3
+		schedule_next_timestamp_seconds{schedule="stopped",topic="orders"} `+unix(at(-2))+`
+		schedule_overdue_seconds{schedule="stopped",topic="orders"} 7200
+		schedule_overdue_seconds{schedule="over",topic="orders"} 0
+		schedule_overdue_seconds{schedule="paused",topic="orders"} 0
+		schedule_paused_timestamp_seconds{schedule="paused",topic="orders"} `+unix(at(-1))+`
+	`)
+	require.Equal(t, 2, testutil.CollectAndCount(c, "redisdelay_schedule_next_timestamp_seconds"))
+	require.Equal(t, 1, testutil.CollectAndCount(c, "redisdelay_schedule_paused_timestamp_seconds"))
+
+	few := w.collector(func(c *promredisdelay.Config) { c.MaxSchedules = 3 })
+	requireMetrics(t, few, `
+		schedules_left_out{} 1
+		schedule_overdue_seconds{schedule="stopped",topic="orders"} 7200
+	`)
+	require.Equal(t, 3, testutil.CollectAndCount(few, "redisdelay_schedule_overdue_seconds"))
+	without := w.collector(func(c *promredisdelay.Config) { c.MaxSchedules = -1 })
+	other := w.collector(func(c *promredisdelay.Config) { c.Topics = []string{"bills"} })
+	for _, c := range []*promredisdelay.Collector{without, other} {
+		require.Zero(t, testutil.CollectAndCount(c, "redisdelay_schedule_overdue_seconds"))
+	}
+}
+
+// Redis keeps names as bytes. Two that differ in bytes that are not UTF-8 are two series.
+func TestNamesThatAreNotUTF8AreDifferentSeries(t *testing.T) {
+	w := newWorld(t)
+	w.group("a\xff", "shop")
+	w.group("a\xfe", "shop")
+	requireMetrics(t, w.collector(), `
+		stored_messages{topic="a�ff"} 0
+		stored_messages{topic="a�fe"} 0
+	`)
+}
+
 func TestNamesFollowTheRulesOfPrometheus(t *testing.T) {
 	w := newWorld(t)
 	w.group("orders \xff", "shop")
@@ -287,6 +355,17 @@ func TestNamesFollowTheRulesOfPrometheus(t *testing.T) {
 	problems, err := testutil.CollectAndLint(w.collector())
 	require.NoError(t, err)
 	require.Empty(t, problems)
+}
+
+// A program may put its client into a struct of its own.
+func TestAClientMayBeEmbedded(t *testing.T) {
+	w := newWorld(t)
+	own := struct{ redis.UniversalClient }{w.server.Client()}
+	_, err := promredisdelay.New(promredisdelay.Config{Admin: w.server.Admin(), Client: own})
+	require.ErrorContains(t, err, "Client is a struct")
+	embedded := struct{ *redis.Client }{w.server.Client().(*redis.Client)}
+	c := w.collector(func(c *promredisdelay.Config) { c.Client = embedded })
+	requireMetrics(t, c, `up{} 1`)
 }
 
 // If Redis does not answer, the scrape succeeds, and says so.
@@ -306,9 +385,11 @@ func TestAScrapeWithoutRedisIsNotUp(t *testing.T) {
 
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
-	_, err := promredisdelay.New(promredisdelay.Config{MaxGroups: -1, Timeout: -1})
+	ring := redis.NewRing(&redis.RingOptions{})
+	defer ring.Close()
+	_, err := promredisdelay.New(promredisdelay.Config{Client: ring, MaxGroups: -1, Timeout: -1})
 	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
-	for _, field := range []string{"Admin", "MaxGroups", "Timeout"} {
+	for _, field := range []string{"Admin", "Client", "MaxGroups", "Timeout"} {
 		require.ErrorContains(t, err, field)
 	}
 }
@@ -397,24 +478,65 @@ func TestAScrapeOfAThousandTopicsIsCheap(t *testing.T) {
 		require.Equal(t, 1003, testutil.CollectAndCount(c, "redisdelay_stored_messages", "redisdelay_redis_memory_used_bytes",
 			"redisdelay_redis_memory_limit_bytes", "redisdelay_redis_evicted_keys_total"))
 
-		require.NoError(t, client.ConfigResetStat(ctx).Err())
-		least := time.Hour // of some, because other programs of this machine slow Redis down
-		for n := 0; n < 10 && least >= 50*time.Millisecond; n++ {
-			before := cpu(t, client)
-			require.Equal(t, 1000, testutil.CollectAndCount(c, "redisdelay_stored_messages"))
-			least = min(least, cpu(t, client)-before)
+		requireCheap(t, client, func() { require.Equal(t, 1000, testutil.CollectAndCount(c, "redisdelay_stored_messages")) }, 50*time.Millisecond)
+	})
+}
+
+// requireCheap runs f until it has once taken Redis less than some time, and requires that commands
+// have taken less than 2 ms on average. Other programs of this machine may slow Redis down.
+func requireCheap(t *testing.T, client *redis.Client, f func(), most time.Duration) {
+	t.Helper()
+	require.NoError(t, client.ConfigResetStat(ctx).Err())
+	least := time.Hour
+	for n := 0; n < 10 && least >= most; n++ {
+		before := cpu(t, client)
+		f()
+		least = min(least, cpu(t, client)-before)
+	}
+	require.Less(t, least, most)
+	stats, err := client.Info(ctx, "commandstats").Result()
+	require.NoError(t, err)
+	for line := range strings.Lines(stats) {
+		name, rest, _ := strings.Cut(line, ":")
+		_, perCall, _ := strings.Cut(rest, "usec_per_call=")
+		perCall, _, _ = strings.Cut(perCall, ",")
+		if us, err := strconv.ParseFloat(perCall, 64); err == nil {
+			require.Less(t, us, 2000.0, name)
 		}
-		require.Less(t, least, 50*time.Millisecond)
-		stats, err := client.Info(ctx, "commandstats").Result()
+	}
+}
+
+// Ten thousand schedules take Redis less than 200 ms, in steps of less than 2 ms.
+func TestAScrapeOfTenThousandSchedulesIsCheap(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, _ redistest.Server) {
+		client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr()})
+		t.Cleanup(func() { _ = client.Close() })
+		p, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: client}, nil)
 		require.NoError(t, err)
-		for line := range strings.Lines(stats) {
-			name, rest, _ := strings.Cut(line, ":")
-			_, perCall, _ := strings.Cut(rest, "usec_per_call=")
-			perCall, _, _ = strings.Cut(perCall, ",")
-			if us, err := strconv.ParseFloat(perCall, 64); err == nil {
-				require.Less(t, us, 2000.0, name)
-			}
+		defer p.Close()
+		recurring, err := periodic.New(periodic.Config{Publisher: p}, nil)
+		require.NoError(t, err)
+		for i := range 10_000 {
+			require.NoError(t, recurring.Add(periodic.Schedule{Name: fmt.Sprintf("schedule %04d", i), Topic: "reports", Spec: "0 9 * * *",
+				Message: func(periodic.Occurrence) (*message.Message, error) { return message.NewMessage("", nil), nil }}))
 		}
+		running, stop := context.WithCancel(ctx)
+		ran := make(chan error, 1)
+		go func() { ran <- recurring.Run(running) }()
+		require.Eventually(t, func() bool {
+			return client.ZCard(ctx, redisdelay.DefaultKeyPrefix+":{reports}:pending").Val() >= 10_000
+		},
+			time.Minute, 10*time.Millisecond)
+		stop()
+		require.NoError(t, <-ran)
+		a, err := admin.New(admin.Config{Client: client})
+		require.NoError(t, err)
+		c, err := promredisdelay.New(promredisdelay.Config{Admin: a, MaxSchedules: 10_000})
+		require.NoError(t, err)
+		requireCheap(t, client, func() {
+			require.Equal(t, 10_000, testutil.CollectAndCount(c, "redisdelay_schedule_next_timestamp_seconds"))
+		}, 200*time.Millisecond)
 	})
 }
 

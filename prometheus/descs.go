@@ -53,4 +53,11 @@ var (
 	descLeaseLost  = desc("lost_leases_total", "Leases that were lost while a handler had the message.", "topic", "group")
 	descDead       = desc("dead_messages_total", "Messages that died, by cause: deliveries, lease, asked, late, unmarshal, killed.", "topic", "group", "cause")
 	descDeadPurged = desc("dead_purged_messages_total", "Dead letters that were deleted because of MaxDead.", "topic", "group")
+
+	descScheduleLast     = desc("schedule_last_timestamp_seconds", "When the last occurrence of the recurring schedule was due.", "topic", "schedule")
+	descScheduleNext     = desc("schedule_next_timestamp_seconds", "When the next one is due. It has no series while the schedule is paused, or if it has ended.", "topic", "schedule")
+	descScheduleOverdue  = desc("schedule_overdue_seconds", "How long an occurrence has been due that no program has published.", "topic", "schedule")
+	descScheduleMissed   = desc("schedule_missed_occurrences_total", "Occurrences that were missed. A program counts them when it publishes again.", "topic", "schedule")
+	descSchedulePaused   = desc("schedule_paused_timestamp_seconds", "Since when the schedule is paused.", "topic", "schedule")
+	descSchedulesLeftOut = desc("schedules_left_out", "Schedules that are not exported because of MaxSchedules.")
 )

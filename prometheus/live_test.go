@@ -1,6 +1,7 @@
 package promredisdelay_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/periodic"
 	promredisdelay "github.com/redisdelay/watermill-redisdelay/prometheus"
 )
 
@@ -86,6 +88,20 @@ func traffic(t *testing.T, client redis.UniversalClient, a *admin.Admin) {
 	_, err = a.Pause(ctx, "mails", admin.PauseOptions{})
 	require.NoError(t, err)
 
+	recurring, err := periodic.New(periodic.Config{Publisher: publisher, Poll: 100 * time.Millisecond}, nil)
+	require.NoError(t, err)
+	for name, spec := range map[string]string{"each second": "@every 1s", "paused": "@daily"} {
+		require.NoError(t, recurring.Add(periodic.Schedule{Name: name, Topic: "reports", Spec: spec,
+			Message: func(periodic.Occurrence) (*message.Message, error) { return message.NewMessage("", nil), nil }}))
+	}
+	running, stopRecurring := context.WithCancel(ctx)
+	ran := make(chan error, 1)
+	go func() { ran <- recurring.Run(running) }()
+	require.Eventually(t, func() bool {
+		_, err := a.PauseSchedule(ctx, "reports", "paused")
+		return err == nil
+	}, 10*time.Second, 10*time.Millisecond)
+
 	publish := func(kind string, delay time.Duration) {
 		msg := message.NewMessage(kind, nil)
 		redisdelay.DelayFor(msg, delay)
@@ -125,6 +141,8 @@ func traffic(t *testing.T, client redis.UniversalClient, a *admin.Admin) {
 		}
 	}()
 	t.Cleanup(func() {
+		stopRecurring()
+		require.NoError(t, <-ran)
 		close(stop)
 		<-stopped
 		require.NoError(t, publisher.Close())

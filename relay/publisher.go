@@ -86,7 +86,8 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 // Nothing is published if a delay cannot be read or Redis refuses the step. If the destination
 // fails after messages went into Redis, the error wraps ErrPartlyPublished. The caller may then
 // publish the messages without delay again; the destination may already have taken some of them.
-// Errors wrap those of redisdelay.Publisher or of the destination.
+// Errors wrap redisdelay.ErrNilMessage, redisdelay.ErrInvalidDelay, the other errors of
+// redisdelay.Publisher.Publish, or those of the destination.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	var delayed []*message.Message
 	var direct calls
@@ -166,6 +167,7 @@ func withoutDelay(msg *message.Message) *message.Message {
 }
 
 // Close closes the destination and the Publisher of delayed messages, as Watermill's decorators do.
+// It returns the errors of both.
 func (p *Publisher) Close() error {
 	return errors.Join(p.config.Delayed.Close(), p.config.Destination.Close())
 }

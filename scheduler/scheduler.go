@@ -54,7 +54,8 @@ func (c *Config) setDefaults() {
 	c.KeyPrefix = cmp.Or(c.KeyPrefix, queue.DefaultPrefix)
 }
 
-// Validate reports all faults of the configuration at once.
+// Validate reports all faults of the configuration at once. Errors wrap ErrInvalidConfig. New calls
+// it.
 func (c Config) Validate() error {
 	return errors.Join(
 		wrap("Client", queue.CheckClient(c.Client)),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the long form of tests/faults, and prints what each test showed, as a table, and a verdict. If all is well the
-# table also goes into docs/reliability.md. Run by `make faults`.
+# table also goes into tests/faults/results.md. Run by `make faults`.
 set -euo pipefail
 
 work=$(mktemp -d)
@@ -24,6 +24,6 @@ awk -v table="$work/table" '
 	/^<!-- faults:end -->/ { inside = 0 }
 	!inside { print }
 	/^<!-- faults:begin -->/ { inside = 1; while ((getline line <table) > 0) print line }
-' docs/reliability.md >"$work/document"
-cat "$work/document" >docs/reliability.md
-echo "verdict: $(wc -l <"$work/rows") cases, all shown; written to docs/reliability.md"
+' tests/faults/results.md >"$work/document"
+cat "$work/document" >tests/faults/results.md
+echo "verdict: $(wc -l <"$work/rows") cases, all shown; written to tests/faults/results.md"

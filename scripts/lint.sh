@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks every Go module of the repository; run by `make lint`.
+# Checks every Go module of the repository, and the documents; run by `make lint`.
 set -euo pipefail
 
 unformatted=$(gofmt -l .)
@@ -29,13 +29,19 @@ tidy() {
 find . -name go.mod | sort | while read -r mod; do
 	echo "lint: $(dirname "$mod")"
 	cd "$(dirname "$mod")"
-	for tags in '' stress; do # with and without the files of `make stress`
+	for tags in '' stress; do # stress is for the files of `make stress`, which most modules have none of
+		[[ -z $tags ]] || grep -rq --include='*.go' "^//go:build $tags\$" . || continue
 		go vet -tags "$tags" ./...
 		go run "$STATICCHECK" -tags "$tags" ./...
 	done
 	tidy
 	cd - >/dev/null
 done
+
+# Prose, links, commands and paths of documents; make test runs these tests too.
+echo 'lint: documents'
+go test -count=1 -run 'Documents|Comments' .
+go -C cmd/redisdelay test -count=1 -run Documents .
 
 # The library is for other systems and for 32 bits, too.
 for system in linux/386 darwin/arm64 windows/amd64; do

@@ -15,6 +15,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
+	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
 // suite is one run of Watermill's universal suite.
@@ -23,6 +24,7 @@ type suite struct {
 	prefix      string
 	maxInFlight int
 	delay       time.Duration // of every message
+	partitions  int           // 0: on a topic without partitions
 }
 
 var (
@@ -71,6 +73,44 @@ func TestUniversalParallelDelayed(t *testing.T) {
 	})
 }
 
+func TestUniversalPartitioned(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		on := onServer(t, s, parallelInFlight, 0)
+		on.partitions = 5
+		run(t, parallel, on)
+	})
+}
+
+// With one place, the partitions take turns.
+func TestUniversalPartitionedOneAtATime(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		on := onServer(t, s, orderedInFlight, 0)
+		on.partitions = 3
+		run(t, parallel, on)
+	})
+}
+
+func TestUniversalPartitionedDelayed(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		on := onServer(t, s, parallelInFlight, time.Second)
+		on.partitions = 5
+		run(t, parallel, on)
+	})
+}
+
+// One partition keeps the order of a plain topic.
+func TestUniversalOnePartition(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		on := onServer(t, s, orderedInFlight, 0)
+		on.partitions = 1
+		run(t, ordered, on)
+	})
+}
+
 func onServer(t *testing.T, s redistest.Server, maxInFlight int, delay time.Duration) suite {
 	s.OnCleanup(func() { queuetest.Check(t, s.Client, s.Prefix) })
 	return suite{client: s.Client, prefix: s.Prefix, maxInFlight: maxInFlight, delay: delay}
@@ -86,10 +126,15 @@ func (s suite) pubSub(t *testing.T) (message.Publisher, message.Subscriber) {
 
 // leaving is a Subscriber that may be closed while a message is in hand, as the suite does to see
 // the message's context end. The Subscriber's Close returns an error then.
-type leaving struct{ *redisdelay.Subscriber }
+type leaving struct{ initializable }
+
+type initializable interface {
+	message.Subscriber
+	message.SubscribeInitializer
+}
 
 func (s leaving) Close() error {
-	if err := s.Subscriber.Close(); !errors.Is(err, redisdelay.ErrGivenUp) {
+	if err := s.initializable.Close(); !errors.Is(err, redisdelay.ErrGivenUp) {
 		return err
 	}
 	return nil
@@ -99,13 +144,11 @@ func (s leaving) Close() error {
 // waits for each redelivery. It closes with a message in hand, and waits 15 seconds for the end of
 // its context.
 func (s suite) pubSubInGroup(t *testing.T, group string) (message.Publisher, message.Subscriber) {
-	logger := watermill.NopLogger{}
-	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
+	publishing := redisdelay.PublisherConfig{
 		Client:    s.client,
 		KeyPrefix: s.prefix,
-	}, logger)
-	require.NoError(t, err)
-	made, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+	}
+	subscribing := redisdelay.SubscriberConfig{
 		Client:        s.client,
 		KeyPrefix:     s.prefix,
 		ConsumerGroup: group,
@@ -113,8 +156,8 @@ func (s suite) pubSubInGroup(t *testing.T, group string) (message.Publisher, mes
 		MaxDeliveries: -1,
 		Backoff:       func(int) time.Duration { return 0 },
 		CloseTimeout:  10 * time.Second,
-	}, logger)
-	require.NoError(t, err)
+	}
+	publisher, made := s.make(t, publishing, subscribing)
 	subscriber := leaving{made}
 	// Not all of the suite's tests close what they had made.
 	t.Cleanup(func() {
@@ -122,4 +165,20 @@ func (s suite) pubSubInGroup(t *testing.T, group string) (message.Publisher, mes
 		require.NoError(t, subscriber.Close())
 	})
 	return testkit.Delaying{Publisher: publisher, Delay: s.delay}, subscriber
+}
+
+func (s suite) make(t *testing.T, publishing redisdelay.PublisherConfig, subscribing redisdelay.SubscriberConfig) (message.Publisher, initializable) {
+	logger := watermill.NopLogger{}
+	if s.partitions > 0 {
+		p, err := partition.NewPublisher(partition.PublisherConfig{Partitions: s.partitions, Publisher: publishing}, logger)
+		require.NoError(t, err)
+		sub, err := partition.NewSubscriber(partition.SubscriberConfig{Partitions: s.partitions, Subscriber: subscribing}, logger)
+		require.NoError(t, err)
+		return p, sub
+	}
+	p, err := redisdelay.NewPublisher(publishing, logger)
+	require.NoError(t, err)
+	sub, err := redisdelay.NewSubscriber(subscribing, logger)
+	require.NoError(t, err)
+	return p, sub
 }

@@ -27,6 +27,7 @@ type deadWork struct {
 	choose choosing
 	over   time.Duration
 	to     string
+	create bool // to, if there is none
 
 	action string
 	one    func(o *admin.Admin, ctx context.Context, topic, group, id string) error
@@ -126,6 +127,7 @@ func (a *app) deadWorkCommand(w *deadWork, c *cobra.Command) *cobra.Command {
 	if w.action == "move" {
 		c.Args = cobra.ExactArgs(1)
 		c.Flags().StringVar(&w.to, "to", "", "the other topic")
+		c.Flags().BoolVar(&w.create, "create", false, "make the other topic if there is none")
 		_ = c.MarkFlagRequired("to")
 		_ = c.RegisterFlagCompletionFunc("to", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			return a.completeTopic(cmd, nil, prefix)
@@ -141,6 +143,11 @@ func (w *deadWork) run(ctx context.Context, args []string) error {
 	operator, g, err := w.a.groupOf(ctx, topic, w.group)
 	if err != nil {
 		return err
+	}
+	if w.to != "" {
+		if err := w.a.mayCreate(ctx, w.to, w.create); err != nil {
+			return err
+		}
 	}
 	did := act{Action: w.action, Topic: topic, Group: g.Group, To: w.to, Unit: "dead letter"}
 	if len(ids) > 0 {

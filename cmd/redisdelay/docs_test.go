@@ -3,9 +3,13 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 )
 
@@ -24,6 +28,52 @@ func TestSettingsAreDescribed(t *testing.T) {
 		fmt.Fprintf(&table, "| `--%s` | `%s` | %s | %s |\n", r.flag, r.variable, byDefault, r.meaning)
 	}
 	requireSection(t, "../../docs/relay.md", "<!-- settings:begin -->\n", "<!-- settings:end -->", table.String())
+}
+
+// Commands of the tool that documents name exist, and so do their flags.
+func TestCommandsInDocumentsExist(t *testing.T) {
+	t.Parallel()
+	a, err := parsed(nil)
+	require.NoError(t, err)
+	a.root.InitDefaultHelpCmd()
+	a.root.InitDefaultCompletionCmd()
+	flags := map[string]bool{"help": true}
+	var collect func(*cobra.Command)
+	collect = func(cmd *cobra.Command) {
+		cmd.InheritedFlags()
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { flags[f.Name] = true })
+		for _, sub := range cmd.Commands() {
+			collect(sub)
+		}
+	}
+	collect(a.root)
+
+	commands := regexp.MustCompile("(?m)(?:`|^ *(?:\\$ )?|\\| )redisdelay ([a-z][^`\n|>&]*)")
+	named := 0
+	documents, err := filepath.Glob("../../docs/*.md")
+	require.NoError(t, err)
+	for _, file := range append(documents, "../../README.md", "../../CHANGELOG.md") {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, match := range commands.FindAllStringSubmatch(string(text), -1) {
+			named++
+			words := strings.Fields(match[1])
+			cmd, rest, err := a.root.Find(words)
+			require.NoError(t, err, "%s: redisdelay %s", file, match[1])
+			if cmd.HasSubCommands() && len(rest) > 0 && !strings.Contains(cmd.Use, "TOPIC") {
+				require.Regexp(t, "^[-A-Z]", rest[0], "%s: redisdelay %s", file, match[1])
+			}
+			for _, word := range words {
+				if name, _, _ := strings.Cut(strings.TrimPrefix(word, "--"), "="); strings.HasPrefix(word, "--") {
+					require.NotNil(t, cmd.Flag(name), "%s: redisdelay %s has no flag %s", file, match[1], word)
+				}
+			}
+		}
+		for _, match := range regexp.MustCompile("`--([a-z][a-z-]*)[ `]").FindAllStringSubmatch(string(text), -1) {
+			require.True(t, flags[match[1]], "%s: no command has the flag --%s", file, match[1])
+		}
+	}
+	require.Greater(t, named, 30)
 }
 
 // updates makes tests write their golden files and sections of documents anew: UPDATE=1 go test.

@@ -69,7 +69,7 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"dead export":    {{topic, "--group", group}},
 		"dead import":    {{topic}, {topic, "--yes"}, {topic, "missing" + evil}},
 		"dead requeue":   {{topic, "--group", group}, {topic, evil, "--group", group, "--yes"}, {topic, "--group", group, "--dry-run", "--reason", evil}},
-		"dead move":      {{topic, "--group", group, "--to", "to" + evil, "--dry-run"}},
+		"dead move":      {{topic, "--group", group, "--to", "to" + evil, "--create", "--dry-run"}, {topic, "--group", group, "--to", "missing" + evil}},
 		"dead purge":     {{topic, "--group", group, "--dry-run"}},
 		"msg ls":         {{topic}, {topic, "--state", "in-hand", "--group", group}, {topic, "--state", "retrying", "--group", group}, {topic, "--state", evil}},
 		"msg get":        {{topic, "name" + evil}, {topic, "hold: " + evil}, {topic, "json", "--payload", "json"}, {topic, "retry: " + evil, "--payload", "text", "--cut", "20"}, {topic, "text", "--payload", "hex"}},

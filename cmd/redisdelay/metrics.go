@@ -13,7 +13,7 @@ import (
 )
 
 func (a *app) metricsCommand() *cobra.Command {
-	address, groups := "", 0
+	address, groups, schedules := "", 0, 0
 	c := &cobra.Command{Use: "metrics [TOPIC...]", Short: "export the state of topics to Prometheus",
 		Long: `Serves the state of the given topics, by default of all, as metrics for Prometheus, until SIGTERM or SIGINT.
 One process exports the figures of all publishers, subscribers and schedulers. /metrics has the
@@ -21,10 +21,11 @@ metrics. /healthz is 200 while the program runs, and /readyz if Redis answers.`,
 		ValidArgsFunction: a.completeTopic,
 		Example:           "  redisdelay metrics --redis localhost:6379 --listen :9847",
 		RunE: a.runs(func(ctx context.Context, topics []string) error {
-			return a.metrics(ctx, address, promredisdelay.Config{Topics: topics, MaxGroups: groups})
+			return a.metrics(ctx, address, promredisdelay.Config{Topics: topics, MaxGroups: groups, MaxSchedules: schedules})
 		})}
 	c.Flags().StringVar(&address, "listen", "localhost:9847", "host:port of the HTTP server; :9847 listens on all addresses")
 	c.Flags().IntVar(&groups, "max-groups", 2000, "how many topics and groups together are exported at most")
+	c.Flags().IntVar(&schedules, "max-schedules", 1000, "how many recurring schedules are exported at most; negative for none")
 	return c
 }
 

@@ -49,6 +49,7 @@ func TestProgram(t *testing.T) {
 		"top":         testTop,
 		"colour":      testColour,
 		"interrupted": testInterruptedMove,
+		"removal":     testInterruptedRemoval,
 		"killed":      testSecondInterrupt,
 		"tail":        testInterruptedTail,
 		"read only":   testReadOnlyUser,
@@ -284,11 +285,12 @@ func (w *world) bury(topic, group string, n int) {
 type slow struct {
 	addr string
 	is   atomic.Bool
+	by   time.Duration // for each answer
 }
 
 func slowed(t *testing.T, addr string) *slow {
 	t.Helper()
-	s := &slow{}
+	s := &slow{by: 20 * time.Millisecond}
 	s.addr = serving(t, func(client net.Conn) {
 		server, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -303,7 +305,7 @@ func slowed(t *testing.T, addr string) *slow {
 		for {
 			n, err := server.Read(chunk)
 			if s.is.Load() {
-				time.Sleep(20 * time.Millisecond)
+				time.Sleep(s.by)
 			}
 			if _, failed := client.Write(chunk[:n]); err != nil || failed != nil {
 				return
@@ -321,7 +323,7 @@ func testInterruptedMove(t *testing.T, binary string) {
 	w.bury("orders", "billing", all)
 	proxy := slowed(t, w.addr)
 	proxy.is.Store(true)
-	s := inTerminal(t, environment(proxy.addr), binary, "dead", "move", "orders", "--to", "retired", "--yes")
+	s := inTerminal(t, environment(proxy.addr), binary, "dead", "move", "orders", "--to", "retired", "--create", "--yes")
 	s.await("move: 1,000 of 4,000")
 	s.send(ctrlC)
 	require.Equal(t, exitFailed, s.exit())
@@ -357,6 +359,28 @@ func testInterruptedMove(t *testing.T, binary string) {
 	imported, err := w.admin.Stats(t.Context(), "imported")
 	require.NoError(t, err)
 	require.Equal(t, left.Messages, imported.Messages)
+}
+
+// Ctrl-C in the middle of a removal ends it, and a scheduler removes what is left.
+func testInterruptedRemoval(t *testing.T, binary string) {
+	server := redistest.Start(t)
+	w := newWorld(t, server.Client(t), server.Addr())
+	w.bury("orders", "billing", 4000)
+	proxy := slowed(t, w.addr)
+	proxy.by = 300 * time.Millisecond // and a call removes a thousand messages
+	proxy.is.Store(true)
+	s := inTerminal(t, environment(proxy.addr), binary, "groups", "rm", "orders", "billing", "--yes")
+	left := func() int64 { return w.client.HLen(t.Context(), "redisdelay:{orders}:messages").Val() }
+	require.Eventually(t, func() bool { return left() < 4000 }, patience, time.Millisecond, "the removal begins")
+	s.send(ctrlC)
+	require.Equal(t, exitFailed, s.exit())
+	require.Contains(t, s.screen(), "a scheduler removes what is left")
+	require.Contains(t, s.screen(), "interrupted: ")
+	require.Positive(t, left())
+	s = inTerminal(t, environment(w.addr), binary, "schedule", "orders")
+	require.Eventually(t, func() bool { return left() == 0 }, patience, 10*time.Millisecond, "a scheduler goes on")
+	s.send(ctrlC)
+	require.Zero(t, s.exit())
 }
 
 // A second Ctrl-C ends the program at once, also while Redis does not answer.
@@ -443,7 +467,7 @@ func testReadOnlyUser(t *testing.T, binary string) {
 		"workers",
 		"topics", "groups ls", "groups idle", "top --once --interval 100ms", "upcoming orders",
 		"dead reasons orders", "dead ls orders", "dead show orders " + id, "dead export orders", "msg ls orders", "msg get orders name", "msg get orders 1 --by uuid",
-		"dead requeue orders --dry-run", "dead purge orders --dry-run", "dead move orders --to x --dry-run",
+		"dead requeue orders --dry-run", "dead purge orders --dry-run", "dead move orders --to x --create --dry-run",
 		"groups rm orders billing --dry-run", "topics rm orders --dry-run", "check orders",
 		"schedules ls", "schedules show reports clean-up", "schedules run reports clean-up --dry-run", "schedules rm reports clean-up --dry-run",
 	} {
@@ -455,10 +479,10 @@ func testReadOnlyUser(t *testing.T, binary string) {
 	require.NotContains(t, said, "may not")
 	require.NoError(t, w.client.HSet(t.Context(), "redisdelay:{orders}:messages", "01M7Y3SQGNBVX5P66MY8JV56FH", "lost").Err())
 	for _, does := range []string{
-		"dead requeue orders --yes", "dead requeue orders --yes " + id, "dead purge orders --yes", "dead move orders --to x --yes", "groups rm orders billing --yes", "topics rm orders --yes",
+		"dead requeue orders --yes", "dead requeue orders --yes " + id, "dead purge orders --yes", "dead move orders --to x --create --yes", "groups rm orders billing --yes", "topics rm orders --yes",
 		"msg cancel orders name --yes", "msg reschedule orders name --in 1h", "msg now orders name",
 		"msg kill orders name --yes",
-		"pause orders", "resume orders", "repair orders --yes", "tail orders", "publish orders",
+		"pause orders", "resume orders", "repair orders --yes", "tail orders", "publish orders", "schedule", "schedule orders",
 		"schedules pause reports clean-up", "schedules resume reports clean-up", "schedules run reports clean-up --yes", "schedules rm reports clean-up --yes",
 	} {
 		said, code := run(strings.Fields(does)...)

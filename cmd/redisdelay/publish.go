@@ -91,9 +91,7 @@ func (a *app) publish(ctx context.Context, topic string, file []string, p publis
 	if err := redisdelay.CheckMetadata(msg); err != nil {
 		return refuse("%w", err)
 	}
-	if _, _, err := a.stats(ctx, topic); errors.Is(err, admin.ErrNotFound) && !p.create {
-		return fmt.Errorf("%w; --create makes it", err)
-	} else if err != nil && !errors.Is(err, admin.ErrNotFound) {
+	if err := a.mayCreate(ctx, topic, p.create); err != nil {
 		return err
 	}
 	payload, err := a.input(file)
@@ -112,6 +110,19 @@ func (a *app) publish(ctx context.Context, topic string, file []string, p publis
 	said := published{topic, p.uuid, p.delayID, len(payload)}
 	a.out.say(said, "Published %s to topic %q, UUID %s.", many(len(payload), "byte"), topic, p.uuid)
 	return nil
+}
+
+// mayCreate returns an error if there is no such topic and the command is not to make one, so that
+// a typo makes none.
+func (a *app) mayCreate(ctx context.Context, topic string, create bool) error {
+	_, _, err := a.stats(ctx, topic)
+	switch {
+	case !errors.Is(err, admin.ErrNotFound):
+		return err
+	case create:
+		return nil
+	}
+	return fmt.Errorf("%w; --create makes it", err)
 }
 
 func parseDuration(flag, text string) (time.Duration, error) {

@@ -2,10 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/spf13/cobra"
 
+	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/scheduler"
 )
 
@@ -25,6 +29,9 @@ func (a *app) schedule(ctx context.Context, topics []string) error {
 			return err // a typo would make a new topic
 		}
 	}
+	if err := a.maySchedule(ctx, topics); err != nil {
+		return err
+	}
 	if len(topics) == 0 {
 		topics = nil // all
 	}
@@ -34,4 +41,23 @@ func (a *app) schedule(ctx context.Context, topics []string) error {
 	}
 	a.out.note("Doing the due-time work, until Ctrl-C.")
 	return s.Run(ctx)
+}
+
+// maySchedule returns an error that names what the Redis user may not do, one of each server. A
+// scheduler would log it and go on, because permissions may come later.
+func (a *app) maySchedule(ctx context.Context, topics []string) error {
+	client, err := queue.NewClient(a.client)
+	if err != nil {
+		return err
+	}
+	var permits queue.Permits
+	return a.topics(ctx, topics, func(_ *admin.Admin, topics []string) error {
+		for _, topic := range topics {
+			_, err := permits.Try(ctx, queue.NewTopic(client, *a.keyPrefix, topic), queue.Scheduling)
+			if errors.Is(err, queue.ErrForbidden) {
+				return fmt.Errorf("schedule topic %q: %w", topic, err)
+			}
+		}
+		return nil
+	})
 }

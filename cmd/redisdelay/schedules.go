@@ -81,7 +81,11 @@ func (a *app) schedulesOf(ctx context.Context, named []string, do func(admin.Sch
 func (a *app) listSchedules(ctx context.Context, named []string) error {
 	t := a.out.table("TOPIC", "SCHEDULE", "SPEC", "ZONE", "NEXT DUE", "WAITING", "MISSED", "PAUSED SINCE")
 	err := a.schedulesOf(ctx, named, func(s admin.Schedule) {
-		t.row(s, s.Topic, s.Name, cut(s.Spec, 40), s.Zone, s.Next, s.Waiting, s.Missed, doubtful.in(s.Paused, !s.Paused.IsZero()))
+		next := any(s.Next)
+		if s.Next.IsZero() {
+			next = doubtful.in(s.Expected, !s.Expected.IsZero())
+		}
+		t.row(s, s.Topic, s.Name, cut(s.Spec, 40), s.Zone, next, s.Waiting, s.Missed, doubtful.in(s.Paused, !s.Paused.IsZero()))
 	})
 	return t.flush("There is no schedule.", err)
 }
@@ -180,15 +184,24 @@ func (a *app) saySchedule(shown shownSchedule, zone *time.Location) {
 	a.sayPart("version", fmt.Sprint(s.Version))
 	a.sayPart("cursor", stamp(s.Cursor))
 	a.sayPart("waiting", many(s.Waiting, "occurrence"))
-	a.sayPart("missed", many(s.Missed, "occurrence"))
+	missed := many(s.Missed, "occurrence")
+	if !s.MissedAt.IsZero() {
+		missed += ", found at " + stamp(s.MissedAt)
+	}
+	a.sayPart("missed", missed)
+	if !s.Last.IsZero() {
+		a.sayPart("last due", stamp(s.Last))
+	}
 	if !s.Requested.IsZero() {
 		a.sayPart("requested", stamp(s.Requested)+", and no program has published it yet")
 	}
 	switch {
 	case !s.Paused.IsZero():
 		a.sayPart("paused", "since "+stamp(s.Paused))
-	case s.Next.IsZero():
-		a.sayPart("next due", "none waits in Redis: no program runs the schedule, its Message fails, or it has ended")
+	case s.Next.IsZero() && !s.Expected.IsZero():
+		a.sayPart("next due", stamp(s.Expected)+", and it is not in Redis: no program runs the schedule, or its Message fails")
+	case s.Next.IsZero() && shown.Problem == "":
+		a.sayPart("next due", "never: the schedule has ended")
 	}
 	if shown.Problem != "" {
 		a.sayPart("upcoming", "unknown: "+shown.Problem)

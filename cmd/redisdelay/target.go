@@ -304,37 +304,46 @@ func (a *app) find(ctx context.Context, operator *admin.Admin, topic, name strin
 	return m, err
 }
 
-// findUUID returns the first message with a UUID, or one without ID.
+// sharing is how many messages with the same UUID are named at most.
+const sharing = 20
+
+// findUUID returns the message with a UUID, or one without ID. If several messages have it, it
+// names them and refuses.
 func (a *app) findUUID(ctx context.Context, operator *admin.Admin, topic, uuid string) (found admin.Message, err error) {
 	stats, err := operator.Stats(ctx, topic)
 	if err != nil {
 		return found, err
 	}
-	looked := 0
+	looked, ids := 0, []string{}
 	look := func(group string, state admin.State) error {
 		return pages(ctx, operator, topic, admin.Query{Group: group, State: state, Limit: 1000}, func(m admin.Message) bool {
 			if looked++; looked%1000 == 0 {
 				a.out.progress("Looking for the UUID: %s", many(looked, "message"))
 			}
-			if m.UUID == uuid {
-				found = m
+			if m.UUID == uuid && !slices.Contains(ids, m.ID) { // each group may have it
+				ids = append(ids, m.ID)
 			}
-			return found.ID == ""
+			return len(ids) < sharing
 		})
 	}
 	err = look("", admin.Pending)
 	for _, g := range stats.Groups {
 		for _, state := range []admin.State{admin.Ready, admin.InHand, admin.Retrying, admin.Dead} {
-			if err == nil && found.ID == "" {
+			if err == nil && len(ids) < sharing {
 				err = look(g.Group, state)
 			}
 		}
 	}
 	a.out.endProgress()
-	if err != nil || found.ID == "" {
+	switch {
+	case err != nil || len(ids) == 0:
 		return found, err
+	case len(ids) == sharing:
+		return found, refuse("%d messages or more have UUID %q; name one by its ID: %s, ...", sharing, uuid, strings.Join(ids, ", "))
+	case len(ids) > 1:
+		return found, refuse("%d messages have UUID %q; name one by its ID: %s", len(ids), uuid, strings.Join(ids, ", "))
 	}
-	return operator.Get(ctx, topic, admin.ByID(found.ID)) // with all its places
+	return operator.Get(ctx, topic, admin.ByID(ids[0])) // with all its places
 }
 
 // pages calls do with the messages of a query, until it returns false, or until the last page.

@@ -40,13 +40,22 @@ func (a *app) removeTopic(ctx context.Context, topic string) error {
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
-	did, err := operator.DeleteTopic(context.WithoutCancel(ctx), topic, false)
+	did, err := operator.DeleteTopic(ctx, topic, false)
 	if err != nil {
+		a.cutShort(ctx, ", or the same command,")
 		return err
 	}
 	w.Count = did.Messages
 	a.done(w)
 	return nil
+}
+
+// cutShort says who finishes a removal that was interrupted. Each step is whole, so nothing is half
+// done but the removal itself.
+func (a *app) cutShort(ctx context.Context, besides string) {
+	if ctx.Err() != nil {
+		a.out.note("If the removal had begun, a scheduler%s removes what is left.", besides)
+	}
 }
 
 func (a *app) listTopics(ctx context.Context, named []string) error {
@@ -154,9 +163,9 @@ func (a *app) removeGroups(ctx context.Context, args []string, idle time.Duratio
 	topic := args[0]
 	remove := func(dryRun bool) (admin.Removal, error) {
 		if idle > 0 {
-			return operator.DeleteIdleGroups(context.WithoutCancel(ctx), topic, idle, dryRun)
+			return operator.DeleteIdleGroups(ctx, topic, idle, dryRun)
 		}
-		return operator.DeleteGroup(context.WithoutCancel(ctx), topic, args[1], dryRun)
+		return operator.DeleteGroup(ctx, topic, args[1], dryRun)
 	}
 	would, err := remove(true)
 	if err != nil {
@@ -173,10 +182,12 @@ func (a *app) removeGroups(ctx context.Context, args []string, idle time.Duratio
 	}
 	did, err := remove(false)
 	w.Group, w.Count = strings.Join(did.Groups, ", "), did.Messages
-	if err == nil {
-		a.done(w)
+	if err != nil {
+		a.cutShort(ctx, "")
+		return err
 	}
-	return err
+	a.done(w)
+	return nil
 }
 
 func (a *app) upcomingCommand() *cobra.Command {

@@ -11,6 +11,7 @@ type Answer struct {
 	Sent   time.Time // when the exchange was sent
 	Came   time.Time // when the answer came, or the client gave up
 	Failed Failed
+	Acked  int             // messages that the acks settled
 	Lost   map[string]bool // names of the leases that Redis found lost
 	Claims [2]Claimed      // in the order of Exchange.Claims
 }
@@ -52,6 +53,7 @@ func (m *Machine) Answered(now time.Time, x *Exchange, a *Answer) Effects {
 	if len(m.untold.Acks) == 0 {
 		m.settles = false
 	}
+	m.counts.Acked += a.Acked
 	if len(x.Nacks) > 0 && len(m.untold.Nacks) == 0 {
 		m.taker.move(Paused, Takes)
 	}
@@ -198,7 +200,9 @@ func (m *Machine) claimFailed(l *Lane, outcome Outcome, sent time.Time, mayHold 
 	switch {
 	case outcome == GroupGone:
 		nothing := l.claim.Limit == 0
-		m.counts.Add(l.claim.Counts)
+		if m.phase != Left { // nobody registers the group again for the counts of one that closes
+			m.counts.Add(l.claim.Counts)
+		}
 		l.remembered = 0
 		l.refused()
 		if l == &m.second && nothing { // Redis has forgotten the lane, which was the purpose

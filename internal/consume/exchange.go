@@ -29,6 +29,7 @@ type link struct {
 func (s *Subscription) exchange(x *Exchange) error {
 	a := Answer{Sent: time.Now()}
 	acks := s.group.AckCalls(x.Acks)
+	drops := s.group.DropCalls(x.Drops)
 	releases := s.group.ReleaseCalls(x.ReleasesInOrder())
 	nacks := s.group.NackCalls(x.Nacks)
 	extends := s.group.ExtendCalls(x.Extend, s.LeaseDuration)
@@ -41,14 +42,15 @@ func (s *Subscription) exchange(x *Exchange) error {
 	}
 	// Nacks come after releases, since each puts its messages in front of ready, and nacked
 	// messages are older. Claims come last, since settlements make room for more messages.
-	err := queue.Do(s.link.ctx, s.Client, slices.Concat(acks, releases, nacks, extends, claims)...)
+	err := queue.Do(s.link.ctx, s.Client, slices.Concat(acks, drops, releases, nacks, extends, claims)...)
 	a.Came = time.Now()
-	a.read(acks, FailedAcks)
+	a.readAcked(acks)
+	a.read(drops, FailedAcks)
 	a.read(releases, FailedReleases)
 	a.read(nacks, FailedNacks)
 	err = cmp.Or(err, a.readLost(extends))
-	for i, c := range x.Claims {
-		err = cmp.Or(err, s.readClaim(c, claims[i], &a.Claims[i]))
+	for i := range x.Claims {
+		err = cmp.Or(err, s.readClaim(x, i, claims[i], &a.Claims[i]))
 	}
 	if err != nil {
 		a.Failed |= FailedOther
@@ -70,6 +72,19 @@ func (a *Answer) read(calls []*queue.Call, part Failed) {
 	}
 }
 
+// readAcked adds up how many messages the acks settled. The answers to others may be lost: their
+// repeats settle nothing, and nobody counts them.
+func (a *Answer) readAcked(acks []*queue.Call) {
+	for _, c := range acks {
+		n, err := queue.ReadAcked(c)
+		if err != nil {
+			a.Failed |= FailedAcks
+			continue
+		}
+		a.Acked += n
+	}
+}
+
 // readLost reads which leases were lost.
 func (a *Answer) readLost(extends []*queue.Call) error {
 	for _, c := range extends {
@@ -88,9 +103,10 @@ func (a *Answer) readLost(extends []*queue.Call) error {
 	return nil
 }
 
-// readClaim reads what became of a claim. If the group is gone it registers the group again, which
-// has to exist as long as somebody subscribes.
-func (s *Subscription) readClaim(c *queue.Claim, call *queue.Call, to *Claimed) error {
+// readClaim reads what became of an exchange's claim. If the group is gone it registers the group
+// again, which has to exist as long as somebody subscribes.
+func (s *Subscription) readClaim(x *Exchange, i int, call *queue.Call, to *Claimed) error {
+	c := x.Claims[i]
 	lane := s.lane(c)
 	room := &s.link.rooms[lane]
 	var err error
@@ -106,6 +122,8 @@ func (s *Subscription) readClaim(c *queue.Claim, call *queue.Call, to *Claimed) 
 	case errors.Is(err, queue.ErrUnregistered):
 		to.Outcome = GroupGone
 		switch {
+		case x.left:
+			return nil
 		case lane == 0:
 			return s.registerAgain()
 		case c.Limit == 0: // Redis was to forget the lane, and has

@@ -148,12 +148,22 @@ func (f *fakeRedis) leased(l *queue.Leased) *fakeMessage {
 	return nil
 }
 
-func (f *fakeRedis) ack(l *queue.Leased) {
-	if m := f.leased(l); m != nil {
-		delete(f.messages, l.ID)
-	} else {
+// ack reports whether it settled the message.
+func (f *fakeRedis) ack(l *queue.Leased) bool {
+	if f.leased(l) == nil {
 		f.takeBack(l)
+		return false
 	}
+	delete(f.messages, l.ID)
+	return true
+}
+
+// ackAll returns how many of the messages it settled.
+func (f *fakeRedis) ackAll(all []*queue.Leased) (settled int) {
+	for _, l := range all {
+		settled += btoi(f.ack(l))
+	}
+	return settled
 }
 
 // takeBack takes back the expiry of a lease that is settled or given back too late.

@@ -122,10 +122,12 @@ func (h *handing) take() (taken bool) {
 			return Effects{}
 		}
 		d.watched = m.Pace() > glance
+		came := h.askForPlaces(now, true)
 		if taken, e = m.Take(now, &d.inHand); taken {
 			h.next, h.spare = d, nil
 			h.reading.begin(h)
 		}
+		e.Wake |= came &^ Feed
 		return e
 	})
 	return taken

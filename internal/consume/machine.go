@@ -25,6 +25,7 @@ type Machine struct {
 	limits  Limits
 	phase   Phase
 	talk    TalkState
+	places  Places
 	held    Held
 	untold  Settlements // decided, and not on their way to Redis
 	main    Lane
@@ -68,6 +69,7 @@ func NewMachine(limits Limits, now time.Time) *Machine {
 		main:   Lane{name: limits.Main, number: 1},
 		second: Lane{name: limits.Second, number: 1},
 		taker:  Taker{room: limits.MaxInFlight, ahead: mostAhead},
+		places: Places{has: limits.MaxInFlight, fair: float64(limits.MaxInFlight)},
 		dates:  Dates{extend: now.Add(limits.Lease / 3)},
 	}
 }
@@ -155,7 +157,7 @@ func (m *Machine) End() Effects {
 // finished reports whether the subscription has closed, and Redis was told everything.
 func (m *Machine) finished() bool {
 	return m.phase == Left && m.taker.state == Gone && m.held.len() == 0 && m.untold.empty() &&
-		m.main.claim == nil && m.second.claim == nil && m.second.remembered == 0
+		m.main.claim == nil && m.second.claim == nil && m.second.remembered == 0 && m.counts == queue.Counts{}
 }
 
 // strict reports whether a message is handed out only when Redis has the ack of the one before.
@@ -166,7 +168,7 @@ func (m *Machine) strict() bool { return m.limits.SingleActive && m.limits.MaxIn
 // none for it now.
 func (m *Machine) Take(now time.Time, in *InHand) (bool, Effects) {
 	buffer := &m.held.buffer
-	if buffer.len() == 0 || len(m.held.inHand) >= m.limits.MaxInFlight || m.phase != Open ||
+	if buffer.len() == 0 || len(m.held.inHand) >= m.places.has || m.phase != Open ||
 		m.taker.state == Paused || m.taker.state == Gone || m.settles {
 		return false, Effects{}
 	}
@@ -315,12 +317,16 @@ func (m *Machine) Judge(now time.Time, in *InHand, end time.Time, thenDead bool)
 	case thenDead:
 		return TooLate, 0, m.Buried(now, in, queue.TooLate, "not delivered in time")
 	}
-	in.Dropped = true
-	e := m.Acked(now, in)
-	if e.Settled != nil {
-		e.Notes = append(e.Notes, Note{Kind: TooLateToDeliver})
+	return TooLate, 0, m.dropped(now, in)
+}
+
+// dropped means that it is too late for a message, and nobody gets it.
+func (m *Machine) dropped(now time.Time, in *InHand) Effects {
+	if !m.settle(now, in) {
+		return Effects{}
 	}
-	return TooLate, 0, e
+	m.untold.Drops = append(m.untold.Drops, &in.Leased)
+	return Effects{Settled: in, Wake: m.urgent(), Notes: []Note{{Kind: TooLateToDeliver}}}
 }
 
 // Withdrawn means that the message on offer, if it expires, is not on offer until it is judged

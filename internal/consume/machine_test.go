@@ -103,7 +103,8 @@ func (d *driver) isSilent() time.Duration {
 // run has the server run an exchange, and returns its answer.
 func (d *driver) run(x *Exchange) *Answer {
 	a := &Answer{Sent: d.now, Came: d.now, Lost: map[string]bool{}}
-	each(x.Acks, d.redis.ack)
+	a.Acked = d.redis.ackAll(x.Acks)
+	d.redis.ackAll(x.Drops)
 	back := x.ReleasesInOrder()
 	slices.Reverse(back)
 	each(back, d.redis.release)
@@ -135,7 +136,7 @@ func unanswered(x *Exchange, a *Answer) { fail(x, a, NoAnswer) }
 func refused(x *Exchange, a *Answer)    { fail(x, a, Refused) }
 
 func fail(x *Exchange, a *Answer, o Outcome) {
-	a.Failed, a.Lost = FailedAcks|FailedReleases|FailedNacks|FailedExtend|FailedOther, nil
+	a.Acked, a.Failed, a.Lost = 0, FailedAcks|FailedReleases|FailedNacks|FailedExtend|FailedOther, nil
 	for i := range x.Claims {
 		a.Claims[i] = Claimed{Outcome: o}
 	}
@@ -818,8 +819,8 @@ func TestTheServersTimeIsAskedOnceForAMessageThatMayBeTooLate(t *testing.T) {
 	require.Equal(t, TooLate, v)
 	require.Equal(t, []Note{{Kind: TooLateToDeliver}}, e.Notes)
 	x = d.says()
-	require.Len(t, x.Acks, 1)
-	require.True(t, x.Acks[0].Dropped)
+	require.Len(t, x.Drops, 1)
+	require.Empty(t, x.Acks)
 	d.answer(x)
 }
 
@@ -1209,6 +1210,34 @@ func TestWithSingleActiveAMessageWaitsForTheAckBeforeIt(t *testing.T) {
 			d.answer(x)
 			taken, _ = d.Take(d.now, &InHand{})
 			require.True(t, taken)
+		})
+	}
+}
+
+// Acks of the last handlers are answered when the subscription has left. So it has a last claim,
+// of nothing, that tells them. Nobody registers a group for that if it is gone by then.
+func TestAcksAfterCloseAreToldWithALastClaim(t *testing.T) {
+	for name, gone := range map[string]bool{"the group is there": false, "the group is gone": true} {
+		t.Run(name, func(t *testing.T) {
+			d := drive(t, Limits{MaxInFlight: 4})
+			held := d.holds(2)
+			d.done(d.Close())
+			d.done(d.TakerGone())
+			x, c := d.claims()
+			require.Zero(t, c.Limit)
+			require.False(t, x.left)
+			d.answer(x)
+			d.ack(held...)
+			d.answer(d.says())
+			require.Equal(t, 2, d.counts.Acked)
+			x, c = d.claims()
+			require.Equal(t, 2, c.Counts.Acked)
+			require.Zero(t, c.Limit)
+			require.True(t, x.left)
+			d.redis.gone = gone
+			d.answer(x)
+			_, wake := d.plan()
+			require.Zero(t, wake, "it is finished")
 		})
 	}
 }

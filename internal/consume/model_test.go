@@ -69,6 +69,8 @@ type model struct {
 	beyond    map[string]bool      // of suspects that were waited for long enough
 	waits     time.Time            // since when a suspect is waited for; zero: none is
 
+	acked     int // messages that acks settled, by the answers
+	toldAcked int // and of these, which claims told
 	asked     int
 	answered  map[int]int
 	losses    bool // the group was gone, once
@@ -344,7 +346,10 @@ func (h *model) checkWake() {
 // calls are what the server runs of an exchange, in order.
 func (h *model) calls(f *flight) (calls []func()) {
 	if len(f.Acks) > 0 {
-		calls = append(calls, func() { each(f.Acks, h.redis.ack) })
+		calls = append(calls, func() { f.a.Acked += h.redis.ackAll(f.Acks) })
+	}
+	if len(f.Drops) > 0 {
+		calls = append(calls, func() { h.redis.ackAll(f.Drops) })
 	}
 	if len(f.Releases) > 0 {
 		calls = append(calls, func() {
@@ -487,6 +492,11 @@ func (h *model) answer(f *flight, outcome int) bool {
 		}
 	}
 	part(len(f.Acks), FailedAcks)
+	if a.Failed&FailedAcks != 0 {
+		a.Acked = 0
+	}
+	h.acked += a.Acked
+	part(len(f.Drops), FailedAcks)
 	part(len(f.Releases), FailedReleases)
 	part(len(f.Nacks), FailedNacks)
 	part(len(f.Extend), FailedExtend)
@@ -514,6 +524,11 @@ func (h *model) answer(f *flight, outcome int) bool {
 			h.waited(&a.Claims[i])
 		}
 	}
+	for i, c := range f.Claims {
+		if a.Claims[i].Outcome == Ran || a.Claims[i].Outcome == GroupGone && h.m.phase == Left {
+			h.toldAcked += c.Counts.Acked
+		}
+	}
 	h.effects(h.m.Answered(h.now, f.Exchange, &a))
 	for i, c := range f.Claims {
 		if a.Claims[i].Outcome == Refused && h.laneOf(c).number != c.Number {
@@ -538,7 +553,7 @@ func (h *model) confirm(f *flight, failed Failed) {
 		h.finished[token] = true
 	}
 	if failed&FailedAcks == 0 {
-		for _, l := range f.Acks {
+		for _, l := range slices.Concat(f.Acks, f.Drops) {
 			done(l.Lease())
 		}
 	}
@@ -685,7 +700,7 @@ func (h *model) checkOrder(in *InHand) {
 // Redis may not know yet.
 func (h *model) isDone(other *fakeMessage) bool {
 	for _, s := range h.settlements() {
-		for _, l := range s.Acks {
+		for _, l := range slices.Concat(s.Acks, s.Drops) {
 			if l.ID == other.id && l.Token == other.token {
 				return true
 			}
@@ -855,6 +870,9 @@ func (h *model) check() {
 		for _, l := range s.Acks {
 			put(l.Lease(), "acked "+where)
 		}
+		for _, l := range s.Drops {
+			put(l.Lease(), "dropped "+where)
+		}
 		for _, r := range s.Releases {
 			put(r.Lease(), "released "+where)
 		}
@@ -868,6 +886,7 @@ func (h *model) check() {
 		}
 	}
 	h.checkCompany()
+	h.checkAcked()
 	if n := len(m.held.inHand); n > m.limits.MaxInFlight {
 		h.fatalf("%d messages in hand", n)
 	}
@@ -896,6 +915,22 @@ func (h *model) check() {
 	}
 	if want := len(h.inHand) + len(h.lingers) + btoi(h.offered != nil); len(m.held.inHand) != want {
 		h.fatalf("%d messages in hand, not %d", len(m.held.inHand), want)
+	}
+}
+
+// checkAcked is that each ack that Redis confirmed is told once, or has yet to be told.
+func (h *model) checkAcked() {
+	untold := h.m.counts.Acked
+	for _, l := range []*Lane{&h.m.main, &h.m.second} {
+		if l.claim != nil {
+			untold += l.claim.Counts.Acked
+		}
+	}
+	if h.acked != h.toldAcked+untold {
+		h.fatalf("%d messages were acked, %d are told, and %d are to be told", h.acked, h.toldAcked, untold)
+	}
+	if h.m.finished() && untold > 0 {
+		h.fatalf("%d acks were never told", untold)
 	}
 }
 

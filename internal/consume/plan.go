@@ -41,6 +41,7 @@ type Exchange struct {
 	Worker   string         // to be shown with Extend; "": the claim shows it, or nothing does
 	extendTo uint64         // sequence number of the last message in Extend
 	beside   bool           // it goes beside an exchange of the main lane
+	left     bool           // other subscriptions are woken already: a group that is gone stays gone
 	asked    []func()       // they are told when the claim has told the server's time
 }
 
@@ -68,7 +69,7 @@ func (m *Machine) Plan(now time.Time, poll time.Duration) (x *Exchange, wake tim
 			return nil, now, m.effects()
 		}
 	}
-	x = &Exchange{}
+	x = &Exchange{left: m.phase == Left}
 	if extend {
 		x.Extend = m.planExtend(now)
 		x.extendTo = m.held.sequence
@@ -79,7 +80,7 @@ func (m *Machine) Plan(now time.Time, poll time.Duration) (x *Exchange, wake tim
 		}
 	}
 	if m.main.state == LaneUnanswered {
-		x.Acks, m.untold.Acks = m.untold.Acks, nil
+		x.Settlements = m.untold.takeAcks()
 	} else {
 		m.planRelease(now)
 		if c := m.planClaim(now, poll, len(x.Extend) > 0); c != nil {
@@ -122,7 +123,7 @@ func (m *Machine) Plan(now time.Time, poll time.Duration) (x *Exchange, wake tim
 
 // canGather reports whether settlements may wait for others.
 func (m *Machine) canGather(s *Settlements) bool {
-	return !m.settles && len(s.Nacks) == 0 && len(s.Releases) == 0 && len(s.Acks) < gathered && m.phase == Open
+	return !m.settles && len(s.Nacks) == 0 && len(s.Releases) == 0 && len(s.Acks)+len(s.Drops) < gathered && m.phase == Open
 }
 
 // overruns finds the messages whose handlers have run for too long, in the order of claiming, and
@@ -180,7 +181,7 @@ func (m *Machine) planRelease(now time.Time) {
 // does not take the message on offer. Otherwise none was offered yet, and it may settle nothing
 // before it gets one.
 func (m *Machine) takesNothing() bool {
-	return len(m.held.inHand) >= m.limits.MaxInFlight || len(m.InHand()) < len(m.held.inHand)
+	return len(m.held.inHand) >= m.places.has || len(m.InHand()) < len(m.held.inHand)
 }
 
 // planClaim decides whether the main lane claims, and how many messages. anyway means that an
@@ -222,13 +223,20 @@ func (m *Machine) planClaim(now time.Time, poll time.Duration, anyway bool) *que
 }
 
 // planLeave claims nothing, so that Redis wakes other subscriptions from now on. It does so once,
-// and again at each poll while handlers run in a group with an expiry.
+// again at each poll while handlers run in a group with an expiry, and at last if there are counts
+// to be told.
 func (m *Machine) planLeave(now time.Time, poll time.Duration) *queue.Claim {
-	if m.phase == Left && (now.Before(m.dates.poll) || !m.keepsGroup()) {
+	shows := m.keepsGroup() && !now.Before(m.dates.poll)
+	if m.phase == Left && !shows && !m.tellsLast() {
 		return nil
 	}
 	m.dates.poll = now.Add(poll)
 	return m.claim(now, &m.main, queue.Claim{})
+}
+
+// tellsLast reports whether a subscription that closes has settled everything, and counts are left.
+func (m *Machine) tellsLast() bool {
+	return m.taker.state == Gone && m.held.len() == 0 && m.untold.empty() && m.second.claim == nil && m.counts != queue.Counts{}
 }
 
 // demand is how many messages the main lane could claim.
@@ -273,8 +281,8 @@ func (m *Machine) keepsGroup() bool { return m.limits.GroupExpiry > 0 && len(m.h
 
 // wanted is how many messages the consumer can take at once, and how many more to claim in advance.
 func (m *Machine) wanted() (free, prefetch int) {
-	free = min(m.limits.MaxInFlight-len(m.held.inHand), m.taker.room, mostClaimed)
-	return free, m.taker.prefetch()
+	free = min(m.places.has-len(m.held.inHand), m.taker.room, mostClaimed)
+	return free, m.taker.prefetch(m.places.fair)
 }
 
 // coming is how many messages the claims under way may bring.
@@ -344,8 +352,7 @@ func (m *Machine) PlanBeside(now time.Time) *Exchange {
 		if limit < manyBrought || limit < (free+prefetch)/3 {
 			return nil
 		}
-		x := &Exchange{beside: true}
-		x.Acks, m.untold.Acks = m.untold.Acks, nil
+		x := &Exchange{Settlements: m.untold.takeAcks(), beside: true}
 		x.Claims = []*queue.Claim{m.claim(now, &m.second, queue.Claim{Limit: limit, Held: m.limits.MaxInFlight})}
 		return x
 	}
@@ -382,5 +389,5 @@ func (m *Machine) wakeAt(now time.Time) time.Time {
 // waitsForSuspect reports whether a claim waits for the end of a suspect's wait or turn.
 func (m *Machine) waitsForSuspect(now time.Time) bool {
 	return (m.suspect.state == SuspectNext || m.mayHold(now) <= m.present()) && m.held.buffer.len()+m.coming() == 0 &&
-		m.taker.state != Stuck && m.phase == Open && len(m.held.inHand) < m.limits.MaxInFlight
+		m.taker.state != Stuck && m.phase == Open && len(m.held.inHand) < m.places.has
 }

@@ -93,14 +93,15 @@ func (f *server) script(args []any) any {
 	args, text = args[head:], text[head:]
 	switch name {
 	case "ack":
+		settled := 0
 		for len(text) > 0 {
 			n := args[1].(int)
-			n = max(n, -n) // negative if they were dropped
 			for _, id := range text[2 : 2+n] {
-				f.ack(&queue.Leased{ID: id, Token: text[0]})
+				settled += btoi(f.ack(&queue.Leased{ID: id, Token: text[0]}))
 			}
 			args, text = args[2+n:], text[2+n:]
 		}
+		return int64(settled)
 	case "release":
 		for i := len(text) - 2; i > 0; i -= 2 {
 			f.release(&queue.Leased{ID: text[i], Token: text[i+1]})

@@ -11,6 +11,7 @@ import (
 // Settlements are decisions about messages that Redis has to be told.
 type Settlements struct {
 	Acks     []*queue.Leased
+	Drops    []*queue.Leased // told with acks: it is too late for these
 	Releases []Message       // leases to give back: of messages that nobody got, and lost ones
 	Nacks    []queue.Failure // in the order of delivery
 	deaths   []death         // nacks that make dead letters
@@ -24,7 +25,14 @@ type death struct {
 }
 
 func (s *Settlements) empty() bool {
-	return len(s.Acks) == 0 && len(s.Releases) == 0 && len(s.Nacks) == 0
+	return len(s.Acks) == 0 && len(s.Drops) == 0 && len(s.Releases) == 0 && len(s.Nacks) == 0
+}
+
+// takeAcks takes the acks and drops out. They may go to Redis at any time.
+func (s *Settlements) takeAcks() (taken Settlements) {
+	taken.Acks, taken.Drops = s.Acks, s.Drops
+	s.Acks, s.Drops = nil, nil
+	return taken
 }
 
 func (s *Settlements) release(messages []Message) {
@@ -42,7 +50,7 @@ func (s *Settlements) nack(in *InHand, f queue.Failure) {
 // again adds the parts of told that failed, before those that were decided since.
 func (s *Settlements) again(told *Settlements, failed Failed) {
 	if failed&FailedAcks != 0 {
-		s.Acks = append(told.Acks, s.Acks...)
+		s.Acks, s.Drops = append(told.Acks, s.Acks...), append(told.Drops, s.Drops...)
 	}
 	if failed&FailedReleases != 0 {
 		s.Releases = append(told.Releases, s.Releases...)

@@ -35,6 +35,8 @@ type Config struct {
 	LeaseDuration time.Duration
 	MaxExtension  time.Duration
 	CloseTimeout  time.Duration
+
+	Common *Common // nil: the subscription is the consumer's only one
 }
 
 // Subscription is one Subscribe: the shell around a Machine. Two goroutines work on it, and a third
@@ -71,6 +73,7 @@ type Subscription struct {
 	link     link
 	endings  endings
 	receiver *wake.Receiver // of wake-ups; set by Run
+	share    *Share         // of Common.Budget, or nil
 	tooLate  tooLate
 }
 
@@ -111,6 +114,10 @@ func New(ctx context.Context, config Config) *Subscription {
 	s.reading.timer = stoppedTimer(s.watchUnmarshaler)
 	s.endings.next = make(chan struct{})
 	s.close = sync.OnceFunc(s.beginClosing)
+	if config.Common != nil {
+		s.out = config.Common.Out
+		s.share = config.Common.Budget.Join(s.placesCame)
+	}
 	return s
 }
 
@@ -121,7 +128,7 @@ func stoppedTimer(f func()) *time.Timer {
 	return timer
 }
 
-// Messages returns the channel of the messages. Run closes it.
+// Messages returns the channel of the messages. Run closes it, unless it is Common's.
 func (s *Subscription) Messages() <-chan *message.Message { return s.out }
 
 // Close begins to close the subscription, and returns at once. Nothing more is handed out. Messages
@@ -177,7 +184,9 @@ var ErrUntold = errors.New("what Redis was told last may not have reached it")
 // Run talks to Redis until the subscription is closed and every message settled. It returns
 // ErrUntold, with the reason, if Redis may not know all of that.
 func (s *Subscription) Run() error {
-	defer close(s.out)
+	if s.Common == nil {
+		defer close(s.out)
+	}
 	defer func() { s.logTooLate(time.Now().Add(noneFor), time.Time{}) }()
 	defer s.others.Wait()
 	stopWatching := context.AfterFunc(s.ctx, s.close)
@@ -273,7 +282,9 @@ func (s *Subscription) plan() (x *Exchange, wake time.Time) {
 			}
 			return outlived
 		})
+		came := s.askForPlaces(now, false)
 		x, wake, e = m.Plan(now, poll)
+		e.Wake |= came &^ Talk
 		return e
 	})
 	return x, wake
@@ -369,7 +380,9 @@ func (s *Subscription) removeOwnGroup() {
 // runs there: package context starts goroutines for that.
 func (s *Subscription) step(event func(m *Machine, now time.Time) Effects) {
 	s.mu.Lock()
-	e := event(s.machine, time.Now()) // under the lock, so that the machine's time never goes back
+	now := time.Now() // under the lock, so that the machine's time never goes back
+	e := event(s.machine, now)
+	e.Wake |= s.askForPlaces(now, false)
 	for _, ended := range e.Ended {
 		ended.delivery.ending.end(causes[ended.Cause])
 		if d := ended.delivery; ended.Cause == LeaseLost && !ended.handed.IsZero() {
@@ -414,6 +427,21 @@ func (s *Subscription) carryOut(e *Effects) {
 	if e.Wake&Offer != 0 {
 		s.offer.send()
 	}
+}
+
+// askForPlaces tells the budget how many places the subscription could use, if it has one, and the
+// machine how many it has. s.mu is held. hands is that of Machine.Wants.
+func (s *Subscription) askForPlaces(now time.Time, hands bool) Wake {
+	if s.share == nil {
+		return 0
+	}
+	return s.machine.Granted(s.share.Hold(s.machine.Wants(now, hands)))
+}
+
+// placesCame has both goroutines look again, because the subscription has got places.
+func (s *Subscription) placesCame() {
+	s.talk.send()
+	s.feed.send()
 }
 
 // causes are the causes of contexts that end before their message is settled.

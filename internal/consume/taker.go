@@ -51,10 +51,10 @@ func (t *Taker) settled(took time.Duration) {
 }
 
 // prefetch is how many messages to claim in advance: as many as the consumer handles within
-// longestStay.
-func (t *Taker) prefetch() int {
+// longestStay, of at most so many at once.
+func (t *Taker) prefetch(atOnce float64) int {
 	if t.pace == 0 {
 		return 0
 	}
-	return min(int(min(float64(t.room)*longestStay.Seconds()/t.pace, mostAhead)), t.ahead)
+	return min(int(min(min(float64(t.room), atOnce)*longestStay.Seconds()/t.pace, mostAhead)), t.ahead)
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Check returns the violations in the history of a drained world, and its figures. It uses only the
-// project's promises, not its implementation; docs/reliability.md lists the properties.
+// project's promises, not its implementation. The package comment lists the properties.
 // World.Verify checks OneState and Clean, which are about Redis and not about the history.
 func Check(history []Event, rules Rules) ([]Violation, Figures) {
 	c := &checker{

@@ -1,10 +1,13 @@
-// Package inside lets package periodic use parts of a Publisher that the root package does not
-// export: users could only misuse them.
+// Package inside lets packages periodic and partition use parts of a Publisher and a Subscriber
+// that the root package does not export: users could only misuse them.
 package inside
 
 import (
+	"context"
+
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -16,7 +19,26 @@ type Publisher interface {
 	// PublishGuarded is Publish. Each message has a guard, which decides in Redis whether the
 	// message is left out.
 	PublishGuarded(topic string, messages []*message.Message, guards []queue.Guard) error
+
+	// Prepare does of Publish all that comes before the messages are sent. An error is about a
+	// message or its size. Otherwise send sends them, or free gives them up; one of the two must be
+	// called, once. send returns the errors that Publish returns.
+	Prepare(topic string, messages []*message.Message) (send func() error, free func(), err error)
 }
 
-// Of returns the inside of a *redisdelay.Publisher. The root package sets it when it is loaded.
-var Of func(publisher any) Publisher
+// Subscriber is the inside of a *redisdelay.Subscriber.
+type Subscriber interface {
+	// SubscribeIn is Subscribe, for one of several subscriptions with something in common. ended is
+	// closed when the subscription has ended.
+	SubscribeIn(ctx context.Context, topic string, common *consume.Common) (ended <-chan struct{}, err error)
+
+	// Listed returns those of some names that are in the registry of topics.
+	Listed(ctx context.Context, names []string) ([]string, error)
+}
+
+// Of and OfSubscriber return the inside of a *redisdelay.Publisher and of a *redisdelay.Subscriber.
+// The root package sets them when it is loaded.
+var (
+	Of           func(publisher any) Publisher
+	OfSubscriber func(subscriber any) Subscriber
+)

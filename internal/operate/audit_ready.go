@@ -130,7 +130,7 @@ func (a *audit) glance(ctx context.Context, group int, s *search) error {
 	const size = 1000
 	key := a.topic.Keys().Ready(a.groups.Names[group])
 	for from := 0; ; from += size {
-		entries, err := queue.Ask(a.topic.Client(), func(c redis.UniversalClient) ([]string, error) {
+		entries, err := queue.AskKey(ctx, a.topic.Client(), key, func(ctx context.Context, c redis.UniversalClient) ([]string, error) {
 			return c.LRange(ctx, key, int64(-from-size), int64(-from-1)).Result()
 		})
 		if err != nil {

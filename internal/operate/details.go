@@ -24,39 +24,60 @@ type Detail struct {
 }
 
 // ReadDetails reads the details of groups, in pipelines. Dead letters count from a time on.
-// forbidden is the refusal of the user's commands, of which the details are missing.
+// forbidden is the refusal of the user's commands, of which the details are missing. The details of
+// a node of a Cluster that does not answer are missing too.
 func ReadDetails(ctx context.Context, client *queue.Client, details []*Detail, since time.Time) (forbidden, err error) {
 	from := strconv.FormatInt(since.UnixMilli(), 10)
-	for some := range slices.Chunk(details, together) {
-		counts, scans := make([]*redis.IntCmd, len(some)), make([]*redis.ScanCmd, len(some))
-		err := client.Call(func(c redis.UniversalClient) error {
-			p := c.Pipeline()
-			for i, d := range some {
-				counts[i] = p.ZCount(ctx, d.Topic.Keys().Dead(d.Group), from, "+inf")
-				scans[i] = p.HScan(ctx, d.Topic.Keys().Suspects(d.Group), 0, "", 100)
+	for _, its := range queue.PerNode(ctx, client, details, (*Detail).key) {
+		for some := range slices.Chunk(its, together) {
+			refused, err := readDetails(ctx, client, some, from)
+			forbidden = queue.AllForbidden(forbidden, refused)
+			if ends(ctx, client, err) {
+				return nil, err
 			}
-			_, err := p.Exec(ctx)
-			return err
-		})
-		if counts[0] == nil || scans[len(some)-1] == nil { // a hook of the client panicked
-			return nil, err
+			if err != nil {
+				break
+			}
 		}
-		for i, d := range some {
-			for _, failed := range []error{counts[i].Err(), scans[i].Err()} {
-				switch failed = queue.Refused(failed); {
-				case errors.Is(failed, queue.ErrForbidden):
-					forbidden = queue.AllForbidden(forbidden, failed)
-				case ends(ctx, client, failed):
-					return nil, failed
-				}
+	}
+	return forbidden, nil
+}
+
+func (d *Detail) key() string { return d.Topic.Key() }
+
+// readDetails reads the details of groups of one node in a pipeline.
+func readDetails(ctx context.Context, client *queue.Client, details []*Detail, from string) (forbidden, err error) {
+	type answers struct {
+		counts []*redis.IntCmd
+		scans  []*redis.ScanCmd
+	}
+	got, err := queue.AskKey(ctx, client, details[0].key(), func(ctx context.Context, c redis.UniversalClient) (a answers, err error) {
+		p := c.Pipeline()
+		for _, d := range details {
+			a.counts = append(a.counts, p.ZCount(ctx, d.Topic.Keys().Dead(d.Group), from, "+inf"))
+			a.scans = append(a.scans, p.HScan(ctx, d.Topic.Keys().Suspects(d.Group), 0, "", 100))
+		}
+		_, err = p.Exec(ctx)
+		return a, err
+	})
+	if len(got.scans) < len(details) { // there was no call, or a hook of the client panicked
+		return nil, err
+	}
+	for i, d := range details {
+		for _, failed := range []error{got.counts[i].Err(), got.scans[i].Err()} {
+			switch failed = queue.Refused(failed); {
+			case errors.Is(failed, queue.ErrForbidden):
+				forbidden = queue.AllForbidden(forbidden, failed)
+			case ends(ctx, client, failed):
+				return nil, failed
 			}
-			d.RecentDead = int(counts[i].Val())
-			fields, _ := scans[i].Val()
-			for pair := range slices.Chunk(fields, 2) {
-				expiries, _, _ := strings.Cut(pair[len(pair)-1], " ")
-				if n, _ := strconv.Atoi(expiries); n > d.Expiries {
-					d.Suspect, d.Expiries = pair[0], n
-				}
+		}
+		d.RecentDead = int(got.counts[i].Val())
+		fields, _ := got.scans[i].Val()
+		for pair := range slices.Chunk(fields, 2) {
+			expiries, _, _ := strings.Cut(pair[len(pair)-1], " ")
+			if n, _ := strconv.Atoi(expiries); n > d.Expiries {
+				d.Suspect, d.Expiries = pair[0], n
 			}
 		}
 	}

@@ -142,7 +142,7 @@ func (t *Topic) Upcoming(ctx context.Context, group string, from time.Time, widt
 
 // Bodies returns the bodies of messages, nil for one that has none.
 func (t *Topic) Bodies(ctx context.Context, ids []string) ([][]byte, error) {
-	found, err := queue.Ask(t.Client(), func(c redis.UniversalClient) ([]any, error) {
+	found, err := queue.AskKey(ctx, t.Client(), t.Key(), func(ctx context.Context, c redis.UniversalClient) ([]any, error) {
 		return c.HMGet(ctx, t.Keys().Messages(), ids...).Result()
 	})
 	if err != nil || len(found) != len(ids) {

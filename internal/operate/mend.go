@@ -21,7 +21,9 @@ func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error)
 	case v.Fault == FaultRegistry:
 		return []string{"entered the topic in the registry"}, t.Enroll(ctx)
 	case v.Fault == FaultKey:
-		kept, err := queue.Ask(t.Client(), func(c redis.UniversalClient) (bool, error) { return c.Persist(ctx, v.name).Result() })
+		kept, err := queue.AskKey(ctx, t.Client(), v.name, func(ctx context.Context, c redis.UniversalClient) (bool, error) {
+			return c.Persist(ctx, v.name).Result()
+		})
 		if err != nil || !kept {
 			return nil, err
 		}

@@ -27,6 +27,7 @@ type Stats struct {
 	FaultAt  time.Time // when it failed
 	Paused   Pause
 	Stream   bool // its messages go into a stream
+	Recurs   bool // it has recurring schedules, or had some
 	Groups   []GroupStats
 }
 
@@ -145,7 +146,8 @@ func (t *Topic) stats(ctx context.Context, groups *queue.Groups) (Stats, error) 
 // statsCall returns a call whose reply readStats reads.
 func (t *Topic) statsCall(groups *queue.Groups) *queue.Call {
 	k := t.Keys()
-	keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle(), k.Counters(), k.Resumes(), k.Active()}
+	keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle(), k.Counters(), k.Resumes(),
+		k.Schedules(), k.Active()}
 	args := []any{groups.Version}
 	for _, g := range groups.Names {
 		keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g), k.Suspects(g),
@@ -161,12 +163,12 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 	if len(reply) == 1 && reply[0] == "stale" {
 		return stats, queue.ErrStale
 	}
-	const head, each = 13, 18
+	const head, each = 14, 18
 	if len(reply) != head+each*len(groups.Names) {
 		return stats, fmt.Errorf("stats: unexpected reply of %d parts about %d groups", len(reply), len(groups.Names))
 	}
 	err = checkParts("stats", reply, func(i int) func(any) bool {
-		counts, fields := []int{2, 3, 5}, 12
+		counts, fields := []int{2, 3, 5, 13}, 12
 		if i >= head {
 			i, counts, fields = (i-head)%each, []int{0, 2, 4, 6, 8, 9, 13, 14, 15}, 17
 		}
@@ -183,7 +185,8 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 	}
 	stats = Stats{Now: queue.Instant(queue.Text(reply[1])), Messages: count(reply[2]), Pending: count(reply[3]),
 		NextDue: queue.Instant(queue.Text(reply[4])), DelayIDs: count(reply[5]), Next: queue.Instant(queue.Text(reply[6])),
-		Paused: readPause(queue.Text(reply[10])), Stream: groups.Stream}
+		Paused: readPause(queue.Text(reply[10])), Stream: groups.Stream,
+		Recurs: count(reply[13]) > 0}
 	total := readFields(reply[12])
 	stats.Counters = Counters{Published: count(total["published"]), Replaced: count(total["replaced"]), LeftOut: count(total["left_out"]),
 		RefusedFull: count(total["refused_full"])}

@@ -31,7 +31,9 @@ func (t *Topic) Workers(ctx context.Context) ([]Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, err := queue.Ask(t.Client(), func(c redis.UniversalClient) (time.Time, error) { return c.Time(ctx).Result() })
+	now, err := queue.AskMaster(ctx, t.Client(), t.Key(), func(ctx context.Context, c redis.UniversalClient) (time.Time, error) {
+		return c.Time(ctx).Result()
+	})
 	if err != nil {
 		return nil, queue.Refused(err)
 	}

@@ -32,7 +32,7 @@ func AuditBefore(ctx context.Context, client *Client, prefix, before string, cou
 	if before != "" {
 		end = "(" + before
 	}
-	entries, err := Ask(client, func(c redis.UniversalClient) ([]redis.XMessage, error) {
+	entries, err := AskKey(ctx, client, AuditLog(prefix), func(ctx context.Context, c redis.UniversalClient) ([]redis.XMessage, error) {
 		return c.XRevRangeN(ctx, AuditLog(prefix), end, "-", int64(count)).Result()
 	})
 	if err != nil {

@@ -19,6 +19,7 @@ type Group struct {
 	topic   *Topic
 	claim   []string // the eighth is empty, for the key of the subscription
 	ack     []string
+	drop    []string // those of ack, and one
 	nack    []string
 	release []string
 	extend  []string
@@ -29,14 +30,14 @@ type Group struct {
 // Group returns a handle on a consumer group.
 func (t *Topic) Group(name string) *Group {
 	k := t.keys
-	return &Group{
+	g := &Group{
 		Name:  name,
 		topic: t,
 		claim: []string{k.Groups(), k.Messages(), k.Ready(name), k.Unack(name), k.Leases(name),
 			k.Deliveries(name), k.Waiters(name), "", k.Scheduler(), k.Idle(), k.Paused(),
 			k.Resting(name), k.Stats(name), k.Dead(name), k.Suspects(name)},
 		ack: []string{k.Messages(), k.Options(), k.Refs(), k.Unack(name), k.Leases(name),
-			k.Deliveries(name), k.Dead(name), k.Suspects(name), k.Stats(name)},
+			k.Deliveries(name), k.Dead(name), k.Suspects(name)},
 		nack: []string{k.Unack(name), k.Leases(name), k.Deliveries(name), k.Ready(name),
 			k.Retry(name), k.Dead(name), k.Waiters(name), k.Scheduler(), k.Stats(name),
 			k.Suspects(name), k.Groups(), k.Active()},
@@ -46,6 +47,8 @@ func (t *Topic) Group(name string) *Group {
 		workers: k.Workers(name),
 		standby: k.Standby(name),
 	}
+	g.drop = append(slices.Clone(g.ack), k.Stats(name))
+	return g
 }
 
 // Claim asks for messages of a group.
@@ -94,9 +97,6 @@ type Leased struct {
 	Requeued   bool   // an operator requeued it from the dead letters
 	DelayedFor string // the delay that the last nack asked for, as written, or ""
 	Body       []byte
-
-	// Dropped is set before an ack if the message is dropped, because it is too late for it.
-	Dropped bool
 }
 
 // ClaimCall returns a call whose reply ReadClaim reads.

@@ -49,7 +49,6 @@ type cluster interface {
 	Options() *redis.ClusterOptions
 	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
 	SlaveForKey(ctx context.Context, key string) (*redis.Client, error)
-	ForEachShard(ctx context.Context, ask func(context.Context, *redis.Client) error) error
 	ReloadState(ctx context.Context)
 }
 
@@ -132,6 +131,15 @@ func Ask[T any](redisOrNode Redis, ask func(redis.UniversalClient) (T, error)) (
 	return value, err
 }
 
+// askGuarded is Ask for the user's client, or that of an heir.
+func askGuarded[T any](user redis.UniversalClient, ask func(redis.UniversalClient) (T, error)) (value T, err error) {
+	err = guarded(user, func(c redis.UniversalClient) (err error) {
+		value, err = ask(c)
+		return err
+	})
+	return value, err
+}
+
 // calling names calls to Redis in errors.
 const calling = "a call to Redis"
 
@@ -162,15 +170,21 @@ func (c *Client) Database() int {
 
 // Node returns a client of the server that has a key, as far as is known.
 func (c *Client) Node(ctx context.Context, key string) (Node, error) {
-	node, _, err := c.route(ctx, key)
-	return node, err
+	to, err := c.route(ctx, key)
+	return to.node, err
 }
 
-// route returns the server that has a key, and a client that reaches it: the user's, or that of
-// the node if the user's does not know yet that the node has taken over.
-func (c *Client) route(ctx context.Context, key string) (Node, redis.UniversalClient, error) {
+// route is the way of a call to the server that has a key.
+type route struct {
+	node Node
+	user redis.UniversalClient // reaches the node: the user's client, or that of the heir
+	heir bool                  // the node is an heir: the user's client takes another for the master
+}
+
+// route returns the way to the server that has a key, as far as is known.
+func (c *Client) route(ctx context.Context, key string) (route, error) {
 	if c.cluster == nil {
-		return Node{c.single}, c.user, nil
+		return route{node: Node{c.single}, user: c.user}, nil
 	}
 	var master *redis.Client
 	err := c.Call(func(redis.UniversalClient) (err error) {
@@ -178,31 +192,34 @@ func (c *Client) route(ctx context.Context, key string) (Node, redis.UniversalCl
 		return err
 	})
 	if err != nil {
-		return Node{}, nil, err
+		return route{}, err
 	}
 	if heir, found := c.suspicions.heirOf(master.Options().Addr); found {
-		return heir, heir.user, nil
+		return route{node: heir, user: heir.user, heir: true}, nil
 	}
-	return Node{master}, c.user, nil
+	return route{node: Node{master}, user: c.user}, nil
 }
 
-// EachNode calls ask for every server, in a Cluster concurrently and for replicas too. It does not
-// wait for nodes that are lost. It returns the first error.
-func (c *Client) EachNode(ctx context.Context, ask func(context.Context, Node) error) error {
-	if c.cluster == nil {
-		return ask(ctx, Node{c.single})
+// PerNode returns parts of a list whose keys have one master each, in the order of the list. A
+// client of one server has one part.
+func PerNode[T any](ctx context.Context, c *Client, list []T, key func(T) string) (parts [][]T) {
+	if c.cluster == nil || len(list) <= 1 {
+		return [][]T{list}
 	}
-	return c.Call(func(redis.UniversalClient) error {
-		return c.cluster.ForEachShard(ctx, func(ctx context.Context, user *redis.Client) error {
-			node := Node{user}
-			err, lost, release := unlessLost(ctx, c, node, "", func(ctx context.Context) error { return ask(ctx, node) })
-			if lost != nil {
-				release()
-				return errLost
-			}
-			return err
-		})
-	})
+	place := map[string]int{} // in parts, by address
+	for _, one := range list {
+		addr := ""
+		if node, err := c.Node(ctx, key(one)); err == nil { // else a call about it fails too
+			addr = node.Addr()
+		}
+		i, known := place[addr]
+		if !known {
+			i = len(parts)
+			place[addr], parts = i, append(parts, nil)
+		}
+		parts[i] = append(parts[i], one)
+	}
+	return parts
 }
 
 // findNodes has the client of a Cluster read the slots again if a call failed because a node did

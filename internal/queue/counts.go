@@ -70,6 +70,7 @@ type Counts struct {
 	Lateness  Lateness      // of the messages that it handed over
 	Latest    time.Duration // by how much one of them was late at most
 	LeaseLost int           // messages whose lease was lost while a handler had them
+	Acked     int           // messages that acks settled, by what Redis answered
 }
 
 // Handed counts a message that was handed over late.
@@ -85,6 +86,7 @@ func (c *Counts) Add(o Counts) {
 	}
 	c.Latest = max(c.Latest, o.Latest)
 	c.LeaseLost += o.LeaseLost
+	c.Acked += o.Acked
 }
 
 // args returns what a claim tells: the largest lateness, then fields of stats and what to add.
@@ -96,6 +98,9 @@ func (c *Counts) args(args []any) []any {
 			args = append(args, lateFields[i], n)
 			args[at] = c.Latest.Milliseconds()
 		}
+	}
+	if c.Acked > 0 {
+		args = append(args, "acked", c.Acked)
 	}
 	if c.LeaseLost > 0 {
 		args = append(args, "lease_lost", c.LeaseLost)

@@ -38,6 +38,20 @@ func TestExpiredLeaseBringsTheMessageBackInItsPlace(t *testing.T) {
 	}, "a", "b")
 }
 
+func TestExpiriesSuspectsAndDeathsAreCounted(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		require.NoError(t, w.topic.Register(ctx, "a", queue.GroupOptions{MaxDeliveries: 1, Retention: time.Hour}))
+		w.publishNow("x")
+		s := w.sub("a")
+		w.lapse(s, "x")
+		require.Equal(t, map[string]string{"expired": "1", "suspects": "1", "returned": "1"}, w.counted("a"))
+		w.lapse(s, "x")
+		require.Equal(t, map[string]string{"expired": "2", "suspects": "1", "returned": "2"}, w.counted("a"))
+		w.lapse(s, "x") // alone, so it counts
+		require.Equal(t, map[string]string{"expired": "3", "suspects": "1", "returned": "2", "dead_lease": "1"}, w.counted("a"))
+	}, "a")
+}
+
 func TestUnexpiredLeasesStay(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("1", "2")

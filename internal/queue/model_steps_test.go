@@ -150,6 +150,8 @@ func (m *model) claim(t *rapid.T) {
 	c.Expiry = m.groups[g].Expiry
 	c.Counts.LeaseLost = rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "leases lost")
 	m.counts(g, "lease_lost", c.Counts.LeaseLost)
+	c.Counts.Acked = rapid.SampledFrom([]int{0, 1, 5}).Draw(t, "acked")
+	m.counts(g, "acked", c.Counts.Acked)
 	for _, bucket := range rapid.SliceOfN(rapid.IntRange(0, len(queue.Lateness{})-1), 0, 4).Draw(t, "lateness") {
 		c.Counts.Lateness[bucket]++
 		m.counts(g, queue.LateField(bucket), 1)
@@ -248,14 +250,10 @@ func (m *model) settle(calls []*queue.Call, taken []*queue.Leased, next func(p *
 
 func (m *model) ack(t *rapid.T) {
 	s, taken := m.take(t)
-	for _, l := range taken {
-		if l.Dropped = rapid.IntRange(0, 3).Draw(t, "dropped") == 0; l.Dropped {
-			m.counts(s.group.Name, "dropped", 1)
-		} else {
-			m.counts(s.group.Name, "acked", 1)
-		}
-	}
-	m.settle(s.group.AckCalls(taken), taken, func(p *picture, _, _ int64) {
+	dropped := rapid.IntRange(0, len(taken)).Draw(t, "dropped")
+	m.counts(s.group.Name, "dropped", dropped)
+	calls := append(s.group.DropCalls(taken[:dropped]), s.group.AckCalls(taken[dropped:])...)
+	m.settle(calls, taken, func(p *picture, _, _ int64) {
 		for _, l := range taken {
 			delete(p.Groups[s.group.Name].Unack, l.ID)
 			p.drop(l.ID)

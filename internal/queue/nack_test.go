@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -225,6 +226,32 @@ func TestErrorOfTheHandlerIsKept(t *testing.T) {
 }
 
 // A message that nobody could get became a dead letter without a delivery.
+func TestNacksAreCountedByWhatBecomesOfTheMessages(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow(names("%d", 1, 8)...)
+		s := w.sub("a")
+		m := held(s.claim(7))
+		postponed := failed(m[2], after(time.Hour))
+		postponed.Postponed = true
+		require.Equal(t, 7, s.nack(failed(m[0]), failed(m[1], after(time.Hour)), postponed, queue.Failure{Leased: m[3], Limit: 1},
+			queue.Failure{Leased: m[4], Dead: true}, queue.Failure{Leased: m[5], Nobody: queue.TooLate},
+			queue.Failure{Leased: m[6], Nobody: queue.Unreadable}))
+		require.Equal(t, map[string]string{"nacked": "5", "retried": "2", "dead_deliveries": "1", "dead_asked": "1",
+			"dead_late": "1", "dead_unmarshal": "1", "returned": "1"}, w.counted("a"))
+	}, "a")
+}
+
+// counted returns what a group has counted, and the number of messages that came back in front.
+func (w *world) counted(group string) map[string]string {
+	counted := map[string]string{}
+	for _, field := range append(slices.Clone(queue.GroupCounters), "returned") {
+		if n, err := w.Client.HGet(ctx, w.keys.Stats(group), field).Result(); err == nil {
+			counted[field] = n
+		}
+	}
+	return counted
+}
+
 func TestDeathOfAnUndeliveredMessageCountsNoDelivery(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publishNow("first", "failed before", "crashed before")

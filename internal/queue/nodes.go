@@ -24,25 +24,27 @@ const (
 // node has taken its slots over in time.
 var errLost = errors.New("the node of the Cluster does not answer, and no other has its slots")
 
-// suspicions are the nodes of a Cluster that calls wait for. The zero value is ready.
+// suspicions are the nodes of a Cluster that are asked for a sign of life, and the replicas that
+// have taken over from nodes that gave none. The zero value is ready.
 type suspicions struct {
 	mu    sync.RWMutex
 	of    map[string]*suspicion // by address
 	heirs map[string]heir       // by the address of the lost node
 }
 
-// heir is a replica that has taken over the slots of a lost node.
+// heir is a replica that says that it has taken over from a lost node, while the user's client
+// still takes the lost node for the master.
 type heir struct {
 	node  Node
-	since time.Time
+	since time.Time // when it said so last
 }
 
-// heirKnown is for how long an heir counts at most. By then the client has read the slots itself.
+// heirKnown is for how long a replica counts as an heir after it last said so. By then the client
+// has read the slots itself.
 const heirKnown = 5 * time.Second
 
-// heirOf returns the replica that has taken over from the node that the client takes for a master,
-// if there is one. An heir that the client itself names counts no longer, since later changes are
-// the client's to see.
+// heirOf returns the heir of a node that the client takes for a master, if there is one. It forgets
+// heirs that are too old, or that the client has come to know as masters.
 func (all *suspicions) heirOf(master string) (Node, bool) {
 	all.mu.RLock()
 	none := len(all.heirs) == 0
@@ -59,6 +61,13 @@ func (all *suspicions) heirOf(master string) (Node, bool) {
 	return h.node, found
 }
 
+// disown forgets a node as an heir, if it is one.
+func (all *suspicions) disown(node Node) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	maps.DeleteFunc(all.heirs, func(_ string, h heir) bool { return h.node.Addr() == node.Addr() })
+}
+
 // know tells whether the node is under suspicion.
 func (all *suspicions) know(node Node) bool {
 	all.mu.RLock()
@@ -66,9 +75,9 @@ func (all *suspicions) know(node Node) bool {
 	return all.of[node.Addr()] != nil
 }
 
-// suspicion asks a node for a sign of life, as long as somebody holds it. A node that does not
-// answer is lost. From then on the suspicion has the client read the slots again, and asks a
-// replica whether it has taken over. The client alone may wait for the lost node to do that.
+// suspicion asks a node for a sign of life, as long as it has holders. A node that does not answer
+// is lost. From then on the suspicion has the client read the slots again, and asks a replica
+// whether it has taken over. The client alone may ask the lost node for the slots, and wait for it.
 type suspicion struct {
 	client  *Client
 	node    Node
@@ -76,11 +85,11 @@ type suspicion struct {
 	lost    chan struct{} // closed once the node is lost
 	back    chan struct{} // closed once it has answered; the suspicion is over
 	stop    context.CancelFunc
-	holders int // guarded by suspicions
+	holders int // calls that wait for the node, or were abandoned; guarded by suspicions
 }
 
-// suspect returns the suspicion of a node that has the key, and a function that gives it back. The
-// key is "" if the caller knows none.
+// suspect returns the suspicion of a node, with one holder more, and a function that takes the
+// holder away. The node has the key, which is "" if the caller knows none.
 func (c *Client) suspect(node Node, key string) (s *suspicion, release func()) {
 	all, addr := &c.suspicions, node.Addr()
 	all.mu.Lock()
@@ -96,8 +105,15 @@ func (c *Client) suspect(node Node, key string) (s *suspicion, release func()) {
 		go s.ask(ctx)
 	}
 	s.key = cmp.Or(s.key, key)
+	return s, s.holder()
+}
+
+// holder adds a holder, and returns a function that takes it away. The caller holds the mutex of
+// suspicions.
+func (s *suspicion) holder() (release func()) {
 	s.holders++
-	return s, sync.OnceFunc(func() {
+	return sync.OnceFunc(func() {
+		all := &s.client.suspicions
 		all.mu.Lock()
 		defer all.mu.Unlock()
 		if s.holders--; s.holders == 0 {
@@ -106,7 +122,15 @@ func (c *Client) suspect(node Node, key string) (s *suspicion, release func()) {
 	})
 }
 
-// end has the next call begin another suspicion. The caller holds the mutex of suspicions.
+// hold is holder for a caller without the mutex.
+func (s *suspicion) hold() (release func()) {
+	s.client.suspicions.mu.Lock()
+	defer s.client.suspicions.mu.Unlock()
+	return s.holder()
+}
+
+// end ends the suspicion. Calls that wait later begin another. The caller holds the mutex of
+// suspicions.
 func (s *suspicion) end() {
 	s.stop()
 	if all, addr := &s.client.suspicions, s.node.Addr(); all.of[addr] == s {
@@ -116,6 +140,7 @@ func (s *suspicion) end() {
 
 // ask asks the node until it answers, or ctx ends. One PING is under way at a time.
 func (s *suspicion) ask(ctx context.Context) {
+	node := s.node.within(answersIn)
 	lose := sync.OnceFunc(func() {
 		close(s.lost)
 		go s.search(ctx)
@@ -123,7 +148,7 @@ func (s *suspicion) ask(ctx context.Context) {
 	for {
 		answer := make(chan error, 1)
 		go func() {
-			answer <- s.node.Call(func(c redis.UniversalClient) error { return c.Ping(ctx).Err() })
+			answer <- node.Call(func(c redis.UniversalClient) error { return c.Ping(ctx).Err() })
 		}()
 		var err error
 		select {
@@ -155,7 +180,8 @@ func (s *suspicion) ask(ctx context.Context) {
 	}
 }
 
-// search looks for a new master of the lost node's slots, until ctx ends.
+// search looks for a new master of the lost node's slots, until ctx ends. It finds the heir anew
+// each time, so that the heir stays known as long as calls to the lost node hang.
 func (s *suspicion) search(ctx context.Context) {
 	for {
 		s.client.reload(ctx)
@@ -174,8 +200,8 @@ func (s *suspicion) search(ctx context.Context) {
 	}
 }
 
-// askReplica returns a replica of the lost node that says that it has slots. It needs a key of the
-// node: for "" the client chooses any node, and for the key of another node a replica of that.
+// askReplica returns a replica of the lost node that says that it is the master of slots. It finds
+// replicas by a key of the node, so it finds none while it knows no such key.
 func (s *suspicion) askReplica(ctx context.Context) (replica Node, found bool) {
 	s.client.suspicions.mu.RLock()
 	key := s.key
@@ -198,7 +224,7 @@ func (s *suspicion) askReplica(ctx context.Context) (replica Node, found bool) {
 	if err != nil || master.Addr() != s.node.Addr() || replica.Addr() == s.node.Addr() {
 		return Node{}, false
 	}
-	slots, _ := Ask(replica, func(c redis.UniversalClient) ([]redis.ClusterSlot, error) { return c.ClusterSlots(ctx).Result() })
+	slots, _ := Ask(replica.within(answersIn), func(c redis.UniversalClient) ([]redis.ClusterSlot, error) { return c.ClusterSlots(ctx).Result() })
 	for _, of := range slots {
 		if len(of.Nodes) > 0 && (of.Nodes[0].Addr == replica.Addr() || strings.HasPrefix(of.Nodes[0].Addr, ":")) {
 			return replica, true
@@ -207,8 +233,8 @@ func (s *suspicion) askReplica(ctx context.Context) (replica Node, found bool) {
 	return Node{}, false
 }
 
-// master waits until a key has a master that answers: another node, or the lost one again. It
-// returns false if ctx ends before.
+// master waits until the key has another master, or the lost node answers again. It returns false
+// if ctx ends before.
 func (s *suspicion) master(ctx context.Context, key string) (found bool) {
 	for {
 		if node, err := s.client.Node(ctx, key); err == nil && node.Addr() != s.node.Addr() {
@@ -224,8 +250,8 @@ func (s *suspicion) master(ctx context.Context, key string) (found bool) {
 	}
 }
 
-// AwaitMaster waits, after a connection to the node that has a key has failed, until it answers or
-// another node has taken over. It has the client read the slots again. It returns early if ctx
+// AwaitMaster is for a caller whose connection to the master of a key has failed. It has the client
+// read the slots again, and returns when that node answers, the key has another master, or ctx
 // ends.
 func (c *Client) AwaitMaster(ctx context.Context, failed Node, key string) {
 	c.reload(ctx)
@@ -252,9 +278,25 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // Addr returns the address of the node.
 func (n Node) Addr() string { return n.user.Options().Addr }
 
-// unlessLost makes a call to a node, and returns its result. If the node is lost before it answers,
-// unlessLost abandons the call, and returns the suspicion, which the caller gives back. The context
-// of the abandoned call ends, so that the client does not repeat it. key is one of the node.
+// within returns a client of the node whose calls wait for an answer for d at most, even if the
+// user's client waits for ever. It shares the node's connections.
+func (n Node) within(d time.Duration) Node {
+	in := n
+	_ = n.Call(func(redis.UniversalClient) error { // it runs the hooks' code
+		if c, is := n.user.(*redis.Client); is { // as all nodes of a Cluster
+			in = Node{c.WithTimeout(d)}
+		}
+		return nil
+	})
+	return in
+}
+
+// unlessLost makes a call to a node that has the key, and returns its result. If the node is lost,
+// it returns the suspicion instead, with a function by which the caller gives it back. Then it has
+// not made the call, because the node was lost before, or it has abandoned it. The context of an
+// abandoned call ends, so that the client does not repeat it. An abandoned call holds the suspicion
+// until it ends, which may take for ever without a ReadTimeout. So the next call is not made, too,
+// while the node is lost.
 func unlessLost[T any](ctx context.Context, c *Client, node Node, key string, call func(context.Context) T) (result T, lost *suspicion, release func()) {
 	if c.cluster == nil {
 		return call(ctx), nil, nil
@@ -297,11 +339,13 @@ func unlessLost[T any](ctx context.Context, c *Client, node Node, key string, ca
 			timer.Reset(slowAfter)
 		case <-isLost:
 			c.abandoned.Add(1)
+			kept := release
 			go func() {
 				<-done
 				c.abandoned.Add(-1)
+				kept()
 			}()
-			return result, s, release
+			return result, s, s.hold()
 		}
 	}
 }
@@ -310,21 +354,21 @@ func unlessLost[T any](ctx context.Context, c *Client, node Node, key string, ca
 // arguments yet, so their memory is not used again meanwhile.
 func (c *Client) Abandoned() bool { return c.abandoned.Load() > 0 }
 
-// onMaster makes a call that may run twice to the master of a key: with its node, or a client that
-// reaches it. If the node is lost, it makes the call again when another has taken over, or the same
-// answers again. It returns errLost if that takes longer than the client itself would try.
-func onMaster[T any](ctx context.Context, c *Client, key string, call func(context.Context, Node, redis.UniversalClient) T) (result T, err error) {
-	node, user, err := c.route(ctx, key)
+// onMaster makes a call that may run twice to the master of a key. If the node is lost, it makes
+// the call again once another has taken over, or the same answers again. It returns errLost if that
+// takes longer than the client itself would try.
+func onMaster[T any](ctx context.Context, c *Client, key string, call func(context.Context, route) T) (result T, err error) {
+	to, err := c.route(ctx, key)
 	if err != nil {
 		return result, err
 	}
 	if c.cluster == nil {
-		return call(ctx, node, user), nil
+		return call(ctx, to), nil
 	}
 	patience, cancel := context.WithTimeout(ctx, c.patience())
 	defer cancel()
 	for {
-		result, lost, release := unlessLost(ctx, c, node, key, func(ctx context.Context) T { return call(ctx, node, user) })
+		result, lost, release := unlessLost(ctx, c, to.node, key, func(ctx context.Context) T { return call(ctx, to) })
 		if lost == nil {
 			return result, nil
 		}
@@ -333,35 +377,71 @@ func onMaster[T any](ctx context.Context, c *Client, key string, call func(conte
 		if !found {
 			return result, cmp.Or(guard.Err(ctx), errLost)
 		}
-		if node, user, err = c.route(ctx, key); err != nil {
+		if to, err = c.route(ctx, key); err != nil {
 			return result, err
 		}
 	}
 }
 
-// AskMaster makes a call that may run twice and returns a value, with a client of the node that has
-// a key. If that node of a Cluster does not answer, it makes the call again to the next one.
+// AskKey makes a call that may run twice and returns a value, about a key, with the user's client.
+// If the key's node of a Cluster does not answer, AskKey makes the call again to the next one.
+func AskKey[T any](ctx context.Context, c *Client, key string, ask func(context.Context, redis.UniversalClient) (T, error)) (value T, err error) {
+	return askRoute(ctx, c, key, func(ctx context.Context, to route) (T, error) {
+		return askGuarded(to.user, func(user redis.UniversalClient) (T, error) { return ask(ctx, user) })
+	}, func(to route) bool { return to.heir })
+}
+
+// AskMaster is AskKey, but the call goes to the master of the key even if it names no key, and a
+// pipeline goes there in one piece.
 func AskMaster[T any](ctx context.Context, c *Client, key string, ask func(context.Context, redis.UniversalClient) (T, error)) (value T, err error) {
+	return askRoute(ctx, c, key, func(ctx context.Context, to route) (T, error) {
+		return Ask(to.node, func(node redis.UniversalClient) (T, error) { return ask(ctx, node) })
+	}, func(route) bool { return c.cluster != nil })
+}
+
+// askRoute makes a call by onMaster. If it went to a node directly, which has the key no more, it
+// makes the call again.
+func askRoute[T any](ctx context.Context, c *Client, key string, ask func(context.Context, route) (T, error), direct func(route) bool) (value T, err error) {
 	type answer struct {
 		value T
 		err   error
+		by    route
 		came  bool // else a hook has ended the goroutine of the call
 	}
-	got, err := onMaster(ctx, c, key, func(ctx context.Context, node Node, _ redis.UniversalClient) (a answer) {
-		a.value, a.err = Ask(node, func(c redis.UniversalClient) (T, error) { return ask(ctx, c) })
-		a.came = true
-		return a
-	})
-	switch {
-	case err != nil:
-		return value, err
-	case !got.came:
-		return value, errNoReply
+	for began := time.Now(); ; {
+		got, err := onMaster(ctx, c, key, func(ctx context.Context, to route) (a answer) {
+			a.value, a.err = ask(ctx, to)
+			a.by, a.came = to, true
+			return a
+		})
+		switch {
+		case err != nil:
+			return value, err
+		case !got.came:
+			return value, errNoReply
+		case !direct(got.by) || !moved(got.err) || !c.follow(ctx, got.by.node, began):
+			return got.value, got.err
+		}
 	}
-	return got.value, got.err
 }
 
-// patience is for how long the client of a Cluster tries a call to a node that does not answer.
+// moved tells whether a node has refused a call because another node has the key.
+func moved(err error) bool {
+	_, is := redis.IsMovedError(err)
+	return is
+}
+
+// follow prepares the repeat of a call that a node has refused because another node has the key.
+// The node's own client does not follow. Only the user's client learns where keys are. follow
+// returns false if the call has taken as long as the client would try.
+func (c *Client) follow(ctx context.Context, from Node, began time.Time) bool {
+	c.suspicions.disown(from)
+	c.reload(ctx)
+	return time.Since(began) < c.patience() && sleep(ctx, askAgain)
+}
+
+// patience is for how long the client of a Cluster tries a call to a node that does not answer. A
+// client without a ReadTimeout would wait for ever. It counts as one with the default.
 func (c *Client) patience() time.Duration {
 	options := c.cluster.Options()
 	timeout := options.ReadTimeout

@@ -2,6 +2,8 @@ package queue
 
 import (
 	"context"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,24 +13,25 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
-// frozenAlone returns a client of a Cluster, and a topic of a master that is frozen and has no
-// replica.
-func frozenAlone(t *testing.T) (*redis.ClusterClient, *Topic) {
+// frozenAlone returns a client of a Cluster, a topic of a master that is frozen and has no replica,
+// and that master.
+func frozenAlone(t *testing.T, options redis.ClusterOptions) (*redis.ClusterClient, *Topic, *redistest.Instance) {
 	cluster := redistest.StartCluster(t)
 	owner, replica := cluster.Owner("{t}")
 	replica.Kill()
-	user := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
+	options.Addrs = cluster.Addrs()
+	user := redis.NewClusterClient(&options)
 	t.Cleanup(func() { _ = user.Close() })
 	topic := NewTopic(MustClient(user), "own", "t")
 	require.NoError(t, topic.Register(t.Context(), "g", GroupOptions{}))
 	topic.remember(nil)
 	owner.Pause()
-	return user, topic
+	return user, topic, owner
 }
 
 func TestAnEndedContextIsTheErrorOfACallToALostNode(t *testing.T) {
 	t.Parallel()
-	_, topic := frozenAlone(t)
+	_, topic, _ := frozenAlone(t, redis.ClusterOptions{})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	_, err := topic.Existing(ctx)
@@ -37,7 +40,7 @@ func TestAnEndedContextIsTheErrorOfACallToALostNode(t *testing.T) {
 
 func TestAClosedClientEndsACallToALostNode(t *testing.T) {
 	t.Parallel()
-	user, topic := frozenAlone(t)
+	user, topic, _ := frozenAlone(t, redis.ClusterOptions{})
 	closing := time.AfterFunc(2*time.Second, func() { _ = user.Close() }) // when the node is lost
 	defer closing.Stop()
 	_, err := topic.Existing(t.Context())
@@ -77,4 +80,95 @@ func TestAnotherMasterIsNoHeirOfALostNode(t *testing.T) {
 		}
 		release()
 	}
+}
+
+// Without a ReadTimeout, a pipeline to a node that is frozen does not end.
+func TestALaneHasOneAbandonedCallWithoutAReadTimeout(t *testing.T) {
+	t.Parallel()
+	user, topic, owner := frozenAlone(t, redis.ClusterOptions{ReadTimeout: -1, MaxRedirects: -1})
+	var calls atomic.Int64
+	user.AddHook(redistest.Hook(func(_ context.Context, of []redis.Cmder, next func() error) error {
+		if slices.Contains([]string{"evalsha", "eval"}, of[0].Name()) {
+			calls.Add(1)
+		}
+		return next()
+	}))
+	for range 2 {
+		require.ErrorIs(t, Do(t.Context(), topic.client, topic.LookCall(), topic.LookCall()), errLost)
+		require.True(t, topic.client.Abandoned())
+		require.EqualValues(t, 1, calls.Load())
+	}
+	owner.Resume()
+	require.Eventually(t, func() bool { return !topic.client.Abandoned() }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		_, err := topic.Existing(t.Context())
+		return err == nil
+	}, 20*time.Second, 10*time.Millisecond)
+}
+
+// A replica counts as an heir for seconds, in which slots may move on.
+func TestACallThatAnHeirRefusesGoesToTheMaster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	user := cluster.Client(t)
+	topic := NewTopic(MustClient(user), "own", "t")
+	require.NoError(t, topic.Register(t.Context(), "g", GroupOptions{}))
+	owner, _ := cluster.Owner("{t}")
+	other := cluster.Primaries[0]
+	if other == owner {
+		other = cluster.Primaries[1]
+	}
+	node := Node{other.Client(t).(*redis.Client)}
+	all := &topic.client.suspicions
+	inherit := func() {
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		all.heirs = map[string]heir{owner.Addr(): {node, time.Now()}}
+	}
+	for name, call := range map[string]func() error{
+		"a script": func() error {
+			topic.remember(nil)
+			_, err := topic.Existing(t.Context())
+			return err
+		},
+		"a pipeline": func() error {
+			return Do(t.Context(), topic.client, topic.LookCall(), NewTopic(topic.client, "own", "t").LookCall())
+		},
+		"a command": func() error { return topic.Group("g").SignOff(t.Context(), "nobody") },
+		"a command to the node": func() error {
+			_, err := AskMaster(t.Context(), topic.client, topic.Key(), func(ctx context.Context, c redis.UniversalClient) (int64, error) {
+				return c.Exists(ctx, topic.Key()).Result()
+			})
+			return err
+		},
+	} {
+		inherit()
+		require.NoError(t, call(), name)
+		_, found := all.heirOf(owner.Addr())
+		require.False(t, found, name)
+	}
+}
+
+// The client of one node does not follow slots.
+func TestACallToTheMasterFollowsAKeyThatMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	c := MustClient(cluster.Client(t))
+	exists := func() error {
+		_, err := AskMaster(t.Context(), c, "{t}", func(ctx context.Context, node redis.UniversalClient) (int64, error) {
+			return node.Exists(ctx, "{t}").Result()
+		})
+		return err
+	}
+	require.NoError(t, exists())
+	owner, _ := cluster.Owner("{t}")
+	to := cluster.Primaries[0]
+	if to == owner {
+		to = cluster.Primaries[1]
+	}
+	slot := owner.Client(t).ClusterKeySlot(t.Context(), "{t}").Val()
+	for _, node := range append([]*redistest.Instance{to}, cluster.Primaries...) {
+		require.NoError(t, node.Client(t).Do(t.Context(), "CLUSTER", "SETSLOT", slot, "NODE", cluster.ID(to)).Err())
+	}
+	require.NoError(t, exists())
 }

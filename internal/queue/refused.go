@@ -166,14 +166,14 @@ func NameWrongType(ctx context.Context, client *Client, keys []string, err error
 		return err
 	}
 	for some := range slices.Chunk(keys, 500) {
-		found := make([]*redis.StatusCmd, len(some))
-		asked := client.Call(func(c redis.UniversalClient) error {
+		found, asked := AskKey(ctx, client, some[0], func(ctx context.Context, c redis.UniversalClient) ([]*redis.StatusCmd, error) {
+			found := make([]*redis.StatusCmd, len(some))
 			p := c.Pipeline()
 			for i, key := range some {
 				found[i] = p.Type(ctx, key)
 			}
 			_, err := p.Exec(ctx)
-			return err
+			return found, err
 		})
 		if asked != nil {
 			return err

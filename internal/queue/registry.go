@@ -10,7 +10,7 @@ import (
 
 // Listed tells whether the topic is in the registry.
 func (t *Topic) Listed(ctx context.Context) (bool, error) {
-	listed, err := Ask(t.client, func(c redis.UniversalClient) (bool, error) {
+	listed, err := AskKey(ctx, t.client, Registry(t.prefix), func(ctx context.Context, c redis.UniversalClient) (bool, error) {
 		return c.SIsMember(ctx, Registry(t.prefix), t.Name).Result()
 	})
 	return listed, registryError(t.prefix, "look for the topic in the registry", "sismember", err)
@@ -23,7 +23,9 @@ func (t *Topic) Enroll(ctx context.Context) error {
 	if err != nil || known {
 		return err
 	}
-	err = t.client.Call(func(c redis.UniversalClient) error { return c.SAdd(ctx, Registry(t.prefix), t.Name).Err() })
+	_, err = AskKey(ctx, t.client, Registry(t.prefix), func(ctx context.Context, c redis.UniversalClient) (int64, error) {
+		return c.SAdd(ctx, Registry(t.prefix), t.Name).Result()
+	})
 	if err != nil {
 		return registryError(t.prefix, "enter the topic in the registry", "sadd", err)
 	}
@@ -48,25 +50,22 @@ func PingRegistry(ctx context.Context, client *Client, prefix string) error {
 
 // ListedOf returns those of some names that are in the registry.
 func ListedOf(ctx context.Context, client *Client, prefix string, names []string) (listed []string, err error) {
-	found := make([]*redis.BoolCmd, len(names))
-	err = client.Call(func(c redis.UniversalClient) error {
-		_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
+	listed, err = AskKey(ctx, client, Registry(prefix), func(ctx context.Context, c redis.UniversalClient) (listed []string, err error) {
+		found := make([]*redis.BoolCmd, len(names))
+		_, err = c.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for i, name := range names {
 				found[i] = p.SIsMember(ctx, Registry(prefix), name)
 			}
 			return nil
 		})
-		return err
-	})
-	if err != nil {
-		return nil, registryError(prefix, "look for topics in the registry", "sismember", err)
-	}
-	for i, name := range names {
-		if found[i].Val() {
-			listed = append(listed, name)
+		for i, name := range names {
+			if err == nil && found[i].Val() {
+				listed = append(listed, name)
+			}
 		}
-	}
-	return listed, nil
+		return listed, err
+	})
+	return listed, registryError(prefix, "look for topics in the registry", "sismember", err)
 }
 
 // Relist enters a topic that exists in the registry again if it is missing there. In a Cluster a
@@ -108,18 +107,24 @@ func (t *Topic) exists(ctx context.Context) (bool, error) {
 
 // Unlist removes a name from the registry.
 func (t *Topic) Unlist(ctx context.Context, name string) error {
-	err := t.client.Call(func(c redis.UniversalClient) error { return c.SRem(ctx, Registry(t.prefix), name).Err() })
+	_, err := AskKey(ctx, t.client, Registry(t.prefix), func(ctx context.Context, c redis.UniversalClient) (int64, error) {
+		return c.SRem(ctx, Registry(t.prefix), name).Result()
+	})
 	return registryError(t.prefix, "take the topic out of the registry", "srem", err)
 }
 
 // TopicsFrom returns some names of the registry, and the cursor of the next; 0 begins and ends. A
 // name may come twice. A name that is added or removed meanwhile may come or not.
 func TopicsFrom(ctx context.Context, client *Client, prefix string, cursor uint64, count int) (names []string, next uint64, err error) {
-	err = client.Call(func(c redis.UniversalClient) (err error) {
-		names, next, err = c.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
-		return err
+	type page struct {
+		names []string
+		next  uint64
+	}
+	got, err := AskKey(ctx, client, Registry(prefix), func(ctx context.Context, c redis.UniversalClient) (p page, err error) {
+		p.names, p.next, err = c.SScan(ctx, Registry(prefix), cursor, "", int64(count)).Result()
+		return p, err
 	})
-	return names, next, registryError(prefix, "read the registry", "sscan", err)
+	return got.names, got.next, registryError(prefix, "read the registry", "sscan", err)
 }
 
 // Topics calls f with the name of every topic in the registry, in no order. A name may come twice.

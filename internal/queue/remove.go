@@ -43,7 +43,7 @@ func (t *Topic) RemoveIdle(ctx context.Context, group string, limit time.Duratio
 // Removing returns the groups that are out of the set, and whose removal is not complete. No set of
 // groups that was read before contains them.
 func (t *Topic) Removing(ctx context.Context) ([]string, error) {
-	groups, err := Ask(t.client, func(c redis.UniversalClient) ([]string, error) {
+	groups, err := AskKey(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) ([]string, error) {
 		return c.ZRangeByScore(ctx, t.keys.Idle(), &redis.ZRangeBy{Min: "-inf", Max: "0"}).Result()
 	})
 	if redis.HasErrorPrefix(err, "WRONGTYPE") {

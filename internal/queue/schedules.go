@@ -22,6 +22,8 @@ type Recurring struct {
 	Asked   time.Time     // since when the programs of this version are asked to answer; zero: they are not
 	Jitter  time.Duration // each occurrence is due so long after its instant
 	Missed  int64         // instants that passed before their occurrence was in Redis
+	Counted time.Time     // when the last of these were counted; zero: there are none
+	Last    time.Time     // instant of the last occurrence that was due by the last write; zero: none was
 	Waiting []time.Time   // instants of occurrences in Redis; of some the due time may have passed
 
 	Definition string    // what the instants follow from
@@ -32,7 +34,7 @@ type Recurring struct {
 func (r Recurring) Alive() bool { return r.Version > 0 && !r.Removed && !r.Damaged }
 
 var (
-	recurringRecord = regexp.MustCompile(`^(\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\S+) (.*)$`)
+	recurringRecord = regexp.MustCompile(`^(\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\S+) (.*)$`)
 	leadingDigits   = regexp.MustCompile(`^\d*`)
 )
 
@@ -47,18 +49,19 @@ func readRecurring(name, text string) Recurring {
 		r.Damaged = !r.Removed
 		return r
 	}
-	var n [8]int64
+	var n [10]int64
 	for i := range n {
 		n[i], _ = strconv.ParseInt(parts[i], 10, 64)
 	}
 	r.Cursor, r.Paused, r.Run, r.Asked = time.UnixMilli(n[2]), instantOrZero(n[3]), instantOrZero(n[4]), instantOrZero(n[5])
 	r.Jitter, r.Missed = time.Duration(n[6])*time.Millisecond, n[7]
-	for at := range strings.SplitSeq(parts[8], ",") {
+	r.Counted, r.Last = instantOrZero(n[8]), instantOrZero(n[9])
+	for at := range strings.SplitSeq(parts[10], ",") {
 		if ms, err := strconv.ParseInt(at, 10, 64); err == nil {
 			r.Waiting = append(r.Waiting, time.UnixMilli(ms))
 		}
 	}
-	r.Definition = parts[9]
+	r.Definition = parts[11]
 	return r
 }
 
@@ -94,9 +97,16 @@ func (t *Topic) Schedules(ctx context.Context, names []string) (now time.Time, a
 	for _, name := range names {
 		args = append(args, EncodeName(name))
 	}
-	reply, err := t.readSchedules(ctx, NewCall(&schedulesScript, []string{t.keys.Schedules()}, args...), 2*(len(names)+1))
-	if err != nil {
+	call := NewCall(&schedulesScript, []string{t.keys.Schedules()}, args...)
+	if err := Do(ctx, t.client, call); err != nil {
 		return now, "", nil, err
+	}
+	reply, err := call.cmd.StringSlice()
+	if err == nil && len(reply) != 2*(len(names)+1) {
+		err = fmt.Errorf("unexpected reply of %d parts", len(reply))
+	}
+	if err != nil {
+		return now, "", nil, fmt.Errorf("schedules: %w", err)
 	}
 	for i, name := range names {
 		r := readRecurring(EncodeName(name), reply[3+2*i])
@@ -105,34 +115,28 @@ func (t *Topic) Schedules(ctx context.Context, names []string) (now time.Time, a
 	return Instant(reply[0]), reply[1], records, nil
 }
 
-// SchedulesFrom returns the records of some recurring schedules, and the cursor for the next call.
-// "0" begins, and ends. A schedule may come twice.
-func (t *Topic) SchedulesFrom(ctx context.Context, cursor string) (records []Recurring, next string, err error) {
-	reply, err := t.readSchedules(ctx, NewCall(&reviewScript, []string{t.keys.Schedules(), t.keys.Taken()}, cursor), 0)
-	if err != nil {
-		return nil, "", err
-	}
-	for part := reply[1:]; len(part) >= 3; part = part[3:] {
-		r := readRecurring(part[0], part[1])
-		r.Next = Instant(part[2])
-		records = append(records, r)
-	}
-	return records, reply[0], nil
+// SchedulesCall returns a call that reads some records of recurring schedules, from a cursor on.
+// "0" begins. ReadSchedules reads its reply.
+func (t *Topic) SchedulesCall(cursor string) *Call {
+	return NewCall(&reviewScript, []string{t.keys.Schedules(), t.keys.Taken()}, cursor)
 }
 
-// readSchedules runs a call and returns the parts of its reply: so many, or at least one for 0.
-func (t *Topic) readSchedules(ctx context.Context, call *Call, parts int) ([]string, error) {
-	if err := Do(ctx, t.client, call); err != nil {
-		return nil, err
-	}
+// ReadSchedules returns the records that SchedulesCall has read, the server's time, and the cursor
+// of the next call. "0" ends. A schedule may come twice.
+func ReadSchedules(call *Call) (records []Recurring, now time.Time, next string, err error) {
 	reply, err := call.cmd.StringSlice()
-	if err == nil && (len(reply) != parts && parts > 0 || len(reply) == 0) {
+	if err == nil && (len(reply) < 2 || len(reply)%4 != 2) {
 		err = fmt.Errorf("unexpected reply of %d parts", len(reply))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("schedules: %w", err)
+		return nil, now, "", fmt.Errorf("schedules: %w", err)
 	}
-	return reply, nil
+	for part := reply[2:]; len(part) > 0; part = part[4:] {
+		r := readRecurring(part[0], part[1])
+		r.Next, r.Last = Instant(part[2]), Instant(part[3])
+		records = append(records, r)
+	}
+	return records, Instant(reply[1]), reply[0], nil
 }
 
 // Amendment is a change of a recurring schedule. The fields after Name are for some kinds only.

@@ -211,16 +211,12 @@ func TestSchedulesAreListedWithTheirNext(t *testing.T) {
 			}
 		}
 		require.NoError(t, w.topic.Cancel(ctx, operate.Ref{DelayID: queue.OccurrenceID("s 1", w.hour(1))}))
+		read, err := w.topic.AllSchedules(ctx)
+		require.NoError(t, err)
+		require.WithinDuration(t, time.UnixMilli(w.now()), read.Now, time.Minute)
 		found := map[string]queue.Recurring{}
-		for cursor := "0"; cursor != "" || len(found) == 0; {
-			records, next, err := w.topic.SchedulesFrom(ctx, cursor)
-			require.NoError(t, err)
-			for _, r := range records {
-				found[r.Name] = r
-			}
-			if cursor = next; next == "0" {
-				break
-			}
+		for _, r := range read.Schedules {
+			found[r.Name] = r
 		}
 		require.Len(t, found, 300)
 		require.Equal(t, w.hour(1), found["s 0"].Next)
@@ -232,14 +228,14 @@ func TestSchedulesAreListedWithTheirNext(t *testing.T) {
 func TestRecordsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]queue.Recurring{
-		"":                       {Removed: true},
-		"7":                      {Version: 7, Removed: true},
-		"x":                      {Damaged: true},
-		"1 2":                    {Version: 1, Damaged: true},
-		"1 2 0 0 0 0 x - {}":     {Version: 1, Damaged: true},
-		"1 2 0 0 0 0 0 -":        {Version: 1, Damaged: true},
-		"3 2 0 0 4 5 6 7,8 a b":  {Version: 3, Cursor: time.UnixMilli(2), Asked: time.UnixMilli(4), Jitter: 5 * time.Millisecond, Missed: 6, Waiting: []time.Time{time.UnixMilli(7), time.UnixMilli(8)}, Definition: "a b"},
-		"3 2 9 10 4 5 6 - a b\n": {Version: 3, Damaged: true},
+		"":                           {Removed: true},
+		"7":                          {Version: 7, Removed: true},
+		"x":                          {Damaged: true},
+		"1 2":                        {Version: 1, Damaged: true},
+		"1 2 0 0 0 0 x 0 0 - {}":     {Version: 1, Damaged: true},
+		"1 2 0 0 0 0 0 0 0 -":        {Version: 1, Damaged: true},
+		"3 2 0 0 4 5 6 9 1 7,8 a b":  {Version: 3, Cursor: time.UnixMilli(2), Asked: time.UnixMilli(4), Jitter: 5 * time.Millisecond, Missed: 6, Counted: time.UnixMilli(9), Last: time.UnixMilli(1), Waiting: []time.Time{time.UnixMilli(7), time.UnixMilli(8)}, Definition: "a b"},
+		"3 2 9 10 4 5 6 9 1 - a b\n": {Version: 3, Damaged: true},
 	} {
 		want.Name = "s"
 		require.Equal(t, want, queue.ReadRecurring("s", text), text)
@@ -315,14 +311,57 @@ func (w *world) recur() {
 	w.amend(queue.PauseSchedule, "s")
 	w.recurring("s")
 	w.amend(queue.RemoveSchedule, "s")
-	_, _, err := w.topic.SchedulesFrom(ctx, "0")
+	_, err := w.topic.AllSchedules(ctx)
 	require.NoError(w.t, err)
 	require.NoError(w.t, only(w.topic.Handle("s", "a", w.hour(1), time.Hour).Begin(ctx)))
+}
+
+// The record tells when the last occurrence was due, through every change, and when missed ones
+// were last counted.
+func TestARecordTellsTheLastOccurrence(t *testing.T) {
+	t.Parallel()
+	mini, client := redistest.Embedded(t)
+	w := newWorld(t, redistest.Server{Client: client, Mini: mini, Prefix: "last"}, "topic", "a")
+	record := func() queue.Recurring {
+		all, err := w.topic.AllSchedules(ctx)
+		require.NoError(t, err)
+		return all.Schedules[0]
+	}
+	w.amend(queue.Put, "s")
+	require.True(t, record().Last.IsZero())
+	w.follow(record(), w.hour(1), w.hour(2))
+	require.True(t, record().Last.IsZero(), "none is due")
+	require.True(t, record().Counted.IsZero())
+	w.pass(time.Hour)
+	require.Equal(t, w.hour(1), record().Last)
+	w.pass(time.Hour)
+	w.promoteAll()
+	require.Equal(t, w.hour(2), record().Last)
+	w.amend(queue.PauseSchedule, "s")
+	w.amend(queue.ResumeSchedule, "s")
+	require.Equal(t, w.hour(2), record().Last)
+	w.pass(5 * time.Hour)
+	r := record()
+	w.publish(occurrence("s", w.hour(6), queue.Follows(r.Version, r.Cursor, w.hour(9), 4)))
+	require.Equal(t, w.hour(6), record().Last)
+	require.Equal(t, w.now(), record().Counted.UnixMilli())
+	counted := record().Counted
+	w.pass(time.Minute)
+	w.follow(record(), w.hour(8))
+	require.Equal(t, counted, record().Counted, "none was missed")
+	at := w.amend(queue.RunSchedule, "s").Record.Run
+	require.Equal(t, w.hour(6), record().Last)
+	w.publish(occurrence("s", at, queue.AskedFor(r.Version)))
+	require.Equal(t, at, record().Last)
+	w.amend(queue.Put, "s", seen(r.Version, "other"))
+	require.Equal(t, at, record().Last)
+	require.EqualValues(t, 4, record().Missed)
 }
 
 // planned is a schedule as it should be.
 type planned struct {
 	version, cursor, missed int64
+	last, counted           int64
 	paused                  bool
 	removed                 bool
 	definition              string
@@ -365,6 +404,7 @@ func TestAnyOrderOfChangesOfSchedules(t *testing.T) {
 				for name, p := range want {
 					for at, there := range p.waiting {
 						if at <= w.now() {
+							p.last = max(p.last, at)
 							delete(p.waiting, at)
 							if id := fmt.Sprint(name, at); there {
 								require.False(t, ever[id], "%s is due twice", id)
@@ -427,7 +467,10 @@ func TestAnyOrderOfChangesOfSchedules(t *testing.T) {
 				if p == nil || p.removed || p.paused || p.version != r.Version || p.cursor != r.Cursor.UnixMilli() || w.now() > latest {
 					return
 				}
-				p.cursor, p.missed = at, p.missed+1
+				p.cursor, p.missed, p.counted = at, p.missed+1, w.now()
+				if at <= w.now() {
+					p.last = max(p.last, at)
+				}
 				if _, cancelled := p.waiting[at]; !cancelled && at > w.now() {
 					p.waiting[at] = true
 				} else if !cancelled {
@@ -458,6 +501,12 @@ func TestAnyOrderOfChangesOfSchedules(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				var pending []string
+				all, err := w.topic.AllSchedules(ctx)
+				require.NoError(t, err)
+				for _, r := range all.Schedules {
+					require.Equal(t, want[r.Name].last, milliseconds(r.Last))
+					require.Equal(t, want[r.Name].counted, milliseconds(r.Counted))
+				}
 				for n, p := range want {
 					r := w.recurring(n)
 					require.Equal(t, p.version, r.Version)
@@ -480,4 +529,12 @@ func TestAnyOrderOfChangesOfSchedules(t *testing.T) {
 			},
 		})
 	})
+}
+
+// milliseconds returns the Unix time, 0 for the zero time.
+func milliseconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
 }

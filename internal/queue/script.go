@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -74,7 +75,8 @@ func Do(ctx context.Context, client *Client, calls ...*Call) error {
 		send(ctx, client, missing, !loaded)
 		missing = lacking(missing)
 		if client.Cluster() && len(missing) > 0 { // a slot has another owner than the client knew
-			loaded = client.EachNode(ctx, loadAll) == nil
+			client.reload(ctx)
+			loaded = sleep(ctx, readsSlots) && loadFor(ctx, client, missing)
 			send(ctx, client, missing, !loaded)
 			missing = lacking(missing)
 		}
@@ -107,30 +109,27 @@ func lacking(calls []*Call) []*Call {
 	return missing
 }
 
+// readsSlots is how long the client needs to read the slots of a Cluster that answers. It does not
+// begin within 200 ms after the last time.
+const readsSlots = 300 * time.Millisecond
+
 // loadFor loads every script on the servers that have the keys of the calls, since other nodes of a
 // Cluster may hang. It returns false if it failed.
 func loadFor(ctx context.Context, client *Client, calls []*Call) bool {
-	done := map[string]bool{} // by address: the user's client may be no key of a map
-	for _, c := range calls {
-		node, err := client.Node(ctx, c.key())
-		if err != nil || !done[node.Addr()] && loadAll(ctx, node) != nil {
+	for _, its := range PerNode(ctx, client, calls, (*Call).key) {
+		_, err := AskMaster(ctx, client, its[0].key(), func(ctx context.Context, c redis.UniversalClient) (all struct{}, err error) {
+			for _, s := range allScripts {
+				if err := c.ScriptLoad(ctx, s.source).Err(); err != nil {
+					return all, err
+				}
+			}
+			return all, nil
+		})
+		if err != nil {
 			return false
 		}
-		done[node.Addr()] = true
 	}
 	return true
-}
-
-// loadAll loads every script on a server.
-func loadAll(ctx context.Context, node Node) error {
-	return node.Call(func(c redis.UniversalClient) error {
-		for _, s := range allScripts {
-			if err := c.ScriptLoad(ctx, s.source).Err(); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }
 
 // send sends the calls once, or again if the node of a Cluster that has them is lost. Each has a
@@ -138,7 +137,7 @@ func loadAll(ctx context.Context, node Node) error {
 // own only.
 func send(ctx context.Context, client *Client, calls []*Call, full bool) {
 	var sending sync.WaitGroup
-	parts := client.byNode(ctx, calls)
+	parts := PerNode(ctx, client, calls, (*Call).key)
 	for _, its := range parts[1:] {
 		sending.Go(func() { sendTogether(ctx, client, its, full) })
 	}
@@ -146,49 +145,38 @@ func send(ctx context.Context, client *Client, calls []*Call, full bool) {
 	sending.Wait()
 }
 
-// byNode returns the calls of each node, in their order.
-func (c *Client) byNode(ctx context.Context, calls []*Call) (parts [][]*Call) {
-	if c.cluster == nil || len(calls) <= 1 {
-		return [][]*Call{calls}
-	}
-	place := map[string]int{} // in parts, by address
-	for _, call := range calls {
-		addr := ""
-		if node, err := c.Node(ctx, call.key()); err == nil { // else sending it fails too
-			addr = node.Addr()
-		}
-		i, known := place[addr]
-		if !known {
-			i = len(parts)
-			place[addr], parts = i, append(parts, nil)
-		}
-		parts[i] = append(parts[i], call)
-	}
-	return parts
-}
-
-// sendTogether sends calls of one node. After a panic all have that error.
+// sendTogether sends calls of one node. After a panic all have that error. It sends calls again
+// that an heir has refused because another node has their keys.
 func sendTogether(ctx context.Context, client *Client, calls []*Call, full bool) {
 	type replies struct {
 		cmds     []*redis.Cmd
 		panicked error
+		by       route
 	}
-	if len(calls) == 0 {
-		return
-	}
-	got, err := onMaster(ctx, client, calls[0].key(), func(ctx context.Context, _ Node, user redis.UniversalClient) (r replies) {
-		r.cmds, r.panicked = exec(ctx, user, calls, full)
-		return r
-	})
-	if err = cmp.Or(err, got.panicked); err == nil && len(got.cmds) != len(calls) {
-		err = errNoReply
-	}
-	for i, c := range calls {
-		if err == nil {
-			c.cmd = got.cmds[i]
-		} else {
-			c.cmd = redis.NewCmd(ctx)
-			c.cmd.SetErr(err)
+	for began := time.Now(); len(calls) > 0; {
+		sent := calls
+		got, err := onMaster(ctx, client, sent[0].key(), func(ctx context.Context, to route) (r replies) {
+			r.by = to
+			r.cmds, r.panicked = exec(ctx, to.user, sent, full)
+			return r
+		})
+		if err = cmp.Or(err, got.panicked); err == nil && len(got.cmds) != len(sent) {
+			err = errNoReply
+		}
+		calls = nil
+		for i, c := range sent {
+			if err == nil {
+				c.cmd = got.cmds[i]
+			} else {
+				c.cmd = redis.NewCmd(ctx)
+				c.cmd.SetErr(err)
+			}
+			if got.by.heir && moved(c.Err()) {
+				calls = append(calls, c)
+			}
+		}
+		if len(calls) > 0 && !client.follow(ctx, got.by.node, began) {
+			return
 		}
 	}
 }

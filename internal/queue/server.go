@@ -20,9 +20,6 @@ type Server struct {
 // Key returns a key of the topic, by which a Cluster's node that has the topic is found.
 func (t *Topic) Key() string { return t.keys.Meta() }
 
-// node returns a client of the server that has the topic.
-func (t *Topic) node(ctx context.Context) (Node, error) { return t.client.Node(ctx, t.keys.Meta()) }
-
 // OnlyServer is the Master of all topics without a Cluster.
 const OnlyServer = ""
 
@@ -32,7 +29,7 @@ func (t *Topic) Master(ctx context.Context) (string, error) {
 	if !t.client.Cluster() {
 		return OnlyServer, nil
 	}
-	node, err := t.node(ctx)
+	node, err := t.client.Node(ctx, t.Key())
 	if err != nil {
 		return "", err
 	}
@@ -41,13 +38,11 @@ func (t *Topic) Master(ctx context.Context) (string, error) {
 
 // Server asks the server that has the topic about itself.
 func (t *Topic) Server(ctx context.Context) (Server, error) {
-	node, err := t.node(ctx)
-	if err != nil {
-		return Server{}, err
-	}
 	s := Server{Info: map[string]string{}}
 	sent := time.Now()
-	now, err := Ask(node, func(c redis.UniversalClient) (time.Time, error) { return c.Time(ctx).Result() })
+	now, err := AskMaster(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) (time.Time, error) {
+		return c.Time(ctx).Result()
+	})
 	if err != nil {
 		return Server{}, err
 	}
@@ -59,7 +54,9 @@ func (t *Topic) Server(ctx context.Context) (Server, error) {
 		s.Clock = now.Sub(sent)
 	}
 	for _, section := range []string{"memory", "persistence"} {
-		text, err := Ask(node, func(c redis.UniversalClient) (string, error) { return c.Info(ctx, section).Result() })
+		text, err := AskMaster(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) (string, error) {
+			return c.Info(ctx, section).Result()
+		})
 		if err != nil {
 			if Unreachable(err) {
 				return Server{}, err

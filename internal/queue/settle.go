@@ -15,27 +15,28 @@ const (
 	chunk  = 1000 // of releases and extensions; only within a call do extensions keep the order
 )
 
-// AckCalls returns calls that settle messages as done.
-func (g *Group) AckCalls(messages []*Leased) []*Call {
+// AckCalls returns calls that settle messages as done. ReadAcked reads the reply of each.
+func (g *Group) AckCalls(messages []*Leased) []*Call { return ackCalls(g.ack, messages) }
+
+// DropCalls returns calls that settle messages as dropped, because it is too late for them.
+func (g *Group) DropCalls(messages []*Leased) []*Call { return ackCalls(g.drop, messages) }
+
+func ackCalls(keys []string, messages []*Leased) []*Call {
 	var calls []*Call
 	for part := range slices.Chunk(messages, acked) {
 		args := make([]any, 0, 2*len(part)+2)
 		for len(part) > 0 {
 			n := 1 // messages of one claim that are due together have the same token
-			for n < len(part) && part[n].Token == part[0].Token && part[n].Dropped == part[0].Dropped {
+			for n < len(part) && part[n].Token == part[0].Token {
 				n++
 			}
-			if part[0].Dropped {
-				args = append(args, &part[0].Token, -n)
-			} else {
-				args = append(args, &part[0].Token, n)
-			}
+			args = append(args, &part[0].Token, n)
 			for _, m := range part[:n] {
 				args = append(args, &m.ID) // pointers are not boxed
 			}
 			part = part[n:]
 		}
-		calls = append(calls, &Call{script: &ackScript, keys: g.ack, args: args})
+		calls = append(calls, &Call{script: &ackScript, keys: keys, args: args})
 	}
 	return calls
 }
@@ -96,6 +97,10 @@ func LeasedAt(token string) time.Time {
 	}
 	return Instant(part[2])
 }
+
+// ReadAcked returns how many messages a call of AckCalls settled. The others had another lease, or
+// none. A repeat of a call settles nothing.
+func ReadAcked(call *Call) (int, error) { return call.cmd.Int() }
 
 // ReadLost returns the names of the lost leases.
 func ReadLost(call *Call) ([]string, error) { return call.cmd.StringSlice() }

@@ -27,6 +27,31 @@ func TestAckedMessageIsGone(t *testing.T) {
 	}, "a")
 }
 
+// The ack script counts drops only. Its caller counts acks by the answers, and tells them with a
+// claim.
+func TestADropIsCountedOnceAndAnAckByItsCaller(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.publishNow("x", "y")
+		s := w.sub("a")
+		claimed := held(s.claim(2))
+		for want := 1; want >= 0; want-- { // the second time is a repeat
+			require.Equal(t, want, w.count(s.group.DropCalls(claimed[:1])...))
+			calls := s.group.AckCalls(claimed[1:])
+			w.do(calls...)
+			require.Equal(t, want, must(queue.ReadAcked(calls[0])))
+		}
+		counters := func() (dropped, acked int) {
+			c := must(w.topic.Stats(ctx)).Groups[0].Counters
+			return c.Dropped, c.Acked
+		}
+		dropped, acked := counters()
+		require.Equal(t, []int{1, 0}, []int{dropped, acked})
+		s.claim(0, func(c *queue.Claim) { c.Counts.Acked = 3 })
+		dropped, acked = counters()
+		require.Equal(t, []int{1, 3}, []int{dropped, acked})
+	}, "a")
+}
+
 func TestBodyIsKeptUntilTheLastGroupIsDone(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(now("x").with(queue.Options{MaxDeliveries: 3}), now("y"))

@@ -113,5 +113,8 @@ func ReadWorker(subscription, text string) Worker {
 
 // SignOff removes a subscription that has ended from the workers of its group.
 func (g *Group) SignOff(ctx context.Context, subscription string) error {
-	return g.topic.client.Call(func(c redis.UniversalClient) error { return c.HDel(ctx, g.workers, subscription).Err() })
+	_, err := AskKey(ctx, g.topic.client, g.workers, func(ctx context.Context, c redis.UniversalClient) (int64, error) {
+		return c.HDel(ctx, g.workers, subscription).Result()
+	})
+	return err
 }

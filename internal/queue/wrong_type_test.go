@@ -55,7 +55,7 @@ var transitions = map[string]func(w *world) (call func() error){
 	},
 	"review": func(w *world) func() error {
 		w.follow(w.amend(queue.Put, "s").Record, w.hour(1))
-		return func() error { _, _, err := w.topic.SchedulesFrom(ctx, "0"); return err }
+		return func() error { _, err := w.topic.AllSchedules(ctx); return err }
 	},
 	"claim": func(w *world) func() error {
 		w.publishNow("x", "y")

@@ -1,4 +1,4 @@
-// Package readme checks the configuration tables in README files against the code, in tests.
+// Package readme checks the configuration tables in documents against the code, in tests.
 package readme
 
 import (
@@ -36,7 +36,7 @@ func RequireTable(t *testing.T, file, heading string, config any, said map[strin
 	require.Equal(t, want, regexp.MustCompile("(?m)^\\| `.*?\\|.*?\\|").FindAllString(section, -1), heading)
 }
 
-// inWords returns a default as the README writes it.
+// inWords returns a default as the documents write it.
 func inWords(value any) string {
 	switch value := value.(type) {
 	case nil:

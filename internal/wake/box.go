@@ -12,26 +12,30 @@ import (
 )
 
 // box is a Pub/Sub channel of a Mailbox, with one connection. Without a Cluster a Mailbox has one
-// box. In a Cluster it has one for each master that has topics of its receivers, on that master,
-// because a wake-up over the Cluster's bus comes late. The box follows the slot of the topic for
-// which it was made. So its channel stays the same when a replica takes over.
+// box, from its beginning to its end. In a Cluster it has one for each master that has topics of
+// its receivers, on that master, because a wake-up over the Cluster's bus comes late.
+//
+// In a Cluster a box is made for a topic, and follows that topic's slot. So it has the same channel
+// after a replica has taken over. If the slot moves alone, the box goes with it. Receivers of other
+// topics then open another box with their next claim or look.
 type box struct {
 	mailbox *Mailbox
-	id      string       // in the names of its channels
-	topic   *queue.Topic // for which it was made; nil without a Cluster
+	id      string       // random, in the names of its channels
+	topic   *queue.Topic // whose slot it follows; nil without a Cluster
 	running context.Context
 	stop    context.CancelFunc
 	asked   chan struct{} // closed when the first SUBSCRIBE was answered, or had no answer in time
 
 	// Guarded by Mailbox.mu:
-	channel string
-	server  string // the master on which it listens; "" without a Cluster
-	users   int    // receivers, calls of Permitted, and without a Cluster the Mailbox
+	channel string // in a Cluster a sharded one, until a server turns out to have none
+	server  string // the address of the master on which it listens; queue.OnlyServer without a Cluster
+	users   int    // receivers, calls of Permitted, and without a Cluster the Mailbox; the box ends with the last
+	kept    bool   // one of the users is a call of Permitted that has ended; the next open takes its place
 	denied  error  // queue.ErrForbidden while the server's user may not listen, else nil
 }
 
-// open returns the box on a server, with one user more. If there is none, it makes one for the
-// topic. m.mu is held.
+// open returns the box on a server, with one user more. If there is none, it makes one, which
+// follows the topic. The caller holds m.mu.
 func (m *Mailbox) open(server string, topic *queue.Topic) *box {
 	b := m.boxes[server]
 	if b == nil {
@@ -46,11 +50,25 @@ func (m *Mailbox) open(server string, topic *queue.Topic) *box {
 			m.serving.Go(b.listenToServer)
 		}
 	}
-	b.users++
+	if b.kept {
+		b.kept = false
+	} else {
+		b.users++
+	}
 	return b
 }
 
-// leave takes a user from the box, and ends it after the last. m.mu is held.
+// keep is leave, but the box does not end after its last user. It waits for the next one. The
+// caller holds Mailbox.mu.
+func (b *box) keep() {
+	if b.users > 1 || b.mailbox.boxes[b.server] != b { // nobody finds a box that is in no map
+		b.leave()
+	} else {
+		b.kept = true
+	}
+}
+
+// leave takes a user from the box, and ends it after the last. The caller holds Mailbox.mu.
 func (b *box) leave() {
 	if b.users--; b.users > 0 {
 		return
@@ -61,8 +79,8 @@ func (b *box) leave() {
 	}
 }
 
-// move notes on which server and channel the box listens. If that server has another box, receivers
-// go there with their next claim.
+// move notes on which server and channel the box listens. If another box is on that server already,
+// both stay. Receivers go over to the other one with their next claim or look.
 func (b *box) move(server, channel string) {
 	m := b.mailbox
 	m.mu.Lock()
@@ -74,9 +92,29 @@ func (b *box) move(server, channel string) {
 		m.boxes[server] = b
 	}
 	b.server, b.channel = server, channel
+	if b.kept && m.boxes[server] != b { // no receiver finds it any more
+		b.kept = false
+		b.leave()
+	}
 }
 
-// deny keeps a refusal for Permitted.
+// wakeReceivers wakes the receivers whose last address named the box: their messages may have been
+// lost, or the address may have changed.
+func (b *box) wakeReceivers() {
+	b.mailbox.mu.Lock()
+	var its []*Receiver
+	for _, r := range b.mailbox.receivers {
+		if r.box == b {
+			its = append(its, r)
+		}
+	}
+	b.mailbox.mu.Unlock()
+	for _, r := range its {
+		r.wake("", nil)
+	}
+}
+
+// deny notes for Permitted whether the last SUBSCRIBE was refused.
 func (b *box) deny(err error) {
 	if !errors.Is(err, queue.ErrForbidden) {
 		err = nil
@@ -86,7 +124,8 @@ func (b *box) deny(err error) {
 	b.denied = err
 }
 
-// listenToMaster wakes receivers by what comes from a master of a Cluster, until the box is closed.
+// listenToMaster wakes receivers by what comes from the master of the box's topic in a Cluster,
+// until the box ends.
 func (b *box) listenToMaster() {
 	m := b.mailbox
 	asked := sync.OnceFunc(func() { close(b.asked) })
@@ -105,7 +144,7 @@ func (b *box) listenToMaster() {
 				b.deny(event.err)
 				if event.err == nil {
 					b.move(event.server, event.channel)
-					m.wakeAll(nil) // messages may have been lost, and addresses may have changed
+					b.wakeReceivers()
 				}
 				asked()
 			case *redis.Message:
@@ -115,8 +154,8 @@ func (b *box) listenToMaster() {
 	}
 }
 
-// listenToServer wakes receivers by what comes from the only server, until the box is closed.
-// go-redis reports each connection that it makes anew.
+// listenToServer wakes receivers by what comes from the only server, until the box ends. go-redis
+// reports each connection that it makes anew.
 func (b *box) listenToServer() {
 	m := b.mailbox
 	pubsub, err := subscribe(b.running, m.client, nil, b.channel, m.rule)
@@ -131,7 +170,7 @@ func (b *box) listenToServer() {
 		}
 	}
 	if err == nil {
-		m.wakeAll(nil) // receivers may have looked before the connection was there
+		b.wakeReceivers() // that may have looked before the connection was there
 	}
 	listener := newListener(m.client, b.channel, false)
 	defer listener.end()
@@ -143,7 +182,7 @@ func (b *box) listenToServer() {
 		case event, open := <-events:
 			switch event := event.(type) {
 			case *redis.Subscription:
-				m.wakeAll(nil) // messages may have been lost while there was no connection
+				b.wakeReceivers()
 			case *redis.Message:
 				m.deliver(event.Payload)
 			}

@@ -4,6 +4,7 @@
 package wake
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -20,11 +21,14 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Mailbox is where a process is woken. It has a Redis Pub/Sub channel and a connection for all its
-// subscriptions and schedulers, in a Cluster one for each master: a box. A message is "receiver
-// argument", or "*" for all receivers. After "* channel" the process publishes an empty text on
-// that channel when all receivers have looked since. One goroutine serves all messages to all
-// receivers, so that a flood of them starts no more.
+// Mailbox is where a process is woken. It has a Redis Pub/Sub channel with a connection of its own
+// for all subscriptions and schedulers of the process. In a Cluster it has one for each master that
+// has topics of these. Such a channel with its connection is a box.
+//
+// A message is "receiver argument", or "*" for all receivers of the process. After "* channel" the
+// process publishes an empty text on that channel when all receivers have looked since. One
+// goroutine serves all messages to all receivers, and another answers, so that a flood of messages
+// starts no more.
 type Mailbox struct {
 	prefix string
 	rule   string // the ACL rule that allows the channels
@@ -33,16 +37,17 @@ type Mailbox struct {
 
 	running context.Context // ends when the mailbox is closed
 	stop    context.CancelFunc
-	serving sync.WaitGroup // of boxes, and of serveStars
+	serving sync.WaitGroup // goroutines of boxes, and of serveStars
 
 	mu        sync.Mutex
-	boxes     map[string]*box      // by server
+	boxes     map[string]*box      // by the address of the server on which it listens
 	receivers map[string]*Receiver // by name
 	last      int                  // number of the last name
 	lastLoss  time.Time            // when DataLost last woke the receivers
 	stars     stars                // messages to all receivers
+	answers   answers
 
-	another chan struct{} // holds one element if one came after serveStars took the others
+	another chan struct{} // holds one element if a message to all came after serveStars took the others
 }
 
 // stars are the messages to all receivers that serveStars has not begun with.
@@ -52,7 +57,14 @@ type stars struct {
 	serving   bool                // serveStars runs
 }
 
-// mostQuestions is how many channels wait for an answer at most. More get none.
+// answers are the channels whose questions are to be answered now.
+type answers struct {
+	to     map[string]struct{}
+	giving bool // giveAnswers runs
+}
+
+// mostQuestions is how many channels wait at most until all have looked, and then for their answer.
+// More get none.
 const mostQuestions = 100
 
 // Func wakes a receiver with an argument. If done is not nil, the receiver calls it when it has
@@ -185,8 +197,8 @@ func (m *Mailbox) takeStars() (questions map[string]struct{}, came bool) {
 	return questions, came
 }
 
-// serveStars wakes all receivers for the messages that came to all of them, and answers the
-// questions among these, until there are none. A message that comes while receivers look wakes them
+// serveStars wakes all receivers for the messages that came to all of them, and has the questions
+// among these answered, until there are none. A message that comes while receivers look wakes them
 // again. Its question is answered after they have looked once more.
 func (m *Mailbox) serveStars() {
 	for {
@@ -210,10 +222,46 @@ func (m *Mailbox) serveStars() {
 				return
 			}
 		}
-		for channel := range questions {
-			// The process that asked has a timeout.
-			_ = m.client.Call(func(c redis.UniversalClient) error { return c.Publish(m.running, channel, "").Err() })
+		m.answer(questions)
+	}
+}
+
+// answer has giveAnswers answer questions. It waits for no server, which may hang.
+func (m *Mailbox) answer(questions map[string]struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.answers.to == nil {
+		m.answers.to = map[string]struct{}{}
+	}
+	for channel := range questions {
+		if len(m.answers.to) < mostQuestions {
+			m.answers.to[channel] = struct{}{}
 		}
+	}
+	if !m.answers.giving {
+		m.answers.giving = true
+		go m.giveAnswers()
+	}
+}
+
+// giveAnswers answers questions, one after the other, until there are none or the mailbox is
+// closed. Nobody waits for its end, which may come when the client gives up a call. An answer may
+// get lost, because the process that asked has a timeout.
+func (m *Mailbox) giveAnswers() {
+	for {
+		m.mu.Lock()
+		var channel string
+		for channel = range m.answers.to {
+			break
+		}
+		if len(m.answers.to) == 0 || m.running.Err() != nil {
+			m.answers = answers{}
+			m.mu.Unlock()
+			return
+		}
+		delete(m.answers.to, channel)
+		m.mu.Unlock()
+		_, _ = publish(m.running, m.client, channel)
 	}
 }
 
@@ -259,11 +307,11 @@ type Receiver struct {
 	topic   *queue.Topic
 	name    string
 	wake    Func
-	box     *box // where it is woken; nil: not known yet, or stopped; guarded by Mailbox.mu
+	box     *box // of its last address; nil: it has had none yet, or was stopped; guarded by Mailbox.mu
 }
 
 // Receive adds a receiver for a topic. Every message to its address calls wake with the message's
-// argument. The mailbox also calls it with "" whenever messages may have been lost, or when the
+// argument. The mailbox also calls it with "" whenever messages may have been lost, or when its
 // address may have changed.
 func (m *Mailbox) Receive(topic *queue.Topic, wake Func) *Receiver {
 	m.mu.Lock()
@@ -274,14 +322,15 @@ func (m *Mailbox) Receive(topic *queue.Topic, wake Func) *Receiver {
 	return r
 }
 
-// Address returns the receiver's address. In a Cluster it names the mailbox on the master of the
-// topic, so each claim and each look of a scheduler asks anew. One goroutine at a time calls it.
+// Address returns the address by which scripts wake the receiver. In a Cluster it names the box on
+// the topic's master. That changes with a failover or a slot migration, so each claim and each look
+// of a scheduler asks for it anew. Only the receiver's own goroutine calls it.
 func (r *Receiver) Address(ctx context.Context) string {
 	server, err := serverOf(ctx, r.mailbox, r.topic)
 	m := r.mailbox
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err != nil && r.box != nil { // then the claim fails, too
+	if err != nil && r.box != nil { // the claim or look fails too
 		return r.box.channel + "|" + r.name
 	}
 	if r.box == nil || r.box != m.boxes[server] {
@@ -315,7 +364,8 @@ func (r *Receiver) Stop() {
 }
 
 // Permitted returns queue.ErrForbidden if the user of the topic's server may not listen there. It
-// waits for the server's first answer, and returns the context's error if that ends before.
+// waits for the server's first answer, and returns the context's error if that ends before. It
+// leaves the connection to the receiver that comes next.
 func (m *Mailbox) Permitted(ctx context.Context, topic *queue.Topic) error {
 	server, err := serverOf(ctx, m, topic)
 	if err != nil {
@@ -324,19 +374,19 @@ func (m *Mailbox) Permitted(ctx context.Context, topic *queue.Topic) error {
 	m.mu.Lock()
 	b := m.open(server, topic)
 	m.mu.Unlock()
-	defer func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		b.leave()
-	}()
 	select {
 	case <-b.asked:
 	case <-ctx.Done():
-		return ctx.Err()
+		err = ctx.Err()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return b.denied
+	if err = cmp.Or(err, b.denied); err == nil {
+		b.keep()
+	} else {
+		b.leave()
+	}
+	return err
 }
 
 // Poll returns the interval at which each receiver should look by itself, in case a wake-up was
@@ -392,37 +442,68 @@ func Listening(ctx context.Context, client *queue.Client, topic *queue.Topic, ad
 	if len(channels)+len(sharded) == 0 {
 		return false, nil
 	}
-	found, err := queue.AskMaster(ctx, client, topic.Key(), func(ctx context.Context, c redis.UniversalClient) (map[string]bool, error) {
-		return withReceivers(ctx, c, channels, sharded)
-	})
+	found, err := ask(ctx, client, topic, channels, sharded)
 	if errors.Is(queue.Refused(err), queue.ErrForbidden) {
 		return true, nil
 	}
 	return len(found) > 0, err
 }
 
-// Listeners returns those addresses whose processes are connected to their mailboxes now. It asks
-// all servers, and returns what it found with an error, too, if only some have answered.
-func Listeners(ctx context.Context, client *queue.Client, addresses []string) (map[string]bool, error) {
-	channels, sharded := channelsOf(addresses)
-	slices.Sort(channels)
-	slices.Sort(sharded)
-	channels, sharded = slices.Compact(channels), slices.Compact(sharded)
-	var mu sync.Mutex
-	connected, found := map[string]bool{}, map[string]bool{}
-	err := client.EachNode(ctx, func(ctx context.Context, node queue.Node) error {
-		here, err := queue.Ask(node, func(c redis.UniversalClient) (map[string]bool, error) {
-			return withReceivers(ctx, c, channels, sharded)
-		})
-		mu.Lock()
-		defer mu.Unlock()
-		maps.Copy(connected, here)
-		return err
+// ask returns those of the channels that have receivers on the topic's server.
+func ask(ctx context.Context, client *queue.Client, topic *queue.Topic, channels, sharded []string) (map[string]bool, error) {
+	return queue.AskMaster(ctx, client, topic.Key(), func(ctx context.Context, c redis.UniversalClient) (map[string]bool, error) {
+		return withReceivers(ctx, c, channels, sharded)
 	})
-	for _, address := range addresses {
-		if end := strings.LastIndexByte(address, '|'); end >= 0 && connected[address[:end]] {
-			found[address] = true
-		}
+}
+
+// Addressed are addresses of processes that work for a topic.
+type Addressed struct {
+	Topic     *queue.Topic
+	Addresses []string
+}
+
+// answersIn is for how long Gone waits for a server that does not answer, at least. It goes on for
+// half a second more until the server counts as lost.
+const answersIn = time.Second
+
+// Gone returns those addresses whose processes are not connected to their mailboxes now. It asks
+// each topic's server about the topic's addresses, all servers at the same time. If a server does
+// not answer soon, or its user may not ask, Gone returns the error, and none of the server's
+// addresses is among those that it returns.
+func Gone(ctx context.Context, client *queue.Client, all []Addressed) (gone map[string]bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answersIn)
+	defer cancel()
+	var asking sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	gone = map[string]bool{}
+	for _, some := range queue.PerNode(ctx, client, all, func(a Addressed) string { return a.Topic.Key() }) {
+		asking.Go(func() {
+			var addresses []string
+			for _, a := range some {
+				addresses = append(addresses, a.Addresses...)
+			}
+			channels, sharded := channelsOf(addresses)
+			slices.Sort(channels)
+			slices.Sort(sharded)
+			var found map[string]bool
+			var err error
+			if len(channels)+len(sharded) > 0 {
+				found, err = ask(ctx, client, some[0].Topic, slices.Compact(channels), slices.Compact(sharded))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, err)
+				return
+			}
+			for _, address := range addresses {
+				if end := strings.LastIndexByte(address, '|'); end < 0 || !found[address[:end]] {
+					gone[address] = true
+				}
+			}
+		})
 	}
-	return found, queue.RefusedTo("see who is connected", "pubsub|numsub", err)
+	asking.Wait()
+	return gone, queue.RefusedTo("see who is connected", "pubsub|numsub", errors.Join(errs...))
 }

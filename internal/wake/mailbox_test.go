@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -427,23 +428,28 @@ func TestMailboxSaysWhenAllHaveLooked(t *testing.T) {
 	})
 }
 
-// A flood of questions has one call under way, and as many calls as there are places for channels.
+// hangs is a client of a server whose answers to questions hang until goOn is closed.
+func hangs(t *testing.T, s redistest.Server) (client redis.UniversalClient, answers *atomic.Int64, began, goOn chan struct{}) {
+	own := redis.NewClient(s.Client.(*redis.Client).Options())
+	t.Cleanup(func() { _ = own.Close() })
+	answers, began, goOn = new(atomic.Int64), make(chan struct{}), make(chan struct{})
+	own.AddHook(redistest.Hook(func(_ context.Context, calls []redis.Cmder, next func() error) error {
+		if calls[0].Name() == "publish" && strings.HasPrefix(calls[0].Args()[1].(string), s.Prefix+":looked") {
+			if answers.Add(1) == 1 {
+				close(began)
+			}
+			<-goOn
+		}
+		return next()
+	}))
+	return own, answers, began, goOn
+}
+
+// A flood of questions has one answer under way, and as many wait as there are places for channels.
 // Each question is answered after a look that began behind it.
 func TestAFloodOfMessagesToAllIsServedByOneGoroutine(t *testing.T) {
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
-		client := redis.NewClient(s.Client.(*redis.Client).Options())
-		defer client.Close()
-		var answers atomic.Int64
-		began, goOn := make(chan struct{}), make(chan struct{})
-		client.AddHook(redistest.Hook(func(_ context.Context, calls []redis.Cmder, next func() error) error {
-			if calls[0].Name() == "publish" && strings.HasPrefix(calls[0].Args()[1].(string), s.Prefix+":looked") {
-				if answers.Add(1) == 1 {
-					close(began)
-				}
-				<-goOn
-			}
-			return next()
-		}))
+		client, answers, began, goOn := hangs(t, s)
 		m := mailbox(t, redistest.Server{Client: client, Prefix: s.Prefix})
 		r := queuetest.Receive(t, m)
 		r.Connected(s.Client)
@@ -471,22 +477,61 @@ func TestAFloodOfMessagesToAllIsServedByOneGoroutine(t *testing.T) {
 		require.NoError(t, err)
 		post(t, s, r.Channel(), r.Name()+" end")
 		r.Gets("end")
-		require.EqualValues(t, 1, answers.Load(), "calls under way")
-		require.Empty(t, looks)
+		require.EqualValues(t, 1, answers.Load(), "answers under way")
 		answered := s.Client.Subscribe(ctx, s.Prefix+":looked")
 		defer answered.Close()
 		_, err = answered.Receive(ctx)
 		require.NoError(t, err)
+		require.Len(t, looks, 1, "looks under way")
+		var looking sync.WaitGroup
+		defer looking.Wait()
+		ended := make(chan struct{})
+		defer close(ended)
+		looking.Go(func() {
+			for {
+				select {
+				case done := <-looks:
+					done()
+				case <-ended:
+					return
+				}
+			}
+		})
 		close(goOn)
-		(<-looks)()
 		_, err = answered.ReceiveMessage(ctx)
 		require.NoError(t, err)
 		post(t, s, r.Channel(), "* "+s.Prefix+":looked")
-		(<-looks)()
 		_, err = answered.ReceiveMessage(ctx)
 		require.NoError(t, err)
-		require.LessOrEqual(t, answers.Load(), int64(102))
-		require.Empty(t, looks)
+		require.LessOrEqual(t, answers.Load(), int64(202))
+	})
+}
+
+// The answer may go to a server that hangs.
+func TestAnAnswerThatHangsHoldsUpNoWakeUpAndNoClose(t *testing.T) {
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		client, _, began, goOn := hangs(t, s)
+		defer close(goOn)
+		m, closeMailbox := wake.Open(queue.MustClient(client), s.Prefix)
+		r := queuetest.Receive(t, m)
+		r.Connected(s.Client)
+		post(t, s, r.Channel(), "* "+s.Prefix+":looked")
+		<-began
+		r.Gets("")
+		for range 3 {
+			post(t, s, r.Channel(), "*")
+			r.Gets("")
+		}
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			closeMailbox()
+		}()
+		select {
+		case <-closed:
+		case <-time.After(patience):
+			require.Fail(t, "Close waits for the answer")
+		}
 	})
 }
 
@@ -540,4 +585,116 @@ func TestMailboxOfAWrappedClusterClient(t *testing.T) {
 	}
 	require.Len(t, servers, 3)
 	require.Len(t, channels, 3, "one for each master")
+}
+
+// topicsOn returns a topic for each master of a Cluster.
+func topicsOn(cluster *redistest.Cluster, client *queue.Client) (topics []*queue.Topic, masters []*redistest.Instance) {
+	of := map[*redistest.Instance]bool{}
+	for i := 0; len(of) < len(cluster.Primaries); i++ {
+		topic := queue.NewTopic(client, "own", fmt.Sprint("topic ", i))
+		if owner, _ := cluster.Owner(topic.Key()); !of[owner] {
+			of[owner] = true
+			topics, masters = append(topics, topic), append(masters, owner)
+		}
+	}
+	return topics, masters
+}
+
+func TestANewConnectionToAMasterWakesItsOwnReceiversOnly(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := queue.MustClient(cluster.Client(t))
+	m, closeMailbox := wake.Open(client, "own")
+	t.Cleanup(closeMailbox)
+	topics, masters := topicsOn(cluster, client)
+	one, two := queuetest.ReceiveFor(t, m, topics[0]), queuetest.ReceiveFor(t, m, topics[1])
+	one.Connected(masters[0].Client(t))
+	two.Connected(masters[1].Client(t))
+	for range 3 {
+		require.EqualValues(t, 1, masters[0].Client(t).ClientKillByFilter(ctx, "TYPE", "pubsub").Val())
+		one.Gets("")
+		one.Connected(masters[0].Client(t))
+	}
+	require.Empty(t, two.Woken)
+}
+
+func TestAReceiverTakesTheConnectionThatPermittedMade(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := queue.MustClient(cluster.Client(t))
+	m, closeMailbox := wake.Open(client, "own")
+	t.Cleanup(closeMailbox)
+	topics, masters := topicsOn(cluster, client)
+	for range 3 {
+		require.NoError(t, m.Permitted(ctx, topics[0]))
+		r := m.Receive(topics[0], func(string, func()) {})
+		r.Address(ctx)
+		defer r.Stop()
+	}
+	stats := masters[0].Client(t).Info(ctx, "commandstats").Val()
+	require.Equal(t, 1, strings.Count(stats, "subscribe:calls=1,"), stats)
+	require.NotContains(t, stats, "unsubscribe:")
+	require.Equal(t, 1, strings.Count(masters[0].Client(t).ClientList(ctx).Val(), "cmd="+map[bool]string{true: "s"}[strings.Contains(stats, "ssubscribe")]+"subscribe"))
+}
+
+// A node that hangs is not asked about the addresses of others, which are told apart meanwhile.
+func TestWhoIsGoneIsKnownOfTheNodesThatAnswer(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
+	user := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
+	t.Cleanup(func() { _ = user.Close() })
+	client := queue.MustClient(user)
+	m, closeMailbox := wake.Open(client, "own")
+	t.Cleanup(closeMailbox)
+	topics, masters := topicsOn(cluster, client)
+	var all []wake.Addressed
+	want := map[string]bool{"no address": true}
+	for i, topic := range topics {
+		r := queuetest.ReceiveFor(t, m, topic)
+		r.Connected(masters[i].Client(t))
+		gone := strings.Replace(r.Address, ":mailbox:", ":mailbox:gone", 1)
+		all = append(all, wake.Addressed{Topic: topic, Addresses: []string{r.Address, gone}})
+		want[gone] = true
+	}
+	all[0].Addresses = append(all[0].Addresses, "no address")
+	gone, err := wake.Gone(ctx, client, all)
+	require.NoError(t, err)
+	require.Equal(t, want, gone)
+
+	last := len(masters) - 1
+	_, replica := cluster.Owner(topics[last].Key())
+	replica.Kill()
+	masters[last].Pause()
+	began := time.Now()
+	gone, err = wake.Gone(ctx, client, all)
+	require.Less(t, time.Since(began), 3*time.Second)
+	require.Error(t, err)
+	delete(want, all[last].Addresses[1])
+	require.Equal(t, want, gone)
+}
+
+// After a slot migration, waiters has addresses whose channel is in a slot of another node.
+func TestAnAddressOnAnotherNodeTakesNoWakeUp(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	user := cluster.Client(t)
+	client := queue.MustClient(user)
+	m, closeMailbox := wake.Open(client, "own")
+	t.Cleanup(closeMailbox)
+	topics, masters := topicsOn(cluster, client)
+	topic := topics[0]
+	r := queuetest.ReceiveFor(t, m, topic)
+	if !queue.Sharded(r.Channel()) {
+		t.Skip("Redis 6.2 does not tell who is gone")
+	}
+	r.Connected(masters[0].Client(t))
+	require.NoError(t, topic.Register(ctx, "g", queue.GroupOptions{}))
+	soon := float64(time.Now().Add(time.Minute).UnixMilli())
+	elsewhere := queue.ShardedMailbox("own", "left", topics[1].Name) + "|1"
+	require.NoError(t, user.ZAdd(ctx, queue.NewKeys("own", topic.Name).Waiters("g"),
+		redis.Z{Score: soon, Member: elsewhere}, redis.Z{Score: soon + 1000, Member: r.Address}).Err())
+	id, err := queue.NewIDs().Next(time.Now())
+	require.NoError(t, err)
+	require.NoError(t, topic.PublishWithin(ctx, "publisher", 1, []queue.Message{{ID: id, Due: queue.In(0), Body: []byte("x")}}, queue.Limit{}))
+	r.Gets("")
 }

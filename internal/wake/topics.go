@@ -1,6 +1,7 @@
 package wake
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,9 +24,10 @@ const rescan = 30 * time.Second
 // WatchTopics knows, it enters the topic again.
 //
 // It calls read after each try to read the registry, with the error or nil. After an error it tries
-// again within a second, or, where the user may not read, at the next rescan. It also calls read
-// with ErrNotHeard if it may not listen for announcements, and with ErrNotEntered if it could not
-// enter a topic again.
+// again within a second, or, where the user may not read, at the next rescan. If topics are
+// missing, it calls read when it has tried to enter them again, with ErrNotEntered after a failure.
+// A node of a Cluster that hangs delays that, but no announcement. It also calls read with
+// ErrNotHeard if it may not listen for announcements.
 func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found func(topic string, announced bool), read func(error)) {
 	channel := queue.NewTopics(prefix, client.Database())
 	refused := func(err error) { read(fmt.Errorf("%w: %w", ErrNotHeard, err)) }
@@ -47,7 +49,17 @@ func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found
 	defer timer.Stop()
 	known := map[string]bool{}
 	news := announcements{client: client, prefix: prefix, names: map[string]bool{}, checked: make(chan checked, 1)}
-	defer news.end()
+	entering, ended := false, make(chan entered, 1) // of the registry's losses; one try is under way at a time
+	defer func() {                                  // go-redis does not heed the context while it waits for an answer
+		patience, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if news.checking {
+			wait(patience, news.checked)
+		}
+		if entering {
+			wait(patience, ended)
+		}
+	}()
 	look := func() {
 		timer.Reset(rescan)
 		news.lost = false
@@ -57,10 +69,15 @@ func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found
 			known[topic] = true
 			found(topic, false)
 		})
-		if err == nil {
-			err = enterAgain(ctx, client, prefix, missing, known)
-		} else if !errors.Is(err, queue.ErrForbidden) {
+		switch {
+		case err != nil && !errors.Is(err, queue.ErrForbidden):
 			timer.Reset(time.Second)
+		case err == nil && entering:
+			return // read is called after that try
+		case err == nil && len(missing) > 0:
+			entering = true
+			go func() { ended <- enterAgain(ctx, client, prefix, missing) }()
+			return
 		}
 		if ctx.Err() == nil {
 			read(err)
@@ -81,6 +98,14 @@ func WatchTopics(ctx context.Context, client *queue.Client, prefix string, found
 			}
 			if result.err != nil && news.lose() {
 				timer.Reset(time.Second)
+			}
+		case result := <-ended:
+			entering = false
+			for _, topic := range result.gone {
+				delete(known, topic)
+			}
+			if ctx.Err() == nil {
+				read(result.err)
 			}
 		case event, open := <-incoming:
 			switch event := event.(type) {
@@ -169,14 +194,11 @@ func (a *announcements) check(ctx context.Context) {
 	}()
 }
 
-// end waits a second at most for a check that is under way, because go-redis does not heed the
-// context while it waits for an answer.
-func (a *announcements) end() {
-	if a.checking {
-		select {
-		case <-a.checked:
-		case <-time.After(time.Second):
-		}
+// wait receives a value, unless ctx ends before.
+func wait[T any](ctx context.Context, from <-chan T) {
+	select {
+	case <-from:
+	case <-ctx.Done():
 	}
 }
 
@@ -218,18 +240,33 @@ func sameTrouble(err, before error) bool {
 // ErrNotEntered means that a topic is missing in the registry and could not be entered again yet.
 var ErrNotEntered = errors.New("a topic is missing in the registry")
 
-// enterAgain enters the missing topics that exist in the registry, and removes the others from
-// known. It stops at the first error, because other topics of that node would fail, too, while
-// announcements wait. The next rescan goes on.
-func enterAgain(ctx context.Context, client *queue.Client, prefix string, missing, known map[string]bool) error {
-	for topic := range missing {
-		there, err := queue.NewTopic(client, prefix, topic).Relist(ctx)
-		if err != nil {
-			return fmt.Errorf("%w: %q: %w", ErrNotEntered, topic, err)
+// entered is the result of enterAgain.
+type entered struct {
+	gone []string // topics that do not exist
+	err  error    // the first; it wraps ErrNotEntered
+}
+
+// enterAgain enters the missing topics that exist in the registry. After an error it leaves out
+// other topics of that node. The next rescan tries them again.
+func enterAgain(ctx context.Context, client *queue.Client, prefix string, missing map[string]bool) (e entered) {
+	failed := map[string]bool{} // nodes
+	for name := range missing {
+		topic := queue.NewTopic(client, prefix, name)
+		node, err := topic.Master(ctx)
+		if failed[node] {
+			continue
 		}
-		if !there {
-			delete(known, topic)
+		there := false
+		if err == nil {
+			there, err = topic.Relist(ctx)
+		}
+		switch {
+		case err != nil:
+			failed[node] = true
+			e.err = cmp.Or(e.err, fmt.Errorf("%w: %q: %w", ErrNotEntered, name, err))
+		case !there:
+			e.gone = append(e.gone, name)
 		}
 	}
-	return nil
+	return e
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -213,6 +214,40 @@ func TestTopicsThatTheRegistryHasLostAreEnteredAgain(t *testing.T) {
 		return client.SIsMember(ctx, queue.Registry(s.Prefix), "lost").Val()
 	}, patience, time.Millisecond)
 	require.Equal(t, []string{"lost"}, client.SMembers(ctx, queue.Registry(s.Prefix)).Val(), "not the one that is not there")
+}
+
+// A topic that is entered again may be on a node of a Cluster that hangs.
+func TestAnnouncementsAreHeardWhileATopicCannotBeEnteredAgain(t *testing.T) {
+	t.Parallel()
+	in := redistest.Start(t)
+	client := in.Client(t)
+	began, goOn := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(began) })
+	var hangs atomic.Bool
+	client.AddHook(redistest.Hook(func(_ context.Context, calls []redis.Cmder, next func() error) error {
+		if hangs.Load() && strings.HasPrefix(calls[0].Name(), "eval") {
+			once()
+			<-goOn
+		}
+		return next()
+	}))
+	s, others := redistest.Server{Client: client, Prefix: "own"}, redistest.Server{Client: in.Client(t), Prefix: "own"}
+	enter(t, s, "lost")
+	found, failures, stop := watch(t, s)
+	defer stop()
+	defer close(goOn)
+	next(t, found, "lost")
+	listening(t, s)
+	hangs.Store(true)
+	require.NoError(t, others.Client.SRem(ctx, queue.Registry(s.Prefix), "lost").Err())
+	require.NoError(t, others.Client.ClientKillByFilter(ctx, "TYPE", "pubsub").Err()) // which has it read again
+	<-began
+	for _, name := range []string{"one", "two"} {
+		listening(t, others)
+		enter(t, others, name)
+		next(t, found, name)
+	}
+	require.Empty(t, failures)
 }
 
 func TestUnreadableRegistryIsReadAgain(t *testing.T) {

@@ -1,6 +1,5 @@
 // Package faults breaks everything around the project, one thing in each test, and checks the
-// history of what the workers did. docs/reliability.md has what each test must show, and what it
-// showed.
+// history of what the workers did. results.md has the result of each test.
 package faults
 
 import (

@@ -78,7 +78,7 @@ if r and (what == 'put' or what == 'pause' or what == 'remove') then
 end
 
 if what == 'put' then
-  r = r or {cursor = now, paused = '0', run = '0', missed = 0, waiting = {}}
+  r = r or {cursor = now, paused = '0', run = '0', missed = 0, counted = '0', last = 0, waiting = {}}
   r.version, r.cursor, r.asked = last + 1, math.max(r.cursor, first), '0'
   r.definition, r.jitter = definition, jitter
 elseif what == 'pause' then

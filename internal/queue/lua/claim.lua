@@ -169,8 +169,6 @@ if last and tonumber(last_number) >= tonumber(number) then
 end
 
 -- Read every key that is written later: one of a wrong type is found before the first write.
-redis.call('HLEN', scheduler)
-redis.call('HLEN', stats)
 if workers then
   redis.call('HLEN', workers)
 end
@@ -184,11 +182,11 @@ end
 if exclusive then
   redis.call('ZCARD', standby)
 end
-local counts = {} -- fields of stats, and values that they get
+local counts = {} -- fields of stats that get other values
 for i = 17, #ARGV, 2 do
   counts[#counts + 1] = ARGV[i]
 end
-local counted = #counts > 0 and redis.call('HMGET', stats, 'latest_ms', unpack(counts))
+local counted = redis.call('HMGET', stats, 'latest_ms', unpack(counts)) -- their values so far
 
 -- Each claim notes its time, and whether its subscription knows of no expiry.
 local at = string.format('%d', now)
@@ -198,11 +196,11 @@ local asks = expiry == '' and {'asked', at, 'lasting', '1'} or {'asked', at}
 -- Adds what the subscription counted to stats, and notes the time of the claim. If it got messages,
 -- or counted any, that time is "seen" too.
 local function count(got)
-  if counted then
+  if #counts > 0 then
     local fields = {'seen', at, unpack(asks)}
     local n = #fields
     for i = 2, #counted do
-      fields[n + 1], fields[n + 2] = ARGV[13 + i * 2], string.format('%d', (counted[i] or 0) + ARGV[14 + i * 2])
+      fields[n + 1], fields[n + 2] = counts[i - 1], string.format('%d', (counted[i] or 0) + ARGV[14 + i * 2])
       n = n + 2
     end
     if latest_ms ~= '' then

@@ -55,7 +55,6 @@ local function did(what)
 end
 
 -- Read every key that is written later: one of a wrong type is found before the first write.
-redis.call('HLEN', scheduler)
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
 local removing = redis.call('ZCOUNT', idle, '-inf', 0) > 0

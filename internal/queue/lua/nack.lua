@@ -56,7 +56,6 @@ redis.call('LLEN', ready)
 redis.call('ZCARD', retry)
 redis.call('ZCARD', dead)
 redis.call('ZCARD', waiters)
-redis.call('HLEN', scheduler)
 redis.call('HLEN', stats)
 redis.call('HLEN', active)
 local have_suspects = redis.call('HLEN', suspects) > 0

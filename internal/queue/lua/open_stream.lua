@@ -30,7 +30,6 @@ local names = redis.call('HKEYS', groups)
 local known = redis.call('HGET', groups, group)
 local held = redis.call('HLEN', messages) + redis.call('ZCARD', pending) + redis.call('ZCOUNT', idle, '-inf', 0)
 local empty = #names == 0 and held == 0
-redis.call('HLEN', scheduler)
 
 if found[1] and found[1] ~= with_stream and not (found[1] == layout and empty) then
   local reply = {found[1], found[2] or ''}

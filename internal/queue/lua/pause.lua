@@ -28,7 +28,6 @@ if there == 0 or (group ~= '' and known == 0) then
 end
 local since = string.match(redis.call('HGET', paused, group) or '', '^%d+') or string.format('%d', now)
 redis.call('ZCARD', resumes)
-redis.call('HLEN', scheduler)
 -- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
 redis.call('HDEL', meta, '')
 redis.call('HSET', paused, group, since .. ' ' .. by .. ' ' .. why)

@@ -45,8 +45,8 @@
 -- "<schedule>%40<instant>". Its option "guard" is "<version>:<after>:<latest>:<missed>", and is not
 -- stored. The message is left out unless the schedule has that version, runs, and has its cursor at
 -- the instant after, and now is latest at most. Else the cursor moves to the instant, and missed is
--- added to the missed occurrences. Of an occurrence that somebody asked for, the guard is
--- "<version>:run": then run of the schedule has to be the instant, and is cleared.
+-- added to the missed occurrences, with the time. Of an occurrence that somebody asked for, the
+-- guard is "<version>:run": then run of the schedule has to be the instant, and is cleared.
 -- A due message goes to ready of each group at once. It goes to pending if something older is due
 -- and not moved yet. So it does if there is no group, or if the call has too many messages for so
 -- many groups.
@@ -98,7 +98,6 @@ end
 if first_option <= #ARGV then
   redis.call('HLEN', options)
 end
-redis.call('HLEN', scheduler)
 redis.call('HLEN', stats)
 redis.call('HLEN', active)
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')[2]
@@ -154,10 +153,13 @@ local function passes(delay_id, guard)
     moved[#moved + 1], plans[name] = name, r
   end
   if not after then
-    r.run = '0'
+    r.run, r.last = '0', math.max(r.last, tonumber(at))
     return true
   end
-  r.cursor, r.missed = tonumber(at), r.missed + tonumber(missed)
+  r.cursor = tonumber(at)
+  if missed ~= '0' then
+    r.missed, r.counted = r.missed + tonumber(missed), string.format('%d', now)
+  end
   if r.known[at] then -- it was cancelled by hand
     return false
   end

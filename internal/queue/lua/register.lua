@@ -32,7 +32,6 @@ local layout, fresh, group, options, expiry = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local found = redis.call('HMGET', meta, 'layout', 'groups')
 local known = redis.call('HGET', groups, group)
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')
-redis.call('HLEN', scheduler)
 redis.call('ZCARD', idle)
 redis.call('HLEN', stats)
 

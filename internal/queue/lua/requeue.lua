@@ -35,7 +35,6 @@ end
 redis.call('HLEN', messages)
 redis.call('HLEN', deliveries)
 redis.call('ZCARD', retry)
-redis.call('HLEN', scheduler)
 local ids, scores, records, seen = {}, {}, {}, {}
 local event
 for i = 3, #ARGV, 2 do

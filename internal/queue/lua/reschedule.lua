@@ -50,7 +50,6 @@ end
 local own = redis.call('HGET', options, id)
 local was = tonumber(redis.call('ZSCORE', pending, id) or nil)
 local there = redis.call('HEXISTS', messages, id) == 1
-redis.call('HLEN', scheduler)
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
 local waits = {}

@@ -45,7 +45,6 @@ end
 -- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', paused)
 redis.call('ZCARD', resumes)
-redis.call('HLEN', scheduler)
 redis.call('HLEN', active)
 for g = 1, groups do
   redis.call('ZCARD', KEYS[4 + g * 3])

@@ -10,7 +10,8 @@
 --       8 idle        zset: group with an expiry -> ms at which it is removed
 --       9 counters    hash: counters of the topic
 --      10 resumes     zset: group, or "" for the topic -> ms at which its pause ends
---      11 active      hash: group -> "owner epoch ends lease", of groups with SingleActive
+--      11 schedules   hash: recurring schedule -> record; ":" -> text of the last change
+--      12 active      hash: group -> "owner epoch ends lease", of groups with SingleActive
 --       then for each group of the set:
 --         ready       list of "id:due"
 --         unack       zset: id -> lease deadline ms
@@ -28,7 +29,7 @@
 --
 -- Returns {"stale"} when the group set has changed, else {"ok", now, number of messages, of
 -- pending, due ms of its first, number of delay ids that are taken, next, holder, standby, until,
--- paused, fault, fields and values of counters}, and
+-- paused, fault, fields and values of counters, number of fields of schedules}, and
 -- then for each group: number in ready, its first entry, number in unack, first
 -- deadline, number in retry, first due ms, number of dead, first ms of death, waiters, resting,
 -- paused, options, ms of its removal, number of valid leases, number of suspects, number of
@@ -38,9 +39,10 @@
 
 local meta, group_options, messages, pending, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local scheduler, paused, idle, counters, resumes = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local schedules = KEYS[11]
 local version = ARGV[1]
-local active = KEYS[11]
-local groups = (#KEYS - 11) / 9
+local active = KEYS[12]
+local groups = (#KEYS - 12) / 9
 
 --@use now
 
@@ -63,12 +65,12 @@ local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until', '
 local reply = {
   'ok', string.format('%d', now), redis.call('HLEN', messages), redis.call('ZCARD', pending), head(pending),
   redis.call('ZCOUNT', taken, after, '+inf'), s[1] or '', s[2] or '', s[3] or '', s[4] or '', pause_of(''),
-  s[5] or '', redis.call('HGETALL', counters),
+  s[5] or '', redis.call('HGETALL', counters), redis.call('HLEN', schedules),
 }
 for g = 1, groups do
-  local ready, unack, retry, dead = KEYS[3 + g * 9], KEYS[4 + g * 9], KEYS[5 + g * 9], KEYS[6 + g * 9]
-  local waiters, resting, stats, suspects = KEYS[7 + g * 9], KEYS[8 + g * 9], KEYS[9 + g * 9], KEYS[10 + g * 9]
-  local standby = KEYS[11 + g * 9]
+  local ready, unack, retry, dead = KEYS[4 + g * 9], KEYS[5 + g * 9], KEYS[6 + g * 9], KEYS[7 + g * 9]
+  local waiters, resting, stats, suspects = KEYS[8 + g * 9], KEYS[9 + g * 9], KEYS[10 + g * 9], KEYS[11 + g * 9]
+  local standby = KEYS[12 + g * 9]
   for _, value in ipairs({
     redis.call('LLEN', ready), redis.call('LRANGE', ready, 0, 0)[1] or '', redis.call('ZCARD', unack),
     head(unack),

@@ -4,6 +4,6 @@
 -- Defines  write_schedule(name, r)
 
 local function write_schedule(name, r)
-  redis.call('HSET', schedules, name, string.format('%d %d %s %s %s %d %d ', r.version, r.cursor, r.paused, r.run,
-    r.asked, r.jitter, r.missed) .. (r.waiting[1] and table.concat(r.waiting, ',') or '-') .. ' ' .. r.definition)
+  redis.call('HSET', schedules, name, string.format('%d %d %s %s %s %d %d %s %d ', r.version, r.cursor, r.paused,
+    r.run, r.asked, r.jitter, r.missed, r.counted, r.last) .. (r.waiting[1] and table.concat(r.waiting, ',') or '-') .. ' ' .. r.definition)
 end

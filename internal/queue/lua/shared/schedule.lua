@@ -2,18 +2,22 @@
 --
 -- Uses     t, scheduler, post
 -- Defines  schedule(event)
+--
+-- The snippet reads the key: one of a wrong type is found before the first write.
+
+local planned = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'grace')
 
 -- Has the scheduler look at event, in ms, unless it looks earlier anyway. The standby looks a
 -- second after that, or sooner by the topic's grace.
 local function schedule(event)
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'grace')
-  if s[1] and tonumber(s[1]) <= event then return end
-  redis.call('HSET', scheduler, 'next', string.format('%d', event))
+  if planned[1] and tonumber(planned[1]) <= event then return end
+  planned[1] = string.format('%d', event)
+  redis.call('HSET', scheduler, 'next', planned[1])
   local wait = event - t[1] * 1000 - t[2] / 1000
   for i = 2, 3 do
-    if s[i] then
-      post(s[i], string.format('%.3f', wait))
+    if planned[i] then
+      post(planned[i], string.format('%.3f', wait))
     end
-    wait = wait + (s[4] or 1000)
+    wait = wait + (planned[4] or 1000)
   end
 end

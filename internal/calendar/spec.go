@@ -1,4 +1,8 @@
-package periodic
+// Package calendar finds the instants of a recurring schedule from its definition. It is pure.
+//
+// spec.go reads specs and finds their instants in a time zone. definition.go has what Redis has of
+// a schedule. Package periodic publishes by it, and package admin tells by it what is missing.
+package calendar
 
 import (
 	"crypto/sha256"
@@ -15,10 +19,10 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// series is the instants of a schedule, without its Start and End.
-type series interface {
-	// next returns the first instant after t, or zero if there is none.
-	next(t time.Time) time.Time
+// Series is the instants of a schedule.
+type Series interface {
+	// Next returns the first instant after t, or zero if there is none.
+	Next(t time.Time) time.Time
 }
 
 // every is a series of equal steps.
@@ -27,7 +31,8 @@ type every struct {
 	step   time.Duration
 }
 
-func (e every) next(t time.Time) time.Time {
+// Next implements Series.
+func (e every) Next(t time.Time) time.Time {
 	step := e.step.Milliseconds()
 	passed := t.UnixMilli() - e.anchor.UnixMilli()
 	n := passed / step
@@ -47,11 +52,11 @@ type wall struct {
 	hourly bool
 }
 
-// next looks at one span of constant offset from UTC after the other. Where the clock goes forward,
+// Next looks at one span of constant offset from UTC after the other. Where the clock goes forward,
 // the times of a gap count together as its end. Where it goes back, the times that were there
 // before do not count again. An hourly series has no such rules: its instants are the times that
 // the clock shows.
-func (w wall) next(t time.Time) time.Time {
+func (w wall) Next(t time.Time) time.Time {
 	for at := t.In(w.zone); ; {
 		start, end := span(at)
 		_, offset := at.Zone()
@@ -115,31 +120,33 @@ func (w wall) nextShown(t time.Time) time.Time {
 	return time.Time{}
 }
 
-// within limits a series to the instants from start on and before end. Zero is no limit.
-type within struct {
-	series
-	start, end time.Time
+// Within limits a series to the instants from Start on and before End. Zero is no limit.
+type Within struct {
+	Series
+	Start, End time.Time
 }
 
-func (w within) next(t time.Time) time.Time {
-	if t.Before(w.start) {
-		t = w.start.Add(-time.Millisecond)
+// Next implements Series.
+
+func (w Within) Next(t time.Time) time.Time {
+	if t.Before(w.Start) {
+		t = w.Start.Add(-time.Millisecond)
 	}
-	found := w.series.next(t)
-	if !w.end.IsZero() && !found.Before(w.end) {
+	found := w.Series.Next(t)
+	if !w.End.IsZero() && !found.Before(w.End) {
 		return time.Time{}
 	}
 	return found
 }
 
-// last returns the last instant that is after from and not after t, or zero if there is none.
-func last(s series, from, t time.Time) (found time.Time) {
+// Last returns the last instant that is after from and not after t, or zero if there is none.
+func Last(s Series, from, t time.Time) (found time.Time) {
 	for back := time.Hour; ; back *= 2 {
 		begin := t.Add(-back)
 		if begin.Before(from) {
 			begin = from
 		}
-		for at := s.next(begin); !at.IsZero() && !at.After(t); at = s.next(at) {
+		for at := s.Next(begin); !at.IsZero() && !at.After(t); at = s.Next(at) {
 			found = at
 		}
 		if !found.IsZero() || begin.Equal(from) {
@@ -165,8 +172,8 @@ var fields = []struct {
 
 var whole = cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
 
-// parse reads a spec. anchor is that of "@every" if the spec has none.
-func parse(spec string, zone *time.Location, anchor time.Time) (series, error) {
+// Parse reads a spec. anchor is that of "@every" if the spec has none.
+func Parse(spec string, zone *time.Location, anchor time.Time) (Series, error) {
 	spec = strings.TrimSpace(spec)
 	if rest, ok := strings.CutPrefix(spec, "@every "); ok {
 		return parseEvery(rest, anchor)
@@ -241,7 +248,7 @@ func sunday(field string) string {
 }
 
 // parseEvery reads what follows "@every ": a duration, and "from" and an instant if wanted.
-func parseEvery(rest string, anchor time.Time) (series, error) {
+func parseEvery(rest string, anchor time.Time) (Series, error) {
 	duration, from, anchored := strings.Cut(strings.TrimSpace(rest), " from ")
 	step, err := time.ParseDuration(strings.TrimSpace(duration))
 	if err != nil {
@@ -260,9 +267,9 @@ func parseEvery(rest string, anchor time.Time) (series, error) {
 	return every{anchor: anchor, step: step}, nil
 }
 
-// rules returns a text that differs if a zone has other rules. Programs with other data of time
+// Rules returns a text that differs if a zone has other rules. Programs with other data of time
 // zones have other instants, so they have another definition of a schedule.
-func rules(zone *time.Location) string {
+func Rules(zone *time.Location) string {
 	hash := sha256.New()
 	at, end := time.Date(2020, 1, 1, 0, 0, 0, 0, zone), time.Date(2060, 1, 1, 0, 0, 0, 0, zone)
 	for !at.IsZero() && at.Before(end) {

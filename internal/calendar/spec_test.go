@@ -1,4 +1,4 @@
-package periodic
+package calendar
 
 import (
 	"testing"
@@ -20,10 +20,10 @@ func instants(t *testing.T, spec string, z *time.Location, from string, n int) (
 	t.Helper()
 	at, err := time.ParseInLocation("2006-01-02 15:04:05", from, z)
 	require.NoError(t, err)
-	s, err := parse(spec, z, time.Time{})
+	s, err := Parse(spec, z, time.Time{})
 	require.NoError(t, err)
 	for range n {
-		if at = s.next(at); at.IsZero() {
+		if at = s.Next(at); at.IsZero() {
 			return append(found, "none")
 		}
 		found = append(found, at.In(z).Format("2006-01-02 15:04:05 -07:00"))
@@ -87,9 +87,9 @@ func TestEachWallClockTimeCountsOnce(t *testing.T) {
 	for _, name := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo", "Pacific/Apia", "Africa/Casablanca"} {
 		z := zone(t, name)
 		for _, clock := range []string{"30 2 * * *", "0 0 * * *"} {
-			s, err := parse(clock, z, time.Time{})
+			s, err := Parse(clock, z, time.Time{})
 			require.NoError(t, err)
-			at := s.next(time.Date(2010, 1, 1, 0, 0, 0, 0, z).Add(-time.Second))
+			at := s.Next(time.Date(2010, 1, 1, 0, 0, 0, 0, z).Add(-time.Second))
 			for day := 0; day < 2*365; day++ {
 				shows := shownOn(s.(wall), time.Date(2010, 1, 1+day, 0, 0, 0, 0, time.UTC))
 				want := firstShown(z, shows)
@@ -97,7 +97,7 @@ func TestEachWallClockTimeCountsOnce(t *testing.T) {
 					continue
 				}
 				require.Equal(t, want.UTC(), at.UTC(), "%s in %s: %v", clock, name, shows)
-				at = s.next(at)
+				at = s.Next(at)
 			}
 		}
 	}
@@ -159,16 +159,16 @@ func TestErrorsOfSpecsPointAtTheField(t *testing.T) {
 		"CRON_TZ=Asia/Tokyo 0 0 * * *": "set Location instead",
 		"TZ=":                          "set Location instead",
 	} {
-		_, err := parse(spec, time.UTC, time.Time{})
+		_, err := Parse(spec, time.UTC, time.Time{})
 		require.ErrorContains(t, err, want, spec)
 	}
 }
 
 func TestRulesOfAZoneTellOtherRules(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, rules(zone(t, "Europe/Berlin")), rules(zone(t, "Europe/Berlin")))
-	require.NotEqual(t, rules(zone(t, "Europe/Berlin")), rules(zone(t, "Europe/London")))
-	require.NotEqual(t, rules(zone(t, "Europe/Berlin")), rules(time.FixedZone("Europe/Berlin", 3600)))
+	require.Equal(t, Rules(zone(t, "Europe/Berlin")), Rules(zone(t, "Europe/Berlin")))
+	require.NotEqual(t, Rules(zone(t, "Europe/Berlin")), Rules(zone(t, "Europe/London")))
+	require.NotEqual(t, Rules(zone(t, "Europe/Berlin")), Rules(time.FixedZone("Europe/Berlin", 3600)))
 }
 
 func FuzzParse(f *testing.F) {
@@ -176,13 +176,13 @@ func FuzzParse(f *testing.F) {
 		f.Add(spec)
 	}
 	f.Fuzz(func(t *testing.T, spec string) {
-		s, err := parse(spec, time.UTC, time.Time{})
+		s, err := Parse(spec, time.UTC, time.Time{})
 		if err != nil {
 			return
 		}
 		at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 		for range 3 {
-			next := s.next(at)
+			next := s.Next(at)
 			if !next.After(at) {
 				t.Fatalf("%q: %v comes after %v", spec, next, at)
 			}

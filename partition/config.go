@@ -1,0 +1,19 @@
+package partition
+
+import (
+	"fmt"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+)
+
+// checkPartitions checks a number of partitions that has no default.
+func checkPartitions(n int) error {
+	if n < 1 || n > MaxPartitions {
+		return invalid("Partitions", fmt.Sprintf("is %d; it has to be 1 to %d", n, MaxPartitions))
+	}
+	return nil
+}
+
+func invalid(field, fault string) error {
+	return fmt.Errorf("%w: %s %s", redisdelay.ErrInvalidConfig, field, fault)
+}
