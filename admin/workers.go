@@ -34,6 +34,10 @@ type Worker struct {
 	// the one that it has longest.
 	InHand int       `json:"in_hand"`
 	Oldest time.Time `json:"oldest"`
+
+	// Active tells that it is the one that gets messages, in a group with
+	// SubscriberConfig.SingleActive. Others of that group stand by.
+	Active bool `json:"active,omitempty"`
 }
 
 // MarshalJSON writes the fields as docs/control.md says.
@@ -57,7 +61,7 @@ func (a *Admin) Workers(ctx context.Context, topic string) ([]Worker, error) {
 	workers := make([]Worker, len(found))
 	for i, w := range found {
 		workers[i] = Worker{Topic: topic, Group: w.Group, Host: w.Host, PID: w.PID, Program: w.Program, Version: w.Version,
-			Subscription: w.Subscription, Address: w.Address, Since: w.Since, Seen: w.Seen, InHand: w.InHand, Oldest: w.Oldest}
+			Subscription: w.Subscription, Address: w.Address, Since: w.Since, Seen: w.Seen, InHand: w.InHand, Oldest: w.Oldest, Active: w.Active}
 	}
 	return workers, nil
 }

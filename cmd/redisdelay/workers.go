@@ -17,11 +17,11 @@ func (a *app) workersCommand() *cobra.Command {
 }
 
 func (a *app) workers(ctx context.Context, named []string) error {
-	t := a.out.table("TOPIC", "GROUP", "HOST", "PID", "PROGRAM", "VERSION", "SINCE", "IN HAND", "OLDEST")
+	t := a.out.table("TOPIC", "GROUP", "HOST", "PID", "PROGRAM", "VERSION", "SINCE", "IN HAND", "OLDEST", "ACTIVE")
 	err := a.eachTopic(ctx, named, func(operator *admin.Admin, topic string) error {
 		workers, err := operator.Workers(ctx, topic)
 		for _, w := range workers {
-			t.row(w, topic, w.Group, w.Host, fmt.Sprint(w.PID), w.Program, w.Version, w.Since, w.InHand, w.Oldest)
+			t.row(w, topic, w.Group, w.Host, fmt.Sprint(w.PID), w.Program, w.Version, w.Since, w.InHand, w.Oldest, w.Active)
 		}
 		return err
 	})

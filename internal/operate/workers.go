@@ -17,6 +17,7 @@ import (
 type Worker struct {
 	queue.Worker
 	Group  string
+	Active bool // it is the active one of a group with SingleActive
 	InHand int
 	Oldest time.Time // since when it has the message that it has longest; zero: none
 }
@@ -42,12 +43,17 @@ func (t *Topic) Workers(ctx context.Context) ([]Worker, error) {
 		for _, g := range some {
 			keys = append(keys, t.Keys().Workers(g), t.Keys().Leases(g))
 		}
-		fields, err := t.hashes(ctx, keys)
+		fields, err := t.hashes(ctx, append(keys, t.Keys().Active()))
 		if err != nil {
 			return nil, err
 		}
 		for i, g := range some {
-			all = append(all, workers(g, now, fields[2*i], fields[2*i+1])...)
+			found := workers(g, now, fields[2*i], fields[2*i+1])
+			active := queue.ReadActive(fields[len(keys)][g]).Subscription
+			for i := range found {
+				found[i].Active = active != "" && found[i].Subscription == active
+			}
+			all = append(all, found...)
 		}
 	}
 	slices.SortFunc(all, func(a, b Worker) int {

@@ -24,6 +24,7 @@ type Group struct {
 	release []string
 	extend  []string
 	workers string
+	standby string
 }
 
 // Group returns a handle on a consumer group.
@@ -39,11 +40,12 @@ func (t *Topic) Group(name string) *Group {
 			k.Deliveries(name), k.Dead(name), k.Suspects(name)},
 		nack: []string{k.Unack(name), k.Leases(name), k.Deliveries(name), k.Ready(name),
 			k.Retry(name), k.Dead(name), k.Waiters(name), k.Scheduler(), k.Stats(name),
-			k.Suspects(name), k.Groups()},
+			k.Suspects(name), k.Groups(), k.Active()},
 		release: []string{k.Unack(name), k.Leases(name), k.Ready(name), k.Waiters(name), k.Stats(name),
-			k.Suspects(name)},
+			k.Suspects(name), k.Scheduler(), k.Active()},
 		extend:  []string{k.Unack(name), k.Leases(name)},
 		workers: k.Workers(name),
+		standby: k.Standby(name),
 	}
 	g.drop = append(slices.Clone(g.ack), k.Stats(name))
 	return g
@@ -66,6 +68,9 @@ type Claim struct {
 	Expiry   time.Duration // of the group, which the claim shows to be in use; 0: none
 	Counts   Counts        // since the last claim
 	Worker   string        // of Worker.Sign, to show that the subscription lives; "" most often
+	// SingleActive tells that the group has the setting. If another subscription is active, the
+	// claim brings nothing. The subscription stands by at its address if it has slots.
+	SingleActive bool
 }
 
 // Claimed is the result of a claim.
@@ -78,6 +83,7 @@ type Claimed struct {
 	Waits   bool      // no more messages are ready; the subscription is woken when one is
 	Orphans int       // IDs without a body, which were dropped
 	Now     time.Time // by the server's clock
+	Epoch   int64     // with SingleActive, of the active subscription if it is this one; else 0
 }
 
 // Leased is a message that a subscription holds.
@@ -97,6 +103,9 @@ type Leased struct {
 func (g *Group) ClaimCall(c Claim) *Call {
 	keys := slices.Clone(g.claim)
 	keys[7] = g.topic.keys.Claim(c.Subscription)
+	if c.SingleActive {
+		keys = append(keys, g.topic.keys.Active(), g.standby)
+	}
 	if c.Worker != "" {
 		keys = append(keys, g.workers)
 	}
@@ -126,7 +135,7 @@ func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
 		return Claimed{}, err
 	case len(reply) == 1:
 		return Claimed{}, ErrUnregistered
-	case len(reply) != 11:
+	case len(reply) != 11 && len(reply) != 12:
 		return Claimed{}, fmt.Errorf("claim: unexpected reply of %d parts", len(reply))
 	}
 	orphans, _ := reply[4].(int64)
@@ -137,7 +146,12 @@ func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
 	if err := c.readMessages(Text(reply[5]), Text(reply[10]), bodies, records, expiries, add); err != nil {
 		return Claimed{}, err
 	}
+	var epoch int64
+	if len(reply) == 12 {
+		epoch, _ = strconv.ParseInt(Text(reply[11]), 10, 64)
+	}
 	return Claimed{
+		Epoch:   epoch,
 		More:    reply[1] == int64(1),
 		Blocked: int(blocked),
 		Waits:   reply[3] == int64(1),

@@ -70,9 +70,9 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 		if err := t.checkMode(groups); err != nil {
 			return err
 		}
-		keys := make([]string, 0, 11+3*len(groups.Names))
+		keys := make([]string, 0, 12+3*len(groups.Names))
 		keys = append(keys, t.keys.Meta(), t.keys.Messages(), t.keys.Pending(), t.keys.Options(),
-			t.keys.Refs(), t.keys.Scheduler(), t.keys.Publisher(publisher), t.keys.Names(), t.keys.Taken(), t.keys.Counters())
+			t.keys.Refs(), t.keys.Scheduler(), t.keys.Publisher(publisher), t.keys.Names(), t.keys.Taken(), t.keys.Counters(), t.keys.Active())
 		for _, g := range groups.Names {
 			if groups.Stream {
 				keys = append(keys, t.Name, t.keys.Retry(g), t.keys.Paused())

@@ -39,6 +39,8 @@ type Turn struct {
 	Expired, Purge bool
 	// Resume tells that a pause is over.
 	Resume bool
+	// Failed has groups whose active subscription did not claim in time. It may have only some.
+	Failed []string
 	// Unused has groups to remove, because their expiry has passed. It may have only some of them.
 	Unused []string
 	// In a topic with a stream, messages that were forgotten because they had no body, and messages
@@ -53,8 +55,9 @@ func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Durati
 		return t.promoteStreamCall(groups, address, patience)
 	}
 	k := t.keys
-	keys := make([]string, 0, 9+5*len(groups.Names))
-	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle(), k.Names(), k.Taken(), k.Resumes())
+	keys := make([]string, 0, 10+5*len(groups.Names))
+	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle(), k.Names(), k.Taken(), k.Resumes(),
+		k.Active())
 	args := make([]any, 0, 4+len(groups.Names))
 	args = append(args, groups.Version, address, millis(patience), budget)
 	for _, g := range groups.Names {
@@ -75,7 +78,7 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 		t.Forget(groups)
 		return Turn{}, true, nil
 	}
-	if len(reply) != 6 && len(reply) != 8 {
+	if len(reply) != 7 && len(reply) != 8 {
 		return Turn{}, false, fmt.Errorf("promote: unexpected reply of %d parts", len(reply))
 	}
 	turn = Turn{Role: Role(Text(reply[0])), Wait: -1, Expired: reply[2] == int64(1), Purge: reply[3] == int64(1),
@@ -83,6 +86,12 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 	unused, _ := reply[4].([]any)
 	for _, group := range unused {
 		turn.Unused = append(turn.Unused, Text(group))
+	}
+	if len(reply) == 7 {
+		failed, _ := reply[6].([]any)
+		for _, group := range failed {
+			turn.Failed = append(turn.Failed, Text(group))
+		}
 	}
 	if len(reply) == 8 {
 		lost, _ := reply[6].(int64)
@@ -105,7 +114,7 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 	_, more, err = t.sweep(ctx, func(groups *Groups) *Call {
 		k := t.keys
-		keys := []string{k.Meta(), k.Groups(), k.Options()}
+		keys := []string{k.Meta(), k.Groups(), k.Options(), k.Active()}
 		args := []any{groups.Version, budget}
 		for _, g := range groups.Names {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Deliveries(g), k.Dead(g), k.Waiters(g), k.Stats(g),
@@ -115,6 +124,27 @@ func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 		return &Call{script: &expireScript, keys: keys, args: args}
 	})
 	return more, err
+}
+
+// Succeed takes the place of active subscriptions that did not claim in time, and wakes a standby
+// for each. It returns the subscriptions that failed, by group.
+func (t *Topic) Succeed(ctx context.Context, groups ...string) (failed map[string]string, err error) {
+	k := t.keys
+	keys, args := []string{k.Scheduler(), k.Active()}, []any{}
+	for _, g := range groups {
+		keys = append(keys, k.Unack(g), k.Waiters(g), k.Standby(g))
+		args = append(args, g)
+	}
+	call := &Call{script: &succeedScript, keys: keys, args: args}
+	if err := Do(ctx, t.client, call); err != nil {
+		return nil, err
+	}
+	reply, err := call.cmd.StringSlice()
+	failed = map[string]string{}
+	for pair := range slices.Chunk(reply, 2) {
+		failed[pair[0]] = pair[len(pair)-1]
+	}
+	return failed, err
 }
 
 // Purge deletes dead messages that are past their group's retention, and the oldest of a group that
@@ -161,7 +191,7 @@ func (t *Topic) EndPauses(ctx context.Context) (ended []string, more bool, err e
 // over it ends the pauses whose time is over instead. It wakes a thousand subscriptions at most.
 func (t *Topic) ResumeCall(groups *Groups, group string, over bool, operation string) *Call {
 	k := t.keys
-	keys := []string{k.Meta(), k.Paused(), k.Resumes(), operation, k.Scheduler()}
+	keys := []string{k.Meta(), k.Paused(), k.Resumes(), operation, k.Scheduler(), k.Active()}
 	args := []any{groups.Version, group, budget, millis(OperationMemory), flag(groups.Stream), flag(over)}
 	for _, g := range groups.Names {
 		keys = append(keys, k.Resting(g), k.Ready(g), k.Waiters(g))

@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -148,7 +150,7 @@ func (w *world) travel(d time.Duration) {
 	groups := w.registered()
 	keys := []string{w.keys.Pending(), w.keys.Idle(), w.keys.Taken(), w.keys.Resumes()}
 	for _, g := range groups {
-		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g), w.keys.Resting(g))
+		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g), w.keys.Resting(g), w.keys.Standby(g))
 	}
 	for _, key := range keys {
 		members, err := w.Client.ZRangeWithScores(ctx, key, 0, -1).Result()
@@ -158,6 +160,13 @@ func (w *world) travel(d time.Duration) {
 		}
 		for part := range slices.Chunk(members, 1000) {
 			require.NoError(w.t, w.Client.ZAdd(ctx, key, part...).Err())
+		}
+	}
+	for group, text := range w.Client.HGetAll(ctx, w.keys.Active()).Val() {
+		part := strings.Fields(text)
+		if ends := must(strconv.ParseInt(part[2], 10, 64)); ends > 0 {
+			part[2] = strconv.FormatInt(max(ends-d.Milliseconds(), 1), 10)
+			w.Client.HSet(ctx, w.keys.Active(), group, strings.Join(part, " "))
 		}
 	}
 	fields := map[string][]string{w.keys.Scheduler(): {"next", "until"}}
@@ -253,6 +262,7 @@ type sub struct {
 	group  *operate.Group
 	id     string
 	number uint64
+	single bool // its group has SingleActive
 }
 
 func (w *world) sub(group string) *sub {
@@ -265,7 +275,7 @@ func (w *world) sub(group string) *sub {
 func (s *sub) query(limit int, edits ...func(*queue.Claim)) queue.Claim {
 	s.number++
 	c := queue.Claim{Subscription: s.id, Number: s.number, Limit: limit, Most: 1, Lease: time.Hour,
-		Address: s.w.Prefix + ":nowhere|" + s.id, Patience: time.Hour, Bytes: 1 << 20}
+		Address: s.w.Prefix + ":nowhere|" + s.id, Patience: time.Hour, Bytes: 1 << 20, SingleActive: s.single}
 	for _, edit := range edits {
 		edit(&c)
 	}

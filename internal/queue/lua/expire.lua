@@ -3,6 +3,7 @@
 -- KEYS  1 meta         hash: layout, groups (the version of the group set)
 --       2 groups       hash: group -> "<max deliveries> <retention ms> <max dead>"
 --       3 options      hash: id -> options, only of messages that have any
+--       4 active       hash: group -> "owner epoch ends lease", of groups with SingleActive
 --       then for each group of the set:
 --         ready        list of "id:due"
 --         unack        zset: id -> lease deadline ms, whose fraction keeps the order
@@ -24,16 +25,18 @@
 -- a process held may have ended it. If that was the last delivery, the message is dead. The flag
 -- "d" of its record says that a delivery ended and did not count.
 -- A subscription holds fewer messages than the budget, so they come back in one call and in order.
+-- In a group with SingleActive all leases end with the first, because the owner extends them
+-- together. The owner has failed then.
 -- Returns {"stale"} when the group set has changed, else {"ok", taken back, left}: left is 1 if
 -- more leases may have run out.
 -- Twice: the second run finds no lease that the first has taken back.
 
-local meta, group_options, message_options = KEYS[1], KEYS[2], KEYS[3]
+local meta, group_options, message_options, active = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local version, budget = ARGV[1], tonumber(ARGV[2])
-local groups = (#KEYS - 3) / 8
+local groups = (#KEYS - 4) / 8
 local long = string.rep('-', 65)
 
---@use now post wake id_length precedes
+--@use now post wake active id_length precedes
 
 -- Tells whether the entry a of ready belongs before the entry b, because it was due earlier.
 local function older(a, b)
@@ -46,15 +49,16 @@ if redis.call('HGET', meta, 'groups') ~= version then
 end
 -- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', message_options)
+redis.call('HLEN', active)
 for g = 1, groups do
-  redis.call('LLEN', KEYS[g * 8 - 4])
-  redis.call('ZCARD', KEYS[g * 8 - 3])
-  redis.call('HLEN', KEYS[g * 8 - 2])
+  redis.call('LLEN', KEYS[g * 8 - 3])
+  redis.call('ZCARD', KEYS[g * 8 - 2])
   redis.call('HLEN', KEYS[g * 8 - 1])
-  redis.call('ZCARD', KEYS[g * 8])
+  redis.call('HLEN', KEYS[g * 8])
   redis.call('ZCARD', KEYS[g * 8 + 1])
-  redis.call('HLEN', KEYS[g * 8 + 2])
+  redis.call('ZCARD', KEYS[g * 8 + 2])
   redis.call('HLEN', KEYS[g * 8 + 3])
+  redis.call('HLEN', KEYS[g * 8 + 4])
 end
 
 local total, left = 0, 0
@@ -63,14 +67,18 @@ for g = 1, groups do
     left = 1
     break
   end
-  local ready, unack, leases = KEYS[g * 8 - 4], KEYS[g * 8 - 3], KEYS[g * 8 - 2]
-  local deliveries, dead, waiters = KEYS[g * 8 - 1], KEYS[g * 8], KEYS[g * 8 + 1]
-  local stats, suspects = KEYS[g * 8 + 2], KEYS[g * 8 + 3]
+  local ready, unack, leases = KEYS[g * 8 - 3], KEYS[g * 8 - 2], KEYS[g * 8 - 1]
+  local deliveries, dead, waiters = KEYS[g * 8], KEYS[g * 8 + 1], KEYS[g * 8 + 2]
+  local stats, suspects = KEYS[g * 8 + 3], KEYS[g * 8 + 4]
 
   -- From the last to the first, so that each goes in front of those behind it. The fraction of a
   -- deadline does not count, so that messages that were claimed together come back together.
   local before = '(' .. string.format('%d', now + 1)
   local ids = redis.call('ZREVRANGEBYSCORE', unack, before, '-inf', 'LIMIT', 0, budget)
+  local a = #ids > 0 and read_active(ARGV[2 + g])
+  if a then
+    ids = redis.call('ZREVRANGEBYSCORE', unack, '+inf', '-inf', 'LIMIT', 0, budget)
+  end
   if #ids == budget then
     left = 1
   end
@@ -142,7 +150,13 @@ for g = 1, groups do
       end
       redis.call('LPUSH', ready, unpack(merged))
       redis.call('HINCRBY', stats, 'returned', #merged)
-      wake(waiters, math.min(#entries, 16))
+      if not a then
+        wake(waiters, math.min(#entries, 16))
+      end
+    end
+    if a and redis.call('ZCARD', unack) == 0 then
+      a.ends = now
+      write_active(ARGV[2 + g], a)
     end
     redis.call('HINCRBY', stats, 'expired', #ids)
     if suspected > 0 then

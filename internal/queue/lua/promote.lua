@@ -9,6 +9,7 @@
 --       7 names       hash: delay id -> id
 --       8 taken       zset: delay id -> ms at which it is free
 --       9 resumes     zset: group, or "" for the topic -> ms at which its pause ends
+--      10 active      hash: group -> "owner epoch ends lease", of groups with SingleActive
 --       then for each group of the set:
 --         ready       list of "id:due"
 --         retry       zset: id -> due ms
@@ -23,21 +24,23 @@
 --
 -- The snippet role describes the lease.
 -- Returns {"stale"} when the group set has changed, else
--- {role, wait, expired, purge, unused, resume}:
+-- {role, wait, expired, purge, unused, resume, failed}:
 --   role     "holder", "standby" or "other"
 --   wait     microseconds until the caller has to look again; 0 or less: at once; "": never
 --   expired  1 if leases have run out
 --   purge    1 if a group has dead messages past their retention, or too many
 --   unused   groups to remove, 32 at most
 --   resume   1 if a pause is over
+--   failed   groups whose active subscription did not claim in time, 32 at most
 -- Twice: the second run finds only messages that the first has not moved.
 
 local meta, group_options, pending, refs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local scheduler, idle, names, taken, resumes = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local active = KEYS[10]
 local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local groups = (#KEYS - 9) / 5
+local groups = (#KEYS - 10) / 5
 
---@use now role post wake each put precedes due_at event free_names keeps
+--@use now role post schedule wake active expect each put precedes due_at event free_names keeps
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -45,7 +48,7 @@ end
 
 local role, wait = ask_role()
 if role then -- the caller is not the holder
-  return {role, wait, 0, 0, {}, 0}
+  return {role, wait, 0, 0, {}, 0, {}}
 end
 
 -- Returns how many due messages of each source may move, if there are so many sources. The sources
@@ -125,13 +128,13 @@ local fresh = {} -- else its ids and due times, as those of retries
 if groups > 0 then
   local retrying = 0
   for g = 1, groups do
-    local due = due_at(KEYS[6 + g * 5], 0)
+    local due = due_at(KEYS[7 + g * 5], 0)
     first_retry[g] = due
     retrying = retrying + (due and due <= now and 1 or 0)
   end
   for g = 1, groups do
     local due = first_retry[g]
-    retries[g] = due and due <= now and take_due(KEYS[6 + g * 5], share_of(retrying)) or {}
+    retries[g] = due and due <= now and take_due(KEYS[7 + g * 5], share_of(retrying)) or {}
   end
   if retrying == 0 then
     runs, moved = take_runs(pending)
@@ -147,12 +150,13 @@ if groups > 0 then
   end
 end
 for g = 1, groups do
-  redis.call('LLEN', KEYS[5 + g * 5])
-  first_deadline[g] = due_at(KEYS[7 + g * 5], 0)
-  first_dead[g] = due_at(KEYS[8 + g * 5], 0)
-  waiting[g] = redis.call('ZCARD', KEYS[9 + g * 5])
+  redis.call('LLEN', KEYS[6 + g * 5])
+  first_deadline[g] = due_at(KEYS[8 + g * 5], 0)
+  first_dead[g] = due_at(KEYS[9 + g * 5], 0)
+  waiting[g] = redis.call('ZCARD', KEYS[10 + g * 5])
 end
 redis.call('HLEN', refs)
+local exclusive = redis.call('HLEN', active) > 0 -- there are groups with SingleActive
 local first_end = due_at(idle, 0)
 local unused = first_end and first_end <= now and redis.call('ZRANGEBYSCORE', idle, '-inf', now, 'LIMIT', 0, 32) or {}
 local first_resume = due_at(resumes, 0)
@@ -188,8 +192,9 @@ end
 first_free = free_names(first_free)
 
 local expired, purge
+local failed = {}
 for g = 1, groups do
-  local ready, retry, waiters = KEYS[5 + g * 5], KEYS[6 + g * 5], KEYS[9 + g * 5]
+  local ready, retry, waiters = KEYS[6 + g * 5], KEYS[7 + g * 5], KEYS[10 + g * 5]
   local again = retries[g]
   local retried = moving(again)
 
@@ -231,7 +236,7 @@ for g = 1, groups do
       first_retry[g] = due_at(retry, retried)
     end
     if waiting[g] > 0 then
-      wake(waiters, math.min(n, 16))
+      expect(waiters, wake(waiters, math.min(n, 16)))
     end
   end
 
@@ -244,7 +249,18 @@ for g = 1, groups do
       expired = true
     end
   end
-  local purges = purge_at(options[g], KEYS[8 + g * 5], first_dead[g])
+  local a = exclusive and read_active(ARGV[4 + g])
+  if a and a.ends > 0 then
+    if a.ends <= now and deadline then -- it is the owner's lease that tells whether that lives
+      a.ends = now + a.lease
+      write_active(ARGV[4 + g], a)
+    end
+    upcoming(a.ends)
+    if a.ends <= now and #failed < 32 then
+      failed[#failed + 1] = ARGV[4 + g]
+    end
+  end
+  local purges = purge_at(options[g], KEYS[9 + g * 5], first_dead[g])
   upcoming(purges)
   if purges and purges <= now then
     purge = true
@@ -257,10 +273,10 @@ end
 upcoming(first_end)
 upcoming(first_resume)
 
-keep_role(event, not expired and not purge and #unused == 0 and not resume)
+keep_role(event, not expired and not purge and #unused == 0 and not resume and #failed == 0)
 -- Deletions by position are the last writes: see docs/design.md.
 for _, from in ipairs(left) do
   redis.call('ZREMRANGEBYRANK', from.key, 0, from.moved - 1)
 end
 return {'holder', event and wait_until(event) or '', expired and 1 or 0, purge and 1 or 0, unused,
-  resume and 1 or 0}
+  resume and 1 or 0, failed}

@@ -6,6 +6,7 @@
 --       3 resumes   zset: group, or "" for the topic -> ms at which its pause ends
 --       4 operation string: whether it was paused at an earlier run of this call, expiring
 --       5 scheduler hash: next, holder, standby, until
+--       6 active    hash: group -> "owner epoch ends lease", of groups with SingleActive
 --       then for each group of the set:
 --         resting   zset: address of a subscription that may not claim now -> ms until which it is
 --                   valid
@@ -29,11 +30,12 @@
 -- remembered: it goes on, since resumes has the group until none rest, or finds nothing to do.
 
 local meta, paused, resumes, operation, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local active = KEYS[6]
 local version, group, budget, memory = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local stream, over = ARGV[5] == '1', ARGV[6] == '1'
-local groups = (#KEYS - 5) / 3
+local groups = (#KEYS - 6) / 3
 
---@use now post schedule wake
+--@use now post schedule wake active expect
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -42,10 +44,11 @@ end
 -- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', paused)
 redis.call('ZCARD', resumes)
+redis.call('HLEN', active)
 for g = 1, groups do
-  redis.call('ZCARD', KEYS[3 + g * 3])
-  redis.call('LLEN', KEYS[4 + g * 3])
-  redis.call('ZCARD', KEYS[5 + g * 3])
+  redis.call('ZCARD', KEYS[4 + g * 3])
+  redis.call('LLEN', KEYS[5 + g * 3])
+  redis.call('ZCARD', KEYS[6 + g * 3])
 end
 
 local was, left, done, ended = tonumber(redis.call('GET', operation) or nil), 0, {}, {}
@@ -71,7 +74,7 @@ if stream then
 end
 local stopped = redis.call('HEXISTS', paused, '') == 1
 for g = 1, stopped and 0 or groups do
-  local resting, ready, waiters = KEYS[3 + g * 3], KEYS[4 + g * 3], KEYS[5 + g * 3]
+  local resting, ready, waiters = KEYS[4 + g * 3], KEYS[5 + g * 3], KEYS[6 + g * 3]
   if redis.call('HEXISTS', paused, ARGV[6 + g]) == 0 then
     local popped = budget > 0 and redis.call('ZPOPMIN', resting, budget) or {}
     for i = 1, #popped, 2 do
@@ -82,8 +85,11 @@ for g = 1, stopped and 0 or groups do
       left = 1
     end
     local waiting = redis.call('LLEN', ready)
-    if was == 1 and waiting > 0 then
-      wake(waiters, math.min(waiting, 16))
+    if was == 1 then
+      if waiting > 0 then
+        wake(waiters, math.min(waiting, 16))
+      end
+      expect(waiters, 1, 1) -- the active subscription may have rested
     end
   end
 end

@@ -5,10 +5,10 @@
 --
 -- The snippet reads the key: one of a wrong type is found before the first write.
 
-local planned = redis.call('HMGET', scheduler, 'next', 'holder', 'standby')
+local planned = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'grace')
 
 -- Has the scheduler look at event, in ms, unless it looks earlier anyway. The standby looks a
--- second after that.
+-- second after that, or sooner by the topic's grace.
 local function schedule(event)
   if planned[1] and tonumber(planned[1]) <= event then return end
   planned[1] = string.format('%d', event)
@@ -18,6 +18,6 @@ local function schedule(event)
     if planned[i] then
       post(planned[i], string.format('%.3f', wait))
     end
-    wait = wait + 1000
+    wait = wait + (planned[4] or 1000)
   end
 end
