@@ -44,6 +44,9 @@ type World struct {
 	Topics []string
 	Groups []string
 
+	SingleActive bool     // of all groups
+	Unregistered []string // topics whose groups do not exist until somebody subscribes
+
 	t       testing.TB
 	direct  Place
 	dir     string
@@ -86,9 +89,12 @@ func NewWorld(t testing.TB, direct Place, change ...func(*World)) *World {
 func (w *World) Register() {
 	w.t.Helper()
 	for _, topic := range w.Topics {
+		if slices.Contains(w.Unregistered, topic) {
+			continue
+		}
 		for _, group := range w.Groups {
 			s, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
-				Client: w.Client, KeyPrefix: w.Prefix, ConsumerGroup: group, MaxDeliveries: -1,
+				Client: w.Client, KeyPrefix: w.Prefix, ConsumerGroup: group, MaxDeliveries: -1, SingleActive: w.SingleActive,
 			}, nil)
 			require.NoError(w.t, err)
 			require.NoError(w.t, s.SubscribeInitialize(topic))
