@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
@@ -39,8 +40,8 @@ func (a Act) MarshalJSON() ([]byte, error) { return object(a) }
 const actText = 1024
 
 // Record adds an act to the audit log in Redis, which keeps about the last 10,000. Texts are cut at
-// 1,024 bytes. No operation of this package calls it: the program decides what to record. If an
-// answer is lost, the act may be recorded twice.
+// 1,024 bytes, and bytes that are not UTF-8 are replaced. No operation of this package calls it:
+// the program decides what to record. If an answer is lost, the act may be recorded twice.
 //
 // Errors wrap ErrInvalidArgument, ErrForbidden or ErrServerFull, or come from ctx or Redis.
 func (a *Admin) Record(ctx context.Context, act Act) error {
@@ -50,13 +51,26 @@ func (a *Admin) Record(ctx context.Context, act Act) error {
 	fields := map[string]string{}
 	for name, text := range act.texts() {
 		if *text != "" {
-			fields[name] = strings.ToValidUTF8((*text)[:min(len(*text), actText)], "")
+			fields[name] = strings.ToValidUTF8(cut(*text, actText), "\ufffd") // never the name of another topic
 		}
 	}
 	if err := queue.Audit(ctx, a.client, a.config.KeyPrefix, fields); err != nil {
 		return fmt.Errorf("record: %w", err)
 	}
 	return nil
+}
+
+// cut returns the beginning of a text, of at most so many bytes and of whole characters.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	for i := range utf8.UTFMax {
+		if utf8.RuneStart(text[most-i]) {
+			return text[:most-i]
+		}
+	}
+	return text[:most] // it is not UTF-8
 }
 
 // texts returns the texts of an act, by the names of their fields in Redis.

@@ -49,3 +49,17 @@ func TestAuditLogHasALimit(t *testing.T) {
 		require.Less(t, s.Client.XLen(ctx, queue.AuditLog(s.Prefix)).Val(), int64(10_200))
 	})
 }
+
+// An act on a topic does not look like one on another topic, whose name it has but for some bytes.
+func TestActsNameNoOtherTopic(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		long := "x" + strings.Repeat("ä", 600)
+		require.NoError(t, s.admin.Record(ctx, admin.Act{By: "\xff", Action: "purge", Topic: "ord\xffers", Detail: long, Error: strings.Repeat("\x80", 2000)}))
+		acts, _, err := s.admin.Acts(ctx, "", 0)
+		require.NoError(t, err)
+		require.Equal(t, "ord\ufffders", acts[0].Topic)
+		require.Equal(t, "\ufffd", acts[0].By)
+		require.Equal(t, long[:1023], acts[0].Detail)
+		require.Equal(t, "\ufffd", acts[0].Error)
+	})
+}
