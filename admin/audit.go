@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -79,7 +79,13 @@ func (a *Act) texts() map[string]*string {
 		"schedule": &a.Schedule, "detail": &a.Detail, "error": &a.Error}
 }
 
-var actCursor = regexp.MustCompile(`^\d{1,20}-\d{1,20}$`)
+// isActCursor returns whether a text is the ID of an entry, two numbers of 64 bits.
+func isActCursor(text string) bool {
+	milliseconds, number, ok := strings.Cut(text, "-")
+	_, first := strconv.ParseUint(milliseconds, 10, 64)
+	_, second := strconv.ParseUint(number, 10, 64)
+	return ok && first == nil && second == nil
+}
 
 // Acts returns about limit acts of the audit log (default 100, at most 1,000), the newest first,
 // and the cursor of the next page. The first call takes the cursor "". An empty next means that
@@ -87,7 +93,7 @@ var actCursor = regexp.MustCompile(`^\d{1,20}-\d{1,20}$`)
 //
 // Errors wrap ErrInvalidArgument or ErrForbidden, or come from ctx or Redis.
 func (a *Admin) Acts(ctx context.Context, cursor string, limit int) (acts []Act, next string, err error) {
-	if cursor != "" && !actCursor.MatchString(cursor) {
+	if cursor != "" && !isActCursor(cursor) {
 		return nil, "", fmt.Errorf("acts: %w: %q is not a cursor of Acts", ErrInvalidArgument, cursor)
 	}
 	limit = min(cmp.Or(max(limit, 0), 100), 1000)

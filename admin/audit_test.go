@@ -32,8 +32,10 @@ func TestActsAreKeptNewestFirst(t *testing.T) {
 		require.Equal(t, "act 0", acts[1].Action)
 
 		require.ErrorIs(t, s.admin.Record(ctx, admin.Act{Action: "pause"}), admin.ErrInvalidArgument)
-		_, _, err = s.admin.Acts(ctx, "+", 0)
-		require.ErrorIs(t, err, admin.ErrInvalidArgument)
+		for _, wrong := range []string{"+", "1", "1-", "-1", "1-1-1", "18446744073709551616-1", "1-18446744073709551616"} {
+			_, _, err = s.admin.Acts(ctx, wrong, 0)
+			require.ErrorIs(t, err, admin.ErrInvalidArgument, wrong)
+		}
 	})
 }
 

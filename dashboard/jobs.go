@@ -55,8 +55,11 @@ func (j jobView) Percent() int {
 		done = j.Looked
 	}
 	percent := min(100, 100*done/max(j.Count, 1))
-	if j.Checks() && j.Running() {
+	switch {
+	case j.Checks() && j.Running():
 		percent = min(percent, 99)
+	case j.Checks() && j.Err == "" && !j.Stopped:
+		percent = 100
 	}
 	return percent
 }

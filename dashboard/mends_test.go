@@ -2,8 +2,10 @@ package dashboard_test
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"sync"
@@ -143,6 +145,61 @@ func TestATopicIsMendedOnce(t *testing.T) {
 	check()
 	_, body = s.get("/confirm?do=repair&t=orders")
 	require.Contains(t, body, "The last check found nothing to mend.")
+}
+
+// Close ends a check that is under way, waits for it, and ends the connections of browsers. The
+// browser that asked for the check may be gone by then.
+func TestCloseEndsWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	s.publish("orders", time.Hour, nil, "x")
+	server := httptest.NewServer(s.page)
+	t.Cleanup(server.Close)
+	patient, end := context.WithTimeout(ctx, testkit.Soon)
+	defer end()
+	live, err := http.NewRequestWithContext(patient, http.MethodGet, server.URL+"/topic?t=orders", nil)
+	require.NoError(t, err)
+	live.Header.Set("Accept", "text/event-stream")
+	answer, err := http.DefaultClient.Do(live)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+
+	started, goOn, ended := make(chan struct{}, 100), make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(release)
+	var checking atomic.Bool
+	checking.Store(true)
+	s.Client.(*redis.Client).AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
+		if call.Name() == "type" && checking.CompareAndSwap(true, false) { // which only a check asks
+			started <- struct{}{}
+			<-goOn
+		}
+		return nil
+	}))
+	asks, leave := context.WithCancel(ctx)
+	r := request(http.MethodPost, "/check", "t", "orders").WithContext(asks)
+	status, _, _ := s.answers(r)
+	require.Equal(t, http.StatusSeeOther, status)
+	leave()
+	<-started
+	go func() {
+		defer close(ended)
+		_ = s.page.Close()
+	}()
+	_, err = io.Copy(io.Discard, answer.Body) // until the page ends it
+	require.NoError(t, err)
+	require.Never(t, func() bool {
+		select {
+		case <-ended:
+			return true
+		default:
+			return false
+		}
+	}, 50*time.Millisecond, 10*time.Millisecond, "Close does not wait for the check")
+	release()
+	<-ended
+	status, _ = s.get("/")
+	require.Equal(t, http.StatusServiceUnavailable, status)
 }
 
 // The audit log has the one who stops an operation, too.
