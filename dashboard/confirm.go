@@ -202,8 +202,8 @@ func (d *Dashboard) confirmed(c *call) (string, error) {
 		return "", bad("There is nothing to do.")
 	}
 	if text := strings.TrimSpace(c.q("spread")); text != "" && b.Spreads {
-		if t.Spread, err = time.ParseDuration(text); err != nil {
-			return "", bad(fmt.Sprintf("%q is no duration. Write it like 30m or 2h. Nothing was changed.", clip(text, 40)))
+		if t.Spread, err = span(text); err != nil {
+			return "", err
 		}
 	}
 	if b.Whole { // these have no limit, so they are counted once more

@@ -290,3 +290,17 @@ func TestEveryChangeFromAnotherSiteIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, acts)
 }
+
+// A pause of no time would be one without end.
+func TestAPauseOfNoTimeIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, operator)
+	s.publish("orders", time.Hour, nil, "x")
+	for _, length := range []string{"0", "0s", "-1m", "soon"} {
+		status, to := s.post("/pause", "t", "orders", "for", length)
+		require.Equal(t, http.StatusBadRequest, status, to)
+	}
+	stats, err := s.admin.Stats(ctx, "orders")
+	require.NoError(t, err)
+	require.Nil(t, stats.Pause)
+}
