@@ -21,6 +21,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
 func init() { children["active consumer"] = activeChild }
@@ -281,9 +282,8 @@ func TestOrderHoldsOverAFailover(t *testing.T) {
 		return c
 	}
 	client := connect()
-	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: connect(), WaitReplicas: 1}, nil)
-	require.NoError(t, err)
-	defer publisher.Close()
+	publisher := newPublisher(t, on(t, connect()))
+	replicated := testkit.Closes(t, testkit.NewPublisher(t, on(t, connect()), func(c *redisdelay.PublisherConfig) { c.WaitReplicas = 1 }))
 	const count, processes = 900, 3
 	var h handled
 	ends := make([]context.CancelFunc, processes)
@@ -297,7 +297,7 @@ func TestOrderHoldsOverAFailover(t *testing.T) {
 	}
 	awaitTurns(t, client, processes-1)
 	published := 0
-	more := func(upTo int) {
+	more := func(publisher message.Publisher, upTo int) {
 		var batch []*message.Message
 		for ; published < upTo; published++ {
 			batch = append(batch, newMessage(strconv.Itoa(published), 0))
@@ -314,13 +314,13 @@ func TestOrderHoldsOverAFailover(t *testing.T) {
 		return holder
 	}
 
-	more(count / 3)
+	more(replicated, count/3)
 	reaches(count / 9)
 	primary.Kill()
 	reaches(count/3 - 1) // by the new primary
-	more(2 * count / 3)
+	more(publisher, 2*count/3)
 	ends[reaches(count/2)]()
-	more(count)
+	more(publisher, count)
 	reaches(count - 1)
 	require.Eventually(t, func() bool { return !exists(t, client, keys.Messages()) }, 2*patience, 10*time.Millisecond)
 
