@@ -445,3 +445,24 @@ func TestOtherTopicsDoNotHaveTheKeysOfSingleActive(t *testing.T) {
 		require.Contains(t, work(w.sub("a")), w.keys.Active())
 	})
 }
+
+// A process may end while it waits, and a server that loses writes may lose that it was woken.
+func TestIdleOwnerWithoutAValidAddressIsReplaced(t *testing.T) {
+	bothSingle(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		first, second := w.turns("a"), w.turns("a")
+		forAMinute := func(c *queue.Claim) { c.Patience = time.Minute }
+		first.claim(1, idle(1, inbox.address("1")), lease(time.Minute), forAMinute)
+		for range 2 {
+			second.claim(1, idle(1, inbox.address("2")))
+			require.Zero(t, w.active("a").Ends, "its address is valid")
+		}
+		w.travel(time.Minute + time.Millisecond)
+		require.Empty(t, w.succession())
+		second.claim(1, idle(1, inbox.address("2")))
+		require.Empty(t, w.succession(), "it has its lease's time to claim")
+		w.travel(time.Minute + time.Millisecond)
+		require.Equal(t, []string{first.id}, w.succession())
+		require.Equal(t, []string{"2"}, inbox.received())
+	})
+}

@@ -59,7 +59,8 @@
 -- "lasting" in stats, because a subscription that finds its group there does not register it.
 -- In a group with SingleActive only the owner gets messages. A subscription becomes the owner if
 -- the place is free and nothing is leased. Both lanes are the same owner. Others stand by if they
--- have slots. The owner has to claim again within its lease, unless it waits or rests. If the
+-- have slots. The owner has to claim again within its lease, unless it waits or rests. A standby's
+-- call gives an idle owner that deadline too, if its address is no longer valid. If the
 -- subscription knows a higher epoch than the record has, the owner gets one above that.
 -- Returns {"unregistered"} if there is no group with this setting of SingleActive, else {"ok",
 -- left, blocked, waits, orphans, entries, bodies, records, now, expiries, since}, and with
@@ -229,6 +230,12 @@ if takes_over then
 elseif exclusive and not rests and not mine then
   rests = standby
 end
+-- An idle owner renews its address. Without a valid one it has to claim, as if it had been woken.
+local silent = exclusive and rests == standby and a.owner ~= '-' and a.ends == 0 and leased == 0
+  and redis.call('ZCOUNT', waiters, '(' .. at, '+inf') == 0
+if silent then
+  a.ends = now + a.lease
+end
 if rests then
   redis.call('ZREMRANGEBYSCORE', rests, '-inf', now)
   redis.call('DEL', claim)
@@ -253,8 +260,11 @@ if rests then
   if mine then -- while the group is paused, no deadline runs
     a.ends, a.lease = 0, lease
   end
-  if mine or lost then
+  if mine or lost or silent then
     write_active(group, a)
+  end
+  if silent then
+    schedule(a.ends)
   end
   return answer({'ok', 0, 0, waits and 1 or 0, 0, '', {}, {}, at, {}, at})
 end
