@@ -80,6 +80,13 @@ func checkGroup(group string, broadcast bool) error {
 	return nil
 }
 
+func checkSingleActive(single, broadcast bool) error {
+	if single && broadcast {
+		return errors.New("is true, but with Broadcast each subscription has a group of its own; leave it false")
+	}
+	return nil
+}
+
 func checkGroupExpiry(d time.Duration, broadcast bool) error {
 	if broadcast && d != 0 {
 		return fmt.Errorf("is %v, but with Broadcast use BroadcastExpiry instead; leave it zero", d)

@@ -34,6 +34,14 @@ type Delivery struct {
 	// DueAt is when the message was due, by the clock of the Redis server. It is the end of its
 	// delay, or of the delay of the last Nack that had one.
 	DueAt time.Time
+
+	// Epoch is a fencing token with SubscriberConfig.SingleActive, else 0. Each takeover gives a
+	// higher one. What a handler writes elsewhere can refuse a lower epoch than the highest it has
+	// seen. That is how a frozen process that wakes is kept from writing. Epochs are not
+	// consecutive. A failover may lose the last takeover, so that the subscription before is active
+	// again. It gets a higher epoch when the other's process next asks for messages. If that is
+	// gone too, end the Subscribe whose writes are refused: the next one gets a higher epoch.
+	Epoch int64
 }
 
 // DeliveryFromContext returns the Delivery of the message whose context is ctx, or a parent of ctx.

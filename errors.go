@@ -48,6 +48,10 @@ var (
 	// a topic with groups or messages of its own was used with a StreamConfig.
 	ErrTopicMode = queue.ErrTopicMode
 
+	// ErrGroupMode means that the consumer group has the other setting of
+	// SubscriberConfig.SingleActive.
+	ErrGroupMode = queue.ErrGroupMode
+
 	// ErrNotReplicated means that after WaitTimeout fewer than PublisherConfig.WaitReplicas
 	// replicas have confirmed the messages. The primary has stored them, and usually they are
 	// delivered, but a failover may lose them. Publishing them again may duplicate them, unless

@@ -100,8 +100,8 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 
 // SubscribeInitialize makes sure that the consumer group exists, so that it gets every message of
 // the topic that becomes due from now on, even before Subscribe. With Broadcast it does nothing.
-// Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed, ErrServerFull, ErrForbidden or ErrLayout,
-// or come from Redis.
+// Errors wrap ErrInvalidTopic, ErrTopicMode, ErrGroupMode, ErrClosed, ErrServerFull, ErrForbidden
+// or ErrLayout, or come from Redis.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if err := s.check(topic); err != nil || s.config.Broadcast {
 		return err
@@ -151,7 +151,7 @@ func (s *Subscriber) register(ctx context.Context, topic, group string) (*queue.
 
 func (s *Subscriber) groupOptions() queue.GroupOptions {
 	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention,
-		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry}
+		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry, SingleActive: s.config.SingleActive}
 	if s.config.Broadcast {
 		options.Expiry = s.config.BroadcastExpiry
 	}
@@ -171,8 +171,8 @@ func (s *Subscriber) groupOptions() queue.GroupOptions {
 // delivered messages are settled, or CloseTimeout is over. If Redis hangs, it closes when
 // CloseTimeout is over and the client has given up its last call.
 //
-// A subscription outlasts outages of Redis. Errors wrap ErrInvalidTopic, ErrTopicMode, ErrClosed,
-// ErrServerFull, ErrForbidden or ErrLayout, or come from ctx or Redis.
+// A subscription outlasts outages of Redis. Errors wrap ErrInvalidTopic, ErrTopicMode,
+// ErrGroupMode, ErrClosed, ErrServerFull, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	sub, _, err := s.subscribe(ctx, topic, nil)
 	if err != nil {

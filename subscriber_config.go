@@ -54,6 +54,21 @@ type SubscriberConfig struct {
 	// subscriber without a value cancels the expiry, until one with a value subscribes again.
 	GroupExpiry time.Duration
 
+	// SingleActive has one Subscribe of the group at a time get messages, while others stand by.
+	// With MaxInFlight 1, messages then come one at a time and in order of their due times, over
+	// any number of processes, and over crashes. A nack with a delay lets later messages pass, as
+	// the default Backoff does. For strict order, let Backoff return 0: then the message is
+	// delivered again at once, until it is dead. Default false.
+	//
+	// When the active one closes, another takes over at once. When its process is killed or frozen,
+	// another does within LeaseDuration, and gets first what the old one held. Delivery.Epoch tells
+	// who came later.
+	//
+	// It is a setting of the group, from its first subscriber on: others are refused with
+	// ErrGroupMode. To change it, use another group, or delete the group (admin.Admin.DeleteGroup).
+	// Versions that do not know the setting refuse the topic, with ErrLayout. Not for Broadcast.
+	SingleActive bool
+
 	// MaxInFlight is how many messages of one Subscribe the consumer has at once, neither acked nor
 	// nacked. Default 1: with one subscriber in the group, messages then come in order.
 	MaxInFlight int
@@ -160,6 +175,7 @@ func (c SubscriberConfig) Validate() error {
 		invalid("ConsumerGroup", checkGroup(c.ConsumerGroup, c.Broadcast)),
 		invalid("BroadcastExpiry", atLeast(c.BroadcastExpiry, 2*time.Minute)),
 		invalid("GroupExpiry", checkGroupExpiry(c.GroupExpiry, c.Broadcast)),
+		invalid("SingleActive", checkSingleActive(c.SingleActive, c.Broadcast)),
 		invalid("MaxInFlight", notNegative(c.MaxInFlight)),
 		invalid("LeaseDuration", atLeast(c.LeaseDuration, 10*time.Millisecond)),
 		invalid("MaxDead", notNegative(c.MaxDead)),

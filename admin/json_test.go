@@ -63,7 +63,7 @@ func filled(v reflect.Value) {
 		v.SetMapIndex(reflect.ValueOf("key").Convert(v.Type().Key()), reflect.ValueOf("value").Convert(v.Type().Elem()))
 	case reflect.String:
 		v.SetString("text")
-	case reflect.Int:
+	case reflect.Int, reflect.Int64:
 		v.SetInt(7)
 	case reflect.Bool:
 		v.SetBool(true)

@@ -64,6 +64,14 @@ type GroupStats struct {
 	// process crashed or stood still. A message that stays a suspect may crash its processes.
 	Suspects int `json:"suspects"`
 
+	// SingleActive tells that one subscription of the group gets messages, and others stand by: see
+	// redisdelay.SubscriberConfig. Active is that subscription, "" while none is. Epoch is what its
+	// deliveries have as Delivery.Epoch. Standby is how many stand by.
+	SingleActive bool   `json:"single_active,omitempty"`
+	Active       string `json:"active,omitempty"`
+	Epoch        int64  `json:"epoch,omitempty"`
+	Standby      int    `json:"standby,omitempty"`
+
 	// Subscribed is true if a subscription waits for messages of the group or holds one. LastSeen
 	// is when one last claimed or settled messages, or else when the group was created.
 	Subscribed bool      `json:"subscribed"`
@@ -134,7 +142,7 @@ func groupStats(g operate.GroupStats) GroupStats {
 		Subscribed: g.Subscribed(), LastSeen: g.Seen, Pause: pauseOf(g.Name, g.Paused), RemovedAt: g.Ends,
 		MaxDeliveries: g.MaxDeliveries, DeadRetention: g.Retention, MaxDead: g.MaxDead,
 		Counters: groupCounters(g.Counters), Lateness: Lateness(g.Lateness), MaxLateness: g.Latest, MaxLatenessSince: g.LatestSince,
-		Suspects: g.Suspects}
+		Suspects: g.Suspects, SingleActive: g.SingleActive, Active: g.Active.Subscription, Epoch: g.Active.Epoch, Standby: g.Standby}
 }
 
 // Removal is what was removed, or would be removed in a dry run.

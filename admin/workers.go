@@ -34,6 +34,12 @@ type Worker struct {
 	// the one that it has longest.
 	InHand int       `json:"in_hand"`
 	Oldest time.Time `json:"oldest"`
+
+	// Active tells that it is the one that gets messages, in a group with
+	// SubscriberConfig.SingleActive. StandsBy tells that it is another one of such a group. Both
+	// are false in other groups.
+	Active   bool `json:"active,omitempty"`
+	StandsBy bool `json:"stands_by,omitempty"`
 }
 
 // MarshalJSON writes the fields as docs/control.md says.
@@ -57,7 +63,8 @@ func (a *Admin) Workers(ctx context.Context, topic string) ([]Worker, error) {
 	workers := make([]Worker, len(found))
 	for i, w := range found {
 		workers[i] = Worker{Topic: topic, Group: w.Group, Host: w.Host, PID: w.PID, Program: w.Program, Version: w.Version,
-			Subscription: w.Subscription, Address: w.Address, Since: w.Since, Seen: w.Seen, InHand: w.InHand, Oldest: w.Oldest}
+			Subscription: w.Subscription, Address: w.Address, Since: w.Since, Seen: w.Seen, InHand: w.InHand, Oldest: w.Oldest,
+			Active: w.Active, StandsBy: w.StandsBy}
 	}
 	return workers, nil
 }

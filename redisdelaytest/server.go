@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -244,7 +245,7 @@ func (s *Server) moveClock(ctx context.Context, topics []topic, d time.Duration)
 func (s *Server) awaitMove(_ *server.Peer, command string, args ...string) bool {
 	if (command == "EVALSHA" || command == "EVAL") && len(args) > 0 {
 		switch queue.ScriptName(args[0]) {
-		case "expire", "remove":
+		case "expire", "remove", "succeed":
 			s.moving.RLock()
 			defer s.moving.RUnlock()
 		}
@@ -281,6 +282,9 @@ func (s *Server) settle(ctx context.Context, t topic) error {
 		}
 		if err == nil && turn.Expired {
 			_, err = t.Expire(ctx)
+		}
+		if err == nil && len(turn.Failed) > 0 {
+			_, err = t.Succeed(ctx, turn.Failed...)
 		}
 		if err == nil && turn.Purge {
 			_, _, err = t.Purge(ctx)
@@ -365,7 +369,7 @@ func (s *Server) ExpireLeases(topic string) {
 }
 
 // moveLeases adds d to the deadlines up to upTo that count in real time: of leases, of waiting and
-// resting subscriptions, and of unused groups.
+// resting subscriptions, of standbys and active ones, and of unused groups.
 func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration, upTo float64) error {
 	groups, err := t.Groups(ctx)
 	if err != nil {
@@ -373,14 +377,40 @@ func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration, upTo 
 	}
 	keys := []string{t.keys.Idle()}
 	for _, g := range groups.Names {
-		keys = append(keys, t.keys.Unack(g), t.keys.Waiters(g), t.keys.Resting(g))
+		keys = append(keys, t.keys.Unack(g), t.keys.Waiters(g), t.keys.Resting(g), t.keys.Standby(g))
 	}
 	for _, key := range keys {
 		if err := s.moveScores(ctx, key, upTo, func(redis.Z) float64 { return float64(d.Milliseconds()) }); err != nil {
 			return err
 		}
 	}
-	return nil
+	return s.moveActive(ctx, t, d, upTo)
+}
+
+// moveActive adds d to the deadlines up to upTo of active subscriptions.
+func (s *Server) moveActive(ctx context.Context, t topic, d time.Duration, upTo float64) error {
+	for {
+		err := s.Client().Watch(ctx, func(tx *redis.Tx) error {
+			active, err := tx.HGetAll(ctx, t.keys.Active()).Result()
+			if err != nil {
+				return err
+			}
+			_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error {
+				for group, text := range active {
+					part := strings.Fields(text)
+					if ends, err := strconv.ParseFloat(part[2], 64); err == nil && ends > 0 && ends <= upTo {
+						part[2] = strconv.FormatInt(int64(ends)+d.Milliseconds(), 10)
+						p.HSet(ctx, t.keys.Active(), group, strings.Join(part, " "))
+					}
+				}
+				return nil
+			})
+			return err
+		}, t.keys.Active())
+		if err != redis.TxFailedErr { // else a claim came between
+			return err
+		}
+	}
 }
 
 // endLeases moves the deadlines of all leases into the past, and keeps their order.

@@ -183,7 +183,7 @@ func (s *Scheduler) promote(ctx context.Context, p *pool, due []*served) {
 			s.retry(ctx, t, err, poll)
 		case stale: // the set of groups has changed since it was read
 			s.done(t, answered)
-		case turn.Expired || turn.Purge || turn.Resume || len(turn.Unused) > 0:
+		case turn.Expired || turn.Purge || turn.Resume || len(turn.Failed) > 0 || len(turn.Unused) > 0:
 			sweeps = append(sweeps, func() { s.sweep(ctx, t, turn, poll) })
 		default:
 			s.succeeded(t)
@@ -204,7 +204,8 @@ func (s *Scheduler) moveTo(p *pool, t *served) {
 }
 
 // sweep does the bounded extra work that a promotion has found: it ends pauses, takes back expired
-// leases, purges dead letters, and removes unused groups. Then the topic is promoted again.
+// leases, has standbys take over, purges dead letters, and removes unused groups. Then the topic is
+// promoted again.
 func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll time.Duration) {
 	var err error
 	if turn.Resume {
@@ -212,6 +213,9 @@ func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll 
 	}
 	if err == nil && turn.Expired {
 		err = s.repeat(ctx, t.topic.Expire)
+	}
+	if err == nil && len(turn.Failed) > 0 {
+		err = s.succeed(ctx, t, turn.Failed)
 	}
 	if err == nil && turn.Purge {
 		err = s.purge(ctx, t)
@@ -228,6 +232,16 @@ func (s *Scheduler) sweep(ctx context.Context, t *served, turn queue.Turn, poll 
 	}
 	s.succeeded(t)
 	s.done(t, time.Now())
+}
+
+// succeed has standbys take the place of active subscriptions that failed, and logs each.
+func (s *Scheduler) succeed(ctx context.Context, t *served, groups []string) error {
+	failed, err := t.topic.Succeed(ctx, groups...)
+	for _, group := range slices.Sorted(maps.Keys(failed)) {
+		s.logger.Info("The active subscription did not claim in time: another takes its place", watermill.LogFields{
+			"topic": t.topic.Name, "consumer_group": group, "subscription": failed[group]})
+	}
+	return err
 }
 
 // resume ends the pauses whose time is over, and logs each.

@@ -50,6 +50,9 @@ func (m *Machine) Answered(now time.Time, x *Exchange, a *Answer) Effects {
 		m.noteDeaths(x.deaths, a.Came)
 	}
 	m.untold.again(&x.Settlements, a.Failed)
+	if len(m.untold.Acks) == 0 {
+		m.settles = false
+	}
 	m.counts.Acked += a.Acked
 	if len(x.Nacks) > 0 && len(m.untold.Nacks) == 0 {
 		m.taker.move(Paused, Takes)
@@ -141,7 +144,8 @@ func (m *Machine) claimed(now time.Time, l *Lane, a *Answer, c *Claimed) bool {
 		m.note(Note{Kind: Orphans, Count: c.Orphans})
 	}
 	m.supplied(l, c, limit)
-	m.hold(now, c.Messages, &lease{claimed: a.Came, deadline: deadline}, a)
+	m.epoch = max(m.epoch, c.Epoch)
+	m.hold(now, c.Messages, &lease{claimed: a.Came, deadline: deadline, epoch: c.Epoch}, a)
 	if limit > 0 {
 		m.told(now, c, a.Came)
 	}

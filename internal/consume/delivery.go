@@ -57,6 +57,7 @@ type Info struct {
 	Number       int
 	Redelivered  bool
 	DueAt        time.Time
+	Epoch        int64
 }
 
 // Info describes the delivery.
@@ -69,6 +70,7 @@ func (d *Delivery) Info() Info {
 		Number:      d.inHand.number(),
 		Redelivered: d.inHand.Delivered,
 		DueAt:       d.inHand.Due,
+		Epoch:       d.inHand.epoch,
 	}
 }
 

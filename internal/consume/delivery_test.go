@@ -29,7 +29,7 @@ func newDelivery(t *testing.T) *Delivery {
 		group:  topic.Group("group"),
 		values: context.WithoutCancel(context.WithValue(t.Context(), valueKey{}, "value")),
 	}}
-	d.inHand.ID = "an-id"
+	d.inHand.ID, d.inHand.lease = "an-id", &lease{epoch: 7}
 	d.accept(message.NewMessage("uuid", nil))
 	return d
 }
@@ -89,7 +89,7 @@ func requireValues(t *testing.T, d *Delivery) {
 	_, limited := d.Deadline()
 	require.False(t, limited)
 	require.Equal(t, "redisdelay.Delivery(an-id)", fmt.Sprint(d))
-	require.Equal(t, Info{ID: "an-id", Topic: "topic", Group: "group", Number: 1}, FromContext(context.WithValue(d, valueKey{}, 1)).Info())
+	require.Equal(t, Info{ID: "an-id", Topic: "topic", Group: "group", Number: 1, Epoch: 7}, FromContext(context.WithValue(d, valueKey{}, 1)).Info())
 }
 
 // The context package ends what is derived from its own contexts without a goroutine for each.

@@ -25,6 +25,7 @@ func (m *Message) withoutBody() Message {
 type lease struct {
 	claimed  time.Time // when the claim was answered
 	deadline time.Time // the lease lasts at least until then
+	epoch    int64     // of the active subscription that claimed; 0: the group has no such
 }
 
 // InHand is a message that is offered to the consumer, or that the consumer has.

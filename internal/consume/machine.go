@@ -15,6 +15,7 @@ type Limits struct {
 	Lease        time.Duration // how long a lease lasts without an extension
 	MaxExtension time.Duration // how much longer than Lease a handler may run; negative: no limit
 	GroupExpiry  time.Duration // how long the group exists without use; 0: for ever
+	SingleActive bool          // one subscription of the group claims, others stand by
 }
 
 // Machine decides for one subscription what to say to Redis, what to hand out, and when. It is
@@ -33,6 +34,8 @@ type Machine struct {
 	brought int // number of messages that the main lane's last claim brought
 	suspect Suspect
 	taker   Taker
+	epoch   int64 // the highest that a claim returned
+	settles bool  // in strict order, Redis is yet to confirm the last ack
 	judging Judging
 	clock   ServerClock
 	dates   Dates
@@ -158,12 +161,16 @@ func (m *Machine) finished() bool {
 		m.main.claim == nil && m.second.claim == nil && m.second.remembered == 0 && m.counts == queue.Counts{}
 }
 
+// strict reports whether a message is handed out only when Redis has the ack of the one before.
+// Otherwise a crash could bring that one again after the next one was handled.
+func (m *Machine) strict() bool { return m.limits.SingleActive && m.limits.MaxInFlight == 1 }
+
 // Take moves the next message into in, to be offered to the consumer. It returns false if there is
 // none for it now.
 func (m *Machine) Take(now time.Time, in *InHand) (bool, Effects) {
 	buffer := &m.held.buffer
 	if buffer.len() == 0 || len(m.held.inHand) >= m.places.has || m.phase != Open ||
-		m.taker.state == Paused || m.taker.state == Gone {
+		m.taker.state == Paused || m.taker.state == Gone || m.settles {
 		return false, Effects{}
 	}
 	if now.After(buffer.first().deadline) { // the process stood still
@@ -248,6 +255,7 @@ func (m *Machine) Acked(now time.Time, in *InHand) Effects {
 		return Effects{}
 	}
 	m.untold.Acks = append(m.untold.Acks, &in.Leased)
+	m.settles = m.strict()
 	return Effects{Settled: in, Wake: m.urgent()}
 }
 
@@ -384,9 +392,16 @@ func (m *Machine) watch(now time.Time) {
 }
 
 // loseExpired loses the messages whose lease was not extended in time, by the process's clock.
-// Other subscriptions have them, now or soon.
+// Other subscriptions have them, now or soon. With SingleActive all leases end with the first, as
+// in Redis. Otherwise a message could be handed out before one that comes again.
 func (m *Machine) loseExpired(now time.Time) {
-	m.lose(func(held *Message) bool { return now.After(held.deadline) })
+	expired := func(held *Message) bool { return now.After(held.deadline) }
+	if m.limits.SingleActive {
+		some := false
+		m.held.each(func(held *Message) { some = some || expired(held) })
+		expired = func(*Message) bool { return some }
+	}
+	m.lose(expired)
 }
 
 // lose ends the deliveries whose lease is lost. A lease whose message no handler got is given back

@@ -1164,6 +1164,56 @@ func TestAPutOffClaimIsNotPlannedAgainForASuspect(t *testing.T) {
 	require.Positive(t, d.isSilent())
 }
 
+// Redis ends them together. A message could otherwise be handed out before one that comes again.
+func TestWithSingleActiveAllLeasesEndWithTheFirst(t *testing.T) {
+	for name, single := range map[string]bool{"with SingleActive": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			d := drive(t, Limits{MaxInFlight: 2, SingleActive: single})
+			first := d.holds(1)[0]
+			d.pass(modelLease / 4)
+			second := d.holds(1)[0]
+			require.True(t, first.deadline.Before(second.deadline))
+			d.now = first.deadline.Add(time.Millisecond)
+			d.loseExpired(d.now)
+			require.False(t, d.Has(first))
+			require.Equal(t, !single, d.Has(second))
+		})
+	}
+}
+
+// A crash could otherwise bring a message again after the next one was handled.
+func TestWithSingleActiveAMessageWaitsForTheAckBeforeIt(t *testing.T) {
+	for name, single := range map[string]bool{"with SingleActive": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			d := drive(t, Limits{MaxInFlight: 1, SingleActive: single})
+			first := d.holds(1)[0]
+			next := Message{Leased: queue.Leased{ID: "next"}, lease: &lease{claimed: d.now, deadline: d.now.Add(modelLease)}}
+			d.held.buffer.append([]Message{next})
+			require.Equal(t, Talk, d.Acked(d.now, first).Wake, "the ack waits for no other")
+			if !single {
+				taken, _ := d.Take(d.now, &InHand{})
+				require.True(t, taken)
+				return
+			}
+			taken, _ := d.Take(d.now, &InHand{})
+			require.False(t, taken)
+			x, _ := d.plan()
+			require.Len(t, x.Acks, 1)
+			a := Answer{Sent: d.now, Came: d.now, Failed: FailedAcks}
+			for i := range x.Claims {
+				a.Claims[i].Outcome = Refused
+			}
+			d.Answered(d.now, x, &a)
+			taken, _ = d.Take(d.now, &InHand{})
+			require.False(t, taken, "Redis has not confirmed it")
+			x, _ = d.plan()
+			d.answer(x)
+			taken, _ = d.Take(d.now, &InHand{})
+			require.True(t, taken)
+		})
+	}
+}
+
 // Acks of the last handlers are answered when the subscription has left. So it has a last claim,
 // of nothing, that tells them. Nobody registers a group for that if it is gone by then.
 func TestAcksAfterCloseAreToldWithALastClaim(t *testing.T) {

@@ -123,7 +123,7 @@ func (m *Machine) Plan(now time.Time, poll time.Duration) (x *Exchange, wake tim
 
 // canGather reports whether settlements may wait for others.
 func (m *Machine) canGather(s *Settlements) bool {
-	return len(s.Nacks) == 0 && len(s.Releases) == 0 && len(s.Acks)+len(s.Drops) < gathered && m.phase == Open
+	return !m.settles && len(s.Nacks) == 0 && len(s.Releases) == 0 && len(s.Acks)+len(s.Drops) < gathered && m.phase == Open
 }
 
 // overruns finds the messages whose handlers have run for too long, in the order of claiming, and
@@ -302,6 +302,7 @@ func (m *Machine) claimWaits(now time.Time) time.Time {
 func (m *Machine) claim(now time.Time, l *Lane, c queue.Claim) *queue.Claim {
 	c.Limit = min(c.Limit, mostClaimed)
 	c.Most, c.Lease, c.Bytes, c.Expiry = m.most(), m.limits.Lease, claimBytes, m.limits.GroupExpiry
+	c.Epoch = m.epoch
 	c.Counts, m.counts = m.counts, queue.Counts{}
 	if l == &m.main { // the second lane is never woken
 		c.Address = m.limits.Address

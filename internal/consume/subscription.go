@@ -106,7 +106,11 @@ func New(ctx context.Context, config Config) *Subscription {
 			Lease:        config.LeaseDuration,
 			MaxExtension: config.MaxExtension,
 			GroupExpiry:  config.Options.Expiry,
+			SingleActive: config.Options.SingleActive,
 		}, time.Now()),
+	}
+	if config.Options.SingleActive {
+		s.group.SingleActive()
 	}
 	s.link.ctx, s.link.cancel = context.WithCancel(context.Background())
 	s.watchdog.timer = stoppedTimer(s.tick)
@@ -246,6 +250,7 @@ func (s *Subscription) talkToRedis() error {
 			}
 			wake = time.Now().Add(s.link.pause())
 		case wake.IsZero():
+			s.standDown()
 			s.signOff()
 			s.removeOwnGroup()
 			return nil
@@ -342,6 +347,17 @@ func (s *Subscription) endOverrun(in *InHand) {
 	}
 	f.Reason = fmt.Sprintf("the %s ran for longer than %v (LeaseDuration and MaxExtension)", who, s.LeaseDuration+s.MaxExtension)
 	s.step(func(m *Machine, _ time.Time) Effects { return m.Overran(in, f) })
+}
+
+// standDown has another subscription take over at once, if this one was the active one of its
+// group. If that fails, a scheduler does it when the lease has run out.
+func (s *Subscription) standDown() {
+	if !s.Options.SingleActive {
+		return
+	}
+	if err := s.group.StandDown(s.link.ctx, s.Name); err != nil {
+		s.Logger.Debug("Cannot hand over to another subscription, a scheduler will", watermill.LogFields{"err": err})
+	}
 }
 
 // signOff removes the subscription from the workers of its group. If that fails, it goes from there

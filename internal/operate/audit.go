@@ -155,10 +155,10 @@ func (v *Violation) key() string {
 func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err error) {
 	k := a.topic.Keys()
 	all := []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Refs(), k.Scheduler(), k.Names(), k.Paused(), k.Resumes(),
-		k.Pending(), k.Idle(), k.Taken(), k.Counters(), k.Schedules()}
+		k.Pending(), k.Idle(), k.Taken(), k.Counters(), k.Schedules(), k.Active()}
 	for _, g := range slices.Concat(a.groups.Names, removing) {
 		all = append(all, k.Leases(g), k.Deliveries(g), k.Stats(g), k.Suspects(g), k.Unack(g), k.Retry(g), k.Dead(g),
-			k.Waiters(g), k.Resting(g), k.Workers(g), k.Ready(g))
+			k.Waiters(g), k.Resting(g), k.Workers(g), k.Standby(g), k.Ready(g))
 	}
 	if a.groups.Stream {
 		all = append(all, a.topic.Name)
@@ -327,7 +327,8 @@ func isLate(stats Stats) string {
 	}
 	event, what := stats.NextDue, "a message is due"
 	for _, g := range stats.Groups {
-		for at, is := range map[time.Time]string{g.NextRetry: "a retry is due", g.NextLease: "a lease ends"} {
+		for at, is := range map[time.Time]string{g.NextRetry: "a retry is due", g.NextLease: "a lease ends",
+			g.Active.Ends: "the active subscription has to claim"} {
 			if !at.IsZero() && (event.IsZero() || at.Before(event)) {
 				event, what = at, is
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// eraseGroups is how many groups one step of Erase removes at most. Each has ten keys, so a step
+// eraseGroups is how many groups one step of Erase removes at most. Each has twelve keys, so a step
 // takes the server a fraction of a millisecond.
 const eraseGroups = 100
 
@@ -22,11 +22,11 @@ func (t *Topic) Erase(ctx context.Context) error {
 	k := t.Keys()
 	begun := false
 	own := []string{k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(), k.Names(), k.Taken(), k.Paused(), k.Resumes(), k.Counters(),
-		k.Schedules()}
+		k.Schedules(), k.Active()}
 	keysOf := func(groups []string) (keys []string) {
 		for _, g := range groups {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g),
-				k.Dead(g), k.Resting(g), k.Stats(g), k.Suspects(g), k.Workers(g))
+				k.Dead(g), k.Resting(g), k.Stats(g), k.Suspects(g), k.Workers(g), k.Standby(g))
 		}
 		return keys
 	}

@@ -76,6 +76,9 @@ type GroupStats struct {
 	Latest                    time.Duration
 	LatestSince               time.Time // deliveries before are not in Latest
 	Seen                      time.Time // when a subscription last got a message
+	SingleActive              bool
+	Active                    queue.Active
+	Standby                   int // subscriptions that stand by
 }
 
 // Counters is what a topic has counted since it was created.
@@ -111,7 +114,7 @@ type DeadCounters struct {
 }
 
 // Subscribed tells whether a subscription waits for messages, or holds one.
-func (g GroupStats) Subscribed() bool { return g.Waiters+g.Resting+g.Held > 0 }
+func (g GroupStats) Subscribed() bool { return g.Waiters+g.Resting+g.Held+g.Standby > 0 }
 
 // Has tells whether the topic has the group.
 func (s Stats) Has(group string) bool {
@@ -143,10 +146,12 @@ func (t *Topic) stats(ctx context.Context, groups *queue.Groups) (Stats, error) 
 // statsCall returns a call whose reply readStats reads.
 func (t *Topic) statsCall(groups *queue.Groups) *queue.Call {
 	k := t.Keys()
-	keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle(), k.Counters(), k.Resumes(), k.Schedules()}
+	keys := []string{k.Meta(), k.Groups(), k.Messages(), k.Pending(), k.Taken(), k.Scheduler(), k.Paused(), k.Idle(), k.Counters(), k.Resumes(),
+		k.Schedules(), k.Active()}
 	args := []any{groups.Version}
 	for _, g := range groups.Names {
-		keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g), k.Suspects(g))
+		keys = append(keys, k.Ready(g), k.Unack(g), k.Retry(g), k.Dead(g), k.Waiters(g), k.Resting(g), k.Stats(g), k.Suspects(g),
+			k.Standby(g))
 		args = append(args, g)
 	}
 	return queue.NewCall(&queue.StatsScript, keys, args...)
@@ -158,14 +163,14 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 	if len(reply) == 1 && reply[0] == "stale" {
 		return stats, queue.ErrStale
 	}
-	const head, each = 14, 16
+	const head, each = 14, 18
 	if len(reply) != head+each*len(groups.Names) {
 		return stats, fmt.Errorf("stats: unexpected reply of %d parts about %d groups", len(reply), len(groups.Names))
 	}
 	err = checkParts("stats", reply, func(i int) func(any) bool {
 		counts, fields := []int{2, 3, 5, 13}, 12
 		if i >= head {
-			i, counts, fields = (i-head)%each, []int{0, 2, 4, 6, 8, 9, 13, 14}, 15
+			i, counts, fields = (i-head)%each, []int{0, 2, 4, 6, 8, 9, 13, 14, 15}, 17
 		}
 		switch {
 		case slices.Contains(counts, i):
@@ -207,8 +212,9 @@ func readGroupStats(name string, now time.Time, r []any) GroupStats {
 	g := GroupStats{Name: name, Ready: count(r[0]), Unack: count(r[2]), NextLease: queue.Instant(queue.Text(r[3])),
 		Retry: count(r[4]), NextRetry: queue.Instant(queue.Text(r[5])), Dead: count(r[6]), OldestDead: queue.Instant(queue.Text(r[7])),
 		Waiters: count(r[8]), Resting: count(r[9]), Paused: readPause(queue.Text(r[10])), Ends: queue.Instant(queue.Text(r[12])),
-		Held: count(r[13]), Suspects: count(r[14])}
-	counted := readFields(r[15])
+		Held: count(r[13]), Suspects: count(r[14]), Standby: count(r[15])}
+	g.Active = queue.ReadActive(queue.Text(r[16]))
+	counted := readFields(r[17])
 	g.Seen = queue.Instant(queue.Text(counted["seen"]))
 	g.Latest, g.LatestSince = latest(queue.Text(counted["latest_ms"]), now)
 	of := func(field string) int { return max(count(counted[field]), 0) }
@@ -224,13 +230,14 @@ func readGroupStats(name string, now time.Time, r []any) GroupStats {
 	if _, due, ok := strings.Cut(queue.Text(r[1]), ":"); ok {
 		g.OldestDue = queue.Instant(due)
 	}
-	options := append(strings.Fields(queue.Text(r[11])), "", "", "")
+	options := append(strings.Fields(queue.Text(r[11])), "", "", "", "")
 	g.MaxDeliveries, _ = strconv.Atoi(options[0])
 	g.Retention = -1
 	if ms, err := strconv.ParseInt(options[1], 10, 64); err == nil && ms >= 0 {
 		g.Retention = time.Duration(min(ms, math.MaxInt64/1_000_000)) * time.Millisecond
 	}
 	g.MaxDead = max(count(options[2]), 0)
+	g.SingleActive = options[3] == "single"
 	return g
 }
 

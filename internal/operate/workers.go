@@ -16,9 +16,11 @@ import (
 // itself lately, only the name is known.
 type Worker struct {
 	queue.Worker
-	Group  string
-	InHand int
-	Oldest time.Time // since when it has the message that it has longest; zero: none
+	Group    string
+	Active   bool // it is the active one of a group with SingleActive
+	StandsBy bool // it is another one of such a group
+	InHand   int
+	Oldest   time.Time // since when it has the message that it has longest; zero: none
 }
 
 // scanned is how many fields one step of Workers reads, about.
@@ -42,12 +44,19 @@ func (t *Topic) Workers(ctx context.Context) ([]Worker, error) {
 		for _, g := range some {
 			keys = append(keys, t.Keys().Workers(g), t.Keys().Leases(g))
 		}
-		fields, err := t.hashes(ctx, keys)
+		fields, err := t.hashes(ctx, append(keys, t.Keys().Active()))
 		if err != nil {
 			return nil, err
 		}
 		for i, g := range some {
-			all = append(all, workers(g, now, fields[2*i], fields[2*i+1])...)
+			found := workers(g, now, fields[2*i], fields[2*i+1])
+			if record, single := fields[len(keys)][g]; single {
+				for i := range found {
+					found[i].Active = found[i].Subscription == queue.ReadActive(record).Subscription
+					found[i].StandsBy = !found[i].Active
+				}
+			}
+			all = append(all, found...)
 		}
 	}
 	slices.SortFunc(all, func(a, b Worker) int {

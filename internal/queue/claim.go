@@ -24,6 +24,7 @@ type Group struct {
 	release []string
 	extend  []string
 	workers string
+	active  []string // keys of claim, only with SingleActive: active and standby
 }
 
 // Group returns a handle on a consumer group.
@@ -49,6 +50,16 @@ func (t *Topic) Group(name string) *Group {
 	return g
 }
 
+// SingleActive has the handle be one on a group with SingleActive. If another subscription is
+// active, claims bring nothing, and the subscription stands by at its address if it has slots.
+func (g *Group) SingleActive() *Group {
+	k := g.topic.keys
+	g.active = []string{k.Active(), k.Standby(g.Name)}
+	g.nack = append(g.nack, k.Active())
+	g.release = append(g.release, k.Scheduler(), k.Active())
+	return g
+}
+
 // Claim asks for messages of a group.
 type Claim struct {
 	Subscription string        // random; a subscription sends its claims one after the other
@@ -66,6 +77,7 @@ type Claim struct {
 	Expiry   time.Duration // of the group, which the claim shows to be in use; 0: none
 	Counts   Counts        // since the last claim
 	Worker   string        // of Worker.Sign, to show that the subscription lives; "" most often
+	Epoch    int64         // the highest that claims of the subscription returned
 }
 
 // Claimed is the result of a claim.
@@ -78,6 +90,7 @@ type Claimed struct {
 	Waits   bool      // no more messages are ready; the subscription is woken when one is
 	Orphans int       // IDs without a body, which were dropped
 	Now     time.Time // by the server's clock
+	Epoch   int64     // with SingleActive, of the active subscription if it is this one; else 0
 }
 
 // Leased is a message that a subscription holds.
@@ -97,14 +110,19 @@ type Leased struct {
 func (g *Group) ClaimCall(c Claim) *Call {
 	keys := slices.Clone(g.claim)
 	keys[7] = g.topic.keys.Claim(c.Subscription)
+	keys = append(keys, g.active...)
 	if c.Worker != "" {
 		keys = append(keys, g.workers)
 	}
-	return &Call{script: &claimScript, keys: keys, args: c.Counts.args([]any{
+	args := c.Counts.args([]any{
 		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), c.Held, millis(c.Lease), c.Slots,
 		c.Address, millis(c.Patience), c.Bytes, millis(memory), expiry(c.Expiry),
 		c.Most, c.Worker,
-	})}
+	})
+	if g.active != nil {
+		args = append(args, c.Epoch)
+	}
+	return &Call{script: &claimScript, keys: keys, args: args}
 }
 
 // ReadClaim returns the result of a claim, or ErrUnregistered.
@@ -126,7 +144,7 @@ func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
 		return Claimed{}, err
 	case len(reply) == 1:
 		return Claimed{}, ErrUnregistered
-	case len(reply) != 11:
+	case len(reply) != 11 && len(reply) != 12:
 		return Claimed{}, fmt.Errorf("claim: unexpected reply of %d parts", len(reply))
 	}
 	orphans, _ := reply[4].(int64)
@@ -137,7 +155,12 @@ func (c Claim) ReadClaimTo(add func(Leased), call *Call) (Claimed, error) {
 	if err := c.readMessages(Text(reply[5]), Text(reply[10]), bodies, records, expiries, add); err != nil {
 		return Claimed{}, err
 	}
+	var epoch int64
+	if len(reply) == 12 {
+		epoch, _ = strconv.ParseInt(Text(reply[11]), 10, 64)
+	}
 	return Claimed{
+		Epoch:   epoch,
 		More:    reply[1] == int64(1),
 		Blocked: int(blocked),
 		Waits:   reply[3] == int64(1),

@@ -10,6 +10,8 @@ var (
 	// ErrTopicMode means that the topic has a stream where it should have none, or none where it
 	// should have one.
 	ErrTopicMode = errors.New("topic is of another mode")
+	// ErrGroupMode means that the consumer group has the other setting of SingleActive.
+	ErrGroupMode = errors.New("consumer group has another setting of SingleActive")
 	// ErrUnregistered means that the consumer group does not exist, or no longer.
 	ErrUnregistered = errors.New("consumer group is not registered")
 	// ErrForbidden means that the server's user lacks a permission, or the server a command.

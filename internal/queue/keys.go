@@ -12,6 +12,10 @@ const Layout = "2"
 // another version.
 const StreamLayout = Layout + " stream"
 
+// SingleLayout is the layout of a topic that has, or once had, a group with SingleActive. Programs
+// that do not know the setting refuse it as another version.
+const SingleLayout = Layout + " single"
+
 // StreamGroup is the only group of a topic with a stream. Its ready list is the stream.
 const StreamGroup = "stream"
 
@@ -48,6 +52,7 @@ func (k Keys) Paused() string    { return k.base + "paused" }
 func (k Keys) Resumes() string   { return k.base + "resumes" }
 func (k Keys) Counters() string  { return k.base + "stats" }
 func (k Keys) Schedules() string { return k.base + "schedules" }
+func (k Keys) Active() string    { return k.base + "active" }
 
 // Keys that hold the number of a publisher's last call, a subscription's last claim, and the result
 // of one operation of an operator.
@@ -75,15 +80,17 @@ func (k Keys) Resting(group string) string    { return k.base + "resting:" + gro
 func (k Keys) Stats(group string) string      { return k.base + "stats:" + group }
 func (k Keys) Suspects(group string) string   { return k.base + "suspects:" + group }
 func (k Keys) Workers(group string) string    { return k.base + "workers:" + group }
+func (k Keys) Standby(group string) string    { return k.base + "standby:" + group }
 
 // types has the Redis type of each key of a topic, by the part of its name that says what it is.
 var types = map[string]string{
 	"meta": "hash", "messages": "hash", "options": "hash", "refs": "hash", "pending": "zset", "groups": "hash",
 	"scheduler": "hash", "idle": "zset", "names": "hash", "taken": "zset", "paused": "hash", "resumes": "zset",
-	"schedules": "hash", "handling": "string",
+	"schedules": "hash", "active": "hash", "handling": "string",
 	"publisher": "string", "claim": "string", "operation": "string",
 	"ready": "list", "unack": "zset", "leases": "hash", "retry": "zset", "deliveries": "hash", "waiters": "zset",
 	"dead": "zset", "resting": "zset", "stats": "hash", "suspects": "hash", "workers": "hash",
+	"standby": "zset",
 }
 
 // TypeOf returns the Redis type of a key of a topic. It returns "" for an unknown key. A name that

@@ -34,6 +34,7 @@ func live(t *testing.T, s redistest.Server) {
 		w.operate()
 		newWorld(t, s, fmt.Sprint("stream ", i)).streaming(kept).flow()
 		newWorld(t, s, fmt.Sprintf("recurring {%d}", i), "a").recur()
+		newWorld(t, s, fmt.Sprintf("single {%d}", i)).takeTurns(m)
 	}
 	queuetest.CheckDrained(t, s.Client, s.Prefix)
 }

@@ -192,11 +192,15 @@ func (g *inGroup) back(taken []*queue.Leased) {
 
 // expire takes back the leases that are over by now, in the order of their deadlines: each to the
 // front of ready, but behind what is there and was due earlier. Those that die of it do not come
-// back.
-func (g *inGroup) expire(now int64, order map[string]float64, dies func(id string) bool) {
+// back. If they end together, all are over with the first.
+func (g *inGroup) expire(now int64, order map[string]float64, together bool, dies func(id string) bool) {
 	var over []string
+	first := int64(math.MaxInt64)
+	for _, h := range g.Unack {
+		first = min(first, h.Until)
+	}
 	for id, h := range g.Unack {
-		if h.Until <= now {
+		if h.Until <= now || together && first <= now {
 			over = append(over, id)
 		}
 	}

@@ -22,7 +22,7 @@ func (m *model) register(t *rapid.T) {
 	options := queue.GroupOptions{MaxDeliveries: rapid.SampledFrom([]int{-1, 1, 2, 5}).Draw(t, "max deliveries"),
 		Retention: rapid.SampledFrom([]time.Duration{-1, 0, time.Minute, time.Hour}).Draw(t, "retention"),
 		MaxDead:   rapid.SampledFrom([]int{0, 1, 1, 3}).Draw(t, "max dead"),
-		Expiry:    rapid.SampledFrom([]time.Duration{0, 0, 0, time.Hour}).Draw(t, "expiry")}
+		Expiry:    rapid.SampledFrom([]time.Duration{0, 0, 0, time.Hour}).Draw(t, "expiry"), SingleActive: g == inTurns}
 	// By another process, so that this one's set is stale.
 	topic := topicOf(m.Client, m.Prefix, m.topic.Name)
 	if m.has[g] == nil {
@@ -112,6 +112,12 @@ func (m *model) promote(t *rapid.T) {
 		}
 		return turn.Expired == expired && turn.Purge == purge
 	})
+	for _, g := range turn.Failed {
+		require.Equal(t, inTurns, g)
+		require.Empty(t, m.picture.Groups[g].Unack, "only leases tell whether it lives")
+		m.still(func() { require.NoError(t, only(m.topic.Succeed(ctx, g))) })
+		m.active.Subscription = ""
+	}
 	for _, g := range turn.Unused {
 		require.Positive(t, m.groups[g].Expiry)
 		m.step(func() { m.removeUnused(g) }, func(*picture, int64, int64) bool { return true })
@@ -151,6 +157,18 @@ func (m *model) claim(t *rapid.T) {
 		m.counts(g, queue.LateField(bucket), 1)
 	}
 	want, blocked, room := []string{}, 0, math.MaxInt
+	rests := false // another subscription is active
+	ends := m.world.active(inTurns).Ends
+	over := !ends.IsZero() && ends.UnixMilli() <= m.now() && len(m.picture.Groups[g].Unack) == 0
+	if g == inTurns && (m.active == nil || m.active.Subscription == "" || over) && limit > 0 {
+		require.Empty(t, m.picture.Groups[g].Unack)
+		m.active = &queue.Active{Subscription: s.id, Epoch: -1} // which is checked below
+	} else if g == inTurns {
+		rests = m.active == nil || m.active.Subscription != s.id || over
+	}
+	if rests {
+		limit = 0
+	}
 	for i, r := range ready[:min(limit, len(ready))] {
 		room = min(room, m.has[g][r.ID].company(c.Most))
 		if c.Held+i+1 > room {
@@ -170,6 +188,14 @@ func (m *model) claim(t *rapid.T) {
 		in.Ready = slices.Clip(in.Ready[len(want):])
 		return true
 	})
+	if g == inTurns && !rests && m.active.Epoch < 0 {
+		require.Greater(t, claimed.Epoch, m.epoch)
+		m.active.Epoch, m.epoch = claimed.Epoch, claimed.Epoch
+	}
+	if rests {
+		require.Equal(t, queue.Claimed{Waits: c.Limit > 0 && c.Slots > 0}, claimed)
+		return
+	}
 	m.inOrder(g, held(claimed))
 	require.Equal(t, blocked, claimed.Blocked)
 	require.Equal(t, want, bodies(claimed))
@@ -420,6 +446,12 @@ func (m *model) close(t *rapid.T) {
 	m.still(func() { claimed = s.claim(0, idle(0, "nobody|"+s.id)) })
 	require.Empty(t, claimed.Messages)
 	require.False(t, claimed.Waits)
+	if s.group.Name == inTurns {
+		m.still(func() { require.NoError(t, s.group.StandDown(ctx, s.id)) })
+		if m.active != nil && m.active.Subscription == s.id {
+			m.active.Subscription = ""
+		}
+	}
 	waiters := m.Client.ZRange(ctx, m.keys.Waiters(s.group.Name), 0, -1).Val()
 	require.NotContains(t, waiters, "nobody|"+s.id)
 	m.subs[i] = m.sub(s.group.Name)
@@ -442,7 +474,7 @@ func (m *model) expire(t *rapid.T) {
 	order := m.order
 	m.step(func() { require.False(t, m.world.expire()) }, func(p *picture, now, _ int64) bool {
 		for name, g := range p.Groups {
-			g.expire(now, order[name], dies(name))
+			g.expire(now, order[name], m.groups[name].SingleActive, dies(name))
 		}
 		return true
 	})
@@ -529,6 +561,9 @@ func (m *model) gone(group string, remove func()) {
 	delete(m.groups, group)
 	delete(m.has, group)
 	delete(m.counted, group)
+	if group == inTurns {
+		m.active = nil
+	}
 	m.step(remove, func(p *picture, _, _ int64) bool {
 		p.remove(group)
 		return true

@@ -156,7 +156,39 @@ type model struct {
 	order   map[string]map[string]float64 // group -> id -> its deadline, with the fraction that keeps the order
 	subs    []*sub
 	inHand  []leased
-	lost    []leased // that some subscription believes to hold, and does not
+	lost    []leased      // that some subscription believes to hold, and does not
+	active  *queue.Active // of the group with SingleActive; nil: none ever claimed
+	epoch   int64         // the highest so far
+}
+
+// inTurns is the group with SingleActive.
+const inTurns = "d"
+
+// sub returns a subscription of a group.
+func (m *model) sub(group string) *sub {
+	if group == inTurns {
+		return m.world.turns(group)
+	}
+	return m.world.sub(group)
+}
+
+// checkActive compares which subscription is active with the model. Nobody else has leases.
+func (m *model) checkActive() {
+	m.t.Helper()
+	if m.groups[inTurns] == (queue.GroupOptions{}) {
+		require.Zero(m.t, m.Client.Exists(ctx, m.keys.Standby(inTurns)).Val())
+		return
+	}
+	got := m.world.active(inTurns)
+	if m.active == nil {
+		require.Empty(m.t, got.Subscription)
+		return
+	}
+	got.Ends = m.active.Ends // at most times, nobody can say to the millisecond
+	require.Equal(m.t, *m.active, got)
+	for _, l := range m.picture.Groups[inTurns].Unack {
+		require.Equal(m.t, m.active.Subscription, queue.SubscriptionOf(l.Token))
+	}
 }
 
 func newModel(t *rapid.T, s redistest.Server) *model {
@@ -217,6 +249,7 @@ func (m *model) check(t *rapid.T) {
 	m.t = t
 	m.still(func() {})
 	m.checkCounters()
+	m.checkActive()
 	leases := 0
 	for g := range m.groups {
 		leases += len(m.picture.Groups[g].Unack)

@@ -70,7 +70,7 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 		if err := t.checkMode(groups); err != nil {
 			return err
 		}
-		keys := make([]string, 0, 11+3*len(groups.Names))
+		keys := make([]string, 0, 12+3*len(groups.Names))
 		keys = append(keys, t.keys.Meta(), t.keys.Messages(), t.keys.Pending(), t.keys.Options(),
 			t.keys.Refs(), t.keys.Scheduler(), t.keys.Publisher(publisher), t.keys.Names(), t.keys.Taken(), t.keys.Counters())
 		for _, g := range groups.Names {
@@ -81,10 +81,10 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 			}
 		}
 		args, guarded := t.publishArgs(groups, number, messages, limit)
-		if guarded {
+		if guarded || groups.Single {
 			keys = append(keys, t.keys.Schedules())
 		}
-		call := &Call{script: &publishScript, keys: keys, args: args}
+		call := &Call{script: &publishScript, keys: t.withActive(keys, groups), args: args}
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
 		}

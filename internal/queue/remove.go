@@ -93,7 +93,7 @@ func (t *Topic) removeCall(group string, budget int, unused bool, limit string) 
 		keys: []string{k.Meta(), k.Groups(), k.Idle(), k.Messages(), k.Options(), k.Refs(), k.Ready(group),
 			k.Retry(group), k.Unack(group), k.Leases(group), k.Deliveries(group), k.Dead(group), k.Waiters(group),
 			k.Resting(group), k.Stats(group), k.Paused(), k.Suspects(group), k.Operation(Token()),
-			k.Resumes(), k.Workers(group)},
+			k.Resumes(), k.Workers(group), k.Active(), k.Standby(group)},
 		args: []any{group, Token(), budget, flag(unused), limit, millis(OperationMemory)},
 	}
 }

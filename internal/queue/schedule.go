@@ -39,6 +39,8 @@ type Turn struct {
 	Expired, Purge bool
 	// Resume tells that a pause is over.
 	Resume bool
+	// Failed has groups whose active subscription did not claim in time. It may have only some.
+	Failed []string
 	// Unused has groups to remove, because their expiry has passed. It may have only some of them.
 	Unused []string
 	// In a topic with a stream, messages that were forgotten because they had no body, and messages
@@ -53,7 +55,7 @@ func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Durati
 		return t.promoteStreamCall(groups, address, patience)
 	}
 	k := t.keys
-	keys := make([]string, 0, 9+5*len(groups.Names))
+	keys := make([]string, 0, 10+5*len(groups.Names))
 	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle(), k.Names(), k.Taken(), k.Resumes())
 	args := make([]any, 0, 4+len(groups.Names))
 	args = append(args, groups.Version, address, millis(patience), budget)
@@ -61,7 +63,15 @@ func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Durati
 		keys = append(keys, k.Ready(g), k.Retry(g), k.Unack(g), k.Dead(g), k.Waiters(g))
 		args = append(args, g)
 	}
-	return &Call{script: &promoteScript, keys: keys, args: args}
+	return &Call{script: &promoteScript, keys: t.withActive(keys, groups), args: args}
+}
+
+// withActive adds the key that says who is active in groups with SingleActive, if there may be any.
+func (t *Topic) withActive(keys []string, groups *Groups) []string {
+	if groups.Single {
+		keys = append(keys, t.keys.Active())
+	}
+	return keys
 }
 
 // ReadTurn reads the reply of PromoteCall. If the set of groups has changed, the call did nothing
@@ -75,7 +85,7 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 		t.Forget(groups)
 		return Turn{}, true, nil
 	}
-	if len(reply) != 6 && len(reply) != 8 {
+	if len(reply) != 7 && len(reply) != 8 {
 		return Turn{}, false, fmt.Errorf("promote: unexpected reply of %d parts", len(reply))
 	}
 	turn = Turn{Role: Role(Text(reply[0])), Wait: -1, Expired: reply[2] == int64(1), Purge: reply[3] == int64(1),
@@ -83,6 +93,12 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 	unused, _ := reply[4].([]any)
 	for _, group := range unused {
 		turn.Unused = append(turn.Unused, Text(group))
+	}
+	if len(reply) == 7 {
+		failed, _ := reply[6].([]any)
+		for _, group := range failed {
+			turn.Failed = append(turn.Failed, Text(group))
+		}
 	}
 	if len(reply) == 8 {
 		lost, _ := reply[6].(int64)
@@ -112,9 +128,30 @@ func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 				k.Suspects(g))
 			args = append(args, g)
 		}
-		return &Call{script: &expireScript, keys: keys, args: args}
+		return &Call{script: &expireScript, keys: t.withActive(keys, groups), args: args}
 	})
 	return more, err
+}
+
+// Succeed takes the place of active subscriptions that did not claim in time, and wakes a standby
+// for each. It returns the subscriptions that failed, by group.
+func (t *Topic) Succeed(ctx context.Context, groups ...string) (failed map[string]string, err error) {
+	k := t.keys
+	keys, args := []string{k.Scheduler(), k.Active()}, []any{}
+	for _, g := range groups {
+		keys = append(keys, k.Unack(g), k.Waiters(g), k.Standby(g))
+		args = append(args, g)
+	}
+	call := &Call{script: &succeedScript, keys: keys, args: args}
+	if err := Do(ctx, t.client, call); err != nil {
+		return nil, err
+	}
+	reply, err := call.cmd.StringSlice()
+	failed = map[string]string{}
+	for pair := range slices.Chunk(reply, 2) {
+		failed[pair[0]] = pair[len(pair)-1]
+	}
+	return failed, err
 }
 
 // Purge deletes dead messages that are past their group's retention, and the oldest of a group that
@@ -167,7 +204,7 @@ func (t *Topic) ResumeCall(groups *Groups, group string, over bool, operation st
 		keys = append(keys, k.Resting(g), k.Ready(g), k.Waiters(g))
 		args = append(args, g)
 	}
-	return &Call{script: &resumeScript, keys: keys, args: args}
+	return &Call{script: &resumeScript, keys: t.withActive(keys, groups), args: args}
 }
 
 // sweep runs a call that moves a bounded number of messages of all groups. It returns the reply,

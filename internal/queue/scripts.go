@@ -57,6 +57,10 @@ var (
 	permitScript  = load("permit")
 	resumeScript  = load("resume")
 
+	// These are for groups with SingleActive.
+	succeedScript   = load("succeed")
+	standDownScript = load("stand_down")
+
 	// These are for recurring schedules.
 	schedulesScript = load("schedules")
 	reviewScript    = load("review")

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"time"
@@ -75,6 +76,17 @@ func (g *Group) calls(s *Script, keys []string, head []any, messages []*Leased) 
 
 // Lease returns the name of the message's lease.
 func (l *Leased) Lease() string { return l.ID + " " + l.Token }
+
+// StandDown gives up the place of the group's active subscription, unless it still holds messages.
+// A standby is woken for it.
+func (g *Group) StandDown(ctx context.Context, subscription string) error {
+	k := g.topic.keys
+	return Do(ctx, g.topic.client, &Call{
+		script: &standDownScript,
+		keys:   []string{k.Scheduler(), k.Active(), k.Leases(g.Name), k.Waiters(g.Name), k.Standby(g.Name)},
+		args:   []any{g.Name, subscription},
+	})
+}
 
 // LeasedAt returns when the lease with a token began, by the server's clock. Extensions do not
 // change that. It returns the zero time for a text that is no token.

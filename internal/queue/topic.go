@@ -31,6 +31,7 @@ type Groups struct {
 	Version string
 	Names   []string
 	Stream  bool // the topic has a stream, and one group for it
+	Single  bool // the topic has or had groups with SingleActive
 }
 
 // GroupOptions are the settings of a group that Redis stores.
@@ -39,6 +40,7 @@ type GroupOptions struct {
 	Retention     time.Duration // of dead messages; negative: for ever
 	MaxDead       int           // dead messages that are kept at most; 0: no limit
 	Expiry        time.Duration // the group is removed after this time without use; 0: never
+	SingleActive  bool          // one subscription claims, others stand by
 }
 
 func (o GroupOptions) encode() string {
@@ -46,7 +48,11 @@ func (o GroupOptions) encode() string {
 	if o.MaxDead > 0 {
 		maxDead = o.MaxDead
 	}
-	return fmt.Sprintf("%d %s %d", max(o.MaxDeliveries, -1), millis(o.Retention), maxDead)
+	text := fmt.Sprintf("%d %s %d", max(o.MaxDeliveries, -1), millis(o.Retention), maxDead)
+	if o.SingleActive {
+		text += " single"
+	}
+	return text
 }
 
 // expiry returns an expiry as scripts read it: "" for a group that is never removed.
@@ -145,7 +151,7 @@ func (t *Topic) ReadLook(call *Call) (*Groups, error) {
 
 // Register makes sure that the group exists with these options. If the group is being removed, it
 // finishes the removal first, so the group is empty. It returns ErrTopicMode if the topic has a
-// stream.
+// stream, and ErrGroupMode if the group has the other setting of SingleActive.
 func (t *Topic) Register(ctx context.Context, group string, options GroupOptions) error {
 	if err := t.Enroll(ctx); err != nil {
 		return err
@@ -160,7 +166,11 @@ func (t *Topic) Register(ctx context.Context, group string, options GroupOptions
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
 		}
-		if reply, _ := call.cmd.Slice(); len(reply) != 1 {
+		reply, _ := call.cmd.Slice()
+		if len(reply) == 1 && reply[0] == "mode" {
+			return ErrGroupMode
+		}
+		if len(reply) != 1 {
 			groups, err := readGroups(call)
 			if err == nil {
 				err = t.checkMode(groups)
@@ -182,11 +192,11 @@ func readGroups(call *Call) (*Groups, error) {
 	if err != nil || len(reply) < 2 {
 		return nil, fmt.Errorf("unexpected reply %v: %w", reply, err)
 	}
-	if reply[0] != Layout && reply[0] != StreamLayout {
+	if reply[0] != Layout && reply[0] != StreamLayout && reply[0] != SingleLayout {
 		return nil, fmt.Errorf("%w: it is %q, this program writes %q", ErrLayout, reply[0], Layout)
 	}
 	slices.Sort(reply[2:]) // the server's order changes
-	return &Groups{Version: reply[1], Names: reply[2:], Stream: reply[0] == StreamLayout}, nil
+	return &Groups{Version: reply[1], Names: reply[2:], Stream: reply[0] == StreamLayout, Single: reply[0] == SingleLayout}, nil
 }
 
 // remembered returns the set of groups as last read, or nil.

@@ -38,6 +38,24 @@ func SubscriptionOf(token string) string {
 	return strings.TrimSuffix(lane, secondLane)
 }
 
+// Active is what is known about the active subscription of a group with SingleActive.
+type Active struct {
+	Subscription string    // "": none is active
+	Epoch        int64     // of the active subscription, or of the last one
+	Ends         time.Time // when another takes its place if it does not claim; zero: it need not claim
+}
+
+// ReadActive reads an entry of the hash active, "" for none.
+func ReadActive(text string) Active {
+	part := append(strings.Fields(text), "", "", "")
+	a := Active{Subscription: strings.TrimPrefix(part[0], "-")}
+	a.Epoch, _ = strconv.ParseInt(part[1], 10, 64)
+	if ends := Instant(part[2]); ends.UnixMilli() > 0 {
+		a.Ends = ends
+	}
+	return a
+}
+
 const (
 	// SignInterval is how often a subscription shows that it lives at most.
 	SignInterval = 30 * time.Second

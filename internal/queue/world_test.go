@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -149,7 +151,7 @@ func (w *world) travel(d time.Duration) {
 	groups := w.registered()
 	keys := []string{w.keys.Pending(), w.keys.Idle(), w.keys.Taken(), w.keys.Resumes()}
 	for _, g := range groups {
-		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g), w.keys.Resting(g))
+		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g), w.keys.Resting(g), w.keys.Standby(g))
 	}
 	for _, key := range keys {
 		members, err := w.Client.ZRangeWithScores(ctx, key, 0, -1).Result()
@@ -159,6 +161,13 @@ func (w *world) travel(d time.Duration) {
 		}
 		for part := range slices.Chunk(members, 1000) {
 			require.NoError(w.t, w.Client.ZAdd(ctx, key, part...).Err())
+		}
+	}
+	for group, text := range w.Client.HGetAll(ctx, w.keys.Active()).Val() {
+		part := strings.Fields(text)
+		if ends := must(strconv.ParseInt(part[2], 10, 64)); ends > 0 {
+			part[2] = strconv.FormatInt(max(ends-d.Milliseconds(), 1), 10)
+			w.Client.HSet(ctx, w.keys.Active(), group, strings.Join(part, " "))
 		}
 	}
 	fields := map[string][]string{w.keys.Scheduler(): {"next", "until"}}
@@ -259,6 +268,13 @@ type sub struct {
 func (w *world) sub(group string) *sub {
 	w.subs++
 	return &sub{w: w, group: w.topic.Group(group), id: fmt.Sprintf("SUB%d", w.subs)}
+}
+
+// turns is sub for a group with SingleActive.
+func (w *world) turns(group string) *sub {
+	s := w.sub(group)
+	s.group.SingleActive()
+	return s
 }
 
 // query is the subscription's next claim. It is for an hour, of a consumer that has one message at

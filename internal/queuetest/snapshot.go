@@ -52,6 +52,8 @@ var kinds = map[string]struct {
 	"counters":   {typ: "hash"}, // the topic's stats
 	"suspects":   {typ: "hash", of: "group"},
 	"workers":    {typ: "hash", of: "group"},
+	"active":     {typ: "hash"},
+	"standby":    {typ: "zset", of: "group"},
 }
 
 // value is the value of one key.
@@ -213,7 +215,7 @@ func (s *snapshot) read(ctx context.Context, client redis.UniversalClient, scann
 		keys := append([]string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Groups(), k.Scheduler(), k.Idle(),
 			k.Names(), k.Taken(), k.Paused(), k.Resumes(), k.Schedules()}, scanned...)
 		for _, g := range before.groups() {
-			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g), k.Dead(g), k.Resting(g), k.Stats(g), k.Suspects(g), k.Workers(g))
+			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g), k.Dead(g), k.Resting(g), k.Stats(g), k.Suspects(g), k.Workers(g), k.Standby(g))
 		}
 		slices.Sort(keys)
 		if s.values, err = readKeys(ctx, client, slices.Compact(keys)); err != nil {

@@ -16,7 +16,8 @@ import (
 
 // The forms of stored values.
 var (
-	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+) (-1|[1-9]\d*)$`)
+	groupForm    = regexp.MustCompile(`^(-1|\d+) (-1|\d+) (-1|[1-9]\d*)( single)?$`)
+	activeForm   = regexp.MustCompile(`^([0-9A-Za-z]+|-) \d+ \d+ \d+$`)
 	optionsForm  = regexp.MustCompile(`^(max_deliveries:(-1|[1-9]\d*))?( ?delay_id:[^ :]+( window:\d+)?( mode:(keep|reject))?)?( ?(expires_at:\d+ ?)?(max_lateness:\d+ )?on_expiry:(drop|dead))?$`)
 	tokenForm    = regexp.MustCompile(`^[^: ]+:\d+:\d+:\d+$`)
 	deliveryForm = regexp.MustCompile(`(?s)^\d+ (d|r|-) \S+( .*)?$`)
@@ -101,7 +102,7 @@ func (i *inspection) base() string {
 
 func (i *inspection) meta() {
 	meta := i.get("meta", "").fields
-	if i.exists() && meta["layout"] != queue.Layout && !i.streaming() {
+	if i.exists() && meta["layout"] != queue.Layout && meta["layout"] != queue.SingleLayout && !i.streaming() {
 		i.report("meta: layout is %q, not %q", meta["layout"], queue.Layout)
 	}
 	if i.exists() && meta["groups"] == "" {
@@ -130,6 +131,18 @@ func (i *inspection) meta() {
 			i.report("resumes: %q is not paused", group)
 		}
 	}
+	for name, active := range i.get("active", "").fields {
+		if !activeForm.MatchString(active) || !strings.HasSuffix(i.get("groups", "").fields[name], " single") {
+			i.report("group %q: its active subscription is %q", name, active)
+			continue
+		}
+		part := strings.Fields(active)
+		_, stopped := paused[""]
+		_, rests := paused[name]
+		if part[0] != "-" && part[2] == "0" && !stopped && !rests && len(i.get("waiters", name).scores) == 0 {
+			i.report("group %q: its active subscription neither waits nor has to claim: %q", name, active)
+		}
+	}
 	for name, options := range i.get("groups", "").fields {
 		if !groupForm.MatchString(options) {
 			i.report("group %q: its options are %q", name, options)
@@ -148,7 +161,7 @@ func (i *inspection) stream(meta map[string]string) {
 		i.report("it has a stream, and the groups %q", registered)
 	}
 	for _, v := range i.values {
-		if slices.Contains([]string{"refs", "idle", "claim", "ready", "unack", "leases", "waiters", "resting"}, v.kind) {
+		if slices.Contains([]string{"refs", "idle", "claim", "ready", "unack", "leases", "waiters", "resting", "standby"}, v.kind) {
 			i.report("it has a stream, and %s: %s", v.key, v.summary())
 		}
 	}
@@ -224,7 +237,7 @@ func (i *inspection) group(name string) {
 			i.report("group %q: message %s: its entry in suspects is %q", name, id, entry)
 		}
 	}
-	for _, kind := range []string{"waiters", "resting"} {
+	for _, kind := range []string{"waiters", "resting", "standby"} {
 		for address, deadline := range i.get(kind, name).scores {
 			if !addressForm.MatchString(address) {
 				i.report("group %q: waiter %q is not an address", name, address)
@@ -342,7 +355,7 @@ func (i *inspection) scheduler() {
 	fields := i.get("scheduler", "").fields
 	for field, value := range fields {
 		switch field {
-		case "next", "until":
+		case "next", "until", "grace":
 			if !numberForm.MatchString(value) {
 				i.report("scheduler: %s is %q, not a time in ms", field, value)
 			}
@@ -403,6 +416,11 @@ func (i *inspection) nextEvent() (event float64, what string) {
 		}
 		if most, err := strconv.Atoi(options[2]); err == nil && most >= 0 && len(dead) > most {
 			earliest(dead, 0, "one dead message too many in group %q since message", g)
+		}
+		if part := strings.Fields(i.get("active", "").fields[g]); len(part) == 4 {
+			if ends, err := strconv.ParseFloat(part[2], 64); err == nil && ends > 0 {
+				earliest(map[string]float64{part[0]: ends}, 0, "the deadline in group %q of", g)
+			}
 		}
 		if ends, ok := i.get("idle", "").scores[g]; ok {
 			earliest(map[string]float64{g: ends}, 0, "the end of group")

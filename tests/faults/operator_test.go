@@ -138,6 +138,20 @@ func recurs(d *desk) {
 	require.NoError(d.t, err)
 }
 
+// turns adds a group with SingleActive, whose active subscription is this.
+func turns(active string) func(*desk) {
+	return func(d *desk) {
+		require.NoError(d.t, d.topic(d.direct).Register(d.t.Context(), "turns", queue.GroupOptions{MaxDeliveries: 5, SingleActive: true}))
+		require.NoError(d.t, d.direct.HSet(d.t.Context(), d.keys.Active(), "turns", active).Err())
+	}
+}
+
+// isFree requires that no subscription of that group is active.
+func isFree(d *desk) {
+	d.t.Helper()
+	require.Equal(d.t, "- 1 0 1000", d.direct.HGet(d.t.Context(), d.keys.Active(), "turns").Val())
+}
+
 func only[T any](_ T, err error) error { return err }
 
 // repeat has the ready message of group a in its list twice.
@@ -305,6 +319,19 @@ var operations = map[string]operation{
 			require.Len(d.t, schedules, 1)
 			require.NotZero(d.t, schedules[0].Paused)
 		},
+	},
+	"succeed": {
+		prepare: turns("OWNER 1 1 1000"),
+		do: func(d *desk) error {
+			_, err := d.topic(d.client).Succeed(d.t.Context(), "turns")
+			return err
+		},
+		holds: isFree,
+	},
+	"stand_down": {
+		prepare: turns("OWNER 1 0 1000"),
+		do:      func(d *desk) error { return d.topic(d.client).Group("turns").StandDown(d.t.Context(), "OWNER") },
+		holds:   isFree,
 	},
 	"overlap": {do: func(d *desk) error {
 		alone, err := d.topic(d.client).Handle("hourly", "a", time.Unix(3600, 0), time.Minute).Begin(d.t.Context())

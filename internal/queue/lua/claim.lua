@@ -16,7 +16,12 @@
 --      13 stats       hash: counters and times of the group
 --      14 dead        zset: id -> ms at which it died
 --      15 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
---      16 workers     hash: subscription -> "since seen until who", only if worker is not ""
+--         then only of a group with SingleActive:
+--         active      hash: group -> "owner epoch ends lease", the subscription that may claim
+--         standby     zset: address of a subscription that may become the owner -> ms until which
+--                     it is valid
+--         then only if worker is not "":
+--         workers     hash: subscription -> "since seen until who"
 -- ARGV  1 group
 --       2 subscription
 --       3 number      of this claim; the subscription counts its claims
@@ -39,6 +44,8 @@
 --      15 latest_ms   by which a message was late at most that the subscription handed over since
 --                     its last claim; "" for none
 --         then what else it counted since then: field of stats, number
+--         then only of a group with SingleActive:
+--         known       highest epoch that the subscription had; 0 for none
 --
 -- While the group or its topic is paused, the call leases nothing. A subscription with slots rests
 -- until the pause ends.
@@ -50,8 +57,14 @@
 -- The call puts off the removal of a group with an expiry. It does not bring it forward, and gives
 -- no expiry to a group without one: only register does. A claim without an expiry is noted as
 -- "lasting" in stats, because a subscription that finds its group there does not register it.
--- Returns {"unregistered"} if the group does not exist, else {"ok", left, blocked, waits, orphans,
--- entries, bodies, records, now, expiries, since}:
+-- In a group with SingleActive only the owner gets messages. A subscription becomes the owner if
+-- the place is free and nothing is leased. Both lanes are the same owner. Others stand by if they
+-- have slots. The owner has to claim again within its lease, unless it waits or rests. A standby's
+-- call gives an idle owner that deadline too, if its address is no longer valid. If the
+-- subscription knows a higher epoch than the record has, the owner gets one above that.
+-- Returns {"unregistered"} if there is no group with this setting of SingleActive, else {"ok",
+-- left, blocked, waits, orphans, entries, bodies, records, now, expiries, since}, and with
+-- SingleActive the epoch:
 --   left     1 if more messages are ready
 --   blocked  if the subscription holds too many for the next message, which is a suspect: how many
 --            it may hold with it; else 0
@@ -63,6 +76,7 @@
 --   now      the server's time in ms, as text
 --   expiries list of the expired leases in a row of each message, or empty if there is no suspect
 --   since    ms at which the messages were leased, as text: now, unless this is a repeat
+--   epoch    of the owner, as text; "0" if that is another subscription
 -- Twice: a repeat of the last claim that got messages returns those that it still leases. It takes
 -- the expiries of the others back. A repeat of a claim that got none is a new claim, and counts
 -- once more what the subscription counted. A repeat of an older claim leases nothing while the last
@@ -71,7 +85,11 @@
 local groups, messages, ready, unack, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deliveries, waiters, claim, scheduler, idle = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local paused, resting, stats, dead, suspects = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
-local workers, worker = KEYS[16], ARGV[14]
+local worker = ARGV[14]
+local workers = worker ~= '' and KEYS[#KEYS] or nil
+local exclusive = #KEYS >= 17
+local active, standby = exclusive and KEYS[16], exclusive and KEYS[17]
+local known = exclusive and tonumber(ARGV[#ARGV])
 local group, subscription, number, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local have, lease, slots, address = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local patience, bytes, memory, expiry = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12]
@@ -82,9 +100,10 @@ end
 local most, latest_ms = tonumber(ARGV[13]), ARGV[15]
 local long = string.rep('-', 65)
 
---@use now post schedule wake id_length latest take_back attend
+--@use now post schedule wake id_length latest take_back attend active
 
-if redis.call('HEXISTS', groups, group) == 0 then
+local settings = redis.call('HGET', groups, group)
+if not settings or (string.find(settings, ' single', 1, true) and true or false) ~= exclusive then
   return {'unregistered'}
 end
 
@@ -95,6 +114,28 @@ local function ids_of(entries)
   end
   return ids
 end
+local leased = redis.call('HLEN', leases)
+
+-- The record of active, and whether this subscription is the owner.
+local me = string.match(subscription, '^[^+]*')
+local a = exclusive and (read_active(group) or {owner = '-', epoch = 0, ends = 0, lease = lease})
+if exclusive and a.ends > 0 and a.ends <= now and leased == 0 then
+  a.owner = '-' -- its time is over, so the next one has another epoch, even if it is the same
+end
+local mine = exclusive and a.owner == me
+local lost = exclusive and known > a.epoch -- by a failover: a later owner is not in the record
+if lost then
+  a.epoch = known + 1
+end
+
+-- Returns a reply, with the owner's epoch if the group has SingleActive.
+local function answer(reply)
+  if exclusive then
+    reply[12] = mine and string.format('%d', a.epoch) or '0'
+  end
+  return reply
+end
+
 -- Returns the token of leases that this claim made at a time; ":due" follows, as in the entry.
 local function token_of(since)
   return subscription .. ':' .. number .. ':' .. since
@@ -114,27 +155,27 @@ if last and tonumber(last_number) >= tonumber(number) then
     entries[#entries + 1] = entry
   end
   local ids = ids_of(entries)
-  local tokens, own, mine, bodies, records, expiries = redis.call('HMGET', leases, unpack(ids)), {}, {}, {}, {}, {}
+  local tokens, own, own_entries = redis.call('HMGET', leases, unpack(ids)), {}, {}
+  local bodies, records, expiries = {}, {}, {}
   for i in ipairs(ids) do
     own[i] = token .. string.sub(entries[i], id_length + 1)
   end
   take_back(ids, own, tokens)
   for i, id in ipairs(ids) do
     if tokens[i] == own[i] then
-      mine[#mine + 1] = entries[i]
+      own_entries[#own_entries + 1] = entries[i]
       bodies[#bodies + 1] = redis.call('HGET', messages, id) or ''
       records[#records + 1] = redis.call('HGET', deliveries, id) or ''
       expiries[#expiries + 1] = expiries_of(redis.call('HGET', suspects, id))
     end
   end
-  return {
-    'ok', redis.call('LLEN', ready) > 0 and 1 or 0, 0, 0, 0, table.concat(mine, ' '), bodies, records,
+  return answer({
+    'ok', redis.call('LLEN', ready) > 0 and 1 or 0, 0, 0, 0, table.concat(own_entries, ' '), bodies, records,
     string.format('%d', now), expiries, since,
-  }
+  })
 end
 
 -- Read every key that is written later: one of a wrong type is found before the first write.
-local leased = redis.call('HLEN', leases)
 if workers then
   redis.call('HLEN', workers)
 end
@@ -142,11 +183,14 @@ if expiry ~= '' then
   redis.call('ZCARD', idle)
 end
 local waiting = redis.call('ZCARD', waiters)
-if limit == 0 then
+if limit == 0 or exclusive then
   redis.call('ZCARD', resting)
 end
+if exclusive then
+  redis.call('ZCARD', standby)
+end
 local counts = {} -- fields of stats that get other values
-for i = 16, #ARGV, 2 do
+for i = 16, exclusive and #ARGV - 1 or #ARGV, 2 do
   counts[#counts + 1] = ARGV[i]
 end
 local counted = redis.call('HMGET', stats, 'latest_ms', unpack(counts)) -- their values so far
@@ -178,8 +222,22 @@ local function count(got)
 end
 
 local stopped = redis.call('HMGET', paused, '', group)
-if stopped[1] or stopped[2] then
-  redis.call('ZREMRANGEBYSCORE', resting, '-inf', now)
+local rests = (stopped[1] or stopped[2]) and resting -- where the subscription rests, if it may not claim
+local takes_over = exclusive and not rests and a.owner == '-' and leased == 0 and limit > 0
+if takes_over then
+  -- The epoch grows even if the record was lost, because it is not below the time.
+  a.owner, a.epoch, mine = me, math.max(a.epoch + 1, now), true
+elseif exclusive and not rests and not mine then
+  rests = standby
+end
+-- An idle owner renews its address. Without a valid one it has to claim, as if it had been woken.
+local silent = exclusive and rests == standby and a.owner ~= '-' and a.ends == 0 and leased == 0
+  and redis.call('ZCOUNT', waiters, '(' .. at, '+inf') == 0
+if silent then
+  a.ends = now + a.lease
+end
+if rests then
+  redis.call('ZREMRANGEBYSCORE', rests, '-inf', now)
   redis.call('DEL', claim)
   redis.call('ZREM', waiters, address)
   count(false)
@@ -191,11 +249,24 @@ if stopped[1] or stopped[2] then
   end
   local waits = limit > 0 and slots > 0
   if waits then
-    redis.call('ZADD', resting, now + patience, address)
+    redis.call('ZADD', rests, now + patience, address)
   else
-    redis.call('ZREM', resting, address)
+    redis.call('ZREM', rests, address)
+    if exclusive then
+      redis.call('ZREM', resting, address)
+      redis.call('ZREM', standby, address)
+    end
   end
-  return {'ok', 0, 0, waits and 1 or 0, 0, '', {}, {}, at, {}, at}
+  if mine then -- while the group is paused, no deadline runs
+    a.ends, a.lease = 0, lease
+  end
+  if mine or lost or silent then
+    write_active(group, a)
+  end
+  if silent then
+    schedule(a.ends)
+  end
+  return answer({'ok', 0, 0, waits and 1 or 0, 0, '', {}, {}, at, {}, at})
 end
 
 local deadline = string.format('%d', now + lease)
@@ -211,7 +282,7 @@ end
 local recorded = redis.call('HLEN', deliveries)
 recorded = recorded > 0 and limit > 0 and left > 0 and recorded > redis.call('ZCARD', dead)
 local suspected = recorded and redis.call('HLEN', suspects) > 0
-local rested = suspected and redis.call('ZCARD', resting) > 0
+local rested = suspected and not exclusive and redis.call('ZCARD', resting) > 0
 local room, blocked = math.huge, 0 -- messages that may be held, with those of this claim
 if suspected then
   local first = ids_of(redis.call('LRANGE', ready, 0, 0))[1]
@@ -340,6 +411,10 @@ end
 if expiry ~= '' then
   redis.call('ZADD', idle, 'XX', 'GT', now + expiry, group)
 end
+if takes_over then
+  redis.call('DEL', waiters) -- an earlier owner may be there
+  redis.call('ZREM', standby, address)
+end
 if n > 0 then
   redis.call('ZADD', unack, unpack(scores))
   redis.call('HSET', leases, unpack(tokens))
@@ -388,8 +463,15 @@ elseif n < slots then
   redis.call('ZADD', waiters, now + patience, address)
   reply[4] = 1
 end
+if exclusive then
+  a.ends, a.lease = redis.call('ZCARD', waiters) > 0 and 0 or now + lease, lease
+  write_active(group, a)
+  if a.ends > 0 then
+    schedule(a.ends)
+  end
+end
 -- Deletions by position are the last writes: see docs/design.md.
 if consumed > 0 then
   redis.call('LTRIM', ready, consumed, -1)
 end
-return reply
+return answer(reply)

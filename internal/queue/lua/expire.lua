@@ -12,6 +12,8 @@
 --         waiters      zset: address of an idle subscription -> ms until which it is valid
 --         stats        hash: counters and times of the group
 --         suspects     hash: id -> "expiries alone lost", of messages whose last lease expired
+--       then only if the topic has groups with SingleActive:
+--         active       hash: group -> "owner epoch ends lease"
 -- ARGV  1 version      of the group set that KEYS were made from
 --       2 budget       messages of one group to take back at most (at most 1000); the call takes no
 --                      further group once it has taken back so many
@@ -24,16 +26,19 @@
 -- a process held may have ended it. If that was the last delivery, the message is dead. The flag
 -- "d" of its record says that a delivery ended and did not count.
 -- A subscription holds fewer messages than the budget, so they come back in one call and in order.
+-- In a group with SingleActive all leases end with the first, because the owner extends them
+-- together. The owner has failed then.
 -- Returns {"stale"} when the group set has changed, else {"ok", taken back, left}: left is 1 if
 -- more leases may have run out.
 -- Twice: the second run finds no lease that the first has taken back.
 
 local meta, group_options, message_options = KEYS[1], KEYS[2], KEYS[3]
 local version, budget = ARGV[1], tonumber(ARGV[2])
-local groups = (#KEYS - 3) / 8
+local groups = math.floor((#KEYS - 3) / 8)
+local active = KEYS[4 + groups * 8]
 local long = string.rep('-', 65)
 
---@use now post wake id_length precedes
+--@use now post wake active id_length precedes
 
 -- Tells whether the entry a of ready belongs before the entry b, because it was due earlier.
 local function older(a, b)
@@ -46,6 +51,9 @@ if redis.call('HGET', meta, 'groups') ~= version then
 end
 -- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', message_options)
+if active then
+  redis.call('HLEN', active)
+end
 for g = 1, groups do
   redis.call('LLEN', KEYS[g * 8 - 4])
   redis.call('ZCARD', KEYS[g * 8 - 3])
@@ -71,6 +79,10 @@ for g = 1, groups do
   -- deadline does not count, so that messages that were claimed together come back together.
   local before = '(' .. string.format('%d', now + 1)
   local ids = redis.call('ZREVRANGEBYSCORE', unack, before, '-inf', 'LIMIT', 0, budget)
+  local a = active and #ids > 0 and read_active(ARGV[2 + g])
+  if a then
+    ids = redis.call('ZREVRANGEBYSCORE', unack, '+inf', '-inf', 'LIMIT', 0, budget)
+  end
   if #ids == budget then
     left = 1
   end
@@ -142,7 +154,13 @@ for g = 1, groups do
       end
       redis.call('LPUSH', ready, unpack(merged))
       redis.call('HINCRBY', stats, 'returned', #merged)
-      wake(waiters, math.min(#entries, 16))
+      if not a then
+        wake(waiters, math.min(#entries, 16))
+      end
+    end
+    if a and redis.call('ZCARD', unack) == 0 then
+      a.ends = now
+      write_active(ARGV[2 + g], a)
     end
     redis.call('HINCRBY', stats, 'expired', #ids)
     if suspected > 0 then

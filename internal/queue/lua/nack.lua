@@ -11,6 +11,7 @@
 --       9 stats       hash: counters and times of the group
 --      10 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
 --      11 groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
+--      12 active      hash: group -> "owner epoch ends lease"; only if the group has SingleActive
 -- ARGV  1 group
 --       then for each message, in the order of delivery (at most 1000):
 --         id
@@ -33,10 +34,10 @@
 
 local unack, leases, deliveries, ready = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local retry, dead, waiters, scheduler, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local suspects, groups = KEYS[10], KEYS[11]
+local suspects, groups, active = KEYS[10], KEYS[11], KEYS[12]
 local group = ARGV[1]
 
---@use now due_of post schedule wake take_back keeps
+--@use now due_of post schedule wake active expect take_back keeps
 
 if #ARGV == 1 then
   return 0
@@ -55,6 +56,9 @@ redis.call('ZCARD', retry)
 redis.call('ZCARD', dead)
 redis.call('ZCARD', waiters)
 redis.call('HLEN', stats)
+if active then
+  redis.call('HLEN', active)
+end
 local have_suspects = redis.call('HLEN', suspects) > 0
 local options = redis.call('HGET', groups, group)
 
@@ -134,6 +138,6 @@ for field, many in pairs(counts) do
 end
 if woken > 0 then
   redis.call('HINCRBY', stats, 'returned', woken)
-  wake(waiters, math.min(woken, 16))
+  schedule(expect(waiters, wake(waiters, math.min(woken, 16))))
 end
 return settled

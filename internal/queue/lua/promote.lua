@@ -15,6 +15,8 @@
 --         unack       zset: id -> lease deadline ms
 --         dead        zset: id -> ms at which it died
 --         waiters     zset: address of an idle subscription -> ms until which it is valid
+--       then only if the topic has groups with SingleActive:
+--         active      hash: group -> "owner epoch ends lease"
 -- ARGV  1 version     of the group set that KEYS were made from
 --       2 me          address of the caller
 --       3 patience    ms for which a standby stays one without a call
@@ -23,21 +25,23 @@
 --
 -- The snippet role describes the lease.
 -- Returns {"stale"} when the group set has changed, else
--- {role, wait, expired, purge, unused, resume}:
+-- {role, wait, expired, purge, unused, resume, failed}:
 --   role     "holder", "standby" or "other"
 --   wait     microseconds until the caller has to look again; 0 or less: at once; "": never
 --   expired  1 if leases have run out
 --   purge    1 if a group has dead messages past their retention, or too many
 --   unused   groups to remove, 32 at most
 --   resume   1 if a pause is over
+--   failed   groups whose active subscription did not claim in time, 32 at most
 -- Twice: the second run finds only messages that the first has not moved.
 
 local meta, group_options, pending, refs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local scheduler, idle, names, taken, resumes = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local groups = (#KEYS - 9) / 5
+local groups = math.floor((#KEYS - 9) / 5)
+local active = KEYS[10 + groups * 5]
 
---@use now role post wake each put precedes due_at event free_names keeps
+--@use now role post wake active expect each put precedes due_at event free_names keeps
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -45,7 +49,7 @@ end
 
 local role, wait = ask_role()
 if role then -- the caller is not the holder
-  return {role, wait, 0, 0, {}, 0}
+  return {role, wait, 0, 0, {}, 0, {}}
 end
 
 -- Returns how many due messages of each source may move, if there are so many sources. The sources
@@ -153,6 +157,9 @@ for g = 1, groups do
   waiting[g] = redis.call('ZCARD', KEYS[9 + g * 5])
 end
 redis.call('HLEN', refs)
+if active then
+  redis.call('HLEN', active)
+end
 local first_end = due_at(idle, 0)
 local unused = first_end and first_end <= now and redis.call('ZRANGEBYSCORE', idle, '-inf', now, 'LIMIT', 0, 32) or {}
 local first_resume = due_at(resumes, 0)
@@ -188,6 +195,7 @@ end
 first_free = free_names(first_free)
 
 local expired, purge
+local failed = {}
 for g = 1, groups do
   local ready, retry, waiters = KEYS[5 + g * 5], KEYS[6 + g * 5], KEYS[9 + g * 5]
   local again = retries[g]
@@ -231,7 +239,7 @@ for g = 1, groups do
       first_retry[g] = due_at(retry, retried)
     end
     if waiting[g] > 0 then
-      wake(waiters, math.min(n, 16))
+      expect(waiters, wake(waiters, math.min(n, 16)))
     end
   end
 
@@ -242,6 +250,17 @@ for g = 1, groups do
     upcoming(deadline)
     if deadline <= now then
       expired = true
+    end
+  end
+  local a = active and read_active(ARGV[4 + g])
+  if a and a.ends > 0 then
+    if a.ends <= now and deadline then -- it is the owner's lease that tells whether that lives
+      a.ends = now + a.lease
+      write_active(ARGV[4 + g], a)
+    end
+    upcoming(a.ends)
+    if a.ends <= now and #failed < 32 then
+      failed[#failed + 1] = ARGV[4 + g]
     end
   end
   local purges = purge_at(options[g], KEYS[8 + g * 5], first_dead[g])
@@ -257,10 +276,10 @@ end
 upcoming(first_end)
 upcoming(first_resume)
 
-keep_role(event, not expired and not purge and #unused == 0 and not resume)
+keep_role(event, not expired and not purge and #unused == 0 and not resume and #failed == 0)
 -- Deletions by position are the last writes: see docs/design.md.
 for _, from in ipairs(left) do
   redis.call('ZREMRANGEBYRANK', from.key, 0, from.moved - 1)
 end
 return {'holder', event and wait_until(event) or '', expired and 1 or 0, purge and 1 or 0, unused,
-  resume and 1 or 0}
+  resume and 1 or 0, failed}

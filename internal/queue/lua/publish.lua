@@ -19,8 +19,10 @@
 --         stream     that due messages go into
 --         retry      zset: id -> due ms
 --         paused     hash: group, or "" for the topic -> ms since when
---       then only if a message has a guard:
+--       then only if a message has a guard, or the topic has groups with SingleActive:
 --         schedules  hash: recurring schedule -> record
+--       then only if the topic has groups with SingleActive:
+--         active     hash: group -> "owner epoch ends lease"
 -- ARGV  1 version    of the group set that KEYS were made from
 --       2 number     of this call; the publisher counts its calls
 --       3 memory     ms for which the number is remembered
@@ -67,7 +69,7 @@ local version, number, memory = ARGV[1], ARGV[2], ARGV[3]
 local n, runs, limit = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local soonest = tonumber(ARGV[7])
 local groups = math.floor((#KEYS - 10) / 3)
-local schedules = (#KEYS - 10) % 3 == 1 and KEYS[#KEYS]
+local schedules, active = KEYS[11 + groups * 3], KEYS[12 + groups * 3]
 local budget = 50000 -- messages times groups that one step moves at most
 local args = ARGV
 -- The indexes in args of the first message, run and options.
@@ -75,7 +77,7 @@ local first_message = 9
 local first_run = first_message + n * 2
 local first_option = first_run + runs * 2
 
---@use now due_of post schedule wake each put fields_of timetable amend_timetable
+--@use now due_of post schedule wake active expect each put fields_of timetable amend_timetable
 
 local topic = redis.call('HMGET', meta, 'groups', 'maxlen')
 if topic[1] ~= version then
@@ -97,6 +99,9 @@ if first_option <= #ARGV then
   redis.call('HLEN', options)
 end
 redis.call('HLEN', stats)
+if active then
+  redis.call('HLEN', active)
+end
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')[2]
 -- Only messages that are due now are written to the keys of groups.
 local direct = soonest <= now and groups > 0 and n * groups <= budget and not (head and tonumber(head) <= now)
@@ -376,7 +381,10 @@ if n_ready > 0 then
   for g = 1, groups do
     each('RPUSH', KEYS[8 + g * 3], ready_now, 1, n_ready)
     if waiting[g] > 0 then
-      wake(KEYS[10 + g * 3], math.min(n_ready, 16))
+      local ends = expect(KEYS[10 + g * 3], wake(KEYS[10 + g * 3], math.min(n_ready, 16)))
+      if ends and (not next_due or ends < next_due) then
+        next_due = ends
+      end
     end
   end
 end

@@ -9,14 +9,18 @@
 -- ARGV  1 layout     the layout version that the caller writes
 --       2 version    a fresh random version for the changed set
 --       3 group      the group's name
---       4 options    "<max deliveries> <retention ms> <max dead>", -1 for no limit
+--       4 options    "<max deliveries> <retention ms> <max dead>", -1 for no limit; and " single"
+--                    with SingleActive
 --       5 expiry     ms without use after which the group is removed; "" for never. The call may
 --                    put the removal off but not bring it forward, because another subscription may
 --                    have asked for the later one.
 --
 -- Messages that waited for a first group are scheduled. A group that is being removed is not added,
 -- because it would come back with a part of its messages. The caller finishes that removal first.
--- Returns {layout, version, group, ...}, or {"removing"}.
+-- A group keeps its setting of SingleActive. A topic that has a group with it has another layout,
+-- and its standby scheduler waits for a short time only.
+-- Returns {layout, version, group, ...}, or {"removing"}, or {"mode"} if the group has the other
+-- setting of SingleActive.
 -- Twice: the second run finds the group registered and keeps the version.
 
 local meta, groups, pending, scheduler, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -31,19 +35,27 @@ local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')
 redis.call('ZCARD', idle)
 redis.call('HLEN', stats)
 
-if found[1] and found[1] ~= layout then
+local mark = layout .. ' single'
+if found[1] and found[1] ~= layout and found[1] ~= mark then
   return {found[1], found[2] or ''}
 end
 if not known and redis.call('ZSCORE', idle, group) == '0' then
   return {'removing'}
+end
+local exclusive = string.find(options, ' single', 1, true) and true or false
+if known and (string.find(known, ' single', 1, true) and true or false) ~= exclusive then
+  return {'mode'}
 end
 if known then
   -- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
   redis.call('HDEL', scheduler, '')
 end
 if not found[1] or not found[2] or not known then
-  found = {layout, fresh}
-  redis.call('HSET', meta, 'layout', layout, 'groups', fresh)
+  found = {(found[1] == mark or exclusive) and mark or layout, fresh}
+  redis.call('HSET', meta, 'layout', found[1], 'groups', fresh)
+end
+if exclusive then
+  redis.call('HSET', scheduler, 'grace', 50)
 end
 if known ~= options then
   redis.call('HSET', groups, group, options)

@@ -6,6 +6,9 @@
 --       4 waiters  zset: address of an idle subscription -> ms until which it is valid
 --       5 stats    hash: counters and times of the group
 --       6 suspects hash: id -> "expiries alone lost", of messages whose last lease expired
+--       then only if the group has SingleActive:
+--         scheduler hash: next, holder, standby, until
+--         active   hash: group -> "owner epoch ends lease"
 -- ARGV  for each message, in the order of claiming (at most 1000): id, token
 --
 -- No delivery is counted. A message that has another lease by now, or none, is left alone. But if
@@ -14,9 +17,9 @@
 -- Twice: the second run finds no lease and no token that expired last, and changes nothing.
 
 local unack, leases, ready, waiters, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local suspects = KEYS[6]
+local suspects, scheduler, active = KEYS[6], KEYS[7], KEYS[8]
 
---@use now post wake take_back
+--@use now post schedule wake active expect take_back
 
 if #ARGV == 0 then
   return 0
@@ -37,6 +40,9 @@ redis.call('ZCARD', unack)
 redis.call('LLEN', ready)
 redis.call('ZCARD', waiters)
 redis.call('HLEN', stats)
+if active then
+  redis.call('HLEN', active)
+end
 
 take_back(ids, tokens, held)
 if #mine == 0 then
@@ -46,5 +52,5 @@ redis.call('ZREM', unack, unpack(mine))
 redis.call('HDEL', leases, unpack(mine))
 redis.call('LPUSH', ready, unpack(entries))
 redis.call('HINCRBY', stats, 'returned', #entries)
-wake(waiters, math.min(#mine, 16))
+schedule(expect(waiters, wake(waiters, math.min(#mine, 16))))
 return #mine

@@ -21,6 +21,9 @@
 --      18 operation   string: the result of an earlier run of this call, expiring
 --      19 resumes     zset: group, or "" for the topic -> ms at which its pause ends
 --      20 workers     hash: subscription -> who it is
+--      21 active      hash: group -> "owner epoch ends lease", of groups with SingleActive
+--      22 standby     zset: address of a subscription that may become the owner -> ms until which
+--                     it is valid
 -- ARGV  1 group
 --       2 version     a fresh random version for the changed set
 --       3 budget      messages to forget at most (at most 1000)
@@ -51,7 +54,7 @@ local meta, groups, idle, messages, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local refs, ready, retry, unack, leases = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local deliveries, dead, waiters, resting = KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local stats, paused, suspects, operation = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
-local resumes, workers = KEYS[19], KEYS[20]
+local resumes, workers, active, standby = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
 local group, fresh, budget, unused = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 local limit, memory = tonumber(ARGV[5]), ARGV[6]
 local poll = 90000 -- ms in which every subscription claims: the longest poll interval is 66 s
@@ -73,6 +76,7 @@ local s = redis.call('HMGET', stats, 'seen', 'asked', 'lasting', 'ending')
 local seen, asked, lasting, ending = tonumber(s[1] or nil), tonumber(s[2] or 0), s[3], s[4]
 local after = '(' .. string.format('%d', now)
 local waiting = redis.call('ZCOUNT', waiters, after, '+inf') + redis.call('ZCOUNT', resting, after, '+inf')
+  + redis.call('ZCOUNT', standby, after, '+inf')
 local subscribed = waiting + redis.call('ZCOUNT', unack, after, '+inf') > 0
 redis.call('HLEN', paused)
 redis.call('ZCARD', resumes)
@@ -82,6 +86,7 @@ redis.call('HLEN', leases)
 redis.call('HLEN', deliveries)
 redis.call('HLEN', suspects)
 redis.call('HLEN', workers)
+redis.call('HLEN', active)
 local left = redis.call('LLEN', ready) + redis.call('ZCARD', retry)
   + redis.call('ZCARD', unack) + redis.call('ZCARD', dead)
 local recently = asked > now - poll
@@ -122,6 +127,7 @@ end
 
 redis.call('HDEL', groups, group)
 redis.call('HDEL', paused, group)
+redis.call('HDEL', active, group)
 redis.call('ZREM', resumes, group)
 if known then
   redis.call('HSET', meta, 'groups', fresh)
@@ -148,6 +154,6 @@ if left > 0 then
     return done(1)
   end
 end
-redis.call('DEL', ready, retry, unack, leases, deliveries, suspects, dead, waiters, resting, stats, workers)
+redis.call('DEL', ready, retry, unack, leases, deliveries, suspects, dead, waiters, resting, stats, workers, standby)
 redis.call('ZREM', idle, group)
 return done(0)

@@ -11,6 +11,8 @@
 --                   valid
 --         ready     list of "id:due"
 --         waiters   zset: address of an idle subscription -> ms until which it is valid
+--       then only if the topic has groups with SingleActive:
+--         active    hash: group -> "owner epoch ends lease"
 -- ARGV  1 version   of the group set that KEYS were made from
 --       2 group     or "" for the topic. It is not used with over.
 --       3 budget    subscriptions to wake at most
@@ -31,9 +33,10 @@
 local meta, paused, resumes, operation, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local version, group, budget, memory = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local stream, over = ARGV[5] == '1', ARGV[6] == '1'
-local groups = (#KEYS - 5) / 3
+local groups = math.floor((#KEYS - 5) / 3)
+local active = KEYS[6 + groups * 3]
 
---@use now post schedule wake
+--@use now post schedule wake active expect
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -42,6 +45,9 @@ end
 -- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', paused)
 redis.call('ZCARD', resumes)
+if active then
+  redis.call('HLEN', active)
+end
 for g = 1, groups do
   redis.call('ZCARD', KEYS[3 + g * 3])
   redis.call('LLEN', KEYS[4 + g * 3])
@@ -82,8 +88,9 @@ for g = 1, stopped and 0 or groups do
       left = 1
     end
     local waiting = redis.call('LLEN', ready)
-    if was == 1 and waiting > 0 then
-      wake(waiters, math.min(waiting, 16))
+    if was == 1 and (waiting > 0 or active) then
+      wake(waiters, math.max(1, math.min(waiting, 16)))
+      schedule(expect(waiters, 1, 1)) -- the active subscription may have rested
     end
   end
 end

@@ -11,6 +11,7 @@
 --       9 counters    hash: counters of the topic
 --      10 resumes     zset: group, or "" for the topic -> ms at which its pause ends
 --      11 schedules   hash: recurring schedule -> record; ":" -> text of the last change
+--      12 active      hash: group -> "owner epoch ends lease", of groups with SingleActive
 --       then for each group of the set:
 --         ready       list of "id:due"
 --         unack       zset: id -> lease deadline ms
@@ -21,6 +22,8 @@
 --                     is valid
 --         stats       hash: counters and times of the group
 --         suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
+--         standby     zset: address of a subscription that may become the owner -> ms until which
+--                     it is valid
 -- ARGV  1 version     of the group set that KEYS were made from
 --       then the name of each group
 --
@@ -29,16 +32,17 @@
 -- paused, fault, fields and values of counters, number of fields of schedules}, and
 -- then for each group: number in ready, its first entry, number in unack, first
 -- deadline, number in retry, first due ms, number of dead, first ms of death, waiters, resting,
--- paused, options, ms of its removal, number of valid leases, number of suspects, fields and values
--- of stats. A missing value is "". paused is "<ms until when> <ms since when> <by> <why>", with 0
--- if it has no end.
+-- paused, options, ms of its removal, number of valid leases, number of suspects, number of
+-- standbys, entry of active, fields and values of stats. A missing value is "". paused is
+-- "<ms until when> <ms since when> <by> <why>", with 0 if it has no end.
 -- Twice: it only reads.
 
 local meta, group_options, messages, pending, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local scheduler, paused, idle, counters, resumes = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local schedules = KEYS[11]
 local version = ARGV[1]
-local groups = (#KEYS - 11) / 8
+local active = KEYS[12]
+local groups = (#KEYS - 12) / 9
 
 --@use now
 
@@ -64,8 +68,9 @@ local reply = {
   s[5] or '', redis.call('HGETALL', counters), redis.call('HLEN', schedules),
 }
 for g = 1, groups do
-  local ready, unack, retry, dead = KEYS[4 + g * 8], KEYS[5 + g * 8], KEYS[6 + g * 8], KEYS[7 + g * 8]
-  local waiters, resting, stats, suspects = KEYS[8 + g * 8], KEYS[9 + g * 8], KEYS[10 + g * 8], KEYS[11 + g * 8]
+  local ready, unack, retry, dead = KEYS[4 + g * 9], KEYS[5 + g * 9], KEYS[6 + g * 9], KEYS[7 + g * 9]
+  local waiters, resting, stats, suspects = KEYS[8 + g * 9], KEYS[9 + g * 9], KEYS[10 + g * 9], KEYS[11 + g * 9]
+  local standby = KEYS[12 + g * 9]
   for _, value in ipairs({
     redis.call('LLEN', ready), redis.call('LRANGE', ready, 0, 0)[1] or '', redis.call('ZCARD', unack),
     head(unack),
@@ -73,7 +78,8 @@ for g = 1, groups do
     redis.call('ZCOUNT', waiters, after, '+inf'), redis.call('ZCOUNT', resting, after, '+inf'),
     pause_of(ARGV[1 + g]), redis.call('HGET', group_options, ARGV[1 + g]) or '',
     redis.call('ZSCORE', idle, ARGV[1 + g]) or '', redis.call('ZCOUNT', unack, after, '+inf'),
-    redis.call('HLEN', suspects), redis.call('HGETALL', stats),
+    redis.call('HLEN', suspects), redis.call('ZCOUNT', standby, after, '+inf'),
+    redis.call('HGET', active, ARGV[1 + g]) or '', redis.call('HGETALL', stats),
   }) do
     reply[#reply + 1] = value
   end

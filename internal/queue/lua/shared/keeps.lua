@@ -6,7 +6,7 @@
 -- Returns for how many ms a group with these options keeps a dead message, and how many it keeps at
 -- most. Each is -1 if there is no limit.
 local function keeps(options)
-  local retention, most = string.match(options or '', '^%S+ (%S+) (%S+)$')
+  local retention, most = string.match(options or '', '^%S+ (%S+) (%S+)')
   return tonumber(retention or nil) or -1, tonumber(most or nil) or -1
 end
 

@@ -3,12 +3,13 @@
 -- Uses     scheduler, me, patience, t, now
 -- Defines  wait_until(ms), ask_role(), keep_role(event, done)
 --
--- The lease has no end of its own. It is the holder's until a second after the next event. Then the
--- holder has failed to act, and any process may take it. One of the others is the standby, which is
--- told of every earlier event too and watches the holder. It is of another process than the holder,
--- if there is one. The rest poll.
+-- The lease has no end of its own. It is the holder's until a second after the next event. In a
+-- topic that has groups with SingleActive that time is shorter: grace. Then the holder has failed
+-- to act, and any process may take it. One of the others is the standby, which is told of every
+-- earlier event too and watches the holder. It is of another process than the holder, if there is
+-- one. The rest poll.
 
-local grace = 1000 -- ms
+local grace = 1000 -- ms, unless the topic has its own
 local standby      -- its address
 local fault        -- of a scheduler that failed since the last promotion
 
@@ -25,9 +26,9 @@ end
 -- Returns nil if the caller is the holder or may become it. Else it returns "standby" or "other",
 -- and microseconds until the caller has to look again, "" if it need not.
 local function ask_role()
-  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until', 'fault')
+  local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until', 'fault', 'grace')
   local next_event, holder = tonumber(s[1] or nil), s[2]
-  standby, fault = s[3], s[5]
+  standby, fault, grace = s[3], s[5], tonumber(s[6] or grace)
   if not holder or holder == me or (next_event and now > next_event + grace) then return end
   -- A standby in the holder's process would end with it, so one of another process takes its place.
   if standby and standby ~= me and tonumber(s[4]) >= now
