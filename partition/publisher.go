@@ -12,6 +12,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
+	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
 )
 
 // KeyMetadata is the metadata key of a message's partition key. Messages of a topic with the same
@@ -135,7 +136,7 @@ func (p *Publisher) places(topic string, messages []*message.Message) (places []
 			}
 			places[i] = anywhere
 			if key := p.key(topic, msg); key != "" {
-				places[i] = ofKey(key, p.config.Partitions)
+				places[i] = partitions.OfKey(key, p.config.Partitions)
 			}
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
+	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
 )
 
 // SubscriberConfig configures a Subscriber.
@@ -168,7 +169,7 @@ var errMore = errors.New("a publisher has, or had, more partitions")
 func (s *Subscriber) lookForMore(ctx context.Context, topic string) {
 	var others []string
 	for i := s.names.partitions; i < MaxPartitions; i++ {
-		others = append(others, name(topic, i))
+		others = append(others, partitions.Name(topic, i))
 	}
 	more, err := s.inside.Listed(ctx, others)
 	fields := watermill.LogFields{"topic": topic, "partitions": s.names.partitions}
