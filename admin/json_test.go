@@ -38,6 +38,9 @@ func filled(v reflect.Value) {
 	case []byte:
 		v.SetBytes([]byte("pay <load>"))
 		return
+	case []admin.Stats: // a partition has no partitions
+		v.Set(reflect.ValueOf([]admin.Stats{{Topic: "text"}}))
+		return
 	}
 	switch v.Kind() {
 	case reflect.Struct:
