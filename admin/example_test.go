@@ -190,6 +190,30 @@ func ExampleAdmin_Plain() {
 	// Output: [mails orders-p0-40 orders-p1-1147 orders-p2-401]
 }
 
+// A topic shrinks when the partitions that go are empty.
+func ExampleAdmin_SetPartitions() {
+	s := start()
+	defer s.stop()
+	s.partitioned("orders", 3)
+
+	p, err := s.admin.SetPartitions(ctx, "orders", 2)
+	check(err)
+	fmt.Println(p.Partitions, "partitions, before", p.Before, "done:", p.Done())
+	s.server.Advance(time.Minute) // no publisher uses 3 partitions any more
+	p, err = s.admin.SetPartitions(ctx, "orders", 2)
+	check(err)
+	fmt.Println(p.Left)
+	check(s.admin.Cancel(ctx, "orders-p2-401", admin.ByDelayID("delay ID")))
+	p, err = s.admin.SetPartitions(ctx, "orders", 2)
+	check(err)
+	fmt.Println("done:", p.Done())
+
+	// Output:
+	// 2 partitions, before 3 done: false
+	// [Partition "orders-p2-401" has messages: 1, and 0 dead letters.]
+	// done: true
+}
+
 func ExampleAdmin_Workers() {
 	s := start()
 	defer s.stop()

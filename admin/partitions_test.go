@@ -11,6 +11,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
@@ -365,5 +366,121 @@ func TestThePlainTopicHasItsName(t *testing.T) {
 		require.Equal(t, 6, p.whole(t).Messages, "its partitions are as they were")
 		_, err = p.admin.Plain(ctx, strings.Repeat("x", 1000))
 		require.NoError(t, err)
+	})
+}
+
+// passes has so much time pass since the last step of a change.
+func (p *partitioned) passes(t *testing.T, d time.Duration) {
+	t.Helper()
+	set, _, err := queue.PartitioningOf(ctx, p.queueClient(t), p.Prefix, topic)
+	require.NoError(t, err)
+	set.Since = set.Since.Add(-d)
+	require.NoError(t, queue.SetPartitioning(ctx, p.queueClient(t), p.Prefix, topic, set))
+}
+
+func (p *partitioned) queueClient(t *testing.T) *queue.Client {
+	t.Helper()
+	client, err := queue.NewClient(p.Client)
+	require.NoError(t, err)
+	return client
+}
+
+// set calls SetPartitions, and checks the numbers: those that publishers use, used before, and use
+// next.
+func (p *partitioned) set(t *testing.T, n int, want ...int) (left string) {
+	t.Helper()
+	got, err := p.admin.SetPartitions(ctx, topic, n)
+	require.NoError(t, err)
+	require.Equal(t, want, []int{got.Partitions, got.Before, got.Next}, "%s", got.Left)
+	require.Equal(t, want[1]+want[2] == 0, got.Done())
+	return strings.Join(got.Left, "\n")
+}
+
+func TestATopicGrowsInSafeSteps(t *testing.T) {
+	eachPartition(t, func(t *testing.T, p *partitioned) {
+		require.Empty(t, p.set(t, 0, 3, 0, 0), "by the names in the registry")
+		left := p.set(t, 5, 3, 0, 5)
+		require.Contains(t, left, `Group "audit" has no subscription in 2 of the 2 new partitions`)
+		require.Contains(t, left, `Group "billing"`)
+		require.Equal(t, left, p.set(t, 5, 3, 0, 5), "it does not go on")
+		require.Empty(t, p.set(t, 3, 3, 0, 0), "called off")
+		p.set(t, 5, 3, 0, 5)
+		for _, group := range []string{"audit", "billing"} {
+			subscriber, err := partition.NewSubscriber(partition.SubscriberConfig{Partitions: 5, Subscriber: redisdelay.SubscriberConfig{
+				Client: p.Client, KeyPrefix: p.Prefix, ConsumerGroup: group, CloseTimeout: time.Second}}, nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
+			messages, err := subscriber.Subscribe(t.Context(), topic)
+			require.NoError(t, err)
+			go func() {
+				for msg := range messages {
+					msg.Ack()
+				}
+			}()
+		}
+		eventually(t, func() bool {
+			got, err := p.admin.SetPartitions(ctx, topic, 0)
+			require.NoError(t, err)
+			return len(got.Left) == 0
+		}, "the subscriptions are not seen")
+		require.Contains(t, p.set(t, 5, 5, 3, 0), "may still use 3 partitions")
+		_, err := p.admin.SetPartitions(ctx, topic, 6)
+		require.ErrorIs(t, err, admin.ErrInvalidArgument)
+		require.ErrorContains(t, err, "from 3 to 5 is under way")
+		p.passes(t, 10*time.Second)
+
+		var moved []string
+		for _, name := range p.names {
+			before, err := partition.TopicOf(topic, 3, name)
+			require.NoError(t, err)
+			after, err := partition.TopicOf(topic, 5, name)
+			require.NoError(t, err)
+			if before != after {
+				moved = append(moved, name)
+				require.Contains(t, p.set(t, 5, 5, 3, 0), before)
+			}
+		}
+		require.NotEmpty(t, moved)
+		require.Less(t, len(moved), len(p.names))
+		for _, name := range moved {
+			require.NoError(t, p.admin.Cancel(ctx, topic, admin.ByDelayID(name)), "it is found under the number before")
+		}
+		require.Empty(t, p.set(t, 5, 5, 0, 0), "messages whose key stays are of no concern")
+	})
+}
+
+func TestATopicShrinksInSafeSteps(t *testing.T) {
+	eachPartition(t, func(t *testing.T, p *partitioned) {
+		require.Contains(t, p.set(t, 2, 2, 3, 0), "may still use 3 partitions")
+		p.passes(t, 10*time.Second)
+		require.Equal(t, `Partition "`+p.plain[2]+`" has messages: 2, and 0 dead letters.`, p.set(t, 2, 2, 3, 0))
+		m, err := p.admin.Get(ctx, topic, admin.ByDelayID(p.names[2]))
+		require.NoError(t, err)
+		_, err = p.admin.Kill(ctx, topic, "billing", m.ID, "")
+		require.NoError(t, err)
+		require.NoError(t, p.admin.Cancel(ctx, topic, admin.ByDelayID(p.names[5])))
+		require.Contains(t, p.set(t, 2, 2, 3, 0), "1, and 2 dead letters")
+		_, err = p.admin.DeleteTopic(ctx, p.plain[2], false)
+		require.NoError(t, err)
+		require.Empty(t, p.set(t, 2, 2, 0, 0))
+		require.Empty(t, p.set(t, 0, 2, 0, 0))
+
+		_, err = p.admin.DeleteTopic(ctx, topic, false)
+		require.NoError(t, err)
+		_, err = p.admin.SetPartitions(ctx, topic, 0)
+		require.ErrorIs(t, err, admin.ErrNotFound, "the number is forgotten")
+		require.Empty(t, p.set(t, 7, 7, 0, 0), "of a new topic")
+		for _, wrong := range []int{-1, partition.MaxPartitions + 1} {
+			_, err := p.admin.SetPartitions(ctx, topic, wrong)
+			require.ErrorIs(t, err, admin.ErrInvalidArgument)
+		}
+		_, err = p.admin.SetPartitions(ctx, "", 1)
+		require.ErrorIs(t, err, admin.ErrInvalidTopic)
+		require.NoError(t, p.publisher(t).Publish("plain", delayed("x", time.Hour)))
+		_, err = p.admin.SetPartitions(ctx, "plain", 1)
+		require.ErrorIs(t, err, admin.ErrInvalidArgument)
+		require.NoError(t, p.Client.HSet(ctx, p.Prefix+":partitions", topic, "many").Err())
+		_, err = p.admin.SetPartitions(ctx, topic, 3)
+		require.ErrorContains(t, err, "no number of partitions")
 	})
 }

@@ -330,13 +330,23 @@ func (a *Admin) deleteGroup(ctx context.Context, topic, group string, dryRun boo
 // Repair or another DeleteTopic then removes the rest. The server frees the memory in the
 // background.
 //
+// With a partitioned topic, the number that SetPartitions has set is forgotten, too.
+//
 // The topic's Redis Stream, if any, stays. If the topic does not exist but Topics lists it, its
 // name is removed. Stop publishers and subscribers first, because they would create the topic
 // again.
 //
 // Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {
-	return over(ctx, a, topic, func(plain string) (Removal, error) { return a.deleteTopic(ctx, plain, dryRun) }, (*Removal).add)
+	partitioned := false
+	removal, err := over(ctx, a, topic, func(plain string) (Removal, error) {
+		partitioned = partitioned || plain != topic
+		return a.deleteTopic(ctx, plain, dryRun)
+	}, (*Removal).add)
+	if err == nil && partitioned && !dryRun {
+		err = queue.SetPartitioning(ctx, a.client, a.config.KeyPrefix, topic, queue.Partitioning{})
+	}
+	return removal, err
 }
 
 func (a *Admin) deleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {

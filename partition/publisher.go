@@ -17,7 +17,7 @@ import (
 
 // KeyMetadata is the metadata key of a message's partition key. Messages of a topic with the same
 // partition key are in the same partition. It is stored with the message.
-const KeyMetadata = "partition_key"
+const KeyMetadata = partitions.KeyMetadata
 
 // SetKey sets the partition key of a message.
 func SetKey(msg *message.Message, key string) { msg.Metadata.Set(KeyMetadata, key) }

@@ -43,6 +43,9 @@ var partitionGoldens = []string{
 	"dead move orders --to mails --yes", "dead move mails --to orders --yes",
 	"pause orders --as ann@ops --why deploy", "doctor orders", "doctor orders-p0-40", "resume orders", "resume orders --json",
 	"publish orders", "check orders", "repair orders --yes",
+	"partitions show orders", "partitions set orders 4", "partitions set orders 4 --json", "partitions set orders 3",
+	"partitions set orders 2 --as ann@ops", "partitions show orders --json", "partitions set orders 5", "partitions set orders many", "partitions set mails 3",
+	"audit --by ann@ops",
 	"groups rm orders billing --dry-run", "topics rm orders --dry-run", "topics rm orders --yes --json", "topics orders",
 }
 

@@ -10,6 +10,9 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
+// KeyMetadata is the metadata key of a message's partition key.
+const KeyMetadata = "partition_key"
+
 const (
 	// Max is the largest number of partitions of a topic.
 	Max = 384
