@@ -40,7 +40,7 @@ var mayImport = []struct {
 	{".", []string{"scheduler", "internal/publish", "internal/consume", "internal/meta", "internal/wake", "internal/queue", "internal/guard",
 		"internal/inside"}},
 	{"periodic", []string{".", "internal/calendar", "internal/queue", "internal/guard", "internal/inside"}},
-	{"partition", []string{".", "internal/consume", "internal/partitions", "internal/guard", "internal/inside"}},
+	{"partition", []string{".", "internal/consume", "internal/queue", "internal/partitions", "internal/guard", "internal/inside"}},
 	{"relay", []string{".", "delayqueue", "internal/wake", "internal/queue", "internal/guard"}},
 	{"admin", []string{".", "internal/calendar", "internal/operate", "internal/partitions", "internal/wake", "internal/queue"}},
 	{"redisdelaytest", []string{".", "admin", "internal/queue"}},

@@ -372,7 +372,7 @@ func TestThePlainTopicHasItsName(t *testing.T) {
 // passes has so much time pass since the last step of a change.
 func (p *partitioned) passes(t *testing.T, d time.Duration) {
 	t.Helper()
-	set, _, err := queue.PartitioningOf(ctx, p.queueClient(t), p.Prefix, topic)
+	set, err := queue.PartitioningOf(ctx, p.queueClient(t), p.Prefix, topic)
 	require.NoError(t, err)
 	set.Since = set.Since.Add(-d)
 	require.NoError(t, queue.SetPartitioning(ctx, p.queueClient(t), p.Prefix, topic, set))

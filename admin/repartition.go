@@ -32,6 +32,10 @@ type Partitioning struct {
 	// Left says what the next step waits for, in sentences. Without any, and with a change under
 	// way, another call does it.
 	Left []string `json:"left"`
+
+	// Unused are plain topics of partitions that the topic does not have any more. They can be
+	// deleted when no subscriber reads them. It is only known when no change is under way.
+	Unused []string `json:"unused,omitempty"`
 }
 
 // MarshalJSON writes the fields as docs/control.md says.
@@ -83,7 +87,11 @@ func (a *Admin) setPartitions(ctx context.Context, topic string, n int) (Partiti
 	if err != nil {
 		return Partitioning{}, err
 	}
-	set, now, err := queue.PartitioningOf(ctx, a.client, a.config.KeyPrefix, topic)
+	set, err := queue.PartitioningOf(ctx, a.client, a.config.KeyPrefix, topic)
+	if err != nil {
+		return Partitioning{}, err
+	}
+	now, err := queue.PartitioningTime(ctx, a.client, a.config.KeyPrefix)
 	if err != nil {
 		return Partitioning{}, err
 	}
@@ -111,7 +119,13 @@ func (a *Admin) setPartitions(ctx context.Context, topic string, n int) (Partiti
 			return Partitioning{}, err
 		}
 	}
-	return Partitioning{Topic: topic, Partitions: next.Count, Before: next.Before, Next: next.Next, Since: next.Since, Left: c.left}, nil
+	is := Partitioning{Topic: topic, Partitions: next.Count, Before: next.Before, Next: next.Next, Since: next.Since, Left: c.left}
+	for _, plain := range parts {
+		if is.Done() && numberOf(plain) >= is.Partitions {
+			is.Unused = append(is.Unused, plain)
+		}
+	}
+	return is, nil
 }
 
 // change is one call of SetPartitions.

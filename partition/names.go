@@ -80,31 +80,29 @@ func checkTopic(topic string) error {
 	return nil
 }
 
-// names remembers the plain topics of each topic.
+// names remembers the plain topics of each topic. Their names do not depend on how many there are.
 type names struct {
-	partitions int
-	mu         sync.Mutex
-	known      map[string][]string
+	mu    sync.Mutex
+	known map[string][]string
 }
 
-func newNames(partitions int) *names {
-	return &names{partitions: partitions, known: map[string][]string{}}
-}
-
-// of is Topics.
-func (n *names) of(topic string) ([]string, error) {
+// of returns the first plain topics of a topic.
+func (n *names) of(topic string, most int) ([]string, error) {
 	n.mu.Lock()
 	known := n.known[topic]
 	n.mu.Unlock()
-	if known != nil {
-		return known, nil
+	if len(known) >= most {
+		return known[:most:most], nil
 	}
-	found, err := Topics(topic, n.partitions)
+	found, err := Topics(topic, most)
 	if err != nil {
 		return nil, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.known == nil {
+		n.known = map[string][]string{}
+	}
 	n.known[topic] = found
 	return found, nil
 }

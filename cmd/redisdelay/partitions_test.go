@@ -45,7 +45,7 @@ var partitionGoldens = []string{
 	"publish orders", "check orders", "repair orders --yes",
 	"partitions show orders", "partitions set orders 4", "partitions set orders 4 --json", "partitions set orders 3",
 	"partitions set orders 2 --as ann@ops", "partitions show orders --json", "partitions set orders 5", "partitions set orders many", "partitions set mails 3",
-	"audit --by ann@ops",
+	"publish orders --delay-id new --uuid new --in 1h", "msg get orders new", "audit --by ann@ops",
 	"groups rm orders billing --dry-run", "topics rm orders --dry-run", "topics rm orders --yes --json", "topics orders",
 }
 

@@ -31,12 +31,14 @@ func (a *app) publisher() (*redisdelay.Publisher, error) {
 	return publisher, err
 }
 
-// publisherTo returns a Publisher for a topic, which the caller closes.
-func (a *app) publisherTo(s admin.Stats) (*redisdelay.Publisher, error) {
-	if s.Partitions != nil {
-		return nil, refuse("topic %q has partitions, and the tool does not know which one its publishers would take; name one, such as %q", s.Topic, s.Partitions[0].Topic)
+// publisherTo returns a Publisher for a topic, which the caller closes. That of a partitioned topic
+// publishes if the number of partitions is in Redis.
+func (a *app) publisherTo(s admin.Stats) (message.Publisher, error) {
+	if s.Partitions == nil {
+		return a.publisher()
 	}
-	return a.publisher()
+	return partition.NewPublisher(partition.PublisherConfig{Publisher: redisdelay.PublisherConfig{Client: a.client, KeyPrefix: *a.keyPrefix,
+		Marshaler: a.codec()}}, watermill.NewSlogLogger(a.logger))
 }
 
 // publishing are the flags of the command publish.
