@@ -36,8 +36,10 @@ type Worker struct {
 	Oldest time.Time `json:"oldest"`
 
 	// Active tells that it is the one that gets messages, in a group with
-	// SubscriberConfig.SingleActive. Others of that group stand by.
-	Active bool `json:"active,omitempty"`
+	// SubscriberConfig.SingleActive. StandsBy tells that it is another one of such a group. Both
+	// are false in other groups.
+	Active   bool `json:"active,omitempty"`
+	StandsBy bool `json:"stands_by,omitempty"`
 }
 
 // MarshalJSON writes the fields as docs/control.md says.
@@ -46,10 +48,14 @@ func (w Worker) MarshalJSON() ([]byte, error) { return object(w) }
 // Workers returns who subscribes to a topic, by group, host and PID. A subscription is gone when it
 // is closed. If its process ends without that, it is gone 90 seconds after it was last seen, or
 // later if its LeaseDuration is more than 90 seconds, and when its leases are over. A topic with a
-// Redis Stream has none.
+// Redis Stream has none. A subscription to a partitioned topic is one to each partition.
 //
 // Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) Workers(ctx context.Context, topic string) ([]Worker, error) {
+	return over(ctx, a, topic, func(plain string) ([]Worker, error) { return a.workers(ctx, plain) }, appendTo)
+}
+
+func (a *Admin) workers(ctx context.Context, topic string) ([]Worker, error) {
 	t, err := a.topic(ctx, topic, queue.Watching)
 	if err != nil {
 		return nil, fmt.Errorf("workers: %w", err)
@@ -61,7 +67,8 @@ func (a *Admin) Workers(ctx context.Context, topic string) ([]Worker, error) {
 	workers := make([]Worker, len(found))
 	for i, w := range found {
 		workers[i] = Worker{Topic: topic, Group: w.Group, Host: w.Host, PID: w.PID, Program: w.Program, Version: w.Version,
-			Subscription: w.Subscription, Address: w.Address, Since: w.Since, Seen: w.Seen, InHand: w.InHand, Oldest: w.Oldest, Active: w.Active}
+			Subscription: w.Subscription, Address: w.Address, Since: w.Since, Seen: w.Seen, InHand: w.InHand, Oldest: w.Oldest,
+			Active: w.Active, StandsBy: w.StandsBy}
 	}
 	return workers, nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 func (a *app) topicsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "topics [TOPIC...]", Short: "what each topic holds", ValidArgsFunction: a.completeTopic,
+		Long:    "Prints what each topic holds. A partitioned topic has one row. If it is named, its partitions have rows, too.",
 		Example: "  redisdelay topics\n  redisdelay topics --json | jq -r 'select(.pause) | .topic'",
 		RunE:    a.runs(a.listTopics)}
 	a.jsonFlag(c.Flags())
@@ -36,7 +38,7 @@ func (a *app) removeTopic(ctx context.Context, topic string) error {
 	if err != nil {
 		return err
 	}
-	w := act{Action: "remove the topic with", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"}
+	w := a.partitioned(ctx, operator, act{Action: "remove the topic with", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"})
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
@@ -62,14 +64,22 @@ func (a *app) cutShort(ctx context.Context, besides string) {
 
 func (a *app) listTopics(ctx context.Context, named []string) error {
 	t := a.out.table("TOPIC", "GROUPS", "PENDING", "READY", "IN HAND", "RETRYING", "DEAD", "NEXT DUE", "STATE")
-	err := a.overview(ctx, named, func(s admin.Stats) {
+	row := func(s admin.Stats) {
 		sum := sums(s)
 		level, problem := judge(s)
 		if s.Err != nil {
 			t.row(s, s.Topic, "", "", "", "", "", "", "", level.cell(problem))
 			return
 		}
-		t.row(s, s.Topic, len(s.Groups), s.Pending, sum.Ready, sum.InHand, sum.Retrying, alarming.in(sum.Dead, sum.Dead > 0), ago(s.NextDue, s.Now), level.cell(problem))
+		t.row(s, s.Topic+inPartitions(len(s.Partitions)), len(s.Groups), s.Pending, sum.Ready, sum.InHand, sum.Retrying, alarming.in(sum.Dead, sum.Dead > 0), ago(s.NextDue, s.Now), level.cell(problem))
+	}
+	err := a.overview(ctx, named, func(s admin.Stats) {
+		row(s)
+		if len(named) > 0 && !a.out.json { // the object of the topic has them already
+			for _, p := range s.Partitions {
+				row(p)
+			}
+		}
 	})
 	return t.flush("There is no topic.", err)
 }
@@ -109,7 +119,7 @@ func (a *app) groupsCommand() *cobra.Command {
 }
 
 func (a *app) groupTable() *table {
-	return a.out.table("TOPIC", "GROUP", "READY", "IN HAND", "RETRYING", "DEAD", "SUSPECTS", "SUBSCRIBED", "LAST SEEN", "PAUSED")
+	return a.out.table("TOPIC", "GROUP", "READY", "IN HAND", "RETRYING", "DEAD", "SUSPECTS", "SUBSCRIBED", "ACTIVE", "LAST SEEN", "PAUSED")
 }
 
 func groupCells(t *table, now time.Time, topic string, g admin.GroupStats) {
@@ -118,7 +128,20 @@ func groupCells(t *table, now time.Time, topic string, g admin.GroupStats) {
 		paused = ago(g.Pause.Since, now)
 	}
 	t.row(ofTopic{topic, g}, topic, g.Group, g.Ready, g.InHand, g.Retrying, alarming.in(g.Dead, g.Dead > 0), doubtful.in(g.Suspects, g.Suspects > 0),
-		doubtful.in(g.Subscribed, !g.Subscribed && g.Group != redisdelay.StreamGroup), ago(g.LastSeen, now), doubtful.in(paused, paused != "-"))
+		doubtful.in(g.Subscribed, !g.Subscribed && g.Group != redisdelay.StreamGroup), activeOf(g), ago(g.LastSeen, now), doubtful.in(paused, paused != "-"))
+}
+
+// activeOf says how many subscriptions of a group with SingleActive are active, of how many. It is
+// "-" for other groups, where all are.
+func activeOf(g admin.GroupStats) string {
+	if !g.SingleActive {
+		return "-"
+	}
+	active := 0
+	if g.Active != "" {
+		active = 1
+	}
+	return fmt.Sprintf("%d of %d", active, active+g.Standby)
 }
 
 func (a *app) listGroups(ctx context.Context, named []string) error {
@@ -173,7 +196,7 @@ func (a *app) removeGroups(ctx context.Context, args []string, idle time.Duratio
 	if err != nil {
 		return err
 	}
-	w := act{Action: "remove", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"}
+	w := a.partitioned(ctx, operator, act{Action: "remove", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"})
 	if len(would.Groups) == 0 {
 		a.done(w)
 		return nil
@@ -238,7 +261,8 @@ func (a *app) upcoming(ctx context.Context, topic, from string, load admin.Load)
 	return t.flush("", nil)
 }
 
-// overview calls do with the content of the topics that are named, or else of all.
+// overview calls do with the content of the topics that are named, or else of all, once for a
+// partitioned topic.
 func (a *app) overview(ctx context.Context, named []string, do func(admin.Stats)) error {
 	operator, err := a.admin()
 	if err != nil {
@@ -251,18 +275,20 @@ func (a *app) overview(ctx context.Context, named []string, do func(admin.Stats)
 		}
 		do(s)
 	}
-	for cursor := ""; len(named) == 0; {
-		page, next, err := operator.Overview(ctx, cursor, 1000)
-		if err != nil {
-			return err
-		}
+	if len(named) > 0 {
+		return nil
+	}
+	var all []admin.Stats // partitions of one topic may be in several pages
+	for cursor := ""; ; {
+		var page []admin.Stats
+		page, cursor, err = operator.Overview(ctx, cursor, 1000)
 		slices.SortFunc(page, func(a, b admin.Stats) int { return strings.Compare(a.Topic, b.Topic) })
-		for _, s := range page {
-			do(s)
-		}
-		if cursor = next; cursor == "" {
+		if all = append(all, page...); err != nil || cursor == "" {
 			break
 		}
 	}
-	return nil
+	for _, s := range admin.Fold(all) {
+		do(s)
+	}
+	return err
 }
