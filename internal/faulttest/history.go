@@ -235,19 +235,32 @@ func (h *history) readOn() error {
 type counter struct {
 	reader
 	kinds map[Kind]int
+	by    map[string]map[Kind]int // by journal
 }
 
 func (c *counter) count(kind Kind) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.kinds == nil {
-		c.kinds = map[Kind]int{}
+		c.kinds, c.by = map[Kind]int{}, map[string]map[Kind]int{}
 	}
-	err := c.lines(func(_ string, line []byte) error {
+	err := c.lines(func(name string, line []byte) error {
 		rest, _ := bytes.CutPrefix(line, []byte(`{"kind":"`))
 		kind, _, _ := bytes.Cut(rest, []byte(`"`))
 		c.kinds[Kind(kind)]++
+		if c.by[name] == nil {
+			c.by[name] = map[Kind]int{}
+		}
+		c.by[name][Kind(kind)]++
 		return nil
 	})
 	return c.kinds[kind], err
+}
+
+// countOf counts the events of a worker.
+func (c *counter) countOf(kind Kind, worker string) (int, error) {
+	_, err := c.count(kind)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.by[filepath.Join(c.dir, worker+".jsonl")][kind], err
 }

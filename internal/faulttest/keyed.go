@@ -76,9 +76,12 @@ func (p *process) subscriber(config redisdelay.SubscriberConfig) (message.Subscr
 	if p.Partitions == 0 {
 		return redisdelay.NewSubscriber(config, p.logger())
 	}
-	each := config.MaxInFlight
-	config.MaxInFlight *= p.Partitions
+	each, number := config.MaxInFlight, p.Partitions
+	config.MaxInFlight *= number
+	if p.Follows {
+		number = 0
+	}
 	return partition.NewSubscriber(partition.SubscriberConfig{
-		Partitions: p.Partitions, PartitionMaxInFlight: each, Subscriber: config,
+		Partitions: number, PartitionMaxInFlight: each, Subscriber: config,
 	}, p.logger())
 }

@@ -162,8 +162,9 @@ func (c *checker) checkTurns(t turns) {
 	}
 }
 
-// owner returns the subscription that has a lease.
+// owner returns the subscription that has a lease, which is the same for both of its lanes.
 func (l *lease) owner() string {
-	subscription, _, _ := strings.Cut(l.Token, ":")
+	lane, _, _ := strings.Cut(l.Token, ":")
+	subscription, _, _ := strings.Cut(lane, "+")
 	return subscription
 }

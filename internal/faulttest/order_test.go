@@ -121,6 +121,7 @@ func TestCheckerCatchesTwoOwners(t *testing.T) {
 		wrong bool
 	}{
 		"one after the other":          {two(withoutKey).takes("x:1:0", "a", 5).acks("x:1:0").takes("y:1:0", "b", 6).acks("y:1:0"), false},
+		"in two lanes":                 {two(withoutKey).takes("x:1:0", "a", 5).takes("x+:1:0", "b", 5).acks("x:1:0").acks("x+:1:0"), false},
 		"one holds several":            {two(withoutKey).takes("x:1:0", "a", 5).takes("x:2:0", "b", 5).acks("x:1:0").acks("x:2:0"), false},
 		"two hold one each":            {two(withoutKey).takes("x:1:0", "a", 5).takes("y:1:0", "b", 6).acks("x:1:0").acks("y:1:0"), true},
 		"the lease of the first ended": {two(withoutKey).takes("x:1:0", "a", 5).wait(100).takes("y:1:0", "a", 6).acks("y:1:0").takes("y:2:0", "b", 6).acks("y:2:0"), false},

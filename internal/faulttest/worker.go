@@ -48,6 +48,8 @@ type Worker struct {
 	// Partitions is not 0 if each of the Topics is one of package partition. InFlight is then of
 	// each partition.
 	Partitions int `json:"partitions,omitempty"`
+	// Follows has a consumer use the number of partitions in Redis, Partitions of them at most.
+	Follows bool `json:"follows,omitempty"`
 
 	// For a publisher. Message i goes to topic i modulo their number; the lists are used in the
 	// same way.

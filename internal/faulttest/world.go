@@ -208,6 +208,14 @@ func (w *World) Count(kind Kind) int {
 	return n
 }
 
+// CountOf returns the number of events of a kind that a worker has written so far.
+func (w *World) CountOf(kind Kind, worker string) int {
+	w.t.Helper()
+	n, err := w.counter.countOf(kind, worker)
+	require.NoError(w.t, err)
+	return n
+}
+
 // History returns the events so far.
 func (w *World) History() []Event {
 	w.t.Helper()

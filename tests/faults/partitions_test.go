@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/faulttest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/partition"
@@ -31,7 +32,7 @@ func TestOrderOfKeysOverPartitions(t *testing.T) {
 		l := newKeyedLoad(t, seed)
 		all := l.schedule()
 		for i, name := range all {
-			if i == len(all)/2 {
+			if i >= len(all)/3 {
 				l.grow()
 			}
 			t.Log(name)
@@ -40,6 +41,7 @@ func TestOrderOfKeysOverPartitions(t *testing.T) {
 			l.owners = l.ownersNow()
 			l.w.Handled(l.w.Count(faulttest.Start) + 50)
 		}
+		faulttest.Eventually(t, l.grow, time.Minute, 100*time.Millisecond, "the number of partitions does not change")
 		l.w.AwaitEvents(faulttest.Publish, publishersOfKeys*l.keys*keyRounds)
 		l.checkOwners()
 		faulttest.Report(t, fmt.Sprintf("seed %d: %d faults, %d messages in new partitions", seed, len(all), l.grown()))
@@ -68,6 +70,7 @@ type keyedLoad struct {
 	started    int
 	owners     map[string]*redistest.Instance
 	unplanned  bool
+	operator   *admin.Admin
 }
 
 func newKeyedLoad(t *testing.T, seed uint64) *keyedLoad {
@@ -78,6 +81,10 @@ func newKeyedLoad(t *testing.T, seed uint64) *keyedLoad {
 		cluster: redistest.StartCluster(t), random: rand.New(rand.NewPCG(seed, 0)), names: names,
 		partitions: partitionsBefore, keys: faulttest.Pick(100, 5000),
 	}
+	l.operator, err = admin.New(admin.Config{Client: l.cluster.Client(t)})
+	require.NoError(t, err)
+	_, err = l.operator.SetPartitions(t.Context(), "orders", l.partitions)
+	require.NoError(t, err)
 	w := faulttest.NewWorld(t, faulttest.Place{Addrs: l.cluster.Addrs(), Cluster: true}, func(w *faulttest.World) {
 		w.Topics, w.Groups, w.SingleActive, w.Unregistered = names, []string{"g"}, true, names[partitionsBefore:]
 	})
@@ -95,7 +102,7 @@ func newKeyedLoad(t *testing.T, seed uint64) *keyedLoad {
 	for i := range publishersOfKeys {
 		l.publishers = append(l.publishers, w.Start(faulttest.Worker{
 			Role: faulttest.Publisher, Name: fmt.Sprintf("publisher-%d", i), Topics: []string{"orders"}, Partitions: l.partitions,
-			Keys: l.keys, KeySet: fmt.Sprint("key-", i), Rounds: keyRounds, Batch: 10, Callers: 2, PauseMS: 60, WaitReplicas: 1,
+			Keys: l.keys, KeySet: fmt.Sprint("key-", i), Rounds: keyRounds, Batch: 10, Callers: 2, PauseMS: faulttest.Pick(150, 200), WaitReplicas: 1,
 			DelaysMS: []int{0, 300, 20, 1500, 100, 50, 700}, Do: do,
 		})...)
 	}
@@ -104,11 +111,13 @@ func newKeyedLoad(t *testing.T, seed uint64) *keyedLoad {
 	return l
 }
 
-// consumer is the next subscriber of the group. Strict order needs nacks without a delay.
+// consumer is the next subscriber of the group. Strict order needs nacks without a delay. In the
+// long form it follows the number of partitions in Redis, which takes it up to 15 s.
 func (l *keyedLoad) consumer() faulttest.Worker {
 	l.started++
 	return faulttest.Worker{
-		Role: faulttest.Consumer, Name: fmt.Sprintf("consumer-%d", l.started), Topics: []string{"orders"}, Partitions: l.partitions,
+		Role: faulttest.Consumer, Name: fmt.Sprintf("consumer-%d", l.started), Topics: []string{"orders"},
+		Partitions: faulttest.Pick(l.partitions, partitionsAfter), Follows: faulttest.Long(),
 		Group: "g", InFlight: 1, SingleActive: true, MaxDeliveries: loadDeliveries, WorkMS: 2,
 	}
 }
@@ -120,19 +129,24 @@ func (l *keyedLoad) replace(i int, end func(*faulttest.Running)) {
 	l.consumers[i] = l.w.Start(l.consumer())[0]
 }
 
-// busy is a subscriber, most often the one that claimed last.
-func (l *keyedLoad) busy() int {
+// busy is most often the subscriber that claims most now, else any.
+func (l *keyedLoad) busy() (at int) {
 	l.t.Helper()
-	history := l.w.History()
-	for i := len(history) - 1; i >= 0 && l.random.IntN(4) > 0; i-- {
-		if history[i].Kind != faulttest.Claimed {
-			continue
-		}
-		if at := slices.IndexFunc(l.consumers, func(r *faulttest.Running) bool { return r.Name == history[i].By }); at >= 0 {
-			return at
+	if l.random.IntN(4) == 0 {
+		return l.random.IntN(len(l.consumers))
+	}
+	before := make([]int, len(l.consumers))
+	for i, r := range l.consumers {
+		before[i] = l.w.CountOf(faulttest.Claimed, r.Name)
+	}
+	l.w.AwaitEvents(faulttest.Claimed, l.w.Count(faulttest.Claimed)+20)
+	most := -1
+	for i, r := range l.consumers {
+		if n := l.w.CountOf(faulttest.Claimed, r.Name) - before[i]; n > most {
+			at, most = i, n
 		}
 	}
-	return l.random.IntN(len(l.consumers))
+	return at
 }
 
 // schedule is what fails, in order.
@@ -140,7 +154,7 @@ func (l *keyedLoad) schedule() (all []string) {
 	if !faulttest.Long() {
 		return []string{"a subscriber is killed", "a slot moves", "a subscriber freezes"}
 	}
-	for range 4 {
+	for range 3 {
 		names := slices.Sorted(maps.Keys(keyFaults))
 		l.random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 		all = append(all, names...)
@@ -228,22 +242,36 @@ func (l *keyedLoad) checkOwners() {
 	l.unplanned = l.unplanned || !maps.Equal(l.owners, l.ownersNow())
 }
 
-// grow changes the number of partitions as docs/scale.md says: subscribers first. The new
-// publishers begin with the keys that have messages which wait.
-func (l *keyedLoad) grow() {
+// grow does the next step of a change of the number of partitions, and returns whether it is done.
+// Subscribers are first, as docs/scale.md says.
+func (l *keyedLoad) grow() (done bool) {
 	l.t.Helper()
-	l.partitions = partitionsAfter
-	for i := range l.consumers {
-		l.replace(i, (*faulttest.Running).Stop)
+	if !faulttest.Long() {
+		if l.partitions == partitionsBefore {
+			l.partitions = partitionsAfter
+			for i := range l.consumers {
+				l.replace(i, (*faulttest.Running).Stop)
+			}
+			l.growPublishers()
+		}
+		return true
 	}
+	now, err := l.operator.SetPartitions(l.t.Context(), "orders", partitionsAfter)
+	require.NoError(l.t, err)
+	if now.Partitions == partitionsAfter && l.partitions == partitionsBefore {
+		l.partitions = partitionsAfter
+		l.growPublishers()
+	}
+	return now.Done()
+}
+
+// growPublishers has other publishers go on, with the new number. They begin with the keys that
+// have messages which wait.
+func (l *keyedLoad) growPublishers() {
+	l.t.Helper()
 	for i, r := range l.publishers {
 		r.Stop()
-		worker, published := r.Worker, 0
-		for _, e := range l.w.History() {
-			if e.By == r.Name && e.Kind == faulttest.Publish {
-				published++
-			}
-		}
+		worker, published := r.Worker, l.w.CountOf(faulttest.Publish, r.Name)
 		worker.Name += "-grown"
 		worker.Partitions = l.partitions
 		worker.First = max(0, published-faulttest.KeysAtOnce*keyRounds)
