@@ -102,7 +102,7 @@ func newKeyedLoad(t *testing.T, seed uint64) *keyedLoad {
 	for i := range publishersOfKeys {
 		l.publishers = append(l.publishers, w.Start(faulttest.Worker{
 			Role: faulttest.Publisher, Name: fmt.Sprintf("publisher-%d", i), Topics: []string{"orders"}, Partitions: l.partitions,
-			Keys: l.keys, KeySet: fmt.Sprint("key-", i), Rounds: keyRounds, Batch: 10, Callers: 2, PauseMS: faulttest.Pick(150, 200), WaitReplicas: 1,
+			Keys: l.keys, KeySet: fmt.Sprint("key-", i), Rounds: keyRounds, Batch: 10, Callers: 2, PauseMS: faulttest.Pick(150, 120), WaitReplicas: 1,
 			DelaysMS: []int{0, 300, 20, 1500, 100, 50, 700}, Do: do,
 		})...)
 	}
