@@ -15,6 +15,10 @@ func (i insideSubscriber) SubscribeIn(ctx context.Context, topic string, common 
 	return ended, err
 }
 
+func (i insideSubscriber) Partitioning(ctx context.Context, topic string) (queue.Partitioning, error) {
+	return queue.PartitioningOf(ctx, i.s.client, i.s.config.KeyPrefix, topic)
+}
+
 func (i insideSubscriber) Listed(ctx context.Context, names []string) ([]string, error) {
 	return queue.ListedOf(ctx, i.s.client, i.s.config.KeyPrefix, names)
 }

@@ -14,6 +14,14 @@ func checkPartitions(n int) error {
 	return nil
 }
 
+// checkConfigured checks a number of partitions that may be 0: that in Redis.
+func checkConfigured(n int) error {
+	if n == 0 {
+		return nil
+	}
+	return checkPartitions(n)
+}
+
 func invalid(field, fault string) error {
 	return fmt.Errorf("%w: %s %s", redisdelay.ErrInvalidConfig, field, fault)
 }

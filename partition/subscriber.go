@@ -17,12 +17,16 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
+	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // SubscriberConfig configures a Subscriber.
 type SubscriberConfig struct {
-	// Partitions is the number of plain topics that a topic consists of: 1 to MaxPartitions.
-	// Required. It is at least that of the topic's publishers.
+	// Partitions is the number of plain topics that a topic consists of: 1 to MaxPartitions. It is
+	// at least that of the topic's publishers. 0: the number in Redis, as admin.SetPartitions and
+	// "redisdelay partitions set" set it. A Subscribe looks for another one every 15 seconds. If
+	// the topic grows, it takes new partitions in. If it has shrunk, it leaves those that it lacks.
 	Partitions int
 
 	// PartitionMaxInFlight is how many messages of one partition the consumer has at once, neither
@@ -49,7 +53,7 @@ func (c SubscriberConfig) Validate() error {
 	if n := c.PartitionMaxInFlight; n < 0 {
 		negative = invalid("PartitionMaxInFlight", fmt.Sprintf("is %d; it has to be positive, or zero for the default", n))
 	}
-	return errors.Join(checkPartitions(c.Partitions), negative, c.Subscriber.Validate())
+	return errors.Join(checkConfigured(c.Partitions), negative, c.Subscriber.Validate())
 }
 
 // Subscriber is a Watermill Subscriber that brings the messages of all partitions of a topic on one
@@ -58,7 +62,9 @@ type Subscriber struct {
 	maxInFlight int // of one Subscribe
 	plain       *redisdelay.Subscriber
 	inside      inside.Subscriber
-	names       *names
+	fixed       int // how many partitions a topic has; 0: as many as Redis says
+	follow      time.Duration
+	names       names
 	logger      watermill.LoggerAdapter
 
 	mu   sync.Mutex
@@ -86,7 +92,8 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 		maxInFlight: config.Subscriber.MaxInFlight,
 		plain:       plain,
 		inside:      inside.OfSubscriber(plain),
-		names:       newNames(config.Partitions),
+		fixed:       config.Partitions,
+		follow:      followEvery,
 		logger:      guard.Logger(logger).With(watermill.LogFields{"component": "redisdelay.partition"}),
 		open:        map[chan struct{}]bool{},
 	}, nil
@@ -96,7 +103,7 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 // every message of the topic that becomes due from now on. With Broadcast it does nothing. Errors
 // are those of redisdelay.Subscriber. After an error the group may exist in some partitions.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	names, err := s.names.of(topic)
+	names, err := s.partitions(context.Background(), topic)
 	if err != nil {
 		return err
 	}
@@ -106,6 +113,100 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 		}
 	}
 	return nil
+}
+
+// partitions returns the plain topics to read.
+func (s *Subscriber) partitions(ctx context.Context, topic string) ([]string, error) {
+	if err := checkTopic(topic); err != nil {
+		return nil, err
+	}
+	n := s.fixed
+	if n == 0 {
+		one := numbers{ask: func(_ context.Context, topic string) (queue.Partitioning, error) {
+			return s.inside.Partitioning(ctx, topic)
+		}}
+		read, err := one.of(topic)
+		if err != nil {
+			return nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
+		}
+		n = read.Most()
+	}
+	return s.names.of(topic, n)
+}
+
+// reading is the subscriptions of one Subscribe to the partitions, partition 0 first.
+type reading struct {
+	s      *Subscriber
+	ctx    context.Context
+	topic  string
+	common *consume.Common
+	parts  []readPart
+}
+
+// readPart is the subscription to one partition.
+type readPart struct {
+	end   context.CancelFunc
+	ended <-chan struct{}
+}
+
+// grow subscribes to the plain topics that are not subscribed to yet.
+func (r *reading) grow(names []string) error {
+	for _, name := range names[min(len(r.parts), len(names)):] {
+		ctx, end := context.WithCancel(r.ctx)
+		ended, err := r.s.inside.SubscribeIn(ctx, name, r.common)
+		if err != nil {
+			end()
+			return err
+		}
+		r.parts = append(r.parts, readPart{end, ended})
+	}
+	return nil
+}
+
+// shrink ends the subscriptions behind the first n.
+func (r *reading) shrink(n int) {
+	for _, p := range r.parts[n:] {
+		p.end()
+	}
+	for _, p := range r.parts[n:] {
+		<-p.ended
+	}
+	r.parts = r.parts[:n]
+}
+
+// run follows the number of partitions in Redis, until the subscriptions end. A fixed number has no
+// ticks.
+func (r *reading) run() {
+	var ticks <-chan time.Time
+	if r.s.fixed == 0 {
+		t := time.NewTicker(r.s.follow)
+		defer t.Stop()
+		ticks = t.C
+	}
+	fields := watermill.LogFields{"topic": r.topic}
+	for {
+		select {
+		case <-r.parts[0].ended:
+			return
+		case <-ticks:
+		}
+		names, err := r.s.partitions(r.ctx, r.topic)
+		had := len(r.parts)
+		switch {
+		case r.ctx.Err() != nil:
+			continue // until the subscriptions have ended
+		case err == nil && len(names) < had:
+			r.shrink(len(names))
+		case err == nil:
+			err = r.grow(names)
+		}
+		switch {
+		case err != nil && r.ctx.Err() == nil:
+			r.s.logger.Error("Cannot follow the number of partitions, trying again", err, fields)
+		case len(r.parts) != had:
+			r.s.logger.Info("The number of partitions has changed", fields.Add(watermill.LogFields{"partitions": len(r.parts), "before": had}))
+		}
+	}
 }
 
 // Subscribe returns the channel of the topic's messages, each when it is due. It is that of a
@@ -120,39 +221,33 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 // If one partition cannot be subscribed to, none is. If the topic has more partitions than
 // SubscriberConfig.Partitions, so that messages there stay unread, it logs an error.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	names, err := s.names.of(topic)
+	names, err := s.partitions(ctx, topic)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	common := &consume.Common{Out: make(chan *message.Message), Budget: consume.NewBudget(s.maxInFlight)}
-	var all []<-chan struct{}
-	for _, name := range names {
-		var ended <-chan struct{}
-		ended, err = s.inside.SubscribeIn(ctx, name, common)
-		if err != nil {
-			cancel()
-			break
-		}
-		all = append(all, ended)
-	}
+	r := &reading{s: s, ctx: ctx, topic: topic, common: common}
 	end := func() {
 		defer cancel()
-		for _, ended := range all {
-			<-ended
+		for _, p := range r.parts {
+			<-p.ended
+			p.end()
 		}
 		close(common.Out)
 	}
-	if err != nil {
+	if err := r.grow(names); err != nil {
+		cancel()
 		end()
 		return nil, err
 	}
-	s.lookForMore(ctx, topic)
+	s.lookForMore(ctx, topic, len(names))
 	closed := make(chan struct{})
 	s.mu.Lock()
 	s.open[closed] = true
 	s.mu.Unlock()
 	go func() {
+		r.run()
 		end()
 		close(closed)
 		s.mu.Lock()
@@ -165,13 +260,13 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 var errMore = errors.New("a publisher has, or had, more partitions")
 
 // lookForMore logs an error if the topic has partitions that are not subscribed to.
-func (s *Subscriber) lookForMore(ctx context.Context, topic string) {
+func (s *Subscriber) lookForMore(ctx context.Context, topic string, n int) {
 	var others []string
-	for i := s.names.partitions; i < MaxPartitions; i++ {
-		others = append(others, name(topic, i))
+	for i := n; i < MaxPartitions; i++ {
+		others = append(others, partitions.Name(topic, i))
 	}
 	more, err := s.inside.Listed(ctx, others)
-	fields := watermill.LogFields{"topic": topic, "partitions": s.names.partitions}
+	fields := watermill.LogFields{"topic": topic, "partitions": n}
 	switch {
 	case err != nil:
 		s.logger.Error("Cannot look whether the topic has more partitions", err, fields)

@@ -232,7 +232,7 @@ func TestSubscribeToAllPartitionsOrNone(t *testing.T) {
 
 func TestSubscriberConfigNamesEveryFault(t *testing.T) {
 	t.Parallel()
-	_, err := partition.NewSubscriber(partition.SubscriberConfig{PartitionMaxInFlight: -1, Subscriber: redisdelay.SubscriberConfig{MaxDead: -1}}, nil)
+	_, err := partition.NewSubscriber(partition.SubscriberConfig{Partitions: -1, PartitionMaxInFlight: -1, Subscriber: redisdelay.SubscriberConfig{MaxDead: -1}}, nil)
 	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
 	for _, field := range []string{"Partitions", "PartitionMaxInFlight", "Client", "MaxDead"} {
 		require.ErrorContains(t, err, field)

@@ -16,6 +16,7 @@ import (
 
 func (a *app) topicsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "topics [TOPIC...]", Short: "what each topic holds", ValidArgsFunction: a.completeTopic,
+		Long:    "Prints what each topic holds. A partitioned topic has one row. If it is named, its partitions have rows, too.",
 		Example: "  redisdelay topics\n  redisdelay topics --json | jq -r 'select(.pause) | .topic'",
 		RunE:    a.runs(a.listTopics)}
 	a.jsonFlag(c.Flags())
@@ -37,7 +38,7 @@ func (a *app) removeTopic(ctx context.Context, topic string) error {
 	if err != nil {
 		return err
 	}
-	w := act{Action: "remove the topic with", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"}
+	w := a.partitioned(ctx, operator, act{Action: "remove the topic with", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"})
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
@@ -63,14 +64,22 @@ func (a *app) cutShort(ctx context.Context, besides string) {
 
 func (a *app) listTopics(ctx context.Context, named []string) error {
 	t := a.out.table("TOPIC", "GROUPS", "PENDING", "READY", "IN HAND", "RETRYING", "DEAD", "NEXT DUE", "STATE")
-	err := a.overview(ctx, named, func(s admin.Stats) {
+	row := func(s admin.Stats) {
 		sum := sums(s)
 		level, problem := judge(s)
 		if s.Err != nil {
 			t.row(s, s.Topic, "", "", "", "", "", "", "", level.cell(problem))
 			return
 		}
-		t.row(s, s.Topic, len(s.Groups), s.Pending, sum.Ready, sum.InHand, sum.Retrying, alarming.in(sum.Dead, sum.Dead > 0), ago(s.NextDue, s.Now), level.cell(problem))
+		t.row(s, s.Topic+inPartitions(len(s.Partitions)), len(s.Groups), s.Pending, sum.Ready, sum.InHand, sum.Retrying, alarming.in(sum.Dead, sum.Dead > 0), ago(s.NextDue, s.Now), level.cell(problem))
+	}
+	err := a.overview(ctx, named, func(s admin.Stats) {
+		row(s)
+		if len(named) > 0 && !a.out.json { // the object of the topic has them already
+			for _, p := range s.Partitions {
+				row(p)
+			}
+		}
 	})
 	return t.flush("There is no topic.", err)
 }
@@ -187,7 +196,7 @@ func (a *app) removeGroups(ctx context.Context, args []string, idle time.Duratio
 	if err != nil {
 		return err
 	}
-	w := act{Action: "remove", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"}
+	w := a.partitioned(ctx, operator, act{Action: "remove", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"})
 	if len(would.Groups) == 0 {
 		a.done(w)
 		return nil
@@ -252,7 +261,8 @@ func (a *app) upcoming(ctx context.Context, topic, from string, load admin.Load)
 	return t.flush("", nil)
 }
 
-// overview calls do with the content of the topics that are named, or else of all.
+// overview calls do with the content of the topics that are named, or else of all, once for a
+// partitioned topic.
 func (a *app) overview(ctx context.Context, named []string, do func(admin.Stats)) error {
 	operator, err := a.admin()
 	if err != nil {
@@ -265,18 +275,20 @@ func (a *app) overview(ctx context.Context, named []string, do func(admin.Stats)
 		}
 		do(s)
 	}
-	for cursor := ""; len(named) == 0; {
-		page, next, err := operator.Overview(ctx, cursor, 1000)
-		if err != nil {
-			return err
-		}
+	if len(named) > 0 {
+		return nil
+	}
+	var all []admin.Stats // partitions of one topic may be in several pages
+	for cursor := ""; ; {
+		var page []admin.Stats
+		page, cursor, err = operator.Overview(ctx, cursor, 1000)
 		slices.SortFunc(page, func(a, b admin.Stats) int { return strings.Compare(a.Topic, b.Topic) })
-		for _, s := range page {
-			do(s)
-		}
-		if cursor = next; cursor == "" {
+		if all = append(all, page...); err != nil || cursor == "" {
 			break
 		}
 	}
-	return nil
+	for _, s := range admin.Fold(all) {
+		do(s)
+	}
+	return err
 }
