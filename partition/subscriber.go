@@ -31,8 +31,8 @@ type SubscriberConfig struct {
 
 	// PartitionMaxInFlight is how many messages of one partition the consumer has at once, neither
 	// acked nor nacked. Default 0: as many as Subscriber.MaxInFlight. With 1, and one subscriber in
-	// the group, messages of a partition come in order. Messages with the same partition key then
-	// do.
+	// the group or SingleActive, messages of a partition come in order. Messages with the same
+	// partition key then do.
 	PartitionMaxInFlight int
 
 	// Subscriber configures the Subscriber of the plain topics. Client is required. MaxInFlight is

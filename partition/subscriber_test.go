@@ -105,6 +105,33 @@ func TestOneBudgetForAllPartitions(t *testing.T) {
 	})
 }
 
+// TestPartitionMaxInFlight is about messages that were claimed in advance while places are free.
+func TestPartitionMaxInFlight(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		const n, count = 4, 60
+		p := newPublisher(t, s, n)
+		sub := newSubscriber(t, s, n, inFlight(n), func(c *partition.SubscriberConfig) { c.PartitionMaxInFlight = 1 })
+		messages := testkit.SubscribeTo(t, sub, topic)
+		all := make([]*message.Message, count)
+		for i := range all {
+			all[i] = newMessage(fmt.Sprint(i), "key")
+		}
+		require.NoError(t, p.Publish(topic, all...))
+		for i := range count {
+			msg := testkit.Receive(t, messages)
+			require.Equal(t, fmt.Sprint(i), string(msg.Payload))
+			if i%10 == 9 {
+				select {
+				case <-messages:
+					t.Fatal("more than PartitionMaxInFlight messages are in hand")
+				case <-time.After(20 * time.Millisecond): // long enough for a message that would come
+				}
+			}
+			msg.Ack()
+		}
+	})
+}
+
 // TestNoPartitionStarves is about one partition with a large backlog and a slow consumer.
 func TestNoPartitionStarves(t *testing.T) {
 	for _, places := range []int{1, 2, 8} {
