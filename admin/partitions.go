@@ -91,7 +91,10 @@ func over[T any](ctx context.Context, a *Admin, topic string, do func(plain stri
 	var missing, wrong error
 	sum = zero
 	done := false
-	for _, plain := range parts {
+	for i, plain := range parts {
+		if err := ctx.Err(); err != nil && i > 0 {
+			return sum, errors.Join(wrong, fmt.Errorf("after %d of %d partitions: %w", i, len(parts), err))
+		}
 		part, err := do(plain)
 		switch {
 		case errors.Is(err, ErrTooLate), errors.Is(err, ErrNotFound) && !errors.Is(missing, ErrTooLate):
@@ -105,9 +108,6 @@ func over[T any](ctx context.Context, a *Admin, topic string, do func(plain stri
 			done = true
 		}
 		add(&sum, part)
-		if ctx.Err() != nil {
-			break
-		}
 	}
 	if wrong == nil && !done {
 		wrong = fmt.Errorf("no partition of topic %q: %w", topic, missing)
@@ -228,6 +228,11 @@ func (g *GroupStats) add(p GroupStats) {
 	addUp(&g.Lateness, p.Lateness)
 	g.OldestDue, g.NextRetry, g.OldestDead = earliest(g.OldestDue, p.OldestDue), earliest(g.NextRetry, p.NextRetry), earliest(g.OldestDead, p.OldestDead)
 	g.Subscribed = g.Subscribed && p.Subscribed
+	g.SingleActive, g.Epoch = g.SingleActive || p.SingleActive, 0
+	if p.Active == "" {
+		g.Active = ""
+	}
+	addUp(&g.Standby, p.Standby)
 	g.LastSeen, g.RemovedAt = earliest(g.LastSeen, p.LastSeen), earliest(g.RemovedAt, p.RemovedAt)
 	g.Pause = earlier(g.Pause, p.Pause)
 	g.MaxLateness, g.MaxLatenessSince = max(g.MaxLateness, p.MaxLateness), earliest(g.MaxLatenessSince, p.MaxLatenessSince)

@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -339,6 +340,8 @@ func TestAPartitionThatFailsStopsNoOther(t *testing.T) {
 		require.ErrorContains(t, err, p.plain[1])
 		_, err = p.admin.DeleteIdleGroups(ctx, topic, time.Hour, true)
 		require.ErrorIs(t, err, admin.ErrLayout)
+		_, err = p.admin.GroupsWithoutSubscribers(ctx, topic, time.Hour)
+		require.ErrorIs(t, err, admin.ErrLayout, "a group may be in use there")
 		require.NoError(t, p.Client.HSet(ctx, meta, "layout", layout).Err())
 		stats = p.whole(t)
 		require.NotNil(t, stats.Partitions[0].Pause)
@@ -483,4 +486,31 @@ func TestATopicShrinksInSafeSteps(t *testing.T) {
 		_, err = p.admin.SetPartitions(ctx, topic, 3)
 		require.ErrorContains(t, err, "no number of partitions")
 	})
+}
+
+// An operation whose context ends between two partitions says so.
+func TestAnOperationOnPartitionsThatIsInterruptedSaysSo(t *testing.T) {
+	eachPartition(t, func(t *testing.T, p *partitioned) {
+		p.kill(t)
+		during, cancel := context.WithCancel(ctx)
+		n, err := p.admin.PurgeDead(during, topic, "billing", admin.Bulk{Progress: func(admin.Progress) { cancel() }})
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorContains(t, err, "after 1 of 3 partitions")
+		require.Equal(t, 2, n)
+		require.Equal(t, 4, p.whole(t).Groups[1].Dead)
+	})
+}
+
+// Of a group with SingleActive, one subscription is active in each partition.
+func TestAFoldedGroupIsActiveIfItIsInAllPartitions(t *testing.T) {
+	t.Parallel()
+	names, err := partition.Topics(topic, 2)
+	require.NoError(t, err)
+	of := func(name, active string) admin.Stats {
+		return admin.Stats{Topic: name, Groups: []admin.GroupStats{{Group: "g", SingleActive: true, Active: active, Epoch: 3, Standby: 2}}}
+	}
+	all := admin.Fold([]admin.Stats{of(names[0], "a"), of(names[1], "b")})
+	require.Equal(t, []admin.GroupStats{{Group: "g", SingleActive: true, Active: "a", Standby: 4}}, all[0].Groups)
+	all = admin.Fold([]admin.Stats{of(names[0], "a"), of(names[1], "")})
+	require.Empty(t, all[0].Groups[0].Active)
 }

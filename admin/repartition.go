@@ -200,8 +200,8 @@ func (c *change) unread(ctx context.Context, p queue.Partitioning) error {
 			return aboutTopic(s.Topic, s.Err)
 		}
 		for _, g := range s.Groups {
-			if strings.HasPrefix(g.Group, "broadcast:") {
-				continue // it belongs to one subscription, which has it in all partitions that it reads
+			if s.Stream || strings.HasPrefix(g.Group, "broadcast:") {
+				continue // it has no subscriptions, or belongs to a single one
 			}
 			if reads[g.Group] == nil {
 				reads[g.Group] = map[int]bool{}
@@ -217,7 +217,7 @@ func (c *change) unread(ctx context.Context, p queue.Partitioning) error {
 			}
 		}
 		if missing > 0 {
-			c.wait("Group %q has no subscription in %d of the %d new partitions: restart its subscribers with %d.", group, missing, p.Next-p.Count, p.Next)
+			c.wait("Group %q has no subscription in %d of the %d new partitions: start its subscribers with %d, or remove the group if nobody uses it.", group, missing, p.Next-p.Count, p.Next)
 		}
 	}
 	return nil

@@ -52,8 +52,9 @@ type Stats struct {
 	// Partitions are the plain topics of a partitioned topic, partition 0 first, and all else is
 	// about them together. A count is the sum, and a time the first one. A partition that cannot be
 	// read has Err, and is in no sum. Err is set if none can be read. Scheduled and Subscribed are
-	// false if one partition lacks its scheduler or subscription. A pause is that which began
-	// first. For a plain topic it is nil.
+	// false if one partition lacks its scheduler or subscription, and Active is "" if one lacks its
+	// active one. Each partition has its own Epoch. A pause is that which began first. For a plain
+	// topic it is nil.
 	Partitions []Stats `json:"partitions,omitempty"`
 }
 
@@ -220,7 +221,20 @@ func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle
 	if err != nil {
 		return nil, err
 	}
+	if err := unreadable(stats); err != nil {
+		return nil, err
+	}
 	return idleGroups(stats, idle), nil
+}
+
+// unreadable returns why a partition cannot be read. A group may be in use there.
+func unreadable(stats Stats) error {
+	for _, s := range stats.ofPlain() {
+		if s.Err != nil {
+			return aboutTopic(s.Topic, s.Err)
+		}
+	}
+	return nil
 }
 
 func idleGroups(stats Stats, idle time.Duration) []GroupStats {
@@ -258,10 +272,8 @@ func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, idle time.Du
 	if err != nil {
 		return removal, fmt.Errorf("delete idle groups: %w", err)
 	}
-	for _, s := range stats.ofPlain() {
-		if s.Err != nil {
-			return removal, fmt.Errorf("delete idle groups: topic %q: %w", s.Topic, s.Err)
-		}
+	if err := unreadable(stats); err != nil {
+		return removal, fmt.Errorf("delete idle groups: %w", err)
 	}
 	groups := idleGroups(stats, idle)
 	for _, s := range stats.ofPlain() {

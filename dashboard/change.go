@@ -41,7 +41,7 @@ func (d *Dashboard) back(path, text string, pairs ...string) string {
 	return d.address(path, append(pairs, "f", d.flashes.put(text))...)
 }
 
-// span reads a length of time that the user typed. None would mean something else, so it is refused.
+// span reads a length of time that the user typed. 0 would mean something else, so it is refused.
 func span(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {

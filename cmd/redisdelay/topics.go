@@ -122,26 +122,38 @@ func (a *app) groupTable() *table {
 	return a.out.table("TOPIC", "GROUP", "READY", "IN HAND", "RETRYING", "DEAD", "SUSPECTS", "SUBSCRIBED", "ACTIVE", "LAST SEEN", "PAUSED")
 }
 
-func groupCells(t *table, now time.Time, topic string, g admin.GroupStats) {
+func groupCells(t *table, s admin.Stats, g admin.GroupStats) {
+	topic, now := s.Topic, s.Now
 	paused := "-"
 	if g.Pause != nil {
 		paused = ago(g.Pause.Since, now)
 	}
 	t.row(ofTopic{topic, g}, topic, g.Group, g.Ready, g.InHand, g.Retrying, alarming.in(g.Dead, g.Dead > 0), doubtful.in(g.Suspects, g.Suspects > 0),
-		doubtful.in(g.Subscribed, !g.Subscribed && g.Group != redisdelay.StreamGroup), activeOf(g), ago(g.LastSeen, now), doubtful.in(paused, paused != "-"))
+		doubtful.in(g.Subscribed, !g.Subscribed && g.Group != redisdelay.StreamGroup), activeOf(s, g.Group), ago(g.LastSeen, now), doubtful.in(paused, paused != "-"))
 }
 
 // activeOf says how many subscriptions of a group with SingleActive are active, of how many. It is
 // "-" for other groups, where all are.
-func activeOf(g admin.GroupStats) string {
-	if !g.SingleActive {
+func activeOf(s admin.Stats, group string) string {
+	if s.Partitions == nil {
+		s.Partitions = []admin.Stats{s}
+	}
+	single, active, all := false, 0, 0
+	for _, p := range s.Partitions {
+		for _, g := range p.Groups {
+			if g.Group != group || !g.SingleActive {
+				continue
+			}
+			single, all = true, all+g.Standby
+			if g.Active != "" {
+				active, all = active+1, all+1
+			}
+		}
+	}
+	if !single {
 		return "-"
 	}
-	active := 0
-	if g.Active != "" {
-		active = 1
-	}
-	return fmt.Sprintf("%d of %d", active, active+g.Standby)
+	return fmt.Sprintf("%d of %d", active, all)
 }
 
 func (a *app) listGroups(ctx context.Context, named []string) error {
@@ -155,7 +167,7 @@ func (a *app) listGroups(ctx context.Context, named []string) error {
 			unreadable = append(unreadable, aboutTopic(s.Topic, s.Err))
 		}
 		for _, g := range s.Groups {
-			groupCells(t, s.Now, s.Topic, g)
+			groupCells(t, s, g)
 		}
 	})
 	return t.flush("There is no group.", errors.Join(append(unreadable, err)...))
@@ -170,7 +182,7 @@ func (a *app) idleGroups(ctx context.Context, named []string, idle time.Duration
 		}
 		stats, err := operator.Stats(ctx, topic)
 		for _, g := range groups {
-			groupCells(t, stats.Now, topic, g)
+			groupCells(t, stats, g)
 		}
 		return err
 	})
