@@ -3,7 +3,10 @@ package partition
 import (
 	"fmt"
 
+	"github.com/ThreeDotsLabs/watermill"
+
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 )
 
 // checkPartitions checks a number of partitions that has no default.
@@ -24,4 +27,8 @@ func checkConfigured(n int) error {
 
 func invalid(field, fault string) error {
 	return fmt.Errorf("%w: %s %s", redisdelay.ErrInvalidConfig, field, fault)
+}
+
+func componentLogger(logger watermill.LoggerAdapter) watermill.LoggerAdapter {
+	return guard.Logger(logger).With(watermill.LogFields{"component": "redisdelay.partition"})
 }

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
@@ -27,6 +29,7 @@ type numbers struct {
 	fixed   int // 0: that in Redis
 	ask     func(ctx context.Context, topic string) (queue.Partitioning, error)
 	refresh time.Duration
+	logger  watermill.LoggerAdapter // for what ask fails with while a number is known
 
 	mu    sync.Mutex
 	known map[string]*number // by topic
@@ -35,13 +38,13 @@ type numbers struct {
 // number is what was read last about a topic.
 type number struct {
 	queue.Partitioning
-	read   time.Time
-	asking bool // a call reads it anew
+	read   time.Time // or when the last try failed
+	asking bool      // a call reads it anew
 }
 
 // of returns the number of a topic. One that was read lately is used again. One call reads it anew,
-// and others use the old one for a moment. If Redis does not answer, the old one stays in use, so
-// that a node that fails stops only its own partitions.
+// and others use the old one for a moment. If Redis does not tell it, the old one stays in use until
+// the next try, so that a node that fails stops only its own partitions.
 func (n *numbers) of(topic string) (queue.Partitioning, error) {
 	if n.fixed != 0 {
 		return queue.Partitioning{Count: n.fixed}, nil
@@ -61,19 +64,25 @@ func (n *numbers) of(topic string) (queue.Partitioning, error) {
 	defer cancel()
 	began := time.Now()
 	read, err := n.ask(ctx, topic)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	switch {
-	case known != nil && (err != nil || read.Count == 0):
-		known.asking = false
-		return known.Partitioning, nil
-	case err != nil:
-		return read, err
-	case read.Count == 0:
-		return read, fmt.Errorf("%w: Partitions is 0, and no number of partitions of topic %q is in Redis: see redisdelay partitions set",
+	if err == nil && read.Count == 0 {
+		err = fmt.Errorf("%w: Partitions is 0, and no number of partitions of topic %q is in Redis: see redisdelay partitions set",
 			redisdelay.ErrInvalidConfig, topic)
 	}
-	if n.known == nil {
+	if err != nil && known == nil {
+		return read, err
+	}
+	if err != nil {
+		n.logger.Error("Cannot read the number of partitions, using the last one", err,
+			watermill.LogFields{"topic": topic, "partitions": known.Count})
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch now := n.known[topic]; {
+	case now != known: // another call read it meanwhile
+		return now.Partitioning, nil
+	case err != nil:
+		read, began = known.Partitioning, time.Now()
+	case n.known == nil:
 		n.known = map[string]*number{}
 	}
 	n.known[topic] = &number{Partitioning: read, read: began}

@@ -79,7 +79,7 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 		config:  config,
 		plain:   plain,
 		inside:  in,
-		numbers: &numbers{fixed: config.Partitions, ask: in.Partitioning, refresh: refreshAfter},
+		numbers: &numbers{fixed: config.Partitions, ask: in.Partitioning, refresh: refreshAfter, logger: componentLogger(logger)},
 		sticky:  map[string]*sticky{},
 	}, nil
 }

@@ -15,7 +15,6 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
-	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -94,7 +93,7 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 		inside:      inside.OfSubscriber(plain),
 		fixed:       config.Partitions,
 		follow:      followEvery,
-		logger:      guard.Logger(logger).With(watermill.LogFields{"component": "redisdelay.partition"}),
+		logger:      componentLogger(logger),
 		open:        map[chan struct{}]bool{},
 	}, nil
 }
