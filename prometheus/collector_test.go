@@ -495,8 +495,8 @@ func TestAScrapeOfAThousandTopicsIsCheap(t *testing.T) {
 	})
 }
 
-// requireCheap requires that f has the server run at most some commands, those of scripts too, in at
-// least some calls of scripts, so that none takes long. It logs what that took on this machine.
+// requireCheap requires that f has the server run at most some commands, those of scripts too, in
+// at least some calls of scripts, so that none takes long. It logs what that took on this machine.
 func requireCheap(t *testing.T, client *redis.Client, f func(), most, scripts int) {
 	t.Helper()
 	f() // loads the scripts, and asks which commands are allowed
