@@ -6,7 +6,10 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 status=0
-FAULTS_LONG=1 FAULTS_REPORT=$work/rows go test -race -count=1 -parallel 4 -timeout 90m ./tests/faults || status=$?
+export FAULTS_LONG=1 FAULTS_REPORT=$work/rows
+go test -race -count=1 -parallel 3 -timeout 90m -skip 'TestOrderOfKeysOverPartitions' ./tests/faults || status=$?
+# The long history of ten thousand keys needs more memory and time than the race detector leaves. It has that in the short form.
+go test -count=1 -timeout 30m -run 'TestOrderOfKeysOverPartitions' ./tests/faults || status=$?
 
 {
 	echo '| Test | Must show | Verdict | Figures |'

@@ -562,7 +562,7 @@ func (m *model) gone(group string, remove func()) {
 	delete(m.has, group)
 	delete(m.counted, group)
 	if group == inTurns {
-		m.active = nil
+		m.active, m.epoch = nil, 0 // a new group may have its first owner in the same millisecond
 	}
 	m.step(remove, func(p *picture, _, _ int64) bool {
 		p.remove(group)
