@@ -72,6 +72,7 @@ type Admin struct {
 	client  *queue.Client
 	permits queue.Permits
 	names   partNames
+	seen    seen
 }
 
 // New returns an Admin. It does not connect to Redis yet. Errors wrap ErrInvalidConfig.

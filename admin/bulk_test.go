@@ -274,3 +274,54 @@ func TestOverviewHasTheStatsOfAllTopics(t *testing.T) {
 		require.Greater(t, pages, 1)
 	})
 }
+
+// The Admin knows the groups of each topic from the page before.
+func TestOverviewSeesGroupsAndTopicsThatCameAndWent(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		p, sub := s.publisher(t), s.subscriber(t, "a")
+		for _, topic := range []string{"same", "grows", "shrinks", "goes", "comes again"} {
+			require.NoError(t, sub.SubscribeInitialize(topic))
+			require.NoError(t, p.Publish(topic, text("x")))
+		}
+		require.NoError(t, s.subscriber(t, "b").SubscribeInitialize("shrinks"))
+		overview := func() map[string]admin.Stats {
+			page, next, err := s.admin.Overview(ctx, "", 100)
+			require.NoError(t, err)
+			require.Empty(t, next)
+			all := map[string]admin.Stats{}
+			for _, stats := range page {
+				all[stats.Topic] = stats
+			}
+			return all
+		}
+		before := overview()
+		require.Len(t, before, 5)
+
+		require.NoError(t, p.Publish("same", text("y")))
+		for i := range 110 { // they are counted in more than one step
+			require.NoError(t, s.subscriber(t, fmt.Sprintf("group %03d", i)).SubscribeInitialize("grows"))
+		}
+		require.NoError(t, last(s.admin.DeleteGroup(ctx, "shrinks", "b", false)))
+		require.NoError(t, last(s.admin.DeleteTopic(ctx, "goes", false)))
+		require.NoError(t, last(s.admin.DeleteTopic(ctx, "comes again", false)))
+		require.NoError(t, s.subscriber(t, "c").SubscribeInitialize("comes again"))
+		require.NoError(t, s.Client.SAdd(ctx, queue.Registry(s.Prefix), "goes").Err())
+
+		for range 2 {
+			after := overview()
+			require.Len(t, after, 5)
+			require.ErrorIs(t, after["goes"].Err, admin.ErrNotFound)
+			delete(after, "goes")
+			for topic, got := range after {
+				want, err := s.admin.Stats(ctx, topic)
+				require.NoError(t, err)
+				want.Now = got.Now
+				require.Equal(t, want, got)
+			}
+			require.Equal(t, before["same"].Messages+1, after["same"].Messages)
+			require.Len(t, after["grows"].Groups, 111)
+			require.Len(t, after["shrinks"].Groups, 1)
+			require.Equal(t, "c", after["comes again"].Groups[0].Group)
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -41,11 +42,37 @@ func (a *Admin) counted(ctx context.Context, names []string) ([]operate.Counted,
 	if err != nil {
 		return nil, err
 	}
+	a.seen.known(topics)
 	counted, err := operate.StatsOf(ctx, topics)
 	for i, c := range counted {
 		all[of[i]] = c
 	}
 	return all, err
+}
+
+// maxSeen is how many topics an Admin remembers from its counts.
+const maxSeen = 10_000
+
+// seen are the topics that were counted. They remember their groups, so the next count needs one
+// script for each, in place of two. If the groups have changed meanwhile, Redis says so.
+type seen struct {
+	mu     sync.Mutex
+	topics map[string]*operate.Topic
+}
+
+// known replaces handles of topics by those that were counted before, and takes in the others.
+func (s *seen) known(topics []*operate.Topic) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.topics == nil || len(s.topics)+len(topics) > maxSeen {
+		s.topics = map[string]*operate.Topic{}
+	}
+	for i, t := range topics {
+		if before := s.topics[t.Name]; before != nil {
+			topics[i] = before
+		}
+		s.topics[t.Name] = topics[i]
+	}
 }
 
 // handles returns handles of the topics for which the user may do the work, and their places in

@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -37,42 +38,82 @@ func StatsOf(ctx context.Context, topics []*Topic) ([]Counted, error) {
 	return all, nil
 }
 
+// statsOf counts with the sets of groups that the topics remember, and reads those that they do not.
+// It counts those again whose set was stale.
 func statsOf(ctx context.Context, topics []*Topic) ([]Counted, error) {
-	client := topics[0].Client()
-	counted := make([]Counted, len(topics))
-	looks := make([]*queue.Call, len(topics))
-	for i, t := range topics {
-		looks[i] = t.LookCall()
+	counted, left := make([]Counted, len(topics)), make([]int, len(topics))
+	for i := range topics {
+		left[i] = i
 	}
-	if err := queue.Do(ctx, client, looks...); ends(ctx, client, err) {
+	for range 2 {
+		groups, err := groupsOf(ctx, topics, left, counted)
+		if err == nil {
+			err = countWith(ctx, topics, groups, counted)
+		}
+		if err != nil {
+			return nil, err
+		}
+		left = slices.DeleteFunc(left, func(i int) bool { return !errors.Is(counted[i].Err, queue.ErrStale) })
+		for _, i := range left {
+			topics[i].Forget(groups[i])
+		}
+	}
+	for _, i := range left { // their groups change all the time
+		counted[i].Stats, counted[i].Err = topics[i].Stats(ctx)
+	}
+	return counted, ctx.Err()
+}
+
+// groupsOf returns the sets of groups of some topics, by the topic's place. What it says about a
+// topic is in counted: nothing, or why there is no set.
+func groupsOf(ctx context.Context, topics []*Topic, some []int, counted []Counted) (map[int]*queue.Groups, error) {
+	groups, looks := make(map[int]*queue.Groups, len(some)), map[int]*queue.Call{}
+	for _, i := range some {
+		counted[i] = Counted{}
+		if groups[i] = topics[i].Remembered(); groups[i] == nil {
+			looks[i] = topics[i].LookCall()
+		}
+	}
+	if len(looks) == 0 {
+		return groups, nil
+	}
+	client := topics[0].Client()
+	if err := queue.Do(ctx, client, slices.Collect(maps.Values(looks))...); ends(ctx, client, err) {
 		return nil, err
 	}
+	for i, look := range looks {
+		err := look.Failure()
+		if err == nil {
+			groups[i], err = topics[i].ReadLook(look)
+		}
+		if counted[i].Err = err; err != nil {
+			delete(groups, i)
+		}
+	}
+	return groups, nil
+}
+
+// countWith counts topics with these groups, by the topic's place.
+func countWith(ctx context.Context, topics []*Topic, groups map[int]*queue.Groups, counted []Counted) error {
 	type part struct {
 		topic  int
 		groups *queue.Groups
 	}
 	var parts []part
 	var calls []*queue.Call
-	for i, t := range topics {
-		err := looks[i].Failure()
-		var groups *queue.Groups
-		if err == nil {
-			groups, err = t.ReadLook(looks[i])
-		}
-		if counted[i].Err = err; err != nil {
-			continue
-		}
-		for first := 0; first == 0 || first < len(groups.Names); first += groupsTogether {
-			some := *groups
-			some.Names = groups.Names[first:min(first+groupsTogether, len(groups.Names))]
-			parts, calls = append(parts, part{i, &some}), append(calls, t.statsCall(&some))
+	for i, all := range groups {
+		for first := 0; first == 0 || first < len(all.Names); first += groupsTogether {
+			some := *all
+			some.Names = all.Names[first:min(first+groupsTogether, len(all.Names))]
+			parts, calls = append(parts, part{i, &some}), append(calls, topics[i].statsCall(&some))
 		}
 	}
 	if len(calls) == 0 {
-		return counted, nil
+		return nil
 	}
+	client := topics[0].Client()
 	if err := queue.Do(ctx, client, calls...); ends(ctx, client, err) {
-		return nil, err
+		return err
 	}
 	for i, p := range parts {
 		to := &counted[p.topic]
@@ -89,12 +130,7 @@ func statsOf(ctx context.Context, topics []*Topic) ([]Counted, error) {
 		stats.Groups = append(to.Groups, stats.Groups...)
 		to.Stats, to.Err = stats, err
 	}
-	for i, t := range topics {
-		if to := &counted[i]; errors.Is(to.Err, queue.ErrStale) {
-			to.Stats, to.Err = t.Stats(ctx)
-		}
-	}
-	return counted, ctx.Err()
+	return nil
 }
 
 // ends tells whether an error of a call ends work on many topics, because the next call would not

@@ -88,7 +88,7 @@ func NewTopic(client *Client, prefix, name string) *Topic {
 // Groups returns the set of groups as last read, and reads it the first time. It enters the topic
 // in the registry before that, so that a scheduler finds every topic with messages.
 func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
-	if groups := t.remembered(); groups != nil {
+	if groups := t.Remembered(); groups != nil {
 		return groups, nil
 	}
 	if err := t.Enroll(ctx); err != nil {
@@ -115,7 +115,7 @@ func (t *Topic) Groups(ctx context.Context) (*Groups, error) {
 
 // Existing is Groups, but returns ErrNotFound if there is no such topic, instead of making one.
 func (t *Topic) Existing(ctx context.Context) (*Groups, error) {
-	if groups := t.remembered(); groups != nil {
+	if groups := t.Remembered(); groups != nil {
 		return groups, nil
 	}
 	call := t.LookCall()
@@ -199,8 +199,8 @@ func readGroups(call *Call) (*Groups, error) {
 	return &Groups{Version: reply[1], Names: reply[2:], Stream: reply[0] == StreamLayout, Single: reply[0] == SingleLayout}, nil
 }
 
-// remembered returns the set of groups as last read, or nil.
-func (t *Topic) remembered() *Groups {
+// Remembered returns the set of groups as last read, or nil.
+func (t *Topic) Remembered() *Groups {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.groups

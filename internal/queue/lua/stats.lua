@@ -46,40 +46,53 @@ local groups = (#KEYS - 12) / 9
 
 --@use now
 
--- Returns the lowest score of a zset, or "" if it is empty.
-local function head(key)
-  return redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or ''
+local after = '(' .. string.format('%d', now)
+
+-- Returns the size of a zset, and its lowest score, or "" if it is empty.
+local function size(key)
+  local n = redis.call('ZCARD', key)
+  return n, n > 0 and redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or ''
 end
+
+-- Returns the number of members of a zset whose time has not come yet.
+local function valid(key)
+  return redis.call('ZCOUNT', key, after, '+inf')
+end
+
+local pauses = redis.call('HLEN', paused) > 0
 
 -- Returns the pause of a group, or of the topic if the name is "".
 local function pause_of(name)
-  local pause = redis.call('HGET', paused, name)
+  local pause = pauses and redis.call('HGET', paused, name)
   return pause and (redis.call('ZSCORE', resumes, name) or '0') .. ' ' .. pause or ''
 end
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
 end
-local after = '(' .. string.format('%d', now)
 local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until', 'fault')
+local waiting, first_due = size(pending)
 local reply = {
-  'ok', string.format('%d', now), redis.call('HLEN', messages), redis.call('ZCARD', pending), head(pending),
-  redis.call('ZCOUNT', taken, after, '+inf'), s[1] or '', s[2] or '', s[3] or '', s[4] or '', pause_of(''),
-  s[5] or '', redis.call('HGETALL', counters), redis.call('HLEN', schedules),
+  'ok', string.format('%d', now), redis.call('HLEN', messages), waiting, first_due, valid(taken),
+  s[1] or '', s[2] or '', s[3] or '', s[4] or '', pause_of(''), s[5] or '', redis.call('HGETALL', counters),
+  redis.call('HLEN', schedules),
 }
 for g = 1, groups do
+  local name = ARGV[1 + g]
   local ready, unack, retry, dead = KEYS[4 + g * 9], KEYS[5 + g * 9], KEYS[6 + g * 9], KEYS[7 + g * 9]
   local waiters, resting, stats, suspects = KEYS[8 + g * 9], KEYS[9 + g * 9], KEYS[10 + g * 9], KEYS[11 + g * 9]
   local standby = KEYS[12 + g * 9]
+  local settings = redis.call('HGET', group_options, name) or ''
+  local single = string.find(settings, ' single', 1, true)
+  local ready_size = redis.call('LLEN', ready)
+  local unack_size, first_deadline = size(unack)
+  local retry_size, first_retry = size(retry)
+  local dead_size, first_death = size(dead)
   for _, value in ipairs({
-    redis.call('LLEN', ready), redis.call('LRANGE', ready, 0, 0)[1] or '', redis.call('ZCARD', unack),
-    head(unack),
-    redis.call('ZCARD', retry), head(retry), redis.call('ZCARD', dead), head(dead),
-    redis.call('ZCOUNT', waiters, after, '+inf'), redis.call('ZCOUNT', resting, after, '+inf'),
-    pause_of(ARGV[1 + g]), redis.call('HGET', group_options, ARGV[1 + g]) or '',
-    redis.call('ZSCORE', idle, ARGV[1 + g]) or '', redis.call('ZCOUNT', unack, after, '+inf'),
-    redis.call('HLEN', suspects), redis.call('ZCOUNT', standby, after, '+inf'),
-    redis.call('HGET', active, ARGV[1 + g]) or '', redis.call('HGETALL', stats),
+    ready_size, ready_size > 0 and redis.call('LRANGE', ready, 0, 0)[1] or '', unack_size, first_deadline,
+    retry_size, first_retry, dead_size, first_death, valid(waiters), valid(resting), pause_of(name), settings,
+    redis.call('ZSCORE', idle, name) or '', unack_size > 0 and valid(unack) or 0, redis.call('HLEN', suspects),
+    single and valid(standby) or 0, single and redis.call('HGET', active, name) or '', redis.call('HGETALL', stats),
   }) do
     reply[#reply + 1] = value
   end
