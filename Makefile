@@ -13,11 +13,12 @@ help: ## show these lines
 # The longest comes first, because two run at a time.
 MODULES := cmd/redisdelay tests/components prometheus otel examples/observed examples/delayed-redisstream examples/delayed-nats
 
+# Most tests wait more than they compute, so more of them run at once than there are CPUs.
 # Watermill's own TestReconnect has a data race in it, so that one runs without the detector. The short form of
 # tests/faults has to stay short.
 test: ## all tests but those with real brokers, on a real Redis too, with the race detector
 	@scripts/with-redis.sh sh -c '\
-		go test -race -count=1 -timeout 20m $$(go list ./... | grep -v /tests/faults) && \
+		go test -race -count=1 -timeout 20m -parallel 4 $$(go list ./... | grep -v /tests/faults) && \
 		go test -race -count=1 -timeout 10m ./tests/faults && \
 		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests && \
 		printf "%s\n" $(MODULES) | xargs -P 2 -I{} go -C {} test -race -count=1 -timeout 10m -skip RabbitMQ ./...'

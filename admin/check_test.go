@@ -494,6 +494,27 @@ func TestCheckReportsThatGroupsChangeTooFast(t *testing.T) {
 	})
 }
 
+// The keys of delay IDs, like any other, may be gone when a later step reads them.
+func TestCheckOfATopicWhoseLastDelayIDGoesMeanwhile(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		for step, steps := 1, 1; step <= steps; step++ {
+			msg := delayed("x", time.Hour)
+			redisdelay.SetDelayID(msg, "only", redisdelay.DelayIDReject)
+			require.NoError(t, s.publisher(t).Publish(topic, msg))
+			n := 0
+			a := s.afterEachScript(t, func() {
+				if n++; n == step {
+					require.NoError(t, s.admin.Cancel(ctx, topic, admin.ByDelayID("only")))
+				}
+			})
+			report, err := a.Check(ctx, topic)
+			require.NoError(t, err, "cancelled after step %d", step)
+			require.Empty(t, report.Violations())
+			steps = n
+		}
+	})
+}
+
 // The stream has the topic's own name, and may be anybody's key.
 func TestCheckFindsAStreamOfAWrongType(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {

@@ -41,12 +41,12 @@ type TopicReadiness struct {
 	Pauses []Pause `json:"pauses,omitempty"`
 
 	// Idle is true if the topic needs no scheduler now. Either it has no group, or nothing waits
-	// for a due time, a retry, or the end of a lease or of a retention.
+	// for a due time, a retry, or the end of a lease, a pause or a retention.
 	Idle bool `json:"idle"`
 
 	// Lag is how long the scheduler is behind, zero if it is not. It is the age of the oldest due
-	// message that is not ready, or of the oldest expired lease that was not taken back. Messages
-	// that a pause keeps from a Redis Stream do not count.
+	// message that is not ready, of the oldest expired lease that was not taken back, or of a pause
+	// that should have ended. Messages that a pause keeps from a Redis Stream do not count.
 	Lag time.Duration `json:"lag"`
 
 	// Waiting is how long the next ready message of a group has not been claimed: the maximum over
@@ -111,32 +111,41 @@ func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) 
 	return r, nil
 }
 
-// readiness returns all fields except Scheduled, from the topic's data.
+// readiness returns all fields except Scheduled, from the topic's data. The scheduler's next look
+// says nothing about that: it may be for what was done meanwhile.
 func readiness(topic string, s operate.Stats) TopicReadiness {
-	t := TopicReadiness{Topic: topic, Fault: s.Fault, FaultAt: s.FaultAt, Idle: s.Next.IsZero() || len(s.Groups) == 0}
+	t := TopicReadiness{Topic: topic, Fault: s.Fault, FaultAt: s.FaultAt, Idle: true}
 	since := func(at time.Time) time.Duration {
 		if at.IsZero() || len(s.Groups) == 0 { // without a group, due messages wait for the first one
 			return 0
 		}
 		return max(0, s.Now.Sub(at))
 	}
-	t.Lag = since(s.Next)
+	awaits := func(at time.Time) {
+		t.Idle = t.Idle && (at.IsZero() || len(s.Groups) == 0)
+		t.Lag = max(t.Lag, since(at))
+	}
+	pause := func(group string, p operate.Pause) {
+		if !p.IsZero() {
+			t.Pauses = append(t.Pauses, *pauseOf(group, p))
+			awaits(p.Until)
+		}
+	}
+	pause("", s.Paused)
 	if !s.Rests() {
-		t.Lag = max(t.Lag, since(s.NextDue))
+		awaits(s.NextDue)
 	}
 	if len(s.Groups) == 0 && s.Paused.IsZero() && !s.NextDue.IsZero() {
 		t.Waiting = max(0, s.Now.Sub(s.NextDue))
 	}
-	if !s.Paused.IsZero() {
-		t.Pauses = append(t.Pauses, *pauseOf("", s.Paused))
-	}
 	for _, g := range s.Groups {
-		if !g.Paused.IsZero() {
-			t.Pauses = append(t.Pauses, *pauseOf(g.Name, g.Paused))
-		}
-		t.Lag = max(t.Lag, since(g.NextLease))
+		pause(g.Name, g.Paused)
+		awaits(g.NextLease)
 		if !s.Rests() {
-			t.Lag = max(t.Lag, since(g.NextRetry))
+			awaits(g.NextRetry)
+		}
+		if !g.OldestDead.IsZero() && g.Retention >= 0 {
+			t.Idle = false
 		}
 		if s.Paused.IsZero() && g.Paused.IsZero() {
 			t.Waiting = max(t.Waiting, since(g.OldestDue))

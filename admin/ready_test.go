@@ -87,8 +87,36 @@ func TestTopicIsNotScheduledByALateHolder(t *testing.T) {
 			"next", server.Now().Add(-late).UnixMilli()).Err())
 		require.Equal(t, scheduled, s.readiness(t).Scheduled, late)
 		require.Equal(t, scheduled, s.stats(t).Scheduled, late)
-		require.Equal(t, late, s.readiness(t).Lag)
+		require.Zero(t, s.readiness(t).Lag, "nothing is due")
 	}
+}
+
+// After the last lease was settled, the scheduler would look at the time of its end once more.
+func TestStoppedTopicWithNothingToComeIsNotBehind(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.Start(t)
+	s := setupOn(t, redistest.Server{Client: server.Client(), Prefix: redisdelay.DefaultKeyPrefix})
+	s.register(t, "a")
+	require.NoError(t, s.Client.HSet(ctx, s.keys.Scheduler(), "next", server.Now().Add(-time.Hour).UnixMilli()).Err())
+	require.Equal(t, admin.TopicReadiness{Topic: topic, Idle: true}, s.readiness(t))
+	found, err := s.admin.Diagnose(ctx, admin.DiagnoseOptions{})
+	require.NoError(t, err)
+	for _, p := range found.Problems {
+		require.NotContains(t, []admin.ProblemKind{admin.Unscheduled, admin.Behind}, p.Kind, p.Text)
+	}
+}
+
+// Its end is due-time work, too: messages of the group wait for it.
+func TestPauseThatShouldHaveEndedIsLag(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.Start(t)
+	s := setupOn(t, redistest.Server{Client: server.Client(), Prefix: redisdelay.DefaultKeyPrefix})
+	s.register(t, "a")
+	require.NoError(t, only(s.admin.PauseGroup(ctx, topic, "a", admin.PauseOptions{For: time.Minute})))
+	require.Equal(t, admin.TopicReadiness{Topic: topic, Pauses: s.readiness(t).Pauses}, s.readiness(t), "its end is to come")
+	late := redis.Z{Score: float64(server.Now().Add(-2 * time.Minute).UnixMilli()), Member: "a"}
+	require.NoError(t, s.Client.ZAddXX(ctx, s.keys.Resumes(), late).Err())
+	require.Equal(t, 2*time.Minute, s.readiness(t).Lag)
 }
 
 // For example after a typing error in the topic name, or before any consumer runs.

@@ -129,6 +129,7 @@ func (s *Server) Now() time.Time {
 //     without a consumer group they stay scheduled until there is one, for example by
 //     redisdelay.Subscriber.SubscribeInitialize.
 //   - Dead letters past their retention are removed.
+//   - Pauses whose time is over have ended.
 //   - Messages that have expired are not delivered, even if they were ready or claimed before.
 //
 // Only this clock expires messages, so a slow part of the test expires none. However, a Subscriber
@@ -276,7 +277,10 @@ func (s *Server) settle(ctx context.Context, t topic) error {
 		if stale || turn.Role != queue.Holder {
 			continue // another scheduler was faster
 		}
-		if turn.Expired {
+		if turn.Resume {
+			_, _, err = t.EndPauses(ctx)
+		}
+		if err == nil && turn.Expired {
 			_, err = t.Expire(ctx)
 		}
 		if err == nil && len(turn.Failed) > 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
@@ -434,5 +435,26 @@ func advanceWhile(t *testing.T, end func(of *queue.Topic) error) {
 	case msg := <-messages:
 		require.Fail(t, "it came again", msg.UUID)
 	default:
+	}
+}
+
+// The test's own clock ends a pause, as a scheduler does.
+func TestAdvanceEndsPausesWhoseTimeIsOver(t *testing.T) {
+	s := start(t)
+	messages, _ := subscribe(t, s)
+	for _, pause := range []func() (admin.Pause, error){
+		func() (admin.Pause, error) { return s.Admin().Pause(ctx, topic, admin.PauseOptions{For: time.Minute}) },
+		func() (admin.Pause, error) {
+			return s.Admin().PauseGroup(ctx, topic, "", admin.PauseOptions{For: time.Minute})
+		},
+	} {
+		_, err := pause()
+		require.NoError(t, err)
+		require.NoError(t, publisher(t, s).Publish(topic, delayed("x", time.Second)))
+		s.Advance(time.Minute - time.Millisecond)
+		none(t, messages)
+		s.Advance(time.Millisecond)
+		require.True(t, s.Receive(t, messages).Ack())
+		s.AwaitDrained(t, topic)
 	}
 }

@@ -73,9 +73,10 @@ func TestUniversalParallelDelayed(t *testing.T) {
 	})
 }
 
+// On the embedded server, the suites of partitions take minutes.
 func TestUniversalPartitioned(t *testing.T) {
 	t.Parallel()
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		on := onServer(t, s, parallelInFlight, 0)
 		on.partitions = 5
 		run(t, parallel, on)
@@ -85,7 +86,7 @@ func TestUniversalPartitioned(t *testing.T) {
 // With one place, the partitions take turns.
 func TestUniversalPartitionedOneAtATime(t *testing.T) {
 	t.Parallel()
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		on := onServer(t, s, orderedInFlight, 0)
 		on.partitions = 3
 		run(t, parallel, on)
@@ -94,7 +95,7 @@ func TestUniversalPartitionedOneAtATime(t *testing.T) {
 
 func TestUniversalPartitionedDelayed(t *testing.T) {
 	t.Parallel()
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		on := onServer(t, s, parallelInFlight, time.Second)
 		on.partitions = 5
 		run(t, parallel, on)
@@ -104,7 +105,7 @@ func TestUniversalPartitionedDelayed(t *testing.T) {
 // One partition keeps the order of a plain topic.
 func TestUniversalOnePartition(t *testing.T) {
 	t.Parallel()
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
 		on := onServer(t, s, orderedInFlight, 0)
 		on.partitions = 1
 		run(t, ordered, on)

@@ -386,10 +386,12 @@ func (a *audit) scan(ctx context.Context, indexes []index, f func(ids []string) 
 			if cursor, ids, err = readScan(reply); err != nil {
 				return err
 			}
-			if err := f(ids); err != nil {
-				return err
+			if len(ids) > 0 { // a call may return none before the end
+				if err := f(ids); err != nil {
+					return err
+				}
+				a.tell(len(ids))
 			}
-			a.tell(len(ids))
 			if cursor == "0" {
 				break
 			}

@@ -79,22 +79,24 @@ func TestMessagesOfOneCallAreTakenInOneAfterTheOther(t *testing.T) {
 // By the server's time against the due time, whether the message was moved or not.
 func TestDelayIDIsFreeAsSoonAsTheMessageIsDue(t *testing.T) {
 	for _, promoted := range []bool{false, true} {
-		both(t, func(t *testing.T, w *world) {
-			w.publish(under(in("1", time.Minute), "x", queue.Reject, 0))
-			w.travel(time.Minute - time.Second)
-			require.ErrorIs(t, w.tryPublish(under(in("2", time.Minute), "x", queue.Reject, 0)), queue.ErrExists)
-			w.travel(time.Second + time.Millisecond) // it was rounded up
-			if promoted {
+		t.Run(fmt.Sprint("promoted ", promoted), func(t *testing.T) {
+			both(t, func(t *testing.T, w *world) {
+				w.publish(under(in("1", time.Minute), "x", queue.Reject, 0))
+				w.travel(time.Minute - time.Second)
+				require.ErrorIs(t, w.tryPublish(under(in("2", time.Minute), "x", queue.Reject, 0)), queue.ErrExists)
+				w.travel(time.Second + time.Millisecond) // it was rounded up
+				if promoted {
+					w.promote("s|1")
+					require.Zero(t, w.Client.Exists(ctx, w.keys.Names(), w.keys.Taken()).Val())
+				}
+				require.ErrorIs(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "x"}), queue.ErrNotFound)
+				w.publish(under(in("3", time.Minute), "x", queue.Reject, 0))
 				w.promote("s|1")
-				require.Zero(t, w.Client.Exists(ctx, w.keys.Names(), w.keys.Taken()).Val())
-			}
-			require.ErrorIs(t, w.topic.Cancel(ctx, operate.Ref{DelayID: "x"}), queue.ErrNotFound)
-			w.publish(under(in("3", time.Minute), "x", queue.Reject, 0))
-			w.promote("s|1")
-			require.Equal(t, []string{"1"}, w.ready("a"))
-			require.Equal(t, []string{"3"}, w.pending())
-			require.ErrorIs(t, w.tryPublish(under(in("4", time.Minute), "x", queue.Reject, 0)), queue.ErrExists)
-		}, "a")
+				require.Equal(t, []string{"1"}, w.ready("a"))
+				require.Equal(t, []string{"3"}, w.pending())
+				require.ErrorIs(t, w.tryPublish(under(in("4", time.Minute), "x", queue.Reject, 0)), queue.ErrExists)
+			}, "a")
+		})
 	}
 }
 

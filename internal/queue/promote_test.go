@@ -188,7 +188,6 @@ func TestGroupsThatHaveRetriesShareAStep(t *testing.T) {
 func TestPromoteOfMoreThanTenThousand(t *testing.T) {
 	for _, groups := range [][]string{{"a"}, {"a", "b", "c"}} {
 		t.Run(fmt.Sprint(len(groups)), func(t *testing.T) {
-			t.Parallel()
 			both(t, func(t *testing.T, w *world) {
 				n := w.many()
 				due := w.now() + time.Hour.Milliseconds()

@@ -67,6 +67,7 @@ type world struct {
 // both runs a test on both servers, and looks afterwards whether it left the topic whole.
 func both(t *testing.T, test func(t *testing.T, w *world), groups ...string) {
 	t.Helper()
+	t.Parallel()
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		s.OnCleanup(func() {
 			if !t.Failed() {

@@ -2,7 +2,7 @@
 --
 -- KEYS  1 names  hash: encoded delay ID -> its message
 --       2 taken  zset: encoded delay ID -> ms at which it is free again
--- ARGV  encoded delay IDs
+-- ARGV  encoded delay IDs, at least one
 --
 -- Returns for each delay ID "names" or "taken" if only that key has it, else "".
 -- Twice: it only reads.
