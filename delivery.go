@@ -38,8 +38,9 @@ type Delivery struct {
 	// Epoch is a fencing token with SubscriberConfig.SingleActive, else 0. Each takeover gives a
 	// higher one. What a handler writes elsewhere can refuse a lower epoch than the highest it has
 	// seen. That is how a frozen process that wakes is kept from writing. Epochs are not
-	// consecutive. After a failover that lost the last takeover, the subscription that was active
-	// before it may go on with its epoch.
+	// consecutive. A failover may lose the last takeover, so that the subscription before is active
+	// again. It gets a higher epoch when the other's process next asks for messages. If that is
+	// gone too, end the Subscribe whose writes are refused: the next one gets a higher epoch.
 	Epoch int64
 }
 

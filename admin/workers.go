@@ -36,8 +36,10 @@ type Worker struct {
 	Oldest time.Time `json:"oldest"`
 
 	// Active tells that it is the one that gets messages, in a group with
-	// SubscriberConfig.SingleActive. Others of that group stand by.
-	Active bool `json:"active,omitempty"`
+	// SubscriberConfig.SingleActive. StandsBy tells that it is another one of such a group. Both
+	// are false in other groups.
+	Active   bool `json:"active,omitempty"`
+	StandsBy bool `json:"stands_by,omitempty"`
 }
 
 // MarshalJSON writes the fields as docs/control.md says.
@@ -61,7 +63,8 @@ func (a *Admin) Workers(ctx context.Context, topic string) ([]Worker, error) {
 	workers := make([]Worker, len(found))
 	for i, w := range found {
 		workers[i] = Worker{Topic: topic, Group: w.Group, Host: w.Host, PID: w.PID, Program: w.Program, Version: w.Version,
-			Subscription: w.Subscription, Address: w.Address, Since: w.Since, Seen: w.Seen, InHand: w.InHand, Oldest: w.Oldest, Active: w.Active}
+			Subscription: w.Subscription, Address: w.Address, Since: w.Since, Seen: w.Seen, InHand: w.InHand, Oldest: w.Oldest,
+			Active: w.Active, StandsBy: w.StandsBy}
 	}
 	return workers, nil
 }

@@ -289,3 +289,21 @@ func TestTheOverviewSaysWhatIsWrong(t *testing.T) {
 	require.Equal(t, http.StatusBadGateway, status)
 	require.Contains(t, body, "Redis does not answer")
 }
+
+func TestThePageOfATopicSaysWhoIsActive(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, viewer)
+	for range 2 {
+		testkit.SubscribeTo(t, testkit.NewSubscriber(t, s.Server, func(c *redisdelay.SubscriberConfig) { c.SingleActive = true }), "orders")
+	}
+	require.Eventually(t, func() bool {
+		stats, err := s.admin.Stats(ctx, "orders")
+		require.NoError(t, err)
+		return stats.Groups[0].Active != "" && stats.Groups[0].Standby == 1
+	}, testkit.Soon, time.Millisecond)
+	status, body := s.get("/topic?t=orders")
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, body, `<span class="chip">one is active, 1 stand by</span>`)
+	require.Equal(t, 1, strings.Count(body, `<span class="chip">active</span>`))
+	require.Equal(t, 1, strings.Count(body, `<span class="chip">stands by</span>`))
+}

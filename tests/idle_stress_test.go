@@ -21,18 +21,26 @@ import (
 // It runs alone, so that what else goes on does not stretch that.
 func TestStressIdleCommands(t *testing.T) {
 	const topics, subscriptions, window = 4, 5, 12 * time.Second
-	for name, processes := range map[string]int{"each a process of its own": topics * subscriptions, "one process": 1} {
+	plain := func(*redisdelay.SubscriberConfig) {}
+	for name, c := range map[string]struct {
+		processes int
+		change    func(*redisdelay.SubscriberConfig)
+	}{
+		"each a process of its own":      {topics * subscriptions, plain},
+		"one process":                    {1, plain},
+		"one is active, others stand by": {topics * subscriptions, func(c *redisdelay.SubscriberConfig) { c.SingleActive = true }},
+	} {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
 			client := server.Client(t)
 			publisher := newPublisher(t, on(t, client))
 			var subscribers []*redisdelay.Subscriber
-			for range processes {
-				subscribers = append(subscribers, newSubscriber(t, on(t, server.Client(t))))
+			for range c.processes {
+				subscribers = append(subscribers, newSubscriber(t, on(t, server.Client(t)), c.change))
 			}
 			for i := range topics * subscriptions {
 				name := fmt.Sprint(topic, i%topics)
-				_, err := subscribers[i%processes].Subscribe(context.Background(), name)
+				_, err := subscribers[i%c.processes].Subscribe(context.Background(), name)
 				require.NoError(t, err)
 				if i < topics {
 					require.NoError(t, publisher.Publish(name, newMessage("far", time.Hour)))

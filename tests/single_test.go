@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queuetest"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
 func init() { children["active consumer"] = activeChild }
@@ -226,5 +228,112 @@ func TestOrderHoldsOverRandomEndsOfProcesses(t *testing.T) {
 	for _, c := range all {
 		c.kill()
 	}
+	queuetest.Check(t, client, redisdelay.DefaultKeyPrefix)
+}
+
+// handled is what the subscriptions of a group with SingleActive have handled, in order.
+type handled struct {
+	mu      sync.Mutex
+	current context.Context // of the message in hand; nil: none
+	numbers []int
+	holder  int // which subscription handled the last one
+	faults  []string
+}
+
+// all handles what the subscription i brings. Nobody else may have a message in hand, unless its
+// context has ended.
+func (h *handled) all(i int, messages <-chan *message.Message) {
+	for msg := range messages {
+		n, _ := strconv.Atoi(msg.UUID)
+		h.mu.Lock()
+		if h.current != nil && h.current.Err() == nil {
+			h.faults = append(h.faults, fmt.Sprintf("%d was handed out while another one was in hand", n))
+		}
+		h.current = msg.Context()
+		h.mu.Unlock()
+		time.Sleep(time.Millisecond)
+		h.mu.Lock()
+		if h.current == msg.Context() {
+			h.current = nil
+		}
+		h.numbers = append(h.numbers, n)
+		h.holder = i
+		h.mu.Unlock()
+		msg.Ack()
+	}
+}
+
+// last returns the highest number, and who handled the last message.
+func (h *handled) last() (highest, holder int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Max(append(h.numbers, -1)), h.holder
+}
+
+// A failover may lose acks. Then their messages come again, and those behind them too: no message
+// passes another that was not handled before.
+func TestOrderHoldsOverAFailover(t *testing.T) {
+	t.Parallel()
+	primary, others := redistest.StartReplicated(t, 2)
+	sentinels := redistest.StartSentinels(t, primary, others...)
+	connect := func() redis.UniversalClient {
+		c := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: redistest.PrimaryName, SentinelAddrs: sentinels})
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	client := connect()
+	publisher := newPublisher(t, on(t, connect()))
+	replicated := testkit.Closes(t, testkit.NewPublisher(t, on(t, connect()), func(c *redisdelay.PublisherConfig) { c.WaitReplicas = 1 }))
+	const count, processes = 900, 3
+	var h handled
+	ends := make([]context.CancelFunc, processes)
+	for i := range processes {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ends[i] = cancel
+		messages, err := newSubscriber(t, on(t, connect()), inTurns).Subscribe(ctx, topic)
+		require.NoError(t, err)
+		go h.all(i, messages)
+	}
+	awaitTurns(t, client, processes-1)
+	published := 0
+	more := func(publisher message.Publisher, upTo int) {
+		var batch []*message.Message
+		for ; published < upTo; published++ {
+			batch = append(batch, newMessage(strconv.Itoa(published), 0))
+		}
+		require.NoError(t, publisher.Publish(topic, batch...))
+	}
+	reaches := func(n int) (holder int) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			highest, i := h.last()
+			holder = i
+			return highest >= n
+		}, 2*patience, time.Millisecond)
+		return holder
+	}
+
+	more(replicated, count/3)
+	reaches(count / 9)
+	primary.Kill()
+	reaches(count/3 - 1) // by the new primary
+	more(publisher, 2*count/3)
+	ends[reaches(count/2)]()
+	more(publisher, count)
+	reaches(count - 1)
+	require.Eventually(t, func() bool { return !exists(t, client, keys.Messages()) }, 2*patience, 10*time.Millisecond)
+
+	require.Empty(t, h.faults)
+	next, back := 0, 0
+	for i, n := range h.numbers {
+		require.LessOrEqual(t, n, next, "it passed another one")
+		if i > 0 && n < h.numbers[i-1] {
+			back++
+		}
+		next = max(next, n+1)
+	}
+	t.Logf("%d messages, %d handled, %d times back to an earlier one", count, len(h.numbers), back)
+	require.LessOrEqual(t, back, 2)
 	queuetest.Check(t, client, redisdelay.DefaultKeyPrefix)
 }

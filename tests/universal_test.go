@@ -25,6 +25,7 @@ type suite struct {
 	maxInFlight int
 	delay       time.Duration // of every message
 	partitions  int           // 0: on a topic without partitions
+	single      bool          // each group has SingleActive
 }
 
 var (
@@ -56,6 +57,16 @@ func TestUniversalOrderedDelayed(t *testing.T) {
 	t.Parallel()
 	redistest.Both(t, func(t *testing.T, s redistest.Server) {
 		run(t, ordered, onServer(t, s, orderedInFlight, time.Second))
+	})
+}
+
+// One subscription of each group gets all, so the order needs no single subscriber.
+func TestUniversalSingleActive(t *testing.T) {
+	t.Parallel()
+	redistest.Real(t, func(t *testing.T, s redistest.Server) {
+		on := onServer(t, s, orderedInFlight, 0)
+		on.single = true
+		run(t, ordered, on)
 	})
 }
 
@@ -153,6 +164,7 @@ func (s suite) pubSubInGroup(t *testing.T, group string) (message.Publisher, mes
 		Client:        s.client,
 		KeyPrefix:     s.prefix,
 		ConsumerGroup: group,
+		SingleActive:  s.single,
 		MaxInFlight:   s.maxInFlight,
 		MaxDeliveries: -1,
 		Backoff:       func(int) time.Duration { return 0 },

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,4 +109,34 @@ func TestRepeatedImportSaysWhatIsLeftOut(t *testing.T) {
 	require.Zero(t, status)
 	require.Equal(t, "Done: import 1 dead letter into topic \"mails\".\n", out)
 	require.Equal(t, "1 dead letter left out, imported within the last hour.\n", said)
+}
+
+func TestGroupsAndWorkersSayWhoIsActive(t *testing.T) {
+	t.Parallel()
+	server := redisdelaytest.StartWith(t, redisdelaytest.Config{Now: time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)})
+	w := newWorld(t, server.Client(), server.Addr())
+	w.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "plain"})
+	for range 3 {
+		w.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "in turns", SingleActive: true})
+	}
+	w.await("orders", "in turns", func(g admin.GroupStats) bool { return g.Active != "" && g.Standby == 2 })
+	w.await("orders", "plain", func(g admin.GroupStats) bool { return g.Subscribed })
+	// last returns the last words of the lines about a group.
+	last := func(out, group string) (words []string) {
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, " "+group+" ") {
+				words = append(words, strings.TrimSpace(line[strings.LastIndex(line, "  "):]))
+			}
+		}
+		slices.Sort(words)
+		return words
+	}
+	status, out, _ := w.run("", "workers")
+	require.Zero(t, status)
+	require.Equal(t, []string{"stands by", "stands by", "yes"}, last(out, "in turns"))
+	require.Equal(t, []string{"-"}, last(out, "plain"))
+	status, out, _ = w.run("", "groups", "ls")
+	require.Zero(t, status)
+	require.Regexp(t, `in turns .* yes +1 of 3 `, out)
+	require.Regexp(t, `plain .* yes +- `, out)
 }

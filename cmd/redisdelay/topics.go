@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -109,7 +110,7 @@ func (a *app) groupsCommand() *cobra.Command {
 }
 
 func (a *app) groupTable() *table {
-	return a.out.table("TOPIC", "GROUP", "READY", "IN HAND", "RETRYING", "DEAD", "SUSPECTS", "SUBSCRIBED", "LAST SEEN", "PAUSED")
+	return a.out.table("TOPIC", "GROUP", "READY", "IN HAND", "RETRYING", "DEAD", "SUSPECTS", "SUBSCRIBED", "ACTIVE", "LAST SEEN", "PAUSED")
 }
 
 func groupCells(t *table, now time.Time, topic string, g admin.GroupStats) {
@@ -118,7 +119,20 @@ func groupCells(t *table, now time.Time, topic string, g admin.GroupStats) {
 		paused = ago(g.Pause.Since, now)
 	}
 	t.row(ofTopic{topic, g}, topic, g.Group, g.Ready, g.InHand, g.Retrying, alarming.in(g.Dead, g.Dead > 0), doubtful.in(g.Suspects, g.Suspects > 0),
-		doubtful.in(g.Subscribed, !g.Subscribed && g.Group != redisdelay.StreamGroup), ago(g.LastSeen, now), doubtful.in(paused, paused != "-"))
+		doubtful.in(g.Subscribed, !g.Subscribed && g.Group != redisdelay.StreamGroup), activeOf(g), ago(g.LastSeen, now), doubtful.in(paused, paused != "-"))
+}
+
+// activeOf says how many subscriptions of a group with SingleActive are active, of how many. It is
+// "-" for other groups, where all are.
+func activeOf(g admin.GroupStats) string {
+	if !g.SingleActive {
+		return "-"
+	}
+	active := 0
+	if g.Active != "" {
+		active = 1
+	}
+	return fmt.Sprintf("%d of %d", active, active+g.Standby)
 }
 
 func (a *app) listGroups(ctx context.Context, named []string) error {

@@ -16,12 +16,24 @@ func (a *app) workersCommand() *cobra.Command {
 	return c
 }
 
+// turn says whether a worker is the active one of its group, "-" if all of the group get messages.
+func turn(w admin.Worker) string {
+	switch {
+	case w.Active:
+		return "yes"
+	case w.StandsBy:
+		return "stands by"
+	default:
+		return "-"
+	}
+}
+
 func (a *app) workers(ctx context.Context, named []string) error {
 	t := a.out.table("TOPIC", "GROUP", "HOST", "PID", "PROGRAM", "VERSION", "SINCE", "IN HAND", "OLDEST", "ACTIVE")
 	err := a.eachTopic(ctx, named, func(operator *admin.Admin, topic string) error {
 		workers, err := operator.Workers(ctx, topic)
 		for _, w := range workers {
-			t.row(w, topic, w.Group, w.Host, fmt.Sprint(w.PID), w.Program, w.Version, w.Since, w.InHand, w.Oldest, w.Active)
+			t.row(w, topic, w.Group, w.Host, fmt.Sprint(w.PID), w.Program, w.Version, w.Since, w.InHand, w.Oldest, turn(w))
 		}
 		return err
 	})

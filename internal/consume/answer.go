@@ -144,6 +144,7 @@ func (m *Machine) claimed(now time.Time, l *Lane, a *Answer, c *Claimed) bool {
 		m.note(Note{Kind: Orphans, Count: c.Orphans})
 	}
 	m.supplied(l, c, limit)
+	m.epoch = max(m.epoch, c.Epoch)
 	m.hold(now, c.Messages, &lease{claimed: a.Came, deadline: deadline, epoch: c.Epoch}, a)
 	if limit > 0 {
 		m.told(now, c, a.Came)

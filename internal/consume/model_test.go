@@ -87,6 +87,7 @@ func newModel(t *rapid.T) *model {
 		Lease:        modelLease,
 		MaxExtension: rapid.SampledFrom([]time.Duration{-1, modelOverrun}).Draw(t, "MaxExtension"),
 		GroupExpiry:  rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "GroupExpiry"),
+		SingleActive: rapid.Bool().Draw(t, "SingleActive"),
 	}
 	return &model{
 		t: t, m: NewMachine(limits, now), now: now,
@@ -601,7 +602,7 @@ func (h *model) effects(e Effects) {
 			h.outliving = append(h.outliving, ended.InHand)
 		}
 		switch {
-		case !h.now.After(ended.deadline) && !h.toldLost[ended.Lease()] && !h.decided[ended.Lease()]:
+		case !h.now.After(ended.deadline) && !h.toldLost[ended.Lease()] && !h.decided[ended.Lease()] && !h.m.limits.SingleActive:
 			h.fatalf("%s has ended, and its lease holds until %v from now", ended.ID, ended.deadline.Sub(h.now))
 		}
 	}
@@ -631,6 +632,11 @@ func (h *model) take() {
 	}
 	if in.deadline.Before(h.now) {
 		h.fatalf("%s was taken, and its lease has ended", in.ID)
+	}
+	for _, s := range h.settlements() {
+		if h.m.strict() && len(s.Acks) > 0 {
+			h.fatalf("%s was taken, and Redis may not have the ack of %s", in.ID, s.Acks[0].ID)
+		}
 	}
 	h.offered = in
 }

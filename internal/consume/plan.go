@@ -302,7 +302,7 @@ func (m *Machine) claimWaits(now time.Time) time.Time {
 func (m *Machine) claim(now time.Time, l *Lane, c queue.Claim) *queue.Claim {
 	c.Limit = min(c.Limit, mostClaimed)
 	c.Most, c.Lease, c.Bytes, c.Expiry = m.most(), m.limits.Lease, claimBytes, m.limits.GroupExpiry
-	c.SingleActive = m.limits.SingleActive
+	c.Epoch = m.epoch
 	c.Counts, m.counts = m.counts, queue.Counts{}
 	if l == &m.main { // the second lane is never woken
 		c.Address = m.limits.Address

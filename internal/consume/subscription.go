@@ -109,6 +109,9 @@ func New(ctx context.Context, config Config) *Subscription {
 			SingleActive: config.Options.SingleActive,
 		}, time.Now()),
 	}
+	if config.Options.SingleActive {
+		s.group.SingleActive()
+	}
 	s.link.ctx, s.link.cancel = context.WithCancel(context.Background())
 	s.watchdog.timer = stoppedTimer(s.tick)
 	s.reading.timer = stoppedTimer(s.watchUnmarshaler)

@@ -16,10 +16,11 @@ import (
 // itself lately, only the name is known.
 type Worker struct {
 	queue.Worker
-	Group  string
-	Active bool // it is the active one of a group with SingleActive
-	InHand int
-	Oldest time.Time // since when it has the message that it has longest; zero: none
+	Group    string
+	Active   bool // it is the active one of a group with SingleActive
+	StandsBy bool // it is another one of such a group
+	InHand   int
+	Oldest   time.Time // since when it has the message that it has longest; zero: none
 }
 
 // scanned is how many fields one step of Workers reads, about.
@@ -49,9 +50,11 @@ func (t *Topic) Workers(ctx context.Context) ([]Worker, error) {
 		}
 		for i, g := range some {
 			found := workers(g, now, fields[2*i], fields[2*i+1])
-			active := queue.ReadActive(fields[len(keys)][g]).Subscription
-			for i := range found {
-				found[i].Active = active != "" && found[i].Subscription == active
+			if record, single := fields[len(keys)][g]; single {
+				for i := range found {
+					found[i].Active = found[i].Subscription == queue.ReadActive(record).Subscription
+					found[i].StandsBy = !found[i].Active
+				}
 			}
 			all = append(all, found...)
 		}

@@ -24,7 +24,7 @@ type Group struct {
 	release []string
 	extend  []string
 	workers string
-	standby string
+	active  []string // keys of claim, only with SingleActive: active and standby
 }
 
 // Group returns a handle on a consumer group.
@@ -40,14 +40,23 @@ func (t *Topic) Group(name string) *Group {
 			k.Deliveries(name), k.Dead(name), k.Suspects(name)},
 		nack: []string{k.Unack(name), k.Leases(name), k.Deliveries(name), k.Ready(name),
 			k.Retry(name), k.Dead(name), k.Waiters(name), k.Scheduler(), k.Stats(name),
-			k.Suspects(name), k.Groups(), k.Active()},
+			k.Suspects(name), k.Groups()},
 		release: []string{k.Unack(name), k.Leases(name), k.Ready(name), k.Waiters(name), k.Stats(name),
-			k.Suspects(name), k.Scheduler(), k.Active()},
+			k.Suspects(name)},
 		extend:  []string{k.Unack(name), k.Leases(name)},
 		workers: k.Workers(name),
-		standby: k.Standby(name),
 	}
 	g.drop = append(slices.Clone(g.ack), k.Stats(name))
+	return g
+}
+
+// SingleActive has the handle be one on a group with SingleActive. If another subscription is
+// active, claims bring nothing, and the subscription stands by at its address if it has slots.
+func (g *Group) SingleActive() *Group {
+	k := g.topic.keys
+	g.active = []string{k.Active(), k.Standby(g.Name)}
+	g.nack = append(g.nack, k.Active())
+	g.release = append(g.release, k.Scheduler(), k.Active())
 	return g
 }
 
@@ -68,9 +77,7 @@ type Claim struct {
 	Expiry   time.Duration // of the group, which the claim shows to be in use; 0: none
 	Counts   Counts        // since the last claim
 	Worker   string        // of Worker.Sign, to show that the subscription lives; "" most often
-	// SingleActive tells that the group has the setting. If another subscription is active, the
-	// claim brings nothing. The subscription stands by at its address if it has slots.
-	SingleActive bool
+	Epoch    int64         // the highest that claims of the subscription returned
 }
 
 // Claimed is the result of a claim.
@@ -103,17 +110,19 @@ type Leased struct {
 func (g *Group) ClaimCall(c Claim) *Call {
 	keys := slices.Clone(g.claim)
 	keys[7] = g.topic.keys.Claim(c.Subscription)
-	if c.SingleActive {
-		keys = append(keys, g.topic.keys.Active(), g.standby)
-	}
+	keys = append(keys, g.active...)
 	if c.Worker != "" {
 		keys = append(keys, g.workers)
 	}
-	return &Call{script: &claimScript, keys: keys, args: c.Counts.args([]any{
+	args := c.Counts.args([]any{
 		g.Name, c.Subscription, c.Number, min(c.Limit, 1000), c.Held, millis(c.Lease), c.Slots,
 		c.Address, millis(c.Patience), c.Bytes, millis(memory), expiry(c.Expiry),
 		c.Most, c.Worker,
-	})}
+	})
+	if g.active != nil {
+		args = append(args, c.Epoch)
+	}
+	return &Call{script: &claimScript, keys: keys, args: args}
 }
 
 // ReadClaim returns the result of a claim, or ErrUnregistered.

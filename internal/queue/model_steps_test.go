@@ -446,7 +446,7 @@ func (m *model) close(t *rapid.T) {
 	m.still(func() { claimed = s.claim(0, idle(0, "nobody|"+s.id)) })
 	require.Empty(t, claimed.Messages)
 	require.False(t, claimed.Waits)
-	if s.single {
+	if s.group.Name == inTurns {
 		m.still(func() { require.NoError(t, s.group.StandDown(ctx, s.id)) })
 		if m.active != nil && m.active.Subscription == s.id {
 			m.active.Subscription = ""

@@ -166,9 +166,10 @@ const inTurns = "d"
 
 // sub returns a subscription of a group.
 func (m *model) sub(group string) *sub {
-	s := m.world.sub(group)
-	s.single = group == inTurns
-	return s
+	if group == inTurns {
+		return m.world.turns(group)
+	}
+	return m.world.sub(group)
 }
 
 // checkActive compares which subscription is active with the model. Nobody else has leases.

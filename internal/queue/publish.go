@@ -72,7 +72,7 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 		}
 		keys := make([]string, 0, 12+3*len(groups.Names))
 		keys = append(keys, t.keys.Meta(), t.keys.Messages(), t.keys.Pending(), t.keys.Options(),
-			t.keys.Refs(), t.keys.Scheduler(), t.keys.Publisher(publisher), t.keys.Names(), t.keys.Taken(), t.keys.Counters(), t.keys.Active())
+			t.keys.Refs(), t.keys.Scheduler(), t.keys.Publisher(publisher), t.keys.Names(), t.keys.Taken(), t.keys.Counters())
 		for _, g := range groups.Names {
 			if groups.Stream {
 				keys = append(keys, t.Name, t.keys.Retry(g), t.keys.Paused())
@@ -81,10 +81,10 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 			}
 		}
 		args, guarded := t.publishArgs(groups, number, messages, limit)
-		if guarded {
+		if guarded || groups.Single {
 			keys = append(keys, t.keys.Schedules())
 		}
-		call := &Call{script: &publishScript, keys: keys, args: args}
+		call := &Call{script: &publishScript, keys: t.withActive(keys, groups), args: args}
 		if err := Do(ctx, t.client, call); err != nil {
 			return err
 		}

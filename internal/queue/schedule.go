@@ -56,15 +56,22 @@ func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Durati
 	}
 	k := t.keys
 	keys := make([]string, 0, 10+5*len(groups.Names))
-	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle(), k.Names(), k.Taken(), k.Resumes(),
-		k.Active())
+	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle(), k.Names(), k.Taken(), k.Resumes())
 	args := make([]any, 0, 4+len(groups.Names))
 	args = append(args, groups.Version, address, millis(patience), budget)
 	for _, g := range groups.Names {
 		keys = append(keys, k.Ready(g), k.Retry(g), k.Unack(g), k.Dead(g), k.Waiters(g))
 		args = append(args, g)
 	}
-	return &Call{script: &promoteScript, keys: keys, args: args}
+	return &Call{script: &promoteScript, keys: t.withActive(keys, groups), args: args}
+}
+
+// withActive adds the key that says who is active in groups with SingleActive, if there may be any.
+func (t *Topic) withActive(keys []string, groups *Groups) []string {
+	if groups.Single {
+		keys = append(keys, t.keys.Active())
+	}
+	return keys
 }
 
 // ReadTurn reads the reply of PromoteCall. If the set of groups has changed, the call did nothing
@@ -114,14 +121,14 @@ func (t *Topic) ReadTurn(call *Call, groups *Groups) (turn Turn, stale bool, err
 func (t *Topic) Expire(ctx context.Context) (more bool, err error) {
 	_, more, err = t.sweep(ctx, func(groups *Groups) *Call {
 		k := t.keys
-		keys := []string{k.Meta(), k.Groups(), k.Options(), k.Active()}
+		keys := []string{k.Meta(), k.Groups(), k.Options()}
 		args := []any{groups.Version, budget}
 		for _, g := range groups.Names {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Deliveries(g), k.Dead(g), k.Waiters(g), k.Stats(g),
 				k.Suspects(g))
 			args = append(args, g)
 		}
-		return &Call{script: &expireScript, keys: keys, args: args}
+		return &Call{script: &expireScript, keys: t.withActive(keys, groups), args: args}
 	})
 	return more, err
 }
@@ -191,13 +198,13 @@ func (t *Topic) EndPauses(ctx context.Context) (ended []string, more bool, err e
 // over it ends the pauses whose time is over instead. It wakes a thousand subscriptions at most.
 func (t *Topic) ResumeCall(groups *Groups, group string, over bool, operation string) *Call {
 	k := t.keys
-	keys := []string{k.Meta(), k.Paused(), k.Resumes(), operation, k.Scheduler(), k.Active()}
+	keys := []string{k.Meta(), k.Paused(), k.Resumes(), operation, k.Scheduler()}
 	args := []any{groups.Version, group, budget, millis(OperationMemory), flag(groups.Stream), flag(over)}
 	for _, g := range groups.Names {
 		keys = append(keys, k.Resting(g), k.Ready(g), k.Waiters(g))
 		args = append(args, g)
 	}
-	return &Call{script: &resumeScript, keys: keys, args: args}
+	return &Call{script: &resumeScript, keys: t.withActive(keys, groups), args: args}
 }
 
 // sweep runs a call that moves a bounded number of messages of all groups. It returns the reply,

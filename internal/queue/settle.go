@@ -83,7 +83,7 @@ func (g *Group) StandDown(ctx context.Context, subscription string) error {
 	k := g.topic.keys
 	return Do(ctx, g.topic.client, &Call{
 		script: &standDownScript,
-		keys:   []string{k.Scheduler(), k.Active(), k.Leases(g.Name), k.Waiters(g.Name), g.standby},
+		keys:   []string{k.Scheduler(), k.Active(), k.Leases(g.Name), k.Waiters(g.Name), k.Standby(g.Name)},
 		args:   []any{g.Name, subscription},
 	})
 }

@@ -15,9 +15,6 @@ import (
 // exclusively are the settings of a group of which one subscription claims at a time.
 var exclusively = queue.GroupOptions{MaxDeliveries: 5, Retention: time.Hour, SingleActive: true}
 
-// turn has a claim be of a group with SingleActive.
-func turn(c *queue.Claim) { c.SingleActive = true }
-
 // bothSingle runs a test on both servers, with a group of which one subscription claims at a time.
 func bothSingle(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
@@ -65,19 +62,19 @@ func (w *world) takeTurns(m *wake.Mailbox) {
 	defer r.Stop()
 	r.Connected(w.Client)
 	w.registerFor("a", exclusively)
-	first, second := w.sub("a"), w.sub("a")
-	require.True(w.t, first.claim(9, turn, idle(9, w.Prefix+":nowhere|1"), lease(5*time.Millisecond)).Waits)
-	require.True(w.t, second.claim(9, turn, idle(9, r.Address), lease(5*time.Millisecond)).Waits)
+	first, second := w.turns("a"), w.turns("a")
+	require.True(w.t, first.claim(9, idle(9, w.Prefix+":nowhere|1"), lease(5*time.Millisecond)).Waits)
+	require.True(w.t, second.claim(9, idle(9, r.Address), lease(5*time.Millisecond)).Waits)
 	w.publishNow("x")
-	require.Len(w.t, first.claim(1, turn, lease(5*time.Millisecond)).Messages, 1)
+	require.Len(w.t, first.claim(1, lease(5*time.Millisecond)).Messages, 1)
 	w.pass(10 * time.Millisecond)
 	require.Equal(w.t, []string{first.id}, w.succession())
 	require.Equal(w.t, "", r.Argument())
-	claimed := second.claim(9, turn)
+	claimed := second.claim(9)
 	require.Equal(w.t, 1, second.ack(held(claimed)...))
 	require.NoError(w.t, second.group.StandDown(ctx, second.id))
 	for _, s := range []*sub{first, second} { // Redis forgets their last claims
-		s.claim(0, turn)
+		s.claim(0)
 	}
 	require.NoError(w.t, w.topic.Remove(ctx, "a"))
 }
@@ -106,8 +103,8 @@ func TestGroupKeepsItsSettingOfSingleActive(t *testing.T) {
 		call := other.group.ClaimCall(other.query(1))
 		w.do(call)
 		require.ErrorIs(t, only(queue.Claim{}.ReadClaim(call.Cmd())), queue.ErrUnregistered)
-		plain := w.sub("plain")
-		call = plain.group.ClaimCall(plain.query(1, turn))
+		plain := w.turns("plain")
+		call = plain.group.ClaimCall(plain.query(1))
 		w.do(call)
 		require.ErrorIs(t, only(queue.Claim{}.ReadClaim(call.Cmd())), queue.ErrUnregistered)
 		require.NoError(t, w.topic.Remove(ctx, "a"))
@@ -118,27 +115,27 @@ func TestGroupKeepsItsSettingOfSingleActive(t *testing.T) {
 func TestOnlyTheActiveSubscriptionGetsMessages(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
-		first, second := w.sub("a"), w.sub("a")
-		claimed := first.claim(1, turn, idle(1, inbox.address("1")))
+		first, second := w.turns("a"), w.turns("a")
+		claimed := first.claim(1, idle(1, inbox.address("1")))
 		require.True(t, claimed.Waits)
 		require.GreaterOrEqual(t, claimed.Epoch, w.start)
 		require.Equal(t, queue.Active{Subscription: first.id, Epoch: claimed.Epoch}, w.active("a"), "no deadline runs")
-		waits := second.claim(1, turn, idle(1, inbox.address("2")))
+		waits := second.claim(1, idle(1, inbox.address("2")))
 		require.Equal(t, queue.Claimed{Waits: true}, waits)
 
 		w.publishNow("x", "y")
 		require.Equal(t, []string{"1"}, inbox.received())
 		require.InDelta(t, w.now()+time.Hour.Milliseconds(), w.active("a").Ends.UnixMilli(), 5000)
 		require.LessOrEqual(t, w.next(), w.active("a").Ends.UnixMilli())
-		require.Empty(t, second.claim(1, turn, idle(1, inbox.address("2"))).Messages)
-		got := first.claim(1, turn, idle(1, inbox.address("1")))
+		require.Empty(t, second.claim(1, idle(1, inbox.address("2"))).Messages)
+		got := first.claim(1, idle(1, inbox.address("1")))
 		require.Equal(t, []string{"x"}, bodies(got))
 		require.Equal(t, claimed.Epoch, got.Epoch)
 		require.Equal(t, 1, first.ack(held(got)...))
-		require.Empty(t, second.claim(1, turn).Messages, "also between two claims")
-		lane := w.sub("a")
+		require.Empty(t, second.claim(1).Messages, "also between two claims")
+		lane := w.turns("a")
 		lane.id = queue.SecondLane(first.id)
-		require.Equal(t, []string{"y"}, bodies(lane.claim(1, turn)), "the second lane is the same owner")
+		require.Equal(t, []string{"y"}, bodies(lane.claim(1)), "the second lane is the same owner")
 		require.Empty(t, inbox.received())
 	})
 }
@@ -146,21 +143,21 @@ func TestOnlyTheActiveSubscriptionGetsMessages(t *testing.T) {
 func TestSubscriptionThatClosesHandsOver(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
-		first, second := w.sub("a"), w.sub("a")
+		first, second := w.turns("a"), w.turns("a")
 		w.publishNow("x", "y")
-		got := first.claim(1, turn)
-		second.claim(1, turn, idle(1, inbox.address("2")))
+		got := first.claim(1)
+		second.claim(1, idle(1, inbox.address("2")))
 		w.unchanged(func() { require.NoError(t, first.group.StandDown(ctx, first.id)) }) // it holds a message
 		require.Equal(t, 1, first.ack(held(got)...))
 		w.unchanged(func() { require.NoError(t, second.group.StandDown(ctx, second.id)) })
 		require.NoError(t, first.group.StandDown(ctx, first.id))
 		require.Equal(t, []string{"2"}, inbox.received())
 		w.unchanged(func() { require.NoError(t, first.group.StandDown(ctx, first.id)) })
-		next := second.claim(9, turn, idle(9, inbox.address("2")))
+		next := second.claim(9, idle(9, inbox.address("2")))
 		require.Equal(t, []string{"y"}, bodies(next))
 		require.Greater(t, next.Epoch, got.Epoch)
 		require.Zero(t, w.Client.Exists(ctx, w.keys.Standby("a")).Val())
-		require.Empty(t, first.claim(9, turn).Messages)
+		require.Empty(t, first.claim(9).Messages)
 	})
 }
 
@@ -168,22 +165,22 @@ func TestSubscriptionThatClosesHandsOver(t *testing.T) {
 func TestLeasesOfAFailedOwnerEndTogetherBeforeAnotherClaims(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
-		first, second := w.sub("a"), w.sub("a")
+		first, second := w.turns("a"), w.turns("a")
 		w.publishNow("1", "2", "3", "4")
-		one := first.claim(1, turn, lease(time.Minute))
-		first.claim(2, turn, lease(time.Hour))
-		second.claim(1, turn, idle(1, inbox.address("2")))
+		one := first.claim(1, lease(time.Minute))
+		first.claim(2, lease(time.Hour))
+		second.claim(1, idle(1, inbox.address("2")))
 		w.publishNow("5")
 		require.Empty(t, w.succession())
 		w.travel(time.Minute + time.Millisecond)
-		require.Empty(t, second.claim(9, turn, idle(9, inbox.address("2"))).Messages, "nobody knows yet")
+		require.Empty(t, second.claim(9, idle(9, inbox.address("2"))).Messages, "nobody knows yet")
 		require.Equal(t, []string{first.id}, w.succession())
 		require.Equal(t, []string{"2"}, inbox.received())
 		require.Equal(t, []string{"1", "2", "3", "4", "5"}, w.ready("a"))
-		got := second.claim(9, turn)
+		got := second.claim(9)
 		require.Equal(t, []string{"1", "2", "3", "4", "5"}, bodies(got))
 		require.Zero(t, first.ack(held(one)...))
-		late := first.claim(9, turn, idle(9, inbox.address("1")))
+		late := first.claim(9, idle(9, inbox.address("1")))
 		require.Equal(t, queue.Claimed{Waits: true}, late, "a frozen owner that wakes stands by")
 		require.Greater(t, got.Epoch, one.Epoch)
 	})
@@ -193,10 +190,10 @@ func TestLeasesOfAFailedOwnerEndTogetherBeforeAnotherClaims(t *testing.T) {
 func TestWokenOwnerThatDoesNotClaimIsReplaced(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
-		first, second, third := w.sub("a"), w.sub("a"), w.sub("a")
-		first.claim(1, turn, idle(1, inbox.address("1")), lease(time.Minute))
-		second.claim(1, turn, idle(1, inbox.address("2")))
-		third.claim(1, turn, idle(1, inbox.address("3")))
+		first, second, third := w.turns("a"), w.turns("a"), w.turns("a")
+		first.claim(1, idle(1, inbox.address("1")), lease(time.Minute))
+		second.claim(1, idle(1, inbox.address("2")))
+		third.claim(1, idle(1, inbox.address("3")))
 		w.travel(time.Minute / 2)
 		require.Empty(t, w.succession(), "while idle no deadline runs")
 		w.publish(in("x", time.Minute))
@@ -211,7 +208,7 @@ func TestWokenOwnerThatDoesNotClaimIsReplaced(t *testing.T) {
 		w.travel(time.Minute + time.Millisecond)
 		require.Empty(t, w.succession(), "there is no owner that failed")
 		require.Equal(t, []string{"3"}, inbox.received(), "the next standby, if the first one does not come")
-		require.Equal(t, []string{"x"}, bodies(third.claim(9, turn, idle(9, inbox.address("3")))))
+		require.Equal(t, []string{"x"}, bodies(third.claim(9, idle(9, inbox.address("3")))))
 	})
 }
 
@@ -219,22 +216,22 @@ func TestWokenOwnerThatDoesNotClaimIsReplaced(t *testing.T) {
 func TestOwnerThatNobodyHearsIsReplacedAtOnce(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
-		first, second := w.sub("a"), w.sub("a")
-		first.claim(1, turn, idle(1, queue.MailboxChannel(w.Prefix, "gone")+"|1"))
-		second.claim(1, turn, idle(1, inbox.address("2")))
+		first, second := w.turns("a"), w.turns("a")
+		first.claim(1, idle(1, queue.MailboxChannel(w.Prefix, "gone")+"|1"))
+		second.claim(1, idle(1, inbox.address("2")))
 		w.publishNow("x")
 		require.Equal(t, []string{first.id}, w.succession())
 		require.Equal(t, []string{"2"}, inbox.received())
-		require.Equal(t, []string{"x"}, bodies(second.claim(1, turn)))
+		require.Equal(t, []string{"x"}, bodies(second.claim(1)))
 	})
 }
 
 func TestOwnerWhoseHandlerRunsLongStaysActive(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {
-		first, second := w.sub("a"), w.sub("a")
+		first, second := w.turns("a"), w.turns("a")
 		w.publishNow("x", "y")
-		got := first.claim(1, turn, lease(time.Minute))
-		second.claim(1, turn, idle(1, "nobody|2"))
+		got := first.claim(1, lease(time.Minute))
+		second.claim(1, idle(1, "nobody|2"))
 		for range 5 {
 			w.travel(time.Minute - time.Second)
 			w.do(first.group.ExtendCalls(held(got), time.Minute)...)
@@ -242,7 +239,7 @@ func TestOwnerWhoseHandlerRunsLongStaysActive(t *testing.T) {
 		}
 		require.Equal(t, 1, first.nack(failed(held(got)[0])))
 		require.Empty(t, w.succession())
-		require.Equal(t, []string{"x"}, bodies(first.claim(1, turn)))
+		require.Equal(t, []string{"x"}, bodies(first.claim(1)))
 	})
 }
 
@@ -250,13 +247,13 @@ func TestOwnerWhoseHandlerRunsLongStaysActive(t *testing.T) {
 func TestOwnerThatFailedMayComeBack(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
-		first := w.sub("a")
-		before := first.claim(1, turn, idle(1, inbox.address("1")), lease(time.Minute))
+		first := w.turns("a")
+		before := first.claim(1, idle(1, inbox.address("1")), lease(time.Minute))
 		w.publishNow("x")
 		w.travel(time.Minute + time.Millisecond)
 		require.Equal(t, []string{first.id}, w.succession())
 		require.Equal(t, queue.Active{Epoch: before.Epoch}, w.active("a"))
-		got := first.claim(1, turn)
+		got := first.claim(1)
 		require.Equal(t, []string{"x"}, bodies(got))
 		require.Greater(t, got.Epoch, before.Epoch)
 	})
@@ -265,12 +262,12 @@ func TestOwnerThatFailedMayComeBack(t *testing.T) {
 // Its messages come again, so what it did before must not count against what comes now.
 func TestOwnerWhoseLeasesRanOutGetsANewEpoch(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {
-		first := w.sub("a")
+		first := w.turns("a")
 		w.publishNow("x")
-		before := first.claim(1, turn, lease(time.Minute))
+		before := first.claim(1, lease(time.Minute))
 		w.travel(time.Minute + time.Millisecond)
 		require.False(t, w.expire())
-		again := first.claim(1, turn)
+		again := first.claim(1)
 		require.Equal(t, []string{"x"}, bodies(again))
 		require.Greater(t, again.Epoch, before.Epoch)
 	})
@@ -280,19 +277,19 @@ func TestOwnerWhoseLeasesRanOutGetsANewEpoch(t *testing.T) {
 func TestPausedGroupKeepsItsOwner(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
-		first, second := w.sub("a"), w.sub("a")
-		got := first.claim(1, turn, idle(1, inbox.address("1")), lease(time.Minute))
-		second.claim(1, turn, idle(1, inbox.address("2")), lease(time.Minute))
+		first, second := w.turns("a"), w.turns("a")
+		got := first.claim(1, idle(1, inbox.address("1")), lease(time.Minute))
+		second.claim(1, idle(1, inbox.address("2")), lease(time.Minute))
 		require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
 		w.publishNow("x")
 		require.Equal(t, []string{"1"}, inbox.received())
-		require.True(t, first.claim(1, turn, idle(1, inbox.address("1")), lease(time.Minute)).Waits)
+		require.True(t, first.claim(1, idle(1, inbox.address("1")), lease(time.Minute)).Waits)
 		w.travel(2 * time.Minute)
 		require.Empty(t, w.succession())
 		require.NoError(t, only(w.topic.Resume(ctx, "a")))
 		require.Equal(t, []string{"1"}, inbox.received())
 		require.False(t, w.active("a").Ends.IsZero())
-		again := first.claim(1, turn)
+		again := first.claim(1)
 		require.Equal(t, []string{"x"}, bodies(again))
 		require.Equal(t, got.Epoch, again.Epoch)
 	})
@@ -302,32 +299,32 @@ func TestPausedGroupKeepsItsOwner(t *testing.T) {
 func TestOwnerThatDoesNotComeAfterAPauseIsReplaced(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {
 		inbox := w.inbox()
-		first, second := w.sub("a"), w.sub("a")
+		first, second := w.turns("a"), w.turns("a")
 		require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
 		require.NoError(t, only(w.topic.Resume(ctx, "a")))
-		first.claim(1, turn, idle(1, inbox.address("1")), lease(time.Minute))
-		second.claim(1, turn, idle(1, inbox.address("2")))
+		first.claim(1, idle(1, inbox.address("1")), lease(time.Minute))
+		second.claim(1, idle(1, inbox.address("2")))
 		require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
-		first.claim(1, turn, idle(1, inbox.address("1")), lease(time.Minute))
+		first.claim(1, idle(1, inbox.address("1")), lease(time.Minute))
 		require.NoError(t, only(w.topic.Resume(ctx, "a")))
 		require.Equal(t, []string{"1"}, inbox.received())
 		w.travel(time.Minute + time.Millisecond)
 		require.Equal(t, []string{first.id}, w.succession())
 		require.Equal(t, []string{"2"}, inbox.received())
 		w.publishNow("x")
-		require.Equal(t, []string{"x"}, bodies(second.claim(1, turn)))
+		require.Equal(t, []string{"x"}, bodies(second.claim(1)))
 	})
 }
 
 func TestEpochGrowsAlsoAfterALossOfData(t *testing.T) {
 	own(t, func(t *testing.T, w *world) {
 		w.registerFor("a", exclusively)
-		first := w.sub("a").claim(1, turn)
+		first := w.turns("a").claim(1)
 		w.pass(2 * time.Millisecond)
 		require.NoError(t, w.Client.FlushAll(ctx).Err())
 		w.topic = topicOf(w.Client, w.Prefix, "topic")
 		w.registerFor("a", exclusively)
-		require.Greater(t, w.sub("a").claim(1, turn).Epoch, first.Epoch)
+		require.Greater(t, w.turns("a").claim(1).Epoch, first.Epoch)
 	})
 }
 
@@ -336,9 +333,9 @@ func TestEpochGrowsAlsoAfterALossOfData(t *testing.T) {
 func TestStandbySchedulerOfATopicWithSingleActiveWaitsForAShortTime(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {
 		require.Equal(t, queue.Holder, w.promote("holder|1").Role)
-		first := w.sub("a")
+		first := w.turns("a")
 		w.publishNow("x")
-		first.claim(1, turn, lease(time.Minute))
+		first.claim(1, lease(time.Minute))
 		turn := w.promote("standby|1")
 		require.Equal(t, queue.Standby, turn.Role)
 		require.InDelta(t, time.Minute+50*time.Millisecond, turn.Wait, float64(5*time.Second))
@@ -350,16 +347,16 @@ func TestStandbySchedulerOfATopicWithSingleActiveWaitsForAShortTime(t *testing.T
 
 func TestStatsShowWhoIsActive(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {
-		first, second := w.sub("a"), w.sub("a")
-		got := first.claim(1, turn, idle(1, "nobody|1"))
-		second.claim(1, turn, idle(1, "nobody|2"))
+		first, second := w.turns("a"), w.turns("a")
+		got := first.claim(1, idle(1, "nobody|1"))
+		second.claim(1, idle(1, "nobody|2"))
 		stats, err := w.topic.Stats(ctx)
 		require.NoError(t, err)
 		g := stats.Groups[0]
 		require.Equal(t, queue.Active{Subscription: first.id, Epoch: got.Epoch}, g.Active)
 		require.Equal(t, []int{1, 1}, []int{g.Waiters, g.Standby})
 		require.True(t, g.Subscribed())
-		second.claim(0, turn, idle(0, "nobody|2"))
+		second.claim(0, idle(0, "nobody|2"))
 		require.Zero(t, w.Client.Exists(ctx, w.keys.Standby("a")).Val(), "a standby that closes goes")
 	})
 }
@@ -368,13 +365,104 @@ func TestStatsShowWhoIsActive(t *testing.T) {
 func TestGroupWithSingleActiveKeepsDeadLettersForItsRetention(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {
 		w.publishNow("x")
-		s := w.sub("a")
-		require.Equal(t, 1, s.nack(failed(held(s.claim(1, turn))[0], dead)))
+		s := w.turns("a")
+		require.Equal(t, 1, s.nack(failed(held(s.claim(1))[0], dead)))
 		w.travel(exclusively.Retention - time.Minute)
 		require.False(t, w.promote("scheduler|1").Purge)
 		w.travel(2 * time.Minute)
 		require.True(t, w.promote("scheduler|1").Purge)
 		w.purge()
 		require.Empty(t, w.dead("a"))
+	})
+}
+
+// A failover may lose that another subscription took over. A resource that has seen that one's
+// epoch must not refuse all that the one before it does.
+func TestEpochGrowsAfterAFailoverThatLostATakeover(t *testing.T) {
+	bothSingle(t, func(t *testing.T, w *world) {
+		first, second := w.turns("a"), w.turns("a")
+		before := first.claim(1)
+		record := w.Client.HGet(ctx, w.keys.Active(), "a").Val()
+		require.NoError(t, first.group.StandDown(ctx, first.id))
+		after := second.claim(1)
+		require.Greater(t, after.Epoch, before.Epoch)
+		knows := func(c *queue.Claim) { c.Epoch = after.Epoch }
+
+		require.NoError(t, w.Client.HSet(ctx, w.keys.Active(), "a", record).Err())
+		require.Zero(t, second.claim(1, knows, idle(1, "nobody|2")).Epoch)
+		w.publishNow("x")
+		again := first.claim(1)
+		require.Equal(t, []string{"x"}, bodies(again))
+		require.Greater(t, again.Epoch, after.Epoch)
+		require.Zero(t, second.claim(1, knows).Epoch)
+		require.Equal(t, again.Epoch, first.claim(1).Epoch, "it grows once")
+	})
+}
+
+// It is in waiters and not in resting, since no message had it claim in the pause.
+func TestIdleOwnerIsWokenAtTheEndOfAPause(t *testing.T) {
+	bothSingle(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		first, second := w.turns("a"), w.turns("a")
+		before := first.claim(1, idle(1, inbox.address("1")), lease(time.Minute))
+		second.claim(1, idle(1, inbox.address("2")))
+		require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
+		require.NoError(t, only(w.topic.Resume(ctx, "a")))
+		require.Equal(t, []string{"1"}, inbox.received())
+		require.Equal(t, before.Epoch, first.claim(1, idle(1, inbox.address("1")), lease(time.Minute)).Epoch)
+		w.travel(2 * time.Minute)
+		require.Empty(t, w.succession())
+	})
+}
+
+// Other topics pay nothing for the setting: their scripts get none of its keys.
+func TestOtherTopicsDoNotHaveTheKeysOfSingleActive(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.register("a")
+		work := func(s *sub) (keys []string) {
+			r := w.record()
+			s.claim(9, idle(9, "nobody|1"))
+			w.publish(now("x"), in("y", time.Minute), in("z", time.Minute))
+			claimed := held(s.claim(9))
+			require.Equal(t, 1, s.nack(failed(claimed[0])))
+			require.NotEmpty(t, s.release(held(s.claim(9))...))
+			w.travel(2 * time.Minute)
+			w.promote("scheduler|1")
+			s.claim(9)
+			w.travel(2 * time.Hour)
+			w.expire()
+			require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
+			require.NoError(t, only(w.topic.Resume(ctx, "a")))
+			for _, call := range r.take() {
+				keys = append(keys, keysOf(call)...)
+			}
+			return keys
+		}
+		keys := work(w.sub("a"))
+		require.NotContains(t, keys, w.keys.Active())
+		require.NotContains(t, keys, w.keys.Standby("a"))
+		w.registerFor("b", exclusively)
+		require.Contains(t, work(w.sub("a")), w.keys.Active())
+	})
+}
+
+// A process may end while it waits, and a server that loses writes may lose that it was woken.
+func TestIdleOwnerWithoutAValidAddressIsReplaced(t *testing.T) {
+	bothSingle(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		first, second := w.turns("a"), w.turns("a")
+		forAMinute := func(c *queue.Claim) { c.Patience = time.Minute }
+		first.claim(1, idle(1, inbox.address("1")), lease(time.Minute), forAMinute)
+		for range 2 {
+			second.claim(1, idle(1, inbox.address("2")))
+			require.Zero(t, w.active("a").Ends, "its address is valid")
+		}
+		w.travel(time.Minute + time.Millisecond)
+		require.Empty(t, w.succession())
+		second.claim(1, idle(1, inbox.address("2")))
+		require.Empty(t, w.succession(), "it has its lease's time to claim")
+		w.travel(time.Minute + time.Millisecond)
+		require.Equal(t, []string{first.id}, w.succession())
+		require.Equal(t, []string{"2"}, inbox.received())
 	})
 }

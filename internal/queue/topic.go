@@ -31,6 +31,7 @@ type Groups struct {
 	Version string
 	Names   []string
 	Stream  bool // the topic has a stream, and one group for it
+	Single  bool // the topic has or had groups with SingleActive
 }
 
 // GroupOptions are the settings of a group that Redis stores.
@@ -195,7 +196,7 @@ func readGroups(call *Call) (*Groups, error) {
 		return nil, fmt.Errorf("%w: it is %q, this program writes %q", ErrLayout, reply[0], Layout)
 	}
 	slices.Sort(reply[2:]) // the server's order changes
-	return &Groups{Version: reply[1], Names: reply[2:], Stream: reply[0] == StreamLayout}, nil
+	return &Groups{Version: reply[1], Names: reply[2:], Stream: reply[0] == StreamLayout, Single: reply[0] == SingleLayout}, nil
 }
 
 // remembered returns the set of groups as last read, or nil.

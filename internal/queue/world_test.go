@@ -263,7 +263,6 @@ type sub struct {
 	group  *operate.Group
 	id     string
 	number uint64
-	single bool // its group has SingleActive
 }
 
 func (w *world) sub(group string) *sub {
@@ -271,12 +270,19 @@ func (w *world) sub(group string) *sub {
 	return &sub{w: w, group: w.topic.Group(group), id: fmt.Sprintf("SUB%d", w.subs)}
 }
 
+// turns is sub for a group with SingleActive.
+func (w *world) turns(group string) *sub {
+	s := w.sub(group)
+	s.group.SingleActive()
+	return s
+}
+
 // query is the subscription's next claim. It is for an hour, of a consumer that has one message at
 // once and does not want to be woken.
 func (s *sub) query(limit int, edits ...func(*queue.Claim)) queue.Claim {
 	s.number++
 	c := queue.Claim{Subscription: s.id, Number: s.number, Limit: limit, Most: 1, Lease: time.Hour,
-		Address: s.w.Prefix + ":nowhere|" + s.id, Patience: time.Hour, Bytes: 1 << 20, SingleActive: s.single}
+		Address: s.w.Prefix + ":nowhere|" + s.id, Patience: time.Hour, Bytes: 1 << 20}
 	for _, edit := range edits {
 		edit(&c)
 	}

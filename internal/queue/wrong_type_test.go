@@ -71,6 +71,62 @@ var transitions = map[string]func(w *world) (call func() error){
 		require.NoError(w.t, only(w.topic.Pause(ctx, "a", "", "", 0)))
 		return run(w, s.group.ClaimCall(s.query(5, idle(9, "channel|1"), counting, signing("a|1"), func(c *queue.Claim) { c.Expiry = time.Hour })))
 	},
+	"claim, with SingleActive": func(w *world) func() error {
+		w.takeTurnsIn("c")
+		w.publishNow("x", "y")
+		s := w.turns("c")
+		s.claim(1)
+		w.suspect("c", 2, "y")
+		return run(w, s.group.ClaimCall(s.query(5, idle(9, "channel|1"), counting, signing("a|1"), func(c *queue.Claim) { c.Expiry = time.Hour })))
+	},
+	"publish, with SingleActive": func(w *world) func() error {
+		w.takeTurnsIn("c")
+		w.turns("c").claim(1, idle(1, "channel|1"))
+		messages := w.make(now("x").with(queue.Options{MaxDeliveries: 1}), in("y", time.Hour).with(queue.Options{DelayID: "y"}))
+		return func() error { return w.topic.Publish(ctx, "P", 1, messages) }
+	},
+	"promote, with SingleActive": func(w *world) func() error {
+		w.publish(in("pending", time.Minute).with(queue.Options{DelayID: "pending"}))
+		w.takeTurnsIn("c")
+		w.turns("c").claim(1, idle(1, "channel|1"))
+		w.travel(2 * time.Minute)
+		groups, err := w.topic.Groups(ctx)
+		require.NoError(w.t, err)
+		return run(w, w.topic.PromoteCall(groups, "channel|1", time.Minute))
+	},
+	"expire, with SingleActive": func(w *world) func() error {
+		w.takeTurnsIn("c")
+		w.publish(now("x").with(queue.Options{MaxDeliveries: 1}))
+		w.turns("c").claim(1)
+		w.travel(2 * time.Hour)
+		return func() error { _, err := w.topic.Expire(ctx); return err }
+	},
+	"resume, with SingleActive": func(w *world) func() error {
+		w.takeTurnsIn("c")
+		require.NoError(w.t, only(w.topic.Pause(ctx, "c", "", "", 0)))
+		return func() error { return only(w.topic.Resume(ctx, "c")) }
+	},
+	"nack, with SingleActive": func(w *world) func() error {
+		s, claimed := w.inHandOfTurns()
+		return run(w, s.group.NackCalls([]queue.Failure{failed(claimed[0]), failed(claimed[1], after(time.Hour)),
+			failed(claimed[2], dead)})...)
+	},
+	"release, with SingleActive": func(w *world) func() error {
+		s, claimed := w.inHandOfTurns()
+		return run(w, s.group.ReleaseCalls(claimed)...)
+	},
+	"succeed": func(w *world) func() error {
+		w.takeTurnsIn("c")
+		w.turns("c").claim(1)
+		w.travel(2 * time.Hour)
+		return func() error { return only(w.topic.Succeed(ctx, "c")) }
+	},
+	"stand_down": func(w *world) func() error {
+		w.takeTurnsIn("c")
+		s := w.turns("c")
+		s.claim(1)
+		return func() error { return s.group.StandDown(ctx, s.id) }
+	},
 	"ack": func(w *world) func() error {
 		s, claimed := w.inHand()
 		w.suspect("a", 1, "1")
@@ -234,6 +290,10 @@ func unused(name, key string, k queue.Keys) bool {
 			k.Ready("b"), k.Retry("b"), k.Waiters("b")}, key)
 	case "publish, with a stream":
 		return key == k.Refs()
+	case "publish, with SingleActive":
+		return key == k.Schedules()
+	case "release, with SingleActive":
+		return key == k.Suspects("c") // no lease was lost
 	case "open_stream, again":
 		return slices.Contains([]string{k.Messages(), k.Pending()}, key) // as it has a group
 	case "claim, paused":
@@ -252,6 +312,19 @@ func (w *world) inHand() (*sub, []*queue.Leased) {
 	w.publish(now("1").with(queue.Options{MaxDeliveries: 9}), now("2"), now("3"), now("4"))
 	s := w.sub("a")
 	return s, held(s.claim(3))
+}
+
+// takeTurnsIn adds a group with SingleActive.
+func (w *world) takeTurnsIn(group string) { w.registerFor(group, exclusively) }
+
+// inHandOfTurns is inHand for a group with SingleActive.
+func (w *world) inHandOfTurns() (*sub, []*queue.Leased) {
+	w.takeTurnsIn("c")
+	w.publishNow("1", "2", "3", "4")
+	s := w.turns("c")
+	claimed := held(s.claim(3))
+	s.claim(2, idle(9, "channel|1"))
+	return s, claimed
 }
 
 // Each script checks the types of its keys before it writes, so that it does all or nothing.

@@ -286,6 +286,11 @@ func TestEachKindOfDamageIsFound(t *testing.T) {
 		{"suspect of another form", func(f *fixture, c redis.UniversalClient) error {
 			return c.HSet(ctx, f.keys.Suspects("a"), f.ready, "2 alone S").Err()
 		}, `group "a": message X: its entry in suspects is "2 alone S"`},
+		{"active subscription that nobody waits for", func(f *fixture, c redis.UniversalClient) error {
+			c.HSet(ctx, f.keys.Groups(), "a", "5 1000 -1 single")
+			c.Del(ctx, f.keys.Waiters("a"))
+			return c.HSet(ctx, f.keys.Active(), "a", "S 1 0 1000").Err()
+		}, `group "a": its active subscription neither waits nor has to claim: "S 1 0 1000"`},
 		{"waiter without a receiver", func(f *fixture, c redis.UniversalClient) error {
 			return c.ZAdd(ctx, f.keys.Waiters("a"), redis.Z{Score: 1, Member: "channel"}).Err()
 		}, `group "a": waiter "channel" is not an address`},

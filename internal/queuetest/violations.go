@@ -134,6 +134,13 @@ func (i *inspection) meta() {
 	for name, active := range i.get("active", "").fields {
 		if !activeForm.MatchString(active) || !strings.HasSuffix(i.get("groups", "").fields[name], " single") {
 			i.report("group %q: its active subscription is %q", name, active)
+			continue
+		}
+		part := strings.Fields(active)
+		_, stopped := paused[""]
+		_, rests := paused[name]
+		if part[0] != "-" && part[2] == "0" && !stopped && !rests && len(i.get("waiters", name).scores) == 0 {
+			i.report("group %q: its active subscription neither waits nor has to claim: %q", name, active)
 		}
 	}
 	for name, options := range i.get("groups", "").fields {

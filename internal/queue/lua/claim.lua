@@ -44,6 +44,8 @@
 --      15 latest_ms   by which a message was late at most that the subscription handed over since
 --                     its last claim; "" for none
 --         then what else it counted since then: field of stats, number
+--         then only of a group with SingleActive:
+--         known       highest epoch that the subscription had; 0 for none
 --
 -- While the group or its topic is paused, the call leases nothing. A subscription with slots rests
 -- until the pause ends.
@@ -57,7 +59,9 @@
 -- "lasting" in stats, because a subscription that finds its group there does not register it.
 -- In a group with SingleActive only the owner gets messages. A subscription becomes the owner if
 -- the place is free and nothing is leased. Both lanes are the same owner. Others stand by if they
--- have slots. The owner has to claim again within its lease, unless it waits or rests.
+-- have slots. The owner has to claim again within its lease, unless it waits or rests. A standby's
+-- call gives an idle owner that deadline too, if its address is no longer valid. If the
+-- subscription knows a higher epoch than the record has, the owner gets one above that.
 -- Returns {"unregistered"} if there is no group with this setting of SingleActive, else {"ok",
 -- left, blocked, waits, orphans, entries, bodies, records, now, expiries, since}, and with
 -- SingleActive the epoch:
@@ -85,6 +89,7 @@ local worker = ARGV[14]
 local workers = worker ~= '' and KEYS[#KEYS] or nil
 local exclusive = #KEYS >= 17
 local active, standby = exclusive and KEYS[16], exclusive and KEYS[17]
+local known = exclusive and tonumber(ARGV[#ARGV])
 local group, subscription, number, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local have, lease, slots, address = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 local patience, bytes, memory, expiry = tonumber(ARGV[9]), tonumber(ARGV[10]), ARGV[11], ARGV[12]
@@ -113,11 +118,15 @@ local leased = redis.call('HLEN', leases)
 
 -- The record of active, and whether this subscription is the owner.
 local me = string.match(subscription, '^[^+]*')
-local a = exclusive and (read_active(group) or {owner = '-', epoch = 0, ends = 0})
+local a = exclusive and (read_active(group) or {owner = '-', epoch = 0, ends = 0, lease = lease})
 if exclusive and a.ends > 0 and a.ends <= now and leased == 0 then
   a.owner = '-' -- its time is over, so the next one has another epoch, even if it is the same
 end
 local mine = exclusive and a.owner == me
+local lost = exclusive and known > a.epoch -- by a failover: a later owner is not in the record
+if lost then
+  a.epoch = known + 1
+end
 
 -- Returns a reply, with the owner's epoch if the group has SingleActive.
 local function answer(reply)
@@ -181,7 +190,7 @@ if exclusive then
   redis.call('ZCARD', standby)
 end
 local counts = {} -- fields of stats that get other values
-for i = 16, #ARGV, 2 do
+for i = 16, exclusive and #ARGV - 1 or #ARGV, 2 do
   counts[#counts + 1] = ARGV[i]
 end
 local counted = redis.call('HMGET', stats, 'latest_ms', unpack(counts)) -- their values so far
@@ -221,6 +230,12 @@ if takes_over then
 elseif exclusive and not rests and not mine then
   rests = standby
 end
+-- An idle owner renews its address. Without a valid one it has to claim, as if it had been woken.
+local silent = exclusive and rests == standby and a.owner ~= '-' and a.ends == 0 and leased == 0
+  and redis.call('ZCOUNT', waiters, '(' .. at, '+inf') == 0
+if silent then
+  a.ends = now + a.lease
+end
 if rests then
   redis.call('ZREMRANGEBYSCORE', rests, '-inf', now)
   redis.call('DEL', claim)
@@ -244,7 +259,12 @@ if rests then
   end
   if mine then -- while the group is paused, no deadline runs
     a.ends, a.lease = 0, lease
+  end
+  if mine or lost or silent then
     write_active(group, a)
+  end
+  if silent then
+    schedule(a.ends)
   end
   return answer({'ok', 0, 0, waits and 1 or 0, 0, '', {}, {}, at, {}, at})
 end
@@ -391,6 +411,10 @@ end
 if expiry ~= '' then
   redis.call('ZADD', idle, 'XX', 'GT', now + expiry, group)
 end
+if takes_over then
+  redis.call('DEL', waiters) -- an earlier owner may be there
+  redis.call('ZREM', standby, address)
+end
 if n > 0 then
   redis.call('ZADD', unack, unpack(scores))
   redis.call('HSET', leases, unpack(tokens))
@@ -440,9 +464,6 @@ elseif n < slots then
   reply[4] = 1
 end
 if exclusive then
-  if takes_over then
-    redis.call('ZREM', standby, address)
-  end
   a.ends, a.lease = redis.call('ZCARD', waiters) > 0 and 0 or now + lease, lease
   write_active(group, a)
   if a.ends > 0 then

@@ -3,7 +3,6 @@
 -- KEYS  1 meta         hash: layout, groups (the version of the group set)
 --       2 groups       hash: group -> "<max deliveries> <retention ms> <max dead>"
 --       3 options      hash: id -> options, only of messages that have any
---       4 active       hash: group -> "owner epoch ends lease", of groups with SingleActive
 --       then for each group of the set:
 --         ready        list of "id:due"
 --         unack        zset: id -> lease deadline ms, whose fraction keeps the order
@@ -13,6 +12,8 @@
 --         waiters      zset: address of an idle subscription -> ms until which it is valid
 --         stats        hash: counters and times of the group
 --         suspects     hash: id -> "expiries alone lost", of messages whose last lease expired
+--       then only if the topic has groups with SingleActive:
+--         active       hash: group -> "owner epoch ends lease"
 -- ARGV  1 version      of the group set that KEYS were made from
 --       2 budget       messages of one group to take back at most (at most 1000); the call takes no
 --                      further group once it has taken back so many
@@ -31,9 +32,10 @@
 -- more leases may have run out.
 -- Twice: the second run finds no lease that the first has taken back.
 
-local meta, group_options, message_options, active = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local meta, group_options, message_options = KEYS[1], KEYS[2], KEYS[3]
 local version, budget = ARGV[1], tonumber(ARGV[2])
-local groups = (#KEYS - 4) / 8
+local groups = math.floor((#KEYS - 3) / 8)
+local active = KEYS[4 + groups * 8]
 local long = string.rep('-', 65)
 
 --@use now post wake active id_length precedes
@@ -49,16 +51,18 @@ if redis.call('HGET', meta, 'groups') ~= version then
 end
 -- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', message_options)
-redis.call('HLEN', active)
+if active then
+  redis.call('HLEN', active)
+end
 for g = 1, groups do
-  redis.call('LLEN', KEYS[g * 8 - 3])
-  redis.call('ZCARD', KEYS[g * 8 - 2])
+  redis.call('LLEN', KEYS[g * 8 - 4])
+  redis.call('ZCARD', KEYS[g * 8 - 3])
+  redis.call('HLEN', KEYS[g * 8 - 2])
   redis.call('HLEN', KEYS[g * 8 - 1])
-  redis.call('HLEN', KEYS[g * 8])
+  redis.call('ZCARD', KEYS[g * 8])
   redis.call('ZCARD', KEYS[g * 8 + 1])
-  redis.call('ZCARD', KEYS[g * 8 + 2])
+  redis.call('HLEN', KEYS[g * 8 + 2])
   redis.call('HLEN', KEYS[g * 8 + 3])
-  redis.call('HLEN', KEYS[g * 8 + 4])
 end
 
 local total, left = 0, 0
@@ -67,15 +71,15 @@ for g = 1, groups do
     left = 1
     break
   end
-  local ready, unack, leases = KEYS[g * 8 - 3], KEYS[g * 8 - 2], KEYS[g * 8 - 1]
-  local deliveries, dead, waiters = KEYS[g * 8], KEYS[g * 8 + 1], KEYS[g * 8 + 2]
-  local stats, suspects = KEYS[g * 8 + 3], KEYS[g * 8 + 4]
+  local ready, unack, leases = KEYS[g * 8 - 4], KEYS[g * 8 - 3], KEYS[g * 8 - 2]
+  local deliveries, dead, waiters = KEYS[g * 8 - 1], KEYS[g * 8], KEYS[g * 8 + 1]
+  local stats, suspects = KEYS[g * 8 + 2], KEYS[g * 8 + 3]
 
   -- From the last to the first, so that each goes in front of those behind it. The fraction of a
   -- deadline does not count, so that messages that were claimed together come back together.
   local before = '(' .. string.format('%d', now + 1)
   local ids = redis.call('ZREVRANGEBYSCORE', unack, before, '-inf', 'LIMIT', 0, budget)
-  local a = #ids > 0 and read_active(ARGV[2 + g])
+  local a = active and #ids > 0 and read_active(ARGV[2 + g])
   if a then
     ids = redis.call('ZREVRANGEBYSCORE', unack, '+inf', '-inf', 'LIMIT', 0, budget)
   end

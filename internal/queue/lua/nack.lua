@@ -11,7 +11,7 @@
 --       9 stats       hash: counters and times of the group
 --      10 suspects    hash: id -> "expiries alone lost", of messages whose last lease expired
 --      11 groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
---      12 active      hash: group -> "owner epoch ends lease", of groups with SingleActive
+--      12 active      hash: group -> "owner epoch ends lease"; only if the group has SingleActive
 -- ARGV  1 group
 --       then for each message, in the order of delivery (at most 1000):
 --         id
@@ -56,7 +56,9 @@ redis.call('ZCARD', retry)
 redis.call('ZCARD', dead)
 redis.call('ZCARD', waiters)
 redis.call('HLEN', stats)
-redis.call('HLEN', active)
+if active then
+  redis.call('HLEN', active)
+end
 local have_suspects = redis.call('HLEN', suspects) > 0
 local options = redis.call('HGET', groups, group)
 
@@ -136,6 +138,6 @@ for field, many in pairs(counts) do
 end
 if woken > 0 then
   redis.call('HINCRBY', stats, 'returned', woken)
-  expect(waiters, wake(waiters, math.min(woken, 16)))
+  schedule(expect(waiters, wake(waiters, math.min(woken, 16))))
 end
 return settled

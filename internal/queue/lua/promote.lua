@@ -9,13 +9,14 @@
 --       7 names       hash: delay id -> id
 --       8 taken       zset: delay id -> ms at which it is free
 --       9 resumes     zset: group, or "" for the topic -> ms at which its pause ends
---      10 active      hash: group -> "owner epoch ends lease", of groups with SingleActive
 --       then for each group of the set:
 --         ready       list of "id:due"
 --         retry       zset: id -> due ms
 --         unack       zset: id -> lease deadline ms
 --         dead        zset: id -> ms at which it died
 --         waiters     zset: address of an idle subscription -> ms until which it is valid
+--       then only if the topic has groups with SingleActive:
+--         active      hash: group -> "owner epoch ends lease"
 -- ARGV  1 version     of the group set that KEYS were made from
 --       2 me          address of the caller
 --       3 patience    ms for which a standby stays one without a call
@@ -36,11 +37,11 @@
 
 local meta, group_options, pending, refs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local scheduler, idle, names, taken, resumes = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local active = KEYS[10]
 local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local groups = (#KEYS - 10) / 5
+local groups = math.floor((#KEYS - 9) / 5)
+local active = KEYS[10 + groups * 5]
 
---@use now role post schedule wake active expect each put precedes due_at event free_names keeps
+--@use now role post wake active expect each put precedes due_at event free_names keeps
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -128,13 +129,13 @@ local fresh = {} -- else its ids and due times, as those of retries
 if groups > 0 then
   local retrying = 0
   for g = 1, groups do
-    local due = due_at(KEYS[7 + g * 5], 0)
+    local due = due_at(KEYS[6 + g * 5], 0)
     first_retry[g] = due
     retrying = retrying + (due and due <= now and 1 or 0)
   end
   for g = 1, groups do
     local due = first_retry[g]
-    retries[g] = due and due <= now and take_due(KEYS[7 + g * 5], share_of(retrying)) or {}
+    retries[g] = due and due <= now and take_due(KEYS[6 + g * 5], share_of(retrying)) or {}
   end
   if retrying == 0 then
     runs, moved = take_runs(pending)
@@ -150,13 +151,15 @@ if groups > 0 then
   end
 end
 for g = 1, groups do
-  redis.call('LLEN', KEYS[6 + g * 5])
-  first_deadline[g] = due_at(KEYS[8 + g * 5], 0)
-  first_dead[g] = due_at(KEYS[9 + g * 5], 0)
-  waiting[g] = redis.call('ZCARD', KEYS[10 + g * 5])
+  redis.call('LLEN', KEYS[5 + g * 5])
+  first_deadline[g] = due_at(KEYS[7 + g * 5], 0)
+  first_dead[g] = due_at(KEYS[8 + g * 5], 0)
+  waiting[g] = redis.call('ZCARD', KEYS[9 + g * 5])
 end
 redis.call('HLEN', refs)
-local exclusive = redis.call('HLEN', active) > 0 -- there are groups with SingleActive
+if active then
+  redis.call('HLEN', active)
+end
 local first_end = due_at(idle, 0)
 local unused = first_end and first_end <= now and redis.call('ZRANGEBYSCORE', idle, '-inf', now, 'LIMIT', 0, 32) or {}
 local first_resume = due_at(resumes, 0)
@@ -194,7 +197,7 @@ first_free = free_names(first_free)
 local expired, purge
 local failed = {}
 for g = 1, groups do
-  local ready, retry, waiters = KEYS[6 + g * 5], KEYS[7 + g * 5], KEYS[10 + g * 5]
+  local ready, retry, waiters = KEYS[5 + g * 5], KEYS[6 + g * 5], KEYS[9 + g * 5]
   local again = retries[g]
   local retried = moving(again)
 
@@ -249,7 +252,7 @@ for g = 1, groups do
       expired = true
     end
   end
-  local a = exclusive and read_active(ARGV[4 + g])
+  local a = active and read_active(ARGV[4 + g])
   if a and a.ends > 0 then
     if a.ends <= now and deadline then -- it is the owner's lease that tells whether that lives
       a.ends = now + a.lease
@@ -260,7 +263,7 @@ for g = 1, groups do
       failed[#failed + 1] = ARGV[4 + g]
     end
   end
-  local purges = purge_at(options[g], KEYS[9 + g * 5], first_dead[g])
+  local purges = purge_at(options[g], KEYS[8 + g * 5], first_dead[g])
   upcoming(purges)
   if purges and purges <= now then
     purge = true

@@ -11,7 +11,6 @@
 --       8 names      hash: delay id -> id
 --       9 taken      zset: delay id -> ms at which it is free
 --       10 stats     hash: counters of the topic
---       11 active    hash: group -> "owner epoch ends lease", of groups with SingleActive
 --       then for each group of the set:
 --         ready      list of "id:due"
 --         retry      zset: id -> due ms
@@ -20,8 +19,10 @@
 --         stream     that due messages go into
 --         retry      zset: id -> due ms
 --         paused     hash: group, or "" for the topic -> ms since when
---       then only if a message has a guard:
+--       then only if a message has a guard, or the topic has groups with SingleActive:
 --         schedules  hash: recurring schedule -> record
+--       then only if the topic has groups with SingleActive:
+--         active     hash: group -> "owner epoch ends lease"
 -- ARGV  1 version    of the group set that KEYS were made from
 --       2 number     of this call; the publisher counts its calls
 --       3 memory     ms for which the number is remembered
@@ -63,12 +64,12 @@
 
 local meta, messages, pending, options = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local refs, scheduler, publisher, names, taken = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local stats, active = KEYS[10], KEYS[11]
+local stats = KEYS[10]
 local version, number, memory = ARGV[1], ARGV[2], ARGV[3]
 local n, runs, limit = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local soonest = tonumber(ARGV[7])
-local groups = math.floor((#KEYS - 11) / 3)
-local schedules = (#KEYS - 11) % 3 == 1 and KEYS[#KEYS]
+local groups = math.floor((#KEYS - 10) / 3)
+local schedules, active = KEYS[11 + groups * 3], KEYS[12 + groups * 3]
 local budget = 50000 -- messages times groups that one step moves at most
 local args = ARGV
 -- The indexes in args of the first message, run and options.
@@ -92,13 +93,15 @@ end
 -- messages need not be read without a stream, because it is the first key that is written.
 if maxlen then
   redis.call('HLEN', messages)
-  redis.call('XLEN', KEYS[12]) -- if it has a wrong type, no later message can be moved either
+  redis.call('XLEN', KEYS[11]) -- if it has a wrong type, no later message can be moved either
 end
 if first_option <= #ARGV then
   redis.call('HLEN', options)
 end
 redis.call('HLEN', stats)
-redis.call('HLEN', active)
+if active then
+  redis.call('HLEN', active)
+end
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')[2]
 -- Only messages that are due now are written to the keys of groups.
 local direct = soonest <= now and groups > 0 and n * groups <= budget and not (head and tonumber(head) <= now)
@@ -107,7 +110,7 @@ if direct and groups > 1 then
 end
 local waiting, backlog = {}, 0
 for g = 1, direct and groups or 0 do
-  local ready, retry, waiters = KEYS[9 + g * 3], KEYS[10 + g * 3], KEYS[11 + g * 3]
+  local ready, retry, waiters = KEYS[8 + g * 3], KEYS[9 + g * 3], KEYS[10 + g * 3]
   if maxlen then
     direct = redis.call('HLEN', waiters) == 0 -- here the key paused
   else
@@ -119,8 +122,8 @@ for g = 1, direct and groups or 0 do
   if not direct then break end
 end
 for g = 1, limit > 0 and groups or 0 do
-  local wait = maxlen and 0 or redis.call('LLEN', KEYS[9 + g * 3])
-  backlog = math.max(backlog, wait + redis.call('ZCARD', KEYS[10 + g * 3]))
+  local wait = maxlen and 0 or redis.call('LLEN', KEYS[8 + g * 3])
+  backlog = math.max(backlog, wait + redis.call('ZCARD', KEYS[9 + g * 3]))
 end
 
 -- Decide about messages with a delay id, as if they were published one after the other: messages of
@@ -307,9 +310,9 @@ end
 -- If the stream refuses an entry, for lack of memory or of ids, take back the entries of this call.
 local added = {}
 for i, fields in ipairs(entries) do
-  local id = redis.pcall('XADD', KEYS[12], '*', unpack(fields))
+  local id = redis.pcall('XADD', KEYS[11], '*', unpack(fields))
   if type(id) == 'table' then
-    each('XDEL', KEYS[12], added, 1, #added)
+    each('XDEL', KEYS[11], added, 1, #added)
     return id
   end
   added[i] = id
@@ -317,7 +320,7 @@ end
 if #entries > 0 and maxlen > 0 then
   -- The length is a text, because Lua would write 1e+17. By default XTRIM removes about 10,000
   -- entries at most, so that a stream would grow with larger calls.
-  local trim = {KEYS[12], 'MAXLEN', '~', topic[2]}
+  local trim = {KEYS[11], 'MAXLEN', '~', topic[2]}
   if #entries > 5000 then
     trim[5], trim[6] = 'LIMIT', 2 * #entries
   end
@@ -376,9 +379,12 @@ each('ZADD', pending, delayed, 1, n_delayed)
 put(refs, counts, 1, #counts)
 if n_ready > 0 then
   for g = 1, groups do
-    each('RPUSH', KEYS[9 + g * 3], ready_now, 1, n_ready)
+    each('RPUSH', KEYS[8 + g * 3], ready_now, 1, n_ready)
     if waiting[g] > 0 then
-      expect(KEYS[11 + g * 3], wake(KEYS[11 + g * 3], math.min(n_ready, 16)))
+      local ends = expect(KEYS[10 + g * 3], wake(KEYS[10 + g * 3], math.min(n_ready, 16)))
+      if ends and (not next_due or ends < next_due) then
+        next_due = ends
+      end
     end
   end
 end

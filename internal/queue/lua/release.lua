@@ -6,8 +6,9 @@
 --       4 waiters  zset: address of an idle subscription -> ms until which it is valid
 --       5 stats    hash: counters and times of the group
 --       6 suspects hash: id -> "expiries alone lost", of messages whose last lease expired
---       7 scheduler hash: next, holder, standby, until
---       8 active   hash: group -> "owner epoch ends lease", of groups with SingleActive
+--       then only if the group has SingleActive:
+--         scheduler hash: next, holder, standby, until
+--         active   hash: group -> "owner epoch ends lease"
 -- ARGV  for each message, in the order of claiming (at most 1000): id, token
 --
 -- No delivery is counted. A message that has another lease by now, or none, is left alone. But if
@@ -39,8 +40,9 @@ redis.call('ZCARD', unack)
 redis.call('LLEN', ready)
 redis.call('ZCARD', waiters)
 redis.call('HLEN', stats)
-redis.call('HLEN', scheduler)
-redis.call('HLEN', active)
+if active then
+  redis.call('HLEN', active)
+end
 
 take_back(ids, tokens, held)
 if #mine == 0 then
@@ -50,5 +52,5 @@ redis.call('ZREM', unack, unpack(mine))
 redis.call('HDEL', leases, unpack(mine))
 redis.call('LPUSH', ready, unpack(entries))
 redis.call('HINCRBY', stats, 'returned', #entries)
-expect(waiters, wake(waiters, math.min(#mine, 16)))
+schedule(expect(waiters, wake(waiters, math.min(#mine, 16))))
 return #mine

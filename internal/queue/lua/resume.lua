@@ -6,12 +6,13 @@
 --       3 resumes   zset: group, or "" for the topic -> ms at which its pause ends
 --       4 operation string: whether it was paused at an earlier run of this call, expiring
 --       5 scheduler hash: next, holder, standby, until
---       6 active    hash: group -> "owner epoch ends lease", of groups with SingleActive
 --       then for each group of the set:
 --         resting   zset: address of a subscription that may not claim now -> ms until which it is
 --                   valid
 --         ready     list of "id:due"
 --         waiters   zset: address of an idle subscription -> ms until which it is valid
+--       then only if the topic has groups with SingleActive:
+--         active    hash: group -> "owner epoch ends lease"
 -- ARGV  1 version   of the group set that KEYS were made from
 --       2 group     or "" for the topic. It is not used with over.
 --       3 budget    subscriptions to wake at most
@@ -30,10 +31,10 @@
 -- remembered: it goes on, since resumes has the group until none rest, or finds nothing to do.
 
 local meta, paused, resumes, operation, scheduler = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local active = KEYS[6]
 local version, group, budget, memory = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local stream, over = ARGV[5] == '1', ARGV[6] == '1'
-local groups = (#KEYS - 6) / 3
+local groups = math.floor((#KEYS - 5) / 3)
+local active = KEYS[6 + groups * 3]
 
 --@use now post schedule wake active expect
 
@@ -44,11 +45,13 @@ end
 -- Read every key that is written later: one of a wrong type is found before the first write.
 redis.call('HLEN', paused)
 redis.call('ZCARD', resumes)
-redis.call('HLEN', active)
+if active then
+  redis.call('HLEN', active)
+end
 for g = 1, groups do
-  redis.call('ZCARD', KEYS[4 + g * 3])
-  redis.call('LLEN', KEYS[5 + g * 3])
-  redis.call('ZCARD', KEYS[6 + g * 3])
+  redis.call('ZCARD', KEYS[3 + g * 3])
+  redis.call('LLEN', KEYS[4 + g * 3])
+  redis.call('ZCARD', KEYS[5 + g * 3])
 end
 
 local was, left, done, ended = tonumber(redis.call('GET', operation) or nil), 0, {}, {}
@@ -74,7 +77,7 @@ if stream then
 end
 local stopped = redis.call('HEXISTS', paused, '') == 1
 for g = 1, stopped and 0 or groups do
-  local resting, ready, waiters = KEYS[4 + g * 3], KEYS[5 + g * 3], KEYS[6 + g * 3]
+  local resting, ready, waiters = KEYS[3 + g * 3], KEYS[4 + g * 3], KEYS[5 + g * 3]
   if redis.call('HEXISTS', paused, ARGV[6 + g]) == 0 then
     local popped = budget > 0 and redis.call('ZPOPMIN', resting, budget) or {}
     for i = 1, #popped, 2 do
@@ -85,11 +88,9 @@ for g = 1, stopped and 0 or groups do
       left = 1
     end
     local waiting = redis.call('LLEN', ready)
-    if was == 1 then
-      if waiting > 0 then
-        wake(waiters, math.min(waiting, 16))
-      end
-      expect(waiters, 1, 1) -- the active subscription may have rested
+    if was == 1 and (waiting > 0 or active) then
+      wake(waiters, math.max(1, math.min(waiting, 16)))
+      schedule(expect(waiters, 1, 1)) -- the active subscription may have rested
     end
   end
 end

@@ -1,16 +1,17 @@
 -- expect: has the active subscription of a group claim within its lease.
 --
--- Uses     now, schedule, read_active, write_active
+-- Uses     now, active, read_active, write_active
 -- Defines  expect(waiters, told, gone)
 
 -- Follows wake, and takes its results. If that took the group's active subscription out of waiters,
--- it has to claim within its lease. If nobody heard, another takes its place now.
+-- it has to claim within its lease. If nobody heard, another takes its place now. Returns that time
+-- in ms, to be scheduled, or nil if there is none. In a topic without such groups active is no key.
 local function expect(waiters, told, gone)
-  local group = gone > 0 and string.match(waiters, '}:waiters:(.*)$')
+  local group = active and gone > 0 and string.match(waiters, '}:waiters:(.*)$')
   local a = group and read_active(group)
   if a and a.owner ~= '-' then
     a.ends = told > 0 and now + a.lease or now
     write_active(group, a)
-    schedule(a.ends)
+    return a.ends
   end
 end

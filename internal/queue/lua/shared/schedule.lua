@@ -3,14 +3,15 @@
 -- Uses     t, scheduler, post
 -- Defines  schedule(event)
 --
--- The snippet reads the key: one of a wrong type is found before the first write.
+-- The snippet reads the key: one of a wrong type is found before the first write. Without
+-- the key there is no event.
 
-local planned = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'grace')
+local planned = scheduler and redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'grace')
 
--- Has the scheduler look at event, in ms, unless it looks earlier anyway. The standby looks a
--- second after that, or sooner by the topic's grace.
+-- Has the scheduler look at event, in ms, unless it looks earlier anyway. A nil event is none. The
+-- standby looks a second after that, or sooner by the topic's grace.
 local function schedule(event)
-  if planned[1] and tonumber(planned[1]) <= event then return end
+  if not event or (planned[1] and tonumber(planned[1]) <= event) then return end
   planned[1] = string.format('%d', event)
   redis.call('HSET', scheduler, 'next', planned[1])
   local wait = event - t[1] * 1000 - t[2] / 1000
