@@ -14,7 +14,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 )
@@ -27,8 +26,8 @@ type SubscriberConfig struct {
 
 	// PartitionMaxInFlight is how many messages of one partition the consumer has at once, neither
 	// acked nor nacked. Default 0: as many as Subscriber.MaxInFlight. With 1, and one subscriber in
-	// the group, messages of a partition come in order. Messages with the same partition key then
-	// do.
+	// the group or Subscriber.SingleActive, messages of a partition come in order. Messages with
+	// the same partition key then do.
 	PartitionMaxInFlight int
 
 	// Subscriber configures the Subscriber of the plain topics. Client is required. MaxInFlight is
@@ -62,7 +61,7 @@ type Subscriber struct {
 	logger      watermill.LoggerAdapter
 
 	mu   sync.Mutex
-	open map[chan struct{}]bool // of each channel that is open; closed after it
+	open map[*subscription]bool // those whose channel is open
 }
 
 var (
@@ -88,7 +87,7 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 		inside:      inside.OfSubscriber(plain),
 		names:       newNames(config.Partitions),
 		logger:      guard.Logger(logger).With(watermill.LogFields{"component": "redisdelay.partition"}),
-		open:        map[chan struct{}]bool{},
+		open:        map[*subscription]bool{},
 	}, nil
 }
 
@@ -124,42 +123,24 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	common := &consume.Common{Out: make(chan *message.Message), Budget: consume.NewBudget(s.maxInFlight)}
-	var all []<-chan struct{}
-	for _, name := range names {
-		var ended <-chan struct{}
-		ended, err = s.inside.SubscribeIn(ctx, name, common)
-		if err != nil {
-			cancel()
-			break
-		}
-		all = append(all, ended)
-	}
-	end := func() {
-		defer cancel()
-		for _, ended := range all {
-			<-ended
-		}
-		close(common.Out)
-	}
-	if err != nil {
-		end()
+	sub := newSubscription(ctx, s, topic, names)
+	if err := sub.begin(); err != nil {
+		sub.cancel()
+		sub.run(false)
 		return nil, err
 	}
-	s.lookForMore(ctx, topic)
-	closed := make(chan struct{})
+	s.lookForMore(sub.ctx, topic)
 	s.mu.Lock()
-	s.open[closed] = true
+	s.open[sub] = true
 	s.mu.Unlock()
 	go func() {
-		end()
-		close(closed)
+		sub.run(s.inside.SingleActive())
+		close(sub.closed)
 		s.mu.Lock()
-		delete(s.open, closed)
+		delete(s.open, sub)
 		s.mu.Unlock()
 	}()
-	return common.Out, nil
+	return sub.common.Out, nil
 }
 
 var errMore = errors.New("a publisher has, or had, more partitions")
@@ -190,9 +171,12 @@ func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	open := slices.Collect(maps.Keys(s.open))
 	s.mu.Unlock()
-	for _, closed := range open {
+	for _, sub := range open {
+		sub.cancel() // it may be about to renew a subscription
+	}
+	for _, sub := range open {
 		select {
-		case <-closed:
+		case <-sub.closed:
 		case <-late.C:
 			return err
 		}

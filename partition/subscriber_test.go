@@ -105,6 +105,30 @@ func TestOneBudgetForAllPartitions(t *testing.T) {
 	})
 }
 
+func TestAPartitionHasAtMostItsOwnMaxInFlight(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		testkit.Drained(t, s)
+		const n = 3
+		p := newPublisher(t, s, n)
+		sub := newSubscriber(t, s, n, inFlight(6), func(c *partition.SubscriberConfig) { c.PartitionMaxInFlight = 1 })
+		require.NoError(t, sub.SubscribeInitialize(topic))
+		one := messagesForAll(t, n)[1]
+		for range 8 {
+			require.NoError(t, p.Publish(topic, one.Copy()))
+		}
+		messages := testkit.SubscribeTo(t, sub, topic)
+		for range 8 {
+			msg := testkit.Receive(t, messages)
+			select {
+			case <-messages:
+				t.Fatal("two messages of a partition are in hand")
+			case <-time.After(5 * time.Millisecond): // long enough for a message that would come
+			}
+			msg.Ack()
+		}
+	})
+}
+
 // TestNoPartitionStarves is about one partition with a large backlog and a slow consumer.
 func TestNoPartitionStarves(t *testing.T) {
 	for _, places := range []int{1, 2, 8} {

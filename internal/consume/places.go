@@ -24,7 +24,7 @@ func (m *Machine) Wants(now time.Time, hands bool) (needs, wants int) {
 	if claims := m.supply != Waiting || !now.Before(m.dates.poll); claims && m.main.state != LaneUnanswered {
 		wants = needs + max(more, min(m.taker.room, mostClaimed))
 	}
-	if hands && more > 0 {
+	if hands && more > 0 && needs < m.limits.MaxInFlight {
 		needs++
 	}
 	return needs, max(needs, min(wants, m.limits.MaxInFlight))
