@@ -1,6 +1,7 @@
 package redisdelay
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -18,6 +19,10 @@ func init() {
 type insidePublisher struct{ p *Publisher }
 
 func (i insidePublisher) Topic(name string) *queue.Topic { return i.p.topic(name) }
+
+func (i insidePublisher) Partitioning(ctx context.Context, topic string) (queue.Partitioning, error) {
+	return queue.PartitioningOf(ctx, i.p.client, i.p.config.KeyPrefix, topic)
+}
 
 func (i insidePublisher) PublishGuarded(topic string, messages []*message.Message, guards []queue.Guard) error {
 	return i.p.publishGuarded(topic, messages, guards)

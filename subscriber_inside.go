@@ -24,6 +24,10 @@ func (i insideSubscriber) Seats(ctx context.Context, topics []string) ([]queue.S
 	return queue.Seats(ctx, i.s.client, i.s.config.KeyPrefix, i.s.config.ConsumerGroup, topics)
 }
 
+func (i insideSubscriber) Partitioning(ctx context.Context, topic string) (queue.Partitioning, error) {
+	return queue.PartitioningOf(ctx, i.s.client, i.s.config.KeyPrefix, topic)
+}
+
 func (i insideSubscriber) Listed(ctx context.Context, names []string) ([]string, error) {
 	return queue.ListedOf(ctx, i.s.client, i.s.config.KeyPrefix, names)
 }

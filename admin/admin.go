@@ -71,6 +71,7 @@ type Admin struct {
 	config  Config
 	client  *queue.Client
 	permits queue.Permits
+	names   partNames
 }
 
 // New returns an Admin. It does not connect to Redis yet. Errors wrap ErrInvalidConfig.
@@ -105,8 +106,8 @@ func (a *Admin) handle(name string) (*operate.Topic, error) {
 // groupName returns the group, or redisdelay.DefaultConsumerGroup for "".
 func groupName(group string) string { return cmp.Or(group, redisdelay.DefaultConsumerGroup) }
 
-// Topics returns about limit names of topics (default 100), and the cursor of the next page. The
-// first call takes the cursor "". An empty next means that there are no more. Topics that are
+// Topics returns about limit names of plain topics (default 100), and the cursor of the next page.
+// The first call takes the cursor "". An empty next means that there are no more. Topics that are
 // created or deleted between the calls may be included or not. Errors wrap ErrInvalidArgument or
 // ErrForbidden, or come from ctx or Redis.
 func (a *Admin) Topics(ctx context.Context, cursor string, limit int) (topics []string, next string, err error) {

@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"regexp"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
@@ -39,8 +40,8 @@ func (a Act) MarshalJSON() ([]byte, error) { return object(a) }
 const actText = 1024
 
 // Record adds an act to the audit log in Redis, which keeps about the last 10,000. Texts are cut at
-// 1,024 bytes. No operation of this package calls it: the program decides what to record. If an
-// answer is lost, the act may be recorded twice.
+// 1,024 bytes, and bytes that are not UTF-8 are replaced. No operation of this package calls it:
+// the program decides what to record. If an answer is lost, the act may be recorded twice.
 //
 // Errors wrap ErrInvalidArgument, ErrForbidden or ErrServerFull, or come from ctx or Redis.
 func (a *Admin) Record(ctx context.Context, act Act) error {
@@ -50,7 +51,7 @@ func (a *Admin) Record(ctx context.Context, act Act) error {
 	fields := map[string]string{}
 	for name, text := range act.texts() {
 		if *text != "" {
-			fields[name] = strings.ToValidUTF8((*text)[:min(len(*text), actText)], "")
+			fields[name] = strings.ToValidUTF8(cut(*text, actText), "\ufffd") // never the name of another topic
 		}
 	}
 	if err := queue.Audit(ctx, a.client, a.config.KeyPrefix, fields); err != nil {
@@ -59,13 +60,32 @@ func (a *Admin) Record(ctx context.Context, act Act) error {
 	return nil
 }
 
+// cut returns the beginning of a text, of at most so many bytes and of whole characters.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	for i := range utf8.UTFMax {
+		if utf8.RuneStart(text[most-i]) {
+			return text[:most-i]
+		}
+	}
+	return text[:most] // it is not UTF-8
+}
+
 // texts returns the texts of an act, by the names of their fields in Redis.
 func (a *Act) texts() map[string]*string {
 	return map[string]*string{"by": &a.By, "action": &a.Action, "topic": &a.Topic, "group": &a.Group, "message": &a.MessageID,
 		"schedule": &a.Schedule, "detail": &a.Detail, "error": &a.Error}
 }
 
-var actCursor = regexp.MustCompile(`^\d{1,20}-\d{1,20}$`)
+// isActCursor returns whether a text is the ID of an entry, two numbers of 64 bits.
+func isActCursor(text string) bool {
+	milliseconds, number, ok := strings.Cut(text, "-")
+	_, first := strconv.ParseUint(milliseconds, 10, 64)
+	_, second := strconv.ParseUint(number, 10, 64)
+	return ok && first == nil && second == nil
+}
 
 // Acts returns about limit acts of the audit log (default 100, at most 1,000), the newest first,
 // and the cursor of the next page. The first call takes the cursor "". An empty next means that
@@ -73,7 +93,7 @@ var actCursor = regexp.MustCompile(`^\d{1,20}-\d{1,20}$`)
 //
 // Errors wrap ErrInvalidArgument or ErrForbidden, or come from ctx or Redis.
 func (a *Admin) Acts(ctx context.Context, cursor string, limit int) (acts []Act, next string, err error) {
-	if cursor != "" && !actCursor.MatchString(cursor) {
+	if cursor != "" && !isActCursor(cursor) {
 		return nil, "", fmt.Errorf("acts: %w: %q is not a cursor of Acts", ErrInvalidArgument, cursor)
 	}
 	limit = min(cmp.Or(max(limit, 0), 100), 1000)

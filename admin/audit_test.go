@@ -32,8 +32,10 @@ func TestActsAreKeptNewestFirst(t *testing.T) {
 		require.Equal(t, "act 0", acts[1].Action)
 
 		require.ErrorIs(t, s.admin.Record(ctx, admin.Act{Action: "pause"}), admin.ErrInvalidArgument)
-		_, _, err = s.admin.Acts(ctx, "+", 0)
-		require.ErrorIs(t, err, admin.ErrInvalidArgument)
+		for _, wrong := range []string{"+", "1", "1-", "-1", "1-1-1", "18446744073709551616-1", "1-18446744073709551616"} {
+			_, _, err = s.admin.Acts(ctx, wrong, 0)
+			require.ErrorIs(t, err, admin.ErrInvalidArgument, wrong)
+		}
 	})
 }
 
@@ -47,5 +49,19 @@ func TestAuditLogHasALimit(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.admin.Record(ctx, admin.Act{By: "ann", Action: "pause"}))
 		require.Less(t, s.Client.XLen(ctx, queue.AuditLog(s.Prefix)).Val(), int64(10_200))
+	})
+}
+
+// An act on a topic does not look like one on another topic, whose name it has but for some bytes.
+func TestActsNameNoOtherTopic(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		long := "x" + strings.Repeat("ä", 600)
+		require.NoError(t, s.admin.Record(ctx, admin.Act{By: "\xff", Action: "purge", Topic: "ord\xffers", Detail: long, Error: strings.Repeat("\x80", 2000)}))
+		acts, _, err := s.admin.Acts(ctx, "", 0)
+		require.NoError(t, err)
+		require.Equal(t, "ord\ufffders", acts[0].Topic)
+		require.Equal(t, "\ufffd", acts[0].By)
+		require.Equal(t, long[:1023], acts[0].Detail)
+		require.Equal(t, "\ufffd", acts[0].Error)
 	})
 }

@@ -142,6 +142,12 @@ var operations = []struct {
 		p := s.publisher(b, func(c *redisdelay.PublisherConfig) { c.MaxWaiting = 1 << 30 })
 		return func(int) error { return p.Publish(topic, delayed("x", time.Hour)) }
 	}},
+	{"SetPartitions", func(b *testing.B, s *setup) func(int) error {
+		return func(int) error { return only(s.admin.SetPartitions(ctx, "partitioned", 12)) }
+	}},
+	{"Plain", func(b *testing.B, s *setup) func(int) error {
+		return func(int) error { return only(s.admin.Plain(ctx, "partitioned")) }
+	}},
 	{"Get", func(b *testing.B, s *setup) func(int) error {
 		s.names(b, 1)
 		return func(int) error { return only(s.admin.Get(ctx, topic, admin.ByDelayID("0"))) }

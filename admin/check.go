@@ -28,6 +28,9 @@ type Finding struct {
 	// Kind names the kind of finding in one or two fixed words.
 	Kind string `json:"kind"`
 
+	// Topic is the partition concerned, if a partitioned topic was checked. Otherwise it is "".
+	Topic string `json:"topic,omitempty"`
+
 	// Group and MessageID are the group and message concerned; "" if there is no single one.
 	Group     string `json:"group,omitempty"`
 	MessageID string `json:"message_id,omitempty"`
@@ -42,6 +45,9 @@ type Finding struct {
 func (f Finding) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s", f.Severity, f.Kind)
+	if f.Topic != "" {
+		fmt.Fprintf(&b, ", topic %q", f.Topic)
+	}
 	if f.Group != "" {
 		fmt.Fprintf(&b, ", group %q", f.Group)
 	}
@@ -82,28 +88,65 @@ func (r Report) Violations() []Finding {
 // unfinished removals of groups. If the set of groups changes meanwhile, it starts again, and gives
 // up after five attempts.
 //
+// A partitioned topic is checked partition by partition: see Finding.Topic.
+//
 // The functions progress, if any, are called after each step. Progress.Looked then counts entries
 // of keys, of which a message has several.
 //
 // Errors wrap ErrNotFound, ErrChanging, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from
 // ctx or Redis.
 func (a *Admin) Check(ctx context.Context, topic string, progress ...func(Progress)) (Report, error) {
-	t, err := a.topic(ctx, topic, queue.Checking)
-	if err != nil {
-		return Report{Topic: topic}, fmt.Errorf("check: %w", err)
-	}
-	return a.check(ctx, t, progress)
+	var left rest
+	left.bulk.Progress = tellAll(progress)
+	report, err := over(ctx, a, topic, func(plain string) (Report, error) {
+		t, err := a.topic(ctx, plain, queue.Checking)
+		if err != nil {
+			return Report{}, fmt.Errorf("check: %w", err)
+		}
+		part, _ := left.next()
+		report, err := a.check(ctx, t, part.Progress)
+		return report.of(topic), err
+	}, (*Report).add)
+	report.Topic = topic
+	return report, err
 }
 
-func (a *Admin) check(ctx context.Context, t *operate.Topic, progress []func(Progress)) (Report, error) {
+// tellAll returns a function that calls all functions.
+func tellAll(progress []func(Progress)) func(Progress) {
+	return func(p Progress) {
+		for _, tell := range progress {
+			tell(p)
+		}
+	}
+}
+
+// of returns the report of a plain topic as a part of that of a topic.
+func (r Report) of(topic string) Report {
+	for i := range r.Findings {
+		if r.Topic != topic && r.Findings[i].Severity == Violation { // a warning is about the server
+			r.Findings[i].Topic = r.Topic
+		}
+	}
+	return r
+}
+
+// add adds the report of another partition. A warning is about the server, and counts once.
+func (r *Report) add(part Report) {
+	r.Messages, r.Unconfirmed = r.Messages+part.Messages, r.Unconfirmed+part.Unconfirmed
+	for _, f := range part.Findings {
+		if f.Severity == Violation || !slices.ContainsFunc(r.Findings, func(known Finding) bool { return known.String() == f.String() }) {
+			r.Findings = append(r.Findings, f)
+		}
+	}
+}
+
+func (a *Admin) check(ctx context.Context, t *operate.Topic, tell func(Progress)) (Report, error) {
 	topic := t.Name
 	report := Report{Topic: topic}
 	var so Progress
 	audit, err := t.Audit(ctx, func(n int) {
 		so.Looked += n
-		for _, tell := range progress {
-			tell(so)
-		}
+		tell(so)
 	})
 	if err != nil {
 		return report, fmt.Errorf("check topic %q: %w", topic, err)
@@ -149,27 +192,43 @@ type Mending struct {
 // Errors wrap ErrNotFound, ErrChanging, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout,
 // or come from ctx or Redis.
 func (a *Admin) Repair(ctx context.Context, topic string, progress ...func(Progress)) (Repaired, error) {
-	t, err := a.topic(ctx, topic, queue.Repairing)
+	var left rest
+	left.bulk.Progress = tellAll(progress)
+	repaired, err := over(ctx, a, topic, func(plain string) (Repaired, error) {
+		part, _ := left.next()
+		return a.repair(ctx, topic, plain, part.Progress)
+	}, func(sum *Repaired, part Repaired) {
+		sum.Report.add(part.Report)
+		sum.Mended, sum.Left = append(sum.Mended, part.Mended...), append(sum.Left, part.Left...)
+	})
+	repaired.Topic = topic
+	return repaired, err
+}
+
+// repair is Repair for a plain topic of a topic.
+func (a *Admin) repair(ctx context.Context, topic, plain string, tell func(Progress)) (Repaired, error) {
+	t, err := a.topic(ctx, plain, queue.Repairing)
 	if err != nil {
-		return Repaired{Report: Report{Topic: topic}}, fmt.Errorf("repair: %w", err)
+		return Repaired{}, fmt.Errorf("repair: %w", err)
 	}
 	var so Progress
-	report, err := a.check(ctx, t, append(slices.Clip(progress), func(p Progress) { so = p }))
-	repaired := Repaired{Report: report}
+	report, err := a.check(ctx, t, func(p Progress) {
+		so = p
+		tell(p)
+	})
+	repaired := Repaired{Report: report.of(topic)}
 	if err != nil {
 		return repaired, err
 	}
 	for _, f := range report.Violations() {
 		done, err := t.Mend(ctx, f.violation)
 		if err != nil {
-			return repaired, fmt.Errorf("repair topic %q: %s: %w", topic, f, err)
+			return repaired, fmt.Errorf("repair topic %q: %s: %w", plain, f, err)
 		}
 		if len(done) > 0 {
 			repaired.Mended = append(repaired.Mended, Mending{f, done})
 			so.Done++
-			for _, tell := range progress {
-				tell(so)
-			}
+			tell(so)
 		} else {
 			repaired.Left = append(repaired.Left, f)
 		}

@@ -32,6 +32,7 @@ type Bulk struct {
 	DryRun bool
 
 	// Limit is the maximum number of dead letters that are changed, the oldest first. 0 means all.
+	// Of a partitioned topic they are changed partition by partition.
 	Limit int
 
 	// Spread is for RequeueAll and MoveDead. The messages are due one after the other, evenly over
@@ -72,14 +73,17 @@ func (a *Admin) DeleteDead(ctx context.Context, topic, group, id string) error {
 
 func (a *Admin) one(ctx context.Context, topic, group, id, what string, work queue.Work, do func(*operate.Group) (int, error)) error {
 	group = groupName(group)
-	t, err := a.topic(ctx, topic, work)
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	n, err := do(t.Group(group))
-	if err == nil && n == 0 {
-		err = fmt.Errorf("dead letter %q of group %q of topic %q: %w", id, group, topic, ErrNotFound)
-	}
+	_, err := over(ctx, a, topic, func(plain string) (int, error) {
+		t, err := a.topic(ctx, plain, work)
+		if err != nil {
+			return 0, err
+		}
+		n, err := do(t.Group(group))
+		if err == nil && n == 0 {
+			err = fmt.Errorf("dead letter %q of group %q of topic %q: %w", id, group, plain, ErrNotFound)
+		}
+		return n, err
+	}, plus)
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -144,7 +148,7 @@ const purged = 100
 // There they are new messages that are due at once, or as Bulk.Spread says. They keep their own
 // limit of deliveries, but lose delay ID and expiry; for that they are unmarshaled and marshaled
 // again. A message that the Unmarshaler refuses moves unchanged. The target must not have a Redis
-// Stream: ErrTopicMode.
+// Stream: ErrTopicMode. Nor may it be a partitioned topic, but one of its partitions.
 //
 // Two topics may be on two servers. So a chunk is first published to the target, due in a minute,
 // and then deleted here. The messages that were deleted here then get their due time there. A
@@ -161,6 +165,11 @@ func (a *Admin) MoveDead(ctx context.Context, topic, group, to string, bulk Bulk
 	}
 	if to == topic {
 		return 0, fmt.Errorf("move: %w: from topic %q to itself; RequeueAll does that", ErrInvalidArgument, topic)
+	}
+	if parts, err := a.parts(ctx, to); err != nil && !errors.Is(err, ErrForbidden) {
+		return 0, fmt.Errorf("move: %w", err)
+	} else if len(parts) > 0 {
+		return 0, fmt.Errorf("move: %w: topic %q has partitions; name one of them, such as %q", ErrInvalidArgument, to, parts[0])
 	}
 	mover := target.Mover()
 	move := func(ctx context.Context, g *operate.Group, chunk []operate.Listed, spread *spread) (int, error) {
@@ -228,6 +237,20 @@ func (a *Admin) all(ctx context.Context, topic, group string, bulk Bulk, d bulkW
 	if bulk.DryRun {
 		d.work, d.bodies = queue.Surveying, false
 	}
+	left := newRest(bulk)
+	return over(ctx, a, topic, func(plain string) (int, error) {
+		bulk, some := left.next()
+		if !some {
+			return 0, nil
+		}
+		n, err := a.allOf(ctx, plain, group, bulk, d)
+		left.used(n)
+		return n, err
+	}, plus)
+}
+
+// allOf is all for a plain topic.
+func (a *Admin) allOf(ctx context.Context, topic, group string, bulk Bulk, d bulkWork) (int, error) {
 	l, err := a.letters(ctx, topic, group, bulk, d.work)
 	if err != nil {
 		return 0, err
@@ -247,6 +270,39 @@ func (a *Admin) all(ctx context.Context, topic, group string, bulk Bulk, d bulkW
 	return l.each(ctx, d.bodies, func(chunk []operate.Listed) (int, error) {
 		return d.do(context.WithoutCancel(ctx), l.topic.Group(group), chunk, spread) // a chunk is finished
 	})
+}
+
+// rest is what is left to do of a Bulk, in one partition after the other.
+type rest struct {
+	bulk Bulk
+	done Progress // of the partitions before
+	now  Progress
+}
+
+func newRest(bulk Bulk) *rest { return &rest{bulk: bulk} }
+
+// next returns the Bulk for the next partition, and whether its Limit leaves anything to do.
+func (r *rest) next() (Bulk, bool) {
+	r.done = Progress{r.done.Looked + r.now.Looked, r.done.Done + r.now.Done}
+	r.now = Progress{}
+	next := r.bulk
+	if tell := r.bulk.Progress; tell != nil {
+		next.Progress = func(p Progress) {
+			r.now = p
+			tell(Progress{r.done.Looked + p.Looked, r.done.Done + p.Done})
+		}
+	}
+	return next, r.bulk.Limit >= 0
+}
+
+// used takes what was done from the Limit.
+func (r *rest) used(n int) {
+	switch {
+	case r.bulk.Limit > n:
+		r.bulk.Limit -= n
+	case r.bulk.Limit > 0:
+		r.bulk.Limit = -1 // none is left; 0 means no limit
+	}
 }
 
 // letters are the dead letters of a group at one time.
@@ -294,7 +350,7 @@ func (l *letters) each(ctx context.Context, bodies bool, do func([]operate.Liste
 				break
 			}
 			progress.Looked++
-			if l.bulk.Filter.matches(l.admin.listed(l.topic.Name, l.group, Dead, m)) {
+			if l.bulk.Filter.matches(l.admin.listed(l.topic.Name, l.topic.Name, l.group, Dead, m)) {
 				chunk = append(chunk, m)
 			}
 		}

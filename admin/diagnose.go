@@ -92,7 +92,8 @@ func (d Diagnosis) MarshalJSON() ([]byte, error) { return object(d) }
 
 // DiagnoseOptions says what Diagnose looks at.
 type DiagnoseOptions struct {
-	// Topics are the topics. None means all.
+	// Topics are the topics. None means all. Each partition of a partitioned topic is a topic of
+	// its own in the problems.
 	Topics []string
 
 	// Deep adds what Check finds, which takes seconds for each 100,000 messages.
@@ -219,7 +220,13 @@ func (d *doctor) look(ctx context.Context) error {
 
 // names returns the topics to look at, each once.
 func (d *doctor) names(ctx context.Context) ([]string, error) {
-	names := slices.Clone(d.options.Topics)
+	names, err := d.admin.Plain(ctx, d.options.Topics...)
+	if errors.Is(err, ErrForbidden) {
+		names, err = slices.Clone(d.options.Topics), nil
+	}
+	if err != nil {
+		return nil, err
+	}
 	if len(names) == 0 {
 		for cursor := ""; ; {
 			page, next, err := d.admin.Topics(ctx, cursor, 1000)

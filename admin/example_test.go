@@ -14,6 +14,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/partition"
 	"github.com/redisdelay/watermill-redisdelay/periodic"
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
@@ -148,6 +149,69 @@ func ExampleAdmin_Overview() {
 	// Output:
 	// invoices waiting: 1 groups: 0
 	// orders waiting: 1 groups: 1
+}
+
+// All pages together, with one entry for a partitioned topic.
+func ExampleFold() {
+	s := start()
+	defer s.stop()
+	s.partitioned("orders", 3)
+	s.publish("mails", "mail 1", time.Hour)
+
+	page, _, err := s.admin.Overview(ctx, "", 100)
+	check(err)
+	topics := admin.Fold(page)
+	slices.SortFunc(topics, func(a, b admin.Stats) int { return strings.Compare(a.Topic, b.Topic) })
+	for _, stats := range topics {
+		fmt.Println(stats.Topic, "waiting:", stats.Pending)
+		for _, p := range stats.Partitions {
+			fmt.Println("  ", p.Topic, "waiting:", p.Pending)
+		}
+	}
+
+	// Output:
+	// mails waiting: 1
+	// orders waiting: 3
+	//    orders-p0-40 waiting: 1
+	//    orders-p1-1147 waiting: 1
+	//    orders-p2-401 waiting: 1
+}
+
+func ExampleAdmin_Plain() {
+	s := start()
+	defer s.stop()
+	s.partitioned("orders", 3)
+	s.publish("mails", "mail 1", time.Hour)
+
+	topics, err := s.admin.Plain(ctx, "mails", "orders")
+	check(err)
+	fmt.Println(topics)
+
+	// Output: [mails orders-p0-40 orders-p1-1147 orders-p2-401]
+}
+
+// A topic shrinks when the partitions that go are empty.
+func ExampleAdmin_SetPartitions() {
+	s := start()
+	defer s.stop()
+	s.partitioned("orders", 3)
+
+	p, err := s.admin.SetPartitions(ctx, "orders", 2)
+	check(err)
+	fmt.Println(p.Partitions, "partitions, before", p.Before, "done:", p.Done())
+	s.server.Advance(time.Minute) // no publisher uses 3 partitions any more
+	p, err = s.admin.SetPartitions(ctx, "orders", 2)
+	check(err)
+	fmt.Println(p.Left)
+	check(s.admin.Cancel(ctx, "orders-p2-401", admin.ByDelayID("delay ID")))
+	p, err = s.admin.SetPartitions(ctx, "orders", 2)
+	check(err)
+	fmt.Println("done:", p.Done())
+
+	// Output:
+	// 2 partitions, before 3 done: false
+	// [Partition "orders-p2-401" has messages: 1, and 0 dead letters.]
+	// done: true
 }
 
 func ExampleAdmin_Workers() {
@@ -705,6 +769,15 @@ func (s *setting) publish(topic, delayID string, delay time.Duration) {
 	redisdelay.SetDelayID(msg, delayID, redisdelay.DelayIDReplace)
 	redisdelay.DelayFor(msg, delay)
 	check(s.publisher.Publish(topic, msg))
+}
+
+// partitioned publishes a message to each partition of a topic.
+func (s *setting) partitioned(topic string, n int) {
+	names, err := partition.Topics(topic, n)
+	check(err)
+	for _, name := range names {
+		s.publish(name, "delay ID", time.Hour)
+	}
 }
 
 func (s *setting) subscribe(topic string) <-chan *message.Message {

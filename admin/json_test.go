@@ -23,7 +23,7 @@ var printed = []any{
 	admin.Stats{}, admin.GroupStats{}, admin.Removal{}, admin.Pause{}, admin.Readiness{}, admin.TopicReadiness{},
 	admin.Message{}, admin.Place{}, admin.Page{}, admin.Bucket{}, admin.Progress{}, admin.DeadReasons{},
 	admin.DeadReason{}, admin.Finding{}, admin.Report{}, admin.Repaired{}, admin.Mending{}, admin.Schedule{},
-	admin.TopicSchedules{}, admin.Worker{}, admin.Diagnosis{}, admin.Problem{}, admin.Act{},
+	admin.TopicSchedules{}, admin.Worker{}, admin.Diagnosis{}, admin.Problem{}, admin.Act{}, admin.Partitioning{},
 }
 
 // filled sets each exported field of a value to something.
@@ -37,6 +37,9 @@ func filled(v reflect.Value) {
 		return
 	case []byte:
 		v.SetBytes([]byte("pay <load>"))
+		return
+	case []admin.Stats: // a partition has no partitions
+		v.Set(reflect.ValueOf([]admin.Stats{{Topic: "text"}}))
 		return
 	}
 	switch v.Kind() {

@@ -37,11 +37,13 @@ func (a *Admin) Kill(ctx context.Context, topic, group, id, reason string) (Stat
 	case reason != "":
 		reason = "killed: " + reason
 	}
-	t, err := a.topic(ctx, topic, queue.Killing)
-	var state operate.State
-	if err == nil {
-		state, err = t.Kill(ctx, group, id, cmp.Or(reason, "killed"))
-	}
+	state, err := over(ctx, a, topic, func(plain string) (operate.State, error) {
+		t, err := a.topic(ctx, plain, queue.Killing)
+		if err != nil {
+			return "", err
+		}
+		return t.Kill(ctx, group, id, cmp.Or(reason, "killed"))
+	}, first)
 	if err != nil {
 		return "", fmt.Errorf("kill: %w", err)
 	}

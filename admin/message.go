@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -37,6 +38,10 @@ const (
 
 // Message is a message in Redis.
 type Message struct {
+	// Topic is the partition that has the message, if a partitioned topic was asked. Otherwise it
+	// is "".
+	Topic string `json:"topic,omitempty"`
+
 	// ID is the message's ID, the same in all groups. DelayID is the publisher's name for it, or
 	// "".
 	ID      string `json:"id"`
@@ -110,7 +115,10 @@ func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err 
 		if err != nil {
 			return err
 		}
-		m = a.message(topic, found.ID, found.Options, found.Body)
+		if m.ID != "" {
+			return nil // another partition has it, too
+		}
+		m = a.message(topic, t.Name, found.ID, found.Options, found.Body)
 		if !found.Due.IsZero() {
 			m.Places = []Place{{State: Pending, At: found.Due}}
 		}
@@ -123,13 +131,17 @@ func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err 
 	return m, err
 }
 
-func (a *Admin) message(topic, id string, o queue.Options, body []byte) Message {
+// message returns a message of a plain topic that belongs to a topic.
+func (a *Admin) message(topic, plain, id string, o queue.Options, body []byte) Message {
 	m := Message{ID: id, DelayID: o.DelayID, MaxDeliveries: o.MaxDeliveries}
+	if plain != topic {
+		m.Topic = plain
+	}
 	if body == nil {
 		m.Err = errNoBody
 		return m
 	}
-	msg, _, err := a.unmarshal(topic, body)
+	msg, _, err := a.unmarshal(plain, body)
 	if err != nil {
 		m.Err = err
 		return m
@@ -240,23 +252,72 @@ type Page struct {
 // While messages come and go, a message that stays in its state is in exactly one page, except for
 // Ready and InHand. Ready is a list that changes at both ends, so a message may be in two pages or
 // in none. InHand is in order of lease ends. Consumers extend leases, so a message may be in
-// several pages, and the pages may never end: set a limit.
+// several pages, and the pages may never end: set a limit. A partitioned topic is listed partition
+// by partition.
 //
 // Errors wrap ErrNotFound for a topic or group that does not exist, ErrInvalidArgument,
 // ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
-	t, err := a.topic(ctx, topic, queue.Listing)
+	err := fmt.Errorf("list: topic %q has no partitions: %w", topic, ErrNotFound)
+	if !strings.Contains(q.Cursor, "/") { // else it is a cursor of partitions
+		var page Page
+		if page, err = a.page(ctx, topic, topic, q); !errors.Is(err, ErrNotFound) {
+			return page, err
+		}
+	}
+	parts, failed := a.parts(ctx, topic)
+	if failed != nil && !errors.Is(failed, ErrForbidden) {
+		return Page{}, fmt.Errorf("list: %w", failed)
+	}
+	return a.pageOf(ctx, topic, parts, q, err)
+}
+
+// pageOf returns a page of the first of some partitions that has one, from a cursor on. It returns
+// the error if none has the group.
+func (a *Admin) pageOf(ctx context.Context, topic string, parts []string, q Query, missing error) (Page, error) {
+	from, cursor, err := cutCursor(q.Cursor)
+	if len(parts) > 0 && err != nil {
+		return Page{}, fmt.Errorf("list: %w", err)
+	}
+	for i, plain := range parts {
+		if numberOf(plain) < from {
+			continue
+		}
+		if q.Cursor = ""; numberOf(plain) == from {
+			q.Cursor = cursor
+		}
+		page, err := a.page(ctx, topic, plain, q)
+		switch {
+		case errors.Is(err, ErrNotFound):
+			continue
+		case err != nil:
+			return Page{}, err
+		case page.Next != "":
+			page.Next = ofPartition(plain, page.Next)
+		case i+1 < len(parts):
+			page.Next = ofPartition(parts[i+1], "")
+		}
+		if missing = nil; len(page.Messages) > 0 || page.Next == "" {
+			return page, nil
+		}
+	}
+	return Page{}, missing
+}
+
+// page is List for a plain topic of a topic.
+func (a *Admin) page(ctx context.Context, topic, plain string, q Query) (Page, error) {
+	t, err := a.topic(ctx, plain, queue.Listing)
 	if err != nil {
 		return Page{}, fmt.Errorf("list: %w", err)
 	}
 	group := groupName(q.Group)
 	listed, err := t.List(ctx, group, operate.State(q.State), q.Cursor, cmp.Or(max(q.Limit, 0), 100), pageBytes)
 	if err != nil {
-		return Page{}, fmt.Errorf("list messages of group %q of topic %q: %w", group, topic, err)
+		return Page{}, fmt.Errorf("list messages of group %q of topic %q: %w", group, plain, err)
 	}
 	page := Page{Next: listed.Next}
 	for _, l := range listed.Messages {
-		m := a.listed(topic, group, q.State, l)
+		m := a.listed(topic, plain, group, q.State, l)
 		if q.Filter.matches(m) {
 			page.Messages = append(page.Messages, m)
 		}
@@ -267,8 +328,8 @@ func (a *Admin) List(ctx context.Context, topic string, q Query) (Page, error) {
 // pageBytes is the approximate maximum size of the messages in a page.
 const pageBytes = 4 << 20
 
-func (a *Admin) listed(topic, group string, state State, l operate.Listed) Message {
-	m := a.message(topic, l.ID, l.Options, l.Body)
+func (a *Admin) listed(topic, plain, group string, state State, l operate.Listed) Message {
+	m := a.message(topic, plain, l.ID, l.Options, l.Body)
 	place := Place{Group: group, State: state, At: l.At, InHandSince: l.Since, Deliveries: l.Deliveries,
 		Redelivered: l.Delivered, Reason: l.Reason}
 	if state == Pending {

@@ -14,6 +14,9 @@ import (
 // no order. If a topic has more than a hundred groups, they are counted at slightly different
 // times.
 //
+// Each partition of a partitioned topic is a topic of its own here. Fold puts those of all pages
+// together.
+//
 // A topic that cannot be read has only Topic and Err. Err wraps ErrNotFound if the topic does not
 // exist any more. Errors come from ctx or Redis, or wrap ErrForbidden or ErrInvalidArgument.
 func (a *Admin) Overview(ctx context.Context, cursor string, limit int) (stats []Stats, next string, err error) {
@@ -26,11 +29,7 @@ func (a *Admin) Overview(ctx context.Context, cursor string, limit int) (stats [
 		return nil, "", fmt.Errorf("overview: %w", err)
 	}
 	for i, name := range names {
-		s := Stats{Topic: name, Err: counted[i].Err}
-		if s.Err == nil {
-			s = topicStats(name, counted[i].Stats)
-		}
-		stats = append(stats, s)
+		stats = append(stats, readStats(name, counted[i]))
 	}
 	return stats, next, nil
 }

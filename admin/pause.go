@@ -76,7 +76,8 @@ func (o PauseOptions) check() error {
 }
 
 // Pause stops the deliveries of a topic in all processes, until Resume or for PauseOptions.For,
-// even after a restart. A second Pause keeps Since, and replaces all else.
+// even after a restart. A second Pause keeps Since, and replaces all else. The partitions of a
+// partitioned topic are paused one after the other.
 //
 // Messages still become ready when due, but are not delivered. Messages that consumers hold are
 // settled as usual. Retries become ready, and leases are extended or expire. A message that has
@@ -99,15 +100,20 @@ func (a *Admin) PauseGroup(ctx context.Context, topic, group string, o PauseOpti
 }
 
 func (a *Admin) pause(ctx context.Context, topic, group string, o PauseOptions) (Pause, error) {
-	var p operate.Pause
-	err := o.check()
-	var t *operate.Topic
-	if err == nil {
-		t, err = a.topic(ctx, topic, queue.Pausing)
+	if err := o.check(); err != nil {
+		return Pause{}, fmt.Errorf("pause: %w", err)
 	}
-	if err == nil {
-		p, err = t.Pause(ctx, group, o.By, o.Why, o.For)
-	}
+	p, err := over(ctx, a, topic, func(plain string) (operate.Pause, error) {
+		t, err := a.topic(ctx, plain, queue.Pausing)
+		if err != nil {
+			return operate.Pause{}, err
+		}
+		return t.Pause(ctx, group, o.By, o.Why, o.For)
+	}, func(sum *operate.Pause, part operate.Pause) {
+		if sum.IsZero() || !part.IsZero() && part.Since.Before(sum.Since) {
+			*sum = part
+		}
+	})
 	if err != nil {
 		return Pause{}, fmt.Errorf("pause: %w", err)
 	}
@@ -130,10 +136,13 @@ func (a *Admin) ResumeGroup(ctx context.Context, topic, group string) (was bool,
 }
 
 func (a *Admin) resume(ctx context.Context, topic, group string) (was bool, err error) {
-	t, err := a.topic(ctx, topic, queue.Resuming)
-	if err == nil {
-		was, err = t.Resume(ctx, group)
-	}
+	was, err = over(ctx, a, topic, func(plain string) (bool, error) {
+		t, err := a.topic(ctx, plain, queue.Resuming)
+		if err != nil {
+			return false, err
+		}
+		return t.Resume(ctx, group)
+	}, first)
 	if err != nil {
 		return was, fmt.Errorf("resume: %w", err)
 	}

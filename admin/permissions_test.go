@@ -106,6 +106,7 @@ func everyOperation() []operation {
 		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }, prepare: beginRemoval},
 		{name: "check", do: func(a *admin.Admin, _ *torn) error { return last(a.Check(ctx, topic)) }, prepare: damage},
 		{name: "record", do: func(a *admin.Admin, _ *torn) error { return a.Record(ctx, admin.Act{By: "ann", Action: "pause"}) }},
+		{name: "set the partitions", do: func(a *admin.Admin, _ *torn) error { return last(a.SetPartitions(ctx, "parcels", 3)) }},
 		{name: "acts", do: func(a *admin.Admin, _ *torn) error {
 			_, _, err := a.Acts(ctx, "", 0)
 			return err

@@ -82,7 +82,8 @@ func (r Readiness) Err(maxLag time.Duration) error {
 
 // Ready returns whether the topics' messages become ready when they are due. Errors wrap
 // ErrNotFound for a topic that does not exist, ErrInvalidTopic, ErrForbidden or ErrLayout, or come
-// from ctx or Redis. A health endpoint passes a context with a short timeout:
+// from ctx or Redis. Each partition of a partitioned topic has a TopicReadiness of its own. A
+// health endpoint passes a context with a short timeout:
 //
 //	readiness, err := a.Ready(ctx, "orders")
 //	if err == nil {
@@ -96,19 +97,26 @@ func (a *Admin) Ready(ctx context.Context, topics ...string) (Readiness, error) 
 	}
 	var r Readiness
 	for _, topic := range topics {
-		s, err := a.stats(ctx, topic)
+		all, err := over(ctx, a, topic, func(plain string) ([]TopicReadiness, error) { return a.ready(ctx, plain) }, appendTo)
 		if err != nil {
 			return Readiness{}, fmt.Errorf("ready: %w", err)
 		}
-		scheduled, err := wake.Listening(ctx, a.client, queue.NewTopic(a.client, a.config.KeyPrefix, topic), s.Holder, s.Standby)
-		if err != nil {
-			return Readiness{}, fmt.Errorf("ready: find the scheduler of topic %q: %w", topic, err)
-		}
-		t := readiness(topic, s)
-		t.Scheduled = scheduled
-		r.Topics = append(r.Topics, t)
+		r.Topics = append(r.Topics, all...)
 	}
 	return r, nil
+}
+
+func (a *Admin) ready(ctx context.Context, topic string) ([]TopicReadiness, error) {
+	s, err := a.stats(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	t := readiness(topic, s)
+	t.Scheduled, err = wake.Listening(ctx, a.client, queue.NewTopic(a.client, a.config.KeyPrefix, topic), s.Holder, s.Standby)
+	if err != nil {
+		return nil, fmt.Errorf("find the scheduler of topic %q: %w", topic, err)
+	}
+	return []TopicReadiness{t}, nil
 }
 
 // readiness returns all fields except Scheduled, from the topic's data. The scheduler's next look

@@ -57,7 +57,50 @@ func (a *Admin) DeadReasons(ctx context.Context, topic, group string, bulk Bulk)
 	if err := bulk.check(); err != nil {
 		return DeadReasons{}, err
 	}
-	l, err := a.letters(ctx, topic, group, bulk, queue.Surveying)
+	left := newRest(bulk)
+	reasons, err = over(ctx, a, topic, func(plain string) (DeadReasons, error) {
+		bulk, some := left.next()
+		if !some {
+			return DeadReasons{}, nil
+		}
+		found, err := a.reasonsOf(ctx, topic, plain, group, bulk)
+		left.used(found.Looked)
+		return found, err
+	}, (*DeadReasons).add)
+	reasons.sort()
+	return reasons, err
+}
+
+// add adds the reasons of another partition.
+func (d *DeadReasons) add(part DeadReasons) {
+	d.Looked, d.Other = d.Looked+part.Looked, d.Other+part.Other
+	for _, r := range part.Reasons {
+		at := slices.IndexFunc(d.Reasons, func(known DeadReason) bool { return known.Reason == r.Reason })
+		switch {
+		case at >= 0:
+			known := &d.Reasons[at]
+			known.Count, known.Oldest = known.Count+r.Count, earliest(known.Oldest, r.Oldest)
+			if r.Newest.After(known.Newest) {
+				known.Newest, known.Sample = r.Newest, r.Sample
+			}
+		case len(d.Reasons) >= reasonsTold:
+			d.Other += r.Count
+		default:
+			d.Reasons = append(d.Reasons, r)
+		}
+	}
+}
+
+// sort puts the most frequent first.
+func (d *DeadReasons) sort() {
+	slices.SortStableFunc(d.Reasons, func(a, b DeadReason) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason))
+	})
+}
+
+// reasonsOf is DeadReasons for a plain topic of a topic.
+func (a *Admin) reasonsOf(ctx context.Context, topic, plain, group string, bulk Bulk) (reasons DeadReasons, err error) {
+	l, err := a.letters(ctx, plain, group, bulk, queue.Surveying)
 	if err != nil {
 		return DeadReasons{}, err
 	}
@@ -91,9 +134,6 @@ func (a *Admin) DeadReasons(ctx context.Context, topic, group string, bulk Bulk)
 	for _, r := range found {
 		all = append(all, r)
 	}
-	slices.SortFunc(all, func(a, b *known) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason))
-	})
 	for some := range slices.Chunk(all, samples) {
 		names := make([]string, len(some))
 		for i, r := range some {
@@ -105,7 +145,7 @@ func (a *Admin) DeadReasons(ctx context.Context, topic, group string, bulk Bulk)
 		}
 		for i, r := range some {
 			r.last.Body = bodies[i]
-			r.Sample = a.listed(topic, group, Dead, r.last)
+			r.Sample = a.listed(topic, plain, group, Dead, r.last)
 			reasons.Reasons = append(reasons.Reasons, r.DeadReason)
 		}
 	}

@@ -61,11 +61,16 @@ type Schedule struct {
 // MarshalJSON implements json.Marshaler.
 func (s Schedule) MarshalJSON() ([]byte, error) { return object(s) }
 
-// Schedules returns the recurring schedules of a topic, in order of their names.
+// Schedules returns the recurring schedules of a topic, in order of their names. Of a partitioned
+// topic it returns those of all partitions.
 //
 // Errors wrap ErrNotFound for a topic that does not exist, ErrInvalidTopic, ErrForbidden or
 // ErrLayout, or come from ctx or Redis.
 func (a *Admin) Schedules(ctx context.Context, topic string) ([]Schedule, error) {
+	return over(ctx, a, topic, func(plain string) ([]Schedule, error) { return a.schedules(ctx, plain) }, appendTo)
+}
+
+func (a *Admin) schedules(ctx context.Context, topic string) ([]Schedule, error) {
 	t, err := a.topic(ctx, topic, queue.Reviewing)
 	var found operate.Recurring
 	if err == nil {

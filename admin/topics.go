@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
@@ -47,6 +48,14 @@ type Stats struct {
 	Recurs bool `json:"recurs,omitempty"`
 
 	Groups []GroupStats `json:"groups"` // by name
+
+	// Partitions are the plain topics of a partitioned topic, partition 0 first, and all else is
+	// about them together. A count is the sum, and a time the first one. A partition that cannot be
+	// read has Err, and is in no sum. Err is set if none can be read. Scheduled and Subscribed are
+	// false if one partition lacks its scheduler or subscription, and Active is "" if one lacks its
+	// active one. Each partition has its own Epoch. A pause is that which began first. For a plain
+	// topic it is nil.
+	Partitions []Stats `json:"partitions,omitempty"`
 }
 
 // GroupStats is the content of a consumer group.
@@ -106,15 +115,64 @@ type GroupStats struct {
 	MaxLatenessSince time.Time     `json:"max_lateness_since"`
 }
 
-// Stats returns the content of a topic, read in one atomic step.
+// Stats returns the content of a topic, read in one atomic step. A partitioned topic is read in a
+// step for each partition: see Stats.Partitions.
 //
 // Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) Stats(ctx context.Context, topic string) (Stats, error) {
 	s, err := a.stats(ctx, topic)
-	if err != nil {
-		return Stats{}, fmt.Errorf("stats: %w", err)
+	if err == nil {
+		return topicStats(topic, s), nil
 	}
-	return topicStats(topic, s), nil
+	if errors.Is(err, ErrNotFound) {
+		parts, failed := a.partStats(ctx, topic)
+		if failed != nil && !errors.Is(failed, ErrForbidden) {
+			return Stats{}, fmt.Errorf("stats: %w", failed)
+		}
+		if len(parts) > 0 {
+			sum := whole(topic, parts)
+			if sum.Err == nil {
+				return sum, nil
+			}
+			err = sum.Err
+		}
+	}
+	return Stats{}, fmt.Errorf("stats: %w", err)
+}
+
+// partStats returns the Stats of the partitions of a topic that exist.
+func (a *Admin) partStats(ctx context.Context, topic string) (all []Stats, err error) {
+	names, err := a.parts(ctx, topic)
+	if err != nil || len(names) == 0 {
+		return nil, err
+	}
+	counted, err := a.counted(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	for i, name := range names {
+		if s := readStats(name, counted[i]); !errors.Is(s.Err, ErrNotFound) {
+			all = append(all, s)
+		}
+	}
+	return all, nil
+}
+
+// readStats returns the Stats of a topic, or why it could not be read.
+func readStats(topic string, c operate.Counted) Stats {
+	if c.Err != nil {
+		return Stats{Topic: topic, Err: c.Err}
+	}
+	return topicStats(topic, c.Stats)
+}
+
+// ofPlain returns the Stats of a topic that is not partitioned, and of the partitions of one that
+// is.
+func (s Stats) ofPlain() []Stats {
+	if s.Partitions != nil {
+		return s.Partitions
+	}
+	return []Stats{s}
 }
 
 func topicStats(topic string, s operate.Stats) Stats {
@@ -154,7 +212,8 @@ type Removal struct {
 
 // GroupsWithoutSubscribers returns the groups that have had no subscriber for at least idle, and
 // whose ready messages have waited as long. With idle 0 it may include a group whose subscriber is
-// just being woken. The group of a Redis Stream is never included.
+// just being woken. The group of a Redis Stream is never included. A group of a partitioned topic
+// is included if it has had no subscriber in any partition.
 //
 // Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle time.Duration) ([]GroupStats, error) {
@@ -162,13 +221,37 @@ func (a *Admin) GroupsWithoutSubscribers(ctx context.Context, topic string, idle
 	if err != nil {
 		return nil, err
 	}
+	if err := unreadable(stats); err != nil {
+		return nil, err
+	}
+	return idleGroups(stats, idle), nil
+}
+
+// unreadable returns why a partition cannot be read. A group may be in use there.
+func unreadable(stats Stats) error {
+	for _, s := range stats.ofPlain() {
+		if s.Err != nil {
+			return aboutTopic(s.Topic, s.Err)
+		}
+	}
+	return nil
+}
+
+func idleGroups(stats Stats, idle time.Duration) []GroupStats {
+	used := map[string]bool{}
+	for _, s := range stats.ofPlain() {
+		for _, g := range s.Groups {
+			since := s.Now.Add(-idle)
+			used[g.Group] = used[g.Group] || s.Stream || g.Subscribed || g.LastSeen.After(since) || g.OldestDue.After(since)
+		}
+	}
 	var found []GroupStats
 	for _, g := range stats.Groups {
-		if since := stats.Now.Add(-idle); !stats.Stream && !g.Subscribed && !g.LastSeen.After(since) && !g.OldestDue.After(since) {
+		if !used[g.Group] {
 			found = append(found, g)
 		}
 	}
-	return found, nil
+	return found
 }
 
 // DeleteIdleGroups removes the groups that GroupsWithoutSubscribers returns, with all their
@@ -185,27 +268,43 @@ func (a *Admin) DeleteIdleGroups(ctx context.Context, topic string, idle time.Du
 	if idle < time.Minute {
 		return removal, fmt.Errorf("delete idle groups: %w: idle is %v, want at least %v", ErrInvalidArgument, idle, time.Minute)
 	}
-	groups, err := a.GroupsWithoutSubscribers(ctx, topic, idle)
+	stats, err := a.Stats(ctx, topic)
 	if err != nil {
 		return removal, fmt.Errorf("delete idle groups: %w", err)
 	}
-	t, err := a.topic(ctx, topic, queue.Removing)
-	if err != nil {
+	if err := unreadable(stats); err != nil {
 		return removal, fmt.Errorf("delete idle groups: %w", err)
 	}
-	for _, g := range groups {
-		removed := true
-		if !dryRun {
-			if removed, err = t.RemoveIdle(ctx, g.Group, idle); err != nil {
-				return removal, fmt.Errorf("delete group %q of topic %q: %w", g.Group, topic, err)
-			}
+	groups := idleGroups(stats, idle)
+	for _, s := range stats.ofPlain() {
+		t, err := a.topic(ctx, s.Topic, queue.Removing)
+		if err != nil {
+			return removal, fmt.Errorf("delete idle groups: %w", err)
 		}
-		if removed {
-			removal.Groups = append(removal.Groups, g.Group)
-			removal.Messages += g.holds()
+		for _, g := range s.Groups {
+			removed := slices.ContainsFunc(groups, func(idle GroupStats) bool { return idle.Group == g.Group })
+			if removed && !dryRun {
+				if removed, err = t.RemoveIdle(ctx, g.Group, idle); err != nil {
+					return removal, fmt.Errorf("delete group %q of topic %q: %w", g.Group, s.Topic, err)
+				}
+			}
+			if removed {
+				removal.add(Removal{Groups: []string{g.Group}, Messages: g.holds(), DryRun: dryRun})
+			}
 		}
 	}
 	return removal, nil
+}
+
+// add adds what was removed from another partition.
+func (r *Removal) add(part Removal) {
+	for _, group := range part.Groups {
+		if !slices.Contains(r.Groups, group) {
+			r.Groups = append(r.Groups, group)
+		}
+	}
+	r.Messages += part.Messages
+	r.DryRun = part.DryRun
 }
 
 func (g GroupStats) holds() int { return g.Ready + g.InHand + g.Retrying + g.Dead }
@@ -218,15 +317,19 @@ func (g GroupStats) holds() int { return g.Ready + g.InHand + g.Retrying + g.Dea
 // ctx or Redis.
 func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun bool) (Removal, error) {
 	group = groupName(group)
-	stats, err := a.Stats(ctx, topic)
+	return over(ctx, a, topic, func(plain string) (Removal, error) { return a.deleteGroup(ctx, plain, group, dryRun) }, (*Removal).add)
+}
+
+func (a *Admin) deleteGroup(ctx context.Context, topic, group string, dryRun bool) (Removal, error) {
+	stats, err := a.stats(ctx, topic)
 	if err != nil {
 		return Removal{}, fmt.Errorf("delete group %q: %w", group, err)
 	}
 	for _, g := range stats.Groups {
-		if g.Group != group {
+		if g.Name != group {
 			continue
 		}
-		removal := Removal{Groups: []string{group}, Messages: g.holds(), DryRun: dryRun}
+		removal := Removal{Groups: []string{group}, Messages: groupStats(g).holds(), DryRun: dryRun}
 		if dryRun && !stats.Stream {
 			return removal, nil
 		}
@@ -247,13 +350,27 @@ func (a *Admin) DeleteGroup(ctx context.Context, topic, group string, dryRun boo
 // Repair or another DeleteTopic then removes the rest. The server frees the memory in the
 // background.
 //
+// With a partitioned topic, the number that SetPartitions has set is forgotten, too.
+//
 // The topic's Redis Stream, if any, stays. If the topic does not exist but Topics lists it, its
 // name is removed. Stop publishers and subscribers first, because they would create the topic
 // again.
 //
 // Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {
-	stats, err := a.Stats(ctx, topic)
+	partitioned := false
+	removal, err := over(ctx, a, topic, func(plain string) (Removal, error) {
+		partitioned = partitioned || plain != topic
+		return a.deleteTopic(ctx, plain, dryRun)
+	}, (*Removal).add)
+	if err == nil && partitioned && !dryRun {
+		err = queue.SetPartitioning(ctx, a.client, a.config.KeyPrefix, topic, queue.Partitioning{})
+	}
+	return removal, err
+}
+
+func (a *Admin) deleteTopic(ctx context.Context, topic string, dryRun bool) (Removal, error) {
+	stats, err := a.stats(ctx, topic)
 	if errors.Is(err, ErrNotFound) {
 		err = a.lists(ctx, topic)
 	}
@@ -262,7 +379,7 @@ func (a *Admin) DeleteTopic(ctx context.Context, topic string, dryRun bool) (Rem
 	}
 	removal := Removal{Messages: stats.Messages, DryRun: dryRun}
 	for _, g := range stats.Groups {
-		removal.Groups = append(removal.Groups, g.Group)
+		removal.Groups = append(removal.Groups, g.Name)
 	}
 	if dryRun {
 		return removal, nil

@@ -34,11 +34,31 @@ type Bucket struct {
 }
 
 // Upcoming counts exactly how many messages become due in each interval, in one atomic step. The
-// step is short whatever the number of messages.
+// step is short whatever the number of messages. A partitioned topic takes a step for each
+// partition.
 //
 // Errors wrap ErrNotFound for a topic or a Group that does not exist, ErrInvalidArgument,
 // ErrInvalidTopic, ErrForbidden or ErrLayout, or come from ctx or Redis.
 func (a *Admin) Upcoming(ctx context.Context, topic string, load Load) ([]Bucket, error) {
+	return over(ctx, a, topic, func(plain string) ([]Bucket, error) {
+		buckets, err := a.upcoming(ctx, plain, load)
+		if err == nil {
+			load.From = buckets[0].From // the other partitions count the same intervals
+		}
+		return buckets, err
+	}, func(sum *[]Bucket, part []Bucket) {
+		if *sum == nil {
+			*sum = part
+			return
+		}
+		for i, b := range part {
+			(*sum)[i].Pending += b.Pending
+			(*sum)[i].Retries += b.Retries
+		}
+	})
+}
+
+func (a *Admin) upcoming(ctx context.Context, topic string, load Load) ([]Bucket, error) {
 	t, err := a.topic(ctx, topic, queue.Foreseeing)
 	switch {
 	case err != nil:

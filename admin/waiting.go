@@ -10,7 +10,8 @@ import (
 
 // Cancel removes a message that waits for its due time or for a retry. With ByID it is removed from
 // all groups in which it waits for a retry. A group that has it ready or in hand keeps it. If no
-// group keeps it, its delay ID is free again.
+// group keeps it, its delay ID is free again. In a partitioned topic, the message is looked for in
+// all partitions, whatever its partition key is, and whatever the number of partitions was.
 //
 // Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or
 // ErrLayout, or come from ctx or Redis.
@@ -47,12 +48,14 @@ func (a *Admin) DeliverNow(ctx context.Context, topic string, message Ref) error
 // about runs an operation on a message, after it checked the Ref and the permissions.
 func (a *Admin) about(ctx context.Context, topic string, message Ref, what string, work queue.Work, do func(*operate.Topic) error) error {
 	err := message.check()
-	var t *operate.Topic
 	if err == nil {
-		t, err = a.topic(ctx, topic, work)
-	}
-	if err == nil {
-		err = do(t)
+		_, err = over(ctx, a, topic, func(plain string) (bool, error) {
+			t, err := a.topic(ctx, plain, work)
+			if err == nil {
+				err = do(t)
+			}
+			return err == nil, err
+		}, first)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)

@@ -41,15 +41,23 @@ func (d *Dashboard) back(path, text string, pairs ...string) string {
 	return d.address(path, append(pairs, "f", d.flashes.put(text))...)
 }
 
+// span reads a length of time that the user typed. 0 would mean something else, so it is refused.
+func span(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, bad(fmt.Sprintf("%q is no length of time. Write it like 30m or 2h. Nothing was changed.", clip(text, 40)))
+	}
+	return d, nil
+}
+
 func (d *Dashboard) pause(c *call) (string, error) {
 	topic, group := c.q("t"), c.q("g")
 	o := admin.PauseOptions{By: c.user.Name, Why: strings.TrimSpace(c.q("why"))}
 	if text := strings.TrimSpace(c.q("for")); text != "" {
-		lasts, err := time.ParseDuration(text)
-		if err != nil {
-			return "", bad(fmt.Sprintf("%q is no duration. Write it like 30m or 2h.", clip(text, 40)))
+		var wrong error
+		if o.For, wrong = span(text); wrong != nil {
+			return "", wrong
 		}
-		o.For = lasts
 	}
 	act := admin.Act{By: c.user.Name, Action: "pause", Topic: topic, Group: group, Detail: o.Why}
 	var err error

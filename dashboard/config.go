@@ -76,7 +76,7 @@ func (r Role) String() string {
 
 // User is somebody who uses the page.
 type User struct {
-	// Name is in the audit log, and in pauses. At most 256 bytes count.
+	// Name is in the audit log, and in pauses. At most 256 bytes count. Default "anonymous".
 	Name string
 	Role Role
 
@@ -84,12 +84,15 @@ type User struct {
 	Contents bool
 }
 
+// nobody is the name of a user without a name.
+const nobody = "anonymous"
+
 func (c *Config) setDefaults() {
 	if c.Anonymous == (User{}) {
 		c.Anonymous.Role = Viewer
 	}
 	if c.Anonymous.Name == "" {
-		c.Anonymous.Name = "anonymous"
+		c.Anonymous.Name = nobody
 	}
 	if c.Redact == nil {
 		c.Redact = DefaultRedact
@@ -158,10 +161,12 @@ func New(config Config) (*Dashboard, error) {
 	return d, nil
 }
 
-// Close ends the connections of browsers and the bulk operations, and waits for them. Requests are
-// refused from then on. It returns nil.
+// Close ends the bulk operations, and waits for them. Requests are refused from then on. The
+// connections of browsers end by themselves, within a moment. It returns nil.
 func (d *Dashboard) Close() error {
+	d.jobs.mu.Lock() // so that none begins after this
 	d.stop()
+	d.jobs.mu.Unlock()
 	d.workers.Wait()
 	return nil
 }

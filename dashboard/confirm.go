@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
 )
@@ -31,6 +33,9 @@ type bulk struct {
 	run              func(ctx context.Context, a *admin.Admin, t target, b admin.Bulk) (int, error)
 	inspect          inspector // instead of run, for operations that have findings
 }
+
+// mending is the name of the operation that mends what a check found.
+const mending = "repair"
 
 // bulks are the operations, in the order of their buttons.
 var bulks = []bulk{
@@ -79,7 +84,7 @@ var bulks = []bulk{
 			s, err := findSchedule(all, t.Topic, t.Schedule)
 			return s.Waiting, err
 		}},
-	{Name: "repair", Verb: "Mend", Unit: "violation", Whole: true,
+	{Name: mending, Verb: "Mend", Unit: "violation", Whole: true,
 		Effect: "All data is checked again, and what is safe to mend is mended. No message that has its body is lost. " +
 			"A message that is in no state is delivered again to all groups, even if some had it already.",
 		inspect: repair},
@@ -120,6 +125,21 @@ func (t target) Named() string {
 	return "topic"
 }
 
+// sameName returns whether somebody has typed a name. Of a name that nobody can type, such as one
+// with control characters, only what can be typed counts.
+func sameName(typed, name string) bool {
+	plain := func(text string) string {
+		return strings.Map(func(r rune) rune {
+			if r == ' ' || r == utf8.RuneError || !unicode.IsPrint(r) {
+				return -1
+			}
+			return r
+		}, text)
+	}
+	odd := func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
+	return typed == name || strings.ContainsFunc(name, odd) && plain(typed) == plain(name)
+}
+
 // count returns how many an operation would change: for Repair, as many as the last check found.
 func (d *Dashboard) count(ctx context.Context, b bulk, t target) (int, error) {
 	if b.inspect == nil {
@@ -129,6 +149,8 @@ func (d *Dashboard) count(ctx context.Context, b bulk, t target) (int, error) {
 	switch {
 	case !ok || last.Findings == nil:
 		return 0, bad("Check the topic first. The check says what there is to mend.")
+	case d.jobs.mended(t.Topic, last.Began):
+		return 0, bad("The topic was mended since the last check. Check it again.")
 	case last.Findings.Violations == 0:
 		return 0, bad("The last check found nothing to mend.")
 	}
@@ -170,7 +192,7 @@ func (d *Dashboard) confirmed(c *call) (string, error) {
 	switch {
 	case err != nil || count < 0:
 		return "", bad("The form is not complete. Go back and try again.")
-	case c.q("typed-name") != t.name():
+	case !sameName(c.q("typed-name"), t.name()):
 		return "", bad("The " + t.Named() + " that you typed is another one. Nothing was changed.")
 	case strings.ReplaceAll(strings.TrimSpace(c.q("typed-count")), ",", "") != strconv.Itoa(count):
 		return "", bad("The count that you typed is another one. Nothing was changed.")
@@ -180,8 +202,8 @@ func (d *Dashboard) confirmed(c *call) (string, error) {
 		return "", bad("There is nothing to do.")
 	}
 	if text := strings.TrimSpace(c.q("spread")); text != "" && b.Spreads {
-		if t.Spread, err = time.ParseDuration(text); err != nil {
-			return "", bad(fmt.Sprintf("%q is no duration. Write it like 30m or 2h. Nothing was changed.", clip(text, 40)))
+		if t.Spread, err = span(text); err != nil {
+			return "", err
 		}
 	}
 	if b.Whole { // these have no limit, so they are counted once more

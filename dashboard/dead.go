@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
@@ -44,7 +45,7 @@ func (d *Dashboard) dead(c *call) (*view, error) {
 		}
 	}
 	if p.Dead > 0 {
-		reasons, err := cached(c.ctx, &d.reads, "dead:"+p.Group+"\x00"+p.Topic, func(ctx context.Context) (admin.DeadReasons, error) {
+		reasons, err := cached(c.ctx, &d.reads, fmt.Sprintf("dead:%q:%s", p.Group, p.Topic), func(ctx context.Context) (admin.DeadReasons, error) {
 			return d.admin.DeadReasons(ctx, p.Topic, p.Group, admin.Bulk{Limit: deadLooked})
 		})
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html/template"
 	"math"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -14,14 +15,15 @@ import (
 // functions are what the templates call.
 func (d *Dashboard) functions() template.FuncMap {
 	return template.FuncMap{
-		"asset":  d.assetAddress,
-		"to":     d.address,
-		"num":    number,
-		"dur":    duration,
-		"past":   func(now, t time.Time) moment { return momentOf(now, t) },
-		"exact":  func(t time.Time) moment { return moment{At: t, Exact: true} },
-		"plural": plural,
-		"within": within,
+		"asset":   d.assetAddress,
+		"to":      d.address,
+		"escaped": url.QueryEscape, // call.q reads it
+		"num":     number,
+		"dur":     duration,
+		"past":    func(now, t time.Time) moment { return momentOf(now, t) },
+		"exact":   func(t time.Time) moment { return moment{At: t, Exact: true} },
+		"plural":  plural,
+		"within":  within,
 	}
 }
 

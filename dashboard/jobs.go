@@ -55,8 +55,11 @@ func (j jobView) Percent() int {
 		done = j.Looked
 	}
 	percent := min(100, 100*done/max(j.Count, 1))
-	if j.Checks() && j.Running() {
+	switch {
+	case j.Checks() && j.Running():
 		percent = min(percent, 99)
+	case j.Checks() && j.Err == "" && !j.Stopped:
+		percent = 100
 	}
 	return percent
 }
@@ -76,17 +79,21 @@ func (j jobView) Running() bool { return j.Ended.IsZero() }
 func (s *jobs) start(d *Dashboard, b bulk, t target, user User, count int) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	running, checks := 0, 0
+	running := 0
 	for _, j := range s.all {
-		if j.view.Running() {
-			running++
+		if !j.view.Running() {
+			continue
 		}
-		if j.view.Running() && j.view.Checks() {
-			checks++
+		running++
+		if b.Name != j.view.Bulk.Name {
+			continue
 		}
-	}
-	if checks > 0 && b.Name == checking.Name {
-		return "", &refusal{http.StatusTooManyRequests, "Another topic is being checked. Wait until that ends."}
+		switch {
+		case b.Name == checking.Name:
+			return "", &refusal{http.StatusTooManyRequests, "Another topic is being checked. Wait until that ends."}
+		case b.inspect != nil && j.view.Target.Topic == t.Topic:
+			return "", &refusal{http.StatusTooManyRequests, "The topic is being mended already. Wait until that ends."}
+		}
 	}
 	if running >= maxRunning || d.running.Err() != nil {
 		return "", &refusal{http.StatusTooManyRequests, "Too many operations run. Wait until one ends. Nothing was changed."}
@@ -133,30 +140,40 @@ func (s *jobs) run(ctx context.Context, d *Dashboard, j *job) {
 			d.record(ctx, act, err)
 		}
 	}
-	record(nil)
-	done, found, err := s.work(ctx, d, j)
-	act.Detail = "done: " + plural(done, b.Unit)
-	record(err)
+	done, found, err := 0, (*findings)(nil), error(nil)
+	guard(&err, func() {
+		record(nil)
+		guard(&err, func() { done, found, err = s.work(ctx, d, j) })
+		act.Detail = "done: " + plural(done, b.Unit)
+		record(err)
+	})
+	said := ""
+	stopped := errors.Is(err, context.Canceled)
+	if err != nil && !stopped {
+		guard(new(error), func() { said = explain(err).Text + " " + err.Error() })
+	}
 	s.mu.Lock()
 	j.view.Findings = found
 	j.view.Ended, j.view.Done = d.sweep.now(), done
-	j.view.Stopped = errors.Is(err, context.Canceled)
-	if err != nil && !j.view.Stopped {
-		j.view.Err = explain(err).Text + " " + err.Error()
-	}
+	j.view.Stopped, j.view.Err = stopped, said
 	s.mu.Unlock()
 	if b.Name == "remove-topic" && err == nil {
 		d.sweep.forget(t.Topic)
 	}
 }
 
-// work calls the operation. A panic of users' code ends this job only.
-func (s *jobs) work(ctx context.Context, d *Dashboard, j *job) (done int, found *findings, err error) {
+// guard has a panic of users' code, such as a Logger or a Marshaler, end this job only.
+func guard(err *error, do func()) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			err = fmt.Errorf("panic: %v", panicked)
+			*err = fmt.Errorf("panic: %v", panicked)
 		}
 	}()
+	do()
+}
+
+// work calls the operation.
+func (s *jobs) work(ctx context.Context, d *Dashboard, j *job) (done int, found *findings, err error) {
 	progress := func(p admin.Progress) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -197,6 +214,15 @@ func (s *jobs) of(topic, group string) (found []jobView) {
 
 var errNoJob = &refusal{http.StatusNotFound, "This operation is not known. The program may have been started again. The audit log has what was done."}
 
+// mended returns whether a topic was mended, or is being mended, since a time.
+func (s *jobs) mended(topic string, since time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.all, func(j *job) bool {
+		return j.view.Bulk.Name == mending && j.view.Target.Topic == topic && !j.view.Began.Before(since)
+	})
+}
+
 func (d *Dashboard) job(c *call) (*view, error) {
 	_, j, ok := d.jobs.get(c.q("id"))
 	if !ok {
@@ -211,10 +237,13 @@ func (d *Dashboard) job(c *call) (*view, error) {
 
 // stopJob ends a job between two of its steps.
 func (d *Dashboard) stopJob(c *call) (string, error) {
-	j, _, ok := d.jobs.get(c.q("id"))
+	j, seen, ok := d.jobs.get(c.q("id"))
 	if !ok {
 		return "", errNoJob
 	}
 	j.cancel()
+	if t := seen.Target; seen.Running() && !seen.Checks() {
+		d.record(c.ctx, admin.Act{By: c.user.Name, Action: "stop", Topic: t.Topic, Group: t.Group, Schedule: t.Schedule, Detail: seen.Bulk.Name}, nil)
+	}
 	return d.address("/job", "id", c.q("id")), nil
 }

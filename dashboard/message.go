@@ -75,9 +75,12 @@ func (d *Dashboard) message(c *call) (*view, error) {
 	if name := strings.TrimSpace(c.q("name")); name != "" && id == "" {
 		ref = admin.ByDelayID(name)
 	}
-	m, err := cached(c.ctx, &d.reads, "message:"+ref.String()+":"+topic, func(ctx context.Context) (admin.Message, error) { return d.admin.Get(ctx, topic, ref) })
+	get := func(ref admin.Ref) (admin.Message, error) {
+		return cached(c.ctx, &d.reads, fmt.Sprintf("message:%q:%s", ref, topic), func(ctx context.Context) (admin.Message, error) { return d.admin.Get(ctx, topic, ref) })
+	}
+	m, err := get(ref)
 	if err != nil && errors.Is(err, admin.ErrNotFound) && id != "" {
-		if m, err = d.admin.Get(c.ctx, topic, admin.ByDelayID(id)); err != nil {
+		if m, err = get(admin.ByDelayID(id)); err != nil {
 			err = fmt.Errorf("%w (nor is it a delay ID)", err)
 		}
 	}
@@ -111,14 +114,14 @@ func (d *Dashboard) showPayload(p *messagePage, payload []byte) {
 	if isJSON {
 		var b bytes.Buffer
 		if json.Indent(&b, payload, "", "  ") == nil {
-			p.JSON = clip(b.String(), shown)
+			p.JSON, p.Cut = clip(b.String(), shown), b.Len() > shown
 		}
 	}
-	p.Cut = len(payload) > shown
-	payload = payload[:min(len(payload), shown)]
-	if utf8.Valid(payload) || p.Cut && utf8.Valid(payload[:len(payload)-3]) {
-		p.Text = strings.ToValidUTF8(string(payload), "")
+	p.Cut = p.Cut || len(payload) > shown
+	if utf8.Valid(payload) {
+		p.Text = clip(string(payload), shown)
 	}
+	payload = payload[:min(len(payload), shown)]
 	p.Hex = hex.Dump(payload[:min(len(payload), shown/16)])
 }
 

@@ -107,15 +107,9 @@ func (d *Dashboard) list(query, sort, page string) (*overview, error) {
 	var rows []*topicRow
 	for _, k := range all {
 		s := k.stats
-		row := &topicRow{Stats: s}
-		for _, g := range s.Groups {
-			row.Ready, row.InHand, row.Retry, row.Dead = row.Ready+g.Ready, row.InHand+g.InHand, row.Retry+g.Retrying, row.Dead+g.Dead
-		}
+		row := k.row()
+		problems = append(problems, k.problems...)
 		o.Pending, o.Ready, o.InHand, o.Retry, o.Dead = o.Pending+s.Pending, o.Ready+row.Ready, o.InHand+row.InHand, o.Retry+row.Retry, o.Dead+row.Dead
-		if len(k.problems) > 0 {
-			row.Worst, row.Said = k.problems[0].Severity, k.problems[0].Text
-			problems = append(problems, k.problems...)
-		}
 		if strings.Contains(strings.ToLower(s.Topic), strings.ToLower(o.Query)) {
 			rows = append(rows, row)
 		}
@@ -144,11 +138,24 @@ func (d *Dashboard) list(query, sort, page string) (*overview, error) {
 	return o, nil
 }
 
+// row returns the row of a topic, without its charts.
+func (k known) row() *topicRow {
+	row := &topicRow{Stats: k.stats}
+	for _, g := range k.stats.Groups {
+		row.Ready, row.InHand, row.Retry, row.Dead = row.Ready+g.Ready, row.InHand+g.InHand, row.Retry+g.Retrying, row.Dead+g.Dead
+	}
+	if len(k.problems) > 0 {
+		row.Worst, row.Said = k.problems[0].Severity, k.problems[0].Text
+	}
+	return row
+}
+
 // refresh reads the topics on screen for the next news. Browsers with the same topics share it.
 func (d *Dashboard) refresh(ctx context.Context, rows []topicRow) {
-	names := make([]string, len(rows))
+	names, plain := make([]string, len(rows)), []string{}
 	for i, r := range rows {
 		names[i] = r.Topic
+		plain = append(plain, plainOf(r.Stats)...)
 	}
 	slices.Sort(names)
 	_, _ = cached(ctx, &d.reads, "rows:"+strings.Join(names, "\x00"), func(ctx context.Context) (bool, error) {
@@ -162,7 +169,7 @@ func (d *Dashboard) refresh(ctx context.Context, rows []topicRow) {
 			})
 		}
 		reads.Wait()
-		_, err := d.sweep.diagnose(ctx, names)
+		_, err := d.sweep.diagnose(ctx, plain)
 		return true, err
 	})
 }

@@ -79,9 +79,9 @@ func (s *sweep) diagnose(ctx context.Context, topics []string) ([]admin.Problem,
 }
 
 // problems returns what is wrong with a topic, at most a moment ago.
-func (d *Dashboard) problems(ctx context.Context, topic string) ([]problem, error) {
-	found, err := cached(ctx, &d.reads, "problems:"+topic, func(ctx context.Context) ([]admin.Problem, error) {
-		return d.sweep.diagnose(ctx, []string{topic})
+func (d *Dashboard) problems(ctx context.Context, stats admin.Stats) ([]problem, error) {
+	found, err := cached(ctx, &d.reads, "problems:"+stats.Topic, func(ctx context.Context) ([]admin.Problem, error) {
+		return d.sweep.diagnose(ctx, plainOf(stats))
 	})
 	found = slices.DeleteFunc(slices.Clone(found), func(p admin.Problem) bool { return p.Topic == "" })
 	return d.linked(found), err

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"slices"
@@ -36,22 +37,30 @@ func (d *Dashboard) metadata(of map[string]string, most int) (pairs []pair) {
 }
 
 // redacted returns JSON without the values of hidden keys, and whether the payload is JSON. Numbers
-// and the order of keys stay as they are.
+// and the order of keys stay as they are. Bytes that are not UTF-8 are replaced
+// if something is redacted.
 func (d *Dashboard) redacted(payload []byte) (result []byte, ok bool) {
-	decoder := json.NewDecoder(bytes.NewReader(payload))
+	decoder := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(payload, []byte("\ufeff"))))
 	decoder.UseNumber()
 	var b bytes.Buffer
-	if !utf8.Valid(payload) || d.copyValue(&b, decoder, 0) != nil {
+	if err := d.copyValue(&b, decoder, 0); errors.Is(err, errTooDeep) {
+		return []byte("[hidden, because its objects are too deep in one another to be redacted]"), false
+	} else if err != nil {
 		return payload, false
 	}
 	if _, err := decoder.Token(); err != io.EOF {
 		return payload, false
+	}
+	if !utf8.Valid(payload) && !bytes.Contains(b.Bytes(), []byte(hiddenText)) {
+		return payload, false // its bytes are of interest
 	}
 	return b.Bytes(), true
 }
 
 // deepest is how deep objects may be in one another.
 const deepest = 200
+
+var errTooDeep = errors.New("too deep")
 
 // copyValue copies the next value.
 func (d *Dashboard) copyValue(b *bytes.Buffer, from *json.Decoder, depth int) error {
@@ -60,7 +69,7 @@ func (d *Dashboard) copyValue(b *bytes.Buffer, from *json.Decoder, depth int) er
 		return err
 	}
 	if depth > deepest {
-		return io.ErrUnexpectedEOF
+		return errTooDeep
 	}
 	open, isOpen := token.(json.Delim)
 	if !isOpen {

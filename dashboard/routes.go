@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"path"
 	"strconv"
 	"strings"
@@ -68,8 +69,15 @@ type call struct {
 // live returns whether the browser asks for the news of a page.
 func (c *call) live() bool { return c.Header.Get("Accept") == "text/event-stream" }
 
-// q returns a value of the address or of the form.
-func (c *call) q(name string) string { return c.FormValue(name) }
+// q returns a value of the address or of the form. Fields of forms that nobody types have names of
+// topics, groups and the like escaped, because browsers change control characters and bytes that
+// are not UTF-8.
+func (c *call) q(name string) string {
+	if text, err := url.QueryUnescape(c.FormValue(name + "-escaped")); err == nil && text != "" {
+		return text
+	}
+	return c.FormValue(name)
+}
 
 // guarded runs a handler for users with a role.
 func (d *Dashboard) guarded(needs Role, do func(w http.ResponseWriter, c *call)) http.HandlerFunc {

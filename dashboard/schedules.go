@@ -200,13 +200,14 @@ func (d *Dashboard) pausedBy(ctx context.Context, s admin.Schedule) string {
 		acts, _, err := d.admin.Acts(ctx, "", actsLooked)
 		return acts, err
 	})
+	by, nearest := "", time.Minute // another click on Pause changes nothing
 	for _, a := range acts {
-		after := a.At.Sub(s.Paused)
-		if a.Action == actPauseSchedule && a.Error == "" && a.Topic == s.Topic && a.Schedule == s.Name && after > -time.Second && after < time.Minute {
-			return a.By
+		after := a.At.Sub(s.Paused).Abs()
+		if a.Action == actPauseSchedule && a.Error == "" && a.Topic == s.Topic && a.Schedule == s.Name && after < nearest && !a.At.Before(s.Paused.Add(-time.Second)) {
+			by, nearest = a.By, after
 		}
 	}
-	return ""
+	return by
 }
 
 // schedulePage is the page of one schedule.
@@ -227,7 +228,7 @@ func (p schedulePage) Misfire() string {
 
 func (d *Dashboard) schedule(c *call) (*view, error) {
 	topic, name := c.q("t"), c.q("s")
-	p, err := cached(c.ctx, &d.reads, "schedule\x00"+name+"\x00"+topic, func(ctx context.Context) (*schedulePage, error) {
+	p, err := cached(c.ctx, &d.reads, fmt.Sprintf("schedule:%q:%s", name, topic), func(ctx context.Context) (*schedulePage, error) {
 		s, err := d.scheduleOf(ctx, topic, name)
 		if err != nil {
 			return nil, err

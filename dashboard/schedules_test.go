@@ -65,7 +65,7 @@ func TestSchedulesAreShownAndChanged(t *testing.T) {
 	for address, want := range map[string][]string{
 		"/schedules":           {">a/b c</a>", ">monthly</a>", ">reports</a>", "<code>30 9 * * *</code>", "Europe/Berlin"},
 		"/schedules?t=reports": {">a/b c</a>", "<code>30 9 * * *</code>"},
-		"/schedule?t=reports&s=a%2Fb+c": {"<h1>a/b c</h1>", "Europe/Berlin", "all are published, within 1 d", " 09:30:00 CE", `name="s" value="a/b c"`,
+		"/schedule?t=reports&s=a%2Fb+c": {"<h1>a/b c</h1>", "Europe/Berlin", "all are published, within 1 d", " 09:30:00 CE", `name="s-escaped" value="a%2Fb&#43;c"`,
 			"Ask for an occurrence"},
 	} {
 		require.Eventually(t, func() bool { // all topics are read in the background

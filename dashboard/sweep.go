@@ -24,10 +24,11 @@ type sweep struct {
 	first chan struct{} // closed when all topics were read once
 
 	mu      sync.Mutex
-	topics  map[string]*known
-	general []admin.Problem // those of Redis, and of no single topic
-	err     error           // of the last page
-	ended   time.Time       // when all topics were read last; zero: not yet
+	topics  map[string]*known // plain ones
+	wholes  map[string]*whole // partitioned ones
+	general []admin.Problem   // those of Redis, and of no single topic
+	err     error             // of the last page
+	ended   time.Time         // when all topics were read last; zero: not yet
 	round   int
 	ahead   time.Duration // by how much the server's clock is ahead of this machine's
 }
@@ -40,8 +41,14 @@ type known struct {
 	round    int // the last round that found it
 }
 
+// whole is what is known about a partitioned topic, besides what is known about its partitions.
+type whole struct {
+	partitions []string
+	history    history
+}
+
 func newSweep(a *admin.Admin) *sweep {
-	return &sweep{admin: a, since: time.Now(), first: make(chan struct{}), topics: map[string]*known{}}
+	return &sweep{admin: a, since: time.Now(), first: make(chan struct{}), topics: map[string]*known{}, wholes: map[string]*whole{}}
 }
 
 // run reads topics until ctx ends. The first round has no rests. The cost of a page is the least of
@@ -97,12 +104,45 @@ func (s *sweep) took(page []admin.Stats, last bool, err error) (first bool) {
 				delete(s.topics, name)
 			}
 		}
+		s.fold()
 		if s.round++; first {
 			close(s.first)
 		}
 		s.ended = time.Now()
 	}
 	return first
+}
+
+// fold notes the partitioned topics after a round.
+func (s *sweep) fold() {
+	all := make([]admin.Stats, 0, len(s.topics))
+	for _, k := range s.topics {
+		all = append(all, k.stats)
+	}
+	found := map[string]bool{}
+	for _, stats := range admin.Fold(all) {
+		if stats.Partitions != nil {
+			found[stats.Topic] = true
+			s.noteWhole(stats)
+		}
+	}
+	for name := range s.wholes {
+		if !found[name] {
+			delete(s.wholes, name)
+		}
+	}
+}
+
+func (s *sweep) noteWhole(stats admin.Stats) {
+	w := s.wholes[stats.Topic]
+	if w == nil {
+		w = &whole{}
+		s.wholes[stats.Topic] = w
+	}
+	w.partitions = names(stats.Partitions)
+	if stats.Err == nil {
+		w.history.add(sampleOf(stats))
+	}
 }
 
 func ctxOnly(err error) bool { return err == context.Canceled }
@@ -127,7 +167,14 @@ func names(page []admin.Stats) (names []string) {
 func (s *sweep) observe(stats admin.Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.note(stats)
+	if stats.Partitions == nil {
+		s.note(stats)
+		return
+	}
+	for _, p := range stats.Partitions {
+		s.note(p)
+	}
+	s.noteWhole(stats)
 }
 
 func (s *sweep) note(stats admin.Stats) *known {
@@ -149,16 +196,49 @@ func (s *sweep) forget(topic string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.topics, topic)
+	if w := s.wholes[topic]; w != nil {
+		for _, name := range w.partitions {
+			delete(s.topics, name)
+		}
+		delete(s.wholes, topic)
+	}
 }
 
-// all returns what was read last about each topic, and the problems of no single topic.
+// all returns what was read last about each topic, with the partitions of a topic in one, and the
+// problems of no single topic.
 func (s *sweep) all() (all []known, general []admin.Problem, ended time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	plain := make([]admin.Stats, 0, len(s.topics))
 	for _, k := range s.topics {
-		all = append(all, known{stats: k.stats, problems: k.problems})
+		plain = append(plain, k.stats)
+	}
+	for _, stats := range admin.Fold(plain) {
+		all = append(all, s.knownOf(stats))
 	}
 	return all, s.general, s.ended, s.err
+}
+
+// knownOf returns what was read about a topic, with the problems of all its partitions.
+func (s *sweep) knownOf(stats admin.Stats) known {
+	k := known{stats: stats}
+	for _, name := range plainOf(stats) {
+		if part := s.topics[name]; part != nil {
+			k.problems = append(k.problems, part.problems...)
+		}
+	}
+	slices.SortStableFunc(k.problems, func(a, b admin.Problem) int {
+		return slices.Index(severities, a.Severity) - slices.Index(severities, b.Severity)
+	})
+	return k
+}
+
+// plainOf returns the names of the partitions of a topic, or its own if it is a plain one.
+func plainOf(stats admin.Stats) []string {
+	if stats.Partitions == nil {
+		return []string{stats.Topic}
+	}
+	return names(stats.Partitions)
 }
 
 // now returns the time by the server's clock, about.
@@ -174,6 +254,9 @@ func (s *sweep) past(topic string) []sample {
 	defer s.mu.Unlock()
 	if k := s.topics[topic]; k != nil {
 		return k.history.all()
+	}
+	if w := s.wholes[topic]; w != nil {
+		return w.history.all()
 	}
 	return nil
 }

@@ -19,8 +19,9 @@ type topicPage struct {
 	WorkersErr error // the user of Redis may not see them
 	Charts     []chart
 	Range      string
-	Since      time.Time // of the history
-	LastCheck  *jobView  // nil: none in this process
+	Since      time.Time  // of the history
+	LastCheck  *jobView   // nil: none in this process
+	Parts      []topicRow // of a partitioned topic: its partitions
 }
 
 // loads are the intervals of the chart of what is to come.
@@ -39,7 +40,7 @@ func (d *Dashboard) topic(c *call) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := d.problems(c.ctx, name)
+	found, err := d.problems(c.ctx, stats)
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +49,7 @@ func (d *Dashboard) topic(c *call) (*view, error) {
 		return nil, err
 	}
 	p := &topicPage{Stats: stats, Problems: found, Workers: workers, WorkersErr: err, Range: c.q("range"), Since: d.sweep.since}
+	p.Parts = d.sweep.rows(stats.Partitions)
 	i := max(0, slices.Index(p.Ranges(), p.Range))
 	p.Range = loads[i].Name
 	upcoming, err := cached(c.ctx, &d.reads, "upcoming:"+p.Range+":"+name, func(ctx context.Context) (load, error) {
@@ -62,6 +64,16 @@ func (d *Dashboard) topic(c *call) (*view, error) {
 	}
 	p.Charts = append(p.Charts, historyCharts(seriesOf(d.sweep.past(name)))...)
 	return &view{Title: name, Crumbs: []crumb{{"Topics", d.address("/")}}, Now: d.sweep.now(), Live: true, Data: p}, nil
+}
+
+// rows returns the rows of plain topics that were just read.
+func (s *sweep) rows(plain []admin.Stats) (rows []topicRow) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, stats := range plain {
+		rows = append(rows, *s.knownOf(stats).row())
+	}
+	return rows
 }
 
 // groupsOfLoad is of how many groups the chart counts retries, those with the most.

@@ -49,6 +49,7 @@ type world struct {
 	*testing.T
 	server    *redisdelaytest.Server
 	telemetry *otelredisdelay.Telemetry
+	tracers   trace.TracerProvider
 	tracer    trace.Tracer
 	exported  *tracetest.InMemoryExporter
 	reader    *sdkmetric.ManualReader
@@ -71,7 +72,7 @@ func newWorld(t *testing.T, change ...func(*otelredisdelay.Config)) *world {
 	var err error
 	w.telemetry, err = otelredisdelay.New(config)
 	require.NoError(t, err)
-	w.tracer = tracers.Tracer("test")
+	w.tracers, w.tracer = tracers, tracers.Tracer("test")
 	w.publisher = w.traced(w.newPublisher())
 	return w
 }

@@ -1,20 +1,5 @@
 package partition
 
-import (
-	"context"
-	"errors"
-	"math/rand/v2"
-	"sync"
-	"time"
-
-	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
-
-	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/consume"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-)
-
 // With SingleActive each partition has one active subscription, and the first Subscribe has them
 // all. The members, which are the Subscribes of one group, spread them as follows.
 //
@@ -82,163 +67,16 @@ func moves(owners, nexts []string, me string) (gives []int) {
 	return gives
 }
 
-// subscription is one Subscribe: a member.
-type subscription struct {
-	*Subscriber
-	topic  string
-	names  []string
-	common *consume.Common
-	ctx    context.Context // ends with Subscribe's, or when the Subscriber is closed
-	cancel context.CancelFunc
-	closed chan struct{} // closed after the consumer's channel
-
-	looking sync.Mutex // held while the member looks
-
-	mu    sync.Mutex
-	parts []*part
-}
-
-// part is one partition of a member. subscription.mu guards the fields.
-type part struct {
-	leave  func() // ends the subscription when its handlers are done
-	ended  <-chan struct{}
-	leaves bool // leave was called, and the subscription is not renewed yet
-}
-
-func newSubscription(ctx context.Context, s *Subscriber, topic string, names []string) *subscription {
-	ctx, cancel := context.WithCancel(ctx)
-	return &subscription{
-		Subscriber: s,
-		topic:      topic,
-		names:      names,
-		common: &consume.Common{
-			Member: queue.Token()[:memberLength],
-			Out:    make(chan *message.Message),
-			Budget: consume.NewBudget(s.maxInFlight),
-		},
-		ctx:    ctx,
-		cancel: cancel,
-		closed: make(chan struct{}),
-	}
-}
-
-// begin subscribes to all partitions. After an error it is subscribed to those before.
-func (s *subscription) begin() error {
-	for _, name := range s.names {
-		leave, ended, err := s.inside.SubscribeIn(s.ctx, name, s.common)
-		if err != nil {
-			return err
-		}
-		s.parts = append(s.parts, &part{leave: leave, ended: ended})
-	}
-	return nil
-}
-
-// run returns when all subscriptions have ended. renews tells to spread and renew them until then.
-func (s *subscription) run(renews bool) {
-	var parts, looks sync.WaitGroup
-	for i := range s.parts {
-		parts.Go(func() { s.keep(i) })
-	}
-	if renews && len(s.parts) > 1 {
-		looks.Go(s.balance)
-	}
-	parts.Wait()
-	s.cancel()
-	looks.Wait()
-	close(s.common.Out)
-}
-
-// keep returns when the subscription to a partition has ended for good.
-func (s *subscription) keep(partition int) {
-	p := s.parts[partition]
-	for {
-		s.mu.Lock()
-		ended := p.ended
-		s.mu.Unlock()
-		<-ended
-		s.mu.Lock()
-		gives := p.leaves
-		s.mu.Unlock()
-		if !gives || !s.renew(partition) {
-			return
-		}
-	}
-}
-
-// renew subscribes to a partition again. It returns false if the member ends.
-func (s *subscription) renew(partition int) bool {
-	fields := watermill.LogFields{"topic": s.names[partition]}
-	for {
-		leave, ended, err := s.inside.SubscribeIn(s.ctx, s.names[partition], s.common)
-		switch {
-		case err == nil:
-			s.mu.Lock()
-			*s.parts[partition] = part{leave: leave, ended: ended}
-			s.mu.Unlock()
-			return true
-		case s.ctx.Err() != nil || errors.Is(err, redisdelay.ErrClosed):
-			return false
-		}
-		s.logger.Error("Cannot stand by for a partition that another subscriber has taken over, will try again", err, fields)
-		if !s.sleep(time.Second) {
-			return false
-		}
-	}
-}
-
-// sleep returns false if the member ends.
-func (s *subscription) sleep(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-s.ctx.Done():
-		return false
-	}
-}
-
-// balance looks each 5 to 10 seconds. Each look is one round trip to each node.
-func (s *subscription) balance() {
-	for s.sleep(5*time.Second + rand.N(5*time.Second)) {
-		s.look()
-	}
-}
-
-// look gives up what other members are to have.
-func (s *subscription) look() {
-	s.looking.Lock()
-	defer s.looking.Unlock()
-	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Second)
-	defer cancel()
-	seats, err := s.inside.Seats(ctx, s.names)
-	if err != nil {
-		s.logger.Debug("Cannot see which subscriber is active in which partition, will look again",
-			watermill.LogFields{"topic": s.topic, "err": err})
-		return
-	}
-	owners, nexts := make([]string, len(seats)), make([]string, len(seats))
-	for i, seat := range seats {
-		owners[i], nexts[i] = member(seat.Owner), member(seat.Next)
-	}
-	for _, leave := range s.give(owners, nexts) {
-		leave()
-	}
-}
-
-// give returns how to end the subscriptions that the member gives up now.
-func (s *subscription) give(owners, nexts []string) (leaves []func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, p := range s.parts {
-		if p.leaves && owners[i] == s.common.Member && nexts[i] != "" {
+// give returns the parts of the reading that it gives up now. owners and nexts are the members in
+// the seats.
+func (r *reading) give(owners, nexts []string) (gives []*part) {
+	for i, p := range r.parts {
+		if p.leaves && owners[i] == r.common.Member && nexts[i] != "" {
 			owners[i] = nexts[i] // as soon as a handler is done
 		}
 	}
-	for _, i := range moves(owners, nexts, s.common.Member) {
-		s.parts[i].leaves = true
-		leaves = append(leaves, s.parts[i].leave)
+	for _, i := range moves(owners, nexts, r.common.Member) {
+		gives = append(gives, r.parts[i])
 	}
-	return leaves
+	return gives
 }

@@ -143,7 +143,7 @@ func awaitShares(t testing.TB, s redistest.Server, n int, want []int, subs ...*p
 	var last []int
 	testkit.Eventually(t, func() bool {
 		for _, sub := range subs {
-			sub.Look()
+			sub.Look(topic)
 		}
 		last = shares(t, s, n)
 		return slices.Equal(last, want)
@@ -151,7 +151,7 @@ func awaitShares(t testing.TB, s redistest.Server, n int, want []int, subs ...*p
 	for range 3 {
 		before := seats(t, s, n)
 		for _, sub := range subs {
-			sub.Look()
+			sub.Look(topic)
 		}
 		require.Equal(t, before, seats(t, s, n), "it stays so")
 	}
@@ -239,14 +239,14 @@ func TestAHandlerAtWorkFinishesBeforeItsPartitionMoves(t *testing.T) {
 		two := newSubscriber(t, process(t, s), n, inTurns)
 		second := testkit.SubscribeTo(t, two, topic)
 		testkit.Eventually(t, func() bool {
-			one.Look()
-			return one.Leaving(topic) == 1
+			one.Look(topic)
+			return one.Look(topic) == 1
 		}, "it gives a partition up")
 		for range 3 {
-			one.Look()
-			two.Look()
+			one.Look(topic)
+			two.Look(topic)
 		}
-		require.Equal(t, 1, one.Leaving(topic), "and keeps the other one")
+		require.Equal(t, 1, one.Look(topic), "and keeps the other one")
 		time.Sleep(20 * time.Millisecond) // many times CloseTimeout
 		require.NoError(t, a.Context().Err())
 		require.NoError(t, b.Context().Err())

@@ -3,7 +3,10 @@ package partition
 import (
 	"fmt"
 
+	"github.com/ThreeDotsLabs/watermill"
+
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 )
 
 // checkPartitions checks a number of partitions that has no default.
@@ -14,6 +17,18 @@ func checkPartitions(n int) error {
 	return nil
 }
 
+// checkConfigured checks a number of partitions that may be 0: that in Redis.
+func checkConfigured(n int) error {
+	if n == 0 {
+		return nil
+	}
+	return checkPartitions(n)
+}
+
 func invalid(field, fault string) error {
 	return fmt.Errorf("%w: %s %s", redisdelay.ErrInvalidConfig, field, fault)
+}
+
+func componentLogger(logger watermill.LoggerAdapter) watermill.LoggerAdapter {
+	return guard.Logger(logger).With(watermill.LogFields{"component": "redisdelay.partition"})
 }

@@ -1,39 +1,42 @@
 package partition
 
-// OfKey is where TopicOf and a Publisher put a key.
-func OfKey(key string, partitions int) int { return ofKey(key, partitions) }
+import (
+	"time"
 
-// Look has the Subscribes of a Subscriber spread their partitions now.
-func (s *Subscriber) Look() {
+	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
+)
+
+// OfKey is where TopicOf and a Publisher put a key.
+func OfKey(key string, n int) int { return partitions.OfKey(key, n) }
+
+// Refresh sets how old a number of partitions may be that the Publisher uses.
+func (p *Publisher) Refresh(after time.Duration) { p.numbers.refresh = after }
+
+// Follow sets how often a Subscribe looks for another number of partitions.
+func (s *Subscriber) Follow(every time.Duration) { s.follow = every }
+
+// Look has the Subscribes of a Subscriber spread their partitions now. It returns how many of a
+// topic wait until their handlers are done.
+func (s *Subscriber) Look(topic string) (leaving int) {
 	s.mu.Lock()
-	var open []*subscription
-	for sub := range s.open {
-		open = append(open, sub)
+	var open []*reading
+	for r := range s.open {
+		open = append(open, r)
 	}
 	s.mu.Unlock()
-	for _, sub := range open {
-		sub.look()
+	for _, r := range open {
+		reply := make(chan int, 1)
+		select {
+		case r.look <- reply:
+		case <-r.closed:
+			continue
+		}
+		if n := <-reply; r.topic == topic {
+			leaving += n
+		}
 	}
+	return leaving
 }
 
 // Moves is moves.
 func Moves(owners, nexts []string, me string) []int { return moves(owners, nexts, me) }
-
-// Leaving returns how many partitions of a topic wait for their handlers to be given up.
-func (s *Subscriber) Leaving(topic string) (leaving int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for sub := range s.open {
-		if sub.topic != topic {
-			continue
-		}
-		sub.mu.Lock()
-		for _, p := range sub.parts {
-			if p.leaves {
-				leaving++
-			}
-		}
-		sub.mu.Unlock()
-	}
-	return leaving
-}

@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -12,20 +13,23 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
+	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // KeyMetadata is the metadata key of a message's partition key. Messages of a topic with the same
 // partition key are in the same partition. It is stored with the message.
-const KeyMetadata = "partition_key"
+const KeyMetadata = partitions.KeyMetadata
 
 // SetKey sets the partition key of a message.
 func SetKey(msg *message.Message, key string) { msg.Metadata.Set(KeyMetadata, key) }
 
 // PublisherConfig configures a Publisher.
 type PublisherConfig struct {
-	// Partitions is the number of plain topics that a topic consists of: 1 to MaxPartitions.
-	// Required. All publishers and subscribers of a topic use the same number. A multiple of 12
-	// spreads evenly over 2, 3, 4, 6 or 12 nodes.
+	// Partitions is the number of plain topics that a topic consists of: 1 to MaxPartitions. All
+	// publishers and subscribers of a topic use the same number. A multiple of 12 spreads evenly
+	// over 2, 3, 4, 6 or 12 nodes. 0: the number in Redis, as admin.SetPartitions and "redisdelay
+	// partitions set" set it. The Publisher follows it within seconds.
 	Partitions int
 
 	// KeyFunc returns the partition key of a message without KeyMetadata, or "" for none. It must
@@ -43,16 +47,17 @@ type PublisherConfig struct {
 // Validate reports every fault of the configuration at once. Errors wrap
 // redisdelay.ErrInvalidConfig. NewPublisher calls it.
 func (c PublisherConfig) Validate() error {
-	return errors.Join(checkPartitions(c.Partitions), c.Publisher.Validate())
+	return errors.Join(checkConfigured(c.Partitions), c.Publisher.Validate())
 }
 
 // Publisher is a Watermill Publisher that spreads a topic over several plain topics. It is safe for
 // concurrent use. It remembers every topic that it has published to, until it is closed.
 type Publisher struct {
-	config PublisherConfig
-	plain  *redisdelay.Publisher
-	inside inside.Publisher
-	names  *names
+	config  PublisherConfig
+	plain   *redisdelay.Publisher
+	inside  inside.Publisher
+	numbers *numbers
+	names   names
 
 	mu     sync.Mutex
 	sticky map[string]*sticky // by topic
@@ -69,12 +74,13 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 	if err != nil {
 		return nil, err
 	}
+	in := inside.Of(plain)
 	return &Publisher{
-		config: config,
-		plain:  plain,
-		inside: inside.Of(plain),
-		names:  newNames(config.Partitions),
-		sticky: map[string]*sticky{},
+		config:  config,
+		plain:   plain,
+		inside:  in,
+		numbers: &numbers{fixed: config.Partitions, ask: in.Partitioning, refresh: refreshAfter, logger: componentLogger(logger)},
+		sticky:  map[string]*sticky{},
 	}, nil
 }
 
@@ -97,16 +103,27 @@ func NewPublisher(config PublisherConfig, logger watermill.LoggerAdapter) (*Publ
 // Contexts and errors are those of redisdelay.Publisher.Publish. Of a call over several partitions,
 // the first message of each partition can take its partition's part of the call back.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
-	names, err := p.names.of(topic)
-	if err != nil {
+	if err := checkTopic(topic); err != nil {
 		return err
 	}
-	places, err := p.places(topic, messages)
+	number, err := p.numbers.of(topic)
 	if err != nil {
 		return fmt.Errorf("publish to topic %q: %w", topic, err)
 	}
+	names, err := p.names.of(topic, number.Most())
+	if err != nil {
+		return err
+	}
+	keys, err := p.keys(topic, messages)
+	if err != nil {
+		return fmt.Errorf("publish to topic %q: %w", topic, err)
+	}
+	places, err := p.places(names, number, keys, messages)
+	if err != nil {
+		return fmt.Errorf("publish to topic %q: look for delay IDs: %w", topic, err)
+	}
 	s := p.stickyOf(topic)
-	places, leave := s.place(places)
+	places, leave := s.place(places, number.Count)
 	defer leave()
 	if len(places) == 0 {
 		return p.plain.Publish(names[0])
@@ -124,29 +141,65 @@ func (p *Publisher) Close() error { return p.plain.Close() }
 // anywhere is the place of a message without a key.
 const anywhere = -1
 
-// places returns the partition of each message, or anywhere.
-func (p *Publisher) places(topic string, messages []*message.Message) (places []int, err error) {
-	places = make([]int, len(messages))
+// places returns the partition of each message, or anywhere. While the number of partitions
+// changes, a message goes where its delay ID is taken, which may be the partition that its key had
+// before. So it replaces that message, is left out or refused, as its mode says.
+func (p *Publisher) places(names []string, n queue.Partitioning, keys []string, messages []*message.Message) ([]int, error) {
+	places := make([]int, len(keys))
+	moved := map[int][]int{} // the messages whose delay IDs may be in a partition from before
+	for i, key := range keys {
+		places[i] = anywhere
+		if key == "" {
+			continue
+		}
+		places[i] = partitions.OfKey(key, n.Count)
+		if n.Before == 0 || messages[i].Metadata[redisdelay.DelayIDKey] == "" {
+			continue
+		}
+		if before := partitions.OfKey(key, n.Before); before != places[i] {
+			moved[before] = append(moved[before], i)
+		}
+	}
+	for before, those := range moved {
+		ids := make([]string, len(those))
+		for j, i := range those {
+			ids[j] = messages[i].Metadata[redisdelay.DelayIDKey]
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), askFor)
+		taken, err := p.inside.Topic(names[before]).Taken(ctx, ids)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		for j, i := range those {
+			if taken[j] {
+				places[i] = before
+			}
+		}
+	}
+	return places, nil
+}
+
+// keys returns the key of each message, or "".
+func (p *Publisher) keys(topic string, messages []*message.Message) (keys []string, err error) {
+	keys = make([]string, len(messages))
 	find := func() {
 		for i, msg := range messages {
 			if msg == nil {
 				err = fmt.Errorf("message %d: %w", i, redisdelay.ErrNilMessage)
 				return
 			}
-			places[i] = anywhere
-			if key := p.key(topic, msg); key != "" {
-				places[i] = ofKey(key, p.config.Partitions)
-			}
+			keys[i] = p.key(topic, msg)
 		}
 	}
 	if p.config.KeyFunc == nil {
 		find()
-		return places, err
+		return keys, err
 	}
 	if failed := guard.Apart("KeyFunc", find); failed != nil {
 		return nil, failed
 	}
-	return places, err
+	return keys, err
 }
 
 func (p *Publisher) key(topic string, msg *message.Message) string {
@@ -210,12 +263,11 @@ const theContext = "the context of a message"
 // are due soon after one another share promotions and claims, too. So they move on when no call is
 // under way after a few messages, or after many.
 type sticky struct {
-	partitions int
-	mu         sync.Mutex
-	partition  int
-	moves      int // number of moves so far
-	calls      int // under way that have begun since the last move
-	messages   int // since the last move
+	mu        sync.Mutex
+	partition int
+	moves     int // number of moves so far
+	calls     int // under way that have begun since the last move
+	messages  int // since the last move
 }
 
 const (
@@ -232,14 +284,14 @@ func (p *Publisher) stickyOf(topic string) *sticky {
 	defer p.mu.Unlock()
 	s := p.sticky[topic]
 	if s == nil {
-		s = &sticky{partitions: p.config.Partitions, partition: rand.IntN(p.config.Partitions)}
+		s = &sticky{partition: rand.IntN(MaxPartitions)}
 		p.sticky[topic] = s
 	}
 	return s
 }
 
-// place gives a place to the messages that have none. leave ends the call.
-func (s *sticky) place(places []int) (_ []int, leave func()) {
+// place gives a place to the messages that have none, among n partitions. leave ends the call.
+func (s *sticky) place(places []int, n int) (_ []int, leave func()) {
 	without, with := 0, anywhere
 	for _, place := range places {
 		switch {
@@ -251,7 +303,7 @@ func (s *sticky) place(places []int) (_ []int, leave func()) {
 	}
 	leave = func() {}
 	if without > 0 && with == anywhere {
-		with, leave = s.enter(without)
+		with, leave = s.enter(without, n)
 	}
 	for i, place := range places {
 		if place == anywhere {
@@ -262,18 +314,18 @@ func (s *sticky) place(places []int) (_ []int, leave func()) {
 }
 
 // enter begins a call with so many messages, and returns its partition.
-func (s *sticky) enter(messages int) (partition int, leave func()) {
+func (s *sticky) enter(messages, n int) (partition int, leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.calls == 0 && s.messages >= few || s.messages >= many {
-		s.partition = (s.partition + 1) % s.partitions
+		s.partition++
 		s.moves++
 		s.calls, s.messages = 0, 0
 	}
 	s.calls++
 	s.messages += messages
 	began := s.moves
-	return s.partition, func() {
+	return s.partition % n, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.moves == began {

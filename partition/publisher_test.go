@@ -242,14 +242,14 @@ func TestConcurrentCallsWithoutKeySpreadAndStayTogether(t *testing.T) {
 
 func TestPublisherConfigNamesEveryFault(t *testing.T) {
 	t.Parallel()
-	_, err := partition.NewPublisher(partition.PublisherConfig{Publisher: redisdelay.PublisherConfig{MaxWaiting: -1}}, nil)
+	_, err := partition.NewPublisher(partition.PublisherConfig{Partitions: -1, Publisher: redisdelay.PublisherConfig{MaxWaiting: -1}}, nil)
 	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
 	for _, field := range []string{"Partitions", "Client", "MaxWaiting"} {
 		require.ErrorContains(t, err, field)
 	}
 	client := redis.NewClient(&redis.Options{})
 	defer client.Close()
-	for n, ok := range map[int]bool{-1: false, 0: false, 1: true, partition.MaxPartitions: true, partition.MaxPartitions + 1: false} {
+	for n, ok := range map[int]bool{-1: false, 0: true, 1: true, partition.MaxPartitions: true, partition.MaxPartitions + 1: false} {
 		err := partition.PublisherConfig{Partitions: n, Publisher: redisdelay.PublisherConfig{Client: client}}.Validate()
 		require.Equal(t, ok, err == nil, "%d partitions: %v", n, err)
 	}

@@ -14,20 +14,23 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
+	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // SubscriberConfig configures a Subscriber.
 type SubscriberConfig struct {
-	// Partitions is the number of plain topics that a topic consists of: 1 to MaxPartitions.
-	// Required. It is at least that of the topic's publishers.
+	// Partitions is the number of plain topics that a topic consists of: 1 to MaxPartitions. It is
+	// at least that of the topic's publishers. 0: the number in Redis, as admin.SetPartitions and
+	// "redisdelay partitions set" set it. A Subscribe looks for another one every 15 seconds. If
+	// the topic grows, it takes new partitions in. If it has shrunk, it leaves those that it lacks.
 	Partitions int
 
 	// PartitionMaxInFlight is how many messages of one partition the consumer has at once, neither
 	// acked nor nacked. Default 0: as many as Subscriber.MaxInFlight. With 1, and one subscriber in
-	// the group or Subscriber.SingleActive, messages of a partition come in order. Messages with
-	// the same partition key then do.
+	// the group or SingleActive, messages of a partition come in order. Messages with the same
+	// partition key then do.
 	PartitionMaxInFlight int
 
 	// Subscriber configures the Subscriber of the plain topics. Client is required. MaxInFlight is
@@ -48,7 +51,7 @@ func (c SubscriberConfig) Validate() error {
 	if n := c.PartitionMaxInFlight; n < 0 {
 		negative = invalid("PartitionMaxInFlight", fmt.Sprintf("is %d; it has to be positive, or zero for the default", n))
 	}
-	return errors.Join(checkPartitions(c.Partitions), negative, c.Subscriber.Validate())
+	return errors.Join(checkConfigured(c.Partitions), negative, c.Subscriber.Validate())
 }
 
 // Subscriber is a Watermill Subscriber that brings the messages of all partitions of a topic on one
@@ -57,11 +60,13 @@ type Subscriber struct {
 	maxInFlight int // of one Subscribe
 	plain       *redisdelay.Subscriber
 	inside      inside.Subscriber
-	names       *names
+	fixed       int // how many partitions a topic has; 0: as many as Redis says
+	follow      time.Duration
+	names       names
 	logger      watermill.LoggerAdapter
 
 	mu   sync.Mutex
-	open map[*subscription]bool // those whose channel is open
+	open map[*reading]bool // of each channel that is open; closed after it
 }
 
 var (
@@ -85,9 +90,10 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 		maxInFlight: config.Subscriber.MaxInFlight,
 		plain:       plain,
 		inside:      inside.OfSubscriber(plain),
-		names:       newNames(config.Partitions),
-		logger:      guard.Logger(logger).With(watermill.LogFields{"component": "redisdelay.partition"}),
-		open:        map[*subscription]bool{},
+		fixed:       config.Partitions,
+		follow:      followEvery,
+		logger:      componentLogger(logger),
+		open:        map[*reading]bool{},
 	}, nil
 }
 
@@ -95,7 +101,7 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 // every message of the topic that becomes due from now on. With Broadcast it does nothing. Errors
 // are those of redisdelay.Subscriber. After an error the group may exist in some partitions.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	names, err := s.names.of(topic)
+	names, err := s.partitions(context.Background(), topic)
 	if err != nil {
 		return err
 	}
@@ -105,6 +111,25 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 		}
 	}
 	return nil
+}
+
+// partitions returns the plain topics to read.
+func (s *Subscriber) partitions(ctx context.Context, topic string) ([]string, error) {
+	if err := checkTopic(topic); err != nil {
+		return nil, err
+	}
+	n := s.fixed
+	if n == 0 {
+		one := numbers{ask: func(_ context.Context, topic string) (queue.Partitioning, error) {
+			return s.inside.Partitioning(ctx, topic)
+		}}
+		read, err := one.of(topic)
+		if err != nil {
+			return nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
+		}
+		n = read.Most()
+	}
+	return s.names.of(topic, n)
 }
 
 // Subscribe returns the channel of the topic's messages, each when it is due. It is that of a
@@ -119,40 +144,39 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 // If one partition cannot be subscribed to, none is. If the topic has more partitions than
 // SubscriberConfig.Partitions, so that messages there stay unread, it logs an error.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	names, err := s.names.of(topic)
+	names, err := s.partitions(ctx, topic)
 	if err != nil {
 		return nil, err
 	}
-	sub := newSubscription(ctx, s, topic, names)
-	if err := sub.begin(); err != nil {
-		sub.cancel()
-		sub.run(false)
+	r := newReading(ctx, s, topic)
+	if err := r.grow(names); err != nil {
+		r.end()
 		return nil, err
 	}
-	s.lookForMore(sub.ctx, topic)
+	s.lookForMore(r.ctx, topic, len(names))
 	s.mu.Lock()
-	s.open[sub] = true
+	s.open[r] = true
 	s.mu.Unlock()
 	go func() {
-		sub.run(s.inside.SingleActive())
-		close(sub.closed)
+		r.run()
+		r.end()
 		s.mu.Lock()
-		delete(s.open, sub)
+		delete(s.open, r)
 		s.mu.Unlock()
 	}()
-	return sub.common.Out, nil
+	return r.common.Out, nil
 }
 
 var errMore = errors.New("a publisher has, or had, more partitions")
 
 // lookForMore logs an error if the topic has partitions that are not subscribed to.
-func (s *Subscriber) lookForMore(ctx context.Context, topic string) {
+func (s *Subscriber) lookForMore(ctx context.Context, topic string, n int) {
 	var others []string
-	for i := s.names.partitions; i < MaxPartitions; i++ {
-		others = append(others, name(topic, i))
+	for i := n; i < MaxPartitions; i++ {
+		others = append(others, partitions.Name(topic, i))
 	}
 	more, err := s.inside.Listed(ctx, others)
-	fields := watermill.LogFields{"topic": topic, "partitions": s.names.partitions}
+	fields := watermill.LogFields{"topic": topic, "partitions": n}
 	switch {
 	case err != nil:
 		s.logger.Error("Cannot look whether the topic has more partitions", err, fields)
@@ -171,12 +195,12 @@ func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	open := slices.Collect(maps.Keys(s.open))
 	s.mu.Unlock()
-	for _, sub := range open {
-		sub.cancel() // it may be about to renew a subscription
+	for _, r := range open {
+		r.cancel() // it may be about to renew a subscription
 	}
-	for _, sub := range open {
+	for _, r := range open {
 		select {
-		case <-sub.closed:
+		case <-r.closed:
 		case <-late.C:
 			return err
 		}

@@ -105,24 +105,27 @@ func TestOneBudgetForAllPartitions(t *testing.T) {
 	})
 }
 
-func TestAPartitionHasAtMostItsOwnMaxInFlight(t *testing.T) {
+// TestPartitionMaxInFlight is about messages that were claimed in advance while places are free.
+func TestPartitionMaxInFlight(t *testing.T) {
 	testkit.Both(t, func(t *testing.T, s redistest.Server) {
-		testkit.Drained(t, s)
-		const n = 3
+		const n, count = 4, 60
 		p := newPublisher(t, s, n)
-		sub := newSubscriber(t, s, n, inFlight(6), func(c *partition.SubscriberConfig) { c.PartitionMaxInFlight = 1 })
-		require.NoError(t, sub.SubscribeInitialize(topic))
-		one := messagesForAll(t, n)[1]
-		for range 8 {
-			require.NoError(t, p.Publish(topic, one.Copy()))
-		}
+		sub := newSubscriber(t, s, n, inFlight(n), func(c *partition.SubscriberConfig) { c.PartitionMaxInFlight = 1 })
 		messages := testkit.SubscribeTo(t, sub, topic)
-		for range 8 {
+		all := make([]*message.Message, count)
+		for i := range all {
+			all[i] = newMessage(fmt.Sprint(i), "key")
+		}
+		require.NoError(t, p.Publish(topic, all...))
+		for i := range count {
 			msg := testkit.Receive(t, messages)
-			select {
-			case <-messages:
-				t.Fatal("two messages of a partition are in hand")
-			case <-time.After(5 * time.Millisecond): // long enough for a message that would come
+			require.Equal(t, fmt.Sprint(i), string(msg.Payload))
+			if i%10 == 9 {
+				select {
+				case <-messages:
+					t.Fatal("more than PartitionMaxInFlight messages are in hand")
+				case <-time.After(20 * time.Millisecond): // long enough for a message that would come
+				}
 			}
 			msg.Ack()
 		}
@@ -256,7 +259,7 @@ func TestSubscribeToAllPartitionsOrNone(t *testing.T) {
 
 func TestSubscriberConfigNamesEveryFault(t *testing.T) {
 	t.Parallel()
-	_, err := partition.NewSubscriber(partition.SubscriberConfig{PartitionMaxInFlight: -1, Subscriber: redisdelay.SubscriberConfig{MaxDead: -1}}, nil)
+	_, err := partition.NewSubscriber(partition.SubscriberConfig{Partitions: -1, PartitionMaxInFlight: -1, Subscriber: redisdelay.SubscriberConfig{MaxDead: -1}}, nil)
 	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
 	for _, field := range []string{"Partitions", "PartitionMaxInFlight", "Client", "MaxDead"} {
 		require.ErrorContains(t, err, field)

@@ -17,6 +17,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
 // Config configures a Collector.
@@ -30,7 +31,8 @@ type Config struct {
 	Client redis.UniversalClient
 
 	// Topics are the topics to export. Default nil: all under the Admin's KeyPrefix. With names, a
-	// scrape still reads all topics.
+	// scrape still reads all topics. The name of a partitioned topic means all its partitions. Each
+	// partition has metrics of its own.
 	Topics []string
 
 	// MaxGroups is how many pairs of a topic and a group are exported at most. A topic counts as
@@ -116,6 +118,12 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	gauge(out, descScrape, time.Since(began).Seconds())
 }
 
+// wanted returns whether a topic is exported.
+func (c *Collector) wanted(topic string) bool {
+	return c.config.Topics == nil || slices.Contains(c.config.Topics, topic) ||
+		slices.Contains(c.config.Topics, partition.DestinationTopic(topic, nil))
+}
+
 // topics exports all topics, unless one of the calls fails.
 func (c *Collector) topics(ctx context.Context, out chan<- prometheus.Metric) error {
 	var all []admin.Stats
@@ -128,7 +136,7 @@ func (c *Collector) topics(ctx context.Context, out chan<- prometheus.Metric) er
 		}
 		for _, s := range page {
 			switch {
-			case c.config.Topics != nil && !slices.Contains(c.config.Topics, s.Topic), errors.Is(s.Err, admin.ErrNotFound):
+			case !c.wanted(s.Topic), errors.Is(s.Err, admin.ErrNotFound):
 			case s.Err != nil:
 				unread = append(unread, s.Topic)
 				errs = append(errs, fmt.Errorf("read topic %q: %w", s.Topic, s.Err))

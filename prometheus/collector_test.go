@@ -279,6 +279,15 @@ func TestTheNumberOfSeriesIsBounded(t *testing.T) {
 		left_out{} 0
 		stored_messages{topic="c"} 0
 	`)
+	w.group("a-p0-36", "shop") // of no partitioned topic, as the number behind it is wrong
+	w.group("orders-p0-40", "shop")
+	w.group("orders-p1-1147", "shop")
+	whole := w.collector(func(c *promredisdelay.Config) { c.Topics = []string{"a", "orders"} })
+	require.Equal(t, 3, testutil.CollectAndCount(whole, "redisdelay_stored_messages"))
+	requireMetrics(t, whole, `
+		stored_messages{topic="orders-p0-40"} 0
+		stored_messages{topic="orders-p1-1147"} 0
+	`)
 }
 
 // recur writes the record of an hourly schedule of topic "orders".

@@ -123,6 +123,16 @@ func TestStandbyTakesOver(t *testing.T) {
 				began = time.Now()
 				publish(t, publisher, "next", 0)
 			}
+			got, stop := context.WithCancel(t.Context())
+			var more sync.WaitGroup
+			more.Go(func() { // one that closes may still get some
+				for got.Err() == nil {
+					time.Sleep(10 * time.Millisecond)
+					_ = publisher.Publish(topic, newMessage("next", 0))
+				}
+			})
+			defer more.Wait()
+			defer stop()
 			line := strings.Fields(second.line())
 			us, err := strconv.ParseInt(line[1], 10, 64)
 			require.NoError(t, err)

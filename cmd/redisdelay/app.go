@@ -85,7 +85,7 @@ Begin with "redisdelay doctor". Exit codes: 0 fine, 1 something is wrong, 2 used
 		a.topCommand(), a.topicsCommand(), a.groupsCommand(), a.upcomingCommand(),
 		a.deadCommand(), a.msgCommand(), a.pauseCommand(), a.resumeCommand(), a.publishCommand(), a.tailCommand(),
 		a.checkCommand(), a.repairCommand(), a.auditCommand(), a.relayCommand(), a.metricsCommand(), a.uiCommand(), a.scheduleCommand(),
-		a.schedulesCommand(), a.periodicCommand(), a.versionCommand(), a.connectionTopic())
+		a.schedulesCommand(), a.periodicCommand(), a.partitionsCommand(), a.versionCommand(), a.connectionTopic())
 	return a
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -56,7 +57,15 @@ func (a *app) check(ctx context.Context, named []string) error {
 var findingColumns = slices.Clip([]string{"SEVERITY", "TOPIC", "GROUP", "MESSAGE", "KIND", "DETAIL"})
 
 func findingCells(topic string, f admin.Finding, mended ...any) []any {
-	return append([]any{alarming.in(string(f.Severity), f.Severity == admin.Violation), topic, f.Group, f.MessageID, f.Kind, f.Detail}, mended...)
+	return append([]any{alarming.in(string(f.Severity), f.Severity == admin.Violation), cmp.Or(f.Topic, topic), f.Group, f.MessageID, f.Kind, f.Detail}, mended...)
+}
+
+// finding returns the object of a finding of a topic, or of a partition that the finding names.
+func finding(topic string, f admin.Finding, object any) any {
+	if f.Topic != "" {
+		return object
+	}
+	return ofTopic{topic, object}
 }
 
 func (a *app) repairCommand() *cobra.Command {
@@ -82,7 +91,7 @@ func (a *app) repair(ctx context.Context, topic string) error {
 	violations := report.Violations()
 	if a.consent.dryRun || len(violations) == 0 {
 		for _, f := range violations {
-			t.row(ofTopic{topic, f}, findingCells(topic, f, "")...)
+			t.row(finding(topic, f, f), findingCells(topic, f, "")...)
 		}
 		err = t.flush("There is nothing to mend.", nil)
 		if len(violations) > 0 {
@@ -90,7 +99,7 @@ func (a *app) repair(ctx context.Context, topic string) error {
 		}
 		return err
 	}
-	w := act{Action: "mend", Topic: topic, Count: len(violations), Unit: "violation"}
+	w := a.partitioned(ctx, operator, act{Action: "mend", Topic: topic, Count: len(violations), Unit: "violation"})
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
@@ -99,10 +108,10 @@ func (a *app) repair(ctx context.Context, topic string) error {
 	w.Count = len(repaired.Mended)
 	a.record(ctx, operator, w.noted("repair"), err)
 	for _, m := range repaired.Mended {
-		t.row(ofTopic{topic, m}, findingCells(topic, m.Finding, fmt.Sprint(m.Done))...)
+		t.row(finding(topic, m.Finding, m), findingCells(topic, m.Finding, fmt.Sprint(m.Done))...)
 	}
 	for _, f := range repaired.Left {
-		t.row(ofTopic{topic, f}, findingCells(topic, f, "no")...)
+		t.row(finding(topic, f, f), findingCells(topic, f, "no")...)
 	}
 	err = t.flush("There is nothing to mend any more.", err)
 	if err == nil && len(repaired.Left) > 0 {

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/redisdelay/watermill-redisdelay/admin"
 )
 
 // consent are the flags of commands that take something away.
@@ -29,7 +31,11 @@ type act struct {
 	ID       string `json:"id,omitempty"`
 	Count    int    `json:"count"`
 	Unit     string `json:"unit"` // such as "dead letter"
-	DryRun   bool   `json:"dry_run,omitempty"`
+
+	// Partitions is how many partitions of the topic it is about. 0: the topic is a plain one.
+	Partitions int `json:"partitions,omitempty"`
+
+	DryRun bool `json:"dry_run,omitempty"`
 }
 
 // String returns the act as a phrase, such as: purge 5 dead letters of group "a" of topic "b".
@@ -38,9 +44,9 @@ func (w act) String() string {
 	if w.ID != "" {
 		what = w.Unit + " " + w.ID
 	}
-	of := fmt.Sprintf(" of topic %q", w.Topic)
+	of := fmt.Sprintf(" of topic %q%s", w.Topic, inPartitions(w.Partitions))
 	if w.Action == "import" {
-		of = fmt.Sprintf(" into topic %q", w.Topic)
+		of = fmt.Sprintf(" into topic %q%s", w.Topic, inPartitions(w.Partitions))
 	}
 	if w.Group != "" {
 		of = fmt.Sprintf(" of group %q", w.Group) + of
@@ -52,6 +58,29 @@ func (w act) String() string {
 		of += fmt.Sprintf(" to topic %q", w.To)
 	}
 	return w.Action + " " + what + of
+}
+
+// inPartitions says that a topic has partitions.
+func inPartitions(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%s)", many(n, "partition"))
+}
+
+// partitions returns how many partitions a topic has; 0 for a plain one, or if they cannot be read.
+func (a *app) partitions(ctx context.Context, operator *admin.Admin, topic string) int {
+	plain, err := operator.Plain(ctx, topic)
+	if err != nil || len(plain) == 1 && plain[0] == topic {
+		return 0
+	}
+	return len(plain)
+}
+
+// partitioned returns the act with the number of partitions of its topic.
+func (a *app) partitioned(ctx context.Context, operator *admin.Admin, w act) act {
+	w.Partitions = a.partitions(ctx, operator, w.Topic)
+	return w
 }
 
 // agreed returns whether an act is to be done. It prints a dry run, and asks on a terminal. The

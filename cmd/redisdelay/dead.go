@@ -146,11 +146,11 @@ func (w *deadWork) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if w.to != "" {
-		if err := w.a.mayCreate(ctx, w.to, w.create); err != nil {
+		if _, err := w.a.mayCreate(ctx, w.to, w.create); err != nil {
 			return err
 		}
 	}
-	did := act{Action: w.action, Topic: topic, Group: g.Group, To: w.to, Unit: "dead letter"}
+	did := w.a.partitioned(ctx, operator, act{Action: w.action, Topic: topic, Group: g.Group, To: w.to, Unit: "dead letter"})
 	if len(ids) > 0 {
 		return w.runOnes(ctx, operator, did, ids)
 	}
@@ -303,11 +303,11 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string) er
 	if err != nil {
 		return err // a typo would make a new topic
 	}
-	did := act{Action: "import", Topic: topic, Count: len(messages), Unit: "dead letter"}
+	did := a.partitioned(ctx, operator, act{Action: "import", Topic: topic, Count: len(messages), Unit: "dead letter"})
 	if ok, err := a.agreed(ctx, did); !ok {
 		return err
 	}
-	publisher, err := a.publisher()
+	publisher, err := a.publisherTo(before)
 	if err != nil {
 		return err
 	}

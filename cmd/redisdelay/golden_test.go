@@ -157,7 +157,7 @@ func TestGolden(t *testing.T) {
 		}
 	}
 	requireSection(t, "../../README.md", "<!-- look:begin -->\n", "<!-- look:end -->", "```text\n"+strings.TrimSuffix(picture, "\n")+"```\n")
-	for _, left := range []string{"relay", "schedule", "ui", "metrics", "completion-bash", "completion-zsh", "completion-fish", "completion-powershell"} {
+	for _, left := range []string{"relay", "schedule", "ui", "metrics", "partitions-show", "partitions-set", "completion-bash", "completion-zsh", "completion-fish", "completion-powershell"} {
 		delete(commands, left) // they have tests of their own
 	}
 	require.Empty(t, commands, "commands without a golden file")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
 // level is how bad the worst problem of a topic is.
@@ -39,6 +40,15 @@ func judge(s admin.Stats) (level, string) {
 		if l > worst {
 			worst, problem = l, fmt.Sprintf(format, args...)
 		}
+	}
+	if s.Err == nil && s.Partitions != nil {
+		for _, p := range s.Partitions {
+			if l, of := judge(p); l > worst {
+				_, number, _ := partition.Parse(p.Topic)
+				worst, problem = l, fmt.Sprintf("p%d: %s", number, of)
+			}
+		}
+		return worst, problem
 	}
 	switch {
 	case s.Err != nil:

@@ -165,14 +165,22 @@ func (a *app) list(ctx context.Context, topic string, state admin.State, q listi
 	if at == "" {
 		at = "DUE"
 	}
-	t := a.out.table(at, "ID", "DELAY ID", "UUID", "FAILED", "REASON", "PAYLOAD")
+	header := []string{at, "ID", "DELAY ID", "UUID", "FAILED", "REASON", "PAYLOAD"}
+	if stats.Partitions != nil {
+		header = append([]string{"PARTITION"}, header...)
+	}
+	t := a.out.table(header...)
 	shown, more := 0, false
 	err = pages(ctx, operator, topic, admin.Query{State: state, Group: group, Filter: filter, Limit: 1000}, func(m admin.Message) bool {
 		if more = q.choose.limit > 0 && shown == q.choose.limit; more {
 			return false
 		}
 		place := m.Places[0]
-		t.row(q.view.without(m), place.At, m.ID, m.DelayID, cut(m.UUID, 36), place.Deliveries, cut(place.Reason, 60), faint.in(q.view.short(m), true))
+		cells := []any{place.At, m.ID, m.DelayID, cut(m.UUID, 36), place.Deliveries, cut(place.Reason, 60), faint.in(q.view.short(m), true)}
+		if stats.Partitions != nil {
+			cells = append([]any{m.Topic}, cells...)
+		}
+		t.row(q.view.without(m), cells...)
 		shown++
 		return true
 	})
@@ -204,6 +212,9 @@ func (a *app) show(ctx context.Context, topic, name string, by naming, view payl
 		return nil
 	}
 	say := func(name, format string, args ...any) { a.out.say(nil, "%-12s %s", name, fmt.Sprintf(format, args...)) }
+	if m.Topic != "" {
+		say("partition", "%s", m.Topic)
+	}
 	say("ID", "%s", m.ID)
 	say("UUID", "%s", m.UUID)
 	if m.DelayID != "" {

@@ -15,13 +15,15 @@ type paused struct {
 	Group string       `json:"group,omitempty"`
 	Pause *admin.Pause `json:"paused,omitempty"`
 	Was   *bool        `json:"was_paused,omitempty"`
+
+	Partitions int `json:"partitions,omitempty"` // of the topic; 0: it is a plain one
 }
 
 func (p paused) String() string {
 	if p.Group == "" {
-		return fmt.Sprintf("Topic %q", p.Topic)
+		return fmt.Sprintf("Topic %q%s", p.Topic, inPartitions(p.Partitions))
 	}
-	return fmt.Sprintf("Group %q of topic %q", p.Group, p.Topic)
+	return fmt.Sprintf("Group %q of topic %q%s", p.Group, p.Topic, inPartitions(p.Partitions))
 }
 
 func (a *app) pauseCommand() *cobra.Command {
@@ -48,7 +50,7 @@ func (a *app) pauseCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p := paused{Topic: args[0], Group: group, Pause: &pausing}
+			p := paused{Topic: args[0], Group: group, Pause: &pausing, Partitions: a.partitions(ctx, operator, args[0])}
 			a.out.say(p, "%s is %s.", p, pausedText(pausing))
 			return nil
 		})}
@@ -96,7 +98,7 @@ func (a *app) resumeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p := paused{Topic: args[0], Group: group, Was: &was}
+			p := paused{Topic: args[0], Group: group, Was: &was, Partitions: a.partitions(ctx, operator, args[0])}
 			a.out.say(p, "%s %s.", p, map[bool]string{true: "is resumed", false: "was not paused"}[was])
 			return a.stillPaused(ctx, operator, args[0], group)
 		})}

@@ -14,6 +14,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
 // publisher returns a Publisher, which the caller closes.
@@ -28,6 +29,16 @@ func (a *app) publisher() (*redisdelay.Publisher, error) {
 		return nil, refuse("%w", err)
 	}
 	return publisher, err
+}
+
+// publisherTo returns a Publisher for a topic, which the caller closes. That of a partitioned topic
+// publishes if the number of partitions is in Redis.
+func (a *app) publisherTo(s admin.Stats) (message.Publisher, error) {
+	if s.Partitions == nil {
+		return a.publisher()
+	}
+	return partition.NewPublisher(partition.PublisherConfig{Publisher: redisdelay.PublisherConfig{Client: a.client, KeyPrefix: *a.keyPrefix,
+		Marshaler: a.codec()}}, watermill.NewSlogLogger(a.logger))
 }
 
 // publishing are the flags of the command publish.
@@ -95,7 +106,8 @@ func (a *app) publish(ctx context.Context, topic string, file []string, p publis
 	if err != nil {
 		return err
 	}
-	if err := a.mayCreate(ctx, topic, p.create); err != nil {
+	stats, err := a.mayCreate(ctx, topic, p.create)
+	if err != nil {
 		return err
 	}
 	payload, err := a.input(file)
@@ -103,7 +115,7 @@ func (a *app) publish(ctx context.Context, topic string, file []string, p publis
 		return err
 	}
 	msg.Payload = payload
-	publisher, err := a.publisher()
+	publisher, err := a.publisherTo(stats)
 	if err != nil {
 		return err
 	}
@@ -120,15 +132,15 @@ func (a *app) publish(ctx context.Context, topic string, file []string, p publis
 
 // mayCreate returns an error if there is no such topic and the command is not to make one, so that
 // a typo makes none.
-func (a *app) mayCreate(ctx context.Context, topic string, create bool) error {
-	_, _, err := a.stats(ctx, topic)
+func (a *app) mayCreate(ctx context.Context, topic string, create bool) (admin.Stats, error) {
+	_, stats, err := a.stats(ctx, topic)
 	switch {
 	case !errors.Is(err, admin.ErrNotFound):
-		return err
+		return stats, err
 	case create:
-		return nil
+		return stats, nil
 	}
-	return fmt.Errorf("%w; --create makes it", err)
+	return stats, fmt.Errorf("%w; --create makes it", err)
 }
 
 func parseDuration(flag, text string) (time.Duration, error) {
@@ -176,12 +188,11 @@ func (a *app) tail(ctx context.Context, topic string, view payloadView, limit in
 	if err := view.check(); err != nil {
 		return err
 	}
-	operator, _, err := a.stats(ctx, topic)
+	operator, stats, err := a.stats(ctx, topic)
 	if err != nil {
 		return err // a typo would make a new topic
 	}
-	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: a.client, KeyPrefix: *a.keyPrefix, Unmarshaler: a.codec(),
-		Broadcast: true}, watermill.NewSlogLogger(a.logger))
+	subscriber, err := a.listener(stats)
 	if err != nil {
 		return err
 	}
@@ -203,6 +214,17 @@ func (a *app) tail(ctx context.Context, topic string, view payloadView, limit in
 		msg.Ack()
 	}
 	return nil
+}
+
+// listener returns a Subscriber for a topic that takes nothing from other groups.
+func (a *app) listener(s admin.Stats) (message.Subscriber, error) {
+	logger := watermill.NewSlogLogger(a.logger)
+	config := redisdelay.SubscriberConfig{Client: a.client, KeyPrefix: *a.keyPrefix, Unmarshaler: a.codec(), Broadcast: true}
+	if s.Partitions == nil {
+		return redisdelay.NewSubscriber(config, logger)
+	}
+	_, last, _ := partition.Parse(s.Partitions[len(s.Partitions)-1].Topic)
+	return partition.NewSubscriber(partition.SubscriberConfig{Partitions: last + 1, Subscriber: config}, logger)
 }
 
 func (a *app) tailed(topic string, msg *message.Message, view payloadView) {

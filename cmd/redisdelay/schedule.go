@@ -32,7 +32,15 @@ func (a *app) schedule(ctx context.Context, topics []string) error {
 	if err := a.maySchedule(ctx, topics); err != nil {
 		return err
 	}
-	if len(topics) == 0 {
+	if len(topics) > 0 {
+		operator, err := a.admin()
+		if err == nil {
+			topics, err = operator.Plain(ctx, topics...)
+		}
+		if err != nil {
+			return err
+		}
+	} else {
 		topics = nil // all
 	}
 	s, err := scheduler.New(scheduler.Config{Client: a.client, KeyPrefix: *a.keyPrefix, Topics: topics}, watermill.NewSlogLogger(a.logger))

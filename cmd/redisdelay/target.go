@@ -17,6 +17,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
 // connection are the settings of the connection, which all commands have.
@@ -100,14 +101,22 @@ func (a *app) groupOf(ctx context.Context, topic, named string) (*admin.Admin, a
 	return nil, admin.GroupStats{}, fmt.Errorf("group %q of topic %q: %w; its groups are %s", named, topic, admin.ErrNotFound, strings.Join(names, ", "))
 }
 
-// topics calls do with the topics that are named, or else with all, page by page.
+// topics calls do with the plain topics of the topics that are named, or else with all plain
+// topics, page by page.
 func (a *app) topics(ctx context.Context, named []string, do func(operator *admin.Admin, topics []string) error) error {
 	operator, err := a.admin()
 	if err != nil {
 		return err
 	}
 	if len(named) > 0 {
-		return do(operator, named)
+		plain, err := operator.Plain(ctx, named...)
+		if errors.Is(err, admin.ErrForbidden) {
+			plain, err = named, nil
+		}
+		if err != nil {
+			return err
+		}
+		return do(operator, plain)
 	}
 	for cursor := ""; ; {
 		var page []string
@@ -178,7 +187,12 @@ func (a *app) completeTopic(cmd *cobra.Command, args []string, prefix string) ([
 			return nil, nil
 		}
 		return names, a.topics(ctx, nil, func(_ *admin.Admin, page []string) error {
-			names = append(names, page...)
+			for _, name := range page {
+				if whole, _, ok := partition.Parse(name); ok && !slices.Contains(names, whole) {
+					names = append(names, whole)
+				}
+				names = append(names, name)
+			}
 			return nil
 		})
 	})
@@ -350,8 +364,36 @@ func (a *app) findUUID(ctx context.Context, operator *admin.Admin, topic, uuid s
 
 // pages calls do with the messages of a query, until it returns false, or until the last page.
 // While consumers extend leases, pages of messages in hand have no end. So one that has nothing new
-// is the last.
+// is the last. The partitions of a topic come one after the other.
 func pages(ctx context.Context, operator *admin.Admin, topic string, q admin.Query, do func(admin.Message) bool) error {
+	plain, err := operator.Plain(ctx, topic)
+	if errors.Is(err, admin.ErrForbidden) {
+		plain, err = []string{topic}, nil
+	}
+	if err != nil {
+		return err
+	}
+	more, missing := true, 0
+	for _, name := range plain {
+		err := pagesOf(ctx, operator, name, q, func(m admin.Message) bool {
+			if name != topic {
+				m.Topic = name
+			}
+			more = do(m)
+			return more
+		})
+		if errors.Is(err, admin.ErrNotFound) && missing+1 < len(plain) { // a partition may lack the group
+			missing, err = missing+1, nil
+		}
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// pagesOf is pages for a plain topic.
+func pagesOf(ctx context.Context, operator *admin.Admin, topic string, q admin.Query, do func(admin.Message) bool) error {
 	seen := map[string]bool{} // in hand
 	for {
 		page, err := operator.List(ctx, topic, q)

@@ -16,6 +16,7 @@ import (
 
 func (a *app) topicsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "topics [TOPIC...]", Short: "what each topic holds", ValidArgsFunction: a.completeTopic,
+		Long:    "Prints what each topic holds. A partitioned topic has one row. If it is named, its partitions have rows, too.",
 		Example: "  redisdelay topics\n  redisdelay topics --json | jq -r 'select(.pause) | .topic'",
 		RunE:    a.runs(a.listTopics)}
 	a.jsonFlag(c.Flags())
@@ -37,7 +38,7 @@ func (a *app) removeTopic(ctx context.Context, topic string) error {
 	if err != nil {
 		return err
 	}
-	w := act{Action: "remove the topic with", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"}
+	w := a.partitioned(ctx, operator, act{Action: "remove the topic with", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"})
 	if ok, err := a.agreed(ctx, w); !ok {
 		return err
 	}
@@ -63,14 +64,22 @@ func (a *app) cutShort(ctx context.Context, besides string) {
 
 func (a *app) listTopics(ctx context.Context, named []string) error {
 	t := a.out.table("TOPIC", "GROUPS", "PENDING", "READY", "IN HAND", "RETRYING", "DEAD", "NEXT DUE", "STATE")
-	err := a.overview(ctx, named, func(s admin.Stats) {
+	row := func(s admin.Stats) {
 		sum := sums(s)
 		level, problem := judge(s)
 		if s.Err != nil {
 			t.row(s, s.Topic, "", "", "", "", "", "", "", level.cell(problem))
 			return
 		}
-		t.row(s, s.Topic, len(s.Groups), s.Pending, sum.Ready, sum.InHand, sum.Retrying, alarming.in(sum.Dead, sum.Dead > 0), ago(s.NextDue, s.Now), level.cell(problem))
+		t.row(s, s.Topic+inPartitions(len(s.Partitions)), len(s.Groups), s.Pending, sum.Ready, sum.InHand, sum.Retrying, alarming.in(sum.Dead, sum.Dead > 0), ago(s.NextDue, s.Now), level.cell(problem))
+	}
+	err := a.overview(ctx, named, func(s admin.Stats) {
+		row(s)
+		if len(named) > 0 && !a.out.json { // the object of the topic has them already
+			for _, p := range s.Partitions {
+				row(p)
+			}
+		}
 	})
 	return t.flush("There is no topic.", err)
 }
@@ -113,26 +122,38 @@ func (a *app) groupTable() *table {
 	return a.out.table("TOPIC", "GROUP", "READY", "IN HAND", "RETRYING", "DEAD", "SUSPECTS", "SUBSCRIBED", "ACTIVE", "LAST SEEN", "PAUSED")
 }
 
-func groupCells(t *table, now time.Time, topic string, g admin.GroupStats) {
+func groupCells(t *table, s admin.Stats, g admin.GroupStats) {
+	topic, now := s.Topic, s.Now
 	paused := "-"
 	if g.Pause != nil {
 		paused = ago(g.Pause.Since, now)
 	}
 	t.row(ofTopic{topic, g}, topic, g.Group, g.Ready, g.InHand, g.Retrying, alarming.in(g.Dead, g.Dead > 0), doubtful.in(g.Suspects, g.Suspects > 0),
-		doubtful.in(g.Subscribed, !g.Subscribed && g.Group != redisdelay.StreamGroup), activeOf(g), ago(g.LastSeen, now), doubtful.in(paused, paused != "-"))
+		doubtful.in(g.Subscribed, !g.Subscribed && g.Group != redisdelay.StreamGroup), activeOf(s, g.Group), ago(g.LastSeen, now), doubtful.in(paused, paused != "-"))
 }
 
 // activeOf says how many subscriptions of a group with SingleActive are active, of how many. It is
 // "-" for other groups, where all are.
-func activeOf(g admin.GroupStats) string {
-	if !g.SingleActive {
+func activeOf(s admin.Stats, group string) string {
+	if s.Partitions == nil {
+		s.Partitions = []admin.Stats{s}
+	}
+	single, active, all := false, 0, 0
+	for _, p := range s.Partitions {
+		for _, g := range p.Groups {
+			if g.Group != group || !g.SingleActive {
+				continue
+			}
+			single, all = true, all+g.Standby
+			if g.Active != "" {
+				active, all = active+1, all+1
+			}
+		}
+	}
+	if !single {
 		return "-"
 	}
-	active := 0
-	if g.Active != "" {
-		active = 1
-	}
-	return fmt.Sprintf("%d of %d", active, active+g.Standby)
+	return fmt.Sprintf("%d of %d", active, all)
 }
 
 func (a *app) listGroups(ctx context.Context, named []string) error {
@@ -146,7 +167,7 @@ func (a *app) listGroups(ctx context.Context, named []string) error {
 			unreadable = append(unreadable, aboutTopic(s.Topic, s.Err))
 		}
 		for _, g := range s.Groups {
-			groupCells(t, s.Now, s.Topic, g)
+			groupCells(t, s, g)
 		}
 	})
 	return t.flush("There is no group.", errors.Join(append(unreadable, err)...))
@@ -161,7 +182,7 @@ func (a *app) idleGroups(ctx context.Context, named []string, idle time.Duration
 		}
 		stats, err := operator.Stats(ctx, topic)
 		for _, g := range groups {
-			groupCells(t, stats.Now, topic, g)
+			groupCells(t, stats, g)
 		}
 		return err
 	})
@@ -187,7 +208,7 @@ func (a *app) removeGroups(ctx context.Context, args []string, idle time.Duratio
 	if err != nil {
 		return err
 	}
-	w := act{Action: "remove", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"}
+	w := a.partitioned(ctx, operator, act{Action: "remove", Topic: topic, Group: strings.Join(would.Groups, ", "), Count: would.Messages, Unit: "message"})
 	if len(would.Groups) == 0 {
 		a.done(w)
 		return nil
@@ -252,7 +273,8 @@ func (a *app) upcoming(ctx context.Context, topic, from string, load admin.Load)
 	return t.flush("", nil)
 }
 
-// overview calls do with the content of the topics that are named, or else of all.
+// overview calls do with the content of the topics that are named, or else of all, once for a
+// partitioned topic.
 func (a *app) overview(ctx context.Context, named []string, do func(admin.Stats)) error {
 	operator, err := a.admin()
 	if err != nil {
@@ -265,18 +287,20 @@ func (a *app) overview(ctx context.Context, named []string, do func(admin.Stats)
 		}
 		do(s)
 	}
-	for cursor := ""; len(named) == 0; {
-		page, next, err := operator.Overview(ctx, cursor, 1000)
-		if err != nil {
-			return err
-		}
+	if len(named) > 0 {
+		return nil
+	}
+	var all []admin.Stats // partitions of one topic may be in several pages
+	for cursor := ""; ; {
+		var page []admin.Stats
+		page, cursor, err = operator.Overview(ctx, cursor, 1000)
 		slices.SortFunc(page, func(a, b admin.Stats) int { return strings.Compare(a.Topic, b.Topic) })
-		for _, s := range page {
-			do(s)
-		}
-		if cursor = next; cursor == "" {
+		if all = append(all, page...); err != nil || cursor == "" {
 			break
 		}
 	}
-	return nil
+	for _, s := range admin.Fold(all) {
+		do(s)
+	}
+	return err
 }

@@ -34,8 +34,16 @@ func Check(history []Event, rules Rules) ([]Violation, Figures) {
 	for _, k := range c.courses {
 		c.sort(k)
 	}
+	turns := c.allTurns()
+	for _, t := range turns {
+		t.endTogether()
+	}
 	for _, m := range c.messages {
 		c.checkMessage(m)
+	}
+	c.checkKeys()
+	for _, t := range turns {
+		c.checkTurns(t)
 	}
 	c.checkPartly()
 	for _, k := range c.courses {
@@ -216,8 +224,11 @@ func (c *checker) shown(e Event) int64 {
 }
 
 // notBefore checks the time of a first delivery against the server's time just before the publish,
-// plus the delay.
+// plus the delay, and against the instant of a message that is due at one.
 func (c *checker) notBefore(m *published, at int64, e Event) {
+	if at < m.Due*1000 {
+		c.report(NotEarly, "%s came %v before the instant it was published for: %s", m.UUID, micros(m.Due*1000-at), e)
+	}
 	if m.Redis == 0 || c.rules.ClockSteps { // the clock may have been set between reading it and the publish
 		return
 	}

@@ -35,7 +35,8 @@ func (s *tale) published(uuid string, delay int64) *tale {
 // claimed adds a lease of 100 ms and the start of its handler.
 func (s *tale) claimed(by, token string, change ...func(claimed, start *Event)) *tale {
 	s.tell(Event{Kind: Ask, By: by, Token: claimOf(token)})
-	claimed := Event{Kind: Claimed, By: by, ID: "1", Token: token, Redis: s.now * 1000, Due: s.now, Lease: 100, Most: 1}
+	claimed := Event{Kind: Claimed, By: by, ID: "1", Token: token, Sent: s.now * int64(time.Millisecond), Redis: s.now * 1000,
+		Due: s.now, Lease: 100, Most: 1}
 	start := Event{Kind: Start, By: by, ID: "1", UUID: "m", Redis: s.now * 1000, Due: s.now, Sum: "sum"}
 	for _, c := range change {
 		c(&claimed, &start)

@@ -6,7 +6,7 @@
 // drains the World and checks its history. The package's TestMain must call Main, because a worker
 // is the test binary, started again.
 //
-//   - world.go, running.go, worker.go, publish.go and handle.go are the World and its workers.
+//   - world.go, running.go, worker.go, publish.go, keyed.go and handle.go are the World and its workers.
 //   - proxy.go, resp.go and wire.go are the network, and what goes over it.
 //   - history.go has the events. sampler.go adds what is in Redis from time to time.
 //   - rules.go lists the promises. checker.go, properties.go and files of single properties find
@@ -49,6 +49,14 @@
 //  12. Clean. A drained server has no keys but those of docs/redis-keys.md.
 //  13. Closing. Close returns in time, leaves no goroutine but in a call that the client has not
 //     given up, and leaves the caller's client open.
+//  14. Order. Messages with a partition key are for groups with one active subscriber, and one
+//     message at a time. A message is first handled when all earlier ones of its key are acked or
+//     dead, in whatever process. Earlier are those that were due earlier, and were published before
+//     this one was due. Of two numbers of partitions that differ, a key may have two plain topics,
+//     and between these there is no order. For one number it has one.
+//  15. OneOwner. With SingleActive, no subscription has a lease while one of another is valid. All
+//     leases of an owner end with the first that is not settled. The epoch grows with each owner,
+//     and a handler sees that of its lease.
 //
 // Unit tests have a false history for each property. Tests of package faults break workers on
 // purpose, and require that the checker catches each.
@@ -65,6 +73,7 @@
 //   - OneLease: the new primary may not know of a lease that began or was extended in that time.
 //   - Limit, ReturnTime: not after a lease of that time, nor for the delay of its nack.
 //   - Isolation, as others got the message: not for a lease of that time.
+//   - OneOwner: not for a lease of that time. An owner whose successor came in that time may go on.
 //
 // All other properties hold. So do all properties in the time before and after, for topics on other
 // nodes, and in a failover by CLUSTER FAILOVER, because the primary waits for the replica then.

@@ -25,7 +25,7 @@ func (p *process) handle(msg *message.Message) {
 	}
 	start := note
 	start.Sent = time.Now().UnixNano() // reading the clock may take a while
-	start.Kind, start.Redis, start.Sum = Start, p.clock(), SumOf(msg)
+	start.Kind, start.Redis, start.Sum, start.Epoch = Start, p.clock(), SumOf(msg), delivery.Epoch
 	p.journal.Write(start)
 	over := note
 	over.Kind = Over

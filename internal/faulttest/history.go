@@ -67,25 +67,28 @@ type Event struct {
 	// Zero means unknown.
 	Redis int64 `json:"redis,omitempty"`
 
-	Topic    string `json:"topic,omitempty"`
-	Group    string `json:"group,omitempty"`
-	UUID     string `json:"uuid,omitempty"`
-	ID       string `json:"id,omitempty"`
-	Token    string `json:"token,omitempty"`    // of the lease; of an Ask, the start of its leases' tokens
-	Sum      string `json:"sum,omitempty"`      // checksum of the contents
-	Delay    int64  `json:"delay,omitempty"`    // ms
-	Due      int64  `json:"due,omitempty"`      // ms, by the server's clock
-	Lease    int64  `json:"lease,omitempty"`    // ms
-	Number   int    `json:"number,omitempty"`   // number of a delivery; of a dead letter, its counted deliveries
-	Expiries int    `json:"expiries,omitempty"` // leases of it that expired in a row
-	Most     int    `json:"most,omitempty"`     // messages that the consumer of the claim has at once at most
-	Script   string `json:"script,omitempty"`
-	Outcome  string `json:"outcome,omitempty"` // "ack" or "nack"; of a nack that gives up, "dead" or "undelivered"; of what is Dead, its record; of what is Gone, its state when it was seen last; of what Closed, ClientOpen
-	Count    int    `json:"count,omitempty"`
-	Of       int    `json:"of,omitempty"`
-	Tries    int    `json:"tries,omitempty"` // how often the client sent the call; 0: not known
-	Took     int64  `json:"took,omitempty"`  // ns
-	Err      string `json:"err,omitempty"`
+	Topic      string `json:"topic,omitempty"`
+	Key        string `json:"key,omitempty"` // the partition key of a Publish
+	Group      string `json:"group,omitempty"`
+	UUID       string `json:"uuid,omitempty"`
+	ID         string `json:"id,omitempty"`
+	Token      string `json:"token,omitempty"`      // of the lease; of an Ask, the start of its leases' tokens
+	Sum        string `json:"sum,omitempty"`        // checksum of the contents
+	Delay      int64  `json:"delay,omitempty"`      // ms
+	Due        int64  `json:"due,omitempty"`        // ms, by the server's clock; of a Publish, if the message is due at an instant
+	Epoch      int64  `json:"epoch,omitempty"`      // with SingleActive, of a Claimed and a Start
+	Lease      int64  `json:"lease,omitempty"`      // ms
+	Number     int    `json:"number,omitempty"`     // number of a delivery; of a dead letter, its counted deliveries
+	Expiries   int    `json:"expiries,omitempty"`   // leases of it that expired in a row
+	Partitions int    `json:"partitions,omitempty"` // of the publisher with a Key
+	Most       int    `json:"most,omitempty"`       // messages that the consumer of the claim has at once at most
+	Script     string `json:"script,omitempty"`
+	Outcome    string `json:"outcome,omitempty"` // "ack" or "nack"; of a nack that gives up, "dead" or "undelivered"; of what is Dead, its record; of what is Gone, its state when it was seen last; of what Closed, ClientOpen
+	Count      int    `json:"count,omitempty"`
+	Of         int    `json:"of,omitempty"`
+	Tries      int    `json:"tries,omitempty"` // how often the client sent the call; 0: not known
+	Took       int64  `json:"took,omitempty"`  // ns
+	Err        string `json:"err,omitempty"`
 }
 
 func (e Event) String() string {
@@ -232,19 +235,32 @@ func (h *history) readOn() error {
 type counter struct {
 	reader
 	kinds map[Kind]int
+	by    map[string]map[Kind]int // by journal
 }
 
 func (c *counter) count(kind Kind) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.kinds == nil {
-		c.kinds = map[Kind]int{}
+		c.kinds, c.by = map[Kind]int{}, map[string]map[Kind]int{}
 	}
-	err := c.lines(func(_ string, line []byte) error {
+	err := c.lines(func(name string, line []byte) error {
 		rest, _ := bytes.CutPrefix(line, []byte(`{"kind":"`))
 		kind, _, _ := bytes.Cut(rest, []byte(`"`))
 		c.kinds[Kind(kind)]++
+		if c.by[name] == nil {
+			c.by[name] = map[Kind]int{}
+		}
+		c.by[name][Kind(kind)]++
 		return nil
 	})
 	return c.kinds[kind], err
+}
+
+// countOf counts the events of a worker.
+func (c *counter) countOf(kind Kind, worker string) (int, error) {
+	_, err := c.count(kind)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.by[filepath.Join(c.dir, worker+".jsonl")][kind], err
 }

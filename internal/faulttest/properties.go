@@ -29,12 +29,17 @@ func (c *checker) checkMessage(m *published) {
 		}
 		switch {
 		case why == "":
-		case c.rules.LosesData && !c.rules.Replicated && c.forgets(m.Topic, m.At, m.answered):
+		case c.mayBeLost(m):
 			c.figures.Lost++
 		default:
 			c.report(Settlement, "%s %s: group %q", m.UUID, why, group)
 		}
 	}
+}
+
+// mayBeLost returns whether the server may have lost a confirmed message.
+func (c *checker) mayBeLost(m *published) bool {
+	return !c.rules.Replicated && c.forgets(m.Topic, m.At, m.answered)
 }
 
 func (c *checker) courseOf(m *published, group string) *course {

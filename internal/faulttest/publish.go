@@ -16,15 +16,16 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
 // publish publishes all messages, or until the process is stopped.
 func (p *process) publish() error {
 	others := goleak.IgnoreCurrent()
-	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{
+	publisher, err := p.publisher(redisdelay.PublisherConfig{
 		Client: p.client, KeyPrefix: p.Prefix, MaxMessageBytes: max(8<<20, p.Payload+1<<20),
 		CloseTimeout: ms(cmp.Or(p.CloseTimeoutMS, 5000)), WaitReplicas: p.WaitReplicas,
-	}, p.logger())
+	})
 	if err != nil {
 		return err
 	}
@@ -34,13 +35,14 @@ func (p *process) publish() error {
 	}
 	tell("ready")
 	var next atomic.Int64
+	next.Store(int64(p.First))
 	var callers sync.WaitGroup
 	for range max(p.Callers, 1) {
 		callers.Go(func() {
 			for p.ending.Err() == nil {
 				last := int(next.Add(int64(max(p.Batch, 1))))
 				first := last - max(p.Batch, 1)
-				if p.Messages > 0 && first >= p.Messages {
+				if p.Messages > 0 && first >= p.First+p.Messages {
 					return
 				}
 				p.call(publisher, operator, first, last)
@@ -62,8 +64,9 @@ func (p *process) pause() {
 	}
 }
 
-// call calls Publish once, with the messages from first to before last, of one topic.
-func (p *process) call(publisher *redisdelay.Publisher, operator *admin.Admin, first, last int) {
+// call calls Publish once, with the messages from first to before last, of one topic. Those with a
+// key are due at an instant.
+func (p *process) call(publisher message.Publisher, operator *admin.Admin, first, last int) {
 	topic := p.Topics[first/max(p.Batch, 1)%len(p.Topics)]
 	var messages []*message.Message
 	var notes []Event
@@ -78,7 +81,10 @@ func (p *process) call(publisher *redisdelay.Publisher, operator *admin.Admin, f
 			cancels = append(cancels, msg.UUID)
 		}
 		note := Event{Kind: Publish, Sent: asked, Redis: now, Topic: topic, UUID: msg.UUID, Sum: sum, Delay: int64(delay)}
-		if delay > 0 {
+		switch {
+		case p.Keys > 0:
+			p.keyed(&note, msg)
+		case delay > 0:
 			redisdelay.DelayFor(msg, ms(delay))
 		}
 		messages, notes = append(messages, msg), append(notes, note)
@@ -93,6 +99,7 @@ func (p *process) call(publisher *redisdelay.Publisher, operator *admin.Admin, f
 	p.journal.Write(notes...)
 	err := publisher.Publish(topic, messages...)
 	for i := range notes {
+		err := errorOf(err, messages[i])
 		notes[i].Kind = outcomeOf(err)
 		if err != nil {
 			notes[i].Err = err.Error()
@@ -132,6 +139,9 @@ func (p *process) message(i int) (*message.Message, int) {
 	msg.Metadata.Set("made by", p.Name)
 	if len(p.Do) > 0 {
 		msg.Metadata.Set(doKey, p.Do[i%len(p.Do)])
+	}
+	if p.Keys > 0 {
+		partition.SetKey(msg, p.keyOf(i))
 	}
 	if len(p.DelaysMS) == 0 {
 		return msg, 0

@@ -24,12 +24,15 @@ const (
 	OneCopy                         // a call that the client repeats makes one copy
 	Clean                           // after draining there are only documented keys
 	Closing                         // Close returns in time, leaves no goroutine and keeps the caller's client open
+	Order                           // messages of a key are handled in the order of their due times
+	OneOwner                        // with SingleActive no two subscriptions have leases at one time, and the epoch grows
 )
 
 var propertyNames = map[Property]string{
 	Settlement: "settlement", NotEarly: "not early", Contents: "contents", Limit: "limit", AckHolds: "ack holds",
 	OneLease: "one lease", StaleSettle: "stale settle", ReturnTime: "return time", OneState: "one state",
 	Isolation: "isolation", OneCopy: "one copy", Clean: "clean", Closing: "closing",
+	Order: "order", OneOwner: "one owner",
 }
 
 func (p Property) String() string { return fmt.Sprintf("%d (%s)", int(p), propertyNames[p]) }
@@ -47,6 +50,9 @@ type Rules struct {
 	Return time.Duration
 
 	CloseWithin time.Duration // default 7s: CloseTimeout of 5s, a second for the library, and one for a busy machine
+
+	// SingleActive means that all groups have the setting.
+	SingleActive bool
 
 	// ClockSteps is for a server whose clock is set back for a while. Its times then do not show
 	// the order of events, and a message may be due because it was due before.
@@ -91,6 +97,9 @@ type Figures struct {
 	Unanswered, Seen                       int           // settled by an ack without an answer, and those of them last seen under its lease
 	Back                                   time.Duration // maximum lateness of a return, without outages
 	Looks                                  int           // samples of Redis
+	Keys                                   int           // different partition keys
+	Pairs                                  int           // pairs of messages of a key whose order was checked
+	Turns                                  int           // owners of groups with SingleActive
 }
 
 func (f Figures) String() string {
@@ -116,6 +125,9 @@ func (f Figures) String() string {
 	if f.Looks > 0 {
 		parts = append(parts, fmt.Sprintf("%d looks", f.Looks))
 	}
+	if f.Keys > 0 {
+		parts = append(parts, fmt.Sprintf("%d keys, %d pairs in order, %d turns", f.Keys, f.Pairs, f.Turns))
+	}
 	return strings.Join(parts, ", ")
 }
 
@@ -135,6 +147,9 @@ func (f Figures) Plus(o Figures) Figures {
 	f.Seen += o.Seen
 	f.Back = max(f.Back, o.Back)
 	f.Looks += o.Looks
+	f.Keys += o.Keys
+	f.Pairs += o.Pairs
+	f.Turns += o.Turns
 	return f
 }
 

@@ -30,6 +30,9 @@ func (c *checker) starts(k *course, e Event) {
 		c.report(OneLease, "%s was handled twice under lease %s: %s", k.name(), e.Token, e)
 	default:
 		l.handled = &handling{Event: e, over: l.latest}
+		if l.Epoch != e.Epoch {
+			c.report(OneOwner, "%s was claimed with epoch %d and handled with another: %s", k.name(), l.Epoch, e)
+		}
 		if l.settle != nil && l.settle.Script != "release" { // which checkStarts looks at
 			c.report(OneLease, "%s was handled under lease %s after its %s", k.name(), e.Token, l.settle.Script)
 		}

@@ -61,10 +61,10 @@ func (o *outcomes) expires(t tally, alone bool) {
 	}
 }
 
-// takenBack records that settlements of lost leases may have taken so many expiries back.
-func (o *outcomes) takenBack(settlements int) {
+// takenBack records that so many expiries may have been taken back.
+func (o *outcomes) takenBack(expiries int) {
 	from := 0
-	for range settlements {
+	for range expiries {
 		to := len(o.alive)
 		for _, t := range o.alive[from:to] {
 			if t.expiries > 0 {
@@ -134,16 +134,17 @@ func (c *checker) since(k *course, i int, to int64) outcomes {
 		o.live(tally{})
 	} else {
 		o.ends(k.leases[i])
-		o.takenBack(k.lateSettlements(i, to))
+		o.takenBack(c.takings(k, i, to))
 	}
 	o.expireUnseen(c.unseen(k, c.began(k, i), to))
 	return o
 }
 
-// lateSettlements returns how many expiries acks, nacks and releases can have taken back since the
-// lease with index i began. Only the last expiry can be taken back. So that is one of the lease
-// itself, and one of an earlier lease.
-func (k *course) lateSettlements(i int, to int64) (n int) {
+// takings returns how many expiries of a message others can have taken back since the lease with
+// index i began: by acks, nacks and releases of lost leases, and by repeats of claims that had no
+// answer. Only the last expiry can be taken back. So that is one of the lease itself, and one of an
+// earlier lease.
+func (c *checker) takings(k *course, i int, to int64) (n int) {
 	late := func(l *lease) bool {
 		for _, sent := range l.settlements {
 			if slices.ContainsFunc(sent, func(a *ack) bool { return a.verdict != confirmed && a.At < to }) {
@@ -155,7 +156,10 @@ func (k *course) lateSettlements(i int, to int64) (n int) {
 	if late(k.leases[i]) {
 		n++
 	}
-	if slices.ContainsFunc(k.leases[:i], late) {
+	repeated := func(a lostAsk) bool {
+		return a.topic == k.topic && a.from < k.leases[i].At && a.to > c.began(k, i)
+	}
+	if slices.ContainsFunc(k.leases[:i], late) || slices.ContainsFunc(c.lostAsks[k.group], repeated) {
 		n++
 	}
 	return n

@@ -42,6 +42,13 @@ func TestDeadMessagesMustFollowFromTheHistory(t *testing.T) {
 		s.tell(Event{Kind: Settle, By: "a", ID: "1", Token: "a:1:0", Script: "release", Of: 1})
 		return s.tell(Event{Kind: Settled, By: "a", ID: "1", Token: "a:1:0", Script: "release", Of: 1, Tries: 1})
 	}
+	// first is a claim whose answer is lost, with leases that expire, and again its repeat.
+	claim := func(s *tale, call int, err string) *tale {
+		return s.tell(Event{Kind: Ask, By: "x", Call: call, Token: "x:1", Lease: 100},
+			Event{Kind: Answer, By: "x", Call: call, Script: "claim", Err: err, Tries: 1})
+	}
+	first := func(s *tale) *tale { return claim(s, 1, "EOF").wait(100) }
+	again := func(s *tale) *tale { return claim(s, 2, "").wait(1) }
 	partly := Event{Kind: Settled, By: "a", ID: "1", Token: "a:3:0", Script: "nack", Count: 1, Of: 2, Tries: 1}
 	for name, c := range map[string]struct {
 		tale *tale
@@ -80,6 +87,10 @@ func TestDeadMessagesMustFollowFromTheHistory(t *testing.T) {
 			claimed("b", "b:2:0", numbered(1), suspected(1)).acked("b", "b:2:0"), ""},
 		"what was counted was taken back": {late(lose(begin(), 2).claimed("b", "b:1:0")).wait(100).
 			claimed("b", "b:2:0", numbered(1), suspected(2)).acked("b", "b:2:0"), "is counted wrong"},
+		"a repeated claim took an expiry back": {again(first(begin()).claimed("b", "b:1:0", numbered(1), suspected(1))).settles("b", "release", "b:1:0", 0).
+			settled("b", "release", "b:1:0", 0).claimed("b", "b:2:0", numbered(1)).acked("b", "b:2:0"), ""},
+		"a repeated claim had taken it back before": {again(first(begin())).claimed("b", "b:1:0", numbered(1), suspected(1)).settles("b", "release", "b:1:0", 0).
+			settled("b", "release", "b:1:0", 0).claimed("b", "b:2:0", numbered(1)).acked("b", "b:2:0"), "is counted wrong"},
 		"delivered after the last":      {nack(nack(nack(begin(), "a:1:0"), "a:2:0"), "a:3:0").claimed("a", "a:4:0", numbered(3)).acked("a", "a:4:0"), "or be dead with [3]"},
 		"what goes back is not counted": {begin().claimed("a", "a:1:0").settles("a", "release", "a:1:0", 0).settled("a", "release", "a:1:0", 0).claimed("a", "a:2:0", numbered(2)).acked("a", "a:2:0"), "is counted wrong"},
 	} {

@@ -209,7 +209,7 @@ func (w *wire) answer(c *scriptCall, cmd *redis.Cmd, base Event, err error) {
 		if readErr != nil {
 			answer.Err = readErr.Error()
 		}
-		base.Kind, base.Redis = Claimed, claimed.Now.UnixMicro()
+		base.Kind, base.Redis, base.Epoch = Claimed, claimed.Now.UnixMicro(), claimed.Epoch
 		base.Lease, _ = strconv.ParseInt(c.args[5], 10, 64)
 		most, _ := strconv.Atoi(c.args[12])
 		for _, m := range claimed.Messages {

@@ -45,6 +45,12 @@ type Worker struct {
 	PoolSize      int `json:"pool_size,omitempty"`       // pool size of its client; 0: go-redis's default
 	ReadTimeoutMS int `json:"read_timeout_ms,omitempty"` // likewise
 
+	// Partitions is not 0 if each of the Topics is one of package partition. InFlight is then of
+	// each partition.
+	Partitions int `json:"partitions,omitempty"`
+	// Follows has a consumer use the number of partitions in Redis, Partitions of them at most.
+	Follows bool `json:"follows,omitempty"`
+
 	// For a publisher. Message i goes to topic i modulo their number; the lists are used in the
 	// same way.
 	Messages       int      `json:"messages,omitempty"`         // number to publish; 0: until it is stopped
@@ -56,6 +62,10 @@ type Worker struct {
 	Payload        int      `json:"payload,omitempty"`          // bytes; default 32
 	CancelEvery    int      `json:"cancel_every,omitempty"`     // every n-th message is due in an hour and is cancelled; 0: none
 	WaitReplicas   int      `json:"wait_replicas,omitempty"`    // PublisherConfig.WaitReplicas
+	Keys           int      `json:"keys,omitempty"`             // number of partition keys, see keyOf; only with Partitions
+	KeySet         string   `json:"key_set,omitempty"`          // start of the names of the keys
+	Rounds         int      `json:"rounds,omitempty"`           // messages of a key that come soon after one another
+	First          int      `json:"first,omitempty"`            // number of the first message
 	CancelCallerMS int      `json:"cancel_caller_ms,omitempty"` // maximum time until the context of a call ends
 
 	// For a consumer.
@@ -66,7 +76,8 @@ type Worker struct {
 	MaxDeliveries  int    `json:"max_deliveries,omitempty"` // default: no limit
 	WorkMS         int    `json:"work_ms,omitempty"`        // maximum time that a handler takes
 	Stuck          bool   `json:"stuck,omitempty"`          // no handler ever ends
-	BackoffMS      int    `json:"backoff_ms,omitempty"`     // backoff of messages nacked without a delay
+	SingleActive   bool   `json:"single_active,omitempty"`
+	BackoffMS      int    `json:"backoff_ms,omitempty"` // backoff of messages nacked without a delay
 	CloseTimeoutMS int    `json:"close_timeout_ms,omitempty"`
 }
 
@@ -101,6 +112,7 @@ type process struct {
 	tokens  *tokens
 	stopped chan struct{} // closed when it must end cleanly
 	ending  context.Context
+	keys    keys
 }
 
 // runWorker runs the Worker in the environment variable, and returns the exit status.
@@ -239,7 +251,7 @@ func (p *process) logger() watermill.LoggerAdapter { return logger{journal: p.jo
 // consume handles messages until the process is stopped.
 func (p *process) consume() error {
 	others := goleak.IgnoreCurrent()
-	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
+	subscriber, err := p.subscriber(redisdelay.SubscriberConfig{
 		Client:        p.client,
 		KeyPrefix:     p.Prefix,
 		Unmarshaler:   p.tokens,
@@ -250,7 +262,8 @@ func (p *process) consume() error {
 		MaxDeliveries: cmp.Or(p.MaxDeliveries, -1),
 		Backoff:       func(int) time.Duration { return ms(p.BackoffMS) },
 		CloseTimeout:  ms(cmp.Or(p.CloseTimeoutMS, 5000)),
-	}, p.logger())
+		SingleActive:  p.SingleActive,
+	})
 	if err != nil {
 		return err
 	}

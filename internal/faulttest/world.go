@@ -44,6 +44,9 @@ type World struct {
 	Topics []string
 	Groups []string
 
+	SingleActive bool     // of all groups
+	Unregistered []string // topics whose groups do not exist until somebody subscribes
+
 	t       testing.TB
 	direct  Place
 	dir     string
@@ -86,9 +89,12 @@ func NewWorld(t testing.TB, direct Place, change ...func(*World)) *World {
 func (w *World) Register() {
 	w.t.Helper()
 	for _, topic := range w.Topics {
+		if slices.Contains(w.Unregistered, topic) {
+			continue
+		}
 		for _, group := range w.Groups {
 			s, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
-				Client: w.Client, KeyPrefix: w.Prefix, ConsumerGroup: group, MaxDeliveries: -1,
+				Client: w.Client, KeyPrefix: w.Prefix, ConsumerGroup: group, MaxDeliveries: -1, SingleActive: w.SingleActive,
 			}, nil)
 			require.NoError(w.t, err)
 			require.NoError(w.t, s.SubscribeInitialize(topic))
@@ -198,6 +204,14 @@ func (w *World) AwaitEvents(kind Kind, n int) {
 func (w *World) Count(kind Kind) int {
 	w.t.Helper()
 	n, err := w.counter.count(kind)
+	require.NoError(w.t, err)
+	return n
+}
+
+// CountOf returns the number of events of a kind that a worker has written so far.
+func (w *World) CountOf(kind Kind, worker string) int {
+	w.t.Helper()
+	n, err := w.counter.countOf(kind, worker)
 	require.NoError(w.t, err)
 	return n
 }

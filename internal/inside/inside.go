@@ -16,6 +16,9 @@ type Publisher interface {
 	// Topic returns a new handle on a topic, of the kind that the Publisher publishes to.
 	Topic(name string) *queue.Topic
 
+	// Partitioning returns the number of partitions of a topic that operators have set, or zero.
+	Partitioning(ctx context.Context, topic string) (queue.Partitioning, error)
+
 	// PublishGuarded is Publish. Each message has a guard, which decides in Redis whether the
 	// message is left out.
 	PublishGuarded(topic string, messages []*message.Message, guards []queue.Guard) error
@@ -38,6 +41,9 @@ type Subscriber interface {
 
 	// Seats returns of each topic which subscription of the group is active, and which is next.
 	Seats(ctx context.Context, topics []string) ([]queue.Seat, error)
+
+	// Partitioning returns the number of partitions of a topic that operators have set, or zero.
+	Partitioning(ctx context.Context, topic string) (queue.Partitioning, error)
 
 	// Listed returns those of some names that are in the registry of topics.
 	Listed(ctx context.Context, names []string) ([]string, error)

@@ -110,6 +110,10 @@ func Registry(prefix string) string { return prefix + ":topics" }
 // AuditLog names the stream of operators' acts under a prefix. It is in a slot of its own.
 func AuditLog(prefix string) string { return prefix + ":audit" }
 
+// Partitionings names the hash of the numbers of partitions that operators have set, by topic. It
+// is in a slot of its own.
+func Partitionings(prefix string) string { return prefix + ":partitions" }
+
 // NewTopics names the channel on which topics that enter the registry of a database are announced.
 // All databases of a server share its channels. Mailboxes need no database in their names, which
 // are random.

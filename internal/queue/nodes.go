@@ -368,7 +368,8 @@ func onMaster[T any](ctx context.Context, c *Client, key string, call func(conte
 	patience, cancel := context.WithTimeout(ctx, c.patience())
 	defer cancel()
 	for {
-		result, lost, release := unlessLost(ctx, c, to.node, key, func(ctx context.Context) T { return call(ctx, to) })
+		at := to // which an abandoned call may read after the next one has begun
+		result, lost, release := unlessLost(ctx, c, at.node, key, func(ctx context.Context) T { return call(ctx, at) })
 		if lost == nil {
 			return result, nil
 		}

@@ -130,7 +130,7 @@ func readAll(ctx context.Context, client redis.UniversalClient, prefix string) (
 		if ok {
 			topic(name)
 			keys[name] = append(keys[name], key)
-		} else if key != queue.Registry(prefix) && key != queue.AuditLog(prefix) {
+		} else if key != queue.Registry(prefix) && key != queue.AuditLog(prefix) && key != queue.Partitionings(prefix) {
 			found = append(found, fmt.Sprintf("unknown key %q", key))
 		}
 	}

@@ -56,20 +56,26 @@ func TestPagesAreAccessible(t *testing.T) {
 		pages["check"] = s.checked(topic)
 		for name, path := range pages {
 			b := open(t, s.address+path, light)
-			b.do(chromedp.Evaluate(axe, nil))
 			b.do(chromedp.Evaluate(`document.querySelectorAll("details").forEach((d) => d.open = true)`, nil))
-			for look, action := range map[string]chromedp.Action{"light": light, "dark": dark} {
-				var found string
-				b.do(action, chromedp.Evaluate(`axe.run({resultTypes: ["violations"]}).then((r) => JSON.stringify(r.violations.map((v) => [v.id, v.help, v.nodes.map((n) => n.html + " " + n.failureSummary)])))`,
-					&found, awaited))
-				require.JSONEq(t, "[]", found, "%s, %s", name, look)
-			}
+			accessible(t, b, name)
 			var wider bool
 			b.do(phone, chromedp.Evaluate(`document.documentElement.scrollWidth > innerWidth`, &wider))
 			require.False(t, wider, "%s is wider than a phone", name)
 			b.close()
 		}
 	})
+}
+
+// accessible checks the page that the browser shows.
+func accessible(t *testing.T, b *tab, name string) {
+	t.Helper()
+	b.do(chromedp.Evaluate(axe, nil))
+	for look, action := range map[string]chromedp.Action{"light": light, "dark": dark} {
+		var found string
+		b.do(action, chromedp.Evaluate(`axe.run({resultTypes: ["violations"]}).then((r) => JSON.stringify(r.violations.map((v) => [v.id, v.help, v.nodes.map((n) => n.html + " " + n.failureSummary)])))`,
+			&found, awaited))
+		require.JSONEq(t, "[]", found, "%s, %s", name, look)
+	}
 }
 
 // hostile would run a script, wherever the page did not show it as text.

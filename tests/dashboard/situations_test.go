@@ -17,6 +17,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
+	"github.com/redisdelay/watermill-redisdelay/partition"
 )
 
 // on runs a test with a page of an operator on the real server.
@@ -283,6 +284,36 @@ func TestAMessageIsFoundByItsDelayID(t *testing.T) {
 		b.sees("No message matches.")
 		b.click("First page")
 		b.sees("payload 7")
+	})
+}
+
+// A partitioned topic is one row. Its page has a row for each partition, and pauses all of them.
+func TestAPartitionedTopicIsOperatedAsOne(t *testing.T) {
+	on(t, func(t *testing.T, s *site) {
+		names, err := partition.Topics("parcels", 3)
+		require.NoError(t, err)
+		publisher := testkit.NewPublisher(t, s.Server)
+		for i, name := range names {
+			msg := message.NewMessage(watermill.NewUUID(), []byte("parcel"))
+			redisdelay.DelayFor(msg, time.Hour+time.Duration(i)*time.Second)
+			require.NoError(t, publisher.Publish(name, msg))
+		}
+		b := open(t, s.address+"/")
+		b.sees("parcels", "3 partitions")
+		b.click("parcels")
+		b.sees(names...)
+		accessible(t, b, "a partitioned topic")
+		b.click("Pause or resume")
+		b.click("Pause")
+		b.sees("Paused.")
+		stats, err := s.admin.Stats(ctx, "parcels")
+		require.NoError(t, err)
+		for _, p := range stats.Partitions {
+			require.NotNil(t, p.Pause, p.Topic)
+		}
+		b.click(names[1])
+		b.sees(names[1])
+		require.NotContains(t, b.text(), names[2], "the page of one partition")
 	})
 }
 

@@ -126,7 +126,8 @@ func onCluster(t *testing.T, cluster *redistest.Cluster) *faulttest.World {
 type failover struct {
 	t     *testing.T
 	w     *faulttest.World
-	waits bool // Publish does, for replicas
+	waits bool            // Publish does, for replicas
+	rules faulttest.Rules // besides those of failovers
 
 	safe  int64            // when those who take over had all
 	spans []faulttest.Span // what was done in one of them may be forgotten
@@ -259,9 +260,10 @@ func (f *failover) judge() (planned bool) {
 	f.t.Helper()
 	f.w.StopPublishers()
 	f.w.Drain(faulttest.Pick(time.Minute, 10*time.Minute))
-	rules := faulttest.Rules{LosesData: len(f.spans) > 0, LosesIn: f.spans, Replicated: f.waits, Return: byPoll}
+	rules := f.rules
+	rules.LosesData, rules.LosesIn, rules.Replicated, rules.Return = len(f.spans) > 0, f.spans, f.waits, byPoll
 	if planned = f.planned == nil || f.planned(); !planned {
-		rules.LosesIn, rules.Replicated = nil, false
+		rules.LosesData, rules.LosesIn, rules.Replicated = true, nil, false
 		f.w.Verify(rules)
 		return false
 	}
