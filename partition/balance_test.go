@@ -258,3 +258,27 @@ func TestAHandlerAtWorkFinishesBeforeItsPartitionMoves(t *testing.T) {
 		awaitShares(t, s, n, []int{1, 1}, one, two)
 	})
 }
+
+// TestMembersLookByThemselves is about members that nobody has look. What one gave up comes back
+// when the other ends.
+func TestMembersLookByThemselves(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		const n = 4
+		is := func(want ...int) {
+			t.Helper()
+			testkit.Eventually(t, func() bool { return slices.Equal(shares(t, s, n), want) }, fmt.Sprint(want))
+		}
+		start := func() *partition.Subscriber {
+			sub := newSubscriber(t, process(t, s), n, inTurns)
+			sub.LookEvery(10 * time.Millisecond)
+			testkit.SubscribeTo(t, sub, topic)
+			return sub
+		}
+		start()
+		is(4)
+		two := start()
+		is(2, 2)
+		require.NoError(t, two.Close())
+		is(4)
+	})
+}

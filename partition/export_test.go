@@ -40,3 +40,6 @@ func (s *Subscriber) Look(topic string) (leaving int) {
 
 // Moves is moves.
 func Moves(owners, nexts []string, me string) []int { return moves(owners, nexts, me) }
+
+// LookEvery sets how often members look at the seats.
+func (s *Subscriber) LookEvery(d time.Duration) { s.look = d }

@@ -126,7 +126,7 @@ func (r *reading) run() {
 	spreads := r.s.inside.SingleActive()
 	next := func() {
 		if spreads {
-			looks = time.After(lookEvery + rand.N(lookEvery))
+			looks = time.After(r.s.look + rand.N(r.s.look))
 		}
 	}
 	next()
@@ -206,8 +206,13 @@ func (r *reading) followNumber() {
 	}
 }
 
-// lookEvery is how often a member looks at the seats at most; at least half as often.
-const lookEvery = 5 * time.Second
+const (
+	// lookEvery is how often a member looks at the seats at most; at least half as often.
+	lookEvery = 5 * time.Second
+
+	// lookFor is how long a look may take.
+	lookFor = 5 * time.Second
+)
 
 // spread gives up what other members are to have. It makes one round trip to each node.
 func (r *reading) spread() {
@@ -218,7 +223,7 @@ func (r *reading) spread() {
 	for i, p := range r.parts {
 		names[i] = p.name
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, lookEvery)
+	ctx, cancel := context.WithTimeout(r.ctx, lookFor)
 	defer cancel()
 	seats, err := r.s.inside.Seats(ctx, names)
 	if err != nil {

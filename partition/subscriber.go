@@ -62,6 +62,7 @@ type Subscriber struct {
 	inside      inside.Subscriber
 	fixed       int // how many partitions a topic has; 0: as many as Redis says
 	follow      time.Duration
+	look        time.Duration // see lookEvery
 	names       names
 	logger      watermill.LoggerAdapter
 
@@ -92,6 +93,7 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 		inside:      inside.OfSubscriber(plain),
 		fixed:       config.Partitions,
 		follow:      followEvery,
+		look:        lookEvery,
 		logger:      componentLogger(logger),
 		open:        map[*reading]bool{},
 	}, nil
