@@ -43,8 +43,8 @@ type number struct {
 }
 
 // of returns the number of a topic. One that was read lately is used again. One call reads it anew,
-// and others use the old one for a moment. If Redis does not tell it, the old one stays in use until
-// the next try, so that a node that fails stops only its own partitions.
+// and others use the old one for a moment. If Redis does not tell it, the old one stays in use
+// until the next try, so that a node that fails stops only its own partitions.
 func (n *numbers) of(topic string) (queue.Partitioning, error) {
 	if n.fixed != 0 {
 		return queue.Partitioning{Count: n.fixed}, nil
