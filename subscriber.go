@@ -197,6 +197,9 @@ func (s *Subscriber) subscribe(ctx context.Context, topic string, common *consum
 		return nil, nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
 	}
 	id := queue.Token()
+	if common != nil {
+		id = common.Member + id[len(common.Member):]
+	}
 	t, err := s.register(ctx, topic, s.groupOf(id))
 	if err != nil {
 		return nil, nil, err

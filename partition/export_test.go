@@ -14,3 +14,32 @@ func (p *Publisher) Refresh(after time.Duration) { p.numbers.refresh = after }
 
 // Follow sets how often a Subscribe looks for another number of partitions.
 func (s *Subscriber) Follow(every time.Duration) { s.follow = every }
+
+// Look has the Subscribes of a Subscriber spread their partitions now. It returns how many of a
+// topic wait until their handlers are done.
+func (s *Subscriber) Look(topic string) (leaving int) {
+	s.mu.Lock()
+	var open []*reading
+	for r := range s.open {
+		open = append(open, r)
+	}
+	s.mu.Unlock()
+	for _, r := range open {
+		reply := make(chan int, 1)
+		select {
+		case r.look <- reply:
+		case <-r.closed:
+			continue
+		}
+		if n := <-reply; r.topic == topic {
+			leaving += n
+		}
+	}
+	return leaving
+}
+
+// Moves is moves.
+func Moves(owners, nexts []string, me string) []int { return moves(owners, nexts, me) }
+
+// LookEvery sets how often members look at the seats.
+func (s *Subscriber) LookEvery(d time.Duration) { s.look = d }

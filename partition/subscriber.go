@@ -14,7 +14,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
-	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 	"github.com/redisdelay/watermill-redisdelay/internal/partitions"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -63,11 +62,12 @@ type Subscriber struct {
 	inside      inside.Subscriber
 	fixed       int // how many partitions a topic has; 0: as many as Redis says
 	follow      time.Duration
+	look        time.Duration // see lookEvery
 	names       names
 	logger      watermill.LoggerAdapter
 
 	mu   sync.Mutex
-	open map[chan struct{}]bool // of each channel that is open; closed after it
+	open map[*reading]bool // of each channel that is open; closed after it
 }
 
 var (
@@ -93,8 +93,9 @@ func NewSubscriber(config SubscriberConfig, logger watermill.LoggerAdapter) (*Su
 		inside:      inside.OfSubscriber(plain),
 		fixed:       config.Partitions,
 		follow:      followEvery,
+		look:        lookEvery,
 		logger:      componentLogger(logger),
-		open:        map[chan struct{}]bool{},
+		open:        map[*reading]bool{},
 	}, nil
 }
 
@@ -133,81 +134,6 @@ func (s *Subscriber) partitions(ctx context.Context, topic string) ([]string, er
 	return s.names.of(topic, n)
 }
 
-// reading is the subscriptions of one Subscribe to the partitions, partition 0 first.
-type reading struct {
-	s      *Subscriber
-	ctx    context.Context
-	topic  string
-	common *consume.Common
-	parts  []readPart
-}
-
-// readPart is the subscription to one partition.
-type readPart struct {
-	end   context.CancelFunc
-	ended <-chan struct{}
-}
-
-// grow subscribes to the plain topics that are not subscribed to yet.
-func (r *reading) grow(names []string) error {
-	for _, name := range names[min(len(r.parts), len(names)):] {
-		ctx, end := context.WithCancel(r.ctx)
-		ended, err := r.s.inside.SubscribeIn(ctx, name, r.common)
-		if err != nil {
-			end()
-			return err
-		}
-		r.parts = append(r.parts, readPart{end, ended})
-	}
-	return nil
-}
-
-// shrink ends the subscriptions behind the first n.
-func (r *reading) shrink(n int) {
-	for _, p := range r.parts[n:] {
-		p.end()
-	}
-	for _, p := range r.parts[n:] {
-		<-p.ended
-	}
-	r.parts = r.parts[:n]
-}
-
-// run follows the number of partitions in Redis, until the subscriptions end. A fixed number has no
-// ticks.
-func (r *reading) run() {
-	var ticks <-chan time.Time
-	if r.s.fixed == 0 {
-		t := time.NewTicker(r.s.follow)
-		defer t.Stop()
-		ticks = t.C
-	}
-	fields := watermill.LogFields{"topic": r.topic}
-	for {
-		select {
-		case <-r.parts[0].ended:
-			return
-		case <-ticks:
-		}
-		names, err := r.s.partitions(r.ctx, r.topic)
-		had := len(r.parts)
-		switch {
-		case r.ctx.Err() != nil:
-			continue // until the subscriptions have ended
-		case err == nil && len(names) < had:
-			r.shrink(len(names))
-		case err == nil:
-			err = r.grow(names)
-		}
-		switch {
-		case err != nil && r.ctx.Err() == nil:
-			r.s.logger.Error("Cannot follow the number of partitions, trying again", err, fields)
-		case len(r.parts) != had:
-			r.s.logger.Info("The number of partitions has changed", fields.Add(watermill.LogFields{"partitions": len(r.parts), "before": had}))
-		}
-	}
-}
-
 // Subscribe returns the channel of the topic's messages, each when it is due. It is that of a
 // redisdelay.Subscriber, with these differences:
 //
@@ -224,36 +150,23 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	common := &consume.Common{Out: make(chan *message.Message), Budget: consume.NewBudget(s.maxInFlight)}
-	r := &reading{s: s, ctx: ctx, topic: topic, common: common}
-	end := func() {
-		defer cancel()
-		for _, p := range r.parts {
-			<-p.ended
-			p.end()
-		}
-		close(common.Out)
-	}
+	r := newReading(ctx, s, topic)
 	if err := r.grow(names); err != nil {
-		cancel()
-		end()
+		r.end()
 		return nil, err
 	}
-	s.lookForMore(ctx, topic, len(names))
-	closed := make(chan struct{})
+	s.lookForMore(r.ctx, topic, len(names))
 	s.mu.Lock()
-	s.open[closed] = true
+	s.open[r] = true
 	s.mu.Unlock()
 	go func() {
 		r.run()
-		end()
-		close(closed)
+		r.end()
 		s.mu.Lock()
-		delete(s.open, closed)
+		delete(s.open, r)
 		s.mu.Unlock()
 	}()
-	return common.Out, nil
+	return r.common.Out, nil
 }
 
 var errMore = errors.New("a publisher has, or had, more partitions")
@@ -284,9 +197,12 @@ func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	open := slices.Collect(maps.Keys(s.open))
 	s.mu.Unlock()
-	for _, closed := range open {
+	for _, r := range open {
+		r.cancel() // it may be about to renew a subscription
+	}
+	for _, r := range open {
 		select {
-		case <-closed:
+		case <-r.closed:
 		case <-late.C:
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 
 // Common is what several subscriptions have in common that are one for the consumer.
 type Common struct {
+	Member string                // the first letters of the names of all of them
 	Out    chan *message.Message // all of them hand out here; none closes it
 	Budget *Budget
 }
@@ -26,7 +27,7 @@ type Budget struct {
 	total   int
 	free    int
 	active  int      // number of subscriptions that want a place, or hold one
-	shares  []*Share // all
+	shares  []*Share // of the subscriptions that have not ended
 	waiting []*Share // those that want more places than they hold, in the order of asking
 	timer   *time.Timer
 	armed   bool // the timer runs
@@ -56,6 +57,15 @@ func (b *Budget) Join(told func()) *Share {
 	s := &Share{of: b, told: told}
 	b.shares = append(b.shares, s)
 	return s
+}
+
+// Leave takes the share of a subscription that has ended out of the budget.
+func (s *Share) Leave() {
+	s.Hold(0, 0)
+	b := s.of
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.shares = slices.DeleteFunc(b.shares, func(other *Share) bool { return other == s })
 }
 
 // Hold tells how many places the subscription needs for messages that are handed out, and how many

@@ -57,6 +57,18 @@ func TestASubscriptionGetsAllPlacesIfNoOtherWantsOne(t *testing.T) {
 	require.Equal(t, 2, a.want(2))
 }
 
+// Else a Subscribe that renews its subscriptions would grow for ever.
+func TestAnEndedSubscriptionLeavesNothingInTheBudget(t *testing.T) {
+	t.Parallel()
+	b := NewBudget(2)
+	stays, goes := newUser(b), newUser(b)
+	goes.want(2)
+	require.True(t, goes.take())
+	goes.Leave()
+	require.Equal(t, []*Share{stays.Share}, b.shares)
+	require.Equal(t, 2, stays.want(2))
+}
+
 func TestOnePlaceGoesRound(t *testing.T) {
 	t.Parallel()
 	b := NewBudget(1)

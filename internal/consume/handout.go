@@ -198,7 +198,7 @@ func (h *handing) offerNext() (taken bool) {
 
 func (s *Subscription) isClosing() bool {
 	select {
-	case <-s.closing:
+	case <-s.leaving:
 		return true
 	default:
 		return false

@@ -56,6 +56,8 @@ type Subscription struct {
 	ctx     context.Context // Subscribe's
 	values  context.Context // has the values of ctx, but does not end with it
 	out     chan *message.Message
+	leaving chan struct{} // closed when nothing more is handed out
+	leave   func()
 	closing chan struct{} // closed when the subscription begins to close
 	close   func()
 	others  sync.WaitGroup // the goroutines beside Run
@@ -95,6 +97,7 @@ func New(ctx context.Context, config Config) *Subscription {
 		ctx:     ctx,
 		values:  context.WithoutCancel(ctx),
 		out:     make(chan *message.Message),
+		leaving: make(chan struct{}),
 		closing: make(chan struct{}),
 		talk:    make(signal, 1),
 		feed:    make(signal, 1),
@@ -116,6 +119,7 @@ func New(ctx context.Context, config Config) *Subscription {
 	s.watchdog.timer = stoppedTimer(s.tick)
 	s.reading.timer = stoppedTimer(s.watchUnmarshaler)
 	s.endings.next = make(chan struct{})
+	s.leave = sync.OnceFunc(s.beginLeaving)
 	s.close = sync.OnceFunc(s.beginClosing)
 	if config.Common != nil {
 		s.out = config.Common.Out
@@ -139,8 +143,18 @@ func (s *Subscription) Messages() <-chan *message.Message { return s.out }
 // longer.
 func (s *Subscription) Close() { s.close() }
 
-func (s *Subscription) beginClosing() {
+// Leave begins to end the subscription, and returns at once. Nothing more is handed out. It ends
+// when all messages that were handed out are settled, however long that takes, or as by Close.
+func (s *Subscription) Leave() { s.leave() }
+
+func (s *Subscription) beginLeaving() {
 	s.step(func(m *Machine, _ time.Time) Effects { return m.Close() })
+	close(s.leaving)
+	s.offer.send()
+}
+
+func (s *Subscription) beginClosing() {
+	s.leave()
 	s.link.gaveUp = make(chan struct{})
 	s.link.giveUp = time.AfterFunc(s.CloseTimeout, func() {
 		defer close(s.link.gaveUp)
@@ -148,7 +162,6 @@ func (s *Subscription) beginClosing() {
 	})
 	s.link.end = time.AfterFunc(s.CloseTimeout+500*time.Millisecond, s.link.cancel)
 	close(s.closing) // the end of Run waits for it, and stops the timers
-	s.offer.send()
 }
 
 // giveUp ends the deliveries that are not settled within CloseTimeout. It waits for no Unmarshaler.
@@ -191,6 +204,9 @@ func (s *Subscription) Run() error {
 		defer close(s.out)
 	}
 	defer func() { s.logTooLate(time.Now().Add(noneFor), time.Time{}) }()
+	if s.share != nil {
+		defer s.share.Leave()
+	}
 	defer s.others.Wait()
 	stopWatching := context.AfterFunc(s.ctx, s.close)
 	defer stopWatching()
@@ -250,6 +266,7 @@ func (s *Subscription) talkToRedis() error {
 			}
 			wake = time.Now().Add(s.link.pause())
 		case wake.IsZero():
+			s.close() // Leave set no limit for the last calls
 			s.standDown()
 			s.signOff()
 			s.removeOwnGroup()

@@ -31,9 +31,16 @@ type Publisher interface {
 
 // Subscriber is the inside of a *redisdelay.Subscriber.
 type Subscriber interface {
-	// SubscribeIn is Subscribe, for one of several subscriptions with something in common. ended is
-	// closed when the subscription has ended.
-	SubscribeIn(ctx context.Context, topic string, common *consume.Common) (ended <-chan struct{}, err error)
+	// SubscribeIn is Subscribe, for one of several subscriptions with something in common. leave
+	// ends the subscription once its handlers are done, without CloseTimeout. ended is closed when
+	// the subscription has ended.
+	SubscribeIn(ctx context.Context, topic string, common *consume.Common) (leave func(), ended <-chan struct{}, err error)
+
+	// SingleActive tells whether the groups have the setting.
+	SingleActive() bool
+
+	// Seats returns of each topic which subscription of the group is active, and which is next.
+	Seats(ctx context.Context, topics []string) ([]queue.Seat, error)
 
 	// Partitioning returns the number of partitions of a topic that operators have set, or zero.
 	Partitioning(ctx context.Context, topic string) (queue.Partitioning, error)

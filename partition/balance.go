@@ -1,0 +1,82 @@
+package partition
+
+// With SingleActive each partition has one active subscription, and the first Subscribe has them
+// all. The members, which are the Subscribes of one group, spread them as follows.
+//
+// Each member looks now and then at all seats: which member is active in a partition, and which is
+// first among those that stand by. From the same seats all members compute the same moves, from the
+// member with the most partitions to that with the fewest, as long as the two differ by two. A
+// member carries out its own moves, in partitions where the receiver is first. It ends its
+// subscription there when the handlers at work are done, which wakes the first standby at once. It
+// subscribes again, and stands by behind the others. No other partition notices.
+//
+// A move makes the sum of the squares of all counts smaller, so the moves end. At rest no two
+// members differ by more than one. If the place of the first changed between the look and the move,
+// another member gets the partition. It looks too, and gives it on.
+//
+// Rendezvous hashing would need no counts. But it spreads 12 partitions over 3 members as unevenly
+// as chance, and the seats have to be read all the same. With counts the fewest partitions move.
+
+// member is the first letters of the names of all subscriptions of one Subscribe.
+func member(subscription string) string {
+	return subscription[:min(len(subscription), memberLength)]
+}
+
+// memberLength leaves half of a name for the difference between the subscriptions of a member.
+const memberLength = 8
+
+// moves returns the partitions that a member gives up now. owners and nexts have a member for each
+// partition, "" for none.
+func moves(owners, nexts []string, me string) (gives []int) {
+	count := map[string]int{}
+	for i, owner := range owners {
+		if owner == "" {
+			return nil // a move is under way, and who gets the partition is not known
+		}
+		count[owner]++
+		if next := nexts[i]; next != "" {
+			count[next] += 0
+		}
+	}
+	due := map[string]int{} // receiver -> partitions that it gets from this member
+	for {
+		most, least := "", ""
+		for m, n := range count {
+			if most == "" || n > count[most] || n == count[most] && m < most {
+				most = m
+			}
+			if least == "" || n < count[least] || n == count[least] && m < least {
+				least = m
+			}
+		}
+		if count[most]-count[least] < 2 {
+			break
+		}
+		count[most]--
+		count[least]++
+		if most == me {
+			due[least]++
+		}
+	}
+	for i, owner := range owners {
+		if owner == me && due[nexts[i]] > 0 {
+			due[nexts[i]]--
+			gives = append(gives, i)
+		}
+	}
+	return gives
+}
+
+// give returns the parts of the reading that it gives up now. owners and nexts are the members in
+// the seats.
+func (r *reading) give(owners, nexts []string) (gives []*part) {
+	for i, p := range r.parts {
+		if p.leaves && owners[i] == r.common.Member && nexts[i] != "" {
+			owners[i] = nexts[i] // as soon as a handler is done
+		}
+	}
+	for _, i := range moves(owners, nexts, r.common.Member) {
+		gives = append(gives, r.parts[i])
+	}
+	return gives
+}

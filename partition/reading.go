@@ -1,0 +1,242 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/consume"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// reading is one Subscribe: its subscriptions to the partitions. Until run returns, only run
+// changes it.
+type reading struct {
+	s      *Subscriber
+	topic  string
+	common *consume.Common
+	ctx    context.Context // ends with Subscribe's, or when the Subscriber is closed
+	cancel context.CancelFunc
+	parts  []*part         // partition 0 first
+	over   chan *part      // a part whose subscription has ended
+	look   chan chan<- int // for tests: look now, and return how many parts leave
+	closed chan struct{}   // closed after the consumer's channel
+}
+
+// part is the subscription to one partition.
+type part struct {
+	name   string
+	leave  func() // ends the subscription when its handlers are done
+	end    context.CancelFunc
+	ended  <-chan struct{}
+	leaves bool // it is given up, and subscribed to again when that is done
+}
+
+func newReading(ctx context.Context, s *Subscriber, topic string) *reading {
+	ctx, cancel := context.WithCancel(ctx)
+	return &reading{
+		s:     s,
+		topic: topic,
+		common: &consume.Common{
+			Member: queue.Token()[:memberLength],
+			Out:    make(chan *message.Message),
+			Budget: consume.NewBudget(s.maxInFlight),
+		},
+		ctx:    ctx,
+		cancel: cancel,
+		over:   make(chan *part),
+		look:   make(chan chan<- int),
+		closed: make(chan struct{}),
+	}
+}
+
+// subscribe subscribes to the partition of p.
+func (r *reading) subscribe(p *part) error {
+	ctx, end := context.WithCancel(r.ctx)
+	leave, ended, err := r.s.inside.SubscribeIn(ctx, p.name, r.common)
+	if err != nil {
+		end()
+		return err
+	}
+	p.leave, p.end, p.ended, p.leaves = leave, end, ended, false
+	go func() {
+		<-ended
+		r.tell(p)
+	}()
+	return nil
+}
+
+// tell tells run that a subscription has ended. When run has returned, nobody needs to know.
+func (r *reading) tell(p *part) {
+	select {
+	case r.over <- p:
+	case <-r.closed:
+	}
+}
+
+// grow subscribes to the plain topics that are not subscribed to yet.
+func (r *reading) grow(names []string) error {
+	for _, name := range names[min(len(r.parts), len(names)):] {
+		p := &part{name: name}
+		if err := r.subscribe(p); err != nil {
+			return err
+		}
+		r.parts = append(r.parts, p)
+	}
+	return nil
+}
+
+// shrink ends the subscriptions behind the first n.
+func (r *reading) shrink(n int) {
+	gone := r.parts[n:]
+	r.parts = r.parts[:n:n]
+	for _, p := range gone {
+		p.end()
+	}
+	for _, p := range gone {
+		<-p.ended
+	}
+}
+
+// end ends all subscriptions, and closes the consumer's channel.
+func (r *reading) end() {
+	r.cancel()
+	for _, p := range r.parts {
+		<-p.ended
+		p.end()
+	}
+	close(r.common.Out)
+	close(r.closed)
+}
+
+// run returns when a subscription has ended that was not given up: all end then. Until then it
+// follows the number of partitions in Redis, and spreads active partitions over the members.
+func (r *reading) run() {
+	var follows, looks <-chan time.Time
+	if r.s.fixed == 0 {
+		t := time.NewTicker(r.s.follow)
+		defer t.Stop()
+		follows = t.C
+	}
+	spreads := r.s.inside.SingleActive()
+	next := func() {
+		if spreads {
+			looks = time.After(r.s.look + rand.N(r.s.look))
+		}
+	}
+	next()
+	for {
+		select {
+		case p := <-r.over:
+			if !r.has(p) {
+				continue
+			}
+			if !p.leaves || !r.renew(p) {
+				return
+			}
+		case <-follows:
+			r.followNumber()
+		case <-looks:
+			r.spread()
+			next()
+		case reply := <-r.look:
+			r.spread()
+			reply <- r.leaving()
+		}
+	}
+}
+
+func (r *reading) has(p *part) bool {
+	for _, other := range r.parts {
+		if other == p {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *reading) leaving() (n int) {
+	for _, p := range r.parts {
+		if p.leaves {
+			n++
+		}
+	}
+	return n
+}
+
+// renew subscribes to a partition again that was given up. It returns false if the reading ends.
+func (r *reading) renew(p *part) bool {
+	p.end()
+	err := r.subscribe(p)
+	switch {
+	case err == nil:
+	case r.ctx.Err() != nil || errors.Is(err, redisdelay.ErrClosed):
+		return false
+	default:
+		r.s.logger.Error("Cannot stand by for a partition that another subscriber has taken over, will try again", err,
+			watermill.LogFields{"topic": p.name})
+		time.AfterFunc(time.Second, func() { r.tell(p) })
+	}
+	return true
+}
+
+// followNumber takes in partitions that are new in Redis, or leaves those that are gone.
+func (r *reading) followNumber() {
+	names, err := r.s.partitions(r.ctx, r.topic)
+	had := len(r.parts)
+	switch {
+	case r.ctx.Err() != nil:
+		return // the subscriptions end
+	case err == nil && len(names) < had:
+		r.shrink(len(names))
+	case err == nil:
+		err = r.grow(names)
+	}
+	fields := watermill.LogFields{"topic": r.topic}
+	switch {
+	case err != nil && r.ctx.Err() == nil:
+		r.s.logger.Error("Cannot follow the number of partitions, trying again", err, fields)
+	case len(r.parts) != had:
+		r.s.logger.Info("The number of partitions has changed", fields.Add(watermill.LogFields{"partitions": len(r.parts), "before": had}))
+	}
+}
+
+const (
+	// lookEvery is how often a member looks at the seats at most; at least half as often.
+	lookEvery = 5 * time.Second
+
+	// lookFor is how long a look may take.
+	lookFor = 5 * time.Second
+)
+
+// spread gives up what other members are to have. It makes one round trip to each node.
+func (r *reading) spread() {
+	if len(r.parts) < 2 {
+		return
+	}
+	names := make([]string, len(r.parts))
+	for i, p := range r.parts {
+		names[i] = p.name
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, lookFor)
+	defer cancel()
+	seats, err := r.s.inside.Seats(ctx, names)
+	if err != nil {
+		r.s.logger.Debug("Cannot see which subscriber is active in which partition, will look again",
+			watermill.LogFields{"topic": r.topic, "err": err})
+		return
+	}
+	owners, nexts := make([]string, len(seats)), make([]string, len(seats))
+	for i, seat := range seats {
+		owners[i], nexts[i] = member(seat.Owner), member(seat.Next)
+	}
+	for _, p := range r.give(owners, nexts) {
+		p.leaves = true
+		p.leave()
+	}
+}
