@@ -107,7 +107,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 		return err
 	}
 	ctx := context.Background()
-	if err := s.checkServer(ctx, topic); err != nil {
+	if err := s.checkServer(ctx, topic, queue.Consuming); err != nil {
 		return fmt.Errorf("register consumer group %q of topic %q: %w", s.config.ConsumerGroup, topic, err)
 	}
 	t, err := s.register(ctx, topic, s.config.ConsumerGroup)
@@ -189,9 +189,13 @@ func (s *Subscriber) subscribe(ctx context.Context, topic string, common *consum
 	}
 	mailbox, closeMailbox := wake.Open(s.client, s.config.KeyPrefix)
 	defer closeMailbox() // by then the engine keeps it open
+	work := queue.Consuming
+	if common != nil && s.config.SingleActive {
+		work = queue.Spreading
+	}
 	err = mailbox.Permitted(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic))
 	if err == nil || errors.Is(err, ErrForbidden) { // one error names all that is missing
-		err = queue.AllForbidden(err, s.checkServer(ctx, topic))
+		err = queue.AllForbidden(err, s.checkServer(ctx, topic, work))
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("subscribe to topic %q: %w", topic, err)
@@ -211,9 +215,9 @@ func (s *Subscriber) subscribe(ctx context.Context, topic string, common *consum
 	return sub, ended, err
 }
 
-// checkServer returns an error if the server cannot be used. It asks each server once.
-func (s *Subscriber) checkServer(ctx context.Context, topic string) error {
-	evicts, err := s.permits.Try(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic), queue.Consuming)
+// checkServer returns an error if the server cannot be used for the work. It asks each server once.
+func (s *Subscriber) checkServer(ctx context.Context, topic string, work queue.Work) error {
+	evicts, err := s.permits.Try(ctx, queue.NewTopic(s.client, s.config.KeyPrefix, topic), work)
 	if err == nil {
 		warnOfEviction(s.logger, evicts)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
@@ -99,6 +100,7 @@ func inTurns(c *partition.SubscriberConfig) {
 func process(t testing.TB, s redistest.Server) redistest.Server {
 	t.Helper()
 	options := *s.Client.(*redis.Client).Options()
+	options.PushNotificationProcessor = nil // each client has one of its own
 	client := redis.NewClient(&options)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	s.Client = client
@@ -281,4 +283,38 @@ func TestMembersLookByThemselves(t *testing.T) {
 		require.NoError(t, two.Close())
 		is(4)
 	})
+}
+
+func TestActivePartitionsSpreadOverProcessesOnACluster(t *testing.T) {
+	t.Parallel()
+	const n = 6
+	c := redistest.StartCluster(t)
+	start := func() *partition.Subscriber {
+		sub := newSubscriber(t, redistest.On(t, c.Client(t), "redisdelay"), n, inTurns)
+		testkit.SubscribeTo(t, sub, topic)
+		return sub
+	}
+	s := redistest.On(t, c.Client(t), "redisdelay")
+	one := start()
+	awaitShares(t, s, n, []int{6}, one)
+	two := start()
+	awaitShares(t, s, n, []int{3, 3}, one, two)
+	require.NoError(t, one.Close())
+	awaitShares(t, s, n, []int{6}, two)
+}
+
+func TestSpreadingNeedsTheCommandsThatItSends(t *testing.T) {
+	t.Parallel()
+	operator := redistest.Start(t).Client(t)
+	require.NoError(t, operator.Do(context.Background(), "ACL", "SETUSER", "user", "on", ">secret", "~*", "&*", "+@all", "-hgetall").Err())
+	options := *operator.(*redis.Client).Options()
+	options.Username, options.Password, options.PushNotificationProcessor = "user", "secret", nil
+	user := redis.NewClient(&options)
+	t.Cleanup(func() { require.NoError(t, user.Close()) })
+	s := redistest.On(t, user, "redisdelay")
+	_, err := newSubscriber(t, s, 2, inTurns).Subscribe(t.Context(), topic)
+	require.ErrorIs(t, err, redisdelay.ErrForbidden)
+	require.ErrorContains(t, err, "hgetall")
+	_, err = newSubscriber(t, s, 2).Subscribe(t.Context(), topic)
+	require.NoError(t, err, "nothing is to be spread")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -133,10 +134,7 @@ func (r *reading) run() {
 	for {
 		select {
 		case p := <-r.over:
-			if !r.has(p) {
-				continue
-			}
-			if !p.leaves || !r.renew(p) {
+			if slices.Contains(r.parts, p) && !(p.leaves && r.renew(p)) {
 				return
 			}
 		case <-follows:
@@ -149,15 +147,6 @@ func (r *reading) run() {
 			reply <- r.leaving()
 		}
 	}
-}
-
-func (r *reading) has(p *part) bool {
-	for _, other := range r.parts {
-		if other == p {
-			return true
-		}
-	}
-	return false
 }
 
 func (r *reading) leaving() (n int) {
@@ -227,8 +216,9 @@ func (r *reading) spread() {
 	defer cancel()
 	seats, err := r.s.inside.Seats(ctx, names)
 	if err != nil {
-		r.s.logger.Debug("Cannot see which subscriber is active in which partition, will look again",
-			watermill.LogFields{"topic": r.topic, "err": err})
+		if r.ctx.Err() == nil {
+			r.s.logger.Error("Cannot see which subscriber is active in which partition, will look again", err, watermill.LogFields{"topic": r.topic})
+		}
 		return
 	}
 	owners, nexts := make([]string, len(seats)), make([]string, len(seats))

@@ -34,6 +34,9 @@ var (
 	}
 )
 
+// Spreading is the work of a subscriber that spreads active partitions over processes.
+var Spreading = Work{Name: "spread partitions", scripts: Consuming.scripts, besides: append([]string{"HGET", "ZRANGE", "HGETALL"}, enrolling...), opens: true}
+
 // The work of operators.
 var (
 	Counting       = Work{Name: "stats", scripts: []string{"look", "stats"}}
