@@ -19,7 +19,7 @@ MODULES := cmd/redisdelay tests/components prometheus otel examples/observed exa
 test: ## all tests but those with real brokers, on a real Redis too, with the race detector
 	@scripts/with-redis.sh sh -c '\
 		go test -race -count=1 -timeout 20m -parallel 4 $$(go list ./... | grep -v /tests/faults) && \
-		go test -race -count=1 -timeout 10m ./tests/faults && \
+		go test -race -count=1 -timeout 10m -parallel 3 ./tests/faults && \
 		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests && \
 		printf "%s\n" $(MODULES) | xargs -P 2 -I{} go -C {} test -race -count=1 -timeout 10m -skip RabbitMQ ./...'
 
