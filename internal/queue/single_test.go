@@ -161,6 +161,28 @@ func TestSubscriptionThatClosesHandsOver(t *testing.T) {
 	})
 }
 
+func TestStandbyWithFullHandsPassesTheFreePlaceOn(t *testing.T) {
+	bothSingle(t, func(t *testing.T, w *world) {
+		inbox := w.inbox()
+		first, second, third := w.turns("a"), w.turns("a"), w.turns("a")
+		first.claim(1)
+		second.claim(1, idle(1, inbox.address("2")))
+		w.pass(2 * time.Millisecond)
+		third.claim(1, idle(1, inbox.address("3")))
+		w.publishNow("x")
+		require.NoError(t, first.group.StandDown(ctx, first.id))
+		require.Equal(t, []string{"2"}, inbox.received())
+		second.claim(0, idle(0, inbox.address("2")))
+		require.Equal(t, []string{"3"}, inbox.received())
+		require.False(t, w.active("a").Ends.IsZero(), "if the third one does not claim, another has to be woken")
+		second.claim(0, idle(0, inbox.address("2")))
+		require.Empty(t, inbox.received(), "nobody stands by")
+		require.Equal(t, []string{"x"}, bodies(third.claim(1)))
+		second.claim(0, idle(0, inbox.address("2")))
+		require.Equal(t, third.id, w.active("a").Subscription)
+	})
+}
+
 // The next one gets what the owner held first, and in order.
 func TestLeasesOfAFailedOwnerEndTogetherBeforeAnotherClaims(t *testing.T) {
 	bothSingle(t, func(t *testing.T, w *world) {

@@ -60,7 +60,8 @@
 -- In a group with SingleActive only the owner gets messages. A subscription becomes the owner if
 -- the place is free and nothing is leased. Both lanes are the same owner. Others stand by if they
 -- have slots. The owner has to claim again within its lease, unless it waits or rests. A standby's
--- call gives an idle owner that deadline too, if its address is no longer valid. If the
+-- call gives an idle owner that deadline too, if its address is no longer valid. If the place is
+-- free and a standby takes no messages, it passes the place on to the next standby. If the
 -- subscription knows a higher epoch than the record has, the owner gets one above that.
 -- Returns {"unregistered"} if there is no group with this setting of SingleActive, else {"ok",
 -- left, blocked, waits, orphans, entries, bodies, records, now, expiries, since}, and with
@@ -257,13 +258,17 @@ if rests then
       redis.call('ZREM', standby, address)
     end
   end
+  local passes = rests == standby and limit == 0 and a.owner == '-' and a.ends > 0 and wake(standby, 1) > 0
+  if passes then
+    a.ends = now + a.lease
+  end
   if mine then -- while the group is paused, no deadline runs
     a.ends, a.lease = 0, lease
   end
-  if mine or lost or silent then
+  if mine or lost or silent or passes then
     write_active(group, a)
   end
-  if silent then
+  if silent or passes then
     schedule(a.ends)
   end
   return answer({'ok', 0, 0, waits and 1 or 0, 0, '', {}, {}, at, {}, at})
