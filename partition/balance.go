@@ -26,14 +26,13 @@ func member(subscription string) string {
 const memberLength = 8
 
 // moves returns the partitions that a member gives up now. owners and nexts have a member for each
-// partition, "" for none.
+// partition, "" for none. A partition may have no owner for long, while it is paused.
 func moves(owners, nexts []string, me string) (gives []int) {
 	count := map[string]int{}
 	for i, owner := range owners {
-		if owner == "" {
-			return nil // a move is under way, and who gets the partition is not known
+		if owner != "" {
+			count[owner]++
 		}
-		count[owner]++
 		if next := nexts[i]; next != "" {
 			count[next] += 0
 		}

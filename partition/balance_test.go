@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
@@ -33,7 +34,7 @@ func TestMovesAreTheFewest(t *testing.T) {
 	require.Equal(t, []int{6, 7}, partition.Moves(two, append(all("b", 6), all("c", 6)...), "b"), "b is first, but c has fewer")
 	require.Equal(t, []int{5}, partition.Moves(two, append(all("b", 5), append(all("c", 1), all("a", 6)...)...), "a"))
 	require.Empty(t, partition.Moves([]string{"a", "a", "b"}, all("b", 3), "a"), "one more is no surplus")
-	require.Empty(t, partition.Moves(append(all("a", 11), ""), all("b", 12), "a"), "somebody is about to get one")
+	require.Len(t, partition.Moves(append(all("a", 11), ""), append(all("b", 11), ""), "a"), 5, "a partition without an owner does not count")
 }
 
 // TestMovesEnd is about any members that look in any order, while the order of those that stand by
@@ -121,16 +122,15 @@ func seats(t testing.TB, s redistest.Server, n int) []string {
 	return owners
 }
 
-// shares returns how many partitions each member has, the fewest first, and 0 first while a
-// partition has no owner.
+// shares returns how many partitions each member has, the fewest first, without those that have no
+// owner.
 func shares(t testing.TB, s redistest.Server, n int) (counts []int) {
 	t.Helper()
 	of := map[string]int{}
 	for _, owner := range seats(t, s, n) {
-		if owner == "" {
-			return []int{0}
+		if owner != "" {
+			of[owner[:8]]++
 		}
-		of[owner[:8]]++
 	}
 	for _, count := range of {
 		counts = append(counts, count)
@@ -282,6 +282,41 @@ func TestMembersLookByThemselves(t *testing.T) {
 		is(2, 2)
 		require.NoError(t, two.Close())
 		is(4)
+	})
+}
+
+// TestAPausedPartitionDoesNotStopTheSpreading is about one that has no owner, as nobody may claim.
+func TestAPausedPartitionDoesNotStopTheSpreading(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		const n = 5
+		ctx := context.Background()
+		require.NoError(t, newPublisher(t, s, n).Publish(topic, messagesForAll(t, n)...))
+		a, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix})
+		require.NoError(t, err)
+		paused := topics(t, topic, n)[0]
+		_, err = a.Pause(ctx, paused, admin.PauseOptions{})
+		require.NoError(t, err)
+		one := newSubscriber(t, process(t, s), n, inTurns)
+		first := testkit.SubscribeTo(t, one, topic)
+		testkit.Consume(t, first, n-1)
+		two := newSubscriber(t, process(t, s), n, inTurns)
+		second := testkit.SubscribeTo(t, two, topic)
+		testkit.Eventually(t, func() bool {
+			one.Look(topic)
+			two.Look(topic)
+			return slices.Equal(shares(t, s, n), []int{2, 2})
+		}, "the others spread")
+		_, err = a.Resume(ctx, paused)
+		require.NoError(t, err)
+		select {
+		case msg := <-first:
+			msg.Ack()
+		case msg := <-second:
+			msg.Ack()
+		case <-time.After(testkit.Soon):
+			require.Fail(t, "nobody got the message of the partition that was paused")
+		}
+		awaitShares(t, s, n, []int{2, 3}, one, two)
 	})
 }
 

@@ -223,6 +223,9 @@ func (r *reading) spread() {
 	}
 	owners, nexts := make([]string, len(seats)), make([]string, len(seats))
 	for i, seat := range seats {
+		if seat.Moves {
+			return // who gets the partition is not known
+		}
 		owners[i], nexts[i] = member(seat.Owner), member(seat.Next)
 	}
 	for _, p := range r.give(owners, nexts) {

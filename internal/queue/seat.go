@@ -10,6 +10,7 @@ import (
 type Seat struct {
 	Owner string // the active subscription; "": none is active
 	Next  string // the standby that gets the place when the owner gives it up; "": none is known
+	Moves bool   // the place is free, and a standby was woken for it
 }
 
 // Seats returns the seat of a group in each of several topics. It reads the topics of one master by
@@ -63,7 +64,8 @@ func Seats(ctx context.Context, client *Client, prefix, group string, topics []s
 
 // seat reads an entry of active, the first address of standby, and workers.
 func seat(active string, standby []string, workers map[string]string) Seat {
-	s := Seat{Owner: ReadActive(active).Subscription}
+	a := ReadActive(active)
+	s := Seat{Owner: a.Subscription, Moves: a.Subscription == "" && !a.Ends.IsZero()}
 	for subscription, text := range workers {
 		if len(standby) > 0 && ReadWorker(subscription, text).Address == standby[0] {
 			s.Next = subscription
