@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -317,6 +318,73 @@ func TestAPausedPartitionDoesNotStopTheSpreading(t *testing.T) {
 			require.Fail(t, "nobody got the message of the partition that was paused")
 		}
 		awaitShares(t, s, n, []int{2, 3}, one, two)
+	})
+}
+
+// far is a hook of a client whose commands take so many nanoseconds longer to reach Redis.
+type far struct{ atomic.Int64 }
+
+func (f *far) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f *far) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		time.Sleep(time.Duration(f.Load()))
+		return next(ctx, cmd)
+	}
+}
+
+func (f *far) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		time.Sleep(time.Duration(f.Load()))
+		return next(ctx, cmds)
+	}
+}
+
+// TestAMemberFarFromRedisGetsItsPartitions is about one that claims later than another could that
+// has just given a partition up.
+func TestAMemberFarFromRedisGetsItsPartitions(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		const n = 4
+		one := newSubscriber(t, process(t, s), n, inTurns)
+		testkit.SubscribeTo(t, one, topic)
+		awaitShares(t, s, n, []int{4}, one)
+		slow, delay := process(t, s), new(far)
+		delay.Store(int64(50 * time.Millisecond))
+		slow.Client.AddHook(delay)
+		two := newSubscriber(t, slow, n, inTurns)
+		testkit.SubscribeTo(t, two, topic)
+		awaitShares(t, s, n, []int{2, 2}, one, two)
+	})
+}
+
+// TestCloseWhileAllThatIsLeftWaitsForAStandby is about a topic that shrinks to the partition that
+// was just given up. The standby does not take it.
+func TestCloseWhileAllThatIsLeftWaitsForAStandby(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		const n = 2
+		set(t, s, n, 0, 0)
+		follows := func(c *partition.SubscriberConfig) { c.Partitions = 0 }
+		one := newSubscriber(t, process(t, s), n, inTurns, follows)
+		one.Follow(time.Millisecond)
+		messages := testkit.SubscribeTo(t, one, topic)
+		awaitShares(t, s, n, []int{n}, one)
+		before := seats(t, s, n)
+		slow, delay := process(t, s), new(far)
+		slow.Client.AddHook(delay)
+		two := newSubscriber(t, slow, n, inTurns, follows)
+		testkit.SubscribeTo(t, two, topic)
+		delay.Store(int64(1200 * time.Millisecond))
+		defer delay.Store(0)
+		testkit.Eventually(t, func() bool { return one.Look(topic) == 1 && seats(t, s, n)[0] != before[0] }, "it has given partition 0 up")
+		set(t, s, 1, 0, 0)
+		testkit.Eventually(t, func() bool { return seats(t, s, n)[1] != before[1] }, "it has left partition 1")
+		require.NoError(t, one.Close())
+		select {
+		case _, open := <-messages:
+			require.False(t, open)
+		default:
+			require.Fail(t, "Close has left the channel open")
+		}
 	})
 }
 

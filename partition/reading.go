@@ -36,6 +36,7 @@ type part struct {
 	end    context.CancelFunc
 	ended  <-chan struct{}
 	leaves bool // it is given up, and subscribed to again when that is done
+	waited bool // the standby that was woken had time to take it
 }
 
 func newReading(ctx context.Context, s *Subscriber, topic string) *reading {
@@ -64,7 +65,7 @@ func (r *reading) subscribe(p *part) error {
 		end()
 		return err
 	}
-	p.leave, p.end, p.ended, p.leaves = leave, end, ended, false
+	p.leave, p.end, p.ended, p.leaves, p.waited = leave, end, ended, false, false
 	go func() {
 		<-ended
 		r.tell(p)
@@ -133,6 +134,8 @@ func (r *reading) run() {
 	next()
 	for {
 		select {
+		case <-r.ctx.Done():
+			return
 		case p := <-r.over:
 			if slices.Contains(r.parts, p) && !(p.leaves && r.renew(p)) {
 				return
@@ -161,6 +164,11 @@ func (r *reading) leaving() (n int) {
 // renew subscribes to a partition again that was given up. It returns false if the reading ends.
 func (r *reading) renew(p *part) bool {
 	p.end()
+	if seats, err := r.seats([]*part{p}); err == nil && seats[0].Moves && !p.waited {
+		p.waited = true
+		time.AfterFunc(takeFor, func() { r.tell(p) })
+		return true
+	}
 	err := r.subscribe(p)
 	switch {
 	case err == nil:
@@ -201,20 +209,29 @@ const (
 
 	// lookFor is how long a look may take.
 	lookFor = 5 * time.Second
+
+	// takeFor is how long a standby may take to become active, before the member that gave the
+	// partition up may be it again. A standby far from Redis would always come too late.
+	takeFor = time.Second
 )
+
+// seats looks at the seats of partitions.
+func (r *reading) seats(parts []*part) ([]queue.Seat, error) {
+	names := make([]string, len(parts))
+	for i, p := range parts {
+		names[i] = p.name
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, lookFor)
+	defer cancel()
+	return r.s.inside.Seats(ctx, names)
+}
 
 // spread gives up what other members are to have. It makes one round trip to each node.
 func (r *reading) spread() {
 	if len(r.parts) < 2 {
 		return
 	}
-	names := make([]string, len(r.parts))
-	for i, p := range r.parts {
-		names[i] = p.name
-	}
-	ctx, cancel := context.WithTimeout(r.ctx, lookFor)
-	defer cancel()
-	seats, err := r.s.inside.Seats(ctx, names)
+	seats, err := r.seats(r.parts)
 	if err != nil {
 		if r.ctx.Err() == nil {
 			r.s.logger.Error("Cannot see which subscriber is active in which partition, will look again", err, watermill.LogFields{"topic": r.topic})
