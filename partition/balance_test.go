@@ -35,7 +35,10 @@ func TestMovesAreTheFewest(t *testing.T) {
 	require.Equal(t, []int{6, 7}, partition.Moves(two, append(all("b", 6), all("c", 6)...), "b"), "b is first, but c has fewer")
 	require.Equal(t, []int{5}, partition.Moves(two, append(all("b", 5), append(all("c", 1), all("a", 6)...)...), "a"))
 	require.Empty(t, partition.Moves([]string{"a", "a", "b"}, all("b", 3), "a"), "one more is no surplus")
-	require.Len(t, partition.Moves(append(all("a", 11), ""), append(all("b", 11), ""), "a"), 5, "a partition without an owner does not count")
+	require.Len(t, partition.Moves(append(all("a", 11), ""), all("b", 12), "a"), 5, "b is about to get one")
+	require.Empty(t, partition.Moves(append(all("a", 2), ""), all("b", 3), "a"), "b is about to get one")
+	require.Len(t, partition.Moves(append(all("a", 2), ""), append(all("b", 2), ""), "a"), 1, "a partition that is paused")
+	require.Empty(t, partition.Moves(all("", 2), all("", 2), "a"))
 }
 
 // TestMovesEnd is about any members that look in any order, while the order of those that stand by
@@ -145,11 +148,12 @@ func awaitShares(t testing.TB, s redistest.Server, n int, want []int, subs ...*p
 	t.Helper()
 	var last []int
 	testkit.Eventually(t, func() bool {
+		leaving := 0
 		for _, sub := range subs {
-			sub.Look(topic)
+			leaving += sub.Look(topic)
 		}
 		last = shares(t, s, n)
-		return slices.Equal(last, want)
+		return leaving == 0 && slices.Equal(last, want)
 	}, fmt.Sprint("partitions of each member: ", want))
 	for range 3 {
 		before := seats(t, s, n)
