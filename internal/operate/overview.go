@@ -38,8 +38,8 @@ func StatsOf(ctx context.Context, topics []*Topic) ([]Counted, error) {
 	return all, nil
 }
 
-// statsOf counts with the sets of groups that the topics remember, and reads those that they do not.
-// It counts those again whose set was stale.
+// statsOf counts with the sets of groups that the topics remember, and reads the others. It counts
+// those again whose set was stale.
 func statsOf(ctx context.Context, topics []*Topic) ([]Counted, error) {
 	counted, left := make([]Counted, len(topics)), make([]int, len(topics))
 	for i := range topics {
