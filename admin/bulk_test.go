@@ -325,3 +325,24 @@ func TestOverviewSeesGroupsAndTopicsThatCameAndWent(t *testing.T) {
 		}
 	})
 }
+
+// Memories of a topic do not hide that keys are lost or of a wrong type.
+func TestOverviewSaysWhatRedisHasNow(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.register(t, "a", "b")
+		overview := func() admin.Stats {
+			page, _, err := s.admin.Overview(ctx, "", 100)
+			require.NoError(t, err)
+			require.Len(t, page, 1)
+			return page[0]
+		}
+		require.Len(t, overview().Groups, 2)
+
+		require.NoError(t, s.Client.HDel(ctx, s.keys.Groups(), "b").Err())
+		got := overview()
+		require.NoError(t, got.Err)
+		require.Len(t, got.Groups, 1)
+		require.Equal(t, "a", got.Groups[0].Group)
+		require.NoError(t, s.Client.Del(ctx, s.keys.Stats("b")).Err())
+	})
+}
