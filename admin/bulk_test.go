@@ -343,6 +343,10 @@ func TestOverviewSaysWhatRedisHasNow(t *testing.T) {
 		require.NoError(t, got.Err)
 		require.Len(t, got.Groups, 1)
 		require.Equal(t, "a", got.Groups[0].Group)
-		require.NoError(t, s.Client.Del(ctx, s.keys.Stats("b")).Err())
+
+		require.NoError(t, s.Client.Del(ctx, s.keys.Meta(), s.keys.Groups(), s.keys.Stats("a"), s.keys.Stats("b")).Err())
+		require.NoError(t, s.Client.Set(ctx, s.keys.Paused(), "of another program", 0).Err())
+		require.ErrorIs(t, overview().Err, admin.ErrNotFound)
+		require.NoError(t, s.Client.Del(ctx, s.keys.Paused()).Err())
 	})
 }

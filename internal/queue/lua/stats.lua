@@ -46,6 +46,10 @@ local groups = (#KEYS - 12) / 9
 
 --@use now
 
+if redis.call('HGET', meta, 'groups') ~= version then
+  return {'stale'}
+end
+
 local after = '(' .. string.format('%d', now)
 
 -- Returns the size of a zset, and its lowest score, or "" if it is empty.
@@ -67,9 +71,6 @@ local function pause_of(name)
   return pause and (redis.call('ZSCORE', resumes, name) or '0') .. ' ' .. pause or ''
 end
 
-if redis.call('HGET', meta, 'groups') ~= version then
-  return {'stale'}
-end
 local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until', 'fault')
 local waiting, first_due = size(pending)
 local reply = {
