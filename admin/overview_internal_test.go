@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -22,12 +23,13 @@ func TestAnAdminRemembersAsManyTopicsAsItMay(t *testing.T) {
 		return topics
 	}
 	var s seen
-	var before [][]*operate.Topic
-	for first := 0; first < maxSeen; first += 1000 {
-		topics := page(first, 1000)
-		s.known(topics)
-		before = append(before, topics)
+	before := make([][]*operate.Topic, maxSeen/1000)
+	var counting sync.WaitGroup
+	for i := range before {
+		before[i] = page(i*1000, 1000)
+		counting.Go(func() { s.known(before[i]) })
 	}
+	counting.Wait()
 	for i, topics := range before {
 		again := page(i*1000, 1000)
 		s.known(again)

@@ -45,3 +45,19 @@ func TestCountsSendNoMoreThanTheyHaveTo(t *testing.T) {
 		require.Equal(t, []int{3}, count())
 	})
 }
+
+// The second step finds that a group is lost.
+func TestACountInStepsBeginsAgainWithoutWhatItHas(t *testing.T) {
+	t.Parallel()
+	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+		topic := operate.NewTopic(queue.MustClient(s.Client), s.Prefix, "t")
+		for i := range 101 {
+			require.NoError(t, topic.Register(t.Context(), fmt.Sprintf("g%03d", i), queue.GroupOptions{}))
+		}
+		require.NoError(t, s.Client.HDel(t.Context(), topic.Keys().Groups(), "g100").Err())
+		counted, err := operate.StatsOf(t.Context(), []*operate.Topic{topic})
+		require.NoError(t, err)
+		require.NoError(t, counted[0].Err)
+		require.Len(t, counted[0].Groups, 100)
+	})
+}
