@@ -1,18 +1,24 @@
 package partition
 
+import "cmp"
+
 // With SingleActive each partition has one active subscription, and the first Subscribe has them
 // all. The members, which are the Subscribes of one group, spread them as follows.
 //
-// Each member looks now and then at all seats: which member is active in a partition, and which is
-// first among those that stand by. From the same seats all members compute the same moves, from the
+// Each member looks now and then at all seats: which member is active in a partition, and which
+// standby would be woken next. From the same seats all members compute the same moves, from the
 // member with the most partitions to that with the fewest, as long as the two differ by two. A
-// member carries out its own moves, in partitions where the receiver is first. It ends its
-// subscription there when the handlers at work are done, which wakes the first standby at once. It
-// subscribes again, and stands by behind the others. No other partition notices.
+// member carries out its own moves, in partitions where the receiver is next. It ends its
+// subscription there when the handlers at work are done, which wakes the next standby at once. Then
+// it subscribes again, and stands by. No other partition notices.
 //
 // A move makes the sum of the squares of all counts smaller, so the moves end. At rest no two
-// members differ by more than one. If the place of the first changed between the look and the move,
-// another member gets the partition. It looks too, and gives it on.
+// members differ by more than one. Which standby is next changes with each poll, so each member has
+// its turn. If it changed between the look and the move, another member gets the partition. It
+// looks too, and gives it on.
+//
+// All of this takes members with the same number of partitions. Others count differently, and may
+// give a partition to and fro, once a look.
 //
 // Rendezvous hashing would need no counts. But it spreads 12 partitions over 3 members as unevenly
 // as chance, and the seats have to be read all the same. With counts the fewest partitions move.
@@ -28,15 +34,19 @@ const memberLength = 8
 // moves returns the partitions that a member gives up now. owners and nexts have a member for each
 // partition, "" for none.
 func moves(owners, nexts []string, me string) (gives []int) {
-	count := map[string]int{}
+	count := map[string]int{} // also of members that have none yet
 	for i, owner := range owners {
-		if owner == "" {
-			return nil // a move is under way, and who gets the partition is not known
+		for _, m := range []string{owner, nexts[i]} {
+			if m != "" {
+				count[m] += 0
+			}
 		}
-		count[owner]++
-		if next := nexts[i]; next != "" {
-			count[next] += 0
+		if to := cmp.Or(owner, nexts[i]); to != "" {
+			count[to]++
 		}
+	}
+	if len(count) == 0 {
+		return nil
 	}
 	due := map[string]int{} // receiver -> partitions that it gets from this member
 	for {
@@ -72,7 +82,7 @@ func moves(owners, nexts []string, me string) (gives []int) {
 func (r *reading) give(owners, nexts []string) (gives []*part) {
 	for i, p := range r.parts {
 		if p.leaves && owners[i] == r.common.Member && nexts[i] != "" {
-			owners[i] = nexts[i] // as soon as a handler is done
+			owners[i] = nexts[i] // it counts as given
 		}
 	}
 	for _, i := range moves(owners, nexts, r.common.Member) {

@@ -33,7 +33,10 @@ func TestMovesAreTheFewest(t *testing.T) {
 	require.Equal(t, []int{6, 7}, partition.Moves(two, append(all("b", 6), all("c", 6)...), "b"), "b is first, but c has fewer")
 	require.Equal(t, []int{5}, partition.Moves(two, append(all("b", 5), append(all("c", 1), all("a", 6)...)...), "a"))
 	require.Empty(t, partition.Moves([]string{"a", "a", "b"}, all("b", 3), "a"), "one more is no surplus")
-	require.Empty(t, partition.Moves(append(all("a", 11), ""), all("b", 12), "a"), "somebody is about to get one")
+	require.Len(t, partition.Moves(append(all("a", 11), ""), all("b", 12), "a"), 5, "b is about to get one")
+	require.Empty(t, partition.Moves(append(all("a", 2), ""), all("b", 3), "a"), "b is about to get one")
+	require.Len(t, partition.Moves(append(all("a", 2), ""), append(all("b", 2), ""), "a"), 1, "a partition that is paused")
+	require.Empty(t, partition.Moves(all("", 2), all("", 2), "a"))
 }
 
 // TestMovesEnd is about any members that look in any order, while the order of those that stand by

@@ -15,13 +15,13 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// reading is one Subscribe: its subscriptions to the partitions. Until run returns, only run
-// changes it.
+// reading is one Subscribe: its subscriptions to the partitions. First Subscribe changes it, then
+// run does.
 type reading struct {
 	s      *Subscriber
 	topic  string
 	common *consume.Common
-	ctx    context.Context // ends with Subscribe's, or when the Subscriber is closed
+	ctx    context.Context // ends with Subscribe's, or at the end of the Subscriber's Close
 	cancel context.CancelFunc
 	parts  []*part         // partition 0 first
 	over   chan *part      // a part whose subscription has ended
@@ -32,8 +32,8 @@ type reading struct {
 // part is the subscription to one partition.
 type part struct {
 	name   string
-	leave  func() // ends the subscription when its handlers are done
-	end    context.CancelFunc
+	leave  func()             // ends the subscription when its handlers are done, however long they take
+	end    context.CancelFunc // ends it within CloseTimeout
 	ended  <-chan struct{}
 	leaves bool // it is given up, and subscribed to again when that is done
 }
@@ -134,7 +134,10 @@ func (r *reading) run() {
 	for {
 		select {
 		case p := <-r.over:
-			if slices.Contains(r.parts, p) && !(p.leaves && r.renew(p)) {
+			switch {
+			case !slices.Contains(r.parts, p): // the topic has shrunk
+			case p.leaves && r.renew(p): // and others have taken over there
+			default:
 				return
 			}
 		case <-follows:
@@ -167,8 +170,7 @@ func (r *reading) renew(p *part) bool {
 	case r.ctx.Err() != nil || errors.Is(err, redisdelay.ErrClosed):
 		return false
 	default:
-		r.s.logger.Error("Cannot stand by for a partition that another subscriber has taken over, will try again", err,
-			watermill.LogFields{"topic": p.name})
+		r.s.logger.Error("Cannot stand by for a partition that was given up, will try again", err, watermill.LogFields{"topic": p.name})
 		time.AfterFunc(time.Second, func() { r.tell(p) })
 	}
 	return true
@@ -176,7 +178,9 @@ func (r *reading) renew(p *part) bool {
 
 // followNumber takes in partitions that are new in Redis, or leaves those that are gone.
 func (r *reading) followNumber() {
-	names, err := r.s.partitions(r.ctx, r.topic)
+	ctx, cancel := context.WithTimeout(r.ctx, lookFor)
+	defer cancel()
+	names, err := r.s.partitions(ctx, r.topic)
 	had := len(r.parts)
 	switch {
 	case r.ctx.Err() != nil:
@@ -196,7 +200,7 @@ func (r *reading) followNumber() {
 }
 
 const (
-	// lookEvery is how often a member looks at the seats at most; at least half as often.
+	// lookEvery is how long after a look the next one is at least. It is twice as long at most.
 	lookEvery = 5 * time.Second
 
 	// lookFor is how long a look may take.
@@ -226,6 +230,7 @@ func (r *reading) spread() {
 		owners[i], nexts[i] = member(seat.Owner), member(seat.Next)
 	}
 	for _, p := range r.give(owners, nexts) {
+		r.s.logger.Info("Gives a partition up, for a subscriber that is active in fewer", watermill.LogFields{"topic": p.name})
 		p.leaves = true
 		p.leave()
 	}

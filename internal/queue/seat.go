@@ -2,6 +2,8 @@ package queue
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -9,7 +11,7 @@ import (
 // Seat is the place of the active subscription of a group with SingleActive.
 type Seat struct {
 	Owner string // the active subscription; "": none is active
-	Next  string // the standby that gets the place when the owner gives it up; "": none is known
+	Next  string // the standby that is woken when the owner gives the place up; "": none is known
 }
 
 // Seats returns the seat of a group in each of several topics. It reads the topics of one master by
@@ -24,22 +26,27 @@ func Seats(ctx context.Context, client *Client, prefix, group string, topics []s
 	seats := make([]Seat, len(topics))
 	for _, part := range PerNode(ctx, client, places, active) {
 		read, err := AskKey(ctx, client, active(part[0]), func(ctx context.Context, c redis.UniversalClient) ([]Seat, error) {
-			owners, nexts, workers := make([]*redis.StringCmd, len(part)), make([]*redis.StringSliceCmd, len(part)), make([]*redis.MapStringStringCmd, len(part))
+			owners, standbys, workers := make([]*redis.StringCmd, len(part)), make([]*redis.ZSliceCmd, len(part)), make([]*redis.MapStringStringCmd, len(part))
+			var now *redis.TimeCmd
 			_, _ = c.Pipelined(ctx, func(p redis.Pipeliner) error { // its error may be that a field is missing
+				now = p.Time(ctx)
 				for i, place := range part {
 					owners[i] = p.HGet(ctx, active(place), group)
-					nexts[i] = p.ZRange(ctx, keys(place).Standby(group), 0, 0)
+					standbys[i] = p.ZRangeWithScores(ctx, keys(place).Standby(group), 0, -1)
 					workers[i] = p.HGetAll(ctx, keys(place).Workers(group))
 				}
 				return nil
 			})
+			if err := now.Err(); err != nil {
+				return nil, err
+			}
 			read := make([]Seat, len(part))
 			for i := range part {
 				owner, err := owners[i].Result()
 				if err != nil && err != redis.Nil {
 					return nil, err
 				}
-				next, err := nexts[i].Result()
+				standby, err := standbys[i].Result()
 				if err != nil {
 					return nil, err
 				}
@@ -47,7 +54,7 @@ func Seats(ctx context.Context, client *Client, prefix, group string, topics []s
 				if err != nil {
 					return nil, err
 				}
-				read[i] = seat(owner, next, of)
+				read[i] = seat(owner, standby, of, now.Val())
 			}
 			return read, nil
 		})
@@ -61,11 +68,13 @@ func Seats(ctx context.Context, client *Client, prefix, group string, topics []s
 	return seats, nil
 }
 
-// seat reads an entry of active, the first address of standby, and workers.
-func seat(active string, standby []string, workers map[string]string) Seat {
+// seat reads an entry of active, the addresses of standby, and workers, which say whose address one
+// is. A standby whose time is over is gone, and is not woken.
+func seat(active string, standby []redis.Z, workers map[string]string, now time.Time) Seat {
 	s := Seat{Owner: ReadActive(active).Subscription}
+	valid := slices.IndexFunc(standby, func(z redis.Z) bool { return int64(z.Score) > now.UnixMilli() })
 	for subscription, text := range workers {
-		if len(standby) > 0 && ReadWorker(subscription, text).Address == standby[0] {
+		if valid >= 0 && ReadWorker(subscription, text).Address == standby[valid].Member {
 			s.Next = subscription
 		}
 	}

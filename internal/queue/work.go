@@ -35,7 +35,7 @@ var (
 )
 
 // Spreading is the work of a subscriber that spreads active partitions over processes.
-var Spreading = Work{Name: "spread partitions", scripts: Consuming.scripts, besides: append([]string{"HGET", "ZRANGE", "HGETALL"}, enrolling...), opens: true}
+var Spreading = Work{Name: "spread partitions", scripts: Consuming.scripts, besides: append([]string{"TIME", "HGET", "ZRANGE", "HGETALL"}, enrolling...), opens: true}
 
 // The work of operators.
 var (
