@@ -3,10 +3,12 @@ package admin_test
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -323,5 +325,55 @@ func TestOverviewSeesGroupsAndTopicsThatCameAndWent(t *testing.T) {
 			require.Len(t, after["shrinks"].Groups, 1)
 			require.Equal(t, "c", after["comes again"].Groups[0].Group)
 		}
+	})
+}
+
+// Memories of a topic do not hide that keys are lost or of a wrong type.
+func TestOverviewSaysWhatRedisHasNow(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.register(t, "a", "b")
+		overview := func() admin.Stats {
+			page, _, err := s.admin.Overview(ctx, "", 100)
+			require.NoError(t, err)
+			require.Len(t, page, 1)
+			return page[0]
+		}
+		require.Len(t, overview().Groups, 2)
+
+		require.NoError(t, s.Client.HDel(ctx, s.keys.Groups(), "b").Err())
+		got := overview()
+		require.NoError(t, got.Err)
+		require.Len(t, got.Groups, 1)
+		require.Equal(t, "a", got.Groups[0].Group)
+
+		require.NoError(t, s.Client.Del(ctx, s.keys.Meta(), s.keys.Groups(), s.keys.Stats("a"), s.keys.Stats("b")).Err())
+		require.NoError(t, s.Client.Set(ctx, s.keys.Paused(), "of another program", 0).Err())
+		require.ErrorIs(t, overview().Err, admin.ErrNotFound)
+		require.NoError(t, s.Client.Del(ctx, s.keys.Paused()).Err())
+	})
+}
+
+func TestManyOverviewsAtATime(t *testing.T) {
+	both(t, func(t *testing.T, s *setup) {
+		s.register(t, "a")
+		var counting sync.WaitGroup
+		for range 4 {
+			counting.Go(func() {
+				for range 20 {
+					page, _, err := s.admin.Overview(ctx, "", 100)
+					if assert.NoError(t, err) && assert.Len(t, page, 1) {
+						assert.NoError(t, page[0].Err)
+						assert.NotEmpty(t, page[0].Groups)
+					}
+				}
+			})
+		}
+		for i := range 10 {
+			s.register(t, fmt.Sprint("more ", i))
+		}
+		counting.Wait()
+		page, _, err := s.admin.Overview(ctx, "", 100)
+		require.NoError(t, err)
+		require.Len(t, page[0].Groups, 11)
 	})
 }

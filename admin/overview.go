@@ -64,14 +64,15 @@ type seen struct {
 func (s *seen) known(topics []*operate.Topic) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.topics == nil || len(s.topics)+len(topics) > maxSeen {
-		s.topics = map[string]*operate.Topic{}
-	}
 	for i, t := range topics {
 		if before := s.topics[t.Name]; before != nil {
 			topics[i] = before
+			continue
 		}
-		s.topics[t.Name] = topics[i]
+		if s.topics == nil || len(s.topics) == maxSeen {
+			s.topics = map[string]*operate.Topic{}
+		}
+		s.topics[t.Name] = t
 	}
 }
 

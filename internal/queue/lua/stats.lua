@@ -27,10 +27,10 @@
 -- ARGV  1 version     of the group set that KEYS were made from
 --       then the name of each group
 --
--- Returns {"stale"} when the group set has changed, else {"ok", now, number of messages, of
--- pending, due ms of its first, number of delay ids that are taken, next, holder, standby, until,
--- paused, fault, fields and values of counters, number of fields of schedules}, and
--- then for each group: number in ready, its first entry, number in unack, first
+-- Returns {"stale"} when the group set has changed, or lacks one of the groups, else {"ok", now,
+-- number of messages, of pending, due ms of its first, number of delay ids that are taken, next,
+-- holder, standby, until, paused, fault, fields and values of counters, number of fields of
+-- schedules}, and then for each group: number in ready, its first entry, number in unack, first
 -- deadline, number in retry, first due ms, number of dead, first ms of death, waiters, resting,
 -- paused, options, ms of its removal, number of valid leases, number of suspects, number of
 -- standbys, entry of active, fields and values of stats. A missing value is "". paused is
@@ -45,6 +45,10 @@ local active = KEYS[12]
 local groups = (#KEYS - 12) / 9
 
 --@use now
+
+if redis.call('HGET', meta, 'groups') ~= version then
+  return {'stale'}
+end
 
 local after = '(' .. string.format('%d', now)
 
@@ -67,9 +71,6 @@ local function pause_of(name)
   return pause and (redis.call('ZSCORE', resumes, name) or '0') .. ' ' .. pause or ''
 end
 
-if redis.call('HGET', meta, 'groups') ~= version then
-  return {'stale'}
-end
 local s = redis.call('HMGET', scheduler, 'next', 'holder', 'standby', 'until', 'fault')
 local waiting, first_due = size(pending)
 local reply = {
@@ -82,7 +83,10 @@ for g = 1, groups do
   local ready, unack, retry, dead = KEYS[4 + g * 9], KEYS[5 + g * 9], KEYS[6 + g * 9], KEYS[7 + g * 9]
   local waiters, resting, stats, suspects = KEYS[8 + g * 9], KEYS[9 + g * 9], KEYS[10 + g * 9], KEYS[11 + g * 9]
   local standby = KEYS[12 + g * 9]
-  local settings = redis.call('HGET', group_options, name) or ''
+  local settings = redis.call('HGET', group_options, name)
+  if not settings then
+    return {'stale'}
+  end
   local single = string.find(settings, ' single', 1, true)
   local ready_size = redis.call('LLEN', ready)
   local unack_size, first_deadline = size(unack)
