@@ -45,7 +45,7 @@ func TestMessageThatIsReadyTwiceIsFoundAndMended(t *testing.T) {
 		"of two groups": {func(w *world) { w.repeat("a", "0001", false); w.repeat("b", "0001", true) }, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			both(t, func(t *testing.T, w *world) {
+			onReal(t, func(t *testing.T, w *world) {
 				all := names("%04d", 0, 1500)
 				w.publishNow(all...)
 				c.repeat(w)

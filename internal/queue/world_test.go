@@ -68,14 +68,25 @@ type world struct {
 func both(t *testing.T, test func(t *testing.T, w *world), groups ...string) {
 	t.Helper()
 	t.Parallel()
-	redistest.Both(t, func(t *testing.T, s redistest.Server) {
+	redistest.Both(t, checked(test, groups...))
+}
+
+// onReal runs a test on the real server only, because the embedded one is slow at it.
+func onReal(t *testing.T, test func(t *testing.T, w *world), groups ...string) {
+	t.Helper()
+	t.Parallel()
+	redistest.Real(t, checked(test, groups...))
+}
+
+func checked(test func(t *testing.T, w *world), groups ...string) func(t *testing.T, s redistest.Server) {
+	return func(t *testing.T, s redistest.Server) {
 		s.OnCleanup(func() {
 			if !t.Failed() {
 				queuetest.Check(t, s.Client, s.Prefix)
 			}
 		})
 		test(t, newWorld(t, s, "topic", groups...))
-	})
+	}
 }
 
 // own runs a test on two servers that belong to it, which it may flush.

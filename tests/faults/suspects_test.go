@@ -136,7 +136,7 @@ func TestPoisonAmongSixtyDiesAlone(t *testing.T) {
 				end()
 			}
 			history := w.History()
-			figures := w.Verify(faulttest.Rules{MaxDeliveries: 2, Return: byPoll})
+			figures := w.Verify(faulttest.Rules{MaxDeliveries: 2, Return: afterDeaths})
 			require.Equal(t, poisons, figures.Dead)
 			most := map[string]int{}
 			for _, e := range history {
