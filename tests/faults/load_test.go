@@ -66,8 +66,8 @@ const (
 	// byPoll is the same where a wake-up may be lost with whom it was for. A poll makes that good:
 	// every 5 s, or a tenth more.
 	byPoll = soon + 5500*time.Millisecond
-	// afterDeaths is the same where messages kill their process. A wake-up may be lost with the
-	// process, and nobody polls while the others start again, which takes seconds on a busy machine.
+	// afterDeaths is the same where messages kill their process. A wake-up may be lost with it,
+	// and nobody polls while the others start again. That takes seconds on a busy machine.
 	afterDeaths = 2 * byPoll
 )
 
