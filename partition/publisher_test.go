@@ -233,7 +233,7 @@ func TestConcurrentCallsWithoutKeySpreadAndStayTogether(t *testing.T) {
 		callersDone.Wait()
 		sum := 0
 		for i, c := range counts(t, s, n) {
-			require.GreaterOrEqual(t, c, 500, "partition %d", i)
+			require.GreaterOrEqual(t, c, 32, "partition %d", i) // they move on after 32 to 1,000
 			sum += c
 		}
 		require.Equal(t, callers*each, sum)
