@@ -562,7 +562,7 @@ func (m *model) gone(group string, remove func()) {
 	delete(m.has, group)
 	delete(m.counted, group)
 	if group == inTurns {
-		m.active, m.epoch = nil, 0 // a new group may have its first owner in the same millisecond
+		m.active, m.epoch = nil, m.now()-1 // the first owner of a new group has the time at least
 	}
 	m.step(remove, func(p *picture, _, _ int64) bool {
 		p.remove(group)
