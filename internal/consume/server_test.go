@@ -200,6 +200,9 @@ func inShellOf(t *testing.T, ctx context.Context, config Config, test func(t *te
 		}
 		config.Client, config.Mailbox, config.Topic = client, mailbox, queue.NewTopic(client, "p", "topic")
 		config.Name, config.Group, config.LeaseDuration = "main", "group", modelLease
+		if config.Common != nil {
+			*config.Common = Common{Out: make(chan *message.Message), Budget: NewBudget(config.MaxInFlight)}
+		}
 		config.MaxExtension = maxDuration(config.MaxExtension)
 		config.CloseTimeout = cmp.Or(config.CloseTimeout, time.Minute)
 		if ctx == nil {
@@ -210,7 +213,10 @@ func inShellOf(t *testing.T, ctx context.Context, config Config, test func(t *te
 		go func() { s.ended <- s.Subscription.Run() }()
 		defer func() {
 			s.Close()
-			for range s.Messages() {
+			for config.Common == nil { // else nobody closes the channel
+				if _, open := <-s.Messages(); !open {
+					break
+				}
 				t.Error("a message was handed out after Close")
 			}
 			closeMailbox()

@@ -69,6 +69,24 @@ func TestCloseTakesBackWhatIsOnOfferAndWaitsForWhatIsInHand(t *testing.T) {
 	})
 }
 
+func TestASubscriptionThatLeavesWaitsForItsHandlersAndGivesItsShareBack(t *testing.T) {
+	inShell(t, Config{MaxInFlight: 2, CloseTimeout: time.Second, Common: new(Common)}, func(t *testing.T, s *shell) {
+		s.publish(3)
+		first := s.next()
+		synctest.Wait()
+		s.Leave()
+		s.hasNone()
+		time.Sleep(10 * s.CloseTimeout)
+		require.NoError(t, first.Context().Err())
+		require.Empty(t, s.ended)
+		require.Len(t, s.share.of.shares, 1)
+		first.Ack()
+		require.NoError(t, s.end())
+		require.Empty(t, s.share.of.shares)
+		require.Len(t, s.messages, 2)
+	})
+}
+
 func TestAMessageThatCannotBeUnmarshaledIsADeadLetter(t *testing.T) {
 	for name, c := range map[string]struct {
 		unmarshal func() (*message.Message, error)
