@@ -36,15 +36,10 @@ const memberLength = 8
 func moves(owners, nexts []string, me string) (gives []int) {
 	count := map[string]int{} // also of members that have none yet
 	for i, owner := range owners {
-		for _, m := range []string{owner, nexts[i]} {
-			if m != "" {
-				count[m] += 0
-			}
-		}
-		if to := cmp.Or(owner, nexts[i]); to != "" {
-			count[to]++
-		}
+		count[cmp.Or(owner, nexts[i])]++ // a free place is about to be that of the next one
+		count[nexts[i]] += 0
 	}
+	delete(count, "")
 	if len(count) == 0 {
 		return nil
 	}

@@ -36,7 +36,7 @@ type part struct {
 	end    context.CancelFunc // ends it within CloseTimeout
 	ended  <-chan struct{}
 	leaves bool // it is given up, and subscribed to again when that is done
-	waited bool // the standby that was woken had time to take it
+	waited bool // besides leaves: one that does not come holds the partition up only once
 }
 
 func newReading(ctx context.Context, s *Subscriber, topic string) *reading {
@@ -167,10 +167,12 @@ func (r *reading) leaving() (n int) {
 // renew subscribes to a partition again that was given up. It returns false if the reading ends.
 func (r *reading) renew(p *part) bool {
 	p.end()
-	if seats, err := r.seats([]*part{p}); err == nil && seats[0].Moves && !p.waited {
+	if !p.waited {
 		p.waited = true
-		time.AfterFunc(takeFor, func() { r.tell(p) })
-		return true
+		if seats, err := r.seats([]*part{p}); err == nil && seats[0].Moves {
+			time.AfterFunc(takeFor, func() { r.tell(p) })
+			return true
+		}
 	}
 	err := r.subscribe(p)
 	switch {
