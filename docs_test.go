@@ -95,6 +95,14 @@ func TestMetadataHelpersAreShown(t *testing.T) {
 func TestRequirementsAreThoseOfTheModule(t *testing.T) {
 	version := submatches(`(?m)^go (\d+\.\d+)`, read(t, "go.mod"))[0]
 	require.Contains(t, read(t, "README.md"), "Go "+version+" or later")
+	modules := 0
+	walk(t, func(file string) {
+		if filepath.Base(file) == "go.mod" && file != filepath.Join("benchmarks", "peers", "go.mod") { // peers need what they need
+			modules++
+			require.Equal(t, version, submatches(`(?m)^go (\d+\.\d+)`, read(t, file))[0], file)
+		}
+	})
+	require.Greater(t, modules, 8)
 }
 
 // The embedded server is for tests: it is in no program that only uses the library.

@@ -1,6 +1,6 @@
 module github.com/redisdelay/watermill-redisdelay/otel
 
-go 1.26.0
+go 1.25.0
 
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.1
@@ -32,7 +32,7 @@ require (
 	go.uber.org/atomic v1.11.0 // indirect
 	go.uber.org/goleak v1.3.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	golang.org/x/sys v0.48.0 // indirect
+	golang.org/x/sys v0.39.0 // indirect
 )
 
 replace github.com/redisdelay/watermill-redisdelay => ..
