@@ -166,6 +166,29 @@ func TestManyProgramsPublishEachOccurrenceOnce(t *testing.T) {
 	}
 }
 
+// A program that stood still with its plan comes too late for each occurrence of it, those too that
+// were delivered meanwhile, whose delay IDs are free again.
+func TestAProgramThatStoodStillPublishesNothingTwice(t *testing.T) {
+	w := newWorld(t)
+	called, goOn := make(chan struct{}, 10), make(chan struct{})
+	slow := w.program(daily("a", spec("0 * * * * *"), func(s *Schedule) {
+		s.Message = func(o Occurrence) (*message.Message, error) { called <- struct{}{}; <-goOn; return hello(o) }
+	}))
+	other := w.program(daily("a", spec("0 * * * * *")))
+	for range 2 { // it begins the schedule, and makes its plan
+		_, err := slow.topics["t"].look(context.Background())
+		require.NoError(t, err)
+	}
+	<-called
+	other.look()
+	require.Equal(t, []string{"a 01-01 00:01:00", "a 01-01 00:02:00"}, w.advance(2*time.Minute))
+	waiting := w.waiting()
+	close(goOn)
+	slow.making.Wait()
+	require.Equal(t, waiting, w.waiting())
+	require.Empty(t, w.advance(0))
+}
+
 func TestMissedOccurrences(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
