@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -291,16 +292,16 @@ func TestPublish(t *testing.T) {
 	}{{"nothing", "", nil}, {"PUBLISH", "PUBLISH", owner}, {"SPUBLISH", "SPUBLISH", owner}, {"PUBLISH over the bus", "PUBLISH", other}} {
 		client := owner.Client(t).(*redis.Client)
 		var incoming <-chan *redis.Message
+		stop := func() error { return nil }
 		script := "return redis.call('SET', KEYS[1], ARGV[1])"
 		if trial.at != nil {
 			listening := trial.at.Client(t).(*redis.Client)
-			defer listening.Close()
 			subscribe := listening.Subscribe
 			if trial.command == "SPUBLISH" {
 				subscribe = listening.SSubscribe
 			}
 			pubsub := subscribe(ctx, channel)
-			defer pubsub.Close()
+			stop = func() error { return errors.Join(pubsub.Close(), listening.Close()) } // the next has the channel alone
 			if _, err := pubsub.Receive(ctx); err != nil {
 				t.Fatal(err)
 			}
@@ -325,6 +326,9 @@ func TestPublish(t *testing.T) {
 			time.Sleep(2 * time.Millisecond)
 		}
 		used := cpu(t, c.Nodes()) - before - idle*time.Since(began).Seconds()
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
 		slices.Sort(late)
 		fmt.Printf("| %s | %.0f us | %.2f | %.2f |\n", trial.name, used/n, ms(clusterload.Quantile(late, 0.5)), ms(clusterload.Quantile(late, 0.99)))
 		_ = client.Close()

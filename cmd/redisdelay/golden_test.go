@@ -61,6 +61,8 @@ var goldens = []struct {
 	{"dead-show", "dead show orders dead-1", ""},
 	{"msg-ls", "msg ls orders", ""},
 	{"msg-get", "msg get orders waiting", ""},
+	{"msg-get-hex", "msg get orders waiting --payload hex --cut 20", ""},
+	{"msg-get-hidden", "msg get orders waiting --no-payload", ""},
 	{"dead-export", "dead export orders --group billing", ""},
 	{"dead-requeue", "dead requeue orders --group billing --metadata kind=gift --limit 1 --over 10m", ""},
 	{"dead-move", "dead move orders --group billing --to mails --reason down --limit 1", ""},

@@ -140,3 +140,41 @@ func TestGroupsAndWorkersSayWhoIsActive(t *testing.T) {
 	require.Regexp(t, `in turns .* yes +1 of 3 `, out)
 	require.Regexp(t, `plain .* yes +- `, out)
 }
+
+// --since and --until choose dead letters by the time they died, as a time and as a duration before
+// the server's now.
+func TestDeadLettersAreChosenByTime(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)
+	server := redisdelaytest.StartWith(t, redisdelaytest.Config{Now: start})
+	w := newWorld(t, server.Client(), server.Addr())
+	w.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "billing"})
+	for i, uuid := range []string{"first", "second", "third"} { // at 12:00, 13:00 and 14:00
+		w.publish("orders", uuid, "die: a reason")
+		w.await("orders", "billing", func(g admin.GroupStats) bool { return g.Dead == i+1 })
+		server.Advance(time.Hour)
+	}
+	for flags, want := range map[string][]string{
+		"--since 90m":                  {"third"},
+		"--until 90m":                  {"first", "second"},
+		"--since 150m --until 90m":     {"second"},
+		"--since 2026-03-04T12:30:00Z": {"second", "third"},
+		"--until 2026-03-04T12:30:00Z": {"first"},
+		"--since 2026-03-04T12:30:00Z --until 90m --limit 10": {"second"},
+	} {
+		status, out, said := w.run("", strings.Fields("dead ls orders "+flags)...)
+		require.Zero(t, status, said)
+		for _, uuid := range []string{"first", "second", "third"} {
+			require.Equal(t, slices.Contains(want, uuid), strings.Contains(out, " "+uuid+" "), "%s: %s in\n%s", flags, uuid, out)
+		}
+	}
+	status, _, said := w.run("", strings.Fields("dead purge orders --until 90m --yes")...)
+	require.Zero(t, status, said)
+	_, out, _ := w.run("", "dead", "ls", "orders")
+	require.Contains(t, out, " third ")
+	require.NotContains(t, out, " first ")
+	require.NotContains(t, out, " second ")
+	status, _, said = w.run("", strings.Fields("dead ls orders --since yesterday")...)
+	require.Equal(t, exitRefused, status)
+	require.Contains(t, said, `--since is "yesterday"`)
+}

@@ -216,21 +216,29 @@ func testTop(t *testing.T, binary string) {
 	w, _ := shop(t, time.Now())
 	w.publish("evil"+evil, "x", "y", redisdelay.DelayKey, "1h")
 	const enter, leave = "\x1b[?1049h", "\x1b[?1049l"
+	modes := func(terminal *os.File) *term.State {
+		state, err := term.GetState(int(terminal.Fd()))
+		require.NoError(t, err)
+		return state
+	}
+	fresh, other, err := pty.Open()
+	require.NoError(t, err)
+	untouched := modes(fresh)
+	require.NoError(t, errors.Join(other.Close(), fresh.Close()))
 	for name, end := range map[string]func(*session){
 		"q":      func(s *session) { s.send("q") },
 		"ctrl-c": func(s *session) { s.send(ctrlC) },
 		"signal": func(s *session) { _ = s.cmd.Process.Signal(syscall.SIGTERM) },
 	} {
 		s := inTerminal(t, environment(w.addr), binary, "top", "--interval", "100ms")
-		before, err := term.GetState(int(s.terminal.Fd()))
-		require.NoError(t, err)
 		s.await("q quits")
 		s.await("nobody reads audit")
 		require.Contains(t, s.screen(), enter)
-		_ = before
+		require.NotEqual(t, untouched, modes(s.terminal), "keys come at once")
 		end(s)
 		require.Zero(t, s.exit(), name)
-		require.True(t, strings.HasSuffix(s.screen(), leave), "%s: the terminal is as it was: %q", name, s.screen())
+		require.True(t, strings.HasSuffix(s.screen(), leave), "%s: the screen is as it was: %q", name, s.screen())
+		require.Equal(t, untouched, modes(s.terminal), "%s: the modes of the terminal are as they were", name)
 		requireOnlyOwnSequences(t, s.screen())
 	}
 	// Without an answer it says so, and goes on.
