@@ -84,7 +84,15 @@ func activeChild(change func(*redisdelay.SubscriberConfig)) int {
 // close ends the child as its supervisor would.
 func (c *child) close() { _ = c.cmd.Process.Signal(os.Interrupt) }
 
-// active waits until the group has an active subscription, and as many standbys.
+// killUnheard kills the child, and waits until the server knows that it listens no more.
+func (c *child) killUnheard() {
+	heard := func() int { return len(c.client.PubSubChannels(context.Background(), "*").Val()) }
+	before := heard()
+	c.kill()
+	require.Eventually(c.t, func() bool { return heard() < before }, patience, time.Millisecond)
+}
+
+// awaitTurns waits until the group has an active subscription, and as many standbys.
 func awaitTurns(t testing.TB, client redis.UniversalClient, standbys int64) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -95,7 +103,8 @@ func awaitTurns(t testing.TB, client redis.UniversalClient, standbys int64) {
 }
 
 // A second process takes over, however the first one ends: with a message in hand, or idle. If the
-// first one closes, the second one does not wait for a lease, so the lease is a long one.
+// first one closes, or the server knows that it listens no more, the second one does not wait for a
+// lease, so the lease is a long one.
 func TestStandbyTakesOver(t *testing.T) {
 	const held, idle = true, false
 	const short, long = "active consumer", "active consumer with a long lease"
@@ -107,7 +116,7 @@ func TestStandbyTakesOver(t *testing.T) {
 	}{
 		"the active one is killed in its handler":    {short, (*child).kill, held, crashLease + 100*time.Millisecond},
 		"the active one is frozen in its handler":    {short, func(c *child) { c.freeze() }, held, crashLease + 100*time.Millisecond},
-		"the active one is killed while it is idle":  {short, (*child).kill, idle, 100 * time.Millisecond},
+		"the active one is killed while it is idle":  {long, (*child).killUnheard, idle, 100 * time.Millisecond},
 		"the active one is frozen while it is idle":  {short, func(c *child) { c.freeze() }, idle, crashLease + 100*time.Millisecond},
 		"the active one closes while it is idle":     {long, func(c *child) { c.close(); c.rest() }, idle, 50 * time.Millisecond},
 		"the active one closes and messages come in": {long, (*child).close, idle, 50 * time.Millisecond},
