@@ -21,7 +21,7 @@
 //   - On time: events trigger deliveries, not polling.
 //   - At least once. A message comes again if its handler nacks it, crashes, or loses its lease.
 //   - Publish is all or nothing, and takes effect once.
-//   - In order, with MaxInFlight 1 and one subscriber in the group.
+//   - In order, with MaxInFlight 1 and one subscriber in the group, or one active of many.
 //   - Every group gets every message that becomes due after the group was created.
 //
 // # What to look for
@@ -35,6 +35,8 @@
 //   - What a handler can know: [DeliveryFromContext]. When its context ends: [Subscriber.Subscribe].
 //   - Shutdown: [Subscriber.Close].
 //   - Redis Streams: [StreamConfig]. Other message queues: package relay.
+//   - Order over many processes: [SubscriberConfig].SingleActive. A whole Cluster for one topic:
+//     package partition.
 //   - Recurring messages: package periodic. Tests without waiting: package redisdelaytest.
 //
 // The Redis client belongs to the caller. No Close of this package closes it.

@@ -135,7 +135,7 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return p.publish(topic, parts, places, messages)
 }
 
-// Close is that of a redisdelay.Publisher.
+// Close is that of a redisdelay.Publisher, and returns its error.
 func (p *Publisher) Close() error { return p.plain.Close() }
 
 // anywhere is the place of a message without a key.

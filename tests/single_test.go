@@ -24,7 +24,10 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
-func init() { children["active consumer"] = activeChild }
+func init() {
+	children["active consumer"] = func() int { return activeChild(inTurns) }
+	children["active consumer with a long lease"] = func() int { return activeChild(inLongTurns) }
+}
 
 // inTurns has one subscription of the group get messages, one at a time, in strict order.
 func inTurns(c *redisdelay.SubscriberConfig) {
@@ -32,6 +35,12 @@ func inTurns(c *redisdelay.SubscriberConfig) {
 	c.SingleActive = true
 	c.MaxDeliveries = -1
 	c.Backoff = func(int) time.Duration { return 0 }
+}
+
+// inLongTurns is the same with a lease that no test waits for.
+func inLongTurns(c *redisdelay.SubscriberConfig) {
+	inTurns(c)
+	c.LeaseDuration = time.Minute
 }
 
 // fence is a resource outside that takes a message with an epoch, unless it has seen a higher one.
@@ -43,9 +52,9 @@ var fence = redis.NewScript(`
 
 // activeChild passes each message to the fenced resource, and acks most. It says which messages it
 // got. It closes when it is told to by a signal.
-func activeChild() int {
+func activeChild(change func(*redisdelay.SubscriberConfig)) int {
 	client := childClient()
-	subscriber := childSubscriber(inTurns)
+	subscriber := childSubscriber(change)
 	messages, err := subscriber.Subscribe(context.Background(), topic)
 	orDie(err)
 	told := make(chan os.Signal, 1)
@@ -75,7 +84,15 @@ func activeChild() int {
 // close ends the child as its supervisor would.
 func (c *child) close() { _ = c.cmd.Process.Signal(os.Interrupt) }
 
-// active waits until the group has an active subscription, and as many standbys.
+// killUnheard kills the child, and waits until the server knows that it listens no more.
+func (c *child) killUnheard() {
+	heard := func() int { return len(c.client.PubSubChannels(context.Background(), "*").Val()) }
+	before := heard()
+	c.kill()
+	require.Eventually(c.t, func() bool { return heard() < before }, patience, time.Millisecond)
+}
+
+// awaitTurns waits until the group has an active subscription, and as many standbys.
 func awaitTurns(t testing.TB, client redis.UniversalClient, standbys int64) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -85,29 +102,33 @@ func awaitTurns(t testing.TB, client redis.UniversalClient, standbys int64) {
 	}, patience, time.Millisecond)
 }
 
-// A second process takes over, however the first one ends: with a message in hand, or idle.
+// A second process takes over, however the first one ends: with a message in hand, or idle. If the
+// first one closes, or the server knows that it listens no more, the second one does not wait for a
+// lease, so the lease is a long one.
 func TestStandbyTakesOver(t *testing.T) {
 	const held, idle = true, false
+	const short, long = "active consumer", "active consumer with a long lease"
 	for name, c := range map[string]struct {
+		role   string
 		ends   func(c *child)
 		held   bool
 		within time.Duration
 	}{
-		"the active one is killed in its handler":    {(*child).kill, held, crashLease + 100*time.Millisecond},
-		"the active one is frozen in its handler":    {func(c *child) { c.freeze() }, held, crashLease + 100*time.Millisecond},
-		"the active one is killed while it is idle":  {(*child).kill, idle, 100 * time.Millisecond},
-		"the active one is frozen while it is idle":  {func(c *child) { c.freeze() }, idle, crashLease + 100*time.Millisecond},
-		"the active one closes while it is idle":     {func(c *child) { c.close(); c.rest() }, idle, 50 * time.Millisecond},
-		"the active one closes and messages come in": {(*child).close, idle, 50 * time.Millisecond},
+		"the active one is killed in its handler":    {short, (*child).kill, held, crashLease + 100*time.Millisecond},
+		"the active one is frozen in its handler":    {short, func(c *child) { c.freeze() }, held, crashLease + 100*time.Millisecond},
+		"the active one is killed while it is idle":  {long, (*child).killUnheard, idle, 100 * time.Millisecond},
+		"the active one is frozen while it is idle":  {short, func(c *child) { c.freeze() }, idle, crashLease + 100*time.Millisecond},
+		"the active one closes while it is idle":     {long, func(c *child) { c.close(); c.rest() }, idle, 50 * time.Millisecond},
+		"the active one closes and messages come in": {long, (*child).close, idle, 50 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			client := server.Client(t)
 			publisher := newPublisher(t, on(t, client))
-			first := startChild(t, server, "active consumer")
+			first := startChild(t, server, c.role)
 			first.awaitSubscribed()
-			second := startChild(t, server, "active consumer")
+			second := startChild(t, server, c.role)
 			awaitTurns(t, client, 1)
 			require.Eventually(t, func() bool { // the other one watches the scheduler
 				return client.HExists(t.Context(), keys.Scheduler(), "standby").Val()
