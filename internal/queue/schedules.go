@@ -280,7 +280,7 @@ func readAmended(name string, call *Call) (a Amended, err error) {
 // Handling is one handling of an occurrence, in one group.
 type Handling struct {
 	topic      *Topic
-	key        string
+	keys       []string
 	occurrence string
 	token      string
 	lease      time.Duration
@@ -289,23 +289,29 @@ type Handling struct {
 // Handle returns a handling of an occurrence, which Begin starts. It is valid for a lease, and for
 // another one after each Extend.
 func (t *Topic) Handle(schedule, group string, at time.Time, lease time.Duration) *Handling {
-	return &Handling{t, t.keys.Handling(schedule, group), strconv.FormatInt(at.UnixMilli(), 10), Token(), lease}
+	keys := []string{t.keys.Handling(schedule, group), t.keys.Stats(group)}
+	return &Handling{t, keys, strconv.FormatInt(at.UnixMilli(), 10), Token(), lease}
 }
 
-// Begin tells whether the group handles no other occurrence of the schedule.
-func (h *Handling) Begin(ctx context.Context) (bool, error) { return h.call(ctx, "begin") }
+// Begin tells whether the group handles no other occurrence of the schedule, and no other one is
+// next. again is for an occurrence that was delivered before: if it may not begin, it is the next
+// one, for so long. Otherwise again is 0, and counts says to count it as skipped if it may not
+// begin.
+func (h *Handling) Begin(ctx context.Context, again time.Duration, counts bool) (bool, error) {
+	return h.call(ctx, "begin", again, counts)
+}
 
 // Extend tells whether the handling is still valid.
-func (h *Handling) Extend(ctx context.Context) (bool, error) { return h.call(ctx, "extend") }
+func (h *Handling) Extend(ctx context.Context) (bool, error) { return h.call(ctx, "extend", 0, false) }
 
 // End ends the handling.
 func (h *Handling) End(ctx context.Context) error {
-	_, err := h.call(ctx, "end")
+	_, err := h.call(ctx, "end", 0, false)
 	return err
 }
 
-func (h *Handling) call(ctx context.Context, what string) (bool, error) {
-	call := NewCall(&overlapScript, []string{h.key}, what, h.occurrence, h.token, h.lease)
+func (h *Handling) call(ctx context.Context, what string, again time.Duration, counts bool) (bool, error) {
+	call := NewCall(&overlapScript, h.keys, what, h.occurrence, h.token, h.lease, again, counts)
 	if err := Do(ctx, h.topic.client, call); err != nil {
 		return false, err
 	}

@@ -61,6 +61,39 @@ func (w *world) hour(n int) time.Time {
 	return time.UnixMilli(w.start).Add(time.Duration(n) * time.Hour)
 }
 
+// An occurrence that was delivered before has its turn before later ones.
+func TestAHandlingThatFailedIsNext(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		handle := func(n int) *queue.Handling { return w.topic.Handle("s", "a", w.hour(n), time.Hour) }
+		is := func(want bool) func(bool, error) {
+			return func(free bool, err error) {
+				t.Helper()
+				require.NoError(t, err)
+				require.Equal(t, want, free)
+			}
+		}
+		first, second, third := handle(1), handle(2), handle(3)
+		is(true)(second.Begin(ctx, 0, true))
+		is(false)(first.Begin(ctx, time.Hour, true))
+		is(false)(third.Begin(ctx, time.Hour, true))
+		is(true)(second.Extend(ctx))
+		is(false)(third.Begin(ctx, 0, true))
+		require.NoError(t, second.End(ctx))
+		is(false)(third.Begin(ctx, 0, true))
+		require.Equal(t, "2", w.Client.HGet(ctx, w.keys.Stats("a"), "skipped").Val())
+		is(true)(first.Begin(ctx, time.Hour, true))
+		require.NoError(t, first.End(ctx))
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Handling("s", "a")).Val())
+
+		is(true)(second.Begin(ctx, 0, false))
+		is(false)(first.Begin(ctx, time.Millisecond, false))
+		require.NoError(t, second.End(ctx))
+		w.pass(2 * time.Millisecond)
+		is(true)(third.Begin(ctx, 0, false))
+		require.NoError(t, third.End(ctx))
+	}, "a")
+}
+
 func TestAnOccurrenceIsPublishedOnce(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		r := w.amend(queue.Put, "n: x%").Record
@@ -432,17 +465,17 @@ func TestAGroupHandlesOneOccurrenceAtATime(t *testing.T) {
 			}
 		}
 		first, second := w.topic.Handle("s", "a", w.hour(1), time.Hour), w.topic.Handle("s", "a", w.hour(2), time.Hour)
-		is(true)(first.Begin(ctx))
-		is(false)(second.Begin(ctx))
+		is(true)(first.Begin(ctx, 0, false))
+		is(false)(second.Begin(ctx, 0, false))
 		is(false)(second.Extend(ctx))
-		is(true)(w.topic.Handle("s", "b", w.hour(2), time.Hour).Begin(ctx))
-		is(true)(w.topic.Handle("r", "a", w.hour(2), time.Hour).Begin(ctx))
+		is(true)(w.topic.Handle("s", "b", w.hour(2), time.Hour).Begin(ctx, 0, false))
+		is(true)(w.topic.Handle("r", "a", w.hour(2), time.Hour).Begin(ctx, 0, false))
 		again := w.topic.Handle("s", "a", w.hour(1), time.Millisecond)
-		is(true)(again.Begin(ctx))
+		is(true)(again.Begin(ctx, 0, false))
 		is(false)(first.Extend(ctx))
 		require.NoError(t, first.End(ctx))
 		w.pass(2 * time.Millisecond)
-		is(true)(second.Begin(ctx))
+		is(true)(second.Begin(ctx, 0, false))
 		is(true)(second.Extend(ctx))
 		require.NoError(t, second.End(ctx))
 		require.Zero(t, w.Client.Exists(ctx, w.keys.Handling("s", "a")).Val())
@@ -460,7 +493,7 @@ func (w *world) recur() {
 	w.amend(queue.RemoveSchedule, "s")
 	_, err := w.topic.AllSchedules(ctx)
 	require.NoError(w.t, err)
-	require.NoError(w.t, only(w.topic.Handle("s", "a", w.hour(1), time.Hour).Begin(ctx)))
+	require.NoError(w.t, only(w.topic.Handle("s", "a", w.hour(1), time.Hour).Begin(ctx, 0, false)))
 }
 
 // The record tells when the last occurrence was due, through every change, and when missed ones
