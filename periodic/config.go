@@ -205,20 +205,23 @@ func (s Schedule) Validate() error {
 	if s.Name == "" || len(s.Name) > MaxNameLength {
 		fault("Name", "has %d bytes; it has to have 1 to %d", len(s.Name), MaxNameLength)
 	}
-	if err := queue.CheckTopic(s.Topic); err != nil {
-		fault("Topic", "%v", err)
+	switch n := len(s.Topic); {
+	case n == 0:
+		fault("Topic", "is required")
+	case n > redisdelay.MaxTopicLength:
+		fault("Topic", "has %d bytes; it has to have at most %d", n, redisdelay.MaxTopicLength)
 	}
 	if s.Message == nil {
 		fault("Message", "is required")
 	}
+	zoned := s
 	if s.Location == time.Local {
 		fault("Location", "is time.Local, which differs between machines; use time.LoadLocation")
-	} else {
-		zoned := s
-		zoned.setDefaults()
-		if _, err := zoned.instants(); err != nil {
-			errs = append(errs, err)
-		}
+		zoned.Location = nil
+	}
+	zoned.setDefaults()
+	if _, err := zoned.instants(); err != nil {
+		errs = append(errs, err)
 	}
 	if len(s.Revision) > MaxNameLength {
 		fault("Revision", "has %d bytes; it has to have at most %d", len(s.Revision), MaxNameLength)
