@@ -11,7 +11,6 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 var (

@@ -608,45 +608,6 @@ func TestAResumeWakesAProgram(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// The server's clock is six hours ahead for some seconds. A daily occurrence then comes early, and
-// again when it is due.
-func TestSchedulesComeBackWhenTheServersClockWasAhead(t *testing.T) {
-	t.Parallel()
-	for name, restarts := range map[string]bool{"the program lives": false, "it is restarted": true} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorldAt(t, begin.Add(4*time.Hour))
-			p := w.program(daily("a"), daily("fast", spec("@every 1m"), func(s *Schedule) { s.Misfire = MisfireSkip }))
-			p.look()
-			ahead := w.advance(6 * time.Hour)
-			require.Contains(t, ahead, "a 01-01 09:00:00")
-			p.look()
-			w.SetTime(begin.Add(4*time.Hour + 8*time.Second))
-			if restarts {
-				p = w.program(daily("a"), daily("fast", spec("@every 1m"), func(s *Schedule) { s.Misfire = MisfireSkip }))
-			}
-			p.look()
-			require.Equal(t, 2, w.log.count("The server's clock was ahead"))
-			require.Contains(t, w.waiting(), "fast 01-01 04:01:00")
-			require.Contains(t, w.waiting(), "a 01-01 09:00:00")
-			p.look()
-			require.Equal(t, 2, w.log.count("The server's clock was ahead"), "once")
-		})
-	}
-}
-
-// A failover shifts the clock by less than a minute, which is waited out.
-func TestAFailoverShiftsTheClockALittle(t *testing.T) {
-	w := newWorldAt(t, begin.Add(9*time.Hour-10*time.Second))
-	p := w.program(daily("a"))
-	p.look()
-	require.Equal(t, []string{"a 01-01 09:00:00"}, w.advance(20*time.Second))
-	p.look()
-	w.SetTime(begin.Add(9*time.Hour - 20*time.Second))
-	p.look()
-	require.Equal(t, []string{"a 01-02 09:00:00"}, w.waiting())
-	require.Equal(t, 1, w.log.count("The server's clock has gone back"))
-}
-
 func TestSchedulesRunAsLongAsTheirRouter(t *testing.T) {
 	w := newWorld(t)
 	p := w.program(daily("a"))

@@ -83,6 +83,35 @@ func TestAMessageSlowerThanItsScheduleMissesSome(t *testing.T) {
 	}
 }
 
+// The server's clock is hours ahead for eight seconds. Schedules then come back, also in a program
+// that starts later.
+func TestSchedulesComeBackWhenTheServersClockWasAhead(t *testing.T) {
+	t.Parallel()
+	for _, misfire := range []Misfire{MisfireLast, MisfireSkip} {
+		for _, restart := range []bool{false, true} {
+			s := scenario{lasts: 90 * time.Second, poll: 5 * time.Second, ahead: 5 * time.Minute, kinds: []kind{{spec: "@every 5s", misfire: misfire}},
+				events: []event{{what: "clock", at: 20 * time.Second, lasts: 8 * time.Second, by: 6 * time.Hour}}}
+			if restart {
+				s.events = append(s.events, event{what: "restart", at: 27 * time.Second, lasts: 3 * time.Second})
+			}
+			require.Empty(t, s.run(t))
+			require.Greater(t, s.delivered, 14, "%s, restart %v", misfire, restart)
+			require.Equal(t, 1, s.count("The server's clock was ahead"), "%s, restart %v", misfire, restart)
+		}
+	}
+}
+
+// A failover shifts the clock by less than a minute, which is waited out.
+func TestAFailoverShiftsTheClockALittle(t *testing.T) {
+	t.Parallel()
+	s := scenario{lasts: 90 * time.Second, poll: 5 * time.Second, ahead: 5 * time.Minute, kinds: []kind{{spec: "@every 5s"}},
+		events: []event{{what: "clock", at: 20 * time.Second, lasts: 20 * time.Second, by: 30 * time.Second}}}
+	require.Empty(t, s.run(t))
+	require.Zero(t, s.count("The server's clock was ahead"))
+	require.Equal(t, 1, s.count("The server's clock has gone back"))
+	require.InDelta(t, 90/5, s.delivered, 2, "none came twice")
+}
+
 // scenario is what schedules, programs and servers do.
 type scenario struct {
 	seed        int64
@@ -95,6 +124,17 @@ type scenario struct {
 	delivered int // occurrences
 	lines     int // about schedules, but for those of their begin
 	missed    int64
+	texts     []string // lines and events
+}
+
+// count returns how many lines have a text.
+func (s *scenario) count(text string) (n int) {
+	for _, line := range s.texts {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n
 }
 
 // kind is a schedule with a Message of a kind.
@@ -180,7 +220,6 @@ type era struct {
 	said    map[string][]time.Time         // lines; "": of the topic
 	paused  map[string]bool
 	failing bool // the log says that Redis does not answer
-	texts   []string
 }
 
 // run returns what is wrong.
@@ -224,7 +263,7 @@ func (e *era) run() string {
 		back = slices.DeleteFunc(back, func(b event) bool {
 			over := time.Since(began) >= b.at+b.lasts
 			if over {
-				e.end(ctx, operator, b)
+				e.end(ctx, operator, b, &programs)
 			}
 			return over
 		})
@@ -394,6 +433,9 @@ func (e *era) begin(ctx context.Context, operator *admin.Admin, v event, program
 		e.mu.Lock()
 		e.shift += v.by
 		e.mu.Unlock()
+	case "restart": // for as long as the event lasts, no program runs
+		(*programs)[0]()
+		*programs = nil
 	case "program":
 		*programs = append(*programs, e.program(ctx))
 		ended := make(chan struct{})
@@ -406,7 +448,7 @@ func (e *era) begin(ctx context.Context, operator *admin.Admin, v event, program
 	}
 }
 
-func (e *era) end(ctx context.Context, operator *admin.Admin, v event) {
+func (e *era) end(ctx context.Context, operator *admin.Admin, v event, programs *[]func()) {
 	name := e.name(v.schedule)
 	e.note(fmt.Sprintf("ends: %+v", v))
 	switch v.what {
@@ -418,6 +460,8 @@ func (e *era) end(ctx context.Context, operator *admin.Admin, v event) {
 			e.mu.Unlock()
 			e.starts(v.schedule)
 		}
+	case "restart":
+		*programs = append(*programs, e.program(ctx))
 	case "redis":
 		e.mu.Lock()
 		e.cut = false

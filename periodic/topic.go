@@ -36,6 +36,7 @@ type topic struct {
 	mu        sync.Mutex
 	schedules map[string]*schedule
 	waiting   []func() // to be called when the loop has looked
+	ended     bool     // the loop has ended, and looks no more
 }
 
 func newTopic(p *Periodic, name string) *topic {
@@ -91,8 +92,14 @@ func (t *topic) lookAgain() {
 func (t *topic) woken(_ string, done func()) {
 	if done != nil {
 		t.mu.Lock()
-		t.waiting = append(t.waiting, done)
+		ended := t.ended
+		if !ended {
+			t.waiting = append(t.waiting, done)
+		}
 		t.mu.Unlock()
+		if ended {
+			done()
+		}
 	}
 	t.lookAgain()
 }
@@ -113,6 +120,9 @@ func (t *topic) run(ctx context.Context, mailbox *wake.Mailbox) {
 		t.receiver = mailbox.Receive(t.periodic.publisher.Topic(t.name), t.woken)
 		defer func() {
 			t.receiver.Stop()
+			t.mu.Lock()
+			t.ended = true
+			t.mu.Unlock()
 			for _, done := range t.takeWaiting() {
 				done()
 			}
