@@ -44,8 +44,9 @@ type Config struct {
 	Ahead time.Duration
 
 	// Poll is about how often the Periodic looks at its schedules in Redis. Pauses and removals
-	// count at once. Other changes count after that time: a resume, a request to run now, and a
-	// definition of another program. Default 5s, at least 100ms.
+	// count at once, and a resume and a request to run now wake it. If its Redis user may not
+	// subscribe to channels, these count after Poll, as does a definition of another program.
+	// Default 5s, at least 100ms.
 	Poll time.Duration
 
 	// CloseTimeout is how long Run waits for calls of Message and Publish when its context ends.

@@ -162,7 +162,7 @@ func Last(s Series, from, t time.Time) (found time.Time) {
 func PassedOver(s Series, t, cursor time.Time, waiting []time.Time) time.Time {
 	until := cursor
 	for _, at := range waiting {
-		if at.After(t) {
+		if at.After(t) && !at.After(cursor) { // one after the cursor was cancelled by hand
 			until = at.Add(-time.Millisecond)
 			break
 		}

@@ -175,6 +175,30 @@ func TestErrorsOfSpecsPointAtTheField(t *testing.T) {
 	}
 }
 
+func TestInstantsThatWerePassedOverBeforeTheirTime(t *testing.T) {
+	t.Parallel()
+	s, err := Parse("@every 1h", time.UTC, time.Time{})
+	require.NoError(t, err)
+	day := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	hour := func(n int) time.Time { return day.Add(time.Duration(n) * time.Hour).UTC() }
+	now := hour(4).Add(time.Minute)
+	for _, test := range []struct {
+		cursor  time.Time
+		waiting []time.Time
+		want    time.Time
+	}{
+		{cursor: hour(4)},
+		{cursor: hour(6), waiting: []time.Time{hour(5), hour(6)}},
+		{cursor: hour(6), waiting: []time.Time{hour(3), hour(5), hour(6)}},
+		{cursor: now, waiting: []time.Time{hour(7)}}, // it was cancelled by hand, before a pause
+		{cursor: hour(9), waiting: []time.Time{hour(9)}, want: hour(8)},
+		{cursor: hour(9), want: hour(9)},
+		{cursor: hour(5).Add(time.Minute), want: hour(5)},
+	} {
+		require.Equal(t, test.want, PassedOver(s, now, test.cursor, test.waiting).UTC(), "%v", test)
+	}
+}
+
 func TestRulesOfAZoneTellOtherRules(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, Rules(zone(t, "Europe/Berlin")), Rules(zone(t, "Europe/Berlin")))
