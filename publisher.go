@@ -202,7 +202,8 @@ func (p *Publisher) engineConfig() publish.Config {
 //
 // Errors wrap ErrClosed, ErrInvalidTopic, ErrTopicMode, ErrInvalidDelay, ErrInvalidMetadata,
 // ErrNilMessage, ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrReserved, ErrTopicFull,
-// ErrServerFull, ErrNotReplicated, ErrForbidden or ErrLayout, or come from the Marshaler, the context, or Redis.
+// ErrServerFull, ErrNotReplicated, ErrForbidden or ErrLayout, or come from the Marshaler, the
+// context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := p.checkTopic(topic); err != nil {
 		return err

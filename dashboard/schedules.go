@@ -271,10 +271,10 @@ func (d *Dashboard) amend(c *call) (string, error) {
 			said = "Paused, and " + act.Detail + "."
 		}
 	case "resume":
-		act.Action, said = actResumeSchedule, "Resumed. It goes on with its next instant, when a program looks at it."
+		act.Action, said = actResumeSchedule, "Resumed. It goes on with its next instant, if a program runs it."
 		err = d.admin.ResumeSchedule(c.ctx, topic, name)
 	case "run":
-		act.Action, said = actRunSchedule, "One occurrence is asked for. A program that has the schedule publishes it when it looks."
+		act.Action, said = actRunSchedule, "One occurrence is asked for. A program that runs the schedule publishes it."
 		_, err = d.admin.RunSchedule(c.ctx, topic, name)
 	default:
 		return "", errNoPage

@@ -25,9 +25,9 @@ func (a *app) schedulesCommand() *cobra.Command {
 
 	pause := a.scheduleCommandOn("pause", "stop a schedule in all programs", `Stops a schedule in all programs, and takes back its occurrences that wait. What passes meanwhile is left out.`,
 		"reports daily-report", a.pauseSchedule)
-	resume := a.scheduleCommandOn("resume", "end a pause of a schedule", `Ends a pause. The schedule goes on with the next instant, when a program looks at it.`,
+	resume := a.scheduleCommandOn("resume", "end a pause of a schedule", `Ends a pause, and wakes the programs. The schedule goes on with the next instant.`,
 		"reports daily-report", a.resumeSchedule)
-	runNow := a.scheduleCommandOn("run", "ask for one occurrence now", `Asks for one occurrence now, even of a paused schedule. A program that has the schedule publishes it when it looks.`,
+	runNow := a.scheduleCommandOn("run", "ask for one occurrence now", `Asks for one occurrence now, even of a paused schedule, and wakes the programs. One that has the schedule publishes it.`,
 		"reports daily-report --yes", a.runSchedule)
 	remove := a.scheduleCommandOn("rm", "remove a schedule, and its occurrences that wait", `Removes a schedule, and its occurrences that wait. Programs that run leave it. A program that starts with it begins
 it anew, so take it out of the programs first.`, "reports daily-report --dry-run", a.removeSchedule)
@@ -229,7 +229,7 @@ func (a *app) resumeSchedule(ctx context.Context, operator *admin.Admin, topic, 
 	err := operator.ResumeSchedule(context.WithoutCancel(ctx), topic, name)
 	a.record(ctx, operator, admin.Act{Action: "resume-schedule", Topic: topic, Schedule: name}, err)
 	if err == nil {
-		a.out.say(amended{Topic: topic, Schedule: name}, "Schedule %q of topic %q goes on, when a program looks at it.", name, topic)
+		a.out.say(amended{Topic: topic, Schedule: name}, "Schedule %q of topic %q goes on with its next instant, if a program runs it.", name, topic)
 	}
 	return err
 }
@@ -249,7 +249,7 @@ func (a *app) runSchedule(ctx context.Context, operator *admin.Admin, topic, nam
 	}
 	w.ID = periodic.Occurrence{Schedule: name, At: at}.ID()
 	a.done(w)
-	a.out.note("A program that has the schedule publishes it when it looks.")
+	a.out.note("A program that runs the schedule publishes it.")
 	return nil
 }
 
