@@ -3,9 +3,11 @@ FUZZTIME    ?= 30s
 MODEL_SEQUENCES ?= 1000
 SOAK        ?= 1h
 PERIODIC_DAYS ?= 365
+ROUNDS      ?= 5
+LIMIT       ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench model stress faults periodic soak fuzz cover lua test-alerts
+.PHONY: help test test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench pairs pairs-smoke model stress faults periodic soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -86,6 +88,15 @@ bench-peers-smoke: ## that make bench-peers works, in tiny sizes, for what needs
 
 microbench: ## the benchmarks of single parts
 	@scripts/with-redis.sh go test -run '^$$' -bench . -benchmem ./...
+
+pairs: ## this tree beside the commit BASE, in ROUNDS (5) pairs in turns, ten minutes (LIMIT) at most; RUN=life chooses measurements
+	@[ -n "$(BASE)" ] || { echo 'pairs: name the commit to compare with: make pairs BASE=<commit>' >&2; exit 2; }
+	@command -v redis-server >/dev/null || scripts/install.sh redis-server
+	@cd benchmarks && GOFLAGS=-trimpath go run ./pairs -base "$(BASE)" -run "$(RUN)" -rounds $(ROUNDS) -limit $(LIMIT)
+
+pairs-smoke: ## that make pairs works, in tiny sizes, with the last commit
+	@command -v redis-server >/dev/null || scripts/install.sh redis-server
+	@cd benchmarks && go test ./pairs ./internal/... && GOFLAGS=-trimpath go run ./pairs -base HEAD -smoke >/dev/null
 
 model: ## MODEL_SEQUENCES (1,000) random sequences of transitions on each server, compared with a model; ten times as many histories of the consumer's machine, and crashes
 	@MODEL_SEQUENCES=$(MODEL_SEQUENCES) scripts/with-redis.sh go test -count=1 -timeout 30m -run TestManySequencesOfTransitions ./internal/queue

@@ -26,6 +26,7 @@ var mayImport = []struct {
 }{
 	{"delayqueue", nil},
 	{"internal/guard", nil},
+	{"internal/machine", nil}, // of runners of benchmarks
 	{"internal/calendar", nil},
 	{"internal/queue", []string{"internal/guard"}},
 	{"internal/queue/lua", []string{"internal/queue"}}, // the program of make lua

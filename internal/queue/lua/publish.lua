@@ -77,7 +77,7 @@ local first_message = 9
 local first_run = first_message + n * 2
 local first_option = first_run + runs * 2
 
---@use now due_of post schedule wake active expect each put fields_of timetable amend_timetable
+--@use now due_of post wake active expect each put fields_of timetable amend_timetable
 
 local topic = redis.call('HMGET', meta, 'groups', 'maxlen')
 if topic[1] ~= version then
@@ -121,6 +121,11 @@ for g = 1, direct and groups or 0 do
   direct = direct and not (head and tonumber(head) <= now)
   if not direct then break end
 end
+-- If all messages are ready at once, there is no event, and the key scheduler is not used.
+if direct and runs == 1 and first_option > #ARGV and not active and due_of(ARGV[first_run + 1]) == now then
+  scheduler = nil
+end
+--@use schedule
 for g = 1, limit > 0 and groups or 0 do
   local wait = maxlen and 0 or redis.call('LLEN', KEYS[8 + g * 3])
   backlog = math.max(backlog, wait + redis.call('ZCARD', KEYS[9 + g * 3]))
