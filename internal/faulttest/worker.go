@@ -93,6 +93,10 @@ func Nack(times int, delay time.Duration) string {
 // Work is for Worker.Do: the handler takes d, and acks.
 func Work(d time.Duration) string { return fmt.Sprintf("work %d", d.Milliseconds()) }
 
+// Hold is for Worker.Do: the handler waits for World.Release with this name, whatever becomes of the
+// message's context, and acks.
+func Hold(name string) string { return "hold " + name }
+
 // Other values for Worker.Do.
 const (
 	Ack  = "ack"
