@@ -93,8 +93,8 @@ func Nack(times int, delay time.Duration) string {
 // Work is for Worker.Do: the handler takes d, and acks.
 func Work(d time.Duration) string { return fmt.Sprintf("work %d", d.Milliseconds()) }
 
-// Hold is for Worker.Do: the handler waits for World.Release with this name, whatever becomes of the
-// message's context, and acks.
+// Hold is for Worker.Do: the handler waits for World.Release with this name, and acks. It does not
+// heed the message's context.
 func Hold(name string) string { return "hold " + name }
 
 // Other values for Worker.Do.

@@ -115,7 +115,8 @@ func (l *load) awaitEach(t *testing.T, what string, held map[lease]faulttest.Eve
 	})
 }
 
-// await waits until the history has events with which holds returns true. It is called with each event.
+// await waits until holds returns true. It is called with each event of the history, from the start
+// each time.
 func (l *load) await(t *testing.T, what string, holds func(e faulttest.Event) bool) {
 	t.Helper()
 	faulttest.Eventually(t, func() bool { return slices.ContainsFunc(l.w.History(), holds) }, time.Minute, 5*time.Millisecond, what)
