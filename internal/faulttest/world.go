@@ -49,6 +49,7 @@ type World struct {
 	Unregistered []string // topics whose groups do not exist until somebody subscribes
 
 	t       testing.TB
+	patient redis.UniversalClient // while it judges, when all servers answer
 	direct  Place
 	dir     string
 	journal *Journal // the test's own
