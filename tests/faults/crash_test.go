@@ -109,7 +109,7 @@ func TestWorkersKilledInTheirHandlersLoseNothing(t *testing.T) {
 	for round := range rounds {
 		name := fmt.Sprint("hold-", round)
 		l.progress(t, 30)
-		consumer, publisher := l.holderIn(t, l.w.Groups[round%2], l.hold(t, name)), &l.publishers[round%2]
+		consumer, publisher := l.holderIn(t, l.w.Groups[round%2], l.hold(t, name, 1)), &l.publishers[round%2]
 		(*consumer).Kill()
 		l.w.Release(name)
 		network := networks[publishers[round%2]]
@@ -183,7 +183,7 @@ func TestFrozenWorkerChangesNothingAfterItsLease(t *testing.T) {
 	for round := range rounds {
 		name := fmt.Sprint("hold-", round)
 		l.progress(t, 30)
-		its := l.hold(t, name)
+		its := l.hold(t, name, 1)
 		victim := *l.holderIn(t, l.w.Groups[round%2], its)
 		maps.DeleteFunc(its, func(_ lease, e faulttest.Event) bool { return e.By != victim.Name })
 		thaw := victim.Freeze()

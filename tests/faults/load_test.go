@@ -62,19 +62,19 @@ func (l *load) progress(t *testing.T, n int) {
 	l.w.Handled(l.w.Count(faulttest.Start) + n)
 }
 
-// hold publishes a message whose handlers, one in each group, run until it is released by its name,
+// hold publishes messages whose handlers, one in each group, run until they are released by name,
 // and waits until all have begun. It returns their leases.
-func (l *load) hold(t *testing.T, name string) map[lease]faulttest.Event {
+func (l *load) hold(t *testing.T, name string, messages int) map[lease]faulttest.Event {
 	t.Helper()
 	l.w.Await(l.w.Start(faulttest.Worker{
-		Role: faulttest.Publisher, Name: name, Messages: 1, Do: []string{faulttest.Hold(name)},
+		Role: faulttest.Publisher, Name: name, Messages: messages, Batch: messages, Do: []string{faulttest.Hold(name)},
 	})...)
 	held := map[lease]faulttest.Event{}
 	l.await(t, "handlers of "+name, func(e faulttest.Event) bool {
 		if e.Kind == faulttest.Start && strings.HasPrefix(e.UUID, name) {
 			held[leaseOf(e)] = e
 		}
-		return len(held) == len(l.w.Groups)
+		return len(held) == messages*len(l.w.Groups)
 	})
 	return held
 }

@@ -68,7 +68,7 @@ func TestServerPausedForLongerThanTheLease(t *testing.T) {
 	for round := range rounds {
 		name := fmt.Sprint("hold-", round)
 		l.progress(t, 30)
-		its := l.hold(t, name)
+		its := l.hold(t, name, 1)
 		require.NoError(t, l.w.Client.Do(t.Context(), "CLIENT", "PAUSE", 900, "ALL").Err())
 		l.awaitOver(t, its)
 		l.awaitAgain(t, its)
@@ -145,7 +145,7 @@ func (l *load) outlasted(t *testing.T, rounds int, begin, end func()) {
 	for round := range rounds {
 		name := fmt.Sprint("hold-", round)
 		l.progress(t, 30)
-		its := l.hold(t, name)
+		its := l.hold(t, name, 1)
 		begin()
 		l.awaitOver(t, its)
 		l.w.AwaitEvents(faulttest.Unknown, l.w.Count(faulttest.Unknown)+1) // after a publisher's fourth timeout
