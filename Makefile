@@ -7,23 +7,38 @@ ROUNDS      ?= 5
 LIMIT       ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench pairs pairs-smoke model stress faults periodic soak fuzz cover lua test-alerts
+.PHONY: help test slowest test-ci test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench pairs pairs-smoke model stress faults periodic soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
 
-# The longest comes first, because two run at a time.
+# RACE=1 has the race detector, which makes tests four times as slow. CI has it always.
+# SLOWEST is how many of the slowest tests a run names at its end.
+RACE    ?=
+SLOWEST ?= 0
+
+# Two modules run at a time. The longest comes first.
 MODULES := cmd/redisdelay tests/components prometheus otel examples/observed examples/delayed-redisstream examples/delayed-nats
 
 # Most tests wait more than they compute, so more of them run at once than there are CPUs.
+test: ## the tests of this module but tests/faults, on an embedded Redis and a real one; with RACE=1 under the race detector
+	@echo 'make test: the tests of this module but tests/faults, on an embedded Redis and on a redis-server.'
+	@echo 'It takes about $(if $(RACE),ten,four) minutes on two CPUs, and two more the first time, to compile. It prints a line for each package:'
+	@scripts/with-redis.sh sh -c 'go run ./scripts/runtests -slowest=$(SLOWEST) \
+		". $(if $(RACE),-race) -timeout=20m -parallel=4 $$(go list ./... | grep -v /tests/faults)"'
+
+slowest: SLOWEST := 20
+slowest: test ## make test, and then the twenty slowest tests by name
+
 # Watermill's own TestReconnect has a data race in it, so that one runs without the detector. The short form of
 # tests/faults has to stay short.
-test: ## all tests but those with real brokers, on a real Redis too, with the race detector
-	@scripts/with-redis.sh sh -c '\
-		go test -race -count=1 -timeout 20m -parallel 4 $$(go list ./... | grep -v /tests/faults) && \
-		go test -race -count=1 -timeout 10m -parallel 3 ./tests/faults && \
-		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests && \
-		printf "%s\n" $(MODULES) | xargs -P 2 -I{} go -C {} test -race -count=1 -timeout 10m -skip RabbitMQ ./...'
+test-ci: ## what CI runs besides: tests/faults in its short form, the other modules, with the race detector
+	@echo 'make test-ci: tests/faults in its short form, and the other modules, with the race detector.'
+	@echo 'It takes about nine minutes on two CPUs, and two more the first time, to compile. It prints a line for each package:'
+	@scripts/with-redis.sh go run ./scripts/runtests -lanes=2 -slowest=$(SLOWEST) \
+		'. -race -timeout=10m -parallel=3 ./tests/faults' \
+		'. -timeout=5m -run=TestUniversalReconnect ./tests' \
+		$(foreach module,$(MODULES),'$(module) -race -timeout=10m -skip=RabbitMQ ./...')
 
 # tests/brokers without the race detector, because watermill-amqp has a data race where it reconnects.
 test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS JetStream, RabbitMQ, gochannel; the tool with RabbitMQ
