@@ -33,9 +33,9 @@ type Config struct {
 
 	// PublicURL is the address at which browsers outside open the page, such as
 	// "https://ops.example.com/redisdelay", if a proxy is between. A change is refused unless its
-	// Origin is that of PublicURL, or is the request's own Host. Its path is the prefix that a proxy
-	// of Proxies strips, unless the proxy names one in X-Forwarded-Prefix. Default "": a change is
-	// refused unless its Origin is its own Host.
+	// Origin is that of PublicURL, or is the request's own Host. Its path is the prefix that a
+	// proxy of Proxies strips, unless the proxy names one in X-Forwarded-Prefix. Default "": a
+	// change is refused unless its Origin is its own Host.
 	PublicURL string
 
 	// Proxies are the networks of the reverse proxies that may forward requests, such as
@@ -49,8 +49,8 @@ type Config struct {
 	// requests from other machines are refused.
 	//
 	// At most ten requests with the header Authorization are under way for one address, which for
-	// IPv6 is its network of 64 bits. One that fails counts for a second. An Authenticate that takes
-	// secrets from elsewhere, such as a cookie, has to limit guesses itself.
+	// IPv6 is its network of 64 bits. One that fails counts for a second. An Authenticate that
+	// takes secrets from elsewhere, such as a cookie, has to limit guesses itself.
 	Authenticate func(*http.Request) (User, error)
 
 	// Anonymous is the user without Authenticate. Default a Viewer without Contents.
@@ -58,10 +58,10 @@ type Config struct {
 
 	// Redact are names whose values are never shown: as keys of metadata, and as keys of objects in
 	// JSON, also in JSON within a text of JSON, and in a value of metadata. A name counts word by
-	// word: "token" also hides "accessToken" and "X-Auth-Token", and "api_key" hides "apikey". A name
-	// of five letters or more also hides words that begin or end with it. Nil means DefaultRedact; an
-	// empty slice redacts nothing. Text that looks like JSON and cannot be read is hidden whole. Other
-	// payloads cannot be redacted.
+	// word: "token" also hides "accessToken" and "X-Auth-Token", and "api_key" hides "apikey". A
+	// name of five letters or more also hides words that begin or end with it. Nil means
+	// DefaultRedact; an empty slice redacts nothing. Text that looks like JSON and cannot be read
+	// is hidden whole. Other payloads cannot be redacted.
 	Redact []string
 
 	// Logger gets changes by users, and errors. Default slog.Default().

@@ -15,8 +15,8 @@ var ErrNeedsAuthentication = errors.New("without Authenticate the page may only 
 
 // ListenAndServe serves the page alone, on an address such as "localhost:8080", until ctx ends. It
 // returns nil then. Without Config.Authenticate it refuses an address that other machines reach:
-// ErrNeedsAuthentication. It serves no TLS: beyond this machine, and without Config.Proxies, it logs a
-// warning. listening, if not nil, is called with the address, once the page can be opened.
+// ErrNeedsAuthentication. It serves no TLS: beyond this machine, and without Config.Proxies, it
+// logs a warning. listening, if not nil, is called with the address, once the page can be opened.
 func (d *Dashboard) ListenAndServe(ctx context.Context, address string, listening func(net.Addr)) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {

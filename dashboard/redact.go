@@ -24,8 +24,8 @@ func hiddenNamesOf(names []string) (all hiddenNames) {
 // of other words, such as "password" in "dbpassword".
 const spoken = 5
 
-// hide returns whether the values of a key are never shown. One of the names is a run of whole words
-// of the key, also in the plural, or begins or ends one if it is long.
+// hide returns whether the values of a key are never shown. One of the names is a run of whole
+// words of the key, also in the plural, or begins or ends one if it is long.
 func (h hiddenNames) hide(key string) bool {
 	words := wordsOf(key)
 	joined := strings.Join(words, "")
@@ -54,8 +54,8 @@ func (h hiddenNames) hide(key string) bool {
 	return false
 }
 
-// wordsOf returns the words of a name in lower case: "XAuthToken", "x-auth-token" and "X_AUTH_TOKEN"
-// have the same.
+// wordsOf returns the words of a name in lower case: "XAuthToken", "x-auth-token" and
+// "X_AUTH_TOKEN" have the same.
 func wordsOf(name string) (words []string) {
 	runes := []rune(name)
 	var word []rune

@@ -90,7 +90,7 @@ func deepText(depth int, text string) string {
 	return text
 }
 
-// What has no secrets is shown as it is.
+// A payload without secrets is shown as it is.
 func TestOtherPayloadsAreShownAsTheyAre(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{`{"a": 1.0, "b": [true, null, "x"]}`, "plain words", `he said "hello"`, `"quoted" and more`, "1 2 3", "12", `["a","b"]`, "[INFO] started", "[2026-11-26] done",

@@ -326,8 +326,8 @@ func TestRedisUsersMayDoWhatTheTableSays(t *testing.T) {
 	}, redisRows)
 }
 
-// deniedTo returns what the server refused a user, from ACL LOG. CLIENT SETINFO is no part of Redis 7.0,
-// and Redis 7.2 has a rule for it.
+// deniedTo returns what the server refused a user, from ACL LOG. CLIENT SETINFO is no part of Redis
+// 7.0, and Redis 7.2 has a rule for it.
 func deniedTo(t *testing.T, owner redis.UniversalClient, user string) (denied []string) {
 	t.Helper()
 	log, err := owner.Do(t.Context(), "acl", "log").Slice()
@@ -354,8 +354,8 @@ var redisRows = []string{
 	"`GET of another key`, `EVAL of another key`, `EVAL of a hidden key`, `PUBLISH on another channel`",
 }
 
-// requireMatrix tries each act in a table of a document, and compares what came of it with the cells.
-// All acts in a row have the same cells.
+// requireMatrix tries each act in a table of a document, and compares what came of it with the
+// cells. All acts in a row have the same cells.
 func requireMatrix(t *testing.T, name string, columns []string, try func(act string) []string, rows []string) {
 	t.Helper()
 	begin, end := "<!-- "+name+":begin -->\n", "<!-- "+name+":end -->"

@@ -124,7 +124,8 @@ func newSecrets(t *testing.T) *world {
 	return w
 }
 
-// Without --redact the usual names are hidden. A list takes their place, and an empty flag hides none.
+// Without --redact the usual names are hidden. A list takes their place, and an empty flag hides
+// none.
 func TestUIRedactsUnlessItIsToldOtherwise(t *testing.T) {
 	t.Parallel()
 	w := newSecrets(t)
@@ -149,7 +150,8 @@ func TestUIRedactsUnlessItIsToldOtherwise(t *testing.T) {
 	require.Contains(t, said, "Redact")
 }
 
-// A setting that is there and empty, such as by an unset variable of a shell, does not open the page.
+// A setting that is there and empty, such as by an unset variable of a shell, does not open the
+// page.
 func TestUIRefusesEmptySettings(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"listen", "hosts", "public-url", "ui-user", "ui-password-file", "proxy-header", "proxies"} {
@@ -258,7 +260,8 @@ func TestUILimitsGuesses(t *testing.T) {
 	require.GreaterOrEqual(t, got[http.StatusTooManyRequests], guesses/2, "%v", got)
 }
 
-// Beyond this machine, without TLS and without a proxy that ends it, passwords can be read by others.
+// Beyond this machine, without TLS and without a proxy that ends it, passwords can be read by
+// others.
 func TestUIWarnsWhenPasswordsAreUnencrypted(t *testing.T) {
 	t.Parallel()
 	environment := []string{"REDISDELAY_REDIS=localhost:1", "REDISDELAY_UI_PASSWORD=tea"}
@@ -270,7 +273,7 @@ func TestUIWarnsWhenPasswordsAreUnencrypted(t *testing.T) {
 	}
 }
 
-// Where nobody signs in, the acts of the page are by --as, or else by user@host like those of the tool.
+// Acts of a page without a login are by --as, or else by user@host.
 func TestActsOfUIAreByAs(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
