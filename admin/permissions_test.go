@@ -361,7 +361,7 @@ func TestTheDocumentedPermissionsAreEnoughOnACluster(t *testing.T) {
 	let := func(rules ...any) { // each node has users of its own
 		if !sharded { // the document says what to leave out
 			rules = slices.DeleteFunc(slices.Clone(rules), func(rule any) bool {
-				return rule == "+spublish" || rule == "+ssubscribe"
+				return rule == "+spublish" || rule == "+ssubscribe" || rule == "+sunsubscribe"
 			})
 		}
 		for _, node := range cluster.Nodes() {

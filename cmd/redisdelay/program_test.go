@@ -460,8 +460,8 @@ func testReadOnlyUser(t *testing.T, binary string) {
 	w.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "billing"})
 	w.publish("orders", "later", "x", redisdelay.DelayKey, "1h", redisdelay.DelayIDKey, "name")
 	w.recur(w.fromFile("testdata/schedules.yaml")...)
-	rules := strings.Fields(readOnlyRules(t))
-	require.NoError(t, w.client.Do(t.Context(), append([]any{"ACL", "SETUSER", "reader", "on", ">secret"}, anys(rules)...)...).Err())
+	users, _ := documentedUsers(t)
+	require.NoError(t, w.client.Do(t.Context(), users["reader"]...).Err())
 	id := w.id("orders", "0")
 	run := func(args ...string) (string, int) {
 		cmd := withEnv(exec.Command(binary, args...), environment(server.Addr(), "REDISDELAY_REDIS_USERNAME=reader", "REDISDELAY_REDIS_PASSWORD=secret"))
@@ -498,21 +498,4 @@ func testReadOnlyUser(t *testing.T, binary string) {
 		require.Regexp(t, `\+[a-z]+`, said, does)
 		require.Contains(t, said, "forbidden", does)
 	}
-}
-
-func anys(texts []string) (all []any) {
-	for _, text := range texts {
-		all = append(all, strings.Trim(text, "'"))
-	}
-	return all
-}
-
-// readOnlyRules returns the rules of the user who only looks, from docs/operations.md.
-func readOnlyRules(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile("../../docs/operations.md")
-	require.NoError(t, err)
-	found := regexp.MustCompile(`(?s)ACL SETUSER reader on '>secret' (.*?)\n` + "```").FindStringSubmatch(string(text))
-	require.NotNil(t, found)
-	return strings.ReplaceAll(found[1], "\\\n", "")
 }
