@@ -139,9 +139,9 @@ func stoppedTimer(f func()) *time.Timer {
 func (s *Subscription) Messages() <-chan *message.Message { return s.out }
 
 // Close begins to close the subscription, and returns at once. Nothing more is handed out. Messages
-// that were handed out can be settled for CloseTimeout. Their contexts end after a third of it. Calls
-// to Redis go on for half a second longer than CloseTimeout. If Redis does not answer, and has
-// answered all settlements, they end sooner.
+// that were handed out can be settled for CloseTimeout. Their contexts end after a third of it.
+// Calls to Redis go on for half a second longer than CloseTimeout. If Redis does not answer, and
+// has answered all settlements, they end sooner.
 func (s *Subscription) Close() { s.close() }
 
 // Leave begins to end the subscription, and returns at once. Nothing more is handed out. It ends
@@ -203,8 +203,8 @@ func (s *Subscription) Owes() bool {
 	return s.machine.Owes()
 }
 
-// Cut returns a channel that is closed when the calls to Redis have to end. If Redis does not answer
-// at all, Run returns only when the client has given up the last one.
+// Cut returns a channel that is closed when the calls to Redis have to end. If Redis does not
+// answer at all, Run returns only when the client has given up the last one.
 func (s *Subscription) Cut() <-chan struct{} { return s.link.ctx.Done() }
 
 // deadline has a function called later.
