@@ -9,8 +9,8 @@ import (
 
 var (
 	// ErrClosed means that the Publisher or Subscriber is closed, or that its Close gave up a
-	// Publish. It is also the cause (context.Cause) of a message's context that ends with
-	// CloseTimeout.
+	// Publish. A message's context that ends because the Subscriber closes has a cause
+	// (context.Cause) that wraps it.
 	ErrClosed = queue.ErrClosed
 
 	// ErrInvalidConfig means that a constructor of this package, admin or relay refused its
@@ -74,10 +74,4 @@ var (
 	// The handler should stop: another consumer may have the message, and its ack or nack changes
 	// nothing.
 	ErrLeaseLost = consume.ErrLeaseLost
-
-	// ErrGivenUp means that handlers, or the Unmarshaler, still had messages when
-	// SubscriberConfig.CloseTimeout was over. Subscriber.Close returns it with their number, and
-	// the log names each message. The messages are delivered again when their leases end, even if
-	// their handlers ack them later.
-	ErrGivenUp = consume.ErrGivenUp
 )

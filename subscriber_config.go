@@ -130,14 +130,15 @@ type SubscriberConfig struct {
 	MaxDead int
 
 	// CloseTimeout is how long Close, and the end of a Subscribe's context, wait for handlers under
-	// way and for an answer of Redis. If Redis does not answer, they take that long even without
-	// messages. The channel of a Subscribe then closes when the client has given up its last call.
+	// way, and for Redis to answer their settlements. After a third of it the contexts of the
+	// handlers end, and a Nack uses up no delivery: see Subscriber.Close. A handler that returns
+	// then costs its message nothing.
 	//
-	// A message that is not settled by then is logged as an error and delivered again, even if its
-	// handler acks it later. Set CloseTimeout shorter if the process is killed earlier.
+	// A message that is not settled by the end is logged as an error and delivered again, even if
+	// its handler acks it later. Set CloseTimeout shorter if the process is killed earlier.
 	//
 	// Default 29s, a second less than Watermill's router waits for handlers. So a handler's work
-	// counts while the router waits for it, and Close's error comes before the router gives up.
+	// counts while the router waits for it. A negative value is an error.
 	CloseTimeout time.Duration
 }
 

@@ -154,7 +154,7 @@ func TestCounters(t *testing.T) {
 	w := newWorld(t)
 	w.group("orders", "shop")
 	w.set("stats", "published", 1, "replaced", 2, "left_out", 3, "refused_full", 4)
-	w.set("stats:shop", "acked", 11, "nacked", 12, "retried", 13, "dropped", 14, "expired", 15, "suspects", 16, "lease_lost", 17,
+	w.set("stats:shop", "acked", 11, "nacked", 12, "retried", 13, "dropped", 14, "expired", 15, "suspects", 16, "lease_lost", 17, "given_up", 19,
 		"dead_purged", 18, "dead_deliveries", 21, "dead_lease", 22, "dead_asked", 23, "dead_late", 24, "dead_unmarshal", 25, "dead_killed", 26,
 		"late_1", 5, "late_5", 2, "late_1000", 1, "late_60000", 1, "late_more", 3)
 	requireMetrics(t, w.collector(), `
@@ -170,6 +170,7 @@ func TestCounters(t *testing.T) {
 		expired_leases_total{group="shop",topic="orders"} 15
 		suspected_messages_total{group="shop",topic="orders"} 16
 		lost_leases_total{group="shop",topic="orders"} 17
+		given_up_messages_total{group="shop",topic="orders"} 19
 		dead_purged_messages_total{group="shop",topic="orders"} 18
 		dead_messages_total{cause="deliveries",group="shop",topic="orders"} 21
 		dead_messages_total{cause="lease",group="shop",topic="orders"} 22

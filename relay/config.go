@@ -25,6 +25,7 @@ type Config struct {
 	//     message. A message's own limit, redisdelay.MaxDeliveriesKey, still applies.
 	//   - Backoff is how long a message waits after the destination failed to take it. Default
 	//     redisdelay.ExponentialBackoff(250*time.Millisecond, time.Minute).
+	//   - CloseTimeout defaults to 10s. See Relay.Run for what happens within it.
 	//   - MaxInFlight and Broadcast must be zero, because the relay sets them.
 	Subscriber redisdelay.SubscriberConfig
 

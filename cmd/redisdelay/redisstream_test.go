@@ -160,7 +160,7 @@ func TestMessagesLeftToTheirLeasesAreLogged(t *testing.T) {
 	untilTheRelayHas(t, store, 10)
 	p.signal()
 	require.Zero(t, p.wait())
-	require.Equal(t, inHand(t, store) > 0, strings.Contains(p.said(), "left to their leases"))
+	require.Equal(t, inHand(t, store) > 0, strings.Contains(p.said(), "not settled within CloseTimeout"))
 	require.Contains(t, p.said(), "msg=Ended\n")
 }
 

@@ -162,7 +162,7 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger) (err error
 	if err := due.Run(ctx); err != nil {
 		return err
 	}
-	logger.Info("Ended") // the relay has logged messages that are left to their leases
+	logger.Info("Ended") // the Subscriber has logged messages that are left to their leases
 	return nil
 }
 

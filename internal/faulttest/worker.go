@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -292,24 +291,12 @@ func (p *process) consume() error {
 	tell("ready")
 	<-p.stopped
 	p.close(others, func() error {
-		err := unlessGivenUp(subscriber.Close())
+		err := subscriber.Close()
 		topics.Wait()
 		handlers.Wait()
 		return err
 	})
 	return nil
-}
-
-// unlessGivenUp returns what Close reports, without handlers that outlast CloseTimeout, as some do
-// on purpose.
-func unlessGivenUp(err error) error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return err
-	}
-	return errors.Join(slices.DeleteFunc(slices.Clone(joined.Unwrap()), func(err error) bool {
-		return errors.Is(err, redisdelay.ErrGivenUp)
-	})...)
 }
 
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -266,7 +266,7 @@ var transitions = map[string]func(w *world) (call func() error){
 
 // counting has a claim tell of messages.
 func counting(c *queue.Claim) {
-	c.Counts = queue.Counts{Lateness: queue.Lateness{2: 2, 5: 1}, Latest: 30 * time.Millisecond, LeaseLost: 2}
+	c.Counts = queue.Counts{Lateness: queue.Lateness{2: 2, 5: 1}, Latest: 30 * time.Millisecond, LeaseLost: 2, GivenUp: 3}
 }
 
 // only is the error of a call.
