@@ -53,6 +53,7 @@ type app struct {
 	logger *slog.Logger
 
 	root, relay, ui *cobra.Command
+	running         *cobra.Command // nil until a command runs
 	relaying        *relaySettings
 	json            bool
 	consent         consent
@@ -127,7 +128,7 @@ func (a *app) runs(do func(ctx context.Context, args []string) error) func(*cobr
 
 // begin reads the settings.
 func (a *app) begin(cmd *cobra.Command) error {
-	a.began = true
+	a.began, a.running = true, cmd
 	if err := a.settings.resolve(cmd.Flags()); err != nil {
 		return err
 	}
@@ -139,6 +140,9 @@ func (a *app) begin(cmd *cobra.Command) error {
 	}
 	return nil
 }
+
+// given returns whether a flag of the command is set, to an empty text too.
+func (a *app) given(flag string) bool { return a.running != nil && a.running.Flags().Changed(flag) }
 
 // family returns a command that only has commands below it.
 func (a *app) family(name, short string, commands ...*cobra.Command) *cobra.Command {

@@ -70,10 +70,7 @@ func TestGoldenOfAPartitionedTopic(t *testing.T) {
 func TestAPartitionedTopicIsTailedAndCompleted(t *testing.T) {
 	t.Parallel()
 	w := partitionedShop(t)
-	go func() {
-		w.publishOnceTailed("orders-p2-401")
-	}()
-	status, out, _ := w.run("", "tail", "orders", "--limit", "1")
+	status, out, _ := w.tail(func() { w.publish("orders-p2-401", "tailed", "hold: news") }, "orders", "--limit", "1")
 	require.Zero(t, status)
 	require.Contains(t, out, "news")
 	_, out, _ = w.run("", "__complete", "topics", "or")
