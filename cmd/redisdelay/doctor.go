@@ -60,7 +60,11 @@ func (a *app) doctor(ctx context.Context, topics []string, deep bool, late time.
 	if wrong {
 		return errSaid
 	}
-	a.out.note("Nothing is wrong with %s.", many(diagnosis.Topics, "topic"))
+	where := ""
+	if diagnosis.Topics == 0 {
+		where = a.where()
+	}
+	a.out.note("Nothing is wrong with %s.%s", many(diagnosis.Topics, "topic"), where)
 	return nil
 }
 

@@ -97,6 +97,7 @@ func steady(text string) string {
 	text = regexp.MustCompile(`the server's clock is \S+ (behind|ahead of) this machine's`).ReplaceAllString(text, "the server's clock is off")
 	text = regexp.MustCompile(`"max_lateness":"[^"]*"`).ReplaceAllString(text, `"max_lateness":"1ms"`)
 	text = regexp.MustCompile(`"lateness":\[[^\]]*\]`).ReplaceAllString(text, `"lateness":[{"at_most":"1ms","count":1}]`)
+	text = regexp.MustCompile(` of 127\.0\.0\.1:\d+`).ReplaceAllString(text, " of 127.0.0.1:6379") // "It looked at"
 	host, _ := os.Hostname()
 	text = strings.ReplaceAll(text, host, "host")
 	text = regexp.MustCompile(`(HOST|host) +(PID|\d+) +`).ReplaceAllString(text, "$1  PID  ")

@@ -88,7 +88,7 @@ func TestLooksChangeNothing(t *testing.T) {
 		"dead move": {"orders --group billing --to oders"}, "dead import": {"orders --every-group"},
 		"msg cancel": {"orders name"}, "msg kill": {"orders name", "orders ready --group audit"}, "repair": {"orders"},
 		"schedules run": {"reports clean-up"}, "schedules rm": {"reports clean-up"},
-		"groups rm": {"orders audit", "orders --idle 1m"}, "topics rm": {"orders"},
+		"pause": {"orders", "mails"}, "groups rm": {"orders audit", "orders --idle 1m"}, "topics rm": {"orders"},
 	}
 	// __complete is a command of cobra, by which a shell completes names.
 	completions := []string{"__complete topics ", "__complete dead ls orders --group ", "__complete schedules show reports "}

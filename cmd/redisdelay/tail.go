@@ -67,14 +67,19 @@ func (a *app) tail(ctx context.Context, topic string, t tailing) error {
 			a.out.note("It has no group: what is due waits for the first one.")
 		}
 	}
-	n := 0
+	n, unreadable := 0, 0
 	told, err := operator.Tail(ctx, topic, func(m admin.Message) bool {
 		a.tailed(topic, m, t.view)
-		n++
+		if n++; m.Err != nil {
+			unreadable++
+		}
 		return (t.limit == 0 || n < t.limit) && a.out.out.failed == nil
 	}, admin.TailOptions{Began: began})
 	if err != nil {
 		return err
+	}
+	if unreadable > 0 {
+		a.out.note("%s", a.otherMarshaler(unreadable))
 	}
 	if told.Unseen > 0 && (t.limit == 0 || n < t.limit) {
 		a.out.note("About %s more became due, and were done with or cancelled between two looks.", many(told.Unseen, "message"))
