@@ -188,6 +188,9 @@ type Filter struct {
 	// UUID must be the message's UUID, and DelayID its delay ID; "" means any.
 	UUID, DelayID string
 
+	// IDs, if not nil, has true for the IDs of the messages that are chosen. It is only read.
+	IDs map[string]bool
+
 	// Metadata has pairs that must be in the message's metadata.
 	Metadata map[string]string
 
@@ -212,7 +215,7 @@ func (f Filter) matches(m Message) bool {
 		}
 	}
 	at := m.Places[0].At
-	return (f.UUID == "" || f.UUID == m.UUID) && (f.DelayID == "" || f.DelayID == m.DelayID) && strings.Contains(m.Places[0].Reason, f.Reason) &&
+	return (f.IDs == nil || f.IDs[m.ID]) && (f.UUID == "" || f.UUID == m.UUID) && (f.DelayID == "" || f.DelayID == m.DelayID) && strings.Contains(m.Places[0].Reason, f.Reason) &&
 		(f.FoldedReason == "" || f.FoldedReason == foldReason(m.Places[0].Reason)) &&
 		(f.From.IsZero() || !at.Before(f.From)) &&
 		(f.Until.IsZero() || at.Before(f.Until)) &&

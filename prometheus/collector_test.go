@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus"
@@ -354,12 +355,30 @@ func TestNamesThatAreNotUTF8AreDifferentSeries(t *testing.T) {
 	w.group("a\xfe", "shop")
 	w.group("a\xef", "shop") // the first byte of the replacement character
 	w.group("a\ufffd", "shop")
+	w.group("a\ufffdff", "shop") // as the first one is written
 	requireMetrics(t, w.collector(), `
 		stored_messages{topic="a�ff"} 0
 		stored_messages{topic="a�fe"} 0
 		stored_messages{topic="a�ef"} 0
-		stored_messages{topic="a�"} 0
+		stored_messages{topic="a�ef�bf�bd"} 0
+		stored_messages{topic="a�ef�bf�bdff"} 0
 	`)
+}
+
+// Labels of different names are different, and UTF-8.
+func FuzzLabels(f *testing.F) {
+	for _, names := range [][2]string{{"", "a"}, {"a\xff", "a\ufffdff"}, {"\ufffd", "\xef\xbf"}, {"\xef", "\ufffdef"}, {"ü", "\xc3"}, {"\xff\xfe", "\xfe\xff"}} {
+		f.Add(names[0], names[1])
+	}
+	f.Fuzz(func(t *testing.T, one, other string) {
+		labels := promredisdelay.Labels(one, other)
+		if (one == other) != (labels[0] == labels[1]) {
+			t.Errorf("%q and %q are %q and %q", one, other, labels[0], labels[1])
+		}
+		if !utf8.ValidString(labels[0]) {
+			t.Errorf("%q is %q", one, labels[0])
+		}
+	})
 }
 
 func TestNamesFollowTheRulesOfPrometheus(t *testing.T) {

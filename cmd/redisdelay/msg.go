@@ -170,10 +170,13 @@ func (a *app) list(ctx context.Context, topic string, state admin.State, q listi
 		header = append([]string{"PARTITION"}, header...)
 	}
 	t := a.out.table(header...)
-	shown, more := 0, false
+	shown, more, unreadable := 0, false, 0
 	err = pages(ctx, operator, topic, admin.Query{State: state, Group: group, Filter: filter, Limit: 1000}, func(m admin.Message) bool {
 		if more = q.choose.limit > 0 && shown == q.choose.limit; more {
 			return false
+		}
+		if m.Err != nil {
+			unreadable++
 		}
 		place := m.Places[0]
 		cells := []any{place.At, m.ID, m.DelayID, cut(m.UUID, 36), place.Deliveries, cut(place.Reason, 60), faint.in(q.view.short(m), true)}
@@ -184,11 +187,42 @@ func (a *app) list(ctx context.Context, topic string, state admin.State, q listi
 		shown++
 		return true
 	})
-	err = t.flush(fmt.Sprintf("Topic %q has no such messages.", topic), err)
+	err = t.flush(a.noneFound(stats, state, group, q.choose), err)
+	if unreadable > 0 {
+		a.out.note("%s", a.otherMarshaler(unreadable))
+	}
 	if more {
 		a.out.note("There are more; --limit says how many are shown.")
 	}
 	return err
+}
+
+// noneFound says which messages a list without a result has looked at.
+func (a *app) noneFound(stats admin.Stats, state admin.State, group string, choose choosing) string {
+	all, of := stats.Pending, ""
+	for _, g := range stats.Groups {
+		if g.Group == group && state != admin.Pending {
+			of = fmt.Sprintf(" in group %q", group)
+			all = map[admin.State]int{admin.Ready: g.Ready, admin.InHand: g.InHand, admin.Retrying: g.Retrying, admin.Dead: g.Dead}[state]
+		}
+	}
+	if all == 0 {
+		return fmt.Sprintf("Topic %q has no messages in state %s%s.%s", stats.Topic, stateName(state), of, a.where())
+	}
+	text := fmt.Sprintf("None of %s of topic %q in state %s%s is chosen", many(all, "message"), stats.Topic, stateName(state), of)
+	if by := choose.String(); by != "" {
+		text += " by: " + by
+	}
+	if len(choose.metadata) > 0 {
+		text += fmt.Sprintf("; they were read with --marshaler %s", a.marshaler.value)
+	}
+	return text + "."
+}
+
+// otherMarshaler says what to do about payloads that cannot be read.
+func (a *app) otherMarshaler(n int) string {
+	other := map[string]string{"binary": "json", "json": "binary"}[a.marshaler.value]
+	return fmt.Sprintf("%s could not be read with --marshaler %s. If the publishers use another Marshaler, try --marshaler %s.", many(n, "message"), a.marshaler.value, other)
 }
 
 // show prints a message, in any state or only as a dead letter.
@@ -206,6 +240,9 @@ func (a *app) show(ctx context.Context, topic, name string, by naming, view payl
 	}
 	if only != "" && !slices.ContainsFunc(m.Places, func(p admin.Place) bool { return p.State == only }) {
 		return fmt.Errorf("message %s of topic %q is no dead letter: %w", m.ID, topic, admin.ErrNotFound)
+	}
+	if m.Err != nil {
+		a.out.note("%s", a.otherMarshaler(1))
 	}
 	if a.out.json {
 		a.out.object(view.without(m))

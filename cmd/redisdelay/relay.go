@@ -105,6 +105,7 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger) (err error
 		return errors.Join(err, closed(to))
 	}
 	defer func() { err = errors.Join(err, closed(to)) }()
+	r.redis.watch(options)
 	client := redis.NewUniversalClient(options)
 	defer func() { err = errors.Join(err, client.Close()) }()
 

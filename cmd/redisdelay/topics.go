@@ -81,7 +81,7 @@ func (a *app) listTopics(ctx context.Context, named []string) error {
 			}
 		}
 	})
-	return t.flush("There is no topic.", err)
+	return t.flush("There is no topic."+a.where(), err)
 }
 
 // sums adds up the groups of a topic.
@@ -124,12 +124,27 @@ func (a *app) groupTable() *table {
 
 func groupCells(t *table, s admin.Stats, g admin.GroupStats) {
 	topic, now := s.Topic, s.Now
-	paused := "-"
-	if g.Pause != nil {
-		paused = ago(g.Pause.Since, now)
+	paused := pausedCell(g.Pause, now)
+	if g.Pause == nil && s.Pause != nil {
+		paused = "the topic: " + pausedCell(s.Pause, now)
 	}
 	t.row(ofTopic{topic, g}, topic, g.Group, g.Ready, g.InHand, g.Retrying, alarming.in(g.Dead, g.Dead > 0), doubtful.in(g.Suspects, g.Suspects > 0),
 		doubtful.in(g.Subscribed, !g.Subscribed && g.Group != redisdelay.StreamGroup), activeOf(s, g.Group), ago(g.LastSeen, now), doubtful.in(paused, paused != "-"))
+}
+
+// pausedCell says since when, for how long and why.
+func pausedCell(p *admin.Pause, now time.Time) string {
+	if p == nil {
+		return "-"
+	}
+	text := ago(p.Since, now)
+	if !p.Until.IsZero() {
+		text += ", for " + span(p.Until.Sub(p.Since))
+	}
+	if p.Why != "" {
+		text += ": " + p.Why
+	}
+	return cut(text, 60)
 }
 
 // activeOf says how many subscriptions of a group with SingleActive are active, of how many. It is
@@ -170,7 +185,7 @@ func (a *app) listGroups(ctx context.Context, named []string) error {
 			groupCells(t, s, g)
 		}
 	})
-	return t.flush("There is no group.", errors.Join(append(unreadable, err)...))
+	return t.flush("There is no group."+a.where(), errors.Join(append(unreadable, err)...))
 }
 
 func (a *app) idleGroups(ctx context.Context, named []string, idle time.Duration) error {
@@ -186,7 +201,7 @@ func (a *app) idleGroups(ctx context.Context, named []string, idle time.Duration
 		}
 		return err
 	})
-	return t.flush("No group is idle.", err)
+	return t.flush(fmt.Sprintf("No group is without a subscriber for %s or longer.%s", idle, a.where()), err)
 }
 
 func (a *app) removeGroups(ctx context.Context, args []string, idle time.Duration) error {

@@ -30,6 +30,7 @@ func (w *world) operate() {
 	require.NoError(t, only(w.topic.List(ctx, "a", operate.Dead, "", 10, 1<<20)))
 	require.NoError(t, only(w.topic.Stats(ctx)))
 	require.NoError(t, only(w.topic.Upcoming(ctx, "a", time.Time{}, time.Second, 10)))
+	require.NoError(t, only(w.topic.Passing(ctx, time.Time{}, time.Second, nil)))
 	require.NoError(t, only(w.topic.Find(ctx, byID(w, "dead"))))
 	require.NoError(t, only(w.topic.Group("a").Requeue(ctx, []string{w.id["dead"]})))
 	w.promote("nobody|1")
@@ -111,6 +112,7 @@ func TestOperationsDoNotMakeATopic(t *testing.T) {
 				"list":       only(none.List(ctx, "a", operate.Dead, "", 1, 0)),
 				"pending":    only(none.List(ctx, "", operate.Pending, "", 1, 0)),
 				"upcoming":   only(none.Upcoming(ctx, "a", time.Time{}, time.Second, 1)),
+				"passing":    only(none.Passing(ctx, time.Time{}, time.Second, nil)),
 				"find":       only(none.Find(ctx, operate.Ref{ID: "x"})),
 				"audit":      only(none.Audit(ctx)),
 				"erase":      none.Erase(ctx),

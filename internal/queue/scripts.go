@@ -82,6 +82,7 @@ var (
 	PageScript       = load("page")
 	StatsScript      = load("stats")
 	UpcomingScript   = load("upcoming")
+	PassingScript    = load("passing")
 	InspectScript    = load("inspect")
 	ScanScript       = load("scan")
 	HalvesScript     = load("halves")

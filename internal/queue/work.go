@@ -45,6 +45,7 @@ var (
 	Surveying      = Work{Name: "survey", scripts: []string{"look", "stats", "page"}, besides: []string{"HMGET"}}
 	Watching       = Work{Name: "workers", scripts: []string{"look"}, besides: []string{"TIME", "HSCAN"}}
 	Foreseeing     = Work{Name: "upcoming", scripts: []string{"look", "upcoming"}}
+	Tailing        = Work{Name: "tail", scripts: []string{"look", "passing"}}
 	Cancelling     = Work{Name: "cancel", scripts: []string{"look", "cancel"}}
 	Rescheduling   = Work{Name: "reschedule", scripts: []string{"look", "reschedule"}}
 	Requeueing     = Work{Name: "requeue", scripts: []string{"requeue"}}
