@@ -13,8 +13,8 @@ var (
 	// (context.Cause) that wraps it.
 	ErrClosed = queue.ErrClosed
 
-	// ErrInvalidConfig means that a constructor of this package, admin or relay refused its
-	// configuration. The error names every invalid field.
+	// ErrInvalidConfig means that a constructor of this module refused its configuration. The
+	// error names every invalid field.
 	ErrInvalidConfig = errors.New("invalid configuration")
 
 	// ErrInvalidTopic means that a topic is empty or longer than MaxTopicLength. With a
@@ -34,6 +34,11 @@ var (
 	// ErrExists means that Publish refused a message with DelayIDReject, because its delay ID is
 	// taken.
 	ErrExists = queue.ErrExists
+
+	// ErrReserved means that Publish refused a message, because its delay ID is
+	// "<schedule>@<digits>" for a recurring schedule of the topic (package periodic). Such IDs are
+	// for the occurrences of the schedule.
+	ErrReserved = queue.ErrReserved
 
 	// ErrTopicFull means that after Publish more messages would wait than
 	// PublisherConfig.MaxWaiting.

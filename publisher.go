@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
+	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 	"github.com/redisdelay/watermill-redisdelay/internal/meta"
 	"github.com/redisdelay/watermill-redisdelay/internal/publish"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -201,32 +202,24 @@ func (p *Publisher) engineConfig() publish.Config {
 // differs from a known key only in case is ignored, and logged once in a process.
 //
 // Errors wrap ErrClosed, ErrInvalidTopic, ErrTopicMode, ErrInvalidDelay, ErrInvalidMetadata,
-// ErrNilMessage, ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrTopicFull, ErrServerFull,
-// ErrNotReplicated, ErrForbidden or ErrLayout, or come from the Marshaler, the context, or Redis.
+// ErrNilMessage, ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrReserved, ErrTopicFull,
+// ErrServerFull, ErrNotReplicated, ErrForbidden or ErrLayout, or come from the Marshaler, the context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
-	return p.publishGuarded(topic, messages, nil)
-}
-
-// publishGuarded is Publish with a guard for each message, if there are guards.
-func (p *Publisher) publishGuarded(topic string, messages []*message.Message, guards []queue.Guard) error {
 	if err := p.checkTopic(topic); err != nil {
 		return err
 	}
-	if err := p.publish(topic, messages, guards); err != nil {
+	if err := p.publish(topic, messages); err != nil {
 		return fmt.Errorf("publish to topic %q: %w", topic, err)
 	}
 	return nil
 }
 
-func (p *Publisher) publish(topic string, messages []*message.Message, guards []queue.Guard) error {
+func (p *Publisher) publish(topic string, messages []*message.Message) error {
 	b, err := p.prepare(topic, messages)
 	if err != nil {
 		return err
 	}
 	defer p.engine.Free(b)
-	for i, g := range guards {
-		b.Messages[i].Options.Guard = g
-	}
 	return p.engine.Publish(callerContext(messages), topic, b)
 }
 
@@ -305,6 +298,9 @@ func (p *Publisher) prepareOne(topic string, msg *message.Message, b *publish.Ba
 			return m, err
 		}
 		m.Due, m.Options = spec.Due, spec.Options(p.IntoStreams())
+		if m.Options.DelayID != "" {
+			m.Options.Guard = inside.GuardOf(msg.Context(), m.Options.DelayID)
+		}
 		without = meta.NotStored(p.IntoStreams(), p.deliveredBefore(msg))
 	}
 	body, err := p.marshal(topic, msg, without, b)

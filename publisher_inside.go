@@ -8,6 +8,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 func init() {
@@ -20,12 +21,12 @@ type insidePublisher struct{ p *Publisher }
 
 func (i insidePublisher) Topic(name string) *queue.Topic { return i.p.topic(name) }
 
-func (i insidePublisher) Partitioning(ctx context.Context, topic string) (queue.Partitioning, error) {
-	return queue.PartitioningOf(ctx, i.p.client, i.p.config.KeyPrefix, topic)
+func (i insidePublisher) Mailbox() (*wake.Mailbox, func()) {
+	return wake.Open(i.p.client, i.p.config.KeyPrefix)
 }
 
-func (i insidePublisher) PublishGuarded(topic string, messages []*message.Message, guards []queue.Guard) error {
-	return i.p.publishGuarded(topic, messages, guards)
+func (i insidePublisher) Partitioning(ctx context.Context, topic string) (queue.Partitioning, error) {
+	return queue.PartitioningOf(ctx, i.p.client, i.p.config.KeyPrefix, topic)
 }
 
 func (i insidePublisher) Prepare(topic string, messages []*message.Message) (send func() error, free func(), err error) {

@@ -24,6 +24,15 @@ type Counters struct {
 	// RefusedFull counts messages of calls that failed with redisdelay.ErrTopicFull. A call that
 	// the client repeats after a lost reply may count twice.
 	RefusedFull int `json:"refused_full"`
+
+	// RefusedOccurrences counts occurrences of recurring schedules that a program made, and that
+	// were not published: they came too late, or the schedule was paused or changed meanwhile. What
+	// another program had published already is not in it.
+	RefusedOccurrences int `json:"refused_occurrences"`
+
+	// Returned counts recurring schedules that came back, because the server's clock was ahead when
+	// they last published: see ClockAhead.
+	Returned int `json:"returned"`
 }
 
 // GroupCounters is what a consumer group has counted since it was created. The counters only grow.
@@ -45,6 +54,10 @@ type GroupCounters struct {
 
 	// Dropped counts messages that expired and were dropped: redisdelay.ExpiryDrop.
 	Dropped int `json:"dropped"`
+
+	// Skipped counts occurrences of recurring schedules that periodic.OverlapSkip acked without
+	// handling them. They are in Acked, too.
+	Skipped int `json:"skipped"`
 
 	// Expired counts leases that ran out, because a process crashed, stood still, or could not
 	// reach Redis, or because a handler outlived CloseTimeout.
@@ -86,7 +99,7 @@ func (d DeadCounters) Total() int {
 }
 
 func groupCounters(c operate.GroupCounters) GroupCounters {
-	return GroupCounters{Delivered: c.Delivered, Acked: c.Acked, Nacked: c.Nacked, Retried: c.Retried, Dropped: c.Dropped,
+	return GroupCounters{Delivered: c.Delivered, Acked: c.Acked, Nacked: c.Nacked, Retried: c.Retried, Dropped: c.Dropped, Skipped: c.Skipped,
 		Expired: c.Expired, Suspects: c.Suspects, LeaseLost: c.LeaseLost, GivenUp: c.GivenUp, Dead: DeadCounters(c.Dead), DeadPurged: c.DeadPurged}
 }
 

@@ -28,9 +28,14 @@ var (
 
 // Config configures a Periodic.
 type Config struct {
-	// Publisher publishes the occurrences, and has the connection to Redis. Required. The Periodic
-	// never closes it. It may be used for other messages, too.
-	Publisher *redisdelay.Publisher
+	// Publisher publishes the occurrences. Required. It is a *redisdelay.Publisher, or a decorator of
+	// one, such as a traced Publisher. A decorator has a method Unwrap() message.Publisher, which
+	// returns what it decorates, and so on down to the *redisdelay.Publisher. It has to pass on
+	// each message with its context, or with one that is derived from that. The calls of Publish
+	// are decorated. Reads and changes of the schedules themselves are not: the *redisdelay.Publisher
+	// alone has the connection to Redis for them. The Periodic never closes it. It may be used for
+	// other messages, too.
+	Publisher message.Publisher
 
 	// Ahead is how long before their due time occurrences are in Redis. The next occurrence of each
 	// schedule always is, however far ahead. So while no program lives, Redis delivers what is due
@@ -59,8 +64,11 @@ func (c *Config) setDefaults() {
 // it.
 func (c Config) Validate() error {
 	var errs []error
-	if c.Publisher == nil {
+	switch {
+	case c.Publisher == nil || c.Publisher == (*redisdelay.Publisher)(nil):
 		errs = append(errs, invalid("Publisher", "is required"))
+	case undecorated(c.Publisher) == nil:
+		errs = append(errs, invalid("Publisher", "is a %T, which is no *redisdelay.Publisher, and has no methods Unwrap() message.Publisher that lead to one", c.Publisher))
 	}
 	ahead, poll := cmp.Or(c.Ahead, 5*time.Minute), cmp.Or(c.Poll, 5*time.Second)
 	if poll < 100*time.Millisecond {
@@ -73,6 +81,21 @@ func (c Config) Validate() error {
 		errs = append(errs, invalid("CloseTimeout", "is %v; it has to be positive, or zero for the default", c.CloseTimeout))
 	}
 	return errors.Join(errs...)
+}
+
+// undecorated returns the *redisdelay.Publisher that a Publisher is or decorates, or nil.
+func undecorated(p message.Publisher) *redisdelay.Publisher {
+	for range 100 { // a decorator may unwrap to itself
+		switch d := p.(type) {
+		case *redisdelay.Publisher:
+			return d
+		case interface{ Unwrap() message.Publisher }:
+			p = d.Unwrap()
+		default:
+			return nil
+		}
+	}
+	return nil
 }
 
 // FieldError is a fault of one field of Config, Schedule or OverlapConfig. It wraps

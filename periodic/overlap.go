@@ -23,10 +23,13 @@ type OverlapPolicy string
 const (
 	// OverlapAllow handles both at once.
 	OverlapAllow OverlapPolicy = "allow"
-	// OverlapSkip acks the later one without handling it, and logs it.
+	// OverlapSkip acks the later one without handling it, logs it, and counts it
+	// (admin.GroupCounters.Skipped). One that was delivered before, because its handler failed or
+	// its process died, is postponed instead until the other one ends. It is handled before any
+	// later one then.
 	OverlapSkip OverlapPolicy = "skip"
 	// OverlapQueue postpones the later one until the other one ends. If several wait, any of them
-	// is next.
+	// is next, but one that was delivered before comes first.
 	OverlapQueue OverlapPolicy = "queue"
 )
 
@@ -103,7 +106,7 @@ type overlap struct {
 	logger  watermill.LoggerAdapter
 }
 
-var errOverlap = errors.New("another occurrence of the schedule is handled")
+var errOverlap = errors.New("another occurrence of the schedule is handled, or comes first")
 
 func (o *overlap) middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
@@ -120,7 +123,11 @@ func (o *overlap) middleware(h message.HandlerFunc) message.HandlerFunc {
 		_, err := o.permits.Try(msg.Context(), topic, queue.Overlapping)
 		free := false
 		if err == nil {
-			free, err = handling.Begin(msg.Context())
+			again := time.Duration(0)
+			if delivery.Redelivered {
+				again = 2*o.Wait + time.Second // it comes again within this time
+			}
+			free, err = handling.Begin(msg.Context(), again, o.Policy == OverlapSkip)
 		}
 		fields := watermill.LogFields{"schedule": occurrence.Schedule, "topic": delivery.Topic, "group": delivery.Group, "occurrence": occurrence.At}
 		switch {
@@ -129,10 +136,10 @@ func (o *overlap) middleware(h message.HandlerFunc) message.HandlerFunc {
 		case free:
 			defer o.keep(handling, fields)()
 			return h(msg)
-		case o.Policy == OverlapQueue:
+		case o.Policy == OverlapQueue || delivery.Redelivered:
 			return nil, o.postpone(msg, errOverlap)
 		}
-		o.logger.Info("Skipped an occurrence, because another one of its schedule is handled", fields)
+		o.logger.Info("Skipped an occurrence, because another one of its schedule is handled, or waits for a retry", fields)
 		return nil, nil
 	}
 }

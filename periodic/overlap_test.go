@@ -1,6 +1,7 @@
 package periodic
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
@@ -86,6 +88,73 @@ func TestOverlap(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An occurrence that failed is handled again, although later ones are in hand when its retries come.
+func TestOverlapSkipHandlesWhatFailedBefore(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		log := &capture{}
+		pub := testkit.NewPublisher(t, s)
+		sub := testkit.NewSubscriber(t, s, func(c *redisdelay.SubscriberConfig) { c.MaxInFlight = 10; c.Backoff = func(int) time.Duration { return 0 } })
+		in := testkit.SubscribeTo(t, sub, "t")
+		middleware, err := Overlap(OverlapConfig{Client: s.Client, KeyPrefix: s.Prefix, Wait: time.Millisecond}, log)
+		require.NoError(t, err)
+		begun, goOn, ended := make(chan string, 10), make(chan error), make(chan error, 10)
+		handle := middleware(func(msg *message.Message) ([]*message.Message, error) {
+			begun <- msg.UUID
+			return nil, <-goOn
+		})
+		deliver := func(name string) *message.Message {
+			hours := map[string]time.Duration{"first": 1, "second": 2, "third": 3, "fourth": 4}
+			testkit.Publish(t, pub, "t", Occurrence{Schedule: "s", At: begin.Add(hours[name] * time.Hour)}.stamp(message.NewMessage(name, nil), begin))
+			return testkit.Receive(t, in)
+		}
+		run := func(msg *message.Message) { go func() { _, err := handle(msg); ended <- err }() }
+		end := func(result error) {
+			goOn <- result
+			require.ErrorIs(t, testkit.Wait(t, ended, "the end"), result)
+		}
+		failed := errors.New("it failed")
+
+		first := deliver("first")
+		run(first)
+		require.Equal(t, "first", testkit.Wait(t, begun, "the first"))
+		end(failed)
+		first.Nack()
+		first = testkit.Receive(t, in)
+		require.Equal(t, "first", first.UUID)
+
+		second := deliver("second")
+		run(second)
+		require.Equal(t, "second", testkit.Wait(t, begun, "the second"))
+		_, err = handle(first)
+		require.ErrorIs(t, err, errOverlap, "it is postponed, and not acked")
+		first.Nack()
+		first = testkit.Receive(t, in)
+		end(nil)
+		second.Ack()
+
+		third := deliver("third")
+		_, err = handle(third)
+		require.NoError(t, err, "the one that failed comes first")
+		third.Ack()
+		require.Equal(t, 1, log.count("Skipped an occurrence"))
+		run(first)
+		require.Equal(t, "first", testkit.Wait(t, begun, "the first again"))
+		end(nil)
+		first.Ack()
+
+		fourth := deliver("fourth")
+		run(fourth)
+		require.Equal(t, "fourth", testkit.Wait(t, begun, "a later one"))
+		end(nil)
+		fourth.Ack()
+		a, err := admin.New(admin.Config{Client: s.Client, KeyPrefix: s.Prefix})
+		require.NoError(t, err)
+		stats, err := a.Stats(context.Background(), "t")
+		require.NoError(t, err)
+		require.Equal(t, 1, stats.Groups[0].Counters.Skipped)
+	})
 }
 
 func TestOverlapConfigIsChecked(t *testing.T) {

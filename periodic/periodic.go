@@ -10,15 +10,19 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // Periodic publishes the occurrences of schedules. Its methods are safe for concurrent use.
 type Periodic struct {
 	config    Config
+	plain     *redisdelay.Publisher // Config.Publisher without its decorators
 	publisher inside.Publisher
+	now       func() time.Time // time.Now, but for tests
 	logger    watermill.LoggerAdapter
 	permits   queue.Permits
 	making    sync.WaitGroup // calls of Message and Publish
@@ -26,6 +30,7 @@ type Periodic struct {
 	mu      sync.Mutex // guards the fields below
 	topics  map[string]*topic
 	running context.Context // of Run; nil before it
+	mailbox *wake.Mailbox   // of Run
 	loops   sync.WaitGroup  // one for each topic
 }
 
@@ -36,9 +41,12 @@ func New(config Config, logger watermill.LoggerAdapter) (*Periodic, error) {
 		return nil, err
 	}
 	config.setDefaults()
+	plain := undecorated(config.Publisher)
 	return &Periodic{
 		config:    config,
-		publisher: inside.Of(config.Publisher),
+		plain:     plain,
+		publisher: inside.Of(plain),
+		now:       time.Now,
 		logger:    guard.Logger(logger).With(watermill.LogFields{"component": "redisdelay.periodic"}),
 		topics:    map[string]*topic{},
 	}, nil
@@ -77,7 +85,7 @@ func (p *Periodic) Add(schedules ...Schedule) error {
 // begin starts the loop of a topic, if Run has begun. p.mu is held.
 func (p *Periodic) begin(t *topic) {
 	if p.running != nil && p.running.Err() == nil {
-		p.loops.Go(func() { t.run(p.running) })
+		p.loops.Go(func() { t.run(p.running, p.mailbox) })
 	}
 }
 
@@ -111,6 +119,9 @@ func (p *Periodic) Run(ctx context.Context) error {
 		return ErrAlreadyRun
 	}
 	p.running = ctx
+	mailbox, giveBack := p.publisher.Mailbox()
+	defer giveBack()
+	p.mailbox = mailbox
 	for _, t := range p.topics {
 		p.begin(t)
 	}

@@ -94,7 +94,7 @@ func TestOccurrencesArePublishedAsFarAsThePublisherTakesThem(t *testing.T) {
 			require.NoError(t, err)
 			defer pub.Close()
 			p := w.program(daily("a", spec("@every 1m")))
-			p.publisher = inside.Of(pub)
+			p.config.Publisher, p.plain, p.publisher = pub, pub, inside.Of(pub)
 			p.look()
 			require.Len(t, w.waiting(), test.waits)
 			require.Equal(t, "a 01-01 00:01:00", w.waiting()[0])

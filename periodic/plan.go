@@ -16,7 +16,30 @@ const (
 // planned is an occurrence that is to be published now.
 type planned struct {
 	at, due, previous time.Time
-	guard             queue.Guard
+	latest            time.Time // when the guard takes it at the latest
+	missed            int64     // instants that count as missed if the guard takes it
+	guard             *queue.Guard
+}
+
+// plan is what is to be published now, in order.
+type plan struct {
+	occurrences []planned
+	more        bool  // another plan follows at once
+	left        int64 // instants left out because Message takes too long for them
+	last        bool  // MisfireAll counts as MisfireLast, because Message is slower than the period
+}
+
+// pace is what is known of how long an occurrence takes to be made and sent.
+type pace struct {
+	cost   time.Duration // of the last Message, and the last call of Publish
+	least  time.Duration // the shortest of the last three; 0: there were fewer
+	behind bool          // an occurrence came too late: those that cannot be made in time are left out
+}
+
+// reach returns the first time at which an occurrence can be in Redis. Some time is added to what
+// the last one took.
+func (p pace) reach(now time.Time) time.Time {
+	return now.Add(p.cost + p.cost/4 + 20*time.Millisecond)
 }
 
 // planner makes plans for a schedule. It is pure.
@@ -30,10 +53,11 @@ type planner struct {
 
 // plan returns which occurrences are to be published next, in order, when the record of the
 // schedule is r and the server's clock shows now. Each one's guard follows from the one before, so
-// all programs make the same plan or fail at a guard. more tells that another plan follows at once.
-func (p planner) plan(r queue.Recurring, now time.Time) (plan []planned, more bool) {
+// all programs make the same plan or fail at a guard.
+func (p planner) plan(r queue.Recurring, now time.Time, pace pace) (found plan) {
+	add := func(o planned) { found.occurrences = append(found.occurrences, o) }
 	if !r.Run.IsZero() {
-		plan = append(plan, planned{at: r.Run, due: now, previous: p.before(r), guard: queue.AskedFor(r.Version)})
+		add(planned{at: r.Run, due: now, latest: now, previous: p.before(r), guard: queue.AskedFor(r.Version)})
 	}
 	waits := 0
 	for _, at := range r.Waiting {
@@ -42,41 +66,68 @@ func (p planner) plan(r queue.Recurring, now time.Time) (plan []planned, more bo
 		}
 	}
 	if !r.Paused.IsZero() || waits > mostWaiting/2 || waits > 0 && r.Cursor.Add(p.jitter).After(now.Add(p.ahead/2)) {
-		return plan, false
+		return found
 	}
 	after, missed := r.Cursor, int64(0)
 	previous := time.Time{}
 	if p.isInstant(r.Cursor) {
 		previous = r.Cursor
 	}
-	add := func(at, latest time.Time) {
-		plan = append(plan, planned{at: at, due: at.Add(p.jitter), previous: previous,
+	follow := func(at, latest time.Time) {
+		add(planned{at: at, due: at.Add(p.jitter), latest: latest, previous: previous, missed: missed,
 			guard: queue.Follows(r.Version, after, latest, missed)})
 		after, previous, missed = at, at, 0
 	}
 
 	// Occurrences whose due time has passed were missed.
-	passed := now.Add(-p.jitter)
+	passed, reach := now.Add(-p.jitter), pace.reach(now)
 	at, late := p.missed(r.Cursor, passed)
+	if p.misfire == MisfireAll && late.slower(pace.least) {
+		p.misfire, found.last = MisfireLast, true
+		at, late = p.missed(r.Cursor, passed)
+	}
 	missed = late.dropped
 	for _, instant := range late.instants {
-		if len(plan) >= mostPlanned {
-			return plan, true
+		if len(found.occurrences) >= mostPlanned {
+			found.more = true
+			return found
 		}
 		missed++
-		add(instant, p.valid(instant))
+		if latest := p.valid(instant); pace.behind && latest.Before(reach) {
+			found.left++
+		} else {
+			follow(instant, latest)
+		}
 	}
-	for first := len(plan); !at.IsZero(); at = p.series.Next(at) {
+	if pace.behind {
+		reach = reach.Add(time.Duration(len(found.occurrences)) * reach.Sub(now)) // those come first
+		left := int64(0)
+		at, left = p.leave(at, reach.Add(-p.jitter))
+		found.left, missed = found.left+left, missed+left
+	}
+	for first := len(found.occurrences); !at.IsZero(); at = p.series.Next(at) {
 		due := at.Add(p.jitter)
-		if published := len(plan) - first; published > 0 && due.After(now.Add(p.ahead)) || waits+published >= mostWaiting {
+		if published := len(found.occurrences) - first; published > 0 && due.After(now.Add(p.ahead)) || waits+published >= mostWaiting {
 			break
 		}
-		if len(plan) >= mostPlanned {
-			return plan, true
+		if len(found.occurrences) >= mostPlanned {
+			found.more = true
+			return found
 		}
-		add(at, due)
+		follow(at, due)
 	}
-	return plan, false
+	return found
+}
+
+// leave returns the first instant from at on that is not before a time, and how many come before
+// it. About 10,000 are counted.
+func (p planner) leave(at, before time.Time) (first time.Time, left int64) {
+	for ; !at.IsZero() && at.Before(before); at = p.series.Next(at) {
+		if left++; left == mostCounted {
+			return p.series.Next(before.Add(-time.Millisecond)), left
+		}
+	}
+	return at, left
 }
 
 // restsUntil returns until when the plan for a record is empty, as it is now.
@@ -95,6 +146,13 @@ func (p planner) restsUntil(r queue.Recurring) time.Time {
 type late struct {
 	instants []time.Time // to be published
 	dropped  int64       // others, before those
+}
+
+// slower tells whether a Message that takes so long can never catch up with missed occurrences that
+// are all published.
+func (l late) slower(cost time.Duration) bool {
+	n := len(l.instants) - 1
+	return n > 0 && cost > l.instants[n].Sub(l.instants[0])/time.Duration(n)
 }
 
 // missed returns what was missed after the cursor and until now, and the first instant after it.

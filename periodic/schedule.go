@@ -1,6 +1,7 @@
 package periodic
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/guard"
+	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
@@ -23,16 +25,21 @@ type schedule struct {
 	logger     watermill.LoggerAdapter
 
 	// Only the topic's loop uses these.
-	version  int64     // that this program follows; 0: it has not looked yet
-	left     int64     // version of another program's record, which this program leaves alone
-	asked    time.Time // when this program last asked others to answer, by its own clock
-	rest     time.Time // until when the record asks for nothing if nobody amends it; zero: look
-	reported bool      // that Message takes long was logged
+	version int64     // that this program follows; 0: it has not looked yet
+	left    int64     // version of another program's record, which this program leaves alone
+	asked   time.Time // when this program last asked others to answer, by its own clock
+	rest    time.Time // until when the record asks for nothing if nobody amends it; zero: look
+	shifted bool      // that the server's clock is behind the last occurrence was logged
+	last    bool      // that MisfireAll counts as MisfireLast was logged
 
 	mu       sync.Mutex // guards the fields below
-	since    time.Time  // since when a call of Message or Publish is under way; zero: none is
+	since    time.Time  // since when a plan is carried out; zero: none is
 	failures int        // in a row
 	retry    time.Time  // when the next try is, after a failure
+	told     time.Time  // when complain last logged; zero: not since an occurrence was published
+	pace     pace
+	costs    [3]time.Duration // of the last calls of Message
+	sent     time.Duration    // that the last call of Publish took
 }
 
 // newSchedule checks a schedule.
@@ -81,7 +88,7 @@ func (s *schedule) free(now time.Time) bool {
 func (s *schedule) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.since = time.Now()
+	s.since = s.periodic.now()
 }
 
 // backoff is how long a schedule waits after a failure.
@@ -98,7 +105,7 @@ func (s *schedule) end(err error) {
 	} else {
 		s.failures++
 		wait = backoff(s.failures)
-		s.retry = time.Now().Add(wait)
+		s.retry = s.periodic.now().Add(wait)
 	}
 	s.mu.Unlock()
 	switch {
@@ -110,48 +117,224 @@ func (s *schedule) end(err error) {
 	}
 }
 
-// chunk is how many occurrences go into one call of Publish.
-const chunk = 100
-
-// carryOut publishes the occurrences of a plan, as far as it comes.
-func (s *schedule) carryOut(plan []planned) error {
-	var messages []*message.Message
-	var guards []queue.Guard
-	publish := func() error {
-		err := s.send(messages, guards)
-		messages, guards = nil, nil
-		return err
-	}
-	for _, o := range plan {
-		msg, err := s.make(o)
-		if err != nil {
-			return errors.Join(fmt.Errorf("occurrence %s: %w", o.at.UTC().Format(time.RFC3339), err), publish())
-		}
-		messages, guards = append(messages, msg), append(guards, o.guard)
-		if len(messages) == chunk {
-			if err := publish(); err != nil {
-				return err
-			}
-		}
-	}
-	return publish()
+// paceNow returns what is known of Message by now.
+func (s *schedule) paceNow() pace {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.pace
+	p.least = min(s.costs[0], s.costs[1], s.costs[2])
+	p.cost = s.costs[2] + s.sent
+	return p
 }
 
-// send publishes messages. If they are too many or too large for one call, or for the room in the
-// topic, it publishes the first half before the others, so that what is due next comes first.
-func (s *schedule) send(messages []*message.Message, guards []queue.Guard) error {
-	if len(messages) == 0 {
-		return nil
+// took notes how long a call of Message took.
+func (s *schedule) took(cost time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.costs = [3]time.Duration{s.costs[1], s.costs[2], max(cost, 1)}
+}
+
+// setBehind notes whether occurrences that cannot be made in time are left out.
+func (s *schedule) setBehind(is bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pace.behind = is
+}
+
+const (
+	// chunk is how many occurrences go into one call of Publish at most.
+	chunk = 100
+
+	// chunkFor is how long a chunk is made, at most. Its occurrences are needed in Redis.
+	chunkFor = 100 * time.Millisecond
+)
+
+// serverClock is what the server's clock shows, as far as a program can tell: a little more.
+type serverClock struct {
+	server, read time.Time // what it showed, and when that was asked for by the program's own clock
+	now          func() time.Time
+}
+
+// at returns what the server's clock shows at a time of the program's own clock.
+func (c serverClock) at(own time.Time) time.Time { return c.server.Add(own.Sub(c.read)) }
+
+// bundle is the occurrences that go to Redis next.
+type bundle struct {
+	messages []*message.Message
+	planned  []planned
+	until    time.Time // when they are sent at the latest, by the program's own clock
+}
+
+// made is an occurrence that was made, or why it could not be.
+type made struct {
+	planned
+	msg   *message.Message
+	began time.Time // when Message was called
+	err   error
+}
+
+// carryOut publishes the occurrences of a plan, as far as it comes. It ends after the interval of
+// looks, because the record may be another by then. again tells that the schedule wants another
+// look at once.
+//
+// An occurrence that was made is sent after a moment, whatever the next call of Message takes. So
+// its guard finds it in time, although an earlier one of the plan was made for long.
+func (s *schedule) carryOut(p plan, c serverClock) (again bool, err error) {
+	next, results := s.makeAll(p.occurrences)
+	defer func() {
+		close(next)
+		for range results { // until Message has returned
+		}
+	}()
+	began := c.now()
+	var b bundle
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for left, making := len(p.occurrences), false; ; {
+		if !making && left > 0 {
+			next <- struct{}{}
+			making = true
+		}
+		select {
+		case m := <-results:
+			if m.err != nil {
+				_, err := s.send(b)
+				return false, errors.Join(fmt.Errorf("occurrence %s: %w", m.at.UTC().Format(time.RFC3339), m.err), err)
+			}
+			left, making = left-1, false
+			b.add(m, c)
+		case <-timer.C:
+		}
+		now := c.now()
+		over := now.Sub(began) > s.periodic.config.Poll
+		if left == 0 || over || len(b.messages) == chunk || !now.Before(b.until) {
+			goes, err := s.send(b)
+			if b = (bundle{}); err != nil || !goes {
+				return err == nil, err
+			}
+		}
+		switch {
+		case left == 0:
+			return p.more, nil
+		case over && !making:
+			return true, nil
+		case len(b.messages) > 0:
+			timer.Reset(b.until.Sub(c.now()))
+		}
 	}
-	err := s.periodic.publisher.PublishGuarded(s.Topic, messages, guards)
+}
+
+// add adds an occurrence. The first one says until when more may be made: for chunkFor, or for half
+// of the time in which it has to be in Redis.
+func (b *bundle) add(m made, c serverClock) {
+	if len(b.messages) == 0 {
+		wait := chunkFor
+		if time := m.latest.Sub(c.at(m.began)); time > 0 {
+			wait = min(wait, time/2)
+		}
+		b.until = m.began.Add(wait)
+	}
+	b.messages, b.planned = append(b.messages, m.msg), append(b.planned, m.planned)
+}
+
+// makeAll makes occurrences one after the other, in a goroutine of its own, until one fails. It
+// makes one for each element of next, and ends when that is closed and Message has returned.
+func (s *schedule) makeAll(occurrences []planned) (next chan<- struct{}, results <-chan made) {
+	asked, out := make(chan struct{}), make(chan made, 1)
+	go func() {
+		defer close(out)
+		for _, o := range occurrences {
+			if _, open := <-asked; !open {
+				return
+			}
+			m := made{planned: o, began: s.periodic.now()}
+			m.msg, m.err = s.make(o)
+			s.took(s.periodic.now().Sub(m.began))
+			out <- m
+			if m.err != nil {
+				return
+			}
+		}
+	}()
+	return asked, out
+}
+
+// send publishes a bundle, and says what became of it. goes tells that the rest of the plan may
+// follow.
+func (s *schedule) send(b bundle) (goes bool, err error) {
+	if len(b.messages) == 0 {
+		return true, nil
+	}
+	began := s.periodic.now()
+	err = s.publish(b.messages)
+	s.mu.Lock()
+	s.sent = s.periodic.now().Sub(began)
+	s.mu.Unlock()
+	// What is known to be there counts, also if a later part has failed.
+	passed, missed := 0, int64(0)
+	by := map[queue.Verdict]int{}
+	for _, o := range b.planned {
+		by[o.guard.Verdict]++
+		if v := o.guard.Verdict; v == queue.Passed || v == queue.Cancelled {
+			passed++
+			missed += o.missed
+		}
+	}
+	if passed+by[queue.Repeated]+by[queue.Faster] > 0 {
+		s.mu.Lock()
+		s.told = time.Time{}
+		s.mu.Unlock()
+	}
+	if missed > 0 {
+		s.logger.Info("Occurrences of the schedule were missed: their times passed before they were in Redis", watermill.LogFields{
+			"missed": missed, "misfire": s.Misfire})
+	}
+	if err != nil {
+		return false, err
+	}
+	return s.judge(b.planned, by)
+}
+
+// judge logs what the guards of a call have left out.
+func (s *schedule) judge(occurrences []planned, by map[queue.Verdict]int) (goes bool, err error) {
+	refused := by[queue.Changed] + by[queue.IsPaused] + by[queue.Apart] + by[queue.Late]
+	fields := watermill.LogFields{"refused": refused, "first": occurrences[0].at.UTC().Format(time.RFC3339Nano), "message_took": s.paceNow().cost}
+	switch {
+	case by[queue.Undecided] > 0:
+		return false, errLostGuard
+	case by[queue.Late] > 0:
+		s.setBehind(true)
+		s.logger.Error("Occurrences of the schedule came too late, so it goes on with the first that can be made in time", errLate, fields)
+	case by[queue.Changed]+by[queue.IsPaused] > 0:
+		s.logger.Info("The schedule was paused or changed while its occurrences were made, so they are left out", fields)
+	case by[queue.Apart] > 0:
+		s.logger.Info("The record of the schedule has changed while its occurrences were made, so they are made anew", fields)
+	case by[queue.Faster] > 0:
+		s.logger.Debug("Another program was faster with occurrences of the schedule", watermill.LogFields{"occurrences": by[queue.Faster]})
+	}
+	return refused == 0, nil
+}
+
+var (
+	errLate      = errors.New("Message or Publish took too long")
+	errLostGuard = errors.New("publish: a message has come to Redis without the context that it had when it was given to Config.Publisher," +
+		" or not at all: a decorator has to pass on each message with its context")
+)
+
+// publish publishes messages. If they are too many or too large for one call, or for the room in
+// the topic, it publishes the first half before the others, so that what is due next comes first.
+func (s *schedule) publish(messages []*message.Message) (err error) {
+	if exited := guard.Apart("Publisher", func() { err = s.periodic.config.Publisher.Publish(s.Topic, messages...) }); exited != nil {
+		return exited
+	}
 	half := len(messages) / 2
 	if half == 0 || !errors.Is(err, redisdelay.ErrPublishTooLarge) && !errors.Is(err, redisdelay.ErrTopicFull) {
+		return guard.Sound(err)
+	}
+	if err := s.publish(messages[:half]); err != nil {
 		return err
 	}
-	if err := s.send(messages[:half], guards[:half]); err != nil {
-		return err
-	}
-	return s.send(messages[half:], guards[half:])
+	return s.publish(messages[half:])
 }
 
 // make returns the message of an occurrence.
@@ -171,5 +354,7 @@ func (s *schedule) make(o planned) (*message.Message, error) {
 	if msg == nil {
 		return nil, errors.New("make message: neither a message nor an error")
 	}
-	return occurrence.stamp(msg, o.due), nil
+	stamped := occurrence.stamp(msg, o.due)
+	stamped.SetContext(inside.WithGuard(context.Background(), occurrence.ID(), o.guard))
+	return stamped, nil
 }

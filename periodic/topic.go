@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // topic publishes the occurrences of the schedules of one topic. A topic has a loop of its own, so
@@ -24,11 +25,15 @@ type topic struct {
 	wake     chan struct{} // has a value when the loop is to look at once
 
 	// Only the loop uses these.
-	failing bool   // the last look failed
-	amended string // as the last look of all schedules found it; "": none has
+	failing  bool           // the last look failed
+	amended  string         // as the last look of all schedules found it; "": none has
+	receiver *wake.Receiver // is woken when a schedule is resumed or asked to run; nil: by nobody
+	told     time.Time      // when its address was last told, by the program's own clock
+	seen     time.Time      // the latest time that the server's clock has shown
 
 	mu        sync.Mutex
 	schedules map[string]*schedule
+	waiting   []func() // to be called when the loop has looked
 }
 
 func newTopic(p *Periodic, name string) *topic {
@@ -80,13 +85,43 @@ func (t *topic) lookAgain() {
 	}
 }
 
+// woken has the loop look at once, and calls done, unless that is nil, when it has looked.
+func (t *topic) woken(_ string, done func()) {
+	if done != nil {
+		t.mu.Lock()
+		t.waiting = append(t.waiting, done)
+		t.mu.Unlock()
+	}
+	t.lookAgain()
+}
+
+// looked tells those who wait for a look that began after they came. It returns who comes now.
+func (t *topic) takeWaiting() []func() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	waiting := t.waiting
+	t.waiting = nil
+	return waiting
+}
+
 // run looks at the schedules until ctx ends. Programs look at random times. The first that sees
 // that occurrences are wanted publishes them, and the others see that they are there.
-func (t *topic) run(ctx context.Context) {
+func (t *topic) run(ctx context.Context, mailbox *wake.Mailbox) {
+	t.receiver = mailbox.Receive(t.periodic.publisher.Topic(t.name), t.woken)
+	defer func() {
+		t.receiver.Stop()
+		for _, done := range t.takeWaiting() {
+			done()
+		}
+	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
+		waiting := t.takeWaiting()
 		again, err := t.look(ctx)
+		for _, done := range waiting {
+			done()
+		}
 		if err != nil && ctx.Err() != nil {
 			return
 		}
@@ -122,17 +157,18 @@ func (t *topic) look(ctx context.Context) (again bool, err error) {
 		return false, nil
 	}
 	work := queue.Recurrence
-	if t.periodic.config.Publisher.IntoStreams() {
+	if t.periodic.plain.IntoStreams() {
 		work = queue.RecurrenceStreams
 	}
 	if _, err := t.periodic.permits.Try(ctx, t.queue, work); err != nil {
 		return false, err
 	}
-	now, amended, _, err := t.queue.Schedules(ctx, nil)
+	now, amended, _, err := t.queue.Schedules(ctx, t.address(ctx), nil)
 	if err != nil {
 		return false, err
 	}
-	if amended == t.amended {
+	back := now.Before(t.seen) // then the time for which schedules rest may be longer than they know
+	if amended == t.amended && !back {
 		all = slices.DeleteFunc(all, func(s *schedule) bool { return s.rests(now) })
 	}
 	for some := range slices.Chunk(all, looked) {
@@ -140,35 +176,53 @@ func (t *topic) look(ctx context.Context) (again bool, err error) {
 		for i, s := range some {
 			names[i] = s.Name
 		}
-		now, _, records, err := t.queue.Schedules(ctx, names)
+		read := t.periodic.now()
+		now, _, records, err := t.queue.Schedules(ctx, "", names)
 		if err != nil {
 			return false, err
 		}
 		if len(records) != len(some) {
 			return false, errors.New("schedules: the reply has another number of records")
 		}
-		amends, err := t.consider(ctx, some, records, now)
+		amends, err := t.consider(ctx, some, records, serverClock{now, read, t.periodic.now})
 		if err != nil {
 			return false, err
 		}
 		again = again || amends
 	}
 	t.amended = amended
+	if now.After(t.seen) || now.Before(t.seen.Add(-queue.MostAhead)) {
+		t.seen = now
+	}
 	return again, nil
 }
 
+// address returns the address of the program, if it is to be told now, else "".
+func (t *topic) address(ctx context.Context) string {
+	if now := t.periodic.now(); t.receiver != nil && now.Sub(t.told) >= queue.ProgramsFor/3 {
+		t.told = now
+		return t.receiver.Address(ctx)
+	}
+	return ""
+}
+
 // consider does what the records of some schedules ask for.
-func (t *topic) consider(ctx context.Context, some []*schedule, records []queue.Recurring, now time.Time) (again bool, err error) {
+func (t *topic) consider(ctx context.Context, some []*schedule, records []queue.Recurring, c serverClock) (again bool, err error) {
 	var amendments []queue.Amendment
 	var theirs []*schedule
 	for i, s := range some {
 		s.rest = time.Time{}
-		if a := s.follow(records[i], now); a.What != "" {
+		a := s.follow(records[i], c.server)
+		follows := records[i].Alive() && s.version == records[i].Version
+		if a.What == "" && follows {
+			a = s.comeBack(records[i], t.seen, c.server)
+		}
+		if a.What != "" {
 			a.Name = s.Name
 			amendments, theirs = append(amendments, a), append(theirs, s)
 		}
-		if records[i].Alive() && s.version == records[i].Version {
-			t.publish(s, records[i], now)
+		if follows && a.What != queue.ReturnSchedule {
+			t.publish(s, records[i], c)
 		}
 	}
 	if len(amendments) == 0 {
@@ -179,8 +233,13 @@ func (t *topic) consider(ctx context.Context, some []*schedule, records []queue.
 		return false, err
 	}
 	for i, s := range theirs {
-		if amendments[i].What == queue.Put {
-			s.put(records[slices.Index(some, s)], done[i])
+		before := records[slices.Index(some, s)]
+		switch amendments[i].What {
+		case queue.Put:
+			s.put(before, done[i])
+			again = true
+		case queue.ReturnSchedule:
+			s.cameBack(amendments[i], done[i])
 			again = true
 		}
 	}
@@ -189,37 +248,92 @@ func (t *topic) consider(ctx context.Context, some []*schedule, records []queue.
 
 // publish begins to publish what is wanted of a schedule, in a goroutine of its own: a Message that
 // hangs delays its own schedule only. Calls of Publish go to Redis together.
-func (t *topic) publish(s *schedule, r queue.Recurring, now time.Time) {
-	if !s.free(time.Now()) {
-		s.complain()
+func (t *topic) publish(s *schedule, r queue.Recurring, c serverClock) {
+	if !s.free(t.periodic.now()) {
+		s.complain(r, c.server)
 		return
 	}
-	s.reported = false
-	plan, more := s.plan(r, now)
-	if len(plan) == 0 {
+	pace := s.paceNow()
+	plan := s.plan(r, c.server, pace)
+	if plan.last != s.last {
+		s.last = plan.last
+		if plan.last {
+			s.logger.Error("Message is slower than the schedule, so only the last of the missed occurrences is published", errLate,
+				watermill.LogFields{"message_took": pace.cost})
+		}
+	}
+	if pace.behind && plan.left == 0 {
+		s.setBehind(false) // Message is fast enough again
+	}
+	if len(plan.occurrences) == 0 {
 		s.rest = s.restsUntil(r)
 		return
 	}
 	s.begin()
 	t.periodic.making.Go(func() {
-		err := s.carryOut(plan)
+		again, err := s.carryOut(plan, c)
 		s.end(err)
-		if more && err == nil {
+		if again && err == nil {
 			t.lookAgain()
 		}
 	})
 }
 
-// complain logs once that a Message takes long.
-func (s *schedule) complain() {
-	if since := s.busySince(); !since.IsZero() && time.Since(since) > time.Minute && !s.reported {
-		s.reported = true
-		s.logger.Error("Message or Publish has not returned, so the schedule waits", errSlow,
-			watermill.LogFields{"since": since})
+// complain logs that the schedule waits for its own Message, or for another try. It does so when an
+// occurrence is late for that, or after a minute, and once a minute at most.
+func (s *schedule) complain(r queue.Recurring, now time.Time) {
+	next := s.series.Next(r.Cursor)
+	late := r.Paused.IsZero() && !next.IsZero() && now.After(next.Add(s.jitter))
+	own := s.periodic.now()
+	s.mu.Lock()
+	since, failures := s.since, s.failures
+	says := (late || !since.IsZero() && own.Sub(since) > time.Minute) && (s.told.IsZero() || own.Sub(s.told) >= time.Minute)
+	if says {
+		s.told = own
+	}
+	s.mu.Unlock()
+	switch {
+	case !says:
+	case !since.IsZero():
+		s.logger.Error("Message or Publish has not returned, so the schedule waits", errSlow, watermill.LogFields{"since": since, "late": late})
+	default:
+		s.logger.Error("An occurrence of the schedule is late, because it could not be published", errFailed, watermill.LogFields{"failures": failures})
 	}
 }
 
-var errSlow = errors.New("under way for more than a minute")
+var (
+	errSlow   = errors.New("a call is under way")
+	errFailed = errors.New("the next try comes after a pause")
+)
+
+// comeBack returns the change of a record whose last occurrence was due more than queue.MostAhead
+// after now, because the server's clock was ahead. Otherwise the schedule would rest until that
+// time. seen is the latest time that the clock has shown.
+func (s *schedule) comeBack(r queue.Recurring, seen, now time.Time) (a queue.Amendment) {
+	known := r.Last
+	for _, at := range r.Waiting {
+		if !at.Add(s.jitter).After(seen) && at.After(known) {
+			known = at
+		}
+	}
+	ahead := known.Add(s.jitter).Sub(now)
+	switch {
+	case ahead > queue.MostAhead:
+		return queue.Amendment{What: queue.ReturnSchedule, Seen: r.Version, Known: known}
+	case ahead > 0 && !s.shifted:
+		s.logger.Info("The server's clock is behind the last occurrence of the schedule, which waits for it", watermill.LogFields{"for": ahead})
+	}
+	s.shifted = ahead > 0
+	return a
+}
+
+// cameBack logs what became of it.
+func (s *schedule) cameBack(a queue.Amendment, done queue.Amended) {
+	s.logger.Error("The server's clock was ahead, so the schedule counts from now on; occurrences since then may come again", errAhead,
+		watermill.LogFields{"last": a.Known.Add(s.jitter), "taken_back": done.TakenBack})
+}
+
+var errAhead = errors.New("the last occurrence is after now")
 
 // silence is how long a program of another definition has to answer.
 const silence = 30 * time.Second
@@ -269,8 +383,8 @@ func (s *schedule) follow(r queue.Recurring, now time.Time) (a queue.Amendment) 
 		s.logger.Info("No program with the later definition of the schedule answers, so that of this program counts again",
 			watermill.LogFields{"own": s.definition, "counted": r.Definition})
 		return put
-	case r.Asked.IsZero() && time.Since(s.asked) > 2*silent:
-		s.asked = time.Now()
+	case r.Asked.IsZero() && s.periodic.now().Sub(s.asked) > 2*silent:
+		s.asked = s.periodic.now()
 		return queue.Amendment{What: queue.AskSchedule, Seen: r.Version}
 	}
 	return a

@@ -92,7 +92,7 @@ func (y *year) records() []queue.Recurring {
 	for _, s := range yearSchedules(y.n) {
 		names = append(names, s.Name)
 	}
-	_, _, records, err := y.topic.Schedules(context.Background(), names)
+	_, _, records, err := y.topic.Schedules(context.Background(), "", names)
 	require.NoError(y.t, err)
 	return records
 }

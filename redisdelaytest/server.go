@@ -375,7 +375,7 @@ func (s *Server) moveLeases(ctx context.Context, t topic, d time.Duration, upTo 
 	if err != nil {
 		return err
 	}
-	keys := []string{t.keys.Idle()}
+	keys := []string{t.keys.Idle(), t.keys.Programs()}
 	for _, g := range groups.Names {
 		keys = append(keys, t.keys.Unack(g), t.keys.Waiters(g), t.keys.Resting(g), t.keys.Standby(g))
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/internal/consume"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
 
 // Publisher is the inside of a *redisdelay.Publisher.
@@ -16,17 +17,40 @@ type Publisher interface {
 	// Topic returns a new handle on a topic, of the kind that the Publisher publishes to.
 	Topic(name string) *queue.Topic
 
+	// Mailbox returns the process's mailbox for the Publisher's client, and a function that gives
+	// it back.
+	Mailbox() (*wake.Mailbox, func())
+
 	// Partitioning returns the number of partitions of a topic that operators have set, or zero.
 	Partitioning(ctx context.Context, topic string) (queue.Partitioning, error)
-
-	// PublishGuarded is Publish. Each message has a guard, which decides in Redis whether the
-	// message is left out.
-	PublishGuarded(topic string, messages []*message.Message, guards []queue.Guard) error
 
 	// Prepare does of Publish all that comes before the messages are sent. An error is about a
 	// message or its size. Otherwise send sends them, or free gives them up; one of the two must be
 	// called, once. send returns the errors that Publish returns.
 	Prepare(topic string, messages []*message.Message) (send func() error, free func(), err error)
+}
+
+type guardKey struct{}
+
+// guarded is the guard of the occurrence with a delay ID.
+type guarded struct {
+	delayID string
+	guard   *queue.Guard
+}
+
+// WithGuard returns a context that gives a guard to the message with a delay ID. The guard goes
+// with the message through decorators of a Publisher, and decides in Redis whether the message is
+// left out.
+func WithGuard(ctx context.Context, delayID string, guard *queue.Guard) context.Context {
+	return context.WithValue(ctx, guardKey{}, guarded{delayID, guard})
+}
+
+// GuardOf returns the guard that the context of a message gives it, or nil.
+func GuardOf(ctx context.Context, delayID string) *queue.Guard {
+	if g, ok := ctx.Value(guardKey{}).(guarded); ok && g.delayID == delayID {
+		return g.guard
+	}
+	return nil
 }
 
 // Subscriber is the inside of a *redisdelay.Subscriber.

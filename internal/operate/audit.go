@@ -155,7 +155,7 @@ func (v *Violation) key() string {
 func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err error) {
 	k := a.topic.Keys()
 	all := []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Refs(), k.Scheduler(), k.Names(), k.Paused(), k.Resumes(),
-		k.Pending(), k.Idle(), k.Taken(), k.Counters(), k.Schedules(), k.Active()}
+		k.Pending(), k.Idle(), k.Taken(), k.Counters(), k.Schedules(), k.Programs(), k.Active()}
 	for _, g := range slices.Concat(a.groups.Names, removing) {
 		all = append(all, k.Leases(g), k.Deliveries(g), k.Stats(g), k.Suspects(g), k.Unack(g), k.Retry(g), k.Dead(g),
 			k.Waiters(g), k.Resting(g), k.Workers(g), k.Standby(g), k.Ready(g))

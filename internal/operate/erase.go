@@ -22,7 +22,7 @@ func (t *Topic) Erase(ctx context.Context) error {
 	k := t.Keys()
 	begun := false
 	own := []string{k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Scheduler(), k.Names(), k.Taken(), k.Paused(), k.Resumes(), k.Counters(),
-		k.Schedules(), k.Active()}
+		k.Schedules(), k.Programs(), k.Active()}
 	keysOf := func(groups []string) (keys []string) {
 		for _, g := range groups {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g),

@@ -28,6 +28,8 @@ type Stats struct {
 	Paused   Pause
 	Stream   bool // its messages go into a stream
 	Recurs   bool // it has recurring schedules, or had some
+
+	ReturnedAt time.Time // when a recurring schedule last came back: see Counters.Returned; zero: none did
 	Groups   []GroupStats
 }
 
@@ -87,6 +89,9 @@ type Counters struct {
 	Replaced    int // messages that others replaced by their delay IDs
 	LeftOut     int // messages that were left out because their delay IDs were taken
 	RefusedFull int // messages that were refused because the topic was full
+
+	RefusedOccurrences int // occurrences of recurring schedules that their guards left out, because they came too late or the schedule had changed
+	Returned           int // recurring schedules that came back from a time at which the server's clock was ahead
 }
 
 // GroupCounters is what a group has counted since it was created.
@@ -102,6 +107,7 @@ type GroupCounters struct {
 	GivenUp    int // messages that handlers had not settled within CloseTimeout
 	Dead       DeadCounters
 	DeadPurged int // dead messages that were deleted because there were more than MaxDead
+	Skipped    int // occurrences that were acked unhandled, because another one of their schedule was in hand
 }
 
 // DeadCounters counts the messages that died, by cause.
@@ -190,7 +196,10 @@ func readStats(reply []any, groups *queue.Groups) (stats Stats, err error) {
 		Recurs: count(reply[13]) > 0}
 	total := readFields(reply[12])
 	stats.Counters = Counters{Published: count(total["published"]), Replaced: count(total["replaced"]), LeftOut: count(total["left_out"]),
-		RefusedFull: count(total["refused_full"])}
+		RefusedFull: count(total["refused_full"]), RefusedOccurrences: count(total["refused_occurrences"]), Returned: count(total["returned"])}
+	if at := count(total["returned_at"]); at > 0 {
+		stats.ReturnedAt = time.UnixMilli(int64(at))
+	}
 	if stats.Now.IsZero() {
 		return Stats{}, fmt.Errorf("stats: the server says that it is %.64q", queue.Text(reply[1]))
 	}
@@ -220,7 +229,7 @@ func readGroupStats(name string, now time.Time, r []any) GroupStats {
 	g.Latest, g.LatestSince = latest(queue.Text(counted["latest_ms"]), now)
 	of := func(field string) int { return max(count(counted[field]), 0) }
 	died := func(c queue.Cause) int { return of("dead_" + string(c)) }
-	g.Counters = GroupCounters{Acked: of("acked"), Nacked: of("nacked"), Retried: of("retried"), Dropped: of("dropped"), Expired: of("expired"),
+	g.Counters = GroupCounters{Acked: of("acked"), Nacked: of("nacked"), Retried: of("retried"), Dropped: of("dropped"), Skipped: of("skipped"), Expired: of("expired"),
 		Suspects: of("suspects"), LeaseLost: of("lease_lost"), GivenUp: of("given_up"), DeadPurged: of("dead_purged"),
 		Dead: DeadCounters{Deliveries: died(queue.LastDelivery), Lease: died(queue.LeaseExpired), Asked: died(queue.Asked),
 			Late: died(queue.TooLate), Unmarshal: died(queue.Unreadable), Killed: died(queue.Killed)}}

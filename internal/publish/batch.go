@@ -57,6 +57,9 @@ func (b *Batch) refusedAlone(first int, refusal *queue.Refusal) error {
 	if i, is := b.among(refusal.Taken, first); is {
 		return queue.IsTaken(&b.Messages[i])
 	}
+	if i, is := b.among(refusal.Reserved, first); is {
+		return queue.IsReserved(&b.Messages[i])
+	}
 	if refusal.Full && len(b.Messages) > refusal.Room && b.needsRoom() {
 		return refusal
 	}

@@ -19,12 +19,12 @@ const (
 	Killed       Cause = "killed"     // an operator killed it
 )
 
-// TopicCounters are the fields of a topic's stats.
-var TopicCounters = []string{"published", "replaced", "left_out", "refused_full"}
+// TopicCounters are the fields of a topic's stats: counters, and returned_at, a time.
+var TopicCounters = []string{"published", "replaced", "left_out", "refused_full", "refused_occurrences", "returned", "returned_at"}
 
 // GroupCounters are the fields of a group's stats that are counters for operators.
 var GroupCounters = func() []string {
-	fields := []string{"acked", "nacked", "retried", "dropped", "expired", "suspects", "lease_lost", "given_up", "dead_purged"}
+	fields := []string{"acked", "nacked", "retried", "dropped", "expired", "suspects", "lease_lost", "given_up", "dead_purged", "skipped"}
 	for _, cause := range []Cause{LastDelivery, LeaseExpired, Asked, TooLate, Unreadable, Killed} {
 		fields = append(fields, "dead_"+string(cause))
 	}

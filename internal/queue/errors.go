@@ -22,6 +22,9 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists means that another message has the delay id.
 	ErrExists = errors.New("delay id is taken")
+
+	// ErrReserved means that a delay id is for an occurrence of a recurring schedule.
+	ErrReserved = errors.New("delay id is for an occurrence of a recurring schedule")
 	// ErrTopicFull means that no further message may wait.
 	ErrTopicFull = errors.New("topic is full")
 	// ErrNotReplicated means that too few replicas confirmed the published messages.

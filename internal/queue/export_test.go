@@ -19,7 +19,8 @@ const (
 )
 
 var (
-	EncodeTopic = encodeTopic
+	EncodeTopic     = encodeTopic
+	MayBeOccurrence = mayBeOccurrence
 )
 
 // ParseRecord reads a record of deliveries.

@@ -53,6 +53,7 @@ func (k Keys) Resumes() string   { return k.base + "resumes" }
 func (k Keys) Counters() string  { return k.base + "stats" }
 func (k Keys) Schedules() string { return k.base + "schedules" }
 func (k Keys) Active() string    { return k.base + "active" }
+func (k Keys) Programs() string  { return k.base + "programs" }
 
 // Keys that hold the number of a publisher's last call, a subscription's last claim, and the result
 // of one operation of an operator.
@@ -86,7 +87,7 @@ func (k Keys) Standby(group string) string    { return k.base + "standby:" + gro
 var types = map[string]string{
 	"meta": "hash", "messages": "hash", "options": "hash", "refs": "hash", "pending": "zset", "groups": "hash",
 	"scheduler": "hash", "idle": "zset", "names": "hash", "taken": "zset", "paused": "hash", "resumes": "zset",
-	"schedules": "hash", "active": "hash", "handling": "string",
+	"schedules": "hash", "programs": "zset", "active": "hash", "handling": "string",
 	"publisher": "string", "claim": "string", "operation": "string",
 	"ready": "list", "unack": "zset", "leases": "hash", "retry": "zset", "deliveries": "hash", "waiters": "zset",
 	"dead": "zset", "resting": "zset", "stats": "hash", "suspects": "hash", "workers": "hash",

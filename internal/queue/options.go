@@ -26,7 +26,7 @@ type Options struct {
 
 	Expiry Expiry // only for a topic with a stream, where a script decides
 
-	Guard Guard // of an occurrence of a recurring schedule; not stored
+	Guard *Guard // of an occurrence of a recurring schedule; nil: none; not stored
 }
 
 // Expiry says when it is too late for a message to go into a stream. The zero value means never.
@@ -52,8 +52,8 @@ func (o Options) encode() string {
 			add("mode", string(o.Mode))
 		}
 	}
-	if o.Guard != "" {
-		add("guard", string(o.Guard))
+	if o.Guard != nil {
+		add("guard", o.Guard.text)
 	}
 	e := o.Expiry
 	if !e.At.IsZero() {

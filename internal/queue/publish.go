@@ -63,7 +63,8 @@ type Limit struct {
 }
 
 // PublishWithin is Publish with a limit of the messages that wait for a delivery. It returns a
-// Refusal that wraps ErrTopicFull if more would wait, or ErrExists if a delay ID is taken. It
+// Refusal that wraps ErrTopicFull if more would wait, ErrExists if a delay ID is taken, or
+// ErrReserved if one is for an occurrence. It
 // returns ErrTopicMode if the handle is for the other kind of topic.
 func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint64, messages []Message, limit Limit) error {
 	return t.with(ctx, t.Groups, func(groups *Groups) error {
@@ -80,8 +81,8 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 				keys = append(keys, t.keys.Ready(g), t.keys.Retry(g), t.keys.Waiters(g))
 			}
 		}
-		args, guarded := t.publishArgs(groups, number, messages, limit)
-		if guarded || groups.Single {
+		args, recurs := t.publishArgs(groups, number, messages, limit)
+		if recurs || groups.Single {
 			keys = append(keys, t.keys.Schedules())
 		}
 		call := &Call{script: &publishScript, keys: t.withActive(keys, groups), args: args}
@@ -97,12 +98,15 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 }
 
 // Refusal is the error of a call that was refused because of some of its messages. It wraps
-// ErrExists or ErrTopicFull. Nothing of the call was published.
+// ErrExists, ErrReserved or ErrTopicFull. Nothing of the call was published.
 type Refusal struct {
 	error
 	// Taken has the indexes of messages whose delay IDs the topic has already, a thousand at most.
 	// They would be refused in any other call, too.
 	Taken []int
+	// Reserved has the indexes of messages whose delay IDs are for occurrences of a recurring
+	// schedule, a thousand at most. They would be refused in any other call, too.
+	Reserved []int
 	// Twice has the indexes of messages whose delay IDs earlier messages of the call have, a
 	// thousand at most.
 	Twice []int
@@ -118,11 +122,18 @@ func (r *Refusal) Unwrap() error { return r.error }
 // IsTaken returns the error for a message whose delay ID another message has.
 func IsTaken(m *Message) error { return fmt.Errorf("%w: %q", ErrExists, m.Options.DelayID) }
 
+// IsReserved returns the error for a message whose delay ID is for an occurrence.
+func IsReserved(m *Message) error { return fmt.Errorf("%w: %q", ErrReserved, m.Options.DelayID) }
+
 // outcome returns nil or the error that the script's reply stands for.
 func outcome(reply any, messages []Message, limit int) error {
 	said, about, _ := strings.Cut(Text(reply), " ")
 	switch said {
-	case "ok", "repeated":
+	case "ok":
+		judge(messages, about, Passed)
+		return nil
+	case "repeated":
+		judge(messages, "", Repeated)
 		return nil
 	case "stale":
 		return ErrStale
@@ -130,15 +141,16 @@ func outcome(reply any, messages []Message, limit int) error {
 		if room, err := strconv.Atoi(about); err == nil {
 			return &Refusal{error: fmt.Errorf("%w: at most %d messages may wait", ErrTopicFull, limit), Room: room, Full: true}
 		}
-	case "exists", "twice":
+	case "exists", "twice", "reserved":
 		if found := indexes(messages, strings.Fields(about)); len(found) > 0 {
-			refusal := &Refusal{error: IsTaken(&messages[found[0]])}
-			if said == "exists" {
-				refusal.Taken = found
-			} else {
-				refusal.Twice = found
+			switch first := &messages[found[0]]; said {
+			case "exists":
+				return &Refusal{error: IsTaken(first), Taken: found}
+			case "reserved":
+				return &Refusal{error: IsReserved(first), Reserved: found}
+			default:
+				return &Refusal{error: IsTaken(first), Twice: found}
 			}
-			return refusal
 		}
 	}
 	return fmt.Errorf("publish: unexpected reply %q", Text(reply))
@@ -154,8 +166,9 @@ func indexes(messages []Message, ids []string) (found []int) {
 	return found
 }
 
-// publishArgs returns the arguments of the script, and whether a message has a guard.
-func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit Limit) (args []any, guarded bool) {
+// publishArgs returns the arguments of the script, and whether it needs the recurring schedules: a
+// message has a guard, or a delay ID that may be for an occurrence.
+func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit Limit) (args []any, recurs bool) {
 	args = make([]any, 8, 10+2*len(messages))
 	// Pointers go into an interface without an allocation. So tools that print commands show
 	// addresses of IDs, and lengths of bodies.
@@ -176,7 +189,7 @@ func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, l
 	for i := range messages {
 		if options := messages[i].Options.encode(); options != "" {
 			args = append(args, &messages[i].ID, options)
-			guarded = guarded || messages[i].Options.Guard != ""
+			recurs = recurs || messages[i].Options.Guard != nil || mayBeOccurrence(messages[i].Options.DelayID)
 		}
 	}
 	parts := ""
@@ -184,7 +197,7 @@ func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, l
 		parts = strings.Trim(fmt.Sprint(limit.Parts), "[]")
 	}
 	copy(args, []any{groups.Version, number, millis(memory), len(messages), runs, limit.Messages, soonest, parts})
-	return args, guarded
+	return args, recurs
 }
 
 // body is a message's body as an argument, by a pointer.

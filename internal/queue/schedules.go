@@ -73,31 +73,75 @@ func instantOrZero(ms int64) time.Time {
 }
 
 // Guard says under which conditions publish takes an occurrence of a recurring schedule. Its delay
-// ID is that of OccurrenceID. "" is no guard.
-type Guard string
+// ID is that of OccurrenceID. A guard is for one call of publish, which notes its verdict.
+type Guard struct {
+	text    string
+	Verdict Verdict // written by publish, and read after it
+}
+
+// Verdict is what publish decided about an occurrence.
+type Verdict string
+
+// The verdicts. In their order a guard checks its conditions, but for Cancelled, which is about an
+// occurrence that passed.
+const (
+	Undecided Verdict = ""          // publish has not succeeded yet, or not seen the guard
+	Passed    Verdict = "passed"    // the occurrence is in Redis
+	Repeated  Verdict = "repeated"  // an earlier run of the call, whose answer was lost, has decided
+	Changed   Verdict = "changed"   // the schedule has another version, or is gone
+	Faster    Verdict = "faster"    // another program has published the occurrence, or a later one
+	IsPaused  Verdict = "paused"    // the schedule is paused
+	Apart     Verdict = "apart"     // the occurrence before is missing, because its guard left it out
+	Late      Verdict = "late"      // it came too late
+	Cancelled Verdict = "cancelled" // somebody had cancelled it
+)
 
 // Follows returns the guard of the occurrence that comes next after an instant, to be taken until
 // latest. missed is how many instants were missed before it, or with it.
-func Follows(version int64, after, latest time.Time, missed int64) Guard {
-	return Guard(fmt.Sprintf("%d:%d:%d:%d", version, after.UnixMilli(), latest.UnixMilli(), missed))
+func Follows(version int64, after, latest time.Time, missed int64) *Guard {
+	return &Guard{text: fmt.Sprintf("%d:%d:%d:%d", version, after.UnixMilli(), latest.UnixMilli(), missed)}
 }
 
 // AskedFor returns the guard of an occurrence that somebody asked for.
-func AskedFor(version int64) Guard { return Guard(fmt.Sprintf("%d:run", version)) }
+func AskedFor(version int64) *Guard { return &Guard{text: fmt.Sprintf("%d:run", version)} }
+
+// judge notes what the script's reply, after "ok", says of the guards of a call's messages.
+func judge(messages []Message, reply string, otherwise Verdict) {
+	parts := strings.Fields(reply)
+	for i := range messages {
+		g := messages[i].Options.Guard
+		if g == nil {
+			continue
+		}
+		g.Verdict = otherwise
+		if len(parts) > 1 && parts[0] == messages[i].ID { // the ids are in the order of the messages
+			g.Verdict, parts = Verdict(parts[1]), parts[2:]
+		}
+	}
+}
 
 // OccurrenceID returns the delay ID of an occurrence.
 func OccurrenceID(schedule string, at time.Time) string {
 	return schedule + "@" + strconv.FormatInt(at.UnixMilli(), 10)
 }
 
+var occurrenceID = regexp.MustCompile(`@[0-9]+$`)
+
+// mayBeOccurrence tells whether a delay ID has the form of OccurrenceID.
+func mayBeOccurrence(delayID string) bool { return delayID != "" && occurrenceID.MatchString(delayID) }
+
+// ProgramsFor is for how long the address of a program is valid that looks at schedules.
+const ProgramsFor = time.Minute
+
 // Schedules returns the records of recurring schedules, a thousand at most. amended differs from
-// that of another call if any schedule of the topic was amended in between.
-func (t *Topic) Schedules(ctx context.Context, names []string) (now time.Time, amended string, records []Recurring, err error) {
-	args := []any{":"}
+// that of another call if any schedule of the topic was amended in between. ResumeSchedule and
+// RunSchedule wake the address for ProgramsFor; "" changes nothing.
+func (t *Topic) Schedules(ctx context.Context, address string, names []string) (now time.Time, amended string, records []Recurring, err error) {
+	args := []any{address, ProgramsFor, ":"}
 	for _, name := range names {
 		args = append(args, EncodeName(name))
 	}
-	call := NewCall(&schedulesScript, []string{t.keys.Schedules()}, args...)
+	call := NewCall(&schedulesScript, []string{t.keys.Schedules(), t.keys.Programs()}, args...)
 	if err := Do(ctx, t.client, call); err != nil {
 		return now, "", nil, err
 	}
@@ -144,10 +188,11 @@ type Amendment struct {
 	What Amend
 	Name string
 
-	Seen       int64         // the version that the caller has seen; for Put, Ask and Answer
+	Seen       int64         // the version that the caller has seen; for Put, Ask, Answer and Return
 	Definition string        // for Put
 	Jitter     time.Duration // for Put
 	First      time.Time     // no occurrence is earlier; for Put
+	Known      time.Time     // an instant whose occurrence was due when the caller looked; for Return
 }
 
 // Amend is a kind of Amendment.
@@ -161,7 +206,12 @@ const (
 	RemoveSchedule   Amend = "remove" // takes back what waits
 	AskSchedule      Amend = "ask"    // asks whether programs with this version live
 	AnswerAsSchedule Amend = "answer" // answers that one does
+	ReturnSchedule   Amend = "return" // counts from now on, if the last occurrence was due more than MostAhead after now
 )
+
+// MostAhead is by how much the last occurrence of a schedule may be after the server's clock. More
+// means that the clock was ahead. Less is waited out, because the clocks of two servers differ.
+const MostAhead = time.Minute
 
 // Amended is what an Amendment came to.
 type Amended struct {
@@ -190,9 +240,10 @@ func (t *Topic) amend(ctx context.Context, read func(context.Context) (*Groups, 
 		calls := make([]*Call, len(amendments))
 		for i, a := range amendments {
 			calls[i] = NewCall(&amendScript,
-				[]string{k.Meta(), k.Schedules(), k.Messages(), k.Options(), k.Pending(), k.Names(), k.Taken(), operation},
+				[]string{k.Meta(), k.Schedules(), k.Messages(), k.Options(), k.Pending(), k.Names(), k.Taken(), operation,
+					k.Programs(), k.Counters()},
 				groups.Version, string(a.What), EncodeName(a.Name), OperationMemory, a.Seen, a.Definition, a.Jitter,
-				max(a.First.UnixMilli(), 0))
+				max(a.First.UnixMilli(), 0), max(a.Known.UnixMilli(), 0))
 		}
 		if err := Do(ctx, t.client, calls...); err != nil {
 			return err
@@ -229,7 +280,7 @@ func readAmended(name string, call *Call) (a Amended, err error) {
 // Handling is one handling of an occurrence, in one group.
 type Handling struct {
 	topic      *Topic
-	key        string
+	keys       []string
 	occurrence string
 	token      string
 	lease      time.Duration
@@ -238,23 +289,29 @@ type Handling struct {
 // Handle returns a handling of an occurrence, which Begin starts. It is valid for a lease, and for
 // another one after each Extend.
 func (t *Topic) Handle(schedule, group string, at time.Time, lease time.Duration) *Handling {
-	return &Handling{t, t.keys.Handling(schedule, group), strconv.FormatInt(at.UnixMilli(), 10), Token(), lease}
+	keys := []string{t.keys.Handling(schedule, group), t.keys.Stats(group)}
+	return &Handling{t, keys, strconv.FormatInt(at.UnixMilli(), 10), Token(), lease}
 }
 
-// Begin tells whether the group handles no other occurrence of the schedule.
-func (h *Handling) Begin(ctx context.Context) (bool, error) { return h.call(ctx, "begin") }
+// Begin tells whether the group handles no other occurrence of the schedule, and no other one is
+// next. again is for an occurrence that was delivered before: if it may not begin, it is the next
+// one, for so long. Otherwise again is 0, and counts says to count it as skipped if it may not
+// begin.
+func (h *Handling) Begin(ctx context.Context, again time.Duration, counts bool) (bool, error) {
+	return h.call(ctx, "begin", again, counts)
+}
 
 // Extend tells whether the handling is still valid.
-func (h *Handling) Extend(ctx context.Context) (bool, error) { return h.call(ctx, "extend") }
+func (h *Handling) Extend(ctx context.Context) (bool, error) { return h.call(ctx, "extend", 0, false) }
 
 // End ends the handling.
 func (h *Handling) End(ctx context.Context) error {
-	_, err := h.call(ctx, "end")
+	_, err := h.call(ctx, "end", 0, false)
 	return err
 }
 
-func (h *Handling) call(ctx context.Context, what string) (bool, error) {
-	call := NewCall(&overlapScript, []string{h.key}, what, h.occurrence, h.token, h.lease)
+func (h *Handling) call(ctx context.Context, what string, again time.Duration, counts bool) (bool, error) {
+	call := NewCall(&overlapScript, h.keys, what, h.occurrence, h.token, h.lease, again, counts)
 	if err := Do(ctx, h.topic.client, call); err != nil {
 		return false, err
 	}

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,7 +17,7 @@ import (
 )
 
 // occurrence is a message of a schedule, which is due at its instant.
-func occurrence(schedule string, at time.Time, guard queue.Guard) message {
+func occurrence(schedule string, at time.Time, guard *queue.Guard) message {
 	return message{name: queue.OccurrenceID(schedule, at), due: queue.At(at),
 		options: queue.Options{DelayID: queue.OccurrenceID(schedule, at), Guard: guard}}
 }
@@ -39,7 +40,7 @@ func seen(version int64, definition string) func(*queue.Amendment) {
 // record is the record of a schedule.
 func (w *world) recurring(name string) queue.Recurring {
 	w.t.Helper()
-	_, _, records, err := w.topic.Schedules(ctx, []string{name})
+	_, _, records, err := w.topic.Schedules(ctx, "", []string{name})
 	require.NoError(w.t, err)
 	return records[0]
 }
@@ -58,6 +59,39 @@ func (w *world) follow(r queue.Recurring, instants ...time.Time) {
 
 func (w *world) hour(n int) time.Time {
 	return time.UnixMilli(w.start).Add(time.Duration(n) * time.Hour)
+}
+
+// An occurrence that was delivered before has its turn before later ones.
+func TestAHandlingThatFailedIsNext(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		handle := func(n int) *queue.Handling { return w.topic.Handle("s", "a", w.hour(n), time.Hour) }
+		is := func(want bool) func(bool, error) {
+			return func(free bool, err error) {
+				t.Helper()
+				require.NoError(t, err)
+				require.Equal(t, want, free)
+			}
+		}
+		first, second, third := handle(1), handle(2), handle(3)
+		is(true)(second.Begin(ctx, 0, true))
+		is(false)(first.Begin(ctx, time.Hour, true))
+		is(false)(third.Begin(ctx, time.Hour, true))
+		is(true)(second.Extend(ctx))
+		is(false)(third.Begin(ctx, 0, true))
+		require.NoError(t, second.End(ctx))
+		is(false)(third.Begin(ctx, 0, true))
+		require.Equal(t, "2", w.Client.HGet(ctx, w.keys.Stats("a"), "skipped").Val())
+		is(true)(first.Begin(ctx, time.Hour, true))
+		require.NoError(t, first.End(ctx))
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Handling("s", "a")).Val())
+
+		is(true)(second.Begin(ctx, 0, false))
+		is(false)(first.Begin(ctx, time.Millisecond, false))
+		require.NoError(t, second.End(ctx))
+		w.pass(2 * time.Millisecond)
+		is(true)(third.Begin(ctx, 0, false))
+		require.NoError(t, third.End(ctx))
+	}, "a")
 }
 
 func TestAnOccurrenceIsPublishedOnce(t *testing.T) {
@@ -90,8 +124,154 @@ func TestAnOccurrenceIsPublishedOnce(t *testing.T) {
 			"delay_id:" + queue.EncodeName(queue.OccurrenceID("n: x%", first)),
 			"delay_id:" + queue.EncodeName(queue.OccurrenceID("n: x%", second)),
 		}, "the guard is not stored")
-		require.Equal(t, map[string]string{"published": "2"}, w.Client.HGetAll(ctx, w.keys.Counters()).Val())
+		require.Equal(t, map[string]string{"published": "2", "refused_occurrences": "5"}, w.Client.HGetAll(ctx, w.keys.Counters()).Val())
 	}, "a")
+}
+
+// publish says of each occurrence whether its guard took it, and why not.
+func TestGuardsSayWhyTheyLeaveAnOccurrenceOut(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		r := w.amend(queue.Put, "s").Record
+		w.amend(queue.PauseSchedule, "still")
+		w.amend(queue.Put, "still")
+		paused := w.amend(queue.PauseSchedule, "still").Record
+		first, second := w.hour(1), w.hour(2)
+		w.follow(r, first, second)
+		require.NoError(t, w.topic.Cancel(ctx, operate.Ref{DelayID: queue.OccurrenceID("s", second)}))
+		w.amend(queue.PauseSchedule, "s")
+		w.amend(queue.ResumeSchedule, "s")
+		cursor := w.recurring("s").Cursor
+		for _, test := range []struct {
+			at    time.Time
+			guard *queue.Guard
+			want  queue.Verdict
+		}{
+			{w.hour(-1), queue.Follows(1, w.hour(-2), w.hour(9), 0), queue.Faster},
+			{w.hour(4), queue.Follows(1, w.hour(3), w.hour(9), 0), queue.Apart},
+			{w.hour(4), queue.Follows(1, cursor, w.hour(-1), 0), queue.Late},
+			{w.hour(4), queue.Follows(2, cursor, w.hour(9), 0), queue.Changed},
+			{w.hour(4), queue.AskedFor(1), queue.Faster},
+			{first, queue.Follows(1, cursor, first, 0), queue.Passed},
+			{second, queue.Follows(1, first, second, 0), queue.Cancelled},
+		} {
+			plain := under(in("", time.Hour), "own", queue.Replace, 0)
+			messages := w.make(plain, occurrence("s", test.at, test.guard), plain)
+			w.calls++
+			require.NoError(t, w.topic.Publish(ctx, "PUBLISHER", w.calls, messages))
+			require.Equal(t, test.want, test.guard.Verdict, "%v", test.at)
+		}
+		still := queue.Follows(1, paused.Cursor, w.hour(1), 0)
+		w.publish(occurrence("still", w.hour(1), still))
+		require.Equal(t, queue.IsPaused, still.Verdict)
+		require.Equal(t, 4, must(w.topic.Stats(ctx)).Counters.RefusedOccurrences, "apart, late, changed and paused")
+	}, "a")
+}
+
+// An occurrence that was due at once is the last one, and does not wait.
+func TestAnOccurrenceThatIsDueAtOnceDoesNotWait(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		r := w.amend(queue.Put, "s").Record
+		passed := r.Cursor.Add(-time.Millisecond)
+		require.NoError(t, w.Client.HSet(ctx, w.keys.Schedules(), "s", "1 1 0 0 0 0 0 0 0 - spec").Err())
+		w.publish(occurrence("s", passed, queue.Follows(1, time.UnixMilli(1), w.hour(1), 0)))
+		r = w.recurring("s")
+		require.Empty(t, r.Waiting)
+		require.Equal(t, passed, r.Last)
+	}, "a")
+}
+
+// Nobody but its programs can take the place of an occurrence.
+func TestDelayIDsOfOccurrencesAreReserved(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		r := w.amend(queue.Put, "n: x%").Record
+		w.amend(queue.Put, "gone")
+		w.amend(queue.RemoveSchedule, "gone")
+		w.follow(r, w.hour(1))
+		for _, mode := range []queue.Mode{queue.Replace, queue.Keep, queue.Reject} {
+			w.unchanged(func() {
+				err := w.tryPublish(in("1", time.Hour), under(in("2", time.Hour), queue.OccurrenceID("n: x%", w.hour(1)), mode, 0))
+				require.ErrorIs(t, err, queue.ErrReserved)
+				require.ErrorContains(t, err, `"n: x%@`)
+			})
+		}
+		w.publish(under(in("1", time.Hour), "n: x%@later", queue.Replace, 0), under(in("2", time.Hour), "other@1", queue.Replace, 0),
+			under(in("3", time.Hour), "gone@1", queue.Replace, 0), under(in("4", time.Hour), "n: x%@1@2", queue.Replace, 0))
+	}, "a")
+}
+
+// A call with such a delay ID costs no key more in a topic without schedules, unless it has the form.
+func TestOnlyDelayIDsOfThatFormNeedTheSchedules(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string]bool{"": false, "a": false, "a@b": false, "a@1b": false, "a@1": true, "@1": true, "a@1@22": true} {
+		require.Equal(t, want, queue.MayBeOccurrence(id), id)
+	}
+}
+
+// The server's clock was ahead, and is back.
+func TestAScheduleComesBackFromTheFuture(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.amend(queue.Put, "s")
+		ms := func(n int) string { return fmt.Sprint(w.hour(n).UnixMilli()) }
+		w.publish(now("1"))
+		set := func(cursor, last int, waiting ...int) {
+			var list []string
+			for _, n := range waiting {
+				list = append(list, ms(n))
+			}
+			record := fmt.Sprintf("1 %s 0 0 0 0 7 0 0 %s %s spec", ms(cursor), ms(last), cmp.Or(strings.Join(list, ","), "-"))
+			require.NoError(t, w.Client.HSet(ctx, w.keys.Schedules(), "s", record).Err())
+		}
+		back := func(known time.Time) queue.Amended {
+			return w.amend(queue.ReturnSchedule, "s", func(a *queue.Amendment) { a.Seen, a.Known = 1, known })
+		}
+		set(8, 0, 8)
+		w.unchanged(func() {
+			require.Equal(t, w.hour(8), back(time.UnixMilli(w.now()).Add(50*time.Second)).Record.Cursor, "a failover shifts the clock by less than a minute")
+		})
+		set(5, 5)
+		r := w.recurring("s")
+		w.follow(r, w.hour(6), w.hour(7), w.hour(8))
+		require.NoError(t, w.topic.Cancel(ctx, operate.Ref{DelayID: queue.OccurrenceID("s", w.hour(6))}))
+		require.NoError(t, w.topic.Cancel(ctx, operate.Ref{DelayID: queue.OccurrenceID("s", w.hour(8))}))
+		require.True(t, w.amend(queue.ReturnSchedule, "s", func(a *queue.Amendment) { a.Seen = 2 }).Changed)
+		done := back(w.hour(6)) // which was delivered then
+		require.Equal(t, 1, done.TakenBack)
+		require.WithinDuration(t, time.UnixMilli(w.now()), done.Record.Cursor, time.Minute)
+		require.Equal(t, []time.Time{w.hour(8)}, done.Record.Waiting, "it was cancelled by hand")
+		require.Equal(t, 1, must(w.topic.Stats(ctx)).Counters.Returned)
+		require.WithinDuration(t, time.UnixMilli(w.now()), must(w.topic.Stats(ctx)).ReturnedAt, time.Minute)
+		w.unchanged(func() { back(time.Time{}) })
+
+		w.follow(done.Record, w.hour(1), w.hour(6), w.hour(8))
+		require.ElementsMatch(t, []string{queue.OccurrenceID("s", w.hour(1)), queue.OccurrenceID("s", w.hour(6))}, w.pending())
+	}, "a")
+}
+
+// A resume and a request wake the programs that have looked lately.
+func TestAResumeWakesThePrograms(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.amend(queue.Put, "s")
+		channel := queue.MailboxChannel(w.Prefix, "PROGRAM")
+		pubsub := w.Client.Subscribe(ctx, channel)
+		defer pubsub.Close()
+		_, err := pubsub.Receive(ctx)
+		require.NoError(t, err)
+		for _, address := range []string{channel + "|1", "", channel + "|2"} {
+			_, _, _, err = w.topic.Schedules(ctx, address, []string{"s"})
+			require.NoError(t, err)
+		}
+		for _, what := range []queue.Amend{queue.PauseSchedule, queue.ResumeSchedule, queue.RunSchedule} {
+			w.amend(what, "s")
+			if what != queue.PauseSchedule {
+				heard := []string{must(pubsub.ReceiveMessage(ctx)).Payload, must(pubsub.ReceiveMessage(ctx)).Payload}
+				require.ElementsMatch(t, []string{"1", "2"}, heard)
+			}
+		}
+		w.travel(queue.ProgramsFor)
+		_, _, _, err = w.topic.Schedules(ctx, channel+"|3", nil)
+		require.NoError(t, err)
+		require.Equal(t, []string{channel + "|3"}, w.Client.ZRange(ctx, w.keys.Programs(), 0, -1).Val())
+	})
 }
 
 func TestMessagesBesideALeftOutOccurrenceArePublished(t *testing.T) {
@@ -245,7 +425,7 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 func TestACallTellsWhetherAScheduleWasAmended(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		amended := func() string {
-			_, amended, _, err := w.topic.Schedules(ctx, nil)
+			_, amended, _, err := w.topic.Schedules(ctx, "", nil)
 			require.NoError(t, err)
 			return amended
 		}
@@ -285,17 +465,17 @@ func TestAGroupHandlesOneOccurrenceAtATime(t *testing.T) {
 			}
 		}
 		first, second := w.topic.Handle("s", "a", w.hour(1), time.Hour), w.topic.Handle("s", "a", w.hour(2), time.Hour)
-		is(true)(first.Begin(ctx))
-		is(false)(second.Begin(ctx))
+		is(true)(first.Begin(ctx, 0, false))
+		is(false)(second.Begin(ctx, 0, false))
 		is(false)(second.Extend(ctx))
-		is(true)(w.topic.Handle("s", "b", w.hour(2), time.Hour).Begin(ctx))
-		is(true)(w.topic.Handle("r", "a", w.hour(2), time.Hour).Begin(ctx))
+		is(true)(w.topic.Handle("s", "b", w.hour(2), time.Hour).Begin(ctx, 0, false))
+		is(true)(w.topic.Handle("r", "a", w.hour(2), time.Hour).Begin(ctx, 0, false))
 		again := w.topic.Handle("s", "a", w.hour(1), time.Millisecond)
-		is(true)(again.Begin(ctx))
+		is(true)(again.Begin(ctx, 0, false))
 		is(false)(first.Extend(ctx))
 		require.NoError(t, first.End(ctx))
 		w.pass(2 * time.Millisecond)
-		is(true)(second.Begin(ctx))
+		is(true)(second.Begin(ctx, 0, false))
 		is(true)(second.Extend(ctx))
 		require.NoError(t, second.End(ctx))
 		require.Zero(t, w.Client.Exists(ctx, w.keys.Handling("s", "a")).Val())
@@ -313,7 +493,7 @@ func (w *world) recur() {
 	w.amend(queue.RemoveSchedule, "s")
 	_, err := w.topic.AllSchedules(ctx)
 	require.NoError(w.t, err)
-	require.NoError(w.t, only(w.topic.Handle("s", "a", w.hour(1), time.Hour).Begin(ctx)))
+	require.NoError(w.t, only(w.topic.Handle("s", "a", w.hour(1), time.Hour).Begin(ctx, 0, false)))
 }
 
 // The record tells when the last occurrence was due, through every change, and when missed ones

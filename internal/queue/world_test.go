@@ -160,7 +160,7 @@ func (w *world) travel(d time.Duration) {
 		return
 	}
 	groups := w.registered()
-	keys := []string{w.keys.Pending(), w.keys.Idle(), w.keys.Taken(), w.keys.Resumes()}
+	keys := []string{w.keys.Pending(), w.keys.Idle(), w.keys.Taken(), w.keys.Resumes(), w.keys.Programs()}
 	for _, g := range groups {
 		keys = append(keys, w.keys.Retry(g), w.keys.Unack(g), w.keys.Dead(g), w.keys.Waiters(g), w.keys.Resting(g), w.keys.Standby(g))
 	}

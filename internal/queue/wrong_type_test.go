@@ -48,10 +48,10 @@ var transitions = map[string]func(w *world) (call func() error){
 		}
 	},
 	"overlap": func(w *world) func() error {
-		return func() error { return only(w.topic.Handle("s", "a", w.hour(1), time.Hour).Begin(ctx)) }
+		return func() error { return only(w.topic.Handle("s", "a", w.hour(1), time.Hour).Begin(ctx, 0, false)) }
 	},
 	"schedules": func(w *world) func() error {
-		return func() error { _, _, _, err := w.topic.Schedules(ctx, []string{"s"}); return err }
+		return func() error { _, _, _, err := w.topic.Schedules(ctx, "addr|1", []string{"s"}); return err }
 	},
 	"review": func(w *world) func() error {
 		w.follow(w.amend(queue.Put, "s").Record, w.hour(1))

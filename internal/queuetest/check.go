@@ -71,7 +71,7 @@ func (d drained) leftovers(s *snapshot) (left []string) {
 	}
 	for _, v := range s.values {
 		switch v.kind {
-		case "meta", "groups", "scheduler", "idle", "publisher", "operation", "handling", "paused", "resumes", "schedules", "stats", "counters", "active":
+		case "meta", "groups", "scheduler", "idle", "publisher", "operation", "handling", "paused", "resumes", "schedules", "programs", "stats", "counters", "active":
 			continue
 		case "claim", "waiters", "resting", "standby", "workers":
 			if d.live {

@@ -35,6 +35,7 @@ var kinds = map[string]struct {
 	"taken":      {typ: "zset"},
 	"paused":     {typ: "hash"},
 	"schedules":  {typ: "hash"},
+	"programs":   {typ: "zset"},
 	"resumes":    {typ: "zset"},
 	"publisher":  {typ: "string", of: "publisher", expires: true},
 	"operation":  {typ: "string", of: "operation", expires: true},
@@ -213,7 +214,7 @@ func (s *snapshot) read(ctx context.Context, client redis.UniversalClient, scann
 		}
 		before := snapshot{values: names}
 		keys := append([]string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Groups(), k.Scheduler(), k.Idle(),
-			k.Names(), k.Taken(), k.Paused(), k.Resumes(), k.Schedules()}, scanned...)
+			k.Names(), k.Taken(), k.Paused(), k.Resumes(), k.Schedules(), k.Programs()}, scanned...)
 		for _, g := range before.groups() {
 			keys = append(keys, k.Ready(g), k.Unack(g), k.Leases(g), k.Retry(g), k.Deliveries(g), k.Waiters(g), k.Dead(g), k.Resting(g), k.Stats(g), k.Suspects(g), k.Workers(g), k.Standby(g))
 		}

@@ -308,7 +308,7 @@ var operations = map[string]operation{
 		},
 	},
 	"schedules": {prepare: recurs, do: func(d *desk) error {
-		_, _, records, err := d.topic(d.client).Schedules(d.t.Context(), []string{"hourly"})
+		_, _, records, err := d.topic(d.client).Schedules(d.t.Context(), "", []string{"hourly"})
 		if err == nil {
 			require.Len(d.t, records, 1)
 		}

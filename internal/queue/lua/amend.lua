@@ -8,34 +8,42 @@
 --       6 names       hash: delay id -> id
 --       7 taken       zset: delay id -> ms at which it is free
 --       8 operation   string: set by an earlier run of this call, expiring
+--       9 programs    zset: address of a program that runs schedules -> ms until which it is valid
+--       10 stats      hash: counters of the topic
 -- ARGV  1 version     of the group set that KEYS were made from
---       2 what        "put", "pause", "resume", "run", "remove", "ask" or "answer"
+--       2 what        "put", "pause", "resume", "run", "remove", "ask", "answer" or "return"
 --       3 name        of the schedule
 --       4 memory      ms for which a "run" is remembered
---       5 seen        version that the caller has seen, 0 for none; for "put", "ask" and "answer"
+--       5 seen        version that the caller has seen, 0 for none; for "put", "ask", "answer" and
+--                     "return"
 --       6 definition  of the schedule, for "put"
 --       7 jitter      ms, for "put"
 --       8 first       ms before which there is no occurrence, for "put"
+--       9 known       ms of an instant whose occurrence was due when the caller looked, for "return"
 --
 -- "put" gives the schedule another definition: its version goes up, and it counts from now on. A
 -- cursor of the past stays, so that what the schedule has missed is not forgotten. "pause",
 -- "remove" and such a "put" take back all occurrences that wait. An occurrence that was cancelled
 -- by hand stays in the record, so that it is not published again. "run" asks for one occurrence
 -- now. "ask" asks the programs of the record's version to show that they live, which is what
--- "answer" does. Each change is noted in the field ":", so that programs need not read all records
+-- "answer" does. "return" is for a schedule whose last occurrence was due more than a minute after
+-- now, because the server's clock was ahead then. It takes back what waits, and the schedule counts
+-- from now on, so that it does not rest until that time. It does nothing otherwise. "resume" and
+-- "run" wake the programs. Each change is noted in the field ":", so that programs need not read all records
 -- again and again.
 -- Returns {outcome, now, record, taken back}. outcome is "stale" when the group set has changed,
 -- "missing" if there is no such schedule, "changed" if its version is not the one that was seen,
 -- else "ok". record is "" if there is none. taken back is a number of occurrences.
 -- Twice: "put", "remove", "ask" and "answer" find another version, or do the same once more. "run"
--- is remembered. A second "pause" or "resume" finds done what the first did.
+-- is remembered. A second "pause", "resume" or "return" finds done what the first did.
 
 local meta, schedules, messages, options, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local names, taken, operation = KEYS[6], KEYS[7], KEYS[8]
+local names, taken, operation, programs, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local version, what, name, memory, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local definition, jitter, first = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local definition, jitter, first, known = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local ahead = 60000 -- ms by which the last occurrence may be after now; a failover shifts the clock
 
---@use now timetable amend_timetable each
+--@use now post timetable amend_timetable each
 
 local ms = string.format('%d', now)
 if redis.call('HGET', meta, 'groups') ~= version then
@@ -45,11 +53,16 @@ local r, last = read_schedule(name)
 if r and what == 'put' and r.definition == definition then
   return {'ok', ms, redis.call('HGET', schedules, name), 0}
 end
-if (what == 'put' or what == 'ask' or what == 'answer') and last ~= seen then
+if (what == 'put' or what == 'ask' or what == 'answer' or what == 'return') and last ~= seen then
   return {'changed', ms, redis.call('HGET', schedules, name) or '', 0}
 end
 if not r and what ~= 'put' then
   return {'missing', ms, '', 0}
+end
+
+local latest = r and math.max(r.last, known)
+if what == 'return' and latest + r.jitter <= now + ahead then
+  return {'ok', ms, redis.call('HGET', schedules, name), 0}
 end
 
 -- Read every key that is written later: one of a wrong type is found before the first write.
@@ -58,17 +71,21 @@ redis.call('HLEN', options)
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
 redis.call('ZCARD', pending)
+redis.call('ZCARD', programs)
+redis.call('HLEN', stats)
 local repeated = redis.call('GET', operation)
 local changes = tonumber(string.match(redis.call('HGET', schedules, ':') or '', '%d+$') or 0)
 
 local ids, delay_ids = {}, {}
 local left = {} -- instants whose occurrences were cancelled by hand
-if r and (what == 'put' or what == 'pause' or what == 'remove') then
+if r and (what == 'put' or what == 'pause' or what == 'remove' or what == 'return') then
   for _, at in ipairs(r.waiting) do
     local delay_id = name .. '%40' .. at
     local id = redis.call('HGET', names, delay_id)
     if not id then
-      left[#left + 1] = at
+      if what ~= 'return' or tonumber(at) > latest then -- the others were delivered meanwhile
+        left[#left + 1] = at
+      end
     elseif tonumber(redis.call('ZSCORE', pending, id) or 0) > now then
       ids[#ids + 1], delay_ids[#delay_ids + 1] = id, delay_id
     end
@@ -91,6 +108,8 @@ elseif what == 'ask' and r.asked == '0' then
   r.asked = ms
 elseif what == 'answer' then
   r.asked = '0'
+elseif what == 'return' then
+  r.last = 0
 end
 
 -- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
@@ -109,5 +128,14 @@ end
 redis.call('HSET', schedules, ':', ms .. '.' .. string.format('%d', changes + 1))
 if what == 'run' then
   redis.call('SET', operation, 'ok', 'PX', memory)
+end
+if what == 'return' then
+  redis.call('HINCRBY', stats, 'returned', 1)
+  redis.call('HSET', stats, 'returned_at', ms)
+end
+if what == 'resume' or what == 'run' then
+  for _, address in ipairs(redis.call('ZRANGEBYSCORE', programs, '(' .. ms, '+inf', 'LIMIT', 0, 100)) do
+    post(address)
+  end
 end
 return {'ok', ms, redis.call('HGET', schedules, name), #ids}

@@ -19,7 +19,8 @@
 --         stream     that due messages go into
 --         retry      zset: id -> due ms
 --         paused     hash: group, or "" for the topic -> ms since when
---       then only if a message has a guard, or the topic has groups with SingleActive:
+--       then only if a message has a guard or a delay id that ends in "%40" and digits, or the
+--       topic has groups with SingleActive:
 --         schedules  hash: recurring schedule -> record
 --       then only if the topic has groups with SingleActive:
 --         active     hash: group -> "owner epoch ends lease"
@@ -47,12 +48,23 @@
 -- the instant after, and now is latest at most. Else the cursor moves to the instant, and missed is
 -- added to the missed occurrences, with the time. Of an occurrence that somebody asked for, the
 -- guard is "<version>:run": then run of the schedule has to be the instant, and is cleared.
+-- The reply says why a guard left its message out:
+--   "changed"    the schedule has another version, or is gone
+--   "faster"     the cursor is at the instant or past it: another program was faster
+--   "paused"     the schedule is paused
+--   "apart"      the occurrence before is not in the topic, because its guard left that out
+--   "late"       now is past latest
+--   "cancelled"  somebody cancelled the occurrence; the cursor has moved
+-- All but "faster" and "cancelled" are counted.
+-- Other messages may not have the delay id of an occurrence of a schedule that exists.
 -- A due message goes to ready of each group at once. It goes to pending if something older is due
 -- and not moved yet. So it does if there is no group, or if the call has too many messages for so
 -- many groups.
 -- In a topic with a stream it goes into the stream at once and is not kept. While that topic is
 -- paused, it waits in pending.
--- Returns "ok", "repeated", "stale" when the group set has changed, or why the call is refused:
+-- Returns "ok" and, for each message that its guard left out, its id and why; "repeated"; "stale"
+-- when the group set has changed; or why the call is refused:
+--   "reserved" and ids  messages whose delay ids are for occurrences of a recurring schedule
 --   "exists" and ids  messages with mode:reject whose delay ids messages of earlier calls have
 --   "twice" and ids   messages with mode:reject whose delay ids come before in this call
 --   "full" and room   the number of messages that there is room for
@@ -137,41 +149,48 @@ end
 local left_out, replaced = {}, {}
 local n_replaced, n_left_out = 0, 0 -- messages of this call or earlier ones, to be counted
 local n_stale = 0 -- occurrences of this call that their guards leave out
-local refused, twice = {}, {}
+local verdicts, n_refused = {}, 0 -- of these: id and why; and how many are counted
+local refused, twice, reserved = {}, {}, {}
 local named, owner, free = {}, {}, {}
 local dues -- id -> due ms, of this call's messages
 local moved, plans = {}, {} -- names of recurring schedules that change, and their records
 
--- Tells whether an occurrence passes its guard, and changes the record of its schedule if so.
-local function passes(delay_id, guard)
+-- Returns why the guard of an occurrence leaves it out, or nil. Changes the record of its schedule.
+local function verdict(delay_id, guard)
   local name, at = string.match(delay_id, '^(.*)%%40(%d+)$')
   local r = name and (plans[name] or read_schedule(name))
   local version, plan = string.match(guard, '^(%d+):(.*)$')
   if not r or r.version ~= tonumber(version) then
-    return false
+    return 'changed'
   end
   local after, latest, missed = string.match(plan, '^(%d+):(%d+):(%d+)$')
-  if not after and r.run ~= at then
-    return false
-  elseif after and (r.paused ~= '0' or r.cursor ~= tonumber(after) or now > tonumber(latest)) then
-    return false
+  if not after and r.run ~= at or after and r.cursor >= tonumber(at) then
+    return 'faster'
+  elseif after and r.paused ~= '0' then
+    return 'paused'
+  elseif after and r.cursor ~= tonumber(after) then
+    return 'apart'
+  elseif after and now > tonumber(latest) then
+    return 'late'
   end
   if not plans[name] then
     moved[#moved + 1], plans[name] = name, r
   end
   if not after then
     r.run, r.last = '0', math.max(r.last, tonumber(at))
-    return true
+    return
   end
   r.cursor = tonumber(at)
   if missed ~= '0' then
     r.missed, r.counted = r.missed + tonumber(missed), string.format('%d', now)
   end
   if r.known[at] then -- it was cancelled by hand
-    return false
+    return 'cancelled'
+  elseif tonumber(at) + r.jitter <= now then
+    r.last = math.max(r.last, tonumber(at))
+  else
+    r.waiting[#r.waiting + 1], r.known[at] = at, true
   end
-  r.waiting[#r.waiting + 1], r.known[at] = at, true
-  return true
 end
 
 for i = first_option, #ARGV, 2 do
@@ -179,8 +198,18 @@ for i = first_option, #ARGV, 2 do
   local guard = schedules and string.match(ARGV[i + 1], ' guard:(%S+)')
   if guard then
     ARGV[i + 1] = string.gsub(ARGV[i + 1], ' guard:%S+', '', 1)
-    if not passes(name, guard) then
+    local why = verdict(name, guard)
+    if why then
       left_out[ARGV[i]], name, n_stale = true, nil, n_stale + 1
+      verdicts[#verdicts + 1] = ARGV[i] .. ' ' .. why
+      if why ~= 'faster' and why ~= 'cancelled' then
+        n_refused = n_refused + 1
+      end
+    end
+  elseif name and schedules then
+    local schedule_name = string.match(name, '^(.*)%%40%d+$')
+    if schedule_name and read_schedule(schedule_name) and #reserved < 1000 then
+      reserved[#reserved + 1] = ARGV[i]
     end
   end
   if name then
@@ -231,7 +260,9 @@ for i = first_option, #ARGV, 2 do
   end
 end
 
-if #refused > 0 then
+if #reserved > 0 then
+  return 'reserved ' .. table.concat(reserved, ' ')
+elseif #refused > 0 then
   return 'exists ' .. table.concat(refused, ' ')
 elseif #twice > 0 then
   return 'twice ' .. table.concat(twice, ' ')
@@ -409,4 +440,7 @@ end
 if n_left_out > 0 then
   redis.call('HINCRBY', stats, 'left_out', n_left_out)
 end
-return 'ok'
+if n_refused > 0 then
+  redis.call('HINCRBY', stats, 'refused_occurrences', n_refused)
+end
+return #verdicts > 0 and 'ok ' .. table.concat(verdicts, ' ') or 'ok'
