@@ -40,6 +40,10 @@ var (
 	// for the occurrences of the schedule.
 	ErrReserved = queue.ErrReserved
 
+	// ErrPastExpiry means that a message would be due at or after its expires_at, when it is too
+	// late to deliver it. The error of Publish also wraps ErrInvalidMetadata.
+	ErrPastExpiry = queue.ErrPastExpiry
+
 	// ErrTopicFull means that after Publish more messages would wait than
 	// PublisherConfig.MaxWaiting.
 	ErrTopicFull = queue.ErrTopicFull

@@ -208,6 +208,23 @@ func TestExpiredMessageIsDroppedOrDeadLettered(t *testing.T) {
 	})
 }
 
+func TestPublishRefusesADelayBeyondTheExpiry(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		wrong := delayed("wrong", time.Hour)
+		redisdelay.ExpireAt(wrong, time.Now().Add(time.Minute), redisdelay.ExpiryDrop)
+		for _, err := range []error{p.Publish("topic", text("right"), wrong), redisdelay.CheckMetadata(wrong)} {
+			require.ErrorIs(t, err, redisdelay.ErrPastExpiry)
+			require.ErrorIs(t, err, redisdelay.ErrInvalidMetadata)
+			require.ErrorContains(t, err, "expires_at")
+		}
+		_, err := adminOf(t, s).Stats(ctx, "topic")
+		require.ErrorIs(t, err, admin.ErrNotFound, "nothing was published")
+		redisdelay.DelayFor(wrong, time.Second)
+		require.NoError(t, p.Publish("topic", wrong))
+	})
+}
+
 // It is too late by the clock of the server, whatever that of the program says; at each delivery
 // anew.
 func TestExpiryFollowsTheServersClock(t *testing.T) {

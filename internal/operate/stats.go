@@ -30,7 +30,7 @@ type Stats struct {
 	Recurs   bool // it has recurring schedules, or had some
 
 	ReturnedAt time.Time // when a recurring schedule last came back: see Counters.Returned; zero: none did
-	Groups   []GroupStats
+	Groups     []GroupStats
 }
 
 // Rests tells whether due messages stay where they are, because the topic has a stream and is

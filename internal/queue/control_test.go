@@ -25,6 +25,8 @@ func (w *world) operate() {
 	w.publish(in("pending", time.Hour))
 	require.NoError(t, w.topic.Reschedule(ctx, byID(w, "pending"), queue.In(time.Minute)))
 	require.NoError(t, w.topic.Cancel(ctx, byID(w, "pending")))
+	w.retries("again", "a")
+	require.ErrorIs(t, w.topic.CancelRetries(ctx, "x"), operate.ErrTooLate)
 	require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0)))
 	require.NoError(t, only(w.topic.Resume(ctx, "")))
 	require.NoError(t, only(w.topic.List(ctx, "a", operate.Dead, "", 10, 1<<20)))
@@ -256,11 +258,13 @@ func TestRepeatedOperationAnswersTheSame(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("1", time.Hour), in("2", time.Hour), now("3"), now("4"))
 		w.die("a", 2)
+		w.retries("5", "a")
 		for name, call := range map[string]func() error{
 			"cancel":     func() error { return w.topic.Cancel(ctx, byID(w, "1")) },
 			"reschedule": func() error { return w.topic.Reschedule(ctx, byID(w, "2"), queue.In(0)) },
 			"requeue":    func() error { return only(w.topic.Group("a").Requeue(ctx, []string{w.id["3"]})) },
 			"discard":    func() error { return only(w.topic.Group("a").Discard(ctx, []string{w.id["4"]})) },
+			"recall":     func() error { return w.topic.CancelRetries(ctx, "x") },
 		} {
 			r := w.record()
 			require.NoError(t, call(), name)
@@ -280,7 +284,10 @@ func TestOperationsWorkOnAFullServer(t *testing.T) {
 	w, full := fullWorld(t, "a")
 	w.publish(in("1", time.Hour), in("2", time.Hour), now("3"), now("4"))
 	w.die("a", 2)
+	w.retries("5", "a")
 	full()
+	require.NoError(t, w.topic.RescheduleRetries(ctx, "x", queue.In(time.Minute), nil))
+	require.NoError(t, w.topic.CancelRetries(ctx, "x"))
 	require.NoError(t, w.topic.Cancel(ctx, byID(w, "1")))
 	require.NoError(t, w.topic.Reschedule(ctx, byID(w, "2"), queue.In(time.Minute)))
 	require.NoError(t, only(w.topic.Group("a").Requeue(ctx, []string{w.id["3"]})))

@@ -22,9 +22,10 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists means that another message has the delay id.
 	ErrExists = errors.New("delay id is taken")
-
 	// ErrReserved means that a delay id is for an occurrence of a recurring schedule.
 	ErrReserved = errors.New("delay id is for an occurrence of a recurring schedule")
+	// ErrPastExpiry means that a message would be due when it is too late for it.
+	ErrPastExpiry = errors.New("due at or after expires_at")
 	// ErrTopicFull means that no further message may wait.
 	ErrTopicFull = errors.New("topic is full")
 	// ErrNotReplicated means that too few replicas confirmed the published messages.

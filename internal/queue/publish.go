@@ -209,5 +209,17 @@ func (b *body) MarshalBinary() ([]byte, error) { return *b, nil }
 // String returns what hooks of the client print.
 func (b *body) String() string { return fmt.Sprintf("<%d bytes>", len(*b)) }
 
+// By returns when the message is due if the server takes it now. The zero time is at once. An instant
+// counts even if it is past.
+func (d Due) By(now time.Time) time.Time {
+	switch {
+	case d.at != 0:
+		return time.UnixMilli(d.at)
+	case d.in > 0:
+		return now.Add(d.in)
+	}
+	return time.Time{}
+}
+
 // MayBeNow tells whether the message may be due when the server takes it.
 func (d Due) MayBeNow() bool { return d.at != 0 || d.in == 0 }

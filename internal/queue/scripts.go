@@ -74,6 +74,8 @@ var (
 	// These are for package operate.
 	CancelScript     = load("cancel")
 	RescheduleScript = load("reschedule")
+	SeekScript       = load("seek")
+	RecallScript     = load("recall")
 	RequeueScript    = load("requeue")
 	DiscardScript    = load("discard")
 	KillScript       = load("kill")
