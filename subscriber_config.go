@@ -164,7 +164,7 @@ func (c *SubscriberConfig) setDefaults() {
 		c.ConsumerGroup = cmp.Or(c.ConsumerGroup, DefaultConsumerGroup)
 	}
 	c.BroadcastExpiry = cmp.Or(c.BroadcastExpiry, 5*time.Minute)
-	c.TakeoverWindow = cmp.Or(c.TakeoverWindow, 10*time.Second)
+	c.TakeoverWindow = cmp.Or(c.TakeoverWindow, queue.DefaultWindow)
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, 1)
 	c.LeaseDuration = cmp.Or(c.LeaseDuration, 30*time.Second)
 	c.MaxExtension = cmp.Or(c.MaxExtension, time.Hour)

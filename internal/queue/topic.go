@@ -43,6 +43,9 @@ func (g *Groups) All() []string {
 	return append(slices.Clip(g.Names), g.Window)
 }
 
+// DefaultWindow is the length of a takeover window unless the user sets another.
+const DefaultWindow = 10 * time.Second
+
 // GroupOptions are the settings of a group that Redis stores.
 type GroupOptions struct {
 	MaxDeliveries int           // negative: no limit
