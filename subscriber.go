@@ -142,17 +142,19 @@ func (s *Subscriber) register(ctx context.Context, topic, group string) (*queue.
 		return nil, err
 	}
 	t := queue.NewTopic(s.client, s.config.KeyPrefix, topic)
-	if err := t.Register(ctx, group, s.groupOptions()); err != nil {
+	got, err := t.Join(ctx, group, s.groupOptions())
+	if err != nil {
 		return nil, fmt.Errorf("register consumer group %q of topic %q: %w", group, topic, err)
 	}
+	consume.LogRegistered(s.logger, got, watermill.LogFields{"topic": topic, "consumer_group": group})
 	return t, nil
 }
 
 func (s *Subscriber) groupOptions() queue.GroupOptions {
 	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention,
-		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry, SingleActive: s.config.SingleActive}
+		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry, SingleActive: s.config.SingleActive, Window: max(s.config.TakeoverWindow, 0)}
 	if s.config.Broadcast {
-		options.Expiry = s.config.BroadcastExpiry
+		options.Expiry, options.Window = s.config.BroadcastExpiry, 0
 	}
 	return options
 }

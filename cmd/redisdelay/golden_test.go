@@ -78,6 +78,7 @@ var goldens = []struct {
 	{"check", "check", ""},
 	{"repair", "repair orders", ""},
 	{"groups-rm", "groups rm orders audit", ""},
+	{"groups-add", "groups add orders invoices", ""},
 	{"topics-rm", "topics rm oders", ""},
 	{"schedules-ls", "schedules ls", ""},
 	{"schedules-show", "schedules show reports daily-report", ""},

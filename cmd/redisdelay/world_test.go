@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,7 @@ func (w *world) subscribe(topic string, config redisdelay.SubscriberConfig) (sto
 	w.t.Helper()
 	config.Client = w.client
 	config.CloseTimeout = 10 * time.Millisecond
+	config.TakeoverWindow = cmp.Or(config.TakeoverWindow, -1) // else the topic's counts depend on the time
 	subscriber, err := redisdelay.NewSubscriber(config, nil)
 	require.NoError(w.t, err)
 	messages, err := subscriber.Subscribe(context.Background(), topic)
@@ -114,7 +116,7 @@ func (w *world) fromFile(name string) []periodic.Schedule {
 // group makes a group without a subscriber.
 func (w *world) group(topic, group string) {
 	w.t.Helper()
-	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: w.client, ConsumerGroup: group}, nil)
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: w.client, ConsumerGroup: group, TakeoverWindow: -1}, nil)
 	require.NoError(w.t, err)
 	require.NoError(w.t, subscriber.SubscribeInitialize(topic))
 	require.NoError(w.t, subscriber.Close())

@@ -160,10 +160,12 @@ func (l *link) clear(lane int) {
 // registerAgain registers the group, because the server has lost its data.
 func (s *Subscription) registerAgain() error {
 	s.link.groupGone = true
-	if err := s.Topic.Register(s.link.ctx, s.group.Name, s.Options); err != nil {
+	got, err := s.Topic.Join(s.link.ctx, s.group.Name, s.Options)
+	if err != nil {
 		return err
 	}
 	s.groupIsBack()
+	LogRegistered(s.Logger, got, nil)
 	return nil
 }
 

@@ -51,6 +51,9 @@ func (t *Topic) cancelCall(groups *queue.Groups, ref Ref, operation string) *que
 	for _, g := range groups.Names {
 		keys = append(keys, k.Retry(g), k.Deliveries(g))
 	}
+	if groups.Window != "" {
+		keys = append(keys, k.Ready(groups.Window))
+	}
 	return queue.NewCall(&queue.CancelScript, keys, groups.Version, by, message, queue.OperationMemory)
 }
 

@@ -59,7 +59,10 @@ var (
 	Reviewing      = Work{Name: "schedules", scripts: []string{"look", "review"}}
 	Amending       = Work{Name: "amend a schedule", scripts: []string{"look", "amend"}}
 	Removing       = Work{Name: "remove", scripts: []string{"look", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}
-	Erasing        = Work{
+	Adding         = Work{
+		Name: "add a group", scripts: []string{"look", "register", "remove"}, besides: enrolling, opens: true,
+	}
+	Erasing = Work{
 		Name: "erase", scripts: []string{"look", "stats", "erase"},
 		besides: append([]string{"ZRANGEBYSCORE", "SREM"}, enrolling...),
 	}
