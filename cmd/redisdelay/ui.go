@@ -61,7 +61,7 @@ payloads. Each setting is a flag, an environment variable, or a line of the conf
 
 // serve serves the page until ctx ends.
 func (a *app) serve(ctx context.Context, ui *uiSettings) (err error) {
-	if err := a.refuseEmpty("listen", "hosts", "public-url", "ui-user", "ui-password-file", "proxy-header", "proxies"); err != nil {
+	if err := a.refuseEmptySettings("listen", "hosts", "public-url", "ui-user", "ui-password-file", "proxy-header", "proxies"); err != nil {
 		return err
 	}
 	config := dashboard.Config{Prefix: *ui.path, Hosts: *ui.hosts, PublicURL: *ui.publicURL, Logger: a.logger}
@@ -99,9 +99,9 @@ func (a *app) serve(ctx context.Context, ui *uiSettings) (err error) {
 	return err
 }
 
-// refuseEmpty refuses settings that are there and empty, such as one whose variable in a shell is
+// refuseEmptySettings refuses settings that are there and empty, such as one whose variable in a shell is
 // unset. Without a login, the page would be open to whom it is not meant for.
-func (a *app) refuseEmpty(names ...string) error {
+func (a *app) refuseEmptySettings(names ...string) error {
 	var errs []error
 	for _, name := range names {
 		if one := a.settings.find(name); one.given != byDefault && strings.Trim(one.flag.Value.String(), ", ") == "" {
