@@ -7,7 +7,7 @@ ROUNDS      ?= 5
 LIMIT       ?= 10m
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench pairs pairs-smoke model stress faults periodic soak fuzz cover lua test-alerts
+.PHONY: help test test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench microbench-smoke commands-smoke pairs pairs-smoke model stress faults periodic soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -88,6 +88,17 @@ bench-peers-smoke: ## that make bench-peers works, in tiny sizes, for what needs
 
 microbench: ## the benchmarks of single parts
 	@scripts/with-redis.sh go test -run '^$$' -bench . -benchmem ./...
+
+microbench-smoke: ## that each Go benchmark works, in its smallest form
+	@scripts/with-redis.sh scripts/microbench-smoke.sh
+
+# The tools that documents name and nothing else runs, in their smallest forms. TestCIRunsWhatDocumentsName finds them.
+commands-smoke: ## that the commands of documents work which no other target runs
+	@$(MAKE) --no-print-directory help >/dev/null
+	@$(MAKE) --no-print-directory lua NAME=claim >/dev/null
+	@$(MAKE) --no-print-directory soak SOAK=5s
+	@$(MAKE) --no-print-directory pairs-smoke
+	@$(MAKE) --no-print-directory microbench-smoke
 
 pairs: ## this tree beside the commit BASE, in ROUNDS (5) pairs in turns, ten minutes (LIMIT) at most; RUN=life chooses measurements
 	@[ -n "$(BASE)" ] || { echo 'pairs: name the commit to compare with: make pairs BASE=<commit>' >&2; exit 2; }
