@@ -5,6 +5,7 @@ SOAK        ?= 1h
 PERIODIC_DAYS ?= 365
 ROUNDS      ?= 5
 LIMIT       ?= 10m
+PEERS       ?= ^(redisdelay|redisstream|asynq|bullmq|nats)$$
 
 .DEFAULT_GOAL := help
 .PHONY: help test test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench microbench-smoke commands-smoke pairs pairs-smoke model stress faults periodic soak fuzz cover lua test-alerts
@@ -84,7 +85,7 @@ bench-peers: ## the whole beside what else can delay messages (River, BullMQ, NA
 
 bench-peers-smoke: ## that make bench-peers works, in tiny sizes, for what needs Redis, Node.js and Go only
 	@command -v redis-server >/dev/null || scripts/install.sh redis-server
-	@cd benchmarks/peers && go test . && go run . -smoke -peers '^(redisdelay|redisstream|asynq|bullmq|nats)$$'
+	@cd benchmarks/peers && go test . && go run . -smoke -peers '$(PEERS)'
 
 microbench: ## the benchmarks of single parts
 	@scripts/with-redis.sh go test -run '^$$' -bench . -benchmem ./...
@@ -97,6 +98,7 @@ commands-smoke: ## that the commands of documents work which no other target run
 	@$(MAKE) --no-print-directory help >/dev/null
 	@$(MAKE) --no-print-directory lua NAME=claim >/dev/null
 	@$(MAKE) --no-print-directory soak SOAK=5s
+	@$(MAKE) --no-print-directory bench-peers-smoke PEERS='^redisdelay$$$$' >/dev/null
 	@$(MAKE) --no-print-directory pairs-smoke
 	@$(MAKE) --no-print-directory microbench-smoke
 
