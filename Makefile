@@ -5,9 +5,10 @@ SOAK        ?= 1h
 PERIODIC_DAYS ?= 365
 ROUNDS      ?= 5
 LIMIT       ?= 10m
+PEERS       ?= ^(redisdelay|redisstream|asynq|bullmq|nats)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help test slowest test-ci test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench pairs pairs-smoke model stress faults periodic soak fuzz cover lua test-alerts
+.PHONY: help test slowest test-ci test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench microbench-smoke commands-smoke pairs pairs-smoke model stress faults periodic soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
@@ -99,10 +100,22 @@ bench-peers: ## the whole beside what else can delay messages (River, BullMQ, NA
 
 bench-peers-smoke: ## that make bench-peers works, in tiny sizes, for what needs Redis, Node.js and Go only
 	@command -v redis-server >/dev/null || scripts/install.sh redis-server
-	@cd benchmarks/peers && go test . && go run . -smoke -peers '^(redisdelay|redisstream|asynq|bullmq|nats)$$'
+	@cd benchmarks/peers && go test . && go run . -smoke -peers '$(PEERS)'
 
 microbench: ## the benchmarks of single parts
 	@scripts/with-redis.sh go test -run '^$$' -bench . -benchmem ./...
+
+microbench-smoke: ## that each Go benchmark works, in its smallest form
+	@scripts/with-redis.sh scripts/microbench-smoke.sh
+
+# The tools that documents name and nothing else runs, in their smallest forms. TestCIRunsWhatDocumentsName finds them.
+commands-smoke: ## that the commands of documents work which no other target runs
+	@$(MAKE) --no-print-directory help >/dev/null
+	@$(MAKE) --no-print-directory lua NAME=claim >/dev/null
+	@$(MAKE) --no-print-directory soak SOAK=5s
+	@$(MAKE) --no-print-directory bench-peers-smoke PEERS='^redisdelay$$$$' >/dev/null
+	@$(MAKE) --no-print-directory pairs-smoke
+	@$(MAKE) --no-print-directory microbench-smoke
 
 pairs: ## this tree beside the commit BASE, in ROUNDS (5) pairs in turns, ten minutes (LIMIT) at most; RUN=life chooses measurements
 	@[ -n "$(BASE)" ] || { echo 'pairs: name the commit to compare with: make pairs BASE=<commit>' >&2; exit 2; }

@@ -1,7 +1,7 @@
 // Command life takes messages through their whole life, in phases. The runner of make pairs
 // compiles it into each of the two trees, so it uses only what is public and what both have. Before
-// each phase it waits for a line on standard input. After each it prints a line of JSON, so that the
-// runner can read the server's statistics in between.
+// each phase it waits for a line on standard input. After each it prints a line of JSON, so that
+// the runner can read the server's statistics in between.
 package main
 
 import (
