@@ -193,9 +193,18 @@ func TestOneMessageIsChanged(t *testing.T) {
 func TestPagesOfMessages(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, operator)
-	var ids []string
+	var messages []*message.Message
 	for i := range 120 {
-		ids = append(ids, s.publish("orders", time.Hour+time.Duration(i)*time.Second, nil, fmt.Sprint("message ", i)))
+		msg := message.NewMessage(fmt.Sprint("uuid of ", i), []byte("x"))
+		redisdelay.DelayFor(msg, time.Hour+time.Duration(i)*time.Second)
+		messages = append(messages, msg)
+	}
+	require.NoError(t, testkit.NewPublisher(t, s.Server).Publish("orders", messages...))
+	page, err := s.admin.List(ctx, "orders", admin.Query{State: admin.Pending, Limit: 1000})
+	require.NoError(t, err)
+	var ids []string
+	for _, m := range page.Messages {
+		ids = append(ids, m.ID)
 	}
 	seen := map[string]int{}
 	next := "/messages?t=orders"
