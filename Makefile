@@ -21,10 +21,14 @@ SLOWEST ?= 0
 # Two modules run at a time. The longest comes first.
 MODULES := cmd/redisdelay tests/components prometheus otel examples/observed examples/delayed-redisstream examples/delayed-nats
 
+# The runner of tests is compiled first, with all of the standard library that it needs. It says every tenth package.
+RUNNER := go build -v -o /dev/null ./scripts/runtests 2>&1 | awk 'NR % 10 == 1 { print "compiling: " $$0; fflush() }'
+
 # Most tests wait more than they compute, so more of them run at once than there are CPUs.
 test: ## the tests of this module but tests/faults, on an embedded Redis and a real one; with RACE=1 under the race detector
 	@echo 'make test: the tests of this module but tests/faults, on an embedded Redis and on a redis-server.'
 	@echo 'It takes about $(if $(RACE),ten,four) minutes on two CPUs, and two more the first time, to compile. It prints a line for each package:'
+	@$(RUNNER)
 	@scripts/with-redis.sh sh -c 'go run ./scripts/runtests -slowest=$(SLOWEST) \
 		". $(if $(RACE),-race) -timeout=20m -parallel=4 $$(go list ./... | grep -v /tests/faults)"'
 
@@ -36,6 +40,7 @@ slowest: test ## make test, and then the twenty slowest tests by name
 test-ci: ## what CI runs besides: tests/faults in its short form, the other modules, with the race detector
 	@echo 'make test-ci: tests/faults in its short form, and the other modules, with the race detector.'
 	@echo 'It takes about nine minutes on two CPUs, and two more the first time, to compile. It prints a line for each package:'
+	@$(RUNNER)
 	@scripts/with-redis.sh go run ./scripts/runtests -lanes=2 -slowest=$(SLOWEST) \
 		'. -race -timeout=10m -parallel=3 ./tests/faults' \
 		'. -timeout=5m -run=TestUniversalReconnect ./tests' \

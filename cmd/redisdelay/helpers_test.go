@@ -182,8 +182,8 @@ func (p *tool) awaitProbe(path string, status int) (said string) {
 	return said
 }
 
-// awaitUnready waits until the program is not ready for a reason. On a slow machine its first answers
-// may tell of a time limit.
+// awaitUnready waits until the program is not ready for a reason. On a slow machine its first
+// answers may tell of a time limit.
 func (p *tool) awaitUnready(reason string) {
 	p.t.Helper()
 	said := ""

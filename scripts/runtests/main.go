@@ -95,7 +95,8 @@ func split(args []string) (flags, packages []string) {
 	return flags, packages
 }
 
-// test runs go test, without go vet, which make lint runs. It returns an error only if r was not told what failed.
+// test runs go test, without go vet, which make lint runs. It returns an error only if r was not
+// told what failed.
 func test(r *report, run []string) error {
 	cmd := exec.Command("go", append([]string{"-C", run[0], "test", "-json", "-count=1", "-vet=off"}, run[1:]...)...)
 	cmd.Stderr = os.Stderr
