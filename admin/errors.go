@@ -11,8 +11,9 @@ var (
 	// names no message.
 	ErrNotFound = queue.ErrNotFound
 
-	// ErrTooLate means that the message no longer waits: it is ready, held by a consumer, or dead.
-	// Of a delay ID whose window lasts it also means that the message was due, and is gone.
+	// ErrTooLate means that the message was due: it is ready, held by a consumer, or dead. Of a
+	// delay ID it also means that the message is retried, or that it is gone and the window lasts.
+	// A message that is retried can be named by its own ID.
 	ErrTooLate = operate.ErrTooLate
 
 	// ErrExists means that another message has the delay ID now.

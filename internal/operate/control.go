@@ -82,6 +82,16 @@ func (t *Topic) operate(ctx context.Context, ref Ref, call *queue.Call) error {
 	return t.outcome(ref, call)
 }
 
+// tooLate returns an error that wraps ErrTooLate, and says what the message may be now. A delay ID
+// does not name a message that is retried.
+func (t *Topic) tooLate(ref Ref) error {
+	now := "it is ready, in hand or dead"
+	if ref.ID == "" {
+		now = "it is ready, in hand, retrying, dead or gone; a retrying one can be named by its own ID"
+	}
+	return fmt.Errorf("%v of topic %q: %w, so %s", ref, t.Name, ErrTooLate, now)
+}
+
 // outcome reads what a call about one message answered.
 func (t *Topic) outcome(ref Ref, call *queue.Call) error {
 	switch outcome := call.Cmd().Val(); outcome {
@@ -90,7 +100,7 @@ func (t *Topic) outcome(ref Ref, call *queue.Call) error {
 	case "stale":
 		return queue.ErrStale
 	case "late":
-		return fmt.Errorf("%v of topic %q: %w", ref, t.Name, ErrTooLate)
+		return t.tooLate(ref)
 	case "missing":
 		return fmt.Errorf("%v of topic %q: %w", ref, t.Name, queue.ErrNotFound)
 	case "exists":

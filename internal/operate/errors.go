@@ -3,9 +3,9 @@ package operate
 import "errors"
 
 var (
-	// ErrTooLate means that the message no longer waits. A message may be gone, if its delay ID is
-	// still taken.
-	ErrTooLate = errors.New("message does not wait any more")
+	// ErrTooLate means that the message was due, and no longer waits. A message that is named by
+	// its delay ID may be gone, or be retried.
+	ErrTooLate = errors.New("message was due already")
 	// ErrInvalid means that an argument cannot be used.
 	ErrInvalid = errors.New("invalid argument")
 	// ErrChanging means that groups come and go too fast to check a whole topic.
