@@ -13,9 +13,9 @@ var (
 	// (context.Cause) that wraps it.
 	ErrClosed = queue.ErrClosed
 
-	// ErrInvalidConfig means that a constructor of this module refused its configuration. The
-	// error names every invalid field.
-	ErrInvalidConfig = errors.New("invalid configuration")
+	// ErrInvalidConfig means that a constructor of this module, or of otel or prometheus, refused
+	// its configuration. The error names every invalid field.
+	ErrInvalidConfig = queue.ErrInvalidConfig
 
 	// ErrInvalidTopic means that a topic is empty or longer than MaxTopicLength. With a
 	// StreamConfig it also means that no stream may have that name.

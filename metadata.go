@@ -160,11 +160,11 @@ func DelayUntil(msg *message.Message, t time.Time) {
 	setKey(msg, DelayUntilKey, t.UTC().Format(time.RFC3339Nano))
 }
 
-// SetDelayID names msg while it waits. Publish refuses an empty id and one that is longer than
-// MaxDelayIDLength.
+// SetDelayID names msg while it waits. The mode "" is the default, DelayIDReplace.
+// Publish refuses an empty id and one that is longer than MaxDelayIDLength.
 func SetDelayID(msg *message.Message, id string, mode DelayIDMode) {
 	setKey(msg, DelayIDKey, id)
-	setKey(msg, DelayIDModeKey, string(mode))
+	setOrDelete(msg, DelayIDModeKey, string(mode))
 }
 
 // SetDelayIDWindow keeps msg's delay ID taken for d after msg is due. If msg has no delay, that is
@@ -194,16 +194,26 @@ func SetBackoff(msg *message.Message, initial, max time.Duration) {
 }
 
 // ExpireAt says from when on it is too late to deliver msg, and what happens then. With the zero
-// time it is never too late.
+// time it is never too late. The value "" for then is the default, ExpiryDeliver.
 func ExpireAt(msg *message.Message, t time.Time, then OnExpiry) {
 	setKey(msg, ExpiresAtKey, t.UTC().Format(time.RFC3339Nano))
-	setKey(msg, OnExpiryKey, string(then))
+	setOrDelete(msg, OnExpiryKey, string(then))
 }
 
 // ExpireAfter says how long after msg is due it is too late to deliver it, and what happens then.
+// The value "" for then is the default, ExpiryDeliver.
 func ExpireAfter(msg *message.Message, lateness time.Duration, then OnExpiry) {
 	setKey(msg, MaxLatenessKey, lateness.String())
-	setKey(msg, OnExpiryKey, string(then))
+	setOrDelete(msg, OnExpiryKey, string(then))
+}
+
+// setOrDelete sets a key. The value "" deletes the key, so that its default counts.
+func setOrDelete(msg *message.Message, key, value string) {
+	if value == "" {
+		delete(msg.Metadata, key)
+		return
+	}
+	setKey(msg, key, value)
 }
 
 func setKey(msg *message.Message, key, value string) {

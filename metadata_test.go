@@ -57,6 +57,32 @@ func TestHelpersSetTheMetadataThatPublishReads(t *testing.T) {
 	})
 }
 
+// An earlier call on the same message does not count any more.
+func TestTheEmptyModeIsTheDefault(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		require.NoError(t, p.Publish("topic", named("old", "order 1", redisdelay.DelayIDReplace, time.Hour)))
+		msg := named("new", "order 1", redisdelay.DelayIDReject, time.Hour)
+		redisdelay.ExpireAfter(msg, time.Minute, redisdelay.ExpiryDrop)
+		redisdelay.SetDelayID(msg, "order 1", "")
+		redisdelay.ExpireAfter(msg, 2*time.Minute, "")
+		redisdelay.ExpireAt(msg, time.Now().Add(-time.Minute), "")
+		require.NoError(t, redisdelay.CheckMetadata(msg))
+		require.NoError(t, p.Publish("topic", msg))
+		m, err := adminOf(t, s).Get(ctx, "topic", admin.ByDelayID("order 1"))
+		require.NoError(t, err)
+		require.Equal(t, "new", string(m.Payload), "it replaced the other")
+		require.NotEqual(t, redisdelay.ExpiryDrop, m.OnExpiry)
+		require.NotEqual(t, redisdelay.ExpiryDead, m.OnExpiry)
+
+		late := text("late")
+		redisdelay.ExpireAt(late, time.Now().Add(-time.Minute), "")
+		messages := subscribe(t, s, "another")
+		require.NoError(t, p.Publish("another", late))
+		require.Equal(t, []string{"late"}, consume(t, messages, 1), "it is delivered")
+	})
+}
+
 func TestMalformedMetadataIsRefusedWithItsName(t *testing.T) {
 	t.Parallel()
 	const id = redisdelay.DelayIDKey

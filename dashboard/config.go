@@ -127,19 +127,19 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Validate reports all faults of the configuration at once, in one error that names each field. New
-// calls it.
+// Validate reports all faults of the configuration at once, in one error that names each field. It
+// wraps redisdelay.ErrInvalidConfig. New calls it.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Admin == nil {
-		errs = append(errs, errors.New("field Admin is nil: use admin.New"))
+		errs = append(errs, fmt.Errorf("%w: field Admin is nil: use admin.New", admin.ErrInvalidConfig))
 	}
 	if p := c.Prefix; p != "" && (!strings.HasPrefix(p, "/") || strings.HasSuffix(p, "/") || strings.ContainsAny(p, "?#%{} ")) {
-		errs = append(errs, fmt.Errorf("field Prefix is %q: it must begin with a slash, not end with one, and be plain, such as \"/redisdelay\"", p))
+		errs = append(errs, fmt.Errorf("%w: field Prefix is %q: it must begin with a slash, not end with one, and be plain, such as \"/redisdelay\"", admin.ErrInvalidConfig, p))
 	}
 	for _, host := range c.Hosts {
 		if _, _, err := net.SplitHostPort(host); err == nil || host == "" || strings.ContainsAny(host, "/*") {
-			errs = append(errs, fmt.Errorf("field Hosts has %q: it must be a name without port, such as \"ops.example.com\"", host))
+			errs = append(errs, fmt.Errorf("%w: field Hosts has %q: it must be a name without port, such as \"ops.example.com\"", admin.ErrInvalidConfig, host))
 		}
 	}
 	if _, _, _, err := splitPublic(c.PublicURL); err != nil {
@@ -191,10 +191,10 @@ type state struct {
 }
 
 // New returns a Dashboard, which begins to read the topics. Close it. The error names every invalid
-// field.
+// field, and wraps redisdelay.ErrInvalidConfig.
 func New(config Config) (*Dashboard, error) {
 	if err := config.Validate(); err != nil {
-		return nil, fmt.Errorf("dashboard: invalid config: %w", err)
+		return nil, fmt.Errorf("dashboard: %w", err)
 	}
 	config.setDefaults()
 	s := &state{config: config, admin: config.Admin, limits: usualLimits, names: hiddenNamesOf(config.Redact),

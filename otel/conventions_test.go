@@ -349,7 +349,7 @@ func TestConfigIsChecked(t *testing.T) {
 	telemetry, err := otelredisdelay.New(otelredisdelay.Config{})
 	require.NoError(t, err)
 	_, err = telemetry.Publisher(nil)
-	require.Error(t, err)
+	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
 }
 
 // An error of the user's may say its type itself.

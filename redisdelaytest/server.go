@@ -71,7 +71,8 @@ func StartWith(t testing.TB, config Config) *Server {
 	return s
 }
 
-// New returns a server outside of a test, such as for an Example. The caller must close it.
+// New returns a server outside of a test, such as for an Example. The caller must close it. Errors
+// about the Config wrap redisdelay.ErrInvalidConfig.
 func New(config Config) (*Server, error) {
 	mini := miniredis.NewMiniRedis()
 	if err := mini.Start(); err != nil {

@@ -166,7 +166,7 @@ func (t *Topic) Find(ctx context.Context, ref Ref) (Found, error) {
 			// The message had the delay ID before and after free was read, so free is of the
 			// message.
 			if id != "" && !gone.IsZero() && free.After(gone) {
-				err = fmt.Errorf("%v of topic %q: %w", ref, t.Name, ErrTooLate)
+				err = fmt.Errorf("%v of topic %q: %w, and is gone", ref, t.Name, ErrTooLate)
 			}
 			return found, err
 		}

@@ -3,6 +3,8 @@ package queue
 import "errors"
 
 var (
+	// ErrInvalidConfig means that a configuration was refused.
+	ErrInvalidConfig = errors.New("invalid configuration")
 	// ErrClosed means that a Publisher or Subscriber was closed.
 	ErrClosed = errors.New("closed")
 	// ErrLayout means that the topic was written by an incompatible version.
