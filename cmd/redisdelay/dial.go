@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	dialFor  = 5 * time.Second // to connect, as go-redis has it
-	shakeFor = time.Second     // a handshake that takes longer is doubted
+	dialFor  = 5 * time.Second        // to connect, as go-redis has it
+	shakeFor = 500 * time.Millisecond // a handshake that takes longer is doubted
 	probeFor = 500 * time.Millisecond
 )
 
