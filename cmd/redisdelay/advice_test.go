@@ -408,7 +408,7 @@ func TestKillInOneGroup(t *testing.T) {
 	require.Equal(t, map[string]int{"billing": 2, "audit": 1}, dead())
 }
 
-// What dead export writes, dead import reads byte for byte.
+// The command dead import reads byte for byte what dead export writes.
 func TestDeadLettersComeBackByteForByte(t *testing.T) {
 	t.Parallel()
 	w := emptyWorld(t)
