@@ -159,6 +159,8 @@ func TestNearNamesAreSuggested(t *testing.T) {
 		require.Equal(t, exitFailed, status, args)
 		require.Contains(t, said, `there is a topic "orders": did you mean that?`, args)
 	}
+	_, out, _ := w.run("", "doctor", "oders")
+	require.Contains(t, out, `There is a topic "orders": did you mean that?`)
 	for _, args := range []string{"topics invoices", "pause orders --group bill"} {
 		_, _, said := w.run("", strings.Fields(args)...)
 		require.NotContains(t, said, "did you mean", args)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -124,6 +125,14 @@ type suspect struct {
 	d             *dialer
 	network, addr string
 	answered      bool
+}
+
+// SyscallConn lets the client see that the server has closed an idle connection.
+func (s *suspect) SyscallConn() (syscall.RawConn, error) {
+	if c, ok := s.Conn.(syscall.Conn); ok {
+		return c.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
 }
 
 // Read is called by one goroutine at a time.
