@@ -127,9 +127,9 @@ func spanName(operation, topic string) string {
 	return strings.TrimSuffix(operation+" "+valid(topic), " ")
 }
 
-// valid returns a text in UTF-8, which OTLP needs: an exporter drops a whole batch with another text.
-// A byte that is not UTF-8 becomes the replacement character and its number. So do the three bytes
-// of a replacement character, so that different texts stay different.
+// valid returns a text in UTF-8, because OTLP refuses a batch with any other text. A byte that is
+// not UTF-8 becomes the replacement character and its number. So do the three bytes of a
+// replacement character, so that different texts stay different.
 func valid(text string) string {
 	if utf8.ValidString(text) && !strings.ContainsRune(text, utf8.RuneError) {
 		return text

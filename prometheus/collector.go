@@ -385,8 +385,8 @@ func instant(out chan<- prometheus.Metric, d *prometheus.Desc, t time.Time, labe
 }
 
 // valid returns the labels in UTF-8, which names in Redis need not be. A byte that is not UTF-8
-// becomes the replacement character and its number. So do the three bytes of a replacement character
-// that is in the name itself, so that different names stay different.
+// becomes the replacement character and its number. So do the three bytes of a replacement
+// character that is in the name itself, so that different names stay different.
 func valid(labels []string) []string {
 	for i, label := range labels {
 		if utf8.ValidString(label) && !strings.ContainsRune(label, utf8.RuneError) {

@@ -86,6 +86,15 @@ func (a *app) near(ctx context.Context, args []string, err error) error {
 	if !errors.Is(err, admin.ErrNotFound) || len(args) == 0 || ctx.Err() != nil {
 		return err
 	}
+	if found := a.nearTopic(ctx, args[0]); found != "" {
+		return fmt.Errorf("%w\nthere is a topic %q: did you mean that?", err, found)
+	}
+	return err
+}
+
+// nearTopic returns the topic whose name is next to that of one that does not exist. It returns ""
+// if there is none, or if the topic exists.
+func (a *app) nearTopic(ctx context.Context, missing string) string {
 	looking, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	best, found := 3, "" // a distance of two at most
@@ -96,17 +105,17 @@ func (a *app) near(ctx context.Context, args []string, err error) error {
 			if !ok {
 				whole = name
 			}
-			exists = exists || whole == args[0] || name == args[0]
-			if d := distance(args[0], whole, best); d < best && d < len([]rune(args[0])) {
+			exists = exists || whole == missing || name == missing
+			if d := distance(missing, whole, best); d < best && d < len([]rune(missing)) {
 				best, found = d, whole
 			}
 		}
 		return nil
 	})
-	if failed != nil || exists || found == "" {
-		return err
+	if failed != nil || exists {
+		return ""
 	}
-	return fmt.Errorf("%w\nthere is a topic %q: did you mean that?", err, found)
+	return found
 }
 
 // distance is how many characters differ between two names, by Levenshtein: added, left out or

@@ -7,14 +7,15 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
 const (
-	dialFor  = 5 * time.Second // to connect, as go-redis has it
-	shakeFor = time.Second     // a handshake that takes longer is doubted
+	dialFor  = 5 * time.Second        // to connect, as go-redis has it
+	shakeFor = 500 * time.Millisecond // a handshake that takes longer is doubted
 	probeFor = 500 * time.Millisecond
 )
 
@@ -124,6 +125,14 @@ type suspect struct {
 	d             *dialer
 	network, addr string
 	answered      bool
+}
+
+// SyscallConn lets the client see that the server has closed an idle connection.
+func (s *suspect) SyscallConn() (syscall.RawConn, error) {
+	if c, ok := s.Conn.(syscall.Conn); ok {
+		return c.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
 }
 
 // Read is called by one goroutine at a time.

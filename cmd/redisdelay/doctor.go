@@ -50,6 +50,11 @@ func (a *app) doctor(ctx context.Context, topics []string, deep bool, late time.
 			continue
 		}
 		a.out.marked(problemStyle(p.Severity), string(p.Severity), p.Text)
+		if p.Kind == admin.MissingTopic {
+			if found := a.nearTopic(ctx, p.Topic); found != "" {
+				a.out.marked(faint, "", fmt.Sprintf("There is a topic %q: did you mean that?", found))
+			}
+		}
 		if len(p.Mend) > 0 {
 			a.out.marked(faint, "", commandLine(p.Mend...))
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -85,8 +84,8 @@ func pauseDetail(o admin.PauseOptions) string {
 // and prints a dry run.
 func (a *app) mayPause(ctx context.Context, operator *admin.Admin, topic, group string, o admin.PauseOptions) (bool, error) {
 	stats, err := operator.Stats(ctx, topic)
-	if errors.Is(err, admin.ErrForbidden) {
-		return true, nil // Pause says what the user lacks
+	if err != nil && !a.consent.dryRun {
+		return true, nil // Pause says what is wrong, for the audit log too
 	}
 	if err != nil {
 		return false, err
