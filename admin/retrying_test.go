@@ -14,8 +14,8 @@ import (
 
 const reminder = "order 123"
 
-// remind returns a message that is due, under the delay ID of the reminder.
-func remind(payload string) *message.Message {
+// reminding returns a message that is due, under the delay ID of the reminder.
+func reminding(payload string) *message.Message {
 	msg := text(payload)
 	redisdelay.SetDelayID(msg, reminder, redisdelay.DelayIDReplace)
 	return msg
@@ -48,7 +48,7 @@ func TestOperationsByDelayIDReachRetriesInAllGroups(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			both(t, func(t *testing.T, s *setup) {
 				s.register(t, "a", "b")
-				require.NoError(t, s.publisher(t).Publish(topic, remind("x")))
+				require.NoError(t, s.publisher(t).Publish(topic, reminding("x")))
 				s.retryIn(t, "a")
 				s.retryIn(t, "b")
 				m, err := s.admin.Get(ctx, topic, admin.ByDelayID(reminder))
@@ -81,7 +81,7 @@ func TestOperationsByDelayIDChangeNothingIfAGroupDoesNotWait(t *testing.T) {
 		t.Run(state, func(t *testing.T) {
 			both(t, func(t *testing.T, s *setup) {
 				s.register(t, "a", "b")
-				require.NoError(t, s.publisher(t).Publish(topic, remind("x")))
+				require.NoError(t, s.publisher(t).Publish(topic, reminding("x")))
 				s.retryIn(t, "a")
 				switch state {
 				case "in hand":
@@ -112,7 +112,7 @@ func TestPublishingAnewLeavesTheRetryUnlessItIsCancelled(t *testing.T) {
 	both(t, func(t *testing.T, s *setup) {
 		s.register(t, "a")
 		p := s.publisher(t)
-		require.NoError(t, p.Publish(topic, remind("1")))
+		require.NoError(t, p.Publish(topic, reminding("1")))
 		s.retryIn(t, "a")
 		again := delayed("2", time.Hour)
 		redisdelay.SetDelayID(again, reminder, redisdelay.DelayIDReplace)
