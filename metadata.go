@@ -89,7 +89,9 @@ const (
 const (
 	// ExpiresAtKey, "expires_at", is the metadata key for the instant from which it is too late to
 	// deliver the message, by the clock of the Redis server. The value is RFC 3339; Go's zero time,
-	// in the year 1, is none. OnExpiryKey says what happens then. See ExpireAt.
+	// in the year 1, is none. OnExpiryKey says what happens then. A delay that ends at or after it
+	// is refused with ErrPastExpiry, unless OnExpiryKey is ExpiryDeliver. A delay of some duration
+	// counts from the publisher's clock for that. See ExpireAt.
 	ExpiresAtKey = meta.ExpiresAtKey
 
 	// MaxLatenessKey, "max_lateness", is the metadata key for how long after it is due it is too
@@ -130,7 +132,8 @@ var (
 )
 
 // CheckMetadata returns the error of Publish about the metadata of msg, or nil: for programs that
-// store messages before they publish them. Errors wrap ErrInvalidDelay or ErrInvalidMetadata.
+// store messages before they publish them. Errors wrap ErrInvalidDelay, ErrInvalidMetadata or
+// ErrPastExpiry.
 func CheckMetadata(msg *message.Message) error {
 	_, err := meta.Read(msg, time.Now())
 	return err

@@ -202,8 +202,9 @@ func (p *Publisher) engineConfig() publish.Config {
 // differs from a known key only in case is ignored, and logged once in a process.
 //
 // Errors wrap ErrClosed, ErrInvalidTopic, ErrTopicMode, ErrInvalidDelay, ErrInvalidMetadata,
-// ErrNilMessage, ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrReserved, ErrTopicFull,
-// ErrServerFull, ErrNotReplicated, ErrForbidden or ErrLayout, or come from the Marshaler, the context, or Redis.
+// ErrPastExpiry, ErrNilMessage, ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrReserved,
+// ErrTopicFull, ErrServerFull, ErrNotReplicated, ErrForbidden or ErrLayout, or come from the
+// Marshaler, the context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := p.checkTopic(topic); err != nil {
 		return err

@@ -134,7 +134,13 @@ func TestGolden(t *testing.T) {
 			if g.name == "msg-now" && i > 0 { // the second comes too late, always
 				require.Eventually(t, func() bool {
 					stats, err := w.admin.Stats(t.Context(), "orders")
-					return err == nil && stats.Pending == 0
+					var billing admin.GroupStats
+					for _, g := range stats.Groups {
+						if g.Group == "billing" {
+							billing = g
+						}
+					}
+					return err == nil && stats.Pending == 0 && billing.Ready == 0 && billing.InHand == 1 // it is acked there
 				}, patience, time.Millisecond)
 			}
 			if g.name == "schedules-ls" {

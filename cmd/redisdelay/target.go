@@ -288,27 +288,31 @@ func (n *naming) declare(flags *pflag.FlagSet) {
 	flags.StringVar(&n.by, "by", "", "what MESSAGE is: `id`, delay-id or uuid; by default an ID if it looks like one, else a delay ID, else a UUID")
 }
 
-// find returns a message. A UUID is found by looking through the topic, a page at a time.
-func (a *app) find(ctx context.Context, operator *admin.Admin, topic, name string, by naming) (admin.Message, error) {
+// find returns a message, and the Ref by which it was found. A UUID is found by looking through the
+// topic, a page at a time; then the Ref has the ID.
+func (a *app) find(ctx context.Context, operator *admin.Admin, topic, name string, by naming) (admin.Message, admin.Ref, error) {
 	var byUUID bool
+	ref := admin.ByDelayID(name)
 	switch by.by {
 	case "id":
-		return operator.Get(ctx, topic, admin.ByID(name))
+		ref = admin.ByID(name)
+		m, err := operator.Get(ctx, topic, ref)
+		return m, ref, err
 	case "delay-id":
-		return operator.Get(ctx, topic, admin.ByDelayID(name))
+		m, err := operator.Get(ctx, topic, ref)
+		return m, ref, err
 	case "uuid":
 		byUUID = true
 	case "":
-		ref := admin.ByDelayID(name)
 		if isID.MatchString(name) {
 			ref = admin.ByID(name)
 		}
 		m, err := operator.Get(ctx, topic, ref)
 		if !errors.Is(err, admin.ErrNotFound) {
-			return m, err
+			return m, ref, err
 		}
 	default:
-		return admin.Message{}, refuse("--by is %q; it must be id, delay-id or uuid", by.by)
+		return admin.Message{}, ref, refuse("--by is %q; it must be id, delay-id or uuid", by.by)
 	}
 	m, looked, err := a.findUUID(ctx, operator, topic, name)
 	if err == nil && m.ID == "" {
@@ -321,7 +325,7 @@ func (a *app) find(ctx context.Context, operator *admin.Admin, topic, name strin
 			err = fmt.Errorf("%w\n%s", err, a.otherMarshaler(looked.unreadable))
 		}
 	}
-	return m, err
+	return m, admin.ByID(m.ID), err
 }
 
 // searched counts the messages that a search has looked at.

@@ -211,8 +211,8 @@ func (b *body) MarshalBinary() ([]byte, error) { return *b, nil }
 // String returns what hooks of the client print.
 func (b *body) String() string { return fmt.Sprintf("<%d bytes>", len(*b)) }
 
-// By returns when the message is due if the server takes it now. The zero time is at once. An instant
-// counts even if it is past.
+// By returns when the message is due if the server takes it now. The zero time is at once. An
+// instant counts even if it is past.
 func (d Due) By(now time.Time) time.Time {
 	switch {
 	case d.at != 0:

@@ -515,3 +515,30 @@ func (w *world) retryMany(n, named int) {
 		}
 	}
 }
+
+// BenchmarkSearchOfRetries measures the search for a delay ID among messages that retry, and how
+// long the longest step keeps the server's only thread.
+func BenchmarkSearchOfRetries(b *testing.B) {
+	for _, n := range []int{1000, 100_000} {
+		for _, named := range []int{1, 1000} { // one message of so many has a delay ID
+			b.Run(fmt.Sprintf("retrying=%d/named=1 of %d", n, named), func(b *testing.B) {
+				w := newWorld(b, redistest.ForBenchmark(b), "topic", "a")
+				w.retryMany(n, named)
+				require.NoError(b, w.Client.ConfigSet(ctx, "slowlog-log-slower-than", "0").Err())
+				longest := time.Duration(0)
+				for b.Loop() {
+					require.NoError(b, w.Client.SlowLogReset(ctx).Err())
+					ids, err := w.topic.Retrying(ctx, "order 0")
+					require.NoError(b, err)
+					require.Len(b, ids, 1)
+					slow, err := w.Client.SlowLogGet(ctx, 1000).Result()
+					require.NoError(b, err)
+					for _, s := range slow {
+						longest = max(longest, s.Duration)
+					}
+				}
+				b.ReportMetric(float64(longest.Microseconds())/1000, "ms/longest-step")
+			})
+		}
+	}
+}
