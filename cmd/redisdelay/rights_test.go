@@ -94,7 +94,7 @@ func (h *holder) until(ctx context.Context, args ...string) error {
 	return nil
 }
 
-var errForbidden = errors.New("Redis refuses it")
+var errForbidden = errors.New("refused by Redis")
 
 type syncBuffer struct {
 	mu sync.Mutex
