@@ -484,6 +484,14 @@ func TestRedisUsersOfAClusterDoTheirWork(t *testing.T) {
 			if role != "reader" { // its last act was refused
 				require.Empty(t, deniedTo(t, node.Client(t), role), role)
 			}
+			asks := redis.NewClient(&redis.Options{Addr: node.Addr(), Username: role, Password: "secret"})
+			if role != "publisher" { // the others see who is connected to a mailbox
+				require.NoError(t, asks.PubSubNumSub(t.Context(), "redisdelay:mailbox:x").Err(), role)
+				if sharded {
+					require.NoError(t, asks.PubSubShardNumSub(t.Context(), "redisdelay:mailbox:x").Err(), role)
+				}
+			}
+			require.NoError(t, asks.Close())
 			for _, refused := range [][]any{{"client", "pause", 1}, {"client", "list"}, {"keys", "*"}, {"flushall"}, {"config", "get", "*"}, {"cluster", "reset"}, {"cluster", "failover"}} {
 				c := redis.NewClient(&redis.Options{Addr: node.Addr(), Username: role, Password: "secret"})
 				require.True(t, redis.HasErrorPrefix(c.Do(t.Context(), refused...).Err(), "NOPERM"), "%s: %v", role, refused)
