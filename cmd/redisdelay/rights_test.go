@@ -242,7 +242,7 @@ func (h *holder) redisActs() map[string]func() error {
 		},
 		"pause": tool("pause orders"), "resume": tool("resume orders"), "msg now": tool("msg now orders now"), "msg cancel": tool("msg cancel orders gone --yes"),
 		"msg reschedule": tool("msg reschedule orders named --in 2h"), "msg kill": tool("msg kill orders killed --yes"),
-		"dead requeue": tool("dead requeue orders --yes ID"), "dead purge": tool("dead purge orders --yes DEAD"), "dead move": tool("dead move orders --to moved --create --yes"),
+		"dead requeue": tool("dead requeue orders --yes ID"), "dead purge": tool("dead purge orders --yes DEAD"), "dead move": tool("dead move moving --to moved --create --yes"),
 		"groups rm": tool("groups rm old g --yes"), "topics rm": tool("topics rm old --yes"), "repair": tool("repair broken --yes"),
 		"schedules pause": tool("schedules pause reports clean-up"), "schedules resume": tool("schedules resume reports clean-up"),
 		"schedules run": tool("schedules run reports clean-up --yes"), "schedules rm": tool("schedules rm reports clean-up --yes"),
@@ -260,6 +260,7 @@ func (h *holder) redisActs() map[string]func() error {
 // furnish makes the topics that the acts are about.
 func (h *holder) furnish() {
 	h.bury("orders", "billing", 5)
+	h.bury("moving", "billing", 1)
 	h.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "billing"})
 	for _, name := range []string{"named", "now", "gone", "killed"} {
 		h.publish("orders", name, "x", redisdelay.DelayKey, "1h", redisdelay.DelayIDKey, name)
