@@ -94,7 +94,7 @@ func (h *holder) until(ctx context.Context, args ...string) error {
 	return nil
 }
 
-var errForbidden = errors.New("Redis refuses it")
+var errForbidden = errors.New("refused by Redis")
 
 type syncBuffer struct {
 	mu sync.Mutex
@@ -242,7 +242,7 @@ func (h *holder) redisActs() map[string]func() error {
 		},
 		"pause": tool("pause orders"), "resume": tool("resume orders"), "msg now": tool("msg now orders now"), "msg cancel": tool("msg cancel orders gone --yes"),
 		"msg reschedule": tool("msg reschedule orders named --in 2h"), "msg kill": tool("msg kill orders killed --yes"),
-		"dead requeue": tool("dead requeue orders --yes ID"), "dead purge": tool("dead purge orders --yes DEAD"), "dead move": tool("dead move orders --to moved --create --yes"),
+		"dead requeue": tool("dead requeue orders --yes ID"), "dead purge": tool("dead purge orders --yes DEAD"), "dead move": tool("dead move moving --to moved --create --yes"),
 		"groups rm": tool("groups rm old g --yes"), "topics rm": tool("topics rm old --yes"), "repair": tool("repair broken --yes"),
 		"schedules pause": tool("schedules pause reports clean-up"), "schedules resume": tool("schedules resume reports clean-up"),
 		"schedules run": tool("schedules run reports clean-up --yes"), "schedules rm": tool("schedules rm reports clean-up --yes"),
@@ -260,6 +260,7 @@ func (h *holder) redisActs() map[string]func() error {
 // furnish makes the topics that the acts are about.
 func (h *holder) furnish() {
 	h.bury("orders", "billing", 5)
+	h.bury("moving", "billing", 1)
 	h.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "billing"})
 	for _, name := range []string{"named", "now", "gone", "killed"} {
 		h.publish("orders", name, "x", redisdelay.DelayKey, "1h", redisdelay.DelayIDKey, name)
@@ -484,6 +485,14 @@ func TestRedisUsersOfAClusterDoTheirWork(t *testing.T) {
 			if role != "reader" { // its last act was refused
 				require.Empty(t, deniedTo(t, node.Client(t), role), role)
 			}
+			asks := redis.NewClient(&redis.Options{Addr: node.Addr(), Username: role, Password: "secret"})
+			if role != "publisher" { // the others see who is connected to a mailbox
+				require.NoError(t, asks.PubSubNumSub(t.Context(), "redisdelay:mailbox:x").Err(), role)
+				if sharded {
+					require.NoError(t, asks.PubSubShardNumSub(t.Context(), "redisdelay:mailbox:x").Err(), role)
+				}
+			}
+			require.NoError(t, asks.Close())
 			for _, refused := range [][]any{{"client", "pause", 1}, {"client", "list"}, {"keys", "*"}, {"flushall"}, {"config", "get", "*"}, {"cluster", "reset"}, {"cluster", "failover"}} {
 				c := redis.NewClient(&redis.Options{Addr: node.Addr(), Username: role, Password: "secret"})
 				require.True(t, redis.HasErrorPrefix(c.Do(t.Context(), refused...).Err(), "NOPERM"), "%s: %v", role, refused)
