@@ -31,7 +31,7 @@ type Counters struct {
 	RefusedOccurrences int `json:"refused_occurrences"`
 
 	// Returned counts recurring schedules that came back, because the server's clock was ahead when
-	// they last published: see ClockAhead.
+	// they last published. An occurrence since then may have come twice.
 	Returned int `json:"returned"`
 }
 

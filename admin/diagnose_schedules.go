@@ -6,8 +6,24 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
+
+// lastKnown returns when the last occurrence was due that a schedule has published or passed over,
+// as far as that was not to come at the time. It is after now if the server's clock was ahead.
+func lastKnown(r queue.Recurring, now time.Time) time.Time {
+	last := r.Last
+	if defined, err := calendar.Read(r.Definition); err == nil {
+		if series, err := defined.Series(); err == nil {
+			if at := calendar.PassedOver(series, now.Add(-r.Jitter), r.Cursor, r.Waiting); at.After(last) {
+				last = at
+			}
+		}
+	}
+	return last.Add(r.Jitter)
+}
 
 // recent is for how long missed occurrences are a problem. A pause that lasts longer may have been
 // forgotten.
@@ -17,8 +33,14 @@ const recent = 24 * time.Hour
 func (d *doctor) schedules(ctx context.Context, all []found) error {
 	var names []string
 	for _, f := range all {
-		if f.stats.Recurs {
-			names = append(names, f.name)
+		if !f.stats.Recurs {
+			continue
+		}
+		names = append(names, f.name)
+		if at := f.stats.ReturnedAt; !at.IsZero() && f.stats.Now.Sub(at) < recent {
+			d.add(Notice, Clock, Problem{Topic: f.name, Mend: tool("schedules", "ls", f.name),
+				Text: fmt.Sprintf("The server's clock was ahead. Recurring schedules of topic %q have come back, the last %s ago, so occurrences may have come twice.",
+					f.name, round(f.stats.Now.Sub(at)))})
 		}
 	}
 	recurring, err := d.admin.recurring(ctx, names)
@@ -57,7 +79,7 @@ func (a *alike) take(name string, since time.Time) {
 // recurring adds the problems of the schedules of a topic, one of a kind, because a program that
 // ends concerns all schedules that it has.
 func (d *doctor) recurring(topic string, r operate.Recurring) {
-	var stopped, asked, paused, missed, unknown alike
+	var stopped, asked, paused, missed, unknown, ahead alike
 	var why error
 	for _, record := range r.Schedules {
 		s, err := readSchedule(topic, record)
@@ -70,6 +92,9 @@ func (d *doctor) recurring(topic string, r operate.Recurring) {
 			stopped.take(s.Name, s.Expected)
 		case !s.Requested.IsZero() && r.Now.Sub(s.Requested) > d.options.Late:
 			asked.take(s.Name, s.Requested)
+		}
+		if last := lastKnown(record, r.Now); last.Sub(r.Now) > queue.MostAhead {
+			ahead.take(s.Name, last)
 		}
 		if !s.Paused.IsZero() {
 			paused.take(s.Name, s.Paused)
@@ -94,6 +119,8 @@ func (d *doctor) recurring(topic string, r operate.Recurring) {
 		"No program publishes %s, and an occurrence has been due for %s: run a program that has it, or look at its log.", lasts(stopped))
 	problem(Critical, StoppedSchedule, asked, "show",
 		"Somebody asked for an occurrence of %s %s ago, and no program publishes it: run a program that has it.", lasts(asked))
+	problem(Critical, Clock, ahead, "show", "The server's clock was ahead: the last occurrence of %s is %s after now, and until then none comes. "+
+		"Run a program that has it: it has the schedule come back.", -lasts(ahead))
 	problem(Notice, StoppedSchedule, unknown, "show", "It cannot be told whether a program publishes %s: %v.", why)
 	forgotten := Notice
 	if lasts(paused) > recent {

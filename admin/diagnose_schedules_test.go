@@ -79,3 +79,34 @@ func TestDiagnoseFindsSchedulesThatNobodyRuns(t *testing.T) {
 	_, kinds = s.diagnose(t, admin.DiagnoseOptions{Late: 24 * time.Hour})
 	require.Equal(t, []string{"warning paused schedule orders/", "notice stopped schedule orders/", "notice missed occurrences orders/"}, kinds)
 }
+
+// A record from a time at which the server's clock was ahead is silent until then, unless a program
+// looks at it.
+func TestDiagnoseFindsSchedulesOfAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	noon := time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)
+	server := redisdelaytest.StartWith(t, redisdelaytest.Config{Now: noon})
+	s := setupOn(t, redistest.Server{Client: server.Client(), Prefix: redisdelay.DefaultKeyPrefix})
+	messages := s.subscribe(t, "a")
+	defer func() { require.Empty(t, messages) }()
+	const hourly = `{"spec":"@hourly","zone":"UTC","misfire":"last"}`
+	none := time.Time{}
+	s.record(t, "ahead", noon.Add(6*time.Hour), none, none, none, hourly)
+	problems, kinds := s.diagnose(t, admin.DiagnoseOptions{})
+	require.Equal(t, []string{"critical clock orders/"}, kinds)
+	require.Equal(t, `The server's clock was ahead: the last occurrence of schedule "ahead" of topic "orders" is 6h0m0s after now, and until then none comes. `+
+		`Run a program that has it: it has the schedule come back.`, problems[0].Text)
+	require.Equal(t, []string{"schedules", "show", "orders", "ahead"}, problems[0].Mend)
+
+	s.record(t, "ahead", noon, none, none, none, hourly)
+	returned := func(at time.Time) {
+		require.NoError(t, s.Client.HSet(ctx, s.keys.Counters(), "returned", 1, "returned_at", at.UnixMilli()).Err())
+	}
+	returned(noon.Add(-time.Hour))
+	problems, kinds = s.diagnose(t, admin.DiagnoseOptions{})
+	require.Equal(t, []string{"notice clock orders/"}, kinds)
+	require.Contains(t, problems[0].Text, "have come back, the last 1h0m0s ago")
+	returned(noon.Add(-25 * time.Hour))
+	_, kinds = s.diagnose(t, admin.DiagnoseOptions{})
+	require.Empty(t, kinds)
+}

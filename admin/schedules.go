@@ -166,9 +166,8 @@ func (a *Admin) PauseSchedule(ctx context.Context, topic, name string) (takenBac
 	return takenBack, err
 }
 
-// ResumeSchedule ends PauseSchedule. The schedule goes on with the next instant, once a program has
-// looked at it: see periodic.Config.Poll. It does nothing if the schedule is not paused. Errors
-// wrap ErrNotFound, or come from ctx or Redis.
+// ResumeSchedule ends PauseSchedule, and wakes the programs. The schedule goes on with the next
+// instant. It does nothing if the schedule is not paused.
 //
 // Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
 // ctx or Redis.
@@ -178,8 +177,8 @@ func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
 }
 
 // RunSchedule asks for one occurrence of a recurring schedule now, even if it is paused, and
-// returns its instant. A program that runs the schedule publishes it when it next looks: see
-// periodic.Config.Poll. As long as none has, further calls ask for the same one.
+// returns its instant. It wakes the programs that run the schedule, and one publishes it. As long as
+// none has, further calls ask for the same one.
 //
 // Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
 // ctx or Redis.

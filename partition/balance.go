@@ -1,6 +1,9 @@
 package partition
 
-import "cmp"
+import (
+	"cmp"
+	"time"
+)
 
 // With SingleActive each partition has one active subscription, and the first Subscribe has them
 // all. The members, which are the Subscribes of one group, spread them as follows.
@@ -16,6 +19,11 @@ import "cmp"
 // members differ by more than one. Which standby is next changes with each poll, so each member has
 // its turn. If it changed between the look and the move, another member gets the partition. It
 // looks too, and gives it on.
+//
+// A member that is given a partition may not take it, as a process that stands still does not. Then
+// the giver takes the partition back after a moment, and passes that member over: for two looks
+// first, and for twice as long each further time. A member that takes what it is given is trusted
+// again.
 //
 // All of this takes members with the same number of partitions. Others count differently, and may
 // give a partition to and fro, once a look.
@@ -72,15 +80,51 @@ func moves(owners, nexts []string, me string) (gives []int) {
 	return gives
 }
 
-// give returns the parts of the reading that it gives up now. owners and nexts are the members in
-// the seats.
+// passes are the members that a member passes over, because they did not take what it gave them.
+type passes map[string]pass
+
+// pass is for how long a member is passed over.
+type pass struct {
+	until time.Time
+	lasts time.Duration
+}
+
+// mostPassed is for how long a member is passed over at most.
+const mostPassed = 10 * time.Minute
+
+// failed notes that a member did not take a partition, and returns for how long it is passed over:
+// for a time at first.
+func (p passes) failed(member string, now time.Time, first time.Duration) time.Duration {
+	lasts := min(max(2*p[member].lasts, first), mostPassed)
+	p[member] = pass{now.Add(lasts), lasts}
+	return lasts
+}
+
+// took notes that a member has taken a partition.
+func (p passes) took(member string) { delete(p, member) }
+
+// without removes the members that are passed over now from the members in seats.
+func (p passes) without(now time.Time, seats ...[]string) {
+	for _, members := range seats {
+		for i, m := range members {
+			if now.Before(p[m].until) {
+				members[i] = ""
+			}
+		}
+	}
+}
+
+// give returns the parts of the reading that it gives up now, and notes their receivers. owners and
+// nexts are the members in the seats.
 func (r *reading) give(owners, nexts []string) (gives []*part) {
+	r.passes.without(time.Now(), owners, nexts)
 	for i, p := range r.parts {
 		if p.leaves && owners[i] == r.common.Member && nexts[i] != "" {
 			owners[i] = nexts[i] // it counts as given
 		}
 	}
 	for _, i := range moves(owners, nexts, r.common.Member) {
+		r.parts[i].receiver = nexts[i]
 		gives = append(gives, r.parts[i])
 	}
 	return gives

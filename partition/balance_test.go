@@ -361,6 +361,65 @@ func TestAMemberFarFromRedisGetsItsPartitions(t *testing.T) {
 	})
 }
 
+// stopped is a hook of a client whose commands wait, as those of a process under SIGSTOP. Its
+// connection to the mailbox stays.
+type stopped struct {
+	is   atomic.Bool
+	goOn chan struct{}
+}
+
+func (s *stopped) wait() {
+	if s.is.Load() {
+		<-s.goOn
+	}
+}
+
+func (s *stopped) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *stopped) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.wait()
+		return next(ctx, cmd)
+	}
+}
+
+func (s *stopped) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		s.wait()
+		return next(ctx, cmds)
+	}
+}
+
+// A process that stands still does not take what it is given. It is not given more at each look.
+func TestAMemberThatTakesNothingIsPassedOver(t *testing.T) {
+	testkit.Both(t, func(t *testing.T, s redistest.Server) {
+		const n = 6
+		one := newSubscriber(t, process(t, s), n, inTurns)
+		one.LookEvery(time.Hour)
+		testkit.SubscribeTo(t, one, topic)
+		awaitShares(t, s, n, []int{n}, one)
+		still, stop := process(t, s), &stopped{goOn: make(chan struct{})}
+		still.Client.AddHook(stop)
+		two := newSubscriber(t, still, n, inTurns)
+		two.LookEvery(time.Hour)
+		testkit.SubscribeTo(t, two, topic)
+		client, err := queue.NewClient(s.Client)
+		require.NoError(t, err)
+		testkit.Eventually(t, func() bool {
+			found, err := queue.Seats(context.Background(), client, s.Prefix, "default", topics(t, topic, n))
+			return err == nil && !slices.ContainsFunc(found, func(seat queue.Seat) bool { return seat.Next == "" })
+		}, "the other one stands by")
+		stop.is.Store(true)
+		t.Cleanup(sync.OnceFunc(func() { stop.is.Store(false); close(stop.goOn) }))
+		require.Equal(t, n/2, one.Look(topic))
+		testkit.Eventually(t, func() bool { return one.Look(topic) == 0 && slices.Equal(shares(t, s, n), []int{n}) }, "the giver has them again")
+		for range 3 {
+			require.Zero(t, one.Look(topic), "the other one is passed over")
+		}
+		stop.is.Store(false)
+	})
+}
+
 // TestCloseWhileAllThatIsLeftWaitsForAStandby is about a topic that shrinks to the partition that
 // was just given up. The standby does not take it.
 func TestCloseWhileAllThatIsLeftWaitsForAStandby(t *testing.T) {

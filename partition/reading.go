@@ -24,6 +24,7 @@ type reading struct {
 	ctx    context.Context // ends with Subscribe's, or at the end of the Subscriber's Close
 	cancel context.CancelFunc
 	parts  []*part         // partition 0 first
+	passes passes          // members that did not take what they were given
 	over   chan *part      // a part whose subscription has ended
 	look   chan chan<- int // for tests: look now, and return how many parts leave
 	closed chan struct{}   // closed after the consumer's channel
@@ -37,6 +38,8 @@ type part struct {
 	ended  <-chan struct{}
 	leaves bool // it is given up, and subscribed to again when that is done
 	waited bool // besides leaves: one that does not come holds the partition up only once
+
+	receiver string // the member that it was given up for
 }
 
 func newReading(ctx context.Context, s *Subscriber, topic string) *reading {
@@ -51,6 +54,7 @@ func newReading(ctx context.Context, s *Subscriber, topic string) *reading {
 		},
 		ctx:    ctx,
 		cancel: cancel,
+		passes: passes{},
 		over:   make(chan *part),
 		look:   make(chan chan<- int),
 		closed: make(chan struct{}),
@@ -167,13 +171,22 @@ func (r *reading) leaving() (n int) {
 // renew subscribes to a partition again that was given up. It returns false if the reading ends.
 func (r *reading) renew(p *part) bool {
 	p.end()
-	if !p.waited {
-		p.waited = true
-		if seats, err := r.seats([]*part{p}); err == nil && seats[0].Moves {
+	if p.receiver == "" { // it is known what became of it
+	} else if seats, err := r.seats([]*part{p}); err == nil {
+		switch seat := seats[0]; {
+		case member(seat.Owner) == p.receiver:
+			r.passes.took(p.receiver)
+		case seat.Moves && !p.waited:
+			p.waited = true
 			time.AfterFunc(takeFor, func() { r.tell(p) })
 			return true
+		case seat.Moves:
+			lasts := r.passes.failed(p.receiver, time.Now(), 2*r.s.look)
+			r.s.logger.Info("A subscriber has not taken the partition that it was given, and is passed over", watermill.LogFields{
+				"topic": p.name, "subscriber": p.receiver, "for": lasts})
 		}
 	}
+	p.receiver = ""
 	err := r.subscribe(p)
 	switch {
 	case err == nil:

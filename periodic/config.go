@@ -11,7 +11,6 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
-	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 var (
@@ -45,8 +44,9 @@ type Config struct {
 	Ahead time.Duration
 
 	// Poll is about how often the Periodic looks at its schedules in Redis. Pauses and removals
-	// count at once. Other changes count after that time: a resume, a request to run now, and a
-	// definition of another program. Default 5s, at least 100ms.
+	// count at once, and a resume and a request to run now wake it. If its Redis user may not
+	// subscribe to channels, these count after Poll, as does a definition of another program.
+	// Default 5s, at least 100ms.
 	Poll time.Duration
 
 	// CloseTimeout is how long Run waits for calls of Message and Publish when its context ends.
@@ -205,20 +205,23 @@ func (s Schedule) Validate() error {
 	if s.Name == "" || len(s.Name) > MaxNameLength {
 		fault("Name", "has %d bytes; it has to have 1 to %d", len(s.Name), MaxNameLength)
 	}
-	if err := queue.CheckTopic(s.Topic); err != nil {
-		fault("Topic", "%v", err)
+	switch n := len(s.Topic); {
+	case n == 0:
+		fault("Topic", "is required")
+	case n > redisdelay.MaxTopicLength:
+		fault("Topic", "has %d bytes; it has to have at most %d", n, redisdelay.MaxTopicLength)
 	}
 	if s.Message == nil {
 		fault("Message", "is required")
 	}
+	zoned := s
 	if s.Location == time.Local {
 		fault("Location", "is time.Local, which differs between machines; use time.LoadLocation")
-	} else {
-		zoned := s
-		zoned.setDefaults()
-		if _, err := zoned.instants(); err != nil {
-			errs = append(errs, err)
-		}
+		zoned.Location = nil
+	}
+	zoned.setDefaults()
+	if _, err := zoned.instants(); err != nil {
+		errs = append(errs, err)
 	}
 	if len(s.Revision) > MaxNameLength {
 		fault("Revision", "has %d bytes; it has to have at most %d", len(s.Revision), MaxNameLength)

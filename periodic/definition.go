@@ -3,6 +3,7 @@ package periodic
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
@@ -31,11 +32,11 @@ func (s *Schedule) define() (string, error) {
 
 // FromDefinition returns the schedule of a definition, which admin.Schedule has, without its Topic
 // and Message. The error says what cannot be read. A time zone that this program does not know, or
-// knows other rules of, is an error: the instants would differ.
+// knows other rules of, is an error: the instants would differ. Errors wrap ErrInvalidConfig.
 func FromDefinition(name, text string) (Schedule, error) {
 	d, err := calendar.Read(text)
 	if err != nil {
-		return Schedule{}, err
+		return Schedule{}, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
 	s := Schedule{Name: name, Spec: d.Spec, Misfire: Misfire(d.Misfire), Revision: d.Revision}
 	var errs []error
@@ -53,5 +54,8 @@ func FromDefinition(name, text string) (Schedule, error) {
 			errs = append(errs, err)
 		}
 	}
-	return s, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return s, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+	}
+	return s, nil
 }

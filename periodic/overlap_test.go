@@ -95,7 +95,10 @@ func TestOverlapSkipHandlesWhatFailedBefore(t *testing.T) {
 	testkit.Both(t, func(t *testing.T, s redistest.Server) {
 		log := &capture{}
 		pub := testkit.NewPublisher(t, s)
-		sub := testkit.NewSubscriber(t, s, func(c *redisdelay.SubscriberConfig) { c.MaxInFlight = 10; c.Backoff = func(int) time.Duration { return 0 } })
+		sub := testkit.NewSubscriber(t, s, func(c *redisdelay.SubscriberConfig) {
+			c.MaxInFlight = 10
+			c.Backoff = func(int) time.Duration { return 0 }
+		})
 		in := testkit.SubscribeTo(t, sub, "t")
 		middleware, err := Overlap(OverlapConfig{Client: s.Client, KeyPrefix: s.Prefix, Wait: time.Millisecond}, log)
 		require.NoError(t, err)

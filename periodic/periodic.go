@@ -2,6 +2,7 @@ package periodic
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,14 +54,18 @@ func New(config Config, logger watermill.LoggerAdapter) (*Periodic, error) {
 }
 
 // Add adds schedules, before Run or during it. It adds all or none. Errors wrap ErrInvalidConfig or
-// ErrExists.
+// ErrExists. One error has the faults of all schedules.
 func (p *Periodic) Add(schedules ...Schedule) error {
 	added := make([]*schedule, len(schedules))
+	var faults []error
 	for i, s := range schedules {
 		var err error
 		if added[i], err = p.newSchedule(s); err != nil {
-			return fmt.Errorf("schedule %q of topic %q: %w", s.Name, s.Topic, err)
+			faults = append(faults, fmt.Errorf("schedule %q of topic %q: %w", s.Name, s.Topic, err))
 		}
+	}
+	if len(faults) > 0 {
+		return errors.Join(faults...)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -507,7 +508,104 @@ func TestConfigIsChecked(t *testing.T) {
 		"MisfireWithin is -1ns", "Jitter is -1ns", "End is "} {
 		require.ErrorContains(t, err, want)
 	}
-	require.ErrorContains(t, daily("a", func(s *Schedule) { s.Location = time.Local }).Validate(), "Location is time.Local")
+	err = daily("a", func(s *Schedule) { s.Location, s.Topic, s.Spec = time.Local, strings.Repeat("t", 5000), "* 24 * * 8" }).Validate()
+	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+	for _, want := range []string{"Location is time.Local", "Topic has 5000 bytes", `hour "24"`, `day of week "8": "8" is not a number from 0 to 7 (0 and 7 are Sunday)`} {
+		require.ErrorContains(t, err, want)
+	}
+	require.NotContains(t, Schedule{}.Validate().Error(), "Topic topic")
+	require.ErrorContains(t, Schedule{}.Validate(), "Topic is required")
+}
+
+// Add and the functions that take a Schedule alone say what is wrong in the same form.
+func TestFaultsOfManySchedulesAreNamedAtOnce(t *testing.T) {
+	w := newWorld(t)
+	p := w.program()
+	err := p.Add(daily("a", spec("* * *")), daily("b"), daily("c", func(s *Schedule) { s.Message = nil }))
+	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+	require.ErrorContains(t, err, `schedule "a" of topic "t": invalid configuration: Spec is "* * *"`)
+	require.ErrorContains(t, err, `schedule "c" of topic "t": invalid configuration: Message is required`)
+	require.NoError(t, p.Add(daily("b")), "none was added")
+	_, _, err = daily("a", spec("x")).Next(begin)
+	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+	_, err = daily("a", spec("x")).Upcoming(begin, 1)
+	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+	_, err = FromDefinition("a", "x")
+	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+	_, err = FromDefinition("a", `{"spec":"@daily","zone":"Nowhere","jitter":"x","misfire":"last"}`)
+	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+	require.ErrorContains(t, err, "Nowhere")
+	require.ErrorContains(t, err, `"x"`)
+	_, err = New(Config{Publisher: (*redisdelay.Publisher)(nil)}, nil)
+	require.ErrorContains(t, err, "Publisher is required")
+}
+
+// A decorator's Publish gets each message with its guard, and calls of others are refused.
+func TestADecoratedPublisher(t *testing.T) {
+	w := newWorld(t)
+	plain := w.program().plain
+	p := w.program(daily("a", spec("0 * * * * *")))
+	topics := []string{}
+	p.config.Publisher = decorator{plain, func(topic string, messages []*message.Message) []*message.Message {
+		topics = append(topics, topic)
+		return messages
+	}}
+	p.look()
+	require.Equal(t, []string{"t"}, topics[:1])
+	require.Len(t, w.waiting(), 5)
+
+	lost := w.program(daily("b"))
+	lost.config.Publisher = decorator{plain, func(_ string, messages []*message.Message) []*message.Message {
+		return []*message.Message{messages[0].Copy()} // without its context
+	}}
+	lost.look()
+	require.Len(t, w.waiting(), 5)
+	require.Equal(t, 1, w.log.count("delay id is for an occurrence"))
+
+	swallows := w.program(daily("c"))
+	swallows.config.Publisher = decorator{plain, func(string, []*message.Message) []*message.Message { return nil }}
+	swallows.look()
+	require.Equal(t, 1, w.log.count("a decorator has to pass on each message with its context"))
+
+	_, err := New(Config{Publisher: decorator{decorator{plain, nil}, nil}}, nil)
+	require.NoError(t, err)
+	_, err = New(Config{Publisher: decorator{}}, nil)
+	require.ErrorContains(t, err, "Publisher is a periodic.decorator, which is no *redisdelay.Publisher, and has no methods Unwrap() message.Publisher that lead to one")
+	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
+}
+
+// decorator passes on what its function returns.
+type decorator struct {
+	message.Publisher
+	passes func(topic string, messages []*message.Message) []*message.Message
+}
+
+func (d decorator) Unwrap() message.Publisher { return d.Publisher }
+
+func (d decorator) Publish(topic string, messages ...*message.Message) error {
+	return d.Publisher.Publish(topic, d.passes(topic, messages)...)
+}
+
+// A program that runs hears of a resume and a request at once.
+func TestAResumeWakesAProgram(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a"))
+	p.config.Poll, p.config.Ahead = time.Hour, 4*time.Hour
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	w.AwaitScheduled(t, "t", 1)
+	for range 3 {
+		w.pause("a")
+		require.Empty(t, w.waiting())
+		w.resume("a")
+		w.AwaitScheduled(t, "t", 1)
+	}
+	w.run("a")
+	require.Eventually(t, func() bool { return len(w.delivered) == 1 }, 30*time.Second, time.Millisecond)
+	require.Zero(t, w.record("a").Missed)
+	cancel()
+	require.NoError(t, <-ended)
 }
 
 func TestSchedulesRunAsLongAsTheirRouter(t *testing.T) {

@@ -37,6 +37,7 @@ type schedule struct {
 	failures int        // in a row
 	retry    time.Time  // when the next try is, after a failure
 	told     time.Time  // when complain last logged; zero: not since an occurrence was published
+	lateFor  time.Time  // cursor of the record when it last logged that an occurrence is late
 	pace     pace
 	costs    [3]time.Duration // of the last calls of Message
 	sent     time.Duration    // that the last call of Publish took

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/redisdelay/watermill-redisdelay/internal/calendar"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/wake"
 )
@@ -30,10 +31,12 @@ type topic struct {
 	receiver *wake.Receiver // is woken when a schedule is resumed or asked to run; nil: by nobody
 	told     time.Time      // when its address was last told, by the program's own clock
 	seen     time.Time      // the latest time that the server's clock has shown
+	shown    time.Time      // what it showed last
 
 	mu        sync.Mutex
 	schedules map[string]*schedule
 	waiting   []func() // to be called when the loop has looked
+	ended     bool     // the loop has ended, and looks no more
 }
 
 func newTopic(p *Periodic, name string) *topic {
@@ -89,13 +92,19 @@ func (t *topic) lookAgain() {
 func (t *topic) woken(_ string, done func()) {
 	if done != nil {
 		t.mu.Lock()
-		t.waiting = append(t.waiting, done)
+		ended := t.ended
+		if !ended {
+			t.waiting = append(t.waiting, done)
+		}
 		t.mu.Unlock()
+		if ended {
+			done()
+		}
 	}
 	t.lookAgain()
 }
 
-// looked tells those who wait for a look that began after they came. It returns who comes now.
+// takeWaiting returns those who wait for a look, once.
 func (t *topic) takeWaiting() []func() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,16 +113,21 @@ func (t *topic) takeWaiting() []func() {
 	return waiting
 }
 
-// run looks at the schedules until ctx ends. Programs look at random times. The first that sees
+// run looks at the schedules until ctx ends. Without a mailbox nobody wakes it. Programs look at random times. The first that sees
 // that occurrences are wanted publishes them, and the others see that they are there.
 func (t *topic) run(ctx context.Context, mailbox *wake.Mailbox) {
-	t.receiver = mailbox.Receive(t.periodic.publisher.Topic(t.name), t.woken)
-	defer func() {
-		t.receiver.Stop()
-		for _, done := range t.takeWaiting() {
-			done()
-		}
-	}()
+	if mailbox != nil {
+		t.receiver = mailbox.Receive(t.periodic.publisher.Topic(t.name), t.woken)
+		defer func() {
+			t.receiver.Stop()
+			t.mu.Lock()
+			t.ended = true
+			t.mu.Unlock()
+			for _, done := range t.takeWaiting() {
+				done()
+			}
+		}()
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
@@ -168,6 +182,10 @@ func (t *topic) look(ctx context.Context) (again bool, err error) {
 		return false, err
 	}
 	back := now.Before(t.seen) // then the time for which schedules rest may be longer than they know
+	if went := t.shown.Sub(now); went > time.Second {
+		t.logger.Info("The server's clock has gone back, and schedules wait for it", watermill.LogFields{"by": went})
+	}
+	t.shown = now
 	if amended == t.amended && !back {
 		all = slices.DeleteFunc(all, func(s *schedule) bool { return s.rests(now) })
 	}
@@ -280,16 +298,20 @@ func (t *topic) publish(s *schedule, r queue.Recurring, c serverClock) {
 }
 
 // complain logs that the schedule waits for its own Message, or for another try. It does so when an
-// occurrence is late for that, or after a minute, and once a minute at most.
+// occurrence is late for that, or after a minute, and then once a minute.
 func (s *schedule) complain(r queue.Recurring, now time.Time) {
 	next := s.series.Next(r.Cursor)
 	late := r.Paused.IsZero() && !next.IsZero() && now.After(next.Add(s.jitter))
 	own := s.periodic.now()
 	s.mu.Lock()
 	since, failures := s.since, s.failures
-	says := (late || !since.IsZero() && own.Sub(since) > time.Minute) && (s.told.IsZero() || own.Sub(s.told) >= time.Minute)
+	says := late && !s.lateFor.Equal(r.Cursor) // once for each occurrence, and then once a minute
+	says = says || (late || !since.IsZero() && own.Sub(since) > time.Minute) && (s.told.IsZero() || own.Sub(s.told) >= time.Minute)
 	if says {
 		s.told = own
+	}
+	if says && late {
+		s.lateFor = r.Cursor
 	}
 	s.mu.Unlock()
 	switch {
@@ -310,7 +332,10 @@ var (
 // after now, because the server's clock was ahead. Otherwise the schedule would rest until that
 // time. seen is the latest time that the clock has shown.
 func (s *schedule) comeBack(r queue.Recurring, seen, now time.Time) (a queue.Amendment) {
-	known := r.Last
+	known := calendar.PassedOver(s.series, now.Add(-s.jitter), r.Cursor, r.Waiting)
+	if r.Last.After(known) {
+		known = r.Last
+	}
 	for _, at := range r.Waiting {
 		if !at.Add(s.jitter).After(seen) && at.After(known) {
 			known = at

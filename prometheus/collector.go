@@ -278,6 +278,7 @@ func exportTopic(out chan<- prometheus.Metric, s admin.Stats, broadcasted tally)
 	counter(out, descReplaced, s.Counters.Replaced, t)
 	counter(out, descLeftOutNames, s.Counters.LeftOut, t)
 	counter(out, descRefused, s.Counters.RefusedFull, t)
+	counter(out, descRefusedOccurrences, s.Counters.RefusedOccurrences, t)
 	if s.Pause != nil {
 		instant(out, descPaused, s.Pause.Since, t, "")
 	}

@@ -155,19 +155,113 @@ func Last(s Series, from, t time.Time) (found time.Time) {
 	}
 }
 
+// PassedOver returns the last instant after a time that a schedule has passed over, although its
+// occurrence was not due by then, or zero. cursor is the last instant that was published or passed
+// over, and waiting has those that are in Redis, in order. If there is one, the server's clock was
+// ahead when the schedule passed it over.
+func PassedOver(s Series, t, cursor time.Time, waiting []time.Time) time.Time {
+	until := cursor
+	for _, at := range waiting {
+		if at.After(t) && !at.After(cursor) { // one after the cursor was cancelled by hand
+			until = at.Add(-time.Millisecond)
+			break
+		}
+	}
+	if first := s.Next(t); first.IsZero() || first.After(until) {
+		return time.Time{}
+	}
+	return Last(s, t, until)
+}
+
 // descriptors are the names of common specs.
 var descriptors = map[string]string{
 	"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
 	"@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
 }
 
-// fields are the fields of a spec, the optional one first, with the parser of each.
-var fields = []struct {
-	name   string
-	parser cron.Parser
-}{
-	{"second", cron.NewParser(cron.Second)}, {"minute", cron.NewParser(cron.Minute)}, {"hour", cron.NewParser(cron.Hour)},
-	{"day of month", cron.NewParser(cron.Dom)}, {"month", cron.NewParser(cron.Month)}, {"day of week", cron.NewParser(cron.Dow)},
+// field is a field of a spec.
+type field struct {
+	name            string
+	lowest, highest int
+	names           string // that stand for values, from lowest on
+}
+
+// fields are the fields of a spec, the optional one first. A day of the week is up to 7, which is
+// Sunday as 0 is.
+var fields = []field{
+	{"second", 0, 59, ""}, {"minute", 0, 59, ""}, {"hour", 0, 23, ""}, {"day of month", 1, 31, ""},
+	{"month", 1, 12, "jan feb mar apr may jun jul aug sep oct nov dec"}, {"day of week", 0, 7, "sun mon tue wed thu fri sat"},
+}
+
+// check returns the faults of the field's text. Each says what would be right.
+func (f field) check(text string) error {
+	var faults []error
+	for _, item := range strings.Split(text, ",") {
+		if err := f.item(item); err != nil {
+			faults = append(faults, fmt.Errorf("%s %q: %w", f.name, text, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// item returns the fault of one item of a list.
+func (f field) item(item string) error {
+	if item == "" {
+		return errors.New("an item of the list is empty; want values with one comma between them, such as \"1,2\"")
+	}
+	values, step, stepped := strings.Cut(item, "/")
+	from, to, ranged := strings.Cut(values, "-")
+	if values == "*" || values == "?" {
+		from, ranged = strconv.Itoa(f.lowest), false
+	}
+	first, err := f.value(from)
+	last := first
+	if err == nil && ranged {
+		last, err = f.value(to)
+	}
+	switch {
+	case err != nil:
+		return err
+	case last < first:
+		return fmt.Errorf("the range %s runs nowhere, because %s comes before %s; want %s-%d,%d-%s", values, to, from, from, f.end(), f.lowest, to)
+	case !stepped:
+		return nil
+	}
+	switch by, err := strconv.Atoi(step); {
+	case err != nil || by < 1:
+		return fmt.Errorf("the step %q is not a number from 1 to %d", step, f.highest)
+	case by > f.highest:
+		return fmt.Errorf("the step %d is above %d, so it runs at %d only; want %d for that, a step from 1 to %d, or \"@every\" with a duration",
+			by, f.highest, first, first, f.highest)
+	}
+	return nil
+}
+
+// end returns the last value of a range that is written twice around the end of the field.
+func (f field) end() int {
+	if f.highest == 7 {
+		return 6 // a week
+	}
+	return f.highest
+}
+
+// value returns the value that a text stands for.
+func (f field) value(text string) (int, error) {
+	if i := slices.Index(strings.Fields(f.names), strings.ToLower(text)); i >= 0 {
+		return f.lowest + i, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err == nil && n >= f.lowest && n <= f.highest {
+		return n, nil
+	}
+	known := ""
+	switch {
+	case f.highest == 7:
+		known = " (0 and 7 are Sunday), or a name such as MON"
+	case f.names != "":
+		known = ", or a name such as JAN"
+	}
+	return 0, fmt.Errorf("%q is not a number from %d to %d%s", text, f.lowest, f.highest, known)
 }
 
 var whole = cron.NewParser(cron.Second | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow)
@@ -196,16 +290,14 @@ func Parse(spec string, zone *time.Location, anchor time.Time) (Series, error) {
 	default:
 		return nil, fmt.Errorf("it has %d fields; want 5 (minute, hour, day of month, month, day of week), or 6 with the second first", len(parts))
 	}
-	parts[5] = sunday(parts[5])
 	var faults []error
 	for i, field := range fields {
-		if _, err := field.parser.Parse(parts[i]); err != nil {
-			faults = append(faults, fmt.Errorf("%s %q: %w", field.name, parts[i], err))
-		}
+		faults = append(faults, field.check(parts[i]))
 	}
-	if len(faults) > 0 {
-		return nil, errors.Join(faults...)
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
 	}
+	parts[5] = sunday(parts[5])
 	parsed, err := whole.Parse(strings.Join(parts, " "))
 	match, ok := parsed.(*cron.SpecSchedule)
 	if err != nil || !ok {
@@ -250,18 +342,22 @@ func sunday(field string) string {
 // parseEvery reads what follows "@every ": a duration, and "from" and an instant if wanted.
 func parseEvery(rest string, anchor time.Time) (Series, error) {
 	duration, from, anchored := strings.Cut(strings.TrimSpace(rest), " from ")
+	var faults []error
 	step, err := time.ParseDuration(strings.TrimSpace(duration))
 	if err != nil {
-		return nil, fmt.Errorf("%q is no duration, such as \"90m\"", duration)
-	}
-	if step < time.Second || step%time.Millisecond != 0 {
-		return nil, fmt.Errorf("the duration %v is not at least a second and in whole milliseconds", step)
+		faults = append(faults, fmt.Errorf("%q is no duration, such as \"90m\"", duration))
+	} else if step < time.Second || step%time.Millisecond != 0 {
+		faults = append(faults, fmt.Errorf("the duration %v is not at least a second and in whole milliseconds", step))
 	}
 	if anchored {
 		if anchor, err = time.Parse(time.RFC3339Nano, strings.TrimSpace(from)); err != nil {
-			return nil, fmt.Errorf("%q is no instant in RFC 3339, such as \"2026-01-01T06:00:00+01:00\"", from)
+			faults = append(faults, fmt.Errorf("%q is no instant in RFC 3339, such as \"2026-01-01T06:00:00+01:00\"", from))
 		}
-	} else if anchor.IsZero() {
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	if anchor.IsZero() {
 		anchor = time.Unix(0, 0)
 	}
 	return every{anchor: anchor, step: step}, nil

@@ -138,12 +138,23 @@ func TestErrorsOfSpecsPointAtTheField(t *testing.T) {
 		"* 24 * * *":                   `hour "24"`,
 		"* * 0 * *":                    `day of month "0"`,
 		"* * * 13 *":                   `month "13"`,
-		"* * * * 8":                    `day of week "8"`,
-		"* * * * 9-7":                  `day of week "9-7"`,
-		"* * * * 1-7/x":                `day of week "1-7/x"`,
+		"* * * * 8":                    `day of week "8": "8" is not a number from 0 to 7 (0 and 7 are Sunday), or a name such as MON`,
+		"* * * * 9-7":                  `day of week "9-7": "9" is not a number from 0 to 7`,
+		"* * * * 1-7/x":                `day of week "1-7/x": the step "x" is not a number from 1 to 7`,
+		"*/90 * * * *":                 `minute "*/90": the step 90 is above 59, so it runs at 0 only; want 0 for that, a step from 1 to 59, or "@every" with a duration`,
+		"* 5-9/24 * * *":               `hour "5-9/24": the step 24 is above 23, so it runs at 5 only`,
+		"* * * */13 *":                 `month "*/13": the step 13 is above 12, so it runs at 1 only`,
+		"1,,2 * * * *":                 `minute "1,,2": an item of the list is empty; want values with one comma between them`,
+		", * * * *":                    `minute ",": an item of the list is empty`,
+		"* * * * 1,":                   `day of week "1,": an item of the list is empty`,
+		"* 22-6 * * *":                 `hour "22-6": the range 22-6 runs nowhere, because 6 comes before 22; want 22-23,0-6`,
+		"* * * * FRI-mon":              `day of week "FRI-mon": the range FRI-mon runs nowhere, because mon comes before FRI; want FRI-6,0-mon`,
+		"* * * * 6-2/2":                `the range 6-2 runs nowhere`,
+		"30-10 * 5-x 0 *":              "want 30-59,0-10\nday of month \"5-x\": \"x\" is not a number from 1 to 31\nmonth \"0\": \"0\" is not a number from 1 to 12, or a name such as JAN",
+		"@every x from noon":           "\"x\" is no duration, such as \"90m\"\n\"noon\" is no instant",
 		"* * * * mun":                  `day of week "mun"`,
 		"61 * * * * *":                 `second "61"`,
-		"a b * * *":                    "minute \"a\": failed to parse int from a: strconv.Atoi: parsing \"a\": invalid syntax\nhour \"b\"",
+		"a b * * *":                    "minute \"a\": \"a\" is not a number from 0 to 59\nhour \"b\"",
 		"*/0 * * * *":                  `minute "*/0"`,
 		"* * L * *":                    `day of month "L"`,
 		"0 0 30 2 *":                   `there is never a day "30" of month "2"`,
@@ -161,6 +172,30 @@ func TestErrorsOfSpecsPointAtTheField(t *testing.T) {
 	} {
 		_, err := Parse(spec, time.UTC, time.Time{})
 		require.ErrorContains(t, err, want, spec)
+	}
+}
+
+func TestInstantsThatWerePassedOverBeforeTheirTime(t *testing.T) {
+	t.Parallel()
+	s, err := Parse("@every 1h", time.UTC, time.Time{})
+	require.NoError(t, err)
+	day := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	hour := func(n int) time.Time { return day.Add(time.Duration(n) * time.Hour).UTC() }
+	now := hour(4).Add(time.Minute)
+	for _, test := range []struct {
+		cursor  time.Time
+		waiting []time.Time
+		want    time.Time
+	}{
+		{cursor: hour(4)},
+		{cursor: hour(6), waiting: []time.Time{hour(5), hour(6)}},
+		{cursor: hour(6), waiting: []time.Time{hour(3), hour(5), hour(6)}},
+		{cursor: now, waiting: []time.Time{hour(7)}}, // it was cancelled by hand, before a pause
+		{cursor: hour(9), waiting: []time.Time{hour(9)}, want: hour(8)},
+		{cursor: hour(9), want: hour(9)},
+		{cursor: hour(5).Add(time.Minute), want: hour(5)},
+	} {
+		require.Equal(t, test.want, PassedOver(s, now, test.cursor, test.waiting).UTC(), "%v", test)
 	}
 }
 

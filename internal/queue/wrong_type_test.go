@@ -48,7 +48,7 @@ var transitions = map[string]func(w *world) (call func() error){
 		}
 	},
 	"overlap": func(w *world) func() error {
-		return func() error { return only(w.topic.Handle("s", "a", w.hour(1), time.Hour).Begin(ctx, 0, false)) }
+		return func() error { return only(w.topic.Handle("s", "a", w.hour(1), time.Hour).Begin(ctx, 0, true)) }
 	},
 	"schedules": func(w *world) func() error {
 		return func() error { _, _, _, err := w.topic.Schedules(ctx, "addr|1", []string{"s"}); return err }

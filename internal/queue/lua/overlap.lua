@@ -24,6 +24,9 @@ local again, counts = tonumber(ARGV[5]), ARGV[6] == '1'
 
 --@use now
 
+if counts then
+  redis.call('HLEN', stats) -- finds a key of a wrong type before the first write
+end
 local held = redis.call('GET', handling) or ''
 local others, coming, other, valid = string.match(held, '^([^ ,]+)(%S*) (%S+) (%d+)$')
 local lives = valid and tonumber(valid) > now
