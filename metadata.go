@@ -139,6 +139,19 @@ func CheckMetadata(msg *message.Message) error {
 	return err
 }
 
+// StripMetadata removes the metadata that controls this package from msg: the keys for delays,
+// names, deliveries, retries and expiry, and the two of Watermill's components/delay. All other
+// metadata stays. Call it for a message whose metadata comes from outside, such as HTTP headers,
+// before the program sets keys of its own. Else its sender could delay the message, replace that of
+// another, or have it dropped. It does not change the message's context.
+func StripMetadata(msg *message.Message) {
+	for key := range msg.Metadata {
+		if meta.Known(key) {
+			delete(msg.Metadata, key)
+		}
+	}
+}
+
 // Delayed tells whether Publish would keep msg in Redis for some time. That is so if it has a delay
 // other than "0s", in one of the forms that Publish knows. An instant counts as a delay even if it
 // is past, because only the Redis server can tell. Errors wrap ErrInvalidDelay, and are those of

@@ -49,7 +49,7 @@ func Glance(msg *message.Message) (plain, miscased bool) {
 	plain = !delayed
 	for key := range msg.Metadata {
 		switch {
-		case known(key):
+		case Known(key):
 			plain = false
 		case Meant(key) != "":
 			miscased = true
