@@ -278,7 +278,7 @@ func (h *holder) id0(topic, uuid string) string {
 	h.t.Helper()
 	a := newApp(system{})
 	a.out = newOutput(a.sys, false)
-	m, err := a.findUUID(h.t.Context(), h.admin, topic, uuid)
+	m, _, err := a.findUUID(h.t.Context(), h.admin, topic, uuid)
 	require.NoError(h.t, err)
 	return m.ID
 }

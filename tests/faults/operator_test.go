@@ -339,7 +339,7 @@ var operations = map[string]operation{
 		holds:   isFree,
 	},
 	"overlap": {do: func(d *desk) error {
-		alone, err := d.topic(d.client).Handle("hourly", "a", time.Unix(3600, 0), time.Minute).Begin(d.t.Context())
+		alone, err := d.topic(d.client).Handle("hourly", "a", time.Unix(3600, 0), time.Minute).Begin(d.t.Context(), 0, false)
 		if err == nil {
 			require.True(d.t, alone, "a repeat is not another occurrence")
 		}
