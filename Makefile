@@ -3,25 +3,48 @@ FUZZTIME    ?= 30s
 MODEL_SEQUENCES ?= 1000
 SOAK        ?= 1h
 PERIODIC_DAYS ?= 365
+ROUNDS      ?= 5
+LIMIT       ?= 10m
+PEERS       ?= ^(redisdelay|redisstream|asynq|bullmq|nats)$$
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench model stress faults periodic soak fuzz cover lua test-alerts
+.PHONY: help test slowest test-ci test-dashboard dashboard-large dashboard-pictures dashboard-assets test-brokers test-servers lint bench bench-cluster bench-smoke bench-otel bench-prometheus bench-peers bench-peers-smoke microbench microbench-smoke commands-smoke pairs pairs-smoke model stress faults periodic soak fuzz cover lua test-alerts
 
 help: ## show these lines
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST)
 
-# The longest comes first, because two run at a time.
+# RACE=1 has the race detector, which makes tests four times as slow. CI has it always.
+# SLOWEST is how many of the slowest tests a run names at its end.
+RACE    ?=
+SLOWEST ?= 0
+
+# Two modules run at a time. The longest comes first.
 MODULES := cmd/redisdelay tests/components prometheus otel examples/observed examples/delayed-redisstream examples/delayed-nats
 
+# The runner of tests is compiled first, with all of the standard library that it needs. It says every tenth package.
+RUNNER := go build -v -o /dev/null ./scripts/runtests 2>&1 | awk 'NR % 10 == 1 { print "compiling: " $$0; fflush() }'
+
 # Most tests wait more than they compute, so more of them run at once than there are CPUs.
+test: ## the tests of this module but tests/faults, on an embedded Redis and a real one; with RACE=1 under the race detector
+	@echo 'make test: the tests of this module but tests/faults, on an embedded Redis and on a redis-server.'
+	@echo 'It takes about $(if $(RACE),ten,four) minutes on two CPUs, and two more the first time, to compile. It prints a line for each package:'
+	@$(RUNNER)
+	@scripts/with-redis.sh sh -c 'go run ./scripts/runtests -slowest=$(SLOWEST) \
+		". $(if $(RACE),-race) -timeout=20m -parallel=4 $$(go list ./... | grep -v /tests/faults)"'
+
+slowest: SLOWEST := 20
+slowest: test ## make test, and then the twenty slowest tests by name
+
 # Watermill's own TestReconnect has a data race in it, so that one runs without the detector. The short form of
 # tests/faults has to stay short.
-test: ## all tests but those with real brokers, on a real Redis too, with the race detector
-	@scripts/with-redis.sh sh -c '\
-		go test -race -count=1 -timeout 20m -parallel 4 $$(go list ./... | grep -v /tests/faults) && \
-		go test -race -count=1 -timeout 10m -parallel 3 ./tests/faults && \
-		go test -count=1 -timeout 5m -run TestUniversalReconnect ./tests && \
-		printf "%s\n" $(MODULES) | xargs -P 2 -I{} go -C {} test -race -count=1 -timeout 10m -skip RabbitMQ ./...'
+test-ci: ## what CI runs besides: tests/faults in its short form, the other modules, with the race detector
+	@echo 'make test-ci: tests/faults in its short form, and the other modules, with the race detector.'
+	@echo 'It takes about nine minutes on two CPUs, and two more the first time, to compile. It prints a line for each package:'
+	@$(RUNNER)
+	@scripts/with-redis.sh go run ./scripts/runtests -lanes=2 -slowest=$(SLOWEST) \
+		'. -race -timeout=10m -parallel=3 ./tests/faults' \
+		'. -timeout=5m -run=TestUniversalReconnect ./tests' \
+		$(foreach module,$(MODULES),'$(module) -race -timeout=10m -skip=RabbitMQ ./...')
 
 # tests/brokers without the race detector, because watermill-amqp has a data race where it reconnects.
 test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS JetStream, RabbitMQ, gochannel; the tool with RabbitMQ
@@ -82,10 +105,31 @@ bench-peers: ## the whole beside what else can delay messages (River, BullMQ, NA
 
 bench-peers-smoke: ## that make bench-peers works, in tiny sizes, for what needs Redis, Node.js and Go only
 	@command -v redis-server >/dev/null || scripts/install.sh redis-server
-	@cd benchmarks/peers && go test . && go run . -smoke -peers '^(redisdelay|redisstream|asynq|bullmq|nats)$$'
+	@cd benchmarks/peers && go test . && go run . -smoke -peers '$(PEERS)'
 
 microbench: ## the benchmarks of single parts
 	@scripts/with-redis.sh go test -run '^$$' -bench . -benchmem ./...
+
+microbench-smoke: ## that each Go benchmark works, in its smallest form
+	@scripts/with-redis.sh scripts/microbench-smoke.sh
+
+# The tools that documents name and nothing else runs, in their smallest forms. TestCIRunsWhatDocumentsName finds them.
+commands-smoke: ## that the commands of documents work which no other target runs
+	@$(MAKE) --no-print-directory help >/dev/null
+	@$(MAKE) --no-print-directory lua NAME=claim >/dev/null
+	@$(MAKE) --no-print-directory soak SOAK=5s
+	@$(MAKE) --no-print-directory bench-peers-smoke PEERS='^redisdelay$$$$' >/dev/null
+	@$(MAKE) --no-print-directory pairs-smoke
+	@$(MAKE) --no-print-directory microbench-smoke
+
+pairs: ## this tree beside the commit BASE, in ROUNDS (5) pairs in turns, ten minutes (LIMIT) at most; RUN=life chooses measurements
+	@[ -n "$(BASE)" ] || { echo 'pairs: name the commit to compare with: make pairs BASE=<commit>' >&2; exit 2; }
+	@command -v redis-server >/dev/null || scripts/install.sh redis-server
+	@cd benchmarks && GOFLAGS=-trimpath go run ./pairs -base "$(BASE)" -run "$(RUN)" -rounds $(ROUNDS) -limit $(LIMIT)
+
+pairs-smoke: ## that make pairs works, in tiny sizes, with the last commit
+	@command -v redis-server >/dev/null || scripts/install.sh redis-server
+	@cd benchmarks && go test ./pairs ./internal/... && GOFLAGS=-trimpath go run ./pairs -base HEAD -smoke >/dev/null
 
 model: ## MODEL_SEQUENCES (1,000) random sequences of transitions on each server, compared with a model; ten times as many histories of the consumer's machine, and crashes
 	@MODEL_SEQUENCES=$(MODEL_SEQUENCES) scripts/with-redis.sh go test -count=1 -timeout 30m -run TestManySequencesOfTransitions ./internal/queue

@@ -40,7 +40,7 @@ func TestEachMessageComesOnceUnderLoad(t *testing.T) {
 			got = append(got, string(msg.Payload))
 			require.True(t, msg.Ack())
 		}
-		require.ElementsMatch(t, want, got)
+		requireSame(t, want, got)
 		require.Equal(t, 2, most)
 	})
 }
@@ -85,7 +85,7 @@ func TestCloseUnderLoadGivesBackTheMessagesNotHandedOut(t *testing.T) {
 			require.Equal(t, state{Bodies: left, Ready: left}, stateOf(t, s, topic))
 			again := newSubscriber(t, s, inFlight(256))
 			got = append(got, consume(t, subscribeTo(t, again, topic), int(left))...)
-			require.ElementsMatch(t, numbered(0, all), got)
+			requireSame(t, numbered(0, all), got)
 			require.NoError(t, again.Close())
 		}
 	})

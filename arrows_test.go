@@ -26,7 +26,9 @@ var mayImport = []struct {
 }{
 	{"delayqueue", nil},
 	{"internal/guard", nil},
+	{"internal/machine", nil}, // of runners of benchmarks
 	{"internal/calendar", nil},
+	{"internal/jsontext", nil},
 	{"internal/queue", []string{"internal/guard"}},
 	{"internal/queue/lua", []string{"internal/queue"}}, // the program of make lua
 	{"internal/meta", []string{"internal/queue"}},
@@ -42,7 +44,7 @@ var mayImport = []struct {
 	{"periodic", []string{".", "internal/calendar", "internal/queue", "internal/guard", "internal/inside"}},
 	{"partition", []string{".", "internal/consume", "internal/queue", "internal/partitions", "internal/guard", "internal/inside"}},
 	{"relay", []string{".", "delayqueue", "internal/wake", "internal/queue", "internal/guard"}},
-	{"admin", []string{".", "internal/calendar", "internal/operate", "internal/partitions", "internal/wake", "internal/queue"}},
+	{"admin", []string{".", "internal/calendar", "internal/jsontext", "internal/operate", "internal/partitions", "internal/wake", "internal/queue"}},
 	{"redisdelaytest", []string{".", "admin", "internal/queue"}},
 	{"dashboard", []string{"admin", "periodic"}},
 	{"internal/demo", []string{".", "admin", "periodic"}},

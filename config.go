@@ -76,6 +76,8 @@ func checkGroup(group string, broadcast bool) error {
 		return fmt.Errorf("is %q, but with Broadcast each subscription has a group of its own; leave it empty", group)
 	case len(group) > MaxTopicLength:
 		return fmt.Errorf("has %d bytes; at most %d are allowed", len(group), MaxTopicLength)
+	case queue.IsWindow(group):
+		return fmt.Errorf("is %q; names of this form are those of takeover windows", group)
 	}
 	return nil
 }

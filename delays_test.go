@@ -46,7 +46,10 @@ func TestDelaysOfAllKindsAreKept(t *testing.T) {
 			if kind == "until" {
 				least := before.Add(200 * time.Millisecond)
 				require.False(t, due.Before(least), "%s is due too early", kind)
-				require.WithinDuration(t, least, due, time.Millisecond)
+				if after.After(least) { // on a slow machine it was due already when it was published
+					least = after
+				}
+				require.False(t, due.After(least.Add(time.Millisecond)), "%s is due too late", kind)
 			} else {
 				least := before.Add(want[kind])
 				if kind == "none" { // no delay at all is due at once, within the same millisecond

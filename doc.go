@@ -22,7 +22,8 @@
 //   - At least once. A message comes again if its handler nacks it, crashes, or loses its lease.
 //   - Publish is all or nothing, and takes effect once.
 //   - In order, with MaxInFlight 1 and one subscriber in the group, or one active of many.
-//   - Every group gets every message that becomes due after the group was created.
+//   - Every group gets every message that becomes due after the group was created. Groups that are
+//     created within ten seconds of the topic's first one get what that one got.
 //
 // # What to look for
 //

@@ -9,13 +9,13 @@ import (
 
 var (
 	// ErrClosed means that the Publisher or Subscriber is closed, or that its Close gave up a
-	// Publish. It is also the cause (context.Cause) of a message's context that ends with
-	// CloseTimeout.
+	// Publish. A message's context that ends because the Subscriber closes has a cause
+	// (context.Cause) that wraps it.
 	ErrClosed = queue.ErrClosed
 
-	// ErrInvalidConfig means that a constructor of this module refused its configuration. The
-	// error names every invalid field.
-	ErrInvalidConfig = errors.New("invalid configuration")
+	// ErrInvalidConfig means that a constructor of this module, or of otel or prometheus, refused
+	// its configuration. The error names every invalid field.
+	ErrInvalidConfig = queue.ErrInvalidConfig
 
 	// ErrInvalidTopic means that a topic is empty or longer than MaxTopicLength. With a
 	// StreamConfig it also means that no stream may have that name.
@@ -39,6 +39,10 @@ var (
 	// "<schedule>@<digits>" for a recurring schedule of the topic (package periodic). Such IDs are
 	// for the occurrences of the schedule.
 	ErrReserved = queue.ErrReserved
+
+	// ErrPastExpiry means that a message would be due at or after its expires_at, when it is too
+	// late to deliver it. The error of Publish also wraps ErrInvalidMetadata.
+	ErrPastExpiry = queue.ErrPastExpiry
 
 	// ErrTopicFull means that after Publish more messages would wait than
 	// PublisherConfig.MaxWaiting.
@@ -79,10 +83,4 @@ var (
 	// The handler should stop: another consumer may have the message, and its ack or nack changes
 	// nothing.
 	ErrLeaseLost = consume.ErrLeaseLost
-
-	// ErrGivenUp means that handlers, or the Unmarshaler, still had messages when
-	// SubscriberConfig.CloseTimeout was over. Subscriber.Close returns it with their number, and
-	// the log names each message. The messages are delivered again when their leases end, even if
-	// their handlers ack them later.
-	ErrGivenUp = consume.ErrGivenUp
 )

@@ -3,6 +3,7 @@ package redisdelay_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -248,4 +249,10 @@ func keysOf(t testing.TB, s redistest.Server) (keys []string) {
 	}
 	require.NoError(t, it.Err())
 	return keys
+}
+
+// requireSame is require.ElementsMatch for many texts, in less than quadratic time.
+func requireSame(t testing.TB, want, got []string) {
+	t.Helper()
+	require.Equal(t, slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got)))
 }

@@ -126,8 +126,9 @@ func TestASettlementBeforeCloseTimeoutCounts(t *testing.T) {
 				require.NotErrorIs(t, context.Cause(one.Context()), redisdelay.ErrClosed)
 				err := wait(t, closed, "Close")
 				close(free) // earlier it might go back
-				require.ErrorIs(t, err, redisdelay.ErrGivenUp)
-				require.ErrorContains(t, err, ": 1", "the one that was in the Unmarshaler")
+				require.NoError(t, err)
+				require.Equal(t, "1", s.Client.HGet(ctx, queue.NewKeys(s.Prefix, "t").Stats(redisdelay.DefaultConsumerGroup), "given_up").Val(),
+					"the one that was in the Unmarshaler")
 				require.Equal(t, c.left, stateOf(t, s, "t"))
 			})
 		})
@@ -167,4 +168,116 @@ func TestAMessageNackedAfterTheEndOfTheContextDoesNotComeAgain(t *testing.T) {
 		requireClosed(t, messages)
 		require.Equal(t, state{Bodies: 1, Ready: 1}, stateOf(t, s, "t"))
 	})
+}
+
+// A deployment closes the Subscriber while handlers run. Those that return when their contexts end
+// have cost their messages nothing, however often that happens.
+func TestDeploymentsUseUpNoDelivery(t *testing.T) {
+	for name, handlers := range map[string]int{"one handler": 1, "eight handlers": 8} {
+		t.Run(name, func(t *testing.T) { testDeployments(t, handlers) })
+	}
+}
+
+func testDeployments(t *testing.T, handlers int) {
+	const all, deployments = 8, 4
+	bothEnds(t, func(t *testing.T, s redistest.Server, how string) {
+		drained(t, s)
+		register(t, s, "t")
+		p := newPublisher(t, s)
+		publish(t, p, "t", numbered(0, all)...)
+		limited := func(c *redisdelay.SubscriberConfig) { c.MaxDeliveries = 2 }
+		for i := range deployments {
+			messages, end := subscribeToEnd(t, s, "t", how, closingWithin(300*time.Millisecond), inFlight(handlers), leaseOf(never), limited)
+			var running []*message.Message
+			for range handlers {
+				msg := receive(t, messages)
+				require.Equal(t, 1, deliveryOf(t, msg).Number)
+				require.Equal(t, i > 0, deliveryOf(t, msg).Redelivered)
+				running = append(running, msg)
+			}
+			closed := end()
+			for _, msg := range running {
+				wait(t, msg.Context().Done(), "the end of the context")
+				require.ErrorIs(t, context.Cause(msg.Context()), redisdelay.ErrClosed)
+				require.True(t, msg.Nack())
+			}
+			require.NoError(t, wait(t, closed, "the end"))
+			requireClosed(t, messages)
+			require.Equal(t, state{Bodies: all, Ready: all}, stateOf(t, s, "t"))
+			require.Empty(t, s.Client.HGet(ctx, queue.NewKeys(s.Prefix, "t").Stats(redisdelay.DefaultConsumerGroup), "given_up").Val())
+		}
+		next := subscribe(t, s, "t", limited)
+		var came []string
+		for range all {
+			msg := receive(t, next)
+			came = append(came, string(msg.Payload))
+			require.Equal(t, 1, deliveryOf(t, msg).Number)
+			require.True(t, msg.Ack())
+		}
+		if handlers == 1 {
+			require.Equal(t, numbered(0, all), came, "it was back in its place")
+		}
+		require.ElementsMatch(t, numbered(0, all), came)
+	})
+}
+
+// byDefault has the default CloseTimeout, 29s.
+func byDefault(c *redisdelay.SubscriberConfig) { c.CloseTimeout = 0 }
+
+// soonClosed is how long Close takes at most if Redis is away and has answered all settlements.
+const soonClosed = 2 * time.Second
+
+func TestCloseReturnsSoonIfRedisIsAwayAndKnowsAllSettlements(t *testing.T) {
+	for name, leave := range map[string]func(*redistest.Instance){"gone": (*redistest.Instance).Kill, "frozen": (*redistest.Instance).Pause} {
+		t.Run(name, func(t *testing.T) {
+			s, in := private(t)
+			s.Client = in.Client(t)
+			p := newPublisher(t, s)
+			idle, settled, unread := newSubscriber(t, s, byDefault), newSubscriber(t, s, byDefault), newSubscriber(t, s, byDefault, inFlight(3))
+			subscribeTo(t, idle, "idle")
+			messages := subscribeTo(t, settled, "settled")
+			publish(t, p, "settled", "acked")
+			require.True(t, receive(t, messages).Ack())
+			eventually(t, func() bool { return stateOf(t, s, "settled") == state{} }, "the ack is answered")
+			subscribeTo(t, unread, "unread")
+			publish(t, p, "unread", "a", "b")
+			eventually(t, func() bool { return stateOf(t, s, "unread").Unack > 0 }, "messages are claimed")
+
+			leave(in)
+			began := time.Now()
+			var closes []<-chan error
+			for _, sub := range []*redisdelay.Subscriber{idle, settled, unread} {
+				closes = append(closes, begin(sub.Close))
+			}
+			for _, closed := range closes {
+				require.NoError(t, wait(t, closed, "Close"))
+			}
+			require.Less(t, time.Since(began), soonClosed+noise)
+			if name == "frozen" {
+				in.Resume() // or its calls end with the client's patience
+			}
+		})
+	}
+}
+
+func TestCloseTriesUntilASettlementIsAnswered(t *testing.T) {
+	s, in := private(t, "--appendonly", "yes", "--appendfsync", "always")
+	told := counter(s.Client, ":leases:")
+	sub := newSubscriber(t, s, byDefault)
+	messages := subscribeTo(t, sub, "t")
+	publish(t, newPublisher(t, s), "t", "a")
+	msg := receive(t, messages)
+	in.Kill()
+	require.True(t, msg.Ack())
+	closed := begin(sub.Close)
+	away := time.After(soonClosed + noise)
+	select {
+	case err := <-closed:
+		require.Fail(t, "Close has not waited for the ack's answer", "%v", err)
+	case <-away:
+	}
+	require.Positive(t, told.failures())
+	in.Restart()
+	require.NoError(t, wait(t, closed, "Close"))
+	require.Equal(t, state{}, stateOf(t, s, "t"))
 }

@@ -434,7 +434,7 @@ func TestACallThatIsTakenBackIsNotPublished(t *testing.T) {
 		}
 		wg.Wait()
 		require.EqualValues(t, len(published), stateOf(t, s, "t").Bodies)
-		require.ElementsMatch(t, published, consume(t, subscribe(t, s, "t"), len(published)))
+		requireSame(t, published, consume(t, subscribe(t, s, "t"), len(published)))
 	})
 }
 

@@ -89,7 +89,9 @@ const (
 const (
 	// ExpiresAtKey, "expires_at", is the metadata key for the instant from which it is too late to
 	// deliver the message, by the clock of the Redis server. The value is RFC 3339; Go's zero time,
-	// in the year 1, is none. OnExpiryKey says what happens then. See ExpireAt.
+	// in the year 1, is none. OnExpiryKey says what happens then. A delay that ends at or after it
+	// is refused with ErrPastExpiry, unless OnExpiryKey is ExpiryDeliver. A delay of some duration
+	// counts from the publisher's clock for that. See ExpireAt.
 	ExpiresAtKey = meta.ExpiresAtKey
 
 	// MaxLatenessKey, "max_lateness", is the metadata key for how long after it is due it is too
@@ -130,10 +132,24 @@ var (
 )
 
 // CheckMetadata returns the error of Publish about the metadata of msg, or nil: for programs that
-// store messages before they publish them. Errors wrap ErrInvalidDelay or ErrInvalidMetadata.
+// store messages before they publish them. Errors wrap ErrInvalidDelay, ErrInvalidMetadata or
+// ErrPastExpiry.
 func CheckMetadata(msg *message.Message) error {
 	_, err := meta.Read(msg, time.Now())
 	return err
+}
+
+// StripMetadata removes the metadata that controls this package from msg: the keys for delays,
+// names, deliveries, retries and expiry, and the two of Watermill's components/delay. All other
+// metadata stays. Call it for a message whose metadata comes from outside, such as HTTP headers,
+// before the program sets keys of its own. Else its sender could delay the message, replace that of
+// another, or have it dropped. It does not change the message's context.
+func StripMetadata(msg *message.Message) {
+	for key := range msg.Metadata {
+		if meta.Known(key) {
+			delete(msg.Metadata, key)
+		}
+	}
 }
 
 // Delayed tells whether Publish would keep msg in Redis for some time. That is so if it has a delay
@@ -160,11 +176,11 @@ func DelayUntil(msg *message.Message, t time.Time) {
 	setKey(msg, DelayUntilKey, t.UTC().Format(time.RFC3339Nano))
 }
 
-// SetDelayID names msg while it waits. Publish refuses an empty id and one that is longer than
-// MaxDelayIDLength.
+// SetDelayID names msg while it waits. The mode "" is the default, DelayIDReplace.
+// Publish refuses an empty id and one that is longer than MaxDelayIDLength.
 func SetDelayID(msg *message.Message, id string, mode DelayIDMode) {
 	setKey(msg, DelayIDKey, id)
-	setKey(msg, DelayIDModeKey, string(mode))
+	setOrDelete(msg, DelayIDModeKey, string(mode))
 }
 
 // SetDelayIDWindow keeps msg's delay ID taken for d after msg is due. If msg has no delay, that is
@@ -194,16 +210,26 @@ func SetBackoff(msg *message.Message, initial, max time.Duration) {
 }
 
 // ExpireAt says from when on it is too late to deliver msg, and what happens then. With the zero
-// time it is never too late.
+// time it is never too late. The value "" for then is the default, ExpiryDeliver.
 func ExpireAt(msg *message.Message, t time.Time, then OnExpiry) {
 	setKey(msg, ExpiresAtKey, t.UTC().Format(time.RFC3339Nano))
-	setKey(msg, OnExpiryKey, string(then))
+	setOrDelete(msg, OnExpiryKey, string(then))
 }
 
 // ExpireAfter says how long after msg is due it is too late to deliver it, and what happens then.
+// The value "" for then is the default, ExpiryDeliver.
 func ExpireAfter(msg *message.Message, lateness time.Duration, then OnExpiry) {
 	setKey(msg, MaxLatenessKey, lateness.String())
-	setKey(msg, OnExpiryKey, string(then))
+	setOrDelete(msg, OnExpiryKey, string(then))
+}
+
+// setOrDelete sets a key. The value "" deletes the key, so that its default counts.
+func setOrDelete(msg *message.Message, key, value string) {
+	if value == "" {
+		delete(msg.Metadata, key)
+		return
+	}
+	setKey(msg, key, value)
 }
 
 func setKey(msg *message.Message, key, value string) {

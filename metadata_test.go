@@ -57,6 +57,32 @@ func TestHelpersSetTheMetadataThatPublishReads(t *testing.T) {
 	})
 }
 
+// An earlier call on the same message does not count any more.
+func TestTheEmptyModeIsTheDefault(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		require.NoError(t, p.Publish("topic", named("old", "order 1", redisdelay.DelayIDReplace, time.Hour)))
+		msg := named("new", "order 1", redisdelay.DelayIDReject, time.Hour)
+		redisdelay.ExpireAfter(msg, time.Minute, redisdelay.ExpiryDrop)
+		redisdelay.SetDelayID(msg, "order 1", "")
+		redisdelay.ExpireAfter(msg, 2*time.Minute, "")
+		redisdelay.ExpireAt(msg, time.Now().Add(-time.Minute), "")
+		require.NoError(t, redisdelay.CheckMetadata(msg))
+		require.NoError(t, p.Publish("topic", msg))
+		m, err := adminOf(t, s).Get(ctx, "topic", admin.ByDelayID("order 1"))
+		require.NoError(t, err)
+		require.Equal(t, "new", string(m.Payload), "it replaced the other")
+		require.NotEqual(t, redisdelay.ExpiryDrop, m.OnExpiry)
+		require.NotEqual(t, redisdelay.ExpiryDead, m.OnExpiry)
+
+		late := text("late")
+		redisdelay.ExpireAt(late, time.Now().Add(-time.Minute), "")
+		messages := subscribe(t, s, "another")
+		require.NoError(t, p.Publish("another", late))
+		require.Equal(t, []string{"late"}, consume(t, messages, 1), "it is delivered")
+	})
+}
+
 func TestMalformedMetadataIsRefusedWithItsName(t *testing.T) {
 	t.Parallel()
 	const id = redisdelay.DelayIDKey
@@ -205,6 +231,23 @@ func TestExpiredMessageIsDroppedOrDeadLettered(t *testing.T) {
 		require.Equal(t, "dead", string(page.Messages[0].Payload))
 		require.Equal(t, "not delivered in time", page.Messages[0].Places[0].Reason)
 		require.Zero(t, page.Messages[0].Places[0].Deliveries, "nobody got it")
+	})
+}
+
+func TestPublishRefusesADelayBeyondTheExpiry(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		wrong := delayed("wrong", time.Hour)
+		redisdelay.ExpireAt(wrong, time.Now().Add(time.Minute), redisdelay.ExpiryDrop)
+		for _, err := range []error{p.Publish("topic", text("right"), wrong), redisdelay.CheckMetadata(wrong)} {
+			require.ErrorIs(t, err, redisdelay.ErrPastExpiry)
+			require.ErrorIs(t, err, redisdelay.ErrInvalidMetadata)
+			require.ErrorContains(t, err, "expires_at")
+		}
+		_, err := adminOf(t, s).Stats(ctx, "topic")
+		require.ErrorIs(t, err, admin.ErrNotFound, "nothing was published")
+		redisdelay.DelayFor(wrong, time.Second)
+		require.NoError(t, p.Publish("topic", wrong))
 	})
 }
 

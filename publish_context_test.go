@@ -37,7 +37,7 @@ func onItsWay(t *testing.T, s redistest.Server, matches string, change ...func(*
 func come(t *testing.T, s redistest.Server, payloads ...string) {
 	t.Helper()
 	require.EqualValues(t, len(payloads), stateOf(t, s, "t").Bodies)
-	require.ElementsMatch(t, payloads, consume(t, subscribe(t, s, "t"), len(payloads)))
+	requireSame(t, payloads, consume(t, subscribe(t, s, "t"), len(payloads)))
 	eventually(t, func() bool { return stateOf(t, s, "t").Bodies == 0 }, "all are acked")
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -201,9 +202,9 @@ func (p *Publisher) engineConfig() publish.Config {
 // differs from a known key only in case is ignored, and logged once in a process.
 //
 // Errors wrap ErrClosed, ErrInvalidTopic, ErrTopicMode, ErrInvalidDelay, ErrInvalidMetadata,
-// ErrNilMessage, ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrReserved, ErrTopicFull,
-// ErrServerFull, ErrNotReplicated, ErrForbidden or ErrLayout, or come from the Marshaler, the
-// context, or Redis.
+// ErrPastExpiry, ErrNilMessage, ErrMessageTooLarge, ErrPublishTooLarge, ErrExists, ErrReserved,
+// ErrTopicFull, ErrServerFull, ErrNotReplicated, ErrForbidden or ErrLayout, or come from the
+// Marshaler, the context, or Redis.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := p.checkTopic(topic); err != nil {
 		return err
@@ -230,21 +231,27 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*publish
 			ErrPublishTooLarge, n, p.config.MaxPublishMessages)
 	}
 	b := p.engine.NewBatch(len(messages))
-	if err := p.guarded(func() error { return p.fill(b, topic, messages) }); err != nil {
+	if err := p.fillGuarded(b, topic, messages); err != nil {
 		p.engine.Free(b)
 		return nil, err
 	}
 	return b, nil
 }
 
-// guarded calls f, in which the Marshaler may call runtime.Goexit, unless it is one of this
+// fillGuarded is fill, in which the Marshaler may call runtime.Goexit, unless it is one of this
 // package.
-func (p *Publisher) guarded(f func() error) (err error) {
+func (p *Publisher) fillGuarded(b *publish.Batch, topic string, messages []*message.Message) error {
 	switch p.config.Marshaler.(type) {
 	case BinaryMarshaler, JSONMarshaler, StreamMarshaler:
-		return f()
+		return p.fill(b, topic, messages)
 	}
-	if exited := guard.Apart(theMarshaler, func() { err = f() }); exited != nil {
+	return p.fillApart(b, topic, slices.Clone(messages))
+}
+
+// fillApart is fill in a goroutine of its own. What that uses is on the heap, so fillGuarded clones
+// the slice of messages. Else the compiler would put that of every call of Publish on the heap.
+func (p *Publisher) fillApart(b *publish.Batch, topic string, messages []*message.Message) (err error) {
+	if exited := guard.Apart(theMarshaler, func() { err = p.fill(b, topic, messages) }); exited != nil {
 		return exited
 	}
 	return err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -33,21 +34,19 @@ type Subscriber struct {
 	closed        bool
 	running       *engine                                 // nil until the first Subscribe
 	subscriptions map[*consume.Subscription]chan struct{} // closed when its Run has ended
-	leftover      leftover                                // of subscriptions that have ended
+	untold        untold
 }
 
-// leftover is what subscriptions could not do before they ended.
-type leftover struct {
-	untold  error // the last error of a subscription's end
-	givenUp int   // number of messages that were given up
-	at      time.Time
+// untold is the last error of a subscription that ended before Redis had answered all settlements.
+type untold struct {
+	err error // nil: there was none, or it was long ago
+	at  time.Time
 }
 
-// forget forgets what was left long ago: it was logged, and its messages were delivered again
-// since.
-func (l *leftover) forget(after time.Duration) {
-	if time.Since(l.at) > after {
-		*l = leftover{}
+// forget forgets an error of long ago: it was logged, and its messages were delivered again since.
+func (u *untold) forget(after time.Duration) {
+	if time.Since(u.at) > after {
+		*u = untold{}
 	}
 }
 
@@ -143,17 +142,19 @@ func (s *Subscriber) register(ctx context.Context, topic, group string) (*queue.
 		return nil, err
 	}
 	t := queue.NewTopic(s.client, s.config.KeyPrefix, topic)
-	if err := t.Register(ctx, group, s.groupOptions()); err != nil {
+	got, err := t.Join(ctx, group, s.groupOptions())
+	if err != nil {
 		return nil, fmt.Errorf("register consumer group %q of topic %q: %w", group, topic, err)
 	}
+	consume.LogRegistered(s.logger, got, watermill.LogFields{"topic": topic, "consumer_group": group})
 	return t, nil
 }
 
 func (s *Subscriber) groupOptions() queue.GroupOptions {
 	options := queue.GroupOptions{MaxDeliveries: s.config.MaxDeliveries, Retention: s.config.DeadRetention,
-		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry, SingleActive: s.config.SingleActive}
+		MaxDead: s.config.MaxDead, Expiry: s.config.GroupExpiry, SingleActive: s.config.SingleActive, Window: max(s.config.TakeoverWindow, 0)}
 	if s.config.Broadcast {
-		options.Expiry = s.config.BroadcastExpiry
+		options.Expiry, options.Window = s.config.BroadcastExpiry, 0
 	}
 	return options
 }
@@ -163,13 +164,13 @@ func (s *Subscriber) groupOptions() queue.GroupOptions {
 // are unsettled at a time.
 //
 // A message's context has the values of ctx and the Delivery. It ends when the message is settled,
-// when its lease is lost (context.Cause is ErrLeaseLost), or when CloseTimeout runs out after Close
-// (ErrClosed). It does not end with ctx.
+// when its lease is lost (context.Cause wraps ErrLeaseLost), or a third of CloseTimeout after Close
+// (the cause wraps ErrClosed). It does not end with ctx.
 //
 // When ctx ends, this subscription closes as by Close. It delivers no further message. Undelivered
 // messages go back at once, in order, and do not count as delivered. The channel closes when the
-// delivered messages are settled, or CloseTimeout is over. If Redis hangs, it closes when
-// CloseTimeout is over and the client has given up its last call.
+// delivered messages are settled, or CloseTimeout is over. If Redis hangs, the channel closes when
+// the client has given up its last call.
 //
 // A subscription outlasts outages of Redis. Errors wrap ErrInvalidTopic, ErrTopicMode,
 // ErrGroupMode, ErrClosed, ErrServerFull, ErrForbidden or ErrLayout, or come from ctx or Redis.
@@ -277,13 +278,8 @@ func (s *Subscriber) run(ctx context.Context, t *queue.Topic, id string, common 
 		s.scheduler.Remove(t.Name)
 		s.mu.Lock()
 		delete(s.subscriptions, sub)
-		if n := sub.GivenUp(); err != nil || n > 0 {
-			if !s.closed {
-				s.leftover.forget(s.outlives())
-			}
-			s.leftover.untold = cmp.Or(err, s.leftover.untold)
-			s.leftover.givenUp += n
-			s.leftover.at = time.Now()
+		if err != nil {
+			s.untold = untold{err, time.Now()}
 		}
 		s.mu.Unlock()
 		close(ended)
@@ -305,25 +301,31 @@ func (s *Subscriber) start() *engine {
 }
 
 // Close ends all subscriptions. They deliver no further message. Undelivered messages go back at
-// once, in order. Handlers under way have CloseTimeout to settle. After that their contexts end,
-// and their messages are delivered again when the leases run out.
+// once, in order. Handlers under way have CloseTimeout to settle:
 //
-// Close returns when all is done, at the latest a second after CloseTimeout. It returns an error
-// that wraps ErrGivenUp, with the number of messages, if handlers had not settled by then. It
-// returns an error too if Redis did not answer or refused, so that the last settlements may be
-// lost. The error may be of a subscription whose context ended shortly before. Close may be called
-// more than once, and from several goroutines, and returns the same error again. The Client stays
-// open.
+//   - After a third of it their contexts end, and context.Cause wraps ErrClosed. A Nack from then
+//     on takes the message back to its place at once, and uses up no delivery. DeadOnNack and
+//     Postpone count as ever.
+//   - At its end, messages that are not settled are given up. They are delivered again when their
+//     leases run out, even if their handlers settle them later. The log names each, and
+//     admin.GroupCounters.GivenUp counts them. Close returns nil all the same.
+//
+// Close returns when all is done, at the latest a second after CloseTimeout. If Redis does not
+// answer, Close tries so long to have the settlements answered. Once they are, it returns within
+// two seconds, and undelivered messages are left to their leases. Close returns an error if Redis
+// did not answer or refused, so that the last settlements may be lost. The error may be of a
+// subscription whose context ended shortly before. Close may be called more than once, and from
+// several goroutines, and returns the same error again. The Client stays open.
 func (s *Subscriber) Close() error {
+	began := time.Now()
 	s.mu.Lock()
 	if !s.closed {
-		s.leftover.forget(s.outlives())
+		s.untold.forget(s.outlives())
 	}
 	s.closed = true
 	running := s.running
-	open := make([]chan struct{}, 0, len(s.subscriptions))
-	for sub, ended := range s.subscriptions {
-		open = append(open, ended)
+	open := maps.Clone(s.subscriptions)
+	for sub := range open {
 		sub.Close()
 	}
 	s.mu.Unlock()
@@ -341,31 +343,28 @@ func (s *Subscriber) Close() error {
 		<-running.stopped
 		running.closeMailbox()
 	}()
-	timeout := time.NewTimer(s.config.CloseTimeout + 900*time.Millisecond)
+	for sub := range open {
+		<-sub.Cut() // half a second after CloseTimeout at the latest
+	}
+	// The rest waits for the client only, which may not give a call up for long.
+	rest := max(400*time.Millisecond, time.Until(began.Add(1900*time.Millisecond)))
+	timeout := time.NewTimer(min(rest, time.Until(began.Add(s.config.CloseTimeout+900*time.Millisecond))))
 	defer timeout.Stop()
-	late := false
 	select {
 	case <-ended:
 	case <-timeout.C:
-		late = true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if late {
-		s.leftover.untold = cmp.Or(s.leftover.untold, consume.ErrUntold)
-	}
-	var untold, givenUp error
-	if err := s.leftover.untold; err != nil {
-		untold = fmt.Errorf("close subscriber: %w (CloseTimeout is %v)", err, s.config.CloseTimeout)
-	}
-	n := s.leftover.givenUp
 	for sub := range s.subscriptions { // those that hang
-		n += sub.GivenUp()
+		if sub.Owes() {
+			s.untold.err = cmp.Or(s.untold.err, consume.ErrUntold)
+		}
 	}
-	if n > 0 {
-		givenUp = fmt.Errorf("close subscriber: messages are %w (%v), and are delivered again: %d", ErrGivenUp, s.config.CloseTimeout, n)
+	if err := s.untold.err; err != nil {
+		return fmt.Errorf("close subscriber: %w (CloseTimeout is %v)", err, s.config.CloseTimeout)
 	}
-	return errors.Join(untold, givenUp)
+	return nil
 }
 
 // outlives is how long Close reports what an ended subscription has left.

@@ -29,8 +29,9 @@ type SubscriberConfig struct {
 	KeyPrefix string
 
 	// ConsumerGroup is the group that the subscriber belongs to. Every group gets every message
-	// that becomes due after the group exists. Within a group, one subscriber gets it. At most
-	// MaxTopicLength bytes. Default DefaultConsumerGroup.
+	// that becomes due after the group exists, and in the first seconds of a topic what came before
+	// (TakeoverWindow). Within a group, one subscriber gets it. At most MaxTopicLength bytes, and
+	// not of the form "window:<digits>". Default DefaultConsumerGroup.
 	ConsumerGroup string
 
 	// Broadcast gives every Subscribe a consumer group of its own, so that each gets every message
@@ -53,6 +54,19 @@ type SubscriberConfig struct {
 	// last activity of a subscriber with that value, even if others have subscribed since. A
 	// subscriber without a value cancels the expiry, until one with a value subscribes again.
 	GroupExpiry time.Duration
+
+	// TakeoverWindow is for how long groups that come after the topic's first one still get what
+	// that one got since the topic began, in the same order. So groups that start together miss
+	// nothing, whichever is first. The first group opens a window that long, and a later one takes
+	// over what the window has. Default 10s; negative: this group does neither. It gets every
+	// message that becomes due after it exists, as any group does.
+	//
+	// A window takes no more than about 10,000 messages. If it is full, a later group gets none of
+	// them, which is logged with their number. Messages that the window has are in Redis until it
+	// ends, even if all groups are done with them. A group that is deleted and made anew within the
+	// window gets them again. Each partition of a partitioned topic has a window of its own.
+	// Broadcast groups open none and take none over.
+	TakeoverWindow time.Duration
 
 	// SingleActive has one Subscribe of the group at a time get messages, while others stand by.
 	// With MaxInFlight 1, messages then come one at a time and in order of their due times, over
@@ -130,14 +144,15 @@ type SubscriberConfig struct {
 	MaxDead int
 
 	// CloseTimeout is how long Close, and the end of a Subscribe's context, wait for handlers under
-	// way and for an answer of Redis. If Redis does not answer, they take that long even without
-	// messages. The channel of a Subscribe then closes when the client has given up its last call.
+	// way, and for Redis to answer their settlements. After a third of it the contexts of the
+	// handlers end, and a Nack uses up no delivery: see Subscriber.Close. A handler that returns
+	// then costs its message nothing.
 	//
-	// A message that is not settled by then is logged as an error and delivered again, even if its
-	// handler acks it later. Set CloseTimeout shorter if the process is killed earlier.
+	// A message that is not settled by the end is logged as an error and delivered again, even if
+	// its handler acks it later. Set CloseTimeout shorter if the process is killed earlier.
 	//
 	// Default 29s, a second less than Watermill's router waits for handlers. So a handler's work
-	// counts while the router waits for it, and Close's error comes before the router gives up.
+	// counts while the router waits for it. A negative value is an error.
 	CloseTimeout time.Duration
 }
 
@@ -150,6 +165,7 @@ func (c *SubscriberConfig) setDefaults() {
 		c.ConsumerGroup = cmp.Or(c.ConsumerGroup, DefaultConsumerGroup)
 	}
 	c.BroadcastExpiry = cmp.Or(c.BroadcastExpiry, 5*time.Minute)
+	c.TakeoverWindow = cmp.Or(c.TakeoverWindow, queue.DefaultWindow)
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, 1)
 	c.LeaseDuration = cmp.Or(c.LeaseDuration, 30*time.Second)
 	c.MaxExtension = cmp.Or(c.MaxExtension, time.Hour)
@@ -164,6 +180,7 @@ func (c *SubscriberConfig) setDefaults() {
 	c.MaxExtension = min(c.MaxExtension, MaxDelay)
 	c.CloseTimeout = min(c.CloseTimeout, MaxDelay)
 	c.GroupExpiry = min(c.GroupExpiry, MaxDelay)
+	c.TakeoverWindow = min(c.TakeoverWindow, MaxDelay)
 }
 
 // Validate reports every fault of the configuration at once. Errors wrap ErrInvalidConfig.

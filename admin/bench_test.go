@@ -194,8 +194,16 @@ var operations = []struct {
 		return func(int) error { return only(s.admin.Workers(ctx, topic)) }
 	}},
 	{"DeadReasons100", func(b *testing.B, s *setup) func(int) error {
+		s.register(b, "reasons")
 		s.letters(b, "reasons", 100)
-		return func(int) error { return only(s.admin.DeadReasons(ctx, topic, "reasons", admin.Bulk{})) }
+		b.Cleanup(func() { require.NoError(b, only(s.admin.DeleteGroup(ctx, topic, "reasons", false))) })
+		return func(int) error {
+			reasons, err := s.admin.DeadReasons(ctx, topic, "reasons", admin.Bulk{})
+			if err == nil && (reasons.Looked != 100) {
+				err = fmt.Errorf("there are %+v", reasons)
+			}
+			return err
+		}
 	}},
 	{"Upcoming100", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error {

@@ -36,7 +36,8 @@ type Counters struct {
 }
 
 // GroupCounters is what a consumer group has counted since it was created. The counters only grow.
-// Delivered, Acked and LeaseLost are approximate: see GroupStats.Lateness. The others are exact.
+// Delivered, Acked, LeaseLost and GivenUp are approximate: see GroupStats.Lateness. The others are
+// exact.
 type GroupCounters struct {
 	// Delivered counts deliveries: messages that were handed to a consumer, each time anew.
 	Delivered int `json:"delivered"`
@@ -69,6 +70,11 @@ type GroupCounters struct {
 	// with redisdelay.ErrLeaseLost.
 	LeaseLost int `json:"lease_lost"`
 
+	// GivenUp counts messages that handlers, or the Unmarshaler, had not settled within
+	// redisdelay.SubscriberConfig.CloseTimeout when it closed. They are delivered again when their
+	// leases run out, which Expired counts.
+	GivenUp int `json:"given_up"`
+
 	// Dead counts the messages that became dead letters.
 	Dead DeadCounters `json:"dead"`
 
@@ -94,7 +100,7 @@ func (d DeadCounters) Total() int {
 
 func groupCounters(c operate.GroupCounters) GroupCounters {
 	return GroupCounters{Delivered: c.Delivered, Acked: c.Acked, Nacked: c.Nacked, Retried: c.Retried, Dropped: c.Dropped, Skipped: c.Skipped,
-		Expired: c.Expired, Suspects: c.Suspects, LeaseLost: c.LeaseLost, Dead: DeadCounters(c.Dead), DeadPurged: c.DeadPurged}
+		Expired: c.Expired, Suspects: c.Suspects, LeaseLost: c.LeaseLost, GivenUp: c.GivenUp, Dead: DeadCounters(c.Dead), DeadPurged: c.DeadPurged}
 }
 
 // Lateness is a histogram: it counts deliveries by how late they were. Bucket i has those that were

@@ -37,6 +37,7 @@ const (
 	PausedSchedule    ProblemKind = "paused schedule"    // a recurring schedule is paused
 	MissedOccurrences ProblemKind = "missed occurrences" // of recurring schedules, in the last day
 
+	Replica      ProblemKind = "replica"       // the server is a replica, and takes no writes
 	Memory       ProblemKind = "memory"        // Redis is almost full
 	Eviction     ProblemKind = "eviction"      // Redis may evict keys
 	Persistence  ProblemKind = "persistence"   // Redis may lose writes
@@ -48,7 +49,7 @@ const (
 )
 
 var problemKinds = []ProblemKind{
-	Unscheduled, SchedulerFault, Behind, StoppedSchedule, PausedNow, PausedSchedule, UnreadGroup, Late, DeadLetters, Suspect,
+	Replica, Unscheduled, SchedulerFault, Behind, StoppedSchedule, PausedNow, PausedSchedule, UnreadGroup, Late, DeadLetters, Suspect,
 	MissedOccurrences, Memory, Eviction, Persistence, Clock, Forbidden, OtherLayout, Unreadable, MissingTopic,
 }
 
@@ -62,11 +63,17 @@ type Problem struct {
 	Group     string `json:"group,omitempty"`
 	MessageID string `json:"message_id,omitempty"`
 
-	// Text says in one sentence what is wrong, and what to do if Mend is empty.
+	// Text says in one sentence what is wrong, and what to do first. It never tells to delete.
 	Text string `json:"text"`
 
 	// Mend are the arguments with which the program redisdelay mends it, or shows what to decide.
+	// They delete nothing.
 	Mend []string `json:"mend,omitempty"`
+
+	// Delete are the arguments that remove what the problem is about, for when nobody needs it.
+	// Deletes says what that would delete. Both are empty if nothing is to be removed.
+	Delete  []string `json:"delete,omitempty"`
+	Deletes string   `json:"deletes,omitempty"`
 
 	weight int // more is worse, of problems of one kind
 }
@@ -122,7 +129,7 @@ func (a *Admin) Diagnose(ctx context.Context, o DiagnoseOptions) (Diagnosis, err
 		return Diagnosis{}, fmt.Errorf("diagnose: %w: Late is %v, want 0 or more", ErrInvalidArgument, o.Late)
 	}
 	o.Late = cmp.Or(o.Late, time.Minute)
-	d := &doctor{admin: a, options: o, refused: map[string]int{}}
+	d := &doctor{admin: a, options: o, refused: map[string]int{}, replica: map[string]bool{}}
 	if err := d.look(ctx); err != nil {
 		return Diagnosis{}, fmt.Errorf("diagnose: %w", err)
 	}

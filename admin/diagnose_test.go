@@ -69,16 +69,23 @@ func TestDiagnoseNamesEveryProblemWorstFirst(t *testing.T) {
 		"warning dead letters orders/unread", "warning suspect orders/unread",
 		"notice paused alone/", "notice missing topic -gone/",
 	}, kinds)
-	var mend, texts []string
+	var mend, texts, deletes []string
 	for _, p := range problems {
+		require.NotRegexp(t, `\b(remove|delete|purge)\b`, p.Text, "the first advice never deletes")
+		require.NotRegexp(t, `\b(rm|purge)\b`, strings.Join(p.Mend, " "), "the first advice never deletes")
+		require.Equal(t, p.Deletes == "", len(p.Delete) == 0)
+		if len(p.Delete) > 0 {
+			deletes = append(deletes, strings.Join(p.Delete, " ")+": "+p.Deletes)
+		}
 		mend, texts = append(mend, strings.Join(p.Mend, " ")), append(texts, p.Text)
 		require.NotContains(t, p.Text, "\n")
 		require.True(t, strings.HasSuffix(p.Text, "."), p.Text)
 	}
 	require.Equal(t, []string{
-		"schedule alone", "", "resume --group=stopped orders", "groups rm orders unread", "workers orders",
-		"dead reasons --group=unread orders", "msg kill --group=unread orders " + id, "resume alone", "topics rm -- -gone",
+		"schedule alone", "", "resume --group=stopped orders", "groups ls orders", "workers orders",
+		"dead reasons --group=unread orders", "msg kill --group=unread orders " + id, "resume alone", "",
 	}, mend)
+	require.Equal(t, []string{"groups rm orders unread: the group with 3 messages", "topics rm -- -gone: the name in the list"}, deletes)
 	require.Contains(t, texts[1], "it broke")
 	require.Contains(t, texts[2], `Topic "orders", group "stopped" is paused since `)
 	require.Contains(t, texts[2], `by "ann", because: "deploy".`)
@@ -92,6 +99,24 @@ func TestDiagnoseNamesEveryProblemWorstFirst(t *testing.T) {
 	require.Empty(t, problems[0].Mend, "there is nothing to remove")
 	require.NoError(t, s.Client.HDel(ctx, s.keys.Suspects("unread"), id).Err())
 	held.Ack()
+}
+
+// A replica serves what is there, and refuses the rest. The first problem is that it is one, and
+// the others follow from it.
+func TestDiagnoseNamesTheMasterOfAReplica(t *testing.T) {
+	t.Parallel()
+	in := redistest.Start(t)
+	s := setupOn(t, redistest.Server{Client: in.Client(t), Prefix: "own"})
+	s.register(t, "a")
+	require.NoError(t, s.publisher(t).Publish(topic, text("due")))
+	require.NoError(t, s.publisher(t).Publish("idle", delayed("x", time.Hour)))
+	require.NoError(t, s.Client.Do(ctx, "REPLICAOF", "127.0.0.1", "1").Err()) // which does not answer, so the data stays
+	problems, kinds := s.diagnose(t, admin.DiagnoseOptions{Late: time.Nanosecond})
+	require.Equal(t, []string{"critical replica /"}, kinds)
+	require.Equal(t, "Redis is a replica, where nothing can be published, delivered or scheduled: connect to its master, 127.0.0.1:1.", problems[0].Text)
+	require.NoError(t, s.Client.Do(ctx, "REPLICAOF", "NO", "ONE").Err())
+	_, kinds = s.diagnose(t, admin.DiagnoseOptions{Topics: []string{"idle"}})
+	require.NotContains(t, kinds, "critical replica /")
 }
 
 func TestDeepDiagnoseHasTheFindingsOfCheck(t *testing.T) {

@@ -21,6 +21,7 @@ type doctor struct {
 	options DiagnoseOptions
 	gone    map[string]bool // addresses of schedulers that are not connected
 	refused map[string]int  // the number of topics, by what the user lacks for them
+	replica map[string]bool // servers that are replicas, by their Master
 }
 
 // found is a topic that can be read.
@@ -64,6 +65,9 @@ func (d *doctor) look(ctx context.Context) error {
 	}
 	var details []*operate.Detail
 	for _, f := range all {
+		if master, err := f.topic.Master(ctx); err == nil && d.replica[master] {
+			continue // nobody can do anything there
+		}
 		d.topic(f)
 		for _, g := range f.stats.Groups {
 			d.group(f, g)
@@ -125,8 +129,8 @@ func (d *doctor) read(ctx context.Context, names []string) (all []found, err err
 			case errors.Is(err, ErrNotFound) && len(d.options.Topics) > 0:
 				d.add(Warning, MissingTopic, Problem{Topic: name, Text: fmt.Sprintf("Topic %q does not exist: look at its name, and at the key prefix.", name)})
 			case errors.Is(err, ErrNotFound):
-				d.add(Notice, MissingTopic, Problem{Topic: name, Text: fmt.Sprintf("Topic %q does not exist.", name),
-					Mend: tool("topics", "rm", name)})
+				d.add(Notice, MissingTopic, Problem{Topic: name, Text: fmt.Sprintf("The list of topics has %q, which does not exist: a Publish makes it.", name),
+					Delete: tool("topics", "rm", name), Deletes: "the name in the list"})
 			case errors.Is(err, ErrForbidden):
 				d.refused[err.Error()]++
 			case errors.Is(err, ErrLayout):
@@ -181,6 +185,11 @@ func (d *doctor) server(ctx context.Context, master string, s queue.Server) {
 	if master != queue.OnlyServer {
 		where = "Redis at " + master
 	}
+	if s.Replica() {
+		d.replica[master] = true
+		d.add(Critical, Replica, Problem{Text: fmt.Sprintf(
+			"%s is a replica, where nothing can be published, delivered or scheduled: connect to its master, %s.", where, s.MasterAddress())})
+	}
 	_ = d.forbid(ctx, "the settings of "+where, s.Denied)
 	used, _ := strconv.ParseFloat(s.Info["used_memory"], 64)
 	most, _ := strconv.ParseFloat(s.Info["maxmemory"], 64)
@@ -190,7 +199,7 @@ func (d *doctor) server(ctx context.Context, master string, s queue.Server) {
 			severity = Critical
 		}
 		d.add(severity, Memory, Problem{weight: int(share * 100), Text: fmt.Sprintf(
-			"%s uses %.0f%% of its maxmemory, and refuses new messages at 100%%: consume or delete messages, or raise maxmemory.", where, share*100)})
+			"%s uses %.0f%% of its maxmemory, and refuses new messages at 100%%: raise maxmemory, or have messages consumed.", where, share*100)})
 	}
 	for _, f := range serverFindings(s) {
 		if s.Denied != nil && strings.Contains(f.Detail, "does not say") {
@@ -255,9 +264,10 @@ func (d *doctor) topic(f found) {
 			weight: seconds(s.Now.Sub(p.Since)), Mend: tool(append(mend, f.name)...)})
 	}
 	if len(s.Groups) == 0 && r.Waiting > d.options.Late {
-		d.add(Warning, UnreadGroup, Problem{Topic: f.name, weight: s.Pending, Mend: tool("topics", "rm", f.name), Text: fmt.Sprintf(
-			"Topic %q has %s and no group, and the first has been due for %s: subscribe, or remove the topic.",
-			f.name, count(s.Pending, "message"), round(r.Waiting))})
+		d.add(Warning, UnreadGroup, Problem{Topic: f.name, weight: s.Pending, Mend: tool("msg", "ls", f.name),
+			Delete: tool("topics", "rm", f.name), Deletes: "the topic with " + count(s.Messages, "message"), Text: fmt.Sprintf(
+				"Topic %q has %s and no group, and the first has been due for %s: start a subscriber, which gets all of them.",
+				f.name, count(s.Pending, "message"), round(r.Waiting))})
 	}
 }
 
@@ -268,8 +278,9 @@ func (d *doctor) group(f found, g operate.GroupStats) {
 		return
 	}
 	if !g.Subscribed() && s.Now.Sub(g.Seen) > d.options.Late {
-		d.add(Warning, UnreadGroup, Problem{Topic: f.name, Group: g.Name, weight: g.Ready, Mend: tool("groups", "rm", f.name, g.Name),
-			Text: fmt.Sprintf("Nobody subscribes to group %q of topic %q, and %s: subscribe, or remove the group.",
+		d.add(Warning, UnreadGroup, Problem{Topic: f.name, Group: g.Name, weight: g.Ready, Mend: tool("groups", "ls", f.name),
+			Delete: tool("groups", "rm", f.name, g.Name), Deletes: "the group with " + count(g.Ready+g.Unack+g.Retry+g.Dead, "message"),
+			Text: fmt.Sprintf("Nobody subscribes to group %q of topic %q, and %s: start a subscriber of the group.",
 				g.Name, f.name, waiting(g.Ready, waits))})
 		return
 	}

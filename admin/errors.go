@@ -11,12 +11,16 @@ var (
 	// names no message.
 	ErrNotFound = queue.ErrNotFound
 
-	// ErrTooLate means that the message no longer waits: it is ready, held by a consumer, or dead.
-	// Of a delay ID whose window lasts it also means that the message was due, and is gone.
+	// ErrTooLate means that some group has the message and does not wait for it: it is ready there,
+	// held by a consumer, or dead. The error names the state in each group. Of a delay ID whose
+	// window lasts it also means that the message was due, and is gone.
 	ErrTooLate = operate.ErrTooLate
 
 	// ErrExists means that another message has the delay ID now.
 	ErrExists = queue.ErrExists
+
+	// ErrPastExpiry means that Reschedule would have the message due at or after its expires_at.
+	ErrPastExpiry = redisdelay.ErrPastExpiry
 
 	// ErrLayout means that the topic was written to Redis in another, incompatible layout.
 	ErrLayout = queue.ErrLayout

@@ -27,9 +27,19 @@ func cancel(ctx context.Context, client redis.UniversalClient) error {
 	}
 	err = a.Cancel(ctx, "unpaid-orders", admin.ByDelayID("order 123")) // as SetDelayID named it
 	if errors.Is(err, admin.ErrNotFound) || errors.Is(err, admin.ErrTooLate) {
-		err = nil // no such name, or it is due: handled, being handled, or waiting for a retry
+		err = nil // no such name, or it is due: handled, or being handled
 	}
 	return err
+}
+
+// remind has one reminder under a delay ID, also if an older one waits for a retry.
+func remind(ctx context.Context, a *admin.Admin, p *redisdelay.Publisher, reminder *message.Message) error {
+	id := reminder.Metadata.Get(redisdelay.DelayIDKey)
+	err := a.Cancel(ctx, "reminders", admin.ByDelayID(id))
+	if err != nil && !errors.Is(err, admin.ErrNotFound) {
+		return err // with ErrTooLate a group handles the old one right now, or has it as a dead letter
+	}
+	return p.Publish("reminders", reminder)
 }
 
 // An order is paid in time.

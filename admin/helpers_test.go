@@ -1,10 +1,14 @@
 package admin_test
 
 import (
+	"context"
+	"errors"
+	"net"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -119,6 +123,9 @@ func messagesOf(n int) []*message.Message {
 
 // nowhere is a topic on a server that does not exist.
 func nowhere(t *testing.T) *setup {
-	client, _ := testkit.Unreachable(t)
+	client := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.New("there is no server")
+	}})
+	t.Cleanup(func() { _ = client.Close() })
 	return setupOn(t, redistest.Server{Client: client})
 }

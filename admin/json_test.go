@@ -23,7 +23,7 @@ var printed = []any{
 	admin.Stats{}, admin.GroupStats{}, admin.Removal{}, admin.Pause{}, admin.Readiness{}, admin.TopicReadiness{},
 	admin.Message{}, admin.Place{}, admin.Page{}, admin.Bucket{}, admin.Progress{}, admin.DeadReasons{},
 	admin.DeadReason{}, admin.Finding{}, admin.Report{}, admin.Repaired{}, admin.Mending{}, admin.Schedule{},
-	admin.TopicSchedules{}, admin.Worker{}, admin.Diagnosis{}, admin.Problem{}, admin.Act{}, admin.Partitioning{},
+	admin.TopicSchedules{}, admin.Worker{}, admin.Diagnosis{}, admin.Problem{}, admin.Act{}, admin.Partitioning{}, admin.Tailed{},
 }
 
 // filled sets each exported field of a value to something.
@@ -103,6 +103,9 @@ func TestJSONOfBytesAndLimits(t *testing.T) {
 	text, err := json.Marshal(admin.Message{ID: "1", Payload: []byte{0xff, 0}, Err: errors.New("why")})
 	require.NoError(t, err)
 	require.Equal(t, `{"id":"1","payload_base64":"/wA=","error":"why","places":[]}`, string(text))
+	text, err = json.Marshal(admin.Message{ID: "1", UUID: "\xff", Metadata: map[string]string{"k": "\xfe", "plain": "v"}})
+	require.NoError(t, err)
+	require.Equal(t, `{"id":"1","uuid_base64":"/w==","metadata_base64":{"aw==":"/g=="},"metadata":{"plain":"v"},"places":[]}`, string(text))
 	text, err = json.Marshal(admin.GroupStats{DeadRetention: -1})
 	require.NoError(t, err)
 	require.Contains(t, string(text), `"dead_retention":"unlimited"`)

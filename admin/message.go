@@ -104,19 +104,16 @@ type Place struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Get returns a message and its places.
+// Get returns a message and its places. With ByDelayID that is the message which has the delay ID.
+// If there is none, it is the last published one of those that retry under it.
 //
 // Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or
 // ErrLayout, or come from ctx or Redis. They wrap ErrTooLate if the delay ID is taken for its
 // window, and its message is gone.
 func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err error) {
-	err = a.about(ctx, topic, ref, "get", queue.Finding, func(t *operate.Topic) error {
-		found, err := t.Find(ctx, ref.ref)
-		if err != nil {
-			return err
-		}
-		if m.ID != "" {
-			return nil // another partition has it, too
+	show := func(t *operate.Topic, found operate.Found) {
+		if m.ID > found.ID {
+			return // another partition has it, too
 		}
 		m = a.message(topic, t.Name, found.ID, found.Options, found.Body)
 		if !found.Due.IsZero() {
@@ -126,7 +123,19 @@ func (a *Admin) Get(ctx context.Context, topic string, ref Ref) (m Message, err 
 			m.Places = append(m.Places, Place{Group: g.Group, State: State(g.State), At: g.At, InHandSince: g.Since, ClaimedDue: g.Due, Subscription: g.Holder,
 				Deliveries: g.Deliveries, Redelivered: g.Delivered, Expiries: g.Expiries, Reason: g.Reason})
 		}
-		return nil
+	}
+	err = a.about(ctx, topic, ref, "get", queue.Finding, func(t *operate.Topic) error {
+		found, err := t.Find(ctx, ref.ref)
+		if err == nil && m.ID == "" { // else another partition has it, too
+			show(t, found)
+		}
+		return err
+	}, func(t *operate.Topic) error {
+		found, err := t.FindRetrying(ctx, ref.ref.DelayID)
+		if err == nil {
+			show(t, found)
+		}
+		return err
 	})
 	return m, err
 }
@@ -188,6 +197,9 @@ type Filter struct {
 	// UUID must be the message's UUID, and DelayID its delay ID; "" means any.
 	UUID, DelayID string
 
+	// IDs, if not nil, has true for the IDs of the messages that are chosen. It is only read.
+	IDs map[string]bool
+
 	// Metadata has pairs that must be in the message's metadata.
 	Metadata map[string]string
 
@@ -212,7 +224,7 @@ func (f Filter) matches(m Message) bool {
 		}
 	}
 	at := m.Places[0].At
-	return (f.UUID == "" || f.UUID == m.UUID) && (f.DelayID == "" || f.DelayID == m.DelayID) && strings.Contains(m.Places[0].Reason, f.Reason) &&
+	return (f.IDs == nil || f.IDs[m.ID]) && (f.UUID == "" || f.UUID == m.UUID) && (f.DelayID == "" || f.DelayID == m.DelayID) && strings.Contains(m.Places[0].Reason, f.Reason) &&
 		(f.FoldedReason == "" || f.FoldedReason == foldReason(m.Places[0].Reason)) &&
 		(f.From.IsZero() || !at.Before(f.From)) &&
 		(f.Until.IsZero() || at.Before(f.Until)) &&

@@ -73,6 +73,7 @@ func everyOperation() []operation {
 		{name: "upcoming", do: func(a *admin.Admin, _ *torn) error {
 			return last(a.Upcoming(ctx, topic, admin.Load{Width: time.Minute, Buckets: 2, Group: "a"}))
 		}},
+		{name: "tail", do: func(a *admin.Admin, _ *torn) error { return tailOnce(ctx, a, topic) }},
 		{name: "cancel", do: func(a *admin.Admin, w *torn) error { return a.Cancel(ctx, topic, admin.ByID(w.id["retry"])) }},
 		{name: "cancel", do: func(a *admin.Admin, _ *torn) error { return a.Cancel(ctx, topic, admin.ByDelayID("pending")) }},
 		{name: "reschedule", do: func(a *admin.Admin, _ *torn) error {
@@ -361,7 +362,7 @@ func TestTheDocumentedPermissionsAreEnoughOnACluster(t *testing.T) {
 	let := func(rules ...any) { // each node has users of its own
 		if !sharded { // the document says what to leave out
 			rules = slices.DeleteFunc(slices.Clone(rules), func(rule any) bool {
-				return rule == "+spublish" || rule == "+ssubscribe"
+				return rule == "+spublish" || rule == "+ssubscribe" || rule == "+sunsubscribe"
 			})
 		}
 		for _, node := range cluster.Nodes() {

@@ -354,7 +354,7 @@ func (r *groupRace) judge(group string) {
 	for i := range r.n {
 		fate := r.fate(i)
 		ends := r.acked[group][i].Load() + r.removed[group][i].Load() + dead[i]
-		if r.taken[i].Load() {
+		if r.taken[i].Load() && r.acked[group][i].Load() == 0 { // a group may be done with it, while others wait for a retry
 			ends++
 		}
 		if r.refused[i].Load() {

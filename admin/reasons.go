@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
@@ -27,7 +30,7 @@ type DeadReasons struct {
 
 // DeadReason is a reason, and the dead letters that have it.
 type DeadReason struct {
-	// Reason is Place.Reason with "#" for each number and each ID in it.
+	// Reason is Place.Reason with "#" for each number and each ID in it. Status codes stay.
 	Reason string    `json:"reason"`
 	Count  int       `json:"count"`
 	Oldest time.Time `json:"oldest"` // when the first of them became dead
@@ -153,24 +156,70 @@ func (a *Admin) reasonsOf(ctx context.Context, topic, plain, group string, bulk 
 }
 
 var (
+	namedID    = regexp.MustCompile(`(?i)\b((?:trace|span|request|correlation)[-_ ]?id|traceparent)(["']?\s*[:=]\s*["']?| )([0-9A-Za-z][-0-9A-Za-z_.+/=:]*)`)
 	uuidText   = regexp.MustCompile(`(?i)\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b`)
 	hexText    = regexp.MustCompile(`\b0[xX][0-9a-fA-F]+\b`)
-	wordText   = regexp.MustCompile(`[0-9A-Za-z]{8,}`)
+	wordText   = regexp.MustCompile(`[0-9A-Za-z]+`)
+	letterText = regexp.MustCompile(`[A-Za-z]+`)
 	numberText = regexp.MustCompile(`\d+(\.\d+)*`)
+
+	// A status code of one to three digits follows one of these words.
+	statusBefore = regexp.MustCompile(`(?i)\b(?:status(?:[-_ ]?code)?|code|http(?:/(?:\d(?:\.\d)?|#))?)["']?(?:\s|[:=("'])*(?:is |was |of )?$`)
+	// A status code of HTTP follows one of these. Some may count something as well.
+	answerBefore = regexp.MustCompile(`(?i)\b(?:answer(?:ed|s)?|respon(?:ded|ds|se)|repl(?:ied|ies|y)|(returned|returns|got))(?: with)?["']?(?:\s|[:=("'])*$`)
+	answerAfter  = regexp.MustCompile(`^(?:$|\s*[^\s0-9a-z]|\s+(?:after|and|at|because|but|by|for|from|in|instead|on|or|to|until|when|while|with)\b)`)
 )
 
-// foldReason replaces UUIDs, hexadecimal numbers, random texts such as message IDs, and numbers by
-// "#". So reasons that differ only in these are one.
+// foldReason replaces UUIDs, hexadecimal numbers, random texts such as message IDs and trace IDs,
+// and numbers by "#". So reasons that differ only in these are one. Status codes stay, because
+// "answered 500" and "answered 429" are two reasons.
 func foldReason(reason string) string {
 	reason = strings.ToValidUTF8(reason, "�")
+	reason = namedID.ReplaceAllStringFunc(reason, func(text string) string {
+		part := namedID.FindStringSubmatch(text)
+		if part[2] == " " && !strings.ContainsAny(part[3], "0123456789") {
+			return text // a word follows
+		}
+		return part[1] + part[2] + "#"
+	})
 	reason = uuidText.ReplaceAllString(reason, "#")
 	reason = hexText.ReplaceAllString(reason, "#")
 	reason = wordText.ReplaceAllStringFunc(reason, func(word string) string {
 		hex := strings.Trim(word, "0123456789abcdefABCDEF") == ""
-		if strings.ContainsAny(word, "0123456789") && (hex || len(word) >= 16) {
+		numbers := len(numberText.FindAllString(word, -1))
+		mixed := numbers > 1 || numbers == 1 && letterText.MatchString(word)
+		if hex && (len(word) >= 16 || len(word) >= 8 && numbers > 0) || mixed && len(word) >= 16 || numbers > 1 {
 			return "#"
 		}
 		return word
 	})
-	return numberText.ReplaceAllString(reason, "#")
+	var folded strings.Builder
+	from := 0
+	for _, at := range numberText.FindAllStringIndex(reason, -1) {
+		folded.WriteString(reason[from:at[0]])
+		if from = at[1]; isStatus(reason[:at[0]], reason[at[0]:at[1]], reason[at[1]:]) {
+			folded.WriteString(reason[at[0]:at[1]])
+		} else {
+			folded.WriteString("#")
+		}
+	}
+	return folded.String() + reason[from:]
+}
+
+// isStatus tells whether a number is a status code, by what is before and after it.
+func isStatus(before, number, after string) bool {
+	n, err := strconv.Atoi(number)
+	if err != nil || len(number) > 3 || strings.IndexFunc(after, unicode.IsLetter) == 0 {
+		return false
+	}
+	ofHTTP := n >= 100 && n < 600
+	text := http.StatusText(n)
+	if statusBefore.MatchString(before) {
+		return true
+	}
+	if answer := answerBefore.FindStringSubmatch(before); ofHTTP && answer != nil {
+		return answer[1] == "" || answerAfter.MatchString(after)
+	}
+	rest := strings.TrimLeft(after, " ")
+	return text != "" && len(rest) >= len(text) && strings.EqualFold(rest[:len(text)], text)
 }

@@ -2,60 +2,109 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
+	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/operate"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
-// Cancel removes a message that waits for its due time or for a retry. With ByID it is removed from
-// all groups in which it waits for a retry. A group that has it ready or in hand keeps it. If no
-// group keeps it, its delay ID is free again. In a partitioned topic, the message is looked for in
-// all partitions, whatever its partition key is, and whatever the number of partitions was.
+// Cancel removes a message that waits for its due time or for a retry. In a partitioned topic, the
+// message is looked for in all partitions, whatever its partition key is, and whatever the number
+// of partitions was.
+//
+// With ByID it is removed from all groups in which it waits for a retry. A group that has it ready
+// or in hand keeps it. If no group keeps it, its delay ID is free again.
+//
+// With ByDelayID the message that waits for its due time is meant. If there is none, all messages
+// are removed that retry under the delay ID, from all groups. If a group has one of them ready, in
+// hand or dead, nothing changes, and the error wraps ErrTooLate and names the state in each group.
+// Retries are searched, 1,000 a step.
 //
 // Errors wrap ErrNotFound, ErrTooLate, ErrInvalidArgument, ErrInvalidTopic, ErrForbidden or
 // ErrLayout, or come from ctx or Redis.
 func (a *Admin) Cancel(ctx context.Context, topic string, message Ref) error {
 	return a.about(ctx, topic, message, "cancel", queue.Cancelling, func(t *operate.Topic) error {
 		return t.Cancel(ctx, message.ref)
+	}, func(t *operate.Topic) error {
+		return t.CancelRetries(ctx, message.ref.DelayID)
 	})
 }
 
 // Reschedule changes the due time of a message that waits for its first delivery, or for a retry in
-// one or more groups. A pending message keeps its delay ID until the new due time. The delay ID of
-// a retrying message is free already, or will be at the end of its window.
+// one or more groups. ByID and ByDelayID mean the same messages as for Cancel. A pending message
+// keeps its delay ID until the new due time. The delay ID of a retrying message is free already, or
+// will be at the end of its window. A retry keeps its group and its number of deliveries.
 //
-// Errors wrap ErrNotFound, ErrTooLate, ErrExists, ErrInvalidArgument, ErrInvalidTopic,
-// ErrForbidden, ErrServerFull or ErrLayout, or come from ctx or Redis. ErrExists means that the
-// message was due and another message has its delay ID now.
+// A due time at or after the message's expires_at is refused with ErrPastExpiry, unless on_expiry
+// is "deliver". The expiry of a requeued dead letter does not count. The Unmarshaler of the Config
+// reads it; of a message that the Unmarshaler refuses it does not count either.
+//
+// Errors wrap ErrNotFound, ErrTooLate, ErrExists, ErrPastExpiry, ErrInvalidArgument,
+// ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from ctx or Redis. ErrExists
+// means that the message was due and another message has its delay ID now.
 func (a *Admin) Reschedule(ctx context.Context, topic string, message Ref, when When) error {
 	if when.err != nil {
 		return fmt.Errorf("reschedule: %w", when.err)
 	}
 	return a.about(ctx, topic, message, "reschedule", queue.Rescheduling, func(t *operate.Topic) error {
-		return t.Reschedule(ctx, message.ref, when.due)
+		return t.RescheduleWithin(ctx, message.ref, when.due, a.expiryOf(t))
+	}, func(t *operate.Topic) error {
+		return t.RescheduleRetries(ctx, message.ref.DelayID, when.due, a.expiryOf(t))
 	})
 }
 
 // DeliverNow makes a waiting message due now. It is Reschedule with the zero When.
 //
-// Errors wrap ErrNotFound, ErrTooLate, ErrExists, ErrInvalidArgument, ErrInvalidTopic,
-// ErrForbidden, ErrServerFull or ErrLayout, or come from ctx or Redis.
+// Errors wrap ErrNotFound, ErrTooLate, ErrExists, ErrPastExpiry, ErrInvalidArgument,
+// ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from ctx or Redis.
 func (a *Admin) DeliverNow(ctx context.Context, topic string, message Ref) error {
 	return a.Reschedule(ctx, topic, message, When{})
 }
 
-// about runs an operation on a message, after it checked the Ref and the permissions.
-func (a *Admin) about(ctx context.Context, topic string, message Ref, what string, work queue.Work, do func(*operate.Topic) error) error {
+// expiryOf returns a function that reads from when on it is too late for a message of a topic.
+func (a *Admin) expiryOf(t *operate.Topic) operate.Expires {
+	return func(o queue.Options, body []byte) time.Time {
+		m := a.message(t.Name, t.Name, "", o, body)
+		if m.OnExpiry != redisdelay.ExpiryDrop && m.OnExpiry != redisdelay.ExpiryDead {
+			return time.Time{}
+		}
+		return m.ExpiresAt
+	}
+}
+
+// about runs an operation on a message, after it checked the Ref and the permissions. If no message
+// waits under a delay ID, it runs the operation on those that retry.
+func (a *Admin) about(ctx context.Context, topic string, message Ref, what string, work queue.Work, do, retries func(*operate.Topic) error) error {
 	err := message.check()
-	if err == nil {
-		_, err = over(ctx, a, topic, func(plain string) (bool, error) {
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	in := func(do func(*operate.Topic) error) error {
+		_, err := over(ctx, a, topic, func(plain string) (bool, error) {
 			t, err := a.topic(ctx, plain, work)
 			if err == nil {
 				err = do(t)
 			}
 			return err == nil, err
 		}, first)
+		return err
+	}
+	for {
+		err = in(do)
+		if message.ref.DelayID == "" || !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrTooLate) {
+			break
+		}
+		again := in(retries)
+		if errors.Is(again, operate.ErrNamed) {
+			continue // a message was published under the delay ID meanwhile
+		}
+		if !errors.Is(again, ErrNotFound) { // else the window may last: ErrTooLate
+			err = again
+		}
+		break
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)

@@ -41,7 +41,7 @@ func pingTrial(n int) trial {
 		took := make([]time.Duration, n)
 		for i := range took {
 			start := time.Now()
-			if err := e.server.admin.Ping(ctx).Err(); err != nil {
+			if err := e.server.Admin.Ping(ctx).Err(); err != nil {
 				return nil, err
 			}
 			took[i] = time.Since(start)

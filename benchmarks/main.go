@@ -58,7 +58,7 @@ func run(f flags) (err error) {
 	if err != nil {
 		return err
 	}
-	defer server.stop()
+	defer server.Stop()
 	stopProfiles, err := startProfiles(f)
 	if err != nil {
 		return err

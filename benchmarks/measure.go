@@ -3,12 +3,13 @@ package main
 import (
 	"context"
 	"runtime"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/benchmarks/internal/redisserver"
 )
 
 // settle is how long a measurement waits after the work, for acks that are still on their way.
@@ -55,21 +56,21 @@ func (e *env) measure(work func() error) (usage, error) {
 
 // snapshot is all that was used so far.
 func (e *env) snapshot() (u usage, err error) {
-	if u.redisCPU, err = e.server.cpu(); err != nil {
+	if u.redisCPU, err = e.server.CPU(); err != nil {
 		return u, err
 	}
-	calls, err := e.server.commands()
+	commands, err := e.server.Commands()
 	if err != nil {
 		return u, err
 	}
 	u.sent = e.sent.Load()
-	for name, n := range calls {
-		if ofAdmin(name) {
+	for name, calls := range commands {
+		if redisserver.OfAdmin(name) {
 			continue
 		}
-		u.ran += n
-		if ofConnection(name) {
-			u.sent += n
+		u.ran += calls.N
+		if redisserver.OfConnection(name) {
+			u.sent += calls.N
 		}
 	}
 	var mem runtime.MemStats
@@ -102,7 +103,7 @@ func (e *env) newClient() *redis.Client {
 }
 
 func (e *env) newClientWithPool(size int) *redis.Client {
-	client := redis.NewClient(&redis.Options{Addr: e.server.addr, PoolSize: size})
+	client := redis.NewClient(&redis.Options{Addr: e.server.Addr, PoolSize: size})
 	client.AddHook(counter{&e.sent})
 	return client
 }
@@ -112,7 +113,7 @@ func (e *env) newClientWithPool(size int) *redis.Client {
 type counter struct{ sent *atomic.Int64 }
 
 func (c counter) count(cmd redis.Cmder) {
-	if !ofConnection(cmd.Name()) {
+	if !redisserver.OfConnection(cmd.Name()) {
 		c.sent.Add(1)
 	}
 }
@@ -133,24 +134,4 @@ func (c counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 		}
 		return next(ctx, cmds)
 	}
-}
-
-// ofConnection tells commands that no script calls and that connections are made and kept with.
-func ofConnection(command string) bool {
-	command, _, _ = strings.Cut(command, "|")
-	switch command {
-	case "hello", "client", "ping", "subscribe", "unsubscribe", "psubscribe", "punsubscribe":
-		return true
-	}
-	return false
-}
-
-// ofAdmin tells the commands that only the benchmarks themselves send.
-func ofAdmin(command string) bool {
-	command, _, _ = strings.Cut(command, "|")
-	switch command {
-	case "info", "config", "slowlog", "flushall", "dbsize":
-		return true
-	}
-	return false
 }

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"os"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/benchmarks/internal/redisserver"
 )
 
 // sameInstant is about many messages that are due at once.
@@ -61,7 +63,7 @@ func instantTrial(s system, o options, n int) trial {
 			if !errors.Is(err, errNotInTime) {
 				return found, err
 			}
-			if err := e.server.admin.FlushAll(ctx).Err(); err != nil {
+			if err := e.server.Admin.FlushAll(ctx).Err(); err != nil {
 				return nil, err
 			}
 			lead *= 2
@@ -122,26 +124,26 @@ func instantRound(e *env, s system, o options, n int, lead time.Duration) (figur
 // watchSlow begins to log what takes the server more than a millisecond.
 func (s *server) watchSlow() error {
 	return errors.Join(
-		s.admin.ConfigSet(ctx, "slowlog-log-slower-than", "1000").Err(),
-		s.admin.ConfigSet(ctx, "slowlog-max-len", "100000").Err(),
-		s.admin.Do(ctx, "slowlog", "reset").Err(),
+		s.Admin.ConfigSet(ctx, "slowlog-log-slower-than", "1000").Err(),
+		s.Admin.ConfigSet(ctx, "slowlog-max-len", "100000").Err(),
+		s.Admin.Do(ctx, "slowlog", "reset").Err(),
 	)
 }
 
 // slow ends that, and is what was logged. What took more than 10 ms is told in full.
 func (s *server) slow() (figures, error) {
-	log, err := s.admin.SlowLogGet(ctx, -1).Result()
+	log, err := s.Admin.SlowLogGet(ctx, -1).Result()
 	if err != nil {
 		return nil, err
 	}
 	// Redis's defaults, and so those of the server that is started.
 	err = errors.Join(
-		s.admin.ConfigSet(ctx, "slowlog-log-slower-than", "10000").Err(),
-		s.admin.ConfigSet(ctx, "slowlog-max-len", "128").Err(),
+		s.Admin.ConfigSet(ctx, "slowlog-log-slower-than", "10000").Err(),
+		s.Admin.ConfigSet(ctx, "slowlog-max-len", "128").Err(),
 	)
 	found := figures{slowScripts: 0, slowest: 0}
 	for _, entry := range log {
-		if ofAdmin(entry.Args[0]) {
+		if redisserver.OfAdmin(entry.Args[0]) {
 			continue
 		}
 		found[slowest] = max(found[slowest], float64(entry.Duration)/float64(time.Millisecond))

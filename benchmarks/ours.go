@@ -31,8 +31,9 @@ func openOurs(e *env, o options) (*queue, error) {
 	for range o.subscribers {
 		client := e.newClient()
 		subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
-			Client:      client,
-			MaxInFlight: o.inFlight,
+			Client:         client,
+			MaxInFlight:    o.inFlight,
+			TakeoverWindow: -1, // it is over in a topic that is older than seconds
 		}, nil)
 		if err != nil {
 			return nil, err

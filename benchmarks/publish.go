@@ -113,7 +113,7 @@ func memoryTrial(s system, l load) trial {
 		if err != nil {
 			return nil, err
 		}
-		before, err := e.server.memory()
+		before, err := e.server.Memory()
 		if err != nil {
 			return nil, err
 		}
@@ -123,7 +123,7 @@ func memoryTrial(s system, l load) trial {
 		if err := q.finishStored(l.messages); err != nil {
 			return nil, err
 		}
-		after, err := e.server.memory()
+		after, err := e.server.Memory()
 		return figures{heldBytes: float64(after-before) / float64(l.messages)}, err
 	}}
 }

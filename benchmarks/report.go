@@ -71,7 +71,7 @@ type part struct {
 }
 
 func newReport(e *env) (*report, error) {
-	info, err := e.server.info("server")
+	info, err := e.server.Info("server")
 	if err != nil {
 		return nil, err
 	}

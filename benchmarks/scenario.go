@@ -112,7 +112,7 @@ func (s scenario) run(e *env) (results, error) {
 			if !e.trials.MatchString(t.key()) {
 				continue
 			}
-			if err := e.server.admin.FlushAll(ctx).Err(); err != nil {
+			if err := e.server.Admin.FlushAll(ctx).Err(); err != nil {
 				return nil, err
 			}
 			found, err := t.run(e)

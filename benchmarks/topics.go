@@ -117,7 +117,7 @@ func manyTopicsRound(e *env, n int) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	clients, err := e.server.info("clients")
+	clients, err := e.server.Info("clients")
 	if err != nil {
 		return nil, err
 	}
@@ -146,6 +146,6 @@ func (e *env) held() (here, there int64, err error) {
 	runtime.GC()
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
-	there, err = e.server.memory()
+	there, err = e.server.Memory()
 	return int64(mem.HeapAlloc + mem.StackInuse), there, err
 }

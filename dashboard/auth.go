@@ -5,8 +5,6 @@ import (
 	"crypto/subtle"
 	"errors"
 	"net/http"
-	"net/netip"
-	"slices"
 )
 
 // challenge is an error of Authenticate that has the browser ask for a name and a password.
@@ -37,15 +35,13 @@ func BasicAuth(logins map[string]Login) func(*http.Request) (User, error) {
 }
 
 // TrustedProxy returns a Config.Authenticate that takes the name of the user from a header, such as
-// "X-Forwarded-User". It trusts only proxies whose addresses are in one of the networks; name them,
-// such as netip.MustParsePrefix("10.0.0.5/32"). The function of says what a user may do.
-func TrustedProxy(header string, of func(name string) User, proxies ...netip.Prefix) func(*http.Request) (User, error) {
+// "X-Forwarded-User". It believes only requests that come from one of Config.Proxies. The function
+// of says what a user may do.
+func TrustedProxy(header string, of func(name string) User) func(*http.Request) (User, error) {
 	return func(r *http.Request) (User, error) {
-		remote, err := netip.ParseAddrPort(r.RemoteAddr)
-		trusted := err == nil && slices.ContainsFunc(proxies, func(p netip.Prefix) bool { return p.Contains(remote.Addr().Unmap()) })
 		names := r.Header.Values(header)
 		switch {
-		case !trusted:
+		case !FromTrustedProxy(r):
 			return User{}, errors.New("the request does not come from a trusted proxy")
 		case len(names) != 1 || names[0] == "":
 			return User{}, errors.New("the proxy does not say who the user is")

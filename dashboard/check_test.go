@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -164,15 +165,20 @@ func TestChecksAreForgottenFirst(t *testing.T) {
 func TestMessagesAreFilteredByDelayID(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, viewer)
-	var want string
+	var messages []*message.Message
 	for i := range 1100 { // more than one step of the filter
-		id := s.publishNamed("orders", fmt.Sprint("order ", i), time.Hour+time.Duration(i)*time.Second)
-		if i == 1050 {
-			want = id
-		}
+		msg := message.NewMessage(fmt.Sprint("uuid of ", i), []byte("x"))
+		redisdelay.DelayFor(msg, time.Hour+time.Duration(i)*time.Second)
+		redisdelay.SetDelayID(msg, fmt.Sprint("order ", i), redisdelay.DelayIDReject)
+		messages = append(messages, msg)
 	}
+	publisher := testkit.NewPublisher(t, s.Server)
+	require.NoError(t, publisher.Publish("orders", messages[:600]...))
+	require.NoError(t, publisher.Publish("orders", messages[600:]...))
+	want, err := s.admin.Get(ctx, "orders", admin.ByDelayID("order 1050"))
+	require.NoError(t, err)
 	_, body := s.get("/messages?t=orders&delay-id=order+1050")
-	require.Contains(t, body, want)
+	require.Contains(t, body, want.ID)
 	require.Equal(t, 1, strings.Count(body, `class="row id"`))
 	require.Contains(t, body, `name="delay-id" value="order 1050"`)
 	_, body = s.get("/messages?t=orders&delay-id=order+7")

@@ -40,7 +40,10 @@ func explain(err error) explained {
 		return explained{http.StatusNotFound, "Not found", "It is not in Redis.",
 			"A message may have been handled meanwhile. A topic or a group may have been removed, or has another name.", err.Error()}
 	case errors.Is(err, admin.ErrTooLate):
-		return explained{http.StatusConflict, "Too late", "The message no longer waits.", "It is ready, in a consumer's hands, or a dead letter by now.", err.Error()}
+		return explained{http.StatusConflict, "Too late", "The message no longer waits.", "It is ready, in a consumer's hands, or a dead letter by now, in some group.", err.Error()}
+	case errors.Is(err, admin.ErrPastExpiry):
+		return explained{http.StatusConflict, "Beyond its expiry", "The message would be due when it is too late for it.",
+			"Choose an earlier time, or cancel the message.", err.Error()}
 	case errors.Is(err, admin.ErrForbidden):
 		return explained{http.StatusBadGateway, "Redis refuses", "The Redis user of this program may not do that.",
 			"The details name the rights that it needs.", err.Error()}

@@ -3,7 +3,10 @@ package dashboard
 import "time"
 
 // Hasten has the page wait for browsers for so long only.
-func (d *Dashboard) Hasten(read, write time.Duration) { d.limits = limits{read, write} }
+func (d *Dashboard) Hasten(read, write time.Duration) { d.limits.read, d.limits.write = read, write }
+
+// KeepFailedLogins has a failed login keep its place for so long.
+func (d *Dashboard) KeepFailedLogins(length time.Duration) { d.limits.login = length }
 
 // Routes returns the method, the path and the needed role of each address of the page.
 func (d *Dashboard) Routes() (all [][3]string) {
@@ -11,4 +14,20 @@ func (d *Dashboard) Routes() (all [][3]string) {
 		all = append(all, [3]string{r.method, r.path, r.needs.String()})
 	}
 	return all
+}
+
+// Hides returns whether the values of a key are hidden by some names.
+func Hides(key string, names ...string) bool { return hiddenNamesOf(names).hide(key) }
+
+// Shows returns what of a payload is shown: all of its forms, and its preview.
+func Shows(payload string, names ...string) string {
+	h := hiddenNamesOf(names)
+	c := h.contentOf([]byte(payload))
+	return c.JSON + "\n" + c.Text + "\n" + c.Hex + "\n" + h.preview([]byte(payload), previewed)
+}
+
+// Forms returns a payload as JSON and as text, and whether they are cut.
+func Forms(payload string, names ...string) (asJSON, text string, cut bool) {
+	c := hiddenNamesOf(names).contentOf([]byte(payload))
+	return c.JSON, c.Text, c.Cut
 }

@@ -15,21 +15,20 @@ import (
 
 // Limits of a request.
 const (
-	maxBody     = 64 << 10         // of a form
-	maxQuery    = 8 << 10          // of a URL
-	workFor     = 15 * time.Second // how long Redis may take
-	maxStreams  = 200              // browsers that are connected for news
-	streamFor   = 5 * time.Minute  // after that a browser connects again, and is authenticated again
-	failedLogin = time.Second      // how long a failed login takes
+	maxBody   = 64 << 10         // of a form
+	maxQuery  = 8 << 10          // of a URL
+	workFor   = 15 * time.Second // how long Redis may take
+	streamFor = 5 * time.Minute  // after that a browser connects again, and is authenticated again
 )
 
-// limits are how long the page waits for browsers. Only tests change them.
+// limits are how long the page waits for browsers, and they for it. Only tests change them.
 type limits struct {
 	read  time.Duration // how long a request may take to arrive
 	write time.Duration // how long a browser may take to accept an answer
+	login time.Duration // how long a failed login takes, and keeps its place
 }
 
-var usualLimits = limits{read: 10 * time.Second, write: 20 * time.Second}
+var usualLimits = limits{read: 10 * time.Second, write: 20 * time.Second, login: time.Second}
 
 // policy is the Content-Security-Policy. It allows no inline script and no inline style.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
@@ -54,32 +53,37 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	deadlines := http.NewResponseController(w)
 	_ = deadlines.SetReadDeadline(time.Now().Add(d.limits.read)) // an error means that the server has none
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-	if err := d.check(r); err != nil {
+	came, err := d.passageOf(r)
+	if err == nil {
+		err = d.check(r)
+	}
+	if err != nil {
 		d.refuse(w, err)
 		return
 	}
-	path, ok := strings.CutPrefix(r.URL.Path, d.config.Prefix)
-	if !ok || path != "" && path[0] != '/' {
-		d.refuse(w, &refusal{http.StatusNotFound, "The page is at " + d.config.Prefix + "/."})
+	r = came.on(r)
+	base, path, ok := d.locate(r.URL.Path, came.prefix)
+	if !ok {
+		d.refuse(w, &refusal{http.StatusNotFound, "The page is at " + base + "/."})
 		return
 	}
 	if path == "" {
-		http.Redirect(w, r, d.config.Prefix+"/", http.StatusFound)
+		http.Redirect(w, r, base+"/", http.StatusFound)
 		return
 	}
-	user := User{}
+	user, face := User{}, d
 	if !strings.HasPrefix(path, "/assets/") {
-		var err error
-		if user, err = d.authenticate(r); err != nil {
+		if user, err = d.authenticate(came, r); err != nil {
 			d.unknown(w, r, err)
 			return
 		}
+		face = d.at(base)
 	}
 	inner := r.WithContext(context.WithValue(r.Context(), userKey{}, user))
 	address := *r.URL
 	address.Path, address.RawPath = path, ""
 	inner.URL = &address
-	d.mux.ServeHTTP(w, inner)
+	face.mux.ServeHTTP(w, inner)
 }
 
 type userKey struct{}
@@ -97,7 +101,7 @@ func (d *Dashboard) check(r *http.Request) error {
 	if !d.known(r.Host) {
 		return &refusal{http.StatusMisdirectedRequest, fmt.Sprintf("The page does not know the host %q. If it is right, add its name to Hosts.", r.Host)}
 	}
-	if err := d.cross.Check(r); err != nil {
+	if err := d.foreign(r); err != nil {
 		return &refusal{http.StatusForbidden, "The request comes from another site: " + err.Error() + "."}
 	}
 	if len(r.URL.RawQuery) > maxQuery {
@@ -112,7 +116,7 @@ func (d *Dashboard) known(host string) bool {
 		host = name
 	}
 	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
-	return host == "localhost" || isLoopback(host) ||
+	return host == "localhost" || isLoopback(host) || host != "" && host == d.outside ||
 		slices.ContainsFunc(d.config.Hosts, func(known string) bool { return strings.EqualFold(known, host) })
 }
 
@@ -122,24 +126,48 @@ func isLoopback(address string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// authenticate returns who makes a request.
-func (d *Dashboard) authenticate(r *http.Request) (User, error) {
+// failure is why somebody is not signed in.
+type failure struct {
+	error
+	wrong bool // with credentials, rather than without
+}
+
+// authenticate returns who makes a request. One with credentials has a place before they are
+// compared. One that fails keeps its place for a while, also if the browser does not wait: else the
+// right password could be told by how fast its answer comes.
+func (d *Dashboard) authenticate(came passage, r *http.Request) (User, error) {
 	if d.config.Authenticate == nil {
-		remote, _, _ := net.SplitHostPort(r.RemoteAddr)
-		if !isLoopback(remote) {
+		if !addressIn(r.RemoteAddr).IsLoopback() {
 			return User{}, &refusal{http.StatusForbidden, "Without Authenticate, the page answers requests from its own machine only."}
-		}
-		for _, header := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip"} {
-			if r.Header.Get(header) != "" {
-				return User{}, &refusal{http.StatusForbidden, "Without Authenticate, the page answers no requests that come through a proxy."}
-			}
 		}
 		return d.config.Anonymous, nil
 	}
-	user, err := d.config.Authenticate(r)
-	if err != nil {
-		return User{}, err
+	credentials := slices.ContainsFunc(r.Header.Values("Authorization"), func(value string) bool { return value != "" })
+	if credentials {
+		switch d.logins.take(came.client) {
+		case granted:
+		case refusedFirst:
+			d.config.Logger.Warn("Too many logins at the same time, refusing those of an address", "address", came.client, "most", maxLogins)
+			fallthrough
+		default:
+			return User{}, &refusal{http.StatusTooManyRequests, "Too many logins from your address at the same time. Try again in a moment."}
+		}
 	}
+	known := false
+	defer func() { // also if Authenticate panics
+		give := func() { d.logins.give(came.client) }
+		switch {
+		case credentials && known:
+			give()
+		case credentials && !known:
+			time.AfterFunc(d.limits.login, give)
+		}
+	}()
+	user, err := d.config.Authenticate(r) // it may read the form
+	if err != nil {
+		return User{}, &failure{err, credentials}
+	}
+	known = true
 	if user.Role != Viewer && user.Role != Operator {
 		return User{}, &refusal{http.StatusForbidden, "You may not see this page."}
 	}
@@ -147,30 +175,30 @@ func (d *Dashboard) authenticate(r *http.Request) (User, error) {
 	return user, nil
 }
 
-// unknown refuses a request whose user is not known. It takes its time, so that passwords cannot be
-// tried out fast.
+// unknown refuses a request whose user is not known. Wrong credentials take their time, so that
+// passwords cannot be tried out fast. A browser without any is asked for them at once.
 func (d *Dashboard) unknown(w http.ResponseWriter, r *http.Request, err error) {
-	said := (*refusal)(nil)
+	said, failed, asks := (*refusal)(nil), (*failure)(nil), (*challenge)(nil)
 	if errors.As(err, &said) {
+		if said.status == http.StatusTooManyRequests {
+			w.Header().Set("Retry-After", "1")
+		}
 		d.refuse(w, said)
 		return
 	}
-	d.config.Logger.Warn("Refused a request to the dashboard", "remote", r.RemoteAddr, "error", err)
-	select {
-	case d.failing <- struct{}{}:
-		defer func() { <-d.failing }()
-	default:
-		d.refuse(w, &refusal{http.StatusTooManyRequests, "Too many failed logins. Try again in a moment."})
-		return
-	}
-	select {
-	case <-time.After(failedLogin):
-	case <-r.Context().Done():
-	case <-d.running.Done():
-	}
-	asks := (*challenge)(nil)
-	if errors.As(err, &asks) {
+	wrong := errors.As(err, &failed) && failed.wrong
+	if errors.As(failed.error, &asks) {
 		w.Header().Set("WWW-Authenticate", asks.scheme)
+	}
+	if wrong || asks == nil {
+		d.config.Logger.Warn("Refused a request to the dashboard", "remote", r.RemoteAddr, "error", err)
+	}
+	if wrong {
+		select {
+		case <-time.After(d.limits.login):
+		case <-r.Context().Done():
+		case <-d.running.Done():
+		}
 	}
 	d.refuse(w, &refusal{http.StatusUnauthorized, "You are not signed in."})
 }

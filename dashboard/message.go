@@ -1,23 +1,16 @@
 package dashboard
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
 )
-
-// shown is how many bytes of a payload are shown at most.
-const shown = 64 << 10
 
 // messagePage is the page of one message.
 type messagePage struct {
@@ -27,11 +20,8 @@ type messagePage struct {
 	Events    []event
 	Metadata  []pair
 	Contents  bool
-	Text      string
-	JSON      string
-	Hex       string
+	content   // of the payload
 	Bytes     int
-	Cut       bool // only the beginning is shown
 	Waits     bool // it is pending, or waits for a retry
 	DeadIn    []string
 	AliveIn   []string // groups that may get it, or have it
@@ -75,19 +65,18 @@ func (d *Dashboard) message(c *call) (*view, error) {
 	if name := strings.TrimSpace(c.q("name")); name != "" && id == "" {
 		ref = admin.ByDelayID(name)
 	}
-	get := func(ref admin.Ref) (admin.Message, error) {
-		return cached(c.ctx, &d.reads, fmt.Sprintf("message:%q:%s", ref, topic), func(ctx context.Context) (admin.Message, error) { return d.admin.Get(ctx, topic, ref) })
-	}
-	m, err := get(ref)
+	get := func(ref admin.Ref) (readMessage, error) { return d.readMessage(c.ctx, topic, ref) }
+	read, err := get(ref)
 	if err != nil && errors.Is(err, admin.ErrNotFound) && id != "" {
-		if m, err = get(admin.ByDelayID(id)); err != nil {
+		if read, err = get(admin.ByDelayID(id)); err != nil {
 			err = fmt.Errorf("%w (nor is it a delay ID)", err)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	p := &messagePage{Topic: topic, Message: m, Published: published(m.ID), Contents: c.user.Contents, Bytes: len(m.Payload)}
+	m := read.message
+	p := &messagePage{Topic: topic, Message: m, Published: published(m.ID), Contents: c.user.Contents, Bytes: read.bytes}
 	stats, _ := d.read(c.ctx, topic) // without it, the limits of groups stay unknown
 	p.Events = timeline(m, p.Published, stats, d.sweep.now())
 	d.nameHolders(c.ctx, topic, p.Events)
@@ -100,29 +89,32 @@ func (d *Dashboard) message(c *call) (*view, error) {
 		}
 	}
 	p.Settings = settings(m)
-	if p.Contents {
-		p.Metadata = d.metadata(m.Metadata, 8<<10)
-		d.showPayload(p, m.Payload)
+	if p.Contents && !c.live() { // news have no contents
+		p.Metadata, p.content = d.metadata(m.Metadata, 8<<10), *read.content
 	}
 	crumbs := []crumb{{"Topics", d.address("/")}, {topic, d.address("/topic", "t", topic)}}
 	return &view{Title: "Message " + m.ID, Crumbs: crumbs, Now: d.sweep.now(), Live: true, Data: p}, nil
 }
 
-// showPayload fills in the three forms of a payload.
-func (d *Dashboard) showPayload(p *messagePage, payload []byte) {
-	payload, isJSON := d.redacted(payload)
-	if isJSON {
-		var b bytes.Buffer
-		if json.Indent(&b, payload, "", "  ") == nil {
-			p.JSON, p.Cut = clip(b.String(), shown), b.Len() > shown
+// readMessage is a message without its payload, and the payload as it is shown.
+type readMessage struct {
+	message admin.Message
+	content *content
+	bytes   int // of the payload
+}
+
+// readMessage returns a message as it was lately.
+func (d *Dashboard) readMessage(ctx context.Context, topic string, ref admin.Ref) (readMessage, error) {
+	return cached(ctx, &d.reads, fmt.Sprintf("message:%q:%s", ref, topic), func(ctx context.Context) (readMessage, error) {
+		m, err := d.admin.Get(ctx, topic, ref)
+		if err != nil {
+			return readMessage{}, err
 		}
-	}
-	p.Cut = p.Cut || len(payload) > shown
-	if utf8.Valid(payload) {
-		p.Text = clip(string(payload), shown)
-	}
-	payload = payload[:min(len(payload), shown)]
-	p.Hex = hex.Dump(payload[:min(len(payload), shown/16)])
+		payload := m.Payload
+		m.Payload = nil // it may be long, and is kept for a while
+		shows := d.contents.of(topic+"\x00"+m.ID, func() content { return d.names.contentOf(payload) })
+		return readMessage{m, shows, len(payload)}, nil
+	})
 }
 
 // settings are what the message says about itself.

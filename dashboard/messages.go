@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
 )
@@ -107,7 +106,7 @@ func (d *Dashboard) messages(c *call) (*view, error) {
 	}
 	filter := admin.Filter{UUID: p.UUID, DelayID: p.DelayID, Reason: p.Reason}
 	if p.Key != "" {
-		if !p.Contents || d.hides(p.Key) {
+		if !p.Contents || d.names.hide(p.Key) {
 			return nil, &refusal{http.StatusForbidden, "You may not look for this metadata, because you may not see it."}
 		}
 		filter.Metadata = map[string]string{p.Key: p.Value}
@@ -160,17 +159,8 @@ func (d *Dashboard) messageRow(m admin.Message, contents bool) messageRow {
 		if more := len(row.Metadata) - 3; more > 0 {
 			row.Metadata, row.More = row.Metadata[:3], more
 		}
-		payload := m.Payload
-		if len(payload) <= shown {
-			payload, _ = d.redacted(payload)
-		} else {
-			payload = nil // it cannot be redacted in part
-		}
-		switch {
-		case !utf8.Valid(payload):
+		if row.Preview = d.names.preview(m.Payload, previewed); row.Preview == "" && len(m.Payload) > 0 {
 			row.Preview = plural(len(m.Payload), "byte")
-		default:
-			row.Preview = clip(string(payload), previewed)
 		}
 	}
 	return row

@@ -69,7 +69,7 @@ func (d *Dashboard) overview(c *call) (*view, error) {
 		return nil, err
 	}
 	query, sort, page := c.q("q"), c.q("sort"), c.q("page")
-	key := strings.Join([]string{"overview", query, sort, page}, "\x00")
+	key := strings.Join([]string{"overview", d.base, query, sort, page}, "\x00")
 	o, err := cached(c.ctx, &d.reads, key, func(context.Context) (*overview, error) { return d.list(query, sort, page) })
 	if err != nil {
 		return nil, err

@@ -1,21 +1,86 @@
 package dashboard
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
-	"io"
 	"maps"
 	"slices"
 	"strings"
-	"unicode/utf8"
+	"unicode"
 )
 
 // hiddenText stands for a value that is redacted.
 const hiddenText = "[hidden]"
 
-// hides returns whether the values of a key are never shown.
-func (d *Dashboard) hides(key string) bool { return d.hidden[strings.ToLower(key)] }
+// hiddenNames are the names whose values are never shown, each as its letters and digits.
+type hiddenNames []string
+
+func hiddenNamesOf(names []string) (all hiddenNames) {
+	for _, name := range names {
+		all = append(all, strings.Join(wordsOf(name), ""))
+	}
+	return all
+}
+
+// spoken is how many letters make a hidden name long enough to be found at the beginning or the end
+// of other words, such as "password" in "dbpassword".
+const spoken = 5
+
+// hide returns whether the values of a key are never shown. One of the names is a run of whole
+// words of the key, also in the plural, or begins or ends one if it is long.
+func (h hiddenNames) hide(key string) bool {
+	words := wordsOf(key)
+	joined := strings.Join(words, "")
+	begins := map[int]bool{}
+	at := 0
+	for _, word := range words {
+		begins[at] = true
+		at += len(word)
+	}
+	begins[at] = true // the end of the last
+	for _, name := range h {
+		for from := 0; ; {
+			i := strings.Index(joined[from:], name)
+			if i < 0 {
+				break
+			}
+			i += from
+			end := i + len(name)
+			whole := begins[i] && (begins[end] || strings.HasPrefix(joined[end:], "s") && begins[end+1])
+			if whole || len(name) >= spoken && (begins[i] || begins[end]) {
+				return true
+			}
+			from = i + 1
+		}
+	}
+	return false
+}
+
+// wordsOf returns the words of a name in lower case: "XAuthToken", "x-auth-token" and
+// "X_AUTH_TOKEN" have the same.
+func wordsOf(name string) (words []string) {
+	runes := []rune(name)
+	var word []rune
+	end := func() {
+		if len(word) > 0 {
+			words = append(words, string(word))
+			word = nil
+		}
+	}
+	for i, r := range runes {
+		if !unicode.IsLetter(r) && !unicode.IsDigit(r) {
+			end()
+			continue
+		}
+		if i > 0 && unicode.IsUpper(r) && (!unicode.IsUpper(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1])) {
+			end()
+		}
+		if i > 0 && unicode.IsDigit(r) != unicode.IsDigit(runes[i-1]) {
+			end()
+		}
+		word = append(word, unicode.ToLower(unicode.ToUpper(r)))
+	}
+	end()
+	return words
+}
 
 // pair is a key of metadata and its value.
 type pair struct {
@@ -27,96 +92,12 @@ type pair struct {
 // are cut.
 func (d *Dashboard) metadata(of map[string]string, most int) (pairs []pair) {
 	for _, key := range slices.Sorted(maps.Keys(of)) {
-		p := pair{Key: clip(key, most), Value: clip(of[key], most)}
-		if d.hides(key) {
-			p.Value, p.Hidden = hiddenText, true
+		p := pair{Key: clip(key, most), Value: hiddenText, Hidden: true}
+		if !d.names.hide(key) {
+			value, hidden := d.names.text(of[key], most)
+			p.Value, p.Hidden = clip(value, most), hidden && value == hiddenText
 		}
 		pairs = append(pairs, p)
 	}
 	return pairs
-}
-
-// redacted returns JSON without the values of hidden keys, and whether the payload is JSON. Numbers
-// and the order of keys stay as they are. Bytes that are not UTF-8 are replaced
-// if something is redacted.
-func (d *Dashboard) redacted(payload []byte) (result []byte, ok bool) {
-	decoder := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(payload, []byte("\ufeff"))))
-	decoder.UseNumber()
-	var b bytes.Buffer
-	if err := d.copyValue(&b, decoder, 0); errors.Is(err, errTooDeep) {
-		return []byte("[hidden, because its objects are too deep in one another to be redacted]"), false
-	} else if err != nil {
-		return payload, false
-	}
-	if _, err := decoder.Token(); err != io.EOF {
-		return payload, false
-	}
-	if !utf8.Valid(payload) && !bytes.Contains(b.Bytes(), []byte(hiddenText)) {
-		return payload, false // its bytes are of interest
-	}
-	return b.Bytes(), true
-}
-
-// deepest is how deep objects may be in one another.
-const deepest = 200
-
-var errTooDeep = errors.New("too deep")
-
-// copyValue copies the next value.
-func (d *Dashboard) copyValue(b *bytes.Buffer, from *json.Decoder, depth int) error {
-	token, err := from.Token()
-	if err != nil {
-		return err
-	}
-	if depth > deepest {
-		return errTooDeep
-	}
-	open, isOpen := token.(json.Delim)
-	if !isOpen {
-		return encode(b, token)
-	}
-	b.WriteByte(byte(open))
-	for first := true; from.More(); first = false {
-		if !first {
-			b.WriteByte(',')
-		}
-		hide := false
-		if open == '{' {
-			key, err := from.Token()
-			if err != nil {
-				return err
-			}
-			name, _ := key.(string)
-			if hide = d.hides(name); encode(b, name) != nil {
-				return io.ErrUnexpectedEOF
-			}
-			b.WriteByte(':')
-		}
-		into := b
-		if hide {
-			into = &bytes.Buffer{}
-		}
-		if err := d.copyValue(into, from, depth+1); err != nil {
-			return err
-		}
-		if hide {
-			_ = encode(b, hiddenText)
-		}
-	}
-	end, err := from.Token()
-	if err != nil {
-		return err
-	}
-	closing, _ := end.(json.Delim)
-	b.WriteByte(byte(closing))
-	return nil
-}
-
-// encode writes a value as JSON, with text as it is.
-func encode(b *bytes.Buffer, value any) error {
-	encoder := json.NewEncoder(b)
-	encoder.SetEscapeHTML(false)
-	err := encoder.Encode(value)
-	b.Truncate(max(b.Len()-1, 0)) // the line break
-	return err
 }

@@ -67,7 +67,9 @@ type call struct {
 }
 
 // live returns whether the browser asks for the news of a page.
-func (c *call) live() bool { return c.Header.Get("Accept") == "text/event-stream" }
+func (c *call) live() bool { return wantsNews(c.Request) }
+
+func wantsNews(r *http.Request) bool { return r.Header.Get("Accept") == "text/event-stream" }
 
 // q returns a value of the address or of the form. Fields of forms that nobody types have names of
 // topics, groups and the like escaped, because browsers change control characters and bytes that
@@ -157,7 +159,7 @@ func (d *Dashboard) assetAddress(name string) string {
 	}
 	sum := fnv.New64a()
 	_, _ = sum.Write(content)
-	return d.config.Prefix + "/assets/" + name + "?v=" + strconv.FormatUint(sum.Sum64(), 36)
+	return d.base + "/assets/" + name + "?v=" + strconv.FormatUint(sum.Sum64(), 36)
 }
 
 // write sends an answer that is complete, to a browser that has to accept it in time.

@@ -62,7 +62,7 @@ func (d *Dashboard) address(path string, pairs ...string) string {
 			values.Set(pairs[i], pairs[i+1])
 		}
 	}
-	address := d.config.Prefix + path
+	address := d.base + path
 	if len(values) > 0 {
 		address += "?" + values.Encode()
 	}
@@ -74,7 +74,7 @@ func (d *Dashboard) render(name, part string, c *call, v *view) ([]byte, error) 
 	v.User = c.user
 	query := c.URL.Query()
 	query.Del("f")
-	v.Self = d.config.Prefix + c.URL.EscapedPath() + "?" + query.Encode()
+	v.Self = d.base + c.URL.EscapedPath() + "?" + query.Encode()
 	var b bytes.Buffer
 	if err := d.pages[name].ExecuteTemplate(&b, part, v); err != nil {
 		return nil, err
@@ -111,11 +111,18 @@ func (d *Dashboard) fail(w http.ResponseWriter, c *call, err error) {
 
 // news sends the live part of a page whenever it changes, as server-sent events.
 func (d *Dashboard) news(w http.ResponseWriter, c *call, name string, build func(*call) (*view, error)) {
-	select {
-	case d.streams <- struct{}{}:
-		defer func() { <-d.streams }()
-	default:
+	switch d.streams.take(c.user.Name) {
+	case granted:
+		defer d.streams.give(c.user.Name)
+	case full:
+		d.config.Logger.Warn("Too many browsers are connected for news", "user", c.user.Name, "most", maxStreams)
 		d.refuse(w, &refusal{http.StatusServiceUnavailable, "Too many browsers are connected."})
+		return
+	case refusedFirst:
+		d.config.Logger.Warn("A user has too many pages open for news", "user", c.user.Name, "most", maxStreamsOfUser)
+		fallthrough
+	default:
+		d.refuse(w, &refusal{http.StatusTooManyRequests, "You have too many pages open."})
 		return
 	}
 	stream := http.NewResponseController(w)

@@ -3,8 +3,10 @@ package otelredisdelay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
@@ -91,8 +93,9 @@ func (t *Telemetry) source(topic, group string) *source {
 	common := append(t.attributes(topic), semconv.MessagingOperationName(processName))
 	span, series := append(slices.Clip(common), semconv.MessagingOperationTypeProcess), slices.Clip(common)
 	if group != "" {
-		span = append(span, semconv.MessagingConsumerGroupName(group), GroupAttribute.String(group))
-		series = append(series, semconv.MessagingConsumerGroupName(family(group)))
+		name := valid(group)
+		span = append(span, semconv.MessagingConsumerGroupName(name), GroupAttribute.String(name))
+		series = append(series, semconv.MessagingConsumerGroupName(family(name)))
 	}
 	made, _ := t.sources.LoadOrStore(key, &source{
 		name:     spanName(processName, topic),
@@ -115,13 +118,34 @@ func family(group string) string {
 func (t *Telemetry) attributes(topic string) []attribute.KeyValue {
 	common := append(slices.Clone(t.config.Attributes), semconv.MessagingSystemKey.String(t.config.System))
 	if topic != "" {
-		common = append(common, semconv.MessagingDestinationName(topic))
+		common = append(common, semconv.MessagingDestinationName(valid(topic)))
 	}
 	return common
 }
 
 func spanName(operation, topic string) string {
-	return strings.TrimSuffix(operation+" "+topic, " ")
+	return strings.TrimSuffix(operation+" "+valid(topic), " ")
+}
+
+// valid returns a text in UTF-8, because OTLP refuses a batch with any other text. A byte that is
+// not UTF-8 becomes the replacement character and its number. So do the three bytes of a
+// replacement character, so that different texts stay different.
+func valid(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsRune(text, utf8.RuneError) {
+		return text
+	}
+	var b strings.Builder
+	for at, size := 0, 0; at < len(text); at += size {
+		r, n := utf8.DecodeRuneInString(text[at:])
+		if size = n; r != utf8.RuneError {
+			b.WriteRune(r)
+			continue
+		}
+		for _, c := range []byte(text[at : at+n]) {
+			fmt.Fprintf(&b, "%c%02x", utf8.RuneError, c)
+		}
+	}
+	return b.String()
 }
 
 func startOptions(kind trace.SpanKind, attributes []attribute.KeyValue) []trace.SpanStartOption {
@@ -131,10 +155,10 @@ func startOptions(kind trace.SpanKind, attributes []attribute.KeyValue) []trace.
 // describe adds the attributes of one message.
 func describe(span trace.Span, msg *message.Message) {
 	if msg.UUID != "" {
-		span.SetAttributes(semconv.MessagingMessageID(msg.UUID))
+		span.SetAttributes(semconv.MessagingMessageID(valid(msg.UUID)))
 	}
 	if id := msg.Metadata[middleware.CorrelationIDMetadataKey]; id != "" {
-		span.SetAttributes(semconv.MessagingMessageConversationID(id))
+		span.SetAttributes(semconv.MessagingMessageConversationID(valid(id)))
 	}
 }
 

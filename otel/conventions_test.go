@@ -6,8 +6,10 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -289,6 +291,25 @@ func TestMetricsAreThoseOfTheConventions(t *testing.T) {
 	}
 }
 
+// OTLP refuses a whole batch with a text that is not UTF-8. Different texts stay different.
+func TestTextsThatAreNotUTF8(t *testing.T) {
+	w := newWorld(t)
+	seen := map[string]bool{}
+	for _, topic := range []string{"a\xff", "a\xfe", "a\ufffd", "a\ufffdff"} {
+		odd := message.NewMessage("\xff", nil)
+		odd.Metadata.Set(middleware.CorrelationIDMetadataKey, "\xfe")
+		w.publish(topic, odd)
+	}
+	for _, span := range w.exported.GetSpans() {
+		require.True(t, utf8.ValidString(span.Name), "%q", span.Name)
+		for _, a := range span.Attributes {
+			require.True(t, utf8.ValidString(a.Value.Emit()), "%s: %q", a.Key, a.Value.Emit())
+		}
+		seen[span.Name] = true
+	}
+	require.Len(t, seen, 4)
+}
+
 // Each Broadcast subscription has a group with a random name, which would be a time series.
 func TestBroadcastGroupsAreOneSeries(t *testing.T) {
 	w := newWorld(t)
@@ -328,7 +349,7 @@ func TestConfigIsChecked(t *testing.T) {
 	telemetry, err := otelredisdelay.New(otelredisdelay.Config{})
 	require.NoError(t, err)
 	_, err = telemetry.Publisher(nil)
-	require.Error(t, err)
+	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
 }
 
 // An error of the user's may say its type itself.

@@ -30,8 +30,13 @@ import (
 	otelredisdelay "github.com/redisdelay/watermill-redisdelay/otel"
 )
 
-// costMessages is how many messages one measurement publishes and handles.
-const costMessages = 10_000
+// costMessages returns how many messages one measurement publishes and handles.
+func costMessages() int64 {
+	if testing.Short() {
+		return 100
+	}
+	return 10_000
+}
 
 // BenchmarkCost tells how much CPU telemetry adds, to Redis and to the client, in percent of what
 // they use without it. An op is a measurement of each variant, one after the other:
@@ -107,10 +112,11 @@ func measureCost(b *testing.B, client *redis.Client, config *otelredisdelay.Conf
 		publisher, err = telemetry.Publisher(own)
 		require.NoError(b, err)
 	}
+	n := costMessages()
 	var handled atomic.Int64
 	all := make(chan struct{})
 	router.AddConsumerHandler("work", "topic", sub, func(*message.Message) error {
-		if handled.Add(1) == costMessages {
+		if handled.Add(1) == n {
 			close(all)
 		}
 		return nil
@@ -122,7 +128,7 @@ func measureCost(b *testing.B, client *redis.Client, config *otelredisdelay.Conf
 	redisBefore, clientBefore := redisCPU(b, client), clientCPU()
 	rate := time.NewTicker(10 * time.Millisecond)
 	defer rate.Stop()
-	for range costMessages / 100 {
+	for range n / 100 {
 		<-rate.C
 		for range 100 / size {
 			publishCost(b, publisher, metadata, size)
@@ -130,8 +136,8 @@ func measureCost(b *testing.B, client *redis.Client, config *otelredisdelay.Conf
 	}
 	testkit.Wait(b, all, "all messages")
 	used := cost{
-		(redisCPU(b, client) - redisBefore).Seconds() * 1e6 / costMessages,
-		(clientCPU() - clientBefore).Seconds() * 1e6 / costMessages,
+		(redisCPU(b, client) - redisBefore).Seconds() * 1e6 / float64(n),
+		(clientCPU() - clientBefore).Seconds() * 1e6 / float64(n),
 	}
 	require.NoError(b, router.Close())
 	require.NoError(b, <-ran)

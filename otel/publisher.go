@@ -2,7 +2,7 @@ package otelredisdelay
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -21,10 +21,11 @@ import (
 //	router.AddPublisherDecorators(telemetry.Publisher)
 //
 // It may decorate any Publisher. Let it be the outermost one of a relay.Publisher or of Watermill's
-// forwarder, so that the message itself carries the context. The error is about a nil Publisher.
+// forwarder, so that the message itself carries the context. The error is about a nil Publisher,
+// and wraps redisdelay.ErrInvalidConfig.
 func (t *Telemetry) Publisher(inner message.Publisher) (message.Publisher, error) {
 	if inner == nil {
-		return nil, errors.New("decorate publisher: it is nil")
+		return nil, fmt.Errorf("%w: the publisher to decorate is nil", redisdelay.ErrInvalidConfig)
 	}
 	if t.off {
 		return inner, nil

@@ -72,7 +72,7 @@ var parsed sync.Map
 func checkTopic(topic string) error {
 	switch {
 	case topic == "":
-		return fmt.Errorf("%w: the topic is empty", redisdelay.ErrInvalidTopic)
+		return fmt.Errorf("%w: topic is empty; it needs a name", redisdelay.ErrInvalidTopic)
 	case len(topic) > MaxTopicLength:
 		return fmt.Errorf("%w: topic %q... has %d bytes; at most %d are allowed with partitions",
 			redisdelay.ErrInvalidTopic, topic[:32], len(topic), MaxTopicLength)

@@ -17,11 +17,15 @@ import (
 // take, in an hour of the server's clock: 100 each minute, 900 each quarter of an hour, 3,000 each
 // hour, and 6,000 each day. Deliveries are not part of it. The programs look each five seconds.
 func BenchmarkSchedules(b *testing.B) {
-	const programs, lasts, poll = 5, time.Hour, 5 * time.Second
+	const programs, poll = 5, 5 * time.Second
+	count, lasts := 10_000, time.Hour
+	if testing.Short() {
+		count, lasts = 200, time.Minute
+	}
 	in := redistest.StartWithClock(b)
 	client := in.Client(b).(*redis.Client)
 	var schedules []Schedule
-	for i := range 10_000 {
+	for i := range count {
 		spec := fmt.Sprintf("%d %d * * *", i%60, i/60%24)
 		switch {
 		case i < 100:

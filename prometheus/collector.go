@@ -386,18 +386,22 @@ func instant(out chan<- prometheus.Metric, d *prometheus.Desc, t time.Time, labe
 }
 
 // valid returns the labels in UTF-8, which names in Redis need not be. A byte that is not UTF-8
-// becomes the replacement character and its number, so that different names stay different.
+// becomes the replacement character and its number. So do the three bytes of a replacement
+// character that is in the name itself, so that different names stay different.
 func valid(labels []string) []string {
 	for i, label := range labels {
-		if utf8.ValidString(label) {
+		if utf8.ValidString(label) && !strings.ContainsRune(label, utf8.RuneError) {
 			continue
 		}
 		var b strings.Builder
 		for at, size := 0, 0; at < len(label); at += size {
 			r, n := utf8.DecodeRuneInString(label[at:])
-			b.WriteRune(r)
-			if size = n; r == utf8.RuneError && n == 1 {
-				fmt.Fprintf(&b, "%02x", label[at])
+			if size = n; r != utf8.RuneError {
+				b.WriteRune(r)
+				continue
+			}
+			for _, c := range []byte(label[at : at+n]) {
+				fmt.Fprintf(&b, "%c%02x", utf8.RuneError, c)
 			}
 		}
 		labels[i] = b.String()

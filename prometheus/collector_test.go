@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus"
@@ -154,7 +155,7 @@ func TestCounters(t *testing.T) {
 	w := newWorld(t)
 	w.group("orders", "shop")
 	w.set("stats", "published", 1, "replaced", 2, "left_out", 3, "refused_full", 4)
-	w.set("stats:shop", "acked", 11, "nacked", 12, "retried", 13, "dropped", 14, "expired", 15, "suspects", 16, "lease_lost", 17,
+	w.set("stats:shop", "acked", 11, "nacked", 12, "retried", 13, "dropped", 14, "expired", 15, "suspects", 16, "lease_lost", 17, "given_up", 19,
 		"dead_purged", 18, "dead_deliveries", 21, "dead_lease", 22, "dead_asked", 23, "dead_late", 24, "dead_unmarshal", 25, "dead_killed", 26,
 		"late_1", 5, "late_5", 2, "late_1000", 1, "late_60000", 1, "late_more", 3)
 	requireMetrics(t, w.collector(), `
@@ -170,6 +171,7 @@ func TestCounters(t *testing.T) {
 		expired_leases_total{group="shop",topic="orders"} 15
 		suspected_messages_total{group="shop",topic="orders"} 16
 		lost_leases_total{group="shop",topic="orders"} 17
+		given_up_messages_total{group="shop",topic="orders"} 19
 		dead_purged_messages_total{group="shop",topic="orders"} 18
 		dead_messages_total{cause="deliveries",group="shop",topic="orders"} 21
 		dead_messages_total{cause="lease",group="shop",topic="orders"} 22
@@ -353,12 +355,30 @@ func TestNamesThatAreNotUTF8AreDifferentSeries(t *testing.T) {
 	w.group("a\xfe", "shop")
 	w.group("a\xef", "shop") // the first byte of the replacement character
 	w.group("a\ufffd", "shop")
+	w.group("a\ufffdff", "shop") // as the first one is written
 	requireMetrics(t, w.collector(), `
 		stored_messages{topic="a�ff"} 0
 		stored_messages{topic="a�fe"} 0
 		stored_messages{topic="a�ef"} 0
-		stored_messages{topic="a�"} 0
+		stored_messages{topic="a�ef�bf�bd"} 0
+		stored_messages{topic="a�ef�bf�bdff"} 0
 	`)
+}
+
+// Labels of different names are different, and UTF-8.
+func FuzzLabels(f *testing.F) {
+	for _, names := range [][2]string{{"", "a"}, {"a\xff", "a\ufffdff"}, {"\ufffd", "\xef\xbf"}, {"\xef", "\ufffdef"}, {"ü", "\xc3"}, {"\xff\xfe", "\xfe\xff"}} {
+		f.Add(names[0], names[1])
+	}
+	f.Fuzz(func(t *testing.T, one, other string) {
+		labels := promredisdelay.Labels(one, other)
+		if (one == other) != (labels[0] == labels[1]) {
+			t.Errorf("%q and %q are %q and %q", one, other, labels[0], labels[1])
+		}
+		if !utf8.ValidString(labels[0]) {
+			t.Errorf("%q is %q", one, labels[0])
+		}
+	})
 }
 
 func TestNamesFollowTheRulesOfPrometheus(t *testing.T) {

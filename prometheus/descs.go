@@ -52,6 +52,7 @@ var (
 	descExpired    = desc("expired_leases_total", "Leases that ran out.", "topic", "group")
 	descSuspected  = desc("suspected_messages_total", "Messages that became suspects.", "topic", "group")
 	descLeaseLost  = desc("lost_leases_total", "Leases that were lost while a handler had the message.", "topic", "group")
+	descGivenUp    = desc("given_up_messages_total", "Messages that handlers had not settled within CloseTimeout.", "topic", "group")
 	descDead       = desc("dead_messages_total", "Messages that died, by cause: deliveries, lease, asked, late, unmarshal, killed.", "topic", "group", "cause")
 	descDeadPurged = desc("dead_purged_messages_total", "Dead letters that were deleted because of MaxDead.", "topic", "group")
 

@@ -17,7 +17,7 @@ type tally struct {
 // figures returns all numbers of a tally, in a fixed order.
 func (t *tally) figures() []*int {
 	c := &t.GroupCounters
-	all := []*int{&c.Delivered, &c.Acked, &c.Nacked, &c.Retried, &c.Dropped, &c.Skipped, &c.Expired, &c.Suspects, &c.LeaseLost, &c.DeadPurged,
+	all := []*int{&c.Delivered, &c.Acked, &c.Nacked, &c.Retried, &c.Dropped, &c.Skipped, &c.Expired, &c.Suspects, &c.LeaseLost, &c.GivenUp, &c.DeadPurged,
 		&c.Dead.Deliveries, &c.Dead.Lease, &c.Dead.Asked, &c.Dead.Late, &c.Dead.Unmarshal, &c.Dead.Killed}
 	for i := range t.Lateness {
 		all = append(all, &t.Lateness[i])
@@ -63,6 +63,7 @@ func exportTally(out chan<- prometheus.Metric, c tally, topic, group string) {
 	counter(out, descExpired, c.Expired, topic, group)
 	counter(out, descSuspected, c.Suspects, topic, group)
 	counter(out, descLeaseLost, c.LeaseLost, topic, group)
+	counter(out, descGivenUp, c.GivenUp, topic, group)
 	counter(out, descDead, c.Dead.Deliveries, topic, group, "deliveries")
 	counter(out, descDead, c.Dead.Lease, topic, group, "lease")
 	counter(out, descDead, c.Dead.Asked, topic, group, "asked")

@@ -71,7 +71,8 @@ func StartWith(t testing.TB, config Config) *Server {
 	return s
 }
 
-// New returns a server outside of a test, such as for an Example. The caller must close it.
+// New returns a server outside of a test, such as for an Example. The caller must close it. Errors
+// about the Config wrap redisdelay.ErrInvalidConfig.
 func New(config Config) (*Server, error) {
 	mini := miniredis.NewMiniRedis()
 	if err := mini.Start(); err != nil {
@@ -430,7 +431,7 @@ func (s *Server) endLeases(ctx context.Context, t topic) error {
 
 // moveScores adds an amount to all scores of a sorted set that are at most upTo. by returns the
 // amount for the highest member. A score of 0 is not a time but marks a group that is being
-// removed.
+// removed. The end of a takeover window is in its name, so its score stays.
 func (s *Server) moveScores(ctx context.Context, key string, upTo float64, by func(last redis.Z) float64) error {
 	members, err := s.Client().ZRangeWithScores(ctx, key, 0, -1).Result()
 	if err != nil || len(members) == 0 {
@@ -438,7 +439,8 @@ func (s *Server) moveScores(ctx context.Context, key string, upTo float64, by fu
 	}
 	move := by(members[len(members)-1])
 	for _, m := range members {
-		if m.Score == 0 || m.Score > upTo {
+		name, _ := m.Member.(string)
+		if m.Score == 0 || m.Score > upTo || queue.IsWindow(name) {
 			continue
 		}
 		m.Score += move

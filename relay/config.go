@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // DefaultConsumerGroup is the consumer group of a Relay if Config names none.
@@ -25,6 +26,7 @@ type Config struct {
 	//     message. A message's own limit, redisdelay.MaxDeliveriesKey, still applies.
 	//   - Backoff is how long a message waits after the destination failed to take it. Default
 	//     redisdelay.ExponentialBackoff(250*time.Millisecond, time.Minute).
+	//   - CloseTimeout defaults to 10s. See Relay.Run for what happens within it.
 	//   - MaxInFlight and Broadcast must be zero, because the relay sets them.
 	Subscriber redisdelay.SubscriberConfig
 
@@ -119,9 +121,8 @@ func (c Config) Validate() error {
 		errs = append(errs, invalid("Topics", "is empty, so there is nothing to relay; use nil for all topics"))
 	}
 	for i, topic := range c.Topics {
-		if topic == "" || len(topic) > redisdelay.MaxTopicLength {
-			errs = append(errs, invalid(fmt.Sprintf("Topics[%d]", i),
-				fmt.Sprintf("has %d bytes; it must have 1 to %d", len(topic), redisdelay.MaxTopicLength)))
+		if fault := queue.FaultOfTopic(topic); fault != "" {
+			errs = append(errs, invalid(fmt.Sprintf("Topics[%d]", i), fault))
 		}
 		if slices.Contains(c.Topics[:i], topic) {
 			errs = append(errs, invalid(fmt.Sprintf("Topics[%d]", i), fmt.Sprintf("is %.64q again; name each topic once", topic)))

@@ -15,8 +15,9 @@ import (
 // Each message is published alone. If the destination fails, the handler returns the error; the
 // router logs it and nacks the message. The middleware redisdelay.KeepError stores the error with
 // the message, as Run does. With Ordered, the handler waits for the Backoff before it returns, at
-// most half the Subscriber's CloseTimeout. When the router closes, messages are given back as in
-// Run. The router's CloseTimeout must be longer than the Subscriber's.
+// most half the Subscriber's CloseTimeout. When the router closes, the contexts of the handlers end
+// after a third of the Subscriber's CloseTimeout, and those of the destination's Publish later, as
+// in Run. The router's CloseTimeout must be longer than the Subscriber's.
 //
 // Errors wrap redisdelay.ErrInvalidConfig.
 func (r *Relay) AddHandlers(router *message.Router) error {
@@ -67,8 +68,6 @@ func (r *Relay) handle(s stop, topic string, msg *message.Message) error {
 	}
 	switch {
 	case err == nil, r.refused(msg, err):
-	case r.spared(s, msg):
-		pause(msg.Context(), r.config.Subscriber.CloseTimeout) // the lease ends meanwhile, so the router's nack has no effect
 	case r.config.Ordered:
 		r.holdUp(s.late, msg, r.config.Subscriber.CloseTimeout/2)
 	}

@@ -73,22 +73,16 @@ func (r *Relay) limit(msg *message.Message) int {
 	return r.config.Subscriber.MaxDeliveries
 }
 
-// spared returns whether a message that could not be published is left to its lease instead of
-// nacked. The stop prevented its last delivery, and a nack would make it dead.
-func (r *Relay) spared(s stop, msg *message.Message) bool {
-	if s.late.Err() == nil {
-		return false
-	}
-	delivery, _ := redisdelay.DeliveryFromContext(msg.Context())
-	limit := r.limit(msg)
-	return limit > 0 && delivery.Number >= limit
+// isLost returns whether a message is not the relay's any more, because its lease was lost.
+func isLost(msg *message.Message) bool {
+	cause := context.Cause(msg.Context())
+	return cause != nil && !errors.Is(cause, redisdelay.ErrClosed)
 }
 
 // publishTogether publishes messages of one destination topic in one call. If the call fails with a
 // permanent error, each message is published alone, to find which one is refused.
 func (r *Relay) publishTogether(s stop, to string, messages []*message.Message) {
-	lostLease := func(msg *message.Message) bool { return msg.Context().Err() != nil }
-	messages = slices.DeleteFunc(messages, lostLease)
+	messages = slices.DeleteFunc(messages, isLost)
 	if len(messages) == 0 {
 		return
 	}
@@ -108,7 +102,7 @@ func (r *Relay) publishSingly(s stop, to string, messages []*message.Message) {
 	var down error
 	for _, msg := range messages {
 		err := down
-		if err == nil && msg.Context().Err() == nil {
+		if err == nil && !isLost(msg) {
 			err = r.publish(s, to, msg)
 		}
 		if err != nil && !r.permanent(err) {
@@ -127,7 +121,7 @@ func (r *Relay) settle(s stop, to string, msg *message.Message, err error) {
 	r.failed(s, to, msg, err)
 }
 
-// failed nacks a message that could not be published, or leaves it to its lease if it is spared.
+// failed nacks a message that could not be published.
 func (r *Relay) failed(s stop, to string, msg *message.Message, err error) {
 	if r.refused(msg, err) {
 		msg.Nack()
@@ -135,9 +129,6 @@ func (r *Relay) failed(s stop, to string, msg *message.Message, err error) {
 	}
 	if !errors.Is(err, errUntried) {
 		r.outage.failed(to, err)
-	}
-	if r.spared(s, msg) {
-		return
 	}
 	if !errors.Is(err, errUntried) { // an untried message keeps its last error
 		keepError(msg, err)
@@ -219,12 +210,19 @@ func (r *Relay) permanent(err error) (permanent bool) {
 }
 
 // outgoing returns the copy of the message that the destination receives. Its context ends with the
-// delivery's, so that Publish can return when the lease is lost. It also ends by end, early enough
-// to give the message back on a stop. The delay is removed: holdUp may have set one before a
-// middleware of the router tried the message again.
+// message's, so that Publish can return when the lease is lost. It does not end because the
+// Subscriber closes: the destination has until end is called, early enough to give the message back
+// on a stop. The delay is removed: holdUp may have set one before a middleware of the router tried
+// the message again.
 func outgoing(msg *message.Message) (out *message.Message, end context.CancelCauseFunc) {
 	out = msg.Copy()
-	ctx, end := context.WithCancelCause(msg.Context())
+	from := msg.Context()
+	ctx, end := context.WithCancelCause(goingOn{context.WithoutCancel(from), from})
+	context.AfterFunc(from, func() {
+		if cause := context.Cause(from); !errors.Is(cause, redisdelay.ErrClosed) {
+			end(cause)
+		}
+	})
 	out.SetContext(ctx)
 	delete(out.Metadata, redisdelay.DelayKey)
 	if delivery, ok := redisdelay.DeliveryFromContext(msg.Context()); ok {
@@ -232,6 +230,14 @@ func outgoing(msg *message.Message) (out *message.Message, end context.CancelCau
 	}
 	return out, end
 }
+
+// goingOn is a context that does not end with the one that it is of, but has its deadline.
+type goingOn struct {
+	context.Context
+	of context.Context
+}
+
+func (c goingOn) Deadline() (time.Time, bool) { return c.of.Deadline() }
 
 // outages tracks the destination topics that fail to take messages, and logs when an outage begins
 // and ends. An outage ends when a message was published and none has failed for the calm time.

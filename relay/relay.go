@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,12 +64,16 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 // Run relays messages until ctx ends. Then it takes no more messages, publishes and settles those
 // it holds, and returns after the Subscriber's CloseTimeout at the latest, plus a second.
 //
-// Shortly before the CloseTimeout, Run ends the contexts of messages that are still with the
-// destination: by a tenth of it, at most a second. A Publish that respects its context returns
-// then, and its messages are given back, as after any failure. Two kinds of messages are left to
-// their leases instead, and come to another relay when these expire: messages on their last
-// delivery, and messages whose Publish returns too late. Run logs their number. If a Publish has
-// not returned a second after CloseTimeout, Run returns an error that wraps ErrStuck.
+// The CloseTimeout is 10s by default, and a stop has two ends within it. After a third, the
+// Subscriber ends the contexts of its messages. Run goes on, but a failure does not count from then
+// on: the message is back in its place at once, and no delivery is used up. Shortly before the
+// CloseTimeout, by a tenth of it but at most a second, comes Run's own end. It ends the contexts of
+// messages that are still with the destination, and tries no others. A Publish that respects its
+// context returns then, and its messages are given back.
+//
+// Messages whose Publish returns later than the CloseTimeout are left to their leases, and come to
+// another relay when these expire. The Subscriber logs each, and counts it as given up. If a
+// Publish has not returned a second after CloseTimeout, Run returns an error that wraps ErrStuck.
 //
 // An outage of Redis does not end Run, even at the start: it logs the outage and continues when
 // Redis is back. An error that does not wrap ErrStuck means that Redis did not answer at the end.
@@ -98,19 +101,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	watching.Wait() // so that no topic is added after this
-	return errors.Join(unlessGivenUp(subscriber.Close()), run.await())
-}
-
-// unlessGivenUp returns what a Subscriber's Close reports, without messages that were left to their
-// leases. Those are logged, and are part of stopping.
-func unlessGivenUp(err error) error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return err
-	}
-	return errors.Join(slices.DeleteFunc(slices.Clone(joined.Unwrap()), func(err error) bool {
-		return errors.Is(err, redisdelay.ErrGivenUp)
-	})...)
+	return errors.Join(subscriber.Close(), run.await())
 }
 
 // registryRead records the result of reading the registry of topics. It logs when reading begins to
@@ -151,7 +142,8 @@ type stop struct {
 
 // stopWith returns the stop that begins when stopping ends. It becomes late shortly before the
 // CloseTimeout, by a tenth of it but at most a second. In that time messages can be given back, so
-// that their leases need not expire.
+// that their leases need not expire. By then the Subscriber has ended the contexts of its messages,
+// so giving them back uses up no delivery.
 func (r *Relay) stopWith(stopping context.Context) stop {
 	late, end := context.WithCancelCause(context.Background())
 	timeout := r.config.Subscriber.CloseTimeout
@@ -171,7 +163,6 @@ type run struct {
 	served     sync.Map       // topics that are served
 	serving    sync.WaitGroup // one goroutine per served topic, and those of discovery
 	publishing atomic.Int32   // batches that the destination has
-	left       atomic.Int64   // messages neither published nor given back after the stop
 
 	news wake.RegistryNews
 
@@ -271,7 +262,7 @@ func (r *run) work(ctx context.Context, topic string, inHand <-chan *message.Mes
 	defer guard.OnExit(&returned, func() {
 		go func() {
 			r.exited(topic, batch)
-			r.published(ctx, batch)
+			r.publishing.Add(-1)
 			r.work(ctx, topic, inHand, ended)
 		}()
 	})
@@ -281,34 +272,10 @@ func (r *run) work(ctx context.Context, topic string, inHand <-chan *message.Mes
 		}
 		r.publishing.Add(1)
 		r.publishBatch(r.stop, topic, batch)
-		r.published(ctx, batch)
+		r.publishing.Add(-1)
 	}
 	ended()
 	returned = true
-}
-
-// published notes that a batch is not with the destination any more.
-func (r *run) published(ctx context.Context, batch []*message.Message) {
-	r.publishing.Add(-1)
-	if ctx.Err() != nil {
-		r.left.Add(left(batch))
-	}
-}
-
-// left returns how many messages were neither published nor given back in time.
-func left(batch []*message.Message) (n int64) {
-	for _, msg := range batch {
-		if cause := context.Cause(msg.Context()); cause != nil {
-			if errors.Is(cause, redisdelay.ErrClosed) {
-				n++
-			}
-			continue
-		}
-		if !settled(msg) {
-			n++
-		}
-	}
-	return n
 }
 
 // collect waits for a message, and returns it with others that are available, as one batch. It
@@ -365,9 +332,6 @@ func (r *run) await() error {
 	defer timeout.Stop()
 	select {
 	case <-ended:
-		if n := r.left.Load(); n > 0 {
-			r.logger.Info("Messages are left to their leases, and are delivered again when these expire", watermill.LogFields{"messages": n})
-		}
 		return nil
 	case <-timeout.C:
 		if r.publishing.Load() == 0 {

@@ -11,11 +11,13 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
@@ -304,10 +306,7 @@ func TestUnpublishedMessagesAreGivenBackOnStop(t *testing.T) {
 		}))
 		wait(t, called, "Publish")
 		require.NoError(t, stop())
-		left := countsOf(t, s, topic)
-		require.Zero(t, left.Unack, "no message waits for its lease to expire")
-		require.GreaterOrEqual(t, left.Retry, int64(5), "a batch waits as Backoff says")
-		require.EqualValues(t, 50, left.Ready+left.Retry)
+		require.Equal(t, counts{Bodies: 50, Ready: 50}, countsOf(t, s, topic), "no message waits for its lease to expire, or for a retry")
 		require.Empty(t, called, "the destination is not asked for the rest of the batch")
 
 		to := newDestination(nil)
@@ -316,7 +315,7 @@ func TestUnpublishedMessagesAreGivenBackOnStop(t *testing.T) {
 	})
 }
 
-// A message whose next failure would make it dead is left to its lease.
+// A failure after the Subscriber has ended the contexts counts no delivery.
 func TestStopMakesNoMessageDead(t *testing.T) {
 	for name, start := range map[string]func(testing.TB, *relay.Relay) func() error{
 		"a Run":    run,
@@ -328,21 +327,79 @@ func TestStopMakesNoMessageDead(t *testing.T) {
 				msg := newMessage("once", 0)
 				redisdelay.SetMaxDeliveries(msg, 1)
 				publish(t, newPublisher(t, s), topic, msg)
-				called, logged := make(chan string, 1), newLog()
-				r := newLoggedRelay(t, s, logged, silent(called), endsSoon, func(c *relay.Config) { c.Subscriber.LeaseDuration = time.Second })
-				stop := start(t, r)
+				called := make(chan string, 1)
+				stop := start(t, newRelay(t, s, silent(called), endsSoon))
 				wait(t, called, "Publish")
 				require.NoError(t, stop())
-				require.Equal(t, counts{Bodies: 1, Unack: 1}, countsOf(t, s, topic))
-				if name == "a Run" {
-					require.Equal(t, "Messages are left to their leases, and are delivered again when these expire", wait(t, logged.infos, "what is left"))
-				}
+				require.Equal(t, counts{Bodies: 1, Ready: 1}, countsOf(t, s, topic))
 				to := newDestination(nil)
 				run(t, newRelay(t, s, to))
 				to.await(t, 1)
 			})
 		})
 	}
+}
+
+// Within the CloseTimeout, the Subscriber ends the contexts of its messages first. Those of the
+// destination end later, by the relay, and before messages are given up.
+func TestTheRelaysOwnEndComesAfterThatOfTheMessagesContexts(t *testing.T) {
+	for name, start := range map[string]func(testing.TB, *relay.Relay, message.HandlerMiddleware) func() error{
+		"a Run":    func(t testing.TB, r *relay.Relay, _ message.HandlerMiddleware) func() error { return run(t, r) },
+		"a router": func(t testing.TB, r *relay.Relay, m message.HandlerMiddleware) func() error { return route(t, r, m) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			both(t, func(t *testing.T, s redistest.Server) {
+				drained(t, s)
+				publish(t, newPublisher(t, s), topic, newMessage("1", 0))
+				handled, sent := make(chan context.Context, 1), make(chan context.Context, 1)
+				to := newDestination(func(_ string, messages []*message.Message) error {
+					ctx := messages[0].Context()
+					sent <- ctx
+					<-ctx.Done()
+					return ctx.Err()
+				})
+				stop := start(t, newRelay(t, s, to, endsSoon), func(h message.HandlerFunc) message.HandlerFunc {
+					return func(msg *message.Message) ([]*message.Message, error) {
+						handled <- msg.Context()
+						return h(msg)
+					}
+				})
+				destination := wait(t, sent, "Publish")
+				began := time.Now()
+				stopped := testkit.Begin(stop)
+				if name == "a router" {
+					ctx := wait(t, handled, "the handler")
+					wait(t, ctx.Done(), "the Subscriber's end of the context")
+					require.ErrorIs(t, context.Cause(ctx), redisdelay.ErrClosed)
+					require.NoError(t, destination.Err(), "the relay's own end comes later")
+				}
+				wait(t, destination.Done(), "the relay's own end")
+				require.GreaterOrEqual(t, time.Since(began), 900*time.Millisecond, "a tenth of CloseTimeout before it")
+				require.EqualError(t, context.Cause(destination), "the relay is stopped: closed")
+				require.NoError(t, wait(t, stopped, "the end"))
+				require.Equal(t, counts{Bodies: 1, Ready: 1}, countsOf(t, s, topic), "it is given back, and not given up")
+				next := newDestination(nil)
+				run(t, newRelay(t, s, next))
+				next.await(t, 1)
+			})
+		})
+	}
+}
+
+// A deadline that a middleware has set is one of the destination's, too.
+func TestTheDestinationHasTheDeadlineOfTheMessage(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		drained(t, s)
+		deadlines := make(chan bool, 1)
+		to := newDestination(func(_ string, messages []*message.Message) error {
+			_, ok := messages[0].Context().Deadline()
+			deadlines <- ok
+			return nil
+		})
+		route(t, newRelay(t, s, to), middleware.Timeout(soon))
+		publish(t, newPublisher(t, s), topic, newMessage("1", 0))
+		require.True(t, wait(t, deadlines, "Publish"))
+	})
 }
 
 // After its end, a relay no longer owns the messages that it could not publish.

@@ -27,8 +27,9 @@ import (
 )
 
 var (
-	// ErrInvalidConfig means that a field of the Config is invalid; the error names the field.
-	ErrInvalidConfig = errors.New("invalid scheduler configuration")
+	// ErrInvalidConfig means that a field of the Config is invalid; the error names the field. It
+	// is redisdelay.ErrInvalidConfig.
+	ErrInvalidConfig = queue.ErrInvalidConfig
 	// ErrAlreadyRun means that Run was called a second time.
 	ErrAlreadyRun = errors.New("scheduler has already been run")
 )
@@ -67,7 +68,9 @@ func (c Config) Validate() error {
 func checkTopics(topics []string) error {
 	var errs []error
 	for i, topic := range topics {
-		errs = append(errs, wrap(fmt.Sprintf("Topics[%d]", i), queue.CheckTopic(topic)))
+		if fault := queue.FaultOfTopic(topic); fault != "" {
+			errs = append(errs, wrap(fmt.Sprintf("Topics[%d]", i), errors.New(fault)))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -136,25 +135,8 @@ func (s suite) pubSub(t *testing.T) (message.Publisher, message.Subscriber) {
 	return s.pubSubInGroup(t, "")
 }
 
-// leaving is a Subscriber that may be closed while a message is in hand, as the suite does to see
-// the message's context end. The Subscriber's Close returns an error then.
-type leaving struct{ initializable }
-
-type initializable interface {
-	message.Subscriber
-	message.SubscribeInitializer
-}
-
-func (s leaving) Close() error {
-	if err := s.initializable.Close(); !errors.Is(err, redisdelay.ErrGivenUp) {
-		return err
-	}
-	return nil
-}
-
-// pubSubInGroup has defaults but for what the suite needs: it nacks 300 times over 50 messages, and
-// waits for each redelivery. It closes with a message in hand, and waits 15 seconds for the end of
-// its context.
+// pubSubInGroup has defaults but for what the suite's own traffic needs: it nacks 300 times over 50
+// messages, and waits for each redelivery.
 func (s suite) pubSubInGroup(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 	publishing := redisdelay.PublisherConfig{
 		Client:    s.client,
@@ -168,10 +150,8 @@ func (s suite) pubSubInGroup(t *testing.T, group string) (message.Publisher, mes
 		MaxInFlight:   s.maxInFlight,
 		MaxDeliveries: -1,
 		Backoff:       func(int) time.Duration { return 0 },
-		CloseTimeout:  10 * time.Second,
 	}
-	publisher, made := s.make(t, publishing, subscribing)
-	subscriber := leaving{made}
+	publisher, subscriber := s.make(t, publishing, subscribing)
 	// Not all of the suite's tests close what they had made.
 	t.Cleanup(func() {
 		require.NoError(t, publisher.Close())
@@ -180,7 +160,7 @@ func (s suite) pubSubInGroup(t *testing.T, group string) (message.Publisher, mes
 	return testkit.Delaying{Publisher: publisher, Delay: s.delay}, subscriber
 }
 
-func (s suite) make(t *testing.T, publishing redisdelay.PublisherConfig, subscribing redisdelay.SubscriberConfig) (message.Publisher, initializable) {
+func (s suite) make(t *testing.T, publishing redisdelay.PublisherConfig, subscribing redisdelay.SubscriberConfig) (message.Publisher, message.Subscriber) {
 	logger := watermill.NopLogger{}
 	if s.partitions > 0 {
 		p, err := partition.NewPublisher(partition.PublisherConfig{Partitions: s.partitions, Publisher: publishing}, logger)

@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"syscall"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/machine"
 )
 
 // sizes say how much work there is.
@@ -68,9 +70,9 @@ func run(ctx context.Context, f flags) (err error) {
 		return err
 	}
 
-	b := &bench{dir: dir, sizes: full}
+	b := &bench{dir: dir, sizes: full, tries: machine.Tries}
 	if f.smoke {
-		b.sizes = smoke
+		b.sizes, b.tries = smoke, 1
 	}
 	if f.messages > 0 {
 		b.sizes.messages = f.messages

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/machine"
 )
 
 const (
@@ -31,6 +33,7 @@ var versionNumber = regexp.MustCompile(`\d+\.\d+[0-9.]*`)
 type bench struct {
 	dir   string // for programs and data
 	sizes sizes
+	tries int // how often a phase is run at most, until the machine was the same before and after
 }
 
 // build builds a program with the versions of go.mod, once.
@@ -90,9 +93,16 @@ func (b *bench) measure(ctx context.Context, p peer) row {
 			run  func(*trial) error
 		}{{"delayed", b.delayed}, {"backlog", b.backlog}, {"kill", b.kill}} {
 			fmt.Fprintf(os.Stderr, "%s: %s\n", p.name, phase.name)
-			if err := b.withServer(ctx, p, command, &r, phase.run); err != nil {
+			// A phase that is run again begins with the fields of the phases before it.
+			before := r
+			state, err := machine.Steadily(ctx, b.tries, machine.Measure, func() error {
+				r = before
+				return b.withServer(ctx, p, command, &r, phase.run)
+			})
+			if err != nil {
 				return fmt.Errorf("%s: %w", phase.name, err)
 			}
+			r.machineWas(state)
 		}
 		return nil
 	}()

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/machine"
 )
 
 func TestArrivalsAreTalliedAlsoWhereARecordIsHalfWritten(t *testing.T) {
@@ -111,6 +113,21 @@ func TestReportMarksTheBestAndNamesWhatIsBetterElsewhere(t *testing.T) {
 	got := string(text)
 	if !strings.HasPrefix(got, "before\n"+beginMark+"heading\n") || !strings.HasSuffix(got, endMark+"after\n") || strings.Contains(got, "old") {
 		t.Errorf("the document is:\n%s", got)
+	}
+}
+
+func TestTheMachineStandsBesideTheFigures(t *testing.T) {
+	t.Parallel()
+	r := row{Name: "asynq"}
+	r.machineWas(machine.State{Before: 100, After: 109})
+	if r.Moved != 0 {
+		t.Error("a machine that moved by 9 percent is marked")
+	}
+	r.machineWas(machine.State{Before: 100, After: 111})
+	r.Load = 2.5
+	table := (&report{Systems: []row{r}}).table([]column{load, moved})
+	if !strings.Contains(table, "| asynq | 2.5 | 1 |\n") {
+		t.Errorf("the table is\n%s", table)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/machine"
 )
 
 // row has the figures of one system.
@@ -34,6 +36,19 @@ type row struct {
 
 	KillLost, KillTwice int
 	KillLate            float64 // s
+
+	Load  float64 // the highest load average after a phase
+	Moved int     // phases with a mark: the machine moved in each try
+}
+
+// machineWas notes how the machine was in a phase.
+func (r *row) machineWas(s machine.State) {
+	if load, ok := machine.Load(); ok {
+		r.Load = max(r.Load, load)
+	}
+	if s.Moved() {
+		r.Moved++
+	}
 }
 
 // column is a figure that tables show.
@@ -66,9 +81,11 @@ var (
 	killLost    = column{title: "lost", value: func(r row) float64 { return float64(r.KillLost) }, best: -1}
 	killTwice   = column{title: "twice", value: func(r row) float64 { return float64(r.KillTwice) }, best: -1}
 	killLate    = column{title: "latest after the kill s", value: func(r row) float64 { return r.KillLate }, best: -1}
+	load        = column{title: "load average", value: func(r row) float64 { return r.Load }}
+	moved       = column{title: "phases in which the machine moved", value: func(r row) float64 { return float64(r.Moved) }}
 
 	// chosen are the columns of the one table in docs/choose.md.
-	chosen = []column{publish, deliver, lateP50, lateP99, lateMax, early, serverCPU, memory, idleServer, killLost, killLate}
+	chosen = []column{publish, deliver, lateP50, lateP99, lateMax, early, serverCPU, memory, idleServer, killLost, killLate, load, moved}
 )
 
 // report is all that was found.
@@ -107,6 +124,7 @@ func (r *report) markdown() string {
 		{"What a message costs", []column{serverCPU, clientCPU, memory, disk}},
 		{"What it costs to wait", []column{idleServer, idleWorker, idleMemory}},
 		{"After a kill -9 of the worker", []column{killLost, killTwice, killLate}},
+		{"The machine meanwhile", []column{load, moved}},
 	} {
 		fmt.Fprintf(&b, "\n## %s\n\n%s", t.title, r.table(t.columns))
 	}
@@ -161,7 +179,7 @@ func (r *report) cell(c column, of row) string {
 		return "–"
 	}
 	text := number(c.value(of))
-	if !withDelays(of) {
+	if !withDelays(of) || c.best == 0 {
 		return text
 	}
 	for _, other := range r.measured() {

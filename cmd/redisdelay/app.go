@@ -53,7 +53,9 @@ type app struct {
 	logger *slog.Logger
 
 	root, relay, ui *cobra.Command
+	running         *cobra.Command // nil until a command runs
 	relaying        *relaySettings
+	args            []string // of the command line
 	json            bool
 	consent         consent
 	client          redis.UniversalClient // nil until the first use
@@ -86,12 +88,18 @@ Begin with "redisdelay doctor". Exit codes: 0 fine, 1 something is wrong, 2 used
 		a.deadCommand(), a.msgCommand(), a.pauseCommand(), a.resumeCommand(), a.publishCommand(), a.tailCommand(),
 		a.checkCommand(), a.repairCommand(), a.auditCommand(), a.relayCommand(), a.metricsCommand(), a.uiCommand(), a.scheduleCommand(),
 		a.schedulesCommand(), a.periodicCommand(), a.partitionsCommand(), a.versionCommand(), a.connectionTopic())
+	a.root.Version = version()
+	a.root.SetVersionTemplate(currentVersions().String() + "\n")
+	a.root.SetFlagErrorFunc(a.flagError)
 	return a
 }
 
 // run runs a command and returns the exit status.
 func run(ctx context.Context, args []string, sys system) int {
 	a := newApp(sys)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	a.settings.mismatch.cancel, a.args = cancel, args
 	a.root.SetArgs(args)
 	err := a.settings.refuseSecrets(args)
 	if err == nil {
@@ -103,7 +111,10 @@ func run(ctx context.Context, args []string, sys system) int {
 	if a.client != nil {
 		_ = a.client.Close()
 	}
-	return a.complain(ctx, args, err)
+	if found := a.settings.mismatch.found(); found != nil {
+		err = found
+	}
+	return a.complain(ctx, args, a.advised(err))
 }
 
 // runs returns the function of a command that looks at topics or changes them.
@@ -112,7 +123,7 @@ func (a *app) runs(do func(ctx context.Context, args []string) error) func(*cobr
 		if err := a.begin(cmd); err != nil {
 			return err
 		}
-		err := do(cmd.Context(), args)
+		err := a.near(cmd.Context(), args, do(cmd.Context(), args))
 		a.out.endProgress()
 		switch lost := a.out.out.failed; {
 		case lost == nil || errors.Is(err, lost):
@@ -127,8 +138,8 @@ func (a *app) runs(do func(ctx context.Context, args []string) error) func(*cobr
 
 // begin reads the settings.
 func (a *app) begin(cmd *cobra.Command) error {
-	a.began = true
-	if err := a.settings.resolve(cmd.Flags()); err != nil {
+	a.began, a.running = true, cmd
+	if err := errors.Join(a.refuseEmpty(cmd), a.settings.resolve(cmd.Flags())); err != nil {
 		return err
 	}
 	a.out = newOutput(a.sys, a.json)
@@ -140,9 +151,12 @@ func (a *app) begin(cmd *cobra.Command) error {
 	return nil
 }
 
+// given returns whether a flag of the command is set, to an empty text too.
+func (a *app) given(flag string) bool { return a.running != nil && a.running.Flags().Changed(flag) }
+
 // family returns a command that only has commands below it.
 func (a *app) family(name, short string, commands ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: name + " COMMAND", Short: short, Args: cobra.NoArgs, DisableFlagsInUseLine: true, RunE: a.incomplete}
+	c := &cobra.Command{Use: name + " COMMAND", Short: short, Args: unknownCommand, DisableFlagsInUseLine: true, RunE: a.incomplete}
 	c.AddCommand(commands...)
 	return c
 }
@@ -170,7 +184,7 @@ func (a *app) complain(ctx context.Context, args []string, err error) int {
 		name = c.CommandPath()
 	}
 	text := err.Error()
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) && a.settings.mismatch.found() == nil {
 		text = "interrupted: " + text
 	}
 	printed := map[string]bool{"": true} // two settings may have the same fault

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -100,14 +101,15 @@ func (a *app) audit(ctx context.Context, by, topic string, limit int) error {
 		return err
 	}
 	t := a.out.table("AT", "BY", "DID", "TOPIC", "GROUP", "TO", "DETAIL")
-	shown, more := 0, false
+	shown, more, looked := 0, false, 0
 	for cursor := ""; !more; {
 		acts, next, err := operator.Acts(ctx, cursor, 1000)
 		if err != nil {
 			return err
 		}
 		for _, did := range acts {
-			if by != "" && did.By != by || topic != "" && did.Topic != topic {
+			looked++
+			if by != "" && did.By != by || topic != "" && did.Topic != strings.ToValidUTF8(topic, "\ufffd") { // as Record writes it
 				continue
 			}
 			if more = limit > 0 && shown == limit; more {
@@ -124,7 +126,11 @@ func (a *app) audit(ctx context.Context, by, topic string, limit int) error {
 			break
 		}
 	}
-	err = t.flush("Nothing is in the audit log.", nil)
+	none := "Nothing is in the audit log."
+	if looked > 0 {
+		none = fmt.Sprintf("Nothing of that is among the %s in the audit log.", many(looked, "act"))
+	}
+	err = t.flush(none+a.where(), nil)
 	if more {
 		a.out.note("There are more; --limit says how many are shown.")
 	}

@@ -64,7 +64,7 @@ func TestActsAreInTheAuditLog(t *testing.T) {
 		said = append(said, text)
 	}
 	require.Equal(t, []string{
-		"pause orders | deploy", "resume orders",
+		"pause orders | until resume: deploy", "resume orders",
 		`move orders | billing | begins with 1 dead letter, to "mails", reason contains "down", over 10m0s`, "move orders | billing | done: 1 dead letter",
 		"purge orders | billing failed",
 		"purge orders | billing | begins with 2 dead letters", "purge orders | billing | done: 2 dead letters",
@@ -72,7 +72,7 @@ func TestActsAreInTheAuditLog(t *testing.T) {
 		"remove-group orders | audit | done: 5 messages", "deliver now orders",
 		"publish orders | 0 bytes, UUID new", "pause-schedule reports | clean-up | 1 waiting occurrence taken back", "run-schedule reports | clean-up",
 		"resume-schedule reports | clean-up", "remove-schedule reports | daily-report | done: 1 waiting occurrence",
-		"remove-topic oders | done: 1 message", "pause nowhere failed",
+		"remove-topic oders | done: 1 message", "pause nowhere | until resume failed",
 	}, said)
 
 	status, out, _ := w.run("", "audit", "--topic", "oders")
@@ -81,7 +81,7 @@ func TestActsAreInTheAuditLog(t *testing.T) {
 	require.NotContains(t, out, "orders")
 	_, out, errs := w.run("", "audit", "--by", "bob")
 	require.Empty(t, out)
-	require.Contains(t, errs, "Nothing is in the audit log.")
+	require.Contains(t, errs, "Nothing of that is among the 19 acts in the audit log.")
 	_, out, errs = w.run("", "audit", "--limit", "2", "--json")
 	require.Equal(t, 2, strings.Count(out, "\n"))
 	require.Contains(t, errs, "There are more")

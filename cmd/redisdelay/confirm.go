@@ -85,19 +85,22 @@ func (a *app) partitioned(ctx context.Context, operator *admin.Admin, w act) act
 
 // agreed returns whether an act is to be done. It prints a dry run, and asks on a terminal. The
 // error is a refusal where nobody can be asked, or errSaid after a no.
-func (a *app) agreed(ctx context.Context, w act) (bool, error) {
+func (a *app) agreed(ctx context.Context, w act) (bool, error) { return a.agreedTo(ctx, w, w.String()) }
+
+// agreedTo is agreed with another phrase for the act.
+func (a *app) agreedTo(ctx context.Context, w act, phrase string) (bool, error) {
 	switch {
 	case a.consent.dryRun:
 		w.DryRun = true
-		a.out.say(w, "This would %s.", w)
+		a.out.say(w, "This would %s.", phrase)
 		return false, nil
 	case a.consent.yes:
 		return true, nil
 	case !isTerminal(a.sys.stdin):
-		return false, refuse("this would %s; there is no terminal to ask on, so say --yes, or --dry-run to see only", w)
+		return false, refuse("this would %s; there is no terminal to ask on, so say --yes, or --dry-run to see only", phrase)
 	}
 	a.out.endProgress()
-	_, _ = fmt.Fprintf(a.sys.stderr, "%s. Go on? [y/N] ", clean("This will "+w.String()))
+	_, _ = fmt.Fprintf(a.sys.stderr, "%s. Go on? [y/N] ", clean("This will "+phrase))
 	answer := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(a.sys.stdin).ReadString('\n')

@@ -3,22 +3,24 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/jsontext"
 )
 
 // deadWork is a command on many dead letters.
@@ -28,7 +30,8 @@ type deadWork struct {
 	choose choosing
 	over   time.Duration
 	to     string
-	create bool // to, if there is none
+	create bool   // to, if there is none
+	from   string // file of the exported dead letters that are chosen; "": none
 
 	action string
 	one    func(o *admin.Admin, ctx context.Context, topic, group, id string) error
@@ -69,7 +72,8 @@ func (a *app) deadCommand() *cobra.Command {
 		all: func(o *admin.Admin, ctx context.Context, topic, group, _ string, bulk admin.Bulk) (int, error) {
 			return o.PurgeDead(ctx, topic, group, bulk)
 		}}, &cobra.Command{Use: "purge TOPIC [ID...]", Short: "delete dead letters",
-		Example: "  redisdelay dead purge orders --until 720h --dry-run"})
+		Long:    `Deletes dead letters. With --from, only those that are in a file of dead export: what died after the export stays.`,
+		Example: "  redisdelay dead export orders > orders.ndjson\n  redisdelay dead purge orders --from orders.ndjson\n  redisdelay dead purge orders --until 720h --dry-run"})
 	move := a.deadWorkCommand(&deadWork{action: "move",
 		all: func(o *admin.Admin, ctx context.Context, topic, group, to string, bulk admin.Bulk) (int, error) {
 			return o.MoveDead(ctx, topic, group, to, bulk)
@@ -84,11 +88,17 @@ func (a *app) deadCommand() *cobra.Command {
 		})}
 	a.groupFlag(export, &exported.group)
 	exported.choose.declare(export.Flags(), true)
+	everyGroup := false
 	importing := &cobra.Command{Use: "import TOPIC [FILE]", Short: "publish exported dead letters, due now", Args: cobra.RangeArgs(1, 2),
-		Long: `Publishes exported dead letters, due now, to all groups of the topic. FILE is by default -, standard input.
-A dead letter that was imported within the last hour is left out, so an interrupted import can be repeated.`,
+		Long: `Publishes exported dead letters, due now. FILE is by default -, standard input. Every group of the topic gets them:
+if it has groups other than those of the file, the command says so and needs --every-group. Dead letters that are
+still there go back to their own group by dead requeue. A dead letter that was imported within the last hour is left
+out, so an interrupted import can be repeated.`,
 		ValidArgsFunction: a.completeTopic, Example: "  redisdelay dead import orders orders.ndjson",
-		RunE: a.runs(func(ctx context.Context, args []string) error { return a.importLetters(ctx, args[0], args[1:]) })}
+		RunE: a.runs(func(ctx context.Context, args []string) error {
+			return a.importLetters(ctx, args[0], args[1:], everyGroup)
+		})}
+	importing.Flags().BoolVar(&everyGroup, "every-group", false, "also deliver them to groups that did not export them")
 	a.consentFlags(importing.Flags())
 	a.jsonFlag(importing.Flags())
 	return a.family("dead", "dead letters: why, and what becomes of them", reasons, list, show, requeue, purge, move, export, importing)
@@ -122,6 +132,7 @@ func (a *app) deadWorkCommand(w *deadWork, c *cobra.Command) *cobra.Command {
 	c.RunE = a.runs(w.run)
 	a.groupFlag(c, &w.group)
 	w.choose.declare(c.Flags(), true)
+	c.Flags().StringVar(&w.from, "from", "", "only those that are in this `file` of dead export; -: standard input")
 	if w.action != "purge" {
 		c.Flags().DurationVar(&w.over, "over", 0, "spread them evenly over this time, so that they do not come all at once")
 	}
@@ -141,6 +152,10 @@ func (a *app) deadWorkCommand(w *deadWork, c *cobra.Command) *cobra.Command {
 
 func (w *deadWork) run(ctx context.Context, args []string) error {
 	topic, ids := args[0], args[1:]
+	exported, err := w.exported(topic)
+	if err != nil {
+		return err
+	}
 	operator, g, err := w.a.groupOf(ctx, topic, w.group)
 	if err != nil {
 		return err
@@ -162,6 +177,7 @@ func (w *deadWork) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	filter.IDs = exported
 	bulk := admin.Bulk{Filter: filter, Limit: w.choose.limit, Spread: w.over, DryRun: true, Progress: func(p admin.Progress) {
 		w.a.out.progress("Counting: %s found among %s", count(p.Done), many(p.Looked, "dead letter"))
 	}}
@@ -191,9 +207,39 @@ func (w *deadWork) run(ctx context.Context, args []string) error {
 	return nil
 }
 
+// exported returns the IDs in the file of --from, nil without one. The file also says the group.
+func (w *deadWork) exported(topic string) (map[string]bool, error) {
+	if !w.a.given("from") {
+		return nil, nil
+	}
+	if w.from == "" {
+		return nil, refuse("--from is empty; it must be a file of dead export")
+	}
+	text, err := w.a.input([]string{w.from})
+	if err != nil {
+		return nil, err
+	}
+	letters, err := readLetters(text)
+	if err != nil {
+		return nil, err
+	}
+	ids := map[string]bool{}
+	for _, l := range letters {
+		w.group = cmp.Or(w.group, l.Group)
+		if l.Topic != topic || l.Group != w.group {
+			return nil, refuse("--from has dead letter %s of group %q of topic %q; this is about group %q of topic %q", l.ID, l.Group, l.Topic, w.group, topic)
+		}
+		ids[l.ID] = true
+	}
+	return ids, nil
+}
+
 // chosen says which dead letters are chosen, and over what time they are spread. "" is all at once.
 func (w *deadWork) chosen() string {
 	chosen := w.choose.String()
+	if w.from != "" {
+		chosen = strings.TrimSuffix("from "+w.from+", "+chosen, ", ")
+	}
 	if w.over > 0 {
 		chosen = strings.TrimPrefix(fmt.Sprintf("%s, over %v", chosen, w.over), ", ")
 	}
@@ -202,7 +248,7 @@ func (w *deadWork) chosen() string {
 
 // runOnes does the work for dead letters that are named.
 func (w *deadWork) runOnes(ctx context.Context, operator *admin.Admin, did act, ids []string) error {
-	if w.choose.String() != "" || w.choose.limit != 0 || w.over != 0 {
+	if w.choose.String() != "" || w.choose.limit != 0 || w.over != 0 || w.from != "" {
 		return refuse("with IDs there is nothing else to choose: leave out the other flags")
 	}
 	did.Count = len(ids)
@@ -233,16 +279,15 @@ func (w *deadWork) runOnes(ctx context.Context, operator *admin.Admin, did act, 
 
 // letter is the object of an exported dead letter.
 type letter struct {
-	ID            string            `json:"id"`
-	Topic         string            `json:"topic"`
-	Group         string            `json:"group"`
-	UUID          string            `json:"uuid"`
-	Metadata      map[string]string `json:"metadata,omitempty"`
-	Payload       string            `json:"payload,omitempty"`        // if it is UTF-8
-	PayloadBase64 []byte            `json:"payload_base64,omitempty"` // else
-	DiedAt        time.Time         `json:"died_at"`
-	Deliveries    int               `json:"deliveries"`
-	Reason        string            `json:"reason"`
+	ID         string            `json:"id"`
+	Topic      string            `json:"topic"`
+	Group      string            `json:"group"`
+	UUID       string            `json:"uuid"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	Payload    []byte            `json:"payload,omitempty"`
+	DiedAt     time.Time         `json:"died_at"`
+	Deliveries int               `json:"deliveries"`
+	Reason     string            `json:"reason"`
 }
 
 func (a *app) export(ctx context.Context, topic, group string, choose choosing) error {
@@ -266,12 +311,7 @@ func (a *app) export(ctx context.Context, topic, group string, choose choosing) 
 			return true
 		}
 		place := m.Places[0]
-		l := letter{ID: m.ID, Topic: topic, Group: g.Group, UUID: m.UUID, Metadata: m.Metadata, DiedAt: place.At.UTC(), Deliveries: place.Deliveries, Reason: place.Reason}
-		if utf8.Valid(m.Payload) {
-			l.Payload = string(m.Payload)
-		} else {
-			l.PayloadBase64 = m.Payload
-		}
+		l := letter{ID: m.ID, Topic: topic, Group: g.Group, UUID: m.UUID, Metadata: m.Metadata, Payload: m.Payload, DiedAt: place.At, Deliveries: place.Deliveries, Reason: place.Reason}
 		a.out.object(l)
 		if a.out.out.failed != nil {
 			return false
@@ -290,12 +330,12 @@ func (a *app) export(ctx context.Context, topic, group string, choose choosing) 
 	return err
 }
 
-func (a *app) importLetters(ctx context.Context, topic string, file []string) error {
+func (a *app) importLetters(ctx context.Context, topic string, file []string, everyGroup bool) error {
 	text, err := a.input(file)
 	if err != nil {
 		return err
 	}
-	messages, err := letters(text)
+	letters, err := readLetters(text)
 	if err != nil {
 		return err
 	}
@@ -303,6 +343,10 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string) er
 	if err != nil {
 		return err // a typo would make a new topic
 	}
+	if err := a.otherGroups(before, letters, everyGroup); err != nil {
+		return err
+	}
+	messages := again(letters)
 	did := a.partitioned(ctx, operator, act{Action: "import", Topic: topic, Count: len(messages), Unit: "dead letter"})
 	if ok, err := a.agreed(ctx, did); !ok {
 		return err
@@ -340,23 +384,40 @@ func (a *app) importLetters(ctx context.Context, topic string, file []string) er
 	return nil
 }
 
-// letters returns the messages of exported dead letters. Each has a delay ID for an hour, so that
-// a repeated import leaves it out.
-func letters(text []byte) (messages []*message.Message, err error) {
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, len(text)+1)
-	for n := 1; lines.Scan(); n++ {
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			continue
+// otherGroups says which groups of a topic get dead letters that they did not export. Without
+// consent to that it returns a refusal.
+func (a *app) otherGroups(topic admin.Stats, letters []letter, everyGroup bool) error {
+	from := map[string]bool{}
+	for _, l := range letters {
+		from[l.Group] = true
+	}
+	var others []string
+	for _, g := range topic.Groups {
+		if !from[g.Group] {
+			others = append(others, strconv.Quote(g.Group))
 		}
-		var l letter
-		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
-			return nil, refuse("line %d is not an exported dead letter: %w", n, err)
-		}
-		if l.ID == "" || l.UUID == "" {
-			return nil, refuse("line %d is not an exported dead letter: it has no id or no uuid", n)
-		}
-		msg := message.NewMessage(l.UUID, append([]byte(l.Payload), l.PayloadBase64...))
+	}
+	if len(others) == 0 || len(letters) == 0 {
+		return nil
+	}
+	quoted := []string{}
+	for _, name := range slices.Sorted(maps.Keys(from)) {
+		quoted = append(quoted, strconv.Quote(name))
+	}
+	said := fmt.Sprintf("the dead letters are of group %s, and an import delivers them to every group of topic %q, also to %s",
+		strings.Join(quoted, ", "), topic.Topic, strings.Join(others, ", "))
+	if !everyGroup {
+		return refuse("%s; --every-group does that", said)
+	}
+	a.out.note("%s.", strings.ToUpper(said[:1])+said[1:])
+	return nil
+}
+
+// again returns the messages of exported dead letters. Each has a delay ID for an hour, so that a
+// repeated import leaves it out.
+func again(letters []letter) (messages []*message.Message) {
+	for _, l := range letters {
+		msg := message.NewMessage(l.UUID, l.Payload)
 		for key, value := range l.Metadata {
 			msg.Metadata.Set(key, value)
 		}
@@ -364,7 +425,44 @@ func letters(text []byte) (messages []*message.Message, err error) {
 		redisdelay.SetDelayIDWindow(msg, time.Hour)
 		messages = append(messages, msg)
 	}
-	return messages, lines.Err()
+	return messages
+}
+
+// readLetters reads exported dead letters, byte for byte as they were.
+func readLetters(text []byte) (letters []letter, err error) {
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, len(text)+1)
+	for n := 1; lines.Scan(); n++ {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		l, err := readLetter(lines.Bytes())
+		if err != nil {
+			return nil, refuse("line %d is not an exported dead letter: %w", n, err)
+		}
+		letters = append(letters, l)
+	}
+	return letters, lines.Err()
+}
+
+func readLetter(line []byte) (l letter, err error) {
+	fields, err := jsontext.Read(line)
+	if err != nil {
+		return l, err
+	}
+	payload := ""
+	for name, to := range map[string]*string{"id": &l.ID, "topic": &l.Topic, "group": &l.Group, "uuid": &l.UUID, "payload": &payload, "reason": &l.Reason} {
+		text, failed := fields.Text(name)
+		*to, err = text, errors.Join(err, failed)
+	}
+	metadata, failed := fields.Texts("metadata")
+	l.Metadata, l.Payload = metadata, []byte(payload)
+	_, plain := fields["uuid"]
+	_, encoded := fields["uuid_base64"]
+	if err = errors.Join(err, failed); err == nil && (l.ID == "" || !plain && !encoded) {
+		err = errors.New("it has no id or no uuid")
+	}
+	return l, err
 }
 
 // input returns the content of a file, or of standard input.

@@ -49,7 +49,7 @@ func TestCommandsInDocumentsExist(t *testing.T) {
 	collect(a.root)
 
 	commands := regexp.MustCompile("(?m)(?:`|^ *(?:\\$ )?|\\| )redisdelay ([a-z][^`\n|>&]*)")
-	named := 0
+	named, tests := 0, testSource(t)
 	documents, err := filepath.Glob("../../docs/*.md")
 	require.NoError(t, err)
 	for _, file := range append(documents, "../../README.md", "../../CHANGELOG.md") {
@@ -60,6 +60,14 @@ func TestCommandsInDocumentsExist(t *testing.T) {
 			words := strings.Fields(match[1])
 			cmd, rest, err := a.root.Find(words)
 			require.NoError(t, err, "%s: redisdelay %s", file, match[1])
+			if !cmd.HasSubCommands() {
+				_, path, _ := strings.Cut(cmd.CommandPath(), " ")
+				asCalled := strings.ReplaceAll(regexp.QuoteMeta(path), " ", `(?: |", ?")`)
+				called := regexp.MustCompile(`["` + "`" + ` ]` + asCalled + `[" ` + "`" + `]`)
+				if !called.MatchString(tests) {
+					t.Errorf("no test runs redisdelay %s, which %s names", path, file)
+				}
+			}
 			if cmd.HasSubCommands() && len(rest) > 0 && !strings.Contains(cmd.Use, "TOPIC") {
 				require.Regexp(t, "^[-A-Z]", rest[0], "%s: redisdelay %s", file, match[1])
 			}
@@ -74,6 +82,22 @@ func TestCommandsInDocumentsExist(t *testing.T) {
 		}
 	}
 	require.Greater(t, named, 30)
+}
+
+// testSource returns the text of the tests of this package, but for this file.
+func testSource(t *testing.T) string {
+	t.Helper()
+	files, err := filepath.Glob("*_test.go")
+	require.NoError(t, err)
+	var source strings.Builder
+	for _, file := range files {
+		if file != "docs_test.go" {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			source.Write(text)
+		}
+	}
+	return source.String()
 }
 
 // updates makes tests write their golden files and sections of documents anew: UPDATE=1 go test.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,8 +13,9 @@ import (
 func (a *app) doctorCommand() *cobra.Command {
 	deep, late := false, time.Duration(0)
 	c := &cobra.Command{Use: "doctor [TOPIC...]", Short: "every problem in one sentence, with the command that mends it, worst first",
-		Long: `Says every problem in one sentence, with the command that mends it, worst first. It looks at the server and at
-the given topics, by default at all. The exit code is 1 if there is a problem that is
+		Long: `Says every problem in one sentence, with the command that mends it, worst first. No such command deletes anything; if
+something could be deleted, that comes last, with what it would delete. It looks at the server and at the given topics,
+by default at all. The exit code is 1 if there is a problem that is
 more than a notice.`,
 		ValidArgsFunction: a.completeTopic,
 		Example:           "  redisdelay doctor\n  redisdelay doctor orders --deep",
@@ -48,14 +50,26 @@ func (a *app) doctor(ctx context.Context, topics []string, deep bool, late time.
 			continue
 		}
 		a.out.marked(problemStyle(p.Severity), string(p.Severity), p.Text)
+		if p.Kind == admin.MissingTopic {
+			if found := a.nearTopic(ctx, p.Topic); found != "" {
+				a.out.marked(faint, "", fmt.Sprintf("There is a topic %q: did you mean that?", found))
+			}
+		}
 		if len(p.Mend) > 0 {
 			a.out.marked(faint, "", commandLine(p.Mend...))
+		}
+		if len(p.Delete) > 0 {
+			a.out.marked(faint, "", fmt.Sprintf("Only if nobody needs it, this deletes %s: %s", p.Deletes, commandLine(p.Delete...)))
 		}
 	}
 	if wrong {
 		return errSaid
 	}
-	a.out.note("Nothing is wrong with %s.", many(diagnosis.Topics, "topic"))
+	where := ""
+	if diagnosis.Topics == 0 {
+		where = a.where()
+	}
+	a.out.note("Nothing is wrong with %s.%s", many(diagnosis.Topics, "topic"), where)
 	return nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -179,6 +180,20 @@ func (p *tool) awaitProbe(path string, status int) (said string) {
 		return got == status
 	}, patience, 10*time.Millisecond)
 	return said
+}
+
+// awaitUnready waits until the program is not ready for a reason. On a slow machine its first
+// answers may tell of a time limit.
+func (p *tool) awaitUnready(reason string) {
+	p.t.Helper()
+	said := ""
+	if !assert.Eventually(p.t, func() bool {
+		var status int
+		status, said = p.probe("/readyz")
+		return status == http.StatusServiceUnavailable && strings.Contains(said, reason)
+	}, patience, 10*time.Millisecond) {
+		require.Contains(p.t, said, reason)
+	}
 }
 
 // freePort returns an unused port of this machine.

@@ -67,7 +67,7 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"dead ls":        {{topic, "--group", group}, {topic}, {topic, "--group", group, "--since", evil}},
 		"dead show":      {{topic, "die: " + evil}, {topic, evil}},
 		"dead export":    {{topic, "--group", group}},
-		"dead import":    {{topic}, {topic, "--yes"}, {topic, "missing" + evil}},
+		"dead import":    {{topic}, {topic, "--yes"}, {topic, "--yes", "--every-group"}, {topic, "missing" + evil}},
 		"dead requeue":   {{topic, "--group", group}, {topic, evil, "--group", group, "--yes"}, {topic, "--group", group, "--dry-run", "--reason", evil}},
 		"dead move":      {{topic, "--group", group, "--to", "to" + evil, "--create", "--dry-run"}, {topic, "--group", group, "--to", "missing" + evil}},
 		"dead purge":     {{topic, "--group", group, "--dry-run"}},
@@ -102,10 +102,12 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 	}
 	said := 0
 	check := func(args []string, stdin string) {
+		out, errs := "", ""
 		if args[0] == "tail" && len(args) > 2 {
-			go w.publishOnceTailed(topic)
+			_, out, errs = w.tail(func() { w.publish(topic, evil, evil) }, args[1:]...)
+		} else {
+			_, out, errs = w.run(stdin, args...)
 		}
-		_, out, errs := w.run(stdin, args...)
 		require.True(t, out+errs != "" || args[len(args)-1] == "--json", "%q says nothing", args)
 		for _, r := range out + errs {
 			require.True(t, r == '\n' || strconv.IsPrint(r), "%q prints %q in\n%q", args, r, out+errs)

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,7 +16,7 @@ import (
 func (a *app) killCommand() *cobra.Command {
 	var group, reason string
 	kill := a.msgCommandOn("kill", "make a dead letter of a message in any state", `Makes a dead letter of a message in any state. If a handler has it, the handler's context ends.
-One that is not due yet becomes a dead letter of every group.
+One that is not due yet is in no group, so it becomes a dead letter of every group, and --group is refused.
 To find a message that is ready, the list of ready messages is read, so this takes time with its length.`, `orders 01M7Y3SQGNBVX5P66MY8JV56FH --reason "kills its workers"`, func(f *pflag.FlagSet) {
 		f.StringVar(&reason, "reason", "", "the reason of the dead letter, behind killed:; default by whom")
 		a.consentFlags(f)
@@ -22,24 +24,12 @@ To find a message that is ready, the list of ready messages is read, so this tak
 		if reason == "" {
 			reason = "by " + a.who()
 		}
-		_, g, err := a.groupOf(ctx, topic, group)
+		named, of, err := a.killed(ctx, topic, group, m)
 		if err != nil {
 			return err
 		}
-		of := g.Group
-		if slices.ContainsFunc(m.Places, func(p admin.Place) bool { return p.State == admin.Pending }) {
-			_, stats, err := a.stats(ctx, topic)
-			if err != nil {
-				return err
-			}
-			var all []string
-			for _, g := range stats.Groups {
-				all = append(all, g.Group)
-			}
-			of = strings.Join(all, ", ")
-		}
 		return a.onOne(ctx, o, act{Action: "kill", Topic: topic, Group: of, ID: m.ID}, reason, func() error {
-			was, err := o.Kill(context.WithoutCancel(ctx), topic, g.Group, m.ID, reason)
+			was, err := o.Kill(context.WithoutCancel(ctx), topic, named, m.ID, reason)
 			if was == admin.Dead {
 				a.out.note("It was a dead letter already.")
 			}
@@ -48,4 +38,29 @@ To find a message that is ready, the list of ready messages is read, so this tak
 	})
 	a.groupFlag(kill, &group)
 	return kill
+}
+
+// killed returns a group for Kill, and the groups that get the dead letter. A message that waits is
+// in no group yet, and goes to all of them.
+func (a *app) killed(ctx context.Context, topic, group string, m admin.Message) (named, of string, err error) {
+	if !slices.ContainsFunc(m.Places, func(p admin.Place) bool { return p.State == admin.Pending }) {
+		_, g, err := a.groupOf(ctx, topic, group)
+		return g.Group, g.Group, err
+	}
+	_, stats, err := a.stats(ctx, topic)
+	if err != nil {
+		return "", "", err
+	}
+	var all, quoted []string
+	for _, g := range stats.Groups {
+		all, quoted = append(all, g.Group), append(quoted, strconv.Quote(g.Group))
+	}
+	switch {
+	case len(all) == 0:
+		return "", "", fmt.Errorf("topic %q has no group that could keep a dead letter; msg cancel takes the message back", topic)
+	case group != "" && (len(all) > 1 || all[0] != group):
+		return "", "", refuse("message %s waits, and is in no group yet: to kill it makes a dead letter of every group, %s; leave out --group for that",
+			m.ID, strings.Join(quoted, ", "))
+	}
+	return all[0], strings.Join(all, ", "), nil
 }

@@ -56,25 +56,27 @@ func (a *app) msgCommand() *cobra.Command {
 	view.declare(get.Flags())
 	a.jsonFlag(get.Flags())
 
-	cancel := a.msgCommandOn("cancel", "take back a message that waits", "", `orders "order 123"`, a.consentFlags,
-		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message) error {
-			return a.onOne(ctx, o, act{Action: "cancel", Topic: topic, ID: m.ID}, "", func() error { return o.Cancel(context.WithoutCancel(ctx), topic, admin.ByID(m.ID)) })
+	const meant = `A delay ID means the message that waits for its due time. If there is none, it means all that retry under it, in all
+groups. If a group has one of these ready, in hand or dead, nothing changes. An ID means one message, in the groups in which it waits.`
+	cancel := a.msgCommandBy("cancel", "take back a message that waits", meant, `orders "order 123"`, a.consentFlags,
+		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
+			return a.onOne(ctx, o, act{Action: "cancel", Topic: topic, ID: m.ID}, "", func() error { return o.Cancel(context.WithoutCancel(ctx), topic, ref) })
 		})
 	var in, at string
-	reschedule := a.msgCommandOn("reschedule", "give a waiting message another due time", "", `orders "order 123" --in 2h`, func(f *pflag.FlagSet) {
+	reschedule := a.msgCommandBy("reschedule", "give a waiting message another due time", meant+"\nA time at or after expires_at is refused.", `orders "order 123" --in 2h`, func(f *pflag.FlagSet) {
 		f.StringVar(&in, "in", "", "due after this `duration`")
 		f.StringVar(&at, "at", "", "due at this `time`, RFC 3339")
-	}, func(ctx context.Context, o *admin.Admin, topic string, m admin.Message) error {
+	}, func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
 		when, err := due(in, at)
 		if err != nil {
 			return err
 		}
-		err = o.Reschedule(context.WithoutCancel(ctx), topic, admin.ByID(m.ID), when)
+		err = o.Reschedule(context.WithoutCancel(ctx), topic, ref, when)
 		return a.didOne(ctx, o, act{Action: "reschedule", Topic: topic, ID: m.ID}, "reschedule", dueText(in, at), err)
 	})
-	now := a.msgCommandOn("now", "have a waiting message delivered now", "", `orders "order 123"`, nil,
-		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message) error {
-			err := o.DeliverNow(context.WithoutCancel(ctx), topic, admin.ByID(m.ID))
+	now := a.msgCommandBy("now", "have a waiting message delivered now", meant, `orders "order 123"`, nil,
+		func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error {
+			err := o.DeliverNow(context.WithoutCancel(ctx), topic, ref)
 			return a.didOne(ctx, o, act{Action: "deliver", Topic: topic, ID: m.ID}, "deliver now", "", err)
 		})
 	return a.family("msg", "single messages: look, cancel, reschedule, kill", list, get, cancel, reschedule, now,
@@ -170,10 +172,13 @@ func (a *app) list(ctx context.Context, topic string, state admin.State, q listi
 		header = append([]string{"PARTITION"}, header...)
 	}
 	t := a.out.table(header...)
-	shown, more := 0, false
+	shown, more, unreadable := 0, false, 0
 	err = pages(ctx, operator, topic, admin.Query{State: state, Group: group, Filter: filter, Limit: 1000}, func(m admin.Message) bool {
 		if more = q.choose.limit > 0 && shown == q.choose.limit; more {
 			return false
+		}
+		if m.Err != nil {
+			unreadable++
 		}
 		place := m.Places[0]
 		cells := []any{place.At, m.ID, m.DelayID, cut(m.UUID, 36), place.Deliveries, cut(place.Reason, 60), faint.in(q.view.short(m), true)}
@@ -184,11 +189,42 @@ func (a *app) list(ctx context.Context, topic string, state admin.State, q listi
 		shown++
 		return true
 	})
-	err = t.flush(fmt.Sprintf("Topic %q has no such messages.", topic), err)
+	err = t.flush(a.noneFound(stats, state, group, q.choose), err)
+	if unreadable > 0 {
+		a.out.note("%s", a.otherMarshaler(unreadable))
+	}
 	if more {
 		a.out.note("There are more; --limit says how many are shown.")
 	}
 	return err
+}
+
+// noneFound says which messages a list without a result has looked at.
+func (a *app) noneFound(stats admin.Stats, state admin.State, group string, choose choosing) string {
+	all, of := stats.Pending, ""
+	for _, g := range stats.Groups {
+		if g.Group == group && state != admin.Pending {
+			of = fmt.Sprintf(" in group %q", group)
+			all = map[admin.State]int{admin.Ready: g.Ready, admin.InHand: g.InHand, admin.Retrying: g.Retrying, admin.Dead: g.Dead}[state]
+		}
+	}
+	if all == 0 {
+		return fmt.Sprintf("Topic %q has no messages in state %s%s.%s", stats.Topic, stateName(state), of, a.where())
+	}
+	text := fmt.Sprintf("None of %s of topic %q in state %s%s is chosen", many(all, "message"), stats.Topic, stateName(state), of)
+	if by := choose.String(); by != "" {
+		text += " by: " + by
+	}
+	if len(choose.metadata) > 0 {
+		text += fmt.Sprintf("; they were read with --marshaler %s", a.marshaler.value)
+	}
+	return text + "."
+}
+
+// otherMarshaler says what to do about payloads that cannot be read.
+func (a *app) otherMarshaler(n int) string {
+	other := map[string]string{"binary": "json", "json": "binary"}[a.marshaler.value]
+	return fmt.Sprintf("%s could not be read with --marshaler %s. If the publishers use another Marshaler, try --marshaler %s.", many(n, "message"), a.marshaler.value, other)
 }
 
 // show prints a message, in any state or only as a dead letter.
@@ -200,12 +236,15 @@ func (a *app) show(ctx context.Context, topic, name string, by naming, view payl
 	if err != nil {
 		return err
 	}
-	m, err := a.find(ctx, operator, topic, name, by)
+	m, _, err := a.find(ctx, operator, topic, name, by)
 	if err != nil {
 		return err
 	}
 	if only != "" && !slices.ContainsFunc(m.Places, func(p admin.Place) bool { return p.State == only }) {
 		return fmt.Errorf("message %s of topic %q is no dead letter: %w", m.ID, topic, admin.ErrNotFound)
+	}
+	if m.Err != nil {
+		a.out.note("%s", a.otherMarshaler(1))
 	}
 	if a.out.json {
 		a.out.object(view.without(m))
@@ -351,6 +390,14 @@ func (v *payloadView) short(m admin.Message) string {
 
 // msgCommandOn returns a command on one message.
 func (a *app) msgCommandOn(name, short, long, example string, flags func(*pflag.FlagSet), do func(ctx context.Context, o *admin.Admin, topic string, m admin.Message) error) *cobra.Command {
+	return a.msgCommandBy(name, short, long, example, flags, func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, _ admin.Ref) error {
+		return do(ctx, o, topic, m)
+	})
+}
+
+// msgCommandBy returns a command on what a Ref means: one message, or all that retry under the
+// delay ID by which m was found.
+func (a *app) msgCommandBy(name, short, long, example string, flags func(*pflag.FlagSet), do func(ctx context.Context, o *admin.Admin, topic string, m admin.Message, ref admin.Ref) error) *cobra.Command {
 	var by naming
 	c := &cobra.Command{Use: name + " TOPIC MESSAGE", Short: short, Long: long, Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeTopic,
 		Example: "  redisdelay msg " + name + " " + example,
@@ -359,11 +406,14 @@ func (a *app) msgCommandOn(name, short, long, example string, flags func(*pflag.
 			if err != nil {
 				return err
 			}
-			m, err := a.find(ctx, operator, args[0], args[1], by)
+			m, ref, err := a.find(ctx, operator, args[0], args[1], by)
 			if err != nil {
 				return err
 			}
-			return do(ctx, operator, args[0], m)
+			if slices.ContainsFunc(m.Places, func(p admin.Place) bool { return p.State == admin.Pending }) {
+				ref = admin.ByID(m.ID) // the message that is shown, even if another replaces it
+			}
+			return do(ctx, operator, args[0], m, ref)
 		})}
 	by.declare(c.Flags())
 	if flags != nil {

@@ -95,7 +95,7 @@ func TestNATSStartsLaterAndRestarts(t *testing.T) {
 	store, port := redistest.Start(t), freePort(t)
 	p := startRelay(t, start, store, nil, "--to", "nats", "--nats", "nats://127.0.0.1:"+port, "--nats-provision", "--health", "127.0.0.1:0",
 		"--backoff", "20ms")
-	require.Contains(t, p.awaitProbe("/readyz", http.StatusServiceUnavailable), "no connection to NATS")
+	p.awaitUnready("no connection to NATS")
 	orders := publishOrders(t, store.Client(t), topic, 10, time.Millisecond)
 	p.await("The destination fails to take messages")
 

@@ -14,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/jsontext"
 )
 
 // clean returns text without characters that could control a terminal or mislead its reader: each
@@ -124,15 +126,21 @@ func (o *output) note(format string, args ...any) {
 	_, _ = fmt.Fprintln(o.err, clean(fmt.Sprintf(format, args...)))
 }
 
-// object prints an object as a line of JSON.
+// object prints a struct as a line of JSON. Texts that are not UTF-8 are base64: see
+// jsontext.Object.
 func (o *output) object(object any) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(object); err != nil {
+	encoded, err := encode(object)
+	if err != nil {
 		panic(err) // a type that JSON does not know
 	}
-	_, _ = o.out.Write(append(cleanJSON(bytes.TrimRight(b.Bytes(), "\n")), '\n'))
+	_, _ = o.out.Write(append(cleanJSON(encoded), '\n'))
+}
+
+func encode(object any) ([]byte, error) {
+	if own, ok := object.(json.Marshaler); ok {
+		return own.MarshalJSON()
+	}
+	return jsontext.Object(object)
 }
 
 // ofTopic is the object of something of a topic: its JSON, with the topic in front.
@@ -143,15 +151,17 @@ type ofTopic struct {
 
 // MarshalJSON returns the object of the value with one field more.
 func (o ofTopic) MarshalJSON() ([]byte, error) {
-	topic, err := json.Marshal(o.topic)
+	topic, err := jsontext.Object(struct {
+		Topic string `json:"topic"`
+	}{o.topic})
 	if err != nil {
 		return nil, err
 	}
-	value, err := json.Marshal(o.value)
+	value, err := encode(o.value)
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat([]byte(`{"topic":`), topic, []byte(","), value[1:]), nil
+	return slices.Concat(topic[:len(topic)-1], []byte(","), value[1:]), nil
 }
 
 // progress shows how far a long command is, on standard error: in one line of a terminal, or else

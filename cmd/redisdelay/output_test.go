@@ -79,9 +79,9 @@ func TestKillOfAWaitingMessageNamesAllGroups(t *testing.T) {
 	w.group("orders", "audit")
 	w.group("orders", "billing")
 	w.publish("orders", "later", "x", redisdelay.DelayKey, "1h")
-	_, out, _ := w.run("", strings.Fields("msg kill orders later --group billing --dry-run")...)
+	_, out, _ := w.run("", strings.Fields("msg kill orders later --dry-run")...)
 	require.Contains(t, out, `of group "audit, billing" of topic "orders"`)
-	status, _, said := w.run("", strings.Fields("msg kill orders later --group billing --yes")...)
+	status, _, said := w.run("", strings.Fields("msg kill orders later --yes")...)
 	require.Zero(t, status, said)
 	for _, group := range []string{"audit", "billing"} {
 		w.await("orders", group, func(g admin.GroupStats) bool { return g.Dead == 1 })
@@ -102,7 +102,7 @@ func TestRepeatedImportSaysWhatIsLeftOut(t *testing.T) {
 	server := redisdelaytest.StartWith(t, redisdelaytest.Config{})
 	w := newWorld(t, server.Client(), server.Addr())
 	w.group("mails", "billing")
-	first, second := `{"id":"a","uuid":"1","group":"g"}`+"\n", `{"id":"b","uuid":"2","group":"g"}`+"\n"
+	first, second := `{"id":"a","uuid":"1","group":"billing"}`+"\n", `{"id":"b","uuid":"2","group":"billing"}`+"\n"
 	_, out, said := w.run(first, strings.Fields("dead import mails --yes")...)
 	require.Equal(t, "Done: import 1 dead letter into topic \"mails\".\n", out, said)
 	status, out, said := w.run(first+second, strings.Fields("dead import mails --yes")...)

@@ -101,10 +101,10 @@ func (a *app) sayPartitions(p admin.Partitioning) {
 		a.out.say(nil, "  %s", left)
 	}
 	for _, plain := range p.Unused {
-		a.out.say(nil, "Partition %q is not used any more. When nobody reads it: %s", plain, commandLine("topics", "rm", plain))
+		a.out.say(nil, "Partition %q is not used any more. When nobody reads it: %s", plain, commandLine(named([]string{"topics", "rm"}, plain)...))
 	}
 	if !p.Done() && len(p.Left) == 0 {
 		a.out.say(nil, "The next step can be done:")
-		a.out.say(nil, "  %s", commandLine("partitions", "set", p.Topic, strconv.Itoa(max(p.Next, p.Partitions))))
+		a.out.say(nil, "  %s", commandLine(named([]string{"partitions", "set"}, p.Topic, strconv.Itoa(max(p.Next, p.Partitions)))...))
 	}
 }

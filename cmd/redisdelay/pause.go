@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -30,6 +31,7 @@ func (a *app) pauseCommand() *cobra.Command {
 	var group string
 	var o admin.PauseOptions
 	c := &cobra.Command{Use: "pause TOPIC", Short: "stop the deliveries of a topic or a group", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTopic,
+		Long:    "Stops the deliveries of a topic or a group, until resume or for a time. If there is a pause already, it says so, and asks.",
 		Example: "  redisdelay pause orders --why \"the partner is down\" --for 2h",
 		RunE: a.runs(func(ctx context.Context, args []string) error {
 			o.By = a.who()
@@ -40,13 +42,16 @@ func (a *app) pauseCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if ok, err := a.mayPause(ctx, operator, args[0], group, o); !ok {
+				return err
+			}
 			pausing := admin.Pause{}
 			if group == "" {
 				pausing, err = operator.Pause(context.WithoutCancel(ctx), args[0], o)
 			} else {
 				pausing, err = operator.PauseGroup(context.WithoutCancel(ctx), args[0], group, o)
 			}
-			a.record(ctx, operator, admin.Act{Action: "pause", Topic: args[0], Group: group, Detail: o.Why}, err)
+			a.record(ctx, operator, admin.Act{Action: "pause", Topic: args[0], Group: group, Detail: pauseDetail(o)}, err)
 			if err != nil {
 				return err
 			}
@@ -58,9 +63,57 @@ func (a *app) pauseCommand() *cobra.Command {
 	c.Flags().DurationVar(&o.For, "for", 0, "resume by itself after this time; 0: only by resume")
 	a.groupFlag(c, &group)
 	c.Flags().Lookup("group").Usage = "only this consumer group"
+	a.consentFlags(c.Flags())
 	a.jsonFlag(c.Flags())
 	return c
 }
+
+// pauseDetail says for the audit log how long a pause lasts, and why.
+func pauseDetail(o admin.PauseOptions) string {
+	detail := "until resume"
+	if o.For > 0 {
+		detail = "for " + o.For.String()
+	}
+	if o.Why != "" {
+		detail += ": " + o.Why
+	}
+	return detail
+}
+
+// mayPause returns whether a topic or group is to be paused. It asks if a pause would be replaced,
+// and prints a dry run.
+func (a *app) mayPause(ctx context.Context, operator *admin.Admin, topic, group string, o admin.PauseOptions) (bool, error) {
+	stats, err := operator.Stats(ctx, topic)
+	if err != nil && !a.consent.dryRun {
+		return true, nil // Pause says what is wrong, for the audit log too
+	}
+	if err != nil {
+		return false, err
+	}
+	there := stats.Pause
+	if group != "" {
+		there = nil
+		for _, g := range stats.Groups {
+			if g.Group == group {
+				there = g.Pause
+			}
+		}
+	}
+	p := paused{Topic: topic, Group: group, Partitions: a.partitions(ctx, operator, topic)}
+	switch {
+	case there != nil:
+		return a.agreedTo(ctx, act{Action: "pause", Topic: topic, Group: group, Count: 1, Unit: "pause", Partitions: p.Partitions, DryRun: a.consent.dryRun},
+			fmt.Sprintf("replace a pause: %s is %s; the new one is %s", lower(p.String()), pausedText(*there), pauseDetail(o)))
+	case a.consent.dryRun:
+		a.out.say(act{Action: "pause", Topic: topic, Group: group, Count: 1, Unit: "pause", Partitions: p.Partitions, DryRun: true}, "This would pause %s, %s.",
+			lower(p.String()), pauseDetail(o))
+		return false, nil
+	}
+	return true, nil
+}
+
+// lower returns a text that begins with a lower case letter.
+func lower(text string) string { return strings.ToLower(text[:1]) + text[1:] }
 
 // pausedText says since when, by whom, why and until when.
 func pausedText(p admin.Pause) string {
@@ -115,11 +168,11 @@ func (a *app) stillPaused(ctx context.Context, operator *admin.Admin, topic, gro
 		return err
 	}
 	if stats.Pause != nil {
-		a.out.note("The whole topic is still %s. %s ends that.", pausedText(*stats.Pause), commandLine("resume", topic))
+		a.out.note("The whole topic is still %s. %s ends that.", pausedText(*stats.Pause), commandLine(named([]string{"resume"}, topic)...))
 	}
 	for _, g := range stats.Groups {
 		if g.Pause != nil && (group == "" || g.Group == group) {
-			a.out.note("Group %q is still %s. %s ends that.", g.Group, pausedText(*g.Pause), commandLine("resume", topic, "--group", g.Group))
+			a.out.note("Group %q is still %s. %s ends that.", g.Group, pausedText(*g.Pause), commandLine(named([]string{"resume", "--group=" + g.Group}, topic)...))
 		}
 	}
 	return nil

@@ -354,15 +354,15 @@ func testInterruptedMove(t *testing.T, binary string) {
 	exported, err := withEnv(exec.Command(binary, "dead", "export", "orders"), environment(w.addr)).Output()
 	require.NoError(t, err)
 	file := file(t, string(exported))
-	s = inTerminal(t, environment(proxy.addr), binary, "dead", "import", "imported", file, "--yes")
+	s = inTerminal(t, environment(proxy.addr), binary, "dead", "import", "imported", file, "--every-group", "--yes")
 	require.Equal(t, exitFailed, s.exit(), "the topic does not exist")
 	w.group("imported", "a")
-	s = inTerminal(t, environment(proxy.addr), binary, "dead", "import", "imported", file, "--yes")
+	s = inTerminal(t, environment(proxy.addr), binary, "dead", "import", "imported", file, "--every-group", "--yes")
 	s.await("Imported 500 of ")
 	s.send(ctrlC)
 	require.Equal(t, exitFailed, s.exit())
 	require.Contains(t, s.screen(), "are imported; repeat the command for the others.")
-	said, err := withEnv(exec.Command(binary, "dead", "import", "imported", file, "--yes"), environment(w.addr)).CombinedOutput()
+	said, err := withEnv(exec.Command(binary, "dead", "import", "imported", file, "--every-group", "--yes"), environment(w.addr)).CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	imported, err := w.admin.Stats(t.Context(), "imported")
 	require.NoError(t, err)
@@ -404,17 +404,47 @@ func testSecondInterrupt(t *testing.T, binary string) {
 	require.Less(t, time.Since(began), 2*time.Second)
 }
 
-// Ctrl-C ends a tail, and removes its group.
+// However a tail ends, it has taken nothing, and leaves nothing.
 func testInterruptedTail(t *testing.T, binary string) {
 	w, _ := shop(t, time.Now())
+	before := dumps(t, w)
 	s := inTerminal(t, environment(w.addr), binary, "tail", "orders")
-	w.publishOnceTailed("orders")
+	s.await("Looking at topic")
+	require.Equal(t, groupsOf(before), groupsOf(dumps(t, w)))
+	w.publish("orders", "tailed", "news")
 	s.await("tailed")
 	s.send(ctrlC)
 	require.Zero(t, s.exit())
-	stats, err := w.admin.Stats(t.Context(), "orders")
+
+	before = dumps(t, w)
+	s = inTerminal(t, environment(w.addr), binary, "tail", "oders")
+	s.await("It has no group")
+	require.NoError(t, s.cmd.Process.Kill())
+	s.exit()
+	require.Equal(t, groupsOf(before), groupsOf(dumps(t, w)), "killed")
+
+	cut := withEnv(exec.Command(binary, "tail", "orders"), environment(w.addr))
+	out, err := cut.StdoutPipe()
 	require.NoError(t, err)
-	require.Len(t, stats.Groups, 2)
+	said := &heard{text: "Looking at topic", do: func() { // the reader is gone, as after: tail orders | head -0
+		_ = out.Close()
+		w.publish("orders", "unread", "news")
+	}}
+	cut.Stderr = said
+	require.NoError(t, cut.Start())
+	require.Error(t, cut.Wait())
+	require.Equal(t, groupsOf(before), groupsOf(dumps(t, w)), "SIGPIPE")
+}
+
+// groupsOf returns the keys of sets of groups, and those that a group would have.
+func groupsOf(dumped map[string]string) map[string]string {
+	found := map[string]string{}
+	for key, value := range dumped {
+		if strings.Contains(key, ":groups") || strings.Contains(key, "broadcast") {
+			found[key] = value
+		}
+	}
+	return found
 }
 
 // With 10,000 topics doctor takes less than five seconds.
@@ -460,8 +490,8 @@ func testReadOnlyUser(t *testing.T, binary string) {
 	w.subscribe("orders", redisdelay.SubscriberConfig{ConsumerGroup: "billing"})
 	w.publish("orders", "later", "x", redisdelay.DelayKey, "1h", redisdelay.DelayIDKey, "name")
 	w.recur(w.fromFile("testdata/schedules.yaml")...)
-	rules := strings.Fields(readOnlyRules(t))
-	require.NoError(t, w.client.Do(t.Context(), append([]any{"ACL", "SETUSER", "reader", "on", ">secret"}, anys(rules)...)...).Err())
+	users, _ := documentedUsers(t)
+	require.NoError(t, w.client.Do(t.Context(), users["reader"]...).Err())
 	id := w.id("orders", "0")
 	run := func(args ...string) (string, int) {
 		cmd := withEnv(exec.Command(binary, args...), environment(server.Addr(), "REDISDELAY_REDIS_USERNAME=reader", "REDISDELAY_REDIS_PASSWORD=secret"))
@@ -477,7 +507,7 @@ func testReadOnlyUser(t *testing.T, binary string) {
 		"dead reasons orders", "dead ls orders", "dead show orders " + id, "dead export orders", "msg ls orders", "msg get orders name", "msg get orders 1 --by uuid",
 		"dead requeue orders --dry-run", "dead purge orders --dry-run", "dead move orders --to x --create --dry-run",
 		"groups rm orders billing --dry-run", "topics rm orders --dry-run", "check orders",
-		"audit", "schedules ls", "schedules show reports clean-up", "schedules run reports clean-up --dry-run", "schedules rm reports clean-up --dry-run",
+		"audit", "tail orders --for 200ms", "schedules ls", "schedules show reports clean-up", "schedules run reports clean-up --dry-run", "schedules rm reports clean-up --dry-run",
 	} {
 		said, code := run(strings.Fields(looks)...)
 		require.Zero(t, code, "%s: %s", looks, said)
@@ -490,7 +520,7 @@ func testReadOnlyUser(t *testing.T, binary string) {
 		"dead requeue orders --yes", "dead requeue orders --yes " + id, "dead purge orders --yes", "dead move orders --to x --create --yes", "groups rm orders billing --yes", "topics rm orders --yes",
 		"msg cancel orders name --yes", "msg reschedule orders name --in 1h", "msg now orders name",
 		"msg kill orders name --yes",
-		"pause orders", "resume orders", "repair orders --yes", "tail orders", "publish orders", "schedule", "schedule orders",
+		"pause orders", "resume orders", "repair orders --yes", "publish orders", "schedule", "schedule orders",
 		"schedules pause reports clean-up", "schedules resume reports clean-up", "schedules run reports clean-up --yes", "schedules rm reports clean-up --yes",
 	} {
 		said, code := run(strings.Fields(does)...)
@@ -498,21 +528,4 @@ func testReadOnlyUser(t *testing.T, binary string) {
 		require.Regexp(t, `\+[a-z]+`, said, does)
 		require.Contains(t, said, "forbidden", does)
 	}
-}
-
-func anys(texts []string) (all []any) {
-	for _, text := range texts {
-		all = append(all, strings.Trim(text, "'"))
-	}
-	return all
-}
-
-// readOnlyRules returns the rules of the user who only looks, from docs/operations.md.
-func readOnlyRules(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile("../../docs/operations.md")
-	require.NoError(t, err)
-	found := regexp.MustCompile(`(?s)ACL SETUSER reader on '>secret' (.*?)\n` + "```").FindStringSubmatch(string(text))
-	require.NotNil(t, found)
-	return strings.ReplaceAll(found[1], "\\\n", "")
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -157,92 +155,4 @@ func parseTime(flag, text string) (time.Time, error) {
 		return t, refuse("%s is %q; it must be a time such as 2026-03-04T12:00:00Z", flag, text)
 	}
 	return t, nil
-}
-
-// tailed is the object of a message in the command tail.
-type tailed struct {
-	Topic         string            `json:"topic"`
-	ID            string            `json:"id"`
-	UUID          string            `json:"uuid"`
-	Due           time.Time         `json:"due"`
-	Metadata      map[string]string `json:"metadata,omitempty"`
-	Payload       string            `json:"payload,omitempty"`        // if it is UTF-8
-	PayloadBase64 []byte            `json:"payload_base64,omitempty"` // else
-}
-
-func (a *app) tailCommand() *cobra.Command {
-	var view payloadView
-	limit := 0
-	c := &cobra.Command{Use: "tail TOPIC", Short: "print what is due, as it is delivered", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeTopic,
-		Long: `Prints messages that become due from now on, as they are delivered, until Ctrl-C. It reads them in a consumer
-group of its own, which is removed at the end, so other groups lose nothing.`,
-		Example: "  redisdelay tail orders --no-payload",
-		RunE:    a.runs(func(ctx context.Context, args []string) error { return a.tail(ctx, args[0], view, limit) })}
-	c.Flags().IntVar(&limit, "limit", 0, "end after so many; 0: no limit")
-	view.declare(c.Flags())
-	a.jsonFlag(c.Flags())
-	return c
-}
-
-func (a *app) tail(ctx context.Context, topic string, view payloadView, limit int) (err error) {
-	if err := view.check(); err != nil {
-		return err
-	}
-	operator, stats, err := a.stats(ctx, topic)
-	if err != nil {
-		return err // a typo would make a new topic
-	}
-	subscriber, err := a.listener(stats)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, subscriber.Close()) }() // removes the group
-	messages, err := subscriber.Subscribe(ctx, topic)
-	if err != nil {
-		return err
-	}
-	a.out.note("Listening to topic %q, until Ctrl-C.", topic)
-	if err := a.stillPaused(ctx, operator, topic, ""); err != nil {
-		return err
-	}
-	for n := 0; (limit == 0 || n < limit) && a.out.out.failed == nil; n++ {
-		msg, open := <-messages
-		if !open {
-			return nil
-		}
-		a.tailed(topic, msg, view)
-		msg.Ack()
-	}
-	return nil
-}
-
-// listener returns a Subscriber for a topic that takes nothing from other groups.
-func (a *app) listener(s admin.Stats) (message.Subscriber, error) {
-	logger := watermill.NewSlogLogger(a.logger)
-	config := redisdelay.SubscriberConfig{Client: a.client, KeyPrefix: *a.keyPrefix, Unmarshaler: a.codec(), Broadcast: true}
-	if s.Partitions == nil {
-		return redisdelay.NewSubscriber(config, logger)
-	}
-	_, last, _ := partition.Parse(s.Partitions[len(s.Partitions)-1].Topic)
-	return partition.NewSubscriber(partition.SubscriberConfig{Partitions: last + 1, Subscriber: config}, logger)
-}
-
-func (a *app) tailed(topic string, msg *message.Message, view payloadView) {
-	said := tailed{Topic: topic, UUID: msg.UUID, Metadata: msg.Metadata}
-	if d, ok := redisdelay.DeliveryFromContext(msg.Context()); ok {
-		said.ID, said.Due = d.ID, d.DueAt.UTC()
-	}
-	text := fmt.Sprintf("%s  %s  %s", stamp(said.Due), said.ID, strconv.Quote(msg.UUID))
-	switch {
-	case view.none:
-	case utf8.Valid(msg.Payload):
-		said.Payload = string(msg.Payload)
-	default:
-		said.PayloadBase64 = msg.Payload
-	}
-	if !view.none {
-		payload, _, _ := view.text(msg.Payload)
-		text += "  " + payload
-	}
-	a.out.say(said, "%s", text)
 }

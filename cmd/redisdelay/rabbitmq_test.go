@@ -65,7 +65,7 @@ func TestRabbitMQThatBlocksPublishers(t *testing.T) {
 		"--stop-timeout", "3s")
 	publishOrders(t, client, topic, 5, time.Millisecond)
 	require.Equal(t, "low on memory", p.await(`msg="The broker blocks publishers, waiting" reason="(.*)"`))
-	require.Contains(t, p.awaitProbe("/readyz", http.StatusServiceUnavailable), "low on memory")
+	p.awaitUnready("low on memory")
 	p.stop()
 	require.Zero(t, inHand(t, store), "nothing has to wait for its lease to run out")
 	require.EqualValues(t, 5, client.LLen(t.Context(), redisdelay.DefaultKeyPrefix+":{"+topic+"}:ready:"+relay.DefaultConsumerGroup).Val())
@@ -220,7 +220,7 @@ func goesAndComesBack(t *testing.T, broker *rabbitmqtest.Server) {
 	require.Eventually(t, func() bool { return inHand(t, store) == 0 && bodies(t, store) == 0 }, patience, 5*time.Millisecond)
 
 	broker.Kill()
-	require.Contains(t, p.awaitProbe("/readyz", http.StatusServiceUnavailable), "connect to the broker")
+	p.awaitUnready("connect to the broker")
 	publisherOrders := publishOrders(t, store.Client(t), "orders", 100, 10*time.Millisecond)
 	p.await("The destination fails to take messages")
 	broker.Restart()

@@ -25,11 +25,14 @@ type redisSettings struct {
 	tls              *tlsSettings
 }
 
+// defaultPort is the port of an address without one.
+const defaultPort = "6379"
+
 func declareRedis(s *settings, name, usage string) *redisSettings {
 	return &redisSettings{
 		settings: s,
 		name:     name,
-		addresses: s.list(name, usage+": `host:port`, one for a single server, several for a Cluster or Sentinels; or a URL, "+
+		addresses: s.list(name, usage+": `host:port`, or `host` with port 6379, one for a single server, several for a Cluster or Sentinels; or a URL, "+
 			"`redis://host:port/db`, or `rediss://` for TLS"),
 		username:         s.text(name+"-username", "", "user of Redis's ACL"),
 		password:         s.secret(name+"-password", "the password"),
@@ -89,17 +92,20 @@ func (r *redisSettings) addressed(o *redis.UniversalOptions) (user credentials, 
 		}
 		port := u.Port()
 		if port == "" {
-			port = "6379"
+			port = defaultPort
 		}
 		o.Addrs = []string{net.JoinHostPort(u.Hostname(), port)}
 		return user, u.Scheme == "rediss", nil
 	}
 	for _, address := range *r.addresses {
+		if !strings.Contains(address, ":") || net.ParseIP(address) != nil {
+			address = net.JoinHostPort(address, defaultPort)
+		}
 		if host, port, err := net.SplitHostPort(address); err != nil || host == "" || port == "" {
 			return user, false, refuse("--%s is %.100q, which is not a host:port", r.name, address)
 		}
+		o.Addrs = append(o.Addrs, address)
 	}
-	o.Addrs = *r.addresses
 	return user, false, nil
 }
 

@@ -47,6 +47,7 @@ func (k *redisstreamKind) open(_ int, logger *slog.Logger) (*destination, error)
 		return nil, refuse("--redisstream-maxlen is %d; it must be positive, or 0 for no limit", *k.maxlen)
 	}
 	options.MaxRetries = -1 // the relay retries
+	connection.watch(options)
 	client := redis.NewUniversalClient(options)
 	publisher, err := redisstream.NewPublisher(redisstream.PublisherConfig{
 		Client:        client,

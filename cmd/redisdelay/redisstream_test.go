@@ -74,12 +74,12 @@ func TestProbesReportRedisAndTheBroker(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status)
 
 	broker.Kill()
-	require.Contains(t, p.awaitProbe("/readyz", http.StatusServiceUnavailable), broker.Addr())
+	p.awaitUnready(broker.Addr())
 	p.awaitProbe("/healthz", http.StatusOK)
 	broker.Restart()
 	p.awaitProbe("/readyz", http.StatusOK)
 	store.Kill()
-	require.Contains(t, p.awaitProbe("/readyz", http.StatusServiceUnavailable), store.Addr())
+	p.awaitUnready(store.Addr())
 	p.awaitProbe("/healthz", http.StatusOK)
 	store.Restart()
 	p.awaitProbe("/readyz", http.StatusOK)
@@ -97,7 +97,7 @@ func TestRelayThatMayNotSubscribeIsNotReady(t *testing.T) {
 	require.NoError(t, store.Client(t).ACLSetUser(t.Context(), "relay", "on", ">secret", "~*", "&*", "+@all", "-lpush").Err())
 	p := startRelay(t, start, store, []string{"REDISDELAY_REDIS_PASSWORD=secret"}, append(args, "--redis-username", "relay")...)
 	p.await("Cannot subscribe")
-	require.Contains(t, p.awaitProbe("/readyz", http.StatusServiceUnavailable), "+lpush")
+	p.awaitUnready("+lpush")
 	p.stop()
 	working.stop()
 }
@@ -160,7 +160,7 @@ func TestMessagesLeftToTheirLeasesAreLogged(t *testing.T) {
 	untilTheRelayHas(t, store, 10)
 	p.signal()
 	require.Zero(t, p.wait())
-	require.Equal(t, inHand(t, store) > 0, strings.Contains(p.said(), "left to their leases"))
+	require.Equal(t, inHand(t, store) > 0, strings.Contains(p.said(), "not settled within CloseTimeout"))
 	require.Contains(t, p.said(), "msg=Ended\n")
 }
 
@@ -202,9 +202,9 @@ func TestRedisWithTLSAndAPassword(t *testing.T) {
 
 	// Wrong credentials do not connect, and the log says why.
 	other := start(t, byFile, args()...)
-	require.Contains(t, other.awaitProbe("/readyz", http.StatusServiceUnavailable), "certificate")
+	other.awaitUnready("certificate")
 	wrong := start(t, []string{"REDISDELAY_REDIS_PASSWORD=hunter3"}, args("--redis-tls-server-name", certifiedName)...)
-	require.Contains(t, wrong.awaitProbe("/readyz", http.StatusServiceUnavailable), "WRONGPASS")
+	wrong.awaitUnready("WRONGPASS")
 	wrong.stop()
 	require.NotContains(t, wrong.said(), "hunter")
 	insecure := start(t, byFile, args("--redis-tls-insecure")...)

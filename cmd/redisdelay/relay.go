@@ -105,6 +105,7 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger) (err error
 		return errors.Join(err, closed(to))
 	}
 	defer func() { err = errors.Join(err, closed(to)) }()
+	r.redis.watch(options)
 	client := redis.NewUniversalClient(options)
 	defer func() { err = errors.Join(err, client.Close()) }()
 
@@ -162,7 +163,7 @@ func (r *relaySettings) run(ctx context.Context, logger *slog.Logger) (err error
 	if err := due.Run(ctx); err != nil {
 		return err
 	}
-	logger.Info("Ended") // the relay has logged messages that are left to their leases
+	logger.Info("Ended") // the Subscriber has logged messages that are left to their leases
 	return nil
 }
 

@@ -87,7 +87,7 @@ func (a *app) listSchedules(ctx context.Context, named []string) error {
 		}
 		t.row(s, s.Topic, s.Name, cut(s.Spec, 40), s.Zone, next, s.Waiting, s.Missed, doubtful.in(s.Paused, !s.Paused.IsZero()))
 	})
-	return t.flush("There is no schedule.", err)
+	return t.flush("There is no schedule."+a.where(), err)
 }
 
 // oneSchedule returns the schedule of a name.

@@ -31,6 +31,7 @@ type settings struct {
 	home      string            // directory of the user's configuration files, "" if unknown
 	config    *string
 	log       logSettings
+	mismatch  *mismatch // of a connection by these settings
 }
 
 // setting is one setting: a flag, a variable and a line of the file.
@@ -53,7 +54,7 @@ const (
 // newSettings returns settings that are declared in the flags. It declares those of the log and of
 // the configuration file.
 func newSettings(environment []string, flags *pflag.FlagSet) *settings {
-	s := &settings{flags: flags, variables: map[string]string{}}
+	s := &settings{flags: flags, variables: map[string]string{}, mismatch: newMismatch()}
 	others := map[string]string{}
 	for _, line := range environment {
 		name, value, _ := strings.Cut(line, "=")
@@ -149,14 +150,35 @@ func (s *settings) readFile() error {
 		if !ok || !known[name] || name == variable("config") {
 			return refuse("%s, line %d: it must be the name of a setting, such as redis, an = and its value", file, i+1)
 		}
-		hasSecret = hasSecret || slices.ContainsFunc(s.all, func(one *setting) bool { return one.secret != nil && variable(one.secret.name) == name })
+		hasSecret = hasSecret || s.isSecret(name, value)
 		s.variables[name] = cmp.Or(s.variables[name], value)
 		if s.variables[name] == "" {
 			delete(s.variables, name)
 		}
 	}
-	if info, err := os.Stat(file); hasSecret && (err != nil || info.Mode().Perm()&0o077 != 0) && runtime.GOOS != "windows" {
-		return refuse("%s has a secret, and others can read it: chmod 600", file)
+	if hasSecret {
+		if err := onlyOwn(file); err != nil {
+			return refuse("%w", err)
+		}
+	}
+	return nil
+}
+
+// isSecret tells whether a variable of the configuration file has a secret: that of a secret, or a
+// URL with a password.
+func (s *settings) isSecret(name, value string) bool {
+	if scheme, rest, url := strings.Cut(value, "://"); url && scheme != "" && strings.Contains(rest, "@") {
+		return true
+	}
+	return slices.ContainsFunc(s.all, func(one *setting) bool { return one.secret != nil && variable(one.secret.name) == name })
+}
+
+// onlyOwn returns an error if others than the owner of a file with a secret can read or change it.
+// Windows has no such permissions.
+func onlyOwn(file string) error {
+	info, err := os.Stat(file)
+	if runtime.GOOS != "windows" && (err != nil || info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0) {
+		return fmt.Errorf("%s has a secret, and others can read it: chmod 600", file)
 	}
 	return nil
 }
@@ -340,6 +362,9 @@ func (s *settings) choice(name, byDefault, usage string, of ...string) *choice {
 // readSecret returns the content of a file without the line break at its end.
 func readSecret(file string) (string, error) {
 	text, err := os.ReadFile(file)
+	if err == nil {
+		err = onlyOwn(file)
+	}
 	if err != nil {
 		return "", err
 	}

@@ -151,7 +151,7 @@ func TestInvalidSettingsAreRefused(t *testing.T) {
 		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/", "--amqp-exchange", "x"), nil, `--amqp-exchange is "x"`},
 		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/a", "--amqp-vhost", "/"), nil, `the virtual host is "a" in --amqp but "/" in --amqp-vhost`},
 		{append(slices.Clip(fine), "--to=amqp", "--amqp", "amqp://localhost/%2f", "--amqp-vhost", "a"), nil, `the virtual host is "/" in --amqp but "a" in --amqp-vhost`},
-		{[]string{"--redis=localhost"}, nil, `--redis is "localhost", which is not a host:port`},
+		{[]string{"--redis=:6379"}, nil, `--redis is ":6379", which is not a host:port`},
 		{[]string{"--redis=http://localhost"}, nil, "--redis must be a URL that begins with redis:// or rediss://"},
 		{[]string{"--redis=redis://localhost/x"}, nil, "not the number of a database"},
 		{[]string{"--redis=redis://localhost/2", "--redis-db=3"}, nil, "--redis has database 2, but --redis-db is 3"},

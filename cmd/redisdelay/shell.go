@@ -2,6 +2,7 @@ package main
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -39,4 +40,13 @@ func shellEscaped(text string) string {
 		}
 	}
 	return b.String()
+}
+
+// named returns the arguments of a command with names behind them. If one begins with a dash, "--"
+// comes before the names.
+func named(command []string, names ...string) []string {
+	if slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "-") }) {
+		command = append(slices.Clip(command), "--")
+	}
+	return append(slices.Clip(command), names...)
 }

@@ -51,6 +51,7 @@ func (a *app) connected() (redis.UniversalClient, error) {
 		if err != nil {
 			return nil, err
 		}
+		a.redis.watch(options)
 		a.client = redis.NewUniversalClient(options)
 	}
 	return a.client, nil
@@ -287,54 +288,67 @@ func (n *naming) declare(flags *pflag.FlagSet) {
 	flags.StringVar(&n.by, "by", "", "what MESSAGE is: `id`, delay-id or uuid; by default an ID if it looks like one, else a delay ID, else a UUID")
 }
 
-// find returns a message. A UUID is found by looking through the topic, a page at a time.
-func (a *app) find(ctx context.Context, operator *admin.Admin, topic, name string, by naming) (admin.Message, error) {
+// find returns a message, and the Ref by which it was found. A UUID is found by looking through the
+// topic, a page at a time; then the Ref has the ID.
+func (a *app) find(ctx context.Context, operator *admin.Admin, topic, name string, by naming) (admin.Message, admin.Ref, error) {
 	var byUUID bool
+	ref := admin.ByDelayID(name)
 	switch by.by {
 	case "id":
-		return operator.Get(ctx, topic, admin.ByID(name))
+		ref = admin.ByID(name)
+		m, err := operator.Get(ctx, topic, ref)
+		return m, ref, err
 	case "delay-id":
-		return operator.Get(ctx, topic, admin.ByDelayID(name))
+		m, err := operator.Get(ctx, topic, ref)
+		return m, ref, err
 	case "uuid":
 		byUUID = true
 	case "":
-		ref := admin.ByDelayID(name)
 		if isID.MatchString(name) {
 			ref = admin.ByID(name)
 		}
 		m, err := operator.Get(ctx, topic, ref)
 		if !errors.Is(err, admin.ErrNotFound) {
-			return m, err
+			return m, ref, err
 		}
 	default:
-		return admin.Message{}, refuse("--by is %q; it must be id, delay-id or uuid", by.by)
+		return admin.Message{}, ref, refuse("--by is %q; it must be id, delay-id or uuid", by.by)
 	}
-	m, err := a.findUUID(ctx, operator, topic, name)
+	m, looked, err := a.findUUID(ctx, operator, topic, name)
 	if err == nil && m.ID == "" {
 		what := "message with ID, delay ID or UUID"
 		if byUUID {
 			what = "message with UUID"
 		}
-		err = fmt.Errorf("%s %q of topic %q: %w", what, name, topic, admin.ErrNotFound)
+		err = fmt.Errorf("%s %q of topic %q: %w among %s in all states and groups", what, name, topic, admin.ErrNotFound, many(looked.all, "message"))
+		if looked.unreadable > 0 {
+			err = fmt.Errorf("%w\n%s", err, a.otherMarshaler(looked.unreadable))
+		}
 	}
-	return m, err
+	return m, admin.ByID(m.ID), err
 }
+
+// searched counts the messages that a search has looked at.
+type searched struct{ all, unreadable int }
 
 // sharing is how many messages with the same UUID are named at most.
 const sharing = 20
 
 // findUUID returns the message with a UUID, or one without ID. If several messages have it, it
 // names them and refuses.
-func (a *app) findUUID(ctx context.Context, operator *admin.Admin, topic, uuid string) (found admin.Message, err error) {
+func (a *app) findUUID(ctx context.Context, operator *admin.Admin, topic, uuid string) (found admin.Message, looked searched, err error) {
 	stats, err := operator.Stats(ctx, topic)
 	if err != nil {
-		return found, err
+		return found, looked, err
 	}
-	looked, ids := 0, []string{}
+	ids := []string{}
 	look := func(group string, state admin.State) error {
 		return pages(ctx, operator, topic, admin.Query{Group: group, State: state, Limit: 1000}, func(m admin.Message) bool {
-			if looked++; looked%1000 == 0 {
-				a.out.progress("Looking for the UUID: %s", many(looked, "message"))
+			if looked.all++; looked.all%1000 == 0 {
+				a.out.progress("Looking for the UUID: %s", many(looked.all, "message"))
+			}
+			if m.Err != nil {
+				looked.unreadable++
 			}
 			if m.UUID == uuid && !slices.Contains(ids, m.ID) { // each group may have it
 				ids = append(ids, m.ID)
@@ -353,13 +367,14 @@ func (a *app) findUUID(ctx context.Context, operator *admin.Admin, topic, uuid s
 	a.out.endProgress()
 	switch {
 	case err != nil || len(ids) == 0:
-		return found, err
+		return found, looked, err
 	case len(ids) == sharing:
-		return found, refuse("%d messages or more have UUID %q; name one by its ID: %s, ...", sharing, uuid, strings.Join(ids, ", "))
+		return found, looked, refuse("%d messages or more have UUID %q; name one by its ID: %s, ...", sharing, uuid, strings.Join(ids, ", "))
 	case len(ids) > 1:
-		return found, refuse("%d messages have UUID %q; name one by its ID: %s", len(ids), uuid, strings.Join(ids, ", "))
+		return found, looked, refuse("%d messages have UUID %q; name one by its ID: %s", len(ids), uuid, strings.Join(ids, ", "))
 	}
-	return operator.Get(ctx, topic, admin.ByID(ids[0])) // with all its places
+	found, err = operator.Get(ctx, topic, admin.ByID(ids[0])) // with all its places
+	return found, looked, err
 }
 
 // pages calls do with the messages of a query, until it returns false, or until the last page.

@@ -100,7 +100,7 @@ func (t *top) print(ctx context.Context, once bool) error {
 		if err != nil {
 			return err
 		}
-		if err := t.table(rows).flush("There is no topic.", nil); err != nil || once {
+		if err := t.table(rows).flush("There is no topic."+t.app.where(), nil); err != nil || once {
 			return err
 		}
 	}

@@ -81,7 +81,7 @@ func (a *app) listTopics(ctx context.Context, named []string) error {
 			}
 		}
 	})
-	return t.flush("There is no topic.", err)
+	return t.flush("There is no topic."+a.where(), err)
 }
 
 // sums adds up the groups of a topic.
@@ -115,7 +115,56 @@ func (a *app) groupsCommand() *cobra.Command {
 	remove.Flags().DurationVar(&rmIdle, "idle", 0, "instead of GROUP: all groups without a subscriber for at least so long, 1m or more")
 	a.consentFlags(remove.Flags())
 	a.jsonFlag(remove.Flags())
-	return a.family("groups", "consumer groups", list, idle, remove)
+	return a.family("groups", "consumer groups", list, idle, a.addGroupCommand(), remove)
+}
+
+func (a *app) addGroupCommand() *cobra.Command {
+	var settings admin.GroupSettings
+	window := admin.DefaultTakeoverWindow
+	c := &cobra.Command{Use: "add TOPIC GROUP", Short: "make a group before its subscribers come", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeTopic,
+		Long: "Makes a consumer group, so that it gets every message that becomes due from now on. A group that exists stays as it is.\n" +
+			"A new group also gets what the topic's first group got, if the window of that lasts.",
+		Example: "  redisdelay groups add orders billing",
+		RunE: a.runs(func(ctx context.Context, args []string) error {
+			if window < 0 || args[1] == "" {
+				return refuse("GROUP needs a name, and --takeover-window is at least 0")
+			}
+			if settings.TakeoverWindow = window; window == 0 {
+				settings.TakeoverWindow = -1
+			}
+			return a.addGroup(ctx, args[0], args[1], settings)
+		})}
+	c.Flags().BoolVar(&settings.SingleActive, "single-active", false, "one subscription at a time gets messages; its subscribers need SingleActive")
+	c.Flags().DurationVar(&window, "takeover-window", window, "for how long later groups get what this one got, if it is the first; 0: it opens no window and takes none over")
+	c.Flags().BoolVar(&settings.Create, "create", false, "make the topic if there is none")
+	a.jsonFlag(c.Flags())
+	return c
+}
+
+func (a *app) addGroup(ctx context.Context, topic, group string, settings admin.GroupSettings) error {
+	operator, err := a.admin()
+	if err == nil {
+		_, err = a.mayCreate(ctx, topic, settings.Create)
+	}
+	if err != nil {
+		return err
+	}
+	did, err := operator.AddGroup(ctx, topic, group, settings)
+	if err != nil || !did.Existed {
+		a.record(ctx, operator, admin.Act{Action: "add-group", Topic: topic, Group: group}, err)
+	}
+	if err != nil {
+		return err
+	}
+	said := map[bool]string{true: "Group %q of topic %q exists.", false: "Added group %q of topic %q."}[did.Existed]
+	if did.TakenOver > 0 {
+		said += fmt.Sprintf(" It gets %s that came before it.", many(did.TakenOver, "message"))
+	}
+	if did.Waited > 0 {
+		said += fmt.Sprintf(" It gets %s that waited for a group.", many(did.Waited, "message"))
+	}
+	a.out.say(ofTopic{topic, did}, said, group, topic)
+	return nil
 }
 
 func (a *app) groupTable() *table {
@@ -124,12 +173,27 @@ func (a *app) groupTable() *table {
 
 func groupCells(t *table, s admin.Stats, g admin.GroupStats) {
 	topic, now := s.Topic, s.Now
-	paused := "-"
-	if g.Pause != nil {
-		paused = ago(g.Pause.Since, now)
+	paused := pausedCell(g.Pause, now)
+	if g.Pause == nil && s.Pause != nil {
+		paused = "the topic: " + pausedCell(s.Pause, now)
 	}
 	t.row(ofTopic{topic, g}, topic, g.Group, g.Ready, g.InHand, g.Retrying, alarming.in(g.Dead, g.Dead > 0), doubtful.in(g.Suspects, g.Suspects > 0),
 		doubtful.in(g.Subscribed, !g.Subscribed && g.Group != redisdelay.StreamGroup), activeOf(s, g.Group), ago(g.LastSeen, now), doubtful.in(paused, paused != "-"))
+}
+
+// pausedCell says since when, for how long and why.
+func pausedCell(p *admin.Pause, now time.Time) string {
+	if p == nil {
+		return "-"
+	}
+	text := ago(p.Since, now)
+	if !p.Until.IsZero() {
+		text += ", for " + span(p.Until.Sub(p.Since))
+	}
+	if p.Why != "" {
+		text += ": " + p.Why
+	}
+	return cut(text, 60)
 }
 
 // activeOf says how many subscriptions of a group with SingleActive are active, of how many. It is
@@ -170,7 +234,7 @@ func (a *app) listGroups(ctx context.Context, named []string) error {
 			groupCells(t, s, g)
 		}
 	})
-	return t.flush("There is no group.", errors.Join(append(unreadable, err)...))
+	return t.flush("There is no group."+a.where(), errors.Join(append(unreadable, err)...))
 }
 
 func (a *app) idleGroups(ctx context.Context, named []string, idle time.Duration) error {
@@ -186,7 +250,7 @@ func (a *app) idleGroups(ctx context.Context, named []string, idle time.Duration
 		}
 		return err
 	})
-	return t.flush("No group is idle.", err)
+	return t.flush(fmt.Sprintf("No group is without a subscriber for %s or longer.%s", idle, a.where()), err)
 }
 
 func (a *app) removeGroups(ctx context.Context, args []string, idle time.Duration) error {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -17,6 +19,7 @@ import (
 // uiSettings are the settings of the command ui.
 type uiSettings struct {
 	listen, path    *string
+	publicURL       *string
 	hosts, redact   *list
 	write, contents *bool
 	demo            *bool
@@ -30,15 +33,16 @@ type uiSettings struct {
 func declareUI(s *settings) *uiSettings {
 	return &uiSettings{
 		listen:      s.text("listen", "localhost:8080", "address of the page; one that other machines reach needs --ui-user or --proxy-header"),
-		hosts:       s.list("hosts", "names by which browsers reach the page, such as `ops.example.com`; localhost always does"),
-		path:        s.text("path", "", "path of the page, such as `/redisdelay`, behind a proxy"),
+		hosts:       s.list("hosts", "names by which browsers reach the page, such as `ops.example.com`; localhost always does, and the host of --public-url"),
+		path:        s.text("path", "", "path of the page, such as `/redisdelay`, behind a proxy that does not strip it"),
+		publicURL:   s.text("public-url", "", "how the page is called from outside, behind a proxy, such as `https://ops.example.com/redisdelay`; other sites may change nothing"),
 		write:       s.yes("write", false, "allow changes"),
 		contents:    s.yes("contents", false, "show metadata and payloads"),
-		redact:      s.list("redact", "keys of metadata and of JSON whose values are hidden; default: password, token and the like"),
+		redact:      s.list("redact", "keys of metadata and of JSON whose values are hidden, in place of password, token and the like; `--redact=` hides none"),
 		user:        s.text("ui-user", "", "name with which browsers sign in"),
 		password:    s.secret("ui-password", "the password with which browsers sign in"),
 		proxyHeader: s.text("proxy-header", "", "header in which a trusted proxy names the user, such as `X-Forwarded-User`"),
-		proxies:     s.list("proxies", "networks of trusted proxies, such as `10.0.0.5/32`"),
+		proxies:     s.list("proxies", "networks of the proxies that may forward requests, such as `10.0.0.5/32`; others are refused"),
 		demo:        s.yes("demo", false, "show sample traffic on a server in this program, which can be changed"),
 	}
 }
@@ -57,8 +61,14 @@ payloads. Each setting is a flag, an environment variable, or a line of the conf
 
 // serve serves the page until ctx ends.
 func (a *app) serve(ctx context.Context, ui *uiSettings) (err error) {
-	config := dashboard.Config{Prefix: *ui.path, Hosts: *ui.hosts, Redact: *ui.redact, Logger: a.logger}
-	config.Anonymous = dashboard.User{Role: dashboard.Viewer, Contents: *ui.contents || *ui.demo}
+	if err := a.refuseEmptySettings("listen", "hosts", "public-url", "ui-user", "ui-password-file", "proxy-header", "proxies"); err != nil {
+		return err
+	}
+	config := dashboard.Config{Prefix: *ui.path, Hosts: *ui.hosts, PublicURL: *ui.publicURL, Logger: a.logger}
+	if a.settings.find("redact").given != byDefault { // without it, the page has a list of its own
+		config.Redact = slices.DeleteFunc(append([]string{}, *ui.redact...), func(name string) bool { return name == "" })
+	}
+	config.Anonymous = dashboard.User{Name: a.who(), Role: dashboard.Viewer, Contents: *ui.contents || *ui.demo}
 	if *ui.write || *ui.demo {
 		config.Anonymous.Role = dashboard.Operator
 	}
@@ -89,9 +99,28 @@ func (a *app) serve(ctx context.Context, ui *uiSettings) (err error) {
 	return err
 }
 
-// authenticate sets how users are known.
+// refuseEmptySettings refuses settings that are there and empty, such as one whose variable in a shell is
+// unset. Without a login, the page would be open to whom it is not meant for.
+func (a *app) refuseEmptySettings(names ...string) error {
+	var errs []error
+	for _, name := range names {
+		if one := a.settings.find(name); one.given != byDefault && strings.Trim(one.flag.Value.String(), ", ") == "" {
+			errs = append(errs, refuse("--%s is empty: give it a value, or leave it out", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// authenticate sets how users are known, and which proxies may forward their requests.
 func (ui *uiSettings) authenticate(config *dashboard.Config) error {
 	allowed := config.Anonymous
+	for _, text := range *ui.proxies {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return refuse("--proxies: %q is no network, such as 10.0.0.5/32", text)
+		}
+		config.Proxies = append(config.Proxies, network)
+	}
 	switch {
 	case *ui.user != "" && *ui.proxyHeader != "":
 		return refuse("--ui-user and --proxy-header: use one of them")
@@ -99,20 +128,14 @@ func (ui *uiSettings) authenticate(config *dashboard.Config) error {
 		return refuse("--ui-user needs a password: %s, or --ui-password-file", variable("ui-password"))
 	case *ui.user == "" && ui.password.value != "":
 		return refuse("there is a password, but no --ui-user")
-	case (*ui.proxyHeader == "") != (len(*ui.proxies) == 0):
-		return refuse("--proxy-header and --proxies: set both")
+	case *ui.proxyHeader != "" && len(*ui.proxies) == 0:
+		return refuse("--proxy-header needs --proxies: the networks of the proxies that are believed")
 	case *ui.user != "":
 		config.Authenticate = dashboard.BasicAuth(map[string]dashboard.Login{*ui.user: {Password: ui.password.value, User: allowed}})
 	case *ui.proxyHeader != "":
-		var networks []netip.Prefix
-		for _, text := range *ui.proxies {
-			network, err := netip.ParsePrefix(text)
-			if err != nil {
-				return refuse("--proxies: %q is no network, such as 10.0.0.5/32", text)
-			}
-			networks = append(networks, network)
-		}
-		config.Authenticate = dashboard.TrustedProxy(*ui.proxyHeader, func(string) dashboard.User { return allowed }, networks...)
+		config.Authenticate = dashboard.TrustedProxy(*ui.proxyHeader, func(string) dashboard.User { return allowed })
+	case len(config.Proxies) > 0:
+		config.Logger.Warn("Whoever reaches the proxy may use the page: have the proxy ask for a login, or set --ui-user or --proxy-header")
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"runtime/debug"
 
@@ -15,11 +16,19 @@ type versions struct {
 	Platform string `json:"platform"`
 }
 
+func currentVersions() versions {
+	return versions{version(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+}
+
+func (v versions) String() string {
+	return fmt.Sprintf("redisdelay %s, %s, %s", v.Version, v.Go, v.Platform)
+}
+
 func (a *app) versionCommand() *cobra.Command {
 	c := &cobra.Command{Use: "version", Short: "print the version", Args: cobra.NoArgs, Example: "  redisdelay version --json",
 		RunE: a.runs(func(context.Context, []string) error {
-			v := versions{version(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
-			a.out.say(v, "redisdelay %s, %s, %s", v.Version, v.Go, v.Platform)
+			v := currentVersions()
+			a.out.say(v, "%s", v)
 			return nil
 		})}
 	a.jsonFlag(c.Flags())

@@ -37,5 +37,5 @@ func (a *app) workers(ctx context.Context, named []string) error {
 		}
 		return err
 	})
-	return t.flush("Nobody subscribes.", err)
+	return t.flush("Nobody subscribes."+a.where(), err)
 }

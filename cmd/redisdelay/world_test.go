@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,7 @@ func (w *world) subscribe(topic string, config redisdelay.SubscriberConfig) (sto
 	w.t.Helper()
 	config.Client = w.client
 	config.CloseTimeout = 10 * time.Millisecond
+	config.TakeoverWindow = cmp.Or(config.TakeoverWindow, -1) // else the topic's counts depend on the time
 	subscriber, err := redisdelay.NewSubscriber(config, nil)
 	require.NoError(w.t, err)
 	messages, err := subscriber.Subscribe(context.Background(), topic)
@@ -114,7 +116,7 @@ func (w *world) fromFile(name string) []periodic.Schedule {
 // group makes a group without a subscriber.
 func (w *world) group(topic, group string) {
 	w.t.Helper()
-	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: w.client, ConsumerGroup: group}, nil)
+	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: w.client, ConsumerGroup: group, TakeoverWindow: -1}, nil)
 	require.NoError(w.t, err)
 	require.NoError(w.t, subscriber.SubscribeInitialize(topic))
 	require.NoError(w.t, subscriber.Close())
@@ -144,6 +146,38 @@ func (w *world) run(stdin string, args ...string) (status int, out, said string)
 	return w.with(ctx, stdin, args...)
 }
 
+// heard calls do once, in a goroutine, when a text was written. It keeps all that was written.
+type heard struct {
+	strings.Builder
+	text string
+	do   func()
+}
+
+func (h *heard) Write(p []byte) (int, error) {
+	n, err := h.Builder.Write(p)
+	if h.do != nil && strings.Contains(h.String(), h.text) {
+		go h.do()
+		h.do = nil
+	}
+	return n, err
+}
+
+// tail runs the command tail, and calls do in a goroutine once it looks.
+func (w *world) tail(do func(), args ...string) (status int, stdout, stderr string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return w.hear(ctx, "Looking at topic", do, append([]string{"tail"}, args...)...)
+}
+
+// hear runs a command, and calls do in a goroutine once the command has written a text to standard
+// error.
+func (w *world) hear(ctx context.Context, text string, do func(), args ...string) (status int, stdout, stderr string) {
+	var out strings.Builder
+	errs := &heard{text: text, do: do}
+	status = run(ctx, args, system{environment: []string{"REDISDELAY_REDIS=" + w.addr}, stdin: strings.NewReader(""), stdout: &out, stderr: errs})
+	return status, out.String(), errs.String()
+}
+
 func (w *world) with(ctx context.Context, stdin string, args ...string) (status int, stdout, stderr string) {
 	var out, errs strings.Builder
 	sys := system{environment: []string{"REDISDELAY_REDIS=" + w.addr}, stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs}
@@ -156,7 +190,7 @@ func (w *world) id(topic, uuid string) string {
 	w.t.Helper()
 	a := newApp(system{environment: []string{"REDISDELAY_REDIS=" + w.addr}})
 	a.out = newOutput(a.sys, false)
-	m, err := a.findUUID(w.t.Context(), w.admin, topic, uuid)
+	m, _, err := a.findUUID(w.t.Context(), w.admin, topic, uuid)
 	require.NoError(w.t, err)
 	require.NotEmpty(w.t, m.ID, uuid)
 	return m.ID

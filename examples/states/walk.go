@@ -82,13 +82,14 @@ func printReply(reply any, err error) {
 // program short.
 func (w *walk) subscriber(client redis.UniversalClient) (*redisdelay.Subscriber, error) {
 	return redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
-		Client:        client,
-		KeyPrefix:     w.prefix,
-		Unmarshaler:   redisdelay.JSONMarshaler{},
-		ConsumerGroup: "billing",
-		LeaseDuration: 300 * time.Millisecond,
-		Backoff:       func(int) time.Duration { return 0 },
-		CloseTimeout:  100 * time.Millisecond,
+		Client:         client,
+		KeyPrefix:      w.prefix,
+		Unmarshaler:    redisdelay.JSONMarshaler{},
+		ConsumerGroup:  "billing",
+		TakeoverWindow: -1, // else a window would hold the message, too
+		LeaseDuration:  300 * time.Millisecond,
+		Backoff:        func(int) time.Duration { return 0 },
+		CloseTimeout:   100 * time.Millisecond,
 	}, nil)
 }
 

@@ -49,6 +49,7 @@ func (m *Machine) Answered(now time.Time, x *Exchange, a *Answer) Effects {
 	if a.Failed&FailedNacks == 0 {
 		m.noteDeaths(x.deaths, a.Came)
 	}
+	m.telling -= x.decided()
 	m.untold.again(&x.Settlements, a.Failed)
 	if len(m.untold.Acks) == 0 {
 		m.settles = false
@@ -97,6 +98,9 @@ func (m *Machine) ended(now time.Time, x *Exchange, failed bool) {
 		return
 	}
 	m.dates.watch = time.Time{}
+	if !m.dates.cut.IsZero() {
+		m.dates.cut = now.Add(lastTries)
+	}
 	if m.second.state == LaneBarred {
 		m.second.state = LaneIdle
 	}

@@ -9,4 +9,5 @@ type Dates struct {
 	answered time.Time // the last exchange of the main lane ended
 	sign     time.Time // the subscription is to show that it lives, with what goes anyhow; zero: at once
 	watch    time.Time // a lease may end while Redis does not answer; zero: it has answered
+	cut      time.Time // calls to Redis end, if all settlements are answered by then; zero: never
 }

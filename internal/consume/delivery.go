@@ -3,6 +3,7 @@ package consume
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,15 +12,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/redisdelay/watermill-redisdelay/internal/meta"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // ErrLeaseLost is the cause of a message's context whose lease was lost. The root package exports
 // and documents it.
 var ErrLeaseLost = errors.New("lease lost")
 
-// ErrGivenUp means that messages were not settled within CloseTimeout. The root package exports and
-// documents it.
-var ErrGivenUp = errors.New("not settled within CloseTimeout")
+// errClosing is the cause of a message's context that ends because the subscription closes.
+var errClosing = fmt.Errorf("subscription: %w", queue.ErrClosed)
 
 // errSettled is the cause of a message's context after its ack or nack.
 var errSettled = errors.New("message is settled")
@@ -164,6 +165,13 @@ func (d *Delivery) expiry() (end time.Time, thenDead bool) {
 		return time.Time{}, false
 	}
 	return d.spec.Expiry.From(d.inHand.Due), d.spec.Expiry.Dead
+}
+
+// interrupted reports whether the context has ended because the subscription closes.
+func (d *Delivery) interrupted() bool {
+	d.ending.mu.Lock()
+	defer d.ending.mu.Unlock()
+	return d.ending.cause == errClosing
 }
 
 // decided reports whether the consumer has settled the message.

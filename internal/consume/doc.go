@@ -26,7 +26,8 @@
 // Each part of the machine is in one of these states. The cause of a transition is in brackets.
 //
 //	Phase         Open -> Draining [Close] -> Left [Redis has answered the claim of nothing]
-//	              -> Over [End]. Only Open takes messages and claims some.
+//	              -> Over [End]. Only Open takes messages and claims some. Hurry and Interrupt
+//	              change no phase, because Redis may answer before or after them.
 //	TalkState     Idle -> Asking [Plan returns an exchange] -> Idle [Answered]
 //	              Idle -> Gathering [Plan keeps acks back, for others to join] -> Asking
 //	LaneState     LaneIdle -> LaneAsked [a claim goes] -> LaneIdle [it was run, or refused]
@@ -49,5 +50,10 @@
 // that. At any time before, its lease can be lost; then it is released, in case Redis has it yet.
 //
 // Derived, and not stored: whether an exchange failed (Dates.watch is set), whether Redis remembers
-// a claim (Lane.remembered is not 0), whether a delivery has ended (Held has it no more).
+// a claim (Lane.remembered is not 0), whether a delivery has ended (Held has it no more), whether a
+// subscription that closes hurries (Dates.cut is set). Whether a context has ended before its
+// delivery is in the Delivery, which is the context: nacks after that count no delivery.
+//
+// Machine.telling counts the settlements that are on their way. No other state tells that, because
+// an exchange leaves the machine when it is planned.
 package consume

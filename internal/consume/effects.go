@@ -9,13 +9,15 @@ import (
 // Effects are what the shell carries out after an event, when it has unlocked. The zero value is
 // nothing.
 type Effects struct {
-	Wake     Wake      // goroutines that have to look again
-	Settled  *InHand   // a delivery that has ended as settled
-	Ended    []Ended   // deliveries that have ended before they were settled
-	Overruns []*InHand // messages whose handlers have run for too long; each needs a settlement
-	Beside   *Exchange // to be carried out beside the main lane's exchange
-	Notes    []Note    // log lines
-	Answered []func()  // to be called: every message is judged
+	Wake        Wake      // goroutines that have to look again
+	Settled     *InHand   // a delivery that has ended as settled
+	Ended       []Ended   // deliveries that have ended before they were settled
+	Interrupted []*InHand // deliveries whose contexts end, and which go on
+	Overruns    []*InHand // messages whose handlers have run for too long; each needs a settlement
+	Beside      *Exchange // to be carried out beside the main lane's exchange
+	Notes       []Note    // log lines
+	Answered    []func()  // to be called: every message is judged
+	Cut         bool      // the calls to Redis end
 }
 
 // Wake is a set of the shell's goroutines, and what they look at.

@@ -13,12 +13,13 @@ import (
 
 // link is how the subscription reaches Redis. Only Run uses the last fields, from failures on.
 type link struct {
-	ctx         context.Context // of all calls
-	cancel      context.CancelFunc
-	giveUp, end *time.Timer   // of closing
-	gaveUp      chan struct{} // closed when giveUp has run
-	saidLate    sync.Once
-	rooms       [2][]Message // memory for the messages of a claim of each lane, while it is under way
+	ctx       context.Context // of all calls
+	cancel    context.CancelFunc
+	interrupt deadline // these are of closing
+	giveUp    deadline
+	end       *time.Timer
+	saidLate  sync.Once
+	rooms     [2][]Message // memory for the messages of a claim of each lane, while it is under way
 
 	failures  int   // failed exchanges in a row
 	fault     error // of the last exchange; nil: it did not fail
@@ -159,10 +160,12 @@ func (l *link) clear(lane int) {
 // registerAgain registers the group, because the server has lost its data.
 func (s *Subscription) registerAgain() error {
 	s.link.groupGone = true
-	if err := s.Topic.Register(s.link.ctx, s.group.Name, s.Options); err != nil {
+	got, err := s.Topic.Join(s.link.ctx, s.group.Name, s.Options)
+	if err != nil {
 		return err
 	}
 	s.groupIsBack()
+	LogRegistered(s.Logger, got, nil)
 	return nil
 }
 

@@ -191,11 +191,11 @@ func (f *fakeRedis) nack(failure *queue.Failure, now time.Time) {
 		return
 	}
 	m.token, m.expiries, m.alone, m.lost, m.returned = "", 0, false, "", false
-	if failure.Nobody == "" {
+	if failure.Nobody == "" && !failure.Postponed {
 		m.deliveries++
 	}
 	switch {
-	case failure.Dead, failure.Nobody != "", failure.Limit > 0 && m.deliveries >= failure.Limit:
+	case failure.Dead, failure.Nobody != "", !failure.Postponed && failure.Limit > 0 && m.deliveries >= failure.Limit:
 		m.dead = true
 	case failure.Retry.MayBeNow():
 		f.putBack(m)

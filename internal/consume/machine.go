@@ -28,6 +28,7 @@ type Machine struct {
 	places  Places
 	held    Held
 	untold  Settlements // decided, and not on their way to Redis
+	telling int         // number of acks, drops and nacks on their way: the exchanges are the shell's
 	main    Lane
 	second  Lane
 	supply  Supply
@@ -40,7 +41,6 @@ type Machine struct {
 	clock   ServerClock
 	dates   Dates
 	counts  queue.Counts // to be told with the next claim
-	givenUp int          // number of messages that were given up at CloseTimeout
 	out     Effects      // of the event that is being taken in
 }
 
@@ -113,6 +113,32 @@ func (m *Machine) Close() Effects {
 	return Effects{Wake: Talk}
 }
 
+// Hurry means that the subscription, which closes, has CloseTimeout from now on. It waits for Redis
+// until all settlements are answered, and no longer than lastTries for anything else.
+func (m *Machine) Hurry(now time.Time) Effects {
+	m.dates.cut = now.Add(lastTries)
+	return Effects{}
+}
+
+// Owes reports whether the answer of Redis to a settlement is to come, or the settlement itself.
+func (m *Machine) Owes() bool {
+	return m.telling > 0 || len(m.held.inHand) > 0 || m.untold.decided() > 0
+}
+
+// Undelivered returns how many messages Redis was not told of yet that nobody got.
+func (m *Machine) Undelivered() int { return m.held.buffer.len() + len(m.untold.Releases) }
+
+// Interrupt means that the handlers have to stop, because the subscription closes. The contexts of
+// all messages in hand end, but for those that the consumer has settled. Their deliveries go on.
+func (m *Machine) Interrupt(settled map[*InHand]bool) Effects {
+	for _, in := range m.held.inOrder() {
+		if !settled[in] {
+			m.out.Interrupted = append(m.out.Interrupted, in)
+		}
+	}
+	return m.effects()
+}
+
 // TakerGone means that nothing more is handed out.
 func (m *Machine) TakerGone() Effects {
 	m.taker.state = Gone
@@ -139,17 +165,13 @@ func (m *Machine) GiveUp(settled map[*InHand]bool) Effects {
 }
 
 func (m *Machine) noteGivenUp(in *InHand) {
-	m.givenUp++
+	m.counts.GivenUp++
 	m.note(Note{Kind: GivenUp, InHand: in})
 }
 
-// GivenUp returns how many messages the consumer had, and had not settled, when CloseTimeout was
-// over.
-func (m *Machine) GivenUp() int { return m.givenUp }
-
 // End means that nobody talks to Redis any more. All who have asked are answered.
 func (m *Machine) End() Effects {
-	m.phase, m.dates.watch = Over, time.Time{}
+	m.phase, m.dates.watch, m.dates.cut = Over, time.Time{}, time.Time{}
 	m.answer(&m.judging.asked)
 	m.answer(&m.judging.pending)
 	return m.effects()
@@ -372,11 +394,23 @@ func (m *Machine) abandon(in *InHand, cause Cause) {
 }
 
 // Watch is when to call Tick; the zero time is never.
-func (m *Machine) Watch() time.Time { return m.dates.watch }
+func (m *Machine) Watch() time.Time {
+	if m.dates.cut.IsZero() || m.Owes() {
+		return m.dates.watch
+	}
+	if m.dates.watch.IsZero() {
+		return m.dates.cut
+	}
+	return earlier(m.dates.watch, m.dates.cut)
+}
 
 // Tick ends the deliveries whose lease has run out while Redis did not answer, or between two
-// attempts to reach it.
+// attempts to reach it. If all settlements are answered, it ends the calls to a Redis that does not
+// answer: what is left comes back when its leases end.
 func (m *Machine) Tick(now time.Time) Effects {
+	if !m.dates.cut.IsZero() && !m.Owes() && !now.Before(m.dates.cut) {
+		m.dates.cut, m.out.Cut = time.Time{}, true
+	}
 	if !m.dates.watch.IsZero() && !now.Before(m.dates.watch) {
 		m.watch(now)
 	}

@@ -1107,7 +1107,7 @@ func TestASettledMessageIsNotGivenUp(t *testing.T) {
 	require.Empty(t, d.ack(all[0]), "it is too late")
 	require.Empty(t, d.untold.Acks)
 	require.Empty(t, d.GiveUp(map[*InHand]bool{all[1]: true}).Notes, "once each")
-	require.Equal(t, 3, d.GivenUp())
+	require.Equal(t, 3, d.counts.GivenUp)
 }
 
 // The hand-over may not have noticed that the subscription closes.
@@ -1118,7 +1118,7 @@ func TestAMessageOnOfferGoesBackWhenOthersAreGivenUp(t *testing.T) {
 	in := d.offer(1)[0]
 	d.Close()
 	require.Empty(t, d.GiveUp(nil).Notes)
-	require.Zero(t, d.GivenUp())
+	require.Zero(t, d.counts.GivenUp)
 	require.Equal(t, []Message{in.withoutBody()}, d.untold.Releases)
 	require.Empty(t, d.TakenBack(in), "it is back")
 }
@@ -1139,7 +1139,7 @@ func TestAMessageThatIsTakenAsItsDeliveryEndsIsLogged(t *testing.T) {
 			in := d.offer(1)[0]
 			c.ends(d)
 			require.Equal(t, []Note{{Kind: c.kind, InHand: in}}, d.Handed(d.now, in).Notes)
-			require.Equal(t, c.kind == GivenUp, d.GivenUp() == 1)
+			require.Equal(t, c.kind == GivenUp, d.counts.GivenUp == 1)
 		})
 	}
 }

@@ -69,14 +69,17 @@ type model struct {
 	beyond    map[string]bool      // of suspects that were waited for long enough
 	waits     time.Time            // since when a suspect is waited for; zero: none is
 
-	acked     int // messages that acks settled, by the answers
-	toldAcked int // and of these, which claims told
-	asked     int
-	answered  map[int]int
-	losses    bool // the group was gone, once
-	closed    bool
-	takerGone bool
-	trace     []string
+	acked       int // messages that acks settled, by the answers
+	toldAcked   int // and of these, which claims told
+	asked       int
+	answered    map[int]int
+	losses      bool // the group was gone, once
+	closed      bool
+	heard       time.Time // when it began to hurry, or the last good answer since
+	takerGone   bool
+	hurried     bool // it closes with CloseTimeout
+	interrupted bool // the contexts have ended
+	trace       []string
 }
 
 func newModel(t *rapid.T) *model {
@@ -105,6 +108,10 @@ func runHistory(t *rapid.T) {
 	}
 	if rapid.Bool().Draw(t, "close") {
 		h.close()
+		for range rapid.IntRange(0, 30).Draw(t, "steps of closing") {
+			h.event(rapid.IntRange(8, 99).Draw(t, "event"))
+			h.check()
+		}
 	}
 	h.settleDown()
 }
@@ -181,6 +188,9 @@ func (h *model) event(n int) {
 		h.judge()
 	case n < 93:
 		h.tick()
+	case n < 94 && h.closed:
+		h.hurry()
+		h.interrupt()
 	case n < 94:
 		h.ask()
 	case n < 96:
@@ -192,6 +202,7 @@ func (h *model) event(n int) {
 			h.losses = true
 		}
 	case n < 98 && h.closed:
+		h.hurry()
 		h.log("CloseTimeout is over")
 		h.effects(h.m.GiveUp(nil))
 	case n < 98:
@@ -530,6 +541,9 @@ func (h *model) answer(f *flight, outcome int) bool {
 			h.toldAcked += c.Counts.Acked
 		}
 	}
+	if a.Failed == 0 && !f.Exchange.beside {
+		h.heard = h.now
+	}
 	h.effects(h.m.Answered(h.now, f.Exchange, &a))
 	for i, c := range f.Claims {
 		if a.Claims[i].Outcome == Refused && h.laneOf(c).number != c.Number {
@@ -609,12 +623,33 @@ func (h *model) effects(e Effects) {
 	for _, done := range e.Answered {
 		done()
 	}
+	if e.Cut {
+		h.checkCut()
+	}
 	if e.Beside != nil {
 		if h.beside != nil {
 			h.fatalf("two exchanges beside the main one")
 		}
 		h.beside = h.fly(e.Beside)
 	}
+}
+
+// checkCut is that the calls to Redis end only if it has answered all settlements, and nothing else
+// for a while.
+func (h *model) checkCut() {
+	h.log("cut")
+	if owed := h.owed(); owed > 0 || !h.hurried || h.now.Sub(h.heard) < lastTries {
+		h.fatalf("cut %v after the last answer, and %d settlements are not answered", h.now.Sub(h.heard), owed)
+	}
+}
+
+// owed is how many settlements are to come, or not answered.
+func (h *model) owed() int {
+	n := len(h.inHand) + len(h.lingers) + btoi(h.offered != nil)
+	for _, s := range h.settlements() {
+		n += len(s.Acks) + len(s.Drops) + len(s.Nacks)
+	}
+	return n
 }
 
 func (h *model) take() {
@@ -748,7 +783,11 @@ func (h *model) settle(how int) {
 	var e Effects
 	switch how {
 	case 0, 1:
-		e = h.m.Nacked(h.now, in, queue.Failure{Leased: &in.Leased, Retry: h.retry(), Limit: 5})
+		f := queue.Failure{Leased: &in.Leased, Retry: h.retry(), Limit: 5}
+		if h.interrupted { // as the shell says
+			f = queue.Failure{Leased: &in.Leased, Postponed: true}
+		}
+		e = h.m.Nacked(h.now, in, f)
 	case 2:
 		e = h.m.Nacked(h.now, in, queue.Failure{Leased: &in.Leased, Dead: true})
 	default:
@@ -803,10 +842,42 @@ func (h *model) tick() {
 		h.redis.step(h.now)
 		h.log("tick")
 		h.effects(h.m.Tick(h.now))
-		if next := h.m.Watch(); !next.After(h.now) {
+		if next := h.m.Watch(); !next.After(h.now) && !next.IsZero() {
 			h.fatalf("watched for %v ago", h.now.Sub(next))
 		}
 	}
+}
+
+// hurry has the subscription close with CloseTimeout, once.
+func (h *model) hurry() {
+	if !h.hurried {
+		h.log("it hurries")
+		h.hurried = true
+		h.heard = h.now
+		h.effects(h.m.Hurry(h.now))
+	}
+}
+
+// interrupt has the contexts of all messages in hand end, but for one that was just settled. Their
+// deliveries go on.
+func (h *model) interrupt() {
+	h.log("the contexts end")
+	settled := map[*InHand]bool{}
+	if len(h.inHand) > 0 && rapid.Bool().Draw(h.t, "one is settled") {
+		settled[h.inHand[0]] = true
+	}
+	before := len(h.m.held.inHand)
+	e := h.m.Interrupt(settled)
+	if len(e.Ended) > 0 || len(h.m.held.inHand) != before || len(e.Interrupted) != before-len(settled) {
+		h.fatalf("%d contexts end of %d, and %d deliveries", len(e.Interrupted), before, len(e.Ended))
+	}
+	for _, in := range e.Interrupted {
+		if settled[in] || !h.m.Has(in) {
+			h.fatalf("%s is not in hand", in.ID)
+		}
+	}
+	h.interrupted = true
+	h.effects(e)
 }
 
 func maxTime(a, b time.Time) time.Time {
@@ -893,6 +964,9 @@ func (h *model) check() {
 	}
 	h.checkCompany()
 	h.checkAcked()
+	if owes := m.Owes(); owes != (h.owed() > 0) {
+		h.fatalf("it owes settlements: %v, and %d are not answered", owes, h.owed())
+	}
 	if n := len(m.held.inHand); n > m.limits.MaxInFlight {
 		h.fatalf("%d messages in hand", n)
 	}

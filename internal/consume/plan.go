@@ -21,6 +21,10 @@ const (
 	// other subscriptions.
 	longestStay = 100 * time.Millisecond
 
+	// lastTries is for how long a subscription that closes waits for Redis, after its last answer,
+	// if all settlements are answered. Close has promised two seconds, and other things to do.
+	lastTries = 1500 * time.Millisecond
+
 	// mostClaimed is how many messages a claim brings at most. They cost the server about a
 	// millisecond, in which it does nothing else.
 	mostClaimed = 256
@@ -111,6 +115,7 @@ func (m *Machine) Plan(now time.Time, poll time.Duration) (x *Exchange, wake tim
 		x.asked, m.judging.asked = m.judging.asked, nil
 	}
 	m.talk = Asking
+	m.telling += x.decided()
 	switch {
 	case !m.dates.watch.IsZero(): // the last exchange failed
 	case len(x.Extend) > 0:
@@ -353,6 +358,7 @@ func (m *Machine) PlanBeside(now time.Time) *Exchange {
 			return nil
 		}
 		x := &Exchange{Settlements: m.untold.takeAcks(), beside: true}
+		m.telling += x.decided()
 		x.Claims = []*queue.Claim{m.claim(now, &m.second, queue.Claim{Limit: limit, Held: m.limits.MaxInFlight})}
 		return x
 	}

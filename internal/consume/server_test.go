@@ -7,6 +7,7 @@ import (
 	"net"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -111,6 +112,9 @@ func (f *server) script(args []any) any {
 		for t := text[1:]; len(t) > 0; t = t[7:] {
 			f.nacks = append(f.nacks, nacked{t[0], t[2], t[5]})
 			failure := queue.Failure{Leased: &queue.Leased{ID: t[0], Token: t[1]}, Dead: t[2] == "asked" || t[2] == "late" || t[2] == "unmarshal"}
+			if delay, postponed := strings.CutPrefix(t[2], "+"); postponed {
+				failure.Postponed, t[2] = true, delay
+			}
 			if t[2] != "0" {
 				failure.Retry = queue.In(time.Hour)
 			}
@@ -166,7 +170,8 @@ type shell struct {
 	t *testing.T
 	*Subscription
 	*server
-	ended chan error // Run's
+	ended chan error       // Run's
+	first *message.Message // the test's
 }
 
 // inShell runs a test in a bubble, with a subscription whose messages have their ids for UUIDs. All

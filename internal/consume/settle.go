@@ -66,8 +66,10 @@ func (s *Subscription) settledNow(d *Delivery) bool {
 }
 
 // failure returns what Redis is told about a nack. If the handler has postponed the message, it has
-// said how long. Otherwise the delay comes from the metadata if the handler has set one there, else
-// from the message's own backoff, else from Backoff.
+// said how long. If its context had ended because the subscription closes, the message goes back to
+// its place and the delivery does not count, unless the handler wants it dead. Otherwise the delay
+// comes from the metadata if the handler has set one there, else from the message's own backoff,
+// else from Backoff.
 func (s *Subscription) failure(d *Delivery) queue.Failure {
 	f := queue.Failure{
 		Leased: &d.inHand.Leased,
@@ -80,6 +82,10 @@ func (s *Subscription) failure(d *Delivery) queue.Failure {
 	v := d.verdict.Load()
 	if v != nil && v.wait > 0 {
 		f.Postponed, f.Retry = true, queue.In(v.wait)
+		return f
+	}
+	if v == nil && d.interrupted() {
+		f.Postponed = true // by nothing
 		return f
 	}
 	due, set, err := meta.Retry(d.msg.Metadata, time.Now())
@@ -122,6 +128,7 @@ var (
 	errGroupGone = errors.New("data was lost, or the group was removed")
 	errOrphans   = errors.New("bodies are missing")
 	errLate      = errors.New("leases may be over when Redis answers")
+	errGivenUp   = errors.New("not settled within CloseTimeout")
 )
 
 // tooLate counts expired messages that were dropped and are not logged yet. Many may be dropped
@@ -186,7 +193,7 @@ func (s *Subscription) log(n Note) {
 	case Overrun:
 		s.logLimit("A handler or the Unmarshaler ran for too long, its message is delivered again", errors.New(n.Failure.Reason), n, s.LeaseDuration+s.MaxExtension)
 	case GivenUp:
-		s.logLimit("A message was not settled within CloseTimeout, it is delivered again when its lease ends", ErrGivenUp, n, s.CloseTimeout)
+		s.logLimit("A message was not settled within CloseTimeout, it is delivered again when its lease ends", errGivenUp, n, s.CloseTimeout)
 		if d := n.InHand.delivery; !s.isSlow(d) {
 			s.watchLateAck(d, time.Millisecond)
 		}
@@ -230,7 +237,7 @@ func (s *Subscription) watchLateAck(d *Delivery, wait time.Duration) {
 	time.AfterFunc(wait, func() {
 		select {
 		case <-d.msg.Acked():
-			s.Logger.Error("A handler acked its message after CloseTimeout, in vain: it is delivered again", ErrGivenUp,
+			s.Logger.Error("A handler acked its message after CloseTimeout, in vain: it is delivered again", errGivenUp,
 				s.fields(&d.inHand).Add(watermill.LogFields{"limit": s.CloseTimeout}))
 		case <-d.msg.Nacked():
 		default:

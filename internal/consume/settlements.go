@@ -25,8 +25,12 @@ type death struct {
 }
 
 func (s *Settlements) empty() bool {
-	return len(s.Acks) == 0 && len(s.Drops) == 0 && len(s.Releases) == 0 && len(s.Nacks) == 0
+	return s.decided() == 0 && len(s.Releases) == 0
 }
+
+// decided returns how many deliveries the settlements end that the consumer had, or that it was too
+// late for. Releases end none.
+func (s *Settlements) decided() int { return len(s.Acks) + len(s.Drops) + len(s.Nacks) }
 
 // takeAcks takes the acks and drops out. They may go to Redis at any time.
 func (s *Settlements) takeAcks() (taken Settlements) {

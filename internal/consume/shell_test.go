@@ -300,7 +300,7 @@ func TestWhatIsGivenUpAtCloseTimeoutIsLoggedAndCounted(t *testing.T) {
 		began := time.Now()
 		require.NoError(t, s.end())
 		require.Equal(t, time.Second, time.Since(began))
-		require.Equal(t, 2, s.GivenUp())
+		s.change(func(f *server) { require.Equal(t, 2, f.counted["given_up"]) })
 		const text = "A message was not settled within CloseTimeout, it is delivered again when its lease ends | not settled within CloseTimeout | "
 		require.Equal(t, []string{
 			text + "map[limit:1s message_id:" + acksLate.UUID + " message_uuid:" + acksLate.UUID + "]",
@@ -316,10 +316,127 @@ func TestWhatIsGivenUpAtCloseTimeoutIsLoggedAndCounted(t *testing.T) {
 			"A handler acked its message after CloseTimeout, in vain: it is delivered again | not settled within CloseTimeout | " +
 				"map[limit:1s message_id:" + acksLate.UUID + " message_uuid:" + acksLate.UUID + "]",
 		}, logged(log, &seen))
-		require.Equal(t, 2, s.GivenUp())
+		s.change(func(f *server) { require.Equal(t, 2, f.counted["given_up"]) })
 		require.Equal(t, 4, s.left(), "a late ack changes nothing")
 		time.Sleep(10 * modelLease)
 		require.Empty(t, logged(log, &seen), "once")
+	})
+}
+
+// The messages' ids are 1 to 6. The first was nacked before the contexts ended, which the hand-over
+// could not notice.
+func TestANackAfterTheContextsEndCountsNoDelivery(t *testing.T) {
+	const timeout = 9 * time.Second
+	calls := 0
+	inShell(t, Config{MaxInFlight: 7, CloseTimeout: timeout, Options: queue.GroupOptions{MaxDeliveries: 1}, Unmarshal: func(_ string, body []byte) (*message.Message, error) {
+		if calls++; calls == 7 {
+			time.Sleep(timeout/3 + patience/2) // so handOut cannot notice the first nack
+		}
+		return message.NewMessage(string(body), nil), nil
+	}}, func(t *testing.T, s *shell) {
+		s.publish(7)
+		before, back, delayed, asked, postponed, acked := s.next(), s.next(), s.next(), s.next(), s.next(), s.next()
+		contexts := make([]context.Context, 0, 6)
+		for _, msg := range []*message.Message{back, delayed, asked, postponed, acked} {
+			contexts = append(contexts, msg.Context())
+		}
+		began := time.Now()
+		s.Close()
+		time.Sleep(timeout/3 - time.Millisecond)
+		require.NoError(t, back.Context().Err())
+		before.Nack()
+		for _, ctx := range contexts {
+			<-ctx.Done()
+			require.Equal(t, timeout/3, time.Since(began))
+			require.ErrorIs(t, context.Cause(ctx), queue.ErrClosed)
+			require.EqualError(t, context.Cause(ctx), "subscription: closed")
+		}
+		require.NotErrorIs(t, context.Cause(before.Context()), queue.ErrClosed)
+		delayed.Metadata.Set(meta.DelayKey, "1h")
+		FromContext(asked.Context()).DieWith("hopeless")
+		FromContext(postponed.Context()).Postpone(time.Minute)
+		for _, msg := range []*message.Message{back, delayed, asked, postponed} {
+			msg.Nack()
+		}
+		time.Sleep(timeout/3 - time.Second)
+		acked.Ack()
+		require.NoError(t, s.end())
+		told := map[string]string{}
+		s.change(func(f *server) {
+			for _, n := range f.nacks {
+				told[n.id[25:]] = n.delay
+			}
+			require.Zero(t, f.messages[back.UUID].deliveries)
+			require.Zero(t, f.counted["given_up"])
+		})
+		require.Equal(t, map[string]string{"1": "0", "2": "+0", "3": "+0", "4": "asked", "5": "+60000"}, told)
+		require.Equal(t, 6, s.left(), "the ack counts")
+	})
+}
+
+func TestClosingWaitsForRedisOnlyIfSettlementsAreNotAnswered(t *testing.T) {
+	t.Parallel()
+	const timeout = 29 * time.Second
+	away := map[string]func(*server){
+		"it hangs":   func(f *server) { f.slow = time.Hour },
+		"it refuses": func(f *server) { f.failing = errNoServer },
+	}
+	for name, c := range map[string]struct {
+		begins func(s *shell) // while Redis answers
+		closes func(s *shell) // while it does not
+		takes  time.Duration  // from Close to the end of Run
+		err    error
+	}{
+		"nothing was handed out":                 {func(*shell) {}, func(*shell) {}, lastTries, nil},
+		"messages were claimed":                  {func(s *shell) { s.publish(3) }, func(*shell) {}, lastTries, nil},
+		"a claim is under way":                   {func(*shell) {}, func(s *shell) { s.publish(3) }, lastTries, nil},
+		"all are settled":                        {func(s *shell) { s.publish(2); s.next().Ack(); s.next().Nack(); time.Sleep(time.Second) }, func(*shell) {}, lastTries, nil},
+		"one is acked":                           {func(s *shell) { s.publish(1); s.first = s.next() }, func(s *shell) { s.first.Ack() }, timeout + time.Second/2, ErrUntold},
+		"one is nacked":                          {func(s *shell) { s.publish(1); s.first = s.next() }, func(s *shell) { s.first.Nack() }, timeout + time.Second/2, ErrUntold},
+		"one is in hand until its lease is lost": {func(s *shell) { s.publish(1); s.first = s.next() }, func(*shell) {}, modelLease + time.Millisecond, nil},
+	} {
+		for how, leaves := range away {
+			t.Run(name+", "+how, func(t *testing.T) {
+				inShell(t, Config{MaxInFlight: 2, CloseTimeout: timeout}, func(t *testing.T, s *shell) {
+					c.begins(s)
+					s.change(leaves)
+					c.closes(s)
+					synctest.Wait()
+					began := time.Now()
+					s.Close()
+					require.ErrorIs(t, s.end(), c.err)
+					require.Equal(t, c.takes, time.Since(began))
+					require.Equal(t, c.err != nil, s.Owes())
+				})
+			})
+		}
+	}
+}
+
+// A server that answers late has all the time.
+func TestClosingHasTheTimeThatASlowRedisNeeds(t *testing.T) {
+	inShell(t, Config{MaxInFlight: 2}, func(t *testing.T, s *shell) {
+		s.publish(4)
+		msg := s.next()
+		s.change(func(f *server) { f.slow = lastTries - time.Millisecond })
+		s.Close()
+		time.Sleep(time.Second)
+		msg.Ack()
+		require.NoError(t, s.end())
+		s.change(func(f *server) { require.Len(t, f.ready, 3, "what was not handed out goes back") })
+	})
+}
+
+// A subscription that leaves is in no hurry.
+func TestLeavingWaitsForRedis(t *testing.T) {
+	inShell(t, Config{MaxInFlight: 2}, func(t *testing.T, s *shell) {
+		s.publish(3)
+		s.change(func(f *server) { f.failing = errNoServer })
+		s.Leave()
+		time.Sleep(modelLease / 2)
+		s.change(func(f *server) { f.failing = nil })
+		require.NoError(t, s.end())
+		s.change(func(f *server) { require.Len(t, f.ready, 3) })
 	})
 }
 
@@ -520,7 +637,7 @@ func TestALoggerMayCallAnything(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		log.does(s.Close)
 		s.change(func(f *server) { f.failing = errNoServer })
-		require.ErrorIs(t, s.end(), ErrUntold)
+		require.NoError(t, s.end())
 		require.Equal(t, []string{
 			"A message cannot be unmarshaled and is dead-lettered",
 			"A message is dead-lettered",
@@ -530,6 +647,7 @@ func TestALoggerMayCallAnything(t *testing.T) {
 			"A message is dead-lettered", // its handler has run for too long
 			"The consumer group is gone from Redis, with all that it held; it is registered again",
 			"Redis does not answer as it should, trying again",
+			"Redis does not answer at the end, and knows all settlements; messages that were not handed out are delivered again when their leases end",
 		}, log.texts)
 	})
 }

@@ -139,8 +139,9 @@ func stoppedTimer(f func()) *time.Timer {
 func (s *Subscription) Messages() <-chan *message.Message { return s.out }
 
 // Close begins to close the subscription, and returns at once. Nothing more is handed out. Messages
-// that were handed out can be settled for CloseTimeout. Calls to Redis go on for half a second
-// longer.
+// that were handed out can be settled for CloseTimeout. Their contexts end after a third of it.
+// Calls to Redis go on for half a second longer than CloseTimeout. If Redis does not answer, and
+// has answered all settlements, they end sooner.
 func (s *Subscription) Close() { s.close() }
 
 // Leave begins to end the subscription, and returns at once. Nothing more is handed out. It ends
@@ -155,50 +156,80 @@ func (s *Subscription) beginLeaving() {
 
 func (s *Subscription) beginClosing() {
 	s.leave()
-	s.link.gaveUp = make(chan struct{})
-	s.link.giveUp = time.AfterFunc(s.CloseTimeout, func() {
-		defer close(s.link.gaveUp)
-		s.giveUp()
-	})
+	s.step(func(m *Machine, now time.Time) Effects { return m.Hurry(now) })
+	s.link.interrupt = after(s.CloseTimeout/3, s.interrupt)
+	s.link.giveUp = after(s.CloseTimeout, s.giveUp)
 	s.link.end = time.AfterFunc(s.CloseTimeout+500*time.Millisecond, s.link.cancel)
 	close(s.closing) // the end of Run waits for it, and stops the timers
 }
 
+// interrupt ends the contexts of the messages that are not settled within a third of CloseTimeout.
+func (s *Subscription) interrupt() { s.endAll((*Machine).Interrupt) }
+
 // giveUp ends the deliveries that are not settled within CloseTimeout. It waits for no Unmarshaler.
 func (s *Subscription) giveUp() {
-	var handed []*InHand
-	s.step(func(m *Machine, _ time.Time) (e Effects) {
+	s.step(func(*Machine, time.Time) (e Effects) {
 		if s.reading.by != nil {
 			e = s.replaceHandOut()
 		}
-		handed = slices.DeleteFunc(m.InHand(), func(in *InHand) bool { return in.delivery.slow })
 		return e
 	})
-	settled := map[*InHand]bool{} // handOut may not have noticed, as it is in the Unmarshaler
+	s.takeBackLate()
+	s.endAll((*Machine).GiveUp)
+}
+
+// endAll has the machine end something of all messages in hand, but for those that the consumer has
+// settled. handOut may not have noticed that, as it is in the Unmarshaler.
+func (s *Subscription) endAll(end func(*Machine, map[*InHand]bool) Effects) {
+	s.mu.Lock()
+	handed := slices.DeleteFunc(s.machine.InHand(), func(in *InHand) bool { return in.delivery.slow })
+	s.mu.Unlock()
+	settled := map[*InHand]bool{}
 	for _, in := range handed {
 		if in.delivery.decided() {
 			settled[in] = true
 		}
 	}
-	s.takeBackLate()
-	s.step(func(m *Machine, _ time.Time) Effects { return m.GiveUp(settled) })
+	s.step(func(m *Machine, _ time.Time) Effects { return end(m, settled) })
 	for in := range settled {
 		s.settledNow(in.delivery)
 	}
 }
 
-// GivenUp returns how many messages were given up at CloseTimeout, so far.
-func (s *Subscription) GivenUp() int {
+// Owes reports whether a settlement is to come, or Redis has not answered it.
+func (s *Subscription) Owes() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.machine.GivenUp()
+	return s.machine.Owes()
+}
+
+// Cut returns a channel that is closed when the calls to Redis have to end. If Redis does not
+// answer at all, Run returns only when the client has given up the last one.
+func (s *Subscription) Cut() <-chan struct{} { return s.link.ctx.Done() }
+
+// deadline has a function called later.
+type deadline struct {
+	timer *time.Timer
+	over  chan struct{} // closed when the function has returned
+}
+
+func after(d time.Duration, f func()) deadline {
+	over := make(chan struct{})
+	return deadline{time.AfterFunc(d, func() { defer close(over); f() }), over}
+}
+
+// stop returns when the function will not be called any more, or has returned.
+func (d deadline) stop() {
+	if !d.timer.Stop() {
+		<-d.over
+	}
 }
 
 // ErrUntold means that the subscription had to end before Redis confirmed everything.
 var ErrUntold = errors.New("what Redis was told last may not have reached it")
 
 // Run talks to Redis until the subscription is closed and every message settled. It returns
-// ErrUntold, with the reason, if Redis may not know all of that.
+// ErrUntold, with the reason, if Redis may not know all settlements.
 func (s *Subscription) Run() error {
 	if s.Common == nil {
 		defer close(s.out)
@@ -244,9 +275,8 @@ func (s *Subscription) told(argument string, done func()) {
 func (s *Subscription) endCalls() {
 	<-s.closing
 	s.link.cancel()
-	if !s.link.giveUp.Stop() {
-		<-s.link.gaveUp // or the process could end before the lines are in the log
-	}
+	s.link.interrupt.stop()
+	s.link.giveUp.stop() // or the process could end before the lines are in the log
 	s.link.end.Stop()
 }
 
@@ -277,12 +307,26 @@ func (s *Subscription) talkToRedis() error {
 		case <-s.talk:
 		case <-timer.C:
 		case <-s.link.ctx.Done():
-			if s.link.fault == nil {
-				return ErrUntold
-			}
-			return fmt.Errorf("%w: %w", ErrUntold, s.link.fault)
+			return s.cutOff()
 		}
 	}
+}
+
+// cutOff ends the talk with a Redis that does not answer. It returns ErrUntold if settlements are
+// not answered. Messages that nobody got are only logged, because their leases end in any case.
+func (s *Subscription) cutOff() error {
+	s.mu.Lock()
+	owes, undelivered := s.machine.Owes(), s.machine.Undelivered()
+	s.mu.Unlock()
+	if !owes {
+		s.Logger.Info("Redis does not answer at the end, and knows all settlements; messages that were not handed out are delivered again when their leases end",
+			watermill.LogFields{"messages": undelivered})
+		return nil
+	}
+	if s.link.fault == nil {
+		return ErrUntold
+	}
+	return fmt.Errorf("%w: %w", ErrUntold, s.link.fault)
 }
 
 // plan returns the next exchange, or nil and when to plan again.
@@ -412,6 +456,9 @@ func (s *Subscription) step(event func(m *Machine, now time.Time) Effects) {
 			}
 		}
 	}
+	for _, in := range e.Interrupted {
+		in.delivery.ending.end(errClosing)
+	}
 	s.arm()
 	s.mu.Unlock()
 	s.carryOut(&e)
@@ -434,6 +481,9 @@ func (s *Subscription) carryOut(e *Effects) {
 	}
 	for _, done := range e.Answered {
 		done()
+	}
+	if e.Cut {
+		s.link.cancel()
 	}
 	if x := e.Beside; x != nil {
 		s.others.Go(func() { s.runBeside(x) })
@@ -465,7 +515,7 @@ func (s *Subscription) placesCame() {
 }
 
 // causes are the causes of contexts that end before their message is settled.
-var causes = [...]error{LeaseLost: ErrLeaseLost, TakenAway: ErrLeaseLost, Closed: queue.ErrClosed}
+var causes = [...]error{LeaseLost: ErrLeaseLost, TakenAway: ErrLeaseLost, Closed: errClosing}
 
 // watchdog calls tick, also while an exchange is under way.
 type watchdog struct {

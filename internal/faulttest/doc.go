@@ -11,6 +11,7 @@
 //   - history.go has the events. sampler.go adds what is in Redis from time to time.
 //   - rules.go lists the promises. checker.go, properties.go and files of single properties find
 //     violations. verify.go and report.go end a test.
+//   - stalls.go measures how late the machine itself is.
 //   - tamper.go breaks scripts on purpose, so that tests of the checker can see it find them.
 //
 // # The history

@@ -52,6 +52,8 @@ func (p *process) handle(msg *message.Message) {
 		if _, err := fmt.Sscanf(do, "work %d", &delay); err == nil {
 			time.Sleep(ms(delay))
 		}
+	case strings.HasPrefix(do, "hold "):
+		p.awaitRelease(strings.TrimPrefix(do, "hold "))
 	case strings.HasPrefix(do, "nack "):
 		if _, err := fmt.Sscanf(do, "nack %d %d", &times, &delay); err == nil && delivery.Number <= times {
 			end.Outcome, end.Delay = "nack", int64(delay)
@@ -68,6 +70,13 @@ func (p *process) handle(msg *message.Message) {
 	end.Sent, end.Redis = time.Now().UnixNano(), p.clock()
 	p.journal.Write(end)
 	msg.Nack()
+}
+
+// awaitRelease waits for World.Release.
+func (p *process) awaitRelease(name string) {
+	for !exists(released(p.Dir, name)) {
+		time.Sleep(2 * time.Millisecond)
+	}
 }
 
 // SumOf returns a checksum of all that a consumer must get unchanged.

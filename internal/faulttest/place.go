@@ -34,3 +34,10 @@ func impatient(o *redis.UniversalOptions) {
 	o.MaxRetries = -1
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = time.Second/4, time.Second/4, time.Second/4
 }
+
+// patient sets long timeouts, for a client of a server that answers, on a slow machine. It tries
+// once, too.
+func patient(o *redis.UniversalOptions) {
+	o.MaxRetries = -1
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = time.Minute, time.Minute, time.Minute
+}

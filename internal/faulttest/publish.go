@@ -89,7 +89,7 @@ func (p *process) call(publisher message.Publisher, operator *admin.Admin, first
 		}
 		messages, notes = append(messages, msg), append(notes, note)
 	}
-	if p.CancelCallerMS > 0 {
+	if p.CancelCallerMS > 0 && first/max(p.Batch, 1)%10 > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.Int64N(int64(ms(p.CancelCallerMS)))))
 		defer cancel()
 		for _, msg := range messages {

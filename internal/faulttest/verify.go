@@ -57,6 +57,8 @@ func (w *World) keepHistory() string {
 func (w *World) Judge(rules Rules) ([]Violation, Figures) {
 	w.t.Helper()
 	rules.Topics, rules.Groups = w.Topics, w.Groups
+	w.patient = w.direct.Client(patient)
+	defer w.patient.Close()
 	w.StopPublishers()
 	w.cancelLeftOver(rules.LosesData)
 	w.Drain(Pick(time.Minute, 10*time.Minute))
@@ -100,7 +102,7 @@ func (w *World) cancelLeftOver(losesData bool) {
 			delete(left, e.UUID)
 		}
 	}
-	operator, err := admin.New(admin.Config{Client: w.Client, KeyPrefix: w.Prefix})
+	operator, err := admin.New(admin.Config{Client: w.patient, KeyPrefix: w.Prefix})
 	require.NoError(w.t, err)
 	for uuid, e := range left {
 		note := Event{Kind: Cancel, Topic: e.Topic, UUID: uuid}
@@ -132,19 +134,19 @@ func (w *World) buryDead() {
 		k := queue.NewKeys(w.Prefix, topic)
 		for _, group := range w.Groups {
 			var ids []string
-			dead, err := w.Client.ZRangeWithScores(ctx, k.Dead(group), 0, -1).Result()
+			dead, err := w.patient.ZRangeWithScores(ctx, k.Dead(group), 0, -1).Result()
 			require.NoError(w.t, err)
 			for _, z := range dead {
 				id := z.Member.(string)
 				ids = append(ids, id)
-				body, err := w.Client.HGet(ctx, k.Messages(), id).Bytes()
+				body, err := w.patient.HGet(ctx, k.Messages(), id).Bytes()
 				require.NoError(w.t, err, "the body of dead letter %s", id)
 				msg, err := redisdelay.BinaryMarshaler{}.Unmarshal(topic, body)
 				uuid, sum := string(body), "" // for a message that cannot be read
 				if err == nil {
 					uuid, sum = msg.UUID, SumOf(msg)
 				}
-				record, err := w.Client.HGet(ctx, k.Deliveries(group), id).Result()
+				record, err := w.patient.HGet(ctx, k.Deliveries(group), id).Result()
 				require.NoError(w.t, err, "the record of dead letter %s", id)
 				count, _, _ := strings.Cut(record, " ")
 				number, err := strconv.Atoi(count)
@@ -155,7 +157,7 @@ func (w *World) buryDead() {
 			}
 			for chunk := range slices.Chunk(ids, 1000) {
 				require.NoError(w.t, insist(func() error {
-					_, err := operate.NewTopic(queue.MustClient(w.Client), w.Prefix, topic).Group(group).Discard(ctx, chunk)
+					_, err := operate.NewTopic(queue.MustClient(w.patient), w.Prefix, topic).Group(group).Discard(ctx, chunk)
 					return err
 				}))
 			}
@@ -176,7 +178,7 @@ func insist(call func() error) error {
 // leftovers returns the keys that a drained world must not have.
 func (w *World) leftovers() (found []Violation) {
 	r := &recorder{TB: w.t}
-	queuetest.CheckDrained(r, w.Client, w.Prefix, queuetest.Live()) // killed workers leave keys
+	queuetest.CheckDrained(r, w.patient, w.Prefix, queuetest.Live()) // killed workers leave keys
 	for _, text := range r.said {
 		found = append(found, Violation{Clean, text})
 	}

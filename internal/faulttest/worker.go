@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -66,7 +65,7 @@ type Worker struct {
 	KeySet         string   `json:"key_set,omitempty"`          // start of the names of the keys
 	Rounds         int      `json:"rounds,omitempty"`           // messages of a key that come soon after one another
 	First          int      `json:"first,omitempty"`            // number of the first message
-	CancelCallerMS int      `json:"cancel_caller_ms,omitempty"` // maximum time until the context of a call ends
+	CancelCallerMS int      `json:"cancel_caller_ms,omitempty"` // maximum time until the context of a call ends; every tenth call has no end
 
 	// For a consumer.
 	Group          string `json:"group,omitempty"`
@@ -92,6 +91,10 @@ func Nack(times int, delay time.Duration) string {
 
 // Work is for Worker.Do: the handler takes d, and acks.
 func Work(d time.Duration) string { return fmt.Sprintf("work %d", d.Milliseconds()) }
+
+// Hold is for Worker.Do: the handler waits for World.Release with this name, and acks. It does not
+// heed the message's context.
+func Hold(name string) string { return "hold " + name }
 
 // Other values for Worker.Do.
 const (
@@ -288,24 +291,12 @@ func (p *process) consume() error {
 	tell("ready")
 	<-p.stopped
 	p.close(others, func() error {
-		err := unlessGivenUp(subscriber.Close())
+		err := subscriber.Close()
 		topics.Wait()
 		handlers.Wait()
 		return err
 	})
 	return nil
-}
-
-// unlessGivenUp returns what Close reports, without handlers that outlast CloseTimeout, as some do
-// on purpose.
-func unlessGivenUp(err error) error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return err
-	}
-	return errors.Join(slices.DeleteFunc(slices.Clone(joined.Unwrap()), func(err error) bool {
-		return errors.Is(err, redisdelay.ErrGivenUp)
-	})...)
 }
 
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }

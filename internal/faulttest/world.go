@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,6 +49,7 @@ type World struct {
 	Unregistered []string // topics whose groups do not exist until somebody subscribes
 
 	t       testing.TB
+	patient redis.UniversalClient // while it judges, when all servers answer
 	direct  Place
 	dir     string
 	journal *Journal // the test's own
@@ -168,6 +170,20 @@ func (w *World) launch(worker Worker) (*Running, error) {
 func (w *World) StopLooking() {
 	w.sampler.stop()
 	w.sampler.early = true
+}
+
+// Release ends the handlers of messages with Hold of a name, those that begin later too.
+func (w *World) Release(name string) {
+	w.t.Helper()
+	require.NoError(w.t, os.WriteFile(released(w.dir, name), nil, 0o600))
+}
+
+// released is the file that exists once a name is released.
+func released(dir, name string) string { return filepath.Join(dir, name+".released") }
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
 
 // Note adds events of the test itself to the history.

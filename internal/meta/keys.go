@@ -50,14 +50,15 @@ const (
 // plain tells whether the metadata has none of the keys that have a meaning.
 func plain(metadata message.Metadata) bool {
 	for key := range metadata {
-		if known(key) {
+		if Known(key) {
 			return false
 		}
 	}
 	return true
 }
 
-func known(key string) bool {
+// Known tells whether a key of metadata has a meaning.
+func Known(key string) bool {
 	switch key {
 	case DelayKey, DelayUntilKey, delay.DelayedForKey, delay.DelayedUntilKey,
 		DelayIDKey, DelayIDModeKey, DelayIDWindowKey,

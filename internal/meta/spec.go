@@ -10,6 +10,7 @@ package meta
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -48,7 +49,7 @@ func Glance(msg *message.Message) (plain, miscased bool) {
 	plain = !delayed
 	for key := range msg.Metadata {
 		switch {
-		case known(key):
+		case Known(key):
 			plain = false
 		case Meant(key) != "":
 			miscased = true
@@ -74,6 +75,11 @@ func Read(msg *message.Message, now time.Time) (s Spec, err error) {
 	}
 	if s.Expiry, err = readExpiry(msg.Metadata); err != nil {
 		return Spec{}, err
+	}
+	due, expires := s.Due.By(now), s.Expiry.At
+	if !due.IsZero() && !expires.IsZero() && !due.Before(expires) {
+		return Spec{}, fmt.Errorf("%w: metadata %s is %s: %w: the message is due at %s", ErrInvalidMetadata, ExpiresAtKey,
+			quoteClipped(msg.Metadata[ExpiresAtKey]), queue.ErrPastExpiry, due.UTC().Format(time.RFC3339Nano))
 	}
 	return s, nil
 }

@@ -55,26 +55,66 @@ func full() message.Metadata {
 	return message.Metadata{
 		DelayKey: "1m", DelayIDKey: "order 1", DelayIDModeKey: Reject, DelayIDWindowKey: "1h",
 		MaxDeliveriesKey: "3", BackoffKey: "30s",
-		ExpiresAtKey: "2026-03-04T12:00:00Z", MaxLatenessKey: "5m", OnExpiryKey: Dead, "other": "kept",
+		ExpiresAtKey: "2026-03-04T13:00:00Z", MaxLatenessKey: "5m", OnExpiryKey: Dead, "other": "kept",
 	}
 }
 
 func TestReadReadsAll(t *testing.T) {
 	t.Parallel()
-	noon := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+	one := time.Date(2026, 3, 4, 13, 0, 0, 0, time.UTC)
 	spec, err := Read(delayMessage(full()), delayNow)
 	require.NoError(t, err)
 	require.Equal(t, Spec{
 		Due:     queue.In(time.Minute),
 		Name:    Name{ID: "order 1", Mode: queue.Reject, Window: time.Hour},
-		Expiry:  Expiry{At: noon, Lateness: 5 * time.Minute, Dead: true},
+		Expiry:  Expiry{At: one, Lateness: 5 * time.Minute, Dead: true},
 		Backoff: Backoff{fixed, 30 * time.Second, 30 * time.Second},
 		Limit:   3,
 	}, spec)
 	want := queue.Options{MaxDeliveries: 3, DelayID: "order 1", Mode: queue.Reject, Window: time.Hour}
 	require.Equal(t, want, spec.Options(false))
-	want.Expiry = queue.Expiry{At: noon, Lateness: 5 * time.Minute, Dead: true}
+	want.Expiry = queue.Expiry{At: one, Lateness: 5 * time.Minute, Dead: true}
 	require.Equal(t, want, spec.Options(true))
+}
+
+// A delay counts from the publisher's clock. Instants are compared without a clock, so that a
+// message in a store is always refused or never.
+func TestDelayBeyondTheExpiryIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		metadata message.Metadata
+		refused  bool
+	}{
+		"a delay until the expiry":           {message.Metadata{DelayKey: "1h"}, true},
+		"a longer delay":                     {message.Metadata{DelayKey: "2h"}, true},
+		"a shorter delay":                    {message.Metadata{DelayKey: "59m59.999s"}, false},
+		"an instant at the expiry":           {message.Metadata{DelayUntilKey: "2026-03-04T13:00:00.4Z"}, true},
+		"an instant just before the expiry":  {message.Metadata{DelayUntilKey: "2026-03-04T13:00:00.399Z"}, false},
+		"an instant after a past expiry":     {message.Metadata{DelayUntilKey: "2026-03-04T11:00:00Z", ExpiresAtKey: "2026-03-04T10:00:00Z"}, true},
+		"an instant before a past expiry":    {message.Metadata{DelayUntilKey: "2026-03-04T10:00:00Z", ExpiresAtKey: "2026-03-04T11:00:00Z"}, false},
+		"no delay and a past expiry":         {message.Metadata{ExpiresAtKey: "2026-03-04T10:00:00Z"}, false},
+		"a delay of 0 and a past expiry":     {message.Metadata{DelayKey: "0s", ExpiresAtKey: "2026-03-04T10:00:00Z"}, false},
+		"a message that never is too late":   {message.Metadata{DelayKey: "2h", OnExpiryKey: Deliver}, false},
+		"a delay of Watermill":               {message.Metadata{delay.DelayedForKey: "2h", delay.DelayedUntilKey: "2026-03-04T14:00:00Z"}, true},
+		"a delay beyond the lateness it may": {message.Metadata{DelayKey: "30m", MaxLatenessKey: "1m"}, false},
+	} {
+		metadata := message.Metadata{ExpiresAtKey: "2026-03-04T13:00:00.4Z", OnExpiryKey: Drop}
+		for key, value := range c.metadata {
+			metadata[key] = value
+		}
+		_, err := Read(delayMessage(metadata), delayNow)
+		if !c.refused {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.ErrorIs(t, err, queue.ErrPastExpiry, name)
+		require.ErrorIs(t, err, ErrInvalidMetadata, name)
+		require.ErrorContains(t, err, `metadata expires_at is "`+metadata[ExpiresAtKey]+`": due at or after expires_at: the message is due at 2026-03-04T1`, name)
+	}
+	inContext := delayMessage(message.Metadata{ExpiresAtKey: "2026-03-04T13:00:00.4Z", OnExpiryKey: Dead})
+	inContext.SetContext(delay.WithContext(context.Background(), delay.For(2*time.Hour)))
+	_, err := Read(inContext, delayNow)
+	require.ErrorIs(t, err, queue.ErrPastExpiry)
 }
 
 func TestReadReturnsTheErrorOfTheFirstWrongValue(t *testing.T) {
@@ -100,7 +140,7 @@ func TestTakeIgnoresAWrongValueAndRemovesWhatHandlersDoNotSee(t *testing.T) {
 	t.Parallel()
 	all := Spec{
 		Name:    Name{ID: "order 1"},
-		Expiry:  Expiry{At: time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC), Lateness: 5 * time.Minute, Dead: true},
+		Expiry:  Expiry{At: time.Date(2026, 3, 4, 13, 0, 0, 0, time.UTC), Lateness: 5 * time.Minute, Dead: true},
 		Backoff: Backoff{fixed, 30 * time.Second, 30 * time.Second},
 		Limit:   3,
 	}

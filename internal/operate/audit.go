@@ -58,6 +58,7 @@ type audit struct {
 	Audit
 	topic   *Topic
 	groups  *queue.Groups
+	all     []string        // the groups, the window, and copies that new groups make of it
 	looked  []func(n int)   // are told how many entries were read
 	there   map[string]bool // keys that existed at the beginning
 	tallies tallies
@@ -90,7 +91,7 @@ func (t *Topic) Audit(ctx context.Context, looked ...func(n int)) (Audit, error)
 		if err != nil {
 			return Audit{}, err
 		}
-		a := &audit{topic: t, groups: groups, looked: looked, there: map[string]bool{}, tallies: tallies{}, seen: map[string]bool{}}
+		a := &audit{topic: t, groups: groups, all: groups.All(), looked: looked, there: map[string]bool{}, tallies: tallies{}, seen: map[string]bool{}}
 		if err = a.run(ctx); err != queue.ErrStale {
 			return a.Audit, err
 		}
@@ -117,6 +118,12 @@ func (a *audit) run(ctx context.Context) error {
 	// removal begins without a change of the set.
 	if err := a.topic.FinishRemovals(ctx, removing); err != nil {
 		return err
+	}
+	if len(removing) > 0 { // copies that are being made stay
+		if removing, err = a.topic.Removing(ctx); err != nil {
+			return err
+		}
+		a.all = slices.Concat(a.all, removing)
 	}
 	for _, look := range []func(context.Context) error{a.messages, a.eachGroup, a.confirm, a.delayIDs, a.scheduler} {
 		if err := look(ctx); err != nil {
@@ -156,7 +163,7 @@ func (a *audit) keys(ctx context.Context, removing []string) (whole bool, err er
 	k := a.topic.Keys()
 	all := []string{k.Meta(), k.Groups(), k.Messages(), k.Options(), k.Refs(), k.Scheduler(), k.Names(), k.Paused(), k.Resumes(),
 		k.Pending(), k.Idle(), k.Taken(), k.Counters(), k.Schedules(), k.Programs(), k.Active()}
-	for _, g := range slices.Concat(a.groups.Names, removing) {
+	for _, g := range slices.Concat(a.all, removing) {
 		all = append(all, k.Leases(g), k.Deliveries(g), k.Stats(g), k.Suspects(g), k.Unack(g), k.Retry(g), k.Dead(g),
 			k.Waiters(g), k.Resting(g), k.Workers(g), k.Standby(g), k.Ready(g))
 	}
@@ -224,7 +231,7 @@ func (a *audit) messages(ctx context.Context) error {
 // eachGroup checks all messages that the keys of each group name.
 func (a *audit) eachGroup(ctx context.Context) error {
 	k := a.topic.Keys()
-	for g, name := range a.groups.Names {
+	for g, name := range a.all {
 		one := a.part(g, g+1)
 		var loose []string
 		indexes := []index{zset(k.Unack(name)), zset(k.Retry(name)), zset(k.Dead(name)), hash(k.Leases(name)),
@@ -307,7 +314,7 @@ func (a *audit) halves(ctx context.Context, names []string) error {
 
 // scheduler checks that the scheduler will look in time, for some groups at a time.
 func (a *audit) scheduler(ctx context.Context) error {
-	for _, part := range a.parts() {
+	for _, part := range partsOf(a.groups, a.groups.Names) {
 		stats, err := a.topic.stats(ctx, part)
 		if err != nil {
 			return err
@@ -347,15 +354,20 @@ func isLate(stats Stats) string {
 }
 
 // part returns some of the groups, by their numbers.
-func (a *audit) part(from, to int) *queue.Groups {
-	return &queue.Groups{Version: a.groups.Version, Names: a.groups.Names[from:to], Stream: a.groups.Stream}
-}
+func (a *audit) part(from, to int) *queue.Groups { return partOf(a.groups, a.all[from:to]) }
 
 // parts returns all groups in parts that one call may look at. A topic without groups has one part.
-func (a *audit) parts() (all []*queue.Groups) {
-	n := len(a.groups.Names)
-	for from := 0; from == 0 || from < n; from += auditGroups {
-		all = append(all, a.part(from, min(from+auditGroups, n)))
+func (a *audit) parts() []*queue.Groups { return partsOf(a.groups, a.all) }
+
+// partOf returns a set that has some names only.
+func partOf(groups *queue.Groups, names []string) *queue.Groups {
+	return &queue.Groups{Version: groups.Version, Names: names, Stream: groups.Stream}
+}
+
+// partsOf returns the names in parts that one call may look at. Without names there is one part.
+func partsOf(groups *queue.Groups, names []string) (all []*queue.Groups) {
+	for from := 0; from == 0 || from < len(names); from += auditGroups {
+		all = append(all, partOf(groups, names[from:min(from+auditGroups, len(names))]))
 	}
 	return all
 }

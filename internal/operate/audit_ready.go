@@ -104,7 +104,7 @@ func (a *audit) look(ctx context.Context, suspects []string) (unsure []string, e
 		}
 		s.marks = append(s.marks, marks...)
 	}
-	for g := range a.groups.Names {
+	for g := range a.all {
 		if s.marks[g].length == 0 {
 			continue // whatever comes in is found by the marks
 		}
@@ -129,7 +129,7 @@ func (a *audit) look(ctx context.Context, suspects []string) (unsure []string, e
 // glance notes which suspects are in a list of ready, and judges nothing.
 func (a *audit) glance(ctx context.Context, group int, s *search) error {
 	const size = 1000
-	key := a.topic.Keys().Ready(a.groups.Names[group])
+	key := a.topic.Keys().Ready(a.all[group])
 	for from := 0; ; from += size {
 		entries, err := queue.AskKey(ctx, a.topic.Client(), key, func(ctx context.Context, c redis.UniversalClient) ([]string, error) {
 			return c.LRange(ctx, key, int64(-from-size), int64(-from-1)).Result()
@@ -194,7 +194,7 @@ func (a *audit) convict(f *gathered, s *search) bool {
 	var recorded []int // groups that have a record and surely not the message
 	ready := s.found[idOf(f.id)].ready
 	for g, in := range f.groups {
-		name := a.groups.Names[g]
+		name := a.all[g]
 		_, seen := slices.BinarySearch(ready, int32(g))
 		switch {
 		case in.held():
@@ -226,7 +226,7 @@ func (a *audit) convict(f *gathered, s *search) bool {
 		a.report(v)
 	}
 	for _, g := range recorded {
-		v.Fault, v.Group, v.mending = FaultRecord, a.groups.Names[g], true
+		v.Fault, v.Group, v.mending = FaultRecord, a.all[g], true
 		v.Detail = "it has a record of deliveries and no state"
 		a.report(v)
 	}

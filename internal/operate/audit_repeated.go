@@ -29,7 +29,7 @@ const slack = 1000
 // places, in one step.
 func (a *audit) repeated(ctx context.Context, group int, all []repetition) error {
 	for some := range slices.Chunk(all, 100) {
-		name := a.groups.Names[group]
+		name := a.all[group]
 		places, err := a.around(ctx, a.topic.Keys().Ready(name), some)
 		if err != nil {
 			return err

@@ -2,6 +2,7 @@ package operate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -39,7 +40,7 @@ func (r Ref) String() string {
 func (t *Topic) Cancel(ctx context.Context, ref Ref) error {
 	operation := t.Keys().Operation(queue.Token())
 	return t.WithExisting(ctx, func(groups *queue.Groups) error {
-		return t.operate(ctx, ref, t.cancelCall(groups, ref, operation))
+		return t.operate(ctx, ref, groups, t.cancelCall(groups, ref, operation))
 	})
 }
 
@@ -50,53 +51,88 @@ func (t *Topic) cancelCall(groups *queue.Groups, ref Ref, operation string) *que
 	for _, g := range groups.Names {
 		keys = append(keys, k.Retry(g), k.Deliveries(g))
 	}
+	if groups.Window != "" {
+		keys = append(keys, k.Ready(groups.Window))
+	}
 	return queue.NewCall(&queue.CancelScript, keys, groups.Version, by, message, queue.OperationMemory)
 }
 
 // Reschedule gives a message that waits another due time. It returns queue.ErrNotFound,
 // queue.ErrExists, ErrTooLate, or an error of Redis.
 func (t *Topic) Reschedule(ctx context.Context, ref Ref, due queue.Due) error {
-	operation := t.Keys().Operation(queue.Token())
-	return t.WithExisting(ctx, func(groups *queue.Groups) error {
-		return t.operate(ctx, ref, t.rescheduleCall(groups, ref, due, operation))
-	})
+	return t.RescheduleWithin(ctx, ref, due, nil)
 }
 
-func (t *Topic) rescheduleCall(groups *queue.Groups, ref Ref, due queue.Due, operation string) *queue.Call {
+// RescheduleWithin is Reschedule for a message that may expire. It returns queue.ErrPastExpiry if
+// the message would be due when it is too late for it. A nil expires is never.
+func (t *Topic) RescheduleWithin(ctx context.Context, ref Ref, due queue.Due, expires Expires) error {
+	operation := t.Keys().Operation(queue.Token())
+	for {
+		of, until, err := t.expiry(ctx, ref, expires)
+		if err != nil {
+			return err
+		}
+		err = t.WithExisting(ctx, func(groups *queue.Groups) error {
+			return t.operate(ctx, ref, groups, t.rescheduleCall(groups, ref, due, operation, of, until))
+		})
+		if err != errOther {
+			return withExpiry(err, until)
+		}
+	}
+}
+
+func (t *Topic) rescheduleCall(groups *queue.Groups, ref Ref, due queue.Due, operation, of, until string) *queue.Call {
 	k := t.Keys()
 	by, message := ref.args()
 	keys := []string{k.Meta(), k.Messages(), k.Options(), k.Pending(), k.Names(), k.Taken(), k.Scheduler(), operation}
 	for _, g := range groups.Names {
-		keys = append(keys, k.Retry(g))
+		keys = append(keys, k.Retry(g), k.Deliveries(g))
 	}
-	return queue.NewCall(&queue.RescheduleScript, keys, groups.Version, by, message, due, queue.OperationMemory)
+	return queue.NewCall(&queue.RescheduleScript, keys, groups.Version, by, message, due, queue.OperationMemory, of, until)
 }
 
-// operate runs a call about one message, and returns its outcome.
-func (t *Topic) operate(ctx context.Context, ref Ref, call *queue.Call) error {
+// operate runs a call about one message or delay ID, and returns its outcome.
+func (t *Topic) operate(ctx context.Context, ref Ref, groups *queue.Groups, call *queue.Call) error {
 	limited, end := queue.WhileRemembered(ctx)
 	defer end()
 	if err := queue.Do(limited, t.Client(), call); err != nil {
 		return err
 	}
-	return t.outcome(ref, call)
+	outcome, about, _ := strings.Cut(queue.Text(call.Cmd().Val()), " ")
+	switch {
+	case outcome == "late" && about != "":
+		return t.recallLate(ref, groups, strings.Fields(about))
+	case outcome == "late":
+		return t.tooLate(ctx, ref)
+	}
+	return t.outcome(ref, outcome)
 }
 
+// errOther means that another message has the delay ID than the one whose expiry was read.
+var errOther = errors.New("another message has the delay ID")
+
 // outcome reads what a call about one message answered.
-func (t *Topic) outcome(ref Ref, call *queue.Call) error {
-	switch outcome := call.Cmd().Val(); outcome {
+func (t *Topic) outcome(ref Ref, outcome string) error {
+	about := func(err error) error { return fmt.Errorf("%v of topic %q: %w", ref, t.Name, err) }
+	switch outcome {
 	case "ok":
 		return nil
 	case "stale":
 		return queue.ErrStale
+	case "other":
+		return errOther
 	case "late":
-		return fmt.Errorf("%v of topic %q: %w", ref, t.Name, ErrTooLate)
+		return about(ErrTooLate)
 	case "missing":
-		return fmt.Errorf("%v of topic %q: %w", ref, t.Name, queue.ErrNotFound)
+		return about(queue.ErrNotFound)
 	case "exists":
-		return fmt.Errorf("%v of topic %q: %w", ref, t.Name, queue.ErrExists)
+		return about(queue.ErrExists)
+	case "named":
+		return about(ErrNamed)
+	case "expires":
+		return about(queue.ErrPastExpiry)
 	default:
-		return fmt.Errorf("unexpected outcome %v", outcome)
+		return fmt.Errorf("unexpected outcome %q", outcome)
 	}
 }
 

@@ -41,7 +41,7 @@ func (t *Topic) Erase(ctx context.Context) error {
 			return err
 		}
 		begun = true
-		version, names := groups.Version, slices.Concat(groups.Names, removing)
+		version, names := groups.Version, slices.Concat(groups.All(), removing)
 		if len(names) > eraseGroups {
 			fresh := queue.Token()
 			if err := t.erase(ctx, version, "first", fresh, own, names); err != nil {

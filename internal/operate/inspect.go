@@ -166,7 +166,7 @@ func (t *Topic) Find(ctx context.Context, ref Ref) (Found, error) {
 			// The message had the delay ID before and after free was read, so free is of the
 			// message.
 			if id != "" && !gone.IsZero() && free.After(gone) {
-				err = fmt.Errorf("%v of topic %q: %w", ref, t.Name, ErrTooLate)
+				err = fmt.Errorf("%v of topic %q: %w, and is gone", ref, t.Name, ErrTooLate)
 			}
 			return found, err
 		}
@@ -220,7 +220,11 @@ func (t *Topic) find(ctx context.Context, ref Ref, id string) (found Found, gone
 		if len(all) != 1 || !all[0].there || ref.ID == "" && !all[0].isNamed(now) {
 			return fmt.Errorf("%v of topic %q: %w", ref, t.Name, queue.ErrNotFound)
 		}
-		found = all[0].found(groups, len(removing))
+		others := len(removing)
+		if groups.Window != "" {
+			others++
+		}
+		found = all[0].found(groups, others)
 		return nil
 	})
 	return found, gone, err
@@ -231,9 +235,9 @@ func (f *facts) isNamed(now time.Time) bool {
 	return f.owner == f.id && queue.Instant(f.free).After(now)
 }
 
-// found returns the states of the message in the groups of the set, while removing other groups are
-// being removed.
-func (f *facts) found(groups *queue.Groups, removing int) Found {
+// found returns the states of the message in the groups of the set, while others may have it too:
+// groups that are being removed, and the window.
+func (f *facts) found(groups *queue.Groups, others int) Found {
 	found := Found{ID: f.id, Options: queue.ParseOptions(f.options), Body: []byte(f.body), Due: queue.Instant(f.due)}
 	if f.due != "" {
 		return found
@@ -256,8 +260,8 @@ func (f *facts) found(groups *queue.Groups, removing int) Found {
 		found.Groups = append(found.Groups, in)
 	}
 	// As many groups have the message as refs counts. If all groups that are left are needed, the
-	// message is ready in them. If none is needed, they are done with it. A group that is being
-	// removed is out of the set, and may be counted.
+	// message is ready in them. If none is needed, they are done with it. One of the others may be
+	// counted, and is not in the set.
 	left := needed - f.holders()
 	kept := found.Groups[:0]
 	for _, in := range found.Groups {
@@ -265,7 +269,7 @@ func (f *facts) found(groups *queue.Groups, removing int) Found {
 		case in.State != "":
 		case left <= 0:
 			continue
-		case left-removing >= unknown:
+		case left-others >= unknown:
 			in.State = Ready
 		}
 		kept = append(kept, in)

@@ -51,12 +51,14 @@ func (t *Topic) Mend(ctx context.Context, v Violation) (did []string, err error)
 // mend mends a violation of one message.
 func (t *Topic) mend(ctx context.Context, v Violation) (did []string, err error) {
 	err = t.WithExisting(ctx, func(groups *queue.Groups) error {
-		looked := v.version == groups.Version // the marks are of the same groups
+		all := partOf(groups, groups.All())
+		// The marks are of the same groups, and of no copy of a window besides.
+		looked := v.version == groups.Version && len(v.marks) == len(all.Names)
 		args := []any{groups.Version, v.ID, looked}
 		if looked {
 			for i, m := range v.marks {
 				seen := ""
-				switch name := groups.Names[i]; {
+				switch name := all.Names[i]; {
 				case slices.Contains(v.absent, name):
 					seen = "absent"
 				case slices.Contains(v.present, name):
@@ -65,7 +67,7 @@ func (t *Topic) mend(ctx context.Context, v Violation) (did []string, err error)
 				args = append(args, seen, m.returned, m.last, m.length)
 			}
 		}
-		keys := append(t.inspectKeys(groups), t.Keys().Scheduler(), t.Keys().Idle())
+		keys := append(t.inspectKeys(all), t.Keys().Scheduler(), t.Keys().Idle())
 		reply, err := run(ctx, t, (*redis.Cmd).StringSlice, &queue.MendScript, keys, args...)
 		if err != nil {
 			return err
@@ -74,7 +76,7 @@ func (t *Topic) mend(ctx context.Context, v Violation) (did []string, err error)
 			return queue.ErrStale
 		}
 		for _, what := range reply[1:] {
-			did = append(did, groupNamed(what, groups))
+			did = append(did, groupNamed(what, all))
 		}
 		return nil
 	})

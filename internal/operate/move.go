@@ -83,7 +83,7 @@ func (m *Mover) release(ctx context.Context, steps []step) error {
 		for i, s := range steps {
 			operation := t.Keys().Operation(queue.Token())
 			if s.keep {
-				calls[i] = t.rescheduleCall(groups, s.ref, s.due, operation)
+				calls[i] = t.rescheduleCall(groups, s.ref, s.due, operation, "", "") // its expiry does not count
 			} else {
 				calls[i] = t.cancelCall(groups, s.ref, operation)
 			}
@@ -93,7 +93,7 @@ func (m *Mover) release(ctx context.Context, steps []step) error {
 		}
 		var left []step
 		for i, s := range steps {
-			switch err := t.outcome(s.ref, calls[i]); {
+			switch err := t.outcome(s.ref, queue.Text(calls[i].Cmd().Val())); {
 			case err == queue.ErrStale:
 				left = append(left, s)
 			case err != nil && !s.keep: // a copy that is to be due, and is gone, was due by itself

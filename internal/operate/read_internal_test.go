@@ -186,3 +186,28 @@ func FuzzScans(f *testing.F) {
 		}
 	})
 }
+
+func FuzzPassing(f *testing.F) {
+	const id = "01M7Y3SQGNBVX5P66MY8JV56FH"
+	f.Add("1795233210078\n7\n1\n:5\n" + id + ":1795233210078\nbody\nmax_deliveries:3\n" + id + ":1795233210077\n-\n")
+	f.Add("stale")
+	f.Add("1795233210078\n7\n1\n:5")
+	f.Add("\n7\n1\n:5")
+	f.Add("1795233210078\n7\n1\n5")
+	f.Add("1795233210078\n7\n1\n:5\n" + id + "\nbody\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		seen, err := readPassing(parts(text))
+		switch {
+		case err == queue.ErrStale:
+		case err != nil:
+			checkRefusal(t, "passing", err, len(seen.Messages))
+		case seen.Now.IsZero():
+			t.Error("there is no time")
+		}
+		for i, m := range seen.Messages {
+			if m.Due.IsZero() || i > 0 && m.Due.Before(seen.Messages[i-1].Due) {
+				t.Errorf("message %d is due at %v", i, m.Due)
+			}
+		}
+	})
+}

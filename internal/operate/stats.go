@@ -104,6 +104,7 @@ type GroupCounters struct {
 	Expired    int // leases that ran out
 	Suspects   int // messages that became suspects
 	LeaseLost  int // messages whose lease was lost while a handler had them
+	GivenUp    int // messages that handlers had not settled within CloseTimeout
 	Dead       DeadCounters
 	DeadPurged int // dead messages that were deleted because there were more than MaxDead
 	Skipped    int // occurrences that were acked unhandled, because another one of their schedule was in hand
@@ -229,7 +230,7 @@ func readGroupStats(name string, now time.Time, r []any) GroupStats {
 	of := func(field string) int { return max(count(counted[field]), 0) }
 	died := func(c queue.Cause) int { return of("dead_" + string(c)) }
 	g.Counters = GroupCounters{Acked: of("acked"), Nacked: of("nacked"), Retried: of("retried"), Dropped: of("dropped"), Skipped: of("skipped"), Expired: of("expired"),
-		Suspects: of("suspects"), LeaseLost: of("lease_lost"), DeadPurged: of("dead_purged"),
+		Suspects: of("suspects"), LeaseLost: of("lease_lost"), GivenUp: of("given_up"), DeadPurged: of("dead_purged"),
 		Dead: DeadCounters{Deliveries: died(queue.LastDelivery), Lease: died(queue.LeaseExpired), Asked: died(queue.Asked),
 			Late: died(queue.TooLate), Unmarshal: died(queue.Unreadable), Killed: died(queue.Killed)}}
 	for i := range g.Lateness {

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,11 +23,41 @@ func BenchmarkScripts(b *testing.B) {
 	}
 	b.Run("batch=100/dead=100", func(b *testing.B) { benchmarkScripts(b, 100, 100, 0, 128) })
 	b.Run("batch=100/body=32/waiting=300", func(b *testing.B) { benchmarkScripts(b, 100, 0, 300, 32) })
+	for _, size := range []int{1, 100} {
+		b.Run(fmt.Sprintf("batch=%d/window", size), func(b *testing.B) { benchmarkScripts(b, size, 0, 0, 128, windowed(time.Hour)) })
+	}
 }
 
-func benchmarkScripts(b *testing.B, size, dead, waiting, bytes int) {
+// BenchmarkTakeover registers groups that take over what a window has. An op is a group.
+func BenchmarkTakeover(b *testing.B) {
+	for _, size := range []int{100, 1000, 9900} {
+		b.Run(fmt.Sprintf("messages=%d", size), func(b *testing.B) {
+			s := redistest.ForBenchmark(b)
+			w := newWorld(b, s, "topic")
+			require.NoError(b, w.topic.Register(ctx, "first", windowed(time.Hour)))
+			for part := range slices.Chunk(names("%d", 0, size), 1000) {
+				w.publishNow(part...)
+			}
+			spent, n := 0.0, 0
+			for b.Loop() {
+				n++
+				before := evalMicros(b, s.Client)
+				got, err := w.topic.Join(ctx, fmt.Sprint(n), windowed(time.Hour))
+				spent += evalMicros(b, s.Client) - before
+				require.NoError(b, err)
+				require.Equal(b, size, got.Taken)
+				require.NoError(b, w.topic.Remove(ctx, fmt.Sprint(n)))
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(spent/float64(n), "redis-us/group")
+		})
+	}
+}
+
+func benchmarkScripts(b *testing.B, size, dead, waiting, bytes int, options ...queue.GroupOptions) {
 	s := redistest.ForBenchmark(b)
-	w := newWorld(b, s, "topic", "group")
+	w := newWorld(b, s, "topic")
+	require.NoError(b, w.topic.Register(ctx, "group", append(options, standard)[0]))
 	if dead > 0 {
 		w.publishNow(names("%d", 1, dead)...)
 		failed := w.sub("group")

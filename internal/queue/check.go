@@ -17,13 +17,26 @@ const MaxNameLength = 512
 
 // CheckTopic returns an error that says why a topic cannot be used, or nil.
 func CheckTopic(topic string) error {
+	switch fault := FaultOfTopic(topic); {
+	case fault == "":
+		return nil
+	case topic == "":
+		return fmt.Errorf("topic %s", fault)
+	default:
+		return fmt.Errorf("topic %q... %s", topic[:32], fault)
+	}
+}
+
+// FaultOfTopic returns the end of a sentence about a topic, or about the field that has its name:
+// why it cannot be used. It returns "" for one that can be used.
+func FaultOfTopic(topic string) string {
 	switch {
 	case topic == "":
-		return errors.New("topic is empty; it needs a name")
+		return "is empty; it needs a name"
 	case len(topic) > MaxNameLength:
-		return fmt.Errorf("topic %q... has %d bytes; at most %d are allowed", topic[:32], len(topic), MaxNameLength)
+		return fmt.Sprintf("has %d bytes; at most %d are allowed", len(topic), MaxNameLength)
 	}
-	return nil
+	return ""
 }
 
 // CheckPrefix returns an error that says why a key prefix cannot be used, or nil.

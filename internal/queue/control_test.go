@@ -25,11 +25,14 @@ func (w *world) operate() {
 	w.publish(in("pending", time.Hour))
 	require.NoError(t, w.topic.Reschedule(ctx, byID(w, "pending"), queue.In(time.Minute)))
 	require.NoError(t, w.topic.Cancel(ctx, byID(w, "pending")))
+	w.retries("again", "a")
+	require.ErrorIs(t, w.topic.CancelRetries(ctx, "x"), operate.ErrTooLate)
 	require.NoError(t, only(w.topic.Pause(ctx, "", "", "", 0)))
 	require.NoError(t, only(w.topic.Resume(ctx, "")))
 	require.NoError(t, only(w.topic.List(ctx, "a", operate.Dead, "", 10, 1<<20)))
 	require.NoError(t, only(w.topic.Stats(ctx)))
 	require.NoError(t, only(w.topic.Upcoming(ctx, "a", time.Time{}, time.Second, 10)))
+	require.NoError(t, only(w.topic.Passing(ctx, time.Time{}, time.Second, nil)))
 	require.NoError(t, only(w.topic.Find(ctx, byID(w, "dead"))))
 	require.NoError(t, only(w.topic.Group("a").Requeue(ctx, []string{w.id["dead"]})))
 	w.promote("nobody|1")
@@ -111,6 +114,7 @@ func TestOperationsDoNotMakeATopic(t *testing.T) {
 				"list":       only(none.List(ctx, "a", operate.Dead, "", 1, 0)),
 				"pending":    only(none.List(ctx, "", operate.Pending, "", 1, 0)),
 				"upcoming":   only(none.Upcoming(ctx, "a", time.Time{}, time.Second, 1)),
+				"passing":    only(none.Passing(ctx, time.Time{}, time.Second, nil)),
 				"find":       only(none.Find(ctx, operate.Ref{ID: "x"})),
 				"audit":      only(none.Audit(ctx)),
 				"erase":      none.Erase(ctx),
@@ -254,11 +258,13 @@ func TestRepeatedOperationAnswersTheSame(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.publish(in("1", time.Hour), in("2", time.Hour), now("3"), now("4"))
 		w.die("a", 2)
+		w.retries("5", "a")
 		for name, call := range map[string]func() error{
 			"cancel":     func() error { return w.topic.Cancel(ctx, byID(w, "1")) },
 			"reschedule": func() error { return w.topic.Reschedule(ctx, byID(w, "2"), queue.In(0)) },
 			"requeue":    func() error { return only(w.topic.Group("a").Requeue(ctx, []string{w.id["3"]})) },
 			"discard":    func() error { return only(w.topic.Group("a").Discard(ctx, []string{w.id["4"]})) },
+			"recall":     func() error { return w.topic.CancelRetries(ctx, "x") },
 		} {
 			r := w.record()
 			require.NoError(t, call(), name)
@@ -278,7 +284,10 @@ func TestOperationsWorkOnAFullServer(t *testing.T) {
 	w, full := fullWorld(t, "a")
 	w.publish(in("1", time.Hour), in("2", time.Hour), now("3"), now("4"))
 	w.die("a", 2)
+	w.retries("5", "a")
 	full()
+	require.NoError(t, w.topic.RescheduleRetries(ctx, "x", queue.In(time.Minute), nil))
+	require.NoError(t, w.topic.CancelRetries(ctx, "x"))
 	require.NoError(t, w.topic.Cancel(ctx, byID(w, "1")))
 	require.NoError(t, w.topic.Reschedule(ctx, byID(w, "2"), queue.In(time.Minute)))
 	require.NoError(t, only(w.topic.Group("a").Requeue(ctx, []string{w.id["3"]})))

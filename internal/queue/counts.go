@@ -24,7 +24,7 @@ var TopicCounters = []string{"published", "replaced", "left_out", "refused_full"
 
 // GroupCounters are the fields of a group's stats that are counters for operators.
 var GroupCounters = func() []string {
-	fields := []string{"acked", "nacked", "retried", "dropped", "expired", "suspects", "lease_lost", "dead_purged", "skipped"}
+	fields := []string{"acked", "nacked", "retried", "dropped", "expired", "suspects", "lease_lost", "given_up", "dead_purged", "skipped"}
 	for _, cause := range []Cause{LastDelivery, LeaseExpired, Asked, TooLate, Unreadable, Killed} {
 		fields = append(fields, "dead_"+string(cause))
 	}
@@ -70,6 +70,7 @@ type Counts struct {
 	Lateness  Lateness      // of the messages that it handed over
 	Latest    time.Duration // by how much one of them was late at most
 	LeaseLost int           // messages whose lease was lost while a handler had them
+	GivenUp   int           // messages that handlers had not settled within CloseTimeout
 	Acked     int           // messages that acks settled, by what Redis answered
 }
 
@@ -86,6 +87,7 @@ func (c *Counts) Add(o Counts) {
 	}
 	c.Latest = max(c.Latest, o.Latest)
 	c.LeaseLost += o.LeaseLost
+	c.GivenUp += o.GivenUp
 	c.Acked += o.Acked
 }
 
@@ -104,6 +106,9 @@ func (c *Counts) args(args []any) []any {
 	}
 	if c.LeaseLost > 0 {
 		args = append(args, "lease_lost", c.LeaseLost)
+	}
+	if c.GivenUp > 0 {
+		args = append(args, "given_up", c.GivenUp)
 	}
 	return args
 }

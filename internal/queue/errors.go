@@ -3,6 +3,8 @@ package queue
 import "errors"
 
 var (
+	// ErrInvalidConfig means that a configuration was refused.
+	ErrInvalidConfig = errors.New("invalid configuration")
 	// ErrClosed means that a Publisher or Subscriber was closed.
 	ErrClosed = errors.New("closed")
 	// ErrLayout means that the topic was written by an incompatible version.
@@ -22,9 +24,10 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists means that another message has the delay id.
 	ErrExists = errors.New("delay id is taken")
-
 	// ErrReserved means that a delay id is for an occurrence of a recurring schedule.
 	ErrReserved = errors.New("delay id is for an occurrence of a recurring schedule")
+	// ErrPastExpiry means that a message would be due when it is too late for it.
+	ErrPastExpiry = errors.New("due at or after expires_at")
 	// ErrTopicFull means that no further message may wait.
 	ErrTopicFull = errors.New("topic is full")
 	// ErrNotReplicated means that too few replicas confirmed the published messages.

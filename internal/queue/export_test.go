@@ -61,6 +61,14 @@ func NewIDsFrom(entropy io.Reader) *IDs {
 	return &IDs{entropy: ulid.Monotonic(entropy, 1)}
 }
 
+// JoinCall is one of the calls that Join makes.
+func (t *Topic) JoinCall(group string, options GroupOptions, window string) *Call {
+	return t.registerCall(group, options, window)
+}
+
+// Overwrite has the handle remember a set of groups.
+func (t *Topic) Overwrite(groups *Groups) { t.remember(groups) }
+
 // Commands are those that the work takes.
 func (w Work) Commands() []string { return w.commands() }
 

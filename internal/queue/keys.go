@@ -19,6 +19,29 @@ const SingleLayout = Layout + " single"
 // StreamGroup is the only group of a topic with a stream. Its ready list is the stream.
 const StreamGroup = "stream"
 
+// windowPrefix begins the names of takeover windows, "window:<ms>" with the end of the window. The
+// copy of a window that a new group makes is "window:<ms>:<group>". The scripts have the same.
+const windowPrefix = "window:"
+
+// IsWindow tells whether a name is that of a takeover window or of a copy of one. No consumer group
+// may have such a name.
+func IsWindow(name string) bool {
+	ends, ours := strings.CutPrefix(name, windowPrefix)
+	ends, _, _ = strings.Cut(ends, ":")
+	return ours && ends != "" && strings.Trim(ends, "0123456789") == ""
+}
+
+// isCopy tells whether a name is that of a copy of a window.
+func isCopy(name string) bool { return IsWindow(name) && strings.Count(name, ":") > 1 }
+
+// windowEnd returns the end of a window in ms, as its name tells, "0" without a window.
+func windowEnd(window string) string {
+	if window == "" {
+		return "0"
+	}
+	return strings.TrimPrefix(window, windowPrefix)
+}
+
 // Keys has the name of every key of a topic. All share one hash tag, so that a script may use all
 // of them in a Cluster. docs/redis-keys.md describes each.
 type Keys struct {

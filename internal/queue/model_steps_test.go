@@ -150,6 +150,8 @@ func (m *model) claim(t *rapid.T) {
 	c.Expiry = m.groups[g].Expiry
 	c.Counts.LeaseLost = rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "leases lost")
 	m.counts(g, "lease_lost", c.Counts.LeaseLost)
+	c.Counts.GivenUp = rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "given up")
+	m.counts(g, "given_up", c.Counts.GivenUp)
 	c.Counts.Acked = rapid.SampledFrom([]int{0, 1, 5}).Draw(t, "acked")
 	m.counts(g, "acked", c.Counts.Acked)
 	for _, bucket := range rapid.SliceOfN(rapid.IntRange(0, len(queue.Lateness{})-1), 0, 4).Draw(t, "lateness") {

@@ -120,7 +120,7 @@ func TestCountsOfSubscriptionsAreAddedUp(t *testing.T) {
 		stats, err := w.topic.Stats(ctx)
 		require.NoError(t, err)
 		g := stats.Groups[0]
-		require.Equal(t, []int{6, 4}, []int{g.Counters.Delivered, g.Counters.LeaseLost})
+		require.Equal(t, []int{6, 4, 6}, []int{g.Counters.Delivered, g.Counters.LeaseLost, g.Counters.GivenUp})
 		require.Equal(t, queue.Lateness{2: 4, 5: 2}, g.Lateness)
 		require.Equal(t, 30*time.Millisecond, g.Latest)
 		require.GreaterOrEqual(t, g.Seen.UnixMilli(), w.start)

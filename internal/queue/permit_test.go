@@ -19,14 +19,14 @@ import (
 // works are all that there are.
 var works = []queue.Work{
 	queue.Publishing, queue.Publishing.AndWaits(), queue.PublishingStreams, queue.Scheduling, queue.SchedulingStreams, queue.Consuming, queue.Spreading,
-	queue.Counting, queue.Listing, queue.Surveying, queue.Killing, queue.Watching, queue.Finding, queue.Foreseeing, queue.Cancelling, queue.Rescheduling,
+	queue.Counting, queue.Listing, queue.Surveying, queue.Killing, queue.Watching, queue.Finding, queue.Foreseeing, queue.Tailing, queue.Cancelling, queue.Rescheduling,
 	queue.Requeueing, queue.RequeueingMany, queue.Discarding, queue.DiscardingMany, queue.Arriving,
-	queue.Pausing, queue.Resuming, queue.Reviewing, queue.Amending, queue.Recurrence, queue.RecurrenceStreams, queue.Overlapping, queue.Removing, queue.Erasing, queue.Checking, queue.Repairing,
+	queue.Pausing, queue.Resuming, queue.Reviewing, queue.Amending, queue.Recurrence, queue.RecurrenceStreams, queue.Overlapping, queue.Removing, queue.Adding, queue.Erasing, queue.Checking, queue.Repairing,
 }
 
 // opening are the works that make a topic if there is none.
 var opening = []queue.Work{
-	queue.Publishing, queue.Publishing.AndWaits(), queue.PublishingStreams, queue.Consuming, queue.Spreading, queue.Arriving, queue.Recurrence,
+	queue.Publishing, queue.Publishing.AndWaits(), queue.PublishingStreams, queue.Consuming, queue.Spreading, queue.Arriving, queue.Adding, queue.Recurrence,
 	queue.RecurrenceStreams,
 }
 

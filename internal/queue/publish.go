@@ -71,10 +71,11 @@ func (t *Topic) PublishWithin(ctx context.Context, publisher string, number uint
 		if err := t.checkMode(groups); err != nil {
 			return err
 		}
-		keys := make([]string, 0, 12+3*len(groups.Names))
+		all := groups.All()
+		keys := make([]string, 0, 12+3*len(all))
 		keys = append(keys, t.keys.Meta(), t.keys.Messages(), t.keys.Pending(), t.keys.Options(),
 			t.keys.Refs(), t.keys.Scheduler(), t.keys.Publisher(publisher), t.keys.Names(), t.keys.Taken(), t.keys.Counters())
-		for _, g := range groups.Names {
+		for _, g := range all {
 			if groups.Stream {
 				keys = append(keys, t.Name, t.keys.Retry(g), t.keys.Paused())
 			} else {
@@ -169,7 +170,7 @@ func indexes(messages []Message, ids []string) (found []int) {
 // publishArgs returns the arguments of the script, and whether it needs the recurring schedules: a
 // message has a guard, or a delay ID that may be for an occurrence.
 func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, limit Limit) (args []any, recurs bool) {
-	args = make([]any, 8, 10+2*len(messages))
+	args = make([]any, 9, 11+2*len(messages))
 	// Pointers go into an interface without an allocation. So tools that print commands show
 	// addresses of IDs, and lengths of bodies.
 	for i := range messages {
@@ -196,7 +197,8 @@ func (t *Topic) publishArgs(groups *Groups, number uint64, messages []Message, l
 	if limit.Messages > 0 && (!groups.Stream || len(limit.Parts) == 1) { // see Refusal.Full
 		parts = strings.Trim(fmt.Sprint(limit.Parts), "[]")
 	}
-	copy(args, []any{groups.Version, number, millis(memory), len(messages), runs, limit.Messages, soonest, parts})
+	copy(args, []any{groups.Version, number, millis(memory), len(messages), runs, limit.Messages, soonest, parts,
+		windowEnd(groups.Window)})
 	return args, recurs
 }
 
@@ -208,6 +210,18 @@ func (b *body) MarshalBinary() ([]byte, error) { return *b, nil }
 
 // String returns what hooks of the client print.
 func (b *body) String() string { return fmt.Sprintf("<%d bytes>", len(*b)) }
+
+// By returns when the message is due if the server takes it now. The zero time is at once. An
+// instant counts even if it is past.
+func (d Due) By(now time.Time) time.Time {
+	switch {
+	case d.at != 0:
+		return time.UnixMilli(d.at)
+	case d.in > 0:
+		return now.Add(d.in)
+	}
+	return time.Time{}
+}
 
 // MayBeNow tells whether the message may be due when the server takes it.
 func (d Due) MayBeNow() bool { return d.at != 0 || d.in == 0 }

@@ -41,15 +41,21 @@ func (t *Topic) RemoveIdle(ctx context.Context, group string, limit time.Duratio
 }
 
 // Removing returns the groups that are out of the set, and whose removal is not complete. No set of
-// groups that was read before contains them.
-func (t *Topic) Removing(ctx context.Context) ([]string, error) {
-	groups, err := AskKey(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) ([]string, error) {
-		return c.ZRangeByScore(ctx, t.keys.Idle(), &redis.ZRangeBy{Min: "-inf", Max: "0"}).Result()
+// groups that was read before contains them. The copies that new groups make of a window are among
+// them, because they are removed unless their group comes.
+func (t *Topic) Removing(ctx context.Context) (removing []string, err error) {
+	idle, err := AskKey(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) ([]redis.Z, error) {
+		return c.ZRangeByScoreWithScores(ctx, t.keys.Idle(), &redis.ZRangeBy{Min: "-inf", Max: "+inf"}).Result()
 	})
 	if redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return nil, nil
 	}
-	return groups, err
+	for _, z := range idle {
+		if name, _ := z.Member.(string); z.Score <= 0 || isCopy(name) {
+			removing = append(removing, name)
+		}
+	}
+	return removing, err
 }
 
 // FinishRemovals completes removals of groups that were begun and not finished.

@@ -55,11 +55,12 @@ func (t *Topic) PromoteCall(groups *Groups, address string, patience time.Durati
 		return t.promoteStreamCall(groups, address, patience)
 	}
 	k := t.keys
-	keys := make([]string, 0, 10+5*len(groups.Names))
+	all := groups.All()
+	keys := make([]string, 0, 10+5*len(all))
 	keys = append(keys, k.Meta(), k.Groups(), k.Pending(), k.Refs(), k.Scheduler(), k.Idle(), k.Names(), k.Taken(), k.Resumes())
-	args := make([]any, 0, 4+len(groups.Names))
-	args = append(args, groups.Version, address, millis(patience), budget)
-	for _, g := range groups.Names {
+	args := make([]any, 0, 5+len(all))
+	args = append(args, groups.Version, address, millis(patience), budget, windowEnd(groups.Window))
+	for _, g := range all {
 		keys = append(keys, k.Ready(g), k.Retry(g), k.Unack(g), k.Dead(g), k.Waiters(g))
 		args = append(args, g)
 	}

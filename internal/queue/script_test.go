@@ -370,6 +370,9 @@ func TestOperationsWhoseAnswersAreLostSucceed(t *testing.T) {
 			require.Equal(t, 1, n)
 		}
 		losing(func() { require.NoError(t, w.topic.Cancel(ctx, byID(w, "1"))) })
+		w.retries("3", "a", "b")
+		losing(func() { require.NoError(t, w.topic.RescheduleRetries(ctx, "x", queue.In(time.Minute), nil)) })
+		losing(func() { require.NoError(t, w.topic.CancelRetries(ctx, "x")) })
 		losing(func() { require.NoError(t, w.topic.Reschedule(ctx, byID(w, "2"), queue.In(time.Minute))) })
 		losing(func() { count(a.Requeue(ctx, []string{w.id["dead"]})) })
 		w.promote("s|1")

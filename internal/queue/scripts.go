@@ -74,6 +74,8 @@ var (
 	// These are for package operate.
 	CancelScript     = load("cancel")
 	RescheduleScript = load("reschedule")
+	SeekScript       = load("seek")
+	RecallScript     = load("recall")
 	RequeueScript    = load("requeue")
 	DiscardScript    = load("discard")
 	KillScript       = load("kill")
@@ -82,6 +84,7 @@ var (
 	PageScript       = load("page")
 	StatsScript      = load("stats")
 	UpcomingScript   = load("upcoming")
+	PassingScript    = load("passing")
 	InspectScript    = load("inspect")
 	ScanScript       = load("scan")
 	HalvesScript     = load("halves")

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"time"
 
@@ -11,10 +12,18 @@ import (
 
 // Server describes the server of a topic.
 type Server struct {
-	Info map[string]string // memory and persistence of INFO; managed servers forbid CONFIG
+	Info map[string]string // memory, persistence and replication of INFO; managed servers forbid CONFIG
 	// Denied is ErrForbidden if the user may not read INFO, else nil.
 	Denied error
 	Clock  time.Duration // how far its clock is ahead of this machine's, at least
+}
+
+// Replica tells that the server is a replica.
+func (s Server) Replica() bool { return s.Info["role"] == "slave" }
+
+// MasterAddress is the address of the master of a replica.
+func (s Server) MasterAddress() string {
+	return net.JoinHostPort(s.Info["master_host"], s.Info["master_port"])
 }
 
 // Key returns a key of the topic, by which a Cluster's node that has the topic is found.
@@ -53,7 +62,7 @@ func (t *Topic) Server(ctx context.Context) (Server, error) {
 	case now.Before(sent):
 		s.Clock = now.Sub(sent)
 	}
-	for _, section := range []string{"memory", "persistence"} {
+	for _, section := range []string{"memory", "persistence", "replication"} {
 		text, err := AskMaster(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) (string, error) {
 			return c.Info(ctx, section).Result()
 		})

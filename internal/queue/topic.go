@@ -29,10 +29,22 @@ type Topic struct {
 // Groups is the set of a topic's consumer groups at one time.
 type Groups struct {
 	Version string
-	Names   []string
-	Stream  bool // the topic has a stream, and one group for it
-	Single  bool // the topic has or had groups with SingleActive
+	Names   []string // of the consumer groups
+	Window  string   // the takeover window, which scripts treat as a group; "": none
+	Stream  bool     // the topic has a stream, and one group for it
+	Single  bool     // the topic has or had groups with SingleActive
 }
+
+// All returns the names of all that messages are kept for: the groups, and then the window.
+func (g *Groups) All() []string {
+	if g.Window == "" {
+		return g.Names
+	}
+	return append(slices.Clip(g.Names), g.Window)
+}
+
+// DefaultWindow is the length of a takeover window unless the user sets another.
+const DefaultWindow = 10 * time.Second
 
 // GroupOptions are the settings of a group that Redis stores.
 type GroupOptions struct {
@@ -41,6 +53,11 @@ type GroupOptions struct {
 	MaxDead       int           // dead messages that are kept at most; 0: no limit
 	Expiry        time.Duration // the group is removed after this time without use; 0: never
 	SingleActive  bool          // one subscription claims, others stand by
+
+	// Window is for how long groups that come after the topic's first one get what that one got.
+	// The first group opens a window that long; a later one takes it over. 0: the group does
+	// neither.
+	Window time.Duration
 }
 
 func (o GroupOptions) encode() string {
@@ -149,54 +166,122 @@ func (t *Topic) ReadLook(call *Call) (*Groups, error) {
 	return groups, err
 }
 
-// Register makes sure that the group exists with these options. If the group is being removed, it
+// Registered tells what a group got when it was made. It is zero for a group that was there.
+type Registered struct {
+	// Taken is how many messages that the topic's first group got before came from the window.
+	Taken int
+	// Missed is how many messages the window had when it was full. The group got none of them.
+	Missed int
+	// Waited is how many messages were due before the topic had a group.
+	Waited int
+}
+
+// Register is Join for a caller that does not ask what the group got.
+func (t *Topic) Register(ctx context.Context, group string, options GroupOptions) error {
+	_, err := t.Join(ctx, group, options)
+	return err
+}
+
+// Join makes sure that the group exists with these options. If the group is being removed, it
 // finishes the removal first, so the group is empty. It returns ErrTopicMode if the topic has a
 // stream, and ErrGroupMode if the group has the other setting of SingleActive.
-func (t *Topic) Register(ctx context.Context, group string, options GroupOptions) error {
+//
+// A group that is new within the window of the topic's first group gets what that window has. It
+// exists when it has all of that, which takes a call for every thousand messages.
+func (t *Topic) Join(ctx context.Context, group string, options GroupOptions) (Registered, error) {
 	if err := t.Enroll(ctx); err != nil {
-		return err
+		return Registered{}, err
 	}
-	call := &Call{
-		script: &registerScript,
-		keys: []string{t.keys.Meta(), t.keys.Groups(), t.keys.Pending(), t.keys.Scheduler(),
-			t.keys.Idle(), t.keys.Stats(group)},
-		args: []any{Layout, Token(), group, options.encode(), expiry(options.Expiry)},
+	window := ""
+	if groups := t.Remembered(); groups != nil && options.Window > 0 {
+		window = groups.Window
 	}
 	for {
+		call := t.registerCall(group, options, window)
 		if err := Do(ctx, t.client, call); err != nil {
-			return err
+			return Registered{}, err
 		}
 		reply, _ := call.cmd.Slice()
-		if len(reply) == 1 && reply[0] == "mode" {
-			return ErrGroupMode
+		if len(reply) == 0 {
+			return Registered{}, fmt.Errorf("register: unexpected reply %v", call.cmd.Val())
 		}
-		if len(reply) != 1 {
-			groups, err := readGroups(call)
-			if err == nil {
-				err = t.checkMode(groups)
+		switch said := Text(reply[0]); {
+		case said == "mode":
+			return Registered{}, ErrGroupMode
+		case said == "window" && len(reply) == 2:
+			window = Text(reply[1])
+		case said == "removing" && len(reply) == 2:
+			if err := t.FinishRemovals(ctx, []string{Text(reply[1])}); err != nil {
+				return Registered{}, err
 			}
-			if err == nil {
-				t.remember(groups)
-			}
-			return err
-		}
-		if err := t.FinishRemovals(ctx, []string{group}); err != nil {
-			return err
+		case said == "more":
+		case said == "ok" && len(reply) >= 6:
+			return t.readRegistered(reply)
+		default:
+			return Registered{}, fmt.Errorf("register: unexpected reply %v", reply)
 		}
 	}
 }
 
-// readGroups reads the reply of a call that opens a topic or registers a group.
+// registerCall returns a call that registers a group, or copies a part of the window for it.
+func (t *Topic) registerCall(group string, options GroupOptions, window string) *Call {
+	k := t.keys
+	keys := []string{k.Meta(), k.Groups(), k.Pending(), k.Scheduler(), k.Idle(), k.Stats(group)}
+	if window != "" {
+		keys = append(keys, k.Refs(), k.Ready(group), k.Ready(window), k.Ready(window+":"+group))
+	}
+	return &Call{
+		script: &registerScript,
+		keys:   keys,
+		args:   []any{Layout, Token(), group, options.encode(), expiry(options.Expiry), CeilMillis(max(options.Window, 0)), window},
+	}
+}
+
+// readRegistered reads the reply of a call that has registered a group, and remembers the set.
+func (t *Topic) readRegistered(reply []any) (got Registered, err error) {
+	for i, n := range []*int{&got.Taken, &got.Missed, &got.Waited} {
+		number, _ := reply[1+i].(int64)
+		*n = int(number)
+	}
+	var set []string
+	for _, part := range reply[4:] {
+		set = append(set, Text(part))
+	}
+	groups, err := groupsOf(set)
+	if err == nil {
+		err = t.checkMode(groups)
+	}
+	if err != nil {
+		return Registered{}, err
+	}
+	t.remember(groups)
+	return got, nil
+}
+
+// readGroups reads the reply of a call that opens a topic or looks at it.
 func readGroups(call *Call) (*Groups, error) {
 	reply, err := call.cmd.StringSlice()
 	if err != nil || len(reply) < 2 {
 		return nil, fmt.Errorf("unexpected reply %v: %w", reply, err)
 	}
+	return groupsOf(reply)
+}
+
+// groupsOf reads a set of groups as scripts return it: layout, version, and the names.
+func groupsOf(reply []string) (*Groups, error) {
 	if reply[0] != Layout && reply[0] != StreamLayout && reply[0] != SingleLayout {
 		return nil, fmt.Errorf("%w: it is %q, this program writes %q", ErrLayout, reply[0], Layout)
 	}
-	slices.Sort(reply[2:]) // the server's order changes
-	return &Groups{Version: reply[1], Names: reply[2:], Stream: reply[0] == StreamLayout, Single: reply[0] == SingleLayout}, nil
+	groups := &Groups{Version: reply[1], Names: make([]string, 0, len(reply)-2), Stream: reply[0] == StreamLayout, Single: reply[0] == SingleLayout}
+	for _, name := range reply[2:] {
+		if IsWindow(name) {
+			groups.Window = name
+		} else {
+			groups.Names = append(groups.Names, name)
+		}
+	}
+	slices.Sort(groups.Names) // the server's order changes
+	return groups, nil
 }
 
 // Remembered returns the set of groups as last read, or nil.

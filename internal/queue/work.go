@@ -41,12 +41,13 @@ var Spreading = Work{Name: "spread partitions", scripts: Consuming.scripts, besi
 var (
 	Counting       = Work{Name: "stats", scripts: []string{"look", "stats"}}
 	Listing        = Work{Name: "list", scripts: []string{"look", "page"}}
-	Finding        = Work{Name: "get", scripts: []string{"look", "inspect"}, besides: []string{"TIME", "HGET", "ZSCORE", "ZRANGEBYSCORE"}}
+	Finding        = Work{Name: "get", scripts: []string{"look", "inspect", "seek"}, besides: []string{"TIME", "HGET", "ZSCORE", "ZRANGEBYSCORE"}}
 	Surveying      = Work{Name: "survey", scripts: []string{"look", "stats", "page"}, besides: []string{"HMGET"}}
 	Watching       = Work{Name: "workers", scripts: []string{"look"}, besides: []string{"TIME", "HSCAN"}}
 	Foreseeing     = Work{Name: "upcoming", scripts: []string{"look", "upcoming"}}
-	Cancelling     = Work{Name: "cancel", scripts: []string{"look", "cancel"}}
-	Rescheduling   = Work{Name: "reschedule", scripts: []string{"look", "reschedule"}}
+	Tailing        = Work{Name: "tail", scripts: []string{"look", "passing"}}
+	Cancelling     = Work{Name: "cancel", scripts: []string{"look", "cancel", "seek", "recall", "inspect"}, besides: Finding.besides}
+	Rescheduling   = Work{Name: "reschedule", scripts: []string{"look", "reschedule", "seek", "recall", "inspect"}, besides: Finding.besides}
 	Requeueing     = Work{Name: "requeue", scripts: []string{"requeue"}}
 	Discarding     = Work{Name: "discard", scripts: []string{"discard"}}
 	RequeueingMany = Work{Name: "requeue many", scripts: []string{"look", "stats", "page", "requeue"}}
@@ -58,7 +59,10 @@ var (
 	Reviewing      = Work{Name: "schedules", scripts: []string{"look", "review"}}
 	Amending       = Work{Name: "amend a schedule", scripts: []string{"look", "amend"}}
 	Removing       = Work{Name: "remove", scripts: []string{"look", "stats", "remove"}, besides: []string{"ZRANGEBYSCORE"}}
-	Erasing        = Work{
+	Adding         = Work{
+		Name: "add a group", scripts: []string{"look", "register", "remove"}, besides: enrolling, opens: true,
+	}
+	Erasing = Work{
 		Name: "erase", scripts: []string{"look", "stats", "erase"},
 		besides: append([]string{"ZRANGEBYSCORE", "SREM"}, enrolling...),
 	}

@@ -196,6 +196,14 @@ var transitions = map[string]func(w *world) (call func() error){
 		w.fillAgain("b", "retried")
 		return func() error { return w.topic.Reschedule(ctx, operate.Ref{ID: w.id["retried"]}, queue.In(time.Hour)) }
 	},
+	"seek": func(w *world) func() error {
+		w.retries("x", "a", "b")
+		return func() error { return only(w.topic.Retrying(ctx, "x")) }
+	},
+	"recall": func(w *world) func() error {
+		w.retries("x", "a", "b")
+		return func() error { return w.topic.CancelRetries(ctx, "x") }
+	},
 	"requeue": func(w *world) func() error {
 		w.fill("a")
 		return func() error { return only(w.topic.Group("a").Requeue(ctx, []string{w.id["dead"]})) }
@@ -266,7 +274,7 @@ var transitions = map[string]func(w *world) (call func() error){
 
 // counting has a claim tell of messages.
 func counting(c *queue.Claim) {
-	c.Counts = queue.Counts{Lateness: queue.Lateness{2: 2, 5: 1}, Latest: 30 * time.Millisecond, LeaseLost: 2}
+	c.Counts = queue.Counts{Lateness: queue.Lateness{2: 2, 5: 1}, Latest: 30 * time.Millisecond, LeaseLost: 2, GivenUp: 3}
 }
 
 // only is the error of a call.

@@ -178,6 +178,9 @@ func (i *inspection) group(name string) {
 	}
 	for n, entry := range i.get("ready", name).list {
 		id, due, _ := strings.Cut(entry, ":")
+		if queue.IsWindow(name) && id == strings.Repeat("0", queue.IDLength) && len(due) == queue.IDLength {
+			continue // the message was cancelled
+		}
 		if len(id) != queue.IDLength || !numberForm.MatchString(due) {
 			i.report("group %q: ready[%d] is %q, not id:due", name, n, entry)
 			continue

@@ -81,7 +81,8 @@ func NewPublisher(t TB, s redistest.Server, change ...func(*redisdelay.Publisher
 	return p
 }
 
-// NewSubscriber returns a Subscriber that is closed with the test.
+// NewSubscriber returns a Subscriber that is closed with the test. Its group opens no takeover
+// window, so that a message is gone from Redis once the groups are done with it.
 func NewSubscriber(t TB, s redistest.Server, change ...func(*redisdelay.SubscriberConfig)) *redisdelay.Subscriber {
 	t.Helper()
 	return NewLoggingSubscriber(t, s, nil, change...)
@@ -90,7 +91,7 @@ func NewSubscriber(t TB, s redistest.Server, change ...func(*redisdelay.Subscrib
 // NewLoggingSubscriber is NewSubscriber with a logger.
 func NewLoggingSubscriber(t TB, s redistest.Server, logger watermill.LoggerAdapter, change ...func(*redisdelay.SubscriberConfig)) *redisdelay.Subscriber {
 	t.Helper()
-	config := redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix}
+	config := redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix, TakeoverWindow: -1}
 	for _, f := range change {
 		f(&config)
 	}

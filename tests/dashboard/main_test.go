@@ -34,6 +34,7 @@ func TestMain(m *testing.M) {
 	if chromium.stop != nil {
 		chromium.stop()
 	}
+	_ = os.RemoveAll(tool.dir)
 	os.Exit(code)
 }
 

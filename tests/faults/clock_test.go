@@ -38,11 +38,16 @@ func TestServersClockIsSetBack(t *testing.T) {
 	for round := range rounds {
 		l.progress(t, 40)
 		waits := fmt.Sprint("waits-", round)
-		began := time.Now()
 		l.w.Await(l.w.Start(faulttest.Worker{Role: faulttest.Publisher, Name: waits, Messages: 1, DelaysMS: []int{4000}})...)
 		due := time.Now().Add(4500 * time.Millisecond) // by this machine's clock, by which it could come by mistake
 		c.set(t, l, -setBack)
-		require.Less(t, time.Since(began), 4*time.Second, "it was to wait still when the clock was set back")
+		set := time.Now()
+		var published time.Time
+		l.await(t, "publication of "+waits, func(e faulttest.Event) bool {
+			published = time.Unix(0, e.At)
+			return e.Kind == faulttest.Publish && e.By == waits
+		})
+		require.Less(t, set.Sub(published), 4*time.Second, "it was to wait still when the clock was set back")
 		for time.Now().Before(due) {
 			l.progress(t, 40)
 		}

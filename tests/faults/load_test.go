@@ -2,6 +2,9 @@ package faults
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,6 +60,66 @@ func newLoad(t *testing.T, server *redistest.Instance, place faulttest.Place, ch
 func (l *load) progress(t *testing.T, n int) {
 	t.Helper()
 	l.w.Handled(l.w.Count(faulttest.Start) + n)
+}
+
+// hold publishes messages whose handlers, one in each group, run until they are released by name,
+// and waits until all have begun. It returns their leases.
+func (l *load) hold(t *testing.T, name string, messages int) map[lease]faulttest.Event {
+	t.Helper()
+	l.w.Await(l.w.Start(faulttest.Worker{
+		Role: faulttest.Publisher, Name: name, Messages: messages, Batch: messages, Do: []string{faulttest.Hold(name)},
+	})...)
+	held := map[lease]faulttest.Event{}
+	l.await(t, "handlers of "+name, func(e faulttest.Event) bool {
+		if e.Kind == faulttest.Start && strings.HasPrefix(e.UUID, name) {
+			held[leaseOf(e)] = e
+		}
+		return len(held) == messages*len(l.w.Groups)
+	})
+	return held
+}
+
+// awaitOver waits until the contexts of these leases' handlers have ended. The handlers run on, so
+// the leases have run out as far as their holders know.
+func (l *load) awaitOver(t *testing.T, held map[lease]faulttest.Event) {
+	t.Helper()
+	l.awaitEach(t, "end of a context", held, func(of, e faulttest.Event) bool {
+		return e.Kind == faulttest.Over && leaseOf(e) == leaseOf(of)
+	})
+}
+
+// awaitAgain waits until the messages of these leases have other leases.
+func (l *load) awaitAgain(t *testing.T, held map[lease]faulttest.Event) {
+	t.Helper()
+	l.awaitEach(t, "other lease", held, func(of, e faulttest.Event) bool {
+		return e.Kind == faulttest.Claimed && e.Topic == of.Topic && e.Group == of.Group && e.ID == of.ID && e.Token != of.Token
+	})
+}
+
+// awaitLate waits until Redis has answered settlements of these leases, and has left their messages
+// alone.
+func (l *load) awaitLate(t *testing.T, held map[lease]faulttest.Event) {
+	t.Helper()
+	l.awaitEach(t, "late settlement", held, func(of, e faulttest.Event) bool {
+		return e.Kind == faulttest.Settled && leaseOf(e) == leaseOf(of) && e.Count < e.Of
+	})
+}
+
+// awaitEach waits until there is an event for each lease.
+func (l *load) awaitEach(t *testing.T, what string, held map[lease]faulttest.Event, is func(of, e faulttest.Event) bool) {
+	t.Helper()
+	left := maps.Clone(held)
+	l.await(t, what, func(e faulttest.Event) bool {
+		maps.DeleteFunc(left, func(_ lease, of faulttest.Event) bool { return is(of, e) })
+		return len(left) == 0
+	})
+}
+
+// await waits until holds returns true. It is called with each event of the history, from the start
+// each time.
+func (l *load) await(t *testing.T, what string, holds func(e faulttest.Event) bool) {
+	t.Helper()
+	faulttest.Eventually(t, func() bool { return slices.ContainsFunc(l.w.History(), holds) }, time.Minute, 5*time.Millisecond, what)
 }
 
 const (

@@ -2,7 +2,6 @@ package faults
 
 import (
 	"fmt"
-	"maps"
 	"testing"
 	"time"
 
@@ -65,22 +64,21 @@ func TestServerPausedForLongerThanTheLease(t *testing.T) {
 	faulttest.Case(t, "CLIENT PAUSE for longer than the lease: what was in hand comes again, and the late acks change nothing")
 	server := redistest.Start(t)
 	l := newLoad(t, server, faulttest.Place{}, func(w *faulttest.Worker) { w.LeaseMS, w.WorkMS, w.PauseMS = 400, 40, 250 })
-	held, unchanged, came := 0, 0, 0
-	for round := 0; round < rounds || unchanged == 0; round++ {
-		require.Less(t, round, 10*rounds, "%d leases were held, %d came again, no late ack was sent", held, came)
+	held := 0
+	for round := range rounds {
+		name := fmt.Sprint("hold-", round)
 		l.progress(t, 30)
+		its := l.hold(t, name, 1)
 		require.NoError(t, l.w.Client.Do(t.Context(), "CLIENT", "PAUSE", 900, "ALL").Err())
-		began := time.Now()
-		l.progress(t, 90)
-		history := l.w.History()
-		its := inHand(history, began.UnixNano(), "")
+		l.awaitOver(t, its)
+		l.awaitAgain(t, its)
+		l.w.Release(name)
+		l.awaitLate(t, its)
 		held += len(its)
-		came += again(history, its, began.UnixNano())
-		unchanged += late(history, its, began.Add(400*time.Millisecond).UnixNano())
 	}
+	l.progress(t, 30)
 	l.w.Verify(loadRules)
-	require.Positive(t, came)
-	faulttest.Report(t, fmt.Sprintf("%d pauses, %d leases were held, %d came again, %d settlements came late and changed nothing", rounds, held, came, unchanged))
+	faulttest.Report(t, fmt.Sprintf("%d pauses, %d leases were held, all came again, and their settlements came late and changed nothing", rounds, held))
 }
 
 func TestTwoSecondsOfLatency(t *testing.T) {
@@ -134,35 +132,31 @@ func TestServerFrozenForLongerThanTheLease(t *testing.T) {
 	l.outlasted(t, faulttest.Pick(1, 5), server.Pause, server.Resume)
 }
 
-// outlastable is for outlasted: some handlers run for longer than a lease.
+// outlastable is for outlasted: its calls fail before its leases have run out.
 func outlastable(w *faulttest.Worker) {
 	w.LeaseMS, w.ReadTimeoutMS, w.WorkMS, w.PauseMS = 500, 300, 700, 600
 }
 
-// outlasted has something last for longer than leases, round by round, until some of what was in
-// hand came again for it.
+// outlasted has something last for longer than leases and calls, round by round. What handlers hold
+// all the time comes again.
 func (l *load) outlasted(t *testing.T, rounds int, begin, end func()) {
 	t.Helper()
-	round, held, came := 0, 0, 0
-	for ; round < rounds || came == 0; round++ {
-		require.Less(t, round, 10*rounds, "of %d leases that were held none came again", held)
-		first := time.Now().UnixNano()
+	held := 0
+	for round := range rounds {
+		name := fmt.Sprint("hold-", round)
 		l.progress(t, 30)
-		began := time.Now().UnixNano()
+		its := l.hold(t, name, 1)
 		begin()
-		for time.Duration(time.Now().UnixNano()-began) <= 500*time.Millisecond { // until leases have run out
-			l.w.AwaitEvents(faulttest.Unknown, l.w.Count(faulttest.Unknown)+1) // after a publisher's fourth timeout
-		}
+		l.awaitOver(t, its)
+		l.w.AwaitEvents(faulttest.Unknown, l.w.Count(faulttest.Unknown)+1) // after a publisher's fourth timeout
 		end()
-		l.progress(t, 30)
-		history := l.w.History()
-		its := inHand(history, began, "")
-		maps.DeleteFunc(its, func(_ lease, e faulttest.Event) bool { return e.At < first }) // its end is not known
+		l.awaitAgain(t, its)
+		l.w.Release(name)
 		held += len(its)
-		came += again(history, its, began)
 	}
+	l.progress(t, 30)
 	l.w.Verify(byPollRules)
-	faulttest.Report(t, fmt.Sprintf("%d times, %d leases were held, %d came again", round, held, came))
+	faulttest.Report(t, fmt.Sprintf("%d times, %d leases were held, all came again", rounds, held))
 }
 
 func TestPoolOfOneConnection(t *testing.T) {

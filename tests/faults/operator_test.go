@@ -271,6 +271,11 @@ var operations = map[string]operation{
 	"upcoming": {do: read(func(d *desk, a *admin.Admin) ([]admin.Bucket, error) {
 		return a.Upcoming(d.t.Context(), "t", admin.Load{From: time.Unix(0, 0), Width: 1000 * time.Hour, Buckets: 900})
 	})},
+	"passing": {do: func(d *desk) error {
+		ends, cancel := context.WithCancel(d.t.Context())
+		_, err := d.admin.Tail(ends, "t", func(admin.Message) bool { return true }, admin.TailOptions{Began: cancel})
+		return err
+	}},
 	"inspect": {do: read(func(d *desk, a *admin.Admin) (admin.Message, error) {
 		return a.Get(d.t.Context(), "t", admin.ByID(d.id["dead"]))
 	})},
@@ -334,7 +339,7 @@ var operations = map[string]operation{
 		holds:   isFree,
 	},
 	"overlap": {do: func(d *desk) error {
-		alone, err := d.topic(d.client).Handle("hourly", "a", time.Unix(3600, 0), time.Minute).Begin(d.t.Context())
+		alone, err := d.topic(d.client).Handle("hourly", "a", time.Unix(3600, 0), time.Minute).Begin(d.t.Context(), 0, false)
 		if err == nil {
 			require.True(d.t, alone, "a repeat is not another occurrence")
 		}

@@ -23,7 +23,7 @@ func main() {
 func newSubscriber(o driver.Options) (*redisdelay.Subscriber, *redis.Client, error) {
 	client := redis.NewClient(&redis.Options{Addr: o.Addr})
 	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
-		Client: client, MaxInFlight: 256, LeaseDuration: o.Lease,
+		Client: client, MaxInFlight: 256, LeaseDuration: o.Lease, TakeoverWindow: -1,
 	}, nil)
 	return subscriber, client, err
 }

@@ -65,7 +65,8 @@ func Build(t *testing.T) (program string) {
 func build(t *testing.T, dir string) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "example")
-	command := exec.Command("go", "build", "-o", program)
+	// Without debug information the program is linked in half the time.
+	command := exec.Command("go", "build", "-ldflags=-s -w", "-o", program)
 	command.Dir = dir // some are separate modules
 	out, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", out)

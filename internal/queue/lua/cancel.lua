@@ -11,6 +11,8 @@
 --       then for each group of the set:
 --         retry       zset: id -> due ms
 --         deliveries  hash: id -> "count flag delayed_for reason"
+--       then only if the set has a window:
+--         kept        ready list of the window
 -- ARGV  1 version     of the group set that KEYS were made from
 --       2 by          "id" or "name"
 --       3 message     its id, or its delay id as it is stored
@@ -27,9 +29,10 @@
 local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local names, taken, operation = KEYS[6], KEYS[7], KEYS[8]
 local version, by, id, memory = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local groups = (#KEYS - 8) / 2
+local groups = math.floor((#KEYS - 8) / 2)
+local kept = KEYS[9 + groups * 2]
 
---@use now
+--@use now id_length
 
 local before = redis.call('GET', operation)
 if before then
@@ -67,6 +70,12 @@ end
 if not due and #waits == 0 then
   return there and 'late' or 'missing'
 end
+local held = 0 -- 1 if the window has the message
+for _, entry in ipairs(kept and not due and redis.call('LRANGE', kept, 0, -1) or {}) do
+  if string.sub(entry, 1, id_length) == id then
+    held = 1
+  end
+end
 
 -- The first write is a deletion: after one, a script may write at maxmemory too.
 if due then
@@ -76,17 +85,22 @@ for _, g in ipairs(waits) do
   redis.call('ZREM', KEYS[7 + g * 2], id)
   redis.call('HDEL', KEYS[8 + g * 2], id)
 end
-if due or left <= #waits then
+if due or left - held <= #waits then
   local name = own and string.match(own, 'delay_id:(%S+)')
   if name and redis.call('HGET', names, name) == id then
     redis.call('HDEL', names, name)
     redis.call('ZREM', taken, name)
   end
+end
+if due or left <= #waits then
   redis.call('HDEL', refs, id)
   redis.call('HDEL', messages, id)
   redis.call('HDEL', options, id)
 else
   redis.call('HSET', refs, id, left - #waits)
+end
+if held > 0 then
+  redis.call('RPUSH', kept, nobody .. ':' .. id)
 end
 redis.call('SET', operation, 'ok', 'PX', memory)
 return 'ok'

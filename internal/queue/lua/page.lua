@@ -23,22 +23,7 @@ local state, messages, options, deliveries, leases = KEYS[1], KEYS[2], KEYS[3], 
 local kind, score, id, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local bytes = tonumber(ARGV[5])
 
---@use id_length precedes
-
--- Returns the rank of the first member behind the score and the id.
-local function after()
-  local low = redis.call('ZCOUNT', state, '-inf', '(' .. score)
-  local high = low + redis.call('ZCOUNT', state, score, score)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if not precedes(id, redis.call('ZRANGE', state, middle, middle)[1]) then
-      low = middle + 1
-    else
-      high = middle
-    end
-  end
-  return low
-end
+--@use id_length precedes after
 
 local ids, scores = {}, {}
 if kind == 'list' then
@@ -47,7 +32,7 @@ if kind == 'list' then
     ids[i], scores[i] = string.sub(entry, 1, id_length), string.sub(entry, id_length + 2)
   end
 else
-  local from = score == '' and 0 or after()
+  local from = score == '' and 0 or after(state, score, id)
   local found = redis.call('ZRANGE', state, from, from + limit - 1, 'WITHSCORES')
   for i = 1, #found, 2 do
     ids[#ids + 1], scores[#scores + 1] = found[i], found[i + 1]

@@ -15,14 +15,17 @@
 --         unack       zset: id -> lease deadline ms
 --         dead        zset: id -> ms at which it died
 --         waiters     zset: address of an idle subscription -> ms until which it is valid
+--         The window comes last, if there is one.
 --       then only if the topic has groups with SingleActive:
 --         active      hash: group -> "owner epoch ends lease"
 -- ARGV  1 version     of the group set that KEYS were made from
 --       2 me          address of the caller
 --       3 patience    ms for which a standby stays one without a call
 --       4 budget      messages times groups to move at most, and as many retries besides
+--       5 window      ms at which the window ends that is the last group; 0 if none is
 --       then the name of each group
 --
+-- A window gets messages like a group, unless it is over or full.
 -- The snippet role describes the lease.
 -- Returns {"stale"} when the group set has changed, else
 -- {role, wait, expired, purge, unused, resume, failed}:
@@ -38,10 +41,11 @@
 local meta, group_options, pending, refs = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local scheduler, idle, names, taken, resumes = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local version, me, patience, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local window = tonumber(ARGV[5])
 local groups = math.floor((#KEYS - 9) / 5)
 local active = KEYS[10 + groups * 5]
 
---@use now role post wake active expect each put precedes due_at event free_names keeps
+--@use now role post wake active expect each put precedes due_at event free_names keeps window
 
 if redis.call('HGET', meta, 'groups') ~= version then
   return {'stale'}
@@ -50,6 +54,10 @@ end
 local role, wait = ask_role()
 if role then -- the caller is not the holder
   return {role, wait, 0, 0, {}, 0, {}}
+end
+
+if window > 0 and not takes(window, groups, KEYS[5 + groups * 5]) then
+  groups = groups - 1
 end
 
 -- Returns how many due messages of each source may move, if there are so many sources. The sources
@@ -143,10 +151,10 @@ if groups > 0 then
   if retrying > 0 or not runs then
     runs, moved, fresh = {}, 0, take_due(pending, share)
   end
-  for first = 5, 4 + groups, 1000 do
-    local some = redis.call('HMGET', group_options, unpack(ARGV, first, math.min(first + 999, 4 + groups)))
+  for first = 6, 5 + groups, 1000 do
+    local some = redis.call('HMGET', group_options, unpack(ARGV, first, math.min(first + 999, 5 + groups)))
     for i = 1, #some do
-      options[first - 5 + i] = some[i]
+      options[first - 6 + i] = some[i]
     end
   end
 end
@@ -252,15 +260,15 @@ for g = 1, groups do
       expired = true
     end
   end
-  local a = active and read_active(ARGV[4 + g])
+  local a = active and read_active(ARGV[5 + g])
   if a and a.ends > 0 then
     if a.ends <= now and deadline then -- it is the owner's lease that tells whether that lives
       a.ends = now + a.lease
-      write_active(ARGV[4 + g], a)
+      write_active(ARGV[5 + g], a)
     end
     upcoming(a.ends)
     if a.ends <= now and #failed < 32 then
-      failed[#failed + 1] = ARGV[4 + g]
+      failed[#failed + 1] = ARGV[5 + g]
     end
   end
   local purges = purge_at(options[g], KEYS[8 + g * 5], first_dead[g])

@@ -15,6 +15,7 @@
 --         ready      list of "id:due"
 --         retry      zset: id -> due ms
 --         waiters    zset: address of an idle subscription -> ms until which it is valid
+--         The window comes last, if there is one.
 --       or for the one group of a topic with a stream:
 --         stream     that due messages go into
 --         retry      zset: id -> due ms
@@ -33,6 +34,7 @@
 --       7 soonest    ms of the earliest instant at which a message is due; 0 if one has no delay;
 --                    later than any instant if all have a relative delay
 --       8 together   sizes of the parts of the call that may be refused alone, "size size ..."
+--       9 window     ms at which the window ends that is the last group; 0 if none is
 --       then for each message: id, body
 --       then for each run:
 --         count      of its messages
@@ -60,6 +62,7 @@
 -- A due message goes to ready of each group at once. It goes to pending if something older is due
 -- and not moved yet. So it does if there is no group, or if the call has too many messages for so
 -- many groups.
+-- A window gets it like a group, unless it is over or full.
 -- In a topic with a stream it goes into the stream at once and is not kept. While that topic is
 -- paused, it waits in pending.
 -- Returns "ok" and, for each message that its guard left out, its id and why; "repeated"; "stale"
@@ -79,17 +82,19 @@ local refs, scheduler, publisher, names, taken = KEYS[5], KEYS[6], KEYS[7], KEYS
 local stats = KEYS[10]
 local version, number, memory = ARGV[1], ARGV[2], ARGV[3]
 local n, runs, limit = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local soonest = tonumber(ARGV[7])
+local soonest, window = tonumber(ARGV[7]), tonumber(ARGV[9])
 local groups = math.floor((#KEYS - 10) / 3)
+local consumers = window > 0 and groups - 1 or groups -- groups that have subscriptions
 local schedules, active = KEYS[11 + groups * 3], KEYS[12 + groups * 3]
 local budget = 50000 -- messages times groups that one step moves at most
 local args = ARGV
 -- The indexes in args of the first message, run and options.
-local first_message = 9
+local first_message = 10
 local first_run = first_message + n * 2
 local first_option = first_run + runs * 2
 
---@use now due_of post schedule wake active expect each put fields_of timetable amend_timetable
+--@use now due_of post wake active expect each put fields_of
+--@use timetable amend_timetable window
 
 local topic = redis.call('HMGET', meta, 'groups', 'maxlen')
 if topic[1] ~= version then
@@ -114,6 +119,9 @@ redis.call('HLEN', stats)
 if active then
   redis.call('HLEN', active)
 end
+if window > 0 and not takes(window, groups, KEYS[8 + groups * 3]) then
+  groups = consumers
+end
 local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')[2]
 -- Only messages that are due now are written to the keys of groups.
 local direct = soonest <= now and groups > 0 and n * groups <= budget and not (head and tonumber(head) <= now)
@@ -121,7 +129,7 @@ if direct and groups > 1 then
   redis.call('HLEN', refs)
 end
 local waiting, backlog = {}, 0
-for g = 1, direct and groups or 0 do
+for g = 1, direct and consumers or 0 do
   local ready, retry, waiters = KEYS[8 + g * 3], KEYS[9 + g * 3], KEYS[10 + g * 3]
   if maxlen then
     direct = redis.call('HLEN', waiters) == 0 -- here the key paused
@@ -133,7 +141,12 @@ for g = 1, direct and groups or 0 do
   direct = direct and not (head and tonumber(head) <= now)
   if not direct then break end
 end
-for g = 1, limit > 0 and groups or 0 do
+-- If all messages are ready at once, there is no event, and the key scheduler is not used.
+if direct and runs == 1 and first_option > #ARGV and not active and due_of(ARGV[first_run + 1]) == now then
+  scheduler = nil
+end
+--@use schedule
+for g = 1, limit > 0 and consumers or 0 do
   local wait = maxlen and 0 or redis.call('LLEN', KEYS[8 + g * 3])
   backlog = math.max(backlog, wait + redis.call('ZCARD', KEYS[9 + g * 3]))
 end
@@ -411,7 +424,7 @@ put(refs, counts, 1, #counts)
 if n_ready > 0 then
   for g = 1, groups do
     each('RPUSH', KEYS[8 + g * 3], ready_now, 1, n_ready)
-    if waiting[g] > 0 then
+    if g <= consumers and waiting[g] > 0 then
       local ends = expect(KEYS[10 + g * 3], wake(KEYS[10 + g * 3], math.min(n_ready, 16)))
       if ends and (not next_due or ends < next_due) then
         next_due = ends

@@ -6,6 +6,11 @@
 --       4 scheduler  hash: next, holder, standby, until
 --       5 idle       zset: group with an expiry -> ms at which it is removed
 --       6 stats      hash of the group: counters and times
+--         then only if the caller knows of a window:
+--       7 refs       hash: id -> number of groups that still need the body, if more than one
+--       8 ready      list of the group: "id:due"
+--       9 kept       ready list of the window
+--      10 copied     ready list of the group's copy of the window
 -- ARGV  1 layout     the layout version that the caller writes
 --       2 version    a fresh random version for the changed set
 --       3 group      the group's name
@@ -14,20 +19,33 @@
 --       5 expiry     ms without use after which the group is removed; "" for never. The call may
 --                    put the removal off but not bring it forward, because another subscription may
 --                    have asked for the later one.
+--       6 length     ms of the window that the group opens; 0 if it opens none and takes none over
+--       7 window     name of the window whose keys are given; "" for none
 --
 -- Messages that waited for a first group are scheduled. A group that is being removed is not added,
 -- because it would come back with a part of its messages. The caller finishes that removal first.
 -- A group keeps its setting of SingleActive. A topic that has a group with it has another layout,
 -- and its standby scheduler waits for a short time only.
--- Returns {layout, version, group, ...}, or {"removing"}, or {"mode"} if the group has the other
--- setting of SingleActive.
--- Twice: the second run finds the group registered and keeps the version.
+-- A group opens a window if the set has no group but those of Broadcast. A later group gets what
+-- the window has, all or nothing, and is in the set only when it has that. A call copies a thousand
+-- messages at most, so that a larger window needs several calls. The copy is in idle meanwhile, so
+-- that a scheduler removes it if no call follows within ten seconds.
+-- Returns {"ok", taken, missed, waited, layout, version, group, ...}, {"removing", group} to finish
+-- that removal first, {"window", name} to call again with its keys, {"more"} to call again, or
+-- {"mode"} if the group has the other setting of SingleActive. A topic of another layout is as it
+-- was.
+--   taken   messages that the group got from the window
+--   missed  messages that the window had when it became full, so that the group did not get them
+--   waited  messages that were due before there was a group
+-- Twice: the second run finds the group registered and keeps the version, or copies on.
 
 local meta, groups, pending, scheduler, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local stats = KEYS[6]
+local stats, refs, ready, kept, copied = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local layout, fresh, group, options, expiry = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local length, given = tonumber(ARGV[6]), ARGV[7]
+local step, patience = 1000, 10000 -- messages that a call copies, and ms in which the next one comes
 
---@use now post schedule
+--@use now post schedule each put id_length window
 
 local found = redis.call('HMGET', meta, 'layout', 'groups')
 local known = redis.call('HGET', groups, group)
@@ -35,21 +53,123 @@ local head = redis.call('ZRANGE', pending, 0, 0, 'WITHSCORES')
 redis.call('ZCARD', idle)
 redis.call('HLEN', stats)
 
+local taken, missed, waited = 0, 0, 0
+
+-- Returns the reply of a call that has found or added the group.
+local function answer()
+  local reply = {'ok', taken, missed, waited, found[1], found[2] or ''}
+  for _, name in ipairs(redis.call('HKEYS', groups)) do
+    reply[#reply + 1] = name
+  end
+  return reply
+end
+
 local mark = layout .. ' single'
 if found[1] and found[1] ~= layout and found[1] ~= mark then
-  return {found[1], found[2] or ''}
+  return answer()
 end
 if not known and redis.call('ZSCORE', idle, group) == '0' then
-  return {'removing'}
+  return {'removing', group}
 end
 local exclusive = string.find(options, ' single', 1, true) and true or false
 if known and (string.find(known, ' single', 1, true) and true or false) ~= exclusive then
   return {'mode'}
 end
+
+-- Of a new group: the window in the set, when it ends, and whether the set has groups besides, or
+-- any that stays.
+local window, ends, others, lasting
+for _, name in ipairs(not known and redis.call('HKEYS', groups) or {}) do
+  if is_window(name) then
+    window, ends = name, tonumber(string.sub(name, 8))
+  else
+    others = true
+    lasting = lasting or string.sub(name, 1, 10) ~= 'broadcast:'
+  end
+end
+
+-- Returns the id of an entry, nil if it is out of force. Then the second result is the message that
+-- was cancelled, if the entry tells of one.
+local function id_of(entry)
+  local id = string.sub(entry, 1, id_length)
+  if id ~= nobody then
+    return id
+  end
+  return nil, string.sub(entry, id_length + 2)
+end
+
+local entries, counts, copying = {}, {}, false
+if window and others and length > 0 and ends > now then
+  if window ~= given then
+    return {'window', window}
+  end
+  local copy = window .. ':' .. group
+  local size, first = redis.call('LLEN', kept), redis.call('LLEN', copied)
+  redis.call('LLEN', ready)
+  redis.call('HLEN', refs)
+  if size >= window_size then
+    missed = size
+  elseif redis.call('ZSCORE', idle, copy) == '0' then
+    return {'removing', copy}
+  else
+    copying = true
+    local more = size - first > step
+    local all = redis.call('LRANGE', kept, more and first or 0, more and first + step - 1 or -1)
+    -- A message that was cancelled came before the entry that tells so. The copy may have it.
+    local cancelled = {}
+    for i = 1, more and 0 or #all do
+      local id, gone = id_of(all[i])
+      if not id then
+        cancelled[gone] = true
+      end
+    end
+    local function count(list, by, from)
+      for i = from, #list, step do
+        local ids = {}
+        for j = i, math.min(i + step - 1, #list) do
+          ids[#ids + 1] = list[j]
+        end
+        for j, before in ipairs(redis.call('HMGET', refs, unpack(ids))) do
+          counts[#counts + 1] = ids[j]
+          counts[#counts + 1] = string.format('%d', (tonumber(before or nil) or 1) + by)
+        end
+      end
+    end
+    local added, dropped = {}, {}
+    for i, entry in ipairs(all) do
+      local id = id_of(entry)
+      local old = not more and i <= first
+      if id and cancelled[id] then
+        dropped[#dropped + 1] = old and id or nil
+      elseif id then
+        entries[#entries + 1] = entry
+        added[#added + 1] = not old and id or nil
+      elseif more then
+        entries[#entries + 1] = entry -- keeps the place
+      end
+    end
+    count(added, 1, 1)
+    count(dropped, -1, 1)
+    if more then
+      put(refs, counts, 1, #counts)
+      each('RPUSH', copied, entries, 1, #entries)
+      redis.call('ZADD', idle, string.format('%d', now + patience), copy)
+      schedule(now + patience)
+      return {'more'}
+    end
+    taken = #entries
+  end
+end
+if not known and not others and head[2] then
+  waited = redis.call('ZCOUNT', pending, '-inf', string.format('%d', now))
+end
+
 if known then
   -- The first write deletes nothing. After a deletion, a script may write at maxmemory too.
   redis.call('HDEL', scheduler, '')
 end
+put(refs, counts, 1, #counts)
+each('RPUSH', ready, entries, 1, #entries)
 if not found[1] or not found[2] or not known then
   found = {(found[1] == mark or exclusive) and mark or layout, fresh}
   redis.call('HSET', meta, 'layout', found[1], 'groups', fresh)
@@ -65,6 +185,26 @@ if known ~= options then
     schedule(now) -- with lower limits, dead messages are forgotten earlier
   end
 end
+if copying then
+  redis.call('DEL', copied)
+  redis.call('ZREM', idle, window .. ':' .. group)
+elseif window and not lasting then
+  -- The group that opened it is gone, and it may lack what came since: so it ends.
+  redis.call('HDEL', groups, window)
+  redis.call('ZADD', idle, 0, window)
+  schedule(now)
+end
+if not known and not copying and not lasting and length > 0 then
+  ends = now + length
+  local name = 'window:' .. string.format('%d', ends)
+  while redis.call('ZSCORE', idle, name) do -- an earlier window is being removed
+    ends = ends + 1
+    name = 'window:' .. string.format('%d', ends)
+  end
+  redis.call('HSET', groups, name, '-1 -1 -1')
+  redis.call('ZADD', idle, string.format('%d', ends), name)
+  schedule(ends)
+end
 if expiry ~= '' then
   redis.call('ZADD', idle, 'GT', now + expiry, group)
   schedule(now + expiry)
@@ -74,9 +214,4 @@ end
 if head[2] then
   schedule(tonumber(head[2]))
 end
-
-local reply = {found[1], found[2]}
-for _, name in ipairs(redis.call('HKEYS', groups)) do
-  reply[#reply + 1] = name
-end
-return reply
+return answer()

@@ -34,7 +34,9 @@
 --
 -- The first call takes the group out of the set, so that it gets no more messages. It notes the
 -- group in idle, so that a scheduler goes on if the caller does not.
--- With unused, these put the removal off:
+-- When the last group goes, a window goes out of the set with it: else messages would end there,
+-- instead of waiting for a group. A window and a copy of one are removed as soon as they end.
+-- With unused, these put the removal of other groups off:
 --   a valid waiter, which does not know the expiry: the group has no expiry any more
 --   a subscription without expiry in the group's past ("lasting" in stats) that may just have
 --     claimed: until it would have claimed again
@@ -60,7 +62,7 @@ local limit, memory = tonumber(ARGV[5]), ARGV[6]
 local poll = 90000 -- ms in which every subscription claims: the longest poll interval is 66 s
 local respite, in_time = 120000, 3000 -- ms
 
---@use now id_length
+--@use now id_length window
 
 local before = redis.call('GET', operation)
 if before then
@@ -90,7 +92,8 @@ redis.call('HLEN', active)
 local left = redis.call('LLEN', ready) + redis.call('ZCARD', retry)
   + redis.call('ZCARD', unack) + redis.call('ZCARD', dead)
 local recently = asked > now - poll
-if unused and known and (waiting > 0 or ((subscribed or recently) and lasting)) then
+local patient = unused and known and not is_window(group)
+if patient and (waiting > 0 or ((subscribed or recently) and lasting)) then
   local at
   if waiting == 0 then
     at = recently and asked + poll
@@ -104,7 +107,7 @@ if unused and known and (waiting > 0 or ((subscribed or recently) and lasting)) 
 end
 local put_off_to, times = string.match(ending or '', '^(%d+) (%d+)$')
 times = put_off_to == ends and tonumber(times) or 0
-if unused and known and (times == 0 or (times < 3 and tonumber(ends) < now - in_time)) then
+if patient and (times == 0 or (times < 3 and tonumber(ends) < now - in_time)) then
   local at = string.format('%d', now + respite)
   redis.call('ZREM', idle, group)
   redis.call('ZADD', idle, at, group)
@@ -131,6 +134,11 @@ redis.call('HDEL', active, group)
 redis.call('ZREM', resumes, group)
 if known then
   redis.call('HSET', meta, 'groups', fresh)
+end
+local last = known and redis.call('HLEN', groups) == 1 and redis.call('HKEYS', groups)[1]
+if last and is_window(last) then
+  redis.call('HDEL', groups, last)
+  redis.call('ZADD', idle, 0, last)
 end
 if left > 0 then
   redis.call('ZADD', idle, 0, group)

@@ -10,24 +10,30 @@
 --       8 operation   string: the result of an earlier run of this call, expiring
 --       then for each group of the set:
 --         retry       zset: id -> due ms
+--         deliveries  hash: id -> "count flag delayed_for reason"
 -- ARGV  1 version     of the group set that KEYS were made from
 --       2 by          "id" or "name"
 --       3 message     its id, or its delay id as it is stored
 --       4 due         ms from now, or "@" and an instant in ms; an instant in the past is now
 --       5 memory      ms for which the result is remembered
+--       6 of          id of the message that expires is of; "" does not look at it
+--       7 expires     ms from which on it is too late for the message; "" for never
 --
 -- The scheduler moves a message that is due by that, in order with all others. The delay id is
--- taken until the new due time, and for the message's window after it.
+-- taken until the new due time, and for the message's window after it. An expiry does not count in
+-- a group that has the message as a requeued one.
 -- Returns "ok", "late" if the message does not wait any more (it is there, or it has a delay id
--- whose window lasts), "missing", "exists" if another message has the delay id, or "stale" when the
--- group set has changed.
+-- whose window lasts), "missing", "exists" if another message has the delay id, "expires" if the
+-- message would be due when it is too late for it, "other" if expires is of another message than
+-- the one that has the delay id, or "stale" when the group set has changed.
 -- Only "ok" means that something was written.
 -- Twice: the second run returns the remembered result of the first.
 
 local meta, messages, options, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local names, taken, scheduler, operation = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local version, by, id, spec, memory = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local groups = #KEYS - 8
+local of, expires = ARGV[6], tonumber(ARGV[7])
+local groups = (#KEYS - 8) / 2
 
 --@use now due_of post schedule
 
@@ -52,10 +58,13 @@ local was = tonumber(redis.call('ZSCORE', pending, id) or nil)
 local there = redis.call('HEXISTS', messages, id) == 1
 redis.call('HLEN', names)
 redis.call('ZCARD', taken)
-local waits = {}
+local waits, ends = {}, was -- whether the expiry counts
 for g = 1, groups do
-  if redis.call('ZSCORE', KEYS[8 + g], id) then
-    waits[#waits + 1] = KEYS[8 + g]
+  local retry, deliveries = KEYS[7 + g * 2], KEYS[8 + g * 2]
+  local record = redis.call('HGET', deliveries, id) or ''
+  if redis.call('ZSCORE', retry, id) then
+    waits[#waits + 1] = retry
+    ends = ends or string.match(record, '^%d+ (%S+)') ~= 'r'
   end
 end
 if by == 'name' and not (was and was > now) then
@@ -65,7 +74,14 @@ if not was and #waits == 0 then
   return there and 'late' or 'missing'
 end
 
+if by == 'name' and of ~= '' and of ~= id then
+  return 'other'
+end
+
 local due = due_of(spec)
+if ends and expires and due >= expires then
+  return 'expires'
+end
 local score = string.format('%d', due)
 local name = was and own and string.match(own, 'delay_id:(%S+)')
 if name then

@@ -1,0 +1,59 @@
+package admin
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestReasonsAreFoldedByCause(t *testing.T) {
+	t.Parallel()
+	for reason, want := range map[string]string{
+		// Status codes stay apart.
+		"answered 500": "answered 500",
+		"answered 429": "answered 429",
+		"the partner answered 503 for order 1234":    "the partner answered 503 for order #",
+		"unexpected status 500":                      "unexpected status 500",
+		"unexpected status code: 404, body 17 bytes": "unexpected status code: 404, body # bytes",
+		`{"status":502,"took":12}`:                   `{"status":502,"took":#}`,
+		"status=503 after 250 ms":                    "status=503 after # ms",
+		"HTTP/1.1 500":                               "HTTP/# 500",
+		"HTTP 429: slow down":                        "HTTP 429: slow down",
+		"429 Too Many Requests":                      "429 Too Many Requests",
+		"POST /orders/7: 502 bad gateway":            "POST /orders/#: 502 bad gateway",
+		"responded with 409":                         "responded with 409",
+		"exit status 2":                              "exit status 2",
+		"answered 500: trace 9 of 500 failed":        "answered 500: trace # of # failed",
+		// Other numbers do not, also those of three digits.
+		"order 500 is gone":                   "order # is gone",
+		"returned 404 rows":                   "returned # rows",
+		"returned 404":                        "returned 404",
+		"answered 700":                        "answered #",
+		"answered 5000":                       "answered #",
+		"status 1234":                         "status #",
+		"answered after 500ms":                "answered after #ms",
+		"429 orders":                          "# orders",
+		"503":                                 "#",
+		"nacked on the last of 25 deliveries": "nacked on the last of # deliveries",
+		// IDs do not show.
+		"answered 500, trace 4bf92f3577b34da6a3ce929d0e0e4736":                           "answered 500, trace #",
+		"answered 500 (00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01)":         "answered 500 (#-#-#-#)",
+		"answered 500 traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7": "answered 500 traceparent: #",
+		"trace_id=abcdefabcdefabcdefabcdefabcdefab":                                      "trace_id=#",
+		"no trace abcdefabcdefabcdefabcdefabcdefab":                                      "no trace #",
+		`{"traceId":"V1StGXR8_Z5jdHi6B-myT","status":500}`:                               `{"traceId":"#","status":500}`,
+		"request id 7f3a9c":                            "request id #",
+		"request ID is missing":                        "request ID is missing",
+		"trace 500a1b2 failed":                         "trace # failed",
+		"span 3f2a9c1":                                 "span #",
+		"X-Ray 1-5759e988-bd862e3fe1be46a994272793":    "X-Ray #-#-#",
+		"message 01M7Y3SQGNBVX5P66MY8JV56FH":           "message #",
+		"2f8e4a61-94d7-4c52-9b1c-6f0e1d3a5b70 of 0x1F": "# of #",
+		"dial tcp 10.0.0.7:5432: connection refused":   "dial tcp #:#: connection refused",
+		"status code 4bf92f35":                         "status code #",
+		"effaced facades":                              "effaced facades",
+	} {
+		require.Equal(t, want, foldReason(reason), reason)
+		require.Equal(t, foldReason(reason), foldReason(foldReason(reason)), "a folded reason stays")
+	}
+}

@@ -1,0 +1,225 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
+)
+
+// This file acts on messages that retry, by their delay ID. names in Redis forgets the delay ID of
+// a message that is due, so the retries are searched by the options of their messages. The search
+// goes in steps, and a single step then acts on all that it found.
+
+// ErrNamed means that a message that waits for its first delivery has the delay ID by now.
+var ErrNamed = errors.New("delay ID has another message by now")
+
+// Expires returns from when on it is too late to deliver a message; the zero time is never. The
+// body is nil if it is lost.
+type Expires func(o queue.Options, body []byte) time.Time
+
+// recalled limits the messages that one step acts on, together over the groups.
+const recalled = 1000
+
+// Retrying returns the IDs of the messages that retry in some group and have a delay ID, in order.
+// It returns queue.ErrNotFound if there is no such topic. It looks at a thousand retries a step.
+func (t *Topic) Retrying(ctx context.Context, delayID string) (ids []string, err error) {
+	k := t.Keys()
+	err = t.WithExisting(ctx, func(groups *queue.Groups) error {
+		keys := []string{k.Meta(), k.Options()}
+		for _, g := range groups.Names {
+			keys = append(keys, k.Retry(g))
+		}
+		ids = nil
+		for group, score, id := 1, "", ""; group > 0 && group <= len(groups.Names); {
+			reply, err := run(ctx, t, (*redis.Cmd).Slice, &queue.SeekScript, keys,
+				groups.Version, queue.EncodeName(delayID), group, score, id)
+			switch {
+			case err != nil:
+				return err
+			case len(reply) == 1:
+				return queue.ErrStale
+			case len(reply) < 3 || !isNumber(reply[0]):
+				return fmt.Errorf("seek: unexpected reply of %d parts", len(reply))
+			}
+			group, score, id = count(reply[0]), queue.Text(reply[1]), queue.Text(reply[2])
+			for _, part := range reply[3:] {
+				ids = append(ids, queue.Text(part))
+			}
+		}
+		return nil
+	})
+	slices.Sort(ids)
+	return slices.Compact(ids), err
+}
+
+// FindRetrying returns the message that was published last of those that retry under a delay ID, or
+// queue.ErrNotFound.
+func (t *Topic) FindRetrying(ctx context.Context, delayID string) (Found, error) {
+	ref := Ref{DelayID: delayID}
+	ids, err := t.Retrying(ctx, delayID)
+	for _, id := range slices.Backward(ids) {
+		found, _, err := t.find(ctx, Ref{ID: id}, id)
+		if !errors.Is(err, queue.ErrNotFound) {
+			return found, err
+		}
+	}
+	if err == nil {
+		err = t.outcome(ref, "missing")
+	}
+	return Found{}, err
+}
+
+// CancelRetries takes back all messages that retry under a delay ID, or none. It returns
+// queue.ErrNotFound, ErrTooLate if a group has one of them and does not wait for it, ErrNamed, or
+// an error of Redis.
+func (t *Topic) CancelRetries(ctx context.Context, delayID string) error {
+	return t.recall(ctx, delayID, "", nil)
+}
+
+// RescheduleRetries gives all messages that retry under a delay ID another due time, or none. It
+// returns the errors of CancelRetries, and queue.ErrPastExpiry. A nil expires is never.
+func (t *Topic) RescheduleRetries(ctx context.Context, delayID string, due queue.Due, expires Expires) error {
+	return t.recall(ctx, delayID, due, expires)
+}
+
+// recall acts on all messages that retry under a delay ID: a due time, or "" to take them back.
+func (t *Topic) recall(ctx context.Context, delayID string, due any, expires Expires) error {
+	ref := Ref{DelayID: delayID}
+	ids, err := t.Retrying(ctx, delayID)
+	if err != nil {
+		return err
+	}
+	if len(ids) == 0 {
+		return t.outcome(ref, "missing")
+	}
+	var messages []any
+	untils := map[string]string{}
+	for _, id := range ids {
+		_, until, err := t.expiry(ctx, Ref{ID: id}, expires)
+		if err != nil {
+			return err
+		}
+		messages, untils[id] = append(messages, id, until), until
+	}
+	groups, err := t.Existing(ctx)
+	if err != nil {
+		return err
+	}
+	// So many messages retry under one delay ID in tests only: then it takes several steps.
+	some := max(1, recalled/(len(groups.Names)+1))
+	missing := 0
+	for part := range slices.Chunk(messages, 2*some) {
+		operation := t.Keys().Operation(queue.Token())
+		err := t.WithExisting(ctx, func(groups *queue.Groups) error {
+			call := t.recallCall(groups, delayID, due, part, operation)
+			err := t.operate(ctx, ref, groups, call)
+			if errors.Is(err, queue.ErrPastExpiry) {
+				_, id, _ := strings.Cut(queue.Text(call.Cmd().Val()), " ")
+				err = withExpiry(err, untils[id])
+			}
+			return err
+		})
+		if errors.Is(err, queue.ErrNotFound) && 2*some < len(messages) {
+			if missing += len(part); missing < len(messages) {
+				continue
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *Topic) recallCall(groups *queue.Groups, delayID string, due any, messages []any, operation string) *queue.Call {
+	k := t.Keys()
+	keys := []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Names(), k.Taken(), k.Scheduler(), operation}
+	for _, g := range groups.Names {
+		keys = append(keys, k.Retry(g), k.Deliveries(g), k.Unack(g), k.Dead(g))
+	}
+	return queue.NewCall(&queue.RecallScript, keys, append([]any{groups.Version, queue.EncodeName(delayID), due, queue.OperationMemory}, messages...)...)
+}
+
+// expiry returns the ID of a message, and in ms from when on it is too late for it; "" is never. If
+// there is no such message, the ID is "-", so that none fits. A nil expires does not look: the ID
+// is "".
+func (t *Topic) expiry(ctx context.Context, ref Ref, expires Expires) (id, until string, err error) {
+	if expires == nil {
+		return "", "", nil
+	}
+	found, err := t.Find(ctx, ref)
+	switch {
+	case errors.Is(err, queue.ErrNotFound), errors.Is(err, ErrTooLate):
+		return "-", "", nil
+	case err != nil:
+		return "", "", err
+	}
+	if at := expires(found.Options, found.Body); !at.IsZero() {
+		until = strconv.FormatInt(at.Add(time.Millisecond-1).UnixMilli(), 10)
+	}
+	return found.ID, until, nil
+}
+
+// withExpiry adds to queue.ErrPastExpiry when that is, as expiry returned it.
+func withExpiry(err error, until string) error {
+	if errors.Is(err, queue.ErrPastExpiry) {
+		err = fmt.Errorf("%w, which is %s", err, queue.Instant(until).UTC().Format(time.RFC3339Nano))
+	}
+	return err
+}
+
+// tooLate returns the error for a message that does not wait, or not in all groups. It names the
+// states, which it reads: the operation has changed nothing.
+func (t *Topic) tooLate(ctx context.Context, ref Ref) error {
+	found, err := t.Find(ctx, ref)
+	if err != nil { // it is gone, or nobody may look
+		return fmt.Errorf("%v of topic %q: %w", ref, t.Name, ErrTooLate)
+	}
+	return t.notWaiting(ref, found)
+}
+
+// notWaiting is ErrTooLate with the state of a message in each group.
+func (t *Topic) notWaiting(ref Ref, found Found) error {
+	what := "it"
+	if ref.ID == "" {
+		what = "message " + found.ID
+	}
+	states := map[State]string{Ready: "ready", Unack: "in hand", Retry: "retrying", Dead: "dead", "": "ready or done with"}
+	var each []string
+	for _, g := range found.Groups {
+		each = append(each, fmt.Sprintf("%s in group %q", states[g.State], g.Group))
+	}
+	if len(each) == 0 {
+		return fmt.Errorf("%v of topic %q: %w", ref, t.Name, ErrTooLate)
+	}
+	return fmt.Errorf("%v of topic %q: %w: %s is %s", ref, t.Name, ErrTooLate, what, strings.Join(each, ", "))
+}
+
+// recallLate reads the answer "late" of the recall script, behind that word.
+func (t *Topic) recallLate(ref Ref, groups *queue.Groups, about []string) error {
+	if len(about) != 3 || len(about[2]) != len(groups.Names) {
+		return fmt.Errorf("recall: unexpected reply about %q", about)
+	}
+	f := facts{id: about[0], refs: count(about[1])}
+	for _, state := range about[2] {
+		var g groupFacts
+		switch state {
+		case 'r':
+			g.retry = "0"
+		case 'u':
+			g.unack = "0"
+		case 'd':
+			g.dead = "0"
+		}
+		f.groups = append(f.groups, g)
+	}
+	return t.notWaiting(ref, f.found(groups, 0))
+}
