@@ -569,6 +569,19 @@ func TestADecoratedPublisher(t *testing.T) {
 
 	_, err := New(Config{Publisher: decorator{decorator{plain, nil}, nil}}, nil)
 	require.NoError(t, err)
+
+	// Watermill's decorators have no Unwrap. A struct that embeds one has.
+	watermills, err := message.MessageTransformPublisherDecorator(func(msg *message.Message) { msg.Metadata.Set("by", "ann") })(plain)
+	require.NoError(t, err)
+	_, err = New(Config{Publisher: watermills}, nil)
+	require.ErrorContains(t, err, "no methods Unwrap")
+	transformed := w.program(daily("d"))
+	transformed.config.Publisher = unwrapping{watermills, plain}
+	require.NoError(t, transformed.config.Validate())
+	transformed.look()
+	waiting := w.Scheduled("t")
+	require.Len(t, waiting, 6)
+	require.Equal(t, "ann", waiting[5].Metadata["by"])
 	_, err = New(Config{Publisher: decorator{}}, nil)
 	require.ErrorContains(t, err, "Publisher is a periodic.decorator, which is no *redisdelay.Publisher, and has no methods Unwrap() message.Publisher that lead to one")
 	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
@@ -585,6 +598,14 @@ func (d decorator) Unwrap() message.Publisher { return d.Publisher }
 func (d decorator) Publish(topic string, messages ...*message.Message) error {
 	return d.Publisher.Publish(topic, d.passes(topic, messages)...)
 }
+
+// unwrapping is a decorator without Unwrap, and what it decorates.
+type unwrapping struct {
+	message.Publisher
+	decorated message.Publisher
+}
+
+func (u unwrapping) Unwrap() message.Publisher { return u.decorated }
 
 // A program that runs hears of a resume and a request at once.
 func TestAResumeWakesAProgram(t *testing.T) {
