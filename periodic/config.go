@@ -52,8 +52,8 @@ type Config struct {
 
 	// Poll is about how often the Periodic looks at its schedules in Redis. Pauses and removals
 	// count at once, and a resume and a request to run now wake it. If its Redis user may not
-	// subscribe to channels, these count after Poll, as does a definition of another program.
-	// Default 5s, at least 100ms.
+	// subscribe to channels, these count after Poll, which one line in the log says. A definition
+	// of another program always does. Default 5s, at least 100ms.
 	Poll time.Duration
 
 	// CloseTimeout is how long Run waits for calls of Message and Publish when its context ends.
