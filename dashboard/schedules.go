@@ -213,7 +213,20 @@ func (d *Dashboard) pausedBy(ctx context.Context, s admin.Schedule) string {
 // schedulePage is the page of one schedule.
 type schedulePage struct {
 	scheduleRow
-	Dues []time.Time // when the next occurrences are due; none while it is paused
+	Dues    []time.Time     // when the next occurrences are due; none while it is paused
+	Counted *countedOfTopic // nil: unknown
+}
+
+// countedOfTopic is what a topic has counted of all its schedules: admin.Counters, and
+// admin.GroupCounters of all groups.
+type countedOfTopic struct{ Refused, Skipped, Returned int }
+
+func countedOf(s admin.Stats) *countedOfTopic {
+	c := &countedOfTopic{Refused: s.Counters.RefusedOccurrences, Returned: s.Counters.Returned}
+	for _, g := range s.Groups {
+		c.Skipped += g.Counters.Skipped
+	}
+	return c
 }
 
 // Misfire returns in words what becomes of missed occurrences.
@@ -237,6 +250,9 @@ func (d *Dashboard) schedule(c *call) (*view, error) {
 		p := &schedulePage{scheduleRow: d.scheduleRow(ctx, s, now)}
 		if p.Err == nil && s.Paused.IsZero() {
 			p.Dues, p.Err = p.Defined.Upcoming(now, dueNext)
+		}
+		if stats, err := d.read(ctx, topic); err == nil {
+			p.Counted = countedOf(stats)
 		}
 		return p, nil
 	})

@@ -343,8 +343,8 @@ func (y *year) ended(pid int) {
 	}
 }
 
-// Programs are killed, and so is the server, and Message takes its time. PERIODIC_DAYS and PERIODIC_SCHEDULES give the long
-// form, which is make periodic.
+// Programs are killed, and so is the server, and Message takes its time. PERIODIC_DAYS and
+// PERIODIC_SCHEDULES give the long form, which is make periodic.
 func TestKilledProgramsAndServersKeepTheCalendar(t *testing.T) {
 	t.Parallel()
 	number := func(name string, short int) int {
@@ -383,7 +383,7 @@ func TestKilledProgramsAndServersKeepTheCalendar(t *testing.T) {
 		if filled {
 			offset += time.Hour + rand.N(yearAhead/2-time.Hour)
 		} else {
-			// A step of an hour leaves time to fill up the others. One of ten minutes ends several calls.
+			// An hour leaves time to fill up the others. Ten minutes end several calls.
 			offset += min(max(next.Sub(y.now()), 10*time.Minute), time.Hour)
 			slept++
 		}

@@ -107,6 +107,22 @@ type shownSchedule struct {
 	Schedule admin.Schedule `json:"schedule"`
 	Upcoming []time.Time    `json:"upcoming"`          // when the next occurrences are due
 	Problem  string         `json:"problem,omitempty"` // why that cannot be told
+	Counters countedOfTopic `json:"topic_counters"`
+}
+
+// countedOfTopic is what a topic has counted of all its schedules.
+type countedOfTopic struct {
+	Refused  int `json:"refused_occurrences"` // admin.Counters.RefusedOccurrences
+	Skipped  int `json:"skipped"`             // admin.GroupCounters.Skipped of all groups
+	Returned int `json:"returned"`            // admin.Counters.Returned
+}
+
+func countedOf(s admin.Stats) countedOfTopic {
+	c := countedOfTopic{Refused: s.Counters.RefusedOccurrences, Returned: s.Counters.Returned}
+	for _, g := range s.Groups {
+		c.Skipped += g.Counters.Skipped
+	}
+	return c
 }
 
 func (a *app) showSchedule(ctx context.Context, operator *admin.Admin, topic, name string, next int) error {
@@ -121,7 +137,7 @@ func (a *app) showSchedule(ctx context.Context, operator *admin.Admin, topic, na
 	if err != nil {
 		return err
 	}
-	shown := shownSchedule{Schedule: s, Upcoming: []time.Time{}}
+	shown := shownSchedule{Schedule: s, Upcoming: []time.Time{}, Counters: countedOf(stats)}
 	defined, err := periodic.FromDefinition(name, s.Definition)
 	if err == nil && s.Paused.IsZero() {
 		var dues []time.Time
@@ -181,6 +197,9 @@ func (a *app) saySchedule(shown shownSchedule, zone *time.Location) {
 		missed += ", found at " + stamp(s.MissedAt)
 	}
 	a.sayPart("missed", missed)
+	a.sayPart("refused", many(shown.Counters.Refused, "occurrence")+" (all schedules of the topic)")
+	a.sayPart("skipped", many(shown.Counters.Skipped, "occurrence")+" (all schedules of the topic)")
+	a.sayPart("returned", many(shown.Counters.Returned, "time")+" (all schedules of the topic)")
 	if !s.Last.IsZero() {
 		a.sayPart("last due", stamp(s.Last))
 	}
