@@ -27,13 +27,13 @@ var (
 
 // Config configures a Periodic.
 type Config struct {
-	// Publisher publishes the occurrences. Required. It is a *redisdelay.Publisher, or a decorator of
-	// one, such as a traced Publisher. A decorator has a method Unwrap() message.Publisher, which
-	// returns what it decorates, and so on down to the *redisdelay.Publisher. It has to pass on
-	// each message with its context, or with one that is derived from that. The calls of Publish
-	// are decorated. Reads and changes of the schedules themselves are not: the *redisdelay.Publisher
-	// alone has the connection to Redis for them. The Periodic never closes it. It may be used for
-	// other messages, too.
+	// Publisher publishes the occurrences. Required. It is a *redisdelay.Publisher, or a decorator
+	// of one, such as a traced Publisher. A decorator has a method Unwrap() message.Publisher,
+	// which returns what it decorates, and so on down to the *redisdelay.Publisher. It has to pass
+	// on each message with its context, or with one that is derived from that. The calls of Publish
+	// are decorated. Reads and changes of the schedules themselves are not: the
+	// *redisdelay.Publisher alone has the connection to Redis for them. The Periodic never closes
+	// it. It may be used for other messages, too.
 	Publisher message.Publisher
 
 	// Ahead is how long before their due time occurrences are in Redis. The next occurrence of each

@@ -113,8 +113,9 @@ func (t *topic) takeWaiting() []func() {
 	return waiting
 }
 
-// run looks at the schedules until ctx ends. Without a mailbox nobody wakes it. Programs look at random times. The first that sees
-// that occurrences are wanted publishes them, and the others see that they are there.
+// run looks at the schedules until ctx ends. Without a mailbox nobody wakes it. Programs look at
+// random times. The first that sees that occurrences are wanted publishes them, and the others see
+// that they are there.
 func (t *topic) run(ctx context.Context, mailbox *wake.Mailbox) {
 	if mailbox != nil {
 		t.receiver = mailbox.Receive(t.periodic.publisher.Topic(t.name), t.woken)

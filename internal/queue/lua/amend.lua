@@ -19,7 +19,8 @@
 --       6 definition  of the schedule, for "put"
 --       7 jitter      ms, for "put"
 --       8 first       ms before which there is no occurrence, for "put"
---       9 known       ms of an instant whose occurrence was due when the caller looked, for "return"
+--       9 known       ms of an instant whose occurrence was due when the caller looked, for
+--                     "return"
 --
 -- "put" gives the schedule another definition: its version goes up, and it counts from now on. A
 -- cursor of the past stays, so that what the schedule has missed is not forgotten. "pause",
@@ -29,13 +30,12 @@
 -- "answer" does. "return" is for a schedule whose last occurrence was due more than a minute after
 -- now, because the server's clock was ahead then. It takes back what waits, and the schedule counts
 -- from now on, so that it does not rest until that time. It does nothing otherwise. "resume" and
--- "run" wake the programs. Each change is noted in the field ":", so that programs need not read all records
--- again and again.
--- Returns {outcome, now, record, taken back}. outcome is "stale" when the group set has changed,
--- "missing" if there is no such schedule, "changed" if its version is not the one that was seen,
--- else "ok". record is "" if there is none. taken back is a number of occurrences.
--- Twice: "put", "remove", "ask" and "answer" find another version, or do the same once more. "run"
--- is remembered. A second "pause", "resume" or "return" finds done what the first did.
+-- "run" wake the programs. Each change is noted in the field ":", so that programs need not read
+-- all records again and again. Returns {outcome, now, record, taken back}. outcome is "stale" when
+-- the group set has changed, "missing" if there is no such schedule, "changed" if its version is
+-- not the one that was seen, else "ok". record is "" if there is none. taken back is a number of
+-- occurrences. Twice: "put", "remove", "ask" and "answer" find another version, or do the same once
+-- more. "run" is remembered. A second "pause", "resume" or "return" finds done what the first did.
 
 local meta, schedules, messages, options, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local names, taken, operation, programs, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
