@@ -31,11 +31,12 @@
 -- now, because the server's clock was ahead then. It takes back what waits, and the schedule counts
 -- from now on, so that it does not rest until that time. It does nothing otherwise. "resume" and
 -- "run" wake the programs. Each change is noted in the field ":", so that programs need not read
--- all records again and again. Returns {outcome, now, record, taken back}. outcome is "stale" when
--- the group set has changed, "missing" if there is no such schedule, "changed" if its version is
--- not the one that was seen, else "ok". record is "" if there is none. taken back is a number of
--- occurrences. Twice: "put", "remove", "ask" and "answer" find another version, or do the same once
--- more. "run" is remembered. A second "pause", "resume" or "return" finds done what the first did.
+-- all records again and again.
+-- Returns {outcome, now, record, taken back}. outcome is "stale" when the group set has changed,
+-- "missing" if there is no such schedule, "changed" if its version is not the one that was seen,
+-- else "ok". record is "" if there is none. taken back is a number of occurrences.
+-- Twice: "put", "remove", "ask" and "answer" find another version, or do the same once more. "run"
+-- is remembered. A second "pause", "resume" or "return" finds done what the first did.
 
 local meta, schedules, messages, options, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local names, taken, operation, programs, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
