@@ -334,6 +334,7 @@ func TestStopMakesNoMessageDead(t *testing.T) {
 				wait(t, called, "Publish")
 				require.NoError(t, stop())
 				require.Equal(t, counts{Bodies: 1, Unack: 1}, countsOf(t, s, topic))
+				require.Contains(t, wait(t, logged.infos, "what the group got"), "waited without any group")
 				if name == "a Run" {
 					require.Equal(t, "Messages are left to their leases, and are delivered again when these expire", wait(t, logged.infos, "what is left"))
 				}
@@ -441,7 +442,7 @@ func TestRunBeginsBeforeRedis(t *testing.T) {
 		server.Kill()
 		to, logged := newDestination(nil), newLog()
 		r, err := relay.New(relay.Config{
-			Subscriber: redisdelay.SubscriberConfig{Client: client, KeyPrefix: s.Prefix}, Topics: topics, Destination: to,
+			Subscriber: redisdelay.SubscriberConfig{Client: client, KeyPrefix: s.Prefix, TakeoverWindow: -1}, Topics: topics, Destination: to,
 		}, logged)
 		require.NoError(t, err)
 		stop := run(t, r)
