@@ -256,6 +256,9 @@ var operations = []struct {
 			return errors.Join(err, read)
 		}
 	}},
+	{"AddGroup", func(b *testing.B, s *setup) func(int) error { // one that is there, most often
+		return func(int) error { return only(s.admin.AddGroup(ctx, topic, "", admin.GroupSettings{Create: true})) }
+	}},
 	{"GroupsWithoutSubscribers", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error { return only(s.admin.GroupsWithoutSubscribers(ctx, topic, time.Hour)) }
 	}},
