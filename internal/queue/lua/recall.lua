@@ -26,8 +26,9 @@
 --         expires     ms from which on it is too late for the message; "" for never
 --
 -- All messages change in all groups in which they retry, or nothing does. Messages that are gone
--- are passed over. No later group gets a message that was taken back from the window. A retry that has another due time stays in its group, and its record stays. An
--- expiry does not count in a group that has the message as a requeued one.
+-- are passed over. A message that is taken back is taken out of the window, too. A retry that has
+-- another due time stays in its group, and its record stays. An expiry does not count in a group
+-- that has the message as a requeued one.
 -- Returns one of these. Only "ok" means that something was written.
 --   "ok"
 --   "named"    the delay id has a message that waits for its first delivery: that one is meant
