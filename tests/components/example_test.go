@@ -12,9 +12,9 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 )
 
-// newSubscriber makes the group of a handler, so that it misses nothing, however late the handler
+// makeSubscriber makes the group of a handler, so that it misses nothing, however late the handler
 // starts.
-func newSubscriber(client redis.UniversalClient, topic string) cqrs.EventProcessorSubscriberConstructorFn {
+func makeSubscriber(client redis.UniversalClient, topic string) cqrs.EventProcessorSubscriberConstructorFn {
 	return func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
 		subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client, ConsumerGroup: p.HandlerName}, nil)
 		if err != nil {
@@ -28,7 +28,7 @@ func Example_subscriberConstructor() {
 	server, err := redisdelaytest.New(redisdelaytest.Config{})
 	check(err)
 	defer server.Close()
-	subscriber, err := newSubscriber(server.Client(), "events")(cqrs.EventProcessorSubscriberConstructorParams{HandlerName: "billing"})
+	subscriber, err := makeSubscriber(server.Client(), "events")(cqrs.EventProcessorSubscriberConstructorParams{HandlerName: "billing"})
 	check(err)
 	defer func() { check(subscriber.Close()) }()
 
