@@ -271,7 +271,7 @@ func (s *schedule) send(b bundle) (goes bool, err error) {
 	s.mu.Lock()
 	s.sent = s.periodic.now().Sub(began)
 	s.mu.Unlock()
-	// The verdicts of parts that went before a failed one count, too.
+	// An occurrence that is known to be there counts, even if a later part has failed.
 	passed, missed := 0, int64(0)
 	by := map[queue.Verdict]int{}
 	for _, o := range b.planned {

@@ -440,7 +440,7 @@ func childClient() redis.UniversalClient {
 func clientName(role string) string { return strings.ReplaceAll(role, " ", "-") }
 
 func childSubscriber(change func(*redisdelay.SubscriberConfig)) *redisdelay.Subscriber {
-	config := redisdelay.SubscriberConfig{Client: childClient()}
+	config := redisdelay.SubscriberConfig{Client: childClient(), TakeoverWindow: -1}
 	change(&config)
 	subscriber, err := redisdelay.NewSubscriber(config, nil)
 	orDie(err)
