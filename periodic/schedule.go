@@ -317,7 +317,7 @@ func (s *schedule) judge(occurrences []planned, by map[queue.Verdict]int) (goes 
 }
 
 var (
-	errLate      = errors.New("Message or Publish took too long")
+	errLate      = errors.New("a call of Message or Publish took too long")
 	errLostGuard = errors.New("publish: a message has come to Redis without the context that it had when it was given to Config.Publisher," +
 		" or not at all: a decorator has to pass on each message with its context")
 )

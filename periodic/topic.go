@@ -146,6 +146,7 @@ func (t *topic) run(ctx context.Context, mailbox *wake.Mailbox) {
 			t.logger.Info("Looking at the schedules in Redis again", nil)
 		}
 		t.failing = err != nil
+		t.sayIfDeaf()
 		poll := t.periodic.config.Poll
 		wait := poll/2 + rand.N(poll)
 		if again && err == nil {
@@ -157,6 +158,19 @@ func (t *topic) run(ctx context.Context, mailbox *wake.Mailbox) {
 		case <-t.wake:
 		case <-timer.C:
 		}
+	}
+}
+
+// sayIfDeaf logs once for all topics that nobody can wake the program.
+func (t *topic) sayIfDeaf() {
+	if t.receiver == nil {
+		return
+	}
+	if err := t.receiver.Denied(); err != nil {
+		t.periodic.deaf.Do(func() {
+			t.periodic.logger.Info("The Redis user may not subscribe to channels, so a resume of a schedule and a request to run it count after Poll",
+				watermill.LogFields{"poll": t.periodic.config.Poll, "err": err.Error()})
+		})
 	}
 }
 
