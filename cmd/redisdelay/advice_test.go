@@ -142,6 +142,38 @@ func TestSecretsThatOthersCanReadAreRefused(t *testing.T) {
 	reading(t, nil, "--config", open("redis = redis://localhost"))
 }
 
+// Kubernetes mounts a secret for a program that is not root's as a file of root, which the program
+// reads by its group. systemd's credentials look the same. Nobody else's file may be like that.
+func TestTheGroupMayReadSecretsOfRoot(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		owner   int
+		mode    os.FileMode
+		refused bool
+	}{
+		{0, 0o400, false}, {0, 0o440, false}, {0, 0o640, false}, {0, 0o444, true}, {0, 0o660, true}, {0, 0o641, true},
+		{65532, 0o400, false}, {65532, 0o600, false}, {65532, 0o440, true}, {65532, 0o640, true}, {65532, 0o604, true},
+	} {
+		for _, notation := range []string{"--redis-password-file", "--config"} {
+			name := file(t, map[string]string{"--redis-password-file": "hunter2", "--config": "redis-password = hunter2"}[notation])
+			require.NoError(t, os.Chmod(name, c.mode))
+			if os.Getuid() == 0 {
+				require.NoError(t, os.Chown(name, c.owner, 65532))
+			} else if c.owner == 0 {
+				continue // only root gives files away
+			}
+			status, _, said := at(t, nil, "topics", "--redis", "127.0.0.1:1", notation, name)
+			if c.refused {
+				require.Equal(t, exitRefused, status, "%v: %s", c, said)
+				require.Contains(t, said, "has a secret, and others can read it: chmod 600", "%v", c)
+			} else {
+				require.NotContains(t, said, "others can read it", "%v", c)
+				require.Equal(t, exitFailed, status, "%v: %s", c, said)
+			}
+		}
+	}
+}
+
 func TestNearNamesAreSuggested(t *testing.T) {
 	t.Parallel()
 	w := emptyWorld(t)
