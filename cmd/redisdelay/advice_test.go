@@ -229,6 +229,16 @@ func TestNamesThatBeginWithADash(t *testing.T) {
 	status, _, said = w.run("", shellWords(t, "redisdelay msg ls --limit=3 -- -x")...)
 	require.Zero(t, status, said)
 
+	status, _, said = w.run("", "msg", "ls", "-x", "--limit", "3", "--json", "--state", "pending")
+	require.Equal(t, exitRefused, status)
+	require.Contains(t, said, "a name that begins with a dash comes after --: redisdelay msg ls --limit 3 --json --state pending -- -x\n")
+	for _, mistake := range []string{"pause -x --reason night", "pause orders --reason=night", "msg ls orders --limt 3"} {
+		status, _, said = w.run("", strings.Fields(mistake)...)
+		require.Equal(t, exitRefused, status)
+		require.Contains(t, said, "unknown ")
+		require.NotContains(t, said, "begins with a dash", "the rest would be no command: %s", mistake)
+	}
+
 	_, _, said = w.run("", "resume", "--group=-g", "--", "-x")
 	require.Contains(t, said, "redisdelay resume -- -x ends that.")
 	_, _, said = w.run("", "resume", "--", "-x")
