@@ -28,7 +28,8 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return errors.New(said)
 }
 
-// flagError adds to an error about a flag how a name that begins with a dash is given.
+// flagError adds to an error about a flag how a name that begins with a dash is given. It adds
+// nothing if the command would not take so many names: then the flag is a mistake.
 func (a *app) flagError(cmd *cobra.Command, err error) error {
 	if !strings.HasPrefix(err.Error(), "unknown ") {
 		return err
@@ -38,13 +39,26 @@ func (a *app) flagError(cmd *cobra.Command, err error) error {
 		return err
 	}
 	var flags, names []string
-	for _, arg := range a.args[words:] {
-		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-		if strings.HasPrefix(arg, "--") && cmd.Flags().Lookup(name) != nil {
-			flags = append(flags, arg)
+	given := a.args[words:]
+	for i := 0; i < len(given); i++ {
+		if given[i] == "--" {
+			names = append(names, given[i+1:]...)
+			break
+		}
+		name, _, hasValue := strings.Cut(strings.TrimLeft(given[i], "-"), "=")
+		flag := cmd.Flags().Lookup(name)
+		if !strings.HasPrefix(given[i], "--") || flag == nil {
+			names = append(names, given[i])
 			continue
 		}
-		names = append(names, arg)
+		flags = append(flags, given[i])
+		if !hasValue && flag.NoOptDefVal == "" && i+1 < len(given) {
+			i++
+			flags = append(flags, given[i])
+		}
+	}
+	if cmd.Args != nil && cmd.Args(cmd, names) != nil {
+		return err
 	}
 	args := slices.Concat(a.args[:words], flags, []string{"--"}, names)
 	return fmt.Errorf("%w\na name that begins with a dash comes after --: %s", err, commandLine(args...))

@@ -142,6 +142,38 @@ func TestSecretsThatOthersCanReadAreRefused(t *testing.T) {
 	reading(t, nil, "--config", open("redis = redis://localhost"))
 }
 
+// Kubernetes mounts a secret for a program that is not root's as a file of root, which the program
+// reads by its group. systemd's credentials look the same. Nobody else's file may be like that.
+func TestTheGroupMayReadSecretsOfRoot(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		owner   int
+		mode    os.FileMode
+		refused bool
+	}{
+		{0, 0o400, false}, {0, 0o440, false}, {0, 0o640, false}, {0, 0o444, true}, {0, 0o660, true}, {0, 0o641, true},
+		{65532, 0o400, false}, {65532, 0o600, false}, {65532, 0o440, true}, {65532, 0o640, true}, {65532, 0o604, true},
+	} {
+		for _, notation := range []string{"--redis-password-file", "--config"} {
+			name := file(t, map[string]string{"--redis-password-file": "hunter2", "--config": "redis-password = hunter2"}[notation])
+			require.NoError(t, os.Chmod(name, c.mode))
+			if os.Getuid() == 0 {
+				require.NoError(t, os.Chown(name, c.owner, 65532))
+			} else if c.owner == 0 {
+				continue // only root gives files away
+			}
+			status, _, said := at(t, nil, "topics", "--redis", "127.0.0.1:1", notation, name)
+			if c.refused {
+				require.Equal(t, exitRefused, status, "%v: %s", c, said)
+				require.Contains(t, said, "has a secret, and others can read it: chmod 600", "%v", c)
+			} else {
+				require.NotContains(t, said, "others can read it", "%v", c)
+				require.Equal(t, exitFailed, status, "%v: %s", c, said)
+			}
+		}
+	}
+}
+
 func TestNearNamesAreSuggested(t *testing.T) {
 	t.Parallel()
 	w := emptyWorld(t)
@@ -196,6 +228,16 @@ func TestNamesThatBeginWithADash(t *testing.T) {
 	require.Contains(t, said, "a name that begins with a dash comes after --: redisdelay msg ls --limit=3 -- -x")
 	status, _, said = w.run("", shellWords(t, "redisdelay msg ls --limit=3 -- -x")...)
 	require.Zero(t, status, said)
+
+	status, _, said = w.run("", "msg", "ls", "-x", "--limit", "3", "--json", "--state", "pending")
+	require.Equal(t, exitRefused, status)
+	require.Contains(t, said, "a name that begins with a dash comes after --: redisdelay msg ls --limit 3 --json --state pending -- -x\n")
+	for _, mistake := range []string{"pause -x --reason night", "pause orders --reason=night", "msg ls orders --limt 3"} {
+		status, _, said = w.run("", strings.Fields(mistake)...)
+		require.Equal(t, exitRefused, status)
+		require.Contains(t, said, "unknown ")
+		require.NotContains(t, said, "begins with a dash", "the rest would be no command: %s", mistake)
+	}
 
 	_, _, said = w.run("", "resume", "--group=-g", "--", "-x")
 	require.Contains(t, said, "redisdelay resume -- -x ends that.")

@@ -53,7 +53,12 @@ func testContainer(t *testing.T, binary string) {
 	program, err := os.ReadFile(binary)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(root, "redisdelay"), program, 0o755))
-	run := exec.Command("/redisdelay", "relay", "--redis", "127.0.0.1:1", "--from", "a", "--to", "redisstream", "--health", "127.0.0.1:0")
+	secret := filepath.Join(root, "redis-password") // as Kubernetes mounts it
+	require.NoError(t, os.WriteFile(secret, []byte("hunter2"), 0o600))
+	require.NoError(t, os.Chown(secret, 0, 65532))
+	require.NoError(t, os.Chmod(secret, 0o440))
+	run := exec.Command("/redisdelay", "relay", "--redis", "127.0.0.1:1", "--from", "a", "--to", "redisstream", "--health", "127.0.0.1:0",
+		"--redis-password-file", "/redis-password")
 	run.Env, run.Dir = []string{}, "/"
 	run.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
 	said, err := run.StderrPipe()
@@ -106,6 +111,11 @@ type manifest struct {
 					User    int  `yaml:"runAsUser"`
 				} `yaml:"securityContext"`
 				Containers []container
+				Volumes    []struct {
+					Secret struct {
+						Mode os.FileMode `yaml:"defaultMode"`
+					}
+				}
 			}
 		}
 	}
@@ -154,6 +164,7 @@ func TestKubernetesExample(t *testing.T) {
 	pod := all[1].Spec.Template.Spec
 	require.True(t, pod.Security.NonRoot)
 	require.Equal(t, 65532, pod.Security.User)
+	require.Equal(t, os.FileMode(0o440), pod.Volumes[0].Secret.Mode, "as in testContainer: the file is root's, and read by the group")
 	require.Len(t, pod.Containers, 1)
 	c := pod.Containers[0]
 	require.True(t, c.Security.ReadOnly)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -174,10 +173,14 @@ func (s *settings) isSecret(name, value string) bool {
 }
 
 // onlyOwn returns an error if others than the owner of a file with a secret can read or change it.
-// Windows has no such permissions.
+// The group may read a file of root: those who cannot own their files get them so. Kubernetes
+// mounts secrets that way for programs that are not root's, and systemd its credentials.
 func onlyOwn(file string) error {
 	info, err := os.Stat(file)
-	if runtime.GOOS != "windows" && (err != nil || info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0) {
+	if err != nil {
+		return err
+	}
+	if info.Mode().IsRegular() && info.Mode().Perm()&othersRights(info) != 0 {
 		return fmt.Errorf("%s has a secret, and others can read it: chmod 600", file)
 	}
 	return nil
