@@ -60,6 +60,7 @@ func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 		"topics rm":      {{"gone" + evil, "--dry-run"}, {"gone" + evil, "--yes"}},
 		"groups ls":      {{}},
 		"groups idle":    {{}},
+		"groups add":     {{topic, "new" + evil}, {"missing" + evil, evil}},
 		"groups rm":      {{topic, "lonely" + evil, "--dry-run"}, {topic, "missing" + evil, "--yes"}},
 		"workers":        {{}},
 		"upcoming":       {{topic, "--group", group}, {topic, "--group", "missing" + evil}, {topic, "--from", evil}},

@@ -120,7 +120,7 @@ func TestInvalidSettingsAreRefused(t *testing.T) {
 		{append(toStream, "--map", "a"), nil, `--map has "a", which is not topic=destination topic`},
 		{append(toStream, "--map", "a=b,a=c"), nil, `--map has topic "a" twice`},
 		{append(toStream, "--from", "a"), nil, `Topics[1] is "a" again`},
-		{append(toStream, "--from", ""), nil, "Topics[1] has 0 bytes"},
+		{append(toStream, "--from", ""), nil, "Topics[1] is empty"},
 		{append(toStream, "--ordered", "--concurrency", "2"), nil, "Concurrency must be 1 or 0 with Ordered"},
 		{append(toStream, "--batch", "-1"), nil, "BatchMessages"},
 		{append(toStream, "--lease", "1ms"), nil, "LeaseDuration"},

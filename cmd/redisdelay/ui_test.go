@@ -154,7 +154,7 @@ func TestUIRedactsUnlessItIsToldOtherwise(t *testing.T) {
 // page.
 func TestUIRefusesEmptySettings(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"listen", "hosts", "public-url", "ui-user", "ui-password-file", "proxy-header", "proxies"} {
+	for _, name := range []string{"listen", "hosts", "public-url", "ui-user", "ui-password-file", "proxy-header", "proxies", "as"} {
 		for _, args := range [][]string{{"--" + name + "="}, {"--" + name, ""}} {
 			status, _, said := says([]string{"REDISDELAY_REDIS=localhost:1"}, append([]string{"ui"}, args...)...)
 			require.Equal(t, exitRefused, status, args)
@@ -163,10 +163,8 @@ func TestUIRefusesEmptySettings(t *testing.T) {
 		_, address := page(t, []string{"REDISDELAY_REDIS=localhost:1", variable(name) + "="}) // as if it were absent
 		require.Contains(t, address, "http://127.0.0.1:")
 	}
-	for _, args := range []string{"--path=", "--as="} {
-		_, address := page(t, []string{"REDISDELAY_REDIS=localhost:1"}, args)
-		require.Regexp(t, `^http://127\.0\.0\.1:\d+/$`, address)
-	}
+	_, address := page(t, []string{"REDISDELAY_REDIS=localhost:1"}, "--path=")
+	require.Regexp(t, `^http://127\.0\.0\.1:\d+/$`, address)
 	for _, args := range []string{"--write=", "--contents=", "--demo="} {
 		status, _, _ := says([]string{"REDISDELAY_REDIS=localhost:1"}, "ui", args)
 		require.Equal(t, exitRefused, status, args)
@@ -284,7 +282,7 @@ func TestActsOfUIAreByAs(t *testing.T) {
 		"given":        {nil, []string{"--as", "olga"}, nil, "olga"},
 		"a variable":   {[]string{"REDISDELAY_AS=olga"}, nil, nil, "olga"},
 		"absent":       {nil, nil, nil, whoami()},
-		"empty":        {nil, []string{"--as="}, nil, whoami()},
+		"empty":        {[]string{"REDISDELAY_AS="}, nil, nil, whoami()},
 		"with a login": {[]string{"REDISDELAY_UI_PASSWORD=tea"}, []string{"--as", "olga", "--ui-user", "ann"}, []string{"Authorization: Basic YW5uOnRlYQ=="}, "ann"},
 		"with a proxy": {nil, []string{"--as", "olga", "--proxy-header", "X-User", "--proxies", "127.0.0.1/32"}, []string{"X-User: bob"}, "bob"},
 	} {
