@@ -251,6 +251,28 @@ func ExamplePublisherConfig_maxWaiting() {
 }
 
 // startServer starts a server whose clock stands still, on a day at noon, and a publisher.
+// accept publishes a message of an HTTP request, whose headers are its metadata.
+func accept(publisher message.Publisher, msg *message.Message) error {
+	redisdelay.StripMetadata(msg)
+	redisdelay.DelayFor(msg, time.Minute)
+	return publisher.Publish("orders", msg)
+}
+
+// A header asks for delivery in a year, and has no effect.
+func ExampleStripMetadata() {
+	server, publisher, stop := startServer()
+	defer stop()
+	msg := message.NewMessage("uuid", []byte("order 123"))
+	msg.Metadata.Set(redisdelay.DelayKey, "8760h")
+	msg.Metadata.Set("customer", "ann")
+	check(accept(publisher, msg))
+
+	waiting := server.Scheduled("orders")[0]
+	fmt.Println("due in", waiting.Places[0].At.Sub(server.Now()), "for", waiting.Metadata["customer"])
+
+	// Output: due in 1m0s for ann
+}
+
 func startServer() (*redisdelaytest.Server, *redisdelay.Publisher, func()) {
 	server, err := redisdelaytest.New(redisdelaytest.Config{Now: time.Date(2026, time.March, 4, 12, 0, 0, 0, time.UTC)})
 	check(err)

@@ -30,7 +30,7 @@ func Example_features() {
 	redisdelay.ExpireAfter(msg, time.Hour, redisdelay.ExpiryDrop)
 	// Retries wait in Redis, here for a second to ten minutes.
 	redisdelay.SetBackoff(msg, time.Second, 10*time.Minute)
-	// Each consumer group gets each message.
+	// Each consumer group gets each message, whichever starts first.
 	billing := redisdelay.SubscriberConfig{Client: client, ConsumerGroup: "billing"}
 	// Messages that are due go into Redis Streams, for watermill-redisstream.
 	streams := redisdelay.PublisherConfig{Client: client, Stream: &redisdelay.StreamConfig{}}

@@ -501,7 +501,7 @@ func TestTheOldestOfTooManyDeadLettersArePurgedAtOnce(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		logged := &logbook{}
 		sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix, MaxDeliveries: 1,
-			DeadRetention: -1, MaxDead: 2}, logged.logger())
+			DeadRetention: -1, MaxDead: 2, TakeoverWindow: -1}, logged.logger())
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, sub.Close()) })
 		messages, err := sub.Subscribe(t.Context(), "t")

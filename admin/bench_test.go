@@ -256,6 +256,16 @@ var operations = []struct {
 			return errors.Join(err, read)
 		}
 	}},
+	{"Tail", func(b *testing.B, s *setup) func(int) error { // its first look
+		return func(int) error {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			return only(s.admin.Tail(ctx, topic, func(admin.Message) bool { return true }, admin.TailOptions{Began: cancel}))
+		}
+	}},
+	{"AddGroup", func(b *testing.B, s *setup) func(int) error { // one that is there, most often
+		return func(int) error { return only(s.admin.AddGroup(ctx, topic, "", admin.GroupSettings{Create: true})) }
+	}},
 	{"GroupsWithoutSubscribers", func(b *testing.B, s *setup) func(int) error {
 		return func(int) error { return only(s.admin.GroupsWithoutSubscribers(ctx, topic, time.Hour)) }
 	}},

@@ -119,7 +119,7 @@ func (d *doctor) recurring(topic string, r operate.Recurring) {
 		"No program publishes %s, and an occurrence has been due for %s: run a program that has it, or look at its log.", lasts(stopped))
 	problem(Critical, StoppedSchedule, asked, "show",
 		"Somebody asked for an occurrence of %s %s ago, and no program publishes it: run a program that has it.", lasts(asked))
-	problem(Critical, Clock, ahead, "show", "The server's clock was ahead: the last occurrence of %s is %s after now, and until then none comes. "+
+	problem(Critical, StoppedSchedule, ahead, "show", "The server's clock was ahead: the last occurrence of %s is %s after now, and until then none comes. "+
 		"Run a program that has it: it has the schedule come back.", -lasts(ahead))
 	problem(Notice, StoppedSchedule, unknown, "show", "It cannot be told whether a program publishes %s: %v.", why)
 	forgotten := Notice

@@ -98,6 +98,34 @@ func ExampleAdmin_DeliverNow() {
 	// Output: delivered: order 123
 }
 
+func ExampleAdmin_Tail() {
+	s := start()
+	defer s.stop()
+	s.publish("orders", "order 123", time.Hour)
+
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	_, err := s.admin.Tail(ctx, "orders", func(m admin.Message) bool {
+		fmt.Println("due:", m.DelayID)
+		return false // this one is enough
+	}, admin.TailOptions{Began: func() { s.server.Advance(time.Hour) }})
+	check(err)
+
+	// Output: due: order 123
+}
+
+func ExampleAdmin_AddGroup() {
+	s := start()
+	defer s.stop()
+	s.publish("orders", "order 123", time.Hour)
+
+	added, err := s.admin.AddGroup(ctx, "orders", "billing", admin.GroupSettings{})
+	check(err)
+	fmt.Println(added.Group, "existed:", added.Existed)
+
+	// Output: billing existed: false
+}
+
 func ExampleAdmin_Topics() {
 	s := start()
 	defer s.stop()

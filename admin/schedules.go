@@ -177,8 +177,8 @@ func (a *Admin) ResumeSchedule(ctx context.Context, topic, name string) error {
 }
 
 // RunSchedule asks for one occurrence of a recurring schedule now, even if it is paused, and
-// returns its instant. It wakes the programs that run the schedule, and one publishes it. As long as
-// none has, further calls ask for the same one.
+// returns its instant. It wakes the programs that run the schedule, and one publishes it. As long
+// as none has, further calls ask for the same one.
 //
 // Errors wrap ErrNotFound, ErrInvalidTopic, ErrForbidden, ErrServerFull or ErrLayout, or come from
 // ctx or Redis.

@@ -133,7 +133,7 @@ func TestTailOfWhatIsNotThere(t *testing.T) {
 }
 
 // changes are the methods that change something. All others only look.
-var changes = []string{"Cancel", "DeleteDead", "DeleteGroup", "DeleteIdleGroups", "DeleteTopic", "DeliverNow", "Kill", "MoveDead", "Pause",
+var changes = []string{"AddGroup", "Cancel", "DeleteDead", "DeleteGroup", "DeleteIdleGroups", "DeleteTopic", "DeliverNow", "Kill", "MoveDead", "Pause",
 	"PauseGroup", "PauseSchedule", "PurgeDead", "Record", "Repair", "Requeue", "RequeueAll", "Reschedule", "Resume", "ResumeGroup", "ResumeSchedule", "RemoveSchedule",
 	"RunSchedule", "SetPartitions"}
 

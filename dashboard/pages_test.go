@@ -115,16 +115,16 @@ func TestKeysAreRedacted(t *testing.T) {
 func TestBulkOperationsNeedTheTopicAndTheCount(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, operator)
-	s.die("orders", "code 1", "code 2", "other")
+	s.die("orders", "line 1", "line 2", "other")
 	dead := func() int {
 		stats, err := s.admin.Stats(ctx, "orders")
 		require.NoError(t, err)
 		return stats.Groups[0].Dead
 	}
-	_, body := s.get("/confirm?do=purge&t=orders&g=g&reason=code+%23")
+	_, body := s.get("/confirm?do=purge&t=orders&g=g&reason=line+%23")
 	require.Contains(t, body, "Purge 2 dead letters")
 	form := func(change ...string) []string {
-		return append([]string{"do", "purge", "t", "orders", "g", "g", "reason", "code #", "count", "2", "typed-name", "orders", "typed-count", "2"}, change...)
+		return append([]string{"do", "purge", "t", "orders", "g", "g", "reason", "line #", "count", "2", "typed-name", "orders", "typed-count", "2"}, change...)
 	}
 	for _, wrong := range [][2]string{{"typed-name", "order"}, {"typed-name", ""}, {"typed-count", "3"}, {"typed-count", ""}, {"count", "x"}, {"count", "-1"}, {"do", "drop"}} {
 		status, _ := s.post("/confirm", form(wrong[0], wrong[1])...)
@@ -144,7 +144,7 @@ func TestBulkOperationsNeedTheTopicAndTheCount(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, acts, 4) // each begins and ends
 	require.Equal(t, "done: 1 dead letter", acts[0].Detail)
-	require.Equal(t, `begins with 2 dead letters, reason "code #"`, acts[3].Detail)
+	require.Equal(t, `begins with 2 dead letters, reason "line #"`, acts[3].Detail)
 }
 
 func TestWholeGroupsAndTopicsAreRemoved(t *testing.T) {

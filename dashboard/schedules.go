@@ -213,7 +213,20 @@ func (d *Dashboard) pausedBy(ctx context.Context, s admin.Schedule) string {
 // schedulePage is the page of one schedule.
 type schedulePage struct {
 	scheduleRow
-	Dues []time.Time // when the next occurrences are due; none while it is paused
+	Dues    []time.Time     // when the next occurrences are due; none while it is paused
+	Counted *countedOfTopic // nil: unknown
+}
+
+// countedOfTopic is what a topic has counted of all its schedules: admin.Counters, and
+// admin.GroupCounters of all groups.
+type countedOfTopic struct{ Refused, Skipped, Returned int }
+
+func countedOf(s admin.Stats) *countedOfTopic {
+	c := &countedOfTopic{Refused: s.Counters.RefusedOccurrences, Returned: s.Counters.Returned}
+	for _, g := range s.Groups {
+		c.Skipped += g.Counters.Skipped
+	}
+	return c
 }
 
 // Misfire returns in words what becomes of missed occurrences.
@@ -237,6 +250,9 @@ func (d *Dashboard) schedule(c *call) (*view, error) {
 		p := &schedulePage{scheduleRow: d.scheduleRow(ctx, s, now)}
 		if p.Err == nil && s.Paused.IsZero() {
 			p.Dues, p.Err = p.Defined.Upcoming(now, dueNext)
+		}
+		if stats, err := d.read(ctx, topic); err == nil {
+			p.Counted = countedOf(stats)
 		}
 		return p, nil
 	})
@@ -271,10 +287,10 @@ func (d *Dashboard) amend(c *call) (string, error) {
 			said = "Paused, and " + act.Detail + "."
 		}
 	case "resume":
-		act.Action, said = actResumeSchedule, "Resumed. It goes on with its next instant, when a program looks at it."
+		act.Action, said = actResumeSchedule, "Resumed. It goes on with its next instant, if a program runs it."
 		err = d.admin.ResumeSchedule(c.ctx, topic, name)
 	case "run":
-		act.Action, said = actRunSchedule, "One occurrence is asked for. A program that has the schedule publishes it when it looks."
+		act.Action, said = actRunSchedule, "One occurrence is asked for. A program that runs the schedule publishes it."
 		_, err = d.admin.RunSchedule(c.ctx, topic, name)
 	default:
 		return "", errNoPage

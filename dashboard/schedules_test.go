@@ -134,6 +134,24 @@ func TestSchedulesAreShownAndChanged(t *testing.T) {
 	require.Contains(t, body, `href="/schedule?s=a%2Fb&#43;c&amp;t=reports"`)
 }
 
+// The page of a schedule has what is counted of all schedules of its topic.
+func TestAScheduleHasTheCountersOfItsTopic(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, viewer)
+	s.recur(daily("reports", "a"))
+	for _, group := range []string{"billing", "audit"} {
+		_, err := s.admin.AddGroup(ctx, "reports", group, admin.GroupSettings{})
+		require.NoError(t, err)
+		require.NoError(t, s.Client.HSet(ctx, s.Prefix+":{reports}:stats:"+group, "skipped", 2).Err())
+	}
+	require.NoError(t, s.Client.HSet(ctx, s.Prefix+":{reports}:stats", "refused_occurrences", 3, "returned", 1).Err())
+	_, body := s.get("/schedule?t=reports&s=a")
+	for _, want := range []string{"<h2>All schedules of the topic</h2>", "<dt>Came too late, or had changed</dt><dd>3</dd>",
+		"<dt>Skipped as overlaps</dt><dd>4</dd>", "<dt>Came back after a clock</dt><dd>1</dd>"} {
+		require.Contains(t, body, want)
+	}
+}
+
 // Only an act of about the time of the pause says who paused.
 func TestWhoPausedIsNotGuessed(t *testing.T) {
 	t.Parallel()

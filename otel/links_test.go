@@ -26,12 +26,45 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 	otelredisdelay "github.com/redisdelay/watermill-redisdelay/otel"
+	"github.com/redisdelay/watermill-redisdelay/periodic"
 	"github.com/redisdelay/watermill-redisdelay/redisdelaytest"
 	"github.com/redisdelay/watermill-redisdelay/relay"
 )
 
 // group is the group of the tests.
 const group = redisdelay.DefaultConsumerGroup
+
+// A traced Publisher publishes recurring messages, also if the providers do nothing.
+func TestRecurringMessagesAreTraced(t *testing.T) {
+	for _, off := range []bool{false, true} {
+		t.Run(fmt.Sprint("off=", off), func(t *testing.T) {
+			w := newWorld(t, func(c *otelredisdelay.Config) {
+				if off {
+					c.TracerProvider, c.MeterProvider = noop.NewTracerProvider(), metricnoop.NewMeterProvider()
+				}
+			})
+			p, err := periodic.New(periodic.Config{Publisher: w.publisher}, nil)
+			require.NoError(t, err)
+			require.NoError(t, p.Add(periodic.Schedule{Name: "report", Topic: "reports", Spec: "@every 90m",
+				Message: func(periodic.Occurrence) (*message.Message, error) { return order("a"), nil }}))
+			running, stop := context.WithCancel(ctx)
+			ended := make(chan error, 1)
+			go func() { ended <- p.Run(running) }()
+			waiting := w.server.AwaitScheduled(t, "reports", 1)
+			stop()
+			require.NoError(t, testkit.Wait(t, ended, "Run"))
+			if off {
+				require.NotContains(t, waiting[0].Metadata, "traceparent")
+				return
+			}
+			w.handle("reports", succeed)
+			w.server.AdvanceToNext()
+			publish, process := w.span("publish reports"), w.span("process reports")
+			require.False(t, sameTrace(publish, process), "it was delayed")
+			require.Equal(t, map[string]trace.SpanID{"producer": id(publish)}, linked(process))
+		})
+	}
+}
 
 func TestAMessageWithoutDelayContinuesTheTrace(t *testing.T) {
 	w := newWorld(t)

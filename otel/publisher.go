@@ -21,8 +21,9 @@ import (
 //	router.AddPublisherDecorators(telemetry.Publisher)
 //
 // It may decorate any Publisher. Let it be the outermost one of a relay.Publisher or of Watermill's
-// forwarder, so that the message itself carries the context. The error is about a nil Publisher,
-// and wraps redisdelay.ErrInvalidConfig.
+// forwarder, so that the message itself carries the context. It may be periodic.Config.Publisher if
+// it decorates a *redisdelay.Publisher. The error is about a nil Publisher, and wraps
+// redisdelay.ErrInvalidConfig.
 func (t *Telemetry) Publisher(inner message.Publisher) (message.Publisher, error) {
 	if inner == nil {
 		return nil, fmt.Errorf("%w: the publisher to decorate is nil", redisdelay.ErrInvalidConfig)
@@ -37,6 +38,9 @@ type publisher struct {
 	message.Publisher
 	telemetry *Telemetry
 }
+
+// Unwrap returns the decorated Publisher. With it, periodic.Config.Publisher takes a traced one.
+func (p *publisher) Unwrap() message.Publisher { return p.Publisher }
 
 // Publish implements message.Publisher. A call without messages, or with a nil one, has no span.
 func (p *publisher) Publish(topic string, messages ...*message.Message) error {

@@ -22,7 +22,7 @@ import (
 func newSubscriber(t testing.TB, s redistest.Server, partitions int, change ...func(*partition.SubscriberConfig)) *partition.Subscriber {
 	t.Helper()
 	config := partition.SubscriberConfig{Partitions: partitions,
-		Subscriber: redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix}}
+		Subscriber: redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix, TakeoverWindow: -1}}
 	for _, f := range change {
 		f(&config)
 	}
@@ -274,7 +274,7 @@ func TestASubscriberTellsOfPartitionsThatItDoesNotRead(t *testing.T) {
 	testkit.Both(t, func(t *testing.T, s redistest.Server) {
 		logger := watermill.NewCaptureLogger()
 		sub, err := partition.NewSubscriber(partition.SubscriberConfig{Partitions: 3,
-			Subscriber: redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix}}, logger)
+			Subscriber: redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix, TakeoverWindow: -1}}, logger)
 		require.NoError(t, err)
 		defer sub.Close()
 		testkit.SubscribeTo(t, sub, topic)

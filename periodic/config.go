@@ -27,13 +27,20 @@ var (
 
 // Config configures a Periodic.
 type Config struct {
-	// Publisher publishes the occurrences. Required. It is a *redisdelay.Publisher, or a decorator of
-	// one, such as a traced Publisher. A decorator has a method Unwrap() message.Publisher, which
-	// returns what it decorates, and so on down to the *redisdelay.Publisher. It has to pass on
-	// each message with its context, or with one that is derived from that. The calls of Publish
-	// are decorated. Reads and changes of the schedules themselves are not: the *redisdelay.Publisher
-	// alone has the connection to Redis for them. The Periodic never closes it. It may be used for
-	// other messages, too.
+	// Publisher publishes the occurrences. Required. It is a *redisdelay.Publisher, or a decorator
+	// of one, such as the traced Publisher of module otel. A decorator has a method Unwrap()
+	// message.Publisher, which returns what it decorates, and so on down to the
+	// *redisdelay.Publisher. It has to pass on each message to its topic, with its context or with
+	// one that is derived from that, and may not change its delay or its delay ID. The calls of
+	// Publish are decorated. Reads and changes of the schedules themselves are not: the
+	// *redisdelay.Publisher alone has the connection to Redis for them. The Periodic never closes
+	// it. It may be used for other messages, too.
+	//
+	// Watermill's own decorators have no Unwrap, as that of its metrics and
+	// message.MessageTransformPublisherDecorator. A struct that embeds one and has the method makes
+	// one fit. A partition.Publisher, a relay.Publisher and Watermill's forwarder publish
+	// elsewhere, so they do not fit. Nor does a decorator that leaves messages out, as Watermill's
+	// Deduplicator.
 	Publisher message.Publisher
 
 	// Ahead is how long before their due time occurrences are in Redis. The next occurrence of each
@@ -45,8 +52,8 @@ type Config struct {
 
 	// Poll is about how often the Periodic looks at its schedules in Redis. Pauses and removals
 	// count at once, and a resume and a request to run now wake it. If its Redis user may not
-	// subscribe to channels, these count after Poll, as does a definition of another program.
-	// Default 5s, at least 100ms.
+	// subscribe to channels, these count after Poll, which one line in the log says. A definition
+	// of another program always does. Default 5s, at least 100ms.
 	Poll time.Duration
 
 	// CloseTimeout is how long Run waits for calls of Message and Publish when its context ends.

@@ -90,7 +90,8 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// An occurrence that failed is handled again, although later ones are in hand when its retries come.
+// An occurrence that failed is handled again, although later ones are in hand when its retries
+// come.
 func TestOverlapSkipHandlesWhatFailedBefore(t *testing.T) {
 	testkit.Both(t, func(t *testing.T, s redistest.Server) {
 		log := &capture{}

@@ -27,6 +27,7 @@ type Periodic struct {
 	logger    watermill.LoggerAdapter
 	permits   queue.Permits
 	making    sync.WaitGroup // calls of Message and Publish
+	deaf      sync.Once      // logs that nobody can wake the program
 
 	mu      sync.Mutex // guards the fields below
 	topics  map[string]*topic

@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
+	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 )
 
 const day = 24 * time.Hour
@@ -569,6 +571,19 @@ func TestADecoratedPublisher(t *testing.T) {
 
 	_, err := New(Config{Publisher: decorator{decorator{plain, nil}, nil}}, nil)
 	require.NoError(t, err)
+
+	// Watermill's decorators have no Unwrap. A struct that embeds one has.
+	watermills, err := message.MessageTransformPublisherDecorator(func(msg *message.Message) { msg.Metadata.Set("by", "ann") })(plain)
+	require.NoError(t, err)
+	_, err = New(Config{Publisher: watermills}, nil)
+	require.ErrorContains(t, err, "no methods Unwrap")
+	transformed := w.program(daily("d"))
+	transformed.config.Publisher = unwrapping{watermills, plain}
+	require.NoError(t, transformed.config.Validate())
+	transformed.look()
+	waiting := w.Scheduled("t")
+	require.Len(t, waiting, 6)
+	require.Equal(t, "ann", waiting[5].Metadata["by"])
 	_, err = New(Config{Publisher: decorator{}}, nil)
 	require.ErrorContains(t, err, "Publisher is a periodic.decorator, which is no *redisdelay.Publisher, and has no methods Unwrap() message.Publisher that lead to one")
 	require.ErrorIs(t, err, redisdelay.ErrInvalidConfig)
@@ -585,6 +600,14 @@ func (d decorator) Unwrap() message.Publisher { return d.Publisher }
 func (d decorator) Publish(topic string, messages ...*message.Message) error {
 	return d.Publisher.Publish(topic, d.passes(topic, messages)...)
 }
+
+// unwrapping is a decorator without Unwrap, and what it decorates.
+type unwrapping struct {
+	message.Publisher
+	decorated message.Publisher
+}
+
+func (u unwrapping) Unwrap() message.Publisher { return u.decorated }
 
 // A program that runs hears of a resume and a request at once.
 func TestAResumeWakesAProgram(t *testing.T) {
@@ -606,6 +629,46 @@ func TestAResumeWakesAProgram(t *testing.T) {
 	require.Zero(t, w.record("a").Missed)
 	cancel()
 	require.NoError(t, <-ended)
+}
+
+// A Redis user who may not subscribe has a program that hears of a resume after Poll. One line says
+// so, for all topics.
+func TestAProgramThatNobodyCanWakeSaysSo(t *testing.T) {
+	t.Parallel()
+	in := redistest.Start(t)
+	owner := in.Client(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	require.NoError(t, owner.Do(ctx, "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-subscribe").Err())
+	c := redis.NewClient(&redis.Options{Addr: in.Addr(), Username: "app", Password: "secret"})
+	t.Cleanup(func() { _ = c.Close() })
+	pub, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: c}, nil)
+	require.NoError(t, err)
+	log := &capture{}
+	p, err := New(Config{Publisher: pub, Poll: 100 * time.Millisecond}, log)
+	require.NoError(t, err)
+	other := daily("b")
+	other.Topic = "other"
+	require.NoError(t, p.Add(daily("a"), other))
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	waits := func(n int64) func() bool {
+		return func() bool { return owner.ZCard(context.Background(), "redisdelay:{t}:pending").Val() == n }
+	}
+	require.Eventually(t, waits(1), 30*time.Second, time.Millisecond)
+	a, err := admin.New(admin.Config{Client: owner})
+	require.NoError(t, err)
+	for range 3 {
+		_, err = a.PauseSchedule(ctx, "t", "a")
+		require.NoError(t, err)
+		require.NoError(t, a.ResumeSchedule(ctx, "t", "a"))
+		require.Eventually(t, waits(1), 30*time.Second, time.Millisecond)
+	}
+	said := "info: The Redis user may not subscribe to channels, so a resume of a schedule and a request to run it count after Poll"
+	require.Eventually(t, func() bool { return log.count(said) > 0 }, 30*time.Second, time.Millisecond)
+	cancel()
+	require.NoError(t, <-ended)
+	require.Equal(t, 1, log.count(said))
+	require.Equal(t, 1, log.count("&redisdelay:mailbox:*"), "it names the rule")
 }
 
 func TestSchedulesRunAsLongAsTheirRouter(t *testing.T) {

@@ -271,7 +271,7 @@ func (s *schedule) send(b bundle) (goes bool, err error) {
 	s.mu.Lock()
 	s.sent = s.periodic.now().Sub(began)
 	s.mu.Unlock()
-	// What is known to be there counts, also if a later part has failed.
+	// An occurrence that is known to be there counts, even if a later part has failed.
 	passed, missed := 0, int64(0)
 	by := map[queue.Verdict]int{}
 	for _, o := range b.planned {
@@ -317,7 +317,7 @@ func (s *schedule) judge(occurrences []planned, by map[queue.Verdict]int) (goes 
 }
 
 var (
-	errLate      = errors.New("Message or Publish took too long")
+	errLate      = errors.New("a call of Message or Publish took too long")
 	errLostGuard = errors.New("publish: a message has come to Redis without the context that it had when it was given to Config.Publisher," +
 		" or not at all: a decorator has to pass on each message with its context")
 )

@@ -207,9 +207,8 @@ type sign struct {
 // era is what a run of a scenario keeps.
 type era struct {
 	*scenario
-	t     *testing.T
-	mini  *miniredis.Miniredis
-	ended context.Context
+	t    *testing.T
+	mini *miniredis.Miniredis
 
 	mu      sync.Mutex
 	shift   time.Duration // of the server's clock, from that of the bubble
@@ -228,7 +227,7 @@ func (s *scenario) run(t *testing.T) (fault string) {
 	require.NoError(t, err)
 	defer mini.Close()
 	synctest.Test(t, func(t *testing.T) {
-		e := &era{scenario: s, t: t, mini: mini, shift: begin.Sub(time.Now()), random: rand.New(rand.NewPCG(uint64(s.seed), 1)),
+		e := &era{scenario: s, t: t, mini: mini, shift: time.Until(begin), random: rand.New(rand.NewPCG(uint64(s.seed), 1)),
 			waiting: map[string]map[int64]time.Time{}, signs: map[string][]sign{}, said: map[string][]time.Time{}, paused: map[string]bool{}}
 		fault = e.run()
 	})

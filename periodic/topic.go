@@ -113,8 +113,9 @@ func (t *topic) takeWaiting() []func() {
 	return waiting
 }
 
-// run looks at the schedules until ctx ends. Without a mailbox nobody wakes it. Programs look at random times. The first that sees
-// that occurrences are wanted publishes them, and the others see that they are there.
+// run looks at the schedules until ctx ends. Without a mailbox nobody wakes it. Programs look at
+// random times. The first that sees that occurrences are wanted publishes them, and the others see
+// that they are there.
 func (t *topic) run(ctx context.Context, mailbox *wake.Mailbox) {
 	if mailbox != nil {
 		t.receiver = mailbox.Receive(t.periodic.publisher.Topic(t.name), t.woken)
@@ -145,6 +146,7 @@ func (t *topic) run(ctx context.Context, mailbox *wake.Mailbox) {
 			t.logger.Info("Looking at the schedules in Redis again", nil)
 		}
 		t.failing = err != nil
+		t.sayIfDeaf()
 		poll := t.periodic.config.Poll
 		wait := poll/2 + rand.N(poll)
 		if again && err == nil {
@@ -156,6 +158,19 @@ func (t *topic) run(ctx context.Context, mailbox *wake.Mailbox) {
 		case <-t.wake:
 		case <-timer.C:
 		}
+	}
+}
+
+// sayIfDeaf logs once for all topics that nobody can wake the program.
+func (t *topic) sayIfDeaf() {
+	if t.receiver == nil {
+		return
+	}
+	if err := t.receiver.Denied(); err != nil {
+		t.periodic.deaf.Do(func() {
+			t.periodic.logger.Info("The Redis user may not subscribe to channels, so a resume of a schedule and a request to run it count after Poll",
+				watermill.LogFields{"poll": t.periodic.config.Poll, "err": err.Error()})
+		})
 	}
 }
 

@@ -175,7 +175,7 @@ func newLoggedRelay(t testing.TB, s redistest.Server, logger watermill.LoggerAda
 	t.Helper()
 	config := relay.Config{
 		Subscriber: redisdelay.SubscriberConfig{
-			Client: s.Client, KeyPrefix: s.Prefix,
+			Client: s.Client, KeyPrefix: s.Prefix, TakeoverWindow: -1,
 			Backoff: func(int) time.Duration { return 20 * time.Millisecond },
 		},
 		Topics:      []string{topic},

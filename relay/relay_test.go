@@ -498,7 +498,7 @@ func TestRunBeginsBeforeRedis(t *testing.T) {
 		server.Kill()
 		to, logged := newDestination(nil), newLog()
 		r, err := relay.New(relay.Config{
-			Subscriber: redisdelay.SubscriberConfig{Client: client, KeyPrefix: s.Prefix}, Topics: topics, Destination: to,
+			Subscriber: redisdelay.SubscriberConfig{Client: client, KeyPrefix: s.Prefix, TakeoverWindow: -1}, Topics: topics, Destination: to,
 		}, logged)
 		require.NoError(t, err)
 		stop := run(t, r)

@@ -39,7 +39,7 @@ func TestGroupOfAKilledBroadcastProcessIsRemovedWhenItsTimeHasCome(t *testing.T)
 	t.Cleanup(func() { queuetest.Check(t, client, redisdelay.DefaultKeyPrefix) })
 	hasGroup := func(group string) bool { return client.HExists(t.Context(), keys.Groups(), group).Val() }
 	subscriptions := []<-chan *message.Message{
-		subscribe(t, on(t, client), ofLongLease),
+		subscribe(t, on(t, client), ofLongLease, func(c *redisdelay.SubscriberConfig) { c.TakeoverWindow = -1 }), // the test counts what is kept
 		subscribe(t, on(t, client), func(c *redisdelay.SubscriberConfig) {
 			ofBroadcast(c)
 			ofLongLease(c)

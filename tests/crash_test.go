@@ -114,6 +114,8 @@ func TestKilledSubscriberLosesNothing(t *testing.T) {
 	}
 	byChild, held := len(handled), client.ZCard(t.Context(), keys.Unack(redisdelay.DefaultConsumerGroup)).Val()
 
+	require.NoError(t, queuetest.EndWindows(t.Context(), client, redisdelay.DefaultKeyPrefix)) // which keeps all bodies
+
 	// The messages of the dead one come when their leases are over. All messages are in order.
 	successor := subscribe(t, on(t, client), ofCrashLease)
 	again, last := 0, map[bool]int{true: -1, false: -1}
@@ -197,6 +199,7 @@ func TestMessageThatKillsItsProcessDiesWithoutItsNeighbours(t *testing.T) {
 	survivor := newReceipts()
 	survivor.ackAll(subscribe(t, on(t, client), ofPoison))
 	require.Eventually(t, func() bool { return exists(t, client, dead) }, patience, time.Millisecond)
+	require.NoError(t, queuetest.EndWindows(t.Context(), client, redisdelay.DefaultKeyPrefix))
 	require.Eventually(t, func() bool {
 		return client.HLen(t.Context(), keys.Messages()).Val() == 1
 	}, patience, time.Millisecond)

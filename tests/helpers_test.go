@@ -45,8 +45,10 @@ func newPublisher(t testing.TB, s redistest.Server) *redisdelay.Publisher {
 	return testkit.Closes(t, testkit.NewPublisher(t, s))
 }
 
+// newSubscriber has the takeover window that every user gets.
 func newSubscriber(t testing.TB, s redistest.Server, change ...func(*redisdelay.SubscriberConfig)) *redisdelay.Subscriber {
 	t.Helper()
+	change = append([]func(*redisdelay.SubscriberConfig){func(c *redisdelay.SubscriberConfig) { c.TakeoverWindow = 0 }}, change...)
 	return testkit.Closes(t, testkit.NewSubscriber(t, s, change...))
 }
 

@@ -145,6 +145,10 @@ func TestGolden(t *testing.T) {
 			}
 			if g.name == "schedules-ls" {
 				w.recur(w.fromFile("testdata/schedules.yaml")...)
+				w.group("reports", "audit")
+				for key, counted := range map[string][]any{"stats": {"refused_occurrences", 3, "returned", 1}, "stats:audit": {"skipped", 2}} {
+					require.NoError(t, w.client.HSet(t.Context(), "redisdelay:{reports}:"+key, counted...).Err())
+				}
 			}
 			status, out, said := 0, "", ""
 			if g.name == "tail" {

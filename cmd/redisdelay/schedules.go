@@ -25,9 +25,9 @@ func (a *app) schedulesCommand() *cobra.Command {
 
 	pause := a.scheduleCommandOn("pause", "stop a schedule in all programs", `Stops a schedule in all programs, and takes back its occurrences that wait. What passes meanwhile is left out.`,
 		"reports daily-report", a.pauseSchedule)
-	resume := a.scheduleCommandOn("resume", "end a pause of a schedule", `Ends a pause. The schedule goes on with the next instant, when a program looks at it.`,
+	resume := a.scheduleCommandOn("resume", "end a pause of a schedule", `Ends a pause, and wakes the programs. The schedule goes on with the next instant.`,
 		"reports daily-report", a.resumeSchedule)
-	runNow := a.scheduleCommandOn("run", "ask for one occurrence now", `Asks for one occurrence now, even of a paused schedule. A program that has the schedule publishes it when it looks.`,
+	runNow := a.scheduleCommandOn("run", "ask for one occurrence now", `Asks for one occurrence now, even of a paused schedule, and wakes the programs. One that has the schedule publishes it.`,
 		"reports daily-report --yes", a.runSchedule)
 	remove := a.scheduleCommandOn("rm", "remove a schedule, and its occurrences that wait", `Removes a schedule, and its occurrences that wait. Programs that run leave it. A program that starts with it begins
 it anew, so take it out of the programs first.`, "reports daily-report --dry-run", a.removeSchedule)
@@ -107,6 +107,22 @@ type shownSchedule struct {
 	Schedule admin.Schedule `json:"schedule"`
 	Upcoming []time.Time    `json:"upcoming"`          // when the next occurrences are due
 	Problem  string         `json:"problem,omitempty"` // why that cannot be told
+	Counters countedOfTopic `json:"topic_counters"`
+}
+
+// countedOfTopic is what a topic has counted of all its schedules.
+type countedOfTopic struct {
+	Refused  int `json:"refused_occurrences"` // admin.Counters.RefusedOccurrences
+	Skipped  int `json:"skipped"`             // admin.GroupCounters.Skipped of all groups
+	Returned int `json:"returned"`            // admin.Counters.Returned
+}
+
+func countedOf(s admin.Stats) countedOfTopic {
+	c := countedOfTopic{Refused: s.Counters.RefusedOccurrences, Returned: s.Counters.Returned}
+	for _, g := range s.Groups {
+		c.Skipped += g.Counters.Skipped
+	}
+	return c
 }
 
 func (a *app) showSchedule(ctx context.Context, operator *admin.Admin, topic, name string, next int) error {
@@ -121,7 +137,7 @@ func (a *app) showSchedule(ctx context.Context, operator *admin.Admin, topic, na
 	if err != nil {
 		return err
 	}
-	shown := shownSchedule{Schedule: s, Upcoming: []time.Time{}}
+	shown := shownSchedule{Schedule: s, Upcoming: []time.Time{}, Counters: countedOf(stats)}
 	defined, err := periodic.FromDefinition(name, s.Definition)
 	if err == nil && s.Paused.IsZero() {
 		var dues []time.Time
@@ -181,6 +197,9 @@ func (a *app) saySchedule(shown shownSchedule, zone *time.Location) {
 		missed += ", found at " + stamp(s.MissedAt)
 	}
 	a.sayPart("missed", missed)
+	a.sayPart("refused", many(shown.Counters.Refused, "occurrence")+" (all schedules of the topic)")
+	a.sayPart("skipped", many(shown.Counters.Skipped, "occurrence")+" (all schedules of the topic)")
+	a.sayPart("returned", many(shown.Counters.Returned, "time")+" (all schedules of the topic)")
 	if !s.Last.IsZero() {
 		a.sayPart("last due", stamp(s.Last))
 	}
@@ -229,7 +248,7 @@ func (a *app) resumeSchedule(ctx context.Context, operator *admin.Admin, topic, 
 	err := operator.ResumeSchedule(context.WithoutCancel(ctx), topic, name)
 	a.record(ctx, operator, admin.Act{Action: "resume-schedule", Topic: topic, Schedule: name}, err)
 	if err == nil {
-		a.out.say(amended{Topic: topic, Schedule: name}, "Schedule %q of topic %q goes on, when a program looks at it.", name, topic)
+		a.out.say(amended{Topic: topic, Schedule: name}, "Schedule %q of topic %q goes on with its next instant, if a program runs it.", name, topic)
 	}
 	return err
 }
@@ -249,7 +268,7 @@ func (a *app) runSchedule(ctx context.Context, operator *admin.Admin, topic, nam
 	}
 	w.ID = periodic.Occurrence{Schedule: name, At: at}.ID()
 	a.done(w)
-	a.out.note("A program that has the schedule publishes it when it looks.")
+	a.out.note("A program that runs the schedule publishes it.")
 	return nil
 }
 

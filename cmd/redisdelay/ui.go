@@ -99,8 +99,8 @@ func (a *app) serve(ctx context.Context, ui *uiSettings) (err error) {
 	return err
 }
 
-// refuseEmptySettings refuses settings that are there and empty, such as one whose variable in a shell is
-// unset. Without a login, the page would be open to whom it is not meant for.
+// refuseEmptySettings refuses settings that are there and empty, such as one whose variable in a
+// shell is unset. Without a login, the page would be open to whom it is not meant for.
 func (a *app) refuseEmptySettings(names ...string) error {
 	var errs []error
 	for _, name := range names {

@@ -27,6 +27,8 @@ func work(ctx context.Context, addr, prefix string, logger *slog.Logger) error {
 		KeyPrefix:    prefix,
 		MaxInFlight:  8,
 		CloseTimeout: 5 * time.Second, // longer than a job, shorter than the time until a SIGKILL
+
+		TakeoverWindow: -1, // else Redis keeps all jobs for ten seconds, for groups that start later
 	}, log)
 	if err != nil {
 		return err

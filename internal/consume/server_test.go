@@ -132,7 +132,7 @@ func (f *server) script(args []any) any {
 		return lost
 	case "register":
 		f.gone = false
-		return []any{queue.Layout, "1"}
+		return []any{"ok", int64(0), int64(0), int64(0), queue.Layout, "1"}
 	case "claim":
 		return f.answerClaim(args, text)
 	}

@@ -260,12 +260,14 @@ func (p *process) consume() error {
 		Unmarshaler:   p.tokens,
 		ConsumerGroup: p.Group,
 		MaxInFlight:   max(p.InFlight, 1),
-		LeaseDuration: ms(cmp.Or(p.LeaseMS, 1000)),
-		MaxExtension:  ms(p.MaxExtensionMS),
-		MaxDeliveries: cmp.Or(p.MaxDeliveries, -1),
-		Backoff:       func(int) time.Duration { return ms(p.BackoffMS) },
-		CloseTimeout:  ms(cmp.Or(p.CloseTimeoutMS, 5000)),
-		SingleActive:  p.SingleActive,
+		// In the end nothing is to be left, and a window would keep all for some seconds.
+		TakeoverWindow: -1,
+		LeaseDuration:  ms(cmp.Or(p.LeaseMS, 1000)),
+		MaxExtension:   ms(p.MaxExtensionMS),
+		MaxDeliveries:  cmp.Or(p.MaxDeliveries, -1),
+		Backoff:        func(int) time.Duration { return ms(p.BackoffMS) },
+		CloseTimeout:   ms(cmp.Or(p.CloseTimeoutMS, 5000)),
+		SingleActive:   p.SingleActive,
 	})
 	if err != nil {
 		return err

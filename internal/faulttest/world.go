@@ -97,6 +97,7 @@ func (w *World) Register() {
 		for _, group := range w.Groups {
 			s, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
 				Client: w.Client, KeyPrefix: w.Prefix, ConsumerGroup: group, MaxDeliveries: -1, SingleActive: w.SingleActive,
+				TakeoverWindow: -1,
 			}, nil)
 			require.NoError(w.t, err)
 			require.NoError(w.t, s.SubscribeInitialize(topic))

@@ -145,6 +145,9 @@ func (t *Topic) recallCall(groups *queue.Groups, delayID string, due any, messag
 	for _, g := range groups.Names {
 		keys = append(keys, k.Retry(g), k.Deliveries(g), k.Unack(g), k.Dead(g))
 	}
+	if groups.Window != "" {
+		keys = append(keys, k.Ready(groups.Window))
+	}
 	return queue.NewCall(&queue.RecallScript, keys, append([]any{groups.Version, queue.EncodeName(delayID), due, queue.OperationMemory}, messages...)...)
 }
 

@@ -199,7 +199,8 @@ func TestDelayIDsOfOccurrencesAreReserved(t *testing.T) {
 	}, "a")
 }
 
-// A call with such a delay ID costs no key more in a topic without schedules, unless it has the form.
+// A call with such a delay ID costs no key more in a topic without schedules, unless it has the
+// form.
 func TestOnlyDelayIDsOfThatFormNeedTheSchedules(t *testing.T) {
 	t.Parallel()
 	for id, want := range map[string]bool{"": false, "a": false, "a@b": false, "a@1b": false, "a@1": true, "@1": true, "a@1@22": true} {

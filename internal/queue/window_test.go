@@ -321,24 +321,33 @@ func TestAWindowWithoutGroupsGetsNothing(t *testing.T) {
 }
 
 func TestACancelledMessageDoesNotComeBack(t *testing.T) {
-	for name, large := range map[string]bool{"in one step": false, "in several steps": true} {
+	type how struct{ large, byDelayID bool }
+	for name, h := range map[string]how{
+		"in one step": {}, "in several steps": {large: true},
+		"by delay ID": {byDelayID: true}, "by delay ID, in several steps": {large: true, byDelayID: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			both(t, func(t *testing.T, w *world) {
 				w.join("a")
 				options := queue.Options{DelayID: "x", Window: time.Hour}
 				w.publish(now("1"), now("x").with(options), now("2"))
-				if large {
+				if h.large {
 					w.publishNow(names("%d", 3, 1500)...)
 				}
 				s := w.sub("a")
 				claimed := s.claim(3)
 				s.nack(failed(&claimed.Messages[1], after(time.Hour)))
-				if large {
+				if h.large {
 					w.do(w.topic.JoinCall("b", windowed(time.Minute), w.window()))
 				}
-				require.NoError(t, w.topic.Cancel(ctx, operate.Ref{ID: w.id["x"]}))
-				require.ErrorIs(t, w.topic.Cancel(ctx, operate.Ref{ID: "01M8C3X7QGZV01MM3YKPVPBPTQ"}), queue.ErrNotFound)
-				if !large { // else the copy has the message, and its delay ID is taken for as long as it was to be
+				if h.byDelayID {
+					require.NoError(t, w.topic.CancelRetries(ctx, "x"))
+					require.ErrorIs(t, w.topic.CancelRetries(ctx, "x"), queue.ErrNotFound)
+				} else {
+					require.NoError(t, w.topic.Cancel(ctx, operate.Ref{ID: w.id["x"]}))
+					require.ErrorIs(t, w.topic.Cancel(ctx, operate.Ref{ID: "01M8C3X7QGZV01MM3YKPVPBPTQ"}), queue.ErrNotFound)
+				}
+				if !h.large { // else the copy has the message, and its delay ID is taken for as long as it was to be
 					w.publish(in("again", time.Hour).with(queue.Options{DelayID: "x", Mode: queue.Reject}))
 				}
 				s.ack(&claimed.Messages[0], &claimed.Messages[2])
@@ -354,6 +363,25 @@ func TestACancelledMessageDoesNotComeBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The window keeps the body of a message that its only group has acked.
+func TestARetryThatWasAckedIsGoneThoughTheWindowHasIt(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.join("a")
+		w.join("b")
+		w.publish(now("x").with(queue.Options{DelayID: "x"}))
+		w.retryIn("a", "x")
+		s := w.sub("b")
+		claimed := s.claim(1)
+		require.ErrorIs(t, w.topic.CancelRetries(ctx, "x"), operate.ErrTooLate, "b has it in hand")
+		s.ack(&claimed.Messages[0])
+		require.NoError(t, w.topic.CancelRetries(ctx, "x"), "only a needs it")
+		require.ErrorIs(t, w.topic.CancelRetries(ctx, "x"), queue.ErrNotFound)
+		w.join("c")
+		require.Empty(t, w.takeAll("c"))
+		queuetest.Check(t, w.Client, w.Prefix)
+	})
 }
 
 func TestWhoOpensAWindowAndWhoTakesItOver(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 // Check fails the test with a list of all violations in the topics under the prefix. It does not
@@ -32,19 +34,37 @@ type drained struct {
 // the waiters.
 func Live() Option { return func(d *drained) { d.live = true } }
 
-// CheckDrained does the same as Check. It also fails the test if a topic has any message, dead
-// letters included, or any key about one.
+// CheckDrained does the same as Check, after it has removed the topics' takeover windows, as a
+// scheduler does at their end. It also fails the test if a topic has any message, dead letters
+// included, or any key about one.
 func CheckDrained(t testing.TB, client redis.UniversalClient, prefix string, options ...Option) {
 	t.Helper()
 	var d drained
 	for _, option := range options {
 		option(&d)
 	}
+	if err := EndWindows(context.Background(), client, prefix); err != nil {
+		t.Errorf("end the takeover windows: %v", err)
+	}
 	topics, found, err := inspect(context.Background(), client, prefix)
 	for _, s := range topics {
 		found = append(found, d.leftovers(s)...)
 	}
 	report(t, prefix, topics, found, err)
+}
+
+// EndWindows removes the takeover windows of the topics under the prefix, before their end.
+func EndWindows(ctx context.Context, client redis.UniversalClient, prefix string) error {
+	topics, _, err := readAll(ctx, client, prefix)
+	for _, s := range topics {
+		t := queue.NewTopic(queue.MustClient(client), prefix, s.topic)
+		for _, group := range s.groups() {
+			if err == nil && queue.IsWindow(group) {
+				err = t.Remove(ctx, group)
+			}
+		}
+	}
+	return err
 }
 
 // Violations returns all violations in the topics under the prefix, one line each.

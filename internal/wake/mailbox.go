@@ -222,6 +222,18 @@ func (r *Receiver) Address(ctx context.Context) string {
 	return r.box.channel + "|" + r.name
 }
 
+// Denied returns queue.ErrForbidden if the server has refused to let the user listen on the channel
+// of the receiver's last address. It does not wait for the server's answer.
+func (r *Receiver) Denied() error {
+	m := r.mailbox
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r.box == nil {
+		return nil
+	}
+	return r.box.denied
+}
+
 // serverOf returns the server that has the topic.
 func serverOf(ctx context.Context, m *Mailbox, topic *queue.Topic) (string, error) {
 	if !m.client.Cluster() {

@@ -51,9 +51,10 @@ const (
 func relayTo(client redis.UniversalClient, destination message.Publisher) relay.Config {
 	return relay.Config{
 		Subscriber: redisdelay.SubscriberConfig{
-			Client:        client,
-			LeaseDuration: 2 * time.Second, // to have what a killed process held soon
-			Backoff:       redisdelay.ExponentialBackoff(100*time.Millisecond, time.Second),
+			Client:         client,
+			TakeoverWindow: -1,
+			LeaseDuration:  2 * time.Second, // to have what a killed process held soon
+			Backoff:        redisdelay.ExponentialBackoff(100*time.Millisecond, time.Second),
 		},
 		Topics:        []string{topic},
 		Destination:   destination,

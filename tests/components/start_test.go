@@ -21,17 +21,59 @@ import (
 // starts is how often a program starts on an empty Redis. They run in parallel, which is the load.
 const starts = 50
 
-// byHandler are the UUIDs of the messages that handlers got.
+// byHandler are the UUIDs of the messages that handlers got. It also has the subscriptions of a
+// topic wait for its first group.
 type byHandler struct {
-	mu  sync.Mutex
-	got map[string][]string
+	mu      sync.Mutex
+	got     map[string][]string
+	handled map[string]chan struct{} // by topic: closed when a handler got a message of it
 }
 
-func (b *byHandler) note(handler, uuid string) {
+// latecomer is a Subscriber that is late: unless it is the topic's first one, it subscribes when a
+// handler has got a message. Without a window, its group does not get that message.
+type latecomer struct {
+	message.Subscriber
+	handlers *byHandler
+}
+
+func (l latecomer) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if handled, first := l.handlers.topic(topic); !first {
+		select {
+		case <-handled:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return l.Subscriber.Subscribe(ctx, topic)
+}
+
+// topic returns a channel that is closed when a handler got a message of the topic, and whether it
+// is the first call for the topic.
+func (b *byHandler) topic(topic string) (handled chan struct{}, first bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.handled == nil {
+		b.handled = map[string]chan struct{}{}
+	}
+	handled, there := b.handled[topic]
+	if !there {
+		handled = make(chan struct{})
+		b.handled[topic] = handled
+	}
+	return handled, !there
+}
+
+func (b *byHandler) note(topic, handler, uuid string) {
+	handled, _ := b.topic(topic)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.got == nil {
 		b.got = map[string][]string{}
+	}
+	select {
+	case <-handled:
+	default:
+		close(handled)
 	}
 	if !slices.Contains(b.got[handler], uuid) { // it may come again
 		b.got[handler] = append(b.got[handler], uuid)
@@ -47,21 +89,22 @@ func (b *byHandler) of(handler string) []string {
 // middleware notes what each handler of a router gets.
 func (b *byHandler) middleware(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		b.note(message.HandlerNameFromCtx(msg.Context()), msg.UUID)
+		b.note(message.SubscribeTopicFromCtx(msg.Context()), message.HandlerNameFromCtx(msg.Context()), msg.UUID)
 		return next(msg)
 	}
 }
 
-// newcomer is a Subscriber as a newcomer makes it, with a group and nothing else.
-func newcomer(t testing.TB, s redistest.Server, group string) *redisdelay.Subscriber {
+// newcomer is a Subscriber as a newcomer makes it, with a group and nothing else, and late.
+func newcomer(t testing.TB, s redistest.Server, group string, handlers *byHandler) message.Subscriber {
 	t.Helper()
 	subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix, ConsumerGroup: group}, nil)
 	require.NoError(t, err)
-	return testkit.Closes(t, subscriber)
+	return latecomer{testkit.Closes(t, subscriber), handlers}
 }
 
 // A service has one topic of commands and one of events. Each command handler and each read model
-// is a consumer group. Commands are sent before and while the router starts its handlers.
+// is a consumer group. Commands are sent before and while the router starts its handlers. An event
+// waits already.
 func TestACQRSServiceThatStartsLosesNothing(t *testing.T) {
 	t.Parallel()
 	const commands = 12
@@ -86,7 +129,7 @@ func TestACQRSServiceThatStartsLosesNothing(t *testing.T) {
 				commandProcessor, err := cqrs.NewCommandProcessorWithConfig(router, cqrs.CommandProcessorConfig{
 					GenerateSubscribeTopic: func(cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return "commands", nil },
 					SubscriberConstructor: func(p cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-						return newcomer(t, s, p.HandlerName), nil
+						return newcomer(t, s, p.HandlerName, &handled), nil
 					},
 					Marshaler: marshaler,
 				})
@@ -103,7 +146,7 @@ func TestACQRSServiceThatStartsLosesNothing(t *testing.T) {
 				eventProcessor, err := cqrs.NewEventGroupProcessorWithConfig(router, cqrs.EventGroupProcessorConfig{
 					GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) { return "events", nil },
 					SubscriberConstructor: func(p cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-						return newcomer(t, s, p.EventGroupName), nil
+						return newcomer(t, s, p.EventGroupName, &handled), nil
 					},
 					Marshaler: marshaler,
 				})
@@ -113,6 +156,7 @@ func TestACQRSServiceThatStartsLosesNothing(t *testing.T) {
 						cqrs.NewGroupEventHandler(func(context.Context, *OrderPlaced) error { return nil }),
 						cqrs.NewGroupEventHandler(func(context.Context, *OrderPaid) error { return nil })))
 				}
+				require.NoError(t, events.Publish(t.Context(), &OrderPlaced{OrderID: "before"}))
 				var sending sync.WaitGroup
 				sending.Go(func() {
 					for i := range commands / 2 {
@@ -127,7 +171,7 @@ func TestACQRSServiceThatStartsLosesNothing(t *testing.T) {
 				})
 				start(t, router)
 				sending.Wait()
-				for group, want := range map[string]int{"place": commands, "pay": commands, "feedback": commands, "orders": commands, "timeline": commands} {
+				for group, want := range map[string]int{"place": commands, "pay": commands, "feedback": commands, "orders": 1 + commands, "timeline": 1 + commands} {
 					require.Eventually(t, func() bool { return len(handled.of(group)) >= want }, patience, 5*time.Millisecond,
 						"group %s got %d of %d", group, len(handled.of(group)), want)
 				}
@@ -168,8 +212,8 @@ func TestServicesThatStartTogetherGetEveryEvent(t *testing.T) {
 				var starting sync.WaitGroup
 				for _, service := range []string{"crm", "newsletter", "newsletter"} {
 					router := newRouter(t)
-					router.AddConsumerHandler(service, "signed-up", newcomer(t, s, service), func(msg *message.Message) error {
-						handled.note(service, msg.UUID)
+					router.AddConsumerHandler(service, "signed-up", newcomer(t, s, service, &handled), func(msg *message.Message) error {
+						handled.note("signed-up", service, msg.UUID)
 						return nil
 					})
 					starting.Go(func() { start(t, router) })

@@ -434,7 +434,7 @@ func deliverAll(t *testing.T, client redis.UniversalClient, state state) (n int)
 		require.NoError(t, operator.DeliverNow(ctx, "t", admin.ByID(m.ID)))
 	}
 	for group, comes := range state.comes {
-		subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client, ConsumerGroup: group}, nil)
+		subscriber, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: client, ConsumerGroup: group, TakeoverWindow: -1}, nil)
 		require.NoError(t, err)
 		messages, err := subscriber.Subscribe(ctx, "t")
 		require.NoError(t, err)

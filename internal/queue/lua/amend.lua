@@ -19,7 +19,8 @@
 --       6 definition  of the schedule, for "put"
 --       7 jitter      ms, for "put"
 --       8 first       ms before which there is no occurrence, for "put"
---       9 known       ms of an instant whose occurrence was due when the caller looked, for "return"
+--       9 known       ms of an instant whose occurrence was due when the caller looked, for
+--                     "return"
 --
 -- "put" gives the schedule another definition: its version goes up, and it counts from now on. A
 -- cursor of the past stays, so that what the schedule has missed is not forgotten. "pause",
@@ -29,8 +30,8 @@
 -- "answer" does. "return" is for a schedule whose last occurrence was due more than a minute after
 -- now, because the server's clock was ahead then. It takes back what waits, and the schedule counts
 -- from now on, so that it does not rest until that time. It does nothing otherwise. "resume" and
--- "run" wake the programs. Each change is noted in the field ":", so that programs need not read all records
--- again and again.
+-- "run" wake the programs. Each change is noted in the field ":", so that programs need not read
+-- all records again and again.
 -- Returns {outcome, now, record, taken back}. outcome is "stale" when the group set has changed,
 -- "missing" if there is no such schedule, "changed" if its version is not the one that was seen,
 -- else "ok". record is "" if there is none. taken back is a number of occurrences.

@@ -32,7 +32,7 @@ local version, by, id, memory = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local groups = math.floor((#KEYS - 8) / 2)
 local kept = KEYS[9 + groups * 2]
 
---@use now id_length
+--@use now id_length in_window
 
 local before = redis.call('GET', operation)
 if before then
@@ -70,12 +70,7 @@ end
 if not due and #waits == 0 then
   return there and 'late' or 'missing'
 end
-local held = 0 -- 1 if the window has the message
-for _, entry in ipairs(kept and not due and redis.call('LRANGE', kept, 0, -1) or {}) do
-  if string.sub(entry, 1, id_length) == id then
-    held = 1
-  end
-end
+local held = due and 0 or in_window(kept, {id})[id]
 
 -- The first write is a deletion: after one, a script may write at maxmemory too.
 if due then

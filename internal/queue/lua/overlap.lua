@@ -7,8 +7,8 @@
 --       2 occurrence
 --       3 token     of this handling
 --       4 lease     ms for which it is valid
---       5 again     ms for which an occurrence that was delivered before is the next one; 0 for a new
---                   occurrence; for "begin"
+--       5 again     ms for which an occurrence that was delivered before is the next one; 0 for a
+--                   new occurrence; for "begin"
 --       6 counts    "1" if a new occurrence that may not begin is left out; for "begin"
 --
 -- Another handling of the same occurrence takes over, because the lease of its message was lost.

@@ -14,6 +14,8 @@
 --         deliveries  hash: id -> "count flag delayed_for reason"
 --         unack       zset: id -> lease deadline ms
 --         dead        zset: id -> ms at which it died
+--       then only if the set has a window:
+--         kept        ready list of the window
 -- ARGV  1 version     of the group set that KEYS were made from
 --       2 name        the delay id as it is stored
 --       3 due         of the retries: ms from now, or "@" and an instant in ms; "" takes the
@@ -24,8 +26,9 @@
 --         expires     ms from which on it is too late for the message; "" for never
 --
 -- All messages change in all groups in which they retry, or nothing does. Messages that are gone
--- are passed over. A retry that has another due time stays in its group, and its record stays. An
--- expiry does not count in a group that has the message as a requeued one.
+-- are passed over. A message that is taken back is taken out of the window, too. A retry that has
+-- another due time stays in its group, and its record stays. An expiry does not count in a group
+-- that has the message as a requeued one.
 -- Returns one of these. Only "ok" means that something was written.
 --   "ok"
 --   "named"    the delay id has a message that waits for its first delivery: that one is meant
@@ -40,9 +43,10 @@
 local meta, messages, options, refs, pending = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local names, taken, scheduler, operation = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local version, name, spec, memory = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local groups = (#KEYS - 9) / 4
+local groups = math.floor((#KEYS - 9) / 4)
+local kept = KEYS[10 + groups * 4]
 
---@use now due_of post schedule
+--@use now due_of post schedule id_length in_window
 
 local before = redis.call('GET', operation)
 if before then
@@ -62,10 +66,15 @@ redis.call('HLEN', options)
 redis.call('ZCARD', pending)
 redis.call('ZCARD', taken)
 local due = spec ~= '' and due_of(spec)
-local found = {}
+local found, ids = {}, {}
+for i = 5, #ARGV, 2 do
+  ids[#ids + 1] = ARGV[i]
+end
+local has = in_window(kept, ids)
 for i = 5, #ARGV, 2 do
   local id, expires = ARGV[i], tonumber(ARGV[i + 1])
-  local m = {id = id, left = tonumber(redis.call('HGET', refs, id) or 1), waits = {}}
+  local m = {id = id, held = has[id], waits = {}}
+  m.left = tonumber(redis.call('HGET', refs, id) or 1) - m.held -- groups that need the message
   local states, holders, ends = {}, 0, false
   for g = 1, groups do
     local retry, deliveries = KEYS[6 + g * 4], KEYS[7 + g * 4]
@@ -87,7 +96,7 @@ for i = 5, #ARGV, 2 do
       holders = holders + 1
     end
   end
-  if redis.call('HEXISTS', messages, id) == 1 then
+  if m.left > 0 and redis.call('HEXISTS', messages, id) == 1 then
     found[#found + 1] = m
     -- No script can tell that a message is in ready. But refs counts the groups that have it. Of a
     -- group without a state, it is in ready there, or the group is done with it.
@@ -121,8 +130,12 @@ for _, m in ipairs(found) do
       redis.call('HDEL', names, name)
       redis.call('ZREM', taken, name)
     end
-    if m.left > #m.waits then -- a group that is being removed needs it
-      redis.call('HSET', refs, m.id, m.left - #m.waits)
+    local left = m.left + m.held - #m.waits -- the window, or a group that is being removed
+    if m.held > 0 then
+      redis.call('RPUSH', kept, nobody .. ':' .. m.id)
+    end
+    if left > 0 then
+      redis.call('HSET', refs, m.id, left)
     else
       redis.call('HDEL', refs, m.id)
       redis.call('HDEL', messages, m.id)

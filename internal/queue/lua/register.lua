@@ -88,16 +88,6 @@ for _, name in ipairs(not known and redis.call('HKEYS', groups) or {}) do
   end
 end
 
--- Returns the id of an entry, nil if it is out of force. Then the second result is the message that
--- was cancelled, if the entry tells of one.
-local function id_of(entry)
-  local id = string.sub(entry, 1, id_length)
-  if id ~= nobody then
-    return id
-  end
-  return nil, string.sub(entry, id_length + 2)
-end
-
 local entries, counts, copying = {}, {}, false
 if window and others and length > 0 and ends > now then
   if window ~= given then
@@ -115,41 +105,59 @@ if window and others and length > 0 and ends > now then
     copying = true
     local more = size - first > step
     local all = redis.call('LRANGE', kept, more and first or 0, more and first + step - 1 or -1)
-    -- A message that was cancelled came before the entry that tells so. The copy may have it.
-    local cancelled = {}
-    for i = 1, more and 0 or #all do
-      local id, gone = id_of(all[i])
-      if not id then
-        cancelled[gone] = true
+    -- An entry that is out of force begins with zeros, and no id of this century does.
+    local void = {}
+    for i = 1, #all do
+      if string.byte(all[i], 2) == 48 and string.sub(all[i], 1, id_length) == nobody then
+        void[#void + 1] = i
       end
     end
-    local function count(list, by, from)
-      for i = from, #list, step do
-        local ids = {}
-        for j = i, math.min(i + step - 1, #list) do
-          ids[#ids + 1] = list[j]
+    -- Counts one group more, or one less, for the messages of some entries.
+    local function count(from, to, by, only)
+      local ids, n = {}, 0
+      for i = from, to do
+        local id = string.sub(all[i], 1, id_length)
+        if id ~= nobody and (not only or only[id]) then
+          n = n + 1
+          ids[n] = id
         end
-        for j, before in ipairs(redis.call('HMGET', refs, unpack(ids))) do
-          counts[#counts + 1] = ids[j]
+      end
+      for i = 1, n, step do
+        local last = math.min(i + step - 1, n)
+        for j, before in ipairs(redis.call('HMGET', refs, unpack(ids, i, last))) do
+          counts[#counts + 1] = ids[i + j - 1]
           counts[#counts + 1] = string.format('%d', (tonumber(before or nil) or 1) + by)
         end
       end
     end
-    local added, dropped = {}, {}
-    for i, entry in ipairs(all) do
-      local id = id_of(entry)
-      local old = not more and i <= first
-      if id and cancelled[id] then
-        dropped[#dropped + 1] = old and id or nil
-      elseif id then
-        entries[#entries + 1] = entry
-        added[#added + 1] = not old and id or nil
-      elseif more then
-        entries[#entries + 1] = entry -- keeps the place
+    entries = all -- with those that are out of force, which keep the places of the others
+    if more then
+      count(1, #all, 1)
+    elseif #void == 0 then
+      count(first + 1, #all, 1)
+    else
+      -- A message that was cancelled came before the entry that tells so. The copy may have it.
+      local cancelled, n = {[nobody] = true}, 0
+      for _, i in ipairs(void) do
+        cancelled[string.sub(all[i], id_length + 2)] = true
+      end
+      count(1, first, -1, cancelled)
+      local fresh = {}
+      for i = first + 1, #all do
+        fresh[string.sub(all[i], 1, id_length)] = true
+      end
+      for id in pairs(cancelled) do
+        fresh[id] = nil
+      end
+      count(first + 1, #all, 1, fresh)
+      entries = {}
+      for i = 1, #all do
+        if not cancelled[string.sub(all[i], 1, id_length)] then
+          n = n + 1
+          entries[n] = all[i]
+        end
       end
     end
-    count(added, 1, 1)
-    count(dropped, -1, 1)
     if more then
       put(refs, counts, 1, #counts)
       each('RPUSH', copied, entries, 1, #entries)
