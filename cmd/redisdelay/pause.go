@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -81,10 +82,10 @@ func pauseDetail(o admin.PauseOptions) string {
 }
 
 // mayPause returns whether a topic or group is to be paused. It asks if a pause would be replaced,
-// and prints a dry run.
+// and prints a dry run. Who may not see whether there is a pause may not replace one.
 func (a *app) mayPause(ctx context.Context, operator *admin.Admin, topic, group string, o admin.PauseOptions) (bool, error) {
 	stats, err := operator.Stats(ctx, topic)
-	if err != nil && !a.consent.dryRun {
+	if err != nil && !a.consent.dryRun && !errors.Is(err, admin.ErrForbidden) {
 		return true, nil // Pause says what is wrong, for the audit log too
 	}
 	if err != nil {

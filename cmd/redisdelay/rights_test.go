@@ -229,7 +229,7 @@ func (h *holder) redisActs() map[string]func() error {
 	raw := func(args ...any) func() error { return func() error { return h.raw(args...) } }
 	return map[string]func() error{
 		"Publisher.Publish": h.publishes, "publish": tool("publish orders"),
-		"Subscriber.Subscribe": h.subscribes, "tail": tool("tail tailed --limit 1"),
+		"Subscriber.Subscribe": h.subscribes, "tail": tool("tail tailed --for 200ms"),
 		"schedule": func() error { return h.schedules("scheduled") },
 		"doctor":   tool("doctor"), "top": tool("top --once --interval 100ms"), "topics": tool("topics"), "groups idle": tool("groups idle"),
 		"topics TOPIC": tool("topics orders"), "groups ls": tool("groups ls orders"), "upcoming": tool("upcoming orders"), "dead reasons": tool("dead reasons orders"),
@@ -265,7 +265,7 @@ func (h *holder) furnish() {
 	for _, name := range []string{"named", "now", "gone", "killed"} {
 		h.publish("orders", name, "x", redisdelay.DelayKey, "1h", redisdelay.DelayIDKey, name)
 	}
-	h.publish("tailed", "t", "x", redisdelay.DelayKey, "1ms")
+	h.publish("tailed", "t", "x", redisdelay.DelayKey, "1h")
 	h.group("old", "g")
 	h.publish("old", "u", "x", redisdelay.DelayKey, "1h")
 	h.publish("broken", "u", "x", redisdelay.DelayKey, "1h")
