@@ -216,6 +216,33 @@ func TestAGroupTakesALargeWindowOverInStepsAndIsThereAfterTheLast(t *testing.T) 
 	})
 }
 
+// A group with SingleActive takes a large window over like any other. It has no owner before the
+// last step, and the first one gets all in order.
+func TestAGroupWithSingleActiveTakesALargeWindowOver(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		w.join("a")
+		all := names("%05d", 0, 2300)
+		w.publishNow(all...)
+		single := windowed(time.Minute)
+		single.SingleActive = true
+		call := w.topic.JoinCall("b", single, w.window())
+		w.do(call)
+		require.Equal(t, []any{"more"}, call.Reply())
+		require.Zero(t, w.Client.Exists(ctx, w.keys.Active()).Val())
+		queuetest.Check(t, w.Client, w.Prefix)
+		require.Equal(t, queue.Registered{Taken: 2300}, must(w.topic.Join(ctx, "b", single)))
+		require.ErrorIs(t, w.topic.Register(ctx, "b", windowed(time.Minute)), queue.ErrGroupMode)
+		s, got := w.turns("b"), []string(nil)
+		for len(got) < len(all) {
+			claimed := s.claim(1000)
+			require.NotEmpty(t, claimed.Messages)
+			got = append(got, bodies(claimed)...)
+			s.ack(held(claimed)...)
+		}
+		require.Equal(t, all, got)
+	})
+}
+
 // expireNothing is a look of a scheduler that is to find no group to remove.
 func (w *world) expireNothing() {
 	w.t.Helper()
