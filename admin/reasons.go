@@ -156,15 +156,15 @@ func (a *Admin) reasonsOf(ctx context.Context, topic, plain, group string, bulk 
 }
 
 var (
-	namedID    = regexp.MustCompile(`(?i)\b((?:trace|span|request|correlation)[-_ ]?id|traceparent)(["']?\s*[:=]\s*["']?| )([0-9A-Za-z][-0-9A-Za-z_.+/=:]*)`)
+	namedID    = regexp.MustCompile(`((?:\b|_)(?i:(?:trace|span|request|correlation)[-_ ]?id|traceparent)|[a-z](?:Trace|Span|Request|Correlation)I[dD])(["']?\s*[:=]\s*["']?| )([0-9A-Za-z][-0-9A-Za-z_.+/=:]*)`)
 	uuidText   = regexp.MustCompile(`(?i)\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b`)
 	hexText    = regexp.MustCompile(`\b0[xX][0-9a-fA-F]+\b`)
 	wordText   = regexp.MustCompile(`[0-9A-Za-z]+`)
 	letterText = regexp.MustCompile(`[A-Za-z]+`)
 	numberText = regexp.MustCompile(`\d+(\.\d+)*`)
 
-	// A status code of one to three digits follows one of these words.
-	statusBefore = regexp.MustCompile(`(?i)\b(?:status(?:[-_ ]?code)?|code|http(?:/(?:\d(?:\.\d)?|#))?)["']?(?:\s|[:=("'])*(?:is |was |of )?$`)
+	// A status code of one to three digits follows one of these words, or a name that ends in one.
+	statusBefore = regexp.MustCompile(`(?:(?:\b|_)(?i:status(?:[-_ ]?code)?|code|http(?:/(?:\d(?:\.\d)?|#))?)|[a-z](?:Status(?:Code)?|Code))["']?(?:\s|[:=("'])*(?:is |was |of )?$`)
 	// A status code of HTTP follows one of these. Some may count something as well.
 	answerBefore = regexp.MustCompile(`(?i)\b(?:answer(?:ed|s)?|respon(?:ded|ds|se)|repl(?:ied|ies|y)|(returned|returns|got))(?: with)?["']?(?:\s|[:=("'])*$`)
 	answerAfter  = regexp.MustCompile(`^(?:$|\s*[^\s0-9a-z]|\s+(?:after|and|at|because|but|by|for|from|in|instead|on|or|to|until|when|while|with)\b)`)

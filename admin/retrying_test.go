@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -153,6 +154,37 @@ func TestRetriesOfAPartitionedTopicAreReached(t *testing.T) {
 		require.NoError(t, p.admin.Cancel(ctx, topic, admin.ByDelayID(id)))
 		require.ErrorIs(t, p.admin.Cancel(ctx, topic, admin.ByDelayID(id)), admin.ErrNotFound)
 	})
+}
+
+// Each partition has its own step. What one of them refuses is told, also if others changed.
+func TestPartitionThatIsTooLateIsTold(t *testing.T) {
+	for _, late := range []int{0, 1} {
+		t.Run(fmt.Sprint(late), func(t *testing.T) {
+			eachPartition(t, func(t *testing.T, p *partitioned) {
+				const id = "retrying"
+				for i, plain := range p.plain[1:] {
+					msg := text("x")
+					redisdelay.SetDelayID(msg, id, redisdelay.DelayIDReplace)
+					require.NoError(t, p.publisher(t).Publish(plain, msg))
+					for j, g := range []string{"billing", "audit"} {
+						page, err := p.admin.List(ctx, plain, admin.Query{State: admin.Ready, Group: g, Filter: admin.Filter{DelayID: id}})
+						require.NoError(t, err)
+						_, err = p.admin.Kill(ctx, plain, g, page.Messages[0].ID, "")
+						require.NoError(t, err)
+						if i == late && j == 0 {
+							continue // it is dead
+						}
+						_, err = p.admin.RequeueAll(ctx, plain, g, admin.Bulk{Spread: 100 * time.Hour})
+						require.NoError(t, err)
+					}
+				}
+				err := p.admin.Cancel(ctx, topic, admin.ByDelayID(id))
+				require.ErrorIs(t, err, admin.ErrTooLate)
+				require.ErrorContains(t, err, `dead in group "billing"`)
+				require.ErrorContains(t, err, p.plain[1+late])
+			})
+		})
+	}
 }
 
 func TestRescheduleReadsTheExpiry(t *testing.T) {

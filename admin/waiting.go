@@ -97,7 +97,18 @@ func (a *Admin) about(ctx context.Context, topic string, message Ref, what strin
 		if message.ref.DelayID == "" || !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrTooLate) {
 			break
 		}
-		again := in(retries)
+		// A partition in which a group has a message counts, whatever the others have.
+		var late error
+		again := in(func(t *operate.Topic) error {
+			err := retries(t)
+			if errors.Is(err, ErrTooLate) {
+				late = errors.Join(late, err)
+			}
+			return err
+		})
+		if again == nil {
+			again = late
+		}
 		if errors.Is(again, operate.ErrNamed) {
 			continue // a message was published under the delay ID meanwhile
 		}

@@ -100,6 +100,15 @@ func (t *Topic) recall(ctx context.Context, delayID string, due any, expires Exp
 	if len(ids) == 0 {
 		return t.outcome(ref, "missing")
 	}
+	// While its window lasts, the delay ID means a message that was due. A group may have it, and
+	// wait only for older ones.
+	owner, err := t.Find(ctx, ref)
+	switch {
+	case err == nil && !slices.Contains(ids, owner.ID):
+		ids = append(ids, owner.ID)
+	case err != nil && !errors.Is(err, queue.ErrNotFound) && !errors.Is(err, ErrTooLate):
+		return err
+	}
 	var messages []any
 	untils := map[string]string{}
 	for _, id := range ids {

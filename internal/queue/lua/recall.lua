@@ -21,7 +21,7 @@
 --       3 due         of the retries: ms from now, or "@" and an instant in ms; "" takes the
 --                     messages back
 --       4 memory      ms for which the result is remembered
---       then for each message that seek found:
+--       then for each message that seek found, and for the one that has the delay id:
 --         id
 --         expires     ms from which on it is too late for the message; "" for never
 --
