@@ -134,7 +134,7 @@ func TestStrippedMetadataControlsNothing(t *testing.T) {
 }
 
 // A message that expires while the window has it does not come to a group that takes it over late.
-// What a message died of in the first group counts there alone.
+// One that becomes a dead letter then is one of that group alone.
 func TestALaterGroupDoesNotGetWhatHasExpired(t *testing.T) {
 	both(t, func(t *testing.T, s redistest.Server) {
 		p := newPublisher(t, s)
