@@ -132,3 +132,32 @@ func TestStrippedMetadataControlsNothing(t *testing.T) {
 	redisdelay.StripMetadata(&message.Message{}) // without metadata there is nothing to remove
 	require.False(t, strings.Contains(fmt.Sprint(msg.Metadata), "outside"))
 }
+
+// A message that expires while the window has it does not come to a group that takes it over late.
+// One that becomes a dead letter then is one of that group alone.
+func TestALaterGroupDoesNotGetWhatHasExpired(t *testing.T) {
+	both(t, func(t *testing.T, s redistest.Server) {
+		p := newPublisher(t, s)
+		a := subscribe(t, s, "t", inGroup("a"), usualWindow)
+		drop, die := message.NewMessage("1", []byte("drop")), message.NewMessage("2", []byte("die"))
+		until := serverTime(t, s).Add(500 * time.Millisecond)
+		redisdelay.ExpireAt(drop, until, redisdelay.ExpiryDrop)
+		redisdelay.ExpireAt(die, until, redisdelay.ExpiryDead)
+		require.NoError(t, p.Publish("t", drop, die))
+		publish(t, p, "t", "stays")
+		require.Equal(t, []string{"drop", "die", "stays"}, consume(t, a, 3))
+		if s.Mini != nil {
+			s.Mini.SetTime(until.Add(time.Millisecond))
+		} else {
+			time.Sleep(time.Until(until) + 5*time.Millisecond)
+		}
+		b := subscribe(t, s, "t", inGroup("b"), usualWindow)
+		require.Equal(t, []string{"stays"}, consume(t, b, 1))
+		operator := adminOf(t, s)
+		require.Eventually(t, func() bool {
+			stats, err := operator.Stats(ctx, "t")
+			require.NoError(t, err)
+			return stats.Groups[0].Dead == 0 && stats.Groups[1].Dead == 1
+		}, soon, time.Millisecond)
+	})
+}
