@@ -13,7 +13,7 @@ func LogRegistered(logger watermill.LoggerAdapter, got queue.Registered, fields 
 		logger.Info("The new consumer group gets what the topic's first group got before", with(got.Taken))
 	}
 	if got.Missed > 0 {
-		logger.Info("The new consumer group gets nothing of what the topic's first group got before, for that is too much", with(got.Missed))
+		logger.Info("The new consumer group gets nothing of what the topic's first group got before: it is too much, or the window is over", with(got.Missed))
 	}
 	if got.Waited > 0 {
 		logger.Info("The first consumer group of the topic gets what waited without any group", with(got.Waited))

@@ -170,7 +170,8 @@ func (t *Topic) ReadLook(call *Call) (*Groups, error) {
 type Registered struct {
 	// Taken is how many messages that the topic's first group got before came from the window.
 	Taken int
-	// Missed is how many messages the window had when it was full. The group got none of them.
+	// Missed is how many messages the window had when it was full, or ended before the group had
+	// all. The group got none of them.
 	Missed int
 	// Waited is how many messages were due before the topic had a group.
 	Waited int

@@ -411,6 +411,24 @@ func TestARetryThatWasAckedIsGoneThoughTheWindowHasIt(t *testing.T) {
 	})
 }
 
+func TestAWindowThatEndsBeforeTheCopyIsWholeIsMissed(t *testing.T) {
+	both(t, func(t *testing.T, w *world) {
+		require.NoError(t, w.topic.Register(ctx, "a", windowed(3*time.Second)))
+		w.publishNow(names("%d", 1, 1500)...)
+		window := w.window()
+		w.do(w.topic.JoinCall("b", windowed(time.Minute), window)) // has two thirds
+		var ends int64
+		_, err := fmt.Sscanf(window, "window:%d", &ends)
+		require.NoError(t, err)
+		w.passUntil(ends)
+		got, err := w.topic.Join(ctx, "b", windowed(time.Minute))
+		require.NoError(t, err)
+		require.Equal(t, queue.Registered{Missed: 1499}, got)
+		require.Empty(t, w.takeAll("b"))
+		queuetest.Check(t, w.Client, w.Prefix)
+	})
+}
+
 func TestWhoOpensAWindowAndWhoTakesItOver(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		require.NoError(t, w.topic.Register(ctx, "broadcast:1", shortLived))

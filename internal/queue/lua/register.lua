@@ -35,7 +35,8 @@
 -- {"mode"} if the group has the other setting of SingleActive. A topic of another layout is as it
 -- was.
 --   taken   messages that the group got from the window
---   missed  messages that the window had when it became full, so that the group did not get them
+--   missed  messages that the window had when it became full, or ended before the copy was whole, so
+--           that the group did not get them
 --   waited  messages that were due before there was a group
 -- Twice: the second run finds the group registered and keeps the version, or copies on.
 
@@ -167,6 +168,9 @@ if window and others and length > 0 and ends > now then
     end
     taken = #entries
   end
+end
+if given ~= '' and not known and not copying and missed == 0 and redis.call('LLEN', copied) > 0 then
+  missed = math.max(redis.call('LLEN', kept), redis.call('LLEN', copied)) -- it ended meanwhile
 end
 if not known and not others and head[2] then
   waited = redis.call('ZCOUNT', pending, '-inf', string.format('%d', now))
