@@ -26,8 +26,8 @@ type Counters struct {
 	RefusedFull int `json:"refused_full"`
 
 	// RefusedOccurrences counts occurrences of recurring schedules that a program made, and that
-	// were not published: they came too late, or the schedule was paused or changed meanwhile. What
-	// another program had published already is not in it.
+	// were not published. They came too late, or meanwhile the schedule was paused or changed, or
+	// the server's clock went back. What another program had published already is not in it.
 	RefusedOccurrences int `json:"refused_occurrences"`
 
 	// Returned counts recurring schedules that came back, because the server's clock was ahead when

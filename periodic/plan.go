@@ -75,7 +75,7 @@ func (p planner) plan(r queue.Recurring, now time.Time, pace pace) (found plan) 
 	}
 	follow := func(at, latest time.Time) {
 		add(planned{at: at, due: at.Add(p.jitter), latest: latest, previous: previous, missed: missed,
-			guard: queue.Follows(r.Version, after, latest, missed)})
+			guard: queue.Follows(r.Version, now, after, latest, missed)})
 		after, previous, missed = at, at, 0
 	}
 

@@ -298,7 +298,7 @@ func (s *schedule) send(b bundle) (goes bool, err error) {
 
 // judge logs what the guards of a call have left out.
 func (s *schedule) judge(occurrences []planned, by map[queue.Verdict]int) (goes bool, err error) {
-	refused := by[queue.Changed] + by[queue.IsPaused] + by[queue.Apart] + by[queue.Late]
+	refused := by[queue.Changed] + by[queue.IsPaused] + by[queue.Apart] + by[queue.Early] + by[queue.Late]
 	fields := watermill.LogFields{"refused": refused, "first": occurrences[0].at.UTC().Format(time.RFC3339Nano), "message_took": s.paceNow().cost}
 	switch {
 	case by[queue.Undecided] > 0:
@@ -308,6 +308,8 @@ func (s *schedule) judge(occurrences []planned, by map[queue.Verdict]int) (goes 
 		s.logger.Error("Occurrences of the schedule came too late, so it goes on with the first that can be made in time", errLate, fields)
 	case by[queue.Changed]+by[queue.IsPaused] > 0:
 		s.logger.Info("The schedule was paused or changed while its occurrences were made, so they are left out", fields)
+	case by[queue.Early] > 0:
+		s.logger.Info("The server's clock has gone back while occurrences of the schedule were made, so they are made anew", fields)
 	case by[queue.Apart] > 0:
 		s.logger.Info("The record of the schedule has changed while its occurrences were made, so they are made anew", fields)
 	case by[queue.Faster] > 0:

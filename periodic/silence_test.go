@@ -101,6 +101,25 @@ func TestSchedulesComeBackWhenTheServersClockWasAhead(t *testing.T) {
 	}
 }
 
+// The server's clock is hours ahead for a moment. An occurrence that is planned then, and made when
+// the clock has gone back, leaves no hole behind the one that waits.
+func TestAnOccurrencePlannedByAClockThatWasAheadIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	const interval, cost = 20 * time.Second, 1500 * time.Millisecond
+	for _, misfire := range []Misfire{MisfireLast, MisfireSkip, MisfireAll} {
+		for _, jitter := range []time.Duration{0, time.Minute} {
+			s := scenario{lasts: 3 * time.Minute, poll: time.Second / 2, ahead: 2 * time.Second,
+				kinds:  []kind{{spec: "@every 20s", misfire: misfire, least: cost, most: cost, jitter: jitter}},
+				events: []event{{what: "clock", at: 4 * time.Second, lasts: 1200 * time.Millisecond, by: 2*time.Hour + 25*time.Minute}}}
+			require.Empty(t, s.run(t), "%s, jitter %v", misfire, jitter)
+			require.Equal(t, 1, s.count("gone back while occurrences"), "%s, jitter %v", misfire, jitter)
+			require.Zero(t, s.count("The server's clock was ahead"), "%s, jitter %v", misfire, jitter)
+			require.Zero(t, s.missed, "%s, jitter %v", misfire, jitter)
+			require.GreaterOrEqual(t, s.delivered, int((s.lasts-jitter)/interval), "%s, jitter %v", misfire, jitter)
+		}
+	}
+}
+
 // A failover shifts the clock by less than a minute, which is waited out.
 func TestAFailoverShiftsTheClockALittle(t *testing.T) {
 	t.Parallel()

@@ -61,6 +61,6 @@ var (
 	descScheduleOverdue    = desc("schedule_overdue_seconds", "How long an occurrence has been due that no program has published.", "topic", "schedule")
 	descScheduleMissed     = desc("schedule_missed_occurrences_total", "Occurrences that were missed. A program counts them when it publishes again.", "topic", "schedule")
 	descSchedulePaused     = desc("schedule_paused_timestamp_seconds", "Since when the schedule is paused.", "topic", "schedule")
-	descRefusedOccurrences = desc("refused_occurrences_total", "Occurrences of recurring schedules that were made too late, or whose schedule had changed.", "topic")
+	descRefusedOccurrences = desc("refused_occurrences_total", "Occurrences of recurring schedules that were made too late, or whose schedule or server's clock had changed.", "topic")
 	descSchedulesLeftOut   = desc("schedules_left_out", "Schedules that are not exported because of MaxSchedules.")
 )

@@ -90,7 +90,7 @@ type Counters struct {
 	LeftOut     int // messages that were left out because their delay IDs were taken
 	RefusedFull int // messages that were refused because the topic was full
 
-	RefusedOccurrences int // occurrences of recurring schedules that their guards left out, because they came too late or the schedule had changed
+	RefusedOccurrences int // occurrences of recurring schedules that their guards left out, because they came too late, the schedule had changed, or the clock had gone back
 	Returned           int // recurring schedules that came back from a time at which the server's clock was ahead
 }
 

@@ -92,14 +92,18 @@ const (
 	Faster    Verdict = "faster"    // another program has published the occurrence, or a later one
 	IsPaused  Verdict = "paused"    // the schedule is paused
 	Apart     Verdict = "apart"     // the occurrence before is missing, because its guard left it out
+	Early     Verdict = "early"     // the server's clock has gone back since it was planned
 	Late      Verdict = "late"      // it came too late
 	Cancelled Verdict = "cancelled" // somebody had cancelled it
 )
 
 // Follows returns the guard of the occurrence that comes next after an instant, to be taken until
-// latest. missed is how many instants were missed before it, or with it.
-func Follows(version int64, after, latest time.Time, missed int64) *Guard {
-	return &Guard{text: fmt.Sprintf("%d:%d:%d:%d", version, after.UnixMilli(), latest.UnixMilli(), missed)}
+// latest. planned is what the server's clock showed when the occurrence was planned. If that clock
+// has gone back by more than MostAhead since, the guard leaves the occurrence out. missed is how
+// many instants were missed before it, or with it.
+func Follows(version int64, planned, after, latest time.Time, missed int64) *Guard {
+	earliest := max(planned.Add(-MostAhead).UnixMilli(), 0)
+	return &Guard{text: fmt.Sprintf("%d:%d:%d:%d:%d", version, after.UnixMilli(), earliest, latest.UnixMilli(), missed)}
 }
 
 // AskedFor returns the guard of an occurrence that somebody asked for.

@@ -51,7 +51,7 @@ func (w *world) follow(r queue.Recurring, instants ...time.Time) {
 	after := r.Cursor
 	var messages []message
 	for _, at := range instants {
-		messages = append(messages, occurrence(r.Name, at, queue.Follows(r.Version, after, at, 0)))
+		messages = append(messages, occurrence(r.Name, at, queue.Follows(r.Version, time.Time{}, after, at, 0)))
 		after = at
 	}
 	w.publish(messages...)
@@ -106,12 +106,12 @@ func TestAnOccurrenceIsPublishedOnce(t *testing.T) {
 		require.Len(t, stored, 2)
 		// Another process has made the same plan, and a third plan leaves an instant out.
 		for _, late := range []message{
-			occurrence(r.Name, first, queue.Follows(1, r.Cursor, first, 0)),
-			occurrence(r.Name, w.hour(4), queue.Follows(1, w.hour(3), w.hour(4), 0)),
-			occurrence(r.Name, w.hour(3), queue.Follows(2, second, w.hour(3), 0)),
-			occurrence(r.Name, w.hour(3), queue.Follows(1, second, w.hour(-1), 0)),
+			occurrence(r.Name, first, queue.Follows(1, time.Time{}, r.Cursor, first, 0)),
+			occurrence(r.Name, w.hour(4), queue.Follows(1, time.Time{}, w.hour(3), w.hour(4), 0)),
+			occurrence(r.Name, w.hour(3), queue.Follows(2, time.Time{}, second, w.hour(3), 0)),
+			occurrence(r.Name, w.hour(3), queue.Follows(1, time.Time{}, second, w.hour(-1), 0)),
 			occurrence(r.Name, w.hour(3), queue.AskedFor(1)),
-			occurrence("missing", w.hour(3), queue.Follows(1, second, w.hour(3), 0)),
+			occurrence("missing", w.hour(3), queue.Follows(1, time.Time{}, second, w.hour(3), 0)),
 			occurrence("missing", w.hour(3), queue.AskedFor(1)),
 		} {
 			require.NoError(t, other.Publish(ctx, queue.Token(), 1, w.make(late)))
@@ -146,13 +146,14 @@ func TestGuardsSayWhyTheyLeaveAnOccurrenceOut(t *testing.T) {
 			guard *queue.Guard
 			want  queue.Verdict
 		}{
-			{w.hour(-1), queue.Follows(1, w.hour(-2), w.hour(9), 0), queue.Faster},
-			{w.hour(4), queue.Follows(1, w.hour(3), w.hour(9), 0), queue.Apart},
-			{w.hour(4), queue.Follows(1, cursor, w.hour(-1), 0), queue.Late},
-			{w.hour(4), queue.Follows(2, cursor, w.hour(9), 0), queue.Changed},
+			{w.hour(-1), queue.Follows(1, time.Time{}, w.hour(-2), w.hour(9), 0), queue.Faster},
+			{w.hour(4), queue.Follows(1, time.Time{}, w.hour(3), w.hour(9), 0), queue.Apart},
+			{w.hour(4), queue.Follows(1, w.hour(1), cursor, w.hour(9), 0), queue.Early},
+			{w.hour(4), queue.Follows(1, time.Time{}, cursor, w.hour(-1), 0), queue.Late},
+			{w.hour(4), queue.Follows(2, time.Time{}, cursor, w.hour(9), 0), queue.Changed},
 			{w.hour(4), queue.AskedFor(1), queue.Faster},
-			{first, queue.Follows(1, cursor, first, 0), queue.Passed},
-			{second, queue.Follows(1, first, second, 0), queue.Cancelled},
+			{first, queue.Follows(1, w.hour(0).Add(queue.MostAhead), cursor, first, 0), queue.Passed},
+			{second, queue.Follows(1, time.Time{}, first, second, 0), queue.Cancelled},
 		} {
 			plain := under(in("", time.Hour), "own", queue.Replace, 0)
 			messages := w.make(plain, occurrence("s", test.at, test.guard), plain)
@@ -160,10 +161,10 @@ func TestGuardsSayWhyTheyLeaveAnOccurrenceOut(t *testing.T) {
 			require.NoError(t, w.topic.Publish(ctx, "PUBLISHER", w.calls, messages))
 			require.Equal(t, test.want, test.guard.Verdict, "%v", test.at)
 		}
-		still := queue.Follows(1, paused.Cursor, w.hour(1), 0)
+		still := queue.Follows(1, time.Time{}, paused.Cursor, w.hour(1), 0)
 		w.publish(occurrence("still", w.hour(1), still))
 		require.Equal(t, queue.IsPaused, still.Verdict)
-		require.Equal(t, 4, must(w.topic.Stats(ctx)).Counters.RefusedOccurrences, "apart, late, changed and paused")
+		require.Equal(t, 5, must(w.topic.Stats(ctx)).Counters.RefusedOccurrences, "apart, early, late, changed and paused")
 	}, "a")
 }
 
@@ -173,7 +174,7 @@ func TestAnOccurrenceThatIsDueAtOnceDoesNotWait(t *testing.T) {
 		r := w.amend(queue.Put, "s").Record
 		passed := r.Cursor.Add(-time.Millisecond)
 		require.NoError(t, w.Client.HSet(ctx, w.keys.Schedules(), "s", "1 1 0 0 0 0 0 0 0 - spec").Err())
-		w.publish(occurrence("s", passed, queue.Follows(1, time.UnixMilli(1), w.hour(1), 0)))
+		w.publish(occurrence("s", passed, queue.Follows(1, time.Time{}, time.UnixMilli(1), w.hour(1), 0)))
 		r = w.recurring("s")
 		require.Empty(t, r.Waiting)
 		require.Equal(t, passed, r.Last)
@@ -278,8 +279,8 @@ func TestAResumeWakesThePrograms(t *testing.T) {
 func TestMessagesBesideALeftOutOccurrenceArePublished(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		r := w.amend(queue.Put, "s").Record
-		w.publish(now("1"), occurrence("s", w.hour(1), queue.Follows(9, r.Cursor, w.hour(1), 0)), in("2", time.Hour),
-			occurrence("s", w.hour(1), queue.Follows(1, r.Cursor, w.hour(1), 3)), under(in("3", time.Hour), "x", queue.Keep, 0))
+		w.publish(now("1"), occurrence("s", w.hour(1), queue.Follows(9, time.Time{}, r.Cursor, w.hour(1), 0)), in("2", time.Hour),
+			occurrence("s", w.hour(1), queue.Follows(1, time.Time{}, r.Cursor, w.hour(1), 3)), under(in("3", time.Hour), "x", queue.Keep, 0))
 		require.Equal(t, []string{"1"}, w.ready("a"))
 		require.Len(t, w.pending(), 3)
 		require.EqualValues(t, 3, w.recurring("s").Missed)
@@ -290,7 +291,7 @@ func TestARefusedCallMovesNoCursor(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		r := w.amend(queue.Put, "s").Record
 		w.publish(under(in("1", time.Hour), "x", queue.Reject, 0))
-		o := occurrence("s", w.hour(1), queue.Follows(1, r.Cursor, w.hour(1), 0))
+		o := occurrence("s", w.hour(1), queue.Follows(1, time.Time{}, r.Cursor, w.hour(1), 0))
 		w.unchanged(func() {
 			require.ErrorIs(t, w.tryPublish(o, under(in("2", time.Hour), "x", queue.Reject, 0)), queue.ErrExists)
 		})
@@ -523,7 +524,7 @@ func TestARecordTellsTheLastOccurrence(t *testing.T) {
 	require.Equal(t, w.hour(2), record().Last)
 	w.pass(5 * time.Hour)
 	r := record()
-	w.publish(occurrence("s", w.hour(6), queue.Follows(r.Version, r.Cursor, w.hour(9), 4)))
+	w.publish(occurrence("s", w.hour(6), queue.Follows(r.Version, time.Time{}, r.Cursor, w.hour(9), 4)))
 	require.Equal(t, w.hour(6), record().Last)
 	require.Equal(t, w.now(), record().Counted.UnixMilli())
 	counted := record().Counted
@@ -643,7 +644,7 @@ func TestAnyOrderOfChangesOfSchedules(t *testing.T) {
 				r := look()
 				at := r.Cursor.Truncate(time.Minute).UnixMilli() + minute*rapid.Int64Range(1, 4).Draw(t, "minutes")
 				latest := at + minute*rapid.Int64Range(0, 1).Draw(t, "late")
-				w.publish(occurrence(r.Name, time.UnixMilli(at), queue.Follows(r.Version, r.Cursor, time.UnixMilli(latest), 1)))
+				w.publish(occurrence(r.Name, time.UnixMilli(at), queue.Follows(r.Version, time.Time{}, r.Cursor, time.UnixMilli(latest), 1)))
 				p := want[r.Name]
 				if p == nil || p.removed || p.paused || p.version != r.Version || p.cursor != r.Cursor.UnixMilli() || w.now() > latest {
 					return

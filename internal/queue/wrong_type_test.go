@@ -38,7 +38,7 @@ var transitions = map[string]func(w *world) (call func() error){
 	},
 	"publish, recurring": func(w *world) func() error {
 		r := w.amend(queue.Put, "s").Record
-		messages := w.make(now("x").with(queue.Options{MaxDeliveries: 1}), occurrence("s", w.hour(1), queue.Follows(1, r.Cursor, w.hour(1), 0)))
+		messages := w.make(now("x").with(queue.Options{MaxDeliveries: 1}), occurrence("s", w.hour(1), queue.Follows(1, time.Time{}, r.Cursor, w.hour(1), 0)))
 		return func() error { return w.topic.Publish(ctx, "P", 1, messages) }
 	},
 	"amend": func(w *world) func() error {

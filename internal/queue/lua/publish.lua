@@ -45,16 +45,19 @@
 -- that one, or is left out ("mode:keep"), or the call is refused ("mode:reject"). From its time in
 -- taken on, a delay id is free.
 -- A message with a guard is an occurrence of a recurring schedule, and has the delay id
--- "<schedule>%40<instant>". Its option "guard" is "<version>:<after>:<latest>:<missed>", and is not
--- stored. The message is left out unless the schedule has that version, runs, and has its cursor at
--- the instant after, and now is latest at most. Else the cursor moves to the instant, and missed is
--- added to the missed occurrences, with the time. Of an occurrence that somebody asked for, the
--- guard is "<version>:run": then run of the schedule has to be the instant, and is cleared.
+-- "<schedule>%40<instant>". Its option "guard" is "<version>:<after>:<earliest>:<latest>:<missed>",
+-- and is not stored. The message is left out unless the schedule has that version, runs, and has
+-- its cursor at the instant after, and now is from earliest to latest. Else the cursor moves to the
+-- instant, and missed is added to the missed occurrences, with the time. Because of earliest, the
+-- cursor never follows a clock that was ahead, but has gone back. Of an occurrence that somebody
+-- asked for, the guard is "<version>:run": then run of the schedule has to be the instant, and is
+-- cleared.
 -- The reply says why a guard left its message out:
 --   "changed"    the schedule has another version, or is gone
 --   "faster"     the cursor is at the instant or past it: another program was faster
 --   "paused"     the schedule is paused
 --   "apart"      the occurrence before is not in the topic, because its guard left that out
+--   "early"      now is before earliest
 --   "late"       now is past latest
 --   "cancelled"  somebody cancelled the occurrence; the cursor has moved
 -- All but "faster" and "cancelled" are counted.
@@ -171,13 +174,15 @@ local function verdict(delay_id, guard)
   if not r or r.version ~= tonumber(version) then
     return 'changed'
   end
-  local after, latest, missed = string.match(plan, '^(%d+):(%d+):(%d+)$')
+  local after, earliest, latest, missed = string.match(plan, '^(%d+):(%d+):(%d+):(%d+)$')
   if not after and r.run ~= at or after and r.cursor >= tonumber(at) then
     return 'faster'
   elseif after and r.paused ~= '0' then
     return 'paused'
   elseif after and r.cursor ~= tonumber(after) then
     return 'apart'
+  elseif after and now < tonumber(earliest) then
+    return 'early'
   elseif after and now > tonumber(latest) then
     return 'late'
   end
