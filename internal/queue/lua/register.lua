@@ -35,8 +35,8 @@
 -- {"mode"} if the group has the other setting of SingleActive. A topic of another layout is as it
 -- was.
 --   taken   messages that the group got from the window
---   missed  messages that the window had when it became full, or ended before the copy was whole, so
---           that the group did not get them
+--   missed  messages that the window had when it became full, or ended before the copy was whole:
+--           the group did not get them
 --   waited  messages that were due before there was a group
 -- Twice: the second run finds the group registered and keeps the version, or copies on.
 
