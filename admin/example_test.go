@@ -42,6 +42,21 @@ func remind(ctx context.Context, a *admin.Admin, p *redisdelay.Publisher, remind
 	return p.Publish("reminders", reminder)
 }
 
+// A reminder waits for its retry, and the new one is the only one that comes.
+func ExampleByDelayID() {
+	s := start()
+	defer s.stop()
+	for range 2 {
+		reminder := message.NewMessage("uuid", []byte("order 123"))
+		redisdelay.SetDelayID(reminder, "order 123", redisdelay.DelayIDReplace)
+		redisdelay.DelayFor(reminder, time.Hour)
+		check(remind(ctx, s.admin, s.publisher, reminder))
+	}
+	fmt.Println("waiting:", len(s.server.Scheduled("reminders")))
+
+	// Output: waiting: 1
+}
+
 // An order is paid in time.
 func Example() {
 	s := start()

@@ -14,7 +14,6 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
@@ -120,13 +119,13 @@ func TestOneCheckRunsAtATime(t *testing.T) {
 	started, goOn := make(chan struct{}, 100), make(chan struct{})
 	release := sync.OnceFunc(func() { close(goOn) })
 	t.Cleanup(release) // else a test that fails would not end
-	s.Client.(*redis.Client).AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
+	s.beforeEach(func(call redis.Cmder) error {
 		if call.Name() == "type" { // which only a check asks
 			started <- struct{}{}
 			<-goOn
 		}
 		return nil
-	}))
+	})
 	status, to := s.post("/check", "t", "orders")
 	require.Equal(t, http.StatusSeeOther, status)
 	<-started

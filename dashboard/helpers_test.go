@@ -8,10 +8,12 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
@@ -35,16 +37,29 @@ var (
 type site struct {
 	t testing.TB
 	redistest.Server
-	admin *admin.Admin
-	page  *dashboard.Dashboard
+	admin  *admin.Admin
+	page   *dashboard.Dashboard
+	before *atomic.Pointer[func(call redis.Cmder) error] // of newSite; nil before beforeEach
 }
+
+// beforeEach has do run before each call from now on. The page's goroutines call Redis at any time,
+// so that a hook cannot be added to the client by now.
+func (s *site) beforeEach(do func(call redis.Cmder) error) { s.before.Store(&do) }
 
 // newSite returns a page for one user.
 func newSite(t testing.TB, user dashboard.User, change ...func(*dashboard.Config)) *site {
 	t.Helper()
 	_, client := redistest.Embedded(t)
-	server := redistest.On(t, client, "test")
-	return siteOn(t, server, user, change...)
+	before := new(atomic.Pointer[func(call redis.Cmder) error])
+	client.AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
+		if do := before.Load(); do != nil {
+			return (*do)(call)
+		}
+		return nil
+	}))
+	s := siteOn(t, redistest.On(t, client, "test"), user, change...)
+	s.before = before
+	return s
 }
 
 func siteOn(t testing.TB, server redistest.Server, user dashboard.User, change ...func(*dashboard.Config)) *site {

@@ -18,7 +18,6 @@ import (
 
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/dashboard"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
@@ -124,13 +123,13 @@ func TestATopicIsMendedOnce(t *testing.T) {
 	started, goOn := make(chan struct{}, 100), make(chan struct{})
 	release := sync.OnceFunc(func() { close(goOn) })
 	t.Cleanup(release)
-	s.Client.(*redis.Client).AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
+	s.beforeEach(func(call redis.Cmder) error {
 		if call.Name() == "type" { // which only a check asks
 			started <- struct{}{}
 			<-goOn
 		}
 		return nil
-	}))
+	})
 	mend := []string{"do", "repair", "t", "orders", "count", "2", "typed-count", "2", "typed-name", "orders"}
 	status, to := s.post("/confirm", mend...)
 	require.Equal(t, http.StatusSeeOther, status)
@@ -169,13 +168,13 @@ func TestCloseEndsWhatIsUnderWay(t *testing.T) {
 	t.Cleanup(release)
 	var checking atomic.Bool
 	checking.Store(true)
-	s.Client.(*redis.Client).AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
+	s.beforeEach(func(call redis.Cmder) error {
 		if call.Name() == "type" && checking.CompareAndSwap(true, false) { // which only a check asks
 			started <- struct{}{}
 			<-goOn
 		}
 		return nil
-	}))
+	})
 	asks, leave := context.WithCancel(ctx)
 	r := request(http.MethodPost, "/check", "t", "orders").WithContext(asks)
 	status, _, _ := s.answers(r)
@@ -215,13 +214,13 @@ func TestWhoStopsAnOperationIsKnown(t *testing.T) {
 	release := sync.OnceFunc(func() { close(goOn) })
 	t.Cleanup(release)
 	var begun atomic.Bool
-	s.Client.(*redis.Client).AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
+	s.beforeEach(func(call redis.Cmder) error {
 		if call.Name() == "xadd" && begun.CompareAndSwap(false, true) { // the act with which the operation begins
 			started <- struct{}{}
 			<-goOn
 		}
 		return nil
-	}))
+	})
 	_, to := s.post("/confirm?who=ann", "do", "purge", "t", "orders", "g", "g", "count", "1", "typed-count", "1", "typed-name", "orders")
 	<-started
 	status, _ := s.post("/job/stop?who=bob", "id", strings.TrimPrefix(to, "/job?id="))
@@ -262,12 +261,12 @@ func TestAMessageByDelayIDIsReadOnce(t *testing.T) {
 	_, body := s.get("/message?t=orders&id=order+7")
 	require.Contains(t, body, "order 7")
 	var asked atomic.Int64
-	s.Client.(*redis.Client).AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
+	s.beforeEach(func(call redis.Cmder) error {
 		if strings.HasPrefix(call.Name(), "evalsha") {
 			asked.Add(1)
 		}
 		return nil
-	}))
+	})
 	for range 50 {
 		s.get("/message?t=orders&id=order+7")
 	}

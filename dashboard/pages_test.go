@@ -19,7 +19,6 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/dashboard"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
 	"github.com/redisdelay/watermill-redisdelay/internal/testkit"
 )
 
@@ -235,10 +234,10 @@ func TestBrowsersShareWhatIsRead(t *testing.T) {
 	server := httptest.NewServer(s.page)
 	t.Cleanup(server.Close)
 	var asked atomic.Int64
-	s.Client.(*redis.Client).AddHook(redistest.BeforeEach(func(call redis.Cmder) error {
+	s.beforeEach(func(call redis.Cmder) error {
 		asked.Add(1)
 		return nil
-	}))
+	})
 	browsers := 40
 	got := make(chan string, browsers)
 	for range browsers {
