@@ -464,9 +464,11 @@ func testManyTopics(t *testing.T, binary string) {
 			pipe.Copy(t.Context(), key, strings.Replace(key, "topic-0", name, 1), 0, false)
 		}
 		pipe.SAdd(t.Context(), "redisdelay:topics", name)
+		if i%100 == 0 || i == topics-1 { // so that a busy server reads each part in time
+			_, err = pipe.Exec(t.Context())
+			require.NoError(t, err)
+		}
 	}
-	_, err = pipe.Exec(t.Context())
-	require.NoError(t, err)
 	best := time.Hour
 	for range 3 { // this machine may be busy
 		began := time.Now()
