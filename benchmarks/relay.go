@@ -31,7 +31,7 @@ func openRelay(e *env, o options) (*queue, error) {
 	}
 	destination := &noting{Publisher: stream}
 	config := relay.Config{
-		Subscriber:       redisdelay.SubscriberConfig{Client: client},
+		Subscriber:       redisdelay.SubscriberConfig{Client: client, TakeoverWindow: -1}, // as in ours.go
 		Topics:           []string{topic},
 		Destination:      destination,
 		DestinationTopic: func(topic string, _ *message.Message) string { return "stream-" + topic },
