@@ -59,6 +59,7 @@ func TestAThousandOccurrencesOfAScheduleWaitAtMost(t *testing.T) {
 	p := w.program(daily("a", spec("@every 1s")))
 	s := p.topics["t"].all()[0]
 	s.ahead = 24 * time.Hour
+	p.now = w.Now // else a busy machine makes fewer in one look
 	p.look()
 	waits := func() (n int) {
 		for _, at := range w.record("a").Waiting {
