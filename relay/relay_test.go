@@ -504,9 +504,9 @@ func TestRunBeginsBeforeRedis(t *testing.T) {
 		stop := run(t, r)
 		wait(t, logged.errors, "the first failure of "+name)
 		server.Restart()
+		require.Equal(t, map[string]string{"named": "Subscribed", "found": "The registry of topics is read again"}[name], wait(t, logged.infos, "its end"))
 		publish(t, newPublisher(t, s), topic, newMessage(name, 0))
 		require.Equal(t, name, to.await(t, 1)[0].uuid)
-		require.Equal(t, map[string]string{"named": "Subscribed", "found": "The registry of topics is read again"}[name], wait(t, logged.infos, "its end"))
 		require.NoError(t, stop())
 	}
 }
