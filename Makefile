@@ -42,9 +42,9 @@ test-ci: ## what CI runs besides: tests/faults in its short form, the other modu
 	@echo 'It takes about nine minutes on two CPUs, and two more the first time, to compile. It prints a line for each package:'
 	@$(RUNNER)
 	@scripts/with-redis.sh go run ./scripts/runtests -lanes=2 -slowest=$(SLOWEST) \
-		'. -race -timeout=10m -parallel=3 ./tests/faults' \
+		'. -race -timeout=20m -parallel=3 ./tests/faults' \
 		'. -timeout=5m -run=TestUniversalReconnect ./tests' \
-		$(foreach module,$(MODULES),'$(module) -race -timeout=10m -skip=RabbitMQ ./...')
+		$(foreach module,$(MODULES),'$(module) -race -timeout=20m -skip=RabbitMQ ./...')
 
 # tests/brokers without the race detector, because watermill-amqp has a data race where it reconnects.
 test-brokers: ## streams, and the relay with real brokers: Redis Streams, NATS JetStream, RabbitMQ, gochannel; the tool with RabbitMQ
