@@ -279,6 +279,15 @@ var operations = map[string]operation{
 	"inspect": {do: read(func(d *desk, a *admin.Admin) (admin.Message, error) {
 		return a.Get(d.t.Context(), "t", admin.ByID(d.id["dead"]))
 	})},
+	"seek": {do: func(d *desk) error {
+		call := queue.NewCall(&queue.SeekScript, []string{d.topic(d.client).Keys().Meta(), d.topic(d.client).Keys().Options()}, "", "x", 1, "", "")
+		return queue.Do(d.t.Context(), queue.MustClient(d.client), call)
+	}},
+	"recall": {do: func(d *desk) error {
+		k := d.topic(d.client).Keys()
+		keys := []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Names(), k.Taken(), k.Scheduler(), k.Operation(queue.Token())}
+		return queue.Do(d.t.Context(), queue.MustClient(d.client), queue.NewCall(&queue.RecallScript, keys, "", "x", "", queue.OperationMemory))
+	}},
 	"scan":   {do: checks},
 	"halves": {do: checks},
 	"ranges": {
