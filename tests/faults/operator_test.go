@@ -154,6 +154,24 @@ func isFree(d *desk) {
 
 func only[T any](_ T, err error) error { return err }
 
+// retries adds a message that retries in group a, the only one then, under delay ID "again".
+func retries(d *desk) {
+	d.t.Helper()
+	require.NoError(d.t, only(d.onlook.DeleteGroup(d.t.Context(), "t", "b", false)))
+	publisher, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: d.direct}, nil)
+	require.NoError(d.t, err)
+	msg := message.NewMessage("again", []byte("again"))
+	redisdelay.SetDelayID(msg, "again", redisdelay.DelayIDReplace)
+	require.NoError(d.t, errors.Join(publisher.Publish("t", msg), publisher.Close()))
+	d.states("a")
+	require.NoError(d.t, only(d.onlook.Kill(d.t.Context(), "t", "a", d.id["again"], "")))
+	require.NoError(d.t, d.onlook.Requeue(d.t.Context(), "t", "a", d.id["again"]))
+	require.Equal(d.t, "retry", d.states("a")["again"])
+}
+
+// cancels takes that message back.
+func cancels(d *desk) error { return d.admin.Cancel(d.t.Context(), "t", admin.ByDelayID("again")) }
+
 // repeat has the ready message of group a in its list twice.
 func repeat(d *desk) {
 	entry := d.direct.LIndex(d.t.Context(), d.keys.Ready("a"), -1).Val()
@@ -279,15 +297,23 @@ var operations = map[string]operation{
 	"inspect": {do: read(func(d *desk, a *admin.Admin) (admin.Message, error) {
 		return a.Get(d.t.Context(), "t", admin.ByID(d.id["dead"]))
 	})},
-	"seek": {do: func(d *desk) error {
-		call := queue.NewCall(&queue.SeekScript, []string{d.topic(d.client).Keys().Meta(), d.topic(d.client).Keys().Options()}, "", "x", 1, "", "")
-		return queue.Do(d.t.Context(), queue.MustClient(d.client), call)
-	}},
-	"recall": {do: func(d *desk) error {
-		k := d.topic(d.client).Keys()
-		keys := []string{k.Meta(), k.Messages(), k.Options(), k.Refs(), k.Pending(), k.Names(), k.Taken(), k.Scheduler(), k.Operation(queue.Token())}
-		return queue.Do(d.t.Context(), queue.MustClient(d.client), queue.NewCall(&queue.RecallScript, keys, "", "x", "", queue.OperationMemory))
-	}},
+	"seek": {
+		prepare: retries,
+		do:      cancels,
+		want:    map[string]string{"waits": "pending", "ready": "ready", "dead": "dead"},
+	},
+	"recall": {
+		prepare: retries,
+		do: func(d *desk) error {
+			return d.admin.Reschedule(d.t.Context(), "t", admin.ByDelayID("again"), admin.In(3*time.Hour))
+		},
+		want: map[string]string{"waits": "pending", "ready": "ready", "dead": "dead", "again": "retry"},
+		holds: func(d *desk) {
+			m, err := d.onlook.Get(d.t.Context(), "t", admin.ByID(d.id["again"]))
+			require.NoError(d.t, err)
+			require.WithinDuration(d.t, time.Now().Add(3*time.Hour), m.Places[0].At, time.Minute)
+		},
+	},
 	"scan":   {do: checks},
 	"halves": {do: checks},
 	"ranges": {
