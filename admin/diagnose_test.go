@@ -114,9 +114,14 @@ func TestDiagnoseNamesTheMasterOfAReplica(t *testing.T) {
 	problems, kinds := s.diagnose(t, admin.DiagnoseOptions{Late: time.Nanosecond})
 	require.Equal(t, []string{"critical replica /"}, kinds)
 	require.Equal(t, "Redis is a replica, where nothing can be published, delivered or scheduled: connect to its master, 127.0.0.1:1.", problems[0].Text)
+	_, err := s.admin.Ready(ctx, "idle")
+	require.ErrorIs(t, err, admin.ErrNotReady)
+	require.ErrorContains(t, err, "connect to its master, 127.0.0.1:1")
 	require.NoError(t, s.Client.Do(ctx, "REPLICAOF", "NO", "ONE").Err())
 	_, kinds = s.diagnose(t, admin.DiagnoseOptions{Topics: []string{"idle"}})
 	require.NotContains(t, kinds, "critical replica /")
+	_, err = s.admin.Ready(ctx, "idle")
+	require.NoError(t, err)
 }
 
 func TestDeepDiagnoseHasTheFindingsOfCheck(t *testing.T) {

@@ -185,10 +185,10 @@ func (d *doctor) server(ctx context.Context, master string, s queue.Server) {
 	if master != queue.OnlyServer {
 		where = "Redis at " + master
 	}
-	if s.Replica() {
+	if of := s.ReplicaOf(); of != "" {
 		d.replica[master] = true
 		d.add(Critical, Replica, Problem{Text: fmt.Sprintf(
-			"%s is a replica, where nothing can be published, delivered or scheduled: connect to its master, %s.", where, s.MasterAddress())})
+			"%s is a replica, where nothing can be published, delivered or scheduled: connect to its master, %s.", where, of)})
 	}
 	_ = d.forbid(ctx, "the settings of "+where, s.Denied)
 	used, _ := strconv.ParseFloat(s.Info["used_memory"], 64)

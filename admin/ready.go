@@ -81,8 +81,8 @@ func (r Readiness) Err(maxLag time.Duration) error {
 }
 
 // Ready returns whether the topics' messages become ready when they are due. Errors wrap
-// ErrNotFound for a topic that does not exist, ErrInvalidTopic, ErrForbidden or ErrLayout, or come
-// from ctx or Redis. Each partition of a partitioned topic has a TopicReadiness of its own. A
+// ErrNotFound for a topic that does not exist, ErrInvalidTopic, ErrForbidden or ErrLayout,
+// ErrNotReady if the server is a replica, or come from ctx or Redis. Each partition of a partitioned topic has a TopicReadiness of its own. A
 // health endpoint passes a context with a short timeout:
 //
 //	readiness, err := a.Ready(ctx, "orders")
@@ -112,7 +112,14 @@ func (a *Admin) ready(ctx context.Context, topic string) ([]TopicReadiness, erro
 		return nil, err
 	}
 	t := readiness(topic, s)
-	t.Scheduled, err = wake.Listening(ctx, a.client, queue.NewTopic(a.client, a.config.KeyPrefix, topic), s.Holder, s.Standby)
+	of := queue.NewTopic(a.client, a.config.KeyPrefix, topic)
+	switch master, err := of.ReplicaOf(ctx); {
+	case err != nil:
+		return nil, err
+	case master != "":
+		return nil, fmt.Errorf("%w: Redis is a replica, where nothing can be scheduled: connect to its master, %s", ErrNotReady, master)
+	}
+	t.Scheduled, err = wake.Listening(ctx, a.client, of, s.Holder, s.Standby)
 	if err != nil {
 		return nil, fmt.Errorf("find the scheduler of topic %q: %w", topic, err)
 	}

@@ -101,6 +101,21 @@ func TestPasswordsThatAreMissingOrWrongAreNamed(t *testing.T) {
 	require.Zero(t, status, said)
 }
 
+func TestListsSayThatTheServerIsAReplica(t *testing.T) {
+	t.Parallel()
+	w := emptyWorld(t)
+	w.publish("orders", "m", "", "delay", "1h")
+	for _, master := range [][]any{{"NO", "ONE"}, {"127.0.0.1", "1"}} {
+		require.NoError(t, w.client.Do(t.Context(), append([]any{"REPLICAOF"}, master...)...).Err())
+		for _, command := range []string{"topics", "topics orders --json", "top --once --interval 100ms", "groups ls"} {
+			status, _, said := w.run("", strings.Fields(command)...)
+			require.Zero(t, status, said)
+			require.Equal(t, master[0] != "NO", strings.Contains(said, "Redis is a replica, where nothing can be published, delivered or scheduled: "+
+				"connect to its master, 127.0.0.1:1."), "%s: %s", command, said)
+		}
+	}
+}
+
 func TestAddressesHaveADefaultPort(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{"redis.test": "redis.test:6379", "redis.test:1": "redis.test:1", "::1": "[::1]:6379", "127.0.0.1": "127.0.0.1:6379", "redis://h": "h:6379"} {

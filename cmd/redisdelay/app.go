@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -61,6 +62,7 @@ type app struct {
 	client          redis.UniversalClient // nil until the first use
 	began           bool                  // the arguments are read, and a command runs
 	unrecorded      bool                  // it was said that the audit log does not have an act
+	replica         sync.Once             // says that the server is one
 }
 
 func newApp(sys system) *app {

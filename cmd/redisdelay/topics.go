@@ -12,6 +12,7 @@ import (
 
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 )
 
 func (a *app) topicsCommand() *cobra.Command {
@@ -338,12 +339,13 @@ func (a *app) upcoming(ctx context.Context, topic, from string, load admin.Load)
 }
 
 // overview calls do with the content of the topics that are named, or else of all, once for a
-// partitioned topic.
+// partitioned topic. It says first if the server is a replica, where nobody schedules.
 func (a *app) overview(ctx context.Context, named []string, do func(admin.Stats)) error {
 	operator, err := a.admin()
 	if err != nil {
 		return err
 	}
+	a.replica.Do(func() { a.noteReplica(ctx) })
 	for _, topic := range named {
 		s, err := operator.Stats(ctx, topic)
 		if err != nil {
@@ -367,4 +369,16 @@ func (a *app) overview(ctx context.Context, named []string, do func(admin.Stats)
 		do(s)
 	}
 	return err
+}
+
+// noteReplica says if the only server is a replica.
+func (a *app) noteReplica(ctx context.Context) {
+	client, err := queue.NewClient(a.client)
+	if err != nil {
+		return
+	}
+	master, err := queue.NewTopic(client, *a.keyPrefix, "").ReplicaOf(ctx)
+	if err == nil && master != "" {
+		a.out.note("Redis is a replica, where nothing can be published, delivered or scheduled: connect to its master, %s.", master)
+	}
 }

@@ -18,11 +18,11 @@ type Server struct {
 	Clock  time.Duration // how far its clock is ahead of this machine's, at least
 }
 
-// Replica tells that the server is a replica.
-func (s Server) Replica() bool { return s.Info["role"] == "slave" }
-
-// MasterAddress is the address of the master of a replica.
-func (s Server) MasterAddress() string {
+// ReplicaOf is the address of the server's master; "" if the server is no replica, or does not say.
+func (s Server) ReplicaOf() string {
+	if s.Info["role"] != "slave" {
+		return ""
+	}
 	return net.JoinHostPort(s.Info["master_host"], s.Info["master_port"])
 }
 
@@ -63,23 +63,42 @@ func (t *Topic) Server(ctx context.Context) (Server, error) {
 		s.Clock = now.Sub(sent)
 	}
 	for _, section := range []string{"memory", "persistence", "replication"} {
-		text, err := AskMaster(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) (string, error) {
-			return c.Info(ctx, section).Result()
-		})
-		if err != nil {
-			if Unreachable(err) {
-				return Server{}, err
-			}
-			if err := RefusedTo("ask the server about itself", "info", err); errors.Is(err, ErrForbidden) {
-				s.Denied = err
-			}
-			continue // the server has no such section, or does not let us see it
-		}
-		for line := range strings.Lines(text) {
-			if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-				s.Info[name] = value
-			}
+		if err := s.ask(ctx, t, section); err != nil {
+			return Server{}, err
 		}
 	}
 	return s, nil
+}
+
+// ReplicaOf returns the address of the master of the server that has the topic; "" if the server is
+// no replica, or does not say.
+func (t *Topic) ReplicaOf(ctx context.Context) (string, error) {
+	if t.client.Cluster() { // its client asks masters
+		return "", nil
+	}
+	s := Server{Info: map[string]string{}}
+	err := s.ask(ctx, t, "replication")
+	return s.ReplicaOf(), err
+}
+
+// ask asks for a section of INFO, which the server may lack or not let us see.
+func (s *Server) ask(ctx context.Context, t *Topic, section string) error {
+	text, err := AskMaster(ctx, t.client, t.Key(), func(ctx context.Context, c redis.UniversalClient) (string, error) {
+		return c.Info(ctx, section).Result()
+	})
+	if err != nil {
+		if Unreachable(err) {
+			return err
+		}
+		if err := RefusedTo("ask the server about itself", "info", err); errors.Is(err, ErrForbidden) {
+			s.Denied = err
+		}
+		return nil
+	}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			s.Info[name] = value
+		}
+	}
+	return nil
 }
