@@ -191,7 +191,7 @@ func BenchmarkConsume(b *testing.B) {
 		b.Run(fmt.Sprintf("inflight=%d", inFlight), func(b *testing.B) {
 			s := redistest.ForBenchmark(b)
 			sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
-				Client: s.Client, KeyPrefix: s.Prefix, MaxInFlight: inFlight,
+				Client: s.Client, KeyPrefix: s.Prefix, MaxInFlight: inFlight, TakeoverWindow: -1, // most topics are older than that
 			}, nil)
 			require.NoError(b, err)
 			defer func() { require.NoError(b, sub.Close()) }()
@@ -224,7 +224,7 @@ func BenchmarkConsume(b *testing.B) {
 func BenchmarkLife(b *testing.B) {
 	s := redistest.ForBenchmark(b)
 	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{
-		Client: s.Client, KeyPrefix: s.Prefix, MaxInFlight: 256,
+		Client: s.Client, KeyPrefix: s.Prefix, MaxInFlight: 256, TakeoverWindow: -1,
 	}, nil)
 	require.NoError(b, err)
 	defer func() { require.NoError(b, sub.Close()) }()
@@ -334,7 +334,7 @@ func serverCPU(b *testing.B, client redis.UniversalClient) float64 {
 func benchPublisher(b *testing.B, options ...func(*redisdelay.PublisherConfig)) (*redisdelay.Publisher, redis.UniversalClient) {
 	b.Helper()
 	s := redistest.ForBenchmark(b)
-	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix}, nil)
+	sub, err := redisdelay.NewSubscriber(redisdelay.SubscriberConfig{Client: s.Client, KeyPrefix: s.Prefix, TakeoverWindow: -1}, nil)
 	require.NoError(b, err)
 	require.NoError(b, sub.SubscribeInitialize("topic"))
 	require.NoError(b, sub.Close())
