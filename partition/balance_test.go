@@ -429,6 +429,7 @@ func TestCloseWhileAllThatIsLeftWaitsForAStandby(t *testing.T) {
 		follows := func(c *partition.SubscriberConfig) { c.Partitions = 0 }
 		one := newSubscriber(t, process(t, s), n, inTurns, follows)
 		one.Follow(time.Millisecond)
+		one.TakeFor(time.Hour)
 		messages := testkit.SubscribeTo(t, one, topic)
 		awaitShares(t, s, n, []int{n}, one)
 		before := seats(t, s, n)
