@@ -15,8 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redisdelay/watermill-redisdelay/internal/clusterload"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/clusterload"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // smoke has all be tiny, to show that it works.
