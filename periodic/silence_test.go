@@ -236,6 +236,7 @@ type era struct {
 	waiting map[string]map[int64]time.Time // schedule -> instant -> due
 	signs   map[string][]sign              // of life
 	said    map[string][]time.Time         // lines; "": of the topic
+	missed  map[string][]time.Time         // when missed instants were due, which the next line about such is for
 	paused  map[string]bool
 	failing bool // the log says that Redis does not answer
 }
@@ -247,7 +248,8 @@ func (s *scenario) run(t *testing.T) (fault string) {
 	defer mini.Close()
 	synctest.Test(t, func(t *testing.T) {
 		e := &era{scenario: s, t: t, mini: mini, shift: time.Until(begin), random: rand.New(rand.NewPCG(uint64(s.seed), 1)),
-			waiting: map[string]map[int64]time.Time{}, signs: map[string][]sign{}, said: map[string][]time.Time{}, paused: map[string]bool{}}
+			waiting: map[string]map[int64]time.Time{}, signs: map[string][]sign{}, said: map[string][]time.Time{},
+			missed: map[string][]time.Time{}, paused: map[string]bool{}}
 		fault = e.run()
 	})
 	return fault
@@ -285,7 +287,7 @@ func (e *era) run() string {
 			}
 			return over
 		})
-		e.deliver()
+		e.tick()
 	}
 	fault := e.judge()
 	for i := range e.kinds {
@@ -331,9 +333,12 @@ func (e *era) program(ctx context.Context) (stop func()) {
 	c := e.client(true)
 	pub, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: c}, nil)
 	require.NoError(e.t, err)
-	p, err := New(Config{Publisher: &noting{pub, e}, Poll: e.poll, Ahead: e.ahead}, &listener{e: e})
+	noted := &noting{pub, e, map[string]time.Duration{}}
+	p, err := New(Config{Publisher: noted, Poll: e.poll, Ahead: e.ahead}, &listener{e: e})
 	require.NoError(e.t, err)
 	for i := range e.kinds {
+		noted.every[e.name(i)], err = time.ParseDuration(e.kinds[i].spec[len("@every "):])
+		require.NoError(e.t, err)
 		require.NoError(e.t, p.Add(e.schedule(i)))
 	}
 	ended := make(chan struct{})
@@ -372,7 +377,8 @@ func (e *era) schedule(i int) Schedule {
 // noting is a decorator that notes what is published.
 type noting struct {
 	message.Publisher
-	e *era
+	e     *era
+	every map[string]time.Duration // of its program's schedules
 }
 
 func (n *noting) Unwrap() message.Publisher { return n.Publisher }
@@ -389,9 +395,22 @@ func (n *noting) Publish(topic string, messages ...*message.Message) error {
 				n.e.waiting[o.Schedule] = map[int64]time.Time{}
 			}
 			n.e.waiting[o.Schedule][o.At.UnixMilli()] = due
+			n.skipped(o, due)
 		}
 	}
+	n.e.deliverLocked() // what is late comes at once, and not after lines that are about the next one
 	return err
+}
+
+// skipped notes the instants between an occurrence and the one before, of which a line is to follow.
+// e.mu is held.
+func (n *noting) skipped(o Occurrence, due time.Time) {
+	if o.Previous.IsZero() {
+		return
+	}
+	for at := o.Previous.Add(n.every[o.Schedule]); at.Before(o.At); at = at.Add(n.every[o.Schedule]) {
+		n.e.missed[o.Schedule] = append(n.e.missed[o.Schedule], due.Add(at.Sub(o.At)-n.e.shift))
+	}
 }
 
 // starts notes that a schedule counts from now on. Its jitter comes before the first occurrence.
@@ -409,14 +428,19 @@ func (e *era) drop(name string) {
 	clear(e.waiting[name])
 }
 
-// deliver delivers what is due by the server's clock.
-func (e *era) deliver() {
-	now := e.server()
+// tick delivers what has become due, and notes that the log still says that Redis does not answer.
+func (e *era) tick() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.failing {
 		e.said[""] = append(e.said[""], time.Now())
 	}
+	e.deliverLocked()
+}
+
+// deliverLocked delivers what is due by the server's clock. e.mu is held.
+func (e *era) deliverLocked() {
+	now := time.Now().Add(e.shift)
 	for name, waits := range e.waiting {
 		for at, due := range waits {
 			if !due.After(now) {
@@ -567,6 +591,10 @@ func (l *listener) say(msg string, err error, fields watermill.LogFields) {
 	defer l.e.mu.Unlock()
 	l.e.failing = l.name == "" && strings.HasPrefix(msg, "Cannot look") || l.e.failing && (l.name != "" || !strings.HasPrefix(msg, "Looking"))
 	l.e.said[l.name] = append(l.e.said[l.name], time.Now())
+	if strings.HasPrefix(msg, "Occurrences of the schedule were missed") { // also those that were to come yet
+		l.e.said[l.name] = append(l.e.said[l.name], l.e.missed[l.name]...)
+		l.e.missed[l.name] = nil
+	}
 	l.e.scenario.lines++
 }
 

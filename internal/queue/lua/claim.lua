@@ -59,7 +59,8 @@
 -- "lasting" in stats, because a subscription that finds its group there does not register it.
 -- In a group with SingleActive only the owner gets messages. A subscription becomes the owner if
 -- the place is free and nothing is leased. Both lanes are the same owner. Others stand by if they
--- have slots. The owner has to claim again within its lease, unless it waits or rests. A standby's
+-- have slots. So does the owner once one of its leases is over, because expire takes all of them
+-- back then. The owner has to claim again within its lease, unless it waits or rests. A standby's
 -- call gives an idle owner that deadline too, if its address is no longer valid. If the place is
 -- free and a standby takes no messages, it passes the place on to the next standby. If the
 -- subscription knows a higher epoch than the record has, the owner gets one above that.
@@ -231,6 +232,11 @@ if takes_over then
 elseif exclusive and not rests and not mine then
   rests = standby
 end
+local over = mine and not rests and leased > 0
+  and redis.call('ZCOUNT', unack, '-inf', '(' .. string.format('%d', now + 1)) > 0
+if over then -- the place is free as soon as nothing is leased
+  rests, mine, a.ends = standby, false, now
+end
 -- An idle owner renews its address. Without a valid one it has to claim, as if it had been woken.
 local silent = exclusive and rests == standby and a.owner ~= '-' and a.ends == 0 and leased == 0
   and redis.call('ZCOUNT', waiters, '(' .. at, '+inf') == 0
@@ -265,10 +271,10 @@ if rests then
   if mine then -- while the group is paused, no deadline runs
     a.ends, a.lease = 0, lease
   end
-  if mine or lost or silent or passes then
+  if mine or lost or silent or passes or over then
     write_active(group, a)
   end
-  if silent or passes then
+  if silent or passes or over then
     schedule(a.ends)
   end
   return answer({'ok', 0, 0, waits and 1 or 0, 0, '', {}, {}, at, {}, at})
