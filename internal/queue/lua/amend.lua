@@ -27,11 +27,11 @@
 -- "remove" and such a "put" take back all occurrences that wait. An occurrence that was cancelled
 -- by hand stays in the record, so that it is not published again. "run" asks for one occurrence
 -- now. "ask" asks the programs of the record's version to show that they live, which is what
--- "answer" does. It asks anew if the last "ask" was more than a minute after now. "return" is for a schedule whose last occurrence was due more than a minute after
--- now, because the server's clock was ahead then. It takes back what waits, and the schedule counts
--- from now on, so that it does not rest until that time. It does nothing otherwise. "resume" and
--- "run" wake the programs. Each change is noted in the field ":", so that programs need not read
--- all records again and again.
+-- "answer" does. It asks anew if the last "ask" was more than a minute after now. "return" is for a
+-- schedule whose last occurrence was due more than a minute after now, because the server's clock
+-- was ahead then. It takes back what waits, and the schedule counts from now on, so that it does
+-- not rest until that time. It does nothing otherwise. "resume" and "run" wake the programs. Each
+-- change is noted in the field ":", so that programs need not read all records again and again.
 -- Returns {outcome, now, record, taken back}. outcome is "stale" when the group set has changed,
 -- "missing" if there is no such schedule, "changed" if its version is not the one that was seen,
 -- else "ok". record is "" if there is none. taken back is a number of occurrences.
