@@ -3,6 +3,7 @@ package periodic
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	redisdelay "github.com/redisdelay/watermill-redisdelay"
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
+	"github.com/redisdelay/watermill-redisdelay/internal/queue"
 	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
@@ -334,6 +336,31 @@ func TestTheDefinitionOfAProgramThatIsGoneCountsNoLonger(t *testing.T) {
 	require.EqualValues(t, 3, w.record("a").Version)
 	require.Equal(t, []string{"a 01-01 09:00:00"}, w.waiting())
 	require.Equal(t, 1, w.log.count("No program with the later definition"))
+}
+
+// The server's clock was six hours ahead when the program asked. It does not wait for so long.
+func TestAProgramAsksAnewIfTheServersClockWasAhead(t *testing.T) {
+	w := newWorld(t)
+	a := w.program(daily("a"))
+	a.look()
+	w.program(daily("a", spec("0 10 * * *"))).look()
+	ask := func() time.Time {
+		for _, s := range a.topics["t"].all() {
+			s.asked = time.Time{} // a minute has passed
+		}
+		a.look()
+		return w.record("a").Asked
+	}
+	asked, key := ask(), queue.NewKeys(redisdelay.DefaultKeyPrefix, "t").Schedules()
+	record := strings.Split(w.Client().HGet(context.Background(), key, "a").Val(), " ")
+	record[4] = fmt.Sprint(asked.Add(6 * time.Hour).UnixMilli())
+	require.NoError(t, w.Client().HSet(context.Background(), key, "a", strings.Join(record, " ")).Err())
+	w.Advance(time.Minute)
+	require.Equal(t, asked.Add(time.Minute), ask())
+	w.Advance(31 * time.Second)
+	a.look()
+	require.Equal(t, 1, w.log.count("No program with the later definition"))
+	require.Equal(t, []string{"a 01-01 09:00:00"}, w.waiting())
 }
 
 func TestARemovedScheduleStaysAway(t *testing.T) {

@@ -418,12 +418,16 @@ func (s *schedule) follow(r queue.Recurring, now time.Time) (a queue.Amendment) 
 		s.logger.Info("Another program that began later has another definition of the schedule, which counts", watermill.LogFields{
 			"own": s.definition, "counts": r.Definition, "version": r.Version})
 	}
+	asked := r.Asked
+	if asked.After(now.Add(queue.MostAhead)) {
+		asked = time.Time{} // the server's clock was ahead when somebody asked, so ask again
+	}
 	switch silent := max(silence, 4*s.periodic.config.Poll); {
-	case !r.Asked.IsZero() && now.Sub(r.Asked) > silent:
+	case !asked.IsZero() && now.Sub(asked) > silent:
 		s.logger.Info("No program with the later definition of the schedule answers, so that of this program counts again",
 			watermill.LogFields{"own": s.definition, "counted": r.Definition})
 		return put
-	case r.Asked.IsZero() && s.periodic.now().Sub(s.asked) > 2*silent:
+	case asked.IsZero() && s.periodic.now().Sub(s.asked) > 2*silent:
 		s.asked = s.periodic.now()
 		return queue.Amendment{What: queue.AskSchedule, Seen: r.Version}
 	}
