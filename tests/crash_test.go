@@ -422,6 +422,7 @@ func (c *child) freeze() (thaw func()) {
 	})
 	c.t.Cleanup(thaw)
 	require.True(c.t, bufio.NewScanner(stdout).Scan(), "the %s cannot be frozen", c.role)
+	redistest.AwaitFrozen(c.t, c.cmd.Process.Pid)
 	return thaw
 }
 
