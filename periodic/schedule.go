@@ -139,8 +139,8 @@ func (s *schedule) took(cost time.Duration) {
 }
 
 // canSooner tells whether a plan that has left instants out is given up, because Message was much
-// faster than the call before: then an earlier instant can be made in time. It does so once until an
-// occurrence is published, because the next call may be slow again.
+// faster than the call before: then an earlier instant can be made in time. It does so once until
+// an occurrence is published, because the next call may be slow again.
 func (s *schedule) canSooner(took, expected time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
