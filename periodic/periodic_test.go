@@ -765,3 +765,22 @@ func TestALookWithoutAnAnswerIsLogged(t *testing.T) {
 		_ = c.Close()
 	})
 }
+
+// A look that comes at once finds that missed occurrences are being made, which is no fault.
+func TestALookThatComesAtOnceDoesNotComplain(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a"))
+	p.look()
+	r, s := w.record("a"), p.topics["t"].all()[0]
+	own := time.Now()
+	p.now = func() time.Time { return own }
+	s.begin()
+	defer s.end(nil)
+	for after, lines := range map[time.Duration]int{0: 0, p.config.Poll/2 - 1: 0, p.config.Poll / 2: 1} {
+		log := &capture{}
+		s.logger, s.lateFor, s.told = log, time.Time{}, time.Time{}
+		p.now = func() time.Time { return own.Add(after) }
+		s.complain(r, w.Now().Add(7*day))
+		require.Equal(t, lines, log.count("Message or Publish has not returned"), after)
+	}
+}

@@ -349,8 +349,9 @@ func (s *schedule) complain(r queue.Recurring, now time.Time) {
 	own := s.periodic.now()
 	s.mu.Lock()
 	since, failures := s.since, s.failures
-	says := late && !s.lateFor.Equal(r.Cursor) // once for each occurrence, and then once a minute
-	says = says || (late || !since.IsZero() && own.Sub(since) > time.Minute) && (s.told.IsZero() || own.Sub(s.told) >= time.Minute)
+	begun := since.IsZero() || own.Sub(since) >= s.periodic.config.Poll/2 // not in a look that comes at once
+	says := late && begun && !s.lateFor.Equal(r.Cursor)                   // once for each occurrence, and then once a minute
+	says = says || (late && begun || !since.IsZero() && own.Sub(since) > time.Minute) && (s.told.IsZero() || own.Sub(s.told) >= time.Minute)
 	if says {
 		s.told = own
 	}
