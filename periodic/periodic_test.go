@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -711,4 +713,74 @@ func TestSchedulesRunAsLongAsTheirRouter(t *testing.T) {
 	require.NoError(t, router.Close())
 	require.NoError(t, <-ended)
 	require.ErrorIs(t, p.Run(context.Background()), ErrAlreadyRun)
+}
+
+// A message that Publish refuses keeps none that comes before it.
+func TestARefusedOccurrenceKeepsNoneBeforeIt(t *testing.T) {
+	w := newWorld(t)
+	s := daily("a", spec("@every 1s"))
+	s.Message = func(Occurrence) (*message.Message, error) { // it expires before most of those are due that are made now
+		msg := message.NewMessage("", nil)
+		redisdelay.ExpireAt(msg, w.Now().Add(30*time.Second), redisdelay.ExpiryDrop)
+		return msg, nil
+	}
+	p := w.program(s)
+	p.look()
+	require.Len(t, w.waiting(), 29)
+	require.Equal(t, 1, w.log.count("Cannot publish the next occurrences"))
+	require.Len(t, w.advance(20*time.Second), 20)
+	p.retry()
+	p.look()
+	require.Len(t, w.waiting(), 29)
+}
+
+// A client without timeouts waits for Redis as long as that stands still. The log says so.
+func TestALookWithoutAnAnswerIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &capture{}
+		goOn := make(chan struct{})
+		c := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+			<-goOn
+			return nil, errors.New("no server")
+		}, MaxRetries: -1, ReadTimeout: -1, DialTimeout: time.Hour, DialerRetries: 1})
+		pub, err := redisdelay.NewPublisher(redisdelay.PublisherConfig{Client: c}, nil)
+		require.NoError(t, err)
+		p, err := New(Config{Publisher: pub}, log)
+		require.NoError(t, err)
+		require.NoError(t, p.Add(daily("a")))
+		ctx, end := context.WithCancel(context.Background())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			p.topics["t"].run(ctx, nil)
+		}()
+		time.Sleep(6 * time.Second)
+		require.Equal(t, 1, log.count("Redis has not answered a look"))
+		time.Sleep(time.Minute)
+		require.Equal(t, 2, log.count("Redis has not answered a look"))
+		end()
+		close(goOn)
+		<-ended
+		_ = pub.Close()
+		_ = c.Close()
+	})
+}
+
+// A look that comes at once finds that missed occurrences are being made, which is no fault.
+func TestALookThatComesAtOnceDoesNotComplain(t *testing.T) {
+	w := newWorld(t)
+	p := w.program(daily("a"))
+	p.look()
+	r, s := w.record("a"), p.topics["t"].all()[0]
+	own := time.Now()
+	p.now = func() time.Time { return own }
+	s.begin()
+	defer s.end(nil)
+	for after, lines := range map[time.Duration]int{0: 0, p.config.Poll/2 - 1: 0, p.config.Poll / 2: 1} {
+		log := &capture{}
+		s.logger, s.lateFor, s.told = log, time.Time{}, time.Time{}
+		p.now = func() time.Time { return own.Add(after) }
+		s.complain(r, w.Now().Add(7*day))
+		require.Equal(t, lines, log.count("Message or Publish has not returned"), after)
+	}
 }
