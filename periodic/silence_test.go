@@ -25,7 +25,7 @@ import (
 	"github.com/redisdelay/watermill-redisdelay/admin"
 	"github.com/redisdelay/watermill-redisdelay/internal/inside"
 	"github.com/redisdelay/watermill-redisdelay/internal/queue"
-	"github.com/redisdelay/watermill-redisdelay/internal/redistest"
+	"github.com/redisdelay/watermill-redisdelay/internal/test/redistest"
 )
 
 // No schedule that a program runs is silent for longer than its interval and a poll without a line
@@ -238,7 +238,14 @@ type era struct {
 	said    map[string][]time.Time         // lines; "": of the topic
 	missed  map[string][]time.Time         // when missed instants were due, which the next line about such is for
 	paused  map[string]bool
-	failing bool // the log says that Redis does not answer
+	failing bool                     // the log says that Redis does not answer
+	slow    map[string]time.Duration // that the next call of Message or Publish takes
+}
+
+// takeSlow returns how much longer a call takes. e.mu is held.
+func (e *era) takeSlow(what string) time.Duration {
+	defer delete(e.slow, what)
+	return e.slow[what]
 }
 
 // run returns what is wrong.
@@ -360,6 +367,7 @@ func (e *era) schedule(i int) Schedule {
 	return Schedule{Name: e.name(i), Topic: "t", Spec: k.spec, Misfire: k.misfire, Jitter: k.jitter, Message: func(o Occurrence) (*message.Message, error) {
 		e.mu.Lock()
 		takes, luck := k.least+time.Duration(e.random.Int64N(int64(k.most-k.least)+1)), e.random.IntN(100)
+		takes += e.takeSlow("message")
 		e.mu.Unlock()
 		time.Sleep(takes)
 		switch {
@@ -384,6 +392,10 @@ type noting struct {
 func (n *noting) Unwrap() message.Publisher { return n.Publisher }
 
 func (n *noting) Publish(topic string, messages ...*message.Message) error {
+	n.e.mu.Lock()
+	takes := n.e.takeSlow("publish")
+	n.e.mu.Unlock()
+	time.Sleep(takes)
 	err := n.Publisher.Publish(topic, messages...)
 	n.e.mu.Lock()
 	defer n.e.mu.Unlock()
@@ -470,6 +482,10 @@ func (e *era) begin(ctx context.Context, operator *admin.Admin, v event, program
 	case "redis":
 		e.mu.Lock()
 		e.cut = true
+		e.mu.Unlock()
+	case "message", "publish":
+		e.mu.Lock()
+		e.slow = map[string]time.Duration{v.what: v.by}
 		e.mu.Unlock()
 	case "clock":
 		e.mu.Lock()
@@ -600,3 +616,16 @@ func (l *listener) say(msg string, err error, fields watermill.LogFields) {
 
 func (l *listener) Error(msg string, err error, fields watermill.LogFields) { l.say(msg, err, fields) }
 func (l *listener) Info(msg string, fields watermill.LogFields)             { l.say(msg, nil, fields) }
+
+// A Message that takes long once, and a Publish that does, leave out no more than what passes
+// meanwhile. Nobody says that the server's clock was ahead.
+func TestOneSlowCallLeavesOutOnlyWhatPasses(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"message", "publish"} {
+		s := scenario{lasts: 4 * time.Minute, poll: 5 * time.Second, ahead: 20 * time.Second, kinds: []kind{{spec: "@every 1s"}},
+			events: []event{{what: what, at: 30 * time.Second, by: 80 * time.Second}}}
+		require.Empty(t, s.run(t), what)
+		require.Zero(t, s.count("The server's clock"), "%s: %s", what, strings.Join(s.texts, "\n"))
+		require.Greater(t, s.delivered, 240-80-10, "%s: %s", what, strings.Join(s.texts, "\n"))
+	}
+}

@@ -27,11 +27,11 @@
 -- "remove" and such a "put" take back all occurrences that wait. An occurrence that was cancelled
 -- by hand stays in the record, so that it is not published again. "run" asks for one occurrence
 -- now. "ask" asks the programs of the record's version to show that they live, which is what
--- "answer" does. "return" is for a schedule whose last occurrence was due more than a minute after
--- now, because the server's clock was ahead then. It takes back what waits, and the schedule counts
--- from now on, so that it does not rest until that time. It does nothing otherwise. "resume" and
--- "run" wake the programs. Each change is noted in the field ":", so that programs need not read
--- all records again and again.
+-- "answer" does. It asks anew if the last "ask" was more than a minute after now. "return" is for a
+-- schedule whose last occurrence was due more than a minute after now, because the server's clock
+-- was ahead then. It takes back what waits, and the schedule counts from now on, so that it does
+-- not rest until that time. It does nothing otherwise. "resume" and "run" wake the programs. Each
+-- change is noted in the field ":", so that programs need not read all records again and again.
 -- Returns {outcome, now, record, taken back}. outcome is "stale" when the group set has changed,
 -- "missing" if there is no such schedule, "changed" if its version is not the one that was seen,
 -- else "ok". record is "" if there is none. taken back is a number of occurrences.
@@ -42,7 +42,7 @@ local meta, schedules, messages, options, pending = KEYS[1], KEYS[2], KEYS[3], K
 local names, taken, operation, programs, stats = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local version, what, name, memory, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local definition, jitter, first, known = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local ahead = 60000 -- ms by which the last occurrence may be after now; a failover shifts the clock
+local ahead = 60000 -- ms by which what was noted may be after now; a failover shifts the clock
 
 --@use now post timetable amend_timetable each
 
@@ -105,7 +105,7 @@ elseif what == 'resume' and r.paused ~= '0' then
   r.paused, r.cursor = '0', math.max(r.cursor, now - r.jitter)
 elseif what == 'run' and not repeated and r.run == '0' then
   r.run = ms
-elseif what == 'ask' and r.asked == '0' then
+elseif what == 'ask' and (r.asked == '0' or tonumber(r.asked) > now + ahead) then
   r.asked = ms
 elseif what == 'answer' then
   r.asked = '0'
