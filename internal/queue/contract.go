@@ -17,8 +17,9 @@ type contract struct {
 	args      []field  // each once
 	blocks    []block  // arguments that are there for each of some things
 	constants map[string]string
-	reply     []field // parts that are there once
-	parts     block   // parts of the reply that are there for each of some things
+	reply     []field  // parts that are there once
+	refusals  []string // answers of one text that come instead of the reply
+	parts     block    // parts of the reply that are there for each of some things
 
 	open  []int // the keys that only the call knows, as places in keys
 	first int   // arguments before the first block
@@ -41,6 +42,7 @@ var (
 	noSection  = regexp.MustCompile(`^-- (KEYS|ARGV|REPLY|CONSTANTS)\b`)
 	entry      = regexp.MustCompile(`^--   (\w+) +(\w[\w ]*):( |$)`)
 	constant   = regexp.MustCompile(`^--   (\w+) = (.*?)(  .*)?$`)
+	refusal    = regexp.MustCompile(`\{"(\w+)"\}`)
 	direct     = regexp.MustCompile(`#KEYS\b|#ARGV\b|\bKEYS\[|\bARGV\[\d`)
 	eachOf     = regexp.MustCompile(`^( *)--@each (\w+) (\w+)((?: \w+)+)$`)
 	luaWords   = strings.Fields("and break do else elseif end false for function if in local nil not or repeat return then true until while")
@@ -85,11 +87,14 @@ func readContract(text string, fault func(format string, args ...any)) *contract
 			}
 			continue
 		}
-		if noSection.MatchString(line) && !regexp.MustCompile(`^-- (KEYS|ARGV)  `).MatchString(line) {
+		if noSection.MatchString(line) {
 			fault("has a section that nobody knows: %s", line)
 		}
 		if what == "" || !strings.HasPrefix(line, "--   ") {
 			what = ""
+			for _, m := range refusal.FindAllStringSubmatch(line, -1) {
+				c.refusals = append(c.refusals, m[1])
+			}
 			continue
 		}
 		if strings.HasPrefix(line, "--    ") { // the text of an entry goes on
@@ -191,14 +196,13 @@ func (c *contract) locals() string {
 	}
 	first := strconv.Itoa(c.first + 1)
 	for _, b := range c.blocks {
-		count := fmt.Sprintf("tonumber(ARGV[%d])", b.count+1)
-		if b.count < 0 {
-			count = fmt.Sprintf("(#ARGV - %s + 1) / %d", first, len(b.fields))
-		}
-		if b.noun == c.each.noun {
-			fmt.Fprintf(&text, "local first_%s = %s\n", b.noun, first)
-		} else {
-			fmt.Fprintf(&text, "local first_%s, %s_count = %s, %s\n", b.noun, b.noun, first, count)
+		fmt.Fprintf(&text, "local first_%s = %s\n", b.noun, first)
+		switch {
+		case b.noun == c.each.noun:
+		case b.count < 0:
+			fmt.Fprintf(&text, "local %s_count = (#ARGV - first_%s + 1) / %d\n", b.noun, b.noun, len(b.fields))
+		default:
+			fmt.Fprintf(&text, "local %s_count = tonumber(ARGV[%d])\n", b.noun, b.count+1)
 		}
 		first = fmt.Sprintf("first_%s + %s_count * %d", b.noun, b.noun, len(b.fields))
 	}

@@ -215,3 +215,13 @@ func encode(value any) any {
 	}
 	return value
 }
+
+// set gives an argument that the call has once another value.
+func (c *Call) set(name string, value any) {
+	at := slices.IndexFunc(c.script.contract.args, func(f field) bool { return f.name == name })
+	if at < 0 {
+		c.fault = contractError("script " + c.script.name + ": nobody knows \"" + name + "\"")
+		return
+	}
+	c.args[at] = encode(value)
+}

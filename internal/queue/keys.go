@@ -20,8 +20,8 @@ const SingleLayout = Layout + " single"
 const StreamGroup = "stream"
 
 // windowPrefix begins the names of takeover windows, "window:<ms>" with the end of the window. The
-// copy of a window that a new group makes is "window:<ms>:<group>". The scripts have the same.
-const windowPrefix = "window:"
+// copy of a window that a new group makes is "window:<ms>:<group>".
+var windowPrefix = registerScript.constantText("window_prefix")
 
 // IsWindow tells whether a name is that of a takeover window or of a copy of one. No consumer group
 // may have such a name.

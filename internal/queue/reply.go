@@ -8,8 +8,7 @@ import (
 // Reply is what a script answered, or the part of it that is about one thing. Its parts have the
 // names that the header of the script declares. A name that the header does not declare panics.
 type Reply struct {
-	// Refusal is the only part of a shorter answer, such as "stale", which says why there is no
-	// other; "" if the reply is whole.
+	// Refusal is an answer such as "stale", which says why there is no other; "" if there is one.
 	Refusal string
 
 	script *Script
@@ -22,10 +21,9 @@ func (s *Script) Read(parts []any) (Reply, error) {
 	c := s.contract
 	r := Reply{script: s, fields: c.reply, parts: parts}
 	rest, each := len(parts)-len(c.reply), len(c.parts.fields)
-	if len(parts) == 1 && len(c.reply) > 1 {
-		if r.Refusal = Text(parts[0]); r.Refusal != "" {
-			return r, nil
-		}
+	if len(parts) == 1 && slices.Contains(c.refusals, Text(parts[0])) {
+		r.Refusal = Text(parts[0])
+		return r, nil
 	}
 	if rest < 0 || each == 0 && rest > 0 || each > 0 && rest%each != 0 {
 		return Reply{}, fmt.Errorf("%s: unexpected reply of %d parts", s.name, len(parts))

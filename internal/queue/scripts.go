@@ -163,7 +163,7 @@ func compose(files fs.FS) (map[string]string, map[string]*contract, error) {
 		all[name] = c
 		var text strings.Builder
 		text.WriteString("-- " + name + "\n" + c.locals())
-		if m := direct.FindString(script.code); m != "" && len(c.keys) > 0 {
+		if m := direct.FindString(script.code); m != "" {
 			wrong("uses %s; its header declares names", m)
 		}
 		used := map[string]bool{}
@@ -182,7 +182,7 @@ func compose(files fs.FS) (map[string]string, map[string]*contract, error) {
 			}
 			for _, snippet := range strings.Fields(snippetNames) {
 				switch {
-				case snippets[snippet].code == "":
+				case snippets[snippet].text == "":
 					fault("lua/%s.lua uses the snippet %q, which does not exist", name, snippet)
 					continue
 				case used[snippet]:
