@@ -17,7 +17,7 @@
 --   token  text: of leases of one claim with one due time
 --   count  number: of their messages
 -- ARGV of each message
---   id     text: of the messages of all parts, one part after the other; 1000 at most
+--   id  text: of the messages of all parts, one part after the other; 1000 at most
 --
 -- A message that has another lease by now, or none, is left alone. But if its last lease expired
 -- with this token, that expiry is taken back.

@@ -10,7 +10,7 @@
 -- ARGV
 --   memory  text: ms for which the result is remembered
 -- ARGV of each message
---   id      text: 1000 at most
+--   id  text: 1000 at most
 --
 -- Returns a text with one digit for each id: 1 if it was dead, 0 if it was not or came before.
 -- Twice: the second run returns the remembered result of the first.

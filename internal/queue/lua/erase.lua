@@ -1,9 +1,9 @@
 -- erase: forgets a topic and all that it holds, in one step or in several.
 --
 -- KEYS
---   meta    hash: layout, groups (the version of the group set)
---   groups  hash: group -> options
---   idle    zset: group with an expiry -> ms at which it is removed
+--   meta       hash: layout, groups (the version of the group set)
+--   groups     hash: group -> options
+--   idle       zset: group with an expiry -> ms at which it is removed
 --   messages   hash: id -> body
 --   options    hash: id -> options
 --   refs       hash: id -> number of groups
@@ -18,24 +18,24 @@
 --   programs   zset: address -> ms
 --   active     hash: group -> "owner epoch ends lease"
 -- KEYS of each group
---   ready      list: "id:due"
---   unack      zset: id -> ms
---   leases     hash: id -> token
---   retry      zset: id -> ms
---   deliveries hash: id -> record
---   waiters    zset: address -> ms
---   dead       zset: id -> ms
---   resting    zset: address -> ms
---   stats      hash: counters
---   suspects   hash: id -> entry
---   workers    hash: subscription -> who
---   standby    zset: address -> ms
+--   ready       list: "id:due"
+--   unack       zset: id -> ms
+--   leases      hash: id -> token
+--   retry       zset: id -> ms
+--   deliveries  hash: id -> record
+--   waiters     zset: address -> ms
+--   dead        zset: id -> ms
+--   resting     zset: address -> ms
+--   stats       hash: counters
+--   suspects    hash: id -> entry
+--   workers     hash: subscription -> who
+--   standby     zset: address -> ms
 -- ARGV
 --   version  text: of the group set
 --   step     text: "first", "some" or "last"
 --   fresh    text: a random version for the changed set, used by the first step
 -- ARGV of each removal
---   group    text: that the step takes out of the set, or whose keys it forgets; none with "last"
+--   group  text: that the step takes out of the set, or whose keys it forgets; none with "last"
 --
 -- The keys are unlinked, so the server frees their memory in the background. The first step takes
 -- all groups out of the set, so that they get no more messages. It notes them in idle as being

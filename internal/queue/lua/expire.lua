@@ -4,7 +4,7 @@
 --   meta     hash: layout, groups (the version of the group set)
 --   groups   hash: group -> "<max deliveries> <retention ms> <max dead>"
 --   options  hash: id -> options, only of messages that have any
---   active  hash: group -> "owner epoch ends lease", of groups with SingleActive
+--   active   hash: group -> "owner epoch ends lease", of groups with SingleActive
 -- KEYS of each group
 --   ready       list: "id:due"
 --   unack       zset: id -> lease deadline ms, whose fraction keeps the order
@@ -20,7 +20,7 @@
 --            further group once it has taken back so many
 --   single   flag: the topic may have groups with SingleActive
 -- ARGV of each group
---   name     text:
+--   name  text:
 --
 -- A message whose lease has expired goes back to the front of ready, behind older ones that came
 -- back before. It is a suspect: it may have ended the process that held it. Its entry in suspects

@@ -5,13 +5,13 @@
 --   leases   hash: id -> "subscription:claim:since:due", the lease's token
 --   workers  hash: subscription -> "since seen until who"
 -- ARGV
---   lease    number: ms from now to the new deadlines
+--   lease         number: ms from now to the new deadlines
 --   subscription  text: that has the leases; only if worker is not ""
---   worker   text: "<ms for which the note is valid> <who>", to note that the subscription lives;
---            "" most often
+--   worker        text: "<ms for which the note is valid> <who>", to note that the subscription
+--                 lives; "" most often
 -- ARGV of each message
---   id       text: of each message in the order of delivery, 1000 at most
---   token    text: of its lease
+--   id     text: of each message in the order of delivery, 1000 at most
+--   token  text: of its lease
 --
 -- Returns "id token" for each lease that is lost. The token is there because after a failover the
 -- subscription may hold the message by another lease.

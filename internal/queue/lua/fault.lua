@@ -4,7 +4,7 @@
 --   meta       hash: layout, groups
 --   scheduler  hash: next, holder, standby, until, fault ("<ms> <error>")
 -- ARGV
---   err    text: of the scheduler, bounded by the caller
+--   err  text: of the scheduler, bounded by the caller
 --
 -- The next promotion that leaves no work deletes the note.
 -- Returns 1, or 0 if the topic does not exist.

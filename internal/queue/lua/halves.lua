@@ -4,7 +4,7 @@
 --   names  hash: encoded delay ID -> its message
 --   taken  zset: encoded delay ID -> ms at which it is free again
 -- ARGV of each name
---   name   text: an encoded delay ID; one at least
+--   name  text: an encoded delay ID; one at least
 --
 -- Returns for each delay ID "names" or "taken" if only that key has it, else "".
 -- Twice: it only reads.

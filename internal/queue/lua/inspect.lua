@@ -26,9 +26,9 @@
 --   marked   flag: the marks that follow are of an earlier call
 -- ARGV of each group
 --   returned  text: of its marks, as an earlier call returned them; else ""
---   last     text: of its marks; else ""
+--   last      text: of its marks; else ""
 -- ARGV of each message
---   known    text: id, if the source is 0
+--   known  text: id, if the source is 0
 --
 -- No script searches all of ready. But the messages that came into it since the marks were taken
 -- are near its ends. Those that were put back are in front, and "returned" counts them. The others
@@ -37,13 +37,13 @@
 -- REPLY
 --   ok     text: "ok"
 --   now    text: the server's time in ms
---   marks  list: for each group returned, the length of ready, its last entry, and 1 if all messages
---          that came since were found
+--   marks  list: for each group returned, the length of ready, its last entry, and 1 if all
+--          messages that came since were found
 -- REPLY of each message
---   facts  list: with false where there is none the entry, the body or 1, options, refs, due ms, the
---          id that has the delay id, and ms until when; and then for each group: deadline, lease,
---          due ms in retry, ms of death, record, entry in suspects, and 1 if it came into ready
---          since
+--   facts  list: with false where there is none the entry, the body or 1, options, refs, due ms,
+--          the id that has the delay id, and ms until when; and then for each group: deadline,
+--          lease, due ms in retry, ms of death, record, entry in suspects, and 1 if it came into
+--          ready since
 -- Twice: it only reads.
 
 --@use now id_length came

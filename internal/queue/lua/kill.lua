@@ -11,14 +11,14 @@
 --   taken      zset: delay id -> ms at which it is free
 --   scheduler  hash: next, holder, standby, until
 --   operation  string: the result of an earlier run of this call, expiring
---   ready     list: "id:due"
---   unack     zset: id -> lease deadline ms
---   leases    hash: id -> "subscription:claim:since:due", the lease's token
---   retry     zset: id -> due ms
---   suspects  hash: id -> "expiries alone lost", of messages whose last lease expired
---   resting   zset: address of a subscription that may not claim now -> ms until which it is
---             valid
---   workers   hash: subscription -> "since seen until pid host program version address"
+--   ready      list: "id:due"
+--   unack      zset: id -> lease deadline ms
+--   leases     hash: id -> "subscription:claim:since:due", the lease's token
+--   retry      zset: id -> due ms
+--   suspects   hash: id -> "expiries alone lost", of messages whose last lease expired
+--   resting    zset: address of a subscription that may not claim now -> ms until which it is
+--              valid
+--   workers    hash: subscription -> "since seen until pid host program version address"
 -- KEYS of each group
 --   dead        zset: id -> ms at which it died
 --   deliveries  hash: id -> "count flag delayed_for reason"
@@ -33,7 +33,7 @@
 --   from     number: entries at the right end of ready that were looked at before
 --   memory   text: ms for which the result is remembered
 -- ARGV of each group
---   name     text:
+--   name  text:
 --
 -- A pending message is in no group yet, so it becomes a dead letter of all groups. Its delay id is
 -- free. The handler that has a message learns of it, because its subscription is told to extend its

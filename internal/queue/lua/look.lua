@@ -10,7 +10,7 @@
 --   layout   text: of the topic
 --   version  text: of the group set
 -- REPLY of each group
---   name     text: also of the window
+--   name  text: also of the window
 -- Twice: it only reads.
 
 local found = redis.call('HMGET', meta, 'layout', 'groups')

@@ -1,13 +1,13 @@
 -- mend: corrects the indexes of one message where that is safe.
 --
 -- KEYS
---   meta      hash: layout, groups (the version of the group set)
---   messages  hash: id -> body
---   options   hash: id -> options, only of messages that have any
---   refs      hash: id -> number of groups that still need the body, if more than one
---   pending   zset: id -> due ms
---   names     hash: delay id -> id
---   taken     zset: delay id -> ms at which it is free
+--   meta       hash: layout, groups (the version of the group set)
+--   messages   hash: id -> body
+--   options    hash: id -> options, only of messages that have any
+--   refs       hash: id -> number of groups that still need the body, if more than one
+--   pending    zset: id -> due ms
+--   names      hash: delay id -> id
+--   taken      zset: delay id -> ms at which it is free
 --   scheduler  hash: next, holder, standby, until
 --   idle       zset: group with an expiry -> ms at which it is removed
 -- KEYS of each group
@@ -24,10 +24,10 @@
 --   id       text: of the message
 --   looked   flag: "1" if the caller has searched ready
 -- ARGV of each group
---   seen     text: "absent" or "present" as the caller found the message in ready, or ""
+--   seen      text: "absent" or "present" as the caller found the message in ready, or ""
 --   returned  text: a mark of the group from before the search, as inspect returned it; else ""
---   last     text: another mark; else ""
---   length   number: another mark; else ""
+--   last      text: another mark; else ""
+--   length    number: another mark; else ""
 --
 -- A message without a body is forgotten. A message with half a lease becomes due again. A message
 -- that is in two states of a group keeps the state that loses nothing. A message that is in no
@@ -40,7 +40,7 @@
 -- Everything is read again here, so that what is correct by now stays as it is.
 -- Returns {"stale"} when the group set has changed, else
 -- REPLY
---   ok    text: "ok"
+--   ok  text: "ok"
 -- REPLY of each correction
 --   what  text: was done, with the number of the group
 -- Twice: the second run finds nothing to correct.

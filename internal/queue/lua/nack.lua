@@ -17,15 +17,16 @@
 --   group   text:
 --   single  flag: the group has SingleActive
 -- ARGV of each message
---   id      text: of each message in the order of delivery, 1000 at most
---   token   text: of its lease
---   delay   text: ms from now, or "@" and an instant in ms. "+" in front postpones: the delivery
---           does not count. Or why there is no further delivery: "asked" by the handler, or "late"
---           or "unmarshal", where no handler got the message and no delivery is counted
---   limit   number: deliveries at most, negative: no limit
+--   id           text: of each message in the order of delivery, 1000 at most
+--   token        text: of its lease
+--   delay        text: ms from now, or "@" and an instant in ms. "+" in front postpones: the
+--                delivery does not count. Or why there is no further delivery: "asked" by the
+--                handler, or "late" or "unmarshal", where no handler got the message and no
+--                delivery is counted
+--   limit        number: deliveries at most, negative: no limit
 --   delayed_for  text: the delay that the next delivery is told about, "" to keep the last
---   reason  text: stored if the message dies now
---   said    text: of the handler, stored in any case; "" for none
+--   reason       text: stored if the message dies now
+--   said         text: of the handler, stored in any case; "" for none
 --
 -- The message is no suspect any more, because its process lives.
 -- Without a delay the message goes back to the front of ready. With one it waits in retry.

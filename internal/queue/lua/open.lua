@@ -4,8 +4,8 @@
 --   meta    hash: layout, groups (the version of the group set)
 --   groups  hash: group -> options
 -- ARGV
---   layout   text: the layout version that the caller writes
---   fresh    text: a fresh random version, used if the topic is new
+--   layout  text: the layout version that the caller writes
+--   fresh   text: a fresh random version, used if the topic is new
 --
 -- The caller refuses a layout other than its own.
 -- Returns
@@ -13,7 +13,7 @@
 --   layout   text: of the topic
 --   version  text: of the group set
 -- REPLY of each group
---   name     text: also of the window
+--   name  text: also of the window
 -- Twice: the second run finds the topic and only reads.
 
 local names = redis.call('HKEYS', groups)

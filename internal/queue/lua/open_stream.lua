@@ -9,12 +9,12 @@
 --   scheduler  hash: next, holder, standby, until
 --   idle       zset: group with an expiry -> ms at which it is removed; 0: it is now
 -- ARGV
---   layout   text: of topics without a stream
+--   layout       text: of topics without a stream
 --   with_stream  text: the layout of topics with one
---   fresh    text: a fresh random version for a changed set
---   group    text: that stands for the stream
---   options  text: of the group, as the snippet group_options reads them
---   maxlen   text: about how many entries the stream keeps; 0 for all
+--   fresh        text: a fresh random version for a changed set
+--   group        text: that stands for the stream
+--   options      text: of the group, as the snippet group_options reads them
+--   maxlen       text: about how many entries the stream keeps; 0 for all
 --
 -- A new topic becomes one with a stream. So does a topic without messages and groups, none of which
 -- is being removed. Its version changes, so that processes that know it as another topic find out.
@@ -24,7 +24,7 @@
 --   layout   text: of the topic
 --   version  text: of the group set
 -- REPLY of each group
---   name     text: also of the window
+--   name  text: also of the window
 -- Twice: the second run finds the topic and only reads.
 
 --@use now post grace schedule

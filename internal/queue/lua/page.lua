@@ -1,27 +1,27 @@
 -- page: reads some messages of one state, from a place on.
 --
 -- KEYS
---   state       key: zset of pending, unack, retry or dead: id -> score; or a list, ready
---   messages    hash: id -> body
---   options     hash: id -> options, only of messages that have any
---   records     key: hash of the group: id -> "count flag delayed_for reason"; for pending, which
---               has none, options again
---   leases      hash: id -> the lease's token; only for unack
+--   state     key: zset of pending, unack, retry or dead: id -> score; or a list, ready
+--   messages  hash: id -> body
+--   options   hash: id -> options, only of messages that have any
+--   records   key: hash of the group: id -> "count flag delayed_for reason"; for pending, which
+--             has none, options again
+--   leases    hash: id -> the lease's token; only for unack
 -- ARGV
---   kind   text: "zset" or "list"
---   score  text: of the last message of the page before, as it was returned; "" for the first
---          page. For a list, the number of entries to skip.
---   id     text: of that message
---   limit  number: messages at most (at most 1000)
+--   kind    text: "zset" or "list"
+--   score   text: of the last message of the page before, as it was returned; "" for the first
+--           page. For a list, the number of entries to skip.
+--   id      text: of that message
+--   limit   number: messages at most (at most 1000)
 --   leased  flag: the state is unack
---   bytes  number: of bodies at most, but for the first message; "" for no bodies
+--   bytes   number: of bodies at most, but for the first message; "" for no bodies
 --
 -- A page of a zset begins behind the score and the id, whether that message still exists or not. So
 -- pages stay right while messages come and go. Pages of a list begin at an index, so they may not.
 -- Missing values are "".
 -- Returns
 -- REPLY
---   more     number: 1 if there may be others
+--   more  number: 1 if there may be others
 -- REPLY of each message
 --   id       text:
 --   score    text: or the rest of an entry of ready

@@ -18,7 +18,7 @@
 --   limit    number: entries at most that are read of each key
 --   bytes    number: of bodies at most, but for the first one
 -- ARGV of each body
---   known    text: the entry "id:due" of a message whose body the caller has
+--   known  text: the entry "id:due" of a message whose body the caller has
 --
 -- Of ready it reads the entries that came last, and of unack those whose leases end last.
 -- A message that is in several groups with one due time comes once. Messages whose bodies find no
@@ -30,9 +30,9 @@
 --   replaced   text: of those, the number that were replaced
 --   pending    number: of messages in pending
 -- REPLY of each message
---   entry      text: "id:due"
---   body       text or none: none if the caller has it, or if it is missing
---   options    text:
+--   entry    text: "id:due"
+--   body     text or none: none if the caller has it, or if it is missing
+--   options  text:
 -- Twice: it only reads.
 
 --@use now id_length

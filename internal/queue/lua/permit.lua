@@ -6,7 +6,7 @@
 --   nothing  key: a key that does not exist, and stays so
 --   text     key: a key that does not exist; while the script runs it may be a string
 -- ARGV
---   opens    flag: the commands are tried even if there is no such topic
+--   opens  flag: the commands are tried even if there is no such topic
 -- ARGV of each command
 --   command  text: its name
 --
@@ -15,7 +15,7 @@
 -- command that is not allowed before that, with another error, and one that it does not have, too.
 -- Returns {} if there is no such topic, else
 -- REPLY
---   policy   text: maxmemory-policy, or "" if there is no limit or the server does not say
+--   policy  text: maxmemory-policy, or "" if there is no limit or the server does not say
 -- REPLY of each command
 --   refusal  text: "<command> forbidden" or "<command> absent"; of those that are refused
 -- Twice: the second run returns the same.

@@ -16,8 +16,8 @@
 --   retry    zset: id -> due ms
 --   unack    zset: id -> lease deadline ms
 --   dead     zset: id -> ms at which it died
---   waiters  zset: address of an idle subscription -> ms until which it is valid
---            The window comes last, if there is one.
+--   waiters  zset: address of an idle subscription -> ms until which it is valid The window comes
+--            last, if there is one.
 -- ARGV
 --   version   text: of the group set that KEYS were made from
 --   me        text: address of the caller
@@ -26,7 +26,7 @@
 --   window    number: ms at which the window ends that is the last group; 0 if none is
 --   single    flag: the topic may have groups with SingleActive
 -- ARGV of each group
---   name      text:
+--   name  text:
 --
 -- A window gets messages like a group, unless it is over or full.
 -- The snippet role describes the lease.

@@ -1,22 +1,22 @@
 -- promote_stream: takes or keeps the scheduling lease, and moves due messages into the stream.
 --
 -- KEYS
---   meta       hash: layout, groups (the version of the group set), maxlen (entries that the
---              stream keeps)
---   groups     hash: group -> "<max deliveries> <retention ms> <max dead>"
---   messages   hash: id -> body
---   options    hash: id -> options, only of messages that have any
---   pending    zset: id -> due ms
---   scheduler  hash: next (ms of the next event), holder, standby (addresses), until (ms)
---   names      hash: delay id -> id
---   taken      zset: delay id -> ms at which it is free
---   paused     hash: group, or "" for the topic -> "<ms since when> <by> <why>"
---   stream     stream: that the messages go into
+--   meta        hash: layout, groups (the version of the group set), maxlen (entries that the
+--               stream keeps)
+--   groups      hash: group -> "<max deliveries> <retention ms> <max dead>"
+--   messages    hash: id -> body
+--   options     hash: id -> options, only of messages that have any
+--   pending     zset: id -> due ms
+--   scheduler   hash: next (ms of the next event), holder, standby (addresses), until (ms)
+--   names       hash: delay id -> id
+--   taken       zset: delay id -> ms at which it is free
+--   paused      hash: group, or "" for the topic -> "<ms since when> <by> <why>"
+--   stream      stream: that the messages go into
 --   retry       zset: id -> due ms, of dead messages that were requeued
 --   dead        zset: id -> ms at which it died
 --   deliveries  hash: id -> "count flag delayed_for reason"
 --   stats       hash: counters and times of the group
---   resumes  zset: group, or "" for the topic -> ms at which its pause ends
+--   resumes     zset: group, or "" for the topic -> ms at which its pause ends
 -- CONSTANTS
 --   bounds = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000, 60000}
 --            ms by which messages were late; a field of stats counts those up to each

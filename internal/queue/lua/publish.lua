@@ -1,8 +1,8 @@
 -- publish: takes the messages of one numbered call into the topic, all or none.
 --
 -- KEYS
---   meta       hash: layout, groups (the version of the group set), maxlen (only of a topic with
---              a stream)
+--   meta       hash: layout, groups (the version of the group set), maxlen (only of a topic with a
+--              stream)
 --   messages   hash: id -> body
 --   pending    zset: id -> due ms
 --   options    hash: id -> options, only of messages that have any
@@ -17,30 +17,30 @@
 --   paused     hash: group, or "" for the topic -> "<ms since when> <by> <why>"
 --   stream     stream: that due messages go into, in a topic with a stream
 -- KEYS of each group
---   ready      list: "id:due"
---   retry      zset: id -> due ms
---   waiters    zset: address of an idle subscription -> ms until which it is valid
---              The window comes last, if there is one.
+--   ready    list: "id:due"
+--   retry    zset: id -> due ms
+--   waiters  zset: address of an idle subscription -> ms until which it is valid The window comes
+--            last, if there is one.
 -- ARGV
---   version    text: of the group set that KEYS were made from
---   number     text: of this call; the publisher counts its calls
---   memory     text: ms for which the number is remembered
---   limit      number: messages that may wait at most; 0 for no limit
---   soonest    number: ms of the earliest instant at which a message is due; 0 if one has no
---              delay; later than any instant if all have a relative delay
---   together   text: sizes of the parts of the call that may be refused alone, "size size ..."
---   window     number: ms at which the window ends that is the last group; 0 if none is
---   single     flag: the topic may have groups with SingleActive
---   recurs     flag: a message has a guard, or a delay id that ends in "%40" and digits
+--   version   text: of the group set that KEYS were made from
+--   number    text: of this call; the publisher counts its calls
+--   memory    text: ms for which the number is remembered
+--   limit     number: messages that may wait at most; 0 for no limit
+--   soonest   number: ms of the earliest instant at which a message is due; 0 if one has no delay;
+--             later than any instant if all have a relative delay
+--   together  text: sizes of the parts of the call that may be refused alone, "size size ..."
+--   window    number: ms at which the window ends that is the last group; 0 if none is
+--   single    flag: the topic may have groups with SingleActive
+--   recurs    flag: a message has a guard, or a delay id that ends in "%40" and digits
 -- ARGV of each message
---   id         text: in the order of the ids
---   body       text: what the Marshaler made
+--   id    text: in the order of the ids
+--   body  text: what the Marshaler made
 -- ARGV of each run
---   count      number: of its messages, which have the same due
---   due        text: ms from now, or "@" and an instant in ms
+--   count  number: of its messages, which have the same due
+--   due    text: ms from now, or "@" and an instant in ms
 -- ARGV of each option
---   of         text: id of a message that has options, in the same order
---   own        text: these options
+--   of   text: id of a message that has options, in the same order
+--   own  text: these options
 --
 -- The delay id of a message may be that of another message that waits. Then the message replaces
 -- that one, or is left out ("mode:keep"), or the call is refused ("mode:reject"). From its time in

@@ -14,7 +14,7 @@
 --   version  text: of the group set that KEYS were made from
 --   budget   number: messages of all groups to forget at most (at most 1000)
 -- ARGV of each group
---   name     text:
+--   name  text:
 --
 -- Messages past the retention go first. If there are still more than max dead, the oldest go, and
 -- are counted in dead_purged.

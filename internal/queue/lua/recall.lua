@@ -19,8 +19,8 @@
 -- ARGV
 --   version  text: of the group set that KEYS were made from
 --   name     text: the delay id as it is stored
---   spec     text: of the retries: ms from now, or "@" and an instant in ms; "" takes the
---            messages back
+--   spec     text: of the retries: ms from now, or "@" and an instant in ms; "" takes the messages
+--            back
 --   memory   text: ms for which the result is remembered
 -- ARGV of each message
 --   id       text: of a message that seek found, or that has the delay id

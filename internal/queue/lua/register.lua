@@ -12,17 +12,16 @@
 --   kept       list: the ready list of the window that the caller knows
 --   copied     list: the ready list of the group's copy of that window
 -- ARGV
---   layout     text: the layout version that the caller writes
---   mark       text: that of a topic with groups with SingleActive
---   fresh      text: a random version for the changed set
---   group      text: the group's name
---   options    text: of the group, as the snippet group_options reads them
---   expiry     number: ms without use after which the group is removed; "" for never. The call may
---              put the removal off but not bring it forward, because another subscription may have
---              asked for the later one.
---   length     number: ms of the window that the group opens; 0 if it opens none and takes none
---              over
---   given      text: name of the window that the caller knows; "" for none
+--   layout   text: the layout version that the caller writes
+--   mark     text: that of a topic with groups with SingleActive
+--   fresh    text: a random version for the changed set
+--   group    text: the group's name
+--   options  text: of the group, as the snippet group_options reads them
+--   expiry   number: ms without use after which the group is removed; "" for never. The call may
+--            put the removal off but not bring it forward, because another subscription may have
+--            asked for the later one.
+--   length   number: ms of the window that the group opens; 0 if it opens none and takes none over
+--   given    text: name of the window that the caller knows; "" for none
 --
 -- Messages that waited for a first group are scheduled. A group that is being removed is not added,
 -- because it would come back with a part of its messages. The caller finishes that removal first.
@@ -38,13 +37,13 @@
 -- REPLY
 --   ok       text: "ok"
 --   taken    number: messages that the group got from the window
---   missed   number: messages that the window had when it became full, or ended before the copy was
---            whole: the group did not get them
+--   missed   number: messages that the window had when it became full, or ended before the copy
+--            was whole: the group did not get them
 --   waited   number: messages that were due before there was a group
 --   layout   text: of the topic
 --   version  text: of the group set
 -- REPLY of each group
---   name     text: also of the window
+--   name  text: also of the window
 -- Twice: the second run finds the group registered and keeps the version, or copies on.
 
 local step, patience = 1000, 10000 -- messages that a call copies, and ms in which the next one comes

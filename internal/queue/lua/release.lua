@@ -1,19 +1,19 @@
 -- release: gives leases back. Their messages go to the front of ready.
 --
 -- KEYS
---   unack     zset: id -> lease deadline ms
---   leases    hash: id -> "subscription:claim:since:due", the lease's token
---   ready     list: "id:due"
---   waiters   zset: address of an idle subscription -> ms until which it is valid
---   stats     hash: counters and times of the group
---   suspects  hash: id -> "expiries alone lost", of messages whose last lease expired
+--   unack      zset: id -> lease deadline ms
+--   leases     hash: id -> "subscription:claim:since:due", the lease's token
+--   ready      list: "id:due"
+--   waiters    zset: address of an idle subscription -> ms until which it is valid
+--   stats      hash: counters and times of the group
+--   suspects   hash: id -> "expiries alone lost", of messages whose last lease expired
 --   scheduler  hash: next, holder, standby, until
 --   active     hash: group -> "owner epoch ends lease", of groups with SingleActive
 -- ARGV
 --   single  flag: the group has SingleActive
 -- ARGV of each message
---   id      text: of each message in the order of claiming, 1000 at most
---   token   text: of its lease
+--   id     text: of each message in the order of claiming, 1000 at most
+--   token  text: of its lease
 --
 -- No delivery is counted. A message that has another lease by now, or none, is left alone. But if
 -- its last lease expired with this token, that expiry is taken back.

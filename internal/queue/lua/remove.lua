@@ -26,13 +26,13 @@
 --   standby     zset: address of a subscription that may become the owner -> ms until which it is
 --               valid
 -- ARGV
---   group    text:
---   fresh    text: a fresh random version for the changed set
---   budget   number: messages to forget at most (at most 1000)
---   unused   flag: "1" to remove the group only if its expiry has passed without use
---   limit    number: ms: the group must have no subscriptions and must have got no message for so
---            long; "" for no such condition
---   memory   text: ms for which the result is remembered
+--   group   text:
+--   fresh   text: a fresh random version for the changed set
+--   budget  number: messages to forget at most (at most 1000)
+--   unused  flag: "1" to remove the group only if its expiry has passed without use
+--   limit   number: ms: the group must have no subscriptions and must have got no message for so
+--           long; "" for no such condition
+--   memory  text: ms for which the result is remembered
 --
 -- The first call takes the group out of the set, so that it gets no more messages. It notes the
 -- group in idle, so that a scheduler goes on if the caller does not.

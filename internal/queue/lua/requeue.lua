@@ -12,8 +12,8 @@
 --   group   text:
 --   memory  text: ms for which the result is remembered
 -- ARGV of each message
---   id      text: 1000 at most
---   delay   text: to its retry in ms, or "@" and an instant in ms
+--   id     text: 1000 at most
+--   delay  text: to its retry in ms, or "@" and an instant in ms
 --
 -- The messages wait for a retry, without a delay too, so that they come in order with all others.
 -- Their deliveries are counted from zero. The flag "r" says that there were deliveries before.

@@ -21,7 +21,7 @@
 --   over     flag: "1" to end the pauses whose time is over, 32 at most
 --   single   flag: the topic may have groups with SingleActive
 -- ARGV of each group
---   name     text:
+--   name  text:
 --
 -- The call wakes all that rest, because the pause also ended the wake-ups that were under way.
 -- The subscriptions of a group that is still paused, by its own pause or the topic's, rest on. In a

@@ -12,10 +12,10 @@
 --   next_cursor  text: "0" at the end
 --   now          text: the server's time in ms
 -- REPLY of each schedule
---   name         text:
---   record       text:
---   next         text: when its next occurrence is due, in ms, or "" if none waits
---   last         text: the instant of the last one that was due, or "" if there was none
+--   name    text:
+--   record  text:
+--   next    text: when its next occurrence is due, in ms, or "" if none waits
+--   last    text: the instant of the last one that was due, or "" if there was none
 -- Twice: it only reads.
 
 --@use now timetable

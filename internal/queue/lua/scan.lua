@@ -16,7 +16,7 @@
 -- REPLY
 --   next  text: cursor; "0" at the end
 -- REPLY of each member
---   id    text: none may come before the end
+--   id  text: none may come before the end
 -- A member that is there all the time is returned at least once.
 -- Twice: it only reads.
 

@@ -7,15 +7,15 @@
 --   address  text: of the program, which a resume wakes; "": it stays as it is
 --   valid    number: ms for which the address is valid
 -- ARGV of each schedule
---   name     text: ":", and then names of schedules: a thousand at most
+--   name  text: ":", and then names of schedules: a thousand at most
 --
 -- Returns
 -- REPLY
 --   now      text: the server's time in ms
 --   amended  text: differs if any schedule was amended since; it is the record of ":"
 -- REPLY of each schedule
---   name     text: as it was given, without ":"
---   record   text: "" if there is none
+--   name    text: as it was given, without ":"
+--   record  text: "" if there is none
 -- Twice: the second run does the same once more.
 
 --@use now

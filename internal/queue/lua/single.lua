@@ -4,8 +4,8 @@
 --   ready  list: "id:due"
 --   stats  hash: counters and times of the group
 -- ARGV
---   id     text: of the message
---   first  number: position of one of the two at some time, from the right end, which is 0
+--   id      text: of the message
+--   first   number: position of one of the two at some time, from the right end, which is 0
 --   second  number: that of the other
 --   most    number: entries that may have come behind since
 --

@@ -19,8 +19,7 @@
 --   retry     zset: id -> due ms
 --   dead      zset: id -> ms at which it died
 --   waiters   zset: address of an idle subscription -> ms until which it is valid
---   resting   zset: address of a subscription that may not claim now -> ms until which it is
---             valid
+--   resting   zset: address of a subscription that may not claim now -> ms until which it is valid
 --   stats     hash: counters and times of the group
 --   suspects  hash: id -> "expiries alone lost", of messages whose last lease expired
 --   standby   zset: address of a subscription that may become the owner -> ms until which it is
@@ -28,7 +27,7 @@
 -- ARGV
 --   version  text: of the group set that KEYS were made from
 -- ARGV of each group
---   name     text:
+--   name  text:
 --
 -- Returns {"stale"} when the group set has changed, or lacks one of the groups, else what follows.
 -- A missing value is "". A pause is "<ms until when> <ms since when> <by> <why>", with 0 if it has

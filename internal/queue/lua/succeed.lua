@@ -9,7 +9,7 @@
 --   standby  zset: address of a subscription that may become the owner -> ms until which it is
 --            valid
 -- ARGV of each group
---   name     text:
+--   name  text:
 --
 -- A subscription has failed if it did not claim within its lease after it was woken, or after its
 -- last claim. While it holds messages, only their leases count. Then the place is free, and a

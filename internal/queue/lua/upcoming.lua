@@ -11,7 +11,7 @@
 -- A message that is overdue is in no span that begins now.
 -- Returns
 -- REPLY
---   begins   text: ms at which the first span begins
+--   begins  text: ms at which the first span begins
 -- REPLY of each span
 --   pending  number:
 --   retries  number:

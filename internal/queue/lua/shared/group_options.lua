@@ -8,10 +8,8 @@
 local function read_options(text)
   if not text then return end
   local max_deliveries, retention, max_dead, rest = string.match(text, '^(%S+) (%S+) (%S+)(.*)$')
-  return {
-    max_deliveries = tonumber(max_deliveries or nil) or -1,
-    retention = tonumber(retention or nil) or -1,
-    max_dead = tonumber(max_dead or nil) or -1,
-    single = string.find(rest or '', ' single', 1, true) and true or false,
-  }
+  local single = string.find(rest or '', ' single', 1, true) and true or false
+  max_deliveries, retention = tonumber(max_deliveries or nil) or -1, tonumber(retention or nil) or -1
+  max_dead = tonumber(max_dead or nil) or -1
+  return {max_deliveries = max_deliveries, retention = retention, max_dead = max_dead, single = single}
 end
