@@ -307,6 +307,8 @@ func unused(name, key string, k queue.Keys) bool {
 		case variant == "with a stream" && (key == k.Ready("stream") || key == k.Waiters("stream")):
 			return true
 		}
+	case "ack":
+		return key == k.Stats("a") // nothing is dropped
 	case "register":
 		if slices.Contains([]string{k.Refs(), k.Ready("c"), k.Ready(":c")}, key) { // there is no window
 			return true
