@@ -441,23 +441,32 @@ func TestIdleOwnerIsWokenAtTheEndOfAPause(t *testing.T) {
 func TestOtherTopicsDoNotUseTheKeysOfSingleActive(t *testing.T) {
 	both(t, func(t *testing.T, w *world) {
 		w.register("a")
-		for _, key := range []string{w.keys.Active(), w.keys.Standby("a")} {
-			require.NoError(t, w.Client.Set(ctx, key, "of a wrong type", 0).Err())
+		own := []string{w.keys.Active(), w.keys.Standby("a")}
+		spoil := func() {
+			for _, key := range own {
+				require.NoError(t, w.Client.Set(ctx, key, "of a wrong type", 0).Err())
+			}
 		}
+		travel := func(d time.Duration) {
+			require.NoError(t, w.Client.Del(ctx, own...).Err())
+			w.travel(d)
+			spoil()
+		}
+		spoil()
 		s := w.sub("a")
 		s.claim(9, idle(9, "nobody|1"))
 		w.publish(now("x"), in("y", time.Minute), in("z", time.Minute))
 		claimed := held(s.claim(9))
 		require.Equal(t, 1, s.nack(failed(claimed[0])))
 		require.NotEmpty(t, s.release(held(s.claim(9))...))
-		w.travel(2 * time.Minute)
+		travel(2 * time.Minute)
 		w.promote("scheduler|1")
 		s.claim(9)
-		w.travel(2 * time.Hour)
+		travel(2 * time.Hour)
 		w.expire()
 		require.NoError(t, only(w.topic.Pause(ctx, "a", "", "", 0)))
 		require.NoError(t, only(w.topic.Resume(ctx, "a")))
-		require.NoError(t, w.Client.Del(ctx, w.keys.Active(), w.keys.Standby("a")).Err())
+		require.NoError(t, w.Client.Del(ctx, own...).Err())
 	})
 }
 
